@@ -1,0 +1,154 @@
+//! A set of physical CPUs, as affinity masks and cpusets hold them.
+//!
+//! Written and read in the kernel's list form (`0-3,7`). Iteration is in ascending order, so that
+//! nothing computed from a set depends on hash order.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::str::FromStr;
+
+use serde::Deserialize;
+use serde::Serialize;
+use thiserror::Error;
+
+use crate::units::PcpuId;
+
+/// The largest pCPU number accepted; the kernel's own limit (NR_CPUS) is 8192.
+pub const MAX_PCPU: u32 = 8191;
+
+/// Why a text is no list of pCPUs.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum PcpuSetError {
+    /// A part is neither a number nor a range of numbers.
+    #[error("'{0}' is not a pCPU or a range of pCPUs; write a list such as 0-3,7")]
+    NotAList(String),
+    /// A range runs backwards.
+    #[error("the pCPU range '{0}' runs backwards; write the smaller number first")]
+    Backwards(String),
+    /// A number no kernel has.
+    #[error("pCPU {0} is beyond {MAX_PCPU}, the largest that Linux supports")]
+    TooLarge(u64),
+}
+
+/// A set of pCPUs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PcpuSet(BTreeSet<PcpuId>);
+
+impl PcpuSet {
+    /// How many pCPUs are in the set.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether the set is empty.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether `pcpu` is in the set.
+    pub fn contains(&self, pcpu: PcpuId) -> bool {
+        self.0.contains(&pcpu)
+    }
+
+    /// The pCPUs in ascending order.
+    pub fn iter(&self) -> impl Iterator<Item = PcpuId> + '_ {
+        self.0.iter().copied()
+    }
+
+    /// Whether the two sets share a pCPU.
+    pub fn overlaps(&self, other: &PcpuSet) -> bool {
+        !self.0.is_disjoint(&other.0)
+    }
+
+    /// Adds every pCPU of `other`.
+    pub fn extend(&mut self, other: &PcpuSet) {
+        self.0.extend(other.iter());
+    }
+}
+
+impl FromIterator<PcpuId> for PcpuSet {
+    fn from_iter<I: IntoIterator<Item = PcpuId>>(pcpus: I) -> PcpuSet {
+        PcpuSet(pcpus.into_iter().collect())
+    }
+}
+
+impl FromStr for PcpuSet {
+    type Err = PcpuSetError;
+
+    fn from_str(list: &str) -> Result<PcpuSet, PcpuSetError> {
+        let mut set = BTreeSet::new();
+        for part in list.trim().split(',').filter(|part| !part.trim().is_empty()) {
+            let part = part.trim();
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            let first = number(first, part)?;
+            let last = number(last, part)?;
+            if last < first {
+                return Err(PcpuSetError::Backwards(part.to_owned()));
+            }
+            set.extend((first..=last).map(PcpuId));
+        }
+        Ok(PcpuSet(set))
+    }
+}
+
+fn number(text: &str, part: &str) -> Result<u32, PcpuSetError> {
+    let n: u64 = text.trim().parse().map_err(|_| PcpuSetError::NotAList(part.to_owned()))?;
+    match u32::try_from(n) {
+        Ok(n) if n <= MAX_PCPU => Ok(n),
+        _ => Err(PcpuSetError::TooLarge(n)),
+    }
+}
+
+impl fmt::Display for PcpuSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut pcpus = self.0.iter().map(|p| p.0).peekable();
+        let mut comma = "";
+        while let Some(first) = pcpus.next() {
+            let mut last = first;
+            while pcpus.next_if_eq(&(last + 1)).is_some() {
+                last += 1;
+            }
+            match last - first {
+                0 => write!(f, "{comma}{first}")?,
+                _ => write!(f, "{comma}{first}-{last}")?,
+            }
+            comma = ",";
+        }
+        Ok(())
+    }
+}
+
+impl Serialize for PcpuSet {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for PcpuSet {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<PcpuSet, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernel_list_form_round_trips() {
+        for list in ["", "0", "0-3", "0-3,7", "1,3,5-6"] {
+            assert_eq!(list.parse::<PcpuSet>().unwrap().to_string(), list);
+        }
+        assert_eq!("3,0,1-2\n".parse::<PcpuSet>().unwrap().to_string(), "0-3");
+    }
+
+    #[test]
+    fn malformed_lists_say_what_would_be_right() {
+        let error = |list: &str| list.parse::<PcpuSet>().unwrap_err().to_string();
+        assert!(error("a").contains("such as 0-3,7"));
+        assert!(error("3-1").contains("backwards"));
+        assert!(error("9000").contains("8191"));
+        assert!(error("-1").contains("not a pCPU"));
+    }
+}
