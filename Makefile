@@ -1,0 +1,73 @@
+# Tandem's verbs. Each one first puts in place what it needs (scripts/setup), so that a fresh clone
+# needs no step of its own; `make` alone lists them. Nothing here keeps state outside `target/`,
+# except the test VM's kernel, which is cached under ~/.cache/tandem.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+TANDEM := $(TARGET)/release/tandem
+
+# Arguments for demo and bench-fairness, for instance: make demo ARGS='--seconds 5 --mix 3,1'
+ARGS ?=
+# Debian kernel series that the test VM boots, for instance: make test-vm KERNELS='6.1 6.12'
+KERNELS ?= 6.1
+
+.PHONY: help
+help: ## list the verbs
+	@printf 'Tandem: fair vCPU scheduling for KVM hosts. The verbs:\n\n'
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@printf '\nArguments for demo and bench-fairness go in ARGS, as in: make demo ARGS="--seconds 5"\n'
+
+.PHONY: setup
+setup: ## install the Debian packages that are missing (as root; otherwise say which)
+	@scripts/setup
+
+.PHONY: build
+build: ## release build of the tandem binary
+	@scripts/setup build
+	cargo build --release --package tandem-cli
+
+.PHONY: demo
+demo: build ## boot microVMs on this host, show how unfair it is, and put it right
+	$(TANDEM) demo $(ARGS)
+
+.PHONY: test
+test: ## everything: formatting, lints, docs, tests, and the tests in the cgroup v2 VM
+	@KERNELS='$(KERNELS)' scripts/test
+
+.PHONY: test-vm
+test-vm: ## only the tests in a VM whose kernel has cgroup v2 (QEMU; KERNELS='6.1 6.12')
+	@scripts/setup
+	@KERNELS='$(KERNELS)' scripts/test-vm/run
+
+.PHONY: bench
+bench: build ## what the daemon costs: CPU time at 1,000 vCPUs, then 200 VM starts and stops
+	$(TANDEM) bench overhead
+	$(TANDEM) bench churn
+
+.PHONY: bench-fairness
+bench-fairness: build ## the acceptance suite of fairness: every mix, three runs (20 minutes and more)
+	$(TANDEM) bench fairness $(ARGS)
+
+.PHONY: fmt
+fmt: ## format the code
+	cargo fmt --all
+
+.PHONY: check
+check: ## the quick part of test: house rules, formatting, lints
+	@scripts/setup build
+	@scripts/check
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+
+.PHONY: docs
+docs: ## the API documentation, under target/doc
+	@scripts/setup build
+	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps
+	@echo "open $(TARGET)/doc/tandem_policy/index.html"
+
+.PHONY: clean
+clean: ## remove everything that was built (the test VM's kernel stays in ~/.cache/tandem)
+	cargo clean
