@@ -3,9 +3,24 @@
 //! Everything here is pure: observations in, decisions out. No file, no clock, no thread. The same
 //! code decides in the host daemon, in tests and in simulators.
 
+pub mod accounting_group;
+pub mod assess;
+pub mod decision;
+pub mod fair_share;
+pub mod flexw;
+pub mod observation;
 pub mod pcpu_set;
+pub mod placement;
 pub mod units;
 
+pub use assess::Assessment;
+pub use assess::assess;
+pub use decision::Because;
+pub use decision::Decision;
+pub use flexw::FlexW;
+pub use flexw::FlexWConfig;
+pub use observation::VcpuObservation;
+pub use observation::VmObservation;
 pub use pcpu_set::PcpuSet;
 pub use units::Nanos;
 pub use units::PcpuId;

@@ -77,7 +77,11 @@ impl FromStr for PcpuSet {
 
     fn from_str(list: &str) -> Result<PcpuSet, PcpuSetError> {
         let mut set = BTreeSet::new();
-        for part in list.trim().split(',').filter(|part| !part.trim().is_empty()) {
+        for part in list
+            .trim()
+            .split(',')
+            .filter(|part| !part.trim().is_empty())
+        {
             let part = part.trim();
             let (first, last) = part.split_once('-').unwrap_or((part, part));
             let first = number(first, part)?;
@@ -92,7 +96,10 @@ impl FromStr for PcpuSet {
 }
 
 fn number(text: &str, part: &str) -> Result<u32, PcpuSetError> {
-    let n: u64 = text.trim().parse().map_err(|_| PcpuSetError::NotAList(part.to_owned()))?;
+    let n: u64 = text
+        .trim()
+        .parse()
+        .map_err(|_| PcpuSetError::NotAList(part.to_owned()))?;
     match u32::try_from(n) {
         Ok(n) if n <= MAX_PCPU => Ok(n),
         _ => Err(PcpuSetError::TooLarge(n)),

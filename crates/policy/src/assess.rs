@@ -1,0 +1,90 @@
+//! Who received what, and who should have: fair shares and lags of VMs over any window.
+//!
+//! Used by the controller each period, by `host status`, and by experiments over a whole run. The
+//! capacity of an accounting group is what its VMs received together: if a VM lacks CPU time, the
+//! others have it, or nobody does because pCPUs stood idle or ran something that is no VM. Time
+//! taken by the rest of the host is so kept out of the VMs' accounts.
+//!
+//! lag_i = (S_gps_i − S_i) ÷ S_gps_i: positive for a VM that received too little, 0.05 = 5 %.
+
+use serde::Serialize;
+
+use crate::accounting_group::Component;
+use crate::accounting_group::components;
+use crate::fair_share::Claim;
+use crate::fair_share::fair_shares;
+use crate::observation::VmObservation;
+use crate::pcpu_set::PcpuSet;
+use crate::units::Nanos;
+use crate::units::VmId;
+
+/// One VM's account over a window.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Assessment {
+    /// Which VM.
+    pub vm: VmId,
+    /// Its GPS service over the window.
+    pub fair: Nanos,
+    /// The CPU time it received.
+    pub received: Nanos,
+    /// (fair − received) ÷ fair; 0 for a VM that is entitled to nothing.
+    pub lag: f64,
+}
+
+impl Assessment {
+    pub(crate) fn new(vm: VmId, fair: Nanos, received: Nanos) -> Assessment {
+        Assessment {
+            vm,
+            fair,
+            received,
+            lag: lag(fair, received),
+        }
+    }
+}
+
+/// (fair − received) ÷ fair, and 0 where nothing is due.
+pub fn lag(fair: Nanos, received: Nanos) -> f64 {
+    match fair {
+        Nanos::ZERO => 0.0,
+        fair => (fair.0 as f64 - received.0 as f64) / fair.0 as f64,
+    }
+}
+
+/// The accounting groups of `vms`: indices into `vms`, and the pCPUs they share.
+pub fn accounting_groups(vms: &[VmObservation]) -> Vec<Component> {
+    let allowed: Vec<PcpuSet> = vms.iter().map(VmObservation::allowed).collect();
+    components(&allowed.iter().collect::<Vec<_>>())
+}
+
+/// Fair shares and lags of `vms` over `window`, in the order given.
+///
+/// VMs that may run nowhere (no vCPU, empty affinity) are due nothing.
+pub fn assess(window: Nanos, vms: &[VmObservation]) -> Vec<Assessment> {
+    let mut assessments: Vec<Assessment> = vms
+        .iter()
+        .map(|vm| Assessment::new(vm.vm, Nanos::ZERO, vm.received()))
+        .collect();
+    for group in accounting_groups(vms) {
+        let members: Vec<&VmObservation> = group.members.iter().map(|&i| &vms[i]).collect();
+        for (&i, fair) in group.members.iter().zip(group_shares(window, &members)) {
+            assessments[i] = Assessment::new(vms[i].vm, fair, vms[i].received());
+        }
+    }
+    assessments
+}
+
+/// Fair shares within one accounting group.
+fn group_shares(window: Nanos, members: &[&VmObservation]) -> Vec<Nanos> {
+    let claims: Vec<Claim> = members
+        .iter()
+        .map(|vm| Claim {
+            weight: vm.weight,
+            peak: vm.peak(window),
+            received: vm.received(),
+            could_run: vm.could_run(window),
+            backlogged: vm.backlogged(window),
+        })
+        .collect();
+    let capacity = members.iter().map(|vm| vm.received()).sum();
+    fair_shares(capacity, window, &claims)
+}

@@ -1,0 +1,207 @@
+//! Fair shares by generalized processor sharing (GPS), with infeasible weights and idle VMs.
+//!
+//! Source: Rao & Zhou, "Towards Fair and Efficient SMP Virtual Machine Scheduling", PPoPP 2014,
+//! section 4.1: S_gps_i = w_i / Σ_j w_j × T × P, where a VM that cannot use its share (because it has
+//! too few vCPUs) is fixed at its peak n_i × T, taken out, and the rest is shared anew
+//! (water-filling).
+//!
+//! In one formula: there is a level λ, CPU time per unit of weight, such that each VM is entitled to
+//! x_i = min(peak_i, λ w_i) and the entitlements use up the capacity. Two things are added to the
+//! paper, because real VMs sleep:
+//!
+//! - GPS serves a VM only while it is backlogged. A VM that received less than x_i and was backlogged
+//!   for a fraction b_i of the period is entitled to b_i × x_i, or to what it received if that is
+//!   more, and the rest goes to the others. A VM that never sleeps has b_i = 1.
+//! - A VM is never entitled to more than the time its vCPUs could have run.
+//!
+//! The level is found by bisection: the entitlements are non-decreasing in λ. All times are in
+//! nanoseconds within one period.
+
+use crate::units::Nanos;
+use crate::units::Weight;
+
+/// What one VM brings to the division of a period.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Claim {
+    /// Configured weight w_i; above zero.
+    pub weight: Weight,
+    /// The most it can use, n_i × T.
+    pub peak: Nanos,
+    /// What it received, S_i.
+    pub received: Nanos,
+    /// Sum over its vCPUs of the time each could have run.
+    pub could_run: Nanos,
+    /// Time in which at least one of its vCPUs could have run.
+    pub backlogged: Nanos,
+}
+
+impl Claim {
+    /// A VM that wants all it can get, whatever it received: the paper's case.
+    pub fn always_runnable(weight: Weight, peak: Nanos, period: Nanos) -> Claim {
+        let received = Nanos::ZERO;
+        Claim {
+            weight,
+            peak,
+            received,
+            could_run: peak,
+            backlogged: period,
+        }
+    }
+
+    /// The GPS service at level `lambda` (ns of CPU time per unit of weight).
+    fn entitled(&self, lambda: f64, period: Nanos) -> f64 {
+        let x = (lambda * self.weight.0).min(self.peak.0 as f64);
+        let received = self.received.0 as f64;
+        if received >= x {
+            return x;
+        }
+        let b = self.backlogged.0.min(period.0) as f64 / period.0 as f64;
+        (b * x).min(self.could_run.0 as f64).max(received)
+    }
+}
+
+/// Divides `capacity` over `claims`, in their order; the shares sum up to `capacity` or, where the
+/// claims together cannot use it, to what they can.
+pub fn fair_shares(capacity: Nanos, period: Nanos, claims: &[Claim]) -> Vec<Nanos> {
+    if period == Nanos::ZERO {
+        return vec![Nanos::ZERO; claims.len()];
+    }
+    let total = |lambda: f64| {
+        claims
+            .iter()
+            .map(|c| c.entitled(lambda, period))
+            .sum::<f64>()
+    };
+    let lightest = claims
+        .iter()
+        .map(|c| c.weight.0)
+        .fold(f64::INFINITY, f64::min);
+    let largest = claims.iter().map(|c| c.peak.0).max().unwrap_or(0) as f64;
+    let mut low = 0.0;
+    // At this level every claim is at its peak.
+    let mut high = if claims.is_empty() {
+        0.0
+    } else {
+        largest / lightest
+    };
+    let wanted = capacity.0 as f64;
+    if total(high) > wanted {
+        // Each step halves the interval; 100 of them exhaust the 53 bits of an f64 from any start.
+        for _ in 0..100 {
+            let middle = low + (high - low) / 2.0;
+            if total(middle) > wanted {
+                high = middle;
+            } else {
+                low = middle;
+            }
+        }
+    }
+    claims
+        .iter()
+        .map(|c| Nanos(c.entitled(high, period).round() as u64))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const T: Nanos = Nanos(100_000_000);
+
+    fn burner(weight: f64, vcpus: u64) -> Claim {
+        Claim::always_runnable(Weight(weight), Nanos(T.0 * vcpus), T)
+    }
+
+    fn shares(pcpus: u64, claims: &[Claim]) -> Vec<f64> {
+        fair_shares(Nanos(T.0 * pcpus), T, claims)
+            .into_iter()
+            .map(|s| (s.0 as f64 / T.0 as f64 * 1e6).round() / 1e6)
+            .collect()
+    }
+
+    #[test]
+    fn spec_10_unfair_host_is_fair_at_two_and_two() {
+        assert_eq!(
+            shares(4, &[burner(1024.0, 4), burner(1024.0, 3)]),
+            [2.0, 2.0]
+        );
+    }
+
+    #[test]
+    fn shares_follow_weights() {
+        let claims = [burner(100.0, 4), burner(200.0, 4), burner(300.0, 4)];
+        assert_eq!(shares(2, &claims), [0.333333, 0.666667, 1.0]);
+    }
+
+    #[test]
+    fn an_infeasible_weight_is_fixed_at_its_peak_and_the_rest_is_shared() {
+        let claims = [burner(100.0, 2), burner(100.0, 1), burner(600.0, 1)];
+        assert_eq!(shares(2, &claims), [0.5, 0.5, 1.0]);
+    }
+
+    #[test]
+    fn fixing_one_peak_can_make_the_next_weight_infeasible() {
+        // 4 pCPUs, weights 8:3:1:1. 8/13 × 4 > 1; then 3/5 × 3 > 1; the last two share 2.
+        let claims = [
+            burner(8.0, 1),
+            burner(3.0, 1),
+            burner(1.0, 4),
+            burner(1.0, 4),
+        ];
+        assert_eq!(shares(4, &claims), [1.0, 1.0, 1.0, 1.0]);
+        // 3 pCPUs: 8/13 × 3 > 1 → 1; 3/5 × 2 > 1 → 1; the rest share 1.
+        assert_eq!(shares(3, &claims), [1.0, 1.0, 0.5, 0.5]);
+    }
+
+    #[test]
+    fn everybody_peaks_where_there_is_room() {
+        assert_eq!(shares(8, &[burner(1.0, 4), burner(9.0, 2)]), [4.0, 2.0]);
+    }
+
+    #[test]
+    fn a_sleeper_leaves_its_share_to_the_others() {
+        let asleep = Claim {
+            received: Nanos::ZERO,
+            could_run: Nanos::ZERO,
+            backlogged: Nanos::ZERO,
+            ..burner(1.0, 2)
+        };
+        assert_eq!(
+            shares(2, &[asleep, burner(1.0, 2), burner(1.0, 2)]),
+            [0.0, 1.0, 1.0]
+        );
+    }
+
+    #[test]
+    fn a_vm_that_sleeps_at_times_is_entitled_to_its_rate_while_backlogged() {
+        // Two vCPUs backlogged 90 % of the period, served 0.3 of a pCPU: 90 % of the level 20/19.
+        let starved = Claim {
+            received: Nanos(30_000_000),
+            could_run: Nanos(180_000_000),
+            backlogged: Nanos(90_000_000),
+            ..burner(1.0, 2)
+        };
+        let shares = shares(2, &[starved, burner(1.0, 2)]);
+        assert_eq!(shares, [0.947368, 1.052632]);
+    }
+
+    #[test]
+    fn a_vm_that_took_less_than_its_share_by_choice_is_satisfied() {
+        let bursty = Claim {
+            received: Nanos(25_000_000),
+            could_run: Nanos(28_000_000),
+            backlogged: Nanos(14_000_000),
+            ..burner(1.0, 2)
+        };
+        assert_eq!(shares(2, &[bursty, burner(1.0, 2)]), [0.25, 1.75]);
+    }
+
+    #[test]
+    fn nobody_there_means_nothing_to_share() {
+        assert_eq!(fair_shares(T, T, &[]), []);
+        assert_eq!(
+            fair_shares(T, Nanos::ZERO, &[burner(1.0, 1)]),
+            [Nanos::ZERO]
+        );
+    }
+}

@@ -1,0 +1,441 @@
+//! FlexW: weights that give each VM its fair share on a host that schedules per pCPU.
+//!
+//! Source: Rao & Zhou, "Towards Fair and Efficient SMP Virtual Machine Scheduling", PPoPP 2014,
+//! section 4.1. A host scheduler divides each pCPU by the weights of what is queued there, so equal
+//! VMs get unequal shares. FlexW measures, each accounting period T, what each VM received, compares
+//! it with its GPS share (see [`crate::fair_share`]) and moves the VM's real-time weight r_i.
+//!
+//! What is kept from the paper: fair shares by water-filling, lag as the error, weights back to w_i
+//! where pCPU time is left over, clamped weights, the fair window. What is changed, and why
+//! (measurements in `docs/decisions/002-flexw-control-law.md`):
+//!
+//! - **Step.** The paper adds w_i × lag_i. Where an equilibrium needs small weights the same step is a
+//!   large relative change, and the weights oscillate. Here the step is relative, and divided by how
+//!   strongly the VM's share answers to its weight. A vCPU with share s of its pCPU has
+//!   d ln s / d ln r = 1 − s, so a VM's elasticity is e_i = Σ s_v (1 − s_v) ÷ Σ s_v: small where it
+//!   has its pCPUs nearly for itself, and then a large step is needed.
+//! - **Smoothing.** A period holds few slices, so received time and elasticity are averaged over
+//!   periods before they are used, and lags within a dead band are left alone.
+//! - **Sum.** r_i only matter relative to each other; their sum over a group is kept at Σ w_i (the
+//!   paper's rule does so when all weights are feasible), so that the VMs' place among the host's
+//!   other cgroups does not drift.
+//! - **Fair window.** The paper resets all r_i. Here only those VMs are reset that were not backlogged
+//!   throughout the window: they are the ones that could have hoarded weight.
+//!
+//! Not done here: placing vCPUs (see [`crate::placement`]), finding spinning vCPUs (FlexS).
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde::Serialize;
+
+use crate::assess::Assessment;
+use crate::assess::accounting_groups;
+use crate::decision::Because;
+use crate::decision::Decision;
+use crate::fair_share::Claim;
+use crate::fair_share::fair_shares;
+use crate::observation::VmObservation;
+use crate::pcpu_set::PcpuSet;
+use crate::units::Nanos;
+use crate::units::PcpuId;
+use crate::units::VmId;
+use crate::units::Weight;
+
+/// Tunables of FlexW.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct FlexWConfig {
+    /// FAIR_WINDOW: how often weights saved up by VMs that did not use them are taken back.
+    /// Default 10 s, as in the paper. Shorter forgets sooner what a mostly idle VM needs.
+    pub fair_window: Nanos,
+    /// Gain g: the part of the estimated error that one period corrects (0…1]. Default 0.3. Higher
+    /// converges sooner and answers more to noise; above about 0.7 it oscillates.
+    pub gain: f64,
+    /// Smoothing α: the weight of the newest period in the averages (0…1]. Default 0.3. Lower is
+    /// calmer and slower.
+    pub smoothing: f64,
+    /// |lag| that is left alone, as a fraction. Default 0.01. Wider writes fewer weights and leaves
+    /// more unfairness.
+    pub dead_band: f64,
+    /// Part of a group's pCPU time that may be idle while it still counts as used up. Default 0.05,
+    /// twice that sets the weights back.
+    pub idle_tolerance: f64,
+    /// r_i stays within w_i ÷ spread … w_i × spread. Default 64. It bounds how little a vCPU gets
+    /// that shares its pCPU with a VM far behind.
+    pub spread: f64,
+}
+
+impl Default for FlexWConfig {
+    fn default() -> FlexWConfig {
+        FlexWConfig {
+            fair_window: Nanos::from_secs(10),
+            gain: 0.3,
+            smoothing: 0.3,
+            dead_band: 0.01,
+            idle_tolerance: 0.05,
+            spread: 64.0,
+        }
+    }
+}
+
+/// The largest relative error that one period acts on; bounds the step after a sudden change.
+const MAX_RELATIVE_ERROR: f64 = 1.0;
+/// Elasticity below this is taken as this: below, noise would be amplified more than error.
+const MIN_ELASTICITY: f64 = 0.05;
+/// No period changes a weight by more than this factor.
+const MAX_STEP: f64 = 2.5;
+/// A VM whose vCPUs could run for less than this part of the time is asleep.
+const ASLEEP: f64 = 0.005;
+/// A VM that could run for at least this part of the time is backlogged throughout.
+const BACKLOGGED: f64 = 0.9;
+
+/// What FlexW remembers of a VM.
+#[derive(Clone, Debug)]
+struct VmState {
+    /// Configured weight w_i when last seen.
+    configured: f64,
+    /// Real-time weight r_i.
+    real_time: f64,
+    /// Received, smoothed, ns per period.
+    received: f64,
+    /// Could run, smoothed, ns per period.
+    could_run: f64,
+    /// Backlogged, smoothed, ns per period.
+    backlogged: f64,
+    /// Elasticity e_i, smoothed.
+    elasticity: f64,
+    /// Smallest smoothed backlog, as a part of the period, in this fair window.
+    least_backlog: f64,
+    /// Periods seen since the VM appeared or woke.
+    age: u32,
+}
+
+/// One accounting group after a period.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct GroupReport {
+    /// The pCPUs the group shares.
+    pub pcpus: PcpuSet,
+    /// Idle pCPUs, smoothed.
+    pub idle: f64,
+    /// Whether weights are being adjusted: its pCPUs are used up.
+    pub saturated: bool,
+    /// Its VMs.
+    pub vms: Vec<Assessment>,
+}
+
+/// What one period led to.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Round {
+    /// The accounting groups, by their smallest VM.
+    pub groups: Vec<GroupReport>,
+    /// What to change, by VM.
+    pub decisions: Vec<Decision>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct GroupState {
+    idle: f64,
+    saturated: bool,
+}
+
+/// The controller. Feed it one set of observations per period; apply what it returns.
+#[derive(Clone, Debug)]
+pub struct FlexW {
+    config: FlexWConfig,
+    vms: BTreeMap<VmId, VmState>,
+    groups: BTreeMap<PcpuSet, GroupState>,
+    window: Nanos,
+}
+
+impl FlexW {
+    /// A controller that has seen nothing yet.
+    pub fn new(config: FlexWConfig) -> FlexW {
+        FlexW {
+            config,
+            vms: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            window: Nanos::ZERO,
+        }
+    }
+
+    /// The VM's real-time weight r_i, if it was in the last period.
+    pub fn real_time_weight(&self, vm: VmId) -> Option<Weight> {
+        self.vms.get(&vm).map(|state| Weight(state.real_time))
+    }
+
+    /// Takes in what happened in a period of length `period` and decides the next one's weights.
+    ///
+    /// `idle` is each pCPU's idle time in the period. VMs not among `vms` are forgotten.
+    pub fn decide(
+        &mut self,
+        period: Nanos,
+        vms: &[VmObservation],
+        idle: &BTreeMap<PcpuId, Nanos>,
+    ) -> Round {
+        if period == Nanos::ZERO {
+            return Round::default();
+        }
+        self.observe(period, vms);
+        self.window += period;
+        let window_over = self.window >= self.config.fair_window;
+        let mut round = Round::default();
+        let mut groups = BTreeMap::new();
+        for group in accounting_groups(vms) {
+            let members: Vec<&VmObservation> = group.members.iter().map(|&i| &vms[i]).collect();
+            let state = self.group_state(period, &group.pcpus, &members, idle);
+            let vms = self.divide(period, &members, &state, &mut round.decisions, window_over);
+            round.groups.push(GroupReport {
+                pcpus: group.pcpus.clone(),
+                idle: state.idle,
+                saturated: state.saturated,
+                vms,
+            });
+            groups.insert(group.pcpus, state);
+        }
+        self.groups = groups;
+        if window_over {
+            self.window = Nanos::ZERO;
+            for state in self.vms.values_mut() {
+                state.least_backlog = 1.0;
+            }
+        }
+        round.decisions.sort_by_key(|decision| match decision {
+            Decision::SetWeight { vm, .. } | Decision::SetAffinity { vm, .. } => *vm,
+        });
+        round
+    }
+
+    /// Updates the averages, and forgets VMs that are gone.
+    fn observe(&mut self, period: Nanos, vms: &[VmObservation]) {
+        let mut seen = BTreeMap::new();
+        for vm in vms {
+            let now = VmState::first(period, vm);
+            let mut state = match self.vms.remove(&vm.vm) {
+                Some(mut state) => {
+                    if state.could_run < ASLEEP * period.0 as f64 {
+                        state.wake();
+                    }
+                    state.follow(&now, self.config.smoothing);
+                    state
+                }
+                None => now,
+            };
+            if state.configured != vm.weight.0 {
+                state.real_time *= vm.weight.0 / state.configured;
+                state.configured = vm.weight.0;
+            }
+            let backlog = state.backlogged / period.0 as f64;
+            state.least_backlog = state.least_backlog.min(backlog);
+            seen.insert(vm.vm, state);
+        }
+        self.vms = seen;
+    }
+
+    /// Is the group's pCPU time used up? With hysteresis, because idle time is coarsely measured.
+    fn group_state(
+        &self,
+        period: Nanos,
+        pcpus: &PcpuSet,
+        members: &[&VmObservation],
+        idle: &BTreeMap<PcpuId, Nanos>,
+    ) -> GroupState {
+        let total = period.0 as f64 * pcpus.len() as f64;
+        let received: f64 = members.iter().map(|vm| self.vms[&vm.vm].received).sum();
+        let idle: u64 = pcpus
+            .iter()
+            .filter_map(|pcpu| idle.get(&pcpu))
+            .map(|t| t.0)
+            .sum();
+        let idle_now = idle as f64 / period.0 as f64;
+        let before = self.groups.get(pcpus);
+        let idle = match before {
+            Some(before) => before.idle + self.config.smoothing * (idle_now - before.idle),
+            None => idle_now,
+        };
+        let idle_part = idle / pcpus.len() as f64;
+        let was_saturated = before.is_some_and(|before| before.saturated);
+        let tolerance = self.config.idle_tolerance * if was_saturated { 2.0 } else { 1.0 };
+        let saturated = idle_part <= tolerance || received >= total * (1.0 - tolerance);
+        GroupState { idle, saturated }
+    }
+
+    /// One group's accounts, and its new weights.
+    fn divide(
+        &mut self,
+        period: Nanos,
+        members: &[&VmObservation],
+        group: &GroupState,
+        decisions: &mut Vec<Decision>,
+        window_over: bool,
+    ) -> Vec<Assessment> {
+        let claims: Vec<Claim> = members
+            .iter()
+            .map(|vm| self.vms[&vm.vm].claim(vm.peak(period)))
+            .collect();
+        let capacity = claims.iter().map(|claim| claim.received).sum();
+        let shares = fair_shares(capacity, period, &claims);
+        let mut wanted: Vec<(VmId, f64, Option<Because>)> = Vec::new();
+        let mut assessments = Vec::new();
+        let mut active = Vec::new();
+        for (vm, fair) in members.iter().zip(shares) {
+            let state = &self.vms[&vm.vm];
+            let account = Assessment::new(vm.vm, fair, Nanos(state.received.round() as u64));
+            assessments.push(account);
+            let (r, because) = self.next_weight(period, state, &account, group, window_over);
+            if state.could_run >= ASLEEP * period.0 as f64 {
+                active.push(wanted.len());
+            }
+            wanted.push((vm.vm, r, because));
+        }
+        self.keep_sum(&mut wanted, &active);
+        for (vm, r, because) in wanted {
+            let Some(state) = self.vms.get_mut(&vm) else {
+                continue;
+            };
+            let changed = r != state.real_time;
+            state.real_time = r;
+            if changed {
+                let because = because.unwrap_or(Because::KeepSum);
+                decisions.push(Decision::SetWeight {
+                    vm,
+                    weight: Weight(r),
+                    because,
+                });
+            }
+        }
+        assessments
+    }
+
+    /// r_i for the next period before the sum is kept.
+    fn next_weight(
+        &self,
+        period: Nanos,
+        state: &VmState,
+        account: &Assessment,
+        group: &GroupState,
+        window_over: bool,
+    ) -> (f64, Option<Because>) {
+        let w = state.configured;
+        if !group.saturated {
+            return (w, Some(Because::WorkConserving { idle: group.idle }));
+        }
+        if state.could_run < ASLEEP * period.0 as f64 {
+            return (w, Some(Because::Asleep));
+        }
+        if window_over && state.least_backlog < BACKLOGGED {
+            return (w, Some(Because::FairWindow));
+        }
+        if account.lag.abs() <= self.config.dead_band {
+            return (state.real_time, None);
+        }
+        let per_pcpu = period.0 as f64;
+        let because = Because::Lag {
+            lag: account.lag,
+            fair: account.fair.0 as f64 / per_pcpu,
+            received: account.received.0 as f64 / per_pcpu,
+        };
+        let factor = self.step(state, account);
+        let r = (state.real_time * factor).clamp(w / self.config.spread, w * self.config.spread);
+        (r, Some(because))
+    }
+
+    /// The factor by which r_i changes: g × error ÷ elasticity, symmetric in too little and too much.
+    fn step(&self, state: &VmState, account: &Assessment) -> f64 {
+        let fair = account.fair.0.max(1) as f64;
+        let received = account.received.0.max(1) as f64;
+        let error = (fair.max(received) / fair.min(received) - 1.0).min(MAX_RELATIVE_ERROR);
+        let elasticity = state.elasticity.max(MIN_ELASTICITY);
+        let factor = (1.0 + self.config.gain * error / elasticity).min(MAX_STEP);
+        if received < fair {
+            factor
+        } else {
+            1.0 / factor
+        }
+    }
+
+    /// Scales the active VMs' weights so that they sum up to Σ w_i again, within the clamps.
+    fn keep_sum(&self, wanted: &mut [(VmId, f64, Option<Because>)], active: &[usize]) {
+        let configured: f64 = active
+            .iter()
+            .map(|&i| self.vms[&wanted[i].0].configured)
+            .sum();
+        let sum: f64 = active.iter().map(|&i| wanted[i].1).sum();
+        let moved = active
+            .iter()
+            .any(|&i| wanted[i].1 != self.vms[&wanted[i].0].real_time);
+        if !moved || sum <= 0.0 {
+            return;
+        }
+        let scale = configured / sum;
+        for &i in active {
+            let w = self.vms[&wanted[i].0].configured;
+            let spread = self.config.spread;
+            wanted[i].1 = (wanted[i].1 * scale).clamp(w / spread, w * spread);
+        }
+    }
+}
+
+impl VmState {
+    fn first(period: Nanos, vm: &VmObservation) -> VmState {
+        VmState {
+            configured: vm.weight.0,
+            real_time: vm.weight.0,
+            received: vm.received().0 as f64,
+            could_run: vm.could_run(period).0 as f64,
+            backlogged: vm.backlogged(period).0 as f64,
+            elasticity: elasticity(period, vm),
+            least_backlog: 1.0,
+            age: 1,
+        }
+    }
+
+    /// What was true before a long sleep says nothing about now: start the averages anew.
+    fn wake(&mut self) {
+        self.age = 0;
+        (
+            self.received,
+            self.could_run,
+            self.backlogged,
+            self.elasticity,
+        ) = (0.0, 0.0, 0.0, 0.0);
+    }
+
+    /// What the VM brings to the division, from the averages.
+    fn claim(&self, peak: Nanos) -> Claim {
+        let nanos = |average: f64| Nanos(average.round() as u64);
+        Claim {
+            weight: Weight(self.configured),
+            peak,
+            received: nanos(self.received),
+            could_run: nanos(self.could_run),
+            backlogged: nanos(self.backlogged),
+        }
+    }
+
+    /// Moves each average towards the newest period. The averages start as a plain mean, so that a
+    /// VM's first periods count in full.
+    fn follow(&mut self, now: &VmState, smoothing: f64) {
+        let alpha = smoothing.max(1.0 / f64::from(self.age + 1));
+        self.age = self.age.saturating_add(1).min(1 << 20);
+        let follow = |average: &mut f64, now: f64| *average += alpha * (now - *average);
+        follow(&mut self.received, now.received);
+        follow(&mut self.could_run, now.could_run);
+        follow(&mut self.backlogged, now.backlogged);
+        follow(&mut self.elasticity, now.elasticity);
+    }
+}
+
+/// e_i = Σ s_v × (waiting part of v) ÷ Σ s_v, with s_v the part of the period that v ran.
+fn elasticity(period: Nanos, vm: &VmObservation) -> f64 {
+    let t = period.0 as f64;
+    let (mut weighted, mut total) = (0.0, 0.0);
+    for vcpu in &vm.vcpus {
+        let share = vcpu.ran.0 as f64 / t;
+        let waiting = vcpu.could_run(period).saturating_sub(vcpu.ran).0 as f64 / t;
+        weighted += share * waiting;
+        total += share;
+    }
+    // A VM that got nothing at all answers to any weight.
+    if total > 0.0 { weighted / total } else { 1.0 }
+}

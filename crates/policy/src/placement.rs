@@ -1,0 +1,424 @@
+//! Placement: when pins leave VMs no way to their fair shares, move one pinned vCPU.
+//!
+//! Weights divide each pCPU; they cannot divide what the pins have already decided. Three one-vCPU
+//! VMs pinned to pCPU 0 of two get a third each, whatever their weights, while the VM that also has a
+//! vCPU on pCPU 1 gets the other pCPU. Whether the fair shares of a group can be reached at all is a
+//! flow problem: VM i offers its fair share, at most k·T of it to a pCPU on which k of its vCPUs may
+//! run (and a pCPU takes T). Flow = sum of the fair shares: feasible. Otherwise the pCPUs on the far
+//! side of the minimum cut are those that too much is pinned to, and one vCPU pinned there is moved to
+//! the pCPU of the same group where the flow gains most.
+//!
+//! Only vCPUs pinned to a single pCPU are moved, and only within their accounting group. A VM never
+//! gets two vCPUs on a pCPU by a move (no stacking), where it had at most one there before. One move
+//! at a time: the caller lets the weights settle before it asks again.
+//!
+//! The idea that vCPUs must move between pCPUs for fair shares to exist is from FlexS (Rao & Zhou,
+//! PPoPP 2014, section 4.2), which swaps vCPUs on the run queues of Xen; pins on a Linux host are the
+//! operator's, so this policy is used only where the operator allows it.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::collections::VecDeque;
+
+use crate::decision::Because;
+use crate::decision::Decision;
+use crate::flexw::GroupReport;
+use crate::observation::VmObservation;
+use crate::pcpu_set::PcpuSet;
+use crate::units::Nanos;
+use crate::units::PcpuId;
+
+/// A vCPU to move to another pCPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Move {
+    /// Index of the VM in the list that was given.
+    pub vm: usize,
+    /// Index of its vCPU.
+    pub vcpu: usize,
+    /// The pCPU it is pinned to.
+    pub from: PcpuId,
+    /// The pCPU to pin it to.
+    pub to: PcpuId,
+    /// CPU time per period that can be divided fairly in addition.
+    pub gain: Nanos,
+}
+
+/// When to look for a move: asks only after a shortfall has lasted, and lets each move settle.
+#[derive(Clone, Debug, Default)]
+pub struct Rebalancer {
+    /// By pCPU set of the group: periods the shortfall has lasted, periods since the last move.
+    groups: BTreeMap<PcpuSet, (u32, u32)>,
+}
+
+/// A shortfall is believed after this many periods in a row.
+const PATIENCE: u32 = 3;
+/// After a move the weights get this many periods before the next.
+const SETTLE: u32 = 10;
+/// A shortfall, and a gain, of less than this part of a period is not worth a move.
+const WORTH: f64 = 0.03;
+
+impl Rebalancer {
+    /// Takes in one period's observations and what FlexW made of them; returns the moves to make, at
+    /// most one per accounting group.
+    pub fn decide(
+        &mut self,
+        period: Nanos,
+        vms: &[VmObservation],
+        groups: &[GroupReport],
+    ) -> Vec<Decision> {
+        let mut decisions = Vec::new();
+        let mut memory = BTreeMap::new();
+        for group in groups {
+            let (mut lasting, mut quiet) = self
+                .groups
+                .get(&group.pcpus)
+                .copied()
+                .unwrap_or((0, SETTLE));
+            quiet = quiet.saturating_add(1);
+            let members: Vec<&VmObservation> = group
+                .vms
+                .iter()
+                .filter_map(|account| vms.iter().find(|vm| vm.vm == account.vm))
+                .collect();
+            let fair: Vec<Nanos> = group.vms.iter().map(|account| account.fair).collect();
+            let least = Nanos((period.0 as f64 * WORTH) as u64);
+            let behind = group.saturated
+                && group
+                    .vms
+                    .iter()
+                    .any(|account| account.fair.saturating_sub(account.received) > least);
+            lasting = if behind { lasting.saturating_add(1) } else { 0 };
+            if lasting >= PATIENCE
+                && quiet >= SETTLE
+                && let Some(found) = best_move(period, &group.pcpus, &members, &fair, least)
+            {
+                let because = Because::PinsInfeasible {
+                    from: found.from,
+                    gain: found.gain.0 as f64 / period.0 as f64,
+                };
+                decisions.push(Decision::SetAffinity {
+                    vm: members[found.vm].vm,
+                    vcpu: found.vcpu,
+                    pcpus: [found.to].into_iter().collect(),
+                    because,
+                });
+                (lasting, quiet) = (0, 0);
+            }
+            memory.insert(group.pcpus.clone(), (lasting, quiet));
+        }
+        self.groups = memory;
+        decisions
+    }
+}
+
+/// Groups larger than this are left alone: the search tries each pinned vCPU on each pCPU.
+const MAX_PCPUS: usize = 128;
+
+/// What part of a period cannot be divided fairly under the pins that the VMs have.
+pub fn shortfall(period: Nanos, pcpus: &PcpuSet, vms: &[&VmObservation], fair: &[Nanos]) -> Nanos {
+    let wanted: Nanos = fair.iter().copied().sum();
+    wanted.saturating_sub(Network::new(period, pcpus, vms, fair).max_flow())
+}
+
+/// The move that gains most, if one gains more than `least`.
+///
+/// `fair` is each VM's fair share within `period`; `vms` are the members of one accounting group and
+/// `pcpus` its pCPUs. Ties go to the first VM, vCPU and pCPU.
+pub fn best_move(
+    period: Nanos,
+    pcpus: &PcpuSet,
+    vms: &[&VmObservation],
+    fair: &[Nanos],
+    least: Nanos,
+) -> Option<Move> {
+    if pcpus.len() > MAX_PCPUS {
+        return None;
+    }
+    let mut network = Network::new(period, pcpus, vms, fair);
+    let before = network.max_flow();
+    if fair.iter().copied().sum::<Nanos>().saturating_sub(before) <= least {
+        return None;
+    }
+    let crowded = network.crowded();
+    let mut best: Option<Move> = None;
+    for (vm, observation) in vms.iter().enumerate() {
+        let mut pinned: BTreeMap<PcpuId, usize> = BTreeMap::new();
+        for vcpu in &observation.vcpus {
+            for pcpu in vcpu.allowed.iter() {
+                *pinned.entry(pcpu).or_insert(0) += 1;
+            }
+        }
+        for (vcpu, from) in single_pins(observation) {
+            if !crowded.contains(&from) {
+                continue;
+            }
+            for to in pcpus
+                .iter()
+                .filter(|to| !crowded.contains(to) && !pinned.contains_key(to))
+            {
+                let mut moved = (*observation).clone();
+                moved.vcpus[vcpu].allowed = [to].into_iter().collect();
+                let mut others = vms.to_vec();
+                others[vm] = &moved;
+                let flow = Network::new(period, pcpus, &others, fair).max_flow();
+                let gain = flow.saturating_sub(before);
+                if gain > best.map_or(least, |best| best.gain) {
+                    best = Some(Move {
+                        vm,
+                        vcpu,
+                        from,
+                        to,
+                        gain,
+                    });
+                }
+            }
+        }
+    }
+    best
+}
+
+/// The vCPUs pinned to one pCPU, one per pCPU: vCPUs of a VM on the same pin are alike.
+fn single_pins(vm: &VmObservation) -> Vec<(usize, PcpuId)> {
+    let mut seen = BTreeSet::new();
+    vm.vcpus
+        .iter()
+        .enumerate()
+        .filter(|(_, vcpu)| vcpu.allowed.len() == 1)
+        .filter_map(|(index, vcpu)| vcpu.allowed.iter().next().map(|pcpu| (index, pcpu)))
+        .filter(|(_, pcpu)| seen.insert(*pcpu))
+        .collect()
+}
+
+/// The flow network: source → VMs (fair share) → pCPUs (vCPUs there × T, at most T) → sink (T).
+struct Network {
+    pcpus: Vec<PcpuId>,
+    /// Unused capacity source → VM.
+    supply: Vec<u64>,
+    /// Unused capacity VM → pCPU, by VM then position in `pcpus`.
+    edges: Vec<BTreeMap<usize, u64>>,
+    /// Flow VM → pCPU, which can be taken back.
+    flows: Vec<BTreeMap<usize, u64>>,
+    /// Unused capacity pCPU → sink.
+    room: Vec<u64>,
+}
+
+impl Network {
+    fn new(period: Nanos, pcpus: &PcpuSet, vms: &[&VmObservation], fair: &[Nanos]) -> Network {
+        let pcpus: Vec<PcpuId> = pcpus.iter().collect();
+        let edges: Vec<BTreeMap<usize, u64>> = vms
+            .iter()
+            .map(|vm| {
+                let allowed = vm.allowed();
+                let reach = pcpus
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, pcpu)| allowed.contains(**pcpu));
+                reach.map(|(position, _)| (position, period.0)).collect()
+            })
+            .collect();
+        Network {
+            room: vec![period.0; pcpus.len()],
+            supply: fair.iter().map(|share| share.0).collect(),
+            flows: vec![BTreeMap::new(); vms.len()],
+            edges,
+            pcpus,
+        }
+    }
+
+    /// Saturates the network (augmenting shortest paths, Edmonds & Karp) and returns the flow.
+    fn max_flow(&mut self) -> Nanos {
+        let mut total = 0;
+        while let Some(path) = self.path() {
+            total += self.push(&path);
+        }
+        Nanos(total)
+    }
+
+    /// A shortest path with unused capacity: VM, pCPU, VM, pCPU, … as alternating indices.
+    fn path(&self) -> Option<Vec<usize>> {
+        let (came_to_pcpu, came_to_vm, end) = self.search();
+        let mut pcpu = end?;
+        let mut path = Vec::new();
+        loop {
+            path.push(pcpu);
+            let vm = came_to_pcpu[pcpu]?;
+            path.push(vm);
+            match came_to_vm[vm] {
+                Some(previous) => pcpu = previous,
+                None => break,
+            }
+        }
+        path.reverse();
+        Some(path)
+    }
+
+    /// Breadth-first over the residual network: who reached each pCPU, who reached each VM against
+    /// existing flow, and the first pCPU with room.
+    #[allow(clippy::type_complexity)]
+    fn search(&self) -> (Vec<Option<usize>>, Vec<Option<usize>>, Option<usize>) {
+        let mut came_to_pcpu = vec![None; self.pcpus.len()];
+        let mut came_to_vm = vec![None; self.supply.len()];
+        let mut reached: Vec<bool> = self.supply.iter().map(|&supply| supply > 0).collect();
+        let mut queue: VecDeque<usize> = (0..reached.len()).filter(|&vm| reached[vm]).collect();
+        while let Some(vm) = queue.pop_front() {
+            for (&pcpu, &capacity) in &self.edges[vm] {
+                if capacity == 0 || came_to_pcpu[pcpu].is_some() {
+                    continue;
+                }
+                came_to_pcpu[pcpu] = Some(vm);
+                if self.room[pcpu] > 0 {
+                    return (came_to_pcpu, came_to_vm, Some(pcpu));
+                }
+                for other in 0..reached.len() {
+                    let flows_here = self.flows[other].get(&pcpu).is_some_and(|&flow| flow > 0);
+                    if !reached[other] && flows_here {
+                        reached[other] = true;
+                        came_to_vm[other] = Some(pcpu);
+                        queue.push_back(other);
+                    }
+                }
+            }
+        }
+        (came_to_pcpu, came_to_vm, None)
+    }
+
+    /// Sends as much as fits along `path` (VM, pCPU, VM, …, pCPU).
+    fn push(&mut self, path: &[usize]) -> u64 {
+        let last = path[path.len() - 1];
+        let mut amount = self.supply[path[0]].min(self.room[last]);
+        for (step, pair) in path.windows(2).enumerate() {
+            let capacity = match step % 2 {
+                0 => self.edges[pair[0]][&pair[1]],
+                _ => self.flows[pair[1]][&pair[0]],
+            };
+            amount = amount.min(capacity);
+        }
+        for (step, pair) in path.windows(2).enumerate() {
+            let (vm, pcpu, forward) = if step % 2 == 0 {
+                (pair[0], pair[1], true)
+            } else {
+                (pair[1], pair[0], false)
+            };
+            let edge = self.edges[vm].entry(pcpu).or_insert(0);
+            let flow = self.flows[vm].entry(pcpu).or_insert(0);
+            if forward {
+                *edge -= amount;
+                *flow += amount;
+            } else {
+                *edge += amount;
+                *flow -= amount;
+            }
+        }
+        self.supply[path[0]] -= amount;
+        self.room[last] -= amount;
+        amount
+    }
+
+    /// After [`Network::max_flow`]: the pCPUs that VMs with unmet shares can still reach, all full.
+    fn crowded(&self) -> BTreeSet<PcpuId> {
+        let (came_to_pcpu, _, _) = self.search();
+        let reached = self.pcpus.iter().zip(&came_to_pcpu);
+        reached
+            .filter(|(_, came)| came.is_some())
+            .map(|(&pcpu, _)| pcpu)
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observation::VcpuObservation;
+    use crate::units::VmId;
+    use crate::units::Weight;
+
+    const T: Nanos = Nanos::from_millis(100);
+
+    fn vm(id: u64, pins: &[&str]) -> VmObservation {
+        let vcpus = pins
+            .iter()
+            .map(|list| VcpuObservation {
+                allowed: list.parse().unwrap(),
+                ran: Nanos::ZERO,
+                waited: T,
+                runnable: true,
+            })
+            .collect();
+        VmObservation {
+            vm: VmId(id),
+            weight: Weight(1.0),
+            vcpus,
+        }
+    }
+
+    fn halves(shares: &[u64]) -> Vec<Nanos> {
+        shares.iter().map(|&half| Nanos(T.0 / 2 * half)).collect()
+    }
+
+    fn find(pcpus: &str, vms: &[VmObservation], fair: &[Nanos]) -> Option<Move> {
+        let members: Vec<&VmObservation> = vms.iter().collect();
+        best_move(T, &pcpus.parse().unwrap(), &members, fair, Nanos(T.0 / 100))
+    }
+
+    #[test]
+    fn three_single_vcpu_vms_on_one_pcpu_of_two_need_a_move() {
+        let vms = [
+            vm(1, &["0", "1"]),
+            vm(2, &["0"]),
+            vm(3, &["0"]),
+            vm(4, &["0"]),
+        ];
+        let moved = find("0-1", &vms, &halves(&[1, 1, 1, 1])).unwrap();
+        assert_eq!((moved.vm, moved.from, moved.to), (1, PcpuId(0), PcpuId(1)));
+        assert_eq!(moved.gain, Nanos(T.0 / 2));
+    }
+
+    #[test]
+    fn a_feasible_division_moves_nobody() {
+        let vms = [
+            vm(1, &["0", "1"]),
+            vm(2, &["0"]),
+            vm(3, &["1"]),
+            vm(4, &["0"]),
+        ];
+        assert_eq!(find("0-1", &vms, &halves(&[1, 1, 1, 1])), None);
+        let vms = [vm(1, &["0", "1", "0"]), vm(2, &["0"])];
+        assert_eq!(find("0-1", &vms, &halves(&[2, 2])), None);
+    }
+
+    #[test]
+    fn feasibility_can_need_a_chain_of_vms_to_give_way() {
+        // 3 is confined to pCPU 0, 2 reaches 0 and 1, 1 reaches 1 and 2: shares of one pCPU each fit
+        // only if everybody shifts.
+        let vms = [vm(1, &["1", "2"]), vm(2, &["0", "1"]), vm(3, &["0"])];
+        let members: Vec<&VmObservation> = vms.iter().collect();
+        let pcpus = "0-2".parse().unwrap();
+        assert_eq!(
+            shortfall(T, &pcpus, &members, &halves(&[2, 2, 2])),
+            Nanos::ZERO
+        );
+        assert_eq!(
+            shortfall(T, &pcpus, &members, &halves(&[2, 2, 3])),
+            Nanos(T.0 / 2)
+        );
+    }
+
+    #[test]
+    fn vcpus_that_may_roam_are_never_moved() {
+        let vms = [vm(1, &["0-1"]), vm(2, &["0"]), vm(3, &["0"]), vm(4, &["0"])];
+        let moved = find("0-1", &vms, &halves(&[1, 1, 1, 1])).unwrap();
+        assert_eq!(moved.vm, 1);
+    }
+
+    #[test]
+    fn a_move_never_stacks_two_vcpus_of_a_vm() {
+        // Only VM 1 could give way, and it already has a vCPU on pCPU 1.
+        let vms = [vm(1, &["0", "1"]), vm(2, &["0-1"])];
+        let pcpus: PcpuSet = "0-1".parse().unwrap();
+        let members: Vec<&VmObservation> = vms.iter().collect();
+        assert_eq!(
+            best_move(T, &pcpus, &members, &halves(&[4, 4]), Nanos(1)),
+            None
+        );
+    }
+}

@@ -1,0 +1,211 @@
+//! A small host for policy tests: pinned vCPUs, group weights divided per pCPU, slices, noise.
+//!
+//! Each VM's weight is split evenly over its runnable vCPUs, and each pCPU divides its period by
+//! the weights queued there, as CFS and EEVDF do with task groups. Received time wobbles by up to a
+//! slice per period and carries the remainder over, as accounting at ticks does. The wobble is
+//! seeded.
+
+#![allow(dead_code)]
+
+use std::collections::BTreeMap;
+
+use rand_core::Rng;
+use rand_core::SeedableRng;
+use rand_pcg::Pcg32;
+use tandem_policy::Decision;
+use tandem_policy::FlexW;
+use tandem_policy::FlexWConfig;
+use tandem_policy::Nanos;
+use tandem_policy::PcpuId;
+use tandem_policy::VcpuObservation;
+use tandem_policy::VmId;
+use tandem_policy::VmObservation;
+use tandem_policy::Weight;
+use tandem_policy::flexw::Round;
+
+pub const PERIOD: Nanos = Nanos::from_millis(100);
+/// EEVDF's base slice on two CPUs is 1.4 ms, and preemption happens at 4 ms ticks.
+const SLICE: f64 = 4_000_000.0;
+
+#[derive(Clone, Debug)]
+pub struct SimVcpu {
+    pub pcpu: u32,
+    /// Part of the time it wants to run.
+    pub demand: f64,
+    carry: f64,
+}
+
+#[derive(Clone, Debug)]
+pub struct SimVm {
+    pub id: u64,
+    pub configured: f64,
+    pub weight: f64,
+    pub vcpus: Vec<SimVcpu>,
+}
+
+pub struct World {
+    pub pcpus: u32,
+    pub vms: Vec<SimVm>,
+    pub policy: FlexW,
+    pub noise: f64,
+    rng: Pcg32,
+}
+
+impl World {
+    pub fn new(pcpus: u32) -> World {
+        World::with(pcpus, FlexWConfig::default())
+    }
+
+    pub fn with(pcpus: u32, config: FlexWConfig) -> World {
+        let rng = Pcg32::seed_from_u64(7);
+        World {
+            pcpus,
+            vms: Vec::new(),
+            policy: FlexW::new(config),
+            noise: 1.0,
+            rng,
+        }
+    }
+
+    /// Adds a VM with `vcpus` burning vCPUs, vCPU i pinned to pCPU i mod P.
+    pub fn vm(mut self, vcpus: u32, weight: f64) -> World {
+        let pins: Vec<u32> = (0..vcpus).map(|i| i % self.pcpus).collect();
+        self.add(&pins, weight);
+        self
+    }
+
+    /// Adds a VM with one burning vCPU per pin.
+    pub fn pinned(mut self, pins: &[u32], weight: f64) -> World {
+        self.add(pins, weight);
+        self
+    }
+
+    pub fn add(&mut self, pins: &[u32], weight: f64) {
+        let vcpus = pins
+            .iter()
+            .map(|&pcpu| SimVcpu {
+                pcpu,
+                demand: 1.0,
+                carry: 0.0,
+            })
+            .collect();
+        let id = self.vms.last().map_or(1, |vm| vm.id + 1);
+        self.vms.push(SimVm {
+            id,
+            configured: weight,
+            weight,
+            vcpus,
+        });
+    }
+
+    /// One period without the policy: what each vCPU ran and waited.
+    pub fn run_period(&mut self) -> (Vec<VmObservation>, BTreeMap<PcpuId, Nanos>) {
+        let t = PERIOD.0 as f64;
+        let mut ran: Vec<Vec<f64>> = self
+            .vms
+            .iter()
+            .map(|vm| vec![0.0; vm.vcpus.len()])
+            .collect();
+        let mut idle = BTreeMap::new();
+        for pcpu in 0..self.pcpus {
+            let left = self.divide(pcpu, t, &mut ran);
+            idle.insert(PcpuId(pcpu), Nanos(left as u64));
+        }
+        let mut observed = Vec::new();
+        for (vm, ran) in self.vms.iter_mut().zip(&ran) {
+            let mut vcpus = Vec::new();
+            for (vcpu, &ran) in vm.vcpus.iter_mut().zip(ran) {
+                let due = ran + vcpu.carry;
+                let wobble =
+                    self.noise * SLICE * (self.rng.next_u32() as f64 / 2f64.powi(31) - 1.0);
+                let seen = if ran >= t * 0.999 {
+                    ran
+                } else {
+                    (due + wobble).clamp(0.0, t)
+                };
+                vcpu.carry = due - seen;
+                let waited = ((t - ran) * if vcpu.demand > 0.0 { 1.0 } else { 0.0 }).min(
+                    (vcpu.demand * t - seen).max(0.0) * if vcpu.demand < 1.0 { 1.5 } else { 1.0 },
+                );
+                vcpus.push(VcpuObservation {
+                    allowed: [PcpuId(vcpu.pcpu)].into_iter().collect(),
+                    ran: Nanos(seen as u64),
+                    waited: Nanos(waited as u64),
+                    runnable: vcpu.demand >= 1.0,
+                });
+            }
+            observed.push(VmObservation {
+                vm: VmId(vm.id),
+                weight: Weight(vm.configured),
+                vcpus,
+            });
+        }
+        (observed, idle)
+    }
+
+    /// Water-fills one pCPU by group weight; returns what stays idle.
+    fn divide(&self, pcpu: u32, t: f64, ran: &mut [Vec<f64>]) -> f64 {
+        let mut open: Vec<(usize, usize, f64, f64)> = Vec::new();
+        for (i, vm) in self.vms.iter().enumerate() {
+            let runnable = vm
+                .vcpus
+                .iter()
+                .filter(|vcpu| vcpu.demand > 0.0)
+                .count()
+                .max(1);
+            for (j, vcpu) in vm.vcpus.iter().enumerate() {
+                if vcpu.pcpu == pcpu && vcpu.demand > 0.0 {
+                    open.push((i, j, vm.weight / runnable as f64, vcpu.demand * t));
+                }
+            }
+        }
+        let mut left = t;
+        while !open.is_empty() {
+            let sum: f64 = open.iter().map(|entry| entry.2).sum();
+            let level = left / sum;
+            let (done, rest): (Vec<_>, Vec<_>) = open
+                .into_iter()
+                .partition(|entry| entry.2 * level >= entry.3);
+            if done.is_empty() {
+                for (i, j, weight, _) in rest {
+                    ran[i][j] = weight * level;
+                }
+                return 0.0;
+            }
+            for (i, j, _, wants) in done {
+                ran[i][j] = wants;
+                left -= wants;
+            }
+            open = rest;
+        }
+        left
+    }
+
+    /// One period, then the policy's decisions applied.
+    pub fn step(&mut self) -> (Vec<VmObservation>, Round) {
+        let (observed, idle) = self.run_period();
+        let round = self.policy.decide(PERIOD, &observed, &idle);
+        for decision in &round.decisions {
+            if let Decision::SetWeight { vm, weight, .. } = decision {
+                let vm = self.vms.iter_mut().find(|sim| sim.id == vm.0).unwrap();
+                vm.weight = weight.0;
+            }
+        }
+        (observed, round)
+    }
+
+    /// Runs `periods` periods and returns each VM's mean share in pCPUs.
+    pub fn shares_over(&mut self, periods: u32) -> Vec<f64> {
+        let mut total = vec![0.0; self.vms.len()];
+        for _ in 0..periods {
+            let (observed, _) = self.step();
+            for (sum, vm) in total.iter_mut().zip(&observed) {
+                *sum += vm.received().0 as f64;
+            }
+        }
+        total
+            .iter()
+            .map(|sum| sum / f64::from(periods) / PERIOD.0 as f64)
+            .collect()
+    }
+}
