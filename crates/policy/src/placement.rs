@@ -27,6 +27,7 @@ use crate::observation::VmObservation;
 use crate::pcpu_set::PcpuSet;
 use crate::units::Nanos;
 use crate::units::PcpuId;
+use crate::units::VmId;
 
 /// A vCPU to move to another pCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,12 +76,6 @@ impl Rebalancer {
                 .copied()
                 .unwrap_or((0, SETTLE));
             quiet = quiet.saturating_add(1);
-            let members: Vec<&VmObservation> = group
-                .vms
-                .iter()
-                .filter_map(|account| vms.iter().find(|vm| vm.vm == account.vm))
-                .collect();
-            let fair: Vec<Nanos> = group.vms.iter().map(|account| account.fair).collect();
             let least = Nanos((period.0 as f64 * WORTH) as u64);
             let behind = group.saturated
                 && group
@@ -90,18 +85,9 @@ impl Rebalancer {
             lasting = if behind { lasting.saturating_add(1) } else { 0 };
             if lasting >= PATIENCE
                 && quiet >= SETTLE
-                && let Some(found) = best_move(period, &group.pcpus, &members, &fair, least)
+                && let Some(decision) = group_move(period, vms, group, least)
             {
-                let because = Because::PinsInfeasible {
-                    from: found.from,
-                    gain: found.gain.0 as f64 / period.0 as f64,
-                };
-                decisions.push(Decision::SetAffinity {
-                    vm: members[found.vm].vm,
-                    vcpu: found.vcpu,
-                    pcpus: [found.to].into_iter().collect(),
-                    because,
-                });
+                decisions.push(decision);
                 (lasting, quiet) = (0, 0);
             }
             memory.insert(group.pcpus.clone(), (lasting, quiet));
@@ -109,6 +95,32 @@ impl Rebalancer {
         self.groups = memory;
         decisions
     }
+}
+
+fn group_move(
+    period: Nanos,
+    vms: &[VmObservation],
+    group: &GroupReport,
+    least: Nanos,
+) -> Option<Decision> {
+    let by_id: BTreeMap<VmId, &VmObservation> = vms.iter().map(|vm| (vm.vm, vm)).collect();
+    let members: Vec<&VmObservation> = group
+        .vms
+        .iter()
+        .filter_map(|account| by_id.get(&account.vm).copied())
+        .collect();
+    let fair: Vec<Nanos> = group.vms.iter().map(|account| account.fair).collect();
+    let found = best_move(period, &group.pcpus, &members, &fair, least)?;
+    let gain = found.gain.0 as f64 / period.0 as f64;
+    Some(Decision::SetAffinity {
+        vm: members[found.vm].vm,
+        vcpu: found.vcpu,
+        pcpus: [found.to].into_iter().collect(),
+        because: Because::PinsInfeasible {
+            from: found.from,
+            gain,
+        },
+    })
 }
 
 /// Groups larger than this are left alone: the search tries each pinned vCPU on each pCPU.
