@@ -164,6 +164,14 @@ impl FlexW {
         self.vms.get(&vm).map(|state| Weight(state.real_time))
     }
 
+    /// Forgets every change of weight: the next period starts from the configured ones. For dry runs,
+    /// where nothing that was decided has been done.
+    pub fn keep_configured(&mut self) {
+        for state in self.vms.values_mut() {
+            state.real_time = state.configured;
+        }
+    }
+
     /// Takes in what happened in a period of length `period` and decides the next one's weights.
     ///
     /// `idle` is each pCPU's idle time in the period. VMs not among `vms` are forgotten.
