@@ -1,0 +1,102 @@
+//! What ships beside the binary works with the binary: the example settings are accepted, show the
+//! true defaults, and systemd accepts the unit.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::path::PathBuf;
+use std::process::Command;
+
+use tandem_host::config::HostConfig;
+
+fn packaging(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../packaging")
+        .join(file)
+}
+
+fn example() -> String {
+    fs::read_to_string(packaging("tandem.toml")).expect("the example settings are in the tree")
+}
+
+fn read(text: &str) -> HostConfig {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("tandem.toml");
+    fs::write(&path, text).expect("a temporary file");
+    HostConfig::read(&path).unwrap_or_else(|error| panic!("{error}\n{text}"))
+}
+
+/// The example with the commented settings of these keys made real.
+fn uncommented(wanted: impl Fn(&str) -> bool) -> String {
+    let mut text = String::new();
+    for line in example().lines() {
+        let setting = line.strip_prefix('#').filter(|rest| {
+            let key = rest.split(" = ").next().unwrap_or_default();
+            (rest.contains(" = ") && !key.contains(' ') && wanted(key))
+                || (rest.starts_with("[[") && wanted("weight"))
+        });
+        text.push_str(setting.unwrap_or(line));
+        text.push('\n');
+    }
+    text
+}
+
+#[test]
+fn example_settings_are_accepted_as_they_are_and_with_every_key_given() {
+    read(&example()).check().expect("the example as it is");
+    let full = read(&uncommented(|_| true));
+    full.check().expect("the example with every key given");
+    assert_eq!(full.weight.len(), 1);
+    assert!(full.metrics_listen.is_some());
+}
+
+#[test]
+fn example_settings_show_the_defaults() {
+    let optional: BTreeSet<_> = [
+        "metrics_listen",
+        "metrics_file",
+        "thread_pattern",
+        "qmp_sockets",
+        "pids",
+        "names",
+        "cgroups",
+        "weight",
+        "name",
+    ]
+    .into();
+    let mut config = read(&uncommented(|key| !optional.contains(key)));
+    config.select = HostConfig::default().select;
+    assert_eq!(config, HostConfig::default());
+}
+
+#[test]
+fn systemd_accepts_the_unit() {
+    let unit = fs::read_to_string(packaging("systemd/tandem-host.service"))
+        .expect("the unit is in the tree");
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("tandem-host.service");
+    // systemd looks whether the program exists.
+    fs::write(
+        &path,
+        unit.replace("/usr/bin/tandem", env!("CARGO_BIN_EXE_tandem")),
+    )
+    .expect("a temporary file");
+    let output = match Command::new("systemd-analyze")
+        .arg("verify")
+        .arg(&path)
+        .output()
+    {
+        Ok(output) => output,
+        Err(error) => {
+            println!("skipped: systemd-analyze cannot be run ({error})");
+            return;
+        }
+    };
+    let said = String::from_utf8_lossy(&output.stderr);
+    // It also speaks of other units of this machine, which are not ours to judge.
+    let ours: Vec<_> = said
+        .lines()
+        .filter(|line| line.contains("tandem-host.service"))
+        .collect();
+    assert!(ours.is_empty(), "{ours:#?}");
+}
