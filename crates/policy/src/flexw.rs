@@ -18,7 +18,7 @@
 //!   periods before they are used, and lags within a dead band are left alone.
 //! - **Sum.** r_i only matter relative to each other; their sum over a group is kept at Σ w_i (the
 //!   paper's rule does so when all weights are feasible), so that the VMs' place among the host's
-//!   other cgroups does not drift.
+//!   other cgroups does not drift. Only where the smallest would fall below its clamp, all are lifted.
 //! - **Fair window.** The paper resets all r_i. Here only those VMs are reset that were not backlogged
 //!   throughout the window: they are the ones that could have hoarded weight.
 //!
@@ -61,8 +61,9 @@ pub struct FlexWConfig {
     /// Part of a group's pCPU time that may be idle while it still counts as used up. Default 0.05,
     /// twice that sets the weights back.
     pub idle_tolerance: f64,
-    /// r_i stays within w_i ÷ spread … w_i × spread. Default 64. It bounds how little a vCPU gets
-    /// that shares its pCPU with a VM far behind.
+    /// r_i stays within w_i ÷ spread … w_i × spread. Default 100, what `cpu.weight` can express
+    /// around its default. It bounds how little a vCPU gets that shares its pCPU with a VM far
+    /// behind; smaller is gentler there, and leaves VMs unfair whose pins need more.
     pub spread: f64,
 }
 
@@ -74,7 +75,7 @@ impl Default for FlexWConfig {
             smoothing: 0.3,
             dead_band: 0.01,
             idle_tolerance: 0.05,
-            spread: 64.0,
+            spread: 100.0,
         }
     }
 }
@@ -344,8 +345,7 @@ impl FlexW {
             received: account.received.0 as f64 / per_pcpu,
         };
         let factor = self.step(state, account);
-        let r = (state.real_time * factor).clamp(w / self.config.spread, w * self.config.spread);
-        (r, Some(because))
+        (state.real_time * factor, Some(because))
     }
 
     /// The factor by which r_i changes: g × error ÷ elasticity, symmetric in too little and too much.
@@ -362,12 +362,11 @@ impl FlexW {
         }
     }
 
-    /// Scales the active VMs' weights so that they sum up to Σ w_i again, within the clamps.
+    /// Scales the active VMs' weights so that they sum up to Σ w_i again. Where that would press the
+    /// smallest below its clamp, ratios go before the sum: all are lifted, up to the other clamp.
     fn keep_sum(&self, wanted: &mut [(VmId, f64, Option<Because>)], active: &[usize]) {
-        let configured: f64 = active
-            .iter()
-            .map(|&i| self.vms[&wanted[i].0].configured)
-            .sum();
+        let w = |vm: &VmId| self.vms[vm].configured;
+        let configured: f64 = active.iter().map(|&i| w(&wanted[i].0)).sum();
         let sum: f64 = active.iter().map(|&i| wanted[i].1).sum();
         let moved = active
             .iter()
@@ -375,10 +374,14 @@ impl FlexW {
         if !moved || sum <= 0.0 {
             return;
         }
-        let scale = configured / sum;
+        let spread = self.config.spread;
+        let least = active
+            .iter()
+            .map(|&i| wanted[i].1 / w(&wanted[i].0))
+            .fold(f64::INFINITY, f64::min);
+        let scale = (configured / sum).max(1.0 / (spread * least));
         for &i in active {
-            let w = self.vms[&wanted[i].0].configured;
-            let spread = self.config.spread;
+            let w = w(&wanted[i].0);
             wanted[i].1 = (wanted[i].1 * scale).clamp(w / spread, w * spread);
         }
     }
