@@ -1,1 +1,23 @@
-//! Placeholder.
+//! How Tandem shows what it measured: tables for the terminal, charts, and HTML pages that open
+//! offline.
+//!
+//! - [`table`]: one table model, written as text or as HTML.
+//! - [`chart`]: bar and line charts as inline SVG.
+//! - [`page`]: the shell of a self-contained HTML page (no script, font or address from elsewhere).
+//! - [`experiment`]: the figures of one experiment, several modes of one host side by side; its JSON
+//!   form is what `tandem demo --json` prints.
+//! - [`experiment_table`] and [`experiment_page`]: that experiment for the terminal and as a page.
+//!
+//! Nothing here measures, and nothing here rounds before it must: figures are kept as measured and
+//! rounded where they are shown. A figure that was not measured is absent, never zero.
+
+pub mod chart;
+pub mod experiment;
+pub mod experiment_page;
+pub mod experiment_table;
+pub mod figure;
+pub mod page;
+pub mod table;
+
+pub use experiment::Experiment;
+pub use table::Table;

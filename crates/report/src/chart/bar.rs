@@ -1,0 +1,315 @@
+//! Grouped bar charts: one group per mode, one bar per series, and a marker line per bar for the
+//! value that it should have.
+
+use maud::Markup;
+use maud::html;
+
+use super::at;
+use super::colour;
+use super::scale::Scale;
+use super::text_width;
+use crate::figure::NOT_MEASURED;
+
+const TICK_SIZE: f64 = 12.0;
+const LABEL_SIZE: f64 = 12.0;
+/// Bold, and so about as wide as 14 units of the regular face.
+const GROUP_SIZE: f64 = 14.0;
+const LEFT: f64 = 52.0;
+const RIGHT: f64 = 8.0;
+const LEGEND: f64 = 24.0;
+const UNIT: f64 = 28.0;
+const BELOW: f64 = 38.0;
+/// Widest bar, as a number of view box units: a lone bar must not become a wall.
+const WIDEST: f64 = 64.0;
+
+/// One bar.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Bar {
+    /// Which series it belongs to: its colour and its place in the legend.
+    pub series: usize,
+    /// Its height, in the chart's unit.
+    pub value: f64,
+    /// The value as written above the bar.
+    pub label: String,
+    /// Where the marker line stands, if there is one.
+    pub marker: Option<f64>,
+    /// The bar in words, for tooltips and screen readers.
+    pub tooltip: String,
+}
+
+/// Bars that stand together.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BarGroup {
+    /// Written below.
+    pub label: String,
+    /// The bars, or why there are none.
+    pub bars: Result<Vec<Bar>, String>,
+}
+
+/// A grouped bar chart.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BarChart {
+    /// What it shows, for screen readers.
+    pub title: String,
+    /// Unit of the values, written above the axis.
+    pub unit: String,
+    /// Names of the series; with fewer than two there is no legend for them.
+    pub series: Vec<String>,
+    /// What the marker lines mean, for the legend.
+    pub marker: Option<String>,
+    /// The groups, from left to right.
+    pub groups: Vec<BarGroup>,
+    /// Size of the view box.
+    pub size: (f64, f64),
+}
+
+/// Where things stand in the view box.
+struct Plot {
+    top: f64,
+    bottom: f64,
+    right: f64,
+    scale: Scale,
+}
+
+impl Plot {
+    fn y(&self, value: f64) -> f64 {
+        let value = if value.is_finite() {
+            value.max(0.0)
+        } else {
+            0.0
+        };
+        self.bottom - (self.bottom - self.top) * value / self.scale.max()
+    }
+}
+
+impl BarChart {
+    /// The chart as an `<svg>` element.
+    pub fn svg(&self) -> Markup {
+        let plot = self.plot();
+        let (width, height) = self.size;
+        let slot = (plot.right - LEFT) / self.groups.len().max(1) as f64;
+        html! {
+            svg.chart viewBox=(format!("0 0 {} {}", at(width), at(height))) role="img"
+                aria-label=(self.title) {
+                (self.axis(&plot))
+                @for (i, group) in self.groups.iter().enumerate() {
+                    (self.group(&plot, group, LEFT + slot * i as f64, slot))
+                }
+                @if self.has_legend() { (self.legend()) }
+            }
+        }
+    }
+
+    fn has_legend(&self) -> bool {
+        self.series.len() > 1 || self.marker.is_some()
+    }
+
+    fn plot(&self) -> Plot {
+        let (width, height) = self.size;
+        let top = UNIT + LABEL_SIZE + if self.has_legend() { LEGEND } else { 0.0 };
+        let values = self
+            .bars()
+            .flat_map(|bar| [Some(bar.value), bar.marker])
+            .flatten();
+        Plot {
+            top,
+            bottom: height - BELOW,
+            right: width - RIGHT,
+            scale: Scale::up_to(values.fold(0.0, f64::max), 5),
+        }
+    }
+
+    fn bars(&self) -> impl Iterator<Item = &Bar> {
+        self.groups
+            .iter()
+            .filter_map(|group| group.bars.as_ref().ok())
+            .flatten()
+    }
+
+    fn axis(&self, plot: &Plot) -> Markup {
+        html! {
+            text.tick x=(at(LEFT - 8.0)) y=(at(plot.top - LABEL_SIZE - 14.0)) text-anchor="start"
+                dx=(at(8.0 - LEFT)) { (self.unit) }
+            @for tick in plot.scale.ticks() {
+                line.(if tick == 0.0 { "base" } else { "grid" }) x1=(at(LEFT)) x2=(at(plot.right))
+                    y1=(at(plot.y(tick))) y2=(at(plot.y(tick))) {}
+                text.tick x=(at(LEFT - 8.0)) y=(at(plot.y(tick) + TICK_SIZE * 0.35))
+                    text-anchor="end" { (plot.scale.label(tick)) }
+            }
+        }
+    }
+
+    fn group(&self, plot: &Plot, group: &BarGroup, left: f64, slot: f64) -> Markup {
+        let middle = left + slot / 2.0;
+        html! {
+            (lines("group", &group.label, middle, plot.bottom + 18.0, slot))
+            @match &group.bars {
+                Ok(bars) => (self.row_of_bars(plot, bars, middle, slot * 0.84)),
+                Err(reason) => {
+                    g {
+                        title { (group.label) ": " (reason) }
+                        (lines(
+                            "absent", NOT_MEASURED, middle, (plot.top + plot.bottom) / 2.0, slot,
+                        ))
+                    }
+                }
+            }
+        }
+    }
+
+    fn row_of_bars(&self, plot: &Plot, bars: &[Bar], middle: f64, room: f64) -> Markup {
+        let step = (room / bars.len().max(1) as f64).min(WIDEST);
+        let first = middle - step * bars.len() as f64 / 2.0;
+        let widest_label = bars
+            .iter()
+            .map(|bar| text_width(&bar.label, LABEL_SIZE))
+            .fold(0.0, f64::max);
+        let upright = widest_label <= step;
+        html! {
+            @for (i, bar) in bars.iter().enumerate() {
+                (self.bar(plot, bar, first + step * i as f64, step, upright))
+            }
+        }
+    }
+
+    fn bar(&self, plot: &Plot, bar: &Bar, left: f64, step: f64, upright: bool) -> Markup {
+        let gap = (step * 0.08).max(1.0);
+        let (y, middle) = (plot.y(bar.value), left + step / 2.0);
+        // The label stands clear of the marker line, which may lie above the bar's end.
+        let clear = bar.marker.map_or(y, |marker| {
+            let marker = plot.y(marker);
+            if marker < y && marker > y - LABEL_SIZE - 8.0 {
+                marker
+            } else {
+                y
+            }
+        });
+        html! {
+            g {
+                title { (bar.tooltip) }
+                rect.bar.(colour(bar.series)) x=(at(left + gap)) y=(at(y))
+                    width=(at(step - 2.0 * gap)) height=(at(plot.bottom - y)) {}
+                @if let Some(marker) = bar.marker {
+                    line.halo x1=(at(left)) x2=(at(left + step)) y1=(at(plot.y(marker)))
+                        y2=(at(plot.y(marker))) {}
+                    line.mark x1=(at(left)) x2=(at(left + step)) y1=(at(plot.y(marker)))
+                        y2=(at(plot.y(marker))) {}
+                }
+                @if upright {
+                    text.value x=(at(middle)) y=(at(clear - 6.0)) text-anchor="middle" {
+                        (bar.label)
+                    }
+                } @else {
+                    text.value transform=(format!(
+                        "translate({} {}) rotate(-90)", at(middle + 4.0), at(clear - 6.0)
+                    )) { (bar.label) }
+                }
+            }
+        }
+    }
+
+    fn legend(&self) -> Markup {
+        let mut x = LEFT;
+        let mut entries = Vec::new();
+        if self.series.len() > 1 {
+            for (i, name) in self.series.iter().enumerate() {
+                entries.push((x, Some(i), name));
+                x += 20.0 + text_width(name, LABEL_SIZE) + 18.0;
+            }
+        }
+        if let Some(marker) = &self.marker {
+            entries.push((x, None, marker));
+        }
+        html! {
+            @for (x, series, name) in entries {
+                @match series {
+                    Some(i) => rect.bar.(colour(i)) x=(at(x)) y="3" width="12" height="12" {},
+                    None => line.mark x1=(at(x - 2.0)) x2=(at(x + 14.0)) y1="9" y2="9" {},
+                }
+                text.legend x=(at(x + 20.0)) y="13" { (name) }
+            }
+        }
+    }
+}
+
+/// A text in the middle of its slot, on two lines where one is too short for it.
+fn lines(class: &str, text: &str, middle: f64, y: f64, slot: f64) -> Markup {
+    let parts = match text.find(['-', ' ']) {
+        Some(at) if text_width(text, GROUP_SIZE) > slot => vec![&text[..=at], &text[at + 1..]],
+        _ => vec![text],
+    };
+    html! {
+        text.(class) text-anchor="middle" {
+            @for (i, part) in parts.iter().enumerate() {
+                tspan x=(at(middle)) y=(at(y + i as f64 * GROUP_SIZE * 1.15)) { (part.trim_end()) }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chart(groups: usize, bars: usize) -> BarChart {
+        let bar = |series: usize| Bar {
+            series,
+            value: 0.745,
+            label: "0.745".to_owned(),
+            marker: Some(0.667),
+            tooltip: "a & b".to_owned(),
+        };
+        let group = |i: usize| BarGroup {
+            label: format!("mode {i}"),
+            bars: Ok((0..bars).map(bar).collect()),
+        };
+        BarChart {
+            title: "shares".to_owned(),
+            unit: "pCPUs".to_owned(),
+            series: (0..bars).map(|i| format!("vm{i}")).collect(),
+            marker: Some("fair share".to_owned()),
+            groups: (0..groups).map(group).collect(),
+            size: (960.0, 300.0),
+        }
+    }
+
+    #[test]
+    fn labels_stand_upright_only_where_they_fit() {
+        assert!(chart(4, 16).svg().into_string().contains("rotate(-90)"));
+        assert!(!chart(4, 3).svg().into_string().contains("rotate(-90)"));
+    }
+
+    #[test]
+    fn a_group_without_figures_says_so() {
+        let mut chart = chart(2, 1);
+        chart.groups[1].bars = Err("no <quota>".to_owned());
+        let svg = chart.svg().into_string();
+        assert!(
+            svg.contains("not measured") && svg.contains("no &lt;quota&gt;"),
+            "{svg}"
+        );
+    }
+
+    #[test]
+    fn no_value_breaks_the_picture() {
+        let mut chart = chart(1, 3);
+        let Ok(bars) = &mut chart.groups[0].bars else {
+            return;
+        };
+        bars[0].value = f64::NAN;
+        bars[1].value = -1.0;
+        bars[2].value = 0.0;
+        for svg in [
+            chart.svg(),
+            BarChart {
+                groups: Vec::new(),
+                ..chart.clone()
+            }
+            .svg(),
+        ] {
+            let svg = svg.into_string();
+            assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+            assert!(!svg.contains(r#"height="-"#), "{svg}");
+        }
+    }
+}

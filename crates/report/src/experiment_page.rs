@@ -1,0 +1,348 @@
+//! An experiment as a page: the finding in one sentence, key figures, charts, tables, and how it
+//! was measured.
+//!
+//! The sentence at the top is made from the figures, in both directions: where Tandem did not help,
+//! it says so.
+
+use maud::Markup;
+use maud::html;
+
+use crate::chart::BarChart;
+use crate::chart::LineChart;
+use crate::chart::bar::Bar;
+use crate::chart::bar::BarGroup;
+use crate::chart::line::LineSeries;
+use crate::experiment::Experiment;
+use crate::experiment::Figures;
+use crate::experiment::ModeResult;
+use crate::experiment::STOCK;
+use crate::experiment_table;
+use crate::figure;
+use crate::page;
+use crate::table::Tone;
+
+const TITLE: &str = "CPU shares of VMs on one host";
+
+/// What each mode is, for readers who see the names for the first time.
+pub fn describe(mode: &str) -> &'static str {
+    match mode {
+        "as-is" => "the host as it is: no cgroups of the VMs' own",
+        "equal-weights" => "stock practice: a cgroup per VM, with the VM's weight",
+        "hard-cap" => "the same, and a CPU quota at the fair share",
+        "tandem" => "Tandem's daemon beside the VMs",
+        _ => "",
+    }
+}
+
+/// The whole page.
+pub fn html(experiment: &Experiment, footer: &str) -> String {
+    let body = html! {
+        h1 { (TITLE) }
+        p.lead { (finding(experiment)) }
+        (tiles(experiment))
+        (page::figure(
+            "CPU time each VM received",
+            "the line across a bar is the VM's fair share",
+            shares(experiment).svg(),
+        ))
+        div.grid.three {
+            (page::figure("Largest lag of a VM", "less is fairer", lags(experiment).svg()))
+            (page::figure("Useful work against stock", "100 % is as much", work(experiment).svg()))
+            (page::figure("Idle pCPU time", "CPU time that nobody got", idle(experiment).svg()))
+        }
+        h2 { "Shares over time" }
+        p.faint {
+            "Each line is one VM's share of the host, sampled several times a second. Dashed: its "
+            "fair share. Shaded: settling after the change of mode, not counted."
+        }
+        div.grid {
+            @for result in &experiment.modes {
+                @if let Ok(figures) = &result.outcome {
+                    @let caption = describe(&result.mode);
+                    (page::figure(
+                        &result.mode, caption, over_time(experiment, &result.mode, figures).svg(),
+                    ))
+                }
+            }
+        }
+        h2 { "Figures" }
+        p.faint {
+            "Shares in pCPUs. Lag is (fair − received) ÷ fair: positive where a VM received too "
+            "little, negative where it received more than its due."
+        }
+        (experiment_table::per_mode(experiment).html("The modes against each other"))
+        (experiment_table::per_vm(experiment).html("Every VM in every mode"))
+        (how(experiment))
+    };
+    page::page(TITLE, body, footer)
+}
+
+/// The result in words.
+pub fn finding(experiment: &Experiment) -> String {
+    let vms = match experiment.vms.len() {
+        1 => "one VM".to_owned(),
+        n => format!("{n} VMs"),
+    };
+    let pcpus = match experiment.pcpus {
+        1 => "one pCPU".to_owned(),
+        n => format!("{n} pCPUs"),
+    };
+    let (stock, tandem) = (experiment.figures(STOCK), experiment.figures("tandem"));
+    let (Some(stock), Some(tandem)) = (stock, tandem) else {
+        return format!("{vms} on {pcpus}. Not both of {STOCK} and tandem were measured.");
+    };
+    let (before, after) = (stock.max_abs_lag, tandem.max_abs_lag);
+    let verdict = match () {
+        () if before <= experiment_table::FAIR && after <= experiment_table::FAIR => {
+            "The host was fair, and Tandem left it so"
+        }
+        () if after < before => "Tandem brought the VMs closer to their fair shares",
+        () => "Tandem did not bring the VMs closer to their fair shares",
+    };
+    format!(
+        "{vms} on {pcpus}. {verdict}: the VM furthest from its fair share was off by {} with a \
+         cgroup weight per VM, and by {} with Tandem.",
+        figure::percent(before),
+        figure::percent(after),
+    )
+}
+
+fn tiles(experiment: &Experiment) -> Markup {
+    let lag = |mode: &str| match experiment.figures(mode) {
+        Some(figures) => html! {
+            span.(class(experiment_table::tone(figures.max_abs_lag))) {
+                (figure::percent(figures.max_abs_lag))
+            }
+        },
+        None => absent(),
+    };
+    let mean = |mode: &str| match experiment.figures(mode) {
+        Some(figures) => format!(
+            "mean over the VMs {}",
+            figure::percent(figures.mean_abs_lag)
+        ),
+        None => String::new(),
+    };
+    let work = experiment
+        .figures("tandem")
+        .and_then(|figures| figures.work_vs_stock);
+    html! {
+        div.tiles {
+            (page::tile("Largest lag, equal weights", lag(STOCK), &mean(STOCK)))
+            (page::tile("Largest lag, Tandem", lag("tandem"), &mean("tandem")))
+            (page::tile(
+                "Useful work, Tandem",
+                work.map_or_else(absent, |ratio| html! { (figure::percent(ratio)) }),
+                "of what stock finishes",
+            ))
+            (page::tile(
+                "Idle under a hard cap",
+                experiment
+                    .figures("hard-cap")
+                    .map_or_else(absent, |figures| html! { (figure::pcpus(figures.idle)) }),
+                &format!("of {} pCPUs", experiment.pcpus),
+            ))
+        }
+    }
+}
+
+fn absent() -> Markup {
+    html! { span.absent { (figure::NOT_MEASURED) } }
+}
+
+fn class(tone: Tone) -> &'static str {
+    match tone {
+        Tone::Good => "good",
+        Tone::Bad => "bad",
+        _ => "plain",
+    }
+}
+
+fn shares(experiment: &Experiment) -> BarChart {
+    let group = |result: &ModeResult| BarGroup {
+        label: result.mode.clone(),
+        bars: result
+            .outcome
+            .as_ref()
+            .map_err(Clone::clone)
+            .map(share_bars),
+    };
+    BarChart {
+        title: format!("Shares of each VM per mode. {}", finding(experiment)),
+        unit: "pCPUs".to_owned(),
+        series: experiment
+            .vms
+            .iter()
+            .map(|vm| format!("{} ({} vCPU{})", vm.name, vm.vcpus, plural(vm.vcpus)))
+            .collect(),
+        marker: Some("fair share".to_owned()),
+        groups: experiment.modes.iter().map(group).collect(),
+        size: (1000.0, 320.0),
+    }
+}
+
+fn share_bars(figures: &Figures) -> Vec<Bar> {
+    let bar = |(series, vm): (usize, &crate::experiment::VmFigures)| Bar {
+        series,
+        value: vm.share,
+        label: figure::pcpus(vm.share),
+        marker: Some(vm.fair),
+        tooltip: format!(
+            "{}: received {} pCPUs of a fair {}, lag {}",
+            vm.name,
+            figure::pcpus(vm.share),
+            figure::pcpus(vm.fair),
+            figure::signed_percent(vm.lag),
+        ),
+    };
+    figures.vms.iter().enumerate().map(bar).collect()
+}
+
+fn plural(count: u32) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}
+
+/// One bar per mode.
+fn one_bar(
+    experiment: &Experiment,
+    title: &str,
+    unit: &str,
+    value: impl Fn(&Figures) -> Option<(f64, String)>,
+) -> BarChart {
+    let bar = |result: &ModeResult, (value, label): (f64, String)| Bar {
+        series: 0,
+        value,
+        tooltip: format!("{}: {label}", result.mode),
+        label,
+        marker: None,
+    };
+    let group = |result: &ModeResult| BarGroup {
+        label: result.mode.clone(),
+        bars: match &result.outcome {
+            Ok(figures) => value(figures)
+                .map(|value| vec![bar(result, value)])
+                .ok_or_else(|| format!("{STOCK} was not measured")),
+            Err(reason) => Err(reason.clone()),
+        },
+    };
+    BarChart {
+        title: title.to_owned(),
+        unit: unit.to_owned(),
+        series: Vec::new(),
+        marker: None,
+        groups: experiment.modes.iter().map(group).collect(),
+        size: (330.0, 220.0),
+    }
+}
+
+fn lags(experiment: &Experiment) -> BarChart {
+    one_bar(
+        experiment,
+        "Largest absolute lag per mode",
+        "% of the fair share",
+        |figures| {
+            Some((
+                figures.max_abs_lag * 100.0,
+                figure::percent(figures.max_abs_lag),
+            ))
+        },
+    )
+}
+
+fn work(experiment: &Experiment) -> BarChart {
+    one_bar(
+        experiment,
+        "Useful work per mode against stock",
+        "% of stock",
+        |figures| {
+            let ratio = figures.work_vs_stock?;
+            Some((ratio * 100.0, figure::percent(ratio)))
+        },
+    )
+}
+
+fn idle(experiment: &Experiment) -> BarChart {
+    one_bar(experiment, "Idle pCPU time per mode", "pCPUs", |figures| {
+        Some((figures.idle, figure::pcpus(figures.idle)))
+    })
+}
+
+/// The largest share in any mode, so that the charts of all modes have one scale.
+fn largest_share(experiment: &Experiment) -> f64 {
+    experiment
+        .modes
+        .iter()
+        .filter_map(|result| result.outcome.as_ref().ok())
+        .flat_map(|figures| &figures.series)
+        .flat_map(|sample| &sample.shares)
+        .fold(0.0, |largest, share| largest.max(*share))
+}
+
+fn over_time(experiment: &Experiment, mode: &str, figures: &Figures) -> LineChart {
+    let line = |(i, vm): (usize, &crate::experiment::VmFigures)| LineSeries {
+        name: vm.name.clone(),
+        colour: i,
+        points: figures
+            .series
+            .iter()
+            .filter_map(|sample| Some((sample.t, *sample.shares.get(i)?)))
+            .collect(),
+        guide: Some(vm.fair),
+    };
+    LineChart {
+        title: format!("Share of each VM over time, mode {mode}"),
+        x_unit: "seconds".to_owned(),
+        y_unit: "pCPUs".to_owned(),
+        series: figures.vms.iter().enumerate().map(line).collect(),
+        y_max: largest_share(experiment),
+        before_zero: Some("settling, not counted".to_owned()),
+        size: (500.0, 250.0),
+    }
+}
+
+fn how(experiment: &Experiment) -> Markup {
+    let pins = |pins: &[u32]| match pins {
+        [] => "vCPUs free".to_owned(),
+        pins => {
+            let pins: Vec<String> = pins.iter().map(u32::to_string).collect();
+            format!("vCPUs on pCPUs {}", pins.join(", "))
+        }
+    };
+    html! {
+        h2 { "How it was measured" }
+        dl {
+            dt { "Backend" } dd { (experiment.backend) }
+            dt { "Host" }
+            dd {
+                (experiment.pcpus) " pCPUs, " (experiment.host.cpu) ", Linux "
+                (experiment.host.kernel) ", cgroup " (experiment.host.cgroup)
+            }
+            dt { "Windows" }
+            dd {
+                (figure::plain(experiment.seconds)) " s per mode, after "
+                (figure::plain(experiment.settle_seconds)) " s of settling; the same VMs run "
+                "through all modes"
+            }
+            @for vm in &experiment.vms {
+                dt { (vm.name) }
+                dd {
+                    (vm.vcpus) " vCPU" (plural(vm.vcpus)) ", weight " (figure::plain(vm.weight))
+                    ", " (vm.workload) ", " (pins(&vm.pins)) "; by weight alone due "
+                    (figure::pcpus(vm.entitlement)) " pCPUs"
+                }
+            }
+            @for result in &experiment.modes {
+                dt { (result.mode) }
+                dd {
+                    (describe(&result.mode))
+                    @if let Err(reason) = &result.outcome {
+                        " — " span.bad { (figure::NOT_MEASURED) } ": " (reason)
+                    }
+                }
+            }
+        }
+        @if !experiment.notes.is_empty() {
+            ul { @for note in &experiment.notes { li { (note) } } }
+        }
+    }
+}

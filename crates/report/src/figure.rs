@@ -1,0 +1,86 @@
+//! How numbers are written for people: one place, so that tables, charts and texts agree.
+//!
+//! Shares and idle time are in pCPUs (1.000 = one physical CPU all the time); lags and comparisons
+//! are fractions inside the program and per cent on paper; work is counted in items per second, with
+//! a decimal prefix once it no longer fits a table cell.
+
+/// What stands where nothing was measured.
+pub const NOT_MEASURED: &str = "not measured";
+
+/// A number of pCPUs, to a thousandth.
+pub fn pcpus(value: f64) -> String {
+    format!("{:.3}", no_negative_zero(value, 3))
+}
+
+/// A fraction as per cent with one decimal: 0.127 is `12.7 %`.
+pub fn percent(fraction: f64) -> String {
+    format!("{:.1} %", no_negative_zero(fraction * 100.0, 1))
+}
+
+/// A fraction as per cent with its sign: 0.127 is `+12.7 %`.
+pub fn signed_percent(fraction: f64) -> String {
+    format!("{:+.1} %", no_negative_zero(fraction * 100.0, 1))
+}
+
+/// A rate, four significant digits at most, with a decimal prefix from 10 000 on: `12.35 k`.
+pub fn rate(value: f64) -> String {
+    let (scaled, prefix) = match value.abs() {
+        v if v >= 1e10 => (value / 1e9, " G"),
+        v if v >= 1e7 => (value / 1e6, " M"),
+        v if v >= 1e4 => (value / 1e3, " k"),
+        _ => (value, ""),
+    };
+    match scaled.abs() {
+        v if v >= 1000.0 => format!("{scaled:.0}{prefix}"),
+        v if v >= 100.0 => format!("{scaled:.1}{prefix}"),
+        _ => format!("{scaled:.2}{prefix}"),
+    }
+}
+
+/// A weight or another small number without needless zeros: `1`, `2.5`.
+pub fn plain(value: f64) -> String {
+    format!("{value:.3}")
+        .trim_end_matches('0')
+        .trim_end_matches('.')
+        .to_owned()
+}
+
+/// -0.04 would print as `-0.0`.
+fn no_negative_zero(value: f64, decimals: i32) -> f64 {
+    if value.abs() < 0.5 * 10f64.powi(-decimals) {
+        0.0
+    } else {
+        value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fractions_are_written_in_per_cent() {
+        assert_eq!(percent(0.1274), "12.7 %");
+        assert_eq!(signed_percent(0.1274), "+12.7 %");
+        assert_eq!(signed_percent(-1.27), "-127.0 %");
+        assert_eq!(signed_percent(-0.0001), "+0.0 %");
+        assert_eq!(pcpus(-0.0001), "0.000");
+    }
+
+    #[test]
+    fn rates_fit_a_cell() {
+        assert_eq!(rate(0.0), "0.00");
+        assert_eq!(rate(9_999.4), "9999");
+        assert_eq!(rate(12_345.0), "12.35 k");
+        assert_eq!(rate(123_456_789.0), "123.5 M");
+        assert_eq!(rate(5e12), "5000 G");
+    }
+
+    #[test]
+    fn plain_numbers_lose_needless_zeros() {
+        assert_eq!(plain(1.0), "1");
+        assert_eq!(plain(2.5), "2.5");
+        assert_eq!(plain(10.0), "10");
+        assert_eq!(plain(1.0 / 3.0), "0.333");
+    }
+}

@@ -1,0 +1,158 @@
+//! Whole reports against golden files: what a reader gets, reviewed when it changes.
+//!
+//! `TANDEM_UPDATE_GOLDEN=1 cargo test -p tandem-report --test golden` writes the files anew; the
+//! difference is then reviewed like any other. HTML and SVG are stored with a line per element.
+//! The experiment is made up; its shares are round so that nobody takes them for a measurement.
+
+use std::fs;
+use std::path::PathBuf;
+
+use tandem_report::experiment::Experiment;
+use tandem_report::experiment::Figures;
+use tandem_report::experiment::Host;
+use tandem_report::experiment::ModeResult;
+use tandem_report::experiment::Sample;
+use tandem_report::experiment::VmDescription;
+use tandem_report::experiment::VmFigures;
+use tandem_report::experiment::mean_and_max;
+use tandem_report::experiment_page;
+use tandem_report::experiment_table;
+use tandem_report::table::Look;
+
+fn figures(shares: [f64; 3], idle: f64) -> Figures {
+    let fair = shares.iter().sum::<f64>() / 3.0;
+    let vm = |i: usize| VmFigures {
+        name: format!("vm{i}"),
+        vcpus: [4, 2, 1][i],
+        weight: 1.0,
+        share: shares[i],
+        fair,
+        lag: (fair - shares[i]) / fair,
+        work: (shares[i] * 1e5) as u64,
+        work_per_second: shares[i] * 1e4,
+    };
+    let vms: Vec<VmFigures> = (0..3).map(vm).collect();
+    let (mean_abs_lag, max_abs_lag) = mean_and_max(vms.iter().map(|vm| vm.lag));
+    Figures {
+        total_work_per_second: vms.iter().map(|vm| vm.work_per_second).sum(),
+        vms,
+        idle,
+        mean_abs_lag,
+        max_abs_lag,
+        work_vs_stock: None,
+        series: (-4..=20)
+            .map(|i| Sample {
+                t: f64::from(i) / 2.0,
+                shares: shares
+                    .iter()
+                    .map(|s| s + f64::from((i * 7) % 5) / 100.0)
+                    .collect(),
+            })
+            .collect(),
+    }
+}
+
+fn mode(mode: &str, outcome: Result<Figures, &str>) -> ModeResult {
+    ModeResult {
+        mode: mode.to_owned(),
+        outcome: outcome.map_err(str::to_owned),
+    }
+}
+
+fn experiment() -> Experiment {
+    let mut experiment = Experiment {
+        backend: "kvm".to_owned(),
+        pcpus: 2,
+        seconds: 10.0,
+        settle_seconds: 2.0,
+        mix: vec![4, 2, 1],
+        weights: vec![1.0; 3],
+        pinned: true,
+        host: Host {
+            kernel: "6.12.0".to_owned(),
+            cpu: "Example CPU <1>".to_owned(),
+            cgroup: "v2".to_owned(),
+        },
+        vms: (0..3)
+            .map(|i| VmDescription {
+                name: format!("vm{i}"),
+                vcpus: [4, 2, 1][i],
+                weight: 1.0,
+                workload: "burn".to_owned(),
+                pins: (0..[4, 2, 1][i]).map(|vcpu| vcpu % 2).collect(),
+                entitlement: 2.0 / 3.0,
+            })
+            .collect(),
+        notes: vec!["A note & its reason.".to_owned()],
+        modes: vec![
+            mode("as-is", Ok(figures([1.0, 0.6, 0.4], 0.0))),
+            mode("equal-weights", Ok(figures([0.75, 0.75, 0.5], 0.0))),
+            mode("hard-cap", Err("this kernel has no CFS quota")),
+            mode("tandem", Ok(figures([0.66, 0.67, 0.67], 0.0))),
+        ],
+    };
+    experiment.compare_with_stock();
+    experiment
+}
+
+/// Compares with a golden file; a difference shows the first line that differs.
+fn golden(name: &str, text: &str) {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/golden")
+        .join(name);
+    let text = format!("{}\n", text.trim_end());
+    if std::env::var_os("TANDEM_UPDATE_GOLDEN").is_some() {
+        fs::write(&path, &text).unwrap();
+    }
+    let expected = fs::read_to_string(&path).unwrap_or_default();
+    let at = text
+        .lines()
+        .zip(expected.lines())
+        .position(|(got, wanted)| got != wanted);
+    let line = at.unwrap_or_else(|| text.lines().count().min(expected.lines().count()));
+    assert!(
+        text == expected,
+        "{} differs from line {}:\n  golden: {:?}\n  got:    {:?}",
+        path.display(),
+        line + 1,
+        expected.lines().nth(line),
+        text.lines().nth(line),
+    );
+}
+
+#[test]
+fn tables() {
+    let experiment = experiment();
+    let text = [
+        experiment_table::per_vm(&experiment).text(Look::Plain),
+        experiment_table::per_mode(&experiment).text(Look::Plain),
+        experiment_table::reasons(&experiment).join("\n"),
+    ];
+    golden("experiment.txt", &text.join("\n\n"));
+}
+
+#[test]
+fn page() {
+    let html = experiment_page::html(&experiment(), "Example footer");
+    golden("experiment.html", &html.replace("><", ">\n<"));
+}
+
+#[test]
+fn json() {
+    golden(
+        "experiment.json",
+        &serde_json::to_string_pretty(&experiment()).unwrap(),
+    );
+}
+
+#[test]
+fn the_finding_is_made_from_the_figures() {
+    let mut experiment = experiment();
+    assert!(experiment_page::finding(&experiment).contains("closer to their fair shares"));
+    experiment.modes.swap(1, 3);
+    experiment.modes[1].mode = "equal-weights".to_owned();
+    experiment.modes[3].mode = "tandem".to_owned();
+    assert!(experiment_page::finding(&experiment).contains("did not bring"));
+    experiment.modes.truncate(1);
+    assert!(experiment_page::finding(&experiment).contains("Not both"));
+}
