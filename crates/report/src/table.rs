@@ -7,6 +7,9 @@
 //!
 //! It does no arithmetic and no number formatting: see [`crate::figure`].
 
+use std::fmt;
+use std::io::IsTerminal;
+
 use comfy_table::Attribute;
 use comfy_table::Cell as ComfyCell;
 use comfy_table::CellAlignment;
@@ -38,12 +41,37 @@ impl Look {
 }
 
 /// How a column's cells stand.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Align {
     /// Text.
     Left,
     /// Numbers.
     Right,
+    /// To the right where every cell of the column is a number or empty.
+    #[default]
+    Auto,
+}
+
+/// A column's heading.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Heading {
+    text: String,
+    align: Align,
+}
+
+impl From<(&str, Align)> for Heading {
+    fn from((text, align): (&str, Align)) -> Heading {
+        Heading {
+            text: text.to_owned(),
+            align,
+        }
+    }
+}
+
+impl From<&str> for Heading {
+    fn from(text: &str) -> Heading {
+        Heading::from((text, Align::Auto))
+    }
 }
 
 /// What a cell means, beyond its text.
@@ -90,22 +118,22 @@ impl<T: Into<String>> From<T> for Cell {
 /// A table: headings, and rows of as many cells.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
-    headings: Vec<(String, Align)>,
+    headings: Vec<Heading>,
     rows: Vec<Vec<Cell>>,
 }
 
 impl Table {
     /// An empty table with these columns.
-    pub fn new(headings: &[(&str, Align)]) -> Table {
+    pub fn new<H: Into<Heading> + Copy>(headings: &[H]) -> Table {
         Table {
-            headings: headings.iter().map(|&(h, a)| (h.to_owned(), a)).collect(),
+            headings: headings.iter().map(|&heading| heading.into()).collect(),
             rows: Vec::new(),
         }
     }
 
     /// Adds a row. Missing cells stay empty, cells beyond the last column are dropped.
-    pub fn row(&mut self, cells: impl IntoIterator<Item = Cell>) -> &mut Table {
-        let mut cells: Vec<Cell> = cells.into_iter().collect();
+    pub fn row<C: Into<Cell>>(&mut self, cells: impl IntoIterator<Item = C>) -> &mut Table {
+        let mut cells: Vec<Cell> = cells.into_iter().map(Into::into).collect();
         cells.resize(self.headings.len(), Cell::default());
         self.rows.push(cells);
         self
@@ -116,20 +144,30 @@ impl Table {
         self.rows.is_empty()
     }
 
+    /// [`Align::Auto`] decided.
+    fn aligns(&self) -> Vec<Align> {
+        let numbers = |column: usize| {
+            let texts = || self.rows.iter().map(|row| row[column].text.as_str());
+            texts().all(|text| text.is_empty() || is_number(text)) && texts().any(is_number)
+        };
+        let decide = |(column, heading): (usize, &Heading)| match heading.align {
+            Align::Auto if numbers(column) => Align::Right,
+            Align::Auto => Align::Left,
+            decided => decided,
+        };
+        self.headings.iter().enumerate().map(decide).collect()
+    }
+
     /// The table as text, without a line end after its last line.
     pub fn text(&self, look: Look) -> String {
         let mut table = ComfyTable::new();
-        table.set_header(
-            self.headings
-                .iter()
-                .map(|(heading, align)| aligned(ComfyCell::new(heading), *align)),
-        );
+        let aligns = self.aligns();
+        let heading =
+            |(heading, align): (&Heading, &Align)| aligned(ComfyCell::new(&heading.text), *align);
+        table.set_header(self.headings.iter().zip(&aligns).map(heading));
         for row in &self.rows {
-            table.add_row(
-                row.iter()
-                    .zip(&self.headings)
-                    .map(|(cell, (_, align))| comfy_cell(cell, *align, look)),
-            );
+            let cells = row.iter().zip(&aligns);
+            table.add_row(cells.map(|(cell, align)| comfy_cell(cell, *align, look)));
         }
         match look {
             Look::Terminal => table.load_style(UTF8_FULL_CONDENSED).enforce_styling(),
@@ -140,21 +178,24 @@ impl Table {
 
     /// The table as HTML; `caption` names it for readers who cannot see the page's layout.
     pub fn html(&self, caption: &str) -> Markup {
+        let aligns = self.aligns();
         html! {
             div.scroll {
                 table {
                     caption { (caption) }
                     thead {
                         tr {
-                            @for (heading, align) in &self.headings {
-                                th scope="col" class=(class(*align, Tone::Plain)) { (heading) }
+                            @for (heading, align) in self.headings.iter().zip(&aligns) {
+                                th scope="col" class=(class(*align, Tone::Plain)) {
+                                    (heading.text)
+                                }
                             }
                         }
                     }
                     tbody {
                         @for row in &self.rows {
                             tr.first[row.first().is_some_and(|cell| !cell.text.is_empty())] {
-                                @for (cell, (_, align)) in row.iter().zip(&self.headings) {
+                                @for (cell, align) in row.iter().zip(&aligns) {
                                     td class=(class(*align, cell.tone)) { (cell.text) }
                                 }
                             }
@@ -166,9 +207,22 @@ impl Table {
     }
 }
 
+impl fmt::Display for Table {
+    /// The table for stdout: [`Look::Terminal`] if that is a terminal.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text(Look::of(std::io::stdout().is_terminal())))
+    }
+}
+
+/// Whether a cell is a number as this crate writes it, perhaps with a unit or a remark behind.
+fn is_number(text: &str) -> bool {
+    let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+    digits.starts_with(|c: char| c.is_ascii_digit())
+}
+
 fn aligned(cell: ComfyCell, align: Align) -> ComfyCell {
     cell.set_alignment(match align {
-        Align::Left => CellAlignment::Left,
+        Align::Left | Align::Auto => CellAlignment::Left,
         Align::Right => CellAlignment::Right,
     })
 }
@@ -184,19 +238,19 @@ fn comfy_cell(cell: &Cell, align: Align, look: Look) -> ComfyCell {
     }
 }
 
-fn class(align: Align, tone: Tone) -> &'static str {
-    match (align, tone) {
-        (Align::Left, Tone::Plain) => "left",
-        (Align::Right, Tone::Plain) => "right",
-        (Align::Left, Tone::Good) => "left good",
-        (Align::Right, Tone::Good) => "right good",
-        (Align::Left, Tone::Bad) => "left bad",
-        (Align::Right, Tone::Bad) => "right bad",
-        (Align::Left, Tone::Faint) => "left faint",
-        (Align::Right, Tone::Faint) => "right faint",
-        (Align::Left, Tone::Strong) => "left strong",
-        (Align::Right, Tone::Strong) => "right strong",
-    }
+fn class(align: Align, tone: Tone) -> String {
+    let align = match align {
+        Align::Left | Align::Auto => "left",
+        Align::Right => "right",
+    };
+    let tone = match tone {
+        Tone::Plain => return align.to_owned(),
+        Tone::Good => "good",
+        Tone::Bad => "bad",
+        Tone::Faint => "faint",
+        Tone::Strong => "strong",
+    };
+    format!("{align} {tone}")
 }
 
 #[cfg(test)]
@@ -231,10 +285,23 @@ mod tests {
     }
 
     #[test]
+    fn columns_of_numbers_align_to_the_right() {
+        let mut table = Table::new(&["VM", "lag", "pCPUs"]);
+        table.row(["a", "+12.7 %", "0-1"]);
+        table.row(["b2", "", "none"]);
+        let expected = "\
+| VM |     lag | pCPUs |
+|----|---------|-------|
+| a  | +12.7 % | 0-1   |
+| b2 |         | none  |";
+        assert_eq!(table.text(Look::Plain), expected);
+    }
+
+    #[test]
     fn rows_have_as_many_cells_as_headings() {
         let mut table = Table::new(&[("a", Align::Left), ("b", Align::Left)]);
-        table.row(["1".into()]);
-        table.row(["1".into(), "2".into(), "3".into()]);
+        table.row(["1"]);
+        table.row(["1", "2", "3"]);
         let text = table.text(Look::Plain);
         assert!(text.lines().all(|line| line.matches('|').count() == 3));
         assert!(!text.contains('3'));
@@ -243,7 +310,7 @@ mod tests {
     #[test]
     fn html_escapes_what_it_is_given() {
         let mut table = Table::new(&[("name", Align::Left)]);
-        table.row(["<script>".into()]);
+        table.row(["<script>"]);
         let html = table.html("names & more").into_string();
         assert!(html.contains("&lt;script&gt;"), "{html}");
         assert!(html.contains("names &amp; more"), "{html}");
