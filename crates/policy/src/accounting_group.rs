@@ -25,8 +25,15 @@ pub struct Component {
 /// A member with an empty set can run nowhere and is in no component.
 pub fn components(sets: &[&PcpuSet]) -> Vec<Component> {
     let mut parent: Vec<usize> = (0..sets.len()).collect();
+    let mut alike: BTreeMap<&PcpuSet, usize> = BTreeMap::new();
     let mut owner: BTreeMap<PcpuId, usize> = BTreeMap::new();
-    for (member, set) in sets.iter().enumerate() {
+    for (member, &set) in sets.iter().enumerate() {
+        // Most vCPUs of a host have one of few sets: only new ones are gone through.
+        if let Some(&other) = alike.get(set) {
+            unite(&mut parent, member, other);
+            continue;
+        }
+        alike.insert(set, member);
         for pcpu in set.iter() {
             match owner.get(&pcpu) {
                 Some(&other) => unite(&mut parent, member, other),

@@ -1,9 +1,9 @@
 //! A set of physical CPUs, as affinity masks and cpusets hold them.
 //!
-//! Written and read in the kernel's list form (`0-3,7`). Iteration is in ascending order, so that
-//! nothing computed from a set depends on hash order.
+//! Written and read in the kernel's list form (`0-3,7`). Held as a bit mask, because a daemon copies
+//! and compares one per vCPU and period, also on hosts with hundreds of pCPUs. Iteration is in
+//! ascending order, so that nothing computed from a set depends on hash order.
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
@@ -31,13 +31,15 @@ pub enum PcpuSetError {
 }
 
 /// A set of pCPUs.
+///
+/// Bit b of word w stands for pCPU 64 w + b; the last word is never 0, so that equal sets are equal.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PcpuSet(BTreeSet<PcpuId>);
+pub struct PcpuSet(Vec<u64>);
 
 impl PcpuSet {
     /// How many pCPUs are in the set.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.0.iter().map(|word| word.count_ones() as usize).sum()
     }
 
     /// Whether the set is empty.
@@ -47,28 +49,56 @@ impl PcpuSet {
 
     /// Whether `pcpu` is in the set.
     pub fn contains(&self, pcpu: PcpuId) -> bool {
-        self.0.contains(&pcpu)
+        let (word, bit) = place(pcpu);
+        self.0.get(word).is_some_and(|bits| bits & bit != 0)
+    }
+
+    /// Adds `pcpu`.
+    pub fn insert(&mut self, pcpu: PcpuId) {
+        let (word, bit) = place(pcpu);
+        if self.0.len() <= word {
+            self.0.resize(word + 1, 0);
+        }
+        self.0[word] |= bit;
     }
 
     /// The pCPUs in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = PcpuId> + '_ {
-        self.0.iter().copied()
+        self.0.iter().enumerate().flat_map(|(word, &bits)| {
+            let rest = std::iter::successors(Some(bits), |bits| Some(bits & (bits - 1)));
+            rest.take_while(|&bits| bits != 0)
+                .map(move |bits| PcpuId(word as u32 * 64 + bits.trailing_zeros()))
+        })
     }
 
     /// Whether the two sets share a pCPU.
     pub fn overlaps(&self, other: &PcpuSet) -> bool {
-        !self.0.is_disjoint(&other.0)
+        self.0.iter().zip(&other.0).any(|(a, b)| a & b != 0)
     }
 
     /// Adds every pCPU of `other`.
     pub fn extend(&mut self, other: &PcpuSet) {
-        self.0.extend(other.iter());
+        if self.0.len() < other.0.len() {
+            self.0.resize(other.0.len(), 0);
+        }
+        for (bits, more) in self.0.iter_mut().zip(&other.0) {
+            *bits |= more;
+        }
     }
+}
+
+/// The word and the bit of a pCPU.
+fn place(pcpu: PcpuId) -> (usize, u64) {
+    (pcpu.0 as usize / 64, 1 << (pcpu.0 % 64))
 }
 
 impl FromIterator<PcpuId> for PcpuSet {
     fn from_iter<I: IntoIterator<Item = PcpuId>>(pcpus: I) -> PcpuSet {
-        PcpuSet(pcpus.into_iter().collect())
+        let mut set = PcpuSet::default();
+        for pcpu in pcpus {
+            set.insert(pcpu);
+        }
+        set
     }
 }
 
@@ -76,7 +106,7 @@ impl FromStr for PcpuSet {
     type Err = PcpuSetError;
 
     fn from_str(list: &str) -> Result<PcpuSet, PcpuSetError> {
-        let mut set = BTreeSet::new();
+        let mut set = PcpuSet::default();
         for part in list
             .trim()
             .split(',')
@@ -89,9 +119,9 @@ impl FromStr for PcpuSet {
             if last < first {
                 return Err(PcpuSetError::Backwards(part.to_owned()));
             }
-            set.extend((first..=last).map(PcpuId));
+            (first..=last).for_each(|pcpu| set.insert(PcpuId(pcpu)));
         }
-        Ok(PcpuSet(set))
+        Ok(set)
     }
 }
 
@@ -108,7 +138,7 @@ fn number(text: &str, part: &str) -> Result<u32, PcpuSetError> {
 
 impl fmt::Display for PcpuSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut pcpus = self.0.iter().map(|p| p.0).peekable();
+        let mut pcpus = self.iter().map(|pcpu| pcpu.0).peekable();
         let mut comma = "";
         while let Some(first) = pcpus.next() {
             let mut last = first;
@@ -148,6 +178,21 @@ mod tests {
             assert_eq!(list.parse::<PcpuSet>().unwrap().to_string(), list);
         }
         assert_eq!("3,0,1-2\n".parse::<PcpuSet>().unwrap().to_string(), "0-3");
+    }
+
+    #[test]
+    fn sets_beyond_one_word_behave_like_small_ones() {
+        let mut set: PcpuSet = "1,63-65,200".parse().unwrap();
+        assert_eq!(set.len(), 5);
+        assert_eq!(
+            set.iter().map(|p| p.0).collect::<Vec<_>>(),
+            [1, 63, 64, 65, 200]
+        );
+        assert!(set.contains(PcpuId(200)) && !set.contains(PcpuId(201)));
+        assert!(set.overlaps(&"200".parse().unwrap()));
+        assert!(!set.overlaps(&"2-62,66-199,201-300".parse().unwrap()));
+        set.extend(&"0,300".parse().unwrap());
+        assert_eq!(set.to_string(), "0-1,63-65,200,300");
     }
 
     #[test]
