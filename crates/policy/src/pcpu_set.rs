@@ -65,7 +65,7 @@ impl PcpuSet {
     /// The pCPUs in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = PcpuId> + '_ {
         self.0.iter().enumerate().flat_map(|(word, &bits)| {
-            let rest = std::iter::successors(Some(bits), |bits| Some(bits & (bits - 1)));
+            let rest = std::iter::successors(Some(bits), |bits| Some(bits & bits.wrapping_sub(1)));
             rest.take_while(|&bits| bits != 0)
                 .map(move |bits| PcpuId(word as u32 * 64 + bits.trailing_zeros()))
         })
