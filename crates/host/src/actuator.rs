@@ -1,0 +1,437 @@
+//! The only hand that changes the host: each change is journaled, then made.
+//!
+//! ```text
+//! Actuator::open ──► restores what a killed run left ──► create_group, move_thread, set_weight, …
+//!        │                                                          │
+//!        └── locks the state directory                   restore, or drop ──► all as before
+//! ```
+//!
+//! Only the first change of a thing costs a record on disk; setting a weight again is one write to
+//! one file. Cgroups that this actuator made need no record of their weights, since they go whole.
+//! Threads and cgroups may vanish at any moment: for threads that is an [`Outcome`], for cgroups an
+//! error of which [`ActuatorError::is_gone`] is true; in neither case is there anything to undo.
+//!
+//! What this does not do: decide. It does not check who owns a cgroup or whether a VM was selected.
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::Path;
+
+use tandem_policy::PcpuSet;
+use tandem_policy::Weight;
+use thiserror::Error;
+
+use crate::affinity::AffinityError;
+use crate::affinity::HostThreads;
+use crate::affinity::Threads;
+use crate::cgroup::CgroupError;
+use crate::cgroup::CgroupPath;
+use crate::cgroup::CpuController;
+use crate::cgroup::Knob;
+use crate::cgroup::Quota;
+use crate::journal::Journal;
+use crate::journal::JournalError;
+use crate::journal::Key;
+use crate::journal::Record;
+use crate::journal::Stamp;
+use crate::procfs::ProcFs;
+use crate::restore::RestoreReport;
+use crate::restore::World;
+use crate::restore::needs_controller;
+use crate::thread::ThreadRef;
+
+/// Why a change was not made.
+#[derive(Debug, Error)]
+pub enum ActuatorError {
+    /// It could not be journaled, so it was not tried.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The cgroup refused.
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
+    /// The affinity mask could not be set.
+    #[error(transparent)]
+    Affinity(#[from] AffinityError),
+}
+
+impl ActuatorError {
+    /// Whether the thread or cgroup merely ceased to exist.
+    pub fn is_gone(&self) -> bool {
+        match self {
+            ActuatorError::Journal(_) => false,
+            ActuatorError::Cgroup(error) => error.is_gone(),
+            ActuatorError::Affinity(error) => error.is_gone(),
+        }
+    }
+}
+
+/// What came of a change to a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is as asked.
+    Done,
+    /// The thread ended before.
+    Gone,
+}
+
+/// Changes the host and can put it back.
+pub struct Actuator {
+    controller: Box<dyn CpuController>,
+    threads: Box<dyn Threads>,
+    journal: Journal,
+    abandoned: bool,
+}
+
+impl Actuator {
+    /// Takes the lock of `state_dir` and restores what an earlier, killed run left.
+    pub fn open(
+        controller: Box<dyn CpuController>,
+        state_dir: &Path,
+    ) -> Result<(Actuator, RestoreReport), ActuatorError> {
+        let boot = ProcFs::host().resolve("/proc/sys/kernel/random/boot_id");
+        // Without one, all boots look the same, and start times alone tell threads apart.
+        let boot = fs::read_to_string(boot).unwrap_or_default();
+        Actuator::open_with(
+            controller,
+            Box::new(HostThreads::default()),
+            state_dir,
+            boot.trim(),
+        )
+    }
+
+    /// The same for threads that need not be this machine's, on the boot named `boot`.
+    pub fn open_with(
+        controller: Box<dyn CpuController>,
+        threads: Box<dyn Threads>,
+        state_dir: &Path,
+        boot: &str,
+    ) -> Result<(Actuator, RestoreReport), ActuatorError> {
+        let stamp = Stamp::new(
+            boot.to_owned(),
+            controller.version(),
+            controller.mount().to_owned(),
+        );
+        let mut actuator = Actuator {
+            controller,
+            threads,
+            journal: Journal::open(state_dir, stamp)?,
+            abandoned: false,
+        };
+        let report = actuator.restore()?;
+        Ok((actuator, report))
+    }
+
+    /// The controller, for looking only.
+    pub fn controller(&self) -> &dyn CpuController {
+        &*self.controller
+    }
+
+    /// Makes a cgroup for threads of the processes in `parent`; one that this actuator made before
+    /// is returned as it is.
+    pub fn create_group(
+        &mut self,
+        parent: &CgroupPath,
+        name: &str,
+    ) -> Result<CgroupPath, ActuatorError> {
+        let group = parent.child(name);
+        let key = Key::Created(group.clone());
+        if self.controller.exists(&group) {
+            return match self.journal.knows(&key) {
+                true => Ok(group),
+                false => Err(CgroupError::Exists(group).into()),
+            };
+        }
+        self.controller.check_parent(parent)?;
+        self.enable_above(&group)?;
+        if !self.journal.knows(&key) {
+            let cgroup = group.clone();
+            self.journal.append(Record::Created { cgroup })?;
+        }
+        let created = self.controller.create_child(parent, name);
+        if created.is_err() {
+            // No group was made, and one that somebody else makes there later is not ours.
+            self.forget(&key)?;
+            self.disable_unneeded(&mut RestoreReport::default())?;
+        }
+        Ok(created?)
+    }
+
+    /// Moves one thread.
+    pub fn move_thread(
+        &mut self,
+        thread: &ThreadRef,
+        to: &CgroupPath,
+    ) -> Result<Outcome, ActuatorError> {
+        if !self.threads.is_alive(thread) {
+            return Ok(Outcome::Gone);
+        }
+        let now = match self.controller.cgroup_of(thread) {
+            Err(CgroupError::Thread(error)) if error.is_gone() => return Ok(Outcome::Gone),
+            other => other?,
+        };
+        if now == *to {
+            return Ok(Outcome::Done);
+        }
+        let key = Key::Moved(thread.tid, thread.start, to.clone());
+        if !self.journal.knows(&key) {
+            let from = self.origin(thread, now);
+            self.journal.append(Record::Moved {
+                thread: *thread,
+                from,
+                to: to.clone(),
+            })?;
+        }
+        match self.controller.move_thread(thread.tid, to) {
+            Ok(()) => Ok(Outcome::Done),
+            Err(error) => {
+                self.forget(&key)?;
+                match error {
+                    CgroupError::ThreadGone(_) => Ok(Outcome::Gone),
+                    error => Err(error.into()),
+                }
+            }
+        }
+    }
+
+    /// Where a thread belongs that is in `now`: where we took it from, if we put it there; above
+    /// the group, if it was started in one of ours; else where the operator has it.
+    fn origin(&self, thread: &ThreadRef, now: CgroupPath) -> CgroupPath {
+        let moved_here = self
+            .journal
+            .records()
+            .iter()
+            .find_map(|record| match record {
+                Record::Moved {
+                    thread: t,
+                    from,
+                    to,
+                } if t == thread && *to == now => Some(from.clone()),
+                _ => None,
+            });
+        match moved_here {
+            Some(from) => from,
+            None if self.journal.knows(&Key::Created(now.clone())) => {
+                now.parent().unwrap_or_else(CgroupPath::root)
+            }
+            None => now,
+        }
+    }
+
+    /// Sets a cgroup's weight, rounded and brought into range; returns what was written.
+    pub fn set_weight(
+        &mut self,
+        cgroup: &CgroupPath,
+        weight: Weight,
+    ) -> Result<Weight, ActuatorError> {
+        self.before_knob(cgroup, Knob::Weight)?;
+        Ok(self.controller.set_weight(cgroup, weight)?)
+    }
+
+    /// Sets a cgroup's hard cap, or takes it away.
+    pub fn set_quota(
+        &mut self,
+        cgroup: &CgroupPath,
+        quota: Option<Quota>,
+    ) -> Result<(), ActuatorError> {
+        self.before_knob(cgroup, Knob::Quota)?;
+        Ok(self.controller.set_quota(cgroup, quota)?)
+    }
+
+    /// Journals a knob's value, unless the cgroup is ours or the value is known.
+    fn before_knob(&mut self, cgroup: &CgroupPath, knob: Knob) -> Result<(), ActuatorError> {
+        if self.journal.knows(&Key::Created(cgroup.clone())) {
+            return Ok(());
+        }
+        let id = self.controller.id(cgroup)?;
+        if self.journal.knows(&Key::Knob(cgroup.clone(), id, knob)) {
+            return Ok(());
+        }
+        if cgroup.is_root() {
+            return Err(CgroupError::RootHasNone(knob).into());
+        }
+        self.enable_above(cgroup)?;
+        let original = self.controller.read_knob(cgroup, knob)?;
+        self.journal.append(Record::Knob {
+            cgroup: cgroup.clone(),
+            id,
+            knob,
+            original,
+        })?;
+        Ok(())
+    }
+
+    /// Lets a thread run on these pCPUs only.
+    pub fn set_affinity(
+        &mut self,
+        thread: &ThreadRef,
+        pcpus: &PcpuSet,
+    ) -> Result<Outcome, ActuatorError> {
+        if !self.threads.is_alive(thread) {
+            return Ok(Outcome::Gone);
+        }
+        let key = Key::Affinity(thread.tid, thread.start);
+        let is_new = !self.journal.knows(&key);
+        if is_new {
+            let original = match self.threads.affinity(thread.tid) {
+                Err(error) if error.is_gone() => return Ok(Outcome::Gone),
+                other => other?,
+            };
+            self.journal.append(Record::Affinity {
+                thread: *thread,
+                original,
+            })?;
+        }
+        match self.threads.set_affinity(thread.tid, pcpus) {
+            Ok(()) => Ok(Outcome::Done),
+            Err(error) => {
+                if is_new {
+                    self.forget(&key)?;
+                }
+                match error.is_gone() {
+                    true => Ok(Outcome::Gone),
+                    false => Err(error.into()),
+                }
+            }
+        }
+    }
+
+    /// Gives a cgroup up, because its VM is gone or no longer selected. One that this actuator made
+    /// is emptied (threads go back to where they came from) and removed; one that was there before
+    /// gets its own values back. The journal forgets both, and threads that ended.
+    pub fn release_group(&mut self, cgroup: &CgroupPath) -> Result<RestoreReport, ActuatorError> {
+        let mut report = RestoreReport::default();
+        self.undo_where(&mut report, |record| match record {
+            Record::Created { cgroup: c } | Record::Knob { cgroup: c, .. } => c == cgroup,
+            Record::Moved { to, .. } => to == cgroup,
+            Record::Enabled { .. } | Record::Affinity { .. } => false,
+        })?;
+        self.disable_unneeded(&mut report)?;
+        self.forget_ended()?;
+        Ok(report)
+    }
+
+    /// Puts a thread's affinity mask back, and forgets it.
+    pub fn release_affinity(&mut self, thread: &ThreadRef) -> Result<RestoreReport, ActuatorError> {
+        let key = Key::Affinity(thread.tid, thread.start);
+        let mut report = RestoreReport::default();
+        self.undo_where(&mut report, |record| record.key() == key)?;
+        Ok(report)
+    }
+
+    /// The operator changed a thread's affinity mask: it is no longer ours to put back.
+    pub fn forget_affinity(&mut self, thread: &ThreadRef) -> Result<(), ActuatorError> {
+        self.forget(&Key::Affinity(thread.tid, thread.start))
+    }
+
+    /// The operator changed a knob of a cgroup that is not ours: it is not ours to put back.
+    pub fn forget_knob(&mut self, cgroup: &CgroupPath, knob: Knob) -> Result<(), ActuatorError> {
+        let id = self.controller.id(cgroup)?;
+        self.forget(&Key::Knob(cgroup.clone(), id, knob))
+    }
+
+    /// Undoes every change, the last first, and empties the journal but for what failed.
+    pub fn restore(&mut self) -> Result<RestoreReport, ActuatorError> {
+        let mut report = RestoreReport::default();
+        let failed = self.world().undo_all(self.journal.records(), &mut report);
+        self.journal.rewrite(failed)?;
+        Ok(report)
+    }
+
+    /// Ends without restoring and leaves the journal to the next [`Actuator::open`], as kill -9
+    /// would.
+    pub fn abandon(mut self) {
+        self.abandoned = true;
+    }
+
+    fn world(&self) -> World<'_> {
+        World {
+            controller: &*self.controller,
+            threads: &*self.threads,
+        }
+    }
+
+    fn forget(&mut self, key: &Key) -> Result<(), ActuatorError> {
+        if self.journal.knows(key) {
+            let kept = self.journal.records().iter();
+            let kept = kept
+                .filter(|record| record.key() != *key)
+                .cloned()
+                .collect();
+            self.journal.rewrite(kept)?;
+        }
+        Ok(())
+    }
+
+    /// Lets the cpu controller down to `cgroup`, where v2 needs that.
+    fn enable_above(&mut self, cgroup: &CgroupPath) -> Result<(), ActuatorError> {
+        for above in self.controller.missing_enables(cgroup)? {
+            let id = self.controller.id(&above)?;
+            let key = Key::Enabled(above.clone(), id);
+            if !self.journal.knows(&key) {
+                let cgroup = above.clone();
+                self.journal.append(Record::Enabled { cgroup, id })?;
+            }
+            if let Err(error) = self.controller.enable(&above) {
+                self.forget(&key)?;
+                self.disable_unneeded(&mut RestoreReport::default())?;
+                return Err(error.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the cpu controller back from below cgroups where no change of ours needs it.
+    fn disable_unneeded(&mut self, report: &mut RestoreReport) -> Result<(), ActuatorError> {
+        let needed: Vec<Record> = self.journal.records().to_vec();
+        self.undo_where(report, |record| match record {
+            Record::Enabled { cgroup, .. } => !needs_controller(&needed, cgroup),
+            _ => false,
+        })
+    }
+
+    /// Undoes some of the records and forgets those that were undone.
+    fn undo_where(
+        &mut self,
+        report: &mut RestoreReport,
+        which: impl Fn(&Record) -> bool,
+    ) -> Result<(), ActuatorError> {
+        let records = self.journal.records().iter();
+        let chosen: Vec<Record> = records.filter(|record| which(record)).cloned().collect();
+        if chosen.is_empty() {
+            return Ok(());
+        }
+        let failed = self.world().undo_all(&chosen, report);
+        let failed: HashSet<Key> = failed.iter().map(Record::key).collect();
+        let records = self.journal.records().iter();
+        let kept = records
+            .filter(|record| !which(record) || failed.contains(&record.key()))
+            .cloned()
+            .collect();
+        Ok(self.journal.rewrite(kept)?)
+    }
+
+    /// Drops the records of threads that ended, so that a journal of a long life stays short.
+    fn forget_ended(&mut self) -> Result<(), ActuatorError> {
+        let records = self.journal.records().iter();
+        let kept = records
+            .filter(|record| match record {
+                Record::Moved { thread, .. } | Record::Affinity { thread, .. } => {
+                    self.threads.is_alive(thread)
+                }
+                _ => true,
+            })
+            .cloned()
+            .collect();
+        Ok(self.journal.rewrite(kept)?)
+    }
+}
+
+impl Drop for Actuator {
+    /// Leaving early, on an error or a panic, must not leave the host changed. What cannot be put
+    /// back now stays in the journal.
+    fn drop(&mut self) {
+        if !self.abandoned {
+            let _ = self.restore();
+        }
+    }
+}

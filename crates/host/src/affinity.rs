@@ -1,0 +1,253 @@
+//! Which pCPUs a thread may run on: reading and setting its affinity mask.
+//!
+//! The kernel keeps two masks: what was asked for, and what that leaves within the thread's cpuset.
+//! Only the second can be read. A thread that may use every pCPU there is was almost always never
+//! given a mask; putting it back therefore asks for all pCPUs that could ever exist, which is what
+//! "never asked" means to the kernel, so that the thread follows its cpuset as before.
+//!
+//! Behind a trait so that the actuator can be tested without threads.
+//! Source: sched_setaffinity(2); kernel/sched/syscalls.c.
+
+use std::io;
+
+use tandem_policy::PcpuSet;
+use tandem_policy::units::PcpuId;
+use thiserror::Error;
+
+use crate::procfs::ProcFs;
+use crate::thread::ThreadRef;
+use crate::thread::Tid;
+
+/// Bytes of a mask with room for the kernel's largest NR_CPUS, 8192.
+const MASK_BYTES: usize = 1024;
+
+/// Why an affinity mask could not be read or set.
+#[derive(Debug, Error)]
+pub enum AffinityError {
+    /// The thread ended.
+    #[error("thread {0} is gone")]
+    Gone(Tid),
+    /// A thread must be allowed some pCPU.
+    #[error("thread {0} cannot be allowed no pCPU at all; name at least one")]
+    Empty(Tid),
+    /// None of the pCPUs is open to the thread.
+    #[error(
+        "thread {tid} cannot run on pCPUs {pcpus}: none of them is online and in the thread's cpuset"
+    )]
+    NotAllowed {
+        /// Which thread.
+        tid: Tid,
+        /// The pCPUs asked for.
+        pcpus: PcpuSet,
+    },
+    /// The kernel refused otherwise.
+    #[error("cannot {action} the pCPUs of thread {tid}: {source}")]
+    Kernel {
+        /// `read` or `set`.
+        action: &'static str,
+        /// Which thread.
+        tid: Tid,
+        /// What it said.
+        source: io::Error,
+    },
+}
+
+impl AffinityError {
+    /// Whether the thread merely ended.
+    pub fn is_gone(&self) -> bool {
+        matches!(self, AffinityError::Gone(_))
+    }
+}
+
+/// What the actuator asks of threads, beside their cgroups.
+pub trait Threads: Send + Sync {
+    /// Whether this very thread exists.
+    fn is_alive(&self, thread: &ThreadRef) -> bool;
+
+    /// Where it may run.
+    fn affinity(&self, tid: Tid) -> Result<PcpuSet, AffinityError>;
+
+    /// Lets it run there only.
+    fn set_affinity(&self, tid: Tid, pcpus: &PcpuSet) -> Result<(), AffinityError>;
+
+    /// Puts back what [`Threads::affinity`] once read.
+    fn restore_affinity(&self, tid: Tid, original: &PcpuSet) -> Result<(), AffinityError> {
+        self.set_affinity(tid, original)
+    }
+}
+
+/// The threads of this machine.
+#[derive(Clone, Debug, Default)]
+pub struct HostThreads {
+    procfs: ProcFs,
+}
+
+impl HostThreads {
+    /// Threads by their `/proc` in this tree.
+    pub fn new(procfs: ProcFs) -> HostThreads {
+        HostThreads { procfs }
+    }
+}
+
+impl Threads for HostThreads {
+    fn is_alive(&self, thread: &ThreadRef) -> bool {
+        thread.is_alive(&self.procfs)
+    }
+
+    fn affinity(&self, tid: Tid) -> Result<PcpuSet, AffinityError> {
+        affinity(tid)
+    }
+
+    fn set_affinity(&self, tid: Tid, pcpus: &PcpuSet) -> Result<(), AffinityError> {
+        set_affinity(tid, pcpus)
+    }
+
+    fn restore_affinity(&self, tid: Tid, original: &PcpuSet) -> Result<(), AffinityError> {
+        // Whether the thread had a mask of its own cannot be read, only tried: ask for everything,
+        // and see whether that is what the thread had.
+        set_mask(tid, &[0xff; MASK_BYTES]).map_err(|error| explain(tid, original, error))?;
+        match affinity(tid)? == *original {
+            true => Ok(()),
+            false => set_affinity(tid, original),
+        }
+    }
+}
+
+/// Where a thread may run: online pCPUs only.
+pub fn affinity(tid: Tid) -> Result<PcpuSet, AffinityError> {
+    let mut mask = [0u8; MASK_BYTES];
+    // SAFETY: the pointer is to MASK_BYTES writable bytes that outlive the call, and the kernel
+    // writes at most that many.
+    let bytes = unsafe {
+        libc::syscall(
+            libc::SYS_sched_getaffinity,
+            tid.0,
+            MASK_BYTES,
+            mask.as_mut_ptr(),
+        )
+    };
+    let Ok(bytes) = usize::try_from(bytes) else {
+        let source = io::Error::last_os_error();
+        return Err(match source.raw_os_error() {
+            Some(libc::ESRCH) => AffinityError::Gone(tid),
+            _ => AffinityError::Kernel {
+                action: "read",
+                tid,
+                source,
+            },
+        });
+    };
+    Ok(pcpus_of(&mask[..bytes.min(MASK_BYTES)]))
+}
+
+/// Lets a thread run on these pCPUs only.
+pub fn set_affinity(tid: Tid, pcpus: &PcpuSet) -> Result<(), AffinityError> {
+    if pcpus.is_empty() {
+        return Err(AffinityError::Empty(tid));
+    }
+    set_mask(tid, &mask_of(pcpus)).map_err(|error| explain(tid, pcpus, error))
+}
+
+fn set_mask(tid: Tid, mask: &[u8; MASK_BYTES]) -> io::Result<()> {
+    // SAFETY: the pointer is to MASK_BYTES readable bytes that outlive the call; the kernel only
+    // reads them.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_sched_setaffinity,
+            tid.0,
+            MASK_BYTES,
+            mask.as_ptr(),
+        )
+    };
+    match result {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn explain(tid: Tid, pcpus: &PcpuSet, source: io::Error) -> AffinityError {
+    match source.raw_os_error() {
+        Some(libc::ESRCH) => AffinityError::Gone(tid),
+        Some(libc::EINVAL) => AffinityError::NotAllowed {
+            tid,
+            pcpus: pcpus.clone(),
+        },
+        _ => AffinityError::Kernel {
+            action: "set",
+            tid,
+            source,
+        },
+    }
+}
+
+/// The kernel's mask is an array of longs; byte by byte that is the same on little-endian machines
+/// only, so longs it is.
+const LONG: usize = size_of::<libc::c_ulong>();
+
+fn pcpus_of(mask: &[u8]) -> PcpuSet {
+    let mut pcpus = Vec::new();
+    for (index, long) in mask.chunks_exact(LONG).enumerate() {
+        let mut bytes = [0; LONG];
+        bytes.copy_from_slice(long);
+        let bits = libc::c_ulong::from_ne_bytes(bytes);
+        let set = (0..LONG * 8).filter(|bit| bits >> bit & 1 == 1);
+        pcpus.extend(set.map(|bit| PcpuId((index * LONG * 8 + bit) as u32)));
+    }
+    pcpus.into_iter().collect()
+}
+
+fn mask_of(pcpus: &PcpuSet) -> [u8; MASK_BYTES] {
+    let mut longs = [0 as libc::c_ulong; MASK_BYTES / LONG];
+    for PcpuId(pcpu) in pcpus.iter() {
+        let (index, bit) = (pcpu as usize / (LONG * 8), pcpu as usize % (LONG * 8));
+        // Beyond NR_CPUS no kernel has a pCPU; leaving it out is what the kernel would do.
+        if let Some(long) = longs.get_mut(index) {
+            *long |= 1 << bit;
+        }
+    }
+    let mut mask = [0; MASK_BYTES];
+    for (bytes, long) in mask.chunks_exact_mut(LONG).zip(longs) {
+        bytes.copy_from_slice(&long.to_ne_bytes());
+    }
+    mask
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn masks_and_sets_are_the_same() {
+        for list in ["0", "0-3,7", "63-64", "1,8191"] {
+            let pcpus: PcpuSet = list.parse().unwrap();
+            assert_eq!(pcpus_of(&mask_of(&pcpus)), pcpus);
+        }
+    }
+
+    #[test]
+    fn this_thread_is_pinned_and_set_free() {
+        let me = Tid(rustix::thread::gettid().as_raw_nonzero().get() as u32);
+        let threads = HostThreads::default();
+        let original = threads.affinity(me).unwrap();
+        let first: PcpuSet = original.iter().take(1).collect();
+        threads.set_affinity(me, &first).unwrap();
+        assert_eq!(threads.affinity(me).unwrap(), first);
+        threads.restore_affinity(me, &first).unwrap();
+        assert_eq!(threads.affinity(me).unwrap(), first);
+        threads.restore_affinity(me, &original).unwrap();
+        assert_eq!(threads.affinity(me).unwrap(), original);
+    }
+
+    #[test]
+    fn refusals_say_what_would_be_right() {
+        let me = Tid(rustix::thread::gettid().as_raw_nonzero().get() as u32);
+        let error = set_affinity(me, &PcpuSet::default()).unwrap_err();
+        assert!(error.to_string().contains("at least one"));
+        let absent: PcpuSet = "8191".parse().unwrap();
+        let error = set_affinity(me, &absent).unwrap_err();
+        assert!(error.to_string().contains("cpuset"), "{error}");
+        let nobody = Tid(i32::MAX as u32);
+        assert!(affinity(nobody).unwrap_err().is_gone());
+        assert!(set_affinity(nobody, &absent).unwrap_err().is_gone());
+    }
+}

@@ -1,0 +1,250 @@
+//! The files of a cgroup hierarchy: reading, writing, making and removing, with errors that tell a
+//! vanished cgroup from a refusal. What both versions of the interface have in common.
+
+use std::fs;
+use std::io;
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::path::PathBuf;
+
+use crate::cgroup::CgroupError;
+use crate::cgroup::CgroupId;
+use crate::cgroup::CgroupPath;
+use crate::cgroup::check_name;
+use crate::procfs::ProcFs;
+use crate::procfs::is_gone;
+use crate::procfs::read_text;
+use crate::thread::Pid;
+use crate::thread::ThreadError;
+use crate::thread::ThreadRef;
+use crate::thread::Tid;
+
+/// One mounted hierarchy.
+#[derive(Clone, Debug)]
+pub(super) struct Hierarchy {
+    procfs: ProcFs,
+    mount: PathBuf,
+    /// `mount` as seen from this process, which differs in tests only.
+    folder: PathBuf,
+}
+
+impl Hierarchy {
+    pub(super) fn new(procfs: &ProcFs, mount: &Path) -> Hierarchy {
+        Hierarchy {
+            procfs: procfs.clone(),
+            mount: mount.to_owned(),
+            folder: procfs.resolve(mount),
+        }
+    }
+
+    pub(super) fn mount(&self) -> &Path {
+        &self.mount
+    }
+
+    pub(super) fn folder(&self, cgroup: &CgroupPath) -> PathBuf {
+        self.folder.join(cgroup.0.trim_start_matches('/'))
+    }
+
+    pub(super) fn file(&self, cgroup: &CgroupPath, file: &str) -> PathBuf {
+        self.folder(cgroup).join(file)
+    }
+
+    pub(super) fn id(&self, cgroup: &CgroupPath) -> Result<CgroupId, CgroupError> {
+        let folder = self.folder(cgroup);
+        match fs::metadata(&folder) {
+            Ok(metadata) => Ok(CgroupId(metadata.ino())),
+            Err(error) => Err(self.reading(cgroup, folder, error)),
+        }
+    }
+
+    /// A file's text without the line's end.
+    pub(super) fn read(&self, cgroup: &CgroupPath, file: &str) -> Result<String, CgroupError> {
+        let path = self.file(cgroup, file);
+        match read_text(&path) {
+            Ok(text) => Ok(text.trim_end().to_owned()),
+            Err(error) => Err(self.reading(cgroup, path, error)),
+        }
+    }
+
+    /// A file of one number per line.
+    pub(super) fn read_numbers(
+        &self,
+        cgroup: &CgroupPath,
+        file: &str,
+    ) -> Result<Vec<u32>, CgroupError> {
+        let text = self.read(cgroup, file)?;
+        text.lines()
+            .map(|line| {
+                line.trim().parse().map_err(|_| CgroupError::Malformed {
+                    path: self.file(cgroup, file),
+                    text: line.to_owned(),
+                    wanted: "one number per line",
+                })
+            })
+            .collect()
+    }
+
+    pub(super) fn read_tids(
+        &self,
+        cgroup: &CgroupPath,
+        file: &str,
+    ) -> Result<Vec<Tid>, CgroupError> {
+        let numbers = self.read_numbers(cgroup, file)?;
+        Ok(numbers.into_iter().map(Tid).collect())
+    }
+
+    /// The processes in `cgroup.procs`, which v1 may list more than once.
+    pub(super) fn read_pids(&self, cgroup: &CgroupPath) -> Result<Vec<Pid>, CgroupError> {
+        let mut numbers = self.read_numbers(cgroup, "cgroup.procs")?;
+        numbers.sort_unstable();
+        numbers.dedup();
+        Ok(numbers.into_iter().map(Pid).collect())
+    }
+
+    /// Writes in one call, as the kernel wants it, to a file that must exist.
+    pub(super) fn write(
+        &self,
+        cgroup: &CgroupPath,
+        file: &str,
+        text: &str,
+        hint: fn(&io::Error) -> &'static str,
+    ) -> Result<(), CgroupError> {
+        let path = self.file(cgroup, file);
+        let written = fs::OpenOptions::new()
+            .write(true)
+            .truncate(true)
+            .open(&path)
+            .and_then(|mut file| file.write_all(text.as_bytes()));
+        written.map_err(|source| {
+            if is_gone(&source) && !self.folder(cgroup).exists() {
+                return CgroupError::Gone(cgroup.clone());
+            }
+            CgroupError::Write {
+                action: format!("write '{text}' to"),
+                hint: hint(&source),
+                path,
+                source,
+            }
+        })
+    }
+
+    /// Writes a thread's number to the file that takes threads.
+    pub(super) fn write_tid(
+        &self,
+        cgroup: &CgroupPath,
+        file: &str,
+        tid: Tid,
+        hint: fn(&io::Error) -> &'static str,
+    ) -> Result<(), CgroupError> {
+        match self.write(cgroup, file, &tid.to_string(), hint) {
+            Err(CgroupError::Write { source, .. })
+                if source.raw_os_error() == Some(libc::ESRCH) =>
+            {
+                Err(CgroupError::ThreadGone(tid))
+            }
+            other => other,
+        }
+    }
+
+    pub(super) fn children(&self, cgroup: &CgroupPath) -> Result<Vec<CgroupPath>, CgroupError> {
+        let folder = self.folder(cgroup);
+        let list = || -> io::Result<Vec<CgroupPath>> {
+            let mut children = Vec::new();
+            for entry in fs::read_dir(&folder)? {
+                let entry = entry?;
+                if entry.file_type()?.is_dir() {
+                    children.push(cgroup.child(&entry.file_name().to_string_lossy()));
+                }
+            }
+            children.sort();
+            Ok(children)
+        };
+        list().map_err(|error| self.reading(cgroup, folder.clone(), error))
+    }
+
+    pub(super) fn make(&self, parent: &CgroupPath, name: &str) -> Result<CgroupPath, CgroupError> {
+        check_name(parent, name)?;
+        let cgroup = parent.child(name);
+        let path = self.folder(&cgroup);
+        match fs::create_dir(&path) {
+            Ok(()) => Ok(cgroup),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                Err(CgroupError::Exists(cgroup))
+            }
+            Err(error) if is_gone(&error) => Err(CgroupError::Gone(parent.clone())),
+            Err(source) => Err(CgroupError::Write {
+                action: "make the cgroup".to_owned(),
+                path,
+                hint: match source.raw_os_error() {
+                    Some(libc::EAGAIN) => "; cgroup.max.descendants of a cgroup above is reached",
+                    Some(libc::EACCES | libc::EPERM) => "; run Tandem as root",
+                    _ => "",
+                },
+                source,
+            }),
+        }
+    }
+
+    pub(super) fn remove(&self, cgroup: &CgroupPath, threads: &str) -> Result<(), CgroupError> {
+        let path = self.folder(cgroup);
+        match fs::remove_dir(&path) {
+            Ok(()) => Ok(()),
+            Err(error) if is_gone(&error) => Ok(()),
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+                let children = self.children(cgroup).map_or(0, |children| children.len());
+                let threads = self.read_tids(cgroup, threads).map_or(0, |tids| tids.len());
+                Err(CgroupError::Busy {
+                    cgroup: cgroup.clone(),
+                    held: format!("{threads} threads and {children} cgroups"),
+                })
+            }
+            Err(source) => Err(CgroupError::Write {
+                action: "remove the cgroup".to_owned(),
+                path,
+                source,
+                hint: "",
+            }),
+        }
+    }
+
+    /// The path on the line of `/proc/PID/task/TID/cgroup` that `is_ours` picks by its hierarchy
+    /// number and list of controllers.
+    pub(super) fn cgroup_of(
+        &self,
+        thread: &ThreadRef,
+        is_ours: impl Fn(&str, &str) -> bool,
+    ) -> Result<CgroupPath, CgroupError> {
+        let path = self.procfs.task(thread.pid, thread.tid).join("cgroup");
+        let text = read_text(&path).map_err(|source| ThreadError::reading(&path, source))?;
+        let found = text.lines().find_map(|line| {
+            let mut parts = line.splitn(3, ':');
+            let (number, controllers) = (parts.next()?, parts.next()?);
+            let path = parts.next()?;
+            is_ours(number, controllers).then_some(path)
+        });
+        let Some(found) = found else {
+            return Err(CgroupError::NotListed {
+                path,
+                text: text.trim_end().replace('\n', ", "),
+            });
+        };
+        let cgroup = CgroupPath(found.to_owned());
+        if let Some(removed) = found.strip_suffix(" (deleted)") {
+            return Err(CgroupError::Gone(CgroupPath(removed.to_owned())));
+        }
+        if found.starts_with("/..") {
+            return Err(CgroupError::OutsideNamespace { cgroup });
+        }
+        Ok(cgroup)
+    }
+
+    /// A file that is missing from a cgroup that is there is another matter than a missing cgroup.
+    fn reading(&self, cgroup: &CgroupPath, path: PathBuf, source: io::Error) -> CgroupError {
+        if is_gone(&source) && !self.folder(cgroup).exists() {
+            CgroupError::Gone(cgroup.clone())
+        } else {
+            CgroupError::Read { path, source }
+        }
+    }
+}

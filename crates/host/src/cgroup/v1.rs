@@ -1,0 +1,188 @@
+//! cgroup v1: `cpu.shares`, `cpu.cfs_quota_us`, and threads that move one by one through `tasks`.
+//!
+//! Every thread may be in any cgroup, whatever the rest of its process does, and every cgroup has
+//! the controller; so a group is one folder and nothing has to be enabled first. Two things can
+//! still be in the way: a cpuset controller mounted together with cpu, whose new cgroups allow no
+//! pCPU until told (done here), and kernels with real-time group scheduling, which refuse
+//! real-time threads in a cgroup without real-time budget (told to the operator).
+//!
+//! Source: Documentation/admin-guide/cgroup-v1/cgroups.rst, scheduler/sched-bwc.rst.
+
+use std::io;
+use std::path::Path;
+
+use tandem_policy::Weight;
+
+use crate::cgroup::CgroupError;
+use crate::cgroup::CgroupId;
+use crate::cgroup::CgroupPath;
+use crate::cgroup::CpuController;
+use crate::cgroup::Knob;
+use crate::cgroup::Version;
+use crate::cgroup::files::Hierarchy;
+use crate::procfs::ProcFs;
+use crate::thread::Pid;
+use crate::thread::ThreadRef;
+use crate::thread::Tid;
+
+/// The kernel's MIN_SHARES and MAX_SHARES, kernel/sched/sched.h.
+const SHARES: (Weight, Weight) = (Weight(2.0), Weight(262_144.0));
+
+/// The v1 hierarchy with the cpu controller.
+#[derive(Debug)]
+pub struct V1 {
+    files: Hierarchy,
+}
+
+impl V1 {
+    /// The hierarchy mounted at `mount`.
+    pub fn new(procfs: &ProcFs, mount: &Path) -> V1 {
+        V1 {
+            files: Hierarchy::new(procfs, mount),
+        }
+    }
+
+    /// A new cgroup of a co-mounted cpuset allows nothing; it gets what the one above has.
+    fn inherit_cpuset(&self, parent: &CgroupPath, child: &CgroupPath) -> Result<(), CgroupError> {
+        for file in ["cpuset.cpus", "cpuset.mems"] {
+            if self.files.file(child, file).exists() {
+                let allowed = self.files.read(parent, file)?;
+                self.files.write(child, file, &allowed, no_hint)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn no_hint(_: &io::Error) -> &'static str {
+    ""
+}
+
+fn move_hint(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EINVAL) => {
+            "; if the thread is real-time, give the cgroup cpu.rt_runtime_us or the thread an \
+             ordinary policy"
+        }
+        Some(libc::EACCES | libc::EPERM) => "; run Tandem as root",
+        _ => "",
+    }
+}
+
+fn knob_hint(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EINVAL) => {
+            "; the value is beyond what a cgroup above or below allows, or cpu.idle is set"
+        }
+        Some(libc::EACCES | libc::EPERM) => "; run Tandem as root",
+        _ => "",
+    }
+}
+
+impl CpuController for V1 {
+    fn version(&self) -> Version {
+        Version::V1
+    }
+
+    fn mount(&self) -> &Path {
+        self.files.mount()
+    }
+
+    fn default_weight(&self) -> Weight {
+        Weight(1024.0)
+    }
+
+    fn weight_range(&self) -> (Weight, Weight) {
+        SHARES
+    }
+
+    fn cgroup_of(&self, thread: &ThreadRef) -> Result<CgroupPath, CgroupError> {
+        self.files.cgroup_of(thread, |_, controllers| {
+            controllers.split(',').any(|c| c == "cpu")
+        })
+    }
+
+    fn id(&self, cgroup: &CgroupPath) -> Result<CgroupId, CgroupError> {
+        self.files.id(cgroup)
+    }
+
+    fn read_knob(&self, cgroup: &CgroupPath, knob: Knob) -> Result<String, CgroupError> {
+        match knob {
+            Knob::Weight => self.files.read(cgroup, "cpu.shares"),
+            Knob::Quota => {
+                let quota = self.files.read(cgroup, "cpu.cfs_quota_us")?;
+                let period = self.files.read(cgroup, "cpu.cfs_period_us")?;
+                match quota.as_str() {
+                    "-1" => Ok(format!("max {period}")),
+                    _ => Ok(format!("{quota} {period}")),
+                }
+            }
+        }
+    }
+
+    fn write_knob(&self, cgroup: &CgroupPath, knob: Knob, text: &str) -> Result<(), CgroupError> {
+        if cgroup.is_root() {
+            return Err(CgroupError::RootHasNone(knob));
+        }
+        let write = |file, text| self.files.write(cgroup, file, text, knob_hint);
+        match knob {
+            Knob::Weight => write("cpu.shares", text),
+            Knob::Quota => {
+                let (quota, period) = text.split_once(' ').unwrap_or((text, "100000"));
+                // The kernel checks each write against the other value as it stands: with the cap
+                // lifted first, any period is accepted.
+                write("cpu.cfs_quota_us", "-1")?;
+                write("cpu.cfs_period_us", period)?;
+                match quota {
+                    "max" => Ok(()),
+                    _ => write("cpu.cfs_quota_us", quota),
+                }
+            }
+        }
+    }
+
+    fn threads(&self, cgroup: &CgroupPath) -> Result<Vec<Tid>, CgroupError> {
+        self.files.read_tids(cgroup, "tasks")
+    }
+
+    fn processes(&self, cgroup: &CgroupPath) -> Result<Vec<Pid>, CgroupError> {
+        self.files.read_pids(cgroup)
+    }
+
+    fn children(&self, cgroup: &CgroupPath) -> Result<Vec<CgroupPath>, CgroupError> {
+        self.files.children(cgroup)
+    }
+
+    fn move_thread(&self, tid: Tid, cgroup: &CgroupPath) -> Result<(), CgroupError> {
+        self.files.write_tid(cgroup, "tasks", tid, move_hint)
+    }
+
+    fn check_parent(&self, parent: &CgroupPath) -> Result<(), CgroupError> {
+        self.files.id(parent).map(|_| ())
+    }
+
+    fn create_child(&self, parent: &CgroupPath, name: &str) -> Result<CgroupPath, CgroupError> {
+        let child = self.files.make(parent, name)?;
+        if let Err(error) = self.inherit_cpuset(parent, &child) {
+            self.files.remove(&child, "tasks")?;
+            return Err(error);
+        }
+        Ok(child)
+    }
+
+    fn remove(&self, cgroup: &CgroupPath) -> Result<(), CgroupError> {
+        self.files.remove(cgroup, "tasks")
+    }
+
+    fn missing_enables(&self, _: &CgroupPath) -> Result<Vec<CgroupPath>, CgroupError> {
+        Ok(Vec::new())
+    }
+
+    fn enable(&self, _: &CgroupPath) -> Result<(), CgroupError> {
+        Ok(())
+    }
+
+    fn disable(&self, _: &CgroupPath) -> Result<(), CgroupError> {
+        Ok(())
+    }
+}

@@ -1,0 +1,321 @@
+//! cgroup v2: `cpu.weight`, and threaded cgroups for the vCPU threads.
+//!
+//! In v2 a process is in one cgroup with all its threads, unless that cgroup is the root of a
+//! *threaded* subtree: then single threads may move to the threaded cgroups below. So vCPU threads
+//! go to a threaded child of the cgroup their process is in, which thereby becomes a threaded
+//! domain. And a cgroup has a weight only if every cgroup above lets the cpu controller down
+//! (`+cpu` in `cgroup.subtree_control`). The steps, in the order in which the actuator takes them:
+//!
+//! 1. `+cpu` in each ancestor where it is missing, from the root down, the process's own cgroup
+//!    last (the kernel allows that beside processes because cpu is a threaded controller);
+//! 2. make the child, and write `threaded` to its `cgroup.type`;
+//! 3. write thread numbers to its `cgroup.threads`.
+//!
+//! The kernel answers EBUSY or EOPNOTSUPP where the process's cgroup cannot be a threaded domain:
+//! it has domain controllers (memory, io, …) enabled for its children, or children that hold
+//! processes. [`V2::check_parent`] looks for both first, so that the operator reads which.
+//!
+//! Enabling `+cpu` somewhere makes that cgroup's children compete by weight where their threads
+//! competed one by one before; it is undone like everything else.
+//!
+//! Source: Documentation/admin-guide/cgroup-v2.rst, "Threads"; kernel/cgroup/cgroup.c,
+//! cgroup_vet_subtree_control_enable() and cgroup_enable_threaded().
+
+use std::io;
+use std::path::Path;
+
+use tandem_policy::Weight;
+
+use crate::cgroup::CgroupError;
+use crate::cgroup::CgroupId;
+use crate::cgroup::CgroupPath;
+use crate::cgroup::CpuController;
+use crate::cgroup::Knob;
+use crate::cgroup::Version;
+use crate::cgroup::files::Hierarchy;
+use crate::procfs::ProcFs;
+use crate::thread::Pid;
+use crate::thread::ThreadRef;
+use crate::thread::Tid;
+
+/// CGROUP_WEIGHT_MIN and CGROUP_WEIGHT_MAX, include/linux/cgroup.h.
+const WEIGHTS: (Weight, Weight) = (Weight(1.0), Weight(10_000.0));
+
+/// The controllers that work in threaded cgroups; any other makes a cgroup's children domains.
+const THREADED: [&str; 4] = ["cpu", "cpuset", "perf_event", "pids"];
+
+const SUBTREE: &str = "cgroup.subtree_control";
+
+/// The v2 hierarchy.
+#[derive(Debug)]
+pub struct V2 {
+    files: Hierarchy,
+}
+
+impl V2 {
+    /// The hierarchy mounted at `mount`.
+    pub fn new(procfs: &ProcFs, mount: &Path) -> V2 {
+        V2 {
+            files: Hierarchy::new(procfs, mount),
+        }
+    }
+
+    fn words(&self, cgroup: &CgroupPath, file: &str) -> Result<Vec<String>, CgroupError> {
+        let text = self.files.read(cgroup, file)?;
+        Ok(text.split_ascii_whitespace().map(str::to_owned).collect())
+    }
+
+    fn enables_cpu(&self, cgroup: &CgroupPath) -> Result<bool, CgroupError> {
+        Ok(self.words(cgroup, SUBTREE)?.iter().any(|c| c == "cpu"))
+    }
+
+    /// `cgroup.type`; the root has no such file and is a domain that may hold threaded children
+    /// beside others.
+    fn kind(&self, cgroup: &CgroupPath) -> Result<String, CgroupError> {
+        match cgroup.is_root() {
+            true => Ok("root".to_owned()),
+            false => self.files.read(cgroup, "cgroup.type"),
+        }
+    }
+
+    fn is_populated(&self, cgroup: &CgroupPath) -> bool {
+        self.files
+            .read(cgroup, "cgroup.events")
+            .is_ok_and(|text| text.lines().any(|line| line == "populated 1"))
+    }
+
+    /// A child that would lose settings if the controller went.
+    fn user_of_cpu(&self, cgroup: &CgroupPath) -> Result<Option<CgroupPath>, CgroupError> {
+        for child in self.files.children(cgroup)? {
+            let set = |file: &str, default: &str| {
+                self.files
+                    .read(&child, file)
+                    .is_ok_and(|text| text != default)
+            };
+            if set("cpu.weight", "100")
+                || set("cpu.max", "max 100000")
+                || set("cpu.idle", "0")
+                || self.enables_cpu(&child).unwrap_or(false)
+            {
+                return Ok(Some(child));
+            }
+        }
+        Ok(None)
+    }
+
+    fn not_threadable(parent: &CgroupPath, reason: String) -> CgroupError {
+        CgroupError::NotThreadable {
+            parent: parent.clone(),
+            reason,
+        }
+    }
+}
+
+fn enable_hint(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EBUSY) => {
+            "; the cgroup holds processes beside cgroups with processes: start the VM in a cgroup \
+             of its own"
+        }
+        Some(libc::EOPNOTSUPP) => {
+            "; the cgroup is 'domain invalid' (see its cgroup.type): start the VM outside of the \
+             threaded cgroup above"
+        }
+        Some(libc::EINVAL) => {
+            "; kernels with CONFIG_RT_GROUP_SCHED enable the cpu controller only while all \
+             real-time processes are in the root cgroup"
+        }
+        Some(libc::ENOENT) => "; the cgroup above does not offer the cpu controller",
+        Some(libc::EACCES | libc::EPERM) => "; run Tandem as root",
+        _ => "",
+    }
+}
+
+fn move_hint(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EOPNOTSUPP) => {
+            "; the cgroup is not in the threaded subtree that the thread's process is in"
+        }
+        Some(libc::EBUSY) => "; the cgroup enables controllers for cgroups below it",
+        Some(libc::EACCES | libc::EPERM) => "; run Tandem as root",
+        _ => "",
+    }
+}
+
+fn knob_hint(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EINVAL) => "; the value is out of range, or cpu.idle is set",
+        Some(libc::EACCES | libc::EPERM) => "; run Tandem as root",
+        _ => "",
+    }
+}
+
+impl CpuController for V2 {
+    fn version(&self) -> Version {
+        Version::V2
+    }
+
+    fn mount(&self) -> &Path {
+        self.files.mount()
+    }
+
+    fn default_weight(&self) -> Weight {
+        Weight(100.0)
+    }
+
+    fn weight_range(&self) -> (Weight, Weight) {
+        WEIGHTS
+    }
+
+    fn cgroup_of(&self, thread: &ThreadRef) -> Result<CgroupPath, CgroupError> {
+        self.files.cgroup_of(thread, |number, controllers| {
+            number == "0" && controllers.is_empty()
+        })
+    }
+
+    fn id(&self, cgroup: &CgroupPath) -> Result<CgroupId, CgroupError> {
+        self.files.id(cgroup)
+    }
+
+    fn read_knob(&self, cgroup: &CgroupPath, knob: Knob) -> Result<String, CgroupError> {
+        if cgroup.is_root() {
+            return Err(CgroupError::RootHasNone(knob));
+        }
+        match knob {
+            Knob::Weight => self.files.read(cgroup, "cpu.weight"),
+            Knob::Quota => self.files.read(cgroup, "cpu.max"),
+        }
+    }
+
+    fn write_knob(&self, cgroup: &CgroupPath, knob: Knob, text: &str) -> Result<(), CgroupError> {
+        if cgroup.is_root() {
+            return Err(CgroupError::RootHasNone(knob));
+        }
+        let file = match knob {
+            Knob::Weight => "cpu.weight",
+            Knob::Quota => "cpu.max",
+        };
+        self.files.write(cgroup, file, text, knob_hint)
+    }
+
+    fn threads(&self, cgroup: &CgroupPath) -> Result<Vec<Tid>, CgroupError> {
+        self.files.read_tids(cgroup, "cgroup.threads")
+    }
+
+    fn processes(&self, cgroup: &CgroupPath) -> Result<Vec<Pid>, CgroupError> {
+        match self.files.read_pids(cgroup) {
+            Err(CgroupError::Read { source, .. })
+                if source.raw_os_error() == Some(libc::EOPNOTSUPP) =>
+            {
+                Ok(Vec::new())
+            }
+            other => other,
+        }
+    }
+
+    fn children(&self, cgroup: &CgroupPath) -> Result<Vec<CgroupPath>, CgroupError> {
+        self.files.children(cgroup)
+    }
+
+    fn move_thread(&self, tid: Tid, cgroup: &CgroupPath) -> Result<(), CgroupError> {
+        self.files
+            .write_tid(cgroup, "cgroup.threads", tid, move_hint)
+    }
+
+    fn check_parent(&self, parent: &CgroupPath) -> Result<(), CgroupError> {
+        self.files.id(parent)?;
+        match self.kind(parent)?.as_str() {
+            "domain invalid" => Err(V2::not_threadable(
+                parent,
+                "its cgroup.type is 'domain invalid', because a cgroup above is threaded; start \
+                 the VM in a cgroup outside of that one"
+                    .to_owned(),
+            )),
+            "domain" => {
+                let mut domain = self.words(parent, SUBTREE)?;
+                domain.retain(|c| !THREADED.contains(&c.as_str()));
+                if !domain.is_empty() {
+                    return Err(V2::not_threadable(
+                        parent,
+                        format!(
+                            "its cgroup.subtree_control enables {}, which single threads cannot \
+                             have; start the VM in a cgroup of its own",
+                            domain.join(", ")
+                        ),
+                    ));
+                }
+                let children = self.files.children(parent)?;
+                match children.iter().find(|child| {
+                    self.is_populated(child) && self.kind(child).is_ok_and(|kind| kind == "domain")
+                }) {
+                    None => Ok(()),
+                    Some(child) => Err(V2::not_threadable(
+                        parent,
+                        format!(
+                            "the processes in {child} would be in the way; start the VM in a \
+                             cgroup of its own"
+                        ),
+                    )),
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn create_child(&self, parent: &CgroupPath, name: &str) -> Result<CgroupPath, CgroupError> {
+        let child = self.files.make(parent, name)?;
+        let threaded = self.files.write(&child, "cgroup.type", "threaded", |_| "");
+        match threaded {
+            Ok(()) => Ok(child),
+            Err(error) => {
+                self.files.remove(&child, "cgroup.threads")?;
+                Err(match error {
+                    CgroupError::Write { source, .. } => V2::not_threadable(
+                        parent,
+                        format!("the kernel refuses a threaded cgroup there: {source}"),
+                    ),
+                    other => other,
+                })
+            }
+        }
+    }
+
+    fn remove(&self, cgroup: &CgroupPath) -> Result<(), CgroupError> {
+        self.files.remove(cgroup, "cgroup.threads")
+    }
+
+    fn missing_enables(&self, cgroup: &CgroupPath) -> Result<Vec<CgroupPath>, CgroupError> {
+        let mut missing = Vec::new();
+        for above in cgroup.ancestors() {
+            if !self.enables_cpu(&above)? {
+                missing.push(above);
+            }
+        }
+        Ok(missing)
+    }
+
+    fn enable(&self, cgroup: &CgroupPath) -> Result<(), CgroupError> {
+        self.files.write(cgroup, SUBTREE, "+cpu", enable_hint)
+    }
+
+    fn disable(&self, cgroup: &CgroupPath) -> Result<(), CgroupError> {
+        let in_use = |user: String| CgroupError::InUse {
+            cgroup: cgroup.clone(),
+            user,
+        };
+        if !self.enables_cpu(cgroup)? {
+            return Ok(());
+        }
+        if let Some(user) = self.user_of_cpu(cgroup)? {
+            return Err(in_use(user.to_string()));
+        }
+        match self.files.write(cgroup, SUBTREE, "-cpu", |_| "") {
+            Err(CgroupError::Write { source, .. })
+                if source.raw_os_error() == Some(libc::EBUSY) =>
+            {
+                Err(in_use("a cgroup below it".to_owned()))
+            }
+            other => other,
+        }
+    }
+}

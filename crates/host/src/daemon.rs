@@ -1,0 +1,417 @@
+//! The daemon: once per accounting period, see, decide, act.
+//!
+//! Life: read the settings → open the cgroup controller and the journal (which first puts back what a
+//! killed run left behind) → tell the service manager that it is ready → period after period: scan
+//! for VMs now and then, measure, let [`FlexW`] and [`Rebalancer`] decide, apply → on SIGTERM,
+//! SIGINT or an error put everything back.
+//!
+//! Periods are measured, not assumed: what a vCPU ran is scaled to the nominal period, and periods
+//! that were missed because the host was busy are skipped, never made up for.
+
+use std::io::Read;
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+use std::time::Instant;
+
+use rustix::event::PollFd;
+use rustix::event::PollFlags;
+use rustix::event::Timespec;
+use rustix::event::poll;
+use signal_hook::consts::SIGINT;
+use signal_hook::consts::SIGTERM;
+use tandem_policy::Decision;
+use tandem_policy::FlexW;
+use tandem_policy::Nanos;
+use tandem_policy::flexw::Round;
+use tandem_policy::placement::Rebalancer;
+use thiserror::Error;
+
+use crate::actuator::Actuator;
+use crate::actuator::ActuatorError;
+use crate::cgroup;
+use crate::cgroup::CgroupError;
+use crate::config::ConfigError;
+use crate::config::HostConfig;
+use crate::config::Placement;
+use crate::discovery::Discovery;
+use crate::discovery::DiscoveryError;
+use crate::discovery::Vm;
+use crate::fleet::Backend;
+use crate::fleet::Fleet;
+use crate::fleet::Refused;
+use crate::metrics::Exporter;
+use crate::metrics::Metrics;
+use crate::metrics::MetricsError;
+use crate::metrics::VmLabels;
+use crate::restore::RestoreReport;
+use crate::sampler::Sampler;
+use crate::select::Selector;
+use crate::status;
+use crate::status::StatusError;
+use crate::thread::ProcFs;
+
+/// Why the daemon cannot start or go on.
+#[derive(Debug, Error)]
+pub enum DaemonError {
+    /// A setting is unusable.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The host has no usable cpu controller.
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
+    /// The journal is unusable, or another daemon runs.
+    #[error(transparent)]
+    Actuator(#[from] ActuatorError),
+    /// Processes cannot be looked through.
+    #[error(transparent)]
+    Discovery(#[from] DiscoveryError),
+    /// Metrics cannot be offered.
+    #[error(transparent)]
+    Metrics(#[from] MetricsError),
+    /// The status cannot be written.
+    #[error(transparent)]
+    Status(#[from] StatusError),
+    /// Signals cannot be caught.
+    #[error("cannot catch SIGTERM and SIGINT: {0}")]
+    Signals(std::io::Error),
+}
+
+/// Where the daemon writes for people: log lines, and decisions in a dry run.
+pub trait Reporter {
+    /// Something that happened as it should.
+    fn info(&mut self, line: &str);
+    /// Something that went wrong and was survived.
+    fn error(&mut self, line: &str);
+    /// The daemon acts from now on.
+    fn ready(&mut self);
+    /// What a dry run would do now.
+    fn would(&mut self, line: &str);
+}
+
+/// The daemon between start and end.
+pub struct Daemon {
+    config: HostConfig,
+    selector: Selector,
+    discovery: Discovery,
+    fleet: Fleet,
+    policy: FlexW,
+    rebalancer: Rebalancer,
+    metrics: Metrics,
+    exporter: Option<Exporter>,
+    signals: UnixStream,
+    /// Whether any group was used up in the last period.
+    saturated: bool,
+    /// Selected VMs whose error was already reported, so that a scan does not repeat it for ever.
+    reported: Vec<String>,
+}
+
+impl Daemon {
+    /// Checks the settings, opens what is needed, and puts back what an earlier run left.
+    pub fn open(
+        config: HostConfig,
+        reporter: &mut dyn Reporter,
+    ) -> Result<Daemon, DaemonError> {
+        config.check()?;
+        let proc = ProcFs::default();
+        let selector = Selector::from_config(&config.select)?;
+        let discovery = Discovery::new(config.discovery_options(), proc.clone())?;
+        let controller = cgroup::open(&proc)?;
+        let metrics = Metrics::default();
+        let exporter =
+            Exporter::open(&metrics, config.metrics_listen, config.metrics_file.as_deref())?;
+        let signals = catch_signals().map_err(DaemonError::Signals)?;
+        let backend = if config.dry_run {
+            Backend::Dry(controller)
+        } else {
+            let (actuator, restored) = Actuator::open(controller, &config.state_dir)?;
+            report_restore(&restored, reporter);
+            Backend::Live(actuator)
+        };
+        let fleet = Fleet::new(backend, Sampler::new(proc), config.weight.clone());
+        Ok(Daemon {
+            policy: FlexW::new(config.flexw()),
+            rebalancer: Rebalancer::default(),
+            selector,
+            discovery,
+            fleet,
+            metrics,
+            exporter,
+            signals,
+            saturated: true,
+            reported: Vec::new(),
+            config,
+        })
+    }
+
+    /// Runs until a signal, an error or the end of `limit`, then puts everything back.
+    pub fn run(
+        mut self,
+        limit: Option<Duration>,
+        reporter: &mut dyn Reporter,
+    ) -> Result<(), DaemonError> {
+        let end = limit.map(|limit| Instant::now() + limit);
+        let outcome = self.periods(end, reporter);
+        // Told to go or failed: either way the host gets its own settings back.
+        let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+        if let Backend::Live(mut actuator) = self.fleet.into_backend() {
+            let restored = actuator.restore();
+            report_restore(&restored, reporter);
+        }
+        status::remove(&self.config.state_dir);
+        outcome
+    }
+
+    fn periods(
+        &mut self,
+        end: Option<Instant>,
+        reporter: &mut dyn Reporter,
+    ) -> Result<(), DaemonError> {
+        let period = Duration::from_nanos(self.config.period().0);
+        let scan_every = Duration::from_millis(self.config.scan_ms);
+        self.scan(reporter)?;
+        let mut scanned = Instant::now();
+        let mut measured = Instant::now();
+        let mut idle = self.fleet.idle();
+        self.fleet.observe(self.config.period(), self.config.period(), false);
+        reporter.ready();
+        let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+        let watchdog = sd_notify::watchdog_enabled().is_some();
+        let mut next = measured + period;
+        while end.is_none_or(|end| next < end) && !self.wait_until(next) {
+            let woke = Instant::now();
+            if woke.duration_since(next) >= period {
+                self.metrics.late.inc();
+            }
+            let elapsed = Nanos(woke.duration_since(measured).as_nanos() as u64);
+            measured = woke;
+            let idle_now = self.fleet.idle();
+            let idle_part = idle_now
+                .iter()
+                .map(|(&pcpu, &now)| {
+                    let before = idle.get(&pcpu).copied().unwrap_or(now);
+                    (pcpu, now.saturating_sub(before))
+                })
+                .collect();
+            idle = idle_now;
+            let round = self.decide(elapsed, &idle_part, reporter);
+            if woke.duration_since(scanned) >= scan_every {
+                scanned = woke;
+                self.scan(reporter)?;
+                self.publish(&round, reporter)?;
+                if watchdog {
+                    let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
+                }
+            }
+            self.metrics.periods.inc();
+            self.metrics.decision.set(woke.elapsed().as_secs_f64());
+            next += period;
+            // A busy host may have made us miss whole periods: they are over.
+            while next <= Instant::now() {
+                next += period;
+            }
+        }
+        Ok(())
+    }
+
+    fn decide(
+        &mut self,
+        elapsed: Nanos,
+        idle: &std::collections::BTreeMap<tandem_policy::PcpuId, Nanos>,
+        reporter: &mut dyn Reporter,
+    ) -> Round {
+        let period = self.config.period();
+        let observed = self.fleet.observe(elapsed, period, self.saturated);
+        let mut round = self.policy.decide(period, &observed, idle);
+        self.saturated = round.groups.iter().any(|group| group.saturated);
+        if self.config.placement == Placement::Rebalance {
+            let moves = self.rebalancer.decide(period, &observed, &round.groups);
+            round.decisions.extend(moves);
+        }
+        if self.config.dry_run {
+            self.print(&round.decisions, reporter);
+            // Nothing was written: the next period starts from the weights that are really there.
+            self.policy.keep_configured();
+            return round;
+        }
+        let (weights, moves, refused) = self.fleet.apply(&round.decisions);
+        self.metrics.weights_written.inc_by(weights);
+        self.metrics.vcpus_moved.inc_by(moves);
+        self.refused(&refused, reporter);
+        for decision in &round.decisions {
+            if let Decision::SetAffinity { vm, vcpu, pcpus, because } = decision
+                && let Some(managed) = self.fleet.vm(*vm)
+            {
+                let name = &managed.vm.name;
+                reporter.info(&format!("VM {name} vCPU {vcpu} moved to pCPU {pcpus}: {because}"));
+            }
+        }
+        round
+    }
+
+    fn print(&self, decisions: &[Decision], reporter: &mut dyn Reporter) {
+        for decision in decisions {
+            match decision {
+                Decision::SetWeight { vm, weight, because } => {
+                    if let Some(managed) = self.fleet.vm(*vm) {
+                        let from = managed.written;
+                        reporter.would(&format!(
+                            "would set the weight of VM {} from {from} to {weight}: {because}",
+                            managed.vm.name
+                        ));
+                    }
+                }
+                Decision::SetAffinity { vm, vcpu, pcpus, because } => {
+                    if let Some(managed) = self.fleet.vm(*vm) {
+                        reporter.would(&format!(
+                            "would move VM {} vCPU {vcpu} to pCPU {pcpus}: {because}",
+                            managed.vm.name
+                        ));
+                    }
+                }
+            }
+        }
+    }
+
+    fn scan(&mut self, reporter: &mut dyn Reporter) -> Result<(), DaemonError> {
+        let scan = self.discovery.scan()?;
+        let controller = self.fleet.controller();
+        let selected: Vec<Vm> = scan
+            .vms
+            .iter()
+            .filter(|vm| self.selector.matches(vm, controller))
+            .cloned()
+            .collect();
+        let (notes, refused) = self.fleet.update(&selected, &scan.vms);
+        for note in notes {
+            match self.config.dry_run && note.0.starts_with("would") {
+                true => reporter.would(&note.0),
+                false => reporter.info(&note.0),
+            }
+        }
+        self.refused(&refused, reporter);
+        Ok(())
+    }
+
+    fn refused(&mut self, refused: &[Refused], reporter: &mut dyn Reporter) {
+        for Refused { vm, error } in refused {
+            self.metrics.errors.inc();
+            let line = format!("VM {vm}: {error}");
+            if !self.reported.contains(&line) {
+                reporter.error(&line);
+                self.reported.push(line);
+            }
+        }
+        // Bounded, so that an ever-changing message cannot grow the daemon.
+        if self.reported.len() > 256 {
+            self.reported.clear();
+        }
+    }
+
+    /// Brings status and metrics up to date.
+    fn publish(
+        &mut self,
+        round: &Round,
+        reporter: &mut dyn Reporter,
+    ) -> Result<(), DaemonError> {
+        let per_period = self.config.period().0 as f64;
+        let mut vms = 0;
+        let mut vcpus = 0;
+        for managed in self.fleet.vms() {
+            vms += 1;
+            vcpus += managed.vcpu_count() as i64;
+        }
+        self.metrics.vms.set(vms);
+        self.metrics.vcpus.set(vcpus);
+        for account in round.groups.iter().flat_map(|group| &group.vms) {
+            let Some(managed) = self.fleet.vm(account.vm) else { continue };
+            let labels =
+                VmLabels { vm: managed.vm.name.clone(), pid: managed.vm.process.pid.0 };
+            let set = |family: &prometheus_client::metrics::family::Family<_, _>, value: f64| {
+                let gauge: &prometheus_client::metrics::gauge::Gauge<f64, _> =
+                    &*family.get_or_create(&labels);
+                gauge.set(value);
+            };
+            set(&self.metrics.received, account.received.0 as f64 / per_period);
+            set(&self.metrics.fair, account.fair.0 as f64 / per_period);
+            set(&self.metrics.lag, account.lag);
+            set(&self.metrics.weight, managed.written.0);
+        }
+        if !self.config.dry_run {
+            status::write(&self.config.state_dir, &self.fleet)?;
+        }
+        if let Some(exporter) = &self.exporter
+            && let Err(error) = exporter.publish()
+        {
+            reporter.error(&error.to_string());
+        }
+        Ok(())
+    }
+
+    /// Sleeps until `next`; true if a signal asks to stop.
+    fn wait_until(&mut self, next: Instant) -> bool {
+        loop {
+            let left = next.saturating_duration_since(Instant::now());
+            let timeout = Timespec {
+                tv_sec: left.as_secs() as i64,
+                tv_nsec: i64::from(left.subsec_nanos()),
+            };
+            let mut fds = [PollFd::new(&self.signals, PollFlags::IN)];
+            match poll(&mut fds, Some(&timeout)) {
+                Ok(0) => return false,
+                Ok(_) => {
+                    let mut byte = [0u8; 16];
+                    return self.signals.read(&mut byte).is_ok();
+                }
+                // Interrupted: the pipe tells next time round whether by a signal of ours.
+                Err(_) if left.is_zero() => return false,
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+/// A socket that becomes readable when SIGTERM or SIGINT arrives.
+fn catch_signals() -> std::io::Result<UnixStream> {
+    let (reader, writer) = UnixStream::pair()?;
+    reader.set_nonblocking(true)?;
+    for signal in [SIGTERM, SIGINT] {
+        signal_hook::low_level::pipe::register(signal, writer.try_clone()?)?;
+    }
+    Ok(reader)
+}
+
+fn report_restore(report: &RestoreReport, reporter: &mut dyn Reporter) {
+    for problem in &report.problems {
+        reporter.error(problem);
+    }
+    if report.undone > 0 {
+        reporter.info(&format!("put back {} changes", report.undone));
+    }
+}
+
+/// Log lines on stderr, results on stdout.
+pub struct Console {
+    /// Print `ready` on stdout once acting, for scripts that wait for it.
+    pub print_ready: bool,
+}
+
+impl Reporter for Console {
+    fn info(&mut self, line: &str) {
+        let _ = writeln!(std::io::stderr(), "info: {line}");
+    }
+
+    fn error(&mut self, line: &str) {
+        let _ = writeln!(std::io::stderr(), "error: {line}");
+    }
+
+    fn ready(&mut self) {
+        if self.print_ready {
+            let _ = writeln!(std::io::stdout(), "ready");
+        }
+    }
+
+    fn would(&mut self, line: &str) {
+        let _ = writeln!(std::io::stdout(), "{line}");
+    }
+}

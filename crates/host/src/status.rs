@@ -1,0 +1,286 @@
+//! `tandem host status`: what every VM and vCPU on the host receives, with or without a daemon.
+//!
+//! Two samples, one interval apart, and the same fair shares as the policy's. A running daemon
+//! publishes in `STATE_DIR/status.json` which weights are configured, because the cgroups hold the
+//! real-time ones; without it, a VM's own cgroup says what its weight is, and a VM that has none
+//! counts with the kernel's default.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+use std::path::PathBuf;
+use std::time::Duration;
+use std::time::Instant;
+
+use serde::Deserialize;
+use serde::Serialize;
+use tandem_policy::Nanos;
+use tandem_policy::PcpuSet;
+use tandem_policy::VcpuId;
+use tandem_policy::VcpuObservation;
+use tandem_policy::VmObservation;
+use tandem_policy::Weight;
+use thiserror::Error;
+
+use crate::cgroup;
+use crate::cgroup::CgroupError;
+use crate::cgroup::CgroupPath;
+use crate::cgroup::CpuController;
+use crate::cgroup::own_cgroup;
+use crate::discovery::Discovery;
+use crate::discovery::DiscoveryError;
+use crate::discovery::DiscoveryOptions;
+use crate::discovery::Vm;
+use crate::fleet::Fleet;
+use crate::sampler::Sampler;
+use crate::select::Selector;
+use crate::thread::ProcFs;
+use crate::thread::ThreadRef;
+
+/// Why there is no status.
+#[derive(Debug, Error)]
+pub enum StatusError {
+    /// The daemon's status cannot be written.
+    #[error("cannot write the daemon's status to {path}: {source}")]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The host has no usable cpu controller.
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
+    /// Processes cannot be looked through.
+    #[error(transparent)]
+    Discovery(#[from] DiscoveryError),
+}
+
+/// What a running daemon says of itself.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Published {
+    vms: Vec<PublishedVm>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct PublishedVm {
+    process: ThreadRef,
+    cgroup: CgroupPath,
+    configured: Weight,
+}
+
+fn path(state_dir: &Path) -> PathBuf {
+    state_dir.join("status.json")
+}
+
+/// Publishes the daemon's view, replacing the file whole.
+pub fn write(state_dir: &Path, fleet: &Fleet) -> Result<(), StatusError> {
+    let vms = fleet
+        .vms()
+        .map(|managed| PublishedVm {
+            process: managed.vm.process,
+            cgroup: managed.cgroup.clone(),
+            configured: managed.configured,
+        })
+        .collect();
+    let path = path(state_dir);
+    let fresh = path.with_extension("new");
+    let text = serde_json::to_string(&Published { vms }).unwrap_or_default();
+    std::fs::write(&fresh, text)
+        .and_then(|()| std::fs::rename(&fresh, &path))
+        .map_err(|source| StatusError::Write { path, source })
+}
+
+/// Takes the daemon's view away; nobody minds if there was none.
+pub fn remove(state_dir: &Path) {
+    let _ = std::fs::remove_file(path(state_dir));
+}
+
+fn read(state_dir: &Path) -> BTreeMap<ThreadRef, PublishedVm> {
+    let text = std::fs::read_to_string(path(state_dir)).unwrap_or_default();
+    let published: Published = serde_json::from_str(&text).unwrap_or(Published { vms: Vec::new() });
+    published.vms.into_iter().map(|vm| (vm.process, vm)).collect()
+}
+
+/// One vCPU over the interval.
+#[derive(Clone, Debug, Serialize)]
+pub struct VcpuStatus {
+    /// Its number in the VM.
+    pub index: VcpuId,
+    /// Its thread.
+    pub tid: u32,
+    /// Part of the interval it ran.
+    pub cpu: f64,
+    /// Part of the interval it was runnable without running (steal).
+    pub wait: f64,
+    /// Where it may run.
+    pub allowed: PcpuSet,
+}
+
+/// One VM over the interval.
+#[derive(Clone, Debug, Serialize)]
+pub struct VmStatus {
+    /// Its name.
+    pub name: String,
+    /// Its process.
+    pub pid: u32,
+    /// What kind of VMM runs it.
+    pub vmm: String,
+    /// The cgroup whose weight is the VM's; none if its vCPUs share a cgroup with others.
+    pub cgroup: Option<CgroupPath>,
+    /// Whether a running daemon looks after it.
+    pub managed: bool,
+    /// Configured weight w_i, in the knob's units.
+    pub configured: f64,
+    /// The weight in force, in the knob's units; none without a cgroup.
+    pub weight: Option<f64>,
+    /// Received, in pCPUs.
+    pub received: f64,
+    /// Fair share, in pCPUs.
+    pub fair: f64,
+    /// (fair − received) ÷ fair.
+    pub lag: f64,
+    /// Its vCPUs.
+    pub vcpus: Vec<VcpuStatus>,
+}
+
+/// The whole host over the interval.
+#[derive(Clone, Debug, Serialize)]
+pub struct HostStatus {
+    /// `v1` or `v2`: which interface holds the cpu controller.
+    pub cgroup: cgroup::Version,
+    /// Length of the interval, in seconds.
+    pub seconds: f64,
+    /// Idle pCPUs over the interval.
+    pub idle: f64,
+    /// VMs found, by process id.
+    pub vms: Vec<VmStatus>,
+}
+
+/// Observes the host again and again.
+pub struct Watcher {
+    discovery: Discovery,
+    sampler: Sampler,
+    controller: Box<dyn CpuController>,
+    selector: Selector,
+    state_dir: PathBuf,
+}
+
+impl Watcher {
+    /// Opens what is needed to look; nothing is changed.
+    pub fn open(
+        options: DiscoveryOptions,
+        selector: Selector,
+        state_dir: &Path,
+    ) -> Result<Watcher, StatusError> {
+        let proc = ProcFs::default();
+        Ok(Watcher {
+            discovery: Discovery::new(options, proc.clone())?,
+            controller: cgroup::open(&proc)?,
+            sampler: Sampler::new(proc),
+            selector,
+            state_dir: state_dir.to_owned(),
+        })
+    }
+
+    /// Watches for `interval` and reports.
+    pub fn observe(&mut self, interval: Duration) -> Result<HostStatus, StatusError> {
+        let all = self.discovery.scan()?.vms;
+        let controller = self.controller.as_ref();
+        let vms: Vec<&Vm> =
+            all.iter().filter(|vm| self.selector.matches(vm, controller)).collect();
+        let before: Vec<_> = vms.iter().map(|vm| samples(&mut self.sampler, vm)).collect();
+        let idle_before = self.idle();
+        let start = Instant::now();
+        std::thread::sleep(interval);
+        let window = Nanos(start.elapsed().as_nanos() as u64);
+        let idle = self.idle().saturating_sub(idle_before);
+        let published = read(&self.state_dir);
+        let mut observed = Vec::new();
+        let mut statuses = Vec::new();
+        for (vm, before) in vms.iter().zip(before) {
+            let after = samples(&mut self.sampler, vm);
+            let (observation, status) =
+                self.account(vm, &before, &after, window, published.get(&vm.process), &all);
+            observed.push(observation);
+            statuses.push(status);
+        }
+        for (status, account) in statuses.iter_mut().zip(tandem_policy::assess(window, &observed)) {
+            status.received = account.received.0 as f64 / window.0 as f64;
+            status.fair = account.fair.0 as f64 / window.0 as f64;
+            status.lag = account.lag;
+        }
+        Ok(HostStatus {
+            cgroup: self.controller.version(),
+            seconds: window.as_secs_f64(),
+            idle: idle.0 as f64 / window.0 as f64,
+            vms: statuses,
+        })
+    }
+
+    fn idle(&self) -> Nanos {
+        self.sampler.pcpu_idle().unwrap_or_default().into_values().sum()
+    }
+
+    fn account(
+        &self,
+        vm: &Vm,
+        before: &Samples,
+        after: &Samples,
+        window: Nanos,
+        published: Option<&PublishedVm>,
+        all: &[Vm],
+    ) -> (VmObservation, VmStatus) {
+        let controller = self.controller.as_ref();
+        let own = own_cgroup(controller, vm, all).ok().flatten();
+        let cgroup = published.map(|vm| vm.cgroup.clone()).or(own);
+        let weight = cgroup.as_ref().and_then(|cgroup| controller.weight(cgroup).ok());
+        let configured =
+            published.map(|vm| vm.configured).or(weight).unwrap_or(controller.default_weight());
+        let mut observations = Vec::new();
+        let mut vcpus = Vec::new();
+        for vcpu in &vm.vcpus {
+            let key = &vcpu.thread;
+            let (Some(then), Some(now)) = (before.get(key), after.get(key)) else { continue };
+            let ran = now.0.saturating_sub(then.0);
+            let waited = now.1.saturating_sub(then.1);
+            let allowed = self.sampler.read_affinity(key).unwrap_or_default();
+            let runnable = self.sampler.read_state(key).is_ok_and(|state| state.is_runnable());
+            vcpus.push(VcpuStatus {
+                index: vcpu.index,
+                tid: vcpu.thread.tid.0,
+                cpu: ran.0 as f64 / window.0 as f64,
+                wait: waited.0 as f64 / window.0 as f64,
+                allowed: allowed.clone(),
+            });
+            observations.push(VcpuObservation { allowed, ran, waited, runnable });
+        }
+        let status = VmStatus {
+            name: vm.name.clone(),
+            pid: vm.process.pid.0,
+            vmm: vm.vmm.to_string(),
+            managed: published.is_some(),
+            configured: configured.0,
+            weight: weight.map(|weight| weight.0),
+            cgroup,
+            received: 0.0,
+            fair: 0.0,
+            lag: 0.0,
+            vcpus,
+        };
+        (VmObservation { vm: vm.id, weight: configured, vcpus: observations }, status)
+    }
+}
+
+/// Ran and waited so far, by thread.
+type Samples = BTreeMap<ThreadRef, (Nanos, Nanos)>;
+
+fn samples(sampler: &mut Sampler, vm: &Vm) -> Samples {
+    vm.vcpus
+        .iter()
+        .filter_map(|vcpu| {
+            let sample = sampler.sample(&vcpu.thread).ok()?;
+            Some((vcpu.thread, (sample.ran, sample.waited)))
+        })
+        .collect()
+}

@@ -1,0 +1,289 @@
+//! Threads and processes, named so that a reused number is never mistaken for the old one.
+//!
+//! Linux hands out the same thread number again once its owner is gone. The pair (number, start
+//! time) is unique for as long as the machine is up, so a [`ThreadRef`] carries both and everything
+//! that acts on a thread compares the start time first. Between that check and the act there are
+//! some microseconds left in which the thread could end and its number be given away; the kernel
+//! offers no way to close that gap for affinity masks and cgroups.
+//!
+//! Source: `/proc/PID/stat`, proc_pid_stat(5). Field 2 (the name) is in parentheses and may itself
+//! hold spaces and parentheses, so fields are counted from the last `)`. Start times are in clock
+//! ticks since boot (field 22).
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::path::PathBuf;
+
+use serde::Deserialize;
+use serde::Serialize;
+use thiserror::Error;
+
+use crate::procfs::ProcFs;
+use crate::procfs::is_gone;
+use crate::procfs::read_text;
+
+/// A thread's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Tid(pub u32);
+
+/// A process's number: that of its first thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Pid(pub u32);
+
+impl Pid {
+    /// The process's first thread.
+    pub fn main_thread(self) -> Tid {
+        Tid(self.0)
+    }
+}
+
+impl fmt::Display for Tid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+impl fmt::Display for Pid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// When a thread started, in clock ticks since boot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct StartTime(pub u64);
+
+/// One thread, for as long as the machine is up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ThreadRef {
+    /// Its process.
+    pub pid: Pid,
+    /// Its number.
+    pub tid: Tid,
+    /// When it started, which tells it from a later thread of the same number.
+    pub start: StartTime,
+}
+
+impl fmt::Display for ThreadRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.tid == self.pid.main_thread() {
+            write!(f, "process {}", self.pid)
+        } else {
+            write!(f, "thread {} of process {}", self.tid, self.pid)
+        }
+    }
+}
+
+/// What a thread is doing, by the kernel's letter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TaskState {
+    /// `R`: running or waiting for a pCPU.
+    Running,
+    /// `S`: waiting for something else.
+    Sleeping,
+    /// `D`: waiting for a device, not to be disturbed.
+    DiskSleep,
+    /// `T` or `t`: stopped by a signal or a debugger.
+    Stopped,
+    /// `Z` or `X`: ended.
+    Dead,
+    /// `I` and whatever later kernels add.
+    Other(char),
+}
+
+impl From<char> for TaskState {
+    fn from(letter: char) -> TaskState {
+        match letter {
+            'R' => TaskState::Running,
+            'S' => TaskState::Sleeping,
+            'D' => TaskState::DiskSleep,
+            'T' | 't' => TaskState::Stopped,
+            'Z' | 'X' | 'x' => TaskState::Dead,
+            other => TaskState::Other(other),
+        }
+    }
+}
+
+/// Why a thread could not be looked at.
+#[derive(Debug, Error)]
+pub enum ThreadError {
+    /// It ended; its number may belong to another by now.
+    #[error("{0} is gone")]
+    Gone(String),
+    /// The kernel did not let us.
+    #[error("cannot read {path}: {source}")]
+    Read {
+        /// Which file.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The file does not hold what the kernel documents.
+    #[error("{path} holds '{text}'; expected {wanted}")]
+    Malformed {
+        /// Which file.
+        path: PathBuf,
+        /// What it holds.
+        text: String,
+        /// What should be there.
+        wanted: &'static str,
+    },
+}
+
+impl ThreadError {
+    /// Whether the thread merely ended.
+    pub fn is_gone(&self) -> bool {
+        matches!(self, ThreadError::Gone(_))
+    }
+
+    pub(crate) fn reading(path: &Path, source: io::Error) -> ThreadError {
+        if is_gone(&source) {
+            ThreadError::Gone(path.display().to_string())
+        } else {
+            ThreadError::Read {
+                path: path.to_owned(),
+                source,
+            }
+        }
+    }
+}
+
+/// PF_KTHREAD of include/linux/sched.h: a thread of the kernel itself.
+const PF_KTHREAD: u64 = 0x0020_0000;
+
+/// The fields of `stat` that Tandem uses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ThreadStat {
+    /// The thread's name, at most 15 bytes.
+    pub comm: String,
+    /// What it is doing.
+    pub state: TaskState,
+    /// Whether it is a thread of the kernel, which can be no vCPU.
+    pub kernel_thread: bool,
+    /// How many threads its process has.
+    pub threads: u32,
+    /// When it started.
+    pub start: StartTime,
+}
+
+impl ThreadStat {
+    /// Reads one line in the kernel's format; `None` if it is something else.
+    pub fn parse(line: &str) -> Option<ThreadStat> {
+        let open = line.find('(')?;
+        let close = line.rfind(')')?;
+        let comm = line.get(open + 1..close)?.to_owned();
+        // Field 3 is the first after the name.
+        let mut fields = line.get(close + 1..)?.split_ascii_whitespace();
+        let state = fields.next()?.chars().next()?.into();
+        let flags: u64 = fields.nth(5)?.parse().ok()?;
+        let threads = fields.nth(10)?.parse().ok()?;
+        let start = StartTime(fields.nth(1)?.parse().ok()?);
+        Some(ThreadStat {
+            comm,
+            state,
+            kernel_thread: flags & PF_KTHREAD != 0,
+            threads,
+            start,
+        })
+    }
+
+    /// Reads `stat` in the folder of a process or of a task.
+    pub fn read(folder: &Path) -> Result<ThreadStat, ThreadError> {
+        let path = folder.join("stat");
+        let line = read_text(&path).map_err(|source| ThreadError::reading(&path, source))?;
+        ThreadStat::parse(&line).ok_or_else(|| ThreadError::Malformed {
+            path,
+            text: line.chars().take(80).collect(),
+            wanted: "a line as proc_pid_stat(5) describes",
+        })
+    }
+}
+
+impl ThreadRef {
+    /// The thread `tid` of `pid` as it is now.
+    pub fn read(procfs: &ProcFs, pid: Pid, tid: Tid) -> Result<ThreadRef, ThreadError> {
+        let stat = ThreadStat::read(&procfs.task(pid, tid))?;
+        Ok(ThreadRef {
+            pid,
+            tid,
+            start: stat.start,
+        })
+    }
+
+    /// The process `pid` as it is now, by its first thread.
+    pub fn of_process(procfs: &ProcFs, pid: Pid) -> Result<ThreadRef, ThreadError> {
+        ThreadRef::read(procfs, pid, pid.main_thread())
+    }
+
+    /// The thread's `stat`, if it is still the same thread.
+    pub fn stat(&self, procfs: &ProcFs) -> Result<ThreadStat, ThreadError> {
+        let stat = ThreadStat::read(&procfs.task(self.pid, self.tid))?;
+        if stat.start == self.start {
+            Ok(stat)
+        } else {
+            Err(ThreadError::Gone(self.to_string()))
+        }
+    }
+
+    /// Whether the thread exists: started when it did, and not ended since.
+    pub fn is_alive(&self, procfs: &ProcFs) -> bool {
+        self.stat(procfs)
+            .is_ok_and(|stat| stat.state != TaskState::Dead)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(comm: &str) -> String {
+        format!(
+            "8935 ({comm}) R 8931 8931 4578 0 -1 4194304 97 0 0 0 0 0 0 0 20 0 7 0 191178 3133440 \
+             361 18446744073709551615 94 94 140 0 0 0 0 0 0 0 0 0 17 1 0 0 0 0 0"
+        )
+    }
+
+    #[test]
+    fn names_with_spaces_and_parentheses_do_not_shift_the_fields() {
+        for comm in ["cat", "CPU 0/KVM", "a) S 1 (b", "((", ")) 1 2 3", ""] {
+            let stat = ThreadStat::parse(&line(comm)).unwrap();
+            assert_eq!(stat.comm, comm);
+            assert_eq!(stat.state, TaskState::Running);
+            assert_eq!(stat.threads, 7);
+            assert_eq!(stat.start, StartTime(191_178));
+            assert!(!stat.kernel_thread);
+        }
+    }
+
+    #[test]
+    fn other_texts_are_refused() {
+        for text in [
+            "",
+            "8935",
+            "8935 (cat",
+            "8935 (cat)",
+            "8935 (cat) R 1 2",
+            ")(",
+        ] {
+            assert_eq!(ThreadStat::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn this_thread_is_alive_and_one_of_another_start_time_is_not() {
+        let procfs = ProcFs::host();
+        let me = ThreadRef::of_process(&procfs, Pid(std::process::id())).unwrap();
+        assert!(me.is_alive(&procfs));
+        let other = ThreadRef {
+            start: StartTime(me.start.0 + 1),
+            ..me
+        };
+        assert!(!other.is_alive(&procfs));
+        assert!(other.stat(&procfs).unwrap_err().is_gone());
+    }
+}
