@@ -1,0 +1,45 @@
+/*
+ * Work of a known size: a chain of dependent multiplications and additions.
+ *
+ * The size is a number of instructions, never a span of time: what a vCPU computes while it is on
+ * a pCPU is the same whether or not it was off in between, so that time off the pCPU is never
+ * counted as work. `steps` of struct tandem_vm says how many steps of the chain take 2^20 TSC
+ * cycles on this machine when nothing disturbs it (src/calibrate.rs). The loop is assembly so
+ * that the guest's and the host's compiler cannot make two different things of it.
+ */
+#ifndef TANDEM_COMPUTE_H
+#define TANDEM_COMPUTE_H
+
+#include "platform.h"
+
+/* Runs `steps` steps of the chain from `value`; returns where it ends. */
+static inline u64 chain(u64 value, u64 steps)
+{
+    if (steps == 0)
+        return value;
+    __asm__ volatile(".p2align 4\n"
+                     "1: imulq %[factor], %[value]\n"
+                     "addq %[term], %[value]\n"
+                     "subq $1, %[steps]\n"
+                     "jnz 1b\n"
+                     : [value] "+&r"(value), [steps] "+&r"(steps)
+                     : [factor] "r"(6364136223846793005ull), [term] "r"(1442695040888963407ull)
+                     : "cc");
+    return value;
+}
+
+/* Computes for `cycles` TSC cycles' worth of work; gives up between slices when the VM stops. */
+static inline void compute(const struct tandem_vm *vm, struct tandem_vcpu *me, u64 cycles)
+{
+    const u64 slice = 1 << 16;
+    u64 steps = (u64)(((unsigned __int128)cycles * vm->steps) >> 20);
+    while (steps > slice) {
+        if (stopping(vm))
+            return;
+        me->chain = chain(me->chain, slice);
+        steps -= slice;
+    }
+    me->chain = chain(me->chain, steps);
+}
+
+#endif

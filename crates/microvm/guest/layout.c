@@ -1,0 +1,26 @@
+/*
+ * The layout of shared.h as this compiler made it, for src/shared.rs to compare with its own, and
+ * the piece of the guest that calibration measures. Built into the host library
+ * only.
+ */
+#include "compute.h"
+#include "draw.h"
+
+const u64 tandem_layout[] = {
+    sizeof(struct tandem_vm),
+    offsetof(struct tandem_vm, vcpu),
+    sizeof(struct tandem_vcpu),
+    offsetof(struct tandem_vm, params),
+    offsetof(struct tandem_vcpu, fingerprint),
+    offsetof(struct tandem_vcpu, tid),
+    offsetof(struct tandem_vm, lock) + offsetof(struct tandem_lock, guarded),
+};
+
+/* How many TSC cycles `steps` steps of the chain took just now, disturbances included. */
+u64 tandem_time_chain(u64 steps)
+{
+    u64 start = platform_now();
+    u64 value = chain(start, steps);
+    __asm__ volatile("" : : "r"(value));
+    return platform_now() - start;
+}

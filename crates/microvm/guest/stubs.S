@@ -1,0 +1,89 @@
+/*
+ * Everything of the guest that runs at CPL 0, kept to a few instructions because a hypervisor
+ * without hardware help interprets them one by one (about a microsecond each).
+ *
+ * %gs points at this vCPU's struct tandem_vcpu; the VMM sets it and nothing changes it. The gates
+ * come from CPL 3 by int, with interrupts off (interrupt gates). The stack is the TSS's rsp0.
+ */
+#include "shared.h"
+
+#define X2APIC_EOI 0x80b
+
+        /* What the VMM needs to know of the image, at its start: see src/image.rs. */
+        .section .header, "a"
+        .quad 0x6d65646e61740001
+        .quad guest_main
+        .quad gate_halt
+        .quad gate_wrmsr
+        .quad on_wake
+        .quad on_shootdown
+        .quad on_spurious
+        .quad on_fault
+
+        .text
+
+/*
+ * Halts unless something is pending. Interrupts are off between the look and the HLT, and STI
+ * holds them off for one instruction more: an interrupt cannot come in between and be slept over.
+ */
+gate_halt:
+        cmpl    $0, %gs:TANDEM_VCPU_PENDING
+        jne     1f
+        incq    %gs:TANDEM_VCPU_HALTS
+        sti
+        hlt
+1:      iretq
+
+/* ecx = MSR, edx:eax = value. */
+gate_wrmsr:
+        wrmsr
+        iretq
+
+on_wake:
+        movl    $1, %gs:TANDEM_VCPU_PENDING
+        pushq   %rax
+        pushq   %rcx
+        pushq   %rdx
+end_of_interrupt:
+        movl    $X2APIC_EOI, %ecx
+        xorl    %eax, %eax
+        xorl    %edx, %edx
+        wrmsr
+        popq    %rdx
+        popq    %rcx
+        popq    %rax
+        iretq
+
+on_shootdown:
+        pushq   %rax
+        pushq   %rcx
+        pushq   %rdx
+        incq    %gs:TANDEM_VCPU_ACKS
+        movq    %gs:TANDEM_VCPU_REQUEST, %rax
+        movq    %rax, %gs:TANDEM_VCPU_SEEN
+        jmp     end_of_interrupt
+
+/* A spurious interrupt takes no end of interrupt. */
+on_spurious:
+        iretq
+
+/*
+ * Exceptions, none of which the guest can have: eight bytes of code for each of the 32, which push
+ * the number; the VMM then finds it and the frame on the stack, reports them and stops the VM.
+ */
+        .balign 8
+on_fault:
+        .set    vector, 0
+        .rept   32
+        .balign 8
+        pushq   $vector
+        jmp     fault
+        .set    vector, vector + 1
+        .endr
+
+fault:
+        outb    %al, $TANDEM_FAULT_PORT
+        hlt
+        jmp     fault
+
+        .section .note.GNU-stack, "", @progbits

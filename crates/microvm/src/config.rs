@@ -1,0 +1,233 @@
+//! What a microVM is to be: plain data, checked as a whole before anything is started.
+//!
+//! A VM's name is short because the kernel keeps 15 characters of a thread's name, and each vCPU
+//! thread is named `NAME/vcpuN` so that an observer finds VM and vCPU by it.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::Deserialize;
+use serde::Serialize;
+use thiserror::Error;
+
+use crate::calibrate::Calibration;
+use crate::workload::ParameterError;
+use crate::workload::Parameters;
+use crate::workload::Workload;
+
+/// The most vCPUs a microVM can have.
+pub const MAX_VCPUS: u32 = 64;
+
+/// The longest name, so that `NAME/vcpu63` fits into the 15 characters of a thread's name.
+pub const MAX_NAME: usize = 8;
+
+/// What runs the vCPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Backend {
+    /// Real vCPUs, by `/dev/kvm`.
+    Kvm,
+    /// Plain threads that run the same workload code: no VM, for hosts without KVM.
+    Threads,
+}
+
+impl fmt::Display for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Backend::Kvm => "kvm",
+            Backend::Threads => "threads",
+        })
+    }
+}
+
+impl FromStr for Backend {
+    type Err = ConfigError;
+
+    fn from_str(text: &str) -> Result<Backend, ConfigError> {
+        match text {
+            "kvm" => Ok(Backend::Kvm),
+            "threads" => Ok(Backend::Threads),
+            _ => Err(ConfigError::Backend(text.to_owned())),
+        }
+    }
+}
+
+/// A VM's name: 1 to [`MAX_NAME`] characters of `a-z`, `0-9`, `_` and `-`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(transparent)]
+pub struct VmName(String);
+
+impl VmName {
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The name of the thread of vCPU `index`.
+    pub fn thread_name(&self, index: u32) -> String {
+        format!("{}/vcpu{index}", self.0)
+    }
+}
+
+impl fmt::Display for VmName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+impl FromStr for VmName {
+    type Err = ConfigError;
+
+    fn from_str(name: &str) -> Result<VmName, ConfigError> {
+        let valid = |c: char| matches!(c, 'a'..='z' | '0'..='9' | '_' | '-');
+        if name.is_empty() || name.len() > MAX_NAME || !name.chars().all(valid) {
+            return Err(ConfigError::Name(name.to_owned()));
+        }
+        Ok(VmName(name.to_owned()))
+    }
+}
+
+/// Why a microVM cannot be as asked for.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum ConfigError {
+    /// The name is too long or has other characters.
+    #[error(
+        "'{0}' is not a VM name; write 1 to {MAX_NAME} characters of a-z, 0-9, _ and - \
+         (threads are named NAME/vcpuN, and the kernel keeps 15 characters)"
+    )]
+    Name(String),
+    /// Too few or too many vCPUs.
+    #[error("a VM cannot have {0} vCPUs; give 1 to {MAX_VCPUS}")]
+    Vcpus(u32),
+    /// The workload needs more vCPUs.
+    #[error("workload {workload} cannot run on {vcpus} vCPU; give at least {least}")]
+    TooFewVcpus {
+        /// The workload.
+        workload: Workload,
+        /// What was asked for.
+        vcpus: u32,
+        /// What it needs.
+        least: u32,
+    },
+    /// No such backend.
+    #[error("there is no backend '{0}'; write kvm or threads")]
+    Backend(String),
+    /// A workload or parameter is wrong.
+    #[error(transparent)]
+    Parameter(#[from] ParameterError),
+}
+
+/// What a microVM is to be.
+///
+/// ```
+/// use tandem_microvm::MicrovmConfig;
+/// use tandem_microvm::Workload;
+///
+/// let mut config = MicrovmConfig::new("vm0".parse()?, Workload::Burn);
+/// config.vcpus = 4;
+/// config.pins = vec![0, 1]; // vCPU 0 and 2 on pCPU 0, vCPU 1 and 3 on pCPU 1
+/// config.parameters.set("work", "200k")?;
+/// config.check()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct MicrovmConfig {
+    /// Its name.
+    pub name: VmName,
+    /// How many vCPUs, 1 to [`MAX_VCPUS`].
+    pub vcpus: u32,
+    /// The workload with its parameters.
+    pub parameters: Parameters,
+    /// Where the random sizes start.
+    pub seed: u64,
+    /// pCPU numbers that the vCPUs are pinned to in turn; none: not pinned.
+    pub pins: Vec<u32>,
+    /// What runs the vCPUs.
+    pub backend: Backend,
+    /// How fast the machine computes; none: measured when the VM starts. Give VMs whose work is
+    /// compared the same one, or their items differ in size by the error of the measurement.
+    pub calibration: Option<Calibration>,
+}
+
+impl MicrovmConfig {
+    /// One vCPU of `workload` with its default sizes, seed 1, not pinned, on KVM.
+    pub fn new(name: VmName, workload: Workload) -> MicrovmConfig {
+        MicrovmConfig {
+            name,
+            vcpus: 1,
+            parameters: Parameters::defaults(workload),
+            seed: 1,
+            pins: Vec::new(),
+            backend: Backend::Kvm,
+            calibration: None,
+        }
+    }
+
+    /// The workload.
+    pub fn workload(&self) -> Workload {
+        self.parameters.workload()
+    }
+
+    /// The pCPU that vCPU `index` is pinned to, if any.
+    pub fn pin(&self, index: u32) -> Option<u32> {
+        match self.pins.len() {
+            0 => None,
+            pins => Some(self.pins[index as usize % pins]),
+        }
+    }
+
+    /// Whether all of it fits together.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        if self.vcpus == 0 || self.vcpus > MAX_VCPUS {
+            return Err(ConfigError::Vcpus(self.vcpus));
+        }
+        let workload = self.workload();
+        let least = workload.least_vcpus();
+        if self.vcpus < least {
+            return Err(ConfigError::TooFewVcpus {
+                workload,
+                vcpus: self.vcpus,
+                least,
+            });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_fit_the_kernels_thread_names() {
+        let name: VmName = "abcdefgh".parse().unwrap();
+        assert_eq!(name.thread_name(MAX_VCPUS - 1).len(), 15);
+        for bad in ["", "abcdefghi", "VM0", "a b", "a/b", "vé"] {
+            let error = bad.parse::<VmName>().unwrap_err().to_string();
+            assert!(error.contains("1 to 8 characters"), "{error}");
+        }
+    }
+
+    #[test]
+    fn vcpu_counts_are_checked() {
+        let mut config = MicrovmConfig::new("vm0".parse().unwrap(), Workload::Shootdown);
+        for (vcpus, words) in [(0, "1 to 64"), (65, "1 to 64"), (1, "at least 2")] {
+            config.vcpus = vcpus;
+            let error = config.check().unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+        config.vcpus = 64;
+        assert_eq!(config.check(), Ok(()));
+    }
+
+    #[test]
+    fn pins_go_round() {
+        let mut config = MicrovmConfig::new("vm0".parse().unwrap(), Workload::Burn);
+        assert_eq!(config.pin(3), None);
+        config.pins = vec![4, 6];
+        assert_eq!(
+            [0, 1, 2, 3].map(|i| config.pin(i)),
+            [Some(4), Some(6), Some(4), Some(6)]
+        );
+    }
+}

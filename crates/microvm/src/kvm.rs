@@ -1,0 +1,208 @@
+//! The KVM backend's set-up: from `/dev/kvm` to vCPUs that are ready to run.
+//!
+//! The local APICs are in the kernel; the legacy interrupt controllers, which the guest does not
+//! have, are left out where KVM can (split irqchip) and idle otherwise. Interface:
+//! Documentation/virt/kvm/api.rst of Linux.
+
+use std::ffi::CStr;
+
+use kvm_bindings::CpuId;
+use kvm_bindings::KVM_CAP_SPLIT_IRQCHIP;
+use kvm_bindings::KVM_MAX_CPUID_ENTRIES;
+use kvm_bindings::kvm_enable_cap;
+use kvm_bindings::kvm_userspace_memory_region;
+use kvm_ioctls::Cap;
+use kvm_ioctls::Error as Errno;
+use kvm_ioctls::Kvm;
+use kvm_ioctls::VcpuFd;
+use kvm_ioctls::VmFd;
+use thiserror::Error;
+use vm_memory::GuestMemoryBackend;
+use vm_memory::GuestMemoryRegion;
+
+use crate::cpu_state;
+use crate::shared::SharedArea;
+
+/// The device of KVM.
+const DEVICE: &CStr = c"/dev/kvm";
+
+/// The only version of the interface there has ever been in a released kernel.
+const API_VERSION: i32 = 12;
+
+/// Three pages below 4 GiB that Intel processors may need; far from the guest's memory.
+const INTEL_TSS: usize = 0xfffb_d000;
+
+/// Why there is no KVM virtual machine.
+#[derive(Debug, Error)]
+pub enum KvmError {
+    /// There is no device.
+    #[error(
+        "this host has no {path} (no KVM module loaded, or no virtualization in the processor or \
+         its firmware); --backend threads runs the same workload without KVM"
+    )]
+    Missing {
+        /// The device looked for.
+        path: String,
+    },
+    /// The device may not be opened.
+    #[error(
+        "no permission to open {path}; run as root or as a member of the group that owns it \
+         (usually kvm), or use --backend threads, which needs no KVM"
+    )]
+    Permission {
+        /// The device.
+        path: String,
+    },
+    /// The device cannot be opened, or is none.
+    #[error("cannot use {path}: {cause}; --backend threads runs the same workload without KVM")]
+    Unusable {
+        /// The device.
+        path: String,
+        /// What the kernel said.
+        cause: String,
+    },
+    /// More vCPUs than this host's KVM gives a VM.
+    #[error("this host's KVM gives a VM at most {most} vCPUs, and {asked} were asked for")]
+    TooManyVcpus {
+        /// What was asked for.
+        asked: u32,
+        /// What KVM gives.
+        most: usize,
+    },
+    /// A step of the set-up failed.
+    #[error("{step} failed: {cause}")]
+    Step {
+        /// The request.
+        step: String,
+        /// What the kernel said.
+        cause: Errno,
+    },
+}
+
+/// A virtual machine whose vCPUs have not started.
+pub(crate) struct KvmVm {
+    /// Its vCPUs, in order.
+    pub(crate) vcpus: Vec<VcpuFd>,
+    /// The machine; it goes when this and all vCPUs are closed.
+    pub(crate) vm: VmFd,
+}
+
+/// Makes a machine of `vcpus` vCPUs with the memory of `area`, which must outlive it.
+pub(crate) fn create(area: &SharedArea, vcpus: u32) -> Result<KvmVm, KvmError> {
+    let kvm = open(DEVICE)?;
+    let most = kvm.get_max_vcpus();
+    if vcpus as usize > most {
+        return Err(KvmError::TooManyVcpus { asked: vcpus, most });
+    }
+    let vm = kvm.create_vm().map_err(step("KVM_CREATE_VM"))?;
+    add_memory(&vm, area)?;
+    if vm.check_extension(Cap::SetTssAddr) {
+        vm.set_tss_address(INTEL_TSS)
+            .map_err(step("KVM_SET_TSS_ADDR"))?;
+    }
+    add_interrupt_controllers(&vm)?;
+    let supported = kvm
+        .get_supported_cpuid(KVM_MAX_CPUID_ENTRIES)
+        .map_err(step("KVM_GET_SUPPORTED_CPUID"))?;
+    let vcpus = (0..vcpus)
+        .map(|index| create_vcpu(&vm, index, &supported))
+        .collect::<Result<_, _>>()?;
+    Ok(KvmVm { vcpus, vm })
+}
+
+fn open(path: &CStr) -> Result<Kvm, KvmError> {
+    let name = || path.to_string_lossy().into_owned();
+    let kvm = Kvm::new_with_path(path).map_err(|e| open_error(name(), e))?;
+    match kvm.get_api_version() {
+        API_VERSION => Ok(kvm),
+        other => Err(KvmError::Unusable {
+            path: name(),
+            cause: format!("its interface is version {other}, not {API_VERSION}"),
+        }),
+    }
+}
+
+fn open_error(path: String, error: Errno) -> KvmError {
+    match error.errno() {
+        libc::ENOENT | libc::ENODEV | libc::ENXIO => KvmError::Missing { path },
+        libc::EACCES | libc::EPERM => KvmError::Permission { path },
+        _ => KvmError::Unusable {
+            path,
+            cause: error.to_string(),
+        },
+    }
+}
+
+fn step(name: &'static str) -> impl Fn(Errno) -> KvmError {
+    move |cause| KvmError::Step {
+        step: name.to_owned(),
+        cause,
+    }
+}
+
+fn add_memory(vm: &VmFd, area: &SharedArea) -> Result<(), KvmError> {
+    for (slot, region) in area.memory().iter().enumerate() {
+        let region = kvm_userspace_memory_region {
+            slot: slot as u32,
+            flags: 0,
+            guest_phys_addr: region.start_addr().0,
+            memory_size: region.len(),
+            userspace_addr: region.as_ptr() as u64,
+        };
+        // SAFETY: the region is mapped for as long as the area lives, which outlives the machine;
+        // everything the two sides both touch in it is accessed as atomics.
+        unsafe { vm.set_user_memory_region(region) }.map_err(step("KVM_SET_USER_MEMORY_REGION"))?;
+    }
+    Ok(())
+}
+
+fn add_interrupt_controllers(vm: &VmFd) -> Result<(), KvmError> {
+    const IOAPIC_PINS: u64 = 24;
+    let split = kvm_enable_cap {
+        cap: KVM_CAP_SPLIT_IRQCHIP,
+        args: [IOAPIC_PINS, 0, 0, 0],
+        ..Default::default()
+    };
+    if vm.enable_cap(&split).is_ok() {
+        return Ok(());
+    }
+    vm.create_irq_chip().map_err(step("KVM_CREATE_IRQCHIP"))
+}
+
+fn create_vcpu(vm: &VmFd, index: u32, supported: &CpuId) -> Result<VcpuFd, KvmError> {
+    let failed = |step: &str, cause| KvmError::Step {
+        step: format!("{step} for vCPU {index}"),
+        cause,
+    };
+    let vcpu = vm
+        .create_vcpu(u64::from(index))
+        .map_err(|e| failed("KVM_CREATE_VCPU", e))?;
+    cpu_state::set(&vcpu, index, supported).map_err(|(step, e)| failed(step, e))?;
+    Ok(vcpu)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_without_kvm_is_pointed_to_the_threads_backend() {
+        let error = open(c"/dev/there-is-no-such-device").unwrap_err();
+        assert!(matches!(error, KvmError::Missing { .. }), "{error}");
+        assert!(error.to_string().contains("--backend threads"));
+        let error = open(c"/dev/null").unwrap_err().to_string();
+        assert!(
+            error.contains("/dev/null") && error.contains("--backend threads"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn no_permission_says_how_to_get_it() {
+        let error = open_error("/dev/kvm".into(), Errno::new(libc::EACCES)).to_string();
+        assert!(
+            error.contains("group") && error.contains("--backend threads"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,250 @@
+//! The memory that the VMM and a VM's vCPUs share: the Rust mirror of what the VMM touches of
+//! `guest/shared.h`, and the few C functions of the host library.
+//!
+//! Everything in it is an atomic: the other side may be writing at any moment. Counters are read
+//! relaxed, one by one; a snapshot is therefore not one instant of the whole VM, but each counter is
+//! exact for some instant during the reading.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicI32;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::SeqCst;
+
+use vm_memory::GuestAddress;
+use vm_memory::GuestMemoryBackend;
+use vm_memory::GuestMemoryMmap;
+
+use crate::calibrate::Calibration;
+use crate::config::MicrovmConfig;
+use crate::signals;
+
+/// How many parameters a workload can have.
+const MAX_PARAMS: usize = 8;
+
+/// `struct tandem_vm` up to its vCPUs.
+#[repr(C, align(64))]
+struct Header {
+    vcpus: AtomicU32,
+    workload: AtomicU32,
+    stop: AtomicU32,
+    process: AtomicI32,
+    shootdown_signal: AtomicI32,
+    seed: AtomicU64,
+    tsc_khz: AtomicU64,
+    steps: AtomicU64,
+    params: [AtomicU64; MAX_PARAMS],
+}
+
+/// `struct tandem_vcpu`.
+#[repr(C, align(64))]
+pub(crate) struct VcpuRecord {
+    pub(crate) work: AtomicU64,
+    pub(crate) halts: AtomicU64,
+    pub(crate) ipis: AtomicU64,
+    pub(crate) acks: AtomicU64,
+    pub(crate) violations: AtomicU64,
+    pub(crate) dropped: AtomicU64,
+    pub(crate) draws: AtomicU64,
+    pub(crate) fingerprint: AtomicU64,
+    pending: AtomicU32,
+    pub(crate) tid: AtomicI32,
+    request: AtomicU64,
+    seen: AtomicU64,
+    timer: AtomicU64,
+    private: PrivateLine,
+}
+
+/// What only the vCPU itself touches.
+#[repr(C, align(64))]
+struct PrivateLine([AtomicU64; 4]);
+
+/// The order of `tandem_layout` in `guest/layout.c`.
+#[repr(C)]
+struct Layout {
+    vm_size: u64,
+    vcpus_at: u64,
+    vcpu_size: u64,
+    params_at: u64,
+    fingerprint_at: u64,
+    tid_at: u64,
+    guarded_at: u64,
+}
+
+unsafe extern "C" {
+    static tandem_layout: Layout;
+    fn tandem_time_chain(steps: u64) -> u64;
+    fn tandem_thread_main(vm: *mut u8, index: u32);
+    fn tandem_thread_wake_all(vm: *mut u8);
+    fn tandem_shootdown_signal(signal: i32);
+}
+
+fn layout() -> &'static Layout {
+    // SAFETY: a constant of the host library, never written, of seven u64 as declared in C.
+    unsafe { &tandem_layout }
+}
+
+/// How many bytes the shared memory of one VM takes.
+pub(crate) fn size() -> usize {
+    layout().vm_size as usize
+}
+
+/// Where in the shared memory the record of vCPU `index` is.
+pub(crate) fn vcpu_offset(index: u32) -> u64 {
+    layout().vcpus_at + u64::from(index) * layout().vcpu_size
+}
+
+/// How many TSC cycles `steps` steps of the dependent chain took just now.
+pub(crate) fn time_chain(steps: u64) -> u64 {
+    // SAFETY: computes in registers only.
+    unsafe { tandem_time_chain(steps) }
+}
+
+/// The time stamp counter.
+pub(crate) fn tsc() -> u64 {
+    // SAFETY: RDTSC is part of every x86-64 processor, and Linux lets processes execute it unless
+    // one asked it not to for itself (PR_SET_TSC).
+    unsafe { std::arch::x86_64::_rdtsc() }
+}
+
+/// The handler for the signal that stands for a shootdown interrupt.
+pub(crate) fn shootdown_handler() -> extern "C" fn(i32) {
+    extern "C" fn handler(signal: i32) {
+        // SAFETY: touches only the record of the vCPU that this thread runs, if it runs one, which
+        // `SharedArea::run_thread` keeps mapped meanwhile.
+        unsafe { tandem_shootdown_signal(signal) }
+    }
+    handler
+}
+
+/// The shared memory of one VM, kept mapped for as long as anybody has a clone of this.
+#[derive(Clone)]
+pub(crate) struct SharedArea {
+    memory: Arc<GuestMemoryMmap>,
+    base: *mut u8,
+}
+
+// SAFETY: the pointer is into `memory`, which is mapped for as long as the value lives; everything
+// reached through it is atomic.
+unsafe impl Send for SharedArea {}
+// SAFETY: as above.
+unsafe impl Sync for SharedArea {}
+
+impl SharedArea {
+    /// The area at `address` of zeroed `memory`; none if it does not fit there in one piece.
+    pub(crate) fn at(memory: GuestMemoryMmap, address: u64) -> Option<SharedArea> {
+        let start = GuestAddress(address);
+        let slice = memory.get_slice(start, size()).ok()?;
+        let base = slice.ptr_guard_mut().as_ptr();
+        if base as usize % align_of::<Header>() != 0 {
+            return None;
+        }
+        Some(SharedArea {
+            memory: Arc::new(memory),
+            base,
+        })
+    }
+
+    /// The memory it lies in.
+    pub(crate) fn memory(&self) -> &GuestMemoryMmap {
+        &self.memory
+    }
+
+    /// Writes what the vCPUs need to know. Before they start.
+    pub(crate) fn set_up(&self, config: &MicrovmConfig, calibration: &Calibration) {
+        let header = self.header();
+        header.vcpus.store(config.vcpus, Relaxed);
+        header.workload.store(config.workload() as u32, Relaxed);
+        header.process.store(std::process::id() as i32, Relaxed);
+        header.shootdown_signal.store(signals::shootdown(), Relaxed);
+        header.seed.store(config.seed, Relaxed);
+        header.tsc_khz.store(calibration.tsc_khz, Relaxed);
+        header.steps.store(calibration.steps_per_mebicycle, Relaxed);
+        for (param, value) in header.params.iter().zip(config.parameters.values()) {
+            param.store(*value, Relaxed);
+        }
+    }
+
+    /// The record of vCPU `index`.
+    pub(crate) fn vcpu(&self, index: u32) -> &VcpuRecord {
+        assert!(
+            index < crate::config::MAX_VCPUS,
+            "vCPU {index} is beyond the shared memory"
+        );
+        // SAFETY: within the `size()` bytes that `at` found mapped, aligned as the header is, and
+        // all atomics; the test below compares the layout with C's.
+        unsafe { &*self.base.add(vcpu_offset(index) as usize).cast() }
+    }
+
+    /// Critical sections finished, counted without atomics by the workloads that have a lock.
+    pub(crate) fn guarded(&self) -> u64 {
+        // SAFETY: an aligned u64 within the area, by C's own offset.
+        let counter: &AtomicU64 = unsafe {
+            &*self
+                .base
+                .add(layout().guarded_at as usize)
+                .cast::<AtomicU64>()
+        };
+        counter.load(Relaxed)
+    }
+
+    /// Asks the vCPUs to leave at the next occasion.
+    pub(crate) fn ask_to_stop(&self) {
+        self.header().stop.store(1, SeqCst);
+    }
+
+    /// Whether the vCPUs have been asked to leave.
+    pub(crate) fn stopping(&self) -> bool {
+        self.header().stop.load(SeqCst) != 0
+    }
+
+    /// Runs the workload as vCPU `index` on this thread until the VM stops.
+    pub(crate) fn run_thread(&self, index: u32) {
+        assert!(
+            index < crate::config::MAX_VCPUS,
+            "vCPU {index} is beyond the shared memory"
+        );
+        // SAFETY: the area is mapped and set up, and `self` keeps it so.
+        unsafe { tandem_thread_main(self.base, index) }
+    }
+
+    /// Ends the sleep of every thread that runs a vCPU. After [`SharedArea::ask_to_stop`].
+    pub(crate) fn wake_threads(&self) {
+        // SAFETY: the area is mapped and set up.
+        unsafe { tandem_thread_wake_all(self.base) }
+    }
+
+    fn header(&self) -> &Header {
+        // SAFETY: `at` found it mapped and aligned; all atomics.
+        unsafe { &*self.base.cast() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::offset_of;
+
+    use super::*;
+    use crate::workload::Workload;
+
+    #[test]
+    fn rust_and_c_agree_on_the_layout() {
+        assert_eq!(layout().vcpus_at as usize, size_of::<Header>());
+        assert_eq!(layout().params_at as usize, offset_of!(Header, params));
+        assert_eq!(layout().vcpu_size as usize, size_of::<VcpuRecord>());
+        assert_eq!(
+            layout().fingerprint_at as usize,
+            offset_of!(VcpuRecord, fingerprint)
+        );
+        assert_eq!(layout().tid_at as usize, offset_of!(VcpuRecord, tid));
+        assert!(layout().guarded_at < layout().vm_size);
+    }
+
+    #[test]
+    fn every_parameter_has_a_place() {
+        for workload in Workload::ALL {
+            assert!(workload.parameters().len() <= MAX_PARAMS, "{workload}");
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! One running vCPU of the KVM backend: the loop around KVM_RUN.
+//!
+//! The kernel handles all that the guest does in normal operation; KVM_RUN returns for a signal or
+//! because something is broken. There is nothing to wait for in user space between two KVM_RUNs.
+
+use kvm_ioctls::VcpuExit;
+use kvm_ioctls::VcpuFd;
+use thiserror::Error;
+use vm_memory::Bytes;
+use vm_memory::GuestAddress;
+
+use crate::shared::SharedArea;
+use crate::signals::KickTarget;
+
+/// `TANDEM_FAULT_PORT` of `guest/shared.h`.
+const FAULT_PORT: u16 = 0xf4;
+
+/// Exceptions that push an error code (Intel SDM volume 3A, table 6-1).
+const WITH_ERROR_CODE: [u64; 8] = [8, 10, 11, 12, 13, 14, 17, 21];
+
+/// Why a vCPU stopped by itself. Each is a bug of the guest, or a host that lacks something.
+#[derive(Clone, Debug, Error)]
+pub enum VcpuError {
+    /// The guest met an exception.
+    #[error(
+        "vCPU {index}: exception {vector} in the guest at {rip:#x} (address {address:#x}); \
+         the host's KVM may not know an instruction that the guest uses"
+    )]
+    Exception {
+        /// Which vCPU.
+        index: u32,
+        /// Which exception.
+        vector: u64,
+        /// Where.
+        rip: u64,
+        /// CR2: the address, if it was a page fault.
+        address: u64,
+    },
+    /// KVM_RUN failed.
+    #[error("vCPU {index}: KVM_RUN failed: {cause}")]
+    Run {
+        /// Which vCPU.
+        index: u32,
+        /// What the kernel said.
+        cause: kvm_ioctls::Error,
+    },
+    /// KVM gave the guest up.
+    #[error("vCPU {index}: KVM cannot go on: {exit} at {rip:#x}")]
+    Exit {
+        /// Which vCPU.
+        index: u32,
+        /// The reason for the exit.
+        exit: String,
+        /// Where the guest was.
+        rip: u64,
+    },
+}
+
+/// Runs vCPU `index` on this thread until the VM stops.
+pub(crate) fn run(mut vcpu: VcpuFd, index: u32, area: &SharedArea) -> Result<(), VcpuError> {
+    // SAFETY: the mapping belongs to `vcpu`, which is dropped after the target: locals go in the
+    // reverse order of their declaration, and parameters go last.
+    let _target = unsafe { KickTarget::register(vcpu.get_kvm_run()) };
+    while !area.stopping() {
+        let exit = match vcpu.run() {
+            Ok(VcpuExit::Intr) => None,
+            Ok(VcpuExit::IoOut(FAULT_PORT, _)) => return Err(exception(&vcpu, index, area)),
+            Ok(other) => Some(format!("{other:?}")),
+            Err(error) if matches!(error.errno(), libc::EINTR | libc::EAGAIN) => None,
+            Err(cause) => return Err(VcpuError::Run { index, cause }),
+        };
+        if let Some(exit) = exit {
+            let rip = vcpu.get_regs().map(|regs| regs.rip).unwrap_or_default();
+            return Err(VcpuError::Exit { index, exit, rip });
+        }
+        // Before the look at `stopping`: a kick that comes in between sets it again.
+        vcpu.set_kvm_immediate_exit(0);
+    }
+    Ok(())
+}
+
+/// What the fault handler left on the stack: the vector, perhaps an error code, then RIP.
+fn exception(vcpu: &VcpuFd, index: u32, area: &SharedArea) -> VcpuError {
+    let stack = vcpu.get_regs().map(|regs| regs.rsp).unwrap_or_default();
+    let word = |place: u64| -> u64 {
+        area.memory()
+            .read_obj(GuestAddress(stack + place * 8))
+            .unwrap_or_default()
+    };
+    let vector = word(0);
+    VcpuError::Exception {
+        index,
+        vector,
+        rip: word(if WITH_ERROR_CODE.contains(&vector) {
+            2
+        } else {
+            1
+        }),
+        address: vcpu.get_sregs().map(|sregs| sregs.cr2).unwrap_or_default(),
+    }
+}

@@ -1,0 +1,378 @@
+//! A running microVM: one host thread per vCPU, started together, read while they run, stopped
+//! together.
+//!
+//! The threads do their set-up (name, pinning), report, and wait for the whole VM to be ready; from
+//! then on a thread is in KVM_RUN, or in the workload itself with the threads backend, until the VM
+//! stops. Dropping a [`Microvm`] stops it.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::OnceLock;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc;
+use std::thread;
+use std::thread::JoinHandle;
+
+use kvm_ioctls::VcpuFd;
+use kvm_ioctls::VmFd;
+use rustix::event::EventfdFlags;
+use rustix::event::eventfd;
+use rustix::fd::AsFd;
+use rustix::fd::BorrowedFd;
+use rustix::fd::OwnedFd;
+use thiserror::Error;
+
+use crate::calibrate::Calibration;
+use crate::config::Backend;
+use crate::config::ConfigError;
+use crate::config::MicrovmConfig;
+use crate::kvm;
+use crate::kvm::KvmError;
+use crate::memory;
+use crate::memory::MemoryError;
+use crate::pin;
+use crate::pin::PinError;
+use crate::shared::SharedArea;
+use crate::signals;
+use crate::snapshot::Snapshot;
+use crate::snapshot::VcpuSnapshot;
+use crate::thread_time::ThreadTime;
+use crate::thread_time::monotonic_ns;
+use crate::vcpu;
+use crate::vcpu::VcpuError;
+
+/// Enough for the loop around KVM_RUN or a workload; small, so that hundreds of VMs fit.
+const STACK_SIZE: usize = 128 * 1024;
+
+/// Why a microVM did not start.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// It cannot be as asked for.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Its memory could not be made.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// KVM is missing, refused, or failed.
+    #[error(transparent)]
+    Kvm(#[from] KvmError),
+    /// A vCPU could not be pinned.
+    #[error(transparent)]
+    Pin(#[from] PinError),
+    /// Signal handlers or the event could not be set up.
+    #[error("cannot set up {what}: {cause}")]
+    Host {
+        /// What was to be set up.
+        what: &'static str,
+        /// What the kernel said.
+        cause: io::Error,
+    },
+    /// No thread for a vCPU.
+    #[error("cannot start a thread for vCPU {index}: {cause}; look at ulimit -u and pids.max")]
+    Thread {
+        /// Which vCPU.
+        index: u32,
+        /// What the kernel said.
+        cause: io::Error,
+    },
+    /// A vCPU's thread ended before it was ready.
+    #[error("the thread of a vCPU ended before it was ready")]
+    Lost,
+}
+
+/// A running VM.
+///
+/// ```no_run
+/// use tandem_microvm::Microvm;
+/// use tandem_microvm::MicrovmConfig;
+/// use tandem_microvm::Workload;
+///
+/// let vm = Microvm::start(MicrovmConfig::new("vm0".parse()?, Workload::Burn))?;
+/// std::thread::sleep(std::time::Duration::from_secs(1));
+/// println!("{} items", vm.stop().work());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Microvm {
+    config: MicrovmConfig,
+    calibration: Calibration,
+    vcpus: Vec<VcpuThread>,
+    failure: Arc<Failure>,
+    // Before the area: the machine must be gone when its memory goes.
+    _machine: Option<VmFd>,
+    area: SharedArea,
+}
+
+struct VcpuThread {
+    tid: i32,
+    last: Arc<OnceLock<ThreadTime>>,
+    handle: Option<JoinHandle<()>>,
+}
+
+/// The first failure of a vCPU, and an event for whoever waits for one.
+struct Failure {
+    first: Mutex<Option<VcpuError>>,
+    event: OwnedFd,
+}
+
+/// What a thread runs as its vCPU.
+enum Engine {
+    Kvm(VcpuFd),
+    Thread,
+}
+
+type Ready = Result<(u32, i32), PinError>;
+
+impl Microvm {
+    /// Starts the VM: when this returns, every vCPU has been let go.
+    pub fn start(config: MicrovmConfig) -> Result<Microvm, StartError> {
+        config.check()?;
+        signals::install().map_err(host("signal handlers"))?;
+        let calibration = config.calibration.unwrap_or_else(Calibration::measure);
+        let (area, engines, machine) = match config.backend {
+            Backend::Kvm => {
+                let area = memory::for_kvm()?;
+                let kvm = kvm::create(&area, config.vcpus)?;
+                let engines = kvm.vcpus.into_iter().map(Engine::Kvm).collect();
+                (area, engines, Some(kvm.vm))
+            }
+            Backend::Threads => {
+                let engines = (0..config.vcpus).map(|_| Engine::Thread).collect();
+                (memory::for_threads()?, engines, None)
+            }
+        };
+        area.set_up(&config, &calibration);
+        let mut vm = Microvm {
+            config,
+            calibration,
+            vcpus: Vec::new(),
+            failure: Arc::new(Failure::new()?),
+            _machine: machine,
+            area,
+        };
+        vm.start_threads(engines)?;
+        Ok(vm)
+    }
+
+    /// What it was asked to be.
+    pub fn config(&self) -> &MicrovmConfig {
+        &self.config
+    }
+
+    /// The calibration that the sizes of its work follow.
+    pub fn calibration(&self) -> Calibration {
+        self.calibration
+    }
+
+    /// The host thread of each vCPU, in order.
+    pub fn tids(&self) -> Vec<i32> {
+        self.vcpus.iter().map(|vcpu| vcpu.tid).collect()
+    }
+
+    /// Why a vCPU stopped by itself, if one did.
+    pub fn failure(&self) -> Option<VcpuError> {
+        self.failure.get()
+    }
+
+    /// Becomes readable when a vCPU stops by itself, for use with poll.
+    pub fn failure_event(&self) -> BorrowedFd<'_> {
+        self.failure.event.as_fd()
+    }
+
+    /// What it has done so far. The vCPUs run on meanwhile.
+    pub fn snapshot(&self) -> Snapshot {
+        let t_ns = monotonic_ns();
+        let vcpus = self
+            .vcpus
+            .iter()
+            .zip(0..)
+            .map(|(vcpu, index)| self.vcpu_snapshot(vcpu, index))
+            .collect();
+        Snapshot {
+            t_ns,
+            vcpus,
+            guarded: self.area.guarded(),
+            failure: self.failure().map(|failure| failure.to_string()),
+        }
+    }
+
+    /// Stops it; what it has done in all.
+    pub fn stop(mut self) -> Snapshot {
+        self.stop_threads();
+        self.snapshot()
+    }
+
+    fn vcpu_snapshot(&self, vcpu: &VcpuThread, index: u32) -> VcpuSnapshot {
+        let record = self.area.vcpu(index);
+        let time = vcpu.time();
+        VcpuSnapshot {
+            index,
+            tid: vcpu.tid,
+            work: record.work.load(Relaxed),
+            cpu_ns: time.cpu_ns,
+            wait_ns: time.wait_ns,
+            halts: record.halts.load(Relaxed),
+            ipis: record.ipis.load(Relaxed),
+            acks: record.acks.load(Relaxed),
+            dropped: record.dropped.load(Relaxed),
+            violations: record.violations.load(Relaxed),
+            draws: record.draws.load(Relaxed),
+            fingerprint: record.fingerprint.load(Relaxed),
+        }
+    }
+
+    fn start_threads(&mut self, engines: Vec<Engine>) -> Result<(), StartError> {
+        let gate = Arc::new(OnceLock::new());
+        let started = self.start_threads_before(&gate, engines);
+        if started.is_err() {
+            // Threads that wait at the gate find this and leave.
+            self.area.ask_to_stop();
+        }
+        gate.get_or_init(|| ());
+        started
+    }
+
+    fn start_threads_before(
+        &mut self,
+        gate: &Arc<OnceLock<()>>,
+        engines: Vec<Engine>,
+    ) -> Result<(), StartError> {
+        let (ready, reports) = mpsc::channel::<Ready>();
+        for (engine, index) in engines.into_iter().zip(0..) {
+            let last = Arc::new(OnceLock::new());
+            let thread = Starting {
+                index,
+                pin: self.config.pin(index),
+                engine,
+                area: self.area.clone(),
+                ready: ready.clone(),
+                gate: Arc::clone(gate),
+                last: Arc::clone(&last),
+                failure: Arc::clone(&self.failure),
+            };
+            let handle = thread::Builder::new()
+                .name(self.config.name.thread_name(index))
+                .stack_size(STACK_SIZE)
+                .spawn(move || thread.run())
+                .map_err(|cause| StartError::Thread { index, cause })?;
+            self.vcpus.push(VcpuThread {
+                tid: 0,
+                last,
+                handle: Some(handle),
+            });
+        }
+        drop(ready);
+        for _ in 0..self.vcpus.len() {
+            let (index, tid) = reports.recv().map_err(|_| StartError::Lost)??;
+            self.vcpus[index as usize].tid = tid;
+        }
+        Ok(())
+    }
+
+    fn stop_threads(&mut self) {
+        self.area.ask_to_stop();
+        match self.config.backend {
+            Backend::Kvm => {
+                for vcpu in self.vcpus.iter().filter(|vcpu| vcpu.tid != 0) {
+                    signals::send(vcpu.tid, signals::kick());
+                }
+            }
+            Backend::Threads => self.area.wake_threads(),
+        }
+        for vcpu in &mut self.vcpus {
+            if let Some(handle) = vcpu.handle.take() {
+                // A panic of the thread has been printed; there is nobody else to tell.
+                let _ = handle.join();
+            }
+        }
+    }
+}
+
+impl Drop for Microvm {
+    fn drop(&mut self) {
+        self.stop_threads();
+    }
+}
+
+impl VcpuThread {
+    /// The thread's times; those at its end once it has ended.
+    fn time(&self) -> ThreadTime {
+        let last = || self.last.get().copied();
+        last()
+            .or_else(|| ThreadTime::of(self.tid))
+            .or_else(last)
+            .unwrap_or_default()
+    }
+}
+
+impl Failure {
+    fn new() -> Result<Failure, StartError> {
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|e| host("an eventfd")(e.into()))?;
+        Ok(Failure {
+            first: Mutex::new(None),
+            event,
+        })
+    }
+
+    fn get(&self) -> Option<VcpuError> {
+        let first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+        first.clone()
+    }
+
+    fn set(&self, error: VcpuError) {
+        let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+        first.get_or_insert(error);
+        // Fails only if the counter is full, and then the event is readable already.
+        let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
+    }
+}
+
+fn host(what: &'static str) -> impl Fn(io::Error) -> StartError {
+    move |cause| StartError::Host { what, cause }
+}
+
+/// All that the thread of one vCPU needs.
+struct Starting {
+    index: u32,
+    pin: Option<u32>,
+    engine: Engine,
+    area: SharedArea,
+    ready: mpsc::Sender<Ready>,
+    gate: Arc<OnceLock<()>>,
+    last: Arc<OnceLock<ThreadTime>>,
+    failure: Arc<Failure>,
+}
+
+impl Starting {
+    fn run(self) {
+        let tid = rustix::thread::gettid().as_raw_nonzero().get();
+        self.area.vcpu(self.index).tid.store(tid, Relaxed);
+        let pinned = match self.pin {
+            Some(pcpu) => pin::pin_this_thread(self.index, pcpu),
+            None => Ok(()),
+        };
+        // Nobody receives it if another vCPU has failed meanwhile; the gate then says stop.
+        let _ = self.ready.send(pinned.map(|()| (self.index, tid)));
+        drop(self.ready);
+        self.gate.wait();
+        if self.area.stopping() {
+            return;
+        }
+        let ended = match self.engine {
+            Engine::Kvm(vcpu) => vcpu::run(vcpu, self.index, &self.area),
+            Engine::Thread => {
+                self.area.run_thread(self.index);
+                Ok(())
+            }
+        };
+        if let Err(error) = ended {
+            self.area.ask_to_stop();
+            self.failure.set(error);
+        }
+        if let Some(time) = ThreadTime::of(tid) {
+            self.last.get_or_init(|| time);
+        }
+    }
+}
