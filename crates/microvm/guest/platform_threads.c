@@ -77,10 +77,14 @@ void tandem_shootdown_signal(int signal)
     }
 }
 
+static void send_shootdown(const struct tandem_vm *vm, const struct tandem_vcpu *target)
+{
+    system_call(SYS_TGKILL, vm->process, target->tid, vm->shootdown_signal, 0);
+}
+
 void platform_shootdown(struct tandem_vm *vm, struct tandem_vcpu *me, u32 target)
 {
-    struct tandem_vcpu *other = &vm->vcpu[target];
-    system_call(SYS_TGKILL, vm->process, other->tid, vm->shootdown_signal, 0);
+    send_shootdown(vm, &vm->vcpu[target]);
     count(&me->ipis);
 }
 
@@ -94,6 +98,8 @@ void platform_arm_timer(struct tandem_vm *vm, struct tandem_vcpu *me, u64 deadli
 void tandem_thread_main(struct tandem_vm *vm, u32 index)
 {
     this_vcpu = &vm->vcpu[index];
+    /* A shootdown may have come too early for the handler to know whose it was: once more. */
+    send_shootdown(vm, this_vcpu);
     tandem_run(vm, index);
     this_vcpu = NULL;
 }

@@ -10,11 +10,15 @@
 #ifndef TANDEM_SHARED_H
 #define TANDEM_SHARED_H
 
-/* Interrupt vectors: what the guest handles, and the two gates that CPL 3 may call with int. */
+/*
+ * Interrupt vectors: what the guest handles, and the two gates that CPL 3 calls with int. Those of
+ * breakpoint and overflow, because hypervisors without hardware help run the guest's CPL 3 under
+ * the host's own IDT, and these two Linux lets user code call.
+ */
 #define TANDEM_VECTOR_WAKE 0x40
 #define TANDEM_VECTOR_SHOOTDOWN 0x41
-#define TANDEM_GATE_HALT 0x80
-#define TANDEM_GATE_WRMSR 0x81
+#define TANDEM_GATE_HALT 3
+#define TANDEM_GATE_WRMSR 4
 
 /* A guest that meets an exception it cannot have writes here, and the VMM reports it. */
 #define TANDEM_FAULT_PORT 0xf4

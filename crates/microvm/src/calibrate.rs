@@ -8,8 +8,12 @@
 //! What it does not do: follow a core whose frequency changes relative to the TSC. Then "cycles"
 //! are those of the moment of the measurement, the same for every item that is computed after.
 
+use std::fmt;
+use std::str::FromStr;
+
 use serde::Deserialize;
 use serde::Serialize;
+use thiserror::Error;
 
 use crate::shared;
 use crate::thread_time::monotonic_ns;
@@ -19,6 +23,20 @@ const STEPS_PER_RUN: u64 = 10_000;
 
 /// How long the TSC is compared with the clock.
 const SPAN_NS: u64 = 10_000_000;
+
+/// The most steps in 2^20 cycles: four a cycle, which no chain of dependent steps can reach.
+const MOST_STEPS: u64 = 1 << 22;
+
+/// The fastest TSC: 100 GHz.
+const MOST_KHZ: u64 = 100_000_000;
+
+/// A text that is no calibration.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error(
+    "'{0}' is not a calibration; write KHZ:STEPS (the TSC's frequency, and the steps of the chain \
+     in 2^20 cycles) as a ready line or a report gave it, such as 2445423:348248"
+)]
+pub struct NotACalibration(String);
 
 /// What was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,9 +61,34 @@ impl Calibration {
         };
         let khz = u128::from(tsc) * 1_000_000 / u128::from(ns);
         Calibration {
-            tsc_khz: u64::try_from(khz).unwrap_or(u64::MAX).max(1),
-            steps_per_mebicycle: ((STEPS_PER_RUN << 20) / fastest).max(1),
+            tsc_khz: u64::try_from(khz).map_or(MOST_KHZ, |khz| khz.clamp(1, MOST_KHZ)),
+            steps_per_mebicycle: ((STEPS_PER_RUN << 20) / fastest).clamp(1, MOST_STEPS),
         }
+    }
+}
+
+impl fmt::Display for Calibration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.tsc_khz, self.steps_per_mebicycle)
+    }
+}
+
+impl FromStr for Calibration {
+    type Err = NotACalibration;
+
+    fn from_str(text: &str) -> Result<Calibration, NotACalibration> {
+        let number = |text: &str, most: u64| {
+            let value: u64 = text.parse().ok()?;
+            (1..=most).contains(&value).then_some(value)
+        };
+        text.split_once(':')
+            .and_then(|(khz, steps)| {
+                Some(Calibration {
+                    tsc_khz: number(khz, MOST_KHZ)?,
+                    steps_per_mebicycle: number(steps, MOST_STEPS)?,
+                })
+            })
+            .ok_or_else(|| NotACalibration(text.to_owned()))
     }
 }
 

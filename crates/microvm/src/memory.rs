@@ -48,8 +48,8 @@ pub(crate) const USER_CODE: u16 = 0x18 | 3;
 /// Interrupt vectors of `guest/shared.h`.
 pub(crate) const VECTOR_WAKE: u8 = 0x40;
 const VECTOR_SHOOTDOWN: u8 = 0x41;
-const GATE_HALT: u8 = 0x80;
-const GATE_WRMSR: u8 = 0x81;
+const GATE_HALT: u8 = 3;
+const GATE_WRMSR: u8 = 4;
 pub(crate) const VECTOR_SPURIOUS: u8 = 0xff;
 
 /// Why a guest's memory could not be made.
@@ -102,7 +102,7 @@ pub(crate) fn for_kvm() -> Result<SharedArea, MemoryError> {
         &words(&[PDPT | PRESENT_WRITABLE_USER]),
     )?;
     write(memory, "PDPT", PDPT, &words(&[PD | PRESENT_WRITABLE_USER]))?;
-    let large = |page: u64| page * LARGE_PAGE | PRESENT_WRITABLE_USER | LARGE;
+    let large = |page: u64| (page * LARGE_PAGE) | PRESENT_WRITABLE_USER | LARGE;
     write(memory, "PD", PD, &words(&[large(0), large(1)]))?;
     Ok(area)
 }
@@ -211,7 +211,7 @@ mod tests {
     fn nothing_overlaps() {
         let last = u64::from(MAX_VCPUS);
         assert!(TSS + last * TSS_SIZE <= PML4);
-        assert!(PD + 0x1000 <= KERNEL_STACKS);
+        const { assert!(PD + 0x1000 <= KERNEL_STACKS) };
         assert!(KERNEL_STACKS + last * KERNEL_STACK_SIZE <= USER_STACKS);
         assert!(USER_STACKS + last * USER_STACK_SIZE <= image::IMAGE_START);
         assert!(image::IMAGE_START + image::bytes().len() as u64 <= SHARED_START);

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::thread;
 
 use thiserror::Error;
 
@@ -30,6 +31,19 @@ pub(crate) fn pin_this_thread(vcpu: u32, pcpu: u32) -> Result<(), PinError> {
         cause,
         online: online(),
     })
+}
+
+/// Whether a thread of this process can be pinned to each of `pins`, which are the vCPUs' in turn.
+/// Found out by doing it, on a thread of its own: no list of pCPUs knows of cpusets and hot-plug.
+pub(crate) fn check(pins: &[u32]) -> Result<(), PinError> {
+    if pins.is_empty() {
+        return Ok(());
+    }
+    let pin_all = || {
+        let mut pins = (0..).zip(pins);
+        pins.try_for_each(|(vcpu, pcpu)| pin_this_thread(vcpu, *pcpu))
+    };
+    thread::scope(|scope| scope.spawn(pin_all).join()).unwrap_or(Ok(()))
 }
 
 fn set_affinity(pcpu: u32) -> io::Result<()> {
@@ -62,8 +76,8 @@ mod tests {
     #[test]
     fn a_pcpu_that_does_not_exist_is_named_with_those_that_do() {
         for pcpu in [8191, 8192, u32::MAX] {
-            let error = pin_this_thread(3, pcpu).unwrap_err().to_string();
-            assert!(error.contains(&format!("vCPU 3 to pCPU {pcpu}")), "{error}");
+            let error = check(&[pcpu]).unwrap_err().to_string();
+            assert!(error.contains(&format!("vCPU 0 to pCPU {pcpu}")), "{error}");
             assert!(error.contains("pCPUs are 0"), "{error}");
         }
     }

@@ -137,7 +137,7 @@ impl SharedArea {
         let start = GuestAddress(address);
         let slice = memory.get_slice(start, size()).ok()?;
         let base = slice.ptr_guard_mut().as_ptr();
-        if base as usize % align_of::<Header>() != 0 {
+        if !(base as usize).is_multiple_of(align_of::<Header>()) {
             return None;
         }
         Some(SharedArea {

@@ -128,6 +128,8 @@ impl Microvm {
     /// Starts the VM: when this returns, every vCPU has been let go.
     pub fn start(config: MicrovmConfig) -> Result<Microvm, StartError> {
         config.check()?;
+        // Before anything is built, so that what is wrong is said whatever else this host lacks.
+        pin::check(&config.pins)?;
         signals::install().map_err(host("signal handlers"))?;
         let calibration = config.calibration.unwrap_or_else(Calibration::measure);
         let (area, engines, machine) = match config.backend {
@@ -357,10 +359,8 @@ impl Starting {
         let _ = self.ready.send(pinned.map(|()| (self.index, tid)));
         drop(self.ready);
         self.gate.wait();
-        if self.area.stopping() {
-            return;
-        }
         let ended = match self.engine {
+            _ if self.area.stopping() => Ok(()),
             Engine::Kvm(vcpu) => vcpu::run(vcpu, self.index, &self.area),
             Engine::Thread => {
                 self.area.run_thread(self.index);

@@ -1,0 +1,134 @@
+//! What a microVM did between two snapshots: rates and shares, with everything needed to run the
+//! same thing again.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde::Serialize;
+
+use crate::calibrate::Calibration;
+use crate::config::Backend;
+use crate::snapshot::Snapshot;
+use crate::snapshot::VcpuSnapshot;
+use crate::vm::Microvm;
+use crate::workload::Workload;
+
+/// What a VM did in a span of time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// Its name.
+    pub name: String,
+    /// What ran the vCPUs.
+    pub backend: Backend,
+    /// The workload.
+    pub workload: Workload,
+    /// Its parameters, as written on a command line.
+    pub parameters: BTreeMap<String, String>,
+    /// Where the random sizes started.
+    pub seed: u64,
+    /// The pCPUs its vCPUs were pinned to in turn; empty: not pinned.
+    pub pins: Vec<u32>,
+    /// What the sizes were reckoned with.
+    pub calibration: Calibration,
+    /// The span, in seconds.
+    pub seconds: f64,
+    /// Items of work finished, of all vCPUs.
+    pub work: u64,
+    /// The same per second.
+    pub work_per_second: f64,
+    /// Broken invariants: other than zero only by a bug.
+    pub violations: u64,
+    /// Each vCPU.
+    pub vcpus: Vec<VcpuReport>,
+    /// Why the VM stopped by itself, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+}
+
+/// What a vCPU did in a span of time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct VcpuReport {
+    /// Its number in the VM.
+    pub index: u32,
+    /// Its host thread.
+    pub tid: i32,
+    /// Items of work finished.
+    pub work: u64,
+    /// The same per second.
+    pub work_per_second: f64,
+    /// Time on a pCPU, in nanoseconds.
+    pub cpu_ns: u64,
+    /// Time runnable but not on a pCPU, in nanoseconds; none where the kernel does not say.
+    pub wait_ns: Option<u64>,
+    /// Times it went to sleep.
+    pub halts: u64,
+    /// Interrupts it sent to other vCPUs.
+    pub ipis: u64,
+    /// Shootdowns it acknowledged.
+    pub acks: u64,
+    /// Bursts given up because too many were late.
+    pub dropped: u64,
+}
+
+impl Report {
+    /// What `vm` did from the snapshot `first` to the snapshot `last`.
+    pub fn between(vm: &Microvm, first: &Snapshot, last: &Snapshot) -> Report {
+        let config = vm.config();
+        let seconds = last.t_ns.saturating_sub(first.t_ns) as f64 / 1e9;
+        let vcpus: Vec<VcpuReport> = first
+            .vcpus
+            .iter()
+            .zip(&last.vcpus)
+            .map(|(first, last)| vcpu_between(first, last, seconds))
+            .collect();
+        let work = vcpus.iter().map(|vcpu| vcpu.work).sum();
+        Report {
+            name: config.name.to_string(),
+            backend: config.backend,
+            workload: config.workload(),
+            parameters: config
+                .parameters
+                .iter()
+                .map(|(parameter, value)| (parameter.name.to_owned(), parameter.show(value)))
+                .collect(),
+            seed: config.seed,
+            pins: config.pins.clone(),
+            calibration: vm.calibration(),
+            seconds,
+            work,
+            work_per_second: rate(work, seconds),
+            violations: last.sum(|vcpu| vcpu.violations),
+            vcpus,
+            failure: last.failure.clone(),
+        }
+    }
+}
+
+fn vcpu_between(first: &VcpuSnapshot, last: &VcpuSnapshot, seconds: f64) -> VcpuReport {
+    // Saturating: a thread that ended meanwhile and left no times reads as zero.
+    let grown = |counter: fn(&VcpuSnapshot) -> u64| counter(last).saturating_sub(counter(first));
+    let work = grown(|vcpu| vcpu.work);
+    VcpuReport {
+        index: last.index,
+        tid: last.tid,
+        work,
+        work_per_second: rate(work, seconds),
+        cpu_ns: grown(|vcpu| vcpu.cpu_ns),
+        wait_ns: last
+            .wait_ns
+            .zip(first.wait_ns)
+            .map(|(last, first)| last.saturating_sub(first)),
+        halts: grown(|vcpu| vcpu.halts),
+        ipis: grown(|vcpu| vcpu.ipis),
+        acks: grown(|vcpu| vcpu.acks),
+        dropped: grown(|vcpu| vcpu.dropped),
+    }
+}
+
+fn rate(items: u64, seconds: f64) -> f64 {
+    if seconds > 0.0 {
+        items as f64 / seconds
+    } else {
+        0.0
+    }
+}
