@@ -9,9 +9,19 @@
 pub mod actuator;
 pub mod affinity;
 pub mod cgroup;
+pub mod config;
+pub mod daemon;
+pub mod discovery;
+pub mod fleet;
 pub mod journal;
+pub mod metrics;
 pub mod procfs;
+pub mod qmp;
 pub mod restore;
+pub mod sampler;
+pub mod select;
+pub mod status;
 pub mod thread;
+pub mod vmm;
 
 pub use procfs::ProcFs;

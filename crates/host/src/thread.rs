@@ -96,6 +96,13 @@ pub enum TaskState {
     Other(char),
 }
 
+impl TaskState {
+    /// Whether the thread runs or waits for a pCPU.
+    pub fn is_runnable(self) -> bool {
+        self == TaskState::Running
+    }
+}
+
 impl From<char> for TaskState {
     fn from(letter: char) -> TaskState {
         match letter {

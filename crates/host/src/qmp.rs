@@ -1,0 +1,358 @@
+//! Asking QEMU itself which thread runs which vCPU, over its QMP socket.
+//!
+//! For QEMU without `debug-threads=on`, whose threads all have one name. The exchange, from
+//! docs/interop/qmp-spec.rst: QEMU greets with `{"QMP": …}`, wants `qmp_capabilities`, then answers
+//! `query-cpus-fast` with a list of `cpu-index` and `thread-id`; events may come in between.
+//!
+//! A QMP socket serves one client at a time. While libvirt, say, holds it, a connection succeeds and
+//! then nothing comes, so every exchange has a deadline, and so has the connection.
+
+use std::fs;
+use std::io;
+use std::io::Read;
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::path::PathBuf;
+use std::time::Duration;
+use std::time::Instant;
+
+use globset::GlobBuilder;
+use globset::GlobMatcher;
+use rustix::io::Errno;
+use rustix::net::AddressFamily;
+use rustix::net::SocketAddrUnix;
+use rustix::net::SocketFlags;
+use rustix::net::SocketType;
+use rustix::net::connect;
+use rustix::net::socket_with;
+use serde_json::Value;
+use tandem_policy::VcpuId;
+use thiserror::Error;
+
+use crate::thread::Tid;
+
+/// How long one exchange may take.
+pub const DEADLINE: Duration = Duration::from_millis(250);
+
+/// The most that is read from a socket before it is taken for something else than QMP.
+const MOST_BYTES: u64 = 4 << 20;
+
+/// Why a QMP socket gave no answer.
+#[derive(Debug, Error)]
+pub enum QmpError {
+    /// No connection, or it broke.
+    #[error("QMP socket {socket}: {source}")]
+    Socket {
+        /// The socket.
+        socket: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Nothing came in time.
+    #[error(
+        "QMP socket {0} does not answer: another client (libvirt?) holds it; give QEMU a second one \
+         with -qmp unix:PATH,server=on,wait=off"
+    )]
+    Timeout(PathBuf),
+    /// What came is not QMP, or not what was asked for.
+    #[error("QMP socket {socket}: {what}")]
+    Protocol {
+        /// The socket.
+        socket: PathBuf,
+        /// What came instead.
+        what: String,
+    },
+    /// A pattern of socket paths that cannot be used.
+    #[error("'{pattern}' is no pattern of QMP sockets: {why}; write one such as /run/qemu/*.qmp")]
+    Pattern {
+        /// The pattern.
+        pattern: String,
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+/// One vCPU as QEMU names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QmpVcpu {
+    /// Its number.
+    pub index: VcpuId,
+    /// Its thread.
+    pub tid: Tid,
+}
+
+/// Asks one socket, within `deadline`.
+pub fn query_vcpus(socket: &Path, deadline: Duration) -> Result<Vec<QmpVcpu>, QmpError> {
+    let end = Instant::now() + deadline;
+    let failed = |source: io::Error| match source.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => QmpError::Timeout(socket.to_owned()),
+        _ => QmpError::Socket {
+            socket: socket.to_owned(),
+            source,
+        },
+    };
+    let unexpected = |what: String| QmpError::Protocol {
+        socket: socket.to_owned(),
+        what,
+    };
+    let mut stream = connect_now(socket).map_err(failed)?;
+    stream.set_write_timeout(Some(deadline)).map_err(failed)?;
+    let reader = Bounded {
+        stream: stream.try_clone().map_err(failed)?,
+        end,
+    }
+    .take(MOST_BYTES);
+    let mut messages = serde_json::Deserializer::from_reader(reader).into_iter::<Value>();
+    let mut next = || match messages.next() {
+        Some(Ok(message)) => Ok(message),
+        Some(Err(error)) => Err(match error.io_error_kind() {
+            Some(kind) => failed(kind.into()),
+            None => unexpected(format!("what came is no JSON ({error})")),
+        }),
+        None => Err(unexpected("closed without an answer".to_owned())),
+    };
+    let greeting = next()?;
+    if greeting.get("QMP").is_none() {
+        return Err(unexpected(format!(
+            "no QMP greeting, but {}",
+            short(&greeting)
+        )));
+    }
+    let mut answer = Value::Null;
+    for command in ["qmp_capabilities", "query-cpus-fast"] {
+        let request = format!("{{\"execute\":\"{command}\"}}\r\n");
+        stream.write_all(request.as_bytes()).map_err(failed)?;
+        answer = loop {
+            let mut message = next()?;
+            if let Some(value) = message.get_mut("return") {
+                break value.take();
+            }
+            if let Some(error) = message.get("error") {
+                return Err(unexpected(format!("{command} fails: {}", short(error))));
+            }
+        };
+    }
+    let vcpus = answer.as_array().and_then(|list| {
+        let vcpus = list.iter().map(|entry| {
+            let field = |name: &str| u32::try_from(entry.get(name)?.as_u64()?).ok();
+            Some(QmpVcpu {
+                index: VcpuId(field("cpu-index")?),
+                tid: Tid(field("thread-id")?),
+            })
+        });
+        vcpus.collect::<Option<Vec<_>>>()
+    });
+    vcpus.ok_or_else(|| unexpected(format!("query-cpus-fast answers {}", short(&answer))))
+}
+
+fn short(value: &Value) -> String {
+    value.to_string().chars().take(120).collect()
+}
+
+/// Connects without waiting: a full queue of clients would block a plain connect for ever.
+fn connect_now(path: &Path) -> io::Result<UnixStream> {
+    let address = SocketAddrUnix::new(path)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    match connect(&socket, &address) {
+        Err(Errno::AGAIN | Errno::INPROGRESS) => return Err(io::ErrorKind::WouldBlock.into()),
+        other => other?,
+    }
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
+
+/// A reader that fails once its time is over, however slowly bytes drip in.
+struct Bounded {
+    stream: UnixStream,
+    end: Instant,
+}
+
+impl Read for Bounded {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let left = self.end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        self.stream.set_read_timeout(Some(left))?;
+        self.stream.read(buffer)
+    }
+}
+
+/// Where QMP sockets may be: a path whose parts may be globs, as `/var/lib/libvirt/qemu/*/mon.sock`.
+#[derive(Clone, Debug)]
+pub struct SocketPattern {
+    parts: Vec<Part>,
+}
+
+#[derive(Clone, Debug)]
+enum Part {
+    Name(String),
+    Glob(GlobMatcher),
+}
+
+impl SocketPattern {
+    /// Compiles a pattern.
+    pub fn new(pattern: &str) -> Result<SocketPattern, QmpError> {
+        let wrong = |why: String| QmpError::Pattern {
+            pattern: pattern.to_owned(),
+            why,
+        };
+        let Some(path) = pattern.strip_prefix('/') else {
+            return Err(wrong("it must be an absolute path".to_owned()));
+        };
+        let part = |part: &str| match part.contains(['*', '?', '[', '{']) {
+            false => Ok(Part::Name(part.to_owned())),
+            true => GlobBuilder::new(part)
+                .build()
+                .map(|glob| Part::Glob(glob.compile_matcher()))
+                .map_err(|error| wrong(error.to_string())),
+        };
+        let parts = path.split('/').filter(|p| !p.is_empty()).map(part);
+        Ok(SocketPattern {
+            parts: parts.collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// The paths below `root` that match now. Folders that cannot be read hold none.
+    pub fn expand(&self, root: &Path) -> Vec<PathBuf> {
+        let mut paths = vec![root.to_owned()];
+        for part in &self.parts {
+            paths = match part {
+                Part::Name(name) => paths.iter().map(|path| path.join(name)).collect(),
+                Part::Glob(glob) => paths.iter().flat_map(|path| matching(path, glob)).collect(),
+            };
+        }
+        paths.retain(|path| path.exists());
+        paths
+    }
+}
+
+fn matching(folder: &Path, glob: &GlobMatcher) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(folder) else {
+        return Vec::new();
+    };
+    let mut paths: Vec<PathBuf> = entries
+        .filter_map(Result::ok)
+        .filter(|entry| glob.is_match(Path::new(&entry.file_name())))
+        .map(|entry| entry.path())
+        .collect();
+    paths.sort();
+    paths
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::BufRead;
+    use std::io::BufReader;
+    use std::os::unix::net::UnixListener;
+    use std::thread;
+
+    use super::*;
+
+    const GREETING: &str = "{\"QMP\": {\"version\": {}, \"capabilities\": []}}\r\n";
+
+    /// A QEMU that greets and then answers one line per request.
+    fn serve(greeting: &'static str, answers: &'static [&'static str]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        let listener = UnixListener::bind(dir.path().join("qmp")).unwrap();
+        thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.write_all(greeting.as_bytes()).unwrap();
+            let mut requests = BufReader::new(stream.try_clone().unwrap());
+            for answer in answers {
+                let mut line = String::new();
+                requests.read_line(&mut line).unwrap();
+                serde_json::from_str::<Value>(&line).unwrap();
+                stream.write_all(answer.as_bytes()).unwrap();
+            }
+        });
+        dir
+    }
+
+    fn ask(
+        greeting: &'static str,
+        answers: &'static [&'static str],
+    ) -> Result<Vec<QmpVcpu>, String> {
+        let dir = serve(greeting, answers);
+        // A generous deadline, so that a loaded machine does not fail the test.
+        query_vcpus(&dir.path().join("qmp"), Duration::from_secs(20))
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn vcpus_are_read_past_events_and_line_breaks() {
+        let vcpus = ask(
+            GREETING,
+            &[
+                "{\"event\": \"RESUME\"}\r\n{\"return\": {}}\r\n",
+                "{\"return\": [\n {\"cpu-index\": 0, \"thread-id\": 71, \"target\": \"x86_64\"},\n\
+                 {\"cpu-index\": 1, \"thread-id\": 72}]}\r\n",
+            ],
+        );
+        let wanted = [(0, 71), (1, 72)].map(|(index, tid)| QmpVcpu {
+            index: VcpuId(index),
+            tid: Tid(tid),
+        });
+        assert_eq!(vcpus.unwrap(), wanted);
+    }
+
+    #[test]
+    fn other_answers_are_named() {
+        let error = ask("{\"hello\": 1}\n", &[]).unwrap_err();
+        assert!(
+            error.contains("no QMP greeting") && error.contains("hello"),
+            "{error}"
+        );
+        let error = ask("SSH-2.0\n", &[]).unwrap_err();
+        assert!(error.contains("no JSON"), "{error}");
+        let error = ask(GREETING, &["{\"error\": {\"class\": \"Nope\"}}\n"]).unwrap_err();
+        assert!(error.contains("Nope"), "{error}");
+        let answers = &["{\"return\": {}}\n", "{\"return\": [{\"cpu-index\": 0}]}\n"];
+        let error = ask(GREETING, answers).unwrap_err();
+        assert!(error.contains("query-cpus-fast answers"), "{error}");
+        let error = ask("", &[]).unwrap_err();
+        assert!(error.contains("closed"), "{error}");
+    }
+
+    #[test]
+    fn a_socket_held_by_another_client_ends_with_the_deadline() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("qmp");
+        let _silent = UnixListener::bind(&path).unwrap();
+        let error = query_vcpus(&path, Duration::from_millis(20)).unwrap_err();
+        assert!(matches!(error, QmpError::Timeout(_)), "{error}");
+        assert!(error.to_string().contains("another client"));
+    }
+
+    #[test]
+    fn a_missing_socket_is_named() {
+        let error = query_vcpus(Path::new("/nonexistent/qmp"), DEADLINE).unwrap_err();
+        assert!(error.to_string().contains("/nonexistent/qmp"), "{error}");
+    }
+
+    #[test]
+    fn patterns_expand_part_by_part() {
+        let dir = tempfile::tempdir().unwrap();
+        for path in ["q/a/mon.sock", "q/b/mon.sock", "q/b/other", "q/c.qmp"] {
+            let path = dir.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "").unwrap();
+        }
+        let expand = |pattern: &str| {
+            let paths = SocketPattern::new(pattern).unwrap().expand(dir.path());
+            let names = paths.iter().map(|p| p.strip_prefix(dir.path()).unwrap());
+            names.map(|p| p.display().to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(expand("/q/*/mon.sock"), ["q/a/mon.sock", "q/b/mon.sock"]);
+        assert_eq!(expand("/q/*.qmp"), ["q/c.qmp"]);
+        assert_eq!(expand("/q/b/other"), ["q/b/other"]);
+        assert!(expand("/none/*").is_empty());
+        for pattern in ["q/*.qmp", "/q/[.qmp"] {
+            let error = SocketPattern::new(pattern).unwrap_err().to_string();
+            assert!(error.contains(pattern), "{error}");
+        }
+    }
+}

@@ -1,0 +1,405 @@
+//! What each vCPU ran and waited, as cheaply as the kernel tells it.
+//!
+//! Source: `/proc/PID/task/TID/schedstat`: time on a pCPU in ns, time waiting for one in ns, time
+//! slices (Documentation/scheduler/sched-stats.rst). The file stays open and is read again from its
+//! start, which costs one system call per vCPU and period. An open file belongs to the thread it
+//! was opened for: after that thread's end it answers ESRCH, whoever has its number by then.
+//!
+//! Two things to know about the numbers. The kernel brings the first up to date at clock ticks and
+//! at switches, so a difference over a short period is off by up to a tick. It adds to the second
+//! when a wait is over, so a vCPU that has not run since the last sample shows no wait; whether it
+//! waits or sleeps is what [`Sampler::read_state`] is for.
+//!
+//! Idle time per pCPU is from `/proc/stat` (idle and iowait), in steps of a clock tick of 10 ms.
+
+use std::collections::BTreeMap;
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::path::PathBuf;
+
+use rustix::process::Resource;
+use rustix::process::Rlimit;
+use rustix::process::getrlimit;
+use rustix::process::setrlimit;
+use serde::Deserialize;
+use serde::Serialize;
+use tandem_policy::Nanos;
+use tandem_policy::PcpuId;
+use tandem_policy::PcpuSet;
+use thiserror::Error;
+
+use crate::affinity::AffinityError;
+use crate::affinity::affinity;
+use crate::procfs::ProcFs;
+use crate::procfs::is_gone;
+use crate::procfs::read_text;
+use crate::thread::TaskState;
+use crate::thread::ThreadError;
+use crate::thread::ThreadRef;
+
+/// Why there is no sample.
+#[derive(Debug, Error)]
+pub enum SampleError {
+    /// The thread ended, or its identity could not be read.
+    #[error(transparent)]
+    Thread(#[from] ThreadError),
+    /// The affinity mask could not be read.
+    #[error(transparent)]
+    Affinity(#[from] AffinityError),
+    /// One open file per vCPU is more than this process may have.
+    #[error(
+        "cannot open {path}: this process may have {limit} open files and needs one per vCPU; \
+         raise the limit (LimitNOFILE= in the service, or ulimit -n)"
+    )]
+    TooManyFiles {
+        /// The file that was one too many.
+        path: PathBuf,
+        /// The hard limit.
+        limit: u64,
+    },
+    /// The kernel keeps no such account.
+    #[error(
+        "{path} does not exist, though the thread does; Tandem needs a kernel with \
+         CONFIG_SCHED_INFO (set by CONFIG_TASK_DELAY_ACCT or CONFIG_SCHEDSTATS)"
+    )]
+    NoSchedstat {
+        /// The missing file.
+        path: PathBuf,
+    },
+    /// A file could not be read.
+    #[error("cannot read {path}: {source}")]
+    Read {
+        /// Which file.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A file does not hold what the kernel documents.
+    #[error("{path} holds '{text}'; expected {wanted}")]
+    Malformed {
+        /// Which file.
+        path: PathBuf,
+        /// What it holds.
+        text: String,
+        /// What should be there.
+        wanted: &'static str,
+    },
+}
+
+impl SampleError {
+    /// Whether the thread merely ended.
+    pub fn is_gone(&self) -> bool {
+        match self {
+            SampleError::Thread(error) => error.is_gone(),
+            SampleError::Affinity(error) => error.is_gone(),
+            _ => false,
+        }
+    }
+}
+
+/// A thread's account since it started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VcpuSample {
+    /// Time on a pCPU.
+    pub ran: Nanos,
+    /// Time runnable without running, counted when a wait is over.
+    pub waited: Nanos,
+}
+
+impl VcpuSample {
+    /// Reads the three numbers of `schedstat`.
+    fn parse(text: &str) -> Option<VcpuSample> {
+        let mut numbers = text.split_ascii_whitespace();
+        Some(VcpuSample {
+            ran: Nanos(numbers.next()?.parse().ok()?),
+            waited: Nanos(numbers.next()?.parse().ok()?),
+        })
+    }
+}
+
+/// Reads threads' accounts, and keeps the files open.
+#[derive(Debug)]
+pub struct Sampler {
+    procfs: ProcFs,
+    open: HashMap<ThreadRef, File>,
+}
+
+/// Room for three numbers of 64 bits.
+const SCHEDSTAT_BYTES: usize = 96;
+
+impl Sampler {
+    /// A sampler that has no file open yet.
+    pub fn new(procfs: ProcFs) -> Sampler {
+        Sampler {
+            procfs,
+            open: HashMap::new(),
+        }
+    }
+
+    /// What a thread ran and waited so far.
+    pub fn sample(&mut self, thread: &ThreadRef) -> Result<VcpuSample, SampleError> {
+        let mut buffer = [0u8; SCHEDSTAT_BYTES];
+        let read = match self.open.get(thread) {
+            Some(file) => file.read_at(&mut buffer, 0),
+            None => {
+                let file = self.open_schedstat(thread)?;
+                let read = file.read_at(&mut buffer, 0);
+                self.open.insert(*thread, file);
+                read
+            }
+        };
+        let bytes = match read {
+            Ok(bytes) => &buffer[..bytes],
+            Err(source) => {
+                self.open.remove(thread);
+                return Err(match is_gone(&source) {
+                    true => ThreadError::Gone(thread.to_string()).into(),
+                    false => SampleError::Read {
+                        path: self.path(thread),
+                        source,
+                    },
+                });
+            }
+        };
+        std::str::from_utf8(bytes)
+            .ok()
+            .and_then(VcpuSample::parse)
+            .ok_or_else(|| SampleError::Malformed {
+                path: self.path(thread),
+                text: String::from_utf8_lossy(bytes).trim_end().to_owned(),
+                wanted: "three numbers: ns run, ns waited, time slices",
+            })
+    }
+
+    fn path(&self, thread: &ThreadRef) -> PathBuf {
+        self.procfs.task(thread.pid, thread.tid).join("schedstat")
+    }
+
+    /// Opens first and compares the start time second: were the number given away in between, the
+    /// comparison fails.
+    fn open_schedstat(&self, thread: &ThreadRef) -> Result<File, SampleError> {
+        let path = self.path(thread);
+        let opened = match File::open(&path) {
+            Err(error) if error.raw_os_error() == Some(libc::EMFILE) && raise_file_limit() => {
+                File::open(&path)
+            }
+            other => other,
+        };
+        match opened {
+            Ok(file) => {
+                thread.stat(&self.procfs)?;
+                Ok(file)
+            }
+            Err(error) if error.raw_os_error() == Some(libc::EMFILE) => {
+                Err(SampleError::TooManyFiles {
+                    path,
+                    limit: getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX),
+                })
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                thread.stat(&self.procfs)?;
+                Err(SampleError::NoSchedstat { path })
+            }
+            Err(source) if is_gone(&source) => Err(ThreadError::Gone(thread.to_string()).into()),
+            Err(source) => Err(SampleError::Read { path, source }),
+        }
+    }
+
+    /// Closes a thread's file.
+    pub fn forget(&mut self, thread: &ThreadRef) {
+        self.open.remove(thread);
+    }
+
+    /// Closes the files of all threads but these.
+    pub fn retain(&mut self, mut keep: impl FnMut(&ThreadRef) -> bool) {
+        self.open.retain(|thread, _| keep(thread));
+    }
+
+    /// What a thread is doing right now: tells one that waits for a pCPU from one that sleeps.
+    pub fn read_state(&self, thread: &ThreadRef) -> Result<TaskState, SampleError> {
+        Ok(thread.stat(&self.procfs)?.state)
+    }
+
+    /// Where a thread may run.
+    pub fn read_affinity(&self, thread: &ThreadRef) -> Result<PcpuSet, SampleError> {
+        Ok(affinity(thread.tid)?)
+    }
+
+    /// Each online pCPU's idle time since boot.
+    pub fn pcpu_idle(&self) -> Result<BTreeMap<PcpuId, Nanos>, SampleError> {
+        let path = self.procfs.resolve("/proc/stat");
+        let text = self.read(&path)?;
+        let tick = 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1);
+        let mut idle = BTreeMap::new();
+        for line in text.lines() {
+            let mut fields = line.split_ascii_whitespace();
+            let number = fields
+                .next()
+                .and_then(|name| name.strip_prefix("cpu"))
+                .and_then(|number| number.parse().ok());
+            let Some(pcpu) = number.map(PcpuId) else {
+                continue;
+            };
+            // After the name: user, nice, system, idle, iowait.
+            let mut ticks = fields.skip(3).map(str::parse::<u64>);
+            match (ticks.next(), ticks.next()) {
+                (Some(Ok(idle_ticks)), Some(Ok(iowait))) => {
+                    idle.insert(pcpu, Nanos((idle_ticks + iowait) * tick));
+                }
+                _ => {
+                    return Err(SampleError::Malformed {
+                        path,
+                        text: line.to_owned(),
+                        wanted: "a pCPU's times: user, nice, system, idle, iowait, …",
+                    });
+                }
+            }
+        }
+        Ok(idle)
+    }
+
+    /// The pCPUs that are online.
+    pub fn online_pcpus(&self) -> Result<PcpuSet, SampleError> {
+        let path = self.procfs.resolve("/sys/devices/system/cpu/online");
+        let text = self.read(&path)?;
+        text.parse().map_err(|_| SampleError::Malformed {
+            path,
+            text: text.trim_end().to_owned(),
+            wanted: "a list of pCPUs such as 0-3,7",
+        })
+    }
+
+    fn read(&self, path: &Path) -> Result<String, SampleError> {
+        read_text(path).map_err(|source| SampleError::Read {
+            path: path.to_owned(),
+            source,
+        })
+    }
+}
+
+/// Lifts the soft limit of open files to the hard one; false if it is there already.
+fn raise_file_limit() -> bool {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    current != maximum
+        && setrlimit(
+            Resource::Nofile,
+            Rlimit {
+                current: maximum,
+                maximum,
+            },
+        )
+        .is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::hint::black_box;
+    use std::sync::mpsc::channel;
+
+    use super::*;
+    use crate::thread::Pid;
+    use crate::thread::StartTime;
+    use crate::thread::Tid;
+
+    fn me() -> ThreadRef {
+        let tid = Tid(rustix::thread::gettid().as_raw_nonzero().get() as u32);
+        ThreadRef::read(&ProcFs::host(), Pid(std::process::id()), tid).unwrap()
+    }
+
+    #[test]
+    fn a_busy_thread_is_seen_to_run() {
+        let mut sampler = Sampler::new(ProcFs::host());
+        let me = me();
+        let first = sampler.sample(&me).unwrap();
+        // As long as it takes: the account moves with the clock tick at the latest.
+        while sampler.sample(&me).unwrap().ran == first.ran {
+            black_box(0);
+        }
+        assert_eq!(sampler.read_state(&me).unwrap(), TaskState::Running);
+        assert!(!sampler.read_affinity(&me).unwrap().is_empty());
+        assert_eq!(sampler.open.len(), 1);
+    }
+
+    #[test]
+    fn an_ended_thread_is_gone_and_its_file_closed() {
+        let mut sampler = Sampler::new(ProcFs::host());
+        let (tell, told) = channel();
+        let (end, ended) = channel::<()>();
+        let thread = std::thread::spawn(move || {
+            tell.send(me()).unwrap();
+            ended.recv().unwrap();
+        });
+        let other = told.recv().unwrap();
+        sampler.sample(&other).unwrap();
+        end.send(()).unwrap();
+        thread.join().unwrap();
+        // The kernel removes the thread a moment after it has told the one that joins it.
+        let error = loop {
+            if let Err(error) = sampler.sample(&other) {
+                break error;
+            }
+        };
+        assert!(error.is_gone(), "{error}");
+        assert!(sampler.open.is_empty());
+        assert!(sampler.sample(&other).unwrap_err().is_gone());
+    }
+
+    #[test]
+    fn a_thread_of_another_start_time_is_not_sampled() {
+        let mut sampler = Sampler::new(ProcFs::host());
+        let other = ThreadRef {
+            start: StartTime(1),
+            ..me()
+        };
+        assert!(sampler.sample(&other).unwrap_err().is_gone());
+        assert!(sampler.open.is_empty());
+    }
+
+    #[test]
+    fn idle_time_is_read_per_online_pcpu() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir_all(root.path().join("proc")).unwrap();
+        fs::create_dir_all(root.path().join("sys/devices/system/cpu")).unwrap();
+        let stat = "cpu  9 9 9 900 90 0 0 0 0 0\ncpu0 1 2 3 400 20 0 0 0 0 0\n\
+                    cpu3 1 2 3 500 70 0 0 0 0 0\nintr 12 0\nctxt 5\n";
+        fs::write(root.path().join("proc/stat"), stat).unwrap();
+        let online = root.path().join("sys/devices/system/cpu/online");
+        fs::write(&online, "0,3\n").unwrap();
+        let sampler = Sampler::new(ProcFs::at(root.path()));
+        let tick = 1_000_000_000 / rustix::param::clock_ticks_per_second();
+        let idle = sampler.pcpu_idle().unwrap();
+        let wanted = [
+            (PcpuId(0), Nanos(420 * tick)),
+            (PcpuId(3), Nanos(570 * tick)),
+        ];
+        assert_eq!(idle, wanted.into());
+        assert_eq!(sampler.online_pcpus().unwrap().to_string(), "0,3");
+        fs::write(root.path().join("proc/stat"), "cpu0 1 2\n").unwrap();
+        let error = sampler.pcpu_idle().unwrap_err().to_string();
+        assert!(error.contains("cpu0 1 2"), "{error}");
+    }
+
+    #[test]
+    fn a_kernel_without_the_account_is_named() {
+        let root = tempfile::tempdir().unwrap();
+        let task = root.path().join("proc/7/task/7");
+        fs::create_dir_all(&task).unwrap();
+        let stat = fs::read_to_string("/proc/self/stat").unwrap();
+        fs::write(task.join("stat"), stat).unwrap();
+        let procfs = ProcFs::at(root.path());
+        let thread = ThreadRef::of_process(&procfs, Pid(7)).unwrap();
+        let mut sampler = Sampler::new(procfs);
+        let error = sampler.sample(&thread).unwrap_err().to_string();
+        assert!(error.contains("CONFIG_SCHED_INFO"), "{error}");
+        fs::write(task.join("schedstat"), "1 2\n").unwrap();
+        assert_eq!(sampler.sample(&thread).unwrap().waited, Nanos(2));
+        sampler.forget(&thread);
+        fs::write(task.join("schedstat"), "what\n").unwrap();
+        let error = sampler.sample(&thread).unwrap_err().to_string();
+        assert!(error.contains("'what'"), "{error}");
+    }
+}
