@@ -30,6 +30,8 @@ use tandem_policy::FlexWConfig;
 use tandem_policy::Nanos;
 use thiserror::Error;
 
+use crate::discovery::DiscoveryOptions;
+
 /// Where the journal, the lock and the status live unless told otherwise. It must survive the
 /// daemon and should not survive a reboot, because cgroups do not.
 pub const DEFAULT_STATE_DIR: &str = "/run/tandem";
@@ -193,8 +195,10 @@ impl HostConfig {
     /// Reads the `[host]` section of a TOML file. Values are checked by [`HostConfig::check`], after
     /// flags have had their say.
     pub fn read(path: &Path) -> Result<HostConfig, ConfigError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
+            path: path.to_owned(),
+            source,
+        })?;
         let file: File = toml::from_str(&text).map_err(|error| ConfigError::Parse {
             path: path.to_owned(),
             message: error.to_string().trim_end().to_owned(),
@@ -238,6 +242,15 @@ impl HostConfig {
         Nanos::from_millis(self.period_ms)
     }
 
+    /// How to find VMs.
+    pub fn discovery_options(&self) -> DiscoveryOptions {
+        DiscoveryOptions {
+            thread_pattern: self.thread_pattern.clone(),
+            qmp_sockets: self.qmp_sockets.clone(),
+            ..DiscoveryOptions::default()
+        }
+    }
+
     /// What the control law takes from these settings.
     pub fn flexw(&self) -> FlexWConfig {
         FlexWConfig {
@@ -259,8 +272,16 @@ fn check_weight(position: usize, rule: &WeightRule) -> Result<(), ConfigError> {
     }
     match (&rule.name, rule.pid) {
         (Some(_), None) | (None, Some(_)) => Ok(()),
-        (None, None) => Err(value(&key, rule.weight, "say whose it is: name = \"…\" or pid = …")),
-        (Some(_), Some(_)) => Err(value(&key, rule.weight, "give either name or pid, not both")),
+        (None, None) => Err(value(
+            &key,
+            rule.weight,
+            "say whose it is: name = \"…\" or pid = …",
+        )),
+        (Some(_), Some(_)) => Err(value(
+            &key,
+            rule.weight,
+            "give either name or pid, not both",
+        )),
     }
 }
 
@@ -275,7 +296,11 @@ fn fraction(key: &str, given: f64, least: f64, most: f64) -> Result<(), ConfigEr
     if given.is_finite() && given >= least && given <= most {
         return Ok(());
     }
-    let least = if least == f64::MIN_POSITIVE { "above 0".to_owned() } else { least.to_string() };
+    let least = if least == f64::MIN_POSITIVE {
+        "above 0".to_owned()
+    } else {
+        least.to_string()
+    };
     Err(value(key, given, format!("{least} … {most}")))
 }
 
@@ -329,6 +354,45 @@ mod tests {
     }
 
     #[test]
+    fn the_packaged_example_shows_the_defaults() {
+        let example = include_str!("../../../packaging/tandem.toml");
+        let all = Select {
+            all: true,
+            ..Select::default()
+        };
+        let config = read(example).unwrap();
+        config.check().unwrap();
+        assert_eq!(
+            config,
+            HostConfig {
+                select: all.clone(),
+                ..HostConfig::default()
+            }
+        );
+        // Each key that is commented out, taken at its word.
+        let keys =
+            |line: &&str| line.starts_with('#') && line.contains(" = ") && !line.starts_with("# ");
+        let host: String = example
+            .split("[host.select]")
+            .next()
+            .unwrap()
+            .lines()
+            .filter(keys)
+            .filter(|line| {
+                !["#metrics", "#thread", "#qmp"]
+                    .iter()
+                    .any(|key| line.starts_with(key))
+            })
+            .map(|line| format!("{}\n", &line[1..]))
+            .collect();
+        assert!(host.contains("period_ms"), "{host}");
+        assert_eq!(
+            read(&format!("[host]\n{host}")).unwrap(),
+            HostConfig::default()
+        );
+    }
+
+    #[test]
     fn bad_files_say_where_and_what_would_be_right() {
         assert!(error("[host]\nperiodms = 1").contains("unknown field `periodms`"));
         assert!(error("[host]\nperiodms = 1").contains("line 2"));
@@ -363,7 +427,9 @@ mod tests {
 
     #[test]
     fn a_missing_file_is_named() {
-        let error = HostConfig::read(Path::new("/no/such.toml")).unwrap_err().to_string();
+        let error = HostConfig::read(Path::new("/no/such.toml"))
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("/no/such.toml"), "{error}");
     }
 }

@@ -44,12 +44,12 @@ use crate::metrics::Exporter;
 use crate::metrics::Metrics;
 use crate::metrics::MetricsError;
 use crate::metrics::VmLabels;
+use crate::procfs::ProcFs;
 use crate::restore::RestoreReport;
 use crate::sampler::Sampler;
 use crate::select::Selector;
 use crate::status;
 use crate::status::StatusError;
-use crate::thread::ProcFs;
 
 /// Why the daemon cannot start or go on.
 #[derive(Debug, Error)]
@@ -108,18 +108,18 @@ pub struct Daemon {
 
 impl Daemon {
     /// Checks the settings, opens what is needed, and puts back what an earlier run left.
-    pub fn open(
-        config: HostConfig,
-        reporter: &mut dyn Reporter,
-    ) -> Result<Daemon, DaemonError> {
+    pub fn open(config: HostConfig, reporter: &mut dyn Reporter) -> Result<Daemon, DaemonError> {
         config.check()?;
         let proc = ProcFs::default();
         let selector = Selector::from_config(&config.select)?;
         let discovery = Discovery::new(config.discovery_options(), proc.clone())?;
         let controller = cgroup::open(&proc)?;
         let metrics = Metrics::default();
-        let exporter =
-            Exporter::open(&metrics, config.metrics_listen, config.metrics_file.as_deref())?;
+        let exporter = Exporter::open(
+            &metrics,
+            config.metrics_listen,
+            config.metrics_file.as_deref(),
+        )?;
         let signals = catch_signals().map_err(DaemonError::Signals)?;
         let backend = if config.dry_run {
             Backend::Dry(controller)
@@ -155,8 +155,10 @@ impl Daemon {
         // Told to go or failed: either way the host gets its own settings back.
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
         if let Backend::Live(mut actuator) = self.fleet.into_backend() {
-            let restored = actuator.restore();
-            report_restore(&restored, reporter);
+            match actuator.restore() {
+                Ok(restored) => report_restore(&restored, reporter),
+                Err(error) => reporter.error(&error.to_string()),
+            }
         }
         status::remove(&self.config.state_dir);
         outcome
@@ -173,7 +175,8 @@ impl Daemon {
         let mut scanned = Instant::now();
         let mut measured = Instant::now();
         let mut idle = self.fleet.idle();
-        self.fleet.observe(self.config.period(), self.config.period(), false);
+        self.fleet
+            .observe(self.config.period(), self.config.period(), false);
         reporter.ready();
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
         let watchdog = sd_notify::watchdog_enabled().is_some();
@@ -239,11 +242,18 @@ impl Daemon {
         self.metrics.vcpus_moved.inc_by(moves);
         self.refused(&refused, reporter);
         for decision in &round.decisions {
-            if let Decision::SetAffinity { vm, vcpu, pcpus, because } = decision
+            if let Decision::SetAffinity {
+                vm,
+                vcpu,
+                pcpus,
+                because,
+            } = decision
                 && let Some(managed) = self.fleet.vm(*vm)
             {
                 let name = &managed.vm.name;
-                reporter.info(&format!("VM {name} vCPU {vcpu} moved to pCPU {pcpus}: {because}"));
+                reporter.info(&format!(
+                    "VM {name} vCPU {vcpu} moved to pCPU {pcpus}: {because}"
+                ));
             }
         }
         round
@@ -252,7 +262,11 @@ impl Daemon {
     fn print(&self, decisions: &[Decision], reporter: &mut dyn Reporter) {
         for decision in decisions {
             match decision {
-                Decision::SetWeight { vm, weight, because } => {
+                Decision::SetWeight {
+                    vm,
+                    weight,
+                    because,
+                } => {
                     if let Some(managed) = self.fleet.vm(*vm) {
                         let from = managed.written;
                         reporter.would(&format!(
@@ -261,7 +275,12 @@ impl Daemon {
                         ));
                     }
                 }
-                Decision::SetAffinity { vm, vcpu, pcpus, because } => {
+                Decision::SetAffinity {
+                    vm,
+                    vcpu,
+                    pcpus,
+                    because,
+                } => {
                     if let Some(managed) = self.fleet.vm(*vm) {
                         reporter.would(&format!(
                             "would move VM {} vCPU {vcpu} to pCPU {pcpus}: {because}",
@@ -309,11 +328,7 @@ impl Daemon {
     }
 
     /// Brings status and metrics up to date.
-    fn publish(
-        &mut self,
-        round: &Round,
-        reporter: &mut dyn Reporter,
-    ) -> Result<(), DaemonError> {
+    fn publish(&mut self, round: &Round, reporter: &mut dyn Reporter) -> Result<(), DaemonError> {
         let per_period = self.config.period().0 as f64;
         let mut vms = 0;
         let mut vcpus = 0;
@@ -324,15 +339,22 @@ impl Daemon {
         self.metrics.vms.set(vms);
         self.metrics.vcpus.set(vcpus);
         for account in round.groups.iter().flat_map(|group| &group.vms) {
-            let Some(managed) = self.fleet.vm(account.vm) else { continue };
-            let labels =
-                VmLabels { vm: managed.vm.name.clone(), pid: managed.vm.process.pid.0 };
+            let Some(managed) = self.fleet.vm(account.vm) else {
+                continue;
+            };
+            let labels = VmLabels {
+                vm: managed.vm.name.clone(),
+                pid: managed.vm.process.pid.0,
+            };
             let set = |family: &prometheus_client::metrics::family::Family<_, _>, value: f64| {
                 let gauge: &prometheus_client::metrics::gauge::Gauge<f64, _> =
                     &*family.get_or_create(&labels);
                 gauge.set(value);
             };
-            set(&self.metrics.received, account.received.0 as f64 / per_period);
+            set(
+                &self.metrics.received,
+                account.received.0 as f64 / per_period,
+            );
             set(&self.metrics.fair, account.fair.0 as f64 / per_period);
             set(&self.metrics.lag, account.lag);
             set(&self.metrics.weight, managed.written.0);
@@ -382,11 +404,10 @@ fn catch_signals() -> std::io::Result<UnixStream> {
 }
 
 fn report_restore(report: &RestoreReport, reporter: &mut dyn Reporter) {
-    for problem in &report.problems {
-        reporter.error(problem);
-    }
-    if report.undone > 0 {
-        reporter.info(&format!("put back {} changes", report.undone));
+    if !report.is_complete() {
+        reporter.error(&report.to_string());
+    } else if report.put_back > 0 {
+        reporter.info(&report.to_string());
     }
 }
 

@@ -23,12 +23,17 @@ use tandem_policy::Weight;
 
 use crate::actuator::Actuator;
 use crate::actuator::ActuatorError;
+use crate::actuator::Outcome;
 use crate::cgroup::CgroupError;
 use crate::cgroup::CgroupPath;
 use crate::cgroup::CpuController;
-use crate::cgroup::own_cgroup;
+use crate::cgroup::Knob;
+use crate::cgroup::ownership::Residence;
+use crate::cgroup::ownership::find_own_cgroup;
+use crate::cgroup::ownership::residence;
 use crate::config::WeightRule;
 use crate::discovery::Vm;
+use crate::procfs::ProcFs;
 use crate::sampler::Sampler;
 use crate::sampler::VcpuSample;
 use crate::select::name_matches;
@@ -90,7 +95,10 @@ impl ManagedVm {
 
     /// Where each vCPU may run, by vCPU number.
     pub fn allowed(&self) -> Vec<(VcpuId, PcpuSet)> {
-        self.vcpus.iter().map(|vcpu| (vcpu.index, vcpu.allowed.clone())).collect()
+        self.vcpus
+            .iter()
+            .map(|vcpu| (vcpu.index, vcpu.allowed.clone()))
+            .collect()
     }
 }
 
@@ -122,7 +130,12 @@ const LOOK_EVERY: u32 = 10;
 impl Fleet {
     /// A fleet without VMs yet.
     pub fn new(backend: Backend, sampler: Sampler, weights: Vec<WeightRule>) -> Fleet {
-        Fleet { backend, sampler, weights, vms: BTreeMap::new() }
+        Fleet {
+            backend,
+            sampler,
+            weights,
+            vms: BTreeMap::new(),
+        }
     }
 
     /// The VMs under care, by id.
@@ -145,35 +158,52 @@ impl Fleet {
     pub fn update(&mut self, found: &[Vm], all: &[Vm]) -> (Vec<Note>, Vec<Refused>) {
         let (mut notes, mut refused) = (Vec::new(), Vec::new());
         let present: BTreeSet<VmId> = found.iter().map(|vm| vm.id).collect();
-        let gone: Vec<VmId> =
-            self.vms.keys().copied().filter(|id| !present.contains(id)).collect();
+        let gone: Vec<VmId> = self
+            .vms
+            .keys()
+            .copied()
+            .filter(|id| !present.contains(id))
+            .collect();
         for id in gone {
             if let Some(managed) = self.vms.remove(&id) {
                 self.let_go(managed, &mut notes, &mut refused);
             }
         }
+        let any_new = found.iter().any(|vm| !self.vms.contains_key(&vm.id));
+        let homes = if any_new {
+            residences(self.controller(), all)
+        } else {
+            BTreeMap::new()
+        };
         for vm in found {
             let outcome = match self.vms.remove(&vm.id) {
                 Some(managed) => self.follow(managed, vm, &mut notes),
-                None => self.adopt(vm, all, &mut notes),
+                None => self.adopt(vm, &homes, &mut notes),
             };
             match outcome {
                 Ok(managed) => {
                     self.vms.insert(vm.id, managed);
                 }
                 Err(error) if error.is_gone() => {}
-                Err(error) => {
-                    refused.push(Refused { vm: vm.name.clone(), error: error.to_string() })
-                }
+                Err(error) => refused.push(Refused {
+                    vm: vm.name.clone(),
+                    error: error.to_string(),
+                }),
             }
         }
         (notes, refused)
     }
 
-    fn adopt(&mut self, vm: &Vm, all: &[Vm], notes: &mut Vec<Note>) -> Result<ManagedVm, FleetError> {
+    fn adopt(
+        &mut self,
+        vm: &Vm,
+        homes: &BTreeMap<VmId, Residence>,
+        notes: &mut Vec<Note>,
+    ) -> Result<ManagedVm, FleetError> {
         let controller = self.backend.controller();
-        let wanted = self.rule_weight(vm).map(|w| Weight(w * controller.default_weight().0));
-        let own = own_cgroup(controller, vm, all)?;
+        let default = controller.default_weight();
+        let wanted = self.rule_weight(vm).map(|w| Weight(w * default.0));
+        let own = own_cgroup(controller, vm.id, homes)?;
         let made = own.is_none();
         let (cgroup, configured) = match own {
             Some(cgroup) => {
@@ -182,7 +212,10 @@ impl Fleet {
             }
             None => {
                 let parent = self.home_of(vm)?;
-                (self.make_group(vm, &parent, notes)?, wanted.unwrap_or(controller_default(&self.backend)))
+                (
+                    self.make_group(vm, &parent, notes)?,
+                    wanted.unwrap_or(default),
+                )
             }
         };
         let mut managed = ManagedVm {
@@ -247,18 +280,24 @@ impl Fleet {
     /// Moves vCPU threads that are new into the VM's group and starts to measure them.
     fn take_vcpus(&mut self, managed: &mut ManagedVm) -> Result<(), FleetError> {
         for vcpu in &managed.vm.vcpus {
-            if managed.vcpus.iter().any(|known| known.thread == vcpu.thread) {
+            if managed
+                .vcpus
+                .iter()
+                .any(|known| known.thread == vcpu.thread)
+            {
                 continue;
             }
             if managed.made
                 && let Backend::Live(actuator) = &mut self.backend
             {
-                match actuator.move_thread(&vcpu.thread, &managed.cgroup).map_err(FleetError::from) {
-                    Err(error) if error.is_gone() => continue,
-                    outcome => outcome?,
+                match actuator.move_thread(&vcpu.thread, &managed.cgroup)? {
+                    Outcome::Done => {}
+                    Outcome::Gone => continue,
                 }
             }
-            let Ok(allowed) = self.sampler.read_affinity(&vcpu.thread) else { continue };
+            let Ok(allowed) = self.sampler.read_affinity(&vcpu.thread) else {
+                continue;
+            };
             managed.vcpus.push(ManagedVcpu {
                 index: vcpu.index,
                 thread: vcpu.thread,
@@ -281,14 +320,20 @@ impl Fleet {
         notes: &mut Vec<Note>,
     ) -> Result<ManagedVm, FleetError> {
         let threads: BTreeSet<ThreadRef> = vm.vcpus.iter().map(|vcpu| vcpu.thread).collect();
-        for vcpu in managed.vcpus.iter().filter(|vcpu| !threads.contains(&vcpu.thread)) {
+        for vcpu in managed
+            .vcpus
+            .iter()
+            .filter(|vcpu| !threads.contains(&vcpu.thread))
+        {
             self.sampler.forget(&vcpu.thread);
         }
         managed.vcpus.retain(|vcpu| threads.contains(&vcpu.thread));
         managed.vm = vm.clone();
         self.take_vcpus(&mut managed)?;
         for vcpu in &mut managed.vcpus {
-            let Ok(allowed) = self.sampler.read_affinity(&vcpu.thread) else { continue };
+            let Ok(allowed) = self.sampler.read_affinity(&vcpu.thread) else {
+                continue;
+            };
             if vcpu.moved_to.as_ref().is_some_and(|ours| *ours != allowed) {
                 vcpu.moved_to = None;
                 if let Backend::Live(actuator) = &mut self.backend {
@@ -309,7 +354,7 @@ impl Fleet {
                      from now on",
                     vm.name, managed.cgroup
                 )));
-                actuator.adopt_weight(&managed.cgroup, current)?;
+                actuator.forget_knob(&managed.cgroup, Knob::Weight)?;
                 (managed.configured, managed.written) = (current, current);
             }
         }
@@ -320,10 +365,17 @@ impl Fleet {
         for vcpu in &managed.vcpus {
             self.sampler.forget(&vcpu.thread);
         }
-        if let Backend::Live(actuator) = &mut self.backend
-            && let Err(error) = actuator.release_group(&managed.cgroup)
-        {
-            refused.push(Refused { vm: managed.vm.name.clone(), error: error.to_string() });
+        if let Backend::Live(actuator) = &mut self.backend {
+            let error = match actuator.release_group(&managed.cgroup) {
+                Ok(report) if report.is_complete() => None,
+                Ok(report) => Some(report.to_string()),
+                Err(error) => Some(error.to_string()),
+            };
+            let vm = &managed.vm.name;
+            refused.extend(error.map(|error| Refused {
+                vm: vm.clone(),
+                error,
+            }));
         }
         notes.push(Note(format!(
             "VM {} (pid {}) is gone",
@@ -352,7 +404,9 @@ impl Fleet {
             let mut vcpus = Vec::with_capacity(managed.vcpus.len());
             let mut fresh = false;
             for vcpu in &mut managed.vcpus {
-                let Ok(sample) = self.sampler.sample(&vcpu.thread) else { continue };
+                let Ok(sample) = self.sampler.sample(&vcpu.thread) else {
+                    continue;
+                };
                 let Some(last) = vcpu.last.replace(sample) else {
                     fresh = true;
                     continue;
@@ -371,7 +425,11 @@ impl Fleet {
                 });
             }
             if !fresh && !vcpus.is_empty() {
-                observations.push(VmObservation { vm: *id, weight: managed.configured, vcpus });
+                observations.push(VmObservation {
+                    vm: *id,
+                    weight: managed.configured,
+                    vcpus,
+                });
             }
         }
         observations
@@ -386,13 +444,21 @@ impl Fleet {
         for decision in decisions {
             let outcome = match decision {
                 Decision::SetWeight { vm, weight, .. } => {
-                    let Some(managed) = self.vms.get_mut(vm) else { continue };
+                    let Some(managed) = self.vms.get_mut(vm) else {
+                        continue;
+                    };
                     set_weight(actuator, managed, *weight).map(|written| weights += written)
                 }
-                Decision::SetAffinity { vm, vcpu, pcpus, .. } => {
-                    let Some(managed) = self.vms.get_mut(vm) else { continue };
-                    let Some(vcpu) = managed.vcpus.get_mut(*vcpu) else { continue };
-                    actuator.set_affinity(&vcpu.thread, pcpus).map(|()| {
+                Decision::SetAffinity {
+                    vm, vcpu, pcpus, ..
+                } => {
+                    let Some(managed) = self.vms.get_mut(vm) else {
+                        continue;
+                    };
+                    let Some(vcpu) = managed.vcpus.get_mut(*vcpu) else {
+                        continue;
+                    };
+                    actuator.set_affinity(&vcpu.thread, pcpus).map(|_| {
                         vcpu.allowed = pcpus.clone();
                         vcpu.moved_to = Some(pcpus.clone());
                         moves += 1;
@@ -404,8 +470,14 @@ impl Fleet {
             };
             match outcome {
                 Err(error) if !error.is_gone() => {
-                    let vm = self.vms.get(vm).map_or_else(String::new, |m| m.vm.name.clone());
-                    refused.push(Refused { vm, error: error.to_string() });
+                    let vm = self
+                        .vms
+                        .get(vm)
+                        .map_or_else(String::new, |m| m.vm.name.clone());
+                    refused.push(Refused {
+                        vm,
+                        error: error.to_string(),
+                    });
                 }
                 _ => {}
             }
@@ -433,7 +505,9 @@ impl ManagedVcpu {
         }
         self.quiet = self.quiet.saturating_add(1);
         if look && (self.quiet <= LOOK_CLOSELY || self.quiet.is_multiple_of(LOOK_EVERY)) {
-            self.runnable = sampler.read_state(&self.thread).is_ok_and(|state| state.is_runnable());
+            self.runnable = sampler
+                .read_state(&self.thread)
+                .is_ok_and(|state| state.is_runnable());
         } else if !look {
             self.runnable = false;
         }
@@ -455,14 +529,42 @@ fn set_weight(
     Ok(1)
 }
 
-fn controller_default(backend: &Backend) -> Weight {
-    backend.controller().default_weight()
+/// Where each VM's threads are; VMs that vanish meanwhile are left out.
+pub(crate) fn residences(controller: &dyn CpuController, vms: &[Vm]) -> BTreeMap<VmId, Residence> {
+    vms.iter()
+        .filter_map(|vm| {
+            let vcpus: Vec<ThreadRef> = vm.vcpus.iter().map(|vcpu| vcpu.thread).collect();
+            Some((vm.id, residence(controller, &vm.process, &vcpus).ok()?))
+        })
+        .collect()
+}
+
+/// The cgroup that is this VM's alone, if it has one.
+pub(crate) fn own_cgroup(
+    controller: &dyn CpuController,
+    vm: VmId,
+    homes: &BTreeMap<VmId, Residence>,
+) -> Result<Option<CgroupPath>, CgroupError> {
+    let Some(home) = homes.get(&vm) else {
+        return Ok(None);
+    };
+    let others: Vec<Residence> = homes
+        .iter()
+        .filter(|(other, _)| **other != vm)
+        .map(|(_, home)| home.clone())
+        .collect();
+    find_own_cgroup(controller, &ProcFs::host(), home, &others)
 }
 
 /// A name that tells an operator whose group it is: `tandem-NAME-PID`.
 fn group_name(vm: &Vm) -> String {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
-    let name: String = vm.name.chars().map(|c| if allowed(c) { c } else { '_' }).take(64).collect();
+    let name: String = vm
+        .name
+        .chars()
+        .map(|c| if allowed(c) { c } else { '_' })
+        .take(64)
+        .collect();
     format!("tandem-{name}-{}", vm.process.pid)
 }
 

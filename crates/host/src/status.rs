@@ -18,6 +18,7 @@ use tandem_policy::Nanos;
 use tandem_policy::PcpuSet;
 use tandem_policy::VcpuId;
 use tandem_policy::VcpuObservation;
+use tandem_policy::VmId;
 use tandem_policy::VmObservation;
 use tandem_policy::Weight;
 use thiserror::Error;
@@ -26,15 +27,17 @@ use crate::cgroup;
 use crate::cgroup::CgroupError;
 use crate::cgroup::CgroupPath;
 use crate::cgroup::CpuController;
-use crate::cgroup::own_cgroup;
+use crate::cgroup::ownership::Residence;
 use crate::discovery::Discovery;
 use crate::discovery::DiscoveryError;
 use crate::discovery::DiscoveryOptions;
 use crate::discovery::Vm;
 use crate::fleet::Fleet;
+use crate::fleet::own_cgroup;
+use crate::fleet::residences;
+use crate::procfs::ProcFs;
 use crate::sampler::Sampler;
 use crate::select::Selector;
-use crate::thread::ProcFs;
 use crate::thread::ThreadRef;
 
 /// Why there is no status.
@@ -99,7 +102,11 @@ pub fn remove(state_dir: &Path) {
 fn read(state_dir: &Path) -> BTreeMap<ThreadRef, PublishedVm> {
     let text = std::fs::read_to_string(path(state_dir)).unwrap_or_default();
     let published: Published = serde_json::from_str(&text).unwrap_or(Published { vms: Vec::new() });
-    published.vms.into_iter().map(|vm| (vm.process, vm)).collect()
+    published
+        .vms
+        .into_iter()
+        .map(|vm| (vm.process, vm))
+        .collect()
 }
 
 /// One vCPU over the interval.
@@ -187,25 +194,40 @@ impl Watcher {
     pub fn observe(&mut self, interval: Duration) -> Result<HostStatus, StatusError> {
         let all = self.discovery.scan()?.vms;
         let controller = self.controller.as_ref();
-        let vms: Vec<&Vm> =
-            all.iter().filter(|vm| self.selector.matches(vm, controller)).collect();
-        let before: Vec<_> = vms.iter().map(|vm| samples(&mut self.sampler, vm)).collect();
+        let vms: Vec<&Vm> = all
+            .iter()
+            .filter(|vm| self.selector.matches(vm, controller))
+            .collect();
+        let before: Vec<_> = vms
+            .iter()
+            .map(|vm| samples(&mut self.sampler, vm))
+            .collect();
         let idle_before = self.idle();
         let start = Instant::now();
         std::thread::sleep(interval);
         let window = Nanos(start.elapsed().as_nanos() as u64);
         let idle = self.idle().saturating_sub(idle_before);
         let published = read(&self.state_dir);
+        let homes = residences(controller, &all);
         let mut observed = Vec::new();
         let mut statuses = Vec::new();
         for (vm, before) in vms.iter().zip(before) {
             let after = samples(&mut self.sampler, vm);
-            let (observation, status) =
-                self.account(vm, &before, &after, window, published.get(&vm.process), &all);
+            let (observation, status) = self.account(
+                vm,
+                &before,
+                &after,
+                window,
+                published.get(&vm.process),
+                &homes,
+            );
             observed.push(observation);
             statuses.push(status);
         }
-        for (status, account) in statuses.iter_mut().zip(tandem_policy::assess(window, &observed)) {
+        for (status, account) in statuses
+            .iter_mut()
+            .zip(tandem_policy::assess(window, &observed))
+        {
             status.received = account.received.0 as f64 / window.0 as f64;
             status.fair = account.fair.0 as f64 / window.0 as f64;
             status.lag = account.lag;
@@ -219,7 +241,11 @@ impl Watcher {
     }
 
     fn idle(&self) -> Nanos {
-        self.sampler.pcpu_idle().unwrap_or_default().into_values().sum()
+        self.sampler
+            .pcpu_idle()
+            .unwrap_or_default()
+            .into_values()
+            .sum()
     }
 
     fn account(
@@ -229,23 +255,32 @@ impl Watcher {
         after: &Samples,
         window: Nanos,
         published: Option<&PublishedVm>,
-        all: &[Vm],
+        homes: &BTreeMap<VmId, Residence>,
     ) -> (VmObservation, VmStatus) {
         let controller = self.controller.as_ref();
-        let own = own_cgroup(controller, vm, all).ok().flatten();
+        let own = own_cgroup(controller, vm.id, homes).ok().flatten();
         let cgroup = published.map(|vm| vm.cgroup.clone()).or(own);
-        let weight = cgroup.as_ref().and_then(|cgroup| controller.weight(cgroup).ok());
-        let configured =
-            published.map(|vm| vm.configured).or(weight).unwrap_or(controller.default_weight());
+        let weight = cgroup
+            .as_ref()
+            .and_then(|cgroup| controller.weight(cgroup).ok());
+        let configured = published
+            .map(|vm| vm.configured)
+            .or(weight)
+            .unwrap_or(controller.default_weight());
         let mut observations = Vec::new();
         let mut vcpus = Vec::new();
         for vcpu in &vm.vcpus {
             let key = &vcpu.thread;
-            let (Some(then), Some(now)) = (before.get(key), after.get(key)) else { continue };
+            let (Some(then), Some(now)) = (before.get(key), after.get(key)) else {
+                continue;
+            };
             let ran = now.0.saturating_sub(then.0);
             let waited = now.1.saturating_sub(then.1);
             let allowed = self.sampler.read_affinity(key).unwrap_or_default();
-            let runnable = self.sampler.read_state(key).is_ok_and(|state| state.is_runnable());
+            let runnable = self
+                .sampler
+                .read_state(key)
+                .is_ok_and(|state| state.is_runnable());
             vcpus.push(VcpuStatus {
                 index: vcpu.index,
                 tid: vcpu.thread.tid.0,
@@ -253,7 +288,12 @@ impl Watcher {
                 wait: waited.0 as f64 / window.0 as f64,
                 allowed: allowed.clone(),
             });
-            observations.push(VcpuObservation { allowed, ran, waited, runnable });
+            observations.push(VcpuObservation {
+                allowed,
+                ran,
+                waited,
+                runnable,
+            });
         }
         let status = VmStatus {
             name: vm.name.clone(),
@@ -268,7 +308,14 @@ impl Watcher {
             lag: 0.0,
             vcpus,
         };
-        (VmObservation { vm: vm.id, weight: configured, vcpus: observations }, status)
+        (
+            VmObservation {
+                vm: vm.id,
+                weight: configured,
+                vcpus: observations,
+            },
+            status,
+        )
     }
 }
 
