@@ -347,7 +347,7 @@ impl Discovery {
         let hosts = &mut self.hosts;
         for path in self
             .qmp
-            .due(now, |pid| hosts.get(&pid).is_some_and(|h| h.qmp_wanted))
+            .due(now, |pid| hosts.get(&pid).map(|h| h.qmp_wanted))
         {
             let answer = qmp::query_vcpus(&path, qmp::DEADLINE);
             let owner = match &answer {
