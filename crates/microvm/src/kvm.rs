@@ -87,6 +87,11 @@ pub(crate) struct KvmVm {
     pub(crate) vm: VmFd,
 }
 
+/// Whether this process can use KVM here, and if not, why.
+pub fn available() -> Result<(), KvmError> {
+    open(DEVICE).map(drop)
+}
+
 /// Makes a machine of `vcpus` vCPUs with the memory of `area`, which must outlive it.
 pub(crate) fn create(area: &SharedArea, vcpus: u32) -> Result<KvmVm, KvmError> {
     let kvm = open(DEVICE)?;

@@ -99,3 +99,62 @@ fn exception(vcpu: &VcpuFd, index: u32, area: &SharedArea) -> VcpuError {
         address: vcpu.get_sregs().map(|sregs| sregs.cr2).unwrap_or_default(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kvm;
+    use crate::memory;
+
+    /// Runs a vCPU from `code`, put where the guest's stacks are.
+    fn run_code(code: &[u8]) -> Option<VcpuError> {
+        const CODE: u64 = 0x6_0000;
+        let area = memory::for_kvm().expect("memory for a guest");
+        area.memory()
+            .write_slice(code, GuestAddress(CODE))
+            .expect("the code fits");
+        let mut machine = match kvm::create(&area, 1) {
+            Ok(machine) => machine,
+            Err(error) => {
+                println!("skipped: {error}");
+                return None;
+            }
+        };
+        let vcpu = machine.vcpus.pop().expect("one was asked for");
+        let mut regs = vcpu.get_regs().expect("registers");
+        regs.rip = CODE;
+        vcpu.set_regs(&regs).expect("registers");
+        Some(run(vcpu, 0, &area).expect_err("the guest cannot go on"))
+    }
+
+    #[test]
+    fn an_exception_in_the_guest_is_reported_with_its_place() {
+        // NOP; UD2: vector 6, no error code.
+        if let Some(error) = run_code(&[0x90, 0x0f, 0x0b]) {
+            let VcpuError::Exception { vector, rip, .. } = error else {
+                panic!("{error}");
+            };
+            assert_eq!((vector, rip), (6, 0x6_0001));
+            assert!(
+                error
+                    .to_string()
+                    .contains("exception 6 in the guest at 0x60001"),
+                "{error}"
+            );
+        }
+        // NOP; MOV EAX, [0x40000000], which is not mapped: vector 14, with an error code.
+        let load = [0x90, 0x8b, 0x04, 0x25, 0x00, 0x00, 0x00, 0x40];
+        if let Some(error) = run_code(&load) {
+            let VcpuError::Exception {
+                vector,
+                rip,
+                address,
+                ..
+            } = error
+            else {
+                panic!("{error}");
+            };
+            assert_eq!((vector, rip, address), (14, 0x6_0001, 0x4000_0000));
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! Every workload on every backend: each vCPU gets work done, and what the workload promises about
+//! locks, phases, queues and interrupts holds, as the VMM sees it from outside as well as by the
+//! guest's own checks.
+
+#[macro_use]
+mod world;
+
+use std::time::Instant;
+
+use tandem_microvm::Backend;
+use tandem_microvm::Snapshot;
+use tandem_microvm::Workload;
+use world::config;
+use world::each_has;
+use world::run_until;
+use world::start;
+use world::wait_until;
+
+on_each_backend!(
+    burn_computes_on_every_vcpu,
+    burn_counts_no_time_off_the_pcpu_as_work,
+    spinlock_excludes_and_never_halts,
+    mutex_excludes_halts_and_wakes,
+    barrier_that_blocks_keeps_phases_together,
+    barrier_that_spins_never_halts,
+    forkjoin_keeps_rounds_together,
+    forkjoin_with_a_rotating_leader_keeps_rounds_together,
+    pipeline_loses_and_doubles_no_item,
+    pipeline_of_one_stage_runs,
+    shootdown_is_acknowledged_by_every_other_vcpu,
+    bursty_sleeps_between_bursts_and_keeps_to_the_clock,
+    bursty_that_cannot_keep_up_drops_the_backlog,
+);
+
+fn sums(snapshot: &Snapshot) -> (u64, u64) {
+    (
+        snapshot.sum(|vcpu| vcpu.halts),
+        snapshot.sum(|vcpu| vcpu.ipis),
+    )
+}
+
+fn work(snapshot: &Snapshot) -> Vec<u64> {
+    snapshot.vcpus.iter().map(|vcpu| vcpu.work).collect()
+}
+
+fn spread(snapshot: &Snapshot) -> u64 {
+    let work = work(snapshot);
+    work.iter().max().unwrap() - work.iter().min().unwrap()
+}
+
+fn burn_computes_on_every_vcpu(backend: Backend) {
+    let last = run_until(config(backend, Workload::Burn, 3, &[]), each_has(20));
+    assert_eq!(sums(&last), (0, 0));
+    assert!(last.vcpus.iter().all(|vcpu| vcpu.cpu_ns > 0));
+    assert_eq!(last.guarded, 0);
+}
+
+/// Six vCPUs that share a pCPU with the one of another VM are off it for most of the time. If that
+/// were taken for work, their work per CPU time would be another than it is, by several times.
+fn burn_counts_no_time_off_the_pcpu_as_work(backend: Backend) {
+    let burn = |vcpus| config(backend, Workload::Burn, vcpus, &["work=1M"]);
+    let ratio = world::work_per_cpu_time(burn(6), burn(1));
+    assert!((0.5..2.0).contains(&ratio), "{ratio}");
+}
+
+fn excludes(last: &Snapshot) {
+    // The guarded counter is not atomic: two vCPUs inside at once would lose counts of it. A vCPU
+    // that was stopped between counting there and counting its own work leaves one too many.
+    let beyond = last.guarded - last.work();
+    assert!(beyond <= last.vcpus.len() as u64, "{last:?}");
+}
+
+fn spinlock_excludes_and_never_halts(backend: Backend) {
+    let settings = ["outside=2k", "inside=500"];
+    let last = run_until(
+        config(backend, Workload::Spinlock, 4, &settings),
+        each_has(100),
+    );
+    excludes(&last);
+    assert_eq!(sums(&last), (0, 0));
+}
+
+fn mutex_excludes_halts_and_wakes(backend: Backend) {
+    let settings = ["outside=2k", "inside=10k", "spin=0"];
+    let last = run_until(config(backend, Workload::Mutex, 4, &settings), |snapshot| {
+        let (halts, ipis) = sums(snapshot);
+        each_has(100)(snapshot) && halts > 0 && ipis > 0
+    });
+    excludes(&last);
+}
+
+fn barrier_that_blocks_keeps_phases_together(backend: Backend) {
+    let settings = ["work=20k", "spin=0"];
+    let last = run_until(
+        config(backend, Workload::Barrier, 4, &settings),
+        |snapshot| {
+            let (halts, ipis) = sums(snapshot);
+            each_has(100)(snapshot) && halts > 0 && ipis > 0
+        },
+    );
+    assert!(spread(&last) <= 1, "{last:?}");
+}
+
+fn barrier_that_spins_never_halts(backend: Backend) {
+    let settings = ["work=20k", "wait=spin"];
+    let last = run_until(
+        config(backend, Workload::Barrier, 3, &settings),
+        each_has(20),
+    );
+    assert!(spread(&last) <= 1, "{last:?}");
+    assert_eq!(sums(&last), (0, 0));
+}
+
+fn forkjoin_keeps_rounds_together(backend: Backend) {
+    let settings = ["serial=100k", "parallel=20k", "spin=0"];
+    let last = run_until(
+        config(backend, Workload::Forkjoin, 4, &settings),
+        |snapshot| {
+            let (halts, ipis) = sums(snapshot);
+            each_has(50)(snapshot) && halts > 0 && ipis > 0
+        },
+    );
+    assert!(spread(&last) <= 1, "{last:?}");
+    // Each serial part is one draw more for the vCPU that computes it.
+    let draws = |index: usize| last.vcpus[index].draws;
+    assert!(draws(0) >= 2 * last.vcpus[0].work, "{last:?}");
+    assert!(draws(1) <= last.vcpus[1].work + 1, "{last:?}");
+}
+
+fn forkjoin_with_a_rotating_leader_keeps_rounds_together(backend: Backend) {
+    let settings = ["serial=20k", "parallel=20k", "rotate=yes"];
+    let last = run_until(
+        config(backend, Workload::Forkjoin, 4, &settings),
+        each_has(50),
+    );
+    assert!(spread(&last) <= 1, "{last:?}");
+    for vcpu in &last.vcpus {
+        let serial = vcpu.draws - vcpu.work;
+        assert!(
+            (vcpu.work / 4..=vcpu.work / 4 + 3).contains(&serial),
+            "{last:?}"
+        );
+    }
+}
+
+fn pipeline_loses_and_doubles_no_item(backend: Backend) {
+    let settings = ["work=5k", "capacity=4", "spin=0"];
+    let last = run_until(
+        config(backend, Workload::Pipeline, 4, &settings),
+        |snapshot| {
+            let (halts, ipis) = sums(snapshot);
+            each_has(100)(snapshot) && halts > 0 && ipis > 0
+        },
+    );
+    for stages in work(&last).windows(2) {
+        // In between are at most a full queue and the item that the later stage holds; the earlier
+        // stage counts an item only after it has put it, so it may be one behind.
+        let between = stages[0] as i64 - stages[1] as i64;
+        assert!((-1..=5).contains(&between), "{last:?}");
+    }
+}
+
+fn pipeline_of_one_stage_runs(backend: Backend) {
+    let last = run_until(config(backend, Workload::Pipeline, 1, &[]), each_has(20));
+    assert_eq!(sums(&last), (0, 0));
+}
+
+fn shootdown_is_acknowledged_by_every_other_vcpu(backend: Backend) {
+    let settings = ["gap=10k", "work=10k"];
+    let last = run_until(
+        config(backend, Workload::Shootdown, 4, &settings),
+        each_has(20),
+    );
+    let requests = last.vcpus[0].work;
+    assert_eq!(last.vcpus[0].acks, 0);
+    for vcpu in &last.vcpus[1..] {
+        // The last request may have been on its way.
+        assert!((requests..=requests + 1).contains(&vcpu.acks), "{last:?}");
+        assert_eq!(vcpu.ipis, 0);
+    }
+    let sent = last.vcpus[0].ipis;
+    assert!(
+        (requests * 3..=requests * 3 + 3).contains(&sent),
+        "{last:?}"
+    );
+}
+
+fn bursty_sleeps_between_bursts_and_keeps_to_the_clock(backend: Backend) {
+    const PERIOD: u64 = 5_000_000;
+    let settings = ["work=50k", &format!("period={PERIOD}"), "backlog=1M"];
+    let before = Instant::now();
+    let vm = start(config(backend, Workload::Bursty, 3, &settings));
+    wait_until(&vm, |snapshot| {
+        each_has(20)(snapshot) && snapshot.vcpus.iter().all(|vcpu| vcpu.halts > 0)
+    });
+    let snapshot = vm.snapshot();
+    let cycles = (before.elapsed().as_secs_f64() * 1e3 * vm.calibration().tsc_khz as f64) as u64;
+    for vcpu in &snapshot.vcpus {
+        // Never ahead of the clock; one per cent is for the clock's own calibration.
+        assert!(vcpu.work <= cycles / PERIOD * 101 / 100 + 1, "{snapshot:?}");
+        assert_eq!(vcpu.dropped, 0);
+        assert_eq!(vcpu.ipis, 0);
+    }
+    assert_eq!(vm.stop().sum(|vcpu| vcpu.violations), 0);
+}
+
+fn bursty_that_cannot_keep_up_drops_the_backlog(backend: Backend) {
+    let settings = ["work=2M", "period=100k", "backlog=2"];
+    let last = run_until(
+        config(backend, Workload::Bursty, 2, &settings),
+        |snapshot| snapshot.vcpus.iter().all(|vcpu| vcpu.dropped > 10),
+    );
+    // Twenty periods pass in each burst: it can have slept at its very start only.
+    for vcpu in &last.vcpus {
+        assert!(vcpu.halts <= 3, "{last:?}");
+    }
+}

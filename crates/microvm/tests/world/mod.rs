@@ -1,0 +1,133 @@
+//! A small world for tests of microVMs: a builder for configurations, and a run that lasts until
+//! something has been seen rather than for a time, so that a loaded machine only makes it slower.
+//! Speeds are compared side by side: two VMs at the same time on the same pCPU.
+
+#![allow(
+    dead_code,
+    unused_macros,
+    reason = "each test binary uses a part of it"
+)]
+
+use std::fs;
+use std::thread;
+use std::time::Duration;
+use std::time::Instant;
+
+use tandem_microvm::Backend;
+use tandem_microvm::Microvm;
+use tandem_microvm::MicrovmConfig;
+use tandem_microvm::Snapshot;
+use tandem_microvm::Workload;
+
+/// How long the slowest machine may take: beyond, something is stuck.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Whether `backend` runs here; if not, says so for the count of skipped tests.
+pub fn runs_here(backend: Backend) -> bool {
+    if backend == Backend::Threads {
+        return true;
+    }
+    match tandem_microvm::kvm::available() {
+        Ok(()) => true,
+        Err(error) => {
+            println!("skipped: {error}");
+            false
+        }
+    }
+}
+
+/// A VM of `vcpus` vCPUs with these settings.
+pub fn config(
+    backend: Backend,
+    workload: Workload,
+    vcpus: u32,
+    settings: &[&str],
+) -> MicrovmConfig {
+    let mut config = MicrovmConfig::new("test".parse().unwrap(), workload);
+    config.backend = backend;
+    config.vcpus = vcpus;
+    for setting in settings {
+        config.parameters.set_from(setting).unwrap();
+    }
+    config
+}
+
+/// Starts the VM, and says why if it does not.
+pub fn start(config: MicrovmConfig) -> Microvm {
+    Microvm::start(config).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Runs the VM until `seen`; what it had done when it had stopped. No invariant was broken.
+pub fn run_until(config: MicrovmConfig, seen: impl Fn(&Snapshot) -> bool) -> Snapshot {
+    let vm = start(config);
+    wait_until(&vm, seen);
+    let last = vm.stop();
+    assert_eq!(last.sum(|vcpu| vcpu.violations), 0, "{last:?}");
+    last
+}
+
+/// Waits until `seen`.
+pub fn wait_until(vm: &Microvm, seen: impl Fn(&Snapshot) -> bool) {
+    let start = Instant::now();
+    loop {
+        let snapshot = vm.snapshot();
+        assert_eq!(snapshot.failure, None);
+        if seen(&snapshot) {
+            return;
+        }
+        assert!(start.elapsed() < PATIENCE, "stuck: {snapshot:?}");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// The pCPUs that this process may use.
+pub fn allowed_pcpus() -> Vec<u32> {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let list = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))
+        .unwrap();
+    let ranges = list.trim().split(',').map(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        first.parse().unwrap()..=last.parse().unwrap()
+    });
+    ranges.flatten().collect()
+}
+
+/// How much more work VM `a` does per CPU time than VM `b` beside it, both on one pCPU.
+pub fn work_per_cpu_time(mut a: MicrovmConfig, mut b: MicrovmConfig) -> f64 {
+    let pcpu = allowed_pcpus()[0];
+    (a.pins, b.pins) = (vec![pcpu], vec![pcpu]);
+    let (a, b) = (start(a), start(b));
+    wait_until(&a, each_has(20));
+    wait_until(&b, each_has(20));
+    let efficiency = |vm: Microvm| {
+        let last = vm.stop();
+        last.work() as f64 / last.sum(|vcpu| vcpu.cpu_ns) as f64
+    };
+    efficiency(a) / efficiency(b)
+}
+
+/// Whether every vCPU has finished at least `work` items.
+pub fn each_has(work: u64) -> impl Fn(&Snapshot) -> bool {
+    move |snapshot| snapshot.vcpus.iter().all(|vcpu| vcpu.work >= work)
+}
+
+/// Writes the tests named, once for each backend: `kvm::NAME` and `threads::NAME`.
+macro_rules! on_each_backend {
+    ($($name:ident),* $(,)?) => {
+        on_each_backend!(@ kvm, Kvm, $($name),*);
+        on_each_backend!(@ threads, Threads, $($name),*);
+    };
+    (@ $module:ident, $backend:ident, $($name:ident),*) => {
+        mod $module {
+            $(#[test]
+            fn $name() {
+                let backend = tandem_microvm::Backend::$backend;
+                if crate::world::runs_here(backend) {
+                    super::$name(backend);
+                }
+            })*
+        }
+    };
+}
