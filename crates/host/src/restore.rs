@@ -166,7 +166,12 @@ impl World<'_> {
                 knob,
                 original,
             } => gone_is_fine(self.controller.id(cgroup).and_then(|now| {
-                if now != *id || self.controller.read_knob(cgroup, *knob)? == *original {
+                // Without the controller there is no knob, and its value went with it; a restore
+                // that was killed half-way may have got that far.
+                if now != *id || !self.controller.missing_enables(cgroup)?.is_empty() {
+                    return Ok(Undone::Nothing);
+                }
+                if self.controller.read_knob(cgroup, *knob)? == *original {
                     return Ok(Undone::Nothing);
                 }
                 self.controller.write_knob(cgroup, *knob, original)?;
