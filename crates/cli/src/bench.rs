@@ -1,0 +1,49 @@
+//! `tandem bench`: the measurements behind the numeric promises, each of which anyone can run again.
+//!
+//! - [`fairness`]: lags over named mixes of VMs, stock against Tandem.
+//! - [`overhead`]: what the daemon costs with many vCPUs.
+//! - [`churn`]: what stays behind after many VMs have come and gone.
+//!
+//! They print tables, and with `--json PATH` write their figures to a file. They judge nothing: a
+//! figure outside its promise is shown as it is.
+
+pub mod churn;
+pub mod fairness;
+pub mod mixes;
+pub mod overhead;
+pub mod usage;
+
+use std::path::Path;
+
+use anyhow::Context;
+use clap::Subcommand;
+use serde::Serialize;
+
+/// `tandem bench …`
+#[derive(Debug, Subcommand)]
+pub enum BenchCommand {
+    /// Lags over named mixes of VMs: stock cgroup weights against Tandem
+    Fairness(fairness::FairnessArgs),
+    /// CPU time, memory and files of the daemon with many vCPUs
+    Overhead(overhead::OverheadArgs),
+    /// What stays behind after many VMs have come and gone under the daemon
+    Churn(churn::ChurnArgs),
+}
+
+/// Runs the measurement.
+pub fn main(command: BenchCommand) -> anyhow::Result<()> {
+    match command {
+        BenchCommand::Fairness(args) => fairness::main(&args),
+        BenchCommand::Overhead(args) => overhead::main(&args),
+        BenchCommand::Churn(args) => churn::main(&args),
+    }
+}
+
+/// Writes figures as JSON to a file.
+fn write_json(path: &Path, figures: &impl Serialize) -> anyhow::Result<()> {
+    let json = serde_json::to_string_pretty(figures).context("cannot write JSON")?;
+    std::fs::write(path, json + "\n")
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    eprintln!("figures: {}", path.display());
+    Ok(())
+}

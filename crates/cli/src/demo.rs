@@ -1,0 +1,348 @@
+//! `tandem demo`: shows on real VMs how unfair this host is, and what the daemon changes.
+//!
+//! Boots several microVMs, measures each one's share of the host in several modes ([`mode`]), prints
+//! the figures as tables or as one JSON document, and writes a page with charts. Arguments in two
+//! steps: what was typed ([`DemoArgs`]), then a checked [`plan::Plan`]; [`stage`] carries it out.
+//!
+//! Everything it starts or changes is stopped and put back when it ends, however it ends.
+
+pub mod account;
+pub mod child;
+pub mod cpu_time;
+pub mod daemon_process;
+pub mod groups;
+pub mod host_facts;
+pub mod interrupt;
+pub mod mode;
+pub mod plan;
+pub mod progress;
+pub mod stage;
+pub mod state_dir;
+pub mod vm_process;
+pub mod vm_spec;
+
+use std::io::Write;
+use std::path::Path;
+use std::path::PathBuf;
+
+use anyhow::Context;
+use anyhow::bail;
+use anyhow::ensure;
+use clap::Args;
+use tandem_report::experiment::Experiment;
+use tandem_report::experiment_page;
+use tandem_report::experiment_table;
+
+use interrupt::Interrupt;
+use plan::Backend;
+use plan::DaemonPlan;
+use plan::Pinning;
+use plan::Placement;
+use plan::Plan;
+use progress::Progress;
+use vm_spec::VmSpec;
+
+const MIX: &str = "4,2,1";
+const PAGE: &str = "tandem-demo.html";
+
+/// `tandem demo`
+#[derive(Debug, Args)]
+pub struct DemoArgs {
+    /// vCPUs of each VM, separated by commas [default: 4,2,1]
+    #[arg(long, value_name = "N,…", conflicts_with = "vm")]
+    mix: Option<String>,
+    /// Weight of each VM of the mix, 1 = the kernel's default [default: 1 each]
+    #[arg(long, value_name = "W,…", conflicts_with = "vm")]
+    weights: Option<String>,
+    /// What the VMs of the mix do
+    #[arg(long, value_name = "NAME", default_value = plan::WORKLOAD, conflicts_with = "vm")]
+    workload: String,
+    /// One VM in detail, instead of a mix; may be repeated. Keys: name, vcpus, weight, workload,
+    /// set.KEY (the workload's settings), cpus (pCPUs its vCPUs are pinned to in turn, as in 0-1+3)
+    #[arg(long, value_name = "KEY=VALUE,…")]
+    vm: Vec<String>,
+    /// Leave vCPUs free, instead of pinning vCPU i to pCPU i mod P
+    #[arg(long)]
+    unpinned: bool,
+    /// Seconds counted per mode, 0.5 … 3600
+    #[arg(
+        long,
+        value_name = "S",
+        default_value_t = 10.0,
+        allow_negative_numbers = true
+    )]
+    seconds: f64,
+    /// Seconds to settle before, not counted, 0 … 600
+    #[arg(
+        long,
+        value_name = "S",
+        default_value_t = 2.0,
+        allow_negative_numbers = true
+    )]
+    settle_seconds: f64,
+    /// Modes to measure: as-is, equal-weights (the stock practice), hard-cap, tandem [default: all]
+    #[arg(long, value_name = "NAME,…")]
+    modes: Option<String>,
+    /// What runs the vCPUs [default: kvm, or threads where there is no KVM]
+    #[arg(long, value_enum)]
+    backend: Option<Backend>,
+    /// Seed of the workloads
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    #[command(flatten)]
+    daemon: DaemonArgs,
+    /// Print one JSON document instead of tables. Shares, fair shares and idle time are in pCPUs;
+    /// lag is a fraction, (fair - share) / fair, so 0.127 is 12.7 %
+    #[arg(long)]
+    json: bool,
+    /// Write the page with charts here [default: tandem-demo.html, or no page with --json]
+    #[arg(long, value_name = "PATH")]
+    html: Option<PathBuf>,
+    /// Write no page
+    #[arg(long, conflicts_with = "html")]
+    no_html: bool,
+    /// Directory for journals and logs of the experiment [default: /run/tandem-demo]
+    #[arg(long, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
+}
+
+/// How the daemon of mode `tandem` is started.
+#[derive(Clone, Debug, Args)]
+pub struct DaemonArgs {
+    /// The daemon's accounting period, 30 … 1000 ms [default: the daemon's own]
+    #[arg(long, value_name = "MS")]
+    period_ms: Option<u64>,
+    /// May the daemon move pinned vCPUs, where the pins leave no fair division?
+    #[arg(long, value_enum, default_value = "rebalance")]
+    placement: Placement,
+}
+
+impl DaemonArgs {
+    /// The checked form.
+    pub fn plan(&self) -> anyhow::Result<DaemonPlan> {
+        if let Some(period) = self.period_ms {
+            ensure!(
+                (30..=1000).contains(&period),
+                "--period-ms {period} is not possible: 30 … 1000 milliseconds"
+            );
+        }
+        Ok(DaemonPlan {
+            period_ms: self.period_ms,
+            placement: self.placement,
+        })
+    }
+}
+
+impl DemoArgs {
+    fn plan(&self) -> anyhow::Result<Plan> {
+        let pcpus = host_facts::usable_pcpus()?;
+        let specs: Vec<VmSpec> = match self.vm.as_slice() {
+            [] => {
+                let mix = self.mix.as_deref().unwrap_or(MIX);
+                plan::vms_of_mix(mix, self.weights.as_deref(), &self.workload)?
+            }
+            vms => vms
+                .iter()
+                .map(|vm| vm.parse())
+                .collect::<anyhow::Result<_>>()?,
+        };
+        let pinning = if self.unpinned {
+            Pinning::None
+        } else {
+            Pinning::RoundRobin
+        };
+        let uid = rustix::process::getuid().as_raw();
+        Ok(Plan {
+            vms: plan::place(specs, &pcpus, pinning)?,
+            modes: match &self.modes {
+                Some(names) => mode::list(names)?,
+                None => mode::Mode::ALL.to_vec(),
+            },
+            window: plan::seconds("--seconds", self.seconds, 0.5, 3600.0)?,
+            settle: plan::seconds("--settle-seconds", self.settle_seconds, 0.0, 600.0)?,
+            backend: self.backend,
+            seed: self.seed,
+            daemon: self.daemon.plan()?,
+            state_dir: self
+                .state_dir
+                .clone()
+                .unwrap_or_else(|| state_dir::default_for(uid)),
+            pcpus,
+        })
+    }
+
+    /// Where the page goes, if anywhere.
+    fn page(&self) -> Option<PathBuf> {
+        match &self.html {
+            Some(path) => Some(path.clone()),
+            None if self.json || self.no_html => None,
+            None => Some(PathBuf::from(PAGE)),
+        }
+    }
+}
+
+/// Runs the demo.
+pub fn main(args: DemoArgs) -> anyhow::Result<()> {
+    let plan = args.plan()?;
+    let page = args.page();
+    if let Some(path) = &page {
+        // Before a minute of measuring, not after.
+        check_writable(path)?;
+    }
+    let interrupt = Interrupt::watch()?;
+    let progress = Progress::begin(stage::steps(&plan));
+    let experiment = stage::run(&plan, &progress, &interrupt)?;
+    drop(progress);
+    let text = match args.json {
+        true => serde_json::to_string_pretty(&experiment).context("cannot write JSON")?,
+        false => tables(&experiment),
+    };
+    print(&text)?;
+    if let Some(path) = page {
+        let footer = format!("tandem {} demo", env!("CARGO_PKG_VERSION"));
+        std::fs::write(&path, experiment_page::html(&experiment, &footer))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        eprintln!("charts: {}", path.display());
+    }
+    Ok(())
+}
+
+/// Prints to stdout; whoever closed it has seen enough.
+pub fn print(text: &str) -> anyhow::Result<()> {
+    match writeln!(std::io::stdout(), "{text}") {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        outcome => outcome.context("cannot write to stdout"),
+    }
+}
+
+/// Fails where `path` could not be written; changes no file that is there.
+pub fn check_writable(path: &Path) -> anyhow::Result<()> {
+    if path.is_dir() {
+        bail!("{} is a directory; name a file", path.display());
+    }
+    std::fs::OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(path)
+        .map(drop)
+        .with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn tables(experiment: &Experiment) -> String {
+    let pins = match experiment.pinned {
+        true => "vCPU i pinned to pCPU i mod P",
+        false => "vCPUs not pinned",
+    };
+    let mut parts = vec![
+        format!(
+            "{} pCPUs, backend {}, {}; {} s per mode after {} s to settle. Shares in pCPUs.",
+            experiment.pcpus,
+            experiment.backend,
+            pins,
+            experiment.seconds,
+            experiment.settle_seconds,
+        ),
+        experiment_table::per_vm(experiment).to_string(),
+        experiment_table::per_mode(experiment).to_string(),
+    ];
+    let reasons = experiment_table::reasons(experiment);
+    if !reasons.is_empty() {
+        parts.push(reasons.join("\n"));
+    }
+    if !experiment.notes.is_empty() {
+        parts.push(experiment.notes.join("\n"));
+    }
+    parts.push(experiment_page::finding(experiment));
+    parts.join("\n\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Whole {
+        #[command(flatten)]
+        demo: DemoArgs,
+    }
+
+    fn plan(args: &[&str]) -> anyhow::Result<Plan> {
+        let args = ["demo"].iter().chain(args);
+        Whole::try_parse_from(args)?.demo.plan()
+    }
+
+    fn error(args: &[&str]) -> String {
+        format!("{:#}", plan(args).unwrap_err())
+    }
+
+    #[test]
+    fn the_default_is_the_mix_of_the_documentation() {
+        let plan = plan(&[]).unwrap();
+        assert_eq!(
+            plan.vms.iter().map(|vm| vm.vcpus).collect::<Vec<_>>(),
+            [4, 2, 1]
+        );
+        assert!(
+            plan.vms
+                .iter()
+                .all(|vm| vm.weight == 1.0 && vm.workload == "burn")
+        );
+        assert_eq!(plan.modes, mode::Mode::ALL);
+        assert_eq!(plan.daemon.placement, Placement::Rebalance);
+    }
+
+    #[test]
+    fn malformed_flags_say_what_would_be_right() {
+        for (args, said) in [
+            (
+                &["--mix", "4,2,1", "--weights", "1"][..],
+                "one weight per VM",
+            ),
+            (&["--mix", "0"], "1 to 64"),
+            (&["--mix", "65"], "1 to 64"),
+            (&["--mix", "two"], "4,2,1"),
+            (&["--weights", "1,1,-1"], "0.01 to 100"),
+            (&["--weights", "1,1,inf"], "0.01 to 100"),
+            (
+                &["--modes", "fair"],
+                "as-is, equal-weights, hard-cap, tandem",
+            ),
+            (&["--modes", "tandem,tandem"], "twice"),
+            (&["--seconds", "0"], "0.5 … 3600"),
+            (&["--seconds", "-1"], "0.5 … 3600"),
+            (&["--seconds", "x"], "invalid value 'x'"),
+            (&["--settle-seconds", "nan"], "0 … 600"),
+            (&["--period-ms", "5"], "30 … 1000"),
+            (&["--backend", "xen"], "kvm, threads"),
+            (&["--placement", "move"], "keep, rebalance"),
+            (&["--vm", "name=a"], "vcpus is missing"),
+            (
+                &["--vm", "name=a,vcpus=1", "--mix", "1"],
+                "cannot be used with",
+            ),
+            (
+                &["--vm", "name=a,vcpus=1", "--vm", "name=a,vcpus=2"],
+                "names must differ",
+            ),
+            (&["--vm", "name=A,vcpus=1"], "a-z, 0-9"),
+            (
+                &["--vm", "name=a,vcpus=1,cpus=8000"],
+                "this process may use",
+            ),
+            (&["--html", "a", "--no-html"], "cannot be used with"),
+        ] {
+            assert!(error(args).contains(said), "{args:?}: {}", error(args));
+        }
+    }
+
+    #[test]
+    fn a_page_that_cannot_be_written_is_found_out_at_once() {
+        let error = format!(
+            "{:#}",
+            check_writable(Path::new("/nowhere/x.html")).unwrap_err()
+        );
+        assert!(error.contains("/nowhere/x.html"), "{error}");
+        assert!(check_writable(Path::new("/")).is_err());
+    }
+}

@@ -1,0 +1,84 @@
+//! SIGINT, SIGTERM and SIGHUP as a flag that every wait looks at, so that an interrupted
+//! experiment puts back what it changed like a finished one.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering;
+use std::thread::sleep;
+use std::time::Duration;
+use std::time::Instant;
+
+use anyhow::Context;
+use signal_hook::consts::SIGHUP;
+use signal_hook::consts::SIGINT;
+use signal_hook::consts::SIGTERM;
+
+/// How long a wait goes on after the signal at most.
+const SLICE: Duration = Duration::from_millis(50);
+
+/// Somebody asked us to stop.
+#[derive(Clone, Copy, Debug)]
+pub struct Interrupted;
+
+impl fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("interrupted before the end")
+    }
+}
+
+impl std::error::Error for Interrupted {}
+
+/// The flag.
+#[derive(Clone, Debug)]
+pub struct Interrupt(Arc<AtomicBool>);
+
+impl Interrupt {
+    /// From now on the signals set the flag instead of ending the process.
+    pub fn watch() -> anyhow::Result<Interrupt> {
+        let flag = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            signal_hook::flag::register(signal, Arc::clone(&flag))
+                .with_context(|| format!("cannot watch for signal {signal}"))?;
+        }
+        Ok(Interrupt(flag))
+    }
+
+    /// An error once a signal came.
+    pub fn check(&self) -> Result<(), Interrupted> {
+        if self.0.load(Ordering::Relaxed) {
+            return Err(Interrupted);
+        }
+        Ok(())
+    }
+
+    /// Sleeps until `deadline` or a signal.
+    pub fn sleep_until(&self, deadline: Instant) -> Result<(), Interrupted> {
+        loop {
+            self.check()?;
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            sleep(left.min(SLICE));
+        }
+    }
+
+    /// Sleeps for `time` or until a signal.
+    pub fn sleep(&self, time: Duration) -> Result<(), Interrupted> {
+        self.sleep_until(Instant::now() + time)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_ends_a_wait() {
+        let interrupt = Interrupt(Arc::new(AtomicBool::new(false)));
+        interrupt.sleep(Duration::from_millis(1)).unwrap();
+        interrupt.0.store(true, Ordering::Relaxed);
+        assert!(interrupt.sleep(Duration::from_secs(3600)).is_err());
+    }
+}
