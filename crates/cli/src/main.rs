@@ -1,2 +1,48 @@
-//! The `tandem` binary.
-fn main() {}
+//! `tandem`: vCPU scheduling for Linux/KVM, from one binary. Thin: arguments and wiring.
+
+mod bench;
+mod demo;
+mod host;
+mod vm;
+
+use clap::Parser;
+use clap::Subcommand;
+
+/// vCPU scheduling for Linux/KVM: VMs that get their share of an overcommitted host.
+#[derive(Debug, Parser)]
+#[command(name = "tandem", version, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Share a host fairly among its VMs: the daemon, its status, its undo
+    #[command(subcommand)]
+    Host(host::HostCommand),
+    /// Run a small VM whose guest is a synchronization workload
+    #[command(subcommand)]
+    Vm(vm::VmCommand),
+    /// Show on real VMs how unfair this host is, and what the daemon changes
+    Demo(demo::DemoArgs),
+    /// Measure fairness, overhead and churn
+    #[command(subcommand)]
+    Bench(bench::BenchCommand),
+}
+
+fn main() -> std::process::ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Host(command) => host::main(command),
+        Command::Vm(command) => vm::main(command),
+        Command::Demo(args) => demo::main(args),
+        Command::Bench(command) => bench::main(command),
+    };
+    match outcome {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("tandem: {error:#}");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}

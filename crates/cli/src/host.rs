@@ -1,0 +1,368 @@
+//! `tandem host`: the daemon, the status, and putting things back.
+//!
+//! Arguments in two steps: what was typed, then a [`HostConfig`] that has been checked.
+
+use std::io::IsTerminal;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context;
+use anyhow::bail;
+use clap::Args;
+use clap::Subcommand;
+use clap::ValueEnum;
+use tandem_host::cgroup;
+use tandem_host::config::DEFAULT_STATE_DIR;
+use tandem_host::config::HostConfig;
+use tandem_host::config::Placement;
+use tandem_host::config::Select;
+use tandem_host::config::WeightRule;
+use tandem_host::daemon::Console;
+use tandem_host::daemon::Daemon;
+use tandem_host::procfs::ProcFs;
+use tandem_host::restore::restore_all;
+use tandem_host::select::Selector;
+use tandem_host::status::HostStatus;
+use tandem_host::status::Watcher;
+use tandem_report::table::Look;
+use tandem_report::table::Table;
+
+/// `tandem host …`
+#[derive(Debug, Subcommand)]
+pub enum HostCommand {
+    /// Give each selected VM its fair share, until stopped; then put everything back
+    Run(Box<RunArgs>),
+    /// Show what each VM and vCPU receives
+    Status(StatusArgs),
+    /// Put back what a killed daemon left behind
+    Restore(RestoreArgs),
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum PlacementArg {
+    /// Leave every affinity as it is
+    Keep,
+    /// Move vCPUs pinned to one pCPU where the pins leave no fair division
+    Rebalance,
+}
+
+/// Which VMs.
+#[derive(Clone, Debug, Args)]
+struct SelectArgs {
+    /// Select every VM
+    #[arg(long)]
+    select_all: bool,
+    /// Select a VM by its process id; may be repeated
+    #[arg(long, value_name = "PID")]
+    select_pid: Vec<u32>,
+    /// Select VMs by name: a glob such as 'db-*'; may be repeated
+    #[arg(long, value_name = "GLOB")]
+    select_name: Vec<String>,
+    /// Select VMs by the cgroup of their vCPUs: a path or glob such as '/machine.slice/*'; may be
+    /// repeated
+    #[arg(long, value_name = "PATH")]
+    select_cgroup: Vec<String>,
+}
+
+impl SelectArgs {
+    fn given(&self) -> Option<Select> {
+        let select = Select {
+            all: self.select_all,
+            pids: self.select_pid.clone(),
+            names: self.select_name.clone(),
+            cgroups: self.select_cgroup.clone(),
+        };
+        (!select.is_empty()).then_some(select)
+    }
+}
+
+/// How VMs and their vCPU threads are found.
+#[derive(Clone, Debug, Args)]
+struct FindArgs {
+    /// Thread names of a VMM that is not known, with {n} for the vCPU's number: 'cpu{n}:*'
+    #[arg(long, value_name = "GLOB")]
+    thread_pattern: Option<String>,
+    /// QMP sockets of QEMU processes: a path or glob; may be repeated
+    #[arg(long, value_name = "PATH")]
+    qmp_socket: Vec<String>,
+}
+
+/// `tandem host run`
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// Read settings from this TOML file; flags override it
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    select: SelectArgs,
+    #[command(flatten)]
+    find: FindArgs,
+    /// Configured weight of the VMs with this name (glob) or process id: 'db-*=2'. 1 is the kernel's
+    /// default; a VM that has a cgroup of its own otherwise keeps that cgroup's weight
+    #[arg(long, value_name = "NAME|PID=WEIGHT", value_parser = weight_rule)]
+    weight: Vec<WeightRule>,
+    /// Accounting period, 30 … 1000 ms [default: 100]
+    #[arg(long, value_name = "MS")]
+    period_ms: Option<u64>,
+    /// Fair window, 1 … 3600 s: after it, weights saved up by idle VMs are taken back [default: 10]
+    #[arg(long, value_name = "S")]
+    fair_window_s: Option<u64>,
+    /// How often to look for new VMs and vCPUs, 100 … 60000 ms [default: 500]
+    #[arg(long, value_name = "MS")]
+    scan_ms: Option<u64>,
+    /// Gain of the control law, above 0 … 1 [default: 0.3]
+    #[arg(long)]
+    gain: Option<f64>,
+    /// Smoothing of the control law, above 0 … 1: weight of the newest period [default: 0.3]
+    #[arg(long)]
+    smoothing: Option<f64>,
+    /// Lag that is left alone, 0 … 0.5 [default: 0.01]
+    #[arg(long)]
+    dead_band: Option<f64>,
+    /// Idle part of the pCPUs that still counts as used up, 0 … 0.5 [default: 0.05]
+    #[arg(long)]
+    idle_tolerance: Option<f64>,
+    /// Largest factor between configured and real-time weight, 1 … 1000 [default: 100]
+    #[arg(long)]
+    spread: Option<f64>,
+    /// May pinned vCPUs be moved? [default: keep]
+    #[arg(long, value_enum)]
+    placement: Option<PlacementArg>,
+    /// Print every decision with its reason, change nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Directory of journal, lock and status [default: /run/tandem]
+    #[arg(long, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
+    /// Serve metrics in OpenMetrics text on this loopback address, such as 127.0.0.1:9464
+    #[arg(long, value_name = "ADDRESS")]
+    metrics_listen: Option<SocketAddr>,
+    /// Write metrics in OpenMetrics text to this file
+    #[arg(long, value_name = "FILE")]
+    metrics_file: Option<PathBuf>,
+    /// Stop after this many seconds [default: run until SIGTERM or SIGINT]
+    #[arg(long, value_name = "S")]
+    seconds: Option<u64>,
+    /// Print 'ready' on stdout once acting
+    #[arg(long)]
+    print_ready: bool,
+}
+
+impl RunArgs {
+    /// The file's settings with the flags on top; not checked yet.
+    fn settings(self) -> anyhow::Result<HostConfig> {
+        let mut config = match &self.config {
+            Some(path) => HostConfig::read(path)?,
+            None => HostConfig::default(),
+        };
+        fn set<T>(slot: &mut T, given: Option<T>) {
+            if let Some(given) = given {
+                *slot = given;
+            }
+        }
+        set(&mut config.select, self.select.given());
+        set(&mut config.period_ms, self.period_ms);
+        set(&mut config.fair_window_s, self.fair_window_s);
+        set(&mut config.scan_ms, self.scan_ms);
+        set(&mut config.gain, self.gain);
+        set(&mut config.smoothing, self.smoothing);
+        set(&mut config.dead_band, self.dead_band);
+        set(&mut config.idle_tolerance, self.idle_tolerance);
+        set(&mut config.spread, self.spread);
+        set(&mut config.state_dir, self.state_dir);
+        set(
+            &mut config.placement,
+            self.placement.map(|placement| match placement {
+                PlacementArg::Keep => Placement::Keep,
+                PlacementArg::Rebalance => Placement::Rebalance,
+            }),
+        );
+        config.dry_run |= self.dry_run;
+        config.metrics_listen = self.metrics_listen.or(config.metrics_listen);
+        config.metrics_file = self.metrics_file.or(config.metrics_file);
+        config.thread_pattern = self.find.thread_pattern.or(config.thread_pattern);
+        if !self.find.qmp_socket.is_empty() {
+            config.qmp_sockets = self.find.qmp_socket;
+        }
+        // The first match counts, so flags go before the file's.
+        config.weight = self.weight.into_iter().chain(config.weight).collect();
+        Ok(config)
+    }
+}
+
+fn weight_rule(text: &str) -> Result<WeightRule, String> {
+    let expected = "write NAME=WEIGHT or PID=WEIGHT, such as 'db-*=2'";
+    let (whose, weight) = text.rsplit_once('=').ok_or(expected)?;
+    let weight = weight
+        .parse()
+        .map_err(|_| format!("'{weight}' is not a number; {expected}"))?;
+    if whose.is_empty() {
+        return Err(expected.to_owned());
+    }
+    Ok(match whose.parse() {
+        Ok(pid) => WeightRule {
+            name: None,
+            pid: Some(pid),
+            weight,
+        },
+        Err(_) => WeightRule {
+            name: Some(whose.to_owned()),
+            pid: None,
+            weight,
+        },
+    })
+}
+
+/// `tandem host status`
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    #[command(flatten)]
+    select: SelectArgs,
+    #[command(flatten)]
+    find: FindArgs,
+    /// Print JSON: one document, or with --watch one per line
+    #[arg(long)]
+    json: bool,
+    /// Go on until interrupted
+    #[arg(long)]
+    watch: bool,
+    /// Length of the interval that is looked at, 0.05 … 3600 s
+    #[arg(long, default_value_t = 1.0, value_name = "S")]
+    interval: f64,
+    /// Where a running daemon keeps its state
+    #[arg(long, default_value = DEFAULT_STATE_DIR, value_name = "DIR")]
+    state_dir: PathBuf,
+}
+
+/// `tandem host restore`
+#[derive(Debug, Args)]
+pub struct RestoreArgs {
+    /// Where the daemon kept its journal
+    #[arg(long, default_value = DEFAULT_STATE_DIR, value_name = "DIR")]
+    state_dir: PathBuf,
+}
+
+/// Runs the command.
+pub fn main(command: HostCommand) -> anyhow::Result<()> {
+    match command {
+        HostCommand::Run(args) => run(*args),
+        HostCommand::Status(args) => status(&args),
+        HostCommand::Restore(args) => restore(&args),
+    }
+}
+
+fn run(args: RunArgs) -> anyhow::Result<()> {
+    let mut console = Console {
+        print_ready: args.print_ready,
+    };
+    let limit = args.seconds.map(Duration::from_secs);
+    let config = args.settings()?;
+    let daemon = Daemon::open(config, &mut console)?;
+    daemon.run(limit, &mut console)?;
+    Ok(())
+}
+
+fn status(args: &StatusArgs) -> anyhow::Result<()> {
+    if !(0.05..=3600.0).contains(&args.interval) {
+        bail!(
+            "--interval {} is not possible: 0.05 … 3600 seconds",
+            args.interval
+        );
+    }
+    // Looking harms nobody: without a selection, everything is shown.
+    let select = args.select.given().unwrap_or(Select {
+        all: true,
+        ..Select::default()
+    });
+    let find = HostConfig {
+        thread_pattern: args.find.thread_pattern.clone(),
+        qmp_sockets: args.find.qmp_socket.clone(),
+        ..HostConfig::default()
+    };
+    let selector = Selector::from_config(&select)?;
+    let mut watcher = Watcher::open(find.discovery_options(), selector, &args.state_dir)?;
+    loop {
+        let status = watcher.observe(Duration::from_secs_f64(args.interval))?;
+        let text = match (args.json, args.watch) {
+            (true, true) => serde_json::to_string(&status)?,
+            (true, false) => serde_json::to_string_pretty(&status)?,
+            // Home and clear, so that --watch redraws in place on a terminal.
+            (false, true) => format!("\x1b[H\x1b[2J{}", status_table(&status)),
+            (false, false) => status_table(&status),
+        };
+        match writeln!(std::io::stdout(), "{text}") {
+            // Whoever read us has seen enough.
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => return Ok(()),
+            outcome => outcome.context("cannot write to stdout")?,
+        }
+        if !args.watch {
+            return Ok(());
+        }
+    }
+}
+
+fn status_table(status: &HostStatus) -> String {
+    if status.vms.is_empty() {
+        return "no VM found".to_owned();
+    }
+    let mut table = Table::new(&[
+        "VM", "pid", "vCPU", "CPU %", "wait %", "pCPUs", "weight", "received", "fair", "lag %",
+    ]);
+    for vm in &status.vms {
+        let weight = match vm.weight {
+            Some(weight) if weight != vm.configured => {
+                format!("{weight:.0} ({:.0})", vm.configured)
+            }
+            Some(weight) => format!("{weight:.0}"),
+            None => "none".to_owned(),
+        };
+        table.row([
+            vm.name.clone(),
+            vm.pid.to_string(),
+            format!("{} vCPUs", vm.vcpus.len()),
+            format!("{:.1}", vm.vcpus.iter().map(|v| v.cpu).sum::<f64>() * 100.0),
+            format!(
+                "{:.1}",
+                vm.vcpus.iter().map(|v| v.wait).sum::<f64>() * 100.0
+            ),
+            String::new(),
+            weight,
+            format!("{:.3}", vm.received),
+            format!("{:.3}", vm.fair),
+            format!("{:+.1}", vm.lag * 100.0),
+        ]);
+        for vcpu in &vm.vcpus {
+            table.row([
+                String::new(),
+                vcpu.tid.to_string(),
+                vcpu.index.to_string(),
+                format!("{:.1}", vcpu.cpu * 100.0),
+                format!("{:.1}", vcpu.wait * 100.0),
+                vcpu.allowed.to_string(),
+                String::new(),
+                String::new(),
+                String::new(),
+                String::new(),
+            ]);
+        }
+    }
+    let look = Look::of(std::io::stdout().is_terminal());
+    format!(
+        "{}\n{:.2} pCPUs idle over {:.2} s",
+        table.text(look),
+        status.idle,
+        status.seconds
+    )
+}
+
+fn restore(args: &RestoreArgs) -> anyhow::Result<()> {
+    let controller = cgroup::open(&ProcFs::default())?;
+    let report = restore_all(controller, &args.state_dir)?;
+    println!("{report}");
+    match report.is_complete() {
+        true => Ok(()),
+        false => bail!("not everything could be put back; see above"),
+    }
+}
