@@ -1,0 +1,405 @@
+//! What is promised of a real host, one test each.
+
+use std::fs;
+use std::time::Duration;
+
+use rand_core::Rng;
+use rand_core::SeedableRng;
+use rand_pcg::Pcg32;
+use tandem_host::ProcFs;
+use tandem_host::actuator::Actuator;
+use tandem_host::actuator::Outcome;
+use tandem_host::affinity::affinity;
+use tandem_host::cgroup::CgroupPath;
+use tandem_host::cgroup::Quota;
+use tandem_host::cgroup::ownership::Residence;
+use tandem_host::cgroup::ownership::find_own_cgroup;
+use tandem_host::cgroup::ownership::residence;
+use tandem_host::discovery::Discovery;
+use tandem_host::discovery::DiscoveryOptions;
+use tandem_host::journal::is_pending;
+use tandem_host::restore::restore_all;
+use tandem_host::sampler::Sampler;
+use tandem_host::vmm::Vmm;
+use tandem_policy::PcpuSet;
+use tandem_policy::Weight;
+
+use crate::Skip;
+use crate::Test;
+use crate::host::Helper;
+use crate::host::StateDir;
+use crate::host::World;
+use crate::host::controller;
+use crate::host::vcpu_threads;
+use crate::host::wait_until;
+
+/// All tests, in the order in which they run.
+pub const ALL: &[(&str, Test)] = &[
+    (
+        "changes_are_real_and_restore_puts_them_back",
+        changes_are_real,
+    ),
+    ("drop_puts_everything_back", drop_puts_everything_back),
+    ("the_next_start_puts_back_what_a_dead_run_left", next_start),
+    (
+        "restore_all_puts_back_without_a_daemon",
+        restore_all_puts_back,
+    ),
+    ("kill_9_at_50_random_moments", kill_9),
+    ("threads_that_end_or_start_meanwhile", threads_come_and_go),
+    (
+        "a_vm_with_a_cgroup_of_its_own_is_adjusted_there",
+        own_cgroup,
+    ),
+    ("two_daemons_refuse_each_other", two_daemons),
+    ("two_hundred_groups_leave_nothing_behind", no_leak),
+    ("discovery_follows_real_threads", discovery),
+    (
+        "a_group_named_like_a_foreign_cgroup_is_refused",
+        foreign_name,
+    ),
+];
+
+fn open(dir: &StateDir) -> Result<Actuator, Skip> {
+    let (actuator, report) = Actuator::open(controller()?, &dir.0).expect("it opens");
+    assert!(report.is_complete(), "{report}");
+    Ok(actuator)
+}
+
+/// One pCPU of those that a thread may use.
+fn one_of(pcpus: &PcpuSet) -> PcpuSet {
+    pcpus.iter().take(1).collect()
+}
+
+/// Changes something of every kind; returns the group.
+fn change_everything(world: &World, actuator: &mut Actuator) -> CgroupPath {
+    let threads = world.threads();
+    let home = actuator
+        .controller()
+        .cgroup_of(&threads[0])
+        .expect("a home");
+    let group = actuator
+        .create_group(&home, &format!("{}x", world.prefix))
+        .expect("a group");
+    for thread in &threads {
+        assert_eq!(
+            actuator.move_thread(thread, &group).expect("a move"),
+            Outcome::Done
+        );
+    }
+    actuator
+        .set_weight(&group, Weight(222.4))
+        .expect("a weight");
+    actuator
+        .set_weight(&world.own, Weight(333.0))
+        .expect("a weight");
+    let cap = Some(Quota {
+        quota_us: 40_000,
+        period_us: 50_000,
+    });
+    actuator.set_quota(&world.own, cap).expect("a cap");
+    let pcpus = one_of(&affinity(threads[0].tid).expect("a mask"));
+    actuator
+        .set_affinity(&threads[0], &pcpus)
+        .expect("an affinity");
+    group
+}
+
+fn changes_are_real() -> Result<(), Skip> {
+    let world = World::new()?;
+    let before = world.picture();
+    let dir = StateDir::new();
+    let mut actuator = open(&dir)?;
+    let group = change_everything(&world, &mut actuator);
+    let controller = actuator.controller();
+    let mut tids: Vec<_> = world.threads().iter().map(|thread| thread.tid).collect();
+    tids.sort();
+    let mut inside = controller.threads(&group).expect("the group");
+    inside.sort();
+    assert_eq!(inside, tids, "the vCPU threads, and no other");
+    let main = tandem_host::thread::ThreadRef::of_process(&ProcFs::host(), world.shared.pid());
+    let main = controller
+        .cgroup_of(&main.expect("it lives"))
+        .expect("a cgroup");
+    assert_eq!(Some(main), group.parent(), "the main thread stays");
+    assert_eq!(controller.weight(&group).expect("a weight"), Weight(222.0));
+    assert_eq!(
+        controller.weight(&world.own).expect("a weight"),
+        Weight(333.0)
+    );
+    let cap = controller
+        .quota(&world.own)
+        .expect("a cap")
+        .expect("it is capped");
+    assert_eq!((cap.quota_us, cap.period_us), (40_000, 50_000));
+    assert_eq!(affinity(world.threads()[0].tid).expect("a mask").len(), 1);
+    assert_ne!(world.picture(), before);
+    assert!(is_pending(&dir.0));
+    let report = actuator.restore().expect("it restores");
+    assert!(report.is_complete() && report.put_back > 0, "{report}");
+    assert_eq!(world.picture(), before);
+    assert!(!is_pending(&dir.0));
+    Ok(())
+}
+
+fn drop_puts_everything_back() -> Result<(), Skip> {
+    let world = World::new()?;
+    let before = world.picture();
+    let dir = StateDir::new();
+    let mut actuator = open(&dir)?;
+    change_everything(&world, &mut actuator);
+    drop(actuator);
+    assert_eq!(world.picture(), before);
+    Ok(())
+}
+
+fn next_start() -> Result<(), Skip> {
+    let world = World::new()?;
+    let before = world.picture();
+    let dir = StateDir::new();
+    let mut actuator = open(&dir)?;
+    change_everything(&world, &mut actuator);
+    actuator.abandon();
+    assert_ne!(world.picture(), before);
+    let (actuator, report) = Actuator::open(controller()?, &dir.0).expect("it opens");
+    assert!(report.is_complete() && report.put_back > 0, "{report}");
+    assert_eq!(world.picture(), before);
+    drop(actuator);
+    Ok(())
+}
+
+fn restore_all_puts_back() -> Result<(), Skip> {
+    let world = World::new()?;
+    let before = world.picture();
+    let dir = StateDir::new();
+    let mut actuator = open(&dir)?;
+    change_everything(&world, &mut actuator);
+    actuator.abandon();
+    let report = restore_all(controller()?, &dir.0).expect("it restores");
+    assert!(report.is_complete() && report.put_back > 0, "{report}");
+    assert_eq!(world.picture(), before);
+    let again = restore_all(controller()?, &dir.0).expect("it restores");
+    assert_eq!(again.put_back + again.nothing_to_do, 0);
+    let nowhere = dir.0.join("none");
+    restore_all(controller()?, &nowhere).expect("nothing to do");
+    assert!(!nowhere.exists(), "and nothing is made for it");
+    Ok(())
+}
+
+fn kill_9() -> Result<(), Skip> {
+    let world = World::new()?;
+    let before = world.picture();
+    let dir = StateDir::new();
+    let state_dir = dir.0.to_str().expect("a plain path");
+    let pid = world.shared.pid().to_string();
+    let mut random = Pcg32::seed_from_u64(20_261_121);
+    let (mut pending, mut put_back) = (0, 0);
+    for round in 0..50 {
+        let seed = random.next_u32().to_string();
+        let arguments = [state_dir, &seed, &pid, &world.own.0, &world.prefix];
+        let daemon = Helper::start("daemon", &arguments);
+        std::thread::sleep(Duration::from_micros(u64::from(random.next_u32() % 40_000)));
+        daemon.kill();
+        pending += u32::from(is_pending(&dir.0));
+        let report = restore_all(controller()?, &dir.0).expect("it restores");
+        assert!(report.is_complete(), "round {round}: {report}");
+        put_back += report.put_back;
+        assert_eq!(world.picture(), before, "round {round}, seed {seed}");
+    }
+    // A run in which nothing was ever left behind would show nothing.
+    assert!(pending > 0, "no kill hit a changed host");
+    println!("killed 50 times: {pending} left changes behind, {put_back} were put back");
+    Ok(())
+}
+
+fn threads_come_and_go() -> Result<(), Skip> {
+    let mut world = World::new()?;
+    let dir = StateDir::new();
+    let mut actuator = open(&dir)?;
+    let group = change_everything(&world, &mut actuator);
+    let threads = world.threads();
+    world.shared.tell("start shared/vcpu7");
+    world.shared.next_line();
+    let born = vcpu_threads(world.shared.pid());
+    let born = born.last().expect("the new thread");
+    let place = actuator.controller().cgroup_of(born).expect("a cgroup");
+    assert_eq!(place, group, "a thread starts where its maker is");
+    world.shared.tell("end 1");
+    wait_until("the thread has ended", || {
+        world.threads().len() == threads.len()
+    });
+    let gone = threads[1];
+    let home = group.parent().expect("a parent");
+    let outcome = actuator.move_thread(&gone, &home).expect("no error");
+    assert_eq!(outcome, Outcome::Gone);
+    let pcpus = affinity(threads[0].tid).expect("a mask");
+    assert_eq!(
+        actuator.set_affinity(&gone, &pcpus).expect("no error"),
+        Outcome::Gone
+    );
+    let report = actuator.release_group(&group).expect("it is released");
+    assert!(report.is_complete(), "{report}");
+    assert!(!actuator.controller().exists(&group));
+    for thread in world.threads() {
+        let place = actuator.controller().cgroup_of(&thread).expect("a cgroup");
+        assert_eq!(place, home, "{thread}");
+    }
+    let error = actuator
+        .set_weight(&group, Weight(200.0))
+        .expect_err("it is gone");
+    assert!(error.is_gone(), "{error}");
+    Ok(())
+}
+
+fn own_cgroup() -> Result<(), Skip> {
+    let world = World::new()?;
+    let before = world.picture();
+    let dir = StateDir::new();
+    let mut actuator = open(&dir)?;
+    let controller = actuator.controller();
+    let residence_of = |vm: &Helper| {
+        let process = tandem_host::thread::ThreadRef::of_process(&ProcFs::host(), vm.pid());
+        let vcpus = vcpu_threads(vm.pid());
+        residence(controller, &process.expect("it lives"), &vcpus).expect("its cgroups")
+    };
+    let (owner, shared) = (residence_of(&world.owner), residence_of(&world.shared));
+    let procfs = ProcFs::host();
+    let find = |vm: &Residence, other: &Residence| {
+        let others = std::slice::from_ref(other);
+        find_own_cgroup(controller, &procfs, vm, others).expect("it is read")
+    };
+    assert_eq!(find(&owner, &shared), Some(world.own.clone()));
+    // This test is in the same cgroup as the other VM.
+    assert_eq!(find(&shared, &owner), None);
+    let written = actuator
+        .set_weight(&world.own, Weight(1e9))
+        .expect("a weight");
+    assert_eq!(written, actuator.controller().weight_range().1);
+    let home = actuator
+        .controller()
+        .threads(&world.own)
+        .expect("its threads");
+    assert_eq!(home.len(), 3, "nothing was moved");
+    let report = actuator.release_group(&world.own).expect("it is released");
+    assert!(report.is_complete() && report.put_back > 0, "{report}");
+    assert_eq!(world.picture(), before);
+    Ok(())
+}
+
+fn two_daemons() -> Result<(), Skip> {
+    let world = World::new()?;
+    let dir = StateDir::new();
+    let state_dir = dir.0.to_str().expect("a plain path");
+    let pid = world.shared.pid().to_string();
+    let arguments = [state_dir, "1", &pid, &world.own.0, &world.prefix];
+    let daemon = Helper::start("daemon", &arguments);
+    let holder = daemon.pid();
+    let error = Actuator::open(controller()?, &dir.0)
+        .err()
+        .expect("it is refused")
+        .to_string();
+    assert!(error.contains(&format!("process {holder}")), "{error}");
+    assert!(restore_all(controller()?, &dir.0).is_err() || !is_pending(&dir.0));
+    daemon.kill();
+    drop(open(&dir)?);
+    Ok(())
+}
+
+fn no_leak() -> Result<(), Skip> {
+    let world = World::new()?;
+    let before = world.picture();
+    let dir = StateDir::new();
+    let mut actuator = open(&dir)?;
+    let threads = world.threads();
+    let home = actuator
+        .controller()
+        .cgroup_of(&threads[0])
+        .expect("a home");
+    let open_files = || {
+        fs::read_dir("/proc/self/fd")
+            .expect("this process's files")
+            .count()
+    };
+    let files = open_files();
+    for n in 0..200 {
+        let group = actuator.create_group(&home, &format!("{}{n}", world.prefix));
+        let group = group.expect("a group");
+        actuator
+            .move_thread(&threads[n % threads.len()], &group)
+            .expect("a move");
+        actuator.set_weight(&group, Weight(50.0)).expect("a weight");
+        let report = actuator.release_group(&group).expect("it is released");
+        assert!(report.is_complete(), "{report}");
+    }
+    assert_eq!(open_files(), files);
+    assert!(!is_pending(&dir.0), "the journal is empty");
+    assert_eq!(world.picture(), before);
+    Ok(())
+}
+
+fn discovery() -> Result<(), Skip> {
+    let mut vm = Helper::start("vm", &["disco", "3"]);
+    let procfs = ProcFs::host();
+    let options = DiscoveryOptions::default();
+    let mut discovery = Discovery::new(options, procfs.clone()).expect("no patterns");
+    let mut find = |pid| {
+        let scan = discovery.scan().expect("it scans");
+        scan.vms.into_iter().find(|vm| vm.process.pid == pid)
+    };
+    let first = find(vm.pid()).expect("it is found at once");
+    assert_eq!(
+        (first.name.as_str(), first.vmm, first.unidentified),
+        ("disco", Vmm::Tandem, 0)
+    );
+    let threads: Vec<_> = first.vcpus.iter().map(|vcpu| vcpu.thread).collect();
+    assert_eq!(threads, vcpu_threads(vm.pid()));
+    let mut sampler = Sampler::new(procfs);
+    let before = sampler.sample(&threads[0]).expect("a sample");
+    sampler.sample(&threads[1]).expect("a sample");
+    vm.tell("end 1");
+    wait_until("the sampler says that it is gone", || {
+        sampler
+            .sample(&threads[1])
+            .is_err_and(|error| error.is_gone())
+    });
+    assert!(sampler.sample(&threads[0]).expect("a sample").ran >= before.ran);
+    let second = find(vm.pid()).expect("it is still there");
+    let indexes: Vec<u32> = second.vcpus.iter().map(|vcpu| vcpu.index.0).collect();
+    assert_eq!((second.id, indexes), (first.id, vec![0, 2]));
+    vm.tell("start disco/vcpu5");
+    vm.next_line();
+    // Its name is given a moment after its birth.
+    wait_until("the new vCPU is found", || {
+        find(vm.pid()).is_some_and(|vm| vm.vcpus.iter().any(|vcpu| vcpu.index.0 == 5))
+    });
+    let pid = vm.pid();
+    drop(vm);
+    assert!(find(pid).is_none(), "and it goes with its process");
+    Ok(())
+}
+
+fn foreign_name() -> Result<(), Skip> {
+    let world = World::new()?;
+    let dir = StateDir::new();
+    let mut actuator = open(&dir)?;
+    let name = world.own.name().to_owned();
+    let error = actuator
+        .create_group(&CgroupPath::root(), &name)
+        .expect_err("it is refused");
+    assert!(error.to_string().contains("exists already"), "{error}");
+    let error = actuator
+        .create_group(&CgroupPath::root(), "a/b")
+        .expect_err("it is refused");
+    assert!(error.to_string().contains("a/b"), "{error}");
+    let nowhere = CgroupPath("/tandem-live-nowhere".to_owned());
+    let error = actuator
+        .create_group(&nowhere, "x")
+        .expect_err("it is refused");
+    assert!(error.is_gone(), "{error}");
+    let error = actuator
+        .set_weight(&CgroupPath::root(), Weight(5.0))
+        .expect_err("refused");
+    assert!(error.to_string().contains("root"), "{error}");
+    assert!(!is_pending(&dir.0), "a refusal leaves no record");
+    Ok(())
+}
