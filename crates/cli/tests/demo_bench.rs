@@ -1,0 +1,135 @@
+//! The benches from outside, at a size that takes seconds: their figures have the form that is
+//! promised, and nothing stays behind. Their values are not judged here.
+
+mod demo_support;
+
+use serde_json::Value;
+
+use demo_support::cgroups_named;
+use demo_support::may_change_cgroups;
+use demo_support::succeed;
+use demo_support::tandem;
+
+/// Runs a bench with a state directory and a file for its figures, and returns the figures.
+fn figures(args: &[&str]) -> Value {
+    let dir = tempfile::tempdir().unwrap();
+    let (state, json) = (dir.path().join("state"), dir.path().join("figures.json"));
+    let mut whole = vec!["bench"];
+    whole.extend(args);
+    whole.extend([
+        "--state-dir",
+        state.to_str().unwrap(),
+        "--json",
+        json.to_str().unwrap(),
+    ]);
+    let output = succeed(&whole);
+    assert!(output.stdout.starts_with(b"| "), "no table");
+    serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap()
+}
+
+#[test]
+fn fairness_reports_every_mode_of_every_mix() {
+    if !may_change_cgroups() {
+        return;
+    }
+    let figures = figures(&[
+        "fairness",
+        "--runs",
+        "2",
+        "--seconds",
+        "0.5",
+        "--mixes",
+        "2+1,bursty",
+        "--backend",
+        "threads",
+        "--modes",
+        "equal-weights,tandem",
+    ]);
+    let mixes = figures["mixes"].as_array().unwrap();
+    assert_eq!(
+        mixes
+            .iter()
+            .map(|mix| mix["mix"].as_str().unwrap())
+            .collect::<Vec<_>>(),
+        ["2+1", "bursty"]
+    );
+    for mode in mixes
+        .iter()
+        .flat_map(|mix| mix["modes"].as_array().unwrap())
+    {
+        assert_eq!(mode["measured_runs"], 2, "{mode}");
+        assert!(mode["mean_abs_lag"].as_f64().unwrap() <= mode["max_abs_lag"].as_f64().unwrap());
+        assert_eq!(mode["runs"].as_array().unwrap().len(), 2);
+    }
+}
+
+#[test]
+fn overhead_counts_the_daemon() {
+    if !may_change_cgroups() {
+        return;
+    }
+    let figures = figures(&["overhead", "--vms", "3", "--vcpus", "2", "--seconds", "1"]);
+    assert_eq!(figures["vcpus"], 6);
+    assert!(figures["daemon_cpu"].as_f64().unwrap() > 0.0);
+    assert!(figures["daemon"]["peak_rss_kib"].as_u64().unwrap() > 0);
+    assert_eq!(figures["daemon_errors"], serde_json::json!([]));
+    assert_eq!(cgroups_named("ovh"), Vec::<String>::new());
+}
+
+#[test]
+fn churn_sees_the_daemon_act_and_let_go() {
+    if !may_change_cgroups() {
+        return;
+    }
+    let figures = figures(&[
+        "churn",
+        "--starts",
+        "8",
+        "--vcpus",
+        "1",
+        "--backend",
+        "threads",
+    ]);
+    assert_eq!(figures["daemon_errors"], serde_json::json!([]));
+    assert!(figures["most_cgroups"].as_u64().unwrap() > 0);
+    assert_eq!(figures["after"]["cgroups"], figures["before"]["cgroups"]);
+    assert_eq!(
+        figures["after"]["daemon"]["fds"],
+        figures["before"]["daemon"]["fds"]
+    );
+}
+
+#[test]
+fn sizes_out_of_range_are_refused_with_the_range() {
+    for (args, said) in [
+        (
+            &["fairness", "--runs", "0"][..],
+            "--runs 0 is not possible: 1 … 100",
+        ),
+        (
+            &["fairness", "--mixes", "x"],
+            "'x' is no mix; the mixes are 2+1",
+        ),
+        (&["fairness", "--seconds", "0"], "0.5 … 3600"),
+        (
+            &["overhead", "--vms", "0"],
+            "--vms 0 is not possible: 1 … 1000",
+        ),
+        (
+            &["overhead", "--vcpus", "65"],
+            "--vcpus 65 is not possible: 1 … 64",
+        ),
+        (&["overhead", "--period-ms", "1"], "30 … 1000"),
+        (&["churn", "--starts", "0"], "--starts 0 is not possible"),
+        (&["churn", "--json", "/nowhere/x.json"], "/nowhere/x.json"),
+    ] {
+        let mut whole = vec!["bench"];
+        whole.extend(args);
+        let output = tandem(&whole).output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            !output.status.success() && errors.contains(said),
+            "{args:?}: {errors}"
+        );
+    }
+}
