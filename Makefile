@@ -11,8 +11,8 @@ TANDEM := $(TARGET)/release/tandem
 
 # Arguments for demo and bench-fairness, for instance: make demo ARGS='--seconds 5 --mix 3,1'
 ARGS ?=
-# Debian kernel series that the test VM boots, for instance: make test-vm KERNELS='6.1 6.12'
-KERNELS ?= 6.1
+# Debian kernel series that the test VM boots: 6.1 is the last with CFS, 6.12 has EEVDF
+KERNELS ?= 6.1 6.12
 
 .PHONY: help
 help: ## list the verbs
@@ -38,7 +38,7 @@ test: ## everything: formatting, lints, docs, tests, and the tests in the cgroup
 	@KERNELS='$(KERNELS)' scripts/test
 
 .PHONY: test-vm
-test-vm: ## only the tests in a VM whose kernel has cgroup v2 (QEMU; KERNELS='6.1 6.12')
+test-vm: ## only the tests in a VM whose kernel has cgroup v2 (QEMU; one kernel: KERNELS=6.1)
 	@scripts/setup
 	@KERNELS='$(KERNELS)' scripts/test-vm/run
 

@@ -253,12 +253,12 @@ fn daemon_ended_in_any_way_leaves_no_trace_on_cgroup_v2() {
                 "a killed daemon cannot have restored anything"
             );
         }
-        let status = Command::new("tandem")
+        let output = Command::new("tandem")
             .args(["host", "restore", "--state-dir"])
             .arg(state.path())
-            .status()
+            .output()
             .expect("tandem is in PATH");
-        assert!(status.success(), "tandem host restore: {status}");
+        assert!(output.status.success(), "tandem host restore: {output:?}");
         assert_as_before("kill -9 and tandem host restore");
     }
 
