@@ -21,7 +21,9 @@ on_each_backend!(
     burn_counts_no_time_off_the_pcpu_as_work,
     spinlock_excludes_and_never_halts,
     mutex_excludes_halts_and_wakes,
+    mutex_excludes_when_everybody_wants_it,
     barrier_that_blocks_keeps_phases_together,
+    barrier_loses_no_wake_up,
     barrier_that_spins_never_halts,
     forkjoin_keeps_rounds_together,
     forkjoin_with_a_rotating_leader_keeps_rounds_together,
@@ -87,6 +89,25 @@ fn mutex_excludes_halts_and_wakes(backend: Backend) {
         each_has(100)(snapshot) && halts > 0 && ipis > 0
     });
     excludes(&last);
+}
+
+/// Attempts that meet within the few cycles between looking at the lock and taking it.
+fn mutex_excludes_when_everybody_wants_it(backend: Backend) {
+    let settings = ["outside=200", "inside=200"];
+    let last = run_until(
+        config(backend, Workload::Mutex, 3, &settings),
+        each_has(300_000),
+    );
+    excludes(&last);
+}
+
+/// Wake-ups that come in the few instructions between looking for one and going to sleep.
+fn barrier_loses_no_wake_up(backend: Backend) {
+    let settings = ["work=10k", "spin=0", "jitter=100"];
+    run_until(
+        config(backend, Workload::Barrier, 2, &settings),
+        each_has(10_000),
+    );
 }
 
 fn barrier_that_blocks_keeps_phases_together(backend: Backend) {
