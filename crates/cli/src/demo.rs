@@ -10,6 +10,7 @@ pub mod account;
 pub mod child;
 pub mod cpu_time;
 pub mod daemon_process;
+pub mod explain;
 pub mod groups;
 pub mod host_facts;
 pub mod interrupt;

@@ -25,6 +25,7 @@ use crate::demo::DaemonArgs;
 use crate::demo::check_writable;
 use crate::demo::daemon_process::DaemonProcess;
 use crate::demo::daemon_process::Selected;
+use crate::demo::explain::explain;
 use crate::demo::host_facts;
 use crate::demo::interrupt::Interrupt;
 use crate::demo::plan::Backend;
@@ -133,9 +134,10 @@ pub fn main(args: &ChurnArgs) -> anyhow::Result<()> {
     interrupt.sleep(SETTLE)?;
     let before = traces(&daemon)?;
     churner.most = 0;
+    progress.say(&format!("{} VM starts and stops", args.starts));
     churner.run(args.starts, &progress)?;
     interrupt.sleep(SETTLE)?;
-    daemon.check()?;
+    daemon.check_alive()?;
     let after = traces(&daemon)?;
     let most_cgroups = churner.most;
     let daemon_errors = daemon.errors()?;
@@ -176,7 +178,8 @@ fn backend(args: &ChurnArgs, dir: &StateDir, progress: &Progress) -> anyhow::Res
         Ok(()) => Ok(Backend::Kvm),
         Err(error) => {
             progress.note(&format!(
-                "KVM could not be used ({error:#}): plain threads instead"
+                "KVM could not be used, plain threads instead: {}",
+                explain(&error)
             ));
             Ok(Backend::Threads)
         }
@@ -208,7 +211,7 @@ impl Churner<'_> {
     fn run(&mut self, starts: u32, progress: &Progress) -> anyhow::Result<()> {
         let mut running: VecDeque<VmProcess> = VecDeque::new();
         for start in 1..=starts {
-            progress.say(&format!("VM {start} of {starts}"));
+            progress.detail(&format!("VM {start} of {starts}"));
             // Names come again, as they do when a VM is restarted.
             let plan = vm(&format!("churn{}", self.next % 10), self.args.vcpus);
             let mut vm = VmProcess::start(&plan, self.backend, self.next, self.dir.logs())?;

@@ -132,7 +132,7 @@ pub fn main(args: &OverheadArgs) -> anyhow::Result<()> {
     let after = Usage::read(daemon.pid())?;
     let elapsed = begin.elapsed().as_secs_f64();
     let vms_after = Reading::take(&mut sampler, &vms, &pcpus)?;
-    daemon.check()?;
+    daemon.check_alive()?;
     let errors = daemon.errors()?;
     progress.say("stopping");
     daemon.stop()?;
@@ -172,10 +172,11 @@ fn start(
     progress: &Progress,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Vec<VmProcess>> {
+    progress.say(&format!("starting {} VMs", args.vms));
     let mut vms = Vec::new();
     for i in 0..args.vms {
         interrupt.check()?;
-        progress.say(&format!("starting VM {} of {}", i + 1, args.vms));
+        progress.detail(&format!("starting VM {} of {}", i + 1, args.vms));
         let plan = VmPlan {
             name: format!("ovh{i:03}"),
             vcpus: args.vcpus,

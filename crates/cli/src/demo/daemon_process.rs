@@ -18,8 +18,9 @@ use tandem_host::restore::restore_all;
 use tandem_host::thread::Pid;
 
 use super::child::Running;
+use super::explain::explain;
 use super::plan::DaemonPlan;
-use super::vm_process::quote;
+use super::vm_process::with_log;
 
 /// How long the daemon may take to find the VMs and to say that it acts.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -90,7 +91,7 @@ impl DaemonProcess {
     }
 
     /// An error if it has ended by itself.
-    pub fn check(&mut self) -> anyhow::Result<()> {
+    pub fn check_alive(&mut self) -> anyhow::Result<()> {
         let running = self.running.as_mut().context("the daemon was stopped")?;
         match running.ended()? {
             None => Ok(()),
@@ -98,6 +99,15 @@ impl DaemonProcess {
                 let error = anyhow::anyhow!("the daemon ended by itself with {status}");
                 Err(with_log(error, &self.log))
             }
+        }
+    }
+
+    /// An error if it has ended by itself or reported that it could not do something.
+    pub fn check(&mut self) -> anyhow::Result<()> {
+        self.check_alive()?;
+        match self.errors()?.first() {
+            None => Ok(()),
+            Some(error) => bail!("the daemon said: {error}"),
         }
     }
 
@@ -148,15 +158,8 @@ impl DaemonProcess {
 impl Drop for DaemonProcess {
     fn drop(&mut self) {
         if let Err(error) = self.halt() {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", explain(&error));
         }
-    }
-}
-
-fn with_log(error: anyhow::Error, log: &Path) -> anyhow::Error {
-    match quote(log) {
-        Some(said) => anyhow::anyhow!("{error:#}; it said: {said}"),
-        None => error,
     }
 }
 

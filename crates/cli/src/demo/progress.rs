@@ -61,6 +61,13 @@ impl Progress {
         }
     }
 
+    /// A detail of what is being done, which only a bar has room for.
+    pub fn detail(&self, what: &str) {
+        if self.bar.is_some() {
+            self.say(what);
+        }
+    }
+
     /// Something worth keeping on the screen.
     pub fn note(&self, what: &str) {
         match &self.bar {

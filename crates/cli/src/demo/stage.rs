@@ -24,6 +24,7 @@ use super::account::Window;
 use super::cpu_time::Reading;
 use super::daemon_process::DaemonProcess;
 use super::daemon_process::Selected;
+use super::explain::explain;
 use super::groups::Groups;
 use super::host_facts;
 use super::interrupt::Interrupt;
@@ -117,7 +118,8 @@ fn others(plan: &Plan, mode: Mode, figures: &Figures) -> Option<String> {
     let vms: f64 = figures.vms.iter().map(|vm| vm.share).sum();
     let others = pcpus - vms - figures.idle;
     (others > OTHERS * pcpus).then(|| {
-        format!("In mode {mode}, {others:.2} of {pcpus} pCPUs went to the rest of the host.")
+        format!("In mode {mode}, {others:.2} of {pcpus} pCPUs went to the rest of the host; its work and idle \
+             time cannot be compared with other modes.")
     })
 }
 
@@ -133,7 +135,8 @@ fn boot(
         (Err(error), Some(_)) => Err(error),
         (Err(error), None) => {
             let note = format!(
-                "KVM could not be used ({error:#}), so the workloads ran on plain threads."
+                "KVM could not be used, so the workloads ran on plain threads: {}.",
+                explain(&error)
             );
             progress.note(&note);
             Ok((
@@ -204,7 +207,7 @@ impl Stage<'_> {
             Err(error) => {
                 self.progress
                     .steps(samples(self.plan.settle + self.plan.window));
-                Err(format!("{error:#}"))
+                Err(explain(&error))
             }
         };
         Ok(ModeResult {
@@ -244,12 +247,16 @@ impl Stage<'_> {
             "{mode}: measuring {} s",
             self.plan.window.as_secs_f64()
         ));
+        if let Err(error) = guard.check() {
+            self.progress.steps(samples(self.plan.window));
+            return Ok(Err(explain(&error)));
+        }
         let (first_counters, first) = self.read()?;
         self.watch(begin, begin + self.plan.window, &mut series)?;
         let runnable = self.runnable()?;
         let (last_counters, last) = self.read()?;
         if let Err(error) = guard.check() {
-            return Ok(Err(format!("{error:#}")));
+            return Ok(Err(explain(&error)));
         }
         let window = Window {
             begin: first,

@@ -19,6 +19,7 @@ use tandem_host::thread::ThreadRef;
 use tandem_host::thread::Tid;
 
 use super::child::Running;
+use super::explain::explain;
 use super::plan::Backend;
 use super::plan::VmPlan;
 
@@ -152,10 +153,7 @@ impl VmProcess {
 
     /// What went wrong, with what the VM itself said about it.
     fn trouble(&self, error: anyhow::Error) -> anyhow::Error {
-        match quote(&self.log) {
-            Some(said) => error.context(said),
-            None => error,
-        }
+        with_log(error, &self.log)
     }
 
     /// Asks it to stop; [`VmProcess::stop`] then waits for it.
@@ -187,10 +185,20 @@ pub fn stop_all(mut vms: Vec<VmProcess>) -> anyhow::Result<()> {
     outcomes.into_iter().collect()
 }
 
+/// The error, with what the child wrote to its log before.
+pub fn with_log(error: anyhow::Error, log: &Path) -> anyhow::Error {
+    match quote(log) {
+        Some(said) => anyhow::anyhow!("{}; it said: {said}", explain(&error)),
+        None => error,
+    }
+}
+
 /// The end of a log, on one line.
-pub fn quote(log: &Path) -> Option<String> {
+fn quote(log: &Path) -> Option<String> {
     let text = std::fs::read(log).ok()?;
     let text = String::from_utf8_lossy(&text);
+    // Every message of the program begins with its name.
+    let text = text.replace("tandem: ", "");
     let lines: Vec<&str> = text
         .lines()
         .map(str::trim)
