@@ -39,6 +39,9 @@ pub fn html(experiment: &Experiment, footer: &str) -> String {
     let body = html! {
         h1 { (TITLE) }
         p.lead { (finding(experiment)) }
+        @if !experiment.notes.is_empty() {
+            ul.notes { @for note in &experiment.notes { li { (note) } } }
+        }
         (tiles(experiment))
         (page::figure(
             "CPU time each VM received",
@@ -340,9 +343,6 @@ fn how(experiment: &Experiment) -> Markup {
                     }
                 }
             }
-        }
-        @if !experiment.notes.is_empty() {
-            ul { @for note in &experiment.notes { li { (note) } } }
         }
     }
 }
