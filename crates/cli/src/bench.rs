@@ -2,11 +2,13 @@
 //!
 //! - [`fairness`]: lags over named mixes of VMs, stock against Tandem.
 //! - [`overhead`]: what the daemon costs with many vCPUs.
+//! - [`changes`]: how soon VMs are fair again after one starts, sleeps, wakes or stops.
 //! - [`churn`]: what stays behind after many VMs have come and gone.
 //!
 //! They print tables, and with `--json PATH` write their figures to a file. They judge nothing: a
 //! figure outside its promise is shown as it is.
 
+pub mod changes;
 pub mod churn;
 pub mod fairness;
 pub mod mixes;
@@ -26,6 +28,8 @@ pub enum BenchCommand {
     Fairness(fairness::FairnessArgs),
     /// CPU time, memory and files of the daemon with many vCPUs
     Overhead(overhead::OverheadArgs),
+    /// How soon VMs are fair again after one starts, sleeps, wakes or stops
+    Changes(changes::ChangesArgs),
     /// What stays behind after many VMs have come and gone under the daemon
     Churn(churn::ChurnArgs),
 }
@@ -35,6 +39,7 @@ pub fn main(command: BenchCommand) -> anyhow::Result<()> {
     match command {
         BenchCommand::Fairness(args) => fairness::main(&args),
         BenchCommand::Overhead(args) => overhead::main(&args),
+        BenchCommand::Changes(args) => changes::main(&args),
         BenchCommand::Churn(args) => churn::main(&args),
     }
 }
