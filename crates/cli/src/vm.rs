@@ -364,3 +364,89 @@ fn table(report: &Report) -> Table {
     table.row(total);
     table
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: RunArgs,
+    }
+
+    fn parse(line: &str) -> RunArgs {
+        let words = line.split_whitespace();
+        Line::try_parse_from(std::iter::once("run").chain(words))
+            .unwrap()
+            .args
+    }
+
+    #[test]
+    fn flags_become_a_configuration() {
+        let args = parse(
+            "--name db-1 --vcpus 3 --workload barrier --set work=2M --set wait=spin --seed 9 \
+             --pin 0,1 --backend threads --calibration 2445423:348248",
+        );
+        let config = config(&args).unwrap();
+        assert_eq!(config.name.as_str(), "db-1");
+        assert_eq!(
+            (config.vcpus, config.seed, config.backend),
+            (3, 9, Backend::Threads)
+        );
+        assert_eq!(config.workload(), Workload::Barrier);
+        assert_eq!(config.parameters.values()[..2], [2_000_000, 0]);
+        assert_eq!(
+            (0..3).map(|i| config.pin(i)).collect::<Vec<_>>(),
+            [Some(0), Some(1), Some(0)]
+        );
+        assert_eq!(config.calibration.unwrap().to_string(), "2445423:348248");
+    }
+
+    #[test]
+    fn bad_flags_say_what_would_be_right() {
+        let error = |line: &str| config(&parse(line)).unwrap_err().to_string();
+        assert!(error("--vcpus 65").contains("1 to 64"));
+        assert!(error("--workload sleep").contains("burn, spinlock"));
+        assert!(error("--workload mutex --set colour=1").contains("outside, inside, spin, jitter"));
+        assert!(error("--name Database").contains("a-z"));
+        assert!(error("--backend xen").contains("kvm or threads"));
+        assert!(error("--calibration fast").contains("KHZ:STEPS"));
+    }
+
+    #[test]
+    fn a_run_under_control_has_no_end_unless_one_is_given() {
+        let seconds = |line: &str| limit(&parse(line)).map(|limit| limit.map(|l| l.as_secs_f64()));
+        assert_eq!(seconds("").unwrap(), Some(10.0));
+        assert_eq!(seconds("--control-stdio").unwrap(), None);
+        assert_eq!(seconds("--control-stdio --seconds 0.5").unwrap(), Some(0.5));
+        for bad in ["0", "-1", "nan", "inf", "1e300"] {
+            let error = seconds(&format!("--seconds {bad}"))
+                .unwrap_err()
+                .to_string();
+            assert!(error.contains("above 0"), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_text_names_backend_workload_sizes_and_seed() {
+        let vm = Microvm::start(config(&parse("--backend threads --workload bursty")).unwrap());
+        let vm = vm.unwrap();
+        let first = vm.snapshot();
+        std::thread::sleep(Duration::from_millis(1));
+        let text = text(&Report::between(&vm, &first, &vm.snapshot()));
+        for word in [
+            "vm0: bursty on 1 vCPUs, backend threads",
+            "period=20000000",
+            "seed 1",
+        ] {
+            assert!(text.contains(word), "{text}");
+        }
+        assert!(
+            text.contains("dropped") && text.contains("not pinned"),
+            "{text}"
+        );
+    }
+}

