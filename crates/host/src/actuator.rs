@@ -29,6 +29,7 @@ use crate::cgroup::CgroupPath;
 use crate::cgroup::CpuController;
 use crate::cgroup::Knob;
 use crate::cgroup::Quota;
+use crate::cgroup::check_name;
 use crate::journal::Journal;
 use crate::journal::JournalError;
 use crate::journal::Key;
@@ -133,6 +134,7 @@ impl Actuator {
         parent: &CgroupPath,
         name: &str,
     ) -> Result<CgroupPath, ActuatorError> {
+        check_name(parent, name)?;
         let group = parent.child(name);
         let key = Key::Created(group.clone());
         if self.controller.exists(&group) {

@@ -11,6 +11,7 @@
 //!   the kernel are never looked into again.
 //! - Of a known VM only the list of threads is read, and the names of new threads; a thread without
 //!   a vCPU's name is looked at again at the same growing ages, since names are given after birth.
+//!   Even that is left out while the VM's process does not run (see [`crate::cpu_clock`]).
 //!
 //! That a listed process is the one seen before is told by the inode number of its folder in
 //! `/proc`, which comes with the list for free. The kernel normally gives a later process of the
@@ -28,10 +29,12 @@ use std::time::Duration;
 use std::time::Instant;
 
 use serde::Serialize;
+use tandem_policy::Nanos;
 use tandem_policy::VcpuId;
 use tandem_policy::VmId;
 use thiserror::Error;
 
+use crate::cpu_clock::process_cpu_time;
 use crate::procfs::ProcFs;
 use crate::procfs::read_text;
 use crate::qmp;
@@ -125,6 +128,8 @@ pub struct Scan {
 /// Looks for VMs, and remembers what it saw.
 pub struct Discovery {
     procfs: ProcFs,
+    /// CPU clocks are the machine's own, so they say nothing about a tree made for a test.
+    has_clocks: bool,
     pattern: Option<ThreadPattern>,
     qmp: Qmp,
     others: HashMap<Pid, Other>,
@@ -179,6 +184,8 @@ struct Host {
     /// KVM vCPUs held; `None` if that could not be read.
     kvm_vcpus: Option<usize>,
     recount: Look,
+    /// The process's CPU clock before its threads were last listed.
+    clock: Option<Nanos>,
     /// The VMs by their thread names' prefix; one without a prefix for most VMMs.
     ids: BTreeMap<Option<String>, VmId>,
     qmp: BTreeMap<Tid, VcpuId>,
@@ -218,6 +225,7 @@ impl Discovery {
                 root: procfs.resolve("/"),
                 sockets: BTreeMap::new(),
             },
+            has_clocks: procfs == ProcFs::host(),
             procfs,
             others: HashMap::new(),
             hosts: BTreeMap::new(),
@@ -291,6 +299,7 @@ impl Discovery {
                 tasks: BTreeMap::new(),
                 kvm_vcpus,
                 recount: Look::first(now),
+                clock: None,
                 ids: BTreeMap::new(),
                 qmp: BTreeMap::new(),
                 qmp_wanted: true,
@@ -326,6 +335,11 @@ impl Discovery {
             return;
         };
         let verify = (self.scans + u64::from(pid.0)).is_multiple_of(VERIFY_EVERY);
+        let clock = self.has_clocks.then(|| process_cpu_time(pid)).flatten();
+        if clock.is_some() && clock == host.clock && !verify {
+            return;
+        }
+        host.clock = clock;
         let is_same = !verify || host.process.stat(&self.procfs).is_ok();
         let changed = host.read_tasks(&self.procfs, self.pattern.as_ref(), now, verify);
         if changed || host.recount.is_due(now) {

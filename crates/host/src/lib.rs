@@ -10,6 +10,7 @@ pub mod actuator;
 pub mod affinity;
 pub mod cgroup;
 pub mod config;
+pub mod cpu_clock;
 pub mod daemon;
 pub mod discovery;
 pub mod fleet;

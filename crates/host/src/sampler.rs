@@ -5,6 +5,11 @@
 //! start, which costs one system call per vCPU and period. An open file belongs to the thread it
 //! was opened for: after that thread's end it answers ESRCH, whoever has its number by then.
 //!
+//! Most vCPUs of a host sleep most of the time, and a whole VM can be asked at once whether any of
+//! its threads ran, by its process's CPU clock (see [`crate::cpu_clock`]). While it stands still the
+//! last samples are still exact. With rounds ([`Sampler::begin_round`]) that clock is read once per
+//! process and round, and the vCPUs' files only where it moved.
+//!
 //! Two things to know about the numbers. The kernel brings the first up to date at clock ticks and
 //! at switches, so a difference over a short period is off by up to a tick. It adds to the second
 //! when a wait is over, so a vCPU that has not run since the last sample shows no wait; whether it
@@ -33,9 +38,11 @@ use thiserror::Error;
 
 use crate::affinity::AffinityError;
 use crate::affinity::affinity;
+use crate::cpu_clock::process_cpu_time;
 use crate::procfs::ProcFs;
 use crate::procfs::is_gone;
 use crate::procfs::read_text;
+use crate::thread::Pid;
 use crate::thread::TaskState;
 use crate::thread::ThreadError;
 use crate::thread::ThreadRef;
@@ -49,9 +56,9 @@ pub enum SampleError {
     /// The affinity mask could not be read.
     #[error(transparent)]
     Affinity(#[from] AffinityError),
-    /// One open file per vCPU is more than this process may have.
+    /// Two open files per vCPU are more than this process may have.
     #[error(
-        "cannot open {path}: this process may have {limit} open files and needs one per vCPU; \
+        "cannot open {path}: this process may have {limit} open files and needs two per vCPU; \
          raise the limit (LimitNOFILE= in the service, or ulimit -n)"
     )]
     TooManyFiles {
@@ -124,34 +131,98 @@ impl VcpuSample {
 #[derive(Debug)]
 pub struct Sampler {
     procfs: ProcFs,
-    open: HashMap<ThreadRef, File>,
+    /// CPU clocks are the machine's own, so they say nothing about a tree made for a test.
+    has_clocks: bool,
+    open: HashMap<ThreadRef, Open>,
+    round: u64,
+    clocks: HashMap<Pid, Clock>,
+}
+
+/// A thread's open files.
+#[derive(Debug)]
+struct Open {
+    schedstat: File,
+    stat: File,
+    /// The last sample, and its process's CPU clock just before it was taken.
+    last: Option<(Nanos, VcpuSample)>,
+}
+
+/// A process's CPU clock as read in a round; `None` if it could not be.
+#[derive(Clone, Copy, Debug)]
+struct Clock {
+    round: u64,
+    time: Option<Nanos>,
 }
 
 /// Room for three numbers of 64 bits.
 const SCHEDSTAT_BYTES: usize = 96;
 
+/// Room for the number, the name and the state in `stat`, whatever follows.
+const STATE_BYTES: usize = 128;
+
+/// Every so many rounds the clocks of processes that are no longer asked about are dropped.
+const CLOCKS_KEPT: u64 = 64;
+
 impl Sampler {
     /// A sampler that has no file open yet.
     pub fn new(procfs: ProcFs) -> Sampler {
         Sampler {
+            has_clocks: procfs == ProcFs::host(),
             procfs,
             open: HashMap::new(),
+            round: 0,
+            clocks: HashMap::new(),
         }
+    }
+
+    /// Begins a round of samples that need not be newer than its beginning: a process's CPU clock
+    /// is read once in it, and vCPUs of processes that did not run since their last sample are not
+    /// read at all. Without rounds every sample is read.
+    pub fn begin_round(&mut self) {
+        self.round += 1;
+        if self.round.is_multiple_of(CLOCKS_KEPT) {
+            let round = self.round;
+            self.clocks
+                .retain(|_, clock| clock.round + CLOCKS_KEPT > round);
+        }
+    }
+
+    /// The process's CPU clock in this round.
+    fn clock(&mut self, pid: Pid) -> Option<Nanos> {
+        if self.round == 0 || !self.has_clocks {
+            return None;
+        }
+        let round = self.round;
+        let clock = self.clocks.entry(pid).or_insert(Clock {
+            round: 0,
+            time: None,
+        });
+        if clock.round != round {
+            *clock = Clock {
+                round,
+                time: process_cpu_time(pid),
+            };
+        }
+        clock.time
     }
 
     /// What a thread ran and waited so far.
     pub fn sample(&mut self, thread: &ThreadRef) -> Result<VcpuSample, SampleError> {
-        let mut buffer = [0u8; SCHEDSTAT_BYTES];
-        let read = match self.open.get(thread) {
-            Some(file) => file.read_at(&mut buffer, 0),
-            None => {
-                let file = self.open_schedstat(thread)?;
-                let read = file.read_at(&mut buffer, 0);
-                self.open.insert(*thread, file);
-                read
-            }
+        let clock = self.clock(thread.pid);
+        if !self.open.contains_key(thread) {
+            let opened = self.open_files(thread)?;
+            self.open.insert(*thread, opened);
+        }
+        let Some(open) = self.open.get_mut(thread) else {
+            return Err(ThreadError::Gone(thread.to_string()).into());
         };
-        let bytes = match read {
+        if let (Some(clock), Some((then, sample))) = (clock, open.last)
+            && clock == then
+        {
+            return Ok(sample);
+        }
+        let mut buffer = [0u8; SCHEDSTAT_BYTES];
+        let bytes = match open.schedstat.read_at(&mut buffer, 0) {
             Ok(bytes) => &buffer[..bytes],
             Err(source) => {
                 self.open.remove(thread);
@@ -164,14 +235,13 @@ impl Sampler {
                 });
             }
         };
-        std::str::from_utf8(bytes)
-            .ok()
-            .and_then(VcpuSample::parse)
-            .ok_or_else(|| SampleError::Malformed {
-                path: self.path(thread),
-                text: String::from_utf8_lossy(bytes).trim_end().to_owned(),
-                wanted: "three numbers: ns run, ns waited, time slices",
-            })
+        let sample = std::str::from_utf8(bytes).ok().and_then(VcpuSample::parse);
+        open.last = clock.zip(sample);
+        sample.ok_or_else(|| SampleError::Malformed {
+            path: self.path(thread),
+            text: String::from_utf8_lossy(bytes).trim_end().to_owned(),
+            wanted: "three numbers: ns run, ns waited, time slices",
+        })
     }
 
     fn path(&self, thread: &ThreadRef) -> PathBuf {
@@ -180,35 +250,39 @@ impl Sampler {
 
     /// Opens first and compares the start time second: were the number given away in between, the
     /// comparison fails.
-    fn open_schedstat(&self, thread: &ThreadRef) -> Result<File, SampleError> {
+    fn open_files(&self, thread: &ThreadRef) -> Result<Open, SampleError> {
         let path = self.path(thread);
-        let opened = match File::open(&path) {
-            Err(error) if error.raw_os_error() == Some(libc::EMFILE) && raise_file_limit() => {
-                File::open(&path)
+        let schedstat = open_file(&path).map_err(|error| {
+            match error.kind() == io::ErrorKind::NotFound && thread.is_alive(&self.procfs) {
+                true => SampleError::NoSchedstat { path: path.clone() },
+                false => self.opening(thread, &path, error),
             }
-            other => other,
-        };
-        match opened {
-            Ok(file) => {
-                thread.stat(&self.procfs)?;
-                Ok(file)
-            }
-            Err(error) if error.raw_os_error() == Some(libc::EMFILE) => {
-                Err(SampleError::TooManyFiles {
-                    path,
-                    limit: getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX),
-                })
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                thread.stat(&self.procfs)?;
-                Err(SampleError::NoSchedstat { path })
-            }
-            Err(source) if is_gone(&source) => Err(ThreadError::Gone(thread.to_string()).into()),
-            Err(source) => Err(SampleError::Read { path, source }),
+        })?;
+        let path = path.with_file_name("stat");
+        let stat = open_file(&path).map_err(|error| self.opening(thread, &path, error))?;
+        thread.stat(&self.procfs)?;
+        Ok(Open {
+            schedstat,
+            stat,
+            last: None,
+        })
+    }
+
+    fn opening(&self, thread: &ThreadRef, path: &Path, source: io::Error) -> SampleError {
+        match source.raw_os_error() {
+            _ if is_gone(&source) => ThreadError::Gone(thread.to_string()).into(),
+            Some(libc::EMFILE) => SampleError::TooManyFiles {
+                path: path.to_owned(),
+                limit: getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX),
+            },
+            _ => SampleError::Read {
+                path: path.to_owned(),
+                source,
+            },
         }
     }
 
-    /// Closes a thread's file.
+    /// Closes a thread's files.
     pub fn forget(&mut self, thread: &ThreadRef) {
         self.open.remove(thread);
     }
@@ -218,9 +292,20 @@ impl Sampler {
         self.open.retain(|thread, _| keep(thread));
     }
 
-    /// What a thread is doing right now: tells one that waits for a pCPU from one that sleeps.
+    /// What a thread is doing right now: tells one that waits for a pCPU from one that sleeps. Of a
+    /// thread that was sampled before this is one more read of an open file.
     pub fn read_state(&self, thread: &ThreadRef) -> Result<TaskState, SampleError> {
-        Ok(thread.stat(&self.procfs)?.state)
+        let Some(open) = self.open.get(thread) else {
+            return Ok(thread.stat(&self.procfs)?.state);
+        };
+        let mut buffer = [0u8; STATE_BYTES];
+        match open.stat.read_at(&mut buffer, 0) {
+            Ok(bytes) => match state_in(&buffer[..bytes]) {
+                Some(state) => Ok(state),
+                None => Ok(thread.stat(&self.procfs)?.state),
+            },
+            Err(_) => Ok(thread.stat(&self.procfs)?.state),
+        }
     }
 
     /// Where a thread may run.
@@ -280,6 +365,24 @@ impl Sampler {
     }
 }
 
+/// The state in the beginning of a `stat`: what follows the name's end, the last `)`. Later fields
+/// are numbers.
+fn state_in(stat: &[u8]) -> Option<TaskState> {
+    let end = stat.iter().rposition(|&byte| byte == b')')?;
+    stat.get(end + 2)
+        .map(|&letter| TaskState::from(char::from(letter)))
+}
+
+/// Opens a file of `/proc`, and makes room for one more open file where that is what it takes.
+fn open_file(path: &Path) -> io::Result<File> {
+    match File::open(path) {
+        Err(error) if error.raw_os_error() == Some(libc::EMFILE) && raise_file_limit() => {
+            File::open(path)
+        }
+        other => other,
+    }
+}
+
 /// Lifts the soft limit of open files to the hard one; false if it is there already.
 fn raise_file_limit() -> bool {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
@@ -301,7 +404,6 @@ mod tests {
     use std::sync::mpsc::channel;
 
     use super::*;
-    use crate::thread::Pid;
     use crate::thread::StartTime;
     use crate::thread::Tid;
 
@@ -346,6 +448,84 @@ mod tests {
         assert!(error.is_gone(), "{error}");
         assert!(sampler.open.is_empty());
         assert!(sampler.sample(&other).unwrap_err().is_gone());
+    }
+
+    #[test]
+    fn rounds_show_what_runs_and_what_ends() {
+        let mut sampler = Sampler::new(ProcFs::host());
+        let me = me();
+        let mut round = |thread: &ThreadRef| {
+            sampler.begin_round();
+            sampler.sample(thread)
+        };
+        let first = round(&me).unwrap();
+        while round(&me).unwrap().ran == first.ran {
+            black_box(0);
+        }
+        let mut child = std::process::Command::new("sleep")
+            .arg("1000")
+            .spawn()
+            .unwrap();
+        let process = ThreadRef::of_process(&ProcFs::host(), Pid(child.id())).unwrap();
+        let wait = || std::thread::sleep(std::time::Duration::from_millis(1));
+        // Until it sleeps, its clock moves; then the clock answers for the file.
+        let mut last = round(&process).unwrap();
+        loop {
+            wait();
+            let next = round(&process).unwrap();
+            if std::mem::replace(&mut last, next) == next {
+                break;
+            }
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(round(&process).unwrap_err().is_gone());
+    }
+
+    #[test]
+    fn a_process_that_stands_still_is_not_read_again() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("1000")
+            .spawn()
+            .unwrap();
+        let process = ThreadRef::of_process(&ProcFs::host(), Pid(child.id())).unwrap();
+        let mut sampler = Sampler::new(ProcFs::host());
+        let mut reads = 0;
+        // A file that cannot be read shows whether it was tried.
+        while reads < 1000 {
+            sampler.begin_round();
+            let sample = sampler.sample(&process).unwrap();
+            let open = sampler.open.get_mut(&process).unwrap();
+            if open
+                .last
+                .is_some_and(|(clock, _)| process_cpu_time(process.pid) == Some(clock))
+            {
+                open.schedstat = File::open("/dev/null").unwrap();
+                sampler.begin_round();
+                if let Ok(again) = sampler.sample(&process) {
+                    assert_eq!(again, sample);
+                    break;
+                }
+                sampler.forget(&process);
+            }
+            reads += 1;
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(reads < 1000, "a sleeping process was read again and again");
+    }
+
+    #[test]
+    fn the_state_is_read_past_any_name() {
+        for (stat, wanted) in [
+            ("7 (CPU 0/KVM) S 1 2 3", Some(TaskState::Sleeping)),
+            ("7 (a) R) D 1 2", Some(TaskState::DiskSleep)),
+            ("7 (x)", None),
+            ("", None),
+        ] {
+            assert_eq!(state_in(stat.as_bytes()), wanted, "{stat}");
+        }
     }
 
     #[test]

@@ -11,7 +11,9 @@
 //! ticks since boot (field 22).
 
 use std::fmt;
+use std::fs::File;
 use std::io;
+use std::io::Read;
 use std::path::Path;
 use std::path::PathBuf;
 
@@ -21,7 +23,6 @@ use thiserror::Error;
 
 use crate::procfs::ProcFs;
 use crate::procfs::is_gone;
-use crate::procfs::read_text;
 
 /// A thread's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -160,6 +161,14 @@ impl ThreadError {
     }
 }
 
+/// A line of `stat` in one read: this is done for every thread of the host.
+fn read_line(path: &Path) -> io::Result<String> {
+    // Some fifty numbers of at most 20 digits and a name.
+    let mut buffer = [0u8; 1280];
+    let bytes = File::open(path)?.read(&mut buffer)?;
+    Ok(String::from_utf8_lossy(&buffer[..bytes]).into_owned())
+}
+
 /// PF_KTHREAD of include/linux/sched.h: a thread of the kernel itself.
 const PF_KTHREAD: u64 = 0x0020_0000;
 
@@ -202,7 +211,7 @@ impl ThreadStat {
     /// Reads `stat` in the folder of a process or of a task.
     pub fn read(folder: &Path) -> Result<ThreadStat, ThreadError> {
         let path = folder.join("stat");
-        let line = read_text(&path).map_err(|source| ThreadError::reading(&path, source))?;
+        let line = read_line(&path).map_err(|source| ThreadError::reading(&path, source))?;
         ThreadStat::parse(&line).ok_or_else(|| ThreadError::Malformed {
             path,
             text: line.chars().take(80).collect(),

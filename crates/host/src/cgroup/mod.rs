@@ -284,7 +284,7 @@ fn parse_quota(text: &str) -> Option<Option<Quota>> {
 }
 
 /// Whether `name` may become a cgroup beside the kernel's own files.
-fn check_name(parent: &CgroupPath, name: &str) -> Result<(), CgroupError> {
+pub fn check_name(parent: &CgroupPath, name: &str) -> Result<(), CgroupError> {
     let taken = ["cgroup.", "cpu.", "cpuset.", "memory.", "io.", "pids."];
     let good = !name.is_empty()
         && name.len() <= 200
