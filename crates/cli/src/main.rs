@@ -41,7 +41,7 @@ fn main() -> std::process::ExitCode {
     match outcome {
         Ok(()) => std::process::ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("tandem: {error:#}");
+            eprintln!("tandem: {}", demo::explain::explain(&error));
             std::process::ExitCode::FAILURE
         }
     }

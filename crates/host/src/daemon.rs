@@ -126,7 +126,7 @@ impl Daemon {
         } else {
             let (actuator, restored) = Actuator::open(controller, &config.state_dir)?;
             report_restore(&restored, reporter);
-            Backend::Live(actuator)
+            Backend::Live(Box::new(actuator))
         };
         let fleet = Fleet::new(backend, Sampler::new(proc), config.weight.clone());
         Ok(Daemon {

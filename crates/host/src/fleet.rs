@@ -42,7 +42,7 @@ use crate::thread::ThreadRef;
 /// How the daemon acts: for real, or only in words.
 pub enum Backend {
     /// Every change is journaled, then made.
-    Live(Actuator),
+    Live(Box<Actuator>),
     /// Nothing is changed.
     Dry(Box<dyn CpuController>),
 }
@@ -121,8 +121,11 @@ pub struct Fleet {
     sampler: Sampler,
     weights: Vec<WeightRule>,
     vms: BTreeMap<VmId, ManagedVm>,
+    updates: u32,
 }
 
+/// What somebody else may have changed (affinities, weights) is read in every second update only.
+const RECHECK_EVERY: u32 = 2;
 /// A vCPU quiet for this many periods is looked at only every [`LOOK_EVERY`] periods.
 const LOOK_CLOSELY: u32 = 3;
 const LOOK_EVERY: u32 = 10;
@@ -135,6 +138,7 @@ impl Fleet {
             sampler,
             weights,
             vms: BTreeMap::new(),
+            updates: 0,
         }
     }
 
@@ -156,6 +160,7 @@ impl Fleet {
     /// Brings the fleet in line with what a scan found: adopts new VMs, follows hot-plugged vCPUs,
     /// lets go of what is gone. `found` holds the selected VMs, `all` every VM on the host.
     pub fn update(&mut self, found: &[Vm], all: &[Vm]) -> (Vec<Note>, Vec<Refused>) {
+        self.updates = self.updates.wrapping_add(1);
         let (mut notes, mut refused) = (Vec::new(), Vec::new());
         let present: BTreeSet<VmId> = found.iter().map(|vm| vm.id).collect();
         let gone: Vec<VmId> = self
@@ -330,6 +335,9 @@ impl Fleet {
         managed.vcpus.retain(|vcpu| threads.contains(&vcpu.thread));
         managed.vm = vm.clone();
         self.take_vcpus(&mut managed)?;
+        if !self.updates.is_multiple_of(RECHECK_EVERY) {
+            return Ok(managed);
+        }
         for vcpu in &mut managed.vcpus {
             let Ok(allowed) = self.sampler.read_affinity(&vcpu.thread) else {
                 continue;
@@ -399,6 +407,7 @@ impl Fleet {
     /// matters only where pCPUs are used up. VMs whose vCPUs have no earlier sample are left out.
     pub fn observe(&mut self, elapsed: Nanos, period: Nanos, look: bool) -> Vec<VmObservation> {
         let scale = period.0 as f64 / elapsed.0.max(1) as f64;
+        self.sampler.begin_round();
         let mut observations = Vec::with_capacity(self.vms.len());
         for (id, managed) in &mut self.vms {
             let mut vcpus = Vec::with_capacity(managed.vcpus.len());

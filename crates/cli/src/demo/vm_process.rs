@@ -8,6 +8,7 @@
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -17,6 +18,7 @@ use tandem_host::ProcFs;
 use tandem_host::thread::Pid;
 use tandem_host::thread::ThreadRef;
 use tandem_host::thread::Tid;
+use tandem_microvm::Calibration;
 
 use super::child::Running;
 use super::explain::explain;
@@ -80,11 +82,9 @@ impl VmProcess {
         let log = logs.join(format!("{}.log", vm.name));
         let errors =
             File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
-        let running = Running::start(
-            &format!("VM '{}'", vm.name),
-            &arguments(vm, backend, seed),
-            errors,
-        )?;
+        let mut args = arguments(vm, backend, seed);
+        args.extend(["--calibration".to_owned(), calibration().to_owned()]);
+        let running = Running::start(&format!("VM '{}'", vm.name), &args, errors)?;
         Ok(VmProcess {
             running,
             log,
@@ -211,6 +211,12 @@ fn quote(log: &Path) -> Option<String> {
         .nth(QUOTED)
         .map_or(0, |(at, _)| at);
     (!said.is_empty()).then(|| said[start..].to_owned())
+}
+
+/// One measure of work for all VMs: two that measured for themselves could differ by a step.
+fn calibration() -> &'static str {
+    static MEASURED: OnceLock<String> = OnceLock::new();
+    MEASURED.get_or_init(|| Calibration::measure().to_string())
 }
 
 fn arguments(vm: &VmPlan, backend: Backend, seed: u64) -> Vec<String> {
