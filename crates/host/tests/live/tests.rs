@@ -1,6 +1,8 @@
 //! What is promised of a real host, one test each.
 
 use std::fs;
+use std::process::Child;
+use std::process::Stdio;
 use std::time::Duration;
 
 use rand_core::Rng;
@@ -17,9 +19,11 @@ use tandem_host::cgroup::ownership::find_own_cgroup;
 use tandem_host::cgroup::ownership::residence;
 use tandem_host::discovery::Discovery;
 use tandem_host::discovery::DiscoveryOptions;
+use tandem_host::discovery::Vm;
 use tandem_host::journal::is_pending;
 use tandem_host::restore::restore_all;
 use tandem_host::sampler::Sampler;
+use tandem_host::thread::Pid;
 use tandem_host::vmm::Vmm;
 use tandem_policy::PcpuSet;
 use tandem_policy::Weight;
@@ -54,11 +58,23 @@ pub const ALL: &[(&str, Test)] = &[
     ("two_daemons_refuse_each_other", two_daemons),
     ("two_hundred_groups_leave_nothing_behind", no_leak),
     ("discovery_follows_real_threads", discovery),
+    ("a_real_qemu_is_known_by_its_threads", qemu_by_names),
+    ("a_real_qemu_is_known_by_qmp", qemu_by_qmp),
     (
         "a_group_named_like_a_foreign_cgroup_is_refused",
         foreign_name,
     ),
 ];
+
+/// A process that ends with its test.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
 
 fn open(dir: &StateDir) -> Result<Actuator, Skip> {
     let (actuator, report) = Actuator::open(controller()?, &dir.0).expect("it opens");
@@ -375,6 +391,87 @@ fn discovery() -> Result<(), Skip> {
     let pid = vm.pid();
     drop(vm);
     assert!(find(pid).is_none(), "and it goes with its process");
+    Ok(())
+}
+
+/// Starts a QEMU of two vCPUs that are made, but never run.
+fn start_qemu(arguments: &[&str]) -> Result<Process, Skip> {
+    let command = std::process::Command::new("qemu-system-x86_64")
+        .args([
+            "-S",
+            "-nodefaults",
+            "-display",
+            "none",
+            "-smp",
+            "2",
+            "-m",
+            "64",
+        ])
+        .args(arguments)
+        .stdin(Stdio::null())
+        .spawn();
+    command
+        .map(Process)
+        .map_err(|error| Skip(format!("no qemu-system-x86_64: {error}")))
+}
+
+/// Scans until the VM of this process has two vCPUs with threads.
+fn find_two_vcpus(qemu: &mut Process, options: DiscoveryOptions) -> Result<Vm, Skip> {
+    let mut discovery = Discovery::new(options, ProcFs::host()).expect("good patterns");
+    let mut found = None;
+    wait_until("QEMU's vCPUs are found", || {
+        let vms = discovery.scan().expect("it scans").vms;
+        let pid = Pid(qemu.0.id());
+        found = vms
+            .into_iter()
+            .find(|vm| vm.process.pid == pid && vm.vcpus.len() == 2);
+        found.is_some() || qemu.0.try_wait().expect("it can be asked").is_some()
+    });
+    found.ok_or_else(|| Skip("this QEMU does not start".to_owned()))
+}
+
+fn qemu_by_names() -> Result<(), Skip> {
+    let name = "guest=live,,named,debug-threads=on";
+    let mut qemu = start_qemu(&["-accel", "tcg,thread=multi", "-name", name])?;
+    let vm = find_two_vcpus(&mut qemu, DiscoveryOptions::default())?;
+    assert_eq!(
+        (vm.name.as_str(), vm.vmm, vm.unidentified),
+        ("live,named", Vmm::Qemu, 0)
+    );
+    for (n, vcpu) in vm.vcpus.iter().enumerate() {
+        let stat = vcpu.thread.stat(&ProcFs::host()).expect("it lives");
+        assert_eq!(
+            (vcpu.index.0 as usize, stat.comm),
+            (n, format!("CPU {n}/TCG"))
+        );
+    }
+    Ok(())
+}
+
+fn qemu_by_qmp() -> Result<(), Skip> {
+    if let Err(error) = fs::File::options().read(true).write(true).open("/dev/kvm") {
+        return Err(Skip(format!("needs KVM: /dev/kvm: {error}")));
+    }
+    let dir = StateDir::new();
+    let socket = dir.0.join("vm.qmp");
+    let qmp = format!("unix:{},server=on,wait=off", socket.display());
+    let name = "guest=asked,debug-threads=off";
+    let mut qemu = start_qemu(&["-accel", "kvm", "-name", name, "-qmp", &qmp])?;
+    let options = DiscoveryOptions {
+        qmp_sockets: vec![format!("{}/*.qmp", dir.0.display())],
+        ..DiscoveryOptions::default()
+    };
+    let vm = find_two_vcpus(&mut qemu, options)?;
+    assert_eq!(
+        (vm.name.as_str(), vm.vmm, vm.unidentified),
+        ("asked", Vmm::Qemu, 0)
+    );
+    let indexes: Vec<u32> = vm.vcpus.iter().map(|vcpu| vcpu.index.0).collect();
+    assert_eq!(indexes, [0, 1]);
+    assert_ne!(
+        vm.vcpus[0].thread.tid, vm.process.tid,
+        "the main thread is no vCPU"
+    );
     Ok(())
 }
 
