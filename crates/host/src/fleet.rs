@@ -126,8 +126,8 @@ pub struct Fleet {
 
 /// What somebody else may have changed (affinities, weights) is read in every second update only.
 const RECHECK_EVERY: u32 = 2;
-/// A vCPU quiet for this many periods is looked at only every [`LOOK_EVERY`] periods.
-const LOOK_CLOSELY: u32 = 3;
+
+/// A vCPU that has just become quiet is looked at once, and from then on every so many periods.
 const LOOK_EVERY: u32 = 10;
 
 impl Fleet {
@@ -513,7 +513,7 @@ impl ManagedVcpu {
             return;
         }
         self.quiet = self.quiet.saturating_add(1);
-        if look && (self.quiet <= LOOK_CLOSELY || self.quiet.is_multiple_of(LOOK_EVERY)) {
+        if look && (self.quiet == 1 || self.quiet.is_multiple_of(LOOK_EVERY)) {
             self.runnable = sampler
                 .read_state(&self.thread)
                 .is_ok_and(|state| state.is_runnable());

@@ -104,11 +104,27 @@ impl Metrics {
         registry.register_with_unit("vm_lag", lag, Unit::Ratios, self.lag.clone());
         let weight = "Real-time weight, in the units of the cgroup's knob";
         registry.register("vm_weight", weight, self.weight.clone());
-        registry.register("periods", "Accounting periods completed", self.periods.clone());
+        registry.register(
+            "periods",
+            "Accounting periods completed",
+            self.periods.clone(),
+        );
         registry.register("periods_late", "Periods that began late", self.late.clone());
-        registry.register("weights_written", "Weights written", self.weights_written.clone());
-        registry.register("vcpus_moved", "vCPUs moved to another pCPU", self.vcpus_moved.clone());
-        registry.register("errors", "Changes that the kernel refused", self.errors.clone());
+        registry.register(
+            "weights_written",
+            "Weights written",
+            self.weights_written.clone(),
+        );
+        registry.register(
+            "vcpus_moved",
+            "vCPUs moved to another pCPU",
+            self.vcpus_moved.clone(),
+        );
+        registry.register(
+            "errors",
+            "Changes that the kernel refused",
+            self.errors.clone(),
+        );
         let decision = "Time from waking to the last write, newest period";
         registry.register_with_unit("decision", decision, Unit::Seconds, self.decision.clone());
         registry
@@ -140,8 +156,11 @@ impl Exporter {
             return Ok(None);
         }
         let page = Arc::new(Mutex::new(String::new()));
-        let exporter =
-            Exporter { registry: metrics.registry(), page, file: file.map(Path::to_owned) };
+        let exporter = Exporter {
+            registry: metrics.registry(),
+            page,
+            file: file.map(Path::to_owned),
+        };
         exporter.publish()?;
         if let Some(address) = listen {
             let listener = TcpListener::bind(address)
@@ -158,7 +177,10 @@ impl Exporter {
         // Writing to a String does not fail.
         let _ = encode(&mut text, &self.registry);
         if let Some(path) = &self.file {
-            let failed = |source| MetricsError::Write { path: path.clone(), source };
+            let failed = |source| MetricsError::Write {
+                path: path.clone(),
+                source,
+            };
             let mut fresh = path.clone().into_os_string();
             fresh.push(".new");
             std::fs::write(&fresh, &text).map_err(failed)?;
@@ -190,7 +212,10 @@ fn answer(mut connection: TcpStream, page: &Mutex<String>) -> std::io::Result<()
         header.clear();
     }
     let (status, body) = match first.starts_with("GET ") {
-        true => ("200 OK", page.lock().unwrap_or_else(PoisonError::into_inner).clone()),
+        true => (
+            "200 OK",
+            page.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+        ),
         false => ("405 Method Not Allowed", String::new()),
     };
     write!(
@@ -207,7 +232,10 @@ mod tests {
     use super::*;
 
     fn labels() -> VmLabels {
-        VmLabels { vm: "db".to_owned(), pid: 7 }
+        VmLabels {
+            vm: "db".to_owned(),
+            pid: 7,
+        }
     }
 
     #[test]
@@ -217,13 +245,20 @@ mod tests {
         metrics.weights_written.inc();
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("metrics");
-        Exporter::open(&metrics, None, Some(&path)).unwrap().unwrap();
+        Exporter::open(&metrics, None, Some(&path))
+            .unwrap()
+            .unwrap();
         let page = std::fs::read_to_string(&path).unwrap();
-        assert!(page.contains("tandem_vm_lag_ratios{vm=\"db\",pid=\"7\"} 0.25"), "{page}");
+        assert!(
+            page.contains("tandem_vm_lag_ratios{vm=\"db\",pid=\"7\"} 0.25"),
+            "{page}"
+        );
         assert!(page.contains("tandem_weights_written_total 1"), "{page}");
         assert!(page.ends_with("# EOF\n"), "{page}");
         metrics.forget(&labels());
-        let exporter = Exporter::open(&metrics, None, Some(&path)).unwrap().unwrap();
+        let exporter = Exporter::open(&metrics, None, Some(&path))
+            .unwrap()
+            .unwrap();
         exporter.publish().unwrap();
         assert!(!std::fs::read_to_string(&path).unwrap().contains("db"));
     }
@@ -234,11 +269,15 @@ mod tests {
         let probe = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = probe.local_addr().unwrap();
         drop(probe);
-        let exporter = Exporter::open(&metrics, Some(address), None).unwrap().unwrap();
+        let exporter = Exporter::open(&metrics, Some(address), None)
+            .unwrap()
+            .unwrap();
         metrics.vms.set(3);
         exporter.publish().unwrap();
         let mut connection = TcpStream::connect(address).unwrap();
-        connection.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        connection
+            .write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+            .unwrap();
         let mut reply = String::new();
         connection.read_to_string(&mut reply).unwrap();
         assert!(reply.starts_with("HTTP/1.1 200 OK"), "{reply}");
@@ -249,10 +288,14 @@ mod tests {
     fn a_port_in_use_and_an_unwritable_file_are_errors_that_name_them() {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = taken.local_addr().unwrap();
-        let error = Exporter::open(&Metrics::default(), Some(address), None).err().unwrap();
+        let error = Exporter::open(&Metrics::default(), Some(address), None)
+            .err()
+            .unwrap();
         assert!(error.to_string().contains(&address.to_string()));
         let path = Path::new("/no/such/dir/metrics");
-        let error = Exporter::open(&Metrics::default(), None, Some(path)).err().unwrap();
+        let error = Exporter::open(&Metrics::default(), None, Some(path))
+            .err()
+            .unwrap();
         assert!(error.to_string().contains("/no/such/dir/metrics"));
     }
 }
