@@ -1,0 +1,243 @@
+//! kill -9 of the real daemon at 50 random moments, beside real VMs: everything is put back.
+//!
+//! Three VMs on two pCPUs whose pins leave no fair division, so that the daemon makes groups, moves
+//! threads, writes weights and moves pins; one of them has a cgroup of its own with a weight of its
+//! own. After each kill either `tandem host restore` or the next start of the daemon puts things
+//! back, in turn. What is compared is every thread's cgroup and affinity, and every cgroup's weight.
+
+use std::collections::BTreeMap;
+use std::io::BufRead;
+use std::io::BufReader;
+use std::path::Path;
+use std::process::Child;
+use std::process::Command;
+use std::process::Stdio;
+use std::time::Duration;
+
+use rand_core::Rng;
+use rand_core::SeedableRng;
+use rand_pcg::Pcg32;
+use tandem_host::ProcFs;
+use tandem_host::cgroup;
+use tandem_host::cgroup::CgroupError;
+use tandem_host::cgroup::CgroupPath;
+use tandem_host::cgroup::CpuController;
+use tandem_host::cgroup::Knob;
+use tandem_host::thread::Pid;
+use tandem_host::thread::ThreadRef;
+use tandem_host::thread::Tid;
+
+const KILLS: u32 = 50;
+/// The daemon is killed within this time after its start; by then it has done all kinds of changes.
+const WITHIN_MS: u32 = 500;
+
+/// A child that does not outlive the test.
+struct Guard(Child);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A cgroup that goes with the test.
+struct Group<'a>(&'a dyn CpuController, CgroupPath);
+
+impl Drop for Group<'_> {
+    fn drop(&mut self) {
+        let _ = self.0.remove(&self.1);
+    }
+}
+
+fn tandem() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_tandem"))
+}
+
+fn start_vm(name: &str, vcpus: u32, pin: &str) -> Guard {
+    let mut vm = Guard(
+        tandem()
+            .args([
+                "vm",
+                "run",
+                "--control-stdio",
+                "--backend",
+                "threads",
+                "--workload",
+                "burn",
+            ])
+            .args(["--name", name, "--vcpus", &vcpus.to_string(), "--pin", pin])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap(),
+    );
+    let mut ready = String::new();
+    BufReader::new(vm.0.stdout.as_mut().unwrap())
+        .read_line(&mut ready)
+        .unwrap();
+    assert!(ready.contains("\"ready\":true"), "{ready}");
+    vm
+}
+
+fn threads(pid: u32) -> Vec<ThreadRef> {
+    let procfs = ProcFs::host();
+    std::fs::read_dir(format!("/proc/{pid}/task"))
+        .unwrap()
+        .filter_map(|task| task.unwrap().file_name().to_str()?.parse().ok())
+        .map(|tid| ThreadRef::read(&procfs, Pid(pid), Tid(tid)).unwrap())
+        .collect()
+}
+
+/// Everything that the daemon could have changed, by name.
+fn snapshot(controller: &dyn CpuController, vms: &[Guard]) -> BTreeMap<String, String> {
+    let mut seen = BTreeMap::new();
+    for vm in vms {
+        for thread in threads(vm.0.id()) {
+            let cgroup = controller.cgroup_of(&thread).unwrap();
+            seen.insert(format!("cgroup of {thread}"), cgroup.to_string());
+            let status =
+                std::fs::read_to_string(format!("/proc/{}/task/{}/status", thread.pid, thread.tid))
+                    .unwrap();
+            let allowed = status
+                .lines()
+                .find(|line| line.starts_with("Cpus_allowed_list"));
+            seen.insert(format!("affinity of {thread}"), allowed.unwrap().to_owned());
+        }
+    }
+    weights(controller, &CgroupPath::root(), &mut seen);
+    seen
+}
+
+fn weights(
+    controller: &dyn CpuController,
+    cgroup: &CgroupPath,
+    seen: &mut BTreeMap<String, String>,
+) {
+    for child in controller.children(cgroup).unwrap() {
+        let weight = controller
+            .read_knob(&child, Knob::Weight)
+            .unwrap_or_default();
+        seen.insert(format!("weight of {child}"), weight);
+        weights(controller, &child, seen);
+    }
+}
+
+/// A cgroup with a weight of its own that holds all threads of a VM.
+fn own_group<'a>(
+    controller: &'a dyn CpuController,
+    home: &CgroupPath,
+    vm: &Guard,
+) -> Result<Group<'a>, CgroupError> {
+    let own = Group(controller, controller.create_child(home, "dk-own")?);
+    controller.set_weight(&own.1, tandem_policy::Weight(777.0))?;
+    for thread in threads(vm.0.id()) {
+        controller.move_thread(thread.tid, &own.1)?;
+    }
+    Ok(own)
+}
+
+fn start_daemon(state: &Path) -> Guard {
+    Guard(
+        tandem()
+            .args([
+                "host",
+                "run",
+                "--select-name",
+                "dk*",
+                "--placement",
+                "rebalance",
+            ])
+            .args(["--period-ms", "30", "--scan-ms", "100", "--state-dir"])
+            .arg(state)
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap(),
+    )
+}
+
+#[test]
+fn kill_9_at_fifty_random_moments_leaves_nothing_changed() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: cgroups and other processes' affinities need root");
+        return;
+    }
+    let controller = match cgroup::open(&ProcFs::host()) {
+        Ok(controller) => controller,
+        Err(error) => {
+            println!("skipped: no usable cpu controller: {error}");
+            return;
+        }
+    };
+    if std::thread::available_parallelism().map_or(1, |n| n.get()) < 2 {
+        println!("skipped: pins on two pCPUs need two pCPUs");
+        return;
+    }
+    let controller = controller.as_ref();
+    let vms = [
+        start_vm("dk0", 2, "0,1"),
+        start_vm("dk1", 1, "0"),
+        start_vm("dk2", 1, "0"),
+    ];
+    let home = controller.cgroup_of(&threads(vms[1].0.id())[0]).unwrap();
+    let _own = match own_group(controller, &home, &vms[1]) {
+        Ok(own) => own,
+        Err(error) => {
+            println!("skipped: no cgroup can be made for a VM of its own: {error}");
+            return;
+        }
+    };
+
+    let state = tempfile::tempdir().unwrap();
+    let before = snapshot(controller, &vms);
+    let mut moments = Pcg32::seed_from_u64(9);
+    let mut changed = 0;
+    for kill in 0..KILLS {
+        let mut daemon = start_daemon(state.path());
+        let moment = moments.next_u32() % WITHIN_MS;
+        std::thread::sleep(Duration::from_millis(u64::from(moment)));
+        daemon.0.kill().unwrap();
+        daemon.0.wait().unwrap();
+        changed += u32::from(snapshot(controller, &vms) != before);
+        if kill % 2 == 0 {
+            let restored = tandem()
+                .args(["host", "restore", "--state-dir"])
+                .arg(state.path())
+                .output()
+                .unwrap();
+            assert!(restored.status.success(), "{restored:?}");
+        } else {
+            // The next start puts back first; told to stop at once, it leaves nothing of its own.
+            let next = tandem()
+                .args([
+                    "host",
+                    "run",
+                    "--select-name",
+                    "nobody",
+                    "--seconds",
+                    "0",
+                    "--state-dir",
+                ])
+                .arg(state.path())
+                .output()
+                .unwrap();
+            assert!(next.status.success(), "{next:?}");
+        }
+        assert_eq!(
+            snapshot(controller, &vms),
+            before,
+            "kill {kill} after {moment} ms"
+        );
+    }
+    // If the kills had come before any change, they would show nothing.
+    assert!(
+        changed > KILLS / 2,
+        "only {changed} of {KILLS} kills found anything changed"
+    );
+    for thread in threads(vms[1].0.id()) {
+        controller
+            .move_thread(thread.tid, &CgroupPath::root())
+            .unwrap();
+    }
+    println!("{changed} of {KILLS} kills came after a change");
+}
