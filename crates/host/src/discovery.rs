@@ -25,7 +25,6 @@ use std::io;
 use std::os::unix::fs::DirEntryExt;
 use std::path::Path;
 use std::path::PathBuf;
-use std::time::Duration;
 use std::time::Instant;
 
 use serde::Serialize;
@@ -49,14 +48,17 @@ use crate::vmm::ThreadPattern;
 use crate::vmm::VcpuName;
 use crate::vmm::Vmm;
 
+mod look;
+mod qmp_sockets;
+
+use look::Look;
+use qmp_sockets::QmpSockets;
+
 /// What a thread that runs a vCPU's KVM_RUN holds open.
 const VCPU_LINK: &str = "anon_inode:kvm-vcpu";
 
 /// Every so many scans the start times of a VM's threads are compared.
 const VERIFY_EVERY: u64 = 8;
-
-/// The most sockets asked in one scan, so that a scan stays short when none answers.
-const QMP_PER_SCAN: usize = 4;
 
 /// Why VMs cannot be looked for.
 #[derive(Debug, Error)]
@@ -131,7 +133,7 @@ pub struct Discovery {
     /// CPU clocks are the machine's own, so they say nothing about a tree made for a test.
     has_clocks: bool,
     pattern: Option<ThreadPattern>,
-    qmp: Qmp,
+    qmp: QmpSockets,
     others: HashMap<Pid, Other>,
     hosts: BTreeMap<Pid, Host>,
     next_id: u64,
@@ -144,34 +146,6 @@ struct Other {
     kernel: bool,
     readable: bool,
     look: Look,
-}
-
-/// When to look again: after twice as long each time.
-#[derive(Clone, Copy)]
-struct Look {
-    next: Instant,
-    pause: Duration,
-}
-
-impl Look {
-    const FIRST: Duration = Duration::from_millis(250);
-    const LONGEST: Duration = Duration::from_secs(32);
-
-    fn first(now: Instant) -> Look {
-        Look {
-            next: now + Look::FIRST,
-            pause: Look::FIRST,
-        }
-    }
-
-    fn is_due(&self, now: Instant) -> bool {
-        now >= self.next
-    }
-
-    fn again(&mut self, now: Instant) {
-        self.pause = (self.pause * 2).min(Look::LONGEST);
-        self.next = now + self.pause;
-    }
 }
 
 /// A process that holds at least one VM.
@@ -199,19 +173,6 @@ struct Task {
     look: Look,
 }
 
-/// The QMP sockets, and when they are to be asked.
-struct Qmp {
-    patterns: Vec<SocketPattern>,
-    by_pid: BTreeMap<Pid, PathBuf>,
-    root: PathBuf,
-    sockets: BTreeMap<PathBuf, Socket>,
-}
-
-struct Socket {
-    owner: Option<Pid>,
-    look: Option<Look>,
-}
-
 impl Discovery {
     /// Nothing is looked at yet; patterns are checked.
     pub fn new(options: DiscoveryOptions, procfs: ProcFs) -> Result<Discovery, DiscoveryError> {
@@ -219,12 +180,11 @@ impl Discovery {
         let patterns = options.qmp_sockets.iter().map(|p| SocketPattern::new(p));
         Ok(Discovery {
             pattern: pattern.transpose()?,
-            qmp: Qmp {
-                patterns: patterns.collect::<Result<_, _>>()?,
-                by_pid: options.qmp_by_pid,
-                root: procfs.resolve("/"),
-                sockets: BTreeMap::new(),
-            },
+            qmp: QmpSockets::new(
+                patterns.collect::<Result<_, _>>()?,
+                options.qmp_by_pid,
+                procfs.resolve("/"),
+            ),
             has_clocks: procfs == ProcFs::host(),
             procfs,
             others: HashMap::new(),
@@ -320,10 +280,7 @@ impl Discovery {
             inode,
             kernel: stat.kernel_thread,
             readable: true,
-            look: Look {
-                next: now,
-                pause: Look::FIRST / 2,
-            },
+            look: Look::due(now),
         });
         other.readable = kvm_vcpus.is_some();
         other.look.again(now);
@@ -379,66 +336,6 @@ impl Discovery {
                 host.qmp_wanted = false;
             }
             self.qmp.asked(path, pid, now);
-        }
-    }
-}
-
-impl Qmp {
-    fn is_used(&self) -> bool {
-        !self.patterns.is_empty() || !self.by_pid.is_empty()
-    }
-
-    /// The sockets to ask now: those of processes that want it, and those of nobody known yet.
-    /// `wants` tells of a process whether it wants it, and nothing of one that holds no VM.
-    fn due(&mut self, now: Instant, wants: impl Fn(Pid) -> Option<bool>) -> Vec<PathBuf> {
-        let mut paths: Vec<PathBuf> = self
-            .patterns
-            .iter()
-            .flat_map(|pattern| pattern.expand(&self.root))
-            .collect();
-        paths.extend(self.by_pid.values().cloned());
-        paths.sort();
-        paths.dedup();
-        self.sockets
-            .retain(|path, _| paths.binary_search(path).is_ok());
-        // A socket may be taken over by the next VM of the same name.
-        for socket in self.sockets.values_mut() {
-            socket.owner = socket.owner.filter(|&pid| wants(pid).is_some());
-        }
-        for (&pid, path) in &self.by_pid {
-            let socket = self.sockets.entry(path.clone()).or_insert(Socket {
-                owner: None,
-                look: None,
-            });
-            socket.owner = Some(pid);
-        }
-        paths.retain(|path| {
-            self.sockets.get(path).is_none_or(|socket| {
-                socket.owner.is_none_or(|pid| wants(pid) == Some(true))
-                    && socket.look.is_none_or(|look| look.is_due(now))
-            })
-        });
-        // Those asked longest ago first, so that silent ones do not keep others from their turn.
-        paths.sort_by_key(|path| self.sockets.get(path).and_then(|s| s.look).map(|l| l.next));
-        paths.truncate(QMP_PER_SCAN);
-        paths
-    }
-
-    /// Remembers whose a socket is. One that gave no useful answer is asked ever less often.
-    fn asked(&mut self, path: PathBuf, owner: Option<Pid>, now: Instant) {
-        let socket = self.sockets.entry(path).or_insert(Socket {
-            owner: None,
-            look: None,
-        });
-        match owner {
-            Some(pid) => {
-                socket.owner = Some(pid);
-                socket.look = None;
-            }
-            None => match &mut socket.look {
-                Some(look) => look.again(now),
-                None => socket.look = Some(Look::first(now)),
-            },
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Discovery on fake process trees: a small world in a temporary folder, and a clock that is told.
 
 use std::os::unix::fs::symlink;
+use std::time::Duration;
 
 use tempfile::TempDir;
 

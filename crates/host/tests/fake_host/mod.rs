@@ -350,8 +350,7 @@ fn reference(tid: u32, start: u64) -> ThreadRef {
 
 fn above_ours(cgroup: &CgroupPath) -> CgroupPath {
     std::iter::successors(Some(cgroup.clone()), CgroupPath::parent)
-        .filter(|c| !c.0.contains("tandem-"))
-        .next()
+        .find(|c| !c.0.contains("tandem-"))
         .unwrap_or_else(CgroupPath::root)
 }
 
