@@ -354,45 +354,6 @@ mod tests {
     }
 
     #[test]
-    fn the_packaged_example_shows_the_defaults() {
-        let example = include_str!("../../../packaging/tandem.toml");
-        let all = Select {
-            all: true,
-            ..Select::default()
-        };
-        let config = read(example).unwrap();
-        config.check().unwrap();
-        assert_eq!(
-            config,
-            HostConfig {
-                select: all.clone(),
-                ..HostConfig::default()
-            }
-        );
-        // Each key that is commented out, taken at its word.
-        let keys =
-            |line: &&str| line.starts_with('#') && line.contains(" = ") && !line.starts_with("# ");
-        let host: String = example
-            .split("[host.select]")
-            .next()
-            .unwrap()
-            .lines()
-            .filter(keys)
-            .filter(|line| {
-                !["#metrics", "#thread", "#qmp"]
-                    .iter()
-                    .any(|key| line.starts_with(key))
-            })
-            .map(|line| format!("{}\n", &line[1..]))
-            .collect();
-        assert!(host.contains("period_ms"), "{host}");
-        assert_eq!(
-            read(&format!("[host]\n{host}")).unwrap(),
-            HostConfig::default()
-        );
-    }
-
-    #[test]
     fn bad_files_say_where_and_what_would_be_right() {
         assert!(error("[host]\nperiodms = 1").contains("unknown field `periodms`"));
         assert!(error("[host]\nperiodms = 1").contains("line 2"));

@@ -8,6 +8,8 @@
 //! Periods are measured, not assumed: what a vCPU ran is scaled to the nominal period, and periods
 //! that were missed because the host was busy are skipped, never made up for.
 
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::io::Read;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -23,6 +25,7 @@ use signal_hook::consts::SIGTERM;
 use tandem_policy::Decision;
 use tandem_policy::FlexW;
 use tandem_policy::Nanos;
+use tandem_policy::PcpuId;
 use tandem_policy::flexw::Round;
 use tandem_policy::placement::Rebalancer;
 use thiserror::Error;
@@ -102,8 +105,10 @@ pub struct Daemon {
     signals: UnixStream,
     /// Whether any group was used up in the last period.
     saturated: bool,
-    /// Selected VMs whose error was already reported, so that a scan does not repeat it for ever.
+    /// Errors already reported (see [`Daemon::report_once`]).
     reported: Vec<String>,
+    /// VMs with series in the metrics.
+    published: BTreeSet<VmLabels>,
 }
 
 impl Daemon {
@@ -140,6 +145,7 @@ impl Daemon {
             signals,
             saturated: true,
             reported: Vec::new(),
+            published: BTreeSet::new(),
             config,
         })
     }
@@ -220,7 +226,7 @@ impl Daemon {
     fn decide(
         &mut self,
         elapsed: Nanos,
-        idle: &std::collections::BTreeMap<tandem_policy::PcpuId, Nanos>,
+        idle: &BTreeMap<PcpuId, Nanos>,
         reporter: &mut dyn Reporter,
     ) -> Round {
         let period = self.config.period();
@@ -309,27 +315,36 @@ impl Daemon {
             }
         }
         self.refused(&refused, reporter);
+        for problem in scan.problems {
+            self.report_once(problem, reporter);
+        }
         Ok(())
     }
 
     fn refused(&mut self, refused: &[Refused], reporter: &mut dyn Reporter) {
         for Refused { vm, error } in refused {
             self.metrics.errors.inc();
-            let line = format!("VM {vm}: {error}");
-            if !self.reported.contains(&line) {
-                reporter.error(&line);
-                self.reported.push(line);
-            }
+            self.report_once(format!("VM {vm}: {error}"), reporter);
+        }
+    }
+
+    /// What goes wrong at every scan is worth one line, not one per scan.
+    fn report_once(&mut self, line: String, reporter: &mut dyn Reporter) {
+        if self.reported.contains(&line) {
+            return;
         }
         // Bounded, so that an ever-changing message cannot grow the daemon.
-        if self.reported.len() > 256 {
+        if self.reported.len() >= 256 {
             self.reported.clear();
         }
+        reporter.error(&line);
+        self.reported.push(line);
     }
 
     /// Brings status and metrics up to date.
     fn publish(&mut self, round: &Round, reporter: &mut dyn Reporter) -> Result<(), DaemonError> {
         let per_period = self.config.period().0 as f64;
+        let mut present = BTreeSet::new();
         let mut vms = 0;
         let mut vcpus = 0;
         for managed in self.fleet.vms() {
@@ -358,7 +373,12 @@ impl Daemon {
             set(&self.metrics.fair, account.fair.0 as f64 / per_period);
             set(&self.metrics.lag, account.lag);
             set(&self.metrics.weight, managed.written.0);
+            present.insert(labels);
         }
+        for gone in self.published.difference(&present) {
+            self.metrics.forget(gone);
+        }
+        self.published = present;
         if !self.config.dry_run {
             status::write(&self.config.state_dir, &self.fleet)?;
         }

@@ -243,14 +243,7 @@ impl Journal {
                 source,
             }
         };
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(&path)
-            .map_err(failed("open"))?;
+        let mut file = open_or_make(&path).map_err(failed("open"))?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(failed("read"))?;
         let records = parse(&path, &bytes, &stamp)?;
@@ -387,6 +380,17 @@ pub fn is_pending(dir: &Path) -> bool {
     fs::metadata(dir.join("journal")).is_ok_and(|metadata| metadata.len() > 0)
 }
 
+/// Opens a file of the state directory as it is, for nobody else to read.
+fn open_or_make(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)
+}
+
 fn lock(dir: &Path) -> Result<File, JournalError> {
     let path = dir.join("lock");
     let failed = |action| {
@@ -397,14 +401,7 @@ fn lock(dir: &Path) -> Result<File, JournalError> {
             source,
         }
     };
-    let mut file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(&path)
-        .map_err(failed("open"))?;
+    let mut file = open_or_make(&path).map_err(failed("open"))?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
         Err(rustix::io::Errno::WOULDBLOCK) => {

@@ -50,7 +50,7 @@ pub enum MetricsError {
 }
 
 /// Labels of a VM's series.
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+#[derive(Clone, Debug, Hash, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
 pub struct VmLabels {
     /// The VM's name.
     pub vm: String,
