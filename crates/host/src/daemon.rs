@@ -5,7 +5,8 @@
 //! for VMs now and then, measure, let [`FlexW`] and [`Rebalancer`] decide, apply → on SIGTERM,
 //! SIGINT or an error put everything back.
 //!
-//! Periods are measured, not assumed: what a vCPU ran is scaled to the nominal period, and periods
+//! A period in which every pCPU had idle time to spare needs no decision (see
+//! [`crate::idle_watch`]). Periods are measured, not assumed: what a vCPU ran is scaled to the nominal period, and periods
 //! that were missed because the host was busy are skipped, never made up for.
 
 use std::collections::BTreeMap;
@@ -43,6 +44,7 @@ use crate::discovery::Vm;
 use crate::fleet::Backend;
 use crate::fleet::Fleet;
 use crate::fleet::Refused;
+use crate::idle_watch::IdleWatch;
 use crate::metrics::Exporter;
 use crate::metrics::Metrics;
 use crate::metrics::MetricsError;
@@ -179,31 +181,26 @@ impl Daemon {
         let scan_every = Duration::from_millis(self.config.scan_ms);
         self.scan(reporter)?;
         let mut scanned = Instant::now();
-        let mut measured = Instant::now();
-        let mut idle = self.fleet.idle();
+        let mut pcpus = IdleWatch::new(self.fleet.idle(), Instant::now());
         self.fleet
             .observe(self.config.period(), self.config.period(), false);
         reporter.ready();
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
         let watchdog = sd_notify::watchdog_enabled().is_some();
-        let mut next = measured + period;
+        let mut next = Instant::now() + period;
+        let mut round = Round::default();
         while end.is_none_or(|end| next < end) && !self.wait_until(next) {
             let woke = Instant::now();
             if woke.duration_since(next) >= period {
                 self.metrics.late.inc();
             }
-            let elapsed = Nanos(woke.duration_since(measured).as_nanos() as u64);
-            measured = woke;
-            let idle_now = self.fleet.idle();
-            let idle_part = idle_now
-                .iter()
-                .map(|(&pcpu, &now)| {
-                    let before = idle.get(&pcpu).copied().unwrap_or(now);
-                    (pcpu, now.saturating_sub(before))
-                })
-                .collect();
-            idle = idle_now;
-            let round = self.decide(elapsed, &idle_part, reporter);
+            pcpus.look(self.fleet.idle(), woke);
+            if self.saturated || pcpus.is_decision_due() {
+                let (elapsed, idle) = pcpus.since_decision();
+                round = self.decide(elapsed, &idle, reporter);
+                let took = woke.elapsed().as_secs_f64();
+                self.metrics.decision.0.observe(took);
+            }
             if woke.duration_since(scanned) >= scan_every {
                 scanned = woke;
                 self.scan(reporter)?;
@@ -213,7 +210,6 @@ impl Daemon {
                 }
             }
             self.metrics.periods.inc();
-            self.metrics.decision.set(woke.elapsed().as_secs_f64());
             next += period;
             // A busy host may have made us miss whole periods: they are over.
             while next <= Instant::now() {

@@ -9,9 +9,10 @@
 //! - A process that is no VM is looked into again after 0.25, 0.5, 1, 2, … 32 s, because a shell
 //!   may turn into a VMM by exec, and a VMM makes its vCPUs some time after it starts. Threads of
 //!   the kernel are never looked into again.
-//! - Of a known VM only the list of threads is read, and the names of new threads; a thread without
-//!   a vCPU's name is looked at again at the same growing ages, since names are given after birth.
-//!   Even that is left out while the VM's process does not run (see [`crate::cpu_clock`]).
+//! - Of a known VM the threads are counted, and listed only when their number changed or every few
+//!   scans; then the names of new threads are read. A thread without a vCPU's name is looked at
+//!   again at the same growing ages, since names are given after birth. Even that is left out while
+//!   the VM's process does not run (see [`crate::cpu_clock`]).
 //!
 //! That a listed process is the one seen before is told by the inode number of its folder in
 //! `/proc`, which comes with the list for free. The kernel normally gives a later process of the
@@ -23,6 +24,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::os::unix::fs::DirEntryExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -57,8 +59,12 @@ use qmp_sockets::QmpSockets;
 /// What a thread that runs a vCPU's KVM_RUN holds open.
 const VCPU_LINK: &str = "anon_inode:kvm-vcpu";
 
+/// Every so many scans a VM's threads are listed although their number has not changed: one may have
+/// taken the place of another.
+const LIST_EVERY: u64 = 8;
+
 /// Every so many scans the start times of a VM's threads are compared.
-const VERIFY_EVERY: u64 = 8;
+const VERIFY_EVERY: u64 = 32;
 
 /// Why VMs cannot be looked for.
 #[derive(Debug, Error)]
@@ -160,6 +166,8 @@ struct Host {
     recount: Look,
     /// The process's CPU clock before its threads were last listed.
     clock: Option<Nanos>,
+    /// The links of its list of threads before they were last listed: one per thread and some.
+    links: Option<u64>,
     /// The VMs by their thread names' prefix; one without a prefix for most VMMs.
     ids: BTreeMap<Option<String>, VmId>,
     qmp: BTreeMap<Tid, VcpuId>,
@@ -260,6 +268,7 @@ impl Discovery {
                 kvm_vcpus,
                 recount: Look::first(now),
                 clock: None,
+                links: None,
                 ids: BTreeMap::new(),
                 qmp: BTreeMap::new(),
                 qmp_wanted: true,
@@ -298,7 +307,11 @@ impl Discovery {
         }
         host.clock = clock;
         let is_same = !verify || host.process.stat(&self.procfs).is_ok();
-        let changed = host.read_tasks(&self.procfs, self.pattern.as_ref(), now, verify);
+        let list = (self.scans + u64::from(pid.0)).is_multiple_of(LIST_EVERY);
+        let changed = match self.has_clocks && !list && host.has_same_threads(&self.procfs, now) {
+            true => false,
+            false => host.read_tasks(&self.procfs, self.pattern.as_ref(), now, verify),
+        };
         if changed || host.recount.is_due(now) {
             let kvm_vcpus = count_kvm_vcpus(&self.procfs.process(pid));
             host.qmp_wanted |= kvm_vcpus != host.kvm_vcpus;
@@ -341,6 +354,18 @@ impl Discovery {
 }
 
 impl Host {
+    /// Whether there are as many threads as when they were last listed, and none of them is due to
+    /// be looked at. The kernel counts them in the link count of `/proc/PID/task`
+    /// (fs/proc/base.c, proc_task_getattr), which costs a fraction of reading the list.
+    fn has_same_threads(&mut self, procfs: &ProcFs, now: Instant) -> bool {
+        let path = procfs.process(self.process.pid).join("task");
+        let links = fs::metadata(path).ok().map(|metadata| metadata.nlink());
+        let is_same = links.is_some() && links == self.links;
+        self.links = links;
+        let is_due = |task: &Task| task.vcpu.is_none() && task.look.is_due(now);
+        is_same && !self.tasks.values().any(is_due)
+    }
+
     /// Brings the threads up to date. Returns whether any came or went.
     fn read_tasks(
         &mut self,

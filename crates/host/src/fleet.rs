@@ -121,11 +121,12 @@ pub struct Fleet {
     sampler: Sampler,
     weights: Vec<WeightRule>,
     vms: BTreeMap<VmId, ManagedVm>,
-    updates: u32,
+    updates: u64,
 }
 
-/// What somebody else may have changed (affinities, weights) is read in every second update only.
-const RECHECK_EVERY: u32 = 2;
+/// What somebody else may have changed (affinities, weights) is read of each VM in every so many
+/// updates only, of different VMs in different ones.
+const RECHECK_EVERY: u64 = 8;
 
 /// A vCPU that has just become quiet is looked at once, and from then on every so many periods.
 const LOOK_EVERY: u32 = 10;
@@ -335,7 +336,7 @@ impl Fleet {
         managed.vcpus.retain(|vcpu| threads.contains(&vcpu.thread));
         managed.vm = vm.clone();
         self.take_vcpus(&mut managed)?;
-        if !self.updates.is_multiple_of(RECHECK_EVERY) {
+        if !(self.updates + vm.id.0).is_multiple_of(RECHECK_EVERY) {
             return Ok(managed);
         }
         for vcpu in &mut managed.vcpus {
@@ -412,9 +413,14 @@ impl Fleet {
         for (id, managed) in &mut self.vms {
             let mut vcpus = Vec::with_capacity(managed.vcpus.len());
             let mut fresh = false;
+            let stood_still = self.sampler.stood_still(managed.vm.process.pid);
             for vcpu in &mut managed.vcpus {
-                let Ok(sample) = self.sampler.sample(&vcpu.thread) else {
-                    continue;
+                let sample = match vcpu.last {
+                    Some(last) if stood_still => last,
+                    _ => match self.sampler.sample(&vcpu.thread) {
+                        Ok(sample) => sample,
+                        Err(_) => continue,
+                    },
                 };
                 let Some(last) = vcpu.last.replace(sample) else {
                     fresh = true;

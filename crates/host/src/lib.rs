@@ -14,6 +14,7 @@ pub mod cpu_clock;
 pub mod daemon;
 pub mod discovery;
 pub mod fleet;
+pub mod idle_watch;
 pub mod journal;
 pub mod metrics;
 pub mod procfs;

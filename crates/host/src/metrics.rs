@@ -24,6 +24,7 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use prometheus_client::registry::Unit;
 use thiserror::Error;
@@ -86,8 +87,19 @@ pub struct Metrics {
     pub vcpus_moved: Counter,
     /// Changes that the kernel refused.
     pub errors: Counter,
-    /// Time from waking to the last write, in the newest period.
-    pub decision: Real,
+    /// Times from the first read of a decision to its last write.
+    pub decision: DecisionTimes,
+}
+
+/// How long decisions took. The buckets surround the 5 ms that a decision may take.
+#[derive(Clone, Debug)]
+pub struct DecisionTimes(pub Histogram);
+
+impl Default for DecisionTimes {
+    fn default() -> DecisionTimes {
+        let bounds = [0.000_5, 0.001, 0.002, 0.005, 0.010, 0.020, 0.050, 0.100];
+        DecisionTimes(Histogram::new(bounds))
+    }
 }
 
 impl Metrics {
@@ -125,8 +137,12 @@ impl Metrics {
             "Changes that the kernel refused",
             self.errors.clone(),
         );
-        let decision = "Time from waking to the last write, newest period";
-        registry.register_with_unit("decision", decision, Unit::Seconds, self.decision.clone());
+        registry.register_with_unit(
+            "decision",
+            "Time from the first read of a decision to its last write",
+            Unit::Seconds,
+            self.decision.0.clone(),
+        );
         registry
     }
 

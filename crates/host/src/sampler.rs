@@ -19,6 +19,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -147,11 +148,12 @@ struct Open {
     last: Option<(Nanos, VcpuSample)>,
 }
 
-/// A process's CPU clock as read in a round; `None` if it could not be.
+/// A process's CPU clock as read in a round, `None` if it could not be; and in the round before.
 #[derive(Clone, Copy, Debug)]
 struct Clock {
     round: u64,
     time: Option<Nanos>,
+    before: Option<Nanos>,
 }
 
 /// Room for three numbers of 64 bits.
@@ -187,8 +189,8 @@ impl Sampler {
         }
     }
 
-    /// The process's CPU clock in this round.
-    fn clock(&mut self, pid: Pid) -> Option<Nanos> {
+    /// The process's CPU clock in this round and the one before.
+    fn clock(&mut self, pid: Pid) -> Option<Clock> {
         if self.round == 0 || !self.has_clocks {
             return None;
         }
@@ -196,25 +198,31 @@ impl Sampler {
         let clock = self.clocks.entry(pid).or_insert(Clock {
             round: 0,
             time: None,
+            before: None,
         });
         if clock.round != round {
             *clock = Clock {
                 round,
                 time: process_cpu_time(pid),
+                before: clock.time.filter(|_| clock.round + 1 == round),
             };
         }
-        clock.time
+        Some(*clock)
+    }
+
+    /// Whether no thread of a process ran between the last round and this: samples taken in that
+    /// round are still exact. False where that is not known.
+    pub fn stood_still(&mut self, pid: Pid) -> bool {
+        self.clock(pid)
+            .is_some_and(|clock| clock.time.is_some() && clock.time == clock.before)
     }
 
     /// What a thread ran and waited so far.
     pub fn sample(&mut self, thread: &ThreadRef) -> Result<VcpuSample, SampleError> {
-        let clock = self.clock(thread.pid);
-        if !self.open.contains_key(thread) {
-            let opened = self.open_files(thread)?;
-            self.open.insert(*thread, opened);
-        }
-        let Some(open) = self.open.get_mut(thread) else {
-            return Err(ThreadError::Gone(thread.to_string()).into());
+        let clock = self.clock(thread.pid).and_then(|clock| clock.time);
+        let open = match self.open.entry(*thread) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => entry.insert(open_files(&self.procfs, thread)?),
         };
         if let (Some(clock), Some((then, sample))) = (clock, open.last)
             && clock == then
@@ -229,7 +237,7 @@ impl Sampler {
                 return Err(match is_gone(&source) {
                     true => ThreadError::Gone(thread.to_string()).into(),
                     false => SampleError::Read {
-                        path: self.path(thread),
+                        path: schedstat_path(&self.procfs, thread),
                         source,
                     },
                 });
@@ -238,48 +246,10 @@ impl Sampler {
         let sample = std::str::from_utf8(bytes).ok().and_then(VcpuSample::parse);
         open.last = clock.zip(sample);
         sample.ok_or_else(|| SampleError::Malformed {
-            path: self.path(thread),
+            path: schedstat_path(&self.procfs, thread),
             text: String::from_utf8_lossy(bytes).trim_end().to_owned(),
             wanted: "three numbers: ns run, ns waited, time slices",
         })
-    }
-
-    fn path(&self, thread: &ThreadRef) -> PathBuf {
-        self.procfs.task(thread.pid, thread.tid).join("schedstat")
-    }
-
-    /// Opens first and compares the start time second: were the number given away in between, the
-    /// comparison fails.
-    fn open_files(&self, thread: &ThreadRef) -> Result<Open, SampleError> {
-        let path = self.path(thread);
-        let schedstat = open_file(&path).map_err(|error| {
-            match error.kind() == io::ErrorKind::NotFound && thread.is_alive(&self.procfs) {
-                true => SampleError::NoSchedstat { path: path.clone() },
-                false => self.opening(thread, &path, error),
-            }
-        })?;
-        let path = path.with_file_name("stat");
-        let stat = open_file(&path).map_err(|error| self.opening(thread, &path, error))?;
-        thread.stat(&self.procfs)?;
-        Ok(Open {
-            schedstat,
-            stat,
-            last: None,
-        })
-    }
-
-    fn opening(&self, thread: &ThreadRef, path: &Path, source: io::Error) -> SampleError {
-        match source.raw_os_error() {
-            _ if is_gone(&source) => ThreadError::Gone(thread.to_string()).into(),
-            Some(libc::EMFILE) => SampleError::TooManyFiles {
-                path: path.to_owned(),
-                limit: getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX),
-            },
-            _ => SampleError::Read {
-                path: path.to_owned(),
-                source,
-            },
-        }
     }
 
     /// Closes a thread's files.
@@ -362,6 +332,44 @@ impl Sampler {
             path: path.to_owned(),
             source,
         })
+    }
+}
+
+fn schedstat_path(procfs: &ProcFs, thread: &ThreadRef) -> PathBuf {
+    procfs.task(thread.pid, thread.tid).join("schedstat")
+}
+
+/// Opens first and compares the start time second: were the number given away in between, the
+/// comparison fails.
+fn open_files(procfs: &ProcFs, thread: &ThreadRef) -> Result<Open, SampleError> {
+    let path = schedstat_path(procfs, thread);
+    let schedstat = open_file(&path).map_err(|error| {
+        match error.kind() == io::ErrorKind::NotFound && thread.is_alive(procfs) {
+            true => SampleError::NoSchedstat { path: path.clone() },
+            false => opening(thread, &path, error),
+        }
+    })?;
+    let path = path.with_file_name("stat");
+    let stat = open_file(&path).map_err(|error| opening(thread, &path, error))?;
+    thread.stat(procfs)?;
+    Ok(Open {
+        schedstat,
+        stat,
+        last: None,
+    })
+}
+
+fn opening(thread: &ThreadRef, path: &Path, source: io::Error) -> SampleError {
+    match source.raw_os_error() {
+        _ if is_gone(&source) => ThreadError::Gone(thread.to_string()).into(),
+        Some(libc::EMFILE) => SampleError::TooManyFiles {
+            path: path.to_owned(),
+            limit: getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX),
+        },
+        _ => SampleError::Read {
+            path: path.to_owned(),
+            source,
+        },
     }
 }
 

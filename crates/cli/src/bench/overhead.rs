@@ -84,6 +84,10 @@ struct Overhead {
     daemon_cpu_per_period: f64,
     /// CPU time of all VMs together, in pCPUs.
     vms_cpu: f64,
+    /// Decisions since the daemon's start, by its own metrics.
+    decisions: Option<u64>,
+    /// Those that took at most 5 ms.
+    decisions_in_5_ms: Option<u64>,
     daemon: Usage,
     daemon_errors: Vec<String>,
 }
@@ -119,7 +123,10 @@ pub fn main(args: &OverheadArgs) -> anyhow::Result<()> {
     let vms = start(args, &dir, &progress, &interrupt)?;
     progress.say("the daemon finds the VMs");
     let selected = Selected::Names(NAMES.to_owned());
-    let mut daemon = DaemonProcess::start(&selected, &daemon_plan, &[], &dir.daemon())?;
+    let metrics = dir.daemon().join("metrics.txt");
+    let file = metrics.to_string_lossy();
+    let extra = ["--metrics-file", &file];
+    let mut daemon = DaemonProcess::start(&selected, &daemon_plan, &extra, &dir.daemon())?;
     wait(SETTLE, &progress, &interrupt)?;
 
     let pcpus = host_facts::usable_pcpus()?;
@@ -134,6 +141,8 @@ pub fn main(args: &OverheadArgs) -> anyhow::Result<()> {
     let vms_after = Reading::take(&mut sampler, &vms, &pcpus)?;
     daemon.check_alive()?;
     let errors = daemon.errors()?;
+    let page = std::fs::read_to_string(&metrics)
+        .with_context(|| format!("cannot read {}", metrics.display()))?;
     progress.say("stopping");
     daemon.stop()?;
     stop_all(vms)?;
@@ -153,6 +162,8 @@ pub fn main(args: &OverheadArgs) -> anyhow::Result<()> {
         daemon_cpu: cpu / elapsed,
         daemon_cpu_per_period: cpu / elapsed * period_ms as f64 / 1000.0,
         vms_cpu: vms_after.shares_since(&vms_before).iter().sum(),
+        decisions: metric(&page, "tandem_decision_seconds_count"),
+        decisions_in_5_ms: metric(&page, "tandem_decision_seconds_bucket{le=\"0.005\"}"),
         daemon: after,
         daemon_errors: errors,
     };
@@ -160,6 +171,12 @@ pub fn main(args: &OverheadArgs) -> anyhow::Result<()> {
     args.json
         .as_ref()
         .map_or(Ok(()), |path| write_json(path, &figures))
+}
+
+/// A count in a page of OpenMetrics text.
+fn metric(page: &str, series: &str) -> Option<u64> {
+    let line = page.lines().find_map(|line| line.strip_prefix(series))?;
+    line.trim().parse().ok()
 }
 
 fn default_period_ms() -> u64 {
@@ -208,6 +225,10 @@ fn table(figures: &Overhead) -> Table {
     let mut table = Table::new(&["figure", "value"]);
     let usage = &figures.daemon;
     let mib = |kib: u64| format!("{:.1} MiB", kib as f64 / 1024.0);
+    let within = match (figures.decisions_in_5_ms, figures.decisions) {
+        (Some(quick), Some(all)) => format!("{quick} of {all}"),
+        _ => "not measured".to_owned(),
+    };
     let rows = [
         ("VMs", figures.vms.to_string()),
         ("vCPUs", figures.vcpus.to_string()),
@@ -225,6 +246,7 @@ fn table(figures: &Overhead) -> Table {
             "CPU time of the VMs",
             format!("{} pCPUs", figure::pcpus(figures.vms_cpu)),
         ),
+        ("decisions within 5 ms", within),
         ("daemon memory, peak", mib(usage.peak_rss_kib)),
         ("daemon memory, now", mib(usage.rss_kib)),
         ("daemon open files", usage.fds.to_string()),
