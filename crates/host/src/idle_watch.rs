@@ -1,0 +1,151 @@
+//! Whether a period needs a decision at all.
+//!
+//! FlexW leaves the weights as configured while a group's pCPUs have idle time (spec 10, work
+//! conserving). So after a period in which no group was used up, what every vCPU ran need not be
+//! read again until some pCPU comes near its limit, and each pCPU's idle time tells that in one read
+//! for the whole host. For the sake of status and metrics a decision is taken every few periods
+//! anyway.
+//!
+//! Idle time is in steps of a clock tick of 10 ms (see [`crate::sampler`]), so "near its limit" is
+//! [`ENOUGH_IDLE`], twice the part that FlexW takes for none.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use tandem_policy::Nanos;
+use tandem_policy::PcpuId;
+
+/// Part of a period that every pCPU must have been idle for the period to need no decision.
+pub const ENOUGH_IDLE: f64 = 0.10;
+
+/// At most so many periods in a row go by without a decision.
+pub const LONGEST_PAUSE: u32 = 4;
+
+type Idle = BTreeMap<PcpuId, Nanos>;
+
+/// Each pCPU's idle time now, a period ago, and at the last decision.
+#[derive(Debug)]
+pub struct IdleWatch {
+    now: (Instant, Idle),
+    before: (Instant, Idle),
+    decided: (Instant, Idle),
+    /// Periods that went by without a decision.
+    paused: u32,
+}
+
+impl IdleWatch {
+    /// `idle` is each pCPU's idle time since boot, `at` when it was read.
+    pub fn new(idle: Idle, at: Instant) -> IdleWatch {
+        IdleWatch {
+            now: (at, idle.clone()),
+            before: (at, idle.clone()),
+            decided: (at, idle),
+            paused: 0,
+        }
+    }
+
+    /// A period is over.
+    pub fn look(&mut self, idle: Idle, at: Instant) {
+        self.before = std::mem::replace(&mut self.now, (at, idle));
+    }
+
+    /// Whether some pCPU was near its limit in the period, or the last decision is long ago.
+    /// Without a decision due the period counts as paused.
+    pub fn is_decision_due(&mut self) -> bool {
+        let (elapsed, idle) = difference(&self.before, &self.now);
+        let enough = elapsed.0 as f64 * ENOUGH_IDLE;
+        let is_quiet = !idle.is_empty() && idle.values().all(|idle| idle.0 as f64 >= enough);
+        let is_due = !is_quiet || self.paused >= LONGEST_PAUSE;
+        self.paused += u32::from(!is_due);
+        is_due
+    }
+
+    /// The time since the last decision and each pCPU's idle time in it; the next one counts from
+    /// now.
+    pub fn since_decision(&mut self) -> (Nanos, Idle) {
+        let since = difference(&self.decided, &self.now);
+        self.decided.clone_from(&self.now);
+        self.paused = 0;
+        since
+    }
+}
+
+/// What lies between two readings. A pCPU that came online in between counts as busy.
+fn difference(then: &(Instant, Idle), now: &(Instant, Idle)) -> (Nanos, Idle) {
+    let elapsed = Nanos(now.0.duration_since(then.0).as_nanos() as u64);
+    let idle = now.1.iter().map(|(&pcpu, &idle)| {
+        let before = then.1.get(&pcpu).copied().unwrap_or(idle);
+        (pcpu, idle.saturating_sub(before))
+    });
+    (elapsed, idle.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    /// Two pCPUs, looked at every 100 ms.
+    struct World {
+        watch: IdleWatch,
+        at: Instant,
+        idle: [u64; 2],
+    }
+
+    impl World {
+        fn new() -> World {
+            let at = Instant::now();
+            World {
+                watch: IdleWatch::new(map([0, 0]), at),
+                at,
+                idle: [0, 0],
+            }
+        }
+
+        fn period(&mut self, idle_ms: [u64; 2]) -> bool {
+            self.at += Duration::from_millis(100);
+            for (sum, idle) in self.idle.iter_mut().zip(idle_ms) {
+                *sum += idle;
+            }
+            self.watch.look(map(self.idle), self.at);
+            self.watch.is_decision_due()
+        }
+    }
+
+    fn map(idle_ms: [u64; 2]) -> Idle {
+        (0..2)
+            .map(|n| (PcpuId(n), Nanos(idle_ms[n as usize] * 1_000_000)))
+            .collect()
+    }
+
+    #[test]
+    fn a_pcpu_near_its_limit_asks_for_a_decision_and_idle_ones_do_not() {
+        let mut world = World::new();
+        assert!(!world.period([100, 10]), "both have enough idle time");
+        assert!(world.period([100, 0]));
+        assert!(world.period([0, 100]));
+    }
+
+    #[test]
+    fn a_quiet_host_still_gets_a_decision_every_few_periods() {
+        let mut world = World::new();
+        let mut due = Vec::new();
+        for period in 1..=15 {
+            if world.period([50, 50]) {
+                let (elapsed, idle) = world.watch.since_decision();
+                assert_eq!(elapsed, Nanos(500_000_000), "all periods since the last");
+                assert_eq!(idle[&PcpuId(0)], Nanos(250_000_000));
+                due.push(period);
+            }
+        }
+        assert_eq!(due, [5, 10, 15]);
+    }
+
+    #[test]
+    fn no_idle_times_at_all_ask_for_a_decision() {
+        let at = Instant::now();
+        let mut watch = IdleWatch::new(Idle::new(), at);
+        watch.look(Idle::new(), at + Duration::from_millis(100));
+        assert!(watch.is_decision_due());
+    }
+}
