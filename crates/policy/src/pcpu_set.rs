@@ -62,6 +62,18 @@ impl PcpuSet {
         self.0[word] |= bit;
     }
 
+    /// Takes a pCPU out, if it is there.
+    pub fn remove(&mut self, pcpu: PcpuId) {
+        let (word, bit) = place(pcpu);
+        if let Some(bits) = self.0.get_mut(word) {
+            *bits &= !bit;
+        }
+        // Equal sets have equal words.
+        while self.0.last() == Some(&0) {
+            self.0.pop();
+        }
+    }
+
     /// The pCPUs in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = PcpuId> + '_ {
         self.0.iter().enumerate().flat_map(|(word, &bits)| {
@@ -193,6 +205,10 @@ mod tests {
         assert!(!set.overlaps(&"2-62,66-199,201-300".parse().unwrap()));
         set.extend(&"0,300".parse().unwrap());
         assert_eq!(set.to_string(), "0-1,63-65,200,300");
+        set.remove(PcpuId(300));
+        set.remove(PcpuId(200));
+        set.remove(PcpuId(500));
+        assert_eq!(set, "0-1,63-65".parse().unwrap(), "no word left over");
     }
 
     #[test]
