@@ -1,0 +1,219 @@
+//! The host: its schedulers, seen by the rest of the simulator through one interface.
+//!
+//! A host scheduler decides which vCPU is next on each pCPU and where a woken vCPU goes. It knows
+//! vCPUs by number, VMs by number, weights, affinities and CPU time: what the kernel's scheduler
+//! knows of threads. It does not know what runs inside. The caller (the world) keeps who is where,
+//! burns the costs of switching, and tells the scheduler what ran.
+//!
+//! All methods take the time in ns; none allocates in the steady state.
+
+use serde::Serialize;
+use tandem_policy::Nanos;
+use tandem_policy::PcpuSet;
+
+use crate::sched::fair::Discipline;
+
+/// Why a vCPU becomes runnable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// It starts.
+    New,
+    /// It was halted and is woken.
+    Wakeup,
+    /// It comes from another pCPU.
+    Migrated,
+}
+
+/// Which scheduler the host runs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HostScheduler {
+    /// Linux's fair class, CFS as of 3.19 or EEVDF as of 6.12, with a group for each VM.
+    Linux(Discipline),
+    /// Xen's credit scheduler.
+    Credit(CreditConfig),
+}
+
+/// Settings of Xen credit (xen/common/sched/credit.c).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct CreditConfig {
+    /// Credits are burnt at each tick: 10 ms.
+    pub tick: Nanos,
+    /// Credits are given out and priorities set anew: 30 ms.
+    pub timeslice: Nanos,
+    /// A vCPU that woke runs at least this long before another may preempt it: 1 ms.
+    pub ratelimit: Nanos,
+}
+
+/// Where vCPUs may be queued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Placement {
+    /// The scheduler's own load balancing (LB).
+    Balance,
+    /// vCPU v of each VM stays on pCPU v modulo the number of pCPUs (PIN).
+    Pin,
+    /// Balance scheduling: never two vCPUs of a VM on one pCPU's queue.
+    NoStacking,
+}
+
+/// Whether vCPUs of a VM are brought to run together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Together {
+    /// Not.
+    No,
+    /// Co-scheduling: when a vCPU is scheduled, its siblings are put first on their pCPUs.
+    Gang,
+    /// Demand-based: senders of IPIs are not preempted, receivers are boosted.
+    Demand,
+}
+
+/// How pause-loop exits are handled.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PauseLoop {
+    /// No pause-loop exiting.
+    Off,
+    /// One window for the host, in cycles.
+    Fixed(u32),
+    /// One window per VM, set at run time; this is the first.
+    PerVm(u32),
+    /// KVM's window per vCPU.
+    Stock {
+        /// The base, 4096 cycles.
+        base: u32,
+        /// Multiplied by this at each exit: 2. Below 1: never grows.
+        grow: u32,
+        /// Divided by this when the vCPU was preempted by its slice; 0: back to the base.
+        shrink: u32,
+        /// At most this.
+        most: u32,
+    },
+}
+
+/// Whom a spinning vCPU yields to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Candidate {
+    /// Nobody: it only gives up its slice.
+    None,
+    /// KVM's circle from the last boosted vCPU.
+    Stock,
+}
+
+/// Everything about the host that can be set.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct HostConfig {
+    /// The scheduler.
+    pub scheduler: HostScheduler,
+    /// The clock tick: 4 ms at HZ=250.
+    pub tick: Nanos,
+    /// Placement.
+    pub placement: Placement,
+    /// Co-scheduling.
+    pub together: Together,
+    /// A VM is stopped for the rest of each `cap_period` once it has used its fair share.
+    pub cap: bool,
+    /// The period of the cap: 30 ms.
+    pub cap_period: Nanos,
+    /// Pause-loop exiting.
+    pub pause_loop: PauseLoop,
+    /// Whether the hardware counts PAUSEs (AMD) instead of cycles (Intel).
+    pub pause_filter: bool,
+    /// Candidate selection.
+    pub candidate: Candidate,
+    /// Halt polling: at most this long (`halt_poll_ns`, 200 µs); zero: none.
+    pub halt_poll: Nanos,
+    /// APIC virtualization: interrupts arrive and end without exits.
+    pub apicv: bool,
+}
+
+/// A vCPU to be moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Move {
+    /// Which vCPU.
+    pub vcpu: u32,
+    /// From this pCPU.
+    pub from: u32,
+    /// To that.
+    pub to: u32,
+}
+
+/// A host scheduler.
+///
+/// Life of a vCPU: [`enqueue`](Scheduler::enqueue) on a pCPU → picked → [`account`](Scheduler::account)
+/// while it runs → [`put_back`](Scheduler::put_back) when it is switched out still runnable, or
+/// [`dequeue`](Scheduler::dequeue) when it halts or is moved. The vCPU that was picked stays the
+/// pCPU's current one until one of these two.
+pub trait Scheduler {
+    /// The vCPU becomes runnable on `pcpu`.
+    fn enqueue(&mut self, vcpu: u32, pcpu: u32, arrival: Arrival, now: u64);
+
+    /// The vCPU, queued or current on `pcpu`, is no longer runnable there: it halts (`sleeps`) or
+    /// is moved away. What the current one ran was accounted before.
+    fn dequeue(&mut self, vcpu: u32, pcpu: u32, sleeps: bool, now: u64);
+
+    /// Chooses the next vCPU for a pCPU that has no current one, and makes it current.
+    fn pick(&mut self, pcpu: u32, now: u64) -> Option<u32>;
+
+    /// The current vCPU goes back to the queue, runnable.
+    fn put_back(&mut self, vcpu: u32, pcpu: u32, now: u64);
+
+    /// The current vCPU ran for `ran` ns.
+    fn account(&mut self, vcpu: u32, pcpu: u32, ran: u64, now: u64);
+
+    /// The clock tick on a pCPU with a current vCPU; true if that should be switched out.
+    fn tick(&mut self, pcpu: u32, now: u64) -> bool;
+
+    /// Whether a vCPU that was just enqueued takes the pCPU from the current one.
+    fn preempts(&mut self, woken: u32, pcpu: u32, now: u64) -> bool;
+
+    /// Where a vCPU that wakes (or starts) should go. `idle` tells which pCPUs have no vCPU,
+    /// `last` is where it ran last.
+    fn select(&mut self, vcpu: u32, last: u32, idle: &PcpuSet, now: u64) -> u32;
+
+    /// A pCPU has nothing to run: a vCPU that it may take from another's queue (not a current one).
+    fn pull(&mut self, pcpu: u32, now: u64) -> Option<Move>;
+
+    /// Periodic balancing as seen from `pcpu`: a vCPU to bring there, or none. Called at every tick;
+    /// the scheduler keeps its own intervals.
+    fn balance(&mut self, pcpu: u32, now: u64) -> Option<Move>;
+
+    /// Directed yield: the current vCPU of `pcpu` would like the queued vCPU `to` (on `to_pcpu`,
+    /// maybe another one) to run instead. True if the scheduler follows; then the caller switches
+    /// out the current vCPU of `to_pcpu` (and `from` gives way if it is there).
+    fn yield_to(&mut self, from: u32, pcpu: u32, to: u32, to_pcpu: u32, now: u64) -> bool;
+
+    /// Puts a queued vCPU first on its pCPU, as co-scheduling asks; the caller switches.
+    fn boost(&mut self, vcpu: u32, pcpu: u32, now: u64);
+
+    /// A VM's weight (1024 is the usual one).
+    fn set_weight(&mut self, vm: u32, weight: f64, now: u64);
+
+    /// A vCPU may run on these pCPUs only. If it is elsewhere, the caller moves it.
+    fn set_affinity(&mut self, vcpu: u32, allowed: &PcpuSet);
+
+    /// A vCPU's custom slice in ns (EEVDF; others ignore it).
+    fn set_slice(&mut self, vcpu: u32, slice: u64);
+
+    /// How many vCPUs are runnable on a pCPU, the current one included.
+    fn queued(&self, pcpu: u32) -> u32;
+}
+
+/// What every host scheduler is told at the start.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    /// pCPUs.
+    pub pcpus: u32,
+    /// pCPUs per last-level cache.
+    pub pcpus_per_llc: u32,
+    /// For each vCPU: its VM.
+    pub vm_of: Vec<u32>,
+    /// For each VM: its weight.
+    pub weights: Vec<f64>,
+    /// For each vCPU: where it may run.
+    pub allowed: Vec<PcpuSet>,
+    /// Where vCPUs may be queued.
+    pub placement: Placement,
+}

@@ -1,0 +1,131 @@
+//! A scenario: the machine, the host's settings, and the VMs with what runs in them.
+//!
+//! These are the settings as the simulator uses them, all checked. They are read from TOML by
+//! [`load`].
+
+use serde::Serialize;
+use tandem_policy::FlexWConfig;
+use tandem_policy::Nanos;
+use tandem_policy::PcpuSet;
+use tandem_policy::Weight;
+
+use crate::host::HostConfig;
+use crate::machine::Costs;
+use crate::sched::fair::Discipline;
+use crate::workload::Workload;
+
+/// A whole experiment.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Scenario {
+    /// Its name.
+    pub name: String,
+    /// One line on what it shows.
+    pub about: String,
+    /// The seed of every random stream.
+    pub seed: u64,
+    /// How long is simulated at most, warm-up included.
+    pub duration: Nanos,
+    /// What happens before this is not counted.
+    pub warmup: Nanos,
+    /// The machine.
+    pub machine: Machine,
+    /// The host's schedulers and hypervisor.
+    pub host: HostConfig,
+    /// Tandem's policies that act on the host.
+    pub policies: Policies,
+    /// The VMs.
+    pub vms: Vec<Vm>,
+}
+
+/// The machine.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Machine {
+    /// Physical CPUs.
+    pub pcpus: u32,
+    /// pCPUs that share a last-level cache.
+    pub pcpus_per_llc: u32,
+    /// Whether VMs run under a hypervisor, or the one "VM" is the machine itself.
+    pub mode: Mode,
+    /// What things cost.
+    pub costs: Costs,
+}
+
+/// With or without a hypervisor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// VMs under KVM.
+    Virtual,
+    /// One operating system on the machine itself: the scenario's only VM has one vCPU for each
+    /// pCPU, which never leaves it, and exits cost nothing.
+    Native,
+}
+
+/// Tandem's policies.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Policies {
+    /// FlexW, the same code as in the host daemon.
+    pub flexw: Option<FlexWConfig>,
+    /// Accounting period of the policies on the host; 100 ms as in the daemon if zero.
+    pub period: Nanos,
+}
+
+/// One VM (or several alike).
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Vm {
+    /// Its name.
+    pub name: String,
+    /// How many vCPUs.
+    pub vcpus: u32,
+    /// Its weight on the host; 1024 is the usual one.
+    pub weight: Weight,
+    /// Where each vCPU may run; empty: anywhere.
+    pub pins: Vec<PcpuSet>,
+    /// When it starts.
+    pub starts: Nanos,
+    /// The guest's kernel.
+    pub guest: Guest,
+    /// What it runs.
+    pub workload: Workload,
+}
+
+/// Settings of a guest kernel.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Guest {
+    /// The guest scheduler.
+    pub scheduler: Discipline,
+    /// What an idle vCPU does.
+    pub idle: IdleLoop,
+    /// How far the clock tick is apart; 4 ms at HZ=250.
+    pub tick: Nanos,
+    /// How TLBs of other vCPUs are flushed.
+    pub tlb: TlbFlush,
+    /// Whether the guest's scheduler leaves stolen time out of what a thread ran.
+    pub steal_clock: bool,
+    /// Whether the guest balances load between its vCPUs.
+    pub balance: bool,
+}
+
+/// What a vCPU does that has no thread to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum IdleLoop {
+    /// HLT: an exit to the hypervisor.
+    Halt,
+    /// Poll for ever (`idle=poll`).
+    Poll,
+    /// Poll up to this long, then halt (the haltpoll cpuidle governor: this is
+    /// `guest_halt_poll_ns`, adapted downwards as the governor does).
+    HaltPoll(Nanos),
+}
+
+/// How TLBs of other vCPUs are flushed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TlbFlush {
+    /// An IPI to every vCPU that uses the address space, and a wait for all.
+    Ipi,
+    /// Upstream's KVM_FEATURE_PV_TLB_FLUSH: preempted vCPUs are only marked and flush when they run
+    /// again; running ones get the IPI.
+    Paravirtual,
+}

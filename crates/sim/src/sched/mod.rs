@@ -1,0 +1,5 @@
+//! Fair scheduling of entities on one CPU, used twice: by the host for VMs and vCPUs, and by the
+//! guest for threads.
+
+pub mod fair;
+pub mod tree;

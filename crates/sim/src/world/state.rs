@@ -1,0 +1,353 @@
+//! What the world consists of: pCPUs, VMs, vCPUs, threads, objects, interrupts on their way.
+//!
+//! Everything refers to everything else by number. [`NONE`] stands for nobody. Time is ns since the
+//! simulation's begin.
+
+use crate::random::Stream;
+use crate::results::Counts;
+use crate::results::Histogram;
+use crate::results::PcpuResults;
+use crate::results::VcpuResults;
+use crate::scenario::Guest;
+use crate::sched::fair::FairQueue;
+use crate::trace::IpiKind;
+use crate::trace::ThreadState;
+use crate::trace::VcpuState;
+use crate::workload::MOST_HELD;
+use crate::workload::MOST_LOOPS;
+use crate::workload::SpinKind;
+
+/// Nobody, nothing, nowhere.
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// What a vCPU owes before its thread goes on: work of the guest's kernel.
+pub(crate) const KERNEL: usize = 0;
+/// VM exits and what the hypervisor does.
+pub(crate) const EXITS: usize = 1;
+/// Refilling caches.
+pub(crate) const CACHE: usize = 2;
+
+/// What a pCPU's time is counted as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PcpuState {
+    Idle,
+    Busy,
+    Polling,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Pcpu {
+    /// The vCPU on it, running or being polled for.
+    pub current: u32,
+    /// The vCPU whose data its cache holds.
+    pub warm: u32,
+    pub state: PcpuState,
+    /// Counted up to here.
+    pub since: u64,
+    /// Idle since boot, for policies.
+    pub idle_total: u64,
+    pub results: PcpuResults,
+    /// A decision to reschedule is under way.
+    pub resched: bool,
+    /// The current vCPU is not to be preempted before this (demand-based scheduling).
+    pub protected_until: u64,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Vm {
+    pub guest: Guest,
+    pub first_vcpu: u32,
+    pub vcpus: u32,
+    pub first_thread: u32,
+    pub threads: u32,
+    pub first_object: u32,
+    pub objects: u32,
+    /// The first of its futex hash buckets' spin locks.
+    pub first_bucket: u32,
+    /// The address space's lock.
+    pub mm: u32,
+    /// Guest-idle vCPUs, a bit each.
+    pub idle: Vec<u64>,
+    /// vCPUs with threads to spare, a bit each.
+    pub overloaded: Vec<u64>,
+    /// Threads that have not ended.
+    pub alive: u32,
+    pub started: u64,
+    pub finished: Option<u64>,
+    /// Start of KVM's circle.
+    pub last_boosted: u32,
+    /// The window of [`crate::host::PauseLoop::PerVm`], cycles.
+    pub ple_window: u32,
+    pub counts: Counts,
+    pub wake_latency: Histogram,
+    pub ipi_latency: Histogram,
+    pub shootdown_latency: Histogram,
+    pub lock_wait: Histogram,
+    /// Stopped by the cap.
+    pub throttled: bool,
+    /// What it may still run in this cap period, ns.
+    pub quota: u64,
+    pub random: Stream,
+}
+
+/// What a vCPU without a thread does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Idle {
+    /// It has a thread.
+    Busy,
+    /// Polls for ever, or up to the time in `poll_until`.
+    Polling,
+    /// On its way out of the pCPU by HLT.
+    Halting,
+    /// Halted.
+    Halted,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Vcpu {
+    pub vm: u32,
+    pub state: VcpuState,
+    /// Where it runs, is queued, or ran last.
+    pub pcpu: u32,
+    /// In its state since.
+    pub since: u64,
+    /// What it did is counted up to here (while it runs).
+    pub synced: u64,
+    /// The host's scheduler was told up to here.
+    pub host_told: u64,
+    /// The guest's scheduler was told up to here.
+    pub guest_told: u64,
+    /// What is owed before the thread goes on, by kind.
+    pub owed: [u64; 3],
+    /// The current thread.
+    pub thread: u32,
+    /// The thread whose data is warm on it.
+    pub warm_thread: u32,
+    pub queue: FairQueue,
+    pub idle: Idle,
+    pub poll_until: u64,
+    /// The guest wants to schedule as soon as it may.
+    pub need_resched: bool,
+    /// A rescheduling IPI is on its way or waits to be handled; sent then and by whom.
+    pub resched_sent: u64,
+    pub resched_from: u32,
+    /// The IPI has arrived while the vCPU did not run.
+    pub resched_pending: bool,
+    /// Threads whose timer or device interrupt waits to be handled.
+    pub due: Vec<u32>,
+    /// TLB flushes asked for and not yet handled: thread that waits, time sent.
+    pub flushes: Vec<(u32, u64)>,
+    /// TLB flushes being done: answered when nothing is owed any more.
+    pub answers: Vec<(u32, u64)>,
+    /// The TLB is flushed before it runs again (paravirtual flush).
+    pub flush_on_entry: bool,
+    /// In the hypervisor's search for somebody to yield to, from this position.
+    pub search: u32,
+    /// KVM's marks.
+    pub in_spin_loop: bool,
+    pub dy_eligible: bool,
+    /// Its own window in cycles (stock).
+    pub ple_window: u32,
+    /// Next guest tick.
+    pub tick_due: u64,
+    pub ticks: u32,
+    /// Halted since, and KVM's adaptive polling time.
+    pub halted_at: u64,
+    pub halt_poll: u64,
+    /// haltpoll's adaptive polling time in the guest.
+    pub guest_poll: u64,
+    /// Halted by a paravirtual lock with its thread still spinning.
+    pub pv_halted: bool,
+    /// Time on pCPUs and time waiting for one since boot, for policies.
+    pub ran_total: u64,
+    pub waited_total: u64,
+    pub results: VcpuResults,
+}
+
+/// What a thread does or will do when it next gets to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Doing {
+    /// Its program goes on at `pc` in `phase`.
+    Go,
+    /// Computes; what is left is in `remaining`.
+    Compute,
+    /// Works in the guest's kernel without being preemptible; what is left is in `remaining`.
+    Hold,
+    /// Spins for the object.
+    Spin(u32),
+    /// Spins in user space for the object.
+    SpinUser(u32),
+    /// Waits for TLBs to be flushed.
+    FlushWait,
+    /// Is not runnable.
+    Blocked,
+    /// Has ended.
+    Ended,
+}
+
+/// How far a thread is within one operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Not begun.
+    Start,
+    /// Computed, or the spin lock was taken: the operation is done.
+    Done,
+    /// The bucket's lock is taken.
+    Bucket,
+    /// The work under the bucket's lock is done.
+    Held,
+    /// Woken after blocking.
+    Woken,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Thread {
+    pub vm: u32,
+    pub role: u32,
+    /// Its number within the role.
+    pub number: u32,
+    pub pin: u32,
+    pub working_set: u64,
+    pub pc: u32,
+    pub doing: Doing,
+    pub phase: Phase,
+    pub remaining: u64,
+    pub state: ThreadState,
+    pub since: u64,
+    /// The vCPU it is on.
+    pub vcpu: u32,
+    /// Kernel spin locks held or spun for.
+    pub no_preempt: u32,
+    /// The object the current operation is about.
+    pub object: u32,
+    /// The mutex to take again after a condition.
+    pub relock: u32,
+    pub held: [u32; MOST_HELD],
+    pub held_count: u32,
+    pub loops: [u32; MOST_LOOPS],
+    /// The barrier's generation when it arrived.
+    pub generation: u32,
+    /// Answers still missing.
+    pub answers_left: u32,
+    pub wait_since: u64,
+    pub woken_at: u64,
+    pub woken_by: u32,
+    /// Neighbours in an object's list of waiters.
+    pub next: u32,
+    pub previous: u32,
+    pub random: Stream,
+    pub work: u64,
+    pub computed: u64,
+}
+
+/// A list of threads, by their `next` and `previous`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waiters {
+    pub head: u32,
+    pub tail: u32,
+    pub count: u32,
+}
+
+impl Waiters {
+    pub const EMPTY: Waiters = Waiters {
+        head: NONE,
+        tail: NONE,
+        count: 0,
+    };
+}
+
+/// What an object is, with its own settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ObjectKind {
+    Spin { kind: SpinKind, kernel: bool },
+    Mutex,
+    Condition,
+    Barrier { parties: u32, spin: bool },
+    Semaphore,
+    Queue { capacity: u32 },
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Object {
+    pub kind: ObjectKind,
+    pub vm: u32,
+    pub owner: u32,
+    pub waiters: Waiters,
+    /// A queue's producers that wait for room.
+    pub putters: Waiters,
+    /// Threads at the barrier, units of the semaphore, items of the queue.
+    pub count: u32,
+    pub generation: u32,
+    /// The hash bucket's spin lock.
+    pub bucket: u32,
+}
+
+/// An interrupt on its way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Message {
+    pub from: u32,
+    pub to: u32,
+    pub kind: IpiKind,
+    pub sent: u64,
+    /// Who waits for the answer.
+    pub thread: u32,
+}
+
+/// What is to be done before the next event, in order.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Work {
+    /// The thread's program may go on.
+    Go(u32),
+    /// The vCPU's guest should schedule if it may.
+    Guest(u32),
+    /// The pCPU should choose again.
+    Pcpu(u32),
+}
+
+/// The first set bit at or after `from`, going round; `None` if there is none.
+pub(crate) fn next_bit(words: &[u64], from: u32, size: u32) -> Option<u32> {
+    let from = if from >= size { 0 } else { from };
+    let first = (from / 64) as usize;
+    let head = words[first] & (!0u64 << (from % 64));
+    if head != 0 {
+        return Some(first as u32 * 64 + head.trailing_zeros());
+    }
+    let count = words.len();
+    for step in 1..=count {
+        let at = (first + step) % count;
+        if words[at] != 0 {
+            return Some(at as u32 * 64 + words[at].trailing_zeros());
+        }
+    }
+    None
+}
+
+pub(crate) fn set_bit(words: &mut [u64], bit: u32, value: bool) {
+    let mask = 1u64 << (bit % 64);
+    match value {
+        true => words[(bit / 64) as usize] |= mask,
+        false => words[(bit / 64) as usize] &= !mask,
+    }
+}
+
+pub(crate) fn has_bit(words: &[u64], bit: u32) -> bool {
+    words[(bit / 64) as usize] & (1u64 << (bit % 64)) != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_are_found_going_round() {
+        let mut words = [0u64; 2];
+        assert_eq!(next_bit(&words, 5, 100), None);
+        set_bit(&mut words, 3, true);
+        assert_eq!(next_bit(&words, 5, 100), Some(3));
+        set_bit(&mut words, 99, true);
+        assert_eq!(next_bit(&words, 5, 100), Some(99));
+        assert_eq!(next_bit(&words, 100, 100), Some(3), "round from the end");
+        set_bit(&mut words, 99, false);
+        assert!(!has_bit(&words, 99) && has_bit(&words, 3));
+    }
+}
