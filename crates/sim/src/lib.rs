@@ -10,7 +10,6 @@
 //!
 //! What is modelled, simplified and left out: `docs/model.md`.
 
-pub mod guest;
 pub mod host;
 pub mod machine;
 pub mod queue;

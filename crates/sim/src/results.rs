@@ -158,6 +158,8 @@ pub struct RoleResults {
     pub work: u64,
     /// Time computing, all threads together.
     pub computed: Nanos,
+    /// When its last thread ended, since the VM's start; `None`: one still runs.
+    pub finished: Option<Nanos>,
 }
 
 /// One VM.

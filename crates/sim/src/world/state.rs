@@ -51,6 +51,8 @@ pub(crate) struct Pcpu {
     pub resched: bool,
     /// The current vCPU is not to be preempted before this (demand-based scheduling).
     pub protected_until: u64,
+    /// The next vCPU comes because a sibling was scheduled (co-scheduling).
+    pub ganged: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -61,9 +63,6 @@ pub(crate) struct Vm {
     pub first_thread: u32,
     pub threads: u32,
     pub first_object: u32,
-    pub objects: u32,
-    /// The first of its futex hash buckets' spin locks.
-    pub first_bucket: u32,
     /// The address space's lock.
     pub mm: u32,
     /// Guest-idle vCPUs, a bit each.
@@ -109,6 +108,10 @@ pub(crate) struct Vcpu {
     pub state: VcpuState,
     /// Where it runs, is queued, or ran last.
     pub pcpu: u32,
+    /// The pCPU it ran on last.
+    pub ran_on: u32,
+    /// Whether the host's scheduler has it, queued or current.
+    pub queued: bool,
     /// In its state since.
     pub since: u64,
     /// What it did is counted up to here (while it runs).
@@ -117,6 +120,8 @@ pub(crate) struct Vcpu {
     pub host_told: u64,
     /// The guest's scheduler was told up to here.
     pub guest_told: u64,
+    /// Whether the guest leaves stolen time out.
+    pub steal_clock: bool,
     /// What is owed before the thread goes on, by kind.
     pub owed: [u64; 3],
     /// The current thread.
@@ -238,6 +243,7 @@ pub(crate) struct Thread {
     pub random: Stream,
     pub work: u64,
     pub computed: u64,
+    pub ended: Option<u64>,
 }
 
 /// A list of threads, by their `next` and `previous`.

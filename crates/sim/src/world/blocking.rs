@@ -1,0 +1,368 @@
+//! Primitives that block: futex mutex, condition variable, barrier, semaphore, bounded queue.
+//!
+//! Each has a fast path in user space. The slow path is what the kernel does (kernel/futex): take
+//! the spin lock of the hash bucket, look again, queue oneself or wake others, let go of the lock,
+//! and block. Here blocking programs meet lock-holder preemption: a vCPU preempted while it holds
+//! the bucket's lock makes others spin. A queue is a pipe: always in the kernel, under a lock of its
+//! own.
+//!
+//! A mutex is not handed over: the woken thread tries again, and another may have come first. A
+//! thread woken from a condition takes the mutex again.
+
+use crate::trace::ThreadState;
+
+use super::World;
+use super::program::Family;
+use super::program::Flow;
+use super::state::Doing;
+use super::state::KERNEL;
+use super::state::NONE;
+use super::state::ObjectKind;
+use super::state::Phase;
+
+impl World {
+    /// Into the kernel and to the bucket's lock.
+    fn enter_bucket(&mut self, t: u32, v: u32, object: u32, syscall: bool) -> Flow {
+        if syscall {
+            self.owe(v, KERNEL, self.costs.syscall);
+        }
+        let bucket = self.objects[object as usize].bucket;
+        let flow = self.spin_lock(t, v, bucket);
+        let thread = &mut self.threads[t as usize];
+        thread.object = object;
+        thread.phase = Phase::Bucket;
+        flow
+    }
+
+    /// The bucket's lock is held: works under it for a while.
+    fn work_in_bucket(&mut self, t: u32, time: u64) -> Flow {
+        let thread = &mut self.threads[t as usize];
+        thread.remaining = time;
+        thread.doing = Doing::Hold;
+        Flow::Busy
+    }
+
+    fn leave_bucket(&mut self, t: u32, v: u32, object: u32) {
+        let bucket = self.objects[object as usize].bucket;
+        self.spin_unlock(t, v, bucket);
+    }
+
+    /// Queues the thread on the object and blocks it. The bucket's lock is still held here.
+    fn wait_on(&mut self, t: u32, v: u32, object: u32, putter: bool) -> Flow {
+        self.append(object, t, putter);
+        self.leave_bucket(t, v, object);
+        self.threads[t as usize].phase = Phase::Woken;
+        let first = self.vms[self.threads[t as usize].vm as usize].first_object;
+        self.block(t, v, ThreadState::Blocked(object - first));
+        Flow::Left
+    }
+
+    /// Wakes the longest waiter, if there is one.
+    fn wake_one(&mut self, t: u32, v: u32, object: u32, putter: bool) -> bool {
+        match self.pop_waiter(object, putter) {
+            Some(waiter) => {
+                self.wake(waiter, v, t);
+                true
+            }
+            None => false,
+        }
+    }
+
+    pub(crate) fn mutex_lock(&mut self, t: u32, v: u32, family: Family) -> Flow {
+        if self.threads[t as usize].phase == Phase::Start {
+            self.threads[t as usize].object = self.pick(t, family);
+        }
+        let mutex = self.threads[t as usize].object;
+        let flow = self.take_mutex(t, v, mutex);
+        if flow == Flow::Next {
+            self.hold(t, mutex);
+        }
+        flow
+    }
+
+    /// Takes a mutex, by whatever way its phase calls for.
+    fn take_mutex(&mut self, t: u32, v: u32, mutex: u32) -> Flow {
+        let is_free = self.objects[mutex as usize].owner == NONE;
+        match self.threads[t as usize].phase {
+            Phase::Bucket => self.work_in_bucket(t, self.costs.futex_work),
+            Phase::Held if !is_free => self.wait_on(t, v, mutex, false),
+            Phase::Held => {
+                self.leave_bucket(t, v, mutex);
+                self.objects[mutex as usize].owner = t;
+                Flow::Next
+            }
+            Phase::Start | Phase::Woken | Phase::Done if is_free => {
+                self.owe(v, KERNEL, self.costs.lock_free);
+                self.objects[mutex as usize].owner = t;
+                Flow::Next
+            }
+            Phase::Start | Phase::Woken | Phase::Done => self.enter_bucket(t, v, mutex, true),
+        }
+    }
+
+    pub(crate) fn mutex_unlock(&mut self, t: u32, v: u32, family: Family) -> Flow {
+        match self.threads[t as usize].phase {
+            Phase::Start => {
+                let Some(mutex) = self.unhold(t, family) else {
+                    return Flow::Next;
+                };
+                self.threads[t as usize].object = mutex;
+                self.owe(v, KERNEL, self.costs.lock_free);
+                self.objects[mutex as usize].owner = NONE;
+                if self.objects[mutex as usize].waiters.count == 0 {
+                    return Flow::Next;
+                }
+                self.enter_bucket(t, v, mutex, true)
+            }
+            Phase::Bucket => self.work_in_bucket(t, self.costs.futex_work),
+            _ => {
+                let mutex = self.threads[t as usize].object;
+                self.leave_bucket(t, v, mutex);
+                self.wake_one(t, v, mutex, false);
+                Flow::Next
+            }
+        }
+    }
+
+    pub(crate) fn wait(&mut self, t: u32, v: u32, condition: Family, mutex: Family) -> Flow {
+        match self.threads[t as usize].phase {
+            Phase::Start => {
+                let condition = self.pick(t, condition);
+                let Some(held) = self.unhold(t, mutex) else {
+                    return Flow::Next;
+                };
+                self.threads[t as usize].relock = held;
+                self.enter_bucket(t, v, condition, true)
+            }
+            _ if self.threads[t as usize].object == self.threads[t as usize].relock => {
+                self.relock(t, v)
+            }
+            Phase::Bucket => self.work_in_bucket(t, self.costs.futex_work),
+            Phase::Held => {
+                // Queued on the condition before anybody can signal: then the mutex goes.
+                let (condition, mutex) = {
+                    let thread = &self.threads[t as usize];
+                    (thread.object, thread.relock)
+                };
+                self.objects[mutex as usize].owner = NONE;
+                if self.objects[mutex as usize].waiters.count > 0 {
+                    self.owe(v, KERNEL, self.costs.futex_work);
+                    self.wake_one(t, v, mutex, false);
+                }
+                self.wait_on(t, v, condition, false)
+            }
+            Phase::Woken | Phase::Done => {
+                let thread = &mut self.threads[t as usize];
+                thread.object = thread.relock;
+                self.relock(t, v)
+            }
+        }
+    }
+
+    fn relock(&mut self, t: u32, v: u32) -> Flow {
+        let mutex = self.threads[t as usize].relock;
+        let flow = self.take_mutex(t, v, mutex);
+        if flow == Flow::Next {
+            self.hold(t, mutex);
+        }
+        flow
+    }
+
+    pub(crate) fn signal(&mut self, t: u32, v: u32, family: Family, all: bool) -> Flow {
+        match self.threads[t as usize].phase {
+            Phase::Start => {
+                let condition = self.pick(t, family);
+                self.owe(v, KERNEL, self.costs.lock_free);
+                if self.objects[condition as usize].waiters.count == 0 {
+                    return Flow::Next;
+                }
+                self.enter_bucket(t, v, condition, true)
+            }
+            Phase::Bucket => {
+                let condition = self.threads[t as usize].object;
+                let woken = match all {
+                    true => u64::from(self.objects[condition as usize].waiters.count).max(1),
+                    false => 1,
+                };
+                self.work_in_bucket(t, self.costs.futex_work * woken)
+            }
+            _ => {
+                let condition = self.threads[t as usize].object;
+                self.leave_bucket(t, v, condition);
+                while self.wake_one(t, v, condition, false) && all {}
+                Flow::Next
+            }
+        }
+    }
+
+    /// The thread comes to a barrier; true if it is the last.
+    fn arrive(&mut self, t: u32, v: u32, barrier: u32) -> bool {
+        self.owe(v, KERNEL, self.costs.lock_free);
+        let object = &mut self.objects[barrier as usize];
+        let ObjectKind::Barrier { parties, .. } = object.kind else {
+            return true;
+        };
+        self.threads[t as usize].generation = object.generation;
+        object.count += 1;
+        if object.count < parties {
+            return false;
+        }
+        object.count = 0;
+        object.generation = object.generation.wrapping_add(1);
+        true
+    }
+
+    pub(crate) fn barrier_block(&mut self, t: u32, v: u32, family: Family) -> Flow {
+        match self.threads[t as usize].phase {
+            Phase::Start => {
+                let barrier = self.pick(t, family);
+                let last = self.arrive(t, v, barrier);
+                if last && self.objects[barrier as usize].waiters.count == 0 {
+                    return Flow::Next;
+                }
+                self.enter_bucket(t, v, barrier, true)
+            }
+            Phase::Bucket => {
+                let barrier = self.threads[t as usize].object;
+                let woken = match self.is_passed(t, barrier) {
+                    true => u64::from(self.objects[barrier as usize].waiters.count).max(1),
+                    false => 1,
+                };
+                self.work_in_bucket(t, self.costs.futex_work * woken)
+            }
+            Phase::Held => {
+                let barrier = self.threads[t as usize].object;
+                if !self.is_passed(t, barrier) {
+                    return self.wait_on(t, v, barrier, false);
+                }
+                self.leave_bucket(t, v, barrier);
+                // Only those of the generation that is over: others may have come since.
+                while let Some(first) = self.first_waiter(barrier) {
+                    if !self.is_passed(first, barrier) {
+                        break;
+                    }
+                    self.wake_one(t, v, barrier, false);
+                }
+                Flow::Next
+            }
+            Phase::Woken | Phase::Done => Flow::Next,
+        }
+    }
+
+    fn first_waiter(&self, object: u32) -> Option<u32> {
+        let head = self.objects[object as usize].waiters.head;
+        (head != NONE).then_some(head)
+    }
+
+    /// Whether all parties have come since the thread did.
+    fn is_passed(&self, t: u32, barrier: u32) -> bool {
+        self.threads[t as usize].generation != self.objects[barrier as usize].generation
+    }
+
+    pub(crate) fn barrier_spin(&mut self, t: u32, v: u32, family: Family) -> Flow {
+        if self.threads[t as usize].phase != Phase::Start {
+            return Flow::Next;
+        }
+        let barrier = self.pick(t, family);
+        let last = self.arrive(t, v, barrier);
+        let thread = &mut self.threads[t as usize];
+        thread.phase = Phase::Done;
+        if !last {
+            thread.doing = Doing::SpinUser(barrier);
+            thread.object = barrier;
+            thread.wait_since = self.now;
+            self.append(barrier, t, false);
+            let first = self.vms[self.threads[t as usize].vm as usize].first_object;
+            self.thread_state(t, ThreadState::Spinning(Some(barrier - first)));
+            return Flow::Busy;
+        }
+        while let Some(waiter) = self.pop_waiter(barrier, false) {
+            let on = self.threads[waiter as usize].vcpu;
+            if self.vcpus[on as usize].thread == waiter {
+                self.sync(on);
+                self.owe(on, KERNEL, self.costs.lock_handoff);
+            }
+            self.threads[waiter as usize].doing = Doing::Go;
+            self.work.push(super::state::Work::Go(waiter));
+        }
+        Flow::Next
+    }
+
+    pub(crate) fn acquire(&mut self, t: u32, v: u32, family: Family) -> Flow {
+        if self.threads[t as usize].phase == Phase::Start {
+            self.threads[t as usize].object = self.pick(t, family);
+        }
+        let semaphore = self.threads[t as usize].object;
+        let units = self.objects[semaphore as usize].count;
+        match self.threads[t as usize].phase {
+            Phase::Bucket => self.work_in_bucket(t, self.costs.futex_work),
+            Phase::Held if units == 0 => self.wait_on(t, v, semaphore, false),
+            Phase::Held => {
+                self.leave_bucket(t, v, semaphore);
+                self.objects[semaphore as usize].count -= 1;
+                Flow::Next
+            }
+            _ if units > 0 => {
+                self.owe(v, KERNEL, self.costs.lock_free);
+                self.objects[semaphore as usize].count -= 1;
+                Flow::Next
+            }
+            _ => self.enter_bucket(t, v, semaphore, true),
+        }
+    }
+
+    pub(crate) fn release(&mut self, t: u32, v: u32, family: Family) -> Flow {
+        match self.threads[t as usize].phase {
+            Phase::Start => {
+                let semaphore = self.pick(t, family);
+                self.owe(v, KERNEL, self.costs.lock_free);
+                let object = &mut self.objects[semaphore as usize];
+                object.count += 1;
+                if object.waiters.count == 0 {
+                    return Flow::Next;
+                }
+                self.enter_bucket(t, v, semaphore, true)
+            }
+            Phase::Bucket => self.work_in_bucket(t, self.costs.futex_work),
+            _ => {
+                let semaphore = self.threads[t as usize].object;
+                self.leave_bucket(t, v, semaphore);
+                self.wake_one(t, v, semaphore, false);
+                Flow::Next
+            }
+        }
+    }
+
+    pub(crate) fn queue_operation(&mut self, t: u32, v: u32, family: Family, put: bool) -> Flow {
+        if self.threads[t as usize].phase == Phase::Start {
+            self.threads[t as usize].object = self.pick(t, family);
+        }
+        let queue = self.threads[t as usize].object;
+        match self.threads[t as usize].phase {
+            Phase::Start => self.enter_bucket(t, v, queue, true),
+            // Woken inside the system call.
+            Phase::Woken | Phase::Done => self.enter_bucket(t, v, queue, false),
+            Phase::Bucket => self.work_in_bucket(t, self.costs.queue_work),
+            Phase::Held => {
+                let object = &mut self.objects[queue as usize];
+                let ObjectKind::Queue { capacity } = object.kind else {
+                    return Flow::Next;
+                };
+                let possible = match put {
+                    true => object.count < capacity,
+                    false => object.count > 0,
+                };
+                if !possible {
+                    return self.wait_on(t, v, queue, put);
+                }
+                match put {
+                    true => object.count += 1,
+                    false => object.count -= 1,
+                }
+                self.leave_bucket(t, v, queue);
+                self.wake_one(t, v, queue, !put);
+                Flow::Next
+            }
+        }
+    }
+}

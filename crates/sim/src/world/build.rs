@@ -1,0 +1,430 @@
+//! Making a world from a scenario.
+//!
+//! Threads are spread over their VM's vCPUs in order, and vCPUs begin halted; a VM's start wakes
+//! those that have threads.
+
+use tandem_policy::FlexW;
+use tandem_policy::Nanos;
+use tandem_policy::PcpuId;
+use tandem_policy::PcpuSet;
+
+use crate::host;
+use crate::host::PauseLoop;
+use crate::host::Placement;
+use crate::host::Shape;
+use crate::queue::EventQueue;
+use crate::queue::Slot;
+use crate::random::Stream;
+use crate::results::Counts;
+use crate::results::Histogram;
+use crate::results::PcpuResults;
+use crate::results::VcpuResults;
+use crate::scenario::Scenario;
+use crate::sched::fair::Entity;
+use crate::sched::fair::FairQueue;
+use crate::trace::ThreadState;
+use crate::trace::VcpuState;
+use crate::workload::MOST_HELD;
+use crate::workload::MOST_LOOPS;
+use crate::workload::Object as WorkloadObject;
+use crate::workload::Op;
+use crate::workload::Space;
+use crate::workload::SpinKind;
+use crate::workload::Workload;
+
+use super::Slots;
+use super::World;
+use super::is_native;
+use super::policies::Controller;
+use super::program::compile;
+use super::state::Doing;
+use super::state::Idle;
+use super::state::NONE;
+use super::state::Object;
+use super::state::ObjectKind;
+use super::state::Pcpu;
+use super::state::PcpuState;
+use super::state::Phase;
+use super::state::Thread;
+use super::state::Vcpu;
+use super::state::Vm;
+use super::state::Waiters;
+
+/// Hash buckets of futexes per VM.
+const BUCKETS: u32 = 64;
+
+/// The accounting period of policies where none is given: the daemon's.
+const POLICY_PERIOD: Nanos = Nanos::from_millis(100);
+
+/// The parts of a world that grow VM by VM.
+#[derive(Default)]
+struct Parts {
+    vms: Vec<Vm>,
+    vcpus: Vec<Vcpu>,
+    threads: Vec<Thread>,
+    entities: Vec<Entity>,
+    objects: Vec<Object>,
+    code: Vec<super::program::Instr>,
+    roles: Vec<Vec<String>>,
+    object_names: Vec<Vec<String>>,
+    allowed: Vec<PcpuSet>,
+}
+
+pub(crate) fn build(scenario: &Scenario) -> World {
+    let native = is_native(scenario);
+    let machine = &scenario.machine;
+    let mut parts = Parts::default();
+    for (number, _) in scenario.vms.iter().enumerate() {
+        parts.add_vm(scenario, number);
+    }
+    let pcpus = (0..machine.pcpus)
+        .map(|p| Pcpu {
+            current: if native { p } else { NONE },
+            warm: if native { p } else { NONE },
+            state: PcpuState::Idle,
+            since: 0,
+            idle_total: 0,
+            results: PcpuResults::default(),
+            resched: false,
+            protected_until: 0,
+            ganged: false,
+        })
+        .collect::<Vec<_>>();
+    let weights: Vec<f64> = scenario.vms.iter().map(|vm| vm.weight.0).collect();
+    let shape = Shape {
+        pcpus: machine.pcpus,
+        pcpus_per_llc: machine.pcpus_per_llc,
+        vm_of: parts.vcpus.iter().map(|vcpu| vcpu.vm).collect(),
+        weights: weights.clone(),
+        allowed: parts.allowed.clone(),
+        placement: scenario.host.placement,
+    };
+    let slots = slots(&parts, pcpus.len());
+    let mut queue = EventQueue::new(slots.messages as usize);
+    for (number, vm) in scenario.vms.iter().enumerate() {
+        queue.set(Slot(slots.starts + number as u32), vm.starts.0);
+    }
+    if scenario.host.cap {
+        queue.set(Slot(slots.cap_period), 0);
+    }
+    let controller = scenario.policies.flexw.clone().map(|config| {
+        let period = match scenario.policies.period {
+            Nanos::ZERO => POLICY_PERIOD,
+            given => given,
+        };
+        queue.set(Slot(slots.policies), period.0);
+        Controller {
+            flexw: FlexW::new(config),
+            period,
+            seen: vec![(0, 0); parts.vcpus.len()],
+            idle_seen: vec![0; pcpus.len()],
+            configured: weights.clone(),
+        }
+    });
+    World {
+        name: scenario.name.clone(),
+        seed: scenario.seed,
+        now: 0,
+        end: scenario.duration.0,
+        warmup: scenario.warmup.0,
+        measured_from: 0,
+        events: 0,
+        finished: parts.threads.is_empty(),
+        native,
+        pcpus_per_llc: machine.pcpus_per_llc.max(1),
+        costs: match native {
+            true => machine.costs.native(),
+            false => machine.costs,
+        },
+        config: scenario.host.clone(),
+        window_cache: (0, None),
+        queue,
+        slots,
+        host: host::build(&scenario.host.scheduler, shape),
+        idle_pcpus: (0..machine.pcpus).map(PcpuId).collect(),
+        pcpus,
+        alive: parts.threads.len() as u32,
+        vms: parts.vms,
+        vcpus: parts.vcpus,
+        threads: parts.threads,
+        entities: parts.entities,
+        objects: parts.objects,
+        code: parts.code,
+        messages: Vec::new(),
+        free_messages: Vec::new(),
+        work: Vec::new(),
+        work_done: 0,
+        roles: parts.roles,
+        names: scenario.vms.iter().map(|vm| vm.name.clone()).collect(),
+        object_names: parts.object_names,
+        weights,
+        allowed: parts.allowed,
+        controller,
+        trace: None,
+    }
+}
+
+fn slots(parts: &Parts, pcpus: usize) -> Slots {
+    let mut next = 0;
+    let mut take = |count: usize| {
+        let first = next;
+        next += count as u32;
+        first
+    };
+    let _execution = take(parts.vcpus.len());
+    Slots {
+        guest_ticks: take(parts.vcpus.len()),
+        timers: take(parts.threads.len()),
+        host_ticks: take(pcpus),
+        polls: take(pcpus),
+        starts: take(parts.vms.len()),
+        caps: take(parts.vms.len()),
+        cap_period: take(1),
+        policies: take(1),
+        messages: take(0),
+    }
+}
+
+impl Parts {
+    fn add_vm(&mut self, scenario: &Scenario, number: usize) {
+        let vm = &scenario.vms[number];
+        let first_vcpu = self.vcpus.len() as u32;
+        let first_thread = self.threads.len() as u32;
+        let objects = self.add_objects(&vm.workload, number as u32, vm.vcpus);
+        let words = (vm.vcpus as usize).div_ceil(64).max(1);
+        for index in 0..vm.vcpus {
+            self.add_vcpu(scenario, number, index);
+        }
+        for (role_number, role) in vm.workload.roles.iter().enumerate() {
+            let pc = self.code.len() as u32;
+            compile(
+                &vm.workload,
+                &role.program,
+                objects.first,
+                objects.mm,
+                pc,
+                &mut self.code,
+            );
+            for n in 0..role.threads.count(vm.vcpus) {
+                let t = self.threads.len() as u32;
+                let pin = match role.pins.is_empty() {
+                    true => NONE,
+                    false => first_vcpu + role.pins[n as usize % role.pins.len()] % vm.vcpus,
+                };
+                let spread = first_vcpu + (t - first_thread) % vm.vcpus;
+                self.entities.push(Entity::new(role.weight));
+                self.threads.push(Thread {
+                    vm: number as u32,
+                    role: role_number as u32,
+                    number: n,
+                    pin,
+                    working_set: u64::from(role.working_set_kib),
+                    pc,
+                    doing: Doing::Go,
+                    phase: Phase::Start,
+                    remaining: 0,
+                    state: ThreadState::Ready,
+                    since: vm.starts.0,
+                    vcpu: if pin == NONE { spread } else { pin },
+                    no_preempt: 0,
+                    object: NONE,
+                    relock: NONE,
+                    held: [NONE; MOST_HELD],
+                    held_count: 0,
+                    loops: [0; MOST_LOOPS],
+                    generation: 0,
+                    answers_left: 0,
+                    wait_since: 0,
+                    woken_at: u64::MAX,
+                    woken_by: NONE,
+                    next: NONE,
+                    previous: NONE,
+                    random: Stream::new(scenario.seed, "thread", u64::from(t)),
+                    work: 0,
+                    computed: 0,
+                    ended: None,
+                });
+            }
+        }
+        let threads = self.threads.len() as u32 - first_thread;
+        self.roles
+            .push(vm.workload.roles.iter().map(|r| r.name.clone()).collect());
+        self.vms.push(Vm {
+            guest: vm.guest.clone(),
+            first_vcpu,
+            vcpus: vm.vcpus,
+            first_thread,
+            threads,
+            first_object: objects.first,
+            mm: objects.mm,
+            idle: vec![0; words],
+            overloaded: vec![0; words],
+            alive: threads,
+            started: u64::MAX,
+            finished: None,
+            last_boosted: 0,
+            ple_window: match scenario.host.pause_loop {
+                PauseLoop::PerVm(window) | PauseLoop::Fixed(window) => window,
+                PauseLoop::Stock { base, .. } => base,
+                PauseLoop::Off => 0,
+            },
+            counts: Counts::default(),
+            wake_latency: Histogram::default(),
+            ipi_latency: Histogram::default(),
+            shootdown_latency: Histogram::default(),
+            lock_wait: Histogram::default(),
+            throttled: false,
+            quota: u64::MAX,
+            random: Stream::new(scenario.seed, "vm", number as u64),
+        });
+        let vm = self.vms.last_mut();
+        if let Some(vm) = vm {
+            for index in 0..vm.vcpus {
+                super::state::set_bit(&mut vm.idle, index, true);
+            }
+        }
+    }
+
+    fn add_vcpu(&mut self, scenario: &Scenario, number: usize, index: u32) {
+        let vm = &scenario.vms[number];
+        let pcpus = scenario.machine.pcpus;
+        let native = is_native(scenario);
+        let allowed: PcpuSet = match (vm.pins.is_empty(), scenario.host.placement) {
+            (false, _) => vm.pins[index as usize % vm.pins.len()].clone(),
+            (true, Placement::Pin) => [PcpuId(index % pcpus)].into_iter().collect(),
+            (true, _) => (0..pcpus).map(PcpuId).collect(),
+        };
+        // VMs begin on different pCPUs, as they would on a host.
+        let spread = self.vcpus.len() as u32 % pcpus;
+        let pcpu = match native {
+            true => index,
+            false if allowed.contains(PcpuId(spread)) => spread,
+            false => allowed.iter().next().map_or(0, |p| p.0),
+        };
+        self.allowed.push(allowed);
+        self.vcpus.push(Vcpu {
+            vm: number as u32,
+            state: VcpuState::Halted,
+            pcpu,
+            ran_on: if native { index } else { NONE },
+            queued: false,
+            since: 0,
+            synced: 0,
+            host_told: 0,
+            guest_told: 0,
+            steal_clock: vm.guest.steal_clock,
+            owed: [0; 3],
+            thread: NONE,
+            warm_thread: NONE,
+            queue: FairQueue::new(vm.guest.scheduler),
+            idle: Idle::Halted,
+            poll_until: u64::MAX,
+            need_resched: false,
+            resched_sent: u64::MAX,
+            resched_from: NONE,
+            resched_pending: false,
+            due: Vec::new(),
+            flushes: Vec::new(),
+            answers: Vec::new(),
+            flush_on_entry: false,
+            search: NONE,
+            in_spin_loop: false,
+            dy_eligible: false,
+            ple_window: match scenario.host.pause_loop {
+                PauseLoop::Stock { base, .. } => base,
+                _ => 0,
+            },
+            tick_due: 0,
+            ticks: index,
+            halted_at: 0,
+            halt_poll: 0,
+            guest_poll: 0,
+            pv_halted: false,
+            ran_total: 0,
+            waited_total: 0,
+            results: VcpuResults::default(),
+        });
+    }
+
+    /// The workload's objects, then the address space's lock and the futex buckets.
+    fn add_objects(&mut self, workload: &Workload, vm: u32, vcpus: u32) -> VmObjects {
+        let first = self.objects.len() as u32;
+        let mm = first + workload.objects.len() as u32;
+        let buckets = mm + 1;
+        let users = barrier_users(workload, vcpus);
+        let bucket_of = |object: u32| buckets + (object.wrapping_mul(0x9e37_79b1) >> 16) % BUCKETS;
+        for (number, object) in workload.objects.iter().enumerate() {
+            let id = first + number as u32;
+            let (kind, count) = match *object {
+                WorkloadObject::Spin { kind, space } => (
+                    ObjectKind::Spin {
+                        kind,
+                        kernel: space == Space::Kernel,
+                    },
+                    0,
+                ),
+                WorkloadObject::Mutex => (ObjectKind::Mutex, 0),
+                WorkloadObject::Condition => (ObjectKind::Condition, 0),
+                WorkloadObject::Barrier { parties, spin } => {
+                    let parties = parties.unwrap_or(users[number]).max(1);
+                    (ObjectKind::Barrier { parties, spin }, 0)
+                }
+                WorkloadObject::Semaphore { units } => (ObjectKind::Semaphore, units),
+                WorkloadObject::Queue { capacity } => (ObjectKind::Queue { capacity }, 0),
+            };
+            self.add_object(kind, vm, count, bucket_of(id));
+        }
+        self.add_object(ObjectKind::Mutex, vm, 0, bucket_of(mm));
+        for _ in 0..BUCKETS {
+            let kind = ObjectKind::Spin {
+                kind: SpinKind::Queued,
+                kernel: true,
+            };
+            self.add_object(kind, vm, 0, NONE);
+        }
+        let mut names = workload.object_names.clone();
+        names.push("address space".to_owned());
+        names.extend((0..BUCKETS).map(|n| format!("futex bucket {n}")));
+        self.object_names.push(names);
+        VmObjects { first, mm }
+    }
+
+    fn add_object(&mut self, kind: ObjectKind, vm: u32, count: u32, bucket: u32) {
+        self.objects.push(Object {
+            kind,
+            vm,
+            owner: NONE,
+            waiters: Waiters::EMPTY,
+            putters: Waiters::EMPTY,
+            count,
+            generation: 0,
+            bucket,
+        });
+    }
+}
+
+/// Where a VM's objects are.
+struct VmObjects {
+    first: u32,
+    mm: u32,
+}
+
+/// For each object: how many threads come to it as a barrier.
+fn barrier_users(workload: &Workload, vcpus: u32) -> Vec<u32> {
+    let mut users = vec![0; workload.objects.len()];
+    for role in &workload.roles {
+        let threads = role.threads.count(vcpus);
+        let mut seen = vec![false; workload.objects.len()];
+        for op in &role.program {
+            if let Op::Barrier(reference) = op {
+                for object in reference.first..reference.first + reference.count.max(1) {
+                    seen[object as usize] = true;
+                }
+            }
+        }
+        for (count, seen) in users.iter_mut().zip(seen) {
+            *count += if seen { threads } else { 0 };
+        }
+    }
+    users
+}

@@ -1,0 +1,168 @@
+//! Invariants, checked while debug builds run and by property tests.
+//!
+//! - A pCPU's current vCPU is on it and on no other; nobody runs on two pCPUs.
+//! - A thread is in exactly one place: current or queued on its vCPU, in one object's list, asleep
+//!   or ended.
+//! - A spin lock or mutex has at most one holder, and that is a thread of its VM.
+//! - CPU time is conserved: what vCPUs ran and polled is what their pCPUs were busy and polling.
+//! - Time never goes back (checked where events are taken).
+//!
+//! The whole world is looked at, so large ones are looked at rarely.
+
+use crate::trace::VcpuState;
+
+use super::World;
+use super::state::Doing;
+use super::state::NONE;
+use super::state::ObjectKind;
+use super::state::PcpuState;
+
+impl World {
+    /// Called after every event of a debug build.
+    #[cfg(debug_assertions)]
+    pub(crate) fn check(&self) {
+        let size = (self.threads.len() + self.vcpus.len()) as u64;
+        if self.events.is_multiple_of(1 + size * size / 64)
+            && let Err(broken) = self.check_all()
+        {
+            panic!("at {} ns, event {}: {broken}", self.now, self.events);
+        }
+    }
+
+    /// What is wrong with the world, if anything. For tests.
+    #[doc(hidden)]
+    pub fn check_all(&self) -> Result<(), String> {
+        self.check_pcpus()?;
+        self.check_threads()?;
+        self.check_objects()?;
+        self.check_time()
+    }
+
+    fn check_pcpus(&self) -> Result<(), String> {
+        let mut on = vec![NONE; self.vcpus.len()];
+        for (p, pcpu) in self.pcpus.iter().enumerate() {
+            let v = pcpu.current;
+            if v == NONE {
+                continue;
+            }
+            if on[v as usize] != NONE {
+                return Err(format!("vCPU {v} on pCPUs {} and {p}", on[v as usize]));
+            }
+            on[v as usize] = p as u32;
+        }
+        for (v, vcpu) in self.vcpus.iter().enumerate() {
+            let is_on = on[v] != NONE;
+            let should = self.is_on_pcpu(v as u32) || (self.native && is_on);
+            if is_on != should {
+                return Err(format!("vCPU {v} is {:?} but on {:?}", vcpu.state, on[v]));
+            }
+            if vcpu.state == VcpuState::Halted && vcpu.thread != NONE && !vcpu.pv_halted {
+                return Err(format!("vCPU {v} halted with thread {}", vcpu.thread));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_threads(&self) -> Result<(), String> {
+        let mut places = vec![0u32; self.threads.len()];
+        for (v, vcpu) in self.vcpus.iter().enumerate() {
+            if vcpu.thread != NONE {
+                places[vcpu.thread as usize] += 1;
+                if self.threads[vcpu.thread as usize].vcpu != v as u32 {
+                    return Err(format!("thread {} is not of vCPU {v}", vcpu.thread));
+                }
+            }
+            for t in vcpu.queue.queued(&self.entities) {
+                places[t as usize] += 1;
+                if self.threads[t as usize].vcpu != v as u32 {
+                    return Err(format!("thread {t} is queued on vCPU {v}, not its own"));
+                }
+            }
+        }
+        for (t, thread) in self.threads.iter().enumerate() {
+            let started = self.vms[thread.vm as usize].started <= self.now
+                && self.vms[thread.vm as usize].started != u64::MAX;
+            let wanted = match thread.doing {
+                Doing::Blocked | Doing::Ended => 0,
+                _ if !started => 0,
+                _ => 1,
+            };
+            if places[t] != wanted {
+                return Err(format!(
+                    "thread {t}, {:?}, is in {} places instead of {wanted}",
+                    thread.doing, places[t]
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_objects(&self) -> Result<(), String> {
+        let mut waits = vec![0u32; self.threads.len()];
+        for (o, object) in self.objects.iter().enumerate() {
+            if object.owner != NONE
+                && matches!(object.kind, ObjectKind::Spin { .. } | ObjectKind::Mutex)
+                && self.threads[object.owner as usize].vm != object.vm
+            {
+                return Err(format!("object {o} is held from another VM"));
+            }
+            for list in [object.waiters, object.putters] {
+                let (mut at, mut count) = (list.head, 0);
+                while at != NONE {
+                    waits[at as usize] += 1;
+                    count += 1;
+                    at = self.threads[at as usize].next;
+                    if count > list.count {
+                        return Err(format!("object {o}'s list is longer than it says"));
+                    }
+                }
+                if count != list.count {
+                    return Err(format!("object {o} has {count} of {} waiters", list.count));
+                }
+            }
+        }
+        match waits.iter().position(|&lists| lists > 1) {
+            Some(t) => Err(format!("thread {t} waits in {} lists", waits[t])),
+            None => Ok(()),
+        }
+    }
+
+    fn check_time(&self) -> Result<(), String> {
+        let vcpus: u64 = self.vcpus.iter().map(|vcpu| vcpu.results.ran.total().0).sum();
+        let running: u64 = self
+            .vcpus
+            .iter()
+            .filter(|vcpu| vcpu.state == VcpuState::Running)
+            .map(|vcpu| self.now - vcpu.synced)
+            .sum();
+        let busy: u64 = self
+            .pcpus
+            .iter()
+            .map(|pcpu| {
+                let open = match pcpu.state {
+                    PcpuState::Busy => self.now - pcpu.since,
+                    PcpuState::Idle | PcpuState::Polling => 0,
+                };
+                pcpu.results.busy.0 + open
+            })
+            .sum();
+        if vcpus + running != busy {
+            return Err(format!(
+                "vCPUs ran {} ns, pCPUs were busy {busy} ns",
+                vcpus + running
+            ));
+        }
+        let elapsed = self.now - self.measured_from;
+        for (p, pcpu) in self.pcpus.iter().enumerate() {
+            let counted = pcpu.results.busy + pcpu.results.idle + pcpu.results.polling;
+            let open = self.now - pcpu.since;
+            if counted.0 + open != elapsed {
+                return Err(format!(
+                    "pCPU {p} has {} of {elapsed} ns",
+                    counted.0 + open
+                ));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,284 @@
+//! What vCPUs do with their time on a pCPU.
+//!
+//! A running vCPU first burns what it owes (the guest kernel's own work, exits, cache refills, in
+//! this order) and then does what its thread does. `sync` counts what was done since the last time;
+//! `plan` sets the vCPU's slot to when something happens by itself: the end of what is owed where
+//! something waits for that, the end of a computation, a pause-loop exit, the end of polling. A
+//! vCPU that spins where the hardware does not see it has no event of its own.
+
+use crate::queue::Slot;
+use crate::trace::ThreadState;
+use crate::trace::TraceEvent;
+use crate::trace::VcpuState;
+
+use super::World;
+use super::state::CACHE;
+use super::state::Doing;
+use super::state::EXITS;
+use super::state::Idle;
+use super::state::KERNEL;
+use super::state::NONE;
+use super::state::Phase;
+use super::state::Thread;
+use super::state::Work;
+
+impl World {
+    /// The vCPU has more to burn before its thread goes on. The caller plans.
+    #[inline]
+    pub(crate) fn owe(&mut self, v: u32, what: usize, time: u64) {
+        self.vcpus[v as usize].owed[what] += time;
+    }
+
+    #[inline]
+    pub(crate) fn owed(&self, v: u32) -> u64 {
+        let owed = &self.vcpus[v as usize].owed;
+        owed[KERNEL] + owed[EXITS] + owed[CACHE]
+    }
+
+    /// Counts what a running vCPU did since it was last counted.
+    #[inline]
+    pub(crate) fn sync(&mut self, v: u32) {
+        let vcpu = &mut self.vcpus[v as usize];
+        let mut left = self.now - vcpu.synced;
+        if left == 0 || vcpu.state != VcpuState::Running {
+            return;
+        }
+        vcpu.synced = self.now;
+        vcpu.ran_total += left;
+        let ran = &mut vcpu.results.ran;
+        let owed = &mut vcpu.owed;
+        if owed[KERNEL] + owed[EXITS] + owed[CACHE] > 0 {
+            for (what, sum) in [
+                (KERNEL, &mut ran.guest_kernel.0),
+                (EXITS, &mut ran.exits.0),
+                (CACHE, &mut ran.cache.0),
+            ] {
+                let burnt = owed[what].min(left);
+                owed[what] -= burnt;
+                left -= burnt;
+                *sum += burnt;
+            }
+            if left == 0 {
+                return;
+            }
+        }
+        let t = vcpu.thread;
+        if t == NONE {
+            // Without a thread on a native CPU the CPU is idle; that is counted where it begins
+            // and ends.
+            ran.idle_poll.0 += left;
+            return;
+        }
+        let thread = &mut self.threads[t as usize];
+        match thread.doing {
+            Doing::Compute => {
+                debug_assert!(left <= thread.remaining, "computed too much");
+                thread.remaining -= left.min(thread.remaining);
+                thread.computed += left;
+                ran.useful.0 += left;
+            }
+            Doing::Hold => {
+                thread.remaining -= left.min(thread.remaining);
+                ran.guest_kernel.0 += left;
+            }
+            Doing::Spin(_) => ran.spin_kernel.0 += left,
+            Doing::SpinUser(_) => ran.spin_user.0 += left,
+            Doing::FlushWait => ran.shootdown_wait.0 += left,
+            // In the hypervisor's hands, or about to go on.
+            Doing::Go | Doing::Blocked | Doing::Ended => ran.exits.0 += left,
+        }
+    }
+
+    /// Sets the vCPU's slot to when something happens by itself.
+    pub(crate) fn plan(&mut self, v: u32) {
+        let vcpu = &self.vcpus[v as usize];
+        if vcpu.state != VcpuState::Running {
+            return;
+        }
+        debug_assert_eq!(vcpu.synced, self.now, "planned before it was counted");
+        let free = self.now + self.owed(v);
+        let slot = Slot(v);
+        let vcpu = &self.vcpus[v as usize];
+        if vcpu.search != NONE || !vcpu.answers.is_empty() {
+            self.queue.set(slot, free);
+            return;
+        }
+        let at = match vcpu.thread {
+            NONE => match vcpu.idle {
+                Idle::Halting => Some(free),
+                Idle::Polling if vcpu.poll_until != u64::MAX => Some(vcpu.poll_until.max(free)),
+                _ => None,
+            },
+            t => {
+                let Thread {
+                    doing, remaining, ..
+                } = self.threads[t as usize];
+                match doing {
+                    Doing::Compute | Doing::Hold => Some(free + remaining),
+                    Doing::Spin(lock) => self.spin_ends(v, lock, free),
+                    Doing::FlushWait => self.loop_exits(v).map(|after| free + after),
+                    Doing::Go => Some(free),
+                    Doing::SpinUser(_) | Doing::Blocked | Doing::Ended => None,
+                }
+            }
+        };
+        match at {
+            Some(at) => self.queue.set(slot, at),
+            None => self.queue.cancel(slot),
+        }
+    }
+
+    /// The vCPU's slot came: what it did has come to its end.
+    pub(crate) fn executed(&mut self, v: u32) {
+        self.sync(v);
+        let vcpu = &mut self.vcpus[v as usize];
+        if !vcpu.answers.is_empty() {
+            if self.owed(v) == 0 {
+                self.answer_flushes(v);
+            }
+            self.plan(v);
+            return;
+        }
+        if vcpu.search != NONE {
+            self.search_over(v);
+            return;
+        }
+        let t = vcpu.thread;
+        if t == NONE {
+            match vcpu.idle {
+                Idle::Halting => self.halt(v),
+                Idle::Polling => self.begin_halt(v),
+                Idle::Busy | Idle::Halted => {}
+            }
+            return;
+        }
+        let thread = &mut self.threads[t as usize];
+        match thread.doing {
+            Doing::Compute if thread.remaining == 0 => {
+                thread.doing = Doing::Go;
+                self.advance(t);
+            }
+            Doing::Hold if thread.remaining == 0 => {
+                thread.doing = Doing::Go;
+                thread.phase = Phase::Held;
+                self.advance(t);
+            }
+            Doing::Go => self.advance(t),
+            Doing::Spin(lock) => self.spun(v, t, lock),
+            Doing::FlushWait => self.pause_loop_exit(v),
+            _ => self.plan(v),
+        }
+    }
+
+    /// A vCPU was put on a pCPU: what waited for that, and then its thread.
+    pub(crate) fn resume(&mut self, v: u32) {
+        self.handle_pending(v);
+        let vcpu = &self.vcpus[v as usize];
+        if vcpu.search != NONE {
+            self.plan(v);
+            return;
+        }
+        match vcpu.thread {
+            NONE => {
+                if vcpu.queue.len() > 0 || vcpu.need_resched {
+                    self.schedule(v);
+                } else {
+                    self.plan(v);
+                }
+            }
+            t => {
+                if vcpu.need_resched && self.may_preempt(t) {
+                    self.schedule(v);
+                } else {
+                    self.continue_thread(v, t);
+                }
+            }
+        }
+    }
+
+    /// Whether the guest may take its vCPU from the current thread.
+    pub(crate) fn may_preempt(&self, t: u32) -> bool {
+        let thread = &self.threads[t as usize];
+        thread.no_preempt == 0
+            && match thread.doing {
+                Doing::Go | Doing::Compute | Doing::SpinUser(_) => true,
+                Doing::Spin(_) | Doing::Hold | Doing::FlushWait => false,
+                Doing::Blocked | Doing::Ended => true,
+            }
+    }
+
+    /// The current thread of a running vCPU goes on with what it does.
+    pub(crate) fn continue_thread(&mut self, v: u32, t: u32) {
+        match self.threads[t as usize].doing {
+            Doing::Go => self.work.push(Work::Go(t)),
+            Doing::Spin(lock) | Doing::SpinUser(lock) if self.is_spin_lock(lock) => {
+                if self.retry_spin(t, v, lock) {
+                    self.work.push(Work::Go(t));
+                } else {
+                    self.plan(v);
+                }
+            }
+            _ => self.plan(v),
+        }
+    }
+
+    /// A thread's state, for the trace.
+    #[inline]
+    pub(crate) fn thread_state(&mut self, t: u32, state: ThreadState) {
+        let thread = &mut self.threads[t as usize];
+        if thread.state == state {
+            return;
+        }
+        if let Some(trace) = &mut self.trace
+            && thread.since < self.now
+        {
+            trace.add(TraceEvent::Thread {
+                thread: t,
+                state: thread.state,
+                vcpu: thread.vcpu,
+                from: thread.since,
+                to: self.now,
+            });
+        }
+        thread.state = state;
+        thread.since = self.now;
+    }
+
+    /// A vCPU enters another state; the time in the old one is counted.
+    pub(crate) fn vcpu_state(&mut self, v: u32, state: VcpuState) {
+        let vcpu = &mut self.vcpus[v as usize];
+        let time = self.now - vcpu.since;
+        match vcpu.state {
+            VcpuState::Running => {}
+            VcpuState::Ready => {
+                vcpu.results.steal.0 += time;
+                vcpu.waited_total += time;
+            }
+            VcpuState::Halted => vcpu.results.halted.0 += time,
+            VcpuState::HaltPolling => {
+                vcpu.results.halted.0 += time;
+                vcpu.ran_total += time;
+            }
+        }
+        if let Some(trace) = &mut self.trace
+            && time > 0
+        {
+            trace.add(TraceEvent::Vcpu {
+                vcpu: v,
+                state: vcpu.state,
+                from: vcpu.since,
+                to: self.now,
+            });
+            if matches!(vcpu.state, VcpuState::Running) {
+                trace.add(TraceEvent::PcpuRan {
+                    pcpu: vcpu.pcpu,
+                    vcpu: v,
+                    from: vcpu.since,
+                    to: self.now,
+                });
+            }
+        }
+        vcpu.state = state;
+        vcpu.since = self.now;
+    }
+}

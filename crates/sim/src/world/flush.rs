@@ -1,0 +1,95 @@
+//! TLB shootdowns: one vCPU asks the others to flush and waits for all of them.
+//!
+//! By IPI (kernel/smp.c, smp_call_function_many_cond): every other vCPU of the VM that runs a
+//! thread is asked; one that was preempted answers when it is back on a pCPU, and the asker spins
+//! until then with preemption off. Idle vCPUs are left out (lazy TLB). With upstream's paravirtual
+//! flush (arch/x86/kernel/kvm.c, kvm_flush_tlb_multi) preempted vCPUs are only marked.
+//!
+//! All threads of a VM belong to one process.
+
+use crate::scenario::TlbFlush;
+use crate::trace::IpiKind;
+use crate::trace::ThreadState;
+use crate::trace::VcpuState;
+
+use super::World;
+use super::program::Flow;
+use super::state::Doing;
+use super::state::KERNEL;
+use super::state::Message;
+use super::state::NONE;
+use super::state::Phase;
+use super::state::Work;
+
+/// Receivers of one write to the interrupt command register.
+const CLUSTER: u32 = 16;
+
+impl World {
+    /// The operation: asks, then waits.
+    pub(crate) fn flush(&mut self, t: u32, v: u32) -> Flow {
+        if self.threads[t as usize].phase == Phase::Done {
+            return Flow::Next;
+        }
+        let vm = &self.vms[self.vcpus[v as usize].vm as usize];
+        let (first, size, how) = (vm.first_vcpu, vm.vcpus, vm.guest.tlb);
+        self.owe(v, KERNEL, self.costs.tlb_flush);
+        self.counts(v).shootdowns += 1;
+        let mut asked = 0;
+        for to in first..first + size {
+            let vcpu = &mut self.vcpus[to as usize];
+            if to == v || vcpu.thread == NONE {
+                continue;
+            }
+            if how == TlbFlush::Paravirtual && vcpu.state != VcpuState::Running {
+                vcpu.flush_on_entry = true;
+                continue;
+            }
+            if asked % CLUSTER == 0 {
+                self.pay_for_sending(v);
+            }
+            asked += 1;
+            self.counts(v).shootdown_ipis += 1;
+            self.send(Message {
+                from: v,
+                to,
+                kind: IpiKind::Shootdown,
+                sent: self.now,
+                thread: t,
+            });
+        }
+        let thread = &mut self.threads[t as usize];
+        thread.phase = Phase::Done;
+        thread.answers_left = asked;
+        thread.wait_since = self.now;
+        if asked == 0 {
+            return Flow::Again;
+        }
+        thread.doing = Doing::FlushWait;
+        self.thread_state(t, ThreadState::Spinning(None));
+        Flow::Busy
+    }
+
+    /// A running vCPU flushes for a waiting thread; it answers when it has paid for it.
+    pub(crate) fn begin_flush(&mut self, v: u32, thread: u32, sent: u64) {
+        self.owe(v, KERNEL, self.costs.tlb_flush);
+        self.vcpus[v as usize].answers.push((thread, sent));
+    }
+
+    /// The flushes are done.
+    pub(crate) fn answer_flushes(&mut self, v: u32) {
+        while let Some((t, sent)) = self.vcpus[v as usize].answers.pop() {
+            let asker = self.threads[t as usize].vcpu;
+            self.ipi_done(asker, v, IpiKind::Shootdown, sent);
+            let thread = &mut self.threads[t as usize];
+            thread.answers_left -= 1;
+            if thread.answers_left > 0 {
+                continue;
+            }
+            let (vm, waited) = (thread.vm, self.now - thread.wait_since);
+            self.vms[vm as usize].shootdown_latency.add(waited);
+            self.sync(asker);
+            self.threads[t as usize].doing = Doing::Go;
+            self.work.push(Work::Go(t));
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! A vCPU without a thread: HLT, polling, or polling for a while and then HLT.
+//!
+//! HLT costs an exit; then the host may poll on the pCPU for a while before it really gives it up
+//! (virt/kvm/kvm_main.c, kvm_vcpu_halt: the time grows from 10 µs by doubling while halts are
+//! short, and falls to nothing after long ones; it stops when another vCPU wants the pCPU). The
+//! haltpoll governor does the same inside the guest (drivers/cpuidle/governors/haltpoll.c: from
+//! 50 µs by doubling up to its limit, nothing after long halts).
+//!
+//! In native mode there is no HLT exit: an idle CPU stays where it is and is woken by an interrupt.
+
+use tandem_policy::PcpuId;
+
+use crate::scenario::IdleLoop;
+use crate::trace::ExitReason;
+use crate::trace::VcpuState;
+
+use super::World;
+use super::state::EXITS;
+use super::state::Idle;
+use super::state::KERNEL;
+use super::state::PcpuState;
+use super::state::Work;
+
+/// First step of the host's halt polling, ns (halt_poll_ns_grow_start).
+const HALT_POLL_START: u64 = 10_000;
+
+/// First step of the guest's, ns (guest_halt_poll_grow_start).
+const GUEST_POLL_START: u64 = 50_000;
+
+impl World {
+    /// The guest's idle loop begins.
+    pub(crate) fn begin_idle(&mut self, v: u32) {
+        let vm = self.vcpus[v as usize].vm;
+        let idle = self.vms[vm as usize].guest.idle;
+        self.note_idle(v, true);
+        let slot = self.guest_tick_slot(v);
+        self.queue.cancel(slot);
+        let vcpu = &mut self.vcpus[v as usize];
+        vcpu.halted_at = self.now;
+        match idle {
+            IdleLoop::Poll => {
+                vcpu.idle = Idle::Polling;
+                vcpu.poll_until = u64::MAX;
+                self.plan(v);
+            }
+            IdleLoop::HaltPoll(_) if vcpu.guest_poll > 0 => {
+                vcpu.idle = Idle::Polling;
+                vcpu.poll_until = self.now + vcpu.guest_poll;
+                self.plan(v);
+            }
+            IdleLoop::Halt | IdleLoop::HaltPoll(_) => self.begin_halt(v),
+        }
+    }
+
+    /// HLT: the exit, or in native mode the idle state.
+    pub(crate) fn begin_halt(&mut self, v: u32) {
+        self.vcpus[v as usize].idle = Idle::Halting;
+        self.counts(v).halts += 1;
+        self.exit(v, ExitReason::Halt, self.costs.halt_exit);
+        if self.owed(v) == 0 {
+            self.halt(v);
+        } else {
+            self.plan(v);
+        }
+    }
+
+    /// The exit is done: off the pCPU, unless there is something to do by now.
+    pub(crate) fn halt(&mut self, v: u32) {
+        let vcpu = &mut self.vcpus[v as usize];
+        if vcpu.queue.len() > 0 || vcpu.need_resched || vcpu.resched_pending || !vcpu.due.is_empty()
+        {
+            vcpu.idle = Idle::Busy;
+            self.owe(v, EXITS, self.costs.vm_exit);
+            self.handle_pending(v);
+            self.schedule(v);
+            return;
+        }
+        vcpu.idle = Idle::Halted;
+        self.block_vcpu(v);
+    }
+
+    /// A running vCPU whose account is up to date stops running until it is woken.
+    pub(crate) fn block_vcpu(&mut self, v: u32) {
+        self.sync(v);
+        let p = self.vcpus[v as usize].pcpu;
+        let slot = self.exec_slot(v);
+        self.queue.cancel(slot);
+        self.vcpus[v as usize].halted_at = self.now;
+        if self.native {
+            self.vcpu_state(v, VcpuState::Halted);
+            self.pcpu_state(p, PcpuState::Idle);
+            return;
+        }
+        let poll = self.vcpus[v as usize].halt_poll;
+        if poll > 0 && self.host_queued(p) == 1 {
+            self.vcpu_state(v, VcpuState::HaltPolling);
+            self.pcpu_state(p, PcpuState::Polling);
+            let slot = self.poll_slot(p);
+            self.queue.set(slot, self.now + poll);
+            return;
+        }
+        self.vcpu_state(v, VcpuState::Halted);
+        self.off_pcpu(v, p);
+    }
+
+    /// The host has polled long enough.
+    pub(crate) fn halt_poll_over(&mut self, p: u32) {
+        let v = self.pcpus[p as usize].current;
+        self.vcpu_state(v, VcpuState::Halted);
+        self.off_pcpu(v, p);
+    }
+
+    /// A halted vCPU gives its pCPU up.
+    fn off_pcpu(&mut self, v: u32, p: u32) {
+        self.leave_host(v, p, true);
+        self.work.push(Work::Pcpu(p));
+    }
+
+    /// Something woke a halted vCPU.
+    pub(crate) fn wake_vcpu(&mut self, v: u32) {
+        let state = self.vcpus[v as usize].state;
+        if !matches!(state, VcpuState::Halted | VcpuState::HaltPolling) {
+            return;
+        }
+        let p = self.vcpus[v as usize].pcpu;
+        let vcpu = &mut self.vcpus[v as usize];
+        if vcpu.pv_halted {
+            vcpu.pv_halted = false;
+            vcpu.idle = Idle::Busy;
+        }
+        if self.native {
+            self.owe(v, KERNEL, self.costs.native_idle_wake);
+            self.back_on_pcpu(v, p);
+            return;
+        }
+        self.adapt_halt_poll(v);
+        if state == VcpuState::HaltPolling {
+            self.counts(v).halt_polls_hit += 1;
+            let slot = self.poll_slot(p);
+            self.queue.cancel(slot);
+            self.owe(v, EXITS, self.costs.halt_poll_wake);
+            self.back_on_pcpu(v, p);
+            return;
+        }
+        self.owe(v, EXITS, self.costs.halt_wake);
+        self.vcpu_state(v, VcpuState::Ready);
+        self.enter_host(v);
+    }
+
+    /// A vCPU that never left its pCPU runs on.
+    fn back_on_pcpu(&mut self, v: u32, p: u32) {
+        self.vcpu_state(v, VcpuState::Running);
+        self.pcpu_state(p, PcpuState::Busy);
+        let vcpu = &mut self.vcpus[v as usize];
+        vcpu.synced = self.now;
+        vcpu.guest_told = self.now;
+        self.resume(v);
+    }
+
+    /// grow_halt_poll_ns and shrink_halt_poll_ns.
+    fn adapt_halt_poll(&mut self, v: u32) {
+        let most = self.config.halt_poll.0;
+        let vcpu = &mut self.vcpus[v as usize];
+        let halted = self.now - vcpu.halted_at;
+        if most == 0 || halted <= vcpu.halt_poll {
+            return;
+        }
+        if halted > most {
+            vcpu.halt_poll = 0;
+        } else {
+            vcpu.halt_poll = (vcpu.halt_poll * 2).max(HALT_POLL_START).min(most);
+        }
+    }
+
+    /// The idle loop is over: a thread is there.
+    pub(crate) fn end_idle(&mut self, v: u32) {
+        self.note_idle(v, false);
+        let vcpu = &mut self.vcpus[v as usize];
+        vcpu.idle = Idle::Busy;
+        let vm = &self.vms[vcpu.vm as usize];
+        if let IdleLoop::HaltPoll(most) = vm.guest.idle {
+            let idle = self.now - vcpu.halted_at;
+            if idle > most.0 {
+                vcpu.guest_poll = 0;
+            } else if idle > vcpu.guest_poll {
+                vcpu.guest_poll = (vcpu.guest_poll * 2).max(GUEST_POLL_START).min(most.0);
+            }
+        }
+        let tick = vm.guest.tick.0;
+        vcpu.tick_due = self.now + tick;
+        let slot = self.guest_tick_slot(v);
+        self.queue.set(slot, self.now + tick);
+    }
+
+    /// A pCPU's time is counted as something else from now on.
+    pub(crate) fn pcpu_state(&mut self, p: u32, state: PcpuState) {
+        let pcpu = &mut self.pcpus[p as usize];
+        let time = self.now - pcpu.since;
+        match pcpu.state {
+            PcpuState::Idle => {
+                pcpu.results.idle.0 += time;
+                pcpu.idle_total += time;
+            }
+            PcpuState::Busy => pcpu.results.busy.0 += time,
+            PcpuState::Polling => pcpu.results.polling.0 += time,
+        }
+        (pcpu.state, pcpu.since) = (state, self.now);
+        match state {
+            PcpuState::Idle => self.idle_pcpus.insert(PcpuId(p)),
+            PcpuState::Busy | PcpuState::Polling => self.idle_pcpus.remove(PcpuId(p)),
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! Interrupts: rescheduling IPIs, requests to flush TLBs, timers and devices.
+//!
+//! An interrupt for a vCPU that runs arrives after its flight and costs an exit and an EOI exit, or
+//! little with APIC virtualization. For one that halted it wakes the vCPU. For one that was
+//! preempted it waits until the vCPU is back on a pCPU, which nobody tells the sender.
+//!
+//! Sending costs an exit for each write to the interrupt command register. A TLB flush goes to up to
+//! 16 vCPUs with one write, as x2APIC clusters allow.
+
+use crate::random::Dist;
+use crate::trace::ExitReason;
+use crate::trace::IpiKind;
+use crate::trace::ThreadState;
+use crate::trace::TraceEvent;
+use crate::trace::VcpuState;
+
+use super::World;
+use super::program::Flow;
+use super::state::EXITS;
+use super::state::KERNEL;
+use super::state::Message;
+use super::state::NONE;
+use super::state::Phase;
+use super::state::Work;
+
+impl World {
+    /// vCPU `by`, running and up to date, tells `v` to run its scheduler.
+    pub(crate) fn send_reschedule(&mut self, by: u32, v: u32) {
+        if self.vcpus[v as usize].resched_sent != u64::MAX {
+            // One is on its way.
+            return;
+        }
+        self.vcpus[v as usize].resched_sent = self.now;
+        self.vcpus[v as usize].resched_from = by;
+        self.counts(by).reschedule_ipis += 1;
+        self.pay_for_sending(by);
+        self.send(Message {
+            from: by,
+            to: v,
+            kind: IpiKind::Reschedule,
+            sent: self.now,
+            thread: NONE,
+        });
+    }
+
+    /// What one write to the interrupt command register costs.
+    pub(crate) fn pay_for_sending(&mut self, by: u32) {
+        if self.native {
+            self.owe(by, KERNEL, self.costs.native_ipi_send);
+        } else {
+            self.exit(by, ExitReason::SendIpi, self.costs.ipi_send_exit);
+        }
+    }
+
+    /// Puts an interrupt on its way; it leaves when the sender has paid for it.
+    pub(crate) fn send(&mut self, message: Message) {
+        let at = self.now + self.owed(message.from) + self.costs.ipi_flight;
+        let number = match self.free_messages.pop() {
+            Some(number) => {
+                self.messages[number as usize] = message;
+                number
+            }
+            None => {
+                self.messages.push(message);
+                self.queue.add_slot();
+                self.messages.len() as u32 - 1
+            }
+        };
+        let slot = crate::queue::Slot(self.slots.messages + number);
+        self.queue.set(slot, at);
+        self.sent_ipi(message.from);
+    }
+
+    /// An interrupt arrives.
+    pub(crate) fn message(&mut self, number: u32) {
+        let message = self.messages[number as usize];
+        self.free_messages.push(number);
+        let v = message.to;
+        let runs = self.vcpus[v as usize].state == VcpuState::Running;
+        match message.kind {
+            IpiKind::Reschedule if runs => {
+                self.sync(v);
+                self.interrupted(v);
+                self.reschedule_handled(v);
+                self.plan(v);
+                self.work.push(Work::Guest(v));
+            }
+            IpiKind::Shootdown if runs => {
+                self.sync(v);
+                self.interrupted(v);
+                self.begin_flush(v, message.thread, message.sent);
+                self.plan(v);
+            }
+            IpiKind::Reschedule => {
+                self.vcpus[v as usize].resched_pending = true;
+                self.knock(v);
+            }
+            IpiKind::Shootdown => {
+                let request = (message.thread, message.sent);
+                self.vcpus[v as usize].flushes.push(request);
+                self.knock(v);
+            }
+        }
+    }
+
+    /// An interrupt waits for a vCPU that does not run.
+    fn knock(&mut self, v: u32) {
+        if self.vcpus[v as usize].state == VcpuState::Ready {
+            self.ipi_for_preempted(v);
+        } else {
+            self.wake_vcpu(v);
+        }
+    }
+
+    /// A running vCPU, up to date, is interrupted.
+    fn interrupted(&mut self, v: u32) {
+        if self.native {
+        } else if self.config.apicv {
+            self.owe(v, EXITS, self.costs.posted_interrupt);
+        } else {
+            self.exit(v, ExitReason::Interrupt, self.costs.interrupt_exit);
+            self.exit(v, ExitReason::EndOfInterrupt, self.costs.eoi_exit);
+        }
+        self.owe(v, KERNEL, self.costs.interrupt_handler);
+    }
+
+    fn reschedule_handled(&mut self, v: u32) {
+        let vcpu = &mut self.vcpus[v as usize];
+        let sent = std::mem::replace(&mut vcpu.resched_sent, u64::MAX);
+        let from = vcpu.resched_from;
+        vcpu.need_resched = true;
+        self.ipi_done(from, v, IpiKind::Reschedule, sent);
+    }
+
+    /// An IPI was handled: its latency.
+    pub(crate) fn ipi_done(&mut self, from: u32, to: u32, kind: IpiKind, sent: u64) {
+        let vm = self.vcpus[to as usize].vm;
+        self.vms[vm as usize].ipi_latency.add(self.now - sent);
+        if let Some(trace) = &mut self.trace {
+            trace.add(TraceEvent::Ipi {
+                from,
+                to,
+                kind,
+                sent,
+                handled: self.now,
+            });
+        }
+    }
+
+    /// Handles what arrived while the vCPU did not run. It runs now and is up to date.
+    pub(crate) fn handle_pending(&mut self, v: u32) {
+        let vcpu = &mut self.vcpus[v as usize];
+        if std::mem::take(&mut vcpu.flush_on_entry) {
+            self.owe(v, KERNEL, self.costs.tlb_flush);
+        }
+        if std::mem::take(&mut self.vcpus[v as usize].resched_pending) {
+            self.interrupted(v);
+            self.reschedule_handled(v);
+        }
+        while let Some((thread, sent)) = self.vcpus[v as usize].flushes.pop() {
+            self.interrupted(v);
+            self.begin_flush(v, thread, sent);
+        }
+        self.handle_due(v);
+        let vcpu = &self.vcpus[v as usize];
+        if vcpu.thread != NONE && vcpu.tick_due <= self.now {
+            self.tick_work(v);
+        }
+    }
+
+    /// Timers and devices whose interrupt is handled now.
+    fn handle_due(&mut self, v: u32) {
+        if self.vcpus[v as usize].due.is_empty() {
+            return;
+        }
+        self.interrupted(v);
+        let mut due = std::mem::take(&mut self.vcpus[v as usize].due);
+        for &t in &due {
+            self.owe(v, KERNEL, self.costs.timer_work);
+            self.wake(t, v, NONE);
+        }
+        due.clear();
+        self.vcpus[v as usize].due = due;
+    }
+
+    /// A thread's sleep or wait for a device is over.
+    pub(crate) fn timer(&mut self, t: u32) {
+        let v = self.threads[t as usize].vcpu;
+        self.vcpus[v as usize].due.push(t);
+        match self.vcpus[v as usize].state {
+            VcpuState::Running => {
+                self.sync(v);
+                self.handle_due(v);
+                self.plan(v);
+                self.work.push(Work::Guest(v));
+            }
+            VcpuState::Ready => {}
+            VcpuState::Halted | VcpuState::HaltPolling => self.wake_vcpu(v),
+        }
+    }
+
+    /// A thread sleeps by a timer, or waits for a device.
+    pub(crate) fn sleep(&mut self, t: u32, v: u32, time: Dist, timer: bool) -> Flow {
+        if self.threads[t as usize].phase != Phase::Start {
+            return Flow::Next;
+        }
+        self.owe(v, KERNEL, self.costs.syscall + self.costs.timer_work);
+        let mut slack = 0;
+        if timer {
+            self.exit(v, ExitReason::Timer, self.costs.timer_exit);
+            slack = self.costs.timer_slack;
+        }
+        let thread = &mut self.threads[t as usize];
+        thread.phase = Phase::Woken;
+        let time = time.draw(&mut thread.random);
+        let at = self.now + self.owed(v) + time + slack;
+        let slot = self.timer_slot(t);
+        self.queue.set(slot, at);
+        self.block(t, v, ThreadState::Sleeping);
+        Flow::Left
+    }
+}

@@ -1,0 +1,133 @@
+//! Results: begun anew when the warm-up is over, brought to a whole at the end.
+
+use tandem_policy::Nanos;
+
+use crate::results::Counts;
+use crate::results::Histogram;
+use crate::results::PcpuResults;
+use crate::results::Results;
+use crate::results::RoleResults;
+use crate::results::VcpuResults;
+use crate::results::VmResults;
+use crate::trace::ThreadState;
+
+use super::World;
+
+impl World {
+    /// Everything is counted up to now.
+    pub(crate) fn settle(&mut self) {
+        for v in 0..self.vcpus.len() as u32 {
+            self.sync(v);
+            let state = self.vcpus[v as usize].state;
+            self.vcpu_state(v, state);
+        }
+        for p in 0..self.pcpus.len() as u32 {
+            let state = self.pcpus[p as usize].state;
+            self.pcpu_state(p, state);
+        }
+        if self.trace.is_some() {
+            for t in 0..self.threads.len() as u32 {
+                // Closes the state that the thread is in.
+                let state = self.threads[t as usize].state;
+                let other = match state {
+                    ThreadState::Ended => ThreadState::Running,
+                    _ => ThreadState::Ended,
+                };
+                self.thread_state(t, other);
+                self.threads[t as usize].state = state;
+            }
+        }
+    }
+
+    /// The warm-up is over: what is counted begins now.
+    pub(crate) fn begin_measuring(&mut self) {
+        self.settle();
+        self.measured_from = self.now;
+        for vcpu in &mut self.vcpus {
+            vcpu.results = VcpuResults::default();
+        }
+        for pcpu in &mut self.pcpus {
+            pcpu.results = PcpuResults::default();
+        }
+        for vm in &mut self.vms {
+            vm.counts = Counts::default();
+            vm.wake_latency = Histogram::default();
+            vm.ipi_latency = Histogram::default();
+            vm.shootdown_latency = Histogram::default();
+            vm.lock_wait = Histogram::default();
+        }
+        for thread in &mut self.threads {
+            (thread.work, thread.computed) = (0, 0);
+        }
+    }
+
+    /// What was measured so far.
+    pub fn results(&mut self) -> Results {
+        self.settle();
+        let pcpus: Vec<PcpuResults> = self.pcpus.iter().map(|pcpu| pcpu.results).collect();
+        let energy = pcpus.iter().map(|pcpu| self.energy(pcpu)).sum::<u128>();
+        Results {
+            scenario: self.name.clone(),
+            seed: self.seed,
+            measured: Nanos(self.now - self.measured_from),
+            events: self.events,
+            vms: (0..self.vms.len()).map(|vm| self.vm_results(vm)).collect(),
+            pcpus,
+            energy_mj: (energy / 1_000_000_000) as u64,
+        }
+    }
+
+    /// Energy of a pCPU in milliwatt nanoseconds.
+    fn energy(&self, pcpu: &PcpuResults) -> u128 {
+        [
+            (pcpu.busy, self.costs.active_mw),
+            (pcpu.polling, self.costs.polling_mw),
+            (pcpu.idle, self.costs.idle_mw),
+        ]
+        .into_iter()
+        .map(|(time, power)| u128::from(time.0) * u128::from(power))
+        .sum()
+    }
+
+    fn vm_results(&self, number: usize) -> VmResults {
+        let vm = &self.vms[number];
+        let threads =
+            &self.threads[vm.first_thread as usize..(vm.first_thread + vm.threads) as usize];
+        let vcpus: Vec<VcpuResults> = self.vcpus
+            [vm.first_vcpu as usize..(vm.first_vcpu + vm.vcpus) as usize]
+            .iter()
+            .map(|vcpu| vcpu.results.clone())
+            .collect();
+        let mut roles: Vec<RoleResults> = self.roles[number]
+            .iter()
+            .map(|name| RoleResults {
+                name: name.clone(),
+                ..RoleResults::default()
+            })
+            .collect();
+        for thread in threads {
+            let role = &mut roles[thread.role as usize];
+            role.threads += 1;
+            role.work += thread.work;
+            role.computed += Nanos(thread.computed);
+            role.finished = match (role.threads, role.finished, thread.ended) {
+                (1, _, ended) => ended.map(|at| Nanos(at - vm.started)),
+                (_, Some(latest), Some(at)) => Some(latest.max(Nanos(at - vm.started))),
+                _ => None,
+            };
+        }
+        VmResults {
+            name: self.names[number].clone(),
+            work: roles.iter().map(|role| role.work).sum(),
+            finished: vm.finished.map(|at| Nanos(at - vm.started)),
+            received: vcpus.iter().map(|vcpu| vcpu.ran.total()).sum(),
+            vcpus,
+            roles,
+            counts: vm.counts,
+            wake_latency: vm.wake_latency.clone(),
+            ipi_latency: vm.ipi_latency.clone(),
+            shootdown_latency: vm.shootdown_latency.clone(),
+            lock_wait: vm.lock_wait.clone(),
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! What is laid over the host's scheduler: the cap, co-scheduling, demand-based scheduling.
+//!
+//! - Cap (spec 10, baselines): at each cap period every VM gets its fair share of the pCPUs, by the
+//!   same water-filling as FlexW's, and is stopped once that is used up. Not work conserving.
+//! - Co-scheduling: when a vCPU is scheduled, its waiting siblings are put first on their pCPUs.
+//! - Demand-based: a vCPU that has sent an IPI keeps its pCPU for [`PROTECTION`] ns, and one that an
+//!   IPI waits for is put first (Kim et al., "Demand-based coordinated scheduling for SMP VMs",
+//!   ASPLOS 2013).
+
+use tandem_policy::Nanos;
+use tandem_policy::Weight;
+use tandem_policy::fair_share::Claim;
+use tandem_policy::fair_share::fair_shares;
+
+use crate::host::Scheduler;
+use crate::host::Together;
+use crate::queue::Slot;
+use crate::trace::VcpuState;
+
+use super::World;
+use super::state::NONE;
+use super::state::Work;
+
+/// How long the sender of an IPI keeps its pCPU, ns.
+const PROTECTION: u64 = 500_000;
+
+/// The cap looks again after at least this, ns.
+const CAP_STEP: u64 = 20_000;
+
+impl World {
+    /// A vCPU was put on a pCPU.
+    pub(crate) fn scheduled(&mut self, v: u32, p: u32) {
+        let ganged = std::mem::take(&mut self.pcpus[p as usize].ganged);
+        self.pcpus[p as usize].protected_until = 0;
+        let vm = self.vcpus[v as usize].vm;
+        if self.config.cap {
+            self.watch_cap(vm);
+        }
+        if self.config.together != Together::Gang || ganged {
+            return;
+        }
+        let (first, size) = {
+            let vm = &self.vms[vm as usize];
+            (vm.first_vcpu, vm.vcpus)
+        };
+        for sibling in first..first + size {
+            let vcpu = &self.vcpus[sibling as usize];
+            let q = vcpu.pcpu;
+            if vcpu.state != VcpuState::Ready || !vcpu.queued || q == p {
+                continue;
+            }
+            let current = self.pcpus[q as usize].current;
+            if current != NONE && self.vcpus[current as usize].vm == vm {
+                continue;
+            }
+            if current != NONE {
+                self.host_account(current);
+            }
+            self.host.boost(sibling, q, self.now);
+            self.pcpus[q as usize].ganged = true;
+            self.reschedule(q);
+        }
+    }
+
+    /// A vCPU has sent an IPI.
+    pub(crate) fn sent_ipi(&mut self, from: u32) {
+        if self.config.together == Together::Demand {
+            let p = self.vcpus[from as usize].pcpu;
+            self.pcpus[p as usize].protected_until = self.now + PROTECTION;
+        }
+    }
+
+    /// An IPI waits for a vCPU that was preempted.
+    pub(crate) fn ipi_for_preempted(&mut self, v: u32) {
+        let vcpu = &self.vcpus[v as usize];
+        if self.config.together != Together::Demand || !vcpu.queued {
+            return;
+        }
+        let p = vcpu.pcpu;
+        let current = self.pcpus[p as usize].current;
+        if current != NONE {
+            self.host_account(current);
+        }
+        self.host.boost(v, p, self.now);
+        if self.now >= self.pcpus[p as usize].protected_until {
+            self.reschedule(p);
+        }
+    }
+
+    /// A cap period begins: quotas anew, and the stopped VMs go on.
+    pub(crate) fn cap_period(&mut self) {
+        let period = self.config.cap_period;
+        self.queue
+            .set(Slot(self.slots.cap_period), self.now + period.0);
+        for p in 0..self.pcpus.len() {
+            let current = self.pcpus[p].current;
+            if current != NONE {
+                self.host_account(current);
+            }
+        }
+        let pcpus = self.pcpus.len() as u64;
+        let active: Vec<usize> = (0..self.vms.len())
+            .filter(|&vm| self.vms[vm].alive > 0 && self.vms[vm].started <= self.now)
+            .collect();
+        let claims: Vec<Claim> = active
+            .iter()
+            .map(|&vm| {
+                let peak = u64::from(self.vms[vm].vcpus).min(pcpus) * period.0;
+                Claim::always_runnable(Weight(self.weights[vm]), Nanos(peak), period)
+            })
+            .collect();
+        let shares = fair_shares(Nanos(pcpus * period.0), period, &claims);
+        for (&vm, share) in active.iter().zip(shares) {
+            self.vms[vm].quota = share.0;
+            self.vms[vm].throttled = false;
+        }
+        for vm in active {
+            let (first, size) = (self.vms[vm].first_vcpu, self.vms[vm].vcpus);
+            for v in first..first + size {
+                let vcpu = &self.vcpus[v as usize];
+                if vcpu.state == VcpuState::Ready && !vcpu.queued {
+                    self.enter_host(v);
+                }
+            }
+            self.watch_cap(vm as u32);
+        }
+    }
+
+    /// Looks again when the VM could have used up its quota at the earliest.
+    fn watch_cap(&mut self, vm: u32) {
+        let state = &self.vms[vm as usize];
+        let most = u64::from(state.vcpus).min(self.pcpus.len() as u64).max(1);
+        let at = self.now + (state.quota / most).max(CAP_STEP);
+        self.queue.set(Slot(self.slots.caps + vm), at);
+    }
+
+    /// The VM may have used up its quota.
+    pub(crate) fn cap_used_up(&mut self, vm: u32) {
+        let (first, size) = {
+            let vm = &self.vms[vm as usize];
+            (vm.first_vcpu, vm.vcpus)
+        };
+        for v in first..first + size {
+            if self.is_on_pcpu(v) {
+                self.host_account(v);
+            }
+        }
+        if self.vms[vm as usize].quota > 0 {
+            self.watch_cap(vm);
+            return;
+        }
+        self.vms[vm as usize].throttled = true;
+        for v in first..first + size {
+            let p = self.vcpus[v as usize].pcpu;
+            match self.vcpus[v as usize].state {
+                VcpuState::Running => {
+                    self.switch_out(v, p, true);
+                    self.leave_host(v, p, true);
+                    self.work.push(Work::Pcpu(p));
+                }
+                VcpuState::Ready if self.vcpus[v as usize].queued => {
+                    self.host.dequeue(v, p, true, self.now);
+                    self.vcpus[v as usize].queued = false;
+                }
+                VcpuState::HaltPolling => {
+                    let slot = self.poll_slot(p);
+                    self.queue.cancel(slot);
+                    self.vcpu_state(v, VcpuState::Halted);
+                    self.leave_host(v, p, true);
+                    self.work.push(Work::Pcpu(p));
+                }
+                VcpuState::Ready | VcpuState::Halted => {}
+            }
+        }
+    }
+
+    /// Whether the vCPU is on a pCPU, running or polled for.
+    pub(crate) fn is_on_pcpu(&self, v: u32) -> bool {
+        matches!(
+            self.vcpus[v as usize].state,
+            VcpuState::Running | VcpuState::HaltPolling
+        )
+    }
+}

@@ -1,0 +1,162 @@
+//! KVM's handling of pause-loop exits: the window, and whom the spinner yields to.
+//!
+//! Source: arch/x86/kvm/vmx/vmx.c (grow_ple_window, shrink_ple_window) and virt/kvm/kvm_main.c
+//! (kvm_vcpu_on_spin, kvm_vcpu_eligible_for_directed_yield). The search begins with the exit and
+//! acts when the exit's cost is paid: exits that come in between begin at the same place of the
+//! circle, as the unlocked `last_boosted_vcpu` makes them do. Which vCPUs are ready is seen at the
+//! end.
+
+use crate::host::Candidate;
+use crate::host::PauseLoop;
+use crate::host::Scheduler;
+use crate::machine::pause_loop::Detector;
+use crate::trace::ExitReason;
+use crate::trace::TraceEvent;
+use crate::trace::VcpuState;
+
+use super::World;
+use super::state::NONE;
+
+/// So many yields that fail end the search.
+const TRIES: u32 = 3;
+
+impl World {
+    /// After how many ns a loop of PAUSEs that a vCPU begins now will exit.
+    pub(crate) fn loop_exits(&mut self, v: u32) -> Option<u64> {
+        if self.native {
+            return None;
+        }
+        let vcpu = &self.vcpus[v as usize];
+        let window = match self.config.pause_loop {
+            PauseLoop::Off => return None,
+            PauseLoop::Fixed(window) => window,
+            PauseLoop::PerVm(_) => self.vms[vcpu.vm as usize].ple_window,
+            PauseLoop::Stock { .. } => vcpu.ple_window,
+        };
+        if self.window_cache.0 == window {
+            return self.window_cache.1;
+        }
+        let costs = &self.costs;
+        let detector = match self.config.pause_filter {
+            false => Detector::Cycles {
+                gap: costs.ple_gap,
+                window: u64::from(window),
+            },
+            true => Detector::Count {
+                threshold: costs.ple_gap,
+                count: costs.pause_filter_count,
+            },
+        };
+        let exits = detector
+            .exits_after(costs.pause_cycles)
+            .map(|cycles| costs.cycles(cycles).max(1));
+        self.window_cache = (window, exits);
+        exits
+    }
+
+    /// A running vCPU, up to date, exits from a pause loop and begins to look for another.
+    pub(crate) fn pause_loop_exit(&mut self, v: u32) {
+        self.counts(v).ple_exits += 1;
+        self.exit(v, ExitReason::PauseLoop, self.costs.ple_exit);
+        let start = self.vms[self.vcpus[v as usize].vm as usize].last_boosted;
+        let vcpu = &mut self.vcpus[v as usize];
+        if let PauseLoop::Stock { grow, most, .. } = self.config.pause_loop
+            && grow >= 1
+        {
+            vcpu.ple_window = vcpu.ple_window.saturating_mul(grow).min(most);
+        }
+        vcpu.in_spin_loop = true;
+        vcpu.search = start;
+        self.plan(v);
+    }
+
+    /// The exit is paid for: yields to somebody, or spins on.
+    pub(crate) fn search_over(&mut self, v: u32) {
+        let start = self.vcpus[v as usize].search;
+        self.vcpus[v as usize].search = NONE;
+        let p = self.vcpus[v as usize].pcpu;
+        let yielded = match self.config.candidate {
+            Candidate::None => {
+                self.reschedule(p);
+                true
+            }
+            Candidate::Stock => self.stock_candidate(v, p, start),
+        };
+        if !yielded {
+            self.counts(v).useless_searches += 1;
+            let vcpu = &mut self.vcpus[v as usize];
+            (vcpu.in_spin_loop, vcpu.dy_eligible) = (false, false);
+        }
+        let t = self.vcpus[v as usize].thread;
+        if t != NONE {
+            self.continue_thread(v, t);
+            self.plan(v);
+        } else {
+            self.plan(v);
+        }
+        if self.vcpus[v as usize].need_resched {
+            self.work.push(super::state::Work::Guest(v));
+        }
+    }
+
+    /// KVM's circle, from the vCPU after the last one boosted.
+    fn stock_candidate(&mut self, v: u32, p: u32, start: u32) -> bool {
+        let vm = self.vcpus[v as usize].vm;
+        let (first, size) = {
+            let vm = &self.vms[vm as usize];
+            (vm.first_vcpu, vm.vcpus)
+        };
+        let mut tries = TRIES;
+        for step in 1..=size {
+            let index = (start + step) % size;
+            let c = first + index;
+            let candidate = &mut self.vcpus[c as usize];
+            if c == v || candidate.state != VcpuState::Ready || !candidate.queued {
+                continue;
+            }
+            let is_eligible = !candidate.in_spin_loop || candidate.dy_eligible;
+            if candidate.in_spin_loop {
+                candidate.dy_eligible = !candidate.dy_eligible;
+            }
+            if !is_eligible {
+                continue;
+            }
+            if self.yield_to(v, p, c) {
+                self.vms[vm as usize].last_boosted = index;
+                return true;
+            }
+            tries -= 1;
+            if tries == 0 {
+                break;
+            }
+        }
+        false
+    }
+
+    /// Asks the host's scheduler to run `c` instead.
+    fn yield_to(&mut self, v: u32, p: u32, c: u32) -> bool {
+        let q = self.vcpus[c as usize].pcpu;
+        for pcpu in [p, q] {
+            let current = self.pcpus[pcpu as usize].current;
+            if current != NONE {
+                self.host_account(current);
+            }
+        }
+        if !self.host.yield_to(v, p, c, q, self.now) {
+            return false;
+        }
+        self.counts(v).yields += 1;
+        if let Some(trace) = &mut self.trace {
+            trace.add(TraceEvent::Yield {
+                from: v,
+                to: c,
+                at: self.now,
+            });
+        }
+        if q != p {
+            self.reschedule(q);
+        }
+        self.reschedule(p);
+        true
+    }
+}

@@ -1,0 +1,283 @@
+//! The host: putting vCPUs on pCPUs and taking them off, by what its scheduler says.
+//!
+//! `choose` is the one place where a pCPU's vCPU changes. Everything that may change it (a wake-up,
+//! a tick, a yield, a balancing move) marks the pCPU and puts it on the list of work.
+//!
+//! A vCPU that comes onto a pCPU pays for the switch and for refilling the cache if another ran
+//! there since, more if it comes from another last-level cache.
+
+use crate::host::Arrival;
+use crate::host::Move;
+use crate::host::PauseLoop;
+use crate::host::Scheduler;
+use crate::sched::fair::Enqueue;
+use crate::trace::VcpuState;
+
+use super::World;
+use super::state::Doing;
+use super::state::EXITS;
+use super::state::NONE;
+use super::state::PcpuState;
+use super::state::Work;
+
+impl World {
+    /// A VM starts: its threads are there.
+    pub(crate) fn start_vm(&mut self, vm: u32) {
+        self.vms[vm as usize].started = self.now;
+        let (first, count) = {
+            let vm = &self.vms[vm as usize];
+            (vm.first_thread, vm.threads)
+        };
+        for t in first..first + count {
+            self.enter_queue(t, Enqueue::New);
+        }
+        let (first, count) = {
+            let vm = &self.vms[vm as usize];
+            (vm.first_vcpu, vm.vcpus)
+        };
+        for v in first..first + count {
+            if self.vcpus[v as usize].queue.len() > 0 {
+                self.vcpus[v as usize].need_resched = true;
+                self.wake_vcpu(v);
+            }
+        }
+    }
+
+    pub(crate) fn host_queued(&self, p: u32) -> u32 {
+        self.host.queued(p)
+    }
+
+    /// Tells the host's scheduler what the vCPU on a pCPU ran.
+    pub(crate) fn host_account(&mut self, v: u32) {
+        let vcpu = &mut self.vcpus[v as usize];
+        let ran = self.now - vcpu.host_told;
+        vcpu.host_told = self.now;
+        if ran == 0 {
+            return;
+        }
+        let (p, vm) = (vcpu.pcpu, vcpu.vm);
+        self.host.account(v, p, ran, self.now);
+        if self.config.cap {
+            let vm = &mut self.vms[vm as usize];
+            vm.quota = vm.quota.saturating_sub(ran);
+        }
+    }
+
+    /// A runnable vCPU goes into a queue of the host.
+    pub(crate) fn enter_host(&mut self, v: u32) {
+        let vcpu = &self.vcpus[v as usize];
+        if self.vms[vcpu.vm as usize].throttled {
+            return;
+        }
+        let last = vcpu.pcpu;
+        let p = self.host.select(v, last, &self.idle_pcpus, self.now);
+        self.vcpus[v as usize].pcpu = p;
+        self.vcpus[v as usize].queued = true;
+        let current = self.pcpus[p as usize].current;
+        if current != NONE {
+            self.host_account(current);
+        }
+        self.host.enqueue(v, p, Arrival::Wakeup, self.now);
+        self.newcomer(v, p);
+    }
+
+    /// A vCPU has been queued on a pCPU: it may be its turn at once.
+    fn newcomer(&mut self, v: u32, p: u32) {
+        let current = self.pcpus[p as usize].current;
+        if current == NONE || self.vcpus[current as usize].state == VcpuState::HaltPolling {
+            self.work.push(Work::Pcpu(p));
+        } else if self.now >= self.pcpus[p as usize].protected_until
+            && self.host.preempts(v, p, self.now)
+        {
+            self.reschedule(p);
+        }
+    }
+
+    /// The pCPU chooses again before the clock moves.
+    pub(crate) fn reschedule(&mut self, p: u32) {
+        self.pcpus[p as usize].resched = true;
+        self.work.push(Work::Pcpu(p));
+    }
+
+    /// Chooses the pCPU's next vCPU, if there is cause to.
+    pub(crate) fn choose(&mut self, p: u32) {
+        let mut current = self.pcpus[p as usize].current;
+        if current != NONE {
+            if self.vcpus[current as usize].state == VcpuState::HaltPolling {
+                let slot = self.poll_slot(p);
+                self.queue.cancel(slot);
+                self.vcpu_state(current, VcpuState::Halted);
+                self.leave_host(current, p, true);
+                current = NONE;
+            } else if !self.pcpus[p as usize].resched {
+                return;
+            } else {
+                self.host_account(current);
+                self.host.put_back(current, p, self.now);
+            }
+        }
+        self.pcpus[p as usize].resched = false;
+        let mut next = self.host.pick(p, self.now);
+        if next.is_none()
+            && let Some(pulled) = self.host.pull(p, self.now)
+            && self.carry_out(pulled)
+        {
+            next = self.host.pick(p, self.now);
+        }
+        if current != NONE {
+            if next == Some(current) {
+                return;
+            }
+            self.switch_out(current, p, true);
+        }
+        match next {
+            Some(v) => self.switch_in(v, p),
+            None => {
+                self.pcpu_state(p, PcpuState::Idle);
+                let slot = self.host_tick_slot(p);
+                self.queue.cancel(slot);
+            }
+        }
+    }
+
+    /// Moves a queued vCPU between pCPUs; false if it is not queued there any more.
+    pub(crate) fn carry_out(&mut self, moved: Move) -> bool {
+        let vcpu = &self.vcpus[moved.vcpu as usize];
+        if vcpu.state != VcpuState::Ready || !vcpu.queued || vcpu.pcpu != moved.from {
+            return false;
+        }
+        for p in [moved.from, moved.to] {
+            let current = self.pcpus[p as usize].current;
+            if current != NONE {
+                self.host_account(current);
+            }
+        }
+        self.host.dequeue(moved.vcpu, moved.from, false, self.now);
+        self.host
+            .enqueue(moved.vcpu, moved.to, Arrival::Migrated, self.now);
+        self.vcpus[moved.vcpu as usize].pcpu = moved.to;
+        true
+    }
+
+    /// The vCPU on a pCPU, up to date, is no longer the host scheduler's.
+    pub(crate) fn leave_host(&mut self, v: u32, p: u32, sleeps: bool) {
+        self.host_account(v);
+        self.host.dequeue(v, p, sleeps, self.now);
+        self.vcpus[v as usize].queued = false;
+        self.pcpus[p as usize].current = NONE;
+    }
+
+    /// Takes a running vCPU off its pCPU; it stays runnable.
+    pub(crate) fn switch_out(&mut self, v: u32, p: u32, preempted: bool) {
+        self.sync(v);
+        self.guest_account(v);
+        for slot in [self.exec_slot(v), self.guest_tick_slot(v)] {
+            self.queue.cancel(slot);
+        }
+        self.vcpu_state(v, VcpuState::Ready);
+        self.pcpus[p as usize].current = NONE;
+        let vcpu = &mut self.vcpus[v as usize];
+        // A pause loop ends with every exit.
+        let yielding = vcpu.in_spin_loop && vcpu.search == NONE;
+        if !preempted || yielding {
+            return;
+        }
+        if let PauseLoop::Stock { base, shrink, .. } = self.config.pause_loop {
+            vcpu.ple_window = match shrink {
+                0 => base,
+                divisor => (vcpu.ple_window / divisor).max(base),
+            };
+        }
+        let t = vcpu.thread;
+        if t == NONE {
+            return;
+        }
+        let thread = &self.threads[t as usize];
+        match thread.doing {
+            Doing::Spin(_) | Doing::SpinUser(_) => self.counts(v).waiter_preemptions += 1,
+            _ if thread.no_preempt > 0 || thread.held_count > 0 => {
+                self.counts(v).holder_preemptions += 1;
+            }
+            _ => {}
+        }
+    }
+
+    /// Puts a queued vCPU, which the host's scheduler picked, on a pCPU.
+    fn switch_in(&mut self, v: u32, p: u32) {
+        let warm = std::mem::replace(&mut self.pcpus[p as usize].warm, v);
+        self.pcpus[p as usize].current = v;
+        self.pcpu_state(p, PcpuState::Busy);
+        self.vcpu_state(v, VcpuState::Running);
+        // Stolen time is over: counted or left out, as the guest does.
+        let ran_on = std::mem::replace(&mut self.vcpus[v as usize].ran_on, p);
+        self.guest_told_stolen(v);
+        let vcpu = &mut self.vcpus[v as usize];
+        vcpu.pcpu = p;
+        vcpu.synced = self.now;
+        vcpu.host_told = self.now;
+        if vcpu.search == NONE {
+            (vcpu.in_spin_loop, vcpu.dy_eligible) = (false, false);
+        }
+        let (t, tick_due) = (vcpu.thread, vcpu.tick_due);
+        if warm != v || ran_on != p {
+            self.counts(v).vcpu_switches += 1;
+            self.owe(v, EXITS, self.costs.vcpu_switch);
+            let far = ran_on != NONE && self.llc(ran_on) != self.llc(p);
+            if ran_on != NONE && ran_on != p {
+                self.counts(v).vcpu_migrations += 1;
+            }
+            if t != NONE {
+                let per_kib = match far {
+                    true => self.costs.refill_far_per_kib,
+                    false => self.costs.refill_per_kib,
+                };
+                self.refill(v, t, per_kib);
+            }
+        }
+        let slot = self.host_tick_slot(p);
+        if !self.queue.is_set(slot) {
+            // Every pCPU's ticks are at times of their own, as on real machines.
+            let tick = self.config.tick.0;
+            let phase = tick * u64::from(p) / self.pcpus.len() as u64;
+            let next = (self.now + tick - phase) / tick * tick + phase;
+            self.queue.set(slot, next.max(self.now + 1));
+        }
+        if t != NONE && tick_due > self.now {
+            let slot = self.guest_tick_slot(v);
+            self.queue.set(slot, tick_due);
+        }
+        self.scheduled(v, p);
+        self.resume(v);
+    }
+
+    fn guest_told_stolen(&mut self, v: u32) {
+        if self.vcpus[v as usize].steal_clock {
+            self.vcpus[v as usize].guest_told = self.now;
+        }
+    }
+
+    /// The host's clock tick on a busy pCPU.
+    pub(crate) fn host_tick(&mut self, p: u32) {
+        let v = self.pcpus[p as usize].current;
+        if v == NONE {
+            return;
+        }
+        let slot = self.host_tick_slot(p);
+        self.queue.set(slot, self.now + self.config.tick.0);
+        self.host_account(v);
+        let is_over = self.host.tick(p, self.now);
+        if is_over && self.now >= self.pcpus[p as usize].protected_until {
+            self.reschedule(p);
+        }
+        if let Some(moved) = self.host.balance(p, self.now)
+            && self.carry_out(moved)
+        {
+            self.newcomer(moved.vcpu, moved.to);
+        }
+        if self.host.queued(p) > 1
+            && let Some(idle) = self.idle_pcpus.iter().next()
+        {
+            self.work.push(Work::Pcpu(idle.0));
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Recording what happens, for traces. Costs nothing when it is off.
+
+use crate::trace::ExitReason;
+use crate::trace::TraceEvent;
+use crate::trace::Tracks;
+
+use super::World;
+
+/// Events so far, up to a limit.
+pub(crate) struct Recorder {
+    pub events: Vec<TraceEvent>,
+    limit: usize,
+}
+
+impl Recorder {
+    pub fn new(limit: usize) -> Recorder {
+        Recorder {
+            events: Vec::new(),
+            limit,
+        }
+    }
+
+    pub fn add(&mut self, event: TraceEvent) {
+        if self.events.len() < self.limit {
+            self.events.push(event);
+        }
+    }
+}
+
+impl World {
+    #[inline]
+    pub(crate) fn trace_exit(&mut self, vcpu: u32, reason: ExitReason) {
+        if let Some(trace) = &mut self.trace {
+            trace.add(TraceEvent::Exit {
+                vcpu,
+                reason,
+                at: self.now,
+            });
+        }
+    }
+
+    /// What the tracks are called.
+    pub(crate) fn tracks(&self) -> Tracks {
+        Tracks {
+            pcpus: self.pcpus.len() as u32,
+            vms: self.names.clone(),
+            vcpus: self
+                .vcpus
+                .iter()
+                .enumerate()
+                .map(|(v, vcpu)| (vcpu.vm, v as u32 - self.vms[vcpu.vm as usize].first_vcpu))
+                .collect(),
+            threads: self
+                .threads
+                .iter()
+                .map(|thread| {
+                    let role = &self.roles[thread.vm as usize][thread.role as usize];
+                    (thread.vm, format!("{role}-{}", thread.number))
+                })
+                .collect(),
+            objects: self.object_names.clone(),
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! The guest's scheduler: which thread a vCPU runs, where a woken thread goes, load balancing.
+//!
+//! A woken thread goes to the vCPU it ran on last if that is idle, else to an idle sibling, else
+//! to where it was (select_idle_sibling of kernel/sched/fair.c; the guest's vCPUs share one cache
+//! domain). A vCPU that polls in its idle loop sees the thread by itself; one that halted gets a
+//! rescheduling IPI, and so does a busy one whose current thread is to be preempted.
+//!
+//! Load balancing: a vCPU that would become idle takes a thread from one that has more than one
+//! (new-idle); at every eighth tick a vCPU takes one from another that has at least two more; a
+//! vCPU with threads to spare wakes an idle one at its tick (the kernel's "nohz kick").
+
+use crate::sched::fair::Enqueue;
+use crate::trace::ThreadState;
+use crate::trace::TraceEvent;
+use crate::trace::VcpuState;
+
+use super::World;
+use super::state::CACHE;
+use super::state::Doing;
+use super::state::Idle;
+use super::state::KERNEL;
+use super::state::NONE;
+use super::state::Work;
+use super::state::has_bit;
+use super::state::next_bit;
+use super::state::set_bit;
+
+/// Every so many ticks a busy vCPU looks for load to take.
+const BALANCE_TICKS: u32 = 8;
+
+impl World {
+    /// Tells the guest's scheduler what the current thread of `v` ran.
+    #[inline]
+    pub(crate) fn guest_account(&mut self, v: u32) {
+        let vcpu = &mut self.vcpus[v as usize];
+        let ran = self.now - vcpu.guest_told;
+        vcpu.guest_told = self.now;
+        // A guest that does not know of stolen time takes it for its thread's.
+        let counts = vcpu.state == VcpuState::Running || !vcpu.steal_clock;
+        if ran > 0 && vcpu.thread != NONE && counts {
+            vcpu.queue.account(&mut self.entities, ran);
+        }
+    }
+
+    /// Keeps the VM's list of vCPUs with threads to spare up to date.
+    #[inline]
+    fn note_load(&mut self, v: u32) {
+        let vcpu = &self.vcpus[v as usize];
+        let vm = &mut self.vms[vcpu.vm as usize];
+        set_bit(&mut vm.overloaded, v - vm.first_vcpu, vcpu.queue.len() > 1);
+    }
+
+    pub(crate) fn note_idle(&mut self, v: u32, idle: bool) {
+        let vm = &mut self.vms[self.vcpus[v as usize].vm as usize];
+        set_bit(&mut vm.idle, v - vm.first_vcpu, idle);
+    }
+
+    /// Puts a runnable thread into its vCPU's queue.
+    pub(crate) fn enter_queue(&mut self, t: u32, how: Enqueue) {
+        let v = self.threads[t as usize].vcpu;
+        self.guest_account(v);
+        self.vcpus[v as usize]
+            .queue
+            .enqueue(&mut self.entities, t, how);
+        self.thread_state(t, ThreadState::Ready);
+        self.note_load(v);
+    }
+
+    /// Takes a thread, current or queued, out of its vCPU's queue.
+    pub(crate) fn leave_queue(&mut self, t: u32, v: u32, sleeps: bool) {
+        self.guest_account(v);
+        let vcpu = &mut self.vcpus[v as usize];
+        vcpu.queue.dequeue(&mut self.entities, t, sleeps);
+        if vcpu.thread == t {
+            vcpu.thread = NONE;
+        }
+        self.note_load(v);
+    }
+
+    /// The current thread of a running vCPU blocks; the caller schedules.
+    pub(crate) fn block(&mut self, t: u32, v: u32, state: ThreadState) {
+        self.thread_state(t, state);
+        self.threads[t as usize].doing = Doing::Blocked;
+        self.counts(v).voluntary_switches += 1;
+        self.leave_queue(t, v, true);
+    }
+
+    /// Wakes a blocked thread from vCPU `by` (whose account is up to date), on behalf of thread
+    /// `waker` (`NONE`: an interrupt).
+    pub(crate) fn wake(&mut self, t: u32, by: u32, waker: u32) {
+        debug_assert_eq!(self.threads[t as usize].doing, Doing::Blocked);
+        self.owe(by, KERNEL, self.costs.wakeup);
+        let thread = &mut self.threads[t as usize];
+        thread.doing = Doing::Go;
+        (thread.woken_at, thread.woken_by) = (self.now, waker);
+        let before = thread.vcpu;
+        let target = self.choose_vcpu(t, before, by);
+        if target != before {
+            self.counts(by).thread_migrations += 1;
+            self.threads[t as usize].vcpu = target;
+        }
+        self.enter_queue(t, Enqueue::Wakeup);
+        self.arrived(t, target, by);
+    }
+
+    /// Where a woken thread goes.
+    fn choose_vcpu(&self, t: u32, before: u32, by: u32) -> u32 {
+        let thread = &self.threads[t as usize];
+        if thread.pin != NONE {
+            return thread.pin;
+        }
+        let vm = &self.vms[thread.vm as usize];
+        let first = vm.first_vcpu;
+        if has_bit(&vm.idle, before - first) {
+            return before;
+        }
+        match next_bit(&vm.idle, before - first, vm.vcpus) {
+            Some(idle) => first + idle,
+            // Nobody is idle: the waker's vCPU if it has less to do (wake_affine).
+            None if self.vcpus[by as usize].queue.len() < self.vcpus[before as usize].queue.len() => {
+                by
+            }
+            None => before,
+        }
+    }
+
+    /// A thread has been queued on `v` by vCPU `by`: sees to it that `v` notices.
+    fn arrived(&mut self, t: u32, v: u32, by: u32) {
+        let vcpu = &mut self.vcpus[v as usize];
+        if vcpu.thread == NONE {
+            vcpu.need_resched = true;
+            match (vcpu.idle, vcpu.state) {
+                _ if v == by => self.work.push(Work::Guest(v)),
+                (Idle::Polling, VcpuState::Running) => self.work.push(Work::Guest(v)),
+                // It polls as soon as it is back on a pCPU, and sees it then.
+                (Idle::Polling, _) => {}
+                (Idle::Busy, _) => self.work.push(Work::Guest(v)),
+                (Idle::Halting | Idle::Halted, _) => self.send_reschedule(by, v),
+            }
+            return;
+        }
+        if vcpu.queue.wakeup_preempts(&self.entities, t) {
+            vcpu.need_resched = true;
+            match v == by {
+                true => self.work.push(Work::Guest(v)),
+                false => self.send_reschedule(by, v),
+            }
+        }
+    }
+
+    /// The guest wants to choose again; it does so if the vCPU runs and its thread may be preempted.
+    pub(crate) fn guest_may_schedule(&mut self, v: u32) {
+        let vcpu = &self.vcpus[v as usize];
+        if vcpu.state != VcpuState::Running
+            || !vcpu.need_resched
+            || vcpu.search != NONE
+            || (vcpu.thread == NONE && vcpu.idle == Idle::Halting)
+            || (vcpu.thread != NONE && !self.may_preempt(vcpu.thread))
+        {
+            return;
+        }
+        self.sync(v);
+        self.schedule(v);
+    }
+
+    /// Chooses the next thread of a running vCPU whose account is up to date.
+    pub(crate) fn schedule(&mut self, v: u32) {
+        self.guest_account(v);
+        let vcpu = &mut self.vcpus[v as usize];
+        vcpu.need_resched = false;
+        let before = vcpu.thread;
+        if before != NONE {
+            vcpu.queue.put_back(&mut self.entities);
+            vcpu.thread = NONE;
+        }
+        let mut next = self.vcpus[v as usize].queue.pick(&mut self.entities);
+        if next.is_none() && self.take_thread(v, 2) {
+            next = self.vcpus[v as usize].queue.pick(&mut self.entities);
+        }
+        match next {
+            Some(t) => self.switch_to(v, t, before),
+            None => self.begin_idle(v),
+        }
+    }
+
+    fn switch_to(&mut self, v: u32, t: u32, before: u32) {
+        let vcpu = &mut self.vcpus[v as usize];
+        vcpu.thread = t;
+        if vcpu.idle != Idle::Busy {
+            self.end_idle(v);
+        }
+        if before != t {
+            if before != NONE {
+                self.thread_state(before, ThreadState::Ready);
+            }
+            let warm = self.vcpus[v as usize].warm_thread;
+            if warm != t {
+                self.counts(v).thread_switches += 1;
+                self.owe(v, KERNEL, self.costs.thread_switch);
+                self.refill(v, t, self.costs.refill_per_kib);
+                self.vcpus[v as usize].warm_thread = t;
+            }
+            self.note_load(v);
+        }
+        let thread = &mut self.threads[t as usize];
+        if thread.woken_at != u64::MAX {
+            let woken = std::mem::replace(&mut thread.woken_at, u64::MAX);
+            let (vm, waker) = (thread.vm, thread.woken_by);
+            self.vms[vm as usize].wake_latency.add(self.now - woken);
+            if let Some(trace) = &mut self.trace {
+                trace.add(TraceEvent::Wakeup {
+                    from: (waker != NONE).then_some(waker),
+                    to: t,
+                    woken,
+                    ran: self.now,
+                });
+            }
+        }
+        let state = match self.threads[t as usize].doing {
+            Doing::Spin(object) | Doing::SpinUser(object) => {
+                let first = self.vms[self.threads[t as usize].vm as usize].first_object;
+                ThreadState::Spinning(Some(object - first))
+            }
+            _ => ThreadState::Running,
+        };
+        self.thread_state(t, state);
+        self.continue_thread(v, t);
+        // Until the thread goes on, at the latest when what is owed is paid.
+        self.plan(v);
+    }
+
+    /// The vCPU's cache must be filled again with a thread's working set.
+    pub(crate) fn refill(&mut self, v: u32, t: u32, per_kib: u64) {
+        let kib = self.threads[t as usize]
+            .working_set
+            .min(self.costs.cache_kib);
+        self.owe(v, CACHE, kib * per_kib);
+    }
+
+    /// Takes a thread from another vCPU of the VM that has at least `least` more than `v`; true if
+    /// there is one.
+    fn take_thread(&mut self, v: u32, least: u32) -> bool {
+        let vm = &self.vms[self.vcpus[v as usize].vm as usize];
+        if !vm.guest.balance {
+            return false;
+        }
+        let (first, size) = (vm.first_vcpu, vm.vcpus);
+        let own = self.vcpus[v as usize].queue.len();
+        let mut from = v - first;
+        // A few tries: an overloaded vCPU may hold only pinned threads.
+        for _ in 0..4 {
+            let vm = &self.vms[self.vcpus[v as usize].vm as usize];
+            let Some(other) = next_bit(&vm.overloaded, (from + 1) % size, size) else {
+                return false;
+            };
+            from = other;
+            let source = first + other;
+            if source == v {
+                return false;
+            }
+            let queue = &self.vcpus[source as usize].queue;
+            if queue.len() < own + least {
+                continue;
+            }
+            let movable = queue
+                .queued(&self.entities)
+                .find(|&t| self.threads[t as usize].pin == NONE && !self.is_stuck(t));
+            if let Some(t) = movable {
+                self.move_thread(t, source, v);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// A queued thread that spins in user space is where its cache line is; it may move like any
+    /// other. One that holds or waits for a kernel lock is never in a queue.
+    fn is_stuck(&self, t: u32) -> bool {
+        self.threads[t as usize].no_preempt > 0
+    }
+
+    fn move_thread(&mut self, t: u32, from: u32, to: u32) {
+        self.leave_queue(t, from, false);
+        self.threads[t as usize].vcpu = to;
+        self.enter_queue(t, Enqueue::Migrated);
+        self.counts(to).thread_migrations += 1;
+    }
+
+    /// The guest's clock tick on a vCPU.
+    pub(crate) fn guest_tick(&mut self, v: u32) {
+        if self.vcpus[v as usize].state != VcpuState::Running {
+            return;
+        }
+        self.sync(v);
+        self.tick_work(v);
+        self.plan(v);
+        if self.vcpus[v as usize].need_resched {
+            self.work.push(Work::Guest(v));
+        }
+    }
+
+    /// What a tick does on a running vCPU; the caller plans and schedules.
+    pub(crate) fn tick_work(&mut self, v: u32) {
+        let vm = self.vcpus[v as usize].vm;
+        let guest = &self.vms[vm as usize].guest;
+        let (tick, balances) = (guest.tick.0, guest.balance);
+        let vcpu = &mut self.vcpus[v as usize];
+        vcpu.tick_due = self.now + tick;
+        vcpu.ticks = vcpu.ticks.wrapping_add(1);
+        let ticks = vcpu.ticks;
+        let slot = self.guest_tick_slot(v);
+        self.queue.set(slot, self.now + tick);
+        self.exit(v, crate::trace::ExitReason::Timer, self.costs.timer_exit);
+        self.owe(v, KERNEL, self.costs.tick_work);
+        self.guest_account(v);
+        let vcpu = &mut self.vcpus[v as usize];
+        if vcpu.thread == NONE {
+            return;
+        }
+        if vcpu.queue.tick_preempts(&self.entities) {
+            vcpu.need_resched = true;
+        }
+        if !balances {
+            return;
+        }
+        if vcpu.queue.len() > 1 {
+            let vm = &self.vms[vm as usize];
+            if let Some(idle) = next_bit(&vm.idle, v - vm.first_vcpu, vm.vcpus) {
+                let target = vm.first_vcpu + idle;
+                self.kick_idle(v, target);
+            }
+        } else if ticks.is_multiple_of(BALANCE_TICKS) && self.take_thread(v, 2) {
+            self.note_load(v);
+        }
+    }
+
+    /// Makes an idle vCPU look for threads to take.
+    fn kick_idle(&mut self, by: u32, v: u32) {
+        let vcpu = &mut self.vcpus[v as usize];
+        vcpu.need_resched = true;
+        match (vcpu.idle, vcpu.state) {
+            (Idle::Polling, VcpuState::Running) => self.work.push(Work::Guest(v)),
+            (Idle::Polling | Idle::Busy, _) => {}
+            (Idle::Halting | Idle::Halted, _) => self.send_reschedule(by, v),
+        }
+    }
+}
