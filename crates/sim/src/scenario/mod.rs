@@ -3,6 +3,18 @@
 //! These are the settings as the simulator uses them, all checked. They are read from TOML by
 //! [`load`].
 
+mod host;
+pub mod load;
+mod machine;
+mod place;
+pub(crate) mod read;
+mod set;
+#[cfg(test)]
+mod tests;
+pub(crate) mod tree;
+pub(crate) mod units;
+mod vm;
+
 use serde::Serialize;
 use tandem_policy::FlexWConfig;
 use tandem_policy::Nanos;

@@ -1,0 +1,292 @@
+//! `[host]` and `[policies]`: schedulers, placement, pause loops, halt polling, Tandem's policies.
+//!
+//! Every scheduler's own table (`[host.cfs]`, `[host.eevdf]`, `[host.credit]`) is read and checked
+//! whether or not it is the one in use, so that `scheduler` alone can be varied.
+//!
+//! Defaults of the fair schedulers grow with the number of CPUs as in the kernel
+//! (`sched_tunable_scaling`): their base times 1 + ⌊log₂ min(CPUs, 8)⌋.
+
+use tandem_policy::FlexWConfig;
+use tandem_policy::Nanos;
+
+use super::Policies;
+use super::place::LoadError;
+use super::read::Field;
+use super::read::Table;
+use crate::host::Candidate;
+use crate::host::CreditConfig;
+use crate::host::HostConfig;
+use crate::host::HostScheduler;
+use crate::host::PauseLoop;
+use crate::host::Placement;
+use crate::host::Together;
+use crate::scenario::units;
+use crate::sched::fair::Discipline;
+
+const KEYS: [&str; 12] = [
+    "scheduler",
+    "cfs",
+    "eevdf",
+    "credit",
+    "tick",
+    "placement",
+    "together",
+    "cap",
+    "cap_period",
+    "pause_loop",
+    "halt_poll",
+    "apicv",
+];
+
+/// The shortest time that a scheduler's setting may have: below, it would switch and do nothing else.
+const SHORTEST: Nanos = Nanos(10_000);
+
+/// The longest.
+const LONGEST: Nanos = Nanos::from_secs(10);
+
+/// CFS' sysctl_sched_latency, sysctl_sched_min_granularity and sysctl_sched_wakeup_granularity for
+/// one CPU (kernel/sched/fair.c, 3.19).
+const CFS: [Nanos; 3] = [Nanos(6_000_000), Nanos(750_000), Nanos(1_000_000)];
+
+/// EEVDF's sysctl_sched_base_slice for one CPU (kernel/sched/fair.c, 6.12).
+const EEVDF_SLICE: Nanos = Nanos(750_000);
+
+/// Window, growth and shrinking of arch/x86/kvm/vmx (6.12): `ple_window`, `ple_window_grow`,
+/// `ple_window_shrink`, `ple_window_max`.
+const PLE: [u32; 4] = [4096, 2, 0, u32::MAX];
+
+/// A scheduler by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Name {
+    /// CFS.
+    Cfs,
+    /// EEVDF.
+    Eevdf,
+    /// Xen credit.
+    Credit,
+}
+
+/// Reads `[host]` for a machine with so many pCPUs.
+pub fn read(document: &Table<'_>, pcpus: u32) -> Result<HostConfig, LoadError> {
+    let Some(table) = document.table("host", &KEYS)? else {
+        let empty = super::tree::Node::empty(document.place().clone());
+        return settings(&Table::document(&empty, &KEYS)?, pcpus);
+    };
+    settings(&table, pcpus)
+}
+
+fn settings(table: &Table<'_>, pcpus: u32) -> Result<HostConfig, LoadError> {
+    let names = [
+        ("cfs", Name::Cfs),
+        ("eevdf", Name::Eevdf),
+        ("credit", Name::Credit),
+    ];
+    let name = table.or("scheduler", Name::Eevdf, |field| field.choice(&names))?;
+    let credit = credit(table)?;
+    let fair = fair(table, name, pcpus)?;
+    let (pause_loop, pause_filter, candidate) = pause_loop(table)?;
+    Ok(HostConfig {
+        scheduler: match name {
+            Name::Credit => HostScheduler::Credit(credit),
+            Name::Cfs | Name::Eevdf => HostScheduler::Linux(fair),
+        },
+        tick: table.or("tick", Nanos::from_millis(4), tick)?,
+        placement: table.or("placement", Placement::Balance, |field| {
+            field.choice(&[
+                ("balance", Placement::Balance),
+                ("pin", Placement::Pin),
+                ("no-stacking", Placement::NoStacking),
+            ])
+        })?,
+        together: table.or("together", Together::No, |field| {
+            field.choice(&[
+                ("no", Together::No),
+                ("gang", Together::Gang),
+                ("demand", Together::Demand),
+            ])
+        })?,
+        cap: table.or("cap", false, Field::flag)?,
+        cap_period: table.or("cap_period", Nanos::from_millis(30), |field| {
+            field.time(Nanos::from_millis(1), LONGEST)
+        })?,
+        pause_loop,
+        pause_filter,
+        candidate,
+        halt_poll: table.or("halt_poll", Nanos(200_000), |field| {
+            field.time(Nanos::ZERO, Nanos::from_secs(1))
+        })?,
+        apicv: table.or("apicv", true, Field::flag)?,
+    })
+}
+
+/// A clock tick: 10 kHz to 10 Hz.
+pub fn tick(field: &Field<'_>) -> Result<Nanos, LoadError> {
+    field.time(Nanos(100_000), Nanos::from_millis(100))
+}
+
+/// The fair scheduler of a given name with the settings in `[….cfs]` and `[….eevdf]`, on so many CPUs.
+pub fn fair(table: &Table<'_>, name: Name, cpus: u32) -> Result<Discipline, LoadError> {
+    let factor = u64::from(1 + cpus.clamp(1, 8).ilog2());
+    let scaled = |time: Nanos| Nanos(time.0 * factor);
+    let time = |field: &Field<'_>| field.time(SHORTEST, LONGEST);
+    let [mut latency, mut min_granularity, mut wakeup_granularity] = CFS.map(scaled);
+    let cfs_keys = ["latency", "min_granularity", "wakeup_granularity"];
+    if let Some(cfs) = table.table("cfs", &cfs_keys)? {
+        latency = cfs.or("latency", latency, time)?;
+        min_granularity = cfs.or("min_granularity", min_granularity, time)?;
+        wakeup_granularity = cfs.or("wakeup_granularity", wakeup_granularity, |field| {
+            field.time(Nanos::ZERO, LONGEST)
+        })?;
+        if min_granularity > latency {
+            return Err(cfs.wrong(format!(
+                "cfs: min_granularity {} is longer than latency {}: give latency at least as much",
+                units::short(min_granularity),
+                units::short(latency)
+            )));
+        }
+    }
+    let mut base_slice = scaled(EEVDF_SLICE);
+    if let Some(eevdf) = table.table("eevdf", &["base_slice"])? {
+        base_slice = eevdf.or("base_slice", base_slice, |field| {
+            field.time(Nanos(100_000), Nanos::from_millis(100))
+        })?;
+    }
+    Ok(match name {
+        Name::Cfs => Discipline::Cfs {
+            latency,
+            min_granularity,
+            wakeup_granularity,
+        },
+        Name::Eevdf | Name::Credit => Discipline::Eevdf { base_slice },
+    })
+}
+
+/// `[host.credit]`: the defaults are CSCHED_DEFAULT_TSLICE_MS and what follows from it.
+fn credit(table: &Table<'_>) -> Result<CreditConfig, LoadError> {
+    let mut config = CreditConfig {
+        tick: Nanos::from_millis(10),
+        timeslice: Nanos::from_millis(30),
+        ratelimit: Nanos::from_millis(1),
+    };
+    if let Some(credit) = table.table("credit", &["tick", "timeslice", "ratelimit"])? {
+        let time = |field: &Field<'_>| field.time(Nanos(100_000), Nanos::from_secs(1));
+        config.tick = credit.or("tick", config.tick, time)?;
+        config.timeslice = credit.or("timeslice", config.timeslice, time)?;
+        config.ratelimit = credit.or("ratelimit", config.ratelimit, |field| {
+            field.time(Nanos::ZERO, Nanos::from_millis(500))
+        })?;
+        if config.tick > config.timeslice {
+            return Err(credit.wrong(format!(
+                "credit: tick {} is longer than timeslice {}: give tick a part of it",
+                units::short(config.tick),
+                units::short(config.timeslice)
+            )));
+        }
+    }
+    Ok(config)
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Policy {
+    Off,
+    Fixed,
+    PerVm,
+    Stock,
+}
+
+const PAUSE_LOOP_KEYS: [&str; 7] = [
+    "policy",
+    "window",
+    "grow",
+    "shrink",
+    "most",
+    "filter",
+    "candidate",
+];
+
+/// `[host.pause_loop]`.
+fn pause_loop(table: &Table<'_>) -> Result<(PauseLoop, bool, Candidate), LoadError> {
+    let [mut base, mut grow, mut shrink, mut most] = PLE;
+    let (mut policy, mut filter, mut candidate) = (Policy::Stock, false, Candidate::Stock);
+    if let Some(table) = table.table("pause_loop", &PAUSE_LOOP_KEYS)? {
+        policy = table.or("policy", policy, |field| {
+            field.choice(&[
+                ("off", Policy::Off),
+                ("fixed", Policy::Fixed),
+                ("per-vm", Policy::PerVm),
+                ("stock", Policy::Stock),
+            ])
+        })?;
+        base = table.or("window", base, |field| field.small(1, u32::MAX))?;
+        grow = table.or("grow", grow, |field| field.small(0, u32::MAX))?;
+        shrink = table.or("shrink", shrink, |field| field.small(0, u32::MAX))?;
+        most = table.or("most", most, |field| field.small(1, u32::MAX))?;
+        filter = table.or("filter", filter, Field::flag)?;
+        candidate = table.or("candidate", candidate, |field| {
+            field.choice(&[("none", Candidate::None), ("stock", Candidate::Stock)])
+        })?;
+        if most < base {
+            return Err(table.wrong(format!(
+                "pause_loop: most = {most} is below window = {base}: give most at least as much"
+            )));
+        }
+    }
+    let pause_loop = match policy {
+        Policy::Off => PauseLoop::Off,
+        Policy::Fixed => PauseLoop::Fixed(base),
+        Policy::PerVm => PauseLoop::PerVm(base),
+        Policy::Stock => PauseLoop::Stock {
+            base,
+            grow,
+            shrink,
+            most,
+        },
+    };
+    Ok((pause_loop, filter, candidate))
+}
+
+const FLEXW_KEYS: [&str; 6] = [
+    "fair_window",
+    "gain",
+    "smoothing",
+    "dead_band",
+    "idle_tolerance",
+    "spread",
+];
+
+/// Reads `[policies]`.
+pub fn policies(document: &Table<'_>) -> Result<Policies, LoadError> {
+    let mut policies = Policies {
+        flexw: None,
+        period: Nanos::from_millis(100),
+    };
+    if let Some(table) = document.table("policies", &["flexw", "period"])? {
+        policies.flexw = table.or("flexw", None, flexw)?;
+        policies.period = table.or("period", policies.period, |field| {
+            field.time(Nanos::from_millis(1), LONGEST)
+        })?;
+    }
+    Ok(policies)
+}
+
+/// `flexw = true`, or a table of its settings, with the ranges of the host daemon.
+fn flexw(field: &Field<'_>) -> Result<Option<FlexWConfig>, LoadError> {
+    let default = FlexWConfig::default();
+    if let super::tree::Value::Flag(on) = field.node.value {
+        return Ok(on.then_some(default));
+    }
+    let table = field.table(&FLEXW_KEYS)?;
+    let number = |key: &str, default: f64, least: f64, most: f64| {
+        table.or(key, default, |field| field.number(least, most))
+    };
+    Ok(Some(FlexWConfig {
+        fair_window: table.or("fair_window", default.fair_window, |field| {
+            field.time(Nanos::from_millis(100), Nanos::from_secs(3600))
+        })?,
+        gain: number("gain", default.gain, 0.001, 1.0)?,
+        smoothing: number("smoothing", default.smoothing, 0.001, 1.0)?,
+        dead_band: number("dead_band", default.dead_band, 0.0, 0.5)?,
+        idle_tolerance: number("idle_tolerance", default.idle_tolerance, 0.0, 0.5)?,
+        spread: number("spread", default.spread, 1.0, 1000.0)?,
+    }))
+}

@@ -1,0 +1,294 @@
+//! From TOML to a [`Scenario`].
+//!
+//! A [`Source`] is a scenario's text with the values that were replaced on the command line. It is
+//! read once and may be turned into scenarios many times, each with other replacements.
+//!
+//! A VM names its workload: one that stands in the scenario (`[[workload]]`), a file by its path
+//! from the scenario's folder (`workload = "mine/queue.toml"`), or a file by its name: NAME means
+//! `workloads/NAME.toml`, looked for in the scenario's folder, then in the one above, and so on up.
+//! Files are taken in as if they stood in the scenario, so that `--set workload.NAME.…` reaches
+//! into them.
+//!
+//! Every key with unit, range and default: `docs/scenarios.md`.
+
+use std::path::Path;
+use std::path::PathBuf;
+
+use tandem_policy::Nanos;
+
+use super::Scenario;
+use super::host;
+use super::machine;
+pub use super::place::LoadError;
+pub use super::place::Place;
+pub use super::place::nearest;
+use super::read::Field;
+use super::read::Table;
+pub use super::set::Setting;
+use super::tree::Entry;
+use super::tree::Node;
+use super::tree::Value;
+use super::units;
+use super::vm;
+use crate::workload::Workload;
+use crate::workload::parse;
+
+const KEYS: [&str; 10] = [
+    "name", "about", "seed", "duration", "warmup", "machine", "host", "policies", "workload", "vm",
+];
+
+/// A scenario's text, and what was replaced in it.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// Where it was read from; none if it is not from a file.
+    path: Option<PathBuf>,
+    /// What it is called unless it says so itself.
+    name: String,
+    root: Node,
+    settings: Vec<Setting>,
+}
+
+/// Reads a scenario from a file.
+pub fn read(path: &Path) -> Result<Scenario, LoadError> {
+    Source::read(path)?.scenario()
+}
+
+/// Reads a scenario from a text; `name` is what errors call it.
+pub fn from_text(name: &str, text: &str) -> Result<Scenario, LoadError> {
+    Source::from_text(name, text)?.scenario()
+}
+
+impl Source {
+    /// Reads a file.
+    pub fn read(path: &Path) -> Result<Source, LoadError> {
+        let text = text_of(path)?;
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+        Ok(Source {
+            path: Some(path.to_owned()),
+            name: stem.into_owned(),
+            root: Node::parse(&path.to_string_lossy(), &text)?,
+            settings: Vec::new(),
+        })
+    }
+
+    /// Takes a text; `name` is what errors call it.
+    pub fn from_text(name: &str, text: &str) -> Result<Source, LoadError> {
+        Ok(Source {
+            path: None,
+            name: name.trim_end_matches(".toml").to_owned(),
+            root: Node::parse(name, text)?,
+            settings: Vec::new(),
+        })
+    }
+
+    /// Replaces a value; see [`Setting`]. Later ones replace what earlier ones said.
+    pub fn set(&mut self, setting: Setting) {
+        self.settings.push(setting);
+    }
+
+    /// The scenario.
+    pub fn scenario(&self) -> Result<Scenario, LoadError> {
+        let mut root = self.root.clone();
+        let within = |setting: &&Setting| setting.key.starts_with("workload.");
+        for setting in self.settings.iter().filter(|setting| !within(setting)) {
+            setting.apply(&mut root)?;
+        }
+        let references = self.take_in(&mut root)?;
+        for setting in self.settings.iter().filter(within) {
+            setting.apply(&mut root)?;
+        }
+        self.settings_of(&root, &references)
+    }
+
+    fn settings_of(
+        &self,
+        root: &Node,
+        references: &[(String, usize)],
+    ) -> Result<Scenario, LoadError> {
+        let document = Table::document(root, &KEYS)?;
+        let name = document.or("name", self.name.clone(), Field::name)?;
+        let duration = document
+            .need("duration", "\"1s\"")?
+            .time(Nanos(1_000), units::LONGEST)?;
+        let warmup = document.or("warmup", Nanos::ZERO, |field| {
+            let warmup = field.time(Nanos::ZERO, units::LONGEST)?;
+            match warmup < duration {
+                true => Ok(warmup),
+                false => Err(field.wrong(format!(
+                    "it must be over before the simulation is, after {}",
+                    units::short(duration)
+                ))),
+            }
+        })?;
+        let machine = machine::read(&document)?;
+        let host = host::read(&document, machine.pcpus)?;
+        let policies = host::policies(&document)?;
+        let workloads = workloads(&document)?;
+        let around = vm::Surroundings {
+            machine: &machine,
+            host: &host,
+            duration,
+            workload: &|field| {
+                let reference = field.text()?;
+                let found = references.iter().find(|(name, _)| name == reference);
+                let workload = found.and_then(|&(_, at)| workloads.get(at)).cloned();
+                workload.ok_or_else(|| field.wrong("no workload is called so"))
+            },
+        };
+        let vms = vm::read(&document, &around)?;
+        Ok(Scenario {
+            name,
+            about: document.or("about", String::new(), |field| {
+                field.text().map(|text| text.trim().to_owned())
+            })?,
+            seed: document.or("seed", 1, |field| field.integer(0, i64::MAX as u64))?,
+            duration,
+            warmup,
+            machine,
+            host,
+            policies,
+            vms,
+        })
+    }
+
+    /// Puts the workload files that VMs refer to into the list of workloads; for each reference its
+    /// position there.
+    fn take_in(&self, root: &mut Node) -> Result<Vec<(String, usize)>, LoadError> {
+        let inline = root.get("workload").map_or(&[][..], Node::elements);
+        let name = |node: &Node| node.get("name").and_then(Node::as_text).map(str::to_owned);
+        let mut references: Vec<(String, usize)> = inline
+            .iter()
+            .enumerate()
+            .filter_map(|(at, node)| Some((name(node)?, at)))
+            .collect();
+        let mut files: Vec<Node> = Vec::new();
+        for vm in root.get("vm").map_or(&[][..], Node::elements) {
+            let Some(node) = vm.get("workload") else {
+                continue;
+            };
+            let Some(reference) = node.as_text() else {
+                continue;
+            };
+            if references.iter().any(|(name, _)| name == reference) {
+                continue;
+            }
+            references.push((reference.to_owned(), inline.len() + files.len()));
+            files.push(self.workload_file(node, reference, &references)?);
+        }
+        if files.is_empty() {
+            return Ok(references);
+        }
+        let Value::Table(entries) = &mut root.value else {
+            return Ok(references);
+        };
+        match entries.iter_mut().find(|entry| entry.key == "workload") {
+            Some(entry) => {
+                if let Value::List(list) = &mut entry.node.value {
+                    list.append(&mut files);
+                }
+            }
+            None => entries.push(Entry {
+                key: "workload".to_owned(),
+                place: root.place.clone(),
+                node: Node {
+                    place: root.place.clone(),
+                    value: Value::List(files),
+                },
+            }),
+        }
+        Ok(references)
+    }
+
+    fn workload_file(
+        &self,
+        node: &Node,
+        reference: &str,
+        known: &[(String, usize)],
+    ) -> Result<Node, LoadError> {
+        let looked = self.candidates(reference);
+        let Some(path) = looked.iter().find(|path| path.is_file()) else {
+            let names = known.iter().map(|(name, _)| name.as_str());
+            let hint = match nearest(reference, names.filter(|&name| name != reference)) {
+                Some(name) => format!("did you mean \"{name}\"?"),
+                None => {
+                    let places: Vec<String> = looked
+                        .iter()
+                        .take(3)
+                        .map(|p| p.display().to_string())
+                        .collect();
+                    match places.is_empty() {
+                        true => "add a [[workload]] with that name".to_owned(),
+                        false => format!(
+                            "there is neither a [[workload]] with that name nor a file {}",
+                            places.join(" or ")
+                        ),
+                    }
+                }
+            };
+            let message = format!("workload = \"{reference}\" is not there: {hint}");
+            return Err(LoadError::at(&node.place, message));
+        };
+        let text = text_of(path)?;
+        let mut file = Node::parse(&path.to_string_lossy(), &text)?;
+        if let Value::Table(entries) = &mut file.value
+            && !entries.iter().any(|entry| entry.key == "name")
+        {
+            let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+            entries.push(Entry {
+                key: "name".to_owned(),
+                place: file.place.clone(),
+                node: Node {
+                    place: file.place.clone(),
+                    value: Value::Text(stem.into_owned()),
+                },
+            });
+        }
+        Ok(file)
+    }
+
+    /// The files that a reference may mean.
+    fn candidates(&self, reference: &str) -> Vec<PathBuf> {
+        let folder = match &self.path {
+            Some(path) => path.parent().map_or_else(PathBuf::new, Path::to_owned),
+            None => return Vec::new(),
+        };
+        if reference.ends_with(".toml") {
+            return vec![folder.join(reference)];
+        }
+        if reference.contains(['/', '\\']) || reference.is_empty() {
+            return Vec::new();
+        }
+        let file = format!("{reference}.toml");
+        let above = std::path::absolute(&folder).unwrap_or_else(|_| folder.clone());
+        let above = above.ancestors().skip(1).map(Path::to_owned);
+        std::iter::once(folder)
+            .chain(above)
+            .map(|folder| folder.join("workloads").join(&file))
+            .collect()
+    }
+}
+
+fn workloads(document: &Table<'_>) -> Result<Vec<Workload>, LoadError> {
+    let Some(list) = document.get("workload") else {
+        return Ok(Vec::new());
+    };
+    let mut workloads: Vec<Workload> = Vec::new();
+    for field in list.list()? {
+        let workload = parse::workload(&field)?;
+        if workloads.iter().any(|other| other.name == workload.name) {
+            return Err(field.wrong(format!(
+                "another workload is called `{}` too: names must differ",
+                workload.name
+            )));
+        }
+        workloads.push(workload);
+    }
+    Ok(workloads)
+}
+
+fn text_of(path: &Path) -> Result<String, LoadError> {
+    std::fs::read_to_string(path).map_err(|source| LoadError::Read {
+        path: path.to_owned(),
+        source,
+    })
+}

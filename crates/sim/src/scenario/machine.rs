@@ -1,0 +1,55 @@
+//! `[machine]`: pCPUs, domains, costs.
+//!
+//! Costs are the table of [`crate::machine::costs::TABLE`] with single keys replaced. How the keys
+//! are called is asked of that table, so that a new cost needs no line here.
+
+use serde::Deserialize;
+
+use super::Machine;
+use super::Mode;
+use super::place::LoadError;
+use super::read::Field;
+use super::read::Table;
+use crate::machine::Costs;
+use crate::machine::costs::TABLE;
+
+/// As many pCPUs as a scenario may have.
+const MOST_PCPUS: u32 = 4096;
+
+/// No cost is higher: a second in ns, 64 GHz in cycles per µs.
+const MOST_COST: u64 = 1_000_000_000;
+
+const KEYS: [&str; 4] = ["pcpus", "pcpus_per_llc", "mode", "costs"];
+
+/// Reads the table.
+pub fn read(document: &Table<'_>) -> Result<Machine, LoadError> {
+    let table = document.need("machine", "{ pcpus = 8 }")?.table(&KEYS)?;
+    let pcpus = table.need("pcpus", "8")?.small(1, MOST_PCPUS)?;
+    Ok(Machine {
+        pcpus,
+        pcpus_per_llc: table.or("pcpus_per_llc", pcpus, |field| field.small(1, pcpus))?,
+        mode: table.or("mode", Mode::Virtual, |field| {
+            field.choice(&[("virtual", Mode::Virtual), ("native", Mode::Native)])
+        })?,
+        costs: table.or("costs", Costs::default(), costs)?,
+    })
+}
+
+/// The table of costs with some of its keys replaced.
+fn costs(field: &Field<'_>) -> Result<Costs, LoadError> {
+    let mut costs: toml::Table = TABLE
+        .parse()
+        .map_err(|error| field.wrong(format!("the table of costs cannot be read: {error}")))?;
+    let keys: Vec<String> = costs.keys().cloned().collect();
+    let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+    let table = field.table(&keys)?;
+    for key in keys {
+        if let Some(cost) = table.get(key) {
+            // Cycles per µs divide; the clock stands still at zero.
+            let least = u64::from(key == "cycles_per_us");
+            let cost = cost.integer(least, MOST_COST)?;
+            costs.insert(key.to_owned(), toml::Value::Integer(cost as i64));
+        }
+    }
+    Costs::deserialize(toml::Value::Table(costs)).map_err(|error| field.wrong(error.message()))
+}

@@ -1,0 +1,173 @@
+//! Reading scenarios: defaults, what is replaced, and what is refused.
+
+use tandem_policy::Nanos;
+
+use super::IdleLoop;
+use super::Scenario;
+use super::load;
+use super::load::Setting;
+use super::load::Source;
+use crate::host::HostScheduler;
+use crate::host::PauseLoop;
+use crate::machine::Costs;
+use crate::sched::fair::Discipline;
+
+const SMALL: &str = "duration = \"1s\"\n\
+    [machine]\npcpus = 4\n\
+    [[workload]]\nname = \"w\"\n[[workload.role]]\nprogram = [ { compute = \"1ms\" } ]\n\
+    [[vm]]\nname = \"a\"\nvcpus = 2\nworkload = \"w\"\n";
+
+fn with(settings: &[&str]) -> Result<Scenario, String> {
+    let mut source = Source::from_text("s.toml", SMALL).map_err(|error| error.to_string())?;
+    for setting in settings {
+        source.set(Setting::parse(setting).map_err(|error| error.to_string())?);
+    }
+    source.scenario().map_err(|error| error.to_string())
+}
+
+#[test]
+fn what_is_left_out_has_its_default() {
+    let scenario = with(&[]).unwrap();
+    assert_eq!((scenario.name.as_str(), scenario.seed), ("s", 1));
+    assert_eq!(scenario.machine.costs, Costs::default());
+    assert_eq!(scenario.machine.pcpus_per_llc, 4);
+    assert_eq!(scenario.policies.period, Nanos::from_millis(100));
+    assert_eq!(scenario.policies.flexw, None);
+    let host = &scenario.host;
+    assert_eq!(
+        host.scheduler,
+        HostScheduler::Linux(Discipline::Eevdf {
+            // 0.75 ms × (1 + log₂ 4)
+            base_slice: Nanos(2_250_000)
+        })
+    );
+    assert!(matches!(
+        host.pause_loop,
+        PauseLoop::Stock { base: 4096, .. }
+    ));
+    assert!(host.apicv && !host.cap);
+    let vm = &scenario.vms[0];
+    assert_eq!((vm.weight.0, vm.pins.len()), (1024.0, 0));
+    assert_eq!(vm.guest.idle, IdleLoop::Halt);
+}
+
+#[test]
+fn values_are_replaced_before_they_are_read() {
+    let scenario = with(&[
+        "host.scheduler=cfs",
+        "host.cfs.latency=12ms",
+        "host.pause_loop.policy=fixed",
+        "host.pause_loop.window=8192",
+        "machine.costs.vm_exit=900",
+        "vm.*.count=3",
+        "vm.a.idle=haltpoll(100us)",
+        "vm.a.pins=[\"0-1\", \"3\"]",
+        "policies.flexw=true",
+        "workload.w.role.0.threads=7",
+    ])
+    .unwrap();
+    assert_eq!(
+        scenario.host.scheduler,
+        HostScheduler::Linux(Discipline::Cfs {
+            latency: Nanos::from_millis(12),
+            min_granularity: Nanos(2_250_000),
+            wakeup_granularity: Nanos::from_millis(3),
+        })
+    );
+    assert_eq!(scenario.host.pause_loop, PauseLoop::Fixed(8192));
+    assert_eq!(scenario.machine.costs.vm_exit, 900);
+    assert!(scenario.policies.flexw.is_some());
+    let names: Vec<&str> = scenario.vms.iter().map(|vm| vm.name.as_str()).collect();
+    assert_eq!(names, ["a-1", "a-2", "a-3"]);
+    let vm = &scenario.vms[2];
+    assert_eq!(vm.guest.idle, IdleLoop::HaltPoll(Nanos(100_000)));
+    assert_eq!(vm.pins[0].to_string(), "0-1");
+    assert_eq!(vm.workload.roles[0].threads.count(2), 7);
+}
+
+#[test]
+fn what_is_replaced_wrongly_names_the_replacement() {
+    for (setting, said) in [
+        ("host.schedulr=cfs", "did you mean `scheduler`"),
+        ("host.scheduler=o1", "\"cfs\", \"eevdf\", \"credit\""),
+        ("vm.0.vcpus=0", "vm[0].vcpus = 0 is not possible: 1 … 4096"),
+        ("vm.1.vcpus=1", "no element `1`"),
+        ("machine.costs.vm_exti=1", "did you mean `vm_exit`"),
+        ("machine.costs.vm_exit=-1", "0 … "),
+        ("machine.costs.cycles_per_us=0", "1 … "),
+        ("machine.pcpus=0", "1 … 4096"),
+        ("machine.pcpus_per_llc=8", "1 … 4"),
+        ("machine.mode=native", "leave it out or write 4"),
+        ("warmup=1s", "over before"),
+        ("warmup=1", "with its unit"),
+        ("duration=soon", "a number and a unit"),
+        ("vm.a.pins=[\"0\"]", "1 sets of pCPUs for the 2 vCPUs"),
+        ("vm.a.pins=4", "a list is needed"),
+        ("vm.a.pins=\"0-4\"", "pCPUs 0 … 3"),
+        ("vm.a.pins=\"\"", "at least one"),
+        ("vm.a.pins=\"3-1\"", "backwards"),
+        ("vm.a.weight=0", "1 … 262144"),
+        ("vm.a.workload=v", "add a [[workload]]"),
+        ("vm.a.idle=sleep", "haltpoll(200us)"),
+        ("vm.a.idle=haltpoll(2)", "unit"),
+        ("vm.a.starts=2s", "0ns … 1s"),
+        ("vm.a.count=100000", "1 … 10000"),
+        ("vm=[]", "at least one VM"),
+        ("workload.w.role.0.pins=[2]", "this VM has the vCPUs 0 … 1"),
+        ("host.cfs.latency=1ms", "longer than latency"),
+        ("host.credit.tick=50ms", "longer than timeslice"),
+        ("host.pause_loop.most=1", "below window"),
+        ("policies.flexw.gain=2", "0.001 … 1"),
+        ("seed=-1", "0 … "),
+        ("nothing=1", "possible are `name`"),
+    ] {
+        let error = with(&[setting]).unwrap_err();
+        assert!(error.contains(said), "{setting}: {error}");
+        if !setting.starts_with("workload.") && !error.starts_with("s.toml:") {
+            assert!(error.starts_with(&format!("--set {setting}")), "{error}");
+        }
+    }
+    let error = with(&["host.placement=pin", "vm.a.pins=\"0\""]).unwrap_err();
+    assert!(error.contains("leave pins out"), "{error}");
+    let error = with(&["host.placement=no-stacking", "vm.a.vcpus=5"]).unwrap_err();
+    assert!(error.contains("5 vCPUs, the machine 4"), "{error}");
+}
+
+#[test]
+fn workloads_are_found_beside_and_above_the_scenario() {
+    let dir = std::env::temp_dir().join(format!("tandem-scenario-{}", std::process::id()));
+    let folder = dir.join("scenarios");
+    std::fs::create_dir_all(dir.join("workloads")).unwrap();
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(
+        dir.join("workloads/spin.toml"),
+        "[[role]]\nprogram = [ { compute = \"1ms\" } ]\n",
+    )
+    .unwrap();
+    let path = folder.join("s.toml");
+    let text = |workload: &str| {
+        format!(
+            "duration = \"1s\"\nmachine = {{ pcpus = 1 }}\n\
+             [[vm]]\nname = \"a\"\nvcpus = 1\nworkload = \"{workload}\"\n"
+        )
+    };
+    let read = |workload: &str| {
+        std::fs::write(&path, text(workload)).unwrap();
+        load::read(&path).map_err(|error| error.to_string())
+    };
+    assert_eq!(read("spin").unwrap().vms[0].workload.name, "spin");
+    let by_path = read("../workloads/spin.toml").unwrap();
+    assert_eq!(by_path.vms[0].workload.name, "spin");
+    let error = read("spni").unwrap_err();
+    assert!(
+        error.contains("s.toml:6: ") && error.contains("spni.toml"),
+        "{error}"
+    );
+    std::fs::write(dir.join("workloads/spin.toml"), "[[rule]]\n").unwrap();
+    let error = read("spin").unwrap_err();
+    assert!(
+        error.contains("spin.toml:1: ") && error.contains("`role`"),
+        "{error}"
+    );
+    std::fs::remove_dir_all(&dir).unwrap();
+}

@@ -1,0 +1,248 @@
+//! `[[vm]]`: VMs, their vCPUs, their guest kernels, and what must fit the machine.
+//!
+//! `count` makes several alike. In native mode the one VM is the machine itself: its vCPUs are the
+//! pCPUs.
+
+use tandem_policy::Nanos;
+use tandem_policy::PcpuSet;
+use tandem_policy::Weight;
+
+use super::Guest;
+use super::IdleLoop;
+use super::Machine;
+use super::Mode;
+use super::TlbFlush;
+use super::Vm;
+use super::host;
+use super::place::LoadError;
+use super::read::Field;
+use super::read::Table;
+use super::units;
+use crate::host::HostConfig;
+use crate::host::Placement;
+use crate::workload::Workload;
+use crate::workload::parse;
+
+/// As many vCPUs as KVM allows a VM (KVM_MAX_VCPUS of 6.12).
+const MOST_VCPUS: u32 = 4096;
+
+/// vCPUs of all VMs together.
+const MOST_VCPUS_IN_ALL: u64 = 65_536;
+
+/// Threads of all VMs together.
+const MOST_THREADS: u64 = 1_000_000;
+
+/// Objects of all VMs together.
+const MOST_OBJECTS: u64 = 4_000_000;
+
+const KEYS: [&str; 15] = [
+    "name",
+    "count",
+    "vcpus",
+    "weight",
+    "pins",
+    "starts",
+    "workload",
+    "scheduler",
+    "cfs",
+    "eevdf",
+    "idle",
+    "tick",
+    "tlb",
+    "steal_clock",
+    "balance",
+];
+
+/// What the VMs are made for.
+pub struct Surroundings<'a> {
+    /// The machine.
+    pub machine: &'a Machine,
+    /// The host.
+    pub host: &'a HostConfig,
+    /// How long is simulated.
+    pub duration: Nanos,
+    /// The workload of a reference.
+    pub workload: &'a dyn Fn(&Field<'_>) -> Result<Workload, LoadError>,
+}
+
+/// Reads all VMs.
+pub fn read(document: &Table<'_>, around: &Surroundings<'_>) -> Result<Vec<Vm>, LoadError> {
+    let list = document.need("vm", "[{ name = \"a\", vcpus = 4, workload = \"spin\" }]")?;
+    let fields = list.list()?;
+    let mut vms: Vec<Vm> = Vec::new();
+    let (mut vcpus, mut threads, mut objects) = (0u64, 0u64, 0u64);
+    for field in &fields {
+        let (vm, count) = one(field, around)?;
+        vcpus += u64::from(vm.vcpus) * u64::from(count);
+        let roles = vm.workload.roles.iter();
+        let of_one: u64 = roles
+            .map(|role| u64::from(role.threads.count(vm.vcpus)))
+            .sum();
+        threads += of_one * u64::from(count);
+        objects += vm.workload.objects.len() as u64 * u64::from(count);
+        for (what, sum, most) in [
+            ("vCPUs", vcpus, MOST_VCPUS_IN_ALL),
+            ("threads", threads, MOST_THREADS),
+            ("objects", objects, MOST_OBJECTS),
+        ] {
+            if sum > most {
+                return Err(field.wrong(format!(
+                    "with this one the scenario has {sum} {what}: at most {most}"
+                )));
+            }
+        }
+        for number in 1..=count {
+            let name = match count {
+                1 => vm.name.clone(),
+                _ => format!("{}-{number}", vm.name),
+            };
+            if vms.iter().any(|other| other.name == name) {
+                return Err(field.wrong(format!(
+                    "another VM is called `{name}` too: names must differ"
+                )));
+            }
+            vms.push(Vm { name, ..vm.clone() });
+        }
+    }
+    if vms.is_empty() {
+        return Err(list.wrong("at least one VM is needed"));
+    }
+    if around.machine.mode == Mode::Native && vms.len() != 1 {
+        return Err(list.wrong(format!(
+            "in native mode the only VM is the machine itself: one, not {}",
+            vms.len()
+        )));
+    }
+    Ok(vms)
+}
+
+fn one(field: &Field<'_>, around: &Surroundings<'_>) -> Result<(Vm, u32), LoadError> {
+    let table = field.table(&KEYS)?;
+    let name = table.need("name", "\"a\"")?.name()?;
+    let native = around.machine.mode == Mode::Native;
+    let pcpus = around.machine.pcpus;
+    let vcpus = match table.get("vcpus") {
+        None if native => pcpus,
+        None => table.need("vcpus", "4")?.small(1, MOST_VCPUS)?,
+        Some(vcpus) => vcpus.small(1, MOST_VCPUS)?,
+    };
+    if native && vcpus != pcpus {
+        return Err(field.wrong(format!(
+            "in native mode a CPU of `{name}` is a pCPU, so vcpus = {vcpus} is not possible: \
+             leave it out or write {pcpus}"
+        )));
+    }
+    if around.host.placement == Placement::NoStacking && vcpus > pcpus {
+        return Err(field.wrong(format!(
+            "placement = \"no-stacking\" needs a pCPU for each vCPU of a VM: `{name}` has {vcpus} \
+             vCPUs, the machine {pcpus} pCPUs"
+        )));
+    }
+    let reference = table.need("workload", "\"spin\" or \"folder/file.toml\"")?;
+    let workload = (around.workload)(&reference)?;
+    parse::fits(&workload, vcpus).map_err(|message| {
+        LoadError::at(
+            &reference.node.place,
+            format!("{} `{}`: {message}", reference.path, workload.name),
+        )
+    })?;
+    let vm = Vm {
+        vcpus,
+        weight: Weight(table.or("weight", 1024.0, |field| field.number(1.0, 262_144.0))?),
+        pins: pins(&table, &name, vcpus, around)?,
+        starts: table.or("starts", Nanos::ZERO, |field| {
+            field.time(Nanos::ZERO, around.duration)
+        })?,
+        guest: guest(&table, vcpus)?,
+        workload,
+        name,
+    };
+    Ok((vm, table.or("count", 1, |field| field.small(1, 10_000))?))
+}
+
+/// Where the vCPUs may run: one set for all of them, or one for each.
+fn pins(
+    table: &Table<'_>,
+    name: &str,
+    vcpus: u32,
+    around: &Surroundings<'_>,
+) -> Result<Vec<PcpuSet>, LoadError> {
+    let Some(field) = table.get("pins") else {
+        return Ok(Vec::new());
+    };
+    if around.machine.mode == Mode::Native {
+        return Err(field.wrong("there are no pins in native mode: leave them out"));
+    }
+    if around.host.placement == Placement::Pin {
+        return Err(field.wrong(
+            "placement = \"pin\" pins every vCPU itself: leave pins out, or place by \"balance\"",
+        ));
+    }
+    if let Ok(text) = field.text() {
+        return Ok(vec![set(&field, text, around)?; vcpus as usize]);
+    }
+    let sets = field.list()?;
+    if sets.len() != vcpus as usize {
+        return Err(field.wrong(format!(
+            "there are {} sets of pCPUs for the {vcpus} vCPUs of `{name}`: write one for each, or \
+             a single string for all",
+            sets.len()
+        )));
+    }
+    sets.iter()
+        .map(|field| set(field, field.text()?, around))
+        .collect()
+}
+
+fn set(field: &Field<'_>, text: &str, around: &Surroundings<'_>) -> Result<PcpuSet, LoadError> {
+    let set: PcpuSet = text.parse().map_err(|error| field.wrong(error))?;
+    let pcpus = around.machine.pcpus;
+    match set.iter().last() {
+        None => Err(field.wrong("name at least one pCPU, such as \"0-3\"")),
+        Some(last) if last.0 >= pcpus => {
+            Err(field.wrong(format!("the machine has the pCPUs 0 … {}", pcpus - 1)))
+        }
+        Some(_) => Ok(set),
+    }
+}
+
+fn guest(table: &Table<'_>, vcpus: u32) -> Result<Guest, LoadError> {
+    let names = [("cfs", host::Name::Cfs), ("eevdf", host::Name::Eevdf)];
+    let name = table.or("scheduler", host::Name::Eevdf, |field| field.choice(&names))?;
+    Ok(Guest {
+        scheduler: host::fair(table, name, vcpus)?,
+        idle: table.or("idle", IdleLoop::Halt, idle)?,
+        tick: table.or("tick", Nanos::from_millis(4), host::tick)?,
+        tlb: table.or("tlb", TlbFlush::Ipi, |field| {
+            field.choice(&[
+                ("ipi", TlbFlush::Ipi),
+                ("paravirtual", TlbFlush::Paravirtual),
+            ])
+        })?,
+        steal_clock: table.or("steal_clock", true, Field::flag)?,
+        balance: table.or("balance", true, Field::flag)?,
+    })
+}
+
+/// `halt`, `poll`, `haltpoll` or `haltpoll(200us)`.
+fn idle(field: &Field<'_>) -> Result<IdleLoop, LoadError> {
+    /// guest_halt_poll_ns of the haltpoll governor.
+    const HALTPOLL: Nanos = Nanos(200_000);
+    let text = field.text()?;
+    if let Some(time) = text
+        .strip_prefix("haltpoll(")
+        .and_then(|rest| rest.strip_suffix(')'))
+    {
+        let time = units::time(time).map_err(|expected| field.wrong(expected))?;
+        return match time <= Nanos::from_secs(1) {
+            true => Ok(IdleLoop::HaltPoll(time)),
+            false => Err(field.wrong("haltpoll(0ns) … haltpoll(1s)")),
+        };
+    }
+    match text {
+        "halt" => Ok(IdleLoop::Halt),
+        "poll" => Ok(IdleLoop::Poll),
+        "haltpoll" => Ok(IdleLoop::HaltPoll(HALTPOLL)),
+        _ => Err(field.wrong("possible are \"halt\", \"poll\", \"haltpoll(200us)\"")),
+    }
+}

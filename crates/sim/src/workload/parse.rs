@@ -1,0 +1,201 @@
+//! Workloads from TOML.
+//!
+//! ```toml
+//! name = "cache"
+//! unit = "requests"
+//!
+//! [objects]
+//! hash = { kind = "spin", lock = "queued", count = 64, space = "kernel" }
+//! done = { kind = "barrier", wait = "block" }
+//!
+//! [[role]]
+//! name = "worker"
+//! threads = "1 per vcpu"
+//! program = [ { forever = [
+//!     { compute = "exp(2us)" },
+//!     { locked = "hash[random]", do = [ { compute = "300ns" } ] },
+//!     "work",
+//! ] } ]
+//! ```
+//!
+//! [`objects`] reads the objects, [`program`] the programs, flattening loops into jumps and following
+//! each thread's locks on the way. Refused is what can never run as written: an unlock without its
+//! lock, a mutex taken twice, sleeping with a kernel spin lock held, a loop for ever that takes no
+//! time, waiting for what nobody gives. Whether a workload fits a VM ([`fits`]) depends on its vCPUs.
+//!
+//! Every key: `docs/scenarios.md`.
+
+mod objects;
+mod program;
+
+use super::Object;
+use super::Op;
+use super::Role;
+use super::Threads;
+use super::Workload;
+use crate::scenario::load::LoadError;
+use crate::scenario::read::Field;
+use crate::scenario::read::Table;
+use crate::scenario::tree::Node;
+use crate::scenario::tree::Value;
+use crate::scenario::units;
+
+const KEYS: [&str; 5] = ["name", "about", "unit", "objects", "role"];
+
+const ROLE_KEYS: [&str; 6] = [
+    "name",
+    "threads",
+    "weight",
+    "working_set",
+    "pins",
+    "program",
+];
+
+/// Threads of one role in one VM.
+const MOST_THREADS: u32 = 100_000;
+
+/// Reads a workload from a text; `file` is what errors call it.
+pub fn from_text(file: &str, text: &str) -> Result<Workload, LoadError> {
+    let node = Node::parse(file, text)?;
+    let path = String::new();
+    workload(&Field { node: &node, path })
+}
+
+/// Reads a workload from a tree.
+pub(crate) fn workload(field: &Field<'_>) -> Result<Workload, LoadError> {
+    let table = field.table(&KEYS)?;
+    let name = table.need("name", "\"queue\"")?.name()?;
+    table.or("about", "", |field| field.text())?;
+    let unit = table.or("unit", "work".to_owned(), Field::name)?;
+    let objects = objects::Families::read(&table)?;
+    let mut roles: Vec<Role> = Vec::new();
+    let mut uses = program::Uses::default();
+    let list = table.need("role", "[{ program = [ { compute = \"1ms\" } ] }]")?;
+    for field in list.list()? {
+        let role = role(&field, &objects, &mut uses)?;
+        if roles.iter().any(|other| other.name == role.name) {
+            return Err(field.wrong(format!(
+                "another role is called `{}` too: names must differ",
+                role.name
+            )));
+        }
+        roles.push(role);
+    }
+    if roles.is_empty() {
+        return Err(list.wrong("at least one role is needed"));
+    }
+    uses.check(&objects)?;
+    let (objects, object_names) = objects.flat();
+    Ok(Workload {
+        name,
+        unit,
+        objects,
+        object_names,
+        roles,
+    })
+}
+
+fn role(
+    field: &Field<'_>,
+    objects: &objects::Families,
+    uses: &mut program::Uses,
+) -> Result<Role, LoadError> {
+    let table = field.table(&ROLE_KEYS)?;
+    let steps = table.need("program", "[ { compute = \"1ms\" } ]")?;
+    Ok(Role {
+        name: table.or("name", "main".to_owned(), Field::name)?,
+        threads: table.or("threads", Threads::Count(1), threads)?,
+        weight: table.or("weight", 1024, |field| field.small(1, 262_144))?,
+        working_set_kib: table.or("working_set", 0, |field| match field.node.value {
+            Value::Integer(0) => Ok(0),
+            _ => units::kib(field.text()?).map_err(|expected| field.wrong(expected)),
+        })?,
+        pins: table.or("pins", Vec::new(), pins)?,
+        program: program::read(&steps, objects, uses)?,
+    })
+}
+
+/// `16`, `"16"`, `"1 per vcpu"`, `"0.5 per vcpu"`.
+fn threads(field: &Field<'_>) -> Result<Threads, LoadError> {
+    let expected = "a number of threads such as 16, or \"1 per vcpu\"";
+    let Value::Text(text) = &field.node.value else {
+        return Ok(Threads::Count(field.small(1, MOST_THREADS)?));
+    };
+    let words: Vec<&str> = text.split_whitespace().collect();
+    match words.as_slice() {
+        [count] => match count.parse() {
+            Ok(count) if (1..=MOST_THREADS).contains(&count) => Ok(Threads::Count(count)),
+            Ok(_) => Err(field.wrong(format!("1 … {MOST_THREADS}"))),
+            Err(_) => Err(field.wrong(expected)),
+        },
+        [ratio, "per", "vcpu" | "vCPU"] => {
+            let ratio: f64 = ratio.parse().map_err(|_| field.wrong(expected))?;
+            match (0.001..=1000.0).contains(&ratio) {
+                true => Ok(Threads::PerVcpu(ratio)),
+                false => Err(field.wrong("0.001 … 1000 per vcpu")),
+            }
+        }
+        _ => Err(field.wrong(expected)),
+    }
+}
+
+/// vCPUs of the role's threads; whether the VM has them is for [`fits`].
+fn pins(field: &Field<'_>) -> Result<Vec<u32>, LoadError> {
+    let list = field.list()?;
+    list.iter().map(|field| field.small(0, 4095)).collect()
+}
+
+/// Whether a VM with so many vCPUs can run the workload; the error says what does not fit.
+pub fn fits(workload: &Workload, vcpus: u32) -> Result<(), String> {
+    for role in &workload.roles {
+        if let Some(pin) = role.pins.iter().find(|&&pin| pin >= vcpus) {
+            return Err(format!(
+                "role `{}` pins a thread to vCPU {pin}, this VM has the vCPUs 0 … {}",
+                role.name,
+                vcpus - 1
+            ));
+        }
+        let threads = role.threads.count(vcpus);
+        if threads > MOST_THREADS {
+            return Err(format!(
+                "role `{}` has {threads} threads on {vcpus} vCPUs: at most {MOST_THREADS}",
+                role.name
+            ));
+        }
+    }
+    for (number, object) in workload.objects.iter().enumerate() {
+        let Object::Barrier {
+            parties: Some(parties),
+            ..
+        } = *object
+        else {
+            continue;
+        };
+        let come = users(workload, number as u32, vcpus);
+        if come > 0 && parties > come {
+            return Err(format!(
+                "barrier `{}` waits for {parties} parties, but on {vcpus} vCPUs only {come} \
+                 threads use it: they would wait for ever",
+                workload.object_names[number]
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// How many threads use a barrier's family.
+fn users(workload: &Workload, object: u32, vcpus: u32) -> u32 {
+    let uses = |op: &Op| match op {
+        Op::Barrier(family) => (family.first..family.first + family.count).contains(&object),
+        _ => false,
+    };
+    let roles = workload.roles.iter();
+    let using = roles.filter(|role| role.program.iter().any(uses));
+    using.map(|role| role.threads.count(vcpus)).sum()
+}
+
+/// A table within the workload, for the rooms below.
+pub(crate) type Settings<'a> = Table<'a>;
+
+#[cfg(test)]
+mod tests;

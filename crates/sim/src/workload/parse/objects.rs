@@ -1,0 +1,290 @@
+//! `[objects]`: what the roles of a workload share.
+//!
+//! A name stands for a family of `count` objects of one kind. Where the family has more than one
+//! member, a step says which it means: `hash[random]`, `hash[own]`, `hash[next]`, `hash[3]`.
+
+use super::Settings;
+use crate::scenario::load::LoadError;
+use crate::scenario::load::Place;
+use crate::scenario::load::nearest;
+use crate::scenario::read::Field;
+use crate::scenario::tree::Value;
+use crate::workload::Object;
+use crate::workload::ObjectRef;
+use crate::workload::Pick;
+use crate::workload::Space;
+use crate::workload::SpinKind;
+
+/// Members of one family.
+const MOST: u32 = 65_536;
+
+/// Objects of one name.
+#[derive(Clone, Debug)]
+pub struct Family {
+    /// The name.
+    pub name: String,
+    /// What each is.
+    pub object: Object,
+    /// The first one's number in the workload.
+    pub first: u32,
+    /// How many there are.
+    pub count: u32,
+    /// Where they are described.
+    pub place: Place,
+}
+
+/// All objects of a workload.
+#[derive(Clone, Debug, Default)]
+pub struct Families(Vec<Family>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Spin,
+    Mutex,
+    Condition,
+    Barrier,
+    Semaphore,
+    Queue,
+}
+
+const KINDS: [(&str, Kind); 6] = [
+    ("spin", Kind::Spin),
+    ("mutex", Kind::Mutex),
+    ("condition", Kind::Condition),
+    ("barrier", Kind::Barrier),
+    ("semaphore", Kind::Semaphore),
+    ("queue", Kind::Queue),
+];
+
+impl Kind {
+    fn keys(self) -> &'static [&'static str] {
+        match self {
+            Kind::Spin => &["kind", "count", "lock", "space"],
+            Kind::Mutex | Kind::Condition => &["kind", "count"],
+            Kind::Barrier => &["kind", "count", "parties", "wait"],
+            Kind::Semaphore => &["kind", "count", "units"],
+            Kind::Queue => &["kind", "count", "capacity"],
+        }
+    }
+}
+
+impl Families {
+    /// Reads `[objects]`.
+    pub fn read(workload: &Settings<'_>) -> Result<Families, LoadError> {
+        let mut families = Families::default();
+        let Some(field) = workload.get("objects") else {
+            return Ok(families);
+        };
+        let Value::Table(entries) = &field.node.value else {
+            return Err(field.wrong("a table of objects is needed, such as m = \"mutex\""));
+        };
+        let mut first = 0;
+        for entry in entries {
+            let fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+            if entry.key.is_empty() || !entry.key.chars().all(fine) {
+                let message = format!(
+                    "`{}` cannot be an object's name: letters, digits, - and _ only",
+                    entry.key
+                );
+                return Err(LoadError::at(&entry.place, message));
+            }
+            let field = Field {
+                node: &entry.node,
+                path: format!("{}.{}", field.path, entry.key),
+            };
+            let (object, count) = object(&field)?;
+            families.0.push(Family {
+                name: entry.key.clone(),
+                object,
+                first,
+                count,
+                place: entry.place.clone(),
+            });
+            first += count;
+        }
+        Ok(families)
+    }
+
+    /// All of them, in the order of the file.
+    pub fn iter(&self) -> impl Iterator<Item = &Family> {
+        self.0.iter()
+    }
+
+    /// The objects one by one, with their families' names.
+    pub fn flat(self) -> (Vec<Object>, Vec<String>) {
+        let each = |family: Family| {
+            let one = (family.object, family.name);
+            std::iter::repeat_n(one, family.count as usize)
+        };
+        self.0.into_iter().flat_map(each).unzip()
+    }
+
+    /// The object meant by `name` or `name[which]`.
+    pub fn reference(&self, field: &Field<'_>) -> Result<(&Family, ObjectRef), LoadError> {
+        let (family, index) = self.family(field)?;
+        let ways = || {
+            let name = &family.name;
+            format!(
+                "write {name}[random], {name}[own], {name}[next], or {name}[0] … {name}[{}]",
+                family.count - 1
+            )
+        };
+        let pick = match index {
+            None if family.count == 1 => Pick::Fixed(0),
+            None => {
+                return Err(field.wrong(format!(
+                    "there are {} of them, so which? {}",
+                    family.count,
+                    ways()
+                )));
+            }
+            Some("random") => Pick::Random,
+            Some("own") => Pick::Own,
+            Some("next") => Pick::Next,
+            Some(number) => match number.parse() {
+                Ok(number) if number < family.count => Pick::Fixed(number),
+                _ => return Err(field.wrong(ways())),
+            },
+        };
+        Ok((family, family.picked(pick)))
+    }
+
+    /// The family meant by a bare `name`, as where a lock is let go that was taken before.
+    pub fn bare(&self, field: &Field<'_>) -> Result<(&Family, ObjectRef), LoadError> {
+        match self.family(field)? {
+            (family, None) => Ok((family, family.picked(Pick::Fixed(0)))),
+            (family, Some(_)) => Err(field.wrong(format!(
+                "the newest lock taken of `{0}` is meant: write \"{0}\"",
+                family.name
+            ))),
+        }
+    }
+
+    fn family<'t>(&self, field: &Field<'t>) -> Result<(&Family, Option<&'t str>), LoadError> {
+        let text = field.text()?;
+        let (name, index) = match text.split_once('[') {
+            None => (text.trim(), None),
+            Some((name, rest)) => match rest.trim_end().strip_suffix(']') {
+                Some(index) => (name.trim(), Some(index.trim())),
+                None => return Err(field.wrong("the closing ] is missing")),
+            },
+        };
+        let found = self.0.iter().find(|family| family.name == name);
+        found.map(|family| (family, index)).ok_or_else(|| {
+            let names = || self.0.iter().map(|family| family.name.as_str());
+            let hint = match (nearest(name, names()), self.0.is_empty()) {
+                (Some(near), _) => format!("did you mean `{near}`?"),
+                (None, true) => "the workload has no [objects]; add it there".to_owned(),
+                (None, false) => {
+                    let names: Vec<&str> = names().collect();
+                    format!("[objects] has {}", names.join(", "))
+                }
+            };
+            field.wrong(format!("no object is called `{name}`: {hint}"))
+        })
+    }
+}
+
+impl Family {
+    /// What kind of object it is, in words.
+    pub fn kind(&self) -> &'static str {
+        match self.object {
+            Object::Spin { .. } => "a spin lock",
+            Object::Mutex => "a mutex",
+            Object::Condition => "a condition variable",
+            Object::Barrier { .. } => "a barrier",
+            Object::Semaphore { .. } => "a semaphore",
+            Object::Queue { .. } => "a queue",
+        }
+    }
+
+    fn picked(&self, pick: Pick) -> ObjectRef {
+        ObjectRef {
+            first: self.first,
+            count: self.count,
+            pick,
+        }
+    }
+}
+
+fn object(field: &Field<'_>) -> Result<(Object, u32), LoadError> {
+    let kind = match &field.node.value {
+        Value::Text(_) => field.choice(&KINDS)?,
+        _ => {
+            // Whatever its keys are, the kind says which of them are possible.
+            let all = [
+                "kind", "count", "lock", "space", "parties", "wait", "units", "capacity",
+            ];
+            let table = field.table(&all)?;
+            table.need("kind", "\"mutex\"")?.choice(&KINDS)?
+        }
+    };
+    let Value::Table(_) = &field.node.value else {
+        return match kind {
+            Kind::Semaphore => Err(field.wrong("write { kind = \"semaphore\", units = 1 }")),
+            Kind::Queue => Err(field.wrong("write { kind = \"queue\", capacity = 16 }")),
+            Kind::Spin => Ok((spin(SpinKind::Queued, Space::Kernel), 1)),
+            Kind::Mutex => Ok((Object::Mutex, 1)),
+            Kind::Condition => Ok((Object::Condition, 1)),
+            Kind::Barrier => Ok((barrier(None, false), 1)),
+        };
+    };
+    let table = field.table(kind.keys())?;
+    let count = table.or("count", 1, |field| field.small(1, MOST))?;
+    let object = match kind {
+        Kind::Spin => spin(
+            table.or("lock", SpinKind::Queued, |field| {
+                field.choice(&[
+                    ("test-and-set", SpinKind::TestAndSet),
+                    ("ticket", SpinKind::Ticket),
+                    ("queued", SpinKind::Queued),
+                    ("paravirtual", SpinKind::Paravirtual),
+                ])
+            })?,
+            table.or("space", Space::Kernel, |field| {
+                field.choice(&[("kernel", Space::Kernel), ("user", Space::User)])
+            })?,
+        ),
+        Kind::Mutex => Object::Mutex,
+        Kind::Condition => Object::Condition,
+        Kind::Barrier => {
+            let parties = match table.get("parties") {
+                Some(parties) => Some(parties.small(1, 1_000_000)?),
+                None if count > 1 => {
+                    return Err(field.wrong(format!(
+                        "who comes to each of {count} barriers? add parties = 2 or so"
+                    )));
+                }
+                None => None,
+            };
+            let spin = table.or("wait", false, |field| {
+                field.choice(&[("block", false), ("spin", true)])
+            })?;
+            barrier(parties, spin)
+        }
+        Kind::Semaphore => Object::Semaphore {
+            units: table.need("units", "1")?.small(0, 1_000_000)?,
+        },
+        Kind::Queue => Object::Queue {
+            capacity: table.need("capacity", "16")?.small(1, 1_000_000)?,
+        },
+    };
+    if let Object::Spin {
+        kind: SpinKind::Paravirtual,
+        space: Space::User,
+    } = object
+    {
+        return Err(field.wrong(
+            "a paravirtual lock halts its vCPU, which only the kernel may: leave space out",
+        ));
+    }
+    Ok((object, count))
+}
+
+fn spin(kind: SpinKind, space: Space) -> Object {
+    Object::Spin { kind, space }
+}
+
+fn barrier(parties: Option<u32>, spin: bool) -> Object {
+    Object::Barrier { parties, spin }
+}

@@ -1,0 +1,546 @@
+//! Programs: lists of steps, flattened into operations with jumps.
+//!
+//! A step is a word (`"work"`, `"yield"`, `"exit"`) or a table with a verb (`{ compute = "2us" }`).
+//! While it flattens, [`Writer`] follows which locks the thread holds, whether time passes, and
+//! whether what follows can be reached. A loop must hold the same locks at its end as at its
+//! begin: then what is true of one turn is true of all.
+
+use crate::scenario::load::LoadError;
+use crate::scenario::load::nearest;
+use crate::scenario::read::Field;
+use crate::scenario::tree::Value;
+use crate::scenario::units;
+use crate::workload::MOST_HELD;
+use crate::workload::MOST_LOOPS;
+use crate::workload::Object;
+use crate::workload::ObjectRef;
+use crate::workload::Op;
+use crate::workload::Pick;
+use crate::workload::Repeat;
+use crate::workload::Space;
+
+use super::objects::Families;
+use super::objects::Family;
+
+/// Operations of one program.
+const MOST_OPS: usize = 100_000;
+
+/// Turns of one loop.
+const MOST_TURNS: u32 = 1_000_000_000;
+
+const WORDS: [&str; 3] = ["work", "yield", "exit"];
+
+const VERBS: [&str; 19] = [
+    "compute",
+    "kernel",
+    "lock",
+    "unlock",
+    "locked",
+    "wait",
+    "signal",
+    "broadcast",
+    "barrier",
+    "acquire",
+    "release",
+    "put",
+    "get",
+    "unmap",
+    "sleep",
+    "io",
+    "forever",
+    "repeat",
+    "work",
+];
+
+/// What the programs of a workload do to each family, by its first object.
+#[derive(Clone, Debug, Default)]
+pub struct Uses {
+    waits: Vec<u32>,
+    wakes: Vec<u32>,
+    acquires: Vec<u32>,
+    releases: Vec<u32>,
+    puts: Vec<u32>,
+    gets: Vec<u32>,
+}
+
+impl Uses {
+    /// Whether anybody gives what somebody waits for.
+    pub fn check(&self, families: &Families) -> Result<(), LoadError> {
+        for family in families.iter() {
+            let has = |list: &Vec<u32>| list.contains(&family.first);
+            let name = &family.name;
+            let message = match family.object {
+                Object::Condition if has(&self.waits) && !has(&self.wakes) => format!(
+                    "threads wait for `{name}`, but none signals it: add {{ signal = \"{name}\" }} \
+                     to a role"
+                ),
+                Object::Semaphore { units: 0 } if has(&self.acquires) && !has(&self.releases) => {
+                    format!(
+                        "`{name}` has no units and nobody releases one: give it units, or add \
+                         {{ release = \"{name}\" }} to a role"
+                    )
+                }
+                Object::Queue { .. } if has(&self.gets) && !has(&self.puts) => format!(
+                    "threads get from `{name}`, but none puts: add {{ put = \"{name}\" }} to a role"
+                ),
+                Object::Queue { .. } if has(&self.puts) && !has(&self.gets) => format!(
+                    "threads put into `{name}`, but none gets: add {{ get = \"{name}\" }} to a role"
+                ),
+                _ => continue,
+            };
+            return Err(LoadError::at(&family.place, message));
+        }
+        Ok(())
+    }
+}
+
+/// Reads a role's program.
+pub fn read(field: &Field<'_>, families: &Families, uses: &mut Uses) -> Result<Vec<Op>, LoadError> {
+    let mut writer = Writer {
+        families,
+        uses,
+        ops: Vec::new(),
+        held: Vec::new(),
+        depth: 0,
+    };
+    let flow = writer.steps(field)?;
+    if !flow.ends {
+        if let Some(held) = writer.held.last() {
+            return Err(field.wrong(format!(
+                "the program ends with `{0}` held: add {{ unlock = \"{0}\" }}",
+                held.name
+            )));
+        }
+        writer.ops.push(Op::Exit);
+    } else if writer.ops.last() != Some(&Op::Exit) {
+        writer.ops.push(Op::Exit);
+    }
+    Ok(writer.ops)
+}
+
+/// A lock that the thread holds at this point.
+#[derive(Clone, Debug, PartialEq)]
+struct Held {
+    name: String,
+    first: u32,
+    count: u32,
+    pick: Pick,
+    /// A spin lock of the kernel: nothing may block under it.
+    kernel: bool,
+}
+
+/// What a list of steps does to the flow of control.
+#[derive(Clone, Copy, Debug, Default)]
+struct Flow {
+    /// Time passes in it.
+    takes_time: bool,
+    /// Nothing after it is reached.
+    ends: bool,
+}
+
+impl Flow {
+    const INSTANT: Flow = Flow {
+        takes_time: false,
+        ends: false,
+    };
+    const TIME: Flow = Flow {
+        takes_time: true,
+        ends: false,
+    };
+}
+
+struct Writer<'a> {
+    families: &'a Families,
+    uses: &'a mut Uses,
+    ops: Vec<Op>,
+    held: Vec<Held>,
+    depth: usize,
+}
+
+impl Writer<'_> {
+    fn steps(&mut self, list: &Field<'_>) -> Result<Flow, LoadError> {
+        let mut whole = Flow::default();
+        for field in list.list()? {
+            if whole.ends {
+                return Err(field.wrong(
+                    "this step is never reached: put it before the loop that never ends, or \
+                     before exit",
+                ));
+            }
+            let flow = self.step(&field)?;
+            whole.takes_time |= flow.takes_time;
+            whole.ends = flow.ends;
+            if self.ops.len() > MOST_OPS {
+                return Err(field.wrong(format!(
+                    "the program has more than {MOST_OPS} steps: use a loop"
+                )));
+            }
+        }
+        Ok(whole)
+    }
+
+    fn step(&mut self, field: &Field<'_>) -> Result<Flow, LoadError> {
+        let Value::Table(entries) = &field.node.value else {
+            let text = field.text().map_err(|_| {
+                field.wrong("a step is a table such as { compute = \"2us\" }, or \"work\"")
+            })?;
+            return self.word(field, text);
+        };
+        let verbs = entries.iter().filter(|e| VERBS.contains(&e.key.as_str()));
+        let verbs: Vec<&str> = verbs.map(|entry| entry.key.as_str()).collect();
+        match verbs.as_slice() {
+            [verb] => self.verb(field, verb),
+            [] => {
+                let known = VERBS.iter().chain(&["yield", "exit"]).copied();
+                let given = entries.first().map_or("", |entry| entry.key.as_str());
+                let hint = match nearest(given, known) {
+                    Some(near) => format!("did you mean `{near}`?"),
+                    None => format!("steps are {}", VERBS.join(", ")),
+                };
+                Err(field.wrong(format!("`{given}` is no step: {hint}")))
+            }
+            [first, second, ..] => Err(field.wrong(format!(
+                "{first} and {second} are two steps: write {{ {first} = … }}, {{ {second} = … }}"
+            ))),
+        }
+    }
+
+    fn word(&mut self, field: &Field<'_>, word: &str) -> Result<Flow, LoadError> {
+        match word {
+            "work" => self.ops.push(Op::Work),
+            "yield" => {
+                self.may_block(field, "yield")?;
+                self.ops.push(Op::Yield);
+                return Ok(Flow::TIME);
+            }
+            "exit" => {
+                if let Some(held) = self.held.last() {
+                    return Err(field.wrong(format!(
+                        "the thread would end with `{0}` held: {{ unlock = \"{0}\" }} comes first",
+                        held.name
+                    )));
+                }
+                self.ops.push(Op::Exit);
+                return Ok(Flow {
+                    takes_time: true,
+                    ends: true,
+                });
+            }
+            _ if VERBS.contains(&word) => {
+                return Err(field.wrong(format!("this step needs a value: {{ {word} = … }}")));
+            }
+            _ => {
+                let hint = match nearest(word, WORDS.into_iter().chain(VERBS)) {
+                    Some(near) => format!("did you mean \"{near}\"?"),
+                    None => "steps without a value are \"work\", \"yield\", \"exit\"".to_owned(),
+                };
+                return Err(field.wrong(hint));
+            }
+        }
+        Ok(Flow::INSTANT)
+    }
+
+    fn verb(&mut self, step: &Field<'_>, verb: &str) -> Result<Flow, LoadError> {
+        let keys: &[&str] = match verb {
+            "wait" => &["wait", "mutex"],
+            "locked" => &["locked", "do"],
+            "repeat" => &["repeat", "do"],
+            _ => &[verb],
+        };
+        let table = step.table(keys)?;
+        let field = table.need(verb, "…")?;
+        match verb {
+            "compute" | "kernel" | "unmap" | "sleep" | "io" => self.timed(&field, verb),
+            "lock" => self.lock(&field),
+            "unlock" => self.unlock(&field),
+            "locked" => {
+                self.lock(&field)?;
+                let held = self.held.clone();
+                let flow = self.steps(&table.need("do", "[ { compute = \"1us\" } ]")?)?;
+                if flow.ends {
+                    return Err(field.wrong("what is done under the lock never ends: it must"));
+                }
+                self.same_locks(&field, &held, "under the lock")?;
+                if let Some(lock) = self.held.pop() {
+                    self.ops.push(Op::Unlock(ObjectRef {
+                        first: lock.first,
+                        count: lock.count,
+                        pick: lock.pick,
+                    }));
+                }
+                Ok(flow)
+            }
+            "wait" => {
+                let mutex = table.need("mutex", "\"m\" (the one that the thread holds)")?;
+                self.wait(&field, &mutex)
+            }
+            "forever" => self.repeat(&field, Repeat::Forever, &field),
+            "repeat" => {
+                let times = Repeat::Times(field.small(1, MOST_TURNS)?);
+                self.repeat(&field, times, &table.need("do", "[ … ]")?)
+            }
+            "work" => Err(field.wrong("work has no value: write \"work\"")),
+            _ => self.shared(&field, verb),
+        }
+    }
+
+    /// Steps that take a time.
+    fn timed(&mut self, field: &Field<'_>, verb: &str) -> Result<Flow, LoadError> {
+        let time = field.dist()?;
+        if matches!(verb, "sleep" | "io" | "unmap") {
+            self.may_block(field, verb)?;
+        }
+        if verb == "unmap" && self.held.len() == MOST_HELD {
+            return Err(self.too_many(field));
+        }
+        self.ops.push(match verb {
+            "compute" => Op::Compute(time),
+            "kernel" => Op::ComputeKernel(time),
+            "unmap" => Op::Unmap(time),
+            "sleep" => Op::Sleep(time),
+            _ => Op::Io(time),
+        });
+        Ok(Flow {
+            takes_time: units::takes_time(time) || verb == "unmap",
+            ends: false,
+        })
+    }
+
+    fn lock(&mut self, field: &Field<'_>) -> Result<Flow, LoadError> {
+        let (family, reference) = self.families.reference(field)?;
+        let kernel = match family.object {
+            Object::Spin { space, .. } => space == Space::Kernel,
+            Object::Mutex => false,
+            _ => return Err(wrong_kind(field, family, "a spin lock or mutex")),
+        };
+        if !kernel {
+            self.may_block(field, "lock")?;
+        }
+        let twice = |held: &&Held| {
+            held.first == family.first && may_be_same(held.pick, reference.pick, family.count)
+        };
+        if let Some(held) = self.held.iter().find(twice) {
+            let sure =
+                family.count == 1 || held.pick == reference.pick && held.pick != Pick::Random;
+            return Err(field.wrong(match sure {
+                true => format!(
+                    "the thread holds it already and would wait for itself: \
+                     {{ unlock = \"{}\" }} comes first",
+                    family.name
+                ),
+                false => format!(
+                    "a lock of `{0}` is held already and this may be the same one: take {0}[own] \
+                     and {0}[next], or two numbers",
+                    family.name
+                ),
+            }));
+        }
+        if self.held.len() == MOST_HELD {
+            return Err(self.too_many(field));
+        }
+        self.held.push(Held {
+            name: family.name.clone(),
+            first: family.first,
+            count: family.count,
+            pick: reference.pick,
+            kernel,
+        });
+        self.ops.push(Op::Lock(reference));
+        Ok(Flow::INSTANT)
+    }
+
+    fn unlock(&mut self, field: &Field<'_>) -> Result<Flow, LoadError> {
+        let (family, reference) = self.families.bare(field)?;
+        if !matches!(family.object, Object::Spin { .. } | Object::Mutex) {
+            return Err(wrong_kind(field, family, "a spin lock or mutex"));
+        }
+        let at = self
+            .held
+            .iter()
+            .rposition(|held| held.first == family.first);
+        let Some(at) = at else {
+            return Err(field.wrong(format!(
+                "the thread does not hold it here: {{ lock = \"{}\" }} comes first",
+                family.name
+            )));
+        };
+        self.held.remove(at);
+        self.ops.push(Op::Unlock(reference));
+        Ok(Flow::INSTANT)
+    }
+
+    fn wait(&mut self, field: &Field<'_>, mutex: &Field<'_>) -> Result<Flow, LoadError> {
+        self.may_block(field, "wait")?;
+        let (family, condition) = self.families.reference(field)?;
+        if family.object != Object::Condition {
+            return Err(wrong_kind(field, family, "a condition variable"));
+        }
+        let (lock, reference) = self.families.bare(mutex)?;
+        if lock.object != Object::Mutex {
+            return Err(wrong_kind(mutex, lock, "a mutex"));
+        }
+        let Some(at) = self.held.iter().rposition(|held| held.first == lock.first) else {
+            return Err(mutex.wrong(format!(
+                "the thread does not hold it here: {{ lock = \"{}\" }} comes first",
+                lock.name
+            )));
+        };
+        // Taken again, it is the newest.
+        let held = self.held.remove(at);
+        self.held.push(held);
+        self.uses.waits.push(family.first);
+        self.ops.push(Op::Wait {
+            condition,
+            mutex: reference,
+        });
+        Ok(Flow::TIME)
+    }
+
+    /// Steps on objects that are no locks.
+    fn shared(&mut self, field: &Field<'_>, verb: &str) -> Result<Flow, LoadError> {
+        let (family, reference) = self.families.reference(field)?;
+        let (right, fits) = match verb {
+            "signal" | "broadcast" => ("a condition variable", family.object == Object::Condition),
+            "barrier" => ("a barrier", matches!(family.object, Object::Barrier { .. })),
+            "acquire" | "release" => (
+                "a semaphore",
+                matches!(family.object, Object::Semaphore { .. }),
+            ),
+            _ => ("a queue", matches!(family.object, Object::Queue { .. })),
+        };
+        if !fits {
+            return Err(wrong_kind(field, family, right));
+        }
+        self.may_block(field, verb)?;
+        let first = family.first;
+        let (op, list, flow) = match verb {
+            "signal" => (
+                Op::Signal(reference),
+                Some(&mut self.uses.wakes),
+                Flow::INSTANT,
+            ),
+            "broadcast" => (
+                Op::Broadcast(reference),
+                Some(&mut self.uses.wakes),
+                Flow::INSTANT,
+            ),
+            "barrier" => (Op::Barrier(reference), None, Flow::TIME),
+            "acquire" => (
+                Op::Acquire(reference),
+                Some(&mut self.uses.acquires),
+                Flow::TIME,
+            ),
+            "release" => (
+                Op::Release(reference),
+                Some(&mut self.uses.releases),
+                Flow::INSTANT,
+            ),
+            "put" => (Op::Put(reference), Some(&mut self.uses.puts), Flow::TIME),
+            _ => (Op::Get(reference), Some(&mut self.uses.gets), Flow::TIME),
+        };
+        if let Some(list) = list {
+            list.push(first);
+        }
+        self.ops.push(op);
+        Ok(flow)
+    }
+
+    fn repeat(
+        &mut self,
+        field: &Field<'_>,
+        repeat: Repeat,
+        body: &Field<'_>,
+    ) -> Result<Flow, LoadError> {
+        if self.depth == MOST_LOOPS {
+            return Err(field.wrong(format!("loops may be nested {MOST_LOOPS} deep, no deeper")));
+        }
+        let begin = self.ops.len();
+        let depth = self.depth as u8;
+        // Its end is known once the body is written.
+        self.ops.push(Op::Loop {
+            repeat,
+            end: 0,
+            depth,
+        });
+        let held = self.held.clone();
+        self.depth += 1;
+        let flow = self.steps(body)?;
+        self.depth -= 1;
+        if !flow.ends {
+            self.same_locks(field, &held, "in the loop")?;
+        }
+        if repeat == Repeat::Forever && !flow.takes_time {
+            return Err(field.wrong(
+                "a loop without end in which no time passes would stop the clock: add a step that \
+                 takes time, such as { compute = \"1us\" }",
+            ));
+        }
+        self.ops.push(Op::Again {
+            begin: begin as u32,
+        });
+        let end = self.ops.len() as u32;
+        self.ops[begin] = Op::Loop { repeat, end, depth };
+        Ok(Flow {
+            takes_time: flow.takes_time,
+            ends: flow.ends || repeat == Repeat::Forever,
+        })
+    }
+
+    /// A loop's or a lock's body leaves the locks as it found them.
+    fn same_locks(&self, field: &Field<'_>, before: &[Held], body: &str) -> Result<(), LoadError> {
+        let missing = |of: &[Held], from: &[Held]| -> Option<String> {
+            let has = |held: &Held| from.contains(held);
+            of.iter()
+                .find(|held| !has(held))
+                .map(|held| held.name.clone())
+        };
+        if let Some(name) = missing(&self.held, before) {
+            return Err(field.wrong(format!(
+                "`{name}` is locked {body} and still held at its end: add {{ unlock = \"{name}\" }}"
+            )));
+        }
+        if let Some(name) = missing(before, &self.held) {
+            return Err(field.wrong(format!(
+                "`{name}` is unlocked {body}, but locked outside it: unlock it there too"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Nothing that may sleep or leave the CPU is done with a spin lock of the kernel held.
+    fn may_block(&self, field: &Field<'_>, verb: &str) -> Result<(), LoadError> {
+        match self.held.iter().find(|held| held.kernel) {
+            None => Ok(()),
+            Some(held) => Err(field.wrong(format!(
+                "`{0}` is a spin lock of the kernel, and no thread may {verb} while it holds one: \
+                 {{ unlock = \"{0}\" }} comes first, or give it space = \"user\"",
+                held.name
+            ))),
+        }
+    }
+
+    fn too_many(&self, field: &Field<'_>) -> LoadError {
+        let names: Vec<&str> = self.held.iter().map(|held| held.name.as_str()).collect();
+        field.wrong(format!(
+            "a thread holds at most {MOST_HELD} locks, here it has {} already",
+            names.join(", ")
+        ))
+    }
+}
+
+/// Whether two picks of a family may mean the same member.
+fn may_be_same(one: Pick, other: Pick, count: u32) -> bool {
+    match (one, other) {
+        (Pick::Fixed(one), Pick::Fixed(other)) => one == other,
+        (Pick::Own, Pick::Next) | (Pick::Next, Pick::Own) => count == 1,
+        _ => true,
+    }
+}
+
+fn wrong_kind(field: &Field<'_>, family: &Family, right: &str) -> LoadError {
+    field.wrong(format!(
+        "`{}` is {}, {right} is needed",
+        family.name,
+        family.kind()
+    ))
+}
