@@ -23,7 +23,7 @@ use crate::host::Together;
 use crate::scenario::units;
 use crate::sched::fair::Discipline;
 
-const KEYS: [&str; 12] = [
+pub(super) const KEYS: [&str; 12] = [
     "scheduler",
     "cfs",
     "eevdf",
@@ -194,7 +194,7 @@ enum Policy {
     Stock,
 }
 
-const PAUSE_LOOP_KEYS: [&str; 7] = [
+pub(super) const PAUSE_LOOP_KEYS: [&str; 7] = [
     "policy",
     "window",
     "grow",
@@ -245,7 +245,7 @@ fn pause_loop(table: &Table<'_>) -> Result<(PauseLoop, bool, Candidate), LoadErr
     Ok((pause_loop, filter, candidate))
 }
 
-const FLEXW_KEYS: [&str; 6] = [
+pub(super) const FLEXW_KEYS: [&str; 6] = [
     "fair_window",
     "gain",
     "smoothing",

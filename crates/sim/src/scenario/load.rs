@@ -33,7 +33,7 @@ use super::vm;
 use crate::workload::Workload;
 use crate::workload::parse;
 
-const KEYS: [&str; 10] = [
+pub(super) const KEYS: [&str; 10] = [
     "name", "about", "seed", "duration", "warmup", "machine", "host", "policies", "workload", "vm",
 ];
 
@@ -230,19 +230,7 @@ impl Source {
         };
         let text = text_of(path)?;
         let mut file = Node::parse(&path.to_string_lossy(), &text)?;
-        if let Value::Table(entries) = &mut file.value
-            && !entries.iter().any(|entry| entry.key == "name")
-        {
-            let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-            entries.push(Entry {
-                key: "name".to_owned(),
-                place: file.place.clone(),
-                node: Node {
-                    place: file.place.clone(),
-                    value: Value::Text(stem.into_owned()),
-                },
-            });
-        }
+        file.name_by(path);
         Ok(file)
     }
 

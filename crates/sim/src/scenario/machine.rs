@@ -19,7 +19,7 @@ const MOST_PCPUS: u32 = 4096;
 /// No cost is higher: a second in ns, 64 GHz in cycles per µs.
 const MOST_COST: u64 = 1_000_000_000;
 
-const KEYS: [&str; 4] = ["pcpus", "pcpus_per_llc", "mode", "costs"];
+pub(super) const KEYS: [&str; 4] = ["pcpus", "pcpus_per_llc", "mode", "costs"];
 
 /// Reads the table.
 pub fn read(document: &Table<'_>) -> Result<Machine, LoadError> {

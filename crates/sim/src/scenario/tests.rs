@@ -134,6 +134,40 @@ fn what_is_replaced_wrongly_names_the_replacement() {
 }
 
 #[test]
+fn every_key_is_documented() {
+    use crate::workload::parse;
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/scenarios.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let lists: [&[&str]; 11] = [
+        &load::KEYS,
+        &super::machine::KEYS,
+        &super::host::KEYS,
+        &super::host::PAUSE_LOOP_KEYS,
+        &super::host::FLEXW_KEYS,
+        &super::vm::KEYS,
+        &parse::KEYS,
+        &parse::ROLE_KEYS,
+        &parse::objects::KEYS,
+        &parse::program::VERBS,
+        &parse::program::WORDS,
+    ];
+    for key in lists.into_iter().flatten() {
+        let written = [
+            format!("`{key}`"),
+            format!("`{key}."),
+            format!("[host.{key}]"),
+            format!("[{key}]"),
+            format!("{{ {key} = "),
+            format!("`\"{key}\"`"),
+        ];
+        assert!(
+            written.iter().any(|form| text.contains(form)),
+            "`{key}` is not in docs/scenarios.md"
+        );
+    }
+}
+
+#[test]
 fn workloads_are_found_beside_and_above_the_scenario() {
     let dir = std::env::temp_dir().join(format!("tandem-scenario-{}", std::process::id()));
     let folder = dir.join("scenarios");

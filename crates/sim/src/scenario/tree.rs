@@ -6,6 +6,7 @@
 //!
 //! Keys keep the order of the document. Dates are no settings of ours and are kept as text.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use toml::Spanned;
@@ -84,6 +85,24 @@ impl Node {
         Node {
             place,
             value: Value::Table(Vec::new()),
+        }
+    }
+
+    /// Calls a document as its file is called, unless it has a name.
+    pub fn name_by(&mut self, file: &Path) {
+        let stem = file.file_stem().unwrap_or_default().to_string_lossy();
+        let place = self.place.clone();
+        if let Value::Table(entries) = &mut self.value
+            && !entries.iter().any(|entry| entry.key == "name")
+        {
+            entries.push(Entry {
+                key: "name".to_owned(),
+                place: place.clone(),
+                node: Node {
+                    place,
+                    value: Value::Text(stem.into_owned()),
+                },
+            });
         }
     }
 

@@ -35,7 +35,7 @@ const MOST_THREADS: u64 = 1_000_000;
 /// Objects of all VMs together.
 const MOST_OBJECTS: u64 = 4_000_000;
 
-const KEYS: [&str; 15] = [
+pub(super) const KEYS: [&str; 15] = [
     "name",
     "count",
     "vcpus",

@@ -25,8 +25,10 @@
 //!
 //! Every key: `docs/scenarios.md`.
 
-mod objects;
-mod program;
+pub(crate) mod objects;
+pub(crate) mod program;
+
+use std::path::Path;
 
 use super::Object;
 use super::Op;
@@ -40,9 +42,9 @@ use crate::scenario::tree::Node;
 use crate::scenario::tree::Value;
 use crate::scenario::units;
 
-const KEYS: [&str; 5] = ["name", "about", "unit", "objects", "role"];
+pub(crate) const KEYS: [&str; 5] = ["name", "about", "unit", "objects", "role"];
 
-const ROLE_KEYS: [&str; 6] = [
+pub(crate) const ROLE_KEYS: [&str; 6] = [
     "name",
     "threads",
     "weight",
@@ -54,9 +56,11 @@ const ROLE_KEYS: [&str; 6] = [
 /// Threads of one role in one VM.
 const MOST_THREADS: u32 = 100_000;
 
-/// Reads a workload from a text; `file` is what errors call it.
+/// Reads a workload from a text; `file` is what errors call it, and what it is called unless it says
+/// so itself.
 pub fn from_text(file: &str, text: &str) -> Result<Workload, LoadError> {
-    let node = Node::parse(file, text)?;
+    let mut node = Node::parse(file, text)?;
+    node.name_by(Path::new(file));
     let path = String::new();
     workload(&Field { node: &node, path })
 }

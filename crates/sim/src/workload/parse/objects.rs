@@ -18,6 +18,11 @@ use crate::workload::SpinKind;
 /// Members of one family.
 const MOST: u32 = 65_536;
 
+/// Keys of any kind.
+pub(crate) const KEYS: [&str; 8] = [
+    "kind", "count", "lock", "space", "parties", "wait", "units", "capacity",
+];
+
 /// Objects of one name.
 #[derive(Clone, Debug)]
 pub struct Family {
@@ -212,10 +217,7 @@ fn object(field: &Field<'_>) -> Result<(Object, u32), LoadError> {
         Value::Text(_) => field.choice(&KINDS)?,
         _ => {
             // Whatever its keys are, the kind says which of them are possible.
-            let all = [
-                "kind", "count", "lock", "space", "parties", "wait", "units", "capacity",
-            ];
-            let table = field.table(&all)?;
+            let table = field.table(&KEYS)?;
             table.need("kind", "\"mutex\"")?.choice(&KINDS)?
         }
     };

@@ -28,9 +28,9 @@ const MOST_OPS: usize = 100_000;
 /// Turns of one loop.
 const MOST_TURNS: u32 = 1_000_000_000;
 
-const WORDS: [&str; 3] = ["work", "yield", "exit"];
+pub(crate) const WORDS: [&str; 3] = ["work", "yield", "exit"];
 
-const VERBS: [&str; 19] = [
+pub(crate) const VERBS: [&str; 19] = [
     "compute",
     "kernel",
     "lock",
