@@ -1,0 +1,45 @@
+//! `tandem sim`: simulated hosts, for what a real one cannot show: any size, any scheduler, every
+//! cause counted, the same again for the same seed.
+//!
+//! - [`run`]: one scenario once; tables, JSON, Parquet, a trace for Perfetto.
+//! - [`compare`]: one scenario with every combination of some settings, several seeds each.
+//! - [`bench`]: how fast the simulator is.
+//!
+//! Rooms they share: [`input`] turns arguments into a scenario, [`execute`] runs it under a progress
+//! bar, [`metrics`] names everything that is measured, [`output`] writes files. What scenarios look
+//! like: `docs/scenarios.md`.
+
+pub mod bench;
+pub mod compare;
+pub mod execute;
+pub mod input;
+pub mod metrics;
+pub mod output;
+pub mod parquet;
+pub mod run;
+pub mod statistics;
+pub mod tables;
+pub mod trace;
+pub mod vary;
+
+use clap::Subcommand;
+
+/// `tandem sim …`
+#[derive(Debug, Subcommand)]
+pub enum SimCommand {
+    /// Run one scenario and show where the time went
+    Run(run::RunArgs),
+    /// Run every combination of some settings several times and show what differs
+    Compare(compare::CompareArgs),
+    /// Measure how fast the simulator is
+    Bench(bench::BenchArgs),
+}
+
+/// Carries it out.
+pub fn main(command: SimCommand) -> anyhow::Result<()> {
+    match command {
+        SimCommand::Run(args) => run::main(&args),
+        SimCommand::Compare(args) => compare::main(&args),
+        SimCommand::Bench(args) => bench::main(&args),
+    }
+}

@@ -1,0 +1,388 @@
+//! `tandem sim compare`: every combination of some settings, several runs each.
+//!
+//! Run i has the same seed in every combination, so that all of them meet the same arrivals and
+//! times (common random numbers), and differences are taken run by run. Runs are independent: worker
+//! threads take them in turn, and figures are put together in the order of combinations and runs, so
+//! the output does not depend on how many workers there are.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering;
+
+use anyhow::Context;
+use anyhow::ensure;
+use clap::Args;
+use serde::Serialize;
+use tandem_policy::Nanos;
+use tandem_report::figure;
+use tandem_report::table::Cell;
+use tandem_report::table::Table;
+use tandem_report::table::Tone;
+use tandem_sim::Scenario;
+use tandem_sim::World;
+
+use super::execute;
+use super::execute::Progress;
+use super::input::ScenarioArgs;
+use super::metrics;
+use super::metrics::Metric;
+use super::output;
+use super::output::OutputArgs;
+use super::parquet;
+use super::parquet::Row;
+use super::statistics::Mean;
+use super::vary;
+use super::vary::Combination;
+use crate::demo::print;
+
+/// VMs are shown one by one up to this many; beyond, only all of them together.
+const MOST_VMS: usize = 8;
+
+/// Shown unless other metrics are asked for.
+const SHOWN: &str = "work_rate,received,steal,wake_p99";
+
+/// `tandem sim compare`
+#[derive(Debug, Args)]
+pub struct CompareArgs {
+    #[command(flatten)]
+    scenario: ScenarioArgs,
+    /// Values to compare, such as host.scheduler=cfs,eevdf,credit; several make all combinations
+    #[arg(long, value_name = "KEY=VALUE,…")]
+    vary: Vec<String>,
+    /// Runs of each combination, with seeds one apart, 1 … 1000
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    runs: u32,
+    /// Worker threads [default: one for each CPU]
+    #[arg(long, value_name = "N")]
+    workers: Option<usize>,
+    /// Metrics in the table; an unknown one lists all
+    #[arg(long, value_name = "NAME,…", default_value = SHOWN)]
+    metrics: String,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// What is written as JSON.
+#[derive(Debug, Serialize)]
+struct Comparison {
+    scenario: String,
+    seeds: Vec<u64>,
+    combinations: Vec<CombinationFigures>,
+}
+
+#[derive(Debug, Serialize)]
+struct CombinationFigures {
+    /// What was set, by key.
+    settings: BTreeMap<String, String>,
+    figures: Vec<Figure>,
+}
+
+/// One metric of one VM over all runs.
+#[derive(Debug, Serialize)]
+struct Figure {
+    vm: String,
+    metric: &'static str,
+    unit: &'static str,
+    /// How many runs have it.
+    runs: usize,
+    #[serde(flatten)]
+    mean: Mean,
+    /// The paired difference to the first combination.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    against_first: Option<Mean>,
+    values: Vec<f64>,
+}
+
+/// One run to be made.
+struct Job<'a> {
+    scenario: &'a Scenario,
+    seed: u64,
+    combination: usize,
+}
+
+/// Runs the comparison.
+pub fn main(args: &CompareArgs) -> anyhow::Result<()> {
+    ensure!(
+        (1..=1000).contains(&args.runs),
+        "--runs {} is not possible: 1 … 1000",
+        args.runs
+    );
+    let workers = match args.workers {
+        Some(workers) => {
+            ensure!(
+                (1..=1024).contains(&workers),
+                "--workers {workers} is not possible: 1 … 1024"
+            );
+            workers
+        }
+        None => std::thread::available_parallelism().map_or(1, usize::from),
+    };
+    let combinations = vary::combinations(&args.vary)?;
+    let scenarios = scenarios(&args.scenario, &combinations)?;
+    let first = scenarios.first().context("there is nothing to compare")?;
+    let seeds: Vec<u64> = (0..u64::from(args.runs))
+        .map(|run| first.seed.wrapping_add(run))
+        .collect();
+    args.output.check()?;
+    let jobs: Vec<Job> = scenarios
+        .iter()
+        .enumerate()
+        .flat_map(|(combination, scenario)| {
+            seeds.iter().map(move |&seed| Job {
+                scenario,
+                seed,
+                combination,
+            })
+        })
+        .collect();
+    let runs = run(&jobs, workers)?;
+    let comparison = Comparison {
+        scenario: first.name.clone(),
+        seeds,
+        combinations: figures(&combinations, &jobs, &runs),
+    };
+    if !args.output.json_only() {
+        print(&table(&comparison, &combinations, &args.metrics)?)?;
+    }
+    output::write_json(args.output.json.as_deref(), &comparison)?;
+    match &args.output.parquet {
+        Some(path) => write_parquet(path, &combinations, &jobs, &runs),
+        None => Ok(()),
+    }
+}
+
+/// The scenario of each combination; all are read before any runs.
+fn scenarios(args: &ScenarioArgs, combinations: &[Combination]) -> anyhow::Result<Vec<Scenario>> {
+    let source = args.source()?;
+    let scenario = |combination: &Combination| {
+        let mut source = source.clone();
+        for setting in combination {
+            source.set(setting.clone());
+        }
+        Ok(source.scenario()?)
+    };
+    combinations.iter().map(scenario).collect()
+}
+
+/// The figures of each job, in their order.
+fn run(jobs: &[Job<'_>], workers: usize) -> anyhow::Result<Vec<Vec<Metric>>> {
+    let total: Nanos = jobs.iter().map(|job| job.scenario.duration).sum();
+    let progress = Progress::begin(total);
+    progress.say(format!("{} runs", jobs.len()));
+    let next = AtomicUsize::new(0);
+    let done: Vec<Mutex<Option<Vec<Metric>>>> = jobs.iter().map(|_| Mutex::new(None)).collect();
+    std::thread::scope(|scope| {
+        for _ in 0..workers.min(jobs.len()) {
+            scope.spawn(|| {
+                while let Some((job, place)) = {
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    jobs.get(at).zip(done.get(at))
+                } {
+                    let scenario = Scenario {
+                        seed: job.seed,
+                        ..job.scenario.clone()
+                    };
+                    let mut world = World::new(&scenario);
+                    let results = execute::run(&mut world, scenario.duration, &progress);
+                    if let Ok(mut place) = place.lock() {
+                        *place = Some(metrics::of(&scenario, &results));
+                    }
+                }
+            });
+        }
+    });
+    done.into_iter()
+        .map(|place| {
+            place
+                .into_inner()
+                .ok()
+                .flatten()
+                .context("a run did not end")
+        })
+        .collect()
+}
+
+/// Means of every metric of every combination.
+fn figures(
+    combinations: &[Combination],
+    jobs: &[Job<'_>],
+    runs: &[Vec<Metric>],
+) -> Vec<CombinationFigures> {
+    let mut all: Vec<CombinationFigures> = Vec::new();
+    for (at, combination) in combinations.iter().enumerate() {
+        let mut figures: Vec<Figure> = Vec::new();
+        let own = jobs
+            .iter()
+            .zip(runs)
+            .filter(|(job, _)| job.combination == at);
+        for (_, metrics) in own {
+            for metric in metrics {
+                let same = |f: &&mut Figure| f.vm == metric.vm && f.metric == metric.metric;
+                match figures.iter_mut().find(same) {
+                    Some(figure) => figure.values.push(metric.value),
+                    None => figures.push(Figure {
+                        vm: metric.vm.clone(),
+                        metric: metric.metric,
+                        unit: metric.unit,
+                        runs: 0,
+                        mean: Mean {
+                            mean: metric.value,
+                            ci95: None,
+                        },
+                        against_first: None,
+                        values: vec![metric.value],
+                    }),
+                }
+            }
+        }
+        for figure in &mut figures {
+            figure.runs = figure.values.len();
+            if let Some(mean) = Mean::of(&figure.values) {
+                figure.mean = mean;
+            }
+            let first = all.first().and_then(|first| {
+                let same = |f: &&Figure| f.vm == figure.vm && f.metric == figure.metric;
+                first.figures.iter().find(same)
+            });
+            figure.against_first =
+                first.and_then(|first| Mean::of_difference(&figure.values, &first.values));
+        }
+        all.push(CombinationFigures {
+            settings: combination
+                .iter()
+                .map(|setting| (setting.key.clone(), setting.value.clone()))
+                .collect(),
+            figures,
+        });
+    }
+    all
+}
+
+fn table(
+    comparison: &Comparison,
+    combinations: &[Combination],
+    metrics: &str,
+) -> anyhow::Result<String> {
+    let shown: Vec<&str> = metrics.split(',').map(str::trim).collect();
+    let figures = || comparison.combinations.iter().flat_map(|c| &c.figures);
+    for name in &shown {
+        if !figures().any(|figure| figure.metric == *name) && !SHOWN.split(',').any(|s| s == *name)
+        {
+            let mut known: Vec<&str> = figures().map(|figure| figure.metric).collect();
+            known.sort_unstable();
+            known.dedup();
+            anyhow::bail!(
+                "no metric is called `{name}`: there are {}",
+                known.join(", ")
+            );
+        }
+    }
+    let mut vms: Vec<&str> = Vec::new();
+    for figure in figures() {
+        if !vms.contains(&figure.vm.as_str()) {
+            vms.push(&figure.vm);
+        }
+    }
+    if vms.len() > MOST_VMS + 1 {
+        vms.truncate(1);
+    }
+    let mut table = Table::new(&[
+        "VM",
+        "metric",
+        "settings",
+        "mean",
+        "± 95 %",
+        "against first",
+        "± 95 %",
+    ]);
+    for vm in vms {
+        for metric in &shown {
+            let mut heading = true;
+            for (combination, of) in combinations.iter().zip(&comparison.combinations) {
+                let same = |f: &&Figure| f.vm == vm && f.metric == *metric;
+                let Some(figure) = of.figures.iter().find(same) else {
+                    continue;
+                };
+                let base = comparison.combinations.first();
+                let base = base.and_then(|first| first.figures.iter().find(same));
+                let mut cells = match heading {
+                    true => vec![
+                        Cell::toned(if vm.is_empty() { "all" } else { vm }, Tone::Strong),
+                        format!("{metric}, {}", figure.unit).into(),
+                    ],
+                    false => vec![Cell::default(), Cell::default()],
+                };
+                heading = false;
+                cells.push(match combination.is_empty() {
+                    true => "as it is".into(),
+                    false => vary::name(combination).into(),
+                });
+                cells.push(number(figure.mean.mean, figure.unit).into());
+                cells.push(half_width(&figure.mean, figure.unit).into());
+                cells.extend(difference(figure, base));
+                table.row(cells);
+            }
+        }
+    }
+    Ok(format!(
+        "{}, {} runs, seeds {} … {}\n\n{table}",
+        comparison.scenario,
+        comparison.seeds.len(),
+        comparison.seeds.first().copied().unwrap_or_default(),
+        comparison.seeds.last().copied().unwrap_or_default(),
+    ))
+}
+
+/// The difference to the first combination, relative to it; faint where it may be none.
+fn difference(figure: &Figure, base: Option<&Figure>) -> [Cell; 2] {
+    let (Some(difference), Some(base)) = (figure.against_first, base) else {
+        return [Cell::default(), Cell::default()];
+    };
+    if base.mean.mean == 0.0 {
+        return [Cell::default(), Cell::default()];
+    }
+    let relative = |value: f64| value / base.mean.mean.abs();
+    let tone = match difference.differs_from_zero() {
+        true => Tone::Plain,
+        false => Tone::Faint,
+    };
+    let width = difference.ci95.map(|ci95| figure::percent(relative(ci95)));
+    [
+        Cell::toned(figure::signed_percent(relative(difference.mean)), tone),
+        Cell::toned(width.unwrap_or_default(), tone),
+    ]
+}
+
+fn number(value: f64, unit: &str) -> String {
+    match unit {
+        "ns" => Nanos(value.max(0.0).round() as u64).to_string(),
+        "pCPUs" => figure::pcpus(value),
+        _ => figure::rate(value),
+    }
+}
+
+fn half_width(mean: &Mean, unit: &str) -> String {
+    mean.ci95
+        .map_or_else(String::new, |ci95| number(ci95, unit))
+}
+
+fn write_parquet(
+    path: &Path,
+    combinations: &[Combination],
+    jobs: &[Job<'_>],
+    runs: &[Vec<Metric>],
+) -> anyhow::Result<()> {
+    let names: Vec<String> = combinations.iter().map(vary::name).collect();
+    let rows = jobs.iter().zip(runs).flat_map(|(job, metrics)| {
+        let combination = names.get(job.combination).map_or("", String::as_str);
+        metrics.iter().map(move |metric| Row {
+            scenario: &job.scenario.name,
+            combination,
+            seed: job.seed,
+            metric,
+        })
+    });
+    parquet::write(path, rows)
+}

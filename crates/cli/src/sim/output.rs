@@ -1,0 +1,77 @@
+//! Files and standard output of `tandem sim`.
+//!
+//! `--json` alone, or `--json -`, means standard output, which then holds nothing else.
+
+use std::path::Path;
+use std::path::PathBuf;
+
+use anyhow::Context;
+use anyhow::bail;
+use clap::Args;
+use serde::Serialize;
+
+use crate::demo::check_writable;
+use crate::demo::print;
+
+/// Where figures go besides the terminal.
+#[derive(Debug, Args)]
+pub struct OutputArgs {
+    /// Write all figures as JSON; without PATH to standard output, in place of the tables
+    #[arg(long, value_name = "PATH", num_args = 0..=1, default_missing_value = "-")]
+    pub json: Option<PathBuf>,
+    /// Write all figures as Parquet, a row for each
+    #[arg(long, value_name = "PATH")]
+    pub parquet: Option<PathBuf>,
+}
+
+impl OutputArgs {
+    /// Finds out before anything runs whether the files can be written.
+    pub fn check(&self) -> anyhow::Result<()> {
+        check_json(self.json.as_deref())?;
+        self.parquet.as_deref().map_or(Ok(()), check)
+    }
+
+    /// Whether standard output belongs to JSON.
+    pub fn json_only(&self) -> bool {
+        is_stdout(self.json.as_deref())
+    }
+}
+
+/// Whether JSON goes to standard output.
+pub fn is_stdout(json: Option<&Path>) -> bool {
+    json == Some(Path::new("-"))
+}
+
+/// Whether JSON can be written where it should.
+pub fn check_json(json: Option<&Path>) -> anyhow::Result<()> {
+    match json {
+        Some(path) if !is_stdout(json) => check(path),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a file can be written. A scenario is never overwritten, however the arguments are mixed up.
+pub fn check(path: &Path) -> anyhow::Result<()> {
+    if path
+        .extension()
+        .is_some_and(|extension| extension == "toml")
+    {
+        bail!(
+            "{} is a scenario's name, not an output's: name another file",
+            path.display()
+        );
+    }
+    check_writable(path)
+}
+
+/// Writes figures as JSON.
+pub fn write_json(json: Option<&Path>, figures: &impl Serialize) -> anyhow::Result<()> {
+    let Some(path) = json else {
+        return Ok(());
+    };
+    let text = serde_json::to_string_pretty(figures).context("cannot write JSON")?;
+    if is_stdout(json) {
+        return print(&text);
+    }
+    std::fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))
+}

@@ -1,0 +1,129 @@
+//! `--vary KEY=VALUE,VALUE,…`: every combination of the values given.
+//!
+//! A comma within parentheses, brackets, braces or quotes belongs to a value:
+//! `--vary workload.w.role.0.think=exp(1us),uniform(1us, 3us)` has two.
+
+use anyhow::bail;
+use anyhow::ensure;
+use tandem_sim::scenario::load::Setting;
+
+/// Combinations of one comparison.
+const MOST: usize = 1_000;
+
+/// One combination: a setting for each `--vary`, in their order.
+pub type Combination = Vec<Setting>;
+
+/// What a combination is called.
+pub fn name(combination: &Combination) -> String {
+    let each: Vec<String> = combination
+        .iter()
+        .map(|setting| format!("{}={}", setting.key, setting.value))
+        .collect();
+    each.join(" ")
+}
+
+/// All combinations; the last key varies fastest.
+pub fn combinations(vary: &[String]) -> anyhow::Result<Vec<Combination>> {
+    let mut combinations: Vec<Combination> = vec![Vec::new()];
+    let mut keys: Vec<String> = Vec::new();
+    for text in vary {
+        let (key, values) = parse(text)?;
+        ensure!(
+            !keys.contains(&key),
+            "--vary {key} is there twice: put all its values into one, {key}=A,B,C"
+        );
+        combinations = combinations
+            .iter()
+            .flat_map(|combination| {
+                values.iter().map(|value| {
+                    let setting = Setting {
+                        key: key.clone(),
+                        value: value.clone(),
+                    };
+                    combination.iter().cloned().chain([setting]).collect()
+                })
+            })
+            .collect();
+        ensure!(
+            combinations.len() <= MOST,
+            "{} combinations are too many: at most {MOST}",
+            combinations.len()
+        );
+        keys.push(key);
+    }
+    Ok(combinations)
+}
+
+fn parse(text: &str) -> anyhow::Result<(String, Vec<String>)> {
+    let wrong = || {
+        format!(
+            "--vary {text} is not possible: write KEY=VALUE,VALUE, such as host.scheduler=cfs,eevdf"
+        )
+    };
+    let Some((key, values)) = text.split_once('=') else {
+        bail!(wrong());
+    };
+    let values = split(values);
+    ensure!(
+        !key.trim().is_empty() && values.iter().all(|value| !value.is_empty()),
+        wrong()
+    );
+    for (at, value) in values.iter().enumerate() {
+        ensure!(
+            !values[..at].contains(value),
+            "--vary {text} is not possible: {value} is there twice"
+        );
+    }
+    Ok((key.trim().to_owned(), values))
+}
+
+/// Splits at the commas that are within nothing.
+fn split(text: &str) -> Vec<String> {
+    let (mut depth, mut quoted) = (0i32, false);
+    let mut values = vec![String::new()];
+    for letter in text.chars() {
+        match letter {
+            '"' => quoted = !quoted,
+            '(' | '[' | '{' if !quoted => depth += 1,
+            ')' | ']' | '}' if !quoted => depth -= 1,
+            _ => {}
+        }
+        match values.last_mut() {
+            Some(value) if letter != ',' || quoted || depth > 0 => value.push(letter),
+            _ => values.push(String::new()),
+        }
+    }
+    values.iter().map(|value| value.trim().to_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_combination_once_and_the_last_key_fastest() {
+        let vary = ["a=1,2".to_owned(), "b=x, y".to_owned()];
+        let names: Vec<String> = combinations(&vary).unwrap().iter().map(name).collect();
+        assert_eq!(names, ["a=1 b=x", "a=1 b=y", "a=2 b=x", "a=2 b=y"]);
+        assert_eq!(combinations(&[]).unwrap(), [Vec::new()]);
+    }
+
+    #[test]
+    fn commas_within_parentheses_and_quotes_belong_to_the_value() {
+        assert_eq!(split("exp(1us),uniform(1us, 3us)").len(), 2);
+        assert_eq!(split("\"a,b\",c"), ["\"a,b\"", "c"]);
+        assert_eq!(split("[\"0\", \"1\"],[\"1\", \"0\"]").len(), 2);
+    }
+
+    #[test]
+    fn what_is_no_variation_says_how_one_looks() {
+        let error = |vary: &[&str]| {
+            let vary: Vec<String> = vary.iter().map(|text| (*text).to_owned()).collect();
+            combinations(&vary).unwrap_err().to_string()
+        };
+        assert!(error(&["host.scheduler"]).contains("KEY=VALUE,VALUE"));
+        assert!(error(&["a=1,"]).contains("KEY=VALUE,VALUE"));
+        assert!(error(&["a=1,1"]).contains("twice"));
+        assert!(error(&["a=1", "a=2"]).contains("twice"));
+    }
+}
