@@ -32,6 +32,11 @@ pub fn combinations(vary: &[String]) -> anyhow::Result<Vec<Combination>> {
             !keys.contains(&key),
             "--vary {key} is there twice: put all its values into one, {key}=A,B,C"
         );
+        ensure!(
+            key != "seed",
+            "--vary seed is not needed: every combination runs with the same seeds, --runs of them \
+             from --seed on"
+        );
         combinations = combinations
             .iter()
             .flat_map(|combination| {
@@ -124,6 +129,7 @@ mod tests {
         assert!(error(&["host.scheduler"]).contains("KEY=VALUE,VALUE"));
         assert!(error(&["a=1,"]).contains("KEY=VALUE,VALUE"));
         assert!(error(&["a=1,1"]).contains("twice"));
+        assert!(error(&["seed=1,2"]).contains("--runs"));
         assert!(error(&["a=1", "a=2"]).contains("twice"));
     }
 }
