@@ -10,6 +10,7 @@
 //!
 //! What is modelled, simplified and left out: `docs/model.md`.
 
+mod bits;
 pub mod host;
 pub mod machine;
 pub mod queue;

@@ -13,6 +13,13 @@ use tandem_policy::PcpuSet;
 
 use crate::sched::fair::Discipline;
 
+mod any;
+pub mod credit;
+pub mod linux;
+
+pub use any::AnyScheduler;
+pub use any::build;
+
 /// Why a vCPU becomes runnable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {

@@ -1,7 +1,35 @@
-//! One CPU's fair run queue: CFS as of Linux 3.19 or EEVDF as of 6.12.
+//! One CPU's fair run queue: CFS as of Linux 3.19 or EEVDF as of 6.12, used by the host for VMs and
+//! vCPUs and by the guest for threads.
+//!
+//! Source: kernel/sched/fair.c of those versions. Virtual time is ns of run time scaled by
+//! 1024 ÷ weight; an [`Entity`] is anything with a weight that is queued. The queue holds the
+//! runnable entities; the current one is out of the tree, as in the kernel.
+//!
+//! CFS: the entity with the least virtual time is next; it runs until its part of the latency
+//! (or the least granularity) is over or a woken one is behind by the wake-up granularity; sleepers
+//! come back at most half a latency behind (GENTLE_FAIR_SLEEPERS), new ones a slice ahead
+//! (START_DEBIT). The next buddy (yield_to, wake-up preemption) is preferred and the skip buddy
+//! (sched_yield) avoided as long as that is fair to the granularity. The last buddy is left out:
+//! it matters for cache affinity alone.
+//!
+//! EEVDF: V is the average virtual time, weighted; whoever is not ahead of it is eligible, and of the
+//! eligible the earliest virtual deadline is next. Lag is kept over sleeps and moves (PLACE_LAG, with
+//! the inflation by (W + w) ÷ W), deadlines keep their distance over moves (PLACE_REL_DEADLINE), new
+//! ones get half a slice (PLACE_DEADLINE_INITIAL). A current entity keeps the CPU until its slice is
+//! used up (RUN_TO_PARITY) unless the woken one's slice is shorter (PREEMPT_SHORT). The next buddy is
+//! taken if eligible (PICK_BUDDY, in the stable series of 6.12).
+//!
+//! Delayed dequeue is simplified: in the kernel an entity that sleeps with negative lag stays queued
+//! until V has caught up with it. Here it leaves at once, and when it wakes on the same queue it has
+//! the lag that is left by then, none if V has caught up. What differs: its weight does not slow V
+//! meanwhile.
 
 use serde::Serialize;
 use tandem_policy::Nanos;
+
+use super::tree::Links;
+use super::tree::NIL;
+use super::tree::Tree;
 
 /// Which fair scheduler, with its settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -21,4 +49,556 @@ pub enum Discipline {
         /// The slice of an entity without one of its own.
         base_slice: Nanos,
     },
+}
+
+impl Discipline {
+    /// CFS with the kernel's settings for a machine of so many CPUs.
+    pub fn cfs(cpus: u32) -> Discipline {
+        let factor = scaling(cpus);
+        Discipline::Cfs {
+            latency: Nanos(6_000_000 * factor),
+            min_granularity: Nanos(750_000 * factor),
+            wakeup_granularity: Nanos(1_000_000 * factor),
+        }
+    }
+
+    /// EEVDF with the kernel's settings for a machine of so many CPUs.
+    pub fn eevdf(cpus: u32) -> Discipline {
+        Discipline::Eevdf {
+            base_slice: Nanos(750_000 * scaling(cpus)),
+        }
+    }
+}
+
+/// get_update_sysctl_factor: 1 + log₂ of the CPUs, of at most 8.
+fn scaling(cpus: u32) -> u64 {
+    1 + u64::from(cpus.clamp(1, 8).ilog2())
+}
+
+/// Weights are kept in so many parts of one (scale_load of 64-bit kernels), so that a VM's weight can
+/// be divided over many vCPUs.
+pub const FINE: u64 = 1024;
+
+/// Something that is scheduled.
+#[derive(Clone, Debug)]
+pub struct Entity {
+    weight: u64,
+    pub(crate) vruntime: i64,
+    pub(crate) deadline: i64,
+    pub(crate) links: Links,
+    /// Its slice in ns; 0: the discipline's.
+    slice: u64,
+    /// Lag kept while it is not queued (EEVDF).
+    lag: i64,
+    /// Distance from the queue's least virtual time, and of the deadline from the virtual time,
+    /// kept while it is not queued.
+    offset: i64,
+    distance: i64,
+    /// The queue that it was in last.
+    home: u32,
+    /// It sleeps with negative lag.
+    delayed: bool,
+}
+
+impl Entity {
+    /// One with this weight; 1024 is nice 0.
+    pub fn new(weight: u32) -> Entity {
+        Entity {
+            weight: u64::from(weight.max(2)) * FINE,
+            vruntime: 0,
+            deadline: 0,
+            links: Links::default(),
+            slice: 0,
+            lag: 0,
+            offset: 0,
+            distance: 0,
+            home: NIL,
+            delayed: false,
+        }
+    }
+
+    /// Its weight, in parts of 1 ÷ [`FINE`].
+    pub fn weight(&self) -> u64 {
+        self.weight
+    }
+
+    /// A slice of its own in ns (EEVDF's sched_setattr); 0: the discipline's.
+    pub fn set_slice(&mut self, slice: u64) {
+        self.slice = slice;
+    }
+
+    /// Time as it counts for this entity.
+    fn scaled(&self, time: u64) -> i64 {
+        match time.checked_mul(1024 * FINE) {
+            Some(product) => (product / self.weight) as i64,
+            None => (u128::from(time) * u128::from(1024 * FINE) / u128::from(self.weight)) as i64,
+        }
+    }
+}
+
+/// How an entity comes into a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Enqueue {
+    /// For the first time.
+    New,
+    /// After sleeping.
+    Wakeup,
+    /// Runnable, from another queue.
+    Migrated,
+}
+
+/// A run queue.
+#[derive(Clone, Debug)]
+pub struct FairQueue {
+    discipline: Discipline,
+    /// Tells queues apart.
+    number: u32,
+    tree: Tree,
+    current: u32,
+    /// Sum of the weights of all runnable entities, the current one included.
+    load: u64,
+    /// Sum of weight × virtual time of the queued ones, the current one not included.
+    moment: i128,
+    queued_load: u64,
+    /// Never goes back.
+    min_vruntime: i64,
+    next: u32,
+    skip: u32,
+    /// The next one whether or not that is fair (co-scheduling).
+    first: u32,
+    /// What the current one ran since it was picked, ns.
+    ran: u64,
+    /// The current one has used up its slice (EEVDF).
+    slice_over: bool,
+    /// The current one keeps the CPU until its slice is over (RUN_TO_PARITY).
+    protected: bool,
+}
+
+impl FairQueue {
+    /// An empty queue; `number` tells it from all others that share its entities.
+    pub fn new(discipline: Discipline, number: u32) -> FairQueue {
+        FairQueue {
+            discipline,
+            number,
+            tree: Tree::EMPTY,
+            current: NIL,
+            load: 0,
+            moment: 0,
+            queued_load: 0,
+            min_vruntime: 0,
+            next: NIL,
+            skip: NIL,
+            first: NIL,
+            ran: 0,
+            slice_over: false,
+            protected: false,
+        }
+    }
+
+    /// Runnable entities, the current one included.
+    #[inline]
+    pub fn len(&self) -> u32 {
+        self.tree.len() + u32::from(self.current != NIL)
+    }
+
+    /// Whether nothing is runnable.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Sum of the weights of the runnable entities, the current one included, in parts of
+    /// 1 ÷ [`FINE`].
+    pub fn load(&self) -> u64 {
+        self.load
+    }
+
+    /// The current entity.
+    pub fn current(&self) -> Option<u32> {
+        (self.current != NIL).then_some(self.current)
+    }
+
+    /// The queued entities without the current one, in order.
+    pub fn queued<'a>(&self, entities: &'a [Entity]) -> impl Iterator<Item = u32> + use<'a> {
+        self.tree.iter(entities)
+    }
+
+    fn is_eevdf(&self) -> bool {
+        matches!(self.discipline, Discipline::Eevdf { .. })
+    }
+
+    fn slice_of(&self, entity: &Entity) -> u64 {
+        match self.discipline {
+            Discipline::Eevdf { .. } if entity.slice > 0 => entity.slice,
+            Discipline::Eevdf { base_slice } => base_slice.0,
+            Discipline::Cfs {
+                latency,
+                min_granularity,
+                ..
+            } => {
+                let running = u64::from(self.len()).max(1);
+                let period = latency.0.max(running * min_granularity.0);
+                let load = self.load.max(entity.weight);
+                (u128::from(period) * u128::from(entity.weight) / u128::from(load)) as u64
+            }
+        }
+    }
+
+    /// Weighted sum of virtual times and of weights, the current one included.
+    fn sums(&self, entities: &[Entity]) -> (i128, i128) {
+        let (mut moment, mut load) = (self.moment, i128::from(self.queued_load));
+        if self.current != NIL {
+            let current = &entities[self.current as usize];
+            moment += i128::from(current.weight) * i128::from(current.vruntime);
+            load += i128::from(current.weight);
+        }
+        (moment, load)
+    }
+
+    /// V, the average virtual time; the least virtual time seen if nothing is runnable.
+    fn average(&self, entities: &[Entity]) -> i64 {
+        match self.sums(entities) {
+            (_, 0) => self.min_vruntime,
+            (moment, load) => moment.div_euclid(load) as i64,
+        }
+    }
+
+    /// V − v of an entity of this queue: what it should have received and has not, scaled by its
+    /// weight.
+    pub fn lag(&self, entities: &[Entity], id: u32) -> i64 {
+        self.average(entities) - entities[id as usize].vruntime
+    }
+
+    fn link(&mut self, entities: &mut [Entity], id: u32) {
+        let entity = &entities[id as usize];
+        self.moment += i128::from(entity.weight) * i128::from(entity.vruntime);
+        self.queued_load += entity.weight;
+        self.tree.insert(entities, id);
+    }
+
+    fn unlink(&mut self, entities: &mut [Entity], id: u32) {
+        self.tree.remove(entities, id);
+        let entity = &entities[id as usize];
+        self.moment -= i128::from(entity.weight) * i128::from(entity.vruntime);
+        self.queued_load -= entity.weight;
+    }
+
+    fn advance_min(&mut self, entities: &[Entity]) {
+        let first = self
+            .tree
+            .first(entities)
+            .map(|id| entities[id as usize].vruntime);
+        let current = self.current().map(|id| entities[id as usize].vruntime);
+        let least = match (first, current) {
+            (Some(first), Some(current)) => first.min(current),
+            (Some(time), None) | (None, Some(time)) => time,
+            (None, None) => return,
+        };
+        self.min_vruntime = self.min_vruntime.max(least);
+    }
+
+    /// An entity becomes runnable here.
+    pub fn enqueue(&mut self, entities: &mut [Entity], id: u32, how: Enqueue) {
+        match self.discipline {
+            Discipline::Cfs { latency, .. } => {
+                self.place_cfs(&mut entities[id as usize], how, latency.0)
+            }
+            Discipline::Eevdf { .. } => self.place_eevdf(entities, id, how),
+        }
+        let entity = &mut entities[id as usize];
+        entity.home = self.number;
+        entity.delayed = false;
+        self.load += entity.weight;
+        self.link(entities, id);
+        self.advance_min(entities);
+    }
+
+    /// place_entity of 3.19.
+    fn place_cfs(&mut self, entity: &mut Entity, how: Enqueue, latency: u64) {
+        let mut place = self.min_vruntime;
+        match how {
+            Enqueue::New => {
+                // As if it were queued already.
+                let running = u64::from(self.len()) + 1;
+                let load = self.load + entity.weight;
+                let Discipline::Cfs {
+                    min_granularity, ..
+                } = self.discipline
+                else {
+                    return;
+                };
+                let period = latency.max(running * min_granularity.0);
+                let slice = u128::from(period) * u128::from(entity.weight) / u128::from(load);
+                entity.vruntime = place + entity.scaled(slice as u64);
+            }
+            Enqueue::Wakeup => {
+                if entity.home != self.number {
+                    entity.vruntime = self.min_vruntime + entity.offset;
+                }
+                place -= (latency / 2) as i64;
+                entity.vruntime = entity.vruntime.max(place);
+            }
+            Enqueue::Migrated => entity.vruntime = self.min_vruntime + entity.offset,
+        }
+    }
+
+    /// place_entity of 6.12.
+    fn place_eevdf(&mut self, entities: &mut [Entity], id: u32, how: Enqueue) {
+        let average = self.average(entities);
+        let entity = &entities[id as usize];
+        let mut lag = match how {
+            Enqueue::New => 0,
+            Enqueue::Wakeup if entity.delayed && entity.home == self.number => {
+                (average - entity.vruntime).clamp(entity.lag, 0)
+            }
+            Enqueue::Wakeup | Enqueue::Migrated => entity.lag,
+        };
+        if self.load > 0 {
+            let (load, weight) = (i128::from(self.load), i128::from(entity.weight));
+            lag = (i128::from(lag) * (load + weight) / load) as i64;
+        } else {
+            lag = 0;
+        }
+        let mut slice = entity.scaled(self.slice_of(entity));
+        if how == Enqueue::New {
+            slice /= 2;
+        }
+        let entity = &mut entities[id as usize];
+        entity.vruntime = average - lag;
+        let distance = match how {
+            Enqueue::Migrated => entity.distance,
+            _ => slice,
+        };
+        entity.deadline = entity.vruntime + distance;
+    }
+
+    /// An entity, queued or current, is no longer runnable here: it sleeps or moves away.
+    pub fn dequeue(&mut self, entities: &mut [Entity], id: u32, sleeps: bool) {
+        let average = self.average(entities);
+        let entity = &entities[id as usize];
+        let slice = self.slice_of(entity);
+        // The clock tick, 4 ms, as update_entity_lag takes TICK_NSEC.
+        let limit = entity.scaled((2 * slice).max(4_000_000));
+        if self.current == id {
+            self.current = NIL;
+        } else {
+            self.unlink(entities, id);
+        }
+        for buddy in [&mut self.next, &mut self.skip, &mut self.first] {
+            if *buddy == id {
+                *buddy = NIL;
+            }
+        }
+        let entity = &mut entities[id as usize];
+        self.load -= entity.weight;
+        entity.lag = (average - entity.vruntime).clamp(-limit, limit);
+        entity.offset = entity.vruntime - self.min_vruntime;
+        entity.distance = entity.deadline - entity.vruntime;
+        entity.delayed = sleeps && entity.lag < 0;
+        self.advance_min(entities);
+    }
+
+    /// Chooses the next entity and makes it the current one. There must be none.
+    pub fn pick(&mut self, entities: &mut [Entity]) -> Option<u32> {
+        debug_assert_eq!(self.current, NIL, "there is a current entity");
+        let id = match self.discipline {
+            _ if self.first != NIL => Some(self.first),
+            Discipline::Cfs { .. } => self.pick_cfs(entities),
+            Discipline::Eevdf { .. } => self.pick_eevdf(entities),
+        }?;
+        self.unlink(entities, id);
+        self.current = id;
+        (self.next, self.skip, self.first) = (NIL, NIL, NIL);
+        self.ran = 0;
+        self.slice_over = false;
+        self.protected = true;
+        Some(id)
+    }
+
+    fn pick_cfs(&self, entities: &[Entity]) -> Option<u32> {
+        let first = self.tree.first(entities)?;
+        let mut chosen = first;
+        if first == self.skip
+            && let Some(second) = self.tree.after(entities, first)
+            && !self.is_behind(entities, first, second)
+        {
+            chosen = second;
+        }
+        if self.next != NIL && !self.is_behind(entities, first, self.next) {
+            chosen = self.next;
+        }
+        Some(chosen)
+    }
+
+    /// Whether `one` is behind `other` by more than the wake-up granularity
+    /// (wakeup_preempt_entity(other, one) = 1).
+    fn is_behind(&self, entities: &[Entity], one: u32, other: u32) -> bool {
+        let Discipline::Cfs {
+            wakeup_granularity, ..
+        } = self.discipline
+        else {
+            return false;
+        };
+        let (one, other) = (&entities[one as usize], &entities[other as usize]);
+        other.vruntime - one.vruntime > one.scaled(wakeup_granularity.0)
+    }
+
+    fn pick_eevdf(&self, entities: &[Entity]) -> Option<u32> {
+        let (moment, load) = self.sums(entities);
+        let is_eligible = |vruntime: i64| i128::from(vruntime) * load <= moment;
+        if self.next != NIL && is_eligible(entities[self.next as usize].vruntime) {
+            return Some(self.next);
+        }
+        self.tree
+            .earliest(entities, is_eligible)
+            .or_else(|| self.tree.first(entities))
+    }
+
+    /// The current entity goes back to the queue, runnable.
+    pub fn put_back(&mut self, entities: &mut [Entity]) {
+        if self.current != NIL {
+            let id = self.current;
+            self.current = NIL;
+            self.link(entities, id);
+        }
+    }
+
+    /// The current entity ran for so many ns.
+    #[inline]
+    pub fn account(&mut self, entities: &mut [Entity], ran: u64) {
+        if self.current == NIL {
+            return;
+        }
+        self.ran += ran;
+        let slice = match self.discipline {
+            Discipline::Eevdf { .. } => self.slice_of(&entities[self.current as usize]),
+            Discipline::Cfs { .. } => 0,
+        };
+        let entity = &mut entities[self.current as usize];
+        entity.vruntime += entity.scaled(ran);
+        if slice > 0 && entity.vruntime >= entity.deadline {
+            entity.deadline = entity.vruntime + entity.scaled(slice);
+            self.slice_over = true;
+            self.protected = false;
+        }
+        self.advance_min(entities);
+    }
+
+    /// At a clock tick: whether the current entity is to give way.
+    pub fn tick_preempts(&mut self, entities: &[Entity]) -> bool {
+        if self.tree.len() == 0 || self.current == NIL {
+            return false;
+        }
+        let Discipline::Cfs {
+            min_granularity, ..
+        } = self.discipline
+        else {
+            return self.slice_over;
+        };
+        let current = &entities[self.current as usize];
+        let ideal = self.slice_of(current);
+        if self.ran > ideal {
+            return true;
+        }
+        if self.ran < min_granularity.0 {
+            return false;
+        }
+        let Some(first) = self.tree.first(entities) else {
+            return false;
+        };
+        current.vruntime - entities[first as usize].vruntime > ideal as i64
+    }
+
+    /// Whether an entity that was just enqueued takes the CPU from the current one.
+    pub fn wakeup_preempts(&mut self, entities: &[Entity], woken: u32) -> bool {
+        if self.current == NIL {
+            return true;
+        }
+        if !self.is_eevdf() {
+            let preempts = self.is_behind(entities, woken, self.current);
+            if preempts && self.next == NIL {
+                self.next = woken;
+            }
+            return preempts;
+        }
+        let (moment, load) = self.sums(entities);
+        let is_eligible = |vruntime: i64| i128::from(vruntime) * load <= moment;
+        let (pse, se) = (&entities[woken as usize], &entities[self.current as usize]);
+        let is_short = self.slice_of(pse) < self.slice_of(se)
+            && is_eligible(pse.vruntime)
+            && (pse.deadline < se.deadline || !is_eligible(se.vruntime));
+        if is_short {
+            self.protected = false;
+        }
+        let current_stays = is_eligible(se.vruntime);
+        if self.protected && current_stays {
+            return false;
+        }
+        match self.tree.earliest(entities, is_eligible) {
+            Some(best) if best == woken => !current_stays || pse.deadline < se.deadline,
+            _ => false,
+        }
+    }
+
+    /// The current entity would rather not run now (sched_yield).
+    pub fn yield_current(&mut self, entities: &mut [Entity]) {
+        if self.current == NIL {
+            return;
+        }
+        if self.is_eevdf() {
+            let slice = self.slice_of(&entities[self.current as usize]);
+            let entity = &mut entities[self.current as usize];
+            entity.deadline += entity.scaled(slice);
+            self.protected = false;
+        } else {
+            self.skip = self.current;
+        }
+    }
+
+    /// A queued entity is to be the next one, as far as that is fair (yield_to).
+    pub fn set_next(&mut self, id: u32) {
+        self.next = id;
+    }
+
+    /// A queued entity is the next one, fair or not; what it runs counts as ever.
+    pub fn set_first(&mut self, id: u32) {
+        self.first = id;
+    }
+
+    /// Another weight in parts of 1 ÷ [`FINE`], for an entity that is current or queued here, or not runnable at all.
+    ///
+    /// Lag is kept: what it is owed in time does not change with what a unit of it is worth
+    /// (reweight_entity; for CFS the virtual time stays).
+    pub fn set_weight(&mut self, entities: &mut [Entity], id: u32, weight: u64, runnable: bool) {
+        let weight = weight.max(2 * FINE);
+        if entities[id as usize].weight == weight {
+            return;
+        }
+        let average = self.average(entities);
+        let queued = runnable && self.current != id;
+        if queued {
+            self.unlink(entities, id);
+        }
+        let is_eevdf = self.is_eevdf();
+        let entity = &mut entities[id as usize];
+        let before = entity.weight;
+        if runnable {
+            self.load = self.load - before + weight;
+        }
+        if is_eevdf && runnable {
+            let rescaled =
+                |time: i64| (i128::from(time) * i128::from(before) / i128::from(weight)) as i64;
+            let distance = rescaled(entity.deadline - entity.vruntime);
+            entity.vruntime = average - rescaled(average - entity.vruntime);
+            entity.deadline = entity.vruntime + distance;
+        } else if is_eevdf {
+            let rescaled =
+                |time: i64| (i128::from(time) * i128::from(before) / i128::from(weight)) as i64;
+            entity.lag = rescaled(entity.lag);
+            entity.distance = rescaled(entity.distance);
+        }
+        entity.weight = weight;
+        if queued {
+            self.link(entities, id);
+        }
+    }
 }

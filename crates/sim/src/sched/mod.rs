@@ -2,4 +2,4 @@
 //! guest for threads.
 
 pub mod fair;
-pub mod tree;
+mod tree;

@@ -256,7 +256,6 @@ impl Parts {
             first_thread,
             threads,
             first_object: objects.first,
-            mm: objects.mm,
             idle: vec![0; words],
             overloaded: vec![0; words],
             alive: threads,
@@ -280,7 +279,7 @@ impl Parts {
         let vm = self.vms.last_mut();
         if let Some(vm) = vm {
             for index in 0..vm.vcpus {
-                super::state::set_bit(&mut vm.idle, index, true);
+                crate::bits::set_bit(&mut vm.idle, index, true);
             }
         }
     }
@@ -316,7 +315,7 @@ impl Parts {
             owed: [0; 3],
             thread: NONE,
             warm_thread: NONE,
-            queue: FairQueue::new(vm.guest.scheduler),
+            queue: FairQueue::new(vm.guest.scheduler, self.vcpus.len() as u32),
             idle: Idle::Halted,
             poll_until: u64::MAX,
             need_resched: false,

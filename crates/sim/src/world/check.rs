@@ -128,7 +128,11 @@ impl World {
     }
 
     fn check_time(&self) -> Result<(), String> {
-        let vcpus: u64 = self.vcpus.iter().map(|vcpu| vcpu.results.ran.total().0).sum();
+        let vcpus: u64 = self
+            .vcpus
+            .iter()
+            .map(|vcpu| vcpu.results.ran.total().0)
+            .sum();
         let running: u64 = self
             .vcpus
             .iter()
@@ -157,10 +161,7 @@ impl World {
             let counted = pcpu.results.busy + pcpu.results.idle + pcpu.results.polling;
             let open = self.now - pcpu.since;
             if counted.0 + open != elapsed {
-                return Err(format!(
-                    "pCPU {p} has {} of {elapsed} ns",
-                    counted.0 + open
-                ));
+                return Err(format!("pCPU {p} has {} of {elapsed} ns", counted.0 + open));
             }
         }
         Ok(())

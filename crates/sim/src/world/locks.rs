@@ -176,10 +176,7 @@ impl World {
 
     /// Whether an object is a spin lock (and not a barrier that is spun at).
     pub(crate) fn is_spin_lock(&self, object: u32) -> bool {
-        matches!(
-            self.objects[object as usize].kind,
-            ObjectKind::Spin { .. }
-        )
+        matches!(self.objects[object as usize].kind, ObjectKind::Spin { .. })
     }
 
     /// When a spinning vCPU exits by itself, if it does.

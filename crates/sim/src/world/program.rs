@@ -103,7 +103,7 @@ pub(crate) fn compile(
         pick: Pick::Fixed(0),
     };
     for op in ops {
-        code.push(match *op {
+        let instr = match *op {
             Op::Compute(time) | Op::ComputeKernel(time) => Instr::Compute { time },
             Op::Lock(lock) => match object(lock) {
                 WorkloadObject::Spin { .. } => Instr::SpinLock(family(lock)),
@@ -144,7 +144,8 @@ pub(crate) fn compile(
                 begin: target(begin),
             },
             Op::Exit => Instr::Exit,
-        });
+        };
+        code.push(instr);
     }
     code.push(Instr::Exit);
 }
@@ -279,7 +280,9 @@ impl World {
                     self.threads[t as usize].phase = Phase::Done;
                     self.threads[t as usize].doing = Doing::Go;
                     self.guest_account(v);
-                    self.vcpus[v as usize].queue.yield_current(&mut self.entities);
+                    self.vcpus[v as usize]
+                        .queue
+                        .yield_current(&mut self.entities);
                     self.vms[self.threads[t as usize].vm as usize]
                         .counts
                         .voluntary_switches += 1;

@@ -9,6 +9,9 @@
 //! (new-idle); at every eighth tick a vCPU takes one from another that has at least two more; a
 //! vCPU with threads to spare wakes an idle one at its tick (the kernel's "nohz kick").
 
+use crate::bits::has_bit;
+use crate::bits::next_bit;
+use crate::bits::set_bit;
 use crate::sched::fair::Enqueue;
 use crate::trace::ThreadState;
 use crate::trace::TraceEvent;
@@ -21,9 +24,6 @@ use super::state::Idle;
 use super::state::KERNEL;
 use super::state::NONE;
 use super::state::Work;
-use super::state::has_bit;
-use super::state::next_bit;
-use super::state::set_bit;
 
 /// Every so many ticks a busy vCPU looks for load to take.
 const BALANCE_TICKS: u32 = 8;
@@ -117,7 +117,9 @@ impl World {
         match next_bit(&vm.idle, before - first, vm.vcpus) {
             Some(idle) => first + idle,
             // Nobody is idle: the waker's vCPU if it has less to do (wake_affine).
-            None if self.vcpus[by as usize].queue.len() < self.vcpus[before as usize].queue.len() => {
+            None if self.vcpus[by as usize].queue.len()
+                < self.vcpus[before as usize].queue.len() =>
+            {
                 by
             }
             None => before,

@@ -1,0 +1,51 @@
+//! Sets of small numbers as bits in words, with a search that goes round.
+
+/// The first set bit at or after `from`, going round; `None` if there is none.
+pub(crate) fn next_bit(words: &[u64], from: u32, size: u32) -> Option<u32> {
+    let from = if from >= size { 0 } else { from };
+    let first = (from / 64) as usize;
+    let head = words[first] & (!0u64 << (from % 64));
+    if head != 0 {
+        return Some(first as u32 * 64 + head.trailing_zeros());
+    }
+    let count = words.len();
+    for step in 1..=count {
+        let at = (first + step) % count;
+        if words[at] != 0 {
+            return Some(at as u32 * 64 + words[at].trailing_zeros());
+        }
+    }
+    None
+}
+
+/// Sets or clears a bit.
+pub(crate) fn set_bit(words: &mut [u64], bit: u32, value: bool) {
+    let mask = 1u64 << (bit % 64);
+    match value {
+        true => words[(bit / 64) as usize] |= mask,
+        false => words[(bit / 64) as usize] &= !mask,
+    }
+}
+
+/// Whether a bit is set.
+pub(crate) fn has_bit(words: &[u64], bit: u32) -> bool {
+    words[(bit / 64) as usize] & (1u64 << (bit % 64)) != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_are_found_going_round() {
+        let mut words = [0u64; 2];
+        assert_eq!(next_bit(&words, 5, 100), None);
+        set_bit(&mut words, 3, true);
+        assert_eq!(next_bit(&words, 5, 100), Some(3));
+        set_bit(&mut words, 99, true);
+        assert_eq!(next_bit(&words, 5, 100), Some(99));
+        assert_eq!(next_bit(&words, 100, 100), Some(3), "round from the end");
+        set_bit(&mut words, 99, false);
+        assert!(!has_bit(&words, 99) && has_bit(&words, 3));
+    }
+}

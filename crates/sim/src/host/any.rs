@@ -1,0 +1,103 @@
+//! Any of the host schedulers, by static dispatch: the world calls them for every switch.
+
+use tandem_policy::PcpuSet;
+
+use super::Arrival;
+use super::HostScheduler;
+use super::Move;
+use super::Scheduler;
+use super::Shape;
+use super::credit::CreditHost;
+use super::linux::LinuxHost;
+
+/// One of the schedulers.
+#[derive(Clone, Debug)]
+pub enum AnyScheduler {
+    /// Linux.
+    Linux(LinuxHost),
+    /// Xen credit.
+    Credit(CreditHost),
+}
+
+/// The scheduler that a host is configured with.
+pub fn build(scheduler: &HostScheduler, shape: Shape) -> AnyScheduler {
+    match *scheduler {
+        HostScheduler::Linux(discipline) => AnyScheduler::Linux(LinuxHost::new(discipline, shape)),
+        HostScheduler::Credit(config) => AnyScheduler::Credit(CreditHost::new(config, shape)),
+    }
+}
+
+macro_rules! dispatch {
+    ($self:ident, $scheduler:ident => $call:expr) => {
+        match $self {
+            AnyScheduler::Linux($scheduler) => $call,
+            AnyScheduler::Credit($scheduler) => $call,
+        }
+    };
+}
+
+impl Scheduler for AnyScheduler {
+    fn enqueue(&mut self, vcpu: u32, pcpu: u32, arrival: Arrival, now: u64) {
+        dispatch!(self, s => s.enqueue(vcpu, pcpu, arrival, now))
+    }
+
+    fn dequeue(&mut self, vcpu: u32, pcpu: u32, sleeps: bool, now: u64) {
+        dispatch!(self, s => s.dequeue(vcpu, pcpu, sleeps, now))
+    }
+
+    fn pick(&mut self, pcpu: u32, now: u64) -> Option<u32> {
+        dispatch!(self, s => s.pick(pcpu, now))
+    }
+
+    fn put_back(&mut self, vcpu: u32, pcpu: u32, now: u64) {
+        dispatch!(self, s => s.put_back(vcpu, pcpu, now))
+    }
+
+    fn account(&mut self, vcpu: u32, pcpu: u32, ran: u64, now: u64) {
+        dispatch!(self, s => s.account(vcpu, pcpu, ran, now))
+    }
+
+    fn tick(&mut self, pcpu: u32, now: u64) -> bool {
+        dispatch!(self, s => s.tick(pcpu, now))
+    }
+
+    fn preempts(&mut self, woken: u32, pcpu: u32, now: u64) -> bool {
+        dispatch!(self, s => s.preempts(woken, pcpu, now))
+    }
+
+    fn select(&mut self, vcpu: u32, last: u32, idle: &PcpuSet, now: u64) -> u32 {
+        dispatch!(self, s => s.select(vcpu, last, idle, now))
+    }
+
+    fn pull(&mut self, pcpu: u32, now: u64) -> Option<Move> {
+        dispatch!(self, s => s.pull(pcpu, now))
+    }
+
+    fn balance(&mut self, pcpu: u32, now: u64) -> Option<Move> {
+        dispatch!(self, s => s.balance(pcpu, now))
+    }
+
+    fn yield_to(&mut self, from: u32, pcpu: u32, to: u32, to_pcpu: u32, now: u64) -> bool {
+        dispatch!(self, s => s.yield_to(from, pcpu, to, to_pcpu, now))
+    }
+
+    fn boost(&mut self, vcpu: u32, pcpu: u32, now: u64) {
+        dispatch!(self, s => s.boost(vcpu, pcpu, now))
+    }
+
+    fn set_weight(&mut self, vm: u32, weight: f64, now: u64) {
+        dispatch!(self, s => s.set_weight(vm, weight, now))
+    }
+
+    fn set_affinity(&mut self, vcpu: u32, allowed: &PcpuSet) {
+        dispatch!(self, s => s.set_affinity(vcpu, allowed))
+    }
+
+    fn set_slice(&mut self, vcpu: u32, slice: u64) {
+        dispatch!(self, s => s.set_slice(vcpu, slice))
+    }
+
+    fn queued(&self, pcpu: u32) -> u32 {
+        dispatch!(self, s => s.queued(pcpu))
+    }
+}

@@ -1,0 +1,369 @@
+//! Xen's credit scheduler as the host.
+//!
+//! Source: xen/common/sched/credit.c. Every 30 ms the credits of that time on all pCPUs are divided
+//! among the active VMs by weight × active vCPUs, at most what each can use, and within a VM evenly
+//! over its active vCPUs; running burns them. A vCPU with credits is UNDER, without OVER; one that
+//! wakes while UNDER is BOOSTed until its first tick. Queues are in that order, first come, first
+//! served within. Note what the weight means here: every active vCPU has its VM's, so a VM with more
+//! vCPUs gets more.
+//!
+//! A running vCPU stays for a time slice of 30 ms unless one of a better class wakes on its pCPU
+//! (and it has run for the rate limit of 1 ms). A vCPU becomes active at its first tick while running,
+//! and inactive when it has saved more than a slice's credits, half of which it keeps. Debts are
+//! bounded by a slice's.
+//!
+//! An idle pCPU takes any waiting vCPU, best class first; one whose best is OVER takes an UNDER or
+//! BOOSTed one from others, at its tick. Left out: caps, parking, yield hints, soft affinity, the
+//! choice of another pCPU at ticks. Directed yield, which Xen has not, is an order to the queue.
+//!
+//! Credits are kept in ns of run time; Xen's unit is 0.1 ms.
+
+use std::collections::VecDeque;
+
+use tandem_policy::Nanos;
+use tandem_policy::PcpuId;
+use tandem_policy::PcpuSet;
+
+use super::Arrival;
+use super::CreditConfig;
+use super::Move;
+use super::Placement;
+use super::Scheduler;
+use super::Shape;
+
+/// Nobody.
+const NONE: u32 = u32::MAX;
+
+/// Classes, best first.
+const BOOST: usize = 0;
+const UNDER: usize = 1;
+const OVER: usize = 2;
+
+impl Default for CreditConfig {
+    fn default() -> CreditConfig {
+        CreditConfig {
+            tick: Nanos::from_millis(10),
+            timeslice: Nanos::from_millis(30),
+            ratelimit: Nanos::from_millis(1),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Vcpu {
+    vm: u32,
+    class: usize,
+    credit: i64,
+    active: bool,
+    /// Where it is queued or current.
+    pcpu: u32,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Pcpu {
+    queues: [VecDeque<u32>; 3],
+    current: Option<u32>,
+    /// The next one whatever the order is.
+    first: Option<u32>,
+    /// When the current one was picked, what it ran since, and the next tick.
+    ran: u64,
+    tick_due: u64,
+}
+
+impl Pcpu {
+    fn waiting(&self) -> usize {
+        self.queues.iter().map(VecDeque::len).sum()
+    }
+
+    fn best(&self) -> Option<usize> {
+        self.queues.iter().position(|queue| !queue.is_empty())
+    }
+}
+
+/// The credit scheduler.
+#[derive(Clone, Debug)]
+pub struct CreditHost {
+    config: CreditConfig,
+    shape: Shape,
+    vcpus: Vec<Vcpu>,
+    pcpus: Vec<Pcpu>,
+    /// Per VM: its active vCPUs.
+    active: Vec<u32>,
+    accounting_due: u64,
+}
+
+impl CreditHost {
+    /// A host whose pCPUs have nothing to run yet.
+    pub fn new(config: CreditConfig, shape: Shape) -> CreditHost {
+        let vcpu = |&vm: &u32| Vcpu {
+            vm,
+            class: UNDER,
+            credit: 0,
+            active: false,
+            pcpu: NONE,
+        };
+        CreditHost {
+            vcpus: shape.vm_of.iter().map(vcpu).collect(),
+            pcpus: vec![Pcpu::default(); shape.pcpus as usize],
+            active: vec![0; shape.weights.len()],
+            accounting_due: config.timeslice.0,
+            config,
+            shape,
+        }
+    }
+
+    fn push(&mut self, v: u32, p: u32) {
+        let vcpu = &mut self.vcpus[v as usize];
+        vcpu.pcpu = p;
+        self.pcpus[p as usize].queues[vcpu.class].push_back(v);
+    }
+
+    fn take(&mut self, v: u32, p: u32) {
+        let pcpu = &mut self.pcpus[p as usize];
+        if pcpu.first == Some(v) {
+            pcpu.first = None;
+        }
+        for queue in &mut pcpu.queues {
+            if let Some(at) = queue.iter().position(|&queued| queued == v) {
+                queue.remove(at);
+                return;
+            }
+        }
+    }
+
+    fn activate(&mut self, v: u32) {
+        let vcpu = &mut self.vcpus[v as usize];
+        if !vcpu.active {
+            vcpu.active = true;
+            self.active[vcpu.vm as usize] += 1;
+        }
+    }
+
+    /// csched_acct: gives out the credits of a time slice.
+    fn accounting(&mut self) {
+        let slice = self.config.timeslice.0 as f64;
+        let weight = |vm: usize| self.shape.weights[vm] * f64::from(self.active[vm]);
+        let mut left: f64 = (0..self.active.len()).map(weight).sum();
+        let mut total = slice * self.pcpus.len() as f64;
+        let mut fair = vec![0.0; self.active.len()];
+        // VMs that cannot use their part leave it to the others: those with the largest weight per
+        // vCPU are limited first.
+        let mut order: Vec<usize> = (0..self.active.len())
+            .filter(|&vm| self.active[vm] > 0)
+            .collect();
+        order.sort_by(|&a, &b| {
+            self.shape.weights[b]
+                .total_cmp(&self.shape.weights[a])
+                .then(a.cmp(&b))
+        });
+        for vm in order {
+            let own = weight(vm);
+            let share = (total * own / left).min(slice * f64::from(self.active[vm]));
+            fair[vm] = share / f64::from(self.active[vm]);
+            total -= share;
+            left -= own;
+        }
+        let slice = self.config.timeslice.0 as i64;
+        for vcpu in &mut self.vcpus {
+            if !vcpu.active {
+                continue;
+            }
+            vcpu.credit = (vcpu.credit + fair[vcpu.vm as usize] as i64).max(-slice);
+            if vcpu.credit < 0 {
+                vcpu.class = OVER;
+                continue;
+            }
+            if vcpu.class == OVER {
+                vcpu.class = UNDER;
+            }
+            if vcpu.credit > slice {
+                vcpu.credit /= 2;
+                vcpu.active = false;
+                self.active[vcpu.vm as usize] -= 1;
+            }
+        }
+        for p in 0..self.pcpus.len() {
+            self.sort(p);
+        }
+    }
+
+    /// Puts waiting vCPUs where their classes belong now; within a class the order stays.
+    fn sort(&mut self, p: usize) {
+        let vcpus = &self.vcpus;
+        let queues = &mut self.pcpus[p].queues;
+        for class in [BOOST, UNDER, OVER] {
+            for _ in 0..queues[class].len() {
+                let Some(v) = queues[class].pop_front() else {
+                    break;
+                };
+                // Those that belong here go round; the others go to their queue, whose end they
+                // reach before or after it has gone round, always in the same order.
+                queues[vcpus[v as usize].class].push_back(v);
+            }
+        }
+    }
+
+    fn may_be_on(&self, v: u32, p: u32) -> bool {
+        if !self.shape.allowed[v as usize].contains(PcpuId(p)) {
+            return false;
+        }
+        let vm = self.vcpus[v as usize].vm;
+        let pcpu = &self.pcpus[p as usize];
+        let of_vm = |&other: &u32| other != v && self.vcpus[other as usize].vm == vm;
+        self.shape.placement != Placement::NoStacking
+            || !pcpu.queues.iter().flatten().chain(&pcpu.current).any(of_vm)
+    }
+
+    /// The first waiting vCPU of a class that may come to `p`, on the pCPUs after it, going round.
+    fn steal(&self, p: u32, class: usize) -> Option<Move> {
+        let count = self.shape.pcpus;
+        (1..count).map(|step| (p + step) % count).find_map(|from| {
+            let queue = &self.pcpus[from as usize].queues[class];
+            let vcpu = queue.iter().copied().find(|&v| self.may_be_on(v, p))?;
+            Some(Move { vcpu, from, to: p })
+        })
+    }
+}
+
+impl Scheduler for CreditHost {
+    fn enqueue(&mut self, v: u32, p: u32, arrival: Arrival, _now: u64) {
+        let vcpu = &mut self.vcpus[v as usize];
+        if arrival == Arrival::Wakeup && vcpu.class == UNDER {
+            vcpu.class = BOOST;
+        }
+        self.push(v, p);
+    }
+
+    fn dequeue(&mut self, v: u32, p: u32, _sleeps: bool, _now: u64) {
+        if self.pcpus[p as usize].current == Some(v) {
+            self.pcpus[p as usize].current = None;
+        } else {
+            self.take(v, p);
+        }
+        self.vcpus[v as usize].pcpu = NONE;
+    }
+
+    fn pick(&mut self, p: u32, now: u64) -> Option<u32> {
+        let tick = self.config.tick.0;
+        let pcpu = &mut self.pcpus[p as usize];
+        let next = match pcpu.first.take() {
+            Some(first) => first,
+            None => {
+                let class = pcpu.best()?;
+                *pcpu.queues[class].front()?
+            }
+        };
+        self.take(next, p);
+        let pcpu = &mut self.pcpus[p as usize];
+        pcpu.current = Some(next);
+        pcpu.ran = 0;
+        if pcpu.tick_due <= now {
+            pcpu.tick_due = now + tick;
+        }
+        Some(next)
+    }
+
+    fn put_back(&mut self, v: u32, p: u32, _now: u64) {
+        self.pcpus[p as usize].current = None;
+        self.push(v, p);
+    }
+
+    fn account(&mut self, v: u32, p: u32, ran: u64, _now: u64) {
+        self.vcpus[v as usize].credit -= ran as i64;
+        self.pcpus[p as usize].ran += ran;
+    }
+
+    fn tick(&mut self, p: u32, now: u64) -> bool {
+        if let Some(current) = self.pcpus[p as usize].current
+            && self.pcpus[p as usize].tick_due <= now
+        {
+            self.pcpus[p as usize].tick_due = now + self.config.tick.0;
+            self.activate(current);
+            let vcpu = &mut self.vcpus[current as usize];
+            if vcpu.class == BOOST {
+                vcpu.class = UNDER;
+            }
+        }
+        if now >= self.accounting_due {
+            self.accounting_due = now + self.config.timeslice.0
+                - (now - self.accounting_due) % self.config.timeslice.0;
+            self.accounting();
+        }
+        let pcpu = &self.pcpus[p as usize];
+        pcpu.ran >= self.config.timeslice.0 && pcpu.waiting() > 0
+    }
+
+    fn preempts(&mut self, woken: u32, p: u32, _now: u64) -> bool {
+        let pcpu = &self.pcpus[p as usize];
+        let Some(current) = pcpu.current else {
+            return true;
+        };
+        self.vcpus[woken as usize].class < self.vcpus[current as usize].class
+            && pcpu.ran >= self.config.ratelimit.0
+    }
+
+    fn select(&mut self, v: u32, last: u32, idle: &PcpuSet, _now: u64) -> u32 {
+        if idle.contains(PcpuId(last)) && self.may_be_on(v, last) {
+            return last;
+        }
+        if let Some(p) = idle.iter().find(|p| self.may_be_on(v, p.0)) {
+            return p.0;
+        }
+        if self.may_be_on(v, last) {
+            return last;
+        }
+        (0..self.shape.pcpus)
+            .filter(|&p| self.may_be_on(v, p))
+            .min_by_key(|&p| (self.queued(p), p))
+            .or_else(|| self.shape.allowed[v as usize].iter().next().map(|p| p.0))
+            .unwrap_or(last)
+    }
+
+    fn pull(&mut self, p: u32, _now: u64) -> Option<Move> {
+        [BOOST, UNDER, OVER]
+            .into_iter()
+            .find_map(|class| self.steal(p, class))
+    }
+
+    fn balance(&mut self, p: u32, _now: u64) -> Option<Move> {
+        let pcpu = &self.pcpus[p as usize];
+        let current = pcpu.current.map(|v| self.vcpus[v as usize].class);
+        if current != Some(OVER) || pcpu.best().is_some_and(|class| class < OVER) {
+            return None;
+        }
+        [BOOST, UNDER]
+            .into_iter()
+            .find_map(|class| self.steal(p, class))
+    }
+
+    fn yield_to(&mut self, from: u32, p: u32, to: u32, q: u32, _now: u64) -> bool {
+        let is_waiting = self.vcpus[to as usize].pcpu == q
+            && self.pcpus[q as usize].current != Some(to)
+            && self.pcpus[p as usize].current == Some(from);
+        if is_waiting {
+            self.pcpus[q as usize].first = Some(to);
+        }
+        is_waiting
+    }
+
+    fn boost(&mut self, v: u32, p: u32, _now: u64) {
+        if self.pcpus[p as usize].current != Some(v) {
+            self.pcpus[p as usize].first = Some(v);
+        }
+    }
+
+    fn set_weight(&mut self, vm: u32, weight: f64, _now: u64) {
+        self.shape.weights[vm as usize] = weight;
+    }
+
+    fn set_affinity(&mut self, v: u32, allowed: &PcpuSet) {
+        self.shape.allowed[v as usize] = allowed.clone();
+    }
+
+    fn set_slice(&mut self, _v: u32, _slice: u64) {}
+
+    fn queued(&self, p: u32) -> u32 {
+        let pcpu = &self.pcpus[p as usize];
+        pcpu.waiting() as u32 + u32::from(pcpu.current.is_some())
+    }
+}

@@ -1,0 +1,423 @@
+//! Linux as the host: CFS or EEVDF with a group for each VM.
+//!
+//! Each pCPU has a queue of groups and, for each VM with vCPUs there, a queue of those. A group's
+//! weight on a pCPU is its VM's weight times the part of the VM's runnable vCPUs that is there, at
+//! least 2 (calc_group_shares of kernel/sched/fair.c). So four vCPUs of an equal-weight VM, each on
+//! a pCPU of its own, weigh 256 each. As in the kernel a group's weight is brought up to date on a
+//! pCPU when something changes there, and at the tick. Simplified: the kernel takes decayed averages
+//! of load, here what is runnable now counts.
+//!
+//! Placement: a woken vCPU goes where it was if that is idle, else to an idle pCPU of the same
+//! last-level cache, else to any idle one, else where it was (select_idle_sibling). A pCPU that
+//! becomes idle takes a vCPU from the busiest, first of its own cache. Busy pCPUs compare loads every
+//! 32 ms within the cache and every 128 ms with all, and take one vCPU if that makes the larger load
+//! smaller (imbalance above 25 %). No account is taken of cache heat, and looking costs nothing.
+//!
+//! Directed yield: both levels get the candidate as next buddy, and the yielder the skip buddy or a
+//! later deadline (yield_to_task_fair). A custom slice counts for the vCPU within its group.
+
+use tandem_policy::PcpuId;
+use tandem_policy::PcpuSet;
+
+use super::Arrival;
+use super::Move;
+use super::Placement;
+use super::Scheduler;
+use super::Shape;
+use crate::bits::next_bit;
+use crate::bits::set_bit;
+use crate::sched::fair::Discipline;
+use crate::sched::fair::Enqueue;
+use crate::sched::fair::Entity;
+use crate::sched::fair::FINE;
+use crate::sched::fair::FairQueue;
+
+/// Nobody.
+const NONE: u32 = u32::MAX;
+
+/// Between two comparisons of a pCPU's load within its cache, ns.
+const NEAR_INTERVAL: u64 = 32_000_000;
+
+/// Every so many of these it is compared with all pCPUs.
+const FAR_EVERY: u32 = 4;
+
+/// A VM on a pCPU.
+#[derive(Clone, Debug)]
+struct Group {
+    vcpus: FairQueue,
+}
+
+/// The Linux host scheduler.
+#[derive(Clone, Debug)]
+pub struct LinuxHost {
+    shape: Shape,
+    discipline: Discipline,
+    /// Per pCPU: its groups.
+    roots: Vec<FairQueue>,
+    /// For each (pCPU, VM): the group's number, made when first needed.
+    group_of: Vec<u32>,
+    groups: Vec<Group>,
+    group_entities: Vec<Entity>,
+    vcpu_entities: Vec<Entity>,
+    /// Per VM: its runnable vCPUs.
+    runnable: Vec<u32>,
+    /// Per pCPU: its runnable vCPUs.
+    queued: Vec<u32>,
+    /// Per pCPU: the current vCPU.
+    current: Vec<u32>,
+    /// pCPUs with more than one runnable vCPU, a bit each.
+    overloaded: Vec<u64>,
+    /// Per pCPU: when loads are compared next, and how often they were.
+    balance_due: Vec<(u64, u32)>,
+}
+
+impl LinuxHost {
+    /// A host whose pCPUs have nothing to run yet.
+    pub fn new(discipline: Discipline, shape: Shape) -> LinuxHost {
+        let pcpus = shape.pcpus as usize;
+        LinuxHost {
+            roots: (0..shape.pcpus)
+                .map(|p| FairQueue::new(discipline, p))
+                .collect(),
+            group_of: vec![NONE; pcpus * shape.weights.len()],
+            groups: Vec::new(),
+            group_entities: Vec::new(),
+            vcpu_entities: shape.vm_of.iter().map(|_| Entity::new(1024)).collect(),
+            runnable: vec![0; shape.weights.len()],
+            queued: vec![0; pcpus],
+            current: vec![NONE; pcpus],
+            overloaded: vec![0; pcpus.div_ceil(64)],
+            balance_due: vec![(NEAR_INTERVAL, 0); pcpus],
+            discipline,
+            shape,
+        }
+    }
+
+    fn group(&mut self, p: u32, vm: u32) -> u32 {
+        let place = p as usize * self.runnable.len() + vm as usize;
+        if self.group_of[place] == NONE {
+            let number = self.groups.len() as u32;
+            self.group_of[place] = number;
+            self.groups.push(Group {
+                vcpus: FairQueue::new(self.discipline, number),
+            });
+            self.group_entities.push(Entity::new(1024));
+        }
+        self.group_of[place]
+    }
+
+    /// The group of a vCPU on a pCPU where it has been queued.
+    fn group_at(&self, p: u32, v: u32) -> Option<u32> {
+        let vm = self.shape.vm_of[v as usize];
+        let number = self.group_of[p as usize * self.runnable.len() + vm as usize];
+        (number != NONE).then_some(number)
+    }
+
+    /// calc_group_shares: what a group weighs on a pCPU.
+    fn group_weight(&self, group: u32, vm: u32) -> u64 {
+        let here = self.groups[group as usize].vcpus.len();
+        let all = self.runnable[vm as usize].max(here).max(1);
+        (self.shape.weights[vm as usize] * FINE as f64 * f64::from(here) / f64::from(all)) as u64
+    }
+
+    /// Brings a queued group's weight up to date.
+    fn reweigh(&mut self, p: u32, group: u32, vm: u32) {
+        let weight = self.group_weight(group, vm);
+        self.roots[p as usize].set_weight(&mut self.group_entities, group, weight, true);
+    }
+
+    fn count(&mut self, p: u32, vm: u32, more: i32) {
+        let runnable = &mut self.runnable[vm as usize];
+        *runnable = runnable.wrapping_add_signed(more);
+        let queued = &mut self.queued[p as usize];
+        *queued = queued.wrapping_add_signed(more);
+        set_bit(&mut self.overloaded, p, *queued > 1);
+    }
+
+    fn llc(&self, p: u32) -> u32 {
+        p / self.shape.pcpus_per_llc.max(1)
+    }
+
+    /// Whether a vCPU may be queued on a pCPU.
+    fn may_be_on(&self, v: u32, p: u32) -> bool {
+        if !self.shape.allowed[v as usize].contains(PcpuId(p)) {
+            return false;
+        }
+        self.shape.placement != Placement::NoStacking || !self.has_sibling(v, p)
+    }
+
+    /// Whether another vCPU of the VM is runnable on a pCPU.
+    fn has_sibling(&self, v: u32, p: u32) -> bool {
+        self.group_at(p, v)
+            .is_some_and(|group| self.groups[group as usize].vcpus.len() > 0)
+    }
+
+    /// A queued vCPU on `from` that may be moved to `to`.
+    fn movable(&self, from: u32, to: u32, least: u64, most: u64) -> Option<u32> {
+        let entities = &self.group_entities;
+        let root = &self.roots[from as usize];
+        // The current vCPU's group may have others waiting; it is out of the tree.
+        let groups = root.queued(entities).chain(root.current());
+        for group in groups {
+            let queue = &self.groups[group as usize].vcpus;
+            let weight = entities[group as usize].weight() / u64::from(queue.len().max(1));
+            if weight < least || weight > most {
+                continue;
+            }
+            let found = queue
+                .queued(&self.vcpu_entities)
+                .find(|&v| self.may_be_on(v, to));
+            if found.is_some() {
+                return found;
+            }
+        }
+        None
+    }
+
+    /// The pCPU with the largest load among those with more than one vCPU, except `p`.
+    fn busiest(&self, p: u32, near: bool) -> Option<u32> {
+        let mut best: Option<(u64, u32)> = None;
+        let mut at = 0;
+        while let Some(q) = next_bit(&self.overloaded, at, self.shape.pcpus) {
+            if q < at {
+                break;
+            }
+            at = q + 1;
+            if q != p && (!near || self.llc(q) == self.llc(p)) {
+                let load = self.roots[q as usize].load();
+                if best.is_none_or(|(most, _)| load > most) {
+                    best = Some((load, q));
+                }
+            }
+            if at >= self.shape.pcpus {
+                break;
+            }
+        }
+        best.map(|(_, q)| q)
+    }
+
+    fn take_from_busiest(&self, p: u32, near: bool) -> Option<Move> {
+        let from = self.busiest(p, near)?;
+        let vcpu = self.movable(from, p, 0, u64::MAX)?;
+        Some(Move { vcpu, from, to: p })
+    }
+
+    /// The pCPU with the fewest vCPUs on which a vCPU may be queued.
+    fn quietest(&self, v: u32) -> Option<u32> {
+        (0..self.shape.pcpus)
+            .filter(|&p| self.may_be_on(v, p))
+            .min_by_key(|&p| (self.queued[p as usize], p))
+    }
+}
+
+impl Scheduler for LinuxHost {
+    fn enqueue(&mut self, v: u32, p: u32, arrival: Arrival, _now: u64) {
+        let vm = self.shape.vm_of[v as usize];
+        let group = self.group(p, vm);
+        let how = match arrival {
+            Arrival::New => Enqueue::New,
+            Arrival::Wakeup => Enqueue::Wakeup,
+            Arrival::Migrated => Enqueue::Migrated,
+        };
+        let queue = &mut self.groups[group as usize].vcpus;
+        let was_empty = queue.is_empty();
+        queue.enqueue(&mut self.vcpu_entities, v, how);
+        self.count(p, vm, 1);
+        let weight = self.group_weight(group, vm);
+        let root = &mut self.roots[p as usize];
+        root.set_weight(&mut self.group_entities, group, weight, !was_empty);
+        if was_empty {
+            let how = match how {
+                Enqueue::Migrated => Enqueue::Wakeup,
+                other => other,
+            };
+            root.enqueue(&mut self.group_entities, group, how);
+        }
+    }
+
+    fn dequeue(&mut self, v: u32, p: u32, sleeps: bool, _now: u64) {
+        let vm = self.shape.vm_of[v as usize];
+        let Some(group) = self.group_at(p, v) else {
+            return;
+        };
+        let queue = &mut self.groups[group as usize].vcpus;
+        queue.dequeue(&mut self.vcpu_entities, v, sleeps);
+        let is_empty = queue.is_empty();
+        self.count(p, vm, -1);
+        let root = &mut self.roots[p as usize];
+        if is_empty {
+            root.dequeue(&mut self.group_entities, group, sleeps);
+        } else if self.current[p as usize] == v {
+            root.put_back(&mut self.group_entities);
+        }
+        if self.current[p as usize] == v {
+            self.current[p as usize] = NONE;
+        }
+        if !is_empty {
+            self.reweigh(p, group, vm);
+        }
+    }
+
+    fn pick(&mut self, p: u32, _now: u64) -> Option<u32> {
+        let group = self.roots[p as usize].pick(&mut self.group_entities)?;
+        let v = self.groups[group as usize]
+            .vcpus
+            .pick(&mut self.vcpu_entities);
+        debug_assert!(v.is_some(), "a queued group has a vCPU");
+        self.current[p as usize] = v.unwrap_or(NONE);
+        v
+    }
+
+    fn put_back(&mut self, v: u32, p: u32, _now: u64) {
+        if let Some(group) = self.group_at(p, v) {
+            self.groups[group as usize]
+                .vcpus
+                .put_back(&mut self.vcpu_entities);
+        }
+        self.roots[p as usize].put_back(&mut self.group_entities);
+        self.current[p as usize] = NONE;
+    }
+
+    fn account(&mut self, v: u32, p: u32, ran: u64, _now: u64) {
+        self.roots[p as usize].account(&mut self.group_entities, ran);
+        if let Some(group) = self.group_at(p, v) {
+            self.groups[group as usize]
+                .vcpus
+                .account(&mut self.vcpu_entities, ran);
+        }
+    }
+
+    fn tick(&mut self, p: u32, _now: u64) -> bool {
+        let v = self.current[p as usize];
+        if v == NONE {
+            return false;
+        }
+        let Some(group) = self.group_at(p, v) else {
+            return false;
+        };
+        self.reweigh(p, group, self.shape.vm_of[v as usize]);
+        let within = self.groups[group as usize]
+            .vcpus
+            .tick_preempts(&self.vcpu_entities);
+        self.roots[p as usize].tick_preempts(&self.group_entities) || within
+    }
+
+    fn preempts(&mut self, woken: u32, p: u32, _now: u64) -> bool {
+        let current = self.current[p as usize];
+        if current == NONE {
+            return true;
+        }
+        let (Some(of_woken), Some(of_current)) =
+            (self.group_at(p, woken), self.group_at(p, current))
+        else {
+            return false;
+        };
+        if of_woken == of_current {
+            self.groups[of_woken as usize]
+                .vcpus
+                .wakeup_preempts(&self.vcpu_entities, woken)
+        } else {
+            self.roots[p as usize].wakeup_preempts(&self.group_entities, of_woken)
+        }
+    }
+
+    fn select(&mut self, v: u32, last: u32, idle: &PcpuSet, _now: u64) -> u32 {
+        if idle.contains(PcpuId(last)) && self.may_be_on(v, last) {
+            return last;
+        }
+        let cache = self.llc(last);
+        let mut far = None;
+        for p in idle.iter().filter(|p| self.may_be_on(v, p.0)) {
+            if self.llc(p.0) == cache {
+                return p.0;
+            }
+            far = far.or(Some(p.0));
+        }
+        if let Some(p) = far {
+            return p;
+        }
+        if self.may_be_on(v, last) {
+            return last;
+        }
+        let anywhere = self.shape.allowed[v as usize].iter().next();
+        self.quietest(v).or(anywhere.map(|p| p.0)).unwrap_or(last)
+    }
+
+    fn pull(&mut self, p: u32, _now: u64) -> Option<Move> {
+        self.take_from_busiest(p, true)
+            .or_else(|| self.take_from_busiest(p, false))
+    }
+
+    fn balance(&mut self, p: u32, now: u64) -> Option<Move> {
+        let (due, times) = &mut self.balance_due[p as usize];
+        if now < *due {
+            return None;
+        }
+        *due = now + NEAR_INTERVAL;
+        *times = times.wrapping_add(1);
+        let near = !times.is_multiple_of(FAR_EVERY);
+        let from = self.busiest(p, near)?;
+        let (more, less) = (
+            self.roots[from as usize].load(),
+            self.roots[p as usize].load(),
+        );
+        if more <= less + less / 4 {
+            return None;
+        }
+        // After the move neither may have as much as the larger had.
+        let vcpu = self.movable(from, p, 1, (more - less).saturating_sub(1))?;
+        Some(Move { vcpu, from, to: p })
+    }
+
+    fn yield_to(&mut self, from: u32, p: u32, to: u32, q: u32, _now: u64) -> bool {
+        if self.current[q as usize] == to || self.current[p as usize] != from {
+            return false;
+        }
+        let (Some(of_to), Some(of_from)) = (self.group_at(q, to), self.group_at(p, from)) else {
+            return false;
+        };
+        self.roots[q as usize].set_next(of_to);
+        self.groups[of_to as usize].vcpus.set_next(to);
+        self.groups[of_from as usize]
+            .vcpus
+            .yield_current(&mut self.vcpu_entities);
+        if of_to != of_from {
+            self.roots[p as usize].yield_current(&mut self.group_entities);
+        }
+        true
+    }
+
+    fn boost(&mut self, v: u32, p: u32, _now: u64) {
+        if self.current[p as usize] == v {
+            return;
+        }
+        if let Some(group) = self.group_at(p, v) {
+            if self.roots[p as usize].current() != Some(group) {
+                self.roots[p as usize].set_first(group);
+            }
+            self.groups[group as usize].vcpus.set_first(v);
+        }
+    }
+
+    fn set_weight(&mut self, vm: u32, weight: f64, _now: u64) {
+        self.shape.weights[vm as usize] = weight;
+        for p in 0..self.shape.pcpus {
+            let group = self.group_of[p as usize * self.runnable.len() + vm as usize];
+            if group != NONE && !self.groups[group as usize].vcpus.is_empty() {
+                self.reweigh(p, group, vm);
+            }
+        }
+    }
+
+    fn set_affinity(&mut self, v: u32, allowed: &PcpuSet) {
+        self.shape.allowed[v as usize] = allowed.clone();
+    }
+
+    fn set_slice(&mut self, v: u32, slice: u64) {
+        self.vcpu_entities[v as usize].set_slice(slice);
+    }
+
+    fn queued(&self, p: u32) -> u32 {
+        self.queued[p as usize]
+    }
+}
