@@ -26,10 +26,10 @@ pub fn of(scenario: &Scenario, results: &Results) -> String {
         text = format!("{text}: {}", scenario.about);
     }
     let tables = [
-        Some(work(scenario, results)),
+        work(scenario, results),
         roles(results),
-        Some(time(results)),
-        Some(waiting(results)),
+        time(results),
+        waiting(results),
         Some(host(results)),
     ];
     for table in tables.into_iter().flatten() {
@@ -41,13 +41,17 @@ pub fn of(scenario: &Scenario, results: &Results) -> String {
 /// A column: its heading, and what it says of a VM; empty where there is nothing to say.
 type Column<'a> = (&'a str, Box<dyn Fn(&VmResults) -> String + 'a>);
 
-/// A row for each VM, and those columns in which some VM has something.
-fn by_vm(results: &Results, columns: Vec<Column<'_>>) -> Table {
+/// A row for each VM, and those columns in which some VM has something; none if there is no such
+/// column.
+fn by_vm(results: &Results, columns: Vec<Column<'_>>) -> Option<Table> {
     let columns: Vec<(&str, Vec<String>)> = columns
         .into_iter()
         .map(|(heading, cell)| (heading, results.vms.iter().map(cell).collect()))
         .filter(|(_, cells): &(&str, Vec<String>)| cells.iter().any(|cell| !cell.is_empty()))
         .collect();
+    if columns.is_empty() {
+        return None;
+    }
     let headings: Vec<&str> = ["VM"]
         .into_iter()
         .chain(columns.iter().map(|(heading, _)| *heading))
@@ -63,10 +67,10 @@ fn by_vm(results: &Results, columns: Vec<Column<'_>>) -> Table {
                 .chain(cells),
         );
     }
-    table
+    Some(table)
 }
 
-fn work(scenario: &Scenario, results: &Results) -> Table {
+fn work(scenario: &Scenario, results: &Results) -> Option<Table> {
     let measured = results.measured;
     let unit = |vm: &VmResults| {
         let vm = scenario.vms.iter().find(|other| other.name == vm.name);
@@ -120,7 +124,7 @@ fn roles(results: &Results) -> Option<Table> {
     Some(table)
 }
 
-fn time(results: &Results) -> Table {
+fn time(results: &Results) -> Option<Table> {
     const HEADINGS: [&str; 8] = [
         "useful",
         "spins (user)",
@@ -144,7 +148,7 @@ fn time(results: &Results) -> Table {
     by_vm(results, columns.collect())
 }
 
-fn waiting(results: &Results) -> Table {
+fn waiting(results: &Results) -> Option<Table> {
     let measured = results.measured;
     let per_second = |count: fn(&VmResults) -> u64| -> Box<dyn Fn(&VmResults) -> String> {
         Box::new(move |vm| match count(vm) {
