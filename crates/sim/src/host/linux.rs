@@ -149,7 +149,7 @@ impl LinuxHost {
     /// Whether another vCPU of the VM is runnable on a pCPU.
     fn has_sibling(&self, v: u32, p: u32) -> bool {
         self.group_at(p, v)
-            .is_some_and(|group| self.groups[group as usize].vcpus.len() > 0)
+            .is_some_and(|group| !self.groups[group as usize].vcpus.is_empty())
     }
 
     /// A queued vCPU on `from` that may be moved to `to`.

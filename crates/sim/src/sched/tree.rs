@@ -203,11 +203,10 @@ impl Tree {
             }
             // All to the left is eligible, too, and comes before this one.
             let left = least(entities, entity.links.left);
-            if best.is_none_or(|(deadline, _)| left < deadline) && left <= entity.deadline {
-                if left != i64::MAX {
-                    best = Some((left, NIL));
-                    subtree = entity.links.left;
-                }
+            let is_better = best.is_none_or(|(deadline, _)| left < deadline);
+            if is_better && left <= entity.deadline && entity.links.left != NIL {
+                best = Some((left, NIL));
+                subtree = entity.links.left;
             }
             if best.is_none_or(|(deadline, _)| entity.deadline < deadline) {
                 best = Some((entity.deadline, at));

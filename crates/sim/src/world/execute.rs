@@ -180,7 +180,7 @@ impl World {
         }
         match vcpu.thread {
             NONE => {
-                if vcpu.queue.len() > 0 || vcpu.need_resched {
+                if !vcpu.queue.is_empty() || vcpu.need_resched {
                     self.schedule(v);
                 } else {
                     self.plan(v);

@@ -67,7 +67,10 @@ impl World {
     /// The exit is done: off the pCPU, unless there is something to do by now.
     pub(crate) fn halt(&mut self, v: u32) {
         let vcpu = &mut self.vcpus[v as usize];
-        if vcpu.queue.len() > 0 || vcpu.need_resched || vcpu.resched_pending || !vcpu.due.is_empty()
+        if !vcpu.queue.is_empty()
+            || vcpu.need_resched
+            || vcpu.resched_pending
+            || !vcpu.due.is_empty()
         {
             vcpu.idle = Idle::Busy;
             self.owe(v, EXITS, self.costs.vm_exit);

@@ -36,7 +36,7 @@ impl World {
             (vm.first_vcpu, vm.vcpus)
         };
         for v in first..first + count {
-            if self.vcpus[v as usize].queue.len() > 0 {
+            if !self.vcpus[v as usize].queue.is_empty() {
                 self.vcpus[v as usize].need_resched = true;
                 self.wake_vcpu(v);
             }

@@ -1,0 +1,282 @@
+//! One CPU's fair queue by itself: CFS and EEVDF, driven by a clock tick.
+
+use proptest::prelude::*;
+use tandem_policy::Nanos;
+use tandem_sim::sched::fair::Discipline;
+use tandem_sim::sched::fair::Enqueue;
+use tandem_sim::sched::fair::Entity;
+use tandem_sim::sched::fair::FINE;
+use tandem_sim::sched::fair::FairQueue;
+
+const MS: u64 = 1_000_000;
+
+/// A CPU with a queue.
+struct Cpu {
+    queue: FairQueue,
+    entities: Vec<Entity>,
+    ran: Vec<u64>,
+}
+
+impl Cpu {
+    fn new(discipline: Discipline, weights: &[u32]) -> Cpu {
+        Cpu {
+            queue: FairQueue::new(discipline, 0),
+            entities: weights.iter().map(|&weight| Entity::new(weight)).collect(),
+            ran: vec![0; weights.len()],
+        }
+    }
+
+    fn start(&mut self, id: u32, how: Enqueue) {
+        self.queue.enqueue(&mut self.entities, id, how);
+        if self.queue.current().is_some() && self.queue.wakeup_preempts(&self.entities, id) {
+            self.queue.put_back(&mut self.entities);
+        }
+    }
+
+    fn sleep(&mut self, id: u32) {
+        self.queue.dequeue(&mut self.entities, id, true);
+    }
+
+    /// One tick: whoever is current runs for that long.
+    fn tick(&mut self, length: u64) {
+        if self.queue.current().is_none() && self.queue.pick(&mut self.entities).is_none() {
+            return;
+        }
+        let id = self.queue.current().unwrap();
+        self.queue.account(&mut self.entities, length);
+        self.ran[id as usize] += length;
+        if self.queue.tick_preempts(&self.entities) {
+            self.queue.put_back(&mut self.entities);
+        }
+    }
+
+    /// V − v in ns of the entity's own run time.
+    fn lag(&self, id: u32) -> f64 {
+        let weight = self.entities[id as usize].weight() as f64 / FINE as f64;
+        self.queue.lag(&self.entities, id) as f64 * weight / 1024.0
+    }
+}
+
+fn disciplines() -> [Discipline; 2] {
+    [Discipline::cfs(1), Discipline::eevdf(1)]
+}
+
+#[test]
+fn always_runnable_entities_share_by_weight_within_1_percent() {
+    for discipline in disciplines() {
+        for tick in [MS, 4 * MS] {
+            let weights = [1024, 2048, 512, 3072, 1024, 335];
+            let mut cpu = Cpu::new(discipline, &weights);
+            for id in 0..weights.len() as u32 {
+                cpu.start(id, Enqueue::New);
+            }
+            let total = 120_000 * MS;
+            for _ in 0..total / tick {
+                cpu.tick(tick);
+            }
+            let sum: f64 = weights.iter().map(|&w| f64::from(w)).sum();
+            for (ran, weight) in cpu.ran.iter().zip(weights) {
+                let share = *ran as f64 / total as f64;
+                let wanted = f64::from(weight) / sum;
+                assert!(
+                    (share / wanted - 1.0).abs() < 0.01,
+                    "{discipline:?}, tick {tick}, weight {weight}: {share} for {wanted}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_long_sleeper_does_not_starve_the_others() {
+    for discipline in disciplines() {
+        let mut cpu = Cpu::new(discipline, &[1024, 1024]);
+        cpu.start(0, Enqueue::New);
+        cpu.start(1, Enqueue::New);
+        cpu.tick(MS);
+        let sleeper = 1 - cpu.queue.current().unwrap_or(0);
+        cpu.sleep(sleeper);
+        for _ in 0..10_000 {
+            cpu.tick(MS);
+        }
+        cpu.start(sleeper, Enqueue::Wakeup);
+        let before = cpu.ran.clone();
+        for _ in 0..100 {
+            cpu.tick(MS);
+        }
+        let other = (1 - sleeper) as usize;
+        let had = cpu.ran[other] - before[other];
+        assert!(had >= 40 * MS, "{discipline:?}: {had} ns of 100 ms");
+    }
+}
+
+#[test]
+fn a_new_entity_does_not_jump_ahead_of_those_that_wait() {
+    for discipline in disciplines() {
+        let mut cpu = Cpu::new(discipline, &[1024; 3]);
+        cpu.start(0, Enqueue::New);
+        cpu.start(1, Enqueue::New);
+        for _ in 0..100 {
+            cpu.tick(MS);
+        }
+        cpu.start(2, Enqueue::New);
+        let before = cpu.ran.clone();
+        for _ in 0..60 {
+            cpu.tick(MS);
+        }
+        let gained: Vec<u64> = cpu.ran.iter().zip(before).map(|(a, b)| a - b).collect();
+        assert!(gained[2] <= 26 * MS, "{discipline:?}: {gained:?}");
+        assert!(gained[2] >= 12 * MS, "{discipline:?}: {gained:?}");
+    }
+}
+
+#[test]
+fn a_sleeper_preempts_under_cfs_and_waits_for_the_slice_under_eevdf() {
+    let woken = |discipline| {
+        let mut cpu = Cpu::new(discipline, &[1024, 1024]);
+        cpu.start(0, Enqueue::New);
+        cpu.start(1, Enqueue::New);
+        cpu.queue.pick(&mut cpu.entities);
+        let current = cpu.queue.current().unwrap();
+        cpu.sleep(1 - current);
+        cpu.queue.account(&mut cpu.entities, 500 * MS);
+        cpu.queue.put_back(&mut cpu.entities);
+        cpu.queue.pick(&mut cpu.entities);
+        cpu.queue.account(&mut cpu.entities, 100_000);
+        cpu.queue
+            .enqueue(&mut cpu.entities, 1 - current, Enqueue::Wakeup);
+        cpu.queue.wakeup_preempts(&cpu.entities, 1 - current)
+    };
+    assert!(
+        woken(Discipline::cfs(1)),
+        "half a latency behind is more than the granularity"
+    );
+    assert!(!woken(Discipline::eevdf(1)), "run to parity");
+}
+
+#[test]
+fn a_shorter_slice_preempts_under_eevdf() {
+    let mut cpu = Cpu::new(
+        Discipline::Eevdf {
+            base_slice: Nanos(3 * MS),
+        },
+        &[1024, 1024],
+    );
+    cpu.entities[1].set_slice(100_000);
+    cpu.start(0, Enqueue::New);
+    cpu.queue.pick(&mut cpu.entities);
+    cpu.queue.account(&mut cpu.entities, MS);
+    cpu.queue.enqueue(&mut cpu.entities, 1, Enqueue::Wakeup);
+    assert!(cpu.queue.wakeup_preempts(&cpu.entities, 1));
+}
+
+#[test]
+fn the_next_buddy_comes_first_and_the_one_that_yields_later() {
+    for discipline in disciplines() {
+        let mut cpu = Cpu::new(discipline, &[1024; 4]);
+        for id in 0..4 {
+            cpu.start(id, Enqueue::New);
+        }
+        for _ in 0..400 {
+            cpu.tick(MS);
+        }
+        cpu.queue.put_back(&mut cpu.entities);
+        let current = cpu.queue.pick(&mut cpu.entities).unwrap();
+        cpu.queue.account(&mut cpu.entities, 100_000);
+        let wanted = (current + 2) % 4;
+        cpu.queue.set_next(wanted);
+        cpu.queue.yield_current(&mut cpu.entities);
+        cpu.queue.put_back(&mut cpu.entities);
+        assert_eq!(
+            cpu.queue.pick(&mut cpu.entities),
+            Some(wanted),
+            "{discipline:?}"
+        );
+    }
+}
+
+#[test]
+fn another_weight_changes_shares_and_no_virtual_time_is_lost() {
+    for discipline in disciplines() {
+        let mut cpu = Cpu::new(discipline, &[1024, 1024]);
+        cpu.start(0, Enqueue::New);
+        cpu.start(1, Enqueue::New);
+        for _ in 0..1000 {
+            cpu.tick(MS);
+        }
+        for id in 0..2 {
+            let before = cpu.lag(id);
+            cpu.queue
+                .set_weight(&mut cpu.entities, id, 3072 * FINE, true);
+            if matches!(discipline, Discipline::Eevdf { .. }) {
+                let after = cpu.lag(id);
+                assert!(
+                    (before - after).abs() <= before.abs() * 0.6 + 10.0,
+                    "{before} {after}"
+                );
+            }
+        }
+        cpu.queue
+            .set_weight(&mut cpu.entities, 0, 1024 * FINE, true);
+        let before = cpu.ran.clone();
+        for _ in 0..40_000 {
+            cpu.tick(MS);
+        }
+        let gained: Vec<u64> = cpu.ran.iter().zip(before).map(|(a, b)| a - b).collect();
+        let ratio = gained[1] as f64 / gained[0] as f64;
+        assert!((ratio / 3.0 - 1.0).abs() < 0.01, "{discipline:?}: {ratio}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn eevdf_lag_is_bounded_by_a_slice(
+        weights in prop::collection::vec(15u32..8192, 2..10),
+        slice_ms in 1u64..10,
+    ) {
+        const STEP: u64 = 50_000;
+        let slice = slice_ms * MS;
+        let mut cpu = Cpu::new(Discipline::Eevdf { base_slice: Nanos(slice) }, &weights);
+        for id in 0..weights.len() as u32 {
+            cpu.start(id, Enqueue::New);
+        }
+        for _ in 0..4000 {
+            cpu.tick(STEP);
+            for id in 0..weights.len() as u32 {
+                let lag = cpu.lag(id);
+                prop_assert!(
+                    lag.abs() <= (slice + STEP) as f64,
+                    "entity {} of weight {}: {} ns", id, weights[id as usize], lag
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn whoever_comes_and_goes_the_queue_keeps_its_sums(
+        steps in prop::collection::vec((0u32..6, 1u64..5_000_000), 1..200),
+        eevdf: bool,
+    ) {
+        let discipline = if eevdf { Discipline::eevdf(2) } else { Discipline::cfs(2) };
+        let weights = [1024, 512, 2048, 15, 88_761, 335];
+        let mut cpu = Cpu::new(discipline, &weights);
+        let mut runnable = [false; 6];
+        let mut seen = [false; 6];
+        for (id, time) in steps {
+            let at = id as usize;
+            if runnable[at] {
+                cpu.sleep(id);
+            } else {
+                let how = if seen[at] { Enqueue::Wakeup } else { Enqueue::New };
+                cpu.start(id, how);
+                seen[at] = true;
+            }
+            runnable[at] = !runnable[at];
+            cpu.tick(time);
+            let count = runnable.iter().filter(|&&r| r).count() as u32;
+            let load: u64 = (0..6).filter(|&n| runnable[n]).map(|n| u64::from(weights[n]) * FINE).sum();
+            prop_assert_eq!(cpu.queue.len(), count);
+            prop_assert_eq!(cpu.queue.load(), load);
+        }
+    }
+}
