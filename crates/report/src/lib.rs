@@ -7,6 +7,8 @@
 //! - [`experiment`]: the figures of one experiment, several modes of one host side by side; its JSON
 //!   form is what `tandem demo --json` prints.
 //! - [`experiment_table`] and [`experiment_page`]: that experiment for the terminal and as a page.
+//! - [`perfetto`]: traces for ui.perfetto.dev.
+//! - [`timeline`]: a picture of a short piece of a trace, as SVG.
 //!
 //! Nothing here measures, and nothing here rounds before it must: figures are kept as measured and
 //! rounded where they are shown. A figure that was not measured is absent, never zero.
@@ -17,7 +19,9 @@ pub mod experiment_page;
 pub mod experiment_table;
 pub mod figure;
 pub mod page;
+pub mod perfetto;
 pub mod table;
+pub mod timeline;
 
 pub use experiment::Experiment;
 pub use table::Table;
