@@ -15,14 +15,39 @@ pub struct Slot(pub u32);
 /// Not in the heap.
 const NOWHERE: u32 = u32::MAX;
 
-/// Children per node.
+/// Children per node: with entries of 16 bytes they share a cache line or two.
 const ARITY: usize = 4;
 
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    /// Time in the upper half, sequence in the lower: one comparison orders both.
-    key: u128,
-    slot: u32,
+/// Bits of an entry that name its slot.
+const SLOT_BITS: u32 = 24;
+
+/// Bits of its sequence number: enough for 10¹² events.
+const SEQUENCE_BITS: u32 = 64 - SLOT_BITS;
+
+/// Time, sequence and slot in one number, so that one comparison orders all: time in the upper half,
+/// then the sequence; the slot never decides, since no two have the same sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Entry(u128);
+
+impl Entry {
+    /// Before every other: the place of an entry that was popped.
+    const FIRST: Entry = Entry(0);
+
+    #[inline]
+    fn new(time: u64, sequence: u64, slot: u32) -> Entry {
+        let low = sequence << SLOT_BITS | u64::from(slot);
+        Entry(u128::from(time) << 64 | u128::from(low))
+    }
+
+    #[inline]
+    fn slot(self) -> u32 {
+        self.0 as u32 & ((1 << SLOT_BITS) - 1)
+    }
+
+    #[inline]
+    fn time(self) -> u64 {
+        (self.0 >> 64) as u64
+    }
 }
 
 /// Pending slots by (time, sequence).
@@ -39,6 +64,7 @@ pub struct EventQueue {
 impl EventQueue {
     /// A queue in which the first `slots` slots can be set.
     pub fn new(slots: usize) -> EventQueue {
+        assert!(slots < 1 << SLOT_BITS, "{slots} slots are too many");
         EventQueue {
             heap: Vec::with_capacity(slots),
             position: vec![NOWHERE; slots],
@@ -73,10 +99,8 @@ impl EventQueue {
     #[inline]
     pub fn set(&mut self, slot: Slot, time: u64) {
         self.sequence += 1;
-        let entry = Entry {
-            key: u128::from(time) << 64 | u128::from(self.sequence),
-            slot: slot.0,
-        };
+        debug_assert!(self.sequence < 1 << SEQUENCE_BITS, "too many events");
+        let entry = Entry::new(time, self.sequence, slot.0);
         match self.position[slot.0 as usize] {
             NOWHERE if self.hollow => {
                 self.hollow = false;
@@ -88,7 +112,7 @@ impl EventQueue {
             }
             at => {
                 let at = at as usize;
-                if entry.key < self.heap[at].key {
+                if entry < self.heap[at] {
                     self.up(at, entry);
                 } else {
                     self.down(at, entry);
@@ -121,7 +145,7 @@ impl EventQueue {
     #[inline]
     pub fn next_time(&mut self) -> Option<u64> {
         self.close();
-        self.heap.first().map(|entry| (entry.key >> 64) as u64)
+        self.heap.first().map(|entry| entry.time())
     }
 
     /// The next event. Its slot is no longer set.
@@ -129,11 +153,11 @@ impl EventQueue {
     pub fn pop(&mut self) -> Option<(u64, Slot)> {
         self.close();
         let first = *self.heap.first()?;
-        self.position[first.slot as usize] = NOWHERE;
+        self.position[first.slot() as usize] = NOWHERE;
         self.hollow = true;
         // Nothing goes up past an empty place.
-        self.heap[0].key = 0;
-        Some(((first.key >> 64) as u64, Slot(first.slot)))
+        self.heap[0] = Entry::FIRST;
+        Some((first.time(), Slot(first.slot())))
     }
 
     /// Puts the last entry into the hole at `at`.
@@ -145,7 +169,7 @@ impl EventQueue {
         if at == self.heap.len() {
             return;
         }
-        if at > 0 && last.key < self.heap[(at - 1) / ARITY].key {
+        if at > 0 && last < self.heap[(at - 1) / ARITY] {
             self.up(at, last);
         } else {
             self.down(at, last);
@@ -155,7 +179,7 @@ impl EventQueue {
     #[inline]
     fn place(&mut self, at: usize, entry: Entry) {
         self.heap[at] = entry;
-        self.position[entry.slot as usize] = at as u32;
+        self.position[entry.slot() as usize] = at as u32;
     }
 
     #[inline]
@@ -163,7 +187,7 @@ impl EventQueue {
         while at > 0 {
             let parent = (at - 1) / ARITY;
             let above = self.heap[parent];
-            if above.key <= entry.key {
+            if above <= entry {
                 break;
             }
             self.place(at, above);
@@ -176,18 +200,26 @@ impl EventQueue {
     fn down(&mut self, mut at: usize, entry: Entry) {
         loop {
             let first = at * ARITY + 1;
-            if first >= self.heap.len() {
-                break;
-            }
-            let last = (first + ARITY).min(self.heap.len());
-            let mut least = first;
-            for child in first + 1..last {
-                if self.heap[child].key < self.heap[least].key {
-                    least = child;
+            let (least, below) = match self.heap.get(first..first + ARITY) {
+                // All four children are there: two pairs, without a branch that depends on data.
+                Some(&[a, b, c, d]) => {
+                    let left = if b < a { (first + 1, b) } else { (first, a) };
+                    let right = if d < c {
+                        (first + 3, d)
+                    } else {
+                        (first + 2, c)
+                    };
+                    if right.1 < left.1 { right } else { left }
                 }
-            }
-            let below = self.heap[least];
-            if entry.key <= below.key {
+                _ => {
+                    let rest = self.heap.get(first..).unwrap_or_default();
+                    match rest.iter().enumerate().min_by_key(|(_, entry)| **entry) {
+                        Some((child, &entry)) => (first + child, entry),
+                        None => break,
+                    }
+                }
+            };
+            if entry <= below {
                 break;
             }
             self.place(at, below);

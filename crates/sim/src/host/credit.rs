@@ -68,6 +68,8 @@ struct Pcpu {
     /// When the current one was picked, what it ran since, and the next tick.
     ran: u64,
     tick_due: u64,
+    /// A better one woke within the rate limit, and takes over when that has passed.
+    tickled: bool,
 }
 
 impl Pcpu {
@@ -257,6 +259,7 @@ impl Scheduler for CreditHost {
         let pcpu = &mut self.pcpus[p as usize];
         pcpu.current = Some(next);
         pcpu.ran = 0;
+        pcpu.tickled = false;
         if pcpu.tick_due <= now {
             pcpu.tick_due = now + tick;
         }
@@ -290,16 +293,23 @@ impl Scheduler for CreditHost {
             self.accounting();
         }
         let pcpu = &self.pcpus[p as usize];
-        pcpu.ran >= self.config.timeslice.0 && pcpu.waiting() > 0
+        let slice = match pcpu.tickled {
+            true => self.config.ratelimit.0,
+            false => self.config.timeslice.0,
+        };
+        pcpu.ran >= slice && pcpu.waiting() > 0
     }
 
     fn preempts(&mut self, woken: u32, p: u32, _now: u64) -> bool {
-        let pcpu = &self.pcpus[p as usize];
+        let pcpu = &mut self.pcpus[p as usize];
         let Some(current) = pcpu.current else {
             return true;
         };
-        self.vcpus[woken as usize].class < self.vcpus[current as usize].class
-            && pcpu.ran >= self.config.ratelimit.0
+        let is_better = self.vcpus[woken as usize].class < self.vcpus[current as usize].class;
+        // csched_schedule lets the current one run out the rate limit and then chooses again; here
+        // that is at the host's tick.
+        pcpu.tickled |= is_better;
+        is_better && pcpu.ran >= self.config.ratelimit.0
     }
 
     fn select(&mut self, v: u32, last: u32, idle: &PcpuSet, _now: u64) -> u32 {

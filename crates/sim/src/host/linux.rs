@@ -196,10 +196,25 @@ impl LinuxHost {
         best.map(|(_, q)| q)
     }
 
+    /// A waiting vCPU of the pCPU with the largest load among those that have one to spare: where
+    /// none may move, the next is asked (LBF_ALL_PINNED).
     fn take_from_busiest(&self, p: u32, near: bool) -> Option<Move> {
-        let from = self.busiest(p, near)?;
-        let vcpu = self.movable(from, p, 0, u64::MAX)?;
-        Some(Move { vcpu, from, to: p })
+        let mut best: Option<(u64, Move)> = None;
+        let mut at = 0;
+        while at < self.shape.pcpus
+            && let Some(from) = next_bit(&self.overloaded, at, self.shape.pcpus)
+            && from >= at
+        {
+            at = from + 1;
+            let load = self.roots[from as usize].load();
+            let is_candidate = from != p
+                && (!near || self.llc(from) == self.llc(p))
+                && best.is_none_or(|(most, _)| load > most);
+            if is_candidate && let Some(vcpu) = self.movable(from, p, 0, u64::MAX) {
+                best = Some((load, Move { vcpu, from, to: p }));
+            }
+        }
+        best.map(|(_, taken)| taken)
     }
 
     /// The pCPU with the fewest vCPUs on which a vCPU may be queued.
@@ -381,7 +396,8 @@ impl Scheduler for LinuxHost {
         self.groups[of_from as usize]
             .vcpus
             .yield_current(&mut self.vcpu_entities);
-        if of_to != of_from {
+        // CFS skips at every level; EEVDF delays the deadline of the vCPU alone.
+        if of_to != of_from && matches!(self.discipline, Discipline::Cfs { .. }) {
             self.roots[p as usize].yield_current(&mut self.group_entities);
         }
         true
@@ -392,9 +408,8 @@ impl Scheduler for LinuxHost {
             return;
         }
         if let Some(group) = self.group_at(p, v) {
-            if self.roots[p as usize].current() != Some(group) {
-                self.roots[p as usize].set_first(group);
-            }
+            // Also if it is the current one: once it is put back another might be picked.
+            self.roots[p as usize].set_first(group);
             self.groups[group as usize].vcpus.set_first(v);
         }
     }

@@ -16,6 +16,8 @@ use crate::sched::fair::Discipline;
 mod any;
 pub mod credit;
 pub mod linux;
+#[cfg(test)]
+mod tests;
 
 pub use any::AnyScheduler;
 pub use any::build;

@@ -29,6 +29,7 @@ use super::tree::Entry;
 use super::tree::Node;
 use super::tree::Value;
 use super::units;
+pub use super::units::time;
 use super::vm;
 use crate::workload::Workload;
 use crate::workload::parse;

@@ -1,0 +1,354 @@
+//! The host schedulers by themselves: vCPUs that always run, wake or wait, without a guest inside.
+//!
+//! Time goes in steps of 1 ms on all pCPUs at once, with a clock tick after each; an idle pCPU pulls
+//! and a busy one balances at its tick, as the world does it. Switching costs nothing here.
+
+use tandem_policy::PcpuId;
+
+use super::*;
+
+const MS: u64 = 1_000_000;
+
+struct Bench {
+    host: AnyScheduler,
+    pcpus: u32,
+    current: Vec<Option<u32>>,
+    vm_of: Vec<u32>,
+    received: Vec<u64>,
+    idle: u64,
+    now: u64,
+}
+
+fn set(pcpus: &[u32]) -> PcpuSet {
+    pcpus.iter().map(|&p| PcpuId(p)).collect()
+}
+
+fn linux(discipline: Discipline) -> HostScheduler {
+    HostScheduler::Linux(discipline)
+}
+
+fn credit() -> HostScheduler {
+    HostScheduler::Credit(CreditConfig::default())
+}
+
+fn all() -> [HostScheduler; 3] {
+    [
+        linux(Discipline::cfs(2)),
+        linux(Discipline::eevdf(2)),
+        credit(),
+    ]
+}
+
+impl Bench {
+    /// `vms` has for each VM its weight, and for each of its vCPUs where it may run.
+    fn new(scheduler: &HostScheduler, pcpus: u32, vms: &[(f64, &[&[u32]])]) -> Bench {
+        let vcpus = || {
+            vms.iter()
+                .enumerate()
+                .flat_map(|(vm, (_, v))| v.iter().map(move |a| (vm, a)))
+        };
+        let vm_of: Vec<u32> = vcpus().map(|(vm, _)| vm as u32).collect();
+        let shape = Shape {
+            pcpus,
+            pcpus_per_llc: pcpus,
+            vm_of: vm_of.clone(),
+            weights: vms.iter().map(|&(weight, _)| weight).collect(),
+            allowed: vcpus().map(|(_, allowed)| set(allowed)).collect(),
+            placement: Placement::Balance,
+        };
+        Bench {
+            host: build(scheduler, shape),
+            pcpus,
+            current: vec![None; pcpus as usize],
+            received: vec![0; vm_of.len()],
+            vm_of,
+            idle: 0,
+            now: 0,
+        }
+    }
+
+    fn start(mut self, queued: &[(u32, u32)]) -> Bench {
+        for &(v, p) in queued {
+            self.host.enqueue(v, p, Arrival::New, 0);
+        }
+        self
+    }
+
+    fn choose(&mut self, p: u32) {
+        if let Some(v) = self.current[p as usize].take() {
+            self.host.put_back(v, p, self.now);
+        }
+        self.current[p as usize] = self.host.pick(p, self.now);
+        if self.current[p as usize].is_none()
+            && let Some(moved) = self.host.pull(p, self.now)
+        {
+            self.carry_out(moved);
+            self.current[p as usize] = self.host.pick(p, self.now);
+        }
+    }
+
+    fn carry_out(&mut self, moved: Move) {
+        assert_ne!(self.current[moved.from as usize], Some(moved.vcpu));
+        self.host.dequeue(moved.vcpu, moved.from, false, self.now);
+        self.host
+            .enqueue(moved.vcpu, moved.to, Arrival::Migrated, self.now);
+    }
+
+    fn step(&mut self) {
+        for p in 0..self.pcpus {
+            if self.current[p as usize].is_none() {
+                self.choose(p);
+            }
+        }
+        self.now += MS;
+        for p in 0..self.pcpus {
+            match self.current[p as usize] {
+                Some(v) => {
+                    self.host.account(v, p, MS, self.now);
+                    self.received[v as usize] += MS;
+                }
+                None => self.idle += MS,
+            }
+        }
+        for p in 0..self.pcpus {
+            if self.current[p as usize].is_none() {
+                continue;
+            }
+            let gives_way = self.host.tick(p, self.now);
+            if let Some(moved) = self.host.balance(p, self.now) {
+                self.carry_out(moved);
+            }
+            if gives_way {
+                self.choose(p);
+            }
+        }
+    }
+
+    fn run(&mut self, ms: u64) {
+        for _ in 0..ms {
+            self.step();
+        }
+    }
+
+    fn of_vm(&self, vm: u32) -> u64 {
+        let of_vm = |&(_, &owner): &(&u64, &u32)| owner == vm;
+        self.received
+            .iter()
+            .zip(&self.vm_of)
+            .filter(of_vm)
+            .map(|(ran, _)| ran)
+            .sum()
+    }
+
+    fn sleep(&mut self, v: u32, p: u32) {
+        if self.current[p as usize] == Some(v) {
+            self.current[p as usize] = None;
+        }
+        self.host.dequeue(v, p, true, self.now);
+    }
+}
+
+fn assert_share(got: u64, wanted: f64, what: &str) {
+    assert!(
+        (got as f64 / wanted - 1.0).abs() < 0.01,
+        "{what}: {got} ns, not {wanted}"
+    );
+}
+
+#[test]
+fn shares_on_one_pcpu_go_by_weight_within_1_percent() {
+    let weights = [1024.0, 2048.0, 512.0, 3072.0];
+    for scheduler in all() {
+        let one: &[&[u32]] = &[&[0]];
+        let vms: Vec<_> = weights.iter().map(|&w| (w, one)).collect();
+        let queued: Vec<_> = (0..4).map(|v| (v, 0)).collect();
+        let mut bench = Bench::new(&scheduler, 1, &vms).start(&queued);
+        bench.run(60_000);
+        assert_eq!(bench.idle, 0);
+        for (vm, weight) in weights.iter().enumerate() {
+            let wanted = 60_000.0 * MS as f64 * weight / 6656.0;
+            assert_share(
+                bench.of_vm(vm as u32),
+                wanted,
+                &format!("{scheduler:?}, VM {vm}"),
+            );
+        }
+    }
+}
+
+#[test]
+fn credit_shares_on_two_pcpus_with_stealing_go_by_weight_within_1_percent() {
+    let one: &[&[u32]] = &[&[0, 1]];
+    let weights = [1024.0, 2048.0, 512.0, 2560.0];
+    let vms: Vec<_> = weights.iter().map(|&w| (w, one)).collect();
+    let mut bench = Bench::new(&credit(), 2, &vms).start(&[(0, 0), (1, 0), (2, 0), (3, 0)]);
+    bench.run(120_000);
+    assert_eq!(bench.idle, 0);
+    for (vm, weight) in weights.iter().enumerate() {
+        let wanted = 240_000.0 * MS as f64 * weight / 6144.0;
+        assert_share(bench.of_vm(vm as u32), wanted, &format!("VM {vm}"));
+    }
+}
+
+#[test]
+fn no_pcpu_is_idle_while_a_vcpu_that_may_run_there_waits() {
+    for scheduler in all() {
+        // On pCPU 0 nothing can be moved and the load is the largest; pCPU 1 has two to spare.
+        let mut bench = Bench::new(
+            &scheduler,
+            3,
+            &[
+                (4096.0, &[&[0], &[0], &[0], &[0]]),
+                (1024.0, &[&[1, 2], &[1, 2], &[1, 2]]),
+            ],
+        )
+        .start(&[(0, 0), (1, 0), (2, 0), (3, 0), (4, 1), (5, 1), (6, 1)]);
+        bench.run(1000);
+        assert_eq!(bench.idle, 0, "{scheduler:?}");
+    }
+}
+
+#[test]
+fn four_vcpus_each_on_a_pcpu_of_their_own_weigh_a_quarter_each() {
+    // One VM on all four pCPUs against four VMs on one each: 256 against 1024.
+    for discipline in [Discipline::cfs(4), Discipline::eevdf(4)] {
+        let mut bench = Bench::new(
+            &linux(discipline),
+            4,
+            &[
+                (1024.0, &[&[0], &[1], &[2], &[3]]),
+                (1024.0, &[&[0]]),
+                (1024.0, &[&[1]]),
+                (1024.0, &[&[2]]),
+                (1024.0, &[&[3]]),
+            ],
+        )
+        .start(&[
+            (0, 0),
+            (1, 1),
+            (2, 2),
+            (3, 3),
+            (4, 0),
+            (5, 1),
+            (6, 2),
+            (7, 3),
+        ]);
+        bench.run(60_000);
+        assert_share(
+            bench.of_vm(0),
+            4.0 * 60_000.0 * MS as f64 / 5.0,
+            "the wide VM",
+        );
+    }
+}
+
+#[test]
+fn a_vcpu_that_wakes_runs_before_hogs_under_credit() {
+    let one: &[&[u32]] = &[&[0]];
+    let mut bench = Bench::new(&credit(), 1, &[(1024.0, one); 4]).start(&[(1, 0), (2, 0), (3, 0)]);
+    bench.run(500);
+    bench.host.enqueue(0, 0, Arrival::Wakeup, bench.now);
+    assert!(bench.host.preempts(0, 0, bench.now));
+    bench.choose(0);
+    assert_eq!(bench.current[0], Some(0));
+    // Its boost ends with the first tick that finds it running, and then it is one of four.
+    bench.run(11);
+    bench.sleep(0, 0);
+    bench.choose(0);
+    bench.host.enqueue(0, 0, Arrival::Wakeup, bench.now);
+    bench.received.fill(0);
+    bench.run(4000);
+    assert!(bench.received[0] < 1100 * MS, "{:?}", bench.received);
+}
+
+#[test]
+fn the_rate_limit_delays_a_boosted_vcpu_and_no_more() {
+    let one: &[&[u32]] = &[&[0]];
+    let mut bench = Bench::new(&credit(), 1, &[(1024.0, one); 3]).start(&[(1, 0), (2, 0)]);
+    bench.run(500);
+    bench.choose(0);
+    assert_eq!(bench.current[0].map(|v| v > 0), Some(true));
+    bench.host.enqueue(0, 0, Arrival::Wakeup, bench.now);
+    assert!(
+        !bench.host.preempts(0, 0, bench.now),
+        "within the rate limit"
+    );
+    bench.run(3);
+    assert!(
+        bench.received[0] >= MS,
+        "it still waits after {:?}",
+        bench.received
+    );
+}
+
+#[test]
+fn a_boosted_vcpu_is_next_within_the_current_group_and_outside() {
+    for scheduler in all() {
+        let all: &[&[u32]] = &[&[0], &[0], &[0]];
+        let mut bench = Bench::new(&scheduler, 1, &[(1024.0, all); 2]).start(&[
+            (0, 0),
+            (1, 0),
+            (2, 0),
+            (3, 0),
+            (4, 0),
+            (5, 0),
+        ]);
+        for step in 0..300 {
+            bench.step();
+            let v = (step * 5) % 6;
+            if bench.current[0] != Some(v) {
+                bench.host.boost(v, 0, bench.now);
+                bench.choose(0);
+                assert_eq!(bench.current[0], Some(v), "{scheduler:?}, step {step}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_directed_yield_runs_the_candidate_and_refuses_one_that_runs() {
+    for scheduler in all() {
+        let all: &[&[u32]] = &[&[0], &[0]];
+        let mut bench = Bench::new(&scheduler, 1, &[(1024.0, all)]);
+        // Not as new ones, which CFS sets further apart than a buddy may be.
+        bench.host.enqueue(0, 0, Arrival::Wakeup, 0);
+        bench.host.enqueue(1, 0, Arrival::Wakeup, 0);
+        bench.run(1);
+        let from = bench.current[0].unwrap();
+        let to = 1 - from;
+        assert!(
+            !bench.host.yield_to(from, 0, from, 0, bench.now),
+            "{scheduler:?}"
+        );
+        assert!(
+            bench.host.yield_to(from, 0, to, 0, bench.now),
+            "{scheduler:?}"
+        );
+        bench.choose(0);
+        assert_eq!(bench.current[0], Some(to), "{scheduler:?}");
+    }
+}
+
+#[test]
+fn a_woken_vcpu_goes_where_it_was_else_near_else_far_else_where_it_was() {
+    for scheduler in [linux(Discipline::cfs(4)), linux(Discipline::eevdf(4))] {
+        let shape = Shape {
+            pcpus: 4,
+            pcpus_per_llc: 2,
+            vm_of: vec![0],
+            weights: vec![1024.0],
+            allowed: vec![set(&[0, 1, 2, 3])],
+            placement: Placement::Balance,
+        };
+        let mut host = build(&scheduler, shape);
+        for (idle, wanted) in [
+            (&[1u32, 2, 3][..], 2),
+            (&[0, 1, 2], 2),
+            (&[0, 3], 3),
+            (&[0, 1], 0),
+            (&[], 2),
+        ] {
+            assert_eq!(host.select(0, 2, &set(idle), 0), wanted, "idle: {idle:?}");
+        }
+    }
+}
