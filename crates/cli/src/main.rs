@@ -3,6 +3,7 @@
 mod bench;
 mod demo;
 mod host;
+mod sim;
 mod vm;
 
 use clap::Parser;
@@ -26,6 +27,9 @@ enum Command {
     Vm(vm::VmCommand),
     /// Show on real VMs how unfair this host is, and what the daemon changes
     Demo(demo::DemoArgs),
+    /// Simulate hosts and VMs: what happens inside, what if, and why
+    #[command(subcommand)]
+    Sim(sim::SimCommand),
     /// Measure fairness, overhead and churn
     #[command(subcommand)]
     Bench(bench::BenchCommand),
@@ -36,6 +40,7 @@ fn main() -> std::process::ExitCode {
         Command::Host(command) => host::main(command),
         Command::Vm(command) => vm::main(command),
         Command::Demo(args) => demo::main(args),
+        Command::Sim(command) => sim::main(command),
         Command::Bench(command) => bench::main(command),
     };
     match outcome {
