@@ -11,6 +11,7 @@ pub mod flexw;
 pub mod observation;
 pub mod pcpu_set;
 pub mod placement;
+pub mod scalability;
 pub mod units;
 
 pub use assess::Assessment;
