@@ -4,6 +4,7 @@
 //! - [`run`]: one scenario once; tables, JSON, Parquet, a trace for Perfetto.
 //! - [`compare`]: one scenario with every combination of some settings, several seeds each.
 //! - [`bench`]: how fast the simulator is.
+//! - [`kernel`]: the same thread programs on the kernel that runs here, against the simulator.
 //!
 //! Rooms they share: [`input`] turns arguments into a scenario, [`execute`] runs it under a progress
 //! bar, [`metrics`] names everything that is measured, [`output`] writes files. What scenarios look
@@ -13,6 +14,7 @@ pub mod bench;
 pub mod compare;
 pub mod execute;
 pub mod input;
+pub mod kernel;
 pub mod metrics;
 pub mod output;
 pub mod parquet;
@@ -33,6 +35,8 @@ pub enum SimCommand {
     Compare(compare::CompareArgs),
     /// Measure how fast the simulator is
     Bench(bench::BenchArgs),
+    /// Run thread programs on this kernel and in the simulator, and compare
+    Kernel(kernel::KernelArgs),
 }
 
 /// Carries it out.
@@ -41,5 +45,6 @@ pub fn main(command: SimCommand) -> anyhow::Result<()> {
         SimCommand::Run(args) => run::main(&args),
         SimCommand::Compare(args) => compare::main(&args),
         SimCommand::Bench(args) => bench::main(&args),
+        SimCommand::Kernel(args) => kernel::main(&args),
     }
 }

@@ -107,7 +107,7 @@ fn has(found: &Found, place: &str, name: &str) -> bool {
 
 #[test]
 fn spinning_shows_as_spinning_exits_steal_and_yields() {
-    let found = check(&run("ticket-ple-fixed.toml", &["--trace"], "t.pftrace"));
+    let found = check(&run("ticket-ple-per-vm.toml", &["--trace"], "t.pftrace"));
     for (place, name) in [
         ("pCPU", "locks-1/"),
         ("vCPU", "running"),

@@ -369,7 +369,11 @@ impl<'a> Step<'a> {
         match self.kind {
             Kind::SliceEnd => 0,
             Kind::SliceBegin => 1,
-            Kind::Instant | Kind::Unspecified => 2,
+            // An arrow between two instants at one time begins before it ends.
+            Kind::Instant | Kind::Unspecified => match self.item.flow {
+                Flow::Leaves(_) => 2,
+                Flow::None | Flow::Ends(_) => 3,
+            },
         }
     }
 
