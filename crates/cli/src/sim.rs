@@ -3,7 +3,7 @@
 //!
 //! - [`run`]: one scenario once; tables, JSON, Parquet, a trace for Perfetto.
 //! - [`compare`]: one scenario with every combination of some settings, several seeds each.
-//! - [`bench`]: how fast the simulator is.
+//! - [`mod@bench`]: how fast the simulator is.
 //! - [`kernel`]: the same thread programs on the kernel that runs here, against the simulator.
 //!
 //! Rooms they share: [`input`] turns arguments into a scenario, [`execute`] runs it under a progress

@@ -18,7 +18,7 @@
 //! ] } ]
 //! ```
 //!
-//! [`objects`] reads the objects, [`program`] the programs, flattening loops into jumps and following
+//! `objects` reads the objects, `program` the programs, flattening loops into jumps and following
 //! each thread's locks on the way. Refused is what can never run as written: an unlock without its
 //! lock, a mutex taken twice, sleeping with a kernel spin lock held, a loop for ever that takes no
 //! time, waiting for what nobody gives. Whether a workload fits a VM ([`fits`]) depends on its vCPUs.

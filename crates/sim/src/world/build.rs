@@ -161,6 +161,7 @@ pub(crate) fn build(scenario: &Scenario) -> World {
         allowed: parts.allowed,
         controller,
         trace: None,
+        checks: cfg!(debug_assertions),
     }
 }
 

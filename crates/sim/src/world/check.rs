@@ -19,7 +19,6 @@ use super::state::PcpuState;
 
 impl World {
     /// Called after every event of a debug build.
-    #[cfg(debug_assertions)]
     pub(crate) fn check(&self) {
         let size = (self.threads.len() + self.vcpus.len()) as u64;
         if self.events.is_multiple_of(1 + size * size / 64)
