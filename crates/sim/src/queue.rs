@@ -18,35 +18,24 @@ const NOWHERE: u32 = u32::MAX;
 /// Children per node: with entries of 16 bytes they share a cache line or two.
 const ARITY: usize = 4;
 
-/// Bits of an entry that name its slot.
-const SLOT_BITS: u32 = 24;
+/// Bits of a key that hold the sequence number. When they are used up the pending entries are
+/// numbered anew, in their order.
+const SEQUENCE_BITS: u32 = 20;
 
-/// Bits of its sequence number: enough for 10¹² events.
-const SEQUENCE_BITS: u32 = 64 - SLOT_BITS;
+/// The latest time an event can have, in ns: about 4.8 hours. What is set later comes then.
+pub const LATEST: u64 = (1 << (64 - SEQUENCE_BITS)) - 1;
 
-/// Time, sequence and slot in one number, so that one comparison orders all: time in the upper half,
-/// then the sequence; the slot never decides, since no two have the same sequence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Entry(u128);
+/// Time and sequence in one number, so that one comparison orders all, and the slot.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    key: u64,
+    slot: u32,
+}
 
 impl Entry {
-    /// Before every other: the place of an entry that was popped.
-    const FIRST: Entry = Entry(0);
-
-    #[inline]
-    fn new(time: u64, sequence: u64, slot: u32) -> Entry {
-        let low = sequence << SLOT_BITS | u64::from(slot);
-        Entry(u128::from(time) << 64 | u128::from(low))
-    }
-
-    #[inline]
-    fn slot(self) -> u32 {
-        self.0 as u32 & ((1 << SLOT_BITS) - 1)
-    }
-
     #[inline]
     fn time(self) -> u64 {
-        (self.0 >> 64) as u64
+        self.key >> SEQUENCE_BITS
     }
 }
 
@@ -62,9 +51,15 @@ pub struct EventQueue {
 }
 
 impl EventQueue {
+    /// How many slots there can be: numbering them anew must leave numbers for many more events.
+    pub const MOST_SLOTS: usize = 1 << (SEQUENCE_BITS - 1);
+
     /// A queue in which the first `slots` slots can be set.
     pub fn new(slots: usize) -> EventQueue {
-        assert!(slots < 1 << SLOT_BITS, "{slots} slots are too many");
+        assert!(
+            slots <= EventQueue::MOST_SLOTS,
+            "{slots} slots are too many"
+        );
         EventQueue {
             heap: Vec::with_capacity(slots),
             position: vec![NOWHERE; slots],
@@ -98,9 +93,14 @@ impl EventQueue {
     /// set to that time already.
     #[inline]
     pub fn set(&mut self, slot: Slot, time: u64) {
+        if self.sequence >> SEQUENCE_BITS > 0 {
+            self.number_anew();
+        }
+        let entry = Entry {
+            key: time.min(LATEST) << SEQUENCE_BITS | self.sequence,
+            slot: slot.0,
+        };
         self.sequence += 1;
-        debug_assert!(self.sequence < 1 << SEQUENCE_BITS, "too many events");
-        let entry = Entry::new(time, self.sequence, slot.0);
         match self.position[slot.0 as usize] {
             NOWHERE if self.hollow => {
                 self.hollow = false;
@@ -112,13 +112,25 @@ impl EventQueue {
             }
             at => {
                 let at = at as usize;
-                if entry < self.heap[at] {
+                if entry.key < self.heap[at].key {
                     self.up(at, entry);
                 } else {
                     self.down(at, entry);
                 }
             }
         }
+    }
+
+    /// Gives the pending entries the first numbers, in their order. Sorted, they are a heap.
+    #[cold]
+    fn number_anew(&mut self) {
+        self.close();
+        self.heap.sort_unstable_by_key(|entry| entry.key);
+        for (sequence, entry) in self.heap.iter_mut().enumerate() {
+            entry.key = entry.time() << SEQUENCE_BITS | sequence as u64;
+            self.position[entry.slot as usize] = sequence as u32;
+        }
+        self.sequence = self.heap.len() as u64;
     }
 
     /// Takes a slot out; nothing happens if it is not set.
@@ -153,11 +165,11 @@ impl EventQueue {
     pub fn pop(&mut self) -> Option<(u64, Slot)> {
         self.close();
         let first = *self.heap.first()?;
-        self.position[first.slot() as usize] = NOWHERE;
+        self.position[first.slot as usize] = NOWHERE;
         self.hollow = true;
         // Nothing goes up past an empty place.
-        self.heap[0] = Entry::FIRST;
-        Some((first.time(), Slot(first.slot())))
+        self.heap[0].key = 0;
+        Some((first.time(), Slot(first.slot)))
     }
 
     /// Puts the last entry into the hole at `at`.
@@ -169,7 +181,7 @@ impl EventQueue {
         if at == self.heap.len() {
             return;
         }
-        if at > 0 && last < self.heap[(at - 1) / ARITY] {
+        if at > 0 && last.key < self.heap[(at - 1) / ARITY].key {
             self.up(at, last);
         } else {
             self.down(at, last);
@@ -179,7 +191,7 @@ impl EventQueue {
     #[inline]
     fn place(&mut self, at: usize, entry: Entry) {
         self.heap[at] = entry;
-        self.position[entry.slot() as usize] = at as u32;
+        self.position[entry.slot as usize] = at as u32;
     }
 
     #[inline]
@@ -187,7 +199,7 @@ impl EventQueue {
         while at > 0 {
             let parent = (at - 1) / ARITY;
             let above = self.heap[parent];
-            if above <= entry {
+            if above.key <= entry.key {
                 break;
             }
             self.place(at, above);
@@ -200,26 +212,26 @@ impl EventQueue {
     fn down(&mut self, mut at: usize, entry: Entry) {
         loop {
             let first = at * ARITY + 1;
-            let (least, below) = match self.heap.get(first..first + ARITY) {
+            let least = match self.heap.get(first..first + ARITY) {
                 // All four children are there: two pairs, without a branch that depends on data.
                 Some(&[a, b, c, d]) => {
-                    let left = if b < a { (first + 1, b) } else { (first, a) };
-                    let right = if d < c {
-                        (first + 3, d)
-                    } else {
-                        (first + 2, c)
-                    };
-                    if right.1 < left.1 { right } else { left }
+                    let left = usize::from(b.key < a.key);
+                    let right = 2 + usize::from(d.key < c.key);
+                    match c.key.min(d.key) < a.key.min(b.key) {
+                        true => first + right,
+                        false => first + left,
+                    }
                 }
                 _ => {
                     let rest = self.heap.get(first..).unwrap_or_default();
-                    match rest.iter().enumerate().min_by_key(|(_, entry)| **entry) {
-                        Some((child, &entry)) => (first + child, entry),
+                    match rest.iter().enumerate().min_by_key(|(_, entry)| entry.key) {
+                        Some((child, _)) => first + child,
                         None => break,
                     }
                 }
             };
-            if entry <= below {
+            let below = self.heap[least];
+            if entry.key <= below.key {
                 break;
             }
             self.place(at, below);
@@ -249,8 +261,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn comes_out_as_a_sorted_list_would(steps in prop::collection::vec((0u32..40, prop::option::of(0u64..50)), 0..400)) {
+        fn comes_out_as_a_sorted_list_would(
+            steps in prop::collection::vec((0u32..40, prop::option::of(0u64..50)), 0..400),
+            numbers_left in 0u64..400,
+        ) {
             let mut queue = EventQueue::new(40);
+            queue.sequence = (1 << SEQUENCE_BITS) - numbers_left;
             let mut model: Vec<(u64, u64, u32)> = Vec::new();
             for (sequence, (slot, time)) in steps.into_iter().enumerate() {
                 model.retain(|&(_, _, s)| s != slot);

@@ -42,9 +42,9 @@ impl Stream {
         let e = n.ilog2();
         let mantissa = n << (32 - e);
         let i = (mantissa >> 24) as usize & 0xff;
-        let rest = (mantissa & 0x00ff_ffff) as f64 / 4_294_967_296.0;
-        let r = rest / (1.0 + i as f64 / 256.0);
-        let logarithm = LOGARITHMS[i] + r * (1.0 - r * (0.5 - r / 3.0));
+        let (logarithm, inverse) = LOGARITHMS[i];
+        let r = f64::from((mantissa & 0x00ff_ffff) as u32) * inverse;
+        let logarithm = logarithm + r * (1.0 - r * (0.5 - r * (1.0 / 3.0)));
         f64::from(32 - e) * core::f64::consts::LN_2 - logarithm
     }
 
@@ -55,9 +55,9 @@ impl Stream {
     }
 }
 
-/// ln(1 + i ÷ 256), by the series of the inverse hyperbolic tangent.
-const LOGARITHMS: [f64; 256] = {
-    let mut table = [0.0; 256];
+/// ln(1 + i ÷ 256), by the series of the inverse hyperbolic tangent, and 2⁻³² ÷ (1 + i ÷ 256).
+const LOGARITHMS: [(f64, f64); 256] = {
+    let mut table = [(0.0, 0.0); 256];
     let mut i = 0;
     while i < 256 {
         let x = i as f64 / 256.0;
@@ -68,7 +68,7 @@ const LOGARITHMS: [f64; 256] = {
             power *= z * z;
             k += 2;
         }
-        table[i] = 2.0 * sum;
+        table[i] = (2.0 * sum, 1.0 / (4_294_967_296.0 * (1.0 + x)));
         i += 1;
     }
     table
@@ -99,7 +99,8 @@ impl Dist {
             Dist::Uniform(least, most) => {
                 least + (stream.unit() * (most.saturating_sub(least)) as f64) as u64
             }
-            Dist::Exponential(mean) => (stream.exponential() * mean as f64) as u64,
+            // By way of i64, which the processor converts by itself; no time is that long.
+            Dist::Exponential(mean) => (stream.exponential() * mean as i64 as f64) as i64 as u64,
             Dist::Normal(mean, deviation) => {
                 let radius = libm::sqrt(-2.0 * libm::log(stream.unit()));
                 let angle = libm::cos(core::f64::consts::TAU * stream.unit());

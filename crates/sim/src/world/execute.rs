@@ -154,10 +154,7 @@ impl World {
         }
         let thread = &mut self.threads[t as usize];
         match thread.doing {
-            Doing::Compute if thread.remaining == 0 => {
-                thread.doing = Doing::Go;
-                self.advance(t);
-            }
+            Doing::Compute if thread.remaining == 0 => self.computed(t, v),
             Doing::Hold if thread.remaining == 0 => {
                 thread.doing = Doing::Go;
                 thread.phase = Phase::Held;

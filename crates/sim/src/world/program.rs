@@ -19,6 +19,7 @@ use super::state::Doing;
 use super::state::KERNEL;
 use super::state::NONE;
 use super::state::Phase;
+use super::state::Thread;
 
 /// A family of objects of one VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,8 +141,15 @@ pub(crate) fn compile(
                 end: target(end),
                 depth,
             },
+            // A loop without a count has nothing to do where it begins.
             Op::Again { begin } => Instr::Again {
-                begin: target(begin),
+                begin: match ops[begin as usize] {
+                    Op::Loop {
+                        repeat: Repeat::Forever,
+                        ..
+                    } => target(begin + 1),
+                    _ => target(begin),
+                },
             },
             Op::Exit => Instr::Exit,
         };
@@ -170,15 +178,9 @@ impl World {
         let v = self.threads[t as usize].vcpu;
         self.thread_state(t, ThreadState::Running);
         for _ in 0..MOST_AT_ONCE {
-            let thread = &self.threads[t as usize];
-            match self.operate(t, v, self.code[thread.pc as usize]) {
+            match self.operate(t, v) {
                 Flow::Next => {
-                    let thread = &mut self.threads[t as usize];
-                    thread.pc += 1;
-                    thread.phase = Phase::Start;
-                    if self.vcpus[v as usize].need_resched && thread.no_preempt == 0 {
-                        thread.doing = Doing::Go;
-                        self.schedule(v);
+                    if !self.next(t, v) {
                         return;
                     }
                 }
@@ -199,10 +201,36 @@ impl World {
         self.plan(v);
     }
 
+    /// The current thread has computed for as long as it was to.
     #[inline]
-    fn operate(&mut self, t: u32, v: u32, instr: Instr) -> Flow {
-        let phase = self.threads[t as usize].phase;
-        match instr {
+    pub(crate) fn computed(&mut self, t: u32, v: u32) {
+        let thread = &mut self.threads[t as usize];
+        thread.doing = Doing::Go;
+        let is_done = thread.phase == Phase::Done
+            && matches!(self.code[thread.pc as usize], Instr::Compute { .. });
+        if !is_done || self.next(t, v) {
+            self.advance(t);
+        }
+    }
+
+    /// On to the next operation; false if the vCPU is taken from the thread instead.
+    #[inline]
+    fn next(&mut self, t: u32, v: u32) -> bool {
+        let thread = &mut self.threads[t as usize];
+        thread.pc += 1;
+        thread.phase = Phase::Start;
+        if self.vcpus[v as usize].need_resched && thread.no_preempt == 0 {
+            thread.doing = Doing::Go;
+            self.schedule(v);
+            return false;
+        }
+        true
+    }
+
+    #[inline]
+    fn operate(&mut self, t: u32, v: u32) -> Flow {
+        let Thread { pc, phase, .. } = self.threads[t as usize];
+        match self.code[pc as usize] {
             Instr::Compute { time } => match phase {
                 Phase::Start => {
                     let thread = &mut self.threads[t as usize];
@@ -225,7 +253,13 @@ impl World {
                 Phase::Start => {
                     let lock = self.pick(t, family);
                     self.threads[t as usize].object = lock;
-                    self.spin_lock(t, v, lock)
+                    match self.spin_lock(t, v, lock) {
+                        Flow::Again => {
+                            self.hold(t, lock);
+                            Flow::Next
+                        }
+                        flow => flow,
+                    }
                 }
                 _ => {
                     let lock = self.threads[t as usize].object;
