@@ -43,7 +43,9 @@ test-vm: ## only the tests in a VM whose kernel has cgroup v2 (QEMU; one kernel:
 	@KERNELS='$(KERNELS)' scripts/test-vm/run
 
 .PHONY: bench
-bench: build ## what the daemon costs: CPU time at 1,000 vCPUs, then 200 VM starts and stops
+bench: build ## what things cost: the simulator's events, the daemon at 1,000 vCPUs, 200 VM starts and stops
+	$(TANDEM) sim bench
+	$(TANDEM) sim bench bench-scale --vary vm.vm.count=4,16,64,256
 	$(TANDEM) bench overhead
 	$(TANDEM) bench churn
 

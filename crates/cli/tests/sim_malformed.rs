@@ -287,6 +287,10 @@ fn flags() {
         &["sim", "bench", "/no/such.toml"],
         &["/no/such.toml", "cannot read"],
     );
+    fails(
+        &["sim", "kernel", "/no/such.toml"],
+        &["/no/such.toml", "cannot read"],
+    );
     fails(&["sim", "run"], &["SCENARIO.toml"]);
     fails(&["sim", "fly"], &["fly"]);
     let folder = dir.path().to_str().unwrap();

@@ -152,7 +152,12 @@ fn a_comparison_does_not_depend_on_the_number_of_workers() {
 #[test]
 fn the_benchmark_gives_the_figures_of_each_scenario() {
     let path = scenario("single-vcpu.toml");
-    let figures = json(&tandem(&["sim", "bench", &path, "--runs", "1", "--json"]));
+    let vary = "vm.*.vcpus=1,2";
+    let figures = json(&tandem(&[
+        "sim", "bench", &path, "--runs", "1", "--vary", vary, "--json",
+    ]));
+    let vcpus = |row: usize| figures[row]["vcpus"].as_u64().unwrap();
+    assert_eq!(vcpus(1), 2 * vcpus(0));
     let one = &figures[0];
     assert_eq!(one["scenario"], "single-vcpu");
     for key in [
@@ -164,4 +169,23 @@ fn the_benchmark_gives_the_figures_of_each_scenario() {
     ] {
         assert!(one[key].as_f64().unwrap() > 0.0, "{key}: {one}");
     }
+}
+
+/// How the figures agree is for a quiet machine to say (docs/kernel-comparison.md); here they are there.
+#[test]
+fn real_threads_and_simulated_ones_run_the_same_programs() {
+    if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
+        println!("skipped: the comparison with a kernel needs two CPUs");
+        return;
+    }
+    let path = scenario("kernel/two-weights.toml");
+    let comparison = json(&tandem(&["sim", "kernel", &path, "--runs", "1", "--json"]));
+    let roles = comparison["programs"][0]["roles"].as_array().unwrap();
+    assert_eq!(roles.len(), 2);
+    for role in roles {
+        assert!(role["real_ns"].as_f64().unwrap() > 0.0, "{role}");
+        assert!(role["simulated_ratio"].as_f64().unwrap() > 1.0, "{role}");
+    }
+    let costs = comparison["calibration"].as_array().unwrap();
+    assert!(costs.iter().any(|cost| cost["measured"].is_u64()));
 }

@@ -30,9 +30,11 @@ use tandem_sim::queue::EventQueue;
 use tandem_sim::queue::Slot;
 use tandem_sim::random::Dist;
 use tandem_sim::random::Stream;
-use tandem_sim::scenario::load;
+use tandem_sim::scenario::load::Source;
 
 use super::output;
+use super::vary;
+use super::vary::Combination;
 use crate::bench::usage::Usage;
 use crate::demo::print;
 use crate::demo::progress::Progress;
@@ -64,6 +66,9 @@ pub struct BenchArgs {
     /// Runs of each, of which the median counts, 1 … 100
     #[arg(long, value_name = "N", default_value_t = 3)]
     runs: u32,
+    /// Measure each scenario with each of these values, such as vm.vm.count=4,16,64
+    #[arg(long, value_name = "KEY=VALUE,VALUE…")]
+    vary: Vec<String>,
     /// Write the figures as JSON; without PATH to standard output, in place of the table
     #[arg(long, value_name = "PATH", num_args = 0..=1, default_missing_value = "-")]
     json: Option<PathBuf>,
@@ -76,6 +81,11 @@ pub struct BenchArgs {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Figures {
     scenario: String,
+    /// What was varied in it, by key.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    set: String,
+    /// vCPUs of all its VMs.
+    vcpus: u32,
     /// Events handled in a run.
     events: u64,
     /// How long the median run took.
@@ -103,19 +113,29 @@ pub fn main(args: &BenchArgs) -> anyhow::Result<()> {
         names => names.to_vec(),
     };
     // All are read before any is measured.
-    let scenarios: Vec<Scenario> = names
+    let combinations = vary::combinations(&args.vary)?;
+    let each = |name: &String| {
+        let settings = combinations.iter().cloned();
+        settings
+            .map(|combination| (name.clone(), combination))
+            .collect::<Vec<_>>()
+    };
+    let cases: Vec<(String, Combination)> = names.iter().flat_map(each).collect();
+    let scenarios: Vec<Scenario> = cases
         .iter()
-        .map(|name| scenario(name))
+        .map(|(name, combination)| scenario(name, combination))
         .collect::<anyhow::Result<_>>()?;
     if let (true, [scenario]) = (args.here, scenarios.as_slice()) {
         return print(&serde_json::to_string(&measure(scenario, args.runs)?)?);
     }
     output::check_json(args.json.as_deref())?;
-    let progress = Progress::begin(names.len() as u64);
+    let progress = Progress::begin(cases.len() as u64);
     let mut figures = Vec::new();
-    for name in &names {
-        progress.say(&format!("{name}, {} runs", args.runs));
-        figures.push(in_own_process(name, args.runs)?);
+    for (name, combination) in &cases {
+        let set = vary::name(combination);
+        progress.say(&format!("{name} {set}, {} runs", args.runs));
+        let measured = in_own_process(name, combination, args.runs)?;
+        figures.push(Figures { set, ..measured });
         progress.step();
     }
     drop(progress);
@@ -125,26 +145,28 @@ pub fn main(args: &BenchArgs) -> anyhow::Result<()> {
     output::write_json(args.json.as_deref(), &figures)
 }
 
-/// A scenario of our own by its name, or any other by its file.
-fn scenario(name: &str) -> anyhow::Result<Scenario> {
-    match OWN.iter().find(|(own, _)| *own == name) {
-        Some((name, text)) => Ok(load::from_text(&format!("{name}.toml"), text)?),
-        None => Ok(load::read(name.as_ref())?),
+/// A scenario of our own by its name, or any other by its file, with what is varied in it.
+fn scenario(name: &str, combination: &Combination) -> anyhow::Result<Scenario> {
+    let mut source = match OWN.iter().find(|(own, _)| *own == name) {
+        Some((name, text)) => Source::from_text(&format!("{name}.toml"), text)?,
+        None => Source::read(name.as_ref())?,
+    };
+    for setting in combination {
+        source.set(setting.clone());
     }
+    Ok(source.scenario()?)
 }
 
-fn in_own_process(name: &str, runs: u32) -> anyhow::Result<Figures> {
+fn in_own_process(name: &str, combination: &Combination, runs: u32) -> anyhow::Result<Figures> {
     let program = std::env::current_exe().context("cannot tell which program this is")?;
     let output = Command::new(program)
-        .args([
-            "sim",
-            "bench",
-            "--here",
-            "--runs",
-            &runs.to_string(),
-            "--",
-            name,
-        ])
+        .args(["sim", "bench", "--here", "--runs", &runs.to_string()])
+        .args(
+            combination
+                .iter()
+                .map(|one| format!("--vary={}={}", one.key, one.value)),
+        )
+        .args(["--", name])
         .stderr(std::process::Stdio::inherit())
         .output()
         .with_context(|| format!("cannot start a process to measure {name}"))?;
@@ -177,6 +199,8 @@ fn measure(scenario: &Scenario, runs: u32) -> anyhow::Result<Figures> {
     let pending = pending / asked.max(1);
     Ok(Figures {
         scenario: scenario.name.clone(),
+        set: String::new(),
+        vcpus: scenario.vms.iter().map(|vm| vm.vcpus).sum(),
         events,
         seconds,
         events_per_second: events as f64 / seconds,
@@ -214,6 +238,7 @@ fn queue_alone(pending: usize) -> f64 {
 fn table(figures: &[Figures]) -> Table {
     let mut table = Table::new(&[
         "scenario",
+        "vCPUs",
         "events",
         "seconds",
         "events/s",
@@ -223,7 +248,11 @@ fn table(figures: &[Figures]) -> Table {
     ]);
     for one in figures {
         table.row([
-            Cell::toned(&one.scenario, Tone::Strong),
+            Cell::toned(
+                format!("{} {}", one.scenario, one.set).trim_end(),
+                Tone::Strong,
+            ),
+            one.vcpus.to_string().into(),
             one.events.to_string().into(),
             format!("{:.3}", one.seconds).into(),
             figure::rate(one.events_per_second).into(),
@@ -242,7 +271,7 @@ mod tests {
     #[test]
     fn the_scenarios_of_the_promise_are_as_large_as_it_says() {
         let size = |name: &str| {
-            let scenario = scenario(name).unwrap();
+            let scenario = scenario(name, &Vec::new()).unwrap();
             let vcpus: u32 = scenario.vms.iter().map(|vm| vm.vcpus).sum();
             let threads = |vm: &tandem_sim::scenario::Vm| -> u32 {
                 vm.workload
