@@ -15,7 +15,7 @@ use tandem_policy::Nanos;
 /// A process at one moment.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Usage {
-    /// CPU time of all its threads since they started, in seconds.
+    /// CPU time of all threads it has now since they started, in seconds.
     pub cpu_seconds: f64,
     /// Memory that is in RAM now, in KiB.
     pub rss_kib: u64,
@@ -32,12 +32,19 @@ impl Usage {
     pub fn read(pid: Pid) -> anyhow::Result<Usage> {
         let procfs = ProcFs::host();
         let folder = procfs.process(pid);
-        let tids = numbers(&folder.join("task"))?;
         let mut sampler = Sampler::new(ProcFs::host());
         let mut cpu = Nanos::ZERO;
-        for &tid in &tids {
-            let thread = ThreadRef::read(&procfs, pid, Tid(tid))?;
-            cpu += sampler.sample(&thread)?.ran;
+        let mut threads = 0;
+        for tid in numbers(&folder.join("task"))? {
+            let ran = ThreadRef::read(&procfs, pid, Tid(tid))
+                .map_err(anyhow::Error::from)
+                .and_then(|thread| Ok(sampler.sample(&thread)?.ran));
+            match ran {
+                Ok(ran) => (cpu, threads) = (cpu + ran, threads + 1),
+                // It ended since the folder was read.
+                Err(_) if !folder.join(format!("task/{tid}")).exists() && folder.exists() => {}
+                Err(error) => return Err(error),
+            }
         }
         let path = folder.join("status");
         let status = std::fs::read_to_string(&path)
@@ -50,7 +57,7 @@ impl Usage {
             rss_kib: kib("VmRSS")?,
             peak_rss_kib: kib("VmHWM")?,
             fds: numbers(&folder.join("fd"))?.len(),
-            threads: tids.len(),
+            threads,
         })
     }
 }
