@@ -18,6 +18,7 @@ pub mod kernel;
 pub mod metrics;
 pub mod output;
 pub mod parquet;
+pub mod policies;
 pub mod run;
 pub mod statistics;
 pub mod tables;

@@ -287,6 +287,10 @@ fn flags() {
         &["sim", "bench", "/no/such.toml"],
         &["/no/such.toml", "cannot read"],
     );
+    with(
+        &["compare", "--policies", "stock,best"],
+        &["\"best\"", "cpth-r"],
+    );
     fails(
         &["sim", "kernel", "/no/such.toml"],
         &["/no/such.toml", "cannot read"],

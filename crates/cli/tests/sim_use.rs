@@ -189,3 +189,32 @@ fn real_threads_and_simulated_ones_run_the_same_programs() {
     let costs = comparison["calibration"].as_array().unwrap();
     assert!(costs.iter().any(|cost| cost["measured"].is_u64()));
 }
+
+#[test]
+fn policies_are_compared_by_name() {
+    let path = scenario("ticket-ple-fixed.toml");
+    let compare = |policies: &str| {
+        tandem(&[
+            "sim",
+            "compare",
+            &path,
+            "--runs",
+            "2",
+            "--duration",
+            "100ms",
+            "--policies",
+            policies,
+            "--json",
+        ])
+    };
+    let comparison = json(&compare("stock,aple+cch,cap"));
+    let names: Vec<&str> = comparison["combinations"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|combination| combination["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(names, ["stock", "aple+cch", "cap"]);
+    let set = &comparison["combinations"][1]["settings"];
+    assert_eq!(set["host.pause_loop.candidate"], "cch");
+}

@@ -20,9 +20,9 @@ const ARITY: usize = 4;
 
 /// Bits of a key that hold the sequence number. When they are used up the pending entries are
 /// numbered anew, in their order.
-const SEQUENCE_BITS: u32 = 20;
+const SEQUENCE_BITS: u32 = 22;
 
-/// The latest time an event can have, in ns: about 4.8 hours. What is set later comes then.
+/// The latest time an event can have, in ns: about 73 minutes. What is set later comes then.
 pub const LATEST: u64 = (1 << (64 - SEQUENCE_BITS)) - 1;
 
 /// Time and sequence in one number, so that one comparison orders all, and the slot.

@@ -102,6 +102,10 @@ impl Histogram {
 pub struct Counts {
     /// Pause-loop exits.
     pub ple_exits: u64,
+    /// Cycles spun before those exits: the sum of the windows in force.
+    pub ple_window_cycles: u64,
+    /// What those exits cost, exit to entry, the switch included, ns.
+    pub ple_handling_ns: u64,
     /// Directed yields that switched to another vCPU.
     pub yields: u64,
     /// Pause-loop exits that found nobody to yield to.
@@ -179,6 +183,9 @@ pub struct VmResults {
     pub roles: Vec<RoleResults>,
     /// What happened how often.
     pub counts: Counts,
+    /// When the VM's pause-loop window, set by APLE, became how many cycles, since the simulation began.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub windows: Vec<(Nanos, u32)>,
     /// Waking a thread → it runs.
     pub wake_latency: Histogram,
     /// Sending a rescheduling or TLB-flush IPI → the receiver handles it.

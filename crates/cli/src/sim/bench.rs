@@ -113,7 +113,7 @@ pub fn main(args: &BenchArgs) -> anyhow::Result<()> {
         names => names.to_vec(),
     };
     // All are read before any is measured.
-    let combinations = vary::combinations(&args.vary)?;
+    let combinations = vary::combinations(Vec::new(), &args.vary)?;
     let each = |name: &String| {
         let settings = combinations.iter().cloned();
         settings
@@ -132,7 +132,7 @@ pub fn main(args: &BenchArgs) -> anyhow::Result<()> {
     let progress = Progress::begin(cases.len() as u64);
     let mut figures = Vec::new();
     for (name, combination) in &cases {
-        let set = vary::name(combination);
+        let set = combination.name();
         progress.say(&format!("{name} {set}, {} runs", args.runs));
         let measured = in_own_process(name, combination, args.runs)?;
         figures.push(Figures { set, ..measured });
@@ -151,7 +151,7 @@ fn scenario(name: &str, combination: &Combination) -> anyhow::Result<Scenario> {
         Some((name, text)) => Source::from_text(&format!("{name}.toml"), text)?,
         None => Source::read(name.as_ref())?,
     };
-    for setting in combination {
+    for setting in &combination.settings {
         source.set(setting.clone());
     }
     Ok(source.scenario()?)
@@ -163,6 +163,7 @@ fn in_own_process(name: &str, combination: &Combination, runs: u32) -> anyhow::R
         .args(["sim", "bench", "--here", "--runs", &runs.to_string()])
         .args(
             combination
+                .settings
                 .iter()
                 .map(|one| format!("--vary={}={}", one.key, one.value)),
         )
@@ -271,7 +272,7 @@ mod tests {
     #[test]
     fn the_scenarios_of_the_promise_are_as_large_as_it_says() {
         let size = |name: &str| {
-            let scenario = scenario(name, &Vec::new()).unwrap();
+            let scenario = scenario(name, &Combination::default()).unwrap();
             let vcpus: u32 = scenario.vms.iter().map(|vm| vm.vcpus).sum();
             let threads = |vm: &tandem_sim::scenario::Vm| -> u32 {
                 vm.workload

@@ -32,6 +32,7 @@ use super::output;
 use super::output::OutputArgs;
 use super::parquet;
 use super::parquet::Row;
+use super::policies;
 use super::statistics::Mean;
 use super::vary;
 use super::vary::Combination;
@@ -51,6 +52,9 @@ pub struct CompareArgs {
     /// Values to compare, such as host.scheduler=cfs,eevdf,credit; several make all combinations
     #[arg(long, value_name = "KEY=VALUE,…")]
     vary: Vec<String>,
+    /// Policies to compare, such as stock,aple,hvs,aple+hvs; an unknown one lists all
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+    policies: Vec<String>,
     /// Runs of each combination, with seeds one apart, 1 … 1000
     #[arg(long, value_name = "N", default_value_t = 10)]
     runs: u32,
@@ -74,6 +78,8 @@ struct Comparison {
 
 #[derive(Debug, Serialize)]
 struct CombinationFigures {
+    /// What it is called; empty if it is the scenario as it is.
+    name: String,
     /// What was set, by key.
     settings: BTreeMap<String, String>,
     figures: Vec<Figure>,
@@ -119,7 +125,7 @@ pub fn main(args: &CompareArgs) -> anyhow::Result<()> {
         }
         None => std::thread::available_parallelism().map_or(1, usize::from),
     };
-    let combinations = vary::combinations(&args.vary)?;
+    let combinations = vary::combinations(policies::combinations(&args.policies)?, &args.vary)?;
     let scenarios = scenarios(&args.scenario, &combinations)?;
     let first = scenarios.first().context("there is nothing to compare")?;
     let seeds: Vec<u64> = (0..u64::from(args.runs))
@@ -158,7 +164,7 @@ fn scenarios(args: &ScenarioArgs, combinations: &[Combination]) -> anyhow::Resul
     let source = args.source()?;
     let scenario = |combination: &Combination| {
         let mut source = source.clone();
-        for setting in combination {
+        for setting in &combination.settings {
             source.set(setting.clone());
         }
         Ok(source.scenario()?)
@@ -250,7 +256,9 @@ fn figures(
                 first.and_then(|first| Mean::of_difference(&figure.values, &first.values));
         }
         all.push(CombinationFigures {
+            name: combination.name(),
             settings: combination
+                .settings
                 .iter()
                 .map(|setting| (setting.key.clone(), setting.value.clone()))
                 .collect(),
@@ -315,9 +323,9 @@ fn table(
                     false => vec![Cell::default(), Cell::default()],
                 };
                 heading = false;
-                cells.push(match combination.is_empty() {
-                    true => "as it is".into(),
-                    false => vary::name(combination).into(),
+                cells.push(match combination.name().as_str() {
+                    "" => "as it is".into(),
+                    name => name.into(),
                 });
                 cells.push(number(figure.mean.mean, figure.unit).into());
                 cells.push(half_width(&figure.mean, figure.unit).into());
@@ -374,7 +382,7 @@ fn write_parquet(
     jobs: &[Job<'_>],
     runs: &[Vec<Metric>],
 ) -> anyhow::Result<()> {
-    let names: Vec<String> = combinations.iter().map(vary::name).collect();
+    let names: Vec<String> = combinations.iter().map(Combination::name).collect();
     let rows = jobs.iter().zip(runs).flat_map(|(job, metrics)| {
         let combination = names.get(job.combination).map_or("", String::as_str);
         metrics.iter().map(move |metric| Row {

@@ -32,6 +32,7 @@ pub fn of(scenario: &Scenario, results: &Results) -> Vec<Metric> {
     let mut list = List {
         vm: String::new(),
         measured: results.measured.0.max(1) as f64,
+        cycles_per_ns: scenario.machine.costs.cycles_per_us as f64 / 1e3,
         metrics: Vec::new(),
     };
     list.host(scenario, results);
@@ -104,6 +105,7 @@ fn counts(counts: &Counts) -> [(&'static str, u64); 18] {
 struct List {
     vm: String,
     measured: f64,
+    cycles_per_ns: f64,
     metrics: Vec<Metric>,
 }
 
@@ -159,6 +161,13 @@ impl List {
         self.pcpus("halted", vm.vcpus.iter().map(|vcpu| vcpu.halted).sum());
         for (name, count) in counts(&vm.counts) {
             self.per_second(name, count);
+        }
+        if vm.counts.ple_exits > 0 {
+            let cycles = vm.counts.ple_window_cycles as f64;
+            self.add("ple_window", "cycles", cycles / vm.counts.ple_exits as f64);
+            let lost = cycles / self.cycles_per_ns + vm.counts.ple_handling_ns as f64;
+            let received = vm.received.0.max(1) as f64;
+            self.add("ple_inefficiency", "1", lost / received);
         }
         self.latency(
             ["wake_mean", "wake_p50", "wake_p99", "wake_max"],

@@ -10,21 +10,44 @@ use tandem_sim::scenario::load::Setting;
 /// Combinations of one comparison.
 const MOST: usize = 1_000;
 
-/// One combination: a setting for each `--vary`, in their order.
-pub type Combination = Vec<Setting>;
-
-/// What a combination is called.
-pub fn name(combination: &Combination) -> String {
-    let each: Vec<String> = combination
-        .iter()
-        .map(|setting| format!("{}={}", setting.key, setting.value))
-        .collect();
-    each.join(" ")
+/// What is set together: a setting for each `--vary`, in their order, after those of a policy.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Combination {
+    /// What it is called, a part for each of `--policies` and `--vary`.
+    parts: Vec<String>,
+    /// What is set.
+    pub settings: Vec<Setting>,
 }
 
-/// All combinations; the last key varies fastest.
-pub fn combinations(vary: &[String]) -> anyhow::Result<Vec<Combination>> {
-    let mut combinations: Vec<Combination> = vec![Vec::new()];
+impl Combination {
+    /// Settings under one name.
+    pub fn named(name: &str, settings: Vec<Setting>) -> Combination {
+        Combination {
+            parts: vec![name.to_owned()],
+            settings,
+        }
+    }
+
+    /// What it is called; empty if nothing is set.
+    pub fn name(&self) -> String {
+        self.parts.join(" ")
+    }
+
+    fn with(&self, setting: Setting) -> Combination {
+        let mut combination = self.clone();
+        let part = format!("{}={}", setting.key, setting.value);
+        combination.parts.push(part);
+        combination.settings.push(setting);
+        combination
+    }
+}
+
+/// All combinations, each of `first` with every one of the values; the last key varies fastest.
+pub fn combinations(first: Vec<Combination>, vary: &[String]) -> anyhow::Result<Vec<Combination>> {
+    let mut combinations = match first.is_empty() {
+        true => vec![Combination::default()],
+        false => first,
+    };
     let mut keys: Vec<String> = Vec::new();
     for text in vary {
         let (key, values) = parse(text)?;
@@ -41,11 +64,10 @@ pub fn combinations(vary: &[String]) -> anyhow::Result<Vec<Combination>> {
             .iter()
             .flat_map(|combination| {
                 values.iter().map(|value| {
-                    let setting = Setting {
+                    combination.with(Setting {
                         key: key.clone(),
                         value: value.clone(),
-                    };
-                    combination.iter().cloned().chain([setting]).collect()
+                    })
                 })
             })
             .collect();
@@ -108,9 +130,16 @@ mod tests {
     #[test]
     fn every_combination_once_and_the_last_key_fastest() {
         let vary = ["a=1,2".to_owned(), "b=x, y".to_owned()];
-        let names: Vec<String> = combinations(&vary).unwrap().iter().map(name).collect();
+        let names: Vec<String> = combinations(Vec::new(), &vary)
+            .unwrap()
+            .iter()
+            .map(Combination::name)
+            .collect();
         assert_eq!(names, ["a=1 b=x", "a=1 b=y", "a=2 b=x", "a=2 b=y"]);
-        assert_eq!(combinations(&[]).unwrap(), [Vec::new()]);
+        assert_eq!(
+            combinations(Vec::new(), &[]).unwrap(),
+            [Combination::default()]
+        );
     }
 
     #[test]
@@ -124,7 +153,7 @@ mod tests {
     fn what_is_no_variation_says_how_one_looks() {
         let error = |vary: &[&str]| {
             let vary: Vec<String> = vary.iter().map(|text| (*text).to_owned()).collect();
-            combinations(&vary).unwrap_err().to_string()
+            combinations(Vec::new(), &vary).unwrap_err().to_string()
         };
         assert!(error(&["host.scheduler"]).contains("KEY=VALUE,VALUE"));
         assert!(error(&["a=1,"]).contains("KEY=VALUE,VALUE"));

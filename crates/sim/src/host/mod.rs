@@ -8,6 +8,8 @@
 //! All methods take the time in ns; none allocates in the steady state.
 
 use serde::Serialize;
+use tandem_kpolicy::ApleConfig;
+use tandem_kpolicy::Order;
 use tandem_policy::Nanos;
 use tandem_policy::PcpuSet;
 
@@ -94,11 +96,13 @@ pub enum PauseLoop {
         base: u32,
         /// Multiplied by this at each exit: 2. Below 1: never grows.
         grow: u32,
-        /// Divided by this when the vCPU was preempted by its slice; 0: back to the base.
+        /// Divided by this whenever the vCPU is put on a pCPU again; 0: back to the base.
         shrink: u32,
         /// At most this.
         most: u32,
     },
+    /// A window per VM, which APLE sets: the kernel's own code, through `tandem_kpolicy`.
+    Aple(AplePolicy),
 }
 
 /// Whom a spinning vCPU yields to.
@@ -109,6 +113,79 @@ pub enum Candidate {
     None,
     /// KVM's circle from the last boosted vCPU.
     Stock,
+    /// HVS or one of its variants, as the kernel does it, through `tandem_kpolicy`.
+    Ranked(Ranking),
+}
+
+/// In which order preempted vCPUs are preferred.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ranking {
+    /// Resource-waiters, latest first; then lock-waiters, earliest first; then yielded ones.
+    Hvs,
+    /// Resource-waiters earliest first.
+    CpthR,
+    /// Lock-waiters latest first.
+    CpthL,
+    /// Lock-waiters before resource-waiters.
+    Cch,
+}
+
+/// APLE's settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct AplePolicy {
+    /// The first threshold, cycles.
+    pub initial: u32,
+    /// The lowest, cycles.
+    pub lower: u32,
+    /// The highest, cycles.
+    pub upper: u32,
+    /// How far up and down is tried, cycles.
+    pub step: u32,
+    /// Pause-loop exits of the VM in an epoch.
+    pub epoch_exits: u32,
+}
+
+impl From<Ranking> for Order {
+    fn from(ranking: Ranking) -> Order {
+        match ranking {
+            Ranking::Hvs => Order::Hvs,
+            Ranking::CpthR => Order::CpthR,
+            Ranking::CpthL => Order::CpthL,
+            Ranking::Cch => Order::Cch,
+        }
+    }
+}
+
+impl From<AplePolicy> for ApleConfig {
+    fn from(policy: AplePolicy) -> ApleConfig {
+        ApleConfig {
+            initial: policy.initial,
+            lower: policy.lower,
+            upper: policy.upper,
+            step: policy.step,
+            epoch_exits: policy.epoch_exits,
+        }
+    }
+}
+
+impl Default for AplePolicy {
+    fn default() -> AplePolicy {
+        let ApleConfig {
+            initial,
+            lower,
+            upper,
+            step,
+            epoch_exits,
+        } = ApleConfig::default();
+        AplePolicy {
+            initial,
+            lower,
+            upper,
+            step,
+            epoch_exits,
+        }
+    }
 }
 
 /// Everything about the host that can be set.

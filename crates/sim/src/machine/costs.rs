@@ -124,6 +124,11 @@ impl Costs {
     pub fn cycles(&self, cycles: u64) -> u64 {
         (cycles * 1000).div_ceil(self.cycles_per_us.max(1))
     }
+
+    /// A time of `ns` in cycles, rounded down.
+    pub fn in_cycles(&self, ns: u64) -> u64 {
+        (u128::from(ns) * u128::from(self.cycles_per_us) / 1000) as u64
+    }
 }
 
 #[cfg(test)]

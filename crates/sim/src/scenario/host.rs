@@ -13,12 +13,14 @@ use super::Policies;
 use super::place::LoadError;
 use super::read::Field;
 use super::read::Table;
+use crate::host::AplePolicy;
 use crate::host::Candidate;
 use crate::host::CreditConfig;
 use crate::host::HostConfig;
 use crate::host::HostScheduler;
 use crate::host::PauseLoop;
 use crate::host::Placement;
+use crate::host::Ranking;
 use crate::host::Together;
 use crate::scenario::units;
 use crate::sched::fair::Discipline;
@@ -192,9 +194,10 @@ enum Policy {
     Fixed,
     PerVm,
     Stock,
+    Aple,
 }
 
-pub(super) const PAUSE_LOOP_KEYS: [&str; 7] = [
+pub(super) const PAUSE_LOOP_KEYS: [&str; 8] = [
     "policy",
     "window",
     "grow",
@@ -202,12 +205,14 @@ pub(super) const PAUSE_LOOP_KEYS: [&str; 7] = [
     "most",
     "filter",
     "candidate",
+    "aple",
 ];
 
 /// `[host.pause_loop]`.
 fn pause_loop(table: &Table<'_>) -> Result<(PauseLoop, bool, Candidate), LoadError> {
     let [mut base, mut grow, mut shrink, mut most] = PLE;
     let (mut policy, mut filter, mut candidate) = (Policy::Stock, false, Candidate::Stock);
+    let mut aple = AplePolicy::default();
     if let Some(table) = table.table("pause_loop", &PAUSE_LOOP_KEYS)? {
         policy = table.or("policy", policy, |field| {
             field.choice(&[
@@ -215,6 +220,7 @@ fn pause_loop(table: &Table<'_>) -> Result<(PauseLoop, bool, Candidate), LoadErr
                 ("fixed", Policy::Fixed),
                 ("per-vm", Policy::PerVm),
                 ("stock", Policy::Stock),
+                ("aple", Policy::Aple),
             ])
         })?;
         base = table.or("window", base, |field| field.small(1, u32::MAX))?;
@@ -223,8 +229,16 @@ fn pause_loop(table: &Table<'_>) -> Result<(PauseLoop, bool, Candidate), LoadErr
         most = table.or("most", most, |field| field.small(1, u32::MAX))?;
         filter = table.or("filter", filter, Field::flag)?;
         candidate = table.or("candidate", candidate, |field| {
-            field.choice(&[("none", Candidate::None), ("stock", Candidate::Stock)])
+            field.choice(&[
+                ("none", Candidate::None),
+                ("stock", Candidate::Stock),
+                ("hvs", Candidate::Ranked(Ranking::Hvs)),
+                ("cpth-r", Candidate::Ranked(Ranking::CpthR)),
+                ("cpth-l", Candidate::Ranked(Ranking::CpthL)),
+                ("cch", Candidate::Ranked(Ranking::Cch)),
+            ])
         })?;
+        aple = self::aple(&table)?;
         if most < base {
             return Err(table.wrong(format!(
                 "pause_loop: most = {most} is below window = {base}: give most at least as much"
@@ -241,8 +255,33 @@ fn pause_loop(table: &Table<'_>) -> Result<(PauseLoop, bool, Candidate), LoadErr
             shrink,
             most,
         },
+        Policy::Aple => PauseLoop::Aple(aple),
     };
     Ok((pause_loop, filter, candidate))
+}
+
+/// `[host.pause_loop.aple]`.
+fn aple(table: &Table<'_>) -> Result<AplePolicy, LoadError> {
+    const KEYS: [&str; 5] = ["initial", "lower", "upper", "step", "epoch_exits"];
+    let default = AplePolicy::default();
+    let Some(table) = table.table("aple", &KEYS)? else {
+        return Ok(default);
+    };
+    let number = |key: &str, default: u32| table.or(key, default, |field| field.small(1, u32::MAX));
+    let aple = AplePolicy {
+        initial: number("initial", default.initial)?,
+        lower: number("lower", default.lower)?,
+        upper: number("upper", default.upper)?,
+        step: number("step", default.step)?,
+        epoch_exits: number("epoch_exits", default.epoch_exits)?,
+    };
+    match (aple.lower..=aple.upper).contains(&aple.initial) {
+        true => Ok(aple),
+        false => Err(table.wrong(format!(
+            "aple: initial = {} is not between lower = {} and upper = {}",
+            aple.initial, aple.lower, aple.upper
+        ))),
+    }
 }
 
 pub(super) const FLEXW_KEYS: [&str; 6] = [

@@ -3,6 +3,7 @@
 //! `count` makes several alike. In native mode the one VM is the machine itself: its vCPUs are the
 //! pCPUs.
 
+use tandem_kpolicy::MOST_VCPUS as MOST_RANKED;
 use tandem_policy::Nanos;
 use tandem_policy::PcpuSet;
 use tandem_policy::Weight;
@@ -18,6 +19,7 @@ use super::place::LoadError;
 use super::read::Field;
 use super::read::Table;
 use super::units;
+use crate::host::Candidate;
 use crate::host::HostConfig;
 use crate::host::Placement;
 use crate::workload::Workload;
@@ -126,6 +128,12 @@ fn one(field: &Field<'_>, around: &Surroundings<'_>) -> Result<(Vm, u32), LoadEr
         None => table.need("vcpus", "4")?.small(1, MOST_VCPUS)?,
         Some(vcpus) => vcpus.small(1, MOST_VCPUS)?,
     };
+    if matches!(around.host.candidate, Candidate::Ranked(_)) && vcpus as usize > MOST_RANKED {
+        return Err(field.wrong(format!(
+            "HVS chooses among at most {MOST_RANKED} vCPUs of a VM, and `{name}` has {vcpus}: give it \
+             fewer, or host.pause_loop.candidate = \"stock\""
+        )));
+    }
     if native && vcpus != pcpus {
         return Err(field.wrong(format!(
             "in native mode a CPU of `{name}` is a pCPU, so vcpus = {vcpus} is not possible: \

@@ -3,12 +3,16 @@
 //! Threads are spread over their VM's vCPUs in order, and vCPUs begin halted; a VM's start wakes
 //! those that have threads.
 
+use tandem_kpolicy::Aple;
+use tandem_kpolicy::Hvs;
 use tandem_policy::FlexW;
 use tandem_policy::Nanos;
 use tandem_policy::PcpuId;
 use tandem_policy::PcpuSet;
 
 use crate::host;
+use crate::host::Candidate;
+use crate::host::HostConfig;
 use crate::host::PauseLoop;
 use crate::host::Placement;
 use crate::host::Shape;
@@ -266,8 +270,12 @@ impl Parts {
             ple_window: match scenario.host.pause_loop {
                 PauseLoop::PerVm(window) | PauseLoop::Fixed(window) => window,
                 PauseLoop::Stock { base, .. } => base,
+                PauseLoop::Aple(aple) => aple.initial,
                 PauseLoop::Off => 0,
             },
+            aple: aple(&scenario.host),
+            hvs: hvs(&scenario.host, vm.vcpus),
+            windows: Vec::new(),
             counts: Counts::default(),
             wake_latency: Histogram::default(),
             ipi_latency: Histogram::default(),
@@ -427,4 +435,20 @@ fn barrier_users(workload: &Workload, vcpus: u32) -> Vec<u32> {
         }
     }
     users
+}
+
+/// APLE for one VM, if the host has it. The scenario's reader has checked its settings.
+fn aple(host: &HostConfig) -> Option<Aple> {
+    match host.pause_loop {
+        PauseLoop::Aple(policy) => Aple::new(policy.into()).ok(),
+        _ => None,
+    }
+}
+
+/// HVS for one VM, if the host has it. The scenario's reader has checked the number of vCPUs.
+fn hvs(host: &HostConfig, vcpus: u32) -> Option<Hvs> {
+    match host.candidate {
+        Candidate::Ranked(ranking) => Hvs::new(vcpus as usize, ranking.into()).ok(),
+        Candidate::None | Candidate::Stock => None,
+    }
 }

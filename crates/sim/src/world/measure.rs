@@ -124,6 +124,7 @@ impl World {
             vcpus,
             roles,
             counts: vm.counts,
+            windows: vm.windows.clone(),
             wake_latency: vm.wake_latency.clone(),
             ipi_latency: vm.ipi_latency.clone(),
             shootdown_latency: vm.shootdown_latency.clone(),

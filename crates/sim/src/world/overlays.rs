@@ -18,6 +18,7 @@ use crate::queue::Slot;
 use crate::trace::VcpuState;
 
 use super::World;
+use super::pause_loop::Happened;
 use super::state::NONE;
 use super::state::Work;
 
@@ -171,6 +172,7 @@ impl World {
                 }
                 VcpuState::Ready | VcpuState::Halted => {}
             }
+            self.note_for_hvs(v, Happened::Blocked);
         }
     }
 

@@ -5,6 +5,13 @@
 //! acts when the exit's cost is paid: exits that come in between begin at the same place of the
 //! circle, as the unlocked `last_boosted_vcpu` makes them do. Which vCPUs are ready is seen at the
 //! end.
+//!
+//! APLE and HVS are the C code that runs in the kernel (`tandem_kpolicy`); here it is only told what
+//! happened. A vCPU that is preempted while it spins, after its own pause-loop exit, is a lock-waiter;
+//! one preempted for any other reason a resource-waiter.
+
+use tandem_kpolicy::Cause;
+use tandem_policy::Nanos;
 
 use crate::host::Candidate;
 use crate::host::PauseLoop;
@@ -20,6 +27,17 @@ use super::state::NONE;
 /// So many yields that fail end the search.
 const TRIES: u32 = 3;
 
+/// So many changes of a VM's window are remembered.
+pub(crate) const MOST_WINDOWS: usize = 4096;
+
+/// What HVS is told of a vCPU.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Happened {
+    Preempted(Cause),
+    Running,
+    Blocked,
+}
+
 impl World {
     /// After how many ns a loop of PAUSEs that a vCPU begins now will exit.
     pub(crate) fn loop_exits(&mut self, v: u32) -> Option<u64> {
@@ -30,7 +48,7 @@ impl World {
         let window = match self.config.pause_loop {
             PauseLoop::Off => return None,
             PauseLoop::Fixed(window) => window,
-            PauseLoop::PerVm(_) => self.vms[vcpu.vm as usize].ple_window,
+            PauseLoop::PerVm(_) | PauseLoop::Aple(_) => self.vms[vcpu.vm as usize].ple_window,
             PauseLoop::Stock { .. } => vcpu.ple_window,
         };
         if self.window_cache.0 == window {
@@ -56,7 +74,13 @@ impl World {
 
     /// A running vCPU, up to date, exits from a pause loop and begins to look for another.
     pub(crate) fn pause_loop_exit(&mut self, v: u32) {
-        self.counts(v).ple_exits += 1;
+        let window = match self.config.pause_loop {
+            PauseLoop::Stock { .. } => self.vcpus[v as usize].ple_window,
+            _ => self.vms[self.vcpus[v as usize].vm as usize].ple_window,
+        };
+        let counts = self.counts(v);
+        counts.ple_exits += 1;
+        counts.ple_window_cycles += u64::from(window);
         self.exit(v, ExitReason::PauseLoop, self.costs.ple_exit);
         let start = self.vms[self.vcpus[v as usize].vm as usize].last_boosted;
         let vcpu = &mut self.vcpus[v as usize];
@@ -81,7 +105,9 @@ impl World {
                 true
             }
             Candidate::Stock => self.stock_candidate(v, p, start),
+            Candidate::Ranked(_) => self.ranked_candidate(v, p),
         };
+        self.handled(v, yielded);
         if !yielded {
             self.counts(v).useless_searches += 1;
             let vcpu = &mut self.vcpus[v as usize];
@@ -131,6 +157,68 @@ impl World {
             }
         }
         false
+    }
+
+    /// The choice of HVS.
+    fn ranked_candidate(&mut self, v: u32, p: u32) -> bool {
+        let vm = &mut self.vms[self.vcpus[v as usize].vm as usize];
+        let Some(hvs) = &mut vm.hvs else {
+            return false;
+        };
+        match hvs.candidate((v - vm.first_vcpu) as usize) {
+            Some(index) => {
+                let candidate = vm.first_vcpu + index as u32;
+                self.yield_to(v, p, candidate)
+            }
+            None => false,
+        }
+    }
+
+    /// A vCPU's place among its siblings for HVS changes.
+    #[inline]
+    pub(crate) fn note_for_hvs(&mut self, v: u32, what: Happened) {
+        let now = self.now;
+        let vm = &mut self.vms[self.vcpus[v as usize].vm as usize];
+        let index = (v - vm.first_vcpu) as usize;
+        if let Some(hvs) = &mut vm.hvs {
+            match what {
+                Happened::Preempted(cause) => hvs.preempted(index, cause, now),
+                Happened::Running => hvs.running(index),
+                Happened::Blocked => hvs.blocked(index),
+            }
+        }
+    }
+
+    /// An exit was handled: what that cost is counted, and APLE may change the window.
+    fn handled(&mut self, v: u32, yielded: bool) {
+        let switch = if yielded { self.costs.vcpu_switch } else { 0 };
+        let handling = self.costs.ple_exit + switch;
+        self.counts(v).ple_handling_ns += handling;
+        let vm = self.vcpus[v as usize].vm as usize;
+        let cycles = self.costs.in_cycles(handling);
+        let Some(aple) = &mut self.vms[vm].aple else {
+            return;
+        };
+        if !aple.exit(cycles) {
+            return;
+        }
+        let (first, size) = (self.vms[vm].first_vcpu, self.vms[vm].vcpus);
+        let mut consumed = 0;
+        for sibling in first..first + size {
+            self.sync(sibling);
+            consumed += self.vcpus[sibling as usize].ran_total;
+        }
+        let consumed = self.costs.in_cycles(consumed);
+        let vm = &mut self.vms[vm];
+        if let Some(aple) = &mut vm.aple {
+            vm.ple_window = aple.epoch(consumed);
+            let base = aple.base();
+            if vm.windows.last().is_none_or(|&(_, last)| last != base)
+                && vm.windows.len() < MOST_WINDOWS
+            {
+                vm.windows.push((Nanos(self.now), base));
+            }
+        }
     }
 
     /// Asks the host's scheduler to run `c` instead.

@@ -6,6 +6,8 @@
 //! A vCPU that comes onto a pCPU pays for the switch and for refilling the cache if another ran
 //! there since, more if it comes from another last-level cache.
 
+use tandem_kpolicy::Cause;
+
 use crate::host::Arrival;
 use crate::host::Move;
 use crate::host::PauseLoop;
@@ -14,6 +16,7 @@ use crate::sched::fair::Enqueue;
 use crate::trace::VcpuState;
 
 use super::World;
+use super::pause_loop::Happened;
 use super::state::Doing;
 use super::state::EXITS;
 use super::state::NONE;
@@ -126,6 +129,11 @@ impl World {
         }
         if current != NONE {
             if next == Some(current) {
+                // Back in the guest: the exit's handling is over.
+                let vcpu = &mut self.vcpus[current as usize];
+                if vcpu.search == NONE {
+                    (vcpu.in_spin_loop, vcpu.dy_eligible) = (false, false);
+                }
                 return;
             }
             self.switch_out(current, p, true);
@@ -179,16 +187,17 @@ impl World {
         let vcpu = &mut self.vcpus[v as usize];
         // A pause loop ends with every exit.
         let yielding = vcpu.in_spin_loop && vcpu.search == NONE;
+        if preempted {
+            let cause = match yielding {
+                true => Cause::Spinning,
+                false => Cause::Slice,
+            };
+            self.note_for_hvs(v, Happened::Preempted(cause));
+        }
         if !preempted || yielding {
             return;
         }
-        if let PauseLoop::Stock { base, shrink, .. } = self.config.pause_loop {
-            vcpu.ple_window = match shrink {
-                0 => base,
-                divisor => (vcpu.ple_window / divisor).max(base),
-            };
-        }
-        let t = vcpu.thread;
+        let t = self.vcpus[v as usize].thread;
         if t == NONE {
             return;
         }
@@ -218,6 +227,13 @@ impl World {
         if vcpu.search == NONE {
             (vcpu.in_spin_loop, vcpu.dy_eligible) = (false, false);
         }
+        if let PauseLoop::Stock { base, shrink, .. } = self.config.pause_loop {
+            // vmx_vcpu_load: after every switch, whatever it was for.
+            vcpu.ple_window = match shrink {
+                0 => base,
+                divisor => (vcpu.ple_window / divisor).max(base),
+            };
+        }
         let (t, tick_due) = (vcpu.thread, vcpu.tick_due);
         if warm != v || ran_on != p {
             self.counts(v).vcpu_switches += 1;
@@ -246,6 +262,7 @@ impl World {
             let slot = self.guest_tick_slot(v);
             self.queue.set(slot, tick_due);
         }
+        self.note_for_hvs(v, Happened::Running);
         self.scheduled(v, p);
         self.resume(v);
     }

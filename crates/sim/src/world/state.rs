@@ -3,6 +3,10 @@
 //! Everything refers to everything else by number. [`NONE`] stands for nobody. Time is ns since the
 //! simulation's begin.
 
+use tandem_kpolicy::Aple;
+use tandem_kpolicy::Hvs;
+use tandem_policy::Nanos;
+
 use crate::random::Stream;
 use crate::results::Counts;
 use crate::results::Histogram;
@@ -73,8 +77,14 @@ pub(crate) struct Vm {
     pub finished: Option<u64>,
     /// Start of KVM's circle.
     pub last_boosted: u32,
-    /// The window of [`crate::host::PauseLoop::PerVm`], cycles.
+    /// The window of the VM, where it has one, or the host, cycles.
     pub ple_window: u32,
+    /// With [`crate::host::PauseLoop::Aple`].
+    pub aple: Option<Aple>,
+    /// With [`crate::host::Candidate::Ranked`].
+    pub hvs: Option<Hvs>,
+    /// When APLE's threshold became what.
+    pub windows: Vec<(Nanos, u32)>,
     pub counts: Counts,
     pub wake_latency: Histogram,
     pub ipi_latency: Histogram,

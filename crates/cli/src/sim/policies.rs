@@ -1,0 +1,103 @@
+//! `--policies NAME,…`: what is compared, by the names the field uses.
+//!
+//! A policy is a set of settings of the scenario, and so is every baseline. Several are joined by `+`:
+//! `aple+hvs` is APPLES, `demand+cap` is demand-based coordinated scheduling under a cap. What a
+//! policy does not set stays as the scenario has it.
+
+use anyhow::bail;
+use anyhow::ensure;
+use tandem_sim::scenario::load::Setting;
+
+use super::vary::Combination;
+
+/// Names and what they set.
+const POLICIES: [(&str, &[(&str, &str)]); 20] = [
+    (
+        "stock",
+        &[
+            ("host.pause_loop.policy", "stock"),
+            ("host.pause_loop.candidate", "stock"),
+        ],
+    ),
+    ("ple-off", &[("host.pause_loop.policy", "off")]),
+    ("fixed", &[("host.pause_loop.policy", "fixed")]),
+    ("aple", &[("host.pause_loop.policy", "aple")]),
+    ("hvs", &[("host.pause_loop.candidate", "hvs")]),
+    ("cpth-r", &[("host.pause_loop.candidate", "cpth-r")]),
+    ("cpth-l", &[("host.pause_loop.candidate", "cpth-l")]),
+    ("cch", &[("host.pause_loop.candidate", "cch")]),
+    (
+        "apples",
+        &[
+            ("host.pause_loop.policy", "aple"),
+            ("host.pause_loop.candidate", "hvs"),
+        ],
+    ),
+    ("flexw", &[("policies.flexw", "true")]),
+    ("cfs", &[("host.scheduler", "cfs")]),
+    ("eevdf", &[("host.scheduler", "eevdf")]),
+    ("credit", &[("host.scheduler", "credit")]),
+    ("lb", &[("host.placement", "balance")]),
+    ("pin", &[("host.placement", "pin")]),
+    ("balance", &[("host.placement", "no-stacking")]),
+    ("cap", &[("host.cap", "true")]),
+    ("gang", &[("host.together", "gang")]),
+    ("demand", &[("host.together", "demand")]),
+    ("as-it-is", &[]),
+];
+
+/// The combinations of some policies.
+pub fn combinations(names: &[String]) -> anyhow::Result<Vec<Combination>> {
+    for (at, name) in names.iter().enumerate() {
+        ensure!(!names[..at].contains(name), "--policies has {name} twice");
+    }
+    names.iter().map(|name| combination(name)).collect()
+}
+
+fn combination(name: &str) -> anyhow::Result<Combination> {
+    let mut settings: Vec<Setting> = Vec::new();
+    for part in name.split('+') {
+        let Some((_, sets)) = POLICIES.iter().find(|(known, _)| *known == part) else {
+            let known: Vec<&str> = POLICIES.iter().map(|(name, _)| *name).collect();
+            bail!(
+                "--policies {name}: no policy is called \"{part}\". There are {}; several at once \
+                 are joined by +",
+                known.join(", ")
+            );
+        };
+        for &(key, value) in *sets {
+            let set = settings.iter().find(|setting| setting.key == key);
+            ensure!(
+                set.is_none_or(|setting| setting.value == value),
+                "--policies {name}: {part} sets {key} to {value}, which another part sets \
+                 differently"
+            );
+            settings.push(Setting {
+                key: key.to_owned(),
+                value: value.to_owned(),
+            });
+        }
+    }
+    Ok(Combination::named(name, settings))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policies_are_joined() {
+        let both = combination("aple+hvs").unwrap();
+        assert_eq!(both.settings, combination("apples").unwrap().settings);
+        assert_eq!(both.name(), "aple+hvs");
+    }
+
+    #[test]
+    fn what_cannot_be_joined_or_is_unknown_is_refused() {
+        let error = |name: &str| combination(name).unwrap_err().to_string();
+        assert!(error("aple+ple-off").contains("host.pause_loop.policy"));
+        assert!(error("apple").contains("cpth-r"));
+        let twice = ["aple".to_owned(), "aple".to_owned()];
+        assert!(combinations(&twice).is_err());
+    }
+}
