@@ -15,7 +15,7 @@
  * HVS: events in any order on up to 1,100 records, some of them overwritten with
  * noise; choices by the array form and by the form without an array. What must
  * hold: nobody is chosen but who is on a list, the spinner never is, nobody is
- * better than who was chosen, nothing but the chosen one's mark changes, records
+ * better by a table of the orders than who was chosen, nothing but the chosen one's mark changes, records
  * past the 1,024th are not looked at.
  *
  * Not here: whether the choice is a wise one. That is for the simulator.
@@ -256,6 +256,41 @@ static void fuzz_arithmetic(struct random *r)
 
 #define MOST_RECORDS 1100
 
+/*
+ * The description of HVS, plainly: for each order its lists, best first, and
+ * whether the latest of a list comes first. Below zero: @a is chosen before @b.
+ */
+static int described(u32 order, const struct tandem_hvs_vcpu *a,
+		     const struct tandem_hvs_vcpu *b)
+{
+	static const struct {
+		u8 list;
+		bool latest;
+	} orders[4][3] = {
+		{ { 1, true }, { 2, false }, { 3, false } },
+		{ { 1, false }, { 2, false }, { 3, false } },
+		{ { 1, true }, { 2, true }, { 3, false } },
+		{ { 2, false }, { 1, true }, { 3, false } },
+	};
+	u32 which = order < 4 ? order : 0, i;
+
+	for (i = 0; i < 3; i++) {
+		u8 list = orders[which][i].list;
+
+		if (a->list != list && b->list != list)
+			continue;
+		if (a->list != list || b->list != list)
+			return a->list == list ? -1 : 1;
+		if (a->preempted_at == b->preempted_at)
+			return 0;
+		return (a->preempted_at > b->preempted_at) ==
+				       orders[which][i].latest ?
+			       -1 :
+			       1;
+	}
+	return 0;
+}
+
 static void check_choice(const struct tandem_hvs_vcpu *before,
 			 const struct tandem_hvs_vcpu *after, u32 count,
 			 u32 spinner, u32 order, int chosen)
@@ -285,9 +320,12 @@ static void check_choice(const struct tandem_hvs_vcpu *before,
 		CHECK(after[i].yielded == before[i].yielded);
 		if (chosen < 0 || i >= seen || i == spinner)
 			continue;
-		CHECK(!tandem_hvs_better(order, &before[i], &before[chosen]));
-		CHECK(i > (u32)chosen || !on_list ||
-		      tandem_hvs_better(order, &before[chosen], &before[i]));
+		CHECK(described(order, &before[chosen], &before[i]) <=
+		      (i > (u32)chosen ? 0 : -1));
+		CHECK(tandem_hvs_better(order, &before[i], &before[chosen]) ==
+		      (described(order, &before[i], &before[chosen]) < 0));
+		CHECK(tandem_hvs_better(order, &before[chosen], &before[i]) ==
+		      (described(order, &before[chosen], &before[i]) < 0));
 	}
 	CHECK(anybody == (chosen >= 0));
 }
@@ -295,7 +333,7 @@ static void check_choice(const struct tandem_hvs_vcpu *before,
 static void fuzz_hvs(struct random *r)
 {
 	static struct tandem_hvs_vcpu before[MOST_RECORDS];
-	u32 count = once_in(r, 16) ? below(r, MOST_RECORDS + 1) : below(r, 20);
+	u32 count = once_in(r, 64) ? below(r, MOST_RECORDS + 1) : below(r, 20);
 	u32 events = below(r, 200), order = below(r, 5), e, i;
 	bool noisy = once_in(r, 4);
 	struct tandem_hvs_vcpu *v;

@@ -318,6 +318,18 @@ mod tests {
         }
 
         #[test]
+        fn fractions_that_are_nearly_equal_compare_as_in_128_bits(
+            (a, b) in (any::<u32>(), any::<u32>()), times in any::<u32>(), more in -1_i64..=1,
+        ) {
+            let (a, b, times) = (u64::from(a), u64::from(b) + 1, u64::from(times));
+            let (c, d) = ((a * times).saturating_add_signed(more), b * times);
+            for (a, b, c, d) in [(a, b, c, d), (a << 31, b << 31, c, d)] {
+                let exact = (u128::from(a) * u128::from(d)).cmp(&(u128::from(c) * u128::from(b)));
+                prop_assert_eq!(compare(a, b, c, d), exact);
+            }
+        }
+
+        #[test]
         fn parts_per_million_are_exact_until_bits_are_dropped(a in any_size(), b in any_size()) {
             prop_assume!(b != 0);
             let exact = (u128::from(a) * 1_000_000 / u128::from(b)).min(u128::from(u32::MAX)) as u32;

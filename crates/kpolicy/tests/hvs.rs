@@ -197,13 +197,21 @@ fn the_lowest_index_wins_a_tie() {
 }
 
 #[test]
-fn times_at_the_ends_of_64_bits_are_ranked() {
-    let mut hvs = Hvs::new(5, Order::Hvs).unwrap();
-    hvs.preempted(1, Cause::Slice, 0);
-    hvs.preempted(2, Cause::Slice, u64::MAX);
-    hvs.preempted(3, Cause::Spinning, u64::MAX);
-    hvs.preempted(4, Cause::Spinning, 0);
-    assert_eq!(chosen_in_turn(&mut hvs), [2, 1, 4, 3]);
+fn a_list_comes_before_another_at_whatever_time() {
+    let in_turn = [
+        (Order::Hvs, [2, 1, 4, 3]),
+        (Order::CpthR, [1, 2, 4, 3]),
+        (Order::CpthL, [2, 1, 3, 4]),
+        (Order::Cch, [4, 3, 2, 1]),
+    ];
+    for (order, expected) in in_turn {
+        let mut hvs = Hvs::new(5, order).unwrap();
+        hvs.preempted(1, Cause::Slice, 0);
+        hvs.preempted(2, Cause::Slice, u64::MAX);
+        hvs.preempted(3, Cause::Spinning, u64::MAX);
+        hvs.preempted(4, Cause::Spinning, 0);
+        assert_eq!(chosen_in_turn(&mut hvs), expected, "{order:?}");
+    }
 }
 
 #[test]
@@ -322,11 +330,12 @@ fn events(vcpus: usize) -> impl Strategy<Value = Vec<Event>> {
 fn goes_as_in_the_model(
     vcpus: usize,
     order: Order,
+    began: u64,
     events: Vec<Event>,
 ) -> Result<(), TestCaseError> {
     let mut hvs = Hvs::new(vcpus, order).unwrap();
     let mut model = Model::default();
-    let mut now = 0;
+    let mut now = began;
     for event in events {
         match event {
             Event::Preempted(vcpu, cause, later) => {
@@ -367,10 +376,11 @@ fn goes_as_in_the_model(
 proptest! {
     #[test]
     fn random_events_go_as_in_the_model(
+        began in prop::sample::select(&[0, u64::MAX / 2 - 200, u64::MAX - 1200][..]),
         (vcpus, order, events) in (1_usize..20, prop::sample::select(&ORDERS[..]))
             .prop_flat_map(|(vcpus, order)| (Just(vcpus), Just(order), events(vcpus))),
     ) {
-        goes_as_in_the_model(vcpus, order, events)?;
+        goes_as_in_the_model(vcpus, order, began, events)?;
     }
 
     #[test]
