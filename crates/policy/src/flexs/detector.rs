@@ -1,0 +1,238 @@
+//! Does a vCPU busy-wait? What its branch counters tell.
+//!
+//! Source: Rao & Zhou, PPoPP 2014, section 4.2. A spin loop is short and always goes the same way: it
+//! has more branches per instruction, and fewer of them mispredicted, than anything else its VM runs.
+//! So per VM the extremes are kept, since the fair window began, of
+//!
+//! ```text
+//! bpi  = branches ÷ instructions            (max_bpi:  the largest)
+//! bmpr = mispredicted ÷ branches            (min_bmpr: the smallest)
+//! ```
+//!
+//! and with similarity n = 10 a vCPU is busy-waiting when both are within 10 % of them:
+//! ⌊(max_bpi − bpi) × n ÷ max_bpi⌋ = 0 and ⌊(bmpr − min_bmpr) × n ÷ min_bmpr⌋ = 0. That is
+//! n bpi > (n − 1) max_bpi and n bmpr < (n + 1) min_bmpr: exactly 10 % away no longer counts. Both are
+//! decided on integers, without rounding, so every machine gives the same verdict, and only ratios of
+//! counts matter. The newest sample enters the extremes before it is compared with them.
+//!
+//! Guards. No instructions, or counts that cannot be (more branches than instructions, more
+//! mispredicted than branches): no verdict, and the extremes do not move. No branches: the ratio of
+//! mispredicted ones does not exist, and what does not branch does not loop: not busy-waiting. So
+//! max_bpi = 0 never meets a comparison. min_bmpr = 0: only bmpr = 0 counts as near it.
+//!
+//! Not known here: whether the work is useful. A VM that only computes, evenly, looks like its own
+//! extremes; that such vCPUs are not swapped for nothing is due to the marks (see [`super::FlexS`]).
+
+use std::cmp::Ordering;
+use std::fmt;
+
+use serde::Serialize;
+
+/// What a vCPU did since its last accounting, as its performance counters tell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct BranchCounts {
+    /// Instructions retired.
+    pub instructions: u64,
+    /// Branch instructions retired, of these.
+    pub branches: u64,
+    /// Branches that were mispredicted, of these.
+    pub mispredicted: u64,
+}
+
+/// A part of a whole, exactly. The whole is never 0.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Ratio {
+    part: u64,
+    whole: u64,
+}
+
+impl Ratio {
+    /// `part` ÷ `whole`; none where the whole is 0 or less than the part.
+    pub fn new(part: u64, whole: u64) -> Option<Ratio> {
+        (whole > 0 && part <= whole).then_some(Ratio { part, whole })
+    }
+
+    /// As a number, for people.
+    pub fn as_f64(self) -> f64 {
+        self.part as f64 / self.whole as f64
+    }
+
+    /// Compares a × self with b × other.
+    fn compare(self, a: u32, other: Ratio, b: u32) -> Ordering {
+        product(a, self.part, other.whole).cmp(&product(b, other.part, self.whole))
+    }
+}
+
+impl PartialEq for Ratio {
+    fn eq(&self, other: &Ratio) -> bool {
+        self.compare(1, *other, 1) == Ordering::Equal
+    }
+}
+
+impl Eq for Ratio {}
+
+impl fmt::Display for Ratio {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.4}", self.as_f64())
+    }
+}
+
+/// a × b × c as (upper bits, lower 64 bits): up to 160 bits, which u128 alone does not hold.
+fn product(a: u32, b: u64, c: u64) -> (u128, u64) {
+    let ab = u128::from(a) * u128::from(b);
+    let low = u128::from(ab as u64) * u128::from(c);
+    let high = (ab >> 64) * u128::from(c) + (low >> 64);
+    (high, low as u64)
+}
+
+/// What a verdict rests on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Basis {
+    /// Both ratios were compared with the VM's extremes.
+    Compared,
+    /// The VM has too few samples in this fair window.
+    WarmingUp,
+    /// It ran no branches.
+    NoBranches,
+    /// It ran no instructions.
+    NoInstructions,
+    /// More branches than instructions, or more mispredicted than branches.
+    Inconsistent,
+}
+
+impl fmt::Display for Basis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Basis::Compared => "its branches are unlike those of the VM's tightest loop",
+            Basis::WarmingUp => "too few samples of the VM in this fair window",
+            Basis::NoBranches => "no branches since its last accounting",
+            Basis::NoInstructions => "no instructions since its last accounting",
+            Basis::Inconsistent => {
+                "counters that contradict each other: \
+                 expected instructions ≥ branches ≥ mispredicted"
+            }
+        })
+    }
+}
+
+/// What a vCPU's counters say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Verdict {
+    /// Whether it busy-waits.
+    pub busy_waiting: bool,
+    /// Branches ÷ instructions; none without instructions.
+    pub bpi: Option<Ratio>,
+    /// Mispredicted ÷ branches; none without branches.
+    pub bmpr: Option<Ratio>,
+    /// What this rests on.
+    pub basis: Basis,
+}
+
+impl Verdict {
+    /// Whether the counters could be judged at all; if not, what was known of the vCPU still holds.
+    pub fn says_something(&self) -> bool {
+        !matches!(self.basis, Basis::NoInstructions | Basis::Inconsistent)
+    }
+
+    /// Both ratios, where both exist.
+    pub fn ratios(&self) -> Option<(Ratio, Ratio)> {
+        self.bpi.zip(self.bmpr)
+    }
+}
+
+/// The extremes of one VM's vCPUs in a fair window, and verdicts by them.
+#[derive(Clone, Debug)]
+pub struct SpinDetector {
+    similarity: u32,
+    warm_up: u32,
+    samples: u32,
+    /// The largest branches ÷ instructions, and smallest mispredicted ÷ branches.
+    extremes: Option<(Ratio, Ratio)>,
+}
+
+impl SpinDetector {
+    /// A detector that has seen nothing. A ratio is near an extreme when within 1 ÷ `similarity` of it;
+    /// the first `warm_up` − 1 samples of a window only move the extremes.
+    pub fn new(similarity: u32, warm_up: u32) -> SpinDetector {
+        SpinDetector {
+            similarity,
+            warm_up,
+            samples: 0,
+            extremes: None,
+        }
+    }
+
+    /// The largest branches ÷ instructions in this window.
+    pub fn max_bpi(&self) -> Option<Ratio> {
+        self.extremes.map(|(max_bpi, _)| max_bpi)
+    }
+
+    /// The smallest mispredicted ÷ branches in this window.
+    pub fn min_bmpr(&self) -> Option<Ratio> {
+        self.extremes.map(|(_, min_bmpr)| min_bmpr)
+    }
+
+    /// Begins a new fair window: forgets the extremes.
+    pub fn clear(&mut self) {
+        self.samples = 0;
+        self.extremes = None;
+    }
+
+    /// Takes in what one of the VM's vCPUs did, and judges it.
+    pub fn observe(&mut self, counts: &BranchCounts) -> Verdict {
+        let bpi = Ratio::new(counts.branches, counts.instructions);
+        let bmpr = Ratio::new(counts.mispredicted, counts.branches);
+        let verdict = |busy_waiting, basis| Verdict {
+            busy_waiting,
+            bpi,
+            bmpr,
+            basis,
+        };
+        if counts.mispredicted > counts.branches || counts.branches > counts.instructions {
+            return verdict(false, Basis::Inconsistent);
+        }
+        let Some(bpi) = bpi else {
+            return verdict(false, Basis::NoInstructions);
+        };
+        self.samples = self.samples.saturating_add(1);
+        let Some(bmpr) = bmpr else {
+            return verdict(false, Basis::NoBranches);
+        };
+        let (max_bpi, min_bmpr) = self.take_in(bpi, bmpr);
+        if self.samples < self.warm_up {
+            return verdict(false, Basis::WarmingUp);
+        }
+        let spins = self.near_max(bpi, max_bpi) && self.near_min(bmpr, min_bmpr);
+        verdict(spins, Basis::Compared)
+    }
+
+    /// The extremes with a new sample among them.
+    fn take_in(&mut self, bpi: Ratio, bmpr: Ratio) -> (Ratio, Ratio) {
+        let (max_bpi, min_bmpr) = self.extremes.unwrap_or((bpi, bmpr));
+        let larger = bpi.compare(1, max_bpi, 1) == Ordering::Greater;
+        let smaller = bmpr.compare(1, min_bmpr, 1) == Ordering::Less;
+        let extremes = (
+            if larger { bpi } else { max_bpi },
+            if smaller { bmpr } else { min_bmpr },
+        );
+        self.extremes = Some(extremes);
+        extremes
+    }
+
+    /// ⌊(max_bpi − bpi) × n ÷ max_bpi⌋ = 0, that is n × bpi > (n − 1) × max_bpi.
+    fn near_max(&self, bpi: Ratio, max_bpi: Ratio) -> bool {
+        let n = self.similarity;
+        bpi.compare(n, max_bpi, n.saturating_sub(1)) == Ordering::Greater
+    }
+
+    /// ⌊(bmpr − min_bmpr) × n ÷ min_bmpr⌋ = 0, that is n × bmpr < (n + 1) × min_bmpr; where min_bmpr is 0
+    /// only 0 is near it.
+    fn near_min(&self, bmpr: Ratio, min_bmpr: Ratio) -> bool {
+        let n = self.similarity;
+        match min_bmpr.part {
+            0 => bmpr.part == 0,
+            _ => bmpr.compare(n, min_bmpr, n.saturating_add(1)) == Ordering::Less,
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! FlexS: a vCPU that busy-waits gives its place to a sibling that has work.
+//!
+//! Source: Rao & Zhou, "Towards Fair and Efficient SMP Virtual Machine Scheduling", PPoPP 2014,
+//! section 4.2. Every tick (10 ms) the vCPU that runs on a pCPU is accounted: its branch counters tell
+//! whether it spins (see [`SpinDetector`]). One that spins has its pCPU look on up to two others, chosen
+//! at random (the power of two choices: nearly as good as looking everywhere, without the traffic), for
+//! a sibling that waits and is not marked as spinning itself. The two swap places (see [`swap_plan`]).
+//! Swapping siblings leaves each pCPU with as many vCPUs of each VM, and as much weight, as before.
+//!
+//! Times are [`Nanos`] on a monotonic clock that starts anywhere. What is said of a pCPU comes from the
+//! caller's [`RunQueues`]; marks, extremes and failures are kept here.
+//!
+//! Read into the paper where it is silent:
+//! - An accounting that finds no spinning ends a row of failed searches, as a success does.
+//! - A vCPU looks only on pCPUs it is allowed on, and a sibling is a candidate only if it is allowed on
+//!   the pCPU it would come to.
+//! - The first pCPU with a candidate is taken, there the first in the queue.
+//!
+//! Not done here: reading counters, making the swap, dividing time fairly (that is FlexW). No clock, no
+//! threads; randomness is seeded, so that the same calls give the same answers on every machine.
+
+mod config;
+mod detector;
+mod pcg;
+mod swap;
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Serialize;
+
+pub use config::FlexSConfig;
+pub use config::FlexSConfigError;
+pub use detector::Basis;
+pub use detector::BranchCounts;
+pub use detector::Ratio;
+pub use detector::SpinDetector;
+pub use detector::Verdict;
+pub use swap::Seat;
+pub use swap::SwapError;
+pub use swap::may_steal;
+pub use swap::swap_plan;
+
+use crate::units::Nanos;
+use crate::units::PcpuId;
+use crate::units::VcpuId;
+use crate::units::VmId;
+use pcg::Pcg32;
+
+/// A vCPU of some VM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct Vcpu {
+    /// Its VM.
+    pub vm: VmId,
+    /// Which of the VM's vCPUs.
+    pub vcpu: VcpuId,
+}
+
+impl fmt::Display for Vcpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "vCPU {} of VM {}", self.vcpu, self.vm)
+    }
+}
+
+/// What FlexS must be told of a host's run queues.
+pub trait RunQueues {
+    /// The pCPUs among which vCPUs may be swapped, in an order that does not vary by chance.
+    fn pcpus(&self) -> &[PcpuId];
+
+    /// The vCPUs that are runnable on `pcpu` and not running, next to run first. Empty for a pCPU that
+    /// is not known.
+    fn queued(&self, pcpu: PcpuId) -> &[Vcpu];
+
+    /// Whether `vcpu` may run on `pcpu`.
+    fn allowed(&self, vcpu: Vcpu, pcpu: PcpuId) -> bool;
+}
+
+/// Why FlexS did what it did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "reason", rename_all = "kebab-case")]
+pub enum SwapReason {
+    /// The counters do not show spinning, or show nothing.
+    NotSpinning {
+        /// What the verdict rests on.
+        basis: Basis,
+    },
+    /// It spins, but no sibling that could take its place was found.
+    NoSibling {
+        /// pCPUs looked at.
+        looked: u32,
+        /// Searches that failed in a row, with this one.
+        failures: u32,
+    },
+    /// It spins, and the sibling has work.
+    Spinning {
+        /// Its branches ÷ instructions.
+        bpi: Ratio,
+        /// Its mispredicted ÷ branches.
+        bmpr: Ratio,
+        /// pCPUs looked at.
+        looked: u32,
+    },
+}
+
+impl fmt::Display for SwapReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SwapReason::NotSpinning { basis } => write!(f, "not spinning: {basis}"),
+            SwapReason::NoSibling { looked, failures } => write!(
+                f,
+                "spins, and on {looked} pCPUs no sibling waits with work; failed {failures} in a row"
+            ),
+            SwapReason::Spinning { bpi, bmpr, looked } => write!(
+                f,
+                "spins: {bpi} branches per instruction, {bmpr} of them mispredicted; \
+                 a sibling with work was found on pCPU {looked} of those looked at"
+            ),
+        }
+    }
+}
+
+/// What to do after an accounting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "action", rename_all = "kebab-case")]
+pub enum SwapAction {
+    /// The vCPU goes on where it is.
+    GoOn {
+        /// Why.
+        because: SwapReason,
+    },
+    /// Swap the vCPU with a sibling: pCPU, queue position and weight.
+    Swap {
+        /// The sibling, of the same VM.
+        with: VcpuId,
+        /// Where the sibling waits.
+        on: PcpuId,
+        /// Why.
+        because: SwapReason,
+    },
+}
+
+/// What an accounting led to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Outcome {
+    /// Whether the vCPU spins.
+    pub verdict: Verdict,
+    /// What to do.
+    pub action: SwapAction,
+    /// When the vCPU should next be accounted, on the caller's clock.
+    pub next_tick: Nanos,
+}
+
+/// What is remembered of a vCPU.
+#[derive(Clone, Copy, Debug, Default)]
+struct VcpuState {
+    /// Marked as busy-waiting.
+    marked: bool,
+    /// Searches that failed in a row.
+    failures: u32,
+}
+
+/// The controller of a host (or of a group of pCPUs that share VMs).
+#[derive(Clone, Debug)]
+pub struct FlexS {
+    config: FlexSConfig,
+    detectors: BTreeMap<VmId, SpinDetector>,
+    vcpus: BTreeMap<Vcpu, VcpuState>,
+    /// Start of the fair window; none before the first accounting.
+    window: Option<Nanos>,
+    random: Pcg32,
+    /// The other pCPUs of one search; kept so that a tick does not allocate.
+    others: Vec<PcpuId>,
+}
+
+impl FlexS {
+    /// A controller that has seen nothing yet. Equal seeds give equal choices.
+    ///
+    /// Errors where a value of `config` is out of its range.
+    pub fn new(config: FlexSConfig, seed: u64) -> Result<FlexS, FlexSConfigError> {
+        config.validate()?;
+        Ok(FlexS {
+            config,
+            detectors: BTreeMap::new(),
+            vcpus: BTreeMap::new(),
+            window: None,
+            random: Pcg32::new(seed),
+            others: Vec::new(),
+        })
+    }
+
+    /// Whether the vCPU is marked as busy-waiting.
+    pub fn is_marked(&self, vcpu: Vcpu) -> bool {
+        self.vcpus.get(&vcpu).is_some_and(|state| state.marked)
+    }
+
+    /// The VM's extremes in this fair window, if it was accounted at all.
+    pub fn detector(&self, vm: VmId) -> Option<&SpinDetector> {
+        self.detectors.get(&vm)
+    }
+
+    /// Forgets a VM that is gone.
+    pub fn forget(&mut self, vm: VmId) {
+        self.detectors.remove(&vm);
+        self.vcpus.retain(|vcpu, _| vcpu.vm != vm);
+    }
+
+    /// Accounts `vcpu`, which runs on `on`: `counts` are its branch counters since its last accounting.
+    ///
+    /// A swap that is asked for counts as made. If it cannot be made after all, nothing breaks: the
+    /// vCPU is accounted again at the normal time.
+    pub fn tick(
+        &mut self,
+        now: Nanos,
+        vcpu: Vcpu,
+        on: PcpuId,
+        counts: &BranchCounts,
+        view: &impl RunQueues,
+    ) -> Outcome {
+        self.roll_window(now);
+        let similarity = self.config.similarity;
+        let warm_up = self.config.warm_up;
+        let verdict = self
+            .detectors
+            .entry(vcpu.vm)
+            .or_insert_with(|| SpinDetector::new(similarity, warm_up))
+            .observe(counts);
+        if verdict.says_something() {
+            self.vcpus.entry(vcpu).or_default().marked = verdict.busy_waiting;
+        }
+        let found = match verdict.busy_waiting {
+            true => self.search(vcpu, on, view),
+            false => Search::default(),
+        };
+        let state = self.vcpus.entry(vcpu).or_default();
+        let action = match (verdict.ratios(), found.sibling) {
+            (Some((bpi, bmpr)), Some((with, on))) if verdict.busy_waiting => {
+                state.failures = 0;
+                let looked = found.looked;
+                let because = SwapReason::Spinning { bpi, bmpr, looked };
+                SwapAction::Swap { with, on, because }
+            }
+            _ if verdict.busy_waiting => {
+                state.failures = state.failures.saturating_add(1);
+                let because = SwapReason::NoSibling {
+                    looked: found.looked,
+                    failures: state.failures,
+                };
+                SwapAction::GoOn { because }
+            }
+            _ => {
+                state.failures = 0;
+                let because = SwapReason::NotSpinning {
+                    basis: verdict.basis,
+                };
+                SwapAction::GoOn { because }
+            }
+        };
+        let wait = self.config.wait(state.failures);
+        Outcome {
+            verdict,
+            action,
+            next_tick: Nanos(now.0.saturating_add(wait.0)),
+        }
+    }
+
+    /// Clears extremes and marks where a fair window has ended. Failures stay: they say how crowded
+    /// the other queues are, which no window changes.
+    fn roll_window(&mut self, now: Nanos) {
+        let start = *self.window.get_or_insert(now);
+        let past = now.saturating_sub(start);
+        let length = self.config.fair_window;
+        if past < length {
+            return;
+        }
+        // Windows stay on their grid however late the first accounting of one comes.
+        self.window = Some(Nanos(now.0 - past.0 % length.0));
+        for detector in self.detectors.values_mut() {
+            detector.clear();
+        }
+        for state in self.vcpus.values_mut() {
+            state.marked = false;
+        }
+    }
+
+    /// Looks on up to `choices` other pCPUs for a sibling to swap with.
+    fn search(&mut self, vcpu: Vcpu, on: PcpuId, view: &impl RunQueues) -> Search {
+        let mut others = std::mem::take(&mut self.others);
+        others.clear();
+        let possible = view.pcpus().iter().copied();
+        others.extend(possible.filter(|&pcpu| pcpu != on && view.allowed(vcpu, pcpu)));
+        let mut found = Search::default();
+        let choices = others.len().min(self.config.choices as usize);
+        for i in 0..choices {
+            // The first steps of a Fisher–Yates shuffle: no pCPU is chosen twice.
+            let left = others.len() - i;
+            let j = i + self.random.below(left as u32) as usize;
+            others.swap(i, j);
+            found.looked += 1;
+            let candidate = view.queued(others[i]).iter().find(|&&sibling| {
+                sibling.vm == vcpu.vm
+                    && sibling.vcpu != vcpu.vcpu
+                    && !self.is_marked(sibling)
+                    && view.allowed(sibling, on)
+            });
+            if let Some(sibling) = candidate {
+                found.sibling = Some((sibling.vcpu, others[i]));
+                break;
+            }
+        }
+        self.others = others;
+        found
+    }
+}
+
+/// What a search found.
+#[derive(Clone, Copy, Debug, Default)]
+struct Search {
+    /// pCPUs looked at.
+    looked: u32,
+    /// The sibling, and where it waits.
+    sibling: Option<(VcpuId, PcpuId)>,
+}
