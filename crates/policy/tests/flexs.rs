@@ -184,6 +184,8 @@ fn one_count_at_the_edge_decides_where_floats_would_round() {
     let edge = whole / 10 * 9;
     assert!(!detector.observe(&counts(whole, edge, 0)).busy_waiting);
     assert!(detector.observe(&counts(whole, edge + 1, 0)).busy_waiting);
+    // Half as many is far, also where products are beyond 128 bits.
+    assert!(!detector.observe(&counts(whole, whole / 2, 0)).busy_waiting);
 }
 
 #[test]
