@@ -172,7 +172,9 @@ TANDEM_INLINE bool tandem_hvs_better(u32 order, const struct tandem_hvs_vcpu *a,
 /*
  * For callers that have no array: begin, consider every vCPU that could be
  * yielded to in the order of their indices, then tandem_hvs_choose() the one
- * whose index is in `chosen`, if it is not negative.
+ * whose index is in `chosen`, if it is not negative. In BPF consider() goes into
+ * the body of bpf_loop(), which the verifier checks once; it follows every path
+ * through the loop of the array form, and gives up.
  */
 TANDEM_INLINE void tandem_hvs_begin(struct tandem_hvs_search *s, u32 order,
 				    u32 spinner)

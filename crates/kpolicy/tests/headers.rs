@@ -7,8 +7,8 @@
 //!
 //! What a compiler here cannot do is skipped, in a line that says so.
 //!
-//! Not here: whether the BPF verifier or the kernel's build take the code; that is for their own
-//! tests, where those are.
+//! Not here: whether the BPF verifier and the kernel's build take the code; that is for the tests of
+//! those programs that include it. (The verifier takes all but HVS's array form: see `c/hvs.h`.)
 
 use std::path::Path;
 use std::path::PathBuf;
