@@ -128,6 +128,8 @@ pub struct Counts {
     pub thread_migrations: u64,
     /// Switches of vCPUs on pCPUs.
     pub vcpu_switches: u64,
+    /// Swaps of two vCPUs that FlexS made.
+    pub swaps: u64,
     /// vCPUs moved between pCPUs.
     pub vcpu_migrations: u64,
     /// vCPUs preempted while a thread on them held a spin lock.

@@ -74,7 +74,7 @@ pub fn parts(ran: &VcpuTime) -> [(&'static str, Nanos); 8] {
 }
 
 /// What happened, by name.
-fn counts(counts: &Counts) -> [(&'static str, u64); 18] {
+fn counts(counts: &Counts) -> [(&'static str, u64); 19] {
     [
         ("ple_exits", counts.ple_exits),
         ("yields", counts.yields),
@@ -88,6 +88,7 @@ fn counts(counts: &Counts) -> [(&'static str, u64); 18] {
         ("voluntary_switches", counts.voluntary_switches),
         ("thread_migrations", counts.thread_migrations),
         ("vcpu_switches", counts.vcpu_switches),
+        ("swaps", counts.swaps),
         ("vcpu_migrations", counts.vcpu_migrations),
         ("holder_preemptions", counts.holder_preemptions),
         ("waiter_preemptions", counts.waiter_preemptions),

@@ -11,7 +11,7 @@ use tandem_sim::scenario::load::Setting;
 use super::vary::Combination;
 
 /// Names and what they set.
-const POLICIES: [(&str, &[(&str, &str)]); 20] = [
+const POLICIES: [(&str, &[(&str, &str)]); 22] = [
     (
         "stock",
         &[
@@ -34,6 +34,21 @@ const POLICIES: [(&str, &[(&str, &str)]); 20] = [
         ],
     ),
     ("flexw", &[("policies.flexw", "true")]),
+    (
+        "flexs",
+        &[
+            ("policies.flexs", "true"),
+            ("host.placement", "no-stacking"),
+        ],
+    ),
+    (
+        "flex",
+        &[
+            ("policies.flexw", "true"),
+            ("policies.flexs", "true"),
+            ("host.placement", "no-stacking"),
+        ],
+    ),
     ("cfs", &[("host.scheduler", "cfs")]),
     ("eevdf", &[("host.scheduler", "eevdf")]),
     ("credit", &[("host.scheduler", "credit")]),

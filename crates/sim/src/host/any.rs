@@ -85,6 +85,10 @@ impl Scheduler for AnyScheduler {
         dispatch!(self, s => s.boost(vcpu, pcpu, now))
     }
 
+    fn exchange(&mut self, left: u32, pcpu: u32, queued: u32, other: u32, now: u64) {
+        dispatch!(self, s => s.exchange(left, pcpu, queued, other, now))
+    }
+
     fn set_weight(&mut self, vm: u32, weight: f64, now: u64) {
         dispatch!(self, s => s.set_weight(vm, weight, now))
     }

@@ -362,6 +362,25 @@ impl Scheduler for CreditHost {
         }
     }
 
+    fn exchange(&mut self, left: u32, p: u32, queued: u32, q: u32, _now: u64) {
+        let vcpus = &mut self.vcpus;
+        let class = vcpus[queued as usize].class;
+        // The place in the queue includes the class; credits stay with who earned them.
+        vcpus[queued as usize].class = vcpus[left as usize].class;
+        vcpus[left as usize].class = class;
+        vcpus[left as usize].pcpu = q;
+        let other = &mut self.pcpus[q as usize];
+        if other.first == Some(queued) {
+            other.first = Some(left);
+        }
+        let places = other.queues.iter_mut().flatten();
+        for place in places.filter(|place| **place == queued) {
+            *place = left;
+        }
+        self.push(queued, p);
+        self.pcpus[p as usize].first = Some(queued);
+    }
+
     fn set_weight(&mut self, vm: u32, weight: f64, _now: u64) {
         self.shape.weights[vm as usize] = weight;
     }

@@ -274,6 +274,15 @@ pub trait Scheduler {
     /// Puts a queued vCPU first on its pCPU, as co-scheduling asks; the caller switches.
     fn boost(&mut self, vcpu: u32, pcpu: u32, now: u64);
 
+    /// Two siblings exchange their places: `left`, which just left `pcpu` and is in no queue, takes that
+    /// of `queued` in the queue of `other`; `queued` is queued first on `pcpu`.
+    fn exchange(&mut self, left: u32, pcpu: u32, queued: u32, other: u32, now: u64) {
+        self.dequeue(queued, other, false, now);
+        self.enqueue(left, other, Arrival::Migrated, now);
+        self.enqueue(queued, pcpu, Arrival::Migrated, now);
+        self.boost(queued, pcpu, now);
+    }
+
     /// A VM's weight (1024 is the usual one).
     fn set_weight(&mut self, vm: u32, weight: f64, now: u64);
 

@@ -67,6 +67,8 @@ pub struct Costs {
     pub tlb_flush: u64,
     /// Copying an item into or out of a queue.
     pub queue_work: u64,
+    /// Reading a vCPU's branch counters at a tick, and judging them.
+    pub branch_counters: u64,
     /// A sleep ends this much later.
     pub timer_slack: u64,
     /// Programming a timer and its interrupt's work.

@@ -6,6 +6,7 @@
 //! Defaults of the fair schedulers grow with the number of CPUs as in the kernel
 //! (`sched_tunable_scaling`): their base times 1 + ⌊log₂ min(CPUs, 8)⌋.
 
+use tandem_policy::FlexSConfig;
 use tandem_policy::FlexWConfig;
 use tandem_policy::Nanos;
 
@@ -297,10 +298,12 @@ pub(super) const FLEXW_KEYS: [&str; 6] = [
 pub fn policies(document: &Table<'_>) -> Result<Policies, LoadError> {
     let mut policies = Policies {
         flexw: None,
+        flexs: None,
         period: Nanos::from_millis(100),
     };
-    if let Some(table) = document.table("policies", &["flexw", "period"])? {
+    if let Some(table) = document.table("policies", &["flexw", "flexs", "period"])? {
         policies.flexw = table.or("flexw", None, flexw)?;
+        policies.flexs = table.or("flexs", None, flexs)?;
         policies.period = table.or("period", policies.period, |field| {
             field.time(Nanos::from_millis(1), LONGEST)
         })?;
@@ -328,4 +331,41 @@ fn flexw(field: &Field<'_>) -> Result<Option<FlexWConfig>, LoadError> {
         idle_tolerance: number("idle_tolerance", default.idle_tolerance, 0.0, 0.5)?,
         spread: number("spread", default.spread, 1.0, 1000.0)?,
     }))
+}
+
+/// `flexs = true`, or a table of its settings.
+fn flexs(field: &Field<'_>) -> Result<Option<FlexSConfig>, LoadError> {
+    const KEYS: [&str; 7] = [
+        "tick",
+        "choices",
+        "similarity",
+        "fair_window",
+        "earlier",
+        "floor",
+        "warm_up",
+    ];
+    let default = FlexSConfig::default();
+    if let super::tree::Value::Flag(on) = field.node.value {
+        return Ok(on.then_some(default));
+    }
+    let table = field.table(&KEYS)?;
+    let time = |key: &str, default: Nanos| {
+        table.or(key, default, |field| {
+            field.time(Nanos::ZERO, units::LONGEST)
+        })
+    };
+    let number = |key: &str, default: u32| table.or(key, default, |field| field.small(0, u32::MAX));
+    let config = FlexSConfig {
+        tick: time("tick", default.tick)?,
+        choices: number("choices", default.choices)?,
+        similarity: number("similarity", default.similarity)?,
+        fair_window: time("fair_window", default.fair_window)?,
+        earlier: time("earlier", default.earlier)?,
+        floor: time("floor", default.floor)?,
+        warm_up: number("warm_up", default.warm_up)?,
+    };
+    match config.validate() {
+        Ok(()) => Ok(Some(config)),
+        Err(error) => Err(table.wrong(format!("flexs: {error}"))),
+    }
 }

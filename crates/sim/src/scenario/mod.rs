@@ -16,6 +16,7 @@ pub(crate) mod units;
 mod vm;
 
 use serde::Serialize;
+use tandem_policy::FlexSConfig;
 use tandem_policy::FlexWConfig;
 use tandem_policy::Nanos;
 use tandem_policy::PcpuSet;
@@ -78,6 +79,8 @@ pub enum Mode {
 pub struct Policies {
     /// FlexW, the same code as in the host daemon.
     pub flexw: Option<FlexWConfig>,
+    /// FlexS.
+    pub flexs: Option<FlexSConfig>,
     /// Accounting period of the policies on the host; 100 ms as in the daemon if zero.
     pub period: Nanos,
 }

@@ -121,6 +121,8 @@ fn what_is_replaced_wrongly_names_the_replacement() {
         ("host.pause_loop.aple={ step = 0 }", "1 … "),
         ("host.pause_loop.candidate=best", "\"cch\""),
         ("policies.flexw.gain=2", "0.001 … 1"),
+        ("policies.flexs={ choices = 0 }", "choices is 0"),
+        ("workload.w.branches={ tight = 1 }", "0 … 0.9"),
         ("seed=-1", "0 … "),
         ("nothing=1", "possible are `name`"),
     ] {

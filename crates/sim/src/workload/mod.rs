@@ -223,4 +223,32 @@ pub struct Workload {
     pub object_names: Vec<String>,
     /// The roles.
     pub roles: Vec<Role>,
+    /// What the branch counters of a processor see of its computing.
+    pub branches: BranchProfile,
+}
+
+/// How a program computes, as branch counters see it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct BranchProfile {
+    /// Branches per instruction, 0.01 … 0.5.
+    pub per_instruction: f64,
+    /// Mispredicted ones per branch, 0 … 0.5.
+    pub mispredicted: f64,
+    /// Standard deviation of both from sample to sample, as a part of them, 0 … 1.
+    pub noise: f64,
+    /// Part of its samples in which it runs in a loop so tight that it looks like spinning, 0 … 0.9.
+    pub tight: f64,
+}
+
+impl Default for BranchProfile {
+    /// Integer programs branch about every sixth instruction and mispredict a few in a hundred (Hennessy
+    /// and Patterson, "Computer Architecture", chapter 3).
+    fn default() -> BranchProfile {
+        BranchProfile {
+            per_instruction: 0.16,
+            mispredicted: 0.03,
+            noise: 0.1,
+            tight: 0.01,
+        }
+    }
 }

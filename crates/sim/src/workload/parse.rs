@@ -30,6 +30,7 @@ pub(crate) mod program;
 
 use std::path::Path;
 
+use super::BranchProfile;
 use super::Object;
 use super::Op;
 use super::Role;
@@ -42,7 +43,7 @@ use crate::scenario::tree::Node;
 use crate::scenario::tree::Value;
 use crate::scenario::units;
 
-pub(crate) const KEYS: [&str; 5] = ["name", "about", "unit", "objects", "role"];
+pub(crate) const KEYS: [&str; 6] = ["name", "about", "unit", "objects", "role", "branches"];
 
 pub(crate) const ROLE_KEYS: [&str; 6] = [
     "name",
@@ -96,6 +97,25 @@ pub(crate) fn workload(field: &Field<'_>) -> Result<Workload, LoadError> {
         objects,
         object_names,
         roles,
+        branches: branches(&table)?,
+    })
+}
+
+/// `[branches]`.
+fn branches(table: &Table<'_>) -> Result<BranchProfile, LoadError> {
+    const KEYS: [&str; 4] = ["per_instruction", "mispredicted", "noise", "tight"];
+    let default = BranchProfile::default();
+    let Some(table) = table.table("branches", &KEYS)? else {
+        return Ok(default);
+    };
+    let number = |key: &str, default: f64, least: f64, most: f64| {
+        table.or(key, default, |field| field.number(least, most))
+    };
+    Ok(BranchProfile {
+        per_instruction: number("per_instruction", default.per_instruction, 0.01, 0.5)?,
+        mispredicted: number("mispredicted", default.mispredicted, 0.0, 0.5)?,
+        noise: number("noise", default.noise, 0.0, 1.0)?,
+        tight: number("tight", default.tight, 0.0, 0.9)?,
     })
 }
 

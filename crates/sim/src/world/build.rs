@@ -5,6 +5,7 @@
 
 use tandem_kpolicy::Aple;
 use tandem_kpolicy::Hvs;
+use tandem_policy::FlexS;
 use tandem_policy::FlexW;
 use tandem_policy::Nanos;
 use tandem_policy::PcpuId;
@@ -38,6 +39,7 @@ use crate::workload::Workload;
 
 use super::Slots;
 use super::World;
+use super::flexs::Swapper;
 use super::is_native;
 use super::policies::Controller;
 use super::program::compile;
@@ -125,6 +127,14 @@ pub(crate) fn build(scenario: &Scenario) -> World {
             configured: weights.clone(),
         }
     });
+    let flexs = flexs(scenario, &parts);
+    if let Some(Swapper { tick, .. }) = flexs.as_deref() {
+        for p in 0..pcpus.len() as u64 {
+            // Each pCPU at times of its own.
+            let first = tick * (p + 1) / pcpus.len() as u64;
+            queue.set(Slot(slots.flexs + p as u32), first.max(1));
+        }
+    }
     World {
         name: scenario.name.clone(),
         seed: scenario.seed,
@@ -164,6 +174,7 @@ pub(crate) fn build(scenario: &Scenario) -> World {
         weights,
         allowed: parts.allowed,
         controller,
+        flexs,
         trace: None,
         checks: cfg!(debug_assertions),
     }
@@ -186,6 +197,7 @@ fn slots(parts: &Parts, pcpus: usize) -> Slots {
         caps: take(parts.vms.len()),
         cap_period: take(1),
         policies: take(1),
+        flexs: take(pcpus),
         messages: take(0),
     }
 }
@@ -435,6 +447,22 @@ fn barrier_users(workload: &Workload, vcpus: u32) -> Vec<u32> {
         }
     }
     users
+}
+
+/// FlexS, if the scenario has it. Its reader has checked the settings.
+fn flexs(scenario: &Scenario, parts: &Parts) -> Option<Box<Swapper>> {
+    let config = scenario.policies.flexs.clone()?;
+    let tick = config.tick.0;
+    let policy = FlexS::new(config, scenario.seed).ok()?;
+    let profile = |vcpu: &Vcpu| scenario.vms[vcpu.vm as usize].workload.branches;
+    let profiles = parts.vcpus.iter().map(profile).collect();
+    Some(Box::new(Swapper::new(
+        policy,
+        tick,
+        scenario.seed,
+        scenario.machine.pcpus,
+        profiles,
+    )))
 }
 
 /// APLE for one VM, if the host has it. The scenario's reader has checked its settings.

@@ -36,6 +36,7 @@ mod blocking;
 mod build;
 mod check;
 mod execute;
+mod flexs;
 mod flush;
 mod idle;
 mod interrupts;
@@ -70,6 +71,7 @@ struct Slots {
     caps: u32,
     cap_period: u32,
     policies: u32,
+    flexs: u32,
     messages: u32,
 }
 
@@ -111,6 +113,7 @@ pub struct World {
     weights: Vec<f64>,
     allowed: Vec<PcpuSet>,
     controller: Option<policies::Controller>,
+    flexs: Option<Box<flexs::Swapper>>,
     trace: Option<tracing::Recorder>,
     /// Whether the invariants are looked at while the world runs: in debug builds, unless a test
     /// asks not to.
@@ -219,8 +222,10 @@ impl World {
             self.cap_used_up(slot - s.caps);
         } else if slot < s.policies {
             self.cap_period();
-        } else if slot < s.messages {
+        } else if slot < s.flexs {
             self.policies();
+        } else if slot < s.messages {
+            self.flexs_tick(slot - s.flexs);
         } else {
             self.message(slot - s.messages);
         }
