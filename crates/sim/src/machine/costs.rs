@@ -37,6 +37,8 @@ pub struct Costs {
     pub kick_hypercall: u64,
     /// Switch between vCPU threads on a pCPU.
     pub vcpu_switch: u64,
+    /// By so many percent the last two vary, up and down.
+    pub jitter_percent: u64,
     /// Guest tick: interrupt, reprogramming the timer.
     pub timer_exit: u64,
     /// Physical IPI: sent to seen.

@@ -47,7 +47,11 @@ fn costs(field: &Field<'_>) -> Result<Costs, LoadError> {
         if let Some(cost) = table.get(key) {
             // Cycles per µs divide; the clock stands still at zero.
             let least = u64::from(key == "cycles_per_us");
-            let cost = cost.integer(least, MOST_COST)?;
+            let most = match key {
+                "jitter_percent" => 100,
+                _ => MOST_COST,
+            };
+            let cost = cost.integer(least, most)?;
             costs.insert(key.to_owned(), toml::Value::Integer(cost as i64));
         }
     }

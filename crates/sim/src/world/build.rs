@@ -198,6 +198,7 @@ fn slots(parts: &Parts, pcpus: usize) -> Slots {
         cap_period: take(1),
         policies: take(1),
         flexs: take(pcpus),
+        rescheds: take(pcpus),
         messages: take(0),
     }
 }
@@ -333,7 +334,7 @@ impl Parts {
             host_told: 0,
             guest_told: 0,
             steal_clock: vm.guest.steal_clock,
-            owed: [0; 3],
+            owed: [0; 4],
             thread: NONE,
             warm_thread: NONE,
             queue: FairQueue::new(vm.guest.scheduler, self.vcpus.len() as u32),

@@ -19,6 +19,7 @@ use super::state::Idle;
 use super::state::KERNEL;
 use super::state::NONE;
 use super::state::Phase;
+use super::state::SWITCH;
 use super::state::Thread;
 use super::state::Work;
 
@@ -32,7 +33,7 @@ impl World {
     #[inline]
     pub(crate) fn owed(&self, v: u32) -> u64 {
         let owed = &self.vcpus[v as usize].owed;
-        owed[KERNEL] + owed[EXITS] + owed[CACHE]
+        owed[KERNEL] + owed[EXITS] + owed[CACHE] + owed[SWITCH]
     }
 
     /// Counts what a running vCPU did since it was last counted.
@@ -47,17 +48,17 @@ impl World {
         vcpu.ran_total += left;
         let ran = &mut vcpu.results.ran;
         let owed = &mut vcpu.owed;
-        if owed[KERNEL] + owed[EXITS] + owed[CACHE] > 0 {
-            for (what, sum) in [
-                (KERNEL, &mut ran.guest_kernel.0),
-                (EXITS, &mut ran.exits.0),
-                (CACHE, &mut ran.cache.0),
-            ] {
+        if owed[KERNEL] + owed[EXITS] + owed[CACHE] + owed[SWITCH] > 0 {
+            let mut burn = |what: usize| {
                 let burnt = owed[what].min(left);
                 owed[what] -= burnt;
                 left -= burnt;
-                *sum += burnt;
-            }
+                burnt
+            };
+            ran.exits.0 += burn(SWITCH);
+            ran.guest_kernel.0 += burn(KERNEL);
+            ran.exits.0 += burn(EXITS);
+            ran.cache.0 += burn(CACHE);
             if left == 0 {
                 return;
             }

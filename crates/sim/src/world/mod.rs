@@ -72,6 +72,7 @@ struct Slots {
     cap_period: u32,
     policies: u32,
     flexs: u32,
+    rescheds: u32,
     messages: u32,
 }
 
@@ -224,8 +225,10 @@ impl World {
             self.cap_period();
         } else if slot < s.flexs {
             self.policies();
-        } else if slot < s.messages {
+        } else if slot < s.rescheds {
             self.flexs_tick(slot - s.flexs);
+        } else if slot < s.messages {
+            self.told_to_reschedule(slot - s.rescheds);
         } else {
             self.message(slot - s.messages);
         }

@@ -72,6 +72,17 @@ impl World {
         exits
     }
 
+    /// A cost that varies. Without that, vCPUs that spin and exit fall into step for ever: each yields
+    /// just before what it waits for would be done.
+    pub(crate) fn jitter(&mut self, v: u32, cost: u64) -> u64 {
+        let most = cost * self.costs.jitter_percent / 100;
+        let vm = self.vcpus[v as usize].vm as usize;
+        match u32::try_from(2 * most + 1) {
+            Ok(bound) => cost - most + u64::from(self.vms[vm].random.below(bound)),
+            Err(_) => cost,
+        }
+    }
+
     /// A running vCPU, up to date, exits from a pause loop and begins to look for another.
     pub(crate) fn pause_loop_exit(&mut self, v: u32) {
         let window = match self.config.pause_loop {
@@ -81,7 +92,8 @@ impl World {
         let counts = self.counts(v);
         counts.ple_exits += 1;
         counts.ple_window_cycles += u64::from(window);
-        self.exit(v, ExitReason::PauseLoop, self.costs.ple_exit);
+        let cost = self.jitter(v, self.costs.ple_exit);
+        self.exit(v, ExitReason::PauseLoop, cost);
         let start = self.vms[self.vcpus[v as usize].vm as usize].last_boosted;
         let vcpu = &mut self.vcpus[v as usize];
         if let PauseLoop::Stock { grow, most, .. } = self.config.pause_loop
@@ -242,7 +254,7 @@ impl World {
             });
         }
         if q != p {
-            self.reschedule(q);
+            self.tell_to_reschedule(q);
         }
         self.reschedule(p);
         true

@@ -12,15 +12,17 @@ use crate::host::Arrival;
 use crate::host::Move;
 use crate::host::PauseLoop;
 use crate::host::Scheduler;
+use crate::queue::Slot;
 use crate::sched::fair::Enqueue;
 use crate::trace::VcpuState;
 
 use super::World;
 use super::pause_loop::Happened;
+use super::state::CACHE;
 use super::state::Doing;
-use super::state::EXITS;
 use super::state::NONE;
 use super::state::PcpuState;
+use super::state::SWITCH;
 use super::state::Work;
 
 impl World {
@@ -100,6 +102,29 @@ impl World {
     pub(crate) fn reschedule(&mut self, p: u32) {
         self.pcpus[p as usize].resched = true;
         self.work.push(Work::Pcpu(p));
+    }
+
+    /// Another pCPU is told to choose again: an interrupt, and not while it switches, as it holds the lock
+    /// of its run queue then.
+    pub(crate) fn tell_to_reschedule(&mut self, q: u32) {
+        let slot = Slot(self.slots.rescheds + q);
+        let current = self.pcpus[q as usize].current;
+        if current == NONE || self.costs.ipi_flight == 0 {
+            self.reschedule(q);
+        } else if !self.queue.is_set(slot) {
+            let vcpu = &self.vcpus[current as usize];
+            let paid = self.now - vcpu.synced;
+            let switching = vcpu.owed[SWITCH].saturating_sub(paid);
+            self.queue
+                .set(slot, self.now + switching + self.costs.ipi_flight);
+        }
+    }
+
+    /// The interrupt has come.
+    pub(crate) fn told_to_reschedule(&mut self, q: u32) {
+        if self.pcpus[q as usize].current != NONE {
+            self.reschedule(q);
+        }
     }
 
     /// Chooses the pCPU's next vCPU, if there is cause to.
@@ -237,7 +262,10 @@ impl World {
         let (t, tick_due) = (vcpu.thread, vcpu.tick_due);
         if warm != v || ran_on != p {
             self.counts(v).vcpu_switches += 1;
-            self.owe(v, EXITS, self.costs.vcpu_switch);
+            let cost = self.jitter(v, self.costs.vcpu_switch);
+            let owed = &mut self.vcpus[v as usize].owed;
+            owed[SWITCH] = cost;
+            owed[CACHE] = 0;
             let far = ran_on != NONE && self.llc(ran_on) != self.llc(p);
             if ran_on != NONE && ran_on != p {
                 self.counts(v).vcpu_migrations += 1;

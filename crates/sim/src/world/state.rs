@@ -30,6 +30,9 @@ pub(crate) const KERNEL: usize = 0;
 pub(crate) const EXITS: usize = 1;
 /// Refilling caches.
 pub(crate) const CACHE: usize = 2;
+/// The switch that put it on its pCPU. One that is taken off before it has paid for that, pays for the
+/// next switch only.
+pub(crate) const SWITCH: usize = 3;
 
 /// What a pCPU's time is counted as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,7 +134,7 @@ pub(crate) struct Vcpu {
     /// Whether the guest leaves stolen time out.
     pub steal_clock: bool,
     /// What is owed before the thread goes on, by kind.
-    pub owed: [u64; 3],
+    pub owed: [u64; 4],
     /// The current thread.
     pub thread: u32,
     /// The thread whose data is warm on it.

@@ -22,6 +22,7 @@ eoi_exit = 0
 ple_exit = 0
 kick_hypercall = 0
 vcpu_switch = 0
+jitter_percent = 0
 timer_exit = 0
 ipi_flight = 0
 native_ipi_send = 0
