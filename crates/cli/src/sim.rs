@@ -3,6 +3,7 @@
 //!
 //! - [`run`]: one scenario once; tables, JSON, Parquet, a trace for Perfetto.
 //! - [`compare`]: one scenario with every combination of some settings, several seeds each.
+//! - [`sweep`]: a grid of settings and seeds, in shards that other machines can take.
 //! - [`mod@bench`]: how fast the simulator is.
 //! - [`kernel`]: the same thread programs on the kernel that runs here, against the simulator.
 //!
@@ -21,6 +22,7 @@ pub mod parquet;
 pub mod policies;
 pub mod run;
 pub mod statistics;
+pub mod sweep;
 pub mod tables;
 pub mod trace;
 pub mod vary;
@@ -34,6 +36,8 @@ pub enum SimCommand {
     Run(run::RunArgs),
     /// Run every combination of some settings several times and show what differs
     Compare(compare::CompareArgs),
+    /// Run a grid of settings and seeds into a Parquet file, whole or in shards to be merged
+    Sweep(sweep::SweepArgs),
     /// Measure how fast the simulator is
     Bench(bench::BenchArgs),
     /// Run thread programs on this kernel and in the simulator, and compare
@@ -45,6 +49,7 @@ pub fn main(command: SimCommand) -> anyhow::Result<()> {
     match command {
         SimCommand::Run(args) => run::main(&args),
         SimCommand::Compare(args) => compare::main(&args),
+        SimCommand::Sweep(args) => sweep::main(&args),
         SimCommand::Bench(args) => bench::main(&args),
         SimCommand::Kernel(args) => kernel::main(&args),
     }

@@ -77,7 +77,8 @@ fn texts<'a>(
     column::<ByteArrayType>(group, &texts)
 }
 
-fn column<T: DataType>(
+/// Writes the next column of a row group.
+pub fn column<T: DataType>(
     group: &mut SerializedRowGroupWriter<'_, File>,
     values: &[T::T],
 ) -> anyhow::Result<()> {

@@ -1,0 +1,270 @@
+//! The Parquet file of a shard: what `compare` writes, with the number of the cell before it, and in
+//! the metadata of which grid it is.
+//!
+//! Rows are in the order of cells. A row group ends with the first cell that brings it to
+//! [`GROUP`] rows: where it ends depends on the rows alone, so a merged file has the groups of one that
+//! was written at once. Both writing and reading hold one row group at a time.
+//!
+//! What is read may be any file: the schema, every page and the order of cells are checked, and what
+//! is wrong is an error.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Context;
+use anyhow::bail;
+use anyhow::ensure;
+use parquet::column::reader::get_typed_column_reader;
+use parquet::data_type::ByteArray;
+use parquet::data_type::ByteArrayType;
+use parquet::data_type::DataType;
+use parquet::data_type::DoubleType;
+use parquet::data_type::Int64Type;
+use parquet::file::metadata::KeyValue;
+use parquet::file::properties::WriterProperties;
+use parquet::file::reader::FileReader;
+use parquet::file::reader::RowGroupReader;
+use parquet::file::reader::SerializedFileReader;
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::parser::parse_message_type;
+
+use super::grid::Identity;
+use crate::sim::parquet::column;
+
+const SCHEMA: &str = "message sweep {
+    required int64 cell;
+    required binary scenario (utf8);
+    required binary combination (utf8);
+    required int64 seed;
+    required binary vm (utf8);
+    required binary metric (utf8);
+    required binary unit (utf8);
+    required double value;
+}";
+
+/// Rows that make a row group, to the end of their cell.
+const GROUP: usize = 65_536;
+
+/// One figure and whose it is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// Its number in the grid.
+    pub cell: u64,
+    /// The scenario's name.
+    pub scenario: ByteArray,
+    /// What was varied; empty: nothing.
+    pub combination: ByteArray,
+    /// The run's seed.
+    pub seed: u64,
+    /// The VM; empty: the host.
+    pub vm: ByteArray,
+    /// What was measured.
+    pub metric: ByteArray,
+    /// In which unit.
+    pub unit: ByteArray,
+    /// How much.
+    pub value: f64,
+}
+
+/// The rows of a row group.
+#[derive(Debug, Default)]
+struct Columns {
+    cell: Vec<i64>,
+    scenario: Vec<ByteArray>,
+    combination: Vec<ByteArray>,
+    seed: Vec<i64>,
+    vm: Vec<ByteArray>,
+    metric: Vec<ByteArray>,
+    unit: Vec<ByteArray>,
+    value: Vec<f64>,
+}
+
+impl Columns {
+    fn row(&self, at: usize) -> Option<Row> {
+        Some(Row {
+            cell: u64::try_from(*self.cell.get(at)?).ok()?,
+            scenario: self.scenario.get(at)?.clone(),
+            combination: self.combination.get(at)?.clone(),
+            seed: *self.seed.get(at)? as u64,
+            vm: self.vm.get(at)?.clone(),
+            metric: self.metric.get(at)?.clone(),
+            unit: self.unit.get(at)?.clone(),
+            value: *self.value.get(at)?,
+        })
+    }
+}
+
+/// Writes a file, row by row.
+pub struct Writer {
+    writer: SerializedFileWriter<File>,
+    columns: Columns,
+    rows: u64,
+}
+
+impl Writer {
+    /// Begins.
+    pub fn new(file: File, identity: &Identity) -> anyhow::Result<Writer> {
+        let pairs = identity.to_pairs().into_iter();
+        let pairs = pairs.map(|(key, value)| KeyValue::new(key.to_owned(), value));
+        let properties = WriterProperties::builder()
+            .set_key_value_metadata(Some(pairs.collect()))
+            .build();
+        let schema = Arc::new(parse_message_type(SCHEMA)?);
+        Ok(Writer {
+            writer: SerializedFileWriter::new(file, schema, Arc::new(properties))?,
+            columns: Columns::default(),
+            rows: 0,
+        })
+    }
+
+    /// Takes a row.
+    pub fn push(&mut self, row: Row) {
+        self.columns.cell.push(row.cell as i64);
+        self.columns.scenario.push(row.scenario);
+        self.columns.combination.push(row.combination);
+        self.columns.seed.push(row.seed as i64);
+        self.columns.vm.push(row.vm);
+        self.columns.metric.push(row.metric);
+        self.columns.unit.push(row.unit);
+        self.columns.value.push(row.value);
+        self.rows += 1;
+    }
+
+    /// The cell has no more rows.
+    pub fn end_cell(&mut self) -> anyhow::Result<()> {
+        match self.columns.cell.len() >= GROUP {
+            true => self.end_group(),
+            false => Ok(()),
+        }
+    }
+
+    /// Ends the file and sees to it that it outlasts a loss of power; how many rows it has.
+    pub fn finish(mut self) -> anyhow::Result<u64> {
+        if !self.columns.cell.is_empty() {
+            self.end_group()?;
+        }
+        self.writer.into_inner()?.sync_all()?;
+        Ok(self.rows)
+    }
+
+    fn end_group(&mut self) -> anyhow::Result<()> {
+        let columns = std::mem::take(&mut self.columns);
+        let mut group = self.writer.next_row_group()?;
+        column::<Int64Type>(&mut group, &columns.cell)?;
+        column::<ByteArrayType>(&mut group, &columns.scenario)?;
+        column::<ByteArrayType>(&mut group, &columns.combination)?;
+        column::<Int64Type>(&mut group, &columns.seed)?;
+        column::<ByteArrayType>(&mut group, &columns.vm)?;
+        column::<ByteArrayType>(&mut group, &columns.metric)?;
+        column::<ByteArrayType>(&mut group, &columns.unit)?;
+        column::<DoubleType>(&mut group, &columns.value)?;
+        group.close()?;
+        Ok(())
+    }
+}
+
+/// Reads a file, row by row.
+pub struct Reader {
+    reader: SerializedFileReader<File>,
+    identity: Identity,
+    columns: Columns,
+    /// The next row of these.
+    at: usize,
+    /// The next row group.
+    group: usize,
+}
+
+impl Reader {
+    /// Opens a file and finds out what it is.
+    pub fn open(path: &Path) -> anyhow::Result<Reader> {
+        let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+        Reader::new(file)
+            .with_context(|| format!("{} is no complete file of tandem sim sweep", path.display()))
+    }
+
+    fn new(file: File) -> anyhow::Result<Reader> {
+        let reader = SerializedFileReader::new(file)?;
+        let metadata = reader.metadata().file_metadata();
+        let pairs = metadata.key_value_metadata();
+        let identity = Identity::from_pairs(|key| {
+            let pair = pairs?.iter().find(|pair| pair.key == key)?;
+            pair.value.clone()
+        })?;
+        ensure!(
+            *metadata.schema() == parse_message_type(SCHEMA)?,
+            "it has other columns than a sweep's"
+        );
+        Ok(Reader {
+            reader,
+            identity,
+            columns: Columns::default(),
+            at: 0,
+            group: 0,
+        })
+    }
+
+    /// Of which grid it is.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// The next row, if it is of this cell.
+    pub fn next_of(&mut self, cell: u64) -> anyhow::Result<Option<Row>> {
+        let row = self.peek()?.filter(|row| row.cell == cell);
+        self.at += usize::from(row.is_some());
+        Ok(row)
+    }
+
+    /// Whether all rows were taken.
+    pub fn is_at_end(&mut self) -> anyhow::Result<bool> {
+        Ok(self.peek()?.is_none())
+    }
+
+    fn peek(&mut self) -> anyhow::Result<Option<Row>> {
+        while self.at >= self.columns.cell.len() {
+            if self.group >= self.reader.num_row_groups() {
+                return Ok(None);
+            }
+            self.columns = read_group(&*self.reader.get_row_group(self.group)?)?;
+            self.group += 1;
+            self.at = 0;
+        }
+        match self.columns.row(self.at) {
+            Some(row) => Ok(Some(row)),
+            None => bail!("row {} has no possible cell", self.at),
+        }
+    }
+}
+
+fn read_group(group: &dyn RowGroupReader) -> anyhow::Result<Columns> {
+    Ok(Columns {
+        cell: read_column::<Int64Type>(group, 0)?,
+        scenario: read_column::<ByteArrayType>(group, 1)?,
+        combination: read_column::<ByteArrayType>(group, 2)?,
+        seed: read_column::<Int64Type>(group, 3)?,
+        vm: read_column::<ByteArrayType>(group, 4)?,
+        metric: read_column::<ByteArrayType>(group, 5)?,
+        unit: read_column::<ByteArrayType>(group, 6)?,
+        value: read_column::<DoubleType>(group, 7)?,
+    })
+}
+
+/// All values of a column of a group. How many there should be is only what the file claims: room is
+/// made for those that are there.
+fn read_column<T: DataType>(group: &dyn RowGroupReader, at: usize) -> anyhow::Result<Vec<T::T>> {
+    let rows =
+        usize::try_from(group.metadata().num_rows()).context("it has a negative number of rows")?;
+    let mut reader = get_typed_column_reader::<T>(group.get_column_reader(at)?);
+    let mut values = Vec::new();
+    while values.len() < rows {
+        let most = (rows - values.len()).min(GROUP);
+        let (records, _, _) = reader.read_records(most, None, None, &mut values)?;
+        ensure!(
+            records > 0,
+            "column {at} of a row group ends after {} rows of {rows}",
+            values.len()
+        );
+    }
+    Ok(values)
+}
