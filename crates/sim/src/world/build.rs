@@ -275,6 +275,7 @@ impl Parts {
             threads,
             first_object: objects.first,
             idle: vec![0; words],
+            ready: vec![0; words],
             overloaded: vec![0; words],
             alive: threads,
             started: u64::MAX,

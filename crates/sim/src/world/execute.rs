@@ -6,6 +6,7 @@
 //! something waits for that, the end of a computation, a pause-loop exit, the end of polling. A
 //! vCPU that spins where the hardware does not see it has no event of its own.
 
+use crate::bits::set_bit;
 use crate::queue::Slot;
 use crate::trace::ThreadState;
 use crate::trace::TraceEvent;
@@ -48,7 +49,15 @@ impl World {
         vcpu.ran_total += left;
         let ran = &mut vcpu.results.ran;
         let owed = &mut vcpu.owed;
-        if owed[KERNEL] + owed[EXITS] + owed[CACHE] + owed[SWITCH] > 0 {
+        let sum = owed[KERNEL] + owed[EXITS] + owed[CACHE] + owed[SWITCH];
+        if sum <= left {
+            // Mostly all is paid.
+            ran.guest_kernel.0 += owed[KERNEL];
+            ran.exits.0 += owed[EXITS] + owed[SWITCH];
+            ran.cache.0 += owed[CACHE];
+            *owed = [0; 4];
+            left -= sum;
+        } else {
             let mut burn = |what: usize| {
                 let burnt = owed[what].min(left);
                 owed[what] -= burnt;
@@ -59,9 +68,9 @@ impl World {
             ran.guest_kernel.0 += burn(KERNEL);
             ran.exits.0 += burn(EXITS);
             ran.cache.0 += burn(CACHE);
-            if left == 0 {
-                return;
-            }
+        }
+        if left == 0 {
+            return;
         }
         let t = vcpu.thread;
         if t == NONE {
@@ -276,7 +285,13 @@ impl World {
                 });
             }
         }
+        let was_ready = vcpu.state == VcpuState::Ready;
+        let is_ready = state == VcpuState::Ready;
         vcpu.state = state;
         vcpu.since = self.now;
+        if was_ready != is_ready {
+            let vm = &mut self.vms[vcpu.vm as usize];
+            set_bit(&mut vm.ready, v - vm.first_vcpu, is_ready);
+        }
     }
 }

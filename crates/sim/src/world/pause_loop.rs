@@ -13,6 +13,7 @@
 use tandem_kpolicy::Cause;
 use tandem_policy::Nanos;
 
+use crate::bits::next_bit;
 use crate::host::Candidate;
 use crate::host::PauseLoop;
 use crate::host::Scheduler;
@@ -145,8 +146,15 @@ impl World {
             (vm.first_vcpu, vm.vcpus)
         };
         let mut tries = TRIES;
-        for step in 1..=size {
-            let index = (start + step) % size;
+        let mut last = 0;
+        while let Some(index) = {
+            let ready = &self.vms[vm as usize].ready;
+            let next = next_bit(ready, (start + last + 1) % size, size);
+            // How far round the circle: once past its start, all have been seen.
+            let step = |index: u32| (index + size - start % size + size - 1) % size + 1;
+            next.filter(|&index| last < size && step(index) > last)
+                .inspect(|&index| last = step(index))
+        } {
             let c = first + index;
             let candidate = &mut self.vcpus[c as usize];
             if c == v || candidate.state != VcpuState::Ready || !candidate.queued {

@@ -72,6 +72,8 @@ pub(crate) struct Vm {
     pub first_object: u32,
     /// Guest-idle vCPUs, a bit each.
     pub idle: Vec<u64>,
+    /// vCPUs that wait for a pCPU, a bit each.
+    pub ready: Vec<u64>,
     /// vCPUs with threads to spare, a bit each.
     pub overloaded: Vec<u64>,
     /// Threads that have not ended.
