@@ -268,3 +268,49 @@ fn read_column<T: DataType>(group: &dyn RowGroupReader, at: usize) -> anyhow::Re
     }
     Ok(values)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sim::sweep::grid::Shard;
+
+    #[test]
+    fn rows_are_read_back_across_row_groups() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s.parquet");
+        let pairs = |key: &str| match key {
+            "tandem.shard" => Some(Shard::WHOLE.to_string()),
+            _ => Some("5".to_owned()),
+        };
+        let identity = Identity::from_pairs(pairs).unwrap();
+        let row = |cell: u64, at: usize| Row {
+            cell,
+            scenario: "s".into(),
+            combination: "".into(),
+            seed: u64::MAX - cell,
+            vm: format!("vm{}", at % 7).as_str().into(),
+            metric: "m".into(),
+            unit: "1".into(),
+            value: at as f64 / 3.0,
+        };
+        // The first three cells together go beyond a group, the fifth as well.
+        let rows = [GROUP / 2, GROUP / 4, GROUP / 2, 1, GROUP + 1];
+        let mut writer = Writer::new(File::create(&path).unwrap(), &identity).unwrap();
+        for (cell, &rows) in (0..).zip(&rows) {
+            (0..rows).for_each(|at| writer.push(row(cell, at)));
+            writer.end_cell().unwrap();
+        }
+        assert_eq!(writer.finish().unwrap(), rows.iter().sum::<usize>() as u64);
+        let mut reader = Reader::open(&path).unwrap();
+        assert_eq!(*reader.identity(), identity);
+        assert_eq!(reader.reader.num_row_groups(), 2);
+        for (cell, &rows) in (0..).zip(&rows) {
+            assert!(!reader.is_at_end().unwrap());
+            for at in 0..rows {
+                assert_eq!(reader.next_of(cell).unwrap(), Some(row(cell, at)));
+            }
+            assert_eq!(reader.next_of(cell).unwrap(), None);
+        }
+        assert!(reader.is_at_end().unwrap());
+    }
+}
