@@ -7,12 +7,8 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Mutex;
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering;
 
 use anyhow::Context;
-use anyhow::ensure;
 use clap::Args;
 use serde::Serialize;
 use tandem_policy::Nanos;
@@ -21,12 +17,9 @@ use tandem_report::table::Cell;
 use tandem_report::table::Table;
 use tandem_report::table::Tone;
 use tandem_sim::Scenario;
-use tandem_sim::World;
 
 use super::execute;
-use super::execute::Progress;
 use super::input::ScenarioArgs;
-use super::metrics;
 use super::metrics::Metric;
 use super::output;
 use super::output::OutputArgs;
@@ -110,21 +103,7 @@ struct Job<'a> {
 
 /// Runs the comparison.
 pub fn main(args: &CompareArgs) -> anyhow::Result<()> {
-    ensure!(
-        (1..=1000).contains(&args.runs),
-        "--runs {} is not possible: 1 … 1000",
-        args.runs
-    );
-    let workers = match args.workers {
-        Some(workers) => {
-            ensure!(
-                (1..=1024).contains(&workers),
-                "--workers {workers} is not possible: 1 … 1024"
-            );
-            workers
-        }
-        None => std::thread::available_parallelism().map_or(1, usize::from),
-    };
+    let workers = execute::workers(args.runs, args.workers)?;
     let combinations = vary::combinations(policies::combinations(&args.policies)?, &args.vary)?;
     let scenarios = scenarios(&args.scenario, &combinations)?;
     let first = scenarios.first().context("there is nothing to compare")?;
@@ -143,7 +122,8 @@ pub fn main(args: &CompareArgs) -> anyhow::Result<()> {
             })
         })
         .collect();
-    let runs = run(&jobs, workers)?;
+    let each: Vec<(&Scenario, u64)> = jobs.iter().map(|job| (job.scenario, job.seed)).collect();
+    let runs = execute::all(&each, workers)?;
     let comparison = Comparison {
         scenario: first.name.clone(),
         seeds,
@@ -170,44 +150,6 @@ fn scenarios(args: &ScenarioArgs, combinations: &[Combination]) -> anyhow::Resul
         Ok(source.scenario()?)
     };
     combinations.iter().map(scenario).collect()
-}
-
-/// The figures of each job, in their order.
-fn run(jobs: &[Job<'_>], workers: usize) -> anyhow::Result<Vec<Vec<Metric>>> {
-    let total: Nanos = jobs.iter().map(|job| job.scenario.duration).sum();
-    let progress = Progress::begin(total);
-    progress.say(format!("{} runs", jobs.len()));
-    let next = AtomicUsize::new(0);
-    let done: Vec<Mutex<Option<Vec<Metric>>>> = jobs.iter().map(|_| Mutex::new(None)).collect();
-    std::thread::scope(|scope| {
-        for _ in 0..workers.min(jobs.len()) {
-            scope.spawn(|| {
-                while let Some((job, place)) = {
-                    let at = next.fetch_add(1, Ordering::Relaxed);
-                    jobs.get(at).zip(done.get(at))
-                } {
-                    let scenario = Scenario {
-                        seed: job.seed,
-                        ..job.scenario.clone()
-                    };
-                    let mut world = World::new(&scenario);
-                    let results = execute::run(&mut world, scenario.duration, &progress);
-                    if let Ok(mut place) = place.lock() {
-                        *place = Some(metrics::of(&scenario, &results));
-                    }
-                }
-            });
-        }
-    });
-    done.into_iter()
-        .map(|place| {
-            place
-                .into_inner()
-                .ok()
-                .flatten()
-                .context("a run did not end")
-        })
-        .collect()
 }
 
 /// Means of every metric of every combination.

@@ -5,15 +5,24 @@
 //! results: a portion ends between two events.
 
 use std::io::IsTerminal;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use std::time::Instant;
 
+use anyhow::Context;
+use anyhow::ensure;
 use indicatif::ProgressBar;
 use indicatif::ProgressDrawTarget;
 use indicatif::ProgressStyle;
 use tandem_policy::Nanos;
 use tandem_sim::Results;
+use tandem_sim::Scenario;
 use tandem_sim::World;
+
+use super::metrics;
+use super::metrics::Metric;
 
 /// What runs shorter needs no bar.
 const QUIET: Duration = Duration::from_secs(2);
@@ -80,4 +89,53 @@ pub fn run(world: &mut World, duration: Nanos, progress: &Progress) -> Results {
             return world.results();
         }
     }
+}
+/// How many worker threads are meant; refuses numbers of runs and workers that are not possible.
+pub fn workers(runs: u32, workers: Option<usize>) -> anyhow::Result<usize> {
+    ensure!(
+        (1..=1000).contains(&runs),
+        "--runs {runs} is not possible: 1 … 1000"
+    );
+    let Some(workers) = workers else {
+        return Ok(std::thread::available_parallelism().map_or(1, usize::from));
+    };
+    ensure!(
+        (1..=1024).contains(&workers),
+        "--workers {workers} is not possible: 1 … 1024"
+    );
+    Ok(workers)
+}
+
+/// The figures of scenarios, each with a seed, in their order whatever the number of workers.
+pub fn all(jobs: &[(&Scenario, u64)], workers: usize) -> anyhow::Result<Vec<Vec<Metric>>> {
+    let progress = Progress::begin(jobs.iter().map(|(scenario, _)| scenario.duration).sum());
+    progress.say(format!("{} runs", jobs.len()));
+    let next = AtomicUsize::new(0);
+    let done: Vec<Mutex<Option<Vec<Metric>>>> = jobs.iter().map(|_| Mutex::new(None)).collect();
+    std::thread::scope(|scope| {
+        for _ in 0..workers.min(jobs.len()) {
+            scope.spawn(|| {
+                while let Some((&(scenario, seed), place)) = {
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    jobs.get(at).zip(done.get(at))
+                } {
+                    let scenario = Scenario {
+                        seed,
+                        ..scenario.clone()
+                    };
+                    let mut world = World::new(&scenario);
+                    let results = run(&mut world, scenario.duration, &progress);
+                    if let Ok(mut place) = place.lock() {
+                        *place = Some(metrics::of(&scenario, &results));
+                    }
+                }
+            });
+        }
+    });
+    done.into_iter()
+        .map(|place| {
+            let figures = place.into_inner().ok().flatten();
+            figures.context("a run did not end")
+        })
+        .collect()
 }

@@ -24,31 +24,23 @@ mod place;
 
 use std::path::Path;
 use std::path::PathBuf;
-use std::sync::Mutex;
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use anyhow::Context;
 use anyhow::ensure;
 use clap::Args;
 use clap::Subcommand;
-use tandem_policy::Nanos;
 use tandem_report::figure;
 use tandem_report::table::Cell;
 use tandem_report::table::Table;
 use tandem_report::table::Tone;
 use tandem_sim::Scenario;
-use tandem_sim::World;
 
 use self::grid::Grid;
 use self::grid::Identity;
 use self::grid::Shard;
 use super::execute;
-use super::execute::Progress;
 use super::input::ScenarioArgs;
-use super::metrics;
-use super::metrics::Metric;
 use super::policies;
 use super::vary;
 use crate::demo::print;
@@ -111,21 +103,7 @@ pub fn main(args: &SweepArgs) -> anyhow::Result<()> {
 }
 
 fn sweep(scenario: &ScenarioArgs, args: &GridArgs) -> anyhow::Result<()> {
-    ensure!(
-        (1..=1000).contains(&args.runs),
-        "--runs {} is not possible: 1 … 1000",
-        args.runs
-    );
-    let workers = match args.workers {
-        Some(workers) => {
-            ensure!(
-                (1..=1024).contains(&workers),
-                "--workers {workers} is not possible: 1 … 1024"
-            );
-            workers
-        }
-        None => std::thread::available_parallelism().map_or(1, usize::from),
-    };
+    let workers = execute::workers(args.runs, args.workers)?;
     let combinations = vary::combinations(policies::combinations(&args.policies)?, &args.vary)?;
     let grid = Grid::read(&scenario.source()?, &combinations, args.runs)?;
     let shard = args.shard.unwrap_or(Shard::WHOLE);
@@ -144,7 +122,10 @@ fn sweep(scenario: &ScenarioArgs, args: &GridArgs) -> anyhow::Result<()> {
     place::check(&args.out)?;
     let began = Instant::now();
     let cells: Vec<u64> = shard.cells(grid.cells()).collect();
-    let figures = run(&grid, &cells, workers)?;
+    let job = |&cell: &u64| grid.cell(cell).map(|(_, scenario, seed)| (scenario, seed));
+    let each: Option<Vec<(&Scenario, u64)>> = cells.iter().map(job).collect();
+    let each = each.context("a cell is missing")?;
+    let figures = execute::all(&each, workers)?;
     let rows = place::write(&args.out, &identity, |writer| {
         for (&cell, metrics) in cells.iter().zip(&figures) {
             let (combination, scenario, seed) = grid.cell(cell).context("a cell is missing")?;
@@ -165,44 +146,6 @@ fn sweep(scenario: &ScenarioArgs, args: &GridArgs) -> anyhow::Result<()> {
         Ok(())
     })?;
     print(&table(&args.out, &identity, rows, began))
-}
-
-/// The figures of some cells, in their order whatever the number of workers.
-fn run(grid: &Grid, cells: &[u64], workers: usize) -> anyhow::Result<Vec<Vec<Metric>>> {
-    let durations = cells.iter().filter_map(|&cell| grid.cell(cell));
-    let total: Nanos = durations.map(|(_, scenario, _)| scenario.duration).sum();
-    let progress = Progress::begin(total);
-    progress.say(format!("{} cells", cells.len()));
-    let next = AtomicUsize::new(0);
-    let done: Vec<Mutex<Option<Vec<Metric>>>> = cells.iter().map(|_| Mutex::new(None)).collect();
-    std::thread::scope(|scope| {
-        for _ in 0..workers.min(cells.len()) {
-            scope.spawn(|| {
-                while let Some((&cell, place)) = {
-                    let at = next.fetch_add(1, Ordering::Relaxed);
-                    cells.get(at).zip(done.get(at))
-                } {
-                    let Some((_, scenario, seed)) = grid.cell(cell) else {
-                        continue;
-                    };
-                    let scenario = Scenario {
-                        seed,
-                        ..scenario.clone()
-                    };
-                    let mut world = World::new(&scenario);
-                    let results = execute::run(&mut world, scenario.duration, &progress);
-                    if let Ok(mut place) = place.lock() {
-                        *place = Some(metrics::of(&scenario, &results));
-                    }
-                }
-            });
-        }
-    });
-    let end = |place: Mutex<Option<Vec<Metric>>>| {
-        let figures = place.into_inner().ok().flatten();
-        figures.context("a run did not end")
-    };
-    done.into_iter().map(end).collect()
 }
 
 /// What was written, in a line.
