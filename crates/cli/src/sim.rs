@@ -4,6 +4,7 @@
 //! - [`run`]: one scenario once; tables, JSON, Parquet, a trace for Perfetto.
 //! - [`compare`]: one scenario with every combination of some settings, several seeds each.
 //! - [`sweep`]: a grid of settings and seeds, in shards that other machines can take.
+//! - [`reproduce`]: published figures against the simulator's.
 //! - [`mod@bench`]: how fast the simulator is.
 //! - [`kernel`]: the same thread programs on the kernel that runs here, against the simulator.
 //!
@@ -20,6 +21,7 @@ pub mod metrics;
 pub mod output;
 pub mod parquet;
 pub mod policies;
+pub mod reproduce;
 pub mod run;
 pub mod statistics;
 pub mod sweep;
@@ -38,6 +40,8 @@ pub enum SimCommand {
     Compare(compare::CompareArgs),
     /// Run a grid of settings and seeds into a Parquet file, whole or in shards to be merged
     Sweep(sweep::SweepArgs),
+    /// Hold the simulator's figures against published ones
+    Reproduce(reproduce::ReproduceArgs),
     /// Measure how fast the simulator is
     Bench(bench::BenchArgs),
     /// Run thread programs on this kernel and in the simulator, and compare
@@ -50,6 +54,7 @@ pub fn main(command: SimCommand) -> anyhow::Result<()> {
         SimCommand::Run(args) => run::main(&args),
         SimCommand::Compare(args) => compare::main(&args),
         SimCommand::Sweep(args) => sweep::main(&args),
+        SimCommand::Reproduce(args) => reproduce::main(&args),
         SimCommand::Bench(args) => bench::main(&args),
         SimCommand::Kernel(args) => kernel::main(&args),
     }

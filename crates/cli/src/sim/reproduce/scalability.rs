@@ -1,0 +1,6 @@
+//! Claims of the scalability family: what to simulate, and what of it answers to which published figure.
+
+use super::Judge;
+
+/// The claims judged here.
+pub const CLAIMS: &[(&str, Judge)] = &[];
