@@ -300,3 +300,28 @@ fn a_wakeup_onto_a_busy_pcpu_waits_at_most_a_slice_under_eevdf() {
     let latency = wake_onto_busy("eevdf");
     assert!(latency.mean < 4_000_000.0, "{latency:?}");
 }
+
+/// A phase of 10 pieces of work of a millisecond each, after a serial one of 2 ms.
+fn shared_turns(vcpus: u32) -> String {
+    format!(
+        "duration = \"12s\"\n[machine]\npcpus = {vcpus}\nmode = \"native\"\n{FREE}
+        [[workload]]\nname = \"shared\"
+        [workload.objects]\nbegin = \"barrier\"\nend = \"barrier\"
+        [[workload.role]]\nthreads = \"1 per vcpu\"\nprogram = [ {{ forever = [
+            {{ repeat = \"1 / threads\", do = [ {{ compute = \"2ms\" }}, \"work\" ] }},
+            {{ barrier = \"begin\" }},
+            {{ repeat = \"10 / threads\", do = [ {{ compute = \"1ms\" }} ] }},
+            {{ barrier = \"end\" }} ] }} ]
+        [[vm]]\nname = \"a\"\nworkload = \"shared\"\n"
+    )
+}
+
+#[test]
+fn threads_that_share_turns_do_the_same_work_whatever_their_number() {
+    // Of 10 pieces the first of 4 threads do 3, and the last of 16 none.
+    for (vcpus, phase) in [(1, 12.0), (4, 5.0), (16, 3.0)] {
+        let results = run(&shared_turns(vcpus), &[]);
+        let phases = results.vms[0].work as f64;
+        near(&vcpus.to_string(), phases, 12_000.0 / phase, 0.01);
+    }
+}

@@ -41,6 +41,9 @@ pub enum Pick {
 pub enum Repeat {
     /// So many times.
     Times(u32),
+    /// So many times by all threads of the role together: each has its share, the first ones have one
+    /// more where they do not divide evenly.
+    Shared(u32),
     /// Until the simulation ends.
     Forever,
 }

@@ -218,6 +218,7 @@ impl Parts {
             compile(
                 &vm.workload,
                 &role.program,
+                role.threads.count(vm.vcpus),
                 objects.first,
                 objects.mm,
                 pc,

@@ -51,9 +51,44 @@ pub(crate) enum Instr {
     Io(Dist),
     Yield,
     Work,
-    Loop { repeat: Repeat, end: u32, depth: u8 },
+    Loop { turns: Turns, end: u32, depth: u8 },
     Again { begin: u32 },
     Exit,
+}
+
+/// How often a loop runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turns {
+    Endless,
+    Each(u32),
+    /// By all `threads` of the role together.
+    Shared {
+        all: u32,
+        threads: u32,
+    },
+}
+
+impl Turns {
+    fn new(repeat: Repeat, threads: u32) -> Turns {
+        match repeat {
+            Repeat::Forever => Turns::Endless,
+            Repeat::Times(turns) => Turns::Each(turns),
+            Repeat::Shared(all) => Turns::Shared { all, threads },
+        }
+    }
+
+    /// Whether the role's thread of this number has done them all.
+    #[inline]
+    fn are_over(self, done: u32, number: u32) -> bool {
+        match self {
+            Turns::Endless => false,
+            Turns::Each(turns) => done >= turns,
+            Turns::Shared { all, threads } => {
+                let one_more = u32::from(number < all % threads);
+                done >= all / threads + one_more
+            }
+        }
+    }
 }
 
 /// How an operation went.
@@ -73,11 +108,12 @@ pub(crate) enum Flow {
 /// no program can stop the clock.
 const MOST_AT_ONCE: u32 = 4096;
 
-/// Resolves a workload's program for a VM whose objects begin at `base`; jumps are relative to
-/// where the code is put, `at`.
+/// Resolves the program of a role for a VM that has `threads` of it and whose objects begin at `base`;
+/// jumps are relative to where the code is put, `at`.
 pub(crate) fn compile(
     workload: &Workload,
     ops: &[Op],
+    threads: u32,
     base: u32,
     mm: u32,
     at: u32,
@@ -137,7 +173,7 @@ pub(crate) fn compile(
             Op::Yield => Instr::Yield,
             Op::Work => Instr::Work,
             Op::Loop { repeat, end, depth } => Instr::Loop {
-                repeat,
+                turns: Turns::new(repeat, threads.max(1)),
                 end: target(end),
                 depth,
             },
@@ -273,11 +309,11 @@ impl World {
                 }
                 Flow::Next
             }
-            Instr::Loop { repeat, end, depth } => {
+            Instr::Loop { turns, end, depth } => {
                 let thread = &mut self.threads[t as usize];
-                if let Repeat::Times(times) = repeat {
+                if turns != Turns::Endless {
                     let done = &mut thread.loops[depth as usize];
-                    if *done >= times {
+                    if turns.are_over(*done, thread.number) {
                         *done = 0;
                         thread.pc = end;
                         return Flow::Again;

@@ -121,6 +121,10 @@ pub fn check(workload: &Workload) -> anyhow::Result<()> {
                     repeat: Repeat::Forever,
                     ..
                 } => "never ends",
+                Op::Loop {
+                    repeat: Repeat::Shared(_),
+                    ..
+                } => "shares turns with other threads",
                 _ => continue,
             };
             bail!(

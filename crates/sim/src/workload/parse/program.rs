@@ -275,10 +275,7 @@ impl Writer<'_> {
                 self.wait(&field, &mutex)
             }
             "forever" => self.repeat(&field, Repeat::Forever, &field),
-            "repeat" => {
-                let times = Repeat::Times(field.small(1, MOST_TURNS)?);
-                self.repeat(&field, times, &table.need("do", "[ … ]")?)
-            }
+            "repeat" => self.repeat(&field, turns(&field)?, &table.need("do", "[ … ]")?),
             "work" => Err(field.wrong("work has no value: write \"work\"")),
             _ => self.shared(&field, verb),
         }
@@ -480,9 +477,11 @@ impl Writer<'_> {
         });
         let end = self.ops.len() as u32;
         self.ops[begin] = Op::Loop { repeat, end, depth };
+        // Of few turns that are shared, some threads have none.
+        let always = !matches!(repeat, Repeat::Shared(_));
         Ok(Flow {
-            takes_time: flow.takes_time,
-            ends: flow.ends || repeat == Repeat::Forever,
+            takes_time: flow.takes_time && always,
+            ends: flow.ends && always || repeat == Repeat::Forever,
         })
     }
 
@@ -526,6 +525,23 @@ impl Writer<'_> {
             names.join(", ")
         ))
     }
+}
+
+/// How often a loop runs: `3`, or `"3 / threads"`.
+fn turns(field: &Field<'_>) -> Result<Repeat, LoadError> {
+    let Value::Text(text) = &field.node.value else {
+        return Ok(Repeat::Times(field.small(1, MOST_TURNS)?));
+    };
+    let shared = text.split_once('/').and_then(|(turns, by)| {
+        let turns = turns.trim().parse().ok()?;
+        (by.trim() == "threads" && (1..=MOST_TURNS).contains(&turns)).then_some(turns)
+    });
+    shared.map(Repeat::Shared).ok_or_else(|| {
+        field.wrong(format!(
+            "how many turns, such as 16, or \"16 / threads\" where the threads of the role share them; \
+             1 … {MOST_TURNS}"
+        ))
+    })
 }
 
 /// Whether two picks of a family may mean the same member.

@@ -291,3 +291,24 @@ fn a_workload_fits_a_vm_or_not() {
     let workload = from_text("t.toml", &text).unwrap();
     assert!(fits(&workload, 2).unwrap_err().contains("only 2 threads"));
 }
+
+#[test]
+fn turns_may_be_shared_by_the_threads_of_a_role() {
+    let program = ops("[ { repeat = \"20 / threads\", do = [ { compute = \"1us\" } ] } ]");
+    let shared = Op::Loop {
+        repeat: Repeat::Shared(20),
+        end: 3,
+        depth: 0,
+    };
+    assert_eq!(program[0], shared);
+    for wrong in ["many", "0 / threads", "20 / vcpus", "20/", "/ threads"] {
+        let error = error(&format!(
+            "[ {{ repeat = \"{wrong}\", do = [ \"work\" ] }} ]"
+        ));
+        assert!(error.contains("\"16 / threads\""), "{error}");
+    }
+    // Some threads may have no turn at all, and then no time passes.
+    let error =
+        error("[ { forever = [ { repeat = \"1 / threads\", do = [ { compute = \"1us\" } ] } ] } ]");
+    assert!(error.contains("stop the clock"), "{error}");
+}
