@@ -7,7 +7,8 @@
  * is on one of three lists:
  *
  *	resource-waiters	its slice ran out
- *	lock-waiters		it was preempted for spinning
+ *	lock-waiters		it was preempted for spinning, its own or another's:
+ *				it was in a pause loop, or gave way to one chosen here
  *	yielded			its slice ran out after it had been chosen here
  *
  * HVS takes the resource-waiter preempted LATEST: a lock holder is among them,
@@ -16,7 +17,9 @@
  * preempted earliest. A vCPU that is chosen is marked; when next its slice runs
  * out, the mark is taken off and it goes on the yielded list, or the same one
  * would be chosen over and over. Preempted for spinning it is a lock-waiter as
- * any other and stays marked; so it does through running and blocking.
+ * any other and stays marked; so it does through running and blocking. One that
+ * gave way would, as a resource-waiter, be the latest of them and chosen next:
+ * two vCPUs on one CPU would be exchanged to and fro, and nobody else chosen.
  *
  * Variants, for comparison: CPTH-R takes resource-waiters earliest first, CPTH-L
  * lock-waiters latest first, CCH lock-waiters before resource-waiters.
@@ -54,6 +57,7 @@ enum tandem_hvs_list {
 enum tandem_hvs_cause {
 	TANDEM_HVS_SLICE = 0,		/* its slice ran out */
 	TANDEM_HVS_SPINNING = 1,	/* it was in a pause loop */
+	TANDEM_HVS_DISPLACED = 2,	/* it gave way to one chosen here */
 };
 
 enum tandem_hvs_order {
@@ -100,7 +104,7 @@ TANDEM_INLINE void tandem_hvs_preempted(struct tandem_hvs_vcpu *v, u32 cause,
 {
 	u8 list = TANDEM_HVS_RESOURCE_WAITER;
 
-	if (cause == TANDEM_HVS_SPINNING) {
+	if (cause == TANDEM_HVS_SPINNING || cause == TANDEM_HVS_DISPLACED) {
 		list = TANDEM_HVS_LOCK_WAITER;
 	} else if (TANDEM_LOAD(v->yielded)) {
 		TANDEM_STORE(v->yielded, 0);

@@ -348,7 +348,7 @@ static void fuzz_hvs(struct random *r)
 	for (e = 0; e < events; e++) {
 		u32 which = count ? below(r, count) : 0;
 		u32 spinner = once_in(r, 8) ? random_u32(r) : which;
-		u32 cause = below(r, 3);
+		u32 cause = below(r, 4);
 		int chosen;
 
 		now = once_in(r, 32) ? any_size(r) : now + below(r, 3);
@@ -357,7 +357,8 @@ static void fuzz_hvs(struct random *r)
 
 			tandem_hvs_preempted(&v[which], cause, now);
 			CHECK(v[which].preempted_at == now);
-			if (cause == TANDEM_HVS_SPINNING) {
+			if (cause == TANDEM_HVS_SPINNING ||
+			    cause == TANDEM_HVS_DISPLACED) {
 				CHECK(v[which].list == TANDEM_HVS_LOCK_WAITER);
 				CHECK(v[which].yielded == marked ||
 				      v[which].yielded > 1);

@@ -20,6 +20,8 @@ pub enum Cause {
     Slice = 0,
     /// It was in a pause loop.
     Spinning = 1,
+    /// It gave way to a vCPU that was chosen here.
+    Displaced = 2,
 }
 
 /// Whom to prefer.
@@ -213,6 +215,7 @@ mod tests {
             3,
             Cause::Slice as usize,
             Cause::Spinning as usize,
+            Cause::Displaced as usize,
             Order::Hvs as usize,
             Order::CpthR as usize,
             Order::CpthL as usize,

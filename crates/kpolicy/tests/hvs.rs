@@ -102,6 +102,19 @@ fn who_was_chosen_goes_on_the_yielded_list_when_its_slice_runs_out() {
 }
 
 #[test]
+fn who_gave_way_to_a_chosen_one_is_not_chosen_in_its_place() {
+    let mut hvs = Hvs::new(4, Order::Hvs).unwrap();
+    hvs.preempted(1, Cause::Slice, 10);
+    hvs.preempted(2, Cause::Slice, 20);
+    assert_eq!(hvs.candidate(0), Some(2));
+    // 3 ran where 2 runs now.
+    hvs.preempted(3, Cause::Displaced, 21);
+    hvs.running(2);
+    assert_eq!(hvs.list(3), Some(List::LockWaiter));
+    assert_eq!(hvs.candidate(0), Some(1), "not 3, the latest of all");
+}
+
+#[test]
 fn off_the_yielded_list_it_is_a_resource_waiter_again() {
     let mut hvs = Hvs::new(2, Order::Hvs).unwrap();
     hvs.preempted(1, Cause::Slice, 10);
@@ -186,7 +199,7 @@ fn where_nobody_is_ready_nobody_is_chosen() {
 #[test]
 fn the_lowest_index_wins_a_tie() {
     for order in ORDERS {
-        for cause in [Cause::Slice, Cause::Spinning] {
+        for cause in [Cause::Slice, Cause::Spinning, Cause::Displaced] {
             let mut hvs = Hvs::new(5, order).unwrap();
             for vcpu in [4, 2, 3] {
                 hvs.preempted(vcpu, cause, 7);
@@ -270,7 +283,7 @@ impl Model {
     fn preempted(&mut self, vcpu: usize, cause: Cause, now: u64) {
         self.leave(vcpu);
         match cause {
-            Cause::Spinning => self.lock.push((now, vcpu)),
+            Cause::Spinning | Cause::Displaced => self.lock.push((now, vcpu)),
             Cause::Slice if self.marked.remove(&vcpu) => self.yielded.push((now, vcpu)),
             Cause::Slice => self.resource.push((now, vcpu)),
         }
@@ -316,7 +329,11 @@ enum Event {
 }
 
 fn events(vcpus: usize) -> impl Strategy<Value = Vec<Event>> {
-    let cause = prop_oneof![Just(Cause::Slice), Just(Cause::Spinning)];
+    let cause = prop_oneof![
+        Just(Cause::Slice),
+        Just(Cause::Spinning),
+        Just(Cause::Displaced)
+    ];
     let event = prop_oneof![
         4 => (0..vcpus, cause, 0_u64..3)
             .prop_map(|(vcpu, cause, later)| Event::Preempted(vcpu, cause, later)),

@@ -86,6 +86,7 @@ pub(crate) fn build(scenario: &Scenario) -> World {
     let pcpus = (0..machine.pcpus)
         .map(|p| Pcpu {
             current: if native { p } else { NONE },
+            yielded_over: NONE,
             warm: if native { p } else { NONE },
             state: PcpuState::Idle,
             since: 0,

@@ -8,7 +8,8 @@
 //!
 //! APLE and HVS are the C code that runs in the kernel (`tandem_kpolicy`); here it is only told what
 //! happened. A vCPU that is preempted while it spins, after its own pause-loop exit, is a lock-waiter;
-//! one preempted for any other reason a resource-waiter.
+//! so is one that gave way to a vCPU of its pCPU that another yielded to. One preempted for any other
+//! reason is a resource-waiter.
 
 use tandem_kpolicy::Cause;
 use tandem_policy::Nanos;
@@ -262,6 +263,7 @@ impl World {
             });
         }
         if q != p {
+            self.pcpus[q as usize].yielded_over = self.pcpus[q as usize].current;
             self.tell_to_reschedule(q);
         }
         self.reschedule(p);

@@ -154,6 +154,7 @@ impl World {
         }
         if current != NONE {
             if next == Some(current) {
+                self.pcpus[p as usize].yielded_over = NONE;
                 // Back in the guest: the exit's handling is over.
                 let vcpu = &mut self.vcpus[current as usize];
                 if vcpu.search == NONE {
@@ -212,9 +213,11 @@ impl World {
         let vcpu = &mut self.vcpus[v as usize];
         // A pause loop ends with every exit.
         let yielding = vcpu.in_spin_loop && vcpu.search == NONE;
+        let yielded_over = std::mem::replace(&mut self.pcpus[p as usize].yielded_over, NONE);
         if preempted {
             let cause = match yielding {
                 true => Cause::Spinning,
+                false if yielded_over == v => Cause::Displaced,
                 false => Cause::Slice,
             };
             self.note_for_hvs(v, Happened::Preempted(cause));
@@ -240,6 +243,7 @@ impl World {
     fn switch_in(&mut self, v: u32, p: u32) {
         let warm = std::mem::replace(&mut self.pcpus[p as usize].warm, v);
         self.pcpus[p as usize].current = v;
+        self.pcpus[p as usize].yielded_over = NONE;
         self.pcpu_state(p, PcpuState::Busy);
         self.vcpu_state(v, VcpuState::Running);
         // Stolen time is over: counted or left out, as the guest does.

@@ -48,6 +48,8 @@ pub(crate) struct Pcpu {
     pub current: u32,
     /// The vCPU whose data its cache holds.
     pub warm: u32,
+    /// Ran here when somebody yielded to another vCPU of this pCPU.
+    pub yielded_over: u32,
     pub state: PcpuState,
     /// Counted up to here.
     pub since: u64,
