@@ -115,6 +115,8 @@ pub struct Guest {
     pub tick: Nanos,
     /// How TLBs of other vCPUs are flushed.
     pub tlb: TlbFlush,
+    /// How the lock of an address space is waited for.
+    pub mm_lock: MmLock,
     /// Whether the guest's scheduler leaves stolen time out of what a thread ran.
     pub steal_clock: bool,
     /// Whether the guest balances load between its vCPUs.
@@ -132,6 +134,19 @@ pub enum IdleLoop {
     /// Poll up to this long, then halt (the haltpoll cpuidle governor: this is
     /// `guest_halt_poll_ns`, adapted downwards as the governor does).
     HaltPoll(Nanos),
+}
+
+/// How the lock of an address space is waited for (the kernel's rw_semaphore, taken for writing).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MmLock {
+    /// Waiters block; a free lock goes to whoever comes first, as from Linux 3.10 on.
+    Stealing,
+    /// Waiters block; who lets go hands the lock over to the longest waiter, which owns it while it
+    /// is still being woken, as up to Linux 3.9.
+    HandedOver,
+    /// Waiters spin in the kernel as long as the owner runs, as from Linux 3.16 on.
+    Spinning,
 }
 
 /// How TLBs of other vCPUs are flushed.

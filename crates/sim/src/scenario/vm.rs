@@ -11,6 +11,7 @@ use tandem_policy::Weight;
 use super::Guest;
 use super::IdleLoop;
 use super::Machine;
+use super::MmLock;
 use super::Mode;
 use super::TlbFlush;
 use super::Vm;
@@ -37,7 +38,7 @@ const MOST_THREADS: u64 = 1_000_000;
 /// Objects of all VMs together.
 const MOST_OBJECTS: u64 = 4_000_000;
 
-pub(super) const KEYS: [&str; 15] = [
+pub(super) const KEYS: [&str; 16] = [
     "name",
     "count",
     "vcpus",
@@ -51,6 +52,7 @@ pub(super) const KEYS: [&str; 15] = [
     "idle",
     "tick",
     "tlb",
+    "mm_lock",
     "steal_clock",
     "balance",
 ];
@@ -225,6 +227,13 @@ fn guest(table: &Table<'_>, vcpus: u32) -> Result<Guest, LoadError> {
             field.choice(&[
                 ("ipi", TlbFlush::Ipi),
                 ("paravirtual", TlbFlush::Paravirtual),
+            ])
+        })?,
+        mm_lock: table.or("mm_lock", MmLock::Stealing, |field| {
+            field.choice(&[
+                ("stealing", MmLock::Stealing),
+                ("handed-over", MmLock::HandedOver),
+                ("spinning", MmLock::Spinning),
             ])
         })?,
         steal_clock: table.or("steal_clock", true, Field::flag)?,

@@ -141,6 +141,28 @@ pub enum Space {
     User,
 }
 
+/// How long a waiter spins in user space before it blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Spin {
+    /// It blocks at once.
+    Never,
+    /// For so many ns of CPU time.
+    For(u64),
+    /// It never blocks.
+    Forever,
+}
+
+/// How the waiters that blocked at a barrier are woken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Wake {
+    /// All by who came last.
+    All,
+    /// One by who came last, and the next by whoever was woken.
+    OneByOne,
+}
+
 /// A shared object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -161,8 +183,10 @@ pub enum Object {
     Barrier {
         /// How many threads must come; `None`: all threads of the workload that use it.
         parties: Option<u32>,
-        /// Whether waiters spin in user space or block.
-        spin: bool,
+        /// How long waiters spin in user space before they block.
+        spin: Spin,
+        /// How those that blocked are woken.
+        wake: Wake,
     },
     /// A counting semaphore.
     Semaphore {

@@ -6,10 +6,14 @@
 //! the bucket's lock makes others spin. A queue is a pipe: always in the kernel, under a lock of its
 //! own.
 //!
-//! A mutex is not handed over: the woken thread tries again, and another may have come first. A
-//! thread woken from a condition takes the mutex again.
+//! A mutex is not handed over: the woken thread tries again, and another may have come first; only
+//! the lock of an address space is, in old kernels. A thread woken from a condition takes the mutex
+//! again. At a barrier made of a mutex and a condition variable, waiters are moved to the mutex
+//! (FUTEX_CMP_REQUEUE of glibc up to 2.24), so that each who was woken wakes the next.
 
 use crate::trace::ThreadState;
+use crate::workload::Spin;
+use crate::workload::Wake;
 
 use super::World;
 use super::program::Family;
@@ -84,6 +88,8 @@ impl World {
     fn take_mutex(&mut self, t: u32, v: u32, mutex: u32) -> Flow {
         let is_free = self.objects[mutex as usize].owner == NONE;
         match self.threads[t as usize].phase {
+            // It was handed over.
+            Phase::Woken if self.objects[mutex as usize].owner == t => Flow::Next,
             Phase::Bucket => self.work_in_bucket(t, self.costs.futex_work),
             Phase::Held if !is_free => self.wait_on(t, v, mutex, false),
             Phase::Held => {
@@ -100,6 +106,10 @@ impl World {
         }
     }
 
+    fn is_fair(&self, mutex: u32) -> bool {
+        self.objects[mutex as usize].kind == ObjectKind::Mutex { fair: true }
+    }
+
     pub(crate) fn mutex_unlock(&mut self, t: u32, v: u32, family: Family) -> Flow {
         match self.threads[t as usize].phase {
             Phase::Start => {
@@ -108,16 +118,22 @@ impl World {
                 };
                 self.threads[t as usize].object = mutex;
                 self.owe(v, KERNEL, self.costs.lock_free);
-                self.objects[mutex as usize].owner = NONE;
-                if self.objects[mutex as usize].waiters.count == 0 {
-                    return Flow::Next;
+                let has_waiters = self.objects[mutex as usize].waiters.count > 0;
+                if !(has_waiters && self.is_fair(mutex)) {
+                    self.objects[mutex as usize].owner = NONE;
                 }
-                self.enter_bucket(t, v, mutex, true)
+                match has_waiters {
+                    true => self.enter_bucket(t, v, mutex, true),
+                    false => Flow::Next,
+                }
             }
             Phase::Bucket => self.work_in_bucket(t, self.costs.futex_work),
             _ => {
                 let mutex = self.threads[t as usize].object;
                 self.leave_bucket(t, v, mutex);
+                if self.is_fair(mutex) {
+                    self.objects[mutex as usize].owner = self.objects[mutex as usize].waiters.head;
+                }
                 self.wake_one(t, v, mutex, false);
                 Flow::Next
             }
@@ -212,41 +228,91 @@ impl World {
         true
     }
 
-    pub(crate) fn barrier_block(&mut self, t: u32, v: u32, family: Family) -> Flow {
+    /// Who comes to a barrier spins for a while in user space, blocks, or as the last lets all go on.
+    pub(crate) fn barrier(&mut self, t: u32, v: u32, family: Family) -> Flow {
+        let barrier = match self.threads[t as usize].phase {
+            Phase::Start => self.pick(t, family),
+            _ => self.threads[t as usize].object,
+        };
+        let ObjectKind::Barrier { spin, wake, .. } = self.objects[barrier as usize].kind else {
+            return Flow::Next;
+        };
         match self.threads[t as usize].phase {
             Phase::Start => {
-                let barrier = self.pick(t, family);
                 let last = self.arrive(t, v, barrier);
-                if last && self.objects[barrier as usize].waiters.count == 0 {
-                    return Flow::Next;
+                match (last, spin) {
+                    (true, _) => {
+                        self.let_spinners_go(barrier);
+                        match self.objects[barrier as usize].waiters.count {
+                            0 => Flow::Next,
+                            _ => self.enter_bucket(t, v, barrier, true),
+                        }
+                    }
+                    (false, Spin::Never) => self.enter_bucket(t, v, barrier, true),
+                    (false, Spin::For(time)) => self.spin_at(t, barrier, time),
+                    (false, Spin::Forever) => self.spin_at(t, barrier, u64::MAX),
                 }
-                self.enter_bucket(t, v, barrier, true)
             }
+            Phase::Done if self.is_passed(t, barrier) => Flow::Next,
+            // It has spun long enough.
+            Phase::Done => self.enter_bucket(t, v, barrier, true),
             Phase::Bucket => {
-                let barrier = self.threads[t as usize].object;
-                let woken = match self.is_passed(t, barrier) {
-                    true => u64::from(self.objects[barrier as usize].waiters.count).max(1),
-                    false => 1,
+                let woken = match (self.is_passed(t, barrier), wake) {
+                    (true, Wake::All) => u64::from(self.objects[barrier as usize].waiters.count),
+                    _ => 1,
                 };
-                self.work_in_bucket(t, self.costs.futex_work * woken)
+                self.work_in_bucket(t, self.costs.futex_work * woken.max(1))
             }
             Phase::Held => {
-                let barrier = self.threads[t as usize].object;
                 if !self.is_passed(t, barrier) {
                     return self.wait_on(t, v, barrier, false);
                 }
                 self.leave_bucket(t, v, barrier);
-                // Only those of the generation that is over: others may have come since.
-                while let Some(first) = self.first_waiter(barrier) {
-                    if !self.is_passed(first, barrier) {
+                while self.has_passed_waiter(barrier) {
+                    self.wake_one(t, v, barrier, false);
+                    if wake == Wake::OneByOne {
                         break;
                     }
-                    self.wake_one(t, v, barrier, false);
                 }
                 Flow::Next
             }
-            Phase::Woken | Phase::Done => Flow::Next,
+            Phase::Woken if wake == Wake::OneByOne && self.has_passed_waiter(barrier) => {
+                self.enter_bucket(t, v, barrier, true)
+            }
+            Phase::Woken => Flow::Next,
         }
+    }
+
+    fn spin_at(&mut self, t: u32, barrier: u32, time: u64) -> Flow {
+        let thread = &mut self.threads[t as usize];
+        thread.phase = Phase::Done;
+        thread.doing = Doing::SpinUser(barrier);
+        thread.remaining = time;
+        thread.object = barrier;
+        thread.wait_since = self.now;
+        self.append(barrier, t, true);
+        let first = self.vms[self.threads[t as usize].vm as usize].first_object;
+        self.thread_state(t, ThreadState::Spinning(Some(barrier - first)));
+        Flow::Busy
+    }
+
+    /// All have come: who spins goes on as soon as it runs.
+    fn let_spinners_go(&mut self, barrier: u32) {
+        while let Some(waiter) = self.pop_waiter(barrier, true) {
+            let on = self.threads[waiter as usize].vcpu;
+            if self.vcpus[on as usize].thread == waiter {
+                self.sync(on);
+                self.owe(on, KERNEL, self.costs.lock_handoff);
+            }
+            self.threads[waiter as usize].doing = Doing::Go;
+            self.work.push(super::state::Work::Go(waiter));
+        }
+    }
+
+    /// Whether the longest waiter is of the round that is over: others may have come since.
+    fn has_passed_waiter(&self, barrier: u32) -> bool {
+        self.first_waiter(barrier)
+            .is_some_and(|first| self.is_passed(first, barrier))
     }
 
     fn first_waiter(&self, object: u32) -> Option<u32> {
@@ -257,35 +323,6 @@ impl World {
     /// Whether all parties have come since the thread did.
     fn is_passed(&self, t: u32, barrier: u32) -> bool {
         self.threads[t as usize].generation != self.objects[barrier as usize].generation
-    }
-
-    pub(crate) fn barrier_spin(&mut self, t: u32, v: u32, family: Family) -> Flow {
-        if self.threads[t as usize].phase != Phase::Start {
-            return Flow::Next;
-        }
-        let barrier = self.pick(t, family);
-        let last = self.arrive(t, v, barrier);
-        let thread = &mut self.threads[t as usize];
-        thread.phase = Phase::Done;
-        if !last {
-            thread.doing = Doing::SpinUser(barrier);
-            thread.object = barrier;
-            thread.wait_since = self.now;
-            self.append(barrier, t, false);
-            let first = self.vms[self.threads[t as usize].vm as usize].first_object;
-            self.thread_state(t, ThreadState::Spinning(Some(barrier - first)));
-            return Flow::Busy;
-        }
-        while let Some(waiter) = self.pop_waiter(barrier, false) {
-            let on = self.threads[waiter as usize].vcpu;
-            if self.vcpus[on as usize].thread == waiter {
-                self.sync(on);
-                self.owe(on, KERNEL, self.costs.lock_handoff);
-            }
-            self.threads[waiter as usize].doing = Doing::Go;
-            self.work.push(super::state::Work::Go(waiter));
-        }
-        Flow::Next
     }
 
     pub(crate) fn acquire(&mut self, t: u32, v: u32, family: Family) -> Flow {

@@ -24,6 +24,8 @@ use crate::results::Counts;
 use crate::results::Histogram;
 use crate::results::PcpuResults;
 use crate::results::VcpuResults;
+use crate::scenario;
+use crate::scenario::MmLock;
 use crate::scenario::Scenario;
 use crate::sched::fair::Entity;
 use crate::sched::fair::FairQueue;
@@ -209,7 +211,7 @@ impl Parts {
         let vm = &scenario.vms[number];
         let first_vcpu = self.vcpus.len() as u32;
         let first_thread = self.threads.len() as u32;
-        let objects = self.add_objects(&vm.workload, number as u32, vm.vcpus);
+        let objects = self.add_objects(vm, number as u32);
         let words = (vm.vcpus as usize).div_ceil(64).max(1);
         for index in 0..vm.vcpus {
             self.add_vcpu(scenario, number, index);
@@ -221,7 +223,7 @@ impl Parts {
                 &role.program,
                 role.threads.count(vm.vcpus),
                 objects.first,
-                objects.mm,
+                (objects.mm, vm.guest.mm_lock),
                 pc,
                 &mut self.code,
             );
@@ -371,7 +373,8 @@ impl Parts {
     }
 
     /// The workload's objects, then the address space's lock and the futex buckets.
-    fn add_objects(&mut self, workload: &Workload, vm: u32, vcpus: u32) -> VmObjects {
+    fn add_objects(&mut self, from: &scenario::Vm, vm: u32) -> VmObjects {
+        let (workload, guest, vcpus) = (&from.workload, &from.guest, from.vcpus);
         let first = self.objects.len() as u32;
         let mm = first + workload.objects.len() as u32;
         let buckets = mm + 1;
@@ -387,18 +390,35 @@ impl Parts {
                     },
                     0,
                 ),
-                WorkloadObject::Mutex => (ObjectKind::Mutex, 0),
+                WorkloadObject::Mutex => (ObjectKind::Mutex { fair: false }, 0),
                 WorkloadObject::Condition => (ObjectKind::Condition, 0),
-                WorkloadObject::Barrier { parties, spin } => {
+                WorkloadObject::Barrier {
+                    parties,
+                    spin,
+                    wake,
+                } => {
                     let parties = parties.unwrap_or(users[number]).max(1);
-                    (ObjectKind::Barrier { parties, spin }, 0)
+                    let kind = ObjectKind::Barrier {
+                        parties,
+                        spin,
+                        wake,
+                    };
+                    (kind, 0)
                 }
                 WorkloadObject::Semaphore { units } => (ObjectKind::Semaphore, units),
                 WorkloadObject::Queue { capacity } => (ObjectKind::Queue { capacity }, 0),
             };
             self.add_object(kind, vm, count, bucket_of(id));
         }
-        self.add_object(ObjectKind::Mutex, vm, 0, bucket_of(mm));
+        let mm_kind = match guest.mm_lock {
+            MmLock::Stealing => ObjectKind::Mutex { fair: false },
+            MmLock::HandedOver => ObjectKind::Mutex { fair: true },
+            MmLock::Spinning => ObjectKind::Spin {
+                kind: SpinKind::Queued,
+                kernel: true,
+            },
+        };
+        self.add_object(mm_kind, vm, 0, bucket_of(mm));
         for _ in 0..BUCKETS {
             let kind = ObjectKind::Spin {
                 kind: SpinKind::Queued,

@@ -100,7 +100,10 @@ impl World {
         let mut waits = vec![0u32; self.threads.len()];
         for (o, object) in self.objects.iter().enumerate() {
             if object.owner != NONE
-                && matches!(object.kind, ObjectKind::Spin { .. } | ObjectKind::Mutex)
+                && matches!(
+                    object.kind,
+                    ObjectKind::Spin { .. } | ObjectKind::Mutex { .. }
+                )
                 && self.threads[object.owner as usize].vm != object.vm
             {
                 return Err(format!("object {o} is held from another VM"));

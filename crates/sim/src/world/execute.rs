@@ -4,7 +4,7 @@
 //! this order) and then does what its thread does. `sync` counts what was done since the last time;
 //! `plan` sets the vCPU's slot to when something happens by itself: the end of what is owed where
 //! something waits for that, the end of a computation, a pause-loop exit, the end of polling. A
-//! vCPU that spins where the hardware does not see it has no event of its own.
+//! vCPU that spins for ever where the hardware does not see it has no event of its own.
 
 use crate::bits::set_bit;
 use crate::queue::Slot;
@@ -92,7 +92,12 @@ impl World {
                 ran.guest_kernel.0 += left;
             }
             Doing::Spin(_) => ran.spin_kernel.0 += left,
-            Doing::SpinUser(_) => ran.spin_user.0 += left,
+            Doing::SpinUser(_) => {
+                if thread.remaining != u64::MAX {
+                    thread.remaining -= left.min(thread.remaining);
+                }
+                ran.spin_user.0 += left;
+            }
             Doing::FlushWait => ran.shootdown_wait.0 += left,
             // In the hypervisor's hands, or about to go on.
             Doing::Go | Doing::Blocked | Doing::Ended => ran.exits.0 += left,
@@ -128,6 +133,7 @@ impl World {
                     Doing::Spin(lock) => self.spin_ends(v, lock, free),
                     Doing::FlushWait => self.loop_exits(v).map(|after| free + after),
                     Doing::Go => Some(free),
+                    Doing::SpinUser(_) if remaining != u64::MAX => Some(free + remaining),
                     Doing::SpinUser(_) | Doing::Blocked | Doing::Ended => None,
                 }
             }
@@ -172,6 +178,11 @@ impl World {
             }
             Doing::Go => self.advance(t),
             Doing::Spin(lock) => self.spun(v, t, lock),
+            Doing::SpinUser(barrier) if thread.remaining == 0 => {
+                thread.doing = Doing::Go;
+                self.remove(barrier, t, true);
+                self.advance(t);
+            }
             Doing::FlushWait => self.pause_loop_exit(v),
             _ => self.plan(v),
         }

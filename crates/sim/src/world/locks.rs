@@ -65,6 +65,7 @@ impl World {
             return Flow::Again;
         }
         thread.doing = spinning(lock, kernel);
+        thread.remaining = u64::MAX;
         thread.wait_since = self.now;
         self.append(lock, t, false);
         self.counts(v).contended += 1;

@@ -5,6 +5,7 @@
 //! vCPU, not by an event of their own.
 
 use crate::random::Dist;
+use crate::scenario::MmLock;
 use crate::trace::ThreadState;
 use crate::trace::VcpuState;
 use crate::workload::Object as WorkloadObject;
@@ -40,8 +41,7 @@ pub(crate) enum Instr {
     Wait { condition: Family, mutex: Family },
     Signal(Family),
     Broadcast(Family),
-    BarrierBlock(Family),
-    BarrierSpin(Family),
+    Barrier(Family),
     Acquire(Family),
     Release(Family),
     Put(Family),
@@ -115,7 +115,7 @@ pub(crate) fn compile(
     ops: &[Op],
     threads: u32,
     base: u32,
-    mm: u32,
+    (mm, lock): (u32, MmLock),
     at: u32,
     code: &mut Vec<Instr>,
 ) {
@@ -156,17 +156,20 @@ pub(crate) fn compile(
             },
             Op::Signal(condition) => Instr::Signal(family(condition)),
             Op::Broadcast(condition) => Instr::Broadcast(family(condition)),
-            Op::Barrier(barrier) => match object(barrier) {
-                WorkloadObject::Barrier { spin: true, .. } => Instr::BarrierSpin(family(barrier)),
-                _ => Instr::BarrierBlock(family(barrier)),
-            },
+            Op::Barrier(barrier) => Instr::Barrier(family(barrier)),
             Op::Acquire(semaphore) => Instr::Acquire(family(semaphore)),
             Op::Release(semaphore) => Instr::Release(family(semaphore)),
             Op::Put(queue) => Instr::Put(family(queue)),
             Op::Get(queue) => Instr::Get(family(queue)),
             Op::Unmap(time) => {
-                code.extend([Instr::MutexLock(mm), Instr::Compute { time }, Instr::Flush]);
-                Instr::MutexUnlock(mm)
+                let (take, leave) = match lock {
+                    MmLock::Spinning => (Instr::SpinLock(mm), Instr::SpinUnlock(mm)),
+                    MmLock::Stealing | MmLock::HandedOver => {
+                        (Instr::MutexLock(mm), Instr::MutexUnlock(mm))
+                    }
+                };
+                code.extend([take, Instr::Compute { time }, Instr::Flush]);
+                leave
             }
             Op::Sleep(time) => Instr::Sleep(time),
             Op::Io(time) => Instr::Io(time),
@@ -335,8 +338,7 @@ impl World {
             Instr::Wait { condition, mutex } => self.wait(t, v, condition, mutex),
             Instr::Signal(family) => self.signal(t, v, family, false),
             Instr::Broadcast(family) => self.signal(t, v, family, true),
-            Instr::BarrierBlock(family) => self.barrier_block(t, v, family),
-            Instr::BarrierSpin(family) => self.barrier_spin(t, v, family),
+            Instr::Barrier(family) => self.barrier(t, v, family),
             Instr::Acquire(family) => self.acquire(t, v, family),
             Instr::Release(family) => self.release(t, v, family),
             Instr::Put(family) => self.queue_operation(t, v, family, true),

@@ -19,7 +19,9 @@ use crate::trace::ThreadState;
 use crate::trace::VcpuState;
 use crate::workload::MOST_HELD;
 use crate::workload::MOST_LOOPS;
+use crate::workload::Spin;
 use crate::workload::SpinKind;
+use crate::workload::Wake;
 
 /// Nobody, nothing, nowhere.
 pub(crate) const NONE: u32 = u32::MAX;
@@ -195,7 +197,7 @@ pub(crate) enum Doing {
     Hold,
     /// Spins for the object.
     Spin(u32),
-    /// Spins in user space for the object.
+    /// Spins in user space for the object, for as long as is left in `remaining`.
     SpinUser(u32),
     /// Waits for TLBs to be flushed.
     FlushWait,
@@ -210,7 +212,7 @@ pub(crate) enum Doing {
 pub(crate) enum Phase {
     /// Not begun.
     Start,
-    /// Computed, or the spin lock was taken: the operation is done.
+    /// Computed, or the spin lock was taken: the operation is done; or spun at a barrier.
     Done,
     /// The bucket's lock is taken.
     Bucket,
@@ -280,12 +282,24 @@ impl Waiters {
 /// What an object is, with its own settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ObjectKind {
-    Spin { kind: SpinKind, kernel: bool },
-    Mutex,
+    Spin {
+        kind: SpinKind,
+        kernel: bool,
+    },
+    /// A fair one is handed over to the longest waiter.
+    Mutex {
+        fair: bool,
+    },
     Condition,
-    Barrier { parties: u32, spin: bool },
+    Barrier {
+        parties: u32,
+        spin: Spin,
+        wake: Wake,
+    },
     Semaphore,
-    Queue { capacity: u32 },
+    Queue {
+        capacity: u32,
+    },
 }
 
 #[derive(Clone, Debug)]
@@ -294,7 +308,7 @@ pub(crate) struct Object {
     pub vm: u32,
     pub owner: u32,
     pub waiters: Waiters,
-    /// A queue's producers that wait for room.
+    /// A queue's producers that wait for room; a barrier's waiters that spin.
     pub putters: Waiters,
     /// Threads at the barrier, units of the semaphore, items of the queue.
     pub count: u32,

@@ -30,6 +30,8 @@ use tandem_sim::workload::ObjectRef;
 use tandem_sim::workload::Op;
 use tandem_sim::workload::Pick;
 use tandem_sim::workload::Repeat;
+use tandem_sim::workload::Spin;
+use tandem_sim::workload::Wake;
 use tandem_sim::workload::Role;
 use tandem_sim::workload::Space;
 use tandem_sim::workload::Workload;
@@ -174,9 +176,19 @@ fn objects(workload: &Workload) -> anyhow::Result<Vec<Object>> {
         Ok(match *object {
             workload::Object::Mutex => Object::Mutex(objects::Mutex::default()),
             workload::Object::Condition => Object::Condition(0.into(), 0.into()),
-            workload::Object::Barrier { parties, spin } => {
-                Object::Barrier(Barrier::new(parties.unwrap_or_else(|| users(index)), spin))
+            workload::Object::Barrier {
+                parties,
+                spin: spin @ (Spin::Never | Spin::Forever),
+                wake: Wake::All,
+            } => {
+                let parties = parties.unwrap_or_else(|| users(index));
+                Object::Barrier(Barrier::new(parties, spin == Spin::Forever))
             }
+            workload::Object::Barrier { .. } => bail!(
+                "workload {}: barriers whose waiters spin for a while, or wake each other, have no \
+                 counterpart here: use wait = \"block\" or \"spin\", and no wake",
+                workload.name
+            ),
             workload::Object::Semaphore { units } => Object::Semaphore(Semaphore::new(units)),
             workload::Object::Queue { capacity } if capacity.is_power_of_two() => {
                 Object::Queue(Queue::new(capacity).context("cannot make a pipe")?)

@@ -9,18 +9,21 @@ use crate::scenario::load::Place;
 use crate::scenario::load::nearest;
 use crate::scenario::read::Field;
 use crate::scenario::tree::Value;
+use crate::scenario::units;
 use crate::workload::Object;
 use crate::workload::ObjectRef;
 use crate::workload::Pick;
 use crate::workload::Space;
+use crate::workload::Spin;
 use crate::workload::SpinKind;
+use crate::workload::Wake;
 
 /// Members of one family.
 const MOST: u32 = 65_536;
 
 /// Keys of any kind.
-pub(crate) const KEYS: [&str; 8] = [
-    "kind", "count", "lock", "space", "parties", "wait", "units", "capacity",
+pub(crate) const KEYS: [&str; 9] = [
+    "kind", "count", "lock", "space", "parties", "wait", "wake", "units", "capacity",
 ];
 
 /// Objects of one name.
@@ -66,7 +69,7 @@ impl Kind {
         match self {
             Kind::Spin => &["kind", "count", "lock", "space"],
             Kind::Mutex | Kind::Condition => &["kind", "count"],
-            Kind::Barrier => &["kind", "count", "parties", "wait"],
+            Kind::Barrier => &["kind", "count", "parties", "wait", "wake"],
             Kind::Semaphore => &["kind", "count", "units"],
             Kind::Queue => &["kind", "count", "capacity"],
         }
@@ -228,7 +231,7 @@ fn object(field: &Field<'_>) -> Result<(Object, u32), LoadError> {
             Kind::Spin => Ok((spin(SpinKind::Queued, Space::Kernel), 1)),
             Kind::Mutex => Ok((Object::Mutex, 1)),
             Kind::Condition => Ok((Object::Condition, 1)),
-            Kind::Barrier => Ok((barrier(None, false), 1)),
+            Kind::Barrier => Ok((barrier(None, Spin::Never, Wake::All), 1)),
         };
     };
     let table = field.table(kind.keys())?;
@@ -259,10 +262,17 @@ fn object(field: &Field<'_>) -> Result<(Object, u32), LoadError> {
                 }
                 None => None,
             };
-            let spin = table.or("wait", false, |field| {
-                field.choice(&[("block", false), ("spin", true)])
+            let spin = table.or("wait", Spin::Never, spin_for)?;
+            let wake = table.or("wake", Wake::All, |field| {
+                if spin == Spin::Forever {
+                    return Err(field.wrong(
+                        "waiters that spin for ever are not woken: leave it out, or wait = \
+                         \"block\" or \"spin(100us)\"",
+                    ));
+                }
+                field.choice(&[("all", Wake::All), ("one-by-one", Wake::OneByOne)])
             })?;
-            barrier(parties, spin)
+            barrier(parties, spin, wake)
         }
         Kind::Semaphore => Object::Semaphore {
             units: table.need("units", "1")?.small(0, 1_000_000)?,
@@ -287,6 +297,30 @@ fn spin(kind: SpinKind, space: Space) -> Object {
     Object::Spin { kind, space }
 }
 
-fn barrier(parties: Option<u32>, spin: bool) -> Object {
-    Object::Barrier { parties, spin }
+fn barrier(parties: Option<u32>, spin: Spin, wake: Wake) -> Object {
+    Object::Barrier {
+        parties,
+        spin,
+        wake,
+    }
+}
+
+/// `block`, `spin` or `spin(100us)`.
+fn spin_for(field: &Field<'_>) -> Result<Spin, LoadError> {
+    let text = field.text()?;
+    let time = text
+        .strip_prefix("spin(")
+        .and_then(|rest| rest.strip_suffix(')'));
+    match (text, time) {
+        (_, Some(time)) => {
+            let time = units::time(time).map_err(|expected| field.wrong(expected))?;
+            Ok(match time.0 {
+                0 => Spin::Never,
+                ns => Spin::For(ns),
+            })
+        }
+        ("block", _) => Ok(Spin::Never),
+        ("spin", _) => Ok(Spin::Forever),
+        _ => Err(field.wrong("possible are \"block\", \"spin\", \"spin(100us)\"")),
+    }
 }
