@@ -325,3 +325,93 @@ fn threads_that_share_turns_do_the_same_work_whatever_their_number() {
         near(&vcpus.to_string(), phases, 12_000.0 / phase, 0.01);
     }
 }
+
+/// 4 threads at a barrier, of which the first comes `late` after the others. Waking takes 1 µs.
+fn late_comer(barrier: &str, late: &str) -> String {
+    format!(
+        "duration = \"100ms\"\n[machine]\npcpus = 4\nmode = \"native\"\n{FREE}
+        [[workload]]\nname = \"late\"
+        [workload.objects]\nmeet = {{ kind = \"barrier\", {barrier} }}
+        [[workload.role]]\nthreads = \"1 per vcpu\"\nprogram = [ {{ forever = [
+            {{ compute = \"100us\" }},
+            {{ repeat = \"1 / threads\", do = [ {{ compute = \"{late}\" }} ] }},
+            {{ barrier = \"meet\" }}, \"work\" ] }} ]
+        [[vm]]\nname = \"a\"\nworkload = \"late\"\n"
+    )
+}
+
+#[test]
+fn waiters_at_a_barrier_spin_as_long_as_they_may_and_then_block() {
+    let spun = |late: &str| {
+        let results = run(&late_comer("wait = \"spin(50us)\"", late), &[]);
+        let vm = &results.vms[0];
+        let rounds = vm.work as f64 / 4.0;
+        let spun: u64 = vm.vcpus.iter().map(|vcpu| vcpu.ran.spin_user.0).sum();
+        let spun = spun as f64 / rounds / 3.0;
+        (spun, vm.counts.voluntary_switches)
+    };
+    let (soon, blocked) = spun("30us");
+    near("spun for who comes soon", soon, 30_000.0, 0.01);
+    assert_eq!(blocked, 0);
+    let (late, blocked) = spun("80us");
+    near("spun for who comes late", late, 50_000.0, 0.01);
+    assert!(blocked > 1_000, "{blocked}");
+}
+
+#[test]
+fn waiters_that_wake_each_other_start_one_after_the_other() {
+    // Each is awake 10 µs after its waker, and the others compute 100 µs in the meantime.
+    let rounds = |wake: &str| {
+        let text = late_comer(&format!("wait = \"block\", wake = \"{wake}\""), "80us");
+        let results = run(&text, &["machine.costs.native_idle_wake=10000"]);
+        results.vms[0].work as f64 / 4.0
+    };
+    near("all", rounds("all"), 100_000.0 / 180.0, 0.01);
+    near("one by one", rounds("one-by-one"), 100_000.0 / 180.0, 0.01);
+    let rounds = |wake: &str| {
+        let text = late_comer(&format!("wait = \"block\", wake = \"{wake}\""), "1us");
+        let results = run(&text, &["machine.costs.native_idle_wake=10000"]);
+        results.vms[0].work as f64 / 4.0
+    };
+    near(
+        "all, and none is late",
+        rounds("all"),
+        100_000.0 / 110.0,
+        0.01,
+    );
+    let third = rounds("one-by-one");
+    near(
+        "one by one, and none is late",
+        third,
+        100_000.0 / 130.0,
+        0.01,
+    );
+}
+
+/// 4 threads that do nothing but change their address space.
+fn one_address_space() -> String {
+    format!(
+        "duration = \"100ms\"\n[machine]\npcpus = 4\nmode = \"native\"\n{FREE}
+        [[workload]]\nname = \"maps\"
+        [[workload.role]]\nthreads = \"1 per vcpu\"\nprogram = [ {{ forever = [
+            {{ compute = \"1us\" }}, {{ unmap = \"10us\" }}, \"work\" ] }} ]
+        [[vm]]\nname = \"a\"\nworkload = \"maps\"\n"
+    )
+}
+
+#[test]
+fn a_lock_that_is_handed_over_stands_still_while_its_owner_is_woken() {
+    let each = |lock: &str| {
+        let settings = [
+            "machine.costs.native_idle_wake=20000",
+            &format!("vm.a.mm_lock={lock}"),
+        ];
+        100_000.0 / run(&one_address_space(), &settings).vms[0].work as f64
+    };
+    // Who spins has it at once, who is woken as its owner 20 µs later. A free lock is taken by somebody
+    // who runs, but its TLB flush then waits for whoever is on the way up in vain.
+    near("spinning", each("spinning"), 10.0, 0.02);
+    near("handed over", each("handed-over"), 30.0, 0.02);
+    let stealing = each("stealing");
+    assert!((10.0..25.0).contains(&stealing), "{stealing}");
+}

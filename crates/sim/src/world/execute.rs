@@ -228,7 +228,9 @@ impl World {
     /// The current thread of a running vCPU goes on with what it does.
     pub(crate) fn continue_thread(&mut self, v: u32, t: u32) {
         match self.threads[t as usize].doing {
-            Doing::Go => self.work.push(Work::Go(t)),
+            // It goes on when the switch is paid: a lock that it was woken for may be taken by another
+            // until then.
+            Doing::Go if self.owed(v) == 0 => self.work.push(Work::Go(t)),
             Doing::Spin(lock) | Doing::SpinUser(lock) if self.is_spin_lock(lock) => {
                 if self.retry_spin(t, v, lock) {
                     self.work.push(Work::Go(t));
