@@ -142,6 +142,35 @@ pub struct Counts {
     pub contended: u64,
 }
 
+/// Who waited for whom: `running[w][h]` is how long vCPU w waited for vCPU h while h was on a pCPU,
+/// `off[w][h]` while h waited for one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct WaitMatrix {
+    /// The other was on a pCPU.
+    pub running: Vec<Vec<Nanos>>,
+    /// The other was off its pCPU.
+    pub off: Vec<Vec<Nanos>>,
+}
+
+impl WaitMatrix {
+    /// All time in it: with the other on a pCPU, and off it.
+    pub fn total(&self) -> (Nanos, Nanos) {
+        let sum = |rows: &[Vec<Nanos>]| rows.iter().flatten().copied().sum();
+        (sum(&self.running), sum(&self.off))
+    }
+}
+
+/// What the vCPUs of a VM waited for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Waits {
+    /// For spin locks, by the holder's vCPU.
+    pub locks: WaitMatrix,
+    /// For spin locks that nobody held, by waiter: those who waited were off their pCPUs.
+    pub free: Vec<Nanos>,
+    /// For answers to TLB flushes, by who had to answer.
+    pub flushes: WaitMatrix,
+}
+
 /// One vCPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct VcpuResults {
@@ -196,6 +225,9 @@ pub struct VmResults {
     pub shootdown_latency: Histogram,
     /// Waiting for spin locks that were not free.
     pub lock_wait: Histogram,
+    /// Who waited for whom, if that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waits: Option<Waits>,
 }
 
 /// One pCPU.

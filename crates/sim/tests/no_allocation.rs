@@ -49,10 +49,13 @@ fn no_event_of_the_steady_state_allocates() {
             { locked = \"mutex[random]\", do = [ { compute = \"2us\" } ] }, { put = \"pipe\" }, { get = \"pipe\" },
             { unmap = \"1us\" }, { sleep = \"exp(50us)\" }, \"work\" ] } ]
         [[vm]]\nname = \"a\"\ncount = 3\nvcpus = 3\nworkload = \"w\"\n";
-    for scheduler in ["cfs", "eevdf"] {
+    for (scheduler, waits) in [("cfs", false), ("eevdf", false), ("eevdf", true)] {
         let scenario = common::scenario(text, &[&format!("host.scheduler={scheduler}")]);
         let mut world = World::new(&scenario);
         world.without_checks();
+        if waits {
+            world.record_waits();
+        }
         world.run_until(Nanos::from_millis(500));
         let (events, before) = (world.events(), ALLOCATIONS.load(Ordering::Relaxed));
         world.run_until(Nanos::from_millis(5000));

@@ -41,6 +41,10 @@ pub struct Costs {
     pub jitter_percent: u64,
     /// Guest tick: interrupt, reprogramming the timer.
     pub timer_exit: u64,
+    /// So much more does a switch between threads take in a VM.
+    pub nested_switch: u64,
+    /// By so many percent computing is slower in a VM.
+    pub nested_paging_percent: u64,
     /// Physical IPI: sent to seen.
     pub ipi_flight: u64,
     /// Cycles between two PAUSEs of a spin loop.
@@ -120,6 +124,8 @@ impl Costs {
             kick_hypercall: 0,
             vcpu_switch: 0,
             timer_exit: 0,
+            nested_switch: 0,
+            nested_paging_percent: 0,
             ..self
         }
     }

@@ -179,6 +179,7 @@ pub(crate) fn build(scenario: &Scenario) -> World {
         controller,
         flexs,
         trace: None,
+        waits: None,
         checks: cfg!(debug_assertions),
     }
 }

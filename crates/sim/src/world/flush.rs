@@ -49,6 +49,7 @@ impl World {
             }
             asked += 1;
             self.counts(v).shootdown_ipis += 1;
+            self.flush_asked(v, to);
             self.send(Message {
                 from: v,
                 to,
@@ -80,6 +81,7 @@ impl World {
         while let Some((t, sent)) = self.vcpus[v as usize].answers.pop() {
             let asker = self.threads[t as usize].vcpu;
             self.ipi_done(asker, v, IpiKind::Shootdown, sent);
+            self.flush_answered(asker, v, sent);
             let thread = &mut self.threads[t as usize];
             thread.answers_left -= 1;
             if thread.answers_left > 0 {

@@ -62,12 +62,14 @@ impl World {
         let may_steal = matches!(kind, SpinKind::TestAndSet | SpinKind::Paravirtual);
         if object.owner == NONE && (may_steal || object.waiters.count == 0) {
             object.owner = t;
+            self.holder_changed(lock);
             return Flow::Again;
         }
         thread.doing = spinning(lock, kernel);
         thread.remaining = u64::MAX;
         thread.wait_since = self.now;
         self.append(lock, t, false);
+        self.wait_begins(t, lock);
         self.counts(v).contended += 1;
         let first = self.vms[self.threads[t as usize].vm as usize].first_object;
         self.thread_state(t, ThreadState::Spinning(Some(lock - first)));
@@ -103,6 +105,9 @@ impl World {
                     self.wake_vcpu(on);
                 }
             }
+        }
+        if self.objects[lock as usize].owner == NONE {
+            self.holder_changed(lock);
         }
     }
 
@@ -146,6 +151,8 @@ impl World {
         thread.doing = Doing::Go;
         let (waited, vm, on) = (self.now - thread.wait_since, thread.vm, thread.vcpu);
         self.vms[vm as usize].lock_wait.add(waited);
+        self.wait_is_over(to);
+        self.holder_changed(lock);
         // What it spun so far is counted before it stops spinning.
         if self.vcpus[on as usize].thread == to {
             self.threads[to as usize].doing = spinning(lock, kernel);

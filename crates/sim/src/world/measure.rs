@@ -42,6 +42,7 @@ impl World {
     /// The warm-up is over: what is counted begins now.
     pub(crate) fn begin_measuring(&mut self) {
         self.settle();
+        self.forget_waits();
         self.measured_from = self.now;
         for vcpu in &mut self.vcpus {
             vcpu.results = VcpuResults::default();
@@ -64,6 +65,7 @@ impl World {
     /// What was measured so far.
     pub fn results(&mut self) -> Results {
         self.settle();
+        self.count_waits();
         let pcpus: Vec<PcpuResults> = self.pcpus.iter().map(|pcpu| pcpu.results).collect();
         let energy = pcpus.iter().map(|pcpu| self.energy(pcpu)).sum::<u128>();
         Results {
@@ -129,6 +131,7 @@ impl World {
             ipi_latency: vm.ipi_latency.clone(),
             shootdown_latency: vm.shootdown_latency.clone(),
             lock_wait: vm.lock_wait.clone(),
+            waits: self.waits_of(number),
         }
     }
 }

@@ -13,7 +13,8 @@
 //! interprets the threads' programs, `locks`, `blocking` and `flush` are the primitives, `wake` and
 //! `idle` are the guest's scheduler, `interrupts` are IPIs and timers, `pcpus` is the host,
 //! `pause_loop` KVM's handling of spinning, `overlays` caps and co-scheduling, `policies` the
-//! adapters for Tandem's policies, `measure` the results, `check` the invariants.
+//! adapters for Tandem's policies, `measure` the results, `waits` who waited for whom, `check` the
+//! invariants.
 
 use std::collections::BTreeMap;
 
@@ -49,6 +50,7 @@ mod policies;
 mod program;
 mod state;
 mod tracing;
+mod waits;
 mod wake;
 
 use program::Instr;
@@ -116,6 +118,7 @@ pub struct World {
     controller: Option<policies::Controller>,
     flexs: Option<Box<flexs::Swapper>>,
     trace: Option<tracing::Recorder>,
+    waits: Option<Box<waits::Recorder>>,
     /// Whether the invariants are looked at while the world runs: in debug builds, unless a test
     /// asks not to.
     checks: bool,

@@ -272,8 +272,12 @@ impl World {
         match self.code[pc as usize] {
             Instr::Compute { time } => match phase {
                 Phase::Start => {
+                    let percent = 100 + self.costs.nested_paging_percent;
                     let thread = &mut self.threads[t as usize];
                     thread.remaining = time.draw(&mut thread.random);
+                    if percent > 100 {
+                        thread.remaining = thread.remaining.saturating_mul(percent) / 100;
+                    }
                     if thread.remaining == 0 {
                         return Flow::Next;
                     }

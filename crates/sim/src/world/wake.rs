@@ -198,7 +198,8 @@ impl World {
             let warm = self.vcpus[v as usize].warm_thread;
             if warm != t {
                 self.counts(v).thread_switches += 1;
-                self.owe(v, KERNEL, self.costs.thread_switch);
+                let cost = self.costs.thread_switch + self.costs.nested_switch;
+                self.owe(v, KERNEL, cost);
                 self.refill(v, t, self.costs.refill_per_kib);
                 self.vcpus[v as usize].warm_thread = t;
             }

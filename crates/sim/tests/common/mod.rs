@@ -24,6 +24,7 @@ kick_hypercall = 0
 vcpu_switch = 0
 jitter_percent = 0
 timer_exit = 0
+nested_switch = 0
 ipi_flight = 0
 native_ipi_send = 0
 native_idle_wake = 0

@@ -1,0 +1,279 @@
+//! Who waited for whom: time that each vCPU of a VM waited for spin locks, by the vCPU that held them,
+//! and for answers to TLB flushes, by the vCPU that had to answer.
+//!
+//! Both are split by whether the other vCPU was on a pCPU meanwhile or waited for one: the first is
+//! contention, which a bigger machine cures; the second is what overcommit adds (lock-holder and
+//! lock-waiter preemption, late answers), and what pause-loop exiting and its policies are about.
+//!
+//! A wait is cut where its lock changes hands. Each piece belongs to who held the lock during it, and
+//! counts whether or not the waiter itself was on a pCPU, as in the histogram `lock_wait`: over waits
+//! that are over, both have the same sum. A lock that was handed to a waiter whose vCPU is off is held
+//! by it. A lock that nobody holds while its waiters are off is waited for without a holder. A thread in
+//! user space counts for the vCPU it is on; a holder that the guest moves, for the one it was on when
+//! the piece began.
+//!
+//! The split costs nothing when vCPUs come and go: every vCPU has a clock of its stolen time, and the
+//! difference over a piece is the part in which it was off. A hand-over costs a visit to each waiter of
+//! that lock, so this is recorded only when asked for ([`World::record_waits`]), and only for VMs of up
+//! to [`MOST_VCPUS`] vCPUs, whose matrices are allocated then and never again. Times are ns.
+
+use tandem_policy::Nanos;
+
+use crate::results::WaitMatrix;
+use crate::results::Waits;
+use crate::trace::VcpuState;
+
+use super::World;
+use super::state::NONE;
+
+/// VMs with more vCPUs have no matrix.
+const MOST_VCPUS: u32 = 64;
+
+/// A thread that waits for a lock, and the piece of its wait that is under way.
+#[derive(Clone, Copy, Debug, Default)]
+struct Piece {
+    waits: bool,
+    /// The vCPU of the lock's holder, or [`NONE`].
+    holder: u32,
+    since: u64,
+    /// The holder's stolen time then.
+    stolen: u64,
+}
+
+/// Time waited, while the other vCPU was on a pCPU and while it was not.
+#[derive(Clone, Copy, Debug, Default)]
+struct Cell {
+    running: u64,
+    off: u64,
+}
+
+impl Cell {
+    fn add(&mut self, time: u64, stolen: u64) {
+        let off = stolen.min(time);
+        self.running += time - off;
+        self.off += off;
+    }
+}
+
+/// The matrices of a VM, row by row: who waited, for whom.
+struct Matrices {
+    vcpus: usize,
+    locks: Vec<Cell>,
+    flushes: Vec<Cell>,
+    /// By waiter: nobody held the lock.
+    free: Vec<u64>,
+    /// Stolen time of who was asked to flush when it was asked, by asker and asked.
+    asked: Vec<u64>,
+}
+
+impl Matrices {
+    fn new(vcpus: u32) -> Option<Matrices> {
+        let vcpus = (vcpus <= MOST_VCPUS).then_some(vcpus as usize)?;
+        Some(Matrices {
+            vcpus,
+            locks: vec![Cell::default(); vcpus * vcpus],
+            flushes: vec![Cell::default(); vcpus * vcpus],
+            free: vec![0; vcpus],
+            asked: vec![0; vcpus * vcpus],
+        })
+    }
+
+    fn results(&self) -> Waits {
+        let matrix = |cells: &[Cell]| {
+            let rows = |of: fn(&Cell) -> u64| {
+                let row = |row: &[Cell]| row.iter().map(|cell| Nanos(of(cell))).collect();
+                cells.chunks(self.vcpus).map(row).collect()
+            };
+            WaitMatrix {
+                running: rows(|cell| cell.running),
+                off: rows(|cell| cell.off),
+            }
+        };
+        Waits {
+            locks: matrix(&self.locks),
+            free: self.free.iter().map(|&time| Nanos(time)).collect(),
+            flushes: matrix(&self.flushes),
+        }
+    }
+}
+
+/// All of it.
+pub(crate) struct Recorder {
+    /// By VM; none for the large ones.
+    vms: Vec<Option<Matrices>>,
+    /// By thread.
+    pieces: Vec<Piece>,
+}
+
+impl World {
+    /// Records from now on who waited for whom.
+    pub fn record_waits(&mut self) {
+        self.waits = Some(Box::new(Recorder {
+            vms: self.vms.iter().map(|vm| Matrices::new(vm.vcpus)).collect(),
+            pieces: vec![Piece::default(); self.threads.len()],
+        }));
+    }
+
+    /// A vCPU's stolen time since boot.
+    fn stolen(&self, v: u32) -> u64 {
+        let vcpu = &self.vcpus[v as usize];
+        match vcpu.state {
+            VcpuState::Ready => vcpu.waited_total + self.now - vcpu.since,
+            _ => vcpu.waited_total,
+        }
+    }
+
+    /// A thread has joined the waiters of a spin lock.
+    #[inline]
+    pub(crate) fn wait_begins(&mut self, t: u32, lock: u32) {
+        if self.waits.is_some() {
+            self.next_piece(t, self.objects[lock as usize].owner);
+        }
+    }
+
+    /// A thread has got the spin lock that it waited for.
+    #[inline]
+    pub(crate) fn wait_is_over(&mut self, t: u32) {
+        if self.waits.is_some() {
+            self.count_piece(t);
+            if let Some(waits) = &mut self.waits {
+                waits.pieces[t as usize].waits = false;
+            }
+        }
+    }
+
+    /// A spin lock has another holder, or none: a new piece of every wait for it begins.
+    #[inline]
+    pub(crate) fn holder_changed(&mut self, lock: u32) {
+        if self.waits.is_none() {
+            return;
+        }
+        let object = &self.objects[lock as usize];
+        let (owner, mut t) = (object.owner, object.waiters.head);
+        while t != NONE {
+            self.count_piece(t);
+            self.next_piece(t, owner);
+            t = self.threads[t as usize].next;
+        }
+    }
+
+    /// What was waited for before the measuring does not count.
+    pub(crate) fn forget_waits(&mut self) {
+        self.count_waits();
+        let Some(mut waits) = self.waits.take() else {
+            return;
+        };
+        for (vm, matrices) in self.vms.iter().zip(&mut waits.vms) {
+            let Some(matrices) = matrices else { continue };
+            matrices.locks.fill(Cell::default());
+            matrices.flushes.fill(Cell::default());
+            matrices.free.fill(0);
+            for row in matrices.asked.chunks_mut(vm.vcpus as usize) {
+                for (asked, v) in row.iter_mut().zip(vm.first_vcpu..) {
+                    *asked = self.stolen(v);
+                }
+            }
+        }
+        self.waits = Some(waits);
+    }
+
+    /// Counts all waits up to now.
+    pub(crate) fn count_waits(&mut self) {
+        if self.waits.is_none() {
+            return;
+        }
+        for t in 0..self.threads.len() as u32 {
+            self.count_piece(t);
+        }
+    }
+
+    /// What was recorded of a VM.
+    pub(crate) fn waits_of(&self, vm: usize) -> Option<Waits> {
+        let matrices = self.waits.as_ref()?.vms.get(vm)?.as_ref()?;
+        Some(matrices.results())
+    }
+
+    /// A vCPU is asked to flush its TLB.
+    #[inline]
+    pub(crate) fn flush_asked(&mut self, asker: u32, asked: u32) {
+        if self.waits.is_none() {
+            return;
+        }
+        let stolen = self.stolen(asked);
+        if let Some((matrices, at)) = self.cell(asker, asked) {
+            matrices.asked[at] = stolen;
+        }
+    }
+
+    /// A vCPU has answered.
+    #[inline]
+    pub(crate) fn flush_answered(&mut self, asker: u32, asked: u32, sent: u64) {
+        if self.waits.is_none() {
+            return;
+        }
+        let stolen = self.stolen(asked);
+        let time = self.now - sent.max(self.measured_from);
+        if let Some((matrices, at)) = self.cell(asker, asked) {
+            let stolen = stolen - matrices.asked[at];
+            matrices.flushes[at].add(time, stolen);
+        }
+    }
+
+    /// A VM's matrices, and where in them two of its vCPUs meet.
+    fn cell(&mut self, waiter: u32, other: u32) -> Option<(&mut Matrices, usize)> {
+        let vm = self.vcpus[waiter as usize].vm;
+        let first = self.vms[vm as usize].first_vcpu;
+        let matrices = self.waits.as_mut()?.vms[vm as usize].as_mut()?;
+        let row = (waiter - first) as usize * matrices.vcpus;
+        Some((matrices, row + (other - first) as usize))
+    }
+
+    fn next_piece(&mut self, t: u32, owner: u32) {
+        let holder = match owner {
+            NONE => NONE,
+            owner => self.threads[owner as usize].vcpu,
+        };
+        let stolen = match holder {
+            NONE => 0,
+            holder => self.stolen(holder),
+        };
+        let since = self.now;
+        if let Some(waits) = &mut self.waits {
+            waits.pieces[t as usize] = Piece {
+                waits: true,
+                holder,
+                since,
+                stolen,
+            };
+        }
+    }
+
+    /// Counts the piece of a thread's wait up to now; it goes on.
+    fn count_piece(&mut self, t: u32) {
+        let Some(waits) = &self.waits else { return };
+        let piece = waits.pieces[t as usize];
+        if !piece.waits {
+            return;
+        }
+        let (waiter, time) = (self.threads[t as usize].vcpu, self.now - piece.since);
+        let mut stolen = 0;
+        if piece.holder == NONE {
+            if let Some((matrices, at)) = self.cell(waiter, waiter) {
+                matrices.free[at / matrices.vcpus] += time;
+            }
+        } else {
+            stolen = self.stolen(piece.holder);
+            if let Some((matrices, at)) = self.cell(waiter, piece.holder) {
+                matrices.locks[at].add(time, stolen - piece.stolen);
+            }
+        }
+        let since = self.now;
+        if let Some(waits) = &mut self.waits {
+            waits.pieces[t as usize] = Piece {
+                since,
+                stolen,
+                ..piece
+            };
+        }
+    }
+}
