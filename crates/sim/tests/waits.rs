@@ -87,33 +87,36 @@ fn contended(lock: &str) -> String {
     )
 }
 
-/// Time in which thread 0 or 1 of VM a spun while the other's vCPU waited for a pCPU.
+/// VM a has a pCPU of its own for vCPU 0 and shares that of vCPU 1 with VM b.
+const HALF_SHARED: &str = "
+[[vm]]\nname = \"a\"\nvcpus = 2\npins = [\"0\", \"1\"]\nworkload = \"w\"\n
+[[vm]]\nname = \"b\"\nvcpus = 1\npins = [\"1\"]\nworkload = \"hog\"\n";
+
+/// Time in which thread 0 spun while vCPU 1 waited for a pCPU.
 fn spun_while_the_other_was_off(events: &[TraceEvent]) -> u64 {
-    let off = |other: u32| {
-        events.iter().filter_map(move |event| match *event {
-            TraceEvent::Vcpu {
-                vcpu,
-                state: VcpuState::Ready,
-                from,
-                to,
-            } if vcpu == other => Some((from, to)),
-            _ => None,
-        })
+    let off = |event: &TraceEvent| match *event {
+        TraceEvent::Vcpu {
+            vcpu: 1,
+            state: VcpuState::Ready,
+            from,
+            to,
+        } => Some((from, to)),
+        _ => None,
     };
-    let mut sum = 0;
-    for event in events {
-        if let TraceEvent::Thread {
-            thread,
+    let spun = |event: &TraceEvent| match *event {
+        TraceEvent::Thread {
+            thread: 0,
             state: ThreadState::Spinning(Some(_)),
             from,
             to,
             ..
-        } = *event
-            && thread < 2
-        {
-            let common = |(a, b): (u64, u64)| b.min(to).saturating_sub(a.max(from));
-            sum += off(1 - thread).map(common).sum::<u64>();
-        }
+        } => Some((from, to)),
+        _ => None,
+    };
+    let mut sum = 0;
+    for (from, to) in events.iter().filter_map(spun) {
+        let common = |(a, b): (u64, u64)| b.min(to).saturating_sub(a.max(from));
+        sum += events.iter().filter_map(off).map(common).sum::<u64>();
     }
     sum
 }
@@ -121,11 +124,20 @@ fn spun_while_the_other_was_off(events: &[TraceEvent]) -> u64 {
 #[test]
 fn waiting_for_a_preempted_holder_is_what_the_trace_says() {
     for lock in ["ticket", "queued"] {
-        let (results, events) = recorded(&contended(lock), &[]);
-        let waits = waits(&results);
-        let (_, off) = waits.locks.total();
-        assert!(off > Nanos::from_millis(1), "{lock}: {off}");
-        assert_eq!(off.0, spun_while_the_other_was_off(&events), "{lock}");
+        let text = format!(
+            "duration = \"100ms\"\n[machine]\npcpus = 2\n{FREE}{}
+            [[workload]]\nname = \"w\"\n[workload.objects]\nl = {{ kind = \"spin\", lock = \"{lock}\" }}
+            [[workload.role]]\nthreads = \"1 per vcpu\"
+            program = [ {{ forever = [ {{ compute = \"exp(300us)\" }},
+                {{ locked = \"l\", do = [ {{ compute = \"exp(200us)\" }} ] }} ] }} ]
+            {HALF_SHARED}",
+            common::HOG
+        );
+        let (results, events) = recorded(&text, &["host.pause_loop.policy=off"]);
+        let off = &waits(&results).locks.off;
+        assert!(off[0][1] > Nanos::from_millis(1), "{lock}: {off:?}");
+        assert_eq!(off[0][1].0, spun_while_the_other_was_off(&events), "{lock}");
+        assert_eq!(off[1][0], Nanos::ZERO, "{lock}: vCPU 0 is never off");
     }
 }
 
@@ -156,24 +168,21 @@ fn what_was_waited_before_the_measuring_is_left_out() {
     assert_eq!(row, &[6, 2, 0].map(Nanos::from_millis));
 }
 
-/// One thread flushes the TLBs of others that share a pCPU with another VM.
+/// One thread flushes the TLBs of another, whose vCPU shares its pCPU with another VM.
 const FLUSHES: &str = "
-[host]\nplacement = \"pin\"
-[[workload]]\nname = \"flusher\"
+[[workload]]\nname = \"w\"
 [[workload.role]]\nname = \"first\"\npins = [0]
 program = [ { repeat = 50, do = [ { unmap = \"10us\" }, { compute = \"500us\" } ] } ]
-[[workload.role]]\nname = \"others\"\npins = [1]\nthreads = 1
-program = [ { forever = [ { compute = \"1ms\" } ] } ]
-[[workload]]\nname = \"hog\"
-[[workload.role]]\nthreads = \"1 per vcpu\"
-program = [ { forever = [ { compute = \"1ms\" } ] } ]
-[[vm]]\nname = \"a\"\nvcpus = 2\nworkload = \"flusher\"
-[[vm]]\nname = \"b\"\nvcpus = 1\npins = [\"1\"]\nworkload = \"hog\"\n";
+[[workload.role]]\nname = \"other\"\npins = [1]
+program = [ { forever = [ { compute = \"1ms\" } ] } ]\n";
 
 #[test]
 fn an_answer_that_comes_late_is_waited_for_while_its_vcpu_is_off() {
-    let text = format!("duration = \"2s\"\n[machine]\npcpus = 2\n{FREE}{FLUSHES}");
-    let (results, _) = recorded(&text, &[]);
+    let text = format!(
+        "duration = \"2s\"\n[machine]\npcpus = 2\n{FREE}{}{FLUSHES}{HALF_SHARED}",
+        common::HOG
+    );
+    let (results, _) = recorded(&text, &["host.pause_loop.policy=off"]);
     let vm = &results.vms[0];
     let flushes = &waits(&results).flushes;
     assert_eq!(vm.shootdown_latency.count, 50);
