@@ -7,9 +7,9 @@
  * is on one of three lists:
  *
  *	resource-waiters	its slice ran out
- *	lock-waiters		it was preempted for spinning, its own or another's:
- *				it was in a pause loop, or gave way to one chosen here
- *	yielded			its slice ran out after it had been chosen here
+ *	lock-waiters		it was preempted for spinning
+ *	yielded			its slice ran out after it had been chosen here, or it
+ *				gave way to one that had
  *
  * HVS takes the resource-waiter preempted LATEST: a lock holder is among them,
  * and most likely the one that just lost its pCPU. Else the lock-waiter preempted
@@ -19,7 +19,8 @@
  * would be chosen over and over. Preempted for spinning it is a lock-waiter as
  * any other and stays marked; so it does through running and blocking. One that
  * gave way would, as a resource-waiter, be the latest of them and chosen next:
- * two vCPUs on one CPU would be exchanged to and fro, and nobody else chosen.
+ * two vCPUs on one CPU would be exchanged to and fro, and nobody else chosen. A
+ * mark that it has it keeps.
  *
  * Variants, for comparison: CPTH-R takes resource-waiters earliest first, CPTH-L
  * lock-waiters latest first, CCH lock-waiters before resource-waiters.
@@ -104,8 +105,10 @@ TANDEM_INLINE void tandem_hvs_preempted(struct tandem_hvs_vcpu *v, u32 cause,
 {
 	u8 list = TANDEM_HVS_RESOURCE_WAITER;
 
-	if (cause == TANDEM_HVS_SPINNING || cause == TANDEM_HVS_DISPLACED) {
+	if (cause == TANDEM_HVS_SPINNING) {
 		list = TANDEM_HVS_LOCK_WAITER;
+	} else if (cause == TANDEM_HVS_DISPLACED) {
+		list = TANDEM_HVS_YIELDED;
 	} else if (TANDEM_LOAD(v->yielded)) {
 		TANDEM_STORE(v->yielded, 0);
 		list = TANDEM_HVS_YIELDED;

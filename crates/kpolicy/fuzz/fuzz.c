@@ -359,7 +359,10 @@ static void fuzz_hvs(struct random *r)
 			CHECK(v[which].preempted_at == now);
 			if (cause == TANDEM_HVS_SPINNING ||
 			    cause == TANDEM_HVS_DISPLACED) {
-				CHECK(v[which].list == TANDEM_HVS_LOCK_WAITER);
+				CHECK(v[which].list ==
+				      (cause == TANDEM_HVS_SPINNING ?
+					       TANDEM_HVS_LOCK_WAITER :
+					       TANDEM_HVS_YIELDED));
 				CHECK(v[which].yielded == marked ||
 				      v[which].yielded > 1);
 			} else {

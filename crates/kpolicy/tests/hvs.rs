@@ -110,8 +110,10 @@ fn who_gave_way_to_a_chosen_one_is_not_chosen_in_its_place() {
     // 3 ran where 2 runs now.
     hvs.preempted(3, Cause::Displaced, 21);
     hvs.running(2);
-    assert_eq!(hvs.list(3), Some(List::LockWaiter));
+    assert_eq!(hvs.list(3), Some(List::Yielded));
     assert_eq!(hvs.candidate(0), Some(1), "not 3, the latest of all");
+    hvs.running(1);
+    assert_eq!(hvs.candidate(0), Some(3), "before nobody at all");
 }
 
 #[test]
@@ -283,7 +285,8 @@ impl Model {
     fn preempted(&mut self, vcpu: usize, cause: Cause, now: u64) {
         self.leave(vcpu);
         match cause {
-            Cause::Spinning | Cause::Displaced => self.lock.push((now, vcpu)),
+            Cause::Spinning => self.lock.push((now, vcpu)),
+            Cause::Displaced => self.yielded.push((now, vcpu)),
             Cause::Slice if self.marked.remove(&vcpu) => self.yielded.push((now, vcpu)),
             Cause::Slice => self.resource.push((now, vcpu)),
         }

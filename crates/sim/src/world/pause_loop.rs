@@ -8,8 +8,8 @@
 //!
 //! APLE and HVS are the C code that runs in the kernel (`tandem_kpolicy`); here it is only told what
 //! happened. A vCPU that is preempted while it spins, after its own pause-loop exit, is a lock-waiter;
-//! so is one that gave way to a vCPU of its pCPU that another yielded to. One preempted for any other
-//! reason is a resource-waiter.
+//! one that gave way to a vCPU of its pCPU that another yielded to, displaced. One preempted for any
+//! other reason is a resource-waiter.
 
 use tandem_kpolicy::Cause;
 use tandem_policy::Nanos;
