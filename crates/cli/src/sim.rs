@@ -4,6 +4,7 @@
 //! - [`run`]: one scenario once; tables, JSON, Parquet, a trace for Perfetto.
 //! - [`compare`]: one scenario with every combination of some settings, several seeds each.
 //! - [`sweep`]: a grid of settings and seeds, in shards that other machines can take.
+//! - [`scalability`]: how far programs scale, on hardware and in their VMs.
 //! - [`reproduce`]: published figures against the simulator's.
 //! - [`mod@bench`]: how fast the simulator is.
 //! - [`kernel`]: the same thread programs on the kernel that runs here, against the simulator.
@@ -23,6 +24,7 @@ pub mod parquet;
 pub mod policies;
 pub mod reproduce;
 pub mod run;
+pub mod scalability;
 pub mod statistics;
 pub mod sweep;
 pub mod tables;
@@ -40,6 +42,8 @@ pub enum SimCommand {
     Compare(compare::CompareArgs),
     /// Run a grid of settings and seeds into a Parquet file, whole or in shards to be merged
     Sweep(sweep::SweepArgs),
+    /// Show how far the programs of a scenario scale, on hardware and in their VMs
+    Scalability(scalability::ScalabilityArgs),
     /// Hold the simulator's figures against published ones
     Reproduce(reproduce::ReproduceArgs),
     /// Measure how fast the simulator is
@@ -54,6 +58,7 @@ pub fn main(command: SimCommand) -> anyhow::Result<()> {
         SimCommand::Run(args) => run::main(&args),
         SimCommand::Compare(args) => compare::main(&args),
         SimCommand::Sweep(args) => sweep::main(&args),
+        SimCommand::Scalability(args) => scalability::main(&args),
         SimCommand::Reproduce(args) => reproduce::main(&args),
         SimCommand::Bench(args) => bench::main(&args),
         SimCommand::Kernel(args) => kernel::main(&args),

@@ -154,6 +154,8 @@ impl List {
         if let Some(finished) = vm.finished {
             self.add("finished", "s", finished.as_secs_f64());
         }
+        let threads: u32 = vm.roles.iter().map(|role| role.threads).sum();
+        self.add("threads", "1", f64::from(threads));
         self.pcpus("received", vm.received);
         for (name, time) in parts(&ran(vm)) {
             self.pcpus(name, time);
