@@ -45,6 +45,8 @@ pub struct Costs {
     pub nested_switch: u64,
     /// By so many percent computing is slower in a VM.
     pub nested_paging_percent: u64,
+    /// So much more where the VM has more vCPUs than share a last-level cache.
+    pub blind_numa_percent: u64,
     /// Physical IPI: sent to seen.
     pub ipi_flight: u64,
     /// Cycles between two PAUSEs of a spin loop.
@@ -126,6 +128,7 @@ impl Costs {
             timer_exit: 0,
             nested_switch: 0,
             nested_paging_percent: 0,
+            blind_numa_percent: 0,
             ..self
         }
     }

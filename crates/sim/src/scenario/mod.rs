@@ -115,6 +115,8 @@ pub struct Guest {
     pub tick: Nanos,
     /// How TLBs of other vCPUs are flushed.
     pub tlb: TlbFlush,
+    /// Whether idle vCPUs are asked to flush, too.
+    pub idle_tlb: IdleTlb,
     /// How the lock of an address space is waited for.
     pub mm_lock: MmLock,
     /// Whether the guest's scheduler leaves stolen time out of what a thread ran.
@@ -134,6 +136,17 @@ pub enum IdleLoop {
     /// Poll up to this long, then halt (the haltpoll cpuidle governor: this is
     /// `guest_halt_poll_ns`, adapted downwards as the governor does).
     HaltPoll(Nanos),
+}
+
+/// Whether a TLB flush concerns idle vCPUs, whose TLB still holds the address space (lazy TLB).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum IdleTlb {
+    /// They are left out and flush when they have a thread again, as from Linux 4.20 on.
+    LeftOut,
+    /// The first flush after a vCPU became idle asks it, and wakes it for that; then it has left the
+    /// address space, as before.
+    Asked,
 }
 
 /// How the lock of an address space is waited for (the kernel's rw_semaphore, taken for writing).

@@ -10,6 +10,7 @@ use tandem_policy::Weight;
 
 use super::Guest;
 use super::IdleLoop;
+use super::IdleTlb;
 use super::Machine;
 use super::MmLock;
 use super::Mode;
@@ -38,7 +39,7 @@ const MOST_THREADS: u64 = 1_000_000;
 /// Objects of all VMs together.
 const MOST_OBJECTS: u64 = 4_000_000;
 
-pub(super) const KEYS: [&str; 16] = [
+pub(super) const KEYS: [&str; 17] = [
     "name",
     "count",
     "vcpus",
@@ -52,6 +53,7 @@ pub(super) const KEYS: [&str; 16] = [
     "idle",
     "tick",
     "tlb",
+    "idle_tlb",
     "mm_lock",
     "steal_clock",
     "balance",
@@ -228,6 +230,9 @@ fn guest(table: &Table<'_>, vcpus: u32) -> Result<Guest, LoadError> {
                 ("ipi", TlbFlush::Ipi),
                 ("paravirtual", TlbFlush::Paravirtual),
             ])
+        })?,
+        idle_tlb: table.or("idle_tlb", IdleTlb::LeftOut, |field| {
+            field.choice(&[("left-out", IdleTlb::LeftOut), ("asked", IdleTlb::Asked)])
         })?,
         mm_lock: table.or("mm_lock", MmLock::Stealing, |field| {
             field.choice(&[

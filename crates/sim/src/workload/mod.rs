@@ -33,6 +33,8 @@ pub enum Pick {
     Own,
     /// The next thread's: its number within its role plus one, modulo the count.
     Next,
+    /// That of any thread of its role, itself included, equally likely.
+    Peer,
 }
 
 /// How often a loop runs.

@@ -353,6 +353,7 @@ impl Parts {
             due: Vec::new(),
             flushes: Vec::new(),
             answers: Vec::new(),
+            has_tlb: false,
             flush_on_entry: false,
             search: NONE,
             in_spin_loop: false,

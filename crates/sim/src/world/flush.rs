@@ -2,11 +2,13 @@
 //!
 //! By IPI (kernel/smp.c, smp_call_function_many_cond): every other vCPU of the VM that runs a
 //! thread is asked; one that was preempted answers when it is back on a pCPU, and the asker spins
-//! until then with preemption off. Idle vCPUs are left out (lazy TLB). With upstream's paravirtual
+//! until then with preemption off. Idle vCPUs are left out (lazy TLB); before Linux 4.20 the first flush
+//! since a vCPU became idle asks it too, even if it has halted. With upstream's paravirtual
 //! flush (arch/x86/kernel/kvm.c, kvm_flush_tlb_multi) preempted vCPUs are only marked.
 //!
 //! All threads of a VM belong to one process.
 
+use crate::scenario::IdleTlb;
 use crate::scenario::TlbFlush;
 use crate::trace::IpiKind;
 use crate::trace::ThreadState;
@@ -15,6 +17,7 @@ use crate::trace::VcpuState;
 use super::World;
 use super::program::Flow;
 use super::state::Doing;
+use super::state::Idle;
 use super::state::KERNEL;
 use super::state::Message;
 use super::state::NONE;
@@ -32,14 +35,16 @@ impl World {
         }
         let vm = &self.vms[self.vcpus[v as usize].vm as usize];
         let (first, size, how) = (vm.first_vcpu, vm.vcpus, vm.guest.tlb);
+        let asks_idle = vm.guest.idle_tlb == IdleTlb::Asked;
         self.owe(v, KERNEL, self.costs.tlb_flush);
         self.counts(v).shootdowns += 1;
         let mut asked = 0;
         for to in first..first + size {
             let vcpu = &mut self.vcpus[to as usize];
-            if to == v || vcpu.thread == NONE {
+            if to == v || (vcpu.thread == NONE && !(asks_idle && vcpu.has_tlb)) {
                 continue;
             }
+            vcpu.has_tlb = vcpu.thread != NONE;
             if how == TlbFlush::Paravirtual && vcpu.state != VcpuState::Running {
                 vcpu.flush_on_entry = true;
                 continue;
@@ -92,6 +97,11 @@ impl World {
             self.sync(asker);
             self.threads[t as usize].doing = Doing::Go;
             self.work.push(Work::Go(t));
+        }
+        // One that was woken for nothing else halts again.
+        let vcpu = &self.vcpus[v as usize];
+        if vcpu.thread == NONE && vcpu.idle == Idle::Halted && !vcpu.need_resched {
+            self.begin_halt(v);
         }
     }
 }

@@ -128,10 +128,18 @@ pub(crate) fn compile(
     }
     moved.push(next);
     let target = |op: u32| moved[(op as usize).min(ops.len())];
-    let family = |reference: ObjectRef| Family {
-        first: base + reference.first,
-        count: reference.count.max(1),
-        pick: reference.pick,
+    let family = |reference: ObjectRef| {
+        let count = reference.count.max(1);
+        let (count, pick) = match reference.pick {
+            // Only the first ones are some thread's own.
+            Pick::Peer => (count.min(threads.max(1)), Pick::Random),
+            pick => (count, pick),
+        };
+        Family {
+            first: base + reference.first,
+            count,
+            pick,
+        }
     };
     let object = |reference: ObjectRef| workload.objects[reference.first as usize];
     let mm = Family {
@@ -272,7 +280,7 @@ impl World {
         match self.code[pc as usize] {
             Instr::Compute { time } => match phase {
                 Phase::Start => {
-                    let percent = 100 + self.costs.nested_paging_percent;
+                    let percent = 100 + self.slower_percent(v);
                     let thread = &mut self.threads[t as usize];
                     thread.remaining = time.draw(&mut thread.random);
                     if percent > 100 {
@@ -373,13 +381,23 @@ impl World {
         }
     }
 
+    /// By how much a VM computes slower than the machine itself.
+    fn slower_percent(&self, v: u32) -> u64 {
+        if self.native {
+            return 0;
+        }
+        let vm = &self.vms[self.vcpus[v as usize].vm as usize];
+        let spans = vm.vcpus > self.pcpus_per_llc;
+        self.costs.nested_paging_percent + u64::from(spans) * self.costs.blind_numa_percent
+    }
+
     /// Which object of a family is meant this time.
     pub(crate) fn pick(&mut self, t: u32, family: Family) -> u32 {
         let thread = &mut self.threads[t as usize];
         family.first
             + match family.pick {
                 Pick::Fixed(which) => which.min(family.count - 1),
-                Pick::Random => thread.random.below(family.count),
+                Pick::Random | Pick::Peer => thread.random.below(family.count),
                 Pick::Own => thread.number % family.count,
                 Pick::Next => (thread.number + 1) % family.count,
             }

@@ -161,6 +161,8 @@ pub(crate) struct Vcpu {
     pub flushes: Vec<(u32, u64)>,
     /// TLB flushes being done: answered when nothing is owed any more.
     pub answers: Vec<(u32, u64)>,
+    /// Its TLB holds the address space, though it may be idle.
+    pub has_tlb: bool,
     /// The TLB is flushed before it runs again (paravirtual flush).
     pub flush_on_entry: bool,
     /// In the hypervisor's search for somebody to yield to, from this position.

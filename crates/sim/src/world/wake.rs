@@ -188,6 +188,7 @@ impl World {
     fn switch_to(&mut self, v: u32, t: u32, before: u32) {
         let vcpu = &mut self.vcpus[v as usize];
         vcpu.thread = t;
+        vcpu.has_tlb = true;
         if vcpu.idle != Idle::Busy {
             self.end_idle(v);
         }

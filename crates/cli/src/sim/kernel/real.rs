@@ -396,6 +396,7 @@ impl Thread<'_> {
             Pick::Random => self.stream.below(count),
             Pick::Own => self.own % count,
             Pick::Next => (self.own + 1) % count,
+            Pick::Peer => self.stream.below(count.min(self.role.threads.count(CPUS))),
         };
         (family.first + offset) as usize
     }

@@ -1,7 +1,7 @@
 //! `[objects]`: what the roles of a workload share.
 //!
 //! A name stands for a family of `count` objects of one kind. Where the family has more than one
-//! member, a step says which it means: `hash[random]`, `hash[own]`, `hash[next]`, `hash[3]`.
+//! member, a step says which it means: `hash[random]`, `hash[own]`, `hash[next]`, `hash[peer]`, `hash[3]`.
 
 use super::Settings;
 use crate::scenario::load::LoadError;
@@ -133,7 +133,7 @@ impl Families {
         let ways = || {
             let name = &family.name;
             format!(
-                "write {name}[random], {name}[own], {name}[next], or {name}[0] … {name}[{}]",
+                "write {name}[random], {name}[own], {name}[next], {name}[peer], or {name}[0] … {name}[{}]",
                 family.count - 1
             )
         };
@@ -149,6 +149,7 @@ impl Families {
             Some("random") => Pick::Random,
             Some("own") => Pick::Own,
             Some("next") => Pick::Next,
+            Some("peer") => Pick::Peer,
             Some(number) => match number.parse() {
                 Ok(number) if number < family.count => Pick::Fixed(number),
                 _ => return Err(field.wrong(ways())),
