@@ -179,6 +179,7 @@ fn shares(experiment: &Experiment) -> BarChart {
             .map(|vm| format!("{} ({} vCPU{})", vm.name, vm.vcpus, plural(vm.vcpus)))
             .collect(),
         marker: Some("fair share".to_owned()),
+        reference: None,
         groups: experiment.modes.iter().map(group).collect(),
         size: (1000.0, 320.0),
     }
@@ -190,6 +191,7 @@ fn share_bars(figures: &Figures) -> Vec<Bar> {
         value: vm.share,
         label: figure::pcpus(vm.share),
         marker: Some(vm.fair),
+        half_width: None,
         tooltip: format!(
             "{}: received {} pCPUs of a fair {}, lag {}",
             vm.name,
@@ -218,6 +220,7 @@ fn one_bar(
         tooltip: format!("{}: {label}", result.mode),
         label,
         marker: None,
+        half_width: None,
     };
     let group = |result: &ModeResult| BarGroup {
         label: result.mode.clone(),
@@ -233,6 +236,7 @@ fn one_bar(
         unit: unit.to_owned(),
         series: Vec::new(),
         marker: None,
+        reference: None,
         groups: experiment.modes.iter().map(group).collect(),
         size: (330.0, 220.0),
     }

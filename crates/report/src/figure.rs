@@ -37,6 +37,21 @@ pub fn rate(value: f64) -> String {
     }
 }
 
+/// A time, three significant digits at least: `950 ns`, `12.3 ms`, `4.20 s`.
+pub fn time(ns: f64) -> String {
+    let (scaled, unit) = match ns.abs() {
+        v if v >= 1e9 => (ns / 1e9, "s"),
+        v if v >= 1e6 => (ns / 1e6, "ms"),
+        v if v >= 1e3 => (ns / 1e3, "µs"),
+        _ => return format!("{ns:.0} ns"),
+    };
+    match scaled.abs() {
+        v if v >= 100.0 => format!("{scaled:.0} {unit}"),
+        v if v >= 10.0 => format!("{scaled:.1} {unit}"),
+        _ => format!("{scaled:.2} {unit}"),
+    }
+}
+
 /// A weight or another small number without needless zeros: `1`, `2.5`.
 pub fn plain(value: f64) -> String {
     format!("{value:.3}")
@@ -74,6 +89,15 @@ mod tests {
         assert_eq!(rate(12_345.0), "12.35 k");
         assert_eq!(rate(123_456_789.0), "123.5 M");
         assert_eq!(rate(5e12), "5000 G");
+    }
+
+    #[test]
+    fn times_have_the_unit_that_suits_them() {
+        assert_eq!(time(0.0), "0 ns");
+        assert_eq!(time(950.4), "950 ns");
+        assert_eq!(time(12_345_678.0), "12.3 ms");
+        assert_eq!(time(4.2e9), "4.20 s");
+        assert_eq!(time(987_654.0), "988 µs");
     }
 
     #[test]

@@ -7,6 +7,8 @@
 //! - [`experiment`]: the figures of one experiment, several modes of one host side by side; its JSON
 //!   form is what `tandem demo --json` prints.
 //! - [`experiment_table`] and [`experiment_page`]: that experiment for the terminal and as a page.
+//! - [`simulation`]: simulated runs and comparisons as pages and pictures.
+//! - [`claims_page`]: published claims against our figures, as a page.
 //! - [`perfetto`]: traces for ui.perfetto.dev.
 //! - [`timeline`]: a picture of a short piece of a trace, as SVG.
 //!
@@ -14,12 +16,14 @@
 //! rounded where they are shown. A figure that was not measured is absent, never zero.
 
 pub mod chart;
+pub mod claims_page;
 pub mod experiment;
 pub mod experiment_page;
 pub mod experiment_table;
 pub mod figure;
 pub mod page;
 pub mod perfetto;
+pub mod simulation;
 pub mod table;
 pub mod timeline;
 

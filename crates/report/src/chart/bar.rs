@@ -1,5 +1,6 @@
-//! Grouped bar charts: one group per mode, one bar per series, and a marker line per bar for the
-//! value that it should have.
+//! Grouped bar charts: one group per mode or VM, one bar per series; at each bar, if wanted, a marker
+//! line for the value that it should have and a whisker for its interval; across all, if wanted, a
+//! line for a value to compare with.
 
 use maud::Markup;
 use maud::html;
@@ -16,7 +17,7 @@ const LABEL_SIZE: f64 = 12.0;
 const GROUP_SIZE: f64 = 14.0;
 const LEFT: f64 = 52.0;
 const RIGHT: f64 = 8.0;
-const LEGEND: f64 = 24.0;
+const LEGEND_ROW: f64 = 20.0;
 const UNIT: f64 = 28.0;
 const BELOW: f64 = 38.0;
 /// Widest bar, as a number of view box units: a lone bar must not become a wall.
@@ -33,6 +34,8 @@ pub struct Bar {
     pub label: String,
     /// Where the marker line stands, if there is one.
     pub marker: Option<f64>,
+    /// Half the width of its interval, drawn as a whisker.
+    pub half_width: Option<f64>,
     /// The bar in words, for tooltips and screen readers.
     pub tooltip: String,
 }
@@ -57,6 +60,8 @@ pub struct BarChart {
     pub series: Vec<String>,
     /// What the marker lines mean, for the legend.
     pub marker: Option<String>,
+    /// A value to compare with, as a line across the chart.
+    pub reference: Option<f64>,
     /// The groups, from left to right.
     pub groups: Vec<BarGroup>,
     /// Size of the view box.
@@ -87,7 +92,7 @@ impl BarChart {
     pub fn svg(&self) -> Markup {
         let plot = self.plot();
         let (width, height) = self.size;
-        let slot = (plot.right - LEFT) / self.groups.len().max(1) as f64;
+        let slot = self.slot();
         html! {
             svg.chart viewBox=(format!("0 0 {} {}", at(width), at(height))) role="img"
                 aria-label=(self.title) {
@@ -95,28 +100,60 @@ impl BarChart {
                 @for (i, group) in self.groups.iter().enumerate() {
                     (self.group(&plot, group, LEFT + slot * i as f64, slot))
                 }
-                @if self.has_legend() { (self.legend()) }
+                @if let Some(reference) = self.reference {
+                    line.reference x1=(at(LEFT)) x2=(at(plot.right)) y1=(at(plot.y(reference)))
+                        y2=(at(plot.y(reference))) {}
+                }
+                (self.legend())
             }
         }
     }
 
-    fn has_legend(&self) -> bool {
-        self.series.len() > 1 || self.marker.is_some()
-    }
-
     fn plot(&self) -> Plot {
         let (width, height) = self.size;
-        let top = UNIT + LABEL_SIZE + if self.has_legend() { LEGEND } else { 0.0 };
-        let values = self
-            .bars()
-            .flat_map(|bar| [Some(bar.value), bar.marker])
-            .flatten();
+        let rows = self
+            .legend_entries()
+            .last()
+            .map_or(0.0, |entry| entry.row + 1.0);
+        let legend = match rows {
+            0.0 => 0.0,
+            rows => rows * LEGEND_ROW + 4.0,
+        };
+        // The end of a whisker may be NaN: `max` then takes the other.
+        let reach = |bar: &Bar| [Some(bar.value + bar.half_width.unwrap_or(0.0)), bar.marker];
+        let values = self.bars().flat_map(reach).flatten();
+        let turned = match self.groups.iter().any(|group| self.is_turned(group)) {
+            // So high a label needs room above the highest bar.
+            true => self.widest_label() * 0.6,
+            false => 0.0,
+        };
         Plot {
-            top,
+            top: UNIT + LABEL_SIZE + legend + turned,
             bottom: height - BELOW,
             right: width - RIGHT,
-            scale: Scale::up_to(values.fold(0.0, f64::max), 5),
+            scale: Scale::up_to(values.fold(self.reference.unwrap_or(0.0), f64::max), 5),
         }
+    }
+
+    fn slot(&self) -> f64 {
+        (self.size.0 - RIGHT - LEFT) / self.groups.len().max(1) as f64
+    }
+
+    /// The room that a bar of a group has.
+    fn step(&self, bars: &[Bar]) -> f64 {
+        (self.slot() * 0.84 / bars.len().max(1) as f64).min(WIDEST)
+    }
+
+    fn widest_label(&self) -> f64 {
+        let widths = self.bars().map(|bar| text_width(&bar.label, LABEL_SIZE));
+        widths.fold(0.0, f64::max)
+    }
+
+    /// Whether the labels of a group's bars are too wide to stand upright.
+    fn is_turned(&self, group: &BarGroup) -> bool {
+        let Ok(bars) = &group.bars else { return false };
+        let widths = bars.iter().map(|bar| text_width(&bar.label, LABEL_SIZE));
+        widths.fold(0.0, f64::max) > self.step(bars)
     }
 
     fn bars(&self) -> impl Iterator<Item = &Bar> {
@@ -144,7 +181,7 @@ impl BarChart {
         html! {
             (lines("group", &group.label, middle, plot.bottom + 18.0, slot))
             @match &group.bars {
-                Ok(bars) => (self.row_of_bars(plot, bars, middle, slot * 0.84)),
+                Ok(bars) => (self.row_of_bars(plot, bars, middle, !self.is_turned(group))),
                 Err(reason) => {
                     g {
                         title { (group.label) ": " (reason) }
@@ -157,14 +194,9 @@ impl BarChart {
         }
     }
 
-    fn row_of_bars(&self, plot: &Plot, bars: &[Bar], middle: f64, room: f64) -> Markup {
-        let step = (room / bars.len().max(1) as f64).min(WIDEST);
+    fn row_of_bars(&self, plot: &Plot, bars: &[Bar], middle: f64, upright: bool) -> Markup {
+        let step = self.step(bars);
         let first = middle - step * bars.len() as f64 / 2.0;
-        let widest_label = bars
-            .iter()
-            .map(|bar| text_width(&bar.label, LABEL_SIZE))
-            .fold(0.0, f64::max);
-        let upright = widest_label <= step;
         html! {
             @for (i, bar) in bars.iter().enumerate() {
                 (self.bar(plot, bar, first + step * i as f64, step, upright))
@@ -175,20 +207,21 @@ impl BarChart {
     fn bar(&self, plot: &Plot, bar: &Bar, left: f64, step: f64, upright: bool) -> Markup {
         let gap = (step * 0.08).max(1.0);
         let (y, middle) = (plot.y(bar.value), left + step / 2.0);
-        // The label stands clear of the marker line, which may lie above the bar's end.
-        let clear = bar.marker.map_or(y, |marker| {
-            let marker = plot.y(marker);
-            if marker < y && marker > y - LABEL_SIZE - 8.0 {
-                marker
-            } else {
-                y
-            }
-        });
+        // The label stands clear of whisker and marker line, which may lie above the bar's end.
+        let y_of = |value: Option<f64>| value.map_or(y, |value| plot.y(value));
+        let end = y_of(bar.half_width.map(|half| bar.value + half)).min(y);
+        let clear = match y_of(bar.marker) {
+            marker if marker < end && marker > end - LABEL_SIZE - 8.0 => marker,
+            _ => end,
+        };
         html! {
             g {
                 title { (bar.tooltip) }
                 rect.bar.(colour(bar.series)) x=(at(left + gap)) y=(at(y))
                     width=(at(step - 2.0 * gap)) height=(at(plot.bottom - y)) {}
+                @if let Some(half) = bar.half_width {
+                    (whisker(middle, (plot.y(bar.value + half), plot.y(bar.value - half)), step))
+                }
                 @if let Some(marker) = bar.marker {
                     line.halo x1=(at(left)) x2=(at(left + step)) y1=(at(plot.y(marker)))
                         y2=(at(plot.y(marker))) {}
@@ -208,28 +241,67 @@ impl BarChart {
         }
     }
 
-    fn legend(&self) -> Markup {
-        let mut x = LEFT;
+    /// Where the legend's entries stand, as many to a row as fit.
+    fn legend_entries(&self) -> Vec<Entry<'_>> {
+        let names = self.series.iter().enumerate();
+        let series = names.map(|(i, name)| (Some(i), name.as_str()));
+        let series = series.filter(|_| self.series.len() > 1);
+        let marker = self.marker.iter().map(|name| (None, name.as_str()));
+        let (mut x, mut row) = (LEFT, 0.0);
         let mut entries = Vec::new();
-        if self.series.len() > 1 {
-            for (i, name) in self.series.iter().enumerate() {
-                entries.push((x, Some(i), name));
-                x += 20.0 + text_width(name, LABEL_SIZE) + 18.0;
+        for (series, name) in series.chain(marker) {
+            let width = 20.0 + text_width(name, LABEL_SIZE) + 18.0;
+            if x > LEFT && x + width > self.size.0 {
+                (x, row) = (LEFT, row + 1.0);
             }
+            entries.push(Entry {
+                x,
+                row,
+                series,
+                name,
+            });
+            x += width;
         }
-        if let Some(marker) = &self.marker {
-            entries.push((x, None, marker));
-        }
+        entries
+    }
+
+    fn legend(&self) -> Markup {
         html! {
-            @for (x, series, name) in entries {
+            @for Entry { x, row, series, name } in self.legend_entries() {
+                @let y = row * LEGEND_ROW;
                 @match series {
-                    Some(i) => rect.bar.(colour(i)) x=(at(x)) y="3" width="12" height="12" {},
-                    None => line.mark x1=(at(x - 2.0)) x2=(at(x + 14.0)) y1="9" y2="9" {},
+                    Some(i) => {
+                        rect.bar.(colour(i)) x=(at(x)) y=(at(y + 3.0)) width="12" height="12" {}
+                    },
+                    None => line.mark x1=(at(x - 2.0)) x2=(at(x + 14.0)) y1=(at(y + 9.0))
+                        y2=(at(y + 9.0)) {},
                 }
-                text.legend x=(at(x + 20.0)) y="13" { (name) }
+                text.legend x=(at(x + 20.0)) y=(at(y + 13.0)) { (name) }
             }
         }
     }
+}
+
+/// An entry of the legend: a series, or the marker.
+struct Entry<'a> {
+    x: f64,
+    row: f64,
+    series: Option<usize>,
+    name: &'a str,
+}
+
+/// An upright interval with caps.
+fn whisker(x: f64, (top, bottom): (f64, f64), step: f64) -> Markup {
+    let cap = (step * 0.18).min(6.0);
+    let path = format!(
+        "M{0},{2}H{1}M{3},{2}V{4}M{0},{4}H{1}",
+        at(x - cap),
+        at(x + cap),
+        at(top),
+        at(x),
+        at(bottom)
+    );
+    html! { path.whisker d=(path) {} }
 }
 
 /// A text in the middle of its slot, on two lines where one is too short for it.
@@ -257,6 +329,7 @@ mod tests {
             value: 0.745,
             label: "0.745".to_owned(),
             marker: Some(0.667),
+            half_width: Some(0.1),
             tooltip: "a & b".to_owned(),
         };
         let group = |i: usize| BarGroup {
@@ -268,6 +341,7 @@ mod tests {
             unit: "pCPUs".to_owned(),
             series: (0..bars).map(|i| format!("vm{i}")).collect(),
             marker: Some("fair share".to_owned()),
+            reference: Some(1.0),
             groups: (0..groups).map(group).collect(),
             size: (960.0, 300.0),
         }
@@ -297,7 +371,9 @@ mod tests {
             return;
         };
         bars[0].value = f64::NAN;
+        bars[0].half_width = Some(f64::INFINITY);
         bars[1].value = -1.0;
+        bars[1].half_width = Some(f64::NAN);
         bars[2].value = 0.0;
         for svg in [
             chart.svg(),
@@ -310,6 +386,32 @@ mod tests {
             let svg = svg.into_string();
             assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
             assert!(!svg.contains(r#"height="-"#), "{svg}");
+        }
+    }
+
+    #[test]
+    fn a_whisker_reaches_as_far_as_the_interval_on_both_sides() {
+        let chart = chart(1, 1);
+        let (plot, svg) = (chart.plot(), chart.svg().into_string());
+        let top = at(plot.y(0.845));
+        let bottom = at(plot.y(0.645));
+        assert!(
+            svg.contains(&format!(",{top}H")) && svg.contains(&format!("V{bottom}")),
+            "{svg}"
+        );
+    }
+
+    #[test]
+    fn a_legend_that_is_too_wide_goes_on_below() {
+        let mut chart = chart(1, 8);
+        chart.series = (0..8)
+            .map(|i| format!("a rather long name of a combination {i}"))
+            .collect();
+        let entries = chart.legend_entries();
+        assert!(entries.last().unwrap().row >= 2.0);
+        for entry in &entries {
+            let end = entry.x + 20.0 + text_width(entry.name, LABEL_SIZE);
+            assert!(end <= chart.size.0, "{} ends at {end}", entry.name);
         }
     }
 }

@@ -1,4 +1,6 @@
-//! Charts as inline SVG: [`bar::BarChart`] and [`line::LineChart`].
+//! Charts as inline SVG: [`BarChart`] and [`RowChart`] compare, [`StackChart`] shows what a whole
+//! consists of, [`LineChart`] what happens over time, [`HeatMap`] who has to do with whom, [`NearChart`]
+//! figures against what they should be. [`picture`] makes a file of its own out of one.
 //!
 //! An SVG here is part of an HTML page: its colours are the page's CSS variables (`--s0` … `--s7`
 //! for series, `--ink`, `--grid`, `--mark`; see [`crate::page`]), so that one picture suits light and
@@ -11,11 +13,20 @@
 //! zero; the label still says it).
 
 pub mod bar;
+pub mod heat;
 pub mod line;
+pub mod near;
+pub mod picture;
+pub mod rows;
 mod scale;
+pub mod stack;
 
 pub use bar::BarChart;
+pub use heat::HeatMap;
 pub use line::LineChart;
+pub use near::NearChart;
+pub use rows::RowChart;
+pub use stack::StackChart;
 
 /// How many series have a colour of their own; the next ones begin anew.
 pub const COLOURS: usize = 8;
@@ -38,4 +49,30 @@ pub(crate) fn at(value: f64) -> String {
 /// of the usual sans-serif fonts are a little over half as wide as high.
 pub(crate) fn text_width(text: &str, size: f64) -> f64 {
     text.chars().count() as f64 * size * 0.56
+}
+
+/// A text as far as it fits into a width, with an ellipsis if it does not.
+pub(crate) fn cut(text: &str, width: f64, size: f64) -> String {
+    if text_width(text, size) <= width {
+        return text.to_owned();
+    }
+    let fits = (width / (size * 0.56)).floor() as usize;
+    let kept: String = text.chars().take(fits.saturating_sub(1)).collect();
+    format!("{}…", kept.trim_end())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_cut_only_where_it_does_not_fit() {
+        assert_eq!(cut("aple", 100.0, 12.0), "aple");
+        let short = cut("host.pause_loop.policy=aple", 80.0, 12.0);
+        assert!(
+            short.ends_with('…') && text_width(&short, 12.0) <= 80.0,
+            "{short}"
+        );
+        assert_eq!(cut("überlang", 0.0, 12.0), "…");
+    }
 }

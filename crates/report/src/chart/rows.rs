@@ -1,0 +1,200 @@
+//! Bars that lie: one row for each thing compared, its name to the left, its value to the right, and
+//! across all rows a line at a value to compare with.
+//!
+//! This is the form for many things with long names, and for one VM of several whose values need
+//! scales of their own. Intervals are drawn as whiskers. A name that is too long for its column is cut
+//! with an ellipsis; the tooltip has it whole.
+
+use maud::Markup;
+use maud::html;
+
+use super::at;
+use super::colour;
+use super::cut;
+use super::scale::Scale;
+use super::text_width;
+use crate::figure::NOT_MEASURED;
+
+const SIZE: f64 = 12.0;
+const ROW: f64 = 22.0;
+const BAR: f64 = 14.0;
+const TOP: f64 = 20.0;
+const BELOW: f64 = 22.0;
+const GAP: f64 = 10.0;
+/// Names take at most this part of the width.
+const NAMES: f64 = 0.38;
+
+/// One row.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// Its name.
+    pub name: String,
+    /// Its colour.
+    pub series: usize,
+    /// Its length; `None`: it was not measured.
+    pub value: Option<f64>,
+    /// Half the width of its interval.
+    pub half_width: Option<f64>,
+    /// The value as written to the right.
+    pub label: String,
+    /// The row in words.
+    pub tooltip: String,
+}
+
+/// A chart of rows.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RowChart {
+    /// What it shows, for screen readers.
+    pub title: String,
+    /// Unit of the values, written above the rows.
+    pub unit: String,
+    /// The rows, from top to bottom.
+    pub rows: Vec<Row>,
+    /// A value to compare with.
+    pub reference: Option<f64>,
+    /// Width of the view box; its height follows from the rows.
+    pub width: f64,
+}
+
+struct Plot {
+    left: f64,
+    right: f64,
+    bottom: f64,
+    scale: Scale,
+}
+
+impl Plot {
+    fn x(&self, value: f64) -> f64 {
+        let part = value / self.scale.max();
+        let part = if part.is_finite() { part } else { 0.0 };
+        self.left + (self.right - self.left) * part.clamp(0.0, 1.0)
+    }
+}
+
+impl RowChart {
+    /// The chart as an `<svg>` element.
+    pub fn svg(&self) -> Markup {
+        let plot = self.plot();
+        html! {
+            svg.chart viewBox=(format!("0 0 {} {}", at(self.width), at(plot.bottom + BELOW)))
+                role="img" aria-label=(self.title) {
+                (self.axis(&plot))
+                @for (i, row) in self.rows.iter().enumerate() {
+                    (self.row(&plot, row, TOP + ROW * i as f64))
+                }
+                @if let Some(reference) = self.reference {
+                    line.reference x1=(at(plot.x(reference))) x2=(at(plot.x(reference)))
+                        y1=(at(TOP)) y2=(at(plot.bottom)) {}
+                }
+            }
+        }
+    }
+
+    fn plot(&self) -> Plot {
+        let widest = |text: fn(&Row) -> &str| {
+            let widths = self.rows.iter().map(|row| text_width(text(row), SIZE));
+            widths.fold(0.0, f64::max)
+        };
+        let names = widest(|row| &row.name).min(self.width * NAMES);
+        let labels = widest(|row| &row.label);
+        let ends = self
+            .rows
+            .iter()
+            .filter_map(|row| Some(row.value? + row.half_width.unwrap_or(0.0)));
+        let left = names + GAP;
+        Plot {
+            left,
+            right: (self.width - labels - GAP).max(left + 40.0),
+            bottom: TOP + ROW * self.rows.len() as f64,
+            scale: Scale::up_to(ends.fold(self.reference.unwrap_or(0.0), f64::max), 4),
+        }
+    }
+
+    fn axis(&self, plot: &Plot) -> Markup {
+        html! {
+            text.tick x=(at(plot.left)) y="12" { (self.unit) }
+            @for tick in plot.scale.ticks() {
+                line.(if tick == 0.0 { "base" } else { "grid" }) x1=(at(plot.x(tick)))
+                    x2=(at(plot.x(tick))) y1=(at(TOP)) y2=(at(plot.bottom)) {}
+                text.tick x=(at(plot.x(tick))) y=(at(plot.bottom + 16.0)) text-anchor="middle" {
+                    (plot.scale.label(tick))
+                }
+            }
+        }
+    }
+
+    fn row(&self, plot: &Plot, row: &Row, top: f64) -> Markup {
+        let (middle, base) = (top + ROW / 2.0, top + ROW / 2.0 + SIZE * 0.35);
+        html! {
+            g {
+                title { (row.tooltip) }
+                text x=(at(plot.left - GAP + 2.0)) y=(at(base)) text-anchor="end" {
+                    (cut(&row.name, plot.left - GAP, SIZE))
+                }
+                @if let Some(value) = row.value {
+                    rect.bar.(colour(row.series)) x=(at(plot.left)) y=(at(middle - BAR / 2.0))
+                        width=(at(plot.x(value) - plot.left)) height=(at(BAR)) {}
+                    @if let Some(half) = row.half_width {
+                        (whisker(plot, (value - half, value + half), middle))
+                    }
+                    text.value x=(at(plot.right + GAP)) y=(at(base)) { (row.label) }
+                } @else {
+                    text.absent x=(at(plot.left + 6.0)) y=(at(base)) { (NOT_MEASURED) }
+                }
+            }
+        }
+    }
+}
+
+/// A lying interval with caps.
+fn whisker(plot: &Plot, (from, to): (f64, f64), y: f64) -> Markup {
+    let (top, bottom) = (at(y - 4.0), at(y + 4.0));
+    let (from, to) = (at(plot.x(from)), at(plot.x(to)));
+    let path = format!(
+        "M{from},{top}V{bottom}M{from},{}H{to}M{to},{top}V{bottom}",
+        at(y)
+    );
+    html! { path.whisker d=(path) {} }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chart(values: &[Option<f64>]) -> RowChart {
+        let row = |(i, &value): (usize, &Option<f64>)| Row {
+            name: format!("host.pause_loop.policy=aple vm.*.weight=10{i}"),
+            series: i,
+            value,
+            half_width: Some(0.5),
+            label: "12.35 k".to_owned(),
+            tooltip: "a & b".to_owned(),
+        };
+        RowChart {
+            title: "work".to_owned(),
+            unit: "1/s".to_owned(),
+            rows: values.iter().enumerate().map(row).collect(),
+            reference: Some(1.0),
+            width: 460.0,
+        }
+    }
+
+    #[test]
+    fn long_names_are_cut_and_leave_room_for_bars() {
+        let chart = chart(&[Some(1.0), Some(2.0)]);
+        let plot = chart.plot();
+        assert!(plot.right - plot.left > 150.0);
+        assert!(chart.svg().into_string().contains('…'));
+    }
+
+    #[test]
+    fn no_value_breaks_the_picture() {
+        let svg = chart(&[None, Some(f64::NAN), Some(-1.0), Some(f64::INFINITY)]).svg();
+        let svg = svg.into_string();
+        assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+        assert!(
+            svg.contains(NOT_MEASURED) && !svg.contains("width=\"-"),
+            "{svg}"
+        );
+    }
+}
