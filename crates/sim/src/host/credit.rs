@@ -1,20 +1,22 @@
 //! Xen's credit scheduler as the host.
 //!
 //! Source: xen/common/sched/credit.c. Every 30 ms the credits of that time on all pCPUs are divided
-//! among the active VMs by weight × active vCPUs, at most what each can use, and within a VM evenly
-//! over its active vCPUs; running burns them. A vCPU with credits is UNDER, without OVER; one that
-//! wakes while UNDER is BOOSTed until its first tick. Queues are in that order, first come, first
-//! served within. Note what the weight means here: every active vCPU has its VM's, so a VM with more
-//! vCPUs gets more.
+//! among the active VMs by weight, at most what each can use, and within a VM evenly over its active
+//! vCPUs; running burns them. A vCPU with credits is UNDER, without OVER; one that wakes while UNDER is
+//! BOOSTed until its first tick. Queues are in that order, first come, first served within.
+//!
+//! What the weight means has changed ([`CreditAge`]). Up to Xen 4.0 it is the VM's, however many vCPUs it
+//! has. From 4.1 on every active vCPU has its VM's weight, so a VM with more vCPUs gets more.
 //!
 //! A running vCPU stays for a time slice of 30 ms unless one of a better class wakes on its pCPU
 //! (and it has run for the rate limit of 1 ms). A vCPU becomes active at its first tick while running,
-//! and inactive when it has saved more than a slice's credits, half of which it keeps. Debts are
-//! bounded by a slice's.
+//! and inactive when it has saved more than a slice's credits, half of which it keeps (none up to 4.0).
+//! Debts are bounded by a slice's.
 //!
-//! An idle pCPU takes any waiting vCPU, best class first; one whose best is OVER takes an UNDER or
-//! BOOSTed one from others, at its tick. Left out: caps, parking, yield hints, soft affinity, the
-//! choice of another pCPU at ticks. Directed yield, which Xen has not, is an order to the queue.
+//! An idle pCPU takes any waiting vCPU, best class first; one that chooses and whose best is OVER takes an
+//! UNDER or BOOSTed one from others, here at the host's tick after the choice. Left out: caps, parking,
+//! yield hints, soft affinity, the choice of another pCPU at ticks, and that credits which bounds took are
+//! given out again (`credit_balance`). Directed yield, which Xen has not, is an order to the queue.
 //!
 //! Credits are kept in ns of run time; Xen's unit is 0.1 ms.
 
@@ -25,6 +27,7 @@ use tandem_policy::PcpuId;
 use tandem_policy::PcpuSet;
 
 use super::Arrival;
+use super::CreditAge;
 use super::CreditConfig;
 use super::Move;
 use super::Placement;
@@ -39,13 +42,24 @@ const BOOST: usize = 0;
 const UNDER: usize = 1;
 const OVER: usize = 2;
 
-impl Default for CreditConfig {
-    fn default() -> CreditConfig {
+impl CreditConfig {
+    /// The settings of that time; the rate limit came with Xen 4.2.
+    pub fn of(age: CreditAge) -> CreditConfig {
         CreditConfig {
+            age,
             tick: Nanos::from_millis(10),
             timeslice: Nanos::from_millis(30),
-            ratelimit: Nanos::from_millis(1),
+            ratelimit: match age {
+                CreditAge::Xen40 => Nanos::ZERO,
+                CreditAge::Xen42 => Nanos::from_millis(1),
+            },
         }
+    }
+}
+
+impl Default for CreditConfig {
+    fn default() -> CreditConfig {
+        CreditConfig::of(CreditAge::Xen42)
     }
 }
 
@@ -70,6 +84,10 @@ struct Pcpu {
     tick_due: u64,
     /// A better one woke within the rate limit, and takes over when that has passed.
     tickled: bool,
+    /// It has chosen and not yet looked whether other pCPUs have better ones waiting.
+    looks: bool,
+    /// What the current one had run when it was last chosen, alone here.
+    chosen: u64,
 }
 
 impl Pcpu {
@@ -144,42 +162,41 @@ impl CreditHost {
     /// csched_acct: gives out the credits of a time slice.
     fn accounting(&mut self) {
         let slice = self.config.timeslice.0 as f64;
-        let weight = |vm: usize| self.shape.weights[vm] * f64::from(self.active[vm]);
-        let mut left: f64 = (0..self.active.len()).map(weight).sum();
-        let mut total = slice * self.pcpus.len() as f64;
-        let mut fair = vec![0.0; self.active.len()];
-        // VMs that cannot use their part leave it to the others: those with the largest weight per
-        // vCPU are limited first.
+        let count = |vm: usize| f64::from(self.active[vm]);
+        let weight = |vm: usize| match self.config.age {
+            CreditAge::Xen40 => self.shape.weights[vm],
+            CreditAge::Xen42 => self.shape.weights[vm] * count(vm),
+        };
         let mut order: Vec<usize> = (0..self.active.len())
             .filter(|&vm| self.active[vm] > 0)
             .collect();
-        order.sort_by(|&a, &b| {
-            self.shape.weights[b]
-                .total_cmp(&self.shape.weights[a])
-                .then(a.cmp(&b))
-        });
+        // VMs that cannot use their part leave it to the others: those with the largest weight per
+        // vCPU are limited first.
+        let per_vcpu = |vm: usize| weight(vm) / count(vm);
+        order.sort_by(|&a, &b| per_vcpu(b).total_cmp(&per_vcpu(a)).then(a.cmp(&b)));
+        let mut left: f64 = order.iter().map(|&vm| weight(vm)).sum();
+        let mut total = slice * self.pcpus.len() as f64;
+        let mut fair = vec![0.0; self.active.len()];
         for vm in order {
             let own = weight(vm);
-            let share = (total * own / left).min(slice * f64::from(self.active[vm]));
-            fair[vm] = share / f64::from(self.active[vm]);
+            let share = (total * own / left).min(slice * count(vm));
+            fair[vm] = share / count(vm);
             total -= share;
             left -= own;
         }
         let slice = self.config.timeslice.0 as i64;
-        for vcpu in &mut self.vcpus {
-            if !vcpu.active {
-                continue;
-            }
+        for vcpu in self.vcpus.iter_mut().filter(|vcpu| vcpu.active) {
             vcpu.credit = (vcpu.credit + fair[vcpu.vm as usize] as i64).max(-slice);
             if vcpu.credit < 0 {
                 vcpu.class = OVER;
-                continue;
-            }
-            if vcpu.class == OVER {
+            } else if vcpu.class == OVER {
                 vcpu.class = UNDER;
             }
             if vcpu.credit > slice {
-                vcpu.credit /= 2;
+                vcpu.credit = match self.config.age {
+                    CreditAge::Xen40 => 0,
+                    CreditAge::Xen42 => vcpu.credit / 2,
+                };
                 vcpu.active = false;
                 self.active[vcpu.vm as usize] -= 1;
             }
@@ -260,6 +277,7 @@ impl Scheduler for CreditHost {
         pcpu.current = Some(next);
         pcpu.ran = 0;
         pcpu.tickled = false;
+        (pcpu.looks, pcpu.chosen) = (true, 0);
         if pcpu.tick_due <= now {
             pcpu.tick_due = now + tick;
         }
@@ -292,12 +310,19 @@ impl Scheduler for CreditHost {
                 - (now - self.accounting_due) % self.config.timeslice.0;
             self.accounting();
         }
-        let pcpu = &self.pcpus[p as usize];
+        let pcpu = &mut self.pcpus[p as usize];
         let slice = match pcpu.tickled {
             true => self.config.ratelimit.0,
             false => self.config.timeslice.0,
         };
-        pcpu.ran >= slice && pcpu.waiting() > 0
+        if pcpu.waiting() > 0 {
+            return pcpu.ran >= slice;
+        }
+        if pcpu.ran - pcpu.chosen >= self.config.timeslice.0 {
+            pcpu.chosen = pcpu.ran;
+            pcpu.looks = true;
+        }
+        false
     }
 
     fn preempts(&mut self, woken: u32, p: u32, _now: u64) -> bool {
@@ -336,9 +361,10 @@ impl Scheduler for CreditHost {
     }
 
     fn balance(&mut self, p: u32, _now: u64) -> Option<Move> {
-        let pcpu = &self.pcpus[p as usize];
+        let pcpu = &mut self.pcpus[p as usize];
         let current = pcpu.current.map(|v| self.vcpus[v as usize].class);
-        if current != Some(OVER) || pcpu.best().is_some_and(|class| class < OVER) {
+        let looks = std::mem::take(&mut pcpu.looks);
+        if !looks || current != Some(OVER) || pcpu.best().is_some_and(|class| class < OVER) {
             return None;
         }
         [BOOST, UNDER]

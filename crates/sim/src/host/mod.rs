@@ -45,14 +45,27 @@ pub enum HostScheduler {
     Credit(CreditConfig),
 }
 
+/// As of when Xen credit is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum CreditAge {
+    /// Up to 4.0 (2010, 2011): a weight is a VM's, and a vCPU that has saved too much loses all of it.
+    #[serde(rename = "4.0")]
+    Xen40,
+    /// 4.2 and later: a weight is that of each of the VM's vCPUs, and half of the savings are kept.
+    #[serde(rename = "4.2")]
+    Xen42,
+}
+
 /// Settings of Xen credit (xen/common/sched/credit.c).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct CreditConfig {
+    /// As of which release.
+    pub age: CreditAge,
     /// Credits are burnt at each tick: 10 ms.
     pub tick: Nanos,
     /// Credits are given out and priorities set anew: 30 ms.
     pub timeslice: Nanos,
-    /// A vCPU that woke runs at least this long before another may preempt it: 1 ms.
+    /// A vCPU that woke runs at least this long before another may preempt it: 1 ms, 0 up to Xen 4.0.
     pub ratelimit: Nanos,
 }
 

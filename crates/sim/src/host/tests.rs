@@ -31,6 +31,10 @@ fn credit() -> HostScheduler {
     HostScheduler::Credit(CreditConfig::default())
 }
 
+fn credit_of(age: CreditAge) -> HostScheduler {
+    HostScheduler::Credit(CreditConfig::of(age))
+}
+
 fn all() -> [HostScheduler; 3] {
     [
         linux(Discipline::cfs(2)),
@@ -114,9 +118,10 @@ impl Bench {
             if self.current[p as usize].is_none() {
                 continue;
             }
-            let gives_way = self.host.tick(p, self.now);
+            let mut gives_way = self.host.tick(p, self.now);
             if let Some(moved) = self.host.balance(p, self.now) {
                 self.carry_out(moved);
+                gives_way |= self.host.preempts(moved.vcpu, p, self.now);
             }
             if gives_way {
                 self.choose(p);
@@ -187,6 +192,21 @@ fn credit_shares_on_two_pcpus_with_stealing_go_by_weight_within_1_percent() {
     for (vm, weight) in weights.iter().enumerate() {
         let wanted = 240_000.0 * MS as f64 * weight / 6144.0;
         assert_share(bench.of_vm(vm as u32), wanted, &format!("VM {vm}"));
+    }
+}
+
+#[test]
+fn a_weight_is_the_vms_up_to_xen_4_0_and_each_of_its_vcpus_later() {
+    let all: &[u32] = &[0, 1, 2, 3];
+    let (four, one): (&[&[u32]], &[&[u32]]) = (&[all; 4], &[all]);
+    let vms = [(1024.0, four), (1024.0, one), (1024.0, one), (1024.0, one)];
+    let queued = [(0, 0), (1, 1), (2, 2), (3, 3), (4, 0), (5, 1), (6, 2)];
+    for (age, of_four) in [(CreditAge::Xen40, 0.25), (CreditAge::Xen42, 4.0 / 7.0)] {
+        let mut bench = Bench::new(&credit_of(age), 4, &vms).start(&queued);
+        bench.run(60_000);
+        assert_eq!(bench.idle, 0);
+        let part = bench.of_vm(0) as f64 / (240_000.0 * MS as f64);
+        assert!((part / of_four - 1.0).abs() < 0.05, "{age:?}: {part}");
     }
 }
 

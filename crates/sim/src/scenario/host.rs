@@ -16,6 +16,7 @@ use super::read::Field;
 use super::read::Table;
 use crate::host::AplePolicy;
 use crate::host::Candidate;
+use crate::host::CreditAge;
 use crate::host::CreditConfig;
 use crate::host::HostConfig;
 use crate::host::HostScheduler;
@@ -166,12 +167,11 @@ pub fn fair(table: &Table<'_>, name: Name, cpus: u32) -> Result<Discipline, Load
 
 /// `[host.credit]`: the defaults are CSCHED_DEFAULT_TSLICE_MS and what follows from it.
 fn credit(table: &Table<'_>) -> Result<CreditConfig, LoadError> {
-    let mut config = CreditConfig {
-        tick: Nanos::from_millis(10),
-        timeslice: Nanos::from_millis(30),
-        ratelimit: Nanos::from_millis(1),
-    };
-    if let Some(credit) = table.table("credit", &["tick", "timeslice", "ratelimit"])? {
+    let mut config = CreditConfig::default();
+    let keys = ["as_of", "tick", "timeslice", "ratelimit"];
+    if let Some(credit) = table.table("credit", &keys)? {
+        let ages = [("4.0", CreditAge::Xen40), ("4.2", CreditAge::Xen42)];
+        config = CreditConfig::of(credit.or("as_of", config.age, |field| field.choice(&ages))?);
         let time = |field: &Field<'_>| field.time(Nanos(100_000), Nanos::from_secs(1));
         config.tick = credit.or("tick", config.tick, time)?;
         config.timeslice = credit.or("timeslice", config.timeslice, time)?;
