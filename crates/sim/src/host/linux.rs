@@ -1,11 +1,12 @@
 //! Linux as the host: CFS or EEVDF with a group for each VM.
 //!
 //! Each pCPU has a queue of groups and, for each VM with vCPUs there, a queue of those. A group's
-//! weight on a pCPU is its VM's weight times the part of the VM's runnable vCPUs that is there, at
-//! least 2 (calc_group_shares of kernel/sched/fair.c). So four vCPUs of an equal-weight VM, each on
-//! a pCPU of its own, weigh 256 each. As in the kernel a group's weight is brought up to date on a
-//! pCPU when something changes there, and at the tick. Simplified: the kernel takes decayed averages
-//! of load, here what is runnable now counts.
+//! weight on a pCPU is its VM's weight times the part of the VM's load that is there, at least 2
+//! (calc_group_shares of kernel/sched/fair.c). Of the load there what is runnable now counts (with
+//! EEVDF its average, if that is more), of the load elsewhere its average (see `load_average`). So four
+//! vCPUs of an equal-weight VM that always run, each on a pCPU of its own, weigh 256 each; and one of
+//! them whose siblings fell asleep gains their weight only as they are forgotten. As in the kernel a
+//! group's weight is brought up to date on a pCPU when something changes there, and at the tick.
 //!
 //! Placement: a woken vCPU goes where it was if that is idle, else to an idle pCPU of the same
 //! last-level cache, else to any idle one, else where it was (select_idle_sibling). A pCPU that
@@ -16,9 +17,13 @@
 //! Directed yield: both levels get the candidate as next buddy, and the yielder the skip buddy or a
 //! later deadline (yield_to_task_fair). A custom slice counts for the vCPU within its group.
 
+mod load_average;
+
 use tandem_policy::PcpuId;
 use tandem_policy::PcpuSet;
 
+use self::load_average::Average;
+use self::load_average::Decay;
 use super::Arrival;
 use super::Move;
 use super::Placement;
@@ -45,6 +50,17 @@ const FAR_EVERY: u32 = 4;
 #[derive(Clone, Debug)]
 struct Group {
     vcpus: FairQueue,
+    /// Of the load of the vCPUs that were here last.
+    average: Average,
+}
+
+/// What is remembered of a vCPU's load.
+#[derive(Clone, Copy, Debug)]
+struct VcpuLoad {
+    average: Average,
+    /// The group whose average it is part of.
+    home: u32,
+    queued: bool,
 }
 
 /// The Linux host scheduler.
@@ -59,8 +75,10 @@ pub struct LinuxHost {
     groups: Vec<Group>,
     group_entities: Vec<Entity>,
     vcpu_entities: Vec<Entity>,
-    /// Per VM: its runnable vCPUs.
-    runnable: Vec<u32>,
+    /// Per VM: the load of its runnable vCPUs, and the average of all its load.
+    loads: Vec<(u64, Average)>,
+    vcpu_loads: Vec<VcpuLoad>,
+    decay: Decay,
     /// Per pCPU: its runnable vCPUs.
     queued: Vec<u32>,
     /// Per pCPU: the current vCPU.
@@ -69,6 +87,15 @@ pub struct LinuxHost {
     overloaded: Vec<u64>,
     /// Per pCPU: when loads are compared next, and how often they were.
     balance_due: Vec<(u64, u32)>,
+}
+
+impl VcpuLoad {
+    /// Of one that was nowhere yet.
+    const NEW: VcpuLoad = VcpuLoad {
+        average: Average::ZERO,
+        home: NONE,
+        queued: false,
+    };
 }
 
 impl LinuxHost {
@@ -83,7 +110,9 @@ impl LinuxHost {
             groups: Vec::new(),
             group_entities: Vec::new(),
             vcpu_entities: shape.vm_of.iter().map(|_| Entity::new(1024)).collect(),
-            runnable: vec![0; shape.weights.len()],
+            loads: vec![(0, Average::ZERO); shape.weights.len()],
+            vcpu_loads: shape.vm_of.iter().map(|_| VcpuLoad::NEW).collect(),
+            decay: Decay::new(),
             queued: vec![0; pcpus],
             current: vec![NONE; pcpus],
             overloaded: vec![0; pcpus.div_ceil(64)],
@@ -94,12 +123,13 @@ impl LinuxHost {
     }
 
     fn group(&mut self, p: u32, vm: u32) -> u32 {
-        let place = p as usize * self.runnable.len() + vm as usize;
+        let place = p as usize * self.loads.len() + vm as usize;
         if self.group_of[place] == NONE {
             let number = self.groups.len() as u32;
             self.group_of[place] = number;
             self.groups.push(Group {
                 vcpus: FairQueue::new(self.discipline, number),
+                average: Average::ZERO,
             });
             self.group_entities.push(Entity::new(1024));
         }
@@ -109,26 +139,77 @@ impl LinuxHost {
     /// The group of a vCPU on a pCPU where it has been queued.
     fn group_at(&self, p: u32, v: u32) -> Option<u32> {
         let vm = self.shape.vm_of[v as usize];
-        let number = self.group_of[p as usize * self.runnable.len() + vm as usize];
+        let number = self.group_of[p as usize * self.loads.len() + vm as usize];
         (number != NONE).then_some(number)
     }
 
     /// calc_group_shares: what a group weighs on a pCPU.
-    fn group_weight(&self, group: u32, vm: u32) -> u64 {
-        let here = self.groups[group as usize].vcpus.len();
-        let all = self.runnable[vm as usize].max(here).max(1);
-        (self.shape.weights[vm as usize] * FINE as f64 * f64::from(here) / f64::from(all)) as u64
+    fn group_weight(&mut self, group: u32, vm: u32, now: u64) -> u64 {
+        let (load, average) = &mut self.loads[vm as usize];
+        let all = average.advance(&self.decay, *load, now);
+        let group = &mut self.groups[group as usize];
+        let load = group.vcpus.load();
+        let was_here = group.average.advance(&self.decay, load, now);
+        let here = match self.discipline {
+            Discipline::Cfs { .. } => load as f64,
+            Discipline::Eevdf { .. } => was_here.max(load as f64),
+        };
+        let elsewhere = (all - was_here).max(0.0);
+        let part = here / (here + elsewhere).max(1.0);
+        (self.shape.weights[vm as usize] * FINE as f64 * part) as u64
+    }
+
+    /// Brings all averages that a vCPU on a pCPU is part of forward to now.
+    fn advance(&mut self, v: u32, group: u32, vm: u32, now: u64) {
+        let (load, average) = &mut self.loads[vm as usize];
+        average.advance(&self.decay, *load, now);
+        let group = &mut self.groups[group as usize];
+        group.average.advance(&self.decay, group.vcpus.load(), now);
+        let of_vcpu = &mut self.vcpu_loads[v as usize];
+        let load = match of_vcpu.queued {
+            true => self.vcpu_entities[v as usize].weight(),
+            false => 0,
+        };
+        of_vcpu.average.advance(&self.decay, load, now);
+    }
+
+    /// A vCPU's load counts on the pCPU of this group from now on, where it is about to be queued.
+    fn settle(&mut self, v: u32, group: u32, vm: u32, arrival: Arrival, now: u64) {
+        self.advance(v, group, vm, now);
+        let of_vcpu = &mut self.vcpu_loads[v as usize];
+        if arrival == Arrival::New {
+            // A new entity counts as if it had always run (init_task_runnable_average).
+            let weight = self.vcpu_entities[v as usize].weight();
+            let gained = weight as f64 - of_vcpu.average.value();
+            of_vcpu.average.add(gained);
+            self.loads[vm as usize].1.add(gained);
+            if of_vcpu.home == group {
+                self.groups[group as usize].average.add(gained);
+            }
+        }
+        let average = of_vcpu.average.value();
+        let before = std::mem::replace(&mut of_vcpu.home, group);
+        of_vcpu.queued = true;
+        if before == group {
+            return;
+        }
+        self.groups[group as usize].average.add(average);
+        if before != NONE {
+            let before = &mut self.groups[before as usize];
+            before
+                .average
+                .advance(&self.decay, before.vcpus.load(), now);
+            before.average.add(-average);
+        }
     }
 
     /// Brings a queued group's weight up to date.
-    fn reweigh(&mut self, p: u32, group: u32, vm: u32) {
-        let weight = self.group_weight(group, vm);
+    fn reweigh(&mut self, p: u32, group: u32, vm: u32, now: u64) {
+        let weight = self.group_weight(group, vm, now);
         self.roots[p as usize].set_weight(&mut self.group_entities, group, weight, true);
     }
 
-    fn count(&mut self, p: u32, vm: u32, more: i32) {
-        let runnable = &mut self.runnable[vm as usize];
-        *runnable = runnable.wrapping_add_signed(more);
+    fn count(&mut self, p: u32, more: i32) {
         let queued = &mut self.queued[p as usize];
         *queued = queued.wrapping_add_signed(more);
         set_bit(&mut self.overloaded, p, *queued > 1);
@@ -226,7 +307,7 @@ impl LinuxHost {
 }
 
 impl Scheduler for LinuxHost {
-    fn enqueue(&mut self, v: u32, p: u32, arrival: Arrival, _now: u64) {
+    fn enqueue(&mut self, v: u32, p: u32, arrival: Arrival, now: u64) {
         let vm = self.shape.vm_of[v as usize];
         let group = self.group(p, vm);
         let how = match arrival {
@@ -234,11 +315,13 @@ impl Scheduler for LinuxHost {
             Arrival::Wakeup => Enqueue::Wakeup,
             Arrival::Migrated => Enqueue::Migrated,
         };
+        self.settle(v, group, vm, arrival, now);
         let queue = &mut self.groups[group as usize].vcpus;
         let was_empty = queue.is_empty();
         queue.enqueue(&mut self.vcpu_entities, v, how);
-        self.count(p, vm, 1);
-        let weight = self.group_weight(group, vm);
+        self.loads[vm as usize].0 += self.vcpu_entities[v as usize].weight();
+        self.count(p, 1);
+        let weight = self.group_weight(group, vm, now);
         let root = &mut self.roots[p as usize];
         root.set_weight(&mut self.group_entities, group, weight, !was_empty);
         if was_empty {
@@ -250,15 +333,18 @@ impl Scheduler for LinuxHost {
         }
     }
 
-    fn dequeue(&mut self, v: u32, p: u32, sleeps: bool, _now: u64) {
+    fn dequeue(&mut self, v: u32, p: u32, sleeps: bool, now: u64) {
         let vm = self.shape.vm_of[v as usize];
         let Some(group) = self.group_at(p, v) else {
             return;
         };
+        self.advance(v, group, vm, now);
+        self.vcpu_loads[v as usize].queued = false;
         let queue = &mut self.groups[group as usize].vcpus;
         queue.dequeue(&mut self.vcpu_entities, v, sleeps);
         let is_empty = queue.is_empty();
-        self.count(p, vm, -1);
+        self.loads[vm as usize].0 -= self.vcpu_entities[v as usize].weight();
+        self.count(p, -1);
         let root = &mut self.roots[p as usize];
         if is_empty {
             root.dequeue(&mut self.group_entities, group, sleeps);
@@ -269,7 +355,7 @@ impl Scheduler for LinuxHost {
             self.current[p as usize] = NONE;
         }
         if !is_empty {
-            self.reweigh(p, group, vm);
+            self.reweigh(p, group, vm, now);
         }
     }
 
@@ -302,7 +388,7 @@ impl Scheduler for LinuxHost {
         }
     }
 
-    fn tick(&mut self, p: u32, _now: u64) -> bool {
+    fn tick(&mut self, p: u32, now: u64) -> bool {
         let v = self.current[p as usize];
         if v == NONE {
             return false;
@@ -310,7 +396,7 @@ impl Scheduler for LinuxHost {
         let Some(group) = self.group_at(p, v) else {
             return false;
         };
-        self.reweigh(p, group, self.shape.vm_of[v as usize]);
+        self.reweigh(p, group, self.shape.vm_of[v as usize], now);
         let within = self.groups[group as usize]
             .vcpus
             .tick_preempts(&self.vcpu_entities);
@@ -414,12 +500,12 @@ impl Scheduler for LinuxHost {
         }
     }
 
-    fn set_weight(&mut self, vm: u32, weight: f64, _now: u64) {
+    fn set_weight(&mut self, vm: u32, weight: f64, now: u64) {
         self.shape.weights[vm as usize] = weight;
         for p in 0..self.shape.pcpus {
-            let group = self.group_of[p as usize * self.runnable.len() + vm as usize];
+            let group = self.group_of[p as usize * self.loads.len() + vm as usize];
             if group != NONE && !self.groups[group as usize].vcpus.is_empty() {
-                self.reweigh(p, group, vm);
+                self.reweigh(p, group, vm, now);
             }
         }
     }
@@ -436,3 +522,6 @@ impl Scheduler for LinuxHost {
         self.queued[p as usize]
     }
 }
+
+#[cfg(test)]
+mod tests;
