@@ -20,6 +20,7 @@ pub mod input;
 pub mod kernel;
 pub mod metrics;
 pub mod output;
+pub mod page;
 pub mod parquet;
 pub mod policies;
 pub mod reproduce;

@@ -7,12 +7,14 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Args;
 use serde::Serialize;
 use tandem_policy::Nanos;
 use tandem_report::figure;
+use tandem_report::simulation::comparison_page;
 use tandem_report::table::Cell;
 use tandem_report::table::Table;
 use tandem_report::table::Tone;
@@ -20,9 +22,12 @@ use tandem_sim::Scenario;
 
 use super::execute;
 use super::input::ScenarioArgs;
+use super::metrics;
 use super::metrics::Metric;
 use super::output;
 use super::output::OutputArgs;
+use super::page;
+use super::page::MOST_VMS;
 use super::parquet;
 use super::parquet::Row;
 use super::policies;
@@ -30,9 +35,6 @@ use super::statistics::Mean;
 use super::vary;
 use super::vary::Combination;
 use crate::demo::print;
-
-/// VMs are shown one by one up to this many; beyond, only all of them together.
-const MOST_VMS: usize = 8;
 
 /// Shown unless other metrics are asked for.
 const SHOWN: &str = "work_rate,received,steal,wake_p99";
@@ -54,44 +56,81 @@ pub struct CompareArgs {
     /// Worker threads [default: one for each CPU]
     #[arg(long, value_name = "N")]
     workers: Option<usize>,
-    /// Metrics in the table; an unknown one lists all
+    /// Metrics in table, page and picture; an unknown one lists all
     #[arg(long, value_name = "NAME,…", default_value = SHOWN)]
     metrics: String,
+    /// Write the metrics relative to the first combination as a bar chart, SVG
+    #[arg(long, value_name = "FILE")]
+    picture: Option<PathBuf>,
     #[command(flatten)]
     output: OutputArgs,
 }
 
 /// What is written as JSON.
 #[derive(Debug, Serialize)]
-struct Comparison {
-    scenario: String,
-    seeds: Vec<u64>,
-    combinations: Vec<CombinationFigures>,
+pub struct Comparison {
+    /// The scenario's name.
+    pub scenario: String,
+    /// The seeds of the runs.
+    pub seeds: Vec<u64>,
+    /// The combinations, the first being what the others are held against.
+    pub combinations: Vec<CombinationFigures>,
 }
 
+impl Comparison {
+    /// A figure of a combination.
+    pub fn figure(&self, combination: usize, vm: &str, metric: &str) -> Option<&Figure> {
+        let figures = &self.combinations.get(combination)?.figures;
+        figures
+            .iter()
+            .find(|figure| figure.vm == vm && figure.metric == metric)
+    }
+
+    /// The VMs to be shown: all and each, or if they are too many only all.
+    fn vms(&self) -> Vec<&str> {
+        let mut vms: Vec<&str> = Vec::new();
+        for figure in self.combinations.iter().flat_map(|c| &c.figures) {
+            if !vms.contains(&figure.vm.as_str()) {
+                vms.push(&figure.vm);
+            }
+        }
+        if vms.len() > MOST_VMS + 1 {
+            vms.truncate(1);
+        }
+        vms
+    }
+}
+
+/// The figures of one combination.
 #[derive(Debug, Serialize)]
-struct CombinationFigures {
+pub struct CombinationFigures {
     /// What it is called; empty if it is the scenario as it is.
-    name: String,
+    pub name: String,
     /// What was set, by key.
-    settings: BTreeMap<String, String>,
-    figures: Vec<Figure>,
+    pub settings: BTreeMap<String, String>,
+    /// Every metric of every VM.
+    pub figures: Vec<Figure>,
 }
 
 /// One metric of one VM over all runs.
 #[derive(Debug, Serialize)]
-struct Figure {
-    vm: String,
-    metric: &'static str,
-    unit: &'static str,
+pub struct Figure {
+    /// The VM; empty: the host or all VMs together.
+    pub vm: String,
+    /// What.
+    pub metric: &'static str,
+    /// Its unit.
+    pub unit: &'static str,
     /// How many runs have it.
-    runs: usize,
+    pub runs: usize,
+    /// Their mean.
     #[serde(flatten)]
-    mean: Mean,
+    pub mean: Mean,
     /// The paired difference to the first combination.
     #[serde(skip_serializing_if = "Option::is_none")]
-    against_first: Option<Mean>,
-    values: Vec<f64>,
+    pub against_first: Option<Mean>,
+    /// The value of each run.
+    pub values: Vec<f64>,
 }
 
 /// One run to be made.
@@ -111,6 +150,7 @@ pub fn main(args: &CompareArgs) -> anyhow::Result<()> {
         .map(|run| first.seed.wrapping_add(run))
         .collect();
     args.output.check()?;
+    args.picture.as_deref().map_or(Ok(()), output::check)?;
     let jobs: Vec<Job> = scenarios
         .iter()
         .enumerate()
@@ -123,16 +163,50 @@ pub fn main(args: &CompareArgs) -> anyhow::Result<()> {
         })
         .collect();
     let each: Vec<(&Scenario, u64)> = jobs.iter().map(|job| (job.scenario, job.seed)).collect();
-    let runs = execute::all(&each, workers)?;
+    // The page also shows what one run of each combination has besides figures.
+    let is_watched = |at: usize| args.output.html.is_some() && jobs[at].seed == first.seed;
+    let runs = execute::each(
+        &each,
+        workers,
+        |at, world| {
+            if is_watched(at) {
+                world.record_waits();
+            }
+        },
+        |at, scenario, results| {
+            let metrics = metrics::of(scenario, &results);
+            (metrics, is_watched(at).then_some(results))
+        },
+    )?;
+    let (runs, watched): (Vec<_>, Vec<_>) = runs.into_iter().unzip();
+    let watched = jobs.iter().zip(watched);
+    let watched = watched.filter_map(|(job, results)| Some((job.scenario, results?)));
     let comparison = Comparison {
         scenario: first.name.clone(),
         seeds,
         combinations: figures(&combinations, &jobs, &runs),
     };
+    let shown = shown(&comparison, &args.metrics)?;
+    let table = table(&comparison, &combinations, &shown);
     if !args.output.json_only() {
-        print(&table(&comparison, &combinations, &args.metrics)?)?;
+        let runs = page::comparison::runs_in_words(&comparison.seeds);
+        print(&format!("{}, {runs}\n\n{table}", comparison.scenario))?;
     }
     output::write_json(args.output.json.as_deref(), &comparison)?;
+    if args.output.html.is_some() || args.picture.is_some() {
+        let vms = comparison.vms();
+        let watched = watched.collect();
+        let data = page::comparison::data(&comparison, first, &watched, &shown, &vms, table);
+        if let Some(path) = &args.output.html {
+            let page = comparison_page::html(&data, &page::footer());
+            output::write_text(path, "page", &page)?;
+        }
+        if let Some(path) = &args.picture {
+            let picture = comparison_page::picture(&data)
+                .with_context(|| page::comparison::no_picture(combinations.len()))?;
+            output::write_text(path, "picture", &picture)?;
+        }
+    }
     match &args.output.parquet {
         Some(path) => write_parquet(path, &combinations, &jobs, &runs),
         None => Ok(()),
@@ -210,11 +284,8 @@ fn figures(
     all
 }
 
-fn table(
-    comparison: &Comparison,
-    combinations: &[Combination],
-    metrics: &str,
-) -> anyhow::Result<String> {
+/// The metrics that were asked for; refuses those that no VM has.
+fn shown<'a>(comparison: &Comparison, metrics: &'a str) -> anyhow::Result<Vec<&'a str>> {
     let shown: Vec<&str> = metrics.split(',').map(str::trim).collect();
     let figures = || comparison.combinations.iter().flat_map(|c| &c.figures);
     for name in &shown {
@@ -229,15 +300,10 @@ fn table(
             );
         }
     }
-    let mut vms: Vec<&str> = Vec::new();
-    for figure in figures() {
-        if !vms.contains(&figure.vm.as_str()) {
-            vms.push(&figure.vm);
-        }
-    }
-    if vms.len() > MOST_VMS + 1 {
-        vms.truncate(1);
-    }
+    Ok(shown)
+}
+
+fn table(comparison: &Comparison, combinations: &[Combination], shown: &[&str]) -> Table {
     let mut table = Table::new(&[
         "VM",
         "metric",
@@ -247,8 +313,8 @@ fn table(
         "against first",
         "± 95 %",
     ]);
-    for vm in vms {
-        for metric in &shown {
+    for vm in comparison.vms() {
+        for metric in shown {
             let mut heading = true;
             for (combination, of) in combinations.iter().zip(&comparison.combinations) {
                 let same = |f: &&Figure| f.vm == vm && f.metric == *metric;
@@ -276,13 +342,7 @@ fn table(
             }
         }
     }
-    Ok(format!(
-        "{}, {} runs, seeds {} … {}\n\n{table}",
-        comparison.scenario,
-        comparison.seeds.len(),
-        comparison.seeds.first().copied().unwrap_or_default(),
-        comparison.seeds.last().copied().unwrap_or_default(),
-    ))
+    table
 }
 
 /// The difference to the first combination, relative to it; faint where it may be none.
@@ -305,7 +365,8 @@ fn difference(figure: &Figure, base: Option<&Figure>) -> [Cell; 2] {
     ]
 }
 
-fn number(value: f64, unit: &str) -> String {
+/// A value in its unit as people read it.
+pub fn number(value: f64, unit: &str) -> String {
     match unit {
         "ns" => Nanos(value.max(0.0).round() as u64).to_string(),
         "pCPUs" => figure::pcpus(value),

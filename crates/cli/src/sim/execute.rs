@@ -90,6 +90,7 @@ pub fn run(world: &mut World, duration: Nanos, progress: &Progress) -> Results {
         }
     }
 }
+
 /// How many worker threads are meant; refuses numbers of runs and workers that are not possible.
 pub fn workers(runs: u32, workers: Option<usize>) -> anyhow::Result<usize> {
     ensure!(
@@ -108,25 +109,44 @@ pub fn workers(runs: u32, workers: Option<usize>) -> anyhow::Result<usize> {
 
 /// The figures of scenarios, each with a seed, in their order whatever the number of workers.
 pub fn all(jobs: &[(&Scenario, u64)], workers: usize) -> anyhow::Result<Vec<Vec<Metric>>> {
+    each(
+        jobs,
+        workers,
+        |_, _| {},
+        |_, scenario, results| metrics::of(scenario, &results),
+    )
+}
+
+/// The same with a hand in it: `watch` gets each job's world before it runs and may switch on what is
+/// recorded, `keep` says what is kept of its results. Both get the job's number.
+pub fn each<T: Send>(
+    jobs: &[(&Scenario, u64)],
+    workers: usize,
+    watch: impl Fn(usize, &mut World) + Sync,
+    keep: impl Fn(usize, &Scenario, Results) -> T + Sync,
+) -> anyhow::Result<Vec<T>> {
     let progress = Progress::begin(jobs.iter().map(|(scenario, _)| scenario.duration).sum());
     progress.say(format!("{} runs", jobs.len()));
     let next = AtomicUsize::new(0);
-    let done: Vec<Mutex<Option<Vec<Metric>>>> = jobs.iter().map(|_| Mutex::new(None)).collect();
+    let done: Vec<Mutex<Option<T>>> = jobs.iter().map(|_| Mutex::new(None)).collect();
     std::thread::scope(|scope| {
         for _ in 0..workers.min(jobs.len()) {
             scope.spawn(|| {
-                while let Some((&(scenario, seed), place)) = {
+                while let Some((at, &(scenario, seed), place)) = {
                     let at = next.fetch_add(1, Ordering::Relaxed);
-                    jobs.get(at).zip(done.get(at))
+                    jobs.get(at)
+                        .zip(done.get(at))
+                        .map(|(job, place)| (at, job, place))
                 } {
                     let scenario = Scenario {
                         seed,
                         ..scenario.clone()
                     };
                     let mut world = World::new(&scenario);
+                    watch(at, &mut world);
                     let results = run(&mut world, scenario.duration, &progress);
                     if let Ok(mut place) = place.lock() {
-                        *place = Some(metrics::of(&scenario, &results));
+                        *place = Some(keep(at, &scenario, results));
                     }
                 }
             });
@@ -134,8 +154,8 @@ pub fn all(jobs: &[(&Scenario, u64)], workers: usize) -> anyhow::Result<Vec<Vec<
     });
     done.into_iter()
         .map(|place| {
-            let figures = place.into_inner().ok().flatten();
-            figures.context("a run did not end")
+            let kept = place.into_inner().ok().flatten();
+            kept.context("a run did not end")
         })
         .collect()
 }

@@ -22,13 +22,17 @@ pub struct OutputArgs {
     /// Write all figures as Parquet, a row for each
     #[arg(long, value_name = "PATH")]
     pub parquet: Option<PathBuf>,
+    /// Write a page with charts, one file that opens offline
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
 }
 
 impl OutputArgs {
     /// Finds out before anything runs whether the files can be written.
     pub fn check(&self) -> anyhow::Result<()> {
         check_json(self.json.as_deref())?;
-        self.parquet.as_deref().map_or(Ok(()), check)
+        let files = self.parquet.iter().chain(&self.html);
+        files.map(PathBuf::as_path).try_for_each(check)
     }
 
     /// Whether standard output belongs to JSON.
@@ -62,6 +66,13 @@ pub fn check(path: &Path) -> anyhow::Result<()> {
         );
     }
     check_writable(path)
+}
+
+/// Writes a page or picture, and says where it is.
+pub fn write_text(path: &Path, what: &str, text: &str) -> anyhow::Result<()> {
+    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    eprintln!("{what}: {}", path.display());
+    Ok(())
 }
 
 /// Writes figures as JSON.

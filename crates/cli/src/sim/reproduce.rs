@@ -37,6 +37,7 @@ use self::lab::Lab;
 use self::show::Verdict;
 use super::execute;
 use super::output;
+use super::page;
 use crate::demo::print;
 
 /// Says which figures answer to a claim; see the head of this file about being asked twice.
@@ -60,12 +61,16 @@ pub struct ReproduceArgs {
     /// Write the list of claims as JSON; without PATH to standard output, in place of the table
     #[arg(long, value_name = "PATH", num_args = 0..=1, default_missing_value = "-")]
     json: Option<PathBuf>,
+    /// Write a page with charts, one file that opens offline
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
 }
 
 /// Runs what the claims need and judges them.
 pub fn main(args: &ReproduceArgs) -> anyhow::Result<()> {
     let workers = execute::workers(args.runs, args.workers)?;
     output::check_json(args.json.as_deref())?;
+    args.html.as_deref().map_or(Ok(()), output::check)?;
     let claims = chosen(claims::published()?, &args.claims)?;
     let mut lab = Lab::open(args.scenarios.as_deref(), args.runs)?;
     for claim in &claims {
@@ -86,6 +91,9 @@ pub fn main(args: &ReproduceArgs) -> anyhow::Result<()> {
         .collect::<anyhow::Result<Vec<Verdict>>>()?;
     if !output::is_stdout(args.json.as_deref()) {
         print(&show::table(&verdicts))?;
+    }
+    if let Some(path) = &args.html {
+        output::write_text(path, "page", &page::claims::html(&verdicts, args.runs))?;
     }
     output::write_json(args.json.as_deref(), &show::list(&verdicts))
 }

@@ -15,11 +15,15 @@ use super::input::ScenarioArgs;
 use super::metrics;
 use super::output;
 use super::output::OutputArgs;
+use super::page;
 use super::parquet;
 use super::parquet::Row;
 use super::tables;
 use super::trace;
 use crate::demo::print;
+
+/// How long a picture is unless it is said.
+const WINDOW: Nanos = Nanos::from_millis(20);
 
 /// `tandem sim run`
 #[derive(Debug, Args)]
@@ -34,9 +38,12 @@ pub struct RunArgs {
     /// Write a picture of a short window as SVG: pCPUs and vCPUs as lanes
     #[arg(long, value_name = "PATH")]
     picture: Option<PathBuf>,
-    /// The picture's window in simulated time
-    #[arg(long, value_name = "FROM-TO", default_value = "0ms-20ms")]
-    window: String,
+    /// The picture's window in simulated time [default: 20ms from --trace-from on]
+    #[arg(long, value_name = "FROM-TO")]
+    window: Option<String>,
+    /// Record for trace and picture only from this simulated time on
+    #[arg(long, value_name = "TIME", default_value = "0ms")]
+    trace_from: String,
     /// Events that the trace holds at most; what happens later is left out
     #[arg(long, value_name = "N", default_value_t = 2_000_000)]
     trace_events: usize,
@@ -49,14 +56,19 @@ pub fn main(args: &RunArgs) -> anyhow::Result<()> {
     for path in args.trace.iter().chain(&args.picture) {
         output::check(path)?;
     }
-    let (from, to) = window(&args.window)?;
+    let trace_from = trace_from(&args.trace_from, scenario.duration)?;
+    let (from, to) = window(args.window.as_deref(), trace_from)?;
     let traced = args.trace.is_some() || args.picture.is_some();
     let mut world = World::new(&scenario);
-    if traced {
-        world.record_trace(args.trace_events);
+    if args.output.json.is_some() || args.output.html.is_some() {
+        world.record_waits();
     }
     let progress = Progress::begin(scenario.duration);
     progress.say(scenario.name.clone());
+    if traced {
+        world.run_until(trace_from);
+        world.record_trace(args.trace_events);
+    }
     let results = execute::run(&mut world, scenario.duration, &progress);
     drop(progress);
     if !args.output.json_only() {
@@ -72,6 +84,9 @@ pub fn main(args: &RunArgs) -> anyhow::Result<()> {
             metric,
         };
         parquet::write(path, metrics.iter().map(row))?;
+    }
+    if let Some(path) = &args.output.html {
+        output::write_text(path, "page", &page::run::html(&scenario, &results))?;
     }
     if traced {
         let (tracks, events) = world.take_trace();
@@ -91,8 +106,24 @@ pub fn main(args: &RunArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads a window such as `10ms-12ms`.
-fn window(text: &str) -> anyhow::Result<(Nanos, Nanos)> {
+/// Reads when recording begins.
+fn trace_from(text: &str, duration: Nanos) -> anyhow::Result<Nanos> {
+    let from = load::time(text)
+        .map_err(anyhow::Error::msg)
+        .with_context(|| format!("--trace-from {text} is not possible: write a time such as 2s"))?;
+    ensure!(
+        from < duration,
+        "--trace-from {text} is not possible: the simulation ends after {duration}"
+    );
+    Ok(from)
+}
+
+/// Reads a window such as `10ms-12ms`; without one it begins when recording does.
+fn window(text: Option<&str>, recorded_from: Nanos) -> anyhow::Result<(Nanos, Nanos)> {
+    let Some(text) = text else {
+        let end = Nanos(recorded_from.0.saturating_add(WINDOW.0));
+        return Ok((recorded_from, end));
+    };
     let wrong = || format!("--window {text} is not possible: write FROM-TO, such as 10ms-12ms");
     let (from, to) = text.split_once('-').with_context(wrong)?;
     let time = |text: &str| {
@@ -102,6 +133,10 @@ fn window(text: &str) -> anyhow::Result<(Nanos, Nanos)> {
     };
     let (from, to) = (time(from)?, time(to)?);
     ensure!(from < to, wrong());
+    ensure!(
+        recorded_from < to,
+        "--window {text} is over before recording begins (--trace-from {recorded_from})"
+    );
     Ok((from, to))
 }
 
@@ -112,10 +147,29 @@ mod tests {
     #[test]
     fn windows_are_two_times_in_order() {
         let ends = (Nanos(10_000_000), Nanos(12_500_000));
-        assert_eq!(window("10ms-12.5ms").unwrap(), ends);
+        assert_eq!(window(Some("10ms-12.5ms"), Nanos::ZERO).unwrap(), ends);
         for text in ["10ms", "12ms-10ms", "10-12", ""] {
-            let error = window(text).unwrap_err().to_string();
+            let error = window(Some(text), Nanos::ZERO).unwrap_err().to_string();
             assert!(error.contains("FROM-TO"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_window_goes_with_what_is_recorded() {
+        let second = Nanos::from_millis(1000);
+        let ends = (second, Nanos::from_millis(1020));
+        assert_eq!(window(None, second).unwrap(), ends);
+        let error = window(Some("10ms-12ms"), second).unwrap_err().to_string();
+        assert!(error.contains("--trace-from 1.000 s"), "{error}");
+    }
+
+    #[test]
+    fn recording_begins_within_the_simulation() {
+        let second = Nanos::from_millis(1000);
+        assert_eq!(trace_from("0ms", second).unwrap(), Nanos::ZERO);
+        for text in ["1s", "2s", "soon"] {
+            let error = trace_from(text, second).unwrap_err().to_string();
+            assert!(error.contains(text), "{error}");
         }
     }
 }

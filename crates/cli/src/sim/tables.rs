@@ -19,23 +19,29 @@ use super::metrics;
 /// Roles are listed up to this many; beyond, they are in the JSON.
 const MOST_ROLES: usize = 40;
 
-/// All tables of a run.
+/// All tables of a run as text.
 pub fn of(scenario: &Scenario, results: &Results) -> String {
     let mut text = format!("{}, seed {}", results.scenario, results.seed);
     if !scenario.about.is_empty() {
         text = format!("{text}: {}", scenario.about);
     }
-    let tables = [
-        work(scenario, results),
-        roles(results),
-        time(results),
-        waiting(results),
-        Some(host(results)),
-    ];
-    for table in tables.into_iter().flatten() {
+    for (_, table) in list(scenario, results) {
         text = format!("{text}\n\n{table}");
     }
     text
+}
+
+/// All tables of a run, with what each says.
+pub fn list(scenario: &Scenario, results: &Results) -> Vec<(&'static str, Table)> {
+    let tables = [
+        ("What each VM got and did", work(scenario, results)),
+        ("Roles", roles(results)),
+        ("Where CPU time went, of what was received", time(results)),
+        ("What was waited for, and what happened", waiting(results)),
+        ("The host", Some(host(results))),
+    ];
+    let some = |(caption, table): (&'static str, Option<Table>)| Some((caption, table?));
+    tables.into_iter().filter_map(some).collect()
 }
 
 /// A column: its heading, and what it says of a VM; empty where there is nothing to say.
