@@ -47,15 +47,21 @@ fn aple_tries_windows_a_step_apart_for_the_vm_that_spins_and_for_no_other() {
 #[test]
 fn aple_goes_up_where_waiting_is_worth_it() {
     // Three waiters of 4 µs: exits before 30,000 cycles stop vCPUs whose turn is about to come.
-    let last = |results: &tandem_sim::Results| {
-        let window = results.vms[0].windows.last();
-        window.map_or(8192, |(_, window)| *window)
+    let mean = |exit: u32, seed: u32| {
+        let settings = [
+            "vm.b.vcpus=2".to_owned(),
+            format!("machine.costs.ple_exit={exit}"),
+            format!("seed={seed}"),
+        ];
+        let results = run(&locks("4us"), &settings.each_ref().map(String::as_str));
+        let windows = &results.vms[0].windows;
+        let sum: u32 = windows.iter().map(|(_, window)| *window).sum();
+        sum / windows.len().max(1) as u32
     };
-    let dear = run(
-        &locks("4us"),
-        &["vm.b.vcpus=1", "machine.costs.ple_exit=20000"],
-    );
-    assert!(last(&dear) > 10_000, "{:?}", dear.vms[0].windows);
+    let of = |exit: u32| (1..=4).map(|seed| mean(exit, seed)).sum::<u32>() / 4;
+    let (dear, cheap) = (of(20_000), of(200));
+    assert!(dear > 10_000, "{dear} where an exit is dear");
+    assert!(cheap < 8_000, "{cheap} where it costs next to nothing");
 }
 
 #[test]

@@ -248,7 +248,8 @@ impl Source {
             return Vec::new();
         }
         let file = format!("{reference}.toml");
-        let above = std::path::absolute(&folder).unwrap_or_else(|_| folder.clone());
+        // No folder is the current one, of which "" is not a path.
+        let above = std::path::absolute(folder.join(".")).unwrap_or_else(|_| folder.clone());
         let above = above.ancestors().skip(1).map(Path::to_owned);
         std::iter::once(folder)
             .chain(above)

@@ -105,6 +105,7 @@ pub(crate) fn build(scenario: &Scenario) -> World {
         pcpus_per_llc: machine.pcpus_per_llc,
         vm_of: parts.vcpus.iter().map(|vcpu| vcpu.vm).collect(),
         weights: weights.clone(),
+        vcpu_weights: vcpu_weights(scenario),
         allowed: parts.allowed.clone(),
         placement: scenario.host.placement,
     };
@@ -205,6 +206,15 @@ fn slots(parts: &Parts, pcpus: usize) -> Slots {
         rescheds: take(pcpus),
         messages: take(0),
     }
+}
+
+/// The weight of each vCPU within its VM.
+fn vcpu_weights(scenario: &Scenario) -> Vec<u32> {
+    let of_vm = |vm: &Vm| match vm.vcpu_weights.is_empty() {
+        true => vec![1024; vm.vcpus as usize],
+        false => vm.vcpu_weights.clone(),
+    };
+    scenario.vms.iter().flat_map(of_vm).collect()
 }
 
 impl Parts {
@@ -358,6 +368,7 @@ impl Parts {
             search: NONE,
             in_spin_loop: false,
             dy_eligible: false,
+            ple_in_vain: 0,
             ple_window: match scenario.host.pause_loop {
                 PauseLoop::Stock { base, .. } => base,
                 _ => 0,

@@ -6,6 +6,9 @@
 //! circle, as the unlocked `last_boosted_vcpu` makes them do. Which vCPUs are ready is seen at the
 //! end.
 //!
+//! Under APLE a vCPU whose search found nobody spins twice as long before the next exit, until it is
+//! put on a pCPU anew (decision 008).
+//!
 //! APLE and HVS are the C code that runs in the kernel (`tandem_kpolicy`); here it is only told what
 //! happened. A vCPU that is preempted while it spins, after its own pause-loop exit, is a lock-waiter;
 //! one that gave way to a vCPU of its pCPU that another yielded to, displaced. One preempted for any
@@ -50,7 +53,8 @@ impl World {
         let window = match self.config.pause_loop {
             PauseLoop::Off => return None,
             PauseLoop::Fixed(window) => window,
-            PauseLoop::PerVm(_) | PauseLoop::Aple(_) => self.vms[vcpu.vm as usize].ple_window,
+            PauseLoop::PerVm(_) => self.vms[vcpu.vm as usize].ple_window,
+            PauseLoop::Aple(_) => self.aple_window(v),
             PauseLoop::Stock { .. } => vcpu.ple_window,
         };
         if self.window_cache.0 == window {
@@ -74,6 +78,16 @@ impl World {
         exits
     }
 
+    /// APLE's window of the VM, doubled for each search of this vCPU that found nobody since it was put
+    /// on its pCPU: where nobody waits for a pCPU, exits are in vain.
+    fn aple_window(&self, v: u32) -> u32 {
+        let vcpu = &self.vcpus[v as usize];
+        let doubled = 1_u32.checked_shl(vcpu.ple_in_vain).unwrap_or(u32::MAX);
+        self.vms[vcpu.vm as usize]
+            .ple_window
+            .saturating_mul(doubled)
+    }
+
     /// A cost that varies. Without that, vCPUs that spin and exit fall into step for ever: each yields
     /// just before what it waits for would be done.
     pub(crate) fn jitter(&mut self, v: u32, cost: u64) -> u64 {
@@ -89,6 +103,7 @@ impl World {
     pub(crate) fn pause_loop_exit(&mut self, v: u32) {
         let window = match self.config.pause_loop {
             PauseLoop::Stock { .. } => self.vcpus[v as usize].ple_window,
+            PauseLoop::Aple(_) => self.aple_window(v),
             _ => self.vms[self.vcpus[v as usize].vm as usize].ple_window,
         };
         let counts = self.counts(v);
@@ -126,6 +141,7 @@ impl World {
             self.counts(v).useless_searches += 1;
             let vcpu = &mut self.vcpus[v as usize];
             (vcpu.in_spin_loop, vcpu.dy_eligible) = (false, false);
+            vcpu.ple_in_vain = vcpu.ple_in_vain.saturating_add(1);
         }
         let t = self.vcpus[v as usize].thread;
         if t != NONE {

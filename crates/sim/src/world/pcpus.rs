@@ -256,6 +256,7 @@ impl World {
         if vcpu.search == NONE {
             (vcpu.in_spin_loop, vcpu.dy_eligible) = (false, false);
         }
+        vcpu.ple_in_vain = 0;
         if let PauseLoop::Stock { base, shrink, .. } = self.config.pause_loop {
             // vmx_vcpu_load: after every switch, whatever it was for.
             vcpu.ple_window = match shrink {

@@ -172,6 +172,8 @@ pub(crate) struct Vcpu {
     pub dy_eligible: bool,
     /// Its own window in cycles (stock).
     pub ple_window: u32,
+    /// Searches that found nobody since it was put on its pCPU (APLE).
+    pub ple_in_vain: u32,
     /// Next guest tick.
     pub tick_due: u64,
     pub ticks: u32,
