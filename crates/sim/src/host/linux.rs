@@ -109,7 +109,11 @@ impl LinuxHost {
             group_of: vec![NONE; pcpus * shape.weights.len()],
             groups: Vec::new(),
             group_entities: Vec::new(),
-            vcpu_entities: shape.vm_of.iter().map(|_| Entity::new(1024)).collect(),
+            vcpu_entities: shape
+                .vcpu_weights
+                .iter()
+                .map(|&weight| Entity::new(weight))
+                .collect(),
             loads: vec![(0, Average::ZERO); shape.weights.len()],
             vcpu_loads: shape.vm_of.iter().map(|_| VcpuLoad::NEW).collect(),
             decay: Decay::new(),

@@ -320,6 +320,8 @@ pub struct Shape {
     pub vm_of: Vec<u32>,
     /// For each VM: its weight.
     pub weights: Vec<f64>,
+    /// For each vCPU: its weight within its VM; 1024 is the usual one.
+    pub vcpu_weights: Vec<u32>,
     /// For each vCPU: where it may run.
     pub allowed: Vec<PcpuSet>,
     /// Where vCPUs may be queued.

@@ -57,6 +57,7 @@ impl Bench {
             pcpus_per_llc: pcpus,
             vm_of: vm_of.clone(),
             weights: vms.iter().map(|&(weight, _)| weight).collect(),
+            vcpu_weights: vcpus().map(|_| 1024).collect(),
             allowed: vcpus().map(|(_, allowed)| set(allowed)).collect(),
             placement: Placement::Balance,
         };
@@ -357,6 +358,7 @@ fn a_woken_vcpu_goes_where_it_was_else_near_else_far_else_where_it_was() {
             pcpus_per_llc: 2,
             vm_of: vec![0],
             weights: vec![1024.0],
+            vcpu_weights: vec![1024],
             allowed: vec![set(&[0, 1, 2, 3])],
             placement: Placement::Balance,
         };

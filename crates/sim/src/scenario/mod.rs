@@ -94,6 +94,8 @@ pub struct Vm {
     pub vcpus: u32,
     /// Its weight on the host; 1024 is the usual one.
     pub weight: Weight,
+    /// The weight of each vCPU within the VM; empty: 1024 each.
+    pub vcpu_weights: Vec<u32>,
     /// Where each vCPU may run; empty: anywhere.
     pub pins: Vec<PcpuSet>,
     /// When it starts.

@@ -23,6 +23,7 @@ use super::read::Table;
 use super::units;
 use crate::host::Candidate;
 use crate::host::HostConfig;
+use crate::host::HostScheduler;
 use crate::host::Placement;
 use crate::workload::Workload;
 use crate::workload::parse;
@@ -39,11 +40,12 @@ const MOST_THREADS: u64 = 1_000_000;
 /// Objects of all VMs together.
 const MOST_OBJECTS: u64 = 4_000_000;
 
-pub(super) const KEYS: [&str; 17] = [
+pub(super) const KEYS: [&str; 18] = [
     "name",
     "count",
     "vcpus",
     "weight",
+    "vcpu_weights",
     "pins",
     "starts",
     "workload",
@@ -161,6 +163,7 @@ fn one(field: &Field<'_>, around: &Surroundings<'_>) -> Result<(Vm, u32), LoadEr
     let vm = Vm {
         vcpus,
         weight: Weight(table.or("weight", 1024.0, |field| field.number(1.0, 262_144.0))?),
+        vcpu_weights: vcpu_weights(&table, &name, vcpus, around)?,
         pins: pins(&table, &name, vcpus, around)?,
         starts: table.or("starts", Nanos::ZERO, |field| {
             field.time(Nanos::ZERO, around.duration)
@@ -170,6 +173,37 @@ fn one(field: &Field<'_>, around: &Surroundings<'_>) -> Result<(Vm, u32), LoadEr
         name,
     };
     Ok((vm, table.or("count", 1, |field| field.small(1, 10_000))?))
+}
+
+/// What the vCPUs weigh within the VM, one for each.
+fn vcpu_weights(
+    table: &Table<'_>,
+    name: &str,
+    vcpus: u32,
+    around: &Surroundings<'_>,
+) -> Result<Vec<u32>, LoadError> {
+    let Some(field) = table.get("vcpu_weights") else {
+        return Ok(Vec::new());
+    };
+    if around.machine.mode == Mode::Native {
+        return Err(field.wrong("there are no vCPUs in native mode: leave it out"));
+    }
+    if matches!(around.host.scheduler, HostScheduler::Credit(_)) {
+        return Err(field.wrong(
+            "credit gives all vCPUs of a VM the same weight: leave it out, or take cfs or eevdf",
+        ));
+    }
+    let weights = field.list()?;
+    if weights.len() != vcpus as usize {
+        return Err(field.wrong(format!(
+            "there are {} weights for the {vcpus} vCPUs of `{name}`: write one for each",
+            weights.len()
+        )));
+    }
+    weights
+        .iter()
+        .map(|field| field.small(1, 262_144))
+        .collect()
 }
 
 /// Where the vCPUs may run: one set for all of them, or one for each.

@@ -210,7 +210,7 @@ fn slots(parts: &Parts, pcpus: usize) -> Slots {
 
 /// The weight of each vCPU within its VM.
 fn vcpu_weights(scenario: &Scenario) -> Vec<u32> {
-    let of_vm = |vm: &Vm| match vm.vcpu_weights.is_empty() {
+    let of_vm = |vm: &scenario::Vm| match vm.vcpu_weights.is_empty() {
         true => vec![1024; vm.vcpus as usize],
         false => vm.vcpu_weights.clone(),
     };

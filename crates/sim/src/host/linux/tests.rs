@@ -15,6 +15,7 @@ fn host(discipline: Discipline) -> LinuxHost {
             pcpus_per_llc: 2,
             vm_of: vec![0, 0],
             weights: vec![1024.0],
+            vcpu_weights: vec![1024; 2],
             allowed: vec![pcpus; 2],
             placement: Placement::Balance,
         },
@@ -75,4 +76,26 @@ fn a_vcpu_takes_its_average_along() {
     let (load, all) = host.loads[0];
     let there = host.groups[0].average.value();
     assert_eq!((load, all.value()), (2 * 1024 * FINE, there));
+}
+
+#[test]
+fn a_heavier_vcpu_gets_more_of_what_its_vm_weighs() {
+    let mut host = LinuxHost::new(
+        Discipline::cfs(2),
+        Shape {
+            pcpus: 2,
+            pcpus_per_llc: 2,
+            vm_of: vec![0, 0],
+            weights: vec![1024.0],
+            vcpu_weights: vec![3072, 1024],
+            allowed: vec!["0-1".parse().unwrap(); 2],
+            placement: Placement::Balance,
+        },
+    );
+    for v in 0..2 {
+        host.enqueue(v, v, Arrival::New, 0);
+        host.pick(v, 0);
+    }
+    host.tick(0, 0);
+    assert_eq!([weight(&host, 0), weight(&host, 1)], [768.0, 256.0]);
 }
