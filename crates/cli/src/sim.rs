@@ -6,7 +6,9 @@
 //! - [`sweep`]: a grid of settings and seeds, in shards that other machines can take.
 //! - [`scalability`]: how far programs scale, on hardware and in their VMs.
 //! - [`reproduce`]: published figures against the simulator's.
+//! - [`survey`]: every policy with every program.
 //! - [`mod@bench`]: how fast the simulator is.
+//! - [`calibrate`]: microVMs on this machine's KVM, against the simulator.
 //! - [`kernel`]: the same thread programs on the kernel that runs here, against the simulator.
 //!
 //! Rooms they share: [`input`] turns arguments into a scenario, [`execute`] runs it under a progress
@@ -14,6 +16,7 @@
 //! like: `docs/scenarios.md`.
 
 pub mod bench;
+pub mod calibrate;
 pub mod compare;
 pub mod execute;
 pub mod input;
@@ -27,6 +30,7 @@ pub mod reproduce;
 pub mod run;
 pub mod scalability;
 pub mod statistics;
+pub mod survey;
 pub mod sweep;
 pub mod tables;
 pub mod trace;
@@ -47,10 +51,14 @@ pub enum SimCommand {
     Scalability(scalability::ScalabilityArgs),
     /// Hold the simulator's figures against published ones
     Reproduce(reproduce::ReproduceArgs),
+    /// Try every policy with every program on a host that is overcommitted more and more
+    Survey(survey::SurveyArgs),
     /// Measure how fast the simulator is
     Bench(bench::BenchArgs),
     /// Run thread programs on this kernel and in the simulator, and compare
     Kernel(kernel::KernelArgs),
+    /// Run microVMs on this machine's KVM and in the simulator, and compare
+    Calibrate(calibrate::CalibrateArgs),
 }
 
 /// Carries it out.
@@ -61,7 +69,9 @@ pub fn main(command: SimCommand) -> anyhow::Result<()> {
         SimCommand::Sweep(args) => sweep::main(&args),
         SimCommand::Scalability(args) => scalability::main(&args),
         SimCommand::Reproduce(args) => reproduce::main(&args),
+        SimCommand::Survey(args) => survey::main(&args),
         SimCommand::Bench(args) => bench::main(&args),
         SimCommand::Kernel(args) => kernel::main(&args),
+        SimCommand::Calibrate(args) => calibrate::main(&args),
     }
 }

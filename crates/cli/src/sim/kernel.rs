@@ -30,6 +30,8 @@ use super::output;
 use crate::demo::print;
 use real::Speed;
 use simulated::Machine;
+pub(super) use simulated::scheduler;
+pub(super) use simulated::tick;
 
 /// The program that others are set against.
 const REFERENCE: &str = "[[role]]\nname = \"compute\"\nthreads = 2\npins = [0, 1]\n\
@@ -190,7 +192,7 @@ fn simulated_ends(machine: &Machine, workload: &Workload) -> anyhow::Result<Vec<
 }
 
 /// The median; sorts.
-fn median(values: &mut [f64]) -> f64 {
+pub(super) fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     match values.len() {
         0 => 0.0,

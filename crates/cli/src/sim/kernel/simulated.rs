@@ -22,12 +22,7 @@ pub struct Machine {
 impl Machine {
     /// Two CPUs under the scheduler of a kernel of this release (EEVDF since 6.6), with its tick.
     pub fn new(release: &str) -> anyhow::Result<Machine> {
-        let mut numbers = release.split(['.', '-']).map(str::parse::<u32>);
-        let version = match (numbers.next(), numbers.next()) {
-            (Some(Ok(major)), Some(Ok(minor))) => (major, minor),
-            _ => bail!("the kernel's release is \"{release}\": expected one like 6.12.3"),
-        };
-        let scheduler = if version >= (6, 6) { "eevdf" } else { "cfs" };
+        let scheduler = scheduler(release)?;
         let text = format!(
             "duration = \"{}s\"\n[machine]\npcpus = {}\nmode = \"native\"\n[[vm]]\n\
              name = \"machine\"\nworkload = \"none\"\nscheduler = \"{scheduler}\"\n\
@@ -61,6 +56,16 @@ impl Machine {
             ),
         }
     }
+}
+
+/// The scheduler of a kernel of this release: EEVDF since 6.6, CFS before.
+pub fn scheduler(release: &str) -> anyhow::Result<&'static str> {
+    let mut numbers = release.split(['.', '-']).map(str::parse::<u32>);
+    let version = match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) => (major, minor),
+        _ => bail!("the kernel's release is \"{release}\": expected one like 6.12.3"),
+    };
+    Ok(if version >= (6, 6) { "eevdf" } else { "cfs" })
 }
 
 /// The kernel's clock tick: what its coarse clocks resolve.
