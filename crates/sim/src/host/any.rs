@@ -101,6 +101,18 @@ impl Scheduler for AnyScheduler {
         dispatch!(self, s => s.set_slice(vcpu, slice))
     }
 
+    fn caps_itself(&self) -> bool {
+        dispatch!(self, s => s.caps_itself())
+    }
+
+    fn set_caps(&mut self, caps: &[f64], now: u64) {
+        dispatch!(self, s => s.set_caps(caps, now))
+    }
+
+    fn parked(&self, vcpu: u32) -> bool {
+        dispatch!(self, s => s.parked(vcpu))
+    }
+
     fn queued(&self, pcpu: u32) -> u32 {
         dispatch!(self, s => s.queued(pcpu))
     }

@@ -14,9 +14,14 @@
 //! Debts are bounded by a slice's.
 //!
 //! An idle pCPU takes any waiting vCPU, best class first; one that chooses and whose best is OVER takes an
-//! UNDER or BOOSTed one from others, here at the host's tick after the choice. Left out: caps, parking,
-//! yield hints, soft affinity, the choice of another pCPU at ticks, and that credits which bounds took are
-//! given out again (`credit_balance`). Directed yield, which Xen has not, is an order to the queue.
+//! UNDER or BOOSTed one from others, here at the host's tick after the choice.
+//!
+//! Caps: a VM earns no more than its cap. A vCPU that owes more than its part of the cap is PARKED when
+//! credits are given out, running or not, until it owes nothing, and then it is UNDER without a boost.
+//!
+//! Left out: yield hints, soft affinity, the choice of another pCPU at ticks, and that credits which bounds
+//! took are given out again (`credit_balance`). Directed yield, which Xen has not, is an order to the
+//! queue.
 //!
 //! Credits are kept in ns of run time; Xen's unit is 0.1 ms.
 
@@ -41,6 +46,8 @@ const NONE: u32 = u32::MAX;
 const BOOST: usize = 0;
 const UNDER: usize = 1;
 const OVER: usize = 2;
+/// Not to run.
+const PARKED: usize = 3;
 
 impl CreditConfig {
     /// The settings of that time; the rate limit came with Xen 4.2.
@@ -75,7 +82,7 @@ struct Vcpu {
 
 #[derive(Clone, Debug, Default)]
 struct Pcpu {
-    queues: [VecDeque<u32>; 3],
+    queues: [VecDeque<u32>; 4],
     current: Option<u32>,
     /// The next one whatever the order is.
     first: Option<u32>,
@@ -92,11 +99,12 @@ struct Pcpu {
 
 impl Pcpu {
     fn waiting(&self) -> usize {
-        self.queues.iter().map(VecDeque::len).sum()
+        self.queues[..PARKED].iter().map(VecDeque::len).sum()
     }
 
     fn best(&self) -> Option<usize> {
-        self.queues.iter().position(|queue| !queue.is_empty())
+        let queues = &self.queues[..PARKED];
+        queues.iter().position(|queue| !queue.is_empty())
     }
 }
 
@@ -110,6 +118,8 @@ pub struct CreditHost {
     /// Per VM: its active vCPUs.
     active: Vec<u32>,
     accounting_due: u64,
+    /// Per VM: how many pCPUs it may use; empty without caps.
+    caps: Vec<f64>,
 }
 
 impl CreditHost {
@@ -127,6 +137,7 @@ impl CreditHost {
             pcpus: vec![Pcpu::default(); shape.pcpus as usize],
             active: vec![0; shape.weights.len()],
             accounting_due: config.timeslice.0,
+            caps: Vec::new(),
             config,
             shape,
         }
@@ -160,7 +171,9 @@ impl CreditHost {
     }
 
     /// csched_acct: gives out the credits of a time slice.
-    fn accounting(&mut self) {
+    fn account_all(&mut self, now: u64) {
+        let slice = self.config.timeslice.0;
+        self.accounting_due = now + slice - (now - self.accounting_due) % slice;
         let slice = self.config.timeslice.0 as f64;
         let count = |vm: usize| f64::from(self.active[vm]);
         let weight = |vm: usize| match self.config.age {
@@ -170,16 +183,18 @@ impl CreditHost {
         let mut order: Vec<usize> = (0..self.active.len())
             .filter(|&vm| self.active[vm] > 0)
             .collect();
-        // VMs that cannot use their part leave it to the others: those with the largest weight per
-        // vCPU are limited first.
-        let per_vcpu = |vm: usize| weight(vm) / count(vm);
-        order.sort_by(|&a, &b| per_vcpu(b).total_cmp(&per_vcpu(a)).then(a.cmp(&b)));
+        let cap = |vm: usize| slice * self.caps.get(vm).copied().unwrap_or(f64::INFINITY);
+        let peak = |vm: usize| (slice * count(vm)).min(cap(vm));
+        // VMs that cannot use their part leave it to the others: those with the largest weight for
+        // what they can use are limited first.
+        let reach = |vm: usize| weight(vm) / peak(vm);
+        order.sort_by(|&a, &b| reach(b).total_cmp(&reach(a)).then(a.cmp(&b)));
         let mut left: f64 = order.iter().map(|&vm| weight(vm)).sum();
         let mut total = slice * self.pcpus.len() as f64;
         let mut fair = vec![0.0; self.active.len()];
         for vm in order {
             let own = weight(vm);
-            let share = (total * own / left).min(slice * count(vm));
+            let share = (total * own / left).min(peak(vm));
             fair[vm] = share / count(vm);
             total -= share;
             left -= own;
@@ -187,10 +202,17 @@ impl CreditHost {
         let slice = self.config.timeslice.0 as i64;
         for vcpu in self.vcpus.iter_mut().filter(|vcpu| vcpu.active) {
             vcpu.credit = (vcpu.credit + fair[vcpu.vm as usize] as i64).max(-slice);
-            if vcpu.credit < 0 {
-                vcpu.class = OVER;
-            } else if vcpu.class == OVER {
-                vcpu.class = UNDER;
+            let most_owed = self.caps.get(vcpu.vm as usize).map(|cap| {
+                let active = f64::from(self.active[vcpu.vm as usize]);
+                (slice as f64 * cap / active) as i64
+            });
+            if vcpu.credit >= 0 {
+                vcpu.class = vcpu.class.min(UNDER);
+            } else if vcpu.class != PARKED {
+                vcpu.class = match most_owed {
+                    Some(most) if vcpu.credit < -most => PARKED,
+                    _ => OVER,
+                };
             }
             if vcpu.credit > slice {
                 vcpu.credit = match self.config.age {
@@ -210,7 +232,7 @@ impl CreditHost {
     fn sort(&mut self, p: usize) {
         let vcpus = &self.vcpus;
         let queues = &mut self.pcpus[p].queues;
-        for class in [BOOST, UNDER, OVER] {
+        for class in [BOOST, UNDER, OVER, PARKED] {
             for _ in 0..queues[class].len() {
                 let Some(v) = queues[class].pop_front() else {
                     break;
@@ -306,9 +328,13 @@ impl Scheduler for CreditHost {
             }
         }
         if now >= self.accounting_due {
-            self.accounting_due = now + self.config.timeslice.0
-                - (now - self.accounting_due) % self.config.timeslice.0;
-            self.accounting();
+            self.account_all(now);
+        }
+        if self.pcpus[p as usize]
+            .current
+            .is_some_and(|v| self.parked(v))
+        {
+            return true;
         }
         let pcpu = &mut self.pcpus[p as usize];
         let slice = match pcpu.tickled {
@@ -374,6 +400,7 @@ impl Scheduler for CreditHost {
 
     fn yield_to(&mut self, from: u32, p: u32, to: u32, q: u32, _now: u64) -> bool {
         let is_waiting = self.vcpus[to as usize].pcpu == q
+            && !self.parked(to)
             && self.pcpus[q as usize].current != Some(to)
             && self.pcpus[p as usize].current == Some(from);
         if is_waiting {
@@ -383,7 +410,7 @@ impl Scheduler for CreditHost {
     }
 
     fn boost(&mut self, v: u32, p: u32, _now: u64) {
-        if self.pcpus[p as usize].current != Some(v) {
+        if self.pcpus[p as usize].current != Some(v) && !self.parked(v) {
             self.pcpus[p as usize].first = Some(v);
         }
     }
@@ -416,6 +443,22 @@ impl Scheduler for CreditHost {
     }
 
     fn set_slice(&mut self, _v: u32, _slice: u64) {}
+
+    fn caps_itself(&self) -> bool {
+        true
+    }
+
+    fn set_caps(&mut self, caps: &[f64], now: u64) {
+        self.caps.clear();
+        self.caps.extend_from_slice(caps);
+        if now >= self.accounting_due {
+            self.account_all(now);
+        }
+    }
+
+    fn parked(&self, v: u32) -> bool {
+        self.vcpus[v as usize].class == PARKED
+    }
 
     fn queued(&self, p: u32) -> u32 {
         let pcpu = &self.pcpus[p as usize];

@@ -305,6 +305,20 @@ pub trait Scheduler {
     /// A vCPU's custom slice in ns (EEVDF; others ignore it).
     fn set_slice(&mut self, vcpu: u32, slice: u64);
 
+    /// Whether the scheduler sees to caps by itself.
+    fn caps_itself(&self) -> bool {
+        false
+    }
+
+    /// A cap period begins: each VM may use so many pCPUs. A scheduler that [caps by
+    /// itself](Scheduler::caps_itself) may [park](Scheduler::parked) and release vCPUs here and at ticks.
+    fn set_caps(&mut self, _caps: &[f64], _now: u64) {}
+
+    /// Whether the vCPU, queued or current, may not run because of its VM's cap.
+    fn parked(&self, _vcpu: u32) -> bool {
+        false
+    }
+
     /// How many vCPUs are runnable on a pCPU, the current one included.
     fn queued(&self, pcpu: u32) -> u32;
 }

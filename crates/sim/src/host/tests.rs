@@ -374,3 +374,26 @@ fn a_woken_vcpu_goes_where_it_was_else_near_else_far_else_where_it_was() {
         }
     }
 }
+
+#[test]
+fn a_capped_vm_gets_its_cap_and_no_more_under_credit() {
+    let both: &[u32] = &[0, 1];
+    let two: &[&[u32]] = &[&[0], &[1]];
+    let vms: [(f64, &[&[u32]]); 2] = [(1024.0, two), (1024.0, &[both])];
+    let mut bench = Bench::new(&credit(), 2, &vms).start(&[(0, 0), (1, 1), (2, 0)]);
+    for _ in 0..2000 {
+        bench.host.set_caps(&[0.5, 0.8], bench.now);
+        for p in 0..2 {
+            if bench.current[p as usize].is_some_and(|v| bench.host.parked(v)) {
+                bench.choose(p);
+            }
+        }
+        bench.run(30);
+    }
+    for (vm, cap) in [(0, 0.5), (1, 0.8)] {
+        let part = bench.of_vm(vm) as f64 / (60_000.0 * MS as f64);
+        // What waiting saves beyond a slice is lost, so it may be less.
+        assert!((0.9..1.02).contains(&(part / cap)), "VM {vm}: {part}");
+    }
+    assert!(bench.idle > 40_000 * MS, "what is left is nobody's");
+}

@@ -1,7 +1,8 @@
 //! What is laid over the host's scheduler: the cap, co-scheduling, demand-based scheduling.
 //!
 //! - Cap (spec 10, baselines): at each cap period every VM gets its fair share of the pCPUs, by the
-//!   same water-filling as FlexW's, and is stopped once that is used up. Not work conserving.
+//!   same water-filling as FlexW's, and is stopped once that is used up. Not work conserving. Xen credit
+//!   caps by itself: it is told the shares, and parks vCPUs that owe too much (see its head).
 //! - Co-scheduling: when a vCPU is scheduled, its waiting siblings are put first on their pCPUs.
 //! - Demand-based: a vCPU that has sent an IPI keeps its pCPU for [`PROTECTION`] ns, and one that an
 //!   IPI waits for is put first (Kim et al., "Demand-based coordinated scheduling for SMP VMs",
@@ -34,7 +35,7 @@ impl World {
         let ganged = std::mem::take(&mut self.pcpus[p as usize].ganged);
         self.pcpus[p as usize].protected_until = 0;
         let vm = self.vcpus[v as usize].vm;
-        if self.config.cap {
+        if self.config.cap && !self.host.caps_itself() {
             self.watch_cap(vm);
         }
         if self.config.together != Together::Gang || ganged {
@@ -47,7 +48,8 @@ impl World {
         for sibling in first..first + size {
             let vcpu = &self.vcpus[sibling as usize];
             let q = vcpu.pcpu;
-            if vcpu.state != VcpuState::Ready || !vcpu.queued || q == p {
+            if vcpu.state != VcpuState::Ready || !vcpu.queued || q == p || self.host.parked(sibling)
+            {
                 continue;
             }
             let current = self.pcpus[q as usize].current;
@@ -74,7 +76,7 @@ impl World {
     /// An IPI waits for a vCPU that was preempted.
     pub(crate) fn ipi_for_preempted(&mut self, v: u32) {
         let vcpu = &self.vcpus[v as usize];
-        if self.config.together != Together::Demand || !vcpu.queued {
+        if self.config.together != Together::Demand || !vcpu.queued || self.host.parked(v) {
             return;
         }
         let p = vcpu.pcpu;
@@ -111,6 +113,10 @@ impl World {
             })
             .collect();
         let shares = fair_shares(Nanos(pcpus * period.0), period, &claims);
+        if self.host.caps_itself() {
+            self.tell_caps(&active, &shares, period);
+            return;
+        }
         for (&vm, share) in active.iter().zip(shares) {
             self.vms[vm].quota = share.0;
             self.vms[vm].throttled = false;
@@ -124,6 +130,22 @@ impl World {
                 }
             }
             self.watch_cap(vm as u32);
+        }
+    }
+
+    /// Tells a host's scheduler that caps by itself how many pCPUs each VM may use.
+    fn tell_caps(&mut self, active: &[usize], shares: &[Nanos], period: Nanos) {
+        let mut caps = vec![0.0; self.vms.len()];
+        for (&vm, share) in active.iter().zip(shares) {
+            caps[vm] = share.0 as f64 / period.0 as f64;
+        }
+        self.host.set_caps(&caps, self.now);
+        for p in 0..self.pcpus.len() as u32 {
+            match self.pcpus[p as usize].current {
+                NONE => self.work.push(Work::Pcpu(p)),
+                v if self.host.parked(v) => self.reschedule(p),
+                _ => {}
+            }
         }
     }
 
