@@ -113,6 +113,7 @@ pub fn main(args: &CalibrateArgs) -> anyhow::Result<()> {
     left?;
     state.finish();
 
+    eprintln!("simulating …");
     let costs = fit::fit(&mut host, &measured.probes()?)?;
     let ratios = ratios(&comparisons, &measured, &host, args.seconds)?;
     let calibrated = Calibrated {
@@ -206,20 +207,19 @@ impl Measured {
             .collect()
     }
 
-    /// How fast the probes are relative to computing, the median of all rounds.
+    /// How fast the probes are relative to computing. The fastest round of either counts: what else
+    /// happens on the machine can only make it slower.
     fn probes(&self) -> anyhow::Result<Vec<f64>> {
-        let reference = self.of(&setup::reference());
+        let fastest = |quantity: &Quantity| self.of(quantity).into_iter().fold(0.0, f64::max);
+        let reference = fastest(&setup::reference());
         let probes = fit::probes().into_iter().map(|probe| {
-            let speeds = self.of(&probe.quantity);
-            let pairs = speeds.iter().zip(&reference);
-            let mut ratios: Vec<f64> = pairs.map(|(speed, base)| speed / base).collect();
-            let median = kernel::median(&mut ratios);
+            let speed = fastest(&probe.quantity) / reference;
             ensure!(
-                median.is_finite() && median > 0.0,
+                speed.is_finite() && speed > 0.0,
                 "the probe for {} got nothing done",
                 probe.cost
             );
-            Ok(median)
+            Ok(speed)
         });
         probes.collect()
     }

@@ -192,7 +192,7 @@ fn simulated_ends(machine: &Machine, workload: &Workload) -> anyhow::Result<Vec<
 }
 
 /// The median; sorts.
-pub(super) fn median(values: &mut [f64]) -> f64 {
+fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     match values.len() {
         0 => 0.0,

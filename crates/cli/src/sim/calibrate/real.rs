@@ -3,7 +3,8 @@
 //! All VMs run in this process, whose threads are bound to the two pCPUs before any is started, so that
 //! vCPUs that are not pinned stay there as well. Each VM's vCPU threads are in a cgroup of its own with
 //! its weight, as on most hosts, and as the simulator has it; the journaled actuator of the host crate
-//! makes the cgroups, and takes them away when this ends, however it ends.
+//! makes the cgroups, and takes them away when this ends, however it ends. All weights are the same large
+//! multiple of the host's usual one, so that what else runs there gets little of the pCPUs.
 
 use std::path::Path;
 use std::time::Duration;
@@ -25,6 +26,7 @@ use tandem_microvm::MicrovmConfig;
 use tandem_microvm::Snapshot;
 use tandem_policy::Weight;
 
+use super::setup;
 use super::setup::Count;
 use super::setup::Guest;
 use super::setup::PCPUS;
@@ -136,7 +138,12 @@ impl Machine {
         let own = ThreadRef::read(&procfs, pid, Tid(pid.0))?;
         let controller = self.actuator.controller();
         let parent = controller.cgroup_of(&own)?;
-        let weight = Weight(controller.default_weight().0 * f64::from(guest.weight));
+        let usual = controller.default_weight().0;
+        let (_, most) = controller.weight_range();
+        let times = (most.0 / usual / f64::from(setup::HEAVIEST))
+            .floor()
+            .max(1.0);
+        let weight = Weight(usual * times * f64::from(guest.weight));
         let name = format!("tandem-calibrate-{i}-{pid}");
         let group = self.actuator.create_group(&parent, &name)?;
         self.actuator.set_weight(&group, weight)?;

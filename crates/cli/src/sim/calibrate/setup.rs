@@ -21,6 +21,9 @@ pub const PCPUS: u32 = 2;
 /// Spinning for so many cycles is spinning for ever: minutes, in a run of seconds.
 pub const FOR_EVER: &str = "1000G";
 
+/// The largest weight of a VM.
+pub const HEAVIEST: u32 = 3;
+
 /// A microVM of a setup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Guest {
@@ -277,7 +280,7 @@ pub fn comparisons_of(workload: Workload) -> Vec<Comparison> {
             ..guest(workload, block, 2)
         };
         let setup = Setup {
-            guests: vec![vm(3), vm(1)],
+            guests: vec![vm(HEAVIEST), vm(1)],
             pinning: Spread,
         };
         let of = |guest| Quantity {
