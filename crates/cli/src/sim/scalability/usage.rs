@@ -127,6 +127,7 @@ pub fn on_hardware(scenario: &Scenario, vm: usize, cpus: u32) -> Option<Scenario
     vm.weight = Weight(1024.0);
     vm.starts = Nanos::ZERO;
     vm.pins.clear();
+    vm.vcpu_weights.clear();
     alone.vms = vec![vm];
     alone.machine.mode = Mode::Native;
     alone.machine.pcpus = cpus;
