@@ -193,4 +193,20 @@ mod tests {
             assert!(std::path::Path::new(&path).is_file(), "{path}");
         }
     }
+
+    #[test]
+    fn every_trial_can_be_read() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/papers");
+        let mut lab = Lab::open(Some(std::path::Path::new(folder)), 1).unwrap();
+        let published = crate::sim::reproduce::claims::published().unwrap();
+        for (id, judge) in CLAIMS {
+            let claim = published.iter().find(|claim| claim.id == *id).unwrap();
+            let figures = judge(&mut lab, claim).unwrap_or_else(|error| panic!("{id}: {error:#}"));
+            // Nothing has run yet, so nothing can be reproduced.
+            assert!(
+                figures.iter().all(|figure| figure.in_band() != Some(true)),
+                "{id}"
+            );
+        }
+    }
 }

@@ -136,3 +136,37 @@ fn f5_slowdown(lab: &mut Lab, claim: &Claim) -> anyhow::Result<Vec<Figure>> {
     }
     Ok(figures)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_trial_can_be_read_and_figures_with_gleaner_are_left_out() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/papers");
+        let mut lab = Lab::open(Some(std::path::Path::new(folder)), 1).unwrap();
+        let published = crate::sim::reproduce::claims::published().unwrap();
+        for (id, judge) in CLAIMS {
+            let claim = published.iter().find(|claim| claim.id == *id).unwrap();
+            let figures = judge(&mut lab, claim).unwrap_or_else(|error| panic!("{id}: {error:#}"));
+            for figure in figures {
+                let with = figure.name.ends_with("[1]");
+                assert_eq!(figure.in_band().is_none(), with, "{id} {}", figure.name);
+                assert_ne!(figure.in_band(), Some(true), "{id}: nothing has run yet");
+            }
+        }
+    }
+
+    #[test]
+    fn waking_on_the_same_vcpu_is_cheapest_and_a_halted_one_dearest() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/papers");
+        let mut lab = Lab::open(Some(std::path::Path::new(folder)), 1).unwrap();
+        let trials = ["same", "kept-busy", "halted"].map(wake);
+        for trial in &trials {
+            latency(&mut lab, trial).unwrap();
+        }
+        lab.run_all(1).unwrap();
+        let us = trials.map(|trial| latency(&mut lab, &trial).unwrap().mean());
+        assert!(us[0] > 1.0 && us[0] < us[1] && us[1] < us[2], "{us:?}");
+    }
+}
