@@ -30,10 +30,10 @@ use tandem_sim::workload::ObjectRef;
 use tandem_sim::workload::Op;
 use tandem_sim::workload::Pick;
 use tandem_sim::workload::Repeat;
-use tandem_sim::workload::Spin;
-use tandem_sim::workload::Wake;
 use tandem_sim::workload::Role;
 use tandem_sim::workload::Space;
+use tandem_sim::workload::Spin;
+use tandem_sim::workload::Wake;
 use tandem_sim::workload::Workload;
 
 use super::objects;
