@@ -40,15 +40,24 @@ impl Scale {
         (0..=self.steps).map(|i| self.step * i as f64)
     }
 
-    /// A tick value with as many decimals as the step needs.
+    /// A tick value with as many decimals as the step needs, and a decimal prefix on scales that reach
+    /// 10 000 or more.
     pub(crate) fn label(&self, value: f64) -> String {
+        let (unit, prefix) = match self.max() {
+            max if max >= 1e10 => (1e9, " G"),
+            max if max >= 1e7 => (1e6, " M"),
+            max if max >= 1e4 => (1e3, " k"),
+            _ => (1.0, ""),
+        };
+        let (step, value) = (self.step / unit, value / unit);
         let decimals = (0..6)
             .find(|&d| {
-                let shifted = self.step * 10f64.powi(d);
+                let shifted = step * 10f64.powi(d);
                 (shifted - shifted.round()).abs() < 1e-6 * shifted
             })
             .unwrap_or(6);
-        format!("{value:.*}", decimals as usize)
+        let prefix = if value == 0.0 { "" } else { prefix };
+        format!("{value:.*}{prefix}", decimals as usize)
     }
 }
 
@@ -69,6 +78,8 @@ mod tests {
         assert_eq!(labels(130.0, 5), "0 50 100 150");
         assert_eq!(labels(101.0, 5), "0 25 50 75 100 125");
         assert_eq!(labels(12.0, 6), "0 2 4 6 8 10 12");
+        assert_eq!(labels(30_000.0, 3), "0 10 k 20 k 30 k");
+        assert_eq!(labels(10_000.0, 4), "0.0 2.5 k 5.0 k 7.5 k 10.0 k");
         assert_eq!(labels(0.000_31, 4), "0.0000 0.0001 0.0002 0.0003 0.0004");
     }
 

@@ -70,7 +70,7 @@ pub fn html(comparison: &Comparison, footer: &str) -> String {
             p.faint { "The pause-loop window of each VM as APLE set it, from one run." }
             div.grid {
                 @for threshold in &comparison.thresholds {
-                    (page::figure(&threshold.combination, "", threshold.chart(most).svg()))
+                    (page::figure(&threshold.combination, "", threshold.chart(most, 520.0).svg()))
                 }
             }
         }

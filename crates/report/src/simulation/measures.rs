@@ -24,8 +24,11 @@ const MOST_BARS: usize = 64;
 /// Width of the relative chart; its height.
 const SIZE: (f64, f64) = (1000.0, 330.0);
 
-/// Width of a panel of rows.
-const PANEL: f64 = 520.0;
+/// Width of a panel of rows, and of one with long names, which then has the page to itself.
+const PANEL: (f64, f64) = (520.0, 1000.0);
+
+/// Names with more characters are long.
+const LONG: usize = 26;
 
 /// A mean over the runs of one combination.
 #[derive(Clone, Debug, PartialEq)]
@@ -90,10 +93,15 @@ impl Measure {
                     div.wide { (chart.svg()) }
                 }
             }
-            div.grid {
-                @for vm in &self.vms {
-                    @if vm.values.iter().any(Option::is_some) {
-                        (page::figure(&vm.vm, "", self.panel(vm, combinations).svg()))
+            @if is_long(combinations) {
+                @for vm in self.measured() {
+                    @let chart = self.panel(vm, combinations, PANEL.1).svg();
+                    (page::figure(&vm.vm, "", html! { div.wide { (chart) } }))
+                }
+            } @else {
+                div.grid {
+                    @for vm in self.measured() {
+                        (page::figure(&vm.vm, "", self.panel(vm, combinations, PANEL.0).svg()))
                     }
                 }
             }
@@ -109,6 +117,12 @@ impl Measure {
             size: chart.size,
             chart: chart.svg(),
         })
+    }
+
+    /// The VMs that have it.
+    fn measured(&self) -> impl Iterator<Item = &VmValues> {
+        let has = |vm: &&VmValues| vm.values.iter().any(Option::is_some);
+        self.vms.iter().filter(has)
     }
 
     fn relative_chart(&self, combinations: &[String]) -> Option<BarChart> {
@@ -142,7 +156,7 @@ impl Measure {
         })
     }
 
-    fn panel(&self, vm: &VmValues, combinations: &[String]) -> RowChart {
+    fn panel(&self, vm: &VmValues, combinations: &[String], width: f64) -> RowChart {
         let many = combinations.len() > COLOURS;
         let row = |(i, (value, name)): (usize, (&Option<Value>, &String))| {
             let label =
@@ -186,9 +200,13 @@ impl Measure {
                     .and_then(Option::as_ref)
                     .map(|first| first.mean),
             },
-            width: PANEL,
+            width,
         }
     }
+}
+
+fn is_long(combinations: &[String]) -> bool {
+    combinations.iter().any(|name| name.chars().count() > LONG)
 }
 
 fn relative_bar(series: usize, vm: &str, name: &str, value: &Value) -> Option<Bar> {

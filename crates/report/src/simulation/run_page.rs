@@ -69,7 +69,7 @@ pub fn html(run: &Run, footer: &str) -> String {
         }
         @if let Some(threshold) = &run.threshold {
             h2 { "APLE's threshold over time" }
-            figure { (threshold.chart(threshold.most()).svg()) }
+            figure { div.wide { (threshold.chart(threshold.most(), 1000.0).svg()) } }
         }
         (waits::section(&run.waits))
         h2 { "Figures" }

@@ -30,8 +30,8 @@ impl Threshold {
         changes.map(|change| change.1).fold(0.0, f64::max)
     }
 
-    /// The chart; `most` is the largest window in any chart beside it.
-    pub fn chart(&self, most: f64) -> LineChart {
+    /// The chart, so wide; `most` is the largest window in any chart beside it.
+    pub fn chart(&self, most: f64, width: f64) -> LineChart {
         let (scale, unit) = time_unit(self.until);
         let line = |(i, (vm, changes)): (usize, &(String, Changes))| LineSeries {
             name: vm.clone(),
@@ -49,7 +49,7 @@ impl Threshold {
             series: self.vms.iter().enumerate().map(line).collect(),
             y_max: most,
             before_zero: None,
-            size: (520.0, 260.0),
+            size: (width, 260.0),
         }
     }
 }

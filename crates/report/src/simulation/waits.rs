@@ -126,6 +126,7 @@ fn maps(waits: &[&WaitsOf]) -> Vec<Markup> {
         .unwrap_or(0);
     let mut maps = Vec::new();
     for of in waits {
+        let mut own = Vec::new();
         let kinds = [
             (
                 &of.locks.running,
@@ -172,8 +173,10 @@ fn maps(waits: &[&WaitsOf]) -> Vec<Markup> {
                 most: (most as f64, figure::time(most as f64)),
                 series,
             };
-            maps.push(html! { div { div.faint { (name) } (map.svg()) } });
+            own.push(html! { div { div.faint { (name) } (map.svg()) } });
         }
+        // Those of a kind, holder running and off, stay side by side.
+        maps.push(html! { div.pair { @for map in own { (map) } } });
     }
     maps
 }

@@ -29,14 +29,7 @@ pub fn data(
     vms: &[&str],
     table: Table,
 ) -> Page {
-    let names: Vec<String> = comparison
-        .combinations
-        .iter()
-        .map(|combination| match combination.name.as_str() {
-            "" => AS_IT_IS.to_owned(),
-            name => name.to_owned(),
-        })
-        .collect();
+    let names = names(comparison);
     let all = scenario.vms.len();
     let mut notes = Vec::new();
     if all > MOST_VMS {
@@ -73,6 +66,37 @@ pub fn data(
         table,
         notes,
     }
+}
+
+/// What combinations are called in charts: keys by their last word, as long as that tells them apart.
+fn names(comparison: &Comparison) -> Vec<String> {
+    let combinations = comparison.combinations.iter();
+    let whole: Vec<&str> = combinations
+        .map(|combination| combination.name.as_str())
+        .collect();
+    let mut short: Vec<String> = whole.iter().map(|name| short(name)).collect();
+    let mut sorted = short.clone();
+    sorted.sort_unstable();
+    sorted.dedup();
+    if sorted.len() < short.len() {
+        short = whole.iter().map(|&name| name.to_owned()).collect();
+    }
+    for name in &mut short {
+        if name.is_empty() {
+            AS_IT_IS.clone_into(name);
+        }
+    }
+    short
+}
+
+/// `host.scheduler=cfs vm.*.idle=poll` → `scheduler=cfs idle=poll`
+fn short(name: &str) -> String {
+    let last = |part: &str| match part.split_once('=') {
+        Some((key, value)) => format!("{}={value}", key.rsplit('.').next().unwrap_or(key)),
+        None => part.to_owned(),
+    };
+    let parts: Vec<String> = name.split(' ').map(last).collect();
+    parts.join(" ")
 }
 
 fn settings(combination: &crate::sim::compare::CombinationFigures) -> Vec<String> {
@@ -222,4 +246,42 @@ pub fn no_picture(combinations: usize) -> String {
          combinations, and there are {combinations}; --html shows any number",
         tandem_report::chart::COLOURS
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sim::compare::CombinationFigures;
+
+    fn called(names: &[&str]) -> Vec<String> {
+        let combination = |name: &&str| CombinationFigures {
+            name: (*name).to_owned(),
+            settings: std::collections::BTreeMap::new(),
+            figures: Vec::new(),
+        };
+        super::names(&Comparison {
+            scenario: "s".to_owned(),
+            seeds: vec![1],
+            combinations: names.iter().map(combination).collect(),
+        })
+    }
+
+    #[test]
+    fn names_are_short_where_that_tells_combinations_apart() {
+        let names = ["aple host.scheduler=cfs", "aple host.scheduler=eevdf"];
+        assert_eq!(
+            called(&names),
+            ["aple scheduler=cfs", "aple scheduler=eevdf"]
+        );
+        let alike = ["vm.a.idle=poll", "vm.b.idle=poll"];
+        assert_eq!(called(&alike), alike);
+        assert_eq!(called(&[""]), [AS_IT_IS]);
+    }
+
+    #[test]
+    fn metrics_have_a_direction_only_where_it_is_plain() {
+        assert_eq!(better("work_rate"), "more is better");
+        assert_eq!(better("wake_p99"), "less is better");
+        assert_eq!(better("received"), "");
+    }
 }
