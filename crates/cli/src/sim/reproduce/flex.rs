@@ -7,7 +7,10 @@
 //! want more than the four pCPUs; which mixes the paper has is not known, nor which programs its parallel
 //! mix: here those of PARSEC with their own way of waiting, and those of NPB with spinning waiters.
 //!
-//! "Xen" is the credit scheduler by itself; "Flex" is FlexW and FlexS together, as everywhere.
+//! "Xen" is the credit scheduler by itself; "Flex" is FlexW and FlexS together, as everywhere;
+//! "balance+cap" is with co-scheduling, which brings all siblings at once and at no cost. Verdicts depend on
+//! two of these readings. With every mix of up to four VMs, sizes repeated, Flex's largest lag is 35 %, out
+//! of band, and Xen's 128 %, in band. Without co-scheduling, Flex over balance+cap is 0.98, in band.
 
 use tandem_policy::Nanos;
 use tandem_policy::Weight;
@@ -195,7 +198,7 @@ fn f8_parallel(lab: &mut Lab, claim: &Claim) -> anyhow::Result<Vec<Figure>> {
     let (mut over_balance, mut over_demand) = (Vec::new(), Vec::new());
     for program in PROGRAMS {
         let flex = rate(program, &["flex"])?;
-        over_balance.push(flex.over(&rate(program, &["balance", "cap"])?));
+        over_balance.push(flex.over(&rate(program, &["balance", "cap", "gang"])?));
         over_demand.push(flex.over(&rate(program, &["demand", "cap"])?));
     }
     // Nothing waits here, so FlexS can only cost.
