@@ -51,6 +51,11 @@ pub(crate) fn text_width(text: &str, size: f64) -> f64 {
     text.chars().count() as f64 * size * 0.56
 }
 
+/// Room for a column of texts: some fonts are wider than the usual ones.
+pub(crate) fn column_width<'a>(texts: impl Iterator<Item = &'a str>, size: f64) -> f64 {
+    texts.map(|text| text_width(text, size)).fold(0.0, f64::max) * 1.1
+}
+
 /// A text as far as it fits into a width, with an ellipsis if it does not.
 pub(crate) fn cut(text: &str, width: f64, size: f64) -> String {
     if text_width(text, size) <= width {

@@ -9,9 +9,9 @@ use maud::Markup;
 use maud::html;
 
 use super::at;
+use super::column_width;
 use super::cut;
 use super::scale::Scale;
-use super::text_width;
 use crate::figure::NOT_MEASURED;
 
 const SIZE: f64 = 12.0;
@@ -98,10 +98,7 @@ impl NearChart {
     }
 
     fn plot(&self) -> Plot {
-        let widest = |text: fn(&NearRow) -> &str| {
-            let widths = self.rows.iter().map(|row| text_width(text(row), SIZE));
-            widths.fold(0.0, f64::max)
-        };
+        let widest = |text: fn(&NearRow) -> &str| column_width(self.rows.iter().map(text), SIZE);
         let names = widest(|row| &row.name).min(self.width * NAMES);
         let left = names + GAP;
         let ends = self.rows.iter().flat_map(|row| [row.ours, row.high]);

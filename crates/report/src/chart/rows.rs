@@ -10,9 +10,9 @@ use maud::html;
 
 use super::at;
 use super::colour;
+use super::column_width;
 use super::cut;
 use super::scale::Scale;
-use super::text_width;
 use crate::figure::NOT_MEASURED;
 
 const SIZE: f64 = 12.0;
@@ -91,10 +91,7 @@ impl RowChart {
     }
 
     fn plot(&self) -> Plot {
-        let widest = |text: fn(&Row) -> &str| {
-            let widths = self.rows.iter().map(|row| text_width(text(row), SIZE));
-            widths.fold(0.0, f64::max)
-        };
+        let widest = |text: fn(&Row) -> &str| column_width(self.rows.iter().map(text), SIZE);
         let names = widest(|row| &row.name).min(self.width * NAMES);
         let labels = widest(|row| &row.label);
         let ends = self

@@ -8,6 +8,7 @@ use maud::html;
 
 use super::at;
 use super::colour;
+use super::column_width;
 use super::cut;
 use super::scale::Scale;
 use super::text_width;
@@ -66,12 +67,8 @@ impl StackChart {
             .map_or(0.0, |entry| (entry.1 + 1.0) * LEGEND_ROW)
             + UNIT
             + 6.0;
-        let names = self
-            .wholes
-            .iter()
-            .map(|whole| text_width(&whole.name, SIZE))
-            .fold(0.0, f64::max)
-            .min(self.width * NAMES);
+        let names = self.wholes.iter().map(|whole| whole.name.as_str());
+        let names = column_width(names, SIZE).min(self.width * NAMES);
         let (left, right) = (names + GAP, self.width - GAP);
         let bottom = top + ROW * self.wholes.len() as f64;
         let sum = |whole: &Whole| whole.values.iter().copied().map(length).sum::<f64>();

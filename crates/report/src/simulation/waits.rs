@@ -65,13 +65,14 @@ impl WaitsOf {
 
 /// The whole section; nothing if nobody waited.
 pub fn section(waits: &[WaitsOf]) -> Markup {
-    let waits: Vec<&WaitsOf> = waits.iter().filter(|waits| !waits.is_empty()).collect();
+    let mut waits: Vec<&WaitsOf> = waits.iter().filter(|waits| !waits.is_empty()).collect();
     let mut vms: Vec<&str> = Vec::new();
     for of in &waits {
         if !vms.contains(&of.vm.as_str()) {
             vms.push(&of.vm);
         }
     }
+    waits.sort_by_key(|of| vms.iter().position(|vm| *vm == of.vm));
     let mut room = MOST_CELLS;
     let mut left_out: Vec<String> = Vec::new();
     let mut shown: Vec<(&str, Vec<Markup>)> = Vec::new();
