@@ -470,3 +470,27 @@ fn a_peer_is_any_thread_of_the_role_and_nobody_else() {
     let passed = results.vms[0].work as f64 / 200_000.0 * 10.0;
     near("stations busy", passed, 1.8, 0.03);
 }
+
+#[test]
+fn who_waits_for_a_unit_in_user_space_spins_and_gets_it_in_turn() {
+    // One gives a unit every 100 µs to two that spin for it: each waits for half of them.
+    let results = run(
+        &format!(
+            "duration = \"100ms\"\n[machine]\npcpus = 3\nmode = \"native\"\n{FREE}
+            [[workload]]\nname = \"flag\"
+            [workload.objects]\nflag = {{ kind = \"semaphore\", units = 0, wait = \"spin\" }}
+            [[workload.role]]\nname = \"giver\"\nprogram = [ {{ forever = [
+                {{ compute = \"100us\" }}, {{ release = \"flag\" }} ] }} ]
+            [[workload.role]]\nname = \"takers\"\nthreads = 2\nprogram = [ {{ forever = [
+                {{ acquire = \"flag\" }}, {{ compute = \"10us\" }}, \"work\" ] }} ]
+            [[vm]]\nname = \"a\"\nworkload = \"flag\"\n"
+        ),
+        &[],
+    );
+    let vm = &results.vms[0];
+    near("units taken", vm.work as f64, 1_000.0, 0.01);
+    assert_eq!(vm.counts.voluntary_switches, 0);
+    let spun: u64 = vm.vcpus.iter().map(|vcpu| vcpu.ran.spin_user.0).sum();
+    // Two takers, less what they compute.
+    near("spun", spun as f64, 2.0 * 100e6 - 1_000.0 * 10e3, 0.01);
+}

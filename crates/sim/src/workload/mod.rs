@@ -194,6 +194,8 @@ pub enum Object {
     Semaphore {
         /// Units at the beginning.
         units: u32,
+        /// Whether waiters spin in user space, as at a flag, instead of blocking.
+        spin: bool,
     },
     /// A bounded queue.
     Queue {

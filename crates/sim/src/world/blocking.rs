@@ -298,15 +298,22 @@ impl World {
 
     /// All have come: who spins goes on as soon as it runs.
     fn let_spinners_go(&mut self, barrier: u32) {
-        while let Some(waiter) = self.pop_waiter(barrier, true) {
-            let on = self.threads[waiter as usize].vcpu;
-            if self.vcpus[on as usize].thread == waiter {
-                self.sync(on);
-                self.owe(on, KERNEL, self.costs.lock_handoff);
-            }
-            self.threads[waiter as usize].doing = Doing::Go;
-            self.work.push(super::state::Work::Go(waiter));
+        while self.let_spinner_go(barrier) {}
+    }
+
+    /// Who has spun longest goes on as soon as it runs; false if nobody spins.
+    fn let_spinner_go(&mut self, object: u32) -> bool {
+        let Some(waiter) = self.pop_waiter(object, true) else {
+            return false;
+        };
+        let on = self.threads[waiter as usize].vcpu;
+        if self.vcpus[on as usize].thread == waiter {
+            self.sync(on);
+            self.owe(on, KERNEL, self.costs.lock_handoff);
         }
+        self.threads[waiter as usize].doing = Doing::Go;
+        self.work.push(super::state::Work::Go(waiter));
+        true
     }
 
     /// Whether the longest waiter is of the round that is over: others may have come since.
@@ -339,10 +346,17 @@ impl World {
                 self.objects[semaphore as usize].count -= 1;
                 Flow::Next
             }
+            // It spun until it was given a unit.
+            Phase::Done => Flow::Next,
             _ if units > 0 => {
                 self.owe(v, KERNEL, self.costs.lock_free);
                 self.objects[semaphore as usize].count -= 1;
                 Flow::Next
+            }
+            _ if self.objects[semaphore as usize].kind
+                == (ObjectKind::Semaphore { spin: true }) =>
+            {
+                self.spin_at(t, semaphore, u64::MAX)
             }
             _ => self.enter_bucket(t, v, semaphore, true),
         }
@@ -353,6 +367,9 @@ impl World {
             Phase::Start => {
                 let semaphore = self.pick(t, family);
                 self.owe(v, KERNEL, self.costs.lock_free);
+                if self.let_spinner_go(semaphore) {
+                    return Flow::Next;
+                }
                 let object = &mut self.objects[semaphore as usize];
                 object.count += 1;
                 if object.waiters.count == 0 {

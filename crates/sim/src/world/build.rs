@@ -418,7 +418,9 @@ impl Parts {
                     };
                     (kind, 0)
                 }
-                WorkloadObject::Semaphore { units } => (ObjectKind::Semaphore, units),
+                WorkloadObject::Semaphore { units, spin } => {
+                    (ObjectKind::Semaphore { spin }, units)
+                }
                 WorkloadObject::Queue { capacity } => (ObjectKind::Queue { capacity }, 0),
             };
             self.add_object(kind, vm, count, bucket_of(id));

@@ -300,7 +300,9 @@ pub(crate) enum ObjectKind {
         spin: Spin,
         wake: Wake,
     },
-    Semaphore,
+    Semaphore {
+        spin: bool,
+    },
     Queue {
         capacity: u32,
     },
@@ -312,7 +314,8 @@ pub(crate) struct Object {
     pub vm: u32,
     pub owner: u32,
     pub waiters: Waiters,
-    /// A queue's producers that wait for room; a barrier's waiters that spin.
+    /// A queue's producers that wait for room; a barrier's or semaphore's waiters that
+    /// spin.
     pub putters: Waiters,
     /// Threads at the barrier, units of the semaphore, items of the queue.
     pub count: u32,

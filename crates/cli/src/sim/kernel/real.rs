@@ -189,7 +189,13 @@ fn objects(workload: &Workload) -> anyhow::Result<Vec<Object>> {
                  counterpart here: use wait = \"block\" or \"spin\", and no wake",
                 workload.name
             ),
-            workload::Object::Semaphore { units } => Object::Semaphore(Semaphore::new(units)),
+            workload::Object::Semaphore { units, spin: false } => {
+                Object::Semaphore(Semaphore::new(units))
+            }
+            workload::Object::Semaphore { .. } => bail!(
+                "workload {}: a semaphore whose waiters spin has no counterpart here: leave wait out",
+                workload.name
+            ),
             workload::Object::Queue { capacity } if capacity.is_power_of_two() => {
                 Object::Queue(Queue::new(capacity).context("cannot make a pipe")?)
             }

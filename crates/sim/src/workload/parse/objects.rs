@@ -70,7 +70,7 @@ impl Kind {
             Kind::Spin => &["kind", "count", "lock", "space"],
             Kind::Mutex | Kind::Condition => &["kind", "count"],
             Kind::Barrier => &["kind", "count", "parties", "wait", "wake"],
-            Kind::Semaphore => &["kind", "count", "units"],
+            Kind::Semaphore => &["kind", "count", "units", "wait"],
             Kind::Queue => &["kind", "count", "capacity"],
         }
     }
@@ -277,6 +277,9 @@ fn object(field: &Field<'_>) -> Result<(Object, u32), LoadError> {
         }
         Kind::Semaphore => Object::Semaphore {
             units: table.need("units", "1")?.small(0, 1_000_000)?,
+            spin: table.or("wait", false, |field| {
+                field.choice(&[("block", false), ("spin", true)])
+            })?,
         },
         Kind::Queue => Object::Queue {
             capacity: table.need("capacity", "16")?.small(1, 1_000_000)?,

@@ -74,7 +74,9 @@ impl Uses {
                     "threads wait for `{name}`, but none signals it: add {{ signal = \"{name}\" }} \
                      to a role"
                 ),
-                Object::Semaphore { units: 0 } if has(&self.acquires) && !has(&self.releases) => {
+                Object::Semaphore { units: 0, .. }
+                    if has(&self.acquires) && !has(&self.releases) =>
+                {
                     format!(
                         "`{name}` has no units and nobody releases one: give it units, or add \
                          {{ release = \"{name}\" }} to a role"
