@@ -2,8 +2,8 @@
 //! for each claim a chart of our figures relative to the published ones.
 //!
 //! Claims that the model was fitted to and claims that it had to meet unseen are counted apart: only the
-//! second say anything about the model. What does not come out is listed first among its kind's charts
-//! as red dots, never left out.
+//! second say anything about the model. What does not come out is a red dot, and what was not looked at
+//! is said with its reason: nothing is left out.
 
 use maud::Markup;
 use maud::html;
@@ -20,7 +20,7 @@ use crate::table::Tone;
 const TITLE: &str = "Published figures against the simulator's";
 
 /// Width of a claim's chart.
-const WIDTH: f64 = 700.0;
+const WIDTH: f64 = 900.0;
 
 /// A figure of a claim.
 #[derive(Clone, Debug, PartialEq)]
@@ -81,7 +81,7 @@ pub fn html(claims: &[Claim], runs: u32, command: &str, footer: &str) -> String 
         h2 { "Claim by claim" }
         p.faint {
             "Our figures divided by the published ones. The dashed line at 1 is the published value, the "
-            "ground what counts as reproduced, whiskers are 95 % intervals."
+            "green ground what counts as reproduced, whiskers are 95 % intervals."
         }
         @for claim in claims.iter().filter(|claim| !claim.figures.is_empty()) { (section(claim)) }
         h2 { "How it was made" }

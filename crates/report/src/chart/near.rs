@@ -121,7 +121,7 @@ fn band(plot: &Plot, row: &NearRow, top: f64) -> Markup {
         row.high.map_or(plot.right, |high| plot.x(high)),
     );
     html! {
-        rect.ground x=(at(from)) y=(at(top + 3.0)) width=(at((to - from).max(0.0)))
+        rect.band x=(at(from)) y=(at(top + 3.0)) width=(at((to - from).max(0.0)))
             height=(at(ROW - 6.0)) {}
     }
 }
