@@ -89,9 +89,12 @@ pub fn main(args: &CalibrateArgs) -> anyhow::Result<()> {
     let workloads = workloads(&args.only)?;
     output::check_json(args.json.as_deref())?;
     if let Err(error) = tandem_microvm::kvm::available() {
+        // The error ends with what helps to run a VM; it does not help here.
+        let error = error.to_string();
+        let reason = error.split("; --backend").next().unwrap_or_default();
         bail!(
-            "calibration is against real vCPUs, and there are none here: {error}. Plain threads would \
-             not do: nothing of what is to be measured happens to them"
+            "calibration is against real vCPUs, and there are none here: {reason}. Threads in place of \
+             vCPUs would not do: nothing of what is to be measured happens to them"
         );
     }
     let facts = host_facts::read();
