@@ -25,7 +25,6 @@ pub struct Trial {
     scenario: String,
     policies: Vec<String>,
     settings: Vec<(String, String)>,
-    runs: Option<u32>,
 }
 
 impl Trial {
@@ -35,7 +34,6 @@ impl Trial {
             scenario: scenario.to_owned(),
             policies: Vec::new(),
             settings: Vec::new(),
-            runs: None,
         }
     }
 
@@ -50,13 +48,6 @@ impl Trial {
     #[must_use]
     pub fn policy(mut self, name: &str) -> Trial {
         self.policies.push(name.to_owned());
-        self
-    }
-
-    /// So many runs instead of as many as were asked for.
-    #[must_use]
-    pub fn runs(mut self, runs: u32) -> Trial {
-        self.runs = Some(runs);
         self
     }
 
@@ -77,7 +68,6 @@ impl Trial {
 /// The figures of a trial's runs.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    name: String,
     /// `None`: not run yet.
     runs: Option<Vec<Vec<Metric>>>,
     count: usize,
@@ -92,11 +82,6 @@ impl Outcome {
             name == vm || number.is_some_and(|n| n.bytes().all(|b| b.is_ascii_digit()))
         };
         self.sum(metric, means)
-    }
-
-    /// A metric of the host.
-    pub fn host(&self, metric: &str) -> Sample {
-        self.sum(metric, str::is_empty)
     }
 
     /// The names of the VMs, in their order; none before the trials have run.
@@ -123,16 +108,6 @@ impl Outcome {
                 .unwrap_or(f64::NAN)
         };
         Sample::new(runs.iter().map(of_run).collect())
-    }
-
-    /// Whether the trial has run.
-    pub fn is_known(&self) -> bool {
-        self.runs.is_some()
-    }
-
-    /// What was run.
-    pub fn name(&self) -> &str {
-        &self.name
     }
 }
 
@@ -197,9 +172,8 @@ impl Lab {
             }
         };
         Ok(Outcome {
-            name: trial.name(),
             runs,
-            count: trial.runs.unwrap_or(self.runs) as usize,
+            count: self.runs as usize,
         })
     }
 
@@ -209,7 +183,7 @@ impl Lab {
             .noted
             .iter()
             .flat_map(|(trial, scenario)| {
-                let runs = u64::from(trial.runs.unwrap_or(self.runs));
+                let runs = u64::from(self.runs);
                 (0..runs).map(move |run| (trial, scenario, scenario.seed.wrapping_add(run)))
             })
             .collect();

@@ -36,11 +36,6 @@ impl Sample {
         self.zip(other, |a, b| a / b)
     }
 
-    /// Less another.
-    pub fn minus(&self, other: &Sample) -> Sample {
-        self.zip(other, |a, b| a - b)
-    }
-
     /// With another.
     pub fn plus(&self, other: &Sample) -> Sample {
         self.zip(other, |a, b| a + b)
@@ -118,7 +113,6 @@ mod tests {
     fn arithmetic_goes_run_by_run() {
         let (a, b) = (sample(&[2.0, 9.0]), sample(&[1.0, 3.0]));
         assert_eq!(a.over(&b), sample(&[2.0, 3.0]));
-        assert_eq!(a.minus(&b), sample(&[1.0, 6.0]));
         assert_eq!(a.plus(&b), sample(&[3.0, 12.0]));
         assert_eq!(b.slowdown_percent(&a), sample(&[100.0, 200.0]));
         assert_eq!(a.mean(), 5.5);
