@@ -1,6 +1,6 @@
 //! The pause-loop window that APLE set for each VM, over time.
 //!
-//! It changes at moments and holds between them, so lines are steps. A line holds [`MOST_STEPS`]
+//! It changes at moments and holds between them, so lines are steps. A line holds `MOST_STEPS`
 //! steps at most: of changes that would lie on one another the last is drawn.
 
 use crate::chart::LineChart;
