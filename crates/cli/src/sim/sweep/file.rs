@@ -6,9 +6,10 @@
 //! was written at once. Both writing and reading hold one row group at a time.
 //!
 //! What is read may be any file: the schema, every page and the order of cells are checked, and what
-//! is wrong is an error.
+//! is wrong is an error. So it is where the Parquet library panics, as it does on some damaged pages.
 
 use std::fs::File;
+use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -184,7 +185,7 @@ impl Reader {
     }
 
     fn new(file: File) -> anyhow::Result<Reader> {
-        let reader = SerializedFileReader::new(file)?;
+        let reader = guarded(|| Ok(SerializedFileReader::new(file)?))?;
         let metadata = reader.metadata().file_metadata();
         let pairs = metadata.key_value_metadata();
         let identity = Identity::from_pairs(|key| {
@@ -226,7 +227,8 @@ impl Reader {
             if self.group >= self.reader.num_row_groups() {
                 return Ok(None);
             }
-            self.columns = read_group(&*self.reader.get_row_group(self.group)?)?;
+            let (reader, group) = (&self.reader, self.group);
+            self.columns = guarded(|| read_group(&*reader.get_row_group(group)?))?;
             self.group += 1;
             self.at = 0;
         }
@@ -234,6 +236,19 @@ impl Reader {
             Some(row) => Ok(Some(row)),
             None => bail!("row {} has no possible cell", self.at),
         }
+    }
+}
+
+/// Reads; a panic of the library, which says nothing, is an error. No other thread may be at work: the
+/// hook that reports panics is out of force meanwhile.
+fn guarded<T>(read: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    let result = std::panic::catch_unwind(AssertUnwindSafe(read));
+    std::panic::set_hook(hook);
+    match result {
+        Ok(result) => result,
+        Err(_) => bail!("it is damaged: its values cannot be decoded"),
     }
 }
 
