@@ -26,6 +26,7 @@ pub mod output;
 pub mod page;
 pub mod parquet;
 pub mod policies;
+pub mod programs;
 pub mod reproduce;
 pub mod run;
 pub mod scalability;

@@ -24,6 +24,7 @@ use tandem_report::table::Tone;
 
 use super::execute;
 use super::output;
+use super::programs;
 use super::reproduce::lab::Lab;
 use super::reproduce::lab::Outcome;
 use super::reproduce::lab::Trial;
@@ -58,66 +59,6 @@ const POLICIES: [&str; 23] = [
     "demand+cap",
     "apples+flexw",
     "apples+flex",
-];
-
-/// Programs that have a profile of their own in `workloads/`.
-const WORKLOADS: [&str; 56] = [
-    "ebizzy",
-    "dbench",
-    "hackbench",
-    "kernbench",
-    "oltp",
-    "web",
-    "hadoop",
-    "matmul",
-    "freqsleep",
-    "forkjoin-fixed",
-    "forkjoin-rotating",
-    "parsec-blackscholes",
-    "parsec-bodytrack",
-    "parsec-canneal",
-    "parsec-dedup",
-    "parsec-facesim",
-    "parsec-ferret",
-    "parsec-fluidanimate",
-    "parsec-freqmine",
-    "parsec-raytrace",
-    "parsec-streamcluster",
-    "parsec-swaptions",
-    "parsec-vips",
-    "parsec-x264",
-    "splash-barnes",
-    "splash-cholesky",
-    "splash-fft",
-    "splash-fmm",
-    "splash-lu_cb",
-    "splash-lu_ncb",
-    "splash-ocean_cp",
-    "splash-ocean_ncp",
-    "splash-radiosity",
-    "splash-radix",
-    "splash-raytrace",
-    "splash-volrend",
-    "splash-water_nsquared",
-    "splash-water_spatial",
-    "npb-bt",
-    "npb-bt-passive",
-    "npb-cg",
-    "npb-cg-passive",
-    "npb-ep",
-    "npb-ep-passive",
-    "npb-ft",
-    "npb-ft-passive",
-    "npb-is",
-    "npb-is-passive",
-    "npb-lu",
-    "npb-lu-passive",
-    "npb-mg",
-    "npb-mg-passive",
-    "npb-sp",
-    "npb-sp-passive",
-    "npb-ua",
-    "npb-ua-passive",
 ];
 
 /// How often the host is overcommitted.
@@ -179,7 +120,7 @@ pub fn main(args: &SurveyArgs) -> anyhow::Result<()> {
     if !policies.contains(&STOCK) {
         policies.insert(0, STOCK);
     }
-    let workloads = chosen(&args.workloads, &WORKLOADS);
+    let workloads = chosen(&args.workloads, &programs::all());
     let overcommit = match args.overcommit.as_slice() {
         [] => OVERCOMMIT.to_vec(),
         some => some.to_vec(),
@@ -237,11 +178,7 @@ fn survey(
                     true => &computing,
                     false => &program,
                 };
-                let mut entry = entry(&ours, &stock, alone);
-                entry.workload = workload.to_owned();
-                entry.overcommit = times;
-                entry.policy = policy.to_owned();
-                entries.push(entry);
+                entries.push(entry((workload, times, policy), &ours, &stock, alone));
             }
         }
     }
@@ -249,7 +186,12 @@ fn survey(
 }
 
 /// What came out of a policy against stock; `alone` is each VM's rate alone.
-fn entry<'a>(ours: &Outcome, stock: &Outcome, alone: impl Fn(&str) -> &'a Sample) -> Entry {
+fn entry<'a>(
+    (workload, overcommit, policy): (&str, u32, &str),
+    ours: &Outcome,
+    stock: &Outcome,
+    alone: impl Fn(&str) -> &'a Sample,
+) -> Entry {
     let mut gains: Vec<(f64, &str)> = Vec::new();
     let mut slowdowns: Vec<f64> = Vec::new();
     for vm in ours.vms() {
@@ -268,9 +210,9 @@ fn entry<'a>(ours: &Outcome, stock: &Outcome, alone: impl Fn(&str) -> &'a Sample
     let least = slowdowns.iter().copied().fold(f64::INFINITY, f64::min);
     let when = |value: f64| measured.then_some(value);
     Entry {
-        workload: String::new(),
-        overcommit: 0,
-        policy: String::new(),
+        workload: workload.to_owned(),
+        overcommit,
+        policy: policy.to_owned(),
         throughput: when((logs / gains.len() as f64).exp()),
         unfairness: when(largest / least),
         worst: worst.and_then(|worst| when(worst.0)),
@@ -438,14 +380,5 @@ mod tests {
         (entry.throughput, entry.worst) = (None, None);
         let text = show(&[entry], &["stock"], &["a"], &[2]);
         assert!(text.contains("Not measured: a 2× stock"), "{text}");
-    }
-
-    #[test]
-    fn every_workload_named_has_its_file() {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../workloads");
-        for workload in WORKLOADS {
-            let file = PathBuf::from(folder).join(format!("{workload}.toml"));
-            assert!(file.is_file(), "{}", file.display());
-        }
     }
 }

@@ -15,6 +15,7 @@
 pub mod bar;
 pub mod heat;
 pub mod line;
+mod lying;
 pub mod near;
 pub mod picture;
 pub mod rows;

@@ -11,14 +11,15 @@ use maud::html;
 use super::at;
 use super::column_width;
 use super::cut;
+use super::lying::BELOW;
+use super::lying::GAP;
+use super::lying::Plot;
+use super::lying::ROW;
+use super::lying::TOP;
 use super::scale::Scale;
 use crate::figure::NOT_MEASURED;
 
 const SIZE: f64 = 12.0;
-const ROW: f64 = 22.0;
-const TOP: f64 = 20.0;
-const BELOW: f64 = 22.0;
-const GAP: f64 = 10.0;
 const NAMES: f64 = 0.36;
 /// The scale reaches at most so many times the published value.
 const FARTHEST: f64 = 3.0;
@@ -57,20 +58,6 @@ pub struct NearChart {
     pub width: f64,
 }
 
-struct Plot {
-    left: f64,
-    right: f64,
-    bottom: f64,
-    scale: Scale,
-}
-
-impl Plot {
-    fn x(&self, value: f64) -> f64 {
-        let part = (value / self.scale.max()).clamp(0.0, 1.0);
-        self.left + (self.right - self.left) * part
-    }
-}
-
 impl NearChart {
     /// The chart as an `<svg>` element.
     pub fn svg(&self) -> Markup {
@@ -78,18 +65,11 @@ impl NearChart {
         html! {
             svg.chart viewBox=(format!("0 0 {} {}", at(self.width), at(plot.bottom + BELOW)))
                 role="img" aria-label=(self.title) {
-                text.tick x=(at(plot.left)) y="12" { (self.unit) }
                 @for (i, row) in self.rows.iter().enumerate() {
                     (band(&plot, row, TOP + ROW * i as f64))
                 }
-                @for tick in plot.scale.ticks() {
-                    line.(if tick == 0.0 { "base" } else { "grid" }) x1=(at(plot.x(tick)))
-                        x2=(at(plot.x(tick))) y1=(at(TOP)) y2=(at(plot.bottom)) {}
-                    text.tick x=(at(plot.x(tick))) y=(at(plot.bottom + 16.0))
-                        text-anchor="middle" { (plot.scale.label(tick)) }
-                }
-                line.reference x1=(at(plot.x(1.0))) x2=(at(plot.x(1.0))) y1=(at(TOP))
-                    y2=(at(plot.bottom)) {}
+                (plot.axis(&self.unit))
+                (plot.reference(1.0))
                 @for (i, row) in self.rows.iter().enumerate() {
                     (dot(&plot, row, TOP + ROW * i as f64))
                 }

@@ -12,15 +12,16 @@ use super::at;
 use super::colour;
 use super::column_width;
 use super::cut;
+use super::lying::BELOW;
+use super::lying::GAP;
+use super::lying::Plot;
+use super::lying::ROW;
+use super::lying::TOP;
 use super::scale::Scale;
 use crate::figure::NOT_MEASURED;
 
 const SIZE: f64 = 12.0;
-const ROW: f64 = 22.0;
 const BAR: f64 = 14.0;
-const TOP: f64 = 20.0;
-const BELOW: f64 = 22.0;
-const GAP: f64 = 10.0;
 /// Names take at most this part of the width.
 const NAMES: f64 = 0.38;
 
@@ -56,21 +57,6 @@ pub struct RowChart {
     pub width: f64,
 }
 
-struct Plot {
-    left: f64,
-    right: f64,
-    bottom: f64,
-    scale: Scale,
-}
-
-impl Plot {
-    fn x(&self, value: f64) -> f64 {
-        let part = value / self.scale.max();
-        let part = if part.is_finite() { part } else { 0.0 };
-        self.left + (self.right - self.left) * part.clamp(0.0, 1.0)
-    }
-}
-
 impl RowChart {
     /// The chart as an `<svg>` element.
     pub fn svg(&self) -> Markup {
@@ -78,13 +64,12 @@ impl RowChart {
         html! {
             svg.chart viewBox=(format!("0 0 {} {}", at(self.width), at(plot.bottom + BELOW)))
                 role="img" aria-label=(self.title) {
-                (self.axis(&plot))
+                (plot.axis(&self.unit))
                 @for (i, row) in self.rows.iter().enumerate() {
                     (self.row(&plot, row, TOP + ROW * i as f64))
                 }
                 @if let Some(reference) = self.reference {
-                    line.reference x1=(at(plot.x(reference))) x2=(at(plot.x(reference)))
-                        y1=(at(TOP)) y2=(at(plot.bottom)) {}
+                    (plot.reference(reference))
                 }
             }
         }
@@ -104,19 +89,6 @@ impl RowChart {
             right: (self.width - labels - GAP).max(left + 40.0),
             bottom: TOP + ROW * self.rows.len() as f64,
             scale: Scale::up_to(ends.fold(self.reference.unwrap_or(0.0), f64::max), 4),
-        }
-    }
-
-    fn axis(&self, plot: &Plot) -> Markup {
-        html! {
-            text.tick x=(at(plot.left)) y="12" { (self.unit) }
-            @for tick in plot.scale.ticks() {
-                line.(if tick == 0.0 { "base" } else { "grid" }) x1=(at(plot.x(tick)))
-                    x2=(at(plot.x(tick))) y1=(at(TOP)) y2=(at(plot.bottom)) {}
-                text.tick x=(at(plot.x(tick))) y=(at(plot.bottom + 16.0)) text-anchor="middle" {
-                    (plot.scale.label(tick))
-                }
-            }
         }
     }
 

@@ -14,6 +14,7 @@ use super::claims::Figure;
 use super::lab::Lab;
 use super::lab::Trial;
 use super::sample::Sample;
+use crate::sim::programs::parsec_and_splash;
 
 /// The claims judged here.
 pub const CLAIMS: &[(&str, Judge)] = &[
@@ -22,47 +23,8 @@ pub const CLAIMS: &[(&str, Judge)] = &[
     ("diag.f2_3", f2_3_factors),
 ];
 
-/// PARSEC programs that have a profile.
-pub const PARSEC: [&str; 13] = [
-    "parsec-blackscholes",
-    "parsec-bodytrack",
-    "parsec-canneal",
-    "parsec-dedup",
-    "parsec-facesim",
-    "parsec-ferret",
-    "parsec-fluidanimate",
-    "parsec-freqmine",
-    "parsec-raytrace",
-    "parsec-streamcluster",
-    "parsec-swaptions",
-    "parsec-vips",
-    "parsec-x264",
-];
-
-/// SPLASH-2X programs that have a profile.
-pub const SPLASH: [&str; 14] = [
-    "splash-barnes",
-    "splash-cholesky",
-    "splash-fft",
-    "splash-fmm",
-    "splash-lu_cb",
-    "splash-lu_ncb",
-    "splash-ocean_cp",
-    "splash-ocean_ncp",
-    "splash-radiosity",
-    "splash-radix",
-    "splash-raytrace",
-    "splash-volrend",
-    "splash-water_nsquared",
-    "splash-water_spatial",
-];
-
 /// Slowdowns above this count as large, percent.
 const LARGE: f64 = 20.0;
-
-fn programs() -> impl Iterator<Item = &'static str> {
-    PARSEC.into_iter().chain(SPLASH)
-}
 
 /// A program in its VM, of a scenario with a VM called `program`, on so many CPUs.
 pub fn with_cpus(scenario: &str, program: &str, cpus: u32) -> Trial {
@@ -97,7 +59,7 @@ fn slowdown(
 
 fn f2_1_dedicated(lab: &mut Lab, claim: &Claim) -> anyhow::Result<Vec<Figure>> {
     let of = |lab: &mut Lab, cpus: u32| -> anyhow::Result<Vec<Sample>> {
-        programs()
+        parsec_and_splash()
             .map(|program| slowdown(lab, program, cpus, |same| same))
             .collect()
     };
@@ -147,7 +109,7 @@ fn f2_3_factors(lab: &mut Lab, claim: &Claim) -> anyhow::Result<Vec<Figure>> {
         })
     };
     let mut all = Vec::new();
-    for program in programs() {
+    for program in parsec_and_splash() {
         let slowdowns = [
             without(program, &NOTHING)?,
             without(program, &HALTING)?,
@@ -184,15 +146,6 @@ fn f2_3_factors(lab: &mut Lab, claim: &Claim) -> anyhow::Result<Vec<Figure>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn every_program_has_a_profile() {
-        let workloads = concat!(env!("CARGO_MANIFEST_DIR"), "/../../workloads");
-        for program in programs() {
-            let path = format!("{workloads}/{program}.toml");
-            assert!(std::path::Path::new(&path).is_file(), "{path}");
-        }
-    }
 
     #[test]
     fn every_trial_can_be_read() {

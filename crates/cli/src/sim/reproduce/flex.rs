@@ -24,6 +24,9 @@ use super::lab::Lab;
 use super::lab::Outcome;
 use super::lab::Trial;
 use super::sample::Sample;
+use crate::sim::programs::NPB;
+use crate::sim::programs::PARSEC;
+use crate::sim::programs::PASSIVE;
 
 /// The claims judged here.
 pub const CLAIMS: &[(&str, Judge)] = &[
@@ -39,30 +42,10 @@ const PCPUS: u32 = 4;
 const SIZES: [u32; 4] = [4, 3, 2, 1];
 
 /// Blocking programs, and programs whose waiters spin in user space.
-const PROGRAMS: [&str; 22] = [
-    "parsec-blackscholes",
-    "parsec-bodytrack",
-    "parsec-canneal",
-    "parsec-dedup",
-    "parsec-facesim",
-    "parsec-ferret",
-    "parsec-fluidanimate",
-    "parsec-freqmine",
-    "parsec-raytrace",
-    "parsec-streamcluster",
-    "parsec-swaptions",
-    "parsec-vips",
-    "parsec-x264",
-    "npb-bt",
-    "npb-cg",
-    "npb-ep",
-    "npb-ft",
-    "npb-is",
-    "npb-lu",
-    "npb-mg",
-    "npb-sp",
-    "npb-ua",
-];
+fn programs() -> impl Iterator<Item = &'static str> {
+    let active = NPB.into_iter().filter(|name| !name.ends_with(PASSIVE));
+    PARSEC.into_iter().chain(active)
+}
 
 /// A VM of a mix: its vCPUs and its weight relative to the others.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -196,7 +179,7 @@ fn f8_parallel(lab: &mut Lab, claim: &Claim) -> anyhow::Result<Vec<Figure>> {
     };
     let bodytrack = rate("parsec-bodytrack", &["flex"])?.over(&rate("parsec-bodytrack", &[])?);
     let (mut over_balance, mut over_demand) = (Vec::new(), Vec::new());
-    for program in PROGRAMS {
+    for program in programs() {
         let flex = rate(program, &["flex"])?;
         over_balance.push(flex.over(&rate(program, &["balance", "cap", "gang"])?));
         over_demand.push(flex.over(&rate(program, &["demand", "cap"])?));

@@ -12,14 +12,14 @@
 use super::Judge;
 use super::claims::Claim;
 use super::claims::Figure;
-use super::diagnosis::PARSEC;
-use super::diagnosis::SPLASH;
 use super::diagnosis::native;
 use super::diagnosis::rate;
 use super::diagnosis::with_cpus;
 use super::lab::Lab;
 use super::lab::Trial;
 use super::sample::Sample;
+use crate::sim::programs::PARSEC;
+use crate::sim::programs::SPLASH;
 
 /// The claims judged here.
 pub const CLAIMS: &[(&str, Judge)] = &[

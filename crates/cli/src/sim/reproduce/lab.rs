@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::path::PathBuf;
+use std::rc::Rc;
 
 use anyhow::Context;
 use anyhow::ensure;
@@ -69,7 +70,7 @@ impl Trial {
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// `None`: not run yet.
-    runs: Option<Vec<Vec<Metric>>>,
+    runs: Option<Rc<Vec<Vec<Metric>>>>,
     count: usize,
 }
 
@@ -87,7 +88,7 @@ impl Outcome {
     /// The names of the VMs, in their order; none before the trials have run.
     pub fn vms(&self) -> Vec<&str> {
         let mut names: Vec<&str> = Vec::new();
-        for metric in self.runs.iter().flatten().flatten() {
+        for metric in self.runs.iter().flat_map(|runs| runs.iter().flatten()) {
             if !metric.vm.is_empty() && !names.contains(&metric.vm.as_str()) {
                 names.push(&metric.vm);
             }
@@ -118,7 +119,7 @@ pub struct Lab {
     runs: u32,
     noted: BTreeMap<Trial, Scenario>,
     /// `None` until all have run.
-    done: Option<BTreeMap<Trial, Vec<Vec<Metric>>>>,
+    done: Option<BTreeMap<Trial, Rc<Vec<Vec<Metric>>>>>,
 }
 
 impl Lab {
@@ -161,7 +162,7 @@ impl Lab {
                 let runs = done.get(trial).with_context(|| {
                     format!("{}: needed only after the trials had run", trial.name())
                 })?;
-                Some(runs.clone())
+                Some(Rc::clone(runs))
             }
             None => {
                 if !self.noted.contains_key(trial) {
@@ -196,7 +197,8 @@ impl Lab {
         for ((trial, ..), metrics) in jobs.into_iter().zip(figures) {
             done.entry(trial.clone()).or_default().push(metrics);
         }
-        self.done = Some(done);
+        let shared = done.into_iter().map(|(trial, runs)| (trial, Rc::new(runs)));
+        self.done = Some(shared.collect());
         Ok(())
     }
 

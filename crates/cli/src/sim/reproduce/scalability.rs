@@ -20,6 +20,7 @@ use super::lab::Lab;
 use super::lab::Outcome;
 use super::lab::Trial;
 use super::sample::Sample;
+use crate::sim::programs::parsec_and_splash;
 use crate::sim::scalability::usage::Usage;
 
 /// The claims judged here.
@@ -37,37 +38,6 @@ const VMS: u32 = 4;
 
 /// CFS' latency on so many CPUs, ms: the allocation period.
 const PERIOD_MS: u64 = 24;
-
-/// The programs.
-const PROGRAMS: [&str; 27] = [
-    "parsec-blackscholes",
-    "parsec-bodytrack",
-    "parsec-canneal",
-    "parsec-dedup",
-    "parsec-facesim",
-    "parsec-ferret",
-    "parsec-fluidanimate",
-    "parsec-freqmine",
-    "parsec-raytrace",
-    "parsec-streamcluster",
-    "parsec-swaptions",
-    "parsec-vips",
-    "parsec-x264",
-    "splash-barnes",
-    "splash-cholesky",
-    "splash-fft",
-    "splash-fmm",
-    "splash-lu_cb",
-    "splash-lu_ncb",
-    "splash-ocean_cp",
-    "splash-ocean_ncp",
-    "splash-radiosity",
-    "splash-radix",
-    "splash-raytrace",
-    "splash-volrend",
-    "splash-water_nsquared",
-    "splash-water_spatial",
-];
 
 /// The program alone, without a hypervisor.
 fn on_hardware(program: &str) -> Trial {
@@ -157,7 +127,7 @@ fn by_type(programs: &[(u8, Sample)], number: u8) -> Sample {
 /// Mean speedups at 16 of the four types, on hardware and in the VM.
 fn f4_2_types(lab: &mut Lab, claim: &Claim) -> anyhow::Result<Vec<Figure>> {
     let (mut hardware, mut vm) = (Vec::new(), Vec::new());
-    for program in PROGRAMS {
+    for program in parsec_and_splash() {
         let alone = lab.run(&on_hardware(program))?;
         let inside = lab.run(&in_vm(program))?;
         let number = type_of(&alone);
@@ -179,7 +149,7 @@ fn f4_5_period(lab: &mut Lab, claim: &Claim) -> anyhow::Result<Vec<Figure>> {
     let mut figures = Vec::new();
     for (at, period) in [PERIOD_MS, 192].into_iter().enumerate() {
         let mut speedups = Vec::new();
-        for program in PROGRAMS {
+        for program in parsec_and_splash() {
             let alone = lab.run(&on_hardware(program))?;
             let inside = lab.run(&with_period(in_vm(program), period))?;
             speedups.push((type_of(&alone), speedup_in_vm(&inside)?));

@@ -1,0 +1,105 @@
+//! The programs that have a profile in `workloads/`, by where they come from.
+//!
+//! Judges of published claims and the survey take their programs from here, so that a new profile is
+//! named once. Profiles that only show a mechanism (`burn`, `fine-locks`, …) are not among them.
+
+/// Servers, builds and small programs.
+pub const SERVERS: [&str; 11] = [
+    "ebizzy",
+    "dbench",
+    "hackbench",
+    "kernbench",
+    "oltp",
+    "web",
+    "hadoop",
+    "matmul",
+    "freqsleep",
+    "forkjoin-fixed",
+    "forkjoin-rotating",
+];
+
+/// PARSEC programs that have a profile.
+pub const PARSEC: [&str; 13] = [
+    "parsec-blackscholes",
+    "parsec-bodytrack",
+    "parsec-canneal",
+    "parsec-dedup",
+    "parsec-facesim",
+    "parsec-ferret",
+    "parsec-fluidanimate",
+    "parsec-freqmine",
+    "parsec-raytrace",
+    "parsec-streamcluster",
+    "parsec-swaptions",
+    "parsec-vips",
+    "parsec-x264",
+];
+
+/// SPLASH-2X programs that have a profile.
+pub const SPLASH: [&str; 14] = [
+    "splash-barnes",
+    "splash-cholesky",
+    "splash-fft",
+    "splash-fmm",
+    "splash-lu_cb",
+    "splash-lu_ncb",
+    "splash-ocean_cp",
+    "splash-ocean_ncp",
+    "splash-radiosity",
+    "splash-radix",
+    "splash-raytrace",
+    "splash-volrend",
+    "splash-water_nsquared",
+    "splash-water_spatial",
+];
+
+/// NPB OpenMP programs that have a profile: each whose threads wait actively, then passively.
+pub const NPB: [&str; 18] = [
+    "npb-bt",
+    "npb-bt-passive",
+    "npb-cg",
+    "npb-cg-passive",
+    "npb-ep",
+    "npb-ep-passive",
+    "npb-ft",
+    "npb-ft-passive",
+    "npb-is",
+    "npb-is-passive",
+    "npb-lu",
+    "npb-lu-passive",
+    "npb-mg",
+    "npb-mg-passive",
+    "npb-sp",
+    "npb-sp-passive",
+    "npb-ua",
+    "npb-ua-passive",
+];
+
+/// Ends the names of those of [`NPB`] that wait passively.
+pub const PASSIVE: &str = "-passive";
+
+/// PARSEC and SPLASH-2X, which most papers take.
+pub fn parsec_and_splash() -> impl Iterator<Item = &'static str> {
+    PARSEC.into_iter().chain(SPLASH)
+}
+
+/// All of them.
+pub fn all() -> Vec<&'static str> {
+    [&SERVERS[..], &PARSEC, &SPLASH, &NPB].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_program_has_its_profile_and_is_named_once() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../workloads");
+        let programs = all();
+        for (at, program) in programs.iter().enumerate() {
+            let file = std::path::Path::new(folder).join(format!("{program}.toml"));
+            assert!(file.is_file(), "{}", file.display());
+            assert!(!programs[..at].contains(program), "{program}");
+        }
+    }
+}
