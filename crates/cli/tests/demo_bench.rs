@@ -94,8 +94,8 @@ fn churn_sees_the_daemon_act_and_let_go() {
     assert!(figures["most_cgroups"].as_u64().unwrap() > 0);
     assert_eq!(figures["after"]["cgroups"], figures["before"]["cgroups"]);
     assert_eq!(
-        figures["after"]["daemon"]["fds"],
-        figures["before"]["daemon"]["fds"]
+        figures["after"]["open_files"],
+        figures["before"]["open_files"]
     );
 }
 

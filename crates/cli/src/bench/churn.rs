@@ -20,6 +20,7 @@ use tandem_report::experiment::Host;
 use tandem_report::table::Table;
 
 use super::usage::Usage;
+use super::usage::files_kept_open;
 use super::write_json;
 use crate::demo::DaemonArgs;
 use crate::demo::check_writable;
@@ -75,6 +76,8 @@ pub struct ChurnArgs {
 #[derive(Clone, Copy, Serialize)]
 struct Traces {
     daemon: Usage,
+    /// Files that the daemon keeps open; those it reads at the moment are not among them.
+    open_files: usize,
     cgroups: usize,
     journal_bytes: u64,
 }
@@ -238,6 +241,7 @@ fn traces(daemon: &DaemonProcess) -> anyhow::Result<Traces> {
         .len();
     Ok(Traces {
         daemon: Usage::read(daemon.pid())?,
+        open_files: files_kept_open(daemon.pid())?,
         cgroups: cgroups()?,
         journal_bytes,
     })
@@ -286,8 +290,8 @@ fn table(figures: &Churn) -> Table {
         ),
         (
             "daemon open files",
-            before.daemon.fds.to_string(),
-            after.daemon.fds.to_string(),
+            before.open_files.to_string(),
+            after.open_files.to_string(),
         ),
         (
             "daemon memory",

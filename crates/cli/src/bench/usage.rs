@@ -1,7 +1,10 @@
 //! What a process uses: CPU time, memory, open files. Sources: `/proc/PID/task/*/schedstat`,
 //! `/proc/PID/status`, `/proc/PID/fd`.
 
+use std::collections::BTreeSet;
 use std::path::Path;
+use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::Context;
 use serde::Serialize;
@@ -21,7 +24,7 @@ pub struct Usage {
     pub rss_kib: u64,
     /// The most memory that was ever in RAM, in KiB.
     pub peak_rss_kib: u64,
-    /// Open files.
+    /// Open files, with those open only for a moment.
     pub fds: usize,
     /// Threads.
     pub threads: usize,
@@ -62,6 +65,33 @@ impl Usage {
     }
 }
 
+/// How often [`files_kept_open`] looks.
+const LOOKS: u32 = 10;
+
+/// Time between two looks.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(17);
+
+/// How many files `pid` keeps open: descriptors seen at every one of several looks, each time of the
+/// same file. What is opened, read and closed again does not count.
+pub fn files_kept_open(pid: Pid) -> anyhow::Result<usize> {
+    let folder = ProcFs::host().process(pid).join("fd");
+    let look = || -> anyhow::Result<BTreeSet<(u32, PathBuf)>> {
+        let open = numbers(&folder)?.into_iter().filter_map(|number| {
+            // Closed since the folder was read.
+            let file = std::fs::read_link(folder.join(number.to_string())).ok()?;
+            Some((number, file))
+        });
+        Ok(open.collect())
+    };
+    let mut kept = look()?;
+    for _ in 1..LOOKS {
+        std::thread::sleep(BETWEEN_LOOKS);
+        let now = look()?;
+        kept.retain(|file| now.contains(file));
+    }
+    Ok(kept.len())
+}
+
 /// The entries of a folder whose entries are numbers.
 fn numbers(folder: &Path) -> anyhow::Result<Vec<u32>> {
     let read = || format!("cannot read {}", folder.display());
@@ -89,6 +119,34 @@ mod tests {
         let usage = Usage::read(Pid(std::process::id())).unwrap();
         assert!(usage.rss_kib > 0 && usage.peak_rss_kib >= usage.rss_kib);
         assert!(usage.fds >= 3 && usage.threads >= 1);
+    }
+
+    #[test]
+    fn a_file_open_for_a_moment_is_not_kept() {
+        let kept_by = |script: &str| {
+            let mut process = std::process::Command::new("sh")
+                .args(["-c", script])
+                .stdout(std::process::Stdio::piped())
+                .spawn()
+                .unwrap();
+            let mut ready = [0];
+            let output = process.stdout.as_mut().unwrap();
+            std::io::Read::read_exact(output, &mut ready).unwrap();
+            let kept = files_kept_open(Pid(process.id()));
+            process.kill().unwrap();
+            process.wait().unwrap();
+            kept.unwrap()
+        };
+        let idle = kept_by("echo; while :; do :; done");
+        assert!(idle >= 3, "standard input, output and errors: {idle}");
+        assert_eq!(
+            kept_by("echo; while :; do : 9</proc/self/status; done"),
+            idle
+        );
+        assert_eq!(
+            kept_by("exec 9</proc/self/status; echo; while :; do :; done"),
+            idle + 1
+        );
     }
 
     #[test]
