@@ -72,6 +72,10 @@ pub struct RunArgs {
     /// kvm: real vCPUs; threads: the same code on plain threads, for hosts without KVM
     #[arg(long, default_value = "kvm")]
     backend: String,
+    /// Privilege level of the workload: 3, as a program, or 0, as a kernel, where Intel processors see
+    /// pause loops (KVM backend)
+    #[arg(long, default_value = "3")]
+    ring: String,
     /// How fast the machine computes, as a ready line or a report gave it; give VMs whose work is
     /// compared the same one [default: measured]
     #[arg(long, value_name = "KHZ:STEPS")]
@@ -152,6 +156,7 @@ fn config(args: &RunArgs) -> anyhow::Result<MicrovmConfig> {
     config.seed = args.seed;
     config.pins = args.pin.clone();
     config.backend = args.backend.parse()?;
+    config.ring = args.ring.parse()?;
     for setting in &args.settings {
         config.parameters.set_from(setting)?;
     }
@@ -285,13 +290,14 @@ fn text(report: &Report) -> String {
     let sizes: Vec<String> = report.parameters.iter().map(pairs).collect();
     let pins: Vec<String> = report.pins.iter().map(u32::to_string).collect();
     format!(
-        "{}: {} on {} vCPUs, backend {}, {:.2} s\n\
+        "{}: {} on {} vCPUs, backend {}, ring {}, {:.2} s\n\
          sizes {}; seed {}; {}; calibration {}\n\
          work counts {}: {:.1}/s\n\n{}",
         report.name,
         report.workload,
         report.vcpus.len(),
         report.backend,
+        report.ring,
         report.seconds,
         sizes.join(" "),
         report.seed,
@@ -412,6 +418,7 @@ mod tests {
         assert!(error("--workload sleep").contains("burn, spinlock"));
         assert!(error("--workload mutex --set colour=1").contains("outside, inside, spin, jitter"));
         assert!(error("--name Database").contains("a-z"));
+        assert!(error("--ring 1").contains("0 (as a kernel) or 3"));
         assert!(error("--backend xen").contains("kvm or threads"));
         assert!(error("--calibration fast").contains("KHZ:STEPS"));
     }
@@ -438,7 +445,7 @@ mod tests {
         std::thread::sleep(Duration::from_millis(1));
         let text = text(&Report::between(&vm, &first, &vm.snapshot()));
         for word in [
-            "vm0: bursty on 1 vCPUs, backend threads",
+            "vm0: bursty on 1 vCPUs, backend threads, ring 3",
             "period=20000000",
             "seed 1",
         ] {

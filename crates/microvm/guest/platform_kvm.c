@@ -52,7 +52,7 @@ void platform_arm_timer(struct tandem_vm *vm, struct tandem_vcpu *me, u64 deadli
     write_msr(X2APIC_TIMER_INITIAL_COUNT, (u32)(nanoseconds / 16 + 1), 0);
 }
 
-/* Where the VMM starts every vCPU, at CPL 3. */
+/* Where the VMM starts every vCPU, at CPL 3 or, if so asked, at CPL 0. */
 void guest_main(struct tandem_vm *vm, u32 index)
 {
     tandem_run(vm, index);

@@ -3,7 +3,8 @@
  * without hardware help interprets them one by one (about a microsecond each).
  *
  * %gs points at this vCPU's struct tandem_vcpu; the VMM sets it and nothing changes it. The gates
- * come from CPL 3 by int, with interrupts off (interrupt gates). The stack is the TSS's rsp0.
+ * come from CPL 3 by int, with interrupts off (interrupt gates). The stack is the TSS's rsp0. A
+ * workload that itself runs at CPL 0 takes the same gates, on the stack it is on.
  */
 #include "shared.h"
 

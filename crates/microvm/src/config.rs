@@ -11,6 +11,7 @@ use serde::Serialize;
 use thiserror::Error;
 
 use crate::calibrate::Calibration;
+use crate::ring::Ring;
 use crate::workload::ParameterError;
 use crate::workload::Parameters;
 use crate::workload::Workload;
@@ -144,13 +145,15 @@ pub struct MicrovmConfig {
     pub pins: Vec<u32>,
     /// What runs the vCPUs.
     pub backend: Backend,
+    /// The privilege level that the workload runs at (KVM backend).
+    pub ring: Ring,
     /// How fast the machine computes; none: measured when the VM starts. Give VMs whose work is
     /// compared the same one, or their items differ in size by the error of the measurement.
     pub calibration: Option<Calibration>,
 }
 
 impl MicrovmConfig {
-    /// One vCPU of `workload` with its default sizes, seed 1, not pinned, on KVM.
+    /// One vCPU of `workload` with its default sizes, seed 1, not pinned, on KVM at ring 3.
     pub fn new(name: VmName, workload: Workload) -> MicrovmConfig {
         MicrovmConfig {
             name,
@@ -159,6 +162,7 @@ impl MicrovmConfig {
             seed: 1,
             pins: Vec::new(),
             backend: Backend::Kvm,
+            ring: Ring::User,
             calibration: None,
         }
     }

@@ -1,4 +1,5 @@
-//! The state a vCPU starts in: 64-bit mode at CPL 3, on its own stack, with the local APIC on.
+//! The state a vCPU starts in: 64-bit mode at the workload's ring, on its own stack, with the local
+//! APIC on.
 //!
 //! The VMM sets it directly, as a boot loader and a kernel would have left it; the guest has no boot
 //! code. Formats: Intel SDM volume 3A, chapters 2, 3 and 11.
@@ -18,6 +19,7 @@ use crate::image;
 use crate::image::Entry;
 use crate::memory;
 use crate::memory::SHARED_START;
+use crate::ring::Ring;
 
 const CR0_PROTECTED_PAGING: u64 = 1 << 31 | 1 << 16 | 1 << 5 | 1 << 4 | 1 << 1 | 1;
 const CR4_PAE: u64 = 1 << 5;
@@ -38,11 +40,12 @@ pub(crate) fn set(
     vcpu: &VcpuFd,
     index: u32,
     supported: &CpuId,
+    ring: Ring,
 ) -> Result<(), (&'static str, kvm_ioctls::Error)> {
     vcpu.set_cpuid2(&cpuid(supported, index))
         .map_err(|e| ("KVM_SET_CPUID2", e))?;
     let mut sregs = vcpu.get_sregs().map_err(|e| ("KVM_GET_SREGS", e))?;
-    system_registers(&mut sregs, index);
+    system_registers(&mut sregs, index, ring);
     vcpu.set_sregs(&sregs).map_err(|e| ("KVM_SET_SREGS", e))?;
     vcpu.set_regs(&registers(index))
         .map_err(|e| ("KVM_SET_REGS", e))?;
@@ -77,13 +80,17 @@ fn identify(entry: &mut kvm_cpuid_entry2, index: u32) {
     }
 }
 
-fn system_registers(sregs: &mut kvm_sregs, index: u32) {
+fn system_registers(sregs: &mut kvm_sregs, index: u32, ring: Ring) {
     let tables = memory::tables(index);
-    let data = segment(memory::USER_DATA, 0b0011, 3);
+    let (code, data) = match ring {
+        Ring::Kernel => (memory::KERNEL_CODE, memory::KERNEL_DATA),
+        Ring::User => (memory::USER_CODE, memory::USER_DATA),
+    };
+    let data = segment(data, 0b0011, ring.into());
     sregs.cs = kvm_segment {
         l: 1,
         db: 0,
-        ..segment(memory::USER_CODE, 0b1011, 3)
+        ..segment(code, 0b1011, ring.into())
     };
     sregs.ss = data;
     sregs.ds = data;

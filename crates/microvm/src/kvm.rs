@@ -21,6 +21,7 @@ use vm_memory::GuestMemoryBackend;
 use vm_memory::GuestMemoryRegion;
 
 use crate::cpu_state;
+use crate::ring::Ring;
 use crate::shared::SharedArea;
 
 /// The device of KVM.
@@ -92,8 +93,9 @@ pub fn available() -> Result<(), KvmError> {
     open(DEVICE).map(drop)
 }
 
-/// Makes a machine of `vcpus` vCPUs with the memory of `area`, which must outlive it.
-pub(crate) fn create(area: &SharedArea, vcpus: u32) -> Result<KvmVm, KvmError> {
+/// Makes a machine of `vcpus` vCPUs, which start at `ring`, with the memory of `area`, which must
+/// outlive it.
+pub(crate) fn create(area: &SharedArea, vcpus: u32, ring: Ring) -> Result<KvmVm, KvmError> {
     let kvm = open(DEVICE)?;
     let most = kvm.get_max_vcpus();
     if vcpus as usize > most {
@@ -110,7 +112,7 @@ pub(crate) fn create(area: &SharedArea, vcpus: u32) -> Result<KvmVm, KvmError> {
         .get_supported_cpuid(KVM_MAX_CPUID_ENTRIES)
         .map_err(step("KVM_GET_SUPPORTED_CPUID"))?;
     let vcpus = (0..vcpus)
-        .map(|index| create_vcpu(&vm, index, &supported))
+        .map(|index| create_vcpu(&vm, index, &supported, ring))
         .collect::<Result<_, _>>()?;
     Ok(KvmVm { vcpus, vm })
 }
@@ -174,7 +176,7 @@ fn add_interrupt_controllers(vm: &VmFd) -> Result<(), KvmError> {
     vm.create_irq_chip().map_err(step("KVM_CREATE_IRQCHIP"))
 }
 
-fn create_vcpu(vm: &VmFd, index: u32, supported: &CpuId) -> Result<VcpuFd, KvmError> {
+fn create_vcpu(vm: &VmFd, index: u32, supported: &CpuId, ring: Ring) -> Result<VcpuFd, KvmError> {
     let failed = |step: &str, cause| KvmError::Step {
         step: format!("{step} for vCPU {index}"),
         cause,
@@ -182,7 +184,7 @@ fn create_vcpu(vm: &VmFd, index: u32, supported: &CpuId) -> Result<VcpuFd, KvmEr
     let vcpu = vm
         .create_vcpu(u64::from(index))
         .map_err(|e| failed("KVM_CREATE_VCPU", e))?;
-    cpu_state::set(&vcpu, index, supported).map_err(|(step, e)| failed(step, e))?;
+    cpu_state::set(&vcpu, index, supported, ring).map_err(|(step, e)| failed(step, e))?;
     Ok(vcpu)
 }
 

@@ -2,8 +2,8 @@
 //!
 //! A [`Microvm`] has 1 to 64 real vCPUs, each a host thread named `NAME/vcpuN`, and no operating
 //! system: the guest image is one freestanding C program (`guest/`). Its workload runs at CPL 3,
-//! where a hypervisor without hardware help lets it run at native speed too; a few instructions at
-//! CPL 0 halt, send interrupts and end them. So a scheduler on the host meets what real VMs give it
+//! where a hypervisor without hardware help lets it run at native speed too ([`Ring`] says when
+//! not); a few instructions at CPL 0 halt, send interrupts and end them. So a scheduler on the host meets what real VMs give it
 //! (vCPUs that halt, wake each other, hold locks, wait for each other) in a process that starts in
 //! milliseconds and counts the work it gets done.
 //!
@@ -27,6 +27,7 @@ pub mod kvm;
 pub mod memory;
 pub mod pin;
 pub mod report;
+pub mod ring;
 mod shared;
 mod signals;
 pub mod snapshot;
@@ -43,6 +44,8 @@ pub use config::MicrovmConfig;
 pub use config::VmName;
 pub use report::Report;
 pub use report::VcpuReport;
+pub use ring::NotARing;
+pub use ring::Ring;
 pub use snapshot::Snapshot;
 pub use snapshot::VcpuSnapshot;
 pub use vm::Microvm;

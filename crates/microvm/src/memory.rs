@@ -8,7 +8,8 @@
 //! ```
 //!
 //! Linear addresses equal physical ones, in two pages of 2 MiB that CPL 3 may use: the guest is one
-//! program that guards itself against nobody. Formats: Intel SDM volume 3A, chapters 3 to 8.
+//! program that guards itself against nobody. A workload at ring 0 keeps to the CPL 3 stack of its
+//! vCPU: an interrupt that changes no privilege changes no stack. Formats: Intel SDM volume 3A, chapters 3 to 8.
 
 use thiserror::Error;
 use vm_memory::Bytes;
@@ -44,6 +45,7 @@ const LARGE: u64 = 1 << 7;
 pub(crate) const KERNEL_CODE: u16 = 0x08;
 pub(crate) const USER_DATA: u16 = 0x10 | 3;
 pub(crate) const USER_CODE: u16 = 0x18 | 3;
+pub(crate) const KERNEL_DATA: u16 = 0x20;
 
 /// Interrupt vectors of `guest/shared.h`.
 pub(crate) const VECTOR_WAKE: u8 = 0x40;
@@ -170,13 +172,14 @@ fn words(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// Null, CPL 0 code, CPL 3 data, CPL 3 code: present, accessed, and long where code.
-fn gdt() -> [u64; 4] {
+/// Null, CPL 0 code, CPL 3 data, CPL 3 code, CPL 0 data: present, accessed, and long where code.
+fn gdt() -> [u64; 5] {
     [
         0,
         0x00af_9b00_0000_ffff,
         0x00cf_f300_0000_ffff,
         0x00af_fb00_0000_ffff,
+        0x00cf_9300_0000_ffff,
     ]
 }
 

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::calibrate::Calibration;
 use crate::config::Backend;
+use crate::ring::Ring;
 use crate::snapshot::Snapshot;
 use crate::snapshot::VcpuSnapshot;
 use crate::vm::Microvm;
@@ -20,6 +21,9 @@ pub struct Report {
     pub name: String,
     /// What ran the vCPUs.
     pub backend: Backend,
+    /// The privilege level that the workload ran at.
+    #[serde(default)]
+    pub ring: Ring,
     /// The workload.
     pub workload: Workload,
     /// Its parameters, as written on a command line.
@@ -85,6 +89,7 @@ impl Report {
         Report {
             name: config.name.to_string(),
             backend: config.backend,
+            ring: config.ring,
             workload: config.workload(),
             parameters: config
                 .parameters

@@ -105,6 +105,7 @@ mod tests {
     use super::*;
     use crate::kvm;
     use crate::memory;
+    use crate::ring::Ring;
 
     /// Runs a vCPU from `code`, put where the guest's stacks are.
     fn run_code(code: &[u8]) -> Option<VcpuError> {
@@ -113,7 +114,7 @@ mod tests {
         area.memory()
             .write_slice(code, GuestAddress(CODE))
             .expect("the code fits");
-        let mut machine = match kvm::create(&area, 1) {
+        let mut machine = match kvm::create(&area, 1, Ring::User) {
             Ok(machine) => machine,
             Err(error) => {
                 println!("skipped: {error}");

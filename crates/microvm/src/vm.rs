@@ -135,7 +135,7 @@ impl Microvm {
         let (area, engines, machine) = match config.backend {
             Backend::Kvm => {
                 let area = memory::for_kvm()?;
-                let kvm = kvm::create(&area, config.vcpus)?;
+                let kvm = kvm::create(&area, config.vcpus, config.ring)?;
                 let engines = kvm.vcpus.into_iter().map(Engine::Kvm).collect();
                 (area, engines, Some(kvm.vm))
             }

@@ -20,7 +20,7 @@ use tandem_microvm::Snapshot;
 use tandem_microvm::Workload;
 
 /// How long the slowest machine may take: beyond, something is stuck.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Whether `backend` runs here; if not, says so for the count of skipped tests.
 pub fn runs_here(backend: Backend) -> bool {
