@@ -9,6 +9,7 @@ pub mod decision;
 pub mod fair_share;
 pub mod flexs;
 pub mod flexw;
+pub mod gleaner;
 pub mod observation;
 pub mod pcpu_set;
 pub mod placement;

@@ -1,0 +1,397 @@
+//! How many vCPUs a workload should use: Gleaner's consolidation ("imbalanced scheduling").
+//!
+//! With N active vCPUs, one of them is taken out when both hold (the paper's conditions):
+//!
+//! 1. l_comp ≤ ρ × (N − 1) × l_idle: the others have room for its work;
+//! 2. g_comp ≤ min(η × l_idle, least time slice): its pieces are small enough to fit.
+//!
+//! The period after a step lets things settle, the next one judges it. If the workload lost by it, the vCPU
+//! comes back, no other is taken, and the condition that was too generous is tightened: η ← 0.9 ×
+//! min(η, g_comp ÷ l_idle) if some vCPU was busy all the time, else ρ ← 0.9 × min(ρ, l_comp ÷ ((N − 1)
+//! × l_idle)). A major change (utilization of a vCPU by over 20 points, a vCPU above 90 %, grain doubled or
+//! halved) brings all vCPUs back and starts over.
+//!
+//! Where this departs from the paper, by [`Judge`]. The paper judges a step by utilization: if it fell, work
+//! was lost. Two threads that hand each other a token use two vCPUs to a third each, and a single one to all
+//! of its time, at many times the speed: on a VM of two vCPUs a full vCPU is no sign of harm. And where waking
+//! is dear, less utilization may be more work. [`Judge::Progress`] therefore compares what the workload got
+//! done: its time in user mode, or its switches where that is too short to be measured. A step that failed is
+//! tried again after a rest, with the factors of the start, each time a longer one, so that one bad sample costs no more than that. And
+//! that one more thread waits for a vCPU, on average, is a major change too: on a full vCPU nothing else
+//! shows it (docs/decisions/009-gleaner-judges-progress.md).
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde::Serialize;
+
+use crate::units::Nanos;
+
+use super::Averages;
+use super::Observation;
+
+/// How a step is judged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Judge {
+    /// By what the workload got done.
+    #[default]
+    Progress,
+    /// By utilization, as in the paper.
+    Utilization,
+}
+
+/// Tunables of consolidation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ConsolidationConfig {
+    /// ρ at the start, over 0 … 1: which part of the others' idle time may be filled. Default 1.
+    pub load_factor: f64,
+    /// η at the start, over 0 … 1: which part of an idle period a piece of work may fill. Default 1.
+    pub granularity_factor: f64,
+    /// Pieces of work are never longer than this. Default 4 ms, "a few" in the paper. Longer packs
+    /// programs that compute for longer between two synchronizations.
+    pub least_time_slice: Nanos,
+    /// How a step is judged.
+    pub judge: Judge,
+    /// A loss of up to this part is none, 0 … 1. Default 0.02. Wider keeps steps that cost a little.
+    pub tolerance: f64,
+    /// Periods for which both conditions must hold before a step, 1 …. Default 2.
+    pub confirm: u32,
+    /// Periods after a failed step until it may be tried again; doubles with each failure up to 32 times this.
+    /// 0: never, as in the paper. Default 50.
+    pub rest: u32,
+}
+
+impl Default for ConsolidationConfig {
+    fn default() -> ConsolidationConfig {
+        ConsolidationConfig {
+            load_factor: 1.0,
+            granularity_factor: 1.0,
+            least_time_slice: Nanos::from_millis(4),
+            judge: Judge::Progress,
+            tolerance: 0.02,
+            confirm: 2,
+            rest: 50,
+        }
+    }
+}
+
+impl ConsolidationConfig {
+    /// As in the paper.
+    pub fn paper() -> ConsolidationConfig {
+        ConsolidationConfig {
+            judge: Judge::Utilization,
+            confirm: 1,
+            rest: 0,
+            ..ConsolidationConfig::default()
+        }
+    }
+}
+
+/// Both factors are made smaller by this where they were too generous.
+const TIGHTEN: f64 = 0.9;
+/// Major changes: utilization of a vCPU, absolute.
+const MOVED: f64 = 0.2;
+/// Major changes: a vCPU busier than this.
+const BUSY: f64 = 0.9;
+/// Major changes: grain by more than this factor, up or down.
+const GRAIN: f64 = 2.0;
+/// Major changes: so many more threads wait for a vCPU, on average.
+const WAITING: f64 = 1.0;
+/// A vCPU this busy is busy all the time.
+const FULL: f64 = 0.99;
+/// With less work than this part of one vCPU the workload sleeps, and nothing is decided.
+const ASLEEP: f64 = 0.005;
+/// Less time in user mode than this part of one vCPU is not measured well; switches are.
+const MEASURABLE: f64 = 0.02;
+/// Rests double up to this many times.
+const MOST_DOUBLINGS: u32 = 5;
+
+/// Why the workload may use as many vCPUs as it may.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case", tag = "reason")]
+pub enum Because {
+    /// It does nothing that could be judged.
+    Asleep,
+    /// There is only one.
+    OnlyOne,
+    /// Condition 1 does not hold: the other vCPUs have no room.
+    NoRoom {
+        /// l_comp, ns.
+        computes: f64,
+        /// ρ × (N − 1) × l_idle, ns.
+        room: f64,
+    },
+    /// Condition 2 does not hold: its pieces of work are too long.
+    TooCoarse {
+        /// g_comp, ns.
+        grain: f64,
+        /// min(η × l_idle, least time slice), ns.
+        fits: f64,
+    },
+    /// Both conditions hold, but not for long enough yet.
+    Confirming,
+    /// Both conditions hold: a vCPU is taken out.
+    Fits,
+    /// A step was taken; what it does is not known yet.
+    Settling,
+    /// The last step did no harm.
+    Kept {
+        /// Progress with it over progress before.
+        ratio: f64,
+    },
+    /// The last step did harm: the vCPU is back.
+    Lost {
+        /// Progress with it over progress before.
+        ratio: f64,
+    },
+    /// A step did harm lately, and nothing major has changed since.
+    Resting,
+    /// The workload is another one now: all vCPUs are back.
+    MajorChange,
+}
+
+impl fmt::Display for Because {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let us = |ns: &f64| match ns.is_finite() {
+            true => format!("{:.1} us", ns / 1e3),
+            false => "all the time".to_owned(),
+        };
+        match self {
+            Because::Asleep => f.write_str("the workload sleeps"),
+            Because::OnlyOne => f.write_str("one vCPU is the least"),
+            Because::NoRoom { computes, room } => write!(
+                f,
+                "the other vCPUs have no room: it computes {} between two idle periods, {} would fit",
+                us(computes),
+                us(room)
+            ),
+            Because::TooCoarse { grain, fits } => write!(
+                f,
+                "its pieces of work are too long: {} between two switches, {} would fit",
+                us(grain),
+                us(fits)
+            ),
+            Because::Confirming => f.write_str("it would fit on one vCPU less, if that lasts"),
+            Because::Fits => f.write_str("it fits on one vCPU less"),
+            Because::Settling => f.write_str("what the last step does is not known yet"),
+            Because::Kept { ratio } => write!(f, "the last step did no harm ({ratio:.2} x)"),
+            Because::Lost { ratio } => write!(f, "the last step did harm ({ratio:.2} x)"),
+            Because::Resting => f.write_str("one vCPU less did harm lately"),
+            Because::MajorChange => f.write_str("the workload changed"),
+        }
+    }
+}
+
+/// How many vCPUs, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Choice {
+    /// vCPUs that the workload may use, 1 … all.
+    pub active: u32,
+    /// Why.
+    pub because: Because,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Phase {
+    /// A step may be taken; the conditions have held for so many periods.
+    Watching(u32),
+    /// A step was taken after these averages; its first period is not judged.
+    Settling(Averages),
+    /// This period judges it.
+    Judging(Averages),
+    /// No step for so many more periods; `None`: until a major change.
+    Resting(Option<u32>),
+}
+
+/// The controller of one workload.
+#[derive(Clone, Debug)]
+pub struct Consolidation {
+    config: ConsolidationConfig,
+    vcpus: u32,
+    active: u32,
+    load_factor: f64,
+    granularity_factor: f64,
+    phase: Phase,
+    /// What is normal with the present number of vCPUs.
+    reference: Option<Averages>,
+    failures: u32,
+}
+
+impl Consolidation {
+    /// For a workload that uses all of `vcpus` vCPUs (at least one).
+    pub fn new(vcpus: u32, config: ConsolidationConfig) -> Consolidation {
+        Consolidation {
+            load_factor: config.load_factor,
+            granularity_factor: config.granularity_factor,
+            config,
+            vcpus: vcpus.max(1),
+            active: vcpus.max(1),
+            phase: Phase::Watching(0),
+            reference: None,
+            failures: 0,
+        }
+    }
+
+    /// vCPUs that the workload may use now.
+    pub fn active(&self) -> u32 {
+        self.active
+    }
+
+    /// ρ and η now.
+    pub fn factors(&self) -> (f64, f64) {
+        (self.load_factor, self.granularity_factor)
+    }
+
+    /// A period is over.
+    pub fn decide(&mut self, observed: &Observation) -> Choice {
+        let now = Averages::of(observed);
+        let because = self.step(&now);
+        Choice {
+            active: self.active,
+            because,
+        }
+    }
+
+    fn step(&mut self, now: &Averages) -> Because {
+        match self.phase {
+            Phase::Settling(before) => {
+                self.phase = Phase::Judging(before);
+                return Because::Settling;
+            }
+            Phase::Judging(before) => return self.judge(&before, now),
+            Phase::Watching(_) | Phase::Resting(_) => {}
+        }
+        if now.work < ASLEEP {
+            // What comes after a sleep is compared with what was before.
+            return Because::Asleep;
+        }
+        match self.reference {
+            None => self.reference = Some(*now),
+            Some(reference) if is_major(&reference, now) => {
+                self.reference = Some(*now);
+                return match self.start_over() {
+                    true => Because::MajorChange,
+                    false => self.consider(now),
+                };
+            }
+            Some(_) => {}
+        }
+        match self.phase {
+            Phase::Resting(Some(0)) => {
+                // With the tightened factor it would never be tried again.
+                self.reset_factors();
+                self.phase = Phase::Watching(0);
+            }
+            Phase::Resting(left) => {
+                self.phase = Phase::Resting(left.map(|left| left - 1));
+                return Because::Resting;
+            }
+            _ => {}
+        }
+        self.consider(now)
+    }
+
+    /// Whether to take a vCPU out now.
+    fn consider(&mut self, now: &Averages) -> Because {
+        let held = match self.phase {
+            Phase::Watching(held) => held,
+            _ => 0,
+        };
+        self.phase = Phase::Watching(0);
+        if self.active == 1 {
+            return Because::OnlyOne;
+        }
+        let room = self.load_factor * f64::from(self.active - 1) * now.idles;
+        if now.computes > room {
+            return Because::NoRoom {
+                computes: now.computes,
+                room,
+            };
+        }
+        let fits = (self.granularity_factor * now.idles).min(self.config.least_time_slice.0 as f64);
+        if now.grain > fits {
+            return Because::TooCoarse {
+                grain: now.grain,
+                fits,
+            };
+        }
+        if held + 1 < self.config.confirm {
+            self.phase = Phase::Watching(held + 1);
+            return Because::Confirming;
+        }
+        self.active -= 1;
+        self.phase = Phase::Settling(*now);
+        self.reference = None;
+        Because::Fits
+    }
+
+    /// Whether the last step did harm.
+    fn judge(&mut self, before: &Averages, now: &Averages) -> Because {
+        let ratio = match self.config.judge {
+            Judge::Utilization => over(now.work, before.work),
+            Judge::Progress if before.user >= MEASURABLE => over(now.user, before.user),
+            Judge::Progress => over(now.switches, before.switches),
+        };
+        self.reference = Some(*now);
+        if ratio >= 1.0 - self.config.tolerance {
+            self.phase = Phase::Watching(0);
+            self.failures = 0;
+            return Because::Kept { ratio };
+        }
+        if now.busiest >= FULL {
+            let filled = before.grain / before.idles;
+            self.granularity_factor = TIGHTEN * self.granularity_factor.min(filled);
+        } else {
+            let filled = before.computes / (f64::from(self.active) * before.idles);
+            self.load_factor = TIGHTEN * self.load_factor.min(filled);
+        }
+        self.active += 1;
+        self.reference = Some(*before);
+        let rest = self.config.rest << self.failures.min(MOST_DOUBLINGS);
+        self.failures += 1;
+        self.phase = Phase::Resting((self.config.rest > 0).then_some(rest));
+        Because::Lost { ratio }
+    }
+
+    fn reset_factors(&mut self) {
+        self.load_factor = self.config.load_factor;
+        self.granularity_factor = self.config.granularity_factor;
+    }
+
+    /// All vCPUs and the factors as at the start; whether that changes anything.
+    fn start_over(&mut self) -> bool {
+        let changes = self.active < self.vcpus
+            || self.load_factor < self.config.load_factor
+            || self.granularity_factor < self.config.granularity_factor
+            || matches!(self.phase, Phase::Resting(_));
+        self.reset_factors();
+        self.failures = 0;
+        self.phase = Phase::Watching(0);
+        if self.active < self.vcpus {
+            // What is normal with all of them is not known.
+            self.active = self.vcpus;
+            self.reference = None;
+        }
+        changes
+    }
+}
+
+/// Whether the workload is another one than before.
+fn is_major(reference: &Averages, now: &Averages) -> bool {
+    let moved = (now.utilization - reference.utilization).abs() > MOVED;
+    let filled = now.busiest > BUSY && reference.busiest <= BUSY;
+    let grain = now.grain > GRAIN * reference.grain || now.grain * GRAIN < reference.grain;
+    let crowded = now.waiting > reference.waiting + WAITING;
+    moved || filled || grain || crowded
+}
+
+/// A ratio; one where both are nothing.
+fn over(now: f64, before: f64) -> f64 {
+    match (now > 0.0, before > 0.0) {
+        (_, true) => now / before,
+        (true, false) => f64::INFINITY,
+        (false, false) => 1.0,
+    }
+}

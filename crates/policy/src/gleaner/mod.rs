@@ -1,0 +1,111 @@
+//! Gleaner: blocked waiters are woken sooner when their vCPUs stay awake, or are not needed.
+//!
+//! Source: Ding, Gibbons, Kozuch & Shan, "Gleaner: Mitigating the Blocked-Waiter Wakeup Problem for
+//! Virtualized Multicore Applications", USENIX ATC 2014. A thread that blocks lets its vCPU halt; to wake
+//! it then costs an exit, an interrupt and a reschedule. The owner of a VM has two remedies, both without
+//! a change of any kernel:
+//!
+//! - [`consolidation`]: the workload's threads on fewer vCPUs, so that short idle periods on many become
+//!   busy time on few;
+//! - [`retention`]: an idle vCPU is kept awake for a time that is worth a halt and its wake-up.
+//!
+//! Both are told once a period what the workload's threads and the active vCPUs did ([`Observation`]).
+//! What comes out is how many vCPUs the workload may use and how long an idle one stays awake; who asks
+//! has to carry it out. Nothing here knows which vCPUs those are.
+
+use serde::Serialize;
+
+use crate::units::Nanos;
+
+pub mod consolidation;
+pub mod retention;
+
+pub use consolidation::Consolidation;
+pub use consolidation::ConsolidationConfig;
+pub use retention::Retention;
+pub use retention::RetentionConfig;
+
+/// What a workload and the vCPUs it may use did in one period.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Observation {
+    /// How long the period was. Not zero.
+    pub period: Nanos,
+    /// The active vCPUs, in any order.
+    pub vcpus: Vec<VcpuPeriod>,
+    /// Context switches of the workload's threads.
+    pub switches: u64,
+    /// CPU time of the workload's threads in user mode.
+    pub user: Nanos,
+    /// For how long its threads, together, could have run and waited for a vCPU.
+    pub waiting: Nanos,
+}
+
+/// An active vCPU in one period.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct VcpuPeriod {
+    /// CPU time of the workload's threads on it.
+    pub work: Nanos,
+    /// Time without a thread, halted or kept awake.
+    pub idle: Nanos,
+    /// How often it became idle.
+    pub idle_periods: u64,
+    /// Time for which it could have run and the host ran something else.
+    pub stolen: Nanos,
+}
+
+/// Averages over the active vCPUs: the paper's three lengths, and what else decides.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Averages {
+    /// l_comp: computation on a vCPU between two idle periods, ns. Infinite if none was idle.
+    pub computes: f64,
+    /// g_comp: computation of a thread between two synchronizations, ns. Infinite without any.
+    pub grain: f64,
+    /// l_idle: an idle period of a vCPU, ns. Zero if none was idle.
+    pub idles: f64,
+    /// Part of the time in which a vCPU did the workload's work, 0 … 1.
+    pub utilization: f64,
+    /// The same of the busiest.
+    pub busiest: f64,
+    /// vCPUs' worth of work, 0 … their number.
+    pub work: f64,
+    /// vCPUs' worth of work in user mode.
+    pub user: f64,
+    /// Context switches of the workload's threads, 1/s.
+    pub switches: f64,
+    /// Threads that wait for a vCPU, on average.
+    pub waiting: f64,
+    /// Part of the time that the host took from the active vCPUs, 0 … 1.
+    pub stolen: f64,
+}
+
+impl Averages {
+    /// Of a period; all zero or infinite, as each says, where there is nothing to average.
+    pub fn of(observed: &Observation) -> Averages {
+        let period = observed.period.0.max(1) as f64;
+        let sum = |of: fn(&VcpuPeriod) -> Nanos| {
+            let times = observed.vcpus.iter().map(|vcpu| of(vcpu).0 as f64);
+            times.sum::<f64>()
+        };
+        let vcpus = observed.vcpus.len().max(1) as f64;
+        let (work, idle, stolen) = (sum(|v| v.work), sum(|v| v.idle), sum(|v| v.stolen));
+        let idle_periods = observed.vcpus.iter().map(|vcpu| vcpu.idle_periods);
+        let idle_periods = idle_periods.sum::<u64>() as f64;
+        let busiest = observed.vcpus.iter().map(|vcpu| vcpu.work.0).max();
+        let each = |sum: f64, count: f64, without: f64| match count > 0.0 {
+            true => sum / count,
+            false => without,
+        };
+        Averages {
+            computes: each(work, idle_periods, f64::INFINITY),
+            grain: each(work, observed.switches as f64, f64::INFINITY),
+            idles: each(idle, idle_periods, 0.0),
+            utilization: work / vcpus / period,
+            busiest: busiest.unwrap_or(0) as f64 / period,
+            work: work / period,
+            user: observed.user.0 as f64 / period,
+            switches: observed.switches as f64 / period * 1e9,
+            waiting: observed.waiting.0 as f64 / period,
+            stolen: stolen / vcpus / period,
+        }
+    }
+}

@@ -1,0 +1,384 @@
+//! Gleaner's controllers: worked cases, programs modelled in a few lines, and what must hold for every
+//! input.
+
+use proptest::prelude::*;
+use tandem_policy::Nanos;
+use tandem_policy::gleaner::Averages;
+use tandem_policy::gleaner::Consolidation;
+use tandem_policy::gleaner::ConsolidationConfig;
+use tandem_policy::gleaner::Observation;
+use tandem_policy::gleaner::Retention;
+use tandem_policy::gleaner::RetentionConfig;
+use tandem_policy::gleaner::VcpuPeriod;
+use tandem_policy::gleaner::consolidation::Because;
+use tandem_policy::gleaner::retention;
+
+const PERIOD: Nanos = Nanos::from_millis(100);
+
+/// `vcpus` alike that compute and idle for so many us in turn, threads that switch after `grain` us.
+fn alike(vcpus: u32, computes_us: u64, idles_us: u64, grain_us: u64) -> Observation {
+    let rounds = PERIOD.0 / ((computes_us + idles_us) * 1000);
+    let work = rounds * computes_us * 1000;
+    let vcpu = VcpuPeriod {
+        work: Nanos(work),
+        idle: Nanos(rounds * idles_us * 1000),
+        idle_periods: rounds,
+        stolen: Nanos::ZERO,
+    };
+    Observation {
+        period: PERIOD,
+        vcpus: vec![vcpu; vcpus as usize],
+        switches: u64::from(vcpus) * work / (grain_us * 1000),
+        user: Nanos(u64::from(vcpus) * work / 2),
+        waiting: Nanos::ZERO,
+    }
+}
+
+fn paper(vcpus: u32) -> Consolidation {
+    Consolidation::new(vcpus, ConsolidationConfig::paper())
+}
+
+#[test]
+fn worked_case_a_three_vcpus_become_two() {
+    let mut controller = paper(3);
+    let choice = controller.decide(&alike(3, 200, 100, 100));
+    assert_eq!((choice.active, choice.because), (2, Because::Fits));
+}
+
+#[test]
+fn worked_case_b_pieces_that_do_not_fit_stay() {
+    let mut controller = paper(3);
+    let choice = controller.decide(&alike(3, 200, 100, 200));
+    assert_eq!(choice.active, 3);
+    assert!(matches!(choice.because, Because::TooCoarse { .. }));
+}
+
+#[test]
+fn without_room_nothing_is_packed() {
+    let mut controller = paper(3);
+    let choice = controller.decide(&alike(3, 300, 100, 100));
+    assert_eq!(choice.active, 3);
+    assert!(matches!(choice.because, Because::NoRoom { .. }));
+}
+
+#[test]
+fn a_time_slice_bounds_the_grain_however_long_idle_periods_are() {
+    let choice = paper(3).decide(&alike(3, 5_000, 20_000, 5_000));
+    let Because::TooCoarse { fits, .. } = choice.because else {
+        panic!("{choice:?}");
+    };
+    assert_eq!(fits, 4e6);
+}
+
+/// The same with `n` vCPUs instead, all of the work still done.
+fn packed(observed: &Observation, vcpus: u32) -> Observation {
+    let sum = |of: fn(&VcpuPeriod) -> u64| observed.vcpus.iter().map(of).sum::<u64>();
+    let each = sum(|vcpu| vcpu.work.0) / u64::from(vcpus);
+    let vcpu = VcpuPeriod {
+        work: Nanos(each.min(PERIOD.0)),
+        idle: Nanos(PERIOD.0.saturating_sub(each)),
+        idle_periods: sum(|vcpu| vcpu.idle_periods) / u64::from(vcpus),
+        stolen: Nanos::ZERO,
+    };
+    Observation {
+        vcpus: vec![vcpu; vcpus as usize],
+        ..observed.clone()
+    }
+}
+
+#[test]
+fn a_step_that_costs_utilization_is_taken_back_and_the_factor_tightened() {
+    let all = alike(4, 30, 100, 20);
+    let mut controller = paper(4);
+    assert_eq!(controller.decide(&all).because, Because::Fits);
+    let fewer = packed(&all, 3);
+    assert_eq!(controller.decide(&fewer).because, Because::Settling);
+    let mut worse = fewer.clone();
+    for vcpu in &mut worse.vcpus {
+        vcpu.work = Nanos(vcpu.work.0 / 2);
+    }
+    let choice = controller.decide(&worse);
+    assert!(matches!(choice.because, Because::Lost { ratio } if ratio < 0.6));
+    assert_eq!(choice.active, 4);
+    // No vCPU was full: ρ ← 0.9 × 30 ÷ (3 × 100).
+    let (load, granularity) = controller.factors();
+    assert!((load - 0.09).abs() < 1e-9 && granularity == 1.0, "{load}");
+    assert_eq!(controller.decide(&all).because, Because::Resting);
+    assert_eq!(controller.decide(&all).active, 4);
+}
+
+#[test]
+fn a_full_vcpu_tightens_the_other_factor() {
+    let all = alike(2, 40, 100, 20);
+    let mut controller = paper(2);
+    assert_eq!(controller.decide(&all).active, 1);
+    controller.decide(&packed(&all, 1));
+    let mut full = packed(&all, 1);
+    full.vcpus[0].work = PERIOD;
+    full.vcpus[0].idle = Nanos::ZERO;
+    let mut before = full.clone();
+    before.vcpus[0].work = Nanos(PERIOD.0 * 2 / 5);
+    // More utilization than before: kept by the paper's judgement.
+    let mut kept = controller.clone();
+    assert!(matches!(
+        kept.decide(&full).because,
+        Because::Kept { ratio } if ratio > 1.0
+    ));
+    // By progress it is a loss if less was done in user mode.
+    let mut controller = Consolidation::new(
+        2,
+        ConsolidationConfig {
+            confirm: 1,
+            ..ConsolidationConfig::default()
+        },
+    );
+    controller.decide(&all);
+    controller.decide(&full);
+    full.user = Nanos(all.user.0 / 2);
+    let choice = controller.decide(&full);
+    assert_eq!(choice.active, 2);
+    assert!(matches!(choice.because, Because::Lost { .. }));
+    // η ← 0.9 × 20 ÷ 100.
+    let (load, granularity) = controller.factors();
+    assert!((granularity - 0.18).abs() < 1e-9 && load == 1.0);
+}
+
+/// Two threads that hand each other a token. On two vCPUs a hand-over costs 29 us, 2.6 us of them
+/// computation; on one only that.
+fn token(active: u32) -> Observation {
+    let handed = match active {
+        1 => PERIOD.0 / 2_600,
+        _ => PERIOD.0 / 29_000,
+    };
+    let work = handed * 2_600;
+    let (idle, periods) = match active {
+        1 => (Nanos::ZERO, 0),
+        _ => (Nanos(PERIOD.0 - work / 2), handed / 2),
+    };
+    let vcpu = VcpuPeriod {
+        work: Nanos(work / u64::from(active)),
+        idle,
+        idle_periods: periods,
+        stolen: Nanos::ZERO,
+    };
+    Observation {
+        period: PERIOD,
+        vcpus: vec![vcpu; active as usize],
+        switches: handed,
+        user: Nanos(handed * 300),
+        waiting: Nanos::ZERO,
+    }
+}
+
+/// Four threads that compute and pass messages: two vCPUs' worth of work, and half of it on one.
+fn messages(active: u32) -> Observation {
+    let vcpu = VcpuPeriod {
+        work: Nanos(PERIOD.0 * 97 / 100),
+        idle: Nanos(PERIOD.0 * 3 / 100),
+        idle_periods: 300,
+        stolen: Nanos::ZERO,
+    };
+    Observation {
+        period: PERIOD,
+        vcpus: vec![vcpu; active as usize],
+        switches: 5_000 * u64::from(active),
+        user: Nanos(20_000_000 * u64::from(active)),
+        waiting: Nanos(PERIOD.0 * 2),
+    }
+}
+
+/// What the controller settles on after 3 s.
+fn settles(program: impl Fn(u32) -> Observation, vcpus: u32) -> u32 {
+    let mut controller = Consolidation::new(vcpus, ConsolidationConfig::default());
+    for _ in 0..30 {
+        controller.decide(&program(controller.active()));
+    }
+    let settled = controller.active();
+    for _ in 0..5 {
+        let choice = controller.decide(&program(controller.active()));
+        assert_eq!(choice.active, settled, "{}", choice.because);
+    }
+    settled
+}
+
+#[test]
+fn a_token_goes_to_one_vcpu_and_messages_stay_on_two() {
+    assert_eq!(settles(token, 2), 1);
+    assert_eq!(settles(messages, 2), 2);
+}
+
+#[test]
+fn a_program_that_changes_is_followed() {
+    let mut controller = Consolidation::new(2, ConsolidationConfig::default());
+    for _ in 0..10 {
+        controller.decide(&token(controller.active()));
+    }
+    assert_eq!(controller.active(), 1);
+    // Its threads compute now: one vCPU is full, the grain another.
+    let mut computes = messages(1);
+    computes.switches = 10;
+    let choice = controller.decide(&computes);
+    assert_eq!((choice.active, choice.because), (2, Because::MajorChange));
+}
+
+#[test]
+fn more_threads_on_a_full_vcpu_are_a_change() {
+    let mut controller = Consolidation::new(2, ConsolidationConfig::default());
+    for _ in 0..10 {
+        controller.decide(&token(controller.active()));
+    }
+    let mut crowded = token(1);
+    crowded.waiting = Nanos(PERIOD.0 * 3 / 2);
+    assert_eq!(controller.decide(&crowded).because, Because::MajorChange);
+}
+
+#[test]
+fn a_step_that_failed_is_tried_again_after_longer_and_longer_rests() {
+    let config = ConsolidationConfig {
+        rest: 4,
+        ..ConsolidationConfig::default()
+    };
+    let mut controller = Consolidation::new(2, config);
+    let all = alike(2, 10, 100, 5);
+    let mut worse = packed(&all, 1);
+    worse.user = Nanos(all.user.0 / 2);
+    let mut tried = Vec::new();
+    for period in 0..60 {
+        let observed = if controller.active() == 1 {
+            &worse
+        } else {
+            &all
+        };
+        if controller.decide(observed).because == Because::Fits {
+            tried.push(period);
+        }
+    }
+    assert!(tried.len() >= 2, "{tried:?}");
+    let rests: Vec<i32> = tried.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(rests.is_sorted() && rests[0] < *rests.last().unwrap() || rests.len() == 1);
+}
+
+#[test]
+fn a_workload_that_sleeps_changes_nothing() {
+    let mut controller = Consolidation::new(2, ConsolidationConfig::default());
+    for _ in 0..10 {
+        controller.decide(&token(controller.active()));
+    }
+    let mut asleep = token(1);
+    asleep.vcpus[0] = VcpuPeriod {
+        idle: PERIOD,
+        ..VcpuPeriod::default()
+    };
+    for _ in 0..20 {
+        let choice = controller.decide(&asleep);
+        assert_eq!((choice.active, choice.because), (1, Because::Asleep));
+    }
+}
+
+#[test]
+fn short_idle_periods_are_stayed_awake_for_and_long_ones_are_not() {
+    let mut retention = Retention::new(RetentionConfig::default());
+    assert_eq!(
+        retention.decide(&alike(2, 10, 150, 5)).timeout,
+        Nanos(50_000)
+    );
+    // Hysteresis: 300 us are between 4 and 8 time-outs.
+    assert_eq!(
+        retention.decide(&alike(2, 10, 300, 5)).timeout,
+        Nanos(50_000)
+    );
+    assert_eq!(retention.decide(&alike(2, 10, 500, 5)).timeout, Nanos::ZERO);
+    assert_eq!(retention.decide(&alike(2, 10, 300, 5)).timeout, Nanos::ZERO);
+}
+
+#[test]
+fn stolen_time_ends_retention_until_it_has_been_calm_for_long() {
+    let mut retention = Retention::new(RetentionConfig::default());
+    let calm = alike(2, 10, 100, 5);
+    assert_eq!(retention.decide(&calm).timeout, Nanos(50_000));
+    let mut stolen = calm.clone();
+    stolen.vcpus[0].stolen = Nanos(PERIOD.0 / 20);
+    let choice = retention.decide(&stolen);
+    assert_eq!(choice.timeout, Nanos::ZERO);
+    assert!(matches!(
+        choice.because,
+        retention::Because::Stolen { part } if (part - 0.025).abs() < 1e-9
+    ));
+    for _ in 0..20 {
+        assert_eq!(retention.decide(&calm).timeout, Nanos::ZERO);
+    }
+    assert_eq!(retention.decide(&calm).timeout, Nanos(50_000));
+}
+
+fn vcpu_period() -> impl Strategy<Value = VcpuPeriod> {
+    (0..=PERIOD.0, 0..=PERIOD.0, 0..10_000_u64, 0..=PERIOD.0).prop_map(
+        |(work, idle, idle_periods, stolen)| VcpuPeriod {
+            work: Nanos(work),
+            idle: Nanos(idle.min(PERIOD.0 - work)),
+            idle_periods,
+            stolen: Nanos(stolen),
+        },
+    )
+}
+
+fn observation(vcpus: usize) -> impl Strategy<Value = Observation> {
+    (
+        proptest::collection::vec(vcpu_period(), vcpus),
+        0..100_000_u64,
+        0..=PERIOD.0,
+        0..=PERIOD.0 * 8,
+    )
+        .prop_map(|(vcpus, switches, user, waiting)| Observation {
+            period: PERIOD,
+            vcpus,
+            switches,
+            user: Nanos(user),
+            waiting: Nanos(waiting),
+        })
+}
+
+proptest! {
+    /// Whatever is observed: at most one vCPU out in a period, never none left, factors within 0 … 1,
+    /// and no step that the paper's conditions forbid.
+    #[test]
+    fn steps_are_small_and_only_where_both_conditions_hold(
+        seen in proptest::collection::vec(observation(8), 1..60),
+        is_paper in any::<bool>(),
+    ) {
+        let config = match is_paper {
+            true => ConsolidationConfig::paper(),
+            false => ConsolidationConfig::default(),
+        };
+        let mut controller = Consolidation::new(8, config);
+        for mut observed in seen {
+            let before = controller.active();
+            observed.vcpus.truncate(before as usize);
+            let choice = controller.decide(&observed);
+            prop_assert!((1..=8).contains(&choice.active));
+            prop_assert!(choice.active + 1 >= before);
+            let (after_load, after_granularity) = controller.factors();
+            prop_assert!(after_load > 0.0 && after_load <= 1.0);
+            prop_assert!(after_granularity > 0.0 && after_granularity <= 1.0);
+            if choice.active < before {
+                let averages = Averages::of(&observed);
+                let room = f64::from(before - 1) * averages.idles;
+                prop_assert!(averages.computes <= room);
+                prop_assert!(averages.grain <= averages.idles);
+                prop_assert!(averages.grain <= 4e6);
+            }
+        }
+    }
+
+    /// A vCPU stays awake for the measured cost or not at all, and never while time is stolen.
+    #[test]
+    fn retention_is_all_or_nothing(seen in proptest::collection::vec(observation(2), 1..60)) {
+        let mut retention = Retention::new(RetentionConfig::default());
+        for observed in seen {
+            let choice = retention.decide(&observed);
+            prop_assert!([Nanos::ZERO, Nanos(50_000)].contains(&choice.timeout));
+            if Averages::of(&observed).stolen > 0.01 {
+                prop_assert_eq!(choice.timeout, Nanos::ZERO);
+            }
+        }
+    }
+}
