@@ -3,6 +3,7 @@
 mod bench;
 mod demo;
 mod host;
+mod lab;
 mod sim;
 mod vm;
 
@@ -30,6 +31,9 @@ enum Command {
     /// Simulate hosts and VMs: what happens inside, what if, and why
     #[command(subcommand)]
     Sim(sim::SimCommand),
+    /// Measure kernels in emulated machines that run KVM VMs
+    #[command(subcommand)]
+    Lab(lab::LabCommand),
     /// Measure fairness, overhead and churn
     #[command(subcommand)]
     Bench(bench::BenchCommand),
@@ -41,6 +45,7 @@ fn main() -> std::process::ExitCode {
         Command::Vm(command) => vm::main(command),
         Command::Demo(args) => demo::main(args),
         Command::Sim(command) => sim::main(command),
+        Command::Lab(command) => lab::main(command),
         Command::Bench(command) => bench::main(command),
     };
     match outcome {

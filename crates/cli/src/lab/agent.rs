@@ -1,0 +1,317 @@
+//! The agent inside an emulated machine (`tandem lab guest`): gets a job, runs its VMs as KVM VMs of
+//! this machine, reads what KVM counted, and answers line by line.
+//!
+//! It is the machine's only program, started by the initramfs's init. All VMs of a run are in its
+//! own process, each vCPU a thread; to the scheduler that is the same as a process for each VM,
+//! since there are no cgroups between them.
+//!
+//! What it does not do: decide what is run, or judge what came out. That is the host's side.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+use std::time::Instant;
+
+use anyhow::Context;
+use anyhow::bail;
+use clap::Args;
+use tandem_microvm::Backend;
+use tandem_microvm::Calibration;
+use tandem_microvm::Microvm;
+use tandem_microvm::MicrovmConfig;
+use tandem_microvm::Snapshot;
+
+use super::counters;
+use super::job::Facts;
+use super::job::Failed;
+use super::job::Job;
+use super::job::Line;
+use super::job::MARK;
+use super::job::Outcome;
+use super::job::Run;
+use super::job::Sample;
+use super::job::Vm;
+use super::job::VmOutcome;
+use super::mailbox::Mailbox;
+use super::settings;
+use super::trace;
+
+/// `tandem lab guest`
+#[derive(Debug, Args)]
+pub struct GuestArgs {
+    /// Where the job is; none: wait for it in memory
+    #[arg(long)]
+    job: Option<PathBuf>,
+    /// Where the answers go: a serial port
+    #[arg(long)]
+    answers: PathBuf,
+}
+
+/// Runs the agent.
+pub fn main(args: &GuestArgs) -> anyhow::Result<()> {
+    let mut host = Host::open(&args.answers)?;
+    let done = carry_out(args, &mut host);
+    if let Err(error) = done {
+        host.say(&Line::Failed(Failed {
+            variant: None,
+            error: format!("{error:#}"),
+        }))?;
+    }
+    host.say(&Line::End)
+}
+
+/// The host, at the other end of a serial port.
+struct Host {
+    port: File,
+    path: PathBuf,
+}
+
+impl Host {
+    fn open(path: &Path) -> anyhow::Result<Host> {
+        let port = File::options()
+            .append(true)
+            .open(path)
+            .with_context(|| format!("cannot open {}", path.display()))?;
+        Ok(Host {
+            port,
+            path: path.to_owned(),
+        })
+    }
+
+    fn say(&mut self, line: &Line) -> anyhow::Result<()> {
+        let text = format!("{MARK}{}\n", serde_json::to_string(line)?);
+        self.port
+            .write_all(text.as_bytes())
+            .with_context(|| format!("cannot write to {}", self.path.display()))
+    }
+}
+
+fn carry_out(args: &GuestArgs, host: &mut Host) -> anyhow::Result<()> {
+    let text = match &args.job {
+        Some(path) => fs::read_to_string(path)
+            .with_context(|| format!("cannot read the job {}", path.display()))?,
+        None => {
+            let mailbox = Mailbox::new();
+            host.say(&Line::Ready)?;
+            mailbox.wait()?
+        }
+    };
+    let job: Job = serde_json::from_str(&text).context("the job is not as it should be")?;
+    let calibration = match &job.calibration {
+        Some(known) => known.parse()?,
+        None => Calibration::measure(),
+    };
+    host.say(&Line::Machine(facts(&calibration)?))?;
+    for run in &job.runs {
+        let line = match carry_out_run(run, calibration) {
+            Ok(outcome) => Line::Run(Box::new(outcome)),
+            Err(error) => Line::Failed(Failed {
+                variant: Some(run.variant.clone()),
+                error: format!("{error:#}"),
+            }),
+        };
+        host.say(&line)?;
+    }
+    Ok(())
+}
+
+fn facts(calibration: &Calibration) -> anyhow::Result<Facts> {
+    let line = |path: &str| -> anyhow::Result<String> {
+        let text = fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?;
+        Ok(text.trim().to_owned())
+    };
+    let modules = ["kvm_intel", "kvm_amd"];
+    let loaded = |name: &&&str| {
+        Path::new("/sys/module")
+            .join(name)
+            .join("parameters")
+            .exists()
+    };
+    // Both are built in; which one serves is seen by the processor's flags.
+    let flags = line("/proc/cpuinfo")?;
+    let serves = |name: &&&str| match **name {
+        "kvm_intel" => flags.contains(" vmx"),
+        _ => flags.contains(" svm"),
+    };
+    let kvm = modules.iter().filter(loaded).find(serves);
+    Ok(Facts {
+        release: format!(
+            "{} {}",
+            line("/proc/sys/kernel/osrelease")?,
+            line("/proc/sys/kernel/version")?
+        ),
+        pcpus: thread::available_parallelism().map_or(0, |n| n.get() as u32),
+        kvm: kvm.map_or_else(|| "none".to_owned(), |name| (*name).to_owned()),
+        tsc_khz: Calibration::measure().tsc_khz,
+        calibration: calibration.to_string(),
+    })
+}
+
+/// A VM that runs, and KVM's folder about it.
+struct Running {
+    vm: Microvm,
+    folder: PathBuf,
+    timeline: Vec<Sample>,
+}
+
+fn carry_out_run(run: &Run, calibration: Calibration) -> anyhow::Result<Outcome> {
+    let root = Path::new("/");
+    let before = settings::apply(root, &run.settings)?;
+    let outcome = run_vms(run, calibration);
+    settings::apply(root, &before)?;
+    outcome
+}
+
+fn run_vms(run: &Run, calibration: Calibration) -> anyhow::Result<Outcome> {
+    let mut vms = Vec::new();
+    for vm in &run.vms {
+        vms.push(start(vm, calibration)?);
+    }
+    thread::sleep(seconds(run.warm_up)?);
+    if run.trace {
+        trace::start()?;
+    }
+    let first: Vec<(Snapshot, BTreeMap<String, u64>)> = vms.iter().map(Running::read).collect();
+    let begin = Instant::now();
+    watch(run, &mut vms, &first, begin)?;
+    let last: Vec<(Snapshot, BTreeMap<String, u64>)> = vms.iter().map(Running::read).collect();
+    let pause_exits = run.trace.then(trace::stop).transpose()?;
+    let parameters = settings::report(Path::new("/"));
+    let mut outcomes = Vec::new();
+    for (vm, (first, last)) in vms.into_iter().zip(first.iter().zip(&last)) {
+        outcomes.push(vm.finish(first, last)?);
+    }
+    Ok(Outcome {
+        variant: run.variant.clone(),
+        parameters,
+        seconds: last
+            .first()
+            .zip(first.first())
+            .map_or(0.0, |(last, first)| {
+                last.0.t_ns.saturating_sub(first.0.t_ns) as f64 / 1e9
+            }),
+        vms: outcomes,
+        pause_exits,
+    })
+}
+
+fn seconds(seconds: f64) -> anyhow::Result<Duration> {
+    Duration::try_from_secs_f64(seconds).with_context(|| format!("{seconds} s is no time"))
+}
+
+fn start(vm: &Vm, calibration: Calibration) -> anyhow::Result<Running> {
+    let mut config = MicrovmConfig::new(vm.name.parse()?, vm.workload);
+    config.vcpus = vm.vcpus;
+    config.backend = Backend::Kvm;
+    config.ring = vm.ring;
+    config.seed = vm.seed;
+    config.pins = vm.pins.clone();
+    config.calibration = Some(calibration);
+    for (name, value) in &vm.set {
+        config.parameters.set(name, &value.text())?;
+    }
+    let kvm = Path::new(counters::KVM);
+    let before = counters::folders(kvm);
+    let running =
+        Microvm::start(config).with_context(|| format!("VM {} did not start", vm.name))?;
+    let folder = counters::appeared(kvm, &before)?;
+    for (name, value) in &vm.kvm {
+        counters::write(&folder, name, &value.text())?;
+    }
+    Ok(Running {
+        vm: running,
+        folder,
+        timeline: Vec::new(),
+    })
+}
+
+/// Waits until the time is up, and notes what there is to see meanwhile.
+fn watch(
+    run: &Run,
+    vms: &mut [Running],
+    first: &[(Snapshot, BTreeMap<String, u64>)],
+    begin: Instant,
+) -> anyhow::Result<()> {
+    let end = begin + seconds(run.seconds)?;
+    let period = Duration::from_millis(run.sample_ms);
+    let mut next = begin;
+    loop {
+        next = match period.is_zero() {
+            true => end,
+            false => (next + period).min(end),
+        };
+        thread::sleep(next.saturating_duration_since(Instant::now()));
+        for (running, (first, _)) in vms.iter_mut().zip(first) {
+            if let Some(failure) = running.vm.failure() {
+                bail!("VM {}: {failure}", running.vm.config().name);
+            }
+            if !period.is_zero() {
+                let sample = running.sample(first);
+                running.timeline.push(sample);
+            }
+        }
+        if Instant::now() >= end {
+            return Ok(());
+        }
+    }
+}
+
+impl Running {
+    fn read(&self) -> (Snapshot, BTreeMap<String, u64>) {
+        (self.vm.snapshot(), counters::counters(&self.folder))
+    }
+
+    fn sample(&self, first: &Snapshot) -> Sample {
+        let now = self.vm.snapshot();
+        Sample {
+            ms: (now.t_ns.saturating_sub(first.t_ns) / 1000) as f64 / 1e3,
+            work: now.work().saturating_sub(first.work()),
+            levels: counters::levels(&self.folder),
+        }
+    }
+
+    fn finish(
+        self,
+        first: &(Snapshot, BTreeMap<String, u64>),
+        last: &(Snapshot, BTreeMap<String, u64>),
+    ) -> anyhow::Result<VmOutcome> {
+        let levels = counters::levels(&self.folder);
+        let config = self.vm.config();
+        let (name, workload) = (config.name.to_string(), config.workload());
+        let counters = counters::growth(&first.1, &last.1);
+        let (first, last) = (&first.0, &last.0);
+        let grown = |counter: fn(&tandem_microvm::VcpuSnapshot) -> u64| {
+            last.sum(counter).saturating_sub(first.sum(counter))
+        };
+        let each = last.vcpus.iter().zip(&first.vcpus);
+        let span = last.t_ns.saturating_sub(first.t_ns) as f64 / 1e9;
+        let work = last.work().saturating_sub(first.work());
+        let outcome = VmOutcome {
+            name,
+            workload,
+            work,
+            work_per_second: work as f64 / span,
+            vcpu_work: each
+                .map(|(last, first)| last.work.saturating_sub(first.work))
+                .collect(),
+            cpu_ms: grown(|vcpu| vcpu.cpu_ns) as f64 / 1e6,
+            wait_ms: grown(|vcpu| vcpu.wait_ns.unwrap_or_default()) as f64 / 1e6,
+            halts: grown(|vcpu| vcpu.halts),
+            ipis: grown(|vcpu| vcpu.ipis),
+            violations: last.sum(|vcpu| vcpu.violations),
+            counters,
+            levels,
+            timeline: self.timeline,
+        };
+        let end = self.vm.stop();
+        match end.failure {
+            Some(failure) => bail!("VM {}: {failure}", outcome.name),
+            None => Ok(outcome),
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! Experiments: `lab/experiments/NAME.toml`, which say what question is asked, which VMs run, and which
+//! variants of the kernel's parameters are compared.
+//!
+//! Each variant runs the same VMs with the same seeds. A variant may ask for the patched kernel; with
+//! the stock kernel it is passed over, and said so. Times are seconds of the emulated machine.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::path::PathBuf;
+
+use anyhow::Context;
+use anyhow::bail;
+use serde::Deserialize;
+
+use super::job::Run;
+use super::job::Value;
+use super::job::Vm;
+use super::kernel::Kind;
+use super::settings;
+
+/// An experiment.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Experiment {
+    /// What it is about, in a line.
+    pub title: String,
+    /// What it is to answer, and how to read the answer.
+    pub question: String,
+    /// The machine, unless another is asked for.
+    #[serde(default = "bochs")]
+    pub machine: String,
+    /// Clock of an emulated pCPU in MHz; none: the machine's own.
+    pub mhz: Option<u32>,
+    /// How long the VMs run before anything is counted.
+    #[serde(default = "tenth")]
+    pub warm_up: f64,
+    /// How long is counted.
+    pub seconds: f64,
+    /// How often the timeline is read; zero: never.
+    #[serde(default)]
+    pub sample_ms: u64,
+    /// Whether pause-loop exits are traced.
+    #[serde(default)]
+    pub trace: bool,
+    /// The VMs that run side by side.
+    #[serde(rename = "vm")]
+    pub vms: Vec<Vm>,
+    /// What is compared.
+    #[serde(rename = "variant")]
+    pub variants: Vec<Variant>,
+}
+
+/// One of the things compared.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Variant {
+    /// Its name in tables.
+    pub name: String,
+    /// Which kernel has what it sets.
+    #[serde(default)]
+    pub kernel: Need,
+    /// Parameters of the kernel.
+    #[serde(default)]
+    pub set: BTreeMap<String, Value>,
+    /// Values for every VM's files in KVM's debug file system.
+    #[serde(default)]
+    pub kvm: BTreeMap<String, Value>,
+    /// Parameters of every VM's workload.
+    #[serde(default)]
+    pub workload: BTreeMap<String, Value>,
+    /// vCPUs of every VM, in place of the experiment's.
+    pub vcpus: Option<u32>,
+}
+
+/// Which kernel a variant can run with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Need {
+    /// Any kernel.
+    #[default]
+    Any,
+    /// Only one with Tandem's patches.
+    Patched,
+}
+
+fn bochs() -> String {
+    "bochs".to_owned()
+}
+
+fn tenth() -> f64 {
+    0.1
+}
+
+impl Experiment {
+    /// Reads the experiment `name` of the lab in `lab`, or the file that `name` is.
+    pub fn read(lab: &Path, name: &str) -> anyhow::Result<Experiment> {
+        let path = match name.ends_with(".toml") {
+            true => PathBuf::from(name),
+            false => folder(lab).join(name).with_extension("toml"),
+        };
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => bail!(
+                "there is no experiment {name} ({}); the experiments are {}",
+                path.display(),
+                names(lab)?.join(", ")
+            ),
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot read {}", path.display()));
+            }
+        };
+        let experiment: Experiment =
+            toml::from_str(&text).with_context(|| format!("in {}", path.display()))?;
+        experiment
+            .check()
+            .with_context(|| format!("in {}", path.display()))?;
+        Ok(experiment)
+    }
+
+    fn check(&self) -> anyhow::Result<()> {
+        for time in [self.seconds, self.warm_up] {
+            if !(0.0..=3600.0).contains(&time) {
+                bail!("{time} s is no time to run; give seconds and warm_up from 0 to 3600");
+            }
+        }
+        if self.seconds == 0.0 || self.vms.is_empty() || self.variants.is_empty() {
+            bail!("an experiment needs seconds above 0, at least one [[vm]] and one [[variant]]");
+        }
+        for vm in &self.vms {
+            let mut config = tandem_microvm::MicrovmConfig::new(vm.name.parse()?, vm.workload);
+            config.vcpus = vm.vcpus;
+            config.check()?;
+        }
+        for variant in &self.variants {
+            for (name, value) in &variant.set {
+                settings::parse(&format!("{name}={}", value.text()))
+                    .with_context(|| format!("variant '{}'", variant.name))?;
+            }
+            for vm in self.vms_of(variant) {
+                let mut parameters = tandem_microvm::Parameters::defaults(vm.workload);
+                for (name, value) in &vm.set {
+                    parameters
+                        .set(name, &value.text())
+                        .with_context(|| format!("variant '{}', VM {}", variant.name, vm.name))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The VMs as `variant` has them.
+    pub fn vms_of(&self, variant: &Variant) -> Vec<Vm> {
+        let change = |vm: &Vm| {
+            let mut vm = vm.clone();
+            vm.vcpus = variant.vcpus.unwrap_or(vm.vcpus);
+            vm.set.extend(variant.workload.clone());
+            vm.kvm.extend(variant.kvm.clone());
+            vm
+        };
+        self.vms.iter().map(change).collect()
+    }
+
+    /// The runs of the variants that `kernel` can serve, each with what it needs at boot, and the
+    /// names of those it cannot.
+    pub fn plan(&self, kernel: &Kind, extra: &[(String, String)]) -> Plan {
+        let mut plan = Plan::default();
+        for variant in &self.variants {
+            if variant.kernel == Need::Patched && *kernel == Kind::Stock {
+                plan.passed_over.push(variant.name.clone());
+                continue;
+            }
+            let own = variant
+                .set
+                .iter()
+                .map(|(name, value)| (name.clone(), value.text()));
+            let all: BTreeMap<String, String> = own.chain(extra.iter().cloned()).collect();
+            let (boot, settings) = all
+                .into_iter()
+                .partition(|(name, _)| settings::boot_only(name));
+            let run = Run {
+                variant: variant.name.clone(),
+                settings,
+                warm_up: self.warm_up,
+                seconds: self.seconds,
+                sample_ms: self.sample_ms,
+                trace: self.trace,
+                vms: self.vms_of(variant),
+            };
+            plan.add(boot, run);
+        }
+        plan
+    }
+}
+
+/// What is run, boot by boot.
+#[derive(Debug, Default)]
+pub struct Plan {
+    /// Boots of the machine: parameters on the kernel's command line, and the runs.
+    pub boots: Vec<(BTreeMap<String, String>, Vec<Run>)>,
+    /// Variants that this kernel cannot serve.
+    pub passed_over: Vec<String>,
+}
+
+impl Plan {
+    fn add(&mut self, boot: BTreeMap<String, String>, run: Run) {
+        match self.boots.iter_mut().find(|(known, _)| *known == boot) {
+            Some((_, runs)) => runs.push(run),
+            None => self.boots.push((boot, vec![run])),
+        }
+    }
+}
+
+/// Where the lab keeps its experiments.
+fn folder(lab: &Path) -> PathBuf {
+    lab.join("experiments")
+}
+
+/// The names of all experiments, sorted.
+pub fn names(lab: &Path) -> anyhow::Result<Vec<String>> {
+    toml_files(&folder(lab))
+}
+
+/// The names of the `.toml` files of a folder, sorted.
+pub fn toml_files(folder: &Path) -> anyhow::Result<Vec<String>> {
+    let entries = fs::read_dir(folder).with_context(|| {
+        format!(
+            "there is no lab in {}; run from the top of Tandem's source, or give --lab",
+            folder.display()
+        )
+    })?;
+    let mut names = Vec::new();
+    for entry in entries {
+        let path = entry
+            .with_context(|| format!("cannot read {}", folder.display()))?
+            .path();
+        if path
+            .extension()
+            .is_some_and(|extension| extension == "toml")
+            && let Some(stem) = path.file_stem()
+        {
+            names.push(stem.to_string_lossy().into_owned());
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = r#"
+        title = "t"
+        question = "q"
+        seconds = 1
+        [[vm]]
+        name = "a"
+        vcpus = 4
+        workload = "spinlock"
+        ring = 0
+        set = { inside = "2k" }
+        [[variant]]
+        name = "stock"
+        [[variant]]
+        name = "small window"
+        set = { "kvm_intel.ple_window" = 512 }
+        [[variant]]
+        name = "longer"
+        workload = { inside = 4000 }
+        [[variant]]
+        name = "APLE"
+        kernel = "patched"
+        set = { "kvm.aple" = true }
+    "#;
+
+    fn experiment(text: &str) -> anyhow::Result<Experiment> {
+        let experiment: Experiment = toml::from_str(text)?;
+        experiment.check()?;
+        Ok(experiment)
+    }
+
+    #[test]
+    fn variants_that_differ_at_run_time_share_a_boot() {
+        let experiment = experiment(TEXT).unwrap();
+        let plan = experiment.plan(&Kind::Stock, &[]);
+        let names =
+            |runs: &[Run]| -> Vec<String> { runs.iter().map(|run| run.variant.clone()).collect() };
+        assert_eq!(plan.boots.len(), 2);
+        assert_eq!(names(&plan.boots[0].1), ["stock", "longer"]);
+        assert_eq!(plan.boots[1].0["kvm_intel.ple_window"], "512");
+        assert_eq!(plan.passed_over, ["APLE"]);
+        let longer = &plan.boots[0].1[1].vms[0].set;
+        assert_eq!(longer["inside"].text(), "4000");
+        let patched = experiment.plan(&Kind::Patched, &[("kvm.hvs".into(), "1".into())]);
+        let aple = patched.boots[0].1.last().unwrap();
+        assert_eq!(aple.settings["kvm.aple"], "1");
+        assert_eq!(aple.settings["kvm.hvs"], "1");
+    }
+
+    #[test]
+    fn what_an_experiment_cannot_be_is_said() {
+        let error = |from: &str, to: &str| {
+            let text = TEXT.replacen(from, to, 1);
+            format!("{:#}", experiment(&text).unwrap_err())
+        };
+        assert!(error("seconds = 1", "seconds = -1").contains("0 to 3600"));
+        assert!(error("\"2k\"", "\"fast\"").contains("not a value for inside"));
+        assert!(error("vcpus = 4", "vcpus = 65").contains("1 to 64"));
+        assert!(error("kvm_intel.ple_window", "ple_window").contains("MODULE.NAME"));
+        assert!(error("title", "titel").contains("titel"));
+    }
+}
