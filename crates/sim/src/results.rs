@@ -197,6 +197,17 @@ pub struct RoleResults {
     pub finished: Option<Nanos>,
 }
 
+/// What Gleaner chose in a VM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct AgentChoice {
+    /// When, since the simulation began.
+    pub at: Nanos,
+    /// vCPUs that the workload uses from then on.
+    pub vcpus: u32,
+    /// For how long an idle one of them stays awake.
+    pub timeout: Nanos,
+}
+
 /// One VM.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct VmResults {
@@ -217,6 +228,9 @@ pub struct VmResults {
     /// When the VM's pause-loop window, set by APLE, became how many cycles, since the simulation began.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub windows: Vec<(Nanos, u32)>,
+    /// What Gleaner changed, where it runs.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub gleaner: Vec<AgentChoice>,
     /// Waking a thread → it runs.
     pub wake_latency: Histogram,
     /// Sending a rescheduling or TLB-flush IPI → the receiver handles it.

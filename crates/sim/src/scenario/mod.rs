@@ -3,6 +3,7 @@
 //! These are the settings as the simulator uses them, all checked. They are read from TOML by
 //! [`load`].
 
+mod agent;
 mod host;
 pub mod load;
 mod machine;
@@ -26,6 +27,8 @@ use crate::host::HostConfig;
 use crate::machine::Costs;
 use crate::sched::fair::Discipline;
 use crate::workload::Workload;
+
+pub use agent::Agent;
 
 /// A whole experiment.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -125,6 +128,9 @@ pub struct Guest {
     pub steal_clock: bool,
     /// Whether the guest balances load between its vCPUs.
     pub balance: bool,
+    /// Gleaner, if it runs there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent: Option<Agent>,
 }
 
 /// What a vCPU does that has no thread to run.

@@ -143,13 +143,14 @@ fn every_key_is_documented() {
     use crate::workload::parse;
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/scenarios.md");
     let text = std::fs::read_to_string(path).unwrap();
-    let lists: [&[&str]; 11] = [
+    let lists: [&[&str]; 12] = [
         &load::KEYS,
         &super::machine::KEYS,
         &super::host::KEYS,
         &super::host::PAUSE_LOOP_KEYS,
         &super::host::FLEXW_KEYS,
         &super::vm::KEYS,
+        &super::agent::KEYS,
         &parse::KEYS,
         &parse::ROLE_KEYS,
         &parse::objects::KEYS,

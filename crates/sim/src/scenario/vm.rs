@@ -16,6 +16,7 @@ use super::MmLock;
 use super::Mode;
 use super::TlbFlush;
 use super::Vm;
+use super::agent;
 use super::host;
 use super::place::LoadError;
 use super::read::Field;
@@ -40,7 +41,7 @@ const MOST_THREADS: u64 = 1_000_000;
 /// Objects of all VMs together.
 const MOST_OBJECTS: u64 = 4_000_000;
 
-pub(super) const KEYS: [&str; 18] = [
+pub(super) const KEYS: [&str; 19] = [
     "name",
     "count",
     "vcpus",
@@ -59,6 +60,7 @@ pub(super) const KEYS: [&str; 18] = [
     "mm_lock",
     "steal_clock",
     "balance",
+    "gleaner",
 ];
 
 /// What the VMs are made for.
@@ -277,6 +279,7 @@ fn guest(table: &Table<'_>, vcpus: u32) -> Result<Guest, LoadError> {
         })?,
         steal_clock: table.or("steal_clock", true, Field::flag)?,
         balance: table.or("balance", true, Field::flag)?,
+        agent: agent::read(table)?,
     })
 }
 

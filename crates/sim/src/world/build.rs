@@ -42,6 +42,7 @@ use crate::workload::Workload;
 use super::Slots;
 use super::World;
 use super::flexs::Swapper;
+use super::gleaner::Agent;
 use super::is_native;
 use super::policies::Controller;
 use super::program::compile;
@@ -139,6 +140,17 @@ pub(crate) fn build(scenario: &Scenario) -> World {
             queue.set(Slot(slots.flexs + p as u32), first.max(1));
         }
     }
+    let agent = |vm: &scenario::Vm| {
+        let agent = vm.guest.agent.as_ref()?;
+        Some(Box::new(Agent::new(agent, vm.vcpus)))
+    };
+    let agents: Vec<_> = scenario.vms.iter().map(agent).collect();
+    for (number, agent) in agents.iter().enumerate() {
+        if let Some(agent) = agent {
+            let begin = scenario.vms[number].starts.0;
+            queue.set(Slot(slots.agents + number as u32), begin + agent.period);
+        }
+    }
     World {
         name: scenario.name.clone(),
         seed: scenario.seed,
@@ -179,6 +191,7 @@ pub(crate) fn build(scenario: &Scenario) -> World {
         allowed: parts.allowed,
         controller,
         flexs,
+        agents,
         trace: None,
         waits: None,
         checks: cfg!(debug_assertions),
@@ -203,6 +216,7 @@ fn slots(parts: &Parts, pcpus: usize) -> Slots {
         cap_period: take(1),
         policies: take(1),
         flexs: take(pcpus),
+        agents: take(parts.vms.len()),
         rescheds: take(pcpus),
         messages: take(0),
     }
@@ -312,6 +326,9 @@ impl Parts {
             lock_wait: Histogram::default(),
             throttled: false,
             quota: u64::MAX,
+            active: vm.vcpus,
+            awake: 0,
+            waited: 0,
             random: Stream::new(scenario.seed, "vm", number as u64),
         });
         let vm = self.vms.last_mut();
@@ -378,9 +395,14 @@ impl Parts {
             halted_at: 0,
             halt_poll: 0,
             guest_poll: 0,
+            retained: false,
             pv_halted: false,
             ran_total: 0,
             waited_total: 0,
+            idle_since: 0,
+            idle_total: 0,
+            idle_periods: 0,
+            halting_total: 0,
             results: VcpuResults::default(),
         });
     }

@@ -249,6 +249,9 @@ impl World {
         if thread.state == state {
             return;
         }
+        if thread.state == ThreadState::Ready {
+            self.vms[thread.vm as usize].waited += self.now - thread.since;
+        }
         if let Some(trace) = &mut self.trace
             && thread.since < self.now
         {

@@ -35,8 +35,27 @@ impl World {
         self.note_idle(v, true);
         let slot = self.guest_tick_slot(v);
         self.queue.cancel(slot);
+        let vm = &self.vms[vm as usize];
+        let awake = match v - vm.first_vcpu < vm.active {
+            true => vm.awake,
+            false => 0,
+        };
         let vcpu = &mut self.vcpus[v as usize];
         vcpu.halted_at = self.now;
+        vcpu.idle_since = self.now;
+        vcpu.idle_periods += 1;
+        vcpu.retained = awake > 0 && idle == IdleLoop::Halt;
+        if vcpu.retained {
+            vcpu.idle = Idle::Polling;
+            vcpu.poll_until = self.now + awake;
+            self.owe(
+                v,
+                KERNEL,
+                self.costs.thread_switch + self.costs.nested_switch,
+            );
+            self.plan(v);
+            return;
+        }
         match idle {
             IdleLoop::Poll => {
                 vcpu.idle = Idle::Polling;
@@ -52,10 +71,17 @@ impl World {
         }
     }
 
+    /// Whether a yielding thread keeps the idle vCPU awake.
+    pub(crate) fn is_retained(&self, v: u32) -> bool {
+        let vcpu = &self.vcpus[v as usize];
+        vcpu.retained && vcpu.idle == Idle::Polling
+    }
+
     /// HLT: the exit, or in native mode the idle state.
     pub(crate) fn begin_halt(&mut self, v: u32) {
         self.vcpus[v as usize].idle = Idle::Halting;
         self.counts(v).halts += 1;
+        self.vcpus[v as usize].halting_total += self.costs.halt_exit;
         self.exit(v, ExitReason::Halt, self.costs.halt_exit);
         if self.owed(v) == 0 {
             self.halt(v);
@@ -142,10 +168,12 @@ impl World {
             let slot = self.poll_slot(p);
             self.queue.cancel(slot);
             self.owe(v, EXITS, self.costs.halt_poll_wake);
+            self.vcpus[v as usize].halting_total += self.costs.halt_poll_wake;
             self.back_on_pcpu(v, p);
             return;
         }
         self.owe(v, EXITS, self.costs.halt_wake);
+        self.vcpus[v as usize].halting_total += self.costs.halt_wake;
         self.vcpu_state(v, VcpuState::Ready);
         self.enter_host(v);
     }
@@ -178,8 +206,18 @@ impl World {
     /// The idle loop is over: a thread is there.
     pub(crate) fn end_idle(&mut self, v: u32) {
         self.note_idle(v, false);
+        if self.is_retained(v) {
+            self.owe(
+                v,
+                KERNEL,
+                self.costs.thread_switch + self.costs.nested_switch,
+            );
+        }
         let vcpu = &mut self.vcpus[v as usize];
         vcpu.idle = Idle::Busy;
+        vcpu.retained = false;
+        let since = std::mem::replace(&mut vcpu.idle_since, u64::MAX);
+        vcpu.idle_total += self.now - since.min(self.now);
         let vm = &self.vms[vcpu.vm as usize];
         if let IdleLoop::HaltPoll(most) = vm.guest.idle {
             let idle = self.now - vcpu.halted_at;

@@ -127,6 +127,10 @@ impl World {
             roles,
             counts: vm.counts,
             windows: vm.windows.clone(),
+            gleaner: match &self.agents[number] {
+                Some(agent) => agent.choices.clone(),
+                None => Vec::new(),
+            },
             wake_latency: vm.wake_latency.clone(),
             ipi_latency: vm.ipi_latency.clone(),
             shootdown_latency: vm.shootdown_latency.clone(),

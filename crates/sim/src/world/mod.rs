@@ -12,8 +12,8 @@
 //! The rooms: `build` makes the world, `execute` is what vCPUs do with their time, `program`
 //! interprets the threads' programs, `locks`, `blocking` and `flush` are the primitives, `wake` and
 //! `idle` are the guest's scheduler, `interrupts` are IPIs and timers, `pcpus` is the host,
-//! `pause_loop` KVM's handling of spinning, `overlays` caps and co-scheduling, `policies` the
-//! adapters for Tandem's policies, `measure` the results, `waits` who waited for whom, `check` the
+//! `pause_loop` KVM's handling of spinning, `overlays` caps and co-scheduling, `policies`, `flexs`
+//! and `gleaner` the adapters for Tandem's policies, `measure` the results, `waits` who waited for whom, `check` the
 //! invariants.
 
 use std::collections::BTreeMap;
@@ -39,6 +39,7 @@ mod check;
 mod execute;
 mod flexs;
 mod flush;
+mod gleaner;
 mod idle;
 mod interrupts;
 mod locks;
@@ -74,6 +75,7 @@ struct Slots {
     cap_period: u32,
     policies: u32,
     flexs: u32,
+    agents: u32,
     rescheds: u32,
     messages: u32,
 }
@@ -117,6 +119,8 @@ pub struct World {
     allowed: Vec<PcpuSet>,
     controller: Option<policies::Controller>,
     flexs: Option<Box<flexs::Swapper>>,
+    /// Of each VM.
+    agents: Vec<Option<Box<gleaner::Agent>>>,
     trace: Option<tracing::Recorder>,
     waits: Option<Box<waits::Recorder>>,
     /// Whether the invariants are looked at while the world runs: in debug builds, unless a test
@@ -228,8 +232,10 @@ impl World {
             self.cap_period();
         } else if slot < s.flexs {
             self.policies();
-        } else if slot < s.rescheds {
+        } else if slot < s.agents {
             self.flexs_tick(slot - s.flexs);
+        } else if slot < s.rescheds {
+            self.agent(slot - s.agents);
         } else if slot < s.messages {
             self.told_to_reschedule(slot - s.rescheds);
         } else {

@@ -103,6 +103,12 @@ pub(crate) struct Vm {
     pub throttled: bool,
     /// What it may still run in this cap period, ns.
     pub quota: u64,
+    /// Its threads use this many of its vCPUs, the first ones.
+    pub active: u32,
+    /// An idle vCPU among them is kept awake for so long, ns.
+    pub awake: u64,
+    /// For how long its threads have waited for a vCPU since boot, for policies, ns.
+    pub waited: u64,
     pub random: Stream,
 }
 
@@ -182,11 +188,19 @@ pub(crate) struct Vcpu {
     pub halt_poll: u64,
     /// haltpoll's adaptive polling time in the guest.
     pub guest_poll: u64,
+    /// Kept awake by Gleaner's yielding thread in this idle period.
+    pub retained: bool,
     /// Halted by a paravirtual lock with its thread still spinning.
     pub pv_halted: bool,
     /// Time on pCPUs and time waiting for one since boot, for policies.
     pub ran_total: u64,
     pub waited_total: u64,
+    /// Without a thread since (`u64::MAX`: it has one), for how long before, and how often, for policies.
+    pub idle_since: u64,
+    pub idle_total: u64,
+    pub idle_periods: u64,
+    /// Exits for halting and being woken since boot, which the guest takes for idle time.
+    pub halting_total: u64,
     pub results: VcpuResults,
 }
 

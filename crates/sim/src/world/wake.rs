@@ -52,7 +52,8 @@ impl World {
 
     pub(crate) fn note_idle(&mut self, v: u32, idle: bool) {
         let vm = &mut self.vms[self.vcpus[v as usize].vm as usize];
-        set_bit(&mut vm.idle, v - vm.first_vcpu, idle);
+        let index = v - vm.first_vcpu;
+        set_bit(&mut vm.idle, index, idle && index < vm.active);
     }
 
     /// Puts a runnable thread into its vCPU's queue.
@@ -111,14 +112,20 @@ impl World {
         }
         let vm = &self.vms[thread.vm as usize];
         let first = vm.first_vcpu;
+        // Out of use: as if it had run on one that is in use.
+        let before = match before - first < vm.active {
+            true => before,
+            false => first + (before - first) % vm.active,
+        };
         if has_bit(&vm.idle, before - first) {
             return before;
         }
         match next_bit(&vm.idle, before - first, vm.vcpus) {
             Some(idle) => first + idle,
             // Nobody is idle: the waker's vCPU if it has less to do (wake_affine).
-            None if self.vcpus[by as usize].queue.len()
-                < self.vcpus[before as usize].queue.len() =>
+            None if by - first < vm.active
+                && self.vcpus[by as usize].queue.len()
+                    < self.vcpus[before as usize].queue.len() =>
             {
                 by
             }
@@ -127,12 +134,16 @@ impl World {
     }
 
     /// A thread has been queued on `v` by vCPU `by`: sees to it that `v` notices.
-    fn arrived(&mut self, t: u32, v: u32, by: u32) {
+    pub(crate) fn arrived(&mut self, t: u32, v: u32, by: u32) {
         let vcpu = &mut self.vcpus[v as usize];
         if vcpu.thread == NONE {
             vcpu.need_resched = true;
             match (vcpu.idle, vcpu.state) {
                 _ if v == by => self.work.push(Work::Guest(v)),
+                // A yielding thread is there.
+                (Idle::Polling, VcpuState::Running) if self.is_retained(v) => {
+                    self.send_reschedule(by, v);
+                }
                 (Idle::Polling, VcpuState::Running) => self.work.push(Work::Guest(v)),
                 // It polls as soon as it is back on a pCPU, and sees it then.
                 (Idle::Polling, _) => {}
@@ -245,7 +256,7 @@ impl World {
     /// there is one.
     fn take_thread(&mut self, v: u32, least: u32) -> bool {
         let vm = &self.vms[self.vcpus[v as usize].vm as usize];
-        if !vm.guest.balance {
+        if !vm.guest.balance || v - vm.first_vcpu >= vm.active {
             return false;
         }
         let (first, size) = (vm.first_vcpu, vm.vcpus);
@@ -279,11 +290,11 @@ impl World {
 
     /// A queued thread that spins in user space is where its cache line is; it may move like any
     /// other. One that holds or waits for a kernel lock is never in a queue.
-    fn is_stuck(&self, t: u32) -> bool {
+    pub(crate) fn is_stuck(&self, t: u32) -> bool {
         self.threads[t as usize].no_preempt > 0
     }
 
-    fn move_thread(&mut self, t: u32, from: u32, to: u32) {
+    pub(crate) fn move_thread(&mut self, t: u32, from: u32, to: u32) {
         self.leave_queue(t, from, false);
         self.threads[t as usize].vcpu = to;
         self.enter_queue(t, Enqueue::Migrated);

@@ -1,0 +1,107 @@
+//! Gleaner in simulated guests: who is packed and who is not, what staying awake is worth, and that nothing
+//! is lost on the way.
+
+mod common;
+
+use common::run;
+use tandem_sim::results::VmResults;
+
+/// Two threads that hand each other a token.
+const TOKEN: &str = "duration = \"4s\"\nwarmup = \"2s\"\n[machine]\npcpus = 2
+    [host]\nhalt_poll = 0\napicv = false
+    [[workload]]\nname = \"token\"
+    objects = { there = { kind = \"semaphore\", units = 0 }, back = { kind = \"semaphore\", units = 0 } }
+    [[workload.role]]\nname = \"ping\"
+    program = [ { forever = [ { compute = \"2us\" }, { release = \"there\" }, { acquire = \"back\" }, \"work\" ] } ]
+    [[workload.role]]\nname = \"pong\"
+    program = [ { forever = [ { acquire = \"there\" }, { compute = \"2us\" }, { release = \"back\" } ] } ]
+    [[workload]]\nname = \"computes\"
+    [[workload.role]]\nthreads = \"1 per vcpu\"
+    program = [ { forever = [ { compute = \"1ms\" }, \"work\" ] } ]
+    [[workload]]\nname = \"phases\"
+    objects = { meet = { kind = \"barrier\", wait = \"block\" } }
+    [[workload.role]]\nthreads = \"1 per vcpu\"
+    program = [ { forever = [ { compute = \"normal(900us, 200us)\" }, { barrier = \"meet\" }, \"work\" ] } ]
+    [[vm]]\nname = \"a\"\nvcpus = 2\nworkload = \"token\"\n";
+
+fn vm(settings: &[&str]) -> VmResults {
+    let mut results = run(TOKEN, settings);
+    results.vms.remove(0)
+}
+
+fn last_choice(vm: &VmResults) -> u32 {
+    vm.gleaner.last().map_or(2, |choice| choice.vcpus)
+}
+
+#[test]
+fn a_token_is_faster_on_one_vcpu() {
+    let (without, with) = (vm(&[]), vm(&["vm.a.gleaner={ retain = false }"]));
+    assert!(without.gleaner.is_empty());
+    assert_eq!(last_choice(&with), 1, "{:?}", with.gleaner);
+    assert!(
+        with.work > 4 * without.work,
+        "{} against {}",
+        with.work,
+        without.work
+    );
+    // Within 3 s of the program's start.
+    assert!(with.gleaner[0].at.0 < 3_000_000_000, "{:?}", with.gleaner);
+}
+
+#[test]
+fn staying_awake_alone_helps_too_and_costs_cpu_time() {
+    let (without, with) = (vm(&[]), vm(&["vm.a.gleaner={ consolidate = false }"]));
+    assert!(with.gleaner.iter().all(|choice| choice.vcpus == 2));
+    assert!(with.gleaner.last().unwrap().timeout.0 > 0);
+    assert!(
+        with.work as f64 > 1.5 * without.work as f64,
+        "{} against {}",
+        with.work,
+        without.work
+    );
+    assert!(with.received > without.received);
+}
+
+#[test]
+fn threads_that_compute_are_left_alone() {
+    let of = |gleaner: &str| vm(&["vm.a.workload=computes", gleaner]);
+    let (without, with) = (of("vm.a.gleaner=false"), of("vm.a.gleaner=true"));
+    assert_eq!(last_choice(&with), 2);
+    assert_eq!(with.work, without.work);
+}
+
+#[test]
+fn long_phases_lose_nothing() {
+    let of = |gleaner: &str| vm(&["vm.a.workload=phases", gleaner]);
+    let (without, with) = (of("vm.a.gleaner=false"), of("vm.a.gleaner=true"));
+    assert!(
+        with.work as f64 > 0.98 * without.work as f64,
+        "{} against {}",
+        with.work,
+        without.work
+    );
+}
+
+#[test]
+fn nobody_stays_awake_while_the_host_has_others_to_run() {
+    let beside = "vm=[{ name = \"a\", vcpus = 2, workload = \"token\", gleaner = { consolidate = false } }, \
+                  { name = \"b\", vcpus = 2, workload = \"computes\" }]";
+    let with = vm(&[beside]);
+    let awake = with.gleaner.iter().filter(|choice| choice.timeout.0 > 0);
+    assert!(awake.count() <= 1, "{:?}", with.gleaner);
+    assert!(with.gleaner.last().is_none_or(|last| last.timeout.0 == 0));
+}
+
+#[test]
+fn many_vcpus_are_given_up_one_after_the_other() {
+    let settings = [
+        "machine.pcpus=8",
+        "vm.a.vcpus=8",
+        "vm.a.gleaner={ retain = false, confirm = 1 }",
+    ];
+    let with = vm(&settings);
+    let counts: Vec<u32> = with.gleaner.iter().map(|choice| choice.vcpus).collect();
+    assert_eq!(counts.first(), Some(&7), "{counts:?}");
+    assert!(counts.windows(2).all(|pair| pair[0] >= pair[1].max(1)));
+    assert_eq!(counts.last(), Some(&1), "{counts:?}");
+}
