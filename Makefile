@@ -1,6 +1,7 @@
 # Tandem's verbs. Each one first puts in place what it needs (scripts/setup), so that a fresh clone
 # needs no step of its own; `make` alone lists them. Nothing here keeps state outside `target/`,
-# except the test VM's kernel, which is cached under ~/.cache/tandem.
+# except the test VM's kernel, and the lab's kernels and saved machines, which are cached under
+# ~/.cache/tandem.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -52,6 +53,16 @@ bench: build ## what things cost: the simulator's events, the daemon at 1,000 vC
 .PHONY: bench-fairness
 bench-fairness: build ## the acceptance suite of fairness: every mix, three runs (20 minutes and more)
 	$(TANDEM) bench fairness $(ARGS)
+
+.PHONY: lab
+lab: build ## the lab from nothing to tables: kernels, machines, experiments (an hour and more; ARGS='apples wake')
+	@scripts/setup lab
+	@lab/experiments/all $(ARGS)
+
+.PHONY: lab-smoke
+lab-smoke: build ## whether the lab works: each kernel that is built already, in QEMU, and one short run in Bochs
+	@scripts/setup lab
+	@lab/smoke
 
 .PHONY: fmt
 fmt: ## format the code
