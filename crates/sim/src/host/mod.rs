@@ -35,6 +35,10 @@ pub enum Arrival {
     Migrated,
 }
 
+fn is_false(flag: &bool) -> bool {
+    !flag
+}
+
 /// Which scheduler the host runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -226,6 +230,9 @@ pub struct HostConfig {
     pub halt_poll: Nanos,
     /// APIC virtualization: interrupts arrive and end without exits.
     pub apicv: bool,
+    /// Whether a vCPU that a rescheduling IPI wakes runs next on its pCPU.
+    #[serde(skip_serializing_if = "is_false")]
+    pub fast_reactivation: bool,
 }
 
 /// A vCPU to be moved.

@@ -27,7 +27,7 @@ use crate::host::Together;
 use crate::scenario::units;
 use crate::sched::fair::Discipline;
 
-pub(super) const KEYS: [&str; 12] = [
+pub(super) const KEYS: [&str; 13] = [
     "scheduler",
     "cfs",
     "eevdf",
@@ -40,6 +40,7 @@ pub(super) const KEYS: [&str; 12] = [
     "pause_loop",
     "halt_poll",
     "apicv",
+    "fast_reactivation",
 ];
 
 /// The shortest time that a scheduler's setting may have: below, it would switch and do nothing else.
@@ -120,6 +121,7 @@ fn settings(table: &Table<'_>, pcpus: u32) -> Result<HostConfig, LoadError> {
             field.time(Nanos::ZERO, Nanos::from_secs(1))
         })?,
         apicv: table.or("apicv", true, Field::flag)?,
+        fast_reactivation: table.or("fast_reactivation", false, Field::flag)?,
     })
 }
 

@@ -107,6 +107,20 @@ pub struct Vm {
     pub guest: Guest,
     /// What it runs.
     pub workload: Workload,
+    /// Its threads "per vcpu" are for so many vCPUs, if not for those it has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sized_for: Option<u32>,
+}
+
+impl Vm {
+    /// As many vCPUs as the workload's threads "per vcpu" are for.
+    pub fn sized_for(&self) -> u32 {
+        self.sized_for.unwrap_or(self.vcpus)
+    }
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 /// Settings of a guest kernel.
@@ -128,6 +142,9 @@ pub struct Guest {
     pub steal_clock: bool,
     /// Whether the guest balances load between its vCPUs.
     pub balance: bool,
+    /// Whether each thread is pinned to a vCPU of its own, in turn.
+    #[serde(skip_serializing_if = "is_false")]
+    pub per_thread: bool,
     /// Gleaner, if it runs there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<Agent>,
@@ -179,4 +196,7 @@ pub enum TlbFlush {
     /// Upstream's KVM_FEATURE_PV_TLB_FLUSH: preempted vCPUs are only marked and flush when they run
     /// again; running ones get the IPI.
     Paravirtual,
+    /// Tandem's: one hypercall; the hypervisor sends a physical IPI to each pCPU that runs a vCPU of the VM,
+    /// the other vCPUs are flushed before they run again.
+    Hypercall,
 }

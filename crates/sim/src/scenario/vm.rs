@@ -41,7 +41,7 @@ const MOST_THREADS: u64 = 1_000_000;
 /// Objects of all VMs together.
 const MOST_OBJECTS: u64 = 4_000_000;
 
-pub(super) const KEYS: [&str; 19] = [
+pub(super) const KEYS: [&str; 21] = [
     "name",
     "count",
     "vcpus",
@@ -61,6 +61,8 @@ pub(super) const KEYS: [&str; 19] = [
     "steal_clock",
     "balance",
     "gleaner",
+    "per_thread",
+    "sized_for",
 ];
 
 /// What the VMs are made for.
@@ -86,7 +88,7 @@ pub fn read(document: &Table<'_>, around: &Surroundings<'_>) -> Result<Vec<Vm>, 
         vcpus += u64::from(vm.vcpus) * u64::from(count);
         let roles = vm.workload.roles.iter();
         let of_one: u64 = roles
-            .map(|role| u64::from(role.threads.count(vm.vcpus)))
+            .map(|role| u64::from(role.threads.count(vm.sized_for())))
             .sum();
         threads += of_one * u64::from(count);
         objects += vm.workload.objects.len() as u64 * u64::from(count);
@@ -156,7 +158,11 @@ fn one(field: &Field<'_>, around: &Surroundings<'_>) -> Result<(Vm, u32), LoadEr
     }
     let reference = table.need("workload", "\"spin\" or \"folder/file.toml\"")?;
     let workload = (around.workload)(&reference)?;
-    parse::fits(&workload, vcpus).map_err(|message| {
+    let sized_for = match table.get("sized_for") {
+        None => None,
+        Some(field) => Some(field.small(1, MOST_VCPUS)?),
+    };
+    parse::fits(&workload, vcpus, sized_for.unwrap_or(vcpus)).map_err(|message| {
         LoadError::at(
             &reference.node.place,
             format!("{} `{}`: {message}", reference.path, workload.name),
@@ -172,6 +178,7 @@ fn one(field: &Field<'_>, around: &Surroundings<'_>) -> Result<(Vm, u32), LoadEr
         })?,
         guest: guest(&table, vcpus)?,
         workload,
+        sized_for,
         name,
     };
     Ok((vm, table.or("count", 1, |field| field.small(1, 10_000))?))
@@ -265,6 +272,7 @@ fn guest(table: &Table<'_>, vcpus: u32) -> Result<Guest, LoadError> {
             field.choice(&[
                 ("ipi", TlbFlush::Ipi),
                 ("paravirtual", TlbFlush::Paravirtual),
+                ("hypercall", TlbFlush::Hypercall),
             ])
         })?,
         idle_tlb: table.or("idle_tlb", IdleTlb::LeftOut, |field| {
@@ -279,6 +287,7 @@ fn guest(table: &Table<'_>, vcpus: u32) -> Result<Guest, LoadError> {
         })?,
         steal_clock: table.or("steal_clock", true, Field::flag)?,
         balance: table.or("balance", true, Field::flag)?,
+        per_thread: table.or("per_thread", false, Field::flag)?,
         agent: agent::read(table)?,
     })
 }

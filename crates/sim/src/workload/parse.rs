@@ -170,7 +170,7 @@ fn pins(field: &Field<'_>) -> Result<Vec<u32>, LoadError> {
 }
 
 /// Whether a VM with so many vCPUs can run the workload; the error says what does not fit.
-pub fn fits(workload: &Workload, vcpus: u32) -> Result<(), String> {
+pub fn fits(workload: &Workload, vcpus: u32, sized_for: u32) -> Result<(), String> {
     for role in &workload.roles {
         if let Some(pin) = role.pins.iter().find(|&&pin| pin >= vcpus) {
             return Err(format!(
@@ -179,7 +179,7 @@ pub fn fits(workload: &Workload, vcpus: u32) -> Result<(), String> {
                 vcpus - 1
             ));
         }
-        let threads = role.threads.count(vcpus);
+        let threads = role.threads.count(sized_for);
         if threads > MOST_THREADS {
             return Err(format!(
                 "role `{}` has {threads} threads on {vcpus} vCPUs: at most {MOST_THREADS}",
@@ -195,7 +195,7 @@ pub fn fits(workload: &Workload, vcpus: u32) -> Result<(), String> {
         else {
             continue;
         };
-        let come = users(workload, number as u32, vcpus);
+        let come = users(workload, number as u32, sized_for);
         if come > 0 && parties > come {
             return Err(format!(
                 "barrier `{}` waits for {parties} parties, but on {vcpus} vCPUs only {come} \

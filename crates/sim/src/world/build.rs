@@ -246,19 +246,23 @@ impl Parts {
             compile(
                 &vm.workload,
                 &role.program,
-                role.threads.count(vm.vcpus),
+                role.threads.count(vm.sized_for()),
                 objects.first,
                 (objects.mm, vm.guest.mm_lock),
                 pc,
                 &mut self.code,
             );
-            for n in 0..role.threads.count(vm.vcpus) {
+            for n in 0..role.threads.count(vm.sized_for()) {
                 let t = self.threads.len() as u32;
                 let pin = match role.pins.is_empty() {
                     true => NONE,
                     false => first_vcpu + role.pins[n as usize % role.pins.len()] % vm.vcpus,
                 };
                 let spread = first_vcpu + (t - first_thread) % vm.vcpus;
+                let pin = match pin {
+                    NONE if vm.guest.per_thread => spread,
+                    pin => pin,
+                };
                 self.entities.push(Entity::new(role.weight));
                 self.threads.push(Thread {
                     vm: number as u32,
@@ -409,11 +413,11 @@ impl Parts {
 
     /// The workload's objects, then the address space's lock and the futex buckets.
     fn add_objects(&mut self, from: &scenario::Vm, vm: u32) -> VmObjects {
-        let (workload, guest, vcpus) = (&from.workload, &from.guest, from.vcpus);
+        let (workload, guest) = (&from.workload, &from.guest);
         let first = self.objects.len() as u32;
         let mm = first + workload.objects.len() as u32;
         let buckets = mm + 1;
-        let users = barrier_users(workload, vcpus);
+        let users = barrier_users(workload, from.sized_for());
         let bucket_of = |object: u32| buckets + (object.wrapping_mul(0x9e37_79b1) >> 16) % BUCKETS;
         for (number, object) in workload.objects.iter().enumerate() {
             let id = first + number as u32;

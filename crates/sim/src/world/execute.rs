@@ -131,6 +131,8 @@ impl World {
                 match doing {
                     Doing::Compute | Doing::Hold => Some(free + remaining),
                     Doing::Spin(lock) => self.spin_ends(v, lock, free),
+                    // In the hypercall it waits in the hypervisor.
+                    Doing::FlushWait if self.flushes_by_hypercall(v) => None,
                     Doing::FlushWait => self.loop_exits(v).map(|after| free + after),
                     Doing::Go => Some(free),
                     Doing::SpinUser(_) if remaining != u64::MAX => Some(free + remaining),

@@ -6,10 +6,14 @@
 //! since a vCPU became idle asks it too, even if it has halted. With upstream's paravirtual
 //! flush (arch/x86/kernel/kvm.c, kvm_flush_tlb_multi) preempted vCPUs are only marked.
 //!
+//! With Tandem's hypercall (spec 50) the asker exits once and the hypervisor interrupts the pCPUs where a vCPU
+//! of the VM runs, as its own IPIs go; every other vCPU is flushed before it runs again, and nobody waits for it.
+//!
 //! All threads of a VM belong to one process.
 
 use crate::scenario::IdleTlb;
 use crate::scenario::TlbFlush;
+use crate::trace::ExitReason;
 use crate::trace::IpiKind;
 use crate::trace::ThreadState;
 use crate::trace::VcpuState;
@@ -17,6 +21,7 @@ use crate::trace::VcpuState;
 use super::World;
 use super::program::Flow;
 use super::state::Doing;
+use super::state::EXITS;
 use super::state::Idle;
 use super::state::KERNEL;
 use super::state::Message;
@@ -38,6 +43,9 @@ impl World {
         let asks_idle = vm.guest.idle_tlb == IdleTlb::Asked;
         self.owe(v, KERNEL, self.costs.tlb_flush);
         self.counts(v).shootdowns += 1;
+        if how == TlbFlush::Hypercall {
+            self.exit(v, ExitReason::Hypercall, self.costs.vm_exit);
+        }
         let mut asked = 0;
         for to in first..first + size {
             let vcpu = &mut self.vcpus[to as usize];
@@ -45,12 +53,15 @@ impl World {
                 continue;
             }
             vcpu.has_tlb = vcpu.thread != NONE;
-            if how == TlbFlush::Paravirtual && vcpu.state != VcpuState::Running {
+            if how != TlbFlush::Ipi && vcpu.state != VcpuState::Running {
                 vcpu.flush_on_entry = true;
                 continue;
             }
             if asked % CLUSTER == 0 {
-                self.pay_for_sending(v);
+                match how {
+                    TlbFlush::Hypercall => self.owe(v, EXITS, self.costs.native_ipi_send),
+                    TlbFlush::Ipi | TlbFlush::Paravirtual => self.pay_for_sending(v),
+                }
             }
             asked += 1;
             self.counts(v).shootdown_ipis += 1;
@@ -75,28 +86,45 @@ impl World {
         Flow::Busy
     }
 
+    /// Whether the VM of a vCPU flushes by Tandem's hypercall.
+    pub(crate) fn flushes_by_hypercall(&self, v: u32) -> bool {
+        let vm = self.vcpus[v as usize].vm;
+        self.vms[vm as usize].guest.tlb == TlbFlush::Hypercall
+    }
+
     /// A running vCPU flushes for a waiting thread; it answers when it has paid for it.
     pub(crate) fn begin_flush(&mut self, v: u32, thread: u32, sent: u64) {
         self.owe(v, KERNEL, self.costs.tlb_flush);
         self.vcpus[v as usize].answers.push((thread, sent));
     }
 
+    /// A physical IPI for a flush comes to a pCPU that no longer runs the vCPU it was meant for.
+    pub(crate) fn flush_came_late(&mut self, v: u32, thread: u32, sent: u64) {
+        self.vcpus[v as usize].flush_on_entry = true;
+        self.answered(v, thread, sent);
+    }
+
+    /// One of those that a thread waits for has flushed.
+    fn answered(&mut self, v: u32, t: u32, sent: u64) {
+        let asker = self.threads[t as usize].vcpu;
+        self.ipi_done(asker, v, IpiKind::Shootdown, sent);
+        self.flush_answered(asker, v, sent);
+        let thread = &mut self.threads[t as usize];
+        thread.answers_left -= 1;
+        if thread.answers_left > 0 {
+            return;
+        }
+        let (vm, waited) = (thread.vm, self.now - thread.wait_since);
+        self.vms[vm as usize].shootdown_latency.add(waited);
+        self.sync(asker);
+        self.threads[t as usize].doing = Doing::Go;
+        self.work.push(Work::Go(t));
+    }
+
     /// The flushes are done.
     pub(crate) fn answer_flushes(&mut self, v: u32) {
         while let Some((t, sent)) = self.vcpus[v as usize].answers.pop() {
-            let asker = self.threads[t as usize].vcpu;
-            self.ipi_done(asker, v, IpiKind::Shootdown, sent);
-            self.flush_answered(asker, v, sent);
-            let thread = &mut self.threads[t as usize];
-            thread.answers_left -= 1;
-            if thread.answers_left > 0 {
-                continue;
-            }
-            let (vm, waited) = (thread.vm, self.now - thread.wait_since);
-            self.vms[vm as usize].shootdown_latency.add(waited);
-            self.sync(asker);
-            self.threads[t as usize].doing = Doing::Go;
-            self.work.push(Work::Go(t));
+            self.answered(v, t, sent);
         }
         // One that was woken for nothing else halts again.
         let vcpu = &self.vcpus[v as usize];

@@ -7,6 +7,7 @@
 //! Sending costs an exit for each write to the interrupt command register. A TLB flush goes to up to
 //! 16 vCPUs with one write, as x2APIC clusters allow.
 
+use crate::host::Scheduler;
 use crate::random::Dist;
 use crate::trace::ExitReason;
 use crate::trace::IpiKind;
@@ -17,6 +18,7 @@ use crate::trace::VcpuState;
 use super::World;
 use super::program::Flow;
 use super::state::EXITS;
+use super::state::Idle;
 use super::state::KERNEL;
 use super::state::Message;
 use super::state::NONE;
@@ -85,15 +87,25 @@ impl World {
                 self.plan(v);
                 self.work.push(Work::Guest(v));
             }
+            IpiKind::Shootdown if !runs && self.flushes_by_hypercall(v) => {
+                self.flush_came_late(v, message.thread, message.sent);
+            }
             IpiKind::Shootdown if runs => {
                 self.sync(v);
-                self.interrupted(v);
+                match self.flushes_by_hypercall(v) {
+                    // The host's own interrupt: an exit, and no handler in the guest.
+                    true => self.exit(v, ExitReason::Interrupt, self.costs.interrupt_exit),
+                    false => self.interrupted(v),
+                }
                 self.begin_flush(v, message.thread, message.sent);
                 self.plan(v);
             }
             IpiKind::Reschedule => {
                 self.vcpus[v as usize].resched_pending = true;
                 self.knock(v);
+                if self.config.fast_reactivation {
+                    self.reactivate(v);
+                }
             }
             IpiKind::Shootdown => {
                 let request = (message.thread, message.sent);
@@ -110,6 +122,22 @@ impl World {
         } else {
             self.wake_vcpu(v);
         }
+    }
+
+    /// A vCPU that a rescheduling IPI has woken is the next on its pCPU (spec 50).
+    fn reactivate(&mut self, v: u32) {
+        let vcpu = &self.vcpus[v as usize];
+        let p = vcpu.pcpu;
+        let was_woken = vcpu.idle == Idle::Halted && vcpu.state == VcpuState::Ready;
+        if !was_woken || !vcpu.queued || self.host.parked(v) {
+            return;
+        }
+        let current = self.pcpus[p as usize].current;
+        if current != NONE {
+            self.host_account(current);
+        }
+        self.host.boost(v, p, self.now);
+        self.tell_to_reschedule(p);
     }
 
     /// A running vCPU, up to date, is interrupted.

@@ -285,11 +285,15 @@ fn a_workload_fits_a_vm_or_not() {
     let text = "name = \"t\"\n[objects]\nb = { kind = \"barrier\", parties = 4 }\n\
         [[role]]\nthreads = \"1 per vcpu\"\npins = [3]\nprogram = [ { barrier = \"b\" } ]\n";
     let workload = from_text("t.toml", text).unwrap();
-    assert_eq!(fits(&workload, 4), Ok(()));
-    assert!(fits(&workload, 2).unwrap_err().contains("vCPUs 0 … 1"));
+    assert_eq!(fits(&workload, 4, 4), Ok(()));
+    assert!(fits(&workload, 2, 2).unwrap_err().contains("vCPUs 0 … 1"));
     let text = text.replace("pins = [3]\n", "");
     let workload = from_text("t.toml", &text).unwrap();
-    assert!(fits(&workload, 2).unwrap_err().contains("only 2 threads"));
+    assert!(
+        fits(&workload, 2, 2)
+            .unwrap_err()
+            .contains("only 2 threads")
+    );
 }
 
 #[test]

@@ -1,0 +1,83 @@
+//! Many vCPUs on few pCPUs (spec 50): a thread to a vCPU, flushes by hypercall, fast reactivation.
+
+mod common;
+
+use common::run;
+use tandem_sim::results::VmResults;
+
+/// Threads that change their address space, on four pCPUs.
+const FLUSHES: &str = "duration = \"600ms\"\nwarmup = \"100ms\"\n[machine]\npcpus = 4
+    [host]\napicv = false\nhalt_poll = 0
+    [[workload]]\nname = \"unmaps\"
+    [[workload.role]]\nthreads = \"1 per vcpu\"
+    program = [ { forever = [ { compute = \"exp(200us)\" }, { unmap = \"2us\" }, \"work\" ] } ]
+    [[workload]]\nname = \"pairs\"
+    objects = { there = { kind = \"semaphore\", count = 64, units = 0 } }
+    [[workload.role]]\nname = \"waits\"\nthreads = \"1 per vcpu\"
+    program = [ { forever = [ { acquire = \"there[own]\" }, { compute = \"50us\" }, { release = \"there[peer]\" }, \"work\" ] } ]
+    [[workload.role]]\nname = \"begins\"
+    program = [ { repeat = 24, do = [ { release = \"there[random]\" } ] } ]
+    [[vm]]\nname = \"a\"\nvcpus = 8\nworkload = \"unmaps\"\n";
+
+fn vm(settings: &[&str]) -> VmResults {
+    let mut results = run(FLUSHES, settings);
+    results.vms.remove(0)
+}
+
+fn mean_flush(vcpus: u32, how: &str) -> f64 {
+    let vm = vm(&[
+        &format!("vm.a.vcpus={vcpus}"),
+        "vm.a.sized_for=8",
+        "vm.a.per_thread=true",
+        &format!("vm.a.tlb={how}"),
+        "vm.a.idle_tlb=asked",
+    ]);
+    assert!(vm.counts.shootdowns > 100);
+    vm.shootdown_latency.mean().unwrap().0 as f64
+}
+
+#[test]
+fn a_flush_by_hypercall_waits_for_running_vcpus_alone() {
+    let (ipi, hypercall) = (mean_flush(32, "ipi"), mean_flush(32, "hypercall"));
+    assert!(hypercall * 5.0 < ipi, "{hypercall} against {ipi} ns");
+}
+
+#[test]
+fn a_flush_by_hypercall_interrupts_at_most_the_other_pcpus() {
+    let vm = vm(&["vm.a.vcpus=32", "vm.a.tlb=hypercall"]);
+    let ipis = vm.counts.shootdown_ipis as f64 / vm.counts.shootdowns as f64;
+    assert!(ipis > 1.0 && ipis <= 3.0, "{ipis}");
+}
+
+#[test]
+fn the_time_of_a_flush_by_hypercall_does_not_grow_with_vcpus() {
+    let (few, many) = (mean_flush(8, "hypercall"), mean_flush(64, "hypercall"));
+    assert!((many / few - 1.0).abs() < 0.2, "{few} and {many} ns");
+}
+
+#[test]
+fn threads_have_vcpus_of_their_own_and_stay_there() {
+    let settings = ["vm.a.vcpus=4", "vm.a.sized_for=6"];
+    let free = vm(&settings);
+    let pinned = vm(&["vm.a.per_thread=true", settings[0], settings[1]]);
+    assert_eq!(pinned.roles[0].threads, 6);
+    assert!(free.counts.thread_migrations > 0);
+    assert_eq!(pinned.counts.thread_migrations, 0);
+}
+
+#[test]
+fn a_woken_vcpu_runs_next_with_fast_reactivation() {
+    let latency = |fast: &str| {
+        let vm = vm(&[
+            "vm.a.workload=pairs",
+            "vm.a.vcpus=40",
+            "vm.a.per_thread=true",
+            fast,
+        ]);
+        assert!(vm.work > 1000, "{}", vm.work);
+        vm.ipi_latency.quantile(0.9).unwrap().0
+    };
+    let without = latency("host.fast_reactivation=false");
+    let with = latency("host.fast_reactivation=true");
+    assert!(with * 2 < without, "{with} against {without} ns");
+}
