@@ -285,7 +285,7 @@ fn one(file: &Path) -> anyhow::Result<Workload> {
     let text = std::fs::read_to_string(file);
     let text = text.with_context(|| format!("cannot read {}", file.display()))?;
     let workload = parse::from_text(&file.to_string_lossy(), &text)?;
-    parse::fits(&workload, real::CPUS)
+    parse::fits(&workload, real::CPUS, real::CPUS)
         .map_err(|message| anyhow::anyhow!("{}: {message}", file.display()))?;
     real::check(&workload).with_context(|| format!("{} cannot be compared", file.display()))?;
     Ok(workload)

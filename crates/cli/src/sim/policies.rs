@@ -11,7 +11,7 @@ use tandem_sim::scenario::load::Setting;
 use super::vary::Combination;
 
 /// Names and what they set.
-const POLICIES: [(&str, &[(&str, &str)]); 22] = [
+const POLICIES: [(&str, &[(&str, &str)]); 29] = [
     (
         "stock",
         &[
@@ -58,6 +58,13 @@ const POLICIES: [(&str, &[(&str, &str)]); 22] = [
     ("cap", &[("host.cap", "true")]),
     ("gang", &[("host.together", "gang")]),
     ("demand", &[("host.together", "demand")]),
+    ("gleaner", &[("vm.*.gleaner", "true")]),
+    ("consolidate", &[("vm.*.gleaner", "{ retain = false }")]),
+    ("retain", &[("vm.*.gleaner", "{ consolidate = false }")]),
+    ("pv-flush", &[("vm.*.tlb", "paravirtual")]),
+    ("hypercall-flush", &[("vm.*.tlb", "hypercall")]),
+    ("fast-reactivation", &[("host.fast_reactivation", "true")]),
+    ("per-thread", &[("vm.*.per_thread", "true")]),
     ("as-it-is", &[]),
 ];
 

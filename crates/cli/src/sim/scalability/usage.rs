@@ -122,7 +122,7 @@ pub fn fair(scenario: &Scenario, span: Nanos) -> Vec<Nanos> {
 pub fn on_hardware(scenario: &Scenario, vm: usize, cpus: u32) -> Option<Scenario> {
     let mut alone = scenario.clone();
     let mut vm = alone.vms.get(vm)?.clone();
-    tandem_sim::workload::parse::fits(&vm.workload, cpus).ok()?;
+    tandem_sim::workload::parse::fits(&vm.workload, cpus, cpus).ok()?;
     vm.vcpus = cpus;
     vm.weight = Weight(1024.0);
     vm.starts = Nanos::ZERO;
