@@ -200,8 +200,6 @@ pub fn start(
     drop(terminal);
     let file = |name: &str| folder.join(name);
     let logs = vec![file(LOG), file(CONSOLE)];
-    // Answers of an earlier machine in the same folder are none of this one's.
-    let _ = fs::remove_file(file(ANSWERS));
     Emulator::start("Bochs", command, file(ANSWERS), logs)
 }
 

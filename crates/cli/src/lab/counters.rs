@@ -18,7 +18,7 @@ use anyhow::bail;
 pub const KVM: &str = "/sys/kernel/debug/kvm";
 
 /// Counters worth a line on a slow serial port.
-const COUNTERS: [&str; 17] = [
+const COUNTERS: [&str; 19] = [
     "exits",
     "halt_exits",
     "halt_wakeup",
@@ -33,13 +33,15 @@ const COUNTERS: [&str; 17] = [
     "yields_helped",
     "tlb_flush_hypercalls",
     "tlb_flush_ipis",
+    "tlb_flush_refused",
     "fast_wakes",
-    "aple_epochs",
+    "aple_rounds",
+    "aple_discarded",
     "preemption_reported",
 ];
 
 /// Values that go up and down.
-const LEVELS: [&str; 2] = ["aple_threshold", "aple_inefficiency"];
+const LEVELS: [&str; 3] = ["aple_threshold", "aple_base", "aple_inefficiency"];
 
 /// The folders of all VMs now.
 pub fn folders(kvm: &Path) -> BTreeSet<PathBuf> {

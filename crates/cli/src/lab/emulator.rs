@@ -101,6 +101,8 @@ impl Emulator {
             rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
                 .map_err(std::io::Error::from)
         };
+        // What an earlier machine said in the same folder is none of this one's; there may be none.
+        let _ = fs::remove_file(&answers);
         // SAFETY: one system call, which is allowed between fork and exec.
         unsafe { command.pre_exec(death) };
         let child = command
@@ -247,13 +249,15 @@ mod tests {
     #[test]
     fn an_emulator_is_followed_to_its_end() {
         let file = tempfile::NamedTempFile::new().unwrap();
+        // Of an earlier machine: were it read, the end would be seen without an answer.
+        fs::write(file.path(), "tandem-lab: \"end\"\n").unwrap();
         let script = format!(
-            "echo 'tandem-lab: \"end\"' >{}; sleep 60",
+            "sleep 0.2; echo 'tandem-lab: \"ready\"\ntandem-lab: \"end\"' >{}; sleep 60",
             file.path().display()
         );
         let mut emulator = shell(&script, file.path());
         let answers = emulator.wait_until(Duration::from_secs(30), |a| a.ended);
-        assert!(answers.unwrap().ended);
+        assert!(answers.unwrap().ready);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use serde::Serialize;
 use tandem_microvm::Ring;
 use tandem_microvm::Workload;
 
-use super::trace::PauseExits;
+use super::trace::Traced;
 
 /// What starts a line for the host on the machine's second serial port.
 pub const MARK: &str = "tandem-lab: ";
@@ -43,7 +43,7 @@ pub struct Run {
     pub seconds: f64,
     /// How often the timeline is read; zero: never.
     pub sample_ms: u64,
-    /// Whether the kernel traces pause-loop exits, which costs every exit some time.
+    /// Whether the kernel traces pause-loop exits and wake-ups, which costs each some time.
     #[serde(default)]
     pub trace: bool,
     /// The VMs.
@@ -155,9 +155,9 @@ pub struct Outcome {
     pub seconds: f64,
     /// Each VM.
     pub vms: Vec<VmOutcome>,
-    /// What pause-loop exits cost, where they were traced.
+    /// What the kernel's trace said, where there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pause_exits: Option<PauseExits>,
+    pub traced: Option<Traced>,
 }
 
 /// What a VM did.

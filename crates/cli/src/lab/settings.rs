@@ -30,13 +30,16 @@ const BOOT_ONLY: [&str; 12] = [
 ];
 
 /// Parameters that a report names, where the kernel has them.
-pub const REPORTED: [&str; 13] = [
+pub const REPORTED: [&str; 16] = [
     "kvm_intel.ple_gap",
     "kvm_intel.ple_window",
     "kvm_intel.ple_window_grow",
     "kvm_intel.ple_window_shrink",
     "kvm_intel.ple_window_max",
     "kvm.aple",
+    "kvm.aple_initial",
+    "kvm.aple_lower",
+    "kvm.aple_upper",
     "kvm.hvs",
     "kvm.fast_reactivation",
     "kvm.pv_flush_hypercall",

@@ -17,9 +17,11 @@ pub fn text(report: &Report) -> String {
     let mut text = head(report);
     let look = Look::of(std::io::stdout().is_terminal());
     text.push_str(&table(&report.runs).text(look));
-    if report.runs.iter().any(|run| run.pause_exits.is_some()) {
+    if report.runs.iter().any(|run| run.traced.is_some()) {
         text.push('\n');
         text.push_str(&pauses(&report.runs).text(look));
+        text.push('\n');
+        text.push_str(&wakes(&report.runs).text(look));
     }
     for failed in &report.failed {
         let whose = failed.variant.as_deref().unwrap_or("the job");
@@ -110,7 +112,7 @@ fn table(runs: &[Outcome]) -> Table {
 fn pauses(runs: &[Outcome]) -> Table {
     let mut table = Table::new(&[
         "variant",
-        "PAUSE exits",
+        "PAUSE exits seen",
         "stayed",
         "cycles, median",
         "mean",
@@ -120,7 +122,8 @@ fn pauses(runs: &[Outcome]) -> Table {
         "events lost",
     ]);
     for run in runs {
-        if let Some(pauses) = &run.pause_exits {
+        if let Some(traced) = &run.traced {
+            let pauses = &traced.pauses;
             table.row(vec![
                 run.variant.clone(),
                 pauses.exits.to_string(),
@@ -130,7 +133,23 @@ fn pauses(runs: &[Outcome]) -> Table {
                 pauses.switched.to_string(),
                 pauses.switched_to_sibling.to_string(),
                 pauses.switch_median.to_string(),
-                pauses.lost.to_string(),
+                traced.lost.to_string(),
+            ]);
+        }
+    }
+    table
+}
+
+fn wakes(runs: &[Outcome]) -> Table {
+    let mut table = Table::new(&["variant", "VM", "wake-ups", "cycles to run, median", "99 %"]);
+    for run in runs {
+        for (vm, wakes) in run.traced.iter().flat_map(|traced| &traced.wakes) {
+            table.row(vec![
+                run.variant.clone(),
+                vm.clone(),
+                wakes.wakes.to_string(),
+                wakes.median.to_string(),
+                wakes.p99.to_string(),
             ]);
         }
     }
@@ -144,7 +163,9 @@ mod tests {
     use tandem_microvm::Workload;
 
     use super::*;
-    use crate::lab::trace::PauseExits;
+    use crate::lab::trace::Pauses;
+    use crate::lab::trace::Traced;
+    use crate::lab::trace::Wakes;
 
     fn outcome(variant: &str, rate: f64, exits: Option<u64>) -> Outcome {
         let counters = exits.map(|exits| ("ple_exits".to_owned(), exits));
@@ -167,7 +188,7 @@ mod tests {
                 levels: BTreeMap::new(),
                 timeline: Vec::new(),
             }],
-            pause_exits: None,
+            traced: None,
         }
     }
 
@@ -191,11 +212,17 @@ mod tests {
     #[test]
     fn costs_have_a_table_of_their_own() {
         let mut run = outcome("stock", 1.0, None);
-        run.pause_exits = Some(PauseExits {
-            exits: 10,
-            stayed_median: 1234,
-            ..PauseExits::default()
+        run.traced = Some(Traced {
+            lost: 0,
+            pauses: Pauses {
+                exits: 10,
+                stayed_median: 1234,
+                ..Pauses::default()
+            },
+            wakes: BTreeMap::from([("a".to_owned(), Wakes::default())]),
         });
-        assert!(pauses(&[run]).text(Look::Plain).contains("1234"));
+        let runs = [run];
+        assert!(pauses(&runs).text(Look::Plain).contains("1234"));
+        assert!(wakes(&runs).text(Look::Plain).contains("| a "));
     }
 }

@@ -1,5 +1,6 @@
-//! What pause-loop exits cost, from the kernel's trace (tracefs): each `kvm_exit` for PAUSE is paired
-//! with the `kvm_entry` of the same vCPU thread that follows.
+//! What pause-loop exits cost, and how long woken vCPUs wait, from the kernel's trace (tracefs). Each
+//! `kvm_exit` for PAUSE is paired with the `kvm_entry` of the same vCPU thread that follows, each
+//! wake-up of a vCPU thread with the switch to it.
 //!
 //! The trace clock is the TSC. On Bochs, where one instruction takes one cycle, the cycles between
 //! the two are the instructions that KVM executed, those of the two trace points included: the same
@@ -21,18 +22,38 @@ use serde::Serialize;
 const TRACING: &str = "/sys/kernel/tracing";
 
 /// Per pCPU: enough for some thousand exits.
-const BUFFER_KIB: u32 = 1024;
+const BUFFER_KIB: u32 = 512;
 
 /// PAUSE in `exit_reason` of VMX (40) and of SVM (0x77).
 const PAUSE_EXIT: &str = "exit_reason==40||exit_reason==119";
 
-/// What pause-loop exits cost. Cycles are those of the TSC.
+/// What the trace says. Cycles are those of the TSC.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct PauseExits {
-    /// Exits in the trace.
-    pub exits: u64,
+pub struct Traced {
     /// Events that the buffers lost.
     pub lost: u64,
+    /// Pause-loop exits.
+    pub pauses: Pauses,
+    /// Wake-ups of vCPUs, by VM.
+    pub wakes: BTreeMap<String, Wakes>,
+}
+
+/// How long vCPUs that were woken waited for their pCPU.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Wakes {
+    /// Wake-ups.
+    pub wakes: u64,
+    /// Median cycles from the wake-up to the switch.
+    pub median: u64,
+    /// 99th percentile of the same.
+    pub p99: u64,
+}
+
+/// What pause-loop exits cost.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Pauses {
+    /// Exits in the trace.
+    pub exits: u64,
     /// Exits after which the vCPU went on without having been switched out.
     pub stayed: u64,
     /// Median cycles of those, from exit to entry.
@@ -56,28 +77,25 @@ pub fn start() -> anyhow::Result<()> {
     put("events/kvm/kvm_exit/enable", "1")?;
     put("events/kvm/kvm_entry/enable", "1")?;
     put("events/sched/sched_switch/enable", "1")?;
+    put("events/sched/sched_wakeup/filter", "comm ~ \"*/vcpu*\"")?;
+    put("events/sched/sched_wakeup/enable", "1")?;
     put("trace", "")?;
     put("tracing_on", "1")
 }
 
-/// Stops, and says what the pauses cost.
-pub fn stop() -> anyhow::Result<PauseExits> {
+/// Stops, and says what the trace says.
+pub fn stop() -> anyhow::Result<Traced> {
     put("tracing_on", "0")?;
     put("events/enable", "0")?;
     let root = Path::new(TRACING);
-    let mut costs = Costs::default();
-    let mut lost = 0;
-    for pcpu in 0.. {
-        let folder = root.join(format!("per_cpu/cpu{pcpu}"));
-        let Ok(text) = fs::read_to_string(folder.join("trace")) else {
-            break;
-        };
-        costs.read(&text);
-        let stats = fs::read_to_string(folder.join("stats")).unwrap_or_default();
-        lost += overrun(&stats);
-    }
+    let path = root.join("trace");
+    let text =
+        fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let stats = |pcpu: u32| fs::read_to_string(root.join(format!("per_cpu/cpu{pcpu}/stats"))).ok();
+    let lost = (0..).map_while(stats).map(|text| overrun(&text)).sum();
+    let traced = read(&text, lost);
     put("trace", "")?;
-    Ok(costs.sum(lost))
+    Ok(traced)
 }
 
 fn put(file: &str, value: &str) -> anyhow::Result<()> {
@@ -130,68 +148,110 @@ struct Pending {
 }
 
 #[derive(Default)]
-struct Costs {
+struct Costs<'a> {
     exits: u64,
+    pending: BTreeMap<&'a str, Pending>,
     stayed: Vec<u64>,
     switches: Vec<u64>,
     to_sibling: u64,
+    /// Threads that were woken and have not run yet, by their number.
+    woken: BTreeMap<&'a str, u64>,
+    waits: BTreeMap<&'a str, Vec<u64>>,
 }
 
-impl Costs {
-    /// Reads the trace of one pCPU. A thread that enters on another pCPU is left pending there, and
-    /// was counted when it was switched out here.
-    fn read(&mut self, text: &str) {
-        let mut pending: BTreeMap<&str, Pending> = BTreeMap::new();
-        for event in text.lines().filter_map(parse) {
-            match event.name {
-                "kvm_exit" => {
-                    self.exits += 1;
-                    let time = event.time;
-                    let switched = false;
-                    pending.insert(event.thread, Pending { time, switched });
+/// Reads the trace of all pCPUs, which the kernel gives in the order of time.
+fn read(text: &str, lost: u64) -> Traced {
+    let mut costs = Costs::default();
+    for event in text.lines().filter_map(parse) {
+        match event.name {
+            "kvm_exit" => costs.exit(&event),
+            "kvm_entry" => costs.entry(&event),
+            "sched_switch" => costs.switch(&event),
+            "sched_wakeup" => {
+                if let Some(number) = field(event.rest, "pid=") {
+                    costs.woken.insert(number, event.time);
                 }
-                "kvm_entry" => {
-                    if let Some(exit) = pending.remove(event.thread)
-                        && !exit.switched
-                    {
-                        self.stayed.push(event.time.saturating_sub(exit.time));
-                    }
-                }
-                "sched_switch" => {
-                    if let Some(exit) = pending.get_mut(event.thread)
-                        && !exit.switched
-                    {
-                        exit.switched = true;
-                        self.switches.push(event.time.saturating_sub(exit.time));
-                        let next = event.rest.split_once("next_comm=").map(|(_, next)| next);
-                        let mine = vm(event.thread);
-                        self.to_sibling += u64::from(mine.is_some() && next.and_then(vm) == mine);
-                    }
-                }
-                _ => {}
             }
+            _ => {}
+        }
+    }
+    costs.sum(lost)
+}
+
+/// The word behind `name` in the fields of an event.
+fn field<'a>(rest: &'a str, name: &str) -> Option<&'a str> {
+    let mut words = rest.split_whitespace();
+    words.find_map(|word| word.strip_prefix(name))
+}
+
+impl<'a> Costs<'a> {
+    fn exit(&mut self, event: &Event<'a>) {
+        self.exits += 1;
+        let (time, switched) = (event.time, false);
+        self.pending
+            .insert(event.thread, Pending { time, switched });
+    }
+
+    fn entry(&mut self, event: &Event<'a>) {
+        if let Some(exit) = self.pending.remove(event.thread)
+            && !exit.switched
+        {
+            self.stayed.push(event.time.saturating_sub(exit.time));
         }
     }
 
-    fn sum(mut self, lost: u64) -> PauseExits {
+    fn switch(&mut self, event: &Event<'a>) {
+        let next = field(event.rest, "next_comm=").and_then(vm);
+        if let Some(exit) = self.pending.get_mut(event.thread)
+            && !exit.switched
+        {
+            exit.switched = true;
+            self.switches.push(event.time.saturating_sub(exit.time));
+            let mine = vm(event.thread);
+            self.to_sibling += u64::from(mine.is_some() && next == mine);
+        }
+        let number = field(event.rest, "next_pid=");
+        if let Some(time) = number.and_then(|number| self.woken.remove(number))
+            && let Some(vm) = next
+        {
+            let wait = event.time.saturating_sub(time);
+            self.waits.entry(vm).or_default().push(wait);
+        }
+    }
+
+    fn sum(mut self, lost: u64) -> Traced {
         let count = self.stayed.len() as u64;
         let total: u64 = self.stayed.iter().sum();
-        PauseExits {
+        let pauses = Pauses {
             exits: self.exits,
-            lost,
             stayed: count,
-            stayed_median: median(&mut self.stayed),
+            stayed_median: quantile(&mut self.stayed, 50),
             stayed_mean: total as f64 / count.max(1) as f64,
             switched: self.switches.len() as u64,
             switched_to_sibling: self.to_sibling,
-            switch_median: median(&mut self.switches),
+            switch_median: quantile(&mut self.switches, 50),
+        };
+        let wakes = self.waits.into_iter().map(|(vm, mut waits)| {
+            let wakes = Wakes {
+                wakes: waits.len() as u64,
+                median: quantile(&mut waits, 50),
+                p99: quantile(&mut waits, 99),
+            };
+            (vm.to_owned(), wakes)
+        });
+        Traced {
+            lost,
+            pauses,
+            wakes: wakes.collect(),
         }
     }
 }
 
-fn median(values: &mut [u64]) -> u64 {
+/// The value that `percent` of the values are below; zero of none.
+fn quantile(values: &mut [u64], percent: usize) -> u64 {
     values.sort_unstable();
-    values.get(values.len() / 2).copied().unwrap_or_default()
+    let place = values.len() * percent / 100;
+    values.get(place).copied().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -213,15 +273,33 @@ mod tests {
         a/vcpu0-70      [002] d....  9600: kvm_entry: vcpu 0, rip 0x100202
 ";
 
+    const WAKES: &str = "\
+        b/vcpu0-80      [000] d.h3.  1000: sched_wakeup: comm=s/vcpu0 pid=70 prio=120 target_cpu=002
+        b/vcpu2-82      [002] d..2.  1500: sched_switch: prev_comm=b/vcpu2 prev_pid=82 prev_prio=120 prev_state=R ==> next_comm=s/vcpu0 next_pid=70 next_prio=120
+        b/vcpu0-80      [000] d.h3.  2000: sched_wakeup: comm=s/vcpu1 pid=71 prio=120 target_cpu=003
+        b/vcpu3-83      [003] d..2.  3000: sched_switch: prev_comm=b/vcpu3 prev_pid=83 prev_prio=120 prev_state=R ==> next_comm=init next_pid=1 next_prio=120
+        init-1          [003] d..2.  6000: sched_switch: prev_comm=init prev_pid=1 prev_prio=120 prev_state=S ==> next_comm=s/vcpu1 next_pid=71 next_prio=120
+";
+
     #[test]
     fn exits_are_paired_with_the_entry_of_the_same_thread() {
-        let mut costs = Costs::default();
-        costs.read(TRACE);
-        let sum = costs.sum(3);
+        let traced = read(TRACE, 3);
+        let sum = traced.pauses;
         assert_eq!((sum.exits, sum.stayed, sum.switched), (4, 2, 2));
         assert_eq!((sum.stayed_median, sum.stayed_mean), (900, 700.0));
         assert_eq!((sum.switched_to_sibling, sum.switch_median), (1, 600));
-        assert_eq!(sum.lost, 3);
+        assert_eq!((traced.lost, traced.wakes.len()), (3, 0));
+    }
+
+    #[test]
+    fn wake_ups_are_paired_with_the_switch_to_the_thread_that_was_woken() {
+        let traced = read(WAKES, 0);
+        let expected = Wakes {
+            wakes: 2,
+            median: 4000,
+            p99: 4000,
+        };
+        assert_eq!(traced.wakes, BTreeMap::from([("s".to_owned(), expected)]));
     }
 
     #[test]
@@ -229,6 +307,6 @@ mod tests {
         assert!(parse("# entries-in-buffer/entries-written: 5/5   #P:4").is_none());
         assert!(parse("CPU:2 [LOST 55 EVENTS]").is_none());
         assert_eq!(overrun("entries: 4\noverrun: 17\n"), 17);
-        assert_eq!(Costs::default().sum(0), PauseExits::default());
+        assert_eq!(read("", 0), Traced::default());
     }
 }
