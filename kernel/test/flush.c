@@ -1,0 +1,433 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT
+/*
+ * Does KVM_HC_FLUSH_TLB flush what it says it does?
+ *
+ *	gcc -O2 -static -pthread -o flush kernel/test/flush.c
+ *	./flush [VCPUS [FLUSHES [SEED]]]	default: 8 vCPUs, 100000, 1
+ *
+ * A VM without an operating system, on the patched kernel with
+ * kvm.pv_flush_hypercall=1. vCPU 0 maps a page to another frame, flushes the
+ * others' TLBs by hypercall, publishes the number of the round, and then poisons
+ * the frame from before. The other vCPUs read the round and then the page: a
+ * number below the round, or poison, came through a translation that should be
+ * gone. Some of them also have KVM emulate an instruction that writes to the page
+ * (from MMIO, so that this program is asked in between): poison that has changed
+ * when its frame is used again was written through such a translation. Meanwhile
+ * this program moves the vCPUs' threads from CPU to CPU and wakes those that
+ * halt, at random but from a seed, and preemption comes by itself where there are
+ * more vCPUs than CPUs.
+ *
+ * Prints what was done and exits 0 if nothing stale was seen, 1 if something was,
+ * 3 if the host has no such hypercall. What it does not test: nested guests,
+ * shadow paging, the guest side in Linux.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/kvm.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MOST_VCPUS 128
+#define MEMORY (4u << 20)
+
+/* Guest physical addresses, which are mapped to themselves below MEMORY. */
+enum {
+	CODE = 0x1000,
+	SHARED = 0x5000,
+	IDT = 0x6000,
+	GDT = 0x6800,
+	PML4 = 0x7000,
+	PDPT = 0x8000,
+	PD_LOW = 0x9000,
+	PD_HIGH = 0xa000,
+	PT_HIGH = 0xb000,
+	FRAMES = 0x10000,	/* two of them */
+	STACKS = 0x100000,	/* a page for each vCPU */
+	NOTHING = 0x10000000,	/* no memory: an access is emulated */
+};
+
+/* The page that is mapped anew, and one that leads to NOTHING. */
+#define PAGE 0x40000000ul
+#define DEVICE 0x40001000ul
+
+/* At SHARED. The guest code below knows these offsets. */
+struct shared {
+	uint64_t published;	/* 0x00 */
+	uint64_t low;		/* 0x08: the vCPUs to flush, as the hypercall has it */
+	uint64_t high;		/* 0x10 */
+	uint64_t limit;		/* 0x18 */
+	uint64_t stale_reads;	/* 0x20 */
+	uint64_t stale_writes;	/* 0x28 */
+	uint64_t retries;	/* 0x30: flushes that the host could not do at once */
+	uint64_t error;		/* 0x38 */
+	uint64_t stop;		/* 0x40 */
+	uint64_t reads;		/* 0x48 */
+};
+
+/* What a reader does now and then; the guest code knows these numbers. */
+enum habit { READ, CPUID, USERSPACE, EMULATED, HALT, HABITS };
+
+/*
+ * In: r8 SHARED, r12 the page table entry, r13 FRAMES, r14 PAGE. The hypercall is
+ * patched for the processor. r9 counts rounds, r15 is the frame.
+ */
+asm(".pushsection .rodata\n"
+    ".global guest_code, guest_writer, guest_reader, guest_nmi\n"
+    ".global guest_hypercall, guest_end\n"
+    "guest_code:\n"
+    "guest_writer:\n"
+    "	xor %r9d, %r9d\n"
+    "1:	inc %r9\n"
+    "	mov %r9, %r15\n"
+    "	and $1, %r15\n"
+    "	shl $12, %r15\n"
+    "	add %r13, %r15\n"
+    /* Is the poison as it was left? */
+    "	mov $0x7e7e7e7e7e7e7e7e, %rax\n"
+    "	cmp %rax, 64(%r15)\n"
+    "	je 2f\n"
+    "	incq 0x28(%r8)\n"
+    "2:	mov %r9, (%r15)\n"
+    "	movq $0, 64(%r15)\n"
+    "	lea 3(%r15), %rax\n"
+    "	mov %rax, (%r12)\n"
+    "	invlpg (%r14)\n"
+    "3:	mov $64, %eax\n"
+    "	mov 0x08(%r8), %rbx\n"
+    "	mov 0x10(%r8), %rcx\n"
+    "	xor %edx, %edx\n"
+    "	xor %esi, %esi\n"
+    "guest_hypercall:\n"
+    "	vmcall\n"
+    "	test %rax, %rax\n"
+    "	jz 4f\n"
+    "	js 6f\n"
+    "	incq 0x30(%r8)\n"
+    "	jmp 3b\n"
+    "4:	mov %r9, (%r8)\n"
+    "	xor $0x1000, %r15\n"
+    "	movq $0, (%r15)\n"
+    "	mov $0x7e7e7e7e7e7e7e7e, %rax\n"
+    "	mov %rax, 64(%r15)\n"
+    "	cmp 0x18(%r8), %r9\n"
+    "	jb 1b\n"
+    "5:	movq $1, 0x40(%r8)\n"
+    "	out %al, $0xf4\n"
+    "	jmp 5b\n"
+    "6:	mov %rax, 0x38(%r8)\n"
+    "	jmp 5b\n"
+    /* r10 habit, r11 reads until it shows, rbp DEVICE */
+    "guest_reader:\n"
+    "	xor %r9d, %r9d\n"
+    "1:	mov (%r8), %rax\n"
+    "	mov (%r14), %rdx\n"
+    "	cmp %rax, %rdx\n"
+    "	jae 2f\n"
+    "	lock incq 0x20(%r8)\n"
+    "2:	inc %r9\n"
+    "	cmpq $0, 0x40(%r8)\n"
+    "	jne 9f\n"
+    "	mov %r9, %rax\n"
+    "	and %r11, %rax\n"
+    "	jnz 1b\n"
+    "	cmp $1, %r10\n"
+    "	je 3f\n"
+    "	cmp $2, %r10\n"
+    "	je 4f\n"
+    "	cmp $3, %r10\n"
+    "	je 5f\n"
+    "	cmp $4, %r10\n"
+    "	je 6f\n"
+    "	pause\n"
+    "	jmp 1b\n"
+    "3:	xor %eax, %eax\n"
+    "	cpuid\n"
+    "	jmp 1b\n"
+    "4:	out %al, $0xf5\n"
+    "	jmp 1b\n"
+    "5:	mov %rbp, %rsi\n"
+    "	lea 64(%r14), %rdi\n"
+    "	movsb\n"
+    "	jmp 1b\n"
+    "6:	hlt\n"
+    "	jmp 1b\n"
+    "9:	lock add %r9, 0x48(%r8)\n"
+    "8:	out %al, $0xf4\n"
+    "	jmp 8b\n"
+    "guest_nmi:\n"
+    "	iretq\n"
+    "guest_end:\n"
+    ".popsection\n");
+
+extern const char guest_code[], guest_writer[], guest_reader[], guest_nmi[];
+extern const char guest_hypercall[], guest_end[];
+
+static uint8_t *memory;
+static volatile struct shared *shared;
+static unsigned int vcpus = 8;
+static pthread_t threads[MOST_VCPUS];
+static int fds[MOST_VCPUS];
+static struct kvm_run *runs[MOST_VCPUS];
+static uint64_t random_state;
+
+static void fail(const char *what, ...)
+{
+	va_list list;
+
+	va_start(list, what);
+	fprintf(stderr, "flush: ");
+	vfprintf(stderr, what, list);
+	fprintf(stderr, ": %s\n", strerror(errno));
+	va_end(list);
+	exit(2);
+}
+
+/* xorshift64* */
+static uint32_t next_random(void)
+{
+	random_state ^= random_state >> 12;
+	random_state ^= random_state << 25;
+	random_state ^= random_state >> 27;
+	return (random_state * 0x2545f4914f6cdd1dull) >> 32;
+}
+
+static int sure(int result, const char *what)
+{
+	if (result < 0)
+		fail("%s", what);
+	return result;
+}
+
+static void write64(uint64_t at, uint64_t value)
+{
+	memcpy(memory + at, &value, sizeof(value));
+}
+
+static void fill_memory(uint64_t flushes)
+{
+	bool amd = false;
+	FILE *cpuinfo = fopen("/proc/cpuinfo", "r");
+	uint64_t handler = CODE + (guest_nmi - guest_code);
+	char line[256];
+	unsigned int i;
+
+	while (cpuinfo && fgets(line, sizeof(line), cpuinfo))
+		amd |= !strncmp(line, "vendor_id", 9) && strstr(line, "AMD");
+	if (cpuinfo)
+		fclose(cpuinfo);
+
+	memcpy(memory + CODE, guest_code, guest_end - guest_code);
+	if (amd)	/* vmmcall */
+		memcpy(memory + CODE + (guest_hypercall - guest_code),
+		       "\x0f\x01\xd9", 3);
+
+	write64(PML4, PDPT | 3);
+	write64(PDPT, PD_LOW | 3);
+	write64(PDPT + 8, PD_HIGH | 3);
+	for (i = 0; i < MEMORY >> 21; i++)
+		write64(PD_LOW + 8 * i, (uint64_t)i << 21 | 0x83);
+	write64(PD_HIGH, PT_HIGH | 3);
+	write64(PT_HIGH, FRAMES | 3);
+	write64(PT_HIGH + 8, NOTHING | 3);
+	for (i = 0; i < 2; i++)
+		write64(FRAMES + 0x1000 * i + 64, 0x7e7e7e7e7e7e7e7e);
+
+	/* The NMI's gate: 64-bit interrupt gate, selector 8. */
+	write64(IDT + 2 * 16, (handler & 0xffff) | 8 << 16 | 0x8e00ull << 32 |
+		(handler >> 16 & 0xffff) << 48);
+	write64(IDT + 2 * 16 + 8, handler >> 32);
+	/* Code and data segments, for iretq, in what the IDT leaves of its page. */
+	write64(GDT + 8, 0x00af9b000000ffffull);
+	write64(GDT + 16, 0x00cf93000000ffffull);
+
+	shared = (volatile struct shared *)(memory + SHARED);
+	shared->limit = flushes;
+	for (i = 1; i < vcpus; i++) {
+		if (i < 64)
+			shared->low |= 1ull << i;
+		else
+			shared->high |= 1ull << (i - 64);
+	}
+}
+
+static void make_vcpu(int kvm, int vm, unsigned int i, struct kvm_cpuid2 *cpuid)
+{
+	struct kvm_mp_state runnable = { .mp_state = KVM_MP_STATE_RUNNABLE };
+	struct kvm_segment code = {
+		.limit = 0xffffffff, .selector = 8, .type = 11, .present = 1,
+		.s = 1, .l = 1, .g = 1,
+	};
+	struct kvm_segment data = {
+		.limit = 0xffffffff, .selector = 16, .type = 3, .present = 1,
+		.s = 1, .db = 1, .g = 1,
+	};
+	struct kvm_regs regs = {};
+	struct kvm_sregs sregs;
+	size_t size;
+
+	fds[i] = sure(ioctl(vm, KVM_CREATE_VCPU, i), "KVM_CREATE_VCPU");
+	size = sure(ioctl(kvm, KVM_GET_VCPU_MMAP_SIZE, 0), "mmap size");
+	runs[i] = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fds[i], 0);
+	if (runs[i] == MAP_FAILED)
+		fail("mapping vCPU %u", i);
+	sure(ioctl(fds[i], KVM_SET_CPUID2, cpuid), "KVM_SET_CPUID2");
+
+	sure(ioctl(fds[i], KVM_GET_SREGS, &sregs), "KVM_GET_SREGS");
+	sregs.cs = code;
+	sregs.ds = sregs.es = sregs.ss = data;
+	sregs.gdt.base = GDT;
+	sregs.gdt.limit = 23;
+	sregs.idt.base = IDT;
+	sregs.idt.limit = 0x2f;
+	sregs.cr3 = PML4;
+	sregs.cr4 = 1 << 5;
+	sregs.cr0 = 0x80000011;
+	sregs.efer = 0x500;
+	sure(ioctl(fds[i], KVM_SET_SREGS, &sregs), "KVM_SET_SREGS");
+
+	regs.rip = CODE + ((i ? guest_reader : guest_writer) - guest_code);
+	regs.rflags = 2;
+	regs.rsp = STACKS + 0x1000 * (i + 1);
+	regs.r8 = SHARED;
+	regs.r10 = i % HABITS;
+	/* Emulation is slow, and a halt lasts until the next NMI. */
+	regs.r11 = i % HABITS == HALT ? 0xfff : 0xff;
+	regs.r12 = PT_HIGH;
+	regs.r13 = FRAMES;
+	regs.r14 = PAGE;
+	regs.rbp = DEVICE;
+	sure(ioctl(fds[i], KVM_SET_REGS, &regs), "KVM_SET_REGS");
+	sure(ioctl(fds[i], KVM_SET_MP_STATE, &runnable), "KVM_SET_MP_STATE");
+}
+
+static void *run_vcpu(void *argument)
+{
+	unsigned int i = (uintptr_t)argument;
+	struct kvm_run *run = runs[i];
+
+	for (;;) {
+		if (ioctl(fds[i], KVM_RUN, 0) < 0) {
+			if (errno == EINTR)
+				continue;
+			fail("running vCPU %u", i);
+		}
+		switch (run->exit_reason) {
+		case KVM_EXIT_IO:
+			if (run->io.port == 0xf4)
+				return NULL;
+			break;
+		case KVM_EXIT_MMIO:
+			memset(run->mmio.data, 0x11, sizeof(run->mmio.data));
+			break;
+		default:
+			fprintf(stderr, "flush: vCPU %u: exit %u\n", i,
+				run->exit_reason);
+			exit(2);
+		}
+	}
+}
+
+/* Moves a thread to some CPU, or lets it run anywhere; wakes who halts. */
+static void disturb(unsigned int cpus)
+{
+	unsigned int i = next_random() % vcpus;
+	cpu_set_t set;
+
+	CPU_ZERO(&set);
+	if (next_random() % 4)
+		CPU_SET(next_random() % cpus, &set);
+	else
+		for (unsigned int cpu = 0; cpu < cpus; cpu++)
+			CPU_SET(cpu, &set);
+	pthread_setaffinity_np(threads[i], sizeof(set), &set);
+	for (i = HALT; i < vcpus; i += HABITS)
+		if (next_random() % 2 || shared->stop)
+			ioctl(fds[i], KVM_NMI, 0);
+}
+
+int main(int argc, char **argv)
+{
+	const struct timespec pause = { .tv_nsec = 500000 };
+	struct kvm_userspace_memory_region region = { .memory_size = MEMORY };
+	unsigned int cpus = sysconf(_SC_NPROCESSORS_ONLN);
+	uint64_t flushes = 100000;
+	struct kvm_cpuid2 *cpuid;
+	bool offered = false;
+	int kvm, vm;
+
+	if (argc > 1)
+		vcpus = atoi(argv[1]);
+	if (argc > 2)
+		flushes = strtoull(argv[2], NULL, 0);
+	random_state = argc > 3 ? strtoull(argv[3], NULL, 0) | 1ull << 32 : 1ull << 32;
+	if (vcpus < 2 || vcpus > MOST_VCPUS || !flushes) {
+		fprintf(stderr, "usage: %s [VCPUS [FLUSHES [SEED]]], 2 to %u vCPUs\n",
+			argv[0], MOST_VCPUS);
+		return 2;
+	}
+
+	kvm = sure(open("/dev/kvm", O_RDWR | O_CLOEXEC), "/dev/kvm");
+	cpuid = calloc(1, sizeof(*cpuid) + 256 * sizeof(cpuid->entries[0]));
+	if (!cpuid)
+		fail("memory");
+	cpuid->nent = 256;
+	sure(ioctl(kvm, KVM_GET_SUPPORTED_CPUID, cpuid), "KVM_GET_SUPPORTED_CPUID");
+	for (unsigned int i = 0; i < cpuid->nent; i++)
+		if (cpuid->entries[i].function == 0x40000001)
+			offered = cpuid->entries[i].eax >> 23 & 1;
+	if (!offered) {
+		printf("flush: no KVM_FEATURE_HC_FLUSH_TLB: is it the patched kernel, with kvm.pv_flush_hypercall=1?\n");
+		return 3;
+	}
+
+	vm = sure(ioctl(kvm, KVM_CREATE_VM, 0), "KVM_CREATE_VM");
+	ioctl(vm, KVM_SET_TSS_ADDR, 0xfffbd000);
+	sure(ioctl(vm, KVM_CREATE_IRQCHIP, 0), "KVM_CREATE_IRQCHIP");
+	memory = mmap(NULL, MEMORY, PROT_READ | PROT_WRITE,
+		      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (memory == MAP_FAILED)
+		fail("guest memory");
+	region.userspace_addr = (uintptr_t)memory;
+	sure(ioctl(vm, KVM_SET_USER_MEMORY_REGION, &region), "guest memory");
+	fill_memory(flushes);
+
+	for (unsigned int i = 0; i < vcpus; i++)
+		make_vcpu(kvm, vm, i, cpuid);
+	for (unsigned int i = 0; i < vcpus; i++)
+		if (pthread_create(&threads[i], NULL, run_vcpu, (void *)(uintptr_t)i))
+			fail("thread %u", i);
+	while (!shared->stop) {
+		disturb(cpus);
+		nanosleep(&pause, NULL);
+	}
+	for (unsigned int i = 0; i < vcpus; i++)
+		while (pthread_tryjoin_np(threads[i], NULL)) {
+			disturb(cpus);
+			nanosleep(&pause, NULL);
+		}
+
+	printf("flush: %u vCPUs on %u CPUs: %llu flushes, %llu reads, %llu tried again, %llu stale reads, %llu stale writes\n",
+	       vcpus, cpus, (unsigned long long)shared->published,
+	       (unsigned long long)shared->reads,
+	       (unsigned long long)shared->retries,
+	       (unsigned long long)shared->stale_reads,
+	       (unsigned long long)shared->stale_writes);
+	if (shared->error) {
+		printf("flush: the hypercall failed: %lld\n",
+		       (long long)shared->error);
+		return 3;
+	}
+	return shared->stale_reads || shared->stale_writes ||
+	       shared->published != flushes;
+}
