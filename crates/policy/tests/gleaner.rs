@@ -276,26 +276,36 @@ fn a_workload_that_sleeps_changes_nothing() {
 }
 
 #[test]
-fn short_idle_periods_are_stayed_awake_for_and_long_ones_are_not() {
+fn the_time_out_covers_two_idle_periods_and_long_ones_are_not_waited_for() {
     let mut retention = Retention::new(RetentionConfig::default());
-    assert_eq!(
-        retention.decide(&alike(2, 10, 150, 5)).timeout,
-        Nanos(50_000)
-    );
-    // Hysteresis: 300 us are between 4 and 8 time-outs.
-    assert_eq!(
-        retention.decide(&alike(2, 10, 300, 5)).timeout,
-        Nanos(50_000)
-    );
-    assert_eq!(retention.decide(&alike(2, 10, 500, 5)).timeout, Nanos::ZERO);
-    assert_eq!(retention.decide(&alike(2, 10, 300, 5)).timeout, Nanos::ZERO);
+    let mut after = |idles_us: u64| retention.decide(&alike(2, idles_us, idles_us, 5)).timeout;
+    assert_eq!(after(20), Nanos(50_000));
+    assert_eq!(after(30), Nanos(100_000));
+    assert_eq!(after(150), Nanos(400_000));
+    // Hysteresis: between a half and the whole of the longest time-out.
+    assert_eq!(after(1_500), Nanos(2_000_000));
+    assert_eq!(after(2_100), Nanos::ZERO);
+    assert_eq!(after(1_500), Nanos::ZERO);
+    assert_eq!(after(800), Nanos(1_600_000));
+}
+
+#[test]
+fn who_only_looks_whether_there_is_work_is_not_kept_awake() {
+    let mut retention = Retention::new(RetentionConfig::default());
+    let choice = retention.decide(&alike(2, 3, 200, 1));
+    assert_eq!(choice.timeout, Nanos::ZERO);
+    assert!(matches!(
+        choice.because,
+        retention::Because::LittleWork { .. }
+    ));
 }
 
 #[test]
 fn stolen_time_ends_retention_until_it_has_been_calm_for_long() {
     let mut retention = Retention::new(RetentionConfig::default());
     let calm = alike(2, 10, 100, 5);
-    assert_eq!(retention.decide(&calm).timeout, Nanos(50_000));
+    let awake = retention.decide(&calm).timeout;
+    assert_eq!(awake, Nanos(200_000));
     let mut stolen = calm.clone();
     stolen.vcpus[0].stolen = Nanos(PERIOD.0 / 20);
     let choice = retention.decide(&stolen);
@@ -307,7 +317,7 @@ fn stolen_time_ends_retention_until_it_has_been_calm_for_long() {
     for _ in 0..20 {
         assert_eq!(retention.decide(&calm).timeout, Nanos::ZERO);
     }
-    assert_eq!(retention.decide(&calm).timeout, Nanos(50_000));
+    assert_eq!(retention.decide(&calm).timeout, awake);
 }
 
 fn vcpu_period() -> impl Strategy<Value = VcpuPeriod> {
@@ -369,13 +379,14 @@ proptest! {
         }
     }
 
-    /// A vCPU stays awake for the measured cost or not at all, and never while time is stolen.
+    /// A vCPU stays awake for the measured cost at least and the longest time-out at most, or not at all; and
+    /// never while time is stolen.
     #[test]
-    fn retention_is_all_or_nothing(seen in proptest::collection::vec(observation(2), 1..60)) {
+    fn time_outs_are_bounded(seen in proptest::collection::vec(observation(2), 1..60)) {
         let mut retention = Retention::new(RetentionConfig::default());
         for observed in seen {
             let choice = retention.decide(&observed);
-            prop_assert!([Nanos::ZERO, Nanos(50_000)].contains(&choice.timeout));
+            prop_assert!(choice.timeout.0 == 0 || (50_000..=2_000_000).contains(&choice.timeout.0));
             if Averages::of(&observed).stolen > 0.01 {
                 prop_assert_eq!(choice.timeout, Nanos::ZERO);
             }

@@ -1,16 +1,17 @@
 //! For how long an idle vCPU is kept awake: Gleaner's resource retention.
 //!
 //! An idle vCPU that stays awake is there at once when its thread is woken; one that halts costs a round
-//! trip through the hypervisor. To stay awake for as long as that round trip costs is never worse than twice
-//! the best choice (the ski-rental argument that halt polling rests on), so the measured cost of a round
-//! trip is the time-out. It is worth its CPU time only while idle periods are about as short as that, and
-//! only while the host has nobody else to run: time that is stolen says that it has. So retention stands
-//! back
+//! trip through the hypervisor, and whoever waits for the thread pays for that too. The CPU time is free only
+//! while the host has nobody else to run: time that is stolen says that it has. So
 //!
-//! - when idle periods grow to [`RetentionConfig::far`] time-outs on average, until they are down to
-//!   [`RetentionConfig::near`];
-//! - when the host steals over [`RetentionConfig::most_stolen`] of the vCPUs' time, until it has stolen
-//!   less than half of that for [`RetentionConfig::calm`] periods.
+//! - the time-out covers two idle periods of average length, so that most end before it (six of seven if
+//!   they are exponential): the measured cost of a round trip, doubled as often as that takes;
+//! - idle periods over half of [`RetentionConfig::most`] on average are too long to begin with it, over
+//!   `most` too long to go on;
+//! - a workload that does next to nothing ([`RetentionConfig::least_work`]) is not worth it, however often it
+//!   looks whether there is something to do;
+//! - when the host steals over [`RetentionConfig::most_stolen`] of the vCPUs' time, retention stands back until
+//!   it has stolen less than half of that for [`RetentionConfig::calm`] periods.
 //!
 //! Who carries it out may use a yielding thread of the lowest class on each active vCPU, as the paper does, or the
 //! kernel's own polling (the haltpoll governor's guest_halt_poll_ns).
@@ -31,10 +32,10 @@ use super::Observation;
 pub struct RetentionConfig {
     /// The measured cost of a halt and its wake-up. Default 50 us.
     pub timeout: Nanos,
-    /// Idle periods of up to this many time-outs on average are worth it. Default 4.
-    pub near: f64,
-    /// Idle periods of more than this many time-outs on average are not. Default 8.
-    pub far: f64,
+    /// The longest time-out. Default 2 ms. Longer helps programs that block rarely, and burns more.
+    pub most: Nanos,
+    /// Part of the active vCPUs' time that the workload has to use, 0 … 1. Default 0.05.
+    pub least_work: f64,
     /// Part of the vCPUs' time that the host may take, 0 … 1. Default 0.01.
     pub most_stolen: f64,
     /// Periods with little stolen before retention comes back. Default 20.
@@ -45,8 +46,8 @@ impl Default for RetentionConfig {
     fn default() -> RetentionConfig {
         RetentionConfig {
             timeout: Nanos(50_000),
-            near: 4.0,
-            far: 8.0,
+            most: Nanos::from_millis(2),
+            least_work: 0.05,
             most_stolen: 0.01,
             calm: 20,
         }
@@ -67,6 +68,11 @@ pub enum Because {
         /// l_idle, ns.
         idles: f64,
     },
+    /// The workload does next to nothing.
+    LittleWork {
+        /// Part of the vCPUs' time, 0 … 1.
+        utilization: f64,
+    },
     /// No vCPU was idle: as before.
     NeverIdle,
     /// The host has others to run.
@@ -85,6 +91,11 @@ impl fmt::Display for Because {
                 write!(f, "idle periods are short: {:.1} us", idles / 1e3)
             }
             Because::Long { idles } => write!(f, "idle periods are long: {:.1} us", idles / 1e3),
+            Because::LittleWork { utilization } => write!(
+                f,
+                "the workload uses {:.1} % of its vCPUs",
+                utilization * 100.0
+            ),
             Because::NeverIdle => f.write_str("no vCPU was idle"),
             Because::Stolen { part } => {
                 write!(f, "the host took {:.1} % of the vCPUs' time", part * 100.0)
@@ -107,7 +118,7 @@ pub struct Choice {
 #[derive(Clone, Debug)]
 pub struct Retention {
     config: RetentionConfig,
-    stays_awake: bool,
+    timeout: Nanos,
     /// Calm periods still missing.
     missing: u32,
 }
@@ -117,17 +128,14 @@ impl Retention {
     pub fn new(config: RetentionConfig) -> Retention {
         Retention {
             config,
-            stays_awake: false,
+            timeout: Nanos::ZERO,
             missing: 0,
         }
     }
 
     /// The time-out now.
     pub fn timeout(&self) -> Nanos {
-        match self.stays_awake {
-            true => self.config.timeout,
-            false => Nanos::ZERO,
-        }
+        self.timeout
     }
 
     /// A period is over.
@@ -141,7 +149,7 @@ impl Retention {
 
     fn consider(&mut self, now: &Averages) -> Because {
         if now.stolen > self.config.most_stolen {
-            self.stays_awake = false;
+            self.timeout = Nanos::ZERO;
             self.missing = self.config.calm;
             return Because::Stolen { part: now.stolen };
         }
@@ -155,15 +163,25 @@ impl Retention {
         if !now.computes.is_finite() || now.idles == 0.0 {
             return Because::NeverIdle;
         }
-        let timeout = self.config.timeout.0 as f64;
-        let bound = match self.stays_awake {
-            true => self.config.far,
-            false => self.config.near,
-        };
-        self.stays_awake = now.idles <= bound * timeout;
-        match self.stays_awake {
-            true => Because::Short { idles: now.idles },
-            false => Because::Long { idles: now.idles },
+        if now.utilization < self.config.least_work {
+            self.timeout = Nanos::ZERO;
+            return Because::LittleWork {
+                utilization: now.utilization,
+            };
         }
+        let longest = match self.timeout {
+            Nanos::ZERO => self.config.most.0 / 2,
+            _ => self.config.most.0,
+        };
+        if now.idles > longest as f64 {
+            self.timeout = Nanos::ZERO;
+            return Because::Long { idles: now.idles };
+        }
+        let mut timeout = self.config.timeout.0.max(1);
+        while (timeout as f64) < 2.0 * now.idles && timeout < self.config.most.0 {
+            timeout *= 2;
+        }
+        self.timeout = Nanos(timeout.min(self.config.most.0));
+        Because::Short { idles: now.idles }
     }
 }
