@@ -5,8 +5,8 @@
 //! stale events, no payloads and no allocation per event. Events come out ordered by
 //! (time, sequence): of two at the same time the one that was set first.
 //!
-//! Cost: logarithmic in the number of slots that are set, with base 4; a heap of that shape keeps
-//! a node's children in one or two cache lines.
+//! Cost: logarithmic in the number of slots that are set, with base 4. A node's four children lie together,
+//! and places without an entry hold one that is later than all, so that the way down asks for no length.
 
 /// A thing that can be pending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -15,8 +15,9 @@ pub struct Slot(pub u32);
 /// Not in the heap.
 const NOWHERE: u32 = u32::MAX;
 
-/// Children per node: with entries of 16 bytes they share a cache line or two.
-const ARITY: usize = 4;
+/// The first node: the last place of the first four, so that the children of any node are four places that
+/// lie together, see [`children`].
+const ROOT: usize = 3;
 
 /// Bits of a key that hold the sequence number. When they are used up the pending entries are
 /// numbered anew, in their order.
@@ -33,16 +34,37 @@ struct Entry {
 }
 
 impl Entry {
+    /// Of a place where nothing is: no entry is later.
+    const NOTHING: Entry = Entry {
+        key: u64::MAX,
+        slot: NOWHERE,
+    };
+
     #[inline]
     fn time(self) -> u64 {
         self.key >> SEQUENCE_BITS
     }
 }
 
+/// Which four places hold the children of a node; the first of them is the place 4 × this.
+#[inline]
+fn children(at: usize) -> usize {
+    at - 2
+}
+
+/// The node above one that is not the first.
+#[inline]
+fn parent(at: usize) -> usize {
+    at / 4 + 2
+}
+
 /// Pending slots by (time, sequence).
 #[derive(Clone, Debug, Default)]
 pub struct EventQueue {
-    heap: Vec<Entry>,
+    /// Four places each.
+    heap: Vec<[Entry; 4]>,
+    /// Places from [`ROOT`] on that are nodes, a hollow one included.
+    nodes: usize,
     position: Vec<u32>,
     sequence: u64,
     /// The first entry was popped and its place not filled yet: an event mostly sets its own slot
@@ -61,7 +83,8 @@ impl EventQueue {
             "{slots} slots are too many"
         );
         EventQueue {
-            heap: Vec::with_capacity(slots),
+            heap: Vec::with_capacity((ROOT + slots).div_ceil(4)),
+            nodes: 0,
             position: vec![NOWHERE; slots],
             sequence: 0,
             hollow: false,
@@ -76,7 +99,7 @@ impl EventQueue {
 
     /// How many slots are set.
     pub fn len(&self) -> usize {
-        self.heap.len() - usize::from(self.hollow)
+        self.nodes - usize::from(self.hollow)
     }
 
     /// Whether none is set.
@@ -101,36 +124,51 @@ impl EventQueue {
             slot: slot.0,
         };
         self.sequence += 1;
-        match self.position[slot.0 as usize] {
-            NOWHERE if self.hollow => {
-                self.hollow = false;
-                self.down(0, entry);
+        let at = self.position[slot.0 as usize];
+        if self.hollow && at == NOWHERE {
+            self.hollow = false;
+            self.down(ROOT, entry);
+        } else {
+            self.insert_or_move(at, entry);
+        }
+    }
+
+    /// Puts an entry into its place, where there was none or one at `at`.
+    #[inline(never)]
+    fn insert_or_move(&mut self, at: u32, entry: Entry) {
+        if at == NOWHERE {
+            let at = ROOT + self.nodes;
+            self.nodes += 1;
+            if at / 4 >= self.heap.len() {
+                self.heap.resize(at / 4 + 1, [Entry::NOTHING; 4]);
             }
-            NOWHERE => {
-                self.heap.push(entry);
-                self.up(self.heap.len() - 1, entry);
-            }
-            at => {
-                let at = at as usize;
-                if entry.key < self.heap[at].key {
-                    self.up(at, entry);
-                } else {
-                    self.down(at, entry);
-                }
-            }
+            self.up(at, entry);
+            return;
+        }
+        let at = at as usize;
+        if entry.key < self.at(at).key {
+            self.up(at, entry);
+        } else {
+            self.down(at, entry);
         }
     }
 
     /// Gives the pending entries the first numbers, in their order. Sorted, they are a heap.
     #[cold]
+    #[inline(never)]
     fn number_anew(&mut self) {
         self.close();
-        self.heap.sort_unstable_by_key(|entry| entry.key);
-        for (sequence, entry) in self.heap.iter_mut().enumerate() {
-            entry.key = entry.time() << SEQUENCE_BITS | sequence as u64;
-            self.position[entry.slot as usize] = sequence as u32;
+        if self.nodes == 0 {
+            self.sequence = 0;
+            return;
         }
-        self.sequence = self.heap.len() as u64;
+        let pending = &mut self.heap.as_flattened_mut()[ROOT..ROOT + self.nodes];
+        pending.sort_unstable_by_key(|entry| entry.key);
+        for (sequence, entry) in pending.iter_mut().enumerate() {
+            entry.key = entry.time() << SEQUENCE_BITS | sequence as u64;
+            self.position[entry.slot as usize] = (ROOT + sequence) as u32;
+        }
+        self.sequence = self.nodes as u64;
     }
 
     /// Takes a slot out; nothing happens if it is not set.
@@ -149,39 +187,45 @@ impl EventQueue {
     fn close(&mut self) {
         if self.hollow {
             self.hollow = false;
-            self.fill(0);
+            self.fill(ROOT);
         }
-    }
-
-    /// The time of the next event in ns.
-    #[inline]
-    pub fn next_time(&mut self) -> Option<u64> {
-        self.close();
-        self.heap.first().map(|entry| entry.time())
     }
 
     /// The next event. Its slot is no longer set.
     #[inline]
     pub fn pop(&mut self) -> Option<(u64, Slot)> {
+        self.pop_until(LATEST)
+    }
+
+    /// The next event, if it comes at `limit` at the latest. Its slot is no longer set.
+    #[inline]
+    pub fn pop_until(&mut self, limit: u64) -> Option<(u64, Slot)> {
         self.close();
-        let first = *self.heap.first()?;
-        self.position[first.slot as usize] = NOWHERE;
-        self.hollow = true;
+        if self.nodes == 0 {
+            return None;
+        }
+        let root = &mut self.heap.first_mut()?[ROOT];
+        let first = *root;
+        if first.time() > limit {
+            return None;
+        }
         // Nothing goes up past an empty place.
-        self.heap[0].key = 0;
+        root.key = 0;
+        self.hollow = true;
+        self.position[first.slot as usize] = NOWHERE;
         Some((first.time(), Slot(first.slot)))
     }
 
     /// Puts the last entry into the hole at `at`.
     #[inline]
     fn fill(&mut self, at: usize) {
-        let Some(last) = self.heap.pop() else {
-            return;
-        };
-        if at == self.heap.len() {
+        self.nodes -= 1;
+        let end = ROOT + self.nodes;
+        let last = std::mem::replace(&mut self.heap[end / 4][end % 4], Entry::NOTHING);
+        if at == end {
             return;
         }
-        if at > 0 && last.key < self.heap[(at - 1) / ARITY].key {
+        if at > ROOT && last.key < self.at(parent(at)).key {
             self.up(at, last);
         } else {
             self.down(at, last);
@@ -189,53 +233,46 @@ impl EventQueue {
     }
 
     #[inline]
+    fn at(&self, at: usize) -> &Entry {
+        &self.heap[at / 4][at % 4]
+    }
+
+    #[inline]
     fn place(&mut self, at: usize, entry: Entry) {
-        self.heap[at] = entry;
+        self.heap[at / 4][at % 4] = entry;
         self.position[entry.slot as usize] = at as u32;
     }
 
     #[inline]
     fn up(&mut self, mut at: usize, entry: Entry) {
-        while at > 0 {
-            let parent = (at - 1) / ARITY;
-            let above = self.heap[parent];
+        while at > ROOT {
+            let above = *self.at(parent(at));
             if above.key <= entry.key {
                 break;
             }
             self.place(at, above);
-            at = parent;
+            at = parent(at);
         }
         self.place(at, entry);
     }
 
     #[inline]
     fn down(&mut self, mut at: usize, entry: Entry) {
-        loop {
-            let first = at * ARITY + 1;
-            let least = match self.heap.get(first..first + ARITY) {
-                // All four children are there: two pairs, without a branch that depends on data.
-                Some(&[a, b, c, d]) => {
-                    let left = usize::from(b.key < a.key);
-                    let right = 2 + usize::from(d.key < c.key);
-                    match c.key.min(d.key) < a.key.min(b.key) {
-                        true => first + right,
-                        false => first + left,
-                    }
-                }
-                _ => {
-                    let rest = self.heap.get(first..).unwrap_or_default();
-                    match rest.iter().enumerate().min_by_key(|(_, entry)| entry.key) {
-                        Some((child, _)) => first + child,
-                        None => break,
-                    }
-                }
+        while let Some(four) = self.heap.get(children(at)) {
+            // Two pairs, without a branch that depends on data.
+            let [a, b, c, d] = four;
+            let left = usize::from(b.key < a.key);
+            let right = 2 + usize::from(d.key < c.key);
+            let least = match c.key.min(d.key) < a.key.min(b.key) {
+                true => right,
+                false => left,
             };
-            let below = self.heap[least];
+            let below = four[least % 4];
             if entry.key <= below.key {
                 break;
             }
             self.place(at, below);
-            at = least;
+            at = children(at) * 4 + least;
         }
         self.place(at, entry);
     }

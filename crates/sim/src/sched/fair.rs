@@ -3,7 +3,7 @@
 //!
 //! Source: kernel/sched/fair.c of those versions. Virtual time is ns of run time scaled by
 //! 1024 ÷ weight; an [`Entity`] is anything with a weight that is queued. The queue holds the
-//! runnable entities; the current one is out of the tree, as in the kernel.
+//! runnable entities; the current one is out of their order, as in the kernel.
 //!
 //! CFS: the entity with the least virtual time is next; it runs until its part of the latency
 //! (or the least granularity) is over or a woken one is behind by the wake-up granularity; sleepers
@@ -27,9 +27,9 @@
 use serde::Serialize;
 use tandem_policy::Nanos;
 
+use super::order::Order;
 use super::tree::Links;
 use super::tree::NIL;
-use super::tree::Tree;
 
 /// Which fair scheduler, with its settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -153,7 +153,7 @@ pub struct FairQueue {
     discipline: Discipline,
     /// Tells queues apart.
     number: u32,
-    tree: Tree,
+    order: Order,
     current: u32,
     /// Sum of the weights of all runnable entities, the current one included.
     load: u64,
@@ -180,7 +180,7 @@ impl FairQueue {
         FairQueue {
             discipline,
             number,
-            tree: Tree::EMPTY,
+            order: Order::EMPTY,
             current: NIL,
             load: 0,
             moment: 0,
@@ -198,7 +198,7 @@ impl FairQueue {
     /// Runnable entities, the current one included.
     #[inline]
     pub fn len(&self) -> u32 {
-        self.tree.len() + u32::from(self.current != NIL)
+        self.order.len() + u32::from(self.current != NIL)
     }
 
     /// Whether nothing is runnable.
@@ -218,8 +218,8 @@ impl FairQueue {
     }
 
     /// The queued entities without the current one, in order.
-    pub fn queued<'a>(&self, entities: &'a [Entity]) -> impl Iterator<Item = u32> + use<'a> {
-        self.tree.iter(entities)
+    pub fn queued<'a>(&'a self, entities: &'a [Entity]) -> impl Iterator<Item = u32> + 'a {
+        self.order.iter(entities)
     }
 
     fn is_eevdf(&self) -> bool {
@@ -272,11 +272,11 @@ impl FairQueue {
         let entity = &entities[id as usize];
         self.moment += i128::from(entity.weight) * i128::from(entity.vruntime);
         self.queued_load += entity.weight;
-        self.tree.insert(entities, id);
+        self.order.insert(entities, id);
     }
 
     fn unlink(&mut self, entities: &mut [Entity], id: u32) {
-        self.tree.remove(entities, id);
+        self.order.remove(entities, id);
         let entity = &entities[id as usize];
         self.moment -= i128::from(entity.weight) * i128::from(entity.vruntime);
         self.queued_load -= entity.weight;
@@ -284,7 +284,7 @@ impl FairQueue {
 
     fn advance_min(&mut self, entities: &[Entity]) {
         let first = self
-            .tree
+            .order
             .first(entities)
             .map(|id| entities[id as usize].vruntime);
         let current = self.current().map(|id| entities[id as usize].vruntime);
@@ -415,10 +415,10 @@ impl FairQueue {
     }
 
     fn pick_cfs(&self, entities: &[Entity]) -> Option<u32> {
-        let first = self.tree.first(entities)?;
+        let first = self.order.first(entities)?;
         let mut chosen = first;
         if first == self.skip
-            && let Some(second) = self.tree.after(entities, first)
+            && let Some(second) = self.order.after(entities, first)
             && !self.is_behind(entities, first, second)
         {
             chosen = second;
@@ -443,14 +443,18 @@ impl FairQueue {
     }
 
     fn pick_eevdf(&self, entities: &[Entity]) -> Option<u32> {
+        if self.order.len() == 1 {
+            // Eligible or not, there is no other.
+            return self.order.first(entities);
+        }
         let (moment, load) = self.sums(entities);
         let is_eligible = |vruntime: i64| i128::from(vruntime) * load <= moment;
         if self.next != NIL && is_eligible(entities[self.next as usize].vruntime) {
             return Some(self.next);
         }
-        self.tree
+        self.order
             .earliest(entities, is_eligible)
-            .or_else(|| self.tree.first(entities))
+            .or_else(|| self.order.first(entities))
     }
 
     /// The current entity goes back to the queue, runnable.
@@ -485,7 +489,7 @@ impl FairQueue {
 
     /// At a clock tick: whether the current entity is to give way.
     pub fn tick_preempts(&mut self, entities: &[Entity]) -> bool {
-        if self.tree.len() == 0 || self.current == NIL {
+        if self.order.len() == 0 || self.current == NIL {
             return false;
         }
         let Discipline::Cfs {
@@ -502,7 +506,7 @@ impl FairQueue {
         if self.ran < min_granularity.0 {
             return false;
         }
-        let Some(first) = self.tree.first(entities) else {
+        let Some(first) = self.order.first(entities) else {
             return false;
         };
         current.vruntime - entities[first as usize].vruntime > ideal as i64
@@ -533,7 +537,7 @@ impl FairQueue {
         if self.protected && current_stays {
             return false;
         }
-        match self.tree.earliest(entities, is_eligible) {
+        match self.order.earliest(entities, is_eligible) {
             Some(best) if best == woken => !current_stays || pse.deadline < se.deadline,
             _ => false,
         }

@@ -2,4 +2,5 @@
 //! guest for threads.
 
 pub mod fair;
+mod order;
 mod tree;

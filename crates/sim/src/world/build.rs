@@ -222,6 +222,16 @@ fn slots(parts: &Parts, pcpus: usize) -> Slots {
     }
 }
 
+/// By how much a VM of so many vCPUs computes slower than the machine itself.
+fn slower_percent(scenario: &Scenario, vcpus: u32) -> u64 {
+    if is_native(scenario) {
+        return 0;
+    }
+    let costs = &scenario.machine.costs;
+    let spans = vcpus > scenario.machine.pcpus_per_llc.max(1);
+    costs.nested_paging_percent + u64::from(spans) * costs.blind_numa_percent
+}
+
 /// The weight of each vCPU within its VM.
 fn vcpu_weights(scenario: &Scenario) -> Vec<u32> {
     let of_vm = |vm: &scenario::Vm| match vm.vcpu_weights.is_empty() {
@@ -371,6 +381,7 @@ impl Parts {
             host_told: 0,
             guest_told: 0,
             steal_clock: vm.guest.steal_clock,
+            slower_percent: slower_percent(scenario, vm.vcpus),
             owed: [0; 4],
             thread: NONE,
             warm_thread: NONE,

@@ -144,9 +144,9 @@ impl World {
     pub fn run_until(&mut self, time: Nanos) -> bool {
         let limit = time.0.min(self.end);
         while !self.finished {
-            match self.queue.next_time() {
-                Some(next) if next <= limit => self.step(),
-                _ => {
+            match self.queue.pop_until(limit) {
+                Some((time, slot)) => self.step(time, slot),
+                None => {
                     // Nothing happens until then.
                     self.now = limit;
                     self.finished = limit == self.end;
@@ -193,10 +193,7 @@ impl World {
     }
 
     #[inline]
-    fn step(&mut self) {
-        let Some((time, slot)) = self.queue.pop() else {
-            return;
-        };
+    fn step(&mut self, time: u64, slot: Slot) {
         debug_assert!(time >= self.now, "time went back");
         if self.now < self.warmup && time >= self.warmup {
             self.now = self.warmup;

@@ -280,7 +280,7 @@ impl World {
         match self.code[pc as usize] {
             Instr::Compute { time } => match phase {
                 Phase::Start => {
-                    let percent = 100 + self.slower_percent(v);
+                    let percent = 100 + self.vcpus[v as usize].slower_percent;
                     let thread = &mut self.threads[t as usize];
                     thread.remaining = time.draw(&mut thread.random);
                     if percent > 100 {
@@ -381,16 +381,6 @@ impl World {
         }
     }
 
-    /// By how much a VM computes slower than the machine itself.
-    fn slower_percent(&self, v: u32) -> u64 {
-        if self.native {
-            return 0;
-        }
-        let vm = &self.vms[self.vcpus[v as usize].vm as usize];
-        let spans = vm.vcpus > self.pcpus_per_llc;
-        self.costs.nested_paging_percent + u64::from(spans) * self.costs.blind_numa_percent
-    }
-
     /// Which object of a family is meant this time.
     pub(crate) fn pick(&mut self, t: u32, family: Family) -> u32 {
         let thread = &mut self.threads[t as usize];
@@ -420,7 +410,10 @@ impl World {
             .iter()
             .rposition(|&lock| (family.first..family.first + family.count).contains(&lock))?;
         let lock = held[at];
-        held.copy_within(at + 1.., at);
+        // Mostly it is the newest of all.
+        if at + 1 < held.len() {
+            held.copy_within(at + 1.., at);
+        }
         thread.held_count -= 1;
         Some(lock)
     }

@@ -145,6 +145,8 @@ pub(crate) struct Vcpu {
     pub guest_told: u64,
     /// Whether the guest leaves stolen time out.
     pub steal_clock: bool,
+    /// By so much it computes slower than the machine itself.
+    pub slower_percent: u64,
     /// What is owed before the thread goes on, by kind.
     pub owed: [u64; 4],
     /// The current thread.

@@ -1,0 +1,203 @@
+//! The runnable entities of one CPU in the order of (virtual time, number): a row while they are few, a
+//! tree when they are many.
+//!
+//! Up to [`MOST`] entities lie in an array with copies of their keys. To put one in or take one out moves the
+//! later ones, and the earliest deadline of those that are eligible is looked for one by one: with so few that
+//! costs a third of what a tree does, which goes from one entity to another all over memory. With more the
+//! entities are in a balanced tree (see `tree`), so the cost stays logarithmic; they are until none is left, so
+//! that a queue whose length goes up and down about the limit does not move them for nothing.
+//!
+//! Both give the same answers to the same questions, so which one it is cannot be seen from outside. An
+//! entity's virtual time and deadline must not change while it is in here. The row's memory grows with the
+//! most that were ever in it and is kept.
+
+use super::fair::Entity;
+use super::tree::NIL;
+use super::tree::Tree;
+
+/// The most entities in a row.
+const MOST: usize = 32;
+
+/// An entity in a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    vruntime: i64,
+    deadline: i64,
+    id: u32,
+}
+
+/// Entities in order.
+#[derive(Clone, Debug)]
+pub(crate) struct Order {
+    /// Empty while there is a tree.
+    row: Vec<Place>,
+    tree: Tree,
+}
+
+impl Order {
+    /// Of nobody.
+    pub const EMPTY: Order = Order {
+        row: Vec::new(),
+        tree: Tree::EMPTY,
+    };
+
+    /// How many entities there are.
+    #[inline]
+    pub fn len(&self) -> u32 {
+        self.row.len() as u32 + self.tree.len()
+    }
+
+    /// Puts an entity in.
+    #[inline]
+    pub fn insert(&mut self, entities: &mut [Entity], id: u32) {
+        if self.row.len() < MOST && self.tree.len() == 0 {
+            let Entity {
+                vruntime, deadline, ..
+            } = entities[id as usize];
+            let is_before = |other: &Place| (other.vruntime, other.id) < (vruntime, id);
+            let at = self.row.partition_point(is_before);
+            let place = Place {
+                vruntime,
+                deadline,
+                id,
+            };
+            self.row.insert(at, place);
+        } else {
+            self.insert_into_tree(entities, id);
+        }
+    }
+
+    #[cold]
+    fn insert_into_tree(&mut self, entities: &mut [Entity], id: u32) {
+        for place in self.row.drain(..) {
+            self.tree.insert(entities, place.id);
+        }
+        self.tree.insert(entities, id);
+    }
+
+    /// Takes out an entity that is in here.
+    #[inline]
+    pub fn remove(&mut self, entities: &mut [Entity], id: u32) {
+        match self.row.iter().position(|place| place.id == id) {
+            Some(at) => {
+                self.row.remove(at);
+            }
+            None => self.tree.remove(entities, id),
+        }
+    }
+
+    /// The entity with the least virtual time.
+    #[inline]
+    pub fn first(&self, entities: &[Entity]) -> Option<u32> {
+        match self.row.first() {
+            Some(place) => Some(place.id),
+            None => self.tree.first(entities),
+        }
+    }
+
+    /// The entity after `id`, which is in here.
+    pub fn after(&self, entities: &[Entity], id: u32) -> Option<u32> {
+        match self.row.iter().position(|place| place.id == id) {
+            Some(at) => self.row.get(at + 1).map(|place| place.id),
+            None => self.tree.after(entities, id),
+        }
+    }
+
+    /// Among the entities that are eligible, which must be those up to some virtual time, the one
+    /// with the earliest deadline; of two the one with less virtual time.
+    pub fn earliest(&self, entities: &[Entity], is_eligible: impl Fn(i64) -> bool) -> Option<u32> {
+        if self.row.is_empty() {
+            return self.tree.earliest(entities, is_eligible);
+        }
+        let eligible = self
+            .row
+            .partition_point(|place| is_eligible(place.vruntime));
+        let (mut best, mut deadline) = (NIL, i64::MAX);
+        for place in &self.row[..eligible] {
+            if place.deadline < deadline || best == NIL {
+                (best, deadline) = (place.id, place.deadline);
+            }
+        }
+        (best != NIL).then_some(best)
+    }
+
+    /// The entities in order.
+    pub fn iter<'a>(&'a self, entities: &'a [Entity]) -> impl Iterator<Item = u32> + 'a {
+        let row = self.row.iter().map(|place| place.id);
+        row.chain(self.tree.iter(entities))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn entities(times: &[(i64, i64)]) -> Vec<Entity> {
+        let entity = |&(vruntime, deadline): &(i64, i64)| {
+            let mut entity = Entity::new(1024);
+            (entity.vruntime, entity.deadline) = (vruntime, deadline);
+            entity
+        };
+        times.iter().map(entity).collect()
+    }
+
+    proptest! {
+        // More entities than a row holds, and often fewer.
+        #[test]
+        fn a_row_and_a_tree_give_the_same_answers(
+            times in prop::collection::vec((0i64..40, 0i64..60), 1..100),
+            steps in prop::collection::vec((any::<prop::sample::Index>(), 0i64..45), 1..300),
+        ) {
+            let mut entities = entities(&times);
+            let mut in_tree = entities.clone();
+            let (mut order, mut tree) = (Order::EMPTY, Tree::EMPTY);
+            let mut ids: Vec<u32> = Vec::new();
+            for (index, limit) in steps {
+                let id = index.index(entities.len()) as u32;
+                if ids.contains(&id) {
+                    order.remove(&mut entities, id);
+                    tree.remove(&mut in_tree, id);
+                    ids.retain(|&other| other != id);
+                } else {
+                    order.insert(&mut entities, id);
+                    tree.insert(&mut in_tree, id);
+                    ids.push(id);
+                }
+                let expected: Vec<u32> = tree.iter(&in_tree).collect();
+                prop_assert_eq!(order.iter(&entities).collect::<Vec<_>>(), expected.clone());
+                prop_assert_eq!(order.len() as usize, expected.len());
+                prop_assert_eq!(order.first(&entities), expected.first().copied());
+                for (&one, next) in expected.iter().zip(expected.iter().skip(1)) {
+                    prop_assert_eq!(order.after(&entities, one), Some(*next));
+                }
+                if let Some(&last) = expected.last() {
+                    prop_assert_eq!(order.after(&entities, last), None);
+                }
+                let up_to = |time: i64| time <= limit;
+                prop_assert_eq!(order.earliest(&entities, up_to), tree.earliest(&in_tree, up_to));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_more_than_a_row_goes_into_the_tree_until_none_is_left() {
+        let most = MOST as u32;
+        let times: Vec<(i64, i64)> = (0..i64::from(most) + 1).map(|n| (n % 7, n)).collect();
+        let mut entities = entities(&times);
+        let mut order = Order::EMPTY;
+        for id in 0..most {
+            order.insert(&mut entities, id);
+        }
+        assert_eq!((order.row.len(), order.tree.len()), (MOST, 0));
+        order.insert(&mut entities, most);
+        assert_eq!((order.row.len(), order.tree.len()), (0, most + 1));
+        for id in 0..most {
+            order.remove(&mut entities, id);
+        }
+        assert_eq!((order.row.len(), order.tree.len()), (0, 1));
+        order.remove(&mut entities, most);
+        order.insert(&mut entities, 0);
+        assert_eq!((order.row.len(), order.tree.len()), (1, 0));
+    }
+}
