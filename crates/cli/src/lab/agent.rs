@@ -180,7 +180,9 @@ fn run_vms(run: &Run, calibration: Calibration) -> anyhow::Result<Outcome> {
     let begin = Instant::now();
     watch(run, &mut vms, &first, begin)?;
     let last: Vec<(Snapshot, BTreeMap<String, u64>)> = vms.iter().map(Running::read).collect();
-    let traced = run.trace.then(trace::stop).transpose()?;
+    if run.trace {
+        trace::stop()?;
+    }
     let parameters = settings::report(Path::new("/"));
     let mut outcomes = Vec::new();
     for (vm, (first, last)) in vms.into_iter().zip(first.iter().zip(&last)) {
@@ -196,7 +198,7 @@ fn run_vms(run: &Run, calibration: Calibration) -> anyhow::Result<Outcome> {
                 last.0.t_ns.saturating_sub(first.0.t_ns) as f64 / 1e9
             }),
         vms: outcomes,
-        traced,
+        traced: run.trace.then(trace::result).transpose()?,
     })
 }
 

@@ -36,16 +36,7 @@ impl Kind {
     pub fn image(&self, top: &Path) -> anyhow::Result<PathBuf> {
         let image = match self {
             Kind::Image(path) => path.clone(),
-            built => printed_path(
-                &top.join("kernel/build"),
-                &[&built.to_string(), "--print-path"],
-            )
-            .with_context(|| {
-                format!(
-                    "there is no {built} kernel; --kernel PATH takes the image of another \
-                         (stock and patched are built by kernel/build)"
-                )
-            })?,
+            built => build(&top.join("kernel/build"), &built.to_string())?,
         };
         if !fs::metadata(&image).is_ok_and(|file| file.is_file()) {
             bail!(
@@ -65,6 +56,23 @@ impl fmt::Display for Kind {
             Kind::Image(path) => write!(f, "{}", path.display()),
         }
     }
+}
+
+/// The image of a kernel that `script` builds; said first if that takes its time.
+fn build(script: &Path, kind: &str) -> anyhow::Result<PathBuf> {
+    let why = || {
+        format!(
+            "there is no {kind} kernel; --kernel PATH takes the image of another (stock and \
+             patched are built by {})",
+            script.display()
+        )
+    };
+    let image = printed_path(script, &[kind, "--print-path"]).with_context(why)?;
+    if image.is_file() {
+        return Ok(image);
+    }
+    eprintln!("lab: building the {kind} kernel, which takes some ten minutes on two cores");
+    printed_path(script, &[kind]).with_context(why)
 }
 
 /// Runs a script whose last line on stdout is a path. What it says on stderr is shown.
@@ -89,6 +97,25 @@ pub fn printed_path(script: &Path, arguments: &[&str]) -> anyhow::Result<PathBuf
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_kernel_is_built_only_if_it_has_not_been() {
+        let folder = tempfile::tempdir().unwrap();
+        let (script, image) = (folder.path().join("build"), folder.path().join("bzImage"));
+        let text = format!(
+            "#!/bin/sh\n[ \"$2\" ] || {{ echo building; touch {0}; echo x >>{0}.times; }}\necho {0}\n",
+            image.display()
+        );
+        fs::write(&script, text).unwrap();
+        fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        for _ in 0..2 {
+            assert_eq!(build(&script, "stock").unwrap(), image);
+        }
+        let times = fs::read_to_string(image.with_extension("times")).unwrap();
+        assert_eq!(times, "x\n");
+        let error = build(Path::new("/nowhere/build"), "stock").unwrap_err();
+        assert!(error.to_string().contains("--kernel PATH"), "{error}");
+    }
 
     #[test]
     fn an_image_that_is_not_there_is_named() {

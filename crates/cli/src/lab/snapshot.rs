@@ -61,10 +61,10 @@ impl Snapshot {
         copy_folder(&self.folder.join(STATE), &state)?;
         mailbox::post(&state.join(MEMORY), job)?;
         let cd = work.join(bochs::CD);
-        if !cd.exists() {
-            std::os::unix::fs::symlink(self.folder.join(bochs::CD), &cd)
-                .with_context(|| format!("cannot make {}", cd.display()))?;
-        }
+        // Of an earlier run in the same folder, whose saved machine may be gone.
+        let _ = fs::remove_file(&cd);
+        std::os::unix::fs::symlink(self.folder.join(bochs::CD), &cd)
+            .with_context(|| format!("cannot make {}", cd.display()))?;
         Ok(STATE.to_owned())
     }
 }

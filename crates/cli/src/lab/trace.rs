@@ -83,10 +83,14 @@ pub fn start() -> anyhow::Result<()> {
     put("tracing_on", "1")
 }
 
-/// Stops, and says what the trace says.
-pub fn stop() -> anyhow::Result<Traced> {
+/// Stops to trace. What was traced is kept.
+pub fn stop() -> anyhow::Result<()> {
     put("tracing_on", "0")?;
-    put("events/enable", "0")?;
+    put("events/enable", "0")
+}
+
+/// What was traced says. Reading takes the machine long: better when no VM runs any more.
+pub fn result() -> anyhow::Result<Traced> {
     let root = Path::new(TRACING);
     let path = root.join("trace");
     let text =
