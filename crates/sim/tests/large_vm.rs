@@ -67,17 +67,20 @@ fn threads_have_vcpus_of_their_own_and_stay_there() {
 
 #[test]
 fn a_woken_vcpu_runs_next_with_fast_reactivation() {
-    let latency = |fast: &str| {
-        let vm = vm(&[
+    let run = |fast: &str| {
+        vm(&[
             "vm.a.workload=pairs",
             "vm.a.vcpus=40",
             "vm.a.per_thread=true",
             fast,
-        ]);
-        assert!(vm.work > 1000, "{}", vm.work);
-        vm.ipi_latency.quantile(0.9).unwrap().0
+        ])
     };
-    let without = latency("host.fast_reactivation=false");
-    let with = latency("host.fast_reactivation=true");
-    assert!(with * 2 < without, "{with} against {without} ns");
+    let without = run("host.fast_reactivation=false");
+    let with = run("host.fast_reactivation=true");
+    let median = |vm: &VmResults| vm.ipi_latency.quantile(0.5).unwrap().0;
+    let mean = |vm: &VmResults| vm.ipi_latency.mean().unwrap().0 as f64;
+    assert!(2 * median(&with) <= median(&without));
+    assert!(mean(&with) < 0.95 * mean(&without));
+    // And those who are not woken so lose nothing.
+    assert!(with.work as f64 > 0.97 * without.work as f64);
 }

@@ -22,6 +22,7 @@ pub mod diagnosis;
 pub mod flex;
 pub mod gleaner;
 pub mod lab;
+pub mod large_vm;
 pub mod sample;
 pub mod scalability;
 pub mod show;
@@ -105,6 +106,7 @@ fn judge(id: &str) -> Option<Judge> {
         diagnosis::CLAIMS,
         flex::CLAIMS,
         gleaner::CLAIMS,
+        large_vm::CLAIMS,
         scalability::CLAIMS,
     ]
     .into_iter()
@@ -162,6 +164,7 @@ mod tests {
             diagnosis::CLAIMS,
             flex::CLAIMS,
             gleaner::CLAIMS,
+            large_vm::CLAIMS,
             scalability::CLAIMS,
         ]
         .into_iter()

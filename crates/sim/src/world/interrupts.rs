@@ -124,7 +124,10 @@ impl World {
         }
     }
 
-    /// A vCPU that a rescheduling IPI has woken is the next on its pCPU (spec 50).
+    /// A vCPU that a rescheduling IPI has woken is the next on its pCPU (spec 50): when whoever runs there
+    /// has come to the end of its slice, blocks, or is preempted by the scheduler's own rules. To preempt it at
+    /// once lets the woken threads of a barrier take the pCPU from who is still waking the others, under the
+    /// lock of the futex: seven times slower for canneal on 255 vCPUs.
     fn reactivate(&mut self, v: u32) {
         let vcpu = &self.vcpus[v as usize];
         let p = vcpu.pcpu;
@@ -137,7 +140,6 @@ impl World {
             self.host_account(current);
         }
         self.host.boost(v, p, self.now);
-        self.tell_to_reschedule(p);
     }
 
     /// A running vCPU, up to date, is interrupted.

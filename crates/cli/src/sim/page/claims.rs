@@ -4,7 +4,6 @@ use tandem_report::claims_page;
 
 use crate::sim::reproduce::claims::Figure;
 use crate::sim::reproduce::claims::Use;
-use crate::sim::reproduce::claims::Wanted;
 use crate::sim::reproduce::show;
 use crate::sim::reproduce::show::Verdict;
 
@@ -39,9 +38,6 @@ fn figure(figure: &Figure) -> claims_page::ClaimFigure {
         ours: figure.ours.map(|ours| ours.mean),
         ci95: figure.ours.and_then(|ours| ours.ci95),
         in_band: figure.in_band(),
-        not_covered: match figure.wanted {
-            Wanted::NotCovered(why) => why.to_owned(),
-            _ => String::new(),
-        },
+        not_covered: String::new(),
     }
 }

@@ -70,8 +70,6 @@ pub enum Wanted {
     AtMost { value: f64, bound: f64 },
     /// A sentence that must hold.
     Holds,
-    /// Not looked at, and why.
-    NotCovered(&'static str),
 }
 
 /// A figure of ours against the published one.
@@ -94,7 +92,6 @@ impl Figure {
             Wanted::AtLeast { bound, .. } => Some(ours >= bound),
             Wanted::AtMost { bound, .. } => Some(ours <= bound),
             Wanted::Holds => Some(ours == 1.0),
-            Wanted::NotCovered(_) => None,
         }
     }
 }
@@ -137,15 +134,6 @@ impl Claim {
                 mean: f64::from(u8::from(holds)),
                 ci95: None,
             }),
-        }
-    }
-
-    /// A figure of the claim that is not looked at.
-    pub fn not_covered(&self, path: &str, why: &'static str) -> Figure {
-        Figure {
-            name: path.to_owned(),
-            wanted: Wanted::NotCovered(why),
-            ours: None,
         }
     }
 
@@ -226,6 +214,5 @@ mod tests {
         let shape = claim("flex.f7.weights");
         assert_eq!(shape.shape("3:2:1 is exact", true).in_band(), Some(true));
         assert_eq!(shape.shape("3:2:1 is exact", false).in_band(), Some(false));
-        assert_eq!(shape.not_covered("shape", "why").in_band(), None);
     }
 }

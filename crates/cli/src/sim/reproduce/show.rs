@@ -78,8 +78,6 @@ struct ListedFigure {
     ours: Option<f64>,
     ci95: Option<f64>,
     in_band: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    not_covered: Option<&'static str>,
 }
 
 /// The list for programs.
@@ -120,10 +118,6 @@ fn figure(figure: &Figure) -> ListedFigure {
         ours: figure.ours.map(|ours| ours.mean),
         ci95: figure.ours.and_then(|ours| ours.ci95),
         in_band: figure.in_band(),
-        not_covered: match figure.wanted {
-            Wanted::NotCovered(why) => Some(why),
-            _ => None,
-        },
     }
 }
 
@@ -133,7 +127,7 @@ pub fn bounds(wanted: Wanted) -> (Option<f64>, Option<f64>, Option<f64>) {
         Wanted::Near { value, low, high } => (Some(value), Some(low), Some(high)),
         Wanted::AtLeast { value, bound } => (Some(value), Some(bound), None),
         Wanted::AtMost { value, bound } => (Some(value), None, Some(bound)),
-        Wanted::Holds | Wanted::NotCovered(_) => (None, None, None),
+        Wanted::Holds => (None, None, None),
     }
 }
 
@@ -171,14 +165,13 @@ fn row(figure: &Figure) -> [Cell; 5] {
         (Some(true), _) => Cell::toned("in band", Tone::Good),
         (Some(false), Wanted::Holds) => Cell::toned("does not hold", Tone::Bad),
         (Some(false), _) => Cell::toned("OUT", Tone::Bad),
-        (None, Wanted::NotCovered(why)) => Cell::toned(format!("not covered: {why}"), Tone::Faint),
         (None, _) => Cell::toned("not covered", Tone::Faint),
     };
     let published = match figure.wanted {
         Wanted::Near { value, .. } => number(value),
         Wanted::AtLeast { value, .. } => format!("≥ {}", number(value)),
         Wanted::AtMost { value, .. } => format!("≤ {}", number(value)),
-        Wanted::Holds | Wanted::NotCovered(_) => String::new(),
+        Wanted::Holds => String::new(),
     };
     let numeric = !matches!(figure.wanted, Wanted::Holds);
     let ours = figure.ours.filter(|_| numeric);
