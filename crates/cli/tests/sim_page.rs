@@ -281,6 +281,46 @@ fn many_combinations_with_long_names_fit() {
     assert!(text.contains("candidate=hvs scheduler=eevdf</text>") && text.contains("--vary"));
 }
 
+#[test]
+fn published_claims_show_their_charts() {
+    let browser = match browser() {
+        Ok(browser) => browser,
+        Err(reason) => return println!("skipped: {reason}"),
+    };
+    // One of figures and bounds, one that is not covered, one of a table.
+    let claims = "scal.f4_7,gleaner.t2.A,gleaner.f8.mysql";
+    let path = page(
+        "claims.html",
+        &["reproduce", "--claims", claims, "--runs", "2"],
+    );
+    let opened = check(browser, &path);
+    let text = std::fs::read_to_string(&path).unwrap();
+    for claim in claims.split(',') {
+        assert!(text.contains(claim), "{claim} is not on the page");
+    }
+    // A chart for each claim that is covered, with a dot or whiskers for each figure.
+    assert_eq!(opened.number("charts"), 2, "{}", opened.probe);
+    assert!(opened.number("whiskers") > 0, "{}", opened.probe);
+}
+
+#[test]
+fn a_survey_shows_a_chart_for_each_overcommit() {
+    let browser = match browser() {
+        Ok(browser) => browser,
+        Err(reason) => return println!("skipped: {reason}"),
+    };
+    let figures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/data/survey.json");
+    let path = page(
+        "survey.html",
+        &["survey", "--from", figures.to_str().unwrap()],
+    );
+    let opened = check(browser, &path);
+    assert_eq!(opened.number("charts"), 3, "{}", opened.probe);
+    assert_eq!(opened.number("bars_seen"), 3 * 23, "{}", opened.probe);
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert!(text.contains("Worst victim") && text.contains("splash-volrend"));
+}
+
 /// The check itself: it has to see what it is there for.
 #[test]
 fn the_browser_sees_what_is_wrong_with_a_page() {

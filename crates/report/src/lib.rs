@@ -24,6 +24,7 @@ pub mod figure;
 pub mod page;
 pub mod perfetto;
 pub mod simulation;
+pub mod survey_page;
 pub mod table;
 pub mod timeline;
 

@@ -1,4 +1,4 @@
-//! From what the simulator measured to pages: [`comparison`], [`run`] and [`claims`] fill the plain data
+//! From what the simulator measured to pages: [`comparison`], [`run`], [`claims`] and [`survey`] fill the plain data
 //! that `tandem_report` draws; what they share is here.
 //!
 //! Pages show VMs one by one up to [`MOST_VMS`], like the table of `compare`; beyond, only all of them
@@ -7,6 +7,7 @@
 pub mod claims;
 pub mod comparison;
 pub mod run;
+pub mod survey;
 
 use tandem_report::simulation::Square;
 use tandem_report::simulation::Threshold;

@@ -9,27 +9,40 @@
 //!   against itself alone on the host under stock (the ratio of largest to least slowdown; 1 is fair);
 //! - *worst*: the least work of a VM relative to stock in the same place, and which VM that is.
 //!
-//! Then, which policy does best where, and where each hurts most. A program that does no unit of
-//! work in the time that is simulated is reported as not measured.
+//! Then, which policy does best where, and where each hurts most, and at last every cell (`matrix`). A
+//! program that does no unit of work in the time that is simulated is reported as not measured.
+//!
+//! The figures can be kept (`--json`) and shown again without simulating (`--from`), also as a document
+//! (`--markdown`) or a page (`--html`).
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::ensure;
 use clap::Args;
+use serde::Deserialize;
 use serde::Serialize;
+use tandem_report::survey_page::Ranking;
+use tandem_report::survey_page::Section;
 use tandem_report::table::Cell;
 use tandem_report::table::Table;
 use tandem_report::table::Tone;
 
 use super::execute;
 use super::output;
+use super::page;
 use super::programs;
 use super::reproduce::lab::Lab;
 use super::reproduce::lab::Outcome;
 use super::reproduce::lab::Trial;
 use super::reproduce::sample::Sample;
 use crate::demo::print;
+
+mod document;
+mod figures;
+mod matrix;
+
+use figures::Survey;
 
 /// What everything is relative to.
 const STOCK: &str = "stock";
@@ -67,6 +80,9 @@ const OVERCOMMIT: [u32; 3] = [1, 2, 4];
 /// Below this a VM's work counts as hurt.
 const HURT: f64 = 0.95;
 
+/// So many policies of the matrix are printed beside each other.
+const BESIDE: usize = 8;
+
 /// So many places are named where a policy hurts.
 const NAMED: usize = 3;
 
@@ -94,11 +110,21 @@ pub struct SurveyArgs {
     /// Write all figures as JSON; without PATH to standard output, in place of the tables
     #[arg(long, value_name = "PATH", num_args = 0..=1, default_missing_value = "-")]
     json: Option<PathBuf>,
+    /// Show the figures of this file, which --json wrote, and simulate nothing
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["runs", "workers", "scenarios"])]
+    from: Option<PathBuf>,
+    /// Write the tables into this document, below the line that says so if it has one
+    #[arg(long, value_name = "PATH")]
+    markdown: Option<PathBuf>,
+    /// Write a page with charts, one file that opens offline
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
 }
 
 /// One policy in one place.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-struct Entry {
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Entry {
     workload: String,
     overcommit: u32,
     policy: String,
@@ -112,10 +138,38 @@ struct Entry {
     victim: Option<String>,
 }
 
-/// Runs the survey.
+/// Runs the survey, or reads one, and shows it.
 pub fn main(args: &SurveyArgs) -> anyhow::Result<()> {
-    let workers = execute::workers(args.runs, args.workers)?;
     output::check_json(args.json.as_deref())?;
+    let before = match &args.markdown {
+        Some(path) => {
+            let before = document::before(path)?;
+            output::check(path)?;
+            before
+        }
+        None => String::new(),
+    };
+    args.html.as_deref().map_or(Ok(()), output::check)?;
+    let survey = match &args.from {
+        Some(path) => figures::read(path, &args.policies, &args.workloads, &args.overcommit)?,
+        None => simulate(args)?,
+    };
+    if !output::is_stdout(args.json.as_deref()) {
+        print(&show(&survey))?;
+    }
+    if let Some(path) = &args.markdown {
+        let text = document::document(&before, &parts(&survey, usize::MAX));
+        output::write_text(path, "document", &text)?;
+    }
+    if let Some(path) = &args.html {
+        let page = page::survey::html(&rankings(&survey), &parts(&survey, usize::MAX));
+        output::write_text(path, "page", &page)?;
+    }
+    output::write_json(args.json.as_deref(), &survey.entries)
+}
+
+fn simulate(args: &SurveyArgs) -> anyhow::Result<Survey> {
+    let workers = execute::workers(args.runs, args.workers)?;
     let mut policies: Vec<&str> = chosen(&args.policies, &POLICIES);
     if !policies.contains(&STOCK) {
         policies.insert(0, STOCK);
@@ -136,10 +190,13 @@ pub fn main(args: &SurveyArgs) -> anyhow::Result<()> {
     survey(&mut lab, &policies, &workloads, &overcommit)?;
     lab.run_all(workers)?;
     let entries = survey(&mut lab, &policies, &workloads, &overcommit)?;
-    if !output::is_stdout(args.json.as_deref()) {
-        print(&show(&entries, &policies, &workloads, &overcommit))?;
-    }
-    output::write_json(args.json.as_deref(), &entries)
+    let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+    Ok(Survey {
+        entries,
+        policies: owned(&policies),
+        workloads: owned(&workloads),
+        overcommit,
+    })
 }
 
 fn chosen<'a>(asked: &'a [String], all: &[&'a str]) -> Vec<&'a str> {
@@ -235,20 +292,84 @@ fn place(entry: &Entry) -> String {
 }
 
 /// The tables for people.
-fn show(entries: &[Entry], policies: &[&str], workloads: &[&str], overcommit: &[u32]) -> String {
-    let mut text = String::from("Each policy over all programs: geometric mean of throughput\n\n");
-    text += &by_policy(entries, policies, overcommit).to_string();
-    text += "\n\nEach program: the best policy, and what it does\n\n";
-    text += &by_workload(entries, workloads, overcommit).to_string();
+fn show(survey: &Survey) -> String {
+    let part = |part: &Section| {
+        let remark = match part.remark.as_str() {
+            "" => String::new(),
+            remark => format!("{remark}\n\n"),
+        };
+        let table = part.table.as_ref().map(|table| format!("{table}\n"));
+        format!("{}\n\n{remark}{}", part.title, table.unwrap_or_default())
+    };
+    let parts: Vec<String> = parts(survey, BESIDE).iter().map(part).collect();
+    parts.join("\n")
+}
+
+/// All there is to say, with so many policies of the matrix beside each other at most.
+fn parts(survey: &Survey, beside: usize) -> Vec<Section> {
+    let Survey {
+        entries,
+        overcommit,
+        ..
+    } = survey;
+    let policies: Vec<&str> = survey.policies.iter().map(String::as_str).collect();
+    let workloads: Vec<&str> = survey.workloads.iter().map(String::as_str).collect();
+    let places = workloads.len() * overcommit.len();
+    let mut parts = vec![
+        Section {
+            title: "Each policy over all programs".to_owned(),
+            remark: format!(
+                "Throughput is the geometric mean. \"Best where\" and \"hurts where\" count places, of {places}; \
+                 the {NAMED} worst are named with their victim."
+            ),
+            table: Some(by_policy(entries, &policies, overcommit)),
+        },
+        Section {
+            title: "The best policy of each program".to_owned(),
+            remark: String::new(),
+            table: Some(by_workload(entries, &workloads, overcommit)),
+        },
+    ];
+    parts.extend(matrix::tables(
+        entries, &policies, &workloads, overcommit, beside,
+    ));
     let missing: Vec<String> = entries
         .iter()
         .filter(|entry| entry.throughput.is_none())
         .map(|entry| format!("{} {}", place(entry), entry.policy))
         .collect();
     if !missing.is_empty() {
-        text += &format!("\n\nNot measured: {}", missing.join(", "));
+        parts.push(Section {
+            title: "Not measured".to_owned(),
+            remark: format!(
+                "Some VM did no unit of work in the time that was simulated: {}.",
+                missing.join(", ")
+            ),
+            table: None,
+        });
     }
-    text + "\n"
+    parts
+}
+
+/// Each policy's mean at each overcommit.
+fn rankings(survey: &Survey) -> Vec<Ranking> {
+    let ranking = |&times: &u32| Ranking {
+        place: format!("{times}×"),
+        policies: survey
+            .policies
+            .iter()
+            .map(|policy| (policy.clone(), mean_of(&survey.entries, policy, times)))
+            .collect(),
+    };
+    survey.overcommit.iter().map(ranking).collect()
+}
+
+/// A policy's throughput over all programs.
+fn mean_of(entries: &[Entry], policy: &str, times: u32) -> Option<f64> {
+    let there = entries
+        .iter()
+        .filter(|entry| entry.policy == policy && entry.overcommit == times);
+    geometric_mean(there.filter_map(|entry| entry.throughput))
 }
 
 fn by_policy(entries: &[Entry], policies: &[&str], overcommit: &[u32]) -> Table {
@@ -262,8 +383,7 @@ fn by_policy(entries: &[Entry], policies: &[&str], overcommit: &[u32]) -> Table 
         let own = || entries.iter().filter(|entry| entry.policy == policy);
         let mut cells: Vec<Cell> = vec![Cell::toned(policy, Tone::Strong)];
         for &times in overcommit {
-            let there = own().filter(|entry| entry.overcommit == times);
-            cells.push(two_digits(geometric_mean(there.filter_map(|e| e.throughput))).into());
+            cells.push(two_digits(mean_of(entries, policy, times)).into());
         }
         cells.push(two_digits(geometric_mean(own().filter_map(|e| e.unfairness))).into());
         let worst = own().filter_map(|entry| entry.worst).reduce(f64::min);
@@ -351,9 +471,19 @@ mod tests {
         }
     }
 
+    fn survey_of(entries: Vec<Entry>) -> Survey {
+        let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+        Survey {
+            entries,
+            policies: names(&["stock", "hvs"]),
+            workloads: names(&["a", "b"]),
+            overcommit: vec![2],
+        }
+    }
+
     #[test]
     fn the_best_and_the_hurt_are_found() {
-        let entries = [
+        let entries = vec![
             entry_of("a", "stock", 1.0, 1.0),
             entry_of("a", "hvs", 1.2, 0.9),
             entry_of("b", "stock", 1.0, 1.0),
@@ -362,7 +492,7 @@ mod tests {
         let best = winners(&entries);
         assert_eq!(best[&("a", 2)].policy, "hvs");
         assert_eq!(best[&("b", 2)].policy, "stock");
-        let text = show(&entries, &["stock", "hvs"], &["a", "b"], &[2]);
+        let text = show(&survey_of(entries));
         assert!(
             text.contains("2: b 2× (matmul 0.70), a 2× (matmul 0.90)"),
             "{text}"
@@ -378,7 +508,7 @@ mod tests {
     fn what_was_not_measured_is_said() {
         let mut entry = entry_of("a", "stock", 1.0, 1.0);
         (entry.throughput, entry.worst) = (None, None);
-        let text = show(&[entry], &["stock"], &["a"], &[2]);
-        assert!(text.contains("Not measured: a 2× stock"), "{text}");
+        let text = show(&survey_of(vec![entry]));
+        assert!(text.contains("simulated: a 2× stock."), "{text}");
     }
 }
