@@ -85,6 +85,10 @@ impl Scheduler for AnyScheduler {
         dispatch!(self, s => s.boost(vcpu, pcpu, now))
     }
 
+    fn prefer(&mut self, vcpu: u32, pcpu: u32) {
+        dispatch!(self, s => s.prefer(vcpu, pcpu))
+    }
+
     fn exchange(&mut self, left: u32, pcpu: u32, queued: u32, other: u32, now: u64) {
         dispatch!(self, s => s.exchange(left, pcpu, queued, other, now))
     }

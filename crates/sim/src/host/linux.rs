@@ -504,6 +504,16 @@ impl Scheduler for LinuxHost {
         }
     }
 
+    fn prefer(&mut self, v: u32, p: u32) {
+        if self.current[p as usize] == v {
+            return;
+        }
+        if let Some(group) = self.group_at(p, v) {
+            self.roots[p as usize].set_next(group);
+            self.groups[group as usize].vcpus.set_next(v);
+        }
+    }
+
     fn set_weight(&mut self, vm: u32, weight: f64, now: u64) {
         self.shape.weights[vm as usize] = weight;
         for p in 0..self.shape.pcpus {

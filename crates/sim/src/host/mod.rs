@@ -294,6 +294,10 @@ pub trait Scheduler {
     /// Puts a queued vCPU first on its pCPU, as co-scheduling asks; the caller switches.
     fn boost(&mut self, vcpu: u32, pcpu: u32, now: u64);
 
+    /// A queued vCPU is to be the next on its pCPU as far as the scheduler finds that fair; nobody is switched
+    /// out for it. A scheduler without such a wish leaves it in its place.
+    fn prefer(&mut self, _vcpu: u32, _pcpu: u32) {}
+
     /// Two siblings exchange their places: `left`, which just left `pcpu` and is in no queue, takes that
     /// of `queued` in the queue of `other`; `queued` is queued first on `pcpu`.
     fn exchange(&mut self, left: u32, pcpu: u32, queued: u32, other: u32, now: u64) {

@@ -97,6 +97,7 @@ pub(crate) fn build(scenario: &Scenario) -> World {
             results: PcpuResults::default(),
             resched: false,
             protected_until: 0,
+            next_boost: 0,
             ganged: false,
         })
         .collect::<Vec<_>>();

@@ -62,6 +62,8 @@ pub(crate) struct Pcpu {
     pub resched: bool,
     /// The current vCPU is not to be preempted before this (demand-based scheduling).
     pub protected_until: u64,
+    /// No woken vCPU is put first before this (fast reactivation).
+    pub next_boost: u64,
     /// The next vCPU comes because a sibling was scheduled (co-scheduling).
     pub ganged: bool,
 }
