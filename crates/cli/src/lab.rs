@@ -39,7 +39,7 @@ use clap::Subcommand;
 #[derive(Debug, Subcommand)]
 pub enum LabCommand {
     /// Run an experiment on an emulated machine, with a kernel of your choice
-    Run(run::RunArgs),
+    Run(Box<run::RunArgs>),
     /// List the experiments and the machines
     List(list::ListArgs),
     /// Inside a machine: carry out a job and print what came out

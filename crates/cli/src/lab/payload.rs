@@ -88,7 +88,7 @@ mod tests {
         assert_eq!(&text[110..119], "job.json\0");
         assert_eq!(&text[120..122], "{}");
         assert_eq!(&text[124..130], "070701");
-        assert!(text.contains("TRAILER!!!") && bytes.len() % 4 == 0);
+        assert!(text.contains("TRAILER!!!") && bytes.len().is_multiple_of(4));
     }
 
     #[test]
@@ -100,7 +100,7 @@ mod tests {
             calibration: None,
         };
         let bytes = with_job(file.path(), &job).unwrap();
-        assert_eq!(&bytes[..14], b"\x1f\x8b\x01\x02\x03\0\0\0070701");
+        assert_eq!(&bytes[..14], b"\x1f\x8b\x01\x02\x03\x00\x00\x00070701");
         let error = initramfs(Path::new("."), Some(Path::new("/nowhere"))).unwrap_err();
         assert!(error.to_string().contains("/nowhere"));
     }

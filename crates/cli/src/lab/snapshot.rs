@@ -29,6 +29,13 @@ use super::mailbox;
 /// How long Bochs may take to write its state.
 const SAVING: Duration = Duration::from_secs(120);
 
+/// Saved machines that are kept: each takes some 90 MB on disk, and a new build of the payload
+/// makes the older ones useless.
+const KEPT: usize = 6;
+
+/// What the name of a saved machine's folder starts with.
+const PREFIX: &str = "bochs-";
+
 /// The saved state, within its folder.
 const STATE: &str = "state";
 
@@ -51,6 +58,7 @@ pub fn find_or_make(machine: &Machine, boot: &Boot) -> anyhow::Result<Option<Sna
         return Ok(None);
     }
     make(machine, boot, &folder)?;
+    forget_all_but(KEPT, &cache()?);
     Ok(Some(Snapshot { folder }))
 }
 
@@ -80,6 +88,22 @@ fn copy_folder(from: &Path, to: &Path) -> anyhow::Result<()> {
         fs::copy(entry.path(), to.join(entry.file_name())).with_context(failed)?;
     }
     Ok(())
+}
+
+/// Removes the oldest saved machines, so that `kept` stay. What cannot be removed stays too.
+fn forget_all_but(kept: usize, cache: &Path) {
+    let entries = fs::read_dir(cache).into_iter().flatten().flatten();
+    let ours = entries.filter(|entry| {
+        let name = entry.file_name();
+        name.to_string_lossy().starts_with(PREFIX) && entry.path().join(STATE).is_dir()
+    });
+    let dated =
+        ours.filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())));
+    let mut dated: Vec<_> = dated.collect();
+    dated.sort();
+    for (_, folder) in dated.iter().rev().skip(kept) {
+        let _ = fs::remove_dir_all(folder);
+    }
 }
 
 fn make(machine: &Machine, boot: &Boot, folder: &Path) -> anyhow::Result<()> {
@@ -176,7 +200,7 @@ fn key(machine: &Machine, boot: &Boot) -> anyhow::Result<String> {
         )
         .as_bytes(),
     );
-    Ok(format!("bochs-{:016x}", hash.0))
+    Ok(format!("{PREFIX}{:016x}", hash.0))
 }
 
 /// FNV-1a, of 64 bits: enough to tell boots apart.
@@ -208,6 +232,26 @@ mod tests {
         };
         assert_ne!(hash(&["ab", "c"]), hash(&["a", "bc"]));
         assert_eq!(hash(&["ab", "c"]), hash(&["ab", "c"]));
+    }
+
+    #[test]
+    fn the_oldest_machines_are_forgotten_and_nothing_else() {
+        let root = tempfile::tempdir().unwrap();
+        for (name, age) in [
+            ("bochs-1", 30),
+            ("bochs-2", 10),
+            ("bochs-3", 20),
+            ("kernel", 99),
+        ] {
+            let folder = root.path().join(name);
+            fs::create_dir_all(folder.join(STATE)).unwrap();
+            let then = std::time::SystemTime::now() - Duration::from_secs(age);
+            let opened = fs::File::open(&folder).unwrap();
+            opened.set_modified(then).unwrap();
+        }
+        forget_all_but(2, root.path());
+        let there = |name: &str| root.path().join(name).exists();
+        assert!(!there("bochs-1") && there("bochs-2") && there("bochs-3") && there("kernel"));
     }
 
     #[test]
