@@ -127,39 +127,54 @@ pub(crate) enum Idle {
     Halted,
 }
 
+/// A virtual CPU.
+///
+/// What an event touches comes first, so that it lies in few lines of the cache; thousands of vCPUs do not all
+/// stay in the nearest one.
 #[derive(Clone, Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Vcpu {
-    pub vm: u32,
-    pub state: VcpuState,
-    /// Where it runs, is queued, or ran last.
-    pub pcpu: u32,
-    /// The pCPU it ran on last.
-    pub ran_on: u32,
-    /// Whether the host's scheduler has it, queued or current.
-    pub queued: bool,
-    /// In its state since.
-    pub since: u64,
     /// What it did is counted up to here (while it runs).
     pub synced: u64,
-    /// The host's scheduler was told up to here.
-    pub host_told: u64,
-    /// The guest's scheduler was told up to here.
-    pub guest_told: u64,
-    /// Whether the guest leaves stolen time out.
-    pub steal_clock: bool,
-    /// By so much it computes slower than the machine itself.
-    pub slower_percent: u64,
     /// What is owed before the thread goes on, by kind.
     pub owed: [u64; 4],
     /// The current thread.
     pub thread: u32,
+    /// In the hypervisor's search for somebody to yield to, from this position.
+    pub search: u32,
+    pub state: VcpuState,
+    /// The guest wants to schedule as soon as it may.
+    pub need_resched: bool,
+    /// Whether the host's scheduler has it, queued or current.
+    pub queued: bool,
+    /// KVM's marks.
+    pub in_spin_loop: bool,
+    pub dy_eligible: bool,
+    /// Whether the guest leaves stolen time out.
+    pub steal_clock: bool,
+    pub idle: Idle,
+    pub vm: u32,
+    /// Time on pCPUs and time waiting for one since boot, for policies.
+    pub ran_total: u64,
+    /// In its state since.
+    pub since: u64,
+    /// The host's scheduler was told up to here.
+    pub host_told: u64,
+    /// The guest's scheduler was told up to here.
+    pub guest_told: u64,
+    /// TLB flushes being done: answered when nothing is owed any more.
+    pub answers: Vec<(u32, u64)>,
+    /// Where it runs, is queued, or ran last.
+    pub pcpu: u32,
+    /// The pCPU it ran on last.
+    pub ran_on: u32,
+    pub results: VcpuResults,
+    /// By so much it computes slower than the machine itself.
+    pub slower_percent: u64,
     /// The thread whose data is warm on it.
     pub warm_thread: u32,
     pub queue: FairQueue,
-    pub idle: Idle,
     pub poll_until: u64,
-    /// The guest wants to schedule as soon as it may.
-    pub need_resched: bool,
     /// A rescheduling IPI is on its way or waits to be handled; sent then and by whom.
     pub resched_sent: u64,
     pub resched_from: u32,
@@ -169,17 +184,10 @@ pub(crate) struct Vcpu {
     pub due: Vec<u32>,
     /// TLB flushes asked for and not yet handled: thread that waits, time sent.
     pub flushes: Vec<(u32, u64)>,
-    /// TLB flushes being done: answered when nothing is owed any more.
-    pub answers: Vec<(u32, u64)>,
     /// Its TLB holds the address space, though it may be idle.
     pub has_tlb: bool,
     /// The TLB is flushed before it runs again (paravirtual flush).
     pub flush_on_entry: bool,
-    /// In the hypervisor's search for somebody to yield to, from this position.
-    pub search: u32,
-    /// KVM's marks.
-    pub in_spin_loop: bool,
-    pub dy_eligible: bool,
     /// Its own window in cycles (stock).
     pub ple_window: u32,
     /// Searches that found nobody since it was put on its pCPU (APLE).
@@ -196,8 +204,6 @@ pub(crate) struct Vcpu {
     pub retained: bool,
     /// Halted by a paravirtual lock with its thread still spinning.
     pub pv_halted: bool,
-    /// Time on pCPUs and time waiting for one since boot, for policies.
-    pub ran_total: u64,
     pub waited_total: u64,
     /// Without a thread since (`u64::MAX`: it has one), for how long before, and how often, for policies.
     pub idle_since: u64,
@@ -205,7 +211,6 @@ pub(crate) struct Vcpu {
     pub idle_periods: u64,
     /// Exits for halting and being woken since boot, which the guest takes for idle time.
     pub halting_total: u64,
-    pub results: VcpuResults,
 }
 
 /// What a thread does or will do when it next gets to run.
@@ -244,30 +249,35 @@ pub(crate) enum Phase {
     Woken,
 }
 
+/// A thread of a guest. As with vCPUs, what an event touches comes first.
 #[derive(Clone, Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Thread {
+    pub doing: Doing,
+    pub remaining: u64,
+    pub computed: u64,
+    pub random: Stream,
+    pub phase: Phase,
+    pub pc: u32,
+    /// The vCPU it is on.
+    pub vcpu: u32,
+    /// Kernel spin locks held or spun for.
+    pub no_preempt: u32,
+    pub state: ThreadState,
+    pub since: u64,
+    pub work: u64,
+    /// The object the current operation is about.
+    pub object: u32,
+    pub held_count: u32,
+    pub held: [u32; MOST_HELD],
     pub vm: u32,
     pub role: u32,
     /// Its number within the role.
     pub number: u32,
     pub pin: u32,
     pub working_set: u64,
-    pub pc: u32,
-    pub doing: Doing,
-    pub phase: Phase,
-    pub remaining: u64,
-    pub state: ThreadState,
-    pub since: u64,
-    /// The vCPU it is on.
-    pub vcpu: u32,
-    /// Kernel spin locks held or spun for.
-    pub no_preempt: u32,
-    /// The object the current operation is about.
-    pub object: u32,
     /// The mutex to take again after a condition.
     pub relock: u32,
-    pub held: [u32; MOST_HELD],
-    pub held_count: u32,
     pub loops: [u32; MOST_LOOPS],
     /// The barrier's generation when it arrived.
     pub generation: u32,
@@ -279,9 +289,6 @@ pub(crate) struct Thread {
     /// Neighbours in an object's list of waiters.
     pub next: u32,
     pub previous: u32,
-    pub random: Stream,
-    pub work: u64,
-    pub computed: u64,
     pub ended: Option<u64>,
 }
 
