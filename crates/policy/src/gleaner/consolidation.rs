@@ -16,9 +16,12 @@
 //! of its time, at many times the speed: on a VM of two vCPUs a full vCPU is no sign of harm. And where waking
 //! is dear, less utilization may be more work. [`Judge::Progress`] therefore compares what the workload got
 //! done: its time in user mode, or its switches where that is too short to be measured. A step that failed is
-//! tried again after a rest, with the factors of the start, each time a longer one, so that one bad sample costs no more than that. And
-//! that one more thread waits for a vCPU, on average, is a major change too: on a full vCPU nothing else
-//! shows it (docs/decisions/009-gleaner-judges-progress.md).
+//! tried again after a rest, with the factors of the start, each time a longer one, so that one bad sample costs
+//! no more than that. And that one more thread waits for a vCPU, on average, is a major change too: on a full
+//! vCPU nothing else shows it. Steps take half of the vCPUs where the others have room for the work of all that
+//! are taken, and half as many after one that did harm: sixteen vCPUs are down to two in a second, and a gain of
+//! a half stands out from noise where that of a sixteenth would not
+//! (docs/decisions/009-gleaner-judges-progress.md).
 
 use std::fmt;
 
@@ -58,6 +61,9 @@ pub struct ConsolidationConfig {
     pub tolerance: f64,
     /// Periods for which both conditions must hold before a step, 1 …. Default 2.
     pub confirm: u32,
+    /// Whether up to half of the vCPUs are taken out at once, where the others have room. Default true; the
+    /// paper takes one at a time.
+    pub leaps: bool,
     /// Periods after a failed step until it may be tried again; doubles with each failure up to 32 times this.
     /// 0: never, as in the paper. Default 50.
     pub rest: u32,
@@ -72,6 +78,7 @@ impl Default for ConsolidationConfig {
             judge: Judge::Progress,
             tolerance: 0.02,
             confirm: 2,
+            leaps: true,
             rest: 50,
         }
     }
@@ -83,6 +90,7 @@ impl ConsolidationConfig {
         ConsolidationConfig {
             judge: Judge::Utilization,
             confirm: 1,
+            leaps: false,
             rest: 0,
             ..ConsolidationConfig::default()
         }
@@ -197,12 +205,21 @@ pub struct Choice {
 enum Phase {
     /// A step may be taken; the conditions have held for so many periods.
     Watching(u32),
-    /// A step was taken after these averages; its first period is not judged.
-    Settling(Averages),
+    /// A step was taken; its first period is not judged.
+    Settling(Step),
     /// This period judges it.
-    Judging(Averages),
+    Judging(Step),
     /// No step for so many more periods; `None`: until a major change.
     Resting(Option<u32>),
+}
+
+/// A step that was taken.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Step {
+    /// vCPUs before it.
+    active: u32,
+    /// What was normal with them.
+    before: Averages,
 }
 
 /// The controller of one workload.
@@ -217,6 +234,8 @@ pub struct Consolidation {
     /// What is normal with the present number of vCPUs.
     reference: Option<Averages>,
     failures: u32,
+    /// No step takes more vCPUs than this.
+    longest: u32,
 }
 
 impl Consolidation {
@@ -231,6 +250,7 @@ impl Consolidation {
             phase: Phase::Watching(0),
             reference: None,
             failures: 0,
+            longest: u32::MAX,
         }
     }
 
@@ -256,11 +276,11 @@ impl Consolidation {
 
     fn step(&mut self, now: &Averages) -> Because {
         match self.phase {
-            Phase::Settling(before) => {
-                self.phase = Phase::Judging(before);
+            Phase::Settling(step) => {
+                self.phase = Phase::Judging(step);
                 return Because::Settling;
             }
-            Phase::Judging(before) => return self.judge(&before, now),
+            Phase::Judging(step) => return self.judge(&step, now),
             Phase::Watching(_) | Phase::Resting(_) => {}
         }
         if now.work < ASLEEP {
@@ -282,6 +302,7 @@ impl Consolidation {
             Phase::Resting(Some(0)) => {
                 // With the tightened factor it would never be tried again.
                 self.reset_factors();
+                self.longest = u32::MAX;
                 self.phase = Phase::Watching(0);
             }
             Phase::Resting(left) => {
@@ -321,14 +342,35 @@ impl Consolidation {
             self.phase = Phase::Watching(held + 1);
             return Because::Confirming;
         }
-        self.active -= 1;
-        self.phase = Phase::Settling(*now);
+        self.phase = Phase::Settling(Step {
+            active: self.active,
+            before: *now,
+        });
+        self.active -= self.length(now);
         self.reference = None;
         Because::Fits
     }
 
+    /// How many vCPUs the next step takes: half of them, or half of that and so on, so that the others have
+    /// room for the work of all that are taken; one in any case.
+    fn length(&self, now: &Averages) -> u32 {
+        if !self.config.leaps {
+            return 1;
+        }
+        let mut length = (self.active / 2).min(self.longest).max(1);
+        let fits = |length: u32| {
+            let room = self.load_factor * f64::from(self.active - length) * now.idles;
+            now.computes * f64::from(length) <= room
+        };
+        while length > 1 && !fits(length) {
+            length /= 2;
+        }
+        length
+    }
+
     /// Whether the last step did harm.
-    fn judge(&mut self, before: &Averages, now: &Averages) -> Because {
+    fn judge(&mut self, step: &Step, now: &Averages) -> Because {
+        let Step { active, before } = step;
         let ratio = match self.config.judge {
             Judge::Utilization => over(now.work, before.work),
             Judge::Progress if before.user >= MEASURABLE => over(now.user, before.user),
@@ -344,11 +386,19 @@ impl Consolidation {
             let filled = before.grain / before.idles;
             self.granularity_factor = TIGHTEN * self.granularity_factor.min(filled);
         } else {
-            let filled = before.computes / (f64::from(self.active) * before.idles);
+            let filled = before.computes / (f64::from(active - 1) * before.idles);
             self.load_factor = TIGHTEN * self.load_factor.min(filled);
         }
-        self.active += 1;
+        let length = active - self.active;
+        self.active = *active;
         self.reference = Some(*before);
+        if length > 1 {
+            // A shorter one may do.
+            self.reset_factors();
+            self.longest = length / 2;
+            self.phase = Phase::Watching(0);
+            return Because::Lost { ratio };
+        }
         let rest = self.config.rest << self.failures.min(MOST_DOUBLINGS);
         self.failures += 1;
         self.phase = Phase::Resting((self.config.rest > 0).then_some(rest));
@@ -368,6 +418,7 @@ impl Consolidation {
             || matches!(self.phase, Phase::Resting(_));
         self.reset_factors();
         self.failures = 0;
+        self.longest = u32::MAX;
         self.phase = Phase::Watching(0);
         if self.active < self.vcpus {
             // What is normal with all of them is not known.
