@@ -3,7 +3,9 @@
  * Does KVM_HC_FLUSH_TLB flush what it says it does?
  *
  *	gcc -O2 -static -pthread -o flush kernel/test/flush.c
- *	./flush [VCPUS [FLUSHES [SEED]]]	default: 8 vCPUs, 100000, 1
+ *	./flush [VCPUS [FLUSHES [SEED [none]]]]	default: 8 vCPUs, 100000, 1
+ *
+ * With `none` nobody's TLB is flushed: the test is to fail then, or sees nothing.
  *
  * A VM without an operating system, on the patched kernel with
  * kvm.pv_flush_hypercall=1. vCPU 0 maps a page to another frame, flushes the
@@ -73,6 +75,9 @@ struct shared {
 	uint64_t error;		/* 0x38 */
 	uint64_t stop;		/* 0x40 */
 	uint64_t reads;		/* 0x48 */
+	uint64_t round;		/* 0x50: the last stale read: the round, */
+	uint64_t seen;		/* 0x58: what was seen, */
+	uint64_t habit;		/* 0x60: and by whom */
 };
 
 /* What a reader does now and then; the guest code knows these numbers. */
@@ -100,7 +105,8 @@ asm(".pushsection .rodata\n"
     "	incq 0x28(%r8)\n"
     "2:	mov %r9, (%r15)\n"
     "	movq $0, 64(%r15)\n"
-    "	lea 3(%r15), %rax\n"
+    /* Accessed and dirty already: nobody else writes to the entry. */
+    "	lea 0x63(%r15), %rax\n"
     "	mov %rax, (%r12)\n"
     "	invlpg (%r14)\n"
     "3:	mov $64, %eax\n"
@@ -135,6 +141,9 @@ asm(".pushsection .rodata\n"
     "	cmp %rax, %rdx\n"
     "	jae 2f\n"
     "	lock incq 0x20(%r8)\n"
+    "	mov %rax, 0x50(%r8)\n"
+    "	mov %rdx, 0x58(%r8)\n"
+    "	mov %r10, 0x60(%r8)\n"
     "2:	inc %r9\n"
     "	cmpq $0, 0x40(%r8)\n"
     "	jne 9f\n"
@@ -214,7 +223,7 @@ static void write64(uint64_t at, uint64_t value)
 	memcpy(memory + at, &value, sizeof(value));
 }
 
-static void fill_memory(uint64_t flushes)
+static void fill_memory(uint64_t flushes, bool none)
 {
 	bool amd = false;
 	FILE *cpuinfo = fopen("/proc/cpuinfo", "r");
@@ -238,7 +247,7 @@ static void fill_memory(uint64_t flushes)
 	for (i = 0; i < MEMORY >> 21; i++)
 		write64(PD_LOW + 8 * i, (uint64_t)i << 21 | 0x83);
 	write64(PD_HIGH, PT_HIGH | 3);
-	write64(PT_HIGH, FRAMES | 3);
+	write64(PT_HIGH, FRAMES | 0x63);
 	write64(PT_HIGH + 8, NOTHING | 3);
 	for (i = 0; i < 2; i++)
 		write64(FRAMES + 0x1000 * i + 64, 0x7e7e7e7e7e7e7e7e);
@@ -253,7 +262,7 @@ static void fill_memory(uint64_t flushes)
 
 	shared = (volatile struct shared *)(memory + SHARED);
 	shared->limit = flushes;
-	for (i = 1; i < vcpus; i++) {
+	for (i = 1; i < vcpus && !none; i++) {
 		if (i < 64)
 			shared->low |= 1ull << i;
 		else
@@ -338,8 +347,16 @@ static void *run_vcpu(void *argument)
 	}
 }
 
+/* By the VM's descriptor: a vCPU's own is busy as long as it runs. */
+static void send_nmi(int vm, unsigned int vcpu)
+{
+	struct kvm_msi nmi = { .address_lo = 0xfee00000 | vcpu << 12, .data = 0x400 };
+
+	sure(ioctl(vm, KVM_SIGNAL_MSI, &nmi), "KVM_SIGNAL_MSI");
+}
+
 /* Moves a thread to some CPU, or lets it run anywhere; wakes who halts. */
-static void disturb(unsigned int cpus)
+static void disturb(int vm, unsigned int cpus)
 {
 	unsigned int i = next_random() % vcpus;
 	cpu_set_t set;
@@ -353,7 +370,7 @@ static void disturb(unsigned int cpus)
 	pthread_setaffinity_np(threads[i], sizeof(set), &set);
 	for (i = HALT; i < vcpus; i += HABITS)
 		if (next_random() % 2 || shared->stop)
-			ioctl(fds[i], KVM_NMI, 0);
+			send_nmi(vm, i);
 }
 
 int main(int argc, char **argv)
@@ -372,7 +389,7 @@ int main(int argc, char **argv)
 		flushes = strtoull(argv[2], NULL, 0);
 	random_state = argc > 3 ? strtoull(argv[3], NULL, 0) | 1ull << 32 : 1ull << 32;
 	if (vcpus < 2 || vcpus > MOST_VCPUS || !flushes) {
-		fprintf(stderr, "usage: %s [VCPUS [FLUSHES [SEED]]], 2 to %u vCPUs\n",
+		fprintf(stderr, "usage: %s [VCPUS [FLUSHES [SEED [none]]]], 2 to %u vCPUs\n",
 			argv[0], MOST_VCPUS);
 		return 2;
 	}
@@ -400,7 +417,7 @@ int main(int argc, char **argv)
 		fail("guest memory");
 	region.userspace_addr = (uintptr_t)memory;
 	sure(ioctl(vm, KVM_SET_USER_MEMORY_REGION, &region), "guest memory");
-	fill_memory(flushes);
+	fill_memory(flushes, argc > 4 && !strcmp(argv[4], "none"));
 
 	for (unsigned int i = 0; i < vcpus; i++)
 		make_vcpu(kvm, vm, i, cpuid);
@@ -408,12 +425,12 @@ int main(int argc, char **argv)
 		if (pthread_create(&threads[i], NULL, run_vcpu, (void *)(uintptr_t)i))
 			fail("thread %u", i);
 	while (!shared->stop) {
-		disturb(cpus);
+		disturb(vm, cpus);
 		nanosleep(&pause, NULL);
 	}
 	for (unsigned int i = 0; i < vcpus; i++)
 		while (pthread_tryjoin_np(threads[i], NULL)) {
-			disturb(cpus);
+			disturb(vm, cpus);
 			nanosleep(&pause, NULL);
 		}
 
@@ -423,6 +440,11 @@ int main(int argc, char **argv)
 	       (unsigned long long)shared->retries,
 	       (unsigned long long)shared->stale_reads,
 	       (unsigned long long)shared->stale_writes);
+	if (shared->stale_reads)
+		printf("flush: the last stale read: %llu in round %llu, by a vCPU of habit %llu\n",
+		       (unsigned long long)shared->seen,
+		       (unsigned long long)shared->round,
+		       (unsigned long long)shared->habit);
 	if (shared->error) {
 		printf("flush: the hypercall failed: %lld\n",
 		       (long long)shared->error);
