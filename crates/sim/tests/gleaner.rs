@@ -3,8 +3,13 @@
 
 mod common;
 
+use std::path::Path;
+
 use common::run;
+use tandem_sim::World;
 use tandem_sim::results::VmResults;
+use tandem_sim::scenario::load::Setting;
+use tandem_sim::scenario::load::Source;
 
 /// Two threads that hand each other a token.
 const TOKEN: &str = "duration = \"4s\"\nwarmup = \"2s\"\n[machine]\npcpus = 2
@@ -104,4 +109,29 @@ fn many_vcpus_are_given_up_by_halves() {
     assert_eq!(counts.first(), Some(&4), "{counts:?}");
     assert!(counts.windows(2).all(|pair| pair[0] >= pair[1].max(1)));
     assert_eq!(counts.last(), Some(&1), "{counts:?}");
+}
+
+#[test]
+fn vcpus_that_are_woken_for_nothing_do_not_confuse_the_agent() {
+    // Connections that mostly wait for disk and network: a vCPU that was woken for one finds another took it.
+    let file = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../scenarios/papers/gleaner-program.toml"
+    );
+    let mut source = Source::read(Path::new(file)).unwrap();
+    for (key, value) in [
+        ("vm.program.workload", "oltp"),
+        ("vm.program.sized_for", "24"),
+        ("vm.program.gleaner", "true"),
+        ("duration", "1500ms"),
+    ] {
+        source.set(Setting {
+            key: key.to_owned(),
+            value: value.to_owned(),
+        });
+    }
+    let mut world = World::new(&source.scenario().unwrap());
+    world.without_checks();
+    let results = world.run();
+    assert!(results.vms[0].work > 1000, "{}", results.vms[0].work);
 }

@@ -42,7 +42,8 @@ impl World {
         };
         let vcpu = &mut self.vcpus[v as usize];
         vcpu.halted_at = self.now;
-        vcpu.idle_since = self.now;
+        // Woken for nothing, it has been idle all along.
+        vcpu.idle_since = vcpu.idle_since.min(self.now);
         vcpu.idle_periods += 1;
         vcpu.retained = awake > 0 && idle == IdleLoop::Halt;
         if vcpu.retained {
