@@ -288,7 +288,7 @@ fn published_claims_show_their_charts() {
         Err(reason) => return println!("skipped: {reason}"),
     };
     // One of figures and bounds, one that is not covered, one of a table.
-    let claims = "scal.f4_7,gleaner.t2.A,gleaner.f8.mysql";
+    let claims = "scal.f4_7,gleaner.t2.A,asym.f5_4";
     let path = page(
         "claims.html",
         &["reproduce", "--claims", claims, "--runs", "2"],
