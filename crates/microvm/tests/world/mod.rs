@@ -99,13 +99,18 @@ pub fn work_per_cpu_time(mut a: MicrovmConfig, mut b: MicrovmConfig) -> f64 {
     let pcpu = allowed_pcpus()[0];
     (a.pins, b.pins) = (vec![pcpu], vec![pcpu]);
     let (a, b) = (start(a), start(b));
+    // How long they took to boot is no part of it.
     wait_until(&a, each_has(20));
     wait_until(&b, each_has(20));
-    let efficiency = |vm: Microvm| {
+    let before = [a.snapshot(), b.snapshot()];
+    wait_until(&a, each_has(before[0].work() + 100));
+    wait_until(&b, each_has(before[1].work() + 100));
+    let efficiency = |vm: Microvm, before: &Snapshot| {
         let last = vm.stop();
-        last.work() as f64 / last.sum(|vcpu| vcpu.cpu_ns) as f64
+        let cpu = |at: &Snapshot| at.sum(|vcpu| vcpu.cpu_ns);
+        (last.work() - before.work()) as f64 / (cpu(&last) - cpu(before)) as f64
     };
-    efficiency(a) / efficiency(b)
+    efficiency(a, &before[0]) / efficiency(b, &before[1])
 }
 
 /// Whether every vCPU has finished at least `work` items.
