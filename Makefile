@@ -55,7 +55,7 @@ bench-fairness: build ## the acceptance suite of fairness: every mix, three runs
 	$(TANDEM) bench fairness $(ARGS)
 
 .PHONY: lab
-lab: build ## the lab from nothing to tables: kernels, machines, experiments (an hour and more; ARGS='apples wake')
+lab: build ## the lab from nothing to tables: kernels, machines, experiments (long; ARGS='apples wake')
 	@scripts/setup lab
 	@lab/experiments/all $(ARGS)
 

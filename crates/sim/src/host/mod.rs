@@ -35,10 +35,6 @@ pub enum Arrival {
     Migrated,
 }
 
-fn is_false(flag: &bool) -> bool {
-    !flag
-}
-
 /// Which scheduler the host runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -231,7 +227,7 @@ pub struct HostConfig {
     /// APIC virtualization: interrupts arrive and end without exits.
     pub apicv: bool,
     /// Whether a vCPU that a rescheduling IPI wakes runs next on its pCPU.
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub fast_reactivation: bool,
 }
 

@@ -119,10 +119,6 @@ impl Vm {
     }
 }
 
-fn is_false(flag: &bool) -> bool {
-    !flag
-}
-
 /// Settings of a guest kernel.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Guest {
@@ -143,7 +139,7 @@ pub struct Guest {
     /// Whether the guest balances load between its vCPUs.
     pub balance: bool,
     /// Whether each thread is pinned to a vCPU of its own, in turn.
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub per_thread: bool,
     /// Gleaner, if it runs there.
     #[serde(skip_serializing_if = "Option::is_none")]
