@@ -3,9 +3,13 @@
  * Does KVM_HC_FLUSH_TLB flush what it says it does?
  *
  *	gcc -O2 -static -pthread -o flush kernel/test/flush.c
- *	./flush [VCPUS [FLUSHES [SEED [none]]]]	default: 8 vCPUs, 100000, 1
+ *	./flush [VCPUS [FLUSHES [SEED [HOW]]]]	default: 8 vCPUs, 100000, 1, hypercall
  *
- * With `none` nobody's TLB is flushed: the test is to fail then, or sees nothing.
+ * HOW `hypercall` is what is tested. The others test the test, and the machine it
+ * runs on: with `ipi` the writer sends every other vCPU an NMI, whose handler
+ * invalidates the page, and waits for all to have done so, as any kernel does on
+ * any hardware: whatever is stale then is no matter of the hypercall. With `none`
+ * nobody's TLB is flushed: the test is to fail then, or sees nothing.
  *
  * A VM without an operating system, on the patched kernel with
  * kvm.pv_flush_hypercall=1. vCPU 0 maps a page to another frame, flushes the
@@ -54,6 +58,7 @@ enum {
 	PD_LOW = 0x9000,
 	PD_HIGH = 0xa000,
 	PT_HIGH = 0xb000,
+	RECORDS = 0xc000,	/* a struct record for each vCPU */
 	FRAMES = 0x10000,	/* two of them */
 	STACKS = 0x100000,	/* a page for each vCPU */
 	NOTHING = 0x10000000,	/* no memory: an access is emulated */
@@ -75,25 +80,43 @@ struct shared {
 	uint64_t error;		/* 0x38 */
 	uint64_t stop;		/* 0x40 */
 	uint64_t reads;		/* 0x48 */
-	uint64_t round;		/* 0x50: the last stale read: the round, */
-	uint64_t seen;		/* 0x58: what was seen, */
-	uint64_t habit;		/* 0x60: and by whom */
+	uint64_t asked;		/* 0x50: `ipi`: the round whose flush is asked for */
+	uint64_t none;		/* 0x58: no flush at all */
+	uint64_t last;		/* 0x60: the last vCPU's number, for `ipi`; or 0 */
+	uint64_t nobody;	/* 0x68: a number that no vCPU has; or 0 */
+	uint64_t answer;	/* 0x70: and what the host said to a flush of it */
+};
+
+/* Of each reader; the guest code knows these offsets. */
+struct record {
+	uint64_t flushed;	/* 0x00: `ipi`: the last round it has flushed for */
+	uint64_t stale;		/* 0x08: stale reads */
+	uint64_t round;		/* 0x10: the last one's round */
+	uint64_t seen;		/* 0x18: and what was seen */
+	uint64_t still;		/* 0x20: those still stale when read once more */
+	uint64_t unused[3];
 };
 
 /* What a reader does now and then; the guest code knows these numbers. */
 enum habit { READ, CPUID, USERSPACE, EMULATED, HALT, HABITS };
 
+static const char *const habit_names[HABITS] = {
+	"only reads", "exits to KVM", "exits to userspace",
+	"has instructions emulated", "halts",
+};
+
 /*
- * In: r8 SHARED, r12 the page table entry, r13 FRAMES, r14 PAGE. The hypercall is
- * patched for the processor. r9 counts rounds, r15 is the frame.
+ * In: r8 SHARED, rbx RECORDS, r12 the page table entry, r13 FRAMES, r14 PAGE. The
+ * hypercalls are patched for the processor. r9 counts rounds, r15 is the frame.
  */
 asm(".pushsection .rodata\n"
     ".global guest_code, guest_writer, guest_reader, guest_nmi\n"
-    ".global guest_hypercall, guest_end\n"
+    ".global guest_hypercall, guest_hypercall_nobody, guest_end\n"
     "guest_code:\n"
     "guest_writer:\n"
     "	xor %r9d, %r9d\n"
-    "1:	inc %r9\n"
+    "guest_round:\n"
+    "	inc %r9\n"
     "	mov %r9, %r15\n"
     "	and $1, %r15\n"
     "	shl $12, %r15\n"
@@ -109,6 +132,10 @@ asm(".pushsection .rodata\n"
     "	lea 0x63(%r15), %rax\n"
     "	mov %rax, (%r12)\n"
     "	invlpg (%r14)\n"
+    "	cmpq $0, 0x60(%r8)\n"
+    "	jne 7f\n"
+    "	cmpq $0, 0x58(%r8)\n"
+    "	jne 4f\n"
     "3:	mov $64, %eax\n"
     "	mov 0x08(%r8), %rbx\n"
     "	mov 0x10(%r8), %rcx\n"
@@ -127,13 +154,43 @@ asm(".pushsection .rodata\n"
     "	mov $0x7e7e7e7e7e7e7e7e, %rax\n"
     "	mov %rax, 64(%r15)\n"
     "	cmp 0x18(%r8), %r9\n"
-    "	jb 1b\n"
+    "	jb guest_round\n"
+    /* Nobody has this number: the host must not say that it has been flushed. */
+    "	cmpq $0, 0x68(%r8)\n"
+    "	je 5f\n"
+    "	mov $64, %eax\n"
+    "	mov $1, %ebx\n"
+    "	xor %ecx, %ecx\n"
+    "	mov 0x68(%r8), %rdx\n"
+    "	xor %esi, %esi\n"
+    "guest_hypercall_nobody:\n"
+    "	vmcall\n"
+    "	mov %rax, 0x70(%r8)\n"
     "5:	movq $1, 0x40(%r8)\n"
     "	out %al, $0xf4\n"
     "	jmp 5b\n"
     "6:	mov %rax, 0x38(%r8)\n"
     "	jmp 5b\n"
-    /* r10 habit, r11 reads until it shows, rbp DEVICE */
+    /* To each an NMI, by the x2APIC's command register. */
+    "7:	mov %r9, 0x50(%r8)\n"
+    "	mfence\n"
+    "	mov 0x60(%r8), %rdx\n"
+    "	mov $0x830, %ecx\n"
+    "1:	mov $0x4400, %eax\n"
+    "	wrmsr\n"
+    "	dec %edx\n"
+    "	jnz 1b\n"
+    /* And its answer from each. */
+    "	mov 0x60(%r8), %rdx\n"
+    "1:	mov %rdx, %rax\n"
+    "	shl $6, %rax\n"
+    "2:	pause\n"
+    "	cmp %r9, (%rbx,%rax)\n"
+    "	jb 2b\n"
+    "	dec %rdx\n"
+    "	jnz 1b\n"
+    "	jmp 4b\n"
+    /* r10 habit, r11 reads until it shows, rbp DEVICE, r15 the vCPU's record */
     "guest_reader:\n"
     "	xor %r9d, %r9d\n"
     "1:	mov (%r8), %rax\n"
@@ -141,9 +198,12 @@ asm(".pushsection .rodata\n"
     "	cmp %rax, %rdx\n"
     "	jae 2f\n"
     "	lock incq 0x20(%r8)\n"
-    "	mov %rax, 0x50(%r8)\n"
-    "	mov %rdx, 0x58(%r8)\n"
-    "	mov %r10, 0x60(%r8)\n"
+    "	incq 0x08(%r15)\n"
+    "	mov %rax, 0x10(%r15)\n"
+    "	mov %rdx, 0x18(%r15)\n"
+    "	cmp %rax, (%r14)\n"
+    "	jae 2f\n"
+    "	incq 0x20(%r15)\n"
     "2:	inc %r9\n"
     "	cmpq $0, 0x40(%r8)\n"
     "	jne 9f\n"
@@ -174,14 +234,24 @@ asm(".pushsection .rodata\n"
     "9:	lock add %r9, 0x48(%r8)\n"
     "8:	out %al, $0xf4\n"
     "	jmp 8b\n"
+    /* The NMI of a reader that is woken, or that is to flush its TLB. */
     "guest_nmi:\n"
+    "	push %rax\n"
+    "	mov 0x50(%r8), %rax\n"
+    "	invlpg (%r14)\n"
+    "	mov %rax, (%r15)\n"
+    "	pop %rax\n"
     "	iretq\n"
     "guest_end:\n"
     ".popsection\n");
 
 extern const char guest_code[], guest_writer[], guest_reader[], guest_nmi[];
-extern const char guest_hypercall[], guest_end[];
+extern const char guest_hypercall[], guest_hypercall_nobody[], guest_end[];
 
+enum how { HYPERCALL, IPI, NONE };
+
+static const char *const how_names[] = { "hypercall", "ipi", "none" };
+static enum how how;
 static uint8_t *memory;
 static volatile struct shared *shared;
 static unsigned int vcpus = 8;
@@ -223,7 +293,7 @@ static void write64(uint64_t at, uint64_t value)
 	memcpy(memory + at, &value, sizeof(value));
 }
 
-static void fill_memory(uint64_t flushes, bool none)
+static void fill_memory(uint64_t flushes)
 {
 	bool amd = false;
 	FILE *cpuinfo = fopen("/proc/cpuinfo", "r");
@@ -237,9 +307,12 @@ static void fill_memory(uint64_t flushes, bool none)
 		fclose(cpuinfo);
 
 	memcpy(memory + CODE, guest_code, guest_end - guest_code);
-	if (amd)	/* vmmcall */
+	if (amd) {	/* vmmcall */
 		memcpy(memory + CODE + (guest_hypercall - guest_code),
 		       "\x0f\x01\xd9", 3);
+		memcpy(memory + CODE + (guest_hypercall_nobody - guest_code),
+		       "\x0f\x01\xd9", 3);
+	}
 
 	write64(PML4, PDPT | 3);
 	write64(PDPT, PD_LOW | 3);
@@ -262,7 +335,10 @@ static void fill_memory(uint64_t flushes, bool none)
 
 	shared = (volatile struct shared *)(memory + SHARED);
 	shared->limit = flushes;
-	for (i = 1; i < vcpus && !none; i++) {
+	shared->none = how == NONE;
+	shared->last = how == IPI ? vcpus - 1 : 0;
+	shared->nobody = how == HYPERCALL ? vcpus : 0;
+	for (i = 1; i < vcpus; i++) {
 		if (i < 64)
 			shared->low |= 1ull << i;
 		else
@@ -303,12 +379,16 @@ static void make_vcpu(int kvm, int vm, unsigned int i, struct kvm_cpuid2 *cpuid)
 	sregs.cr4 = 1 << 5;
 	sregs.cr0 = 0x80000011;
 	sregs.efer = 0x500;
+	if (how == IPI)	/* an x2APIC */
+		sregs.apic_base |= 0xc00;
 	sure(ioctl(fds[i], KVM_SET_SREGS, &sregs), "KVM_SET_SREGS");
 
 	regs.rip = CODE + ((i ? guest_reader : guest_writer) - guest_code);
 	regs.rflags = 2;
 	regs.rsp = STACKS + 0x1000 * (i + 1);
 	regs.r8 = SHARED;
+	regs.rbx = RECORDS;
+	regs.r15 = RECORDS + sizeof(struct record) * i;
 	regs.r10 = i % HABITS;
 	/* Emulation is slow, and a halt lasts until the next NMI. */
 	regs.r11 = i % HABITS == HALT ? 0xfff : 0xff;
@@ -318,6 +398,19 @@ static void make_vcpu(int kvm, int vm, unsigned int i, struct kvm_cpuid2 *cpuid)
 	regs.rbp = DEVICE;
 	sure(ioctl(fds[i], KVM_SET_REGS, &regs), "KVM_SET_REGS");
 	sure(ioctl(fds[i], KVM_SET_MP_STATE, &runnable), "KVM_SET_MP_STATE");
+}
+
+/*
+ * KVM finds vCPUs by APIC ID in a map that it makes when an APIC is touched, as
+ * every system does when it starts its CPUs. vCPUs that are made later are not in
+ * it, and the guest code above leaves APICs alone.
+ */
+static void touch_apic(unsigned int i)
+{
+	struct kvm_lapic_state state;
+
+	sure(ioctl(fds[i], KVM_GET_LAPIC, &state), "KVM_GET_LAPIC");
+	sure(ioctl(fds[i], KVM_SET_LAPIC, &state), "KVM_SET_LAPIC");
 }
 
 static void *run_vcpu(void *argument)
@@ -388,8 +481,10 @@ int main(int argc, char **argv)
 	if (argc > 2)
 		flushes = strtoull(argv[2], NULL, 0);
 	random_state = argc > 3 ? strtoull(argv[3], NULL, 0) | 1ull << 32 : 1ull << 32;
-	if (vcpus < 2 || vcpus > MOST_VCPUS || !flushes) {
-		fprintf(stderr, "usage: %s [VCPUS [FLUSHES [SEED [none]]]], 2 to %u vCPUs\n",
+	while (argc > 4 && how <= NONE && strcmp(argv[4], how_names[how]))
+		how++;
+	if (vcpus < 2 || vcpus > MOST_VCPUS || !flushes || how > NONE) {
+		fprintf(stderr, "usage: %s [VCPUS [FLUSHES [SEED [hypercall | ipi | none]]]], 2 to %u vCPUs\n",
 			argv[0], MOST_VCPUS);
 		return 2;
 	}
@@ -403,7 +498,7 @@ int main(int argc, char **argv)
 	for (unsigned int i = 0; i < cpuid->nent; i++)
 		if (cpuid->entries[i].function == 0x40000001)
 			offered = cpuid->entries[i].eax >> 23 & 1;
-	if (!offered) {
+	if (how == HYPERCALL && !offered) {
 		printf("flush: no KVM_FEATURE_HC_FLUSH_TLB: is it the patched kernel, with kvm.pv_flush_hypercall=1?\n");
 		return 3;
 	}
@@ -417,10 +512,12 @@ int main(int argc, char **argv)
 		fail("guest memory");
 	region.userspace_addr = (uintptr_t)memory;
 	sure(ioctl(vm, KVM_SET_USER_MEMORY_REGION, &region), "guest memory");
-	fill_memory(flushes, argc > 4 && !strcmp(argv[4], "none"));
+	fill_memory(flushes);
 
 	for (unsigned int i = 0; i < vcpus; i++)
 		make_vcpu(kvm, vm, i, cpuid);
+	for (unsigned int i = 0; i < vcpus; i++)
+		touch_apic(i);
 	for (unsigned int i = 0; i < vcpus; i++)
 		if (pthread_create(&threads[i], NULL, run_vcpu, (void *)(uintptr_t)i))
 			fail("thread %u", i);
@@ -434,22 +531,32 @@ int main(int argc, char **argv)
 			nanosleep(&pause, NULL);
 		}
 
-	printf("flush: %u vCPUs on %u CPUs: %llu flushes, %llu reads, %llu tried again, %llu stale reads, %llu stale writes\n",
-	       vcpus, cpus, (unsigned long long)shared->published,
+	printf("flush: %s: %u vCPUs on %u CPUs: %llu flushes, %llu reads, %llu tried again, %llu stale reads, %llu stale writes\n",
+	       how_names[how], vcpus, cpus,
+	       (unsigned long long)shared->published,
 	       (unsigned long long)shared->reads,
 	       (unsigned long long)shared->retries,
 	       (unsigned long long)shared->stale_reads,
 	       (unsigned long long)shared->stale_writes);
-	if (shared->stale_reads)
-		printf("flush: the last stale read: %llu in round %llu, by a vCPU of habit %llu\n",
-		       (unsigned long long)shared->seen,
-		       (unsigned long long)shared->round,
-		       (unsigned long long)shared->habit);
+	for (unsigned int i = 1; i < vcpus; i++) {
+		struct record *record = (struct record *)(memory + RECORDS) + i;
+
+		if (record->stale)
+			printf("flush: vCPU %u, which %s: %llu stale reads, of which %llu still were when repeated; the last %llu in round %llu\n",
+			       i, habit_names[i % HABITS],
+			       (unsigned long long)record->stale,
+			       (unsigned long long)record->still,
+			       (unsigned long long)record->seen,
+			       (unsigned long long)record->round);
+	}
 	if (shared->error) {
 		printf("flush: the hypercall failed: %lld\n",
 		       (long long)shared->error);
 		return 3;
 	}
+	if (shared->nobody && !shared->answer)
+		printf("flush: the host says that it has flushed a vCPU that does not exist\n");
 	return shared->stale_reads || shared->stale_writes ||
+	       (shared->nobody && !shared->answer) ||
 	       shared->published != flushes;
 }
