@@ -30,6 +30,7 @@ use crate::cgroup::CpuController;
 use crate::cgroup::Knob;
 use crate::cgroup::Quota;
 use crate::cgroup::check_name;
+use crate::journal::Entry;
 use crate::journal::Journal;
 use crate::journal::JournalError;
 use crate::journal::Key;

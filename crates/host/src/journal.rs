@@ -16,9 +16,11 @@
 //! journal of an earlier boot is dropped.
 
 use std::collections::HashSet;
+use std::fmt;
 use std::fs;
 use std::fs::File;
 use std::fs::OpenOptions;
+use std::hash::Hash;
 use std::io;
 use std::io::Read;
 use std::io::Seek;
@@ -32,6 +34,7 @@ use rustix::fs::FlockOperation;
 use rustix::fs::flock;
 use serde::Deserialize;
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tandem_policy::PcpuSet;
 use thiserror::Error;
 
@@ -73,7 +76,7 @@ pub enum JournalError {
     /// A line is not what Tandem writes.
     #[error(
         "{path}, line {line}: {what}. Nothing was put back. Mend or remove that line (each line \
-         names what was changed and its original value), then run 'tandem host restore' again"
+         names what was changed and its original value), then run '{restore}' again"
     )]
     Malformed {
         /// The journal.
@@ -82,6 +85,8 @@ pub enum JournalError {
         line: usize,
         /// What is wrong with it.
         what: String,
+        /// The command that puts back what the journal lists.
+        restore: &'static str,
     },
     /// The journal is of another hierarchy of this boot.
     #[error(
@@ -108,6 +113,18 @@ fn holder_text(holder: Option<u32>) -> String {
         Some(pid) => format!("process {pid}"),
         None => "another process".to_owned(),
     }
+}
+
+/// One kind of record: the daemon's below, or that of another agent with changes of its own.
+pub trait Entry: Clone + fmt::Debug + PartialEq + Serialize + DeserializeOwned {
+    /// What a record is about: of two with the same key only the first tells the original.
+    type Key: Clone + fmt::Debug + Eq + Hash;
+
+    /// The command that puts back what such a journal lists.
+    const RESTORE: &'static str;
+
+    /// What the record is about.
+    fn key(&self) -> Self::Key;
 }
 
 /// Something that is about to be changed, and what it was before.
@@ -155,7 +172,7 @@ pub enum Record {
     },
 }
 
-/// What a record is about: of two with the same key only the first tells the original.
+/// What a [`Record`] is about.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Key {
     /// Of [`Record::Enabled`].
@@ -170,9 +187,12 @@ pub enum Key {
     Affinity(Tid, StartTime),
 }
 
-impl Record {
-    /// What the record is about.
-    pub fn key(&self) -> Key {
+impl Entry for Record {
+    type Key = Key;
+
+    const RESTORE: &'static str = "tandem host restore";
+
+    fn key(&self) -> Key {
         match self {
             Record::Enabled { cgroup, id } => Key::Enabled(cgroup.clone(), *id),
             Record::Created { cgroup } => Key::Created(cgroup.clone()),
@@ -213,21 +233,21 @@ impl Stamp {
 
 /// The journal of one state directory, locked for as long as this lives.
 #[derive(Debug)]
-pub struct Journal {
+pub struct Journal<R: Entry = Record> {
     dir: PathBuf,
     path: PathBuf,
     stamp: Stamp,
     file: File,
     /// Length of the file, all of it whole lines.
     length: u64,
-    records: Vec<Record>,
-    known: HashSet<Key>,
+    records: Vec<R>,
+    known: HashSet<R::Key>,
     lock: File,
 }
 
-impl Journal {
+impl<R: Entry> Journal<R> {
     /// Locks the state directory, makes it if need be, and reads what an earlier run left.
-    pub fn open(dir: &Path, stamp: Stamp) -> Result<Journal, JournalError> {
+    pub fn open(dir: &Path, stamp: Stamp) -> Result<Journal<R>, JournalError> {
         fs::create_dir_all(dir).map_err(|source| JournalError::File {
             action: "make the state directory",
             path: dir.to_owned(),
@@ -246,8 +266,8 @@ impl Journal {
         let mut file = open_or_make(&path).map_err(failed("open"))?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(failed("read"))?;
-        let records = parse(&path, &bytes, &stamp)?;
-        let known = records.iter().map(Record::key).collect();
+        let records: Vec<R> = parse(&path, &bytes, &stamp)?;
+        let known = records.iter().map(R::key).collect();
         let mut journal = Journal {
             dir: dir.to_owned(),
             path,
@@ -273,17 +293,17 @@ impl Journal {
     }
 
     /// All records, the oldest first.
-    pub fn records(&self) -> &[Record] {
+    pub fn records(&self) -> &[R] {
         &self.records
     }
 
     /// Whether there is a record about this.
-    pub fn knows(&self, key: &Key) -> bool {
+    pub fn knows(&self, key: &R::Key) -> bool {
         self.known.contains(key)
     }
 
     /// Makes a record durable. On an error there is none, and the change must not be made.
-    pub fn append(&mut self, record: Record) -> Result<(), JournalError> {
+    pub fn append(&mut self, record: R) -> Result<(), JournalError> {
         let mut text = match self.length {
             0 => line(&self.stamp),
             _ => Vec::new(),
@@ -311,20 +331,20 @@ impl Journal {
     }
 
     /// Keeps only these records, by replacing the file in one step.
-    pub fn rewrite(&mut self, records: Vec<Record>) -> Result<(), JournalError> {
+    pub fn rewrite(&mut self, records: Vec<R>) -> Result<(), JournalError> {
         if records == self.records {
             return Ok(());
         }
         let text = self.render(&records);
         self.replace(&text)?;
         self.length = text.len() as u64;
-        self.known = records.iter().map(Record::key).collect();
+        self.known = records.iter().map(R::key).collect();
         self.records = records;
         Ok(())
     }
 
     /// The file's text for these records; none at all for none.
-    fn render(&self, records: &[Record]) -> Vec<u8> {
+    fn render(&self, records: &[R]) -> Vec<u8> {
         let mut text = Vec::new();
         if !records.is_empty() {
             text.extend(line(&self.stamp));
@@ -360,7 +380,7 @@ impl Journal {
     }
 }
 
-impl Drop for Journal {
+impl<R: Entry> Drop for Journal<R> {
     /// Closing the file would not do: a process that is being started holds a copy of it for a
     /// moment, and the lock with it.
     fn drop(&mut self) {
@@ -421,11 +441,12 @@ fn lock(dir: &Path) -> Result<File, JournalError> {
 }
 
 /// The records in the file's bytes; none if they are of an earlier boot.
-fn parse(path: &Path, bytes: &[u8], ours: &Stamp) -> Result<Vec<Record>, JournalError> {
+fn parse<R: Entry>(path: &Path, bytes: &[u8], ours: &Stamp) -> Result<Vec<R>, JournalError> {
     let malformed = |line: usize, what: String| JournalError::Malformed {
         path: path.to_owned(),
         line,
         what,
+        restore: R::RESTORE,
     };
     // What follows the last line's end was being written when its writer died.
     let whole = match bytes.iter().rposition(|&byte| byte == b'\n') {

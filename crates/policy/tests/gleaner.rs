@@ -31,6 +31,7 @@ fn alike(vcpus: u32, computes_us: u64, idles_us: u64, grain_us: u64) -> Observat
         switches: u64::from(vcpus) * work / (grain_us * 1000),
         user: Nanos(u64::from(vcpus) * work / 2),
         waiting: Nanos::ZERO,
+        ..Observation::default()
     }
 }
 
@@ -167,6 +168,7 @@ fn token(active: u32) -> Observation {
         switches: handed,
         user: Nanos(handed * 300),
         waiting: Nanos::ZERO,
+        ..Observation::default()
     }
 }
 
@@ -184,6 +186,7 @@ fn messages(active: u32) -> Observation {
         switches: 5_000 * u64::from(active),
         user: Nanos(20_000_000 * u64::from(active)),
         waiting: Nanos(PERIOD.0 * 2),
+        ..Observation::default()
     }
 }
 
@@ -344,6 +347,7 @@ fn observation(vcpus: usize) -> impl Strategy<Value = Observation> {
             switches,
             user: Nanos(user),
             waiting: Nanos(waiting),
+            ..Observation::default()
         })
 }
 

@@ -19,13 +19,15 @@ use crate::thread::Tid;
 /// Why the CPU controller could not be read or set.
 #[derive(Debug, Error)]
 pub enum CgroupError {
-    /// No mount has the cpu controller.
+    /// No mount has the controller.
     #[error(
-        "{mounts} shows no cgroup hierarchy with the cpu controller ({seen}); mount one, for \
-         example with 'mount -t cgroup2 cgroup2 /sys/fs/cgroup', and check that the kernel was not \
-         started with cgroup_disable=cpu"
+        "{mounts} shows no cgroup hierarchy with the {controller} controller ({seen}); mount one, \
+         for example with 'mount -t cgroup2 cgroup2 /sys/fs/cgroup', and check that the kernel was \
+         not started with cgroup_disable={controller}"
     )]
     NoController {
+        /// Which controller.
+        controller: &'static str,
         /// The list of mounts.
         mounts: PathBuf,
         /// What was found instead.

@@ -22,7 +22,7 @@ use crate::thread::Tid;
 
 /// One mounted hierarchy.
 #[derive(Clone, Debug)]
-pub(super) struct Hierarchy {
+pub struct Hierarchy {
     procfs: ProcFs,
     mount: PathBuf,
     /// `mount` as seen from this process, which differs in tests only.
@@ -30,7 +30,8 @@ pub(super) struct Hierarchy {
 }
 
 impl Hierarchy {
-    pub(super) fn new(procfs: &ProcFs, mount: &Path) -> Hierarchy {
+    /// The hierarchy mounted at `mount` of this tree.
+    pub fn new(procfs: &ProcFs, mount: &Path) -> Hierarchy {
         Hierarchy {
             procfs: procfs.clone(),
             mount: mount.to_owned(),
@@ -38,19 +39,23 @@ impl Hierarchy {
         }
     }
 
-    pub(super) fn mount(&self) -> &Path {
+    /// Where it is mounted.
+    pub fn mount(&self) -> &Path {
         &self.mount
     }
 
-    pub(super) fn folder(&self, cgroup: &CgroupPath) -> PathBuf {
+    /// The folder of a cgroup.
+    pub fn folder(&self, cgroup: &CgroupPath) -> PathBuf {
         self.folder.join(cgroup.0.trim_start_matches('/'))
     }
 
-    pub(super) fn file(&self, cgroup: &CgroupPath, file: &str) -> PathBuf {
+    /// A file of a cgroup.
+    pub fn file(&self, cgroup: &CgroupPath, file: &str) -> PathBuf {
         self.folder(cgroup).join(file)
     }
 
-    pub(super) fn id(&self, cgroup: &CgroupPath) -> Result<CgroupId, CgroupError> {
+    /// Which cgroup is at this path now.
+    pub fn id(&self, cgroup: &CgroupPath) -> Result<CgroupId, CgroupError> {
         let folder = self.folder(cgroup);
         match fs::metadata(&folder) {
             Ok(metadata) => Ok(CgroupId(metadata.ino())),
@@ -59,7 +64,7 @@ impl Hierarchy {
     }
 
     /// A file's text without the line's end.
-    pub(super) fn read(&self, cgroup: &CgroupPath, file: &str) -> Result<String, CgroupError> {
+    pub fn read(&self, cgroup: &CgroupPath, file: &str) -> Result<String, CgroupError> {
         let path = self.file(cgroup, file);
         match read_text(&path) {
             Ok(text) => Ok(text.trim_end().to_owned()),
@@ -68,7 +73,7 @@ impl Hierarchy {
     }
 
     /// A file of one number per line.
-    pub(super) fn read_numbers(
+    pub fn read_numbers(
         &self,
         cgroup: &CgroupPath,
         file: &str,
@@ -85,7 +90,8 @@ impl Hierarchy {
             .collect()
     }
 
-    pub(super) fn read_tids(
+    /// A file of one thread number per line.
+    pub fn read_tids(
         &self,
         cgroup: &CgroupPath,
         file: &str,
@@ -95,7 +101,7 @@ impl Hierarchy {
     }
 
     /// The processes in `cgroup.procs`, which v1 may list more than once.
-    pub(super) fn read_pids(&self, cgroup: &CgroupPath) -> Result<Vec<Pid>, CgroupError> {
+    pub fn read_pids(&self, cgroup: &CgroupPath) -> Result<Vec<Pid>, CgroupError> {
         let mut numbers = self.read_numbers(cgroup, "cgroup.procs")?;
         numbers.sort_unstable();
         numbers.dedup();
@@ -103,7 +109,7 @@ impl Hierarchy {
     }
 
     /// Writes in one call, as the kernel wants it, to a file that must exist.
-    pub(super) fn write(
+    pub fn write(
         &self,
         cgroup: &CgroupPath,
         file: &str,
@@ -130,7 +136,7 @@ impl Hierarchy {
     }
 
     /// Writes a thread's number to the file that takes threads.
-    pub(super) fn write_tid(
+    pub fn write_tid(
         &self,
         cgroup: &CgroupPath,
         file: &str,
@@ -147,7 +153,8 @@ impl Hierarchy {
         }
     }
 
-    pub(super) fn children(&self, cgroup: &CgroupPath) -> Result<Vec<CgroupPath>, CgroupError> {
+    /// The cgroups right below, in order of their names.
+    pub fn children(&self, cgroup: &CgroupPath) -> Result<Vec<CgroupPath>, CgroupError> {
         let folder = self.folder(cgroup);
         let list = || -> io::Result<Vec<CgroupPath>> {
             let mut children = Vec::new();
@@ -163,7 +170,8 @@ impl Hierarchy {
         list().map_err(|error| self.reading(cgroup, folder.clone(), error))
     }
 
-    pub(super) fn make(&self, parent: &CgroupPath, name: &str) -> Result<CgroupPath, CgroupError> {
+    /// Makes a cgroup.
+    pub fn make(&self, parent: &CgroupPath, name: &str) -> Result<CgroupPath, CgroupError> {
         check_name(parent, name)?;
         let cgroup = parent.child(name);
         let path = self.folder(&cgroup);
@@ -186,7 +194,9 @@ impl Hierarchy {
         }
     }
 
-    pub(super) fn remove(&self, cgroup: &CgroupPath, threads: &str) -> Result<(), CgroupError> {
+    /// Removes a cgroup that holds no thread; `threads` is the file that lists them. One that is
+    /// gone is fine.
+    pub fn remove(&self, cgroup: &CgroupPath, threads: &str) -> Result<(), CgroupError> {
         let path = self.folder(cgroup);
         match fs::remove_dir(&path) {
             Ok(()) => Ok(()),
@@ -210,7 +220,7 @@ impl Hierarchy {
 
     /// The path on the line of `/proc/PID/task/TID/cgroup` that `is_ours` picks by its hierarchy
     /// number and list of controllers.
-    pub(super) fn cgroup_of(
+    pub fn cgroup_of(
         &self,
         thread: &ThreadRef,
         is_ours: impl Fn(&str, &str) -> bool,

@@ -23,7 +23,7 @@ use crate::thread::ThreadRef;
 use crate::thread::Tid;
 
 pub mod error;
-mod files;
+pub mod files;
 pub mod mounts;
 pub mod ownership;
 pub mod v1;

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 
 use crate::cgroup::CgroupError;
 use crate::cgroup::CpuController;
+use crate::cgroup::Version;
 use crate::cgroup::v1::V1;
 use crate::cgroup::v2::V2;
 use crate::procfs::ProcFs;
@@ -70,6 +71,14 @@ fn unescape(text: &str) -> String {
 
 /// Finds the cpu controller of this host.
 pub fn open(procfs: &ProcFs) -> Result<Box<dyn CpuController>, CgroupError> {
+    Ok(match find(procfs, "cpu")? {
+        (Version::V1, mount) => Box::new(V1::new(procfs, &mount)),
+        (Version::V2, mount) => Box::new(V2::new(procfs, &mount)),
+    })
+}
+
+/// Finds the hierarchy that holds a controller: `cpu`, `cpuset` and so on.
+pub fn find(procfs: &ProcFs, controller: &'static str) -> Result<(Version, PathBuf), CgroupError> {
     let path = procfs.resolve("/proc/mounts");
     let text = read_text(&path).map_err(|source| CgroupError::Read {
         path: path.clone(),
@@ -82,17 +91,17 @@ pub fn open(procfs: &ProcFs) -> Result<Box<dyn CpuController>, CgroupError> {
             mount: mount.point.clone(),
         }),
     };
-    if let Some(mount) = mounts.iter().find(|m| !m.is_v2 && m.has("cpu")) {
+    if let Some(mount) = mounts.iter().find(|m| !m.is_v2 && m.has(controller)) {
         writable(mount)?;
-        return Ok(Box::new(V1::new(procfs, &mount.point)));
+        return Ok((Version::V1, mount.point.clone()));
     }
     let mut seen = vec![format!("{} cgroup mounts", mounts.len())];
     for mount in mounts.iter().filter(|m| m.is_v2) {
         let controllers = procfs.resolve(&mount.point).join("cgroup.controllers");
         match read_text(&controllers) {
-            Ok(text) if text.split_ascii_whitespace().any(|c| c == "cpu") => {
+            Ok(text) if text.split_ascii_whitespace().any(|c| c == controller) => {
                 writable(mount)?;
-                return Ok(Box::new(V2::new(procfs, &mount.point)));
+                return Ok((Version::V2, mount.point.clone()));
             }
             Ok(text) => seen.push(format!(
                 "cgroup2 at {} offers '{}'",
@@ -103,6 +112,7 @@ pub fn open(procfs: &ProcFs) -> Result<Box<dyn CpuController>, CgroupError> {
         }
     }
     Err(CgroupError::NoController {
+        controller,
         mounts: path,
         seen: seen.join(", "),
     })
@@ -115,7 +125,6 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
-    use crate::cgroup::Version;
 
     fn host(mounts: &str, v2_controllers: &str) -> TempDir {
         let root = tempfile::tempdir().unwrap();

@@ -44,7 +44,7 @@ fn samples() -> Vec<Record> {
 }
 
 fn filled(dir: &Path) {
-    let mut journal = Journal::open(dir, stamp()).unwrap();
+    let mut journal = Journal::<Record>::open(dir, stamp()).unwrap();
     for record in samples() {
         journal.append(record).unwrap();
     }
@@ -54,7 +54,7 @@ fn filled(dir: &Path) {
 fn records_are_read_back_in_order() {
     let dir = tempfile::tempdir().unwrap();
     filled(dir.path());
-    let journal = Journal::open(dir.path(), stamp()).unwrap();
+    let journal = Journal::<Record>::open(dir.path(), stamp()).unwrap();
     assert_eq!(journal.records(), samples());
     assert!(samples().iter().all(|record| journal.knows(&record.key())));
 }
@@ -62,8 +62,8 @@ fn records_are_read_back_in_order() {
 #[test]
 fn a_second_owner_is_refused_and_told_who_holds_it() {
     let dir = tempfile::tempdir().unwrap();
-    let _first = Journal::open(dir.path(), stamp()).unwrap();
-    let error = Journal::open(dir.path(), stamp()).unwrap_err().to_string();
+    let _first = Journal::<Record>::open(dir.path(), stamp()).unwrap();
+    let error = Journal::<Record>::open(dir.path(), stamp()).unwrap_err().to_string();
     let me = format!("process {}", std::process::id());
     assert!(error.contains(&me), "{error}");
 }
@@ -77,11 +77,11 @@ fn any_torn_end_is_ignored_and_taken_away() {
     for length in (0..=bytes.len()).step_by(7) {
         fs::write(&path, &bytes[..length]).unwrap();
         let whole = bytes[..length].iter().filter(|&&b| b == b'\n').count();
-        let mut journal = Journal::open(dir.path(), stamp()).unwrap();
+        let mut journal = Journal::<Record>::open(dir.path(), stamp()).unwrap();
         assert_eq!(journal.records(), &samples()[..whole.saturating_sub(1)]);
         journal.append(created("/next")).unwrap();
         drop(journal);
-        let journal = Journal::open(dir.path(), stamp()).unwrap();
+        let journal = Journal::<Record>::open(dir.path(), stamp()).unwrap();
         assert_eq!(journal.records().len(), whole.saturating_sub(1) + 1);
     }
 }
@@ -107,7 +107,7 @@ fn malformed_lines_name_the_file_and_the_line() {
     ];
     for (text, wanted) in cases {
         fs::write(&path, &text).unwrap();
-        let error = Journal::open(dir.path(), stamp()).unwrap_err().to_string();
+        let error = Journal::<Record>::open(dir.path(), stamp()).unwrap_err().to_string();
         assert!(error.contains(wanted), "{error}");
         assert!(error.contains(path.to_str().unwrap()), "{error}");
         assert_eq!(fs::read_to_string(&path).unwrap(), text, "left untouched");
@@ -122,7 +122,7 @@ fn an_earlier_boot_leaves_nothing_to_put_back() {
         boot: "boot-b".into(),
         ..stamp()
     };
-    let journal = Journal::open(dir.path(), later).unwrap();
+    let journal = Journal::<Record>::open(dir.path(), later).unwrap();
     assert_eq!(journal.records(), []);
     assert!(!is_pending(dir.path()));
 }
@@ -135,7 +135,7 @@ fn another_hierarchy_of_the_same_boot_is_refused() {
         version: Version::V2,
         ..stamp()
     };
-    let error = Journal::open(dir.path(), other).unwrap_err().to_string();
+    let error = Journal::<Record>::open(dir.path(), other).unwrap_err().to_string();
     assert!(error.contains("cgroup v1"), "{error}");
     assert!(is_pending(dir.path()));
 }
@@ -144,11 +144,11 @@ fn another_hierarchy_of_the_same_boot_is_refused() {
 fn compaction_keeps_what_it_is_told_and_empties_on_nothing() {
     let dir = tempfile::tempdir().unwrap();
     filled(dir.path());
-    let mut journal = Journal::open(dir.path(), stamp()).unwrap();
+    let mut journal = Journal::<Record>::open(dir.path(), stamp()).unwrap();
     journal.rewrite(samples()[..2].to_vec()).unwrap();
     journal.append(created("/later")).unwrap();
     drop(journal);
-    let mut journal = Journal::open(dir.path(), stamp()).unwrap();
+    let mut journal = Journal::<Record>::open(dir.path(), stamp()).unwrap();
     assert_eq!(journal.records().len(), 3);
     assert!(!journal.knows(&samples()[3].key()));
     journal.rewrite(Vec::new()).unwrap();

@@ -15,7 +15,7 @@
 //! was lost. Two threads that hand each other a token use two vCPUs to a third each, and a single one to all
 //! of its time, at many times the speed: on a VM of two vCPUs a full vCPU is no sign of harm. And where waking
 //! is dear, less utilization may be more work. [`Judge::Progress`] therefore compares what the workload got
-//! done: its time in user mode, or its switches where that is too short to be measured. A step that failed is
+//! done ([`super::progress`]). A step that failed is
 //! tried again after a rest, with the factors of the start, each time a longer one, so that one bad sample costs
 //! no more than that. And that one more thread waits for a vCPU, on average, is a major change too: on a full
 //! vCPU nothing else shows it. Steps take half of the vCPUs where the others have room for the work of all that
@@ -23,6 +23,7 @@
 //! a half stands out from noise where that of a sixteenth would not
 //! (docs/decisions/009-gleaner-judges-progress.md).
 
+use std::collections::VecDeque;
 use std::fmt;
 
 use serde::Deserialize;
@@ -32,6 +33,8 @@ use crate::units::Nanos;
 
 use super::Averages;
 use super::Observation;
+use super::progress::compare;
+use super::progress::over;
 
 /// How a step is judged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,8 +60,12 @@ pub struct ConsolidationConfig {
     pub least_time_slice: Nanos,
     /// How a step is judged.
     pub judge: Judge,
-    /// A loss of up to this part is none, 0 … 1. Default 0.02. Wider keeps steps that cost a little.
+    /// A loss of up to this part is none, 0 … 1. Default 0.02. Wider keeps steps that cost a little. Negative
+    /// (-1 … 0): a step is kept only if it gains that part.
     pub tolerance: f64,
+    /// Periods that are taken together where progress is sampled, 1 …. Default 1. More tells smaller effects from
+    /// noise, later.
+    pub judged_over: u32,
     /// Periods for which both conditions must hold before a step, 1 …. Default 2.
     pub confirm: u32,
     /// Whether up to half of the vCPUs are taken out at once, where the others have room. Default true; the
@@ -77,6 +84,7 @@ impl Default for ConsolidationConfig {
             least_time_slice: Nanos::from_millis(4),
             judge: Judge::Progress,
             tolerance: 0.02,
+            judged_over: 1,
             confirm: 2,
             leaps: true,
             rest: 50,
@@ -111,8 +119,6 @@ const WAITING: f64 = 1.0;
 const FULL: f64 = 0.99;
 /// With less work than this part of one vCPU the workload sleeps, and nothing is decided.
 const ASLEEP: f64 = 0.005;
-/// Less time in user mode than this part of one vCPU is not measured well; switches are.
-const MEASURABLE: f64 = 0.02;
 /// Rests double up to this many times.
 const MOST_DOUBLINGS: u32 = 5;
 
@@ -144,6 +150,8 @@ pub enum Because {
     Fits,
     /// A step was taken; what it does is not known yet.
     Settling,
+    /// The same, and more has to be seen.
+    Judging,
     /// The last step did no harm.
     Kept {
         /// Progress with it over progress before.
@@ -183,7 +191,7 @@ impl fmt::Display for Because {
             ),
             Because::Confirming => f.write_str("it would fit on one vCPU less, if that lasts"),
             Because::Fits => f.write_str("it fits on one vCPU less"),
-            Because::Settling => f.write_str("what the last step does is not known yet"),
+            Because::Settling | Because::Judging => f.write_str("what the last step does is not known yet"),
             Because::Kept { ratio } => write!(f, "the last step did no harm ({ratio:.2} x)"),
             Because::Lost { ratio } => write!(f, "the last step did harm ({ratio:.2} x)"),
             Because::Resting => f.write_str("one vCPU less did harm lately"),
@@ -236,6 +244,8 @@ pub struct Consolidation {
     failures: u32,
     /// No step takes more vCPUs than this.
     longest: u32,
+    /// The latest periods with the present number of vCPUs.
+    history: VecDeque<Observation>,
 }
 
 impl Consolidation {
@@ -251,6 +261,7 @@ impl Consolidation {
             reference: None,
             failures: 0,
             longest: u32::MAX,
+            history: VecDeque::new(),
         }
     }
 
@@ -264,10 +275,33 @@ impl Consolidation {
         (self.load_factor, self.granularity_factor)
     }
 
+    /// Whether a step was taken and what it does is not known yet.
+    pub fn is_trying(&self) -> bool {
+        matches!(self.phase, Phase::Settling(_) | Phase::Judging(_))
+    }
+
+    /// Something else about the VM was changed: what was normal no longer is.
+    pub fn forget(&mut self) {
+        self.reference = None;
+        self.history.clear();
+        if let Phase::Watching(_) = self.phase {
+            self.phase = Phase::Watching(0);
+        }
+    }
+
     /// A period is over.
     pub fn decide(&mut self, observed: &Observation) -> Choice {
+        let active = self.active;
+        self.history.push_back(observed.clone());
+        while self.history.len() > self.config.judged_over.max(1) as usize {
+            self.history.pop_front();
+        }
         let now = Averages::of(observed);
         let because = self.step(&now);
+        if self.active != active || matches!(because, Because::Settling | Because::MajorChange) {
+            // Of what comes next, nothing was seen yet.
+            self.history.clear();
+        }
         Choice {
             active: self.active,
             because,
@@ -280,7 +314,7 @@ impl Consolidation {
                 self.phase = Phase::Judging(step);
                 return Because::Settling;
             }
-            Phase::Judging(step) => return self.judge(&step, now),
+            Phase::Judging(step) => return self.judge(&step),
             Phase::Watching(_) | Phase::Resting(_) => {}
         }
         if now.work < ASLEEP {
@@ -344,7 +378,7 @@ impl Consolidation {
         }
         self.phase = Phase::Settling(Step {
             active: self.active,
-            before: *now,
+            before: Averages::of(&Observation::merged(&self.history)),
         });
         self.active -= self.length(now);
         self.reference = None;
@@ -369,12 +403,18 @@ impl Consolidation {
     }
 
     /// Whether the last step did harm.
-    fn judge(&mut self, step: &Step, now: &Averages) -> Because {
+    fn judge(&mut self, step: &Step) -> Because {
         let Step { active, before } = step;
+        let now = &Averages::of(&Observation::merged(&self.history));
         let ratio = match self.config.judge {
             Judge::Utilization => over(now.work, before.work),
-            Judge::Progress if before.user >= MEASURABLE => over(now.user, before.user),
-            Judge::Progress => over(now.switches, before.switches),
+            Judge::Progress => {
+                let progress = compare(before, now);
+                if progress.error > 0.0 && self.history.len() < self.config.judged_over as usize {
+                    return Because::Judging;
+                }
+                progress.ratio
+            }
         };
         self.reference = Some(*now);
         if ratio >= 1.0 - self.config.tolerance {
@@ -436,13 +476,4 @@ fn is_major(reference: &Averages, now: &Averages) -> bool {
     let grain = now.grain > GRAIN * reference.grain || now.grain * GRAIN < reference.grain;
     let crowded = now.waiting > reference.waiting + WAITING;
     moved || filled || grain || crowded
-}
-
-/// A ratio; one where both are nothing.
-fn over(now: f64, before: f64) -> f64 {
-    match (now > 0.0, before > 0.0) {
-        (_, true) => now / before,
-        (true, false) => f64::INFINITY,
-        (false, false) => 1.0,
-    }
 }

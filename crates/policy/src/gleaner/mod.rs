@@ -9,6 +9,8 @@
 //!   busy time on few;
 //! - [`retention`]: an idle vCPU is kept awake for a time that is worth a halt and its wake-up.
 //!
+//! [`controller`] has both on one VM, one change at a time; [`progress`] says whether a change did good.
+//!
 //! Both are told once a period what the workload's threads and the active vCPUs did ([`Observation`]).
 //! What comes out is how many vCPUs the workload may use and how long an idle one stays awake; who asks
 //! has to carry it out. Nothing here knows which vCPUs those are.
@@ -18,10 +20,15 @@ use serde::Serialize;
 use crate::units::Nanos;
 
 pub mod consolidation;
+pub mod controller;
+pub mod progress;
 pub mod retention;
 
 pub use consolidation::Consolidation;
 pub use consolidation::ConsolidationConfig;
+pub use controller::Controller;
+pub use controller::ControllerConfig;
+pub use controller::Decision;
 pub use retention::Retention;
 pub use retention::RetentionConfig;
 
@@ -36,8 +43,43 @@ pub struct Observation {
     pub switches: u64,
     /// CPU time of the workload's threads in user mode.
     pub user: Nanos,
+    /// How finely that is measured: a timer tick where the kernel samples it, zero where it is exact.
+    pub tick: Nanos,
+    /// Their calls of read and write; zero where that is not known.
+    pub calls: u64,
     /// For how long its threads, together, could have run and waited for a vCPU.
     pub waiting: Nanos,
+}
+
+impl Observation {
+    /// Adds what was seen in the period after this one, with the same vCPUs.
+    pub fn merge(&mut self, next: &Observation) {
+        self.period += next.period;
+        self.vcpus.resize(
+            self.vcpus.len().max(next.vcpus.len()),
+            VcpuPeriod::default(),
+        );
+        for (sum, vcpu) in self.vcpus.iter_mut().zip(&next.vcpus) {
+            sum.work += vcpu.work;
+            sum.idle += vcpu.idle;
+            sum.idle_periods += vcpu.idle_periods;
+            sum.stolen += vcpu.stolen;
+        }
+        self.switches += next.switches;
+        self.user += next.user;
+        self.tick = next.tick;
+        self.calls += next.calls;
+        self.waiting += next.waiting;
+    }
+
+    /// Several periods as one.
+    pub fn merged<'a>(periods: impl IntoIterator<Item = &'a Observation>) -> Observation {
+        let mut sum = Observation::default();
+        for period in periods {
+            sum.merge(period);
+        }
+        sum
+    }
 }
 
 /// An active vCPU in one period.
@@ -70,6 +112,10 @@ pub struct Averages {
     pub work: f64,
     /// vCPUs' worth of work in user mode.
     pub user: f64,
+    /// Ticks that found the workload in user mode; infinite where user time is exact.
+    pub ticks: f64,
+    /// Calls of read and write, 1/s.
+    pub calls: f64,
     /// Context switches of the workload's threads, 1/s.
     pub switches: f64,
     /// Threads that wait for a vCPU, on average.
@@ -103,6 +149,8 @@ impl Averages {
             busiest: busiest.unwrap_or(0) as f64 / period,
             work: work / period,
             user: observed.user.0 as f64 / period,
+            ticks: each(observed.user.0 as f64, observed.tick.0 as f64, f64::INFINITY),
+            calls: observed.calls as f64 / period * 1e9,
             switches: observed.switches as f64 / period * 1e9,
             waiting: observed.waiting.0 as f64 / period,
             stolen: stolen / vcpus / period,

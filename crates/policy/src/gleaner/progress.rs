@@ -1,0 +1,111 @@
+//! What a workload got done: two stretches of time compared, by the best sign of progress there is.
+//!
+//! No kernel says how much useful work a program did. What does:
+//!
+//! - its calls of read and write, where it makes many: counted, and the same for each piece of work however
+//!   its threads are scheduled;
+//! - its time in user mode: the same for each piece of work too, but most kernels sample it at the timer tick,
+//!   so that a ratio of a hundred ticks is off by a seventh;
+//! - its context switches, which are counted, but may be more or fewer for the same work.
+//!
+//! They are asked in this order. Where user time is exact (in a simulator), it comes first.
+
+use super::Averages;
+
+/// Less time in user mode than this part of one vCPU is not measured well.
+const MEASURABLE: f64 = 0.02;
+/// Fewer calls a second than this are no measure of work.
+const CALLS: f64 = 500.0;
+/// Fewer ticks in user mode than this say nothing.
+const TICKS: f64 = 20.0;
+
+/// Progress after a change over progress before.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Progress {
+    /// Above 1: more gets done. 1 where nothing gets done in either.
+    pub ratio: f64,
+    /// Standard deviation of the ratio from sampling alone; zero for what is counted.
+    pub error: f64,
+}
+
+/// Compares two stretches of time.
+pub fn compare(before: &Averages, now: &Averages) -> Progress {
+    let counted = |ratio| Progress { ratio, error: 0.0 };
+    if before.user >= MEASURABLE && before.ticks.is_infinite() {
+        return counted(over(now.user, before.user));
+    }
+    if before.calls >= CALLS {
+        return counted(over(now.calls, before.calls));
+    }
+    if before.user >= MEASURABLE && before.ticks >= TICKS {
+        let ratio = over(now.user, before.user);
+        let variance = 1.0 / before.ticks + 1.0 / now.ticks.max(1.0);
+        return Progress {
+            ratio,
+            error: ratio * variance.sqrt(),
+        };
+    }
+    counted(over(now.switches, before.switches))
+}
+
+/// A ratio; one where both are nothing.
+pub(super) fn over(now: f64, before: f64) -> f64 {
+    match (now > 0.0, before > 0.0) {
+        (_, true) => now / before,
+        (true, false) => f64::INFINITY,
+        (false, false) => 1.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Observation;
+    use super::*;
+    use crate::units::Nanos;
+
+    fn second(user_ms: u64, calls: u64, switches: u64, tick_ms: u64) -> Averages {
+        Averages::of(&Observation {
+            period: Nanos::from_secs(1),
+            user: Nanos::from_millis(user_ms),
+            calls,
+            switches,
+            tick: Nanos::from_millis(tick_ms),
+            ..Observation::default()
+        })
+    }
+
+    #[test]
+    fn exact_user_time_comes_first() {
+        let progress = compare(
+            &second(500, 9_000, 9_000, 0),
+            &second(600, 1_000, 1_000, 0),
+        );
+        assert!((progress.ratio - 1.2).abs() < 1e-9);
+        assert_eq!(progress.error, 0.0);
+    }
+
+    #[test]
+    fn calls_come_before_sampled_user_time() {
+        let progress = compare(
+            &second(500, 1_000, 9_000, 4),
+            &second(500, 2_000, 1_000, 4),
+        );
+        assert_eq!((progress.ratio, progress.error), (2.0, 0.0));
+    }
+
+    #[test]
+    fn sampled_user_time_knows_its_error() {
+        let progress = compare(&second(400, 0, 9_000, 4), &second(400, 0, 1_000, 4));
+        assert!((progress.ratio - 1.0).abs() < 1e-9);
+        // A hundred ticks each: sqrt(2 / 100).
+        assert!((progress.error - 0.1414).abs() < 1e-3);
+    }
+
+    #[test]
+    fn switches_are_the_last_resort() {
+        let progress = compare(&second(1, 10, 1_000, 4), &second(1, 900, 3_000, 4));
+        assert_eq!(progress.ratio, 3.0);
+        let nothing = compare(&second(0, 0, 0, 4), &second(0, 0, 0, 4));
+        assert_eq!(nothing.ratio, 1.0);
+    }
+}
