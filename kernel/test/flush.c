@@ -3,13 +3,20 @@
  * Does KVM_HC_FLUSH_TLB flush what it says it does?
  *
  *	gcc -O2 -static -pthread -o flush kernel/test/flush.c
- *	./flush [VCPUS [FLUSHES [SEED [HOW]]]]	default: 8 vCPUs, 100000, 1, hypercall
+ *	./flush [VCPUS [FLUSHES [SEED [HOW [quiet]]]]]	default: 8, 100000, 1, hypercall
  *
  * HOW `hypercall` is what is tested. The others test the test, and the machine it
- * runs on: with `ipi` the writer sends every other vCPU an NMI, whose handler
- * invalidates the page, and waits for all to have done so, as any kernel does on
- * any hardware: whatever is stale then is no matter of the hypercall. With `none`
- * nobody's TLB is flushed: the test is to fail then, or sees nothing.
+ * runs on, and are to be compared with. With `ipi` the writer sends every other
+ * vCPU an NMI, whose handler invalidates the page, and waits for all to have done
+ * so, as any kernel does on any hardware: whatever is stale then is no matter of
+ * the hypercall. With `pv` it does so but for vCPUs that the host shows to be
+ * preempted, in their steal time: those it asks to flush before they run again
+ * (KVM_FEATURE_PV_TLB_FLUSH). With `none` nobody's TLB is flushed: the test is to
+ * fail then, or sees nothing.
+ *
+ * With `quiet` the others only read, and nobody is moved: for the time a flush
+ * takes, which is printed in any case (median, and what 90 % stay below), as the
+ * writer's TSC has it.
  *
  * A VM without an operating system, on the patched kernel with
  * kvm.pv_flush_hypercall=1. vCPU 0 maps a page to another frame, flushes the
@@ -46,6 +53,7 @@
 
 #define MOST_VCPUS 128
 #define MEMORY (4u << 20)
+#define TIMED 0x10000	/* The guest code knows this number, and CYCLES. */
 
 /* Guest physical addresses, which are mapped to themselves below MEMORY. */
 enum {
@@ -59,8 +67,10 @@ enum {
 	PD_HIGH = 0xa000,
 	PT_HIGH = 0xb000,
 	RECORDS = 0xc000,	/* a struct record for each vCPU */
+	STEALS = 0xe000,	/* a struct kvm_steal_time for each vCPU */
 	FRAMES = 0x10000,	/* two of them */
 	STACKS = 0x100000,	/* a page for each vCPU */
+	CYCLES = 0x200000,	/* that each of the last flushes took */
 	NOTHING = 0x10000000,	/* no memory: an access is emulated */
 };
 
@@ -85,6 +95,7 @@ struct shared {
 	uint64_t last;		/* 0x60: the last vCPU's number, for `ipi`; or 0 */
 	uint64_t nobody;	/* 0x68: a number that no vCPU has; or 0 */
 	uint64_t answer;	/* 0x70: and what the host said to a flush of it */
+	uint64_t pv;		/* 0x78: `pv` */
 };
 
 /* Of each reader; the guest code knows these offsets. */
@@ -107,7 +118,8 @@ static const char *const habit_names[HABITS] = {
 
 /*
  * In: r8 SHARED, rbx RECORDS, r12 the page table entry, r13 FRAMES, r14 PAGE. The
- * hypercalls are patched for the processor. r9 counts rounds, r15 is the frame.
+ * hypercalls are patched for the processor. r9 counts rounds, r15 is the frame, r10
+ * when the flush began.
  */
 asm(".pushsection .rodata\n"
     ".global guest_code, guest_writer, guest_reader, guest_nmi\n"
@@ -132,6 +144,9 @@ asm(".pushsection .rodata\n"
     "	lea 0x63(%r15), %rax\n"
     "	mov %rax, (%r12)\n"
     "	invlpg (%r14)\n"
+    "	rdtsc\n"
+    "	shl $32, %rdx\n"
+    "	lea (%rax,%rdx), %r10\n"
     "	cmpq $0, 0x60(%r8)\n"
     "	jne 7f\n"
     "	cmpq $0, 0x58(%r8)\n"
@@ -148,7 +163,14 @@ asm(".pushsection .rodata\n"
     "	js 6f\n"
     "	incq 0x30(%r8)\n"
     "	jmp 3b\n"
-    "4:	mov %r9, (%r8)\n"
+    "4:	rdtsc\n"
+    "	shl $32, %rdx\n"
+    "	add %rdx, %rax\n"
+    "	sub %r10, %rax\n"
+    "	mov %r9, %rdx\n"
+    "	and $0xffff, %edx\n"
+    "	mov %rax, 0x200000(,%rdx,8)\n"
+    "	mov %r9, (%r8)\n"
     "	xor $0x1000, %r15\n"
     "	movq $0, (%r15)\n"
     "	mov $0x7e7e7e7e7e7e7e7e, %rax\n"
@@ -176,9 +198,23 @@ asm(".pushsection .rodata\n"
     "	mfence\n"
     "	mov 0x60(%r8), %rdx\n"
     "	mov $0x830, %ecx\n"
-    "1:	mov $0x4400, %eax\n"
+    "1:	cmpq $0, 0x78(%r8)\n"
+    "	je 2f\n"
+    /* Preempted, and asked to flush before it could run again? */
+    "	mov %rdx, %r11\n"
+    "	shl $6, %r11\n"
+    "	movzbl 0x2010(%rbx,%r11), %eax\n"
+    "	test $1, %al\n"
+    "	jz 2f\n"
+    "	mov %eax, %esi\n"
+    "	or $2, %esi\n"
+    "	lock cmpxchg %sil, 0x2010(%rbx,%r11)\n"
+    "	jne 2f\n"
+    "	mov %r9, (%rbx,%r11)\n"
+    "	jmp 3f\n"
+    "2:	mov $0x4400, %eax\n"
     "	wrmsr\n"
-    "	dec %edx\n"
+    "3:	dec %edx\n"
     "	jnz 1b\n"
     /* And its answer from each. */
     "	mov 0x60(%r8), %rdx\n"
@@ -248,10 +284,11 @@ asm(".pushsection .rodata\n"
 extern const char guest_code[], guest_writer[], guest_reader[], guest_nmi[];
 extern const char guest_hypercall[], guest_hypercall_nobody[], guest_end[];
 
-enum how { HYPERCALL, IPI, NONE };
+enum how { HYPERCALL, IPI, PV, NONE };
 
-static const char *const how_names[] = { "hypercall", "ipi", "none" };
+static const char *const how_names[] = { "hypercall", "ipi", "pv", "none" };
 static enum how how;
+static bool quiet;
 static uint8_t *memory;
 static volatile struct shared *shared;
 static unsigned int vcpus = 8;
@@ -336,7 +373,8 @@ static void fill_memory(uint64_t flushes)
 	shared = (volatile struct shared *)(memory + SHARED);
 	shared->limit = flushes;
 	shared->none = how == NONE;
-	shared->last = how == IPI ? vcpus - 1 : 0;
+	shared->last = how == IPI || how == PV ? vcpus - 1 : 0;
+	shared->pv = how == PV;
 	shared->nobody = how == HYPERCALL ? vcpus : 0;
 	for (i = 1; i < vcpus; i++) {
 		if (i < 64)
@@ -344,6 +382,11 @@ static void fill_memory(uint64_t flushes)
 		else
 			shared->high |= 1ull << (i - 64);
 	}
+}
+
+static enum habit habit(unsigned int vcpu)
+{
+	return quiet ? READ : vcpu % HABITS;
 }
 
 static void make_vcpu(int kvm, int vm, unsigned int i, struct kvm_cpuid2 *cpuid)
@@ -356,6 +399,14 @@ static void make_vcpu(int kvm, int vm, unsigned int i, struct kvm_cpuid2 *cpuid)
 	struct kvm_segment data = {
 		.limit = 0xffffffff, .selector = 16, .type = 3, .present = 1,
 		.s = 1, .db = 1, .g = 1,
+	};
+	struct {
+		struct kvm_msrs head;
+		struct kvm_msr_entry entry;
+	} steal = {
+		.head.nmsrs = 1,
+		.entry.index = 0x4b564d03,	/* MSR_KVM_STEAL_TIME */
+		.entry.data = (STEALS + 64 * i) | 1,
 	};
 	struct kvm_regs regs = {};
 	struct kvm_sregs sregs;
@@ -379,9 +430,11 @@ static void make_vcpu(int kvm, int vm, unsigned int i, struct kvm_cpuid2 *cpuid)
 	sregs.cr4 = 1 << 5;
 	sregs.cr0 = 0x80000011;
 	sregs.efer = 0x500;
-	if (how == IPI)	/* an x2APIC */
+	if (how == IPI || how == PV)	/* an x2APIC */
 		sregs.apic_base |= 0xc00;
 	sure(ioctl(fds[i], KVM_SET_SREGS, &sregs), "KVM_SET_SREGS");
+	if (how == PV && ioctl(fds[i], KVM_SET_MSRS, &steal) != 1)
+		fail("KVM's steal time");
 
 	regs.rip = CODE + ((i ? guest_reader : guest_writer) - guest_code);
 	regs.rflags = 2;
@@ -389,9 +442,9 @@ static void make_vcpu(int kvm, int vm, unsigned int i, struct kvm_cpuid2 *cpuid)
 	regs.r8 = SHARED;
 	regs.rbx = RECORDS;
 	regs.r15 = RECORDS + sizeof(struct record) * i;
-	regs.r10 = i % HABITS;
+	regs.r10 = habit(i);
 	/* Emulation is slow, and a halt lasts until the next NMI. */
-	regs.r11 = i % HABITS == HALT ? 0xfff : 0xff;
+	regs.r11 = habit(i) == HALT ? 0xfff : 0xff;
 	regs.r12 = PT_HIGH;
 	regs.r13 = FRAMES;
 	regs.r14 = PAGE;
@@ -448,12 +501,35 @@ static void send_nmi(int vm, unsigned int vcpu)
 	sure(ioctl(vm, KVM_SIGNAL_MSI, &nmi), "KVM_SIGNAL_MSI");
 }
 
+static int compare(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+/* What so many percent of the flushes stay below, in microseconds. */
+static double flush_time(unsigned int percent)
+{
+	uint64_t *cycles = (uint64_t *)(memory + CYCLES);
+	uint64_t count = shared->published;
+	int khz = sure(ioctl(fds[0], KVM_GET_TSC_KHZ), "KVM_GET_TSC_KHZ");
+
+	/* The first flush is at 1, and TIMED at 0. */
+	if (count >= TIMED)
+		count = TIMED - 1;
+	qsort(cycles + 1, count, sizeof(*cycles), compare);
+	return count ? 1e3 * cycles[1 + count * percent / 100] / khz : 0;
+}
+
 /* Moves a thread to some CPU, or lets it run anywhere; wakes who halts. */
 static void disturb(int vm, unsigned int cpus)
 {
 	unsigned int i = next_random() % vcpus;
 	cpu_set_t set;
 
+	if (quiet)
+		return;
 	CPU_ZERO(&set);
 	if (next_random() % 4)
 		CPU_SET(next_random() % cpus, &set);
@@ -483,8 +559,9 @@ int main(int argc, char **argv)
 	random_state = argc > 3 ? strtoull(argv[3], NULL, 0) | 1ull << 32 : 1ull << 32;
 	while (argc > 4 && how <= NONE && strcmp(argv[4], how_names[how]))
 		how++;
+	quiet = argc > 5 && !strcmp(argv[5], "quiet");
 	if (vcpus < 2 || vcpus > MOST_VCPUS || !flushes || how > NONE) {
-		fprintf(stderr, "usage: %s [VCPUS [FLUSHES [SEED [hypercall | ipi | none]]]], 2 to %u vCPUs\n",
+		fprintf(stderr, "usage: %s [VCPUS [FLUSHES [SEED [hypercall | ipi | pv | none [quiet]]]]], 2 to %u vCPUs\n",
 			argv[0], MOST_VCPUS);
 		return 2;
 	}
@@ -531,9 +608,10 @@ int main(int argc, char **argv)
 			nanosleep(&pause, NULL);
 		}
 
-	printf("flush: %s: %u vCPUs on %u CPUs: %llu flushes, %llu reads, %llu tried again, %llu stale reads, %llu stale writes\n",
+	printf("flush: %s: %u vCPUs on %u CPUs: %llu flushes, median %.1f us, 90 %% %.1f us, %llu reads, %llu tried again, %llu stale reads, %llu stale writes\n",
 	       how_names[how], vcpus, cpus,
 	       (unsigned long long)shared->published,
+	       flush_time(50), flush_time(90),
 	       (unsigned long long)shared->reads,
 	       (unsigned long long)shared->retries,
 	       (unsigned long long)shared->stale_reads,
@@ -543,7 +621,7 @@ int main(int argc, char **argv)
 
 		if (record->stale)
 			printf("flush: vCPU %u, which %s: %llu stale reads, of which %llu still were when repeated; the last %llu in round %llu\n",
-			       i, habit_names[i % HABITS],
+			       i, habit_names[habit(i)],
 			       (unsigned long long)record->stale,
 			       (unsigned long long)record->still,
 			       (unsigned long long)record->seen,
