@@ -10,7 +10,7 @@ SHELL := /bin/bash
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 TANDEM := $(TARGET)/release/tandem
 
-# Arguments for demo and bench-fairness, for instance: make demo ARGS='--seconds 5 --mix 3,1'
+# Arguments for demo and the benches, for instance: make demo ARGS='--seconds 5 --mix 3,1'
 ARGS ?=
 # Debian kernel series that the test VM boots: 6.1 is the last with CFS, 6.12 has EEVDF
 KERNELS ?= 6.1 6.12
@@ -19,7 +19,7 @@ KERNELS ?= 6.1 6.12
 help: ## list the verbs
 	@printf 'Tandem: fair vCPU scheduling for KVM hosts. The verbs:\n\n'
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@printf '\nArguments for demo and bench-fairness go in ARGS, as in: make demo ARGS="--seconds 5"\n'
+	@printf '\nArguments for demo and the benches go in ARGS, as in: make demo ARGS="--seconds 5"\n'
 
 .PHONY: setup
 setup: ## install the Debian packages that are missing (as root; otherwise say which)
@@ -53,6 +53,12 @@ bench: build ## what things cost: the simulator's events, the daemon at 1,000 vC
 .PHONY: bench-fairness
 bench-fairness: build ## the acceptance suite of fairness: every mix, three runs (20 minutes and more)
 	$(TANDEM) bench fairness $(ARGS)
+
+.PHONY: bench-guest
+bench-guest: build ## programs in this VM: stock, the guest agent, settings by hand (an hour; ARGS='--runs 3')
+	@scripts/setup bench
+	$(TANDEM) bench guest --variants agent,taskset,haltpoll \
+		--json $(TARGET)/bench-guest.json --html $(TARGET)/bench-guest.html $(ARGS)
 
 .PHONY: lab
 lab: build ## the lab from nothing to tables: kernels, machines, experiments (long; ARGS='apples wake')

@@ -4,6 +4,7 @@
 //! - [`overhead`]: what the daemon costs with many vCPUs.
 //! - [`changes`]: how soon VMs are fair again after one starts, sleeps, wakes or stops.
 //! - [`churn`]: what stays behind after many VMs have come and gone.
+//! - [`guest`]: programs in this VM, stock against the guest agent.
 //!
 //! They print tables, and with `--json PATH` write their figures to a file. They judge nothing: a
 //! figure outside its promise is shown as it is.
@@ -11,6 +12,7 @@
 pub mod changes;
 pub mod churn;
 pub mod fairness;
+pub mod guest;
 pub mod mixes;
 pub mod overhead;
 pub mod usage;
@@ -32,6 +34,14 @@ pub enum BenchCommand {
     Changes(changes::ChangesArgs),
     /// What stays behind after many VMs have come and gone under the daemon
     Churn(churn::ChurnArgs),
+    /// Programs of Debian packages in this VM: stock, the guest agent, and settings by hand
+    Guest(guest::GuestArgs),
+    /// Two threads that hand on a token: a program of `guest`
+    #[command(hide = true)]
+    GuestToken(guest::token::TokenArgs),
+    /// How long vCPUs were awake since boot: a part of `guest`
+    #[command(hide = true)]
+    GuestCounters,
 }
 
 /// Runs the measurement.
@@ -41,6 +51,9 @@ pub fn main(command: BenchCommand) -> anyhow::Result<()> {
         BenchCommand::Overhead(args) => overhead::main(&args),
         BenchCommand::Changes(args) => changes::main(&args),
         BenchCommand::Churn(args) => churn::main(&args),
+        BenchCommand::Guest(args) => guest::main(&args),
+        BenchCommand::GuestToken(args) => guest::token::main(&args),
+        BenchCommand::GuestCounters => guest::print_counters(),
     }
 }
 

@@ -9,12 +9,14 @@
 //! - [`experiment_table`] and [`experiment_page`]: that experiment for the terminal and as a page.
 //! - [`simulation`]: simulated runs and comparisons as pages and pictures.
 //! - [`claims_page`]: published claims against our figures, as a page.
+//! - [`bench_page`]: any bench against stock, as a page.
 //! - [`perfetto`]: traces for ui.perfetto.dev.
 //! - [`timeline`]: a picture of a short piece of a trace, as SVG.
 //!
 //! Nothing here measures, and nothing here rounds before it must: figures are kept as measured and
 //! rounded where they are shown. A figure that was not measured is absent, never zero.
 
+pub mod bench_page;
 pub mod chart;
 pub mod claims_page;
 pub mod experiment;

@@ -1,0 +1,180 @@
+//! What the programs of the set work on, generated: data to compress, and a C program to compile.
+//!
+//! Both come from a small generator with a fixed seed, so every machine works on the same bytes. The
+//! data are words of a made-up language, which compress about as text does. The C program has one
+//! file of some functions per unit of work, and a Makefile that builds the first `COUNT` of
+//! them; they are compiled, not linked. It is the smallest thing that behaves like `make -j`: many short
+//! processes that compute, and a parent that waits for them.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::Write as _;
+use std::path::Path;
+
+use anyhow::Context;
+
+/// Files of the C program, at most.
+pub const FILES: u64 = 1000;
+
+/// Functions in a file.
+const FUNCTIONS: u32 = 6;
+
+/// Words of the made-up language.
+const WORDS: u64 = 4096;
+
+/// PCG with 64 bits of state and 32 of output (O'Neill 2014, XSH RR), advanced by one multiplication.
+struct Pcg(u64);
+
+impl Pcg {
+    fn next(&mut self) -> u32 {
+        let old = self.0;
+        self.0 = old
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        let mixed = (((old >> 18) ^ old) >> 27) as u32;
+        mixed.rotate_right((old >> 59) as u32)
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        (u64::from(self.next()) * end) >> 32
+    }
+}
+
+/// Megabytes of text that differ; more are the same again, which compression in blocks of 900 kB does
+/// not see.
+const DISTINCT: u64 = 10;
+
+const MEGABYTE: usize = 1_000_000;
+
+/// A file of so many megabytes (10^6 bytes) of words.
+pub fn write_text(path: &Path, megabytes: u64) -> anyhow::Result<()> {
+    let said = || format!("cannot write {}", path.display());
+    let mut file = File::create(path).with_context(said)?;
+    let text = text(DISTINCT as usize * MEGABYTE);
+    let mut left = megabytes;
+    while left > 0 {
+        let now = left.min(DISTINCT);
+        let part = text.get(..now as usize * MEGABYTE).unwrap_or(&text);
+        file.write_all(part).with_context(said)?;
+        left -= now;
+    }
+    Ok(())
+}
+
+fn text(length: usize) -> Vec<u8> {
+    let mut random = Pcg(20_140_619);
+    let words: Vec<Vec<u8>> = (0..WORDS)
+        .map(|_| {
+            let letters = 2 + random.below(9);
+            (0..letters)
+                .map(|_| b'a' + random.below(26) as u8)
+                .collect()
+        })
+        .collect();
+    let mut text = Vec::with_capacity(length + 16);
+    while text.len() < length {
+        // The product of two evenly spread numbers favours small ones, as languages favour few words.
+        let word = random.below(WORDS) * random.below(WORDS) / WORDS;
+        if let Some(word) = usize::try_from(word).ok().and_then(|word| words.get(word)) {
+            text.extend_from_slice(word);
+        }
+        text.push(match random.below(12) {
+            0 => b'\n',
+            _ => b' ',
+        });
+    }
+    text.truncate(length);
+    text
+}
+
+/// The C program's sources and its Makefile.
+pub fn write_program(folder: &Path) -> anyhow::Result<()> {
+    let write = |name: &str, text: &str| {
+        let path = folder.join(name);
+        std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+    };
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    write("Makefile", MAKEFILE)?;
+    for file in 0..FILES {
+        write(&format!("part{file:04}.c"), &source(file))?;
+    }
+    Ok(())
+}
+
+const MAKEFILE: &str = "\
+# make -B -jN COUNT=M compiles the first M parts.
+PARTS := $(sort $(wildcard part*.c))
+all: $(patsubst %.c,%.o,$(wordlist 1,$(COUNT),$(PARTS)))
+%.o: %.c
+\t@$(CC) -O2 -c -o $@ $<
+.PHONY: all
+";
+
+fn source(file: u64) -> String {
+    let mut random = Pcg(file + 1);
+    let mut text = String::from("#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n\n");
+    for function in 0..FUNCTIONS {
+        let (a, b, c) = (
+            random.next() % 97 + 3,
+            random.next() % 31 + 1,
+            random.next(),
+        );
+        // Writing to a String cannot fail.
+        let _ = write!(
+            text,
+            "unsigned part{file}_{function}(unsigned *v, unsigned n)\n{{\n\
+             \tunsigned i, j, sum = {c}u;\n\
+             \tfor (i = 0; i < n; i++)\n\
+             \t\tfor (j = i % {b}u; j < n; j += {b}u) {{\n\
+             \t\t\tswitch ((v[j] ^ sum) % 5u) {{\n\
+             \t\t\tcase 0: sum += v[j] * {a}u; break;\n\
+             \t\t\tcase 1: sum ^= v[i] >> (j % 7u); break;\n\
+             \t\t\tcase 2: v[j] = sum - i; break;\n\
+             \t\t\tdefault: sum = (sum << 5) | (sum >> 27);\n\
+             \t\t\t}}\n\
+             \t\t}}\n\
+             \tif (sum == {a}u)\n\t\tprintf(\"%u\\n\", sum);\n\
+             \treturn sum;\n}}\n\n"
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_are_the_same_every_time_and_look_like_text() {
+        let data = text(10_000);
+        assert_eq!(data, text(10_000));
+        assert_eq!(data.len(), 10_000);
+        let words: Vec<&[u8]> = data.split(|byte| byte.is_ascii_whitespace()).collect();
+        let distinct: std::collections::BTreeSet<_> = words.iter().collect();
+        assert!(words.len() > 1000 && distinct.len() * 5 < words.len() * 4);
+    }
+
+    #[test]
+    fn a_file_has_the_length_that_was_asked_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("text");
+        write_text(&path, 12).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 12_000_000);
+    }
+
+    #[test]
+    fn the_generator_is_pcg() {
+        // From state 0, by hand: the first output of state 0 is 0, then the increment is mixed.
+        let mut random = Pcg(0);
+        assert_eq!(random.next(), 0);
+        assert_eq!(random.0, 1_442_695_040_888_963_407);
+        assert!((0..1000).all(|_| random.below(7) < 7));
+    }
+
+    #[test]
+    fn files_differ_and_stay_the_same() {
+        assert_eq!(source(3), source(3));
+        assert_ne!(source(3), source(4).replace("part4", "part3"));
+        assert_eq!(source(0).matches("return sum;").count(), FUNCTIONS as usize);
+    }
+}
