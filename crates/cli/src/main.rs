@@ -2,6 +2,7 @@
 
 mod bench;
 mod demo;
+mod guest;
 mod host;
 mod lab;
 mod sim;
@@ -23,6 +24,9 @@ enum Command {
     /// Share a host fairly among its VMs: the daemon, its status, its undo
     #[command(subcommand)]
     Host(host::HostCommand),
+    /// Inside a VM: keep its vCPUs awake and pack work on fewer of them, where that helps
+    #[command(subcommand)]
+    Guest(guest::GuestCommand),
     /// Run a small VM whose guest is a synchronization workload
     #[command(subcommand)]
     Vm(vm::VmCommand),
@@ -42,6 +46,7 @@ enum Command {
 fn main() -> std::process::ExitCode {
     let outcome = match Cli::parse().command {
         Command::Host(command) => host::main(command),
+        Command::Guest(command) => guest::main(command),
         Command::Vm(command) => vm::main(command),
         Command::Demo(args) => demo::main(args),
         Command::Sim(command) => sim::main(command),

@@ -11,18 +11,10 @@
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
-use std::io::Read;
 use std::io::Write;
-use std::os::unix::net::UnixStream;
 use std::time::Duration;
 use std::time::Instant;
 
-use rustix::event::PollFd;
-use rustix::event::PollFlags;
-use rustix::event::Timespec;
-use rustix::event::poll;
-use signal_hook::consts::SIGINT;
-use signal_hook::consts::SIGTERM;
 use tandem_policy::Decision;
 use tandem_policy::FlexW;
 use tandem_policy::Nanos;
@@ -53,6 +45,8 @@ use crate::procfs::ProcFs;
 use crate::restore::RestoreReport;
 use crate::sampler::Sampler;
 use crate::select::Selector;
+use crate::signals::Signals;
+use crate::signals::Wake;
 use crate::status;
 use crate::status::StatusError;
 
@@ -104,7 +98,7 @@ pub struct Daemon {
     rebalancer: Rebalancer,
     metrics: Metrics,
     exporter: Option<Exporter>,
-    signals: UnixStream,
+    signals: Signals,
     /// Whether any group was used up in the last period.
     saturated: bool,
     /// Errors already reported (see [`Daemon::report_once`]).
@@ -123,11 +117,11 @@ impl Daemon {
         let controller = cgroup::open(&proc)?;
         let metrics = Metrics::default();
         let exporter = Exporter::open(
-            &metrics,
+            metrics.registry(),
             config.metrics_listen,
             config.metrics_file.as_deref(),
         )?;
-        let signals = catch_signals().map_err(DaemonError::Signals)?;
+        let signals = Signals::catch(false).map_err(DaemonError::Signals)?;
         let backend = if config.dry_run {
             Backend::Dry(controller)
         } else {
@@ -189,7 +183,7 @@ impl Daemon {
         let watchdog = sd_notify::watchdog_enabled().is_some();
         let mut next = Instant::now() + period;
         let mut round = Round::default();
-        while end.is_none_or(|end| next < end) && !self.wait_until(next) {
+        while end.is_none_or(|end| next < end) && self.signals.wait_until(next) != Wake::Stop {
             let woke = Instant::now();
             if woke.duration_since(next) >= period {
                 self.metrics.late.inc();
@@ -385,38 +379,6 @@ impl Daemon {
         }
         Ok(())
     }
-
-    /// Sleeps until `next`; true if a signal asks to stop.
-    fn wait_until(&mut self, next: Instant) -> bool {
-        loop {
-            let left = next.saturating_duration_since(Instant::now());
-            let timeout = Timespec {
-                tv_sec: left.as_secs() as i64,
-                tv_nsec: i64::from(left.subsec_nanos()),
-            };
-            let mut fds = [PollFd::new(&self.signals, PollFlags::IN)];
-            match poll(&mut fds, Some(&timeout)) {
-                Ok(0) => return false,
-                Ok(_) => {
-                    let mut byte = [0u8; 16];
-                    return self.signals.read(&mut byte).is_ok();
-                }
-                // Interrupted: the pipe tells next time round whether by a signal of ours.
-                Err(_) if left.is_zero() => return false,
-                Err(_) => {}
-            }
-        }
-    }
-}
-
-/// A socket that becomes readable when SIGTERM or SIGINT arrives.
-fn catch_signals() -> std::io::Result<UnixStream> {
-    let (reader, writer) = UnixStream::pair()?;
-    reader.set_nonblocking(true)?;
-    for signal in [SIGTERM, SIGINT] {
-        signal_hook::low_level::pipe::register(signal, writer.try_clone()?)?;
-    }
-    Ok(reader)
 }
 
 fn report_restore(report: &RestoreReport, reporter: &mut dyn Reporter) {

@@ -22,6 +22,7 @@ pub mod qmp;
 pub mod restore;
 pub mod sampler;
 pub mod select;
+pub mod signals;
 pub mod status;
 pub mod thread;
 pub mod vmm;

@@ -164,7 +164,7 @@ pub struct Exporter {
 impl Exporter {
     /// Opens the port and tries the file, so that a mistake shows at the start.
     pub fn open(
-        metrics: &Metrics,
+        registry: Registry,
         listen: Option<SocketAddr>,
         file: Option<&Path>,
     ) -> Result<Option<Exporter>, MetricsError> {
@@ -173,7 +173,7 @@ impl Exporter {
         }
         let page = Arc::new(Mutex::new(String::new()));
         let exporter = Exporter {
-            registry: metrics.registry(),
+            registry,
             page,
             file: file.map(Path::to_owned),
         };
@@ -261,7 +261,7 @@ mod tests {
         metrics.weights_written.inc();
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("metrics");
-        Exporter::open(&metrics, None, Some(&path))
+        Exporter::open(metrics.registry(), None, Some(&path))
             .unwrap()
             .unwrap();
         let page = std::fs::read_to_string(&path).unwrap();
@@ -272,7 +272,7 @@ mod tests {
         assert!(page.contains("tandem_weights_written_total 1"), "{page}");
         assert!(page.ends_with("# EOF\n"), "{page}");
         metrics.forget(&labels());
-        let exporter = Exporter::open(&metrics, None, Some(&path))
+        let exporter = Exporter::open(metrics.registry(), None, Some(&path))
             .unwrap()
             .unwrap();
         exporter.publish().unwrap();
@@ -285,7 +285,7 @@ mod tests {
         let probe = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = probe.local_addr().unwrap();
         drop(probe);
-        let exporter = Exporter::open(&metrics, Some(address), None)
+        let exporter = Exporter::open(metrics.registry(), Some(address), None)
             .unwrap()
             .unwrap();
         metrics.vms.set(3);
@@ -304,12 +304,12 @@ mod tests {
     fn a_port_in_use_and_an_unwritable_file_are_errors_that_name_them() {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = taken.local_addr().unwrap();
-        let error = Exporter::open(&Metrics::default(), Some(address), None)
+        let error = Exporter::open(Metrics::default().registry(), Some(address), None)
             .err()
             .unwrap();
         assert!(error.to_string().contains(&address.to_string()));
         let path = Path::new("/no/such/dir/metrics");
-        let error = Exporter::open(&Metrics::default(), None, Some(path))
+        let error = Exporter::open(Metrics::default().registry(), None, Some(path))
             .err()
             .unwrap();
         assert!(error.to_string().contains("/no/such/dir/metrics"));

@@ -12,6 +12,7 @@ pub mod flexw;
 pub mod gleaner;
 pub mod observation;
 pub mod pcpu_set;
+pub mod per_thread;
 pub mod placement;
 pub mod scalability;
 pub mod units;

@@ -73,11 +73,7 @@ impl Hierarchy {
     }
 
     /// A file of one number per line.
-    pub fn read_numbers(
-        &self,
-        cgroup: &CgroupPath,
-        file: &str,
-    ) -> Result<Vec<u32>, CgroupError> {
+    pub fn read_numbers(&self, cgroup: &CgroupPath, file: &str) -> Result<Vec<u32>, CgroupError> {
         let text = self.read(cgroup, file)?;
         text.lines()
             .map(|line| {
@@ -91,11 +87,7 @@ impl Hierarchy {
     }
 
     /// A file of one thread number per line.
-    pub fn read_tids(
-        &self,
-        cgroup: &CgroupPath,
-        file: &str,
-    ) -> Result<Vec<Tid>, CgroupError> {
+    pub fn read_tids(&self, cgroup: &CgroupPath, file: &str) -> Result<Vec<Tid>, CgroupError> {
         let numbers = self.read_numbers(cgroup, file)?;
         Ok(numbers.into_iter().map(Tid).collect())
     }

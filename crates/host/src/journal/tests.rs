@@ -63,7 +63,9 @@ fn records_are_read_back_in_order() {
 fn a_second_owner_is_refused_and_told_who_holds_it() {
     let dir = tempfile::tempdir().unwrap();
     let _first = Journal::<Record>::open(dir.path(), stamp()).unwrap();
-    let error = Journal::<Record>::open(dir.path(), stamp()).unwrap_err().to_string();
+    let error = Journal::<Record>::open(dir.path(), stamp())
+        .unwrap_err()
+        .to_string();
     let me = format!("process {}", std::process::id());
     assert!(error.contains(&me), "{error}");
 }
@@ -107,7 +109,9 @@ fn malformed_lines_name_the_file_and_the_line() {
     ];
     for (text, wanted) in cases {
         fs::write(&path, &text).unwrap();
-        let error = Journal::<Record>::open(dir.path(), stamp()).unwrap_err().to_string();
+        let error = Journal::<Record>::open(dir.path(), stamp())
+            .unwrap_err()
+            .to_string();
         assert!(error.contains(wanted), "{error}");
         assert!(error.contains(path.to_str().unwrap()), "{error}");
         assert_eq!(fs::read_to_string(&path).unwrap(), text, "left untouched");
@@ -135,7 +139,9 @@ fn another_hierarchy_of_the_same_boot_is_refused() {
         version: Version::V2,
         ..stamp()
     };
-    let error = Journal::<Record>::open(dir.path(), other).unwrap_err().to_string();
+    let error = Journal::<Record>::open(dir.path(), other)
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("cgroup v1"), "{error}");
     assert!(is_pending(dir.path()));
 }

@@ -191,7 +191,9 @@ impl fmt::Display for Because {
             ),
             Because::Confirming => f.write_str("it would fit on one vCPU less, if that lasts"),
             Because::Fits => f.write_str("it fits on one vCPU less"),
-            Because::Settling | Because::Judging => f.write_str("what the last step does is not known yet"),
+            Because::Settling | Because::Judging => {
+                f.write_str("what the last step does is not known yet")
+            }
             Because::Kept { ratio } => write!(f, "the last step did no harm ({ratio:.2} x)"),
             Because::Lost { ratio } => write!(f, "the last step did harm ({ratio:.2} x)"),
             Because::Resting => f.write_str("one vCPU less did harm lately"),

@@ -3,8 +3,9 @@
 //! [`Consolidation`] judges its own steps. [`Retention`] goes by rules: short idle periods, work to do, little
 //! stolen time. On a live VM a rule may be wrong: a program whose threads crowd around a lock may do less when
 //! waiters wake sooner. So retention is tried too: what the workload got done before is compared with what it
-//! gets done after, and a loss bans it for a rest, each time a longer one. While one remedy is on trial the
-//! other stands still, since nobody could tell whose effect was seen.
+//! gets done after, and without a gain it is banned for a rest, each time a longer one; a workload that changes is
+//! tried anew. While one remedy is on trial the other stands still, since nobody could tell whose effect was
+//! seen.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -26,8 +27,18 @@ use super::retention;
 
 /// Rests double up to this many times.
 const MOST_DOUBLINGS: u32 = 5;
-/// A loss counts from this many standard deviations on.
-const SURE: f64 = 1.5;
+/// A time-out that is this many times longer than it has to be is shortened.
+const FAR: u64 = 8;
+/// The rule has to hold for so many periods before staying awake is tried.
+const CONFIRM: usize = 2;
+/// What is counted is judged after so many periods.
+const COUNTED: u32 = 2;
+/// A workload is another one with this much more or less of its vCPUs' time in use, absolute.
+const MOVED: f64 = 0.25;
+/// The same, with switches this many times as often or as seldom.
+const GRAIN: f64 = 2.5;
+/// A workload that is another one for so many periods is tried anew.
+const CHANGED: u32 = 4;
 
 /// Tunables of both.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -41,37 +52,42 @@ pub struct ControllerConfig {
     pub consolidation: ConsolidationConfig,
     /// Of staying awake.
     pub retention: RetentionConfig,
-    /// A loss of up to this part, by staying awake, is none, 0 … 1. Default 0.03.
-    pub tolerance: f64,
-    /// Periods after a loss until staying awake is tried again; doubles with each up to 32 times this. Default 25.
+    /// Staying awake has to gain this part, 0 … 1, to be kept. Default 0.03.
+    pub least_gain: f64,
+    /// Periods after a loss until staying awake is tried again; doubles with each up to 32 times this. Default 100.
     pub rest: u32,
 }
 
 impl Default for ControllerConfig {
-    /// For a live VM with periods of some 200 ms: user time is sampled, two vCPUs are common, and only what is
+    /// For a live VM with periods of some 100 ms: user time is sampled, two vCPUs are common, and only what is
     /// seen to gain is kept.
     fn default() -> ControllerConfig {
         ControllerConfig {
             consolidate: true,
             retain: true,
             consolidation: ConsolidationConfig {
-                // Two threads that hand each other a token are busy half of the time, and a little more for
-                // what waking costs: on two vCPUs the paper's condition 1 would hold every other time.
-                load_factor: 1.5,
-                granularity_factor: 1.5,
+                // Two threads that hand each other a token are busy half of the time, and up to two thirds with
+                // what waking costs, which is saved where they are packed: on two vCPUs the paper's condition 1
+                // would hold every other time, or never.
+                load_factor: 2.2,
+                granularity_factor: 2.2,
                 tolerance: -0.05,
-                judged_over: 4,
-                rest: 25,
+                judged_over: 8,
+                rest: 50,
                 ..ConsolidationConfig::default()
             },
             retention: RetentionConfig {
                 // A vCPU that is woken waits for its pCPU a little even on an idle host, and that counts as stolen.
                 most_stolen: 0.15,
-                calm: 10,
+                smoothing: 0.2,
+                calm: 20,
+                // With less, little can be gained, and a program whose threads crowd around a lock may lose half:
+                // what it gets done then cannot be told from its switches.
+                least_idle: 0.35,
                 ..RetentionConfig::default()
             },
-            tolerance: 0.03,
-            rest: 25,
+            least_gain: 0.03,
+            rest: 100,
         }
     }
 }
@@ -84,14 +100,21 @@ pub enum Because {
     Rule(retention::Because),
     /// Switched off by the configuration.
     Off,
+    /// The workload is another one now: tried anew.
+    Changed,
     /// On, and not known yet whether that helps.
     OnTrial,
-    /// It did harm.
+    /// It gained something.
+    Kept {
+        /// Progress with it over progress before.
+        ratio: f64,
+    },
+    /// It gained nothing, or did harm.
     Lost {
         /// Progress with it over progress before.
         ratio: f64,
     },
-    /// It did harm lately.
+    /// It gained nothing lately.
     Resting,
 }
 
@@ -99,10 +122,12 @@ impl fmt::Display for Because {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Because::Rule(rule) => rule.fmt(f),
+            Because::Changed => f.write_str("the workload changed"),
             Because::Off => f.write_str("switched off"),
             Because::OnTrial => f.write_str("on trial"),
-            Because::Lost { ratio } => write!(f, "it did harm ({ratio:.2} x)"),
-            Because::Resting => f.write_str("it did harm lately"),
+            Because::Kept { ratio } => write!(f, "it helps ({ratio:.2} x)"),
+            Because::Lost { ratio } => write!(f, "it gained nothing ({ratio:.2} x)"),
+            Because::Resting => f.write_str("it gained nothing lately"),
         }
     }
 }
@@ -124,8 +149,6 @@ pub struct Decision {
 enum Trial {
     /// Nothing to find out.
     None,
-    /// Switched on; the first period is not judged.
-    Settling(Averages),
     /// What is seen is compared with what was before.
     Judging(Averages, Option<Observation>, u32),
     /// Banned for so many periods.
@@ -136,24 +159,31 @@ enum Trial {
 #[derive(Clone, Debug)]
 pub struct Controller {
     config: ControllerConfig,
+    vcpus: u32,
     consolidation: Consolidation,
     retention: Retention,
     timeout: Nanos,
     trial: Trial,
     failures: u32,
     history: VecDeque<Observation>,
+    /// What was normal when the last trial ended, and for how many periods it has not been.
+    tried: Option<Averages>,
+    changed: u32,
 }
 
 impl Controller {
     /// For a workload that uses all of `vcpus` vCPUs (at least one), which halt at once.
     pub fn new(vcpus: u32, config: ControllerConfig) -> Controller {
         Controller {
+            vcpus,
             consolidation: Consolidation::new(vcpus, config.consolidation.clone()),
             retention: Retention::new(config.retention.clone()),
             timeout: Nanos::ZERO,
             trial: Trial::None,
             failures: 0,
             history: VecDeque::new(),
+            tried: None,
+            changed: 0,
             config,
         }
     }
@@ -172,7 +202,7 @@ impl Controller {
     pub fn decide(&mut self, observed: &Observation) -> Decision {
         let before = self.timeout;
         let awake = self.keep_awake(observed);
-        let on_trial = matches!(self.trial, Trial::Settling(_) | Trial::Judging(..));
+        let on_trial = matches!(self.trial, Trial::Judging(..));
         if (before > Nanos::ZERO) != (self.timeout > Nanos::ZERO) {
             self.consolidation.forget();
         }
@@ -201,28 +231,31 @@ impl Controller {
             return Because::Off;
         }
         let rule = self.retention.decide(observed);
+        if self.is_another(observed) {
+            self.trial = Trial::None;
+            self.timeout = Nanos::ZERO;
+            self.failures = 0;
+            self.history.clear();
+            return Because::Changed;
+        }
         match std::mem::replace(&mut self.trial, Trial::None) {
             Trial::Resting(0) => {}
             Trial::Resting(left) => {
                 self.trial = Trial::Resting(left - 1);
                 return Because::Resting;
             }
-            _ if rule.timeout == Nanos::ZERO => {}
-            Trial::Settling(before) => {
-                self.trial = Trial::Judging(before, None, 0);
-                return Because::OnTrial;
-            }
+            _ if rule.timeout == Nanos::ZERO => self.history.clear(),
             Trial::Judging(before, seen, periods) => {
                 return self.judge(&before, seen, periods, observed, rule);
             }
             Trial::None if self.timeout == Nanos::ZERO => {
                 self.remember(observed);
-                // What packing is trying out must not be disturbed.
-                if self.consolidation.is_trying() {
+                // One period may have been the program's start; and what packing tries must not be disturbed.
+                if self.history.len() < CONFIRM || self.consolidation.is_trying() {
                     return Because::Rule(rule.because);
                 }
                 let before = Averages::of(&Observation::merged(&self.history));
-                self.trial = Trial::Settling(before);
+                self.trial = Trial::Judging(before, None, 0);
                 self.timeout = rule.timeout;
                 self.history.clear();
                 return Because::OnTrial;
@@ -230,11 +263,14 @@ impl Controller {
             Trial::None => {}
         }
         self.remember(observed);
-        if rule.timeout != self.timeout && (rule.timeout == Nanos::ZERO) {
-            self.history.clear();
-        }
-        self.timeout = rule.timeout;
+        self.timeout = self.steady(rule.timeout);
         Because::Rule(rule.because)
+    }
+
+    /// A time-out that is long enough and not far too long stays.
+    fn steady(&self, wanted: Nanos) -> Nanos {
+        let is_near = wanted <= self.timeout && self.timeout.0 <= wanted.0 * FAR;
+        if is_near { self.timeout } else { wanted }
     }
 
     fn judge(
@@ -249,14 +285,21 @@ impl Controller {
         seen.merge(observed);
         let periods = periods + 1;
         let progress = progress::compare(before, &Averages::of(&seen));
-        if progress.error > 0.0 && periods < self.config.consolidation.judged_over {
+        let least = 1.0 + self.config.least_gain;
+        let needed = match progress.error > 0.0 && progress.counted >= least {
+            true => self.config.consolidation.judged_over,
+            false => COUNTED,
+        };
+        if periods < needed {
             self.trial = Trial::Judging(*before, Some(seen), periods);
             return Because::OnTrial;
         }
-        if progress.ratio < 1.0 - self.config.tolerance - SURE * progress.error {
+        if progress.ratio < least {
             let rest = self.config.rest << self.failures.min(MOST_DOUBLINGS);
             self.failures += 1;
             self.trial = Trial::Resting(rest);
+            self.tried = Some(*before);
+            self.changed = 0;
             self.timeout = Nanos::ZERO;
             self.history.clear();
             return Because::Lost {
@@ -264,8 +307,35 @@ impl Controller {
             };
         }
         self.failures = 0;
-        self.timeout = rule.timeout;
-        Because::Rule(rule.because)
+        self.tried = Some(Averages::of(&seen));
+        self.changed = 0;
+        self.timeout = self.steady(rule.timeout);
+        Because::Kept {
+            ratio: progress.ratio,
+        }
+    }
+
+    /// Whether the workload has been another one than that of the last trial for some periods. What packing
+    /// changes is no change of the workload.
+    fn is_another(&mut self, observed: &Observation) -> bool {
+        let on_trial = matches!(self.trial, Trial::Judging(..));
+        let is_packed = self.consolidation.active() < self.vcpus || self.consolidation.is_trying();
+        let now = Averages::of(observed);
+        let differs = |tried: &Averages| {
+            let moved = (now.utilization - tried.utilization).abs() > MOVED;
+            moved || now.grain > GRAIN * tried.grain || now.grain * GRAIN < tried.grain
+        };
+        if on_trial || is_packed || !self.tried.as_ref().is_some_and(differs) {
+            self.changed = 0;
+            return false;
+        }
+        self.changed += 1;
+        if self.changed < CHANGED {
+            return false;
+        }
+        self.changed = 0;
+        self.tried = None;
+        true
     }
 
     fn remember(&mut self, observed: &Observation) {

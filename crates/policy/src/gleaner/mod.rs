@@ -108,6 +108,8 @@ pub struct Averages {
     pub utilization: f64,
     /// The same of the busiest.
     pub busiest: f64,
+    /// Part of the time in which a vCPU was idle, 0 … 1.
+    pub idle: f64,
     /// vCPUs' worth of work, 0 … their number.
     pub work: f64,
     /// vCPUs' worth of work in user mode.
@@ -147,9 +149,14 @@ impl Averages {
             idles: each(idle, idle_periods, 0.0),
             utilization: work / vcpus / period,
             busiest: busiest.unwrap_or(0) as f64 / period,
+            idle: idle / vcpus / period,
             work: work / period,
             user: observed.user.0 as f64 / period,
-            ticks: each(observed.user.0 as f64, observed.tick.0 as f64, f64::INFINITY),
+            ticks: each(
+                observed.user.0 as f64,
+                observed.tick.0 as f64,
+                f64::INFINITY,
+            ),
             calls: observed.calls as f64 / period * 1e9,
             switches: observed.switches as f64 / period * 1e9,
             waiting: observed.waiting.0 as f64 / period,

@@ -8,7 +8,9 @@
 //!   so that a ratio of a hundred ticks is off by a seventh;
 //! - its context switches, which are counted, but may be more or fewer for the same work.
 //!
-//! They are asked in this order. Where user time is exact (in a simulator), it comes first.
+//! They are asked in this order. Where user time is exact (in a simulator), it comes first. Where neither calls nor
+//! exact user time tell, the smaller of the two other ratios counts: threads that crowd around a lock switch more,
+//! and spin longer in user mode, when they get less done, but seldom both.
 
 use super::Averages;
 
@@ -26,26 +28,34 @@ pub struct Progress {
     pub ratio: f64,
     /// Standard deviation of the ratio from sampling alone; zero for what is counted.
     pub error: f64,
+    /// What counts alone say, where sampling has a say: known sooner, and never less than the ratio.
+    pub counted: f64,
 }
 
 /// Compares two stretches of time.
 pub fn compare(before: &Averages, now: &Averages) -> Progress {
-    let counted = |ratio| Progress { ratio, error: 0.0 };
+    let counted = |ratio| Progress {
+        ratio,
+        error: 0.0,
+        counted: ratio,
+    };
     if before.user >= MEASURABLE && before.ticks.is_infinite() {
         return counted(over(now.user, before.user));
     }
     if before.calls >= CALLS {
         return counted(over(now.calls, before.calls));
     }
-    if before.user >= MEASURABLE && before.ticks >= TICKS {
-        let ratio = over(now.user, before.user);
-        let variance = 1.0 / before.ticks + 1.0 / now.ticks.max(1.0);
-        return Progress {
-            ratio,
-            error: ratio * variance.sqrt(),
-        };
+    let switches = over(now.switches, before.switches);
+    if before.user < MEASURABLE || before.ticks < TICKS {
+        return counted(switches);
     }
-    counted(over(now.switches, before.switches))
+    let user = over(now.user, before.user);
+    let variance = 1.0 / before.ticks + 1.0 / now.ticks.max(1.0);
+    Progress {
+        ratio: user.min(switches),
+        error: user * variance.sqrt(),
+        counted: switches,
+    }
 }
 
 /// A ratio; one where both are nothing.
@@ -76,29 +86,30 @@ mod tests {
 
     #[test]
     fn exact_user_time_comes_first() {
-        let progress = compare(
-            &second(500, 9_000, 9_000, 0),
-            &second(600, 1_000, 1_000, 0),
-        );
+        let progress = compare(&second(500, 9_000, 9_000, 0), &second(600, 1_000, 1_000, 0));
         assert!((progress.ratio - 1.2).abs() < 1e-9);
         assert_eq!(progress.error, 0.0);
     }
 
     #[test]
     fn calls_come_before_sampled_user_time() {
-        let progress = compare(
-            &second(500, 1_000, 9_000, 4),
-            &second(500, 2_000, 1_000, 4),
-        );
+        let progress = compare(&second(500, 1_000, 9_000, 4), &second(500, 2_000, 1_000, 4));
         assert_eq!((progress.ratio, progress.error), (2.0, 0.0));
     }
 
     #[test]
     fn sampled_user_time_knows_its_error() {
-        let progress = compare(&second(400, 0, 9_000, 4), &second(400, 0, 1_000, 4));
+        let progress = compare(&second(400, 0, 1_000, 4), &second(400, 0, 1_000, 4));
         assert!((progress.ratio - 1.0).abs() < 1e-9);
         // A hundred ticks each: sqrt(2 / 100).
         assert!((progress.error - 0.1414).abs() < 1e-3);
+    }
+
+    #[test]
+    fn of_user_time_and_switches_the_smaller_gain_counts() {
+        let before = second(400, 0, 1_000, 4);
+        assert_eq!(compare(&before, &second(800, 0, 900, 4)).ratio, 0.9);
+        assert_eq!(compare(&before, &second(800, 0, 9_000, 4)).ratio, 2.0);
     }
 
     #[test]

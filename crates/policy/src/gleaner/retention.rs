@@ -36,8 +36,13 @@ pub struct RetentionConfig {
     pub most: Nanos,
     /// Part of the active vCPUs' time that the workload has to use, 0 … 1. Default 0.05.
     pub least_work: f64,
+    /// Part of the active vCPUs' time that has to be idle, 0 … 1: below it nothing can be gained. Default 0.
+    pub least_idle: f64,
     /// Part of the vCPUs' time that the host may take, 0 … 1. Default 0.01.
     pub most_stolen: f64,
+    /// Weight of the newest period in the part that the host takes, above 0 … 1. Default 1: only that one. Less
+    /// forgives single periods.
+    pub smoothing: f64,
     /// Periods with little stolen before retention comes back. Default 20.
     pub calm: u32,
 }
@@ -48,7 +53,9 @@ impl Default for RetentionConfig {
             timeout: Nanos(50_000),
             most: Nanos::from_millis(2),
             least_work: 0.05,
+            least_idle: 0.0,
             most_stolen: 0.01,
+            smoothing: 1.0,
             calm: 20,
         }
     }
@@ -73,7 +80,7 @@ pub enum Because {
         /// Part of the vCPUs' time, 0 … 1.
         utilization: f64,
     },
-    /// No vCPU was idle: as before.
+    /// No vCPU was idle, or for too little time to matter: as before.
     NeverIdle,
     /// The host has others to run.
     Stolen {
@@ -96,7 +103,7 @@ impl fmt::Display for Because {
                 "the workload uses {:.1} % of its vCPUs",
                 utilization * 100.0
             ),
-            Because::NeverIdle => f.write_str("no vCPU was idle"),
+            Because::NeverIdle => f.write_str("vCPUs were hardly idle"),
             Because::Stolen { part } => {
                 write!(f, "the host took {:.1} % of the vCPUs' time", part * 100.0)
             }
@@ -121,6 +128,8 @@ pub struct Retention {
     timeout: Nanos,
     /// Calm periods still missing.
     missing: u32,
+    /// Part of the time that the host takes, smoothed.
+    stolen: f64,
 }
 
 impl Retention {
@@ -130,6 +139,7 @@ impl Retention {
             config,
             timeout: Nanos::ZERO,
             missing: 0,
+            stolen: 0.0,
         }
     }
 
@@ -148,19 +158,21 @@ impl Retention {
     }
 
     fn consider(&mut self, now: &Averages) -> Because {
-        if now.stolen > self.config.most_stolen {
+        self.stolen += self.config.smoothing * (now.stolen - self.stolen);
+        if self.stolen > self.config.most_stolen {
             self.timeout = Nanos::ZERO;
             self.missing = self.config.calm;
-            return Because::Stolen { part: now.stolen };
+            return Because::Stolen { part: self.stolen };
         }
         if self.missing > 0 {
-            match now.stolen <= self.config.most_stolen / 2.0 {
+            match self.stolen <= self.config.most_stolen / 2.0 {
                 true => self.missing -= 1,
                 false => self.missing = self.config.calm,
             }
             return Because::NotCalmYet;
         }
-        if !now.computes.is_finite() || now.idles == 0.0 {
+        let is_busy = now.idle < self.config.least_idle;
+        if !now.computes.is_finite() || now.idles == 0.0 || is_busy {
             return Because::NeverIdle;
         }
         if now.utilization < self.config.least_work {

@@ -1,0 +1,284 @@
+//! `tandem guest`: the agent inside a VM, its status, and putting things back.
+
+use std::ffi::OsString;
+use std::io::IsTerminal;
+use std::net::SocketAddr;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context;
+use anyhow::bail;
+use clap::Args;
+use clap::Subcommand;
+use clap::ValueEnum;
+use tandem_guest::actuator::restore_all;
+use tandem_guest::agent::Agent;
+use tandem_guest::agent::Console;
+use tandem_guest::awake::Haltpoll;
+use tandem_guest::awake::Means;
+use tandem_guest::config::DEFAULT_STATE_DIR;
+use tandem_guest::config::GuestConfig;
+use tandem_guest::config::Stay;
+use tandem_guest::config::Vcpus;
+use tandem_guest::cpusets::Cpusets;
+use tandem_guest::status;
+use tandem_guest::status::Status;
+use tandem_guest::workload::Target;
+use tandem_host::ProcFs;
+use tandem_host::cgroup::CgroupPath;
+use tandem_host::thread::Pid;
+use tandem_report::table::Look;
+use tandem_report::table::Table;
+
+/// `tandem guest …`
+#[derive(Debug, Subcommand)]
+pub enum GuestCommand {
+    /// Help one workload, until it is over or the agent is stopped; then put everything back
+    Run(Box<RunArgs>),
+    /// Show what a running agent does, and what this VM offers
+    Status(StatusArgs),
+    /// Put back what a killed agent left behind
+    Restore(RestoreArgs),
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum MeansArg {
+    /// The kernel where its haltpoll governor is in charge, else yielding threads
+    Best,
+    /// The kernel's haltpoll
+    Haltpoll,
+    /// Threads of the lowest class that yield in a loop
+    Yield,
+}
+
+/// `tandem guest run`
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "tandem guest run [OPTIONS] -- COMMAND [ARG]...\n       \
+                            tandem guest run [OPTIONS] --pid PID\n       \
+                            tandem guest run [OPTIONS] --cgroup PATH"
+)]
+pub struct RunArgs {
+    /// Help this process and what descends from it
+    #[arg(long, value_name = "PID", conflicts_with_all = ["cgroup", "command"])]
+    pid: Option<u32>,
+    /// Help everything in this cgroup: its path in the hierarchy of the cpuset controller
+    #[arg(long, value_name = "PATH", conflicts_with = "command")]
+    cgroup: Option<String>,
+    /// Read settings from this TOML file; flags override it
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// vCPUs that the workload may use: auto, all, or a number that is held [default: auto]
+    #[arg(long, value_name = "N")]
+    vcpus: Option<Vcpus>,
+    /// For how long an idle vCPU stays awake: auto, off, or a time that is held, such as 200us [default:
+    /// auto]
+    #[arg(long, value_name = "TIME")]
+    retention: Option<Stay>,
+    /// By what vCPUs are kept awake [default: best]
+    #[arg(long, value_enum)]
+    means: Option<MeansArg>,
+    /// Each thread on a vCPU of its own, in turn: for VMs with far more vCPUs than the host has pCPUs
+    #[arg(long)]
+    per_thread: bool,
+    /// Length of a period, 20 … 2000 ms [default: 100]
+    #[arg(long, value_name = "MS")]
+    period_ms: Option<u64>,
+    /// Print what would be set and why, change nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Directory of journal, lock and status [default: /run/tandem-guest]
+    #[arg(long, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
+    /// Serve metrics in OpenMetrics text on this loopback address, such as 127.0.0.1:9465
+    #[arg(long, value_name = "ADDRESS")]
+    metrics_listen: Option<SocketAddr>,
+    /// Write metrics in OpenMetrics text to this file
+    #[arg(long, value_name = "FILE")]
+    metrics_file: Option<PathBuf>,
+    /// Stop after this many seconds [default: run until the workload is over]
+    #[arg(long, value_name = "S")]
+    seconds: Option<u64>,
+    /// Write what was done, as JSON, to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Print 'ready' on stdout once acting
+    #[arg(long)]
+    print_ready: bool,
+    /// Say nothing but errors
+    #[arg(long, short)]
+    quiet: bool,
+    /// A program to start and help, with its arguments
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+impl RunArgs {
+    /// The file's settings with the flags on top; not checked yet.
+    fn settings(&self) -> anyhow::Result<GuestConfig> {
+        let mut config = match &self.config {
+            Some(path) => GuestConfig::read(path)?,
+            None => GuestConfig::default(),
+        };
+        config.vcpus = self.vcpus.unwrap_or(config.vcpus);
+        config.retention = self.retention.unwrap_or(config.retention);
+        config.means = match self.means {
+            None => config.means,
+            Some(MeansArg::Best) => Means::Best,
+            Some(MeansArg::Haltpoll) => Means::Haltpoll,
+            Some(MeansArg::Yield) => Means::Yield,
+        };
+        config.per_thread |= self.per_thread;
+        config.dry_run |= self.dry_run;
+        config.period_ms = self.period_ms.unwrap_or(config.period_ms);
+        if let Some(dir) = &self.state_dir {
+            config.state_dir.clone_from(dir);
+        }
+        config.metrics_listen = self.metrics_listen.or(config.metrics_listen);
+        config.metrics_file = self.metrics_file.clone().or(config.metrics_file);
+        Ok(config)
+    }
+
+    fn target(&self) -> anyhow::Result<Target> {
+        match (self.pid, &self.cgroup, self.command.is_empty()) {
+            (Some(pid), ..) => Ok(Target::Process(Pid(pid))),
+            (_, Some(path), _) if path.starts_with('/') => {
+                Ok(Target::Cgroup(CgroupPath(path.clone())))
+            }
+            (_, Some(path), _) => bail!(
+                "--cgroup '{path}': a path in the hierarchy of the cpuset controller begins with '/', as \
+                 in /proc/PID/cgroup"
+            ),
+            (None, None, false) => Ok(Target::Command(self.command.clone())),
+            (None, None, true) => {
+                bail!("whom to help? Give --pid, --cgroup, or a command after '--'")
+            }
+        }
+    }
+}
+
+/// `tandem guest status`
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Where a running agent keeps its state
+    #[arg(long, default_value = DEFAULT_STATE_DIR, value_name = "DIR")]
+    state_dir: PathBuf,
+}
+
+/// `tandem guest restore`
+#[derive(Debug, Args)]
+pub struct RestoreArgs {
+    /// Where the agent kept its journal
+    #[arg(long, default_value = DEFAULT_STATE_DIR, value_name = "DIR")]
+    state_dir: PathBuf,
+}
+
+/// Runs the command.
+pub fn main(command: GuestCommand) -> anyhow::Result<()> {
+    match command {
+        GuestCommand::Run(args) => run(&args),
+        GuestCommand::Status(args) => show(&args),
+        GuestCommand::Restore(args) => restore(&args),
+    }
+}
+
+fn run(args: &RunArgs) -> anyhow::Result<()> {
+    let mut console = Console {
+        print_ready: args.print_ready,
+        quiet: args.quiet,
+    };
+    let target = args.target()?;
+    let agent = Agent::open(args.settings()?, target, &mut console)?;
+    let ended = agent.run(args.seconds.map(Duration::from_secs), &mut console)?;
+    if let Some(path) = &args.json {
+        let text = serde_json::to_string_pretty(&ended.report)?;
+        std::fs::write(path, text + "\n")
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    match ended.command {
+        Some(status) if !status.success() => {
+            // As a shell would: the agent stands for its command.
+            let code = status.code().or(status.signal().map(|signal| 128 + signal));
+            std::process::exit(code.unwrap_or(1));
+        }
+        _ => Ok(()),
+    }
+}
+
+fn show(args: &StatusArgs) -> anyhow::Result<()> {
+    let procfs = ProcFs::host();
+    let published = status::read(&args.state_dir)?;
+    let running = published.filter(|status| status.agent.is_alive(&procfs));
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&running)?);
+        return Ok(());
+    }
+    match &running {
+        Some(status) => {
+            let look = Look::of(std::io::stdout().is_terminal());
+            println!("{}", table(status).text(look));
+        }
+        None => println!(
+            "no agent runs here (none with the state directory {})",
+            args.state_dir.display()
+        ),
+    }
+    match Haltpoll::find(&procfs) {
+        Ok(_) => println!("idle vCPUs can be kept awake by the kernel's haltpoll"),
+        Err(why) => println!("idle vCPUs can be kept awake by yielding threads only: {why}"),
+    }
+    match Cpusets::open(&procfs) {
+        Ok(cpusets) => println!(
+            "vCPUs are set by cgroup {} at {}",
+            cpusets.version(),
+            cpusets.mount().display()
+        ),
+        Err(error) => println!("vCPUs cannot be set: {error}"),
+    }
+    Ok(())
+}
+
+fn table(status: &Status) -> Table {
+    let mut table = Table::new(&["", ""]);
+    let mut row = |name: &str, value: String| {
+        table.row([name.to_owned(), value]);
+    };
+    row("workload", status.workload.clone());
+    row("cgroup", status.cgroup.clone().unwrap_or_default());
+    row(
+        "vCPUs in use",
+        format!("{} of {}", status.active, status.vcpus),
+    );
+    row("because", status.packing.clone());
+    let stay = status.retention_ns as f64 / 1e3;
+    row(
+        "idle ones stay awake for",
+        format!("{stay:.0} us, by {}", status.means),
+    );
+    row("because", status.awake.clone());
+    row(
+        "utilization",
+        format!("{:.1} %", status.utilization * 100.0),
+    );
+    row(
+        "stolen by the host",
+        format!("{:.1} %", status.stolen * 100.0),
+    );
+    row("periods", status.periods.to_string());
+    let cpu = status.agent_cpu_ns as f64 / 1e6;
+    row("the agent's CPU time", format!("{cpu:.1} ms"));
+    table
+}
+
+fn restore(args: &RestoreArgs) -> anyhow::Result<()> {
+    let report = restore_all(&ProcFs::host(), &args.state_dir)?;
+    println!("{report}");
+    match report.is_complete() {
+        true => Ok(()),
+        false => bail!("not everything could be put back; see above"),
+    }
+}

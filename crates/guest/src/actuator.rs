@@ -1,0 +1,399 @@
+//! The only hand that changes the VM: each change is journaled, then made, and put back in the end.
+//!
+//! [`Actuator::open`] first puts back what a killed agent left behind. Cgroups, processes and threads may vanish
+//! at any moment; then there is nothing left to undo.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::path::PathBuf;
+use std::thread::sleep;
+use std::time::Duration;
+
+use tandem_host::ProcFs;
+use tandem_host::affinity::AffinityError;
+use tandem_host::affinity::HostThreads;
+use tandem_host::affinity::Threads;
+use tandem_host::cgroup::CgroupError;
+use tandem_host::cgroup::CgroupPath;
+use tandem_host::journal::Entry;
+use tandem_host::journal::Journal;
+use tandem_host::journal::JournalError;
+use tandem_host::journal::Stamp;
+use tandem_host::journal::is_pending;
+use tandem_host::restore::RestoreFailure;
+use tandem_host::restore::RestoreReport;
+use tandem_host::thread::Pid;
+use tandem_host::thread::ThreadRef;
+use tandem_host::thread::Tid;
+use tandem_policy::PcpuSet;
+use thiserror::Error;
+
+use crate::cpusets::Cpusets;
+use crate::journal::Change;
+
+/// How often a cgroup that still holds ending processes is looked at again.
+const REMOVE_TRIES: u32 = 50;
+
+/// How long to wait in between.
+const REMOVE_PAUSE: Duration = Duration::from_millis(10);
+
+/// Why a change was not made.
+#[derive(Debug, Error)]
+pub enum ActuatorError {
+    /// It could not be journaled, so it was not tried.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The cgroup refused.
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
+    /// A thread's vCPUs could not be read.
+    #[error(transparent)]
+    Affinity(#[from] AffinityError),
+    /// A kernel parameter could not be read or written.
+    #[error("cannot {action} {path}: {source}")]
+    Parameter {
+        /// What was tried.
+        action: &'static str,
+        /// Its file.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The processes of the VM cannot be listed.
+    #[error("cannot list the processes of this VM in /proc: {0}")]
+    Processes(io::Error),
+}
+
+impl ActuatorError {
+    /// Whether the process or cgroup merely ceased to exist.
+    pub fn is_gone(&self) -> bool {
+        match self {
+            ActuatorError::Cgroup(error) => error.is_gone(),
+            ActuatorError::Affinity(error) => error.is_gone(),
+            _ => false,
+        }
+    }
+}
+
+/// Changes the VM and can put it back.
+#[derive(Debug)]
+pub struct Actuator {
+    cpusets: Cpusets,
+    procfs: ProcFs,
+    journal: Journal<Change>,
+    is_restored: bool,
+}
+
+impl Actuator {
+    /// Takes the lock of `state_dir` and puts back what an earlier, killed agent left.
+    pub fn open(
+        procfs: &ProcFs,
+        state_dir: &Path,
+    ) -> Result<(Actuator, RestoreReport), ActuatorError> {
+        let cpusets = Cpusets::open(procfs)?;
+        let boot = ProcFs::host().resolve("/proc/sys/kernel/random/boot_id");
+        let boot = fs::read_to_string(boot).unwrap_or_default();
+        let stamp = Stamp::new(
+            boot.trim().to_owned(),
+            cpusets.version(),
+            cpusets.mount().to_owned(),
+        );
+        let mut actuator = Actuator {
+            cpusets,
+            procfs: procfs.clone(),
+            journal: Journal::open(state_dir, stamp)?,
+            is_restored: true,
+        };
+        let report = actuator.restore()?;
+        actuator.is_restored = false;
+        Ok((actuator, report))
+    }
+
+    /// The cpuset hierarchy, to look at.
+    pub fn cpusets(&self) -> &Cpusets {
+        &self.cpusets
+    }
+
+    /// Makes sure that `cgroup`, which need not exist, has the cpuset controller.
+    pub fn enable_down_to(&mut self, cgroup: &CgroupPath) -> Result<(), ActuatorError> {
+        for above in self.cpusets.missing_enables(cgroup)? {
+            let id = self.cpusets.id(&above)?;
+            self.note(Change::Enabled {
+                cgroup: above.clone(),
+                id,
+            })?;
+            self.cpusets.enable(&above)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a cgroup with the vCPUs of the one above. What is left in it in the end goes to `home`.
+    pub fn make_group(
+        &mut self,
+        parent: &CgroupPath,
+        name: &str,
+        home: &CgroupPath,
+    ) -> Result<CgroupPath, ActuatorError> {
+        let cgroup = parent.child(name);
+        if self.cpusets.exists(&cgroup) {
+            return Err(CgroupError::Exists(cgroup).into());
+        }
+        self.enable_down_to(&cgroup)?;
+        self.note(Change::Created {
+            cgroup,
+            home: home.clone(),
+        })?;
+        Ok(self.cpusets.make(parent, name)?)
+    }
+
+    /// Moves processes to the agent's own cgroup; those that end meanwhile do not matter.
+    pub fn admit(&mut self, pids: &[Pid], cgroup: &CgroupPath) -> Result<(), ActuatorError> {
+        for &pid in pids {
+            match self.cpusets.move_process(pid, cgroup) {
+                Err(error) if !error.is_gone() => return Err(error.into()),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes the vCPUs of threads that are bound to some of `all` only: kernels before 6.2 forget that when
+    /// a cpuset shrinks.
+    pub fn note_bound_threads(
+        &mut self,
+        cgroup: &CgroupPath,
+        all: &PcpuSet,
+    ) -> Result<(), ActuatorError> {
+        for pid in self.cpusets.processes_within(cgroup)? {
+            for tid in threads_of(&self.procfs, pid) {
+                let Ok(original) = tandem_host::affinity::affinity(tid) else {
+                    continue;
+                };
+                if original == *all {
+                    continue;
+                }
+                if let Ok(thread) = ThreadRef::read(&self.procfs, pid, tid) {
+                    self.note(Change::Affinity { thread, original })?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets the processes of a cgroup use these vCPUs only.
+    pub fn set_vcpus(&mut self, cgroup: &CgroupPath, vcpus: &PcpuSet) -> Result<(), ActuatorError> {
+        let is_ours = Change::Created {
+            cgroup: cgroup.clone(),
+            home: CgroupPath::root(),
+        };
+        if !self.journal.knows(&is_ours.key()) {
+            let id = self.cpusets.id(cgroup)?;
+            let original = self.cpusets.text(cgroup)?;
+            self.note(Change::Vcpus {
+                cgroup: cgroup.clone(),
+                id,
+                original,
+            })?;
+        }
+        Ok(self.cpusets.set_text(cgroup, &vcpus.to_string())?)
+    }
+
+    /// Gives back to threads the vCPUs that they were bound to.
+    pub fn rebind_threads(&mut self) {
+        for record in self.journal.records() {
+            if let Change::Affinity { thread, original } = record {
+                let threads = HostThreads::new(self.procfs.clone());
+                if threads.is_alive(thread) {
+                    let _ = threads.set_affinity(thread.tid, original);
+                }
+            }
+        }
+    }
+
+    /// Binds a thread to these vCPUs.
+    pub fn bind(&mut self, thread: ThreadRef, vcpus: &PcpuSet) -> Result<(), ActuatorError> {
+        let original = tandem_host::affinity::affinity(thread.tid)?;
+        self.note(Change::Affinity { thread, original })?;
+        Ok(tandem_host::affinity::set_affinity(thread.tid, vcpus)?)
+    }
+
+    /// Sets a kernel parameter.
+    pub fn set_parameter(&mut self, path: &Path, value: &str) -> Result<(), ActuatorError> {
+        let failed = |action| {
+            let path = path.to_owned();
+            move |source| ActuatorError::Parameter {
+                action,
+                path,
+                source,
+            }
+        };
+        let original = fs::read_to_string(path).map_err(failed("read"))?;
+        self.note(Change::Parameter {
+            path: path.to_owned(),
+            original: original.trim_end().to_owned(),
+        })?;
+        fs::write(path, value).map_err(failed("write"))
+    }
+
+    /// Puts everything back; what fails stays in the journal.
+    pub fn restore(&mut self) -> Result<RestoreReport, ActuatorError> {
+        self.is_restored = true;
+        let mut report = RestoreReport::default();
+        let mut failed = Vec::new();
+        // Threads last: a thread can only be bound to vCPUs that its cgroup has again.
+        let is_thread = |change: &&Change| matches!(change, Change::Affinity { .. });
+        let records = self.journal.records();
+        let others = records.iter().rev().filter(|change| !is_thread(change));
+        for record in others.chain(records.iter().rev().filter(is_thread)) {
+            match self.undo(record) {
+                Ok(Undone::PutBack) => report.put_back += 1,
+                Ok(Undone::Nothing) => report.nothing_to_do += 1,
+                Ok(Undone::Left(why)) => report.left.push(why),
+                Err(error) => {
+                    report.failures.push(RestoreFailure {
+                        what: record.to_string(),
+                        error,
+                    });
+                    failed.push(record);
+                }
+            }
+        }
+        let kept = records.iter().filter(|record| failed.contains(record));
+        let kept = kept.cloned().collect();
+        self.journal.rewrite(kept)?;
+        Ok(report)
+    }
+
+    fn note(&mut self, change: Change) -> Result<(), ActuatorError> {
+        if !self.journal.knows(&change.key()) {
+            self.journal.append(change)?;
+        }
+        Ok(())
+    }
+
+    fn undo(&self, change: &Change) -> Result<Undone, String> {
+        match change {
+            Change::Affinity { thread, original } => {
+                let threads = HostThreads::new(self.procfs.clone());
+                if !threads.is_alive(thread) {
+                    return Ok(Undone::Nothing);
+                }
+                match threads.restore_affinity(thread.tid, original) {
+                    Err(error) if error.is_gone() => Ok(Undone::Nothing),
+                    other => other
+                        .map(|()| Undone::PutBack)
+                        .map_err(|error| error.to_string()),
+                }
+            }
+            Change::Parameter { path, original } => match fs::read_to_string(path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Undone::Nothing),
+                Ok(now) if now.trim_end() == original => Ok(Undone::Nothing),
+                _ => fs::write(path, original)
+                    .map(|()| Undone::PutBack)
+                    .map_err(|error| format!("cannot write {}: {error}", path.display())),
+            },
+            Change::Vcpus {
+                cgroup,
+                id,
+                original,
+            } => gone_is_fine(self.cpusets.id(cgroup).and_then(|now| {
+                if now != *id || !self.cpusets.has_controller(cgroup) {
+                    return Ok(Undone::Nothing);
+                }
+                if self.cpusets.text(cgroup)? == *original {
+                    return Ok(Undone::Nothing);
+                }
+                self.cpusets.set_text(cgroup, original)?;
+                Ok(Undone::PutBack)
+            })),
+            Change::Created { cgroup, home } => match self.cpusets.exists(cgroup) {
+                true => gone_is_fine(self.remove_group(cgroup, home)),
+                false => Ok(Undone::Nothing),
+            },
+            Change::Enabled { cgroup, id } => {
+                gone_is_fine(self.cpusets.id(cgroup).and_then(|now| {
+                    if now != *id {
+                        return Ok(Undone::Nothing);
+                    }
+                    Ok(match self.cpusets.disable(cgroup)? {
+                        None => Undone::PutBack,
+                        Some(user) => Undone::Left(format!(
+                            "the cpuset controller stays enabled below {cgroup}: {user} uses it"
+                        )),
+                    })
+                }))
+            }
+        }
+    }
+
+    /// Empties and removes a cgroup. What is in it goes to `home`, or the lowest above it that still exists.
+    /// Processes may start others meanwhile, and ending ones hold on to the cgroup for a moment.
+    fn remove_group(&self, cgroup: &CgroupPath, home: &CgroupPath) -> Result<Undone, CgroupError> {
+        let home = std::iter::successors(Some(home.clone()), CgroupPath::parent)
+            .find(|home| self.cpusets.exists(home))
+            .unwrap_or_else(CgroupPath::root);
+        let mut tries = 0;
+        loop {
+            for pid in self.cpusets.processes(cgroup)? {
+                match self.cpusets.move_process(pid, &home) {
+                    Err(error) if !error.is_gone() => return Err(error),
+                    _ => {}
+                }
+            }
+            match self.cpusets.remove(cgroup) {
+                Ok(()) => return Ok(Undone::PutBack),
+                Err(CgroupError::Busy { .. })
+                    if tries < REMOVE_TRIES && self.cpusets.children(cgroup)?.is_empty() =>
+                {
+                    tries += 1;
+                    sleep(REMOVE_PAUSE);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+impl Drop for Actuator {
+    fn drop(&mut self) {
+        if !self.is_restored {
+            let _ = self.restore();
+        }
+    }
+}
+
+/// How a change was undone.
+enum Undone {
+    PutBack,
+    Nothing,
+    Left(String),
+}
+
+fn gone_is_fine(undone: Result<Undone, CgroupError>) -> Result<Undone, String> {
+    match undone {
+        Err(error) if error.is_gone() => Ok(Undone::Nothing),
+        other => other.map_err(|error| error.to_string()),
+    }
+}
+
+/// The threads of a process; none if it is gone.
+pub fn threads_of(procfs: &ProcFs, pid: Pid) -> Vec<Tid> {
+    let Ok(tasks) = fs::read_dir(procfs.process(pid).join("task")) else {
+        return Vec::new();
+    };
+    let numbers = tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse().ok());
+    let mut tids: Vec<Tid> = numbers.map(Tid).collect();
+    tids.sort_unstable();
+    tids
+}
+
+/// Puts back what the journal in `state_dir` lists, for when no agent runs. Without one there is nothing to do.
+pub fn restore_all(procfs: &ProcFs, state_dir: &Path) -> Result<RestoreReport, ActuatorError> {
+    if !is_pending(state_dir) {
+        return Ok(RestoreReport::default());
+    }
+    let (mut actuator, report) = Actuator::open(procfs, state_dir)?;
+    actuator.is_restored = true;
+    Ok(report)
+}

@@ -1,0 +1,253 @@
+//! Keeping idle vCPUs awake: by the kernel's own polling where it polls, else by yielding threads.
+//!
+//! **Kernel.** With the haltpoll governor an idle vCPU polls for up to `guest_halt_poll_ns` before it halts; the
+//! parameter can be written at any time. It ends as soon as a thread is woken, without a switch, and costs
+//! nothing while the vCPU has work. This is used where the governor is in charge.
+//!
+//! **Yielding threads**, as in the paper: on each vCPU a thread of the lowest class (SCHED_IDLE) calls sched_yield in
+//! a loop. A call that returns at once says that nobody else wants the vCPU; when such calls add up to the time-out
+//! the thread sleeps and lets the vCPU halt. A call that took long says that somebody ran, and an idle period
+//! begins anew. A thread that sleeps cannot see that an idle period begins; it looks again after [`NAP`].
+//! Each wake-up on such a vCPU costs a switch from that thread.
+//!
+//! Sources: drivers/cpuidle/governors/haltpoll.c; Ding et al., USENIX ATC 2014, section 4.1.
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::thread::JoinHandle;
+use std::time::Duration;
+use std::time::Instant;
+
+use serde::Deserialize;
+use serde::Serialize;
+use tandem_host::ProcFs;
+use tandem_host::affinity::set_affinity;
+use tandem_host::thread::Tid;
+use tandem_policy::Nanos;
+use tandem_policy::PcpuSet;
+use tandem_policy::units::PcpuId;
+
+use crate::actuator::Actuator;
+use crate::actuator::ActuatorError;
+
+/// So long a yielding thread sleeps after it has let its vCPU halt.
+const NAP: Duration = Duration::from_millis(1);
+
+/// A yield that took longer than this gave way to somebody.
+const GAVE_WAY: Duration = Duration::from_micros(20);
+
+/// While retention stands back, yielding threads look this often whether it is wanted again.
+const ASIDE: Duration = Duration::from_millis(20);
+
+/// How idle vCPUs are kept awake.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Means {
+    /// By the kernel where the haltpoll governor is in charge, else by yielding threads.
+    #[default]
+    Best,
+    /// By the kernel.
+    Haltpoll,
+    /// By threads of the lowest class that yield in a loop.
+    Yield,
+}
+
+/// The kernel's polling.
+#[derive(Clone, Debug)]
+pub struct Haltpoll {
+    parameter: PathBuf,
+}
+
+impl Haltpoll {
+    /// Finds it; the error says why the kernel does not poll.
+    pub fn find(procfs: &ProcFs) -> Result<Haltpoll, String> {
+        let parameter = procfs.resolve("/sys/module/haltpoll/parameters/guest_halt_poll_ns");
+        let governor = procfs.resolve("/sys/devices/system/cpu/cpuidle/current_governor");
+        let Ok(governor) = fs::read_to_string(governor) else {
+            return Err("this kernel has no cpuidle governor".to_owned());
+        };
+        let governor = governor.trim();
+        if governor != "haltpoll" {
+            return Err(format!(
+                "the cpuidle governor is '{governor}'; 'echo haltpoll > \
+                 /sys/devices/system/cpu/cpuidle/current_governor' would let the kernel poll"
+            ));
+        }
+        match fs::OpenOptions::new().write(true).open(&parameter) {
+            Ok(_) => Ok(Haltpoll { parameter }),
+            Err(error) => Err(format!("cannot write {}: {error}", parameter.display())),
+        }
+    }
+}
+
+/// What a yielding thread is told and tells.
+#[derive(Debug, Default)]
+struct Shared {
+    /// ns; zero: stand aside.
+    timeout: AtomicU64,
+    stop: AtomicBool,
+    /// ns for which yields returned at once.
+    burnt: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Yielder {
+    vcpu: PcpuId,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Keeps idle vCPUs awake.
+#[derive(Debug)]
+pub enum KeepAwake {
+    /// By the kernel.
+    Kernel(Haltpoll),
+    /// By yielding threads, one for each vCPU.
+    Threads(Yielders),
+}
+
+/// Yielding threads.
+#[derive(Debug)]
+pub struct Yielders(Vec<Yielder>);
+
+impl KeepAwake {
+    /// Chooses the means for these vCPUs; the error says why there is none.
+    pub fn open(procfs: &ProcFs, means: Means, vcpus: &PcpuSet) -> Result<KeepAwake, String> {
+        let threads = || Yielders::start(vcpus).map(KeepAwake::Threads);
+        let failed = |error| format!("cannot start a yielding thread: {error}");
+        match (means, Haltpoll::find(procfs)) {
+            (Means::Best | Means::Haltpoll, Ok(haltpoll)) => Ok(KeepAwake::Kernel(haltpoll)),
+            (Means::Haltpoll, Err(why)) => Err(why),
+            (Means::Best | Means::Yield, _) => threads().map_err(failed),
+        }
+    }
+
+    /// The kernel's polling, if there is any.
+    pub fn kernel(procfs: &ProcFs) -> Result<KeepAwake, String> {
+        Haltpoll::find(procfs).map(KeepAwake::Kernel)
+    }
+
+    /// In words.
+    pub fn name(&self) -> &'static str {
+        match self {
+            KeepAwake::Kernel(_) => "the kernel's haltpoll",
+            KeepAwake::Threads(_) => "yielding threads",
+        }
+    }
+
+    /// From now on an idle vCPU of `active` stays awake for so long; zero: it halts at once.
+    pub fn set(
+        &mut self,
+        actuator: &mut Actuator,
+        timeout: Nanos,
+        active: &PcpuSet,
+    ) -> Result<(), ActuatorError> {
+        match self {
+            KeepAwake::Kernel(haltpoll) => {
+                actuator.set_parameter(&haltpoll.parameter, &timeout.0.to_string())
+            }
+            KeepAwake::Threads(Yielders(yielders)) => {
+                for yielder in yielders {
+                    let timeout = match active.contains(yielder.vcpu) {
+                        true => timeout.0,
+                        false => 0,
+                    };
+                    yielder.shared.timeout.store(timeout, Ordering::Relaxed);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// How long yielding threads kept vCPUs awake; `None` where the kernel does, whose states tell.
+    pub fn burnt(&self) -> Option<Nanos> {
+        match self {
+            KeepAwake::Kernel(_) => None,
+            KeepAwake::Threads(Yielders(yielders)) => {
+                let burnt = yielders
+                    .iter()
+                    .map(|y| y.shared.burnt.load(Ordering::Relaxed));
+                Some(Nanos(burnt.sum()))
+            }
+        }
+    }
+}
+
+impl Yielders {
+    fn start(vcpus: &PcpuSet) -> io::Result<Yielders> {
+        let mut yielders = Yielders(Vec::new());
+        for vcpu in vcpus.iter() {
+            let shared = Arc::new(Shared::default());
+            let theirs = Arc::clone(&shared);
+            let thread = thread::Builder::new()
+                .name(format!("yield/{}", vcpu.0))
+                .spawn(move || keep_awake(vcpu, &theirs))?;
+            yielders.0.push(Yielder {
+                vcpu,
+                shared,
+                thread: Some(thread),
+            });
+        }
+        Ok(yielders)
+    }
+}
+
+impl Drop for Yielder {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The life of a yielding thread.
+fn keep_awake(vcpu: PcpuId, shared: &Shared) {
+    let mut one = PcpuSet::default();
+    one.insert(vcpu);
+    // Where it may not be: the vCPU went away, or its cpuset lacks it. Then there is nothing to keep awake.
+    if set_affinity(Tid(0), &one).is_err() || become_idle_class().is_err() {
+        return;
+    }
+    let mut quiet = Duration::ZERO;
+    let mut last = Instant::now();
+    while !shared.stop.load(Ordering::Relaxed) {
+        let timeout = Duration::from_nanos(shared.timeout.load(Ordering::Relaxed));
+        if timeout.is_zero() {
+            thread::sleep(ASIDE);
+            (quiet, last) = (Duration::ZERO, Instant::now());
+            continue;
+        }
+        thread::yield_now();
+        let now = Instant::now();
+        let took = now - last;
+        last = now;
+        if took > GAVE_WAY {
+            quiet = Duration::ZERO;
+            continue;
+        }
+        quiet += took;
+        let burnt = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        shared.burnt.fetch_add(burnt, Ordering::Relaxed);
+        if quiet >= timeout {
+            thread::sleep(NAP);
+            (quiet, last) = (Duration::ZERO, Instant::now());
+        }
+    }
+}
+
+/// The calling thread runs when nobody else wants to.
+fn become_idle_class() -> io::Result<()> {
+    let parameter = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the pointer is to a sched_param that outlives the call; 0 is the calling thread.
+    match unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameter) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

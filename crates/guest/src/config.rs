@@ -1,0 +1,378 @@
+//! Settings of the agent: a `[guest]` section in TOML, flags on top, checked before anything is touched.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde::Serialize;
+use tandem_host::config::ConfigError;
+use tandem_policy::Nanos;
+use tandem_policy::gleaner::ControllerConfig;
+
+use crate::awake::Means;
+
+/// Where the agent keeps its journal, lock and status.
+pub const DEFAULT_STATE_DIR: &str = "/run/tandem-guest";
+
+/// The longest time-out that can be held.
+const LONGEST: Nanos = Nanos::from_millis(100);
+
+/// How many vCPUs the workload may use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Vcpus {
+    /// As the controller decides.
+    #[default]
+    Auto,
+    /// All, always.
+    All,
+    /// So many, always.
+    Held(u32),
+}
+
+/// For how long an idle vCPU stays awake.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Stay {
+    /// As the controller decides.
+    #[default]
+    Auto,
+    /// Not at all, or for this time, always.
+    Held(Nanos),
+}
+
+impl FromStr for Vcpus {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Vcpus, String> {
+        match (text, text.parse()) {
+            ("auto", _) => Ok(Vcpus::Auto),
+            ("all", _) => Ok(Vcpus::All),
+            (_, Ok(number)) if number > 0 => Ok(Vcpus::Held(number)),
+            _ => Err(format!(
+                "'{text}' is no number of vCPUs; write auto, all, or 1, 2, …"
+            )),
+        }
+    }
+}
+
+impl fmt::Display for Vcpus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Vcpus::Auto => f.write_str("auto"),
+            Vcpus::All => f.write_str("all"),
+            Vcpus::Held(number) => number.fmt(f),
+        }
+    }
+}
+
+impl FromStr for Stay {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Stay, String> {
+        match text {
+            "auto" => return Ok(Stay::Auto),
+            "off" => return Ok(Stay::Held(Nanos::ZERO)),
+            _ => {}
+        }
+        let units = [("ns", 1), ("us", 1_000), ("ms", 1_000_000)];
+        let parsed = units.iter().find_map(|(unit, nanos)| {
+            let number: u64 = text.strip_suffix(unit)?.trim().parse().ok()?;
+            number.checked_mul(*nanos).map(Nanos)
+        });
+        match parsed {
+            Some(time) if time <= LONGEST => Ok(Stay::Held(time)),
+            _ => Err(format!(
+                "'{text}' is no time to stay awake; write auto, off, or up to 100ms, such as 200us"
+            )),
+        }
+    }
+}
+
+impl fmt::Display for Stay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Stay::Auto => f.write_str("auto"),
+            Stay::Held(Nanos::ZERO) => f.write_str("off"),
+            Stay::Held(time) => write!(f, "{}ns", time.0),
+        }
+    }
+}
+
+impl TryFrom<String> for Vcpus {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Vcpus, String> {
+        text.parse()
+    }
+}
+
+impl TryFrom<String> for Stay {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Stay, String> {
+        text.parse()
+    }
+}
+
+impl From<Vcpus> for String {
+    fn from(vcpus: Vcpus) -> String {
+        vcpus.to_string()
+    }
+}
+
+impl From<Stay> for String {
+    fn from(stay: Stay) -> String {
+        stay.to_string()
+    }
+}
+
+/// Settings of the agent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct GuestConfig {
+    /// Length of a period, 20 … 2000 ms. Default 100. Shorter reacts sooner, and measures less well.
+    pub period_ms: u64,
+    /// How many vCPUs the workload may use: "auto", "all", or a number.
+    pub vcpus: Vcpus,
+    /// For how long an idle vCPU stays awake: "auto", "off", or a time such as "200us".
+    pub retention: Stay,
+    /// By what vCPUs are kept awake: "best", "haltpoll" or "yield".
+    pub means: Means,
+    /// Each thread on a vCPU of its own, in turn. Default false. For VMs with far more vCPUs than the host has pCPUs.
+    pub per_thread: bool,
+    /// Decide and say so, change nothing.
+    pub dry_run: bool,
+    /// Directory of journal, lock and status.
+    pub state_dir: PathBuf,
+    /// Serve metrics on this loopback address.
+    pub metrics_listen: Option<SocketAddr>,
+    /// Write metrics to this file.
+    pub metrics_file: Option<PathBuf>,
+    /// Tunables of the controller.
+    pub controller: ControllerConfig,
+}
+
+impl Default for GuestConfig {
+    fn default() -> GuestConfig {
+        GuestConfig {
+            period_ms: 100,
+            vcpus: Vcpus::Auto,
+            retention: Stay::Auto,
+            means: Means::Best,
+            per_thread: false,
+            dry_run: false,
+            state_dir: PathBuf::from(DEFAULT_STATE_DIR),
+            metrics_listen: None,
+            metrics_file: None,
+            controller: ControllerConfig::default(),
+        }
+    }
+}
+
+impl GuestConfig {
+    /// Reads the `[guest]` section of a TOML file; what it does not name keeps the agent's default. Values are
+    /// checked by [`GuestConfig::check`], after flags have had their say.
+    pub fn read(path: &Path) -> Result<GuestConfig, ConfigError> {
+        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
+            path: path.to_owned(),
+            source,
+        })?;
+        GuestConfig::parse(&text).map_err(|message| ConfigError::Parse {
+            path: path.to_owned(),
+            message,
+        })
+    }
+
+    fn parse(text: &str) -> Result<GuestConfig, String> {
+        let message = |error: toml::de::Error| error.to_string().trim_end().to_owned();
+        let mut document: toml::Table = toml::from_str(text).map_err(message)?;
+        let given = document.remove("guest");
+        if let Some(other) = document.keys().next() {
+            return Err(format!(
+                "unknown key '{other}'; expected the section [guest]"
+            ));
+        }
+        let mut settings =
+            toml::Value::try_from(GuestConfig::default()).map_err(|error| error.to_string())?;
+        if let Some(given) = given {
+            overlay(&mut settings, given);
+        }
+        settings.try_into().map_err(message)
+    }
+
+    /// Checks every value's range.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let wrong = |field: &str, value: &dyn fmt::Display, expected: &str| {
+            Err(ConfigError::Value {
+                key: String::from(field),
+                value: value.to_string(),
+                expected: String::from(expected),
+            })
+        };
+        if !(20..=2000).contains(&self.period_ms) {
+            return wrong("period_ms", &self.period_ms, "20 … 2000 milliseconds");
+        }
+        if let Some(address) = self
+            .metrics_listen
+            .filter(|address| !address.ip().is_loopback())
+        {
+            let expected = "metrics are served on loopback only, such as 127.0.0.1:9465";
+            return wrong("metrics_listen", &address, expected);
+        }
+        if self.per_thread && self.vcpus != Vcpus::Auto && self.vcpus != Vcpus::All {
+            let expected = "with per_thread threads spread over all vCPUs; leave vcpus away";
+            return wrong("vcpus", &self.vcpus, expected);
+        }
+        let consolidation = &self.controller.consolidation;
+        let retention = &self.controller.retention;
+        let parts = [
+            (
+                "controller.least_gain",
+                self.controller.least_gain,
+                -1.0,
+                1.0,
+            ),
+            (
+                "controller.consolidation.tolerance",
+                consolidation.tolerance,
+                -1.0,
+                1.0,
+            ),
+            (
+                "controller.consolidation.load_factor",
+                consolidation.load_factor,
+                0.01,
+                10.0,
+            ),
+            (
+                "controller.consolidation.granularity_factor",
+                consolidation.granularity_factor,
+                0.01,
+                10.0,
+            ),
+            (
+                "controller.retention.least_idle",
+                retention.least_idle,
+                0.0,
+                1.0,
+            ),
+            (
+                "controller.retention.smoothing",
+                retention.smoothing,
+                0.0,
+                1.0,
+            ),
+            (
+                "controller.retention.least_work",
+                retention.least_work,
+                0.0,
+                1.0,
+            ),
+            (
+                "controller.retention.most_stolen",
+                retention.most_stolen,
+                0.0,
+                1.0,
+            ),
+        ];
+        for (field, value, least, most) in parts {
+            if !(least..=most).contains(&value) {
+                let expected = match least {
+                    0.0 => "0 … 1",
+                    -1.0 => "-1 … 1",
+                    _ => "0.01 … 10",
+                };
+                return wrong(field, &value, expected);
+            }
+        }
+        if retention.most > LONGEST {
+            let expected = "up to 100000000 ns (100 ms)";
+            return wrong("controller.retention.most", &retention.most.0, expected);
+        }
+        Ok(())
+    }
+
+    /// Length of a period.
+    pub fn period(&self) -> Duration {
+        Duration::from_millis(self.period_ms)
+    }
+}
+
+/// Puts what is given over what stands there, table by table.
+fn overlay(below: &mut toml::Value, above: toml::Value) {
+    match (below, above) {
+        (toml::Value::Table(below), toml::Value::Table(above)) => {
+            for (key, value) in above {
+                match below.get_mut(&key) {
+                    Some(slot) => overlay(slot, value),
+                    None => {
+                        below.insert(key, value);
+                    }
+                }
+            }
+        }
+        (slot, value) => *slot = value,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<GuestConfig, String> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("guest.toml");
+        std::fs::write(&path, text).unwrap();
+        let config = GuestConfig::read(&path).map_err(|error| error.to_string())?;
+        config.check().map_err(|error| error.to_string())?;
+        Ok(config)
+    }
+
+    #[test]
+    fn a_file_sets_what_it_names() {
+        let config = read(
+            "[guest]\nvcpus = '2'\nretention = '200us'\nmeans = 'yield'\n\
+             [guest.controller.retention]\nleast_work = 0.1\n",
+        )
+        .unwrap();
+        assert_eq!(config.vcpus, Vcpus::Held(2));
+        assert_eq!(config.retention, Stay::Held(Nanos(200_000)));
+        assert_eq!(config.means, Means::Yield);
+        assert_eq!(config.controller.retention.least_work, 0.1);
+        let default = GuestConfig::default().controller;
+        assert_eq!(config.controller.retention.calm, default.retention.calm);
+        assert_eq!(config.controller.consolidation, default.consolidation);
+        assert_eq!(read("").unwrap(), GuestConfig::default());
+    }
+
+    #[test]
+    fn wrong_values_are_told_with_what_would_be_right() {
+        let error = |text: &str| read(text).unwrap_err();
+        assert!(error("[guest]\nvcpus = '0'").contains("write auto, all, or 1"));
+        assert!(error("[guest]\nretention = '2 hours'").contains("such as 200us"));
+        assert!(error("[guest]\nretention = '101ms'").contains("up to 100ms"));
+        assert!(error("[guest]\nperiod_ms = 5").contains("20 … 2000"));
+        assert!(error("[guest]\nperiods = 5").contains("periods"));
+        assert!(error("[guest]\nmetrics_listen = '10.0.0.1:80'").contains("loopback"));
+        assert!(error("[guest]\nper_thread = true\nvcpus = '1'").contains("per_thread"));
+        assert!(
+            error("[guest.controller.retention]\nmost_stolen = 2.0").contains("most_stolen = 2")
+        );
+    }
+
+    #[test]
+    fn settings_survive_being_written() {
+        for text in ["auto", "all", "3"] {
+            assert_eq!(text.parse::<Vcpus>().unwrap().to_string(), text);
+        }
+        for text in ["auto", "off", "200us", "1ms"] {
+            let stay: Stay = text.parse().unwrap();
+            assert_eq!(stay.to_string().parse::<Stay>().unwrap(), stay);
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! The cpuset controller: which vCPUs the processes of a cgroup may use.
+//!
+//! v1: every cgroup has `cpuset.cpus` and `cpuset.mems`, empty at first, and takes no process until both are
+//! set; a cgroup may not lose a vCPU that one below it has. A cgroup for the agent is made below the one that
+//! the workload is in, with load balancing domains of its own switched off, so that changing it does
+//! not rebuild those of the whole VM. v2: `cpuset.cpus` is a wish, empty for none; what it comes to is
+//! `cpuset.cpus.effective`; a cgroup has it only if every cgroup above lets the controller down, and processes
+//! live in leaves only.
+//!
+//! Source: Documentation/admin-guide/cgroup-v1/cpusets.rst, cgroup-v2.rst; kernel/cgroup/cpuset*.c.
+//!
+//! Nothing here journals: [`crate::actuator::Actuator`] does.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use tandem_host::ProcFs;
+use tandem_host::cgroup::CgroupError;
+use tandem_host::cgroup::CgroupId;
+use tandem_host::cgroup::CgroupPath;
+use tandem_host::cgroup::Version;
+use tandem_host::cgroup::files::Hierarchy;
+use tandem_host::cgroup::mounts;
+use tandem_host::thread::Pid;
+use tandem_host::thread::ThreadRef;
+use tandem_host::thread::Tid;
+use tandem_policy::PcpuSet;
+
+const CPUS: &str = "cpuset.cpus";
+const SUBTREE: &str = "cgroup.subtree_control";
+
+/// The hierarchy that holds the cpuset controller.
+#[derive(Debug)]
+pub struct Cpusets {
+    version: Version,
+    files: Hierarchy,
+    procfs: ProcFs,
+}
+
+impl Cpusets {
+    /// Finds it.
+    pub fn open(procfs: &ProcFs) -> Result<Cpusets, CgroupError> {
+        let (version, mount) = mounts::find(procfs, "cpuset")?;
+        Ok(Cpusets {
+            version,
+            files: Hierarchy::new(procfs, &mount),
+            procfs: procfs.clone(),
+        })
+    }
+
+    /// Which of the two interfaces this is.
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// Where it is mounted.
+    pub fn mount(&self) -> &Path {
+        self.files.mount()
+    }
+
+    /// Where a process is now.
+    pub fn cgroup_of(&self, process: &ThreadRef) -> Result<CgroupPath, CgroupError> {
+        match self.version {
+            Version::V1 => self.files.cgroup_of(process, |_, controllers| {
+                controllers.split(',').any(|c| c == "cpuset")
+            }),
+            Version::V2 => self.files.cgroup_of(process, |number, controllers| {
+                number == "0" && controllers.is_empty()
+            }),
+        }
+    }
+
+    /// Which cgroup is at this path now.
+    pub fn id(&self, cgroup: &CgroupPath) -> Result<CgroupId, CgroupError> {
+        self.files.id(cgroup)
+    }
+
+    /// Whether there is such a cgroup.
+    pub fn exists(&self, cgroup: &CgroupPath) -> bool {
+        self.id(cgroup).is_ok()
+    }
+
+    /// Whether the cgroup has the controller; always on v1.
+    pub fn has_controller(&self, cgroup: &CgroupPath) -> bool {
+        self.files.file(cgroup, CPUS).exists()
+    }
+
+    /// `cpuset.cpus` as it stands.
+    pub fn text(&self, cgroup: &CgroupPath) -> Result<String, CgroupError> {
+        self.files.read(cgroup, CPUS)
+    }
+
+    /// Writes `cpuset.cpus`.
+    pub fn set_text(&self, cgroup: &CgroupPath, text: &str) -> Result<(), CgroupError> {
+        // An empty text would be no write at all.
+        let line = format!("{text}\n");
+        self.files.write(cgroup, CPUS, &line, cpus_hint)
+    }
+
+    /// The vCPUs that processes of the cgroup may really use.
+    pub fn vcpus(&self, cgroup: &CgroupPath) -> Result<PcpuSet, CgroupError> {
+        let file = match self.version {
+            Version::V1 => "cpuset.effective_cpus",
+            Version::V2 => "cpuset.cpus.effective",
+        };
+        let mut at = cgroup.clone();
+        // Without the controller, what the next one above with it has.
+        while !self.files.file(&at, file).exists() {
+            match at.parent() {
+                Some(parent) => at = parent,
+                None => break,
+            }
+        }
+        let file = match self.files.file(&at, file).exists() {
+            true => file,
+            false => CPUS,
+        };
+        let text = self.files.read(&at, file)?;
+        text.parse().map_err(|_| CgroupError::Malformed {
+            path: self.files.file(&at, file),
+            text,
+            wanted: "a list of vCPUs such as 0-3,7",
+        })
+    }
+
+    /// The processes in the cgroup itself.
+    pub fn processes(&self, cgroup: &CgroupPath) -> Result<Vec<Pid>, CgroupError> {
+        self.files.read_pids(cgroup)
+    }
+
+    /// The processes in the cgroup and those below it.
+    pub fn processes_within(&self, cgroup: &CgroupPath) -> Result<Vec<Pid>, CgroupError> {
+        let mut pids = self.processes(cgroup)?;
+        for child in self.files.children(cgroup)? {
+            match self.processes_within(&child) {
+                Ok(below) => pids.extend(below),
+                Err(error) if error.is_gone() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        pids.sort_unstable();
+        pids.dedup();
+        Ok(pids)
+    }
+
+    /// The cgroups right below.
+    pub fn children(&self, cgroup: &CgroupPath) -> Result<Vec<CgroupPath>, CgroupError> {
+        self.files.children(cgroup)
+    }
+
+    /// Moves a process with all its threads.
+    pub fn move_process(&self, pid: Pid, cgroup: &CgroupPath) -> Result<(), CgroupError> {
+        self.files
+            .write_tid(cgroup, "cgroup.procs", Tid(pid.0), move_hint)
+    }
+
+    /// The file to which a process writes `0` to move itself.
+    pub fn entrance(&self, cgroup: &CgroupPath) -> std::path::PathBuf {
+        self.files.file(cgroup, "cgroup.procs")
+    }
+
+    /// Makes a cgroup with the vCPUs of the one above.
+    pub fn make(&self, parent: &CgroupPath, name: &str) -> Result<CgroupPath, CgroupError> {
+        let made = self.files.make(parent, name)?;
+        if self.version == Version::V1 {
+            let inherit = || {
+                for file in ["cpuset.mems", CPUS] {
+                    let text = self.files.read(parent, file)?;
+                    self.files.write(&made, file, &text, cpus_hint)?;
+                }
+                self.files
+                    .write(&made, "cpuset.sched_load_balance", "0", |_| "")
+            };
+            if let Err(error) = inherit() {
+                let _ = self.remove(&made);
+                return Err(error);
+            }
+        }
+        Ok(made)
+    }
+
+    /// Removes a cgroup that holds no process.
+    pub fn remove(&self, cgroup: &CgroupPath) -> Result<(), CgroupError> {
+        let threads = match self.version {
+            Version::V1 => "tasks",
+            Version::V2 => "cgroup.threads",
+        };
+        self.files.remove(cgroup, threads)
+    }
+
+    /// The cgroups that must yet let the controller down before `cgroup` has it: the highest first.
+    pub fn missing_enables(&self, cgroup: &CgroupPath) -> Result<Vec<CgroupPath>, CgroupError> {
+        let mut missing = Vec::new();
+        if self.version == Version::V2 {
+            for above in cgroup.ancestors() {
+                if !self.enables(&above)? {
+                    missing.push(above);
+                }
+            }
+        }
+        Ok(missing)
+    }
+
+    fn enables(&self, cgroup: &CgroupPath) -> Result<bool, CgroupError> {
+        let text = self.files.read(cgroup, SUBTREE)?;
+        Ok(text.split_ascii_whitespace().any(|c| c == "cpuset"))
+    }
+
+    /// Lets the controller into the cgroups below.
+    pub fn enable(&self, cgroup: &CgroupPath) -> Result<(), CgroupError> {
+        self.files.write(cgroup, SUBTREE, "+cpuset", enable_hint)
+    }
+
+    /// Takes it out of the cgroups below; says who needs it if one of them has settings of its own.
+    pub fn disable(&self, cgroup: &CgroupPath) -> Result<Option<CgroupPath>, CgroupError> {
+        if !self.enables(cgroup)? {
+            return Ok(None);
+        }
+        for child in self.children(cgroup)? {
+            let set = |file: &str| {
+                let text = self.files.read(&child, file);
+                text.is_ok_and(|text| !text.is_empty())
+            };
+            if set(CPUS) || set("cpuset.mems") || self.enables(&child).unwrap_or(false) {
+                return Ok(Some(child));
+            }
+        }
+        self.files.write(cgroup, SUBTREE, "-cpuset", enable_hint)?;
+        Ok(None)
+    }
+
+    /// The process and all that descend from it, as far as they are found.
+    pub fn family(&self, pid: Pid) -> io::Result<Vec<Pid>> {
+        let mut parents = Vec::new();
+        for entry in fs::read_dir(self.procfs.resolve("/proc"))? {
+            let name = entry?.file_name();
+            let Some(child) = name.to_str().and_then(|name| name.parse().ok()) else {
+                continue;
+            };
+            if let Some(parent) = parent_of(&self.procfs, Pid(child)) {
+                parents.push((Pid(child), parent));
+            }
+        }
+        let mut family = vec![pid];
+        let mut at = 0;
+        while let Some(&parent) = family.get(at) {
+            let children = parents.iter().filter(|(_, of)| *of == parent);
+            family.extend(children.map(|(child, _)| *child));
+            at += 1;
+        }
+        family.sort_unstable();
+        family.dedup();
+        Ok(family)
+    }
+}
+
+/// Field 4 of `/proc/PID/stat`.
+fn parent_of(procfs: &ProcFs, pid: Pid) -> Option<Pid> {
+    let line = fs::read_to_string(procfs.process(pid).join("stat")).ok()?;
+    let fields = line.get(line.rfind(')')? + 1..)?;
+    let parent = fields.split_ascii_whitespace().nth(1)?;
+    parent.parse().ok().map(Pid)
+}
+
+fn cpus_hint(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EBUSY) => {
+            "; a cgroup below has more vCPUs than that: name that one with --cgroup instead"
+        }
+        Some(libc::EINVAL | libc::EACCES) => "; a cgroup above has fewer vCPUs, or exclusive ones",
+        Some(libc::EPERM) => "; run Tandem as root",
+        _ => "",
+    }
+}
+
+fn move_hint(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EBUSY) => "; the cgroup lets controllers into cgroups below it",
+        Some(libc::ENOSPC) => "; the cgroup has no vCPU or no memory node",
+        Some(libc::EINVAL) => "; a thread of it is bound to its vCPU by the kernel",
+        Some(libc::EACCES | libc::EPERM) => "; run Tandem as root",
+        _ => "",
+    }
+}
+
+fn enable_hint(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EBUSY) => {
+            "; the cgroup holds processes beside cgroups: name a leaf with --cgroup"
+        }
+        Some(libc::ENOENT) => "; the cgroup above does not offer the cpuset controller",
+        Some(libc::EACCES | libc::EPERM) => "; run Tandem as root",
+        _ => "",
+    }
+}

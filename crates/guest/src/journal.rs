@@ -1,0 +1,111 @@
+//! What the agent changes in its VM, and what each thing was before.
+//!
+//! The file, its lock and its durability are the host daemon's ([`tandem_host::journal`]); the records are
+//! other ones. The agent's state directory is its own (`/run/tandem-guest`), so that a daemon and an agent may run
+//! on one machine, which then is a VM and a host of VMs.
+
+use std::path::PathBuf;
+
+use serde::Deserialize;
+use serde::Serialize;
+use tandem_host::cgroup::CgroupId;
+use tandem_host::cgroup::CgroupPath;
+use tandem_host::journal::Entry;
+use tandem_host::thread::StartTime;
+use tandem_host::thread::ThreadRef;
+use tandem_host::thread::Tid;
+use tandem_policy::PcpuSet;
+
+/// Something that is about to be changed, and what it was before.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "change", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Change {
+    /// The cpuset controller is enabled for the cgroups below this one (v2).
+    Enabled {
+        /// Whose children get it.
+        cgroup: CgroupPath,
+        /// Which cgroup that was.
+        id: CgroupId,
+    },
+    /// A cgroup is made.
+    Created {
+        /// The new cgroup.
+        cgroup: CgroupPath,
+        /// Where what is left in it goes.
+        home: CgroupPath,
+    },
+    /// A cgroup that is not the agent's gets other vCPUs.
+    Vcpus {
+        /// Which cgroup.
+        cgroup: CgroupPath,
+        /// Which cgroup that was.
+        id: CgroupId,
+        /// Its `cpuset.cpus` as it was.
+        original: String,
+    },
+    /// A kernel parameter gets another value.
+    Parameter {
+        /// Its file.
+        path: PathBuf,
+        /// Its text as it was.
+        original: String,
+    },
+    /// A thread may lose the vCPUs that it was bound to.
+    Affinity {
+        /// Which thread.
+        thread: ThreadRef,
+        /// Where it was allowed to run.
+        original: PcpuSet,
+    },
+}
+
+/// What a record is about.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Key {
+    /// Of [`Change::Enabled`].
+    Enabled(CgroupPath, CgroupId),
+    /// Of [`Change::Created`].
+    Created(CgroupPath),
+    /// Of [`Change::Vcpus`].
+    Vcpus(CgroupPath, CgroupId),
+    /// Of [`Change::Parameter`].
+    Parameter(PathBuf),
+    /// Of [`Change::Affinity`].
+    Affinity(Tid, StartTime),
+}
+
+impl Entry for Change {
+    type Key = Key;
+
+    const RESTORE: &'static str = "tandem guest restore";
+
+    fn key(&self) -> Key {
+        match self {
+            Change::Enabled { cgroup, id } => Key::Enabled(cgroup.clone(), *id),
+            Change::Created { cgroup, .. } => Key::Created(cgroup.clone()),
+            Change::Vcpus { cgroup, id, .. } => Key::Vcpus(cgroup.clone(), *id),
+            Change::Parameter { path, .. } => Key::Parameter(path.clone()),
+            Change::Affinity { thread, .. } => Key::Affinity(thread.tid, thread.start),
+        }
+    }
+}
+
+impl std::fmt::Display for Change {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Change::Enabled { cgroup, .. } => {
+                write!(f, "the cpuset controller below {cgroup}")
+            }
+            Change::Created { cgroup, .. } => write!(f, "the new cgroup {cgroup}"),
+            Change::Vcpus {
+                cgroup, original, ..
+            } => write!(f, "the cpuset.cpus '{original}' of cgroup {cgroup}"),
+            Change::Parameter { path, original } => {
+                write!(f, "'{original}' in {}", path.display())
+            }
+            Change::Affinity { thread, original } => {
+                write!(f, "{thread} to vCPUs {original}")
+            }
+        }
+    }
+}

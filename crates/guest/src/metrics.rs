@@ -1,0 +1,66 @@
+//! The agent's metrics in OpenMetrics text, published as the host daemon's are.
+
+use std::sync::atomic::AtomicU64;
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use prometheus_client::registry::Unit;
+
+/// Everything the agent counts.
+#[derive(Clone, Debug, Default)]
+pub struct Metrics {
+    /// vCPUs that the workload may use.
+    pub active: Gauge,
+    /// For how long an idle vCPU stays awake, s.
+    pub retention: Gauge<f64, AtomicU64>,
+    /// Part of the vCPUs' time that the host took.
+    pub stolen: Gauge<f64, AtomicU64>,
+    /// Time for which vCPUs were kept awake in vain or not, s.
+    pub awake: Counter<f64, AtomicU64>,
+    /// CPU time of the agent itself, s.
+    pub agent: Counter<f64, AtomicU64>,
+    /// Periods completed.
+    pub periods: Counter,
+    /// Decisions that changed something.
+    pub changes: Counter,
+    /// Changes that the kernel refused.
+    pub errors: Counter,
+}
+
+impl Metrics {
+    /// A registry with every metric under its name and unit.
+    pub fn registry(&self) -> Registry {
+        let mut registry = Registry::with_prefix("tandem_guest");
+        registry.register(
+            "vcpus_active",
+            "vCPUs that the workload may use",
+            self.active.clone(),
+        );
+        let retention = "For how long an idle vCPU stays awake";
+        registry.register_with_unit(
+            "retention",
+            retention,
+            Unit::Seconds,
+            self.retention.clone(),
+        );
+        let stolen = "Part of the vCPUs' time that the host took";
+        registry.register_with_unit("stolen", stolen, Unit::Ratios, self.stolen.clone());
+        let awake = "Idle time for which vCPUs were kept awake";
+        registry.register_with_unit("awake", awake, Unit::Seconds, self.awake.clone());
+        let agent = "CPU time of the agent itself";
+        registry.register_with_unit("cpu", agent, Unit::Seconds, self.agent.clone());
+        registry.register("periods", "Periods completed", self.periods.clone());
+        registry.register(
+            "changes",
+            "Decisions that changed something",
+            self.changes.clone(),
+        );
+        registry.register(
+            "errors",
+            "Changes that the kernel refused",
+            self.errors.clone(),
+        );
+        registry
+    }
+}

@@ -1,0 +1,486 @@
+//! What the vCPUs and the workload did in a period, from files that any kernel has.
+//!
+//! | figure | from | exact? |
+//! |---|---|---|
+//! | idle time, idle periods of a vCPU | `/sys/devices/system/cpu/cpuN/cpuidle/state*/{time,usage}` | to 1 us |
+//! | stolen time; idle time without cpuidle | `/proc/stat` | to 10 ms |
+//! | work of a vCPU | the rest of the period | |
+//! | context switches | `/proc/stat` `ctxt`, less those to the idle thread | yes |
+//! | time in user mode | the cgroup's `cpu.stat` (v2), else `/proc/stat` | sampled at ticks |
+//! | waiting for a vCPU | `/proc/PID/task/TID/schedstat` of up to [`MOST_THREADS`] threads | yes |
+//! | calls of read and write | `/proc/PID/io` of up to [`MOST_PROCESSES`] processes | yes |
+//!
+//! No tracepoint is used: a BPF program at sched_switch costs each switch of the program that it watches
+//! something, and a program that hands a token on switches 200,000 times a second; these files cost the
+//! agent some tens of microseconds a period, whatever the program does.
+//!
+//! Where the workload is not the only one in the VM, work and switches are those of the whole VM. That is what its
+//! vCPUs must have room for; how far a change helped is told by the workload's own calls and user time.
+//!
+//! A vCPU that the kernel's haltpoll keeps awake goes through its polling state first, then halts: such a
+//! period of idleness is counted once. Sources: drivers/cpuidle/sysfs.c, fs/proc/stat.c, kernel/sched/stats.h.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use tandem_host::ProcFs;
+use tandem_host::thread::Pid;
+use tandem_host::thread::Tid;
+use tandem_policy::Nanos;
+use tandem_policy::PcpuSet;
+use tandem_policy::gleaner::Observation;
+use tandem_policy::gleaner::VcpuPeriod;
+use tandem_policy::units::PcpuId;
+use thiserror::Error;
+
+use crate::actuator::threads_of;
+
+/// Of so many threads the waiting time is read.
+pub const MOST_THREADS: usize = 8;
+
+/// Of so many processes the calls are read.
+pub const MOST_PROCESSES: usize = 8;
+
+/// `/proc/stat` counts in USER_HZ, which is 100 on every architecture that KVM runs on.
+const CLOCK_TICK: u64 = 10_000_000;
+
+/// Why nothing could be observed.
+#[derive(Debug, Error)]
+pub enum SampleError {
+    /// A file could not be read.
+    #[error("cannot read {path}: {source}")]
+    Read {
+        /// Which file.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A file holds something else than documented.
+    #[error("{path} has no {wanted}; expected a file as proc_stat(5) describes")]
+    Malformed {
+        /// Which file.
+        path: PathBuf,
+        /// What is missing.
+        wanted: String,
+    },
+}
+
+/// Idle states of one vCPU: the kernel's files, open.
+#[derive(Debug)]
+struct IdleStates {
+    /// Polling states first: `usage` and `time` of each.
+    polling: Vec<(File, File)>,
+    halting: Vec<(File, File)>,
+}
+
+/// Counters of one vCPU since boot.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counters {
+    idle: u64,
+    polled: u64,
+    polls: u64,
+    halts: u64,
+    stolen: u64,
+}
+
+/// Counters of the workload since each thread's start.
+#[derive(Clone, Debug, Default)]
+struct WorkloadCounters {
+    waited: BTreeMap<Tid, u64>,
+    calls: BTreeMap<Pid, u64>,
+}
+
+/// Everything at one moment.
+#[derive(Clone, Debug)]
+struct Moment {
+    at: Instant,
+    vcpus: Vec<Counters>,
+    switches: u64,
+    user: u64,
+    workload: WorkloadCounters,
+}
+
+/// One period.
+#[derive(Clone, Debug, Default)]
+pub struct Sample {
+    /// For the policy; vCPUs in ascending order of their numbers, active ones only.
+    pub observed: Observation,
+    /// For how long vCPUs polled instead of halting, all together.
+    pub polled: Nanos,
+    /// Threads of the workload that were looked at; `None`: more than are counted.
+    pub threads: usize,
+}
+
+/// Reads a VM's counters, period by period.
+#[derive(Debug)]
+pub struct Sampler {
+    procfs: ProcFs,
+    vcpus: Vec<(PcpuId, IdleStates)>,
+    /// Where the workload's own CPU time stands, if anywhere.
+    cpu_stat: Option<PathBuf>,
+    tick: Nanos,
+    last: Option<Moment>,
+}
+
+impl Sampler {
+    /// For a workload that may use these vCPUs, and whose CPU time is in `cpu_stat` (a v2 cgroup's).
+    pub fn new(procfs: &ProcFs, vcpus: &PcpuSet, cpu_stat: Option<PathBuf>) -> Sampler {
+        let states = |vcpu: PcpuId| IdleStates::open(procfs, vcpu);
+        Sampler {
+            vcpus: vcpus.iter().map(|vcpu| (vcpu, states(vcpu))).collect(),
+            cpu_stat: cpu_stat.filter(|path| path.exists()),
+            procfs: procfs.clone(),
+            tick: tick(),
+            last: None,
+        }
+    }
+
+    /// What happened since the last time, with `active` in use and these processes; `None` the first time.
+    pub fn sample(
+        &mut self,
+        active: &PcpuSet,
+        processes: &[Pid],
+    ) -> Result<Option<Sample>, SampleError> {
+        let now = self.moment(processes)?;
+        let Some(then) = self.last.replace(now.clone()) else {
+            return Ok(None);
+        };
+        let period = u64::try_from((now.at - then.at).as_nanos()).unwrap_or(u64::MAX);
+        let mut sample = Sample {
+            threads: now.workload.waited.len(),
+            ..Sample::default()
+        };
+        let observed = &mut sample.observed;
+        observed.period = Nanos(period);
+        observed.tick = self.tick;
+        let mut idle_periods = 0;
+        let since = |now: u64, then: u64| now.saturating_sub(then);
+        for ((vcpu, _), (now, then)) in self.vcpus.iter().zip(now.vcpus.iter().zip(&then.vcpus)) {
+            let idle = since(now.idle, then.idle).min(period);
+            let stolen = since(now.stolen, then.stolen).min(period - idle);
+            let polls = since(now.polls, then.polls);
+            let halts = since(now.halts, then.halts);
+            let periods = polls.max(halts);
+            idle_periods += periods;
+            sample.polled += Nanos(since(now.polled, then.polled));
+            if active.contains(*vcpu) {
+                observed.vcpus.push(VcpuPeriod {
+                    work: Nanos(period - idle - stolen),
+                    idle: Nanos(idle),
+                    idle_periods: periods,
+                    stolen: Nanos(stolen),
+                });
+            }
+        }
+        observed.switches = since(now.switches, then.switches).saturating_sub(idle_periods);
+        observed.user = Nanos(since(now.user, then.user));
+        observed.calls = gained(&then.workload.calls, &now.workload.calls);
+        observed.waiting = Nanos(gained(&then.workload.waited, &now.workload.waited));
+        Ok(Some(sample))
+    }
+
+    fn moment(&self, processes: &[Pid]) -> Result<Moment, SampleError> {
+        let stat = Stat::read(&self.procfs)?;
+        let mut vcpus = Vec::with_capacity(self.vcpus.len());
+        for (vcpu, states) in &self.vcpus {
+            let line = stat.vcpu(*vcpu);
+            let mut counters = states.read().unwrap_or(Counters {
+                idle: (line[3] + line[4]) * CLOCK_TICK,
+                ..Counters::default()
+            });
+            counters.stolen = line[7] * CLOCK_TICK;
+            vcpus.push(counters);
+        }
+        let user = match &self.cpu_stat {
+            Some(path) => user_of(path)?,
+            None => (stat.all[0] + stat.all[1]) * CLOCK_TICK,
+        };
+        Ok(Moment {
+            at: Instant::now(),
+            vcpus,
+            switches: stat.switches,
+            user,
+            workload: self.workload(processes),
+        })
+    }
+
+    /// Processes and threads may end at any moment, and then count no more.
+    fn workload(&self, processes: &[Pid]) -> WorkloadCounters {
+        let mut counters = WorkloadCounters::default();
+        for &pid in processes.iter().take(MOST_PROCESSES) {
+            let folder = self.procfs.process(pid);
+            if let Some(calls) = calls_of(&folder) {
+                counters.calls.insert(pid, calls);
+            }
+            if counters.waited.len() < MOST_THREADS {
+                for tid in threads_of(&self.procfs, pid) {
+                    let path = self.procfs.task(pid, tid).join("schedstat");
+                    if let Some(waited) = waited_of(&path) {
+                        counters.waited.insert(tid, waited);
+                    }
+                    if counters.waited.len() == MOST_THREADS {
+                        break;
+                    }
+                }
+            }
+        }
+        counters
+    }
+}
+
+/// The sum of what grew, over what is in both.
+fn gained<K: Ord>(then: &BTreeMap<K, u64>, now: &BTreeMap<K, u64>) -> u64 {
+    let both = now
+        .iter()
+        .filter_map(|(key, now)| then.get(key).map(|then| (now, then)));
+    both.map(|(now, then)| now.saturating_sub(*then)).sum()
+}
+
+impl IdleStates {
+    fn open(procfs: &ProcFs, vcpu: PcpuId) -> IdleStates {
+        let folder = procfs.resolve(format!("/sys/devices/system/cpu/cpu{}/cpuidle", vcpu.0));
+        let mut states = IdleStates {
+            polling: Vec::new(),
+            halting: Vec::new(),
+        };
+        for number in 0.. {
+            let state = folder.join(format!("state{number}"));
+            let (Ok(usage), Ok(time)) = (
+                File::open(state.join("usage")),
+                File::open(state.join("time")),
+            ) else {
+                break;
+            };
+            let name = fs::read_to_string(state.join("name")).unwrap_or_default();
+            match name.trim() {
+                "POLL" => states.polling.push((usage, time)),
+                _ => states.halting.push((usage, time)),
+            }
+        }
+        states
+    }
+
+    /// `None` where the kernel has no idle states.
+    fn read(&self) -> Option<Counters> {
+        let mut counters = Counters::default();
+        for (usage, time) in &self.polling {
+            let time = number(time)? * 1000;
+            counters.polls += number(usage)?;
+            counters.idle += time;
+            counters.polled += time;
+        }
+        for (usage, time) in &self.halting {
+            counters.halts += number(usage)?;
+            counters.idle += number(time)? * 1000;
+        }
+        (!self.halting.is_empty()).then_some(counters)
+    }
+}
+
+/// A file of one number, from its start.
+fn number(file: &File) -> Option<u64> {
+    let mut buffer = [0u8; 24];
+    let bytes = file.read_at(&mut buffer, 0).ok()?;
+    std::str::from_utf8(&buffer[..bytes])
+        .ok()?
+        .trim()
+        .parse()
+        .ok()
+}
+
+/// What `/proc/stat` says.
+#[derive(Debug)]
+struct Stat {
+    all: [u64; 8],
+    vcpus: BTreeMap<u32, [u64; 8]>,
+    switches: u64,
+}
+
+impl Stat {
+    fn read(procfs: &ProcFs) -> Result<Stat, SampleError> {
+        let path = procfs.resolve("/proc/stat");
+        let text = fs::read_to_string(&path).map_err(|source| SampleError::Read {
+            path: path.clone(),
+            source,
+        })?;
+        Stat::parse(&text).map_err(|wanted| SampleError::Malformed { path, wanted })
+    }
+
+    fn parse(text: &str) -> Result<Stat, String> {
+        let mut stat = Stat {
+            all: [0; 8],
+            vcpus: BTreeMap::new(),
+            switches: 0,
+        };
+        let (mut seen_all, mut seen_switches) = (false, false);
+        for line in text.lines() {
+            let mut fields = line.split_ascii_whitespace();
+            let Some(name) = fields.next() else {
+                continue;
+            };
+            let mut times = || {
+                let mut times = [0; 8];
+                for (time, field) in times.iter_mut().zip(&mut fields) {
+                    *time = field.parse().map_err(|_| format!("number for '{field}'"))?;
+                }
+                Ok::<_, String>(times)
+            };
+            if name == "cpu" {
+                (stat.all, seen_all) = (times()?, true);
+            } else if name == "ctxt" {
+                (stat.switches, seen_switches) = (times()?[0], true);
+            } else if let Some(vcpu) = name.strip_prefix("cpu").and_then(|n| n.parse().ok()) {
+                stat.vcpus.insert(vcpu, times()?);
+            }
+        }
+        match (seen_all, seen_switches) {
+            (true, true) => Ok(stat),
+            (false, _) => Err("line 'cpu'".to_owned()),
+            (_, false) => Err("line 'ctxt'".to_owned()),
+        }
+    }
+
+    /// Zeros for a vCPU that is not online.
+    fn vcpu(&self, vcpu: PcpuId) -> [u64; 8] {
+        self.vcpus.get(&vcpu.0).copied().unwrap_or_default()
+    }
+}
+
+/// `user_usec` of a v2 cgroup.
+fn user_of(path: &Path) -> Result<u64, SampleError> {
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        // Its cgroup was removed: the workload is over.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+        Err(source) => {
+            let path = path.to_owned();
+            return Err(SampleError::Read { path, source });
+        }
+    };
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("user_usec "));
+    let micros: Option<u64> = line.and_then(|number| number.trim().parse().ok());
+    micros
+        .map(|micros| micros * 1000)
+        .ok_or_else(|| SampleError::Malformed {
+            path: path.to_owned(),
+            wanted: "line 'user_usec'".to_owned(),
+        })
+}
+
+/// Field 2 of `schedstat`: ns for which the thread waited for a vCPU.
+fn waited_of(path: &Path) -> Option<u64> {
+    let text = fs::read_to_string(path).ok()?;
+    text.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
+/// `syscr` and `syscw` of a process.
+fn calls_of(folder: &Path) -> Option<u64> {
+    let text = fs::read_to_string(folder.join("io")).ok()?;
+    let of = |name: &str| -> Option<u64> {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim().parse().ok()
+    };
+    Some(of("syscr:")? + of("syscw:")?)
+}
+
+/// The timer tick at which user time is sampled. The kernel does not tell; what it does tell is the resolution
+/// of its coarse clock, which advances at each tick.
+fn tick() -> Nanos {
+    let resolution = rustix::time::clock_getres(rustix::time::ClockId::MonotonicCoarse);
+    let nanos = u64::try_from(resolution.tv_nsec).unwrap_or(0);
+    Nanos(nanos.max(1_000_000))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STAT: &str = "cpu  10 20 30 40 5 0 1 7 0 0\ncpu0 4 10 15 20 2 0 1 3 0 0\n\
+                        cpu3 6 10 15 20 3 0 0 4 0 0\nintr 5 0 1\nctxt 900\nbtime 1\n";
+
+    fn vm(stat: &str) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir_all(root.path().join("proc")).unwrap();
+        fs::write(root.path().join("proc/stat"), stat).unwrap();
+        root
+    }
+
+    fn idle_state(root: &Path, vcpu: u32, state: u32, name: &str, usage: u64, time: u64) {
+        let folder = root.join(format!(
+            "sys/devices/system/cpu/cpu{vcpu}/cpuidle/state{state}"
+        ));
+        fs::create_dir_all(&folder).unwrap();
+        for (file, text) in [
+            ("name", name.to_owned()),
+            ("usage", usage.to_string()),
+            ("time", time.to_string()),
+        ] {
+            fs::write(folder.join(file), format!("{text}\n")).unwrap();
+        }
+    }
+
+    #[test]
+    fn stat_is_read_by_name() {
+        let stat = Stat::parse(STAT).unwrap();
+        assert_eq!(stat.all, [10, 20, 30, 40, 5, 0, 1, 7]);
+        assert_eq!(stat.vcpu(PcpuId(3))[7], 4);
+        assert_eq!(stat.vcpu(PcpuId(9)), [0; 8]);
+        assert_eq!(stat.switches, 900);
+    }
+
+    #[test]
+    fn a_stat_without_its_lines_is_refused() {
+        assert!(Stat::parse("ctxt 5\n").unwrap_err().contains("'cpu'"));
+        assert!(Stat::parse("cpu 1 2\n").unwrap_err().contains("'ctxt'"));
+        assert!(Stat::parse("cpu x\n").unwrap_err().contains("'x'"));
+    }
+
+    #[test]
+    fn a_period_is_what_grew() {
+        let root = vm(STAT);
+        let procfs = ProcFs::at(root.path());
+        idle_state(root.path(), 0, 0, "POLL", 5, 100);
+        idle_state(root.path(), 0, 1, "haltpoll idle", 7, 1_000);
+        let vcpus: PcpuSet = "0,3".parse().unwrap();
+        let mut sampler = Sampler::new(&procfs, &vcpus, None);
+        assert!(sampler.sample(&vcpus, &[]).unwrap().is_none());
+        // vCPU 0 polled three times, and halted after one of them; vCPU 3 has no idle states.
+        idle_state(root.path(), 0, 0, "POLL", 8, 160);
+        idle_state(root.path(), 0, 1, "haltpoll idle", 8, 1_200);
+        let later = STAT
+            .replace("ctxt 900", "ctxt 1000")
+            .replace("cpu  10", "cpu  11");
+        fs::write(root.path().join("proc/stat"), later).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        let sample = sampler.sample(&vcpus, &[]).unwrap().unwrap();
+        let [first, second] = sample.observed.vcpus[..] else {
+            panic!("two vCPUs: {sample:?}");
+        };
+        assert_eq!(first.idle_periods, 3);
+        assert_eq!(first.idle, Nanos(260_000));
+        assert_eq!(sample.polled, Nanos(60_000));
+        assert_eq!(second.idle, Nanos::ZERO);
+        assert_eq!(second.work, sample.observed.period);
+        assert_eq!(sample.observed.switches, 97);
+        assert_eq!(sample.observed.user, Nanos(CLOCK_TICK));
+        // Only the vCPUs in use are the workload's.
+        let one: PcpuSet = "3".parse().unwrap();
+        let sample = sampler.sample(&one, &[]).unwrap().unwrap();
+        assert_eq!(sample.observed.vcpus.len(), 1);
+    }
+
+    #[test]
+    fn processes_that_end_count_no_more() {
+        let then = BTreeMap::from([(1, 10), (2, 20)]);
+        let now = BTreeMap::from([(2, 25), (3, 100)]);
+        assert_eq!(gained(&then, &now), 5);
+    }
+}

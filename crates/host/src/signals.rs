@@ -1,0 +1,85 @@
+//! Waiting for the next period, unless a signal comes first.
+//!
+//! Signals become bytes on a socket, so that a daemon sleeps in poll(2) and handles them between two periods,
+//! never within one.
+
+use std::io;
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+use std::time::Instant;
+
+use rustix::event::PollFd;
+use rustix::event::PollFlags;
+use rustix::event::Timespec;
+use rustix::event::poll;
+use signal_hook::consts::SIGCHLD;
+use signal_hook::consts::SIGINT;
+use signal_hook::consts::SIGTERM;
+
+/// Why the wait is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wake {
+    /// It is time.
+    Time,
+    /// SIGTERM or SIGINT asks to stop.
+    Stop,
+    /// A child process ended, or was stopped.
+    Child,
+}
+
+/// The signals of this process that are waited for.
+#[derive(Debug)]
+pub struct Signals {
+    stop: UnixStream,
+    child: UnixStream,
+    /// Without a writer a reader would be at its end, which polls as readable.
+    _writers: [UnixStream; 2],
+}
+
+impl Signals {
+    /// From now on SIGTERM and SIGINT end a wait, and no longer the process; SIGCHLD too if `children`.
+    pub fn catch(children: bool) -> io::Result<Signals> {
+        let pipe = |signals: &[i32]| -> io::Result<(UnixStream, UnixStream)> {
+            let (reader, writer) = UnixStream::pair()?;
+            reader.set_nonblocking(true)?;
+            for &signal in signals {
+                signal_hook::low_level::pipe::register(signal, writer.try_clone()?)?;
+            }
+            Ok((reader, writer))
+        };
+        let (stop, stopping) = pipe(&[SIGTERM, SIGINT])?;
+        let (child, ending) = pipe(if children { &[SIGCHLD] } else { &[] })?;
+        Ok(Signals {
+            stop,
+            child,
+            _writers: [stopping, ending],
+        })
+    }
+
+    /// Sleeps until `next`, or a signal.
+    pub fn wait_until(&mut self, next: Instant) -> Wake {
+        loop {
+            let left = next.saturating_duration_since(Instant::now());
+            let timeout = Timespec {
+                tv_sec: left.as_secs() as i64,
+                tv_nsec: i64::from(left.subsec_nanos()),
+            };
+            let mut fds = [&self.stop, &self.child].map(|fd| PollFd::new(fd, PollFlags::IN));
+            match poll(&mut fds, Some(&timeout)) {
+                Ok(0) => return Wake::Time,
+                Ok(_) => {
+                    let mut bytes = [0u8; 16];
+                    if self.stop.read(&mut bytes).is_ok() {
+                        return Wake::Stop;
+                    }
+                    if self.child.read(&mut bytes).is_ok() {
+                        return Wake::Child;
+                    }
+                }
+                // Interrupted: the socket tells next time round whether by a signal of ours.
+                Err(_) if left.is_zero() => return Wake::Time,
+                Err(_) => {}
+            }
+        }
+    }
+}
