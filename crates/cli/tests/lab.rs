@@ -95,6 +95,8 @@ fn values_that_make_no_sense_are_refused_before_anything_boots() {
     assert!(text.contains("50 to 10000"), "{text}");
     let text = error(&["smoke", "--machine", "qemu", "--mhz", "200"]);
     assert!(text.contains("--mhz is for bochs"), "{text}");
+    let text = error(&["smoke", "--repeat", "0"]);
+    assert!(text.contains("1..=1000000"), "{text}");
     let text = error(&["smoke", "--json", "/nowhere/out.json"]);
     assert!(text.contains("/nowhere"), "{text}");
 }

@@ -190,6 +190,7 @@ fn run_vms(run: &Run, calibration: Calibration) -> anyhow::Result<Outcome> {
     }
     Ok(Outcome {
         variant: run.variant.clone(),
+        seed: run.seed,
         parameters,
         seconds: last
             .first()

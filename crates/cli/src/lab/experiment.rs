@@ -1,11 +1,13 @@
 //! Experiments: `lab/experiments/NAME.toml`, which say what question is asked, which VMs run, and which
 //! variants of the kernel's parameters are compared.
 //!
-//! Each variant runs the same VMs with the same seeds. A variant may ask for the patched kernel; with
-//! the stock kernel it is passed over, and said so. Times are seconds of the emulated machine.
+//! Each variant runs the same VMs with the same seeds, and again with others if asked to. A variant may
+//! ask for the patched kernel; with the stock kernel it is passed over, and said so. Times are seconds
+//! of the emulated machine.
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::path::PathBuf;
 
@@ -83,6 +85,10 @@ pub enum Need {
     /// Only one with Tandem's patches.
     Patched,
 }
+
+/// From a VM's seed in one run to that in the next: more than VMs in an experiment, so that none runs
+/// with the seed of another.
+const BETWEEN_SEEDS: u64 = 1000;
 
 fn bochs() -> String {
     "bochs".to_owned()
@@ -162,14 +168,21 @@ impl Experiment {
     }
 
     /// The runs of the variants that `kernel` can serve, each with what it needs at boot, and the
-    /// names of those it cannot.
-    pub fn plan(&self, kernel: &Kind, extra: &[(String, String)]) -> Plan {
-        let mut plan = Plan::default();
-        for variant in &self.variants {
-            if variant.kernel == Need::Patched && *kernel == Kind::Stock {
-                plan.passed_over.push(variant.name.clone());
-                continue;
-            }
+    /// names of those it cannot. Each variant runs once for each of `seeds`; all run for one seed
+    /// before any does for the next, so that what a run leaves behind is no matter of its variant.
+    pub fn plan(
+        &self,
+        kernel: &Kind,
+        extra: &[(String, String)],
+        seeds: RangeInclusive<u64>,
+    ) -> Plan {
+        let serves = |variant: &&Variant| variant.kernel == Need::Any || *kernel != Kind::Stock;
+        let (served, not): (Vec<&Variant>, Vec<&Variant>) = self.variants.iter().partition(serves);
+        let mut plan = Plan {
+            boots: Vec::new(),
+            passed_over: not.iter().map(|variant| variant.name.clone()).collect(),
+        };
+        for (seed, variant) in seeds.flat_map(|seed| served.iter().map(move |v| (seed, v))) {
             let own = variant
                 .set
                 .iter()
@@ -180,17 +193,30 @@ impl Experiment {
                 .partition(|(name, _)| settings::boot_only(name));
             let run = Run {
                 variant: variant.name.clone(),
+                seed,
                 settings,
                 warm_up: self.warm_up,
                 seconds: self.seconds,
                 sample_ms: self.sample_ms,
                 trace: self.trace,
-                vms: self.vms_of(variant),
+                vms: self
+                    .vms_of(variant)
+                    .into_iter()
+                    .map(|vm| moved_on(vm, seed))
+                    .collect(),
             };
             plan.add(boot, run);
         }
         plan
     }
+}
+
+/// The VM for the run of this seed: the first is as the experiment has it.
+fn moved_on(mut vm: Vm, seed: u64) -> Vm {
+    vm.seed = vm
+        .seed
+        .wrapping_add(seed.wrapping_sub(1).wrapping_mul(BETWEEN_SEEDS));
+    vm
 }
 
 /// What is run, boot by boot.
@@ -283,7 +309,7 @@ mod tests {
     #[test]
     fn variants_that_differ_at_run_time_share_a_boot() {
         let experiment = experiment(TEXT).unwrap();
-        let plan = experiment.plan(&Kind::Stock, &[]);
+        let plan = experiment.plan(&Kind::Stock, &[], 1..=1);
         let names =
             |runs: &[Run]| -> Vec<String> { runs.iter().map(|run| run.variant.clone()).collect() };
         assert_eq!(plan.boots.len(), 2);
@@ -292,10 +318,28 @@ mod tests {
         assert_eq!(plan.passed_over, ["APLE"]);
         let longer = &plan.boots[0].1[1].vms[0].set;
         assert_eq!(longer["inside"].text(), "4000");
-        let patched = experiment.plan(&Kind::Patched, &[("kvm.hvs".into(), "1".into())]);
+        let patched = experiment.plan(&Kind::Patched, &[("kvm.hvs".into(), "1".into())], 1..=1);
         let aple = patched.boots[0].1.last().unwrap();
         assert_eq!(aple.settings["kvm.aple"], "1");
         assert_eq!(aple.settings["kvm.hvs"], "1");
+    }
+
+    #[test]
+    fn every_variant_runs_for_one_seed_before_any_does_for_the_next() {
+        let plan = experiment(TEXT).unwrap().plan(&Kind::Stock, &[], 3..=4);
+        let runs = &plan.boots[0].1;
+        let seen: Vec<(&str, u64, u64)> = runs
+            .iter()
+            .map(|run| (run.variant.as_str(), run.seed, run.vms[0].seed))
+            .collect();
+        let expected = [
+            ("stock", 3, 2001),
+            ("longer", 3, 2001),
+            ("stock", 4, 3001),
+            ("longer", 4, 3001),
+        ];
+        assert_eq!(seen, expected);
+        assert_eq!(plan.passed_over, ["APLE"]);
     }
 
     #[test]

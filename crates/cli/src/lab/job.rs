@@ -34,6 +34,9 @@ pub struct Job {
 pub struct Run {
     /// Which variant of the experiment it is.
     pub variant: String,
+    /// Which of several runs of the variant: its VMs' seeds are theirs, moved on by this.
+    #[serde(default = "one")]
+    pub seed: u64,
     /// Parameters of the machine's kernel, set before the VMs start: MODULE.NAME or sched.NAME.
     #[serde(default)]
     pub settings: BTreeMap<String, String>,
@@ -149,6 +152,9 @@ pub struct Failed {
 pub struct Outcome {
     /// Which variant.
     pub variant: String,
+    /// Which of its runs.
+    #[serde(default = "one")]
+    pub seed: u64,
     /// The kernel parameters that matter, as the kernel gave them while the VMs ran.
     pub parameters: BTreeMap<String, String>,
     /// How long was counted.

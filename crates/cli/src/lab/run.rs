@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::Context;
 use anyhow::bail;
 use clap::Args;
+use clap::builder::RangedU64ValueParser;
 use serde::Serialize;
 
 use super::emulator::Answers;
@@ -49,6 +50,13 @@ pub struct RunArgs {
     /// Run only this variant; may be repeated
     #[arg(long = "variant", value_name = "NAME")]
     variants: Vec<String>,
+    /// Which seed the first run of each variant gets; 1 is the experiment as it is written
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = seeds())]
+    seed: u64,
+    /// Run each variant so often, with one seed after the other; the table then has means with their
+    /// 95 % intervals
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = seeds())]
+    repeat: u64,
     /// Seconds of the machine that are counted [default: the experiment's]
     #[arg(long)]
     seconds: Option<f64>,
@@ -78,6 +86,10 @@ pub struct RunArgs {
     work: Option<PathBuf>,
 }
 
+fn seeds() -> RangedU64ValueParser<u64> {
+    RangedU64ValueParser::new().range(1..=1_000_000)
+}
+
 /// What is written as JSON.
 #[derive(Debug, Serialize)]
 pub struct Report {
@@ -92,7 +104,10 @@ pub struct Report {
     pub kernel: KernelReport,
     seconds: f64,
     warm_up: f64,
-    /// What came out, in the experiment's order.
+    seed: u64,
+    /// How often each variant was run.
+    pub repeat: u64,
+    /// What came out, by seed and then in the experiment's order.
     pub runs: Vec<Outcome>,
     /// What failed.
     pub failed: Vec<Failed>,
@@ -138,7 +153,8 @@ pub fn main(args: &RunArgs) -> anyhow::Result<()> {
     let kind = Kind::parse(&args.kernel);
     let settings = args.settings.iter().map(|text| settings::parse(text));
     let settings = settings.collect::<anyhow::Result<Vec<_>>>()?;
-    let plan = experiment.plan(&kind, &settings);
+    let seeds = args.seed..=args.seed + (args.repeat - 1);
+    let plan = experiment.plan(&kind, &settings, seeds);
     for name in &plan.passed_over {
         eprintln!("lab: variant '{name}' needs the patched kernel: passed over");
     }
@@ -153,8 +169,13 @@ pub fn main(args: &RunArgs) -> anyhow::Result<()> {
         let folder = work.path.join(format!("boot-{number}"));
         std::fs::create_dir_all(&folder)
             .with_context(|| format!("cannot make {}", folder.display()))?;
-        let names: Vec<&str> = runs.iter().map(|run| run.variant.as_str()).collect();
-        eprintln!("lab: {machine_name}, {kind}: {}", names.join(", "));
+        let mut names: Vec<&str> = runs.iter().map(|run| run.variant.as_str()).collect();
+        names.truncate(runs.len().div_ceil(args.repeat as usize));
+        let times = match args.repeat {
+            1 => String::new(),
+            repeat => format!(", each with {repeat} seeds"),
+        };
+        eprintln!("lab: {machine_name}, {kind}: {}{times}", names.join(", "));
         let answers = machine.run(&Boot {
             lab: &lab,
             kernel: &kernel,
@@ -274,7 +295,7 @@ fn report(
         failed.extend(answers.failed);
     }
     let place = |name: &str| experiment.variants.iter().position(|v| v.name == name);
-    runs.sort_by_key(|run: &Outcome| place(&run.variant));
+    runs.sort_by_key(|run: &Outcome| (run.seed, place(&run.variant)));
     Report {
         format: FORMAT,
         experiment: args.experiment.clone(),
@@ -296,6 +317,8 @@ fn report(
         },
         seconds: experiment.seconds,
         warm_up: experiment.warm_up,
+        seed: args.seed,
+        repeat: args.repeat,
         runs,
         failed,
         passed_over,

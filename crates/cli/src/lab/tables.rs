@@ -1,4 +1,5 @@
-//! A lab report as text: a line about the machine, then a row for each VM of each variant.
+//! A lab report as text: a line about the machine, then a row for each VM of each variant, or, where
+//! variants ran with several seeds, the means of those runs with their 95 % intervals.
 //!
 //! Columns that no run of the report fills are left out, so that a stock kernel's table has no empty
 //! thresholds.
@@ -11,12 +12,17 @@ use tandem_report::table::Table;
 use super::job::Outcome;
 use super::job::VmOutcome;
 use super::run::Report;
+use crate::sim::statistics::Mean;
 
 /// The text of a report.
 pub fn text(report: &Report) -> String {
     let mut text = head(report);
     let look = Look::of(std::io::stdout().is_terminal());
-    text.push_str(&table(&report.runs).text(look));
+    let main = match report.repeat {
+        1 => table(&report.runs),
+        _ => means(&report.runs),
+    };
+    text.push_str(&main.text(look));
     if report.runs.iter().any(|run| run.traced.is_some()) {
         text.push('\n');
         text.push_str(&pauses(&report.runs).text(look));
@@ -109,11 +115,96 @@ fn table(runs: &[Outcome]) -> Table {
     table
 }
 
+/// The work per second of the VMs whose name is `vm` (none: of all) in each run of `variant`.
+fn rates(runs: &[Outcome], variant: &str, vm: Option<&str>) -> Vec<f64> {
+    let of = |run: &Outcome| {
+        let those = run.vms.iter();
+        let those = those.filter(|one| vm.is_none_or(|name| one.name == name));
+        those.map(|one| one.work_per_second).sum()
+    };
+    let mine = runs.iter().filter(|run| run.variant == variant);
+    mine.map(of).collect()
+}
+
+/// The mean of a counter over the runs of `variant`; nothing where no run has it.
+fn mean_count(runs: &[Outcome], variant: &str, vm: Option<&str>, name: &str) -> Option<f64> {
+    let mine = runs.iter().filter(|run| run.variant == variant);
+    let values: Vec<f64> = mine
+        .map(|run| {
+            let those = run.vms.iter();
+            let those = those.filter(|one| vm.is_none_or(|name| one.name == name));
+            those.filter_map(|one| one.counters.get(name)).sum::<u64>() as f64
+        })
+        .collect();
+    Mean::of(&values)
+        .map(|mean| mean.mean)
+        .filter(|mean| *mean > 0.0)
+}
+
+fn means(runs: &[Outcome]) -> Table {
+    let mut table = Table::new(&[
+        "variant",
+        "VM",
+        "runs",
+        "work/s",
+        "± 95 %",
+        "vs. first",
+        "± 95 %",
+        "PLE exits",
+        "directed",
+        "helped",
+    ]);
+    let first_seed = runs.first().map(|run| run.seed);
+    let once = runs.iter().filter(|run| Some(run.seed) == first_seed);
+    let plus_minus = |ci: Option<f64>, scale: f64| {
+        ci.map_or_else(String::new, |ci| format!("{:.1}", scale * ci))
+    };
+    for run in once {
+        let mut vms: Vec<Option<&str>> = run.vms.iter().map(|vm| Some(vm.name.as_str())).collect();
+        if vms.len() > 1 {
+            vms.push(None);
+        }
+        for vm in vms {
+            let own = rates(runs, &run.variant, vm);
+            let base = runs.first().map(|first| rates(runs, &first.variant, vm));
+            let (Some(mean), Some(base)) = (Mean::of(&own), base) else {
+                continue;
+            };
+            let base_mean = Mean::of(&base).map_or(f64::NAN, |mean| mean.mean);
+            let difference = Mean::of_difference(&own, &base).filter(|_| base_mean > 0.0);
+            let count = |name| mean_count(runs, &run.variant, vm, name);
+            let whole = |mean: Option<f64>| mean.map_or_else(String::new, |n| format!("{n:.0}"));
+            let directed = count("yields_directed").or(count("directed_yield_successful"));
+            let helped = count("yields_helped").zip(directed);
+            table.row(vec![
+                run.variant.clone(),
+                vm.unwrap_or("all").to_owned(),
+                own.len().to_string(),
+                format!("{:.0}", mean.mean),
+                plus_minus(mean.ci95, 1.0),
+                difference.map_or_else(String::new, |difference| {
+                    format!("{:+.1} %", 100.0 * difference.mean / base_mean)
+                }),
+                plus_minus(difference.and_then(|one| one.ci95), 100.0 / base_mean),
+                whole(count("ple_exits")),
+                whole(directed),
+                helped.map_or_else(String::new, |(helped, directed)| {
+                    format!("{:.0} %", 100.0 * helped / directed)
+                }),
+            ]);
+        }
+    }
+    table
+}
+
 fn pauses(runs: &[Outcome]) -> Table {
     let mut table = Table::new(&[
         "variant",
         "PAUSE exits seen",
-        "stayed",
+        "stayed, nobody asked",
+        "cycles, median",
+        "mean",
+        "stayed, pCPU asked",
         "cycles, median",
         "mean",
         "switched",
@@ -130,6 +221,9 @@ fn pauses(runs: &[Outcome]) -> Table {
                 pauses.stayed.to_string(),
                 pauses.stayed_median.to_string(),
                 format!("{:.0}", pauses.stayed_mean),
+                pauses.asked.to_string(),
+                pauses.asked_median.to_string(),
+                format!("{:.0}", pauses.asked_mean),
                 pauses.switched.to_string(),
                 pauses.switched_to_sibling.to_string(),
                 pauses.switch_median.to_string(),
@@ -171,6 +265,7 @@ mod tests {
         let counters = exits.map(|exits| ("ple_exits".to_owned(), exits));
         Outcome {
             variant: variant.into(),
+            seed: 1,
             parameters: BTreeMap::new(),
             seconds: 1.0,
             vms: vec![VmOutcome {
@@ -207,6 +302,24 @@ mod tests {
             text.contains("PLE exits") && !text.contains("threshold"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn runs_with_several_seeds_are_given_as_means_with_intervals() {
+        let mut runs = Vec::new();
+        for (seed, stock, aple) in [(1, 900.0, 1100.0), (2, 1100.0, 1300.0)] {
+            for (variant, rate) in [("stock", stock), ("APLE", aple)] {
+                let mut run = outcome(variant, rate, Some(seed * 10));
+                run.seed = seed;
+                runs.push(run);
+            }
+        }
+        let text = means(&runs).text(Look::Plain);
+        assert_eq!(text.lines().count(), 4, "{text}");
+        assert!(text.contains(" 1000 ") && text.contains(" 1200 "), "{text}");
+        assert!(text.contains("+20.0 %") && text.contains(" 15 "), "{text}");
+        // Two values 200 apart: Student's 12.706 times a standard error of 100.
+        assert!(text.contains("1270.6"), "{text}");
     }
 
     #[test]

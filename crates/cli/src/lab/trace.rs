@@ -6,7 +6,9 @@
 //! the two are the instructions that KVM executed, those of the two trace points included: the same
 //! for every kernel, so that kernels compare. An exit during which the thread was switched out
 //! (a directed yield that was taken, or the end of its slice) is counted apart: its cycles would be
-//! those of somebody else.
+//! those of somebody else. So is one during which another pCPU was sent an IPI, which is how a yield
+//! has a vCPU run that waits there: policies find somebody to yield to more or less often, and what it
+//! costs to do so, and to find nobody, are two things.
 //!
 //! The buffer of each pCPU keeps the latest events; what was lost is said.
 
@@ -54,12 +56,21 @@ pub struct Wakes {
 pub struct Pauses {
     /// Exits in the trace.
     pub exits: u64,
-    /// Exits after which the vCPU went on without having been switched out.
+    /// Exits after which the vCPU went on, and nothing was asked of another pCPU.
     pub stayed: u64,
     /// Median cycles of those, from exit to entry.
     pub stayed_median: u64,
     /// Mean cycles of those.
     pub stayed_mean: f64,
+    /// Exits after which the vCPU went on, and another pCPU was sent an IPI.
+    #[serde(default)]
+    pub asked: u64,
+    /// Median cycles of those, from exit to entry.
+    #[serde(default)]
+    pub asked_median: u64,
+    /// Mean cycles of those.
+    #[serde(default)]
+    pub asked_mean: f64,
     /// Exits during which the vCPU was switched out.
     pub switched: u64,
     /// Of those, to a vCPU of the same VM.
@@ -77,6 +88,7 @@ pub fn start() -> anyhow::Result<()> {
     put("events/kvm/kvm_exit/enable", "1")?;
     put("events/kvm/kvm_entry/enable", "1")?;
     put("events/sched/sched_switch/enable", "1")?;
+    put("events/ipi/ipi_send_cpu/enable", "1")?;
     put("events/sched/sched_wakeup/filter", "comm ~ \"*/vcpu*\"")?;
     put("events/sched/sched_wakeup/enable", "1")?;
     put("trace", "")?;
@@ -149,6 +161,7 @@ fn vm(thread: &str) -> Option<&str> {
 struct Pending {
     time: u64,
     switched: bool,
+    asked: bool,
 }
 
 #[derive(Default)]
@@ -156,6 +169,7 @@ struct Costs<'a> {
     exits: u64,
     pending: BTreeMap<&'a str, Pending>,
     stayed: Vec<u64>,
+    asked: Vec<u64>,
     switches: Vec<u64>,
     to_sibling: u64,
     /// Threads that were woken and have not run yet, by their number.
@@ -171,6 +185,11 @@ fn read(text: &str, lost: u64) -> Traced {
             "kvm_exit" => costs.exit(&event),
             "kvm_entry" => costs.entry(&event),
             "sched_switch" => costs.switch(&event),
+            "ipi_send_cpu" => {
+                if let Some(exit) = costs.pending.get_mut(event.thread) {
+                    exit.asked = true;
+                }
+            }
             "sched_wakeup" => {
                 if let Some(number) = field(event.rest, "pid=") {
                     costs.woken.insert(number, event.time);
@@ -191,16 +210,23 @@ fn field<'a>(rest: &'a str, name: &str) -> Option<&'a str> {
 impl<'a> Costs<'a> {
     fn exit(&mut self, event: &Event<'a>) {
         self.exits += 1;
-        let (time, switched) = (event.time, false);
-        self.pending
-            .insert(event.thread, Pending { time, switched });
+        let exit = Pending {
+            time: event.time,
+            switched: false,
+            asked: false,
+        };
+        self.pending.insert(event.thread, exit);
     }
 
     fn entry(&mut self, event: &Event<'a>) {
         if let Some(exit) = self.pending.remove(event.thread)
             && !exit.switched
         {
-            self.stayed.push(event.time.saturating_sub(exit.time));
+            let cycles = event.time.saturating_sub(exit.time);
+            match exit.asked {
+                true => self.asked.push(cycles),
+                false => self.stayed.push(cycles),
+            }
         }
     }
 
@@ -224,13 +250,14 @@ impl<'a> Costs<'a> {
     }
 
     fn sum(mut self, lost: u64) -> Traced {
-        let count = self.stayed.len() as u64;
-        let total: u64 = self.stayed.iter().sum();
         let pauses = Pauses {
             exits: self.exits,
-            stayed: count,
+            stayed: self.stayed.len() as u64,
             stayed_median: quantile(&mut self.stayed, 50),
-            stayed_mean: total as f64 / count.max(1) as f64,
+            stayed_mean: mean(&self.stayed),
+            asked: self.asked.len() as u64,
+            asked_median: quantile(&mut self.asked, 50),
+            asked_mean: mean(&self.asked),
             switched: self.switches.len() as u64,
             switched_to_sibling: self.to_sibling,
             switch_median: quantile(&mut self.switches, 50),
@@ -249,6 +276,11 @@ impl<'a> Costs<'a> {
             wakes: wakes.collect(),
         }
     }
+}
+
+/// The mean; zero of none.
+fn mean(values: &[u64]) -> f64 {
+    values.iter().sum::<u64>() as f64 / values.len().max(1) as f64
 }
 
 /// The value that `percent` of the values are below; zero of none.
@@ -275,6 +307,10 @@ mod tests {
         a/vcpu0-70      [002] d....  9000: kvm_entry: vcpu 0, rip 0x100202
         a/vcpu0-70      [002] d....  9100: kvm_exit: vcpu 0 reason PAUSE_INSTRUCTION rip 0x100200
         a/vcpu0-70      [002] d....  9600: kvm_entry: vcpu 0, rip 0x100202
+        a/vcpu0-70      [002] d....  9700: kvm_exit: vcpu 0 reason PAUSE_INSTRUCTION rip 0x100200
+        a/vcpu0-70      [002] d..2.  9900: ipi_send_cpu: cpu=1 callsite=resched_curr+0x3f/0x60 callback=0x0
+        a/vcpu0-70      [002] d....  9950: kvm_entry: vcpu 0, rip 0x100202
+        init-1          [003] d..2.  9960: ipi_send_cpu: cpu=1 callsite=resched_curr+0x3f/0x60 callback=0x0
 ";
 
     const WAKES: &str = "\
@@ -289,8 +325,12 @@ mod tests {
     fn exits_are_paired_with_the_entry_of_the_same_thread() {
         let traced = read(TRACE, 3);
         let sum = traced.pauses;
-        assert_eq!((sum.exits, sum.stayed, sum.switched), (4, 2, 2));
+        assert_eq!((sum.exits, sum.stayed, sum.switched), (5, 2, 2));
         assert_eq!((sum.stayed_median, sum.stayed_mean), (900, 700.0));
+        assert_eq!(
+            (sum.asked, sum.asked_median, sum.asked_mean),
+            (1, 250, 250.0)
+        );
         assert_eq!((sum.switched_to_sibling, sum.switch_median), (1, 600));
         assert_eq!((traced.lost, traced.wakes.len()), (3, 0));
     }
