@@ -260,6 +260,7 @@ fn finish(args: &GuestArgs, plan: &Plan, rows: &[Row], account: &Account) -> any
             .into_iter()
             .filter_map(|variant| tables::finding(rows, variant)),
     );
+    parts.extend(tables::warning(rows));
     parts.push("CPU time and awake time per unit of work, against stock:".to_owned());
     parts.push(tables::costs(rows).to_string());
     let choices = tables::choices(rows);

@@ -301,6 +301,7 @@ impl<'a> Bench<'a> {
         let Some(work) = load.work(&run, &setting) else {
             bail!("no figure in its output: {}", run.quote());
         };
+        let whole = before.until(&after);
         let window = self.database.as_ref().and_then(Database::window);
         let (awake, cpu) = match (load, window) {
             // Starting the server is not the program.
@@ -308,7 +309,7 @@ impl<'a> Bench<'a> {
                 let awake = before.until(&after);
                 (awake, awake.busy)
             }
-            _ => (before.until(&after), run.cpu.as_secs_f64()),
+            _ => (whole, run.cpu.as_secs_f64()),
         };
         let account = match variant {
             Variant::Stock | Variant::Taskset => Account::default(),
@@ -323,6 +324,7 @@ impl<'a> Bench<'a> {
             agent_cpu: account
                 .agent_cpu_ns
                 .map(|ns| ns / 1e9 / run.wall.as_secs_f64()),
+            others: Some((whole.busy - run.cpu.as_secs_f64()).max(0.0) / run.wall.as_secs_f64()),
         };
         Ok((sample, work))
     }

@@ -105,8 +105,11 @@ pub fn microvm(text: &str) -> Option<Work> {
         seconds: f64,
         work_per_second: f64,
     }
-    // Before the report there may be lines on stderr.
-    let report: Report = serde_json::from_str(&text[text.find('{')?..]).ok()?;
+    // Before and after the report there may be lines on stderr.
+    let report = serde_json::Deserializer::from_str(&text[text.find("{\n")?..])
+        .into_iter::<Report>()
+        .next()?
+        .ok()?;
     Work::new(report.work_per_second * report.seconds, report.seconds)
 }
 
@@ -180,9 +183,9 @@ mod tests {
     }
 
     #[test]
-    fn the_microvms_report_may_have_lines_before_it() {
-        let text = "tandem: a warning\n{\n  \"name\": \"vm0\",\n  \"seconds\": 2.0,\n  \
-                    \"work_per_second\": 150.5,\n  \"vcpus\": []\n}\n";
+    fn the_microvms_report_may_have_lines_around_it() {
+        let text = "tandem: a {warning}\n{\n  \"name\": \"vm0\",\n  \"seconds\": 2.0,\n  \
+                    \"work_per_second\": 150.5,\n  \"vcpus\": []\n}\nbye\n";
         assert_eq!(microvm(text), work(301.0, 2.0));
     }
 

@@ -33,7 +33,11 @@ pub fn html(rows: &[Row], agreements: &[Agreement], account: &Account, plan: &Pl
             Some(finding) => finding.clone(),
             None => "Nothing was measured.".to_owned(),
         },
-        notes: findings.into_iter().skip(1).collect(),
+        notes: findings
+            .into_iter()
+            .skip(1)
+            .chain(tables::warning(rows))
+            .collect(),
         tiles: variants
             .first()
             .map(|&variant| tiles(rows, variant))

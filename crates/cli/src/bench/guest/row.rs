@@ -19,6 +19,9 @@ use super::variant::Variant;
 /// Settings this close to the best are as good.
 const AS_GOOD: f64 = 0.97;
 
+/// What the rest of an idle machine takes at most, in vCPUs.
+pub const QUIET: f64 = 0.05;
+
 /// A program may be slower by this much.
 pub const HARMLESS: f64 = 0.98;
 
@@ -37,6 +40,8 @@ pub struct Sample {
     pub settled_ms: Option<f64>,
     /// CPU time of the agent itself, as a fraction of one vCPU.
     pub agent_cpu: Option<f64>,
+    /// What everything else on the machine took meanwhile, in vCPUs.
+    pub others: Option<f64>,
 }
 
 /// One program in one variant.
@@ -79,6 +84,10 @@ pub struct Row {
     /// CPU time of the agent itself, as a fraction of one vCPU, the median.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub agent_cpu: Option<f64>,
+    /// The most that everything else on the machine took during one of the runs, stock's or this
+    /// variant's, in vCPUs.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub others: Option<f64>,
     /// vCPUs of the machine.
     pub vcpus: usize,
     /// The ratio of each pair.
@@ -128,6 +137,11 @@ impl Row {
             choice: most_often(samples.iter().filter_map(|sample| sample.choice)),
             settled_ms: own(|sample| sample.settled_ms),
             agent_cpu: own(|sample| sample.agent_cpu),
+            others: stock
+                .iter()
+                .chain(samples)
+                .filter_map(|sample| sample.others)
+                .max_by(f64::total_cmp),
             vcpus: about.vcpus,
             pairs: ratios,
         })
@@ -213,6 +227,17 @@ pub fn mean(rows: &[Row], variant: Variant, kind: Option<Kind>) -> Option<(f64, 
     Some((mean, ratios.len()))
 }
 
+/// The programs with a run that was disturbed: others took more than [`QUIET`] vCPUs.
+pub fn disturbed(rows: &[Row]) -> Vec<&str> {
+    let mut names: Vec<&str> = rows
+        .iter()
+        .filter(|row| row.others.is_some_and(|others| others > QUIET))
+        .map(|row| row.program.as_str())
+        .collect();
+    names.dedup();
+    names
+}
+
 /// The rows of both, where both have one the `newer`.
 pub fn merged(older: Vec<Row>, newer: &[Row]) -> Vec<Row> {
     let same = |a: &Row, b: &Row| (&a.program, a.variant) == (&b.program, b.variant);
@@ -295,8 +320,8 @@ pub mod tests {
         assert_eq!(clear.as_good, [Variant::OneOff]);
         assert!(clear.agrees);
         let close = exhaustive([1.0, 1.02, 0.98, 0.5], one);
-        assert_eq!(close.best, Variant::Haltpoll);
-        assert_eq!(close.as_good, [Variant::AllOff, Variant::Haltpoll]);
+        assert_eq!(close.best, Variant::AllOn);
+        assert_eq!(close.as_good, [Variant::AllOff, Variant::AllOn]);
         assert!(!close.agrees);
     }
 
@@ -331,6 +356,20 @@ pub mod tests {
         ];
         assert_eq!(mean(&rows, Variant::Agent, None), Some((2.0, 2)));
         assert_eq!(mean(&rows, Variant::Agent, Some(Kind::Mixed)), None);
+    }
+
+    #[test]
+    fn disturbed_programs_are_named_once() {
+        let mut rows = vec![
+            row("a", Variant::Agent, 1.0),
+            row("b", Variant::Agent, 1.0),
+            row("b", Variant::Taskset, 1.0),
+            row("c", Variant::Agent, 1.0),
+        ];
+        rows[0].others = Some(0.01);
+        rows[1].others = Some(0.9);
+        rows[2].others = Some(0.8);
+        assert_eq!(disturbed(&rows), ["b"]);
     }
 
     #[test]

@@ -11,7 +11,9 @@ use tandem_report::table::Tone;
 
 use super::row::Agreement;
 use super::row::HARMLESS;
+use super::row::QUIET;
 use super::row::Row;
+use super::row::disturbed;
 use super::row::mean;
 use super::variant::Choice;
 use super::variant::Variant;
@@ -196,6 +198,18 @@ pub fn agreement(agreements: &[Agreement]) -> Table {
     table
 }
 
+/// What must be said of figures from a machine that was not idle.
+pub fn warning(rows: &[Row]) -> Option<String> {
+    let names = disturbed(rows);
+    (!names.is_empty()).then(|| {
+        format!(
+            "Not idle: in some run of each of these programs, something else took more than {QUIET} \
+             vCPUs, so their figures are not sure: {}.",
+            names.join(", ")
+        )
+    })
+}
+
 /// The result in words, in both directions.
 pub fn finding(rows: &[Row], variant: Variant) -> Option<String> {
     let (mean, count) = mean(rows, variant, None)?;
@@ -260,6 +274,14 @@ mod tests {
         assert_eq!(finding(&rows, Variant::Taskset), None);
         let harmless = finding(&rows[..1], Variant::Agent).unwrap();
         assert!(harmless.contains("1 program, agent") && harmless.contains("none is slower"));
+    }
+
+    #[test]
+    fn a_machine_that_was_not_idle_is_said() {
+        let mut rows = [row("pipe", Variant::Agent, 4.0)];
+        assert_eq!(warning(&rows), None);
+        rows[0].others = Some(0.5);
+        assert!(warning(&rows).unwrap().contains("pipe"));
     }
 
     #[test]

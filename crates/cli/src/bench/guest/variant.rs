@@ -25,10 +25,12 @@ pub enum Variant {
     Agent,
     /// `taskset` to one vCPU.
     Taskset,
-    /// All vCPUs, and they stay awake for 200 µs: the kernel's haltpoll, tuned by hand.
+    /// The kernel's haltpoll, tuned by hand to 200 µs, on all vCPUs.
     Haltpoll,
     /// All vCPUs, and they halt at once.
     AllOff,
+    /// All vCPUs, and they stay awake for 200 µs, by whatever means the agent would take.
+    AllOn,
     /// One vCPU, and it halts at once.
     OneOff,
     /// One vCPU, and it stays awake for 200 µs.
@@ -49,7 +51,7 @@ impl Variant {
     pub const EXHAUSTIVE: [Variant; 5] = [
         Variant::Agent,
         Variant::AllOff,
-        Variant::Haltpoll,
+        Variant::AllOn,
         Variant::OneOff,
         Variant::OneOn,
     ];
@@ -62,6 +64,7 @@ impl Variant {
             Variant::Taskset => "taskset",
             Variant::Haltpoll => "haltpoll",
             Variant::AllOff => "all-off",
+            Variant::AllOn => "all-on",
             Variant::OneOff => "one-off",
             Variant::OneOn => "one-on",
         }
@@ -73,8 +76,9 @@ impl Variant {
             Variant::Stock => "the program as it is",
             Variant::Agent => "tandem guest run: vCPUs and retention as the agent decides",
             Variant::Taskset => "taskset to one vCPU",
-            Variant::Haltpoll => "all vCPUs, awake for 200 µs when idle: haltpoll tuned by hand",
+            Variant::Haltpoll => "the kernel's haltpoll, tuned by hand to 200 µs",
             Variant::AllOff => "all vCPUs, no retention, held fixed",
+            Variant::AllOn => "all vCPUs, awake for 200 µs when idle, held fixed",
             Variant::OneOff => "one vCPU, no retention, held fixed",
             Variant::OneOn => "one vCPU, awake for 200 µs when idle, held fixed",
         }
@@ -85,10 +89,10 @@ impl Variant {
         let fixed = |fewer, retention| Some(Fixed { fewer, retention });
         match self {
             Variant::AllOff => fixed(false, false),
-            Variant::Haltpoll => fixed(false, true),
+            Variant::AllOn => fixed(false, true),
             Variant::OneOff => fixed(true, false),
             Variant::OneOn => fixed(true, true),
-            Variant::Stock | Variant::Agent | Variant::Taskset => None,
+            Variant::Stock | Variant::Agent | Variant::Taskset | Variant::Haltpoll => None,
         }
     }
 
@@ -102,17 +106,23 @@ impl Variant {
                 return argv;
             }
             Variant::Agent => ("auto", "auto"),
-            Variant::Haltpoll => ("all", RETENTION),
+            Variant::Haltpoll | Variant::AllOn => ("all", RETENTION),
             Variant::AllOff => ("all", "off"),
             Variant::OneOff => ("1", "off"),
             Variant::OneOn => ("1", RETENTION),
         };
-        let mut argv: Vec<String> = [with.tandem, "guest", "run"].map(str::to_owned).to_vec();
+        let mut argv: Vec<String> = [with.tandem, "guest", "run", "--quiet"]
+            .map(str::to_owned)
+            .to_vec();
         if let Some(dir) = with.state_dir {
             argv.extend(["--state-dir".to_owned(), dir.display().to_string()]);
         }
         if self != Variant::Agent {
             argv.extend(["--vcpus", vcpus, "--retention", retention].map(str::to_owned));
+        }
+        if self == Variant::Haltpoll {
+            // Without it there is nothing to tune, and this variant is left out.
+            argv.extend(["--means", "haltpoll"].map(str::to_owned));
         }
         argv.extend(["--json".to_owned(), report.display().to_string()]);
         argv.push("--".to_owned());
@@ -161,7 +171,7 @@ pub fn list(names: &[String]) -> anyhow::Result<Vec<Variant>> {
 #[serde(default)]
 pub struct Account {
     choice: Option<RawChoice>,
-    /// When it last changed its mind, in ms after the start.
+    /// When what it chose was first in force, in ms after the start.
     pub settled_ms: Option<f64>,
     /// CPU time of the agent itself.
     pub agent_cpu_ns: Option<f64>,
@@ -235,15 +245,17 @@ mod tests {
         assert_eq!(line(Variant::Taskset, &WITH), "taskset -c 1 prog -x");
         assert_eq!(
             line(Variant::Agent, &WITH),
-            "tandem guest run --json r -- prog -x"
+            "tandem guest run --quiet --json r -- prog -x"
         );
+        let haltpoll = line(Variant::Haltpoll, &WITH);
+        assert!(haltpoll.contains("--vcpus all --retention 200us --means haltpoll"));
         let with = Agent {
             state_dir: Some(Path::new("/s")),
             ..WITH
         };
         assert_eq!(
             line(Variant::OneOff, &with),
-            "tandem guest run --state-dir /s --vcpus 1 --retention off --json r -- prog -x"
+            "tandem guest run --quiet --state-dir /s --vcpus 1 --retention off --json r -- prog -x"
         );
     }
 
@@ -256,7 +268,7 @@ mod tests {
             [Variant::Taskset, Variant::Agent]
         );
         let all = list("agent,haltpoll,exhaustive").unwrap();
-        assert_eq!(all.len(), 5);
+        assert_eq!(all.len(), 6);
         let settings: std::collections::BTreeSet<_> =
             all.iter().filter_map(|variant| variant.fixed()).collect();
         assert_eq!(settings.len(), 4);
