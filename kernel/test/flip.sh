@@ -26,7 +26,8 @@ again() {
 # 3: the hypercall was switched off meanwhile.
 flushes() {
 	flush 5 500 "$seed"
-	[ $? = 0 ] || [ $? = 3 ]
+	status=$?
+	[ $status = 0 ] || [ $status = 3 ]
 }
 
 # "FILE VALUE MICROSECONDS", without end.
@@ -42,8 +43,12 @@ choices() {
 				value = int(rand() * 6) - own
 			else if (i <= 5)
 				value = int(rand() * (2 + own)) - own
-			else
-				value = int(exp(rand() * 12)) - 1
+			else {
+				value = 1
+				for (k = int(rand() * 20); k > 0; k--)
+					value *= 2
+				value -= rand() < 0.5
+			}
 			print (own ? "vm" : "all"), file[i], value, int(rand() * 50000)
 		}
 	}'
