@@ -28,6 +28,8 @@ pub struct Counters {
     not_busy_ns: u64,
     /// Idle time spent polling, in nanoseconds.
     poll_ns: u64,
+    /// Time of tasks on all vCPUs, in nanoseconds.
+    tasks_ns: u64,
 }
 
 /// What the vCPUs did together over a window.
@@ -37,6 +39,8 @@ pub struct Awake {
     pub busy: f64,
     /// The same with time spent polling while idle.
     pub awake: f64,
+    /// Time of tasks alone: what wake-ups cost in the idle loop is busy, but no task's.
+    pub tasks: f64,
 }
 
 impl Counters {
@@ -44,13 +48,14 @@ impl Counters {
     pub fn read() -> anyhow::Result<Counters> {
         let stat = std::fs::read_to_string("/proc/stat").context("cannot read /proc/stat")?;
         let now = monotonic_ns();
-        let (cpus, ticks) =
-            ticks_not_busy(&stat).context("/proc/stat has no line 'cpu' as proc_stat(5) says")?;
+        let ticks =
+            Ticks::parse(&stat).context("/proc/stat has no line 'cpu' as proc_stat(5) says")?;
         let tick_ns = 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1);
         Ok(Counters {
             at_ns: now,
-            cpus,
-            not_busy_ns: ticks.saturating_mul(tick_ns),
+            cpus: ticks.cpus,
+            not_busy_ns: ticks.not_busy.saturating_mul(tick_ns),
+            tasks_ns: ticks.tasks.saturating_mul(tick_ns),
             poll_ns: polled_us(Path::new("/sys/devices/system/cpu")).saturating_mul(1000),
         })
     }
@@ -63,6 +68,7 @@ impl Counters {
         Awake {
             busy,
             awake: busy + seconds(self.poll_ns, end.poll_ns),
+            tasks: seconds(self.tasks_ns, end.tasks_ns),
         }
     }
 }
@@ -79,21 +85,36 @@ fn monotonic_ns() -> u64 {
     seconds * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
 }
 
-/// How many vCPUs there are, and their ticks idle, waiting for I/O, or stolen.
-fn ticks_not_busy(stat: &str) -> Option<(u64, u64)> {
-    let all: Vec<u64> = stat
-        .lines()
-        .find_map(|line| line.strip_prefix("cpu "))?
-        .split_ascii_whitespace()
-        .map_while(|number| number.parse().ok())
-        .collect();
-    // user nice system idle iowait irq softirq steal
-    let ticks = all.get(3)? + all.get(4)? + all.get(7).unwrap_or(&0);
-    let is_cpu = |line: &&str| {
-        let number = line.strip_prefix("cpu");
-        number.is_some_and(|number| number.starts_with(|c: char| c.is_ascii_digit()))
-    };
-    Some((stat.lines().filter(is_cpu).count() as u64, ticks))
+/// What `/proc/stat` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Ticks {
+    /// vCPUs that are online.
+    cpus: u64,
+    /// Idle, waiting for I/O, or stolen.
+    not_busy: u64,
+    /// Of tasks, in user mode or in the kernel.
+    tasks: u64,
+}
+
+impl Ticks {
+    fn parse(stat: &str) -> Option<Ticks> {
+        let all: Vec<u64> = stat
+            .lines()
+            .find_map(|line| line.strip_prefix("cpu "))?
+            .split_ascii_whitespace()
+            .map_while(|number| number.parse().ok())
+            .collect();
+        let is_cpu = |line: &&str| {
+            let number = line.strip_prefix("cpu");
+            number.is_some_and(|number| number.starts_with(|c: char| c.is_ascii_digit()))
+        };
+        // user nice system idle iowait irq softirq steal
+        Some(Ticks {
+            cpus: stat.lines().filter(is_cpu).count() as u64,
+            not_busy: all.get(3)? + all.get(4)? + all.get(7).unwrap_or(&0),
+            tasks: all.iter().take(3).sum(),
+        })
+    }
 }
 
 /// Time in the idle state POLL of all vCPUs, in µs; none where the kernel has no idle states.
@@ -123,9 +144,14 @@ mod tests {
 
     #[test]
     fn idle_waiting_and_stolen_time_is_not_busy() {
-        assert_eq!(ticks_not_busy(STAT), Some((2, 4130)));
-        assert_eq!(ticks_not_busy("intr 5\n"), None);
-        assert_eq!(ticks_not_busy("cpu  1 2\n"), None);
+        let ticks = Ticks {
+            cpus: 2,
+            not_busy: 4130,
+            tasks: 150,
+        };
+        assert_eq!(Ticks::parse(STAT), Some(ticks));
+        assert_eq!(Ticks::parse("intr 5\n"), None);
+        assert_eq!(Ticks::parse("cpu  1 2\n"), None);
     }
 
     #[test]
@@ -135,11 +161,12 @@ mod tests {
             cpus: 2,
             not_busy_ns,
             poll_ns,
+            tasks_ns: at_ns / 4,
         };
         let second = 1_000_000_000;
         // Two vCPUs for 2 s, together idle for 3 s, of which 0.5 s polling.
         let window = at(0, second, 0).until(&at(2 * second, 4 * second, second / 2));
-        assert_eq!((window.busy, window.awake), (1.0, 1.5));
+        assert_eq!((window.busy, window.awake, window.tasks), (1.0, 1.5, 0.5));
         let nothing = at(5, 7, 7).until(&at(5, 9, 7));
         assert_eq!((nothing.busy, nothing.awake), (0.0, 0.0));
     }

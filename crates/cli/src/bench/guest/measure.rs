@@ -324,7 +324,7 @@ impl<'a> Bench<'a> {
             agent_cpu: account
                 .agent_cpu_ns
                 .map(|ns| ns / 1e9 / run.wall.as_secs_f64()),
-            others: Some((whole.busy - run.cpu.as_secs_f64()).max(0.0) / run.wall.as_secs_f64()),
+            others: Some((whole.tasks - run.cpu.as_secs_f64()).max(0.0) / run.wall.as_secs_f64()),
         };
         Ok((sample, work))
     }

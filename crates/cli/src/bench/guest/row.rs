@@ -19,8 +19,8 @@ use super::variant::Variant;
 /// Settings this close to the best are as good.
 const AS_GOOD: f64 = 0.97;
 
-/// What the rest of an idle machine takes at most, in vCPUs.
-pub const QUIET: f64 = 0.05;
+/// What the rest of an idle machine takes at most, in vCPUs; the kernel tells it by samples.
+pub const QUIET: f64 = 0.1;
 
 /// A program may be slower by this much.
 pub const HARMLESS: f64 = 0.98;
