@@ -70,33 +70,36 @@ fn example_settings_show_the_defaults() {
 }
 
 #[test]
-fn systemd_accepts_the_unit() {
-    let unit = fs::read_to_string(packaging("systemd/tandem-host.service"))
-        .expect("the unit is in the tree");
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let path = folder.path().join("tandem-host.service");
-    // systemd looks whether the program exists.
-    fs::write(
-        &path,
-        unit.replace("/usr/bin/tandem", env!("CARGO_BIN_EXE_tandem")),
-    )
-    .expect("a temporary file");
-    let output = match Command::new("systemd-analyze")
-        .arg("verify")
-        .arg(&path)
-        .output()
-    {
-        Ok(output) => output,
-        Err(error) => {
-            println!("skipped: systemd-analyze cannot be run ({error})");
-            return;
-        }
-    };
-    let said = String::from_utf8_lossy(&output.stderr);
-    // It also speaks of other units of this machine, which are not ours to judge.
-    let ours: Vec<_> = said
-        .lines()
-        .filter(|line| line.contains("tandem-host.service"))
-        .collect();
-    assert!(ours.is_empty(), "{ours:#?}");
+fn systemd_accepts_the_units() {
+    // A template is judged by an instance of it.
+    let units = [
+        ("tandem-host.service", "tandem-host.service"),
+        ("tandem-guest@.service", "tandem-guest@mariadb.service"),
+    ];
+    for (file, name) in units {
+        let unit = fs::read_to_string(packaging("systemd").join(file));
+        let unit = unit.expect("the unit is in the tree");
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join(name);
+        // systemd looks whether the program exists.
+        let there = unit.replace("/usr/bin/tandem", env!("CARGO_BIN_EXE_tandem"));
+        fs::write(&path, there).expect("a temporary file");
+        let verify = Command::new("systemd-analyze")
+            .arg("verify")
+            .arg(&path)
+            .output();
+        let output = match verify {
+            Ok(output) => output,
+            Err(error) => {
+                println!("skipped: systemd-analyze cannot be run ({error})");
+                return;
+            }
+        };
+        let said = String::from_utf8_lossy(&output.stderr);
+        // It also speaks of other units of this machine, which are not ours to judge, and of the service that
+        // the instance is for, which is not there.
+        let is_ours = |line: &&str| line.contains(name) && !line.contains("not found");
+        let ours: Vec<_> = said.lines().filter(is_ours).collect();
+        assert!(ours.is_empty(), "{ours:#?}");
+    }
 }

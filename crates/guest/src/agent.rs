@@ -61,6 +61,15 @@ use crate::workload::WorkloadError;
 /// So many decisions are kept for the report.
 const MOST_DECISIONS: usize = 1000;
 
+/// So many periods pass between two looks at a workload for which nothing can be done now.
+const CALM_PERIODS: u32 = 4;
+
+/// With less of the vCPUs' time idle, nobody waits to be woken.
+const NO_IDLE: f64 = 0.1;
+
+/// With more, the workload sleeps.
+const ALL_IDLE: f64 = 0.97;
+
 /// The status is written this often.
 const PUBLISH: Duration = Duration::from_secs(1);
 
@@ -380,7 +389,7 @@ impl Agent {
                     continue;
                 }
             }
-            self.period(reporter)?;
+            let is_calm = self.period(reporter)?;
             if watchdog {
                 let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
             }
@@ -389,12 +398,13 @@ impl Agent {
                 return Ok(None);
             }
             // Periods that were missed are skipped, never made up for.
-            next = (next + period).max(Instant::now());
+            let periods = if is_calm { CALM_PERIODS } else { 1 };
+            next = (next + period * periods).max(Instant::now());
         }
     }
 
-    /// One period.
-    fn period(&mut self, reporter: &mut dyn Reporter) -> Result<(), AgentError> {
+    /// One period. True if nothing is set and nothing can be gained now: with no time idle, or all of it.
+    fn period(&mut self, reporter: &mut dyn Reporter) -> Result<bool, AgentError> {
         let processes = self.workload.processes(self.hands.cpusets());
         if let Hands::Live {
             actuator,
@@ -405,7 +415,7 @@ impl Agent {
             pinning.bind_new(actuator, &processes)?;
         }
         let Some(sample) = self.sampler.sample(&self.active, &processes)? else {
-            return Ok(());
+            return Ok(false);
         };
         let averages = Averages::of(&sample.observed);
         let decision = match self.hands {
@@ -414,7 +424,10 @@ impl Agent {
         };
         self.account(&sample, &averages);
         self.apply(&decision, reporter);
-        self.publish(&decision, &averages)
+        self.publish(&decision, &averages)?;
+        let is_set = self.active.len() < self.all.len() || self.timeout > Nanos::ZERO;
+        let is_bound = self.config.per_thread;
+        Ok(!is_set && !is_bound && !(NO_IDLE..=ALL_IDLE).contains(&averages.idle))
     }
 
     /// What the controller would do now, if all had been as it is for long enough.

@@ -210,6 +210,8 @@ impl Controller {
             None
         } else if on_trial {
             Some(consolidation::Because::Settling)
+        } else if Averages::of(observed).utilization < self.config.retention.least_work {
+            Some(consolidation::Because::Asleep)
         } else {
             let active = self.consolidation.active();
             let choice = self.consolidation.decide(observed);
@@ -239,32 +241,34 @@ impl Controller {
             return Because::Changed;
         }
         match std::mem::replace(&mut self.trial, Trial::None) {
-            Trial::Resting(0) => {}
-            Trial::Resting(left) => {
+            Trial::Resting(left) if left > 0 => {
                 self.trial = Trial::Resting(left - 1);
                 return Because::Resting;
             }
-            _ if rule.timeout == Nanos::ZERO => self.history.clear(),
+            _ if rule.timeout == Nanos::ZERO => {
+                self.history.clear();
+                self.timeout = Nanos::ZERO;
+                return Because::Rule(rule.because);
+            }
             Trial::Judging(before, seen, periods) => {
                 return self.judge(&before, seen, periods, observed, rule);
             }
-            Trial::None if self.timeout == Nanos::ZERO => {
-                self.remember(observed);
-                // One period may have been the program's start; and what packing tries must not be disturbed.
-                if self.history.len() < CONFIRM || self.consolidation.is_trying() {
-                    return Because::Rule(rule.because);
-                }
-                let before = Averages::of(&Observation::merged(&self.history));
-                self.trial = Trial::Judging(before, None, 0);
-                self.timeout = rule.timeout;
-                self.history.clear();
-                return Because::OnTrial;
-            }
-            Trial::None => {}
+            Trial::None | Trial::Resting(_) => {}
+        }
+        if self.timeout > Nanos::ZERO {
+            self.timeout = self.steady(rule.timeout);
+            return Because::Rule(rule.because);
         }
         self.remember(observed);
-        self.timeout = self.steady(rule.timeout);
-        Because::Rule(rule.because)
+        // One period may have been the program's start; and what packing tries must not be disturbed.
+        if self.history.len() < CONFIRM || self.consolidation.is_trying() {
+            return Because::Rule(rule.because);
+        }
+        let before = Averages::of(&Observation::merged(&self.history));
+        self.trial = Trial::Judging(before, None, 0);
+        self.timeout = rule.timeout;
+        self.history.clear();
+        Because::OnTrial
     }
 
     /// A time-out that is long enough and not far too long stays.

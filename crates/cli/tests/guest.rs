@@ -1,0 +1,500 @@
+//! `tandem guest` on this machine, which is taken for a VM: what it sets is in force, and everything is put back
+//! however it ends.
+//!
+//! It needs root and the cpuset controller; without them each test says so and is skipped. The same tests run in
+//! the test VM (`make test-vm`), where cgroup v2 holds the controller and `tandem` is in `PATH`. None of them
+//! depends on how fast anything is.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::path::PathBuf;
+use std::process::Child;
+use std::process::Command;
+use std::process::Output;
+use std::process::Stdio;
+use std::sync::Mutex;
+use std::sync::MutexGuard;
+use std::sync::PoisonError;
+use std::thread::sleep;
+use std::time::Duration;
+use std::time::Instant;
+
+use tandem_guest::cpusets::Cpusets;
+use tandem_host::ProcFs;
+use tandem_host::cgroup::CgroupPath;
+use tandem_host::cgroup::Version;
+
+/// Kernel parameters belong to all tests: one at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// How long anything may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Where this test runs.
+struct Vm {
+    cpusets: Cpusets,
+    state: tempfile::TempDir,
+    _alone: MutexGuard<'static, ()>,
+}
+
+/// All that an agent may change.
+#[derive(Debug, PartialEq, Eq)]
+struct World {
+    cgroups: BTreeSet<PathBuf>,
+    poll: Option<String>,
+    controllers: Option<String>,
+}
+
+impl Vm {
+    /// `None`, with the reason printed, where the agent cannot work.
+    fn find() -> Option<Vm> {
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let reason = match Cpusets::open(&ProcFs::host()) {
+            Err(error) => error.to_string(),
+            Ok(_) if !rustix::process::geteuid().is_root() => "it needs root".to_owned(),
+            Ok(cpusets) => match cpusets.vcpus(&CgroupPath::root()) {
+                Ok(all) if all.len() < 2 => "it needs two vCPUs".to_owned(),
+                Ok(_) => {
+                    return Some(Vm {
+                        cpusets,
+                        state: tempfile::tempdir().unwrap(),
+                        _alone: alone,
+                    });
+                }
+                Err(error) => error.to_string(),
+            },
+        };
+        println!("skipped: the agent in a VM: {reason}");
+        None
+    }
+
+    fn world(&self) -> World {
+        let mount = self.cpusets.mount();
+        let poll = "/sys/module/haltpoll/parameters/guest_halt_poll_ns";
+        World {
+            cgroups: folders(mount),
+            poll: fs::read_to_string(poll).ok(),
+            controllers: fs::read_to_string(mount.join("cgroup.subtree_control")).ok(),
+        }
+    }
+
+    fn state(&self) -> &str {
+        self.state.path().to_str().unwrap()
+    }
+
+    fn tandem(&self, arguments: &[&str]) -> Command {
+        let built = option_env!("CARGO_BIN_EXE_tandem").filter(|path| Path::new(path).exists());
+        let mut command = Command::new(built.unwrap_or("tandem"));
+        command
+            .args(["guest", arguments[0], "--state-dir", self.state()])
+            .args(&arguments[1..]);
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        let mut all = vec!["run"];
+        all.extend(arguments);
+        self.tandem(&all).output().unwrap()
+    }
+
+    fn restore(&self) -> String {
+        let output = self.tandem(&["restore"]).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout)
+    }
+}
+
+fn folders(below: &Path) -> BTreeSet<PathBuf> {
+    let mut found = BTreeSet::new();
+    let Ok(entries) = fs::read_dir(below) else {
+        return found;
+    };
+    for entry in entries.flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            found.extend(folders(&entry.path()));
+            found.insert(entry.path());
+        }
+    }
+    found
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The vCPUs a process may use, as the kernel lists them.
+fn allowed(pid: u32) -> Option<String> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+    Some(line.trim().to_owned())
+}
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < PATIENCE, "not after {PATIENCE:?}: {what}");
+        sleep(Duration::from_millis(5));
+    }
+}
+
+/// What outlives a test must not hold on to what the test's caller reads.
+fn quiet(command: &mut Command) -> &mut Command {
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+}
+
+/// A program that does nothing for long, ended with the test.
+struct Sleeper(Child);
+
+impl Sleeper {
+    fn start() -> Sleeper {
+        let child = Command::new("sleep")
+            .arg("600")
+            .stdin(Stdio::null())
+            .spawn();
+        Sleeper(child.unwrap())
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A cgroup of the test's own, with a sleeper in it.
+struct Group<'a> {
+    cpusets: &'a Cpusets,
+    path: CgroupPath,
+    sleeper: Option<Sleeper>,
+}
+
+impl<'a> Group<'a> {
+    fn make(cpusets: &'a Cpusets) -> Group<'a> {
+        let root = CgroupPath::root();
+        let name = format!("tandem-test-{}", std::process::id());
+        let path = cpusets.make(&root, &name).unwrap();
+        let sleeper = Sleeper::start();
+        let pid = tandem_host::thread::Pid(sleeper.0.id());
+        cpusets.move_process(pid, &path).unwrap();
+        Group {
+            cpusets,
+            path,
+            sleeper: Some(sleeper),
+        }
+    }
+}
+
+impl Drop for Group<'_> {
+    fn drop(&mut self) {
+        drop(self.sleeper.take());
+        let begin = Instant::now();
+        while self.cpusets.remove(&self.path).is_err() && begin.elapsed() < PATIENCE {
+            sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+#[test]
+fn a_command_runs_on_the_vcpus_it_is_held_to_and_passes_on_its_status() {
+    let Some(vm) = Vm::find() else { return };
+    let before = vm.world();
+    let script = "grep Cpus_allowed_list /proc/self/status; exit 7";
+    let held = [
+        "--vcpus",
+        "1",
+        "--retention",
+        "off",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ];
+    let output = vm.run(&held);
+    assert_eq!(output.status.code(), Some(7), "{}", text(&output.stderr));
+    let list = text(&output.stdout);
+    let list = list.split_whitespace().last().unwrap().to_owned();
+    assert!(list.parse::<u32>().is_ok(), "one vCPU, not '{list}'");
+    assert_eq!(vm.world(), before);
+    assert!(vm.restore().starts_with("0 changes"));
+}
+
+#[test]
+fn a_command_that_a_signal_ends_gives_the_status_a_shell_would() {
+    let Some(vm) = Vm::find() else { return };
+    let output = vm.run(&["-q", "--retention", "off", "--", "sh", "-c", "kill -9 $$"]);
+    assert_eq!(output.status.code(), Some(128 + 9));
+}
+
+#[test]
+fn a_command_that_is_not_there_is_named_and_nothing_stays() {
+    let Some(vm) = Vm::find() else { return };
+    let before = vm.world();
+    let output = vm.run(&["--", "/no/such/program"]);
+    assert!(!output.status.success());
+    assert!(text(&output.stderr).contains("cannot start '/no/such/program'"));
+    assert_eq!(vm.world(), before);
+}
+
+#[test]
+fn both_ways_to_stay_awake_work_and_end() {
+    let Some(vm) = Vm::find() else { return };
+    let before = vm.world();
+    let report = vm.state.path().join("report.json");
+    let report = report.to_str().unwrap();
+    for (means, name) in [("yield", "yielding threads"), ("best", "")] {
+        let arguments = [
+            "-q",
+            "--means",
+            means,
+            "--retention",
+            "100us",
+            "--json",
+            report,
+        ];
+        let output = vm.run(&[&arguments[..], &["--", "sleep", "0.3"]].concat());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let report: serde_json::Value =
+            serde_json::from_str(&fs::read_to_string(report).unwrap()).unwrap();
+        assert!(report["means"].as_str().unwrap().contains(name));
+        assert_eq!(report["choice"]["retention_ns"], 100_000);
+        assert!(report["periods"].as_u64().unwrap() > 0, "{report}");
+    }
+    assert_eq!(vm.world(), before);
+}
+
+#[test]
+fn a_dry_run_changes_nothing() {
+    let Some(vm) = Vm::find() else { return };
+    let before = vm.world();
+    let mut agent = vm
+        .tandem(&[
+            "run",
+            "--dry-run",
+            "--print-ready",
+            "--period-ms",
+            "20",
+            "--",
+            "sleep",
+            "1",
+        ])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    sleep(Duration::from_millis(500));
+    assert_eq!(vm.world(), before);
+    assert!(agent.wait().unwrap().success());
+    let mut printed = String::new();
+    std::io::Read::read_to_string(&mut agent.stdout.take().unwrap(), &mut printed).unwrap();
+    assert!(printed.contains("ready"), "{printed}");
+    assert!(printed.contains("would set vCPUs"), "{printed}");
+}
+
+#[test]
+fn a_cgroup_gets_fewer_vcpus_and_has_its_own_again() {
+    let Some(vm) = Vm::find() else { return };
+    let before = vm.world();
+    let group = Group::make(&vm.cpusets);
+    let had = vm.cpusets.vcpus(&group.path).unwrap();
+    let pid = group.sleeper.as_ref().unwrap().0.id();
+    let mut agent = vm
+        .tandem(&[
+            "run",
+            "-q",
+            "--vcpus",
+            "1",
+            "--retention",
+            "off",
+            "--cgroup",
+            &group.path.0,
+        ])
+        .spawn()
+        .unwrap();
+    wait_until("the sleeper has one vCPU", || {
+        allowed(pid).is_some_and(|list| list.parse::<u32>().is_ok())
+    });
+    wait_until("the agent has a status", || {
+        let output = vm.tandem(&["status"]).output().unwrap();
+        text(&output.stdout).contains(&group.path.0)
+    });
+    terminate(&agent);
+    assert!(agent.wait().unwrap().success());
+    assert_eq!(vm.cpusets.vcpus(&group.path).unwrap(), had);
+    let status = vm.tandem(&["status"]).output().unwrap();
+    assert!(text(&status.stdout).contains("no agent runs here"));
+    drop(group);
+    assert_eq!(vm.world(), before);
+}
+
+#[test]
+fn a_process_is_moved_and_comes_back_or_the_reason_is_told() {
+    let Some(vm) = Vm::find() else { return };
+    let before = vm.world();
+    let sleeper = Sleeper::start();
+    let pid = sleeper.0.id();
+    let had = allowed(pid);
+    let was = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
+    let arguments = ["-q", "--vcpus", "1", "--retention", "off", "--seconds", "1"];
+    let output = vm.run(&[&arguments[..], &["--pid", &pid.to_string()]].concat());
+    match vm.cpusets.version() {
+        Version::V1 => assert!(output.status.success(), "{}", text(&output.stderr)),
+        // It is in the cgroup of this test, which holds this test too.
+        Version::V2 => assert!(text(&output.stderr).contains("--cgroup")),
+    }
+    assert_eq!(allowed(pid), had);
+    let is = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
+    assert_eq!(is, was);
+    assert_eq!(vm.world(), before);
+}
+
+#[test]
+fn threads_get_vcpus_of_their_own_in_turn() {
+    let Some(vm) = Vm::find() else { return };
+    let before = vm.world();
+    let script = "sleep 60 & sleep 60 & sleep 60 & wait";
+    let mut agent = vm
+        .tandem(&[
+            "run",
+            "-q",
+            "--per-thread",
+            "--retention",
+            "off",
+            "--",
+            "sh",
+            "-c",
+            script,
+        ])
+        .spawn()
+        .unwrap();
+    let bound = || -> Vec<String> {
+        let mine = vm
+            .cpusets
+            .family(tandem_host::thread::Pid(agent.id()))
+            .unwrap();
+        let of_agent = mine.iter().filter(|pid| pid.0 != agent.id());
+        of_agent.filter_map(|pid| allowed(pid.0)).collect()
+    };
+    wait_until(
+        "the shell and three sleepers are bound, two to each vCPU",
+        || {
+            let lists = bound();
+            let single = lists.iter().all(|list| list.parse::<u32>().is_ok());
+            let count = |list: &String| lists.iter().filter(|other| *other == list).count();
+            lists.len() == 4 && single && lists.iter().all(|list| count(list) <= 2)
+        },
+    );
+    let family = vm
+        .cpusets
+        .family(tandem_host::thread::Pid(agent.id()))
+        .unwrap();
+    terminate(&agent);
+    // The shell ends by the signal that is passed on.
+    assert_eq!(agent.wait().unwrap().code(), Some(128 + 15));
+    for pid in family.iter().filter(|pid| pid.0 != agent.id()) {
+        let everywhere = allowed(std::process::id());
+        assert!(allowed(pid.0).is_none_or(|list| Some(list) == everywhere));
+        end(pid.0);
+    }
+    assert_eq!(vm.world(), before);
+}
+
+#[test]
+fn whatever_processes_do_under_it_is_no_error() {
+    let Some(vm) = Vm::find() else { return };
+    let before = vm.world();
+    // They fork and exit, bind themselves, and leave the agent's cgroup.
+    let home = vm.cpusets.entrance(&CgroupPath::root());
+    let script = format!(
+        "for i in $(seq 60); do (sleep 0.02; :) & (taskset -p 1 $$ >/dev/null 2>&1) & \
+         (echo 0 > {} 2>/dev/null; sleep 0.01) & done; wait; exit 0",
+        home.display()
+    );
+    let output = vm.run(&["-q", "--period-ms", "20", "--", "sh", "-c", &script]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stderr), "");
+    assert_eq!(vm.world(), before);
+}
+
+#[test]
+fn after_kill_9_at_any_moment_everything_is_put_back() {
+    let Some(vm) = Vm::find() else { return };
+    let before = vm.world();
+    let mut random = 20_261_121_u64;
+    for round in 0..50 {
+        let arguments = ["run", "-q", "--period-ms", "20", "--vcpus", "1"];
+        let held = ["--retention", "100us", "--", "sleep", "10"];
+        let mut agent = vm
+            .tandem(&[&arguments[..], &held].concat())
+            .spawn()
+            .unwrap();
+        // An LCG of Knuth's: any moment from before the start to well after.
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        sleep(Duration::from_micros((random >> 33) % 120_000));
+        let family = vm
+            .cpusets
+            .family(tandem_host::thread::Pid(agent.id()))
+            .unwrap();
+        agent.kill().unwrap();
+        agent.wait().unwrap();
+        // Every other time the next start puts things back.
+        match round % 2 {
+            0 => drop(vm.restore()),
+            _ => assert!(
+                vm.run(&["-q", "--retention", "off", "--", "true"])
+                    .status
+                    .success()
+            ),
+        }
+        for pid in family.iter().filter(|pid| pid.0 != agent.id()) {
+            end(pid.0);
+        }
+        assert_eq!(vm.world(), before, "round {round}");
+    }
+    assert!(vm.restore().starts_with("0 changes"));
+}
+
+#[test]
+fn wrong_options_are_told_with_what_would_be_right() {
+    let Some(vm) = Vm::find() else { return };
+    let before = vm.world();
+    let error = |arguments: &[&str]| {
+        let output = vm.run(arguments);
+        assert!(!output.status.success(), "{arguments:?}");
+        text(&output.stderr)
+    };
+    assert!(error(&[]).contains("whom to help?"));
+    assert!(error(&["--vcpus", "0", "--", "true"]).contains("auto, all, or 1"));
+    assert!(error(&["--retention", "1h", "--", "true"]).contains("such as 200us"));
+    assert!(error(&["--vcpus", "4096", "--", "true"]).contains("'all'"));
+    assert!(error(&["--cgroup", "no-slash"]).contains("begins with '/'"));
+    assert!(error(&["--cgroup", "/"]).contains("root cgroup"));
+    assert!(error(&["--cgroup", "/no/such/cgroup"]).contains("does not exist"));
+    assert!(error(&["--pid", "4194304"]).contains("--pid 4194304"));
+    assert!(error(&["--config", "/no/such.toml", "--", "true"]).contains("/no/such.toml"));
+    assert_eq!(vm.world(), before);
+}
+
+/// SIGTERM.
+fn terminate(agent: &Child) {
+    let pid = rustix::process::Pid::from_child(agent);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+}
+
+/// Ends what an agent left behind, if it is still there.
+fn end(pid: u32) {
+    if let Some(pid) = i32::try_from(pid)
+        .ok()
+        .and_then(rustix::process::Pid::from_raw)
+    {
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+    }
+}

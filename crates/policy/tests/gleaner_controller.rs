@@ -1,0 +1,185 @@
+//! Both remedies on one VM of two vCPUs: programs as they were measured on a real one, in a few lines each.
+
+use tandem_policy::Nanos;
+use tandem_policy::gleaner::Controller;
+use tandem_policy::gleaner::ControllerConfig;
+use tandem_policy::gleaner::Observation;
+use tandem_policy::gleaner::VcpuPeriod;
+use tandem_policy::gleaner::consolidation;
+use tandem_policy::gleaner::controller::Because;
+
+const PERIOD: Nanos = Nanos::from_millis(100);
+const TICK: Nanos = Nanos::from_millis(4);
+
+/// `active` vCPUs that are busy for this part, idle `idle_periods` times each.
+fn seen(active: u32, busy: f64, idle_periods: u64, switches: u64, calls: u64) -> Observation {
+    let work = (PERIOD.0 as f64 * busy) as u64;
+    let vcpu = VcpuPeriod {
+        work: Nanos(work),
+        idle: Nanos(PERIOD.0 - work),
+        idle_periods,
+        stolen: Nanos::ZERO,
+    };
+    Observation {
+        period: PERIOD,
+        vcpus: vec![vcpu; active as usize],
+        switches,
+        calls,
+        tick: TICK,
+        ..Observation::default()
+    }
+}
+
+/// Two threads and a pipe: 60 us a round, 12 with vCPUs that stay awake, 8 on a single one.
+fn pipe(active: u32, awake: bool) -> Observation {
+    match (active, awake) {
+        (1, _) => seen(1, 1.0, 0, 25_000, 50_000),
+        (_, true) => seen(2, 0.6, 8_000, 16_000, 32_000),
+        (_, false) => seen(2, 0.48, 1_000, 2_600, 5_200),
+    }
+}
+
+/// Threads that crowd around a lock: hardly idle, and slower on vCPUs that stay awake or fewer of them.
+fn crowd(active: u32, awake: bool) -> Observation {
+    match (active, awake) {
+        (1, _) => seen(1, 1.0, 0, 35_000, 0),
+        (_, true) => seen(2, 0.75, 1_000, 12_000, 0),
+        (_, false) => seen(2, 0.85, 500, 13_000, 0),
+    }
+}
+
+/// Threads that wait for something slow: idle, in pieces too long to be kept awake for, whatever is set.
+fn sleeper(active: u32, _: bool) -> Observation {
+    seen(active, 0.2, 3, 10, 0)
+}
+
+/// A program whose idle periods are short, and that gets the same done whatever is set.
+fn indifferent(active: u32, awake: bool) -> Observation {
+    let busy = 0.6 / f64::from(active);
+    seen(active, busy, if awake { 900 } else { 800 }, 2_000, 4_000)
+}
+
+fn controller() -> Controller {
+    Controller::new(2, ControllerConfig::default())
+}
+
+/// Runs a program for so many periods; the settings after each.
+fn run(
+    controller: &mut Controller,
+    program: fn(u32, bool) -> Observation,
+    periods: usize,
+) -> Vec<(u32, bool)> {
+    let mut settings = Vec::new();
+    for _ in 0..periods {
+        let awake = controller.timeout() > Nanos::ZERO;
+        controller.decide(&program(controller.active(), awake));
+        settings.push((controller.active(), controller.timeout() > Nanos::ZERO));
+    }
+    settings
+}
+
+#[test]
+fn a_token_is_kept_awake_for_and_then_packed_within_a_second() {
+    let settings = run(&mut controller(), pipe, 100);
+    let awake = settings.iter().position(|&(_, awake)| awake);
+    let packed = settings.iter().position(|&(active, _)| active == 1);
+    assert!(awake.is_some_and(|period| period < 3), "{settings:?}");
+    assert!(packed.is_some_and(|period| period < 10), "{settings:?}");
+    assert!(settings[10..].iter().all(|&(active, _)| active == 1));
+}
+
+#[test]
+fn a_crowd_around_a_lock_is_left_alone() {
+    let settings = run(&mut controller(), crowd, 200);
+    assert!(settings.iter().all(|&setting| setting == (2, false)));
+}
+
+#[test]
+fn nobody_stays_awake_for_long_idle_periods() {
+    let settings = run(&mut controller(), sleeper, 200);
+    assert!(settings.iter().all(|&(_, awake)| !awake), "{settings:?}");
+}
+
+#[test]
+fn a_program_that_does_next_to_nothing_is_left_alone() {
+    fn ticker(active: u32, _: bool) -> Observation {
+        seen(active, 0.02, 20, 40, 40)
+    }
+    let settings = run(&mut controller(), ticker, 200);
+    assert!(settings.iter().all(|&setting| setting == (2, false)));
+}
+
+#[test]
+fn what_gains_nothing_is_off_nearly_all_of_the_time() {
+    let settings = run(&mut controller(), indifferent, 1000);
+    let tried = settings.iter().filter(|&&setting| setting != (2, false));
+    assert!(tried.count() < 60, "{settings:?}");
+    let mut controller = controller();
+    let mut lost = 0;
+    for _ in 0..1000 {
+        let awake = controller.timeout() > Nanos::ZERO;
+        let decision = controller.decide(&indifferent(controller.active(), awake));
+        lost += u32::from(matches!(decision.awake, Because::Lost { .. }));
+    }
+    // Each rest is twice as long: 10 s, 20 s, 40 s of the 100 s.
+    assert!((2..=4).contains(&lost), "{lost}");
+}
+
+#[test]
+fn a_program_that_changes_gets_all_vcpus_and_its_own_trial() {
+    let mut controller = controller();
+    assert_eq!(run(&mut controller, pipe, 20).last(), Some(&(1, true)));
+    // A computation on both vCPUs.
+    fn compute(active: u32, _: bool) -> Observation {
+        seen(active, 1.0, 0, 20, 0)
+    }
+    let settings = run(&mut controller, compute, 30);
+    let back = settings.iter().position(|&(active, _)| active == 2);
+    assert!(back.is_some_and(|period| period < 5), "{settings:?}");
+    assert_eq!(settings.last().map(|setting| setting.0), Some(2));
+    let again = run(&mut controller, pipe, 30);
+    assert_eq!(again.last().map(|setting| setting.0), Some(1), "{again:?}");
+}
+
+#[test]
+fn one_change_at_a_time() {
+    let mut controller = controller();
+    for _ in 0..100 {
+        let before = (controller.active(), controller.timeout());
+        let awake = controller.timeout() > Nanos::ZERO;
+        let decision = controller.decide(&pipe(controller.active(), awake));
+        let switched = (before.1 > Nanos::ZERO) != (decision.timeout > Nanos::ZERO);
+        assert!(!(switched && before.0 != decision.active), "{decision:?}");
+        if matches!(decision.awake, Because::OnTrial) {
+            assert_eq!(decision.packing, Some(consolidation::Because::Settling));
+        }
+    }
+}
+
+#[test]
+fn what_is_switched_off_stays_off() {
+    let config = ControllerConfig {
+        consolidate: false,
+        retain: false,
+        ..ControllerConfig::default()
+    };
+    let settings = run(&mut Controller::new(2, config), pipe, 50);
+    assert!(settings.iter().all(|&setting| setting == (2, false)));
+}
+
+#[test]
+fn a_busy_host_ends_it_at_once_and_for_a_while() {
+    let mut controller = controller();
+    run(&mut controller, pipe, 4);
+    assert!(controller.timeout() > Nanos::ZERO);
+    let mut stolen = pipe(2, true);
+    for vcpu in &mut stolen.vcpus {
+        vcpu.stolen = Nanos::from_millis(50);
+    }
+    for _ in 0..3 {
+        controller.decide(&stolen);
+    }
+    assert_eq!(controller.timeout(), Nanos::ZERO);
+    let settings = run(&mut controller, pipe, 15);
+    assert!(settings.iter().all(|&(_, awake)| !awake), "{settings:?}");
+}
