@@ -153,10 +153,7 @@ struct Sleeper(Child);
 
 impl Sleeper {
     fn start() -> Sleeper {
-        let child = Command::new("sleep")
-            .arg("600")
-            .stdin(Stdio::null())
-            .spawn();
+        let child = quiet(Command::new("sleep").arg("60")).spawn();
         Sleeper(child.unwrap())
     }
 }
@@ -430,10 +427,8 @@ fn after_kill_9_at_any_moment_everything_is_put_back() {
     for round in 0..50 {
         let arguments = ["run", "-q", "--period-ms", "20", "--vcpus", "1"];
         let held = ["--retention", "100us", "--", "sleep", "10"];
-        let mut agent = vm
-            .tandem(&[&arguments[..], &held].concat())
-            .spawn()
-            .unwrap();
+        let mut command = vm.tandem(&[&arguments[..], &held].concat());
+        let mut agent = quiet(&mut command).spawn().unwrap();
         // An LCG of Knuth's: any moment from before the start to well after.
         random = random
             .wrapping_mul(6_364_136_223_846_793_005)

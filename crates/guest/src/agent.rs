@@ -37,7 +37,9 @@ use thiserror::Error;
 
 use crate::actuator::Actuator;
 use crate::actuator::ActuatorError;
+use crate::awake::Haltpoll;
 use crate::awake::KeepAwake;
+use crate::awake::Means;
 use crate::config::GuestConfig;
 use crate::config::Stay;
 use crate::config::Vcpus;
@@ -115,7 +117,7 @@ pub enum AgentError {
         all: u32,
     },
     /// Signals cannot be caught.
-    #[error("cannot catch SIGTERM, SIGINT and SIGCHLD: {0}")]
+    #[error("cannot catch signals: {0}")]
     Signals(std::io::Error),
     /// The command cannot be waited for.
     #[error("cannot wait for the command: {0}")]
@@ -198,6 +200,14 @@ impl Agent {
             Stay::Auto => round_trip::measure(&own),
             Stay::Held(_) => None,
         };
+        // What can be known to fail does so before a command is started.
+        if let Target::Command(_) = target {
+            check_held(config.vcpus, own.len() as u32)?;
+        }
+        let is_awake = config.retention != Stay::Held(Nanos::ZERO);
+        if config.means == Means::Haltpoll && is_awake {
+            Haltpoll::find(&procfs).map_err(AgentError::Awake)?;
+        }
         let began = Instant::now();
         let (mut hands, workload) = match config.dry_run {
             true => {
@@ -226,11 +236,7 @@ impl Agent {
             None => own,
         };
         let count = vcpus.len() as u32;
-        if let Vcpus::Held(held) = config.vcpus
-            && held > count
-        {
-            return Err(AgentError::TooMany { held, all: count });
-        }
+        check_held(config.vcpus, count)?;
         let mut settings = config.controller.clone();
         settings.consolidate = config.vcpus == Vcpus::Auto && !config.per_thread;
         settings.retain = config.retention == Stay::Auto;
@@ -240,7 +246,7 @@ impl Agent {
             pinning,
         } = &mut hands
         {
-            if config.retention != Stay::Held(Nanos::ZERO) {
+            if is_awake {
                 let opened = KeepAwake::open(&procfs, config.means, &vcpus);
                 *awake = Some(opened.map_err(AgentError::Awake)?);
             }
@@ -570,6 +576,14 @@ impl Agent {
 
     fn first(&self, count: u32) -> PcpuSet {
         self.all.iter().copied().take(count as usize).collect()
+    }
+}
+
+/// No more vCPUs can be held than there are.
+fn check_held(vcpus: Vcpus, all: u32) -> Result<(), AgentError> {
+    match vcpus {
+        Vcpus::Held(held) if held > all => Err(AgentError::TooMany { held, all }),
+        _ => Ok(()),
     }
 }
 

@@ -13,6 +13,7 @@ use rustix::event::PollFlags;
 use rustix::event::Timespec;
 use rustix::event::poll;
 use signal_hook::consts::SIGCHLD;
+use signal_hook::consts::SIGHUP;
 use signal_hook::consts::SIGINT;
 use signal_hook::consts::SIGTERM;
 
@@ -21,7 +22,7 @@ use signal_hook::consts::SIGTERM;
 pub enum Wake {
     /// It is time.
     Time,
-    /// SIGTERM or SIGINT asks to stop.
+    /// SIGTERM or SIGINT asks to stop, or the terminal is gone (SIGHUP).
     Stop,
     /// A child process ended, or was stopped.
     Child,
@@ -37,7 +38,7 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// From now on SIGTERM and SIGINT end a wait, and no longer the process; SIGCHLD too if `children`.
+    /// From now on SIGTERM, SIGINT and SIGHUP end a wait, and no longer the process; SIGCHLD too if `children`.
     pub fn catch(children: bool) -> io::Result<Signals> {
         let pipe = |signals: &[i32]| -> io::Result<(UnixStream, UnixStream)> {
             let (reader, writer) = UnixStream::pair()?;
@@ -47,7 +48,7 @@ impl Signals {
             }
             Ok((reader, writer))
         };
-        let (stop, stopping) = pipe(&[SIGTERM, SIGINT])?;
+        let (stop, stopping) = pipe(&[SIGTERM, SIGINT, SIGHUP])?;
         let (child, ending) = pipe(if children { &[SIGCHLD] } else { &[] })?;
         Ok(Signals {
             stop,
