@@ -7,7 +7,7 @@
 //! **Yielding threads**, as in the paper: on each vCPU a thread of the lowest class (SCHED_IDLE) calls sched_yield in
 //! a loop. A call that returns at once says that nobody else wants the vCPU; when such calls add up to the time-out
 //! the thread sleeps and lets the vCPU halt. A call that took long says that somebody ran, and an idle period
-//! begins anew. A thread that sleeps cannot see that an idle period begins; it looks again after [`NAP`].
+//! begins anew. A thread that sleeps cannot see that an idle period begins; it looks again a millisecond later.
 //! Each wake-up on such a vCPU costs a switch from that thread.
 //!
 //! Sources: drivers/cpuidle/governors/haltpoll.c; Ding et al., USENIX ATC 2014, section 4.1.
