@@ -304,7 +304,7 @@ impl Actuator {
                 if self.cpusets.text(cgroup)? == *original {
                     return Ok(Undone::Nothing);
                 }
-                self.cpusets.set_text(cgroup, original)?;
+                self.cpusets.put_back_text(cgroup, original)?;
                 Ok(Undone::PutBack)
             })),
             Change::Created { cgroup, home } => match self.cpusets.exists(cgroup) {
@@ -316,7 +316,19 @@ impl Actuator {
                     if now != *id {
                         return Ok(Undone::Nothing);
                     }
-                    Ok(match self.cpusets.disable(cgroup)? {
+                    // Those that had no vCPUs of their own need none.
+                    let ours = self
+                        .journal
+                        .records()
+                        .iter()
+                        .filter_map(|record| match record {
+                            Change::Vcpus {
+                                cgroup, original, ..
+                            } if original.is_empty() => Some(cgroup),
+                            _ => None,
+                        });
+                    let ours: Vec<&CgroupPath> = ours.collect();
+                    Ok(match self.cpusets.disable(cgroup, &ours)? {
                         None => Undone::PutBack,
                         Some(user) => Undone::Left(format!(
                             "the cpuset controller stays enabled below {cgroup}: {user} uses it"

@@ -222,7 +222,11 @@ impl Agent {
                 } else if restored.put_back > 0 {
                     reporter.info(&restored.to_string());
                 }
-                let workload = Workload::open(target, &procfs, &mut actuator)?;
+                let held = match config.vcpus {
+                    Vcpus::Held(held) => Some(held),
+                    Vcpus::Auto | Vcpus::All => None,
+                };
+                let workload = Workload::open(target, held, &procfs, &mut actuator)?;
                 let hands = Hands::Live {
                     actuator: Box::new(actuator),
                     awake: None,
@@ -231,10 +235,7 @@ impl Agent {
                 (hands, workload)
             }
         };
-        let vcpus = match &workload.cgroup {
-            Some(cgroup) => hands.cpusets().vcpus(cgroup)?,
-            None => own,
-        };
+        let vcpus = workload.vcpus.clone().unwrap_or(own);
         let count = vcpus.len() as u32;
         check_held(config.vcpus, count)?;
         let mut settings = config.controller.clone();

@@ -212,17 +212,38 @@ impl Cpusets {
         self.files.write(cgroup, SUBTREE, "+cpuset", enable_hint)
     }
 
-    /// Takes it out of the cgroups below; says who needs it if one of them has settings of its own.
-    pub fn disable(&self, cgroup: &CgroupPath) -> Result<Option<CgroupPath>, CgroupError> {
+    /// Gives a cgroup the `cpuset.cpus` that it had. On v2 that was most often none at all, which the kernel refuses
+    /// (ENOSPC) while there are processes in it: then it gets all that the one above has, which is the same.
+    pub fn put_back_text(&self, cgroup: &CgroupPath, original: &str) -> Result<(), CgroupError> {
+        match self.set_text(cgroup, original) {
+            Err(CgroupError::Write { source, .. })
+                if original.is_empty() && source.raw_os_error() == Some(libc::ENOSPC) =>
+            {
+                let above = cgroup.parent().unwrap_or_else(CgroupPath::root);
+                self.set_text(cgroup, &self.vcpus(&above)?.to_string())
+            }
+            other => other,
+        }
+    }
+
+    /// Takes it out of the cgroups below; says who needs it if one of them, but for those in `ours`, has
+    /// settings of its own.
+    pub fn disable(
+        &self,
+        cgroup: &CgroupPath,
+        ours: &[&CgroupPath],
+    ) -> Result<Option<CgroupPath>, CgroupError> {
         if !self.enables(cgroup)? {
             return Ok(None);
         }
         for child in self.children(cgroup)? {
+            let is_ours = ours.contains(&&child);
             let set = |file: &str| {
                 let text = self.files.read(&child, file);
                 text.is_ok_and(|text| !text.is_empty())
             };
-            if set(CPUS) || set("cpuset.mems") || self.enables(&child).unwrap_or(false) {
+            if set(CPUS) && !is_ours || set("cpuset.mems") || self.enables(&child).unwrap_or(false)
+            {
                 return Ok(Some(child));
             }
         }

@@ -22,6 +22,7 @@ use tandem_host::cgroup::Version;
 use tandem_host::thread::Pid;
 use tandem_host::thread::ThreadError;
 use tandem_host::thread::ThreadRef;
+use tandem_policy::PcpuSet;
 use thiserror::Error;
 
 use crate::actuator::Actuator;
@@ -106,6 +107,8 @@ pub struct Workload {
     pub target: Target,
     /// Where it is. `None` in a dry run of a command or a process.
     pub cgroup: Option<CgroupPath>,
+    /// The vCPUs that it could use. `None` where it has no cgroup.
+    pub vcpus: Option<PcpuSet>,
     /// The command.
     pub child: Option<Child>,
     root: Option<ThreadRef>,
@@ -113,8 +116,11 @@ pub struct Workload {
 
 impl Workload {
     /// Starts or finds it, in a cgroup whose vCPUs can be set.
+    ///
+    /// A command that is to have so many vCPUs from its first instruction on has only those `held`.
     pub fn open(
         target: Target,
+        held: Option<u32>,
         procfs: &ProcFs,
         actuator: &mut Actuator,
     ) -> Result<Workload, WorkloadError> {
@@ -128,10 +134,16 @@ impl Workload {
                     Version::V2 => home.parent().unwrap_or_else(CgroupPath::root),
                 };
                 let cgroup = actuator.make_group(&parent, &name(agent), &home)?;
+                let all = actuator.cpusets().vcpus(&cgroup)?;
+                if let Some(held) = held {
+                    let first = all.iter().take(held as usize).collect();
+                    actuator.set_vcpus(&cgroup, &first)?;
+                }
                 let entrance = actuator.cpusets().entrance(&cgroup);
                 let child = start(words, Some(entrance))?;
                 Ok(Workload {
                     cgroup: Some(cgroup),
+                    vcpus: Some(all),
                     root: process(procfs, Pid(child.id())).ok(),
                     child: Some(child),
                     target,
@@ -156,6 +168,7 @@ impl Workload {
                 };
                 Ok(Workload {
                     target,
+                    vcpus: Some(actuator.cpusets().vcpus(&cgroup)?),
                     cgroup: Some(cgroup),
                     child: None,
                     root: Some(root),
@@ -168,6 +181,7 @@ impl Workload {
                 actuator.cpusets().id(cgroup)?;
                 actuator.enable_down_to(cgroup)?;
                 Ok(Workload {
+                    vcpus: Some(actuator.cpusets().vcpus(cgroup)?),
                     cgroup: Some(cgroup.clone()),
                     target,
                     child: None,
@@ -185,6 +199,7 @@ impl Workload {
     ) -> Result<Workload, WorkloadError> {
         let mut workload = Workload {
             cgroup: None,
+            vcpus: None,
             child: None,
             root: None,
             target,
@@ -198,6 +213,7 @@ impl Workload {
             Target::Process(pid) => workload.root = Some(process(procfs, *pid)?),
             Target::Cgroup(cgroup) => {
                 cpusets.id(cgroup)?;
+                workload.vcpus = Some(cpusets.vcpus(cgroup)?);
                 workload.cgroup = Some(cgroup.clone());
             }
         }
