@@ -55,18 +55,18 @@ bench-fairness: build ## the acceptance suite of fairness: every mix, three runs
 	$(TANDEM) bench fairness $(ARGS)
 
 .PHONY: bench-guest
-bench-guest: build ## programs in this VM: stock, the guest agent, settings by hand (an hour; ARGS='--runs 3')
+bench-guest: build ## programs in this VM: stock, the guest agent, settings by hand (ARGS='--seconds 2': 36 minutes)
 	@scripts/setup bench
 	$(TANDEM) bench guest --variants agent,taskset,haltpoll \
 		--json $(TARGET)/bench-guest.json --html $(TARGET)/bench-guest.html $(ARGS)
 
 .PHONY: lab
-lab: build ## the lab from nothing to tables: kernels, machines, experiments (long; ARGS='apples wake')
+lab: build ## the lab from nothing to tables (ARGS=full: every experiment, hours; or ARGS='apples wake')
 	@scripts/setup lab
 	@lab/experiments/all $(ARGS)
 
 .PHONY: lab-smoke
-lab-smoke: build ## whether the lab works: each kernel that is built already, in QEMU, and one short run in Bochs
+lab-smoke: build ## whether the lab works: a small kernel with the series, in QEMU, and one short run in Bochs
 	@scripts/setup lab
 	@lab/smoke
 

@@ -1,5 +1,6 @@
 //! `tandem`: vCPU scheduling for Linux/KVM, from one binary. Thin: arguments and wiring.
 
+mod averages;
 mod bench;
 mod demo;
 mod guest;

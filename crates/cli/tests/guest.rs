@@ -20,6 +20,7 @@ use std::thread::sleep;
 use std::time::Duration;
 use std::time::Instant;
 
+use tandem_guest::births::Births;
 use tandem_guest::cpusets::Cpusets;
 use tandem_host::ProcFs;
 use tandem_host::cgroup::CgroupPath;
@@ -413,6 +414,47 @@ fn threads_get_vcpus_of_their_own_in_turn() {
         end(pid.0);
     }
     assert_eq!(vm.world(), before);
+}
+
+fn births_are_told() -> bool {
+    let Ok(births) = Births::listen() else {
+        return false;
+    };
+    (0..100).any(|_| {
+        sleep(Duration::from_millis(10));
+        Command::new("true").status().unwrap();
+        births.take().is_ok_and(|born| !born.is_empty())
+    })
+}
+
+#[test]
+fn threads_are_bound_as_they_are_born() {
+    let Some(vm) = Vm::find() else { return };
+    if !births_are_told() {
+        println!("skipped: the kernel's process connector says nothing here");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("long.toml");
+    fs::write(&config, "[guest]\nperiod_ms = 2000\n").unwrap();
+    // One after the other, so that few are there at the same time and most end before a period does.
+    let script = "i=0; while [ $i -lt 30 ]; do sleep 0.1; i=$((i+1)); done";
+    let report = folder.path().join("report.json");
+    let run = vm
+        .tandem(&["run", "-q", "--per-thread", "--retention", "off"])
+        .arg("--config")
+        .arg(&config)
+        .arg("--json")
+        .arg(&report)
+        .args(["--", "sh", "-c", script])
+        .output()
+        .unwrap();
+    assert!(run.status.success(), "{run:?}");
+    let report: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(&report).unwrap()).unwrap();
+    let count = |key: &str| report[key].as_u64().unwrap();
+    let (born, later) = (count("bound_at_birth"), count("bound_later"));
+    assert!(born > later, "{born} at birth, {later} at a period");
 }
 
 #[test]

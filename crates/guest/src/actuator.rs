@@ -7,8 +7,6 @@ use std::fs;
 use std::io;
 use std::path::Path;
 use std::path::PathBuf;
-use std::thread::sleep;
-use std::time::Duration;
 
 use tandem_host::ProcFs;
 use tandem_host::affinity::AffinityError;
@@ -21,8 +19,12 @@ use tandem_host::journal::Journal;
 use tandem_host::journal::JournalError;
 use tandem_host::journal::Stamp;
 use tandem_host::journal::is_pending;
-use tandem_host::restore::RestoreFailure;
 use tandem_host::restore::RestoreReport;
+use tandem_host::restore::Undone;
+use tandem_host::restore::empty_and_remove;
+use tandem_host::restore::gone_is_fine;
+use tandem_host::restore::nearest;
+use tandem_host::restore::restore_affinity;
 use tandem_host::thread::Pid;
 use tandem_host::thread::ThreadRef;
 use tandem_host::thread::Tid;
@@ -31,12 +33,6 @@ use thiserror::Error;
 
 use crate::cpusets::Cpusets;
 use crate::journal::Change;
-
-/// How often a cgroup that still holds ending processes is looked at again.
-const REMOVE_TRIES: u32 = 50;
-
-/// How long to wait in between.
-const REMOVE_PAUSE: Duration = Duration::from_millis(10);
 
 /// Why a change was not made.
 #[derive(Debug, Error)]
@@ -81,6 +77,7 @@ impl ActuatorError {
 pub struct Actuator {
     cpusets: Cpusets,
     procfs: ProcFs,
+    threads: HostThreads,
     journal: Journal<Change>,
     is_restored: bool,
 }
@@ -102,6 +99,7 @@ impl Actuator {
         let mut actuator = Actuator {
             cpusets,
             procfs: procfs.clone(),
+            threads: HostThreads::new(procfs.clone()),
             journal: Journal::open(state_dir, stamp)?,
             is_restored: true,
         };
@@ -128,23 +126,25 @@ impl Actuator {
         Ok(())
     }
 
-    /// Makes a cgroup with the vCPUs of the one above. What is left in it in the end goes to `home`.
+    /// Makes a cgroup with the vCPUs of the one above, of this name or, where somebody has that, of the name with a
+    /// number. What is left in it in the end goes to `home`.
     pub fn make_group(
         &mut self,
         parent: &CgroupPath,
         name: &str,
         home: &CgroupPath,
     ) -> Result<CgroupPath, ActuatorError> {
-        let cgroup = parent.child(name);
-        if self.cpusets.exists(&cgroup) {
-            return Err(CgroupError::Exists(cgroup).into());
-        }
+        let taken = |name: &str| self.cpusets.exists(&parent.child(name));
+        let Some(name) = free_name(name, taken) else {
+            return Err(CgroupError::Exists(parent.child(name)).into());
+        };
+        let cgroup = parent.child(&name);
         self.enable_down_to(&cgroup)?;
         self.note(Change::Created {
             cgroup,
             home: home.clone(),
         })?;
-        Ok(self.cpusets.make(parent, name)?)
+        Ok(self.cpusets.make(parent, &name)?)
     }
 
     /// Moves processes to the agent's own cgroup; those that end meanwhile do not matter.
@@ -202,18 +202,21 @@ impl Actuator {
     /// Gives back to threads the vCPUs that they were bound to.
     pub fn rebind_threads(&mut self) {
         for record in self.journal.records() {
-            if let Change::Affinity { thread, original } = record {
-                let threads = HostThreads::new(self.procfs.clone());
-                if threads.is_alive(thread) {
-                    let _ = threads.set_affinity(thread.tid, original);
-                }
+            if let Change::Affinity { thread, original } = record
+                && self.threads.is_alive(thread)
+            {
+                let _ = self.threads.set_affinity(thread.tid, original);
             }
         }
     }
 
-    /// Binds a thread to these vCPUs.
-    pub fn bind(&mut self, thread: ThreadRef, vcpus: &PcpuSet) -> Result<(), ActuatorError> {
-        let original = tandem_host::affinity::affinity(thread.tid)?;
+    /// Binds a thread to these vCPUs; it is to have the original ones back.
+    pub fn bind(
+        &mut self,
+        thread: ThreadRef,
+        vcpus: &PcpuSet,
+        original: PcpuSet,
+    ) -> Result<(), ActuatorError> {
         self.note(Change::Affinity { thread, original })?;
         Ok(tandem_host::affinity::set_affinity(thread.tid, vcpus)?)
     }
@@ -246,17 +249,8 @@ impl Actuator {
         let records = self.journal.records();
         let others = records.iter().rev().filter(|change| !is_thread(change));
         for record in others.chain(records.iter().rev().filter(is_thread)) {
-            match self.undo(record) {
-                Ok(Undone::PutBack) => report.put_back += 1,
-                Ok(Undone::Nothing) => report.nothing_to_do += 1,
-                Ok(Undone::Left(why)) => report.left.push(why),
-                Err(error) => {
-                    report.failures.push(RestoreFailure {
-                        what: record.to_string(),
-                        error,
-                    });
-                    failed.push(record);
-                }
+            if report.count(self.undo(record), || record.to_string()) {
+                failed.push(record);
             }
         }
         let kept = records.iter().filter(|record| failed.contains(record));
@@ -275,16 +269,7 @@ impl Actuator {
     fn undo(&self, change: &Change) -> Result<Undone, String> {
         match change {
             Change::Affinity { thread, original } => {
-                let threads = HostThreads::new(self.procfs.clone());
-                if !threads.is_alive(thread) {
-                    return Ok(Undone::Nothing);
-                }
-                match threads.restore_affinity(thread.tid, original) {
-                    Err(error) if error.is_gone() => Ok(Undone::Nothing),
-                    other => other
-                        .map(|()| Undone::PutBack)
-                        .map_err(|error| error.to_string()),
-                }
+                restore_affinity(&self.threads, thread, original)
             }
             Change::Parameter { path, original } => match fs::read_to_string(path) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Undone::Nothing),
@@ -340,30 +325,14 @@ impl Actuator {
     }
 
     /// Empties and removes a cgroup. What is in it goes to `home`, or the lowest above it that still exists.
-    /// Processes may start others meanwhile, and ending ones hold on to the cgroup for a moment.
     fn remove_group(&self, cgroup: &CgroupPath, home: &CgroupPath) -> Result<Undone, CgroupError> {
-        let home = std::iter::successors(Some(home.clone()), CgroupPath::parent)
-            .find(|home| self.cpusets.exists(home))
-            .unwrap_or_else(CgroupPath::root);
-        let mut tries = 0;
-        loop {
-            for pid in self.cpusets.processes(cgroup)? {
-                match self.cpusets.move_process(pid, &home) {
-                    Err(error) if !error.is_gone() => return Err(error),
-                    _ => {}
-                }
-            }
-            match self.cpusets.remove(cgroup) {
-                Ok(()) => return Ok(Undone::PutBack),
-                Err(CgroupError::Busy { .. })
-                    if tries < REMOVE_TRIES && self.cpusets.children(cgroup)?.is_empty() =>
-                {
-                    tries += 1;
-                    sleep(REMOVE_PAUSE);
-                }
-                Err(error) => return Err(error),
-            }
-        }
+        let home = nearest(home, |cgroup| self.cpusets.exists(cgroup));
+        empty_and_remove(
+            || self.cpusets.processes(cgroup),
+            |pid| self.cpusets.move_process(pid, &home),
+            || self.cpusets.remove(cgroup),
+            || self.cpusets.children(cgroup),
+        )
     }
 }
 
@@ -375,18 +344,13 @@ impl Drop for Actuator {
     }
 }
 
-/// How a change was undone.
-enum Undone {
-    PutBack,
-    Nothing,
-    Left(String),
-}
-
-fn gone_is_fine(undone: Result<Undone, CgroupError>) -> Result<Undone, String> {
-    match undone {
-        Err(error) if error.is_gone() => Ok(Undone::Nothing),
-        other => other.map_err(|error| error.to_string()),
-    }
+/// The name, or the name with the first number that nobody has. A number of a process that was killed, with its
+/// journal lost, comes back sooner or later.
+fn free_name(name: &str, taken: impl Fn(&str) -> bool) -> Option<String> {
+    let numbered = (2..=100).map(|number| format!("{name}-{number}"));
+    std::iter::once(name.to_owned())
+        .chain(numbered)
+        .find(|name| !taken(name))
 }
 
 /// The threads of a process; none if it is gone.
@@ -408,4 +372,17 @@ pub fn restore_all(procfs: &ProcFs, state_dir: &Path) -> Result<RestoreReport, A
     let (mut actuator, report) = Actuator::open(procfs, state_dir)?;
     actuator.is_restored = true;
     Ok(report)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::free_name;
+
+    #[test]
+    fn a_name_that_is_taken_gets_a_number() {
+        assert_eq!(free_name("a", |_| false).as_deref(), Some("a"));
+        let taken = |name: &str| ["a", "a-2"].contains(&name);
+        assert_eq!(free_name("a", taken).as_deref(), Some("a-3"));
+        assert_eq!(free_name("a", |_| true), None);
+    }
 }

@@ -4,11 +4,12 @@
 //! cost → period after period: sample, let [`Controller`] decide, set vCPUs and time-out → when the workload is
 //! over, on SIGTERM, SIGINT or an error, put everything back.
 //!
-//! In a dry run nothing is set. The controller is asked anew in each period then, since what it would have
-//! changed has no effect that it could judge.
+//! In a dry run nothing is set, and [`Preview`] stands for the controller: what it would have changed has no effect
+//! that could be judged.
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::os::fd::BorrowedFd;
 use std::process::ExitStatus;
 use std::time::Duration;
 use std::time::Instant;
@@ -20,6 +21,7 @@ use tandem_host::cgroup::CgroupError;
 use tandem_host::cgroup::Version;
 use tandem_host::config::ConfigError;
 use tandem_host::daemon::Reporter;
+use tandem_host::daemon::report_restore;
 use tandem_host::metrics::Exporter;
 use tandem_host::metrics::MetricsError;
 use tandem_host::signals::Signals;
@@ -32,6 +34,7 @@ use tandem_policy::PcpuSet;
 use tandem_policy::gleaner::Averages;
 use tandem_policy::gleaner::Controller;
 use tandem_policy::gleaner::Decision;
+use tandem_policy::gleaner::Observation;
 use tandem_policy::gleaner::controller;
 use thiserror::Error;
 
@@ -43,12 +46,14 @@ use crate::awake::Means;
 use crate::config::GuestConfig;
 use crate::config::Stay;
 use crate::config::Vcpus;
+use crate::counters::CounterError;
 use crate::cpusets::Cpusets;
+use crate::dry_run::Preview;
+use crate::metrics::Found;
 use crate::metrics::Metrics;
 use crate::pinning::Pinning;
 use crate::round_trip;
 use crate::sampler::Sample;
-use crate::sampler::SampleError;
 use crate::sampler::Sampler;
 use crate::status;
 use crate::status::Changed;
@@ -59,6 +64,7 @@ use crate::status::StatusError;
 use crate::workload::Target;
 use crate::workload::Workload;
 use crate::workload::WorkloadError;
+use crate::workload::check_held;
 
 /// So many decisions are kept for the report.
 const MOST_DECISIONS: usize = 1000;
@@ -98,7 +104,7 @@ pub enum AgentError {
     Workload(#[from] WorkloadError),
     /// Nothing can be observed.
     #[error(transparent)]
-    Sample(#[from] SampleError),
+    Sample(#[from] CounterError),
     /// The status cannot be written.
     #[error(transparent)]
     Status(#[from] StatusError),
@@ -108,14 +114,6 @@ pub enum AgentError {
     /// Idle vCPUs cannot be kept awake as asked for.
     #[error("retention: {0}")]
     Awake(String),
-    /// More vCPUs are to be held than there are.
-    #[error("--vcpus {held}: the workload may use {all} only; give a number up to that, or 'all'")]
-    TooMany {
-        /// Asked for.
-        held: u32,
-        /// There are.
-        all: u32,
-    },
     /// Signals cannot be caught.
     #[error("cannot catch signals: {0}")]
     Signals(std::io::Error),
@@ -144,10 +142,36 @@ enum Hands {
 }
 
 impl Hands {
+    /// A file that can be read once threads were born that are to be bound.
+    fn news(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Hands::Live {
+                pinning: Some(pinning),
+                ..
+            } => pinning.news(),
+            _ => None,
+        }
+    }
+
     fn cpusets(&self) -> &Cpusets {
         match self {
             Hands::Live { actuator, .. } => actuator.cpusets(),
             Hands::Dry(cpusets) => cpusets,
+        }
+    }
+}
+
+/// Who decides.
+enum Mind {
+    Live(Box<Controller>),
+    Dry(Box<Preview>),
+}
+
+impl Mind {
+    fn decide(&mut self, observed: &Observation) -> Decision {
+        match self {
+            Mind::Live(controller) => controller.decide(observed),
+            Mind::Dry(preview) => preview.decide(observed),
         }
     }
 }
@@ -162,7 +186,7 @@ pub struct Agent {
     all: Vec<tandem_policy::PcpuId>,
     active: PcpuSet,
     timeout: Nanos,
-    controller: Controller,
+    mind: Mind,
     sampler: Sampler,
     metrics: Metrics,
     exporter: Option<Exporter>,
@@ -181,7 +205,7 @@ pub struct Agent {
 impl Agent {
     /// Checks the settings, puts back what an earlier agent left, and starts or finds the workload.
     pub fn open(
-        config: GuestConfig,
+        mut config: GuestConfig,
         target: Target,
         reporter: &mut dyn Reporter,
     ) -> Result<Agent, AgentError> {
@@ -201,8 +225,12 @@ impl Agent {
             Stay::Held(_) => None,
         };
         // What can be known to fail does so before a command is started.
+        let held = match config.vcpus {
+            Vcpus::Held(held) => Some(held),
+            Vcpus::Auto | Vcpus::All => None,
+        };
         if let Target::Command(_) = target {
-            check_held(config.vcpus, own.len() as u32)?;
+            check_held(held, &own)?;
         }
         let is_awake = config.retention != Stay::Held(Nanos::ZERO);
         if config.means == Means::Haltpoll && is_awake {
@@ -213,19 +241,12 @@ impl Agent {
             true => {
                 let cpusets = Cpusets::open(&procfs)?;
                 let workload = Workload::watch(target, &procfs, &cpusets)?;
+                check_held(held, workload.vcpus.as_ref().unwrap_or(&own))?;
                 (Hands::Dry(cpusets), workload)
             }
             false => {
                 let (mut actuator, restored) = Actuator::open(&procfs, &config.state_dir)?;
-                if !restored.is_complete() {
-                    reporter.error(&restored.to_string());
-                } else if restored.put_back > 0 {
-                    reporter.info(&restored.to_string());
-                }
-                let held = match config.vcpus {
-                    Vcpus::Held(held) => Some(held),
-                    Vcpus::Auto | Vcpus::All => None,
-                };
+                report_restore(&restored, reporter);
                 let workload = Workload::open(target, held, &procfs, &mut actuator)?;
                 let hands = Hands::Live {
                     actuator: Box::new(actuator),
@@ -236,28 +257,25 @@ impl Agent {
             }
         };
         let vcpus = workload.vcpus.clone().unwrap_or(own);
-        let count = vcpus.len() as u32;
-        check_held(config.vcpus, count)?;
-        let mut settings = config.controller.clone();
-        settings.consolidate = config.vcpus == Vcpus::Auto && !config.per_thread;
-        settings.retain = config.retention == Stay::Auto;
-        if let Hands::Live {
-            actuator,
-            awake,
-            pinning,
-        } = &mut hands
-        {
+        if let Hands::Live { awake, pinning, .. } = &mut hands {
             if is_awake {
                 let opened = KeepAwake::open(&procfs, config.means, &vcpus);
                 *awake = Some(opened.map_err(AgentError::Awake)?);
             }
-            if let Some(cgroup) = &workload.cgroup {
-                actuator.note_bound_threads(cgroup, &vcpus)?;
-            }
             if config.per_thread {
-                *pinning = Some(Pinning::new(&procfs, &vcpus));
+                let opened = Pinning::new(&procfs, &vcpus);
+                if let Some(error) = opened.deaf() {
+                    reporter.info(&format!(
+                        "threads are found once a period, not as they are born: the kernel's \
+                         process connector cannot be heard: {error}"
+                    ));
+                }
+                *pinning = Some(opened);
             }
         }
+        let settings = &mut config.controller;
+        settings.consolidate = config.vcpus == Vcpus::Auto && !config.per_thread;
+        settings.retain = config.retention == Stay::Auto;
         if let Some(cost) = cost {
             let twice = Nanos(cost.0 * 2);
             settings.retention.timeout = twice.clamp(LEAST_TIMEOUT, MOST_TIMEOUT);
@@ -271,8 +289,12 @@ impl Agent {
             let is_v2 = cpusets.version() == Version::V2;
             is_v2.then(|| cpusets.entrance(cgroup).with_file_name("cpu.stat"))
         });
+        let (count, settings) = (vcpus.len() as u32, config.controller.clone());
         let mut agent = Agent {
-            controller: Controller::new(count, settings),
+            mind: match config.dry_run {
+                true => Mind::Dry(Box::new(Preview::new(count, settings))),
+                false => Mind::Live(Box::new(Controller::new(count, settings))),
+            },
             sampler: Sampler::new(&procfs, &vcpus, cpu_stat),
             all: vcpus.iter().collect(),
             active: vcpus,
@@ -295,15 +317,11 @@ impl Agent {
         Ok(agent)
     }
 
-    /// What the settings hold fixed, and the time-out at the start, which the kernel may have otherwise.
+    /// What the settings hold fixed, and the time-out at the start, which the kernel may have otherwise. The
+    /// workload has the vCPUs that are held already.
     fn hold(&mut self) -> Result<(), AgentError> {
         if let Vcpus::Held(held) = self.config.vcpus {
             self.active = self.first(held);
-            if let (Hands::Live { actuator, .. }, Some(cgroup)) =
-                (&mut self.hands, &self.workload.cgroup)
-            {
-                actuator.set_vcpus(cgroup, &self.active)?;
-            }
         }
         if let Stay::Held(timeout) = self.config.retention {
             self.timeout = timeout;
@@ -331,6 +349,11 @@ impl Agent {
         reporter: &mut dyn Reporter,
     ) -> Result<Ended, AgentError> {
         let command = self.go_on(limit, reporter);
+        // Who was made last has inherited its binding, and must be known to be rid of it.
+        let left = self.workload.processes(self.hands.cpusets());
+        if let Err(error) = self.bind(Some(&left)) {
+            reporter.error(&error.to_string());
+        }
         self.report.periods = self.metrics.periods.get();
         self.report.agent_cpu_ns = own_cpu_time().0;
         self.report.lasted_ns = nanos(self.began.elapsed());
@@ -374,10 +397,15 @@ impl Agent {
         let mut is_stopping = false;
         let mut next = Instant::now() + period;
         let processes = self.workload.processes(self.hands.cpusets());
+        self.bind(Some(&processes))?;
         self.sampler.sample(&self.active, &processes)?;
         loop {
-            match self.signals.wait_until(next) {
+            match self.signals.wait_until_or(next, self.hands.news()) {
                 Wake::Time => {}
+                Wake::Other => {
+                    self.bind(None)?;
+                    continue;
+                }
                 Wake::Stop if is_stopping || self.workload.child.is_none() => return Ok(None),
                 Wake::Stop => {
                     // The command ends as if the agent were not there, and then the agent does.
@@ -413,22 +441,12 @@ impl Agent {
     /// One period. True if nothing is set and nothing can be gained now: with no time idle, or all of it.
     fn period(&mut self, reporter: &mut dyn Reporter) -> Result<bool, AgentError> {
         let processes = self.workload.processes(self.hands.cpusets());
-        if let Hands::Live {
-            actuator,
-            pinning: Some(pinning),
-            ..
-        } = &mut self.hands
-        {
-            pinning.bind_new(actuator, &processes)?;
-        }
+        self.bind(Some(&processes))?;
         let Some(sample) = self.sampler.sample(&self.active, &processes)? else {
             return Ok(false);
         };
         let averages = Averages::of(&sample.observed);
-        let decision = match self.hands {
-            Hands::Live { .. } => self.controller.decide(&sample.observed),
-            Hands::Dry(_) => self.would_decide(&sample),
-        };
+        let decision = self.mind.decide(&sample.observed);
         self.account(&sample, &averages);
         self.apply(&decision, reporter);
         self.publish(&decision, &averages)?;
@@ -437,22 +455,30 @@ impl Agent {
         Ok(!is_set && !is_bound && !(NO_IDLE..=ALL_IDLE).contains(&averages.idle))
     }
 
-    /// What the controller would do now, if all had been as it is for long enough.
-    fn would_decide(&mut self, sample: &Sample) -> Decision {
-        let mut settings = self.config.controller.clone();
-        settings.consolidation.confirm = 1;
-        settings.consolidate = self.config.vcpus == Vcpus::Auto && !self.config.per_thread;
-        settings.retain = false;
-        let packing = Controller::new(self.all.len() as u32, settings.clone());
-        let packing = { packing }.decide(&sample.observed);
-        settings.retain = self.config.retention == Stay::Auto;
-        settings.consolidate = false;
-        let mut awake = Controller::new(self.all.len() as u32, settings);
-        Decision {
-            packing: packing.packing,
-            active: packing.active,
-            ..awake.decide(&sample.observed)
+    /// With a vCPU for each thread: binds those that were born, and of these processes all that are new.
+    fn bind(&mut self, processes: Option<&[Pid]>) -> Result<(), AgentError> {
+        let Hands::Live {
+            actuator,
+            pinning: Some(pinning),
+            ..
+        } = &mut self.hands
+        else {
+            return Ok(());
+        };
+        let born = pinning.bind_born(actuator)?;
+        let found = match processes {
+            Some(processes) => pinning.bind_new(actuator, processes)?,
+            None => 0,
+        };
+        self.report.bound_at_birth += born;
+        self.report.bound_later += found;
+        for (at, bound) in [("birth", born), ("period", found)] {
+            self.metrics
+                .bound
+                .get_or_create(&Found { at })
+                .inc_by(bound);
         }
+        Ok(())
     }
 
     fn account(&mut self, sample: &Sample, averages: &Averages) {
@@ -577,14 +603,6 @@ impl Agent {
 
     fn first(&self, count: u32) -> PcpuSet {
         self.all.iter().copied().take(count as usize).collect()
-    }
-}
-
-/// No more vCPUs can be held than there are.
-fn check_held(vcpus: Vcpus, all: u32) -> Result<(), AgentError> {
-    match vcpus {
-        Vcpus::Held(held) if held > all => Err(AgentError::TooMany { held, all }),
-        _ => Ok(()),
     }
 }
 

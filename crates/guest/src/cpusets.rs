@@ -61,14 +61,7 @@ impl Cpusets {
 
     /// Where a process is now.
     pub fn cgroup_of(&self, process: &ThreadRef) -> Result<CgroupPath, CgroupError> {
-        match self.version {
-            Version::V1 => self.files.cgroup_of(process, |_, controllers| {
-                controllers.split(',').any(|c| c == "cpuset")
-            }),
-            Version::V2 => self.files.cgroup_of(process, |number, controllers| {
-                number == "0" && controllers.is_empty()
-            }),
-        }
+        self.files.cgroup_of(process, self.version, "cpuset")
     }
 
     /// Which cgroup is at this path now.
@@ -277,7 +270,7 @@ impl Cpusets {
 }
 
 /// Field 4 of `/proc/PID/stat`.
-fn parent_of(procfs: &ProcFs, pid: Pid) -> Option<Pid> {
+pub(crate) fn parent_of(procfs: &ProcFs, pid: Pid) -> Option<Pid> {
     let line = fs::read_to_string(procfs.process(pid).join("stat")).ok()?;
     let fields = line.get(line.rfind(')')? + 1..)?;
     let parent = fields.split_ascii_whitespace().nth(1)?;

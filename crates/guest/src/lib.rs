@@ -14,8 +14,11 @@
 pub mod actuator;
 pub mod agent;
 pub mod awake;
+pub mod births;
 pub mod config;
+pub mod counters;
 pub mod cpusets;
+pub mod dry_run;
 pub mod journal;
 pub mod metrics;
 pub mod pinning;

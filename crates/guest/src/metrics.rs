@@ -2,7 +2,9 @@
 
 use std::sync::atomic::AtomicU64;
 
+use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use prometheus_client::registry::Unit;
@@ -26,6 +28,15 @@ pub struct Metrics {
     pub changes: Counter,
     /// Changes that the kernel refused.
     pub errors: Counter,
+    /// Threads that got a vCPU of their own, by when.
+    pub bound: Family<Found, Counter>,
+}
+
+/// When a thread was found.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct Found {
+    /// `birth` or `period`.
+    pub at: &'static str,
 }
 
 impl Metrics {
@@ -60,6 +71,11 @@ impl Metrics {
             "errors",
             "Changes that the kernel refused",
             self.errors.clone(),
+        );
+        registry.register(
+            "threads_bound",
+            "Threads that got a vCPU of their own, as they were born or at the next period",
+            self.bound.clone(),
         );
         registry
     }

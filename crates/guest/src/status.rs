@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 use serde::Serialize;
+use tandem_host::replace::replace;
 use tandem_host::thread::ThreadRef;
 use thiserror::Error;
 
@@ -90,6 +91,12 @@ pub struct Report {
     pub lasted_ns: u64,
     /// Periods.
     pub periods: u64,
+    /// Threads that were bound to a vCPU of their own as they were born.
+    #[serde(default)]
+    pub bound_at_birth: u64,
+    /// Threads that were bound at the next period.
+    #[serde(default)]
+    pub bound_later: u64,
 }
 
 fn path(state_dir: &Path) -> PathBuf {
@@ -99,15 +106,12 @@ fn path(state_dir: &Path) -> PathBuf {
 /// Publishes the status, replacing the file whole.
 pub fn write(state_dir: &Path, status: &Status) -> Result<(), StatusError> {
     let path = path(state_dir);
-    let fresh = path.with_extension("new");
     let text = serde_json::to_string(status).unwrap_or_default();
-    std::fs::write(&fresh, text)
-        .and_then(|()| std::fs::rename(&fresh, &path))
-        .map_err(|source| StatusError {
-            action: "write",
-            path,
-            source,
-        })
+    replace(&path, &text).map_err(|source| StatusError {
+        action: "write",
+        path,
+        source,
+    })
 }
 
 /// Takes the status away; nobody minds if there was none.

@@ -84,6 +84,14 @@ pub enum WorkloadError {
         /// Some of the others.
         others: String,
     },
+    /// More vCPUs are to be held than there are.
+    #[error("--vcpus {held}: the workload may use {all} only; give a number up to that, or 'all'")]
+    TooMany {
+        /// Asked for.
+        held: u32,
+        /// There are.
+        all: u32,
+    },
     /// All of the VM.
     #[error("the root cgroup cannot be limited to some vCPUs; name one below it with --cgroup")]
     Root,
@@ -117,7 +125,7 @@ pub struct Workload {
 impl Workload {
     /// Starts or finds it, in a cgroup whose vCPUs can be set.
     ///
-    /// A command that is to have so many vCPUs from its first instruction on has only those `held`.
+    /// If so many vCPUs are `held`, it has only those: a command does from its first instruction on.
     pub fn open(
         target: Target,
         held: Option<u32>,
@@ -134,11 +142,7 @@ impl Workload {
                     Version::V2 => home.parent().unwrap_or_else(CgroupPath::root),
                 };
                 let cgroup = actuator.make_group(&parent, &name(agent), &home)?;
-                let all = actuator.cpusets().vcpus(&cgroup)?;
-                if let Some(held) = held {
-                    let first = all.iter().take(held as usize).collect();
-                    actuator.set_vcpus(&cgroup, &first)?;
-                }
+                let all = hold(actuator, &cgroup, held)?;
                 let entrance = actuator.cpusets().entrance(&cgroup);
                 let child = start(words, Some(entrance))?;
                 Ok(Workload {
@@ -168,7 +172,7 @@ impl Workload {
                 };
                 Ok(Workload {
                     target,
-                    vcpus: Some(actuator.cpusets().vcpus(&cgroup)?),
+                    vcpus: Some(hold(actuator, &cgroup, held)?),
                     cgroup: Some(cgroup),
                     child: None,
                     root: Some(root),
@@ -181,7 +185,7 @@ impl Workload {
                 actuator.cpusets().id(cgroup)?;
                 actuator.enable_down_to(cgroup)?;
                 Ok(Workload {
-                    vcpus: Some(actuator.cpusets().vcpus(cgroup)?),
+                    vcpus: Some(hold(actuator, cgroup, held)?),
                     cgroup: Some(cgroup.clone()),
                     target,
                     child: None,
@@ -239,6 +243,32 @@ impl Workload {
             (_, _, None) => true,
         }
     }
+}
+
+/// No more vCPUs can be held than there are.
+pub(crate) fn check_held(held: Option<u32>, all: &PcpuSet) -> Result<(), WorkloadError> {
+    let all = all.len() as u32;
+    match held {
+        Some(held) if held > all => Err(WorkloadError::TooMany { held, all }),
+        _ => Ok(()),
+    }
+}
+
+/// Lets what is in the cgroup use only as many vCPUs as are held; gives all that it could use. Which of its
+/// threads were bound to some of them has to be noted before.
+fn hold(
+    actuator: &mut Actuator,
+    cgroup: &CgroupPath,
+    held: Option<u32>,
+) -> Result<PcpuSet, WorkloadError> {
+    let all = actuator.cpusets().vcpus(cgroup)?;
+    check_held(held, &all)?;
+    actuator.note_bound_threads(cgroup, &all)?;
+    if let Some(held) = held {
+        let first = all.iter().take(held as usize).collect();
+        actuator.set_vcpus(cgroup, &first)?;
+    }
+    Ok(all)
 }
 
 fn name(agent: Pid) -> String {

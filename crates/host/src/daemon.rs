@@ -381,7 +381,8 @@ impl Daemon {
     }
 }
 
-fn report_restore(report: &RestoreReport, reporter: &mut dyn Reporter) {
+/// Says what a restore did: what failed as an error, nothing if there was nothing to do.
+pub fn report_restore(report: &RestoreReport, reporter: &mut dyn Reporter) {
     if !report.is_complete() {
         reporter.error(&report.to_string());
     } else if report.put_back > 0 {

@@ -19,6 +19,7 @@ pub mod journal;
 pub mod metrics;
 pub mod procfs;
 pub mod qmp;
+pub mod replace;
 pub mod restore;
 pub mod sampler;
 pub mod select;

@@ -29,6 +29,8 @@ use prometheus_client::registry::Registry;
 use prometheus_client::registry::Unit;
 use thiserror::Error;
 
+use crate::replace::replace;
+
 /// Why metrics cannot be offered.
 #[derive(Debug, Error)]
 pub enum MetricsError {
@@ -197,10 +199,7 @@ impl Exporter {
                 path: path.clone(),
                 source,
             };
-            let mut fresh = path.clone().into_os_string();
-            fresh.push(".new");
-            std::fs::write(&fresh, &text).map_err(failed)?;
-            std::fs::rename(&fresh, path).map_err(failed)?;
+            replace(path, &text).map_err(failed)?;
         }
         *self.page.lock().unwrap_or_else(PoisonError::into_inner) = text;
         Ok(())

@@ -13,6 +13,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use serde::Serialize;
+use tandem_policy::PcpuSet;
 
 use crate::actuator::Actuator;
 use crate::actuator::ActuatorError;
@@ -22,6 +23,7 @@ use crate::cgroup::CgroupPath;
 use crate::cgroup::CpuController;
 use crate::journal::Record;
 use crate::journal::is_pending;
+use crate::thread::ThreadRef;
 
 /// How often a group that still holds ending threads is looked at again.
 const REMOVE_TRIES: u32 = 50;
@@ -55,6 +57,23 @@ impl RestoreReport {
     /// Whether everything is as it was before.
     pub fn is_complete(&self) -> bool {
         self.failures.is_empty()
+    }
+
+    /// Counts one change, `what`, that was or was not undone. True if it was not.
+    pub fn count(&mut self, undone: Result<Undone, String>, what: impl FnOnce() -> String) -> bool {
+        match undone {
+            Ok(Undone::PutBack) => self.put_back += 1,
+            Ok(Undone::Nothing) => self.nothing_to_do += 1,
+            Ok(Undone::Left(why)) => self.left.push(why),
+            Err(error) => {
+                self.failures.push(RestoreFailure {
+                    what: what(),
+                    error,
+                });
+                return true;
+            }
+        }
+        false
     }
 }
 
@@ -93,9 +112,13 @@ pub fn restore_all(
 }
 
 /// How a change was undone.
-enum Undone {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Undone {
+    /// It is as it was.
     PutBack,
+    /// It was as it had been, or is gone.
     Nothing,
+    /// It stays, for this reason.
     Left(String),
 }
 
@@ -116,17 +139,8 @@ impl World<'_> {
                 failed.push(record.clone());
                 continue;
             }
-            match self.undo(record) {
-                Ok(Undone::PutBack) => report.put_back += 1,
-                Ok(Undone::Nothing) => report.nothing_to_do += 1,
-                Ok(Undone::Left(why)) => report.left.push(why),
-                Err(error) => {
-                    report.failures.push(RestoreFailure {
-                        what: describe(record),
-                        error,
-                    });
-                    failed.push(record.clone());
-                }
+            if report.count(self.undo(record), || describe(record)) {
+                failed.push(record.clone());
             }
         }
         failed.reverse();
@@ -136,15 +150,7 @@ impl World<'_> {
     fn undo(&self, record: &Record) -> Result<Undone, String> {
         match record {
             Record::Affinity { thread, original } => {
-                if !self.threads.is_alive(thread) {
-                    return Ok(Undone::Nothing);
-                }
-                match self.threads.restore_affinity(thread.tid, original) {
-                    Err(error) if error.is_gone() => Ok(Undone::Nothing),
-                    other => other
-                        .map(|()| Undone::PutBack)
-                        .map_err(|error| error.to_string()),
-                }
+                restore_affinity(self.threads, thread, original)
             }
             Record::Moved { thread, from, to } => {
                 if !self.threads.is_alive(thread) {
@@ -154,7 +160,10 @@ impl World<'_> {
                     match now == *to {
                         true => self
                             .controller
-                            .move_thread(thread.tid, &self.nearest(from))
+                            .move_thread(
+                                thread.tid,
+                                &nearest(from, |cgroup| self.controller.exists(cgroup)),
+                            )
                             .map(|()| Undone::PutBack),
                         false => Ok(Undone::Nothing),
                     }
@@ -198,41 +207,72 @@ impl World<'_> {
         }
     }
 
-    /// The cgroup, or the lowest above it that still exists.
-    fn nearest(&self, cgroup: &CgroupPath) -> CgroupPath {
-        std::iter::successors(Some(cgroup.clone()), CgroupPath::parent)
-            .find(|cgroup| self.controller.exists(cgroup))
-            .unwrap_or_else(CgroupPath::root)
-    }
-
     /// Empties and removes a group. What is in it now are threads that vCPU threads started, which
-    /// begin where their maker is; they go to the cgroup above. More may start meanwhile, and ending
-    /// threads hold on to the group for a moment, so this may take a few rounds.
+    /// begin where their maker is; they go to the cgroup above.
     fn remove_group(&self, cgroup: &CgroupPath) -> Result<Undone, CgroupError> {
         let above = cgroup.parent().unwrap_or_else(CgroupPath::root);
-        let mut tries = 0;
-        loop {
-            for tid in self.controller.threads(cgroup)? {
-                match self.controller.move_thread(tid, &above) {
-                    Err(error) if !error.is_gone() => return Err(error),
-                    _ => {}
-                }
+        empty_and_remove(
+            || self.controller.threads(cgroup),
+            |tid| self.controller.move_thread(tid, &above),
+            || self.controller.remove(cgroup),
+            || self.controller.children(cgroup),
+        )
+    }
+}
+
+/// Gives a thread its mask again, if it is still there.
+pub fn restore_affinity(
+    threads: &dyn Threads,
+    thread: &ThreadRef,
+    original: &PcpuSet,
+) -> Result<Undone, String> {
+    if !threads.is_alive(thread) {
+        return Ok(Undone::Nothing);
+    }
+    match threads.restore_affinity(thread.tid, original) {
+        Err(error) if error.is_gone() => Ok(Undone::Nothing),
+        other => other
+            .map(|()| Undone::PutBack)
+            .map_err(|error| error.to_string()),
+    }
+}
+
+/// The cgroup, or the lowest above it that still exists.
+pub fn nearest(cgroup: &CgroupPath, exists: impl Fn(&CgroupPath) -> bool) -> CgroupPath {
+    std::iter::successors(Some(cgroup.clone()), CgroupPath::parent)
+        .find(exists)
+        .unwrap_or_else(CgroupPath::root)
+}
+
+/// Moves the `members` of a cgroup out of it and removes it. More may start meanwhile, and ending ones hold on to
+/// the cgroup for a moment, so this may take a few rounds; with cgroups below it there is no point in waiting.
+pub fn empty_and_remove<M>(
+    members: impl Fn() -> Result<Vec<M>, CgroupError>,
+    move_out: impl Fn(M) -> Result<(), CgroupError>,
+    remove: impl Fn() -> Result<(), CgroupError>,
+    children: impl Fn() -> Result<Vec<CgroupPath>, CgroupError>,
+) -> Result<Undone, CgroupError> {
+    let mut tries = 0;
+    loop {
+        for member in members()? {
+            match move_out(member) {
+                Err(error) if !error.is_gone() => return Err(error),
+                _ => {}
             }
-            match self.controller.remove(cgroup) {
-                Ok(()) => return Ok(Undone::PutBack),
-                Err(CgroupError::Busy { .. })
-                    if tries < REMOVE_TRIES && self.controller.children(cgroup)?.is_empty() =>
-                {
-                    tries += 1;
-                    sleep(REMOVE_PAUSE);
-                }
-                Err(error) => return Err(error),
+        }
+        match remove() {
+            Ok(()) => return Ok(Undone::PutBack),
+            Err(CgroupError::Busy { .. }) if tries < REMOVE_TRIES && children()?.is_empty() => {
+                tries += 1;
+                sleep(REMOVE_PAUSE);
             }
+            Err(error) => return Err(error),
         }
     }
 }
 
-fn gone_is_fine(undone: Result<Undone, CgroupError>) -> Result<Undone, String> {
+/// What is about a cgroup or thread that is gone needs no undoing.
+pub fn gone_is_fine(undone: Result<Undone, CgroupError>) -> Result<Undone, String> {
     match undone {
         Err(error) if error.is_gone() => Ok(Undone::Nothing),
         other => other.map_err(|error| error.to_string()),

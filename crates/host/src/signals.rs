@@ -5,6 +5,8 @@
 
 use std::io;
 use std::io::Read;
+use std::os::fd::AsFd;
+use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
@@ -26,6 +28,8 @@ pub enum Wake {
     Stop,
     /// A child process ended, or was stopped.
     Child,
+    /// The other file that was waited for has something to read.
+    Other,
 }
 
 /// The signals of this process that are waited for.
@@ -59,14 +63,25 @@ impl Signals {
 
     /// Sleeps until `next`, or a signal.
     pub fn wait_until(&mut self, next: Instant) -> Wake {
+        self.wait_until_or(next, None)
+    }
+
+    /// Sleeps until `next`, a signal, or until another file can be read. A signal comes first.
+    pub fn wait_until_or(&mut self, next: Instant, other: Option<BorrowedFd<'_>>) -> Wake {
         loop {
             let left = next.saturating_duration_since(Instant::now());
             let timeout = Timespec {
                 tv_sec: left.as_secs() as i64,
                 tv_nsec: i64::from(left.subsec_nanos()),
             };
-            let mut fds = [&self.stop, &self.child].map(|fd| PollFd::new(fd, PollFlags::IN));
-            match poll(&mut fds, Some(&timeout)) {
+            let own = [self.stop.as_fd(), self.child.as_fd()];
+            let fds = own.into_iter().chain(other);
+            let mut fds: Vec<PollFd<'_>> = fds
+                .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+                .collect();
+            let polled = poll(&mut fds, Some(&timeout));
+            let is_ready = fds.get(2).is_some_and(|fd| !fd.revents().is_empty());
+            match polled {
                 Ok(0) => return Wake::Time,
                 Ok(_) => {
                     let mut bytes = [0u8; 16];
@@ -75,6 +90,9 @@ impl Signals {
                     }
                     if self.child.read(&mut bytes).is_ok() {
                         return Wake::Child;
+                    }
+                    if is_ready {
+                        return Wake::Other;
                     }
                 }
                 // Interrupted: the socket tells next time round whether by a signal of ours.

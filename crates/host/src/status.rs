@@ -36,6 +36,7 @@ use crate::fleet::Fleet;
 use crate::fleet::own_cgroup;
 use crate::fleet::residences;
 use crate::procfs::ProcFs;
+use crate::replace::replace;
 use crate::sampler::Sampler;
 use crate::select::Selector;
 use crate::thread::ThreadRef;
@@ -87,11 +88,8 @@ pub fn write(state_dir: &Path, fleet: &Fleet) -> Result<(), StatusError> {
         })
         .collect();
     let path = path(state_dir);
-    let fresh = path.with_extension("new");
     let text = serde_json::to_string(&Published { vms }).unwrap_or_default();
-    std::fs::write(&fresh, text)
-        .and_then(|()| std::fs::rename(&fresh, &path))
-        .map_err(|source| StatusError::Write { path, source })
+    replace(&path, &text).map_err(|source| StatusError::Write { path, source })
 }
 
 /// Takes the daemon's view away; nobody minds if there was none.

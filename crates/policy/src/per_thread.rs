@@ -39,20 +39,22 @@ impl<T: Copy + Ord> PerThread<T> {
             }
             stays
         });
-        let mut placed = Vec::new();
-        for &thread in threads {
-            if self.places.contains_key(&thread) {
-                continue;
-            }
-            let fewest = self.load.iter_mut().min_by_key(|(_, count)| **count);
-            let Some((&vcpu, count)) = fewest else {
-                break;
-            };
-            *count += 1;
-            self.places.insert(thread, vcpu);
-            placed.push((thread, vcpu));
-        }
+        let placed = threads.iter().map(|&thread| (thread, self.add(thread)));
         placed
+            .filter_map(|(thread, vcpu)| Some((thread, vcpu?)))
+            .collect()
+    }
+
+    /// One more thread: its vCPU, if it is new and there are any.
+    pub fn add(&mut self, thread: T) -> Option<PcpuId> {
+        if self.places.contains_key(&thread) {
+            return None;
+        }
+        let fewest = self.load.iter_mut().min_by_key(|(_, count)| **count);
+        let (&vcpu, count) = fewest?;
+        *count += 1;
+        self.places.insert(thread, vcpu);
+        Some(vcpu)
     }
 }
 
@@ -75,6 +77,10 @@ mod tests {
         assert!(policy.place(&[10, 11, 12, 13]).is_empty());
         // Thread 11 ended: its vCPU is the emptiest.
         assert_eq!(policy.place(&[10, 12, 13, 14]), [(14, PcpuId(1))]);
+        // One that is told of by itself, and is seen with the others later.
+        assert_eq!(policy.add(15), Some(PcpuId(1)));
+        assert_eq!(policy.add(15), None);
+        assert!(policy.place(&[10, 12, 13, 14, 15]).is_empty());
     }
 
     #[test]

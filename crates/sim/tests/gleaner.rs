@@ -111,6 +111,56 @@ fn many_vcpus_are_given_up_by_halves() {
     assert_eq!(counts.last(), Some(&1), "{counts:?}");
 }
 
+const AGENT: &str = "vm.a.gleaner={ control = \"agent\" }";
+
+#[test]
+fn the_live_agents_controller_packs_a_token_and_lets_it_be() {
+    let (without, with) = (vm(&[]), vm(&[AGENT]));
+    assert!(
+        with.work > 4 * without.work,
+        "{} against {}: {:?}",
+        with.work,
+        without.work,
+        with.gleaner
+    );
+    let last = with.gleaner.last().unwrap();
+    assert_eq!(last.vcpus, 1, "{:?}", with.gleaner);
+    assert!(last.at.0 < 3_000_000_000, "{:?}", with.gleaner);
+}
+
+#[test]
+fn the_live_agents_controller_keeps_a_vcpu_awake_where_it_may_not_pack() {
+    let with = vm(&["vm.a.gleaner={ control = \"agent\", consolidate = false }"]);
+    let without = vm(&[]);
+    assert!(with.gleaner.iter().all(|choice| choice.vcpus == 2));
+    assert!(
+        with.work as f64 > 1.5 * without.work as f64,
+        "{} against {}: {:?}",
+        with.work,
+        without.work,
+        with.gleaner
+    );
+}
+
+#[test]
+fn the_live_agents_controller_harms_nobody() {
+    for workload in ["computes", "phases"] {
+        let of = |gleaner: &str| vm(&[&format!("vm.a.workload={workload}"), gleaner]);
+        let (without, with) = (of("vm.a.gleaner=false"), of(AGENT));
+        assert!(
+            with.work as f64 > 0.98 * without.work as f64,
+            "{workload}: {} against {}: {:?}",
+            with.work,
+            without.work,
+            with.gleaner
+        );
+    }
+    let beside = "vm=[{ name = \"a\", vcpus = 2, workload = \"token\", gleaner = { control = \"agent\", \
+                  consolidate = false } }, { name = \"b\", vcpus = 2, workload = \"computes\" }]";
+    let last = vm(&[beside]).gleaner.last().copied();
+    assert!(last.is_none_or(|last| last.timeout.0 == 0), "{last:?}");
+}
+
 #[test]
 fn vcpus_that_are_woken_for_nothing_do_not_confuse_the_agent() {
     // Connections that mostly wait for disk and network: a vCPU that was woken for one finds another took it.

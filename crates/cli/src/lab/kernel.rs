@@ -1,5 +1,4 @@
-//! Which kernel a machine boots: `stock` and `patched` as `kernel/build` makes them, or an image of
-//! one's own.
+//! Which kernel a machine boots: one of those that `kernel/build` makes, or an image of one's own.
 
 use std::fmt;
 use std::fs;
@@ -18,6 +17,10 @@ pub enum Kind {
     Stock,
     /// The same with Tandem's series.
     Patched,
+    /// The series in a kernel with little else.
+    Small,
+    /// The series, with lockdep and KASAN.
+    Debug,
     /// An image; what it has is found out by running it.
     Image(PathBuf),
 }
@@ -28,6 +31,8 @@ impl Kind {
         match text {
             "stock" => Kind::Stock,
             "patched" => Kind::Patched,
+            "small" => Kind::Small,
+            "debug" => Kind::Debug,
             path => Kind::Image(path.into()),
         }
     }
@@ -40,7 +45,7 @@ impl Kind {
         };
         if !fs::metadata(&image).is_ok_and(|file| file.is_file()) {
             bail!(
-                "there is no kernel image {}; write stock, patched, or the path of a bzImage",
+                "there is no kernel image {}; write stock, patched, small, debug, or the path of a bzImage",
                 image.display()
             );
         }
@@ -53,6 +58,8 @@ impl fmt::Display for Kind {
         match self {
             Kind::Stock => f.write_str("stock"),
             Kind::Patched => f.write_str("patched"),
+            Kind::Small => f.write_str("small"),
+            Kind::Debug => f.write_str("debug"),
             Kind::Image(path) => write!(f, "{}", path.display()),
         }
     }
@@ -62,8 +69,8 @@ impl fmt::Display for Kind {
 fn build(script: &Path, kind: &str) -> anyhow::Result<PathBuf> {
     let why = || {
         format!(
-            "there is no {kind} kernel; --kernel PATH takes the image of another (stock and \
-             patched are built by {})",
+            "there is no {kind} kernel; --kernel PATH takes the image of another (those of \
+             Tandem are built by {})",
             script.display()
         )
     };
@@ -121,7 +128,7 @@ mod tests {
     fn an_image_that_is_not_there_is_named() {
         let error = Kind::parse("/nowhere/bzImage").image(Path::new("."));
         let error = error.unwrap_err().to_string();
-        assert!(error.contains("/nowhere/bzImage") && error.contains("stock, patched"));
+        assert!(error.contains("/nowhere/bzImage") && error.contains("stock, patched, small"));
         assert_eq!(Kind::parse("patched"), Kind::Patched);
     }
 }

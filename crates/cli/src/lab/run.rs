@@ -41,7 +41,7 @@ pub struct RunArgs {
     /// On which machine [default: the experiment's]
     #[arg(long)]
     machine: Option<String>,
-    /// With which kernel: stock, patched (both built by kernel/build), or the path of a bzImage
+    /// With which kernel: stock, patched, small, debug (built by kernel/build), or the path of a bzImage
     #[arg(long, default_value = "stock")]
     kernel: String,
     /// Set a kernel parameter in every variant, such as kvm.aple=1; may be repeated

@@ -23,9 +23,12 @@ pub fn text(report: &Report) -> String {
         _ => means(&report.runs),
     };
     text.push_str(&main.text(look));
-    if report.runs.iter().any(|run| run.traced.is_some()) {
+    let traced = || report.runs.iter().filter_map(|run| run.traced.as_ref());
+    if traced().any(|traced| traced.pauses.exits > 0) {
         text.push('\n');
         text.push_str(&pauses(&report.runs).text(look));
+    }
+    if traced().any(|traced| !traced.wakes.is_empty()) {
         text.push('\n');
         text.push_str(&wakes(&report.runs).text(look));
     }
@@ -197,6 +200,14 @@ fn means(runs: &[Outcome]) -> Table {
     table
 }
 
+/// What something cost that happened so often.
+fn cost(times: u64, cycles: f64) -> String {
+    match times {
+        0 => "not measured".to_owned(),
+        _ => format!("{cycles:.0}"),
+    }
+}
+
 fn pauses(runs: &[Outcome]) -> Table {
     let mut table = Table::new(&[
         "variant",
@@ -219,14 +230,14 @@ fn pauses(runs: &[Outcome]) -> Table {
                 run.variant.clone(),
                 pauses.exits.to_string(),
                 pauses.stayed.to_string(),
-                pauses.stayed_median.to_string(),
-                format!("{:.0}", pauses.stayed_mean),
+                cost(pauses.stayed, pauses.stayed_median as f64),
+                cost(pauses.stayed, pauses.stayed_mean),
                 pauses.asked.to_string(),
-                pauses.asked_median.to_string(),
-                format!("{:.0}", pauses.asked_mean),
+                cost(pauses.asked, pauses.asked_median as f64),
+                cost(pauses.asked, pauses.asked_mean),
                 pauses.switched.to_string(),
                 pauses.switched_to_sibling.to_string(),
-                pauses.switch_median.to_string(),
+                cost(pauses.switched, pauses.switch_median as f64),
                 traced.lost.to_string(),
             ]);
         }
@@ -242,8 +253,8 @@ fn wakes(runs: &[Outcome]) -> Table {
                 run.variant.clone(),
                 vm.clone(),
                 wakes.wakes.to_string(),
-                wakes.median.to_string(),
-                wakes.p99.to_string(),
+                cost(wakes.wakes, wakes.median as f64),
+                cost(wakes.wakes, wakes.p99 as f64),
             ]);
         }
     }
@@ -329,13 +340,22 @@ mod tests {
             lost: 0,
             pauses: Pauses {
                 exits: 10,
+                stayed: 10,
                 stayed_median: 1234,
                 ..Pauses::default()
             },
             wakes: BTreeMap::from([("a".to_owned(), Wakes::default())]),
         });
         let runs = [run];
-        assert!(pauses(&runs).text(Look::Plain).contains("1234"));
-        assert!(wakes(&runs).text(Look::Plain).contains("| a "));
+        let text = pauses(&runs).text(Look::Plain);
+        assert!(
+            text.contains("1234") && text.contains("not measured"),
+            "{text}"
+        );
+        let text = wakes(&runs).text(Look::Plain);
+        assert!(
+            text.contains("| a ") && text.contains("not measured"),
+            "{text}"
+        );
     }
 }

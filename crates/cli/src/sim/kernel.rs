@@ -27,6 +27,7 @@ use tandem_sim::workload::Workload;
 use tandem_sim::workload::parse;
 
 use super::output;
+use crate::averages;
 use crate::demo::print;
 use real::Speed;
 use simulated::Machine;
@@ -191,14 +192,10 @@ fn simulated_ends(machine: &Machine, workload: &Workload) -> anyhow::Result<Vec<
     Ok(ends.iter().map(|end| end.0 as f64).collect())
 }
 
-/// The median; sorts.
+/// The median, zero of nothing; sorts.
 fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
-    match values.len() {
-        0 => 0.0,
-        n if n % 2 == 1 => values[n / 2],
-        n => (values[n / 2 - 1] + values[n / 2]) / 2.0,
-    }
+    averages::middle(values).unwrap_or(0.0)
 }
 
 /// The report for a terminal.

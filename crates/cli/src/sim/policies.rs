@@ -11,7 +11,7 @@ use tandem_sim::scenario::load::Setting;
 use super::vary::Combination;
 
 /// Names and what they set.
-const POLICIES: [(&str, &[(&str, &str)]); 29] = [
+const POLICIES: [(&str, &[(&str, &str)]); 30] = [
     (
         "stock",
         &[
@@ -59,6 +59,7 @@ const POLICIES: [(&str, &[(&str, &str)]); 29] = [
     ("gang", &[("host.together", "gang")]),
     ("demand", &[("host.together", "demand")]),
     ("gleaner", &[("vm.*.gleaner", "true")]),
+    ("agent", &[("vm.*.gleaner", "{ control = \"agent\" }")]),
     ("consolidate", &[("vm.*.gleaner", "{ retain = false }")]),
     ("retain", &[("vm.*.gleaner", "{ consolidate = false }")]),
     ("pv-flush", &[("vm.*.tlb", "paravirtual")]),

@@ -36,6 +36,7 @@ use super::reproduce::lab::Lab;
 use super::reproduce::lab::Outcome;
 use super::reproduce::lab::Trial;
 use super::reproduce::sample::Sample;
+use crate::averages::geometric_mean;
 use crate::demo::print;
 
 mod document;
@@ -275,11 +276,6 @@ fn entry<'a>(
         worst: worst.and_then(|worst| when(worst.0)),
         victim: worst.filter(|_| measured).map(|worst| worst.1.to_owned()),
     }
-}
-
-fn geometric_mean(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let logs: Vec<f64> = values.map(f64::ln).collect();
-    (!logs.is_empty()).then(|| (logs.iter().sum::<f64>() / logs.len() as f64).exp())
 }
 
 fn two_digits(value: Option<f64>) -> String {

@@ -52,10 +52,12 @@ pub enum CgroupError {
     #[error(transparent)]
     Thread(#[from] ThreadError),
     /// `/proc/PID/cgroup` has no line for the hierarchy.
-    #[error("{path} does not list the hierarchy of the cpu controller: '{text}'")]
+    #[error("{path} does not list the hierarchy of the {controller} controller: '{text}'")]
     NotListed {
         /// Which file.
         path: PathBuf,
+        /// Which controller.
+        controller: &'static str,
         /// What it holds.
         text: String,
     },

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use crate::cgroup::CgroupError;
 use crate::cgroup::CgroupId;
 use crate::cgroup::CgroupPath;
+use crate::cgroup::Version;
 use crate::cgroup::check_name;
 use crate::procfs::ProcFs;
 use crate::procfs::is_gone;
@@ -210,12 +211,13 @@ impl Hierarchy {
         }
     }
 
-    /// The path on the line of `/proc/PID/task/TID/cgroup` that `is_ours` picks by its hierarchy
-    /// number and list of controllers.
+    /// Where a thread is in the hierarchy of `controller`: the path on that line of
+    /// `/proc/PID/task/TID/cgroup`. On v1 the line lists the controller, on v2 it is number 0 and lists none.
     pub fn cgroup_of(
         &self,
         thread: &ThreadRef,
-        is_ours: impl Fn(&str, &str) -> bool,
+        version: Version,
+        controller: &'static str,
     ) -> Result<CgroupPath, CgroupError> {
         let path = self.procfs.task(thread.pid, thread.tid).join("cgroup");
         let text = read_text(&path).map_err(|source| ThreadError::reading(&path, source))?;
@@ -223,11 +225,16 @@ impl Hierarchy {
             let mut parts = line.splitn(3, ':');
             let (number, controllers) = (parts.next()?, parts.next()?);
             let path = parts.next()?;
-            is_ours(number, controllers).then_some(path)
+            let is_ours = match version {
+                Version::V1 => controllers.split(',').any(|listed| listed == controller),
+                Version::V2 => number == "0" && controllers.is_empty(),
+            };
+            is_ours.then_some(path)
         });
         let Some(found) = found else {
             return Err(CgroupError::NotListed {
                 path,
+                controller,
                 text: text.trim_end().replace('\n', ", "),
             });
         };

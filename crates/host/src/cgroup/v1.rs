@@ -97,9 +97,7 @@ impl CpuController for V1 {
     }
 
     fn cgroup_of(&self, thread: &ThreadRef) -> Result<CgroupPath, CgroupError> {
-        self.files.cgroup_of(thread, |_, controllers| {
-            controllers.split(',').any(|c| c == "cpu")
-        })
+        self.files.cgroup_of(thread, Version::V1, "cpu")
     }
 
     fn id(&self, cgroup: &CgroupPath) -> Result<CgroupId, CgroupError> {

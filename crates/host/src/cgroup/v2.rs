@@ -168,9 +168,7 @@ impl CpuController for V2 {
     }
 
     fn cgroup_of(&self, thread: &ThreadRef) -> Result<CgroupPath, CgroupError> {
-        self.files.cgroup_of(thread, |number, controllers| {
-            number == "0" && controllers.is_empty()
-        })
+        self.files.cgroup_of(thread, Version::V2, "cpu")
     }
 
     fn id(&self, cgroup: &CgroupPath) -> Result<CgroupId, CgroupError> {

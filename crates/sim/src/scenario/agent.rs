@@ -3,6 +3,7 @@
 use serde::Serialize;
 use tandem_policy::Nanos;
 use tandem_policy::gleaner::ConsolidationConfig;
+use tandem_policy::gleaner::ControllerConfig;
 use tandem_policy::gleaner::RetentionConfig;
 use tandem_policy::gleaner::consolidation::Judge;
 
@@ -15,15 +16,29 @@ use super::units;
 /// Gleaner in a guest.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Agent {
-    /// How many vCPUs the workload uses.
-    pub consolidation: Option<ConsolidationConfig>,
-    /// For how long an idle vCPU stays awake.
-    pub retention: Option<RetentionConfig>,
-    /// How often both decide.
+    /// Who decides.
+    pub control: Control,
+    /// How often it decides.
     pub period: Nanos,
 }
 
-pub(super) const KEYS: [&str; 11] = [
+/// What decides about a VM's workload.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case", tag = "control")]
+pub enum Control {
+    /// Both remedies as the paper has them, each by itself.
+    Paper {
+        /// How many vCPUs the workload uses.
+        consolidation: Option<ConsolidationConfig>,
+        /// For how long an idle vCPU stays awake.
+        retention: Option<RetentionConfig>,
+    },
+    /// The controller of `tandem guest`: one change at a time, kept if it helps.
+    Agent(ControllerConfig),
+}
+
+pub(super) const KEYS: [&str; 12] = [
+    "control",
     "consolidate",
     "retain",
     "period",
@@ -42,29 +57,52 @@ pub fn read(vm: &Table<'_>) -> Result<Option<Agent>, LoadError> {
     let Some(field) = vm.get("gleaner") else {
         return Ok(None);
     };
-    let whole = Agent {
-        consolidation: Some(ConsolidationConfig::default()),
-        retention: Some(RetentionConfig::default()),
-        period: Nanos::from_millis(100),
-    };
+    let period = Nanos::from_millis(100);
     if let Value::Flag(on) = field.node.value {
-        return Ok(on.then_some(whole));
+        return Ok(on.then(|| Agent {
+            control: Control::Paper {
+                consolidation: Some(ConsolidationConfig::default()),
+                retention: Some(RetentionConfig::default()),
+            },
+            period,
+        }));
     }
     let table = field.table(&KEYS)?;
-    let consolidates = table.or("consolidate", true, Field::flag)?;
-    let retains = table.or("retain", true, Field::flag)?;
+    let is_agent = table.or("control", false, |field| {
+        field.choice(&[("paper", false), ("agent", true)])
+    })?;
+    let consolidate = table.or("consolidate", true, Field::flag)?;
+    let retain = table.or("retain", true, Field::flag)?;
+    let control = if is_agent {
+        let default = ControllerConfig::default();
+        Control::Agent(ControllerConfig {
+            consolidate,
+            retain,
+            consolidation: consolidation(&table, default.consolidation)?,
+            retention: retention(&table, default.retention)?,
+            ..default
+        })
+    } else {
+        let consolidation = consolidation(&table, ConsolidationConfig::default())?;
+        let retention = retention(&table, RetentionConfig::default())?;
+        Control::Paper {
+            consolidation: consolidate.then_some(consolidation),
+            retention: retain.then_some(retention),
+        }
+    };
     Ok(Some(Agent {
-        consolidation: consolidates.then_some(consolidation(&table)?),
-        retention: retains.then_some(retention(&table)?),
-        period: table.or("period", whole.period, |field| {
+        control,
+        period: table.or("period", period, |field| {
             field.time(Nanos::from_millis(1), units::LONGEST)
         })?,
     }))
 }
 
-fn consolidation(table: &Table<'_>) -> Result<ConsolidationConfig, LoadError> {
-    let default = ConsolidationConfig::default();
-    let factor = |key: &str, default: f64| table.or(key, default, |f| f.number(0.01, 1.0));
+fn consolidation(
+    table: &Table<'_>,
+    default: ConsolidationConfig,
+) -> Result<ConsolidationConfig, LoadError> {
+    let factor = |key: &str, default: f64| table.or(key, default, |f| f.number(0.01, 10.0));
     Ok(ConsolidationConfig {
         load_factor: factor("load_factor", default.load_factor)?,
         granularity_factor: factor("granularity_factor", default.granularity_factor)?,
@@ -83,8 +121,7 @@ fn consolidation(table: &Table<'_>) -> Result<ConsolidationConfig, LoadError> {
     })
 }
 
-fn retention(table: &Table<'_>) -> Result<RetentionConfig, LoadError> {
-    let default = RetentionConfig::default();
+fn retention(table: &Table<'_>, default: RetentionConfig) -> Result<RetentionConfig, LoadError> {
     Ok(RetentionConfig {
         timeout: table.or("timeout", default.timeout, |field| {
             field.time(Nanos(1), Nanos::from_secs(1))

@@ -29,6 +29,7 @@ use crate::sched::fair::Discipline;
 use crate::workload::Workload;
 
 pub use agent::Agent;
+pub use agent::Control;
 
 /// A whole experiment.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -3,7 +3,8 @@
 //! Once per period the agent of a VM is told what it could read inside a real one: CPU time and idle
 //! time of the active vCPUs, how often they were idle, what was stolen, switches of the workload's
 //! threads and their time in user mode. The policies are those of the agent on live VMs
-//! ([`tandem_policy::gleaner`]).
+//! ([`tandem_policy::gleaner`]): the paper's two, each by itself, or the agent's controller, which has both. It
+//! is better off here than there, where user time is sampled.
 //!
 //! The active vCPUs are the VM's first. The others count as never idle, so the guest's scheduler
 //! sends no thread there, and take none themselves; a thread that is there is moved when it waits, and
@@ -14,6 +15,7 @@
 
 use tandem_policy::Nanos;
 use tandem_policy::gleaner::Consolidation;
+use tandem_policy::gleaner::Controller;
 use tandem_policy::gleaner::Observation;
 use tandem_policy::gleaner::Retention;
 use tandem_policy::gleaner::VcpuPeriod;
@@ -40,11 +42,60 @@ struct Seen {
     waited: u64,
 }
 
+/// What decides.
+#[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there is one for each VM, and its agent is boxed"
+)]
+enum Control {
+    Paper {
+        consolidation: Option<Consolidation>,
+        retention: Option<Retention>,
+    },
+    Agent(Controller),
+}
+
+impl Control {
+    fn new(control: &scenario::Control, vcpus: u32) -> Control {
+        match control.clone() {
+            scenario::Control::Paper {
+                consolidation,
+                retention,
+            } => Control::Paper {
+                consolidation: consolidation.map(|config| Consolidation::new(vcpus, config)),
+                retention: retention.map(Retention::new),
+            },
+            scenario::Control::Agent(config) => Control::Agent(Controller::new(vcpus, config)),
+        }
+    }
+
+    /// vCPUs to use and the time to stay awake, ns, given what they are now.
+    fn decide(&mut self, observed: &Observation, (active, awake): (u32, u64)) -> (u32, u64) {
+        match self {
+            Control::Paper {
+                consolidation,
+                retention,
+            } => (
+                consolidation
+                    .as_mut()
+                    .map_or(active, |policy| policy.decide(observed).active),
+                retention
+                    .as_mut()
+                    .map_or(awake, |policy| policy.decide(observed).timeout.0),
+            ),
+            Control::Agent(controller) => {
+                let decision = controller.decide(observed);
+                (decision.active, decision.timeout.0)
+            }
+        }
+    }
+}
+
 /// The agent of one VM.
 #[derive(Debug)]
 pub(crate) struct Agent {
-    consolidation: Option<Consolidation>,
-    retention: Option<Retention>,
+    control: Control,
     pub period: u64,
     seen: Vec<Seen>,
     switches: u64,
@@ -54,10 +105,8 @@ pub(crate) struct Agent {
 
 impl Agent {
     pub(crate) fn new(agent: &scenario::Agent, vcpus: u32) -> Agent {
-        let consolidation = agent.consolidation.clone();
         Agent {
-            consolidation: consolidation.map(|config| Consolidation::new(vcpus, config)),
-            retention: agent.retention.clone().map(Retention::new),
+            control: Control::new(&agent.control, vcpus),
             period: agent.period.0,
             seen: vec![Seen::default(); vcpus as usize],
             switches: 0,
@@ -78,15 +127,9 @@ impl World {
         if self.vms[vm as usize].started <= self.now && self.vms[vm as usize].alive > 0 {
             let observed = self.observe_guest(vm, &mut agent);
             let state = &self.vms[vm as usize];
-            let (mut active, mut awake) = (state.active, state.awake);
-            if let Some(policy) = &mut agent.consolidation {
-                active = policy.decide(&observed).active;
-            }
-            if let Some(policy) = &mut agent.retention {
-                awake = policy.decide(&observed).timeout.0;
-            }
-            if (active, awake) != (state.active, state.awake) && agent.choices.len() < MOST_CHOICES
-            {
+            let now = (state.active, state.awake);
+            let (active, awake) = agent.control.decide(&observed, now);
+            if (active, awake) != now && agent.choices.len() < MOST_CHOICES {
                 agent.choices.push(AgentChoice {
                     at: Nanos(self.now),
                     vcpus: active,

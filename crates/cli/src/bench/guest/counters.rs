@@ -1,8 +1,8 @@
 //! How long the vCPUs of this machine were awake: busy, or polling while idle instead of halted.
 //!
 //! Sources: `/proc/stat`, whose first line has idle, iowait and stolen time of all vCPUs in ticks, and
-//! `/sys/devices/system/cpu/cpu*/cpuidle/state*/{name,time}`, whose state POLL is idle time in which
-//! the vCPU did not halt, in µs. Over a window of length Δt on n vCPUs:
+//! cpuidle, whose state POLL is idle time in which the vCPU did not halt ([`tandem_guest::counters`]).
+//! Over a window of length Δt on n vCPUs:
 //!
 //! - busy  = n Δt − idle − iowait − stolen
 //! - awake = busy + time in POLL
@@ -11,11 +11,15 @@
 //! here; a guest has no better measure. What a host spends on its own halt polling or on exits does
 //! not show in it. Both are of the whole machine: nothing else should run.
 
-use std::path::Path;
-
-use anyhow::Context;
+use rustix::time::ClockId;
+use rustix::time::clock_gettime;
 use serde::Deserialize;
 use serde::Serialize;
+use tandem_guest::counters::CLOCK_TICK;
+use tandem_guest::counters::IdleStates;
+use tandem_guest::counters::Stat;
+use tandem_host::ProcFs;
+use tandem_policy::units::PcpuId;
 
 /// The machine's counters at one moment, all since it booted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,18 +50,24 @@ pub struct Awake {
 impl Counters {
     /// Reads them now.
     pub fn read() -> anyhow::Result<Counters> {
-        let stat = std::fs::read_to_string("/proc/stat").context("cannot read /proc/stat")?;
+        let procfs = ProcFs::host();
+        let stat = Stat::read(&procfs)?;
         let now = monotonic_ns();
-        let ticks =
-            Ticks::parse(&stat).context("/proc/stat has no line 'cpu' as proc_stat(5) says")?;
-        let tick_ns = 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1);
-        Ok(Counters {
-            at_ns: now,
-            cpus: ticks.cpus,
-            not_busy_ns: ticks.not_busy.saturating_mul(tick_ns),
-            tasks_ns: ticks.tasks.saturating_mul(tick_ns),
-            poll_ns: polled_us(Path::new("/sys/devices/system/cpu")).saturating_mul(1000),
-        })
+        let idle = |vcpu: &u32| IdleStates::open(&procfs, PcpuId(*vcpu)).read();
+        let idle = stat.vcpus.keys().filter_map(idle);
+        let polled = idle.map(|idle| idle.polled).sum();
+        Ok(Counters::of(&stat, now, polled))
+    }
+
+    fn of(stat: &Stat, at_ns: u64, poll_ns: u64) -> Counters {
+        let [user, nice, system, idle, iowait, _, _, stolen] = stat.all;
+        Counters {
+            at_ns,
+            cpus: stat.vcpus.len() as u64,
+            not_busy_ns: (idle + iowait + stolen).saturating_mul(CLOCK_TICK),
+            poll_ns,
+            tasks_ns: (user + nice + system).saturating_mul(CLOCK_TICK),
+        }
     }
 
     /// What happened from `self` to `end`.
@@ -75,83 +85,28 @@ impl Counters {
 
 /// CLOCK_MONOTONIC, which is the same for all processes, in nanoseconds.
 fn monotonic_ns() -> u64 {
-    let mut now = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: `now` is a timespec that the kernel may write to; this clock is always there.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    let now = clock_gettime(ClockId::Monotonic);
     let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
     seconds * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
-}
-
-/// What `/proc/stat` says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Ticks {
-    /// vCPUs that are online.
-    cpus: u64,
-    /// Idle, waiting for I/O, or stolen.
-    not_busy: u64,
-    /// Of tasks, in user mode or in the kernel.
-    tasks: u64,
-}
-
-impl Ticks {
-    fn parse(stat: &str) -> Option<Ticks> {
-        let all: Vec<u64> = stat
-            .lines()
-            .find_map(|line| line.strip_prefix("cpu "))?
-            .split_ascii_whitespace()
-            .map_while(|number| number.parse().ok())
-            .collect();
-        let is_cpu = |line: &&str| {
-            let number = line.strip_prefix("cpu");
-            number.is_some_and(|number| number.starts_with(|c: char| c.is_ascii_digit()))
-        };
-        // user nice system idle iowait irq softirq steal
-        Some(Ticks {
-            cpus: stat.lines().filter(is_cpu).count() as u64,
-            not_busy: all.get(3)? + all.get(4)? + all.get(7).unwrap_or(&0),
-            tasks: all.iter().take(3).sum(),
-        })
-    }
-}
-
-/// Time in the idle state POLL of all vCPUs, in µs; none where the kernel has no idle states.
-fn polled_us(cpus: &Path) -> u64 {
-    let folders = |path: &Path, prefix: &str| -> Vec<_> {
-        let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
-        let named = entries.filter(|entry| {
-            let name = entry.file_name();
-            name.to_str().is_some_and(|name| name.starts_with(prefix))
-        });
-        named.map(|entry| entry.path()).collect()
-    };
-    let text = |path: &Path| std::fs::read_to_string(path).unwrap_or_default();
-    let cpus = folders(cpus, "cpu").into_iter();
-    cpus.flat_map(|cpu| folders(&cpu.join("cpuidle"), "state"))
-        .filter(|state| text(&state.join("name")).trim() == "POLL")
-        .filter_map(|state| text(&state.join("time")).trim().parse::<u64>().ok())
-        .sum()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const STAT: &str = "cpu  100 20 30 4000 50 6 7 80 0 0\ncpu0 1 2 3 4 5 6 7 8 0 0\n\
-                        cpu1 1 2 3 4 5 6 7 8 0 0\nintr 5\n";
-
     #[test]
     fn idle_waiting_and_stolen_time_is_not_busy() {
-        let ticks = Ticks {
+        let stat = "cpu  100 20 30 4000 50 6 7 80 0 0\ncpu0 1 2 3 4 5 6 7 8 0 0\n\
+                    cpu1 1 2 3 4 5 6 7 8 0 0\nctxt 5\n";
+        let counters = Counters::of(&Stat::parse(stat).unwrap(), 7, 9);
+        let expected = Counters {
+            at_ns: 7,
             cpus: 2,
-            not_busy: 4130,
-            tasks: 150,
+            not_busy_ns: 4130 * CLOCK_TICK,
+            poll_ns: 9,
+            tasks_ns: 150 * CLOCK_TICK,
         };
-        assert_eq!(Ticks::parse(STAT), Some(ticks));
-        assert_eq!(Ticks::parse("intr 5\n"), None);
-        assert_eq!(Ticks::parse("cpu  1 2\n"), None);
+        assert_eq!(counters, expected);
     }
 
     #[test]
@@ -169,24 +124,6 @@ mod tests {
         assert_eq!((window.busy, window.awake, window.tasks), (1.0, 1.5, 0.5));
         let nothing = at(5, 7, 7).until(&at(5, 9, 7));
         assert_eq!((nothing.busy, nothing.awake), (0.0, 0.0));
-    }
-
-    #[test]
-    fn only_polling_states_count() {
-        let dir = tempfile::tempdir().unwrap();
-        for (cpu, state, name, time) in [
-            ("cpu0", "state0", "POLL\n", "10\n"),
-            ("cpu0", "state1", "haltpoll idle\n", "1000\n"),
-            ("cpu1", "state0", "POLL\n", "5\n"),
-            ("cpufreq", "state0", "none\n", "1\n"),
-        ] {
-            let folder = dir.path().join(cpu).join("cpuidle").join(state);
-            std::fs::create_dir_all(&folder).unwrap();
-            std::fs::write(folder.join("name"), name).unwrap();
-            std::fs::write(folder.join("time"), time).unwrap();
-        }
-        assert_eq!(polled_us(dir.path()), 15);
-        assert_eq!(polled_us(&dir.path().join("gone")), 0);
     }
 
     #[test]

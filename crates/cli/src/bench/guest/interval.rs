@@ -10,6 +10,8 @@
 use serde::Deserialize;
 use serde::Serialize;
 
+use crate::averages::middle;
+
 /// What an interval should cover.
 const WANTED: f64 = 0.95;
 
@@ -40,41 +42,12 @@ impl Interval {
             .last()
             .unwrap_or(1);
         Some(Interval {
-            median: median(&sorted)?,
+            median: middle(&sorted)?,
             low: *sorted.get(k - 1)?,
             high: *sorted.get(n - k)?,
             coverage: coverage(n, k),
         })
     }
-}
-
-/// The middle of values in order, or the mean of the two in the middle.
-fn median(sorted: &[f64]) -> Option<f64> {
-    let n = sorted.len();
-    match n % 2 {
-        1 => sorted.get(n / 2).copied(),
-        _ => Some((sorted.get((n / 2).checked_sub(1)?)? + sorted.get(n / 2)?) / 2.0),
-    }
-}
-
-/// The median alone.
-pub fn median_of(values: impl IntoIterator<Item = f64>) -> Option<f64> {
-    let mut values: Vec<f64> = values.into_iter().collect();
-    values.sort_by(f64::total_cmp);
-    median(&values)
-}
-
-/// The geometric mean; `None` if there is nothing, or something that is not above zero.
-pub fn geometric_mean(values: impl IntoIterator<Item = f64>) -> Option<f64> {
-    let (mut sum, mut count) = (0.0, 0u32);
-    for value in values {
-        if value.is_nan() || value <= 0.0 {
-            return None;
-        }
-        sum += value.ln();
-        count += 1;
-    }
-    (count > 0).then(|| (sum / f64::from(count)).exp())
 }
 
 /// 1 − 2 P(B < k), B binomial of n and ½.
@@ -124,14 +97,5 @@ mod tests {
         assert_eq!((one.median, one.low, one.coverage), (2.0, 2.0, 0.0));
         assert_eq!(Interval::of(&[]), None);
         assert_eq!(Interval::of(&[1.0, f64::NAN]), None);
-    }
-
-    #[test]
-    fn means_of_ratios_are_geometric() {
-        assert_eq!(geometric_mean([4.0, 0.25]), Some(1.0));
-        assert_eq!(geometric_mean([]), None);
-        assert_eq!(geometric_mean([1.0, 0.0]), None);
-        assert_eq!(median_of([3.0, 1.0]), Some(2.0));
-        assert_eq!(median_of([]), None);
     }
 }

@@ -115,7 +115,7 @@ pub fn run(
         stop(pid);
     }
     let (status, mut cpu) = reap(pid)?;
-    cpu += end_the_rest(&mark)?;
+    cpu += end_the_rest(pid, &mark)?;
     waited.with_context(|| format!("{program}, after {:.1} s", wall.as_secs_f64()))?;
     let text = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
     Ok(Finished {
@@ -197,11 +197,11 @@ fn reap(pid: Pid) -> anyhow::Result<(ExitStatus, Duration)> {
 }
 
 /// Kills what the command left running; gives its CPU time.
-fn end_the_rest(mark: &str) -> anyhow::Result<Duration> {
+fn end_the_rest(group: Pid, mark: &str) -> anyhow::Result<Duration> {
     let mut cpu = Duration::ZERO;
     // A child's children become ours in turn; each round takes a generation.
     for _ in 0..64 {
-        let left = children(mark);
+        let left = children(group, mark);
         if left.is_empty() {
             break;
         }
@@ -213,8 +213,9 @@ fn end_the_rest(mark: &str) -> anyhow::Result<Duration> {
     Ok(cpu)
 }
 
-/// Our children that come from this run: they have its mark in their environment.
-fn children(mark: &str) -> Vec<Pid> {
+/// Our children that come from this run: they are in its process group, which no other process of
+/// ours is, or have left it and have the run's mark in their environment.
+fn children(group: Pid, mark: &str) -> Vec<Pid> {
     let me = std::process::id();
     let mark = format!("{MARK}={mark}");
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -222,18 +223,33 @@ fn children(mark: &str) -> Vec<Pid> {
         .filter_map(|entry| {
             let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
             let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
-            // PID (NAME) STATE PPID …
+            // PID (NAME) STATE PPID PGRP …
             let mut fields = stat[stat.rfind(')')? + 1..].split_ascii_whitespace();
             let parent: u32 = fields.nth(1)?.parse().ok()?;
-            let environment = std::fs::read(entry.path().join("environ")).ok()?;
-            let marked = environment
-                .split(|byte| *byte == 0)
-                .any(|variable| variable == mark.as_bytes());
-            (parent == me && marked)
-                .then(|| Pid::from_raw(pid))
-                .flatten()
+            let its_group: i32 = fields.next()?.parse().ok()?;
+            let ours = parent == me
+                && (its_group == group.as_raw_nonzero().get() || marked(&entry.path(), &mark));
+            ours.then(|| Pid::from_raw(pid)).flatten()
         })
         .collect()
+}
+
+/// Whether the environment of a process has a variable with a value. For a moment in execve(2), when
+/// the new program is not yet set up, it is empty, so an empty one is read again.
+fn marked(process: &Path, mark: &str) -> bool {
+    for _ in 0..20 {
+        match std::fs::read(process.join("environ")) {
+            Ok(environment) if environment.is_empty() => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Ok(environment) => {
+                let mut variables = environment.split(|byte| *byte == 0);
+                return variables.any(|variable| variable == mark.as_bytes());
+            }
+            Err(_) => return false,
+        }
+    }
+    false
 }
 
 #[cfg(test)]
@@ -266,6 +282,21 @@ mod tests {
         assert!(shell(&script, LONG).unwrap().status.success());
         let pid = std::fs::read_to_string(&file).unwrap();
         assert!(!Path::new("/proc").join(pid.trim()).exists());
+    }
+
+    #[test]
+    fn what_left_the_group_is_killed_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("pid");
+        let script = format!(
+            "setsid sleep 1000 & echo $! > {}; setsid sh -c 'exec sleep 1000' & exit 0",
+            file.display()
+        );
+        for _ in 0..20 {
+            assert!(shell(&script, LONG).unwrap().status.success());
+            let pid = std::fs::read_to_string(&file).unwrap();
+            assert!(!Path::new("/proc").join(pid.trim()).exists());
+        }
     }
 
     #[test]

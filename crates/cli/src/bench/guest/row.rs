@@ -9,12 +9,12 @@ use serde::Deserialize;
 use serde::Serialize;
 
 use super::interval::Interval;
-use super::interval::geometric_mean;
-use super::interval::median_of;
 use super::program::Kind;
 use super::variant::Choice;
 use super::variant::Fixed;
 use super::variant::Variant;
+use crate::averages::geometric_mean;
+use crate::averages::median;
 
 /// Settings this close to the best are as good.
 const AS_GOOD: f64 = 0.97;
@@ -117,9 +117,9 @@ impl Row {
         let interval = Interval::of(&ratios)?;
         let against = |of: fn(&Sample) -> Option<f64>| {
             let ratio = |(a, b)| Some(of(b)? / of(a).filter(|stock| *stock > 0.0)?);
-            median_of(pairs().filter_map(ratio))
+            median(pairs().filter_map(ratio))
         };
-        let own = |of: fn(&Sample) -> Option<f64>| median_of(samples.iter().filter_map(of));
+        let own = |of: fn(&Sample) -> Option<f64>| median(samples.iter().filter_map(of));
         Some(Row {
             program: about.program.to_owned(),
             variant: about.variant,
@@ -130,8 +130,8 @@ impl Row {
             coverage: interval.coverage,
             kind: about.kind,
             unit: about.unit.to_owned(),
-            stock_rate: median_of(stock.iter().map(|sample| sample.rate))?,
-            rate: median_of(samples.iter().map(|sample| sample.rate))?,
+            stock_rate: median(stock.iter().map(|sample| sample.rate))?,
+            rate: median(samples.iter().map(|sample| sample.rate))?,
             cpu_ratio: against(|sample| sample.cpu),
             awake_ratio: against(|sample| sample.awake),
             choice: most_often(samples.iter().filter_map(|sample| sample.choice)),

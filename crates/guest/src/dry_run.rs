@@ -1,0 +1,169 @@
+//! What the controller would set now, for a dry run.
+//!
+//! A [`Controller`] takes one step at a time, holds each for some periods and keeps it only if it gained something.
+//! Nothing is set in a dry run, so there is no effect to judge and no step to wait for. Both rules are asked
+//! directly instead:
+//!
+//! - packing anew in each period, as if its conditions had held for long enough: the next step from all vCPUs;
+//! - staying awake by one [`Retention`] from beginning to end, because whether the host takes time is told by
+//!   several periods. What it says is [`Because::Rule`], never that it helps or was lost.
+//!
+//! A live agent may come to something else: it takes back what turned out to be of no use, and may go on to fewer
+//! vCPUs than the first step leaves.
+//!
+//! [`Controller`]: tandem_policy::gleaner::Controller
+
+use tandem_policy::Nanos;
+use tandem_policy::gleaner::Averages;
+use tandem_policy::gleaner::Consolidation;
+use tandem_policy::gleaner::ControllerConfig;
+use tandem_policy::gleaner::Decision;
+use tandem_policy::gleaner::Observation;
+use tandem_policy::gleaner::Retention;
+use tandem_policy::gleaner::consolidation;
+use tandem_policy::gleaner::controller::Because;
+
+/// Both rules, without trials.
+#[derive(Debug)]
+pub struct Preview {
+    settings: ControllerConfig,
+    vcpus: u32,
+    retention: Retention,
+}
+
+impl Preview {
+    /// For a workload that uses all of `vcpus` vCPUs, which halt at once.
+    pub fn new(vcpus: u32, mut settings: ControllerConfig) -> Preview {
+        settings.consolidation.confirm = 1;
+        Preview {
+            retention: Retention::new(settings.retention.clone()),
+            vcpus,
+            settings,
+        }
+    }
+
+    /// A period is over, in which nothing was set.
+    pub fn decide(&mut self, observed: &Observation) -> Decision {
+        let (active, packing) = self.packing(observed);
+        let (timeout, awake) = match self.settings.retain {
+            true => {
+                let choice = self.retention.decide(observed);
+                (choice.timeout, Because::Rule(choice.because))
+            }
+            false => (Nanos::ZERO, Because::Off),
+        };
+        Decision {
+            active,
+            packing,
+            timeout,
+            awake,
+        }
+    }
+
+    fn packing(&self, observed: &Observation) -> (u32, Option<consolidation::Because>) {
+        if !self.settings.consolidate {
+            return (self.vcpus, None);
+        }
+        if Averages::of(observed).utilization < self.settings.retention.least_work {
+            return (self.vcpus, Some(consolidation::Because::Asleep));
+        }
+        let mut packing = Consolidation::new(self.vcpus, self.settings.consolidation.clone());
+        let choice = packing.decide(observed);
+        (choice.active, Some(choice.because))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tandem_policy::gleaner::VcpuPeriod;
+    use tandem_policy::gleaner::retention;
+
+    use super::*;
+
+    const PERIOD: Nanos = Nanos::from_millis(100);
+
+    /// Two vCPUs, each busy and stolen for these parts, and idle so many times.
+    fn seen(busy: f64, stolen: f64, idle_periods: u64) -> Observation {
+        let part = |part: f64| Nanos((PERIOD.0 as f64 * part) as u64);
+        let vcpu = VcpuPeriod {
+            work: part(busy),
+            idle: part(1.0 - busy - stolen),
+            idle_periods,
+            stolen: part(stolen),
+        };
+        Observation {
+            period: PERIOD,
+            vcpus: vec![vcpu; 2],
+            switches: 4 * idle_periods,
+            ..Observation::default()
+        }
+    }
+
+    fn preview(change: impl FnOnce(&mut ControllerConfig)) -> Preview {
+        let mut settings = ControllerConfig::default();
+        settings.retention.timeout = Nanos(60_000);
+        change(&mut settings);
+        Preview::new(2, settings)
+    }
+
+    #[test]
+    fn short_idle_times_are_stayed_awake_for() {
+        // Idle for 60 us at a time: the measured round trip, doubled once, covers two of them.
+        let mut preview = preview(|_| {});
+        for period in 0..5 {
+            let decision = preview.decide(&seen(0.4, 0.0, 1000));
+            assert_eq!(decision.timeout, Nanos(120_000), "{period}");
+            assert!(
+                matches!(
+                    decision.awake,
+                    Because::Rule(retention::Because::Short { .. })
+                ),
+                "{decision:?}"
+            );
+            // The same every time, since what was said before was not set.
+            assert_eq!(decision.active, 1);
+            assert_eq!(decision.packing, Some(consolidation::Because::Fits));
+        }
+    }
+
+    #[test]
+    fn long_idle_times_and_sleep_are_not() {
+        let mut preview = preview(|_| {});
+        let long = preview.decide(&seen(0.4, 0.0, 5));
+        assert_eq!(long.timeout, Nanos::ZERO);
+        assert!(matches!(
+            long.awake,
+            Because::Rule(retention::Because::Long { .. })
+        ));
+        let asleep = preview.decide(&seen(0.01, 0.0, 1000));
+        assert_eq!((asleep.timeout, asleep.active), (Nanos::ZERO, 2));
+        assert_eq!(asleep.packing, Some(consolidation::Because::Asleep));
+    }
+
+    #[test]
+    fn a_host_that_takes_time_is_told_by_several_periods() {
+        let mut preview = preview(|_| {});
+        let first = preview.decide(&seen(0.3, 0.3, 1000));
+        assert!(first.timeout > Nanos::ZERO, "{first:?}");
+        let mut last = first;
+        for _ in 0..10 {
+            last = preview.decide(&seen(0.3, 0.3, 1000));
+        }
+        assert_eq!(last.timeout, Nanos::ZERO);
+        assert!(matches!(
+            last.awake,
+            Because::Rule(retention::Because::Stolen { .. })
+        ));
+    }
+
+    #[test]
+    fn what_is_held_is_not_decided() {
+        let mut preview = preview(|settings| {
+            settings.consolidate = false;
+            settings.retain = false;
+        });
+        let decision = preview.decide(&seen(0.4, 0.0, 1000));
+        assert_eq!((decision.active, decision.timeout), (2, Nanos::ZERO));
+        assert_eq!((decision.packing, decision.awake), (None, Because::Off));
+    }
+}
