@@ -7,8 +7,9 @@
 # kernel, without paravirtual spin locks, and run LOAD (alloc, messaging, files) with as many threads as vCPUs, and
 # never stop. For each NAME the parameters of the module kvm are set, after 0.2 s counters are read, and
 # again SECONDS later. A line for each VM: its rounds per second of the time that it saw pass itself, and
-# the counters' growth.
-load=$1 seconds=$2 vms=$3 vcpus=$4
+# the counters' growth. What could not be read is "not measured".
+load=$1 seconds=$2 vcpus=$4
+guests=$(seq 0 $(($3 - 1)))
 shift 4
 parameters=/sys/module/kvm/parameters
 switches="aple hvs yield_lag_credit fast_reactivation pv_flush_hypercall"
@@ -19,16 +20,14 @@ case "$*" in
 *pv_flush_hypercall=1*) echo 1 >$parameters/pv_flush_hypercall || exit 1 ;;
 esac
 
-# With PVH and a clock from KVM nothing else is asked of the virtual machine.
-i=0
-while [ $i -lt "$vms" ]; do
+# A clock and interrupts come from KVM: nothing else is asked of the virtual machine.
+for i in $guests; do
 	rm -f "/tmp/guest$i"
 	qemu-system-x86_64 -L /usr/share/qemu -M microvm,pit=off,rtc=off -accel kvm -cpu host,migratable=no \
 		-smp "$vcpus" -m 96 -nodefaults -no-user-config -display none -no-reboot -kernel /guest/bzimage \
 		-initrd /guest/initrd -append "console=ttyS0 quiet nopvspin panic=-1 rdinit=/load -- $load $vcpus" \
 		-serial "file:/tmp/guest$i" >"/tmp/qemu$i" 2>&1 &
 	eval "pid$i=$!"
-	i=$((i + 1))
 done
 
 # Where it counts.
@@ -36,18 +35,35 @@ threshold() {
 	[ "$(cat $parameters/aple 2>/dev/null)" != 1 ] || echo ", threshold $1"
 }
 
-# The last complete line of guest $1: "TIME COUNT".
+# The last complete line of guest $1, "TIME COUNT", or nothing.
 last() {
 	[ -e "/tmp/guest$1" ] || return
 	tr -d '\r' <"/tmp/guest$1" | grep -E '^load: [0-9a-f]+ [0-9a-f]+ [.]$' | tail -n 1 | cut -d' ' -f2,3
 }
 
+# A counter of the VM of the process $1.
 value() {
-	cat /sys/kernel/debug/kvm/"$1"-*/"$2" 2>/dev/null || echo 0
+	cat /sys/kernel/debug/kvm/"$1"-*/"$2" 2>/dev/null || echo -
 }
 
-i=0
-while [ $i -lt "$vms" ]; do
+# By how much a counter has grown from $1 to $2.
+grown() {
+	case "$1 $2" in
+	*-*) echo "not measured" ;;
+	*) echo $(($2 - $1)) ;;
+	esac
+}
+
+# Rounds per second from the time $1 and count $2 to the time $3 and count $4.
+rate() {
+	if [ "$1" = - ] || [ "$3" = - ] || [ "$1" = "$3" ]; then
+		echo "rounds/s not measured"
+	else
+		echo "$(((0x$4 - 0x$2) * 1000000 / (0x$3 - 0x$1))) rounds/s in $(((0x$3 - 0x$1) / 1000)) ms"
+	fi
+}
+
+for i in $guests; do
 	waited=0
 	until [ -n "$(last $i)" ]; do
 		eval "kill -0 \$pid$i" 2>/dev/null && [ $waited -lt 3000 ] || {
@@ -57,20 +73,19 @@ while [ $i -lt "$vms" ]; do
 		sleep 1
 		waited=$((waited + 1))
 	done
-	i=$((i + 1))
 done
-echo "guests: $vms VMs of $vcpus vCPUs work ($load) after $(cut -d' ' -f1 /proc/uptime) s"
+echo "guests: $(echo "$guests" | wc -l) VMs of $vcpus vCPUs work ($load) after $(cut -d' ' -f1 /proc/uptime) s"
 
+# Into the variables a0, a1, ... if $1 is a: time, count and counters of each guest.
 snapshot() {
-	i=0
-	while [ $i -lt "$vms" ]; do
+	for i in $guests; do
 		eval "pid=\$pid$i"
-		line=$(last $i)
+		line=$(last "$i")
+		[ -n "$line" ] || line="- -"
 		for counter in $counters; do
 			line="$line $(value "$pid" "$counter")"
 		done
 		eval "$1$i='$line'"
-		i=$((i + 1))
 	done
 }
 
@@ -86,25 +101,17 @@ for variant; do
 	snapshot a
 	sleep "$seconds"
 	snapshot b
-	i=0
-	while [ $i -lt "$vms" ]; do
-		eval "set -- \$a$i"
-		t=$((0x$1)) n=$((0x$2)) x=$3 y=$4 h=$5 e=$6 l=$7 f=$8
-		eval "set -- \$b$i"
-		t=$((0x$1 - t)) n=$((0x$2 - n))
-		[ $t -gt 0 ] || t=1
-		echo "guests: $name: VM $i: $((n * 1000000 / t)) rounds/s in $((t / 1000)) ms, $(($3 - x)) PLE exits," \
-			"$(($4 - y)) yields, $(($5 - h)) helped, $(($6 - e)) exits, $(($7 - l)) halts," \
-			"$(($8 - f)) flushes by hypercall$(threshold "$9")"
-		i=$((i + 1))
+	for i in $guests; do
+		eval "set -- \$a$i \$b$i"
+		echo "guests: $name: VM $i: $(rate "$1" "$2" "${10}" "${11}"), $(grown "$3" "${12}") PLE exits," \
+			"$(grown "$4" "${13}") yields, $(grown "$5" "${14}") helped, $(grown "$6" "${15}") exits," \
+			"$(grown "$7" "${16}") halts, $(grown "$8" "${17}") flushes by hypercall$(threshold "${18}")"
 	done
 done
 snapshot b
-i=0
-while [ $i -lt "$vms" ]; do
+for i in $guests; do
 	eval "set -- \$b$i"
 	echo "guests: in all: VM $i: $((0x$2)) rounds, $3 PLE exits, $8 flushes by hypercall"
 	eval "kill \$pid$i"
-	i=$((i + 1))
 done
 wait

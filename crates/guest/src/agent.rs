@@ -87,6 +87,12 @@ const LEAST_TIMEOUT: Nanos = Nanos(50_000);
 /// Round trips beyond this were measured beside other work.
 const MOST_TIMEOUT: Nanos = Nanos(500_000);
 
+/// Threads that were bound as they were born.
+const BORN: Found = Found { at: "birth" };
+
+/// Threads that were bound at a period.
+const LATER: Found = Found { at: "period" };
+
 /// Why the agent cannot start or go on.
 #[derive(Debug, Error)]
 pub enum AgentError {
@@ -355,6 +361,9 @@ impl Agent {
             reporter.error(&error.to_string());
         }
         self.report.periods = self.metrics.periods.get();
+        let bound = |when| self.metrics.bound.get(when).map_or(0, |count| count.get());
+        self.report.bound_at_birth = bound(&BORN);
+        self.report.bound_later = bound(&LATER);
         self.report.agent_cpu_ns = own_cpu_time().0;
         self.report.lasted_ns = nanos(self.began.elapsed());
         let most = self.in_force.iter().max_by_key(|(_, (worked, _))| *worked);
@@ -470,13 +479,8 @@ impl Agent {
             Some(processes) => pinning.bind_new(actuator, processes)?,
             None => 0,
         };
-        self.report.bound_at_birth += born;
-        self.report.bound_later += found;
-        for (at, bound) in [("birth", born), ("period", found)] {
-            self.metrics
-                .bound
-                .get_or_create(&Found { at })
-                .inc_by(bound);
+        for (when, bound) in [(BORN, born), (LATER, found)] {
+            self.metrics.bound.get_or_create(&when).inc_by(bound);
         }
         Ok(())
     }

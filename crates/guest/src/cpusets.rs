@@ -24,6 +24,7 @@ use tandem_host::cgroup::files::Hierarchy;
 use tandem_host::cgroup::mounts;
 use tandem_host::thread::Pid;
 use tandem_host::thread::ThreadRef;
+use tandem_host::thread::ThreadStat;
 use tandem_host::thread::Tid;
 use tandem_policy::PcpuSet;
 
@@ -269,12 +270,10 @@ impl Cpusets {
     }
 }
 
-/// Field 4 of `/proc/PID/stat`.
+/// The process's parent, as far as it is found.
 pub(crate) fn parent_of(procfs: &ProcFs, pid: Pid) -> Option<Pid> {
-    let line = fs::read_to_string(procfs.process(pid).join("stat")).ok()?;
-    let fields = line.get(line.rfind(')')? + 1..)?;
-    let parent = fields.split_ascii_whitespace().nth(1)?;
-    parent.parse().ok().map(Pid)
+    let stat = ThreadStat::read(&procfs.process(pid)).ok()?;
+    Some(stat.parent)
 }
 
 fn cpus_hint(error: &io::Error) -> &'static str {

@@ -179,6 +179,10 @@ pub struct ThreadStat {
     pub comm: String,
     /// What it is doing.
     pub state: TaskState,
+    /// Its process's parent; 0 if it has none here.
+    pub parent: Pid,
+    /// Its process group; for a thread that is just going the kernel says -1.
+    pub group: Option<Pid>,
     /// Whether it is a thread of the kernel, which can be no vCPU.
     pub kernel_thread: bool,
     /// How many threads its process has.
@@ -196,12 +200,16 @@ impl ThreadStat {
         // Field 3 is the first after the name.
         let mut fields = line.get(close + 1..)?.split_ascii_whitespace();
         let state = fields.next()?.chars().next()?.into();
-        let flags: u64 = fields.nth(5)?.parse().ok()?;
+        let parent = Pid(fields.next()?.parse().ok()?);
+        let group = fields.next()?.parse().ok().map(Pid);
+        let flags: u64 = fields.nth(3)?.parse().ok()?;
         let threads = fields.nth(10)?.parse().ok()?;
         let start = StartTime(fields.nth(1)?.parse().ok()?);
         Some(ThreadStat {
             comm,
             state,
+            parent,
+            group,
             kernel_thread: flags & PF_KTHREAD != 0,
             threads,
             start,
@@ -259,7 +267,7 @@ mod tests {
 
     fn line(comm: &str) -> String {
         format!(
-            "8935 ({comm}) R 8931 8931 4578 0 -1 4194304 97 0 0 0 0 0 0 0 20 0 7 0 191178 3133440 \
+            "8935 ({comm}) R 8931 8930 4578 0 -1 4194304 97 0 0 0 0 0 0 0 20 0 7 0 191178 3133440 \
              361 18446744073709551615 94 94 140 0 0 0 0 0 0 0 0 0 17 1 0 0 0 0 0"
         )
     }
@@ -270,10 +278,20 @@ mod tests {
             let stat = ThreadStat::parse(&line(comm)).unwrap();
             assert_eq!(stat.comm, comm);
             assert_eq!(stat.state, TaskState::Running);
+            assert_eq!(stat.parent, Pid(8931));
+            assert_eq!(stat.group, Some(Pid(8930)));
             assert_eq!(stat.threads, 7);
             assert_eq!(stat.start, StartTime(191_178));
             assert!(!stat.kernel_thread);
         }
+    }
+
+    #[test]
+    fn a_thread_that_is_just_going_has_no_group() {
+        let going = line("cat").replace("8931 8930 4578", "0 -1 -1");
+        let stat = ThreadStat::parse(&going).unwrap();
+        assert_eq!((stat.parent, stat.group), (Pid(0), None));
+        assert_eq!(stat.start, StartTime(191_178));
     }
 
     #[test]

@@ -34,6 +34,18 @@ fn vm(settings: &[&str]) -> VmResults {
     results.vms.remove(0)
 }
 
+/// With Gleaner, more than `factor` times the work.
+#[track_caller]
+fn assert_gains(factor: f64, without: &VmResults, with: &VmResults) {
+    assert!(
+        with.work as f64 > factor * without.work as f64,
+        "{} against {}: {:?}",
+        with.work,
+        without.work,
+        with.gleaner
+    );
+}
+
 fn last_choice(vm: &VmResults) -> u32 {
     vm.gleaner.last().map_or(2, |choice| choice.vcpus)
 }
@@ -43,12 +55,7 @@ fn a_token_is_faster_on_one_vcpu() {
     let (without, with) = (vm(&[]), vm(&["vm.a.gleaner={ retain = false }"]));
     assert!(without.gleaner.is_empty());
     assert_eq!(last_choice(&with), 1, "{:?}", with.gleaner);
-    assert!(
-        with.work > 4 * without.work,
-        "{} against {}",
-        with.work,
-        without.work
-    );
+    assert_gains(4.0, &without, &with);
     // Within 3 s of the program's start.
     assert!(with.gleaner[0].at.0 < 3_000_000_000, "{:?}", with.gleaner);
 }
@@ -58,12 +65,7 @@ fn staying_awake_alone_helps_too_and_costs_cpu_time() {
     let (without, with) = (vm(&[]), vm(&["vm.a.gleaner={ consolidate = false }"]));
     assert!(with.gleaner.iter().all(|choice| choice.vcpus == 2));
     assert!(with.gleaner.last().unwrap().timeout.0 > 0);
-    assert!(
-        with.work as f64 > 1.5 * without.work as f64,
-        "{} against {}",
-        with.work,
-        without.work
-    );
+    assert_gains(1.5, &without, &with);
     assert!(with.received > without.received);
 }
 
@@ -79,12 +81,7 @@ fn threads_that_compute_are_left_alone() {
 fn long_phases_lose_nothing() {
     let of = |gleaner: &str| vm(&["vm.a.workload=phases", gleaner]);
     let (without, with) = (of("vm.a.gleaner=false"), of("vm.a.gleaner=true"));
-    assert!(
-        with.work as f64 > 0.98 * without.work as f64,
-        "{} against {}",
-        with.work,
-        without.work
-    );
+    assert_gains(0.98, &without, &with);
 }
 
 #[test]
@@ -116,13 +113,7 @@ const AGENT: &str = "vm.a.gleaner={ control = \"agent\" }";
 #[test]
 fn the_live_agents_controller_packs_a_token_and_lets_it_be() {
     let (without, with) = (vm(&[]), vm(&[AGENT]));
-    assert!(
-        with.work > 4 * without.work,
-        "{} against {}: {:?}",
-        with.work,
-        without.work,
-        with.gleaner
-    );
+    assert_gains(4.0, &without, &with);
     let last = with.gleaner.last().unwrap();
     assert_eq!(last.vcpus, 1, "{:?}", with.gleaner);
     assert!(last.at.0 < 3_000_000_000, "{:?}", with.gleaner);
@@ -133,13 +124,7 @@ fn the_live_agents_controller_keeps_a_vcpu_awake_where_it_may_not_pack() {
     let with = vm(&["vm.a.gleaner={ control = \"agent\", consolidate = false }"]);
     let without = vm(&[]);
     assert!(with.gleaner.iter().all(|choice| choice.vcpus == 2));
-    assert!(
-        with.work as f64 > 1.5 * without.work as f64,
-        "{} against {}: {:?}",
-        with.work,
-        without.work,
-        with.gleaner
-    );
+    assert_gains(1.5, &without, &with);
 }
 
 #[test]
@@ -147,13 +132,8 @@ fn the_live_agents_controller_harms_nobody() {
     for workload in ["computes", "phases"] {
         let of = |gleaner: &str| vm(&[&format!("vm.a.workload={workload}"), gleaner]);
         let (without, with) = (of("vm.a.gleaner=false"), of(AGENT));
-        assert!(
-            with.work as f64 > 0.98 * without.work as f64,
-            "{workload}: {} against {}: {:?}",
-            with.work,
-            without.work,
-            with.gleaner
-        );
+        println!("{workload}:");
+        assert_gains(0.98, &without, &with);
     }
     let beside = "vm=[{ name = \"a\", vcpus = 2, workload = \"token\", gleaner = { control = \"agent\", \
                   consolidate = false } }, { name = \"b\", vcpus = 2, workload = \"computes\" }]";

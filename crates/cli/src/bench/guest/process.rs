@@ -32,6 +32,7 @@ use rustix::process::kill_process;
 use rustix::process::pidfd_open;
 use rustix::process::set_child_subreaper;
 use rustix::process::set_parent_process_death_signal;
+use tandem_host::thread::ThreadStat;
 
 use crate::demo::interrupt::Interrupt;
 
@@ -217,18 +218,15 @@ fn end_the_rest(group: Pid, mark: &str) -> anyhow::Result<Duration> {
 /// ours is, or have left it and have the run's mark in their environment.
 fn children(group: Pid, mark: &str) -> Vec<Pid> {
     let me = std::process::id();
+    let group = group.as_raw_nonzero().get().unsigned_abs();
     let mark = format!("{MARK}={mark}");
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     entries
         .filter_map(|entry| {
             let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
-            let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
-            // PID (NAME) STATE PPID PGRP …
-            let mut fields = stat[stat.rfind(')')? + 1..].split_ascii_whitespace();
-            let parent: u32 = fields.nth(1)?.parse().ok()?;
-            let its_group: i32 = fields.next()?.parse().ok()?;
-            let ours = parent == me
-                && (its_group == group.as_raw_nonzero().get() || marked(&entry.path(), &mark));
+            let stat = ThreadStat::read(&entry.path()).ok()?;
+            let ours = stat.parent.0 == me
+                && (stat.group.is_some_and(|its| its.0 == group) || marked(&entry.path(), &mark));
             ours.then(|| Pid::from_raw(pid)).flatten()
         })
         .collect()
@@ -274,28 +272,27 @@ mod tests {
         assert!(run.cpu > Duration::ZERO && run.wall > Duration::ZERO);
     }
 
-    #[test]
-    fn what_is_left_behind_is_killed() {
+    /// Runs a script that writes the number of a process to `$file`: that one is gone afterwards.
+    #[track_caller]
+    fn assert_ends(script: &str) {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("pid");
-        let script = format!("sleep 1000 & echo $! > {}", file.display());
+        let script = format!("file={}; {script}", file.display());
         assert!(shell(&script, LONG).unwrap().status.success());
         let pid = std::fs::read_to_string(&file).unwrap();
         assert!(!Path::new("/proc").join(pid.trim()).exists());
     }
 
     #[test]
+    fn what_is_left_behind_is_killed() {
+        assert_ends("sleep 1000 & echo $! > $file");
+    }
+
+    #[test]
     fn what_left_the_group_is_killed_too() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("pid");
-        let script = format!(
-            "setsid sleep 1000 & echo $! > {}; setsid sh -c 'exec sleep 1000' & exit 0",
-            file.display()
-        );
+        let script = "setsid sleep 1000 & echo $! > $file; setsid sh -c 'exec sleep 1000' & exit 0";
         for _ in 0..20 {
-            assert!(shell(&script, LONG).unwrap().status.success());
-            let pid = std::fs::read_to_string(&file).unwrap();
-            assert!(!Path::new("/proc").join(pid.trim()).exists());
+            assert_ends(script);
         }
     }
 
