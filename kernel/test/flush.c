@@ -310,6 +310,7 @@ static uint8_t *memory;
 static volatile struct shared *shared;
 static unsigned int vcpus = 8;
 static pthread_t threads[MOST_VCPUS];
+static unsigned int joined;	/* How many of them: the first so many. */
 static int fds[MOST_VCPUS];
 static struct kvm_run *runs[MOST_VCPUS];
 static uint64_t random_state;
@@ -577,20 +578,22 @@ static double flush_time(unsigned int percent)
 	return count ? 1e3 * cycles[1 + count * percent / 100] / khz : 0;
 }
 
-/* Moves a thread to some CPU, or lets it run anywhere; wakes who halts. */
-static void disturb(int vm, unsigned int cpus)
+/* Moves a thread to some CPU of those allowed, or lets it run on any; wakes who halts. */
+static void disturb(int vm, const cpu_set_t *allowed)
 {
-	unsigned int i = next_random() % vcpus;
-	cpu_set_t set;
+	unsigned int i = joined + next_random() % (vcpus - joined);
+	cpu_set_t set = *allowed;
 
 	if (quiet)
 		return;
-	CPU_ZERO(&set);
-	if (next_random() % 4)
-		CPU_SET(next_random() % cpus, &set);
-	else
-		for (unsigned int cpu = 0; cpu < cpus; cpu++)
-			CPU_SET(cpu, &set);
+	if (next_random() % 4) {
+		unsigned int skip = next_random() % CPU_COUNT(allowed), cpu = 0;
+
+		while (!CPU_ISSET(cpu, allowed) || skip--)
+			cpu++;
+		CPU_ZERO(&set);
+		CPU_SET(cpu, &set);
+	}
 	pthread_setaffinity_np(threads[i], sizeof(set), &set);
 	for (i = HALT; i < vcpus; i += HABITS)
 		if (next_random() % 2 || shared->stop)
@@ -601,8 +604,8 @@ int main(int argc, char **argv)
 {
 	const struct timespec pause = { .tv_nsec = 500000 };
 	struct kvm_userspace_memory_region region = { .memory_size = MEMORY };
-	unsigned int cpus = sysconf(_SC_NPROCESSORS_ONLN);
 	uint64_t flushes = 100000;
+	cpu_set_t allowed;
 	struct kvm_cpuid2 *cpuid;
 	bool offered = false;
 	int kvm, vm;
@@ -621,6 +624,7 @@ int main(int argc, char **argv)
 		return 2;
 	}
 
+	sure(sched_getaffinity(0, sizeof(allowed), &allowed), "this process's CPUs");
 	kvm = sure(open("/dev/kvm", O_RDWR | O_CLOEXEC), "/dev/kvm");
 	cpuid = calloc(1, sizeof(*cpuid) + 256 * sizeof(cpuid->entries[0]));
 	if (!cpuid)
@@ -654,17 +658,17 @@ int main(int argc, char **argv)
 		if (pthread_create(&threads[i], NULL, run_vcpu, (void *)(uintptr_t)i))
 			fail("thread %u", i);
 	while (!shared->stop) {
-		disturb(vm, cpus);
+		disturb(vm, &allowed);
 		nanosleep(&pause, NULL);
 	}
-	for (unsigned int i = 0; i < vcpus; i++)
-		while (pthread_tryjoin_np(threads[i], NULL)) {
-			disturb(vm, cpus);
+	for (; joined < vcpus; joined++)
+		while (pthread_tryjoin_np(threads[joined], NULL)) {
+			disturb(vm, &allowed);
 			nanosleep(&pause, NULL);
 		}
 
-	printf("flush: %s: %u vCPUs on %u CPUs: %llu flushes, median %.1f us, 90 %% %.1f us, %llu reads, %llu tried again, %llu stale reads, %llu stale writes\n",
-	       how_names[how], vcpus, cpus,
+	printf("flush: %s: %u vCPUs on %d CPUs: %llu flushes, median %.1f us, 90 %% %.1f us, %llu reads, %llu tried again, %llu stale reads, %llu stale writes\n",
+	       how_names[how], vcpus, CPU_COUNT(&allowed),
 	       (unsigned long long)shared->published,
 	       flush_time(50), flush_time(90),
 	       (unsigned long long)shared->reads,

@@ -20,6 +20,8 @@ use std::time::Instant;
 use anyhow::Context;
 use anyhow::bail;
 use clap::Args;
+use tandem_host::affinity::affinity;
+use tandem_host::thread::Tid;
 use tandem_microvm::Backend;
 use tandem_microvm::Calibration;
 use tandem_microvm::Microvm;
@@ -152,6 +154,22 @@ fn facts(calibration: &Calibration) -> anyhow::Result<Facts> {
     })
 }
 
+/// The pCPUs of a VM's pins, which count those that init has left to the agent.
+fn pins(vm: &Vm) -> anyhow::Result<Vec<u32>> {
+    let open = affinity(Tid(std::process::id()))?;
+    vm.pins
+        .iter()
+        .map(|&pin| match open.iter().nth(pin as usize) {
+            Some(pcpu) => Ok(pcpu.0),
+            None => bail!(
+                "VM {}: pins has {pin}, but the machine has {} pCPUs for VMs, from 0",
+                vm.name,
+                open.len()
+            ),
+        })
+        .collect()
+}
+
 /// A VM that runs, and KVM's folder about it.
 struct Running {
     vm: Microvm,
@@ -213,7 +231,7 @@ fn start(vm: &Vm, calibration: Calibration) -> anyhow::Result<Running> {
     config.backend = Backend::Kvm;
     config.ring = vm.ring;
     config.seed = vm.seed;
-    config.pins = vm.pins.clone();
+    config.pins = pins(vm)?;
     config.calibration = Some(calibration);
     for (name, value) in &vm.set {
         config.parameters.set(name, &value.text())?;

@@ -28,8 +28,11 @@ pub struct Machine {
     pub title: String,
     /// What runs it.
     pub emulator: Emulator,
-    /// Its pCPUs.
+    /// Its pCPUs, as far as VMs run on them.
     pub pcpus: u32,
+    /// pCPUs besides, those with the lowest numbers, on which no VM runs.
+    #[serde(default)]
+    pub spare_pcpus: u32,
     /// Its memory.
     pub memory_mib: u32,
     /// Clock of a pCPU in MHz, where the emulator has one.
@@ -95,6 +98,19 @@ impl Machine {
                 machine.pcpus
             );
         }
+        if machine.spare_pcpus > 16 {
+            bail!(
+                "{}: spare_pcpus = {}; give 0 to 16",
+                path.display(),
+                machine.spare_pcpus
+            );
+        }
+        if machine.emulator == Emulator::Bochs && machine.spare_pcpus > 0 {
+            bail!(
+                "{}: spare_pcpus is for QEMU; leave it out for a Bochs machine",
+                path.display()
+            );
+        }
         Ok(machine)
     }
 
@@ -106,10 +122,15 @@ impl Machine {
             .arguments
             .replace("{khz}", &khz.to_string())
             .replace("{lpj}", &(khz * 4).to_string());
+        // For init, which lets nothing run on the others.
+        let spare = match self.spare_pcpus {
+            0 => String::new(),
+            spare => format!(" lab.cpus={:x}", ((1u64 << self.pcpus) - 1) << spare),
+        };
         let more = parameters
             .iter()
             .map(|(name, value)| format!(" {name}={value}"));
-        own.trim().to_owned() + &more.collect::<String>()
+        own.trim().to_owned() + &spare + &more.collect::<String>()
     }
 
     /// Says what is missing on this host to run it, with the Debian package that has it.
@@ -148,6 +169,7 @@ mod tests {
             title: String::new(),
             emulator: Emulator::Bochs,
             pcpus: 4,
+            spare_pcpus: 0,
             memory_mib: 512,
             mhz: Some(1000),
             arguments: "tsc_early_khz={khz} lpj={lpj}".into(),
@@ -156,6 +178,15 @@ mod tests {
         assert_eq!(
             machine.command_line(&parameters),
             "tsc_early_khz=1000000 lpj=4000000 kvm_intel.ple_window=512"
+        );
+        let spared = Machine {
+            spare_pcpus: 1,
+            arguments: "quiet".into(),
+            ..machine
+        };
+        assert_eq!(
+            spared.command_line(&parameters),
+            "quiet lab.cpus=1e kvm_intel.ple_window=512"
         );
     }
 }

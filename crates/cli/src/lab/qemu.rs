@@ -45,7 +45,7 @@ pub fn run(machine: &Machine, boot: &Boot) -> anyhow::Result<Answers> {
             "pc",
         ])
         .arg("-smp")
-        .arg(machine.pcpus.to_string())
+        .arg((machine.spare_pcpus + machine.pcpus).to_string())
         .arg("-m")
         .arg(machine.memory_mib.to_string())
         .arg("-kernel")
