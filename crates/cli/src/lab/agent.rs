@@ -13,6 +13,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 use std::path::PathBuf;
+use std::process;
 use std::thread;
 use std::time::Duration;
 use std::time::Instant;
@@ -27,6 +28,7 @@ use tandem_microvm::Calibration;
 use tandem_microvm::Microvm;
 use tandem_microvm::MicrovmConfig;
 use tandem_microvm::Snapshot;
+use tandem_policy::PcpuSet;
 
 use super::counters;
 use super::job::Facts;
@@ -154,9 +156,8 @@ fn facts(calibration: &Calibration) -> anyhow::Result<Facts> {
     })
 }
 
-/// The pCPUs of a VM's pins, which count those that init has left to the agent.
-fn pins(vm: &Vm) -> anyhow::Result<Vec<u32>> {
-    let open = affinity(Tid(std::process::id()))?;
+/// The pCPUs of a VM's pins, which count the pCPUs that are open to VMs from 0.
+fn pins(vm: &Vm, open: &PcpuSet) -> anyhow::Result<Vec<u32>> {
     vm.pins
         .iter()
         .map(|&pin| match open.iter().nth(pin as usize) {
@@ -231,7 +232,7 @@ fn start(vm: &Vm, calibration: Calibration) -> anyhow::Result<Running> {
     config.backend = Backend::Kvm;
     config.ring = vm.ring;
     config.seed = vm.seed;
-    config.pins = pins(vm)?;
+    config.pins = pins(vm, &affinity(Tid(process::id()))?)?;
     config.calibration = Some(calibration);
     for (name, value) in &vm.set {
         config.parameters.set(name, &value.text())?;
@@ -334,5 +335,26 @@ impl Running {
             Some(failure) => bail!("VM {}: {failure}", outcome.name),
             None => Ok(outcome),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vm(pins: &str) -> Vm {
+        let text = format!(r#"{{"name": "a", "vcpus": 2, "workload": "burn", "pins": {pins}}}"#);
+        serde_json::from_str(&text).unwrap()
+    }
+
+    #[test]
+    fn pins_count_the_pcpus_that_vms_may_use() {
+        let open = "1-4".parse().unwrap();
+        assert_eq!(pins(&vm("[3, 0]"), &open).unwrap(), [4, 1]);
+        let error = pins(&vm("[4]"), &open).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "VM a: pins has 4, but the machine has 4 pCPUs for VMs, from 0"
+        );
     }
 }
