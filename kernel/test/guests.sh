@@ -32,7 +32,7 @@ done
 
 # Where it counts.
 threshold() {
-	[ "$(cat $parameters/aple 2>/dev/null)" != 1 ] || echo ", threshold $1"
+	[ "$(cat $parameters/aple 2>/dev/null)" != Y ] || echo ", threshold $1"
 }
 
 # The last complete line of guest $1, "TIME COUNT", or nothing.
