@@ -52,6 +52,7 @@ use crate::dry_run::Preview;
 use crate::metrics::Found;
 use crate::metrics::Metrics;
 use crate::pinning::Pinning;
+use crate::profiler::Profiler;
 use crate::round_trip;
 use crate::sampler::Sample;
 use crate::sampler::Sampler;
@@ -182,6 +183,18 @@ impl Mind {
     }
 }
 
+/// Whether it is known where the workload's threads are.
+enum Look {
+    /// Nobody has asked yet.
+    Unopened,
+    /// Samples are not being taken.
+    Open(Box<Profiler>),
+    /// Samples have been taken since then.
+    Taking(Box<Profiler>, Instant),
+    /// That cannot be known here.
+    Blind,
+}
+
 /// The agent between start and end.
 pub struct Agent {
     config: GuestConfig,
@@ -194,6 +207,7 @@ pub struct Agent {
     timeout: Nanos,
     mind: Mind,
     sampler: Sampler,
+    look: Look,
     metrics: Metrics,
     exporter: Option<Exporter>,
     began: Instant,
@@ -302,6 +316,7 @@ impl Agent {
                 false => Mind::Live(Box::new(Controller::new(count, settings))),
             },
             sampler: Sampler::new(&procfs, &vcpus, cpu_stat),
+            look: Look::Unopened,
             all: vcpus.iter().collect(),
             active: vcpus,
             timeout: Nanos::ZERO,
@@ -407,7 +422,7 @@ impl Agent {
         let mut next = Instant::now() + period;
         let processes = self.workload.processes(self.hands.cpusets());
         self.bind(Some(&processes))?;
-        self.sampler.sample(&self.active, &processes)?;
+        self.sample(&processes)?;
         loop {
             match self.signals.wait_until_or(next, self.hands.news()) {
                 Wake::Time => {}
@@ -447,21 +462,78 @@ impl Agent {
         }
     }
 
+    fn sample(&mut self, processes: &[Pid]) -> Result<Option<Sample>, CounterError> {
+        let threads = self.workload.threads(self.hands.cpusets(), processes);
+        self.sampler.sample(&self.active, processes, &threads)
+    }
+
     /// One period. True if nothing is set and nothing can be gained now: with no time idle, or all of it.
     fn period(&mut self, reporter: &mut dyn Reporter) -> Result<bool, AgentError> {
         let processes = self.workload.processes(self.hands.cpusets());
         self.bind(Some(&processes))?;
-        let Some(sample) = self.sampler.sample(&self.active, &processes)? else {
+        let Some(sample) = self.sample(&processes)? else {
             return Ok(false);
         };
         let averages = Averages::of(&sample.observed);
+        if let Err(error) = self.look_up(&processes) {
+            self.go_blind(&error, reporter);
+        }
         let decision = self.mind.decide(&sample.observed);
+        if let Err(error) = self.look_out() {
+            self.go_blind(&error, reporter);
+        }
         self.account(&sample, &averages);
         self.apply(&decision, reporter);
         self.publish(&decision, &averages)?;
         let is_set = self.active.len() < self.all.len() || self.timeout > Nanos::ZERO;
         let is_bound = self.config.per_thread;
-        Ok(!is_set && !is_bound && !(NO_IDLE..=ALL_IDLE).contains(&averages.idle))
+        let is_looking = matches!(self.look, Look::Taking(..));
+        Ok(!is_set && !is_bound && !is_looking && !(NO_IDLE..=ALL_IDLE).contains(&averages.idle))
+    }
+
+    /// Lets the controller know where threads were, if it asked a period ago.
+    fn look_up(&mut self, processes: &[Pid]) -> std::io::Result<()> {
+        match std::mem::replace(&mut self.look, Look::Blind) {
+            Look::Taking(mut profiler, since) => {
+                let code = profiler.stop(processes, Nanos(nanos(since.elapsed())))?;
+                if let Mind::Live(controller) = &mut self.mind {
+                    controller.saw(&code);
+                }
+                self.look = Look::Open(profiler);
+            }
+            other => self.look = other,
+        }
+        Ok(())
+    }
+
+    /// Takes samples until the next period, if the controller asks for them.
+    fn look_out(&mut self) -> std::io::Result<()> {
+        let wants_code = match &self.mind {
+            Mind::Live(controller) => controller.wants_code(),
+            Mind::Dry(_) => false,
+        };
+        if !wants_code {
+            return Ok(());
+        }
+        let mut profiler = match std::mem::replace(&mut self.look, Look::Blind) {
+            Look::Open(profiler) => profiler,
+            Look::Unopened => {
+                let all = self.all.iter().copied().collect();
+                Box::new(Profiler::open(&self.procfs, &all)?)
+            }
+            // Nothing is left in Taking at the end of a period.
+            Look::Blind | Look::Taking(..) => return Ok(()),
+        };
+        profiler.start()?;
+        self.look = Look::Taking(profiler, Instant::now());
+        Ok(())
+    }
+
+    fn go_blind(&mut self, error: &std::io::Error, reporter: &mut dyn Reporter) {
+        self.look = Look::Blind;
+        reporter.info(&format!(
+            "programs that wait for locks without sleeping cannot be told from those that compute: {error}"
+        ));
     }
 
     /// With a vCPU for each thread: binds those that were born, and of these processes all that are new.

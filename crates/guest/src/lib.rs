@@ -22,6 +22,7 @@ pub mod dry_run;
 pub mod journal;
 pub mod metrics;
 pub mod pinning;
+pub mod profiler;
 pub mod round_trip;
 pub mod sampler;
 pub mod status;

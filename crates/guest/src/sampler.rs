@@ -7,7 +7,7 @@
 //! | work of a vCPU | the rest of the period | |
 //! | context switches | `/proc/stat` `ctxt`, less those to the idle thread | yes |
 //! | time in user mode | the cgroup's `cpu.stat` (v2), else `/proc/stat` | sampled at ticks |
-//! | waiting for a vCPU | `/proc/PID/task/TID/schedstat` of up to [`MOST_THREADS`] threads | yes |
+//! | waiting for a vCPU | `/proc/TID/schedstat` of up to [`MOST_THREADS`] threads | yes |
 //! | calls of read and write | `/proc/PID/io` of up to [`MOST_PROCESSES`] processes | yes |
 //!
 //! No tracepoint is used: a BPF program at sched_switch costs each switch of the program that it watches
@@ -36,7 +36,6 @@ use tandem_policy::gleaner::Observation;
 use tandem_policy::gleaner::VcpuPeriod;
 use tandem_policy::units::PcpuId;
 
-use crate::actuator::threads_of;
 use crate::counters::CLOCK_TICK;
 use crate::counters::CounterError;
 use crate::counters::Idle;
@@ -106,13 +105,14 @@ impl Sampler {
         }
     }
 
-    /// What happened since the last time, with `active` in use and these processes; `None` the first time.
+    /// What happened since the last time, with `active` in use and these processes and threads; `None` the first time.
     pub fn sample(
         &mut self,
         active: &PcpuSet,
         processes: &[Pid],
+        threads: &[Tid],
     ) -> Result<Option<Sample>, CounterError> {
-        let now = self.moment(processes)?;
+        let now = self.moment(processes, threads)?;
         let Some(then) = self.last.replace(now.clone()) else {
             return Ok(None);
         };
@@ -147,7 +147,7 @@ impl Sampler {
         Ok(Some(sample))
     }
 
-    fn moment(&self, processes: &[Pid]) -> Result<Moment, CounterError> {
+    fn moment(&self, processes: &[Pid], threads: &[Tid]) -> Result<Moment, CounterError> {
         let stat = Stat::read(&self.procfs)?;
         let mut vcpus = Vec::with_capacity(self.vcpus.len());
         for (vcpu, states) in &self.vcpus {
@@ -170,31 +170,26 @@ impl Sampler {
             vcpus,
             switches: stat.switches,
             user,
-            workload: self.workload(processes),
+            workload: self.workload(processes, threads),
         })
     }
 
     /// Processes and threads may end at any moment, and then count no more.
-    fn workload(&self, processes: &[Pid]) -> WorkloadCounters {
-        let mut counters = WorkloadCounters::default();
-        for &pid in processes.iter().take(MOST_PROCESSES) {
-            let folder = self.procfs.process(pid);
-            if let Some(calls) = calls_of(&folder) {
-                counters.calls.insert(pid, calls);
-            }
-            if counters.waited.len() < MOST_THREADS {
-                for tid in threads_of(&self.procfs, pid) {
-                    let path = self.procfs.task(pid, tid).join("schedstat");
-                    if let Some(waited) = waited_of(&path) {
-                        counters.waited.insert(tid, waited);
-                    }
-                    if counters.waited.len() == MOST_THREADS {
-                        break;
-                    }
-                }
-            }
+    fn workload(&self, processes: &[Pid], threads: &[Tid]) -> WorkloadCounters {
+        let calls = processes.iter().take(MOST_PROCESSES);
+        let waited = threads.iter().take(MOST_THREADS);
+        WorkloadCounters {
+            calls: calls
+                .filter_map(|&pid| Some((pid, calls_of(&self.procfs.process(pid))?)))
+                .collect(),
+            // A thread has a folder of its own in /proc, which is not listed, but there.
+            waited: waited
+                .filter_map(|&tid| {
+                    let path = self.procfs.process(Pid(tid.0)).join("schedstat");
+                    Some((tid, waited_of(&path)?))
+                })
+                .collect(),
         }
-        counters
     }
 }
 
@@ -287,7 +282,7 @@ mod tests {
         idle_state(root.path(), 0, 1, "haltpoll idle", 7, 1_000);
         let vcpus: PcpuSet = "0,3".parse().unwrap();
         let mut sampler = Sampler::new(&procfs, &vcpus, None);
-        assert!(sampler.sample(&vcpus, &[]).unwrap().is_none());
+        assert!(sampler.sample(&vcpus, &[], &[]).unwrap().is_none());
         // vCPU 0 polled three times, and halted after one of them; vCPU 3 has no idle states.
         idle_state(root.path(), 0, 0, "POLL", 8, 160);
         idle_state(root.path(), 0, 1, "haltpoll idle", 8, 1_200);
@@ -296,7 +291,7 @@ mod tests {
             .replace("cpu  10", "cpu  11");
         fs::write(root.path().join("proc/stat"), later).unwrap();
         std::thread::sleep(std::time::Duration::from_millis(2));
-        let sample = sampler.sample(&vcpus, &[]).unwrap().unwrap();
+        let sample = sampler.sample(&vcpus, &[], &[]).unwrap().unwrap();
         let [first, second] = sample.observed.vcpus[..] else {
             panic!("two vCPUs: {sample:?}");
         };
@@ -309,7 +304,7 @@ mod tests {
         assert_eq!(sample.observed.user, Nanos(CLOCK_TICK));
         // Only the vCPUs in use are the workload's.
         let one: PcpuSet = "3".parse().unwrap();
-        let sample = sampler.sample(&one, &[]).unwrap().unwrap();
+        let sample = sampler.sample(&one, &[], &[]).unwrap().unwrap();
         assert_eq!(sample.observed.vcpus.len(), 1);
     }
 

@@ -22,6 +22,7 @@ use tandem_host::cgroup::Version;
 use tandem_host::thread::Pid;
 use tandem_host::thread::ThreadError;
 use tandem_host::thread::ThreadRef;
+use tandem_host::thread::Tid;
 use tandem_policy::PcpuSet;
 use thiserror::Error;
 
@@ -232,6 +233,14 @@ impl Workload {
             (None, None) => None,
         };
         found.unwrap_or_default()
+    }
+
+    /// Its threads now; without a cgroup of its own, only the first of each of these processes.
+    pub fn threads(&self, cpusets: &Cpusets, processes: &[Pid]) -> Vec<Tid> {
+        match &self.cgroup {
+            Some(cgroup) => cpusets.threads_within(cgroup).unwrap_or_default(),
+            None => processes.iter().map(|pid| Tid(pid.0)).collect(),
+        }
     }
 
     /// Whether it is over: the process ended, or the cgroup is gone. A command's end is told by its status.

@@ -22,6 +22,12 @@
 //! are taken, and half as many after one that did harm: sixteen vCPUs are down to two in a second, and a gain of
 //! a half stands out from noise where that of a sixteenth would not
 //! (docs/decisions/009-gleaner-judges-progress.md).
+//!
+//! Threads that crowd around a lock leave no room, by condition 1: they are busy all the time, and would get more done on
+//! fewer vCPUs. Where condition 1 does not hold, one therefore looks now and then where the workload's threads are
+//! ([`Consolidation::wants_code`]); if it waits for locks for a tenth of its time, a step is taken all the same, and judged by the
+//! pace of its code ([`super::code`]). What was packed for that reason is looked at again each second, since a full
+//! vCPU shows nothing: other code is another workload (docs/decisions/012-contention-by-samples.md).
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -32,6 +38,7 @@ use serde::Serialize;
 use crate::units::Nanos;
 
 use super::Averages;
+use super::Code;
 use super::Observation;
 use super::progress::compare;
 use super::progress::over;
@@ -71,6 +78,9 @@ pub struct ConsolidationConfig {
     /// Whether up to half of the vCPUs are taken out at once, where the others have room. Default true; the
     /// paper takes one at a time.
     pub leaps: bool,
+    /// With more than this part of its time spent waiting for locks without sleeping, 0 … 1, a workload that leaves no room is packed
+    /// on trial. Default 0.1. 1: never.
+    pub contention: f64,
     /// Periods after a failed step until it may be tried again; doubles with each failure up to 32 times this.
     /// 0: never, as in the paper. Default 50.
     pub rest: u32,
@@ -87,6 +97,7 @@ impl Default for ConsolidationConfig {
             judged_over: 1,
             confirm: 2,
             leaps: true,
+            contention: 0.1,
             rest: 50,
         }
     }
@@ -99,6 +110,7 @@ impl ConsolidationConfig {
             judge: Judge::Utilization,
             confirm: 1,
             leaps: false,
+            contention: 1.0,
             rest: 0,
             ..ConsolidationConfig::default()
         }
@@ -121,6 +133,16 @@ const FULL: f64 = 0.99;
 const ASLEEP: f64 = 0.005;
 /// Rests double up to this many times.
 const MOST_DOUBLINGS: u32 = 5;
+/// So long passes between two looks at where threads are.
+const LOOK: Nanos = Nanos::from_secs(1);
+/// So many samples are a look.
+const ENOUGH: u32 = 400;
+/// A step is judged without them after so many periods.
+const PATIENCE: u32 = 8;
+/// With more of the vCPUs' time stolen, a lock is waited for because the host took its holder away.
+const MOST_STOLEN: f64 = 0.15;
+/// With less of its time in the same code, the workload is another one.
+const ALIKE: f64 = 0.5;
 
 /// Why the workload may use as many vCPUs as it may.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -148,6 +170,11 @@ pub enum Because {
     Confirming,
     /// Both conditions hold: a vCPU is taken out.
     Fits,
+    /// It waits for locks for much of its time: a vCPU is taken out.
+    Contended {
+        /// Part of its time, 0 … 1.
+        part: f64,
+    },
     /// A step was taken; what it does is not known yet.
     Settling,
     /// The same, and more has to be seen.
@@ -191,6 +218,11 @@ impl fmt::Display for Because {
             ),
             Because::Confirming => f.write_str("it would fit on one vCPU less, if that lasts"),
             Because::Fits => f.write_str("it fits on one vCPU less"),
+            Because::Contended { part } => write!(
+                f,
+                "it waits for locks for {:.0} % of its time, which a vCPU less may spare it",
+                part * 100.0
+            ),
             Because::Settling | Because::Judging => {
                 f.write_str("what the last step does is not known yet")
             }
@@ -211,7 +243,7 @@ pub struct Choice {
     pub because: Because,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 enum Phase {
     /// A step may be taken; the conditions have held for so many periods.
     Watching(u32),
@@ -224,12 +256,14 @@ enum Phase {
 }
 
 /// A step that was taken.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 struct Step {
     /// vCPUs before it.
     active: u32,
     /// What was normal with them.
     before: Averages,
+    /// The code that ran with them, if that is to judge the step, and for how many periods it has been looked for.
+    code: Option<(Code, u32)>,
 }
 
 /// The controller of one workload.
@@ -248,6 +282,19 @@ pub struct Consolidation {
     longest: u32,
     /// The latest periods with the present number of vCPUs.
     history: VecDeque<Observation>,
+    /// For so many periods in a row condition 1 has not held.
+    full: u32,
+    /// Since the last look at where threads are.
+    looked: Nanos,
+    /// What the present look has found.
+    code: Code,
+    /// The code for which the workload was packed.
+    packed: Option<Code>,
+    /// The code for which packing did harm, the periods for which that is believed, and how often it did.
+    harmed: Option<(Code, u32)>,
+    harms: u32,
+    /// Both factors at the start are so many times those of the configuration.
+    slack: f64,
 }
 
 impl Consolidation {
@@ -264,6 +311,13 @@ impl Consolidation {
             failures: 0,
             longest: u32::MAX,
             history: VecDeque::new(),
+            full: 0,
+            looked: LOOK,
+            code: Code::default(),
+            packed: None,
+            harmed: None,
+            harms: 0,
+            slack: 1.0,
         }
     }
 
@@ -282,10 +336,38 @@ impl Consolidation {
         matches!(self.phase, Phase::Settling(_) | Phase::Judging(_))
     }
 
+    /// Whether it should be told where the workload's threads are in the next period.
+    pub fn wants_code(&self) -> bool {
+        if self.config.contention >= 1.0 {
+            return false;
+        }
+        match &self.phase {
+            Phase::Settling(step) | Phase::Judging(step) => step.code.is_some(),
+            _ if self.looked < LOOK => false,
+            Phase::Watching(_) => self.packed.is_some() || self.full >= self.config.confirm,
+            Phase::Resting(_) => self.packed.is_some(),
+        }
+    }
+
+    /// Where the workload's threads were in the period that [`Self::decide`] is about to be told of.
+    pub fn saw(&mut self, code: &Code) {
+        self.code.merge(code);
+    }
+
+    /// The factors at the start are to be so many times those of the configuration, 1 …. Where that is news, they are
+    /// as at the start.
+    pub fn set_slack(&mut self, slack: f64) {
+        if self.slack != slack {
+            self.slack = slack;
+            self.reset_factors();
+        }
+    }
+
     /// Something else about the VM was changed: what was normal no longer is.
     pub fn forget(&mut self) {
         self.reference = None;
         self.history.clear();
+        self.code = Code::default();
         if let Phase::Watching(_) = self.phase {
             self.phase = Phase::Watching(0);
         }
@@ -299,10 +381,19 @@ impl Consolidation {
             self.history.pop_front();
         }
         let now = Averages::of(observed);
+        self.looked += observed.period;
+        if let Some((_, left)) = &mut self.harmed {
+            *left = left.saturating_sub(1);
+        }
         let because = self.step(&now);
+        self.full = match because {
+            Because::NoRoom { .. } => self.full + 1,
+            _ => 0,
+        };
         if self.active != active || matches!(because, Because::Settling | Because::MajorChange) {
             // Of what comes next, nothing was seen yet.
             self.history.clear();
+            self.code = Code::default();
         }
         Choice {
             active: self.active,
@@ -311,13 +402,13 @@ impl Consolidation {
     }
 
     fn step(&mut self, now: &Averages) -> Because {
-        match self.phase {
+        match std::mem::replace(&mut self.phase, Phase::Watching(0)) {
             Phase::Settling(step) => {
                 self.phase = Phase::Judging(step);
                 return Because::Settling;
             }
-            Phase::Judging(step) => return self.judge(&step),
-            Phase::Watching(_) | Phase::Resting(_) => {}
+            Phase::Judging(step) => return self.judge(step),
+            other => self.phase = other,
         }
         if now.work < ASLEEP {
             // What comes after a sleep is compared with what was before.
@@ -325,14 +416,24 @@ impl Consolidation {
         }
         match self.reference {
             None => self.reference = Some(*now),
-            Some(reference) if is_major(&reference, now) => {
+            Some(reference) if is_major(&reference, now, self.packed.is_none()) => {
                 self.reference = Some(*now);
                 return match self.start_over() {
                     true => Because::MajorChange,
-                    false => self.consider(now),
+                    false => self.consider(now, None),
                 };
             }
             Some(_) => {}
+        }
+        let look = (self.code.samples() >= ENOUGH).then(|| {
+            self.looked = Nanos::ZERO;
+            std::mem::take(&mut self.code)
+        });
+        if let (Some(packed), Some(code)) = (&self.packed, &look) {
+            let is_other = code.alike(packed).is_none_or(|alike| alike < ALIKE);
+            if is_other && self.start_over() {
+                return Because::MajorChange;
+            }
         }
         match self.phase {
             Phase::Resting(Some(0)) => {
@@ -347,11 +448,11 @@ impl Consolidation {
             }
             _ => {}
         }
-        self.consider(now)
+        self.consider(now, look)
     }
 
     /// Whether to take a vCPU out now.
-    fn consider(&mut self, now: &Averages) -> Because {
+    fn consider(&mut self, now: &Averages, look: Option<Code>) -> Because {
         let held = match self.phase {
             Phase::Watching(held) => held,
             _ => 0,
@@ -362,10 +463,11 @@ impl Consolidation {
         }
         let room = self.load_factor * f64::from(self.active - 1) * now.idles;
         if now.computes > room {
-            return Because::NoRoom {
+            let contended = look.and_then(|code| self.consider_contention(now, code));
+            return contended.unwrap_or(Because::NoRoom {
                 computes: now.computes,
                 room,
-            };
+            });
         }
         let fits = (self.granularity_factor * now.idles).min(self.config.least_time_slice.0 as f64);
         if now.grain > fits {
@@ -378,13 +480,39 @@ impl Consolidation {
             self.phase = Phase::Watching(held + 1);
             return Because::Confirming;
         }
+        self.take(self.length(now), None);
+        Because::Fits
+    }
+
+    /// Whether to take vCPUs out though there is no room, because the workload waits for locks: half of them.
+    fn consider_contention(&mut self, now: &Averages, code: Code) -> Option<Because> {
+        let part = code.contention();
+        // What the step does could not be told, or was told lately.
+        let is_known = self.harmed.as_ref().is_some_and(|(harmed, left)| {
+            *left > 0 && code.alike(harmed).is_none_or(|alike| alike >= ALIKE)
+        });
+        // While the host takes vCPUs away, holders of locks are not there to give them back: fewer would not help.
+        if part <= self.config.contention
+            || !code.is_telling()
+            || is_known
+            || now.stolen > MOST_STOLEN
+        {
+            return None;
+        }
+        let half = (self.active / 2).min(self.longest).max(1);
+        self.take(half, Some((code, 0)));
+        Some(Because::Contended { part })
+    }
+
+    /// Takes so many vCPUs out, on trial.
+    fn take(&mut self, vcpus: u32, code: Option<(Code, u32)>) {
         self.phase = Phase::Settling(Step {
             active: self.active,
             before: Averages::of(&Observation::merged(&self.history)),
+            code,
         });
-        self.active -= self.length(now);
+        self.active -= vcpus;
         self.reference = None;
-        Because::Fits
     }
 
     /// How many vCPUs the next step takes: half of them, or half of that and so on, so that the others have
@@ -405,24 +533,60 @@ impl Consolidation {
     }
 
     /// Whether the last step did harm.
-    fn judge(&mut self, step: &Step) -> Because {
-        let Step { active, before } = step;
+    fn judge(&mut self, step: Step) -> Because {
         let now = &Averages::of(&Observation::merged(&self.history));
-        let ratio = match self.config.judge {
-            Judge::Utilization => over(now.work, before.work),
-            Judge::Progress => {
-                let progress = compare(before, now);
+        let mut look = None;
+        let ratio = match (&step.code, self.config.judge) {
+            (Some((_, periods)), _) if self.code.samples() < ENOUGH && *periods < PATIENCE => {
+                let code = step.code.map(|(code, periods)| (code, periods + 1));
+                self.phase = Phase::Judging(Step { code, ..step });
+                return Because::Judging;
+            }
+            (Some((before, _)), _) => {
+                self.looked = Nanos::ZERO;
+                let code = look.insert(std::mem::take(&mut self.code));
+                code.pace(before).unwrap_or(0.0)
+            }
+            (None, Judge::Utilization) => over(now.work, step.before.work),
+            (None, Judge::Progress) => {
+                let progress = compare(&step.before, now);
                 if progress.error > 0.0 && self.history.len() < self.config.judged_over as usize {
+                    self.phase = Phase::Judging(step);
                     return Because::Judging;
                 }
                 progress.ratio
             }
         };
+        let Step {
+            active,
+            before,
+            code,
+        } = step;
         self.reference = Some(*now);
         if ratio >= 1.0 - self.config.tolerance {
             self.phase = Phase::Watching(0);
             self.failures = 0;
+            if look.is_some() {
+                self.packed = look;
+                self.harms = 0;
+                self.harmed = None;
+            }
             return Because::Kept { ratio };
+        }
+        let length = active - self.active;
+        self.active = active;
+        self.reference = Some(before);
+        if let Some((code, _)) = code {
+            self.longest = (length / 2).max(1);
+            if length == 1 {
+                let rest = match self.config.rest {
+                    0 => u32::MAX,
+                    rest => rest << self.harms.min(MOST_DOUBLINGS),
+                };
+                self.harms += 1;
+                self.harmed = Some((code, rest));
+            }
+            return Because::Lost { ratio };
         }
         if now.busiest >= FULL {
             let filled = before.grain / before.idles;
@@ -431,9 +595,6 @@ impl Consolidation {
             let filled = before.computes / (f64::from(active - 1) * before.idles);
             self.load_factor = TIGHTEN * self.load_factor.min(filled);
         }
-        let length = active - self.active;
-        self.active = *active;
-        self.reference = Some(*before);
         if length > 1 {
             // A shorter one may do.
             self.reset_factors();
@@ -448,19 +609,22 @@ impl Consolidation {
     }
 
     fn reset_factors(&mut self) {
-        self.load_factor = self.config.load_factor;
-        self.granularity_factor = self.config.granularity_factor;
+        self.load_factor = self.config.load_factor * self.slack;
+        self.granularity_factor = self.config.granularity_factor * self.slack;
     }
 
     /// All vCPUs and the factors as at the start; whether that changes anything.
     fn start_over(&mut self) -> bool {
         let changes = self.active < self.vcpus
-            || self.load_factor < self.config.load_factor
-            || self.granularity_factor < self.config.granularity_factor
+            || self.load_factor < self.config.load_factor * self.slack
+            || self.granularity_factor < self.config.granularity_factor * self.slack
             || matches!(self.phase, Phase::Resting(_));
         self.reset_factors();
         self.failures = 0;
         self.longest = u32::MAX;
+        self.packed = None;
+        self.looked = LOOK;
+        self.code = Code::default();
         self.phase = Phase::Watching(0);
         if self.active < self.vcpus {
             // What is normal with all of them is not known.
@@ -471,11 +635,12 @@ impl Consolidation {
     }
 }
 
-/// Whether the workload is another one than before.
-fn is_major(reference: &Averages, now: &Averages) -> bool {
+/// Whether the workload is another one than before. Where it `blocks` so seldom that its code has to be looked at,
+/// its grain says nothing.
+fn is_major(reference: &Averages, now: &Averages, blocks: bool) -> bool {
     let moved = (now.utilization - reference.utilization).abs() > MOVED;
     let filled = now.busiest > BUSY && reference.busiest <= BUSY;
     let grain = now.grain > GRAIN * reference.grain || now.grain * GRAIN < reference.grain;
     let crowded = now.waiting > reference.waiting + WAITING;
-    moved || filled || grain || crowded
+    moved || filled || blocks && grain || crowded
 }

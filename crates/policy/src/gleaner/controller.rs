@@ -6,6 +6,9 @@
 //! gets done after, and without a gain it is banned for a rest, each time a longer one; a workload that changes is
 //! tried anew. While one remedy is on trial the other stands still, since nobody could tell whose effect was
 //! seen.
+//!
+//! Where staying awake makes a workload twice as fast or more, waking is dear: much of the time for which its vCPUs are still
+//! busy is that price, and spared where its threads are packed. Packing then gets [`ControllerConfig::slack`].
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -16,6 +19,7 @@ use serde::Serialize;
 use crate::units::Nanos;
 
 use super::Averages;
+use super::Code;
 use super::Consolidation;
 use super::ConsolidationConfig;
 use super::Observation;
@@ -39,6 +43,8 @@ const MOVED: f64 = 0.25;
 const GRAIN: f64 = 2.5;
 /// A workload that is another one for so many periods is tried anew.
 const CHANGED: u32 = 4;
+/// Waking is dear where staying awake gains this, or more.
+const DEAR: f64 = 2.0;
 
 /// Tunables of both.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -54,6 +60,8 @@ pub struct ControllerConfig {
     pub retention: RetentionConfig,
     /// Staying awake has to gain this part, 0 … 1, to be kept. Default 0.03.
     pub least_gain: f64,
+    /// ρ and η of packing are so many times as large where waking is dear, 1 …. Default 2.
+    pub slack: f64,
     /// Periods after a loss until staying awake is tried again; doubles with each up to 32 times this. Default 100.
     pub rest: u32,
 }
@@ -87,6 +95,7 @@ impl Default for ControllerConfig {
                 ..RetentionConfig::default()
             },
             least_gain: 0.03,
+            slack: 2.0,
             rest: 100,
         }
     }
@@ -198,10 +207,27 @@ impl Controller {
         self.timeout
     }
 
+    /// Whether it should be told where the workload's threads are in the next period: [`Self::saw`].
+    pub fn wants_code(&self) -> bool {
+        self.config.consolidate && self.consolidation.wants_code()
+    }
+
+    /// Where the workload's threads were in the period that [`Self::decide`] is about to be told of.
+    pub fn saw(&mut self, code: &Code) {
+        self.consolidation.saw(code);
+    }
+
     /// A period is over.
     pub fn decide(&mut self, observed: &Observation) -> Decision {
         let before = self.timeout;
         let awake = self.keep_awake(observed);
+        match awake {
+            Because::Kept { ratio } if ratio >= DEAR => {
+                self.consolidation.set_slack(self.config.slack);
+            }
+            _ if self.timeout == Nanos::ZERO => self.consolidation.set_slack(1.0),
+            _ => {}
+        }
         let on_trial = matches!(self.trial, Trial::Judging(..));
         if (before > Nanos::ZERO) != (self.timeout > Nanos::ZERO) {
             self.consolidation.forget();

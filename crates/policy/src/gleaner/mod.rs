@@ -9,7 +9,8 @@
 //!   busy time on few;
 //! - [`retention`]: an idle vCPU is kept awake for a time that is worth a halt and its wake-up.
 //!
-//! [`controller`] has both on one VM, one change at a time; [`progress`] says whether a change did good.
+//! [`controller`] has both on one VM, one change at a time; [`progress`] and, for programs that crowd around a lock,
+//! [`code`] say whether a change did good.
 //!
 //! Both are told once a period what the workload's threads and the active vCPUs did ([`Observation`]).
 //! What comes out is how many vCPUs the workload may use and how long an idle one stays awake; who asks
@@ -19,11 +20,13 @@ use serde::Serialize;
 
 use crate::units::Nanos;
 
+pub mod code;
 pub mod consolidation;
 pub mod controller;
 pub mod progress;
 pub mod retention;
 
+pub use code::Code;
 pub use consolidation::Consolidation;
 pub use consolidation::ConsolidationConfig;
 pub use controller::Controller;

@@ -1,0 +1,225 @@
+//! Packing programs that wait for locks without sleeping: they are busy all the time, and only their code shows it.
+
+use tandem_policy::Nanos;
+use tandem_policy::gleaner::Code;
+use tandem_policy::gleaner::Consolidation;
+use tandem_policy::gleaner::ConsolidationConfig;
+use tandem_policy::gleaner::Observation;
+use tandem_policy::gleaner::VcpuPeriod;
+use tandem_policy::gleaner::consolidation::Because;
+
+const PERIOD: Nanos = Nanos::from_millis(100);
+
+/// `active` vCPUs without an idle moment.
+fn busy(active: u32) -> Observation {
+    let vcpu = VcpuPeriod {
+        work: PERIOD,
+        ..VcpuPeriod::default()
+    };
+    Observation {
+        period: PERIOD,
+        vcpus: vec![vcpu; active as usize],
+        switches: 50,
+        ..Observation::default()
+    }
+}
+
+/// 200 samples a vCPU: so many of 100 in each of four lines of code from `address` on, the others in the kernel's code of
+/// waiting for locks.
+fn code(active: u32, address: u64, lines: [u32; 4]) -> Code {
+    let mut code = Code::new(PERIOD);
+    for _ in 0..2 * active {
+        for (line, found) in lines.iter().enumerate() {
+            for _ in 0..*found {
+                code.in_user(address + 64 * line as u64);
+            }
+        }
+        for _ in lines.iter().sum::<u32>()..100 {
+            code.in_kernel(true);
+        }
+    }
+    code
+}
+
+/// All threads want one lock: only on one vCPU they do not wait for it.
+fn mutex(active: u32) -> Code {
+    match active {
+        1 => code(1, 0, [30, 30, 20, 20]),
+        many => code(many, 0, [5, 5, 20, 20]),
+    }
+}
+
+/// Half of what is needed for a lock, and everything else is done in parallel.
+fn scaling(active: u32) -> Code {
+    match active {
+        1 => code(1, 0, [35, 25, 25, 15]),
+        many => code(many, 0, [25, 20, 20, 15]),
+    }
+}
+
+/// Elsewhere, and without any lock.
+fn computing(active: u32) -> Code {
+    code(active, 1 << 20, [25; 4])
+}
+
+fn controller(vcpus: u32) -> Consolidation {
+    let config = ConsolidationConfig {
+        tolerance: -0.05,
+        ..ConsolidationConfig::default()
+    };
+    Consolidation::new(vcpus, config)
+}
+
+/// For so many periods: vCPUs and reasons after each, and how often it looked.
+fn run(
+    controller: &mut Consolidation,
+    program: fn(u32) -> Code,
+    periods: usize,
+) -> (Vec<(u32, Because)>, usize) {
+    let mut looks = 0;
+    let choices = (0..periods)
+        .map(|_| {
+            let active = controller.active();
+            if controller.wants_code() {
+                looks += 1;
+                controller.saw(&program(active));
+            }
+            let choice = controller.decide(&busy(active));
+            (choice.active, choice.because)
+        })
+        .collect();
+    (choices, looks)
+}
+
+#[test]
+fn threads_that_wait_for_a_lock_are_packed() {
+    let mut controller = controller(2);
+    let (choices, _) = run(&mut controller, mutex, 60);
+    let contended = Because::Contended { part: 0.5 };
+    assert!(choices.contains(&(1, contended)), "{choices:?}");
+    let kept =
+        |(_, because): &(u32, Because)| matches!(because, Because::Kept { ratio } if *ratio > 1.05);
+    assert!(choices.iter().any(kept), "{choices:?}");
+    // Within a second, and for good.
+    assert!(
+        choices[10..].iter().all(|(active, _)| *active == 1),
+        "{choices:?}"
+    );
+}
+
+#[test]
+fn who_computes_is_looked_at_now_and_then_and_left_alone() {
+    let mut controller = controller(2);
+    let (choices, looks) = run(&mut controller, computing, 100);
+    assert!(
+        choices.iter().all(|(active, _)| *active == 2),
+        "{choices:?}"
+    );
+    // Ten seconds; a look takes a period.
+    assert!((5..=11).contains(&looks), "{looks}");
+}
+
+#[test]
+fn what_would_be_slower_comes_back_and_is_not_tried_again_soon() {
+    let mut controller = controller(2);
+    let (choices, _) = run(&mut controller, scaling, 50);
+    let steps = |choices: &[(u32, Because)]| {
+        let steps = choices
+            .iter()
+            .filter(|(_, because)| matches!(because, Because::Contended { .. }));
+        steps.count()
+    };
+    let lost =
+        |(_, because): &(u32, Because)| matches!(because, Because::Lost { ratio } if *ratio < 1.0);
+    assert!(choices.iter().any(lost), "{choices:?}");
+    assert_eq!(steps(&choices), 1, "{choices:?}");
+    assert_eq!(controller.active(), 2);
+    // Later it is, and then rests for twice as long.
+    let (choices, _) = run(&mut controller, scaling, 150);
+    assert_eq!(steps(&choices), 2, "{choices:?}");
+    // A program with other code is no longer that one.
+    let other = |active| match active {
+        1 => code(1, 1 << 20, [30, 30, 20, 20]),
+        many => code(many, 1 << 20, [5, 5, 20, 20]),
+    };
+    let (choices, _) = run(&mut controller, other, 30);
+    assert_eq!(choices[29].0, 1, "{choices:?}");
+}
+
+#[test]
+fn other_code_brings_all_vcpus_back() {
+    let mut controller = controller(2);
+    run(&mut controller, mutex, 40);
+    assert_eq!(controller.active(), 1);
+    let (choices, looks) = run(&mut controller, computing, 30);
+    assert!(
+        choices.contains(&(2, Because::MajorChange)),
+        "within 3 s: {choices:?}"
+    );
+    assert_eq!(choices[29].0, 2);
+    assert!(looks <= 10, "{looks}");
+}
+
+#[test]
+fn sixteen_vcpus_are_halved_as_long_as_that_helps() {
+    // Eight can work at once, more get in each other's way.
+    let program = |active| match active {
+        0..=8 => code(active, 0, [15, 15, 30, 40]),
+        many => code(many, 0, [4, 4, 10, 15]),
+    };
+    let mut many = controller(16);
+    let (choices, _) = run(&mut many, program, 60);
+    assert_eq!(choices[59].0, 8, "{choices:?}");
+    // One at a time, and each that wants to makes it harder: further down, step by step.
+    let mut one = controller(16);
+    let program = |active| match active {
+        1 => code(1, 0, [45, 45, 5, 5]),
+        2 => code(2, 0, [35, 35, 10, 10]),
+        4 => code(4, 0, [12, 12, 10, 10]),
+        8 => code(8, 0, [4, 4, 10, 10]),
+        many => code(many, 0, [1, 1, 10, 10]),
+    };
+    let (choices, _) = run(&mut one, program, 120);
+    assert!(choices[119].0 <= 2, "{choices:?}");
+}
+
+#[test]
+fn without_samples_nothing_is_tried_and_a_step_is_taken_back() {
+    let mut blind = controller(2);
+    for _ in 0..50 {
+        assert_eq!(blind.decide(&busy(2)).active, 2);
+    }
+    let mut controller = controller(2);
+    while controller.active() == 2 {
+        run(&mut controller, mutex, 1);
+    }
+    let taken: Vec<u32> = (0..15)
+        .map(|_| controller.decide(&busy(1)).active)
+        .collect();
+    assert_eq!(taken.last(), Some(&2), "{taken:?}");
+}
+
+#[test]
+fn while_the_host_takes_time_a_holder_of_a_lock_may_be_away() {
+    let mut controller = controller(2);
+    for _ in 0..50 {
+        controller.saw(&mutex(2));
+        let mut observed = busy(2);
+        for vcpu in &mut observed.vcpus {
+            vcpu.stolen = Nanos::from_millis(30);
+            vcpu.work = Nanos::from_millis(70);
+        }
+        assert_eq!(controller.decide(&observed).active, 2);
+    }
+}
+
+#[test]
+fn it_can_be_switched_off() {
+    let config = ConsolidationConfig {
+        contention: 1.0,
+        ..ConsolidationConfig::default()
+    };
+    let mut controller = Consolidation::new(2, config);
+    let (choices, looks) = run(&mut controller, mutex, 30);
+    assert_eq!((choices[29].0, looks), (2, 0));
+}
