@@ -519,7 +519,7 @@ impl Agent {
             Look::Open(profiler) => profiler,
             Look::Unopened => {
                 let all = self.all.iter().copied().collect();
-                Box::new(Profiler::open(&self.procfs, &all)?)
+                Box::new(Profiler::open(&self.procfs, &all, &self.config.state_dir)?)
             }
             // Nothing is left in Taking at the end of a period.
             Look::Blind | Look::Taking(..) => return Ok(()),
@@ -573,7 +573,7 @@ impl Agent {
         self.metrics.awake.inc_by(polled.as_secs_f64());
         let cpu = own_cpu_time().as_secs_f64() - self.metrics.agent.get();
         self.metrics.agent.inc_by(cpu.max(0.0));
-        let worked = (averages.work * sample.observed.period.0 as f64) as u64;
+        let worked = (averages.utilization * sample.observed.period.0 as f64) as u64;
         let since =
             nanos(self.began.elapsed()) - sample.observed.period.0.min(nanos(self.began.elapsed()));
         let setting = (self.active.len() as u32, self.timeout.0);

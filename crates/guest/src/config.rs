@@ -237,6 +237,13 @@ impl GuestConfig {
                 -1.0,
                 1.0,
             ),
+            ("controller.slack", self.controller.slack, 1.0, 10.0),
+            (
+                "controller.consolidation.contention",
+                consolidation.contention,
+                0.0,
+                1.0,
+            ),
             (
                 "controller.consolidation.tolerance",
                 consolidation.tolerance,
@@ -285,6 +292,7 @@ impl GuestConfig {
                 let expected = match least {
                     0.0 => "0 … 1",
                     -1.0 => "-1 … 1",
+                    1.0 => "1 … 10",
                     _ => "0.01 … 10",
                 };
                 return wrong(field, &value, expected);

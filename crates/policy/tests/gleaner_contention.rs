@@ -120,6 +120,17 @@ fn who_computes_is_looked_at_now_and_then_and_left_alone() {
 }
 
 #[test]
+fn who_is_hardly_in_the_kernel_is_not_looked_at() {
+    let mut controller = controller(2);
+    for _ in 0..50 {
+        let mut observed = busy(2);
+        observed.user = Nanos::from_millis(195);
+        controller.decide(&observed);
+        assert!(!controller.wants_code());
+    }
+}
+
+#[test]
 fn what_would_be_slower_comes_back_and_is_not_tried_again_soon() {
     let mut controller = controller(2);
     let (choices, _) = run(&mut controller, scaling, 50);

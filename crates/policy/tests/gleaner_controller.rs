@@ -88,6 +88,52 @@ fn a_token_is_kept_awake_for_and_then_packed_within_a_second() {
     assert!(settings[10..].iter().all(|&(active, _)| active == 1));
 }
 
+/// Two threads and a futex on a VM that is fast but for waking: busy for most of the time once they stay awake, and that is
+/// mostly the price of waking.
+fn dear(active: u32, awake: bool) -> Observation {
+    match (active, awake) {
+        (1, _) => seen(1, 1.0, 0, 60_000, 50_000),
+        (_, true) => seen(2, 0.8, 18_000, 36_000, 36_000),
+        (_, false) => seen(2, 0.3, 1_000, 2_000, 6_000),
+    }
+}
+
+/// The same where staying awake does not gain as much.
+fn cheap(active: u32, awake: bool) -> Observation {
+    match (active, awake) {
+        (_, false) if active > 1 => seen(2, 0.6, 10_000, 20_000, 20_000),
+        _ => dear(active, awake),
+    }
+}
+
+#[test]
+fn where_waking_is_dear_vcpus_that_stay_awake_leave_room() {
+    let config = || ControllerConfig {
+        // Packing is tried after staying awake only.
+        consolidation: tandem_policy::gleaner::ConsolidationConfig {
+            confirm: 4,
+            ..ControllerConfig::default().consolidation
+        },
+        ..ControllerConfig::default()
+    };
+    let settings = run(&mut Controller::new(2, config()), dear, 50);
+    assert_eq!(settings.last().map(|setting| setting.0), Some(1));
+    let settings = run(&mut Controller::new(2, config()), cheap, 50);
+    assert!(
+        settings.iter().all(|setting| setting.0 == 2),
+        "{settings:?}"
+    );
+    let tight = ControllerConfig {
+        slack: 1.0,
+        ..config()
+    };
+    let settings = run(&mut Controller::new(2, tight), dear, 50);
+    assert!(
+        settings.iter().all(|setting| setting.0 == 2),
+        "{settings:?}"
+    );
+}
+
 #[test]
 fn a_crowd_around_a_lock_is_left_alone() {
     let settings = run(&mut controller(), crowd, 200);

@@ -133,10 +133,14 @@ const FULL: f64 = 0.99;
 const ASLEEP: f64 = 0.005;
 /// Rests double up to this many times.
 const MOST_DOUBLINGS: u32 = 5;
-/// So long passes between two looks at where threads are.
-const LOOK: Nanos = Nanos::from_secs(1);
+/// So long passes between two looks at where threads are,
+const LOOK: Nanos = Nanos::from_secs(2);
+/// and at whether what was packed for that reason is still the same.
+const AGAIN: Nanos = Nanos::from_secs(1);
+/// With less of its work in the kernel, a workload does not wait there, and to look would only cost time.
+const IN_KERNEL: f64 = 0.05;
 /// So many samples are a look.
-const ENOUGH: u32 = 400;
+const ENOUGH: u32 = 350;
 /// A step is judged without them after so many periods.
 const PATIENCE: u32 = 8;
 /// With more of the vCPUs' time stolen, a lock is waited for because the host took its holder away.
@@ -282,8 +286,8 @@ pub struct Consolidation {
     longest: u32,
     /// The latest periods with the present number of vCPUs.
     history: VecDeque<Observation>,
-    /// For so many periods in a row condition 1 has not held.
-    full: u32,
+    /// Condition 1 did not hold in the last period, and some of the work was in the kernel.
+    full: bool,
     /// Since the last look at where threads are.
     looked: Nanos,
     /// What the present look has found.
@@ -311,7 +315,7 @@ impl Consolidation {
             failures: 0,
             longest: u32::MAX,
             history: VecDeque::new(),
-            full: 0,
+            full: false,
             looked: LOOK,
             code: Code::default(),
             packed: None,
@@ -343,9 +347,9 @@ impl Consolidation {
         }
         match &self.phase {
             Phase::Settling(step) | Phase::Judging(step) => step.code.is_some(),
-            _ if self.looked < LOOK => false,
-            Phase::Watching(_) => self.packed.is_some() || self.full >= self.config.confirm,
-            Phase::Resting(_) => self.packed.is_some(),
+            _ if self.packed.is_some() => self.looked >= AGAIN,
+            Phase::Watching(_) => self.full && self.looked >= LOOK,
+            Phase::Resting(_) => false,
         }
     }
 
@@ -386,10 +390,8 @@ impl Consolidation {
             *left = left.saturating_sub(1);
         }
         let because = self.step(&now);
-        self.full = match because {
-            Because::NoRoom { .. } => self.full + 1,
-            _ => 0,
-        };
+        self.full =
+            matches!(because, Because::NoRoom { .. }) && now.user < now.work * (1.0 - IN_KERNEL);
         if self.active != active || matches!(because, Because::Settling | Because::MajorChange) {
             // Of what comes next, nothing was seen yet.
             self.history.clear();
