@@ -397,6 +397,10 @@ impl Consolidation {
             self.history.clear();
             self.code = Code::default();
         }
+        if !self.wants_code() {
+            // Half a look is no beginning of the next one.
+            self.code = Code::default();
+        }
         Choice {
             active: self.active,
             because,
