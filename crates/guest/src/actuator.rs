@@ -89,13 +89,8 @@ impl Actuator {
         state_dir: &Path,
     ) -> Result<(Actuator, RestoreReport), ActuatorError> {
         let cpusets = Cpusets::open(procfs)?;
-        let boot = ProcFs::host().resolve("/proc/sys/kernel/random/boot_id");
-        let boot = fs::read_to_string(boot).unwrap_or_default();
-        let stamp = Stamp::new(
-            boot.trim().to_owned(),
-            cpusets.version(),
-            cpusets.mount().to_owned(),
-        );
+        let boot = ProcFs::host().boot_id().unwrap_or_default();
+        let stamp = Stamp::new(boot, cpusets.version(), cpusets.mount().to_owned());
         let mut actuator = Actuator {
             cpusets,
             procfs: procfs.clone(),

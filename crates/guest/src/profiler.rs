@@ -125,7 +125,7 @@ impl Profiler {
 
 /// Where the kernel waits for locks: as kept at `path`, if that was in this boot.
 fn look_up(procfs: &ProcFs, path: &Path) -> io::Result<Vec<Range<u64>>> {
-    let boot = fs::read_to_string(procfs.resolve("/proc/sys/kernel/random/boot_id"))?;
+    let boot = procfs.boot_id()?;
     let text = fs::read_to_string(path).unwrap_or_default();
     if let Ok(kept) = serde_json::from_str::<Kept>(&text)
         && kept.boot == boot

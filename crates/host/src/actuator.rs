@@ -14,7 +14,6 @@
 //! What this does not do: decide. It does not check who owns a cgroup or whether a VM was selected.
 
 use std::collections::HashSet;
-use std::fs;
 use std::path::Path;
 
 use tandem_policy::PcpuSet;
@@ -90,14 +89,13 @@ impl Actuator {
         controller: Box<dyn CpuController>,
         state_dir: &Path,
     ) -> Result<(Actuator, RestoreReport), ActuatorError> {
-        let boot = ProcFs::host().resolve("/proc/sys/kernel/random/boot_id");
         // Without one, all boots look the same, and start times alone tell threads apart.
-        let boot = fs::read_to_string(boot).unwrap_or_default();
+        let boot = ProcFs::host().boot_id().unwrap_or_default();
         Actuator::open_with(
             controller,
             Box::new(HostThreads::default()),
             state_dir,
-            boot.trim(),
+            &boot,
         )
     }
 

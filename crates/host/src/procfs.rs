@@ -43,6 +43,12 @@ impl ProcFs {
         self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
 
+    /// The name of this boot, which no other has.
+    pub fn boot_id(&self) -> io::Result<String> {
+        let text = fs::read_to_string(self.resolve("/proc/sys/kernel/random/boot_id"))?;
+        Ok(text.trim().to_owned())
+    }
+
     /// `/proc/PID`.
     pub fn process(&self, pid: Pid) -> PathBuf {
         self.root.join(format!("proc/{pid}"))

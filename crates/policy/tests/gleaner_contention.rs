@@ -158,6 +158,24 @@ fn what_would_be_slower_comes_back_and_is_not_tried_again_soon() {
 }
 
 #[test]
+fn what_harmed_is_tried_again_at_once_where_it_waits_for_much_longer() {
+    // As long as few want the lock, all vCPUs do more.
+    let calm = |active| match active {
+        1 => code(1, 0, [25, 25, 25, 25]),
+        many => code(many, 0, [20, 21, 22, 22]),
+    };
+    let mut controller = controller(2);
+    let (choices, _) = run(&mut controller, calm, 15);
+    let lost = |(_, because): &(u32, Because)| matches!(because, Because::Lost { .. });
+    assert!(choices.iter().any(lost), "{choices:?}");
+    assert_eq!(controller.active(), 2);
+    let (choices, _) = run(&mut controller, mutex, 30);
+    assert_eq!(choices[29].0, 1, "{choices:?}");
+    let kept = |(_, because): &(u32, Because)| matches!(because, Because::Kept { .. });
+    assert!(choices.iter().any(kept), "{choices:?}");
+}
+
+#[test]
 fn other_code_brings_all_vcpus_back() {
     let mut controller = controller(2);
     run(&mut controller, mutex, 40);

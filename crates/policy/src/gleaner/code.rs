@@ -78,6 +78,12 @@ impl Code {
         self.in_user_mode() >= LEAST
     }
 
+    /// The same of so many samples like these.
+    pub fn would_tell(&self, samples: u32) -> bool {
+        let found = u64::from(self.in_user_mode()) * u64::from(samples);
+        found >= u64::from(LEAST) * u64::from(self.samples.max(1))
+    }
+
     fn in_user_mode(&self) -> u32 {
         self.lines.values().sum()
     }
@@ -186,6 +192,9 @@ mod tests {
     fn too_few_samples_say_nothing() {
         assert_eq!(found(&[10], 300, 0).pace(&found(&[100], 0, 0)), None);
         assert_eq!(found(&[100], 0, 0).alike(&found(&[10], 0, 0)), None);
+        let seldom = found(&[60], 300, 240);
+        assert!(seldom.is_telling() && seldom.would_tell(500) && !seldom.would_tell(400));
+        assert!(!Code::default().would_tell(1000));
     }
 
     #[test]

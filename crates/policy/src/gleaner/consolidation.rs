@@ -137,8 +137,12 @@ const MOST_DOUBLINGS: u32 = 5;
 const LOOK: Nanos = Nanos::from_secs(2);
 /// and at whether what was packed for that reason is still the same.
 const AGAIN: Nanos = Nanos::from_secs(1);
+/// So long passes after one whose step did harm.
+const SOON: Nanos = Nanos::from_millis(500);
 /// With less of its work in the kernel, a workload does not wait there, and to look would only cost time.
 const IN_KERNEL: f64 = 0.05;
+/// What did harm is tried again at once where the workload waits for so many times longer.
+const WORSE: f64 = 1.3;
 /// So many samples are a look.
 const ENOUGH: u32 = 350;
 /// A step is judged without them after so many periods.
@@ -431,7 +435,7 @@ impl Consolidation {
             }
             Some(_) => {}
         }
-        let look = (self.code.samples() >= ENOUGH).then(|| {
+        let look = (self.code.samples() >= self.enough()).then(|| {
             self.looked = Nanos::ZERO;
             std::mem::take(&mut self.code)
         });
@@ -455,6 +459,15 @@ impl Consolidation {
             _ => {}
         }
         self.consider(now, look)
+    }
+
+    /// So many samples are a look: twice as many before a step that they are to judge.
+    fn enough(&self) -> u32 {
+        let is_contended = self.code.contention() > self.config.contention;
+        match is_contended && self.packed.is_none() {
+            true => 2 * ENOUGH,
+            false => ENOUGH,
+        }
     }
 
     /// Whether to take a vCPU out now.
@@ -495,11 +508,12 @@ impl Consolidation {
         let part = code.contention();
         // What the step does could not be told, or was told lately.
         let is_known = self.harmed.as_ref().is_some_and(|(harmed, left)| {
-            *left > 0 && code.alike(harmed).is_none_or(|alike| alike >= ALIKE)
+            let is_worse = part > WORSE * harmed.contention();
+            *left > 0 && !is_worse && code.alike(harmed).is_none_or(|alike| alike >= ALIKE)
         });
         // While the host takes vCPUs away, holders of locks are not there to give them back: fewer would not help.
         if part <= self.config.contention
-            || !code.is_telling()
+            || !code.would_tell(ENOUGH)
             || is_known
             || now.stolen > MOST_STOLEN
         {
@@ -591,6 +605,8 @@ impl Consolidation {
                 };
                 self.harms += 1;
                 self.harmed = Some((code, rest));
+                // How long it waits for may have been that of its first moments.
+                self.looked = LOOK.saturating_sub(SOON);
             }
             return Because::Lost { ratio };
         }
