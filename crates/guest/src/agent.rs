@@ -508,13 +508,13 @@ impl Agent {
 
     /// Takes samples until the next period, if the controller asks for them.
     fn look_out(&mut self) -> std::io::Result<()> {
-        let wants_code = match &self.mind {
+        let wanted = match &self.mind {
             Mind::Live(controller) => controller.wants_code(),
-            Mind::Dry(_) => false,
+            Mind::Dry(_) => None,
         };
-        if !wants_code {
+        let Some(closely) = wanted else {
             return Ok(());
-        }
+        };
         let mut profiler = match std::mem::replace(&mut self.look, Look::Blind) {
             Look::Open(profiler) => profiler,
             Look::Unopened => {
@@ -524,7 +524,7 @@ impl Agent {
             // Nothing is left in Taking at the end of a period.
             Look::Blind | Look::Taking(..) => return Ok(()),
         };
-        profiler.start()?;
+        profiler.start(closely)?;
         self.look = Look::Taking(profiler, Instant::now());
         Ok(())
     }

@@ -7,6 +7,7 @@ use tandem_policy::gleaner::ConsolidationConfig;
 use tandem_policy::gleaner::Observation;
 use tandem_policy::gleaner::VcpuPeriod;
 use tandem_policy::gleaner::consolidation::Because;
+use tandem_policy::gleaner::consolidation::Look;
 
 const PERIOD: Nanos = Nanos::from_millis(100);
 
@@ -80,7 +81,7 @@ fn run(
     let choices = (0..periods)
         .map(|_| {
             let active = controller.active();
-            if controller.wants_code() {
+            if controller.wants_code().is_some() {
                 looks += 1;
                 controller.saw(&program(active));
             }
@@ -120,13 +121,34 @@ fn who_computes_is_looked_at_now_and_then_and_left_alone() {
 }
 
 #[test]
+fn only_who_may_wait_for_locks_is_looked_at_closely() {
+    let looks = |program: fn(u32) -> Code| -> Vec<Look> {
+        let mut controller = controller(2);
+        let period = |_| {
+            let look = controller.wants_code();
+            if look.is_some() {
+                controller.saw(&program(2));
+            }
+            controller.decide(&busy(controller.active()));
+            look
+        };
+        (0..5).filter_map(period).collect()
+    };
+    assert_eq!(looks(computing), [Look::Rough]);
+    // A tenth of its time and less than that by chance are the same to a rough look.
+    let almost = |active| code(active, 0, [23, 23, 23, 22]);
+    assert_eq!(looks(almost), [Look::Rough, Look::Fine]);
+    assert_eq!(looks(mutex)[..3], [Look::Rough, Look::Fine, Look::Fine]);
+}
+
+#[test]
 fn who_is_hardly_in_the_kernel_is_not_looked_at() {
     let mut controller = controller(2);
     for _ in 0..50 {
         let mut observed = busy(2);
         observed.user = Nanos::from_millis(195);
         controller.decide(&observed);
-        assert!(!controller.wants_code());
+        assert_eq!(controller.wants_code(), None);
     }
 }
 

@@ -74,7 +74,7 @@ impl Code {
     }
 
     /// Whether enough was found in user mode to tell a pace.
-    pub fn is_telling(&self) -> bool {
+    fn is_telling(&self) -> bool {
         self.in_user_mode() >= LEAST
     }
 

@@ -143,14 +143,25 @@ const SOON: Nanos = Nanos::from_millis(500);
 const IN_KERNEL: f64 = 0.05;
 /// What did harm is tried again at once where the workload waits for so many times longer.
 const WORSE: f64 = 1.3;
-/// So many samples are a look.
+/// So many samples are a look, from which a pace is told,
 const ENOUGH: u32 = 350;
+/// and so many a rough one, which only finds who may be waiting for locks.
+const ROUGH: u32 = 70;
 /// A step is judged without them after so many periods.
 const PATIENCE: u32 = 8;
 /// With more of the vCPUs' time stolen, a lock is waited for because the host took its holder away.
 const MOST_STOLEN: f64 = 0.15;
 /// With less of its time in the same code, the workload is another one.
 const ALIKE: f64 = 0.5;
+
+/// How closely one looks at where threads are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// With some 50 samples from each vCPU in a tenth of a second: enough to see who waits for locks.
+    Rough,
+    /// With four times as many, which tell a pace.
+    Fine,
+}
 
 /// Why the workload may use as many vCPUs as it may.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -296,6 +307,8 @@ pub struct Consolidation {
     looked: Nanos,
     /// What the present look has found.
     code: Code,
+    /// A rough look found that the workload may be waiting for locks.
+    suspected: bool,
     /// The code for which the workload was packed.
     packed: Option<Code>,
     /// The code for which packing did harm, the periods for which that is believed, and how often it did.
@@ -322,6 +335,7 @@ impl Consolidation {
             full: false,
             looked: LOOK,
             code: Code::default(),
+            suspected: false,
             packed: None,
             harmed: None,
             harms: 0,
@@ -344,20 +358,25 @@ impl Consolidation {
         matches!(self.phase, Phase::Settling(_) | Phase::Judging(_))
     }
 
-    /// Whether it should be told where the workload's threads are in the next period.
-    pub fn wants_code(&self) -> bool {
+    /// How closely it should be told where the workload's threads are in the next period, if at all.
+    pub fn wants_code(&self) -> Option<Look> {
         if self.config.contention >= 1.0 {
-            return false;
+            return None;
         }
         match &self.phase {
-            Phase::Settling(step) | Phase::Judging(step) => step.code.is_some(),
-            _ if self.packed.is_some() => self.looked >= AGAIN,
-            Phase::Watching(_) => self.full && self.looked >= LOOK,
-            Phase::Resting(_) => false,
+            Phase::Settling(step) | Phase::Judging(step) => {
+                step.code.is_some().then_some(Look::Fine)
+            }
+            _ if self.packed.is_some() => (self.looked >= AGAIN).then_some(Look::Fine),
+            Phase::Watching(_) if self.full && self.looked >= LOOK => match self.suspected {
+                true => Some(Look::Fine),
+                false => Some(Look::Rough),
+            },
+            Phase::Watching(_) | Phase::Resting(_) => None,
         }
     }
 
-    /// Where the workload's threads were in the period that [`Self::decide`] is about to be told of.
+    /// Where the workload's threads were in the period that [`Self::decide`] is about to be told of, as closely as it asked.
     pub fn saw(&mut self, code: &Code) {
         self.code.merge(code);
     }
@@ -376,6 +395,7 @@ impl Consolidation {
         self.reference = None;
         self.history.clear();
         self.code = Code::default();
+        self.suspected = false;
         if let Phase::Watching(_) = self.phase {
             self.phase = Phase::Watching(0);
         }
@@ -401,9 +421,10 @@ impl Consolidation {
             self.history.clear();
             self.code = Code::default();
         }
-        if !self.wants_code() {
+        if self.wants_code().is_none() {
             // Half a look is no beginning of the next one.
             self.code = Code::default();
+            self.suspected = false;
         }
         Choice {
             active: self.active,
@@ -435,10 +456,7 @@ impl Consolidation {
             }
             Some(_) => {}
         }
-        let look = (self.code.samples() >= self.enough()).then(|| {
-            self.looked = Nanos::ZERO;
-            std::mem::take(&mut self.code)
-        });
+        let look = self.look();
         if let (Some(packed), Some(code)) = (&self.packed, &look) {
             let is_other = code.alike(packed).is_none_or(|alike| alike < ALIKE);
             if is_other && self.start_over() {
@@ -461,13 +479,30 @@ impl Consolidation {
         self.consider(now, look)
     }
 
-    /// So many samples are a look: twice as many before a step that they are to judge.
-    fn enough(&self) -> u32 {
-        let is_contended = self.code.contention() > self.config.contention;
-        match is_contended && self.packed.is_none() {
-            true => 2 * ENOUGH,
+    /// The present look, if it is over. Before a step it takes twice as many samples, since they are to judge it.
+    fn look(&mut self) -> Option<Code> {
+        let part = self.code.contention();
+        let is_rough = self.packed.is_none() && !self.suspected;
+        let enough = match is_rough {
+            true => ROUGH,
+            false if self.packed.is_none() && part > self.config.contention => 2 * ENOUGH,
             false => ENOUGH,
+        };
+        if self.code.samples() < enough {
+            return None;
         }
+        let code = std::mem::take(&mut self.code);
+        if is_rough {
+            // As much as chance may have hidden.
+            let error = (part * (1.0 - part) / f64::from(code.samples())).sqrt();
+            if part + error > self.config.contention {
+                self.suspected = true;
+                return None;
+            }
+        }
+        self.suspected = false;
+        self.looked = Nanos::ZERO;
+        Some(code)
     }
 
     /// Whether to take a vCPU out now.
@@ -646,7 +681,10 @@ impl Consolidation {
         self.longest = u32::MAX;
         self.packed = None;
         self.looked = LOOK;
-        self.code = Code::default();
+        if changes {
+            self.code = Code::default();
+            self.suspected = false;
+        }
         self.phase = Phase::Watching(0);
         if self.active < self.vcpus {
             // What is normal with all of them is not known.

@@ -26,6 +26,7 @@ use super::Observation;
 use super::Retention;
 use super::RetentionConfig;
 use super::consolidation;
+use super::consolidation::Look;
 use super::progress;
 use super::retention;
 
@@ -207,12 +208,13 @@ impl Controller {
         self.timeout
     }
 
-    /// Whether it should be told where the workload's threads are in the next period: [`Self::saw`].
-    pub fn wants_code(&self) -> bool {
-        self.config.consolidate && self.consolidation.wants_code()
+    /// How closely it should be told where the workload's threads are in the next period, if at all: [`Self::saw`].
+    pub fn wants_code(&self) -> Option<Look> {
+        let wanted = self.consolidation.wants_code();
+        wanted.filter(|_| self.config.consolidate)
     }
 
-    /// Where the workload's threads were in the period that [`Self::decide`] is about to be told of.
+    /// Where the workload's threads were in the period that [`Self::decide`] is about to be told of, as closely as it asked.
     pub fn saw(&mut self, code: &Code) {
         self.consolidation.saw(code);
     }
