@@ -204,21 +204,21 @@ fn a_comparison_shows_its_charts() {
         Ok(browser) => browser,
         Err(reason) => return println!("skipped: {reason}"),
     };
-    let scenario = scenario("lock-holder-preemption.toml");
+    let scenario = scenario("ticket-ple-per-vm.toml");
     let args = ["compare", &scenario, "--policies", "stock,aple,hvs,apples"];
     let rest = [
         "--runs",
         "2",
         "--duration",
-        "80ms",
+        "300ms",
         "--metrics",
         "work_rate,steal",
     ];
     let path = page("compare.html", &[&args[..], &rest].concat());
     let opened = check(browser, &path);
-    // For each of two metrics one chart of both VMs and a panel for each; where the time of both went;
-    // two thresholds; for each policy two maps of waits.
-    let charts = 2 * (1 + 2) + 2 + 2 + 4 * 2;
+    // For each of two metrics one chart of both VMs and a panel for each, and for work, which adds up, one
+    // for all; where the time of both went; two thresholds; for each policy two maps of waits for each VM.
+    let charts = 2 * (1 + 2) + 1 + 2 + 2 + 4 * 2 * 2;
     assert_eq!(opened.number("charts"), charts, "{}", opened.probe);
     assert!(
         opened.number("bars_seen") >= 2 * 2 * 2 * 4,
@@ -240,7 +240,7 @@ fn a_run_shows_its_charts() {
         Ok(browser) => browser,
         Err(reason) => return println!("skipped: {reason}"),
     };
-    let scenario = scenario("lock-holder-preemption.toml");
+    let scenario = scenario("ticket-ple-per-vm.toml");
     let rest = ["--duration", "80ms", "--set", "host.pause_loop.policy=aple"];
     let path = page("run.html", &[&["run", &scenario][..], &rest].concat());
     let opened = check(browser, &path);

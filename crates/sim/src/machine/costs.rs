@@ -89,12 +89,16 @@ pub struct Costs {
     pub ticket_per_waiter: u64,
     /// A paravirtual lock's waiter halts after spinning so long: 2^15 turns of 40 cycles.
     pub pv_spin_cycles: u64,
-    /// From the same last-level cache, after another ran there.
+    /// A thread's data, from the same last-level cache.
     pub refill_per_kib: u64,
-    /// After a move to another last-level cache.
+    /// A kernel's text and data, from the last-level cache.
+    pub refill_kernel_per_kib: u64,
+    /// A thread's data, after a move to another last-level cache.
     pub refill_far_per_kib: u64,
-    /// Private cache of a pCPU: at most so much is lost or kept.
+    /// Private cache of a pCPU.
     pub cache_kib: u64,
+    /// What the host's kernel, and every VM's, use of it for a switch or a wake-up.
+    pub kernel_kib: u64,
     /// Executing.
     pub active_mw: u64,
     /// Polling in an idle loop.

@@ -17,6 +17,7 @@ use crate::host::HostConfig;
 use crate::host::PauseLoop;
 use crate::host::Placement;
 use crate::host::Shape;
+use crate::machine::Cache;
 use crate::queue::EventQueue;
 use crate::queue::Slot;
 use crate::random::Stream;
@@ -91,6 +92,7 @@ pub(crate) fn build(scenario: &Scenario) -> World {
             current: if native { p } else { NONE },
             yielded_over: NONE,
             warm: if native { p } else { NONE },
+            cache: Cache::default(),
             state: PcpuState::Idle,
             since: 0,
             idle_total: 0,
@@ -281,6 +283,7 @@ impl Parts {
                     number: n,
                     pin,
                     working_set: u64::from(role.working_set_kib),
+                    data_at: NONE,
                     pc,
                     doing: Doing::Go,
                     phase: Phase::Start,
@@ -386,6 +389,9 @@ impl Parts {
             owed: [0; 4],
             thread: NONE,
             warm_thread: NONE,
+            cold: false,
+            fetches: NONE,
+            fetches_far: false,
             queue: FairQueue::new(vm.guest.scheduler, self.vcpus.len() as u32),
             idle: Idle::Halted,
             poll_until: u64::MAX,

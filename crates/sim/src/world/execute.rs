@@ -111,6 +111,9 @@ impl World {
             return;
         }
         debug_assert_eq!(vcpu.synced, self.now, "planned before it was counted");
+        if vcpu.cold && self.works(v) {
+            self.refill(v);
+        }
         let free = self.now + self.owed(v);
         let slot = Slot(v);
         let vcpu = &self.vcpus[v as usize];

@@ -35,6 +35,7 @@ use crate::trace::Tracks;
 
 mod blocking;
 mod build;
+mod caches;
 mod check;
 mod execute;
 mod flexs;

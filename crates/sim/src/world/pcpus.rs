@@ -3,8 +3,8 @@
 //! `choose` is the one place where a pCPU's vCPU changes. Everything that may change it (a wake-up,
 //! a tick, a yield, a balancing move) marks the pCPU and puts it on the list of work.
 //!
-//! A vCPU that comes onto a pCPU pays for the switch and for refilling the cache if another ran
-//! there since, more if it comes from another last-level cache.
+//! A vCPU that comes onto a pCPU pays for the switch if another ran there since, and for what its
+//! working sets have lost of the cache (see `caches`).
 
 use tandem_kpolicy::Cause;
 
@@ -18,7 +18,6 @@ use crate::trace::VcpuState;
 
 use super::World;
 use super::pause_loop::Happened;
-use super::state::CACHE;
 use super::state::Doing;
 use super::state::NONE;
 use super::state::PcpuState;
@@ -242,6 +241,12 @@ impl World {
     /// Puts a queued vCPU, which the host's scheduler picked, on a pCPU.
     fn switch_in(&mut self, v: u32, p: u32) {
         let warm = std::mem::replace(&mut self.pcpus[p as usize].warm, v);
+        if warm != NONE && warm != v && self.vcpus[warm as usize].ran_on == p {
+            self.settle_cache(warm);
+        }
+        if self.vcpus[v as usize].ran_on != p {
+            self.settle_cache(v);
+        }
         self.pcpus[p as usize].current = v;
         self.pcpus[p as usize].yielded_over = NONE;
         self.pcpu_state(p, PcpuState::Busy);
@@ -270,18 +275,10 @@ impl World {
             let cost = self.jitter(v, self.costs.vcpu_switch);
             let owed = &mut self.vcpus[v as usize].owed;
             owed[SWITCH] = cost;
-            owed[CACHE] = 0;
-            let far = ran_on != NONE && self.llc(ran_on) != self.llc(p);
             if ran_on != NONE && ran_on != p {
                 self.counts(v).vcpu_migrations += 1;
             }
-            if t != NONE {
-                let per_kib = match far {
-                    true => self.costs.refill_far_per_kib,
-                    false => self.costs.refill_per_kib,
-                };
-                self.refill(v, t, per_kib);
-            }
+            self.refill_host(v);
         }
         let slot = self.host_tick_slot(p);
         if !self.queue.is_set(slot) {

@@ -7,6 +7,7 @@ use tandem_kpolicy::Aple;
 use tandem_kpolicy::Hvs;
 use tandem_policy::Nanos;
 
+use crate::machine::Cache;
 use crate::random::Stream;
 use crate::results::Counts;
 use crate::results::Histogram;
@@ -48,8 +49,10 @@ pub(crate) enum PcpuState {
 pub(crate) struct Pcpu {
     /// The vCPU on it, running or being polled for.
     pub current: u32,
-    /// The vCPU whose data its cache holds.
+    /// The vCPU that was on it last.
     pub warm: u32,
+    /// Its private cache.
+    pub cache: Cache,
     /// Ran here when somebody yielded to another vCPU of this pCPU.
     pub yielded_over: u32,
     pub state: PcpuState,
@@ -171,8 +174,14 @@ pub(crate) struct Vcpu {
     pub results: VcpuResults,
     /// By so much it computes slower than the machine itself.
     pub slower_percent: u64,
-    /// The thread whose data is warm on it.
+    /// The thread that ran on it last.
     pub warm_thread: u32,
+    /// Another may have used its pCPU's cache since its thread last computed.
+    pub cold: bool,
+    /// The thread whose data is being fetched or was, since the vCPU came or its thread did; and whether
+    /// that is from another last-level cache.
+    pub fetches: u32,
+    pub fetches_far: bool,
     pub queue: FairQueue,
     pub poll_until: u64,
     /// A rescheduling IPI is on its way or waits to be handled; sent then and by whom.
@@ -276,6 +285,8 @@ pub(crate) struct Thread {
     pub number: u32,
     pub pin: u32,
     pub working_set: u64,
+    /// The pCPU that its working set was brought to last.
+    pub data_at: u32,
     /// The mutex to take again after a condition.
     pub relock: u32,
     pub loops: [u32; MOST_LOOPS],

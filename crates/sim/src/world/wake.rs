@@ -18,7 +18,6 @@ use crate::trace::TraceEvent;
 use crate::trace::VcpuState;
 
 use super::World;
-use super::state::CACHE;
 use super::state::Doing;
 use super::state::Idle;
 use super::state::KERNEL;
@@ -212,7 +211,7 @@ impl World {
                 self.counts(v).thread_switches += 1;
                 let cost = self.costs.thread_switch + self.costs.nested_switch;
                 self.owe(v, KERNEL, cost);
-                self.refill(v, t, self.costs.refill_per_kib);
+                self.vcpus[v as usize].cold = true;
                 self.vcpus[v as usize].warm_thread = t;
             }
             self.note_load(v);
@@ -242,14 +241,6 @@ impl World {
         self.continue_thread(v, t);
         // Until the thread goes on, at the latest when what is owed is paid.
         self.plan(v);
-    }
-
-    /// The vCPU's cache must be filled again with a thread's working set.
-    pub(crate) fn refill(&mut self, v: u32, t: u32, per_kib: u64) {
-        let kib = self.threads[t as usize]
-            .working_set
-            .min(self.costs.cache_kib);
-        self.owe(v, CACHE, kib * per_kib);
     }
 
     /// Takes a thread from another vCPU of the VM that has at least `least` more than `v`; true if

@@ -42,6 +42,7 @@ lock_free = 0
 lock_handoff = 0
 ticket_per_waiter = 0
 refill_per_kib = 0
+refill_kernel_per_kib = 0
 refill_far_per_kib = 0
 ";
 
