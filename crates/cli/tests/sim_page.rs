@@ -240,7 +240,7 @@ fn a_run_shows_its_charts() {
         Ok(browser) => browser,
         Err(reason) => return println!("skipped: {reason}"),
     };
-    let scenario = scenario("ticket-ple-per-vm.toml");
+    let scenario = scenario("shootdown-ipi.toml");
     let rest = ["--duration", "80ms", "--set", "host.pause_loop.policy=aple"];
     let path = page("run.html", &[&["run", &scenario][..], &rest].concat());
     let opened = check(browser, &path);

@@ -82,3 +82,20 @@ fn a_woken_vcpu_runs_next_with_fast_reactivation() {
     // And those who are not woken so lose nothing.
     assert!(with.work as f64 > 0.97 * without.work as f64);
 }
+
+#[test]
+fn a_kernels_paravirtual_lock_does_not_wait_for_who_comes_next_to_run() {
+    // 64 threads and vCPUs on four pCPUs, all at one lock of the address space that is spun for.
+    let rate = |locks: &str| {
+        let vm = vm(&[
+            "vm.a.vcpus=64",
+            "vm.a.mm_lock=spinning",
+            "vm.a.tlb=paravirtual",
+            &format!("vm.a.spin_locks={locks}"),
+        ]);
+        (vm.work, vm.counts.halts)
+    };
+    let ((ticket, _), (paravirtual, halts)) = (rate("ticket"), rate("paravirtual"));
+    assert!(paravirtual > 2 * ticket, "{paravirtual} against {ticket}");
+    assert!(halts > 100, "who waits long halts");
+}

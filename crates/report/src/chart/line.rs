@@ -4,9 +4,9 @@ use maud::Markup;
 use maud::html;
 
 use super::at;
+use super::bold_width;
 use super::colour;
 use super::scale::Scale;
-use super::text_width;
 
 const SIZE: f64 = 12.0;
 const LEFT: f64 = 44.0;
@@ -94,7 +94,7 @@ impl LineChart {
         let longest = self
             .series
             .iter()
-            .map(|s| text_width(&s.name, SIZE))
+            .map(|s| bold_width(&s.name, SIZE))
             .fold(0.0, f64::max);
         let (width, height) = self.size;
         Plot {

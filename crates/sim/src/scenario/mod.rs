@@ -26,6 +26,7 @@ use tandem_policy::Weight;
 use crate::host::HostConfig;
 use crate::machine::Costs;
 use crate::sched::fair::Discipline;
+use crate::workload::SpinKind;
 use crate::workload::Workload;
 
 pub use agent::Agent;
@@ -135,6 +136,9 @@ pub struct Guest {
     pub idle_tlb: IdleTlb,
     /// How the lock of an address space is waited for.
     pub mm_lock: MmLock,
+    /// How the kernel's own spin locks are built, those of futexes, queues and a spinning `mm_lock`.
+    #[serde(skip_serializing_if = "is_queued")]
+    pub spin_locks: SpinKind,
     /// Whether the guest's scheduler leaves stolen time out of what a thread ran.
     pub steal_clock: bool,
     /// Whether the guest balances load between its vCPUs.
@@ -145,6 +149,10 @@ pub struct Guest {
     /// Gleaner, if it runs there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<Agent>,
+}
+
+fn is_queued(kind: &SpinKind) -> bool {
+    *kind == SpinKind::Queued
 }
 
 /// What a vCPU does that has no thread to run.

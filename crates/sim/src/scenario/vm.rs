@@ -26,6 +26,7 @@ use crate::host::Candidate;
 use crate::host::HostConfig;
 use crate::host::HostScheduler;
 use crate::host::Placement;
+use crate::workload::SpinKind;
 use crate::workload::Workload;
 use crate::workload::parse;
 
@@ -41,7 +42,7 @@ const MOST_THREADS: u64 = 1_000_000;
 /// Objects of all VMs together.
 const MOST_OBJECTS: u64 = 4_000_000;
 
-pub(super) const KEYS: [&str; 21] = [
+pub(super) const KEYS: [&str; 22] = [
     "name",
     "count",
     "vcpus",
@@ -58,6 +59,7 @@ pub(super) const KEYS: [&str; 21] = [
     "tlb",
     "idle_tlb",
     "mm_lock",
+    "spin_locks",
     "steal_clock",
     "balance",
     "gleaner",
@@ -283,6 +285,13 @@ fn guest(table: &Table<'_>, vcpus: u32) -> Result<Guest, LoadError> {
                 ("stealing", MmLock::Stealing),
                 ("handed-over", MmLock::HandedOver),
                 ("spinning", MmLock::Spinning),
+            ])
+        })?,
+        spin_locks: table.or("spin_locks", SpinKind::Queued, |field| {
+            field.choice(&[
+                ("ticket", SpinKind::Ticket),
+                ("queued", SpinKind::Queued),
+                ("paravirtual", SpinKind::Paravirtual),
             ])
         })?,
         steal_clock: table.or("steal_clock", true, Field::flag)?,

@@ -37,7 +37,6 @@ use crate::workload::MOST_LOOPS;
 use crate::workload::Object as WorkloadObject;
 use crate::workload::Op;
 use crate::workload::Space;
-use crate::workload::SpinKind;
 use crate::workload::Workload;
 
 use super::Slots;
@@ -473,14 +472,14 @@ impl Parts {
             MmLock::Stealing => ObjectKind::Mutex { fair: false },
             MmLock::HandedOver => ObjectKind::Mutex { fair: true },
             MmLock::Spinning => ObjectKind::Spin {
-                kind: SpinKind::Queued,
+                kind: guest.spin_locks,
                 kernel: true,
             },
         };
         self.add_object(mm_kind, vm, 0, bucket_of(mm));
         for _ in 0..BUCKETS {
             let kind = ObjectKind::Spin {
-                kind: SpinKind::Queued,
+                kind: guest.spin_locks,
                 kernel: true,
             };
             self.add_object(kind, vm, 0, NONE);
