@@ -17,12 +17,7 @@ impl World {
     pub(crate) fn refill_host(&mut self, v: u32) {
         self.vcpus[v as usize].cold = true;
         if !self.native {
-            self.fetch(
-                v,
-                Owner::Host,
-                self.costs.kernel_kib,
-                self.costs.refill_kernel_per_kib,
-            );
+            self.fetch_kernel(v, Owner::Host);
         }
         if self.vcpus[v as usize].thread == NONE {
             self.refill(v);
@@ -36,12 +31,7 @@ impl World {
         vcpu.cold = false;
         let (p, t, vm) = (vcpu.pcpu, vcpu.thread, vcpu.vm);
         if t == NONE {
-            self.fetch(
-                v,
-                Owner::Kernel(vm),
-                self.costs.kernel_kib,
-                self.costs.refill_kernel_per_kib,
-            );
+            self.fetch_kernel(v, Owner::Kernel(vm));
             return;
         }
         vcpu.fetches = t;
@@ -92,10 +82,10 @@ impl World {
     }
 
     /// A kernel's own work: what it misses is in the cache at once.
-    fn fetch(&mut self, v: u32, owner: Owner, kib: u64, per_kib: u64) {
-        let p = self.vcpus[v as usize].pcpu as usize;
-        let missing = self.pcpus[p].cache.bring(owner, kib, &self.costs);
-        self.owe(v, CACHE, missing * per_kib);
+    fn fetch_kernel(&mut self, v: u32, kernel: Owner) {
+        let (p, costs) = (self.vcpus[v as usize].pcpu as usize, self.costs);
+        let missing = self.pcpus[p].cache.bring(kernel, costs.kernel_kib, &costs);
+        self.owe(v, CACHE, missing * costs.refill_kernel_per_kib);
     }
 
     /// Somebody else comes to the pCPU that a vCPU ran on, or to a vCPU: what was fetched is in the cache,
