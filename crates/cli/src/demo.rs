@@ -10,7 +10,6 @@ pub mod account;
 pub mod child;
 pub mod cpu_time;
 pub mod daemon_process;
-pub mod explain;
 pub mod groups;
 pub mod host_facts;
 pub mod interrupt;
@@ -22,18 +21,17 @@ pub mod state_dir;
 pub mod vm_process;
 pub mod vm_spec;
 
-use std::io::Write;
-use std::path::Path;
 use std::path::PathBuf;
 
 use anyhow::Context;
-use anyhow::bail;
 use anyhow::ensure;
 use clap::Args;
 use tandem_report::experiment::Experiment;
 use tandem_report::experiment_page;
 use tandem_report::experiment_table;
 
+use crate::console::check_writable;
+use crate::console::print;
 use interrupt::Interrupt;
 use plan::Backend;
 use plan::DaemonPlan;
@@ -208,27 +206,6 @@ pub fn main(args: DemoArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints to stdout; whoever closed it has seen enough.
-pub fn print(text: &str) -> anyhow::Result<()> {
-    match writeln!(std::io::stdout(), "{text}") {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        outcome => outcome.context("cannot write to stdout"),
-    }
-}
-
-/// Fails where `path` could not be written; changes no file that is there.
-pub fn check_writable(path: &Path) -> anyhow::Result<()> {
-    if path.is_dir() {
-        bail!("{} is a directory; name a file", path.display());
-    }
-    std::fs::OpenOptions::new()
-        .append(true)
-        .create(true)
-        .open(path)
-        .map(drop)
-        .with_context(|| format!("cannot write {}", path.display()))
-}
-
 fn tables(experiment: &Experiment) -> String {
     let pins = match experiment.pinned {
         true => "vCPU i pinned to pCPU i mod P",
@@ -335,15 +312,5 @@ mod tests {
         ] {
             assert!(error(args).contains(said), "{args:?}: {}", error(args));
         }
-    }
-
-    #[test]
-    fn a_page_that_cannot_be_written_is_found_out_at_once() {
-        let error = format!(
-            "{:#}",
-            check_writable(Path::new("/nowhere/x.html")).unwrap_err()
-        );
-        assert!(error.contains("/nowhere/x.html"), "{error}");
-        assert!(check_writable(Path::new("/")).is_err());
     }
 }

@@ -25,9 +25,9 @@ use tandem_guest::cpusets::Cpusets;
 use tandem_guest::status;
 use tandem_guest::status::Status;
 use tandem_guest::workload::Target;
-use tandem_host::ProcFs;
-use tandem_host::cgroup::CgroupPath;
-use tandem_host::thread::Pid;
+use tandem_linux::ProcFs;
+use tandem_linux::cgroup::CgroupPath;
+use tandem_linux::thread::Pid;
 use tandem_report::table::Look;
 use tandem_report::table::Table;
 

@@ -1,11 +1,12 @@
 //! `tandem`: vCPU scheduling for Linux/KVM, from one binary. Thin: arguments and wiring.
 
-mod averages;
 mod bench;
+mod console;
 mod demo;
 mod guest;
 mod host;
 mod lab;
+mod output;
 mod sim;
 mod vm;
 
@@ -57,7 +58,7 @@ fn main() -> std::process::ExitCode {
     match outcome {
         Ok(()) => std::process::ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("tandem: {}", demo::explain::explain(&error));
+            eprintln!("tandem: {}", console::explain(&error));
             std::process::ExitCode::FAILURE
         }
     }

@@ -22,7 +22,7 @@ pub mod execute;
 pub mod input;
 pub mod kernel;
 pub mod metrics;
-pub mod output;
+
 pub mod page;
 pub mod parquet;
 pub mod policies;
@@ -30,7 +30,6 @@ pub mod programs;
 pub mod reproduce;
 pub mod run;
 pub mod scalability;
-pub mod statistics;
 pub mod survey;
 pub mod sweep;
 pub mod tables;

@@ -17,15 +17,15 @@ use std::time::Duration;
 use rand_core::Rng;
 use rand_core::SeedableRng;
 use rand_pcg::Pcg32;
-use tandem_host::ProcFs;
-use tandem_host::cgroup;
-use tandem_host::cgroup::CgroupError;
-use tandem_host::cgroup::CgroupPath;
-use tandem_host::cgroup::CpuController;
-use tandem_host::cgroup::Knob;
-use tandem_host::thread::Pid;
-use tandem_host::thread::ThreadRef;
-use tandem_host::thread::Tid;
+use tandem_linux::ProcFs;
+use tandem_linux::cgroup;
+use tandem_linux::cgroup::CgroupError;
+use tandem_linux::cgroup::CgroupPath;
+use tandem_linux::cgroup::CpuController;
+use tandem_linux::cgroup::Knob;
+use tandem_linux::thread::Pid;
+use tandem_linux::thread::ThreadRef;
+use tandem_linux::thread::Tid;
 
 const KILLS: u32 = 50;
 /// The daemon is killed within this time after its start; by then it has done all kinds of changes.

@@ -22,9 +22,9 @@ use std::time::Instant;
 
 use tandem_guest::births::Births;
 use tandem_guest::cpusets::Cpusets;
-use tandem_host::ProcFs;
-use tandem_host::cgroup::CgroupPath;
-use tandem_host::cgroup::Version;
+use tandem_linux::ProcFs;
+use tandem_linux::cgroup::CgroupPath;
+use tandem_linux::cgroup::Version;
 
 /// Kernel parameters belong to all tests: one at a time.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -192,7 +192,7 @@ impl<'a> Group<'a> {
         let name = format!("tandem-test-{}", std::process::id());
         let path = cpusets.make(&root, &name).unwrap();
         let sleeper = Sleeper::start();
-        let pid = tandem_host::thread::Pid(sleeper.0.id());
+        let pid = tandem_linux::thread::Pid(sleeper.0.id());
         cpusets.move_process(pid, &path).unwrap();
         Group {
             cpusets,
@@ -387,7 +387,7 @@ fn threads_get_vcpus_of_their_own_in_turn() {
     let bound = || -> Vec<String> {
         let mine = vm
             .cpusets
-            .family(tandem_host::thread::Pid(agent.id()))
+            .family(tandem_linux::thread::Pid(agent.id()))
             .unwrap();
         let of_agent = mine.iter().filter(|pid| pid.0 != agent.id());
         of_agent.filter_map(|pid| allowed(pid.0)).collect()
@@ -403,7 +403,7 @@ fn threads_get_vcpus_of_their_own_in_turn() {
     );
     let family = vm
         .cpusets
-        .family(tandem_host::thread::Pid(agent.id()))
+        .family(tandem_linux::thread::Pid(agent.id()))
         .unwrap();
     terminate(&agent);
     // The shell ends by the signal that is passed on.
@@ -491,7 +491,7 @@ fn after_kill_9_at_any_moment_everything_is_put_back() {
         sleep(Duration::from_micros((random >> 33) % 120_000));
         let family = vm
             .cpusets
-            .family(tandem_host::thread::Pid(agent.id()))
+            .family(tandem_linux::thread::Pid(agent.id()))
             .unwrap();
         agent.kill().unwrap();
         agent.wait().unwrap();

@@ -8,26 +8,26 @@ use std::io;
 use std::path::Path;
 use std::path::PathBuf;
 
-use tandem_host::ProcFs;
-use tandem_host::affinity::AffinityError;
-use tandem_host::affinity::HostThreads;
-use tandem_host::affinity::Threads;
-use tandem_host::cgroup::CgroupError;
-use tandem_host::cgroup::CgroupPath;
-use tandem_host::journal::Entry;
-use tandem_host::journal::Journal;
-use tandem_host::journal::JournalError;
-use tandem_host::journal::Stamp;
-use tandem_host::journal::is_pending;
-use tandem_host::restore::RestoreReport;
-use tandem_host::restore::Undone;
-use tandem_host::restore::empty_and_remove;
-use tandem_host::restore::gone_is_fine;
-use tandem_host::restore::nearest;
-use tandem_host::restore::restore_affinity;
-use tandem_host::thread::Pid;
-use tandem_host::thread::ThreadRef;
-use tandem_host::thread::Tid;
+use tandem_linux::ProcFs;
+use tandem_linux::affinity::AffinityError;
+use tandem_linux::affinity::HostThreads;
+use tandem_linux::affinity::Threads;
+use tandem_linux::cgroup::CgroupError;
+use tandem_linux::cgroup::CgroupPath;
+use tandem_linux::journal::Entry;
+use tandem_linux::journal::Journal;
+use tandem_linux::journal::JournalError;
+use tandem_linux::journal::Stamp;
+use tandem_linux::journal::is_pending;
+use tandem_linux::restore::RestoreReport;
+use tandem_linux::restore::Undone;
+use tandem_linux::restore::empty_and_remove;
+use tandem_linux::restore::gone_is_fine;
+use tandem_linux::restore::nearest;
+use tandem_linux::restore::restore_affinity;
+use tandem_linux::thread::Pid;
+use tandem_linux::thread::ThreadRef;
+use tandem_linux::thread::Tid;
 use tandem_policy::PcpuSet;
 use thiserror::Error;
 
@@ -162,7 +162,7 @@ impl Actuator {
     ) -> Result<(), ActuatorError> {
         for pid in self.cpusets.processes_within(cgroup)? {
             for tid in threads_of(&self.procfs, pid) {
-                let Ok(original) = tandem_host::affinity::affinity(tid) else {
+                let Ok(original) = tandem_linux::affinity::affinity(tid) else {
                     continue;
                 };
                 if original == *all {
@@ -213,7 +213,7 @@ impl Actuator {
         original: PcpuSet,
     ) -> Result<(), ActuatorError> {
         self.note(Change::Affinity { thread, original })?;
-        Ok(tandem_host::affinity::set_affinity(thread.tid, vcpus)?)
+        Ok(tandem_linux::affinity::set_affinity(thread.tid, vcpus)?)
     }
 
     /// Sets a kernel parameter.

@@ -16,19 +16,19 @@ use std::time::Instant;
 
 use rustix::time::ClockId;
 use rustix::time::clock_gettime;
-use tandem_host::ProcFs;
-use tandem_host::cgroup::CgroupError;
-use tandem_host::cgroup::Version;
 use tandem_host::config::ConfigError;
 use tandem_host::daemon::Reporter;
 use tandem_host::daemon::report_restore;
 use tandem_host::metrics::Exporter;
 use tandem_host::metrics::MetricsError;
-use tandem_host::signals::Signals;
-use tandem_host::signals::Wake;
-use tandem_host::thread::Pid;
-use tandem_host::thread::ThreadRef;
-use tandem_host::thread::Tid;
+use tandem_linux::ProcFs;
+use tandem_linux::cgroup::CgroupError;
+use tandem_linux::cgroup::Version;
+use tandem_linux::signals::Signals;
+use tandem_linux::signals::Wake;
+use tandem_linux::thread::Pid;
+use tandem_linux::thread::ThreadRef;
+use tandem_linux::thread::Tid;
 use tandem_policy::Nanos;
 use tandem_policy::PcpuSet;
 use tandem_policy::gleaner::Averages;
@@ -239,7 +239,7 @@ impl Agent {
             config.metrics_file.as_deref(),
         )?;
         // Before a command starts, which would be disturbed by it, and disturb it.
-        let own = tandem_host::affinity::affinity(Tid(0)).map_err(ActuatorError::from)?;
+        let own = tandem_linux::affinity::affinity(Tid(0)).map_err(ActuatorError::from)?;
         let cost = match config.retention {
             Stay::Auto => round_trip::measure(&own),
             Stay::Held(_) => None,

@@ -26,9 +26,9 @@ use std::time::Instant;
 
 use serde::Deserialize;
 use serde::Serialize;
-use tandem_host::ProcFs;
-use tandem_host::affinity::set_affinity;
-use tandem_host::thread::Tid;
+use tandem_linux::ProcFs;
+use tandem_linux::affinity::set_affinity;
+use tandem_linux::thread::Tid;
 use tandem_policy::Nanos;
 use tandem_policy::PcpuSet;
 use tandem_policy::units::PcpuId;

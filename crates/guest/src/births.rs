@@ -21,8 +21,8 @@ use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::recv;
 use rustix::net::send;
 use rustix::net::socket_with;
-use tandem_host::thread::Pid;
-use tandem_host::thread::Tid;
+use tandem_linux::thread::Pid;
+use tandem_linux::thread::Tid;
 
 /// `CN_IDX_PROC` and `CN_VAL_PROC`, the connector's name; the first is its multicast group as well.
 const CN_IDX_PROC: u32 = 1;

@@ -14,7 +14,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-use tandem_host::ProcFs;
+use tandem_linux::ProcFs;
 use tandem_policy::units::PcpuId;
 use thiserror::Error;
 

@@ -15,17 +15,17 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use tandem_host::ProcFs;
-use tandem_host::cgroup::CgroupError;
-use tandem_host::cgroup::CgroupId;
-use tandem_host::cgroup::CgroupPath;
-use tandem_host::cgroup::Version;
-use tandem_host::cgroup::files::Hierarchy;
-use tandem_host::cgroup::mounts;
-use tandem_host::thread::Pid;
-use tandem_host::thread::ThreadRef;
-use tandem_host::thread::ThreadStat;
-use tandem_host::thread::Tid;
+use tandem_linux::ProcFs;
+use tandem_linux::cgroup::CgroupError;
+use tandem_linux::cgroup::CgroupId;
+use tandem_linux::cgroup::CgroupPath;
+use tandem_linux::cgroup::Version;
+use tandem_linux::cgroup::files::Hierarchy;
+use tandem_linux::cgroup::mounts;
+use tandem_linux::thread::Pid;
+use tandem_linux::thread::ThreadRef;
+use tandem_linux::thread::ThreadStat;
+use tandem_linux::thread::Tid;
 use tandem_policy::PcpuSet;
 
 const CPUS: &str = "cpuset.cpus";

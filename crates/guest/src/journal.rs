@@ -1,6 +1,6 @@
 //! What the agent changes in its VM, and what each thing was before.
 //!
-//! The file, its lock and its durability are the host daemon's ([`tandem_host::journal`]); the records are
+//! The file, its lock and its durability are the host daemon's ([`tandem_linux::journal`]); the records are
 //! other ones. The agent's state directory is its own (`/run/tandem-guest`), so that a daemon and an agent may run
 //! on one machine, which then is a VM and a host of VMs.
 
@@ -8,12 +8,12 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 use serde::Serialize;
-use tandem_host::cgroup::CgroupId;
-use tandem_host::cgroup::CgroupPath;
-use tandem_host::journal::Entry;
-use tandem_host::thread::StartTime;
-use tandem_host::thread::ThreadRef;
-use tandem_host::thread::Tid;
+use tandem_linux::cgroup::CgroupId;
+use tandem_linux::cgroup::CgroupPath;
+use tandem_linux::journal::Entry;
+use tandem_linux::thread::StartTime;
+use tandem_linux::thread::ThreadRef;
+use tandem_linux::thread::Tid;
 use tandem_policy::PcpuSet;
 
 /// Something that is about to be changed, and what it was before.

@@ -12,11 +12,11 @@ use std::os::fd::AsFd;
 use std::os::fd::BorrowedFd;
 
 use rustix::io::Errno;
-use tandem_host::ProcFs;
-use tandem_host::affinity::AffinityError;
-use tandem_host::affinity::affinity;
-use tandem_host::thread::Pid;
-use tandem_host::thread::ThreadRef;
+use tandem_linux::ProcFs;
+use tandem_linux::affinity::AffinityError;
+use tandem_linux::affinity::affinity;
+use tandem_linux::thread::Pid;
+use tandem_linux::thread::ThreadRef;
 use tandem_policy::PcpuId;
 use tandem_policy::PcpuSet;
 use tandem_policy::per_thread::PerThread;

@@ -24,9 +24,9 @@ use perf_event::data::Record;
 use perf_event::events::Software;
 use serde::Deserialize;
 use serde::Serialize;
-use tandem_host::ProcFs;
-use tandem_host::replace::replace;
-use tandem_host::thread::Pid;
+use tandem_linux::ProcFs;
+use tandem_linux::replace::replace;
+use tandem_linux::thread::Pid;
 use tandem_policy::Nanos;
 use tandem_policy::PcpuSet;
 use tandem_policy::gleaner::Code;
@@ -247,7 +247,7 @@ mod tests {
     #[test]
     fn a_busy_thread_is_found_where_it_is() {
         let procfs = ProcFs::host();
-        let vcpus = tandem_host::affinity::affinity(tandem_host::thread::Tid(0)).unwrap();
+        let vcpus = tandem_linux::affinity::affinity(tandem_linux::thread::Tid(0)).unwrap();
         let folder = tempfile::tempdir().unwrap();
         let mut profiler = match Profiler::open(&procfs, &vcpus, folder.path()) {
             Ok(profiler) => profiler,

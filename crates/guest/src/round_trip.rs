@@ -11,8 +11,8 @@ use std::thread;
 use std::time::Duration;
 use std::time::Instant;
 
-use tandem_host::affinity::set_affinity;
-use tandem_host::thread::Tid;
+use tandem_linux::affinity::set_affinity;
+use tandem_linux::thread::Tid;
 use tandem_policy::Nanos;
 use tandem_policy::PcpuSet;
 use tandem_policy::units::PcpuId;
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn two_vcpus_have_a_round_trip_and_one_has_none() {
-        let all = tandem_host::affinity::affinity(Tid(0)).unwrap();
+        let all = tandem_linux::affinity::affinity(Tid(0)).unwrap();
         let measured = measure(&all);
         assert_eq!(measured.is_some(), all.len() > 1);
         assert!(measured.is_none_or(|time| time > Nanos::ZERO));

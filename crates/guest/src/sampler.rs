@@ -27,9 +27,9 @@ use std::path::Path;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use tandem_host::ProcFs;
-use tandem_host::thread::Pid;
-use tandem_host::thread::Tid;
+use tandem_linux::ProcFs;
+use tandem_linux::thread::Pid;
+use tandem_linux::thread::Tid;
 use tandem_policy::Nanos;
 use tandem_policy::PcpuSet;
 use tandem_policy::gleaner::Observation;

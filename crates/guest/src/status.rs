@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 use serde::Serialize;
-use tandem_host::replace::replace;
-use tandem_host::thread::ThreadRef;
+use tandem_linux::replace::replace;
+use tandem_linux::thread::ThreadRef;
 use thiserror::Error;
 
 /// The status could not be written or read.

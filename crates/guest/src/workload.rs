@@ -15,14 +15,14 @@ use std::path::PathBuf;
 use std::process::Child;
 use std::process::Command;
 
-use tandem_host::ProcFs;
-use tandem_host::cgroup::CgroupError;
-use tandem_host::cgroup::CgroupPath;
-use tandem_host::cgroup::Version;
-use tandem_host::thread::Pid;
-use tandem_host::thread::ThreadError;
-use tandem_host::thread::ThreadRef;
-use tandem_host::thread::Tid;
+use tandem_linux::ProcFs;
+use tandem_linux::cgroup::CgroupError;
+use tandem_linux::cgroup::CgroupPath;
+use tandem_linux::cgroup::Version;
+use tandem_linux::thread::Pid;
+use tandem_linux::thread::ThreadError;
+use tandem_linux::thread::ThreadRef;
+use tandem_linux::thread::Tid;
 use tandem_policy::PcpuSet;
 use thiserror::Error;
 

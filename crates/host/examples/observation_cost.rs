@@ -21,11 +21,11 @@ use std::thread;
 
 use rustix::time::ClockId;
 use rustix::time::clock_gettime;
-use tandem_host::ProcFs;
 use tandem_host::discovery::Discovery;
 use tandem_host::discovery::DiscoveryOptions;
-use tandem_host::sampler::Sampler;
-use tandem_host::thread::ThreadRef;
+use tandem_linux::ProcFs;
+use tandem_linux::sampler::Sampler;
+use tandem_linux::thread::ThreadRef;
 
 /// How often each operation is repeated.
 const ROUNDS: u32 = 50;

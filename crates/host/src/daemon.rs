@@ -23,10 +23,6 @@ use tandem_policy::flexw::Round;
 use tandem_policy::placement::Rebalancer;
 use thiserror::Error;
 
-use crate::actuator::Actuator;
-use crate::actuator::ActuatorError;
-use crate::cgroup;
-use crate::cgroup::CgroupError;
 use crate::config::ConfigError;
 use crate::config::HostConfig;
 use crate::config::Placement;
@@ -41,14 +37,18 @@ use crate::metrics::Exporter;
 use crate::metrics::Metrics;
 use crate::metrics::MetricsError;
 use crate::metrics::VmLabels;
-use crate::procfs::ProcFs;
-use crate::restore::RestoreReport;
-use crate::sampler::Sampler;
 use crate::select::Selector;
-use crate::signals::Signals;
-use crate::signals::Wake;
 use crate::status;
 use crate::status::StatusError;
+use tandem_linux::actuator::Actuator;
+use tandem_linux::actuator::ActuatorError;
+use tandem_linux::cgroup;
+use tandem_linux::cgroup::CgroupError;
+use tandem_linux::procfs::ProcFs;
+use tandem_linux::restore::RestoreReport;
+use tandem_linux::sampler::Sampler;
+use tandem_linux::signals::Signals;
+use tandem_linux::signals::Wake;
 
 /// Why the daemon cannot start or go on.
 #[derive(Debug, Error)]

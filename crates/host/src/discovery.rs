@@ -12,7 +12,7 @@
 //! - Of a known VM the threads are counted, and listed only when their number changed or every few
 //!   scans; then the names of new threads are read. A thread without a vCPU's name is looked at
 //!   again at the same growing ages, since names are given after birth. Even that is left out while
-//!   the VM's process does not run (see [`crate::cpu_clock`]).
+//!   the VM's process does not run (see [`tandem_linux::cpu_clock`]).
 //!
 //! That a listed process is the one seen before is told by the inode number of its folder in
 //! `/proc`, which comes with the list for free. The kernel normally gives a later process of the
@@ -35,20 +35,20 @@ use tandem_policy::VcpuId;
 use tandem_policy::VmId;
 use thiserror::Error;
 
-use crate::cpu_clock::process_cpu_time;
-use crate::procfs::ProcFs;
-use crate::procfs::read_text;
 use crate::qmp;
 use crate::qmp::QmpError;
 use crate::qmp::SocketPattern;
-use crate::thread::Pid;
-use crate::thread::ThreadRef;
-use crate::thread::ThreadStat;
-use crate::thread::Tid;
 use crate::vmm::PatternError;
 use crate::vmm::ThreadPattern;
 use crate::vmm::VcpuName;
 use crate::vmm::Vmm;
+use tandem_linux::cpu_clock::process_cpu_time;
+use tandem_linux::procfs::ProcFs;
+use tandem_linux::procfs::read_text;
+use tandem_linux::thread::Pid;
+use tandem_linux::thread::ThreadRef;
+use tandem_linux::thread::ThreadStat;
+use tandem_linux::thread::Tid;
 
 mod look;
 mod qmp_sockets;

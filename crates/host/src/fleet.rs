@@ -21,23 +21,23 @@ use tandem_policy::VmId;
 use tandem_policy::VmObservation;
 use tandem_policy::Weight;
 
-use crate::actuator::Actuator;
-use crate::actuator::ActuatorError;
-use crate::actuator::Outcome;
-use crate::cgroup::CgroupError;
-use crate::cgroup::CgroupPath;
-use crate::cgroup::CpuController;
-use crate::cgroup::Knob;
-use crate::cgroup::ownership::Residence;
-use crate::cgroup::ownership::find_own_cgroup;
-use crate::cgroup::ownership::residence;
 use crate::config::WeightRule;
 use crate::discovery::Vm;
-use crate::procfs::ProcFs;
-use crate::sampler::Sampler;
-use crate::sampler::VcpuSample;
 use crate::select::name_matches;
-use crate::thread::ThreadRef;
+use tandem_linux::actuator::Actuator;
+use tandem_linux::actuator::ActuatorError;
+use tandem_linux::actuator::Outcome;
+use tandem_linux::cgroup::CgroupError;
+use tandem_linux::cgroup::CgroupPath;
+use tandem_linux::cgroup::CpuController;
+use tandem_linux::cgroup::Knob;
+use tandem_linux::cgroup::ownership::Residence;
+use tandem_linux::cgroup::ownership::find_own_cgroup;
+use tandem_linux::cgroup::ownership::residence;
+use tandem_linux::procfs::ProcFs;
+use tandem_linux::sampler::Sampler;
+use tandem_linux::sampler::VcpuSample;
+use tandem_linux::thread::ThreadRef;
 
 /// How the daemon acts: for real, or only in words.
 pub enum Backend {

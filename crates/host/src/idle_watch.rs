@@ -6,7 +6,7 @@
 //! for the whole host. For the sake of status and metrics a decision is taken every few periods
 //! anyway.
 //!
-//! Idle time is in steps of a clock tick of 10 ms (see [`crate::sampler`]), so "near its limit" is
+//! Idle time is in steps of a clock tick of 10 ms (see [`tandem_linux::sampler`]), so "near its limit" is
 //! [`ENOUGH_IDLE`], twice the part that FlexW takes for none.
 
 use std::collections::BTreeMap;

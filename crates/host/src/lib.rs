@@ -6,26 +6,13 @@
 //! is in [`journal`] before it is made, and [`restore`] puts it back, whoever made it and however
 //! that process ended.
 
-pub mod actuator;
-pub mod affinity;
-pub mod cgroup;
 pub mod config;
-pub mod cpu_clock;
 pub mod daemon;
 pub mod discovery;
 pub mod fleet;
 pub mod idle_watch;
-pub mod journal;
 pub mod metrics;
-pub mod procfs;
 pub mod qmp;
-pub mod replace;
-pub mod restore;
-pub mod sampler;
 pub mod select;
-pub mod signals;
 pub mod status;
-pub mod thread;
 pub mod vmm;
-
-pub use procfs::ProcFs;

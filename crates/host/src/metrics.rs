@@ -29,7 +29,7 @@ use prometheus_client::registry::Registry;
 use prometheus_client::registry::Unit;
 use thiserror::Error;
 
-use crate::replace::replace;
+use tandem_linux::replace::replace;
 
 /// Why metrics cannot be offered.
 #[derive(Debug, Error)]

@@ -30,7 +30,7 @@ use serde_json::Value;
 use tandem_policy::VcpuId;
 use thiserror::Error;
 
-use crate::thread::Tid;
+use tandem_linux::thread::Tid;
 
 /// How long one exchange may take.
 pub const DEADLINE: Duration = Duration::from_millis(250);

@@ -8,12 +8,12 @@
 use globset::GlobBuilder;
 use globset::GlobMatcher;
 
-use crate::cgroup::CgroupPath;
-use crate::cgroup::CpuController;
 use crate::config::ConfigError;
 use crate::config::Select;
 use crate::discovery::Vm;
-use crate::thread::Pid;
+use tandem_linux::cgroup::CgroupPath;
+use tandem_linux::cgroup::CpuController;
+use tandem_linux::thread::Pid;
 
 /// The compiled selection.
 #[derive(Clone, Debug, Default)]
@@ -105,10 +105,10 @@ mod tests {
     use tandem_policy::VmId;
 
     use super::*;
-    use crate::thread::StartTime;
-    use crate::thread::ThreadRef;
-    use crate::thread::Tid;
     use crate::vmm::Vmm;
+    use tandem_linux::thread::StartTime;
+    use tandem_linux::thread::ThreadRef;
+    use tandem_linux::thread::Tid;
 
     fn vm(pid: u32, name: &str) -> Vm {
         Vm {

@@ -23,11 +23,6 @@ use tandem_policy::VmObservation;
 use tandem_policy::Weight;
 use thiserror::Error;
 
-use crate::cgroup;
-use crate::cgroup::CgroupError;
-use crate::cgroup::CgroupPath;
-use crate::cgroup::CpuController;
-use crate::cgroup::ownership::Residence;
 use crate::discovery::Discovery;
 use crate::discovery::DiscoveryError;
 use crate::discovery::DiscoveryOptions;
@@ -35,11 +30,16 @@ use crate::discovery::Vm;
 use crate::fleet::Fleet;
 use crate::fleet::own_cgroup;
 use crate::fleet::residences;
-use crate::procfs::ProcFs;
-use crate::replace::replace;
-use crate::sampler::Sampler;
 use crate::select::Selector;
-use crate::thread::ThreadRef;
+use tandem_linux::cgroup;
+use tandem_linux::cgroup::CgroupError;
+use tandem_linux::cgroup::CgroupPath;
+use tandem_linux::cgroup::CpuController;
+use tandem_linux::cgroup::ownership::Residence;
+use tandem_linux::procfs::ProcFs;
+use tandem_linux::replace::replace;
+use tandem_linux::sampler::Sampler;
+use tandem_linux::thread::ThreadRef;
 
 /// Why there is no status.
 #[derive(Debug, Error)]

@@ -7,18 +7,18 @@
 use std::fs;
 use std::path::PathBuf;
 
-use tandem_host::ProcFs;
-use tandem_host::cgroup::CgroupError;
-use tandem_host::cgroup::CgroupPath;
-use tandem_host::cgroup::CpuController;
-use tandem_host::cgroup::Knob;
-use tandem_host::cgroup::Quota;
-use tandem_host::cgroup::Version;
-use tandem_host::cgroup::open;
-use tandem_host::thread::Pid;
-use tandem_host::thread::StartTime;
-use tandem_host::thread::ThreadRef;
-use tandem_host::thread::Tid;
+use tandem_linux::ProcFs;
+use tandem_linux::cgroup::CgroupError;
+use tandem_linux::cgroup::CgroupPath;
+use tandem_linux::cgroup::CpuController;
+use tandem_linux::cgroup::Knob;
+use tandem_linux::cgroup::Quota;
+use tandem_linux::cgroup::Version;
+use tandem_linux::cgroup::open;
+use tandem_linux::thread::Pid;
+use tandem_linux::thread::StartTime;
+use tandem_linux::thread::ThreadRef;
+use tandem_linux::thread::Tid;
 use tandem_policy::Weight;
 use tempfile::TempDir;
 

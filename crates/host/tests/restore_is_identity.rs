@@ -14,12 +14,12 @@ use std::panic::catch_unwind;
 use fake_host::Crash;
 use fake_host::Fake;
 use proptest::prelude::*;
-use tandem_host::actuator::Actuator;
-use tandem_host::actuator::ActuatorError;
-use tandem_host::cgroup::CgroupPath;
-use tandem_host::cgroup::Knob;
-use tandem_host::cgroup::Quota;
-use tandem_host::cgroup::Version;
+use tandem_linux::actuator::Actuator;
+use tandem_linux::actuator::ActuatorError;
+use tandem_linux::cgroup::CgroupPath;
+use tandem_linux::cgroup::Knob;
+use tandem_linux::cgroup::Quota;
+use tandem_linux::cgroup::Version;
 use tandem_policy::PcpuId;
 use tandem_policy::Weight;
 
@@ -188,10 +188,10 @@ proptest! {
         }
         // After an orderly end the next start finds nothing to do; after a kill, everything.
         if matches!(end, End::Restores | End::Dropped) {
-            prop_assert!(!tandem_host::journal::is_pending(dir.path()));
+            prop_assert!(!tandem_linux::journal::is_pending(dir.path()));
         }
         drop(open(&host, dir.path()));
-        prop_assert!(!tandem_host::journal::is_pending(dir.path()));
+        prop_assert!(!tandem_linux::journal::is_pending(dir.path()));
         prop_assert_eq!(host.now(), host.wanted());
     }
 }

@@ -20,15 +20,16 @@ use rustix::process::Pid as RawPid;
 use rustix::process::Signal;
 use rustix::process::kill_process;
 use serde::Serialize;
-use tandem_host::ProcFs;
-use tandem_host::sampler::Sampler;
+use tandem_linux::ProcFs;
+use tandem_linux::sampler::Sampler;
 use tandem_policy::PcpuSet;
 use tandem_report::experiment::Host;
 use tandem_report::table::Table;
 
 use super::write_json;
+use crate::console::check_writable;
+use crate::console::print;
 use crate::demo::DaemonArgs;
-use crate::demo::check_writable;
 use crate::demo::cpu_time::Reading;
 use crate::demo::daemon_process::DaemonProcess;
 use crate::demo::daemon_process::Selected;
@@ -36,7 +37,6 @@ use crate::demo::host_facts;
 use crate::demo::interrupt::Interrupt;
 use crate::demo::plan::Backend;
 use crate::demo::plan::VmPlan;
-use crate::demo::print;
 use crate::demo::progress::Progress;
 use crate::demo::state_dir;
 use crate::demo::state_dir::StateDir;
@@ -276,7 +276,7 @@ fn table(figures: &Changes) -> Table {
 
 #[cfg(test)]
 mod tests {
-    use tandem_host::sampler::VcpuSample;
+    use tandem_linux::sampler::VcpuSample;
     use tandem_policy::Nanos;
 
     use super::*;

@@ -42,10 +42,10 @@ use self::program::PROGRAMS;
 use self::program::Program;
 use self::row::Row;
 use super::write_json;
-use crate::demo::check_writable;
+use crate::console::check_writable;
+use crate::console::print;
 use crate::demo::host_facts;
 use crate::demo::interrupt::Interrupt;
-use crate::demo::print;
 use crate::demo::progress::Progress;
 
 /// `tandem bench guest`

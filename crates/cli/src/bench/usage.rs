@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use anyhow::Context;
 use serde::Serialize;
-use tandem_host::ProcFs;
-use tandem_host::sampler::Sampler;
-use tandem_host::thread::Pid;
-use tandem_host::thread::ThreadRef;
-use tandem_host::thread::Tid;
+use tandem_linux::ProcFs;
+use tandem_linux::sampler::Sampler;
+use tandem_linux::thread::Pid;
+use tandem_linux::thread::ThreadRef;
+use tandem_linux::thread::Tid;
 use tandem_policy::Nanos;
 
 /// A process at one moment.

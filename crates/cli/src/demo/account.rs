@@ -6,7 +6,7 @@
 //! does not count throttled time as waiting, and a cap must not look fair because of it. Pins are
 //! those the VMs were started with, whether or not somebody moves them during the mode.
 
-use tandem_host::sampler::VcpuSample;
+use tandem_linux::sampler::VcpuSample;
 use tandem_policy::Nanos;
 use tandem_policy::VcpuObservation;
 use tandem_policy::VmId;

@@ -8,8 +8,8 @@
 use std::time::Instant;
 
 use anyhow::Context;
-use tandem_host::sampler::Sampler;
-use tandem_host::sampler::VcpuSample;
+use tandem_linux::sampler::Sampler;
+use tandem_linux::sampler::VcpuSample;
 use tandem_policy::Nanos;
 use tandem_policy::PcpuSet;
 

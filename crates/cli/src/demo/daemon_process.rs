@@ -12,15 +12,15 @@ use std::time::Duration;
 
 use anyhow::Context;
 use anyhow::bail;
-use tandem_host::ProcFs;
-use tandem_host::cgroup;
-use tandem_host::restore::restore_all;
-use tandem_host::thread::Pid;
+use tandem_linux::ProcFs;
+use tandem_linux::cgroup;
+use tandem_linux::restore::restore_all;
+use tandem_linux::thread::Pid;
 
 use super::child::Running;
-use super::explain::explain;
 use super::plan::DaemonPlan;
 use super::vm_process::with_log;
+use crate::console::explain;
 
 /// How long the daemon may take to find the VMs and to say that it acts.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -9,10 +9,10 @@ use std::path::Path;
 use anyhow::Context;
 use anyhow::bail;
 use anyhow::ensure;
-use tandem_host::ProcFs;
-use tandem_host::actuator::Actuator;
-use tandem_host::cgroup;
-use tandem_host::cgroup::Quota;
+use tandem_linux::ProcFs;
+use tandem_linux::actuator::Actuator;
+use tandem_linux::cgroup;
+use tandem_linux::cgroup::Quota;
 use tandem_policy::Nanos;
 use tandem_policy::Weight;
 

@@ -1,10 +1,10 @@
 //! What a reader must know of the host to judge figures: kernel, CPU, cgroup version, pCPUs.
 
 use anyhow::Context;
-use tandem_host::ProcFs;
-use tandem_host::affinity::affinity;
-use tandem_host::cgroup;
-use tandem_host::thread::Tid;
+use tandem_linux::ProcFs;
+use tandem_linux::affinity::affinity;
+use tandem_linux::cgroup;
+use tandem_linux::thread::Tid;
 use tandem_policy::PcpuSet;
 use tandem_report::experiment::Host;
 

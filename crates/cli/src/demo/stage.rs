@@ -10,9 +10,9 @@ use std::time::Duration;
 use std::time::Instant;
 
 use anyhow::Context;
-use tandem_host::ProcFs;
-use tandem_host::sampler::Sampler;
-use tandem_host::thread::TaskState;
+use tandem_linux::ProcFs;
+use tandem_linux::sampler::Sampler;
+use tandem_linux::thread::TaskState;
 use tandem_report::experiment::Experiment;
 use tandem_report::experiment::Figures;
 use tandem_report::experiment::ModeResult;
@@ -24,7 +24,6 @@ use super::account::Window;
 use super::cpu_time::Reading;
 use super::daemon_process::DaemonProcess;
 use super::daemon_process::Selected;
-use super::explain::explain;
 use super::groups::Groups;
 use super::host_facts;
 use super::interrupt::Interrupt;
@@ -36,6 +35,7 @@ use super::state_dir::StateDir;
 use super::vm_process::Counters;
 use super::vm_process::VmProcess;
 use super::vm_process::stop_all;
+use crate::console::explain;
 
 /// Time between two samples of the series.
 pub const SAMPLE: Duration = Duration::from_millis(250);

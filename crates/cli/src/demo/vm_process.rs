@@ -14,16 +14,16 @@ use std::time::Duration;
 use anyhow::Context;
 use anyhow::bail;
 use serde::Deserialize;
-use tandem_host::ProcFs;
-use tandem_host::thread::Pid;
-use tandem_host::thread::ThreadRef;
-use tandem_host::thread::Tid;
+use tandem_linux::ProcFs;
+use tandem_linux::thread::Pid;
+use tandem_linux::thread::ThreadRef;
+use tandem_linux::thread::Tid;
 use tandem_microvm::Calibration;
 
 use super::child::Running;
-use super::explain::explain;
 use super::plan::Backend;
 use super::plan::VmPlan;
+use crate::console::explain;
 
 /// How long a VM may take to boot, or to answer on a host that is overcommitted many times.
 const PATIENCE: Duration = Duration::from_secs(60);

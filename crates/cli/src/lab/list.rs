@@ -10,7 +10,7 @@ use super::experiment;
 use super::experiment::Experiment;
 use super::machine;
 use super::machine::Machine;
-use crate::demo::print;
+use crate::console::print;
 
 /// `tandem lab list`
 #[derive(Debug, Args)]

@@ -25,10 +25,10 @@ use super::machine::Machine;
 use super::payload;
 use super::settings;
 use super::tables;
-use crate::demo::print;
-use crate::sim::output::check_json;
-use crate::sim::output::is_stdout;
-use crate::sim::output::write_json;
+use crate::console::print;
+use crate::output::check_json;
+use crate::output::is_stdout;
+use crate::output::write_json;
 
 /// Version of the report.
 const FORMAT: &str = "tandem-lab/1";

@@ -12,7 +12,7 @@ use tandem_report::table::Table;
 use super::job::Outcome;
 use super::job::VmOutcome;
 use super::run::Report;
-use crate::sim::statistics::Mean;
+use tandem_experiment::statistics::Mean;
 
 /// The text of a report.
 pub fn text(report: &Report) -> String {

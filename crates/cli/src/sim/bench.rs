@@ -18,7 +18,7 @@ use anyhow::ensure;
 use clap::Args;
 use serde::Deserialize;
 use serde::Serialize;
-use tandem_host::thread::Pid;
+use tandem_linux::thread::Pid;
 use tandem_policy::Nanos;
 use tandem_report::figure;
 use tandem_report::table::Cell;
@@ -32,12 +32,12 @@ use tandem_sim::random::Dist;
 use tandem_sim::random::Stream;
 use tandem_sim::scenario::load::Source;
 
-use super::output;
 use super::vary;
 use super::vary::Combination;
 use crate::bench::usage::Usage;
-use crate::demo::print;
+use crate::console::print;
 use crate::demo::progress::Progress;
+use crate::output;
 
 /// The scenarios of the promise, by the name that stands for each in the arguments.
 const OWN: [(&str, &str); 2] = [

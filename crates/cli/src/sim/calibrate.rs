@@ -31,12 +31,12 @@ use tandem_microvm::Workload;
 use tandem_sim::machine::Costs;
 
 use super::kernel;
-use super::output;
+use crate::console::print;
 use crate::demo::host_facts;
 use crate::demo::interrupt::Interrupt;
-use crate::demo::print;
 use crate::demo::state_dir;
 use crate::demo::state_dir::StateDir;
+use crate::output;
 use figures::Calibrated;
 use figures::Ratio;
 use figures::TOLERANCE;

@@ -24,17 +24,17 @@ use super::execute;
 use super::input::ScenarioArgs;
 use super::metrics;
 use super::metrics::Metric;
-use super::output;
-use super::output::OutputArgs;
 use super::page;
 use super::page::MOST_VMS;
 use super::parquet;
 use super::parquet::Row;
 use super::policies;
-use super::statistics::Mean;
 use super::vary;
 use super::vary::Combination;
-use crate::demo::print;
+use crate::console::print;
+use crate::output;
+use crate::output::OutputArgs;
+use tandem_experiment::statistics::Mean;
 
 /// Shown unless other metrics are asked for.
 const SHOWN: &str = "work_rate,received,steal,wake_p99";

@@ -26,13 +26,13 @@ use tandem_report::Table;
 use tandem_sim::workload::Workload;
 use tandem_sim::workload::parse;
 
-use super::output;
-use crate::averages;
-use crate::demo::print;
+use crate::console::print;
+use crate::output;
 use real::Speed;
 use simulated::Machine;
 pub(super) use simulated::scheduler;
 pub(super) use simulated::tick;
+use tandem_experiment::averages;
 
 /// The program that others are set against.
 const REFERENCE: &str = "[[role]]\nname = \"compute\"\nthreads = 2\npins = [0, 1]\n\

@@ -37,9 +37,9 @@ use self::claims::Figure;
 use self::lab::Lab;
 use self::show::Verdict;
 use super::execute;
-use super::output;
 use super::page;
-use crate::demo::print;
+use crate::console::print;
+use crate::output;
 
 /// Says which figures answer to a claim; see the head of this file about being asked twice.
 pub type Judge = fn(&mut Lab, &Claim) -> anyhow::Result<Vec<Figure>>;

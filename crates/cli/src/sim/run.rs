@@ -13,14 +13,14 @@ use super::execute;
 use super::execute::Progress;
 use super::input::ScenarioArgs;
 use super::metrics;
-use super::output;
-use super::output::OutputArgs;
 use super::page;
 use super::parquet;
 use super::parquet::Row;
 use super::tables;
 use super::trace;
-use crate::demo::print;
+use crate::console::print;
+use crate::output;
+use crate::output::OutputArgs;
 
 /// How long a picture is unless it is said.
 const WINDOW: Nanos = Nanos::from_millis(20);

@@ -42,8 +42,8 @@ use self::usage::Usage;
 use super::execute;
 use super::execute::Progress;
 use super::input::ScenarioArgs;
-use super::output;
-use crate::demo::print;
+use crate::console::print;
+use crate::output;
 
 /// `tandem sim scalability`
 #[derive(Debug, Args)]

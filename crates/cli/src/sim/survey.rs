@@ -29,15 +29,15 @@ use tandem_report::table::Table;
 use tandem_report::table::Tone;
 
 use super::execute;
-use super::output;
 use super::page;
 use super::programs;
 use super::reproduce::lab::Lab;
 use super::reproduce::lab::Outcome;
 use super::reproduce::lab::Trial;
 use super::reproduce::sample::Sample;
-use crate::averages::geometric_mean;
-use crate::demo::print;
+use crate::console::print;
+use crate::output;
+use tandem_experiment::averages::geometric_mean;
 
 mod document;
 mod figures;

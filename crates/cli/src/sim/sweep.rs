@@ -43,7 +43,7 @@ use super::execute;
 use super::input::ScenarioArgs;
 use super::policies;
 use super::vary;
-use crate::demo::print;
+use crate::console::print;
 
 /// `tandem sim sweep`
 #[derive(Debug, Args)]

@@ -11,7 +11,7 @@ pub fn may_change_cgroups() -> bool {
         println!("skipped: making cgroups needs root");
         return false;
     }
-    match tandem_host::cgroup::open(&tandem_host::ProcFs::host()) {
+    match tandem_linux::cgroup::open(&tandem_linux::ProcFs::host()) {
         Ok(_) => true,
         Err(error) => {
             println!("skipped: {error}");

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use super::look::Look;
 use crate::qmp::SocketPattern;
-use crate::thread::Pid;
+use tandem_linux::thread::Pid;
 
 /// The most sockets asked in one scan, so that a scan stays short when none answers.
 const QMP_PER_SCAN: usize = 4;

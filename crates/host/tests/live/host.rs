@@ -18,14 +18,14 @@ use std::thread::sleep;
 use std::time::Duration;
 use std::time::Instant;
 
-use tandem_host::ProcFs;
-use tandem_host::cgroup;
-use tandem_host::cgroup::CgroupPath;
-use tandem_host::cgroup::CpuController;
-use tandem_host::thread::Pid;
-use tandem_host::thread::ThreadRef;
-use tandem_host::thread::ThreadStat;
-use tandem_host::thread::Tid;
+use tandem_linux::ProcFs;
+use tandem_linux::cgroup;
+use tandem_linux::cgroup::CgroupPath;
+use tandem_linux::cgroup::CpuController;
+use tandem_linux::thread::Pid;
+use tandem_linux::thread::ThreadRef;
+use tandem_linux::thread::ThreadStat;
+use tandem_linux::thread::Tid;
 
 use crate::Skip;
 use crate::helper;

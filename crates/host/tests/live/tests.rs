@@ -8,23 +8,23 @@ use std::time::Duration;
 use rand_core::Rng;
 use rand_core::SeedableRng;
 use rand_pcg::Pcg32;
-use tandem_host::ProcFs;
-use tandem_host::actuator::Actuator;
-use tandem_host::actuator::Outcome;
-use tandem_host::affinity::affinity;
-use tandem_host::cgroup::CgroupPath;
-use tandem_host::cgroup::Quota;
-use tandem_host::cgroup::ownership::Residence;
-use tandem_host::cgroup::ownership::find_own_cgroup;
-use tandem_host::cgroup::ownership::residence;
 use tandem_host::discovery::Discovery;
 use tandem_host::discovery::DiscoveryOptions;
 use tandem_host::discovery::Vm;
-use tandem_host::journal::is_pending;
-use tandem_host::restore::restore_all;
-use tandem_host::sampler::Sampler;
-use tandem_host::thread::Pid;
 use tandem_host::vmm::Vmm;
+use tandem_linux::ProcFs;
+use tandem_linux::actuator::Actuator;
+use tandem_linux::actuator::Outcome;
+use tandem_linux::affinity::affinity;
+use tandem_linux::cgroup::CgroupPath;
+use tandem_linux::cgroup::Quota;
+use tandem_linux::cgroup::ownership::Residence;
+use tandem_linux::cgroup::ownership::find_own_cgroup;
+use tandem_linux::cgroup::ownership::residence;
+use tandem_linux::journal::is_pending;
+use tandem_linux::restore::restore_all;
+use tandem_linux::sampler::Sampler;
+use tandem_linux::thread::Pid;
 use tandem_policy::PcpuSet;
 use tandem_policy::Weight;
 
@@ -133,7 +133,7 @@ fn changes_are_real() -> Result<(), Skip> {
     let mut inside = controller.threads(&group).expect("the group");
     inside.sort();
     assert_eq!(inside, tids, "the vCPU threads, and no other");
-    let main = tandem_host::thread::ThreadRef::of_process(&ProcFs::host(), world.shared.pid());
+    let main = tandem_linux::thread::ThreadRef::of_process(&ProcFs::host(), world.shared.pid());
     let main = controller
         .cgroup_of(&main.expect("it lives"))
         .expect("a cgroup");
@@ -274,7 +274,7 @@ fn own_cgroup() -> Result<(), Skip> {
     let mut actuator = open(&dir)?;
     let controller = actuator.controller();
     let residence_of = |vm: &Helper| {
-        let process = tandem_host::thread::ThreadRef::of_process(&ProcFs::host(), vm.pid());
+        let process = tandem_linux::thread::ThreadRef::of_process(&ProcFs::host(), vm.pid());
         let vcpus = vcpu_threads(vm.pid());
         residence(controller, &process.expect("it lives"), &vcpus).expect("its cgroups")
     };

@@ -18,7 +18,7 @@ use serde::Serialize;
 use tandem_guest::counters::CLOCK_TICK;
 use tandem_guest::counters::IdleStates;
 use tandem_guest::counters::Stat;
-use tandem_host::ProcFs;
+use tandem_linux::ProcFs;
 use tandem_policy::units::PcpuId;
 
 /// The machine's counters at one moment, all since it booted.

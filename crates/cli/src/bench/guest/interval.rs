@@ -10,7 +10,7 @@
 use serde::Deserialize;
 use serde::Serialize;
 
-use crate::averages::middle;
+use tandem_experiment::averages::middle;
 
 /// What an interval should cover.
 const WANTED: f64 = 0.95;

@@ -28,7 +28,7 @@ use super::row::Sample;
 use super::variant::Account;
 use super::variant::Agent;
 use super::variant::Variant;
-use crate::demo::explain::explain;
+use crate::console::explain;
 use crate::demo::interrupt::Interrupt;
 use crate::demo::progress::Progress;
 

@@ -32,7 +32,7 @@ use rustix::process::kill_process;
 use rustix::process::pidfd_open;
 use rustix::process::set_child_subreaper;
 use rustix::process::set_parent_process_death_signal;
-use tandem_host::thread::ThreadStat;
+use tandem_linux::thread::ThreadStat;
 
 use crate::demo::interrupt::Interrupt;
 

@@ -13,8 +13,8 @@ use super::program::Kind;
 use super::variant::Choice;
 use super::variant::Fixed;
 use super::variant::Variant;
-use crate::averages::geometric_mean;
-use crate::averages::median;
+use tandem_experiment::averages::geometric_mean;
+use tandem_experiment::averages::median;
 
 /// Settings this close to the best are as good.
 const AS_GOOD: f64 = 0.97;

@@ -21,7 +21,7 @@ use clap::Args;
 use clap::ValueEnum;
 use rustix::thread::futex;
 
-use crate::demo::print;
+use crate::console::print;
 
 /// How a thread waits for the token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

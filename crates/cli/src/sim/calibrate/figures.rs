@@ -9,7 +9,7 @@ use tandem_report::Table;
 
 use super::fit::Found;
 use super::setup::Use;
-use crate::sim::statistics::Mean;
+use tandem_experiment::statistics::Mean;
 
 /// A ratio may be off by so much.
 pub const TOLERANCE: f64 = 0.15;

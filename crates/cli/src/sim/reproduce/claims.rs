@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde::Serialize;
 
 use super::sample::Sample;
-use crate::sim::statistics::Mean;
+use tandem_experiment::statistics::Mean;
 
 /// What papers report; the numbers in it are theirs.
 const PUBLISHED: &str = include_str!("../../../../../targets/published.toml");

@@ -3,7 +3,7 @@
 //! Run i of every trial has the same seed, so a ratio or difference is taken between runs of one seed
 //! and then averaged; its interval is much narrower than that of two independent means.
 
-use crate::sim::statistics::Mean;
+use tandem_experiment::statistics::Mean;
 
 /// One value for each run.
 #[derive(Clone, Debug, PartialEq)]

@@ -16,7 +16,7 @@ use super::file::Reader;
 use super::grid::Identity;
 use super::grid::Shard;
 use super::place;
-use crate::demo::print;
+use crate::console::print;
 
 /// `tandem sim sweep merge`
 #[derive(Debug, Args)]

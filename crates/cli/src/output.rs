@@ -10,8 +10,8 @@ use anyhow::bail;
 use clap::Args;
 use serde::Serialize;
 
-use crate::demo::check_writable;
-use crate::demo::print;
+use crate::console::check_writable;
+use crate::console::print;
 
 /// Where figures go besides the terminal.
 #[derive(Debug, Args)]

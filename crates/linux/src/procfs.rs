@@ -70,6 +70,6 @@ pub fn is_gone(error: &io::Error) -> bool {
 }
 
 /// A small text file. What is not UTF-8 (a command line may hold anything) is replaced.
-pub(crate) fn read_text(path: &Path) -> io::Result<String> {
+pub fn read_text(path: &Path) -> io::Result<String> {
     fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }

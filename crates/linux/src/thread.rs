@@ -149,7 +149,8 @@ impl ThreadError {
         matches!(self, ThreadError::Gone(_))
     }
 
-    pub(crate) fn reading(path: &Path, source: io::Error) -> ThreadError {
+    /// A file of the thread could not be read.
+    pub fn reading(path: &Path, source: io::Error) -> ThreadError {
         if is_gone(&source) {
             ThreadError::Gone(path.display().to_string())
         } else {

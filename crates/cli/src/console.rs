@@ -1,0 +1,69 @@
+//! Standard output, and errors with their causes on one line.
+//!
+//! Libraries differ in whether an error's text contains its cause's; printing the whole chain would
+//! say some things twice.
+
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::Context;
+use anyhow::bail;
+
+/// The error and its causes, from the outside in, without what has been said already.
+pub fn explain(error: &anyhow::Error) -> String {
+    let mut said = String::new();
+    for cause in error.chain() {
+        let text = cause.to_string();
+        if said.is_empty() {
+            said = text;
+        } else if !said.contains(&text) {
+            said = format!("{said}: {text}");
+        }
+    }
+    said
+}
+
+/// Prints to stdout; whoever closed it has seen enough.
+pub fn print(text: &str) -> anyhow::Result<()> {
+    match writeln!(std::io::stdout(), "{text}") {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        outcome => outcome.context("cannot write to stdout"),
+    }
+}
+
+/// Fails where `path` could not be written; changes no file that is there.
+pub fn check_writable(path: &Path) -> anyhow::Result<()> {
+    if path.is_dir() {
+        bail!("{} is a directory; name a file", path.display());
+    }
+    std::fs::OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(path)
+        .map(drop)
+        .with_context(|| format!("cannot write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_cause_is_said_once() {
+        let error = anyhow::anyhow!("no permission").context("cannot write x: no permission");
+        assert_eq!(
+            explain(&error.context("mode y")),
+            "mode y: cannot write x: no permission"
+        );
+    }
+
+    #[test]
+    fn a_page_that_cannot_be_written_is_found_out_at_once() {
+        let error = format!(
+            "{:#}",
+            check_writable(Path::new("/nowhere/x.html")).unwrap_err()
+        );
+        assert!(error.contains("/nowhere/x.html"), "{error}");
+        assert!(check_writable(Path::new("/")).is_err());
+    }
+}

@@ -1,0 +1,4 @@
+//! Experiments: running scenarios many times and saying what came out. Nothing here prints.
+
+pub mod averages;
+pub mod statistics;

@@ -1,0 +1,20 @@
+//! What Tandem's host daemon and guest agent share of a Linux system.
+//!
+//! The modules follow the data: [`procfs`] and [`thread`] name processes and threads, [`sampler`] reads
+//! what each thread ran and waited, [`cgroup`], [`mod@affinity`] and [`actuator`] change weights, caps,
+//! groups and affinity masks. Every change is in [`journal`] before it is made, and [`restore`] puts it
+//! back, whoever made it and however that process ended.
+
+pub mod actuator;
+pub mod affinity;
+pub mod cgroup;
+pub mod cpu_clock;
+pub mod journal;
+pub mod procfs;
+pub mod replace;
+pub mod restore;
+pub mod sampler;
+pub mod signals;
+pub mod thread;
+
+pub use procfs::ProcFs;
