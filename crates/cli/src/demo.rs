@@ -12,10 +12,8 @@ pub mod cpu_time;
 pub mod daemon_process;
 pub mod groups;
 pub mod host_facts;
-pub mod interrupt;
 pub mod mode;
 pub mod plan;
-pub mod progress;
 pub mod stage;
 pub mod state_dir;
 pub mod vm_process;
@@ -32,13 +30,13 @@ use tandem_report::experiment_table;
 
 use crate::console::check_writable;
 use crate::console::print;
-use interrupt::Interrupt;
 use plan::Backend;
 use plan::DaemonPlan;
 use plan::Pinning;
 use plan::Placement;
 use plan::Plan;
-use progress::Progress;
+use tandem_linux::interrupt::Interrupt;
+use tandem_report::progress::Progress;
 use vm_spec::VmSpec;
 
 const MIX: &str = "4,2,1";

@@ -9,6 +9,7 @@ pub mod actuator;
 pub mod affinity;
 pub mod cgroup;
 pub mod cpu_clock;
+pub mod interrupt;
 pub mod journal;
 pub mod procfs;
 pub mod replace;

@@ -25,6 +25,7 @@ pub mod experiment_table;
 pub mod figure;
 pub mod page;
 pub mod perfetto;
+pub mod progress;
 pub mod simulation;
 pub mod survey_page;
 pub mod table;

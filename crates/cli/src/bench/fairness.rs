@@ -28,14 +28,14 @@ use crate::console::check_writable;
 use crate::console::print;
 use crate::demo::DaemonArgs;
 use crate::demo::host_facts;
-use crate::demo::interrupt::Interrupt;
 use crate::demo::mode::Mode;
 use crate::demo::plan;
 use crate::demo::plan::Backend;
 use crate::demo::plan::Plan;
-use crate::demo::progress::Progress;
 use crate::demo::stage;
 use crate::demo::state_dir;
+use tandem_linux::interrupt::Interrupt;
+use tandem_report::progress::Progress;
 
 const SETTLE: Duration = Duration::from_secs(2);
 

@@ -45,8 +45,8 @@ use super::write_json;
 use crate::console::check_writable;
 use crate::console::print;
 use crate::demo::host_facts;
-use crate::demo::interrupt::Interrupt;
-use crate::demo::progress::Progress;
+use tandem_linux::interrupt::Interrupt;
+use tandem_report::progress::Progress;
 
 /// `tandem bench guest`
 #[derive(Debug, Args)]

@@ -28,15 +28,15 @@ use crate::demo::cpu_time::Reading;
 use crate::demo::daemon_process::DaemonProcess;
 use crate::demo::daemon_process::Selected;
 use crate::demo::host_facts;
-use crate::demo::interrupt::Interrupt;
 use crate::demo::plan;
 use crate::demo::plan::Backend;
 use crate::demo::plan::VmPlan;
-use crate::demo::progress::Progress;
 use crate::demo::state_dir;
 use crate::demo::state_dir::StateDir;
 use crate::demo::vm_process::VmProcess;
 use crate::demo::vm_process::stop_all;
+use tandem_linux::interrupt::Interrupt;
+use tandem_report::progress::Progress;
 
 /// Names of this bench's VMs, for the daemon's selection.
 const NAMES: &str = "ovh*";

@@ -26,16 +26,16 @@ use super::daemon_process::DaemonProcess;
 use super::daemon_process::Selected;
 use super::groups::Groups;
 use super::host_facts;
-use super::interrupt::Interrupt;
 use super::mode::Mode;
 use super::plan::Backend;
 use super::plan::Plan;
-use super::progress::Progress;
 use super::state_dir::StateDir;
 use super::vm_process::Counters;
 use super::vm_process::VmProcess;
 use super::vm_process::stop_all;
 use crate::console::explain;
+use tandem_linux::interrupt::Interrupt;
+use tandem_report::progress::Progress;
 
 /// Time between two samples of the series.
 pub const SAMPLE: Duration = Duration::from_millis(250);

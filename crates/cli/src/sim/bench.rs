@@ -36,8 +36,8 @@ use super::vary;
 use super::vary::Combination;
 use crate::bench::usage::Usage;
 use crate::console::print;
-use crate::demo::progress::Progress;
 use crate::output;
+use tandem_report::progress::Progress;
 
 /// The scenarios of the promise, by the name that stands for each in the arguments.
 const OWN: [(&str, &str); 2] = [

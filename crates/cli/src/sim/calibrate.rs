@@ -33,7 +33,6 @@ use tandem_sim::machine::Costs;
 use super::kernel;
 use crate::console::print;
 use crate::demo::host_facts;
-use crate::demo::interrupt::Interrupt;
 use crate::demo::state_dir;
 use crate::demo::state_dir::StateDir;
 use crate::output;
@@ -47,6 +46,7 @@ use setup::Comparison;
 use setup::Quantity;
 use setup::Setup;
 use simulated::Host;
+use tandem_linux::interrupt::Interrupt;
 
 /// Seeds of each simulated setup.
 const SEEDS: u64 = 3;

@@ -19,7 +19,7 @@ use anyhow::ensure;
 use super::counters::Counters;
 use super::folder;
 use super::process;
-use crate::demo::interrupt::Interrupt;
+use tandem_linux::interrupt::Interrupt;
 
 const TABLES: u32 = 4;
 const ROWS: u32 = 10_000;

@@ -29,8 +29,8 @@ use super::variant::Account;
 use super::variant::Agent;
 use super::variant::Variant;
 use crate::console::explain;
-use crate::demo::interrupt::Interrupt;
-use crate::demo::progress::Progress;
+use tandem_linux::interrupt::Interrupt;
+use tandem_report::progress::Progress;
 
 /// A run that takes so many times the time that was asked for, and a minute, is stuck.
 const PATIENCE: u32 = 20;

@@ -34,7 +34,7 @@ use rustix::process::set_child_subreaper;
 use rustix::process::set_parent_process_death_signal;
 use tandem_linux::thread::ThreadStat;
 
-use crate::demo::interrupt::Interrupt;
+use tandem_linux::interrupt::Interrupt;
 
 /// Time between two looks at the interrupt.
 const SLICE: Duration = Duration::from_millis(50);

@@ -33,7 +33,7 @@ use super::setup::PCPUS;
 use super::setup::Quantity;
 use super::setup::Setup;
 use crate::demo::host_facts;
-use crate::demo::interrupt::Interrupt;
+use tandem_linux::interrupt::Interrupt;
 
 /// Not counted at the beginning: first entries, page faults, and vCPUs that are placed.
 const SETTLE: Duration = Duration::from_millis(100);

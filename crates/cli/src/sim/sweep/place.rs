@@ -16,7 +16,7 @@ use anyhow::ensure;
 use super::file::Reader;
 use super::file::Writer;
 use super::grid::Identity;
-use crate::demo::interrupt::Interrupt;
+use tandem_linux::interrupt::Interrupt;
 
 /// Whether the complete file is there; an error if another is and may not be replaced.
 pub fn is_done(path: &Path, wanted: &Identity, force: bool) -> anyhow::Result<bool> {

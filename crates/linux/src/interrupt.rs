@@ -9,7 +9,6 @@ use std::thread::sleep;
 use std::time::Duration;
 use std::time::Instant;
 
-use anyhow::Context;
 use signal_hook::consts::SIGHUP;
 use signal_hook::consts::SIGINT;
 use signal_hook::consts::SIGTERM;
@@ -35,11 +34,15 @@ pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
     /// From now on the signals set the flag instead of ending the process.
-    pub fn watch() -> anyhow::Result<Interrupt> {
+    pub fn watch() -> std::io::Result<Interrupt> {
         let flag = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM, SIGHUP] {
-            signal_hook::flag::register(signal, Arc::clone(&flag))
-                .with_context(|| format!("cannot watch for signal {signal}"))?;
+            signal_hook::flag::register(signal, Arc::clone(&flag)).map_err(|error| {
+                std::io::Error::new(
+                    error.kind(),
+                    format!("cannot watch for signal {signal}: {error}"),
+                )
+            })?;
         }
         Ok(Interrupt(flag))
     }
