@@ -10,7 +10,6 @@ pub mod config;
 pub mod daemon;
 pub mod discovery;
 pub mod fleet;
-pub mod idle_watch;
 pub mod metrics;
 pub mod qmp;
 pub mod select;

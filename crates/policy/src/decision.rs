@@ -1,26 +1,82 @@
 //! What a policy wants changed, and why.
 //!
-//! A decision is plain data: a host adapter applies it, a dry run prints it, a test compares it.
+//! A decision is plain data: a host adapter applies it, a dry run prints it, a test compares it. It names VMs and
+//! vCPUs by their identities, never by a position. Values are what the host's knob can take: the
+//! controller rounds them ([`crate::host::controller`]) before anybody sees them.
 
 use std::fmt;
 
+use serde::Deserialize;
 use serde::Serialize;
 
 use crate::pcpu_set::PcpuSet;
+use crate::units::Nanos;
+use crate::units::Nice;
 use crate::units::PcpuId;
+use crate::units::VcpuId;
 use crate::units::VmId;
 use crate::units::Weight;
 
+/// Whose group a decision is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Target {
+    /// The group of a whole VM.
+    Vm(VmId),
+    /// The group that holds one vCPU of a VM.
+    Vcpu(VmId, VcpuId),
+}
+
+impl Target {
+    /// Whose.
+    pub fn vm(self) -> VmId {
+        match self {
+            Target::Vm(vm) | Target::Vcpu(vm, _) => vm,
+        }
+    }
+}
+
 /// One change to the host.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "action", rename_all = "kebab-case")]
 pub enum Decision {
-    /// Give a VM this weight.
+    /// Give a group this weight.
     SetWeight {
+        /// Whose group.
+        target: Target,
+        /// Its weight from now on; of a VM, its real-time weight r_i.
+        weight: Weight,
+        /// Why.
+        because: Because,
+    },
+    /// Put a group into the idle class, where it runs only what nobody else wants, or take it out (`cpu.idle`).
+    SetIdle {
+        /// Whose group.
+        target: Target,
+        /// Into it, or out of it.
+        idle: bool,
+        /// Why.
+        because: Because,
+    },
+    /// Give a vCPU's thread this nice value.
+    SetNice {
         /// Which VM.
         vm: VmId,
-        /// Its real-time weight r_i from now on.
-        weight: Weight,
+        /// Which of its vCPUs.
+        vcpu: VcpuId,
+        /// The value.
+        nice: Nice,
+        /// Why.
+        because: Because,
+    },
+    /// Give a vCPU's thread a slice of its own, which EEVDF turns into an earlier or later deadline.
+    SetSlice {
+        /// Which VM.
+        vm: VmId,
+        /// Which of its vCPUs.
+        vcpu: VcpuId,
+        /// The slice; `None`: the scheduler's own again.
+        slice: Option<Nanos>,
         /// Why.
         because: Because,
     },
@@ -28,8 +84,8 @@ pub enum Decision {
     SetAffinity {
         /// Which VM.
         vm: VmId,
-        /// Which of its vCPUs: the position in the VM's observation.
-        vcpu: usize,
+        /// Which of its vCPUs.
+        vcpu: VcpuId,
         /// Where it may run from now on.
         pcpus: PcpuSet,
         /// Why.
@@ -37,8 +93,83 @@ pub enum Decision {
     },
 }
 
+impl Decision {
+    /// Which VM it is about.
+    pub fn vm(&self) -> VmId {
+        match self {
+            Decision::SetWeight { target, .. } | Decision::SetIdle { target, .. } => target.vm(),
+            Decision::SetNice { vm, .. }
+            | Decision::SetSlice { vm, .. }
+            | Decision::SetAffinity { vm, .. } => *vm,
+        }
+    }
+
+    /// Which vCPU it is about; `None`: the VM as a whole.
+    pub fn vcpu(&self) -> Option<VcpuId> {
+        match self {
+            Decision::SetWeight { target, .. } | Decision::SetIdle { target, .. } => match target {
+                Target::Vm(_) => None,
+                Target::Vcpu(_, vcpu) => Some(*vcpu),
+            },
+            Decision::SetNice { vcpu, .. }
+            | Decision::SetSlice { vcpu, .. }
+            | Decision::SetAffinity { vcpu, .. } => Some(*vcpu),
+        }
+    }
+
+    /// The knob it turns.
+    pub fn knob(&self) -> Knob {
+        match self {
+            Decision::SetWeight { .. } => Knob::Weight,
+            Decision::SetIdle { .. } => Knob::Idle,
+            Decision::SetNice { .. } => Knob::Nice,
+            Decision::SetSlice { .. } => Knob::Slice,
+            Decision::SetAffinity { .. } => Knob::Affinity,
+        }
+    }
+
+    /// Why.
+    pub fn because(&self) -> &Because {
+        match self {
+            Decision::SetWeight { because, .. }
+            | Decision::SetIdle { because, .. }
+            | Decision::SetNice { because, .. }
+            | Decision::SetSlice { because, .. }
+            | Decision::SetAffinity { because, .. } => because,
+        }
+    }
+}
+
+/// A kind of setting that policies may change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Knob {
+    /// The weight of a group (`cpu.shares`, `cpu.weight`).
+    Weight,
+    /// The idle class of a group (`cpu.idle`).
+    Idle,
+    /// The nice value of a vCPU's thread.
+    Nice,
+    /// The EEVDF slice of a vCPU's thread (sched_setattr).
+    Slice,
+    /// The affinity of a vCPU's thread.
+    Affinity,
+}
+
+impl fmt::Display for Knob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Knob::Weight => "weight",
+            Knob::Idle => "idle class",
+            Knob::Nice => "nice value",
+            Knob::Slice => "slice",
+            Knob::Affinity => "affinity",
+        })
+    }
+}
+
 /// The reason of a decision.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "reason", rename_all = "kebab-case")]
 pub enum Because {
     /// The VM received less (positive) or more (negative) than its fair share.
@@ -61,6 +192,8 @@ pub enum Because {
     Asleep,
     /// The fair window ended and the VM had not used its share throughout.
     FairWindow,
+    /// The VM is to have its configured weight and nothing else.
+    Configured,
     /// Its pins leave VMs no way to their fair shares, whatever the weights.
     PinsInfeasible {
         /// The pCPU that too many are pinned to.
@@ -93,6 +226,7 @@ impl fmt::Display for Because {
             Because::FairWindow => {
                 f.write_str("fair window over, share not used up: back to the configured weight")
             }
+            Because::Configured => f.write_str("its configured weight"),
             Because::PinsInfeasible { from, gain } => write!(
                 f,
                 "the pins on pCPU {from} leave no fair division; moving it frees {gain:.2} pCPUs"

@@ -33,12 +33,15 @@ use crate::assess::Assessment;
 use crate::assess::accounting_groups;
 use crate::decision::Because;
 use crate::decision::Decision;
+use crate::decision::Target;
 use crate::fair_share::Claim;
 use crate::fair_share::fair_shares;
+use crate::host::knobs::WeightKnob;
+use crate::host::observation::HostObservation;
+use crate::host::observation::IdleTimes;
 use crate::observation::VmObservation;
 use crate::pcpu_set::PcpuSet;
 use crate::units::Nanos;
-use crate::units::PcpuId;
 use crate::units::VmId;
 use crate::units::Weight;
 
@@ -80,6 +83,22 @@ impl Default for FlexWConfig {
     }
 }
 
+/// The least and the most that each setting may be, for whoever reads settings.
+impl FlexWConfig {
+    /// Of `fair_window`.
+    pub const FAIR_WINDOWS: (Nanos, Nanos) = (Nanos::from_millis(100), Nanos::from_secs(3600));
+    /// Of `gain`.
+    pub const GAINS: (f64, f64) = (0.001, 1.0);
+    /// Of `smoothing`.
+    pub const SMOOTHINGS: (f64, f64) = (0.001, 1.0);
+    /// Of `dead_band`.
+    pub const DEAD_BANDS: (f64, f64) = (0.0, 0.5);
+    /// Of `idle_tolerance`.
+    pub const IDLE_TOLERANCES: (f64, f64) = (0.0, 0.5);
+    /// Of `spread`.
+    pub const SPREADS: (f64, f64) = (1.0, 1000.0);
+}
+
 /// The largest relative error that one period acts on; bounds the step after a sudden change.
 const MAX_RELATIVE_ERROR: f64 = 1.0;
 /// Elasticity below this is taken as this: below, noise would be amplified more than error.
@@ -96,8 +115,10 @@ const BACKLOGGED: f64 = 0.9;
 struct VmState {
     /// Configured weight w_i when last seen.
     configured: f64,
-    /// Real-time weight r_i.
+    /// Real-time weight r_i: the one in force, or what was asked for where a knob shows that rounded.
     real_time: f64,
+    /// Whether the weight may be moved.
+    adjustable: bool,
     /// Received, smoothed, ns per period.
     received: f64,
     /// Could run, smoothed, ns per period.
@@ -165,27 +186,23 @@ impl FlexW {
         self.vms.get(&vm).map(|state| Weight(state.real_time))
     }
 
-    /// Forgets every change of weight: the next period starts from the configured ones. For dry runs,
-    /// where nothing that was decided has been done.
-    pub fn keep_configured(&mut self) {
-        for state in self.vms.values_mut() {
-            state.real_time = state.configured;
-        }
-    }
-
-    /// Takes in what happened in a period of length `period` and decides the next one's weights.
+    /// Takes in what happened in a period and decides the next one's weights, of those VMs that are `adjustable`; the others
+    /// take their part in the division as they are.
     ///
-    /// `idle` is each pCPU's idle time in the period. VMs not among `vms` are forgotten.
+    /// VMs that are not in the observation are forgotten.
     pub fn decide(
         &mut self,
-        period: Nanos,
-        vms: &[VmObservation],
-        idle: &BTreeMap<PcpuId, Nanos>,
+        host: &HostObservation,
+        adjustable: impl Fn(&VmObservation) -> bool,
     ) -> Round {
+        let HostObservation {
+            period, vms, idle, ..
+        } = host;
+        let period = *period;
         if period == Nanos::ZERO {
             return Round::default();
         }
-        self.observe(period, vms);
+        self.observe(period, vms, &host.knobs.weight, adjustable);
         self.window += period;
         let window_over = self.window >= self.config.fair_window;
         let mut round = Round::default();
@@ -209,14 +226,18 @@ impl FlexW {
                 state.least_backlog = 1.0;
             }
         }
-        round.decisions.sort_by_key(|decision| match decision {
-            Decision::SetWeight { vm, .. } | Decision::SetAffinity { vm, .. } => *vm,
-        });
+        round.decisions.sort_by_key(Decision::vm);
         round
     }
 
     /// Updates the averages, and forgets VMs that are gone.
-    fn observe(&mut self, period: Nanos, vms: &[VmObservation]) {
+    fn observe(
+        &mut self,
+        period: Nanos,
+        vms: &[VmObservation],
+        knob: &WeightKnob,
+        adjustable: impl Fn(&VmObservation) -> bool,
+    ) {
         let mut seen = BTreeMap::new();
         for vm in vms {
             let now = VmState::first(period, vm);
@@ -230,10 +251,12 @@ impl FlexW {
                 }
                 None => now,
             };
-            if state.configured != vm.weight.0 {
-                state.real_time *= vm.weight.0 / state.configured;
-                state.configured = vm.weight.0;
+            // Steps too small for the knob add up. Anything else in force than what was asked for is what counts.
+            if knob.round(Weight(state.real_time)) != vm.in_force.weight {
+                state.real_time = vm.in_force.weight.0;
             }
+            state.configured = vm.weight.0;
+            state.adjustable = adjustable(vm);
             let backlog = state.backlogged / period.0 as f64;
             state.least_backlog = state.least_backlog.min(backlog);
             seen.insert(vm.vm, state);
@@ -247,7 +270,7 @@ impl FlexW {
         period: Nanos,
         pcpus: &PcpuSet,
         members: &[&VmObservation],
-        idle: &BTreeMap<PcpuId, Nanos>,
+        idle: &IdleTimes,
     ) -> GroupState {
         let total = period.0 as f64 * pcpus.len() as f64;
         let received: f64 = members.iter().map(|vm| self.vms[&vm.vm].received).sum();
@@ -292,7 +315,7 @@ impl FlexW {
             let account = Assessment::new(vm.vm, fair, Nanos(state.received.round() as u64));
             assessments.push(account);
             let (r, because) = self.next_weight(period, state, &account, group, window_over);
-            if state.could_run >= ASLEEP * period.0 as f64 {
+            if state.adjustable && state.could_run >= ASLEEP * period.0 as f64 {
                 active.push(wanted.len());
             }
             wanted.push((vm.vm, r, because));
@@ -307,7 +330,7 @@ impl FlexW {
             if changed {
                 let because = because.unwrap_or(Because::KeepSum);
                 decisions.push(Decision::SetWeight {
-                    vm,
+                    target: Target::Vm(vm),
                     weight: Weight(r),
                     because,
                 });
@@ -326,6 +349,9 @@ impl FlexW {
         window_over: bool,
     ) -> (f64, Option<Because>) {
         let w = state.configured;
+        if !state.adjustable {
+            return (state.real_time, None);
+        }
         if !group.saturated {
             return (w, Some(Because::WorkConserving { idle: group.idle }));
         }
@@ -391,7 +417,8 @@ impl VmState {
     fn first(period: Nanos, vm: &VmObservation) -> VmState {
         VmState {
             configured: vm.weight.0,
-            real_time: vm.weight.0,
+            real_time: vm.in_force.weight.0,
+            adjustable: true,
             received: vm.received().0 as f64,
             could_run: vm.could_run(period).0 as f64,
             backlogged: vm.backlogged(period).0 as f64,

@@ -4,21 +4,61 @@
 //! The same numbers exist on a live host (`/proc/PID/task/TID/schedstat`, affinity masks) and in a
 //! simulator. Nothing here is a rate: all times are within one period of a length that is given
 //! beside them.
+//!
+//! With what happened comes what is **in force** when the period ends: weights, idle class, nice
+//! values, slices, affinities, a quota. They are read back from the host, whoever set them. So a policy needs no memory of
+//! what it asked for, and a refused write, a dry run or somebody else's change cannot mislead it.
 
 use serde::Deserialize;
 use serde::Serialize;
 
 use crate::accounting_group::components;
 use crate::pcpu_set::PcpuSet;
+use crate::policy_set::PolicySet;
 use crate::units::Nanos;
+use crate::units::Nice;
+use crate::units::VcpuId;
 use crate::units::VmId;
 use crate::units::Weight;
 
+/// What is set for a vCPU, besides its affinity.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct VcpuSettings {
+    /// The weight of a group that holds this vCPU alone; `None`: it has none.
+    pub weight: Option<Weight>,
+    /// Whether that group is in the idle class (`cpu.idle`).
+    pub idle: bool,
+    /// Its thread's nice value.
+    pub nice: Nice,
+    /// Its thread's own EEVDF slice; `None`: the scheduler's.
+    pub slice: Option<Nanos>,
+}
+
+/// What is set for a VM as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VmSettings {
+    /// Its real-time weight r_i.
+    pub weight: Weight,
+    /// Whether its group is in the idle class (`cpu.idle`).
+    #[serde(default)]
+    pub idle: bool,
+    /// A hard cap, in pCPUs; `None`: none.
+    #[serde(default)]
+    pub quota: Option<f64>,
+}
+
 /// One vCPU in one period.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct VcpuObservation {
-    /// The pCPUs it may run on.
+    /// Which vCPU of its VM.
+    pub vcpu: VcpuId,
+    /// The pCPUs it may run on: the affinity in force.
     pub allowed: PcpuSet,
+    /// What else is in force.
+    #[serde(default)]
+    pub in_force: VcpuSettings,
     /// CPU time received.
     pub ran: Nanos,
     /// Time runnable without running (steal time, as the guest sees it).
@@ -29,6 +69,18 @@ pub struct VcpuObservation {
 }
 
 impl VcpuObservation {
+    /// A vCPU that did nothing in the period, with nothing set but its affinity.
+    pub fn new(vcpu: VcpuId, allowed: PcpuSet) -> VcpuObservation {
+        VcpuObservation {
+            vcpu,
+            allowed,
+            in_force: VcpuSettings::default(),
+            ran: Nanos::ZERO,
+            waited: Nanos::ZERO,
+            runnable: false,
+        }
+    }
+
     /// Time in the period during which the vCPU could have used a pCPU, at most the period.
     pub fn could_run(&self, period: Nanos) -> Nanos {
         let seen = self.ran + self.waited;
@@ -47,11 +99,36 @@ pub struct VmObservation {
     pub vm: VmId,
     /// Its configured weight w_i.
     pub weight: Weight,
-    /// Its vCPUs, in the order of their numbers.
+    /// What is in force.
+    pub in_force: VmSettings,
+    /// The policies that may act on it.
+    #[serde(default)]
+    pub policies: PolicySet,
+    /// Its vCPUs that could be read, in the order of their numbers.
     pub vcpus: Vec<VcpuObservation>,
 }
 
 impl VmObservation {
+    /// A VM whose configured weight is in force, on which every policy may act.
+    pub fn new(vm: VmId, weight: Weight, vcpus: Vec<VcpuObservation>) -> VmObservation {
+        VmObservation {
+            vm,
+            weight,
+            in_force: VmSettings {
+                weight,
+                idle: false,
+                quota: None,
+            },
+            policies: PolicySet::ALL,
+            vcpus,
+        }
+    }
+
+    /// A vCPU by its number.
+    pub fn vcpu(&self, vcpu: VcpuId) -> Option<&VcpuObservation> {
+        self.vcpus.iter().find(|observed| observed.vcpu == vcpu)
+    }
+
     /// CPU time received by all vCPUs, S_i.
     pub fn received(&self) -> Nanos {
         self.vcpus.iter().map(|vcpu| vcpu.ran).sum()

@@ -60,12 +60,13 @@ const WORTH: f64 = 0.03;
 
 impl Rebalancer {
     /// Takes in one period's observations and what FlexW made of them; returns the moves to make, at
-    /// most one per accounting group.
+    /// most one per accounting group, and of `movable` VMs only.
     pub fn decide(
         &mut self,
         period: Nanos,
         vms: &[VmObservation],
         groups: &[GroupReport],
+        movable: impl Fn(&VmObservation) -> bool,
     ) -> Vec<Decision> {
         let mut decisions = Vec::new();
         let mut memory = BTreeMap::new();
@@ -85,7 +86,7 @@ impl Rebalancer {
             lasting = if behind { lasting.saturating_add(1) } else { 0 };
             if lasting >= PATIENCE
                 && quiet >= SETTLE
-                && let Some(decision) = group_move(period, vms, group, least)
+                && let Some(decision) = group_move(period, vms, group, least, &movable)
             {
                 decisions.push(decision);
                 (lasting, quiet) = (0, 0);
@@ -102,6 +103,7 @@ fn group_move(
     vms: &[VmObservation],
     group: &GroupReport,
     least: Nanos,
+    movable: &impl Fn(&VmObservation) -> bool,
 ) -> Option<Decision> {
     let by_id: BTreeMap<VmId, &VmObservation> = vms.iter().map(|vm| (vm.vm, vm)).collect();
     let members: Vec<&VmObservation> = group
@@ -110,11 +112,11 @@ fn group_move(
         .filter_map(|account| by_id.get(&account.vm).copied())
         .collect();
     let fair: Vec<Nanos> = group.vms.iter().map(|account| account.fair).collect();
-    let found = best_move(period, &group.pcpus, &members, &fair, least)?;
+    let found = best_move(period, &group.pcpus, &members, &fair, least, movable)?;
     let gain = found.gain.0 as f64 / period.0 as f64;
     Some(Decision::SetAffinity {
         vm: members[found.vm].vm,
-        vcpu: found.vcpu,
+        vcpu: members[found.vm].vcpus[found.vcpu].vcpu,
         pcpus: [found.to].into_iter().collect(),
         because: Because::PinsInfeasible {
             from: found.from,
@@ -135,13 +137,14 @@ pub fn shortfall(period: Nanos, pcpus: &PcpuSet, vms: &[&VmObservation], fair: &
 /// The move that gains most, if one gains more than `least`.
 ///
 /// `fair` is each VM's fair share within `period`; `vms` are the members of one accounting group and
-/// `pcpus` its pCPUs. Ties go to the first VM, vCPU and pCPU.
+/// `pcpus` its pCPUs, and only `movable` VMs' vCPUs are moved. Ties go to the first VM, vCPU and pCPU.
 pub fn best_move(
     period: Nanos,
     pcpus: &PcpuSet,
     vms: &[&VmObservation],
     fair: &[Nanos],
     least: Nanos,
+    movable: impl Fn(&VmObservation) -> bool,
 ) -> Option<Move> {
     if pcpus.len() > MAX_PCPUS {
         return None;
@@ -153,7 +156,8 @@ pub fn best_move(
     }
     let crowded = network.crowded();
     let mut best: Option<Move> = None;
-    for (vm, observation) in vms.iter().enumerate() {
+    let candidates = vms.iter().enumerate();
+    for (vm, observation) in candidates.filter(|(_, observation)| movable(observation)) {
         let mut pinned: BTreeMap<PcpuId, usize> = BTreeMap::new();
         for vcpu in &observation.vcpus {
             for pcpu in vcpu.allowed.iter() {
@@ -341,6 +345,7 @@ impl Network {
 mod tests {
     use super::*;
     use crate::observation::VcpuObservation;
+    use crate::units::VcpuId;
     use crate::units::VmId;
     use crate::units::Weight;
 
@@ -349,18 +354,14 @@ mod tests {
     fn vm(id: u64, pins: &[&str]) -> VmObservation {
         let vcpus = pins
             .iter()
-            .map(|list| VcpuObservation {
-                allowed: list.parse().unwrap(),
-                ran: Nanos::ZERO,
+            .zip(0..)
+            .map(|(list, number)| VcpuObservation {
                 waited: T,
                 runnable: true,
+                ..VcpuObservation::new(VcpuId(number), list.parse().unwrap())
             })
             .collect();
-        VmObservation {
-            vm: VmId(id),
-            weight: Weight(1.0),
-            vcpus,
-        }
+        VmObservation::new(VmId(id), Weight(1.0), vcpus)
     }
 
     fn halves(shares: &[u64]) -> Vec<Nanos> {
@@ -369,7 +370,14 @@ mod tests {
 
     fn find(pcpus: &str, vms: &[VmObservation], fair: &[Nanos]) -> Option<Move> {
         let members: Vec<&VmObservation> = vms.iter().collect();
-        best_move(T, &pcpus.parse().unwrap(), &members, fair, Nanos(T.0 / 100))
+        best_move(
+            T,
+            &pcpus.parse().unwrap(),
+            &members,
+            fair,
+            Nanos(T.0 / 100),
+            |_| true,
+        )
     }
 
     #[test]
@@ -429,7 +437,7 @@ mod tests {
         let pcpus: PcpuSet = "0-1".parse().unwrap();
         let members: Vec<&VmObservation> = vms.iter().collect();
         assert_eq!(
-            best_move(T, &pcpus, &members, &halves(&[4, 4]), Nanos(1)),
+            best_move(T, &pcpus, &members, &halves(&[4, 4]), Nanos(1), |_| true),
             None
         );
     }

@@ -109,6 +109,21 @@ impl fmt::Display for Weight {
     }
 }
 
+/// A thread's nice value, -20 (most) … 19 (least). A step is a factor of about 1.25 in weight (sched_prio_to_weight of
+/// kernel/sched/core.c).
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Nice(pub i8);
+
+impl Nice {
+    /// The least that a thread may have, which gives it the most.
+    pub const LEAST: Nice = Nice(-20);
+    /// The most that a thread may have, which gives it the least.
+    pub const MOST: Nice = Nice(19);
+}
+
 macro_rules! display_number {
     ($($name:ident),*) => {$(
         impl fmt::Display for $name {
@@ -119,4 +134,4 @@ macro_rules! display_number {
     )*};
 }
 
-display_number!(PcpuId, VcpuId, VmId);
+display_number!(PcpuId, VcpuId, VmId, Nice);

@@ -11,11 +11,14 @@ use tandem_policy::FlexW;
 use tandem_policy::FlexWConfig;
 use tandem_policy::Nanos;
 use tandem_policy::PcpuId;
+use tandem_policy::Target;
+use tandem_policy::VcpuId;
 use tandem_policy::VcpuObservation;
 use tandem_policy::VmId;
 use tandem_policy::VmObservation;
 use tandem_policy::Weight;
 use tandem_policy::flexw::Round;
+use tandem_policy::host::HostObservation;
 use world::PERIOD;
 use world::World;
 
@@ -209,7 +212,7 @@ fn the_fair_window_takes_back_what_a_bursty_vm_saved_up() {
                 matches!(
                     d,
                     Decision::SetWeight {
-                        vm: VmId(3),
+                        target: Target::Vm(VmId(3)),
                         because: Because::FairWindow,
                         ..
                     }
@@ -232,10 +235,8 @@ fn a_new_configured_weight_counts_from_the_next_period() {
 #[test]
 fn a_vcpu_that_was_never_picked_still_counts_as_waiting() {
     let starved = VcpuObservation {
-        allowed: "0".parse().unwrap(),
-        ran: Nanos::ZERO,
-        waited: Nanos::ZERO,
         runnable: true,
+        ..VcpuObservation::new(VcpuId(0), "0".parse().unwrap())
     };
     assert_eq!(starved.could_run(PERIOD), PERIOD);
     assert_eq!(
@@ -248,17 +249,17 @@ fn a_vcpu_that_was_never_picked_still_counts_as_waiting() {
     );
 }
 
+/// A period with these VMs, no pCPU idle, and nothing that was decided before applied.
+fn decide(policy: &mut FlexW, period: Nanos, vms: &[VmObservation]) -> Round {
+    let host = HostObservation::with_any_knobs(period, vms.to_vec(), BTreeMap::new());
+    policy.decide(&host, |_| true)
+}
+
 #[test]
 fn an_empty_period_decides_nothing() {
     let mut policy = FlexW::new(FlexWConfig::default());
-    assert_eq!(
-        policy.decide(Nanos::ZERO, &[], &BTreeMap::new()),
-        Round::default()
-    );
-    assert_eq!(
-        policy.decide(PERIOD, &[], &BTreeMap::new()),
-        Round::default()
-    );
+    assert_eq!(decide(&mut policy, Nanos::ZERO, &[]), Round::default());
+    assert_eq!(decide(&mut policy, PERIOD, &[]), Round::default());
 }
 
 /// Any VMs at all: up to 6 of up to 5 vCPUs on 3 pCPUs, with any times within the period.
@@ -268,18 +269,18 @@ fn any_vms() -> impl Strategy<Value = Vec<VmObservation>> {
     prop::collection::vec(vm, 0..6).prop_map(|vms| {
         vms.into_iter()
             .enumerate()
-            .map(|(i, (weight, vcpus))| VmObservation {
-                vm: VmId(i as u64),
-                weight: Weight(f64::from(weight)),
-                vcpus: vcpus
-                    .into_iter()
-                    .map(|(mask, ran, waited, runnable)| VcpuObservation {
-                        allowed: (0..3).filter(|p| mask >> p & 1 == 1).map(PcpuId).collect(),
+            .map(|(i, (weight, vcpus))| {
+                let vcpus = vcpus.into_iter().zip(0..);
+                let vcpus = vcpus.map(|((mask, ran, waited, runnable), number)| {
+                    let allowed = (0..3).filter(|p| mask >> p & 1 == 1).map(PcpuId);
+                    VcpuObservation {
                         ran: Nanos(ran),
                         waited: Nanos(waited.min(PERIOD.0 - ran)),
                         runnable,
-                    })
-                    .collect(),
+                        ..VcpuObservation::new(VcpuId(number), allowed.collect())
+                    }
+                });
+                VmObservation::new(VmId(i as u64), Weight(f64::from(weight)), vcpus.collect())
             })
             .collect()
     })
@@ -290,8 +291,8 @@ fn weights(round: &Round) -> BTreeMap<VmId, f64> {
         .decisions
         .iter()
         .filter_map(|decision| match decision {
-            Decision::SetWeight { vm, weight, .. } => Some((*vm, weight.0)),
-            Decision::SetAffinity { .. } => None,
+            Decision::SetWeight { target, weight, .. } => Some((target.vm(), weight.0)),
+            _ => None,
         })
         .collect()
 }
@@ -318,7 +319,7 @@ proptest! {
         let spread = config.spread;
         let mut policy = FlexW::new(config);
         for _ in 0..rounds {
-            policy.decide(PERIOD, &vms, &BTreeMap::new());
+            decide(&mut policy, PERIOD, &vms);
             for vm in &vms {
                 let r = policy.real_time_weight(vm.vm).unwrap().0;
                 prop_assert!(r.is_finite());
@@ -339,21 +340,18 @@ proptest! {
             .enumerate()
             .map(|(i, &weight)| {
                 let ran = PERIOD.0 * u64::from(weight) / u64::from(total);
-                VmObservation {
-                    vm: VmId(i as u64),
-                    weight: Weight(f64::from(weight)),
-                    vcpus: vec![VcpuObservation {
-                        allowed: "0".parse().unwrap(),
-                        ran: Nanos(ran),
-                        waited: Nanos(PERIOD.0 - ran),
-                        runnable: true,
-                    }],
-                }
+                let vcpu = VcpuObservation {
+                    ran: Nanos(ran),
+                    waited: Nanos(PERIOD.0 - ran),
+                    runnable: true,
+                    ..VcpuObservation::new(VcpuId(0), "0".parse().unwrap())
+                };
+                VmObservation::new(VmId(i as u64), Weight(f64::from(weight)), vec![vcpu])
             })
             .collect();
         let mut policy = FlexW::new(FlexWConfig::default());
         for _ in 0..150 {
-            let round = policy.decide(PERIOD, &vms, &BTreeMap::new());
+            let round = decide(&mut policy, PERIOD, &vms);
             prop_assert!(round.decisions.is_empty(), "{:?}", round.decisions);
         }
     }
@@ -368,8 +366,8 @@ proptest! {
         let mut straight = FlexW::new(FlexWConfig::default());
         let mut permuted = FlexW::new(FlexWConfig::default());
         for _ in 0..5 {
-            let a = weights(&straight.decide(PERIOD, &vms, &BTreeMap::new()));
-            let b = weights(&permuted.decide(PERIOD, &turned, &BTreeMap::new()));
+            let a = weights(&decide(&mut straight, PERIOD, &vms));
+            let b = weights(&decide(&mut permuted, PERIOD, &turned));
             // Sums in another order differ in the last bits, and a change of that size may or may
             // not count as one.
             for vm in &vms {

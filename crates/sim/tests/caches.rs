@@ -106,7 +106,7 @@ fn a_thread_that_moves_to_another_cache_fetches_from_afar() {
     // When the short one has ended, its pCPU takes one of the two that share the other.
     let text = two_vms(128, 0)
         .replace("pcpus = 1", "pcpus = 2\npcpus_per_llc = 1")
-        .replace("placement = \"pin\"", "placement = \"balance\"")
+        .replace("placement = \"pin\"", "placement = \"load-balancing\"")
         .replace(
             "[[vm]]\nname = \"b\"",
             "[[workload]]\nname = \"short\"

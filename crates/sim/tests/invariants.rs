@@ -44,7 +44,7 @@ fn world() -> impl Strategy<Value = (String, Vec<String>)> {
     let program = prop::collection::vec(step(), 1..6).prop_map(|steps| steps.join(", "));
     let settings = (
         prop_oneof![Just("cfs"), Just("eevdf"), Just("credit")],
-        prop_oneof![Just("balance"), Just("pin")],
+        prop_oneof![Just("load-balancing"), Just("pin")],
         prop_oneof![Just("no"), Just("gang"), Just("demand")],
         any::<bool>(),
         prop_oneof![Just("off"), Just("fixed"), Just("stock")],

@@ -31,7 +31,7 @@ const SCENARIOS: [&str; 14] = [
 
 const SETTINGS: [(&str, &[&str]); 18] = [
     ("host.scheduler", &["cfs", "eevdf", "credit"]),
-    ("host.placement", &["balance", "pin", "no-stacking"]),
+    ("host.placement", &["load-balancing", "pin", "no-stacking"]),
     ("host.together", &["no", "gang", "demand"]),
     ("host.cap", &["true", "false"]),
     ("host.halt_poll", &["0", "50us", "1s"]),

@@ -229,7 +229,7 @@ fn vcpus_of_one_vm_are_stacked_unless_balance_scheduling_forbids_it() {
         // within a wait of one of them were queued there together.
         siblings_in_turn(&events)
     };
-    let (free, apart) = (stacked("balance"), stacked("no-stacking"));
+    let (free, apart) = (stacked("load-balancing"), stacked("no-stacking"));
     assert!(free > 20, "{free}");
     assert_eq!(apart, 0);
 }

@@ -17,11 +17,14 @@ use tandem_policy::FlexW;
 use tandem_policy::FlexWConfig;
 use tandem_policy::Nanos;
 use tandem_policy::PcpuId;
+use tandem_policy::Target;
+use tandem_policy::VcpuId;
 use tandem_policy::VcpuObservation;
 use tandem_policy::VmId;
 use tandem_policy::VmObservation;
 use tandem_policy::Weight;
 use tandem_policy::flexw::Round;
+use tandem_policy::host::HostObservation;
 
 pub const PERIOD: Nanos = Nanos::from_millis(100);
 /// EEVDF's base slice on two CPUs is 1.4 ms, and preemption happens at 4 ms ticks.
@@ -114,7 +117,7 @@ impl World {
         let mut observed = Vec::new();
         for (vm, ran) in self.vms.iter_mut().zip(&ran) {
             let mut vcpus = Vec::new();
-            for (vcpu, &ran) in vm.vcpus.iter_mut().zip(ran) {
+            for ((vcpu, &ran), number) in vm.vcpus.iter_mut().zip(ran).zip(0..) {
                 let due = ran + vcpu.carry;
                 let wobble =
                     self.noise * SLICE * (self.rng.next_u32() as f64 / 2f64.powi(31) - 1.0);
@@ -127,18 +130,17 @@ impl World {
                 let waited = ((t - ran) * if vcpu.demand > 0.0 { 1.0 } else { 0.0 }).min(
                     (vcpu.demand * t - seen).max(0.0) * if vcpu.demand < 1.0 { 1.5 } else { 1.0 },
                 );
+                let allowed = [PcpuId(vcpu.pcpu)].into_iter().collect();
                 vcpus.push(VcpuObservation {
-                    allowed: [PcpuId(vcpu.pcpu)].into_iter().collect(),
                     ran: Nanos(seen as u64),
                     waited: Nanos(waited as u64),
                     runnable: vcpu.demand >= 1.0,
+                    ..VcpuObservation::new(VcpuId(number), allowed)
                 });
             }
-            observed.push(VmObservation {
-                vm: VmId(vm.id),
-                weight: Weight(vm.configured),
-                vcpus,
-            });
+            let mut observation = VmObservation::new(VmId(vm.id), Weight(vm.configured), vcpus);
+            observation.in_force.weight = Weight(vm.weight);
+            observed.push(observation);
         }
         (observed, idle)
     }
@@ -184,9 +186,15 @@ impl World {
     /// One period, then the policy's decisions applied.
     pub fn step(&mut self) -> (Vec<VmObservation>, Round) {
         let (observed, idle) = self.run_period();
-        let round = self.policy.decide(PERIOD, &observed, &idle);
+        let host = HostObservation::with_any_knobs(PERIOD, observed.clone(), idle);
+        let round = self.policy.decide(&host, |_| true);
         for decision in &round.decisions {
-            if let Decision::SetWeight { vm, weight, .. } = decision {
+            if let Decision::SetWeight {
+                target: Target::Vm(vm),
+                weight,
+                ..
+            } = decision
+            {
                 let vm = self.vms.iter_mut().find(|sim| sim.id == vm.0).unwrap();
                 vm.weight = weight.0;
             }

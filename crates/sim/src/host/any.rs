@@ -1,6 +1,8 @@
 //! Any of the host schedulers, by static dispatch: the world calls them for every switch.
 
 use tandem_policy::PcpuSet;
+use tandem_policy::host::Knobs;
+use tandem_policy::host::WeightKnob;
 
 use super::Arrival;
 use super::HostScheduler;
@@ -95,6 +97,18 @@ impl Scheduler for AnyScheduler {
 
     fn set_weight(&mut self, vm: u32, weight: f64, now: u64) {
         dispatch!(self, s => s.set_weight(vm, weight, now))
+    }
+
+    fn set_idle(&mut self, vm: u32, idle: bool, now: u64) {
+        dispatch!(self, s => s.set_idle(vm, idle, now))
+    }
+
+    fn set_vcpu(&mut self, vcpu: u32, weight: u32, idle: bool, now: u64) {
+        dispatch!(self, s => s.set_vcpu(vcpu, weight, idle, now))
+    }
+
+    fn knobs(&self, weight: WeightKnob) -> Knobs {
+        dispatch!(self, s => s.knobs(weight))
     }
 
     fn set_affinity(&mut self, vcpu: u32, allowed: &PcpuSet) {

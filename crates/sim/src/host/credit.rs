@@ -30,6 +30,8 @@ use std::collections::VecDeque;
 use tandem_policy::Nanos;
 use tandem_policy::PcpuId;
 use tandem_policy::PcpuSet;
+use tandem_policy::host::Knobs;
+use tandem_policy::host::WeightKnob;
 
 use super::Arrival;
 use super::CreditAge;
@@ -436,6 +438,17 @@ impl Scheduler for CreditHost {
 
     fn set_weight(&mut self, vm: u32, weight: f64, _now: u64) {
         self.shape.weights[vm as usize] = weight;
+    }
+
+    /// A VM's weight and where its vCPUs may run: credit has neither an idle class nor weights of vCPUs.
+    fn knobs(&self, weight: WeightKnob) -> Knobs {
+        Knobs {
+            vcpu_groups: false,
+            idle: false,
+            nice: false,
+            slice: None,
+            ..Knobs::all(weight)
+        }
     }
 
     fn set_affinity(&mut self, v: u32, allowed: &PcpuSet) {

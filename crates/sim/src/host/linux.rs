@@ -16,11 +16,17 @@
 //!
 //! Directed yield: both levels get the candidate as next buddy, and the yielder the skip buddy or a
 //! later deadline (yield_to_task_fair). A custom slice counts for the vCPU within its group.
+//!
+//! The idle class (`cpu.idle`, sched_group_set_idle): a group in it weighs 3, never preempts one that is not, and is preempted by it
+//! at once; a pCPU that runs nothing else counts as idle for a vCPU that wakes (sched_idle_cpu). Nothing is preempted when
+//! a group leaves the class: that takes effect at the next tick or wake-up.
 
 mod load_average;
 
 use tandem_policy::PcpuId;
 use tandem_policy::PcpuSet;
+use tandem_policy::host::Knobs;
+use tandem_policy::host::WeightKnob;
 
 use self::load_average::Average;
 use self::load_average::Decay;
@@ -87,7 +93,12 @@ pub struct LinuxHost {
     overloaded: Vec<u64>,
     /// Per pCPU: when loads are compared next, and how often they were.
     balance_due: Vec<(u64, u32)>,
+    /// VMs in the idle class.
+    idle_vms: Vec<bool>,
 }
+
+/// WEIGHT_IDLEPRIO of kernel/sched/sched.h.
+const IDLE_WEIGHT: f64 = 3.0;
 
 impl VcpuLoad {
     /// Of one that was nowhere yet.
@@ -121,6 +132,7 @@ impl LinuxHost {
             current: vec![NONE; pcpus],
             overloaded: vec![0; pcpus.div_ceil(64)],
             balance_due: vec![(NEAR_INTERVAL, 0); pcpus],
+            idle_vms: vec![false; shape.weights.len()],
             discipline,
             shape,
         }
@@ -135,7 +147,9 @@ impl LinuxHost {
                 vcpus: FairQueue::new(self.discipline, number),
                 average: Average::ZERO,
             });
-            self.group_entities.push(Entity::new(1024));
+            let mut entity = Entity::new(1024);
+            entity.set_idle(self.idle_vms[vm as usize]);
+            self.group_entities.push(entity);
         }
         self.group_of[place]
     }
@@ -160,7 +174,30 @@ impl LinuxHost {
         };
         let elsewhere = (all - was_here).max(0.0);
         let part = here / (here + elsewhere).max(1.0);
-        (self.shape.weights[vm as usize] * FINE as f64 * part) as u64
+        let weight = match self.idle_vms[vm as usize] {
+            true => IDLE_WEIGHT,
+            false => self.shape.weights[vm as usize],
+        };
+        (weight * FINE as f64 * part) as u64
+    }
+
+    /// Whether everything that is runnable on a pCPU is in the idle class (sched_idle_cpu).
+    fn only_idle_class(&self, p: u32) -> bool {
+        let root = &self.roots[p as usize];
+        let entities = &self.group_entities;
+        root.queued(entities)
+            .chain(root.current())
+            .all(|group| entities[group as usize].is_idle())
+    }
+
+    /// Gives a VM's groups the weight that they should have now.
+    fn reweigh_vm(&mut self, vm: u32, now: u64) {
+        for p in 0..self.shape.pcpus {
+            let group = self.group_of[p as usize * self.loads.len() + vm as usize];
+            if group != NONE && !self.groups[group as usize].vcpus.is_empty() {
+                self.reweigh(p, group, vm, now);
+            }
+        }
     }
 
     /// Brings all averages that a vCPU on a pCPU is part of forward to now.
@@ -427,6 +464,15 @@ impl Scheduler for LinuxHost {
     }
 
     fn select(&mut self, v: u32, last: u32, idle: &PcpuSet, _now: u64) -> u32 {
+        let with_idle_class;
+        let idle = match self.idle_vms.contains(&true) {
+            false => idle,
+            true => {
+                let only_idle = (0..self.shape.pcpus).filter(|&p| self.only_idle_class(p));
+                with_idle_class = only_idle.map(PcpuId).chain(idle.iter()).collect();
+                &with_idle_class
+            }
+        };
         if idle.contains(PcpuId(last)) && self.may_be_on(v, last) {
             return last;
         }
@@ -516,11 +562,49 @@ impl Scheduler for LinuxHost {
 
     fn set_weight(&mut self, vm: u32, weight: f64, now: u64) {
         self.shape.weights[vm as usize] = weight;
+        self.reweigh_vm(vm, now);
+    }
+
+    fn set_idle(&mut self, vm: u32, idle: bool, now: u64) {
+        self.idle_vms[vm as usize] = idle;
         for p in 0..self.shape.pcpus {
             let group = self.group_of[p as usize * self.loads.len() + vm as usize];
-            if group != NONE && !self.groups[group as usize].vcpus.is_empty() {
-                self.reweigh(p, group, vm, now);
+            if group != NONE {
+                self.group_entities[group as usize].set_idle(idle);
             }
+        }
+        self.reweigh_vm(vm, now);
+    }
+
+    fn set_vcpu(&mut self, v: u32, weight: u32, idle: bool, now: u64) {
+        let vm = self.shape.vm_of[v as usize];
+        let weight = match idle {
+            true => IDLE_WEIGHT as u64,
+            false => u64::from(weight.max(2)),
+        } * FINE;
+        let queued = self.vcpu_loads[v as usize].queued;
+        let home = self.vcpu_loads[v as usize].home;
+        self.vcpu_entities[v as usize].set_idle(idle);
+        if home == NONE {
+            self.vcpu_entities[v as usize].set_weight(weight);
+            return;
+        }
+        self.advance(v, home, vm, now);
+        let before = self.vcpu_entities[v as usize].weight();
+        let queue = &mut self.groups[home as usize].vcpus;
+        queue.set_weight(&mut self.vcpu_entities, v, weight, queued);
+        if queued {
+            let load = &mut self.loads[vm as usize].0;
+            *load = *load - before + self.vcpu_entities[v as usize].weight();
+            self.reweigh_vm(vm, now);
+        }
+    }
+
+    fn knobs(&self, weight: WeightKnob) -> Knobs {
+        let all = Knobs::all(weight);
+        match self.discipline {
+            Discipline::Eevdf { .. } => all,
+            Discipline::Cfs { .. } => Knobs { slice: None, ..all },
         }
     }
 

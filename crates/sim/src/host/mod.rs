@@ -12,6 +12,8 @@ use tandem_kpolicy::ApleConfig;
 use tandem_kpolicy::Order;
 use tandem_policy::Nanos;
 use tandem_policy::PcpuSet;
+use tandem_policy::host::Knobs;
+use tandem_policy::host::WeightKnob;
 
 use crate::sched::fair::Discipline;
 
@@ -74,7 +76,7 @@ pub struct CreditConfig {
 #[serde(rename_all = "kebab-case")]
 pub enum Placement {
     /// The scheduler's own load balancing (LB).
-    Balance,
+    LoadBalancing,
     /// vCPU v of each VM stays on pCPU v modulo the number of pCPUs (PIN).
     Pin,
     /// Balance scheduling: never two vCPUs of a VM on one pCPU's queue.
@@ -305,6 +307,15 @@ pub trait Scheduler {
 
     /// A VM's weight (1024 is the usual one).
     fn set_weight(&mut self, vm: u32, weight: f64, now: u64);
+
+    /// Whether a VM is in the idle class: its vCPUs run only where no other wants to. Out of it, the VM has its weight.
+    fn set_idle(&mut self, _vm: u32, _idle: bool, _now: u64) {}
+
+    /// A vCPU's weight within its VM (1024 is the usual one), and whether it is in the idle class there.
+    fn set_vcpu(&mut self, _vcpu: u32, _weight: u32, _idle: bool, _now: u64) {}
+
+    /// What policies can change, with this knob for weights.
+    fn knobs(&self, weight: WeightKnob) -> Knobs;
 
     /// A vCPU may run on these pCPUs only. If it is elsewhere, the caller moves it.
     fn set_affinity(&mut self, vcpu: u32, allowed: &PcpuSet);

@@ -59,7 +59,7 @@ impl Bench {
             weights: vms.iter().map(|&(weight, _)| weight).collect(),
             vcpu_weights: vcpus().map(|_| 1024).collect(),
             allowed: vcpus().map(|(_, allowed)| set(allowed)).collect(),
-            placement: Placement::Balance,
+            placement: Placement::LoadBalancing,
         };
         Bench {
             host: build(scheduler, shape),
@@ -360,7 +360,7 @@ fn a_woken_vcpu_goes_where_it_was_else_near_else_far_else_where_it_was() {
             weights: vec![1024.0],
             vcpu_weights: vec![1024],
             allowed: vec![set(&[0, 1, 2, 3])],
-            placement: Placement::Balance,
+            placement: Placement::LoadBalancing,
         };
         let mut host = build(&scheduler, shape);
         for (idle, wanted) in [

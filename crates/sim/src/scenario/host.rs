@@ -1,4 +1,4 @@
-//! `[host]` and `[policies]`: schedulers, placement, pause loops, halt polling, Tandem's policies.
+//! `[host]`: schedulers, placement, pause loops, halt polling.
 //!
 //! Every scheduler's own table (`[host.cfs]`, `[host.eevdf]`, `[host.credit]`) is read and checked
 //! whether or not it is the one in use, so that `scheduler` alone can be varied.
@@ -6,11 +6,8 @@
 //! Defaults of the fair schedulers grow with the number of CPUs as in the kernel
 //! (`sched_tunable_scaling`): their base times 1 + ⌊log₂ min(CPUs, 8)⌋.
 
-use tandem_policy::FlexSConfig;
-use tandem_policy::FlexWConfig;
 use tandem_policy::Nanos;
 
-use super::Policies;
 use super::place::LoadError;
 use super::read::Field;
 use super::read::Table;
@@ -96,9 +93,9 @@ fn settings(table: &Table<'_>, pcpus: u32) -> Result<HostConfig, LoadError> {
             Name::Cfs | Name::Eevdf => HostScheduler::Linux(fair),
         },
         tick: table.or("tick", Nanos::from_millis(4), tick)?,
-        placement: table.or("placement", Placement::Balance, |field| {
+        placement: table.or("placement", Placement::LoadBalancing, |field| {
             field.choice(&[
-                ("balance", Placement::Balance),
+                ("load-balancing", Placement::LoadBalancing),
                 ("pin", Placement::Pin),
                 ("no-stacking", Placement::NoStacking),
             ])
@@ -284,90 +281,5 @@ fn aple(table: &Table<'_>) -> Result<AplePolicy, LoadError> {
             "aple: initial = {} is not between lower = {} and upper = {}",
             aple.initial, aple.lower, aple.upper
         ))),
-    }
-}
-
-pub(super) const FLEXW_KEYS: [&str; 6] = [
-    "fair_window",
-    "gain",
-    "smoothing",
-    "dead_band",
-    "idle_tolerance",
-    "spread",
-];
-
-/// Reads `[policies]`.
-pub fn policies(document: &Table<'_>) -> Result<Policies, LoadError> {
-    let mut policies = Policies {
-        flexw: None,
-        flexs: None,
-        period: Nanos::from_millis(100),
-    };
-    if let Some(table) = document.table("policies", &["flexw", "flexs", "period"])? {
-        policies.flexw = table.or("flexw", None, flexw)?;
-        policies.flexs = table.or("flexs", None, flexs)?;
-        policies.period = table.or("period", policies.period, |field| {
-            field.time(Nanos::from_millis(1), LONGEST)
-        })?;
-    }
-    Ok(policies)
-}
-
-/// `flexw = true`, or a table of its settings, with the ranges of the host daemon.
-fn flexw(field: &Field<'_>) -> Result<Option<FlexWConfig>, LoadError> {
-    let default = FlexWConfig::default();
-    if let super::tree::Value::Flag(on) = field.node.value {
-        return Ok(on.then_some(default));
-    }
-    let table = field.table(&FLEXW_KEYS)?;
-    let number = |key: &str, default: f64, least: f64, most: f64| {
-        table.or(key, default, |field| field.number(least, most))
-    };
-    Ok(Some(FlexWConfig {
-        fair_window: table.or("fair_window", default.fair_window, |field| {
-            field.time(Nanos::from_millis(100), Nanos::from_secs(3600))
-        })?,
-        gain: number("gain", default.gain, 0.001, 1.0)?,
-        smoothing: number("smoothing", default.smoothing, 0.001, 1.0)?,
-        dead_band: number("dead_band", default.dead_band, 0.0, 0.5)?,
-        idle_tolerance: number("idle_tolerance", default.idle_tolerance, 0.0, 0.5)?,
-        spread: number("spread", default.spread, 1.0, 1000.0)?,
-    }))
-}
-
-/// `flexs = true`, or a table of its settings.
-fn flexs(field: &Field<'_>) -> Result<Option<FlexSConfig>, LoadError> {
-    const KEYS: [&str; 7] = [
-        "tick",
-        "choices",
-        "similarity",
-        "fair_window",
-        "earlier",
-        "floor",
-        "warm_up",
-    ];
-    let default = FlexSConfig::default();
-    if let super::tree::Value::Flag(on) = field.node.value {
-        return Ok(on.then_some(default));
-    }
-    let table = field.table(&KEYS)?;
-    let time = |key: &str, default: Nanos| {
-        table.or(key, default, |field| {
-            field.time(Nanos::ZERO, units::LONGEST)
-        })
-    };
-    let number = |key: &str, default: u32| table.or(key, default, |field| field.small(0, u32::MAX));
-    let config = FlexSConfig {
-        tick: time("tick", default.tick)?,
-        choices: number("choices", default.choices)?,
-        similarity: number("similarity", default.similarity)?,
-        fair_window: time("fair_window", default.fair_window)?,
-        earlier: time("earlier", default.earlier)?,
-        floor: time("floor", default.floor)?,
-        warm_up: number("warm_up", default.warm_up)?,
-    };
-    match config.validate() {
-        Ok(()) => Ok(Some(config)),
-        Err(error) => Err(table.wrong(format!("flexs: {error}"))),
     }
 }

@@ -22,6 +22,7 @@ use super::machine;
 pub use super::place::LoadError;
 pub use super::place::Place;
 pub use super::place::nearest;
+use super::policies;
 use super::read::Field;
 use super::read::Table;
 pub use super::set::Setting;
@@ -123,7 +124,7 @@ impl Source {
         })?;
         let machine = machine::read(&document)?;
         let host = host::read(&document, machine.pcpus)?;
-        let policies = host::policies(&document)?;
+        let policies = policies::read(&document, &host.scheduler)?;
         let workloads = workloads(&document)?;
         let around = vm::Surroundings {
             machine: &machine,

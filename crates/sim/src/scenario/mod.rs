@@ -8,6 +8,7 @@ mod host;
 pub mod load;
 mod machine;
 mod place;
+mod policies;
 pub(crate) mod read;
 mod set;
 #[cfg(test)]
@@ -18,10 +19,12 @@ mod vm;
 
 use serde::Serialize;
 use tandem_policy::FlexSConfig;
-use tandem_policy::FlexWConfig;
 use tandem_policy::Nanos;
 use tandem_policy::PcpuSet;
+use tandem_policy::PolicySet;
 use tandem_policy::Weight;
+use tandem_policy::host::ControllerConfig;
+use tandem_policy::host::WeightKnob;
 
 use crate::host::HostConfig;
 use crate::machine::Costs;
@@ -80,14 +83,33 @@ pub enum Mode {
 }
 
 /// Tandem's policies.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Policies {
-    /// FlexW, the same code as in the host daemon.
-    pub flexw: Option<FlexWConfig>,
+    /// Those of the host's controller, the same code as in the daemon.
+    pub host: HostPolicies,
     /// FlexS.
     pub flexs: Option<FlexSConfig>,
-    /// Accounting period of the policies on the host; 100 ms as in the daemon if zero.
-    pub period: Nanos,
+}
+
+/// The controller of the host and the knob for weights that it has.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct HostPolicies {
+    /// Its settings; no policy and nothing is controlled.
+    pub controller: ControllerConfig,
+    /// What the knob for weights takes.
+    pub knob: WeightKnob,
+}
+
+impl Default for Policies {
+    fn default() -> Policies {
+        Policies {
+            host: HostPolicies {
+                controller: ControllerConfig::new(PolicySet::NONE),
+                knob: WeightKnob::CGROUP_V1,
+            },
+            flexs: None,
+        }
+    }
 }
 
 /// One VM (or several alike).
@@ -103,8 +125,14 @@ pub struct Vm {
     pub vcpu_weights: Vec<u32>,
     /// Where each vCPU may run; empty: anywhere.
     pub pins: Vec<PcpuSet>,
+    /// The host's policies that may act on it, if not those that act on every VM.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policies: Option<PolicySet>,
     /// When it starts.
     pub starts: Nanos,
+    /// When it gets or loses vCPUs, and how many it has from then on: the first ones. In order of time.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub hotplug: Vec<(Nanos, u32)>,
     /// The guest's kernel.
     pub guest: Guest,
     /// What it runs.

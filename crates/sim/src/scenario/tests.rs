@@ -1,6 +1,8 @@
 //! Reading scenarios: defaults, what is replaced, and what is refused.
 
 use tandem_policy::Nanos;
+use tandem_policy::PolicySet;
+use tandem_policy::host::registry;
 
 use super::IdleLoop;
 use super::Scenario;
@@ -31,8 +33,11 @@ fn what_is_left_out_has_its_default() {
     assert_eq!((scenario.name.as_str(), scenario.seed), ("s", 1));
     assert_eq!(scenario.machine.costs, Costs::default());
     assert_eq!(scenario.machine.pcpus_per_llc, 4);
-    assert_eq!(scenario.policies.period, Nanos::from_millis(100));
-    assert_eq!(scenario.policies.flexw, None);
+    assert_eq!(
+        scenario.policies.host.controller.period,
+        Nanos::from_millis(100)
+    );
+    assert_eq!(scenario.policies.host.controller.policies, PolicySet::NONE);
     let host = &scenario.host;
     assert_eq!(
         host.scheduler,
@@ -76,7 +81,8 @@ fn values_are_replaced_before_they_are_read() {
     );
     assert_eq!(scenario.host.pause_loop, PauseLoop::Fixed(8192));
     assert_eq!(scenario.machine.costs.vm_exit, 900);
-    assert!(scenario.policies.flexw.is_some());
+    let fair = PolicySet::from_iter([registry::find("fair").unwrap()]);
+    assert_eq!(scenario.policies.host.controller.policies, fair);
     let names: Vec<&str> = scenario.vms.iter().map(|vm| vm.name.as_str()).collect();
     assert_eq!(names, ["a-1", "a-2", "a-3"]);
     let vm = &scenario.vms[2];
@@ -148,7 +154,7 @@ fn every_key_is_documented() {
         &super::machine::KEYS,
         &super::host::KEYS,
         &super::host::PAUSE_LOOP_KEYS,
-        &super::host::FLEXW_KEYS,
+        &super::policies::FAIR_KEYS,
         &super::vm::KEYS,
         &super::agent::KEYS,
         &parse::KEYS,

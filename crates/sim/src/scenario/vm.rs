@@ -19,6 +19,7 @@ use super::Vm;
 use super::agent;
 use super::host;
 use super::place::LoadError;
+use super::policies;
 use super::read::Field;
 use super::read::Table;
 use super::units;
@@ -42,14 +43,16 @@ const MOST_THREADS: u64 = 1_000_000;
 /// Objects of all VMs together.
 const MOST_OBJECTS: u64 = 4_000_000;
 
-pub(super) const KEYS: [&str; 22] = [
+pub(super) const KEYS: [&str; 24] = [
     "name",
     "count",
     "vcpus",
     "weight",
     "vcpu_weights",
     "pins",
+    "policies",
     "starts",
+    "hotplug",
     "workload",
     "scheduler",
     "cfs",
@@ -170,20 +173,56 @@ fn one(field: &Field<'_>, around: &Surroundings<'_>) -> Result<(Vm, u32), LoadEr
             format!("{} `{}`: {message}", reference.path, workload.name),
         )
     })?;
+    let guest = guest(&table, vcpus)?;
     let vm = Vm {
         vcpus,
         weight: Weight(table.or("weight", 1024.0, |field| field.number(1.0, 262_144.0))?),
         vcpu_weights: vcpu_weights(&table, &name, vcpus, around)?,
         pins: pins(&table, &name, vcpus, around)?,
+        policies: match table.get("policies") {
+            None => None,
+            Some(field) => Some(policies::list(&field)?),
+        },
         starts: table.or("starts", Nanos::ZERO, |field| {
             field.time(Nanos::ZERO, around.duration)
         })?,
-        guest: guest(&table, vcpus)?,
+        hotplug: hotplug(&table, vcpus, &guest, around)?,
+        guest,
         workload,
         sized_for,
         name,
     };
     Ok((vm, table.or("count", 1, |field| field.small(1, 10_000))?))
+}
+
+/// `hotplug = [{ at = "2s", vcpus = 1 }]`: how many vCPUs the VM has from when on.
+fn hotplug(
+    table: &Table<'_>,
+    vcpus: u32,
+    guest: &Guest,
+    around: &Surroundings<'_>,
+) -> Result<Vec<(Nanos, u32)>, LoadError> {
+    let Some(field) = table.get("hotplug") else {
+        return Ok(Vec::new());
+    };
+    if around.machine.mode == Mode::Native || guest.agent.is_some() || guest.per_thread {
+        return Err(field.wrong(
+            "the machine itself, and VMs with gleaner or per_thread, keep their vCPUs: leave it out",
+        ));
+    }
+    let mut changes: Vec<(Nanos, u32)> = Vec::new();
+    for field in field.list()? {
+        let change = field.table(&["at", "vcpus"])?;
+        let at = change
+            .need("at", "\"2s\"")?
+            .time(Nanos::ZERO, around.duration)?;
+        let has = change.need("vcpus", "1")?.small(1, vcpus)?;
+        if changes.last().is_some_and(|&(before, _)| before >= at) {
+            return Err(field.wrong("changes must be in the order of their times"));
+        }
+        changes.push((at, has));
+    }
+    Ok(changes)
 }
 
 /// What the vCPUs weigh within the VM, one for each.

@@ -98,6 +98,8 @@ pub struct Entity {
     home: u32,
     /// It sleeps with negative lag.
     delayed: bool,
+    /// It is in the idle class (SCHED_IDLE, `cpu.idle`).
+    idle: bool,
 }
 
 impl Entity {
@@ -114,12 +116,28 @@ impl Entity {
             distance: 0,
             home: NIL,
             delayed: false,
+            idle: false,
         }
     }
 
     /// Its weight, in parts of 1 ÷ [`FINE`].
     pub fn weight(&self) -> u64 {
         self.weight
+    }
+
+    /// Gives an entity that was in no queue yet another weight, in parts of 1 ÷ [`FINE`].
+    pub fn set_weight(&mut self, weight: u64) {
+        self.weight = weight;
+    }
+
+    /// Whether it is in the idle class.
+    pub fn is_idle(&self) -> bool {
+        self.idle
+    }
+
+    /// Puts it into the idle class, or takes it out; its weight is the caller's business.
+    pub fn set_idle(&mut self, idle: bool) {
+        self.idle = idle;
     }
 
     /// A slice of its own in ns (EEVDF's sched_setattr); 0: the discipline's.
@@ -516,6 +534,10 @@ impl FairQueue {
     pub fn wakeup_preempts(&mut self, entities: &[Entity], woken: u32) -> bool {
         if self.current == NIL {
             return true;
+        }
+        let of_current = entities[self.current as usize].idle;
+        if of_current != entities[woken as usize].idle {
+            return of_current;
         }
         if !self.is_eevdf() {
             let preempts = self.is_behind(entities, woken, self.current);

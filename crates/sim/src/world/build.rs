@@ -6,10 +6,13 @@
 use tandem_kpolicy::Aple;
 use tandem_kpolicy::Hvs;
 use tandem_policy::FlexS;
-use tandem_policy::FlexW;
-use tandem_policy::Nanos;
 use tandem_policy::PcpuId;
 use tandem_policy::PcpuSet;
+use tandem_policy::PolicySet;
+use tandem_policy::VcpuSettings;
+use tandem_policy::Weight;
+use tandem_policy::host::Controller;
+use tandem_policy::host::ControllerConfig;
 
 use crate::host;
 use crate::host::Candidate;
@@ -26,6 +29,7 @@ use crate::results::Histogram;
 use crate::results::PcpuResults;
 use crate::results::VcpuResults;
 use crate::scenario;
+use crate::scenario::HostPolicies;
 use crate::scenario::MmLock;
 use crate::scenario::Scenario;
 use crate::sched::fair::Entity;
@@ -44,7 +48,7 @@ use super::World;
 use super::flexs::Swapper;
 use super::gleaner::Agent;
 use super::is_native;
-use super::policies::Controller;
+use super::policies::Policies;
 use super::program::compile;
 use super::state::Doing;
 use super::state::Idle;
@@ -61,9 +65,6 @@ use super::state::Waiters;
 
 /// Hash buckets of futexes per VM.
 const BUCKETS: u32 = 64;
-
-/// The accounting period of policies where none is given: the daemon's.
-const POLICY_PERIOD: Nanos = Nanos::from_millis(100);
 
 /// The parts of a world that grow VM by VM.
 #[derive(Default)]
@@ -120,20 +121,15 @@ pub(crate) fn build(scenario: &Scenario) -> World {
     if scenario.host.cap {
         queue.set(Slot(slots.cap_period), 0);
     }
-    let controller = scenario.policies.flexw.clone().map(|config| {
-        let period = match scenario.policies.period {
-            Nanos::ZERO => POLICY_PERIOD,
-            given => given,
-        };
-        queue.set(Slot(slots.policies), period.0);
-        Controller {
-            flexw: FlexW::new(config),
-            period,
-            seen: vec![(0, 0); parts.vcpus.len()],
-            idle_seen: vec![0; pcpus.len()],
-            configured: weights.clone(),
+    let policies = policies(scenario);
+    if let Some(controller) = &policies.controller {
+        queue.set(Slot(slots.policies), controller.config().period.0);
+    }
+    for (number, vm) in scenario.vms.iter().enumerate() {
+        if let Some(&(at, _)) = vm.hotplug.first() {
+            queue.set(Slot(slots.plugs + number as u32), at.0);
         }
-    });
+    }
     let flexs = flexs(scenario, &parts);
     if let Some(Swapper { tick, .. }) = flexs.as_deref() {
         for p in 0..pcpus.len() as u64 {
@@ -153,7 +149,7 @@ pub(crate) fn build(scenario: &Scenario) -> World {
             queue.set(Slot(slots.agents + number as u32), begin + agent.period);
         }
     }
-    World {
+    let mut world = World {
         name: scenario.name.clone(),
         seed: scenario.seed,
         now: 0,
@@ -191,13 +187,39 @@ pub(crate) fn build(scenario: &Scenario) -> World {
         object_names: parts.object_names,
         weights,
         allowed: parts.allowed,
-        controller,
+        policies,
         flexs,
         agents,
         trace: None,
         waits: None,
         checks: cfg!(debug_assertions),
-    }
+    };
+    world.begin_policies();
+    world
+}
+
+/// The controller of policies, if any policy is in use, and what it starts from.
+fn policies(scenario: &Scenario) -> Policies {
+    let HostPolicies { controller, knob } = &scenario.policies.host;
+    let of_host = controller.policies;
+    let vms = scenario.vms.iter();
+    let vms: Vec<_> = vms
+        .map(|vm| (vm.weight, vm.policies.unwrap_or(of_host)))
+        .collect();
+    let used = vms.iter().fold(of_host, |used, (_, set)| used.or(*set));
+    let controller = (used != PolicySet::NONE).then(|| {
+        Controller::new(ControllerConfig {
+            policies: used,
+            ..controller.clone()
+        })
+    });
+    let vcpus = vcpu_weights(scenario)
+        .into_iter()
+        .map(|weight| VcpuSettings {
+            weight: (weight != 1024).then_some(Weight(f64::from(weight))),
+            ..VcpuSettings::default()
+        });
+    Policies::new(controller, *knob, vms, vcpus.collect())
 }
 
 fn slots(parts: &Parts, pcpus: usize) -> Slots {
@@ -217,6 +239,7 @@ fn slots(parts: &Parts, pcpus: usize) -> Slots {
         caps: take(parts.vms.len()),
         cap_period: take(1),
         policies: take(1),
+        plugs: take(parts.vms.len()),
         flexs: take(pcpus),
         agents: take(parts.vms.len()),
         rescheds: take(pcpus),
@@ -344,6 +367,8 @@ impl Parts {
             throttled: false,
             quota: u64::MAX,
             active: vm.vcpus,
+            present: vm.vcpus,
+            hotplug: vm.hotplug.clone(),
             awake: 0,
             waited: 0,
             random: Stream::new(scenario.seed, "vm", number as u64),

@@ -196,7 +196,7 @@ impl World {
     }
 
     /// The workload may use the VM's first `active` vCPUs.
-    fn set_active(&mut self, vm: u32, active: u32) {
+    pub(crate) fn set_active(&mut self, vm: u32, active: u32) {
         let (first, size) = {
             let vm = &self.vms[vm as usize];
             (vm.first_vcpu, vm.vcpus)

@@ -16,8 +16,6 @@
 //! and `gleaner` the adapters for Tandem's policies, `measure` the results, `waits` who waited for whom, `check` the
 //! invariants.
 
-use std::collections::BTreeMap;
-
 use tandem_policy::Nanos;
 use tandem_policy::PcpuSet;
 
@@ -75,6 +73,7 @@ struct Slots {
     caps: u32,
     cap_period: u32,
     policies: u32,
+    plugs: u32,
     flexs: u32,
     agents: u32,
     rescheds: u32,
@@ -118,7 +117,7 @@ pub struct World {
     object_names: Vec<Vec<String>>,
     weights: Vec<f64>,
     allowed: Vec<PcpuSet>,
-    controller: Option<policies::Controller>,
+    policies: policies::Policies,
     flexs: Option<Box<flexs::Swapper>>,
     /// Of each VM.
     agents: Vec<Option<Box<gleaner::Agent>>>,
@@ -228,8 +227,10 @@ impl World {
             self.cap_used_up(slot - s.caps);
         } else if slot < s.policies {
             self.cap_period();
-        } else if slot < s.flexs {
+        } else if slot < s.plugs {
             self.policies();
+        } else if slot < s.flexs {
+            self.plug(slot - s.plugs);
         } else if slot < s.agents {
             self.flexs_tick(slot - s.flexs);
         } else if slot < s.rescheds {
@@ -288,9 +289,6 @@ impl World {
         pcpu / self.pcpus_per_llc
     }
 }
-
-/// Idle time per pCPU, as policies see it.
-type Idle = BTreeMap<tandem_policy::PcpuId, Nanos>;
 
 /// Whether there is a hypervisor.
 fn is_native(scenario: &Scenario) -> bool {

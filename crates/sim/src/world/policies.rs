@@ -1,123 +1,219 @@
-//! Tandem's policies on the simulated host, through the same types as on a live one.
+//! The simulated host as the controller of policies sees it: the same controller, by the same trait, as on a live one.
 //!
-//! Once per period every VM is observed as the daemon observes it: what each vCPU ran and waited
-//! (a wait counts when it is over, as in the kernel's schedstat), whether it is runnable now, where
-//! it may run, and each pCPU's idle time. Decisions set weights and affinities.
+//! Once per period every VM is observed as the daemon observes it: what each vCPU ran and waited (a wait counts when it is
+//! over, as in the kernel's schedstat), whether it is runnable now, what is in force, and each pCPU's idle time. Decisions
+//! turn the knobs of the simulated host's scheduler ([`crate::host::Scheduler`]).
 
 use tandem_policy::Decision;
-use tandem_policy::FlexW;
 use tandem_policy::Nanos;
 use tandem_policy::PcpuId;
 use tandem_policy::PcpuSet;
+use tandem_policy::PolicySet;
+use tandem_policy::Target;
+use tandem_policy::VcpuId;
 use tandem_policy::VcpuObservation;
+use tandem_policy::VcpuSettings;
 use tandem_policy::VmId;
 use tandem_policy::VmObservation;
+use tandem_policy::VmSettings;
 use tandem_policy::Weight;
+use tandem_policy::flexw::Round;
+use tandem_policy::host::Controller;
+use tandem_policy::host::Host;
+use tandem_policy::host::HostObservation;
+use tandem_policy::host::IdleTimes;
+use tandem_policy::host::Knobs;
+use tandem_policy::host::WeightKnob;
 
 use crate::host::Arrival;
 use crate::host::Scheduler;
 use crate::queue::Slot;
 use crate::trace::VcpuState;
 
-use super::Idle;
 use super::World;
 use super::state::NONE;
+use super::state::PcpuState;
 
-/// The policies and what they saw last.
-pub(crate) struct Controller {
-    pub flexw: FlexW,
-    pub period: Nanos,
-    /// For each vCPU: ran and waited at the last period's end.
-    pub seen: Vec<(u64, u64)>,
-    pub idle_seen: Vec<u64>,
-    /// Weights as configured.
-    pub configured: Vec<f64>,
+/// What the controller of policies knows of the host, and what it has set.
+pub(crate) struct Policies {
+    /// `None` while it decides, and where no policy is in use.
+    pub controller: Option<Controller>,
+    knob: WeightKnob,
+    /// For each vCPU: ran and waited when it was last observed.
+    seen: Vec<(u64, u64)>,
+    /// Of each VM: its configured weight, the policies that may act on it, whether it is in the idle class.
+    vms: Vec<(Weight, PolicySet, bool)>,
+    /// Of each vCPU: what is in force besides the affinity.
+    vcpus: Vec<VcpuSettings>,
+    /// What was observed and decided, if that is asked for.
+    recording: Option<Vec<(HostObservation, Round)>>,
+}
+
+impl Policies {
+    /// For VMs with these weights and policies, whose vCPUs have these settings.
+    pub fn new(
+        controller: Option<Controller>,
+        knob: WeightKnob,
+        vms: Vec<(Weight, PolicySet)>,
+        vcpus: Vec<VcpuSettings>,
+    ) -> Policies {
+        let vms = vms.into_iter();
+        Policies {
+            controller,
+            knob,
+            seen: vec![(0, 0); vcpus.len()],
+            vms: vms.map(|(weight, set)| (weight, set, false)).collect(),
+            vcpus,
+            recording: None,
+        }
+    }
 }
 
 impl World {
+    /// Keeps what the controller observes and decides from now on.
+    pub fn record_decisions(&mut self) {
+        self.policies.recording = Some(Vec::new());
+    }
+
+    /// What was kept.
+    pub fn take_decisions(&mut self) -> Vec<(HostObservation, Round)> {
+        self.policies.recording.take().unwrap_or_default()
+    }
+}
+
+impl World {
+    /// The controller takes its first look.
+    pub(crate) fn begin_policies(&mut self) {
+        if let Some(mut controller) = self.policies.controller.take() {
+            controller.begin(self);
+            self.policies.controller = Some(controller);
+        }
+    }
+
     /// A period of the policies is over.
     pub(crate) fn policies(&mut self) {
-        let Some(mut controller) = self.controller.take() else {
+        let Some(mut controller) = self.policies.controller.take() else {
             return;
         };
-        let period = controller.period;
-        self.queue
-            .set(Slot(self.slots.policies), self.now + period.0);
-        let observed = self.observe(&mut controller);
-        let idle = self.idle_since(&mut controller);
-        let round = controller.flexw.decide(period, &observed, &idle);
-        for decision in &round.decisions {
-            match decision {
-                Decision::SetWeight { vm, weight, .. } => {
-                    self.set_weight(vm.0 as u32, *weight);
-                }
-                Decision::SetAffinity {
-                    vm, vcpu, pcpus, ..
-                } => {
-                    let v = self.vms[vm.0 as usize].first_vcpu + *vcpu as u32;
-                    self.set_affinity(v, pcpus);
-                }
-            }
+        let next = self.now + controller.config().period.0;
+        self.queue.set(Slot(self.slots.policies), next);
+        let period = controller.period(self);
+        if let Some(recording) = &mut self.policies.recording
+            && let Some(period) = period
+        {
+            recording.push((period.observation, period.round));
         }
-        self.controller = Some(controller);
+        self.policies.controller = Some(controller);
     }
 
-    fn observe(&mut self, controller: &mut Controller) -> Vec<VmObservation> {
-        let mut observed = Vec::with_capacity(self.vms.len());
-        for vm in 0..self.vms.len() {
-            let state = &self.vms[vm];
-            if state.started > self.now || state.alive == 0 {
-                continue;
-            }
-            let (first, size) = (state.first_vcpu, state.vcpus);
-            let mut vcpus = Vec::with_capacity(size as usize);
-            for v in first..first + size {
-                self.sync(v);
-                let vcpu = &self.vcpus[v as usize];
-                let seen = &mut controller.seen[v as usize];
-                vcpus.push(VcpuObservation {
-                    allowed: self.allowed[v as usize].clone(),
-                    ran: Nanos(vcpu.ran_total - seen.0),
-                    waited: Nanos(vcpu.waited_total - seen.1),
-                    runnable: matches!(vcpu.state, VcpuState::Running | VcpuState::Ready),
-                });
-                *seen = (vcpu.ran_total, vcpu.waited_total);
-            }
-            observed.push(VmObservation {
-                vm: VmId(vm as u64),
-                weight: Weight(controller.configured[vm]),
-                vcpus,
+    fn observe_vm(&mut self, vm: usize, scale: impl Fn(u64) -> Nanos) -> Option<VmObservation> {
+        let state = &self.vms[vm];
+        if state.started > self.now || state.alive == 0 {
+            return None;
+        }
+        let (first, present) = (state.first_vcpu, state.present);
+        let mut vcpus = Vec::with_capacity(present as usize);
+        for index in 0..present {
+            let v = first + index;
+            self.sync(v);
+            let vcpu = &self.vcpus[v as usize];
+            let now = (vcpu.ran_total, vcpu.waited_total);
+            let seen = std::mem::replace(&mut self.policies.seen[v as usize], now);
+            vcpus.push(VcpuObservation {
+                in_force: self.policies.vcpus[v as usize],
+                ran: scale(now.0 - seen.0),
+                waited: scale(now.1 - seen.1),
+                runnable: matches!(vcpu.state, VcpuState::Running | VcpuState::Ready),
+                ..VcpuObservation::new(VcpuId(index), self.allowed[v as usize].clone())
             });
         }
-        observed
+        let (weight, policies, idle) = self.policies.vms[vm];
+        Some(VmObservation {
+            in_force: VmSettings {
+                weight: Weight(self.weights[vm]),
+                idle,
+                quota: None,
+            },
+            policies,
+            ..VmObservation::new(VmId(vm as u64), weight, vcpus)
+        })
     }
 
-    fn idle_since(&self, controller: &mut Controller) -> Idle {
-        let now = self.now;
-        let pcpus = self.pcpus.iter().zip(&mut controller.idle_seen);
-        pcpus
-            .enumerate()
-            .map(|(number, (pcpu, seen))| {
-                let mut idle = pcpu.idle_total;
-                if pcpu.state == super::state::PcpuState::Idle {
-                    idle += now - pcpu.since;
+    /// The vCPU that a decision means, if the VM has it now.
+    fn vcpu_of(&self, vm: VmId, vcpu: VcpuId) -> Option<u32> {
+        let vm = self.vms.get(vm.0 as usize)?;
+        (vcpu.0 < vm.present).then_some(vm.first_vcpu + vcpu.0)
+    }
+
+    fn apply_one(&mut self, decision: &Decision) {
+        let vcpu = match decision.vcpu() {
+            None => NONE,
+            Some(vcpu) => match self.vcpu_of(decision.vm(), vcpu) {
+                None => return,
+                Some(v) => v,
+            },
+        };
+        match decision {
+            Decision::SetWeight { target, weight, .. } => match target {
+                Target::Vm(vm) => self.set_weight(vm.0 as u32, *weight),
+                Target::Vcpu(..) => {
+                    self.policies.vcpus[vcpu as usize].weight = Some(*weight);
+                    self.weigh_vcpu(vcpu);
                 }
-                let since = idle - std::mem::replace(seen, idle);
-                (PcpuId(number as u32), Nanos(since))
-            })
-            .collect()
+            },
+            Decision::SetIdle { target, idle, .. } => match target {
+                Target::Vm(vm) => self.set_idle(vm.0 as u32, *idle),
+                Target::Vcpu(..) => {
+                    self.policies.vcpus[vcpu as usize].idle = *idle;
+                    self.weigh_vcpu(vcpu);
+                }
+            },
+            Decision::SetNice { nice, .. } => {
+                self.policies.vcpus[vcpu as usize].nice = *nice;
+                self.weigh_vcpu(vcpu);
+            }
+            Decision::SetSlice { slice, .. } => {
+                self.policies.vcpus[vcpu as usize].slice = *slice;
+                self.host.set_slice(vcpu, slice.map_or(0, |slice| slice.0));
+            }
+            Decision::SetAffinity { pcpus, .. } => self.set_affinity(vcpu, pcpus),
+        }
     }
 
-    /// A VM's weight, from now on.
-    pub(crate) fn set_weight(&mut self, vm: u32, weight: Weight) {
+    /// Brings what every running vCPU ran to the host scheduler's books, before these change.
+    fn account_all(&mut self) {
         for p in 0..self.pcpus.len() {
             let current = self.pcpus[p].current;
             if current != NONE {
                 self.host_account(current);
             }
         }
+    }
+
+    /// A VM's weight, from now on.
+    pub(crate) fn set_weight(&mut self, vm: u32, weight: Weight) {
+        self.account_all();
         self.weights[vm as usize] = weight.0;
         self.host.set_weight(vm, weight.0, self.now);
+    }
+
+    /// Whether a VM is in the idle class, from now on. Out of it, it has its weight again.
+    fn set_idle(&mut self, vm: u32, idle: bool) {
+        self.account_all();
+        self.policies.vms[vm as usize].2 = idle;
+        self.host.set_idle(vm, idle, self.now);
+    }
+
+    /// Gives a vCPU the weight within its VM that its settings mean: that of its own group if it has one, else
+    /// its thread's.
+    fn weigh_vcpu(&mut self, v: u32) {
+        self.account_all();
+        let settings = self.policies.vcpus[v as usize];
+        let weight = match settings.weight {
+            Some(weight) => weight.0.round() as u32,
+            None => nice_weight(settings.nice.0),
+        };
+        self.host.set_vcpu(v, weight, settings.idle, self.now);
     }
 
     /// Where a vCPU may run, from now on.
@@ -149,4 +245,67 @@ impl World {
             self.work.push(super::state::Work::Pcpu(to));
         }
     }
+
+    /// A VM has so many vCPUs from now on.
+    pub(crate) fn plug(&mut self, vm: u32) {
+        let state = &mut self.vms[vm as usize];
+        let Some(&(_, vcpus)) = state.hotplug.first() else {
+            return;
+        };
+        state.hotplug.remove(0);
+        state.present = vcpus;
+        if let Some(&(at, _)) = state.hotplug.first() {
+            self.queue.set(Slot(self.slots.plugs + vm), at.0);
+        }
+        self.set_active(vm, vcpus);
+    }
+}
+
+impl Host for World {
+    type Applied = ();
+
+    fn idle(&mut self) -> (Nanos, IdleTimes) {
+        let pcpus = (0u32..).zip(&self.pcpus);
+        let idle = pcpus.map(|(number, pcpu)| {
+            let now = match pcpu.state {
+                PcpuState::Idle => self.now - pcpu.since,
+                _ => 0,
+            };
+            (PcpuId(number), Nanos(pcpu.idle_total + now))
+        });
+        (Nanos(self.now), idle.collect())
+    }
+
+    fn knobs(&self) -> Knobs {
+        self.host.knobs(self.policies.knob)
+    }
+
+    fn observe(&mut self, elapsed: Nanos, period: Nanos, _closely: bool) -> Vec<VmObservation> {
+        let scale = |time: u64| {
+            let scaled = u128::from(time) * u128::from(period.0) / u128::from(elapsed.0.max(1));
+            Nanos(scaled as u64)
+        };
+        (0..self.vms.len())
+            .filter_map(|vm| self.observe_vm(vm, scale))
+            .collect()
+    }
+
+    fn apply(&mut self, decisions: &[Decision]) {
+        for decision in decisions {
+            self.apply_one(decision);
+        }
+    }
+}
+
+/// sched_prio_to_weight of kernel/sched/core.c: what a thread of a nice value weighs, from -20 on.
+const NICE: [u32; 40] = [
+    88761, 71755, 56483, 46273, 36291, 29154, 23254, 18705, 14949, 11916, 9548, 7620, 6100, 4904,
+    3906, 3121, 2501, 1991, 1586, 1277, 1024, 820, 655, 526, 423, 335, 272, 215, 172, 137, 110, 87,
+    70, 56, 45, 36, 29, 23, 18, 15,
+];
+
+/// What a thread of this nice value weighs.
+fn nice_weight(nice: i8) -> u32 {
+    let at = (i32::from(nice) + 20).clamp(0, 39);
+    NICE[at as usize]
 }

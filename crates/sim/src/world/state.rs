@@ -110,6 +110,10 @@ pub(crate) struct Vm {
     pub quota: u64,
     /// Its threads use this many of its vCPUs, the first ones.
     pub active: u32,
+    /// It has this many of its vCPUs, the first ones; the others are not plugged in.
+    pub present: u32,
+    /// When that changes, and to how many.
+    pub hotplug: Vec<(Nanos, u32)>,
     /// An idle vCPU among them is kept awake for so long, ns.
     pub awake: u64,
     /// For how long its threads have waited for a vCPU since boot, for policies, ns.

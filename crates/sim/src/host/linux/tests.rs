@@ -17,7 +17,7 @@ fn host(discipline: Discipline) -> LinuxHost {
             weights: vec![1024.0],
             vcpu_weights: vec![1024; 2],
             allowed: vec![pcpus; 2],
-            placement: Placement::Balance,
+            placement: Placement::LoadBalancing,
         },
     );
     for v in 0..2 {
@@ -89,7 +89,7 @@ fn a_heavier_vcpu_gets_more_of_what_its_vm_weighs() {
             weights: vec![1024.0],
             vcpu_weights: vec![3072, 1024],
             allowed: vec!["0-1".parse().unwrap(); 2],
-            placement: Placement::Balance,
+            placement: Placement::LoadBalancing,
         },
     );
     for v in 0..2 {

@@ -6,14 +6,11 @@
 //! for the whole host. For the sake of status and metrics a decision is taken every few periods
 //! anyway.
 //!
-//! Idle time is in steps of a clock tick of 10 ms (see [`tandem_linux::sampler`]), so "near its limit" is
+//! A live host tells idle time in steps of a clock tick of 10 ms (`/proc/stat`), so "near its limit" is
 //! [`ENOUGH_IDLE`], twice the part that FlexW takes for none.
 
-use std::collections::BTreeMap;
-use std::time::Instant;
-
-use tandem_policy::Nanos;
-use tandem_policy::PcpuId;
+use super::observation::IdleTimes;
+use crate::units::Nanos;
 
 /// Part of a period that every pCPU must have been idle for the period to need no decision.
 pub const ENOUGH_IDLE: f64 = 0.10;
@@ -21,21 +18,19 @@ pub const ENOUGH_IDLE: f64 = 0.10;
 /// At most so many periods in a row go by without a decision.
 pub const LONGEST_PAUSE: u32 = 4;
 
-type Idle = BTreeMap<PcpuId, Nanos>;
-
 /// Each pCPU's idle time now, a period ago, and at the last decision.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct IdleWatch {
-    now: (Instant, Idle),
-    before: (Instant, Idle),
-    decided: (Instant, Idle),
+    now: (Nanos, IdleTimes),
+    before: (Nanos, IdleTimes),
+    decided: (Nanos, IdleTimes),
     /// Periods that went by without a decision.
     paused: u32,
 }
 
 impl IdleWatch {
     /// `idle` is each pCPU's idle time since boot, `at` when it was read.
-    pub fn new(idle: Idle, at: Instant) -> IdleWatch {
+    pub fn new(idle: IdleTimes, at: Nanos) -> IdleWatch {
         IdleWatch {
             now: (at, idle.clone()),
             before: (at, idle.clone()),
@@ -45,7 +40,7 @@ impl IdleWatch {
     }
 
     /// A period is over.
-    pub fn look(&mut self, idle: Idle, at: Instant) {
+    pub fn look(&mut self, idle: IdleTimes, at: Nanos) {
         self.before = std::mem::replace(&mut self.now, (at, idle));
     }
 
@@ -62,7 +57,7 @@ impl IdleWatch {
 
     /// The time since the last decision and each pCPU's idle time in it; the next one counts from
     /// now.
-    pub fn since_decision(&mut self) -> (Nanos, Idle) {
+    pub fn since_decision(&mut self) -> (Nanos, IdleTimes) {
         let since = difference(&self.decided, &self.now);
         self.decided.clone_from(&self.now);
         self.paused = 0;
@@ -71,8 +66,8 @@ impl IdleWatch {
 }
 
 /// What lies between two readings. A pCPU that came online in between counts as busy.
-fn difference(then: &(Instant, Idle), now: &(Instant, Idle)) -> (Nanos, Idle) {
-    let elapsed = Nanos(now.0.duration_since(then.0).as_nanos() as u64);
+fn difference(then: &(Nanos, IdleTimes), now: &(Nanos, IdleTimes)) -> (Nanos, IdleTimes) {
+    let elapsed = now.0.saturating_sub(then.0);
     let idle = now.1.iter().map(|(&pcpu, &idle)| {
         let before = then.1.get(&pcpu).copied().unwrap_or(idle);
         (pcpu, idle.saturating_sub(before))
@@ -83,19 +78,19 @@ fn difference(then: &(Instant, Idle), now: &(Instant, Idle)) -> (Nanos, Idle) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
+    use crate::units::PcpuId;
 
     /// Two pCPUs, looked at every 100 ms.
-    struct World {
+    struct TwoPcpus {
         watch: IdleWatch,
-        at: Instant,
+        at: Nanos,
         idle: [u64; 2],
     }
 
-    impl World {
-        fn new() -> World {
-            let at = Instant::now();
-            World {
+    impl TwoPcpus {
+        fn new() -> TwoPcpus {
+            let at = Nanos::from_secs(1);
+            TwoPcpus {
                 watch: IdleWatch::new(map([0, 0]), at),
                 at,
                 idle: [0, 0],
@@ -103,7 +98,7 @@ mod tests {
         }
 
         fn period(&mut self, idle_ms: [u64; 2]) -> bool {
-            self.at += Duration::from_millis(100);
+            self.at += Nanos::from_millis(100);
             for (sum, idle) in self.idle.iter_mut().zip(idle_ms) {
                 *sum += idle;
             }
@@ -112,7 +107,7 @@ mod tests {
         }
     }
 
-    fn map(idle_ms: [u64; 2]) -> Idle {
+    fn map(idle_ms: [u64; 2]) -> IdleTimes {
         (0..2)
             .map(|n| (PcpuId(n), Nanos(idle_ms[n as usize] * 1_000_000)))
             .collect()
@@ -120,7 +115,7 @@ mod tests {
 
     #[test]
     fn a_pcpu_near_its_limit_asks_for_a_decision_and_idle_ones_do_not() {
-        let mut world = World::new();
+        let mut world = TwoPcpus::new();
         assert!(!world.period([100, 10]), "both have enough idle time");
         assert!(world.period([100, 0]));
         assert!(world.period([0, 100]));
@@ -128,7 +123,7 @@ mod tests {
 
     #[test]
     fn a_quiet_host_still_gets_a_decision_every_few_periods() {
-        let mut world = World::new();
+        let mut world = TwoPcpus::new();
         let mut due = Vec::new();
         for period in 1..=15 {
             if world.period([50, 50]) {
@@ -143,9 +138,9 @@ mod tests {
 
     #[test]
     fn no_idle_times_at_all_ask_for_a_decision() {
-        let at = Instant::now();
-        let mut watch = IdleWatch::new(Idle::new(), at);
-        watch.look(Idle::new(), at + Duration::from_millis(100));
+        let at = Nanos::from_secs(1);
+        let mut watch = IdleWatch::new(IdleTimes::new(), at);
+        watch.look(IdleTimes::new(), at + Nanos::from_millis(100));
         assert!(watch.is_decision_due());
     }
 }

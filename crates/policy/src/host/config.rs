@@ -1,0 +1,48 @@
+//! The settings of the controller and its policies, the same on a live host and in a simulation.
+
+use serde::Deserialize;
+use serde::Serialize;
+
+use crate::flexw::FlexWConfig;
+use crate::policy_set::PolicySet;
+use crate::units::Nanos;
+
+/// May policies change where vCPUs run?
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Placement {
+    /// Leave every affinity as it is. What the pins make impossible stays unfair.
+    #[default]
+    Keep,
+    /// Move vCPUs pinned to one pCPU where the pins leave no fair division.
+    Rebalance,
+}
+
+/// Everything that can be set.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ControllerConfig {
+    /// The accounting period T, 30 … 1000 ms on a live host. Default 100 ms. Shorter reacts sooner and measures fewer
+    /// slices.
+    pub period: Nanos,
+    /// The policies that any VM may be under. Default: `fair`.
+    pub policies: PolicySet,
+    /// May policies change affinities? Default: no.
+    pub placement: Placement,
+    /// Of the policy `fair`.
+    pub flexw: FlexWConfig,
+    /// Decide and change nothing.
+    pub dry_run: bool,
+}
+
+impl ControllerConfig {
+    /// The defaults, for these policies.
+    pub fn new(policies: PolicySet) -> ControllerConfig {
+        ControllerConfig {
+            period: Nanos::from_millis(100),
+            policies,
+            placement: Placement::default(),
+            flexw: FlexWConfig::default(),
+            dry_run: false,
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! `configured`: each VM has its configured weight and nothing more, what a cgroup of its own gives it. What people do today,
+//! and so the baseline; also for single VMs whose weight nobody is to move.
+
+use super::observation::HostObservation;
+use super::policy::Policy;
+use super::policy::Registered;
+use super::policy::Scope;
+use crate::decision::Because;
+use crate::decision::Decision;
+use crate::decision::Knob;
+use crate::decision::Target;
+use crate::flexw::Round;
+
+/// The entry.
+pub const ENTRY: Registered = Registered {
+    name: "configured",
+    about: "each VM has its configured weight, in a group of its own, and nothing more",
+    sees: &[],
+    turns: &[Knob::Weight],
+    build: |_| Box::new(Configured),
+};
+
+#[derive(Debug)]
+struct Configured;
+
+impl Policy for Configured {
+    fn decide(&mut self, host: &HostObservation, scope: Scope, round: &mut Round) {
+        let vms = host.vms.iter().filter(|vm| scope.includes(vm));
+        round.decisions.extend(vms.map(|vm| Decision::SetWeight {
+            target: Target::Vm(vm.vm),
+            weight: vm.weight,
+            because: Because::Configured,
+        }));
+    }
+}

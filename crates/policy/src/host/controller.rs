@@ -1,0 +1,156 @@
+//! The controller: once per accounting period, observe, decide, apply.
+//!
+//! ```text
+//! Controller::begin ──► period ─► near a limit? ─► observe ─► policies decide ─► rounded, what is in force left out ─► apply
+//!                          ▲          │ no                                                                     │
+//!                          └──────────┴────────────────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! A period in which every pCPU had idle time to spare needs no decision (see [`super::idle_watch`]).
+
+use std::collections::BTreeSet;
+
+use super::config::ControllerConfig;
+use super::config::Placement;
+use super::idle_watch::IdleWatch;
+use super::knobs::Knobs;
+use super::observation::HostObservation;
+use super::observation::IdleTimes;
+use super::policy::Policy;
+use super::policy::Registered;
+use super::policy::Scope;
+use super::registry;
+use crate::decision::Decision;
+use crate::decision::Knob;
+use crate::flexw::Round;
+use crate::observation::VmObservation;
+use crate::policy_set::PolicyId;
+use crate::units::Nanos;
+
+/// A host with VMs, live or simulated.
+pub trait Host {
+    /// What came of applying decisions.
+    type Applied;
+
+    /// The time, on a clock that only goes forward, and each pCPU's idle time since that clock began.
+    fn idle(&mut self) -> (Nanos, IdleTimes);
+
+    /// What can be changed here.
+    fn knobs(&self) -> Knobs;
+
+    /// What each VM's vCPUs did since the last call, scaled from `elapsed` to `period`, and what is in force now.
+    ///
+    /// `closely` asks whether quiet vCPUs are asleep or starved, which may cost a read for each; the answer matters only
+    /// where pCPUs are used up.
+    fn observe(&mut self, elapsed: Nanos, period: Nanos, closely: bool) -> Vec<VmObservation>;
+
+    /// Makes the changes, in order. One that cannot be made is left out; the next observation shows what is in force.
+    fn apply(&mut self, decisions: &[Decision]) -> Self::Applied;
+}
+
+/// A period with a decision.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Period<A> {
+    /// What was seen.
+    pub observation: HostObservation,
+    /// What was decided.
+    pub round: Round,
+    /// What came of it; `None` in a dry run.
+    pub applied: Option<A>,
+}
+
+/// The controller of one host.
+#[derive(Debug)]
+pub struct Controller {
+    config: ControllerConfig,
+    policies: Vec<(PolicyId, &'static Registered, Box<dyn Policy>)>,
+    watch: IdleWatch,
+    /// Whether any group was used up in the last period.
+    saturated: bool,
+}
+
+impl Controller {
+    /// A controller that has seen nothing yet.
+    pub fn new(config: ControllerConfig) -> Controller {
+        let policies = registry::entries(config.policies)
+            .map(|(id, entry)| (id, entry, (entry.build)(&config)))
+            .collect();
+        Controller {
+            policies,
+            watch: IdleWatch::new(IdleTimes::new(), Nanos::ZERO),
+            saturated: true,
+            config,
+        }
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &ControllerConfig {
+        &self.config
+    }
+
+    /// Takes the first look, from which the first period counts.
+    pub fn begin(&mut self, host: &mut impl Host) {
+        let (now, idle) = host.idle();
+        self.watch = IdleWatch::new(idle, now);
+        host.observe(self.config.period, self.config.period, false);
+    }
+
+    /// A period is over: `None` if it needs no decision.
+    pub fn period<H: Host>(&mut self, host: &mut H) -> Option<Period<H::Applied>> {
+        let (now, idle) = host.idle();
+        self.watch.look(idle, now);
+        if !self.saturated && !self.watch.is_decision_due() {
+            return None;
+        }
+        let period = self.config.period;
+        let (elapsed, idle) = self.watch.since_decision();
+        let observation = HostObservation {
+            period,
+            idle,
+            knobs: host.knobs(),
+            vms: host.observe(elapsed, period, self.saturated),
+        };
+        let round = self.decide(&observation);
+        let applied = (!self.config.dry_run).then(|| host.apply(&round.decisions));
+        Some(Period {
+            observation,
+            round,
+            applied,
+        })
+    }
+
+    /// Decides on an observation.
+    pub fn decide(&mut self, host: &HostObservation) -> Round {
+        let mut round = Round::default();
+        for (id, entry, policy) in &mut self.policies {
+            let before = round.decisions.len();
+            let scope = Scope(*id);
+            policy.decide(host, scope, &mut round);
+            let own = round.decisions.split_off(before);
+            let may = |decision: &Decision| {
+                entry.turns.contains(&decision.knob())
+                    && host.vm(decision.vm()).is_some_and(|vm| scope.includes(vm))
+            };
+            round.decisions.extend(own.into_iter().filter(may));
+        }
+        self.saturated = round.groups.iter().any(|group| group.saturated);
+        round.decisions = self.settle(host, round.decisions);
+        round
+    }
+
+    /// What is left to do: as the knobs take it, allowed, one change for each setting, and nothing that is in force.
+    fn settle(&self, host: &HostObservation, decisions: Vec<Decision>) -> Vec<Decision> {
+        let may_move = self.config.placement == Placement::Rebalance;
+        let mut settings = BTreeSet::new();
+        let mut settled: Vec<Decision> = decisions
+            .into_iter()
+            .rev()
+            .filter(|decision| may_move || decision.knob() != Knob::Affinity)
+            .filter(|decision| settings.insert((decision.vm(), decision.vcpu(), decision.knob())))
+            .filter_map(|decision| host.knobs.round(decision))
+            .filter(|decision| !host.is_in_force(decision))
+            .collect();
+        settled.reverse();
+        settled
+    }
+}

@@ -1,0 +1,56 @@
+//! `fair`: each VM receives its fair share. Weights by FlexW, and where the operator allows it moves of pinned vCPUs.
+
+use super::config::ControllerConfig;
+use super::config::Placement;
+use super::observation::HostObservation;
+use super::policy::Policy;
+use super::policy::Registered;
+use super::policy::Scope;
+use super::policy::Sight;
+use crate::decision::Knob;
+use crate::flexw::FlexW;
+use crate::flexw::Round;
+use crate::placement::Rebalancer;
+
+/// The entry.
+pub const ENTRY: Registered = Registered {
+    name: "fair",
+    about: "each VM receives its fair share, by weights and, if allowed, by moving pinned vCPUs",
+    sees: &[
+        Sight::RunAndWait,
+        Sight::Runnable,
+        Sight::Affinity,
+        Sight::IdleTime,
+    ],
+    turns: &[Knob::Weight, Knob::Affinity],
+    build: |config| Box::new(Fair::new(config)),
+};
+
+#[derive(Debug)]
+struct Fair {
+    weights: FlexW,
+    /// `None`: affinities stay as they are.
+    rebalancer: Option<Rebalancer>,
+}
+
+impl Fair {
+    fn new(config: &ControllerConfig) -> Fair {
+        Fair {
+            weights: FlexW::new(config.flexw.clone()),
+            rebalancer: (config.placement == Placement::Rebalance).then(Rebalancer::default),
+        }
+    }
+}
+
+impl Policy for Fair {
+    fn decide(&mut self, host: &HostObservation, scope: Scope, round: &mut Round) {
+        let Round { groups, decisions } = self.weights.decide(host, |vm| scope.includes(vm));
+        round.decisions.extend(decisions);
+        if let Some(rebalancer) = &mut self.rebalancer {
+            let movable = |vm: &_| scope.includes(vm);
+            let moves = rebalancer.decide(host.period, &host.vms, &groups, movable);
+            round.decisions.extend(moves);
+        }
+        round.groups = groups;
+    }
+}

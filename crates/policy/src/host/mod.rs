@@ -1,0 +1,30 @@
+//! The controller of a host: the whole decision of an accounting period, from observations to decisions.
+//!
+//! One seam, [`Host`] (observe → decide → apply), is implemented by the live fleet of VMs and by the simulated world. Both run the
+//! same [`Controller`] with the same [`ControllerConfig`], so what is simulated is what ships: the idle watch that skips decisions, fair
+//! shares, placement, rounding to what the knobs take, dry runs.
+//!
+//! The controller keeps no belief about what was applied. Every observation says what is in force.
+//!
+//! Policies are files beside this one. [`registry`] names them all; CONTRIBUTING.md says what a new one needs.
+
+pub mod config;
+pub mod configured;
+pub mod controller;
+pub mod fair;
+pub mod idle_watch;
+pub mod knobs;
+pub mod observation;
+pub mod policy;
+pub mod registry;
+
+pub use config::ControllerConfig;
+pub use config::Placement;
+pub use controller::Controller;
+pub use controller::Host;
+pub use controller::Period;
+pub use knobs::Knobs;
+pub use knobs::WeightKnob;
+pub use observation::HostObservation;
+pub use observation::IdleTimes;
+pub use policy::Policy;

@@ -1,0 +1,81 @@
+//! What the controller sees of a host at the end of an accounting period.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde::Serialize;
+
+use super::knobs::Knobs;
+use super::knobs::WeightKnob;
+use crate::decision::Decision;
+use crate::decision::Target;
+use crate::observation::VmObservation;
+use crate::units::Nanos;
+use crate::units::PcpuId;
+use crate::units::VmId;
+
+/// Each pCPU's idle time: since boot, or within a period.
+pub type IdleTimes = BTreeMap<PcpuId, Nanos>;
+
+/// A host at the end of a period.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HostObservation {
+    /// The period's nominal length, to which all times here are scaled.
+    pub period: Nanos,
+    /// Each pCPU's idle time in the period.
+    pub idle: IdleTimes,
+    /// What can be changed.
+    pub knobs: Knobs,
+    /// The VMs that policies may look at, by identity.
+    pub vms: Vec<VmObservation>,
+}
+
+impl HostObservation {
+    /// A host on which anything can be set: for tests of policies alone.
+    pub fn with_any_knobs(
+        period: Nanos,
+        vms: Vec<VmObservation>,
+        idle: IdleTimes,
+    ) -> HostObservation {
+        HostObservation {
+            period,
+            idle,
+            knobs: Knobs::all(WeightKnob::ANY),
+            vms,
+        }
+    }
+
+    /// A VM by its identity.
+    pub fn vm(&self, vm: VmId) -> Option<&VmObservation> {
+        self.vms.iter().find(|observed| observed.vm == vm)
+    }
+
+    /// Whether what the decision asks for is in force already. What it is about and is not here counts as such too:
+    /// there is nothing to change.
+    pub fn is_in_force(&self, decision: &Decision) -> bool {
+        let Some(vm) = self.vm(decision.vm()) else {
+            return true;
+        };
+        let vcpu = match decision.vcpu() {
+            None => None,
+            Some(vcpu) => match vm.vcpu(vcpu) {
+                None => return true,
+                Some(vcpu) => Some(vcpu),
+            },
+        };
+        match (decision, vcpu) {
+            (Decision::SetWeight { target, weight, .. }, vcpu) => match (target, vcpu) {
+                (Target::Vcpu(..), Some(vcpu)) => vcpu.in_force.weight == Some(*weight),
+                _ => vm.in_force.weight == *weight,
+            },
+            (Decision::SetIdle { target, idle, .. }, vcpu) => match (target, vcpu) {
+                (Target::Vcpu(..), Some(vcpu)) => vcpu.in_force.idle == *idle,
+                _ => vm.in_force.idle == *idle,
+            },
+            (Decision::SetNice { nice, .. }, Some(vcpu)) => vcpu.in_force.nice == *nice,
+            (Decision::SetSlice { slice, .. }, Some(vcpu)) => vcpu.in_force.slice == *slice,
+            (Decision::SetAffinity { pcpus, .. }, Some(vcpu)) => vcpu.allowed == *pcpus,
+            (_, None) => true,
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Every host policy, by name. `tandem host run --policies` and `tandem sim … --policies` take these names.
+
+use thiserror::Error;
+
+use super::configured;
+use super::fair;
+use super::policy::Registered;
+use crate::policy_set::PolicyId;
+use crate::policy_set::PolicySet;
+
+/// The policies. A new one goes to the end: a policy's number is its position here. Where two turn the same knob of the same VM,
+/// the later one decides.
+pub const REGISTRY: &[Registered] = &[fair::ENTRY, configured::ENTRY];
+
+/// A name that no policy has.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("no policy is called \"{name}\": there are {}", names(PolicySet::ALL))]
+pub struct UnknownPolicy {
+    /// The name given.
+    pub name: String,
+}
+
+/// The policy of a name.
+pub fn find(name: &str) -> Result<PolicyId, UnknownPolicy> {
+    let position = REGISTRY.iter().position(|policy| policy.name == name);
+    match position {
+        Some(position) => Ok(PolicyId(position as u8)),
+        None => Err(UnknownPolicy {
+            name: name.to_owned(),
+        }),
+    }
+}
+
+/// The policies of these names.
+pub fn set<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<PolicySet, UnknownPolicy> {
+    names.into_iter().map(find).collect()
+}
+
+/// The registered policies of a set, in order.
+pub fn entries(set: PolicySet) -> impl Iterator<Item = (PolicyId, &'static Registered)> {
+    let numbered = (0u8..).map(PolicyId).zip(REGISTRY);
+    numbered.filter(move |(id, _)| set.contains(*id))
+}
+
+/// The names of the registered policies of a set, for people.
+pub fn names(set: PolicySet) -> String {
+    let names: Vec<&str> = entries(set).map(|(_, policy)| policy.name).collect();
+    names.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policies_have_names_of_their_own_and_say_what_they_do() {
+        for (at, policy) in REGISTRY.iter().enumerate() {
+            assert_eq!(find(policy.name), Ok(PolicyId(at as u8)), "{}", policy.name);
+            assert!(!policy.about.is_empty() && !policy.turns.is_empty());
+            let word = |c: char| c.is_ascii_lowercase() || c == '-';
+            assert!(policy.name.chars().all(word), "{}", policy.name);
+        }
+        assert!(REGISTRY.len() <= 32);
+    }
+
+    #[test]
+    fn an_unknown_name_is_answered_with_the_known_ones() {
+        let error = set(["fair", "fare"]).unwrap_err().to_string();
+        assert!(
+            error.contains("\"fare\"") && error.contains("fair, configured"),
+            "{error}"
+        );
+    }
+}

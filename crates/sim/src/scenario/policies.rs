@@ -1,0 +1,205 @@
+//! `[policies]`: Tandem's policies on the host, by the names of their registry, and FlexS.
+//!
+//! `policies = ["fair"]` is short for a table in which each of them is `true`. A VM may have a list of its own, `policies = […]`,
+//! which counts for it in place of the host's; the empty list leaves it as it is configured.
+//!
+//! What a live host's knob for weights can take is part of what a policy can do, so the simulated one rounds too:
+//! `weights = "v1"` to `cpu.shares` of cgroup v1, `"v2"` to `cpu.weight` of v2. A scenario's weights are in units of `cpu.shares`
+//! (1024 is the usual one), so a step of `cpu.weight` is 10.24. Xen's credit scheduler takes 256ths of the usual weight.
+
+use tandem_policy::FlexSConfig;
+use tandem_policy::FlexWConfig;
+use tandem_policy::Nanos;
+use tandem_policy::PolicySet;
+use tandem_policy::Weight;
+use tandem_policy::host::ControllerConfig;
+use tandem_policy::host::Placement;
+use tandem_policy::host::WeightKnob;
+use tandem_policy::host::registry;
+use tandem_policy::host::registry::REGISTRY;
+
+use super::HostPolicies;
+use super::Policies;
+use super::place::LoadError;
+use super::read::Field;
+use super::read::Table;
+use super::tree::Value;
+use crate::host::HostScheduler;
+use crate::scenario::units;
+
+/// The longest accounting period.
+const LONGEST: Nanos = Nanos::from_secs(10);
+
+/// Keys besides the names of policies.
+pub(super) const KEYS: [&str; 6] = [
+    "flexw",
+    "flexs",
+    "period",
+    "placement",
+    "weights",
+    "dry_run",
+];
+
+pub(super) const FAIR_KEYS: [&str; 6] = [
+    "fair_window",
+    "gain",
+    "smoothing",
+    "dead_band",
+    "idle_tolerance",
+    "spread",
+];
+
+/// `cpu.weight` of cgroup v2 in units of `cpu.shares`, whose default is 1024 where that of v2 is 100.
+const V2: WeightKnob = WeightKnob {
+    least: Weight(10.24),
+    most: Weight(102_400.0),
+    step: 10.24,
+    default: Weight(1024.0),
+};
+
+/// Xen's weights (1 … 65535, 256 is the default) in units of `cpu.shares`.
+const XEN: WeightKnob = WeightKnob {
+    least: Weight(4.0),
+    most: Weight(262_140.0),
+    step: 4.0,
+    default: Weight(1024.0),
+};
+
+/// Reads `policies`.
+pub fn read(document: &Table<'_>, scheduler: &HostScheduler) -> Result<Policies, LoadError> {
+    let mut controller = ControllerConfig::new(PolicySet::NONE);
+    let mut knob = match scheduler {
+        HostScheduler::Linux(_) => WeightKnob::CGROUP_V1,
+        HostScheduler::Credit(_) => XEN,
+    };
+    let mut flexs = None;
+    let Some(field) = document.get("policies") else {
+        return Ok(Policies {
+            host: HostPolicies { controller, knob },
+            flexs,
+        });
+    };
+    if let Value::List(_) = field.node.value {
+        controller.policies = list(&field)?;
+        return Ok(Policies {
+            host: HostPolicies { controller, knob },
+            flexs,
+        });
+    }
+    let names = REGISTRY.iter().map(|policy| policy.name);
+    let keys: Vec<&str> = names.clone().chain(KEYS).collect();
+    let table = field.table(&keys)?;
+    for name in names.filter(|name| *name != "fair") {
+        if table.or(name, false, Field::flag)? {
+            controller.policies = controller.policies.or(one(name, &table)?);
+        }
+    }
+    for name in ["fair", "flexw"] {
+        if let Some(config) = table.or(name, None, fair)? {
+            controller.policies = controller.policies.or(one("fair", &table)?);
+            controller.flexw = config;
+        }
+    }
+    controller.period = table.or("period", controller.period, |field| {
+        field.time(Nanos::from_millis(1), LONGEST)
+    })?;
+    controller.placement = table.or("placement", controller.placement, |field| {
+        field.choice(&[
+            ("keep", Placement::Keep),
+            ("rebalance", Placement::Rebalance),
+        ])
+    })?;
+    controller.dry_run = table.or("dry_run", false, Field::flag)?;
+    if let Some(field) = table.get("weights") {
+        if matches!(scheduler, HostScheduler::Credit(_)) {
+            return Err(field.wrong("credit has weights of its own: leave it out"));
+        }
+        knob = field.choice(&[("v1", WeightKnob::CGROUP_V1), ("v2", V2)])?;
+    }
+    flexs = table.or("flexs", None, self::flexs)?;
+    Ok(Policies {
+        host: HostPolicies { controller, knob },
+        flexs,
+    })
+}
+
+/// A registered policy alone.
+fn one(name: &str, table: &Table<'_>) -> Result<PolicySet, LoadError> {
+    registry::set([name]).map_err(|error| table.wrong(error.to_string()))
+}
+
+/// A list of names.
+pub fn list(field: &Field<'_>) -> Result<PolicySet, LoadError> {
+    let mut policies = PolicySet::NONE;
+    for name in field.list()? {
+        match registry::find(name.text()?) {
+            Ok(policy) => policies.insert(policy),
+            Err(error) => return Err(name.wrong(error)),
+        }
+    }
+    Ok(policies)
+}
+
+/// `fair = true`, or a table of its settings.
+fn fair(field: &Field<'_>) -> Result<Option<FlexWConfig>, LoadError> {
+    let default = FlexWConfig::default();
+    if let Value::Flag(on) = field.node.value {
+        return Ok(on.then_some(default));
+    }
+    let table = field.table(&FAIR_KEYS)?;
+    let number = |key: &str, default: f64, (least, most): (f64, f64)| {
+        table.or(key, default, |field| field.number(least, most))
+    };
+    Ok(Some(FlexWConfig {
+        fair_window: table.or("fair_window", default.fair_window, |field| {
+            let (least, most) = FlexWConfig::FAIR_WINDOWS;
+            field.time(least, most)
+        })?,
+        gain: number("gain", default.gain, FlexWConfig::GAINS)?,
+        smoothing: number("smoothing", default.smoothing, FlexWConfig::SMOOTHINGS)?,
+        dead_band: number("dead_band", default.dead_band, FlexWConfig::DEAD_BANDS)?,
+        idle_tolerance: number(
+            "idle_tolerance",
+            default.idle_tolerance,
+            FlexWConfig::IDLE_TOLERANCES,
+        )?,
+        spread: number("spread", default.spread, FlexWConfig::SPREADS)?,
+    }))
+}
+
+/// `flexs = true`, or a table of its settings.
+fn flexs(field: &Field<'_>) -> Result<Option<FlexSConfig>, LoadError> {
+    const KEYS: [&str; 7] = [
+        "tick",
+        "choices",
+        "similarity",
+        "fair_window",
+        "earlier",
+        "floor",
+        "warm_up",
+    ];
+    let default = FlexSConfig::default();
+    if let super::tree::Value::Flag(on) = field.node.value {
+        return Ok(on.then_some(default));
+    }
+    let table = field.table(&KEYS)?;
+    let time = |key: &str, default: Nanos| {
+        table.or(key, default, |field| {
+            field.time(Nanos::ZERO, units::LONGEST)
+        })
+    };
+    let number = |key: &str, default: u32| table.or(key, default, |field| field.small(0, u32::MAX));
+    let config = FlexSConfig {
+        tick: time("tick", default.tick)?,
+        choices: number("choices", default.choices)?,
+        similarity: number("similarity", default.similarity)?,
+        fair_window: time("fair_window", default.fair_window)?,
+        earlier: time("earlier", default.earlier)?,
+        floor: time("floor", default.floor)?,
+        warm_up: number("warm_up", default.warm_up)?,
+    };
+    match config.validate() {
+        Ok(()) => Ok(Some(config)),
+        Err(error) => Err(table.wrong(format!("flexs: {error}"))),
+    }
+}
