@@ -9,6 +9,7 @@ pub mod actuator;
 pub mod affinity;
 pub mod cgroup;
 pub mod cpu_clock;
+pub mod ids;
 pub mod interrupt;
 pub mod journal;
 pub mod procfs;
@@ -17,5 +18,6 @@ pub mod restore;
 pub mod sampler;
 pub mod signals;
 pub mod thread;
+mod undo;
 
 pub use procfs::ProcFs;
