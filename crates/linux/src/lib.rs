@@ -9,6 +9,7 @@ pub mod actuator;
 pub mod affinity;
 pub mod cgroup;
 pub mod cpu_clock;
+pub mod exporter;
 pub mod ids;
 pub mod interrupt;
 pub mod journal;
@@ -16,7 +17,10 @@ pub mod procfs;
 pub mod replace;
 pub mod restore;
 pub mod sampler;
+pub mod service;
+pub mod settings;
 pub mod signals;
+pub mod status_file;
 pub mod thread;
 mod undo;
 
