@@ -94,3 +94,26 @@ pub struct Report {
 pub fn file(state_dir: &Path) -> StatusFile {
     StatusFile::new(state_dir, "agent")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_status_of_an_earlier_agent_is_still_read() {
+        let text = r#"{"agent":{"pid":1,"tid":1,"start":2},"workload":"make","cgroup":null,"vcpus":"0-1",
+            "active":"0","retention_ns":0,"means":"","packing":"fits","awake":"off","stolen":0.0,
+            "utilization":0.5,"periods":3,"agent_cpu_ns":4}"#;
+        let status: Status = serde_json::from_str(text).unwrap();
+        assert_eq!(
+            (&*status.consolidation, &*status.retention),
+            ("fits", "off")
+        );
+        let text = serde_json::to_string(&status).unwrap();
+        assert!(
+            text.contains(r#""consolidation":"fits","retention":"off""#),
+            "{text}"
+        );
+        assert_eq!(serde_json::from_str::<Status>(&text).unwrap(), status);
+    }
+}
