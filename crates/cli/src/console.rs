@@ -8,6 +8,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use anyhow::bail;
+use tandem_linux::restore::RestoreReport;
 
 /// The error and its causes, from the outside in, without what has been said already.
 pub fn explain(error: &anyhow::Error) -> String {
@@ -28,6 +29,15 @@ pub fn print(text: &str) -> anyhow::Result<()> {
     match writeln!(std::io::stdout(), "{text}") {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         outcome => outcome.context("cannot write to stdout"),
+    }
+}
+
+/// Prints what a restore did; fails if not everything was put back.
+pub fn print_restored(report: &RestoreReport) -> anyhow::Result<()> {
+    println!("{report}");
+    match report.is_complete() {
+        true => Ok(()),
+        false => bail!("not everything could be put back; see above"),
     }
 }
 

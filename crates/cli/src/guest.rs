@@ -14,22 +14,24 @@ use clap::Subcommand;
 use clap::ValueEnum;
 use tandem_guest::actuator::restore_all;
 use tandem_guest::agent::Agent;
-use tandem_guest::agent::Console;
-use tandem_guest::awake::Haltpoll;
-use tandem_guest::awake::Means;
 use tandem_guest::config::DEFAULT_STATE_DIR;
 use tandem_guest::config::GuestConfig;
-use tandem_guest::config::Stay;
+use tandem_guest::config::RetentionSetting;
 use tandem_guest::config::Vcpus;
 use tandem_guest::cpusets::Cpusets;
+use tandem_guest::retention::Haltpoll;
+use tandem_guest::retention::Means;
 use tandem_guest::status;
 use tandem_guest::status::Status;
 use tandem_guest::workload::Target;
 use tandem_linux::ProcFs;
 use tandem_linux::cgroup::CgroupPath;
+use tandem_linux::service::Console;
 use tandem_linux::thread::Pid;
 use tandem_report::table::Look;
 use tandem_report::table::Table;
+
+use crate::console;
 
 /// `tandem guest …`
 #[derive(Debug, Subcommand)]
@@ -72,10 +74,10 @@ pub struct RunArgs {
     /// vCPUs that the workload may use: auto, all, or a number that is held [default: auto]
     #[arg(long, value_name = "N")]
     vcpus: Option<Vcpus>,
-    /// For how long an idle vCPU stays awake: auto, off, or a time that is held, such as 200us [default:
+    /// Retention, for how long an idle vCPU stays awake: auto, off, or a time that is held, such as 200us [default:
     /// auto]
     #[arg(long, value_name = "TIME")]
-    retention: Option<Stay>,
+    retention: Option<RetentionSetting>,
     /// By what vCPUs are kept awake [default: best]
     #[arg(long, value_enum)]
     means: Option<MeansArg>,
@@ -188,6 +190,8 @@ pub fn main(command: GuestCommand) -> anyhow::Result<()> {
 
 fn run(args: &RunArgs) -> anyhow::Result<()> {
     let mut console = Console {
+        info: "tandem guest",
+        error: "tandem guest: error",
         print_ready: args.print_ready,
         quiet: args.quiet,
     };
@@ -211,7 +215,7 @@ fn run(args: &RunArgs) -> anyhow::Result<()> {
 
 fn show(args: &StatusArgs) -> anyhow::Result<()> {
     let procfs = ProcFs::host();
-    let published = status::read(&args.state_dir)?;
+    let published: Option<Status> = status::file(&args.state_dir).read()?;
     let running = published.filter(|status| status.agent.is_alive(&procfs));
     if args.json {
         println!("{}", serde_json::to_string_pretty(&running)?);
@@ -253,13 +257,13 @@ fn table(status: &Status) -> Table {
         "vCPUs in use",
         format!("{} of {}", status.active, status.vcpus),
     );
-    row("because", status.packing.clone());
-    let stay = status.retention_ns as f64 / 1e3;
+    row("because", status.consolidation.clone());
+    let retention = status.retention_ns as f64 / 1e3;
     row(
-        "idle ones stay awake for",
-        format!("{stay:.0} us, by {}", status.means),
+        "retention",
+        format!("{retention:.0} us, by {}", status.means),
     );
-    row("because", status.awake.clone());
+    row("because", status.retention.clone());
     row(
         "utilization",
         format!("{:.1} %", status.utilization * 100.0),
@@ -276,9 +280,5 @@ fn table(status: &Status) -> Table {
 
 fn restore(args: &RestoreArgs) -> anyhow::Result<()> {
     let report = restore_all(&ProcFs::host(), &args.state_dir)?;
-    println!("{report}");
-    match report.is_complete() {
-        true => Ok(()),
-        false => bail!("not everything could be put back; see above"),
-    }
+    console::print_restored(&report)
 }

@@ -18,16 +18,18 @@ use tandem_host::config::HostConfig;
 use tandem_host::config::Placement;
 use tandem_host::config::Select;
 use tandem_host::config::WeightRule;
-use tandem_host::daemon::Console;
 use tandem_host::daemon::Daemon;
 use tandem_host::select::Selector;
 use tandem_host::status::HostStatus;
 use tandem_host::status::Watcher;
+use tandem_linux::actuator::restore_all;
 use tandem_linux::cgroup;
 use tandem_linux::procfs::ProcFs;
-use tandem_linux::restore::restore_all;
+use tandem_linux::service::Console;
 use tandem_report::table::Look;
 use tandem_report::table::Table;
+
+use crate::console;
 
 /// `tandem host …`
 #[derive(Debug, Subcommand)]
@@ -255,7 +257,10 @@ pub fn main(command: HostCommand) -> anyhow::Result<()> {
 
 fn run(args: RunArgs) -> anyhow::Result<()> {
     let mut console = Console {
+        info: "info",
+        error: "error",
         print_ready: args.print_ready,
+        quiet: false,
     };
     let limit = args.seconds.map(Duration::from_secs);
     let config = args.settings()?;
@@ -360,9 +365,5 @@ fn status_table(status: &HostStatus) -> String {
 fn restore(args: &RestoreArgs) -> anyhow::Result<()> {
     let controller = cgroup::open(&ProcFs::default())?;
     let report = restore_all(controller, &args.state_dir)?;
-    println!("{report}");
-    match report.is_complete() {
-        true => Ok(()),
-        false => bail!("not everything could be put back; see above"),
-    }
+    console::print_restored(&report)
 }

@@ -1,4 +1,4 @@
-//! The only hand that changes the VM: each change is journaled, then made, and put back in the end.
+//! The only way to change the VM: each change is journaled, then made, and put back in the end.
 //!
 //! [`Actuator::open`] first puts back what a killed agent left behind. Cgroups, processes and threads may vanish
 //! at any moment; then there is nothing left to undo.
@@ -18,13 +18,14 @@ use tandem_linux::journal::Entry;
 use tandem_linux::journal::Journal;
 use tandem_linux::journal::JournalError;
 use tandem_linux::journal::Stamp;
-use tandem_linux::journal::is_pending;
 use tandem_linux::restore::RestoreReport;
 use tandem_linux::restore::Undone;
 use tandem_linux::restore::empty_and_remove;
 use tandem_linux::restore::gone_is_fine;
 use tandem_linux::restore::nearest;
 use tandem_linux::restore::restore_affinity;
+use tandem_linux::restore::restore_pending;
+use tandem_linux::restore::undo_each;
 use tandem_linux::thread::Pid;
 use tandem_linux::thread::ThreadRef;
 use tandem_linux::thread::Tid;
@@ -112,7 +113,7 @@ impl Actuator {
     pub fn enable_down_to(&mut self, cgroup: &CgroupPath) -> Result<(), ActuatorError> {
         for above in self.cpusets.missing_enables(cgroup)? {
             let id = self.cpusets.id(&above)?;
-            self.note(Change::Enabled {
+            self.journal.note(Change::Enabled {
                 cgroup: above.clone(),
                 id,
             })?;
@@ -135,7 +136,7 @@ impl Actuator {
         };
         let cgroup = parent.child(&name);
         self.enable_down_to(&cgroup)?;
-        self.note(Change::Created {
+        self.journal.note(Change::Created {
             cgroup,
             home: home.clone(),
         })?;
@@ -169,7 +170,7 @@ impl Actuator {
                     continue;
                 }
                 if let Ok(thread) = ThreadRef::read(&self.procfs, pid, tid) {
-                    self.note(Change::Affinity { thread, original })?;
+                    self.journal.note(Change::Affinity { thread, original })?;
                 }
             }
         }
@@ -185,7 +186,7 @@ impl Actuator {
         if !self.journal.knows(&is_ours.key()) {
             let id = self.cpusets.id(cgroup)?;
             let original = self.cpusets.text(cgroup)?;
-            self.note(Change::Vcpus {
+            self.journal.note(Change::Vcpus {
                 cgroup: cgroup.clone(),
                 id,
                 original,
@@ -212,7 +213,7 @@ impl Actuator {
         vcpus: &PcpuSet,
         original: PcpuSet,
     ) -> Result<(), ActuatorError> {
-        self.note(Change::Affinity { thread, original })?;
+        self.journal.note(Change::Affinity { thread, original })?;
         Ok(tandem_linux::affinity::set_affinity(thread.tid, vcpus)?)
     }
 
@@ -227,7 +228,7 @@ impl Actuator {
             }
         };
         let original = fs::read_to_string(path).map_err(failed("read"))?;
-        self.note(Change::Parameter {
+        self.journal.note(Change::Parameter {
             path: path.to_owned(),
             original: original.trim_end().to_owned(),
         })?;
@@ -238,27 +239,16 @@ impl Actuator {
     pub fn restore(&mut self) -> Result<RestoreReport, ActuatorError> {
         self.is_restored = true;
         let mut report = RestoreReport::default();
-        let mut failed = Vec::new();
         // Threads last: a thread can only be bound to vCPUs that its cgroup has again.
         let is_thread = |change: &&Change| matches!(change, Change::Affinity { .. });
         let records = self.journal.records();
         let others = records.iter().rev().filter(|change| !is_thread(change));
-        for record in others.chain(records.iter().rev().filter(is_thread)) {
-            if report.count(self.undo(record), || record.to_string()) {
-                failed.push(record);
-            }
-        }
-        let kept = records.iter().filter(|record| failed.contains(record));
+        let ordered = others.chain(records.iter().rev().filter(is_thread));
+        let failed = undo_each(ordered, &mut report, |change, _| self.undo(change));
+        let kept = records.iter().filter(|&record| failed.contains(record));
         let kept = kept.cloned().collect();
         self.journal.rewrite(kept)?;
         Ok(report)
-    }
-
-    fn note(&mut self, change: Change) -> Result<(), ActuatorError> {
-        if !self.journal.knows(&change.key()) {
-            self.journal.append(change)?;
-        }
-        Ok(())
     }
 
     fn undo(&self, change: &Change) -> Result<Undone, String> {
@@ -361,12 +351,7 @@ pub fn threads_of(procfs: &ProcFs, pid: Pid) -> Vec<Tid> {
 
 /// Puts back what the journal in `state_dir` lists, for when no agent runs. Without one there is nothing to do.
 pub fn restore_all(procfs: &ProcFs, state_dir: &Path) -> Result<RestoreReport, ActuatorError> {
-    if !is_pending(state_dir) {
-        return Ok(RestoreReport::default());
-    }
-    let (mut actuator, report) = Actuator::open(procfs, state_dir)?;
-    actuator.is_restored = true;
-    Ok(report)
+    restore_pending(state_dir, |state_dir| Actuator::open(procfs, state_dir))
 }
 
 #[cfg(test)]

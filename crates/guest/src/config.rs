@@ -9,16 +9,20 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use serde::Serialize;
-use tandem_host::config::ConfigError;
+use tandem_linux::settings;
+use tandem_linux::settings::SettingsError;
+use tandem_linux::settings::check_metrics_listen;
+use tandem_linux::settings::check_real;
+use tandem_linux::settings::check_whole;
 use tandem_policy::Nanos;
 use tandem_policy::gleaner::ControllerConfig;
 
-use crate::awake::Means;
+use crate::retention::Means;
 
 /// Where the agent keeps its journal, lock and status.
 pub const DEFAULT_STATE_DIR: &str = "/run/tandem-guest";
 
-/// The longest time-out that can be held.
+/// The longest retention that can be held.
 const LONGEST: Nanos = Nanos::from_millis(100);
 
 /// How many vCPUs the workload may use.
@@ -37,7 +41,7 @@ pub enum Vcpus {
 /// For how long an idle vCPU stays awake.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub enum Stay {
+pub enum RetentionSetting {
     /// As the controller decides.
     #[default]
     Auto,
@@ -70,13 +74,13 @@ impl fmt::Display for Vcpus {
     }
 }
 
-impl FromStr for Stay {
+impl FromStr for RetentionSetting {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Stay, String> {
+    fn from_str(text: &str) -> Result<RetentionSetting, String> {
         match text {
-            "auto" => return Ok(Stay::Auto),
-            "off" => return Ok(Stay::Held(Nanos::ZERO)),
+            "auto" => return Ok(RetentionSetting::Auto),
+            "off" => return Ok(RetentionSetting::Held(Nanos::ZERO)),
             _ => {}
         }
         let units = [("ns", 1), ("us", 1_000), ("ms", 1_000_000)];
@@ -85,7 +89,7 @@ impl FromStr for Stay {
             number.checked_mul(*nanos).map(Nanos)
         });
         match parsed {
-            Some(time) if time <= LONGEST => Ok(Stay::Held(time)),
+            Some(time) if time <= LONGEST => Ok(RetentionSetting::Held(time)),
             _ => Err(format!(
                 "'{text}' is no time to stay awake; write auto, off, or up to 100ms, such as 200us"
             )),
@@ -93,12 +97,12 @@ impl FromStr for Stay {
     }
 }
 
-impl fmt::Display for Stay {
+impl fmt::Display for RetentionSetting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Stay::Auto => f.write_str("auto"),
-            Stay::Held(Nanos::ZERO) => f.write_str("off"),
-            Stay::Held(time) => write!(f, "{}ns", time.0),
+            RetentionSetting::Auto => f.write_str("auto"),
+            RetentionSetting::Held(Nanos::ZERO) => f.write_str("off"),
+            RetentionSetting::Held(time) => write!(f, "{}ns", time.0),
         }
     }
 }
@@ -111,10 +115,10 @@ impl TryFrom<String> for Vcpus {
     }
 }
 
-impl TryFrom<String> for Stay {
+impl TryFrom<String> for RetentionSetting {
     type Error = String;
 
-    fn try_from(text: String) -> Result<Stay, String> {
+    fn try_from(text: String) -> Result<RetentionSetting, String> {
         text.parse()
     }
 }
@@ -125,9 +129,9 @@ impl From<Vcpus> for String {
     }
 }
 
-impl From<Stay> for String {
-    fn from(stay: Stay) -> String {
-        stay.to_string()
+impl From<RetentionSetting> for String {
+    fn from(retention: RetentionSetting) -> String {
+        retention.to_string()
     }
 }
 
@@ -140,7 +144,7 @@ pub struct GuestConfig {
     /// How many vCPUs the workload may use: "auto", "all", or a number.
     pub vcpus: Vcpus,
     /// For how long an idle vCPU stays awake: "auto", "off", or a time such as "200us".
-    pub retention: Stay,
+    pub retention: RetentionSetting,
     /// By what vCPUs are kept awake: "best", "haltpoll" or "yield".
     pub means: Means,
     /// Each thread on a vCPU of its own, in turn. Default false. For VMs with far more vCPUs than the host has pCPUs.
@@ -162,7 +166,7 @@ impl Default for GuestConfig {
         GuestConfig {
             period_ms: 100,
             vcpus: Vcpus::Auto,
-            retention: Stay::Auto,
+            retention: RetentionSetting::Auto,
             means: Means::Best,
             per_thread: false,
             dry_run: false,
@@ -177,15 +181,8 @@ impl Default for GuestConfig {
 impl GuestConfig {
     /// Reads the `[guest]` section of a TOML file; what it does not name keeps the agent's default. Values are
     /// checked by [`GuestConfig::check`], after flags have had their say.
-    pub fn read(path: &Path) -> Result<GuestConfig, ConfigError> {
-        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
-            path: path.to_owned(),
-            source,
-        })?;
-        GuestConfig::parse(&text).map_err(|message| ConfigError::Parse {
-            path: path.to_owned(),
-            message,
-        })
+    pub fn read(path: &Path) -> Result<GuestConfig, SettingsError> {
+        settings::read(path, GuestConfig::parse)
     }
 
     fn parse(text: &str) -> Result<GuestConfig, String> {
@@ -206,27 +203,12 @@ impl GuestConfig {
     }
 
     /// Checks every value's range.
-    pub fn check(&self) -> Result<(), ConfigError> {
-        let wrong = |field: &str, value: &dyn fmt::Display, expected: &str| {
-            Err(ConfigError::Value {
-                key: String::from(field),
-                value: value.to_string(),
-                expected: String::from(expected),
-            })
-        };
-        if !(20..=2000).contains(&self.period_ms) {
-            return wrong("period_ms", &self.period_ms, "20 … 2000 milliseconds");
-        }
-        if let Some(address) = self
-            .metrics_listen
-            .filter(|address| !address.ip().is_loopback())
-        {
-            let expected = "metrics are served on loopback only, such as 127.0.0.1:9465";
-            return wrong("metrics_listen", &address, expected);
-        }
+    pub fn check(&self) -> Result<(), SettingsError> {
+        check_whole("period_ms", self.period_ms, 20, 2000, "milliseconds")?;
+        check_metrics_listen(self.metrics_listen, 9465)?;
         if self.per_thread && self.vcpus != Vcpus::Auto && self.vcpus != Vcpus::All {
             let expected = "with per_thread threads spread over all vCPUs; leave vcpus away";
-            return wrong("vcpus", &self.vcpus, expected);
+            return Err(SettingsError::value("vcpus", self.vcpus, expected));
         }
         let consolidation = &self.controller.consolidation;
         let retention = &self.controller.retention;
@@ -287,20 +269,13 @@ impl GuestConfig {
                 1.0,
             ),
         ];
-        for (field, value, least, most) in parts {
-            if !(least..=most).contains(&value) {
-                let expected = match least {
-                    0.0 => "0 … 1",
-                    -1.0 => "-1 … 1",
-                    1.0 => "1 … 10",
-                    _ => "0.01 … 10",
-                };
-                return wrong(field, &value, expected);
-            }
+        for (key, value, least, most) in parts {
+            check_real(key, value, least, most)?;
         }
         if retention.most > LONGEST {
             let expected = "up to 100000000 ns (100 ms)";
-            return wrong("controller.retention.most", &retention.most.0, expected);
+            let key = "controller.retention.most";
+            return Err(SettingsError::value(key, retention.most.0, expected));
         }
         Ok(())
     }
@@ -349,7 +324,7 @@ mod tests {
         )
         .unwrap();
         assert_eq!(config.vcpus, Vcpus::Held(2));
-        assert_eq!(config.retention, Stay::Held(Nanos(200_000)));
+        assert_eq!(config.retention, RetentionSetting::Held(Nanos(200_000)));
         assert_eq!(config.means, Means::Yield);
         assert_eq!(config.controller.retention.least_work, 0.1);
         let default = GuestConfig::default().controller;
@@ -379,8 +354,8 @@ mod tests {
             assert_eq!(text.parse::<Vcpus>().unwrap().to_string(), text);
         }
         for text in ["auto", "off", "200us", "1ms"] {
-            let stay: Stay = text.parse().unwrap();
-            assert_eq!(stay.to_string().parse::<Stay>().unwrap(), stay);
+            let retention: RetentionSetting = text.parse().unwrap();
+            assert_eq!(retention.to_string().parse(), Ok(retention));
         }
     }
 }

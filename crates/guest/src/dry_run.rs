@@ -4,8 +4,8 @@
 //! Nothing is set in a dry run, so there is no effect to judge and no step to wait for. Both rules are asked
 //! directly instead:
 //!
-//! - packing anew in each period, as if its conditions had held for long enough: the next step from all vCPUs;
-//! - staying awake by one [`Retention`] from beginning to end, because whether the host takes time is told by
+//! - consolidation anew in each period, as if its conditions had held for long enough: the next step from all vCPUs;
+//! - retention by one [`Retention`] from beginning to end, because whether the host takes time is told by
 //!   several periods. What it says is [`Because::Rule`], never that it helps or was lost.
 //!
 //! A live agent may come to something else: it takes back what turned out to be of no use, and may go on to fewer
@@ -44,7 +44,7 @@ impl Preview {
 
     /// A period is over, in which nothing was set.
     pub fn decide(&mut self, observed: &Observation) -> Decision {
-        let (active, packing) = self.packing(observed);
+        let (active, consolidation) = self.consolidation(observed);
         let (timeout, awake) = match self.settings.retain {
             true => {
                 let choice = self.retention.decide(observed);
@@ -54,21 +54,21 @@ impl Preview {
         };
         Decision {
             active,
-            packing,
+            packing: consolidation,
             timeout,
             awake,
         }
     }
 
-    fn packing(&self, observed: &Observation) -> (u32, Option<consolidation::Because>) {
+    fn consolidation(&self, observed: &Observation) -> (u32, Option<consolidation::Because>) {
         if !self.settings.consolidate {
             return (self.vcpus, None);
         }
         if Averages::of(observed).utilization < self.settings.retention.least_work {
             return (self.vcpus, Some(consolidation::Because::Asleep));
         }
-        let mut packing = Consolidation::new(self.vcpus, self.settings.consolidation.clone());
-        let choice = packing.decide(observed);
+        let mut rule = Consolidation::new(self.vcpus, self.settings.consolidation.clone());
+        let choice = rule.decide(observed);
         (choice.active, Some(choice.because))
     }
 }
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn short_idle_times_are_stayed_awake_for() {
+    fn short_idle_times_are_retained() {
         // Idle for 60 us at a time: the measured round trip, doubled once, covers two of them.
         let mut preview = preview(|_| {});
         for period in 0..5 {

@@ -14,12 +14,12 @@ use prometheus_client::registry::Unit;
 pub struct Metrics {
     /// vCPUs that the workload may use.
     pub active: Gauge,
-    /// For how long an idle vCPU stays awake, s.
+    /// Retention: for how long an idle vCPU stays awake, s.
     pub retention: Gauge<f64, AtomicU64>,
     /// Part of the vCPUs' time that the host took.
     pub stolen: Gauge<f64, AtomicU64>,
-    /// Time for which vCPUs were kept awake in vain or not, s.
-    pub awake: Counter<f64, AtomicU64>,
+    /// Idle time for which vCPUs were kept awake, in vain or not, s.
+    pub retention_burnt: Counter<f64, AtomicU64>,
     /// CPU time of the agent itself, s.
     pub agent: Counter<f64, AtomicU64>,
     /// Periods completed.
@@ -57,8 +57,12 @@ impl Metrics {
         );
         let stolen = "Part of the vCPUs' time that the host took";
         registry.register_with_unit("stolen", stolen, Unit::Ratios, self.stolen.clone());
-        let awake = "Idle time for which vCPUs were kept awake";
-        registry.register_with_unit("awake", awake, Unit::Seconds, self.awake.clone());
+        registry.register_with_unit(
+            "retention_burnt",
+            "Idle time for which vCPUs were kept awake",
+            Unit::Seconds,
+            self.retention_burnt.clone(),
+        );
         let agent = "CPU time of the agent itself";
         registry.register_with_unit("cpu", agent, Unit::Seconds, self.agent.clone());
         registry.register("periods", "Periods completed", self.periods.clone());

@@ -27,9 +27,9 @@ use crate::actuator::threads_of;
 use crate::births::Births;
 use crate::cpusets::parent_of;
 
-/// So many births are heeded in a period, for each costs the agent some 0.3 ms. Where more are born most are gone
+/// So many births are handled in a period, for each costs the agent some 0.3 ms. Where more are born most are gone
 /// before they could be bound; those that stay are found when the period ends.
-const HEEDED: usize = 32;
+const MOST_BIRTHS: usize = 32;
 
 /// Binds threads.
 #[derive(Debug)]
@@ -39,10 +39,10 @@ pub struct Pinning {
     births: Result<Births, Errno>,
     /// The workload's processes.
     processes: BTreeSet<Pid>,
-    /// Births heeded in this period.
-    heeded: usize,
-    /// What threads of a process were bound to, and could use before. What they make inherits the former, and is to
-    /// have the latter back.
+    /// Births handled in this period.
+    handled: usize,
+    /// By process: what its threads were bound to, and the affinity they had before. A thread that they create inherits
+    /// the former; the latter is restored.
     given: BTreeMap<Pid, Vec<(PcpuSet, PcpuSet)>>,
 }
 
@@ -54,20 +54,22 @@ impl Pinning {
             policy: PerThread::new(vcpus),
             births: Births::listen(),
             processes: BTreeSet::new(),
-            heeded: 0,
+            handled: 0,
             given: BTreeMap::new(),
         }
     }
 
-    /// Why births are not heard of.
-    pub fn deaf(&self) -> Option<Errno> {
+    /// Why births are not announced, if they are not.
+    pub fn births_error(&self) -> Option<Errno> {
         self.births.as_ref().err().copied()
     }
 
-    /// What can be read once somebody was born; nothing if enough were in this period.
-    pub fn news(&self) -> Option<BorrowedFd<'_>> {
+    /// A file that can be read once a thread was born; none if enough were in this period.
+    pub fn births_file(&self) -> Option<BorrowedFd<'_>> {
         let births = self.births.as_ref().ok();
-        births.filter(|_| self.heeded < HEEDED).map(AsFd::as_fd)
+        births
+            .filter(|_| self.handled < MOST_BIRTHS)
+            .map(AsFd::as_fd)
     }
 
     /// Binds the threads that were born into the workload; how many those were.
@@ -89,8 +91,8 @@ impl Pinning {
                 continue;
             }
             self.processes.insert(birth.process);
-            self.heeded += 1;
-            if self.heeded > HEEDED {
+            self.handled += 1;
+            if self.handled > MOST_BIRTHS {
                 break;
             }
             // It may have ended since.
@@ -112,7 +114,7 @@ impl Pinning {
         processes: &[Pid],
     ) -> Result<u64, ActuatorError> {
         self.processes = processes.iter().copied().collect();
-        self.heeded = 0;
+        self.handled = 0;
         let mut threads = Vec::new();
         for &pid in processes {
             let tids = threads_of(&self.procfs, pid).into_iter();

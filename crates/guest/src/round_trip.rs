@@ -1,4 +1,4 @@
-//! What it costs to halt and be woken: the least time for which staying awake is worth it.
+//! What it costs to halt and be woken: the least retention that is worth it.
 //!
 //! Two threads, each bound to a vCPU of its own, hand each other a token and block in between. One hand-over
 //! is a halt, an interrupt, an exit on either side, and a turn on the host. Measured at the start, for a few milliseconds;

@@ -1,23 +1,11 @@
 //! What a running agent says of itself, in `STATE_DIR/status.json`, and what it reports in the end.
 
-use std::io;
 use std::path::Path;
-use std::path::PathBuf;
 
 use serde::Deserialize;
 use serde::Serialize;
-use tandem_linux::replace::replace;
+use tandem_linux::status_file::StatusFile;
 use tandem_linux::thread::ThreadRef;
-use thiserror::Error;
-
-/// The status could not be written or read.
-#[derive(Debug, Error)]
-#[error("cannot {action} the agent's status {path}: {source}")]
-pub struct StatusError {
-    action: &'static str,
-    path: PathBuf,
-    source: io::Error,
-}
 
 /// What an agent does now.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -32,14 +20,16 @@ pub struct Status {
     pub vcpus: String,
     /// vCPUs that it may use now.
     pub active: String,
-    /// For how long an idle vCPU stays awake, ns.
+    /// Retention: for how long an idle vCPU stays awake, ns.
     pub retention_ns: u64,
     /// How vCPUs are kept awake.
     pub means: String,
     /// Why as many vCPUs.
-    pub packing: String,
-    /// Why they stay awake, or do not.
-    pub awake: String,
+    #[serde(alias = "packing")]
+    pub consolidation: String,
+    /// Why idle ones are kept awake, or are not.
+    #[serde(alias = "awake")]
+    pub retention: String,
     /// Part of the vCPUs' time that the host took in the last period, 0 … 1.
     pub stolen: f64,
     /// Part of the time in which an active vCPU worked, 0 … 1.
@@ -57,7 +47,7 @@ pub struct Changed {
     pub at_ms: u64,
     /// vCPUs that the workload may use from then on.
     pub vcpus: u32,
-    /// For how long an idle vCPU stays awake from then on, ns.
+    /// Retention from then on, ns.
     pub retention_ns: u64,
     /// Why.
     pub because: Vec<String>,
@@ -68,7 +58,7 @@ pub struct Changed {
 pub struct Setting {
     /// vCPUs that the workload may use.
     pub vcpus: u32,
-    /// For how long an idle vCPU stays awake, ns.
+    /// Retention: for how long an idle vCPU stays awake, ns.
     pub retention_ns: u64,
 }
 
@@ -99,40 +89,31 @@ pub struct Report {
     pub bound_later: u64,
 }
 
-fn path(state_dir: &Path) -> PathBuf {
-    state_dir.join("status.json")
-}
-
-/// Publishes the status, replacing the file whole.
-pub fn write(state_dir: &Path, status: &Status) -> Result<(), StatusError> {
-    let path = path(state_dir);
-    let text = serde_json::to_string(status).unwrap_or_default();
-    replace(&path, &text).map_err(|source| StatusError {
-        action: "write",
-        path,
-        source,
-    })
-}
-
-/// Takes the status away; nobody minds if there was none.
-pub fn remove(state_dir: &Path) {
-    let _ = std::fs::remove_file(path(state_dir));
-}
-
-/// What the agent of this state directory said last; `None` without one. Whether it still runs is told by
+/// The agent's status file in this state directory. Whether the agent that wrote it still runs is told by
 /// [`Status::agent`].
-pub fn read(state_dir: &Path) -> Result<Option<Status>, StatusError> {
-    let path = path(state_dir);
-    let failed = |source| StatusError {
-        action: "read",
-        path: path.clone(),
-        source,
-    };
-    match std::fs::read_to_string(&path) {
-        Ok(text) => serde_json::from_str(&text)
-            .map(Some)
-            .map_err(|error| failed(error.into())),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(failed(error)),
+pub fn file(state_dir: &Path) -> StatusFile {
+    StatusFile::new(state_dir, "agent")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_status_of_an_earlier_agent_is_still_read() {
+        let text = r#"{"agent":{"pid":1,"tid":1,"start":2},"workload":"make","cgroup":null,"vcpus":"0-1",
+            "active":"0","retention_ns":0,"means":"","packing":"fits","awake":"off","stolen":0.0,
+            "utilization":0.5,"periods":3,"agent_cpu_ns":4}"#;
+        let status: Status = serde_json::from_str(text).unwrap();
+        assert_eq!(
+            (&*status.consolidation, &*status.retention),
+            ("fits", "off")
+        );
+        let text = serde_json::to_string(&status).unwrap();
+        assert!(
+            text.contains(r#""consolidation":"fits","retention":"off""#),
+            "{text}"
+        );
+        assert_eq!(serde_json::from_str::<Status>(&text).unwrap(), status);
     }
 }

@@ -26,6 +26,11 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 use serde::Serialize;
+use tandem_linux::settings;
+use tandem_linux::settings::SettingsError;
+use tandem_linux::settings::check_metrics_listen;
+use tandem_linux::settings::check_real;
+use tandem_linux::settings::check_whole;
 use tandem_policy::FlexWConfig;
 use tandem_policy::Nanos;
 use thiserror::Error;
@@ -39,32 +44,9 @@ pub const DEFAULT_STATE_DIR: &str = "/run/tandem";
 /// Why the settings cannot be used.
 #[derive(Debug, Error)]
 pub enum ConfigError {
-    /// The file cannot be read.
-    #[error("cannot read the configuration {path}: {source}")]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        source: std::io::Error,
-    },
-    /// The file is no TOML, or has an unknown key or a value of the wrong type.
-    #[error("configuration {path}: {message}")]
-    Parse {
-        /// The file.
-        path: PathBuf,
-        /// Line, key and what was expected.
-        message: String,
-    },
-    /// A value is out of range.
-    #[error("{key} = {value} is not possible: {expected}")]
-    Value {
-        /// The key, as in the file.
-        key: String,
-        /// The value given.
-        value: String,
-        /// What would be right.
-        expected: String,
-    },
+    /// The file or a value in it.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
     /// No VM is selected.
     #[error(
         "no VM is selected: give --select-all, --select-pid, --select-name or --select-cgroup, \
@@ -195,45 +177,27 @@ impl HostConfig {
     /// Reads the `[host]` section of a TOML file. Values are checked by [`HostConfig::check`], after
     /// flags have had their say.
     pub fn read(path: &Path) -> Result<HostConfig, ConfigError> {
-        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
-            path: path.to_owned(),
-            source,
-        })?;
-        let file: File = toml::from_str(&text).map_err(|error| ConfigError::Parse {
-            path: path.to_owned(),
-            message: error.to_string().trim_end().to_owned(),
-        })?;
+        let file: File = settings::read(path, |text| toml::from_str(text))?;
         Ok(file.host)
     }
 
     /// Checks every value's range, and that something is selected.
     pub fn check(&self) -> Result<(), ConfigError> {
-        in_range("period_ms", self.period_ms, 30, 1000, "milliseconds")?;
-        in_range("fair_window_s", self.fair_window_s, 1, 3600, "seconds")?;
-        in_range("scan_ms", self.scan_ms, 100, 60_000, "milliseconds")?;
-        fraction("gain", self.gain, f64::MIN_POSITIVE, 1.0)?;
-        fraction("smoothing", self.smoothing, f64::MIN_POSITIVE, 1.0)?;
-        fraction("dead_band", self.dead_band, 0.0, 0.5)?;
-        fraction("idle_tolerance", self.idle_tolerance, 0.0, 0.5)?;
-        fraction("spread", self.spread, 1.0, 1000.0)?;
-        self.check_metrics()?;
+        check_whole("period_ms", self.period_ms, 30, 1000, "milliseconds")?;
+        check_whole("fair_window_s", self.fair_window_s, 1, 3600, "seconds")?;
+        check_whole("scan_ms", self.scan_ms, 100, 60_000, "milliseconds")?;
+        check_real("gain", self.gain, f64::MIN_POSITIVE, 1.0)?;
+        check_real("smoothing", self.smoothing, f64::MIN_POSITIVE, 1.0)?;
+        check_real("dead_band", self.dead_band, 0.0, 0.5)?;
+        check_real("idle_tolerance", self.idle_tolerance, 0.0, 0.5)?;
+        check_real("spread", self.spread, 1.0, 1000.0)?;
+        check_metrics_listen(self.metrics_listen, 9464)?;
         for (position, rule) in self.weight.iter().enumerate() {
             check_weight(position, rule)?;
         }
         match self.select.is_empty() {
             true => Err(ConfigError::NothingSelected),
             false => Ok(()),
-        }
-    }
-
-    fn check_metrics(&self) -> Result<(), ConfigError> {
-        match self.metrics_listen {
-            Some(address) if !address.ip().is_loopback() => Err(value(
-                "metrics_listen",
-                address,
-                "metrics are served on loopback only, such as 127.0.0.1:9464",
-            )),
-            _ => Ok(()),
         }
     }
 
@@ -264,55 +228,24 @@ impl HostConfig {
     }
 }
 
-fn check_weight(position: usize, rule: &WeightRule) -> Result<(), ConfigError> {
+fn check_weight(position: usize, rule: &WeightRule) -> Result<(), SettingsError> {
     let key = format!("weight[{position}]");
     if !(0.01..=100.0).contains(&rule.weight) {
         let expected = "0.01 … 100, where 1 is the kernel's default weight";
-        return Err(value(&key, rule.weight, expected));
+        return Err(SettingsError::value(&key, rule.weight, expected));
     }
     match (&rule.name, rule.pid) {
         (Some(_), None) | (None, Some(_)) => Ok(()),
-        (None, None) => Err(value(
+        (None, None) => Err(SettingsError::value(
             &key,
             rule.weight,
             "say whose it is: name = \"…\" or pid = …",
         )),
-        (Some(_), Some(_)) => Err(value(
+        (Some(_), Some(_)) => Err(SettingsError::value(
             &key,
             rule.weight,
             "give either name or pid, not both",
         )),
-    }
-}
-
-fn in_range(key: &str, given: u64, least: u64, most: u64, unit: &str) -> Result<(), ConfigError> {
-    match (least..=most).contains(&given) {
-        true => Ok(()),
-        false => Err(value(key, given, format!("{least} … {most} {unit}"))),
-    }
-}
-
-fn fraction(key: &str, given: f64, least: f64, most: f64) -> Result<(), ConfigError> {
-    if given.is_finite() && given >= least && given <= most {
-        return Ok(());
-    }
-    let least = if least == f64::MIN_POSITIVE {
-        "above 0".to_owned()
-    } else {
-        least.to_string()
-    };
-    Err(value(key, given, format!("{least} … {most}")))
-}
-
-fn value(
-    key: &str,
-    value: impl std::fmt::Display,
-    expected: impl std::fmt::Display,
-) -> ConfigError {
-    ConfigError::Value {
-        key: key.to_owned(),
-        value: value.to_string(),
-        expected: expected.to_string(),
     }
 }
 

@@ -11,7 +11,6 @@
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
-use std::io::Write;
 use std::time::Duration;
 use std::time::Instant;
 
@@ -33,9 +32,7 @@ use crate::fleet::Backend;
 use crate::fleet::Fleet;
 use crate::fleet::Refused;
 use crate::idle_watch::IdleWatch;
-use crate::metrics::Exporter;
 use crate::metrics::Metrics;
-use crate::metrics::MetricsError;
 use crate::metrics::VmLabels;
 use crate::select::Selector;
 use crate::status;
@@ -44,9 +41,14 @@ use tandem_linux::actuator::Actuator;
 use tandem_linux::actuator::ActuatorError;
 use tandem_linux::cgroup;
 use tandem_linux::cgroup::CgroupError;
+use tandem_linux::exporter::Exporter;
+use tandem_linux::exporter::MetricsError;
 use tandem_linux::procfs::ProcFs;
-use tandem_linux::restore::RestoreReport;
 use tandem_linux::sampler::Sampler;
+use tandem_linux::service::ReportOnce;
+use tandem_linux::service::Reporter;
+use tandem_linux::service::ServiceManager;
+use tandem_linux::service::report_restore;
 use tandem_linux::signals::Signals;
 use tandem_linux::signals::Wake;
 
@@ -76,18 +78,6 @@ pub enum DaemonError {
     Signals(std::io::Error),
 }
 
-/// Where the daemon writes for people: log lines, and decisions in a dry run.
-pub trait Reporter {
-    /// Something that happened as it should.
-    fn info(&mut self, line: &str);
-    /// Something that went wrong and was survived.
-    fn error(&mut self, line: &str);
-    /// The daemon acts from now on.
-    fn ready(&mut self);
-    /// What a dry run would do now.
-    fn would(&mut self, line: &str);
-}
-
 /// The daemon between start and end.
 pub struct Daemon {
     config: HostConfig,
@@ -101,8 +91,8 @@ pub struct Daemon {
     signals: Signals,
     /// Whether any group was used up in the last period.
     saturated: bool,
-    /// Errors already reported (see [`Daemon::report_once`]).
-    reported: Vec<String>,
+    /// What goes wrong at every scan is worth one line, not one per scan.
+    errors: ReportOnce,
     /// VMs with series in the metrics.
     published: BTreeSet<VmLabels>,
 }
@@ -140,7 +130,7 @@ impl Daemon {
             exporter,
             signals,
             saturated: true,
-            reported: Vec::new(),
+            errors: ReportOnce::default(),
             published: BTreeSet::new(),
             config,
         })
@@ -155,7 +145,7 @@ impl Daemon {
         let end = limit.map(|limit| Instant::now() + limit);
         let outcome = self.periods(end, reporter);
         // Told to go or failed: either way the host gets its own settings back.
-        let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+        ServiceManager::stopping();
         if let Backend::Live(mut actuator) = self.fleet.into_backend() {
             match actuator.restore() {
                 Ok(restored) => report_restore(&restored, reporter),
@@ -178,9 +168,7 @@ impl Daemon {
         let mut pcpus = IdleWatch::new(self.fleet.idle(), Instant::now());
         self.fleet
             .observe(self.config.period(), self.config.period(), false);
-        reporter.ready();
-        let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
-        let watchdog = sd_notify::watchdog_enabled().is_some();
+        let service_manager = ServiceManager::ready(reporter);
         let mut next = Instant::now() + period;
         let mut round = Round::default();
         while end.is_none_or(|end| next < end) && self.signals.wait_until(next) != Wake::Stop {
@@ -199,9 +187,7 @@ impl Daemon {
                 scanned = woke;
                 self.scan(reporter)?;
                 self.publish(&round, reporter)?;
-                if watchdog {
-                    let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
-                }
+                service_manager.alive();
             }
             self.metrics.periods.inc();
             next += period;
@@ -306,7 +292,7 @@ impl Daemon {
         }
         self.refused(&refused, reporter);
         for problem in scan.problems {
-            self.report_once(problem, reporter);
+            self.errors.error(problem, reporter);
         }
         Ok(())
     }
@@ -314,21 +300,8 @@ impl Daemon {
     fn refused(&mut self, refused: &[Refused], reporter: &mut dyn Reporter) {
         for Refused { vm, error } in refused {
             self.metrics.errors.inc();
-            self.report_once(format!("VM {vm}: {error}"), reporter);
+            self.errors.error(format!("VM {vm}: {error}"), reporter);
         }
-    }
-
-    /// What goes wrong at every scan is worth one line, not one per scan.
-    fn report_once(&mut self, line: String, reporter: &mut dyn Reporter) {
-        if self.reported.contains(&line) {
-            return;
-        }
-        // Bounded, so that an ever-changing message cannot grow the daemon.
-        if self.reported.len() >= 256 {
-            self.reported.clear();
-        }
-        reporter.error(&line);
-        self.reported.push(line);
     }
 
     /// Brings status and metrics up to date.
@@ -378,40 +351,5 @@ impl Daemon {
             reporter.error(&error.to_string());
         }
         Ok(())
-    }
-}
-
-/// Says what a restore did: what failed as an error, nothing if there was nothing to do.
-pub fn report_restore(report: &RestoreReport, reporter: &mut dyn Reporter) {
-    if !report.is_complete() {
-        reporter.error(&report.to_string());
-    } else if report.put_back > 0 {
-        reporter.info(&report.to_string());
-    }
-}
-
-/// Log lines on stderr, results on stdout.
-pub struct Console {
-    /// Print `ready` on stdout once acting, for scripts that wait for it.
-    pub print_ready: bool,
-}
-
-impl Reporter for Console {
-    fn info(&mut self, line: &str) {
-        let _ = writeln!(std::io::stderr(), "info: {line}");
-    }
-
-    fn error(&mut self, line: &str) {
-        let _ = writeln!(std::io::stderr(), "error: {line}");
-    }
-
-    fn ready(&mut self) {
-        if self.print_ready {
-            let _ = writeln!(std::io::stdout(), "ready");
-        }
-    }
-
-    fn would(&mut self, line: &str) {
-        let _ = writeln!(std::io::stdout(), "{line}");
     }
 }

@@ -1,10 +1,9 @@
 //! Find VMs on a Linux host, read what they do, turn scheduler knobs, put everything back.
 //!
-//! The modules follow the data: [`discovery`] finds VMs of any VMM and names their vCPU threads,
-//! [`select`] picks those that the operator wants touched, [`sampler`] reads what each vCPU ran and
-//! waited, [`cgroup`] and [`actuator`] change weights, caps, groups and affinity masks. Every change
-//! is in [`journal`] before it is made, and [`restore`] puts it back, whoever made it and however
-//! that process ended.
+//! The modules follow the data: [`discovery`] finds VMs of any VMM and names their vCPU threads, [`select`] picks
+//! those that the operator wants touched, [`fleet`] measures them and applies what is decided, [`daemon`] does so period
+//! after period. How threads are measured and cgroups changed, and how every change is journaled and put back, whoever
+//! made it and however that process ended, is in [`tandem_linux`].
 
 pub mod config;
 pub mod daemon;

@@ -13,6 +13,7 @@ use crate::config::Select;
 use crate::discovery::Vm;
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::cgroup::CpuController;
+use tandem_linux::settings::SettingsError;
 use tandem_linux::thread::Pid;
 
 /// The compiled selection.
@@ -39,22 +40,18 @@ impl Selector {
             texts
                 .iter()
                 .map(|text| {
-                    compile(text, levels).map_err(|error| ConfigError::Value {
-                        key: format!("select.{key}"),
-                        value: text.clone(),
-                        expected: format!("a glob such as web-* ({error})"),
+                    compile(text, levels).map_err(|error| {
+                        let key = format!("select.{key}");
+                        let expected = format!("a glob such as web-* ({error})");
+                        SettingsError::value(&key, text, expected)
                     })
                 })
                 .collect::<Result<Vec<_>, _>>()
         };
         if let Some(path) = select.cgroups.iter().find(|path| !path.starts_with('/')) {
-            return Err(ConfigError::Value {
-                key: "select.cgroups".to_owned(),
-                value: path.clone(),
-                expected: "a path within the cgroup hierarchy, which begins with '/', such as \
-                           /machine.slice"
-                    .to_owned(),
-            });
+            let expected = "a path within the cgroup hierarchy, which begins with '/', such as \
+                            /machine.slice";
+            return Err(SettingsError::value("select.cgroups", path, expected).into());
         }
         Ok(Selector {
             all: select.all,

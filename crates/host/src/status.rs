@@ -6,7 +6,6 @@
 //! counts with the kernel's default.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::path::Path;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -37,21 +36,17 @@ use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::cgroup::CpuController;
 use tandem_linux::cgroup::ownership::Residence;
 use tandem_linux::procfs::ProcFs;
-use tandem_linux::replace::replace;
 use tandem_linux::sampler::Sampler;
+use tandem_linux::status_file::StatusFile;
+use tandem_linux::status_file::StatusFileError;
 use tandem_linux::thread::ThreadRef;
 
 /// Why there is no status.
 #[derive(Debug, Error)]
 pub enum StatusError {
     /// The daemon's status cannot be written.
-    #[error("cannot write the daemon's status to {path}: {source}")]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] StatusFileError),
     /// The host has no usable cpu controller.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
@@ -73,11 +68,11 @@ struct PublishedVm {
     configured: Weight,
 }
 
-fn path(state_dir: &Path) -> PathBuf {
-    state_dir.join("status.json")
+fn file(state_dir: &Path) -> StatusFile {
+    StatusFile::new(state_dir, "daemon")
 }
 
-/// Publishes the daemon's view, replacing the file whole.
+/// Publishes the daemon's view.
 pub fn write(state_dir: &Path, fleet: &Fleet) -> Result<(), StatusError> {
     let vms = fleet
         .vms()
@@ -87,19 +82,18 @@ pub fn write(state_dir: &Path, fleet: &Fleet) -> Result<(), StatusError> {
             configured: managed.configured,
         })
         .collect();
-    let path = path(state_dir);
-    let text = serde_json::to_string(&Published { vms }).unwrap_or_default();
-    replace(&path, &text).map_err(|source| StatusError::Write { path, source })
+    Ok(file(state_dir).write(&Published { vms })?)
 }
 
 /// Takes the daemon's view away; nobody minds if there was none.
 pub fn remove(state_dir: &Path) {
-    let _ = std::fs::remove_file(path(state_dir));
+    file(state_dir).remove();
 }
 
 fn read(state_dir: &Path) -> BTreeMap<ThreadRef, PublishedVm> {
-    let text = std::fs::read_to_string(path(state_dir)).unwrap_or_default();
-    let published: Published = serde_json::from_str(&text).unwrap_or(Published { vms: Vec::new() });
+    // Without a daemon there is none; one that cannot be read tells nothing.
+    let published = file(state_dir).read().ok().flatten();
+    let published = published.unwrap_or(Published { vms: Vec::new() });
     published
         .vms
         .into_iter()

@@ -1,4 +1,4 @@
-//! The only hand that changes the host: each change is journaled, then made.
+//! The only way to change the host: each change is journaled, then made.
 //!
 //! ```text
 //! Actuator::open ──► restores what a killed run left ──► create_group, move_thread, set_weight, …
@@ -37,9 +37,10 @@ use crate::journal::Record;
 use crate::journal::Stamp;
 use crate::procfs::ProcFs;
 use crate::restore::RestoreReport;
-use crate::restore::World;
-use crate::restore::needs_controller;
+use crate::restore::restore_pending;
 use crate::thread::ThreadRef;
+use crate::undo::Undo;
+use crate::undo::needs_controller;
 
 /// Why a change was not made.
 #[derive(Debug, Error)]
@@ -144,10 +145,8 @@ impl Actuator {
         }
         self.controller.check_parent(parent)?;
         self.enable_above(&group)?;
-        if !self.journal.knows(&key) {
-            let cgroup = group.clone();
-            self.journal.append(Record::Created { cgroup })?;
-        }
+        let cgroup = group.clone();
+        self.journal.note(Record::Created { cgroup })?;
         let created = self.controller.create_child(parent, name);
         if created.is_err() {
             // No group was made, and one that somebody else makes there later is not ours.
@@ -333,7 +332,7 @@ impl Actuator {
     /// Undoes every change, the last first, and empties the journal but for what failed.
     pub fn restore(&mut self) -> Result<RestoreReport, ActuatorError> {
         let mut report = RestoreReport::default();
-        let failed = self.world().undo_all(self.journal.records(), &mut report);
+        let failed = self.undo().undo_all(self.journal.records(), &mut report);
         self.journal.rewrite(failed)?;
         Ok(report)
     }
@@ -344,8 +343,8 @@ impl Actuator {
         self.abandoned = true;
     }
 
-    fn world(&self) -> World<'_> {
-        World {
+    fn undo(&self) -> Undo<'_> {
+        Undo {
             controller: &*self.controller,
             threads: &*self.threads,
         }
@@ -368,10 +367,8 @@ impl Actuator {
         for above in self.controller.missing_enables(cgroup)? {
             let id = self.controller.id(&above)?;
             let key = Key::Enabled(above.clone(), id);
-            if !self.journal.knows(&key) {
-                let cgroup = above.clone();
-                self.journal.append(Record::Enabled { cgroup, id })?;
-            }
+            let cgroup = above.clone();
+            self.journal.note(Record::Enabled { cgroup, id })?;
             if let Err(error) = self.controller.enable(&above) {
                 self.forget(&key)?;
                 self.disable_unneeded(&mut RestoreReport::default())?;
@@ -401,7 +398,7 @@ impl Actuator {
         if chosen.is_empty() {
             return Ok(());
         }
-        let failed = self.world().undo_all(&chosen, report);
+        let failed = self.undo().undo_all(&chosen, report);
         let failed: HashSet<Key> = failed.iter().map(Record::key).collect();
         let records = self.journal.records().iter();
         let kept = records
@@ -435,4 +432,13 @@ impl Drop for Actuator {
             let _ = self.restore();
         }
     }
+}
+
+/// Puts back everything that the journal in `state_dir` lists, for when no daemon runs. Without a
+/// journal there is nothing to do.
+pub fn restore_all(
+    controller: Box<dyn CpuController>,
+    state_dir: &Path,
+) -> Result<RestoreReport, ActuatorError> {
+    restore_pending(state_dir, |state_dir| Actuator::open(controller, state_dir))
 }

@@ -14,9 +14,9 @@ use tandem_policy::PcpuSet;
 use tandem_policy::units::PcpuId;
 use thiserror::Error;
 
+use crate::ids::Tid;
 use crate::procfs::ProcFs;
 use crate::thread::ThreadRef;
-use crate::thread::Tid;
 
 /// Bytes of a mask with room for the kernel's largest NR_CPUS, 8192.
 const MASK_BYTES: usize = 1024;

@@ -12,7 +12,7 @@
 
 use tandem_policy::Nanos;
 
-use crate::thread::Pid;
+use crate::ids::Pid;
 
 /// What all threads of a process ran so far; `None` if the process is gone.
 pub fn process_cpu_time(pid: Pid) -> Option<Nanos> {

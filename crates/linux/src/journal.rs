@@ -42,9 +42,9 @@ use crate::cgroup::CgroupId;
 use crate::cgroup::CgroupPath;
 use crate::cgroup::Knob;
 use crate::cgroup::Version;
+use crate::ids::Tid;
 use crate::thread::StartTime;
 use crate::thread::ThreadRef;
-use crate::thread::Tid;
 
 /// The format of this version's records.
 const FORMAT: u32 = 1;
@@ -116,7 +116,11 @@ fn holder_text(holder: Option<u32>) -> String {
 }
 
 /// One kind of record: the daemon's below, or that of another agent with changes of its own.
-pub trait Entry: Clone + fmt::Debug + PartialEq + Serialize + DeserializeOwned {
+///
+/// As text it says what undoing it puts back.
+pub trait Entry:
+    Clone + fmt::Debug + fmt::Display + PartialEq + Serialize + DeserializeOwned
+{
     /// What a record is about: of two with the same key only the first tells the original.
     type Key: Clone + fmt::Debug + Eq + Hash;
 
@@ -201,6 +205,24 @@ impl Entry for Record {
             } => Key::Knob(cgroup.clone(), *id, *knob),
             Record::Moved { thread, to, .. } => Key::Moved(thread.tid, thread.start, to.clone()),
             Record::Affinity { thread, .. } => Key::Affinity(thread.tid, thread.start),
+        }
+    }
+}
+
+/// What undoing it puts back.
+impl fmt::Display for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Record::Enabled { cgroup, .. } => write!(f, "the cpu controller below {cgroup}"),
+            Record::Created { cgroup } => write!(f, "the new cgroup {cgroup}"),
+            Record::Knob {
+                cgroup,
+                knob,
+                original,
+                ..
+            } => write!(f, "the {knob} '{original}' of cgroup {cgroup}"),
+            Record::Moved { thread, from, .. } => write!(f, "{thread} to cgroup {from}"),
+            Record::Affinity { thread, original } => write!(f, "{thread} to pCPUs {original}"),
         }
     }
 }
@@ -300,6 +322,14 @@ impl<R: Entry> Journal<R> {
     /// Whether there is a record about this.
     pub fn knows(&self, key: &R::Key) -> bool {
         self.known.contains(key)
+    }
+
+    /// Makes a record durable, unless there is one about the same thing, which tells the original.
+    pub fn note(&mut self, record: R) -> Result<(), JournalError> {
+        match self.knows(&record.key()) {
+            true => Ok(()),
+            false => self.append(record),
+        }
     }
 
     /// Makes a record durable. On an error there is none, and the change must not be made.

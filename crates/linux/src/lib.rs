@@ -1,21 +1,30 @@
 //! What Tandem's host daemon and guest agent share of a Linux system.
 //!
-//! The modules follow the data: [`procfs`] and [`thread`] name processes and threads, [`sampler`] reads
+//! The modules follow the data: [`ids`], [`procfs`] and [`thread`] name processes and threads, [`sampler`] reads
 //! what each thread ran and waited, [`cgroup`], [`mod@affinity`] and [`actuator`] change weights, caps,
 //! groups and affinity masks. Every change is in [`journal`] before it is made, and [`restore`] puts it
 //! back, whoever made it and however that process ended.
+//!
+//! A command that runs for long has its settings from [`settings`], waits with [`signals`], and tells what it does by
+//! [`service`] (people and the service manager), [`status_file`] and [`exporter`] (other programs).
 
 pub mod actuator;
 pub mod affinity;
 pub mod cgroup;
 pub mod cpu_clock;
+pub mod exporter;
+pub mod ids;
 pub mod interrupt;
 pub mod journal;
 pub mod procfs;
 pub mod replace;
 pub mod restore;
 pub mod sampler;
+pub mod service;
+pub mod settings;
 pub mod signals;
+pub mod status_file;
 pub mod thread;
+mod undo;
 
 pub use procfs::ProcFs;

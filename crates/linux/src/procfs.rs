@@ -11,8 +11,8 @@ use std::io;
 use std::path::Path;
 use std::path::PathBuf;
 
-use crate::thread::Pid;
-use crate::thread::Tid;
+use crate::ids::Pid;
+use crate::ids::Tid;
 
 /// The file system tree that holds `/proc` and `/sys`.
 #[derive(Clone, Debug, PartialEq, Eq)]

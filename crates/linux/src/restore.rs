@@ -1,7 +1,6 @@
-//! Putting things back: how each kind of journal record is undone, and what came of it.
+//! Putting things back: what daemon and agent share of it, whatever their records are.
 //!
-//! Records are undone from the last to the first, so that each finds the world as it was left. An
-//! undo compares before it acts: what is not as Tandem made it (a thread that ended or was moved
+//! An undo compares before it acts: what is not as Tandem made it (a thread that ended or was moved
 //! away by the operator, a cgroup that was removed and made again) is no longer ours and is left
 //! alone. Undoing twice is the same as once, so a restore that is itself killed can be repeated.
 //!
@@ -15,13 +14,10 @@ use std::time::Duration;
 use serde::Serialize;
 use tandem_policy::PcpuSet;
 
-use crate::actuator::Actuator;
-use crate::actuator::ActuatorError;
 use crate::affinity::Threads;
 use crate::cgroup::CgroupError;
 use crate::cgroup::CgroupPath;
-use crate::cgroup::CpuController;
-use crate::journal::Record;
+use crate::journal::Entry;
 use crate::journal::is_pending;
 use crate::thread::ThreadRef;
 
@@ -59,17 +55,16 @@ impl RestoreReport {
         self.failures.is_empty()
     }
 
-    /// Counts one change, `what`, that was or was not undone. True if it was not.
-    pub fn count(&mut self, undone: Result<Undone, String>, what: impl FnOnce() -> String) -> bool {
+    /// Counts a change that was or was not undone. True if it stays in the journal.
+    fn count(&mut self, undone: Result<Undone, String>, what: &impl fmt::Display) -> bool {
         match undone {
             Ok(Undone::PutBack) => self.put_back += 1,
             Ok(Undone::Nothing) => self.nothing_to_do += 1,
             Ok(Undone::Left(why)) => self.left.push(why),
+            Ok(Undone::Waits) => return true,
             Err(error) => {
-                self.failures.push(RestoreFailure {
-                    what: what(),
-                    error,
-                });
+                let what = what.to_string();
+                self.failures.push(RestoreFailure { what, error });
                 return true;
             }
         }
@@ -98,19 +93,6 @@ impl fmt::Display for RestoreReport {
     }
 }
 
-/// Puts back everything that the journal in `state_dir` lists, for when no daemon runs. Without a
-/// journal there is nothing to do.
-pub fn restore_all(
-    controller: Box<dyn CpuController>,
-    state_dir: &Path,
-) -> Result<RestoreReport, ActuatorError> {
-    if !is_pending(state_dir) {
-        return Ok(RestoreReport::default());
-    }
-    let (_actuator, report) = Actuator::open(controller, state_dir)?;
-    Ok(report)
-}
-
 /// How a change was undone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Undone {
@@ -120,104 +102,37 @@ pub enum Undone {
     Nothing,
     /// It stays, for this reason.
     Left(String),
+    /// Not yet: another change, which could not be undone, needs it. It stays in the journal.
+    Waits,
 }
 
-/// The world that records are about.
-pub(crate) struct World<'a> {
-    pub(crate) controller: &'a dyn CpuController,
-    pub(crate) threads: &'a dyn Threads,
+/// Undoes records in this order and returns those that stay in the journal, in the order of their attempts. `undo`
+/// gets a record and those that failed before it.
+pub fn undo_each<'r, R: Entry + 'r>(
+    records: impl IntoIterator<Item = &'r R>,
+    report: &mut RestoreReport,
+    undo: impl Fn(&R, &[R]) -> Result<Undone, String>,
+) -> Vec<R> {
+    let mut failed: Vec<R> = Vec::new();
+    for record in records {
+        if report.count(undo(record, &failed), record) {
+            failed.push(record.clone());
+        }
+    }
+    failed
 }
 
-impl World<'_> {
-    /// Undoes these records, the last first, and returns those that failed, in their order.
-    pub(crate) fn undo_all(&self, records: &[Record], report: &mut RestoreReport) -> Vec<Record> {
-        let mut failed: Vec<Record> = Vec::new();
-        for record in records.iter().rev() {
-            if let Record::Enabled { cgroup, .. } = record
-                && needs_controller(&failed, cgroup)
-            {
-                failed.push(record.clone());
-                continue;
-            }
-            if report.count(self.undo(record), || describe(record)) {
-                failed.push(record.clone());
-            }
-        }
-        failed.reverse();
-        failed
+/// Puts back what the journal in `state_dir` lists, for when nobody runs: `open` does it. Without a
+/// journal there is nothing to do.
+pub fn restore_pending<A, E>(
+    state_dir: &Path,
+    open: impl FnOnce(&Path) -> Result<(A, RestoreReport), E>,
+) -> Result<RestoreReport, E> {
+    if !is_pending(state_dir) {
+        return Ok(RestoreReport::default());
     }
-
-    fn undo(&self, record: &Record) -> Result<Undone, String> {
-        match record {
-            Record::Affinity { thread, original } => {
-                restore_affinity(self.threads, thread, original)
-            }
-            Record::Moved { thread, from, to } => {
-                if !self.threads.is_alive(thread) {
-                    return Ok(Undone::Nothing);
-                }
-                gone_is_fine(self.controller.cgroup_of(thread).and_then(|now| {
-                    match now == *to {
-                        true => self
-                            .controller
-                            .move_thread(
-                                thread.tid,
-                                &nearest(from, |cgroup| self.controller.exists(cgroup)),
-                            )
-                            .map(|()| Undone::PutBack),
-                        false => Ok(Undone::Nothing),
-                    }
-                }))
-            }
-            Record::Knob {
-                cgroup,
-                id,
-                knob,
-                original,
-            } => gone_is_fine(self.controller.id(cgroup).and_then(|now| {
-                // Without the controller there is no knob, and its value went with it; a restore
-                // that was killed half-way may have got that far.
-                if now != *id || !self.controller.missing_enables(cgroup)?.is_empty() {
-                    return Ok(Undone::Nothing);
-                }
-                if self.controller.read_knob(cgroup, *knob)? == *original {
-                    return Ok(Undone::Nothing);
-                }
-                self.controller.write_knob(cgroup, *knob, original)?;
-                Ok(Undone::PutBack)
-            })),
-            Record::Created { cgroup } => match self.controller.exists(cgroup) {
-                true => gone_is_fine(self.remove_group(cgroup)),
-                false => Ok(Undone::Nothing),
-            },
-            Record::Enabled { cgroup, id } => {
-                gone_is_fine(self.controller.id(cgroup).and_then(|now| {
-                    if now != *id {
-                        return Ok(Undone::Nothing);
-                    }
-                    match self.controller.disable(cgroup) {
-                        Ok(()) => Ok(Undone::PutBack),
-                        Err(error @ CgroupError::InUse { .. }) => {
-                            Ok(Undone::Left(error.to_string()))
-                        }
-                        Err(error) => Err(error),
-                    }
-                }))
-            }
-        }
-    }
-
-    /// Empties and removes a group. What is in it now are threads that vCPU threads started, which
-    /// begin where their maker is; they go to the cgroup above.
-    fn remove_group(&self, cgroup: &CgroupPath) -> Result<Undone, CgroupError> {
-        let above = cgroup.parent().unwrap_or_else(CgroupPath::root);
-        empty_and_remove(
-            || self.controller.threads(cgroup),
-            |tid| self.controller.move_thread(tid, &above),
-            || self.controller.remove(cgroup),
-            || self.controller.children(cgroup),
-        )
-    }
+    let (_actuator, report) = open(state_dir)?;
+    Ok(report)
 }
 
 /// Gives a thread its mask again, if it is still there.
@@ -276,30 +191,5 @@ pub fn gone_is_fine(undone: Result<Undone, CgroupError>) -> Result<Undone, Strin
     match undone {
         Err(error) if error.is_gone() => Ok(Undone::Nothing),
         other => other.map_err(|error| error.to_string()),
-    }
-}
-
-/// Whether one of these records is about a cgroup that has its knobs from `above`.
-pub(crate) fn needs_controller(records: &[Record], above: &CgroupPath) -> bool {
-    records.iter().any(|record| match record {
-        Record::Created { cgroup } | Record::Knob { cgroup, .. } => {
-            cgroup != above && cgroup.is_within(above)
-        }
-        _ => false,
-    })
-}
-
-fn describe(record: &Record) -> String {
-    match record {
-        Record::Enabled { cgroup, .. } => format!("the cpu controller below {cgroup}"),
-        Record::Created { cgroup } => format!("the new cgroup {cgroup}"),
-        Record::Knob {
-            cgroup,
-            knob,
-            original,
-            ..
-        } => format!("the {knob} '{original}' of cgroup {cgroup}"),
-        Record::Moved { thread, from, .. } => format!("{thread} to cgroup {from}"),
-        Record::Affinity { thread, original } => format!("{thread} to pCPUs {original}"),
     }
 }

@@ -21,37 +21,10 @@ use serde::Deserialize;
 use serde::Serialize;
 use thiserror::Error;
 
+pub use crate::ids::Pid;
+pub use crate::ids::Tid;
 use crate::procfs::ProcFs;
 use crate::procfs::is_gone;
-
-/// A thread's number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Tid(pub u32);
-
-/// A process's number: that of its first thread.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Pid(pub u32);
-
-impl Pid {
-    /// The process's first thread.
-    pub fn main_thread(self) -> Tid {
-        Tid(self.0)
-    }
-}
-
-impl fmt::Display for Tid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)
-    }
-}
-
-impl fmt::Display for Pid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)
-    }
-}
 
 /// When a thread started, in clock ticks since boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

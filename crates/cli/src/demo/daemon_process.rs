@@ -13,8 +13,8 @@ use std::time::Duration;
 use anyhow::Context;
 use anyhow::bail;
 use tandem_linux::ProcFs;
+use tandem_linux::actuator::restore_all;
 use tandem_linux::cgroup;
-use tandem_linux::restore::restore_all;
 use tandem_linux::thread::Pid;
 
 use super::child::Running;

@@ -14,8 +14,8 @@ use rustix::fs::FlockOperation;
 use rustix::fs::flock;
 use rustix::io::Errno;
 use tandem_linux::ProcFs;
+use tandem_linux::actuator::restore_all;
 use tandem_linux::cgroup;
-use tandem_linux::restore::restore_all;
 
 /// Where experiments work unless told otherwise: gone after a reboot, as cgroups are.
 pub const DEFAULT: &str = "/run/tandem-demo";

@@ -10,11 +10,11 @@ use std::path::PathBuf;
 use tandem_policy::Weight;
 use thiserror::Error;
 
-use crate::cgroup::CgroupPath;
-use crate::cgroup::Knob;
-use crate::cgroup::Quota;
+use crate::cgroup::knob::Knob;
+use crate::cgroup::knob::Quota;
+use crate::cgroup::path::CgroupPath;
+use crate::ids::Tid;
 use crate::thread::ThreadError;
-use crate::thread::Tid;
 
 /// Why the CPU controller could not be read or set.
 #[derive(Debug, Error)]

@@ -8,18 +8,18 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::path::PathBuf;
 
-use crate::cgroup::CgroupError;
-use crate::cgroup::CgroupId;
-use crate::cgroup::CgroupPath;
-use crate::cgroup::Version;
-use crate::cgroup::check_name;
+use crate::cgroup::error::CgroupError;
+use crate::cgroup::name::check_name;
+use crate::cgroup::path::CgroupId;
+use crate::cgroup::path::CgroupPath;
+use crate::cgroup::path::Version;
+use crate::ids::Pid;
+use crate::ids::Tid;
 use crate::procfs::ProcFs;
 use crate::procfs::is_gone;
 use crate::procfs::read_text;
-use crate::thread::Pid;
 use crate::thread::ThreadError;
 use crate::thread::ThreadRef;
-use crate::thread::Tid;
 
 /// One mounted hierarchy.
 #[derive(Clone, Debug)]

@@ -8,9 +8,9 @@
 
 use std::path::PathBuf;
 
-use crate::cgroup::CgroupError;
-use crate::cgroup::CpuController;
-use crate::cgroup::Version;
+use crate::cgroup::controller::CpuController;
+use crate::cgroup::error::CgroupError;
+use crate::cgroup::path::Version;
 use crate::cgroup::v1::V1;
 use crate::cgroup::v2::V2;
 use crate::procfs::ProcFs;

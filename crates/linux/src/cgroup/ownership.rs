@@ -22,11 +22,11 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
-use crate::cgroup::CgroupError;
-use crate::cgroup::CgroupPath;
-use crate::cgroup::CpuController;
+use crate::cgroup::controller::CpuController;
+use crate::cgroup::error::CgroupError;
+use crate::cgroup::path::CgroupPath;
+use crate::ids::Pid;
 use crate::procfs::ProcFs;
-use crate::thread::Pid;
 use crate::thread::ThreadRef;
 
 /// What one VM looks like from here.

@@ -13,17 +13,17 @@ use std::path::Path;
 
 use tandem_policy::Weight;
 
-use crate::cgroup::CgroupError;
-use crate::cgroup::CgroupId;
-use crate::cgroup::CgroupPath;
-use crate::cgroup::CpuController;
-use crate::cgroup::Knob;
-use crate::cgroup::Version;
+use crate::cgroup::controller::CpuController;
+use crate::cgroup::error::CgroupError;
 use crate::cgroup::files::Hierarchy;
+use crate::cgroup::knob::Knob;
+use crate::cgroup::path::CgroupId;
+use crate::cgroup::path::CgroupPath;
+use crate::cgroup::path::Version;
+use crate::ids::Pid;
+use crate::ids::Tid;
 use crate::procfs::ProcFs;
-use crate::thread::Pid;
 use crate::thread::ThreadRef;
-use crate::thread::Tid;
 
 /// The kernel's MIN_SHARES and MAX_SHARES, kernel/sched/sched.h.
 const SHARES: (Weight, Weight) = (Weight(2.0), Weight(262_144.0));

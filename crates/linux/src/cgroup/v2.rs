@@ -26,17 +26,17 @@ use std::path::Path;
 
 use tandem_policy::Weight;
 
-use crate::cgroup::CgroupError;
-use crate::cgroup::CgroupId;
-use crate::cgroup::CgroupPath;
-use crate::cgroup::CpuController;
-use crate::cgroup::Knob;
-use crate::cgroup::Version;
+use crate::cgroup::controller::CpuController;
+use crate::cgroup::error::CgroupError;
 use crate::cgroup::files::Hierarchy;
+use crate::cgroup::knob::Knob;
+use crate::cgroup::path::CgroupId;
+use crate::cgroup::path::CgroupPath;
+use crate::cgroup::path::Version;
+use crate::ids::Pid;
+use crate::ids::Tid;
 use crate::procfs::ProcFs;
-use crate::thread::Pid;
 use crate::thread::ThreadRef;
-use crate::thread::Tid;
 
 /// CGROUP_WEIGHT_MIN and CGROUP_WEIGHT_MAX, include/linux/cgroup.h.
 const WEIGHTS: (Weight, Weight) = (Weight(1.0), Weight(10_000.0));

@@ -1,7 +1,7 @@
 //! The journal on disk: order, torn ends, malformed lines, other owners, compaction.
 
 use super::*;
-use crate::thread::Pid;
+use crate::ids::Pid;
 
 fn stamp() -> Stamp {
     Stamp::new("boot-a".into(), Version::V1, "/sys/fs/cgroup/cpu".into())

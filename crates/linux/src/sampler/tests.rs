@@ -5,8 +5,8 @@ use std::hint::black_box;
 use std::sync::mpsc::channel;
 
 use super::*;
+use crate::ids::Tid;
 use crate::thread::StartTime;
-use crate::thread::Tid;
 
 fn me() -> ThreadRef {
     let tid = Tid(rustix::thread::gettid().as_raw_nonzero().get() as u32);

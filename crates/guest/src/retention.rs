@@ -1,11 +1,12 @@
-//! Keeping idle vCPUs awake: by the kernel's own polling where it polls, else by yielding threads.
+//! Retention, how it is done: idle vCPUs are kept awake by the kernel's own polling where it polls, else by yielding
+//! threads.
 //!
 //! **Kernel.** With the haltpoll governor an idle vCPU polls for up to `guest_halt_poll_ns` before it halts; the
 //! parameter can be written at any time. It ends as soon as a thread is woken, without a switch, and costs
 //! nothing while the vCPU has work. This is used where the governor is in charge.
 //!
 //! **Yielding threads**, as in the paper: on each vCPU a thread of the lowest class (SCHED_IDLE) calls sched_yield in
-//! a loop. A call that returns at once says that nobody else wants the vCPU; when such calls add up to the time-out
+//! a loop. A call that returns at once says that nobody else wants the vCPU; when such calls add up to the retention time
 //! the thread sleeps and lets the vCPU halt. A call that took long says that somebody ran, and an idle period
 //! begins anew. A thread that sleeps cannot see that an idle period begins; it looks again a millisecond later.
 //! Each wake-up on such a vCPU costs a switch from that thread.
@@ -37,13 +38,13 @@ use crate::actuator::Actuator;
 use crate::actuator::ActuatorError;
 
 /// So long a yielding thread sleeps after it has let its vCPU halt.
-const NAP: Duration = Duration::from_millis(1);
+const SLEEP: Duration = Duration::from_millis(1);
 
 /// A yield that took longer than this gave way to somebody.
 const GAVE_WAY: Duration = Duration::from_micros(20);
 
-/// While retention stands back, yielding threads look this often whether it is wanted again.
-const ASIDE: Duration = Duration::from_millis(20);
+/// While retention is off, yielding threads look this often whether it is wanted again.
+const RECHECK: Duration = Duration::from_millis(20);
 
 /// How idle vCPUs are kept awake.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -89,8 +90,8 @@ impl Haltpoll {
 /// What a yielding thread is told and tells.
 #[derive(Debug, Default)]
 struct Shared {
-    /// ns; zero: stand aside.
-    timeout: AtomicU64,
+    /// Retention time, ns; zero: stand aside.
+    retention: AtomicU64,
     stop: AtomicBool,
     /// ns for which yields returned at once.
     burnt: AtomicU64,
@@ -105,7 +106,7 @@ struct Yielder {
 
 /// Keeps idle vCPUs awake.
 #[derive(Debug)]
-pub enum KeepAwake {
+pub enum Retention {
     /// By the kernel.
     Kernel(Haltpoll),
     /// By yielding threads, one for each vCPU.
@@ -116,28 +117,28 @@ pub enum KeepAwake {
 #[derive(Debug)]
 pub struct Yielders(Vec<Yielder>);
 
-impl KeepAwake {
+impl Retention {
     /// Chooses the means for these vCPUs; the error says why there is none.
-    pub fn open(procfs: &ProcFs, means: Means, vcpus: &PcpuSet) -> Result<KeepAwake, String> {
-        let threads = || Yielders::start(vcpus).map(KeepAwake::Threads);
+    pub fn open(procfs: &ProcFs, means: Means, vcpus: &PcpuSet) -> Result<Retention, String> {
+        let threads = || Yielders::start(vcpus).map(Retention::Threads);
         let failed = |error| format!("cannot start a yielding thread: {error}");
         match (means, Haltpoll::find(procfs)) {
-            (Means::Best | Means::Haltpoll, Ok(haltpoll)) => Ok(KeepAwake::Kernel(haltpoll)),
+            (Means::Best | Means::Haltpoll, Ok(haltpoll)) => Ok(Retention::Kernel(haltpoll)),
             (Means::Haltpoll, Err(why)) => Err(why),
             (Means::Best | Means::Yield, _) => threads().map_err(failed),
         }
     }
 
     /// The kernel's polling, if there is any.
-    pub fn kernel(procfs: &ProcFs) -> Result<KeepAwake, String> {
-        Haltpoll::find(procfs).map(KeepAwake::Kernel)
+    pub fn kernel(procfs: &ProcFs) -> Result<Retention, String> {
+        Haltpoll::find(procfs).map(Retention::Kernel)
     }
 
     /// In words.
     pub fn name(&self) -> &'static str {
         match self {
-            KeepAwake::Kernel(_) => "the kernel's haltpoll",
-            KeepAwake::Threads(_) => "yielding threads",
+            Retention::Kernel(_) => "the kernel's haltpoll",
+            Retention::Threads(_) => "yielding threads",
         }
     }
 
@@ -145,20 +146,20 @@ impl KeepAwake {
     pub fn set(
         &mut self,
         actuator: &mut Actuator,
-        timeout: Nanos,
+        time: Nanos,
         active: &PcpuSet,
     ) -> Result<(), ActuatorError> {
         match self {
-            KeepAwake::Kernel(haltpoll) => {
-                actuator.set_parameter(&haltpoll.parameter, &timeout.0.to_string())
+            Retention::Kernel(haltpoll) => {
+                actuator.set_parameter(&haltpoll.parameter, &time.0.to_string())
             }
-            KeepAwake::Threads(Yielders(yielders)) => {
+            Retention::Threads(Yielders(yielders)) => {
                 for yielder in yielders {
-                    let timeout = match active.contains(yielder.vcpu) {
-                        true => timeout.0,
+                    let time = match active.contains(yielder.vcpu) {
+                        true => time.0,
                         false => 0,
                     };
-                    yielder.shared.timeout.store(timeout, Ordering::Relaxed);
+                    yielder.shared.retention.store(time, Ordering::Relaxed);
                 }
                 Ok(())
             }
@@ -168,8 +169,8 @@ impl KeepAwake {
     /// How long yielding threads kept vCPUs awake; `None` where the kernel does, whose states tell.
     pub fn burnt(&self) -> Option<Nanos> {
         match self {
-            KeepAwake::Kernel(_) => None,
-            KeepAwake::Threads(Yielders(yielders)) => {
+            Retention::Kernel(_) => None,
+            Retention::Threads(Yielders(yielders)) => {
                 let burnt = yielders
                     .iter()
                     .map(|y| y.shared.burnt.load(Ordering::Relaxed));
@@ -187,7 +188,7 @@ impl Yielders {
             let theirs = Arc::clone(&shared);
             let thread = thread::Builder::new()
                 .name(format!("yield/{}", vcpu.0))
-                .spawn(move || keep_awake(vcpu, &theirs))?;
+                .spawn(move || yield_while_idle(vcpu, &theirs))?;
             yielders.0.push(Yielder {
                 vcpu,
                 shared,
@@ -208,7 +209,7 @@ impl Drop for Yielder {
 }
 
 /// The life of a yielding thread.
-fn keep_awake(vcpu: PcpuId, shared: &Shared) {
+fn yield_while_idle(vcpu: PcpuId, shared: &Shared) {
     let mut one = PcpuSet::default();
     one.insert(vcpu);
     // Where it may not be: the vCPU went away, or its cpuset lacks it. Then there is nothing to keep awake.
@@ -218,9 +219,9 @@ fn keep_awake(vcpu: PcpuId, shared: &Shared) {
     let mut quiet = Duration::ZERO;
     let mut last = Instant::now();
     while !shared.stop.load(Ordering::Relaxed) {
-        let timeout = Duration::from_nanos(shared.timeout.load(Ordering::Relaxed));
-        if timeout.is_zero() {
-            thread::sleep(ASIDE);
+        let retention = Duration::from_nanos(shared.retention.load(Ordering::Relaxed));
+        if retention.is_zero() {
+            thread::sleep(RECHECK);
             (quiet, last) = (Duration::ZERO, Instant::now());
             continue;
         }
@@ -235,8 +236,8 @@ fn keep_awake(vcpu: PcpuId, shared: &Shared) {
         quiet += took;
         let burnt = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         shared.burnt.fetch_add(burnt, Ordering::Relaxed);
-        if quiet >= timeout {
-            thread::sleep(NAP);
+        if quiet >= retention {
+            thread::sleep(SLEEP);
             (quiet, last) = (Duration::ZERO, Instant::now());
         }
     }

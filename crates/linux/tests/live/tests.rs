@@ -1,20 +1,15 @@
 //! What is promised of a real host, one test each.
 
 use std::fs;
-use std::process::Child;
-use std::process::Stdio;
 use std::time::Duration;
 
 use rand_core::Rng;
 use rand_core::SeedableRng;
 use rand_pcg::Pcg32;
-use tandem_host::discovery::Discovery;
-use tandem_host::discovery::DiscoveryOptions;
-use tandem_host::discovery::Vm;
-use tandem_host::vmm::Vmm;
 use tandem_linux::ProcFs;
 use tandem_linux::actuator::Actuator;
 use tandem_linux::actuator::Outcome;
+use tandem_linux::actuator::restore_all;
 use tandem_linux::affinity::affinity;
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::cgroup::Quota;
@@ -22,20 +17,17 @@ use tandem_linux::cgroup::ownership::Residence;
 use tandem_linux::cgroup::ownership::find_own_cgroup;
 use tandem_linux::cgroup::ownership::residence;
 use tandem_linux::journal::is_pending;
-use tandem_linux::restore::restore_all;
-use tandem_linux::sampler::Sampler;
-use tandem_linux::thread::Pid;
 use tandem_policy::PcpuSet;
 use tandem_policy::Weight;
 
-use crate::Skip;
-use crate::Test;
-use crate::host::Helper;
-use crate::host::StateDir;
+use crate::harness::Skip;
+use crate::harness::Test;
+use crate::helper::Helper;
+use crate::helper::StateDir;
+use crate::helper::vcpu_threads;
+use crate::helper::wait_until;
 use crate::host::World;
 use crate::host::controller;
-use crate::host::vcpu_threads;
-use crate::host::wait_until;
 
 /// All tests, in the order in which they run.
 pub const ALL: &[(&str, Test)] = &[
@@ -57,24 +49,11 @@ pub const ALL: &[(&str, Test)] = &[
     ),
     ("two_daemons_refuse_each_other", two_daemons),
     ("two_hundred_groups_leave_nothing_behind", no_leak),
-    ("discovery_follows_real_threads", discovery),
-    ("a_real_qemu_is_known_by_its_threads", qemu_by_names),
-    ("a_real_qemu_is_known_by_qmp", qemu_by_qmp),
     (
         "a_group_named_like_a_foreign_cgroup_is_refused",
         foreign_name,
     ),
 ];
-
-/// A process that ends with its test.
-struct Process(Child);
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 fn open(dir: &StateDir) -> Result<Actuator, Skip> {
     let (actuator, report) = Actuator::open(controller()?, &dir.0).expect("it opens");
@@ -351,128 +330,6 @@ fn no_leak() -> Result<(), Skip> {
     assert_eq!(open_files(), files);
     assert!(!is_pending(&dir.0), "the journal is empty");
     assert_eq!(world.picture(), before);
-    Ok(())
-}
-
-fn discovery() -> Result<(), Skip> {
-    let mut vm = Helper::start("vm", &["disco", "3"]);
-    let procfs = ProcFs::host();
-    let options = DiscoveryOptions::default();
-    let mut discovery = Discovery::new(options, procfs.clone()).expect("no patterns");
-    let mut find = |pid| {
-        let scan = discovery.scan().expect("it scans");
-        scan.vms.into_iter().find(|vm| vm.process.pid == pid)
-    };
-    let first = find(vm.pid()).expect("it is found at once");
-    assert_eq!(
-        (first.name.as_str(), first.vmm, first.unidentified),
-        ("disco", Vmm::Tandem, 0)
-    );
-    let threads: Vec<_> = first.vcpus.iter().map(|vcpu| vcpu.thread).collect();
-    assert_eq!(threads, vcpu_threads(vm.pid()));
-    let mut sampler = Sampler::new(procfs);
-    let before = sampler.sample(&threads[0]).expect("a sample");
-    sampler.sample(&threads[1]).expect("a sample");
-    vm.tell("end 1");
-    wait_until("the sampler says that it is gone", || {
-        sampler
-            .sample(&threads[1])
-            .is_err_and(|error| error.is_gone())
-    });
-    assert!(sampler.sample(&threads[0]).expect("a sample").ran >= before.ran);
-    let second = find(vm.pid()).expect("it is still there");
-    let indexes: Vec<u32> = second.vcpus.iter().map(|vcpu| vcpu.index.0).collect();
-    assert_eq!((second.id, indexes), (first.id, vec![0, 2]));
-    vm.tell("start disco/vcpu5");
-    vm.next_line();
-    // Its name is given a moment after its birth.
-    wait_until("the new vCPU is found", || {
-        find(vm.pid()).is_some_and(|vm| vm.vcpus.iter().any(|vcpu| vcpu.index.0 == 5))
-    });
-    let pid = vm.pid();
-    drop(vm);
-    assert!(find(pid).is_none(), "and it goes with its process");
-    Ok(())
-}
-
-/// Starts a QEMU of two vCPUs that are made, but never run.
-fn start_qemu(arguments: &[&str]) -> Result<Process, Skip> {
-    let command = std::process::Command::new("qemu-system-x86_64")
-        .args([
-            "-S",
-            "-nodefaults",
-            "-display",
-            "none",
-            "-smp",
-            "2",
-            "-m",
-            "64",
-        ])
-        .args(arguments)
-        .stdin(Stdio::null())
-        .spawn();
-    command
-        .map(Process)
-        .map_err(|error| Skip(format!("no qemu-system-x86_64: {error}")))
-}
-
-/// Scans until the VM of this process has two vCPUs with threads.
-fn find_two_vcpus(qemu: &mut Process, options: DiscoveryOptions) -> Result<Vm, Skip> {
-    let mut discovery = Discovery::new(options, ProcFs::host()).expect("good patterns");
-    let mut found = None;
-    wait_until("QEMU's vCPUs are found", || {
-        let vms = discovery.scan().expect("it scans").vms;
-        let pid = Pid(qemu.0.id());
-        found = vms
-            .into_iter()
-            .find(|vm| vm.process.pid == pid && vm.vcpus.len() == 2);
-        found.is_some() || qemu.0.try_wait().expect("it can be asked").is_some()
-    });
-    found.ok_or_else(|| Skip("this QEMU does not start".to_owned()))
-}
-
-fn qemu_by_names() -> Result<(), Skip> {
-    let name = "guest=live,,named,debug-threads=on";
-    let mut qemu = start_qemu(&["-accel", "tcg,thread=multi", "-name", name])?;
-    let vm = find_two_vcpus(&mut qemu, DiscoveryOptions::default())?;
-    assert_eq!(
-        (vm.name.as_str(), vm.vmm, vm.unidentified),
-        ("live,named", Vmm::Qemu, 0)
-    );
-    for (n, vcpu) in vm.vcpus.iter().enumerate() {
-        let stat = vcpu.thread.stat(&ProcFs::host()).expect("it lives");
-        assert_eq!(
-            (vcpu.index.0 as usize, stat.comm),
-            (n, format!("CPU {n}/TCG"))
-        );
-    }
-    Ok(())
-}
-
-fn qemu_by_qmp() -> Result<(), Skip> {
-    if let Err(error) = fs::File::options().read(true).write(true).open("/dev/kvm") {
-        return Err(Skip(format!("needs KVM: /dev/kvm: {error}")));
-    }
-    let dir = StateDir::new();
-    let socket = dir.0.join("vm.qmp");
-    let qmp = format!("unix:{},server=on,wait=off", socket.display());
-    let name = "guest=asked,debug-threads=off";
-    let mut qemu = start_qemu(&["-accel", "kvm", "-name", name, "-qmp", &qmp])?;
-    let options = DiscoveryOptions {
-        qmp_sockets: vec![format!("{}/*.qmp", dir.0.display())],
-        ..DiscoveryOptions::default()
-    };
-    let vm = find_two_vcpus(&mut qemu, options)?;
-    assert_eq!(
-        (vm.name.as_str(), vm.vmm, vm.unidentified),
-        ("asked", Vmm::Qemu, 0)
-    );
-    let indexes: Vec<u32> = vm.vcpus.iter().map(|vcpu| vcpu.index.0).collect();
-    assert_eq!(indexes, [0, 1]);
-    assert_ne!(
-        vm.vcpus[0].thread.tid, vm.process.tid,
-        "the main thread is no vCPU"
-    );
     Ok(())
 }
 

@@ -1,21 +1,7 @@
-//! The actuator, discovery and sampler against this machine's own kernel: real threads, real
-//! cgroups of v1 or v2, real affinity masks, real kills.
+//! Runs live tests one after the other and prints like libtest.
 //!
-//! A program of its own instead of libtest's, for two reasons. It is also the helper processes that
-//! its tests need (a VM's threads, a daemon to be killed), which it starts as `/proc/self/exe`. And
-//! its tests all look at the same host, so they run one after the other. It needs nothing but the
-//! kernel, so that the same program, statically linked, can be all there is in a test VM.
-//!
-//! Its output is libtest's: `test NAME ... ok`, and at the end `test result: …`. A test that this
-//! machine cannot run prints `skipped: NAME: REASON` instead and is not counted as passed.
-//! Arguments that are no flags choose tests by parts of their names.
-
-#[path = "live/helper.rs"]
-mod helper;
-#[path = "live/host.rs"]
-mod host;
-#[path = "live/tests.rs"]
-mod tests;
+//! A test that this machine cannot run prints `skipped: NAME: REASON` and is not counted as passed. Arguments that are
+//! no flags choose tests by parts of their names.
 
 use std::panic::catch_unwind;
 use std::process::ExitCode;
@@ -27,13 +13,11 @@ pub struct Skip(pub String);
 /// A test: passes by returning, fails by panicking.
 pub type Test = fn() -> Result<(), Skip>;
 
-fn main() -> ExitCode {
-    if let Some(role) = helper::role() {
-        return helper::run(&role);
-    }
+/// Runs the chosen ones of these tests.
+pub fn run(all: &[(&str, Test)]) -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let flag = |flag: &str| arguments.iter().any(|argument| argument == flag);
-    let chosen: Vec<_> = tests::ALL
+    let chosen: Vec<_> = all
         .iter()
         .filter(|(name, _)| {
             let mut parts = arguments.iter().filter(|a| !a.starts_with('-')).peekable();

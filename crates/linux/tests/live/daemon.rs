@@ -1,21 +1,11 @@
-//! The processes that the live tests need besides themselves.
-//!
-//! `vm` stands for a VMM: threads named as those of a microVM, asleep. On its standard input it is
-//! told `end N` (thread N ends) and `start NAME` (thread 0 starts another), and ends with the input.
-//! `daemon` stands for one that is about to be killed: it changes all it can of a VM in a loop,
-//! in an order given by a seed, until something ends it.
+//! The helper that stands for a daemon about to be killed: it changes all it can of a VM in a loop, in an order given
+//! by a seed, until something ends it.
 
 use std::env;
-use std::io::BufRead;
 use std::io::Write;
-use std::io::stdin;
 use std::io::stdout;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::mpsc::Receiver;
-use std::sync::mpsc::Sender;
-use std::sync::mpsc::channel;
-use std::thread::Builder;
 
 use rand_core::Rng;
 use rand_core::SeedableRng;
@@ -33,86 +23,9 @@ use tandem_linux::thread::Tid;
 use tandem_policy::PcpuSet;
 use tandem_policy::Weight;
 
-/// The variable that makes this program a helper.
-const ROLE: &str = "TANDEM_LIVE_ROLE";
-
-/// The helper that this process is to be, if any.
-pub fn role() -> Option<String> {
-    env::var(ROLE).ok()
-}
-
-/// A command that starts this program as a helper.
-pub fn command(role: &str) -> std::process::Command {
-    let mut command = std::process::Command::new("/proc/self/exe");
-    command.env(ROLE, role);
-    command
-}
-
-/// Is the helper.
-pub fn run(role: &str) -> ExitCode {
-    let arguments: Vec<String> = env::args().skip(1).collect();
-    match role {
-        "vm" => vm(&arguments[0], number(&arguments[1])),
-        "daemon" => daemon(&arguments),
-        other => panic!("no helper is called '{other}'"),
-    }
-}
-
-fn number(text: &str) -> u64 {
-    text.parse().expect("a number")
-}
-
-fn gettid() -> u32 {
-    rustix::thread::gettid().as_raw_nonzero().get() as u32
-}
-
-/// What a thread of the VM is told.
-enum Order {
-    Start(String),
-}
-
-/// Starts a thread that says its number and then sleeps until it is told to end.
-fn start_thread(name: String) -> Sender<Order> {
-    let (sender, orders) = channel();
-    let (tell, told) = channel();
-    let body = move || {
-        tell.send(gettid()).expect("the maker waits");
-        sleep_until_told(&orders);
-    };
-    Builder::new().name(name).spawn(body).expect("a thread");
-    println!("{}", told.recv().expect("the thread starts"));
-    stdout().flush().expect("the test reads");
-    sender
-}
-
-fn sleep_until_told(orders: &Receiver<Order>) {
-    let mut children = Vec::new();
-    while let Ok(Order::Start(name)) = orders.recv() {
-        children.push(start_thread(name));
-    }
-}
-
-fn vm(name: &str, vcpus: u64) -> ExitCode {
-    let mut threads: Vec<Option<Sender<Order>>> = (0..vcpus)
-        .map(|n| Some(start_thread(format!("{name}/vcpu{n}"))))
-        .collect();
-    println!("ready");
-    stdout().flush().expect("the test reads");
-    for line in stdin().lock().lines() {
-        let line = line.expect("the test writes text");
-        match line.split_once(' ') {
-            Some(("end", n)) => threads[number(n) as usize] = None,
-            Some(("start", name)) => {
-                let first = threads[0].as_ref().expect("thread 0 lives");
-                first
-                    .send(Order::Start(name.to_owned()))
-                    .expect("thread 0 listens");
-            }
-            _ => panic!("what is '{line}'?"),
-        }
-    }
-    ExitCode::SUCCESS
-}
+use crate::helper::gettid;
+use crate::helper::number;
+use crate::helper::vcpu_threads;
 
 /// What the daemon works on.
 struct Subject {
@@ -124,14 +37,16 @@ struct Subject {
     all: PcpuSet,
 }
 
-fn daemon(arguments: &[String]) -> ExitCode {
-    let [state_dir, seed, pid, own, prefix] = arguments else {
+/// Is the daemon.
+pub fn be_a_daemon() -> ExitCode {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let [state_dir, seed, pid, own, prefix] = arguments.as_slice() else {
         panic!("daemon STATE_DIR SEED PID OWN PREFIX");
     };
     let procfs = ProcFs::host();
     let pid = Pid(number(pid) as u32);
     let controller = cgroup::open(&procfs).expect("a controller");
-    let threads = crate::host::vcpu_threads(pid);
+    let threads = vcpu_threads(pid);
     let home = controller.cgroup_of(&threads[0]).expect("a home");
     let (actuator, _) = Actuator::open(controller, Path::new(state_dir)).expect("the lock");
     let mut subject = Subject {

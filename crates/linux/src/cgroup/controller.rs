@@ -1,0 +1,146 @@
+//! The trait over the two versions of the cpu controller: cgroup v1 (`cpu.shares`) and v2 (`cpu.weight`).
+//!
+//! Weights are in the units of the kernel's file: 2 … 262144 with 1024 as default on v1, 1 … 10000 with 100 on v2.
+//! What the two versions share is written once, here; the modules `v1` and `v2` say which files
+//! and which order of steps.
+
+use std::path::Path;
+
+use tandem_policy::Weight;
+
+use crate::cgroup::error::CgroupError;
+use crate::cgroup::knob::Knob;
+use crate::cgroup::knob::Quota;
+use crate::cgroup::knob::parse_quota;
+use crate::cgroup::path::CgroupId;
+use crate::cgroup::path::CgroupPath;
+use crate::cgroup::path::Version;
+use crate::ids::Pid;
+use crate::ids::Tid;
+use crate::thread::ThreadRef;
+
+/// The kernel's CPU controller.
+///
+/// A knob's text is the same for both versions: a weight is a whole number, a quota is
+/// `QUOTA PERIOD` in microseconds with `max` for no cap, as v2's `cpu.max` has it. The text that
+/// was read can always be written back.
+pub trait CpuController: Send + Sync {
+    /// Which of the two interfaces this is.
+    fn version(&self) -> Version;
+
+    /// Where the hierarchy is mounted.
+    fn mount(&self) -> &Path;
+
+    /// The weight of a cgroup that nobody gave one.
+    fn default_weight(&self) -> Weight;
+
+    /// The smallest and the largest weight that the kernel takes.
+    fn weight_range(&self) -> (Weight, Weight);
+
+    /// Where a thread is now.
+    fn cgroup_of(&self, thread: &ThreadRef) -> Result<CgroupPath, CgroupError>;
+
+    /// Whether there is such a cgroup.
+    fn exists(&self, cgroup: &CgroupPath) -> bool {
+        self.id(cgroup).is_ok()
+    }
+
+    /// Which cgroup is at this path now.
+    fn id(&self, cgroup: &CgroupPath) -> Result<CgroupId, CgroupError>;
+
+    /// A knob's text.
+    fn read_knob(&self, cgroup: &CgroupPath, knob: Knob) -> Result<String, CgroupError>;
+
+    /// Writes a knob's text.
+    fn write_knob(&self, cgroup: &CgroupPath, knob: Knob, text: &str) -> Result<(), CgroupError>;
+
+    /// The threads in the cgroup itself.
+    fn threads(&self, cgroup: &CgroupPath) -> Result<Vec<Tid>, CgroupError>;
+
+    /// The processes that have a thread in the cgroup itself. In a threaded cgroup of v2, whose
+    /// processes belong to the cgroup above, there are none.
+    fn processes(&self, cgroup: &CgroupPath) -> Result<Vec<Pid>, CgroupError>;
+
+    /// The cgroups right below.
+    fn children(&self, cgroup: &CgroupPath) -> Result<Vec<CgroupPath>, CgroupError>;
+
+    /// Moves one thread, and none of its process's others.
+    fn move_thread(&self, tid: Tid, cgroup: &CgroupPath) -> Result<(), CgroupError>;
+
+    /// Whether `parent` can hold a cgroup for single threads of the processes in it. The error says
+    /// what is in the way.
+    fn check_parent(&self, parent: &CgroupPath) -> Result<(), CgroupError>;
+
+    /// Makes a cgroup that takes single threads.
+    fn create_child(&self, parent: &CgroupPath, name: &str) -> Result<CgroupPath, CgroupError>;
+
+    /// Removes a cgroup that holds no thread; one that is gone already is fine.
+    fn remove(&self, cgroup: &CgroupPath) -> Result<(), CgroupError>;
+
+    /// The cgroups that must yet let the cpu controller into what is below them before `cgroup`,
+    /// which need not exist, has its knobs: the highest first. Never any on v1.
+    fn missing_enables(&self, cgroup: &CgroupPath) -> Result<Vec<CgroupPath>, CgroupError>;
+
+    /// Lets the cpu controller into the cgroups below (v2: `+cpu` in `cgroup.subtree_control`).
+    fn enable(&self, cgroup: &CgroupPath) -> Result<(), CgroupError>;
+
+    /// Takes the cpu controller out of the cgroups below. An error of kind
+    /// [`CgroupError::InUse`], and nothing changed, when one of them has settings of its own.
+    fn disable(&self, cgroup: &CgroupPath) -> Result<(), CgroupError>;
+
+    /// A cgroup's weight.
+    fn weight(&self, cgroup: &CgroupPath) -> Result<Weight, CgroupError> {
+        let text = self.read_knob(cgroup, Knob::Weight)?;
+        text.parse().map(Weight).map_err(|_| CgroupError::BadKnob {
+            cgroup: cgroup.clone(),
+            knob: Knob::Weight,
+            text,
+            wanted: "a whole number",
+        })
+    }
+
+    /// Sets a cgroup's weight, rounded and brought into range; returns what was written.
+    fn set_weight(&self, cgroup: &CgroupPath, weight: Weight) -> Result<Weight, CgroupError> {
+        if !weight.0.is_finite() {
+            return Err(CgroupError::BadWeight {
+                cgroup: cgroup.clone(),
+                weight,
+            });
+        }
+        let (least, most) = self.weight_range();
+        let written = weight.0.round().clamp(least.0, most.0);
+        self.write_knob(cgroup, Knob::Weight, &format!("{written:.0}"))?;
+        Ok(Weight(written))
+    }
+
+    /// A cgroup's hard cap; `None` where there is none.
+    fn quota(&self, cgroup: &CgroupPath) -> Result<Option<Quota>, CgroupError> {
+        let text = self.read_knob(cgroup, Knob::Quota)?;
+        parse_quota(&text).ok_or_else(|| CgroupError::BadKnob {
+            cgroup: cgroup.clone(),
+            knob: Knob::Quota,
+            text,
+            wanted: "a quota or 'max', then a period",
+        })
+    }
+
+    /// Sets a cgroup's hard cap, or takes it away.
+    fn set_quota(&self, cgroup: &CgroupPath, quota: Option<Quota>) -> Result<(), CgroupError> {
+        let text = match quota {
+            None => "max 100000".to_owned(),
+            Some(Quota {
+                quota_us,
+                period_us,
+            }) if quota_us >= 1000 && (1000..=1_000_000).contains(&period_us) => {
+                format!("{quota_us} {period_us}")
+            }
+            Some(quota) => {
+                return Err(CgroupError::BadQuota {
+                    cgroup: cgroup.clone(),
+                    quota,
+                });
+            }
+        };
+        self.write_knob(cgroup, Knob::Quota, &text)
+    }
+}

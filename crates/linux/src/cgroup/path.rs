@@ -1,0 +1,118 @@
+//! Names of cgroups: a path within a hierarchy, and the number that tells a cgroup from a later one at the same path.
+//!
+//! A [`CgroupPath`] is a path within the hierarchy that holds the controller, as `/proc/PID/cgroup` prints it: it
+//! begins with `/`, and `/` is the root. A [`CgroupId`] is the inode number of the cgroup's folder. [`Version`] says
+//! which of the kernel's two interfaces the hierarchy has.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde::Serialize;
+
+/// Which of the two kernel interfaces holds the cpu controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Version {
+    /// `cpu.shares`, threads listed in `tasks`.
+    V1,
+    /// `cpu.weight`, vCPU threads in threaded cgroups.
+    V2,
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Version::V1 => "v1",
+            Version::V2 => "v2",
+        })
+    }
+}
+
+/// A cgroup's path within the cpu controller's hierarchy; `/` is the root.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct CgroupPath(pub String);
+
+impl fmt::Display for CgroupPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl CgroupPath {
+    /// The root of the hierarchy.
+    pub fn root() -> CgroupPath {
+        CgroupPath("/".to_owned())
+    }
+
+    /// Whether this is the root.
+    pub fn is_root(&self) -> bool {
+        self.0 == "/"
+    }
+
+    /// Its own name, the last part of the path; empty for the root.
+    pub fn name(&self) -> &str {
+        self.0.rsplit('/').next().unwrap_or_default()
+    }
+
+    /// The cgroup above; `None` above the root.
+    pub fn parent(&self) -> Option<CgroupPath> {
+        let (above, name) = self.0.rsplit_once('/')?;
+        match (above, name) {
+            ("", "") => None,
+            ("", _) => Some(CgroupPath::root()),
+            _ => Some(CgroupPath(above.to_owned())),
+        }
+    }
+
+    /// The cgroup `name` below this one.
+    pub fn child(&self, name: &str) -> CgroupPath {
+        CgroupPath(format!("{}/{name}", self.0.trim_end_matches('/')))
+    }
+
+    /// Whether this is `other` or lies below it.
+    pub fn is_within(&self, other: &CgroupPath) -> bool {
+        match self.0.strip_prefix(other.0.trim_end_matches('/')) {
+            Some(rest) => rest.is_empty() || rest.starts_with('/'),
+            None => false,
+        }
+    }
+
+    /// All cgroups from the root down to and without this one.
+    pub fn ancestors(&self) -> Vec<CgroupPath> {
+        let mut above: Vec<CgroupPath> =
+            std::iter::successors(self.parent(), CgroupPath::parent).collect();
+        above.reverse();
+        above
+    }
+}
+
+/// A cgroup for as long as the machine is up: its folder's inode number. A cgroup that is removed
+/// and made again under the same path has another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct CgroupId(pub u64);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(text: &str) -> CgroupPath {
+        CgroupPath(text.to_owned())
+    }
+
+    #[test]
+    fn paths_know_parents_children_and_ancestors() {
+        assert_eq!(path("/a/b").parent(), Some(path("/a")));
+        assert_eq!(path("/a").parent(), Some(path("/")));
+        assert_eq!(path("/").parent(), None);
+        assert_eq!(path("/").child("a"), path("/a"));
+        assert_eq!(path("/a").child("b"), path("/a/b"));
+        assert_eq!(path("/a/b").ancestors(), [path("/"), path("/a")]);
+        assert!(path("/a/b").is_within(&path("/a")));
+        assert!(path("/a").is_within(&path("/a")));
+        assert!(path("/a").is_within(&path("/")));
+        assert!(!path("/ab").is_within(&path("/a")));
+        assert_eq!(path("/a/vm.scope").name(), "vm.scope");
+    }
+}

@@ -1,0 +1,159 @@
+//! Settings files and checked values: what the daemon's and the agent's settings share.
+//!
+//! Reading is in two steps. The file is read and parsed first; ranges are checked after flags have had their say. An
+//! error names the file or the key, the value, and what would be right.
+
+use std::fmt::Display;
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+/// Why settings cannot be used.
+#[derive(Debug, Error)]
+pub enum SettingsError {
+    /// The file cannot be read.
+    #[error("cannot read the configuration {path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file is no TOML, or has an unknown key or a value of the wrong type.
+    #[error("configuration {path}: {message}")]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// Line, key and what was expected.
+        message: String,
+    },
+    /// A value is out of range.
+    #[error("{key} = {value} is not possible: {expected}")]
+    Value {
+        /// The key, as in the file.
+        key: String,
+        /// The value given.
+        value: String,
+        /// What would be right.
+        expected: String,
+    },
+}
+
+impl SettingsError {
+    /// A value that is out of range.
+    pub fn value(key: &str, value: impl Display, expected: impl Display) -> SettingsError {
+        SettingsError::Value {
+            key: key.to_owned(),
+            value: value.to_string(),
+            expected: expected.to_string(),
+        }
+    }
+}
+
+/// Reads a file; `parse` says what is wrong with its text.
+pub fn read<T, E: Display>(
+    path: &Path,
+    parse: impl FnOnce(&str) -> Result<T, E>,
+) -> Result<T, SettingsError> {
+    let text = std::fs::read_to_string(path).map_err(|source| SettingsError::Read {
+        path: path.to_owned(),
+        source,
+    })?;
+    parse(&text).map_err(|error| SettingsError::Parse {
+        path: path.to_owned(),
+        message: error.to_string().trim_end().to_owned(),
+    })
+}
+
+/// A whole number within these limits.
+pub fn check_whole(
+    key: &str,
+    given: u64,
+    least: u64,
+    most: u64,
+    unit: &str,
+) -> Result<(), SettingsError> {
+    match (least..=most).contains(&given) {
+        true => Ok(()),
+        false => {
+            let expected = format!("{least} … {most} {unit}");
+            Err(SettingsError::value(key, given, expected))
+        }
+    }
+}
+
+/// A number within these limits. With `f64::MIN_POSITIVE` as the least, any above zero.
+pub fn check_real(key: &str, given: f64, least: f64, most: f64) -> Result<(), SettingsError> {
+    if (least..=most).contains(&given) {
+        return Ok(());
+    }
+    let least = match least == f64::MIN_POSITIVE {
+        true => "above 0".to_owned(),
+        false => least.to_string(),
+    };
+    let expected = format!("{least} … {most}");
+    Err(SettingsError::value(key, given, expected))
+}
+
+/// Metrics are for this machine only; `example` is the port that the message names.
+pub fn check_metrics_listen(
+    address: Option<SocketAddr>,
+    example: u16,
+) -> Result<(), SettingsError> {
+    match address {
+        Some(address) if !address.ip().is_loopback() => Err(SettingsError::value(
+            "metrics_listen",
+            address,
+            format!("metrics are served on loopback only, such as 127.0.0.1:{example}"),
+        )),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_out_of_range_are_refused_with_the_range() {
+        let error = |checked: Result<(), SettingsError>| checked.unwrap_err().to_string();
+        assert!(check_whole("a", 5, 5, 7, "ms").is_ok());
+        let text = error(check_whole("a", 8, 5, 7, "ms"));
+        assert_eq!(text, "a = 8 is not possible: 5 … 7 ms");
+        assert!(check_real("b", 1.0, f64::MIN_POSITIVE, 1.0).is_ok());
+        assert!(error(check_real("b", 0.0, f64::MIN_POSITIVE, 1.0)).contains("above 0 … 1"));
+        assert!(error(check_real("b", f64::NAN, 0.0, 1.0)).contains("b = NaN"));
+        assert!(error(check_real("b", f64::INFINITY, 0.0, 1.0)).contains("0 … 1"));
+    }
+
+    #[test]
+    fn metrics_are_not_for_other_machines() {
+        let at = |address: &str| Some(address.parse().unwrap());
+        assert!(check_metrics_listen(None, 1).is_ok());
+        assert!(check_metrics_listen(at("127.0.0.1:80"), 1).is_ok());
+        let error = check_metrics_listen(at("0.0.0.0:80"), 9464).unwrap_err();
+        assert!(error.to_string().contains("127.0.0.1:9464"), "{error}");
+    }
+
+    #[test]
+    fn files_are_named() {
+        let parse = |_: &str| Err::<(), _>("no such key\n");
+        let missing = read(Path::new("/no/such.toml"), parse).unwrap_err();
+        assert!(
+            missing
+                .to_string()
+                .contains("cannot read the configuration /no/such.toml")
+        );
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.toml");
+        std::fs::write(&path, "").unwrap();
+        let wrong = read(&path, parse).unwrap_err().to_string();
+        assert_eq!(
+            wrong,
+            format!("configuration {}: no such key", path.display())
+        );
+    }
+}

@@ -1,0 +1,123 @@
+//! How each kind of the daemon's journal records is undone.
+//!
+//! Records are undone from the last to the first, so that each finds the host as it was left. A controller that
+//! was enabled for a cgroup stays enabled while a change below that could not be undone needs it.
+
+use crate::affinity::Threads;
+use crate::cgroup::CgroupError;
+use crate::cgroup::CgroupPath;
+use crate::cgroup::CpuController;
+use crate::journal::Record;
+use crate::restore::RestoreReport;
+use crate::restore::Undone;
+use crate::restore::empty_and_remove;
+use crate::restore::gone_is_fine;
+use crate::restore::nearest;
+use crate::restore::restore_affinity;
+use crate::restore::undo_each;
+
+/// Undoes records: what they are about.
+pub(crate) struct Undo<'a> {
+    pub(crate) controller: &'a dyn CpuController,
+    pub(crate) threads: &'a dyn Threads,
+}
+
+impl Undo<'_> {
+    /// Undoes these records, the last first, and returns those that failed, in their order.
+    pub(crate) fn undo_all(&self, records: &[Record], report: &mut RestoreReport) -> Vec<Record> {
+        let mut failed = undo_each(
+            records.iter().rev(),
+            report,
+            |record, failed| match record {
+                Record::Enabled { cgroup, .. } if needs_controller(failed, cgroup) => {
+                    Ok(Undone::Waits)
+                }
+                _ => self.undo(record),
+            },
+        );
+        failed.reverse();
+        failed
+    }
+
+    fn undo(&self, record: &Record) -> Result<Undone, String> {
+        match record {
+            Record::Affinity { thread, original } => {
+                restore_affinity(self.threads, thread, original)
+            }
+            Record::Moved { thread, from, to } => {
+                if !self.threads.is_alive(thread) {
+                    return Ok(Undone::Nothing);
+                }
+                gone_is_fine(self.controller.cgroup_of(thread).and_then(|now| {
+                    match now == *to {
+                        true => self
+                            .controller
+                            .move_thread(
+                                thread.tid,
+                                &nearest(from, |cgroup| self.controller.exists(cgroup)),
+                            )
+                            .map(|()| Undone::PutBack),
+                        false => Ok(Undone::Nothing),
+                    }
+                }))
+            }
+            Record::Knob {
+                cgroup,
+                id,
+                knob,
+                original,
+            } => gone_is_fine(self.controller.id(cgroup).and_then(|now| {
+                // Without the controller there is no knob, and its value went with it; a restore
+                // that was killed half-way may have got that far.
+                if now != *id || !self.controller.missing_enables(cgroup)?.is_empty() {
+                    return Ok(Undone::Nothing);
+                }
+                if self.controller.read_knob(cgroup, *knob)? == *original {
+                    return Ok(Undone::Nothing);
+                }
+                self.controller.write_knob(cgroup, *knob, original)?;
+                Ok(Undone::PutBack)
+            })),
+            Record::Created { cgroup } => match self.controller.exists(cgroup) {
+                true => gone_is_fine(self.remove_group(cgroup)),
+                false => Ok(Undone::Nothing),
+            },
+            Record::Enabled { cgroup, id } => {
+                gone_is_fine(self.controller.id(cgroup).and_then(|now| {
+                    if now != *id {
+                        return Ok(Undone::Nothing);
+                    }
+                    match self.controller.disable(cgroup) {
+                        Ok(()) => Ok(Undone::PutBack),
+                        Err(error @ CgroupError::InUse { .. }) => {
+                            Ok(Undone::Left(error.to_string()))
+                        }
+                        Err(error) => Err(error),
+                    }
+                }))
+            }
+        }
+    }
+
+    /// Empties and removes a group. What is in it now are threads that vCPU threads started, which
+    /// begin where their maker is; they go to the cgroup above.
+    fn remove_group(&self, cgroup: &CgroupPath) -> Result<Undone, CgroupError> {
+        let above = cgroup.parent().unwrap_or_else(CgroupPath::root);
+        empty_and_remove(
+            || self.controller.threads(cgroup),
+            |tid| self.controller.move_thread(tid, &above),
+            || self.controller.remove(cgroup),
+            || self.controller.children(cgroup),
+        )
+    }
+}
+
+/// Whether one of these records is about a cgroup that has its knobs from `above`.
+pub(crate) fn needs_controller(records: &[Record], above: &CgroupPath) -> bool {
+    records.iter().any(|record| match record {
+        Record::Created { cgroup } | Record::Knob { cgroup, .. } => {
+            cgroup != above && cgroup.is_within(above)
+        }
+        _ => false,
+    })
+}
