@@ -16,6 +16,8 @@
 use std::collections::HashSet;
 use std::path::Path;
 
+use tandem_policy::Nanos;
+use tandem_policy::Nice;
 use tandem_policy::PcpuSet;
 use tandem_policy::Weight;
 use thiserror::Error;
@@ -38,6 +40,7 @@ use crate::journal::Stamp;
 use crate::procfs::ProcFs;
 use crate::restore::RestoreReport;
 use crate::restore::restore_pending;
+use crate::sched_attr::SchedAttrError;
 use crate::thread::ThreadRef;
 use crate::undo::Undo;
 use crate::undo::needs_controller;
@@ -54,6 +57,9 @@ pub enum ActuatorError {
     /// The affinity mask could not be set.
     #[error(transparent)]
     Affinity(#[from] AffinityError),
+    /// A nice value or slice could not be set.
+    #[error(transparent)]
+    SchedAttr(#[from] SchedAttrError),
 }
 
 impl ActuatorError {
@@ -63,6 +69,7 @@ impl ActuatorError {
             ActuatorError::Journal(_) => false,
             ActuatorError::Cgroup(error) => error.is_gone(),
             ActuatorError::Affinity(error) => error.is_gone(),
+            ActuatorError::SchedAttr(error) => error.is_gone(),
         }
     }
 }
@@ -266,44 +273,110 @@ impl Actuator {
         thread: &ThreadRef,
         pcpus: &PcpuSet,
     ) -> Result<Outcome, ActuatorError> {
+        self.set_attribute(
+            thread,
+            Key::Affinity(thread.tid, thread.start),
+            |threads| {
+                let original = threads.affinity(thread.tid)?;
+                Ok(Record::Affinity {
+                    thread: *thread,
+                    original,
+                })
+            },
+            |threads| threads.set_affinity(thread.tid, pcpus),
+        )
+    }
+
+    /// Puts a cgroup into the idle class, or takes it out. Out of it, it has the kernel's default weight: the caller sets its own
+    /// again.
+    pub fn set_idle(&mut self, cgroup: &CgroupPath, idle: bool) -> Result<(), ActuatorError> {
+        // In this order: taking it out of the class loses the weight, which is undone after that.
+        self.before_knob(cgroup, Knob::Weight)?;
+        self.before_knob(cgroup, Knob::Idle)?;
+        Ok(self.controller.set_idle(cgroup, idle)?)
+    }
+
+    /// Gives a thread a nice value.
+    pub fn set_nice(&mut self, thread: &ThreadRef, nice: Nice) -> Result<Outcome, ActuatorError> {
+        self.set_attribute(
+            thread,
+            Key::Nice(thread.tid, thread.start),
+            |threads| {
+                let original = threads.nice(thread.tid)?;
+                Ok(Record::Nice {
+                    thread: *thread,
+                    original,
+                })
+            },
+            |threads| threads.set_nice(thread.tid, nice),
+        )
+    }
+
+    /// Gives a thread a slice of its own, or the scheduler's again.
+    pub fn set_slice(
+        &mut self,
+        thread: &ThreadRef,
+        slice: Option<Nanos>,
+    ) -> Result<Outcome, ActuatorError> {
+        self.set_attribute(
+            thread,
+            Key::Slice(thread.tid, thread.start),
+            |threads| {
+                let original = threads.slice(thread.tid)?;
+                Ok(Record::Slice {
+                    thread: *thread,
+                    original,
+                })
+            },
+            |threads| threads.set_slice(thread.tid, slice),
+        )
+    }
+
+    /// Journals what `read` says of a thread, unless that is known, and then makes the change.
+    fn set_attribute<E: Into<ActuatorError>>(
+        &mut self,
+        thread: &ThreadRef,
+        key: Key,
+        read: impl FnOnce(&dyn Threads) -> Result<Record, E>,
+        set: impl FnOnce(&dyn Threads) -> Result<(), E>,
+    ) -> Result<Outcome, ActuatorError> {
         if !self.threads.is_alive(thread) {
             return Ok(Outcome::Gone);
         }
-        let key = Key::Affinity(thread.tid, thread.start);
+        let or_gone = |error: E| match error.into() {
+            error if error.is_gone() => Ok(Outcome::Gone),
+            error => Err(error),
+        };
         let is_new = !self.journal.knows(&key);
         if is_new {
-            let original = match self.threads.affinity(thread.tid) {
-                Err(error) if error.is_gone() => return Ok(Outcome::Gone),
-                other => other?,
-            };
-            self.journal.append(Record::Affinity {
-                thread: *thread,
-                original,
-            })?;
+            match read(&*self.threads) {
+                Ok(record) => self.journal.append(record)?,
+                Err(error) => return or_gone(error),
+            }
         }
-        match self.threads.set_affinity(thread.tid, pcpus) {
+        match set(&*self.threads) {
             Ok(()) => Ok(Outcome::Done),
             Err(error) => {
                 if is_new {
                     self.forget(&key)?;
                 }
-                match error.is_gone() {
-                    true => Ok(Outcome::Gone),
-                    false => Err(error.into()),
-                }
+                or_gone(error)
             }
         }
     }
 
-    /// Gives a cgroup up, because its VM is gone or no longer selected. One that this actuator made
+    /// Gives a cgroup and those below it up, because its VM is gone or no longer selected. One that this actuator made
     /// is emptied (threads go back to where they came from) and removed; one that was there before
     /// gets its own values back. The journal forgets both, and threads that ended.
     pub fn release_group(&mut self, cgroup: &CgroupPath) -> Result<RestoreReport, ActuatorError> {
         let mut report = RestoreReport::default();
         self.undo_where(&mut report, |record| match record {
-            Record::Created { cgroup: c } | Record::Knob { cgroup: c, .. } => c == cgroup,
-            Record::Moved { to, .. } => to == cgroup,
-            Record::Enabled { .. } | Record::Affinity { .. } => false,
+            Record::Created { cgroup: c } | Record::Knob { cgroup: c, .. } => c.is_within(cgroup),
+            Record::Moved { to, .. } => to.is_within(cgroup),
+            Record::Enabled { .. }
+            | Record::Affinity { .. }
+            | Record::Nice { .. }
+            | Record::Slice { .. } => false,
         })?;
         self.disable_unneeded(&mut report)?;
         self.forget_ended()?;
@@ -413,9 +486,10 @@ impl Actuator {
         let records = self.journal.records().iter();
         let kept = records
             .filter(|record| match record {
-                Record::Moved { thread, .. } | Record::Affinity { thread, .. } => {
-                    self.threads.is_alive(thread)
-                }
+                Record::Moved { thread, .. }
+                | Record::Affinity { thread, .. }
+                | Record::Nice { thread, .. }
+                | Record::Slice { thread, .. } => self.threads.is_alive(thread),
                 _ => true,
             })
             .cloned()

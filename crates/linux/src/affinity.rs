@@ -1,4 +1,4 @@
-//! Which pCPUs a thread may run on: reading and setting its affinity mask.
+//! Which pCPUs a thread may run on: reading and setting its affinity mask, and what else can be set on a thread.
 //!
 //! The kernel keeps two masks: what was asked for, and what that leaves within the thread's cpuset.
 //! Only the second can be read. A thread that may use every pCPU there is was almost always never
@@ -10,12 +10,16 @@
 
 use std::io;
 
+use tandem_policy::Nanos;
+use tandem_policy::Nice;
 use tandem_policy::PcpuSet;
 use tandem_policy::units::PcpuId;
 use thiserror::Error;
 
 use crate::ids::Tid;
 use crate::procfs::ProcFs;
+use crate::sched_attr;
+use crate::sched_attr::SchedAttrError;
 use crate::thread::ThreadRef;
 
 /// Bytes of a mask with room for the kernel's largest NR_CPUS, 8192.
@@ -74,6 +78,18 @@ pub trait Threads: Send + Sync {
     fn restore_affinity(&self, tid: Tid, original: &PcpuSet) -> Result<(), AffinityError> {
         self.set_affinity(tid, original)
     }
+
+    /// Its nice value.
+    fn nice(&self, tid: Tid) -> Result<Nice, SchedAttrError>;
+
+    /// Gives it a nice value.
+    fn set_nice(&self, tid: Tid, nice: Nice) -> Result<(), SchedAttrError>;
+
+    /// Its own slice, if it has one.
+    fn slice(&self, tid: Tid) -> Result<Option<Nanos>, SchedAttrError>;
+
+    /// Gives it a slice of its own, or takes it away.
+    fn set_slice(&self, tid: Tid, slice: Option<Nanos>) -> Result<(), SchedAttrError>;
 }
 
 /// The threads of this machine.
@@ -110,6 +126,22 @@ impl Threads for HostThreads {
             true => Ok(()),
             false => set_affinity(tid, original),
         }
+    }
+
+    fn nice(&self, tid: Tid) -> Result<Nice, SchedAttrError> {
+        sched_attr::nice(tid)
+    }
+
+    fn set_nice(&self, tid: Tid, nice: Nice) -> Result<(), SchedAttrError> {
+        sched_attr::set_nice(tid, nice)
+    }
+
+    fn slice(&self, tid: Tid) -> Result<Option<Nanos>, SchedAttrError> {
+        sched_attr::slice(tid)
+    }
+
+    fn set_slice(&self, tid: Tid, slice: Option<Nanos>) -> Result<(), SchedAttrError> {
+        sched_attr::set_slice(tid, slice)
     }
 }
 

@@ -35,6 +35,8 @@ use rustix::fs::flock;
 use serde::Deserialize;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tandem_policy::Nanos;
+use tandem_policy::Nice;
 use tandem_policy::PcpuSet;
 use thiserror::Error;
 
@@ -174,6 +176,20 @@ pub enum Record {
         /// Where it was allowed to run.
         original: PcpuSet,
     },
+    /// A thread gets another nice value.
+    Nice {
+        /// Which thread.
+        thread: ThreadRef,
+        /// Its nice value.
+        original: Nice,
+    },
+    /// A thread gets another slice.
+    Slice {
+        /// Which thread.
+        thread: ThreadRef,
+        /// Its own slice, in ns; `None`: it had the scheduler's.
+        original: Option<Nanos>,
+    },
 }
 
 /// What a [`Record`] is about.
@@ -189,6 +205,10 @@ pub enum Key {
     Moved(Tid, StartTime, CgroupPath),
     /// Of [`Record::Affinity`].
     Affinity(Tid, StartTime),
+    /// Of [`Record::Nice`].
+    Nice(Tid, StartTime),
+    /// Of [`Record::Slice`].
+    Slice(Tid, StartTime),
 }
 
 impl Entry for Record {
@@ -205,6 +225,8 @@ impl Entry for Record {
             } => Key::Knob(cgroup.clone(), *id, *knob),
             Record::Moved { thread, to, .. } => Key::Moved(thread.tid, thread.start, to.clone()),
             Record::Affinity { thread, .. } => Key::Affinity(thread.tid, thread.start),
+            Record::Nice { thread, .. } => Key::Nice(thread.tid, thread.start),
+            Record::Slice { thread, .. } => Key::Slice(thread.tid, thread.start),
         }
     }
 }
@@ -223,6 +245,11 @@ impl fmt::Display for Record {
             } => write!(f, "the {knob} '{original}' of cgroup {cgroup}"),
             Record::Moved { thread, from, .. } => write!(f, "{thread} to cgroup {from}"),
             Record::Affinity { thread, original } => write!(f, "{thread} to pCPUs {original}"),
+            Record::Nice { thread, original } => write!(f, "{thread} to nice value {original}"),
+            Record::Slice { thread, original } => match original {
+                Some(slice) => write!(f, "{thread} to a slice of {slice}"),
+                None => write!(f, "{thread} to the scheduler's slice"),
+            },
         }
     }
 }

@@ -20,6 +20,7 @@ pub mod procfs;
 pub mod replace;
 pub mod restore;
 pub mod sampler;
+pub mod sched_attr;
 pub mod service;
 pub mod settings;
 pub mod signals;

@@ -7,6 +7,7 @@ use crate::affinity::Threads;
 use crate::cgroup::CgroupError;
 use crate::cgroup::CgroupPath;
 use crate::cgroup::CpuController;
+use crate::ids::Tid;
 use crate::journal::Record;
 use crate::restore::RestoreReport;
 use crate::restore::Undone;
@@ -15,6 +16,8 @@ use crate::restore::gone_is_fine;
 use crate::restore::nearest;
 use crate::restore::restore_affinity;
 use crate::restore::undo_each;
+use crate::sched_attr::SchedAttrError;
+use crate::thread::ThreadRef;
 
 /// Undoes records: what they are about.
 pub(crate) struct Undo<'a> {
@@ -44,6 +47,16 @@ impl Undo<'_> {
             Record::Affinity { thread, original } => {
                 restore_affinity(self.threads, thread, original)
             }
+            Record::Nice { thread, original } => self.of_thread(
+                thread,
+                |tid| Ok(self.threads.nice(tid)? == *original),
+                |tid| self.threads.set_nice(tid, *original),
+            ),
+            Record::Slice { thread, original } => self.of_thread(
+                thread,
+                |tid| Ok(self.threads.slice(tid)? == *original),
+                |tid| self.threads.set_slice(tid, *original),
+            ),
             Record::Moved { thread, from, to } => {
                 if !self.threads.is_alive(thread) {
                     return Ok(Undone::Nothing);
@@ -96,6 +109,26 @@ impl Undo<'_> {
                     }
                 }))
             }
+        }
+    }
+
+    /// Puts back an attribute of a thread, if the thread is still there and has another.
+    fn of_thread(
+        &self,
+        thread: &ThreadRef,
+        is_back: impl Fn(Tid) -> Result<bool, SchedAttrError>,
+        put_back: impl Fn(Tid) -> Result<(), SchedAttrError>,
+    ) -> Result<Undone, String> {
+        if !self.threads.is_alive(thread) {
+            return Ok(Undone::Nothing);
+        }
+        let undone = is_back(thread.tid).and_then(|is_back| match is_back {
+            true => Ok(Undone::Nothing),
+            false => put_back(thread.tid).map(|()| Undone::PutBack),
+        });
+        match undone {
+            Err(error) if error.is_gone() => Ok(Undone::Nothing),
+            other => other.map_err(|error| error.to_string()),
         }
     }
 

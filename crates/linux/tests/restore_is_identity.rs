@@ -20,6 +20,8 @@ use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::cgroup::Knob;
 use tandem_linux::cgroup::Quota;
 use tandem_linux::cgroup::Version;
+use tandem_policy::Nanos;
+use tandem_policy::Nice;
 use tandem_policy::PcpuId;
 use tandem_policy::Weight;
 
@@ -30,7 +32,10 @@ enum Step {
     Move { thread: usize, to: usize },
     Weight { cgroup: usize, weight: u16 },
     Quota { cgroup: usize, quota: Option<u32> },
+    Idle { cgroup: usize, idle: bool },
     Affinity { thread: usize, pcpus: u8 },
+    Nice { thread: usize, nice: i8 },
+    Slice { thread: usize, ms: u64 },
     Release { cgroup: usize },
     ReleaseAffinity { thread: usize },
     Restore,
@@ -48,7 +53,10 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(cgroup, weight)| Step::Weight { cgroup, weight }),
         2 => (n.clone(), proptest::option::of(1000..90_000u32))
             .prop_map(|(cgroup, quota)| Step::Quota { cgroup, quota }),
+        4 => (n.clone(), any::<bool>()).prop_map(|(cgroup, idle)| Step::Idle { cgroup, idle }),
         4 => (n.clone(), any::<u8>()).prop_map(|(thread, pcpus)| Step::Affinity { thread, pcpus }),
+        2 => (n.clone(), -20..20i8).prop_map(|(thread, nice)| Step::Nice { thread, nice }),
+        2 => (n.clone(), 0..4u64).prop_map(|(thread, ms)| Step::Slice { thread, ms }),
         2 => n.clone().prop_map(|cgroup| Step::Release { cgroup }),
         1 => n.clone().prop_map(|thread| Step::ReleaseAffinity { thread }),
         1 => Just(Step::Restore),
@@ -79,6 +87,20 @@ fn take(actuator: &mut Actuator, host: &Fake, step: &Step) -> Result<(), Actuato
                 period_us: 50_000,
             });
             actuator.set_quota(&host.cgroup(cgroup), quota)?;
+        }
+        Step::Idle { cgroup, idle } => {
+            actuator.set_idle(&host.cgroup(cgroup), idle)?;
+        }
+        Step::Nice { thread, nice } => {
+            if let Some(thread) = host.thread(thread) {
+                actuator.set_nice(&thread, Nice(nice))?;
+            }
+        }
+        Step::Slice { thread, ms } => {
+            if let Some(thread) = host.thread(thread) {
+                let slice = (ms > 0).then(|| Nanos::from_millis(ms));
+                actuator.set_slice(&thread, slice)?;
+            }
         }
         Step::Affinity { thread, pcpus } => {
             if let Some(thread) = host.thread(thread) {

@@ -113,6 +113,30 @@ pub trait CpuController: Send + Sync {
         Ok(Weight(written))
     }
 
+    /// Whether a cgroup is in the idle class; `None` where the kernel has none (before Linux 5.15).
+    fn is_idle(&self, cgroup: &CgroupPath) -> Result<Option<bool>, CgroupError> {
+        match self.read_knob(cgroup, Knob::Idle) {
+            Ok(text) => match text.as_str() {
+                "0" => Ok(Some(false)),
+                "1" => Ok(Some(true)),
+                _ => Err(CgroupError::BadKnob {
+                    cgroup: cgroup.clone(),
+                    knob: Knob::Idle,
+                    text,
+                    wanted: "0 or 1",
+                }),
+            },
+            // The file is missing, the cgroup is not.
+            Err(error) if error.is_gone() && self.exists(cgroup) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Puts a cgroup into the idle class, or takes it out; its weight is then the kernel's default.
+    fn set_idle(&self, cgroup: &CgroupPath, idle: bool) -> Result<(), CgroupError> {
+        self.write_knob(cgroup, Knob::Idle, if idle { "1" } else { "0" })
+    }
+
     /// A cgroup's hard cap; `None` where there is none.
     fn quota(&self, cgroup: &CgroupPath) -> Result<Option<Quota>, CgroupError> {
         let text = self.read_knob(cgroup, Knob::Quota)?;

@@ -27,6 +27,9 @@ pub enum Knob {
     Weight,
     /// `cpu.cfs_quota_us` and `cpu.cfs_period_us`, or `cpu.max`.
     Quota,
+    /// `cpu.idle`: 1 for a cgroup that runs only what no other wants to. In it there is no weight to set, and the weight is the
+    /// kernel's default when it leaves.
+    Idle,
 }
 
 impl fmt::Display for Knob {
@@ -34,6 +37,7 @@ impl fmt::Display for Knob {
         f.write_str(match self {
             Knob::Weight => "weight",
             Knob::Quota => "quota",
+            Knob::Idle => "idle class",
         })
     }
 }

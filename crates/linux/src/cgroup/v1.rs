@@ -107,6 +107,7 @@ impl CpuController for V1 {
     fn read_knob(&self, cgroup: &CgroupPath, knob: Knob) -> Result<String, CgroupError> {
         match knob {
             Knob::Weight => self.files.read(cgroup, "cpu.shares"),
+            Knob::Idle => self.files.read(cgroup, "cpu.idle"),
             Knob::Quota => {
                 let quota = self.files.read(cgroup, "cpu.cfs_quota_us")?;
                 let period = self.files.read(cgroup, "cpu.cfs_period_us")?;
@@ -125,6 +126,7 @@ impl CpuController for V1 {
         let write = |file, text| self.files.write(cgroup, file, text, knob_hint);
         match knob {
             Knob::Weight => write("cpu.shares", text),
+            Knob::Idle => write("cpu.idle", text),
             Knob::Quota => {
                 let (quota, period) = text.split_once(' ').unwrap_or((text, "100000"));
                 // The kernel checks each write against the other value as it stands: with the cap

@@ -182,6 +182,7 @@ impl CpuController for V2 {
         match knob {
             Knob::Weight => self.files.read(cgroup, "cpu.weight"),
             Knob::Quota => self.files.read(cgroup, "cpu.max"),
+            Knob::Idle => self.files.read(cgroup, "cpu.idle"),
         }
     }
 
@@ -192,6 +193,7 @@ impl CpuController for V2 {
         let file = match knob {
             Knob::Weight => "cpu.weight",
             Knob::Quota => "cpu.max",
+            Knob::Idle => "cpu.idle",
         };
         self.files.write(cgroup, file, text, knob_hint)
     }

@@ -25,11 +25,14 @@ use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::cgroup::CpuController;
 use tandem_linux::cgroup::Knob;
 use tandem_linux::cgroup::Version;
+use tandem_linux::sched_attr::SchedAttrError;
 use tandem_linux::thread::Pid;
 use tandem_linux::thread::StartTime;
 use tandem_linux::thread::ThreadError;
 use tandem_linux::thread::ThreadRef;
 use tandem_linux::thread::Tid;
+use tandem_policy::Nanos;
+use tandem_policy::Nice;
 use tandem_policy::PcpuId;
 use tandem_policy::PcpuSet;
 use tandem_policy::Weight;
@@ -43,6 +46,7 @@ pub struct Cgroup {
     id: u64,
     weight: String,
     quota: String,
+    idle: bool,
     /// Whether the controller is enabled for the cgroups below.
     enables: bool,
 }
@@ -53,6 +57,8 @@ pub struct Thread {
     start: u64,
     place: CgroupPath,
     pcpus: PcpuSet,
+    nice: Nice,
+    slice: Option<Nanos>,
 }
 
 /// The whole host.
@@ -107,6 +113,7 @@ impl Fake {
                 }
                 .to_owned(),
                 quota: "max 100000".to_owned(),
+                idle: false,
                 enables: version == Version::V1 || ["/", "/vms"].contains(&place),
             };
             cgroups.insert(path(place), cgroup);
@@ -128,6 +135,8 @@ impl Fake {
                 start: u64::from(tid),
                 place: path(home),
                 pcpus,
+                nice: Nice((tid % 3) as i8),
+                slice: (tid % 2 == 0).then_some(Nanos::from_millis(7)),
             };
             threads.insert(tid, thread);
         }
@@ -216,6 +225,7 @@ impl Fake {
             // Untouched it would have the maker's own mask. What is inherited from a maker whose
             // mask was changed is not known to be so, and stays.
             wanted.pcpus = thread.pcpus.clone();
+            (wanted.nice, wanted.slice) = (thread.nice, thread.slice);
             // A thread that starts in a group of ours belongs in the cgroup above it, wherever its
             // maker was taken from.
             wanted.place = above_ours(&thread.place);
@@ -229,6 +239,8 @@ impl Fake {
             start: 0,
             place: place.clone(),
             pcpus: all_pcpus(),
+            nice: Nice(0),
+            slice: None,
         };
         self.lock().start(thread.clone(), thread)
     }
@@ -399,16 +411,26 @@ impl CpuController for Fake {
         self.with(cgroup, |cgroup| match knob {
             Knob::Weight => cgroup.weight.clone(),
             Knob::Quota => cgroup.quota.clone(),
+            Knob::Idle => u8::from(cgroup.idle).to_string(),
         })
     }
 
     fn write_knob(&self, cgroup: &CgroupPath, knob: Knob, text: &str) -> Result<(), CgroupError> {
         self.has_knobs(cgroup)?;
+        if knob == Knob::Weight && self.with(cgroup, |cgroup| cgroup.idle)? {
+            return Err(refused(cgroup, "no weight in the idle class"));
+        }
         self.change(|state, _| {
             let cgroup = state.cgroups.get_mut(cgroup).unwrap();
             match knob {
                 Knob::Weight => cgroup.weight = text.to_owned(),
                 Knob::Quota => cgroup.quota = text.to_owned(),
+                // sched_group_set_idle of the kernel: the weight goes with the class.
+                Knob::Idle if cgroup.idle != (text == "1") => {
+                    cgroup.idle = text == "1";
+                    cgroup.weight = if cgroup.idle { "3" } else { "100" }.to_owned();
+                }
+                Knob::Idle => {}
             }
         });
         Ok(())
@@ -473,6 +495,7 @@ impl CpuController for Fake {
                 id: *next_id,
                 weight: "100".to_owned(),
                 quota: "max 100000".to_owned(),
+                idle: false,
                 enables: self.version == Version::V1,
             };
             state.cgroups.insert(child.clone(), cgroup);
@@ -518,7 +541,7 @@ impl CpuController for Fake {
         }
         for child in self.children(cgroup)? {
             let is_set = |c: &Cgroup| {
-                let default = c.weight == "100" && c.quota == "max 100000";
+                let default = c.weight == "100" && c.quota == "max 100000" && !c.idle;
                 !default || (self.version == Version::V2 && c.enables)
             };
             if self.with(&child, is_set)? {
@@ -554,6 +577,30 @@ impl Threads for Fake {
             return Err(AffinityError::Gone(tid));
         }
         self.change(|state, _| state.threads.get_mut(&tid.0).unwrap().pcpus = pcpus.clone());
+        Ok(())
+    }
+
+    fn nice(&self, tid: Tid) -> Result<Nice, SchedAttrError> {
+        let inner = self.lock();
+        let thread = inner.now.threads.get(&tid.0);
+        thread.map(|t| t.nice).ok_or(SchedAttrError::Gone(tid))
+    }
+
+    fn set_nice(&self, tid: Tid, nice: Nice) -> Result<(), SchedAttrError> {
+        self.nice(tid)?;
+        self.change(|state, _| state.threads.get_mut(&tid.0).unwrap().nice = nice);
+        Ok(())
+    }
+
+    fn slice(&self, tid: Tid) -> Result<Option<Nanos>, SchedAttrError> {
+        let inner = self.lock();
+        let thread = inner.now.threads.get(&tid.0);
+        thread.map(|t| t.slice).ok_or(SchedAttrError::Gone(tid))
+    }
+
+    fn set_slice(&self, tid: Tid, slice: Option<Nanos>) -> Result<(), SchedAttrError> {
+        self.slice(tid)?;
+        self.change(|state, _| state.threads.get_mut(&tid.0).unwrap().slice = slice);
         Ok(())
     }
 }
