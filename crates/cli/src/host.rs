@@ -16,8 +16,9 @@ use clap::ValueEnum;
 use tandem_host::config::DEFAULT_STATE_DIR;
 use tandem_host::config::HostConfig;
 use tandem_host::config::Placement;
+use tandem_host::config::Policies;
 use tandem_host::config::Select;
-use tandem_host::config::WeightRule;
+use tandem_host::config::VmRule;
 use tandem_host::daemon::Daemon;
 use tandem_host::select::Selector;
 use tandem_host::status::HostStatus;
@@ -26,6 +27,8 @@ use tandem_linux::actuator::restore_all;
 use tandem_linux::cgroup;
 use tandem_linux::procfs::ProcFs;
 use tandem_linux::service::Console;
+use tandem_policy::PolicySet;
+use tandem_policy::host::registry;
 use tandem_report::table::Look;
 use tandem_report::table::Table;
 
@@ -104,7 +107,14 @@ pub struct RunArgs {
     /// Configured weight of the VMs with this name (glob) or process id: 'db-*=2'. 1 is the kernel's
     /// default; a VM that has a cgroup of its own otherwise keeps that cgroup's weight
     #[arg(long, value_name = "NAME|PID=WEIGHT", value_parser = weight_rule)]
-    weight: Vec<WeightRule>,
+    weight: Vec<VmRule>,
+    /// The policies that act on the selected VMs: fair, configured [default: fair]
+    #[arg(long, value_name = "NAME,…", value_parser = policy_names)]
+    policies: Option<PolicySet>,
+    /// Other policies for the VMs with this name (glob) or process id: 'db-*=configured'; several are
+    /// joined by +, none leaves the VM as it is
+    #[arg(long, value_name = "NAME|PID=POLICY", value_parser = policies_rule)]
+    vm_policies: Vec<VmRule>,
     /// Accounting period, 30 … 1000 ms [default: 100]
     #[arg(long, value_name = "MS")]
     period_ms: Option<u64>,
@@ -114,10 +124,10 @@ pub struct RunArgs {
     /// How often to look for new VMs and vCPUs, 100 … 60000 ms [default: 500]
     #[arg(long, value_name = "MS")]
     scan_ms: Option<u64>,
-    /// Gain of the control law, above 0 … 1 [default: 0.3]
+    /// Gain of the control law, 0.001 … 1 [default: 0.3]
     #[arg(long)]
     gain: Option<f64>,
-    /// Smoothing of the control law, above 0 … 1: weight of the newest period [default: 0.3]
+    /// Smoothing of the control law, 0.001 … 1: weight of the newest period [default: 0.3]
     #[arg(long)]
     smoothing: Option<f64>,
     /// Lag that is left alone, 0 … 0.5 [default: 0.01]
@@ -165,6 +175,7 @@ impl RunArgs {
             }
         }
         set(&mut config.select, self.select.given());
+        set(&mut config.policies, self.policies.map(Policies));
         set(&mut config.period_ms, self.period_ms);
         set(&mut config.fair_window_s, self.fair_window_s);
         set(&mut config.scan_ms, self.scan_ms);
@@ -189,32 +200,56 @@ impl RunArgs {
             config.qmp_sockets = self.find.qmp_socket;
         }
         // The first match counts, so flags go before the file's.
-        config.weight = self.weight.into_iter().chain(config.weight).collect();
+        let rules = self.weight.into_iter().chain(self.vm_policies);
+        config.rule = rules.chain(config.rule).collect();
         Ok(config)
     }
 }
 
-fn weight_rule(text: &str) -> Result<WeightRule, String> {
+fn weight_rule(text: &str) -> Result<VmRule, String> {
     let expected = "write NAME=WEIGHT or PID=WEIGHT, such as 'db-*=2'";
-    let (whose, weight) = text.rsplit_once('=').ok_or(expected)?;
+    let (rule, weight) = rule(text, expected)?;
     let weight = weight
         .parse()
         .map_err(|_| format!("'{weight}' is not a number; {expected}"))?;
+    Ok(VmRule {
+        weight: Some(weight),
+        ..rule
+    })
+}
+
+fn policies_rule(text: &str) -> Result<VmRule, String> {
+    let expected = "write NAME=POLICY+… or PID=POLICY+…, such as 'db-*=configured'";
+    let (rule, names) = rule(text, expected)?;
+    let names = names.split('+').filter(|name| *name != "none");
+    let policies = registry::set(names).map_err(|error| format!("{error}; {expected}"))?;
+    Ok(VmRule {
+        policies: Some(policies),
+        ..rule
+    })
+}
+
+/// `WHOSE=WHAT`: a rule that says nothing yet, and what.
+fn rule<'a>(text: &'a str, expected: &str) -> Result<(VmRule, &'a str), String> {
+    let (whose, what) = text.rsplit_once('=').ok_or(expected)?;
     if whose.is_empty() {
         return Err(expected.to_owned());
     }
-    Ok(match whose.parse() {
-        Ok(pid) => WeightRule {
-            name: None,
+    let rule = match whose.parse() {
+        Ok(pid) => VmRule {
             pid: Some(pid),
-            weight,
+            ..VmRule::default()
         },
-        Err(_) => WeightRule {
+        Err(_) => VmRule {
             name: Some(whose.to_owned()),
-            pid: None,
-            weight,
+            ..VmRule::default()
         },
-    })
+    };
+    Ok((rule, what))
+}
+
+fn policy_names(text: &str) -> Result<PolicySet, String> {
+    registry::set(text.split(',')).map_err(|error| error.to_string())
 }
 
 /// `tandem host status`

@@ -46,7 +46,7 @@ fn example_settings_are_accepted_as_they_are_and_with_every_key_given() {
     read(&example()).check().expect("the example as it is");
     let full = read(&uncommented(|_| true));
     full.check().expect("the example with every key given");
-    assert_eq!(full.weight.len(), 1);
+    assert_eq!(full.rule.len(), 1);
     assert!(full.metrics_listen.is_some());
 }
 

@@ -4,6 +4,7 @@
 //! [host]
 //! period_ms = 100           # accounting period, 30 … 1000
 //! fair_window_s = 10        # 1 … 3600
+//! policies = ["fair"]       # what acts on the selected VMs
 //! placement = "keep"        # or "rebalance": may move vCPUs that are pinned to one pCPU
 //!
 //! [host.select]             # which VMs to act on; nothing is touched that is not selected
@@ -12,9 +13,10 @@
 //! names = ["db-*"]
 //! cgroups = ["/machine.slice/*"]
 //!
-//! [[host.weight]]           # configured weights; the default is the VM's own cgroup's weight
+//! [[host.rule]]             # for single VMs; the default weight is that of the VM's own cgroup
 //! name = "db-*"
 //! weight = 2.0              # 1 = the kernel's default (cpu.shares 1024, cpu.weight 100)
+//! policies = ["configured"] # in place of the host's; []: measured and left as it is
 //! ```
 //!
 //! Every key has a flag of the same name. An unknown key, a value out of range or an unreadable file
@@ -25,7 +27,9 @@ use std::path::Path;
 use std::path::PathBuf;
 
 use serde::Deserialize;
+use serde::Deserializer;
 use serde::Serialize;
+use serde::de::Error;
 use tandem_linux::settings;
 use tandem_linux::settings::SettingsError;
 use tandem_linux::settings::check_metrics_listen;
@@ -33,7 +37,10 @@ use tandem_linux::settings::check_real;
 use tandem_linux::settings::check_whole;
 use tandem_policy::FlexWConfig;
 use tandem_policy::Nanos;
-use thiserror::Error;
+use tandem_policy::PolicySet;
+use tandem_policy::host::ControllerConfig;
+pub use tandem_policy::host::Placement;
+use tandem_policy::host::registry;
 
 use crate::discovery::DiscoveryOptions;
 
@@ -42,7 +49,7 @@ use crate::discovery::DiscoveryOptions;
 pub const DEFAULT_STATE_DIR: &str = "/run/tandem";
 
 /// Why the settings cannot be used.
-#[derive(Debug, Error)]
+#[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file or a value in it.
     #[error(transparent)]
@@ -53,18 +60,6 @@ pub enum ConfigError {
          or a [host.select] section"
     )]
     NothingSelected,
-}
-
-/// May the daemon change where pinned vCPUs run?
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Placement {
-    /// Leave every affinity as it is. What the pins make impossible stays unfair.
-    #[default]
-    Keep,
-    /// Where the pins leave no fair division, move vCPUs that are pinned to a single pCPU, within
-    /// the pCPUs that the VMs of their accounting group use.
-    Rebalance,
 }
 
 /// Which VMs to act on.
@@ -88,22 +83,60 @@ impl Select {
     }
 }
 
-/// A configured weight for the VMs that match. The first match counts.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct WeightRule {
+/// What counts for the VMs that match. For weight and policies each, the first rule that says something counts.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct VmRule {
     /// VM name, as a glob.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// VM by process id.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
     /// The weight w_i relative to the kernel's default (1024 on v1, 100 on v2), 0.01 … 100.
-    pub weight: f64,
+    pub weight: Option<f64>,
+    /// The policies that may act on the VM; none of them: it is measured and left as it is.
+    pub policies: Option<PolicySet>,
+}
+
+/// A rule as it stands in the file.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenRule {
+    name: Option<String>,
+    pid: Option<u32>,
+    weight: Option<f64>,
+    policies: Option<Policies>,
+}
+
+impl<'de> Deserialize<'de> for VmRule {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<VmRule, D::Error> {
+        let rule = WrittenRule::deserialize(deserializer)?;
+        if rule.weight.is_none() && rule.policies.is_none() {
+            return Err(D::Error::custom(
+                "a rule needs weight = 2.0, policies = [\"fair\"], or both",
+            ));
+        }
+        Ok(VmRule {
+            name: rule.name,
+            pid: rule.pid,
+            weight: rule.weight,
+            policies: rule.policies.map(|policies| policies.0),
+        })
+    }
+}
+
+/// A list of policies by their names.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Policies(pub PolicySet);
+
+impl<'de> Deserialize<'de> for Policies {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Policies, D::Error> {
+        let names: Vec<String> = Vec::deserialize(deserializer)?;
+        let set = registry::set(names.iter().map(String::as_str));
+        set.map(Policies).map_err(D::Error::custom)
+    }
 }
 
 /// The `[host]` section.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HostConfig {
     /// Accounting period T in milliseconds, 30 … 1000.
@@ -112,9 +145,9 @@ pub struct HostConfig {
     pub fair_window_s: u64,
     /// How often to look for new VMs and vCPUs, in milliseconds, 100 … 60000.
     pub scan_ms: u64,
-    /// Gain of the control law, above 0 … 1.
+    /// Gain of the control law, 0.001 … 1.
     pub gain: f64,
-    /// Smoothing of the control law, above 0 … 1.
+    /// Smoothing of the control law, 0.001 … 1.
     pub smoothing: f64,
     /// Lag that is left alone, 0 … 0.5.
     pub dead_band: f64,
@@ -122,6 +155,8 @@ pub struct HostConfig {
     pub idle_tolerance: f64,
     /// Largest factor between configured and real-time weight, 1 … 1000.
     pub spread: f64,
+    /// The policies that act on the selected VMs.
+    pub policies: Policies,
     /// May pinned vCPUs be moved?
     pub placement: Placement,
     /// Print decisions with their reasons; change nothing.
@@ -138,8 +173,9 @@ pub struct HostConfig {
     pub qmp_sockets: Vec<String>,
     /// Which VMs to act on.
     pub select: Select,
-    /// Configured weights.
-    pub weight: Vec<WeightRule>,
+    /// Weights and policies of single VMs.
+    #[serde(alias = "weight")]
+    pub rule: Vec<VmRule>,
 }
 
 impl Default for HostConfig {
@@ -154,6 +190,7 @@ impl Default for HostConfig {
             dead_band: flexw.dead_band,
             idle_tolerance: flexw.idle_tolerance,
             spread: flexw.spread,
+            policies: Policies(registry::set(["fair"]).unwrap_or(PolicySet::NONE)),
             placement: Placement::Keep,
             dry_run: false,
             state_dir: PathBuf::from(DEFAULT_STATE_DIR),
@@ -162,7 +199,7 @@ impl Default for HostConfig {
             thread_pattern: None,
             qmp_sockets: Vec::new(),
             select: Select::default(),
-            weight: Vec::new(),
+            rule: Vec::new(),
         }
     }
 }
@@ -186,14 +223,19 @@ impl HostConfig {
         check_whole("period_ms", self.period_ms, 30, 1000, "milliseconds")?;
         check_whole("fair_window_s", self.fair_window_s, 1, 3600, "seconds")?;
         check_whole("scan_ms", self.scan_ms, 100, 60_000, "milliseconds")?;
-        check_real("gain", self.gain, f64::MIN_POSITIVE, 1.0)?;
-        check_real("smoothing", self.smoothing, f64::MIN_POSITIVE, 1.0)?;
-        check_real("dead_band", self.dead_band, 0.0, 0.5)?;
-        check_real("idle_tolerance", self.idle_tolerance, 0.0, 0.5)?;
-        check_real("spread", self.spread, 1.0, 1000.0)?;
+        let in_range = |key, value, (least, most)| check_real(key, value, least, most);
+        in_range("gain", self.gain, FlexWConfig::GAINS)?;
+        in_range("smoothing", self.smoothing, FlexWConfig::SMOOTHINGS)?;
+        in_range("dead_band", self.dead_band, FlexWConfig::DEAD_BANDS)?;
+        in_range(
+            "idle_tolerance",
+            self.idle_tolerance,
+            FlexWConfig::IDLE_TOLERANCES,
+        )?;
+        in_range("spread", self.spread, FlexWConfig::SPREADS)?;
         check_metrics_listen(self.metrics_listen, 9464)?;
-        for (position, rule) in self.weight.iter().enumerate() {
-            check_weight(position, rule)?;
+        for (position, rule) in self.rule.iter().enumerate() {
+            check_rule(position, rule)?;
         }
         match self.select.is_empty() {
             true => Err(ConfigError::NothingSelected),
@@ -215,6 +257,18 @@ impl HostConfig {
         }
     }
 
+    /// The settings of the controller and its policies.
+    pub fn controller(&self) -> ControllerConfig {
+        let rules = self.rule.iter().filter_map(|rule| rule.policies);
+        ControllerConfig {
+            period: self.period(),
+            policies: rules.fold(self.policies.0, PolicySet::or),
+            placement: self.placement,
+            flexw: self.flexw(),
+            dry_run: self.dry_run,
+        }
+    }
+
     /// What the control law takes from these settings.
     pub fn flexw(&self) -> FlexWConfig {
         FlexWConfig {
@@ -228,22 +282,27 @@ impl HostConfig {
     }
 }
 
-fn check_weight(position: usize, rule: &WeightRule) -> Result<(), SettingsError> {
-    let key = format!("weight[{position}]");
-    if !(0.01..=100.0).contains(&rule.weight) {
+fn check_rule(position: usize, rule: &VmRule) -> Result<(), SettingsError> {
+    let key = format!("rule[{position}]");
+    let weight = rule.weight.unwrap_or(1.0);
+    if !(0.01..=100.0).contains(&weight) {
         let expected = "0.01 … 100, where 1 is the kernel's default weight";
-        return Err(SettingsError::value(&key, rule.weight, expected));
+        return Err(SettingsError::value(
+            &format!("{key}.weight"),
+            weight,
+            expected,
+        ));
     }
     match (&rule.name, rule.pid) {
         (Some(_), None) | (None, Some(_)) => Ok(()),
         (None, None) => Err(SettingsError::value(
             &key,
-            rule.weight,
+            "for no VM",
             "say whose it is: name = \"…\" or pid = …",
         )),
-        (Some(_), Some(_)) => Err(SettingsError::value(
+        (Some(name), Some(pid)) => Err(SettingsError::value(
             &key,
-            rule.weight,
+            format!("name {name} and pid {pid}"),
             "give either name or pid, not both",
         )),
     }
@@ -277,7 +336,7 @@ mod tests {
         config.check().unwrap();
         assert_eq!(config.period(), Nanos::from_millis(50));
         assert_eq!(config.placement, Placement::Rebalance);
-        assert_eq!(config.weight[0].weight, 2.0);
+        assert_eq!(config.rule[0].weight, Some(2.0));
     }
 
     #[test]
@@ -306,7 +365,7 @@ mod tests {
         );
         assert!(error("[host]\nfair_window_s = 0").contains("1 … 3600"));
         assert!(error("[host]\nscan_ms = 1").contains("100 … 60000"));
-        assert!(error("[host]\ngain = 0.0").contains("above 0 … 1"));
+        assert!(error("[host]\ngain = 0.0").contains("0.001 … 1"));
         assert!(error("[host]\nsmoothing = nan").contains("smoothing = NaN"));
         assert!(error("[host]\nspread = 0.5").contains("1 … 1000"));
         assert!(error("[host]\nmetrics_listen = \"0.0.0.0:1\"").contains("loopback only"));

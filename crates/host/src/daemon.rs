@@ -2,36 +2,33 @@
 //!
 //! Life: read the settings → open the cgroup controller and the journal (which first puts back what a
 //! killed run left behind) → tell the service manager that it is ready → period after period: scan
-//! for VMs now and then, measure, let [`FlexW`] and [`Rebalancer`] decide, apply → on SIGTERM,
-//! SIGINT or an error put everything back.
+//! for VMs now and then, let the [`Controller`] observe, decide and apply → on SIGTERM, SIGINT or an
+//! error put everything back.
 //!
-//! A period in which every pCPU had idle time to spare needs no decision (see
-//! [`crate::idle_watch`]). Periods are measured, not assumed: what a vCPU ran is scaled to the nominal period, and periods
+//! Periods are measured, not assumed: what a vCPU ran is scaled to the nominal period, and periods
 //! that were missed because the host was busy are skipped, never made up for.
 
-use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::time::Duration;
 use std::time::Instant;
 
 use tandem_policy::Decision;
-use tandem_policy::FlexW;
-use tandem_policy::Nanos;
-use tandem_policy::PcpuId;
+use tandem_policy::Target;
 use tandem_policy::flexw::Round;
-use tandem_policy::placement::Rebalancer;
+use tandem_policy::host::Controller;
+use tandem_policy::host::HostObservation;
+use tandem_policy::host::Period;
 use thiserror::Error;
 
+use crate::apply::Applied;
+use crate::apply::Refused;
 use crate::config::ConfigError;
 use crate::config::HostConfig;
-use crate::config::Placement;
 use crate::discovery::Discovery;
 use crate::discovery::DiscoveryError;
 use crate::discovery::Vm;
 use crate::fleet::Backend;
 use crate::fleet::Fleet;
-use crate::fleet::Refused;
-use crate::idle_watch::IdleWatch;
 use crate::metrics::Metrics;
 use crate::metrics::VmLabels;
 use crate::select::Selector;
@@ -84,13 +81,10 @@ pub struct Daemon {
     selector: Selector,
     discovery: Discovery,
     fleet: Fleet,
-    policy: FlexW,
-    rebalancer: Rebalancer,
+    controller: Controller,
     metrics: Metrics,
     exporter: Option<Exporter>,
     signals: Signals,
-    /// Whether any group was used up in the last period.
-    saturated: bool,
     /// What goes wrong at every scan is worth one line, not one per scan.
     errors: ReportOnce,
     /// VMs with series in the metrics.
@@ -119,17 +113,20 @@ impl Daemon {
             report_restore(&restored, reporter);
             Backend::Live(Box::new(actuator))
         };
-        let fleet = Fleet::new(backend, Sampler::new(proc), config.weight.clone());
+        let fleet = Fleet::new(
+            backend,
+            Sampler::new(proc),
+            config.rule.clone(),
+            config.policies.0,
+        );
         Ok(Daemon {
-            policy: FlexW::new(config.flexw()),
-            rebalancer: Rebalancer::default(),
+            controller: Controller::new(config.controller()),
             selector,
             discovery,
             fleet,
             metrics,
             exporter,
             signals,
-            saturated: true,
             errors: ReportOnce::default(),
             published: BTreeSet::new(),
             config,
@@ -165,9 +162,7 @@ impl Daemon {
         let scan_every = Duration::from_millis(self.config.scan_ms);
         self.scan(reporter)?;
         let mut scanned = Instant::now();
-        let mut pcpus = IdleWatch::new(self.fleet.idle(), Instant::now());
-        self.fleet
-            .observe(self.config.period(), self.config.period(), false);
+        self.controller.begin(&mut self.fleet);
         let service_manager = ServiceManager::ready(reporter);
         let mut next = Instant::now() + period;
         let mut round = Round::default();
@@ -176,12 +171,11 @@ impl Daemon {
             if woke.duration_since(next) >= period {
                 self.metrics.late.inc();
             }
-            pcpus.look(self.fleet.idle(), woke);
-            if self.saturated || pcpus.is_decision_due() {
-                let (elapsed, idle) = pcpus.since_decision();
-                round = self.decide(elapsed, &idle, reporter);
+            if let Some(decided) = self.controller.period(&mut self.fleet) {
                 let took = woke.elapsed().as_secs_f64();
                 self.metrics.decision.0.observe(took);
+                self.account(&decided, reporter);
+                round = decided.round;
             }
             if woke.duration_since(scanned) >= scan_every {
                 scanned = woke;
@@ -199,31 +193,20 @@ impl Daemon {
         Ok(())
     }
 
-    fn decide(
-        &mut self,
-        elapsed: Nanos,
-        idle: &BTreeMap<PcpuId, Nanos>,
-        reporter: &mut dyn Reporter,
-    ) -> Round {
-        let period = self.config.period();
-        let observed = self.fleet.observe(elapsed, period, self.saturated);
-        let mut round = self.policy.decide(period, &observed, idle);
-        self.saturated = round.groups.iter().any(|group| group.saturated);
-        if self.config.placement == Placement::Rebalance {
-            let moves = self.rebalancer.decide(period, &observed, &round.groups);
-            round.decisions.extend(moves);
-        }
-        if self.config.dry_run {
-            self.print(&round.decisions, reporter);
-            // Nothing was written: the next period starts from the weights that are really there.
-            self.policy.keep_configured();
-            return round;
-        }
-        let (weights, moves, refused) = self.fleet.apply(&round.decisions);
-        self.metrics.weights_written.inc_by(weights);
-        self.metrics.vcpus_moved.inc_by(moves);
-        self.refused(&refused, reporter);
-        for decision in &round.decisions {
+    /// Says what was done, or would be, and counts it.
+    fn account(&mut self, period: &Period<Applied>, reporter: &mut dyn Reporter) {
+        let Some(applied) = &period.applied else {
+            for decision in &period.round.decisions {
+                if let Some(line) = self.in_words(decision, &period.observation) {
+                    reporter.would(&format!("would {line}"));
+                }
+            }
+            return;
+        };
+        self.metrics.weights_written.inc_by(applied.weights);
+        self.metrics.vcpus_moved.inc_by(applied.moves);
+        self.refused(&applied.refused, reporter);
+        for decision in &period.round.decisions {
             if let Decision::SetAffinity {
                 vm,
                 vcpu,
@@ -238,40 +221,44 @@ impl Daemon {
                 ));
             }
         }
-        round
     }
 
-    fn print(&self, decisions: &[Decision], reporter: &mut dyn Reporter) {
-        for decision in decisions {
-            match decision {
-                Decision::SetWeight {
-                    vm,
-                    weight,
-                    because,
-                } => {
-                    if let Some(managed) = self.fleet.vm(*vm) {
-                        let from = managed.written;
-                        reporter.would(&format!(
-                            "would set the weight of VM {} from {from} to {weight}: {because}",
-                            managed.vm.name
-                        ));
-                    }
-                }
-                Decision::SetAffinity {
-                    vm,
-                    vcpu,
-                    pcpus,
-                    because,
-                } => {
-                    if let Some(managed) = self.fleet.vm(*vm) {
-                        reporter.would(&format!(
-                            "would move VM {} vCPU {vcpu} to pCPU {pcpus}: {because}",
-                            managed.vm.name
-                        ));
-                    }
-                }
+    /// A decision as an operator would say it.
+    fn in_words(&self, decision: &Decision, observed: &HostObservation) -> Option<String> {
+        let managed = self.fleet.vm(decision.vm())?;
+        let in_force = observed.vm(decision.vm())?;
+        let vm = &managed.vm.name;
+        let whose = match decision.vcpu() {
+            Some(vcpu) => format!("VM {vm} vCPU {vcpu}"),
+            None => format!("VM {vm}"),
+        };
+        let because = decision.because();
+        Some(match decision {
+            Decision::SetWeight { target, weight, .. } => {
+                let from = match target {
+                    Target::Vm(_) => Some(in_force.in_force.weight),
+                    Target::Vcpu(_, vcpu) => in_force.vcpu(*vcpu)?.in_force.weight,
+                };
+                let from = from.map_or_else(String::new, |from| format!(" from {from}"));
+                format!("set the weight of {whose}{from} to {weight}: {because}")
             }
-        }
+            Decision::SetIdle { idle: true, .. } => {
+                format!("put {whose} into the idle class: {because}")
+            }
+            Decision::SetIdle { idle: false, .. } => {
+                format!("take {whose} out of the idle class: {because}")
+            }
+            Decision::SetNice { nice, .. } => {
+                format!("set the nice value of {whose} to {nice}: {because}")
+            }
+            Decision::SetSlice { slice, .. } => match slice {
+                Some(slice) => format!("set the slice of {whose} to {slice}: {because}"),
+                None => format!("set the slice of {whose} to the usual one: {because}"),
+            },
+            Decision::SetAffinity { pcpus, .. } => {
+                format!("move {whose} to pCPU {pcpus}: {because}")
+            }
+        })
     }
 
     fn scan(&mut self, reporter: &mut dyn Reporter) -> Result<(), DaemonError> {
@@ -335,7 +322,7 @@ impl Daemon {
             );
             set(&self.metrics.fair, account.fair.0 as f64 / per_period);
             set(&self.metrics.lag, account.lag);
-            set(&self.metrics.weight, managed.written.0);
+            set(&self.metrics.weight, managed.in_force.weight.0);
             present.insert(labels);
         }
         for gone in self.published.difference(&present) {

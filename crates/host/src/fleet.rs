@@ -10,19 +10,28 @@
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
+use std::time::Instant;
 
 use tandem_policy::Decision;
 use tandem_policy::Nanos;
-use tandem_policy::PcpuId;
-use tandem_policy::PcpuSet;
-use tandem_policy::VcpuId;
-use tandem_policy::VcpuObservation;
+use tandem_policy::PolicySet;
 use tandem_policy::VmId;
 use tandem_policy::VmObservation;
+use tandem_policy::VmSettings;
 use tandem_policy::Weight;
+use tandem_policy::host::Host;
+use tandem_policy::host::IdleTimes;
+use tandem_policy::host::Knobs;
+use tandem_policy::host::WeightKnob;
 
-use crate::config::WeightRule;
+use crate::apply::Applied;
+use crate::apply::Refused;
+use crate::config::VmRule;
 use crate::discovery::Vm;
+use crate::managed::ManagedVcpu;
+use crate::managed::ManagedVm;
+use crate::managed::Note;
+use crate::managed::quota;
 use crate::select::name_matches;
 use tandem_linux::actuator::Actuator;
 use tandem_linux::actuator::ActuatorError;
@@ -30,13 +39,12 @@ use tandem_linux::actuator::Outcome;
 use tandem_linux::cgroup::CgroupError;
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::cgroup::CpuController;
-use tandem_linux::cgroup::Knob;
 use tandem_linux::cgroup::ownership::Residence;
 use tandem_linux::cgroup::ownership::find_own_cgroup;
 use tandem_linux::cgroup::ownership::residence;
 use tandem_linux::procfs::ProcFs;
 use tandem_linux::sampler::Sampler;
-use tandem_linux::sampler::VcpuSample;
+use tandem_linux::sched_attr::schedulers_slice;
 use tandem_linux::thread::ThreadRef;
 
 /// How the daemon acts: for real, or only in words.
@@ -57,89 +65,41 @@ impl Backend {
     }
 }
 
-/// One vCPU thread under care.
-#[derive(Debug)]
-struct ManagedVcpu {
-    index: VcpuId,
-    thread: ThreadRef,
-    last: Option<VcpuSample>,
-    allowed: PcpuSet,
-    /// Where we moved it, if we did.
-    moved_to: Option<PcpuSet>,
-    /// Periods in a row without any run or wait, and whether it was runnable when last looked at.
-    quiet: u32,
-    runnable: bool,
-}
-
-/// One VM under care.
-#[derive(Debug)]
-pub struct ManagedVm {
-    /// As discovered.
-    pub vm: Vm,
-    /// The cgroup whose weight is the VM's.
-    pub cgroup: CgroupPath,
-    /// Whether the cgroup was made by us.
-    pub made: bool,
-    /// Configured weight w_i, in the knob's units.
-    pub configured: Weight,
-    /// The weight as last written or read.
-    pub written: Weight,
-    vcpus: Vec<ManagedVcpu>,
-}
-
-impl ManagedVm {
-    /// How many vCPU threads are under care.
-    pub fn vcpu_count(&self) -> usize {
-        self.vcpus.len()
-    }
-
-    /// Where each vCPU may run, by vCPU number.
-    pub fn allowed(&self) -> Vec<(VcpuId, PcpuSet)> {
-        self.vcpus
-            .iter()
-            .map(|vcpu| (vcpu.index, vcpu.allowed.clone()))
-            .collect()
-    }
-}
-
-/// A change that was asked for and could not be made; the VM stays as it was.
-#[derive(Debug)]
-pub struct Refused {
-    /// Which VM.
-    pub vm: String,
-    /// What went wrong, with path and value.
-    pub error: String,
-}
-
-/// Something an operator would want to read in the log.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Note(pub String);
-
 /// All VMs under care.
 pub struct Fleet {
     backend: Backend,
     sampler: Sampler,
-    weights: Vec<WeightRule>,
+    rules: Vec<VmRule>,
+    /// The policies of VMs whose rules say nothing of them.
+    policies: PolicySet,
     vms: BTreeMap<VmId, ManagedVm>,
     updates: u64,
+    began: Instant,
+    /// Whether the kernel has the idle class for groups; `None` before the first VM.
+    has_idle: Option<bool>,
 }
 
 /// What somebody else may have changed (affinities, weights) is read of each VM in every so many
 /// updates only, of different VMs in different ones.
 const RECHECK_EVERY: u64 = 8;
 
-/// A vCPU that has just become quiet is looked at once, and from then on every so many periods.
-const LOOK_EVERY: u32 = 10;
-
 impl Fleet {
     /// A fleet without VMs yet.
-    pub fn new(backend: Backend, sampler: Sampler, weights: Vec<WeightRule>) -> Fleet {
+    pub fn new(
+        backend: Backend,
+        sampler: Sampler,
+        rules: Vec<VmRule>,
+        policies: PolicySet,
+    ) -> Fleet {
         Fleet {
             backend,
             sampler,
-            weights,
+            rules,
+            policies,
             vms: BTreeMap::new(),
             updates: 0,
+            began: Instant::now(),
+            has_idle: None,
         }
     }
 
@@ -208,33 +168,46 @@ impl Fleet {
     ) -> Result<ManagedVm, FleetError> {
         let controller = self.backend.controller();
         let default = controller.default_weight();
-        let wanted = self.rule_weight(vm).map(|w| Weight(w * default.0));
+        let wanted = self
+            .rule(vm, |rule| rule.weight)
+            .map(|w| Weight(w * default.0));
+        let policies = self.rule(vm, |rule| rule.policies).unwrap_or(self.policies);
         let own = own_cgroup(controller, vm.id, homes)?;
         let made = own.is_none();
-        let (cgroup, configured) = match own {
+        let (cgroup, in_force) = match own {
             Some(cgroup) => {
-                let current = controller.weight(&cgroup)?;
-                (cgroup, wanted.unwrap_or(current))
+                let in_force = settings(controller, &cgroup)?;
+                (cgroup, in_force)
             }
             None => {
                 let parent = self.home_of(vm)?;
-                (
-                    self.make_group(vm, &parent, notes)?,
-                    wanted.unwrap_or(default),
-                )
+                let in_force = VmSettings {
+                    weight: default,
+                    idle: false,
+                    quota: None,
+                };
+                (self.make_group(vm, &parent, notes)?, in_force)
             }
         };
+        let configured = wanted.unwrap_or(in_force.weight);
         let mut managed = ManagedVm {
             vm: vm.clone(),
             cgroup,
             made,
             configured,
-            written: configured,
+            in_force,
+            policies,
             vcpus: Vec::new(),
         };
         self.take_vcpus(&mut managed)?;
         if let Backend::Live(actuator) = &mut self.backend {
-            managed.written = actuator.set_weight(&managed.cgroup, configured)?;
+            if policies != PolicySet::NONE && !in_force.idle {
+                managed.in_force.weight = actuator.set_weight(&managed.cgroup, configured)?;
+            }
+            if self.has_idle.is_none() {
+                let idle = actuator.controller().is_idle(&managed.cgroup);
+                self.has_idle = Some(matches!(idle, Ok(Some(_))));
+            }
         }
         notes.push(Note(format!(
             "VM {} (pid {}, {} vCPUs) at weight {} in {}{}",
@@ -304,15 +277,8 @@ impl Fleet {
             let Ok(allowed) = self.sampler.read_affinity(&vcpu.thread) else {
                 continue;
             };
-            managed.vcpus.push(ManagedVcpu {
-                index: vcpu.index,
-                thread: vcpu.thread,
-                last: None,
-                allowed,
-                moved_to: None,
-                quiet: 0,
-                runnable: true,
-            });
+            let taken = ManagedVcpu::new(vcpu.index, vcpu.thread, allowed);
+            managed.vcpus.push(taken);
         }
         managed.vcpus.sort_by_key(|vcpu| vcpu.index);
         Ok(())
@@ -340,32 +306,19 @@ impl Fleet {
             return Ok(managed);
         }
         for vcpu in &mut managed.vcpus {
-            let Ok(allowed) = self.sampler.read_affinity(&vcpu.thread) else {
-                continue;
+            let actuator = match &mut self.backend {
+                Backend::Live(actuator) => Some(actuator.as_mut()),
+                Backend::Dry(_) => None,
             };
-            if vcpu.moved_to.as_ref().is_some_and(|ours| *ours != allowed) {
-                vcpu.moved_to = None;
-                if let Backend::Live(actuator) = &mut self.backend {
-                    actuator.forget_affinity(&vcpu.thread)?;
-                }
-                notes.push(Note(format!(
-                    "VM {} vCPU {}: someone else set its affinity to {allowed}; it stays there",
-                    vm.name, vcpu.index
-                )));
-            }
-            vcpu.allowed = allowed;
+            vcpu.recheck(&vm.name, &self.sampler, actuator, notes)?;
         }
-        if let Backend::Live(actuator) = &mut self.backend {
-            let current = actuator.controller().weight(&managed.cgroup)?;
-            if current != managed.written {
-                notes.push(Note(format!(
-                    "VM {}: someone else set the weight of {} to {current}; it counts as configured \
-                     from now on",
-                    vm.name, managed.cgroup
-                )));
-                actuator.forget_knob(&managed.cgroup, Knob::Weight)?;
-                (managed.configured, managed.written) = (current, current);
+        match &mut self.backend {
+            Backend::Live(actuator) => managed.recheck_group(actuator, notes)?,
+            // What is there is in force; a group that was not made has the default.
+            Backend::Dry(controller) if !managed.made => {
+                managed.in_force = settings(controller.as_ref(), &managed.cgroup)?;
             }
+            Backend::Dry(_) => {}
         }
         Ok(managed)
     }
@@ -392,27 +345,57 @@ impl Fleet {
         )));
     }
 
-    fn rule_weight(&self, vm: &Vm) -> Option<f64> {
-        self.weights
+    /// What the first rule for this VM that says something says.
+    fn rule<T>(&self, vm: &Vm, says: impl Fn(&VmRule) -> Option<T>) -> Option<T> {
+        self.rules
             .iter()
-            .find(|rule| match (&rule.name, rule.pid) {
+            .filter(|rule| match (&rule.name, rule.pid) {
                 (Some(glob), _) => name_matches(glob, &vm.name),
                 (None, pid) => pid == Some(vm.process.pid.0),
             })
-            .map(|rule| rule.weight)
+            .find_map(says)
     }
 
-    /// What each VM's vCPUs did since the last call, scaled from `elapsed` to `period`.
-    ///
-    /// `look` asks whether quiet vCPUs are asleep or starved, which costs a read for each; the answer
-    /// matters only where pCPUs are used up. VMs whose vCPUs have no earlier sample are left out.
-    pub fn observe(&mut self, elapsed: Nanos, period: Nanos, look: bool) -> Vec<VmObservation> {
+    /// Gives back what puts everything back.
+    pub fn into_backend(self) -> Backend {
+        self.backend
+    }
+}
+
+impl Host for Fleet {
+    type Applied = Applied;
+
+    fn idle(&mut self) -> (Nanos, IdleTimes) {
+        let now = Nanos(self.began.elapsed().as_nanos() as u64);
+        (now, self.sampler.pcpu_idle().unwrap_or_default())
+    }
+
+    fn knobs(&self) -> Knobs {
+        let controller = self.controller();
+        let (least, most) = controller.weight_range();
+        Knobs {
+            vcpu_groups: true,
+            idle: self.has_idle.unwrap_or(false),
+            nice: true,
+            slice: schedulers_slice().map(|_| Knobs::SLICES),
+            affinity: true,
+            weight: WeightKnob {
+                least,
+                most,
+                step: 1.0,
+                default: controller.default_weight(),
+            },
+        }
+    }
+
+    /// VMs of whose vCPUs none has an earlier sample are left out; a vCPU that has none did nothing.
+    fn observe(&mut self, elapsed: Nanos, period: Nanos, closely: bool) -> Vec<VmObservation> {
         let scale = period.0 as f64 / elapsed.0.max(1) as f64;
         self.sampler.begin_round();
         let mut observations = Vec::with_capacity(self.vms.len());
         for (id, managed) in &mut self.vms {
             let mut vcpus = Vec::with_capacity(managed.vcpus.len());
-            let mut fresh = false;
+            let is_new = managed.vcpus.iter().all(|vcpu| vcpu.last.is_none());
             let stood_still = self.sampler.stood_still(managed.vm.process.pid);
             for vcpu in &mut managed.vcpus {
                 let sample = match vcpu.last {
@@ -422,126 +405,48 @@ impl Fleet {
                         Err(_) => continue,
                     },
                 };
-                let Some(last) = vcpu.last.replace(sample) else {
-                    fresh = true;
-                    continue;
-                };
-                let scaled = |now: Nanos, then: Nanos| {
-                    Nanos((now.saturating_sub(then).0 as f64 * scale) as u64)
-                };
-                let ran = scaled(sample.ran, last.ran);
-                let waited = scaled(sample.waited, last.waited);
-                vcpu.note_activity(ran + waited, look, &self.sampler);
-                vcpus.push(VcpuObservation {
-                    allowed: vcpu.allowed.clone(),
-                    ran,
-                    waited,
-                    runnable: vcpu.runnable,
-                });
+                vcpus.push(vcpu.observe(sample, scale, closely, &self.sampler));
             }
-            if !fresh && !vcpus.is_empty() {
+            if !is_new && !vcpus.is_empty() {
                 observations.push(VmObservation {
-                    vm: *id,
-                    weight: managed.configured,
-                    vcpus,
+                    in_force: managed.in_force,
+                    policies: managed.policies,
+                    ..VmObservation::new(*id, managed.configured, vcpus)
                 });
             }
         }
         observations
     }
 
-    /// Makes the changes, in order. In a dry run nothing is made.
-    pub fn apply(&mut self, decisions: &[Decision]) -> (u64, u64, Vec<Refused>) {
-        let (mut weights, mut moves, mut refused) = (0, 0, Vec::new());
+    fn apply(&mut self, decisions: &[Decision]) -> Applied {
+        let mut applied = Applied::default();
         let Backend::Live(actuator) = &mut self.backend else {
-            return (weights, moves, refused);
+            return applied;
         };
         for decision in decisions {
-            let outcome = match decision {
-                Decision::SetWeight { vm, weight, .. } => {
-                    let Some(managed) = self.vms.get_mut(vm) else {
-                        continue;
-                    };
-                    set_weight(actuator, managed, *weight).map(|written| weights += written)
-                }
-                Decision::SetAffinity {
-                    vm, vcpu, pcpus, ..
-                } => {
-                    let Some(managed) = self.vms.get_mut(vm) else {
-                        continue;
-                    };
-                    let Some(vcpu) = managed.vcpus.get_mut(*vcpu) else {
-                        continue;
-                    };
-                    actuator.set_affinity(&vcpu.thread, pcpus).map(|_| {
-                        vcpu.allowed = pcpus.clone();
-                        vcpu.moved_to = Some(pcpus.clone());
-                        moves += 1;
-                    })
-                }
-            };
-            let vm = match decision {
-                Decision::SetWeight { vm, .. } | Decision::SetAffinity { vm, .. } => vm,
-            };
-            match outcome {
-                Err(error) if !error.is_gone() => {
-                    let vm = self
-                        .vms
-                        .get(vm)
-                        .map_or_else(String::new, |m| m.vm.name.clone());
-                    refused.push(Refused {
-                        vm,
-                        error: error.to_string(),
-                    });
-                }
-                _ => {}
+            if let Some(managed) = self.vms.get_mut(&decision.vm()) {
+                applied.apply(decision, managed, actuator);
             }
         }
-        (weights, moves, refused)
-    }
-
-    /// Each pCPU's idle time since boot.
-    pub fn idle(&self) -> BTreeMap<PcpuId, Nanos> {
-        self.sampler.pcpu_idle().unwrap_or_default()
-    }
-
-    /// Gives back what puts everything back.
-    pub fn into_backend(self) -> Backend {
-        self.backend
+        applied
     }
 }
 
-impl ManagedVcpu {
-    /// Keeps `runnable` up to date without a read per period for those that sleep for long.
-    fn note_activity(&mut self, active: Nanos, look: bool, sampler: &Sampler) {
-        if active > Nanos::ZERO {
-            (self.quiet, self.runnable) = (0, true);
-            return;
-        }
-        self.quiet = self.quiet.saturating_add(1);
-        if look && (self.quiet == 1 || self.quiet.is_multiple_of(LOOK_EVERY)) {
-            self.runnable = sampler
-                .read_state(&self.thread)
-                .is_ok_and(|state| state.is_runnable());
-        } else if !look {
-            self.runnable = false;
-        }
-    }
-}
-
-/// Writes the weight if the knob would show a difference; returns how many writes were made.
-fn set_weight(
-    actuator: &mut Actuator,
-    managed: &mut ManagedVm,
-    weight: Weight,
-) -> Result<u64, ActuatorError> {
-    let (least, most) = actuator.controller().weight_range();
-    let rounded = Weight(weight.0.round().clamp(least.0, most.0));
-    if rounded == managed.written {
-        return Ok(0);
-    }
-    managed.written = actuator.set_weight(&managed.cgroup, rounded)?;
-    Ok(1)
+/// What is in force for a cgroup.
+fn settings(
+    controller: &dyn CpuController,
+    cgroup: &CgroupPath,
+) -> Result<VmSettings, CgroupError> {
+    let idle = controller.is_idle(cgroup)?.unwrap_or(false);
+    Ok(VmSettings {
+        // In the idle class the knob shows none of its own.
+        weight: match idle {
+            true => controller.default_weight(),
+            false => controller.weight(cgroup)?,
+        },
+        idle,
+        quota: quota(controller, cgroup),
+    })
 }
 
 /// Where each VM's threads are; VMs that vanish meanwhile are left out.

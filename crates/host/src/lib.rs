@@ -5,10 +5,12 @@
 //! after period. How threads are measured and cgroups changed, and how every change is journaled and put back, whoever
 //! made it and however that process ended, is in [`tandem_linux`].
 
+pub mod apply;
 pub mod config;
 pub mod daemon;
 pub mod discovery;
 pub mod fleet;
+pub mod managed;
 pub mod metrics;
 pub mod qmp;
 pub mod select;

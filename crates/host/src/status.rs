@@ -281,10 +281,10 @@ impl Watcher {
                 allowed: allowed.clone(),
             });
             observations.push(VcpuObservation {
-                allowed,
                 ran,
                 waited,
                 runnable,
+                ..VcpuObservation::new(vcpu.index, allowed)
             });
         }
         let status = VmStatus {
@@ -300,14 +300,7 @@ impl Watcher {
             lag: 0.0,
             vcpus,
         };
-        (
-            VmObservation {
-                vm: vm.id,
-                weight: configured,
-                vcpus: observations,
-            },
-            status,
-        )
+        (VmObservation::new(vm.id, configured, observations), status)
     }
 }
 

@@ -16,6 +16,7 @@
 use std::collections::HashSet;
 use std::path::Path;
 
+use tandem_policy::Knob as Setting;
 use tandem_policy::Nanos;
 use tandem_policy::Nice;
 use tandem_policy::PcpuSet;
@@ -391,9 +392,20 @@ impl Actuator {
         Ok(report)
     }
 
-    /// The operator changed a thread's affinity mask: it is no longer ours to put back.
-    pub fn forget_affinity(&mut self, thread: &ThreadRef) -> Result<(), ActuatorError> {
-        self.forget(&Key::Affinity(thread.tid, thread.start))
+    /// Somebody else changed this setting of a thread: it is no longer ours to put back.
+    pub fn forget_thread(
+        &mut self,
+        thread: &ThreadRef,
+        setting: Setting,
+    ) -> Result<(), ActuatorError> {
+        let (tid, start) = (thread.tid, thread.start);
+        match setting {
+            Setting::Affinity => self.forget(&Key::Affinity(tid, start)),
+            Setting::Nice => self.forget(&Key::Nice(tid, start)),
+            Setting::Slice => self.forget(&Key::Slice(tid, start)),
+            // Of cgroups.
+            Setting::Weight | Setting::Idle => Ok(()),
+        }
     }
 
     /// The operator changed a knob of a cgroup that is not ours: it is not ours to put back.

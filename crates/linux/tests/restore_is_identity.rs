@@ -257,7 +257,9 @@ fn an_operators_own_changes_are_kept_once_forgotten() {
     actuator.set_weight(&own, Weight(7.0)).unwrap();
     host.operator_sets_affinity(&thread, &pcpus("2-3"));
     host.operator_sets_weight(&own, "300");
-    actuator.forget_affinity(&thread).unwrap();
+    actuator
+        .forget_thread(&thread, tandem_policy::Knob::Affinity)
+        .unwrap();
     actuator.forget_knob(&own, Knob::Weight).unwrap();
     assert!(actuator.restore().unwrap().is_complete());
     assert_eq!(host.now(), host.wanted());

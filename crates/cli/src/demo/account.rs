@@ -8,6 +8,7 @@
 
 use tandem_linux::sampler::VcpuSample;
 use tandem_policy::Nanos;
+use tandem_policy::VcpuId;
 use tandem_policy::VcpuObservation;
 use tandem_policy::VmId;
 use tandem_policy::VmObservation;
@@ -81,8 +82,8 @@ fn observations(plan: &Plan, window: &Window, length: Nanos) -> Vec<VmObservatio
     let vcpu = |vm: usize, index: usize| {
         let (ran, waited) = delta(window.end.vms[vm][index], window.begin.vms[vm][index]);
         let busy = plan.vms[vm].never_sleeps();
+        let allowed = plan.vms[vm].allowed(index, &plan.pcpus);
         VcpuObservation {
-            allowed: plan.vms[vm].allowed(index, &plan.pcpus),
             ran,
             waited: if busy {
                 length.saturating_sub(ran)
@@ -90,14 +91,12 @@ fn observations(plan: &Plan, window: &Window, length: Nanos) -> Vec<VmObservatio
                 waited
             },
             runnable: busy || window.runnable[vm][index],
+            ..VcpuObservation::new(VcpuId(index as u32), allowed)
         }
     };
-    let vm = |i: usize| VmObservation {
-        vm: VmId(i as u64),
-        weight: Weight(plan.vms[i].weight),
-        vcpus: (0..window.end.vms[i].len())
-            .map(|index| vcpu(i, index))
-            .collect(),
+    let vm = |i: usize| {
+        let vcpus = (0..window.end.vms[i].len()).map(|index| vcpu(i, index));
+        VmObservation::new(VmId(i as u64), Weight(plan.vms[i].weight), vcpus.collect())
     };
     (0..plan.vms.len()).map(vm).collect()
 }
@@ -109,17 +108,13 @@ pub fn entitlements(plan: &Plan) -> Vec<Nanos> {
         .vms
         .iter()
         .enumerate()
-        .map(|(i, vm)| VmObservation {
-            vm: VmId(i as u64),
-            weight: Weight(vm.weight),
-            vcpus: (0..vm.vcpus as usize)
-                .map(|index| VcpuObservation {
-                    allowed: vm.allowed(index, &plan.pcpus),
-                    ran: Nanos::ZERO,
-                    waited: second,
-                    runnable: true,
-                })
-                .collect(),
+        .map(|(i, vm)| {
+            let vcpus = (0..vm.vcpus).map(|index| VcpuObservation {
+                waited: second,
+                runnable: true,
+                ..VcpuObservation::new(VcpuId(index), vm.allowed(index as usize, &plan.pcpus))
+            });
+            VmObservation::new(VmId(i as u64), Weight(vm.weight), vcpus.collect())
         })
         .collect();
     let mut due = vec![Nanos::ZERO; vms.len()];

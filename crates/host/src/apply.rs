@@ -1,0 +1,184 @@
+//! Decisions made real: which knob of which cgroup or thread each one turns.
+
+use tandem_linux::actuator::Actuator;
+use tandem_linux::actuator::ActuatorError;
+use tandem_linux::actuator::Outcome;
+use tandem_linux::cgroup::CgroupPath;
+use tandem_policy::Decision;
+use tandem_policy::Knob;
+use tandem_policy::Target;
+use tandem_policy::VcpuId;
+
+use crate::managed::ManagedVcpu;
+use crate::managed::ManagedVm;
+
+/// What came of a set of decisions.
+#[derive(Debug, Default)]
+pub struct Applied {
+    /// Weights written, of VMs and vCPUs.
+    pub weights: u64,
+    /// vCPUs moved to other pCPUs.
+    pub moves: u64,
+    /// Other settings changed.
+    pub others: u64,
+    /// Changes that could not be made.
+    pub refused: Vec<Refused>,
+}
+
+/// A change that was asked for and could not be made; the VM stays as it was.
+#[derive(Debug)]
+pub struct Refused {
+    /// Which VM.
+    pub vm: String,
+    /// What went wrong, with path and value.
+    pub error: String,
+}
+
+impl Applied {
+    /// Makes one change. A thread or cgroup that is gone is dropped at the next scan, and is no error.
+    pub(crate) fn apply(
+        &mut self,
+        decision: &Decision,
+        managed: &mut ManagedVm,
+        actuator: &mut Actuator,
+    ) {
+        match apply(decision, managed, actuator) {
+            Ok(true) => match decision.knob() {
+                Knob::Weight => self.weights += 1,
+                Knob::Affinity => self.moves += 1,
+                Knob::Idle | Knob::Nice | Knob::Slice => self.others += 1,
+            },
+            Ok(false) => {}
+            Err(error) if error.is_gone() => {}
+            Err(error) => self.refused.push(Refused {
+                vm: managed.vm.name.clone(),
+                error: error.to_string(),
+            }),
+        }
+    }
+}
+
+/// Makes one change, and keeps what is in force; true if it was made.
+fn apply(
+    decision: &Decision,
+    managed: &mut ManagedVm,
+    actuator: &mut Actuator,
+) -> Result<bool, ActuatorError> {
+    if let Some(vcpu) = decision.vcpu() {
+        let group = match decision.knob() {
+            Knob::Weight | Knob::Idle => vcpu_group(managed, vcpu, actuator)?,
+            Knob::Nice | Knob::Slice | Knob::Affinity => None,
+        };
+        return match managed.vcpu_mut(vcpu) {
+            Some(vcpu) => apply_to_vcpu(decision, vcpu, group, actuator),
+            None => Ok(false),
+        };
+    }
+    match decision {
+        // In the idle class there is none to set.
+        Decision::SetWeight { weight, .. } if managed.in_force.idle => {
+            managed.in_force.weight = *weight;
+            Ok(false)
+        }
+        Decision::SetWeight { weight, .. } => {
+            managed.in_force.weight = actuator.set_weight(&managed.cgroup, *weight)?;
+            Ok(true)
+        }
+        Decision::SetIdle { idle, .. } => {
+            actuator.set_idle(&managed.cgroup, *idle)?;
+            managed.in_force.idle = *idle;
+            if !idle {
+                actuator.set_weight(&managed.cgroup, managed.in_force.weight)?;
+            }
+            Ok(true)
+        }
+        Decision::SetNice { .. } | Decision::SetSlice { .. } | Decision::SetAffinity { .. } => {
+            Ok(false)
+        }
+    }
+}
+
+fn apply_to_vcpu(
+    decision: &Decision,
+    vcpu: &mut ManagedVcpu,
+    group: Option<CgroupPath>,
+    actuator: &mut Actuator,
+) -> Result<bool, ActuatorError> {
+    let thread = vcpu.thread;
+    let outcome = match (decision, group) {
+        (Decision::SetWeight { weight, .. }, Some(group)) => {
+            vcpu.settings.weight = Some(match vcpu.settings.idle {
+                true => *weight,
+                false => actuator.set_weight(&group, *weight)?,
+            });
+            Outcome::Done
+        }
+        (Decision::SetIdle { idle, .. }, Some(group)) => {
+            actuator.set_idle(&group, *idle)?;
+            vcpu.settings.idle = *idle;
+            if let Some(weight) = vcpu.settings.weight.filter(|_| !idle) {
+                actuator.set_weight(&group, weight)?;
+            }
+            Outcome::Done
+        }
+        (Decision::SetWeight { .. } | Decision::SetIdle { .. }, None) => Outcome::Gone,
+        (Decision::SetNice { nice, .. }, _) => actuator.set_nice(&thread, *nice)?,
+        (Decision::SetSlice { slice, .. }, _) => actuator.set_slice(&thread, *slice)?,
+        (Decision::SetAffinity { pcpus, .. }, _) => actuator.set_affinity(&thread, pcpus)?,
+    };
+    if outcome == Outcome::Gone {
+        return Ok(false);
+    }
+    match decision {
+        Decision::SetNice { nice, .. } => vcpu.settings.nice = *nice,
+        Decision::SetSlice { slice, .. } => vcpu.settings.slice = *slice,
+        Decision::SetAffinity { pcpus, .. } => vcpu.allowed = pcpus.clone(),
+        Decision::SetWeight { .. } | Decision::SetIdle { .. } => {}
+    }
+    if !matches!(target(decision), Some(Target::Vcpu(..))) {
+        vcpu.ours.insert(decision.knob());
+    }
+    Ok(true)
+}
+
+fn target(decision: &Decision) -> Option<Target> {
+    match decision {
+        Decision::SetWeight { target, .. } | Decision::SetIdle { target, .. } => Some(*target),
+        _ => None,
+    }
+}
+
+/// The cgroup that holds a vCPU alone: the one it has below its VM's (libvirt makes `vcpuN`), or one that is made for it.
+/// `None`: the vCPU is gone.
+fn vcpu_group(
+    managed: &mut ManagedVm,
+    vcpu: VcpuId,
+    actuator: &mut Actuator,
+) -> Result<Option<CgroupPath>, ActuatorError> {
+    let cgroup = managed.cgroup.clone();
+    let Some(vcpu) = managed.vcpu_mut(vcpu) else {
+        return Ok(None);
+    };
+    if let Some(group) = &vcpu.group {
+        return Ok(Some(group.clone()));
+    }
+    let controller = actuator.controller();
+    let now = controller.cgroup_of(&vcpu.thread)?;
+    let is_own =
+        now != cgroup && now.is_within(&cgroup) && controller.threads(&now)? == [vcpu.thread.tid];
+    let group = match is_own {
+        true => {
+            vcpu.settings.weight = Some(controller.weight(&now)?);
+            now
+        }
+        false => {
+            let group = actuator.create_group(&cgroup, &format!("vcpu{}", vcpu.index))?;
+            if actuator.move_thread(&vcpu.thread, &group)? == Outcome::Gone {
+                return Ok(None);
+            }
+            group
+        }
+    };
+    vcpu.group = Some(group.clone());
+    Ok(Some(group))
+}
