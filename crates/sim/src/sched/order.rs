@@ -11,8 +11,8 @@
 //! entity's virtual time and deadline must not change while it is in here. The row's memory grows with the
 //! most that were ever in it and is kept.
 
-use super::fair::Entity;
-use super::tree::NIL;
+use super::entity::Entity;
+use super::entity::NIL;
 use super::tree::Tree;
 
 /// The most entities in a row.

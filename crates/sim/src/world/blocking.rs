@@ -15,9 +15,9 @@ use crate::trace::ThreadState;
 use crate::workload::Spin;
 use crate::workload::Wake;
 
-use super::World;
-use super::program::Family;
-use super::program::Flow;
+use super::code::Family;
+use super::code::Flow;
+use super::simulation::World;
 use super::state::Doing;
 use super::state::KERNEL;
 use super::state::NONE;

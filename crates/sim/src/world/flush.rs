@@ -18,8 +18,8 @@ use crate::trace::IpiKind;
 use crate::trace::ThreadState;
 use crate::trace::VcpuState;
 
-use super::World;
-use super::program::Flow;
+use super::code::Flow;
+use super::simulation::World;
 use super::state::Doing;
 use super::state::EXITS;
 use super::state::Idle;

@@ -15,8 +15,8 @@ use crate::trace::ThreadState;
 use crate::trace::TraceEvent;
 use crate::trace::VcpuState;
 
-use super::World;
-use super::program::Flow;
+use super::code::Flow;
+use super::simulation::World;
 use super::state::EXITS;
 use super::state::Idle;
 use super::state::KERNEL;

@@ -15,8 +15,8 @@ use crate::trace::ThreadState;
 use crate::trace::VcpuState;
 use crate::workload::SpinKind;
 
-use super::World;
-use super::program::Flow;
+use super::code::Flow;
+use super::simulation::World;
 use super::state::Doing;
 use super::state::EXITS;
 use super::state::Idle;

@@ -18,8 +18,8 @@ use crate::host::Together;
 use crate::queue::Slot;
 use crate::trace::VcpuState;
 
-use super::World;
 use super::pause_loop::Happened;
+use super::simulation::World;
 use super::state::NONE;
 use super::state::Work;
 

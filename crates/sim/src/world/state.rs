@@ -3,9 +3,12 @@
 //! Everything refers to everything else by number. [`NONE`] stands for nobody. Time is ns since the
 //! simulation's begin.
 
+use std::collections::BTreeMap;
+
 use tandem_kpolicy::Aple;
 use tandem_kpolicy::Hvs;
 use tandem_policy::Nanos;
+use tandem_policy::PcpuId;
 
 use crate::machine::Cache;
 use crate::random::Stream;
@@ -36,6 +39,9 @@ pub(crate) const CACHE: usize = 2;
 /// The switch that put it on its pCPU. One that is taken off before it has paid for that, pays for the
 /// next switch only.
 pub(crate) const SWITCH: usize = 3;
+
+/// Idle time per pCPU, as policies see it.
+pub(crate) type IdleTimes = BTreeMap<PcpuId, Nanos>;
 
 /// What a pCPU's time is counted as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
