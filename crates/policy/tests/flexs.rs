@@ -18,17 +18,17 @@ use tandem_policy::flexs::Basis;
 use tandem_policy::flexs::BranchCounts;
 use tandem_policy::flexs::Outcome;
 use tandem_policy::flexs::RunQueues;
-use tandem_policy::flexs::Seat;
 use tandem_policy::flexs::SpinDetector;
 use tandem_policy::flexs::SwapAction;
 use tandem_policy::flexs::SwapError;
 use tandem_policy::flexs::SwapReason;
-use tandem_policy::flexs::Vcpu;
+use tandem_policy::flexs::VcpuKey;
+use tandem_policy::flexs::VcpuPlace;
 use tandem_policy::flexs::may_steal;
 use tandem_policy::flexs::swap_plan;
 
-fn vcpu(vm: u64, vcpu: u32) -> Vcpu {
-    Vcpu {
+fn vcpu(vm: u64, vcpu: u32) -> VcpuKey {
+    VcpuKey {
         vm: VmId(vm),
         vcpu: VcpuId(vcpu),
     }
@@ -63,8 +63,8 @@ fn detector() -> SpinDetector {
 #[derive(Default)]
 struct Queues {
     pcpus: Vec<PcpuId>,
-    queued: Vec<Vec<Vcpu>>,
-    forbidden: Vec<(Vcpu, PcpuId)>,
+    queued: Vec<Vec<VcpuKey>>,
+    forbidden: Vec<(VcpuKey, PcpuId)>,
 }
 
 impl Queues {
@@ -76,12 +76,12 @@ impl Queues {
         }
     }
 
-    fn queue(mut self, pcpu: usize, waiting: &[Vcpu]) -> Queues {
+    fn queue(mut self, pcpu: usize, waiting: &[VcpuKey]) -> Queues {
         self.queued[pcpu] = waiting.to_vec();
         self
     }
 
-    fn forbid(mut self, vcpu: Vcpu, pcpu: u32) -> Queues {
+    fn forbid(mut self, vcpu: VcpuKey, pcpu: u32) -> Queues {
         self.forbidden.push((vcpu, PcpuId(pcpu)));
         self
     }
@@ -92,12 +92,12 @@ impl RunQueues for Queues {
         &self.pcpus
     }
 
-    fn queued(&self, pcpu: PcpuId) -> &[Vcpu] {
+    fn queued(&self, pcpu: PcpuId) -> &[VcpuKey] {
         let queue = self.queued.get(pcpu.0 as usize);
         queue.map_or(&[], Vec::as_slice)
     }
 
-    fn allowed(&self, vcpu: Vcpu, pcpu: PcpuId) -> bool {
+    fn allowed(&self, vcpu: VcpuKey, pcpu: PcpuId) -> bool {
         !self.forbidden.contains(&(vcpu, pcpu))
     }
 }
@@ -436,29 +436,29 @@ fn tunables_out_of_range_are_named() {
 
 #[test]
 fn a_swap_exchanges_pcpu_position_and_weight() {
-    let seat = |vcpu, pcpu, weight, position| Seat {
+    let place = |vcpu, pcpu, weight, position| VcpuPlace {
         vcpu,
         pcpu: PcpuId(pcpu),
         weight: Weight(weight),
         position,
     };
     let (a, b, c) = (vcpu(1, 0), vcpu(1, 1), vcpu(2, 0));
-    let seats = [
-        seat(a, 0, 256.0, 0),
-        seat(b, 1, 341.0, 2),
-        seat(c, 1, 9.0, 0),
-        seat(vcpu(1, 2), 0, 1.0, 1),
+    let places = [
+        place(a, 0, 256.0, 0),
+        place(b, 1, 341.0, 2),
+        place(c, 1, 9.0, 0),
+        place(vcpu(1, 2), 0, 1.0, 1),
     ];
-    let swapped = [seat(a, 1, 341.0, 2), seat(b, 0, 256.0, 0)];
-    assert_eq!(swap_plan(&seats, a, b), Ok(swapped));
-    assert_eq!(swap_plan(&seats, a, c), Err(SwapError::NotSiblings(a, c)));
+    let swapped = [place(a, 1, 341.0, 2), place(b, 0, 256.0, 0)];
+    assert_eq!(swap_plan(&places, a, b), Ok(swapped));
+    assert_eq!(swap_plan(&places, a, c), Err(SwapError::NotSiblings(a, c)));
     let on_0 = vcpu(1, 2);
     let same = SwapError::SamePcpu(a, on_0, PcpuId(0));
-    assert_eq!(swap_plan(&seats, a, on_0), Err(same));
+    assert_eq!(swap_plan(&places, a, on_0), Err(same));
     let nowhere = vcpu(1, 9);
     assert_eq!(
-        swap_plan(&seats, a, nowhere),
-        Err(SwapError::NoSeat(nowhere))
+        swap_plan(&places, a, nowhere),
+        Err(SwapError::NotPlaced(nowhere))
     );
 }
 
@@ -555,27 +555,31 @@ fn possible() -> impl Strategy<Value = BranchCounts> {
 }
 
 /// vCPUs on pCPUs, each with a weight.
-fn placed() -> impl Strategy<Value = Vec<Seat>> {
-    prop::collection::vec((0u64..3, 0u32..4, 1u32..1000), 2..16).prop_map(|seats| {
-        let seat = |(i, (vm, pcpu, weight)): (usize, (u64, u32, u32))| Seat {
+fn placed() -> impl Strategy<Value = Vec<VcpuPlace>> {
+    prop::collection::vec((0u64..3, 0u32..4, 1u32..1000), 2..16).prop_map(|places| {
+        let place = |(i, (vm, pcpu, weight)): (usize, (u64, u32, u32))| VcpuPlace {
             vcpu: vcpu(vm, i as u32),
             pcpu: PcpuId(pcpu),
             weight: Weight(f64::from(weight)),
             position: i as u32,
         };
-        seats.into_iter().enumerate().map(seat).collect()
+        places.into_iter().enumerate().map(place).collect()
     })
 }
 
 /// On each pCPU the weight and the VMs, ascending, and the positions.
-fn per_pcpu(seats: &[Seat]) -> Vec<(f64, Vec<VmId>, Vec<u32>)> {
+fn per_pcpu(places: &[VcpuPlace]) -> Vec<(f64, Vec<VmId>, Vec<u32>)> {
     let on = |pcpu| {
-        let here = || seats.iter().filter(move |seat| seat.pcpu == PcpuId(pcpu));
-        let mut vms: Vec<VmId> = here().map(|seat| seat.vcpu.vm).collect();
+        let here = || {
+            places
+                .iter()
+                .filter(move |place| place.pcpu == PcpuId(pcpu))
+        };
+        let mut vms: Vec<VmId> = here().map(|place| place.vcpu.vm).collect();
         vms.sort();
-        let mut positions: Vec<u32> = here().map(|seat| seat.position).collect();
+        let mut positions: Vec<u32> = here().map(|place| place.position).collect();
         positions.sort();
-        (here().map(|seat| seat.weight.0).sum(), vms, positions)
+        (here().map(|place| place.weight.0).sum(), vms, positions)
     };
     (0..4).map(on).collect()
 }
@@ -638,31 +642,31 @@ proptest! {
 
     #[test]
     fn a_swap_keeps_each_pcpus_weight_positions_and_vms(
-        seats in placed(),
+        places in placed(),
         a in any::<prop::sample::Index>(),
         b in any::<prop::sample::Index>(),
     ) {
-        let (a, b) = (a.get(&seats).vcpu, b.get(&seats).vcpu);
-        let mut after = seats.clone();
-        if let Ok(swapped) = swap_plan(&seats, a, b) {
-            for seat in &mut after {
+        let (a, b) = (a.get(&places).vcpu, b.get(&places).vcpu);
+        let mut after = places.clone();
+        if let Ok(swapped) = swap_plan(&places, a, b) {
+            for place in &mut after {
                 for new in swapped {
-                    if new.vcpu == seat.vcpu {
-                        *seat = new;
+                    if new.vcpu == place.vcpu {
+                        *place = new;
                     }
                 }
             }
-            prop_assert_ne!(&after, &seats);
+            prop_assert_ne!(&after, &places);
         } else {
-            let pcpu = |vcpu| seats.iter().find(|seat| seat.vcpu == vcpu).map(|seat| seat.pcpu);
+            let pcpu = |vcpu| places.iter().find(|place| place.vcpu == vcpu).map(|place| place.pcpu);
             prop_assert!(a.vm != b.vm || pcpu(a) == pcpu(b));
         }
-        prop_assert_eq!(per_pcpu(&after), per_pcpu(&seats));
+        prop_assert_eq!(per_pcpu(&after), per_pcpu(&places));
     }
 
     #[test]
     fn a_swap_is_only_with_an_unmarked_waiting_sibling_that_is_allowed(
-        seats in placed(),
+        places in placed(),
         spinning in prop::collection::vec(any::<bool>(), 16),
         forbidden in prop::collection::vec((0usize..16, 0u32..4), 0..8),
         seed in any::<u64>(),
@@ -670,20 +674,20 @@ proptest! {
         let mut flexs = FlexS::new(FlexSConfig::default(), seed).expect("in range");
         let mut queues = Queues::new(4);
         for (i, pcpu) in forbidden {
-            if let Some(seat) = seats.get(i) {
-                queues.forbidden.push((seat.vcpu, PcpuId(pcpu)));
+            if let Some(place) = places.get(i) {
+                queues.forbidden.push((place.vcpu, PcpuId(pcpu)));
             }
         }
         // So that work is not its own extreme.
         for vm in 0..3 {
             flexs.tick(Nanos::ZERO, vcpu(vm, 99), PcpuId(0), &SPIN, &Queues::new(4));
         }
-        for (seat, &spins) in seats.iter().zip(&spinning).skip(1) {
+        for (place, &spins) in places.iter().zip(&spinning).skip(1) {
             let sample = if spins { SPIN } else { WORK };
-            flexs.tick(Nanos::ZERO, seat.vcpu, seat.pcpu, &sample, &Queues::new(4));
-            queues.queued[seat.pcpu.0 as usize].push(seat.vcpu);
+            flexs.tick(Nanos::ZERO, place.vcpu, place.pcpu, &sample, &Queues::new(4));
+            queues.queued[place.pcpu.0 as usize].push(place.vcpu);
         }
-        let me = seats[0];
+        let me = places[0];
         let outcome = flexs.tick(ms(1), me.vcpu, me.pcpu, &SPIN, &queues);
         if let Some((with, on)) = swapped_with(&outcome) {
             let sibling = vcpu(me.vcpu.vm.0, with);
@@ -691,7 +695,7 @@ proptest! {
             prop_assert!(!flexs.is_marked(sibling));
             prop_assert!(queues.allowed(sibling, me.pcpu));
             prop_assert!(queues.allowed(me.vcpu, PcpuId(on)));
-            prop_assert!(swap_plan(&seats, me.vcpu, sibling).is_ok());
+            prop_assert!(swap_plan(&places, me.vcpu, sibling).is_ok());
         }
     }
 }

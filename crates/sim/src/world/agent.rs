@@ -74,7 +74,7 @@ impl Control {
 
 /// The agent of one VM.
 #[derive(Debug)]
-pub(crate) struct Agent {
+pub(crate) struct SimulatedAgent {
     pub control: Control,
     pub period: u64,
     pub seen: Vec<Seen>,
@@ -83,9 +83,9 @@ pub(crate) struct Agent {
     pub choices: Vec<AgentChoice>,
 }
 
-impl Agent {
-    pub(crate) fn new(agent: &scenario::Agent, vcpus: u32) -> Agent {
-        Agent {
+impl SimulatedAgent {
+    pub(crate) fn new(agent: &scenario::Agent, vcpus: u32) -> SimulatedAgent {
+        SimulatedAgent {
             control: Control::new(&agent.control, vcpus),
             period: agent.period.0,
             seen: vec![Seen::default(); vcpus as usize],

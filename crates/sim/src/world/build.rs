@@ -40,7 +40,7 @@ use crate::workload::Op;
 use crate::workload::Space;
 use crate::workload::Workload;
 
-use super::agent::Agent;
+use super::agent::SimulatedAgent;
 use super::code::Instr;
 use super::code::compile;
 use super::policies::Controller;
@@ -54,9 +54,9 @@ use super::state::ObjectKind;
 use super::state::Pcpu;
 use super::state::PcpuState;
 use super::state::Phase;
+use super::state::SimulatedVm;
 use super::state::Thread;
 use super::state::Vcpu;
-use super::state::Vm;
 use super::state::Waiters;
 use super::swapper::Swapper;
 
@@ -69,7 +69,7 @@ const POLICY_PERIOD: Nanos = Nanos::from_millis(100);
 /// The parts of a world that grow VM by VM.
 #[derive(Default)]
 struct Parts {
-    vms: Vec<Vm>,
+    vms: Vec<SimulatedVm>,
     vcpus: Vec<Vcpu>,
     threads: Vec<Thread>,
     entities: Vec<Entity>,
@@ -147,7 +147,7 @@ impl World {
         }
         let agent = |vm: &scenario::Vm| {
             let agent = vm.guest.agent.as_ref()?;
-            Some(Box::new(Agent::new(agent, vm.vcpus)))
+            Some(Box::new(SimulatedAgent::new(agent, vm.vcpus)))
         };
         let agents: Vec<_> = scenario.vms.iter().map(agent).collect();
         for (number, agent) in agents.iter().enumerate() {
@@ -322,7 +322,7 @@ impl Parts {
         let threads = self.threads.len() as u32 - first_thread;
         self.roles
             .push(vm.workload.roles.iter().map(|r| r.name.clone()).collect());
-        self.vms.push(Vm {
+        self.vms.push(SimulatedVm {
             guest: vm.guest.clone(),
             first_vcpu,
             vcpus: vm.vcpus,

@@ -84,7 +84,7 @@ impl Turns {
 
 /// How an operation went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Flow {
+pub(crate) enum OpOutcome {
     /// Done: the next one.
     Next,
     /// The same again, in another phase.

@@ -10,7 +10,7 @@ use tandem_policy::PcpuId;
 use tandem_policy::VcpuId;
 use tandem_policy::VmId;
 use tandem_policy::flexs::SwapAction;
-use tandem_policy::flexs::Vcpu as Name;
+use tandem_policy::flexs::VcpuKey;
 
 use crate::host::Scheduler;
 use crate::queue::Slot;
@@ -41,7 +41,7 @@ impl World {
             let queues = &mut swapper.queues;
             queues.queued.iter_mut().for_each(Vec::clear);
             queues.first_vcpu = first;
-            let name = |v: u32| Name {
+            let name = |v: u32| VcpuKey {
                 vm: VmId(u64::from(vm)),
                 vcpu: VcpuId(v - first),
             };

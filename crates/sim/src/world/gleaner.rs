@@ -19,8 +19,8 @@ use crate::queue::Slot;
 use crate::results::AgentChoice;
 use crate::results::VcpuTime;
 
-use super::agent::Agent;
 use super::agent::Seen;
+use super::agent::SimulatedAgent;
 use super::simulation::World;
 use super::state::NONE;
 use super::state::Work;
@@ -54,7 +54,7 @@ impl World {
         self.agents[vm as usize] = Some(agent);
     }
 
-    fn observe_guest(&mut self, vm: u32, agent: &mut Agent) -> Observation {
+    fn observe_guest(&mut self, vm: u32, agent: &mut SimulatedAgent) -> Observation {
         let (first, size) = {
             let vm = &self.vms[vm as usize];
             (vm.first_vcpu, vm.vcpus)

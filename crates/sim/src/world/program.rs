@@ -9,8 +9,8 @@ use crate::trace::VcpuState;
 use crate::workload::Pick;
 
 use super::code::Family;
-use super::code::Flow;
 use super::code::Instr;
+use super::code::OpOutcome;
 use super::code::Turns;
 use super::simulation::World;
 use super::state::Doing;
@@ -44,17 +44,17 @@ impl World {
         self.thread_state(t, ThreadState::Running);
         for _ in 0..MOST_AT_ONCE {
             match self.operate(t, v) {
-                Flow::Next => {
+                OpOutcome::Next => {
                     if !self.next(t, v) {
                         return;
                     }
                 }
-                Flow::Again => {}
-                Flow::Busy => {
+                OpOutcome::Again => {}
+                OpOutcome::Busy => {
                     self.plan(v);
                     return;
                 }
-                Flow::Left => {
+                OpOutcome::Left => {
                     self.schedule(v);
                     return;
                 }
@@ -93,7 +93,7 @@ impl World {
     }
 
     #[inline]
-    fn operate(&mut self, t: u32, v: u32) -> Flow {
+    fn operate(&mut self, t: u32, v: u32) -> OpOutcome {
         let Thread { pc, phase, .. } = self.threads[t as usize];
         match self.code[pc as usize] {
             Instr::Compute { time } => match phase {
@@ -105,27 +105,27 @@ impl World {
                         thread.remaining = thread.remaining.saturating_mul(percent) / 100;
                     }
                     if thread.remaining == 0 {
-                        return Flow::Next;
+                        return OpOutcome::Next;
                     }
                     thread.phase = Phase::Done;
                     thread.doing = Doing::Compute;
-                    Flow::Busy
+                    OpOutcome::Busy
                 }
                 _ if self.threads[t as usize].remaining > 0 => {
                     // Preempted before the end, or the guard of `advance`.
                     self.threads[t as usize].doing = Doing::Compute;
-                    Flow::Busy
+                    OpOutcome::Busy
                 }
-                _ => Flow::Next,
+                _ => OpOutcome::Next,
             },
             Instr::SpinLock(family) => match phase {
                 Phase::Start => {
                     let lock = self.pick(t, family);
                     self.threads[t as usize].object = lock;
                     match self.spin_lock(t, v, lock) {
-                        Flow::Again => {
+                        OpOutcome::Again => {
                             self.hold(t, lock);
-                            Flow::Next
+                            OpOutcome::Next
                         }
                         flow => flow,
                     }
@@ -133,14 +133,14 @@ impl World {
                 _ => {
                     let lock = self.threads[t as usize].object;
                     self.hold(t, lock);
-                    Flow::Next
+                    OpOutcome::Next
                 }
             },
             Instr::SpinUnlock(family) => {
                 if let Some(lock) = self.unhold(t, family) {
                     self.spin_unlock(t, v, lock);
                 }
-                Flow::Next
+                OpOutcome::Next
             }
             Instr::Loop { turns, end, depth } => {
                 let thread = &mut self.threads[t as usize];
@@ -149,19 +149,19 @@ impl World {
                     if turns.are_over(*done, thread.number) {
                         *done = 0;
                         thread.pc = end;
-                        return Flow::Again;
+                        return OpOutcome::Again;
                     }
                     *done += 1;
                 }
-                Flow::Next
+                OpOutcome::Next
             }
             Instr::Again { begin } => {
                 self.threads[t as usize].pc = begin;
-                Flow::Again
+                OpOutcome::Again
             }
             Instr::Work => {
                 self.threads[t as usize].work += 1;
-                Flow::Next
+                OpOutcome::Next
             }
             Instr::MutexLock(family) => self.mutex_lock(t, v, family),
             Instr::MutexUnlock(family) => self.mutex_unlock(t, v, family),
@@ -188,13 +188,13 @@ impl World {
                     self.vms[self.threads[t as usize].vm as usize]
                         .counts
                         .voluntary_switches += 1;
-                    Flow::Left
+                    OpOutcome::Left
                 }
-                _ => Flow::Next,
+                _ => OpOutcome::Next,
             },
             Instr::Exit => {
                 self.end_thread(t, v);
-                Flow::Left
+                OpOutcome::Left
             }
         }
     }

@@ -12,16 +12,16 @@ use crate::machine::Costs;
 use crate::queue::EventQueue;
 use crate::sched::entity::Entity;
 
-use super::agent::Agent;
+use super::agent::SimulatedAgent;
 use super::code::Instr;
 use super::policies::Controller;
 use super::slots::Slots;
 use super::state::Message;
 use super::state::Object;
 use super::state::Pcpu;
+use super::state::SimulatedVm;
 use super::state::Thread;
 use super::state::Vcpu;
-use super::state::Vm;
 use super::state::Work;
 use super::swapper::Swapper;
 use super::trace_recorder::TraceRecorder;
@@ -48,7 +48,7 @@ pub struct World {
     pub(super) host: AnyScheduler,
     pub(super) idle_pcpus: PcpuSet,
     pub(super) pcpus: Vec<Pcpu>,
-    pub(super) vms: Vec<Vm>,
+    pub(super) vms: Vec<SimulatedVm>,
     pub(super) vcpus: Vec<Vcpu>,
     pub(super) threads: Vec<Thread>,
     pub(super) entities: Vec<Entity>,
@@ -67,7 +67,7 @@ pub struct World {
     pub(super) controller: Option<Controller>,
     pub(super) flexs: Option<Box<Swapper>>,
     /// Of each VM.
-    pub(super) agents: Vec<Option<Box<Agent>>>,
+    pub(super) agents: Vec<Option<Box<SimulatedAgent>>>,
     pub(super) trace: Option<TraceRecorder>,
     pub(super) waits: Option<Box<WaitRecorder>>,
     /// Whether the invariants are looked at while the world runs: in debug builds, unless a test

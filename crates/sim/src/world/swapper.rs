@@ -12,7 +12,7 @@ use tandem_policy::PcpuId;
 use tandem_policy::PcpuSet;
 use tandem_policy::flexs::BranchCounts;
 use tandem_policy::flexs::RunQueues;
-use tandem_policy::flexs::Vcpu as Name;
+use tandem_policy::flexs::VcpuKey;
 
 use crate::random::Dist;
 use crate::random::Stream;
@@ -55,7 +55,7 @@ pub(crate) struct Swapper {
 /// The queues as FlexS sees them, with the siblings of one VM only.
 pub(super) struct Queues {
     pcpus: Vec<PcpuId>,
-    pub queued: Vec<Vec<Name>>,
+    pub queued: Vec<Vec<VcpuKey>>,
     pub first_vcpu: u32,
     pub allowed: Vec<PcpuSet>,
 }
@@ -65,11 +65,11 @@ impl RunQueues for Queues {
         &self.pcpus
     }
 
-    fn queued(&self, pcpu: PcpuId) -> &[Name] {
+    fn queued(&self, pcpu: PcpuId) -> &[VcpuKey] {
         self.queued.get(pcpu.0 as usize).map_or(&[], Vec::as_slice)
     }
 
-    fn allowed(&self, vcpu: Name, pcpu: PcpuId) -> bool {
+    fn allowed(&self, vcpu: VcpuKey, pcpu: PcpuId) -> bool {
         let v = self.first_vcpu as usize + vcpu.vcpu.0 as usize;
         self.allowed.get(v).is_some_and(|set| set.contains(pcpu))
     }
