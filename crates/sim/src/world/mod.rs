@@ -9,13 +9,13 @@
 //! a pCPU that must choose again) is put on a list of `Work` that is emptied before the clock
 //! moves, first in, first out. So nothing recurses and the order is always the same.
 //!
-//! The rooms: `simulation` is the world as data, with `state`, `slots`, `code`, `swapper`, `agent`, `trace_recorder`
-//! and `wait_recorder` below it. `build` makes it, `run` is the loop over events, `execute` is what vCPUs do with their time, `program`
-//! interprets the threads' programs, `locks`, `blocking` and `flush` are the primitives, `wake` and
-//! `idle` are the guest's scheduler, `interrupts` are IPIs and timers, `pcpus` is the host,
-//! `pause_loop` KVM's handling of spinning, `overlays` caps and co-scheduling, `policies`, `flexs`
-//! and `gleaner` the adapters for Tandem's policies, `measure` the results, `waits` who waited for whom, `check` the
-//! invariants.
+//! The rooms: `simulation` is the world as data; what it holds is in `state`, `slots`, `code`, `swapper`,
+//! `agent`, `trace_recorder` and `wait_recorder`. `build` makes it, `run` is the loop over events,
+//! `execute` is what vCPUs do with their time, `program` interprets the threads' programs, `locks`,
+//! `blocking` and `flush` are the primitives, `wake` and `idle` are the guest's scheduler, `interrupts`
+//! are IPIs and timers, `pcpus` is the host, `pause_loop` KVM's handling of spinning, `overlays` caps and
+//! co-scheduling, `policies`, `flexs` and `gleaner` the adapters for Tandem's policies, `measure` the
+//! results, `waits` who waited for whom, `tracing` traces, `check` the invariants.
 
 mod agent;
 mod blocking;
