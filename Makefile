@@ -77,6 +77,7 @@ fmt: ## format the code
 .PHONY: check
 check: ## the quick part of test: house rules, formatting, lints
 	@scripts/setup build
+	@scripts/setup check
 	@scripts/check
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings

@@ -53,7 +53,7 @@ fn configuration_files() {
             "[host]\nscan_ms = 99999999\n",
             ["scan_ms = 99999999", "100 … 60000"],
         ),
-        ("[host]\ngain = 7.5\n", ["gain = 7.5", "above 0 … 1"]),
+        ("[host]\ngain = 7.5\n", ["gain = 7.5", "0.001 … 1"]),
         ("[host]\nspread = nan\n", ["spread = NaN", "1 … 1000"]),
         (
             "[host]\nplacement = \"spread\"\n",

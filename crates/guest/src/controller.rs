@@ -5,7 +5,7 @@ use tandem_policy::gleaner::Code;
 use tandem_policy::gleaner::ControllerConfig;
 use tandem_policy::gleaner::Decision;
 use tandem_policy::gleaner::Observation;
-use tandem_policy::gleaner::consolidation::Look;
+use tandem_policy::gleaner::consolidation::SamplingDetail;
 
 use crate::dry_run::Preview;
 
@@ -35,7 +35,7 @@ impl Controller {
     }
 
     /// How closely it wants to be told where the workload's threads are in the next period, if at all.
-    pub(crate) fn wants_code(&self) -> Option<Look> {
+    pub(crate) fn wants_code(&self) -> Option<SamplingDetail> {
         match self {
             Controller::Live(controller) => controller.wants_code(),
             Controller::Dry(_) => None,

@@ -30,7 +30,7 @@ use tandem_linux::thread::Pid;
 use tandem_policy::Nanos;
 use tandem_policy::PcpuSet;
 use tandem_policy::gleaner::Code;
-use tandem_policy::gleaner::consolidation::Look;
+use tandem_policy::gleaner::consolidation::SamplingDetail;
 
 /// Samples a second and vCPU: no multiple of any timer's frequency, so that nothing periodic is always hit or missed.
 const FINE: u64 = 1999;
@@ -49,7 +49,7 @@ pub struct Profiler {
     rough: Vec<Sampler>,
     fine: Vec<Sampler>,
     /// Which of them are on.
-    look: Look,
+    look: SamplingDetail,
     /// Where it is kept what was looked up.
     kept: PathBuf,
     /// The kernel's code of waiting for locks, once it was looked up.
@@ -84,7 +84,7 @@ impl Profiler {
             procfs: procfs.clone(),
             rough: all(ROUGH)?,
             fine: all(FINE)?,
-            look: Look::Rough,
+            look: SamplingDetail::Rough,
             kept: state_dir.join("kernel-waits.json"),
             waits: None,
         })
@@ -92,13 +92,13 @@ impl Profiler {
 
     fn samplers(&mut self) -> &mut [Sampler] {
         match self.look {
-            Look::Rough => &mut self.rough,
-            Look::Fine => &mut self.fine,
+            SamplingDetail::Rough => &mut self.rough,
+            SamplingDetail::Fine => &mut self.fine,
         }
     }
 
     /// Samples from now on, so closely.
-    pub fn start(&mut self, look: Look) -> io::Result<()> {
+    pub fn start(&mut self, look: SamplingDetail) -> io::Result<()> {
         self.look = look;
         for sampler in self.samplers() {
             while sampler.next_record().is_some() {}
@@ -257,7 +257,7 @@ mod tests {
             }
         };
         let me = Pid(std::process::id());
-        for (look, most) in [(Look::Fine, 2_000), (Look::Rough, 500)] {
+        for (look, most) in [(SamplingDetail::Fine, 2_000), (SamplingDetail::Rough, 500)] {
             let began = std::time::Instant::now();
             profiler.start(look).unwrap();
             let mut sum = 0u64;
@@ -271,7 +271,7 @@ mod tests {
             assert!(code.contention() < 0.9, "{code:?}");
         }
         // Nobody of the workload was there.
-        profiler.start(Look::Fine).unwrap();
+        profiler.start(SamplingDetail::Fine).unwrap();
         let code = profiler.stop(&[], Nanos(1)).unwrap();
         assert_eq!(code.samples(), 0);
     }

@@ -9,7 +9,7 @@ use std::time::Instant;
 use tandem_linux::thread::Pid;
 use tandem_policy::Nanos;
 use tandem_policy::gleaner::Code;
-use tandem_policy::gleaner::consolidation::Look;
+use tandem_policy::gleaner::consolidation::SamplingDetail;
 
 use crate::profiler::Profiler;
 
@@ -53,7 +53,7 @@ impl Profiling {
     /// error there are no samples.
     pub(crate) fn start(
         &mut self,
-        closely: Look,
+        closely: SamplingDetail,
         open: impl FnOnce() -> io::Result<Profiler>,
     ) -> io::Result<()> {
         let mut profiler = match std::mem::replace(self, Profiling::Unavailable) {
@@ -77,9 +77,9 @@ mod tests {
         let mut profiling = Profiling::default();
         assert!(profiling.finish(&[]).unwrap().is_none());
         let refused = || Err(io::Error::other("no perf events"));
-        assert!(profiling.start(Look::Rough, refused).is_err());
+        assert!(profiling.start(SamplingDetail::Rough, refused).is_err());
         let untried = || panic!("it is not opened again");
-        assert!(profiling.start(Look::Rough, untried).is_ok());
+        assert!(profiling.start(SamplingDetail::Rough, untried).is_ok());
         assert!(profiling.finish(&[]).unwrap().is_none());
         assert!(!profiling.is_sampling());
     }

@@ -369,7 +369,9 @@ mod tests {
         assert!(error("[host]\nsmoothing = nan").contains("smoothing = NaN"));
         assert!(error("[host]\nspread = 0.5").contains("1 … 1000"));
         assert!(error("[host]\nmetrics_listen = \"0.0.0.0:1\"").contains("loopback only"));
-        assert!(error("[[host.weight]]\nname = \"a\"\nweight = -1").contains("weight[0] = -1"));
+        assert!(
+            error("[[host.weight]]\nname = \"a\"\nweight = -1").contains("rule[0].weight = -1")
+        );
         assert!(error("[[host.weight]]\nweight = 1").contains("say whose"));
     }
 

@@ -16,21 +16,21 @@ use tandem_kpolicy::ApleConfig;
 use tandem_kpolicy::AplePolicyError;
 
 /// A VM under APLE, and what it has consumed, cycles.
-struct Vm {
+struct ApleVm {
     aple: Aple,
     consumed: u64,
 }
 
-impl Vm {
-    fn new(config: ApleConfig) -> Vm {
-        Vm {
+impl ApleVm {
+    fn new(config: ApleConfig) -> ApleVm {
+        ApleVm {
             aple: Aple::new(config).unwrap(),
             consumed: 0,
         }
     }
 
-    fn starting_with(initial: u32) -> Vm {
-        Vm::new(ApleConfig {
+    fn starting_with(initial: u32) -> ApleVm {
+        ApleVm::new(ApleConfig {
             initial,
             ..ApleConfig::default()
         })
@@ -66,7 +66,7 @@ impl Vm {
 
 #[test]
 fn a_round_tries_the_base_then_above_then_below() {
-    let mut vm = Vm::new(ApleConfig::default());
+    let mut vm = ApleVm::new(ApleConfig::default());
     assert_eq!(vm.aple.threshold(), 8192);
     assert_eq!(vm.epoch(50_000_000, 1_000_000_000), 8192 + 1024);
     assert_eq!(vm.aple.base(), 8192, "T_d stays until the round is over");
@@ -77,7 +77,7 @@ fn a_round_tries_the_base_then_above_then_below() {
 
 #[test]
 fn the_base_wins_and_the_next_round_tries_the_same_thresholds() {
-    let mut vm = Vm::new(ApleConfig::default());
+    let mut vm = ApleVm::new(ApleConfig::default());
     assert_eq!(vm.round([5, 6, 7]), 8192);
     assert_eq!(vm.epoch(50_000_000, 1_000_000_000), 9216);
     assert_eq!(vm.epoch(50_000_000, 1_000_000_000), 7168);
@@ -85,7 +85,7 @@ fn the_base_wins_and_the_next_round_tries_the_same_thresholds() {
 
 #[test]
 fn above_wins_and_the_next_round_is_around_it() {
-    let mut vm = Vm::new(ApleConfig::default());
+    let mut vm = ApleVm::new(ApleConfig::default());
     assert_eq!(vm.round([6, 5, 7]), 9216);
     assert_eq!(vm.epoch(50_000_000, 1_000_000_000), 10240);
     assert_eq!(vm.epoch(50_000_000, 1_000_000_000), 8192);
@@ -93,7 +93,7 @@ fn above_wins_and_the_next_round_is_around_it() {
 
 #[test]
 fn below_wins_and_the_next_round_is_around_it() {
-    let mut vm = Vm::new(ApleConfig::default());
+    let mut vm = ApleVm::new(ApleConfig::default());
     assert_eq!(vm.round([7, 6, 5]), 7168);
     assert_eq!(vm.epoch(50_000_000, 1_000_000_000), 8192);
     assert_eq!(vm.epoch(50_000_000, 1_000_000_000), 6144);
@@ -101,30 +101,30 @@ fn below_wins_and_the_next_round_is_around_it() {
 
 #[test]
 fn below_wins_over_above_that_won_over_the_base() {
-    assert_eq!(Vm::new(ApleConfig::default()).round([9, 8, 7]), 7168);
-    assert_eq!(Vm::new(ApleConfig::default()).round([9, 7, 8]), 9216);
+    assert_eq!(ApleVm::new(ApleConfig::default()).round([9, 8, 7]), 7168);
+    assert_eq!(ApleVm::new(ApleConfig::default()).round([9, 7, 8]), 9216);
 }
 
 #[test]
 fn a_tie_with_the_base_keeps_it() {
-    assert_eq!(Vm::new(ApleConfig::default()).round([5, 5, 6]), 8192);
-    assert_eq!(Vm::new(ApleConfig::default()).round([5, 6, 5]), 8192);
-    assert_eq!(Vm::new(ApleConfig::default()).round([5, 5, 5]), 8192);
+    assert_eq!(ApleVm::new(ApleConfig::default()).round([5, 5, 6]), 8192);
+    assert_eq!(ApleVm::new(ApleConfig::default()).round([5, 6, 5]), 8192);
+    assert_eq!(ApleVm::new(ApleConfig::default()).round([5, 5, 5]), 8192);
 }
 
 #[test]
 fn a_tie_of_above_and_below_keeps_the_base() {
-    assert_eq!(Vm::new(ApleConfig::default()).round([6, 5, 5]), 8192);
+    assert_eq!(ApleVm::new(ApleConfig::default()).round([6, 5, 5]), 8192);
 }
 
 #[test]
 fn a_tie_is_of_fractions_not_of_costs() {
-    let mut vm = Vm::new(ApleConfig::default());
+    let mut vm = ApleVm::new(ApleConfig::default());
     vm.epoch(50_000_000, 1_000_000_000);
     vm.epoch(25_000_000, 500_000_000);
     assert_eq!(vm.epoch(60_000_000, 1_000_000_000), 8192);
     // One cycle in 10^12 more was wasted at T_d: no tie, though floating point would see one.
-    let mut vm = Vm::new(ApleConfig::default());
+    let mut vm = ApleVm::new(ApleConfig::default());
     vm.epoch(50_000_000_000_001, 1_000_000_000_000_000_000);
     vm.epoch(50_000_000_000_000, 1_000_000_000_000_000_000);
     assert_eq!(
@@ -135,7 +135,7 @@ fn a_tie_is_of_fractions_not_of_costs() {
 
 #[test]
 fn at_the_lower_bound_below_is_tried_at_the_bound() {
-    let mut vm = Vm::starting_with(4096);
+    let mut vm = ApleVm::starting_with(4096);
     assert_eq!(vm.epoch(50_000_000, 1_000_000_000), 5120);
     assert_eq!(vm.epoch(60_000_000, 1_000_000_000), 4096);
     assert_eq!(vm.epoch(40_000_000, 1_000_000_000), 4096);
@@ -145,7 +145,7 @@ fn at_the_lower_bound_below_is_tried_at_the_bound() {
 
 #[test]
 fn at_the_upper_bound_above_is_tried_at_the_bound() {
-    let mut vm = Vm::starting_with(32768);
+    let mut vm = ApleVm::starting_with(32768);
     assert_eq!(vm.epoch(50_000_000, 1_000_000_000), 32768);
     assert_eq!(vm.epoch(40_000_000, 1_000_000_000), 31744);
     assert_eq!(vm.epoch(60_000_000, 1_000_000_000), 32768);
@@ -154,17 +154,17 @@ fn at_the_upper_bound_above_is_tried_at_the_bound() {
 
 #[test]
 fn less_than_a_step_from_a_bound_the_bound_is_tried() {
-    let mut vm = Vm::starting_with(4500);
+    let mut vm = ApleVm::starting_with(4500);
     assert_eq!(vm.epoch(50_000_000, 1_000_000_000), 5524);
     assert_eq!(vm.epoch(60_000_000, 1_000_000_000), 4096);
     assert_eq!(vm.epoch(40_000_000, 1_000_000_000), 4096);
-    let mut vm = Vm::starting_with(32000);
+    let mut vm = ApleVm::starting_with(32000);
     assert_eq!(vm.epoch(50_000_000, 1_000_000_000), 32768);
 }
 
 #[test]
 fn bounds_and_steps_at_the_ends_of_32_bits_do_not_wrap() {
-    let mut vm = Vm::new(ApleConfig {
+    let mut vm = ApleVm::new(ApleConfig {
         initial: u32::MAX - 1,
         lower: 1,
         upper: u32::MAX,
@@ -195,7 +195,7 @@ fn an_epoch_is_a_thousand_exits_of_the_vm() {
 
 #[test]
 fn a_silent_vm_keeps_its_threshold() {
-    let mut vm = Vm::new(ApleConfig::default());
+    let mut vm = ApleVm::new(ApleConfig::default());
     vm.round([6, 5, 7]);
     for _ in 0..999 {
         assert!(!vm.aple.exit(1_u32));
@@ -208,7 +208,7 @@ fn a_silent_vm_keeps_its_threshold() {
 
 #[test]
 fn an_epoch_without_exits_measures_nothing() {
-    let mut vm = Vm::new(ApleConfig::default());
+    let mut vm = ApleVm::new(ApleConfig::default());
     assert_eq!(vm.aple.epoch(1_000_000_000_u64), 8192);
     assert_eq!((vm.aple.discarded(), vm.aple.rounds()), (1, 0));
     vm.consumed = 1_000_000_000;
@@ -217,7 +217,7 @@ fn an_epoch_without_exits_measures_nothing() {
 
 #[test]
 fn an_epoch_in_which_nothing_was_consumed_is_run_again() {
-    let mut vm = Vm::new(ApleConfig::default());
+    let mut vm = ApleVm::new(ApleConfig::default());
     vm.epoch(60_000_000, 1_000_000_000);
     assert_eq!(vm.epoch(50_000_000, 0), 9216, "above is tried again");
     assert_eq!(vm.aple.discarded(), 1);
@@ -227,7 +227,7 @@ fn an_epoch_in_which_nothing_was_consumed_is_run_again() {
 
 #[test]
 fn cycles_that_shrink_are_counted_from_anew() {
-    let mut vm = Vm::new(ApleConfig::default());
+    let mut vm = ApleVm::new(ApleConfig::default());
     vm.epoch(60_000_000, 1_000_000_000);
     vm.consumed = 0;
     assert_eq!(vm.epoch(50_000_000, 5), 9216, "above is tried again");
@@ -253,7 +253,7 @@ fn what_a_vm_consumed_before_does_not_count() {
 
 #[test]
 fn costs_that_do_not_fit_stop_at_the_most() {
-    let mut vm = Vm::new(ApleConfig::default());
+    let mut vm = ApleVm::new(ApleConfig::default());
     // A thousand times this is 0 in 64 bits.
     for exit in 1..=1000 {
         assert_eq!(vm.aple.exit(1_u64 << 63), exit == 1000);
@@ -322,7 +322,7 @@ fn convex(threshold: u32, least: u32) -> u64 {
     20_000 + distance * distance * 10_000 / (4096 * 4096)
 }
 
-fn rounds_on_the_curve(vm: &mut Vm, least: u32, rounds: u32) {
+fn rounds_on_the_curve(vm: &mut ApleVm, least: u32, rounds: u32) {
     for _ in 0..3 * rounds {
         let wasted = 1 << 40;
         let consumed = wasted / convex(vm.aple.threshold(), least) * 1_000_000;
@@ -335,7 +335,7 @@ fn on_a_convex_curve_it_ends_within_a_step_of_the_least() {
     for step in [512, 1024, 2048] {
         for least in (4096..=32768).step_by(487) {
             for initial in [4096, 8192, 32768] {
-                let mut vm = Vm::new(ApleConfig {
+                let mut vm = ApleVm::new(ApleConfig {
                     initial,
                     step,
                     epoch_exits: 3,
@@ -356,7 +356,7 @@ fn on_a_convex_curve_it_ends_within_a_step_of_the_least() {
 
 #[test]
 fn it_follows_when_the_least_moves() {
-    let mut vm = Vm::new(ApleConfig::default());
+    let mut vm = ApleVm::new(ApleConfig::default());
     for least in [20_000, 5_000, 30_000] {
         rounds_on_the_curve(&mut vm, least, 28);
         assert!(vm.aple.base().abs_diff(least) <= 1024);

@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde::Serialize;
 use thiserror::Error;
 
-use crate::shared;
+use crate::host_library;
 use crate::thread_time::monotonic_ns;
 
 /// One run: long against reading the TSC, short against a timer tick.
@@ -53,7 +53,7 @@ impl Calibration {
         let (first_tsc, first_ns) = clocks();
         let mut fastest = u64::MAX;
         let (tsc, ns) = loop {
-            fastest = fastest.min(shared::time_chain(STEPS_PER_RUN)).max(1);
+            fastest = fastest.min(host_library::time_chain(STEPS_PER_RUN)).max(1);
             let (tsc, ns) = clocks();
             if ns - first_ns >= SPAN_NS {
                 break (tsc - first_tsc, ns - first_ns);
@@ -95,9 +95,9 @@ impl FromStr for Calibration {
 /// The TSC and the clock at one moment: the pair with the shortest time in between of a few.
 fn clocks() -> (u64, u64) {
     let pair = || {
-        let before = shared::tsc();
+        let before = host_library::tsc();
         let ns = monotonic_ns();
-        (shared::tsc().wrapping_sub(before), before, ns)
+        (host_library::tsc().wrapping_sub(before), before, ns)
     };
     let (gap, before, ns) = (0..5).map(|_| pair()).min().unwrap_or_else(pair);
     (before + gap / 2, ns)

@@ -22,6 +22,7 @@ compile_error!("microVMs need Linux on x86-64");
 pub mod calibrate;
 pub mod config;
 mod cpu_state;
+mod host_library;
 mod image;
 pub mod kvm;
 pub mod memory;

@@ -1,5 +1,5 @@
 //! The memory that the VMM and a VM's vCPUs share: the Rust mirror of what the VMM touches of
-//! `guest/shared.h`, and the few C functions of the host library.
+//! `guest/shared.h`, and the C functions that run a workload in it.
 //!
 //! Everything in it is an atomic: the other side may be writing at any moment. Counters are read
 //! relaxed, one by one; a snapshot is therefore not one instant of the whole VM, but each counter is
@@ -74,10 +74,8 @@ struct Layout {
 
 unsafe extern "C" {
     static tandem_layout: Layout;
-    fn tandem_time_chain(steps: u64) -> u64;
     fn tandem_thread_main(vm: *mut u8, index: u32);
     fn tandem_thread_wake_all(vm: *mut u8);
-    fn tandem_shootdown_signal(signal: i32);
 }
 
 fn layout() -> &'static Layout {
@@ -93,29 +91,6 @@ pub(crate) fn size() -> usize {
 /// Where in the shared memory the record of vCPU `index` is.
 pub(crate) fn vcpu_offset(index: u32) -> u64 {
     layout().vcpus_at + u64::from(index) * layout().vcpu_size
-}
-
-/// How many TSC cycles `steps` steps of the dependent chain took just now.
-pub(crate) fn time_chain(steps: u64) -> u64 {
-    // SAFETY: computes in registers only.
-    unsafe { tandem_time_chain(steps) }
-}
-
-/// The time stamp counter.
-pub(crate) fn tsc() -> u64 {
-    // SAFETY: RDTSC is part of every x86-64 processor, and Linux lets processes execute it unless
-    // one asked it not to for itself (PR_SET_TSC).
-    unsafe { std::arch::x86_64::_rdtsc() }
-}
-
-/// The handler for the signal that stands for a shootdown interrupt.
-pub(crate) fn shootdown_handler() -> extern "C" fn(i32) {
-    extern "C" fn handler(signal: i32) {
-        // SAFETY: touches only the record of the vCPU that this thread runs, if it runs one, which
-        // `SharedArea::run_thread` keeps mapped meanwhile.
-        unsafe { tandem_shootdown_signal(signal) }
-    }
-    handler
 }
 
 /// The shared memory of one VM, kept mapped for as long as anybody has a clone of this.

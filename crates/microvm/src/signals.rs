@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 
 use kvm_bindings::kvm_run;
 
-use crate::shared;
+use crate::host_library;
 
 /// The signal that stops a KVM_RUN.
 pub(crate) fn kick() -> i32 {
@@ -64,7 +64,11 @@ pub(crate) fn install() -> io::Result<()> {
     static INSTALLED: OnceLock<Result<(), i32>> = OnceLock::new();
     let result = INSTALLED.get_or_init(|| {
         handle(kick(), on_kick, 0)?;
-        handle(shootdown(), shared::shootdown_handler(), libc::SA_RESTART)
+        handle(
+            shootdown(),
+            host_library::shootdown_handler(),
+            libc::SA_RESTART,
+        )
     });
     result.map_err(io::Error::from_raw_os_error)
 }

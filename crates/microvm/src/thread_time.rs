@@ -67,7 +67,7 @@ mod tests {
         let tid = unsafe { libc::gettid() };
         let before = ThreadTime::of(tid).expect("this thread is there");
         let start = monotonic_ns();
-        crate::shared::time_chain(1_000_000);
+        crate::host_library::time_chain(1_000_000);
         let elapsed = monotonic_ns() - start;
         let after = ThreadTime::of(tid).expect("this thread is there");
         assert!(after.cpu_ns > before.cpu_ns);

@@ -1,16 +1,16 @@
 //! Nothing is left of VMs that have stopped. Alone in its test binary, so that what the process holds
 //! can be counted exactly.
 
-mod world;
+mod common;
 
 use std::fs;
 
+use common::config;
+use common::each_has;
+use common::start;
+use common::wait_until;
 use tandem_microvm::Backend;
 use tandem_microvm::Workload;
-use world::config;
-use world::each_has;
-use world::start;
-use world::wait_until;
 
 /// How many starts and stops.
 const ROUNDS: u32 = 100;
@@ -26,7 +26,7 @@ fn held() -> (usize, usize, usize) {
 #[test]
 fn nothing_is_left_of_stopped_vms() {
     for backend in [Backend::Threads, Backend::Kvm] {
-        if !world::runs_here(backend) {
+        if !common::runs_here(backend) {
             continue;
         }
         // The first VM of a process installs its signal handlers.

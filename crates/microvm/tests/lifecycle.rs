@@ -2,11 +2,16 @@
 //! seeds, its reports.
 
 #[macro_use]
-mod world;
+mod common;
 
 use std::collections::HashSet;
 use std::fs;
 
+use common::config;
+use common::each_has;
+use common::run_until;
+use common::start;
+use common::wait_until;
 use rand_core::Rng;
 use rand_pcg::Lcg64Xsh32;
 use tandem_microvm::Backend;
@@ -15,11 +20,6 @@ use tandem_microvm::Microvm;
 use tandem_microvm::Report;
 use tandem_microvm::Snapshot;
 use tandem_microvm::Workload;
-use world::config;
-use world::each_has;
-use world::run_until;
-use world::start;
-use world::wait_until;
 
 on_each_backend!(
     threads_are_named_after_vm_and_vcpu,
@@ -52,7 +52,7 @@ fn threads_are_named_after_vm_and_vcpu(backend: Backend) {
 
 #[test]
 fn kvm_vms_hold_the_descriptors_of_their_vcpus() {
-    if !world::runs_here(Backend::Kvm) {
+    if !common::runs_here(Backend::Kvm) {
         return;
     }
     let vm = start(config(Backend::Kvm, Workload::Bursty, 3, &["period=1G"]));
@@ -71,7 +71,7 @@ fn kvm_vms_hold_the_descriptors_of_their_vcpus() {
 }
 
 fn vcpus_are_pinned_in_turn(backend: Backend) {
-    let allowed = world::allowed_pcpus();
+    let allowed = common::allowed_pcpus();
     let ends = [allowed[0], allowed[allowed.len() - 1]];
     let mut config = config(backend, Workload::Burn, 4, &[]);
     config.pins = ends.to_vec();
@@ -164,7 +164,7 @@ fn a_given_calibration_is_used(backend: Backend) {
     };
     let steps = measured.steps_per_mebicycle;
     // An eighth of the steps per item: eight times the items in the same CPU time.
-    let ratio = world::work_per_cpu_time(burn(steps / 8), burn(steps));
+    let ratio = common::work_per_cpu_time(burn(steps / 8), burn(steps));
     assert!((4.0..16.0).contains(&ratio), "{ratio}");
 }
 
@@ -193,7 +193,7 @@ fn reports_tell_what_would_run_it_again(backend: Backend) {
 
 fn a_pcpu_that_does_not_exist_is_refused(backend: Backend) {
     let mut config = config(backend, Workload::Burn, 2, &[]);
-    config.pins = vec![world::allowed_pcpus()[0], 8191];
+    config.pins = vec![common::allowed_pcpus()[0], 8191];
     let error = Microvm::start(config).map(drop).unwrap_err().to_string();
     assert!(error.contains("vCPU 1 to pCPU 8191"), "{error}");
 }

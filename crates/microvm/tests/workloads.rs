@@ -3,21 +3,21 @@
 //! guest's own checks.
 
 #[macro_use]
-mod world;
+mod common;
 
 use std::time::Instant;
 
+use common::config;
+use common::each_has;
+use common::run_until;
+use common::start;
+use common::wait_until;
 use tandem_microvm::Backend;
 use tandem_microvm::Microvm;
 use tandem_microvm::Ring;
 use tandem_microvm::Snapshot;
 use tandem_microvm::Workload;
 use tandem_microvm::vcpu::VcpuError;
-use world::config;
-use world::each_has;
-use world::run_until;
-use world::start;
-use world::wait_until;
 
 on_each_backend!(
     burn_computes_on_every_vcpu,
@@ -64,7 +64,7 @@ fn burn_computes_on_every_vcpu(backend: Backend) {
 /// were taken for work, their work per CPU time would be another than it is, by several times.
 fn burn_counts_no_time_off_the_pcpu_as_work(backend: Backend) {
     let burn = |vcpus| config(backend, Workload::Burn, vcpus, &["work=1M"]);
-    let ratio = world::work_per_cpu_time(burn(6), burn(1));
+    let ratio = common::work_per_cpu_time(burn(6), burn(1));
     assert!((0.5..2.0).contains(&ratio), "{ratio}");
 }
 
@@ -244,7 +244,7 @@ fn bursty_that_cannot_keep_up_drops_the_backlog(backend: Backend) {
 /// keeps its invariants all the same. A hypervisor that interprets ring 0 may lack an instruction.
 #[test]
 fn workloads_run_at_ring_0_too() {
-    if !world::runs_here(Backend::Kvm) {
+    if !common::runs_here(Backend::Kvm) {
         return;
     }
     // Small, for hosts that interpret ring 0 at a microsecond an instruction.
@@ -259,7 +259,7 @@ fn workloads_run_at_ring_0_too() {
         let begin = Instant::now();
         while failed(&vm).is_none() && !each_has(20)(&vm.snapshot()) {
             assert!(
-                begin.elapsed() < world::PATIENCE,
+                begin.elapsed() < common::PATIENCE,
                 "stuck: {:?}",
                 vm.snapshot()
             );

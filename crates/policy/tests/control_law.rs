@@ -3,7 +3,7 @@
 //! `cargo test -p tandem-policy --test control_law -- --nocapture` prints the table of
 //! `docs/decisions/002-flexw-control-law.md`.
 
-mod world;
+mod test_host;
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,8 @@ use tandem_policy::VmId;
 use tandem_policy::VmObservation;
 use tandem_policy::fair_share::Claim;
 use tandem_policy::fair_share::fair_shares;
-use world::PERIOD;
-use world::World;
+use test_host::PERIOD;
+use test_host::TestHost;
 
 /// Periods that are measured, after [`SETTLE`] that are not.
 const MEASURED: u32 = 200;
@@ -60,26 +60,26 @@ struct Outcome {
 }
 
 fn measure(
-    mut world: World,
+    mut host: TestHost,
     fair: &[f64],
-    mut period: impl FnMut(&mut World) -> Vec<f64>,
+    mut period: impl FnMut(&mut TestHost) -> Vec<f64>,
 ) -> Outcome {
     for _ in 0..SETTLE {
-        period(&mut world);
+        period(&mut host);
     }
     let mut totals = vec![0.0; fair.len()];
     let mut seconds: Vec<Vec<f64>> = vec![Vec::new(); fair.len()];
     let mut jump: f64 = 1.0;
-    let mut last: Vec<f64> = world.vms.iter().map(|vm| vm.weight).collect();
+    let mut last: Vec<f64> = host.vms.iter().map(|vm| vm.weight).collect();
     for n in 0..MEASURED {
-        for (i, share) in period(&mut world).into_iter().enumerate() {
+        for (i, share) in period(&mut host).into_iter().enumerate() {
             totals[i] += share / f64::from(MEASURED);
             match n % 10 {
                 0 => seconds[i].push(share / 10.0),
                 _ => *seconds[i].last_mut().unwrap() += share / 10.0,
             }
         }
-        for (last, vm) in last.iter_mut().zip(&world.vms) {
+        for (last, vm) in last.iter_mut().zip(&host.vms) {
             jump = jump.max(vm.weight / *last).max(*last / vm.weight);
             *last = vm.weight;
         }
@@ -104,20 +104,20 @@ fn measure(
     Outcome { lag, wobble, jump }
 }
 
-fn with_paper(world: World, fair: &[f64]) -> Outcome {
+fn with_paper(host: TestHost, fair: &[f64]) -> Outcome {
     let mut paper = Paper::default();
-    measure(world, fair, |world| {
-        let (observed, _) = world.run_period();
+    measure(host, fair, |host| {
+        let (observed, _) = host.run_period();
         paper.decide(&observed);
-        for vm in &mut world.vms {
+        for vm in &mut host.vms {
             vm.weight = paper.real_time[&VmId(vm.id)];
         }
         shares(&observed)
     })
 }
 
-fn with_ours(world: World, fair: &[f64]) -> Outcome {
-    measure(world, fair, |world| shares(&world.step().0))
+fn with_ours(host: TestHost, fair: &[f64]) -> Outcome {
+    measure(host, fair, |host| shares(&host.step().0))
 }
 
 fn shares(observed: &[VmObservation]) -> Vec<f64> {
@@ -127,25 +127,25 @@ fn shares(observed: &[VmObservation]) -> Vec<f64> {
         .collect()
 }
 
-/// A name, the world, and each VM's fair share in pCPUs.
-type Mix = (&'static str, fn() -> World, Vec<f64>);
+/// A name, the host, and each VM's fair share in pCPUs.
+type Mix = (&'static str, fn() -> TestHost, Vec<f64>);
 
 fn mixes() -> Vec<Mix> {
     vec![
         (
             "2+1, both on pCPU 0",
-            || World::new(2).vm(2, 100.0).vm(1, 100.0),
+            || TestHost::new(2).vm(2, 100.0).vm(1, 100.0),
             vec![1.0, 1.0],
         ),
         (
             "4+2+1",
-            || World::new(2).vm(4, 100.0).vm(2, 100.0).vm(1, 100.0),
+            || TestHost::new(2).vm(4, 100.0).vm(2, 100.0).vm(1, 100.0),
             vec![2.0 / 3.0; 3],
         ),
         (
             "2+1+1+1 spread",
             || {
-                World::new(2)
+                TestHost::new(2)
                     .pinned(&[0, 1], 100.0)
                     .pinned(&[0], 100.0)
                     .pinned(&[1], 100.0)
@@ -156,7 +156,7 @@ fn mixes() -> Vec<Mix> {
         (
             "4+3+2+1 on 4 pCPUs",
             || {
-                World::new(4)
+                TestHost::new(4)
                     .vm(4, 100.0)
                     .vm(3, 100.0)
                     .vm(2, 100.0)
@@ -172,9 +172,9 @@ fn the_papers_step_swings_where_small_weights_are_needed_and_ours_does_not() {
     println!("| mix | rule | mean lag % | wobble per second % | largest jump of a weight |");
     println!("|---|---|---|---|---|");
     let mut worst: (f64, f64) = (0.0, 0.0);
-    for (name, world, fair) in mixes() {
-        let paper = with_paper(world(), &fair);
-        let ours = with_ours(world(), &fair);
+    for (name, host, fair) in mixes() {
+        let paper = with_paper(host(), &fair);
+        let ours = with_ours(host(), &fair);
         for (rule, outcome) in [("paper", &paper), ("ours", &ours)] {
             println!(
                 "| {name} | {rule} | {:.2} | {:.2} | ×{:.1} |",

@@ -1,6 +1,6 @@
 //! FlexW against a small host: worked cases, convergence, and what must hold for every input.
 
-mod world;
+mod test_host;
 
 use std::collections::BTreeMap;
 
@@ -19,8 +19,8 @@ use tandem_policy::VmObservation;
 use tandem_policy::Weight;
 use tandem_policy::flexw::Round;
 use tandem_policy::host::HostObservation;
-use world::PERIOD;
-use world::World;
+use test_host::PERIOD;
+use test_host::TestHost;
 
 /// Periods in two seconds: the promise is "fair again within 2 s".
 const TWO_SECONDS: u32 = 20;
@@ -37,16 +37,16 @@ fn assert_near(shares: &[f64], expected: &[f64], tolerance: f64) {
     }
 }
 
-fn settled(mut world: World) -> Vec<f64> {
-    world.shares_over(TWO_SECONDS);
-    world.shares_over(TEN_SECONDS)
+fn settled(mut host: TestHost) -> Vec<f64> {
+    host.shares_over(TWO_SECONDS);
+    host.shares_over(TEN_SECONDS)
 }
 
 #[test]
 fn spec_10_the_unfair_host_gives_2_286_and_1_714() {
-    let mut world = World::new(4).vm(4, 1024.0).vm(3, 1024.0);
-    world.noise = 0.0;
-    let (observed, _) = world.run_period();
+    let mut host = TestHost::new(4).vm(4, 1024.0).vm(3, 1024.0);
+    host.noise = 0.0;
+    let (observed, _) = host.run_period();
     let shares: Vec<f64> = observed
         .iter()
         .map(|vm| vm.received().0 as f64 / PERIOD.0 as f64)
@@ -57,7 +57,7 @@ fn spec_10_the_unfair_host_gives_2_286_and_1_714() {
 #[test]
 fn spec_10_the_unfair_host_becomes_fair() {
     assert_near(
-        &settled(World::new(4).vm(4, 1024.0).vm(3, 1024.0)),
+        &settled(TestHost::new(4).vm(4, 1024.0).vm(3, 1024.0)),
         &[2.0, 2.0],
         0.01,
     );
@@ -66,61 +66,61 @@ fn spec_10_the_unfair_host_becomes_fair() {
 #[test]
 fn mixes_on_two_pcpus_become_fair() {
     assert_near(
-        &settled(World::new(2).vm(2, 1024.0).vm(1, 1024.0)),
+        &settled(TestHost::new(2).vm(2, 1024.0).vm(1, 1024.0)),
         &[1.0, 1.0],
         0.02,
     );
     assert_near(
-        &settled(World::new(2).vm(3, 1024.0).vm(1, 1024.0)),
+        &settled(TestHost::new(2).vm(3, 1024.0).vm(1, 1024.0)),
         &[1.0, 1.0],
         0.02,
     );
     let third = 2.0 / 3.0;
-    let world = World::new(2).vm(4, 100.0).vm(2, 100.0).vm(1, 100.0);
-    assert_near(&settled(world), &[third; 3], 0.02);
-    let world = World::new(2)
+    let host = TestHost::new(2).vm(4, 100.0).vm(2, 100.0).vm(1, 100.0);
+    assert_near(&settled(host), &[third; 3], 0.02);
+    let host = TestHost::new(2)
         .pinned(&[0, 1], 1.0)
         .pinned(&[0], 1.0)
         .pinned(&[1], 1.0);
-    assert_near(&settled(world.pinned(&[0], 1.0)), &[0.5; 4], 0.02);
+    assert_near(&settled(host.pinned(&[0], 1.0)), &[0.5; 4], 0.02);
 }
 
 #[test]
 fn weights_are_honoured_with_different_vcpu_counts() {
     let expected = [1.0 / 3.0, 2.0 / 3.0, 1.0];
-    let world = World::new(2).vm(4, 100.0).vm(3, 200.0).vm(2, 300.0);
-    assert_near(&settled(world), &expected, 0.02);
-    let world = World::new(2).vm(4, 300.0).vm(3, 200.0).vm(2, 100.0);
-    assert_near(&settled(world), &[1.0, 2.0 / 3.0, 1.0 / 3.0], 0.02);
+    let host = TestHost::new(2).vm(4, 100.0).vm(3, 200.0).vm(2, 300.0);
+    assert_near(&settled(host), &expected, 0.02);
+    let host = TestHost::new(2).vm(4, 300.0).vm(3, 200.0).vm(2, 100.0);
+    assert_near(&settled(host), &[1.0, 2.0 / 3.0, 1.0 / 3.0], 0.02);
 }
 
 #[test]
 fn an_infeasible_weight_gets_its_peak_and_no_more() {
-    let world = World::new(2)
+    let host = TestHost::new(2)
         .vm(2, 100.0)
         .pinned(&[1], 100.0)
         .pinned(&[0], 600.0);
-    assert_near(&settled(world), &[0.5, 0.5, 1.0], 0.02);
+    assert_near(&settled(host), &[0.5, 0.5, 1.0], 0.02);
 }
 
 #[test]
 fn two_accounting_groups_are_fair_each_within_itself() {
-    let world = World::new(2)
+    let host = TestHost::new(2)
         .pinned(&[0, 0], 100.0)
         .pinned(&[0], 300.0)
         .pinned(&[1], 100.0)
         .pinned(&[1, 1, 1], 100.0);
-    assert_near(&settled(world), &[0.25, 0.75, 0.5, 0.5], 0.02);
+    assert_near(&settled(host), &[0.25, 0.75, 0.5, 0.5], 0.02);
 }
 
 #[test]
 fn weights_do_not_oscillate_once_settled() {
-    let mut world = World::new(2).vm(4, 100.0).vm(2, 100.0).vm(1, 100.0);
-    world.shares_over(TWO_SECONDS);
+    let mut host = TestHost::new(2).vm(4, 100.0).vm(2, 100.0).vm(1, 100.0);
+    host.shares_over(TWO_SECONDS);
     let mut extremes: Vec<(f64, f64)> = vec![(f64::INFINITY, 0.0); 3];
     for _ in 0..TEN_SECONDS {
-        world.step();
-        for (extreme, vm) in extremes.iter_mut().zip(&world.vms) {
+        host.step();
+        for (extreme, vm) in extremes.iter_mut().zip(&host.vms) {
             *extreme = (extreme.0.min(vm.weight), extreme.1.max(vm.weight));
         }
     }
@@ -134,51 +134,51 @@ fn weights_do_not_oscillate_once_settled() {
 
 #[test]
 fn a_vm_that_starts_is_served_fairly_within_two_seconds() {
-    let mut world = World::new(2).vm(2, 100.0);
-    world.shares_over(50);
-    world.add(&[0], 100.0);
-    world.shares_over(TWO_SECONDS);
-    assert_near(&world.shares_over(30), &[1.0, 1.0], 0.03);
+    let mut host = TestHost::new(2).vm(2, 100.0);
+    host.shares_over(50);
+    host.add(&[0], 100.0);
+    host.shares_over(TWO_SECONDS);
+    assert_near(&host.shares_over(30), &[1.0, 1.0], 0.03);
 }
 
 #[test]
 fn a_vm_that_stops_leaves_its_share_within_two_seconds() {
-    let mut world = World::new(2).vm(4, 100.0).vm(2, 100.0).vm(1, 100.0);
-    world.shares_over(50);
-    world.vms.remove(0);
-    world.shares_over(TWO_SECONDS);
-    assert_near(&world.shares_over(30), &[1.0, 1.0], 0.03);
+    let mut host = TestHost::new(2).vm(4, 100.0).vm(2, 100.0).vm(1, 100.0);
+    host.shares_over(50);
+    host.vms.remove(0);
+    host.shares_over(TWO_SECONDS);
+    assert_near(&host.shares_over(30), &[1.0, 1.0], 0.03);
 }
 
 #[test]
 fn a_vm_that_slept_does_not_starve_the_others() {
-    let mut world = World::new(2).vm(2, 100.0).vm(2, 100.0).pinned(&[0], 100.0);
-    world.shares_over(50);
-    world.vms[2].vcpus[0].demand = 0.0;
-    assert_near(&world.shares_over(50)[..2], &[1.0, 1.0], 0.03);
-    assert_eq!(
-        world.vms[2].weight, 100.0,
-        "it saved up weight in its sleep"
-    );
-    world.vms[2].vcpus[0].demand = 1.0;
+    let mut host = TestHost::new(2)
+        .vm(2, 100.0)
+        .vm(2, 100.0)
+        .pinned(&[0], 100.0);
+    host.shares_over(50);
+    host.vms[2].vcpus[0].demand = 0.0;
+    assert_near(&host.shares_over(50)[..2], &[1.0, 1.0], 0.03);
+    assert_eq!(host.vms[2].weight, 100.0, "it saved up weight in its sleep");
+    host.vms[2].vcpus[0].demand = 1.0;
     // Even in its first second awake, the others keep most of their two thirds.
-    let first = world.shares_over(10);
+    let first = host.shares_over(10);
     assert!(first[0] > 0.5 && first[1] > 0.5, "{first:?}");
-    world.shares_over(10);
-    assert_near(&world.shares_over(30), &[2.0 / 3.0; 3], 0.03);
+    host.shares_over(10);
+    assert_near(&host.shares_over(30), &[2.0 / 3.0; 3], 0.03);
 }
 
 #[test]
 fn left_over_time_sets_the_weights_back() {
-    let mut world = World::new(2).vm(2, 100.0).vm(1, 100.0);
-    world.shares_over(TWO_SECONDS);
-    assert!(world.vms[1].weight > 150.0);
-    world.vms[0].vcpus[1].demand = 0.5;
+    let mut host = TestHost::new(2).vm(2, 100.0).vm(1, 100.0);
+    host.shares_over(TWO_SECONDS);
+    assert!(host.vms[1].weight > 150.0);
+    host.vms[0].vcpus[1].demand = 0.5;
     let mut reasons = Vec::new();
     for _ in 0..TWO_SECONDS {
-        reasons.extend(world.step().1.decisions);
+        reasons.extend(host.step().1.decisions);
     }
-    assert_eq!((world.vms[0].weight, world.vms[1].weight), (100.0, 100.0));
+    assert_eq!((host.vms[0].weight, host.vms[1].weight), (100.0, 100.0));
     let back = reasons.iter().any(|decision| {
         matches!(
             decision,
@@ -197,14 +197,14 @@ fn the_fair_window_takes_back_what_a_bursty_vm_saved_up() {
         fair_window: Nanos::from_secs(1),
         ..FlexWConfig::default()
     };
-    let mut world = World::with(2, config)
+    let mut host = TestHost::with(2, config)
         .vm(2, 100.0)
         .vm(2, 100.0)
         .pinned(&[0], 100.0);
-    world.vms[2].vcpus[0].demand = 0.6;
+    host.vms[2].vcpus[0].demand = 0.6;
     let mut windows = 0;
     for _ in 0..TEN_SECONDS {
-        let (_, round) = world.step();
+        let (_, round) = host.step();
         windows += round
             .decisions
             .iter()
@@ -225,11 +225,11 @@ fn the_fair_window_takes_back_what_a_bursty_vm_saved_up() {
 
 #[test]
 fn a_new_configured_weight_counts_from_the_next_period() {
-    let mut world = World::new(2).vm(2, 100.0).vm(2, 100.0);
-    world.shares_over(TWO_SECONDS);
-    world.vms[1].configured = 300.0;
-    world.shares_over(TWO_SECONDS);
-    assert_near(&world.shares_over(30), &[0.5, 1.5], 0.03);
+    let mut host = TestHost::new(2).vm(2, 100.0).vm(2, 100.0);
+    host.shares_over(TWO_SECONDS);
+    host.vms[1].configured = 300.0;
+    host.shares_over(TWO_SECONDS);
+    assert_near(&host.shares_over(30), &[0.5, 1.5], 0.03);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use tandem_policy::gleaner::ConsolidationConfig;
 use tandem_policy::gleaner::Observation;
 use tandem_policy::gleaner::VcpuPeriod;
 use tandem_policy::gleaner::consolidation::Because;
-use tandem_policy::gleaner::consolidation::Look;
+use tandem_policy::gleaner::consolidation::SamplingDetail;
 
 const PERIOD: Nanos = Nanos::from_millis(100);
 
@@ -71,25 +71,25 @@ fn controller(vcpus: u32) -> Consolidation {
     Consolidation::new(vcpus, config)
 }
 
-/// For so many periods: vCPUs and reasons after each, and how often it looked.
+/// For so many periods: vCPUs and reasons after each, and how often it sampled.
 fn run(
     controller: &mut Consolidation,
     program: fn(u32) -> Code,
     periods: usize,
 ) -> (Vec<(u32, Because)>, usize) {
-    let mut looks = 0;
+    let mut samplings = 0;
     let choices = (0..periods)
         .map(|_| {
             let active = controller.active();
             if controller.wants_code().is_some() {
-                looks += 1;
+                samplings += 1;
                 controller.saw(&program(active));
             }
             let choice = controller.decide(&busy(active));
             (choice.active, choice.because)
         })
         .collect();
-    (choices, looks)
+    (choices, samplings)
 }
 
 #[test]
@@ -109,40 +109,50 @@ fn threads_that_wait_for_a_lock_are_packed() {
 }
 
 #[test]
-fn who_computes_is_looked_at_now_and_then_and_left_alone() {
+fn who_computes_is_sampled_now_and_then_and_left_alone() {
     let mut controller = controller(2);
-    let (choices, looks) = run(&mut controller, computing, 100);
+    let (choices, samplings) = run(&mut controller, computing, 100);
     assert!(
         choices.iter().all(|(active, _)| *active == 2),
         "{choices:?}"
     );
-    // Ten seconds; a look takes a period.
-    assert!((5..=11).contains(&looks), "{looks}");
+    // Ten seconds; a sampling takes a period.
+    assert!((5..=11).contains(&samplings), "{samplings}");
 }
 
 #[test]
-fn only_who_may_wait_for_locks_is_looked_at_closely() {
-    let looks = |program: fn(u32) -> Code| -> Vec<Look> {
+fn only_who_may_wait_for_locks_is_sampled_closely() {
+    let samplings = |program: fn(u32) -> Code| -> Vec<SamplingDetail> {
         let mut controller = controller(2);
         let period = |_| {
-            let look = controller.wants_code();
-            if look.is_some() {
+            let sampling = controller.wants_code();
+            if sampling.is_some() {
                 controller.saw(&program(2));
             }
             controller.decide(&busy(controller.active()));
-            look
+            sampling
         };
         (0..5).filter_map(period).collect()
     };
-    assert_eq!(looks(computing), [Look::Rough]);
-    // A tenth of its time and less than that by chance are the same to a rough look.
+    assert_eq!(samplings(computing), [SamplingDetail::Rough]);
+    // A tenth of its time and less than that by chance are the same to rough sampling.
     let almost = |active| code(active, 0, [23, 23, 23, 22]);
-    assert_eq!(looks(almost), [Look::Rough, Look::Fine]);
-    assert_eq!(looks(mutex)[..3], [Look::Rough, Look::Fine, Look::Fine]);
+    assert_eq!(
+        samplings(almost),
+        [SamplingDetail::Rough, SamplingDetail::Fine]
+    );
+    assert_eq!(
+        samplings(mutex)[..3],
+        [
+            SamplingDetail::Rough,
+            SamplingDetail::Fine,
+            SamplingDetail::Fine
+        ]
+    );
 }
 
 #[test]
-fn who_is_hardly_in_the_kernel_is_not_looked_at() {
+fn who_is_hardly_in_the_kernel_is_not_sampled() {
     let mut controller = controller(2);
     for _ in 0..50 {
         let mut observed = busy(2);
@@ -202,13 +212,13 @@ fn other_code_brings_all_vcpus_back() {
     let mut controller = controller(2);
     run(&mut controller, mutex, 40);
     assert_eq!(controller.active(), 1);
-    let (choices, looks) = run(&mut controller, computing, 30);
+    let (choices, samplings) = run(&mut controller, computing, 30);
     assert!(
         choices.contains(&(2, Because::MajorChange)),
         "within 3 s: {choices:?}"
     );
     assert_eq!(choices[29].0, 2);
-    assert!(looks <= 10, "{looks}");
+    assert!(samplings <= 10, "{samplings}");
 }
 
 #[test]
@@ -271,6 +281,6 @@ fn it_can_be_switched_off() {
         ..ConsolidationConfig::default()
     };
     let mut controller = Consolidation::new(2, config);
-    let (choices, looks) = run(&mut controller, mutex, 30);
-    assert_eq!((choices[29].0, looks), (2, 0));
+    let (choices, samplings) = run(&mut controller, mutex, 30);
+    assert_eq!((choices[29].0, samplings), (2, 0));
 }

@@ -8,8 +8,8 @@
 use maud::Markup;
 use maud::html;
 
-use crate::chart::NearChart;
-use crate::chart::near::NearRow;
+use crate::chart::RelativeChart;
+use crate::chart::relative::RelativeRow;
 use crate::figure;
 use crate::page;
 use crate::table::Align;
@@ -175,7 +175,7 @@ fn verdict(in_band: Option<bool>) -> Cell {
 }
 
 fn section(claim: &Claim) -> Markup {
-    let rows: Vec<NearRow> = claim.figures.iter().filter_map(row).collect();
+    let rows: Vec<RelativeRow> = claim.figures.iter().filter_map(row).collect();
     let charted = |figure: &&ClaimFigure| row(figure).is_none();
     let rest: Vec<&ClaimFigure> = claim.figures.iter().filter(charted).collect();
     let tone = match claim.in_band {
@@ -208,8 +208,8 @@ fn purpose(purpose: &str) -> &str {
     }
 }
 
-fn chart(claim: &Claim, rows: Vec<NearRow>) -> Markup {
-    let chart = NearChart {
+fn chart(claim: &Claim, rows: Vec<RelativeRow>) -> Markup {
+    let chart = RelativeChart {
         title: format!("{}: ours relative to published", claim.id),
         unit: "ours ÷ published".to_owned(),
         rows,
@@ -229,7 +229,7 @@ fn relative(figure: &ClaimFigure) -> Option<(f64, f64, Option<f64>)> {
     ))
 }
 
-fn row(figure: &ClaimFigure) -> Option<NearRow> {
+fn row(figure: &ClaimFigure) -> Option<RelativeRow> {
     let (published, ours, half_width) = relative(figure)?;
     // Bounds of a negative value change places.
     let bounds = match published < 0.0 {
@@ -238,7 +238,7 @@ fn row(figure: &ClaimFigure) -> Option<NearRow> {
     };
     let [low, high] = bounds.map(|bound| bound.map(|bound| bound / published));
     let label = format!("{} / {}", number(figure.ours), number(figure.published));
-    Some(NearRow {
+    Some(RelativeRow {
         name: figure.name.clone(),
         low,
         high,

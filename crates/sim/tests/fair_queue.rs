@@ -2,10 +2,10 @@
 
 use proptest::prelude::*;
 use tandem_policy::Nanos;
+use tandem_sim::sched::entity::Entity;
+use tandem_sim::sched::entity::FINE;
 use tandem_sim::sched::fair::Discipline;
 use tandem_sim::sched::fair::Enqueue;
-use tandem_sim::sched::fair::Entity;
-use tandem_sim::sched::fair::FINE;
 use tandem_sim::sched::fair::FairQueue;
 
 const MS: u64 = 1_000_000;

@@ -36,8 +36,8 @@ pub use detector::BranchCounts;
 pub use detector::Ratio;
 pub use detector::SpinDetector;
 pub use detector::Verdict;
-pub use swap::Seat;
 pub use swap::SwapError;
+pub use swap::VcpuPlace;
 pub use swap::may_steal;
 pub use swap::swap_plan;
 
@@ -49,14 +49,14 @@ use pcg::Pcg32;
 
 /// A vCPU of some VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub struct Vcpu {
+pub struct VcpuKey {
     /// Its VM.
     pub vm: VmId,
     /// Which of the VM's vCPUs.
     pub vcpu: VcpuId,
 }
 
-impl fmt::Display for Vcpu {
+impl fmt::Display for VcpuKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "vCPU {} of VM {}", self.vcpu, self.vm)
     }
@@ -69,10 +69,10 @@ pub trait RunQueues {
 
     /// The vCPUs that are runnable on `pcpu` and not running, next to run first. Empty for a pCPU that
     /// is not known.
-    fn queued(&self, pcpu: PcpuId) -> &[Vcpu];
+    fn queued(&self, pcpu: PcpuId) -> &[VcpuKey];
 
     /// Whether `vcpu` may run on `pcpu`.
-    fn allowed(&self, vcpu: Vcpu, pcpu: PcpuId) -> bool;
+    fn allowed(&self, vcpu: VcpuKey, pcpu: PcpuId) -> bool;
 }
 
 /// Why FlexS did what it did.
@@ -164,7 +164,7 @@ struct VcpuState {
 pub struct FlexS {
     config: FlexSConfig,
     detectors: BTreeMap<VmId, SpinDetector>,
-    vcpus: BTreeMap<Vcpu, VcpuState>,
+    vcpus: BTreeMap<VcpuKey, VcpuState>,
     /// Start of the fair window; none before the first accounting.
     window: Option<Nanos>,
     random: Pcg32,
@@ -189,7 +189,7 @@ impl FlexS {
     }
 
     /// Whether the vCPU is marked as busy-waiting.
-    pub fn is_marked(&self, vcpu: Vcpu) -> bool {
+    pub fn is_marked(&self, vcpu: VcpuKey) -> bool {
         self.vcpus.get(&vcpu).is_some_and(|state| state.marked)
     }
 
@@ -211,7 +211,7 @@ impl FlexS {
     pub fn tick(
         &mut self,
         now: Nanos,
-        vcpu: Vcpu,
+        vcpu: VcpuKey,
         on: PcpuId,
         counts: &BranchCounts,
         view: &impl RunQueues,
@@ -283,7 +283,7 @@ impl FlexS {
     }
 
     /// Looks on up to `choices` other pCPUs for a sibling to swap with.
-    fn search(&mut self, vcpu: Vcpu, on: PcpuId, view: &impl RunQueues) -> Search {
+    fn search(&mut self, vcpu: VcpuKey, on: PcpuId, view: &impl RunQueues) -> Search {
         let mut others = std::mem::take(&mut self.others);
         others.clear();
         let possible = view.pcpus().iter().copied();

@@ -1,26 +1,26 @@
 //! What a swap exchanges, and what ordinary stealing may take.
 //!
 //! Source: Rao & Zhou, PPoPP 2014, section 4.2. Two siblings exchange pCPU, position in the run queue and
-//! weight: each takes the other's seat as it is. So the weight on each pCPU stays what it was (the other
+//! weight: each takes the other's place as it is. So the weight on each pCPU stays what it was (the other
 //! VMs there notice nothing), and each pCPU holds as many vCPUs of each VM as before: siblings that had
 //! pCPUs of their own never come to share one.
 //!
-//! Positions count from 0, the vCPU that runs. Pure functions over the seats that the caller passes;
+//! Positions count from 0, the vCPU that runs. Pure functions over the places that the caller passes;
 //! affinity is checked where the sibling is chosen (see [`super::FlexS`]).
 
 use serde::Serialize;
 use thiserror::Error;
 
-use super::Vcpu;
+use super::VcpuKey;
 use crate::units::PcpuId;
 use crate::units::VmId;
 use crate::units::Weight;
 
 /// Where a vCPU is, and with what weight.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Seat {
+pub struct VcpuPlace {
     /// Who.
-    pub vcpu: Vcpu,
+    pub vcpu: VcpuKey,
     /// On which pCPU.
     pub pcpu: PcpuId,
     /// Its weight there.
@@ -32,33 +32,37 @@ pub struct Seat {
 /// Why two vCPUs cannot swap.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SwapError {
-    /// It has no seat.
+    /// It has no place.
     #[error("{0} is on no pCPU: expected one that runs or waits")]
-    NoSeat(Vcpu),
+    NotPlaced(VcpuKey),
     /// They belong to different VMs: a swap could put siblings on one pCPU.
     #[error("{0} and {1} are of different VMs: expected two of the same")]
-    NotSiblings(Vcpu, Vcpu),
+    NotSiblings(VcpuKey, VcpuKey),
     /// They are on the same pCPU, or are the same: nothing would be gained.
     #[error("{0} and {1} are both on pCPU {2}: expected two on different pCPUs")]
-    SamePcpu(Vcpu, Vcpu, PcpuId),
+    SamePcpu(VcpuKey, VcpuKey, PcpuId),
 }
 
-/// The seats of `a` and `b` after they swapped, in this order.
+/// The places of `a` and `b` after they swapped, in this order.
 ///
-/// Errors where they are not siblings, one has no seat, or both are on one pCPU.
-pub fn swap_plan(seats: &[Seat], a: Vcpu, b: Vcpu) -> Result<[Seat; 2], SwapError> {
-    let seat = |vcpu| {
-        let found = seats.iter().find(|seat| seat.vcpu == vcpu);
-        found.copied().ok_or(SwapError::NoSeat(vcpu))
+/// Errors where they are not siblings, one has no place, or both are on one pCPU.
+pub fn swap_plan(
+    places: &[VcpuPlace],
+    a: VcpuKey,
+    b: VcpuKey,
+) -> Result<[VcpuPlace; 2], SwapError> {
+    let place = |vcpu| {
+        let found = places.iter().find(|place| place.vcpu == vcpu);
+        found.copied().ok_or(SwapError::NotPlaced(vcpu))
     };
-    let (of_a, of_b) = (seat(a)?, seat(b)?);
+    let (of_a, of_b) = (place(a)?, place(b)?);
     if a.vm != b.vm {
         return Err(SwapError::NotSiblings(a, b));
     }
     if of_a.pcpu == of_b.pcpu {
         return Err(SwapError::SamePcpu(a, b, of_a.pcpu));
     }
-    Ok([Seat { vcpu: a, ..of_b }, Seat { vcpu: b, ..of_a }])
+    Ok([VcpuPlace { vcpu: a, ..of_b }, VcpuPlace { vcpu: b, ..of_a }])
 }
 
 /// Whether a pCPU may take a waiting vCPU of `vm` from another one: only if none of the VM is there yet.

@@ -24,15 +24,13 @@
 //! (docs/decisions/009-gleaner-judges-progress.md).
 //!
 //! Threads that crowd around a lock leave no room, by condition 1: they are busy all the time, and would get more done on
-//! fewer vCPUs. Where condition 1 does not hold, one therefore looks now and then where the workload's threads are
+//! fewer vCPUs. Where condition 1 does not hold, the controller therefore asks now and then for samples of where the workload's threads are
 //! ([`Consolidation::wants_code`]); if it waits for locks for a tenth of its time, a step is taken all the same, and judged by the
-//! pace of its code ([`super::code`]). What was packed for that reason is looked at again each second, since a full
+//! pace of its code ([`super::code`]). What was packed for that reason is sampled again each second, since a full
 //! vCPU shows nothing: other code is another workload (docs/decisions/012-contention-by-samples.md).
 
 use std::collections::VecDeque;
-use std::fmt;
 
-use serde::Deserialize;
 use serde::Serialize;
 
 use crate::units::Nanos;
@@ -43,214 +41,57 @@ use super::Observation;
 use super::progress::compare;
 use super::progress::over;
 
-/// How a step is judged.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Judge {
-    /// By what the workload got done.
-    #[default]
-    Progress,
-    /// By utilization, as in the paper.
-    Utilization,
-}
+mod because;
+mod config;
 
-/// Tunables of consolidation.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ConsolidationConfig {
-    /// ρ at the start, over 0 … 1: which part of the others' idle time may be filled. Default 1.
-    pub load_factor: f64,
-    /// η at the start, over 0 … 1: which part of an idle period a piece of work may fill. Default 1.
-    pub granularity_factor: f64,
-    /// Pieces of work are never longer than this. Default 4 ms, "a few" in the paper. Longer packs
-    /// programs that compute for longer between two synchronizations.
-    pub least_time_slice: Nanos,
-    /// How a step is judged.
-    pub judge: Judge,
-    /// A loss of up to this part is none, 0 … 1. Default 0.02. Wider keeps steps that cost a little. Negative
-    /// (-1 … 0): a step is kept only if it gains that part.
-    pub tolerance: f64,
-    /// Periods that are taken together where progress is sampled, 1 …. Default 1. More tells smaller effects from
-    /// noise, later.
-    pub judged_over: u32,
-    /// Periods for which both conditions must hold before a step, 1 …. Default 2.
-    pub confirm: u32,
-    /// Whether up to half of the vCPUs are taken out at once, where the others have room. Default true; the
-    /// paper takes one at a time.
-    pub leaps: bool,
-    /// With more than this part of its time spent waiting for locks without sleeping, 0 … 1, a workload that leaves no room is packed
-    /// on trial. Default 0.1. 1: never.
-    pub contention: f64,
-    /// Periods after a failed step until it may be tried again; doubles with each failure up to 32 times this.
-    /// 0: never, as in the paper. Default 50.
-    pub rest: u32,
-}
-
-impl Default for ConsolidationConfig {
-    fn default() -> ConsolidationConfig {
-        ConsolidationConfig {
-            load_factor: 1.0,
-            granularity_factor: 1.0,
-            least_time_slice: Nanos::from_millis(4),
-            judge: Judge::Progress,
-            tolerance: 0.02,
-            judged_over: 1,
-            confirm: 2,
-            leaps: true,
-            contention: 0.1,
-            rest: 50,
-        }
-    }
-}
-
-impl ConsolidationConfig {
-    /// As in the paper.
-    pub fn paper() -> ConsolidationConfig {
-        ConsolidationConfig {
-            judge: Judge::Utilization,
-            confirm: 1,
-            leaps: false,
-            contention: 1.0,
-            rest: 0,
-            ..ConsolidationConfig::default()
-        }
-    }
-}
+pub use because::Because;
+pub use config::ConsolidationConfig;
+pub use config::Judge;
 
 /// Both factors are made smaller by this where they were too generous.
 const TIGHTEN: f64 = 0.9;
 /// Major changes: utilization of a vCPU, absolute.
-const MOVED: f64 = 0.2;
+const UTILIZATION_MOVED: f64 = 0.2;
 /// Major changes: a vCPU busier than this.
-const BUSY: f64 = 0.9;
+const BUSY_VCPU: f64 = 0.9;
 /// Major changes: grain by more than this factor, up or down.
-const GRAIN: f64 = 2.0;
+const GRAIN_CHANGED: f64 = 2.0;
 /// Major changes: so many more threads wait for a vCPU, on average.
-const WAITING: f64 = 1.0;
+const MORE_WAITING: f64 = 1.0;
 /// A vCPU this busy is busy all the time.
 const FULL: f64 = 0.99;
 /// With less work than this part of one vCPU the workload sleeps, and nothing is decided.
 const ASLEEP: f64 = 0.005;
 /// Rests double up to this many times.
 const MOST_DOUBLINGS: u32 = 5;
-/// So long passes between two looks at where threads are,
-const LOOK: Nanos = Nanos::from_secs(2);
-/// and at whether what was packed for that reason is still the same.
-const AGAIN: Nanos = Nanos::from_secs(1);
-/// So long passes after one whose step did harm.
-const SOON: Nanos = Nanos::from_millis(500);
-/// With less of its work in the kernel, a workload does not wait there, and to look would only cost time.
+/// Time between two samplings of where threads are.
+const SAMPLING_INTERVAL: Nanos = Nanos::from_secs(2);
+/// The same while the workload is packed because it waited for locks: whether it still runs the same code.
+const RECHECK_INTERVAL: Nanos = Nanos::from_secs(1);
+/// The same after a step for that reason that did harm.
+const RETRY_INTERVAL: Nanos = Nanos::from_millis(500);
+/// With less of its work in the kernel, a workload does not wait there, and sampling would only cost time.
 const IN_KERNEL: f64 = 0.05;
-/// What did harm is tried again at once where the workload waits for so many times longer.
-const WORSE: f64 = 1.3;
-/// So many samples are a look, from which a pace is told,
-const ENOUGH: u32 = 350;
-/// and so many a rough one, which only finds who may be waiting for locks.
-const ROUGH: u32 = 70;
-/// A step is judged without them after so many periods.
-const PATIENCE: u32 = 8;
+/// A step that did harm is tried again at once when the workload waits for locks for this many times longer.
+const MUCH_WORSE: f64 = 1.3;
+/// Samples from which a pace is told.
+const FINE_SAMPLES: u32 = 350;
+/// Samples that show whether the workload may be waiting for locks at all.
+const ROUGH_SAMPLES: u32 = 70;
+/// After this many periods a step is judged with fewer samples.
+const MOST_PERIODS_JUDGED: u32 = 8;
 /// With more of the vCPUs' time stolen, a lock is waited for because the host took its holder away.
 const MOST_STOLEN: f64 = 0.15;
 /// With less of its time in the same code, the workload is another one.
-const ALIKE: f64 = 0.5;
+const SAME_CODE: f64 = 0.5;
 
-/// How closely one looks at where threads are.
+/// How many samples are taken of where threads are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Look {
-    /// With some 50 samples from each vCPU in a tenth of a second: enough to see who waits for locks.
+pub enum SamplingDetail {
+    /// Some 50 from each vCPU in a tenth of a second: enough to see who waits for locks.
     Rough,
-    /// With four times as many, which tell a pace.
+    /// Four times as many, which tell a pace.
     Fine,
-}
-
-/// Why the workload may use as many vCPUs as it may.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "kebab-case", tag = "reason")]
-pub enum Because {
-    /// It does nothing that could be judged.
-    Asleep,
-    /// There is only one.
-    OnlyOne,
-    /// Condition 1 does not hold: the other vCPUs have no room.
-    NoRoom {
-        /// l_comp, ns.
-        computes: f64,
-        /// ρ × (N − 1) × l_idle, ns.
-        room: f64,
-    },
-    /// Condition 2 does not hold: its pieces of work are too long.
-    TooCoarse {
-        /// g_comp, ns.
-        grain: f64,
-        /// min(η × l_idle, least time slice), ns.
-        fits: f64,
-    },
-    /// Both conditions hold, but not for long enough yet.
-    Confirming,
-    /// Both conditions hold: a vCPU is taken out.
-    Fits,
-    /// It waits for locks for much of its time: a vCPU is taken out.
-    Contended {
-        /// Part of its time, 0 … 1.
-        part: f64,
-    },
-    /// A step was taken; what it does is not known yet.
-    Settling,
-    /// The same, and more has to be seen.
-    Judging,
-    /// The last step did no harm.
-    Kept {
-        /// Progress with it over progress before.
-        ratio: f64,
-    },
-    /// The last step did harm: the vCPU is back.
-    Lost {
-        /// Progress with it over progress before.
-        ratio: f64,
-    },
-    /// A step did harm lately, and nothing major has changed since.
-    Resting,
-    /// The workload is another one now: all vCPUs are back.
-    MajorChange,
-}
-
-impl fmt::Display for Because {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let us = |ns: &f64| match ns.is_finite() {
-            true => format!("{:.1} us", ns / 1e3),
-            false => "all the time".to_owned(),
-        };
-        match self {
-            Because::Asleep => f.write_str("the workload sleeps"),
-            Because::OnlyOne => f.write_str("one vCPU is the least"),
-            Because::NoRoom { computes, room } => write!(
-                f,
-                "the other vCPUs have no room: it computes {} between two idle periods, {} would fit",
-                us(computes),
-                us(room)
-            ),
-            Because::TooCoarse { grain, fits } => write!(
-                f,
-                "its pieces of work are too long: {} between two switches, {} would fit",
-                us(grain),
-                us(fits)
-            ),
-            Because::Confirming => f.write_str("it would fit on one vCPU less, if that lasts"),
-            Because::Fits => f.write_str("it fits on one vCPU less"),
-            Because::Contended { part } => write!(
-                f,
-                "it waits for locks for {:.0} % of its time, which a vCPU less may spare it",
-                part * 100.0
-            ),
-            Because::Settling | Because::Judging => {
-                f.write_str("what the last step does is not known yet")
-            }
-            Because::Kept { ratio } => write!(f, "the last step did no harm ({ratio:.2} x)"),
-            Because::Lost { ratio } => write!(f, "the last step did harm ({ratio:.2} x)"),
-            Because::Resting => f.write_str("one vCPU less did harm lately"),
-            Because::MajorChange => f.write_str("the workload changed"),
-        }
-    }
 }
 
 /// How many vCPUs, and why.
@@ -281,7 +122,7 @@ struct Step {
     active: u32,
     /// What was normal with them.
     before: Averages,
-    /// The code that ran with them, if that is to judge the step, and for how many periods it has been looked for.
+    /// The code that ran with them, if that is to judge the step, and for how many periods it has been sampled.
     code: Option<(Code, u32)>,
 }
 
@@ -303,11 +144,11 @@ pub struct Consolidation {
     history: VecDeque<Observation>,
     /// Condition 1 did not hold in the last period, and some of the work was in the kernel.
     full: bool,
-    /// Since the last look at where threads are.
-    looked: Nanos,
-    /// What the present look has found.
+    /// Time since threads were last sampled.
+    since_sampling: Nanos,
+    /// What the samples being taken have found so far.
     code: Code,
-    /// A rough look found that the workload may be waiting for locks.
+    /// Rough sampling found that the workload may be waiting for locks.
     suspected: bool,
     /// The code for which the workload was packed.
     packed: Option<Code>,
@@ -333,7 +174,7 @@ impl Consolidation {
             longest: u32::MAX,
             history: VecDeque::new(),
             full: false,
-            looked: LOOK,
+            since_sampling: SAMPLING_INTERVAL,
             code: Code::default(),
             suspected: false,
             packed: None,
@@ -359,19 +200,23 @@ impl Consolidation {
     }
 
     /// How closely it should be told where the workload's threads are in the next period, if at all.
-    pub fn wants_code(&self) -> Option<Look> {
+    pub fn wants_code(&self) -> Option<SamplingDetail> {
         if self.config.contention >= 1.0 {
             return None;
         }
         match &self.phase {
             Phase::Settling(step) | Phase::Judging(step) => {
-                step.code.is_some().then_some(Look::Fine)
+                step.code.is_some().then_some(SamplingDetail::Fine)
             }
-            _ if self.packed.is_some() => (self.looked >= AGAIN).then_some(Look::Fine),
-            Phase::Watching(_) if self.full && self.looked >= LOOK => match self.suspected {
-                true => Some(Look::Fine),
-                false => Some(Look::Rough),
-            },
+            _ if self.packed.is_some() => {
+                (self.since_sampling >= RECHECK_INTERVAL).then_some(SamplingDetail::Fine)
+            }
+            Phase::Watching(_) if self.full && self.since_sampling >= SAMPLING_INTERVAL => {
+                match self.suspected {
+                    true => Some(SamplingDetail::Fine),
+                    false => Some(SamplingDetail::Rough),
+                }
+            }
             Phase::Watching(_) | Phase::Resting(_) => None,
         }
     }
@@ -409,7 +254,7 @@ impl Consolidation {
             self.history.pop_front();
         }
         let now = Averages::of(observed);
-        self.looked += observed.period;
+        self.since_sampling += observed.period;
         if let Some((_, left)) = &mut self.harmed {
             *left = left.saturating_sub(1);
         }
@@ -422,7 +267,7 @@ impl Consolidation {
             self.code = Code::default();
         }
         if self.wants_code().is_none() {
-            // Half a look is no beginning of the next one.
+            // Samples of an unfinished set are no beginning of the next one.
             self.code = Code::default();
             self.suspected = false;
         }
@@ -456,9 +301,9 @@ impl Consolidation {
             }
             Some(_) => {}
         }
-        let look = self.look();
-        if let (Some(packed), Some(code)) = (&self.packed, &look) {
-            let is_other = code.alike(packed).is_none_or(|alike| alike < ALIKE);
+        let sampled = self.finished_samples();
+        if let (Some(packed), Some(code)) = (&self.packed, &sampled) {
+            let is_other = code.alike(packed).is_none_or(|alike| alike < SAME_CODE);
             if is_other && self.start_over() {
                 return Because::MajorChange;
             }
@@ -476,17 +321,17 @@ impl Consolidation {
             }
             _ => {}
         }
-        self.consider(now, look)
+        self.consider(now, sampled)
     }
 
-    /// The present look, if it is over. Before a step it takes twice as many samples, since they are to judge it.
-    fn look(&mut self) -> Option<Code> {
+    /// The samples taken, if they are enough. Before a step twice as many are taken, since they are to judge it.
+    fn finished_samples(&mut self) -> Option<Code> {
         let part = self.code.contention();
         let is_rough = self.packed.is_none() && !self.suspected;
         let enough = match is_rough {
-            true => ROUGH,
-            false if self.packed.is_none() && part > self.config.contention => 2 * ENOUGH,
-            false => ENOUGH,
+            true => ROUGH_SAMPLES,
+            false if self.packed.is_none() && part > self.config.contention => 2 * FINE_SAMPLES,
+            false => FINE_SAMPLES,
         };
         if self.code.samples() < enough {
             return None;
@@ -501,12 +346,12 @@ impl Consolidation {
             }
         }
         self.suspected = false;
-        self.looked = Nanos::ZERO;
+        self.since_sampling = Nanos::ZERO;
         Some(code)
     }
 
     /// Whether to take a vCPU out now.
-    fn consider(&mut self, now: &Averages, look: Option<Code>) -> Because {
+    fn consider(&mut self, now: &Averages, sampled: Option<Code>) -> Because {
         let held = match self.phase {
             Phase::Watching(held) => held,
             _ => 0,
@@ -517,7 +362,7 @@ impl Consolidation {
         }
         let room = self.load_factor * f64::from(self.active - 1) * now.idles;
         if now.computes > room {
-            let contended = look.and_then(|code| self.consider_contention(now, code));
+            let contended = sampled.and_then(|code| self.consider_contention(now, code));
             return contended.unwrap_or(Because::NoRoom {
                 computes: now.computes,
                 room,
@@ -543,12 +388,12 @@ impl Consolidation {
         let part = code.contention();
         // What the step does could not be told, or was told lately.
         let is_known = self.harmed.as_ref().is_some_and(|(harmed, left)| {
-            let is_worse = part > WORSE * harmed.contention();
-            *left > 0 && !is_worse && code.alike(harmed).is_none_or(|alike| alike >= ALIKE)
+            let is_worse = part > MUCH_WORSE * harmed.contention();
+            *left > 0 && !is_worse && code.alike(harmed).is_none_or(|alike| alike >= SAME_CODE)
         });
         // While the host takes vCPUs away, holders of locks are not there to give them back: fewer would not help.
         if part <= self.config.contention
-            || !code.would_tell(ENOUGH)
+            || !code.would_tell(FINE_SAMPLES)
             || is_known
             || now.stolen > MOST_STOLEN
         {
@@ -590,16 +435,18 @@ impl Consolidation {
     /// Whether the last step did harm.
     fn judge(&mut self, step: Step) -> Because {
         let now = &Averages::of(&Observation::merged(&self.history));
-        let mut look = None;
+        let mut sampled = None;
         let ratio = match (&step.code, self.config.judge) {
-            (Some((_, periods)), _) if self.code.samples() < ENOUGH && *periods < PATIENCE => {
+            (Some((_, periods)), _)
+                if self.code.samples() < FINE_SAMPLES && *periods < MOST_PERIODS_JUDGED =>
+            {
                 let code = step.code.map(|(code, periods)| (code, periods + 1));
                 self.phase = Phase::Judging(Step { code, ..step });
                 return Because::Judging;
             }
             (Some((before, _)), _) => {
-                self.looked = Nanos::ZERO;
-                let code = look.insert(std::mem::take(&mut self.code));
+                self.since_sampling = Nanos::ZERO;
+                let code = sampled.insert(std::mem::take(&mut self.code));
                 code.pace(before).unwrap_or(0.0)
             }
             (None, Judge::Utilization) => over(now.work, step.before.work),
@@ -621,8 +468,8 @@ impl Consolidation {
         if ratio >= 1.0 - self.config.tolerance {
             self.phase = Phase::Watching(0);
             self.failures = 0;
-            if look.is_some() {
-                self.packed = look;
+            if sampled.is_some() {
+                self.packed = sampled;
                 self.harms = 0;
                 self.harmed = None;
             }
@@ -641,7 +488,7 @@ impl Consolidation {
                 self.harms += 1;
                 self.harmed = Some((code, rest));
                 // How long it waits for may have been that of its first moments.
-                self.looked = LOOK.saturating_sub(SOON);
+                self.since_sampling = SAMPLING_INTERVAL.saturating_sub(RETRY_INTERVAL);
             }
             return Because::Lost { ratio };
         }
@@ -680,7 +527,7 @@ impl Consolidation {
         self.failures = 0;
         self.longest = u32::MAX;
         self.packed = None;
-        self.looked = LOOK;
+        self.since_sampling = SAMPLING_INTERVAL;
         if changes {
             self.code = Code::default();
             self.suspected = false;
@@ -695,12 +542,13 @@ impl Consolidation {
     }
 }
 
-/// Whether the workload is another one than before. Where it `blocks` so seldom that its code has to be looked at,
+/// Whether the workload is another one than before. Where it `blocks` so seldom that its code has to be sampled,
 /// its grain says nothing.
 fn is_major(reference: &Averages, now: &Averages, blocks: bool) -> bool {
-    let moved = (now.utilization - reference.utilization).abs() > MOVED;
-    let filled = now.busiest > BUSY && reference.busiest <= BUSY;
-    let grain = now.grain > GRAIN * reference.grain || now.grain * GRAIN < reference.grain;
-    let crowded = now.waiting > reference.waiting + WAITING;
+    let moved = (now.utilization - reference.utilization).abs() > UTILIZATION_MOVED;
+    let filled = now.busiest > BUSY_VCPU && reference.busiest <= BUSY_VCPU;
+    let grain =
+        now.grain > GRAIN_CHANGED * reference.grain || now.grain * GRAIN_CHANGED < reference.grain;
+    let crowded = now.waiting > reference.waiting + MORE_WAITING;
     moved || filled || blocks && grain || crowded
 }

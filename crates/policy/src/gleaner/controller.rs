@@ -26,7 +26,7 @@ use super::Observation;
 use super::Retention;
 use super::RetentionConfig;
 use super::consolidation;
-use super::consolidation::Look;
+use super::consolidation::SamplingDetail;
 use super::progress;
 use super::retention;
 
@@ -209,7 +209,7 @@ impl Controller {
     }
 
     /// How closely it should be told where the workload's threads are in the next period, if at all: [`Self::saw`].
-    pub fn wants_code(&self) -> Option<Look> {
+    pub fn wants_code(&self) -> Option<SamplingDetail> {
         let wanted = self.consolidation.wants_code();
         wanted.filter(|_| self.config.consolidate)
     }

@@ -1,5 +1,5 @@
 //! Charts as inline SVG: [`BarChart`] and [`RowChart`] compare, [`StackChart`] shows what a whole
-//! consists of, [`LineChart`] what happens over time, [`HeatMap`] who has to do with whom, [`NearChart`]
+//! consists of, [`LineChart`] what happens over time, [`HeatMap`] who has to do with whom, [`RelativeChart`]
 //! figures against what they should be. [`picture`] makes a file of its own out of one.
 //!
 //! An SVG here is part of an HTML page: its colours are the page's CSS variables (`--s0` … `--s7`
@@ -14,10 +14,10 @@
 
 pub mod bar;
 pub mod heat;
+mod horizontal;
 pub mod line;
-mod lying;
-pub mod near;
 pub mod picture;
+pub mod relative;
 pub mod rows;
 mod scale;
 pub mod stack;
@@ -25,7 +25,7 @@ pub mod stack;
 pub use bar::BarChart;
 pub use heat::HeatMap;
 pub use line::LineChart;
-pub use near::NearChart;
+pub use relative::RelativeChart;
 pub use rows::RowChart;
 pub use stack::StackChart;
 

@@ -12,11 +12,11 @@ use super::at;
 use super::colour;
 use super::column_width;
 use super::cut;
-use super::lying::BELOW;
-use super::lying::GAP;
-use super::lying::Plot;
-use super::lying::ROW;
-use super::lying::TOP;
+use super::horizontal::BELOW;
+use super::horizontal::GAP;
+use super::horizontal::Plot;
+use super::horizontal::ROW;
+use super::horizontal::TOP;
 use super::scale::Scale;
 use crate::figure::NOT_MEASURED;
 

@@ -73,7 +73,7 @@ impl Default for CreditConfig {
 }
 
 #[derive(Clone, Debug)]
-struct Vcpu {
+struct CreditVcpu {
     vm: u32,
     class: usize,
     credit: i64,
@@ -83,7 +83,7 @@ struct Vcpu {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Pcpu {
+struct CreditPcpu {
     queues: [VecDeque<u32>; 4],
     current: Option<u32>,
     /// The next one whatever the order is.
@@ -99,7 +99,7 @@ struct Pcpu {
     chosen: u64,
 }
 
-impl Pcpu {
+impl CreditPcpu {
     fn waiting(&self) -> usize {
         self.queues[..PARKED].iter().map(VecDeque::len).sum()
     }
@@ -115,8 +115,8 @@ impl Pcpu {
 pub struct CreditHost {
     config: CreditConfig,
     shape: Shape,
-    vcpus: Vec<Vcpu>,
-    pcpus: Vec<Pcpu>,
+    vcpus: Vec<CreditVcpu>,
+    pcpus: Vec<CreditPcpu>,
     /// Per VM: its active vCPUs.
     active: Vec<u32>,
     accounting_due: u64,
@@ -127,7 +127,7 @@ pub struct CreditHost {
 impl CreditHost {
     /// A host whose pCPUs have nothing to run yet.
     pub fn new(config: CreditConfig, shape: Shape) -> CreditHost {
-        let vcpu = |&vm: &u32| Vcpu {
+        let vcpu = |&vm: &u32| CreditVcpu {
             vm,
             class: UNDER,
             credit: 0,
@@ -136,7 +136,7 @@ impl CreditHost {
         };
         CreditHost {
             vcpus: shape.vm_of.iter().map(vcpu).collect(),
-            pcpus: vec![Pcpu::default(); shape.pcpus as usize],
+            pcpus: vec![CreditPcpu::default(); shape.pcpus as usize],
             active: vec![0; shape.weights.len()],
             accounting_due: config.timeslice.0,
             caps: Vec::new(),

@@ -37,10 +37,10 @@ use super::Scheduler;
 use super::Shape;
 use crate::bits::next_bit;
 use crate::bits::set_bit;
+use crate::sched::entity::Entity;
+use crate::sched::entity::FINE;
 use crate::sched::fair::Discipline;
 use crate::sched::fair::Enqueue;
-use crate::sched::fair::Entity;
-use crate::sched::fair::FINE;
 use crate::sched::fair::FairQueue;
 
 /// Nobody.

@@ -86,7 +86,7 @@ pub enum Placement {
 /// Whether vCPUs of a VM are brought to run together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Together {
+pub enum CoScheduling {
     /// Not.
     No,
     /// Co-scheduling: when a vCPU is scheduled, its siblings are put first on their pCPUs.
@@ -213,7 +213,7 @@ pub struct HostConfig {
     /// Placement.
     pub placement: Placement,
     /// Co-scheduling.
-    pub together: Together,
+    pub together: CoScheduling,
     /// A VM is stopped for the rest of each `cap_period` once it has used its fair share.
     pub cap: bool,
     /// The period of the cap: 30 ms.

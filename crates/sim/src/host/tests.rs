@@ -9,7 +9,7 @@ use super::*;
 
 const MS: u64 = 1_000_000;
 
-struct Bench {
+struct TestHost {
     host: AnyScheduler,
     pcpus: u32,
     current: Vec<Option<u32>>,
@@ -43,9 +43,9 @@ fn all() -> [HostScheduler; 3] {
     ]
 }
 
-impl Bench {
+impl TestHost {
     /// `vms` has for each VM its weight, and for each of its vCPUs where it may run.
-    fn new(scheduler: &HostScheduler, pcpus: u32, vms: &[(f64, &[&[u32]])]) -> Bench {
+    fn new(scheduler: &HostScheduler, pcpus: u32, vms: &[(f64, &[&[u32]])]) -> TestHost {
         let vcpus = || {
             vms.iter()
                 .enumerate()
@@ -61,7 +61,7 @@ impl Bench {
             allowed: vcpus().map(|(_, allowed)| set(allowed)).collect(),
             placement: Placement::LoadBalancing,
         };
-        Bench {
+        TestHost {
             host: build(scheduler, shape),
             pcpus,
             current: vec![None; pcpus as usize],
@@ -72,7 +72,7 @@ impl Bench {
         }
     }
 
-    fn start(mut self, queued: &[(u32, u32)]) -> Bench {
+    fn start(mut self, queued: &[(u32, u32)]) -> TestHost {
         for &(v, p) in queued {
             self.host.enqueue(v, p, Arrival::New, 0);
         }
@@ -168,13 +168,13 @@ fn shares_on_one_pcpu_go_by_weight_within_1_percent() {
         let one: &[&[u32]] = &[&[0]];
         let vms: Vec<_> = weights.iter().map(|&w| (w, one)).collect();
         let queued: Vec<_> = (0..4).map(|v| (v, 0)).collect();
-        let mut bench = Bench::new(&scheduler, 1, &vms).start(&queued);
-        bench.run(60_000);
-        assert_eq!(bench.idle, 0);
+        let mut host = TestHost::new(&scheduler, 1, &vms).start(&queued);
+        host.run(60_000);
+        assert_eq!(host.idle, 0);
         for (vm, weight) in weights.iter().enumerate() {
             let wanted = 60_000.0 * MS as f64 * weight / 6656.0;
             assert_share(
-                bench.of_vm(vm as u32),
+                host.of_vm(vm as u32),
                 wanted,
                 &format!("{scheduler:?}, VM {vm}"),
             );
@@ -187,12 +187,12 @@ fn credit_shares_on_two_pcpus_with_stealing_go_by_weight_within_1_percent() {
     let one: &[&[u32]] = &[&[0, 1]];
     let weights = [1024.0, 2048.0, 512.0, 2560.0];
     let vms: Vec<_> = weights.iter().map(|&w| (w, one)).collect();
-    let mut bench = Bench::new(&credit(), 2, &vms).start(&[(0, 0), (1, 0), (2, 0), (3, 0)]);
-    bench.run(120_000);
-    assert_eq!(bench.idle, 0);
+    let mut host = TestHost::new(&credit(), 2, &vms).start(&[(0, 0), (1, 0), (2, 0), (3, 0)]);
+    host.run(120_000);
+    assert_eq!(host.idle, 0);
     for (vm, weight) in weights.iter().enumerate() {
         let wanted = 240_000.0 * MS as f64 * weight / 6144.0;
-        assert_share(bench.of_vm(vm as u32), wanted, &format!("VM {vm}"));
+        assert_share(host.of_vm(vm as u32), wanted, &format!("VM {vm}"));
     }
 }
 
@@ -203,10 +203,10 @@ fn a_weight_is_the_vms_up_to_xen_4_0_and_each_of_its_vcpus_later() {
     let vms = [(1024.0, four), (1024.0, one), (1024.0, one), (1024.0, one)];
     let queued = [(0, 0), (1, 1), (2, 2), (3, 3), (4, 0), (5, 1), (6, 2)];
     for (age, of_four) in [(CreditAge::Xen40, 0.25), (CreditAge::Xen42, 4.0 / 7.0)] {
-        let mut bench = Bench::new(&credit_of(age), 4, &vms).start(&queued);
-        bench.run(60_000);
-        assert_eq!(bench.idle, 0);
-        let part = bench.of_vm(0) as f64 / (240_000.0 * MS as f64);
+        let mut host = TestHost::new(&credit_of(age), 4, &vms).start(&queued);
+        host.run(60_000);
+        assert_eq!(host.idle, 0);
+        let part = host.of_vm(0) as f64 / (240_000.0 * MS as f64);
         assert!((part / of_four - 1.0).abs() < 0.05, "{age:?}: {part}");
     }
 }
@@ -215,7 +215,7 @@ fn a_weight_is_the_vms_up_to_xen_4_0_and_each_of_its_vcpus_later() {
 fn no_pcpu_is_idle_while_a_vcpu_that_may_run_there_waits() {
     for scheduler in all() {
         // On pCPU 0 nothing can be moved and the load is the largest; pCPU 1 has two to spare.
-        let mut bench = Bench::new(
+        let mut host = TestHost::new(
             &scheduler,
             3,
             &[
@@ -224,8 +224,8 @@ fn no_pcpu_is_idle_while_a_vcpu_that_may_run_there_waits() {
             ],
         )
         .start(&[(0, 0), (1, 0), (2, 0), (3, 0), (4, 1), (5, 1), (6, 1)]);
-        bench.run(1000);
-        assert_eq!(bench.idle, 0, "{scheduler:?}");
+        host.run(1000);
+        assert_eq!(host.idle, 0, "{scheduler:?}");
     }
 }
 
@@ -233,7 +233,7 @@ fn no_pcpu_is_idle_while_a_vcpu_that_may_run_there_waits() {
 fn four_vcpus_each_on_a_pcpu_of_their_own_weigh_a_quarter_each() {
     // One VM on all four pCPUs against four VMs on one each: 256 against 1024.
     for discipline in [Discipline::cfs(4), Discipline::eevdf(4)] {
-        let mut bench = Bench::new(
+        let mut host = TestHost::new(
             &linux(discipline),
             4,
             &[
@@ -254,9 +254,9 @@ fn four_vcpus_each_on_a_pcpu_of_their_own_weigh_a_quarter_each() {
             (6, 2),
             (7, 3),
         ]);
-        bench.run(60_000);
+        host.run(60_000);
         assert_share(
-            bench.of_vm(0),
+            host.of_vm(0),
             4.0 * 60_000.0 * MS as f64 / 5.0,
             "the wide VM",
         );
@@ -266,39 +266,37 @@ fn four_vcpus_each_on_a_pcpu_of_their_own_weigh_a_quarter_each() {
 #[test]
 fn a_vcpu_that_wakes_runs_before_hogs_under_credit() {
     let one: &[&[u32]] = &[&[0]];
-    let mut bench = Bench::new(&credit(), 1, &[(1024.0, one); 4]).start(&[(1, 0), (2, 0), (3, 0)]);
-    bench.run(500);
-    bench.host.enqueue(0, 0, Arrival::Wakeup, bench.now);
-    assert!(bench.host.preempts(0, 0, bench.now));
-    bench.choose(0);
-    assert_eq!(bench.current[0], Some(0));
+    let mut host =
+        TestHost::new(&credit(), 1, &[(1024.0, one); 4]).start(&[(1, 0), (2, 0), (3, 0)]);
+    host.run(500);
+    host.host.enqueue(0, 0, Arrival::Wakeup, host.now);
+    assert!(host.host.preempts(0, 0, host.now));
+    host.choose(0);
+    assert_eq!(host.current[0], Some(0));
     // Its boost ends with the first tick that finds it running, and then it is one of four.
-    bench.run(11);
-    bench.sleep(0, 0);
-    bench.choose(0);
-    bench.host.enqueue(0, 0, Arrival::Wakeup, bench.now);
-    bench.received.fill(0);
-    bench.run(4000);
-    assert!(bench.received[0] < 1100 * MS, "{:?}", bench.received);
+    host.run(11);
+    host.sleep(0, 0);
+    host.choose(0);
+    host.host.enqueue(0, 0, Arrival::Wakeup, host.now);
+    host.received.fill(0);
+    host.run(4000);
+    assert!(host.received[0] < 1100 * MS, "{:?}", host.received);
 }
 
 #[test]
 fn the_rate_limit_delays_a_boosted_vcpu_and_no_more() {
     let one: &[&[u32]] = &[&[0]];
-    let mut bench = Bench::new(&credit(), 1, &[(1024.0, one); 3]).start(&[(1, 0), (2, 0)]);
-    bench.run(500);
-    bench.choose(0);
-    assert_eq!(bench.current[0].map(|v| v > 0), Some(true));
-    bench.host.enqueue(0, 0, Arrival::Wakeup, bench.now);
+    let mut host = TestHost::new(&credit(), 1, &[(1024.0, one); 3]).start(&[(1, 0), (2, 0)]);
+    host.run(500);
+    host.choose(0);
+    assert_eq!(host.current[0].map(|v| v > 0), Some(true));
+    host.host.enqueue(0, 0, Arrival::Wakeup, host.now);
+    assert!(!host.host.preempts(0, 0, host.now), "within the rate limit");
+    host.run(3);
     assert!(
-        !bench.host.preempts(0, 0, bench.now),
-        "within the rate limit"
-    );
-    bench.run(3);
-    assert!(
-        bench.received[0] >= MS,
+        host.received[0] >= MS,
         "it still waits after {:?}",
-        bench.received
+        host.received
     );
 }
 
@@ -306,7 +304,7 @@ fn the_rate_limit_delays_a_boosted_vcpu_and_no_more() {
 fn a_boosted_vcpu_is_next_within_the_current_group_and_outside() {
     for scheduler in all() {
         let all: &[&[u32]] = &[&[0], &[0], &[0]];
-        let mut bench = Bench::new(&scheduler, 1, &[(1024.0, all); 2]).start(&[
+        let mut host = TestHost::new(&scheduler, 1, &[(1024.0, all); 2]).start(&[
             (0, 0),
             (1, 0),
             (2, 0),
@@ -315,12 +313,12 @@ fn a_boosted_vcpu_is_next_within_the_current_group_and_outside() {
             (5, 0),
         ]);
         for step in 0..300 {
-            bench.step();
+            host.step();
             let v = (step * 5) % 6;
-            if bench.current[0] != Some(v) {
-                bench.host.boost(v, 0, bench.now);
-                bench.choose(0);
-                assert_eq!(bench.current[0], Some(v), "{scheduler:?}, step {step}");
+            if host.current[0] != Some(v) {
+                host.host.boost(v, 0, host.now);
+                host.choose(0);
+                assert_eq!(host.current[0], Some(v), "{scheduler:?}, step {step}");
             }
         }
     }
@@ -330,23 +328,23 @@ fn a_boosted_vcpu_is_next_within_the_current_group_and_outside() {
 fn a_directed_yield_runs_the_candidate_and_refuses_one_that_runs() {
     for scheduler in all() {
         let all: &[&[u32]] = &[&[0], &[0]];
-        let mut bench = Bench::new(&scheduler, 1, &[(1024.0, all)]);
+        let mut host = TestHost::new(&scheduler, 1, &[(1024.0, all)]);
         // Not as new ones, which CFS sets further apart than a buddy may be.
-        bench.host.enqueue(0, 0, Arrival::Wakeup, 0);
-        bench.host.enqueue(1, 0, Arrival::Wakeup, 0);
-        bench.run(1);
-        let from = bench.current[0].unwrap();
+        host.host.enqueue(0, 0, Arrival::Wakeup, 0);
+        host.host.enqueue(1, 0, Arrival::Wakeup, 0);
+        host.run(1);
+        let from = host.current[0].unwrap();
         let to = 1 - from;
         assert!(
-            !bench.host.yield_to(from, 0, from, 0, bench.now),
+            !host.host.yield_to(from, 0, from, 0, host.now),
             "{scheduler:?}"
         );
         assert!(
-            bench.host.yield_to(from, 0, to, 0, bench.now),
+            host.host.yield_to(from, 0, to, 0, host.now),
             "{scheduler:?}"
         );
-        bench.choose(0);
-        assert_eq!(bench.current[0], Some(to), "{scheduler:?}");
+        host.choose(0);
+        assert_eq!(host.current[0], Some(to), "{scheduler:?}");
     }
 }
 
@@ -380,20 +378,20 @@ fn a_capped_vm_gets_its_cap_and_no_more_under_credit() {
     let both: &[u32] = &[0, 1];
     let two: &[&[u32]] = &[&[0], &[1]];
     let vms: [(f64, &[&[u32]]); 2] = [(1024.0, two), (1024.0, &[both])];
-    let mut bench = Bench::new(&credit(), 2, &vms).start(&[(0, 0), (1, 1), (2, 0)]);
+    let mut host = TestHost::new(&credit(), 2, &vms).start(&[(0, 0), (1, 1), (2, 0)]);
     for _ in 0..2000 {
-        bench.host.set_caps(&[0.5, 0.8], bench.now);
+        host.host.set_caps(&[0.5, 0.8], host.now);
         for p in 0..2 {
-            if bench.current[p as usize].is_some_and(|v| bench.host.parked(v)) {
-                bench.choose(p);
+            if host.current[p as usize].is_some_and(|v| host.host.parked(v)) {
+                host.choose(p);
             }
         }
-        bench.run(30);
+        host.run(30);
     }
     for (vm, cap) in [(0, 0.5), (1, 0.8)] {
-        let part = bench.of_vm(vm) as f64 / (60_000.0 * MS as f64);
+        let part = host.of_vm(vm) as f64 / (60_000.0 * MS as f64);
         // What waiting saves beyond a slice is lost, so it may be less.
         assert!((0.9..1.02).contains(&(part / cap)), "VM {vm}: {part}");
     }
-    assert!(bench.idle > 40_000 * MS, "what is left is nobody's");
+    assert!(host.idle > 40_000 * MS, "what is left is nobody's");
 }

@@ -13,6 +13,7 @@ use super::read::Field;
 use super::read::Table;
 use crate::host::AplePolicy;
 use crate::host::Candidate;
+use crate::host::CoScheduling;
 use crate::host::CreditAge;
 use crate::host::CreditConfig;
 use crate::host::HostConfig;
@@ -20,7 +21,6 @@ use crate::host::HostScheduler;
 use crate::host::PauseLoop;
 use crate::host::Placement;
 use crate::host::Ranking;
-use crate::host::Together;
 use crate::scenario::units;
 use crate::sched::fair::Discipline;
 
@@ -59,7 +59,7 @@ const PLE: [u32; 4] = [4096, 2, 0, u32::MAX];
 
 /// A scheduler by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Name {
+pub enum SchedulerName {
     /// CFS.
     Cfs,
     /// EEVDF.
@@ -79,18 +79,20 @@ pub fn read(document: &Table<'_>, pcpus: u32) -> Result<HostConfig, LoadError> {
 
 fn settings(table: &Table<'_>, pcpus: u32) -> Result<HostConfig, LoadError> {
     let names = [
-        ("cfs", Name::Cfs),
-        ("eevdf", Name::Eevdf),
-        ("credit", Name::Credit),
+        ("cfs", SchedulerName::Cfs),
+        ("eevdf", SchedulerName::Eevdf),
+        ("credit", SchedulerName::Credit),
     ];
-    let name = table.or("scheduler", Name::Eevdf, |field| field.choice(&names))?;
+    let name = table.or("scheduler", SchedulerName::Eevdf, |field| {
+        field.choice(&names)
+    })?;
     let credit = credit(table)?;
     let fair = fair(table, name, pcpus)?;
     let (pause_loop, pause_filter, candidate) = pause_loop(table)?;
     Ok(HostConfig {
         scheduler: match name {
-            Name::Credit => HostScheduler::Credit(credit),
-            Name::Cfs | Name::Eevdf => HostScheduler::Linux(fair),
+            SchedulerName::Credit => HostScheduler::Credit(credit),
+            SchedulerName::Cfs | SchedulerName::Eevdf => HostScheduler::Linux(fair),
         },
         tick: table.or("tick", Nanos::from_millis(4), tick)?,
         placement: table.or("placement", Placement::LoadBalancing, |field| {
@@ -100,11 +102,11 @@ fn settings(table: &Table<'_>, pcpus: u32) -> Result<HostConfig, LoadError> {
                 ("no-stacking", Placement::NoStacking),
             ])
         })?,
-        together: table.or("together", Together::No, |field| {
+        together: table.or("together", CoScheduling::No, |field| {
             field.choice(&[
-                ("no", Together::No),
-                ("gang", Together::Gang),
-                ("demand", Together::Demand),
+                ("no", CoScheduling::No),
+                ("gang", CoScheduling::Gang),
+                ("demand", CoScheduling::Demand),
             ])
         })?,
         cap: table.or("cap", false, Field::flag)?,
@@ -128,7 +130,7 @@ pub fn tick(field: &Field<'_>) -> Result<Nanos, LoadError> {
 }
 
 /// The fair scheduler of a given name with the settings in `[….cfs]` and `[….eevdf]`, on so many CPUs.
-pub fn fair(table: &Table<'_>, name: Name, cpus: u32) -> Result<Discipline, LoadError> {
+pub fn fair(table: &Table<'_>, name: SchedulerName, cpus: u32) -> Result<Discipline, LoadError> {
     let factor = u64::from(1 + cpus.clamp(1, 8).ilog2());
     let scaled = |time: Nanos| Nanos(time.0 * factor);
     let time = |field: &Field<'_>| field.time(SHORTEST, LONGEST);
@@ -155,12 +157,12 @@ pub fn fair(table: &Table<'_>, name: Name, cpus: u32) -> Result<Discipline, Load
         })?;
     }
     Ok(match name {
-        Name::Cfs => Discipline::Cfs {
+        SchedulerName::Cfs => Discipline::Cfs {
             latency,
             min_granularity,
             wakeup_granularity,
         },
-        Name::Eevdf | Name::Credit => Discipline::Eevdf { base_slice },
+        SchedulerName::Eevdf | SchedulerName::Credit => Discipline::Eevdf { base_slice },
     })
 }
 

@@ -126,7 +126,7 @@ impl Source {
         let host = host::read(&document, machine.pcpus)?;
         let policies = policies::read(&document, &host.scheduler)?;
         let workloads = workloads(&document)?;
-        let around = vm::Surroundings {
+        let context = vm::VmContext {
             machine: &machine,
             host: &host,
             duration,
@@ -137,7 +137,7 @@ impl Source {
                 workload.ok_or_else(|| field.wrong("no workload is called so"))
             },
         };
-        let vms = vm::read(&document, &around)?;
+        let vms = vm::read(&document, &context)?;
         Ok(Scenario {
             name,
             about: document.or("about", String::new(), |field| {

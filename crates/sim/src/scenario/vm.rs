@@ -71,7 +71,7 @@ pub(super) const KEYS: [&str; 24] = [
 ];
 
 /// What the VMs are made for.
-pub struct Surroundings<'a> {
+pub struct VmContext<'a> {
     /// The machine.
     pub machine: &'a Machine,
     /// The host.
@@ -83,13 +83,13 @@ pub struct Surroundings<'a> {
 }
 
 /// Reads all VMs.
-pub fn read(document: &Table<'_>, around: &Surroundings<'_>) -> Result<Vec<Vm>, LoadError> {
+pub fn read(document: &Table<'_>, context: &VmContext<'_>) -> Result<Vec<Vm>, LoadError> {
     let list = document.need("vm", "[{ name = \"a\", vcpus = 4, workload = \"spin\" }]")?;
     let fields = list.list()?;
     let mut vms: Vec<Vm> = Vec::new();
     let (mut vcpus, mut threads, mut objects) = (0u64, 0u64, 0u64);
     for field in &fields {
-        let (vm, count) = one(field, around)?;
+        let (vm, count) = one(field, context)?;
         vcpus += u64::from(vm.vcpus) * u64::from(count);
         let roles = vm.workload.roles.iter();
         let of_one: u64 = roles
@@ -124,7 +124,7 @@ pub fn read(document: &Table<'_>, around: &Surroundings<'_>) -> Result<Vec<Vm>, 
     if vms.is_empty() {
         return Err(list.wrong("at least one VM is needed"));
     }
-    if around.machine.mode == Mode::Native && vms.len() != 1 {
+    if context.machine.mode == Mode::Native && vms.len() != 1 {
         return Err(list.wrong(format!(
             "in native mode the only VM is the machine itself: one, not {}",
             vms.len()
@@ -133,17 +133,17 @@ pub fn read(document: &Table<'_>, around: &Surroundings<'_>) -> Result<Vec<Vm>, 
     Ok(vms)
 }
 
-fn one(field: &Field<'_>, around: &Surroundings<'_>) -> Result<(Vm, u32), LoadError> {
+fn one(field: &Field<'_>, context: &VmContext<'_>) -> Result<(Vm, u32), LoadError> {
     let table = field.table(&KEYS)?;
     let name = table.need("name", "\"a\"")?.name()?;
-    let native = around.machine.mode == Mode::Native;
-    let pcpus = around.machine.pcpus;
+    let native = context.machine.mode == Mode::Native;
+    let pcpus = context.machine.pcpus;
     let vcpus = match table.get("vcpus") {
         None if native => pcpus,
         None => table.need("vcpus", "4")?.small(1, MOST_VCPUS)?,
         Some(vcpus) => vcpus.small(1, MOST_VCPUS)?,
     };
-    if matches!(around.host.candidate, Candidate::Ranked(_)) && vcpus as usize > MOST_RANKED {
+    if matches!(context.host.candidate, Candidate::Ranked(_)) && vcpus as usize > MOST_RANKED {
         return Err(field.wrong(format!(
             "HVS chooses among at most {MOST_RANKED} vCPUs of a VM, and `{name}` has {vcpus}: give it \
              fewer, or host.pause_loop.candidate = \"stock\""
@@ -155,14 +155,14 @@ fn one(field: &Field<'_>, around: &Surroundings<'_>) -> Result<(Vm, u32), LoadEr
              leave it out or write {pcpus}"
         )));
     }
-    if around.host.placement == Placement::NoStacking && vcpus > pcpus {
+    if context.host.placement == Placement::NoStacking && vcpus > pcpus {
         return Err(field.wrong(format!(
             "placement = \"no-stacking\" needs a pCPU for each vCPU of a VM: `{name}` has {vcpus} \
              vCPUs, the machine {pcpus} pCPUs"
         )));
     }
     let reference = table.need("workload", "\"spin\" or \"folder/file.toml\"")?;
-    let workload = (around.workload)(&reference)?;
+    let workload = (context.workload)(&reference)?;
     let sized_for = match table.get("sized_for") {
         None => None,
         Some(field) => Some(field.small(1, MOST_VCPUS)?),
@@ -177,16 +177,16 @@ fn one(field: &Field<'_>, around: &Surroundings<'_>) -> Result<(Vm, u32), LoadEr
     let vm = Vm {
         vcpus,
         weight: Weight(table.or("weight", 1024.0, |field| field.number(1.0, 262_144.0))?),
-        vcpu_weights: vcpu_weights(&table, &name, vcpus, around)?,
-        pins: pins(&table, &name, vcpus, around)?,
+        vcpu_weights: vcpu_weights(&table, &name, vcpus, context)?,
+        pins: pins(&table, &name, vcpus, context)?,
         policies: match table.get("policies") {
             None => None,
             Some(field) => Some(policies::list(&field)?),
         },
         starts: table.or("starts", Nanos::ZERO, |field| {
-            field.time(Nanos::ZERO, around.duration)
+            field.time(Nanos::ZERO, context.duration)
         })?,
-        hotplug: hotplug(&table, vcpus, &guest, around)?,
+        hotplug: hotplug(&table, vcpus, &guest, context)?,
         guest,
         workload,
         sized_for,
@@ -200,12 +200,12 @@ fn hotplug(
     table: &Table<'_>,
     vcpus: u32,
     guest: &Guest,
-    around: &Surroundings<'_>,
+    context: &VmContext<'_>,
 ) -> Result<Vec<(Nanos, u32)>, LoadError> {
     let Some(field) = table.get("hotplug") else {
         return Ok(Vec::new());
     };
-    if around.machine.mode == Mode::Native || guest.agent.is_some() || guest.per_thread {
+    if context.machine.mode == Mode::Native || guest.agent.is_some() || guest.per_thread {
         return Err(field.wrong(
             "the machine itself, and VMs with gleaner or per_thread, keep their vCPUs: leave it out",
         ));
@@ -215,7 +215,7 @@ fn hotplug(
         let change = field.table(&["at", "vcpus"])?;
         let at = change
             .need("at", "\"2s\"")?
-            .time(Nanos::ZERO, around.duration)?;
+            .time(Nanos::ZERO, context.duration)?;
         let has = change.need("vcpus", "1")?.small(1, vcpus)?;
         if changes.last().is_some_and(|&(before, _)| before >= at) {
             return Err(field.wrong("changes must be in the order of their times"));
@@ -230,15 +230,15 @@ fn vcpu_weights(
     table: &Table<'_>,
     name: &str,
     vcpus: u32,
-    around: &Surroundings<'_>,
+    context: &VmContext<'_>,
 ) -> Result<Vec<u32>, LoadError> {
     let Some(field) = table.get("vcpu_weights") else {
         return Ok(Vec::new());
     };
-    if around.machine.mode == Mode::Native {
+    if context.machine.mode == Mode::Native {
         return Err(field.wrong("there are no vCPUs in native mode: leave it out"));
     }
-    if matches!(around.host.scheduler, HostScheduler::Credit(_)) {
+    if matches!(context.host.scheduler, HostScheduler::Credit(_)) {
         return Err(field.wrong(
             "credit gives all vCPUs of a VM the same weight: leave it out, or take cfs or eevdf",
         ));
@@ -261,21 +261,21 @@ fn pins(
     table: &Table<'_>,
     name: &str,
     vcpus: u32,
-    around: &Surroundings<'_>,
+    context: &VmContext<'_>,
 ) -> Result<Vec<PcpuSet>, LoadError> {
     let Some(field) = table.get("pins") else {
         return Ok(Vec::new());
     };
-    if around.machine.mode == Mode::Native {
+    if context.machine.mode == Mode::Native {
         return Err(field.wrong("there are no pins in native mode: leave them out"));
     }
-    if around.host.placement == Placement::Pin {
+    if context.host.placement == Placement::Pin {
         return Err(field.wrong(
             "placement = \"pin\" pins every vCPU itself: leave pins out, or place by \"balance\"",
         ));
     }
     if let Ok(text) = field.text() {
-        return Ok(vec![set(&field, text, around)?; vcpus as usize]);
+        return Ok(vec![set(&field, text, context)?; vcpus as usize]);
     }
     let sets = field.list()?;
     if sets.len() != vcpus as usize {
@@ -286,13 +286,13 @@ fn pins(
         )));
     }
     sets.iter()
-        .map(|field| set(field, field.text()?, around))
+        .map(|field| set(field, field.text()?, context))
         .collect()
 }
 
-fn set(field: &Field<'_>, text: &str, around: &Surroundings<'_>) -> Result<PcpuSet, LoadError> {
+fn set(field: &Field<'_>, text: &str, context: &VmContext<'_>) -> Result<PcpuSet, LoadError> {
     let set: PcpuSet = text.parse().map_err(|error| field.wrong(error))?;
-    let pcpus = around.machine.pcpus;
+    let pcpus = context.machine.pcpus;
     match set.iter().last() {
         None => Err(field.wrong("name at least one pCPU, such as \"0-3\"")),
         Some(last) if last.0 >= pcpus => {
@@ -303,8 +303,13 @@ fn set(field: &Field<'_>, text: &str, around: &Surroundings<'_>) -> Result<PcpuS
 }
 
 fn guest(table: &Table<'_>, vcpus: u32) -> Result<Guest, LoadError> {
-    let names = [("cfs", host::Name::Cfs), ("eevdf", host::Name::Eevdf)];
-    let name = table.or("scheduler", host::Name::Eevdf, |field| field.choice(&names))?;
+    let names = [
+        ("cfs", host::SchedulerName::Cfs),
+        ("eevdf", host::SchedulerName::Eevdf),
+    ];
+    let name = table.or("scheduler", host::SchedulerName::Eevdf, |field| {
+        field.choice(&names)
+    })?;
     Ok(Guest {
         scheduler: host::fair(table, name, vcpus)?,
         idle: table.or("idle", IdleLoop::Halt, idle)?,

@@ -27,9 +27,10 @@
 use serde::Serialize;
 use tandem_policy::Nanos;
 
+use super::entity::Entity;
+use super::entity::FINE;
+use super::entity::NIL;
 use super::order::Order;
-use super::tree::Links;
-use super::tree::NIL;
 
 /// Which fair scheduler, with its settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -73,85 +74,6 @@ impl Discipline {
 /// get_update_sysctl_factor: 1 + log₂ of the CPUs, of at most 8.
 fn scaling(cpus: u32) -> u64 {
     1 + u64::from(cpus.clamp(1, 8).ilog2())
-}
-
-/// Weights are kept in so many parts of one (scale_load of 64-bit kernels), so that a VM's weight can
-/// be divided over many vCPUs.
-pub const FINE: u64 = 1024;
-
-/// Something that is scheduled.
-#[derive(Clone, Debug)]
-pub struct Entity {
-    weight: u64,
-    pub(crate) vruntime: i64,
-    pub(crate) deadline: i64,
-    pub(crate) links: Links,
-    /// Its slice in ns; 0: the discipline's.
-    slice: u64,
-    /// Lag kept while it is not queued (EEVDF).
-    lag: i64,
-    /// Distance from the queue's least virtual time, and of the deadline from the virtual time,
-    /// kept while it is not queued.
-    offset: i64,
-    distance: i64,
-    /// The queue that it was in last.
-    home: u32,
-    /// It sleeps with negative lag.
-    delayed: bool,
-    /// It is in the idle class (SCHED_IDLE, `cpu.idle`).
-    idle: bool,
-}
-
-impl Entity {
-    /// One with this weight; 1024 is nice 0.
-    pub fn new(weight: u32) -> Entity {
-        Entity {
-            weight: u64::from(weight.max(2)) * FINE,
-            vruntime: 0,
-            deadline: 0,
-            links: Links::default(),
-            slice: 0,
-            lag: 0,
-            offset: 0,
-            distance: 0,
-            home: NIL,
-            delayed: false,
-            idle: false,
-        }
-    }
-
-    /// Its weight, in parts of 1 ÷ [`FINE`].
-    pub fn weight(&self) -> u64 {
-        self.weight
-    }
-
-    /// Gives an entity that was in no queue yet another weight, in parts of 1 ÷ [`FINE`].
-    pub fn set_weight(&mut self, weight: u64) {
-        self.weight = weight;
-    }
-
-    /// Whether it is in the idle class.
-    pub fn is_idle(&self) -> bool {
-        self.idle
-    }
-
-    /// Puts it into the idle class, or takes it out; its weight is the caller's business.
-    pub fn set_idle(&mut self, idle: bool) {
-        self.idle = idle;
-    }
-
-    /// A slice of its own in ns (EEVDF's sched_setattr); 0: the discipline's.
-    pub fn set_slice(&mut self, slice: u64) {
-        self.slice = slice;
-    }
-
-    /// Time as it counts for this entity.
-    fn scaled(&self, time: u64) -> i64 {
-        match time.checked_mul(1024 * FINE) {
-            Some(product) => (product / self.weight) as i64,
-            None => (u128::from(time) * u128::from(1024 * FINE) / u128::from(self.weight)) as i64,
-        }
-    }
 }
 
 /// How an entity comes into a queue.
@@ -535,8 +457,8 @@ impl FairQueue {
         if self.current == NIL {
             return true;
         }
-        let of_current = entities[self.current as usize].idle;
-        if of_current != entities[woken as usize].idle {
+        let of_current = entities[self.current as usize].is_idle();
+        if of_current != entities[woken as usize].is_idle() {
             return of_current;
         }
         if !self.is_eevdf() {

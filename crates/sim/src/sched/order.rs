@@ -11,8 +11,8 @@
 //! entity's virtual time and deadline must not change while it is in here. The row's memory grows with the
 //! most that were ever in it and is kept.
 
-use super::fair::Entity;
-use super::tree::NIL;
+use super::entity::Entity;
+use super::entity::NIL;
 use super::tree::Tree;
 
 /// The most entities in a row.
@@ -20,7 +20,7 @@ const MOST: usize = 32;
 
 /// An entity in a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct RowEntry {
     vruntime: i64,
     deadline: i64,
     id: u32,
@@ -30,7 +30,7 @@ struct Place {
 #[derive(Clone, Debug)]
 pub(crate) struct Order {
     /// Empty while there is a tree.
-    row: Vec<Place>,
+    row: Vec<RowEntry>,
     tree: Tree,
 }
 
@@ -54,9 +54,9 @@ impl Order {
             let Entity {
                 vruntime, deadline, ..
             } = entities[id as usize];
-            let is_before = |other: &Place| (other.vruntime, other.id) < (vruntime, id);
+            let is_before = |other: &RowEntry| (other.vruntime, other.id) < (vruntime, id);
             let at = self.row.partition_point(is_before);
-            let place = Place {
+            let place = RowEntry {
                 vruntime,
                 deadline,
                 id,

@@ -9,29 +9,9 @@
 //! The nodes live in the entities, which the caller owns; an entity is in at most one tree at a
 //! time, and its key must not change while it is. Nothing is allocated.
 
-use super::fair::Entity;
-
-/// No entity.
-pub(crate) const NIL: u32 = u32::MAX;
-
-/// An entity's links.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Links {
-    left: u32,
-    right: u32,
-    /// The least deadline in the subtree below and with this entity.
-    least: i64,
-}
-
-impl Default for Links {
-    fn default() -> Links {
-        Links {
-            left: NIL,
-            right: NIL,
-            least: i64::MAX,
-        }
-    }
-}
+use super::entity::Entity;
+use super::entity::Links;
+use super::entity::NIL;
 
 /// A tree of entities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

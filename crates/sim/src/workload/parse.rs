@@ -218,8 +218,5 @@ fn users(workload: &Workload, object: u32, vcpus: u32) -> u32 {
     using.map(|role| role.threads.count(vcpus)).sum()
 }
 
-/// A table within the workload, for the rooms below.
-pub(crate) type Settings<'a> = Table<'a>;
-
 #[cfg(test)]
 mod tests;

@@ -15,9 +15,9 @@ use crate::trace::ThreadState;
 use crate::workload::Spin;
 use crate::workload::Wake;
 
-use super::World;
-use super::program::Family;
-use super::program::Flow;
+use super::code::Family;
+use super::code::OpOutcome;
+use super::simulation::World;
 use super::state::Doing;
 use super::state::KERNEL;
 use super::state::NONE;
@@ -26,7 +26,7 @@ use super::state::Phase;
 
 impl World {
     /// Into the kernel and to the bucket's lock.
-    fn enter_bucket(&mut self, t: u32, v: u32, object: u32, syscall: bool) -> Flow {
+    fn enter_bucket(&mut self, t: u32, v: u32, object: u32, syscall: bool) -> OpOutcome {
         if syscall {
             self.owe(v, KERNEL, self.costs.syscall);
         }
@@ -39,11 +39,11 @@ impl World {
     }
 
     /// The bucket's lock is held: works under it for a while.
-    fn work_in_bucket(&mut self, t: u32, time: u64) -> Flow {
+    fn work_in_bucket(&mut self, t: u32, time: u64) -> OpOutcome {
         let thread = &mut self.threads[t as usize];
         thread.remaining = time;
         thread.doing = Doing::Hold;
-        Flow::Busy
+        OpOutcome::Busy
     }
 
     fn leave_bucket(&mut self, t: u32, v: u32, object: u32) {
@@ -52,13 +52,13 @@ impl World {
     }
 
     /// Queues the thread on the object and blocks it. The bucket's lock is still held here.
-    fn wait_on(&mut self, t: u32, v: u32, object: u32, putter: bool) -> Flow {
+    fn wait_on(&mut self, t: u32, v: u32, object: u32, putter: bool) -> OpOutcome {
         self.append(object, t, putter);
         self.leave_bucket(t, v, object);
         self.threads[t as usize].phase = Phase::Woken;
         let first = self.vms[self.threads[t as usize].vm as usize].first_object;
         self.block(t, v, ThreadState::Blocked(object - first));
-        Flow::Left
+        OpOutcome::Left
     }
 
     /// Wakes the longest waiter, if there is one.
@@ -72,35 +72,35 @@ impl World {
         }
     }
 
-    pub(crate) fn mutex_lock(&mut self, t: u32, v: u32, family: Family) -> Flow {
+    pub(crate) fn mutex_lock(&mut self, t: u32, v: u32, family: Family) -> OpOutcome {
         if self.threads[t as usize].phase == Phase::Start {
             self.threads[t as usize].object = self.pick(t, family);
         }
         let mutex = self.threads[t as usize].object;
         let flow = self.take_mutex(t, v, mutex);
-        if flow == Flow::Next {
+        if flow == OpOutcome::Next {
             self.hold(t, mutex);
         }
         flow
     }
 
     /// Takes a mutex, by whatever way its phase calls for.
-    fn take_mutex(&mut self, t: u32, v: u32, mutex: u32) -> Flow {
+    fn take_mutex(&mut self, t: u32, v: u32, mutex: u32) -> OpOutcome {
         let is_free = self.objects[mutex as usize].owner == NONE;
         match self.threads[t as usize].phase {
             // It was handed over.
-            Phase::Woken if self.objects[mutex as usize].owner == t => Flow::Next,
+            Phase::Woken if self.objects[mutex as usize].owner == t => OpOutcome::Next,
             Phase::Bucket => self.work_in_bucket(t, self.costs.futex_work),
             Phase::Held if !is_free => self.wait_on(t, v, mutex, false),
             Phase::Held => {
                 self.leave_bucket(t, v, mutex);
                 self.objects[mutex as usize].owner = t;
-                Flow::Next
+                OpOutcome::Next
             }
             Phase::Start | Phase::Woken | Phase::Done if is_free => {
                 self.owe(v, KERNEL, self.costs.lock_free);
                 self.objects[mutex as usize].owner = t;
-                Flow::Next
+                OpOutcome::Next
             }
             Phase::Start | Phase::Woken | Phase::Done => self.enter_bucket(t, v, mutex, true),
         }
@@ -110,11 +110,11 @@ impl World {
         self.objects[mutex as usize].kind == ObjectKind::Mutex { fair: true }
     }
 
-    pub(crate) fn mutex_unlock(&mut self, t: u32, v: u32, family: Family) -> Flow {
+    pub(crate) fn mutex_unlock(&mut self, t: u32, v: u32, family: Family) -> OpOutcome {
         match self.threads[t as usize].phase {
             Phase::Start => {
                 let Some(mutex) = self.unhold(t, family) else {
-                    return Flow::Next;
+                    return OpOutcome::Next;
                 };
                 self.threads[t as usize].object = mutex;
                 self.owe(v, KERNEL, self.costs.lock_free);
@@ -124,7 +124,7 @@ impl World {
                 }
                 match has_waiters {
                     true => self.enter_bucket(t, v, mutex, true),
-                    false => Flow::Next,
+                    false => OpOutcome::Next,
                 }
             }
             Phase::Bucket => self.work_in_bucket(t, self.costs.futex_work),
@@ -135,17 +135,17 @@ impl World {
                     self.objects[mutex as usize].owner = self.objects[mutex as usize].waiters.head;
                 }
                 self.wake_one(t, v, mutex, false);
-                Flow::Next
+                OpOutcome::Next
             }
         }
     }
 
-    pub(crate) fn wait(&mut self, t: u32, v: u32, condition: Family, mutex: Family) -> Flow {
+    pub(crate) fn wait(&mut self, t: u32, v: u32, condition: Family, mutex: Family) -> OpOutcome {
         match self.threads[t as usize].phase {
             Phase::Start => {
                 let condition = self.pick(t, condition);
                 let Some(held) = self.unhold(t, mutex) else {
-                    return Flow::Next;
+                    return OpOutcome::Next;
                 };
                 self.threads[t as usize].relock = held;
                 self.enter_bucket(t, v, condition, true)
@@ -175,22 +175,22 @@ impl World {
         }
     }
 
-    fn relock(&mut self, t: u32, v: u32) -> Flow {
+    fn relock(&mut self, t: u32, v: u32) -> OpOutcome {
         let mutex = self.threads[t as usize].relock;
         let flow = self.take_mutex(t, v, mutex);
-        if flow == Flow::Next {
+        if flow == OpOutcome::Next {
             self.hold(t, mutex);
         }
         flow
     }
 
-    pub(crate) fn signal(&mut self, t: u32, v: u32, family: Family, all: bool) -> Flow {
+    pub(crate) fn signal(&mut self, t: u32, v: u32, family: Family, all: bool) -> OpOutcome {
         match self.threads[t as usize].phase {
             Phase::Start => {
                 let condition = self.pick(t, family);
                 self.owe(v, KERNEL, self.costs.lock_free);
                 if self.objects[condition as usize].waiters.count == 0 {
-                    return Flow::Next;
+                    return OpOutcome::Next;
                 }
                 self.enter_bucket(t, v, condition, true)
             }
@@ -206,7 +206,7 @@ impl World {
                 let condition = self.threads[t as usize].object;
                 self.leave_bucket(t, v, condition);
                 while self.wake_one(t, v, condition, false) && all {}
-                Flow::Next
+                OpOutcome::Next
             }
         }
     }
@@ -229,13 +229,13 @@ impl World {
     }
 
     /// Who comes to a barrier spins for a while in user space, blocks, or as the last lets all go on.
-    pub(crate) fn barrier(&mut self, t: u32, v: u32, family: Family) -> Flow {
+    pub(crate) fn barrier(&mut self, t: u32, v: u32, family: Family) -> OpOutcome {
         let barrier = match self.threads[t as usize].phase {
             Phase::Start => self.pick(t, family),
             _ => self.threads[t as usize].object,
         };
         let ObjectKind::Barrier { spin, wake, .. } = self.objects[barrier as usize].kind else {
-            return Flow::Next;
+            return OpOutcome::Next;
         };
         match self.threads[t as usize].phase {
             Phase::Start => {
@@ -244,7 +244,7 @@ impl World {
                     (true, _) => {
                         self.let_spinners_go(barrier);
                         match self.objects[barrier as usize].waiters.count {
-                            0 => Flow::Next,
+                            0 => OpOutcome::Next,
                             _ => self.enter_bucket(t, v, barrier, true),
                         }
                     }
@@ -253,7 +253,7 @@ impl World {
                     (false, Spin::Forever) => self.spin_at(t, barrier, u64::MAX),
                 }
             }
-            Phase::Done if self.is_passed(t, barrier) => Flow::Next,
+            Phase::Done if self.is_passed(t, barrier) => OpOutcome::Next,
             // It has spun long enough.
             Phase::Done => self.enter_bucket(t, v, barrier, true),
             Phase::Bucket => {
@@ -274,16 +274,16 @@ impl World {
                         break;
                     }
                 }
-                Flow::Next
+                OpOutcome::Next
             }
             Phase::Woken if wake == Wake::OneByOne && self.has_passed_waiter(barrier) => {
                 self.enter_bucket(t, v, barrier, true)
             }
-            Phase::Woken => Flow::Next,
+            Phase::Woken => OpOutcome::Next,
         }
     }
 
-    fn spin_at(&mut self, t: u32, barrier: u32, time: u64) -> Flow {
+    fn spin_at(&mut self, t: u32, barrier: u32, time: u64) -> OpOutcome {
         let thread = &mut self.threads[t as usize];
         thread.phase = Phase::Done;
         thread.doing = Doing::SpinUser(barrier);
@@ -293,7 +293,7 @@ impl World {
         self.append(barrier, t, true);
         let first = self.vms[self.threads[t as usize].vm as usize].first_object;
         self.thread_state(t, ThreadState::Spinning(Some(barrier - first)));
-        Flow::Busy
+        OpOutcome::Busy
     }
 
     /// All have come: who spins goes on as soon as it runs.
@@ -332,7 +332,7 @@ impl World {
         self.threads[t as usize].generation != self.objects[barrier as usize].generation
     }
 
-    pub(crate) fn acquire(&mut self, t: u32, v: u32, family: Family) -> Flow {
+    pub(crate) fn acquire(&mut self, t: u32, v: u32, family: Family) -> OpOutcome {
         if self.threads[t as usize].phase == Phase::Start {
             self.threads[t as usize].object = self.pick(t, family);
         }
@@ -344,14 +344,14 @@ impl World {
             Phase::Held => {
                 self.leave_bucket(t, v, semaphore);
                 self.objects[semaphore as usize].count -= 1;
-                Flow::Next
+                OpOutcome::Next
             }
             // It spun until it was given a unit.
-            Phase::Done => Flow::Next,
+            Phase::Done => OpOutcome::Next,
             _ if units > 0 => {
                 self.owe(v, KERNEL, self.costs.lock_free);
                 self.objects[semaphore as usize].count -= 1;
-                Flow::Next
+                OpOutcome::Next
             }
             _ if self.objects[semaphore as usize].kind
                 == (ObjectKind::Semaphore { spin: true }) =>
@@ -362,18 +362,18 @@ impl World {
         }
     }
 
-    pub(crate) fn release(&mut self, t: u32, v: u32, family: Family) -> Flow {
+    pub(crate) fn release(&mut self, t: u32, v: u32, family: Family) -> OpOutcome {
         match self.threads[t as usize].phase {
             Phase::Start => {
                 let semaphore = self.pick(t, family);
                 self.owe(v, KERNEL, self.costs.lock_free);
                 if self.let_spinner_go(semaphore) {
-                    return Flow::Next;
+                    return OpOutcome::Next;
                 }
                 let object = &mut self.objects[semaphore as usize];
                 object.count += 1;
                 if object.waiters.count == 0 {
-                    return Flow::Next;
+                    return OpOutcome::Next;
                 }
                 self.enter_bucket(t, v, semaphore, true)
             }
@@ -382,12 +382,18 @@ impl World {
                 let semaphore = self.threads[t as usize].object;
                 self.leave_bucket(t, v, semaphore);
                 self.wake_one(t, v, semaphore, false);
-                Flow::Next
+                OpOutcome::Next
             }
         }
     }
 
-    pub(crate) fn queue_operation(&mut self, t: u32, v: u32, family: Family, put: bool) -> Flow {
+    pub(crate) fn queue_operation(
+        &mut self,
+        t: u32,
+        v: u32,
+        family: Family,
+        put: bool,
+    ) -> OpOutcome {
         if self.threads[t as usize].phase == Phase::Start {
             self.threads[t as usize].object = self.pick(t, family);
         }
@@ -400,7 +406,7 @@ impl World {
             Phase::Held => {
                 let object = &mut self.objects[queue as usize];
                 let ObjectKind::Queue { capacity } = object.kind else {
-                    return Flow::Next;
+                    return OpOutcome::Next;
                 };
                 let possible = match put {
                     true => object.count < capacity,
@@ -415,7 +421,7 @@ impl World {
                 }
                 self.leave_bucket(t, v, queue);
                 self.wake_one(t, v, queue, !put);
-                Flow::Next
+                OpOutcome::Next
             }
         }
     }

@@ -31,8 +31,9 @@ use crate::results::VcpuResults;
 use crate::scenario;
 use crate::scenario::HostPolicies;
 use crate::scenario::MmLock;
+use crate::scenario::Mode;
 use crate::scenario::Scenario;
-use crate::sched::fair::Entity;
+use crate::sched::entity::Entity;
 use crate::sched::fair::FairQueue;
 use crate::trace::ThreadState;
 use crate::trace::VcpuState;
@@ -43,13 +44,12 @@ use crate::workload::Op;
 use crate::workload::Space;
 use crate::workload::Workload;
 
-use super::Slots;
-use super::World;
-use super::flexs::Swapper;
-use super::gleaner::Agent;
-use super::is_native;
-use super::policies::Policies;
-use super::program::compile;
+use super::agent::SimulatedAgent;
+use super::code::Instr;
+use super::code::compile;
+use super::policy_host::Policies;
+use super::simulation::World;
+use super::slots::Slots;
 use super::state::Doing;
 use super::state::Idle;
 use super::state::NONE;
@@ -58,10 +58,11 @@ use super::state::ObjectKind;
 use super::state::Pcpu;
 use super::state::PcpuState;
 use super::state::Phase;
+use super::state::SimulatedVm;
 use super::state::Thread;
 use super::state::Vcpu;
-use super::state::Vm;
 use super::state::Waiters;
+use super::swapper::Swapper;
 
 /// Hash buckets of futexes per VM.
 const BUCKETS: u32 = 64;
@@ -69,133 +70,136 @@ const BUCKETS: u32 = 64;
 /// The parts of a world that grow VM by VM.
 #[derive(Default)]
 struct Parts {
-    vms: Vec<Vm>,
+    vms: Vec<SimulatedVm>,
     vcpus: Vec<Vcpu>,
     threads: Vec<Thread>,
     entities: Vec<Entity>,
     objects: Vec<Object>,
-    code: Vec<super::program::Instr>,
+    code: Vec<Instr>,
     roles: Vec<Vec<String>>,
     object_names: Vec<Vec<String>>,
     allowed: Vec<PcpuSet>,
 }
 
-pub(crate) fn build(scenario: &Scenario) -> World {
-    let native = is_native(scenario);
-    let machine = &scenario.machine;
-    let mut parts = Parts::default();
-    for (number, _) in scenario.vms.iter().enumerate() {
-        parts.add_vm(scenario, number);
-    }
-    let pcpus = (0..machine.pcpus)
-        .map(|p| Pcpu {
-            current: if native { p } else { NONE },
-            yielded_over: NONE,
-            warm: if native { p } else { NONE },
-            cache: Cache::default(),
-            state: PcpuState::Idle,
-            since: 0,
-            idle_total: 0,
-            results: PcpuResults::default(),
-            resched: false,
-            protected_until: 0,
-            next_boost: 0,
-            ganged: false,
-        })
-        .collect::<Vec<_>>();
-    let weights: Vec<f64> = scenario.vms.iter().map(|vm| vm.weight.0).collect();
-    let shape = Shape {
-        pcpus: machine.pcpus,
-        pcpus_per_llc: machine.pcpus_per_llc,
-        vm_of: parts.vcpus.iter().map(|vcpu| vcpu.vm).collect(),
-        weights: weights.clone(),
-        vcpu_weights: vcpu_weights(scenario),
-        allowed: parts.allowed.clone(),
-        placement: scenario.host.placement,
-    };
-    let slots = slots(&parts, pcpus.len());
-    let mut queue = EventQueue::new(slots.messages as usize);
-    for (number, vm) in scenario.vms.iter().enumerate() {
-        queue.set(Slot(slots.starts + number as u32), vm.starts.0);
-    }
-    if scenario.host.cap {
-        queue.set(Slot(slots.cap_period), 0);
-    }
-    let policies = policies(scenario);
-    if let Some(controller) = &policies.controller {
-        queue.set(Slot(slots.policies), controller.config().period.0);
-    }
-    for (number, vm) in scenario.vms.iter().enumerate() {
-        if let Some(&(at, _)) = vm.hotplug.first() {
-            queue.set(Slot(slots.plugs + number as u32), at.0);
+impl World {
+    /// Builds the world of a scenario.
+    pub fn new(scenario: &Scenario) -> World {
+        let native = is_native(scenario);
+        let machine = &scenario.machine;
+        let mut parts = Parts::default();
+        for (number, _) in scenario.vms.iter().enumerate() {
+            parts.add_vm(scenario, number);
         }
-    }
-    let flexs = flexs(scenario, &parts);
-    if let Some(Swapper { tick, .. }) = flexs.as_deref() {
-        for p in 0..pcpus.len() as u64 {
-            // Each pCPU at times of its own.
-            let first = tick * (p + 1) / pcpus.len() as u64;
-            queue.set(Slot(slots.flexs + p as u32), first.max(1));
+        let pcpus = (0..machine.pcpus)
+            .map(|p| Pcpu {
+                current: if native { p } else { NONE },
+                yielded_over: NONE,
+                warm: if native { p } else { NONE },
+                cache: Cache::default(),
+                state: PcpuState::Idle,
+                since: 0,
+                idle_total: 0,
+                results: PcpuResults::default(),
+                resched: false,
+                protected_until: 0,
+                next_boost: 0,
+                ganged: false,
+            })
+            .collect::<Vec<_>>();
+        let weights: Vec<f64> = scenario.vms.iter().map(|vm| vm.weight.0).collect();
+        let shape = Shape {
+            pcpus: machine.pcpus,
+            pcpus_per_llc: machine.pcpus_per_llc,
+            vm_of: parts.vcpus.iter().map(|vcpu| vcpu.vm).collect(),
+            weights: weights.clone(),
+            vcpu_weights: vcpu_weights(scenario),
+            allowed: parts.allowed.clone(),
+            placement: scenario.host.placement,
+        };
+        let slots = slots(&parts, pcpus.len());
+        let mut queue = EventQueue::new(slots.messages as usize);
+        for (number, vm) in scenario.vms.iter().enumerate() {
+            queue.set(Slot(slots.starts + number as u32), vm.starts.0);
         }
-    }
-    let agent = |vm: &scenario::Vm| {
-        let agent = vm.guest.agent.as_ref()?;
-        Some(Box::new(Agent::new(agent, vm.vcpus)))
-    };
-    let agents: Vec<_> = scenario.vms.iter().map(agent).collect();
-    for (number, agent) in agents.iter().enumerate() {
-        if let Some(agent) = agent {
-            let begin = scenario.vms[number].starts.0;
-            queue.set(Slot(slots.agents + number as u32), begin + agent.period);
+        if scenario.host.cap {
+            queue.set(Slot(slots.cap_period), 0);
         }
+        let policies = policies(scenario);
+        if let Some(controller) = &policies.controller {
+            queue.set(Slot(slots.policies), controller.config().period.0);
+        }
+        for (number, vm) in scenario.vms.iter().enumerate() {
+            if let Some(&(at, _)) = vm.hotplug.first() {
+                queue.set(Slot(slots.plugs + number as u32), at.0);
+            }
+        }
+        let flexs = flexs(scenario, &parts);
+        if let Some(Swapper { tick, .. }) = flexs.as_deref() {
+            for p in 0..pcpus.len() as u64 {
+                // Each pCPU at times of its own.
+                let first = tick * (p + 1) / pcpus.len() as u64;
+                queue.set(Slot(slots.flexs + p as u32), first.max(1));
+            }
+        }
+        let agent = |vm: &scenario::Vm| {
+            let agent = vm.guest.agent.as_ref()?;
+            Some(Box::new(SimulatedAgent::new(agent, vm.vcpus)))
+        };
+        let agents: Vec<_> = scenario.vms.iter().map(agent).collect();
+        for (number, agent) in agents.iter().enumerate() {
+            if let Some(agent) = agent {
+                let begin = scenario.vms[number].starts.0;
+                queue.set(Slot(slots.agents + number as u32), begin + agent.period);
+            }
+        }
+        let mut world = World {
+            name: scenario.name.clone(),
+            seed: scenario.seed,
+            now: 0,
+            end: scenario.duration.0,
+            warmup: scenario.warmup.0,
+            measured_from: 0,
+            events: 0,
+            finished: parts.threads.is_empty(),
+            native,
+            pcpus_per_llc: machine.pcpus_per_llc.max(1),
+            costs: match native {
+                true => machine.costs.native(),
+                false => machine.costs,
+            },
+            config: scenario.host.clone(),
+            window_cache: (0, None),
+            queue,
+            slots,
+            host: host::build(&scenario.host.scheduler, shape),
+            idle_pcpus: (0..machine.pcpus).map(PcpuId).collect(),
+            pcpus,
+            alive: parts.threads.len() as u32,
+            vms: parts.vms,
+            vcpus: parts.vcpus,
+            threads: parts.threads,
+            entities: parts.entities,
+            objects: parts.objects,
+            code: parts.code,
+            messages: Vec::new(),
+            free_messages: Vec::new(),
+            work: Vec::new(),
+            work_done: 0,
+            roles: parts.roles,
+            names: scenario.vms.iter().map(|vm| vm.name.clone()).collect(),
+            object_names: parts.object_names,
+            weights,
+            allowed: parts.allowed,
+            policies,
+            flexs,
+            agents,
+            trace: None,
+            waits: None,
+            checks: cfg!(debug_assertions),
+        };
+        world.begin_policies();
+        world
     }
-    let mut world = World {
-        name: scenario.name.clone(),
-        seed: scenario.seed,
-        now: 0,
-        end: scenario.duration.0,
-        warmup: scenario.warmup.0,
-        measured_from: 0,
-        events: 0,
-        finished: parts.threads.is_empty(),
-        native,
-        pcpus_per_llc: machine.pcpus_per_llc.max(1),
-        costs: match native {
-            true => machine.costs.native(),
-            false => machine.costs,
-        },
-        config: scenario.host.clone(),
-        window_cache: (0, None),
-        queue,
-        slots,
-        host: host::build(&scenario.host.scheduler, shape),
-        idle_pcpus: (0..machine.pcpus).map(PcpuId).collect(),
-        pcpus,
-        alive: parts.threads.len() as u32,
-        vms: parts.vms,
-        vcpus: parts.vcpus,
-        threads: parts.threads,
-        entities: parts.entities,
-        objects: parts.objects,
-        code: parts.code,
-        messages: Vec::new(),
-        free_messages: Vec::new(),
-        work: Vec::new(),
-        work_done: 0,
-        roles: parts.roles,
-        names: scenario.vms.iter().map(|vm| vm.name.clone()).collect(),
-        object_names: parts.object_names,
-        weights,
-        allowed: parts.allowed,
-        policies,
-        flexs,
-        agents,
-        trace: None,
-        waits: None,
-        checks: cfg!(debug_assertions),
-    };
-    world.begin_policies();
-    world
 }
 
 /// The controller of policies, if any policy is in use, and what it starts from.
@@ -220,6 +224,11 @@ fn policies(scenario: &Scenario) -> Policies {
             ..VcpuSettings::default()
         });
     Policies::new(controller, *knob, vms, vcpus.collect())
+}
+
+/// Whether there is a hypervisor.
+fn is_native(scenario: &Scenario) -> bool {
+    scenario.machine.mode == Mode::Native
 }
 
 fn slots(parts: &Parts, pcpus: usize) -> Slots {
@@ -336,7 +345,7 @@ impl Parts {
         let threads = self.threads.len() as u32 - first_thread;
         self.roles
             .push(vm.workload.roles.iter().map(|r| r.name.clone()).collect());
-        self.vms.push(Vm {
+        self.vms.push(SimulatedVm {
             guest: vm.guest.clone(),
             first_vcpu,
             vcpus: vm.vcpus,

@@ -7,7 +7,7 @@
 
 use crate::machine::cache::Owner;
 
-use super::World;
+use super::simulation::World;
 use super::state::CACHE;
 use super::state::Doing;
 use super::state::NONE;

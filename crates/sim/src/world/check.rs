@@ -11,7 +11,7 @@
 
 use crate::trace::VcpuState;
 
-use super::World;
+use super::simulation::World;
 use super::state::Doing;
 use super::state::NONE;
 use super::state::ObjectKind;

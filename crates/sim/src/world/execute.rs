@@ -12,7 +12,7 @@ use crate::trace::ThreadState;
 use crate::trace::TraceEvent;
 use crate::trace::VcpuState;
 
-use super::World;
+use super::simulation::World;
 use super::state::CACHE;
 use super::state::Doing;
 use super::state::EXITS;

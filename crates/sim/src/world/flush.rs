@@ -18,8 +18,8 @@ use crate::trace::IpiKind;
 use crate::trace::ThreadState;
 use crate::trace::VcpuState;
 
-use super::World;
-use super::program::Flow;
+use super::code::OpOutcome;
+use super::simulation::World;
 use super::state::Doing;
 use super::state::EXITS;
 use super::state::Idle;
@@ -34,9 +34,9 @@ const CLUSTER: u32 = 16;
 
 impl World {
     /// The operation: asks, then waits.
-    pub(crate) fn flush(&mut self, t: u32, v: u32) -> Flow {
+    pub(crate) fn flush(&mut self, t: u32, v: u32) -> OpOutcome {
         if self.threads[t as usize].phase == Phase::Done {
-            return Flow::Next;
+            return OpOutcome::Next;
         }
         let vm = &self.vms[self.vcpus[v as usize].vm as usize];
         let (first, size, how) = (vm.first_vcpu, vm.vcpus, vm.guest.tlb);
@@ -79,11 +79,11 @@ impl World {
         thread.answers_left = asked;
         thread.wait_since = self.now;
         if asked == 0 {
-            return Flow::Again;
+            return OpOutcome::Again;
         }
         thread.doing = Doing::FlushWait;
         self.thread_state(t, ThreadState::Spinning(None));
-        Flow::Busy
+        OpOutcome::Busy
     }
 
     /// Whether the VM of a vCPU flushes by Tandem's hypercall.

@@ -2,9 +2,7 @@
 //!
 //! Once per period the agent of a VM is told what it could read inside a real one: CPU time and idle
 //! time of the active vCPUs, how often they were idle, what was stolen, switches of the workload's
-//! threads and their time in user mode. The policies are those of the agent on live VMs
-//! ([`tandem_policy::gleaner`]): the paper's two, each by itself, or the agent's controller, which has both. It
-//! is better off here than there, where user time is sampled.
+//! threads and their time in user mode. It is better off here than on live VMs, where user time is sampled.
 //!
 //! The active vCPUs are the VM's first. The others count as never idle, so the guest's scheduler
 //! sends no thread there, and take none themselves; a thread that is there is moved when it waits, and
@@ -14,107 +12,21 @@
 //! and a rescheduling interrupt to be rid of it, as in the paper's table 2 B.
 
 use tandem_policy::Nanos;
-use tandem_policy::gleaner::Consolidation;
-use tandem_policy::gleaner::Controller;
 use tandem_policy::gleaner::Observation;
-use tandem_policy::gleaner::Retention;
 use tandem_policy::gleaner::VcpuPeriod;
 
 use crate::queue::Slot;
 use crate::results::AgentChoice;
 use crate::results::VcpuTime;
-use crate::scenario;
 
-use super::World;
+use super::agent::Seen;
+use super::agent::SimulatedAgent;
+use super::simulation::World;
 use super::state::NONE;
 use super::state::Work;
 
 /// So many choices of an agent are kept; an agent that changes its mind more often is out of order.
 const MOST_CHOICES: usize = 10_000;
-
-/// What was counted up to the last period.
-#[derive(Clone, Copy, Debug, Default)]
-struct Seen {
-    ran: VcpuTime,
-    idle: u64,
-    idle_periods: u64,
-    halting: u64,
-    waited: u64,
-}
-
-/// What decides.
-#[derive(Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "there is one for each VM, and its agent is boxed"
-)]
-enum Control {
-    Paper {
-        consolidation: Option<Consolidation>,
-        retention: Option<Retention>,
-    },
-    Agent(Controller),
-}
-
-impl Control {
-    fn new(control: &scenario::Control, vcpus: u32) -> Control {
-        match control.clone() {
-            scenario::Control::Paper {
-                consolidation,
-                retention,
-            } => Control::Paper {
-                consolidation: consolidation.map(|config| Consolidation::new(vcpus, config)),
-                retention: retention.map(Retention::new),
-            },
-            scenario::Control::Agent(config) => Control::Agent(Controller::new(vcpus, config)),
-        }
-    }
-
-    /// vCPUs to use and the time to stay awake, ns, given what they are now.
-    fn decide(&mut self, observed: &Observation, (active, awake): (u32, u64)) -> (u32, u64) {
-        match self {
-            Control::Paper {
-                consolidation,
-                retention,
-            } => (
-                consolidation
-                    .as_mut()
-                    .map_or(active, |policy| policy.decide(observed).active),
-                retention
-                    .as_mut()
-                    .map_or(awake, |policy| policy.decide(observed).timeout.0),
-            ),
-            Control::Agent(controller) => {
-                let decision = controller.decide(observed);
-                (decision.active, decision.timeout.0)
-            }
-        }
-    }
-}
-
-/// The agent of one VM.
-#[derive(Debug)]
-pub(crate) struct Agent {
-    control: Control,
-    pub period: u64,
-    seen: Vec<Seen>,
-    switches: u64,
-    waiting: u64,
-    pub choices: Vec<AgentChoice>,
-}
-
-impl Agent {
-    pub(crate) fn new(agent: &scenario::Agent, vcpus: u32) -> Agent {
-        Agent {
-            control: Control::new(&agent.control, vcpus),
-            period: agent.period.0,
-            seen: vec![Seen::default(); vcpus as usize],
-            switches: 0,
-            waiting: 0,
-            choices: Vec::new(),
-        }
-    }
-}
 
 impl World {
     /// A period of a VM's agent is over.
@@ -142,7 +54,7 @@ impl World {
         self.agents[vm as usize] = Some(agent);
     }
 
-    fn observe_guest(&mut self, vm: u32, agent: &mut Agent) -> Observation {
+    fn observe_guest(&mut self, vm: u32, agent: &mut SimulatedAgent) -> Observation {
         let (first, size) = {
             let vm = &self.vms[vm as usize];
             (vm.first_vcpu, vm.vcpus)

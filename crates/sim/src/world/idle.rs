@@ -14,7 +14,7 @@ use crate::scenario::IdleLoop;
 use crate::trace::ExitReason;
 use crate::trace::VcpuState;
 
-use super::World;
+use super::simulation::World;
 use super::state::EXITS;
 use super::state::Idle;
 use super::state::KERNEL;

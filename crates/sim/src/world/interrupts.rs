@@ -15,8 +15,8 @@ use crate::trace::ThreadState;
 use crate::trace::TraceEvent;
 use crate::trace::VcpuState;
 
-use super::World;
-use super::program::Flow;
+use super::code::OpOutcome;
+use super::simulation::World;
 use super::state::EXITS;
 use super::state::Idle;
 use super::state::KERNEL;
@@ -241,9 +241,9 @@ impl World {
     }
 
     /// A thread sleeps by a timer, or waits for a device.
-    pub(crate) fn sleep(&mut self, t: u32, v: u32, time: Dist, timer: bool) -> Flow {
+    pub(crate) fn sleep(&mut self, t: u32, v: u32, time: Dist, timer: bool) -> OpOutcome {
         if self.threads[t as usize].phase != Phase::Start {
-            return Flow::Next;
+            return OpOutcome::Next;
         }
         self.owe(v, KERNEL, self.costs.syscall + self.costs.timer_work);
         let mut slack = 0;
@@ -258,6 +258,6 @@ impl World {
         let slot = self.timer_slot(t);
         self.queue.set(slot, at);
         self.block(t, v, ThreadState::Sleeping);
-        Flow::Left
+        OpOutcome::Left
     }
 }

@@ -15,8 +15,8 @@ use crate::trace::ThreadState;
 use crate::trace::VcpuState;
 use crate::workload::SpinKind;
 
-use super::World;
-use super::program::Flow;
+use super::code::OpOutcome;
+use super::simulation::World;
 use super::state::Doing;
 use super::state::EXITS;
 use super::state::Idle;
@@ -50,7 +50,7 @@ impl World {
     }
 
     /// Takes a free lock, or begins to spin for it.
-    pub(crate) fn spin_lock(&mut self, t: u32, v: u32, lock: u32) -> Flow {
+    pub(crate) fn spin_lock(&mut self, t: u32, v: u32, lock: u32) -> OpOutcome {
         let (kind, kernel) = self.spin_kind(lock);
         self.counts(v).locks += 1;
         self.owe(v, KERNEL, self.costs.lock_free);
@@ -63,7 +63,7 @@ impl World {
         if object.owner == NONE && (may_steal || object.waiters.count == 0) {
             object.owner = t;
             self.holder_changed(lock);
-            return Flow::Again;
+            return OpOutcome::Again;
         }
         thread.doing = spinning(lock, kernel);
         thread.remaining = u64::MAX;
@@ -73,7 +73,7 @@ impl World {
         self.counts(v).contended += 1;
         let first = self.vms[self.threads[t as usize].vm as usize].first_object;
         self.thread_state(t, ThreadState::Spinning(Some(lock - first)));
-        Flow::Busy
+        OpOutcome::Busy
     }
 
     /// Lets go of a lock, which may pass to a waiter.

@@ -11,7 +11,7 @@ use crate::results::VcpuResults;
 use crate::results::VmResults;
 use crate::trace::ThreadState;
 
-use super::World;
+use super::simulation::World;
 
 impl World {
     /// Everything is counted up to now.

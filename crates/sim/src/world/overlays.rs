@@ -13,13 +13,13 @@ use tandem_policy::Weight;
 use tandem_policy::fair_share::Claim;
 use tandem_policy::fair_share::fair_shares;
 
+use crate::host::CoScheduling;
 use crate::host::Scheduler;
-use crate::host::Together;
 use crate::queue::Slot;
 use crate::trace::VcpuState;
 
-use super::World;
 use super::pause_loop::Happened;
+use super::simulation::World;
 use super::state::NONE;
 use super::state::Work;
 
@@ -38,7 +38,7 @@ impl World {
         if self.config.cap && !self.host.caps_itself() {
             self.watch_cap(vm);
         }
-        if self.config.together != Together::Gang || ganged {
+        if self.config.together != CoScheduling::Gang || ganged {
             return;
         }
         let (first, size) = {
@@ -67,7 +67,7 @@ impl World {
 
     /// A vCPU has sent an IPI.
     pub(crate) fn sent_ipi(&mut self, from: u32) {
-        if self.config.together == Together::Demand {
+        if self.config.together == CoScheduling::Demand {
             let p = self.vcpus[from as usize].pcpu;
             self.pcpus[p as usize].protected_until = self.now + PROTECTION;
         }
@@ -76,7 +76,7 @@ impl World {
     /// An IPI waits for a vCPU that was preempted.
     pub(crate) fn ipi_for_preempted(&mut self, v: u32) {
         let vcpu = &self.vcpus[v as usize];
-        if self.config.together != Together::Demand || !vcpu.queued || self.host.parked(v) {
+        if self.config.together != CoScheduling::Demand || !vcpu.queued || self.host.parked(v) {
             return;
         }
         let p = vcpu.pcpu;

@@ -26,7 +26,7 @@ use crate::trace::ExitReason;
 use crate::trace::TraceEvent;
 use crate::trace::VcpuState;
 
-use super::World;
+use super::simulation::World;
 use super::state::NONE;
 
 /// So many yields that fail end the search.

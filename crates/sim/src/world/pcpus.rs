@@ -16,8 +16,8 @@ use crate::queue::Slot;
 use crate::sched::fair::Enqueue;
 use crate::trace::VcpuState;
 
-use super::World;
 use super::pause_loop::Happened;
+use super::simulation::World;
 use super::state::Doing;
 use super::state::NONE;
 use super::state::PcpuState;

@@ -8,66 +8,27 @@ use tandem_policy::Decision;
 use tandem_policy::Nanos;
 use tandem_policy::PcpuId;
 use tandem_policy::PcpuSet;
-use tandem_policy::PolicySet;
 use tandem_policy::Target;
 use tandem_policy::VcpuId;
 use tandem_policy::VcpuObservation;
-use tandem_policy::VcpuSettings;
 use tandem_policy::VmId;
 use tandem_policy::VmObservation;
 use tandem_policy::VmSettings;
 use tandem_policy::Weight;
 use tandem_policy::flexw::Round;
-use tandem_policy::host::Controller;
 use tandem_policy::host::Host;
 use tandem_policy::host::HostObservation;
 use tandem_policy::host::IdleTimes;
 use tandem_policy::host::Knobs;
-use tandem_policy::host::WeightKnob;
 
 use crate::host::Arrival;
 use crate::host::Scheduler;
 use crate::queue::Slot;
 use crate::trace::VcpuState;
 
-use super::World;
+use super::simulation::World;
 use super::state::NONE;
 use super::state::PcpuState;
-
-/// What the controller of policies knows of the host, and what it has set.
-pub(crate) struct Policies {
-    /// `None` while it decides, and where no policy is in use.
-    pub controller: Option<Controller>,
-    knob: WeightKnob,
-    /// For each vCPU: ran and waited when it was last observed.
-    seen: Vec<(u64, u64)>,
-    /// Of each VM: its configured weight, the policies that may act on it, whether it is in the idle class.
-    vms: Vec<(Weight, PolicySet, bool)>,
-    /// Of each vCPU: what is in force besides the affinity.
-    vcpus: Vec<VcpuSettings>,
-    /// What was observed and decided, if that is asked for.
-    recording: Option<Vec<(HostObservation, Round)>>,
-}
-
-impl Policies {
-    /// For VMs with these weights and policies, whose vCPUs have these settings.
-    pub fn new(
-        controller: Option<Controller>,
-        knob: WeightKnob,
-        vms: Vec<(Weight, PolicySet)>,
-        vcpus: Vec<VcpuSettings>,
-    ) -> Policies {
-        let vms = vms.into_iter();
-        Policies {
-            controller,
-            knob,
-            seen: vec![(0, 0); vcpus.len()],
-            vms: vms.map(|(weight, set)| (weight, set, false)).collect(),
-            vcpus,
-            recording: None,
-        }
-    }
-}
 
 impl World {
     /// Keeps what the controller observes and decides from now on.

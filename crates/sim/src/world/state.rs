@@ -72,7 +72,7 @@ pub(crate) struct Pcpu {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Vm {
+pub(crate) struct SimulatedVm {
     pub guest: Guest,
     pub first_vcpu: u32,
     pub vcpus: u32,

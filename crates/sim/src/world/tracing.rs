@@ -4,28 +4,7 @@ use crate::trace::ExitReason;
 use crate::trace::TraceEvent;
 use crate::trace::Tracks;
 
-use super::World;
-
-/// Events so far, up to a limit.
-pub(crate) struct Recorder {
-    pub events: Vec<TraceEvent>,
-    limit: usize,
-}
-
-impl Recorder {
-    pub fn new(limit: usize) -> Recorder {
-        Recorder {
-            events: Vec::new(),
-            limit,
-        }
-    }
-
-    pub fn add(&mut self, event: TraceEvent) {
-        if self.events.len() < self.limit {
-            self.events.push(event);
-        }
-    }
-}
+use super::simulation::World;
 
 impl World {
     #[inline]

@@ -15,100 +15,22 @@
 //! The split costs nothing when vCPUs come and go: every vCPU has a clock of its stolen time, and the
 //! difference over a piece is the part in which it was off. A hand-over costs a visit to each waiter of
 //! that lock, so this is recorded only when asked for ([`World::record_waits`]), and only for VMs of up
-//! to [`MOST_VCPUS`] vCPUs, whose matrices are allocated then and never again. Times are ns.
+//! to [`MOST_VCPUS`](super::wait_recorder::MOST_VCPUS) vCPUs, whose matrices are allocated then and never again. Times are ns.
 
-use tandem_policy::Nanos;
-
-use crate::results::WaitMatrix;
 use crate::results::Waits;
 use crate::trace::VcpuState;
 
-use super::World;
+use super::simulation::World;
 use super::state::NONE;
-
-/// VMs with more vCPUs have no matrix.
-const MOST_VCPUS: u32 = 64;
-
-/// A thread that waits for a lock, and the piece of its wait that is under way.
-#[derive(Clone, Copy, Debug, Default)]
-struct Piece {
-    waits: bool,
-    /// The vCPU of the lock's holder, or [`NONE`].
-    holder: u32,
-    since: u64,
-    /// The holder's stolen time then.
-    stolen: u64,
-}
-
-/// Time waited, while the other vCPU was on a pCPU and while it was not.
-#[derive(Clone, Copy, Debug, Default)]
-struct Cell {
-    running: u64,
-    off: u64,
-}
-
-impl Cell {
-    fn add(&mut self, time: u64, stolen: u64) {
-        let off = stolen.min(time);
-        self.running += time - off;
-        self.off += off;
-    }
-}
-
-/// The matrices of a VM, row by row: who waited, for whom.
-struct Matrices {
-    vcpus: usize,
-    locks: Vec<Cell>,
-    flushes: Vec<Cell>,
-    /// By waiter: nobody held the lock.
-    free: Vec<u64>,
-    /// Stolen time of who was asked to flush when it was asked, by asker and asked.
-    asked: Vec<u64>,
-}
-
-impl Matrices {
-    fn new(vcpus: u32) -> Option<Matrices> {
-        let vcpus = (vcpus <= MOST_VCPUS).then_some(vcpus as usize)?;
-        Some(Matrices {
-            vcpus,
-            locks: vec![Cell::default(); vcpus * vcpus],
-            flushes: vec![Cell::default(); vcpus * vcpus],
-            free: vec![0; vcpus],
-            asked: vec![0; vcpus * vcpus],
-        })
-    }
-
-    fn results(&self) -> Waits {
-        let matrix = |cells: &[Cell]| {
-            let rows = |of: fn(&Cell) -> u64| {
-                let row = |row: &[Cell]| row.iter().map(|cell| Nanos(of(cell))).collect();
-                cells.chunks(self.vcpus).map(row).collect()
-            };
-            WaitMatrix {
-                running: rows(|cell| cell.running),
-                off: rows(|cell| cell.off),
-            }
-        };
-        Waits {
-            locks: matrix(&self.locks),
-            free: self.free.iter().map(|&time| Nanos(time)).collect(),
-            flushes: matrix(&self.flushes),
-        }
-    }
-}
-
-/// All of it.
-pub(crate) struct Recorder {
-    /// By VM; none for the large ones.
-    vms: Vec<Option<Matrices>>,
-    /// By thread.
-    pieces: Vec<Piece>,
-}
+use super::wait_recorder::Cell;
+use super::wait_recorder::Matrices;
+use super::wait_recorder::Piece;
+use super::wait_recorder::WaitRecorder;
 
 impl World {
     /// Records from now on who waited for whom.
     pub fn record_waits(&mut self) {
-        self.waits = Some(Box::new(Recorder {
+        self.waits = Some(Box::new(WaitRecorder {
             vms: self.vms.iter().map(|vm| Matrices::new(vm.vcpus)).collect(),
             pieces: vec![Piece::default(); self.threads.len()],
         }));

@@ -17,7 +17,7 @@ use crate::trace::ThreadState;
 use crate::trace::TraceEvent;
 use crate::trace::VcpuState;
 
-use super::World;
+use super::simulation::World;
 use super::state::Doing;
 use super::state::Idle;
 use super::state::KERNEL;

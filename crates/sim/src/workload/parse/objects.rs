@@ -3,11 +3,11 @@
 //! A name stands for a family of `count` objects of one kind. Where the family has more than one
 //! member, a step says which it means: `hash[random]`, `hash[own]`, `hash[next]`, `hash[peer]`, `hash[3]`.
 
-use super::Settings;
 use crate::scenario::load::LoadError;
 use crate::scenario::load::Place;
 use crate::scenario::load::nearest;
 use crate::scenario::read::Field;
+use crate::scenario::read::Table;
 use crate::scenario::tree::Value;
 use crate::scenario::units;
 use crate::workload::Object;
@@ -78,7 +78,7 @@ impl Kind {
 
 impl Families {
     /// Reads `[objects]`.
-    pub fn read(workload: &Settings<'_>) -> Result<Families, LoadError> {
+    pub fn read(workload: &Table<'_>) -> Result<Families, LoadError> {
         let mut families = Families::default();
         let Some(field) = workload.get("objects") else {
             return Ok(families);

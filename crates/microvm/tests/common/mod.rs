@@ -1,4 +1,4 @@
-//! A small world for tests of microVMs: a builder for configurations, and a run that lasts until
+//! What tests of microVMs share: a builder for configurations, and a run that lasts until
 //! something has been seen rather than for a time, so that a loaded machine only makes it slower.
 //! Speeds are compared side by side: two VMs at the same time on the same pCPU.
 
@@ -129,7 +129,7 @@ macro_rules! on_each_backend {
             $(#[test]
             fn $name() {
                 let backend = tandem_microvm::Backend::$backend;
-                if crate::world::runs_here(backend) {
+                if crate::common::runs_here(backend) {
                     super::$name(backend);
                 }
             })*

@@ -31,7 +31,7 @@ pub const PERIOD: Nanos = Nanos::from_millis(100);
 const SLICE: f64 = 4_000_000.0;
 
 #[derive(Clone, Debug)]
-pub struct SimVcpu {
+pub struct TestVcpu {
     pub pcpu: u32,
     /// Part of the time it wants to run.
     pub demand: f64,
@@ -39,29 +39,29 @@ pub struct SimVcpu {
 }
 
 #[derive(Clone, Debug)]
-pub struct SimVm {
+pub struct TestVm {
     pub id: u64,
     pub configured: f64,
     pub weight: f64,
-    pub vcpus: Vec<SimVcpu>,
+    pub vcpus: Vec<TestVcpu>,
 }
 
-pub struct World {
+pub struct TestHost {
     pub pcpus: u32,
-    pub vms: Vec<SimVm>,
+    pub vms: Vec<TestVm>,
     pub policy: FlexW,
     pub noise: f64,
     rng: Pcg32,
 }
 
-impl World {
-    pub fn new(pcpus: u32) -> World {
-        World::with(pcpus, FlexWConfig::default())
+impl TestHost {
+    pub fn new(pcpus: u32) -> TestHost {
+        TestHost::with(pcpus, FlexWConfig::default())
     }
 
-    pub fn with(pcpus: u32, config: FlexWConfig) -> World {
+    pub fn with(pcpus: u32, config: FlexWConfig) -> TestHost {
         let rng = Pcg32::seed_from_u64(7);
-        World {
+        TestHost {
             pcpus,
             vms: Vec::new(),
             policy: FlexW::new(config),
@@ -71,14 +71,14 @@ impl World {
     }
 
     /// Adds a VM with `vcpus` burning vCPUs, vCPU i pinned to pCPU i mod P.
-    pub fn vm(mut self, vcpus: u32, weight: f64) -> World {
+    pub fn vm(mut self, vcpus: u32, weight: f64) -> TestHost {
         let pins: Vec<u32> = (0..vcpus).map(|i| i % self.pcpus).collect();
         self.add(&pins, weight);
         self
     }
 
     /// Adds a VM with one burning vCPU per pin.
-    pub fn pinned(mut self, pins: &[u32], weight: f64) -> World {
+    pub fn pinned(mut self, pins: &[u32], weight: f64) -> TestHost {
         self.add(pins, weight);
         self
     }
@@ -86,14 +86,14 @@ impl World {
     pub fn add(&mut self, pins: &[u32], weight: f64) {
         let vcpus = pins
             .iter()
-            .map(|&pcpu| SimVcpu {
+            .map(|&pcpu| TestVcpu {
                 pcpu,
                 demand: 1.0,
                 carry: 0.0,
             })
             .collect();
         let id = self.vms.last().map_or(1, |vm| vm.id + 1);
-        self.vms.push(SimVm {
+        self.vms.push(TestVm {
             id,
             configured: weight,
             weight,

@@ -11,11 +11,11 @@ use maud::html;
 use super::at;
 use super::column_width;
 use super::cut;
-use super::lying::BELOW;
-use super::lying::GAP;
-use super::lying::Plot;
-use super::lying::ROW;
-use super::lying::TOP;
+use super::horizontal::BELOW;
+use super::horizontal::GAP;
+use super::horizontal::Plot;
+use super::horizontal::ROW;
+use super::horizontal::TOP;
 use super::scale::Scale;
 use crate::figure::NOT_MEASURED;
 
@@ -26,7 +26,7 @@ const FARTHEST: f64 = 3.0;
 
 /// One figure, relative to the published one.
 #[derive(Clone, Debug, PartialEq)]
-pub struct NearRow {
+pub struct RelativeRow {
     /// Its name.
     pub name: String,
     /// The least that is near enough; `None`: anything.
@@ -47,18 +47,18 @@ pub struct NearRow {
 
 /// A chart of such rows.
 #[derive(Clone, Debug, PartialEq)]
-pub struct NearChart {
+pub struct RelativeChart {
     /// What it shows, for screen readers.
     pub title: String,
     /// What the axis is, written above the rows.
     pub unit: String,
     /// The rows.
-    pub rows: Vec<NearRow>,
+    pub rows: Vec<RelativeRow>,
     /// Width of the view box; its height follows from the rows.
     pub width: f64,
 }
 
-impl NearChart {
+impl RelativeChart {
     /// The chart as an `<svg>` element.
     pub fn svg(&self) -> Markup {
         let plot = self.plot();
@@ -78,7 +78,8 @@ impl NearChart {
     }
 
     fn plot(&self) -> Plot {
-        let widest = |text: fn(&NearRow) -> &str| column_width(self.rows.iter().map(text), SIZE);
+        let widest =
+            |text: fn(&RelativeRow) -> &str| column_width(self.rows.iter().map(text), SIZE);
         let names = widest(|row| &row.name).min(self.width * NAMES);
         let left = names + GAP;
         let ends = self.rows.iter().flat_map(|row| [row.ours, row.high]);
@@ -95,7 +96,7 @@ impl NearChart {
     }
 }
 
-fn band(plot: &Plot, row: &NearRow, top: f64) -> Markup {
+fn band(plot: &Plot, row: &RelativeRow, top: f64) -> Markup {
     let (from, to) = (
         plot.x(row.low.unwrap_or(0.0)),
         row.high.map_or(plot.right, |high| plot.x(high)),
@@ -106,7 +107,7 @@ fn band(plot: &Plot, row: &NearRow, top: f64) -> Markup {
     }
 }
 
-fn dot(plot: &Plot, row: &NearRow, top: f64) -> Markup {
+fn dot(plot: &Plot, row: &RelativeRow, top: f64) -> Markup {
     let (middle, base) = (top + ROW / 2.0, top + ROW / 2.0 + SIZE * 0.35);
     let class = if row.is_near { "near" } else { "far" };
     html! {
@@ -147,8 +148,8 @@ fn arrow(x: f64, y: f64, way: f64) -> String {
 mod tests {
     use super::*;
 
-    fn chart(ours: &[f64]) -> NearChart {
-        let row = |&ours: &f64| NearRow {
+    fn chart(ours: &[f64]) -> RelativeChart {
+        let row = |&ours: &f64| RelativeRow {
             name: "dedup[0]".to_owned(),
             low: Some(0.85),
             high: None,
@@ -158,7 +159,7 @@ mod tests {
             label: "1.34 / 1.30".to_owned(),
             tooltip: "a & b".to_owned(),
         };
-        NearChart {
+        RelativeChart {
             title: "claim".to_owned(),
             unit: "ours ÷ published".to_owned(),
             rows: ours.iter().map(row).collect(),

@@ -1,4 +1,4 @@
-//! What charts of lying rows share: the plot beside the names, and the axis along its foot.
+//! What charts of horizontal rows share: the plot beside the names, and the axis along its foot.
 
 use maud::Markup;
 use maud::html;

@@ -1,0 +1,97 @@
+//! The agent of a simulated guest: what decides, and what it saw last.
+//!
+//! The policies are those of the agent on live VMs ([`tandem_policy::gleaner`]): the paper's two, each by
+//! itself, or the agent's controller, which has both.
+
+use tandem_policy::gleaner::Consolidation;
+use tandem_policy::gleaner::Controller;
+use tandem_policy::gleaner::Observation;
+use tandem_policy::gleaner::Retention;
+
+use crate::results::AgentChoice;
+use crate::results::VcpuTime;
+use crate::scenario;
+
+/// What was counted up to the last period.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Seen {
+    pub ran: VcpuTime,
+    pub idle: u64,
+    pub idle_periods: u64,
+    pub halting: u64,
+    pub waited: u64,
+}
+
+/// What decides.
+#[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there is one for each VM, and its agent is boxed"
+)]
+pub(super) enum Control {
+    Paper {
+        consolidation: Option<Consolidation>,
+        retention: Option<Retention>,
+    },
+    Agent(Controller),
+}
+
+impl Control {
+    fn new(control: &scenario::Control, vcpus: u32) -> Control {
+        match control.clone() {
+            scenario::Control::Paper {
+                consolidation,
+                retention,
+            } => Control::Paper {
+                consolidation: consolidation.map(|config| Consolidation::new(vcpus, config)),
+                retention: retention.map(Retention::new),
+            },
+            scenario::Control::Agent(config) => Control::Agent(Controller::new(vcpus, config)),
+        }
+    }
+
+    /// vCPUs to use and the time to stay awake, ns, given what they are now.
+    pub fn decide(&mut self, observed: &Observation, (active, awake): (u32, u64)) -> (u32, u64) {
+        match self {
+            Control::Paper {
+                consolidation,
+                retention,
+            } => (
+                consolidation
+                    .as_mut()
+                    .map_or(active, |policy| policy.decide(observed).active),
+                retention
+                    .as_mut()
+                    .map_or(awake, |policy| policy.decide(observed).timeout.0),
+            ),
+            Control::Agent(controller) => {
+                let decision = controller.decide(observed);
+                (decision.active, decision.timeout.0)
+            }
+        }
+    }
+}
+
+/// The agent of one VM.
+#[derive(Debug)]
+pub(crate) struct SimulatedAgent {
+    pub control: Control,
+    pub period: u64,
+    pub seen: Vec<Seen>,
+    pub switches: u64,
+    pub waiting: u64,
+    pub choices: Vec<AgentChoice>,
+}
+
+impl SimulatedAgent {
+    pub(crate) fn new(agent: &scenario::Agent, vcpus: u32) -> SimulatedAgent {
+        SimulatedAgent {
+            control: Control::new(&agent.control, vcpus),
+            period: agent.period.0,
+            seen: vec![Seen::default(); vcpus as usize],
+            switches: 0,
+            waiting: 0,
+            choices: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! Threads' programs as the world runs them: operations with their objects resolved.
+//!
+//! A workload names objects by reference, relative to its VM; `compile` makes numbers of the world out of
+//! them and code of the program, once, before anything runs. What each operation does is not here: that
+//! is `program` and the files of the primitives.
+
+use crate::random::Dist;
+use crate::scenario::MmLock;
+use crate::workload::Object as WorkloadObject;
+use crate::workload::ObjectRef;
+use crate::workload::Op;
+use crate::workload::Pick;
+use crate::workload::Repeat;
+use crate::workload::Workload;
+
+/// A family of objects of one VM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Family {
+    pub first: u32,
+    pub count: u32,
+    pub pick: Pick,
+}
+
+/// An operation on objects of the world.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Instr {
+    Compute { time: Dist },
+    SpinLock(Family),
+    SpinUnlock(Family),
+    MutexLock(Family),
+    MutexUnlock(Family),
+    Wait { condition: Family, mutex: Family },
+    Signal(Family),
+    Broadcast(Family),
+    Barrier(Family),
+    Acquire(Family),
+    Release(Family),
+    Put(Family),
+    Get(Family),
+    Flush,
+    Sleep(Dist),
+    Io(Dist),
+    Yield,
+    Work,
+    Loop { turns: Turns, end: u32, depth: u8 },
+    Again { begin: u32 },
+    Exit,
+}
+
+/// How often a loop runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turns {
+    Endless,
+    Each(u32),
+    /// By all `threads` of the role together.
+    Shared {
+        all: u32,
+        threads: u32,
+    },
+}
+
+impl Turns {
+    fn new(repeat: Repeat, threads: u32) -> Turns {
+        match repeat {
+            Repeat::Forever => Turns::Endless,
+            Repeat::Times(turns) => Turns::Each(turns),
+            Repeat::Shared(all) => Turns::Shared { all, threads },
+        }
+    }
+
+    /// Whether the role's thread of this number has done them all.
+    #[inline]
+    pub fn are_over(self, done: u32, number: u32) -> bool {
+        match self {
+            Turns::Endless => false,
+            Turns::Each(turns) => done >= turns,
+            Turns::Shared { all, threads } => {
+                let one_more = u32::from(number < all % threads);
+                done >= all / threads + one_more
+            }
+        }
+    }
+}
+
+/// How an operation went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OpOutcome {
+    /// Done: the next one.
+    Next,
+    /// The same again, in another phase.
+    Again,
+    /// It takes time: the vCPU's plan is to be made.
+    Busy,
+    /// The thread left its vCPU, which needs another one.
+    Left,
+}
+
+/// Resolves the program of a role for a VM that has `threads` of it and whose objects begin at `base`;
+/// jumps are relative to where the code is put, `at`.
+pub(crate) fn compile(
+    workload: &Workload,
+    ops: &[Op],
+    threads: u32,
+    base: u32,
+    (mm, lock): (u32, MmLock),
+    at: u32,
+    code: &mut Vec<Instr>,
+) {
+    // Unmap becomes four operations, so jump targets move.
+    let mut moved = Vec::with_capacity(ops.len() + 1);
+    let mut next = at;
+    for op in ops {
+        moved.push(next);
+        next += if matches!(op, Op::Unmap(_)) { 4 } else { 1 };
+    }
+    moved.push(next);
+    let target = |op: u32| moved[(op as usize).min(ops.len())];
+    let family = |reference: ObjectRef| {
+        let count = reference.count.max(1);
+        let (count, pick) = match reference.pick {
+            // Only the first ones are some thread's own.
+            Pick::Peer => (count.min(threads.max(1)), Pick::Random),
+            pick => (count, pick),
+        };
+        Family {
+            first: base + reference.first,
+            count,
+            pick,
+        }
+    };
+    let object = |reference: ObjectRef| workload.objects[reference.first as usize];
+    let mm = Family {
+        first: mm,
+        count: 1,
+        pick: Pick::Fixed(0),
+    };
+    for op in ops {
+        let instr = match *op {
+            Op::Compute(time) | Op::ComputeKernel(time) => Instr::Compute { time },
+            Op::Lock(lock) => match object(lock) {
+                WorkloadObject::Spin { .. } => Instr::SpinLock(family(lock)),
+                _ => Instr::MutexLock(family(lock)),
+            },
+            Op::Unlock(lock) => match object(lock) {
+                WorkloadObject::Spin { .. } => Instr::SpinUnlock(family(lock)),
+                _ => Instr::MutexUnlock(family(lock)),
+            },
+            Op::Wait { condition, mutex } => Instr::Wait {
+                condition: family(condition),
+                mutex: family(mutex),
+            },
+            Op::Signal(condition) => Instr::Signal(family(condition)),
+            Op::Broadcast(condition) => Instr::Broadcast(family(condition)),
+            Op::Barrier(barrier) => Instr::Barrier(family(barrier)),
+            Op::Acquire(semaphore) => Instr::Acquire(family(semaphore)),
+            Op::Release(semaphore) => Instr::Release(family(semaphore)),
+            Op::Put(queue) => Instr::Put(family(queue)),
+            Op::Get(queue) => Instr::Get(family(queue)),
+            Op::Unmap(time) => {
+                let (take, leave) = match lock {
+                    MmLock::Spinning => (Instr::SpinLock(mm), Instr::SpinUnlock(mm)),
+                    MmLock::Stealing | MmLock::HandedOver => {
+                        (Instr::MutexLock(mm), Instr::MutexUnlock(mm))
+                    }
+                };
+                code.extend([take, Instr::Compute { time }, Instr::Flush]);
+                leave
+            }
+            Op::Sleep(time) => Instr::Sleep(time),
+            Op::Io(time) => Instr::Io(time),
+            Op::Yield => Instr::Yield,
+            Op::Work => Instr::Work,
+            Op::Loop { repeat, end, depth } => Instr::Loop {
+                turns: Turns::new(repeat, threads.max(1)),
+                end: target(end),
+                depth,
+            },
+            // A loop without a count has nothing to do where it begins.
+            Op::Again { begin } => Instr::Again {
+                begin: match ops[begin as usize] {
+                    Op::Loop {
+                        repeat: Repeat::Forever,
+                        ..
+                    } => target(begin + 1),
+                    _ => target(begin),
+                },
+            },
+            Op::Exit => Instr::Exit,
+        };
+        code.push(instr);
+    }
+    code.push(Instr::Exit);
+}

@@ -1,0 +1,76 @@
+//! The simulated world as one value: the clock, the event queue, and all that events change.
+//!
+//! Everything is held in plain vectors and addressed by number, so that a handler reaches what it
+//! needs without a search, and nothing is allocated while events are handled. What happens to it
+//! is in the files beside this one, each with an `impl World` of its own; here are data only.
+
+use tandem_policy::PcpuSet;
+
+use crate::host::AnyScheduler;
+use crate::host::HostConfig;
+use crate::machine::Costs;
+use crate::queue::EventQueue;
+use crate::sched::entity::Entity;
+
+use super::agent::SimulatedAgent;
+use super::code::Instr;
+use super::policy_host::Policies;
+use super::slots::Slots;
+use super::state::Message;
+use super::state::Object;
+use super::state::Pcpu;
+use super::state::SimulatedVm;
+use super::state::Thread;
+use super::state::Vcpu;
+use super::state::Work;
+use super::swapper::Swapper;
+use super::trace_recorder::TraceRecorder;
+use super::wait_recorder::WaitRecorder;
+
+/// A simulation.
+pub struct World {
+    pub(super) name: String,
+    pub(super) seed: u64,
+    pub(super) now: u64,
+    pub(super) end: u64,
+    pub(super) warmup: u64,
+    pub(super) measured_from: u64,
+    pub(super) events: u64,
+    pub(super) finished: bool,
+    pub(super) native: bool,
+    pub(super) pcpus_per_llc: u32,
+    pub(super) costs: Costs,
+    pub(super) config: HostConfig,
+    /// The loop's window in ns for each window in cycles, last one asked for.
+    pub(super) window_cache: (u32, Option<u64>),
+    pub(super) queue: EventQueue,
+    pub(super) slots: Slots,
+    pub(super) host: AnyScheduler,
+    pub(super) idle_pcpus: PcpuSet,
+    pub(super) pcpus: Vec<Pcpu>,
+    pub(super) vms: Vec<SimulatedVm>,
+    pub(super) vcpus: Vec<Vcpu>,
+    pub(super) threads: Vec<Thread>,
+    pub(super) entities: Vec<Entity>,
+    pub(super) objects: Vec<Object>,
+    pub(super) code: Vec<Instr>,
+    pub(super) messages: Vec<Message>,
+    pub(super) free_messages: Vec<u32>,
+    pub(super) work: Vec<Work>,
+    pub(super) work_done: usize,
+    pub(super) alive: u32,
+    pub(super) roles: Vec<Vec<String>>,
+    pub(super) names: Vec<String>,
+    pub(super) object_names: Vec<Vec<String>>,
+    pub(super) weights: Vec<f64>,
+    pub(super) allowed: Vec<PcpuSet>,
+    pub(super) policies: Policies,
+    pub(super) flexs: Option<Box<Swapper>>,
+    /// Of each VM.
+    pub(super) agents: Vec<Option<Box<SimulatedAgent>>>,
+    pub(super) trace: Option<TraceRecorder>,
+    pub(super) waits: Option<Box<WaitRecorder>>,
+    /// Whether the invariants are looked at while the world runs: in debug builds, unless a test
+    /// asks not to.
+    pub(super) checks: bool,
+}

@@ -1,0 +1,24 @@
+//! The events of a trace as they are recorded, up to a limit.
+
+use crate::trace::TraceEvent;
+
+/// Events so far, up to a limit.
+pub(crate) struct TraceRecorder {
+    pub events: Vec<TraceEvent>,
+    limit: usize,
+}
+
+impl TraceRecorder {
+    pub fn new(limit: usize) -> TraceRecorder {
+        TraceRecorder {
+            events: Vec::new(),
+            limit,
+        }
+    }
+
+    pub fn add(&mut self, event: TraceEvent) {
+        if self.events.len() < self.limit {
+            self.events.push(event);
+        }
+    }
+}
