@@ -7,7 +7,7 @@
 //! latency, and what an exit costs the hardware itself, so that an exit is cheaper here.
 //!
 //! Bochs boots from a CD (isolinux), wants a terminal for its display `term`, of which nothing is
-//! shown, and starts in its debugger. A boot takes minutes; see [`snapshot`] for how it is
+//! shown, and starts in its debugger. A boot takes minutes; see `snapshot` for how it is
 //! paid once.
 
 mod folder;

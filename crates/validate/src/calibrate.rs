@@ -1,14 +1,14 @@
 //! Is what the simulator says of VMs true of real ones on this machine?
 //!
-//! MicroVMs run on two pCPUs of this machine's KVM ([`real`]), and the same setups in the simulator
-//! ([`simulated`]) with the running kernel's scheduler, tick and halt polling. Compared are ratios of
-//! throughputs ([`setup`]): two VMs against one, spinning against blocking, pinned against not pinned,
+//! MicroVMs run on two pCPUs of this machine's KVM (`real`), and the same setups in the simulator
+//! (`simulated`) with the running kernel's scheduler, tick and halt polling. Compared are ratios of
+//! throughputs (`setup`): two VMs against one, spinning against blocking, pinned against not pinned,
 //! two vCPUs against one, weights. Never absolute figures: how fast a machine computes is none of the
 //! simulator's business.
 //!
-//! What virtualization costs here is found first, by probes ([`fit`]), and is part of the output, not
+//! What virtualization costs here is found first, by probes (`fit`), and is part of the output, not
 //! of the program. Workloads that no probe consists of were kept out of the fit and are judged by
-//! themselves ([`figures`]).
+//! themselves (`figures`).
 //!
 //! Real runs are interleaved, every other round in the reverse order, so that a machine that becomes
 //! slower harms both sides of a ratio alike. It needs a quiet machine all the same: what else runs takes

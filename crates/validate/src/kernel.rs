@@ -1,8 +1,8 @@
 //! Does the simulator schedule threads as the kernel that runs here does?
 //!
-//! The same thread programs run as plain threads on CPUs 0 and 1 ([`real`]) and in the simulator's
-//! `native` mode with two CPUs and the running kernel's scheduler and tick ([`simulated`]). What the
-//! kernel's work costs on this machine is measured first by other programs ([`costs`]). Compared
+//! The same thread programs run as plain threads on CPUs 0 and 1 (`real`) and in the simulator's
+//! `native` mode with two CPUs and the running kernel's scheduler and tick (`simulated`). What the
+//! kernel's work costs on this machine is measured first by other programs (`costs`). Compared
 //! are ratios: each program's run time, and that of each of its roles, over the run time of two
 //! threads that only compute. Real runs are interleaved, the reference with them, and medians of the
 //! ratios are taken, so that a machine that is slower for a while matters little.
