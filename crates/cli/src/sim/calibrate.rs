@@ -12,6 +12,7 @@ use tandem_validate::calibrate::Measurement;
 use tandem_validate::calibrate::Options;
 use tandem_validate::event::Event;
 
+use super::page;
 use crate::console::print;
 use crate::demo::host_facts;
 use crate::demo::state_dir;
@@ -57,9 +58,7 @@ pub fn main(args: &CalibrateArgs) -> anyhow::Result<()> {
         workloads,
         runs: args.runs,
         seconds: args.seconds,
-        command: std::env::args()
-            .skip(1)
-            .fold("tandem".to_owned(), |all, arg| all + " " + &arg),
+        command: page::command(),
         kernel: facts.kernel,
         cpu: facts.cpu,
     };
