@@ -1,57 +1,190 @@
-//! `tandem lab`: experiments in whole emulated machines, which boot a real Linux kernel and run KVM
-//! VMs in it, so that changes to KVM can be measured anywhere and again with the same result.
-//!
-//! ```text
-//! experiment (TOML) ─► plan ─► jobs ─► machine: qemu | bochs ─► agent in the guest ─► report (JSON)
-//! ```
-//!
-//! - [`experiment`]: what is run, from `lab/experiments/NAME.toml`; [`run`]: from arguments to a report.
-//! - [`job`]: what the machine is told, and what it answers; [`agent`]: the program in it that does it.
-//! - [`machine`]: descriptions from `lab/machines/NAME.toml`; [`qemu`] and [`bochs`] run them.
-//! - [`payload`]: the initramfs and what is added to it; [`kernel`]: which kernel is booted.
-//! - [`mailbox`]: how a machine that was saved after its boot gets its job.
-//! - [`trace`]: what a pause-loop exit costs, from the kernel's own trace.
-//!
-//! Times are those of the emulated machine unless a name says `host`. What it does not do: build
-//! kernels (`kernel/build` does), or claim that emulated time is real time.
+//! `tandem lab`: experiments in whole emulated machines. Arguments and printing; the rest is
+//! [`tandem_lab`].
 
-pub mod agent;
-pub mod bochs;
-pub mod counters;
-pub mod emulator;
-pub mod experiment;
-pub mod job;
-pub mod kernel;
-pub mod list;
-pub mod machine;
-pub mod mailbox;
-pub mod payload;
-pub mod qemu;
-pub mod run;
-pub mod settings;
-pub mod snapshot;
-pub mod tables;
-pub mod trace;
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::time::Duration;
 
+use clap::Args;
 use clap::Subcommand;
+use clap::builder::RangedU64ValueParser;
+use tandem_lab::agent;
+use tandem_lab::emulators;
+use tandem_lab::event::Event;
+use tandem_lab::experiment;
+use tandem_lab::experiment::Experiment;
+use tandem_lab::machine;
+use tandem_lab::machine::Machine;
+use tandem_lab::run;
+use tandem_lab::run::Order;
+use tandem_lab::tables;
+use tandem_report::table::Look;
+use tandem_report::table::Table;
+
+use crate::console::print;
+use crate::output::check_json;
+use crate::output::is_stdout;
+use crate::output::write_json;
 
 /// `tandem lab …`
 #[derive(Debug, Subcommand)]
 pub enum LabCommand {
     /// Run an experiment on an emulated machine, with a kernel of your choice
-    Run(Box<run::RunArgs>),
+    Run(Box<RunArgs>),
     /// List the experiments and the machines
-    List(list::ListArgs),
+    List(ListArgs),
     /// Inside a machine: carry out a job and print what came out
     #[command(hide = true)]
-    Guest(agent::GuestArgs),
+    Guest(GuestArgs),
+}
+
+/// `tandem lab run`
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// Which experiment: a name of `tandem lab list`, or a TOML file
+    experiment: String,
+    /// On which machine [default: the experiment's]
+    #[arg(long)]
+    machine: Option<String>,
+    /// With which kernel: stock, patched, small, debug (built by kernel/build), or the path of a bzImage
+    #[arg(long, default_value = "stock")]
+    kernel: String,
+    /// Set a kernel parameter in every variant, such as kvm.aple=1; may be repeated
+    #[arg(long = "set", value_name = "MODULE.NAME=VALUE")]
+    settings: Vec<String>,
+    /// Run only this variant; may be repeated
+    #[arg(long = "variant", value_name = "NAME")]
+    variants: Vec<String>,
+    /// Which seed the first run of each variant gets; 1 is the experiment as it is written
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = seeds())]
+    seed: u64,
+    /// Run each variant so often, with one seed after the other; the table then has means with their
+    /// 95 % intervals
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = seeds())]
+    repeat: u64,
+    /// Seconds of the machine that are counted [default: the experiment's]
+    #[arg(long)]
+    seconds: Option<f64>,
+    /// Clock of the machine's pCPUs in MHz (bochs) [default: the experiment's, or the machine's]
+    #[arg(long)]
+    mhz: Option<u32>,
+    /// Trace pause-loop exits, for what each costs
+    #[arg(long)]
+    trace: bool,
+    /// Write all figures as JSON; without PATH to standard output, in place of the tables
+    #[arg(long, value_name = "PATH", num_args = 0..=1, default_missing_value = "-")]
+    json: Option<PathBuf>,
+    /// Boot every time, instead of once for the first run (bochs)
+    #[arg(long)]
+    no_snapshot: bool,
+    /// Seconds of this host that a boot with its runs may take
+    #[arg(long, default_value_t = 3600)]
+    patience: u64,
+    /// Where the lab is
+    #[arg(long, value_name = "FOLDER", default_value = "lab")]
+    lab: PathBuf,
+    /// An initramfs that is built already [default: built by lab/initramfs/build]
+    #[arg(long, value_name = "FILE")]
+    initramfs: Option<PathBuf>,
+    /// Keep logs and the machine's files here [default: a temporary folder, removed after]
+    #[arg(long, value_name = "FOLDER")]
+    work: Option<PathBuf>,
+}
+
+/// `tandem lab list`
+#[derive(Debug, Args)]
+pub struct ListArgs {
+    /// Where the lab is
+    #[arg(long, value_name = "FOLDER", default_value = "lab")]
+    lab: PathBuf,
+}
+
+/// `tandem lab guest`
+#[derive(Debug, Args)]
+pub struct GuestArgs {
+    /// Where the job is; none: wait for it in memory
+    #[arg(long)]
+    job: Option<PathBuf>,
+    /// Where the answers go: a serial port
+    #[arg(long)]
+    answers: PathBuf,
+}
+
+fn seeds() -> RangedU64ValueParser<u64> {
+    RangedU64ValueParser::new().range(1..=1_000_000)
 }
 
 /// Carries it out.
 pub fn main(command: LabCommand) -> anyhow::Result<()> {
     match command {
-        LabCommand::Run(args) => run::main(&args),
-        LabCommand::List(args) => list::main(&args),
-        LabCommand::Guest(args) => agent::main(&args),
+        LabCommand::Run(args) => run(*args),
+        LabCommand::List(args) => list(&args),
+        LabCommand::Guest(args) => Ok(agent::run(args.job.as_deref(), &args.answers)?),
     }
+}
+
+fn run(args: RunArgs) -> anyhow::Result<()> {
+    check_json(args.json.as_deref())?;
+    let order = Order {
+        experiment: args.experiment,
+        machine: args.machine,
+        kernel: args.kernel,
+        settings: args.settings,
+        variants: args.variants,
+        seed: args.seed,
+        repeat: args.repeat,
+        seconds: args.seconds,
+        mhz: args.mhz,
+        trace: args.trace,
+        snapshots: !args.no_snapshot,
+        patience: Duration::from_secs(args.patience),
+        lab: args.lab,
+        initramfs: args.initramfs,
+        work: args.work,
+    };
+    let report = run::run(&order, &|event: Event| eprintln!("lab: {event}"))?;
+    write_json(args.json.as_deref(), &report)?;
+    if !is_stdout(args.json.as_deref()) {
+        print(&tables::text(&report, look()))?;
+    }
+    Ok(report.verdict()?)
+}
+
+fn list(args: &ListArgs) -> anyhow::Result<()> {
+    let mut experiments = Table::new(&["experiment", "machine", "variants", "what it is about"]);
+    for name in experiment::names(&args.lab)? {
+        let experiment = Experiment::read(&args.lab, &name)?;
+        experiments.row(vec![
+            name,
+            experiment.machine,
+            experiment.variants.len().to_string(),
+            experiment.title,
+        ]);
+    }
+    let mut machines = Table::new(&["machine", "pCPUs", "MHz", "what it is", "can run here"]);
+    for name in machine::names(&args.lab)? {
+        let machine = Machine::read(&args.lab, &name)?;
+        machines.row(vec![
+            name,
+            machine.pcpus.to_string(),
+            machine
+                .mhz
+                .map_or_else(|| "the host's".to_owned(), |mhz| mhz.to_string()),
+            machine.title.clone(),
+            match emulators::check(&machine) {
+                Ok(()) => "yes".to_owned(),
+                Err(error) => error.to_string(),
+            },
+        ]);
+    }
+    print(&format!(
+        "{}\n{}",
+        experiments.text(look()),
+        machines.text(look())
+    ))
+}
+
+/// How tables look on standard output.
+fn look() -> Look {
+    Look::of(std::io::stdout().is_terminal())
 }

@@ -38,6 +38,7 @@ pub mod vm;
 pub mod workload;
 
 pub use calibrate::Calibration;
+pub use calibrate::NotACalibration;
 pub use config::Backend;
 pub use config::ConfigError;
 pub use config::MAX_VCPUS;

@@ -1,0 +1,342 @@
+//! The setups on this machine: real vCPUs, a cgroup for each VM, two pCPUs.
+//!
+//! All VMs run in this process, whose threads are bound to the two pCPUs before any is started, so that
+//! vCPUs that are not pinned stay there as well. Each VM's vCPU threads are in a cgroup of its own with
+//! its weight, as on most hosts, and as the simulator has it; the journaled actuator of the host crate
+//! makes the cgroups, and takes them away when this ends, however it ends. All weights are the same large
+//! multiple of the host's usual one, so that what else runs there gets little of the pCPUs.
+
+use std::io;
+use std::num::TryFromIntError;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::thread::CpuSet;
+use rustix::thread::sched_setaffinity;
+use tandem_linux::ProcFs;
+use tandem_linux::actuator::Actuator;
+use tandem_linux::actuator::ActuatorError;
+use tandem_linux::affinity::AffinityError;
+use tandem_linux::affinity::affinity;
+use tandem_linux::cgroup;
+use tandem_linux::cgroup::CgroupError;
+use tandem_linux::interrupt::Interrupt;
+use tandem_linux::interrupt::Interrupted;
+use tandem_linux::thread::Pid;
+use tandem_linux::thread::ThreadError;
+use tandem_linux::thread::ThreadRef;
+use tandem_linux::thread::Tid;
+use tandem_microvm::Calibration;
+use tandem_microvm::ConfigError;
+use tandem_microvm::Microvm;
+use tandem_microvm::MicrovmConfig;
+use tandem_microvm::ParameterError;
+use tandem_microvm::Snapshot;
+use tandem_microvm::StartError;
+use tandem_policy::PcpuSet;
+use tandem_policy::Weight;
+use thiserror::Error;
+
+use super::setup;
+use super::setup::Count;
+use super::setup::Guest;
+use super::setup::PCPUS;
+use super::setup::Quantity;
+use super::setup::Setup;
+
+/// Why this machine cannot be prepared, or a setup not run on it.
+#[derive(Debug, Error)]
+pub enum MachineError {
+    /// The pCPUs that are open to this process cannot be found out.
+    #[error("cannot tell which pCPUs this process may use: {0}")]
+    Affinity(#[source] AffinityError),
+    /// They are too few.
+    #[error("calibration needs {PCPUS} pCPUs; this process may use pCPUs {0}")]
+    Pcpus(PcpuSet),
+    /// This process cannot be bound to two of them.
+    #[error("cannot bind this process to pCPUs {pcpus:?}: {source}")]
+    Bind {
+        /// Which.
+        pcpus: Vec<u32>,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Cgroups cannot be used.
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
+    /// They cannot be changed.
+    #[error(transparent)]
+    Actuator(#[from] ActuatorError),
+    /// Somebody asked us to stop.
+    #[error(transparent)]
+    Interrupted(#[from] Interrupted),
+    /// A setup could not be run.
+    #[error("{setup}: {source}")]
+    Setup {
+        /// Which.
+        setup: String,
+        /// Why.
+        source: Box<SetupError>,
+    },
+    /// Something that was changed is still so.
+    #[error("could not put back {what}: {error}")]
+    PutBack {
+        /// What.
+        what: String,
+        /// Why.
+        error: String,
+    },
+}
+
+/// Why a setup could not be run.
+#[derive(Debug, Error)]
+pub enum SetupError {
+    /// A guest cannot be.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Its settings are not its workload's.
+    #[error(transparent)]
+    Parameter(#[from] ParameterError),
+    /// It did not start.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// A vCPU has no number of a thread.
+    #[error("a vCPU without a thread: {0}")]
+    NoThread(#[from] TryFromIntError),
+    /// A vCPU's thread is not to be found.
+    #[error(transparent)]
+    Thread(#[from] ThreadError),
+    /// Its cgroup cannot be found.
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
+    /// Its cgroup cannot be made, weighed or filled.
+    #[error(transparent)]
+    Actuator(#[from] ActuatorError),
+    /// Somebody asked us to stop.
+    #[error(transparent)]
+    Interrupted(#[from] Interrupted),
+    /// A VM stopped by itself.
+    #[error("the VM stopped: {0}")]
+    Stopped(String),
+    /// No time went by between two looks at the clock.
+    #[error("the clock stands still")]
+    Clock,
+    /// A VM saw what may not happen.
+    #[error("VM {vm} saw {violations} broken invariants: a bug of Tandem or of this host")]
+    Broken {
+        /// Which, from 0.
+        vm: usize,
+        /// How many.
+        violations: u64,
+    },
+}
+
+/// Not counted at the beginning: first entries, page faults, and vCPUs that are placed.
+const SETTLE: Duration = Duration::from_millis(100);
+
+/// What each vCPU of each VM of a setup got done per second.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Rates(Vec<Vec<f64>>);
+
+impl Rates {
+    /// A quantity of the setup, items per second.
+    pub fn of(&self, quantity: &Quantity) -> f64 {
+        let vcpus = self.0.get(quantity.guest).map_or(&[][..], Vec::as_slice);
+        let counted = match quantity.count {
+            Count::All => vcpus,
+            Count::First => vcpus.get(..1).unwrap_or_default(),
+            Count::Others => vcpus.get(1..).unwrap_or_default(),
+        };
+        counted.iter().sum()
+    }
+}
+
+/// This machine, prepared.
+pub struct Machine {
+    actuator: Actuator,
+    interrupt: Interrupt,
+    /// The pCPUs in use.
+    pcpus: Vec<u32>,
+    /// What the sizes of all VMs' work follow.
+    pub calibration: Calibration,
+}
+
+impl Machine {
+    /// Binds this thread, and so those it starts, to two pCPUs; and measures how fast they are.
+    pub fn prepare(state_dir: &Path, interrupt: Interrupt) -> Result<Machine, MachineError> {
+        // To the kernel, thread 0 is whoever asks.
+        let usable = affinity(Tid(0)).map_err(MachineError::Affinity)?;
+        let pcpus: Vec<u32> = usable.iter().take(PCPUS as usize).map(|p| p.0).collect();
+        if pcpus.len() != PCPUS as usize {
+            return Err(MachineError::Pcpus(usable));
+        }
+        let mut set = CpuSet::new();
+        pcpus.iter().for_each(|&pcpu| set.set(pcpu as usize));
+        if let Err(error) = sched_setaffinity(None, &set) {
+            let source = error.into();
+            return Err(MachineError::Bind { pcpus, source });
+        }
+        let (actuator, _) = Actuator::open(cgroup::open(&ProcFs::host())?, state_dir)?;
+        Ok(Machine {
+            actuator,
+            interrupt,
+            pcpus,
+            calibration: Calibration::measure(),
+        })
+    }
+
+    /// Runs a setup for some time.
+    pub fn run(&mut self, setup: &Setup, time: Duration) -> Result<Rates, MachineError> {
+        self.interrupt.check()?;
+        self.run_vms(setup, time)
+            .map_err(|error| MachineError::Setup {
+                setup: setup.to_string(),
+                source: Box::new(error),
+            })
+    }
+
+    fn run_vms(&mut self, setup: &Setup, time: Duration) -> Result<Rates, SetupError> {
+        let mut vms = Vec::new();
+        for (i, guest) in setup.guests.iter().enumerate() {
+            let vm = Microvm::start(self.config(setup, i, guest)?)?;
+            self.enclose(i, guest, &vm)?;
+            vms.push(vm);
+        }
+        self.interrupt.sleep(SETTLE)?;
+        let before: Vec<Snapshot> = vms.iter().map(Microvm::snapshot).collect();
+        self.interrupt.sleep(time)?;
+        let after: Vec<Snapshot> = vms.iter().map(Microvm::snapshot).collect();
+        let rates = before.iter().zip(&after).map(|(a, b)| rates(a, b));
+        let rates = Rates(rates.collect::<Result<_, _>>()?);
+        for (i, vm) in vms.into_iter().enumerate() {
+            let violations = vm.stop().sum(|vcpu| vcpu.violations);
+            if violations > 0 {
+                return Err(SetupError::Broken { vm: i, violations });
+            }
+        }
+        Ok(rates)
+    }
+
+    fn config(&self, setup: &Setup, i: usize, guest: &Guest) -> Result<MicrovmConfig, SetupError> {
+        let mut config = MicrovmConfig::new(format!("cal{i}").parse()?, guest.workload);
+        config.vcpus = guest.vcpus;
+        config.parameters = guest.parameters()?;
+        config.seed = i as u64 + 1;
+        config.calibration = Some(self.calibration);
+        let pins = (0..guest.vcpus).map_while(|vcpu| setup.pinning.pcpu(vcpu));
+        config.pins = pins
+            .filter_map(|pcpu| self.pcpus.get(pcpu as usize).copied())
+            .collect();
+        Ok(config)
+    }
+
+    /// Moves a VM's vCPUs into a cgroup of its weight.
+    fn enclose(&mut self, i: usize, guest: &Guest, vm: &Microvm) -> Result<(), SetupError> {
+        let pid = Pid(std::process::id());
+        let procfs = ProcFs::host();
+        // The group of this process itself, not of a vCPU: those will have moved.
+        let own = ThreadRef::read(&procfs, pid, Tid(pid.0))?;
+        let controller = self.actuator.controller();
+        let parent = controller.cgroup_of(&own)?;
+        let usual = controller.default_weight().0;
+        let (_, most) = controller.weight_range();
+        let times = (most.0 / usual / f64::from(setup::HEAVIEST))
+            .floor()
+            .max(1.0);
+        let weight = Weight(usual * times * f64::from(guest.weight));
+        let name = format!("tandem-calibrate-{i}-{pid}");
+        let group = self.actuator.create_group(&parent, &name)?;
+        self.actuator.set_weight(&group, weight)?;
+        for tid in vm.tids() {
+            let tid = Tid(u32::try_from(tid)?);
+            let thread = ThreadRef::read(&procfs, pid, tid)?;
+            self.actuator.move_thread(&thread, &group)?;
+        }
+        Ok(())
+    }
+
+    /// Takes the cgroups away.
+    pub fn leave(mut self) -> Result<(), MachineError> {
+        let report = self.actuator.restore()?;
+        match report.failures.first() {
+            None => Ok(()),
+            Some(failure) => Err(MachineError::PutBack {
+                what: failure.what.clone(),
+                error: failure.error.clone(),
+            }),
+        }
+    }
+}
+
+/// What each vCPU did per second.
+fn rates(before: &Snapshot, after: &Snapshot) -> Result<Vec<f64>, SetupError> {
+    if let Some(failure) = &after.failure {
+        return Err(SetupError::Stopped(failure.clone()));
+    }
+    let seconds = after.t_ns.saturating_sub(before.t_ns) as f64 / 1e9;
+    if seconds <= 0.0 {
+        return Err(SetupError::Clock);
+    }
+    let vcpus = before.vcpus.iter().zip(&after.vcpus);
+    Ok(vcpus
+        .map(|(a, b)| b.work.saturating_sub(a.work) as f64 / seconds)
+        .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::setup::Pinning;
+    use super::super::setup::first_of;
+    use super::super::setup::reference;
+    use super::*;
+
+    #[test]
+    fn a_quantity_counts_the_vcpus_it_names() {
+        let rates = Rates(vec![vec![1.0, 20.0, 300.0], vec![4000.0]]);
+        let of = |guest, count| {
+            let quantity = Quantity {
+                guest,
+                ..first_of(Vec::new(), Pinning::Free, count)
+            };
+            rates.of(&quantity)
+        };
+        assert_eq!(of(0, Count::All), 321.0);
+        assert_eq!(of(0, Count::First), 1.0);
+        assert_eq!(of(0, Count::Others), 320.0);
+        assert_eq!(of(1, Count::All), 4000.0);
+        assert_eq!((of(1, Count::Others), of(2, Count::All)), (0.0, 0.0));
+    }
+
+    #[test]
+    fn real_vcpus_get_work_done_and_leave_nothing_behind() {
+        if let Err(error) = tandem_microvm::kvm::available() {
+            eprintln!("skipped: {error}");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let interrupt = Interrupt::watch().unwrap();
+        let mut machine = match Machine::prepare(dir.path(), interrupt) {
+            Ok(machine) => machine,
+            Err(error) => {
+                eprintln!("skipped: {error}");
+                return;
+            }
+        };
+        let quantity = reference();
+        let rates = match machine.run(&quantity.setup, Duration::from_millis(100)) {
+            Ok(rates) => rates,
+            // A user who may not make cgroups.
+            Err(error) if rustix::process::getuid().as_raw() != 0 => {
+                eprintln!("skipped: {error}");
+                return;
+            }
+            Err(error) => panic!("{error}"),
+        };
+        assert!(rates.of(&quantity) > 0.0);
+        machine.leave().unwrap();
+        let own = format!("tandem-calibrate-0-{}", std::process::id());
+        for root in ["/sys/fs/cgroup", "/sys/fs/cgroup/cpu"] {
+            assert!(!Path::new(root).join(&own).exists());
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! The simulator held against what runs here.
+//!
+//! - [`kernel`]: the same thread programs on the kernel that runs here and in the simulator (`tandem sim
+//!   kernel`).
+//! - [`calibrate`]: microVMs on this machine's KVM and in the simulator (`tandem sim calibrate`).
+//! - [`this_kernel`]: what both must know of the kernel: its scheduler, its tick.
+//!
+//! Compared are ratios, never absolute times: how fast a machine computes is none of the simulator's
+//! business. Nothing here prints; what there is to tell during a measurement is an [`event::Event`].
+
+pub mod calibrate;
+pub mod event;
+pub mod kernel;
+pub mod this_kernel;

@@ -1,0 +1,49 @@
+//! What the simulator must know of the kernel that runs here to schedule as it does, and what a reader
+//! must know of the machine's load to judge figures.
+
+use rustix::time::ClockId;
+use rustix::time::clock_getres;
+use tandem_policy::Nanos;
+use thiserror::Error;
+
+/// The release is not written as kernels' are.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("the kernel's release is \"{0}\": expected one like 6.12.3")]
+pub struct UnknownRelease(String);
+
+/// The scheduler of a kernel of this release: EEVDF since 6.6, CFS before.
+pub fn scheduler(release: &str) -> Result<&'static str, UnknownRelease> {
+    let mut numbers = release.split(['.', '-']).map(str::parse::<u32>);
+    let version = match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) => (major, minor),
+        _ => return Err(UnknownRelease(release.to_owned())),
+    };
+    Ok(if version >= (6, 6) { "eevdf" } else { "cfs" })
+}
+
+/// The kernel's clock tick: what its coarse clocks resolve.
+pub fn tick() -> Nanos {
+    let resolution = clock_getres(ClockId::MonotonicCoarse);
+    let nanos = resolution.tv_sec as u64 * 1_000_000_000 + resolution.tv_nsec as u64;
+    Nanos(nanos.clamp(100_000, 100_000_000))
+}
+
+/// What the kernel says of the load; empty if it says nothing.
+pub fn load_average() -> String {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_scheduler_follows_from_the_release() {
+        assert_eq!(scheduler("6.12.3-cloud-amd64"), Ok("eevdf"));
+        assert_eq!(scheduler("6.6-rc1"), Ok("eevdf"));
+        assert_eq!(scheduler("6.1.0"), Ok("cfs"));
+        let error = scheduler("sixth").unwrap_err().to_string();
+        assert!(error.contains("\"sixth\": expected one like"), "{error}");
+    }
+}
