@@ -1,0 +1,150 @@
+//! A table from data, by a short description.
+//!
+//! ```text
+//! NAME#PATH [by KEY KEY]
+//! heading = cell
+//! …
+//! + cell | cell | …
+//! ```
+//!
+//! The path leads to the rows: a list, or the elements that `*` and `[…]` choose. With `by a b` a
+//! flat list becomes one row for each value of key a, in the order of the list, in which key b's
+//! values name the elements: of `by program variant` the path `taskset.ratio` is that of the
+//! program's element whose variant is taskset.
+//!
+//! Each further line is a column: its heading, and text with references in braces, as in
+//! `{ratio .2} ({ci_low .2} … {ci_high .2})`. A cell with a reference in `{?…}` stays empty in rows
+//! that lack it or have null there; a column that is empty in every row is an error. A line that
+//! begins with `+` is a last row, of the whole file, and may have fewer cells.
+//!
+//! `NAME by-claim` instead is [`claims::table`]: a table that no such description makes.
+
+use serde_json::Map;
+use serde_json::Value;
+
+use super::Data;
+use super::Error;
+use super::claims;
+use super::reference::Reference;
+use super::reference::Row;
+use super::reference::select;
+use crate::table::Look;
+use crate::table::Table;
+
+struct Column<'a> {
+    heading: &'a str,
+    cell: &'a str,
+}
+
+/// The table that a description asks for.
+pub fn render(description: &str, data: &Data) -> Result<String, Error> {
+    let mut lines = description
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty());
+    let head = lines.next().unwrap_or_default();
+    if let Some(name) = head.strip_suffix(" by-claim") {
+        return claims::table(data.file(name.trim())?).map(|table| table.text(Look::Plain));
+    }
+    let (source, keys) = match head.split_once(" by ") {
+        Some((source, keys)) => (source, keys.split_once(' ')),
+        None => (head, None),
+    };
+    let (file, path) = source.trim().split_once('#').ok_or_else(|| {
+        Error::syntax(head, "a table is described by NAME#/path, then its columns")
+    })?;
+    let whole = data.file(file)?;
+    let mut rows = select(whole, path, source)?;
+    if let [Value::Array(list)] = rows.as_slice() {
+        rows = list.iter().collect();
+    }
+    let grouped = keys.map(|(row, element)| group(&rows, row, element));
+    if let Some(grouped) = &grouped {
+        rows = grouped.iter().collect();
+    }
+    let (mut columns, mut last) = (Vec::new(), Vec::new());
+    for line in lines {
+        match (line.strip_prefix("+ "), line.split_once(" = ")) {
+            (Some(cells), _) => last.push(cells),
+            (None, Some((heading, cell))) => columns.push(Column { heading, cell }),
+            (None, None) => return Err(Error::syntax(line, "a column is: heading = cell")),
+        }
+    }
+    let headings: Vec<&str> = columns.iter().map(|column| column.heading).collect();
+    let mut table = Table::new(&headings);
+    let mut filled = vec![false; columns.len()];
+    for value in &rows {
+        let row = Row { file, value };
+        let cells = columns.iter().map(|column| cell(column.cell, data, row));
+        let cells: Vec<Option<String>> = cells.collect::<Result<_, Error>>()?;
+        for (filled, cell) in filled.iter_mut().zip(&cells) {
+            *filled |= cell.is_some();
+        }
+        table.row(cells.into_iter().map(Option::unwrap_or_default));
+    }
+    if let Some(empty) = filled.iter().position(|filled| !filled) {
+        let why = "no row has this: is the path right?";
+        return Err(Error::syntax(columns[empty].cell, why));
+    }
+    for line in last {
+        let cells: Vec<&str> = line.split(" | ").collect();
+        if cells.len() > columns.len() {
+            let why = format!(
+                "{} cells, where there are {} columns",
+                cells.len(),
+                columns.len()
+            );
+            return Err(Error::syntax(line, why));
+        }
+        let row = Row { file, value: whole };
+        let cells = cells.iter().map(|text| cell(text, data, row));
+        let cells: Vec<Option<String>> = cells.collect::<Result<_, Error>>()?;
+        table.row(cells.into_iter().map(Option::unwrap_or_default));
+    }
+    Ok(table.text(Look::Plain))
+}
+
+/// Rows by the values of one key, their elements by those of another.
+fn group(rows: &[&Value], row: &str, element: &str) -> Vec<Value> {
+    let name = |value: &Value, key: &str| match &value[key] {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    let mut groups: Vec<(String, Map<String, Value>)> = Vec::new();
+    for value in rows {
+        let wanted = name(value, row);
+        let at = groups.iter().position(|(there, _)| *there == wanted);
+        let at = at.unwrap_or_else(|| {
+            groups.push((wanted, Map::new()));
+            groups.len() - 1
+        });
+        groups[at].1.insert(name(value, element), (*value).clone());
+    }
+    groups
+        .into_iter()
+        .map(|(_, group)| Value::Object(group))
+        .collect()
+}
+
+/// A cell's text; `None` where it is to stay empty.
+fn cell(text: &str, data: &Data, row: Row<'_>) -> Result<Option<String>, Error> {
+    let mut written = String::new();
+    let mut rest = text;
+    while let Some((before, behind)) = rest.split_once('{') {
+        let (inside, behind) = behind
+            .split_once('}')
+            .ok_or_else(|| Error::syntax(text, "a brace that does not close"))?;
+        rest = behind;
+        written.push_str(before);
+        let reference = Reference::parse(inside.trim_start_matches('?'))?;
+        match reference.show(data, Some(row)) {
+            Ok(figure) => written.push_str(&figure),
+            Err(Error::Missing { .. } | Error::NoNumber { .. }) if inside.starts_with('?') => {
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    written.push_str(rest);
+    Ok(Some(written))
+}
