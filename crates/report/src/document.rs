@@ -15,7 +15,7 @@
 //! ```text
 //! <!-- data: fairness#/mixes
 //! mix = {mix}
-//! mean = {stock.mean .1%} %
+//! mean = {stock/mean .1%} %
 //! -->
 //! …
 //! <!-- end -->

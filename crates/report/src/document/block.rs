@@ -9,7 +9,7 @@
 //!
 //! The path leads to the rows: a list, or the elements that `*` and `[…]` choose. With `by a b` a
 //! flat list becomes one row for each value of key a, in the order of the list, in which key b's
-//! values name the elements: of `by program variant` the path `taskset.ratio` is that of the
+//! values name the elements: of `by program variant` the path `taskset/ratio` is that of the
 //! program's element whose variant is taskset.
 //!
 //! Each further line is a column: its heading, and text with references in braces, as in

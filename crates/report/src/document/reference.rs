@@ -8,8 +8,7 @@
 //! place in a list from 0, `*` for all elements, or `[…]` for those that meet a condition:
 //! `[variant=agent&ratio<0.98]`, with `=` `!=` `<` `<=` `>` `>=` on an element's key (`a.b` is key
 //! b of its a) and `;` between values that will do. Without `NAME#` it is the file of the figure
-//! before it; in a row of a table a path without a first slash begins at the row, and its keys
-//! are separated by `.`.
+//! before it; in a row of a table a path without a first slash begins at the row.
 //!
 //! **Aggregate**, where a path leads to several values: `count`, `sum`, `mean`, `geomean`,
 //! `median`, `min`, `max`; `agreeing` counts the programs for which the guest agent chose as well
@@ -18,8 +17,8 @@
 //! **Second value.** `a over b` is a ÷ b, `a against b` is a ÷ b − 1, `a less b` is a − b.
 //!
 //! **Format.** `.2` has two decimals; `.1%` is a part in per cent, without the sign %; `+` before
-//! it shows the sign, `,` thousands; `/1e6` or `*1e3` behind it scales. `sig3` keeps three digits
-//! that matter, `si` one decimal and k or M. `as true=yes;false=NO` replaces values. Without a
+//! it shows the sign, `,` thousands; `/1e6` or `*1e3` behind it scales. `plain` has as many
+//! decimals as the value, three at most; `sig3` keeps three digits that matter, `si` one decimal and k or M. `as true=yes;false=NO` replaces values. Without a
 //! format a text or a whole number stands as it is.
 
 use serde_json::Value;
@@ -27,6 +26,7 @@ use serde_json::Value;
 use super::Data;
 use super::Error;
 use super::claims::three_digits;
+use crate::figure;
 
 /// What can be made of several values.
 pub const AGGREGATES: [&str; 8] = [
@@ -55,6 +55,9 @@ struct Operand {
 #[derive(Clone, Debug, PartialEq)]
 enum Format {
     AsIs,
+    Plain {
+        sign: bool,
+    },
     Sig3,
     Si,
     Words(Vec<(String, String)>),
@@ -158,7 +161,7 @@ impl Operand {
         let path = format!("{file}#{}", self.path);
         let found = match (self.path.strip_prefix('/'), row) {
             (Some(absolute), _) => select(whole, absolute, &path)?,
-            (None, Some(row)) => select(row.value, &self.path.replace('.', "/"), &path)?,
+            (None, Some(row)) => select(row.value, &self.path, &path)?,
             (None, None) => return Err(Error::syntax(&self.path, "a path begins with a slash")),
         };
         match (&self.aggregate, found.as_slice()) {
@@ -375,9 +378,16 @@ impl Format {
         match text {
             "sig3" => return Ok(Format::Sig3),
             "si" => return Ok(Format::Si),
+            "plain" => return Ok(Format::Plain { sign: false }),
+            "+plain" => return Ok(Format::Plain { sign: true }),
             _ => {}
         }
-        let unknown = || Error::syntax(text, "a format is .2, .1%, +.1, ,.0, .1/1e6, sig3 or si");
+        let unknown = || {
+            Error::syntax(
+                text,
+                "a format is .2, .1%, +.1, ,.0, .1/1e6, plain, sig3 or si",
+            )
+        };
         let (sign, rest) = prefixed(text, '+');
         let (thousands, rest) = prefixed(rest, ',');
         let rest = rest.strip_prefix('.').ok_or_else(unknown)?;
@@ -430,6 +440,11 @@ impl Format {
                 }
                 other => return Err(number(path, other).unwrap_err()),
             },
+            Format::Plain { sign } => {
+                let value = number(path, value)?;
+                let plus = if *sign && value > 0.0 { "+" } else { "" };
+                format!("{plus}{}", figure::plain(value))
+            }
             Format::Sig3 => three_digits(number(path, value)?),
             Format::Si => prefix(number(path, value)?),
             Format::Decimals {

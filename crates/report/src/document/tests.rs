@@ -143,15 +143,16 @@ fn formats_write_numbers_as_documents_do() {
     assert_eq!(figure("bench#/locks .0*10"), "2254914");
     assert_eq!(figure("bench#/locks si"), "225.5 k");
     assert_eq!(figure("bench#/rows/0/ratio sig3"), "8.27");
+    assert_eq!(figure("bench#/rows/1/ratio +plain"), "+10.84");
     assert_eq!(figure("bench#/rows/2/part .1%"), "0.0");
     assert_eq!(figure("bench#/rows/2/part +.1%"), "+0.0");
 }
 
 const TABLE: &str = "\
 <!-- data: bench#/rows by program variant
-program = {agent.program}
-agent = {agent.ratio .2}
-taskset = {taskset.ratio .2} ({taskset.ratio over agent.ratio .1})
+program = {agent/program}
+agent = {agent/ratio .2}
+taskset = {taskset/ratio .2} ({taskset/ratio over agent/ratio .1})
 + all {/rows/[variant=agent] count} | {/rows/[variant=agent]/ratio geomean .2}
 -->
 | program | agent |    taskset |
