@@ -1,7 +1,7 @@
 //! A table from data, by a short description.
 //!
 //! ```text
-//! NAME#PATH [by KEY KEY]
+//! NAME#PATH [by KEY KEY | flat KEY]
 //! heading = cell
 //! …
 //! + cell | cell | …
@@ -10,7 +10,8 @@
 //! The path leads to the rows: a list, or the elements that `*` and `[…]` choose. With `by a b` a
 //! flat list becomes one row for each value of key a, in the order of the list, in which key b's
 //! values name the elements: of `by program variant` the path `taskset/ratio` is that of the
-//! program's element whose variant is taskset.
+//! program's element whose variant is taskset. With `flat a` each element of a row's list a is a row,
+//! which has the other keys of the row around it too.
 //!
 //! Each further line is a column: its heading, and text with references in braces, as in
 //! `{ratio .2} ({ci_low .2} … {ci_high .2})`. A cell with a reference in `{?…}` stays empty in rows
@@ -46,11 +47,9 @@ pub fn render(description: &str, data: &Data) -> Result<String, Error> {
     if let Some(name) = head.strip_suffix(" by-claim") {
         return claims::table(data.file(name.trim())?).map(|table| table.text(Look::Plain));
     }
-    let (source, keys) = match head.split_once(" by ") {
-        Some((source, keys)) => (source, keys.split_once(' ')),
-        None => (head, None),
-    };
-    let (file, path) = source.trim().split_once('#').ok_or_else(|| {
+    let mut words = head.split(' ');
+    let source = words.next().unwrap_or_default();
+    let (file, path) = source.split_once('#').ok_or_else(|| {
         Error::syntax(head, "a table is described by NAME#/path, then its columns")
     })?;
     let whole = data.file(file)?;
@@ -58,9 +57,19 @@ pub fn render(description: &str, data: &Data) -> Result<String, Error> {
     if let [Value::Array(list)] = rows.as_slice() {
         rows = list.iter().collect();
     }
-    let grouped = keys.map(|(row, element)| group(&rows, row, element));
-    if let Some(grouped) = &grouped {
-        rows = grouped.iter().collect();
+    let made = match words.collect::<Vec<_>>().as_slice() {
+        [] => None,
+        ["by", row, element] => Some(group(&rows, row, element)),
+        ["flat", list] => Some(flat(&rows, list)),
+        _ => {
+            return Err(Error::syntax(
+                head,
+                "NAME#/path, NAME#/path by KEY KEY, NAME#/path flat KEY",
+            ));
+        }
+    };
+    if let Some(made) = &made {
+        rows = made.iter().collect();
     }
     let (mut columns, mut last) = (Vec::new(), Vec::new());
     for line in lines {
@@ -124,6 +133,24 @@ fn group(rows: &[&Value], row: &str, element: &str) -> Vec<Value> {
         .into_iter()
         .map(|(_, group)| Value::Object(group))
         .collect()
+}
+
+/// Rows of the elements of each row's list, with the row's other keys.
+fn flat(rows: &[&Value], list: &str) -> Vec<Value> {
+    let elements = |row: &Value| row[list].as_array().cloned().unwrap_or_default();
+    let whole = |row: &Value, element: &Value| {
+        let mut whole = row.as_object().cloned().unwrap_or_default();
+        whole.remove(list);
+        whole.extend(element.as_object().cloned().unwrap_or_default());
+        Value::Object(whole)
+    };
+    let of = |row: &&Value| {
+        elements(row)
+            .iter()
+            .map(|element| whole(row, element))
+            .collect::<Vec<_>>()
+    };
+    rows.iter().flat_map(of).collect()
 }
 
 /// A cell's text; `None` where it is to stay empty.

@@ -186,6 +186,21 @@ fn a_table_is_written_by_its_description() {
 }
 
 #[test]
+fn rows_of_nested_lists_keep_what_stands_around_them() {
+    let mut data = Data::default();
+    let programs =
+        json!([{ "name": "hog", "roles": [{ "role": "a", "n": 1 }, { "role": "b", "n": 2 }] }]);
+    data.insert("kernel", programs);
+    let table =
+        "<!-- data: kernel#/ flat roles\nx = {name}\nrole = {role}\nn = {n}\n-->\n<!-- end -->\n";
+    let text = render(table, &data).text;
+    assert!(
+        text.contains("| hog | a    | 1 |\n| hog | b    | 2 |\n"),
+        "{text}"
+    );
+}
+
+#[test]
 fn a_column_that_no_row_has_is_an_error() {
     let table = "<!-- data: bench#/rows\na = {program}\nb = {?wrong .2}\n-->\n<!-- end -->\n";
     let text = problems(table).join("");
