@@ -14,9 +14,10 @@
 //! which has the other keys of the row around it too.
 //!
 //! Each further line is a column: its heading, and text with references in braces, as in
-//! `{ratio .2} ({ci_low .2} … {ci_high .2})`. A cell with a reference in `{?…}` stays empty in rows
-//! that lack it or have null there; a column that is empty in every row is an error. A line that
-//! begins with `+` is a last row, of the whole file, and may have fewer cells.
+//! `{ratio .2} ({ci_low .2} … {ci_high .2})`. What stands in square brackets, as in
+//! `{exits}[ ({change +.0%} %)]`, is left out of rows that lack a figure in it or have null there; a
+//! part that every row leaves out is an error. A line that begins with `+` is a last row, of the
+//! whole file, and may have fewer cells.
 //!
 //! `NAME by-claim` instead is [`claims::table`]: a table that no such description makes.
 
@@ -81,19 +82,25 @@ pub fn render(description: &str, data: &Data) -> Result<String, Error> {
     }
     let headings: Vec<&str> = columns.iter().map(|column| column.heading).collect();
     let mut table = Table::new(&headings);
-    let mut filled = vec![false; columns.len()];
+    let mut shown: Vec<Vec<bool>> = vec![Vec::new(); columns.len()];
     for value in &rows {
         let row = Row { file, value };
-        let cells = columns.iter().map(|column| cell(column.cell, data, row));
-        let cells: Vec<Option<String>> = cells.collect::<Result<_, Error>>()?;
-        for (filled, cell) in filled.iter_mut().zip(&cells) {
-            *filled |= cell.is_some();
+        let mut cells = Vec::new();
+        for (column, shown) in columns.iter().zip(&mut shown) {
+            let (text, parts) = cell(column.cell, data, row)?;
+            shown.resize(parts.len(), false);
+            for (shown, part) in shown.iter_mut().zip(parts) {
+                *shown |= part;
+            }
+            cells.push(text);
         }
-        table.row(cells.into_iter().map(Option::unwrap_or_default));
+        table.row(cells);
     }
-    if let Some(empty) = filled.iter().position(|filled| !filled) {
-        let why = "no row has this: is the path right?";
-        return Err(Error::syntax(columns[empty].cell, why));
+    for (column, shown) in columns.iter().zip(&shown) {
+        if shown.contains(&false) {
+            let why = "every row lacks the part in brackets: is the path right?";
+            return Err(Error::syntax(column.cell, why));
+        }
     }
     for line in last {
         let cells: Vec<&str> = line.split(" | ").collect();
@@ -106,9 +113,8 @@ pub fn render(description: &str, data: &Data) -> Result<String, Error> {
             return Err(Error::syntax(line, why));
         }
         let row = Row { file, value: whole };
-        let cells = cells.iter().map(|text| cell(text, data, row));
-        let cells: Vec<Option<String>> = cells.collect::<Result<_, Error>>()?;
-        table.row(cells.into_iter().map(Option::unwrap_or_default));
+        let cells = cells.iter().map(|text| Ok(cell(text, data, row)?.0));
+        table.row(cells.collect::<Result<Vec<String>, Error>>()?);
     }
     Ok(table.text(Look::Plain))
 }
@@ -153,25 +159,49 @@ fn flat(rows: &[&Value], list: &str) -> Vec<Value> {
     rows.iter().flat_map(of).collect()
 }
 
-/// A cell's text; `None` where it is to stay empty.
-fn cell(text: &str, data: &Data, row: Row<'_>) -> Result<Option<String>, Error> {
-    let mut written = String::new();
+/// A cell's text, and which of its parts in brackets it has.
+fn cell(text: &str, data: &Data, row: Row<'_>) -> Result<(String, Vec<bool>), Error> {
+    let (mut written, mut parts) = (String::new(), Vec::new());
     let mut rest = text;
-    while let Some((before, behind)) = rest.split_once('{') {
-        let (inside, behind) = behind
-            .split_once('}')
-            .ok_or_else(|| Error::syntax(text, "a brace that does not close"))?;
-        rest = behind;
-        written.push_str(before);
-        let reference = Reference::parse(inside.trim_start_matches('?'))?;
-        match reference.show(data, Some(row)) {
-            Ok(figure) => written.push_str(&figure),
-            Err(Error::Missing { .. } | Error::NoNumber { .. }) if inside.starts_with('?') => {
-                return Ok(None);
+    while let Some(at) = rest.find(['{', '[']) {
+        written.push_str(&rest[..at]);
+        let figure = rest[at..].starts_with('{');
+        let closing = if figure { '}' } else { ']' };
+        let end = closes(&rest[at..], closing).map(|end| at + end);
+        let end = end.ok_or_else(|| Error::syntax(text, format!("{closing} is missing")))?;
+        let inside = &rest[at + 1..end];
+        rest = &rest[end + 1..];
+        if figure {
+            written.push_str(&Reference::parse(inside)?.show(data, Some(row))?);
+            continue;
+        }
+        match cell(inside, data, row) {
+            Ok((part, _)) => {
+                written.push_str(&part);
+                parts.push(true);
             }
+            Err(Error::Missing { .. } | Error::NoNumber { .. }) => parts.push(false),
             Err(error) => return Err(error),
         }
     }
     written.push_str(rest);
-    Ok(Some(written))
+    Ok((written, parts))
+}
+
+/// Where what opens at the start closes: brackets within braces belong to paths.
+fn closes(text: &str, closing: char) -> Option<usize> {
+    let (mut braces, mut parts) = (0, 0);
+    for (at, c) in text.char_indices() {
+        match c {
+            '{' => braces += 1,
+            '}' => braces -= 1,
+            '[' if braces == 0 => parts += 1,
+            ']' if braces == 0 => parts -= 1,
+            _ => {}
+        }
+        if c == closing && braces == 0 && parts == 0 {
+            return Some(at);
+        }
+    }
+    None
 }

@@ -201,16 +201,22 @@ fn rows_of_nested_lists_keep_what_stands_around_them() {
 }
 
 #[test]
-fn a_column_that_no_row_has_is_an_error() {
-    let table = "<!-- data: bench#/rows\na = {program}\nb = {?wrong .2}\n-->\n<!-- end -->\n";
-    let text = problems(table).join("");
-    assert!(text.contains("no row has this"), "{text}");
-    let table = "<!-- data: bench#/rows\na = {program}\nb = {?part .2}\n-->\n<!-- end -->\n";
-    let text = render(table, &data()).text;
+fn a_part_in_brackets_is_left_out_where_a_figure_is_missing() {
+    let table = |cell: &str| {
+        format!("<!-- data: bench#/rows\na = {{program}}\nb = {cell}\n-->\n<!-- end -->\n")
+    };
+    let text = render(&table("{ratio .1}[ ({part .2}[{wrong}])]"), &data()).text;
     assert!(
-        text.contains("| pipe | 0.12 |\n| pipe |      |\n"),
+        text.contains("| pipe | 8.3 (0.12) |\n| pipe |       10.8 |\n"),
         "{text}"
     );
+    let text = render(&table("[{note}]"), &data());
+    assert!(
+        text.problems[0].to_string().contains("every row lacks"),
+        "{text:?}"
+    );
+    let text = problems(&table("{part .2}")).join("");
+    assert!(text.contains("nothing is at \"part\""), "{text}");
 }
 
 #[test]
