@@ -205,7 +205,7 @@ fn a_part_in_brackets_is_left_out_where_a_figure_is_missing() {
     let table = |cell: &str| {
         format!("<!-- data: bench#/rows\na = {{program}}\nb = {cell}\n-->\n<!-- end -->\n")
     };
-    let text = render(&table("{ratio .1}[ ({part .2}[{wrong}])]"), &data()).text;
+    let text = render(&table("{ratio .1}[ ({part .2}[{note}])]"), &data()).text;
     assert!(
         text.contains("| pipe | 8.3 (0.12) |\n| pipe |       10.8 |\n"),
         "{text}"
