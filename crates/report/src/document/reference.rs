@@ -12,7 +12,7 @@
 //!
 //! **Aggregate**, where a path leads to several values: `count`, `sum`, `mean`, `geomean`,
 //! `median`, `min`, `max`; `agreeing` counts the programs for which the guest agent chose as well
-//! as the best fixed setting. Elements that lack the key are left out.
+//! as the best fixed setting. Elements that lack the key or have null are left out.
 //!
 //! **Second value.** `a over b` is a ÷ b, `a against b` is a ÷ b − 1, `a less b` is a − b.
 //!
@@ -299,7 +299,8 @@ fn aggregated(aggregate: &str, found: &[&Value], path: &str) -> Result<f64, Erro
         "agreeing" => return Ok(agreeing(found) as f64),
         _ => {}
     }
-    let numbers = found.iter().map(|value| number(path, value));
+    let measured = found.iter().filter(|value| !value.is_null());
+    let numbers = measured.map(|value| number(path, value));
     let mut numbers = numbers.collect::<Result<Vec<f64>, Error>>()?;
     if numbers.is_empty() {
         return Err(Error::Missing {
