@@ -299,6 +299,8 @@ fn table(lines: &[&str], from: usize, data: &Data, rendered: &mut Rendered) -> u
     let description = marker.trim_end().trim_start_matches(BLOCK);
     match block::render(description.trim_end_matches(CLOSE), data) {
         Ok(table) => {
+            // A table between blank lines is one in every reading of Markdown.
+            let table = format!("\n{table}\n\n");
             let wanted: Vec<&str> = table.lines().collect();
             let there: Vec<&str> = lines[body..end]
                 .iter()
@@ -320,7 +322,6 @@ fn table(lines: &[&str], from: usize, data: &Data, rendered: &mut Rendered) -> u
                 rendered.problems.push(Problem { line, what });
             }
             rendered.text.push_str(&table);
-            rendered.text.push('\n');
         }
         Err(error) => {
             rendered.text.push_str(&lines[body..end].concat());

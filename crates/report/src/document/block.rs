@@ -103,7 +103,7 @@ pub fn render(description: &str, data: &Data) -> Result<String, Error> {
         }
     }
     for line in last {
-        let cells: Vec<&str> = line.split(" | ").collect();
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
         if cells.len() > columns.len() {
             let why = format!(
                 "{} cells, where there are {} columns",

@@ -155,11 +155,13 @@ agent = {agent/ratio .2}
 taskset = {taskset/ratio .2} ({taskset/ratio over agent/ratio .1})
 + all {/rows/[variant=agent] count} | {/rows/[variant=agent]/ratio geomean .2}
 -->
+
 | program | agent |    taskset |
 |---------|-------|------------|
 | pipe    |  8.27 | 10.84 (1.3) |
 | make    |  0.96 | 0.50 (0.5) |
 | all 2   |  2.81 |            |
+
 <!-- end -->
 behind
 ";
@@ -170,7 +172,7 @@ fn a_table_is_written_by_its_description() {
     let problems: Vec<String> = rendered.problems.iter().map(Problem::to_string).collect();
     assert_eq!(problems.len(), 1, "{problems:?}");
     assert!(
-        problems[0].starts_with("7: the text says \"| program | agent |    taskset |\""),
+        problems[0].starts_with("8: the text says \"| program | agent |    taskset |\""),
         "{problems:?}"
     );
     assert!(
