@@ -22,7 +22,7 @@
 //! ```
 //!
 //! What stands in such a comment is a reference: a path into the data, what to make of several
-//! values, perhaps a second value to compare with, and how the number is written ([`reference`]).
+//! values, perhaps a second value to compare with, and how the number is written ([`mod@reference`]).
 //! Code blocks between fences are left alone. A comment that touches a number must be a reference,
 //! so that a slip of the pen is not taken for a remark.
 //!
@@ -31,6 +31,7 @@
 
 pub mod block;
 pub mod claims;
+mod format;
 pub mod reference;
 
 use std::collections::BTreeMap;
