@@ -12,6 +12,7 @@
 //! - [`bench_page`]: any bench against stock, as a page.
 //! - [`perfetto`]: traces for ui.perfetto.dev.
 //! - [`timeline`]: a picture of a short piece of a trace, as SVG.
+//! - [`document`]: figures in Markdown documents, from files of data.
 //!
 //! Nothing here measures, and nothing here rounds before it must: figures are kept as measured and
 //! rounded where they are shown. A figure that was not measured is absent, never zero.
@@ -19,6 +20,7 @@
 pub mod bench_page;
 pub mod chart;
 pub mod claims_page;
+pub mod document;
 pub mod experiment;
 pub mod experiment_page;
 pub mod experiment_table;
