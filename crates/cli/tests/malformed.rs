@@ -73,13 +73,18 @@ fn configuration_files() {
         ),
         (
             "[[host.weight]]\nname = \"db\"\nweight = 0\n",
-            ["weight[0] = 0", "0.01 … 100"],
+            ["rule[0].weight = 0", "0.01 … 100"],
         ),
-        ("[[host.weight]]\nweight = 2\n", ["weight[0]", "name = "]),
+        ("[[host.weight]]\nweight = 2\n", ["rule[0]", "name = "]),
         (
             "[[host.weight]]\nname = \"db\"\n",
-            ["missing field `weight`", "line 1"],
+            ["a rule needs weight", "line 1"],
         ),
+        (
+            "[[host.rule]]\nname = \"db\"\npolicies = [\"fare\"]\n",
+            ["no policy is called \"fare\"", "fair, configured"],
+        ),
+        ("[host]\npolicies = \"fair\"\n", ["line 2", "sequence"]),
         ("[guest]\n", ["unknown field `guest`", "`host`"]),
         ("[host\nperiod_ms = 100\n", ["line 1", "tandem.toml"]),
         ("period_ms = 100\n", ["unknown field `period_ms`", "`host`"]),
@@ -121,7 +126,19 @@ fn host_flags() {
         ),
         (
             &["host", "run", "--select-all", "--weight", "a=-1"],
-            &["weight[0] = -1", "0.01 … 100"],
+            &["rule[0].weight = -1", "0.01 … 100"],
+        ),
+        (
+            &["host", "run", "--select-all", "--policies", "fare"],
+            &["no policy is called", "fair, configured"],
+        ),
+        (
+            &["host", "run", "--select-all", "--vm-policies", "a"],
+            &["'db-*=configured'"],
+        ),
+        (
+            &["host", "run", "--select-all", "--vm-policies", "a=fair+x"],
+            &["\"x\"", "fair, configured"],
         ),
         (
             &["host", "run", "--select-all", "--placement", "no"],
