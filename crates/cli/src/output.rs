@@ -9,6 +9,7 @@ use anyhow::Context;
 use anyhow::bail;
 use clap::Args;
 use serde::Serialize;
+use tandem_report::json;
 
 use crate::console::check_writable;
 use crate::console::print;
@@ -76,13 +77,12 @@ pub fn write_text(path: &Path, what: &str, text: &str) -> anyhow::Result<()> {
 }
 
 /// Writes figures as JSON.
-pub fn write_json(json: Option<&Path>, figures: &impl Serialize) -> anyhow::Result<()> {
-    let Some(path) = json else {
+pub fn write_json(to: Option<&Path>, figures: &impl Serialize) -> anyhow::Result<()> {
+    let Some(path) = to else {
         return Ok(());
     };
-    let text = serde_json::to_string_pretty(figures).context("cannot write JSON")?;
-    if is_stdout(json) {
-        return print(&text);
+    match is_stdout(to) {
+        true => print(&json::text(figures)?),
+        false => Ok(json::write(path, figures)?),
     }
-    std::fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))
 }
