@@ -15,8 +15,9 @@
 //! - [`cpu_time`] and [`account`]: from readings to shares, fair shares and lags.
 //!
 //! The experiments: [`demo`], [`fairness`] over [`mixes`], [`overhead`], [`changes`], [`churn`]; [`guest`], programs
-//! under the agent; [`simulator`], how fast the simulator is. They print nothing but progress: figures go back to the
-//! caller, and [`tables`] shows them. They judge nothing: a figure outside its promise is shown as it is.
+//! under the agent; [`simulator`], how fast the simulator is. They print nothing but progress, and what went wrong
+//! with a daemon that is stopped on the way out of another error: figures go back to the caller, and [`tables`] shows
+//! them. They judge nothing: a figure outside its promise is shown as it is.
 
 pub mod account;
 pub mod changes;

@@ -282,8 +282,14 @@ fn in_words(figure: &ClaimFigure) -> Markup {
     }
 }
 
+/// Three digits that matter.
 fn number(value: Option<f64>) -> String {
-    value.map_or_else(|| figure::NOT_MEASURED.to_owned(), figure::three_digits)
+    match value.filter(|value| value.is_finite()) {
+        None => figure::NOT_MEASURED.to_owned(),
+        Some(value) if value.abs() >= 100.0 => format!("{value:.0}"),
+        Some(value) if value.abs() >= 10.0 => format!("{value:.1}"),
+        Some(value) => format!("{value:.2}"),
+    }
 }
 
 #[cfg(test)]

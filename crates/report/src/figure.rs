@@ -37,17 +37,6 @@ pub fn rate(value: f64) -> String {
     }
 }
 
-/// Any figure, three digits that matter from 1 on: `0.12`, `1.23`, `12.3`, `1234`; what is no number was not
-/// measured.
-pub fn three_digits(value: f64) -> String {
-    match value.abs() {
-        _ if !value.is_finite() => NOT_MEASURED.to_owned(),
-        size if size >= 100.0 => format!("{value:.0}"),
-        size if size >= 10.0 => format!("{value:.1}"),
-        _ => format!("{value:.2}"),
-    }
-}
-
 /// A time, three significant digits at least: `950 ns`, `12.3 ms`, `4.20 s`.
 pub fn time(ns: f64) -> String {
     let (scaled, unit) = match ns.abs() {
@@ -100,15 +89,6 @@ mod tests {
         assert_eq!(rate(12_345.0), "12.35 k");
         assert_eq!(rate(123_456_789.0), "123.5 M");
         assert_eq!(rate(5e12), "5000 G");
-    }
-
-    #[test]
-    fn three_digits_matter() {
-        assert_eq!(three_digits(0.123), "0.12");
-        assert_eq!(three_digits(-1.234), "-1.23");
-        assert_eq!(three_digits(12.34), "12.3");
-        assert_eq!(three_digits(1234.5), "1234");
-        assert_eq!(three_digits(f64::NAN), NOT_MEASURED);
     }
 
     #[test]
