@@ -6,8 +6,8 @@
 //! - [`churn`]: what stays behind after many VMs have come and gone.
 //! - [`guest`]: programs in this VM, stock against the guest agent.
 //!
-//! The measurements are the crate [`tandem_bench`]'s; here are their arguments. They print tables, and with `--json PATH` write their figures to a file. They judge nothing: a
-//! figure outside its promise is shown as it is.
+//! The crate [`tandem_bench`] measures; here are the arguments. They print tables, and with `--json PATH`
+//! write their figures to a file. They judge nothing: a figure outside its promise is shown as it is.
 
 pub mod changes;
 pub mod churn;
@@ -16,11 +16,7 @@ pub mod guest;
 pub mod overhead;
 pub mod token;
 
-use std::path::Path;
-
 use clap::Subcommand;
-use serde::Serialize;
-use tandem_report::json;
 
 /// `tandem bench …`
 #[derive(Debug, Subcommand)]
@@ -54,11 +50,4 @@ pub fn main(command: BenchCommand) -> anyhow::Result<()> {
         BenchCommand::GuestToken(args) => token::main(&args),
         BenchCommand::GuestCounters => guest::print_counters(),
     }
-}
-
-/// Writes figures as JSON to a file.
-fn write_json(path: &Path, figures: &impl Serialize) -> anyhow::Result<()> {
-    json::write(path, figures)?;
-    eprintln!("figures: {}", path.display());
-    Ok(())
 }

@@ -1,4 +1,4 @@
-//! Files and standard output of `tandem sim`.
+//! Files and standard output: figures as JSON, pages, and the arguments that name them.
 //!
 //! `--json` alone, or `--json -`, means standard output, which then holds nothing else.
 
@@ -73,6 +73,13 @@ pub fn check(path: &Path) -> anyhow::Result<()> {
 pub fn write_text(path: &Path, what: &str, text: &str) -> anyhow::Result<()> {
     std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
     eprintln!("{what}: {}", path.display());
+    Ok(())
+}
+
+/// Writes figures as JSON to a file, and says where they are.
+pub fn save_json(path: &Path, figures: &impl Serialize) -> anyhow::Result<()> {
+    json::write(path, figures)?;
+    eprintln!("figures: {}", path.display());
     Ok(())
 }
 

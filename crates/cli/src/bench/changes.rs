@@ -11,12 +11,12 @@ use tandem_bench::tables;
 use tandem_linux::interrupt::Interrupt;
 use tandem_report::progress::Progress;
 
-use super::write_json;
 use crate::console::check_writable;
 use crate::console::print;
 use crate::live;
 use crate::live::BackendArg;
 use crate::live::DaemonArgs;
+use crate::output::save_json;
 
 /// `tandem bench changes`
 #[derive(Debug, Args)]
@@ -59,5 +59,5 @@ pub fn main(args: &ChangesArgs) -> anyhow::Result<()> {
     print(&tables::changes(&figures).to_string())?;
     args.json
         .as_ref()
-        .map_or(Ok(()), |path| write_json(path, &figures))
+        .map_or(Ok(()), |path| save_json(path, &figures))
 }

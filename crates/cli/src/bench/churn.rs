@@ -13,12 +13,12 @@ use tandem_microvm::Backend;
 use tandem_microvm::MAX_VCPUS;
 use tandem_report::progress::Progress;
 
-use super::write_json;
 use crate::console::check_writable;
 use crate::console::print;
 use crate::live;
 use crate::live::BackendArg;
 use crate::live::DaemonArgs;
+use crate::output::save_json;
 
 /// `tandem bench churn`
 #[derive(Debug, Args)]
@@ -64,5 +64,5 @@ pub fn main(args: &ChurnArgs) -> anyhow::Result<()> {
     }
     args.json
         .as_ref()
-        .map_or(Ok(()), |path| write_json(path, &figures))
+        .map_or(Ok(()), |path| save_json(path, &figures))
 }

@@ -17,12 +17,12 @@ use tandem_linux::interrupt::Interrupt;
 use tandem_microvm::Backend;
 use tandem_report::progress::Progress;
 
-use super::write_json;
 use crate::console::check_writable;
 use crate::console::print;
 use crate::live;
 use crate::live::BackendArg;
 use crate::live::DaemonArgs;
+use crate::output::save_json;
 
 /// `tandem bench fairness`
 #[derive(Debug, Args)]
@@ -95,5 +95,5 @@ pub fn main(args: &FairnessArgs) -> anyhow::Result<()> {
     }
     args.json
         .as_ref()
-        .map_or(Ok(()), |path| write_json(path, &suite))
+        .map_or(Ok(()), |path| save_json(path, &suite))
 }

@@ -21,9 +21,9 @@ use tandem_bench::range;
 use tandem_linux::interrupt::Interrupt;
 use tandem_report::progress::Progress;
 
-use super::write_json;
 use crate::console::check_writable;
 use crate::console::print;
+use crate::output::save_json;
 
 /// `tandem bench guest`
 #[derive(Debug, Args)]
@@ -108,7 +108,7 @@ fn finish(args: &GuestArgs, session: &Session, rows: &[Row]) -> anyhow::Result<(
     let account = session.account();
     print(&tables::summary(rows, &agreements, account))?;
     if let Some(path) = &args.json {
-        write_json(path, &rows)?;
+        save_json(path, &rows)?;
     }
     if let Some(path) = &args.html {
         let text = page::html(rows, &agreements, account, session.plan());

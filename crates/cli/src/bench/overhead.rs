@@ -11,11 +11,11 @@ use tandem_linux::interrupt::Interrupt;
 use tandem_microvm::MAX_VCPUS;
 use tandem_report::progress::Progress;
 
-use super::write_json;
 use crate::console::check_writable;
 use crate::console::print;
 use crate::live;
 use crate::live::DaemonArgs;
+use crate::output::save_json;
 
 /// `tandem bench overhead`
 #[derive(Debug, Args)]
@@ -58,5 +58,5 @@ pub fn main(args: &OverheadArgs) -> anyhow::Result<()> {
     print(&tables::overhead(&figures).to_string())?;
     args.json
         .as_ref()
-        .map_or(Ok(()), |path| write_json(path, &figures))
+        .map_or(Ok(()), |path| save_json(path, &figures))
 }
