@@ -6,22 +6,17 @@
 //! - [`churn`]: what stays behind after many VMs have come and gone.
 //! - [`guest`]: programs in this VM, stock against the guest agent.
 //!
-//! They print tables, and with `--json PATH` write their figures to a file. They judge nothing: a
-//! figure outside its promise is shown as it is.
+//! The crate [`tandem_bench`] measures; here are the arguments. They print tables, and with `--json PATH`
+//! write their figures to a file. They judge nothing: a figure outside its promise is shown as it is.
 
 pub mod changes;
 pub mod churn;
 pub mod fairness;
 pub mod guest;
-pub mod mixes;
 pub mod overhead;
-pub mod usage;
+pub mod token;
 
-use std::path::Path;
-
-use anyhow::Context;
 use clap::Subcommand;
-use serde::Serialize;
 
 /// `tandem bench …`
 #[derive(Debug, Subcommand)]
@@ -38,7 +33,7 @@ pub enum BenchCommand {
     Guest(guest::GuestArgs),
     /// Two threads that hand on a token: a program of `guest`
     #[command(hide = true)]
-    GuestToken(guest::token::TokenArgs),
+    GuestToken(token::TokenArgs),
     /// How long vCPUs were awake since boot: a part of `guest`
     #[command(hide = true)]
     GuestCounters,
@@ -52,16 +47,7 @@ pub fn main(command: BenchCommand) -> anyhow::Result<()> {
         BenchCommand::Changes(args) => changes::main(&args),
         BenchCommand::Churn(args) => churn::main(&args),
         BenchCommand::Guest(args) => guest::main(&args),
-        BenchCommand::GuestToken(args) => guest::token::main(&args),
+        BenchCommand::GuestToken(args) => token::main(&args),
         BenchCommand::GuestCounters => guest::print_counters(),
     }
-}
-
-/// Writes figures as JSON to a file.
-fn write_json(path: &Path, figures: &impl Serialize) -> anyhow::Result<()> {
-    let json = serde_json::to_string_pretty(figures).context("cannot write JSON")?;
-    std::fs::write(path, json + "\n")
-        .with_context(|| format!("cannot write {}", path.display()))?;
-    eprintln!("figures: {}", path.display());
-    Ok(())
 }

@@ -1,7 +1,4 @@
-//! Standard output, and errors with their causes on one line.
-//!
-//! Libraries differ in whether an error's text contains its cause's; printing the whole chain would
-//! say some things twice.
+//! Standard output, and whether a file can be written; errors with their causes on one line.
 
 use std::io::Write;
 use std::path::Path;
@@ -12,16 +9,7 @@ use tandem_linux::restore::RestoreReport;
 
 /// The error and its causes, from the outside in, without what has been said already.
 pub fn explain(error: &anyhow::Error) -> String {
-    let mut said = String::new();
-    for cause in error.chain() {
-        let text = cause.to_string();
-        if said.is_empty() {
-            said = text;
-        } else if !said.contains(&text) {
-            said = format!("{said}: {text}");
-        }
-    }
-    said
+    tandem_report::explain(error.as_ref())
 }
 
 /// Prints to stdout; whoever closed it has seen enough.

@@ -2,42 +2,36 @@
 //!
 //! Boots several microVMs, measures each one's share of the host in several modes ([`mode`]), prints
 //! the figures as tables or as one JSON document, and writes a page with charts. Arguments in two
-//! steps: what was typed ([`DemoArgs`]), then a checked [`plan::Plan`]; [`stage`] carries it out.
+//! steps: what was typed ([`DemoArgs`]), then a checked [`Plan`]; [`tandem_bench::demo`] carries it out.
 //!
 //! Everything it starts or changes is stopped and put back when it ends, however it ends.
-
-pub mod account;
-pub mod child;
-pub mod cpu_time;
-pub mod daemon_process;
-pub mod groups;
-pub mod host_facts;
-pub mod mode;
-pub mod plan;
-pub mod stage;
-pub mod state_dir;
-pub mod vm_process;
-pub mod vm_spec;
 
 use std::path::PathBuf;
 
 use anyhow::Context;
-use anyhow::ensure;
 use clap::Args;
+use tandem_bench::demo;
+use tandem_bench::host_facts;
+use tandem_bench::mode;
+use tandem_bench::plan;
+use tandem_bench::plan::Pinning;
+use tandem_bench::plan::Plan;
+use tandem_bench::range;
+use tandem_bench::vm_spec;
+use tandem_bench::vm_spec::VmSpec;
+use tandem_linux::interrupt::Interrupt;
+use tandem_microvm::Backend;
 use tandem_report::experiment::Experiment;
 use tandem_report::experiment_page;
 use tandem_report::experiment_table;
+use tandem_report::json;
+use tandem_report::progress::Progress;
 
 use crate::console::check_writable;
 use crate::console::print;
-use plan::Backend;
-use plan::DaemonPlan;
-use plan::Pinning;
-use plan::Placement;
-use plan::Plan;
-use tandem_linux::interrupt::Interrupt;
-use tandem_report::progress::Progress;
-use vm_spec::VmSpec;
+use crate::live;
+use crate::live::BackendArg;
+use crate::live::DaemonArgs;
 
 const MIX: &str = "4,2,1";
 const PAGE: &str = "tandem-demo.html";
@@ -52,7 +46,7 @@ pub struct DemoArgs {
     #[arg(long, value_name = "W,…", conflicts_with = "vm")]
     weights: Option<String>,
     /// What the VMs of the mix do
-    #[arg(long, value_name = "NAME", default_value = plan::WORKLOAD, conflicts_with = "vm")]
+    #[arg(long, value_name = "NAME", default_value = vm_spec::WORKLOAD, conflicts_with = "vm")]
     workload: String,
     /// One VM in detail, instead of a mix; may be repeated. Keys: name, vcpus, weight, workload,
     /// set.KEY (the workload's settings), cpus (pCPUs its vCPUs are pinned to in turn, as in 0-1+3)
@@ -82,7 +76,7 @@ pub struct DemoArgs {
     modes: Option<String>,
     /// What runs the vCPUs [default: kvm, or threads where there is no KVM]
     #[arg(long, value_enum)]
-    backend: Option<Backend>,
+    backend: Option<BackendArg>,
     /// Seed of the workloads
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -103,33 +97,6 @@ pub struct DemoArgs {
     state_dir: Option<PathBuf>,
 }
 
-/// How the daemon of mode `tandem` is started.
-#[derive(Clone, Debug, Args)]
-pub struct DaemonArgs {
-    /// The daemon's accounting period, 30 … 1000 ms [default: the daemon's own]
-    #[arg(long, value_name = "MS")]
-    period_ms: Option<u64>,
-    /// May the daemon move pinned vCPUs, where the pins leave no fair division?
-    #[arg(long, value_enum, default_value = "rebalance")]
-    placement: Placement,
-}
-
-impl DaemonArgs {
-    /// The checked form.
-    pub fn plan(&self) -> anyhow::Result<DaemonPlan> {
-        if let Some(period) = self.period_ms {
-            ensure!(
-                (30..=1000).contains(&period),
-                "--period-ms {period} is not possible: 30 … 1000 milliseconds"
-            );
-        }
-        Ok(DaemonPlan {
-            period_ms: self.period_ms,
-            placement: self.placement,
-        })
-    }
-}
-
 impl DemoArgs {
     fn plan(&self) -> anyhow::Result<Plan> {
         let pcpus = host_facts::usable_pcpus()?;
@@ -138,32 +105,25 @@ impl DemoArgs {
                 let mix = self.mix.as_deref().unwrap_or(MIX);
                 plan::vms_of_mix(mix, self.weights.as_deref(), &self.workload)?
             }
-            vms => vms
-                .iter()
-                .map(|vm| vm.parse())
-                .collect::<anyhow::Result<_>>()?,
+            vms => vms.iter().map(|vm| vm.parse()).collect::<Result<_, _>>()?,
         };
         let pinning = if self.unpinned {
             Pinning::None
         } else {
             Pinning::RoundRobin
         };
-        let uid = rustix::process::getuid().as_raw();
         Ok(Plan {
             vms: plan::place(specs, &pcpus, pinning)?,
             modes: match &self.modes {
                 Some(names) => mode::list(names)?,
                 None => mode::Mode::ALL.to_vec(),
             },
-            window: plan::seconds("--seconds", self.seconds, 0.5, 3600.0)?,
-            settle: plan::seconds("--settle-seconds", self.settle_seconds, 0.0, 600.0)?,
-            backend: self.backend,
+            window: range::seconds("--seconds", self.seconds, 0.5, 3600.0)?,
+            settle: range::seconds("--settle-seconds", self.settle_seconds, 0.0, 600.0)?,
+            backend: self.backend.map(Backend::from),
             seed: self.seed,
             daemon: self.daemon.plan()?,
-            state_dir: self
-                .state_dir
-                .clone()
-                .unwrap_or_else(|| state_dir::default_for(uid)),
+            state_dir: live::state_dir(self.state_dir.as_ref()),
             pcpus,
         })
     }
@@ -187,11 +147,11 @@ pub fn main(args: DemoArgs) -> anyhow::Result<()> {
         check_writable(path)?;
     }
     let interrupt = Interrupt::watch()?;
-    let progress = Progress::begin(stage::steps(&plan));
-    let experiment = stage::run(&plan, &progress, &interrupt)?;
+    let progress = Progress::begin(demo::steps(&plan));
+    let experiment = demo::run(&plan, &progress, &interrupt)?;
     drop(progress);
     let text = match args.json {
-        true => serde_json::to_string_pretty(&experiment).context("cannot write JSON")?,
+        true => json::text(&experiment)?,
         false => tables(&experiment),
     };
     print(&text)?;
@@ -234,8 +194,10 @@ fn tables(experiment: &Experiment) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use clap::Parser;
+    use tandem_host::config::Placement;
+
+    use super::*;
 
     #[derive(Parser)]
     struct Whole {

@@ -6,6 +6,7 @@ mod demo;
 mod guest;
 mod host;
 mod lab;
+mod live;
 mod output;
 mod sim;
 mod vm;

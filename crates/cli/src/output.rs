@@ -1,4 +1,4 @@
-//! Files and standard output of `tandem sim`.
+//! Files and standard output: figures as JSON, pages, and the arguments that name them.
 //!
 //! `--json` alone, or `--json -`, means standard output, which then holds nothing else.
 
@@ -9,6 +9,7 @@ use anyhow::Context;
 use anyhow::bail;
 use clap::Args;
 use serde::Serialize;
+use tandem_report::json;
 
 use crate::console::check_writable;
 use crate::console::print;
@@ -75,14 +76,20 @@ pub fn write_text(path: &Path, what: &str, text: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Writes figures as JSON to a file, and says where they are.
+pub fn save_json(path: &Path, figures: &impl Serialize) -> anyhow::Result<()> {
+    json::write(path, figures)?;
+    eprintln!("figures: {}", path.display());
+    Ok(())
+}
+
 /// Writes figures as JSON.
-pub fn write_json(json: Option<&Path>, figures: &impl Serialize) -> anyhow::Result<()> {
-    let Some(path) = json else {
+pub fn write_json(to: Option<&Path>, figures: &impl Serialize) -> anyhow::Result<()> {
+    let Some(path) = to else {
         return Ok(());
     };
-    let text = serde_json::to_string_pretty(figures).context("cannot write JSON")?;
-    if is_stdout(json) {
-        return print(&text);
+    match is_stdout(to) {
+        true => print(&json::text(figures)?),
+        false => Ok(json::write(path, figures)?),
     }
-    std::fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))
 }

@@ -2,37 +2,28 @@
 //!
 //! By hand it runs for some seconds and prints a table, or JSON. With `--control-stdio` it is a part
 //! of something larger: it says when it is ready, answers each line on its stdin with a line of
-//! cumulative counters, and stops when its stdin ends, so that it never outlives who started it.
+//! cumulative counters, and stops when its stdin ends, so that it never outlives who started it
+//! ([`tandem_bench::vm_run`]).
 
 use std::io::IsTerminal;
 use std::io::Write;
-use std::os::unix::net::UnixStream;
 use std::time::Duration;
-use std::time::Instant;
 
 use anyhow::Context;
 use anyhow::bail;
 use clap::Args;
 use clap::Subcommand;
-use rustix::event::PollFd;
-use rustix::event::PollFlags;
-use rustix::event::Timespec;
-use rustix::event::poll;
-use rustix::io::Errno;
-use serde::Serialize;
-use signal_hook::consts::SIGINT;
-use signal_hook::consts::SIGTERM;
-use tandem_microvm::Backend;
+use tandem_bench::control;
+use tandem_bench::vm_run;
+use tandem_bench::vm_run::Signals;
+use tandem_bench::vm_tables;
 use tandem_microvm::Calibration;
-use tandem_microvm::Microvm;
 use tandem_microvm::MicrovmConfig;
 use tandem_microvm::VmName;
 use tandem_microvm::Workload;
-use tandem_microvm::report::Report;
-use tandem_microvm::report::VcpuReport;
 use tandem_microvm::workload;
+use tandem_report::json;
 use tandem_report::table::Look;
-use tandem_report::table::Table;
 
 /// How long a VM runs if nothing says otherwise.
 const DEFAULT_SECONDS: f64 = 10.0;
@@ -89,22 +80,6 @@ pub struct RunArgs {
     control_stdio: bool,
 }
 
-/// The first line of `--control-stdio`.
-#[derive(Serialize)]
-struct Ready {
-    ready: bool,
-    pid: u32,
-    backend: Backend,
-    calibration: String,
-    vcpus: Vec<ReadyVcpu>,
-}
-
-#[derive(Serialize)]
-struct ReadyVcpu {
-    index: usize,
-    tid: i32,
-}
-
 /// Runs a `tandem vm` command.
 pub fn main(command: VmCommand) -> anyhow::Result<()> {
     match command {
@@ -115,37 +90,22 @@ pub fn main(command: VmCommand) -> anyhow::Result<()> {
 fn run(args: &RunArgs) -> anyhow::Result<()> {
     let config = config(args)?;
     let limit = limit(args)?;
-    // Before the VM, so that a signal at any moment finds somebody listening.
-    let signals = signals()?;
-    let vm = Microvm::start(config)?;
-    let first = vm.snapshot();
-    let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
-    let end = if args.control_stdio {
-        ready(&vm)?;
-        wait(
-            &vm,
-            &signals,
-            deadline,
-            Some(&|| print_line(&vm.snapshot())),
-        )?
-    } else {
-        wait(&vm, &signals, deadline, None)?
+    let signals = Signals::listen()?;
+    let mut stdout = std::io::stdout();
+    let ended = match args.control_stdio {
+        true => vm_run::run(config, limit, &signals, Some(&mut stdout))?,
+        false => vm_run::run(config, limit, &signals, None)?,
     };
-    // The span ends before the threads do, or the time that stopping takes would be in it.
-    let report = Report::between(&vm, &first, &vm.snapshot());
-    let last = vm.stop();
-    match end {
-        End::Stdin => {}
-        End::Time if args.control_stdio => print_line(&report)?,
-        End::Time if args.json => print_text(&serde_json::to_string_pretty(&report)?)?,
-        End::Time => print_text(&text(&report))?,
-        End::Failure => bail!("the VM stopped: {}", last.failure.unwrap_or_default()),
+    match &ended.report {
+        None => {}
+        Some(report) if args.control_stdio => control::say(&mut stdout, report)?,
+        Some(report) if args.json => print_text(&json::text(report)?)?,
+        Some(report) => {
+            let look = Look::of(stdout.is_terminal());
+            print_text(&vm_tables::text(report, look))?;
+        }
     }
-    let violations = last.sum(|vcpu| vcpu.violations);
-    if violations > 0 {
-        bail!("the workload saw {violations} broken invariants: a bug of Tandem or of this host");
-    }
-    Ok(())
+    Ok(ended.check()?)
 }
 
 fn config(args: &RunArgs) -> anyhow::Result<MicrovmConfig> {
@@ -182,101 +142,6 @@ fn limit(args: &RunArgs) -> anyhow::Result<Option<Duration>> {
     }
 }
 
-/// A stream that becomes readable when the process is asked to end.
-fn signals() -> anyhow::Result<UnixStream> {
-    let (reader, writer) = UnixStream::pair().context("cannot make a socket pair for signals")?;
-    for signal in [SIGINT, SIGTERM] {
-        let writer = writer.try_clone().context("cannot duplicate a socket")?;
-        signal_hook::low_level::pipe::register(signal, writer)
-            .with_context(|| format!("cannot handle signal {signal}"))?;
-    }
-    Ok(reader)
-}
-
-/// Why a VM's run ended.
-enum End {
-    /// The time is up, or a signal asked for the end.
-    Time,
-    /// stdin ended, or nobody reads stdout any more.
-    Stdin,
-    /// A vCPU stopped by itself.
-    Failure,
-}
-
-type Answer<'a> = &'a dyn Fn() -> anyhow::Result<()>;
-
-/// Waits for the end; meanwhile gives `answer`, if there is one, to each line on stdin.
-fn wait(
-    vm: &Microvm,
-    signals: &UnixStream,
-    deadline: Option<Instant>,
-    answer: Option<Answer<'_>>,
-) -> anyhow::Result<End> {
-    let stdin = std::io::stdin();
-    let event = vm.failure_event();
-    loop {
-        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        if left.is_some_and(|left| left.is_zero()) {
-            return Ok(End::Time);
-        }
-        let mut fds = vec![
-            PollFd::new(&event, PollFlags::IN),
-            PollFd::new(signals, PollFlags::IN),
-        ];
-        if answer.is_some() {
-            fds.push(PollFd::new(&stdin, PollFlags::IN));
-        }
-        // A time too long for the kernel is as good as none.
-        let timeout = left.and_then(|left| Timespec::try_from(left).ok());
-        match poll(&mut fds, timeout.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => bail!("poll failed: {error}"),
-        }
-        let called = |place: usize| fds.get(place).is_some_and(|fd| !fd.revents().is_empty());
-        match answer {
-            _ if called(0) => return Ok(End::Failure),
-            _ if called(1) => return Ok(End::Time),
-            Some(answer) if called(2) => match lines()? {
-                None => return Ok(End::Stdin),
-                Some(lines) => {
-                    for _ in 0..lines {
-                        answer()?;
-                    }
-                }
-            },
-            _ => {}
-        }
-    }
-}
-
-/// How many lines end in what stdin holds now; none at its end.
-fn lines() -> anyhow::Result<Option<usize>> {
-    let mut buffer = [0; 4096];
-    match rustix::io::read(std::io::stdin(), &mut buffer) {
-        Ok(0) => Ok(None),
-        Ok(read) => Ok(Some(
-            buffer[..read].iter().filter(|byte| **byte == b'\n').count(),
-        )),
-        Err(Errno::INTR | Errno::AGAIN) => Ok(Some(0)),
-        Err(error) => bail!("cannot read stdin: {error}"),
-    }
-}
-
-fn ready(vm: &Microvm) -> anyhow::Result<()> {
-    let vcpus = vm.tids().into_iter().enumerate();
-    print_line(&Ready {
-        ready: true,
-        pid: std::process::id(),
-        backend: vm.config().backend,
-        calibration: vm.calibration().to_string(),
-        vcpus: vcpus.map(|(index, tid)| ReadyVcpu { index, tid }).collect(),
-    })
-}
-
-fn print_line(value: &impl Serialize) -> anyhow::Result<()> {
-    print_text(&serde_json::to_string(value)?)
-}
-
 fn print_text(text: &str) -> anyhow::Result<()> {
     let mut stdout = std::io::stdout().lock();
     writeln!(stdout, "{text}")
@@ -284,96 +149,10 @@ fn print_text(text: &str) -> anyhow::Result<()> {
         .context("cannot write to stdout")
 }
 
-/// The report for people.
-fn text(report: &Report) -> String {
-    let pairs = |(key, value): (&String, &String)| format!("{key}={value}");
-    let sizes: Vec<String> = report.parameters.iter().map(pairs).collect();
-    let pins: Vec<String> = report.pins.iter().map(u32::to_string).collect();
-    format!(
-        "{}: {} on {} vCPUs, backend {}, ring {}, {:.2} s\n\
-         sizes {}; seed {}; {}; calibration {}\n\
-         work counts {}: {:.1}/s\n\n{}",
-        report.name,
-        report.workload,
-        report.vcpus.len(),
-        report.backend,
-        report.ring,
-        report.seconds,
-        sizes.join(" "),
-        report.seed,
-        match pins.is_empty() {
-            true => "not pinned".to_owned(),
-            false => format!("pinned to pCPU {} in turn", pins.join(",")),
-        },
-        report.calibration,
-        report.workload.item(),
-        report.work_per_second,
-        table(report).text(Look::of(std::io::stdout().is_terminal())),
-    )
-}
-
-/// A column: its heading, and the number in it.
-type Column = (&'static str, fn(&VcpuReport) -> u64);
-
-fn table(report: &Report) -> Table {
-    let mut headings = vec![
-        "vCPU", "thread", "work/s", "CPU ms", "CPU %", "wait ms", "wait %",
-    ];
-    headings.extend(["halts", "IPIs"]);
-    // Columns that only one workload can fill.
-    let extra: Option<Column> = match report.workload {
-        Workload::Shootdown => Some(("acks", |vcpu| vcpu.acks)),
-        Workload::Bursty => Some(("dropped", |vcpu| vcpu.dropped)),
-        _ => None,
-    };
-    headings.extend(extra.map(|(heading, _)| heading));
-    let mut table = Table::new(&headings);
-    let share = |ns: u64| format!("{:.1}", ns as f64 / 1e7 / report.seconds);
-    let ms = |ns: u64| format!("{:.1}", ns as f64 / 1e6);
-    let known = |ns: Option<u64>, show: &dyn Fn(u64) -> String| {
-        ns.map_or_else(|| "not measured".to_owned(), show)
-    };
-    for vcpu in &report.vcpus {
-        let mut row = vec![
-            vcpu.index.to_string(),
-            vcpu.tid.to_string(),
-            format!("{:.1}", vcpu.work_per_second),
-            ms(vcpu.cpu_ns),
-            share(vcpu.cpu_ns),
-            known(vcpu.wait_ns, &ms),
-            known(vcpu.wait_ns, &share),
-            vcpu.halts.to_string(),
-            vcpu.ipis.to_string(),
-        ];
-        row.extend(extra.map(|(_, value)| value(vcpu).to_string()));
-        table.row(row);
-    }
-    let sum = |value: fn(&VcpuReport) -> u64| report.vcpus.iter().map(value).sum::<u64>();
-    let cpu = sum(|vcpu| vcpu.cpu_ns);
-    let wait = report
-        .vcpus
-        .iter()
-        .map(|vcpu| vcpu.wait_ns)
-        .sum::<Option<u64>>();
-    let mut total = vec![
-        "all".to_owned(),
-        String::new(),
-        format!("{:.1}", report.work_per_second),
-        ms(cpu),
-        share(cpu),
-        known(wait, &ms),
-        known(wait, &share),
-        sum(|vcpu| vcpu.halts).to_string(),
-        sum(|vcpu| vcpu.ipis).to_string(),
-    ];
-    total.extend(extra.map(|(_, value)| sum(value).to_string()));
-    table.row(total);
-    table
-}
-
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use tandem_microvm::Backend;
 
     use super::*;
 
@@ -435,25 +214,5 @@ mod tests {
                 .to_string();
             assert!(error.contains("above 0"), "{error}");
         }
-    }
-
-    #[test]
-    fn the_text_names_backend_workload_sizes_and_seed() {
-        let vm = Microvm::start(config(&parse("--backend threads --workload bursty")).unwrap());
-        let vm = vm.unwrap();
-        let first = vm.snapshot();
-        std::thread::sleep(Duration::from_millis(1));
-        let text = text(&Report::between(&vm, &first, &vm.snapshot()));
-        for word in [
-            "vm0: bursty on 1 vCPUs, backend threads, ring 3",
-            "period=20000000",
-            "seed 1",
-        ] {
-            assert!(text.contains(word), "{text}");
-        }
-        assert!(
-            text.contains("dropped") && text.contains("not pinned"),
-            "{text}"
-        );
     }
 }

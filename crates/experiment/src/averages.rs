@@ -3,7 +3,7 @@
 //! A median is the middle of the values in order, or the mean of the two in the middle; one slow run does not
 //! move it. Ratios are averaged geometrically: twice as fast here and half as fast there is as before. Means with
 //! intervals are elsewhere: of runs of the simulator in [`crate::statistics`], of paired runs on a real machine in
-//! `bench::guest::interval`.
+//! [`crate::interval`].
 
 /// The middle of values in order; `None` if there are none.
 pub fn middle(sorted: &[f64]) -> Option<f64> {

@@ -27,5 +27,6 @@ pub mod signals;
 pub mod status_file;
 pub mod thread;
 mod undo;
+pub mod usage;
 
 pub use procfs::ProcFs;

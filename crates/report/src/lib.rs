@@ -13,6 +13,8 @@
 //! - [`perfetto`]: traces for ui.perfetto.dev.
 //! - [`timeline`]: a picture of a short piece of a trace, as SVG.
 //! - [`document`]: figures in Markdown documents, from files of data.
+//! - [`json`]: figures as JSON files.
+//! - [`mod@explain`]: an error and its causes on one line.
 //!
 //! Nothing here measures, and nothing here rounds before it must: figures are kept as measured and
 //! rounded where they are shown. A figure that was not measured is absent, never zero.
@@ -24,7 +26,9 @@ pub mod document;
 pub mod experiment;
 pub mod experiment_page;
 pub mod experiment_table;
+pub mod explain;
 pub mod figure;
+pub mod json;
 pub mod page;
 pub mod perfetto;
 pub mod progress;
@@ -34,4 +38,5 @@ pub mod table;
 pub mod timeline;
 
 pub use experiment::Experiment;
+pub use explain::explain;
 pub use table::Table;

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Args;
+use tandem_bench::host_facts;
+use tandem_bench::state_dir::StateDir;
 use tandem_linux::interrupt::Interrupt;
 use tandem_microvm::Workload;
 use tandem_validate::calibrate;
@@ -14,9 +16,7 @@ use tandem_validate::event::Event;
 
 use super::page;
 use crate::console::print;
-use crate::demo::host_facts;
-use crate::demo::state_dir;
-use crate::demo::state_dir::StateDir;
+use crate::live;
 use crate::output;
 
 /// `tandem sim calibrate`
@@ -52,8 +52,7 @@ pub fn main(args: &CalibrateArgs) -> anyhow::Result<()> {
     calibrate::check_machine()?;
     let facts = host_facts::read();
     let interrupt = Interrupt::watch()?;
-    let default = || state_dir::default_for(rustix::process::getuid().as_raw());
-    let state = StateDir::open(&args.state_dir.clone().unwrap_or_else(default))?;
+    let state = StateDir::open(&live::state_dir(args.state_dir.as_ref()))?;
     let options = Options {
         workloads,
         runs: args.runs,

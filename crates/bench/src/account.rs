@@ -1,0 +1,247 @@
+//! From two readings to figures: shares, fair shares, lags, work.
+//!
+//! The fair share is the policy crate's [`assess`], the same that the daemon decides by: GPS over the
+//! accounting groups of the pCPUs that the VMs were given, with what they received together as the
+//! capacity. A VM whose guest never sleeps counts as runnable throughout: under a quota the kernel
+//! does not count throttled time as waiting, and a cap must not look fair because of it. Pins are
+//! those the VMs were started with, whether or not somebody moves them during the mode.
+
+use tandem_linux::sampler::VcpuSample;
+use tandem_policy::Nanos;
+use tandem_policy::VcpuId;
+use tandem_policy::VcpuObservation;
+use tandem_policy::VmId;
+use tandem_policy::VmObservation;
+use tandem_policy::Weight;
+use tandem_policy::assess::accounting_groups;
+use tandem_policy::assess::assess;
+use tandem_policy::fair_share::Claim;
+use tandem_policy::fair_share::fair_shares;
+use tandem_report::experiment::Figures;
+use tandem_report::experiment::Sample;
+use tandem_report::experiment::VmFigures;
+use tandem_report::experiment::mean_and_max;
+
+use crate::cpu_time::Reading;
+use crate::plan::Plan;
+
+/// What was read at both ends of a mode's window.
+pub struct Window {
+    /// CPU times at its beginning.
+    pub begin: Reading,
+    /// CPU times at its end.
+    pub end: Reading,
+    /// Per VM, per vCPU: whether it was runnable at the end.
+    pub runnable: Vec<Vec<bool>>,
+    /// Per VM: work finished, and the time between its own two counts in seconds.
+    pub work: Vec<(u64, f64)>,
+    /// Shares over time.
+    pub series: Vec<Sample>,
+}
+
+/// The figures of one mode.
+pub fn figures(plan: &Plan, window: Window) -> Figures {
+    let seconds = window.end.seconds_since(&window.begin);
+    let length = Nanos((seconds * 1e9) as u64);
+    let assessments = assess(length, &observations(plan, &window, length));
+    let vms: Vec<VmFigures> = plan
+        .vms
+        .iter()
+        .zip(&assessments)
+        .zip(&window.work)
+        .map(|((vm, assessment), &(work, work_seconds))| VmFigures {
+            name: vm.name.clone(),
+            vcpus: vm.vcpus,
+            weight: vm.weight,
+            share: assessment.received.as_secs_f64() / seconds,
+            fair: assessment.fair.as_secs_f64() / seconds,
+            lag: assessment.lag,
+            work,
+            work_per_second: work as f64 / work_seconds,
+        })
+        .collect();
+    let (mean_abs_lag, max_abs_lag) = mean_and_max(vms.iter().map(|vm| vm.lag));
+    Figures {
+        idle: window.end.idle_since(&window.begin),
+        total_work_per_second: vms.iter().map(|vm| vm.work_per_second).sum(),
+        vms,
+        mean_abs_lag,
+        max_abs_lag,
+        work_vs_stock: None,
+        series: window.series,
+    }
+}
+
+fn observations(plan: &Plan, window: &Window, length: Nanos) -> Vec<VmObservation> {
+    let delta = |now: VcpuSample, then: VcpuSample| {
+        (
+            now.ran.saturating_sub(then.ran),
+            now.waited.saturating_sub(then.waited),
+        )
+    };
+    let vcpu = |vm: usize, index: usize| {
+        let (ran, waited) = delta(window.end.vms[vm][index], window.begin.vms[vm][index]);
+        let busy = plan.vms[vm].never_sleeps();
+        let allowed = plan.vms[vm].allowed(index, &plan.pcpus);
+        VcpuObservation {
+            ran,
+            waited: if busy {
+                length.saturating_sub(ran)
+            } else {
+                waited
+            },
+            runnable: busy || window.runnable[vm][index],
+            ..VcpuObservation::new(VcpuId(index as u32), allowed)
+        }
+    };
+    let vm = |i: usize| {
+        let vcpus = (0..window.end.vms[i].len()).map(|index| vcpu(i, index));
+        VmObservation::new(VmId(i as u64), Weight(plan.vms[i].weight), vcpus.collect())
+    };
+    (0..plan.vms.len()).map(vm).collect()
+}
+
+/// What each VM is due by weight if all always want CPU, as CPU time per second.
+pub fn entitlements(plan: &Plan) -> Vec<Nanos> {
+    let second = Nanos::from_secs(1);
+    let vms: Vec<VmObservation> = plan
+        .vms
+        .iter()
+        .enumerate()
+        .map(|(i, vm)| {
+            let vcpus = (0..vm.vcpus).map(|index| VcpuObservation {
+                waited: second,
+                runnable: true,
+                ..VcpuObservation::new(VcpuId(index), vm.allowed(index as usize, &plan.pcpus))
+            });
+            VmObservation::new(VmId(i as u64), Weight(vm.weight), vcpus.collect())
+        })
+        .collect();
+    let mut due = vec![Nanos::ZERO; vms.len()];
+    for group in accounting_groups(&vms) {
+        let claim = |&i: &usize| Claim::always_runnable(vms[i].weight, vms[i].peak(second), second);
+        let claims: Vec<Claim> = group.members.iter().map(claim).collect();
+        let capacity = Nanos(second.0 * group.pcpus.len() as u64);
+        for (&i, share) in group
+            .members
+            .iter()
+            .zip(fair_shares(capacity, second, &claims))
+        {
+            due[i] = share;
+        }
+    }
+    due
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+    use std::time::Duration;
+    use std::time::Instant;
+
+    use tandem_host::config::Placement;
+    use tandem_policy::PcpuSet;
+
+    use super::*;
+    use crate::mode::Mode;
+    use crate::plan::DaemonPlan;
+    use crate::plan::Pinning;
+    use crate::plan::place;
+    use crate::plan::vms_of_mix;
+
+    fn plan(mix: &str, weights: &str, workload: &str) -> Plan {
+        let pcpus: PcpuSet = "0-1".parse().unwrap();
+        let vms = vms_of_mix(mix, Some(weights), workload).unwrap();
+        Plan {
+            vms: place(vms, &pcpus, Pinning::RoundRobin).unwrap(),
+            modes: Mode::ALL.to_vec(),
+            window: Duration::from_secs(10),
+            settle: Duration::from_secs(2),
+            backend: None,
+            seed: 1,
+            daemon: DaemonPlan {
+                period_ms: None,
+                placement: Placement::Rebalance,
+            },
+            state_dir: PathBuf::new(),
+            pcpus,
+        }
+    }
+
+    fn due(mix: &str, weights: &str) -> Vec<f64> {
+        let due = entitlements(&plan(mix, weights, "burn"));
+        due.iter()
+            .map(|due| (due.as_secs_f64() * 1000.0).round() / 1000.0)
+            .collect()
+    }
+
+    /// A window in which each VM's vCPUs ran this many milliseconds together, all on the first.
+    fn window(plan: &Plan, ran_ms: &[u64], waited_ms: u64) -> Window {
+        let at = Instant::now();
+        let reading = |at: Instant, part: u64| Reading {
+            at,
+            vms: plan
+                .vms
+                .iter()
+                .zip(ran_ms)
+                .map(|(vm, ran)| {
+                    let sample = |index: u32| VcpuSample {
+                        ran: Nanos::from_millis(if index == 0 { ran * part } else { 0 }),
+                        waited: Nanos::from_millis(waited_ms * part),
+                    };
+                    (0..vm.vcpus).map(sample).collect()
+                })
+                .collect(),
+            idle: Nanos::ZERO,
+        };
+        Window {
+            begin: reading(at, 0),
+            end: reading(at + Duration::from_secs(10), 1),
+            runnable: plan
+                .vms
+                .iter()
+                .map(|vm| vec![false; vm.vcpus as usize])
+                .collect(),
+            work: ran_ms.iter().map(|&ran| (ran, 10.0)).collect(),
+            series: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn entitlements_fill_up_infeasible_weights_at_their_peak() {
+        assert_eq!(due("4,2,1", "1,1,1"), [0.667, 0.667, 0.667]);
+        assert_eq!(due("4,3,2", "1,2,3"), [0.333, 0.667, 1.0]);
+        assert_eq!(due("2,1,1", "1,1,6"), [0.5, 0.5, 1.0]);
+    }
+
+    #[test]
+    fn spec_10_two_and_one_at_equal_weights_lag_by_a_third() {
+        let plan = plan("2,1", "1,1", "burn");
+        let figures = figures(&plan, window(&plan, &[13_333, 6_667], 0));
+        let [big, small] = figures.vms.as_slice() else {
+            panic!("two VMs")
+        };
+        assert!((big.fair - 1.0).abs() < 1e-3 && (small.fair - 1.0).abs() < 1e-3);
+        assert!((small.lag - 0.3333).abs() < 1e-3, "{}", small.lag);
+        assert!((figures.max_abs_lag - 0.3333).abs() < 1e-3);
+        assert!((big.work_per_second - 1333.3).abs() < 1e-6);
+    }
+
+    #[test]
+    fn a_capped_burner_lags_although_no_wait_was_counted() {
+        let plan = plan("1,1", "1,1", "burn");
+        let figures = figures(&plan, window(&plan, &[9_000, 5_000], 0));
+        assert!(
+            (figures.vms[1].fair - 0.7).abs() < 1e-6,
+            "{}",
+            figures.vms[1].fair
+        );
+    }
+
+    #[test]
+    fn a_sleeper_is_due_no_more_than_it_wanted() {
+        let plan = plan("1,1", "1,1", "bursty");
+        let figures = figures(&plan, window(&plan, &[9_000, 1_000], 0));
+        assert!(figures.vms[1].lag.abs() < 1e-6, "{:?}", figures.vms);
+    }
+}

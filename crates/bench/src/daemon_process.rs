@@ -1,0 +1,269 @@
+//! Tandem's daemon as a process of its own, exactly as an operator would start it.
+//!
+//! It gets a state directory for itself, so that it neither waits for nor disturbs a daemon of the
+//! host, and its error output goes to a file that is quoted when something goes wrong. Stopping it
+//! is a SIGTERM: it puts everything back before it ends. Should it have to be killed, we put back
+//! what it left.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::path::PathBuf;
+use std::process::ExitStatus;
+use std::time::Duration;
+use std::time::Instant;
+
+use tandem_host::config::Placement;
+use tandem_linux::thread::Pid;
+use tandem_report::explain;
+use thiserror::Error;
+
+use crate::child::ChildError;
+use crate::child::Running;
+use crate::child_log::quote;
+use crate::plan::DaemonPlan;
+use crate::put_back::PutBackError;
+use crate::put_back::put_back;
+
+/// How long the daemon may take to find the VMs and to say that it acts.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What went wrong with the daemon.
+#[derive(Debug, Error)]
+pub enum DaemonError {
+    /// Its state directory.
+    #[error("cannot create {}", path.display())]
+    Create {
+        /// The directory, or the log in it.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Its log.
+    #[error("cannot read {}", path.display())]
+    Log {
+        /// The log.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Its process.
+    #[error(transparent)]
+    Child(#[from] ChildError),
+    /// It was asked after it had been stopped.
+    #[error("the daemon was stopped")]
+    Stopped,
+    /// It ended while it was needed.
+    #[error("the daemon ended by itself with {0}")]
+    EndedByItself(ExitStatus),
+    /// It could not do something.
+    #[error("the daemon said: {0}")]
+    Reported(String),
+    /// It ended in an error.
+    #[error("the daemon ended with {0}")]
+    Ended(ExitStatus),
+    /// It had to be killed.
+    #[error("the daemon did not stop and was killed")]
+    Killed,
+    /// What it left behind could not be put back.
+    #[error(transparent)]
+    PutBack(#[from] PutBackError),
+    /// One of these, with what the daemon itself said about it.
+    #[error("{}; it said: {said}", explain(&**error))]
+    Said {
+        /// Which.
+        error: Box<DaemonError>,
+        /// What it said.
+        said: String,
+    },
+}
+
+/// Which VMs the daemon acts on.
+#[derive(Clone, Debug)]
+pub enum Selected {
+    /// These processes, with these weights.
+    Pids(Vec<(Pid, f64)>),
+    /// VMs whose name matches this glob.
+    Names(String),
+}
+
+/// A running daemon.
+#[derive(Debug)]
+pub struct DaemonProcess {
+    running: Option<Running>,
+    state_dir: PathBuf,
+    log: PathBuf,
+}
+
+impl DaemonProcess {
+    /// Starts the daemon and waits until it acts.
+    pub fn start(
+        selected: &Selected,
+        plan: &DaemonPlan,
+        extra: &[&str],
+        state_dir: &Path,
+    ) -> Result<DaemonProcess, DaemonError> {
+        let creating = |path: &Path, source| DaemonError::Create {
+            path: path.to_owned(),
+            source,
+        };
+        std::fs::create_dir_all(state_dir).map_err(|error| creating(state_dir, error))?;
+        let log = state_dir.join("daemon.log");
+        let errors = File::create(&log).map_err(|error| creating(&log, error))?;
+        let mut args = arguments(selected, plan, state_dir);
+        args.extend(extra.iter().map(|&arg| arg.to_owned()));
+        let running = Running::start("the daemon", &args, errors)?;
+        let mut daemon = DaemonProcess {
+            running: Some(running),
+            state_dir: state_dir.to_owned(),
+            log,
+        };
+        daemon.ready()?;
+        Ok(daemon)
+    }
+
+    fn ready(&mut self) -> Result<(), DaemonError> {
+        let running = self.running.as_mut().ok_or(DaemonError::Stopped)?;
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match running.line(left) {
+                Ok(line) if line.trim() == "ready" => return Ok(()),
+                Ok(_) => {}
+                Err(error) => return Err(self.trouble(error.into())),
+            }
+        }
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> Pid {
+        Pid(self.running.as_ref().map_or(0, Running::pid))
+    }
+
+    /// Where it keeps its journal.
+    pub fn journal(&self) -> PathBuf {
+        self.state_dir.join("journal")
+    }
+
+    /// An error if it has ended by itself.
+    pub fn check_alive(&mut self) -> Result<(), DaemonError> {
+        let running = self.running.as_mut().ok_or(DaemonError::Stopped)?;
+        match running.ended()? {
+            None => Ok(()),
+            Some(status) => Err(self.trouble(DaemonError::EndedByItself(status))),
+        }
+    }
+
+    /// An error if it has ended by itself or reported that it could not do something.
+    pub fn check(&mut self) -> Result<(), DaemonError> {
+        self.check_alive()?;
+        match self.errors()?.into_iter().next() {
+            None => Ok(()),
+            Some(error) => Err(DaemonError::Reported(error)),
+        }
+    }
+
+    /// The lines in which it reported errors so far.
+    pub fn errors(&self) -> Result<Vec<String>, DaemonError> {
+        let text = std::fs::read(&self.log).map_err(|source| DaemonError::Log {
+            path: self.log.clone(),
+            source,
+        })?;
+        let text = String::from_utf8_lossy(&text);
+        Ok(text
+            .lines()
+            .filter(|line| line.starts_with("error"))
+            .map(str::to_owned)
+            .collect())
+    }
+
+    /// Stops it; everything it changed is put back when this returns.
+    pub fn stop(mut self) -> Result<(), DaemonError> {
+        self.halt()
+    }
+
+    fn halt(&mut self) -> Result<(), DaemonError> {
+        let Some(mut running) = self.running.take() else {
+            return Ok(());
+        };
+        running.terminate()?;
+        match running.reap()? {
+            Some(status) if status.success() => Ok(()),
+            ended => {
+                put_back(&self.state_dir)?;
+                Err(self.trouble(match ended {
+                    Some(status) => DaemonError::Ended(status),
+                    None => DaemonError::Killed,
+                }))
+            }
+        }
+    }
+
+    /// What went wrong, with what the daemon itself said about it.
+    fn trouble(&self, error: DaemonError) -> DaemonError {
+        match quote(&self.log) {
+            Some(said) => DaemonError::Said {
+                error: Box::new(error),
+                said,
+            },
+            None => error,
+        }
+    }
+}
+
+impl Drop for DaemonProcess {
+    fn drop(&mut self) {
+        if let Err(error) = self.halt() {
+            eprintln!("error: {}", explain(&error));
+        }
+    }
+}
+
+fn arguments(selected: &Selected, plan: &DaemonPlan, state_dir: &Path) -> Vec<String> {
+    let mut args: Vec<String> = [
+        "host",
+        "run",
+        "--print-ready",
+        "--placement",
+        match plan.placement {
+            Placement::Keep => "keep",
+            Placement::Rebalance => "rebalance",
+        },
+        "--state-dir",
+    ]
+    .map(str::to_owned)
+    .to_vec();
+    args.push(state_dir.to_string_lossy().into_owned());
+    if let Some(period) = plan.period_ms {
+        args.extend(["--period-ms".to_owned(), period.to_string()]);
+    }
+    match selected {
+        Selected::Names(glob) => args.extend(["--select-name".to_owned(), glob.clone()]),
+        Selected::Pids(pids) => {
+            for (pid, weight) in pids {
+                args.extend(["--select-pid".to_owned(), pid.to_string()]);
+                args.extend(["--weight".to_owned(), format!("{pid}={weight}")]);
+            }
+        }
+    }
+    args
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_those_of_an_operator() {
+        let plan = DaemonPlan {
+            period_ms: Some(50),
+            placement: Placement::Rebalance,
+        };
+        let pids = Selected::Pids(vec![(Pid(7), 1.0), (Pid(8), 2.5)]);
+        assert_eq!(
+            arguments(&pids, &plan, Path::new("/run/x")).join(" "),
+            "host run --print-ready --placement rebalance --state-dir /run/x --period-ms 50 \
+             --select-pid 7 --weight 7=1 --select-pid 8 --weight 8=2.5"
+        );
+    }
+}

@@ -1,0 +1,47 @@
+//! Measurements on live hosts, and the demo: real VMs, the daemon beside them, the agent in front of programs.
+//!
+//! ```text
+//! plan ──► VM processes ──► daemon or cgroups ──► CPU time, work ──► account ──► figures ──► tables
+//! ```
+//!
+//! What all experiments on VMs share:
+//!
+//! - [`range`], [`vm_spec`], [`mode`] and [`plan`]: what is to be done, checked before anything starts.
+//! - [`host_facts`] and [`state_dir`]: the host, and where an experiment works.
+//! - [`child`], [`vm_process`] and [`daemon_process`]: processes that never outlive their owner. They are this very
+//!   program, started again with other arguments (`tandem vm run --control-stdio`, `tandem host run`), which the
+//!   binary must so understand. [`vm_run`] is what the first of them does; [`control`] is what both sides say.
+//! - [`groups`] and [`mod@put_back`]: cgroups by hand, and everything as it was before.
+//! - [`cpu_time`] and [`account`]: from readings to shares, fair shares and lags.
+//!
+//! The experiments: [`demo`], [`fairness`] over [`mixes`], [`overhead`], [`changes`], [`churn`]; [`guest`], programs
+//! under the agent; [`simulator`], how fast the simulator is. They print nothing but progress, and what went wrong
+//! with a daemon that is stopped on the way out of another error: figures go back to the caller, and [`tables`] shows
+//! them. They judge nothing: a figure outside its promise is shown as it is.
+
+pub mod account;
+pub mod changes;
+pub mod child;
+mod child_log;
+pub mod churn;
+pub mod control;
+pub mod cpu_time;
+pub mod daemon_process;
+pub mod demo;
+pub mod fairness;
+pub mod groups;
+pub mod guest;
+pub mod host_facts;
+pub mod mixes;
+pub mod mode;
+pub mod overhead;
+pub mod plan;
+pub mod put_back;
+pub mod range;
+pub mod simulator;
+pub mod state_dir;
+pub mod tables;
+pub mod vm_process;
+pub mod vm_run;
+pub mod vm_spec;
+pub mod vm_tables;

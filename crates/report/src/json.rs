@@ -1,0 +1,58 @@
+//! Figures as JSON files: indented, with a line end, so that they can be read and compared by people too.
+
+use std::io;
+use std::path::Path;
+use std::path::PathBuf;
+
+use serde::Serialize;
+use thiserror::Error;
+
+/// Why figures were not written.
+#[derive(Debug, Error)]
+pub enum JsonError {
+    /// They have no form in JSON.
+    #[error("cannot write JSON")]
+    Form(#[source] serde_json::Error),
+    /// The file.
+    #[error("cannot write {}", path.display())]
+    Write {
+        /// Which.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+/// The text of figures, without a line end.
+pub fn text(figures: &impl Serialize) -> Result<String, JsonError> {
+    serde_json::to_string_pretty(figures).map_err(JsonError::Form)
+}
+
+/// Writes figures to a file.
+pub fn write(path: &Path, figures: &impl Serialize) -> Result<(), JsonError> {
+    let text = text(figures)? + "\n";
+    std::fs::write(path, text).map_err(|source| JsonError::Write {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_ends_with_a_line_end() {
+        let path = std::env::temp_dir().join(format!("tandem-json-{}", std::process::id()));
+        write(&path, &[1, 2]).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(text, "[\n  1,\n  2\n]\n");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_is_named() {
+        let error = write(Path::new("/nowhere/x.json"), &1).unwrap_err();
+        assert_eq!(error.to_string(), "cannot write /nowhere/x.json");
+    }
+}
