@@ -310,17 +310,21 @@ impl FlexW {
         let mut wanted: Vec<(VmId, f64, Option<Because>)> = Vec::new();
         let mut assessments = Vec::new();
         let mut active = Vec::new();
+        let mut held = false;
         for (vm, fair) in members.iter().zip(shares) {
             let state = &self.vms[&vm.vm];
             let account = Assessment::new(vm.vm, fair, Nanos(state.received.round() as u64));
             assessments.push(account);
             let (r, because) = self.next_weight(period, state, &account, group, window_over);
-            if state.adjustable && state.could_run >= ASLEEP * period.0 as f64 {
-                active.push(wanted.len());
+            if state.could_run >= ASLEEP * period.0 as f64 {
+                match state.adjustable {
+                    true => active.push(wanted.len()),
+                    false => held = true,
+                }
             }
             wanted.push((vm.vm, r, because));
         }
-        self.keep_sum(&mut wanted, &active);
+        self.keep_sum(&mut wanted, &active, held);
         for (vm, r, because) in wanted {
             let Some(state) = self.vms.get_mut(&vm) else {
                 continue;
@@ -389,8 +393,9 @@ impl FlexW {
     }
 
     /// Scales the active VMs' weights so that they sum up to Σ w_i again. Where that would press the
-    /// smallest below its clamp, ratios go before the sum: all are lifted, up to the other clamp.
-    fn keep_sum(&self, wanted: &mut [(VmId, f64, Option<Because>)], active: &[usize]) {
+    /// smallest below its clamp, ratios go before the sum: all are lifted, up to the other clamp. So they do where some
+    /// weights are `held`: scaling the others would undo their steps against these.
+    fn keep_sum(&self, wanted: &mut [(VmId, f64, Option<Because>)], active: &[usize], held: bool) {
         let w = |vm: &VmId| self.vms[vm].configured;
         let configured: f64 = active.iter().map(|&i| w(&wanted[i].0)).sum();
         let sum: f64 = active.iter().map(|&i| wanted[i].1).sum();
@@ -405,7 +410,10 @@ impl FlexW {
             .iter()
             .map(|&i| wanted[i].1 / w(&wanted[i].0))
             .fold(f64::INFINITY, f64::min);
-        let scale = (configured / sum).max(1.0 / (spread * least));
+        let scale = match held {
+            true => 1.0,
+            false => (configured / sum).max(1.0 / (spread * least)),
+        };
         for &i in active {
             let w = w(&wanted[i].0);
             wanted[i].1 = (wanted[i].1 * scale).clamp(w / spread, w * spread);

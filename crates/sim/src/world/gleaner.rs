@@ -126,7 +126,7 @@ impl World {
     }
 
     /// Threads that wait on a vCPU out of use go to one in use.
-    fn leave_inactive(&mut self, from: u32, to: u32) {
+    pub(crate) fn leave_inactive(&mut self, from: u32, to: u32) {
         let vcpu = &self.vcpus[from as usize];
         let waiting: Vec<u32> = vcpu
             .queue

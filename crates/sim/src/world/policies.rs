@@ -29,6 +29,7 @@ use crate::trace::VcpuState;
 use super::simulation::World;
 use super::state::NONE;
 use super::state::PcpuState;
+use super::state::Work;
 
 impl World {
     /// Keeps what the controller observes and decides from now on.
@@ -191,7 +192,7 @@ impl World {
         if state == VcpuState::Running {
             self.switch_out(v, from, true);
             self.leave_host(v, from, false);
-            self.work.push(super::state::Work::Pcpu(from));
+            self.work.push(Work::Pcpu(from));
         } else if state == VcpuState::Ready {
             self.host.dequeue(v, from, false, self.now);
             self.vcpus[v as usize].queued = false;
@@ -203,7 +204,7 @@ impl World {
         self.vcpus[v as usize].queued = true;
         self.host.enqueue(v, to, Arrival::Migrated, self.now);
         if self.pcpus[to as usize].current == NONE {
-            self.work.push(super::state::Work::Pcpu(to));
+            self.work.push(Work::Pcpu(to));
         }
     }
 
@@ -219,6 +220,21 @@ impl World {
             self.queue.set(Slot(self.slots.plugs + vm), at.0);
         }
         self.set_active(vm, vcpus);
+        let (first, size) = (
+            self.vms[vm as usize].first_vcpu,
+            self.vms[vm as usize].vcpus,
+        );
+        for v in first + vcpus..first + size {
+            self.vcpus[v as usize].need_resched = true;
+            self.work.push(Work::Guest(v));
+        }
+    }
+
+    /// Where the threads of a vCPU go that is not plugged in; `None`: it is.
+    pub(crate) fn instead_of(&self, v: u32) -> Option<u32> {
+        let vm = &self.vms[self.vcpus[v as usize].vm as usize];
+        let index = v - vm.first_vcpu;
+        (index >= vm.present).then(|| vm.first_vcpu + index % vm.present)
     }
 }
 

@@ -184,6 +184,10 @@ impl World {
         if before != NONE {
             vcpu.queue.put_back(&mut self.entities);
             vcpu.thread = NONE;
+            if let Some(to) = self.instead_of(v) {
+                self.thread_state(before, ThreadState::Ready);
+                self.leave_inactive(v, to);
+            }
         }
         let mut next = self.vcpus[v as usize].queue.pick(&mut self.entities);
         if next.is_none() && self.take_thread(v, 2) {
