@@ -1,8 +1,9 @@
 //! Experiments: running scenarios of the simulator many times and saying what came out.
 //!
+//! - [`input`]: a scenario's file with what is different in it.
 //! - [`execute`]: runs, on several threads, with [`progress`] that a caller shows.
 //! - [`metrics`]: everything that a simulation measures, under one name each.
-//! - [`averages`] and [`statistics`]: medians, geometric means, means with their intervals.
+//! - [`averages`], [`statistics`] and [`interval`]: medians, geometric means, means with their intervals.
 //! - [`vary`], [`policies`], [`programs`]: what is varied, and the names that stand for it.
 //! - [`compare`]: every combination of some settings, several runs each.
 //! - [`sweep`]: a grid of settings and seeds in shards; [`parquet`]: figures as files.
@@ -18,6 +19,7 @@
 pub mod averages;
 pub mod compare;
 pub mod execute;
+pub mod input;
 pub mod interval;
 pub mod metrics;
 pub mod parquet;

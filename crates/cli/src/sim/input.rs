@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use anyhow::ensure;
 use clap::Args;
+use tandem_experiment::input::source;
 use tandem_experiment::policies;
 use tandem_experiment::vary;
 use tandem_experiment::vary::Combination;
-use tandem_sim::scenario::load::Setting;
 use tandem_sim::scenario::load::Source;
 
 /// Which scenario, and what is different in it.
@@ -30,17 +30,8 @@ pub struct ScenarioArgs {
 impl ScenarioArgs {
     /// Reads the file and notes what is different.
     pub fn source(&self) -> anyhow::Result<Source> {
-        let mut source = Source::read(&self.scenario)?;
-        for setting in &self.settings {
-            source.set(Setting::parse(setting)?);
-        }
-        if let Some(seed) = self.seed {
-            source.set(Setting::parse(&format!("seed={seed}"))?);
-        }
-        if let Some(duration) = &self.duration {
-            source.set(Setting::parse(&format!("duration={duration}"))?);
-        }
-        Ok(source)
+        let duration = self.duration.as_deref();
+        Ok(source(&self.scenario, &self.settings, self.seed, duration)?)
     }
 }
 

@@ -12,7 +12,7 @@ use crate::section::Section;
 use crate::table::Look;
 
 /// Below this line all is written by `tandem sim survey --markdown`.
-const MARK: &str = "<!-- Below this line: written by tandem sim survey --markdown -->";
+pub const MARK: &str = "<!-- Below this line: written by tandem sim survey --markdown -->";
 
 /// Above it in a new document.
 const HEAD: &str = "# Every policy with every program\n";
