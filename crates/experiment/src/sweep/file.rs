@@ -2,7 +2,7 @@
 //! the metadata of which grid it is.
 //!
 //! Rows are in the order of cells. A row group ends with the first cell that brings it to
-//! [`GROUP`] rows: where it ends depends on the rows alone, so a merged file has the groups of one that
+//! 65,536 rows: where it ends depends on the rows alone, so a merged file has the groups of one that
 //! was written at once. Both writing and reading hold one row group at a time.
 //!
 //! What is read may be any file: the schema, every page and the order of cells are checked, and what

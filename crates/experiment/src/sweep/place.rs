@@ -2,7 +2,7 @@
 //!
 //! A file is written beside its place, under a hidden name with the process's number, and renamed when
 //! it is complete and on the disk. Until then nothing is under its name, or what was there before.
-//! Whoever turns signals into a flag says so to [`write`], which then removes what it has written.
+//! Whoever turns signals into a flag says so to [`write()`], which then removes what it has written.
 //! A kill -9 in that moment can leave the hidden file, which is in nobody's way.
 
 use std::fs::File;
