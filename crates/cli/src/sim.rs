@@ -16,10 +16,10 @@
 
 pub mod bench;
 pub mod calibrate;
-mod command;
 pub mod compare;
 mod input;
 pub mod kernel;
+mod page;
 mod progress;
 pub mod reproduce;
 pub mod run;

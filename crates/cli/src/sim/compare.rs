@@ -14,9 +14,9 @@ use tandem_report::simulation::comparison_page;
 use tandem_report::simulation::comparison_page::Data;
 use tandem_report::simulation::comparison_table;
 
-use super::command;
 use super::input;
 use super::input::ScenarioArgs;
+use super::page;
 use super::progress::Bar;
 use crate::console::print;
 use crate::output;
@@ -69,7 +69,7 @@ pub fn main(args: &CompareArgs) -> anyhow::Result<()> {
         scenarios: plan.scenarios(),
         watched: &outcome.watched,
         shown: &shown,
-        command: &command::line(),
+        command: &page::command(),
     };
     if let Some(path) = &args.output.html {
         let page = comparison_page::html(&data, &simulation::footer());

@@ -9,8 +9,8 @@ use tandem_report::claims_page;
 use tandem_report::claims_table;
 use tandem_report::simulation;
 
-use super::command;
 use super::input;
+use super::page;
 use super::progress::Bar;
 use crate::console::print;
 use crate::output;
@@ -51,7 +51,7 @@ pub fn main(args: &ReproduceArgs) -> anyhow::Result<()> {
     }
     if let Some(path) = &args.html {
         let footer = simulation::footer();
-        let page = claims_page::html(&verdicts, args.runs, &command::line(), &footer);
+        let page = claims_page::html(&verdicts, args.runs, &page::command(), &footer);
         output::write_text(path, "page", &page)?;
     }
     output::write_json(args.json.as_deref(), &verdict::list(&verdicts))

@@ -20,8 +20,8 @@ use tandem_report::simulation::trace_picture;
 use tandem_sim::World;
 use tandem_sim::scenario::load;
 
-use super::command;
 use super::input::ScenarioArgs;
+use super::page;
 use super::progress::Bar;
 use crate::console::print;
 use crate::output;
@@ -93,7 +93,7 @@ pub fn main(args: &RunArgs) -> anyhow::Result<()> {
     }
     if let Some(path) = &args.output.html {
         let footer = simulation::footer();
-        let page = run_page::html(&scenario, &results, &command::line(), &footer);
+        let page = run_page::html(&scenario, &results, &page::command(), &footer);
         output::write_text(path, "page", &page)?;
     }
     if traced {

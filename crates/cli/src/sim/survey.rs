@@ -12,11 +12,11 @@ use tandem_experiment::survey::entry::Survey;
 use tandem_experiment::survey::file;
 use tandem_report::simulation;
 use tandem_report::survey::document;
-use tandem_report::survey::page;
+use tandem_report::survey::page as survey_page;
 use tandem_report::survey::tables;
 
-use super::command;
 use super::input;
+use super::page;
 use super::progress::Bar;
 use crate::console::print;
 use crate::output;
@@ -80,7 +80,7 @@ pub fn main(args: &SurveyArgs) -> anyhow::Result<()> {
         output::write_text(path, "document", &text)?;
     }
     if let Some(path) = &args.html {
-        let page = page::html(&survey, &command::line(), &simulation::footer());
+        let page = survey_page::html(&survey, &page::command(), &simulation::footer());
         output::write_text(path, "page", &page)?;
     }
     output::write_json(args.json.as_deref(), &survey.entries)

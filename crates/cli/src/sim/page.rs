@@ -1,7 +1,7 @@
-//! The command that is running: a page carries it, so that it can be made again.
+//! What a page says of itself: the command that made it, so that it can be made again.
 
 /// It, as it can be given to a shell again.
-pub fn line() -> String {
+pub fn command() -> String {
     let arguments: Vec<String> = std::env::args().skip(1).map(|word| quoted(&word)).collect();
     format!("tandem {}", arguments.join(" "))
 }
