@@ -51,7 +51,7 @@ const POLICIES: [(&str, &[(&str, &str)]); 30] = [
     ("cfs", &[("host.scheduler", "cfs")]),
     ("eevdf", &[("host.scheduler", "eevdf")]),
     ("credit", &[("host.scheduler", "credit")]),
-    ("lb", &[("host.placement", "balance")]),
+    ("lb", &[("host.placement", "load-balancing")]),
     ("pin", &[("host.placement", "pin")]),
     ("balance", &[("host.placement", "no-stacking")]),
     ("cap", &[("host.cap", "true")]),
@@ -150,6 +150,7 @@ fn combination(name: &str) -> Result<Combination, PolicyError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tandem_sim::scenario::load::Source;
 
     #[test]
     fn policies_are_joined() {
@@ -165,5 +166,29 @@ mod tests {
         assert!(error("apple").contains("cpth-r"));
         let twice = ["aple".to_owned(), "aple".to_owned()];
         assert!(combinations(&twice).is_err());
+    }
+
+    #[test]
+    fn every_policy_sets_what_a_scenario_has() {
+        let text = r#"
+            duration = "1ms"
+            [machine]
+            pcpus = 2
+            [host]
+            scheduler = "cfs"
+            [[workload]]
+            name = "w"
+            [[workload.role]]
+            program = [{ forever = [{ compute = "1ms" }, "work"] }]
+            [[vm]]
+            name = "a"
+            vcpus = 2
+            workload = "w"
+        "#;
+        let source = Source::from_text("s.toml", text).unwrap();
+        for name in names() {
+            let scenario = combination(name).unwrap().scenario(&source);
+            scenario.unwrap_or_else(|error| panic!("{name}: {error}"));
+        }
     }
 }

@@ -66,7 +66,7 @@ fn wake(workload: &str) -> Trial {
 fn native_wake(workload: &str) -> Trial {
     wake(workload)
         .set("machine.mode", "native")
-        .set("host.placement", "balance")
+        .set("host.placement", "load-balancing")
 }
 
 fn table_2(trials: &mut Trials, claim: &Claim, workload: &str) -> Result<Vec<Figure>, JudgeError> {
