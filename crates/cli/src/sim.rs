@@ -11,32 +11,25 @@
 //! - [`calibrate`]: microVMs on this machine's KVM, against the simulator.
 //! - [`kernel`]: the same thread programs on the kernel that runs here, against the simulator.
 //!
-//! Rooms they share: [`input`] turns arguments into a scenario, [`execute`] runs it under a progress
-//! bar, [`metrics`] names everything that is measured, [`output`] writes files. What scenarios look
-//! like: `docs/scenarios.md`.
+//! What they do is in `tandem_experiment`, how it looks in `tandem_report`; here are arguments, the
+//! progress bar and where files go. What scenarios look like: `docs/scenarios.md`.
 
 pub mod bench;
 pub mod calibrate;
 pub mod compare;
-pub mod execute;
-pub mod input;
+mod input;
 pub mod kernel;
-pub mod metrics;
-
-pub mod page;
-pub mod parquet;
-pub mod policies;
-pub mod programs;
+mod page;
+mod progress;
 pub mod reproduce;
 pub mod run;
 pub mod scalability;
 pub mod survey;
 pub mod sweep;
-pub mod tables;
-pub mod trace;
-pub mod vary;
 
 use clap::Subcommand;
+
+pub use tandem_experiment::vary;
 
 /// `tandem sim …`
 #[derive(Debug, Subcommand)]

@@ -1,5 +1,36 @@
-//! Experiments: running scenarios many times and saying what came out. Nothing here prints.
+//! Experiments: running scenarios of the simulator many times and saying what came out.
+//!
+//! - [`input`]: a scenario's file with what is different in it.
+//! - [`execute`]: runs, on several threads, with [`progress`] that a caller shows.
+//! - [`metrics`]: everything that a simulation measures, under one name each.
+//! - [`averages`], [`statistics`] and [`interval`]: medians, geometric means, means with their intervals.
+//! - [`vary`], [`policies`], [`programs`]: what is varied, and the names that stand for it.
+//! - [`compare`]: every combination of some settings, several runs each.
+//! - [`sweep`]: a grid of settings and seeds in shards; [`parquet`]: figures as files.
+//! - [`trials`]: named scenarios with settings, run once whoever asks; [`sample`]: their figures.
+//! - [`survey`]: every policy with every program.
+//! - [`reproduce`]: published figures against the simulator's.
+//! - [`scalability`]: how far programs scale, on hardware and in their VMs.
+//!
+//! Nothing here prints, reads arguments or draws: `tandem_report` shows what is computed here, and the
+//! command line says where it goes. Every error is a type of its operation; its text and those of its
+//! causes say what was wrong, where, and what would be right.
 
 pub mod averages;
+pub mod compare;
+pub mod execute;
+pub mod input;
 pub mod interval;
+pub mod metrics;
+pub mod parquet;
+pub mod policies;
+pub mod programs;
+pub mod progress;
+pub mod reproduce;
+pub mod sample;
+pub mod scalability;
 pub mod statistics;
+pub mod survey;
+pub mod sweep;
+pub mod trials;
+pub mod vary;

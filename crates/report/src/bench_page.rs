@@ -9,7 +9,7 @@ use maud::html;
 use crate::chart::RowChart;
 use crate::chart::rows::Row;
 use crate::page;
-use crate::survey_page::Section;
+use crate::section::Section;
 
 /// Width of a chart.
 const WIDTH: f64 = 760.0;

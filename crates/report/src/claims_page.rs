@@ -2,15 +2,22 @@
 //! for each claim a chart of our figures relative to the published ones.
 //!
 //! Claims that the model was fitted to and claims that it had to meet unseen are counted apart: only the
-//! second say anything about the model. What does not come out is a red dot, and what was not looked at
-//! is said with its reason: nothing is left out.
+//! second say anything about the model. What does not come out is a red dot, and a claim
+//! that was not looked at is said to be: nothing is left out.
 
 use maud::Markup;
 use maud::html;
+use tandem_experiment::reproduce::claims::Figure;
+use tandem_experiment::reproduce::claims::Use;
+use tandem_experiment::reproduce::verdict::Verdict;
+use tandem_experiment::reproduce::verdict::count;
+use tandem_experiment::reproduce::verdict::count_figures;
+use tandem_experiment::reproduce::verdict::count_uncovered;
 
 use crate::chart::RelativeChart;
 use crate::chart::relative::RelativeRow;
 use crate::figure;
+use crate::figure::three_digits;
 use crate::page;
 use crate::table::Align;
 use crate::table::Cell;
@@ -22,54 +29,16 @@ const TITLE: &str = "Published figures against the simulator's";
 /// Width of a claim's chart.
 const WIDTH: f64 = 900.0;
 
-/// A figure of a claim.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ClaimFigure {
-    /// Its name, or the sentence that must hold.
-    pub name: String,
-    /// The published value; `None` for a sentence.
-    pub published: Option<f64>,
-    /// The least that counts as reproduced.
-    pub low: Option<f64>,
-    /// The most that counts as reproduced.
-    pub high: Option<f64>,
-    /// Ours.
-    pub ours: Option<f64>,
-    /// Half the width of its 95 % interval.
-    pub ci95: Option<f64>,
-    /// Whether it is reproduced; `None`: it was not looked at.
-    pub in_band: Option<bool>,
-    /// Why it was not looked at; empty if it was.
-    pub not_covered: String,
-}
-
-/// A claim.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Claim {
-    /// Its name.
-    pub id: String,
-    /// `fit`: the model may be fitted to it; `check`: it must come out by itself.
-    pub purpose: String,
-    /// What its figures are: `ratio`, `percent`, `us`, `count` or `shape`.
-    pub kind: String,
-    /// Whether all its figures that were looked at are reproduced; `None`: none was.
-    pub in_band: Option<bool>,
-    /// Its figures.
-    pub figures: Vec<ClaimFigure>,
-    /// The command that shows it.
-    pub command: String,
-}
-
 /// The whole page; `command` made it.
-pub fn html(claims: &[Claim], runs: u32, command: &str, footer: &str) -> String {
+pub fn html(verdicts: &[Verdict], runs: u32, command: &str, footer: &str) -> String {
     let body = html! {
         h1 { (TITLE) }
-        p.lead { (finding(claims)) }
+        p.lead { (finding(verdicts)) }
         div.tiles {
-            (tile(claims, "check", "Claims to be checked, in band"))
-            (tile(claims, "fit", "Claims fitted to, in band"))
-            (figures_tile(claims))
-            (uncovered_tile(claims))
+            (tile("Claims to be checked, in band", count(verdicts, Use::Check)))
+            (tile("Claims fitted to, in band", count(verdicts, Use::Fit)))
+            (tile("Single figures in band", count_figures(verdicts)))
+            (page::tile("Claims not covered", html! { (count_uncovered(verdicts)) }, ""))
         }
         p.faint {
             "A claim is in band when each of its figures is within its band of the published value, or "
@@ -77,29 +46,23 @@ pub fn html(claims: &[Claim], runs: u32, command: &str, footer: &str) -> String 
             @if runs == 1 { " run" } @else { " runs" } " of each trial."
         }
         h2 { "Verdicts" }
-        (verdicts(claims).html("Every claim with its verdict"))
+        (table(verdicts).html("Every claim with its verdict"))
         h2 { "Claim by claim" }
         p.faint {
             "Our figures divided by the published ones. The dashed line at 1 is the published value, the "
             "green ground what counts as reproduced, whiskers are 95 % intervals."
         }
-        @for claim in claims.iter().filter(|claim| !claim.figures.is_empty()) { (section(claim)) }
+        @for verdict in verdicts.iter().filter(|verdict| !verdict.figures.is_empty()) {
+            (section(verdict))
+        }
         h2 { "How it was made" }
         dl { dt { "Command" } dd { pre { (command) } } }
     };
     page::page(TITLE, body, footer)
 }
 
-/// How many claims of a use are in band, and of how many.
-fn count(claims: &[Claim], purpose: &str) -> (usize, usize) {
-    let of_use = claims.iter().filter(|claim| claim.purpose == purpose);
-    let verdicts: Vec<bool> = of_use.filter_map(|claim| claim.in_band).collect();
-    let hits = verdicts.iter().filter(|&&hit| hit).count();
-    (hits, verdicts.len())
-}
-
-fn finding(claims: &[Claim]) -> String {
-    let (hits, of) = count(claims, "check");
+fn finding(verdicts: &[Verdict]) -> String {
+    let (hits, of) = count(verdicts, Use::Check);
     match of {
         0 => "No claim that the model had to meet unseen was looked at.".to_owned(),
         of => format!(
@@ -110,31 +73,12 @@ fn finding(claims: &[Claim]) -> String {
     }
 }
 
-fn tile(claims: &[Claim], purpose: &str, name: &str) -> Markup {
-    let (hits, of) = count(claims, purpose);
+/// A key figure: so many of so many.
+fn tile(name: &str, (hits, of): (usize, usize)) -> Markup {
     page::tile(name, html! { (hits) " of " (of) }, "")
 }
 
-fn figures_tile(claims: &[Claim]) -> Markup {
-    let figures = claims.iter().flat_map(|claim| &claim.figures);
-    let verdicts: Vec<bool> = figures.filter_map(|figure| figure.in_band).collect();
-    let hits = verdicts.iter().filter(|&&hit| hit).count();
-    page::tile(
-        "Single figures in band",
-        html! { (hits) " of " (verdicts.len()) },
-        "",
-    )
-}
-
-fn uncovered_tile(claims: &[Claim]) -> Markup {
-    let open = claims
-        .iter()
-        .filter(|claim| claim.in_band.is_none())
-        .count();
-    page::tile("Claims not covered", html! { (open) }, "")
-}
-
-fn verdicts(claims: &[Claim]) -> Table {
+fn table(verdicts: &[Verdict]) -> Table {
     let mut table = Table::new(&[
         ("claim", Align::Left),
         ("use", Align::Left),
@@ -142,21 +86,19 @@ fn verdicts(claims: &[Claim]) -> Table {
         ("figures in band", Align::Right),
         ("farthest off", Align::Right),
     ]);
-    for claim in claims {
-        let judged: Vec<bool> = claim.figures.iter().filter_map(|f| f.in_band).collect();
-        let hits = judged.iter().filter(|&&hit| hit).count();
-        let farthest = claim
+    for verdict in verdicts {
+        let (hits, of) = verdict.hits();
+        let farthest = verdict
             .figures
             .iter()
-            .filter_map(relative)
-            .map(|(_, ours, _)| ours - 1.0)
+            .filter_map(|figure| Some(relative(figure)?.1? - 1.0))
             .filter(|off| off.is_finite())
             .max_by(|a, b| a.abs().total_cmp(&b.abs()));
         table.row([
-            Cell::toned(claim.id.as_str(), Tone::Strong),
-            claim.purpose.as_str().into(),
-            verdict(claim.in_band),
-            match judged.len() {
+            Cell::toned(verdict.claim.id.as_str(), Tone::Strong),
+            verdict.claim.purpose.name().into(),
+            in_words(verdict.in_band()),
+            match of {
                 0 => Cell::default(),
                 of => format!("{hits} of {of}").into(),
             },
@@ -166,7 +108,7 @@ fn verdicts(claims: &[Claim]) -> Table {
     table
 }
 
-fn verdict(in_band: Option<bool>) -> Cell {
+fn in_words(in_band: Option<bool>) -> Cell {
     match in_band {
         Some(true) => Cell::toned("in band", Tone::Good),
         Some(false) => Cell::toned("out of band", Tone::Bad),
@@ -174,11 +116,15 @@ fn verdict(in_band: Option<bool>) -> Cell {
     }
 }
 
-fn section(claim: &Claim) -> Markup {
-    let rows: Vec<RelativeRow> = claim.figures.iter().filter_map(row).collect();
-    let charted = |figure: &&ClaimFigure| row(figure).is_none();
-    let rest: Vec<&ClaimFigure> = claim.figures.iter().filter(charted).collect();
-    let tone = match claim.in_band {
+fn section(verdict: &Verdict) -> Markup {
+    let claim = &verdict.claim;
+    let rows: Vec<RelativeRow> = verdict.figures.iter().filter_map(row).collect();
+    let rest = verdict
+        .figures
+        .iter()
+        .filter(|figure| row(figure).is_none());
+    let rest: Vec<&Figure> = rest.collect();
+    let tone = match verdict.in_band() {
         Some(true) => "good",
         Some(false) => "bad",
         None => "faint",
@@ -186,31 +132,30 @@ fn section(claim: &Claim) -> Markup {
     html! {
         figure {
             figcaption {
-                (claim.id) " " span.(tone) { (verdict(claim.in_band).text) }
-                div.faint { (claim.kind) ", for " (purpose(&claim.purpose)) }
+                (claim.id) " " span.(tone) { (in_words(verdict.in_band()).text) }
+                div.faint { (claim.kind) ", for " (purpose(claim.purpose)) }
             }
             @if !rows.is_empty() {
-                div.wide { (chart(claim, rows)) }
+                div.wide { (chart(&claim.id, rows)) }
             }
             @if !rest.is_empty() {
-                ul.claims { @for figure in rest { li { (in_words(figure)) } } }
+                ul.claims { @for figure in rest { li { (sentence(figure)) } } }
             }
-            pre.faint { (claim.command) }
+            pre.faint { (verdict.command()) }
         }
     }
 }
 
-fn purpose(purpose: &str) -> &str {
+fn purpose(purpose: Use) -> &'static str {
     match purpose {
-        "fit" => "fitting",
-        "check" => "checking",
-        other => other,
+        Use::Fit => "fitting",
+        Use::Check => "checking",
     }
 }
 
-fn chart(claim: &Claim, rows: Vec<RelativeRow>) -> Markup {
+fn chart(id: &str, rows: Vec<RelativeRow>) -> Markup {
     let chart = RelativeChart {
-        title: format!("{}: ours relative to published", claim.id),
+        title: format!("{id}: ours relative to published"),
         unit: "ours ÷ published".to_owned(),
         rows,
         width: WIDTH,
@@ -219,117 +164,115 @@ fn chart(claim: &Claim, rows: Vec<RelativeRow>) -> Markup {
 }
 
 /// Published value, ours and its interval relative to it; `None` where there is no such ratio.
-fn relative(figure: &ClaimFigure) -> Option<(f64, f64, Option<f64>)> {
-    let published = figure.published.filter(|value| *value != 0.0)?;
-    let size = published.abs();
+fn relative(figure: &Figure) -> Option<(f64, Option<f64>, Option<f64>)> {
+    let published = figure.wanted.published().filter(|value| *value != 0.0)?;
+    let ours = figure.ours;
     Some((
         published,
-        figure.ours? / published,
-        figure.ci95.map(|ci95| ci95 / size),
+        ours.map(|ours| ours.mean / published),
+        ours.and_then(|ours| ours.ci95)
+            .map(|ci95| ci95 / published.abs()),
     ))
 }
 
-fn row(figure: &ClaimFigure) -> Option<RelativeRow> {
+fn row(figure: &Figure) -> Option<RelativeRow> {
     let (published, ours, half_width) = relative(figure)?;
     // Bounds of a negative value change places.
     let bounds = match published < 0.0 {
-        true => [figure.high, figure.low],
-        false => [figure.low, figure.high],
+        true => [figure.wanted.high(), figure.wanted.low()],
+        false => [figure.wanted.low(), figure.wanted.high()],
     };
     let [low, high] = bounds.map(|bound| bound.map(|bound| bound / published));
-    let label = format!("{} / {}", number(figure.ours), number(figure.published));
+    let said = number(figure.ours.map(|ours| ours.mean));
+    let interval = figure.ours.and_then(|ours| ours.ci95);
+    let bound = |bound: Option<f64>| bound.map_or_else(|| "anything".to_owned(), three_digits);
     Some(RelativeRow {
         name: figure.name.clone(),
         low,
         high,
-        ours: Some(ours),
+        ours,
         half_width,
-        is_near: figure.in_band == Some(true),
+        is_near: figure.in_band(),
         tooltip: format!(
             "{}: ours {}{}, published {}, reproduced from {} to {}",
             figure.name,
-            number(figure.ours),
-            figure
-                .ci95
-                .map_or_else(String::new, |ci95| format!(" ± {}", number(Some(ci95)))),
-            number(figure.published),
-            figure
-                .low
-                .map_or_else(|| "anything".to_owned(), |low| number(Some(low))),
-            figure
-                .high
-                .map_or_else(|| "anything".to_owned(), |high| number(Some(high))),
+            said,
+            interval.map_or_else(String::new, |half| format!(" ± {}", three_digits(half))),
+            three_digits(published),
+            bound(figure.wanted.low()),
+            bound(figure.wanted.high()),
         ),
-        label,
+        label: format!("{said} / {}", three_digits(published)),
     })
 }
 
-/// A figure that is no ratio: a sentence, one that was not looked at, one whose published value is 0.
-fn in_words(figure: &ClaimFigure) -> Markup {
-    let (class, verdict) = match (figure.in_band, figure.published) {
-        (Some(true), None) => ("good", "holds"),
-        (Some(false), None) => ("bad", "does not hold"),
-        (Some(true), Some(_)) => ("good", "in band"),
-        (Some(false), Some(_)) => ("bad", "out of band"),
-        (None, _) => ("faint", "not covered"),
+/// A figure that is no ratio: a sentence, or one whose published value is 0.
+fn sentence(figure: &Figure) -> Markup {
+    let published = figure.wanted.published();
+    let (class, verdict) = match (figure.in_band(), published) {
+        (true, None) => ("good", "holds"),
+        (false, None) => ("bad", "does not hold"),
+        (true, Some(_)) => ("good", "in band"),
+        (false, Some(_)) => ("bad", "out of band"),
     };
     html! {
         (figure.name) ": " span.(class) { (verdict) }
-        @if !figure.not_covered.is_empty() { " (" (figure.not_covered) ")" }
-        @if figure.published.is_some() && figure.in_band.is_some() {
-            ", ours " (number(figure.ours)) ", published " (number(figure.published))
+        @if let Some(published) = published {
+            ", ours " (number(figure.ours.map(|ours| ours.mean)))
+            ", published " (three_digits(published))
         }
     }
 }
 
-/// Three digits that matter.
 fn number(value: Option<f64>) -> String {
-    match value.filter(|value| value.is_finite()) {
-        None => figure::NOT_MEASURED.to_owned(),
-        Some(value) if value.abs() >= 100.0 => format!("{value:.0}"),
-        Some(value) if value.abs() >= 10.0 => format!("{value:.1}"),
-        Some(value) => format!("{value:.2}"),
-    }
+    value.map_or_else(|| figure::NOT_MEASURED.to_owned(), three_digits)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tandem_experiment::reproduce::claims::Claim;
+    use tandem_experiment::reproduce::claims::Wanted;
+    use tandem_experiment::statistics::Mean;
 
-    fn figure_of(published: Option<f64>, ours: f64, in_band: Option<bool>) -> ClaimFigure {
-        ClaimFigure {
+    fn figure_of(published: f64, ours: f64) -> Figure {
+        Figure {
             name: "dedup[0] <x>".to_owned(),
-            published,
-            low: published.map(|value| value - 0.15 * value.abs()),
-            high: published.map(|value| value + 0.15 * value.abs()),
-            ours: Some(ours),
-            ci95: Some(0.1),
-            in_band,
-            not_covered: String::new(),
+            wanted: Wanted::Near {
+                value: published,
+                low: published - 0.15 * published.abs(),
+                high: published + 0.15 * published.abs(),
+            },
+            ours: Some(Mean {
+                mean: ours,
+                ci95: Some(0.1),
+            }),
         }
     }
 
-    fn claim(purpose: &str, in_band: Option<bool>, figures: Vec<ClaimFigure>) -> Claim {
+    fn claim(purpose: Use) -> Claim {
         Claim {
             id: "apples.f6".to_owned(),
-            purpose: purpose.to_owned(),
+            value: serde_json::Value::Null,
             kind: "ratio".to_owned(),
-            in_band,
-            figures,
-            command: "tandem sim reproduce --claims apples.f6".to_owned(),
+            band: None,
+            bound: None,
+            figures: Default::default(),
+            purpose,
         }
     }
 
     #[test]
     fn claims_are_counted_by_their_use() {
-        let figures = |hit| vec![figure_of(Some(1.3), 1.3, Some(hit))];
-        let claims = [
-            claim("check", Some(true), figures(true)),
-            claim("check", Some(false), figures(false)),
-            claim("fit", Some(true), figures(true)),
-            claim("check", None, Vec::new()),
+        let verdict =
+            |purpose, ours: f64| Verdict::new(claim(purpose), Some(vec![figure_of(1.3, ours)]));
+        let verdicts = [
+            verdict(Use::Check, 1.3),
+            verdict(Use::Check, 2.6),
+            verdict(Use::Fit, 1.3),
+            Verdict::new(claim(Use::Check), None),
         ];
-        let page = html(&claims, 3, "tandem sim reproduce", "f");
+        let page = html(&verdicts, 3, "tandem sim reproduce", "f");
         assert!(page.contains("1 of 2 published claims"), "{page}");
         assert!(page.contains("(50.0 %)") && page.contains("2 of 3"));
         assert_eq!(
@@ -342,31 +285,31 @@ mod tests {
 
     #[test]
     fn sentences_and_zeros_are_said_in_words() {
-        let figures = vec![
-            figure_of(None, 1.0, Some(true)),
-            figure_of(None, 0.0, Some(false)),
-            figure_of(Some(0.0), 4.0, Some(false)),
-            ClaimFigure {
-                ours: None,
-                not_covered: "no disk".to_owned(),
-                ..figure_of(None, 0.0, None)
-            },
-        ];
-        let page = html(&[claim("check", Some(false), figures)], 1, "c", "f");
+        let shape = |holds| claim(Use::Check).shape("it grows", holds);
+        let figures = vec![shape(true), shape(false), figure_of(0.0, 4.0)];
+        let verdict = Verdict::new(claim(Use::Check), Some(figures));
+        let page = html(&[verdict], 1, "c", "f");
         assert_eq!(page.matches("<svg").count(), 0);
-        for said in [
-            ">holds<",
-            ">does not hold<",
-            "ours 4.00, published 0.00",
-            "(no disk)",
-        ] {
+        for said in [">holds<", ">does not hold<", "ours 4.00, published 0.00"] {
             assert!(page.contains(said), "{said}");
         }
     }
 
     #[test]
+    fn what_was_not_measured_is_out_of_band_and_said_to_be_missing() {
+        let figure = Figure {
+            ours: None,
+            ..figure_of(1.3, 0.0)
+        };
+        let verdict = Verdict::new(claim(Use::Check), Some(vec![figure]));
+        let page = html(&[verdict], 1, "c", "f");
+        assert!(page.contains("ours not measured, published 1.30"), "{page}");
+        assert!(page.contains("0 of 1 published claims"), "{page}");
+    }
+
+    #[test]
     fn a_negative_value_keeps_its_band_around_one() {
-        let row = row(&figure_of(Some(-20.0), -22.0, Some(true))).unwrap();
+        let row = row(&figure_of(-20.0, -22.0)).unwrap();
         assert!((row.low.unwrap() - 0.85).abs() < 1e-9, "{row:?}");
         assert!((row.high.unwrap() - 1.15).abs() < 1e-9, "{row:?}");
         assert!((row.ours.unwrap() - 1.1).abs() < 1e-9);

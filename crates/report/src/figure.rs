@@ -60,6 +60,16 @@ pub fn plain(value: f64) -> String {
         .to_owned()
 }
 
+/// A value with the three digits that matter; what is no number was not measured.
+pub fn three_digits(value: f64) -> String {
+    match value.abs() {
+        _ if !value.is_finite() => NOT_MEASURED.to_owned(),
+        size if size >= 100.0 => format!("{value:.0}"),
+        size if size >= 10.0 => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
+}
+
 /// -0.04 would print as `-0.0`.
 fn no_negative_zero(value: f64, decimals: i32) -> f64 {
     if value.abs() < 0.5 * 10f64.powi(-decimals) {
@@ -98,6 +108,14 @@ mod tests {
         assert_eq!(time(12_345_678.0), "12.3 ms");
         assert_eq!(time(4.2e9), "4.20 s");
         assert_eq!(time(987_654.0), "988 µs");
+    }
+
+    #[test]
+    fn three_digits_are_enough() {
+        assert_eq!(three_digits(517.4), "517");
+        assert_eq!(three_digits(-12.34), "-12.3");
+        assert_eq!(three_digits(1.349), "1.35");
+        assert_eq!(three_digits(f64::INFINITY), NOT_MEASURED);
     }
 
     #[test]

@@ -7,8 +7,10 @@
 //! - [`experiment`]: the figures of one experiment, several modes of one host side by side; its JSON
 //!   form is what `tandem demo --json` prints.
 //! - [`experiment_table`] and [`experiment_page`]: that experiment for the terminal and as a page.
-//! - [`simulation`]: simulated runs and comparisons as pages and pictures.
-//! - [`claims_page`]: published claims against our figures, as a page.
+//! - [`simulation`]: simulated runs and comparisons as tables, pages and pictures.
+//! - [`survey`]: a survey of policies as tables, a document and a page.
+//! - [`claims_table`] and [`claims_page`]: published claims against our figures.
+//! - [`section`]: what pages and documents consist of.
 //! - [`bench_page`]: any bench against stock, as a page.
 //! - [`perfetto`]: traces for ui.perfetto.dev.
 //! - [`timeline`]: a picture of a short piece of a trace, as SVG.
@@ -22,6 +24,7 @@
 pub mod bench_page;
 pub mod chart;
 pub mod claims_page;
+pub mod claims_table;
 pub mod document;
 pub mod experiment;
 pub mod experiment_page;
@@ -32,11 +35,18 @@ pub mod json;
 pub mod page;
 pub mod perfetto;
 pub mod progress;
+pub mod section;
 pub mod simulation;
-pub mod survey_page;
+pub mod survey;
 pub mod table;
 pub mod timeline;
 
 pub use experiment::Experiment;
 pub use explain::explain;
+pub use section::Section;
 pub use table::Table;
+
+/// The former place of [`Section`].
+pub mod survey_page {
+    pub use crate::section::Section;
+}

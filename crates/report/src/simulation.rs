@@ -1,39 +1,40 @@
-//! What simulations measured, as pages: one run, or several combinations of settings side by side.
+//! What simulations measured, on the terminal, as pages and as pictures: one run, or several combinations
+//! of settings side by side.
 //!
-//! The figures come as plain data, already averaged and with their intervals; labels come as text,
-//! because only who measured knows their units. Here they become charts:
-//!
+//! - [`run_tables`] and [`run_page`]: one run.
+//! - [`comparison_table`] and [`comparison_page`]: combinations against the first of them;
+//!   [`comparison_charts`] says what is drawn of them.
 //! - [`measures`]: a metric of every VM under every combination, relative to the first and as it is.
 //! - [`time`]: where the CPU time of a VM went.
 //! - [`threshold`]: the pause-loop window that APLE set, over time.
 //! - [`waits`]: which vCPU waited for which.
-//! - [`comparison_page`] and [`run_page`]: the pages.
+//! - [`scalability_table`]: how far programs scale.
+//! - [`trace_names`], [`trace`] and [`trace_picture`]: a trace for Perfetto and as a picture.
 //!
 //! A comparison may hold hundreds of combinations; then the paper's form, a group of upright bars for
 //! each VM, gives way to rows, and what would make the page too large is left out and named.
 
+pub mod comparison_charts;
 pub mod comparison_page;
+pub mod comparison_table;
 pub mod measures;
 pub mod run_page;
+pub mod run_tables;
+pub mod scalability_table;
 pub mod threshold;
 pub mod time;
+pub mod trace;
+pub mod trace_names;
+pub mod trace_picture;
 pub mod waits;
 
-pub use measures::Measure;
-pub use measures::Value;
-pub use measures::VmValues;
-pub use threshold::Threshold;
-pub use time::TimeOf;
-pub use waits::Square;
-pub use waits::WaitsOf;
+/// VMs are shown one by one up to this many; beyond, only all of them together, and a note says so.
+pub const MOST_VMS: usize = 8;
 
-/// What a combination is called where it has no name: the scenario as it is.
-pub const AS_IT_IS: &str = "as it is";
-
-/// The colour of a combination: its own while there are colours enough, else that of all.
-pub(crate) fn series(combination: usize, combinations: usize) -> usize {
-    match combinations <= crate::chart::COLOURS {
-        true => combination,
-        false => 0,
-    }
+/// What stands below a page of simulations.
+pub fn footer() -> String {
+    format!(
+        "tandem {}. Simulated: docs/model.md says what the model leaves out.",
+        env!("CARGO_PKG_VERSION")
+    )
 }

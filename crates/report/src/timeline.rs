@@ -244,7 +244,9 @@ impl Timeline {
                      fill=\"{fill}\"/>"
                 ),
             );
-            if !span.label.is_empty() && crate::chart::text_width(&span.label, 12.0) + 4.0 < width {
+            if !span.label.is_empty()
+                && crate::chart::text::text_width(&span.label, 12.0) + 4.0 < width
+            {
                 let at = (x + width / 2.0, middle);
                 text(svg, at, "label", "middle", &span.label);
             }
@@ -307,7 +309,7 @@ impl Timeline {
     fn legend(&self, svg: &mut String, y: f64) -> f64 {
         let (mut x, mut y) = (16.0, y);
         let mut place = |name: &str| {
-            let width = 40.0 + crate::chart::text_width(name, 13.0) + 14.0;
+            let width = 40.0 + crate::chart::text::text_width(name, 13.0) + 14.0;
             if x + width > WIDTH - RIGHT {
                 (x, y) = (16.0, y + LEGEND_ROW);
             }

@@ -1,23 +1,28 @@
 //! `tandem sim run`: one scenario, once.
 
+use std::path::Path;
 use std::path::PathBuf;
 
 use anyhow::Context;
 use anyhow::ensure;
 use clap::Args;
+use tandem_experiment::execute;
+use tandem_experiment::metrics;
+use tandem_experiment::parquet;
+use tandem_experiment::parquet::Row;
+use tandem_experiment::progress::Progress;
 use tandem_policy::Nanos;
+use tandem_report::simulation;
+use tandem_report::simulation::run_page;
+use tandem_report::simulation::run_tables;
+use tandem_report::simulation::trace;
+use tandem_report::simulation::trace_picture;
 use tandem_sim::World;
 use tandem_sim::scenario::load;
 
-use super::execute;
-use super::execute::Progress;
 use super::input::ScenarioArgs;
-use super::metrics;
 use super::page;
-use super::parquet;
-use super::parquet::Row;
-use super::tables;
-use super::trace;
+use super::progress::Bar;
 use crate::console::print;
 use crate::output;
 use crate::output::OutputArgs;
@@ -63,16 +68,17 @@ pub fn main(args: &RunArgs) -> anyhow::Result<()> {
     if args.output.json.is_some() || args.output.html.is_some() {
         world.record_waits();
     }
-    let progress = Progress::begin(scenario.duration);
-    progress.say(scenario.name.clone());
+    let progress = Bar::new();
+    progress.begin(scenario.duration);
+    progress.say(&scenario.name);
     if traced {
         world.run_until(trace_from);
         world.record_trace(args.trace_events);
     }
-    let results = execute::run(&mut world, scenario.duration, &progress);
+    let results = execute::run(&mut world, scenario.duration, &progress)?;
     drop(progress);
     if !args.output.json_only() {
-        print(&tables::of(&scenario, &results))?;
+        print(&run_tables::text(&scenario, &results))?;
     }
     output::write_json(args.output.json.as_deref(), &results)?;
     if let Some(path) = &args.output.parquet {
@@ -86,7 +92,9 @@ pub fn main(args: &RunArgs) -> anyhow::Result<()> {
         parquet::write(path, metrics.iter().map(row))?;
     }
     if let Some(path) = &args.output.html {
-        output::write_text(path, "page", &page::run::html(&scenario, &results))?;
+        let footer = simulation::footer();
+        let page = run_page::html(&scenario, &results, &page::command(), &footer);
+        output::write_text(path, "page", &page)?;
     }
     if traced {
         let (tracks, events) = world.take_trace();
@@ -97,13 +105,19 @@ pub fn main(args: &RunArgs) -> anyhow::Result<()> {
             );
         }
         if let Some(path) = &args.trace {
-            trace::write_trace(path, &tracks, &events)?;
+            let bytes = trace::trace(&tracks, &events).encode();
+            write(path, &bytes.context("the simulator's trace is wrong")?)?;
         }
         if let Some(path) = &args.picture {
-            trace::write_picture(path, &tracks, &events, from, to)?;
+            let picture = trace_picture::draw(&tracks, &events, from, to);
+            write(path, picture.svg().as_bytes())?;
         }
     }
     Ok(())
+}
+
+fn write(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    std::fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Reads when recording begins.

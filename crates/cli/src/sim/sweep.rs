@@ -1,48 +1,30 @@
-//! `tandem sim sweep`: a grid of settings and seeds, in shards that any engine can spread.
+//! `tandem sim sweep`: a grid of settings and seeds into a Parquet file, whole or in shards, and
+//! `tandem sim sweep merge`: the shards' files into one ([`tandem_experiment::sweep`]).
 //!
-//! The grid is every combination of `--policies` and `--vary` (the last key varies fastest), each with
-//! `--runs` seeds one apart. Its cells are numbered from 0, combination by combination, run by run,
-//! and cell k belongs to shard k mod N of N, so that shards take about as long as each other. A shard
-//! needs nothing but the scenario and its number, and writes one Parquet file; `merge` joins the files
-//! into the one that the whole grid would have written, byte for byte.
-//!
-//! A file appears under its name only when it is complete, and says in its metadata of which grid it
-//! is. The same command again therefore finds its work done, and a file of something else is never
-//! replaced unless asked.
-//!
-//! - [`grid`]: which cells there are, and what tells grids apart.
-//! - [`file`](mod@file): the Parquet file.
-//! - [`place`]: what is there already, and how a file comes under its name.
-//! - [`merge`]: shards to one file.
-//!
-//! It does not start other processes, and an interrupted shard begins anew.
-
-mod file;
-mod grid;
-mod merge;
-mod place;
+//! SIGINT, SIGTERM and SIGHUP while a file is being written remove what has been; before that, nothing
+//! has.
 
 use std::path::Path;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use anyhow::Context;
-use anyhow::ensure;
 use clap::Args;
 use clap::Subcommand;
+use tandem_experiment::sweep;
+use tandem_experiment::sweep::grid::Grid;
+use tandem_experiment::sweep::grid::Identity;
+use tandem_experiment::sweep::grid::Shard;
+use tandem_experiment::sweep::merge::Merge;
+use tandem_experiment::sweep::place;
+use tandem_linux::interrupt::Interrupt;
 use tandem_report::figure;
 use tandem_report::table::Cell;
 use tandem_report::table::Table;
 use tandem_report::table::Tone;
-use tandem_sim::Scenario;
 
-use self::grid::Grid;
-use self::grid::Identity;
-use self::grid::Shard;
-use super::execute;
+use super::input;
 use super::input::ScenarioArgs;
-use super::policies;
-use super::vary;
+use super::progress::Bar;
 use crate::console::print;
 
 /// `tandem sim sweep`
@@ -61,7 +43,7 @@ pub struct SweepArgs {
 #[derive(Debug, Subcommand)]
 enum SweepCommand {
     /// Join the files of all shards into the one that the whole grid would have written
-    Merge(merge::MergeArgs),
+    Merge(MergeArgs),
 }
 
 /// A shard of a grid, or all of it.
@@ -90,10 +72,24 @@ struct GridArgs {
     force: bool,
 }
 
+/// `tandem sim sweep merge`
+#[derive(Debug, Args)]
+struct MergeArgs {
+    /// The file to write
+    #[arg(value_name = "OUT.parquet")]
+    out: PathBuf,
+    /// The files of all shards, in any order
+    #[arg(value_name = "SHARD.parquet", required = true)]
+    shards: Vec<PathBuf>,
+    /// Replace a file of another grid
+    #[arg(long)]
+    force: bool,
+}
+
 /// Carries it out.
 pub fn main(args: &SweepArgs) -> anyhow::Result<()> {
     match (&args.command, &args.scenario, &args.grid) {
-        (Some(SweepCommand::Merge(args)), _, _) => merge::main(args),
+        (Some(SweepCommand::Merge(args)), _, _) => merge(args),
         (None, Some(scenario), Some(args)) => sweep(scenario, args),
         _ => anyhow::bail!(
             "there is nothing to sweep: write tandem sim sweep SCENARIO.toml --vary KEY=A,B --out \
@@ -103,49 +99,45 @@ pub fn main(args: &SweepArgs) -> anyhow::Result<()> {
 }
 
 fn sweep(scenario: &ScenarioArgs, args: &GridArgs) -> anyhow::Result<()> {
-    let workers = execute::workers(args.runs, args.workers)?;
-    let combinations = vary::combinations(policies::combinations(&args.policies)?, &args.vary)?;
+    let workers = input::workers(args.runs, args.workers)?;
+    let combinations = input::combinations(&args.policies, &args.vary)?;
     let grid = Grid::read(&scenario.source()?, &combinations, args.runs)?;
     let shard = args.shard.unwrap_or(Shard::WHOLE);
-    ensure!(
-        u64::from(shard.of) <= grid.cells(),
-        "--shard {shard} is not possible: the grid has {} cells, so it has that many shards at most",
-        grid.cells()
-    );
+    grid.check(shard)?;
     let identity = grid.identity(shard);
-    if place::is_done(&args.out, &identity, args.force)? {
-        return print(&format!(
-            "{} is complete already: {identity}. Nothing to do.\n",
-            args.out.display()
-        ));
+    if is_done(&args.out, &identity, args.force)? {
+        return Ok(());
     }
-    place::check(&args.out)?;
     let began = Instant::now();
-    let cells: Vec<u64> = shard.cells(grid.cells()).collect();
-    let job = |&cell: &u64| grid.cell(cell).map(|(_, scenario, seed)| (scenario, seed));
-    let each: Option<Vec<(&Scenario, u64)>> = cells.iter().map(job).collect();
-    let each = each.context("a cell is missing")?;
-    let figures = execute::all(&each, workers)?;
-    let rows = place::write(&args.out, &identity, |writer| {
-        for (&cell, metrics) in cells.iter().zip(&figures) {
-            let (combination, scenario, seed) = grid.cell(cell).context("a cell is missing")?;
-            for metric in metrics {
-                writer.push(file::Row {
-                    cell,
-                    scenario: scenario.name.as_str().into(),
-                    combination: combination.into(),
-                    seed,
-                    vm: metric.vm.as_str().into(),
-                    metric: metric.metric.into(),
-                    unit: metric.unit.into(),
-                    value: metric.value,
-                });
-            }
-            writer.end_cell()?;
-        }
-        Ok(())
-    })?;
+    let figures = sweep::run(&grid, shard, workers, &Bar::new())?;
+    let interrupt = Interrupt::watch()?;
+    let rows = figures.write(&args.out, &|| interrupt.check().is_err())?;
     print(&table(&args.out, &identity, rows, began))
+}
+
+fn merge(args: &MergeArgs) -> anyhow::Result<()> {
+    let began = Instant::now();
+    let mut merge = Merge::open(&args.out, &args.shards)?;
+    let identity = merge.identity().clone();
+    if is_done(&args.out, &identity, args.force)? {
+        return Ok(());
+    }
+    let interrupt = Interrupt::watch()?;
+    let rows = merge.write(&args.out, &|| interrupt.check().is_err())?;
+    print(&table(&args.out, &identity, rows, began))
+}
+
+/// Whether there is nothing to do, which is said then; refuses a file that cannot be written.
+fn is_done(out: &Path, identity: &Identity, force: bool) -> anyhow::Result<bool> {
+    if place::is_done(out, identity, force)? {
+        print(&format!(
+            "{} is complete already: {identity}. Nothing to do.\n",
+            out.display()
+        ))?;
+        return Ok(true);
+    }
+    place::check(out)?;
+    Ok(false)
 }
 
 /// What was written, in a line.

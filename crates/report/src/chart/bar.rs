@@ -5,10 +5,10 @@
 use maud::Markup;
 use maud::html;
 
-use super::at;
-use super::colour;
+use super::colour::colour;
 use super::scale::Scale;
-use super::text_width;
+use super::text::at;
+use super::text::text_width;
 use crate::figure::NOT_MEASURED;
 
 const TICK_SIZE: f64 = 12.0;

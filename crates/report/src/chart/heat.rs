@@ -6,8 +6,8 @@
 use maud::Markup;
 use maud::html;
 
-use super::at;
-use super::colour;
+use super::colour::colour;
+use super::text::at;
 
 const SIZE: f64 = 12.0;
 /// Room for row numbers and, above, for the name of the columns.

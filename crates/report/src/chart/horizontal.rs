@@ -3,8 +3,8 @@
 use maud::Markup;
 use maud::html;
 
-use super::at;
 use super::scale::Scale;
+use super::text::at;
 
 /// Height of a row.
 pub const ROW: f64 = 22.0;

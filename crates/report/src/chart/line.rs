@@ -3,10 +3,10 @@
 use maud::Markup;
 use maud::html;
 
-use super::at;
-use super::bold_width;
-use super::colour;
+use super::colour::colour;
 use super::scale::Scale;
+use super::text::at;
+use super::text::bold_width;
 
 const SIZE: f64 = 12.0;
 const LEFT: f64 = 44.0;

@@ -11,8 +11,8 @@ use maud::Markup;
 use maud::PreEscaped;
 use maud::html;
 
-use super::at;
-use super::cut;
+use super::text::at;
+use super::text::cut;
 
 const STYLE: &str = include_str!("../page.css");
 

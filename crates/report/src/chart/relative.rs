@@ -8,15 +8,15 @@
 use maud::Markup;
 use maud::html;
 
-use super::at;
-use super::column_width;
-use super::cut;
 use super::horizontal::BELOW;
 use super::horizontal::GAP;
 use super::horizontal::Plot;
 use super::horizontal::ROW;
 use super::horizontal::TOP;
 use super::scale::Scale;
+use super::text::at;
+use super::text::column_width;
+use super::text::cut;
 use crate::figure::NOT_MEASURED;
 
 const SIZE: f64 = 12.0;

@@ -6,12 +6,12 @@
 use maud::Markup;
 use maud::html;
 
-use super::at;
-use super::colour;
-use super::column_width;
-use super::cut;
+use super::colour::colour;
 use super::scale::Scale;
-use super::text_width;
+use super::text::at;
+use super::text::column_width;
+use super::text::cut;
+use super::text::text_width;
 
 const SIZE: f64 = 12.0;
 const ROW: f64 = 26.0;

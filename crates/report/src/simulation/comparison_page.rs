@@ -3,99 +3,126 @@
 
 use maud::Markup;
 use maud::html;
+use tandem_experiment::compare::CombinationFigures;
+use tandem_experiment::compare::Comparison;
+use tandem_sim::Results;
+use tandem_sim::Scenario;
 
-use super::Measure;
-use super::Threshold;
-use super::TimeOf;
-use super::WaitsOf;
+use super::MOST_VMS;
+use super::comparison_charts;
+use super::comparison_table;
+use super::comparison_table::runs_in_words;
+use super::comparison_table::vms;
+use super::measures::Measure;
+use super::threshold::Threshold;
 use super::time;
+use super::time::TimeOf;
 use super::waits;
+use super::waits::WaitsOf;
 use crate::chart::picture;
 use crate::page;
-use crate::table::Table;
 
-/// Everything on the page.
-#[derive(Clone, Debug)]
-pub struct Comparison {
-    /// The scenario's name.
-    pub scenario: String,
-    /// What it is about.
-    pub about: String,
-    /// Runs and seeds, in words.
-    pub runs_in_words: String,
-    /// Runs of each combination.
-    pub runs: usize,
-    /// The command that makes this page.
-    pub command: String,
-    /// The combinations.
-    pub combinations: Vec<String>,
-    /// What each sets, as `key=value`.
-    pub settings: Vec<Vec<String>>,
-    /// The metrics shown.
-    pub measures: Vec<Measure>,
-    /// Where the time of each VM went, a row for each combination.
-    pub time: Vec<(String, Vec<TimeOf>)>,
-    /// The windows of combinations with APLE.
-    pub thresholds: Vec<Threshold>,
-    /// Who waited for whom.
-    pub waits: Vec<WaitsOf>,
-    /// All figures shown.
-    pub table: Table,
+/// What is shown.
+#[derive(Clone, Copy, Debug)]
+pub struct Data<'a> {
+    /// The figures.
+    pub comparison: &'a Comparison,
+    /// The scenario of each combination.
+    pub scenarios: &'a [Scenario],
+    /// What one run of each combination has besides its figures; empty: only figures are shown.
+    pub watched: &'a [Results],
+    /// The metrics to be shown.
+    pub shown: &'a [&'a str],
+    /// The command that makes the page.
+    pub command: &'a str,
+}
+
+impl Data<'_> {
+    fn about(&self) -> &str {
+        let first = self.scenarios.first();
+        first.map_or("", |scenario| &scenario.about)
+    }
+
+    fn measures(&self) -> Vec<Measure> {
+        let vms = vms(self.comparison);
+        let measure = |metric: &&str| comparison_charts::measure(self.comparison, metric, &vms);
+        self.shown.iter().filter_map(measure).collect()
+    }
+
     /// What is not shown, in words.
-    pub notes: Vec<String>,
+    fn notes(&self) -> Vec<String> {
+        let first = self.scenarios.first();
+        let all = first.map_or(0, |scenario| scenario.vms.len());
+        let mut notes = Vec::new();
+        if all > MOST_VMS {
+            notes.push(format!(
+                "{all} VMs are more than the {MOST_VMS} that are shown one by one: figures are of all of \
+                 them together, and thresholds and waits of the first {MOST_VMS}"
+            ));
+        }
+        notes
+    }
 }
 
 /// The whole page.
-pub fn html(comparison: &Comparison, footer: &str) -> String {
-    let most = comparison
-        .thresholds
-        .iter()
-        .map(Threshold::most)
-        .fold(0.0, f64::max);
+pub fn html(data: &Data<'_>, footer: &str) -> String {
+    let comparison = data.comparison;
+    let (names, vms) = (comparison_charts::names(comparison), vms(comparison));
+    let runs = comparison.seeds.len();
+    let watched = || data.scenarios.iter().zip(data.watched).zip(&names);
+    let thresholds: Vec<Threshold> = watched()
+        .filter_map(|((scenario, results), name)| Threshold::of(name, scenario, results))
+        .collect();
+    let most = thresholds.iter().map(Threshold::most).fold(0.0, f64::max);
+    let waits: Vec<WaitsOf<'_>> = watched()
+        .flat_map(|((_, results), name)| WaitsOf::all(name, results))
+        .collect();
+    let (about, notes) = (data.about(), data.notes());
     let body = html! {
         h1 { (comparison.scenario) }
-        @if !comparison.about.is_empty() { p.lead { (comparison.about) } }
+        @if !about.is_empty() { p.lead { (about) } }
         p.faint {
-            (comparison.combinations.len()) " combinations, " (comparison.runs_in_words)
+            (names.len()) " combinations, " (runs_in_words(&comparison.seeds))
         }
-        @if !comparison.notes.is_empty() {
-            ul.notes { @for note in &comparison.notes { li { (note) } } }
+        @if !notes.is_empty() {
+            ul.notes { @for note in &notes { li { (note) } } }
         }
-        @for measure in &comparison.measures {
-            (measure.section(&comparison.combinations, comparison.runs))
+        @for measure in data.measures() {
+            (measure.section(&names, runs))
         }
-        (times(&comparison.time))
-        @if !comparison.thresholds.is_empty() {
+        (times(&comparison_charts::time(comparison, &names, &vms)))
+        @if !thresholds.is_empty() {
             h2 { "APLE's threshold over time" }
             p.faint { "The pause-loop window of each VM as APLE set it, from one run." }
             div.grid {
-                @for threshold in &comparison.thresholds {
+                @for threshold in &thresholds {
                     (page::figure(&threshold.combination, "", threshold.chart(most, 520.0).svg()))
                 }
             }
         }
-        (waits::section(&comparison.waits))
+        (waits::section(&waits))
         h2 { "Figures" }
-        (comparison.table.html("Every metric of every VM under every combination"))
-        (how(comparison))
+        (comparison_table::table(comparison, data.shown).html("Every metric of every VM under every combination"))
+        (how(data, &names))
     };
     page::page(&comparison.scenario, body, footer)
 }
 
 /// The charts relative to the first combination as an SVG file; `None` where there are none.
-pub fn picture(comparison: &Comparison) -> Option<String> {
-    let panels: Vec<_> = comparison
-        .measures
+pub fn picture(data: &Data<'_>) -> Option<String> {
+    let names = comparison_charts::names(data.comparison);
+    let panels: Vec<_> = data
+        .measures()
         .iter()
-        .filter_map(|measure| measure.picture(&comparison.combinations))
+        .filter_map(|measure| measure.picture(&names))
         .collect();
-    let title = match comparison.about.is_empty() {
-        true => &comparison.scenario,
-        false => &comparison.about,
+    let title = match data.about() {
+        "" => &data.comparison.scenario,
+        about => about,
     };
     let subtitle = format!(
         "simulated; {}; whiskers: 95 % intervals of the paired difference",
-        comparison.runs_in_words
+        runs_in_words(&data.comparison.seeds)
     );
     (!panels.is_empty()).then(|| picture::svg(title, &subtitle, &panels))
 }
@@ -118,18 +145,37 @@ fn times(time: &[(String, Vec<TimeOf>)]) -> Markup {
     }
 }
 
-fn how(comparison: &Comparison) -> Markup {
+fn how(data: &Data<'_>, names: &[String]) -> Markup {
+    let combinations = &data.comparison.combinations;
     html! {
         h2 { "How it was made" }
         dl {
-            dt { "Command" } dd { pre { (comparison.command) } }
-            dt { "Runs" } dd { (comparison.runs_in_words) }
-            @for (name, settings) in comparison.combinations.iter().zip(&comparison.settings) {
+            dt { "Command" } dd { pre { (data.command) } }
+            dt { "Runs" } dd { (runs_in_words(&data.comparison.seeds)) }
+            @for (name, combination) in names.iter().zip(combinations) {
                 dt { (name) }
                 dd {
-                    @if settings.is_empty() { "nothing is set" } @else { (settings.join(", ")) }
+                    @if combination.settings.is_empty() { "nothing is set" }
+                    @else { (settings(combination)) }
                 }
             }
         }
     }
+}
+
+fn settings(combination: &CombinationFigures) -> String {
+    let settings = combination.settings.iter();
+    let settings: Vec<String> = settings
+        .map(|(key, value)| format!("{key}={value}"))
+        .collect();
+    settings.join(", ")
+}
+
+/// What is said of a picture that cannot be drawn.
+pub fn no_picture(combinations: usize) -> String {
+    format!(
+        "--picture: there is nothing to draw: it shows metrics relative to the first of 2 … {} \
+         combinations, and there are {combinations}; --html shows any number",
+        crate::chart::COLOURS
+    )
 }

@@ -7,12 +7,12 @@
 use maud::Markup;
 use maud::html;
 
-use super::series;
 use crate::chart::BarChart;
 use crate::chart::COLOURS;
 use crate::chart::RowChart;
 use crate::chart::bar::Bar;
 use crate::chart::bar::BarGroup;
+use crate::chart::colour::series;
 use crate::chart::picture::Panel;
 use crate::chart::rows::Row;
 use crate::figure;

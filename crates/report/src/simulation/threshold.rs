@@ -3,6 +3,11 @@
 //! It changes at moments and holds between them, so lines are steps. A line holds `MOST_STEPS`
 //! steps at most: of changes that would lie on one another the last is drawn.
 
+use tandem_sim::Results;
+use tandem_sim::Scenario;
+use tandem_sim::results::VmResults;
+
+use super::MOST_VMS;
 use crate::chart::LineChart;
 use crate::chart::line::LineSeries;
 
@@ -24,6 +29,31 @@ pub struct Threshold {
 }
 
 impl Threshold {
+    /// The windows that APLE set for the first VMs; `None` if it set none.
+    pub fn of(combination: &str, scenario: &Scenario, results: &Results) -> Option<Threshold> {
+        let changes = |vm: &VmResults| {
+            let changes = vm.windows.iter();
+            changes
+                .map(|&(at, window)| (at.as_secs_f64(), f64::from(window)))
+                .collect()
+        };
+        let vms: Vec<(String, Changes)> = results
+            .vms
+            .iter()
+            .filter(|vm| !vm.windows.is_empty())
+            .take(MOST_VMS)
+            .map(|vm| (vm.name.clone(), changes(vm)))
+            .collect();
+        let ends = vms.iter().filter_map(|(_, changes)| changes.last());
+        let end = scenario.warmup.as_secs_f64() + results.measured.as_secs_f64();
+        let until = ends.map(|&(at, _)| at).fold(end, f64::max);
+        (!vms.is_empty()).then(|| Threshold {
+            combination: combination.to_owned(),
+            vms,
+            until,
+        })
+    }
+
     /// The largest window in it, cycles.
     pub fn most(&self) -> f64 {
         let changes = self.vms.iter().flat_map(|(_, changes)| changes);

@@ -1,6 +1,10 @@
 //! Where CPU time went: for each VM what its vCPUs did on pCPUs, and, hollow, how long they waited for
 //! one. Times are in pCPUs: one is one physical CPU all the time.
 
+use tandem_experiment::metrics;
+use tandem_policy::Nanos;
+use tandem_sim::results::VcpuTime;
+
 use crate::chart::StackChart;
 use crate::chart::stack::Part;
 use crate::chart::stack::Whole;
@@ -27,6 +31,22 @@ pub struct TimeOf {
     /// Useful, spinning in user space and in the kernel, waiting for TLB flushes, guest kernel, exits,
     /// refilling caches, polling; waiting for a pCPU. In pCPUs.
     pub parts: [f64; 9],
+}
+
+impl TimeOf {
+    /// Of what was received and what was waited for a pCPU in a time.
+    pub fn new(name: &str, ran: &VcpuTime, steal: Nanos, measured: Nanos) -> TimeOf {
+        let measured = measured.0.max(1) as f64;
+        let mut parts = [0.0; 9];
+        for (part, (_, time)) in parts.iter_mut().zip(metrics::parts(ran)) {
+            *part = time.0 as f64 / measured;
+        }
+        parts[8] = steal.0 as f64 / measured;
+        TimeOf {
+            name: name.to_owned(),
+            parts,
+        }
+    }
 }
 
 /// A chart with a row for each.

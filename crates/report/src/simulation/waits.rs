@@ -7,7 +7,13 @@
 
 use maud::Markup;
 use maud::html;
+use tandem_policy::Nanos;
+use tandem_sim::Results;
+use tandem_sim::results::VmResults;
+use tandem_sim::results::WaitMatrix;
+use tandem_sim::results::Waits;
 
+use super::MOST_VMS;
 use crate::chart::HeatMap;
 use crate::chart::heat::HeatCell;
 use crate::figure;
@@ -19,57 +25,66 @@ use crate::table::Tone;
 /// Cells of all maps of a page.
 pub const MOST_CELLS: usize = 20_000;
 
-/// Time waited, ns, by who waited (rows) and for whom (columns).
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Square {
-    /// While the other was on a pCPU.
-    pub running: Vec<Vec<u64>>,
-    /// While it waited for one.
-    pub off: Vec<Vec<u64>>,
+/// The waits of one VM under one combination.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct WaitsOf<'a> {
+    /// The combination; empty where there is only one.
+    pub combination: &'a str,
+    /// The VM.
+    pub vm: &'a str,
+    /// What its vCPUs waited for.
+    pub waits: &'a Waits,
+    /// How long was measured.
+    pub measured: Nanos,
 }
 
-impl Square {
-    fn largest(&self) -> u64 {
-        let cells = self.running.iter().chain(&self.off).flatten();
-        cells.copied().max().unwrap_or(0)
+impl<'a> WaitsOf<'a> {
+    /// Who waited for whom in the first VMs.
+    pub fn all(combination: &'a str, results: &'a Results) -> Vec<WaitsOf<'a>> {
+        let of = |vm: &'a VmResults| {
+            Some(WaitsOf {
+                combination,
+                vm: &vm.name,
+                waits: vm.waits.as_ref()?,
+                measured: results.measured,
+            })
+        };
+        results.vms.iter().take(MOST_VMS).filter_map(of).collect()
+    }
+
+    /// Waits for locks that nobody held.
+    fn free(&self) -> Nanos {
+        self.waits.free.iter().copied().sum()
+    }
+
+    fn is_empty(&self) -> bool {
+        let longest = [&self.waits.locks, &self.waits.flushes].map(longest);
+        self.free() == Nanos::ZERO && longest == [Nanos::ZERO; 2]
     }
 
     fn cells(&self) -> usize {
-        let cells = self.running.iter().chain(&self.off).flatten();
-        cells.filter(|&&ns| ns > 0).count()
+        let matrices = [&self.waits.locks, &self.waits.flushes];
+        let cells = matrices.into_iter().flat_map(cells_of);
+        cells.filter(|&time| time > Nanos::ZERO).count()
     }
 }
 
-/// The waits of one VM under one combination.
-#[derive(Clone, Debug, PartialEq)]
-pub struct WaitsOf {
-    /// The combination; empty where there is only one.
-    pub combination: String,
-    /// The VM.
-    pub vm: String,
-    /// For spin locks.
-    pub locks: Square,
-    /// For spin locks that nobody held, ns.
-    pub free: u64,
-    /// For answers to TLB flushes.
-    pub flushes: Square,
-    /// How long was measured, ns.
-    pub measured: u64,
+fn cells_of(matrix: &WaitMatrix) -> impl Iterator<Item = Nanos> {
+    let rows = matrix.running.iter().chain(&matrix.off);
+    rows.flatten().copied()
 }
 
-impl WaitsOf {
-    fn is_empty(&self) -> bool {
-        self.free == 0 && self.locks.largest() == 0 && self.flushes.largest() == 0
-    }
+fn longest(matrix: &WaitMatrix) -> Nanos {
+    cells_of(matrix).max().unwrap_or(Nanos::ZERO)
 }
 
 /// The whole section; nothing if nobody waited.
-pub fn section(waits: &[WaitsOf]) -> Markup {
-    let mut waits: Vec<&WaitsOf> = waits.iter().filter(|waits| !waits.is_empty()).collect();
+pub fn section(waits: &[WaitsOf<'_>]) -> Markup {
+    let mut waits: Vec<&WaitsOf<'_>> = waits.iter().filter(|waits| !waits.is_empty()).collect();
     let mut vms: Vec<&str> = Vec::new();
     for of in &waits {
-        if !vms.contains(&of.vm.as_str()) {
-            vms.push(&of.vm);
+        if !vms.contains(&of.vm) {
+            vms.push(of.vm);
         }
     }
     waits.sort_by_key(|of| vms.iter().position(|vm| *vm == of.vm));
@@ -77,11 +92,8 @@ pub fn section(waits: &[WaitsOf]) -> Markup {
     let mut left_out: Vec<String> = Vec::new();
     let mut shown: Vec<(&str, Vec<Markup>)> = Vec::new();
     for &vm in &vms {
-        let of: Vec<&WaitsOf> = waits.iter().copied().filter(|of| of.vm == vm).collect();
-        let cells: usize = of
-            .iter()
-            .map(|of| of.locks.cells() + of.flushes.cells())
-            .sum();
+        let of: Vec<&WaitsOf<'_>> = waits.iter().copied().filter(|of| of.vm == vm).collect();
+        let cells: usize = of.iter().map(|of| of.cells()).sum();
         match room.checked_sub(cells) {
             Some(rest) => {
                 room = rest;
@@ -118,40 +130,39 @@ pub fn section(waits: &[WaitsOf]) -> Markup {
     }
 }
 
-fn maps(waits: &[&WaitsOf]) -> Vec<Markup> {
-    let locks = waits.iter().map(|of| of.locks.largest()).max().unwrap_or(0);
-    let flushes = waits
-        .iter()
-        .map(|of| of.flushes.largest())
-        .max()
-        .unwrap_or(0);
+fn maps(waits: &[&WaitsOf<'_>]) -> Vec<Markup> {
+    let most = |matrix: fn(&Waits) -> &WaitMatrix| {
+        let longest = waits.iter().map(|of| longest(matrix(of.waits)));
+        longest.max().unwrap_or(Nanos::ZERO)
+    };
+    let (locks, flushes) = (most(|waits| &waits.locks), most(|waits| &waits.flushes));
     let mut maps = Vec::new();
     for of in waits {
         let mut own = Vec::new();
         let kinds = [
             (
-                &of.locks.running,
+                &of.waits.locks.running,
                 locks,
                 "spin locks, holder ran",
                 "holder's vCPU",
                 0,
             ),
             (
-                &of.locks.off,
+                &of.waits.locks.off,
                 locks,
                 "spin locks, holder off its pCPU",
                 "holder's vCPU",
                 7,
             ),
             (
-                &of.flushes.running,
+                &of.waits.flushes.running,
                 flushes,
                 "TLB flushes, answerer ran",
                 "vCPU that answers",
                 0,
             ),
             (
-                &of.flushes.off,
+                &of.waits.flushes.off,
                 flushes,
                 "TLB flushes, answerer off its pCPU",
                 "vCPU that answers",
@@ -159,10 +170,10 @@ fn maps(waits: &[&WaitsOf]) -> Vec<Markup> {
             ),
         ];
         for (values, most, what, columns, series) in kinds {
-            if most == 0 {
+            if most == Nanos::ZERO {
                 continue;
             }
-            let name = match of.combination.as_str() {
+            let name = match of.combination {
                 "" => what.to_owned(),
                 combination => format!("{combination}: {what}"),
             };
@@ -171,7 +182,7 @@ fn maps(waits: &[&WaitsOf]) -> Vec<Markup> {
                 rows: "waiting vCPU".to_owned(),
                 columns: columns.to_owned(),
                 cells: cells(values, what),
-                most: (most as f64, figure::time(most as f64)),
+                most: (most.0 as f64, figure::time(most.0 as f64)),
                 series,
             };
             own.push(html! { div { div.faint { (name) } (map.svg()) } });
@@ -182,8 +193,8 @@ fn maps(waits: &[&WaitsOf]) -> Vec<Markup> {
     maps
 }
 
-fn cells(values: &[Vec<u64>], what: &str) -> Vec<Vec<Option<HeatCell>>> {
-    let cell = |waiter: usize, (other, &ns): (usize, &u64)| {
+fn cells(values: &[Vec<Nanos>], what: &str) -> Vec<Vec<Option<HeatCell>>> {
+    let cell = |waiter: usize, (other, &Nanos(ns)): (usize, &Nanos)| {
         (ns > 0).then(|| HeatCell {
             value: ns as f64,
             tooltip: format!(
@@ -192,13 +203,13 @@ fn cells(values: &[Vec<u64>], what: &str) -> Vec<Vec<Option<HeatCell>>> {
             ),
         })
     };
-    let row = |(waiter, row): (usize, &Vec<u64>)| {
+    let row = |(waiter, row): (usize, &Vec<Nanos>)| {
         row.iter().enumerate().map(|of| cell(waiter, of)).collect()
     };
     values.iter().enumerate().map(row).collect()
 }
 
-fn table(waits: &[&WaitsOf]) -> Table {
+fn table(waits: &[&WaitsOf<'_>]) -> Table {
     let several = waits.iter().any(|of| !of.combination.is_empty());
     let mut table = Table::new(&[
         ("VM", Align::Left),
@@ -211,23 +222,22 @@ fn table(waits: &[&WaitsOf]) -> Table {
         ("answerer off", Align::Right),
     ]);
     let mut last = "";
-    let sum = |rows: &[Vec<u64>]| rows.iter().flatten().sum::<u64>();
     for of in waits {
-        let [ran, off] = [&of.locks.running, &of.locks.off].map(|rows| sum(rows));
-        let [answered, late] = [&of.flushes.running, &of.flushes.off].map(|rows| sum(rows));
-        let (all, flushes) = (ran + off + of.free, answered + late);
+        let ((ran, off), free) = (of.waits.locks.total(), of.free());
+        let (answered, late) = of.waits.flushes.total();
+        let (all, flushes) = (ran + off + free, answered + late);
         let vm = match last == of.vm {
             true => Cell::default(),
-            false => Cell::toned(of.vm.as_str(), Tone::Strong),
+            false => Cell::toned(of.vm, Tone::Strong),
         };
-        last = &of.vm;
+        last = of.vm;
         table.row([
             vm,
-            of.combination.as_str().into(),
+            of.combination.into(),
             vcpus(all, of.measured),
             part(ran, all),
             part(off, all),
-            part(of.free, all),
+            part(free, all),
             vcpus(flushes, of.measured),
             part(late, flushes),
         ]);
@@ -236,17 +246,17 @@ fn table(waits: &[&WaitsOf]) -> Table {
 }
 
 /// Time as so many vCPUs that wait all the time.
-fn vcpus(ns: u64, measured: u64) -> Cell {
-    match ns {
-        0 => Cell::default(),
-        ns => format!("{:.3} vCPUs", ns as f64 / measured.max(1) as f64).into(),
+fn vcpus(time: Nanos, measured: Nanos) -> Cell {
+    match time {
+        Nanos::ZERO => Cell::default(),
+        time => format!("{:.3} vCPUs", time.0 as f64 / measured.0.max(1) as f64).into(),
     }
 }
 
-fn part(ns: u64, all: u64) -> Cell {
+fn part(time: Nanos, all: Nanos) -> Cell {
     match all {
-        0 => Cell::default(),
-        all => figure::percent(ns as f64 / all as f64).into(),
+        Nanos::ZERO => Cell::default(),
+        all => figure::percent(time.0 as f64 / all.0 as f64).into(),
     }
 }
 
@@ -254,24 +264,30 @@ fn part(ns: u64, all: u64) -> Cell {
 mod tests {
     use super::*;
 
-    fn waits(combination: &str, vm: &str, vcpus: usize, ns: u64) -> WaitsOf {
-        let square = |ns: u64| vec![vec![ns; vcpus]; vcpus];
-        WaitsOf {
-            combination: combination.to_owned(),
-            vm: vm.to_owned(),
-            locks: Square {
+    fn waits(vcpus: usize, ns: u64) -> Waits {
+        let square = |ns: u64| vec![vec![Nanos(ns); vcpus]; vcpus];
+        Waits {
+            locks: WaitMatrix {
                 running: square(ns),
                 off: square(3 * ns),
             },
-            free: 0,
-            flushes: Square::default(),
-            measured: 1_000_000,
+            ..Waits::default()
+        }
+    }
+
+    fn of<'a>(combination: &'a str, vm: &'a str, waits: &'a Waits) -> WaitsOf<'a> {
+        WaitsOf {
+            combination,
+            vm,
+            waits,
+            measured: Nanos(1_000_000),
         }
     }
 
     #[test]
     fn maps_of_a_vm_have_one_scale_whatever_the_combination() {
-        let all = [waits("stock", "a", 2, 1000), waits("aple", "a", 2, 500)];
+        let (stock, aple) = (waits(2, 1000), waits(2, 500));
+        let all = [of("stock", "a", &stock), of("aple", "a", &aple)];
         let page = section(&all).into_string();
         assert_eq!(page.matches("<svg").count(), 4);
         assert_eq!(page.matches(">3.00 µs<").count(), 4, "the legend's end");
@@ -282,11 +298,8 @@ mod tests {
 
     #[test]
     fn what_would_be_too_large_is_left_out_and_named() {
-        let all = [
-            waits("", "a", 64, 10),
-            waits("", "b", 64, 10),
-            waits("", "c", 64, 10),
-        ];
+        let waits = waits(64, 10);
+        let all = ["a", "b", "c"].map(|vm| of("", vm, &waits));
         let page = section(&all).into_string();
         assert_eq!(page.matches("<svg").count(), 4);
         assert!(
@@ -298,9 +311,10 @@ mod tests {
 
     #[test]
     fn nothing_is_said_where_nobody_waited() {
-        let mut none = waits("", "a", 2, 0);
-        assert_eq!(section(&[none.clone()]).into_string(), "");
-        none.free = 5;
-        assert!(section(&[none]).into_string().contains("nobody held"));
+        let mut none = waits(2, 0);
+        assert_eq!(section(&[of("", "a", &none)]).into_string(), "");
+        none.free = vec![Nanos(2), Nanos(3)];
+        let page = section(&[of("", "a", &none)]).into_string();
+        assert!(page.contains("nobody held"));
     }
 }

@@ -1,0 +1,216 @@
+//! Runs simulations, one or many, and says how far they are.
+//!
+//! Worker threads take runs in turn; what is kept of them stands in the order of the runs, so that
+//! results do not depend on how many workers there are. Running in portions changes nothing in the
+//! results: a portion ends between two events.
+
+use std::sync::Mutex;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering;
+
+use tandem_policy::Nanos;
+use tandem_sim::Results;
+use tandem_sim::Scenario;
+use tandem_sim::World;
+use thiserror::Error;
+
+use crate::metrics;
+use crate::metrics::Metric;
+use crate::progress::Progress;
+
+/// Portions of a run, between which progress is told.
+const PORTIONS: u64 = 500;
+
+/// Why there are no results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum ExecuteError {
+    /// interrupted before the end
+    #[error("interrupted before the end")]
+    Cancelled,
+    /// a run did not end
+    #[error("a run did not end")]
+    Lost,
+}
+
+/// A run to be made.
+#[derive(Clone, Copy, Debug)]
+pub struct Job<'a> {
+    /// What is simulated.
+    pub scenario: &'a Scenario,
+    /// With this seed in place of the scenario's.
+    pub seed: u64,
+}
+
+/// Runs a world to its end, at most `duration` away.
+pub fn run(
+    world: &mut World,
+    duration: Nanos,
+    progress: &dyn Progress,
+) -> Result<Results, ExecuteError> {
+    let portion = (duration.0 / PORTIONS).max(1);
+    let mut counted = Nanos::ZERO;
+    loop {
+        if progress.is_cancelled() {
+            return Err(ExecuteError::Cancelled);
+        }
+        let until = Nanos(world.now().0.saturating_add(portion));
+        let over = world.run_until(until);
+        let now = world.now().min(duration);
+        progress.add(now.saturating_sub(counted));
+        counted = now;
+        if over {
+            // What ended early is done as well.
+            progress.add(duration.saturating_sub(counted));
+            return Ok(world.results());
+        }
+    }
+}
+
+/// The figures of all jobs, in their order whatever the number of workers.
+pub fn all(
+    jobs: &[Job<'_>],
+    workers: usize,
+    progress: &dyn Progress,
+) -> Result<Vec<Vec<Metric>>, ExecuteError> {
+    each(
+        jobs,
+        workers,
+        progress,
+        |_, _| {},
+        |_, scenario, results| metrics::of(scenario, &results),
+    )
+}
+
+/// The same with more to say: `watch` gets each job's world before it runs and may switch on what is
+/// recorded, `keep` says what is kept of its results. Both get the job's number.
+pub fn each<T: Send>(
+    jobs: &[Job<'_>],
+    workers: usize,
+    progress: &dyn Progress,
+    watch: impl Fn(usize, &mut World) + Sync,
+    keep: impl Fn(usize, &Scenario, Results) -> T + Sync,
+) -> Result<Vec<T>, ExecuteError> {
+    progress.begin(jobs.iter().map(|job| job.scenario.duration).sum());
+    progress.say(&format!("{} runs", jobs.len()));
+    let next = AtomicUsize::new(0);
+    let done: Vec<Mutex<Option<T>>> = jobs.iter().map(|_| Mutex::new(None)).collect();
+    std::thread::scope(|scope| {
+        for _ in 0..workers.min(jobs.len()) {
+            scope.spawn(|| {
+                while let Some((at, job, place)) = {
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    jobs.get(at)
+                        .zip(done.get(at))
+                        .map(|(job, place)| (at, job, place))
+                } {
+                    let scenario = Scenario {
+                        seed: job.seed,
+                        ..job.scenario.clone()
+                    };
+                    let mut world = World::new(&scenario);
+                    watch(at, &mut world);
+                    let Ok(results) = run(&mut world, scenario.duration, progress) else {
+                        return;
+                    };
+                    if let Ok(mut place) = place.lock() {
+                        *place = Some(keep(at, &scenario, results));
+                    }
+                }
+            });
+        }
+    });
+    let missing = match progress.is_cancelled() {
+        true => ExecuteError::Cancelled,
+        false => ExecuteError::Lost,
+    };
+    done.into_iter()
+        .map(|place| place.into_inner().ok().flatten().ok_or(missing))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::progress::Silent;
+    use std::sync::atomic::AtomicU64;
+    use tandem_sim::scenario::load;
+
+    fn scenario() -> Scenario {
+        let text = r#"
+            duration = "5ms"
+            [machine]
+            pcpus = 1
+            [host]
+            scheduler = "cfs"
+            [[workload]]
+            name = "w"
+            [[workload.role]]
+            threads = 1
+            program = [{ forever = [{ compute = "exp(100us)" }, "work"] }]
+            [[vm]]
+            name = "a"
+            vcpus = 1
+            workload = "w"
+        "#;
+        load::from_text("s", text).unwrap()
+    }
+
+    /// Adds up what it is told, and ends everything after so much simulated time.
+    struct Counter {
+        total: AtomicU64,
+        counted: AtomicU64,
+        enough: u64,
+    }
+
+    impl Counter {
+        fn until(enough: u64) -> Counter {
+            Counter {
+                total: AtomicU64::new(0),
+                counted: AtomicU64::new(0),
+                enough,
+            }
+        }
+    }
+
+    impl Progress for Counter {
+        fn begin(&self, total: Nanos) {
+            self.total.store(total.0, Ordering::Relaxed);
+        }
+
+        fn say(&self, _what: &str) {}
+
+        fn add(&self, time: Nanos) {
+            self.counted.fetch_add(time.0, Ordering::Relaxed);
+        }
+
+        fn is_cancelled(&self) -> bool {
+            self.counted.load(Ordering::Relaxed) >= self.enough
+        }
+    }
+
+    #[test]
+    fn progress_adds_up_to_the_time_simulated() {
+        let (scenario, counter) = (scenario(), Counter::until(u64::MAX));
+        let jobs = [1, 2, 3].map(|seed| Job {
+            scenario: &scenario,
+            seed,
+        });
+        let two = all(&jobs, 2, &counter).unwrap();
+        assert_eq!(counter.total.into_inner(), 15_000_000);
+        assert_eq!(counter.counted.into_inner(), 15_000_000);
+        assert_eq!(two, all(&jobs, 1, &Silent).unwrap());
+    }
+
+    #[test]
+    fn what_is_cancelled_has_no_results() {
+        let (scenario, counter) = (scenario(), Counter::until(2_000_000));
+        let jobs = [1, 2].map(|seed| Job {
+            scenario: &scenario,
+            seed,
+        });
+        let outcome = all(&jobs, 1, &counter);
+        assert_eq!(outcome, Err(ExecuteError::Cancelled));
+        let counted = counter.counted.into_inner();
+        assert!(counted < 5_000_000, "{counted} ns were simulated");
+    }
+}

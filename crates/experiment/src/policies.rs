@@ -1,0 +1,194 @@
+//! `--policies NAME,…`: what is compared, by the names the field uses.
+//!
+//! A policy is a set of settings of the scenario, and so is every baseline. Several are joined by `+`:
+//! `aple+hvs` is APPLES, `demand+cap` is demand-based coordinated scheduling under a cap. What a
+//! policy does not set stays as the scenario has it.
+
+use tandem_sim::scenario::load::Setting;
+use thiserror::Error;
+
+use crate::vary::Combination;
+
+/// Names and what they set.
+const POLICIES: [(&str, &[(&str, &str)]); 30] = [
+    (
+        "stock",
+        &[
+            ("host.pause_loop.policy", "stock"),
+            ("host.pause_loop.candidate", "stock"),
+        ],
+    ),
+    ("ple-off", &[("host.pause_loop.policy", "off")]),
+    ("fixed", &[("host.pause_loop.policy", "fixed")]),
+    ("aple", &[("host.pause_loop.policy", "aple")]),
+    ("hvs", &[("host.pause_loop.candidate", "hvs")]),
+    ("cpth-r", &[("host.pause_loop.candidate", "cpth-r")]),
+    ("cpth-l", &[("host.pause_loop.candidate", "cpth-l")]),
+    ("cch", &[("host.pause_loop.candidate", "cch")]),
+    (
+        "apples",
+        &[
+            ("host.pause_loop.policy", "aple"),
+            ("host.pause_loop.candidate", "hvs"),
+        ],
+    ),
+    ("flexw", &[("policies.flexw", "true")]),
+    (
+        "flexs",
+        &[
+            ("policies.flexs", "true"),
+            ("host.placement", "no-stacking"),
+        ],
+    ),
+    (
+        "flex",
+        &[
+            ("policies.flexw", "true"),
+            ("policies.flexs", "true"),
+            ("host.placement", "no-stacking"),
+        ],
+    ),
+    ("cfs", &[("host.scheduler", "cfs")]),
+    ("eevdf", &[("host.scheduler", "eevdf")]),
+    ("credit", &[("host.scheduler", "credit")]),
+    ("lb", &[("host.placement", "load-balancing")]),
+    ("pin", &[("host.placement", "pin")]),
+    ("balance", &[("host.placement", "no-stacking")]),
+    ("cap", &[("host.cap", "true")]),
+    ("gang", &[("host.together", "gang")]),
+    ("demand", &[("host.together", "demand")]),
+    ("gleaner", &[("vm.*.gleaner", "true")]),
+    ("agent", &[("vm.*.gleaner", "{ control = \"agent\" }")]),
+    ("consolidate", &[("vm.*.gleaner", "{ retain = false }")]),
+    ("retain", &[("vm.*.gleaner", "{ consolidate = false }")]),
+    ("pv-flush", &[("vm.*.tlb", "paravirtual")]),
+    ("hypercall-flush", &[("vm.*.tlb", "hypercall")]),
+    ("fast-reactivation", &[("host.fast_reactivation", "true")]),
+    ("per-thread", &[("vm.*.per_thread", "true")]),
+    ("as-it-is", &[]),
+];
+
+/// What is wrong with a list of policies.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum PolicyError {
+    /// One is there twice.
+    #[error("--policies has {0} twice")]
+    Twice(String),
+    /// There is none of that name.
+    #[error(
+        "--policies {name}: no policy is called \"{part}\". There are {}; several at once are joined \
+         by +",
+        known()
+    )]
+    Unknown {
+        /// What was given.
+        name: String,
+        /// The part of it that is unknown.
+        part: String,
+    },
+    /// Two that are joined set one key differently.
+    #[error("--policies {name}: {part} sets {key} to {value}, which another part sets differently")]
+    Conflict {
+        /// What was given.
+        name: String,
+        /// The part that sets the key anew.
+        part: String,
+        /// The key.
+        key: &'static str,
+        /// What the part sets it to.
+        value: &'static str,
+    },
+}
+
+/// The names of all policies.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    POLICIES.iter().map(|&(name, _)| name)
+}
+
+fn known() -> String {
+    names().collect::<Vec<&str>>().join(", ")
+}
+
+/// The combinations of some policies.
+pub fn combinations(names: &[String]) -> Result<Vec<Combination>, PolicyError> {
+    for (at, name) in names.iter().enumerate() {
+        if names[..at].contains(name) {
+            return Err(PolicyError::Twice(name.clone()));
+        }
+    }
+    names.iter().map(|name| combination(name)).collect()
+}
+
+fn combination(name: &str) -> Result<Combination, PolicyError> {
+    let mut settings: Vec<Setting> = Vec::new();
+    for part in name.split('+') {
+        let Some((_, sets)) = POLICIES.iter().find(|(known, _)| *known == part) else {
+            return Err(PolicyError::Unknown {
+                name: name.to_owned(),
+                part: part.to_owned(),
+            });
+        };
+        for &(key, value) in *sets {
+            let set = settings.iter().find(|setting| setting.key == key);
+            if set.is_some_and(|setting| setting.value != value) {
+                return Err(PolicyError::Conflict {
+                    name: name.to_owned(),
+                    part: part.to_owned(),
+                    key,
+                    value,
+                });
+            }
+            settings.push(Setting {
+                key: key.to_owned(),
+                value: value.to_owned(),
+            });
+        }
+    }
+    Ok(Combination::named(name, settings))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tandem_sim::scenario::load::Source;
+
+    #[test]
+    fn policies_are_joined() {
+        let both = combination("aple+hvs").unwrap();
+        assert_eq!(both.settings, combination("apples").unwrap().settings);
+        assert_eq!(both.name(), "aple+hvs");
+    }
+
+    #[test]
+    fn what_cannot_be_joined_or_is_unknown_is_refused() {
+        let error = |name: &str| combination(name).unwrap_err().to_string();
+        assert!(error("aple+ple-off").contains("host.pause_loop.policy"));
+        assert!(error("apple").contains("cpth-r"));
+        let twice = ["aple".to_owned(), "aple".to_owned()];
+        assert!(combinations(&twice).is_err());
+    }
+
+    #[test]
+    fn every_policy_sets_what_a_scenario_has() {
+        let text = r#"
+            duration = "1ms"
+            [machine]
+            pcpus = 2
+            [host]
+            scheduler = "cfs"
+            [[workload]]
+            name = "w"
+            [[workload.role]]
+            program = [{ forever = [{ compute = "1ms" }, "work"] }]
+            [[vm]]
+            name = "a"
+            vcpus = 2
+            workload = "w"
+        "#;
+        let source = Source::from_text("s.toml", text).unwrap();
+        for name in names() {
+            let scenario = combination(name).unwrap().scenario(&source);
+            scenario.unwrap_or_else(|error| panic!("{name}: {error}"));
+        }
+    }
+}

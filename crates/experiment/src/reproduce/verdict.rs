@@ -1,0 +1,185 @@
+//! What came out of claims, and the list of it for programs.
+//!
+//! The list is stable: `{id, use, covered, in_band, ours, published, command}` for each claim, in the
+//! order of `targets/published.toml`; `figures` has each figure with its bounds and interval. `in_band` is
+//! null where a claim is not covered, `ours` where nothing was measured.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::claims::Claim;
+use super::claims::Figure;
+use super::claims::Use;
+use super::claims::Wanted;
+
+/// A claim and what came out.
+#[derive(Clone, Debug)]
+pub struct Verdict {
+    /// The claim.
+    pub claim: Claim,
+    /// Its figures; empty: no judge looks at it.
+    pub figures: Vec<Figure>,
+}
+
+impl Verdict {
+    /// A claim with its figures; `None`: no judge looks at it.
+    pub fn new(claim: Claim, figures: Option<Vec<Figure>>) -> Verdict {
+        Verdict {
+            claim,
+            figures: figures.unwrap_or_default(),
+        }
+    }
+
+    /// Whether all figures are in band; `None`: the claim is not covered.
+    pub fn in_band(&self) -> Option<bool> {
+        let figures = self.figures.iter();
+        figures.map(Figure::in_band).reduce(|a, b| a && b)
+    }
+
+    /// How many of its figures are in band, and of how many.
+    pub fn hits(&self) -> (usize, usize) {
+        let hits = self.figures.iter().filter(|figure| figure.in_band());
+        (hits.count(), self.figures.len())
+    }
+
+    /// The command that shows it.
+    pub fn command(&self) -> String {
+        format!("tandem sim reproduce --claims {}", self.claim.id)
+    }
+}
+
+/// How many claims of a use are in band, and of how many that are covered.
+pub fn count(verdicts: &[Verdict], purpose: Use) -> (usize, usize) {
+    let of_use = verdicts.iter().filter(|v| v.claim.purpose == purpose);
+    let judged: Vec<bool> = of_use.filter_map(Verdict::in_band).collect();
+    (judged.iter().filter(|&&hit| hit).count(), judged.len())
+}
+
+/// How many figures are in band, and of how many.
+pub fn count_figures(verdicts: &[Verdict]) -> (usize, usize) {
+    let hits = verdicts.iter().map(Verdict::hits);
+    hits.fold((0, 0), |(a, b), (c, d)| (a + c, b + d))
+}
+
+/// How many claims no judge looks at.
+pub fn count_uncovered(verdicts: &[Verdict]) -> usize {
+    let open = verdicts.iter().filter(|verdict| verdict.figures.is_empty());
+    open.count()
+}
+
+/// A claim in the list.
+#[derive(Debug, Serialize)]
+pub struct Listed {
+    id: String,
+    #[serde(rename = "use")]
+    purpose: Use,
+    covered: bool,
+    in_band: Option<bool>,
+    ours: BTreeMap<String, Value>,
+    published: Value,
+    command: String,
+    figures: Vec<ListedFigure>,
+}
+
+#[derive(Debug, Serialize)]
+struct ListedFigure {
+    name: String,
+    published: Option<f64>,
+    low: Option<f64>,
+    high: Option<f64>,
+    ours: Option<f64>,
+    ci95: Option<f64>,
+    in_band: bool,
+}
+
+/// The list for programs.
+pub fn list(verdicts: &[Verdict]) -> Vec<Listed> {
+    let listed = |verdict: &Verdict| Listed {
+        id: verdict.claim.id.clone(),
+        purpose: verdict.claim.purpose,
+        covered: verdict.in_band().is_some(),
+        in_band: verdict.in_band(),
+        ours: verdict
+            .figures
+            .iter()
+            .map(|figure| (figure.name.clone(), ours(figure)))
+            .collect(),
+        published: verdict.claim.value.clone(),
+        command: verdict.command(),
+        figures: verdict.figures.iter().map(figure).collect(),
+    };
+    verdicts.iter().map(listed).collect()
+}
+
+fn ours(figure: &Figure) -> Value {
+    match (figure.ours, figure.wanted) {
+        (None, _) => Value::Null,
+        (Some(ours), Wanted::Holds) => Value::Bool(ours.mean == 1.0),
+        (Some(ours), _) => {
+            serde_json::Number::from_f64(ours.mean).map_or(Value::Null, Value::Number)
+        }
+    }
+}
+
+fn figure(figure: &Figure) -> ListedFigure {
+    ListedFigure {
+        name: figure.name.clone(),
+        published: figure.wanted.published(),
+        low: figure.wanted.low(),
+        high: figure.wanted.high(),
+        ours: figure.ours.map(|ours| ours.mean),
+        ci95: figure.ours.and_then(|ours| ours.ci95),
+        in_band: figure.in_band(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::claims::published;
+    use super::*;
+    use crate::sample::Sample;
+
+    fn verdict(id: &str, figures: &[(&str, f64)]) -> Verdict {
+        let claim = published().unwrap();
+        let claim = claim.into_iter().find(|claim| claim.id == id).unwrap();
+        let figures = figures
+            .iter()
+            .map(|&(path, value)| claim.figure(path, &Sample::new(vec![value])).unwrap())
+            .collect();
+        Verdict::new(claim, Some(figures))
+    }
+
+    #[test]
+    fn a_claim_is_in_band_when_all_its_figures_are() {
+        let both = verdict("scal.f4_5", &[("mean[0]", 9.6), ("mean[1]", 11.0)]);
+        assert_eq!(both.in_band(), Some(true));
+        let one = verdict("scal.f4_5", &[("mean[0]", 9.6), ("mean[1]", 5.0)]);
+        assert_eq!(one.in_band(), Some(false));
+        assert_eq!(one.hits(), (1, 2));
+        let none = Verdict::new(one.claim.clone(), None);
+        assert_eq!(none.in_band(), None);
+        let all = [both, one, none];
+        assert_eq!(count(&all, Use::Check), (1, 2));
+        assert_eq!(count(&all, Use::Fit), (0, 0));
+        assert_eq!(count_figures(&all), (3, 4));
+        assert_eq!(count_uncovered(&all), 1);
+    }
+
+    #[test]
+    fn the_list_keeps_its_form() {
+        let out = verdict("scal.f4_5", &[("mean[0]", 9.6), ("mean[1]", f64::NAN)]);
+        let json = serde_json::to_value(list(&[out])).unwrap();
+        let claim = &json[0];
+        assert_eq!(claim["id"], "scal.f4_5");
+        assert_eq!(claim["use"], "check");
+        assert_eq!(claim["covered"], true);
+        assert_eq!(claim["in_band"], false);
+        assert_eq!(claim["ours"]["mean[0]"], 9.6);
+        assert_eq!(claim["ours"]["mean[1]"], Value::Null);
+        assert_eq!(claim["figures"][1]["in_band"], false);
+        assert_eq!(claim["published"]["mean"][1], 11.0);
+        assert_eq!(claim["command"], "tandem sim reproduce --claims scal.f4_5");
+    }
+}

@@ -1,0 +1,398 @@
+//! The Parquet file of a shard: what `compare` writes, with the number of the cell before it, and in
+//! the metadata of which grid it is.
+//!
+//! Rows are in the order of cells. A row group ends with the first cell that brings it to
+//! 65,536 rows: where it ends depends on the rows alone, so a merged file has the groups of one that
+//! was written at once. Both writing and reading hold one row group at a time.
+//!
+//! What is read may be any file: the schema, every page and the order of cells are checked, and what
+//! is wrong is an error. So it is where the Parquet library panics, as it does on some damaged pages.
+
+use std::fs::File;
+use std::num::TryFromIntError;
+use std::panic::AssertUnwindSafe;
+use std::path::Path;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use parquet::column::reader::get_typed_column_reader;
+use parquet::data_type::ByteArray;
+use parquet::data_type::ByteArrayType;
+use parquet::data_type::DataType;
+use parquet::data_type::DoubleType;
+use parquet::data_type::Int64Type;
+use parquet::errors::ParquetError;
+use parquet::file::metadata::KeyValue;
+use parquet::file::properties::WriterProperties;
+use parquet::file::reader::FileReader;
+use parquet::file::reader::RowGroupReader;
+use parquet::file::reader::SerializedFileReader;
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::parser::parse_message_type;
+use thiserror::Error;
+
+use super::grid::Identity;
+use super::grid::IdentityError;
+use crate::parquet::ColumnError;
+use crate::parquet::column;
+
+const SCHEMA: &str = "message sweep {
+    required int64 cell;
+    required binary scenario (utf8);
+    required binary combination (utf8);
+    required int64 seed;
+    required binary vm (utf8);
+    required binary metric (utf8);
+    required binary unit (utf8);
+    required double value;
+}";
+
+/// Rows that make a row group, to the end of their cell.
+const GROUP: usize = 65_536;
+
+/// Why a file cannot be read as a sweep's.
+#[derive(Debug, Error)]
+pub enum OpenError {
+    /// The system refused it.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        cause: std::io::Error,
+    },
+    /// It is something else, or damaged.
+    #[error("{} is no complete file of tandem sim sweep", path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        cause: ContentError,
+    },
+}
+
+/// What is wrong with the content of a file.
+#[derive(Debug, Error)]
+pub enum ContentError {
+    /// It is no Parquet.
+    #[error(transparent)]
+    Parquet(#[from] ParquetError),
+    /// It is not of a sweep.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// It has another schema.
+    #[error("it has other columns than a sweep's")]
+    Columns,
+    /// The library panics on it.
+    #[error("it is damaged: its values cannot be decoded")]
+    Damaged,
+    /// A cell's number is below zero.
+    #[error("row {0} has no possible cell")]
+    Cell(usize),
+    /// A row group has a negative number of rows.
+    #[error("it has a negative number of rows")]
+    Rows(#[source] TryFromIntError),
+    /// A column has fewer values than there are rows.
+    #[error("column {column} of a row group ends after {values} rows of {rows}")]
+    Short {
+        /// The column's number.
+        column: usize,
+        /// Values that are there.
+        values: usize,
+        /// Rows that there should be.
+        rows: usize,
+    },
+}
+
+/// One figure and whose it is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// Its number in the grid.
+    pub cell: u64,
+    /// The scenario's name.
+    pub scenario: ByteArray,
+    /// What was varied; empty: nothing.
+    pub combination: ByteArray,
+    /// The run's seed.
+    pub seed: u64,
+    /// The VM; empty: the host.
+    pub vm: ByteArray,
+    /// What was measured.
+    pub metric: ByteArray,
+    /// In which unit.
+    pub unit: ByteArray,
+    /// How much.
+    pub value: f64,
+}
+
+/// The rows of a row group.
+#[derive(Debug, Default)]
+struct Columns {
+    cell: Vec<i64>,
+    scenario: Vec<ByteArray>,
+    combination: Vec<ByteArray>,
+    seed: Vec<i64>,
+    vm: Vec<ByteArray>,
+    metric: Vec<ByteArray>,
+    unit: Vec<ByteArray>,
+    value: Vec<f64>,
+}
+
+impl Columns {
+    fn row(&self, at: usize) -> Option<Row> {
+        Some(Row {
+            cell: u64::try_from(*self.cell.get(at)?).ok()?,
+            scenario: self.scenario.get(at)?.clone(),
+            combination: self.combination.get(at)?.clone(),
+            seed: *self.seed.get(at)? as u64,
+            vm: self.vm.get(at)?.clone(),
+            metric: self.metric.get(at)?.clone(),
+            unit: self.unit.get(at)?.clone(),
+            value: *self.value.get(at)?,
+        })
+    }
+}
+
+/// Writes a file, row by row.
+pub struct Writer {
+    writer: SerializedFileWriter<File>,
+    columns: Columns,
+    rows: u64,
+}
+
+impl Writer {
+    /// Begins.
+    pub fn new(file: File, identity: &Identity) -> Result<Writer, ColumnError> {
+        let pairs = identity.to_pairs().into_iter();
+        let pairs = pairs.map(|(key, value)| KeyValue::new(key.to_owned(), value));
+        let properties = WriterProperties::builder()
+            .set_key_value_metadata(Some(pairs.collect()))
+            .build();
+        let schema = Arc::new(parse_message_type(SCHEMA)?);
+        Ok(Writer {
+            writer: SerializedFileWriter::new(file, schema, Arc::new(properties))?,
+            columns: Columns::default(),
+            rows: 0,
+        })
+    }
+
+    /// Takes a row.
+    pub fn push(&mut self, row: Row) {
+        self.columns.cell.push(row.cell as i64);
+        self.columns.scenario.push(row.scenario);
+        self.columns.combination.push(row.combination);
+        self.columns.seed.push(row.seed as i64);
+        self.columns.vm.push(row.vm);
+        self.columns.metric.push(row.metric);
+        self.columns.unit.push(row.unit);
+        self.columns.value.push(row.value);
+        self.rows += 1;
+    }
+
+    /// The cell has no more rows.
+    pub fn end_cell(&mut self) -> Result<(), ColumnError> {
+        match self.columns.cell.len() >= GROUP {
+            true => self.end_group(),
+            false => Ok(()),
+        }
+    }
+
+    /// Ends the file and sees to it that it outlasts a loss of power; how many rows it has.
+    pub fn finish(mut self) -> Result<u64, ColumnError> {
+        if !self.columns.cell.is_empty() {
+            self.end_group()?;
+        }
+        self.writer.into_inner()?.sync_all()?;
+        Ok(self.rows)
+    }
+
+    fn end_group(&mut self) -> Result<(), ColumnError> {
+        let columns = std::mem::take(&mut self.columns);
+        let mut group = self.writer.next_row_group()?;
+        column::<Int64Type>(&mut group, &columns.cell)?;
+        column::<ByteArrayType>(&mut group, &columns.scenario)?;
+        column::<ByteArrayType>(&mut group, &columns.combination)?;
+        column::<Int64Type>(&mut group, &columns.seed)?;
+        column::<ByteArrayType>(&mut group, &columns.vm)?;
+        column::<ByteArrayType>(&mut group, &columns.metric)?;
+        column::<ByteArrayType>(&mut group, &columns.unit)?;
+        column::<DoubleType>(&mut group, &columns.value)?;
+        group.close()?;
+        Ok(())
+    }
+}
+
+/// Reads a file, row by row.
+pub struct Reader {
+    reader: SerializedFileReader<File>,
+    identity: Identity,
+    columns: Columns,
+    /// The next row of these.
+    at: usize,
+    /// The next row group.
+    group: usize,
+}
+
+impl Reader {
+    /// Opens a file and finds out what it is.
+    pub fn open(path: &Path) -> Result<Reader, OpenError> {
+        let file = File::open(path).map_err(|cause| OpenError::Read {
+            path: path.to_owned(),
+            cause,
+        })?;
+        Reader::new(file).map_err(|cause| OpenError::Foreign {
+            path: path.to_owned(),
+            cause,
+        })
+    }
+
+    fn new(file: File) -> Result<Reader, ContentError> {
+        let reader = guarded(|| Ok(SerializedFileReader::new(file)?))?;
+        let metadata = reader.metadata().file_metadata();
+        let pairs = metadata.key_value_metadata();
+        let identity = Identity::from_pairs(|key| {
+            let pair = pairs?.iter().find(|pair| pair.key == key)?;
+            pair.value.clone()
+        })?;
+        if *metadata.schema() != parse_message_type(SCHEMA)? {
+            return Err(ContentError::Columns);
+        }
+        Ok(Reader {
+            reader,
+            identity,
+            columns: Columns::default(),
+            at: 0,
+            group: 0,
+        })
+    }
+
+    /// Of which grid it is.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// The next row, if it is of this cell.
+    pub fn next_of(&mut self, cell: u64) -> Result<Option<Row>, ContentError> {
+        let row = self.peek()?.filter(|row| row.cell == cell);
+        self.at += usize::from(row.is_some());
+        Ok(row)
+    }
+
+    /// Whether all rows were taken.
+    pub fn is_at_end(&mut self) -> Result<bool, ContentError> {
+        Ok(self.peek()?.is_none())
+    }
+
+    fn peek(&mut self) -> Result<Option<Row>, ContentError> {
+        while self.at >= self.columns.cell.len() {
+            if self.group >= self.reader.num_row_groups() {
+                return Ok(None);
+            }
+            let (reader, group) = (&self.reader, self.group);
+            self.columns = guarded(|| read_group(&*reader.get_row_group(group)?))?;
+            self.group += 1;
+            self.at = 0;
+        }
+        match self.columns.row(self.at) {
+            Some(row) => Ok(Some(row)),
+            None => Err(ContentError::Cell(self.at)),
+        }
+    }
+}
+
+/// Reads; a panic of the library, which says nothing, is an error. No other thread may be at work: the
+/// hook that reports panics is out of force meanwhile.
+fn guarded<T>(read: impl FnOnce() -> Result<T, ContentError>) -> Result<T, ContentError> {
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    let result = std::panic::catch_unwind(AssertUnwindSafe(read));
+    std::panic::set_hook(hook);
+    match result {
+        Ok(result) => result,
+        Err(_) => Err(ContentError::Damaged),
+    }
+}
+
+fn read_group(group: &dyn RowGroupReader) -> Result<Columns, ContentError> {
+    Ok(Columns {
+        cell: read_column::<Int64Type>(group, 0)?,
+        scenario: read_column::<ByteArrayType>(group, 1)?,
+        combination: read_column::<ByteArrayType>(group, 2)?,
+        seed: read_column::<Int64Type>(group, 3)?,
+        vm: read_column::<ByteArrayType>(group, 4)?,
+        metric: read_column::<ByteArrayType>(group, 5)?,
+        unit: read_column::<ByteArrayType>(group, 6)?,
+        value: read_column::<DoubleType>(group, 7)?,
+    })
+}
+
+/// All values of a column of a group. How many there should be is only what the file claims: room is
+/// made for those that are there.
+fn read_column<T: DataType>(
+    group: &dyn RowGroupReader,
+    at: usize,
+) -> Result<Vec<T::T>, ContentError> {
+    let rows = usize::try_from(group.metadata().num_rows()).map_err(ContentError::Rows)?;
+    let mut reader = get_typed_column_reader::<T>(group.get_column_reader(at)?);
+    let mut values = Vec::new();
+    while values.len() < rows {
+        let most = (rows - values.len()).min(GROUP);
+        let (records, _, _) = reader.read_records(most, None, None, &mut values)?;
+        if records == 0 {
+            return Err(ContentError::Short {
+                column: at,
+                values: values.len(),
+                rows,
+            });
+        }
+    }
+    Ok(values)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sweep::grid::Shard;
+
+    #[test]
+    fn rows_are_read_back_across_row_groups() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s.parquet");
+        let pairs = |key: &str| match key {
+            "tandem.shard" => Some(Shard::WHOLE.to_string()),
+            _ => Some("5".to_owned()),
+        };
+        let identity = Identity::from_pairs(pairs).unwrap();
+        let row = |cell: u64, at: usize| Row {
+            cell,
+            scenario: "s".into(),
+            combination: "".into(),
+            seed: u64::MAX - cell,
+            vm: format!("vm{}", at % 7).as_str().into(),
+            metric: "m".into(),
+            unit: "1".into(),
+            value: at as f64 / 3.0,
+        };
+        // The first three cells together go beyond a group, the fifth as well.
+        let rows = [GROUP / 2, GROUP / 4, GROUP / 2, 1, GROUP + 1];
+        let mut writer = Writer::new(File::create(&path).unwrap(), &identity).unwrap();
+        for (cell, &rows) in (0..).zip(&rows) {
+            (0..rows).for_each(|at| writer.push(row(cell, at)));
+            writer.end_cell().unwrap();
+        }
+        assert_eq!(writer.finish().unwrap(), rows.iter().sum::<usize>() as u64);
+        let mut reader = Reader::open(&path).unwrap();
+        assert_eq!(*reader.identity(), identity);
+        assert_eq!(reader.reader.num_row_groups(), 2);
+        for (cell, &rows) in (0..).zip(&rows) {
+            assert!(!reader.is_at_end().unwrap());
+            for at in 0..rows {
+                assert_eq!(reader.next_of(cell).unwrap(), Some(row(cell, at)));
+            }
+            assert_eq!(reader.next_of(cell).unwrap(), None);
+        }
+        assert!(reader.is_at_end().unwrap());
+    }
+}

@@ -1,0 +1,164 @@
+//! What is under a file's name already, and how a complete file comes there.
+//!
+//! A file is written beside its place, under a hidden name with the process's number, and renamed when
+//! it is complete and on the disk. Until then nothing is under its name, or what was there before.
+//! Whoever turns signals into a flag says so to [`write()`], which then removes what it has written.
+//! A kill -9 in that moment can leave the hidden file, which is in nobody's way.
+
+use std::fs::File;
+use std::path::Path;
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+use super::file::OpenError;
+use super::file::Reader;
+use super::file::Writer;
+use super::grid::Identity;
+use crate::parquet::ColumnError;
+
+/// Why a file may not be replaced.
+#[derive(Debug, Error)]
+pub enum OccupiedError {
+    /// It is a sweep's, but another's.
+    #[error(
+        "{} holds something else: {found}. Asked for is {wanted}. Name another file, or replace it \
+         with --force",
+        path.display()
+    )]
+    Other {
+        /// The file.
+        path: PathBuf,
+        /// What it holds.
+        found: Box<Identity>,
+        /// What it should.
+        wanted: Box<Identity>,
+    },
+    /// It is no sweep's at all.
+    #[error(
+        "{} is there and does not hold what is asked for, {wanted}. Name another file, or replace \
+         it with --force",
+        path.display()
+    )]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// What it should hold.
+        wanted: Box<Identity>,
+        /// What it is.
+        #[source]
+        cause: OpenError,
+    },
+}
+
+/// Why a file cannot be written.
+#[derive(Debug, Error)]
+pub enum WriteError {
+    /// The name is that of a scenario.
+    #[error(
+        "{} is a scenario's name, not an output's: name another file, such as sweep.parquet",
+        .0.display()
+    )]
+    Scenario(PathBuf),
+    /// There is a directory.
+    #[error("{} is a directory; name a file", .0.display())]
+    Directory(PathBuf),
+    /// The path ends in no name.
+    #[error("{} names no file", .0.display())]
+    NoName(PathBuf),
+    /// The system or the library refused it.
+    #[error("cannot write {}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        cause: ColumnError,
+    },
+    /// Somebody asked us to stop.
+    #[error("{} was not written: interrupted before the end", .0.display())]
+    Interrupted(PathBuf),
+}
+
+/// Whether the complete file is there; an error if another is and may not be replaced.
+pub fn is_done(path: &Path, wanted: &Identity, force: bool) -> Result<bool, OccupiedError> {
+    if !path.exists() {
+        return Ok(false);
+    }
+    match Reader::open(path) {
+        Ok(reader) if reader.identity() == wanted => Ok(true),
+        _ if force => Ok(false),
+        Ok(reader) => Err(OccupiedError::Other {
+            path: path.to_owned(),
+            found: Box::new(reader.identity().clone()),
+            wanted: Box::new(wanted.clone()),
+        }),
+        Err(cause) => Err(OccupiedError::Foreign {
+            path: path.to_owned(),
+            wanted: Box::new(wanted.clone()),
+            cause,
+        }),
+    }
+}
+
+/// Finds out before anything runs whether a file can be put there; leaves nothing.
+pub fn check(path: &Path) -> Result<(), WriteError> {
+    if path
+        .extension()
+        .is_some_and(|extension| extension == "toml")
+    {
+        return Err(WriteError::Scenario(path.to_owned()));
+    }
+    if path.is_dir() {
+        return Err(WriteError::Directory(path.to_owned()));
+    }
+    Partial::create(path).map(drop)
+}
+
+/// Writes a file whole or not at all; how many rows it has. `is_interrupted` is asked before the file
+/// comes under its name.
+pub fn write<E: From<WriteError>>(
+    path: &Path,
+    identity: &Identity,
+    is_interrupted: &dyn Fn() -> bool,
+    rows: impl FnOnce(&mut Writer) -> Result<(), E>,
+) -> Result<u64, E> {
+    let (partial, file) = Partial::create(path)?;
+    let cannot = |cause: ColumnError| WriteError::Write {
+        path: path.to_owned(),
+        cause,
+    };
+    let mut writer = Writer::new(file, identity).map_err(cannot)?;
+    rows(&mut writer)?;
+    let rows = writer.finish().map_err(cannot)?;
+    if is_interrupted() {
+        return Err(WriteError::Interrupted(path.to_owned()).into());
+    }
+    std::fs::rename(&partial.0, path).map_err(|cause| cannot(cause.into()))?;
+    Ok(rows)
+}
+
+/// A file that is not complete yet; goes when dropped, unless it was renamed.
+struct Partial(PathBuf);
+
+impl Partial {
+    fn create(path: &Path) -> Result<(Partial, File), WriteError> {
+        let name = path
+            .file_name()
+            .ok_or_else(|| WriteError::NoName(path.to_owned()))?;
+        let name = format!(".{}.{}.partial", name.to_string_lossy(), std::process::id());
+        let partial = path.with_file_name(name);
+        let file = File::create(&partial).map_err(|cause| WriteError::Write {
+            path: path.to_owned(),
+            cause: cause.into(),
+        })?;
+        Ok((Partial(partial), file))
+    }
+}
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        // Not there: it was renamed. Not removable: nothing more can be done.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}

@@ -1,0 +1,196 @@
+//! `--vary KEY=VALUE,VALUE,…`: every combination of the values given.
+//!
+//! A comma within parentheses, brackets, braces or quotes belongs to a value:
+//! `--vary workload.w.role.0.think=exp(1us),uniform(1us, 3us)` has two.
+
+use tandem_sim::Scenario;
+use tandem_sim::scenario::load::LoadError;
+use tandem_sim::scenario::load::Setting;
+use tandem_sim::scenario::load::Source;
+use thiserror::Error;
+
+/// Combinations of one comparison.
+const MOST: usize = 1_000;
+
+/// What is wrong with what is to be varied.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum VaryError {
+    /// A text is no `KEY=VALUE,VALUE`.
+    #[error("--vary {0} is not possible: write KEY=VALUE,VALUE, such as host.scheduler=cfs,eevdf")]
+    Malformed(String),
+    /// A value is there twice.
+    #[error("--vary {text} is not possible: {value} is there twice")]
+    SameValue {
+        /// What was given.
+        text: String,
+        /// The value.
+        value: String,
+    },
+    /// A key is there twice.
+    #[error("--vary {0} is there twice: put all its values into one, {0}=A,B,C")]
+    SameKey(String),
+    /// Seeds are varied by the number of runs.
+    #[error(
+        "--vary seed is not needed: every combination runs with the same seeds, --runs of them from \
+         --seed on"
+    )]
+    Seed,
+    /// There are too many combinations.
+    #[error("{0} combinations are too many: at most {MOST}")]
+    TooMany(usize),
+}
+
+/// What is set together: a setting for each `--vary`, in their order, after those of a policy.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Combination {
+    /// What it is called, a part for each of `--policies` and `--vary`.
+    parts: Vec<String>,
+    /// What is set.
+    pub settings: Vec<Setting>,
+}
+
+impl Combination {
+    /// Settings under one name.
+    pub fn named(name: &str, settings: Vec<Setting>) -> Combination {
+        Combination {
+            parts: vec![name.to_owned()],
+            settings,
+        }
+    }
+
+    /// What it is called; empty if nothing is set.
+    pub fn name(&self) -> String {
+        self.parts.join(" ")
+    }
+
+    /// The scenario of `source` with all that is set.
+    pub fn scenario(&self, source: &Source) -> Result<Scenario, LoadError> {
+        let mut source = source.clone();
+        for setting in &self.settings {
+            source.set(setting.clone());
+        }
+        source.scenario()
+    }
+
+    fn with(&self, setting: Setting) -> Combination {
+        let mut combination = self.clone();
+        let part = format!("{}={}", setting.key, setting.value);
+        combination.parts.push(part);
+        combination.settings.push(setting);
+        combination
+    }
+}
+
+/// All combinations, each of `first` with every one of the values; the last key varies fastest.
+pub fn combinations(
+    first: Vec<Combination>,
+    vary: &[String],
+) -> Result<Vec<Combination>, VaryError> {
+    let mut combinations = match first.is_empty() {
+        true => vec![Combination::default()],
+        false => first,
+    };
+    let mut keys: Vec<String> = Vec::new();
+    for text in vary {
+        let (key, values) = parse(text)?;
+        if keys.contains(&key) {
+            return Err(VaryError::SameKey(key));
+        }
+        if key == "seed" {
+            return Err(VaryError::Seed);
+        }
+        combinations = combinations
+            .iter()
+            .flat_map(|combination| {
+                values.iter().map(|value| {
+                    combination.with(Setting {
+                        key: key.clone(),
+                        value: value.clone(),
+                    })
+                })
+            })
+            .collect();
+        if combinations.len() > MOST {
+            return Err(VaryError::TooMany(combinations.len()));
+        }
+        keys.push(key);
+    }
+    Ok(combinations)
+}
+
+fn parse(text: &str) -> Result<(String, Vec<String>), VaryError> {
+    let malformed = || VaryError::Malformed(text.to_owned());
+    let (key, values) = text.split_once('=').ok_or_else(malformed)?;
+    let values = split(values);
+    if key.trim().is_empty() || values.iter().any(String::is_empty) {
+        return Err(malformed());
+    }
+    for (at, value) in values.iter().enumerate() {
+        if values[..at].contains(value) {
+            return Err(VaryError::SameValue {
+                text: text.to_owned(),
+                value: value.clone(),
+            });
+        }
+    }
+    Ok((key.trim().to_owned(), values))
+}
+
+/// Splits at the commas that are within nothing.
+fn split(text: &str) -> Vec<String> {
+    let (mut depth, mut quoted) = (0i32, false);
+    let mut values = vec![String::new()];
+    for letter in text.chars() {
+        match letter {
+            '"' => quoted = !quoted,
+            '(' | '[' | '{' if !quoted => depth += 1,
+            ')' | ']' | '}' if !quoted => depth -= 1,
+            _ => {}
+        }
+        match values.last_mut() {
+            Some(value) if letter != ',' || quoted || depth > 0 => value.push(letter),
+            _ => values.push(String::new()),
+        }
+    }
+    values.iter().map(|value| value.trim().to_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_combination_once_and_the_last_key_fastest() {
+        let vary = ["a=1,2".to_owned(), "b=x, y".to_owned()];
+        let names: Vec<String> = combinations(Vec::new(), &vary)
+            .unwrap()
+            .iter()
+            .map(Combination::name)
+            .collect();
+        assert_eq!(names, ["a=1 b=x", "a=1 b=y", "a=2 b=x", "a=2 b=y"]);
+        assert_eq!(
+            combinations(Vec::new(), &[]).unwrap(),
+            [Combination::default()]
+        );
+    }
+
+    #[test]
+    fn commas_within_parentheses_and_quotes_belong_to_the_value() {
+        assert_eq!(split("exp(1us),uniform(1us, 3us)").len(), 2);
+        assert_eq!(split("\"a,b\",c"), ["\"a,b\"", "c"]);
+        assert_eq!(split("[\"0\", \"1\"],[\"1\", \"0\"]").len(), 2);
+    }
+
+    #[test]
+    fn what_is_no_variation_says_how_one_looks() {
+        let error = |vary: &[&str]| {
+            let vary: Vec<String> = vary.iter().map(|text| (*text).to_owned()).collect();
+            combinations(Vec::new(), &vary).unwrap_err().to_string()
+        };
+        assert!(error(&["host.scheduler"]).contains("KEY=VALUE,VALUE"));
+        assert!(error(&["a=1,"]).contains("KEY=VALUE,VALUE"));
+        assert!(error(&["a=1,1"]).contains("twice"));
+        assert!(error(&["seed=1,2"]).contains("--runs"));
+        assert!(error(&["a=1", "a=2"]).contains("twice"));
+    }
+}

@@ -1,0 +1,17 @@
+//! The colours of series: names of classes that the page's style sheet defines.
+
+/// How many series have a colour of their own; the next ones begin anew.
+pub const COLOURS: usize = 8;
+
+/// The CSS class that gives series `index` its colour.
+pub(crate) fn colour(index: usize) -> String {
+    format!("s{}", index % COLOURS)
+}
+
+/// The colour of one of so many: its own while there are colours enough, else that of all.
+pub(crate) fn series(index: usize, count: usize) -> usize {
+    match count <= COLOURS {
+        true => index,
+        false => 0,
+    }
+}
