@@ -2,14 +2,16 @@
 //!
 //! A policy is a set of settings of the scenario, and so is every baseline. Several are joined by `+`:
 //! `aple+hvs` is APPLES, `demand+cap` is demand-based coordinated scheduling under a cap. What a
-//! policy does not set stays as the scenario has it.
+//! policy does not set stays as the scenario has it. The daemon's policies have here the names that they have
+//! there: those of their registry.
 
+use tandem_policy::host::registry::REGISTRY;
 use tandem_sim::scenario::load::Setting;
 use thiserror::Error;
 
 use crate::vary::Combination;
 
-/// Names and what they set.
+/// Names and what they set, besides those of the registry.
 const POLICIES: [(&str, &[(&str, &str)]); 30] = [
     (
         "stock",
@@ -32,7 +34,8 @@ const POLICIES: [(&str, &[(&str, &str)]); 30] = [
             ("host.pause_loop.candidate", "hvs"),
         ],
     ),
-    ("flexw", &[("policies.flexw", "true")]),
+    // The name that the paper has for what `fair` does to weights.
+    ("flexw", &[("policies.fair", "true")]),
     (
         "flexs",
         &[
@@ -43,7 +46,7 @@ const POLICIES: [(&str, &[(&str, &str)]); 30] = [
     (
         "flex",
         &[
-            ("policies.flexw", "true"),
+            ("policies.fair", "true"),
             ("policies.flexs", "true"),
             ("host.placement", "no-stacking"),
         ],
@@ -94,15 +97,33 @@ pub enum PolicyError {
         /// The part that sets the key anew.
         part: String,
         /// The key.
-        key: &'static str,
+        key: String,
         /// What the part sets it to.
-        value: &'static str,
+        value: String,
     },
 }
 
 /// The names of all policies.
 pub fn names() -> impl Iterator<Item = &'static str> {
-    POLICIES.iter().map(|&(name, _)| name)
+    let of_daemon = REGISTRY.iter().map(|policy| policy.name);
+    of_daemon.chain(POLICIES.iter().map(|&(name, _)| name))
+}
+
+/// What a policy sets; `None`: there is none of that name.
+fn settings(name: &str) -> Option<Vec<Setting>> {
+    let setting = |key: &str, value: &str| Setting {
+        key: key.to_owned(),
+        value: value.to_owned(),
+    };
+    if REGISTRY.iter().any(|policy| policy.name == name) {
+        return Some(vec![setting(&format!("policies.{name}"), "true")]);
+    }
+    let (_, sets) = POLICIES.iter().find(|(known, _)| *known == name)?;
+    Some(
+        sets.iter()
+            .map(|(key, value)| setting(key, value))
+            .collect(),
+    )
 }
 
 fn known() -> String {
@@ -122,26 +143,23 @@ pub fn combinations(names: &[String]) -> Result<Vec<Combination>, PolicyError> {
 fn combination(name: &str) -> Result<Combination, PolicyError> {
     let mut settings: Vec<Setting> = Vec::new();
     for part in name.split('+') {
-        let Some((_, sets)) = POLICIES.iter().find(|(known, _)| *known == part) else {
+        let Some(sets) = self::settings(part) else {
             return Err(PolicyError::Unknown {
                 name: name.to_owned(),
                 part: part.to_owned(),
             });
         };
-        for &(key, value) in *sets {
-            let set = settings.iter().find(|setting| setting.key == key);
-            if set.is_some_and(|setting| setting.value != value) {
+        for setting in sets {
+            let set = settings.iter().find(|set| set.key == setting.key);
+            if set.is_some_and(|set| set.value != setting.value) {
                 return Err(PolicyError::Conflict {
                     name: name.to_owned(),
                     part: part.to_owned(),
-                    key,
-                    value,
+                    key: setting.key,
+                    value: setting.value,
                 });
             }
-            settings.push(Setting {
-                key: key.to_owned(),
-                value: value.to_owned(),
-            });
+            settings.push(setting);
         }
     }
     Ok(Combination::named(name, settings))

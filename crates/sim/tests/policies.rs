@@ -71,6 +71,23 @@ fn a_list_of_policies_is_what_the_daemon_runs() {
 }
 
 #[test]
+fn a_list_of_policies_can_be_added_to() {
+    let text = format!(
+        "policies = [\"configured\"]\nduration = \"1s\"\n[machine]\npcpus = 1\n\
+         [[vm]]\nname = \"a\"\nvcpus = 1\nworkload = \"hog\"\n{HOG}"
+    );
+    let both = scenario(&text, &["policies.fair=true"]);
+    let names = tandem_policy::host::registry::names(both.policies.host.controller.policies);
+    assert_eq!(names, "fair, configured");
+    for wrong in ["policies=[\"fare\"]", "policies=[1]", "policies.fare=true"] {
+        let mut source = tandem_sim::scenario::load::Source::from_text("x.toml", &text).unwrap();
+        source.set(tandem_sim::scenario::load::Setting::parse(wrong).unwrap());
+        let error = source.scenario().unwrap_err().to_string();
+        assert!(error.contains("policies"), "{wrong}: {error}");
+    }
+}
+
+#[test]
 fn weights_of_cgroup_v2_are_coarser() {
     let coarse = two_vms("", "[policies]\nfair = true\nweights = \"v2\"\n");
     let mut world = World::new(&coarse);

@@ -24,9 +24,9 @@
 use serde_json::Map;
 use serde_json::Value;
 
-use super::Data;
-use super::Error;
 use super::claims;
+use super::data::Data;
+use super::data::Error;
 use super::reference::Reference;
 use super::reference::Row;
 use super::reference::select;

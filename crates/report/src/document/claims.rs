@@ -3,7 +3,8 @@
 
 use serde_json::Value;
 
-use super::Error;
+use super::data::Error;
+use crate::figure::three_digits;
 use crate::table::Table;
 
 /// The table of every figure of every claim.
@@ -53,14 +54,4 @@ pub fn table(list: &Value) -> Result<Table, Error> {
         }
     }
     Ok(table)
-}
-
-/// Three digits that matter.
-pub fn three_digits(value: f64) -> String {
-    let digits = match value.abs() {
-        size if size >= 100.0 => 0,
-        size if size >= 10.0 => 1,
-        _ => 2,
-    };
-    format!("{value:.digits$}")
 }

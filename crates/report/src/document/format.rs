@@ -8,9 +8,9 @@
 
 use serde_json::Value;
 
-use super::Error;
-use super::claims::three_digits;
+use super::data::Error;
 use crate::figure;
+use crate::figure::three_digits;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Format {

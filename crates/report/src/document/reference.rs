@@ -20,16 +20,13 @@
 
 use serde_json::Value;
 
-use super::Data;
-use super::Error;
+use super::data::AGGREGATES;
+use super::data::Data;
+use super::data::Error;
 use super::format::Format;
 use super::format::number;
 use super::format::plain;
 
-/// What can be made of several values.
-pub const AGGREGATES: [&str; 8] = [
-    "count", "sum", "mean", "geomean", "median", "min", "max", "agreeing",
-];
 const OPERATORS: [&str; 3] = ["over", "against", "less"];
 const COMPARISONS: [&str; 6] = ["!=", "<=", ">=", "=", "<", ">"];
 /// The agent's choice counts as the best fixed setting from this part of its ratio on.

@@ -91,6 +91,7 @@ impl Source {
     /// The scenario.
     pub fn scenario(&self) -> Result<Scenario, LoadError> {
         let mut root = self.root.clone();
+        policies::spell_out(&mut root);
         let within = |setting: &&Setting| setting.key.starts_with("workload.");
         for setting in self.settings.iter().filter(|setting| !within(setting)) {
             setting.apply(&mut root)?;

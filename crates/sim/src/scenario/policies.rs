@@ -23,6 +23,8 @@ use super::Policies;
 use super::place::LoadError;
 use super::read::Field;
 use super::read::Table;
+use super::tree::Entry;
+use super::tree::Node;
 use super::tree::Value;
 use crate::host::HostScheduler;
 use crate::scenario::units;
@@ -121,6 +123,34 @@ pub fn read(document: &Table<'_>, scheduler: &HostScheduler) -> Result<Policies,
         host: HostPolicies { controller, knob },
         flexs,
     })
+}
+
+/// Makes the short form, a list of names, the table that it is short for, so that `--set policies.NAME=…` can change it.
+/// A list of anything else stays as it is, to be refused where it is read.
+pub fn spell_out(root: &mut Node) {
+    let Value::Table(entries) = &mut root.value else {
+        return;
+    };
+    let Some(policies) = entries.iter_mut().find(|entry| entry.key == "policies") else {
+        return;
+    };
+    let Value::List(names) = &policies.node.value else {
+        return;
+    };
+    let entry = |name: &Node| {
+        let known = registry::find(name.as_text()?).is_ok();
+        known.then(|| Entry {
+            key: name.as_text().unwrap_or_default().to_owned(),
+            place: name.place.clone(),
+            node: Node {
+                place: name.place.clone(),
+                value: Value::Flag(true),
+            },
+        })
+    };
+    if let Some(table) = names.iter().map(entry).collect() {
+        policies.node.value = Value::Table(table);
+    }
 }
 
 /// A registered policy alone.

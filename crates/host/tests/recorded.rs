@@ -1,0 +1,379 @@
+//! The live path decides what the simulated one decides: a sequence that a simulation recorded
+//! (`crates/sim/tests/recorded.rs`) is played to the daemon's fleet, period by period, and observations and decisions must be
+//! the same.
+//!
+//! The threads are this process's own, so that affinities are real; what they ran and waited stands in a `/proc` made here,
+//! and the cgroups are in memory.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::mpsc;
+
+use tandem_host::apply::Applied;
+use tandem_host::discovery::VcpuThread;
+use tandem_host::discovery::Vm;
+use tandem_host::fleet::Backend;
+use tandem_host::fleet::Fleet;
+use tandem_host::vmm::Vmm;
+use tandem_linux::actuator::Actuator;
+use tandem_linux::affinity::HostThreads;
+use tandem_linux::affinity::affinity;
+use tandem_linux::affinity::set_affinity;
+use tandem_linux::cgroup::CgroupError;
+use tandem_linux::cgroup::CgroupId;
+use tandem_linux::cgroup::CgroupPath;
+use tandem_linux::cgroup::CpuController;
+use tandem_linux::cgroup::Knob;
+use tandem_linux::cgroup::Version;
+use tandem_linux::procfs::ProcFs;
+use tandem_linux::sampler::Sampler;
+use tandem_linux::thread::Pid;
+use tandem_linux::thread::StartTime;
+use tandem_linux::thread::ThreadError;
+use tandem_linux::thread::ThreadRef;
+use tandem_linux::thread::Tid;
+use tandem_policy::Decision;
+use tandem_policy::Nanos;
+use tandem_policy::VmObservation;
+use tandem_policy::Weight;
+use tandem_policy::host::Controller;
+use tandem_policy::host::ControllerConfig;
+use tandem_policy::host::Host;
+use tandem_policy::host::HostObservation;
+use tandem_policy::host::IdleTimes;
+use tandem_policy::host::Knobs;
+use tandem_policy::host::Placement;
+use tandem_policy::host::registry;
+
+type Recorded = Vec<(HostObservation, Vec<Decision>)>;
+
+/// Cgroups of v1 in memory: their knobs, and where threads are.
+#[derive(Clone, Default)]
+struct Cgroups(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    knobs: BTreeMap<(CgroupPath, Knob), String>,
+    places: BTreeMap<Tid, CgroupPath>,
+}
+
+impl Cgroups {
+    fn with<T>(&self, look: impl FnOnce(&mut State) -> T) -> T {
+        look(&mut self.0.lock().unwrap())
+    }
+}
+
+impl CpuController for Cgroups {
+    fn version(&self) -> Version {
+        Version::V1
+    }
+
+    fn mount(&self) -> &Path {
+        Path::new("/in-memory")
+    }
+
+    fn default_weight(&self) -> Weight {
+        Weight(1024.0)
+    }
+
+    fn weight_range(&self) -> (Weight, Weight) {
+        (Weight(2.0), Weight(262_144.0))
+    }
+
+    fn cgroup_of(&self, thread: &ThreadRef) -> Result<CgroupPath, CgroupError> {
+        let place = self.with(|state| state.places.get(&thread.tid).cloned());
+        place.ok_or_else(|| ThreadError::Gone(thread.to_string()).into())
+    }
+
+    fn id(&self, cgroup: &CgroupPath) -> Result<CgroupId, CgroupError> {
+        let weight = (cgroup.clone(), Knob::Weight);
+        match self.with(|state| state.knobs.contains_key(&weight)) {
+            true => Ok(CgroupId(1)),
+            false => Err(CgroupError::Gone(cgroup.clone())),
+        }
+    }
+
+    fn read_knob(&self, cgroup: &CgroupPath, knob: Knob) -> Result<String, CgroupError> {
+        let text = self.with(|state| state.knobs.get(&(cgroup.clone(), knob)).cloned());
+        text.ok_or_else(|| CgroupError::Gone(cgroup.clone()))
+    }
+
+    fn write_knob(&self, cgroup: &CgroupPath, knob: Knob, text: &str) -> Result<(), CgroupError> {
+        self.read_knob(cgroup, knob)?;
+        self.with(|state| state.knobs.insert((cgroup.clone(), knob), text.to_owned()));
+        Ok(())
+    }
+
+    fn threads(&self, cgroup: &CgroupPath) -> Result<Vec<Tid>, CgroupError> {
+        Ok(self.with(|state| {
+            let here = state.places.iter().filter(|(_, place)| *place == cgroup);
+            here.map(|(&tid, _)| tid).collect()
+        }))
+    }
+
+    fn processes(&self, _: &CgroupPath) -> Result<Vec<Pid>, CgroupError> {
+        Ok(Vec::new())
+    }
+
+    fn children(&self, _: &CgroupPath) -> Result<Vec<CgroupPath>, CgroupError> {
+        Ok(Vec::new())
+    }
+
+    fn move_thread(&self, tid: Tid, cgroup: &CgroupPath) -> Result<(), CgroupError> {
+        self.with(|state| state.places.insert(tid, cgroup.clone()));
+        Ok(())
+    }
+
+    fn check_parent(&self, _: &CgroupPath) -> Result<(), CgroupError> {
+        Ok(())
+    }
+
+    fn create_child(&self, parent: &CgroupPath, name: &str) -> Result<CgroupPath, CgroupError> {
+        let child = parent.child(name);
+        self.with(|state| {
+            for (knob, text) in [
+                (Knob::Weight, "1024"),
+                (Knob::Quota, "max 100000"),
+                (Knob::Idle, "0"),
+            ] {
+                state.knobs.insert((child.clone(), knob), text.to_owned());
+            }
+        });
+        Ok(child)
+    }
+
+    fn remove(&self, cgroup: &CgroupPath) -> Result<(), CgroupError> {
+        self.with(|state| state.knobs.retain(|(path, _), _| path != cgroup));
+        Ok(())
+    }
+
+    fn missing_enables(&self, _: &CgroupPath) -> Result<Vec<CgroupPath>, CgroupError> {
+        Ok(Vec::new())
+    }
+
+    fn enable(&self, _: &CgroupPath) -> Result<(), CgroupError> {
+        Ok(())
+    }
+
+    fn disable(&self, _: &CgroupPath) -> Result<(), CgroupError> {
+        Ok(())
+    }
+}
+
+/// A thread of this process that sleeps until it is dropped.
+struct Sleeper {
+    tid: Tid,
+    _end: mpsc::Sender<()>,
+}
+
+impl Sleeper {
+    fn start() -> Sleeper {
+        let (tell, told) = mpsc::channel();
+        let (end, ended) = mpsc::channel::<()>();
+        std::thread::spawn(move || {
+            let tid = rustix::thread::gettid().as_raw_nonzero().get();
+            tell.send(Tid(tid as u32)).unwrap();
+            let _ = ended.recv();
+        });
+        Sleeper {
+            tid: told.recv().unwrap(),
+            _end: end,
+        }
+    }
+}
+
+/// The live fleet on a clock and a `/proc` that the recording sets.
+struct Played {
+    fleet: Fleet,
+    root: PathBuf,
+    threads: BTreeMap<(u64, u32), (ThreadRef, Sleeper)>,
+    ran_and_waited: BTreeMap<(u64, u32), (u64, u64)>,
+    now: Nanos,
+    idle: IdleTimes,
+}
+
+impl Played {
+    /// A fleet of the VMs of the first observation, pinned as they are there.
+    fn new(first: &HostObservation, root: &Path) -> io::Result<Played> {
+        let pid = Pid(std::process::id());
+        let mut threads = BTreeMap::new();
+        let mut vms = Vec::new();
+        let cgroups = Cgroups::default();
+        for vm in &first.vms {
+            let mut vcpus = Vec::new();
+            for vcpu in &vm.vcpus {
+                let sleeper = Sleeper::start();
+                set_affinity(sleeper.tid, &vcpu.allowed).map_err(io::Error::other)?;
+                let thread = ThreadRef {
+                    pid,
+                    tid: sleeper.tid,
+                    start: StartTime(7),
+                };
+                cgroups.with(|state| {
+                    let home = CgroupPath("/vms".to_owned());
+                    state.places.insert(thread.tid, home)
+                });
+                vcpus.push(VcpuThread {
+                    index: vcpu.vcpu,
+                    thread,
+                });
+                threads.insert((vm.vm.0, vcpu.vcpu.0), (thread, sleeper));
+            }
+            vms.push(Vm {
+                id: vm.vm,
+                // No thread of the host's: where the process itself is, is not known.
+                process: ThreadRef {
+                    pid,
+                    tid: Tid(u32::MAX),
+                    start: StartTime(7),
+                },
+                name: format!("vm{}", vm.vm),
+                vmm: Vmm::Tandem,
+                vcpus,
+                unidentified: 0,
+            });
+        }
+        let procfs = ProcFs::at(root);
+        let mut played = Played {
+            ran_and_waited: threads.keys().map(|&key| (key, (0, 0))).collect(),
+            root: root.to_owned(),
+            threads,
+            now: Nanos::ZERO,
+            idle: first.idle.keys().map(|&pcpu| (pcpu, Nanos::ZERO)).collect(),
+            fleet: {
+                let (actuator, _) = Actuator::open_with(
+                    Box::new(cgroups),
+                    Box::new(HostThreads::new(procfs.clone())),
+                    &root.join("state"),
+                    "boot",
+                )
+                .map_err(io::Error::other)?;
+                let backend = Backend::Live(Box::new(actuator));
+                let fair = registry::set(["fair"]).map_err(io::Error::other)?;
+                Fleet::new(backend, Sampler::new(procfs), Vec::new(), fair)
+            },
+        };
+        played.write()?;
+        let (_, refused) = played.fleet.update(&vms, &vms);
+        assert!(refused.is_empty(), "{refused:?}");
+        Ok(played)
+    }
+
+    /// Puts what the threads ran and waited so far where the kernel would.
+    fn write(&self) -> io::Result<()> {
+        for (key, (thread, _)) in &self.threads {
+            let folder = ProcFs::at(&self.root).task(thread.pid, thread.tid);
+            fs::create_dir_all(&folder)?;
+            let (ran, waited) = self.ran_and_waited[key];
+            fs::write(folder.join("schedstat"), format!("{ran} {waited} 1\n"))?;
+            let tid = thread.tid;
+            let stat = format!("{tid} (CPU/KVM) R 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 7 0 0\n");
+            fs::write(folder.join("stat"), stat)?;
+        }
+        Ok(())
+    }
+
+    /// A period goes by as it was recorded.
+    fn play(&mut self, recorded: &HostObservation) -> io::Result<()> {
+        self.now = Nanos(self.now.0 + recorded.period.0);
+        for (pcpu, idle) in &recorded.idle {
+            *self.idle.entry(*pcpu).or_default() += *idle;
+        }
+        for vm in &recorded.vms {
+            for vcpu in &vm.vcpus {
+                let sums = self
+                    .ran_and_waited
+                    .entry((vm.vm.0, vcpu.vcpu.0))
+                    .or_default();
+                *sums = (sums.0 + vcpu.ran.0, sums.1 + vcpu.waited.0);
+            }
+        }
+        self.write()
+    }
+}
+
+impl Host for Played {
+    type Applied = Applied;
+
+    fn idle(&mut self) -> (Nanos, IdleTimes) {
+        (self.now, self.idle.clone())
+    }
+
+    fn knobs(&self) -> Knobs {
+        self.fleet.knobs()
+    }
+
+    fn observe(&mut self, elapsed: Nanos, period: Nanos, closely: bool) -> Vec<VmObservation> {
+        self.fleet.observe(elapsed, period, closely)
+    }
+
+    fn apply(&mut self, decisions: &[Decision]) -> Applied {
+        self.fleet.apply(decisions)
+    }
+}
+
+/// A decision with its reason as people read it: figures in JSON may differ in their last bit.
+fn in_words(decision: &Decision) -> String {
+    let what = match decision {
+        Decision::SetWeight { weight, .. } => format!("weight {}", weight.0),
+        Decision::SetAffinity { pcpus, .. } => format!("pCPUs {pcpus}"),
+        other => format!("{other:?}"),
+    };
+    let whose = (decision.vm(), decision.vcpu());
+    format!("{whose:?}: {what}, {}", decision.because())
+}
+
+#[test]
+fn the_live_path_decides_as_the_simulated_one() {
+    let usable = affinity(Tid(0)).unwrap();
+    if !(0..2).all(|pcpu| usable.contains(tandem_policy::PcpuId(pcpu))) {
+        println!("skipped: pCPUs 0 and 1 are not open to this process");
+        return;
+    }
+    let text = include_str!("golden/decisions.json");
+    let recorded: Recorded = serde_json::from_str(text).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let mut host = Played::new(&recorded[0].0, dir.path()).unwrap();
+    let fair = registry::set(["fair"]).unwrap();
+    let mut controller = Controller::new(ControllerConfig {
+        period: recorded[0].0.period,
+        placement: Placement::Rebalance,
+        ..ControllerConfig::new(fair)
+    });
+    controller.begin(&mut host);
+    let (mut weights, mut moves) = (0, 0);
+    for (number, (observation, decisions)) in recorded.iter().enumerate() {
+        host.play(observation).unwrap();
+        let period = controller.period(&mut host);
+        let period = period.unwrap_or_else(|| panic!("period {number} was taken for a quiet one"));
+        assert_eq!(period.observation.idle, observation.idle, "period {number}");
+        assert_eq!(period.observation.knobs.weight, observation.knobs.weight);
+        for (seen, recorded) in period.observation.vms.iter().zip(&observation.vms) {
+            let (policies, vcpus) = (seen.policies, recorded.vcpus.clone());
+            assert!(policies.contains(registry::find("fair").unwrap()));
+            assert_eq!(seen.vcpus, vcpus, "period {number}");
+            assert_eq!(seen.in_force, recorded.in_force, "period {number}");
+            assert_eq!(seen.weight, recorded.weight, "period {number}");
+        }
+        let told =
+            |decisions: &[Decision]| -> Vec<String> { decisions.iter().map(in_words).collect() };
+        assert_eq!(
+            told(&period.round.decisions),
+            told(decisions),
+            "period {number}"
+        );
+        let applied = period.applied.unwrap();
+        assert!(applied.refused.is_empty(), "{:?}", applied.refused);
+        weights += applied.weights;
+        moves += applied.moves;
+    }
+    assert!(
+        weights >= 20 && moves >= 1,
+        "{weights} weights, {moves} moves"
+    );
+}
