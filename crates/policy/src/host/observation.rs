@@ -26,7 +26,7 @@ pub struct HostObservation {
     pub idle: IdleTimes,
     /// What can be changed.
     pub knobs: Knobs,
-    /// The VMs that policies may look at, by identity.
+    /// The VMs that policies may look at, in the order of their identities.
     pub vms: Vec<VmObservation>,
 }
 
@@ -34,9 +34,10 @@ impl HostObservation {
     /// A host on which anything can be set: for tests of policies alone.
     pub fn with_any_knobs(
         period: Nanos,
-        vms: Vec<VmObservation>,
+        mut vms: Vec<VmObservation>,
         idle: IdleTimes,
     ) -> HostObservation {
+        vms.sort_by_key(|observed| observed.vm);
         HostObservation {
             period,
             idle,
@@ -47,7 +48,8 @@ impl HostObservation {
 
     /// A VM by its identity.
     pub fn vm(&self, vm: VmId) -> Option<&VmObservation> {
-        self.vms.iter().find(|observed| observed.vm == vm)
+        let at = self.vms.binary_search_by_key(&vm, |observed| observed.vm);
+        at.ok().map(|at| &self.vms[at])
     }
 
     /// Whether what the decision asks for is in force already. What it is about and is not here counts as such too:
