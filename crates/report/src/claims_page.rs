@@ -243,6 +243,7 @@ mod tests {
                 low: published - 0.15 * published.abs(),
                 high: published + 0.15 * published.abs(),
             },
+            with_our_settings: None,
             ours: Some(Mean {
                 mean: ours,
                 ci95: Some(0.1),
@@ -299,6 +300,7 @@ mod tests {
     fn what_was_not_measured_is_out_of_band_and_said_to_be_missing() {
         let figure = Figure {
             ours: None,
+            with_our_settings: None,
             ..figure_of(1.3, 0.0)
         };
         let verdict = Verdict::new(claim(Use::Check), Some(vec![figure]));

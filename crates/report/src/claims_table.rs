@@ -56,8 +56,16 @@ fn row(figure: &Figure) -> [Cell; 5] {
         (_, Some(mean)) => (three_digits(mean.mean), mean.ci95),
         (_, None) => (figure::NOT_MEASURED.to_owned(), None),
     };
+    let name = match figure.with_our_settings {
+        Some(ours) => format!(
+            "{} (with our settings {})",
+            figure.name,
+            three_digits(ours.mean)
+        ),
+        None => figure.name.clone(),
+    };
     [
-        figure.name.as_str().into(),
+        name.into(),
         published.into(),
         ours.into(),
         interval.map_or_else(String::new, three_digits).into(),

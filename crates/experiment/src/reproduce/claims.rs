@@ -250,6 +250,8 @@ pub struct Figure {
     pub wanted: Wanted,
     /// Ours; for a sentence 1 if it holds, else 0. `None`: not measured.
     pub ours: Option<Mean>,
+    /// The same with our settings, where `ours` is with the source's. It is shown beside the verdict and not judged.
+    pub with_our_settings: Option<Mean>,
 }
 
 impl Figure {
@@ -277,6 +279,20 @@ impl Claim {
             name: path.to_owned(),
             wanted: Wanted::new(self.number(path)?, band, bound),
             ours: ours.with_interval(),
+            with_our_settings: None,
+        })
+    }
+
+    /// The same with the source's settings, judged, and with our own beside it.
+    pub fn figure_beside(
+        &self,
+        path: &str,
+        theirs: &Sample,
+        ours: &Sample,
+    ) -> Result<Figure, NoNumber> {
+        Ok(Figure {
+            with_our_settings: ours.with_interval(),
+            ..self.figure(path, theirs)?
         })
     }
 
@@ -289,6 +305,7 @@ impl Claim {
                 mean: f64::from(u8::from(holds)),
                 ci95: None,
             }),
+            with_our_settings: None,
         }
     }
 

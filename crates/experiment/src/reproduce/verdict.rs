@@ -92,6 +92,8 @@ struct ListedFigure {
     ours: Option<f64>,
     ci95: Option<f64>,
     in_band: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    with_our_settings: Option<f64>,
 }
 
 /// The list for programs.
@@ -132,6 +134,7 @@ fn figure(figure: &Figure) -> ListedFigure {
         ours: figure.ours.map(|ours| ours.mean),
         ci95: figure.ours.and_then(|ours| ours.ci95),
         in_band: figure.in_band(),
+        with_our_settings: figure.with_our_settings.map(|ours| ours.mean),
     }
 }
 

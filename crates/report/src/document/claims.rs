@@ -43,7 +43,11 @@ pub fn table(list: &Value) -> Result<Table, Error> {
                 value => format!("{bound}{value}"),
             };
             let [id, purpose] = std::mem::take(&mut head);
-            let cells = [id, purpose, name].map(str::to_owned);
+            let name = match digits("with_our_settings") {
+                none if none.is_empty() => name.to_owned(),
+                ours => format!("{name} (with our settings {ours})"),
+            };
+            let cells = [id.to_owned(), purpose.to_owned(), name];
             let ours = [
                 published,
                 digits("ours"),
