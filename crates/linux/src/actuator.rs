@@ -293,6 +293,9 @@ impl Actuator {
     pub fn set_idle(&mut self, cgroup: &CgroupPath, idle: bool) -> Result<(), ActuatorError> {
         // In this order: taking it out of the class loses the weight, which is undone after that.
         self.before_knob(cgroup, Knob::Weight)?;
+        if self.controller.is_idle(cgroup)?.is_none() {
+            return Err(CgroupError::NoIdleClass.into());
+        }
         self.before_knob(cgroup, Knob::Idle)?;
         Ok(self.controller.set_idle(cgroup, idle)?)
     }
@@ -384,11 +387,16 @@ impl Actuator {
         Ok(report)
     }
 
-    /// Puts a thread's affinity mask back, and forgets it.
-    pub fn release_affinity(&mut self, thread: &ThreadRef) -> Result<RestoreReport, ActuatorError> {
-        let key = Key::Affinity(thread.tid, thread.start);
+    /// Puts a thread's affinity mask, nice value and slice back, and forgets them.
+    pub fn release_thread(&mut self, thread: &ThreadRef) -> Result<RestoreReport, ActuatorError> {
+        let (tid, start) = (thread.tid, thread.start);
+        let keys = [
+            Key::Affinity(tid, start),
+            Key::Nice(tid, start),
+            Key::Slice(tid, start),
+        ];
         let mut report = RestoreReport::default();
-        self.undo_where(&mut report, |record| record.key() == key)?;
+        self.undo_where(&mut report, |record| keys.contains(&record.key()))?;
         Ok(report)
     }
 

@@ -1,12 +1,14 @@
 //! How each kind of the daemon's journal records is undone.
 //!
-//! Records are undone from the last to the first, so that each finds the host as it was left. A controller that
+//! Records are undone from the last to the first, so that each finds the host as it was left, but for the idle class: it goes
+//! first. In it a cgroup has no weight to put back, and the kernel sets the default when a cgroup leaves it. A controller that
 //! was enabled for a cgroup stays enabled while a change below that could not be undone needs it.
 
 use crate::affinity::Threads;
 use crate::cgroup::CgroupError;
 use crate::cgroup::CgroupPath;
 use crate::cgroup::CpuController;
+use crate::cgroup::Knob;
 use crate::ids::Tid;
 use crate::journal::Record;
 use crate::restore::RestoreReport;
@@ -28,16 +30,27 @@ pub(crate) struct Undo<'a> {
 impl Undo<'_> {
     /// Undoes these records, the last first, and returns those that failed, in their order.
     pub(crate) fn undo_all(&self, records: &[Record], report: &mut RestoreReport) -> Vec<Record> {
-        let mut failed = undo_each(
-            records.iter().rev(),
-            report,
-            |record, failed| match record {
-                Record::Enabled { cgroup, .. } if needs_controller(failed, cgroup) => {
-                    Ok(Undone::Waits)
-                }
-                _ => self.undo(record),
-            },
-        );
+        let (idle, others): (Vec<&Record>, Vec<&Record>) = records
+            .iter()
+            .rev()
+            .partition(|record| is_of_idle_class(record));
+        let order = idle.into_iter().chain(others);
+        let mut failed = undo_each(order, report, |record, failed| {
+            match record {
+            Record::Enabled { cgroup, .. } if needs_controller(failed, cgroup) => Ok(Undone::Waits),
+            Record::Knob {
+                cgroup,
+                knob: Knob::Weight,
+                ..
+            } if failed.iter().any(|failed| {
+                matches!(failed, Record::Knob { cgroup: c, knob: Knob::Idle, .. } if c == cgroup)
+            }) =>
+            {
+                Ok(Undone::Waits)
+            }
+            _ => self.undo(record),
+        }
+        });
         failed.reverse();
         failed
     }
@@ -86,6 +99,10 @@ impl Undo<'_> {
                     return Ok(Undone::Nothing);
                 }
                 if self.controller.read_knob(cgroup, *knob)? == *original {
+                    return Ok(Undone::Nothing);
+                }
+                // Ours was undone before this, so somebody else put it there, and the weight went with that.
+                if *knob == Knob::Weight && self.controller.is_idle(cgroup)? == Some(true) {
                     return Ok(Undone::Nothing);
                 }
                 self.controller.write_knob(cgroup, *knob, original)?;
@@ -143,6 +160,16 @@ impl Undo<'_> {
             || self.controller.children(cgroup),
         )
     }
+}
+
+fn is_of_idle_class(record: &Record) -> bool {
+    matches!(
+        record,
+        Record::Knob {
+            knob: Knob::Idle,
+            ..
+        }
+    )
 }
 
 /// Whether one of these records is about a cgroup that has its knobs from `above`.

@@ -244,6 +244,26 @@ fn a_vanished_cgroup_is_gone_and_a_missing_file_is_not() {
 }
 
 #[test]
+fn a_kernel_without_the_idle_class_is_told_from_a_vanished_cgroup() {
+    for version in [Version::V1, Version::V2] {
+        let tree = Tree::new(version);
+        let (c, vm) = (&tree.controller, path("/vm"));
+        assert!(c.is_idle(&vm).unwrap_err().is_gone());
+        tree.put("/vm", "cpu.weight", "100\n");
+        tree.put("/vm", "cpu.shares", "1024\n");
+        assert_eq!(c.is_idle(&vm).unwrap(), None);
+        tree.put("/vm", "cpu.idle", "1\n");
+        assert_eq!(c.is_idle(&vm).unwrap(), Some(true));
+        tree.put("/vm", "cpu.idle", "yes\n");
+        let error = refusal(c.is_idle(&vm));
+        assert!(
+            error.contains("'yes'") && error.contains("0 or 1"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
 fn a_threads_cgroup_is_read_from_the_right_line() {
     let tree = Tree::new(Version::V1);
     let place = |text: &str| tree.place(text);

@@ -14,6 +14,8 @@ mod harness;
 mod helper;
 #[path = "live/host.rs"]
 mod host;
+#[path = "live/knobs.rs"]
+mod knobs;
 #[path = "live/tests.rs"]
 mod tests;
 
@@ -24,6 +26,6 @@ fn main() -> ExitCode {
         Some("vm") => helper::be_a_vm(),
         Some("daemon") => daemon::be_a_daemon(),
         Some(other) => panic!("no helper is called '{other}'"),
-        None => harness::run(tests::ALL),
+        None => harness::run(&[tests::ALL, knobs::ALL].concat()),
     }
 }

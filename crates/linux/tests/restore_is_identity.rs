@@ -37,7 +37,7 @@ enum Step {
     Nice { thread: usize, nice: i8 },
     Slice { thread: usize, ms: u64 },
     Release { cgroup: usize },
-    ReleaseAffinity { thread: usize },
+    ReleaseThread { thread: usize },
     Restore,
     ThreadEnds { thread: usize },
     ThreadStarts { beside: usize },
@@ -58,7 +58,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (n.clone(), -20..20i8).prop_map(|(thread, nice)| Step::Nice { thread, nice }),
         2 => (n.clone(), 0..4u64).prop_map(|(thread, ms)| Step::Slice { thread, ms }),
         2 => n.clone().prop_map(|cgroup| Step::Release { cgroup }),
-        1 => n.clone().prop_map(|thread| Step::ReleaseAffinity { thread }),
+        1 => n.clone().prop_map(|thread| Step::ReleaseThread { thread }),
         1 => Just(Step::Restore),
         1 => n.clone().prop_map(|thread| Step::ThreadEnds { thread }),
         1 => n.clone().prop_map(|beside| Step::ThreadStarts { beside }),
@@ -114,9 +114,9 @@ fn take(actuator: &mut Actuator, host: &Fake, step: &Step) -> Result<(), Actuato
         Step::Release { cgroup } => {
             actuator.release_group(&host.cgroup(cgroup))?;
         }
-        Step::ReleaseAffinity { thread } => {
+        Step::ReleaseThread { thread } => {
             if let Some(thread) = host.thread(thread) {
-                actuator.release_affinity(&thread)?;
+                actuator.release_thread(&thread)?;
             }
         }
         Step::Restore => {

@@ -17,6 +17,7 @@ use crate::cgroup::path::CgroupPath;
 use crate::cgroup::path::Version;
 use crate::ids::Pid;
 use crate::ids::Tid;
+use crate::procfs::is_gone;
 use crate::thread::ThreadRef;
 
 /// The kernel's CPU controller.
@@ -113,7 +114,8 @@ pub trait CpuController: Send + Sync {
         Ok(Weight(written))
     }
 
-    /// Whether a cgroup is in the idle class; `None` where the kernel has none (before Linux 5.15).
+    /// Whether a cgroup is in the idle class; `None` where the kernel has none (before Linux 5.15), and on v2 where the cpu
+    /// controller does not reach the cgroup.
     fn is_idle(&self, cgroup: &CgroupPath) -> Result<Option<bool>, CgroupError> {
         match self.read_knob(cgroup, Knob::Idle) {
             Ok(text) => match text.as_str() {
@@ -127,7 +129,7 @@ pub trait CpuController: Send + Sync {
                 }),
             },
             // The file is missing, the cgroup is not.
-            Err(error) if error.is_gone() && self.exists(cgroup) => Ok(None),
+            Err(CgroupError::Read { source, .. }) if is_gone(&source) => Ok(None),
             Err(error) => Err(error),
         }
     }

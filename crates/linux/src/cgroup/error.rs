@@ -117,6 +117,11 @@ pub enum CgroupError {
         "the root cgroup has no {0}: it competes with nothing; give the VM a cgroup of its own"
     )]
     RootHasNone(Knob),
+    /// The kernel cannot put cgroups into the idle class.
+    #[error(
+        "this kernel has no idle class for cgroups (cpu.idle): Linux 5.15 is the first that has"
+    )]
+    NoIdleClass,
     /// A weight that is no number.
     #[error("cannot give cgroup {cgroup} the weight {weight}; a weight is a positive number")]
     BadWeight {

@@ -15,11 +15,15 @@ use tandem_linux::actuator::Actuator;
 use tandem_linux::actuator::ActuatorError;
 use tandem_linux::affinity::affinity;
 use tandem_linux::cgroup;
+use tandem_linux::cgroup::CgroupError;
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::cgroup::Quota;
+use tandem_linux::sched_attr::SchedAttrError;
 use tandem_linux::thread::Pid;
 use tandem_linux::thread::ThreadRef;
 use tandem_linux::thread::Tid;
+use tandem_policy::Nanos;
+use tandem_policy::Nice;
 use tandem_policy::PcpuSet;
 use tandem_policy::Weight;
 
@@ -35,6 +39,8 @@ struct Subject {
     own: CgroupPath,
     prefix: String,
     all: PcpuSet,
+    /// Whether `own` is in the idle class, where it can have no weight.
+    idle: bool,
 }
 
 /// Is the daemon.
@@ -56,14 +62,23 @@ pub fn be_a_daemon() -> ExitCode {
         own: CgroupPath(own.clone()),
         prefix: prefix.clone(),
         all: affinity(Tid(gettid())).expect("an affinity"),
+        idle: false,
     };
     let mut random = Pcg32::seed_from_u64(number(seed));
     println!("ready");
     stdout().flush().expect("the test reads");
     loop {
-        if let Err(error) = subject.change(&mut random) {
-            println!("{error}");
-            return ExitCode::FAILURE;
+        match subject.change(&mut random) {
+            // What this kernel does not have.
+            Ok(())
+            | Err(
+                ActuatorError::Cgroup(CgroupError::NoIdleClass)
+                | ActuatorError::SchedAttr(SchedAttrError::NoSlices),
+            ) => {}
+            Err(error) => {
+                println!("{error}");
+                return ExitCode::FAILURE;
+            }
         }
     }
 }
@@ -74,7 +89,7 @@ impl Subject {
         let mut pick = |count: usize| random.next_u32() as usize % count;
         let group = self.home.child(&format!("{}{}", self.prefix, pick(2)));
         let thread = self.threads[pick(self.threads.len())];
-        match pick(16) {
+        match pick(22) {
             0..4 => {
                 let name = group.name().to_owned();
                 self.actuator.create_group(&self.home, &name)?;
@@ -85,7 +100,7 @@ impl Subject {
                 self.actuator
                     .set_affinity(&thread, &pcpu.into_iter().collect())?;
             }
-            7..10 => {
+            7..10 if !self.idle => {
                 let weight = Weight((2 + pick(5000)) as f64);
                 self.actuator.set_weight(&self.own, weight)?;
             }
@@ -108,6 +123,23 @@ impl Subject {
             15 if pick(4) == 0 => {
                 let report = self.actuator.restore()?;
                 assert!(report.is_complete(), "{report}");
+                self.idle = false;
+            }
+            16 => {
+                self.actuator.set_idle(&self.own, !self.idle)?;
+                self.idle = !self.idle;
+            }
+            17 | 18 => {
+                self.actuator.set_nice(&thread, Nice(pick(20) as i8))?;
+            }
+            19 => {
+                let slice = Nanos::from_millis(1 + pick(9) as u64);
+                self.actuator.set_slice(&thread, Some(slice))?;
+            }
+            20 | 21 if self.actuator.controller().exists(&group) => {
+                let below = self.actuator.create_group(&group, "vcpu")?;
+                self.actuator.move_thread(&thread, &below)?;
+                self.actuator.set_weight(&below, Weight(700.0))?;
             }
             _ => {}
         }

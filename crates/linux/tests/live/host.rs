@@ -9,6 +9,8 @@ use tandem_linux::ProcFs;
 use tandem_linux::cgroup;
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::cgroup::CpuController;
+use tandem_linux::cgroup::Knob;
+use tandem_linux::sched_attr::slice;
 use tandem_linux::thread::ThreadRef;
 
 use crate::harness::Skip;
@@ -36,6 +38,8 @@ pub struct World {
     /// How the names of groups begin that a test makes.
     pub prefix: String,
     folder: PathBuf,
+    /// Where the operator let the cpu controller down to give `own` a setting.
+    enabled: Vec<CgroupPath>,
 }
 
 impl World {
@@ -53,6 +57,7 @@ impl World {
             own,
             prefix,
             folder,
+            enabled: Vec::new(),
         };
         let procs = world.folder.join("cgroup.procs");
         fs::write(procs, world.owner.pid().to_string()).expect("a process can be moved");
@@ -66,6 +71,31 @@ impl World {
     /// The vCPU threads of the VM that shares.
     pub fn threads(&self) -> Vec<ThreadRef> {
         vcpu_threads(self.shared.pid())
+    }
+
+    /// The vCPU threads of the VM that does not share.
+    pub fn own_threads(&self) -> Vec<ThreadRef> {
+        vcpu_threads(self.owner.pid())
+    }
+
+    /// On v2 the operator lets the cpu controller down to `own`.
+    pub fn operator_lets_the_controller_down(&mut self) {
+        let controller = cgroup::open(&ProcFs::host()).expect("a controller");
+        for above in controller
+            .missing_enables(&self.own)
+            .expect("the cgroup exists")
+        {
+            controller.enable(&above).expect("the controller goes down");
+            self.enabled.push(above);
+        }
+    }
+
+    /// The operator sets something on `own`.
+    pub fn operator_sets(&mut self, knob: Knob, text: &str) {
+        self.operator_lets_the_controller_down();
+        let controller = cgroup::open(&ProcFs::host()).expect("a controller");
+        let written = controller.write_knob(&self.own, knob, text);
+        written.expect("the kernel takes it");
     }
 
     /// All that an actuator could have changed, as text by what it is.
@@ -83,7 +113,12 @@ impl World {
                 let cgroup = controller.cgroup_of(&thread).expect("the thread lives");
                 places.extend(cgroup.ancestors());
                 places.push(cgroup.clone());
-                let what = format!("{cgroup}, {}", allowed.expect("a mask"));
+                let slice = slice(thread.tid).map_or("no slices".to_owned(), |slice| match slice {
+                    Some(slice) => format!("a slice of {slice}"),
+                    None => "the usual slice".to_owned(),
+                });
+                let (allowed, nice) = (allowed.expect("a mask"), nice(&thread));
+                let what = format!("{cgroup}, {allowed}, nice {nice}, {slice}");
                 picture.insert(thread.to_string(), what);
             }
         }
@@ -93,7 +128,7 @@ impl World {
             let mut files = vec!["cgroup.subtree_control", "cgroup.type"];
             if place == self.own {
                 files.extend(["cpu.shares", "cpu.cfs_quota_us", "cpu.cfs_period_us"]);
-                files.extend(["cpu.weight", "cpu.max"]);
+                files.extend(["cpu.weight", "cpu.max", "cpu.idle"]);
             }
             for file in files {
                 let path = folder.join(file);
@@ -111,11 +146,24 @@ impl World {
     }
 }
 
+/// A thread's nice value, field 19 of its `stat`.
+pub fn nice(thread: &ThreadRef) -> i8 {
+    let path = format!("/proc/{}/task/{}/stat", thread.pid, thread.tid);
+    let stat = fs::read_to_string(path).expect("the thread lives");
+    let (_, after_name) = stat.rsplit_once(") ").expect("a name");
+    let nice = after_name.split(' ').nth(16).expect("a nice value");
+    nice.parse().expect("a number")
+}
+
 impl Drop for World {
     fn drop(&mut self) {
         self.owner.end();
         wait_until("the VM's cgroup can be removed", || {
             fs::remove_dir(&self.folder).is_ok()
         });
+        let controller = cgroup::open(&ProcFs::host()).expect("a controller");
+        for above in self.enabled.iter().rev() {
+            controller.disable(above).expect("nobody else uses it");
+        }
     }
 }

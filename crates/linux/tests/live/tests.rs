@@ -55,7 +55,8 @@ pub const ALL: &[(&str, Test)] = &[
     ),
 ];
 
-fn open(dir: &StateDir) -> Result<Actuator, Skip> {
+/// An actuator whose journal is in this folder.
+pub fn open(dir: &StateDir) -> Result<Actuator, Skip> {
     let (actuator, report) = Actuator::open(controller()?, &dir.0).expect("it opens");
     assert!(report.is_complete(), "{report}");
     Ok(actuator)

@@ -1,0 +1,325 @@
+//! The settings beside weight, cap and affinity: idle class, nice value, slice, and the group of a single vCPU.
+//!
+//! Each is set, read back from the kernel, and put back in both ways: by `restore`, and by the next start after an end
+//! as by kill -9. What a kernel lacks is refused with the version that has it.
+
+use std::fs;
+
+use tandem_linux::actuator::Actuator;
+use tandem_linux::actuator::ActuatorError;
+use tandem_linux::actuator::Outcome;
+use tandem_linux::cgroup::CgroupError;
+use tandem_linux::cgroup::CgroupPath;
+use tandem_linux::cgroup::Knob;
+use tandem_linux::journal::is_pending;
+use tandem_linux::sched_attr::schedulers_slice;
+use tandem_linux::sched_attr::slice;
+use tandem_policy::Nanos;
+use tandem_policy::Nice;
+use tandem_policy::Weight;
+
+use crate::harness::Skip;
+use crate::harness::Test;
+use crate::helper::StateDir;
+use crate::host::World;
+use crate::host::controller;
+use crate::host::nice;
+use crate::tests::open;
+
+/// All tests, in the order in which they run.
+pub const ALL: &[(&str, Test)] = &[
+    ("a_nice_value_is_set_and_put_back", nice_value),
+    ("a_slice_is_set_and_put_back", own_slice),
+    ("a_cgroup_goes_into_the_idle_class_and_back", idle_class),
+    (
+        "a_weight_of_its_own_survives_the_idle_class",
+        weight_and_idle,
+    ),
+    (
+        "a_weight_set_by_somebody_else_survives_the_idle_class",
+        foreign_weight_and_idle,
+    ),
+    ("an_operators_idle_class_stays", operators_idle_class),
+    (
+        "an_operators_idle_class_of_just_now_stays",
+        operators_idle_class_of_just_now,
+    ),
+    ("a_vcpu_has_a_group_below_its_vms_group", group_of_a_vcpu),
+    (
+        "a_vcpu_has_a_group_below_a_cgroup_of_the_operators",
+        group_below_own,
+    ),
+];
+
+/// On a kernel without slices they are refused, and there is no more to test.
+fn need_slices(world: &World) -> Result<(), Skip> {
+    if schedulers_slice().is_some() {
+        return Ok(());
+    }
+    let before = world.picture();
+    let dir = StateDir::new();
+    let mut actuator = open(&dir)?;
+    let refused = actuator.set_slice(&world.threads()[0], Some(Nanos::from_millis(1)));
+    let error = refused.expect_err("it is refused").to_string();
+    assert!(error.contains("6.12"), "{error}");
+    assert!(!is_pending(&dir.0), "a refusal leaves no record");
+    assert_eq!(world.picture(), before);
+    Err(Skip(error))
+}
+
+/// On a kernel without the idle class it is refused, and there is no more to test.
+fn need_idle_class(world: &mut World) -> Result<(), Skip> {
+    // On v2 the file is there once the controller reaches the cgroup.
+    world.operator_lets_the_controller_down();
+    let is_idle = controller()?.is_idle(&world.own);
+    if is_idle.expect("it is read").is_some() {
+        return Ok(());
+    }
+    let before = world.picture();
+    let dir = StateDir::new();
+    let mut actuator = open(&dir)?;
+    let refused = actuator.set_idle(&world.own, true);
+    let error = refused.expect_err("it is refused").to_string();
+    assert!(error.contains("5.15"), "{error}");
+    drop(actuator);
+    assert_eq!(world.picture(), before);
+    Err(Skip(error))
+}
+
+/// Makes changes twice, and ends once by `restore` and once as by kill -9: both leave no trace.
+fn both_ends(
+    world: &World,
+    change: impl Fn(&mut Actuator) -> Result<(), ActuatorError>,
+) -> Result<(), Skip> {
+    let before = world.picture();
+    for killed in [false, true] {
+        let dir = StateDir::new();
+        let mut actuator = open(&dir)?;
+        change(&mut actuator).expect("the change is made");
+        assert_ne!(world.picture(), before, "something was changed");
+        let report = match killed {
+            false => actuator.restore().expect("it restores"),
+            true => {
+                actuator.abandon();
+                let (_, report) = Actuator::open(controller()?, &dir.0).expect("it opens");
+                report
+            }
+        };
+        assert!(report.is_complete() && report.put_back > 0, "{report}");
+        assert_eq!(world.picture(), before, "killed: {killed}");
+        assert!(!is_pending(&dir.0));
+    }
+    Ok(())
+}
+
+fn nice_value() -> Result<(), Skip> {
+    let world = World::new()?;
+    let thread = world.threads()[1];
+    both_ends(&world, |actuator| {
+        for value in [7, -11, 19] {
+            let outcome = actuator.set_nice(&thread, Nice(value))?;
+            assert_eq!((outcome, nice(&thread)), (Outcome::Done, value.into()));
+        }
+        assert_eq!(nice(&world.threads()[0]), 0, "no other thread");
+        Ok(())
+    })
+}
+
+fn own_slice() -> Result<(), Skip> {
+    let world = World::new()?;
+    need_slices(&world)?;
+    let thread = world.threads()[1];
+    let read = || slice(thread.tid).expect("it is read");
+    both_ends(&world, |actuator| {
+        let half = Some(Nanos(500_000));
+        actuator.set_slice(&thread, half)?;
+        assert_eq!(read(), half);
+        // One does not undo the other.
+        actuator.set_nice(&thread, Nice(5))?;
+        assert_eq!((read(), nice(&thread)), (half, 5));
+        actuator.set_slice(&thread, None)?;
+        assert_eq!((read(), nice(&thread)), (None, 5));
+        let long = Some(Nanos::from_millis(20));
+        actuator.set_slice(&thread, long)?;
+        assert_eq!(read(), long);
+        Ok(())
+    })
+}
+
+/// The text of a file of the world's own cgroup.
+fn own_file(world: &World, file: &str) -> String {
+    let controller = controller().map_err(|Skip(why)| why).expect("as before");
+    let folder = controller.mount().join(world.own.0.trim_start_matches('/'));
+    let text = fs::read_to_string(folder.join(file)).expect("the file is there");
+    text.trim_end().to_owned()
+}
+
+fn idle_class() -> Result<(), Skip> {
+    let mut world = World::new()?;
+    need_idle_class(&mut world)?;
+    both_ends(&world, |actuator| {
+        actuator.set_idle(&world.own, true)?;
+        assert_eq!(own_file(&world, "cpu.idle"), "1");
+        let refused = actuator.set_weight(&world.own, Weight(50.0));
+        assert!(refused.is_err(), "in it there is no weight to set");
+        actuator.set_idle(&world.own, false)?;
+        assert_eq!(own_file(&world, "cpu.idle"), "0");
+        actuator.set_idle(&world.own, true)?;
+        Ok(())
+    })
+}
+
+fn weight_and_idle() -> Result<(), Skip> {
+    let mut world = World::new()?;
+    need_idle_class(&mut world)?;
+    world.operator_sets(Knob::Weight, "333");
+    let weight = |actuator: &Actuator| actuator.controller().weight(&world.own);
+    both_ends(&world, |actuator| {
+        actuator.set_idle(&world.own, true)?;
+        Ok(())
+    })?;
+    both_ends(&world, |actuator| {
+        actuator.set_weight(&world.own, Weight(444.0))?;
+        actuator.set_idle(&world.own, true)?;
+        actuator.set_idle(&world.own, false)?;
+        assert_eq!(
+            weight(actuator)?,
+            actuator.controller().default_weight(),
+            "the kernel's default, whatever it had"
+        );
+        Ok(())
+    })?;
+    both_ends(&world, |actuator| {
+        actuator.set_idle(&world.own, true)?;
+        actuator.set_idle(&world.own, false)?;
+        actuator.set_weight(&world.own, Weight(555.0))?;
+        assert_eq!(weight(actuator)?, Weight(555.0));
+        actuator.set_idle(&world.own, true)
+    })
+}
+
+fn foreign_weight_and_idle() -> Result<(), Skip> {
+    let mut world = World::new()?;
+    need_idle_class(&mut world)?;
+    for killed in [false, true] {
+        world.operator_sets(Knob::Weight, "333");
+        let dir = StateDir::new();
+        let mut actuator = open(&dir)?;
+        let made = |result: Result<(), ActuatorError>| result.expect("the change is made");
+        made(actuator.set_idle(&world.own, true));
+        made(actuator.set_idle(&world.own, false));
+        world.operator_sets(Knob::Weight, "200");
+        made(actuator.forget_knob(&world.own, Knob::Weight));
+        made(actuator.set_weight(&world.own, Weight(700.0)).map(|_| ()));
+        // The record of the weight is now the later one, and still a weight is put back after the class.
+        made(actuator.set_idle(&world.own, true));
+        let report = match killed {
+            false => actuator.restore().expect("it restores"),
+            true => {
+                actuator.abandon();
+                let (_, report) = Actuator::open(controller()?, &dir.0).expect("it opens");
+                report
+            }
+        };
+        assert!(report.is_complete(), "{report}");
+        let weight = controller()?.weight(&world.own).expect("a weight");
+        assert_eq!(weight, Weight(200.0), "killed: {killed}");
+    }
+    Ok(())
+}
+
+fn operators_idle_class() -> Result<(), Skip> {
+    let mut world = World::new()?;
+    need_idle_class(&mut world)?;
+    world.operator_sets(Knob::Idle, "1");
+    both_ends(&world, |actuator| {
+        actuator.set_idle(&world.own, false)?;
+        actuator.set_weight(&world.own, Weight(250.0))?;
+        assert_eq!(own_file(&world, "cpu.idle"), "0");
+        Ok(())
+    })?;
+    assert_eq!(own_file(&world, "cpu.idle"), "1");
+    Ok(())
+}
+
+fn operators_idle_class_of_just_now() -> Result<(), Skip> {
+    let mut world = World::new()?;
+    need_idle_class(&mut world)?;
+    world.operator_sets(Knob::Weight, "333");
+    let dir = StateDir::new();
+    let mut actuator = open(&dir)?;
+    let written = actuator.set_weight(&world.own, Weight(444.0));
+    written.expect("a weight");
+    // Nobody told the actuator, and a weight cannot be put back there.
+    world.operator_sets(Knob::Idle, "1");
+    let report = actuator.restore().expect("it restores");
+    assert!(report.is_complete(), "{report}");
+    assert_eq!(own_file(&world, "cpu.idle"), "1");
+    assert!(!is_pending(&dir.0));
+    Ok(())
+}
+
+/// Gives one thread a group below `above`, sets its knobs, and checks that the kernel has it so.
+fn make_group_below(
+    actuator: &mut Actuator,
+    above: &CgroupPath,
+    thread: &tandem_linux::thread::ThreadRef,
+    name: &str,
+) -> Result<CgroupPath, ActuatorError> {
+    let group = actuator.create_group(above, name)?;
+    assert_eq!(actuator.move_thread(thread, &group)?, Outcome::Done);
+    actuator.set_weight(&group, Weight(900.0))?;
+    match actuator.set_idle(&group, true) {
+        Err(ActuatorError::Cgroup(CgroupError::NoIdleClass)) => {}
+        other => other?,
+    }
+    let controller = actuator.controller();
+    assert_eq!(controller.threads(&group)?, [thread.tid]);
+    assert_eq!(controller.cgroup_of(thread)?, group);
+    assert_ne!(controller.is_idle(&group)?, Some(false));
+    Ok(group)
+}
+
+fn group_of_a_vcpu() -> Result<(), Skip> {
+    let world = World::new()?;
+    let threads = world.threads();
+    both_ends(&world, |actuator| {
+        let home = actuator.controller().cgroup_of(&threads[0])?;
+        let vms = actuator.create_group(&home, &format!("{}vm", world.prefix))?;
+        for thread in &threads {
+            actuator.move_thread(thread, &vms)?;
+        }
+        make_group_below(actuator, &vms, &threads[1], "vcpu1")?;
+        let mut beside = actuator.controller().threads(&vms)?;
+        beside.sort();
+        assert_eq!(beside, [threads[0].tid, threads[2].tid], "the others stay");
+        // The same again: it is gone, and can be made anew.
+        let report = actuator.release_group(&vms.child("vcpu1"))?;
+        assert!(report.is_complete(), "{report}");
+        assert_eq!(actuator.controller().children(&vms)?, []);
+        assert_eq!(actuator.controller().cgroup_of(&threads[1])?, home);
+        actuator.move_thread(&threads[1], &vms)?;
+        make_group_below(actuator, &vms, &threads[1], "vcpu1")?;
+        Ok(())
+    })
+}
+
+fn group_below_own() -> Result<(), Skip> {
+    let world = World::new()?;
+    let threads = world.own_threads();
+    let name = format!("{}vcpu0", world.prefix);
+    both_ends(&world, |actuator| {
+        make_group_below(actuator, &world.own, &threads[0], &name)?;
+        actuator.set_weight(&world.own, Weight(123.0))?;
+        Ok(())
+    })?;
+    let before = world.picture();
+    let dir = StateDir::new();
+    let mut actuator = open(&dir)?;
+    make_group_below(&mut actuator, &world.own, &threads[0], &name).expect("it is made");
+    // The VM is let go, the actuator lives on.
+    let report = actuator.release_group(&world.own).expect("it is released");
+    assert!(report.is_complete() && report.put_back > 0, "{report}");
+    assert_eq!(world.picture(), before);
+    Ok(())
+}
