@@ -3,7 +3,9 @@
 use tandem_linux::actuator::Actuator;
 use tandem_linux::actuator::ActuatorError;
 use tandem_linux::actuator::Outcome;
+use tandem_linux::affinity::affinity;
 use tandem_linux::cgroup::CgroupPath;
+use tandem_linux::sched_attr;
 use tandem_policy::Decision;
 use tandem_policy::Knob;
 use tandem_policy::Target;
@@ -88,7 +90,9 @@ fn apply(
             actuator.set_idle(&managed.cgroup, *idle)?;
             managed.in_force.idle = *idle;
             if !idle {
-                actuator.set_weight(&managed.cgroup, managed.in_force.weight)?;
+                let weight = managed.in_force.weight;
+                managed.in_force.weight = actuator.controller().default_weight();
+                managed.in_force.weight = actuator.set_weight(&managed.cgroup, weight)?;
             }
             Ok(true)
         }
@@ -117,7 +121,8 @@ fn apply_to_vcpu(
             actuator.set_idle(&group, *idle)?;
             vcpu.settings.idle = *idle;
             if let Some(weight) = vcpu.settings.weight.filter(|_| !idle) {
-                actuator.set_weight(&group, weight)?;
+                vcpu.settings.weight = Some(actuator.controller().default_weight());
+                vcpu.settings.weight = Some(actuator.set_weight(&group, weight)?);
             }
             Outcome::Done
         }
@@ -129,10 +134,17 @@ fn apply_to_vcpu(
     if outcome == Outcome::Gone {
         return Ok(false);
     }
+    // The kernel may have made something else of it: a slice in range, those of the pCPUs that there are.
     match decision {
-        Decision::SetNice { nice, .. } => vcpu.settings.nice = *nice,
-        Decision::SetSlice { slice, .. } => vcpu.settings.slice = *slice,
-        Decision::SetAffinity { pcpus, .. } => vcpu.allowed = pcpus.clone(),
+        Decision::SetNice { nice, .. } => {
+            vcpu.settings.nice = sched_attr::nice(thread.tid).unwrap_or(*nice);
+        }
+        Decision::SetSlice { slice, .. } => {
+            vcpu.settings.slice = sched_attr::slice(thread.tid).unwrap_or(*slice);
+        }
+        Decision::SetAffinity { pcpus, .. } => {
+            vcpu.allowed = affinity(thread.tid).unwrap_or_else(|_| pcpus.clone());
+        }
         Decision::SetWeight { .. } | Decision::SetIdle { .. } => {}
     }
     if !matches!(target(decision), Some(Target::Vcpu(..))) {
@@ -159,26 +171,15 @@ fn vcpu_group(
     let Some(vcpu) = managed.vcpu_mut(vcpu) else {
         return Ok(None);
     };
-    if let Some(group) = &vcpu.group {
-        return Ok(Some(group.clone()));
+    if vcpu.group.is_none() {
+        vcpu.reread_group(actuator.controller(), &cgroup)?;
     }
-    let controller = actuator.controller();
-    let now = controller.cgroup_of(&vcpu.thread)?;
-    let is_own =
-        now != cgroup && now.is_within(&cgroup) && controller.threads(&now)? == [vcpu.thread.tid];
-    let group = match is_own {
-        true => {
-            vcpu.settings.weight = Some(controller.weight(&now)?);
-            now
+    if vcpu.group.is_none() {
+        let group = actuator.create_group(&cgroup, &format!("vcpu{}", vcpu.index))?;
+        if actuator.move_thread(&vcpu.thread, &group)? == Outcome::Gone {
+            return Ok(None);
         }
-        false => {
-            let group = actuator.create_group(&cgroup, &format!("vcpu{}", vcpu.index))?;
-            if actuator.move_thread(&vcpu.thread, &group)? == Outcome::Gone {
-                return Ok(None);
-            }
-            group
-        }
-    };
-    vcpu.group = Some(group.clone());
-    Ok(Some(group))
+        vcpu.reread_group(actuator.controller(), &cgroup)?;
+    }
+    Ok(vcpu.group.clone())
 }

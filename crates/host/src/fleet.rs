@@ -28,10 +28,11 @@ use crate::apply::Applied;
 use crate::apply::Refused;
 use crate::config::VmRule;
 use crate::discovery::Vm;
+use crate::in_force::has_idle_class;
+use crate::in_force::settings;
 use crate::managed::ManagedVcpu;
 use crate::managed::ManagedVm;
 use crate::managed::Note;
-use crate::managed::quota;
 use crate::select::name_matches;
 use tandem_linux::actuator::Actuator;
 use tandem_linux::actuator::ActuatorError;
@@ -142,20 +143,31 @@ impl Fleet {
             BTreeMap::new()
         };
         for vm in found {
-            let outcome = match self.vms.remove(&vm.id) {
-                Some(managed) => self.follow(managed, vm, &mut notes),
-                None => self.adopt(vm, &homes, &mut notes),
+            let (managed, failed) = match self.vms.remove(&vm.id) {
+                Some(mut managed) => match self.follow(&mut managed, vm, &mut notes) {
+                    // Its cgroup is gone; a VM that is not is adopted anew.
+                    Err(error) if error.is_gone() => {
+                        self.let_go(managed, &mut notes, &mut refused);
+                        continue;
+                    }
+                    outcome => (Some(managed), outcome.err()),
+                },
+                None => match self.adopt(vm, &homes, &mut notes) {
+                    Ok(managed) => (Some(managed), None),
+                    Err(error) => (None, Some(error)),
+                },
             };
-            match outcome {
-                Ok(managed) => {
-                    self.vms.insert(vm.id, managed);
-                }
-                Err(error) if error.is_gone() => {}
-                Err(error) => refused.push(Refused {
-                    vm: vm.name.clone(),
-                    error: error.to_string(),
-                }),
+            if let Some(managed) = managed {
+                self.vms.insert(vm.id, managed);
             }
+            refused.extend(
+                failed
+                    .filter(|error| !error.is_gone())
+                    .map(|error| Refused {
+                        vm: vm.name.clone(),
+                        error: error.to_string(),
+                    }),
+            );
         }
         (notes, refused)
     }
@@ -198,17 +210,17 @@ impl Fleet {
             in_force,
             policies,
             vcpus: Vec::new(),
+            sampled: false,
         };
         self.take_vcpus(&mut managed)?;
         if let Backend::Live(actuator) = &mut self.backend {
             if policies != PolicySet::NONE && !in_force.idle {
                 managed.in_force.weight = actuator.set_weight(&managed.cgroup, configured)?;
             }
-            if self.has_idle.is_none() {
-                let idle = actuator.controller().is_idle(&managed.cgroup);
-                self.has_idle = Some(matches!(idle, Ok(Some(_))));
-            }
         }
+        self.has_idle = self
+            .has_idle
+            .or_else(|| has_idle_class(self.controller(), &managed.cgroup));
         notes.push(Note(format!(
             "VM {} (pid {}, {} vCPUs) at weight {} in {}{}",
             vm.name,
@@ -256,8 +268,10 @@ impl Fleet {
         }
     }
 
-    /// Moves vCPU threads that are new into the VM's group and starts to measure them.
+    /// Moves vCPU threads that are new into the VM's group and starts to measure them. One that cannot be moved is left out;
+    /// the first such error is returned.
     fn take_vcpus(&mut self, managed: &mut ManagedVm) -> Result<(), FleetError> {
+        let mut failed = None;
         for vcpu in &managed.vm.vcpus {
             if managed
                 .vcpus
@@ -269,48 +283,62 @@ impl Fleet {
             if managed.made
                 && let Backend::Live(actuator) = &mut self.backend
             {
-                match actuator.move_thread(&vcpu.thread, &managed.cgroup)? {
-                    Outcome::Done => {}
-                    Outcome::Gone => continue,
+                match actuator.move_thread(&vcpu.thread, &managed.cgroup) {
+                    Ok(Outcome::Done) => {}
+                    Ok(Outcome::Gone) => continue,
+                    Err(error) if error.is_gone() => return Err(error.into()),
+                    Err(error) => {
+                        failed.get_or_insert(error);
+                        continue;
+                    }
                 }
             }
             let Ok(allowed) = self.sampler.read_affinity(&vcpu.thread) else {
                 continue;
             };
-            let taken = ManagedVcpu::new(vcpu.index, vcpu.thread, allowed);
+            let mut taken = ManagedVcpu::new(vcpu.index, vcpu.thread, allowed);
+            if !managed.made {
+                taken.reread_group(self.backend.controller(), &managed.cgroup)?;
+            }
             managed.vcpus.push(taken);
         }
         managed.vcpus.sort_by_key(|vcpu| vcpu.index);
-        Ok(())
+        match failed {
+            Some(error) => Err(error.into()),
+            None => Ok(()),
+        }
     }
 
     /// Follows what changed on a VM since the last scan: vCPUs, affinities, the operator's weight.
     fn follow(
         &mut self,
-        mut managed: ManagedVm,
+        managed: &mut ManagedVm,
         vm: &Vm,
         notes: &mut Vec<Note>,
-    ) -> Result<ManagedVm, FleetError> {
+    ) -> Result<(), FleetError> {
         let threads: BTreeSet<ThreadRef> = vm.vcpus.iter().map(|vcpu| vcpu.thread).collect();
-        for vcpu in managed
-            .vcpus
-            .iter()
-            .filter(|vcpu| !threads.contains(&vcpu.thread))
-        {
-            self.sampler.forget(&vcpu.thread);
-        }
-        managed.vcpus.retain(|vcpu| threads.contains(&vcpu.thread));
+        let (kept, gone) = std::mem::take(&mut managed.vcpus)
+            .into_iter()
+            .partition(|vcpu| threads.contains(&vcpu.thread));
+        managed.vcpus = kept;
         managed.vm = vm.clone();
-        self.take_vcpus(&mut managed)?;
+        self.let_go_of_vcpus(gone)?;
+        self.take_vcpus(managed)?;
         if !(self.updates + vm.id.0).is_multiple_of(RECHECK_EVERY) {
-            return Ok(managed);
+            return Ok(());
         }
+        let cgroup = &managed.cgroup;
         for vcpu in &mut managed.vcpus {
-            let actuator = match &mut self.backend {
-                Backend::Live(actuator) => Some(actuator.as_mut()),
-                Backend::Dry(_) => None,
-            };
-            vcpu.recheck(&vm.name, &self.sampler, actuator, notes)?;
+            match &mut self.backend {
+                Backend::Live(actuator) => {
+                    vcpu.recheck(&vm.name, &self.sampler, Some(actuator), notes)?;
+                    vcpu.recheck_group(&vm.name, cgroup, actuator, notes)?;
+                }
+                Backend::Dry(controller) => {
+                    vcpu.recheck(&vm.name, &self.sampler, None, notes)?;
+                    vcpu.reread_group(controller.as_ref(), cgroup)?;
+                }
+            }
         }
         match &mut self.backend {
             Backend::Live(actuator) => managed.recheck_group(actuator, notes)?,
@@ -320,25 +348,45 @@ impl Fleet {
             }
             Backend::Dry(_) => {}
         }
-        Ok(managed)
+        Ok(())
     }
 
-    fn let_go(&mut self, managed: ManagedVm, notes: &mut Vec<Note>, refused: &mut Vec<Refused>) {
-        for vcpu in &managed.vcpus {
+    /// Puts back what was set on vCPUs' threads, if they still live, and removes the groups made for them. What cannot be put
+    /// back now stays in the journal.
+    fn let_go_of_vcpus(&mut self, vcpus: Vec<ManagedVcpu>) -> Result<(), ActuatorError> {
+        for vcpu in vcpus {
             self.sampler.forget(&vcpu.thread);
+            if let Backend::Live(actuator) = &mut self.backend {
+                actuator.release_thread(&vcpu.thread)?;
+                if let Some(group) = &vcpu.group {
+                    actuator.release_group(group)?;
+                }
+            }
         }
+        Ok(())
+    }
+
+    fn let_go(
+        &mut self,
+        mut managed: ManagedVm,
+        notes: &mut Vec<Note>,
+        refused: &mut Vec<Refused>,
+    ) {
+        let vcpus = std::mem::take(&mut managed.vcpus);
+        let threads = self.let_go_of_vcpus(vcpus).err();
+        let mut errors: Vec<String> = threads.iter().map(ActuatorError::to_string).collect();
         if let Backend::Live(actuator) = &mut self.backend {
-            let error = match actuator.release_group(&managed.cgroup) {
-                Ok(report) if report.is_complete() => None,
-                Ok(report) => Some(report.to_string()),
-                Err(error) => Some(error.to_string()),
-            };
-            let vm = &managed.vm.name;
-            refused.extend(error.map(|error| Refused {
-                vm: vm.clone(),
-                error,
-            }));
+            match actuator.release_group(&managed.cgroup) {
+                Ok(report) if report.is_complete() => {}
+                Ok(report) => errors.push(report.to_string()),
+                Err(error) => errors.push(error.to_string()),
+            }
         }
+        let vm = &managed.vm.name;
+        refused.extend(errors.into_iter().map(|error| Refused {
+            vm: vm.clone(),
+            error,
+        }));
         notes.push(Note(format!(
             "VM {} (pid {}) is gone",
             managed.vm.name, managed.vm.process.pid
@@ -388,26 +436,32 @@ impl Host for Fleet {
         }
     }
 
-    /// VMs of whose vCPUs none has an earlier sample are left out; a vCPU that has none did nothing.
+    /// A VM is left out until one of its vCPUs has been sampled before, and while none can be read; a vCPU without an earlier
+    /// sample did nothing.
     fn observe(&mut self, elapsed: Nanos, period: Nanos, closely: bool) -> Vec<VmObservation> {
         let scale = period.0 as f64 / elapsed.0.max(1) as f64;
         self.sampler.begin_round();
         let mut observations = Vec::with_capacity(self.vms.len());
         for (id, managed) in &mut self.vms {
             let mut vcpus = Vec::with_capacity(managed.vcpus.len());
-            let is_new = managed.vcpus.iter().all(|vcpu| vcpu.last.is_none());
             let stood_still = self.sampler.stood_still(managed.vm.process.pid);
             for vcpu in &mut managed.vcpus {
                 let sample = match vcpu.last {
                     Some(last) if stood_still => last,
                     _ => match self.sampler.sample(&vcpu.thread) {
                         Ok(sample) => sample,
-                        Err(_) => continue,
+                        Err(_) => {
+                            vcpu.last = None;
+                            continue;
+                        }
                     },
                 };
                 vcpus.push(vcpu.observe(sample, scale, closely, &self.sampler));
             }
-            if !is_new && !vcpus.is_empty() {
+            if vcpus.is_empty() {
+                continue;
+            }
+            if std::mem::replace(&mut managed.sampled, true) {
                 observations.push(VmObservation {
                     in_force: managed.in_force,
                     policies: managed.policies,
@@ -430,23 +484,6 @@ impl Host for Fleet {
         }
         applied
     }
-}
-
-/// What is in force for a cgroup.
-fn settings(
-    controller: &dyn CpuController,
-    cgroup: &CgroupPath,
-) -> Result<VmSettings, CgroupError> {
-    let idle = controller.is_idle(cgroup)?.unwrap_or(false);
-    Ok(VmSettings {
-        // In the idle class the knob shows none of its own.
-        weight: match idle {
-            true => controller.default_weight(),
-            false => controller.weight(cgroup)?,
-        },
-        idle,
-        quota: quota(controller, cgroup),
-    })
 }
 
 /// Where each VM's threads are; VMs that vanish meanwhile are left out.

@@ -10,6 +10,7 @@ pub mod config;
 pub mod daemon;
 pub mod discovery;
 pub mod fleet;
+mod in_force;
 pub mod managed;
 pub mod metrics;
 pub mod qmp;

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use tandem_linux::actuator::Actuator;
 use tandem_linux::actuator::ActuatorError;
+use tandem_linux::cgroup::CgroupError;
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::cgroup::CpuController;
 use tandem_linux::cgroup::Knob;
@@ -23,6 +24,8 @@ use tandem_policy::VmSettings;
 use tandem_policy::Weight;
 
 use crate::discovery::Vm;
+use crate::in_force::settings;
+use crate::in_force::vcpu_group;
 
 /// A vCPU that has just become quiet is looked at once, and from then on every so many periods.
 const LOOK_EVERY: u32 = 10;
@@ -61,6 +64,8 @@ pub struct ManagedVm {
     /// The policies that may act on it.
     pub policies: PolicySet,
     pub(crate) vcpus: Vec<ManagedVcpu>,
+    /// Whether any of its vCPUs was ever sampled; before that there is nothing to observe.
+    pub(crate) sampled: bool,
 }
 
 /// Something an operator would want to read in the log.
@@ -91,9 +96,8 @@ impl ManagedVm {
         actuator: &mut Actuator,
         notes: &mut Vec<Note>,
     ) -> Result<(), ActuatorError> {
-        let controller = actuator.controller();
-        self.in_force.quota = quota(controller, &self.cgroup);
-        let idle = controller.is_idle(&self.cgroup)?.unwrap_or(false);
+        let now = settings(actuator.controller(), &self.cgroup)?;
+        self.in_force.quota = now.quota;
         let foreign = |knob: &str, value: &dyn std::fmt::Display| {
             Note(format!(
                 "VM {}: someone else set the {knob} of {} to {value}; it counts as configured from \
@@ -101,28 +105,30 @@ impl ManagedVm {
                 self.vm.name, self.cgroup
             ))
         };
-        if idle != self.in_force.idle {
-            notes.push(foreign("cpu.idle", &u8::from(idle)));
-            actuator.forget_knob(&self.cgroup, Knob::Idle)?;
-            self.in_force.idle = idle;
+        if now.idle != self.in_force.idle {
+            notes.push(foreign("cpu.idle", &u8::from(now.idle)));
+            forget_idle_and_weight(actuator, &self.cgroup)?;
+            self.in_force.idle = now.idle;
+            if !now.idle {
+                self.in_force.weight = actuator.controller().default_weight();
+            }
         }
-        if idle {
-            return Ok(());
-        }
-        let current = actuator.controller().weight(&self.cgroup)?;
-        if current != self.in_force.weight {
-            notes.push(foreign("weight", &current));
+        if !now.idle && now.weight != self.in_force.weight {
+            notes.push(foreign("weight", &now.weight));
             actuator.forget_knob(&self.cgroup, Knob::Weight)?;
-            (self.configured, self.in_force.weight) = (current, current);
+            (self.configured, self.in_force.weight) = (now.weight, now.weight);
         }
         Ok(())
     }
 }
 
-/// A cgroup's hard cap in pCPUs; none too where it cannot be read.
-pub(crate) fn quota(controller: &dyn CpuController, cgroup: &CgroupPath) -> Option<f64> {
-    let quota = controller.quota(cgroup).ok().flatten()?;
-    Some(quota.quota_us as f64 / quota.period_us as f64)
+/// Somebody else put a cgroup into the idle class or took it out. Either way the kernel has dropped the weight that it had.
+fn forget_idle_and_weight(
+    actuator: &mut Actuator,
+    cgroup: &CgroupPath,
+) -> Result<(), ActuatorError> {
+    actuator.forget_knob(cgroup, Knob::Idle)?;
+    actuator.forget_knob(cgroup, Knob::Weight)
 }
 
 impl ManagedVcpu {
@@ -184,6 +190,78 @@ impl ManagedVcpu {
         };
         for (setting, what) in foreign {
             actuator.forget_thread(&self.thread, setting)?;
+            notes.push(Note(format!(
+                "VM {vm} vCPU {}: someone else set {what}; it stays there",
+                self.index
+            )));
+        }
+        Ok(())
+    }
+
+    /// Finds the cgroup that holds it alone, if it has one, and reads what is in force there. What somebody else set in the
+    /// one that it had before is returned, in words.
+    pub(crate) fn reread_group(
+        &mut self,
+        controller: &dyn CpuController,
+        vms: &CgroupPath,
+    ) -> Result<Vec<(Knob, String)>, CgroupError> {
+        let found = vcpu_group(controller, vms, &self.thread, self.group.as_ref());
+        let read = found.and_then(|group| match group {
+            Some(group) => Ok(Some((settings(controller, &group)?, group))),
+            None => Ok(None),
+        });
+        let (now, group) = match read {
+            Ok(Some(read)) => read,
+            Err(error) if !error.is_gone() => return Err(error),
+            Ok(None) | Err(_) => {
+                self.group = None;
+                (self.settings.weight, self.settings.idle) = (None, false);
+                return Ok(Vec::new());
+            }
+        };
+        if self.group.as_ref() != Some(&group) {
+            self.group = Some(group);
+            (self.settings.weight, self.settings.idle) = (Some(now.weight), now.idle);
+            return Ok(Vec::new());
+        }
+        let mut foreign = Vec::new();
+        if now.idle != self.settings.idle {
+            foreign.push((
+                Knob::Idle,
+                format!("cpu.idle of {group} to {}", u8::from(now.idle)),
+            ));
+            self.settings.idle = now.idle;
+            if !now.idle {
+                self.settings.weight = Some(controller.default_weight());
+            }
+        }
+        if !now.idle && Some(now.weight) != self.settings.weight {
+            foreign.push((
+                Knob::Weight,
+                format!("the weight of {group} to {}", now.weight),
+            ));
+            self.settings.weight = Some(now.weight);
+        }
+        Ok(foreign)
+    }
+
+    /// Reads again what is set on the cgroup that holds it alone. What somebody else set stays, and is no longer ours to put
+    /// back.
+    pub(crate) fn recheck_group(
+        &mut self,
+        vm: &str,
+        vms: &CgroupPath,
+        actuator: &mut Actuator,
+        notes: &mut Vec<Note>,
+    ) -> Result<(), ActuatorError> {
+        let foreign = self.reread_group(actuator.controller(), vms)?;
+        for (knob, what) in foreign {
+            if let Some(group) = &self.group {
+                match knob {
+                    Knob::Idle => forget_idle_and_weight(actuator, group)?,
+                    Knob::Weight | Knob::Quota => actuator.forget_knob(group, knob)?,
+                }
+            }
             notes.push(Note(format!(
                 "VM {vm} vCPU {}: someone else set {what}; it stays there",
                 self.index

@@ -6,6 +6,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use tandem_linux::ProcFs;
+use tandem_linux::actuator::Actuator;
 use tandem_linux::cgroup;
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::cgroup::CpuController;
@@ -15,6 +16,7 @@ use tandem_linux::thread::ThreadRef;
 
 use crate::harness::Skip;
 use crate::helper::Helper;
+use crate::helper::StateDir;
 use crate::helper::unique;
 use crate::helper::vcpu_threads;
 use crate::helper::wait_until;
@@ -37,6 +39,8 @@ pub struct World {
     pub own: CgroupPath,
     /// How the names of groups begin that a test makes.
     pub prefix: String,
+    /// What else the operator has made; put back before the VMs end.
+    pub operator: Option<(Actuator, StateDir)>,
     folder: PathBuf,
     /// Where the operator let the cpu controller down to give `own` a setting.
     enabled: Vec<CgroupPath>,
@@ -56,6 +60,7 @@ impl World {
             owner: Helper::start("vm", &["owner", "2"]),
             own,
             prefix,
+            operator: None,
             folder,
             enabled: Vec::new(),
         };
@@ -157,6 +162,7 @@ pub fn nice(thread: &ThreadRef) -> i8 {
 
 impl Drop for World {
     fn drop(&mut self) {
+        self.operator = None;
         self.owner.end();
         wait_until("the VM's cgroup can be removed", || {
             fs::remove_dir(&self.folder).is_ok()

@@ -1,0 +1,30 @@
+//! The fleet as the controller's host, against this machine's own kernel: real threads named as a VMM's, real cgroups.
+//!
+//! Every decision is applied and read back, by an observation and from the kernel itself. Somebody else changes settings
+//! meanwhile, vCPUs come and go, and writes are refused. Discovery is left out: the VMs are given by hand. A program of its own
+//! like the live tests of `tandem-linux`, whose harness, helpers and picture of the host these are.
+
+#[path = "live_fleet/decisions.rs"]
+mod decisions;
+#[path = "live_fleet/foreign.rs"]
+mod foreign;
+#[path = "../../linux/tests/live/harness.rs"]
+mod harness;
+#[path = "../../linux/tests/live/helper.rs"]
+mod helper;
+#[path = "../../linux/tests/live/host.rs"]
+mod host;
+#[path = "live_fleet/hot_plug.rs"]
+mod hot_plug;
+#[path = "live_fleet/subject.rs"]
+mod subject;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    match helper::role().as_deref() {
+        Some("vm") => helper::be_a_vm(),
+        Some(other) => panic!("no helper is called '{other}'"),
+        None => harness::run(&[decisions::ALL, foreign::ALL, hot_plug::ALL].concat()),
+    }
+}

@@ -1,0 +1,342 @@
+//! Decisions made real: each kind applied, observed and read back from the kernel; refused; and left alone in a dry run.
+
+use tandem_linux::affinity::affinity;
+use tandem_linux::cgroup::Knob;
+use tandem_linux::sched_attr::schedulers_slice;
+use tandem_linux::sched_attr::slice;
+use tandem_policy::Nanos;
+use tandem_policy::Nice;
+use tandem_policy::PcpuSet;
+use tandem_policy::VmId;
+use tandem_policy::Weight;
+use tandem_policy::host::Host;
+use tandem_policy::host::Knobs;
+
+use crate::harness::Skip;
+use crate::harness::Test;
+use crate::host::World;
+use crate::host::controller;
+use crate::host::nice;
+use crate::subject::OWNER;
+use crate::subject::SHARED;
+use crate::subject::Subject;
+use crate::subject::operators_vcpu_group;
+use crate::subject::set_affinity;
+use crate::subject::set_idle;
+use crate::subject::set_nice;
+use crate::subject::set_slice;
+use crate::subject::set_weight;
+use crate::subject::single;
+use crate::subject::whole;
+
+/// All tests, in the order in which they run.
+pub const ALL: &[(&str, Test)] = &[
+    ("weights_of_vms_and_vcpus_are_applied", weights),
+    ("nice_values_and_affinities_are_applied", of_threads),
+    ("slices_are_applied", slices),
+    ("the_idle_class_of_vms_and_vcpus_is_applied", idle_class),
+    ("a_group_that_a_vcpu_has_is_used", group_that_is_there),
+    (
+        "an_operators_idle_class_is_seen_from_the_start",
+        operators_idle_class,
+    ),
+    ("a_refused_change_leaves_what_is_in_force", refused_changes),
+    ("a_dry_run_changes_nothing", dry_run),
+];
+
+/// One pCPU of those that a thread may use, from the end.
+fn last_of(pcpus: &PcpuSet) -> PcpuSet {
+    pcpus.iter().last().into_iter().collect()
+}
+
+fn weights() -> Result<(), Skip> {
+    let world = World::new()?;
+    let before = world.picture();
+    let mut subject = Subject::acting_on(world)?;
+    for (vm, made) in [(SHARED, true), (OWNER, false)] {
+        assert_eq!(subject.fleet.vm(vm).expect("managed").made, made);
+        subject.apply(set_weight(whole(vm), 700.0));
+        assert_eq!(subject.observe(vm).in_force.weight, Weight(700.0));
+        assert_eq!(subject.weight(&subject.cgroup(vm)), Weight(700.0));
+        assert_eq!(subject.observe_vcpu(vm, 1).in_force.weight, None);
+        for weight in [640.0, 333.0] {
+            subject.apply(set_weight(single(vm, 1), weight));
+            let seen = subject.observe_vcpu(vm, 1).in_force;
+            assert_eq!((seen.weight, seen.idle), (Some(Weight(weight)), false));
+            let group = subject.group_of(vm, 1);
+            assert_eq!(subject.weight(&group), Weight(weight));
+        }
+        assert_eq!(subject.observe_vcpu(vm, 0).in_force.weight, None);
+        let home = subject.fleet.controller();
+        let home = home.cgroup_of(&subject.thread(vm, 0)).expect("it lives");
+        assert_eq!(home, subject.cgroup(vm), "the other vCPUs stay");
+        assert_eq!(subject.observe(vm).in_force.weight, Weight(700.0));
+    }
+    // The VMs' vCPUs are still theirs at the next scans.
+    assert_eq!(subject.recheck(), Vec::<String>::new());
+    assert_eq!(
+        subject.observe_vcpu(OWNER, 1).in_force.weight,
+        Some(Weight(333.0))
+    );
+    assert_eq!(subject.restore().picture(), before);
+    Ok(())
+}
+
+fn of_threads() -> Result<(), Skip> {
+    let world = World::new()?;
+    let before = world.picture();
+    let mut subject = Subject::acting_on(world)?;
+    for vm in [SHARED, OWNER] {
+        let (changed, other) = (subject.thread(vm, 1), subject.thread(vm, 0));
+        for value in [7, -5] {
+            subject.apply(set_nice(vm, 1, value));
+            assert_eq!(subject.observe_vcpu(vm, 1).in_force.nice, Nice(value));
+            assert_eq!((nice(&changed), nice(&other)), (value.into(), 0));
+        }
+        assert_eq!(subject.observe_vcpu(vm, 0).in_force.nice, Nice(0));
+        let all = affinity(other.tid).expect("a mask");
+        let one = last_of(&all);
+        subject.apply(set_affinity(vm, 1, &one));
+        assert_eq!(subject.observe_vcpu(vm, 1).allowed, one);
+        assert_eq!(affinity(changed.tid).expect("a mask"), one);
+        assert_eq!(subject.observe_vcpu(vm, 0).allowed, all);
+        // What the kernel leaves of it is in force, and nobody else is taken to have set that.
+        let beyond: PcpuSet = format!("{one},8191").parse().expect("a list");
+        subject.apply(set_affinity(vm, 1, &beyond));
+        assert_eq!(subject.observe_vcpu(vm, 1).allowed, one);
+    }
+    assert_eq!(subject.recheck(), Vec::<String>::new());
+    assert_eq!(subject.restore().picture(), before);
+    Ok(())
+}
+
+fn slices() -> Result<(), Skip> {
+    let world = World::new()?;
+    let before = world.picture();
+    let mut subject = Subject::acting_on(world)?;
+    let short = Some(Nanos(500_000));
+    let Some(usual) = schedulers_slice() else {
+        assert_eq!(subject.fleet.knobs().slice, None, "the controller is told");
+        let error = subject.refused(set_slice(SHARED, 1, short));
+        assert!(error.contains("6.12"), "{error}");
+        assert_eq!(subject.observe_vcpu(SHARED, 1).in_force.slice, None);
+        return Err(Skip(error));
+    };
+    assert_eq!(subject.fleet.knobs().slice, Some(Knobs::SLICES));
+    for vm in [SHARED, OWNER] {
+        let changed = subject.thread(vm, 1);
+        // The last two are what the kernel makes of a slice that is too short, and of its own.
+        let (least, _) = Knobs::SLICES;
+        for (asked, got) in [
+            (short, short),
+            (None, None),
+            (Some(Nanos(5)), Some(least)),
+            (Some(usual), None),
+            (short, short),
+        ] {
+            subject.apply(set_slice(vm, 1, asked));
+            assert_eq!(subject.observe_vcpu(vm, 1).in_force.slice, got);
+            assert_eq!(slice(changed.tid).expect("it is read"), got);
+            assert_eq!(subject.observe_vcpu(vm, 0).in_force.slice, None);
+            assert_eq!(subject.recheck(), Vec::<String>::new(), "{asked:?}");
+        }
+        subject.apply(set_nice(vm, 1, 3));
+        assert_eq!(subject.observe_vcpu(vm, 1).in_force.slice, short);
+    }
+    assert_eq!(subject.restore().picture(), before);
+    Ok(())
+}
+
+fn idle_class() -> Result<(), Skip> {
+    let world = World::new()?;
+    let before = world.picture();
+    let mut subject = Subject::acting_on(world)?;
+    subject.need_idle_class()?;
+    for vm in [SHARED, OWNER] {
+        let cgroup = subject.cgroup(vm);
+        subject.apply(set_weight(whole(vm), 700.0));
+        subject.apply(set_idle(whole(vm), true));
+        assert!(subject.observe(vm).in_force.idle);
+        assert!(subject.is_idle(&cgroup));
+        // In the class there is no weight to set; it gets this one when it leaves.
+        subject.apply(set_weight(whole(vm), 800.0));
+        assert!(subject.is_idle(&cgroup));
+        subject.apply(set_idle(whole(vm), false));
+        let seen = subject.observe(vm).in_force;
+        assert_eq!((seen.idle, seen.weight), (false, Weight(800.0)));
+        assert!(!subject.is_idle(&cgroup));
+        assert_eq!(subject.weight(&cgroup), Weight(800.0));
+
+        // The first decision about a vCPU makes its group.
+        subject.apply(set_idle(single(vm, 0), true));
+        let group = subject.group_of(vm, 0);
+        assert!(subject.observe_vcpu(vm, 0).in_force.idle);
+        assert!(subject.is_idle(&group) && !subject.is_idle(&cgroup));
+        subject.apply(set_weight(single(vm, 0), 650.0));
+        subject.apply(set_idle(single(vm, 0), false));
+        let seen = subject.observe_vcpu(vm, 0).in_force;
+        assert_eq!((seen.idle, seen.weight), (false, Some(Weight(650.0))));
+        assert!(!subject.is_idle(&group));
+        assert_eq!(subject.weight(&group), Weight(650.0));
+        // A group whose weight nobody set has the kernel's.
+        subject.apply(set_idle(single(vm, 1), true));
+        subject.apply(set_idle(single(vm, 1), false));
+        let usual = subject.fleet.controller().default_weight();
+        assert_eq!(subject.observe_vcpu(vm, 1).in_force.weight, Some(usual));
+        assert_eq!(subject.weight(&subject.group_of(vm, 1)), usual);
+        // Left there, it is taken out at the end.
+        subject.apply(set_idle(whole(vm), true));
+        subject.apply(set_idle(single(vm, 1), true));
+    }
+    assert_eq!(subject.recheck(), Vec::<String>::new());
+    assert_eq!(subject.restore().picture(), before);
+    Ok(())
+}
+
+fn group_that_is_there() -> Result<(), Skip> {
+    let mut world = World::new()?;
+    let theirs = operators_vcpu_group(&mut world, 0, Weight(300.0));
+    let before = world.picture();
+    let mut subject = Subject::acting_on(world)?;
+    assert_eq!(subject.cgroup(OWNER), subject.world.own);
+    let seen = subject.observe_vcpu(OWNER, 0).in_force;
+    assert_eq!(seen.weight, Some(Weight(300.0)), "seen before any decision");
+    subject.apply(set_weight(single(OWNER, 0), 400.0));
+    let group = subject.group_of(OWNER, 0);
+    assert_eq!(group, theirs);
+    assert_eq!(subject.weight(&group), Weight(400.0));
+    if subject.fleet.knobs().idle {
+        subject.apply(set_idle(single(OWNER, 0), true));
+        subject.apply(set_idle(single(OWNER, 0), false));
+        assert_eq!(subject.weight(&group), Weight(400.0));
+    }
+    let world = subject.restore();
+    assert_eq!(world.picture(), before);
+    let weight = controller()?.weight(&group).expect("it exists");
+    assert_eq!(weight, Weight(300.0));
+    Ok(())
+}
+
+fn operators_idle_class() -> Result<(), Skip> {
+    let mut world = World::new()?;
+    let group = operators_vcpu_group(&mut world, 0, Weight(300.0));
+    let is_idle = || {
+        controller()?
+            .is_idle(&group)
+            .map_err(|error| Skip(error.to_string()))
+    };
+    if is_idle()?.is_none() {
+        return Err(Skip(
+            "this kernel has no idle class for cgroups (Linux 5.15 has)".to_owned(),
+        ));
+    }
+    let put = controller()?.set_idle(&group, true);
+    put.expect("the kernel takes it");
+    world.operator_sets(Knob::Idle, "1");
+    let before = world.picture();
+    let mut subject = Subject::acting_on(world)?;
+    assert!(subject.observe(OWNER).in_force.idle);
+    assert!(subject.observe_vcpu(OWNER, 0).in_force.idle);
+    assert!(!subject.observe_vcpu(OWNER, 1).in_force.idle);
+    let own = subject.cgroup(OWNER);
+    subject.apply(set_weight(whole(OWNER), 700.0));
+    subject.apply(set_weight(single(OWNER, 0), 650.0));
+    assert!(subject.is_idle(&own) && subject.is_idle(&group));
+    subject.apply(set_idle(whole(OWNER), false));
+    subject.apply(set_idle(single(OWNER, 0), false));
+    assert_eq!(subject.weight(&own), Weight(700.0));
+    assert_eq!(subject.weight(&group), Weight(650.0));
+    let world = subject.restore();
+    assert_eq!(world.picture(), before);
+    assert_eq!(is_idle()?, Some(true));
+    Ok(())
+}
+
+/// What is in force for the VM and two of its vCPUs.
+fn in_force(subject: &mut Subject, vm: VmId) -> String {
+    let seen = subject.observe(vm);
+    let vcpus: Vec<_> = seen
+        .vcpus
+        .iter()
+        .map(|vcpu| (vcpu.vcpu, vcpu.in_force, vcpu.allowed.clone()))
+        .collect();
+    format!("{:?} {vcpus:?}", seen.in_force)
+}
+
+fn refused_changes() -> Result<(), Skip> {
+    let mut subject = Subject::acting()?;
+    let absent: PcpuSet = "8191".parse().expect("a list");
+    for vm in [SHARED, OWNER] {
+        subject.apply(set_weight(whole(vm), 700.0));
+        subject.apply(set_nice(vm, 1, 4));
+        let before = in_force(&mut subject, vm);
+        let error = subject.refused(set_affinity(vm, 1, &absent));
+        assert!(error.contains("8191"), "{error}");
+        let error = subject.refused(set_weight(whole(vm), f64::NAN));
+        assert!(error.contains("NaN"), "{error}");
+        assert_eq!(in_force(&mut subject, vm), before);
+        // Of a vCPU that it does not have there is nothing to refuse.
+        subject.apply(set_nice(vm, 9, 4));
+        subject.apply(set_weight(single(vm, 9), 50.0));
+        assert_eq!(in_force(&mut subject, vm), before);
+    }
+    // A group of somebody else's has the name that a vCPU's would have.
+    let taken = subject.cgroup(OWNER);
+    let controller = subject.fleet.controller();
+    let taken = controller.create_child(&taken, "vcpu1").expect("a group");
+    let before = in_force(&mut subject, OWNER);
+    let error = subject.refused(set_weight(single(OWNER, 1), 50.0));
+    assert!(error.contains("exists already"), "{error}");
+    assert_eq!(in_force(&mut subject, OWNER), before);
+    let controller = subject.fleet.controller();
+    controller.remove(&taken).expect("nobody is in it");
+    // The kernel refuses: somebody has just put the group into the idle class.
+    if subject.fleet.knobs().idle {
+        for vm in [SHARED, OWNER] {
+            let cgroup = subject.cgroup(vm);
+            let write = |subject: &Subject, text| {
+                let controller = subject.fleet.controller();
+                let written = controller.write_knob(&cgroup, Knob::Idle, text);
+                written.expect("the kernel takes it");
+            };
+            write(&subject, "1");
+            let before = in_force(&mut subject, vm);
+            let error = subject.refused(set_weight(whole(vm), 900.0));
+            assert!(error.contains("cpu.idle"), "{error}");
+            assert_eq!(in_force(&mut subject, vm), before);
+            write(&subject, "0");
+        }
+    }
+    Ok(())
+}
+
+fn dry_run() -> Result<(), Skip> {
+    let mut subject = Subject::dry()?;
+    let before = subject.world.picture();
+    let seen: Vec<String> = [SHARED, OWNER]
+        .map(|vm| in_force(&mut subject, vm))
+        .to_vec();
+    for vm in [SHARED, OWNER] {
+        let all = affinity(subject.thread(vm, 1).tid).expect("a mask");
+        let decisions = [
+            set_weight(whole(vm), 700.0),
+            set_weight(single(vm, 1), 640.0),
+            set_idle(whole(vm), true),
+            set_idle(single(vm, 1), true),
+            set_nice(vm, 1, 9),
+            set_slice(vm, 1, Some(Nanos(500_000))),
+            set_affinity(vm, 1, &last_of(&all)),
+        ];
+        let applied = subject.fleet.apply(&decisions);
+        let changes = applied.weights + applied.moves + applied.others;
+        assert_eq!((changes, applied.refused.len()), (0, 0));
+    }
+    assert_eq!(subject.recheck(), Vec::<String>::new());
+    let after: Vec<String> = [SHARED, OWNER]
+        .map(|vm| in_force(&mut subject, vm))
+        .to_vec();
+    assert_eq!(after, seen);
+    assert_eq!(subject.world.picture(), before);
+    assert_eq!(subject.restore().picture(), before);
+    Ok(())
+}

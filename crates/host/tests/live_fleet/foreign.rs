@@ -1,0 +1,255 @@
+//! Somebody else changes what the fleet has set, between two updates: it is noted, counts from then on, and stays at the end.
+
+use tandem_linux::affinity;
+use tandem_linux::cgroup::CgroupPath;
+use tandem_linux::cgroup::Knob;
+use tandem_linux::sched_attr;
+use tandem_linux::thread::ThreadRef;
+use tandem_policy::Nanos;
+use tandem_policy::Nice;
+use tandem_policy::PcpuId;
+use tandem_policy::PcpuSet;
+use tandem_policy::Weight;
+
+use crate::harness::Skip;
+use crate::harness::Test;
+use crate::host::World;
+use crate::host::controller;
+use crate::host::nice;
+use crate::subject::OWNER;
+use crate::subject::SHARED;
+use crate::subject::Subject;
+use crate::subject::operators_vcpu_group;
+use crate::subject::set_affinity;
+use crate::subject::set_idle;
+use crate::subject::set_nice;
+use crate::subject::set_slice;
+use crate::subject::set_weight;
+use crate::subject::single;
+use crate::subject::whole;
+
+/// All tests, in the order in which they run.
+pub const ALL: &[(&str, Test)] = &[
+    ("somebody_elses_weight_counts_and_stays", weight),
+    (
+        "somebody_elses_weight_of_a_vcpu_counts_and_stays",
+        weight_of_a_vcpu,
+    ),
+    ("somebody_elses_nice_value_counts_and_stays", nice_value),
+    ("somebody_elses_slice_counts_and_stays", slice),
+    ("somebody_elses_affinity_counts_and_stays", own_affinity),
+    (
+        "a_vm_put_into_the_idle_class_by_somebody_stays_there",
+        into_idle_class,
+    ),
+    (
+        "a_vm_taken_out_of_the_idle_class_by_somebody_stays_out",
+        out_of_idle_class,
+    ),
+    ("what_we_did_not_set_is_followed_without_a_word", not_ours),
+];
+
+/// There is one note, and it is about this.
+fn assert_noted(notes: &[String], about: &str) {
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    let note = &notes[0];
+    assert!(
+        note.contains("someone else") && note.contains(about),
+        "{note}"
+    );
+}
+
+/// Somebody else sets a knob of a cgroup.
+fn write(cgroup: &CgroupPath, knob: Knob, text: &str) {
+    let controller = controller().map_err(|Skip(why)| why).expect("as before");
+    let written = controller.write_knob(cgroup, knob, text);
+    written.expect("the kernel takes it");
+}
+
+/// A knob's text, as the kernel has it.
+fn read(cgroup: &CgroupPath, knob: Knob) -> String {
+    let controller = controller().map_err(|Skip(why)| why).expect("as before");
+    controller.read_knob(cgroup, knob).expect("it exists")
+}
+
+fn weight() -> Result<(), Skip> {
+    let mut world = World::new()?;
+    world.operator_sets(Knob::Weight, "333");
+    let mut subject = Subject::acting_on(world)?;
+    let own = subject.cgroup(OWNER);
+    for vm in [SHARED, OWNER] {
+        subject.apply(set_weight(whole(vm), 700.0));
+    }
+    write(&own, Knob::Weight, "500");
+    assert_noted(&subject.recheck(), "weight");
+    let seen = subject.observe(OWNER);
+    let counts = (seen.weight, seen.in_force.weight);
+    assert_eq!(counts, (Weight(500.0), Weight(500.0)), "also as configured");
+    let shared = subject.observe(SHARED).in_force.weight;
+    assert_eq!(shared, Weight(700.0), "the other VM's is as it was");
+    assert_eq!(subject.recheck(), Vec::<String>::new(), "said once");
+    subject.apply(set_weight(whole(OWNER), 800.0));
+    assert_eq!(subject.weight(&own), Weight(800.0));
+    let world = subject.restore();
+    assert_eq!(read(&world.own, Knob::Weight), "500", "and not 333");
+    Ok(())
+}
+
+fn weight_of_a_vcpu() -> Result<(), Skip> {
+    let mut world = World::new()?;
+    let group = operators_vcpu_group(&mut world, 0, Weight(300.0));
+    let mut subject = Subject::acting_on(world)?;
+    subject.apply(set_weight(single(OWNER, 0), 640.0));
+    subject.apply(set_weight(single(SHARED, 1), 640.0));
+    let made = subject.group_of(SHARED, 1);
+    write(&group, Knob::Weight, "222");
+    assert_noted(&subject.recheck(), "weight");
+    let seen = subject.observe_vcpu(OWNER, 0).in_force.weight;
+    assert_eq!(seen, Some(Weight(222.0)));
+    write(&made, Knob::Weight, "111");
+    assert_noted(&subject.recheck(), "weight");
+    let seen = subject.observe_vcpu(SHARED, 1).in_force.weight;
+    assert_eq!(seen, Some(Weight(111.0)));
+    subject.apply(set_weight(single(OWNER, 0), 650.0));
+    let world = subject.restore();
+    assert_eq!(read(&group, Knob::Weight), "222", "and not 300");
+    drop(world);
+    Ok(())
+}
+
+fn nice_value() -> Result<(), Skip> {
+    let mut subject = Subject::acting()?;
+    for vm in [SHARED, OWNER] {
+        subject.apply(set_nice(vm, 1, 7));
+        let thread = subject.thread(vm, 1);
+        sched_attr::set_nice(thread.tid, Nice(-3)).expect("it is set");
+        assert_noted(&subject.recheck(), "nice");
+        assert_eq!(subject.observe_vcpu(vm, 1).in_force.nice, Nice(-3));
+    }
+    assert_eq!(subject.recheck(), Vec::<String>::new(), "said once");
+    // A later change of ours is one on top of theirs.
+    subject.apply(set_nice(OWNER, 1, 11));
+    let threads: Vec<ThreadRef> = [SHARED, OWNER].map(|vm| subject.thread(vm, 1)).to_vec();
+    let world = subject.restore();
+    assert_eq!(threads.iter().map(nice).collect::<Vec<_>>(), [-3, -3]);
+    drop(world);
+    Ok(())
+}
+
+fn slice() -> Result<(), Skip> {
+    if sched_attr::schedulers_slice().is_none() {
+        return Err(Skip(
+            "this kernel has no slices of threads' own (Linux 6.12 has)".to_owned(),
+        ));
+    }
+    let mut subject = Subject::acting()?;
+    let (ours, theirs) = (Some(Nanos(500_000)), Some(Nanos::from_millis(9)));
+    for vm in [SHARED, OWNER] {
+        subject.apply(set_slice(vm, 1, ours));
+        let thread = subject.thread(vm, 1);
+        sched_attr::set_slice(thread.tid, theirs).expect("it is set");
+        assert_noted(&subject.recheck(), "slice");
+        assert_eq!(subject.observe_vcpu(vm, 1).in_force.slice, theirs);
+    }
+    subject.apply(set_slice(OWNER, 1, ours));
+    let threads: Vec<ThreadRef> = [SHARED, OWNER].map(|vm| subject.thread(vm, 1)).to_vec();
+    let world = subject.restore();
+    for thread in threads {
+        assert_eq!(sched_attr::slice(thread.tid).expect("it lives"), theirs);
+    }
+    drop(world);
+    Ok(())
+}
+
+fn own_affinity() -> Result<(), Skip> {
+    let mut subject = Subject::acting()?;
+    let all = affinity::affinity(subject.thread(SHARED, 0).tid).expect("a mask");
+    let one = |pcpu: PcpuId| -> PcpuSet { [pcpu].into_iter().collect() };
+    let mut pcpus = all.iter().map(one);
+    let (Some(ours), Some(theirs)) = (pcpus.next(), pcpus.next()) else {
+        return Err(Skip("needs two pCPUs".to_owned()));
+    };
+    for vm in [SHARED, OWNER] {
+        subject.apply(set_affinity(vm, 1, &ours));
+        let thread = subject.thread(vm, 1);
+        affinity::set_affinity(thread.tid, &theirs).expect("it is set");
+        assert_noted(&subject.recheck(), "affinity");
+        assert_eq!(subject.observe_vcpu(vm, 1).allowed, theirs);
+    }
+    subject.apply(set_affinity(OWNER, 1, &ours));
+    let threads: Vec<ThreadRef> = [SHARED, OWNER].map(|vm| subject.thread(vm, 1)).to_vec();
+    let world = subject.restore();
+    for thread in threads {
+        assert_eq!(affinity::affinity(thread.tid).expect("it lives"), theirs);
+    }
+    drop(world);
+    Ok(())
+}
+
+fn into_idle_class() -> Result<(), Skip> {
+    let mut world = World::new()?;
+    world.operator_sets(Knob::Weight, "333");
+    let mut subject = Subject::acting_on(world)?;
+    subject.need_idle_class()?;
+    let own = subject.cgroup(OWNER);
+    subject.apply(set_weight(whole(OWNER), 700.0));
+    write(&own, Knob::Idle, "1");
+    assert_noted(&subject.recheck(), "cpu.idle");
+    let seen = subject.observe(OWNER);
+    assert!(seen.in_force.idle);
+    assert_eq!(seen.weight, Weight(333.0), "what is configured is not lost");
+    // Weights go on being decided, and none is refused.
+    subject.apply(set_weight(whole(OWNER), 650.0));
+    assert_eq!(subject.recheck(), Vec::<String>::new(), "said once");
+    let world = subject.restore();
+    assert_eq!(read(&world.own, Knob::Idle), "1");
+    Ok(())
+}
+
+fn out_of_idle_class() -> Result<(), Skip> {
+    let mut world = World::new()?;
+    world.operator_sets(Knob::Weight, "333");
+    let mut subject = Subject::acting_on(world)?;
+    subject.need_idle_class()?;
+    let own = subject.cgroup(OWNER);
+    subject.apply(set_idle(whole(OWNER), true));
+    write(&own, Knob::Idle, "0");
+    assert_noted(&subject.recheck(), "cpu.idle");
+    let seen = subject.observe(OWNER);
+    let usual = subject.fleet.controller().default_weight();
+    assert_eq!((seen.in_force.idle, seen.in_force.weight), (false, usual));
+    assert_eq!(
+        seen.weight,
+        Weight(333.0),
+        "the kernel set the other, nobody did"
+    );
+    subject.apply(set_weight(whole(OWNER), 700.0));
+    // Once more, with a weight.
+    subject.apply(set_idle(whole(OWNER), true));
+    write(&own, Knob::Idle, "0");
+    write(&own, Knob::Weight, "444");
+    let notes = subject.recheck();
+    assert_eq!(notes.len(), 2, "{notes:?}");
+    let seen = subject.observe(OWNER);
+    assert_eq!((seen.in_force.idle, seen.weight), (false, Weight(444.0)));
+    subject.apply(set_weight(whole(OWNER), 700.0));
+    let world = subject.restore();
+    assert_eq!(read(&world.own, Knob::Idle), "0");
+    assert_eq!(read(&world.own, Knob::Weight), "444");
+    Ok(())
+}
+
+fn not_ours() -> Result<(), Skip> {
+    let mut subject = Subject::acting()?;
+    for vm in [SHARED, OWNER] {
+        let thread = subject.thread(vm, 1);
+        sched_attr::set_nice(thread.tid, Nice(6)).expect("it is set");
+        assert_eq!(subject.recheck(), Vec::<String>::new());
+        assert_eq!(subject.observe_vcpu(vm, 1).in_force.nice, Nice(6));
+    }
+    let thread = subject.thread(OWNER, 1);
+    let world = subject.restore();
+    assert_eq!(nice(&thread), 6);
+    drop(world);
+    Ok(())
+}

@@ -1,0 +1,303 @@
+//! What the tests work on: two VMs under care, one in a group that the fleet made, one in a cgroup of its own.
+
+use tandem_host::apply::Applied;
+use tandem_host::discovery::VcpuThread;
+use tandem_host::discovery::Vm;
+use tandem_host::fleet::Backend;
+use tandem_host::fleet::Fleet;
+use tandem_host::vmm::Vmm;
+use tandem_linux::ProcFs;
+use tandem_linux::actuator::Actuator;
+use tandem_linux::actuator::Outcome;
+use tandem_linux::cgroup::CgroupPath;
+use tandem_linux::sampler::Sampler;
+use tandem_linux::thread::ThreadRef;
+use tandem_policy::Because;
+use tandem_policy::Decision;
+use tandem_policy::Nanos;
+use tandem_policy::Nice;
+use tandem_policy::PcpuSet;
+use tandem_policy::PolicySet;
+use tandem_policy::Target;
+use tandem_policy::VcpuId;
+use tandem_policy::VcpuObservation;
+use tandem_policy::VmId;
+use tandem_policy::VmObservation;
+use tandem_policy::Weight;
+use tandem_policy::host::Host;
+
+use crate::harness::Skip;
+use crate::helper::Helper;
+use crate::helper::StateDir;
+use crate::helper::vcpu_threads;
+use crate::host::World;
+use crate::host::controller;
+
+/// The VM whose group the fleet makes: vCPUs 0, 1 and 2.
+pub const SHARED: VmId = VmId(1);
+
+/// The VM that has a cgroup of its own: vCPUs 0 and 1.
+pub const OWNER: VmId = VmId(2);
+
+/// In so many updates what others may have changed is read once of every VM.
+pub const UPDATES: usize = 8;
+
+const PERIOD: Nanos = Nanos::from_millis(100);
+
+/// A fleet with VMs. Dropped in this order: the fleet puts back what it changed before the VMs end.
+pub struct Subject {
+    /// The fleet.
+    pub fleet: Fleet,
+    _dir: StateDir,
+    /// The VMs' processes.
+    pub world: World,
+}
+
+/// A VM as discovery would describe it.
+pub fn describe(id: VmId, helper: &Helper) -> Vm {
+    let procfs = ProcFs::host();
+    let mut name = String::new();
+    let vcpus = vcpu_threads(helper.pid()).into_iter().map(|thread| {
+        let comm = thread.stat(&procfs).expect("the thread lives").comm;
+        let (vm, index) = comm.rsplit_once("/vcpu").expect("a vCPU's name");
+        vm.clone_into(&mut name);
+        let index = VcpuId(index.parse().expect("a number"));
+        VcpuThread { index, thread }
+    });
+    let vcpus = vcpus.collect();
+    Vm {
+        id,
+        process: ThreadRef::of_process(&procfs, helper.pid()).expect("it lives"),
+        name,
+        vmm: Vmm::Tandem,
+        vcpus,
+        unidentified: 0,
+    }
+}
+
+impl Subject {
+    /// A fleet that acts, and has adopted the VMs of this world.
+    pub fn acting_on(world: World) -> Result<Subject, Skip> {
+        let dir = StateDir::new();
+        let (actuator, _) = Actuator::open(controller()?, &dir.0).expect("it opens");
+        Ok(Subject::of(world, dir, Backend::Live(Box::new(actuator))))
+    }
+
+    /// A fleet that acts.
+    pub fn acting() -> Result<Subject, Skip> {
+        Subject::acting_on(World::new()?)
+    }
+
+    /// A fleet that changes nothing.
+    pub fn dry() -> Result<Subject, Skip> {
+        let backend = Backend::Dry(controller()?);
+        Ok(Subject::of(World::new()?, StateDir::new(), backend))
+    }
+
+    fn of(world: World, dir: StateDir, backend: Backend) -> Subject {
+        let sampler = Sampler::new(ProcFs::host());
+        let mut subject = Subject {
+            fleet: Fleet::new(backend, sampler, Vec::new(), PolicySet::ALL),
+            _dir: dir,
+            world,
+        };
+        subject.update();
+        // The first observation of a VM is where its account begins.
+        subject.fleet.observe(PERIOD, PERIOD, false);
+        subject
+    }
+
+    /// The VMs as they are now.
+    pub fn vms(&self) -> [Vm; 2] {
+        [
+            describe(SHARED, &self.world.shared),
+            describe(OWNER, &self.world.owner),
+        ]
+    }
+
+    /// A scan found the VMs as they are now; returns what an operator would read.
+    pub fn update(&mut self) -> Vec<String> {
+        let vms = self.vms();
+        self.update_with(&vms)
+    }
+
+    /// A scan found these VMs.
+    pub fn update_with(&mut self, vms: &[Vm]) -> Vec<String> {
+        let (notes, refused) = self.fleet.update(vms, vms);
+        assert!(refused.is_empty(), "{refused:?}");
+        notes.into_iter().map(|note| note.0).collect()
+    }
+
+    /// As many scans as it takes until all that others may have changed has been read.
+    pub fn recheck(&mut self) -> Vec<String> {
+        (0..UPDATES).flat_map(|_| self.update()).collect()
+    }
+
+    /// A VM, if it is in the observation of a period.
+    pub fn find(&mut self, vm: VmId) -> Option<VmObservation> {
+        let observed = self.fleet.observe(PERIOD, PERIOD, false);
+        observed.into_iter().find(|observed| observed.vm == vm)
+    }
+
+    /// What is observed of a VM in a period.
+    pub fn observe(&mut self, vm: VmId) -> VmObservation {
+        self.find(vm).expect("it is in every observation")
+    }
+
+    /// What is observed of a vCPU in a period.
+    pub fn observe_vcpu(&mut self, vm: VmId, vcpu: u32) -> VcpuObservation {
+        let observed = self.observe(vm);
+        observed.vcpu(VcpuId(vcpu)).expect("it is read").clone()
+    }
+
+    /// Applies a decision; it must not be refused.
+    pub fn apply(&mut self, decision: Decision) {
+        let applied = self.fleet.apply(&[decision]);
+        assert!(applied.refused.is_empty(), "{:?}", applied.refused);
+    }
+
+    /// Applies a decision that is refused; returns the error.
+    pub fn refused(&mut self, decision: Decision) -> String {
+        let Applied { refused, .. } = self.fleet.apply(&[decision]);
+        assert_eq!(refused.len(), 1, "{refused:?}");
+        refused[0].error.clone()
+    }
+
+    /// The cgroup whose weight is the VM's.
+    pub fn cgroup(&self, vm: VmId) -> CgroupPath {
+        self.fleet.vm(vm).expect("it is managed").cgroup.clone()
+    }
+
+    /// The thread of a vCPU.
+    pub fn thread(&self, vm: VmId, vcpu: u32) -> ThreadRef {
+        let vms = self.vms();
+        let described = vms.iter().find(|described| described.id == vm);
+        let mut vcpus = described.expect("one of the two").vcpus.iter();
+        let found = vcpus.find(|found| found.index == VcpuId(vcpu));
+        found.expect("the vCPU exists").thread
+    }
+
+    /// The cgroup that holds a vCPU's thread alone, below the VM's.
+    pub fn group_of(&self, vm: VmId, vcpu: u32) -> CgroupPath {
+        let (thread, controller) = (self.thread(vm, vcpu), self.fleet.controller());
+        let group = controller.cgroup_of(&thread).expect("the thread lives");
+        assert_eq!(group.parent(), Some(self.cgroup(vm)));
+        let inside = controller.threads(&group).expect("the group exists");
+        assert_eq!(inside, [thread.tid], "no other thread");
+        group
+    }
+
+    /// A cgroup's weight, as the kernel has it.
+    pub fn weight(&self, cgroup: &CgroupPath) -> Weight {
+        let controller = self.fleet.controller();
+        controller.weight(cgroup).expect("the cgroup exists")
+    }
+
+    /// Whether a cgroup is in the idle class, as the kernel has it.
+    pub fn is_idle(&self, cgroup: &CgroupPath) -> bool {
+        let controller = self.fleet.controller();
+        let is_idle = controller.is_idle(cgroup).expect("the cgroup exists");
+        is_idle.expect("the kernel has the idle class")
+    }
+
+    /// Why the idle class cannot be tested here.
+    pub fn need_idle_class(&self) -> Result<(), Skip> {
+        let cgroup = self.cgroup(SHARED);
+        let is_idle = self.fleet.controller().is_idle(&cgroup);
+        let has_it = is_idle.expect("the cgroup exists").is_some();
+        assert_eq!(self.fleet.knobs().idle, has_it, "the controller is told");
+        match has_it {
+            true => Ok(()),
+            false => Err(Skip(
+                "this kernel has no idle class for cgroups (Linux 5.15 has)".to_owned(),
+            )),
+        }
+    }
+
+    /// Ends the fleet and puts everything back; the VMs live on.
+    pub fn restore(self) -> World {
+        match self.fleet.into_backend() {
+            Backend::Live(mut actuator) => {
+                let report = actuator.restore().expect("it restores");
+                assert!(report.is_complete(), "{report}");
+            }
+            Backend::Dry(_) => {}
+        }
+        self.world
+    }
+}
+
+/// The operator gives a vCPU of the VM that does not share a cgroup, as libvirt does; it goes with the world.
+pub fn operators_vcpu_group(world: &mut World, vcpu: usize, weight: Weight) -> CgroupPath {
+    let dir = StateDir::new();
+    let controller = controller().map_err(|Skip(why)| why).expect("as before");
+    let (mut operator, _) = Actuator::open(controller, &dir.0).expect("it opens");
+    let name = format!("vcpu{vcpu}");
+    let group = operator.create_group(&world.own, &name).expect("a group");
+    let thread = world.own_threads()[vcpu];
+    let outcome = operator.move_thread(&thread, &group).expect("a move");
+    assert_eq!(outcome, Outcome::Done);
+    operator.set_weight(&group, weight).expect("a weight");
+    world.operator = Some((operator, dir));
+    group
+}
+
+const BECAUSE: Because = Because::Configured;
+
+/// A VM as the target of a decision.
+pub fn whole(vm: VmId) -> Target {
+    Target::Vm(vm)
+}
+
+/// A vCPU as the target of a decision.
+pub fn single(vm: VmId, vcpu: u32) -> Target {
+    Target::Vcpu(vm, VcpuId(vcpu))
+}
+
+/// Give a group this weight.
+pub fn set_weight(target: Target, weight: f64) -> Decision {
+    Decision::SetWeight {
+        target,
+        weight: Weight(weight),
+        because: BECAUSE,
+    }
+}
+
+/// Put a group into the idle class, or take it out.
+pub fn set_idle(target: Target, idle: bool) -> Decision {
+    Decision::SetIdle {
+        target,
+        idle,
+        because: BECAUSE,
+    }
+}
+
+/// Give a vCPU's thread a nice value.
+pub fn set_nice(vm: VmId, vcpu: u32, nice: i8) -> Decision {
+    Decision::SetNice {
+        vm,
+        vcpu: VcpuId(vcpu),
+        nice: Nice(nice),
+        because: BECAUSE,
+    }
+}
+
+/// Give a vCPU's thread a slice.
+pub fn set_slice(vm: VmId, vcpu: u32, slice: Option<Nanos>) -> Decision {
+    Decision::SetSlice {
+        vm,
+        vcpu: VcpuId(vcpu),
+        slice,
+        because: BECAUSE,
+    }
+}
+
+/// Let a vCPU run there only.
+pub fn set_affinity(vm: VmId, vcpu: u32, pcpus: &PcpuSet) -> Decision {
+    Decision::SetAffinity {
+        vm,
+        vcpu: VcpuId(vcpu),
+        pcpus: pcpus.clone(),
+        because: BECAUSE,
+    }
+}
