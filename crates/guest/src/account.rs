@@ -46,7 +46,7 @@ impl Account {
         &mut self.report
     }
 
-    /// How vCPUs are kept awake.
+    /// The means of retention.
     pub(crate) fn means(&self) -> &str {
         &self.report.means
     }
@@ -63,12 +63,12 @@ impl Account {
         self.in_force.entry(key).or_insert(first).worked += worked.0;
     }
 
-    /// vCPUs were kept awake for so long.
+    /// Retention burnt so much idle time.
     pub(crate) fn burnt(&mut self, time: Nanos) {
         self.report.retention_burnt_ns += time.0;
     }
 
-    /// For how long vCPUs were kept awake so far.
+    /// Idle time that retention burnt so far.
     pub(crate) fn burnt_so_far(&self) -> Nanos {
         Nanos(self.report.retention_burnt_ns)
     }

@@ -116,7 +116,7 @@ pub enum AgentError {
     /// Metrics cannot be offered.
     #[error(transparent)]
     Metrics(#[from] MetricsError),
-    /// Idle vCPUs cannot be kept awake as asked for.
+    /// The means of retention that was asked for is not there.
     #[error("retention: {0}")]
     Retention(String),
     /// Signals cannot be caught.
@@ -239,7 +239,7 @@ impl Agent {
         settings.retain = config.retention == RetentionSetting::Auto;
         if let Some(cost) = cost {
             let twice = Nanos(cost.0 * 2);
-            settings.retention.timeout = twice.clamp(LEAST_RETENTION, MOST_RETENTION);
+            settings.retention.round_trip = twice.clamp(LEAST_RETENTION, MOST_RETENTION);
             reporter.info(&format!(
                 "waking a halted vCPU takes {:.1} us here",
                 cost.0 as f64 / 1e3
@@ -460,17 +460,17 @@ impl Agent {
             Vcpus::All | Vcpus::Held(_) => self.active.clone(),
         };
         let retention = match self.config.retention {
-            RetentionSetting::Auto => decision.timeout,
+            RetentionSetting::Auto => decision.retention_time,
             RetentionSetting::Held(time) => time,
         };
-        let is_news = matches!(decision.awake, controller::Because::Kept { .. });
+        let is_news = matches!(decision.retention, controller::Because::Kept { .. });
         let is_same = active == self.active && retention == self.retention;
         if is_same && !is_news && !self.knobs.is_dry() {
             return;
         }
         let because = reasons(decision);
         let what = format!(
-            "vCPUs {active} of {}, idle ones stay awake for {:.0} us: {}",
+            "vCPUs {active} of {}, retention {:.0} us: {}",
             self.all.len(),
             retention.0 as f64 / 1e3,
             because.join("; ")
@@ -552,14 +552,14 @@ impl Agent {
     }
 }
 
-/// Why so many vCPUs, and why they stay awake or not.
+/// Why so many vCPUs, and why such a retention.
 fn reasons(decision: &Decision) -> Vec<String> {
     vec![
-        match &decision.packing {
+        match &decision.consolidation {
             Some(because) => because.to_string(),
             None => "the number of vCPUs is held".to_owned(),
         },
-        decision.awake.to_string(),
+        decision.retention.to_string(),
     ]
 }
 

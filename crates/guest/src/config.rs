@@ -38,7 +38,7 @@ pub enum Vcpus {
     Held(u32),
 }
 
-/// For how long an idle vCPU stays awake.
+/// Retention: for how long an idle vCPU is kept awake.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum RetentionSetting {
@@ -91,7 +91,7 @@ impl FromStr for RetentionSetting {
         match parsed {
             Some(time) if time <= LONGEST => Ok(RetentionSetting::Held(time)),
             _ => Err(format!(
-                "'{text}' is no time to stay awake; write auto, off, or up to 100ms, such as 200us"
+                "'{text}' is no retention; write auto, off, or up to 100ms, such as 200us"
             )),
         }
     }
@@ -143,9 +143,9 @@ pub struct GuestConfig {
     pub period_ms: u64,
     /// How many vCPUs the workload may use: "auto", "all", or a number.
     pub vcpus: Vcpus,
-    /// For how long an idle vCPU stays awake: "auto", "off", or a time such as "200us".
+    /// Retention, for how long an idle vCPU is kept awake: "auto", "off", or a time such as "200us".
     pub retention: RetentionSetting,
-    /// By what vCPUs are kept awake: "best", "haltpoll" or "yield".
+    /// The means of retention: "best", "haltpoll" or "yield".
     pub means: Means,
     /// Each thread on a vCPU of its own, in turn. Default false. For VMs with far more vCPUs than the host has pCPUs.
     pub per_thread: bool,
@@ -196,7 +196,8 @@ impl GuestConfig {
         }
         let mut settings =
             toml::Value::try_from(GuestConfig::default()).map_err(|error| error.to_string())?;
-        if let Some(given) = given {
+        if let Some(mut given) = given {
+            rename_old_keys(&mut given)?;
             overlay(&mut settings, given);
         }
         settings.try_into().map_err(message)
@@ -286,6 +287,27 @@ impl GuestConfig {
     }
 }
 
+/// Keys of earlier versions get their present names, before they are laid over the defaults.
+fn rename_old_keys(guest: &mut toml::Value) -> Result<(), String> {
+    let retention = guest
+        .get_mut("controller")
+        .and_then(|controller| controller.get_mut("retention"))
+        .and_then(toml::Value::as_table_mut);
+    let Some(retention) = retention else {
+        return Ok(());
+    };
+    let Some(value) = retention.remove("timeout") else {
+        return Ok(());
+    };
+    match retention.insert("round_trip".to_owned(), value) {
+        None => Ok(()),
+        Some(_) => Err(
+            "controller.retention has round_trip and timeout, which is its old name; leave timeout away"
+                .to_owned(),
+        ),
+    }
+}
+
 /// Puts what is given over what stands there, table by table.
 fn overlay(below: &mut toml::Value, above: toml::Value) {
     match (below, above) {
@@ -331,6 +353,16 @@ mod tests {
         assert_eq!(config.controller.retention.calm, default.retention.calm);
         assert_eq!(config.controller.consolidation, default.consolidation);
         assert_eq!(read("").unwrap(), GuestConfig::default());
+    }
+
+    #[test]
+    fn the_old_name_of_a_key_is_still_read() {
+        let of = |keys: &str| read(&format!("[guest.controller.retention]\n{keys}"));
+        let config = of("timeout = 70000").unwrap();
+        assert_eq!(config.controller.retention.round_trip, Nanos(70_000));
+        assert_eq!(config, of("round_trip = 70000").unwrap());
+        let error = of("timeout = 70000\nround_trip = 80000").unwrap_err();
+        assert!(error.contains("leave timeout away"), "{error}");
     }
 
     #[test]

@@ -45,18 +45,18 @@ impl Preview {
     /// A period is over, in which nothing was set.
     pub fn decide(&mut self, observed: &Observation) -> Decision {
         let (active, consolidation) = self.consolidation(observed);
-        let (timeout, awake) = match self.settings.retain {
+        let (retention_time, retention) = match self.settings.retain {
             true => {
                 let choice = self.retention.decide(observed);
-                (choice.timeout, Because::Rule(choice.because))
+                (choice.time, Because::Rule(choice.because))
             }
             false => (Nanos::ZERO, Because::Off),
         };
         Decision {
             active,
-            packing: consolidation,
-            timeout,
-            awake,
+            consolidation,
+            retention_time,
+            retention,
         }
     }
 
@@ -101,7 +101,7 @@ mod tests {
 
     fn preview(change: impl FnOnce(&mut ControllerConfig)) -> Preview {
         let mut settings = ControllerConfig::default();
-        settings.retention.timeout = Nanos(60_000);
+        settings.retention.round_trip = Nanos(60_000);
         change(&mut settings);
         Preview::new(2, settings)
     }
@@ -112,17 +112,17 @@ mod tests {
         let mut preview = preview(|_| {});
         for period in 0..5 {
             let decision = preview.decide(&seen(0.4, 0.0, 1000));
-            assert_eq!(decision.timeout, Nanos(120_000), "{period}");
+            assert_eq!(decision.retention_time, Nanos(120_000), "{period}");
             assert!(
                 matches!(
-                    decision.awake,
+                    decision.retention,
                     Because::Rule(retention::Because::Short { .. })
                 ),
                 "{decision:?}"
             );
             // The same every time, since what was said before was not set.
             assert_eq!(decision.active, 1);
-            assert_eq!(decision.packing, Some(consolidation::Because::Fits));
+            assert_eq!(decision.consolidation, Some(consolidation::Because::Fits));
         }
     }
 
@@ -130,28 +130,28 @@ mod tests {
     fn long_idle_times_and_sleep_are_not() {
         let mut preview = preview(|_| {});
         let long = preview.decide(&seen(0.4, 0.0, 5));
-        assert_eq!(long.timeout, Nanos::ZERO);
+        assert_eq!(long.retention_time, Nanos::ZERO);
         assert!(matches!(
-            long.awake,
+            long.retention,
             Because::Rule(retention::Because::Long { .. })
         ));
         let asleep = preview.decide(&seen(0.01, 0.0, 1000));
-        assert_eq!((asleep.timeout, asleep.active), (Nanos::ZERO, 2));
-        assert_eq!(asleep.packing, Some(consolidation::Because::Asleep));
+        assert_eq!((asleep.retention_time, asleep.active), (Nanos::ZERO, 2));
+        assert_eq!(asleep.consolidation, Some(consolidation::Because::Asleep));
     }
 
     #[test]
     fn a_host_that_takes_time_is_told_by_several_periods() {
         let mut preview = preview(|_| {});
         let first = preview.decide(&seen(0.3, 0.3, 1000));
-        assert!(first.timeout > Nanos::ZERO, "{first:?}");
+        assert!(first.retention_time > Nanos::ZERO, "{first:?}");
         let mut last = first;
         for _ in 0..10 {
             last = preview.decide(&seen(0.3, 0.3, 1000));
         }
-        assert_eq!(last.timeout, Nanos::ZERO);
+        assert_eq!(last.retention_time, Nanos::ZERO);
         assert!(matches!(
-            last.awake,
+            last.retention,
             Because::Rule(retention::Because::Stolen { .. })
         ));
     }
@@ -163,7 +163,10 @@ mod tests {
             settings.retain = false;
         });
         let decision = preview.decide(&seen(0.4, 0.0, 1000));
-        assert_eq!((decision.active, decision.timeout), (2, Nanos::ZERO));
-        assert_eq!((decision.packing, decision.awake), (None, Because::Off));
+        assert_eq!((decision.active, decision.retention_time), (2, Nanos::ZERO));
+        assert_eq!(
+            (decision.consolidation, decision.retention),
+            (None, Because::Off)
+        );
     }
 }

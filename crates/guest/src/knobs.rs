@@ -62,7 +62,7 @@ impl Knobs {
         }
     }
 
-    /// For how long yielding threads kept vCPUs awake so far; `None` where there are none.
+    /// Idle time that yielding threads burnt so far; `None` where there are none.
     pub(crate) fn burnt(&self) -> Option<Nanos> {
         match self {
             Knobs::Live {

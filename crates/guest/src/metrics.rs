@@ -14,11 +14,11 @@ use prometheus_client::registry::Unit;
 pub struct Metrics {
     /// vCPUs that the workload may use.
     pub active: Gauge,
-    /// Retention: for how long an idle vCPU stays awake, s.
+    /// Retention: for how long an idle vCPU is kept awake, s.
     pub retention: Gauge<f64, AtomicU64>,
     /// Part of the vCPUs' time that the host took.
     pub stolen: Gauge<f64, AtomicU64>,
-    /// Idle time for which vCPUs were kept awake, in vain or not, s.
+    /// Idle time that retention burnt, in vain or not, s.
     pub retention_burnt: Counter<f64, AtomicU64>,
     /// CPU time of the agent itself, s.
     pub agent: Counter<f64, AtomicU64>,
@@ -48,7 +48,7 @@ impl Metrics {
             "vCPUs that the workload may use",
             self.active.clone(),
         );
-        let retention = "For how long an idle vCPU stays awake";
+        let retention = "Retention: for how long an idle vCPU is kept awake";
         registry.register_with_unit(
             "retention",
             retention,
@@ -59,7 +59,7 @@ impl Metrics {
         registry.register_with_unit("stolen", stolen, Unit::Ratios, self.stolen.clone());
         registry.register_with_unit(
             "retention_burnt",
-            "Idle time for which vCPUs were kept awake",
+            "Idle time that retention burnt",
             Unit::Seconds,
             self.retention_burnt.clone(),
         );

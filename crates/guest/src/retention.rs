@@ -1,5 +1,4 @@
-//! Retention, how it is done: idle vCPUs are kept awake by the kernel's own polling where it polls, else by yielding
-//! threads.
+//! The means of retention: the kernel's own polling where it polls, else yielding threads keep idle vCPUs awake.
 //!
 //! **Kernel.** With the haltpoll governor an idle vCPU polls for up to `guest_halt_poll_ns` before it halts; the
 //! parameter can be written at any time. It ends as soon as a thread is woken, without a switch, and costs
@@ -46,7 +45,7 @@ const GAVE_WAY: Duration = Duration::from_micros(20);
 /// While retention is off, yielding threads look this often whether it is wanted again.
 const RECHECK: Duration = Duration::from_millis(20);
 
-/// How idle vCPUs are kept awake.
+/// The means of retention.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Means {
@@ -104,7 +103,7 @@ struct Yielder {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Keeps idle vCPUs awake.
+/// Retention, by one of its means.
 #[derive(Debug)]
 pub enum Retention {
     /// By the kernel.
@@ -142,7 +141,7 @@ impl Retention {
         }
     }
 
-    /// From now on an idle vCPU of `active` stays awake for so long; zero: it halts at once.
+    /// From now on an idle vCPU of `active` is kept awake for so long; zero: it halts at once.
     pub fn set(
         &mut self,
         actuator: &mut Actuator,
@@ -166,7 +165,7 @@ impl Retention {
         }
     }
 
-    /// How long yielding threads kept vCPUs awake; `None` where the kernel does, whose states tell.
+    /// Idle time that yielding threads burnt; `None` where the kernel polls, whose states tell.
     pub fn burnt(&self) -> Option<Nanos> {
         match self {
             Retention::Kernel(_) => None,
@@ -212,7 +211,7 @@ impl Drop for Yielder {
 fn yield_while_idle(vcpu: PcpuId, shared: &Shared) {
     let mut one = PcpuSet::default();
     one.insert(vcpu);
-    // Where it may not be: the vCPU went away, or its cpuset lacks it. Then there is nothing to keep awake.
+    // Where it may not be: the vCPU went away, or its cpuset lacks it. Then there is nothing to retain.
     if set_affinity(Tid(0), &one).is_err() || become_idle_class().is_err() {
         return;
     }

@@ -20,14 +20,14 @@ pub struct Status {
     pub vcpus: String,
     /// vCPUs that it may use now.
     pub active: String,
-    /// Retention: for how long an idle vCPU stays awake, ns.
+    /// Retention: for how long an idle vCPU is kept awake, ns.
     pub retention_ns: u64,
-    /// How vCPUs are kept awake.
+    /// The means of retention.
     pub means: String,
-    /// Why as many vCPUs.
+    /// Why so many vCPUs.
     #[serde(alias = "packing")]
     pub consolidation: String,
-    /// Why idle ones are kept awake, or are not.
+    /// Why such a retention.
     #[serde(alias = "awake")]
     pub retention: String,
     /// Part of the vCPUs' time that the host took in the last period, 0 … 1.
@@ -58,7 +58,7 @@ pub struct Changed {
 pub struct Setting {
     /// vCPUs that the workload may use.
     pub vcpus: u32,
-    /// Retention: for how long an idle vCPU stays awake, ns.
+    /// Retention: for how long an idle vCPU is kept awake, ns.
     pub retention_ns: u64,
 }
 
@@ -71,11 +71,11 @@ pub struct Report {
     pub choice: Setting,
     /// When that setting was first in force, ms after the beginning.
     pub settled_ms: u64,
-    /// How vCPUs were kept awake.
+    /// The means of retention.
     pub means: String,
     /// The agent's own CPU time, ns.
     pub agent_cpu_ns: u64,
-    /// Idle time for which vCPUs were kept awake, ns.
+    /// Idle time that retention burnt, ns.
     pub retention_burnt_ns: u64,
     /// How long it lasted, ns.
     pub lasted_ns: u64,

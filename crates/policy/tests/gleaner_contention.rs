@@ -1,4 +1,4 @@
-//! Packing programs that wait for locks without sleeping: they are busy all the time, and only their code shows it.
+//! Consolidating programs that wait for locks without sleeping: they are busy all the time, and only their code shows it.
 
 use tandem_policy::Nanos;
 use tandem_policy::gleaner::Code;
@@ -93,7 +93,7 @@ fn run(
 }
 
 #[test]
-fn threads_that_wait_for_a_lock_are_packed() {
+fn threads_that_wait_for_a_lock_are_consolidated() {
     let mut controller = controller(2);
     let (choices, _) = run(&mut controller, mutex, 60);
     let contended = Because::Contended { part: 0.5 };

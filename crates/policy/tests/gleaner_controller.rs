@@ -30,33 +30,33 @@ fn seen(active: u32, busy: f64, idle_periods: u64, switches: u64, calls: u64) ->
     }
 }
 
-/// Two threads and a pipe: 60 us a round, 12 with vCPUs that stay awake, 8 on a single one.
-fn pipe(active: u32, awake: bool) -> Observation {
-    match (active, awake) {
+/// Two threads and a pipe: 60 us a round, 12 with retention, 8 on a single one.
+fn pipe(active: u32, retained: bool) -> Observation {
+    match (active, retained) {
         (1, _) => seen(1, 1.0, 0, 25_000, 50_000),
         (_, true) => seen(2, 0.6, 8_000, 16_000, 32_000),
         (_, false) => seen(2, 0.48, 1_000, 2_600, 5_200),
     }
 }
 
-/// Threads that crowd around a lock: hardly idle, and slower on vCPUs that stay awake or fewer of them.
-fn crowd(active: u32, awake: bool) -> Observation {
-    match (active, awake) {
+/// Threads that crowd around a lock: hardly idle, and slower with retention or on fewer vCPUs.
+fn crowd(active: u32, retained: bool) -> Observation {
+    match (active, retained) {
         (1, _) => seen(1, 1.0, 0, 35_000, 0),
         (_, true) => seen(2, 0.75, 1_000, 12_000, 0),
         (_, false) => seen(2, 0.85, 500, 13_000, 0),
     }
 }
 
-/// Threads that wait for something slow: idle, in pieces too long to be kept awake for, whatever is set.
+/// Threads that wait for something slow: idle, in pieces too long for retention, whatever is set.
 fn sleeper(active: u32, _: bool) -> Observation {
     seen(active, 0.2, 3, 10, 0)
 }
 
 /// A program whose idle periods are short, and that gets the same done whatever is set.
-fn indifferent(active: u32, awake: bool) -> Observation {
+fn indifferent(active: u32, retained: bool) -> Observation {
     let busy = 0.6 / f64::from(active);
-    seen(active, busy, if awake { 900 } else { 800 }, 2_000, 4_000)
+    seen(active, busy, if retained { 900 } else { 800 }, 2_000, 4_000)
 }
 
 fn controller() -> Controller {
@@ -71,45 +71,51 @@ fn run(
 ) -> Vec<(u32, bool)> {
     let mut settings = Vec::new();
     for _ in 0..periods {
-        let awake = controller.timeout() > Nanos::ZERO;
-        controller.decide(&program(controller.active(), awake));
-        settings.push((controller.active(), controller.timeout() > Nanos::ZERO));
+        let retained = controller.retention_time() > Nanos::ZERO;
+        controller.decide(&program(controller.active(), retained));
+        settings.push((
+            controller.active(),
+            controller.retention_time() > Nanos::ZERO,
+        ));
     }
     settings
 }
 
 #[test]
-fn a_token_is_kept_awake_for_and_then_packed_within_a_second() {
+fn a_token_is_retained_and_then_consolidated_within_a_second() {
     let settings = run(&mut controller(), pipe, 100);
-    let awake = settings.iter().position(|&(_, awake)| awake);
-    let packed = settings.iter().position(|&(active, _)| active == 1);
-    assert!(awake.is_some_and(|period| period < 3), "{settings:?}");
-    assert!(packed.is_some_and(|period| period < 10), "{settings:?}");
+    let retained = settings.iter().position(|&(_, retained)| retained);
+    let consolidated = settings.iter().position(|&(active, _)| active == 1);
+    assert!(retained.is_some_and(|period| period < 3), "{settings:?}");
+    assert!(
+        consolidated.is_some_and(|period| period < 10),
+        "{settings:?}"
+    );
     assert!(settings[10..].iter().all(|&(active, _)| active == 1));
 }
 
-/// Two threads and a futex on a VM that is fast but for waking: busy for most of the time once they stay awake, and that is
+/// Two threads and a futex on a VM that is fast but for waking: busy for most of the time once they are retained, and that is
 /// mostly the price of waking.
-fn dear(active: u32, awake: bool) -> Observation {
-    match (active, awake) {
+fn dear(active: u32, retained: bool) -> Observation {
+    match (active, retained) {
         (1, _) => seen(1, 1.0, 0, 60_000, 50_000),
         (_, true) => seen(2, 0.8, 18_000, 36_000, 36_000),
         (_, false) => seen(2, 0.3, 1_000, 2_000, 6_000),
     }
 }
 
-/// The same where staying awake does not gain as much.
-fn cheap(active: u32, awake: bool) -> Observation {
-    match (active, awake) {
+/// The same where retention does not gain as much.
+fn cheap(active: u32, retained: bool) -> Observation {
+    match (active, retained) {
         (_, false) if active > 1 => seen(2, 0.6, 10_000, 20_000, 20_000),
-        _ => dear(active, awake),
+        _ => dear(active, retained),
     }
 }
 
 #[test]
-fn where_waking_is_dear_vcpus_that_stay_awake_leave_room() {
+fn where_waking_is_dear_retained_vcpus_leave_room() {
     let config = || ControllerConfig {
-        // Packing is tried after staying awake only.
+        // Consolidation is tried after retention only.
         consolidation: tandem_policy::gleaner::ConsolidationConfig {
             confirm: 4,
             ..ControllerConfig::default().consolidation
@@ -141,9 +147,12 @@ fn a_crowd_around_a_lock_is_left_alone() {
 }
 
 #[test]
-fn nobody_stays_awake_for_long_idle_periods() {
+fn long_idle_periods_are_not_retained() {
     let settings = run(&mut controller(), sleeper, 200);
-    assert!(settings.iter().all(|&(_, awake)| !awake), "{settings:?}");
+    assert!(
+        settings.iter().all(|&(_, retained)| !retained),
+        "{settings:?}"
+    );
 }
 
 #[test]
@@ -163,9 +172,9 @@ fn what_gains_nothing_is_off_nearly_all_of_the_time() {
     let mut controller = controller();
     let mut lost = 0;
     for _ in 0..1000 {
-        let awake = controller.timeout() > Nanos::ZERO;
-        let decision = controller.decide(&indifferent(controller.active(), awake));
-        lost += u32::from(matches!(decision.awake, Because::Lost { .. }));
+        let retained = controller.retention_time() > Nanos::ZERO;
+        let decision = controller.decide(&indifferent(controller.active(), retained));
+        lost += u32::from(matches!(decision.retention, Because::Lost { .. }));
     }
     // Each rest is twice as long: 10 s, 20 s, 40 s of the 100 s.
     assert!((2..=4).contains(&lost), "{lost}");
@@ -191,13 +200,16 @@ fn a_program_that_changes_gets_all_vcpus_and_its_own_trial() {
 fn one_change_at_a_time() {
     let mut controller = controller();
     for _ in 0..100 {
-        let before = (controller.active(), controller.timeout());
-        let awake = controller.timeout() > Nanos::ZERO;
-        let decision = controller.decide(&pipe(controller.active(), awake));
-        let switched = (before.1 > Nanos::ZERO) != (decision.timeout > Nanos::ZERO);
+        let before = (controller.active(), controller.retention_time());
+        let retained = controller.retention_time() > Nanos::ZERO;
+        let decision = controller.decide(&pipe(controller.active(), retained));
+        let switched = (before.1 > Nanos::ZERO) != (decision.retention_time > Nanos::ZERO);
         assert!(!(switched && before.0 != decision.active), "{decision:?}");
-        if matches!(decision.awake, Because::OnTrial) {
-            assert_eq!(decision.packing, Some(consolidation::Because::Settling));
+        if matches!(decision.retention, Because::OnTrial) {
+            assert_eq!(
+                decision.consolidation,
+                Some(consolidation::Because::Settling)
+            );
         }
     }
 }
@@ -217,7 +229,7 @@ fn what_is_switched_off_stays_off() {
 fn a_busy_host_ends_it_at_once_and_for_a_while() {
     let mut controller = controller();
     run(&mut controller, pipe, 4);
-    assert!(controller.timeout() > Nanos::ZERO);
+    assert!(controller.retention_time() > Nanos::ZERO);
     let mut stolen = pipe(2, true);
     for vcpu in &mut stolen.vcpus {
         vcpu.stolen = Nanos::from_millis(50);
@@ -225,7 +237,10 @@ fn a_busy_host_ends_it_at_once_and_for_a_while() {
     for _ in 0..3 {
         controller.decide(&stolen);
     }
-    assert_eq!(controller.timeout(), Nanos::ZERO);
+    assert_eq!(controller.retention_time(), Nanos::ZERO);
     let settings = run(&mut controller, pipe, 15);
-    assert!(settings.iter().all(|&(_, awake)| !awake), "{settings:?}");
+    assert!(
+        settings.iter().all(|&(_, retained)| !retained),
+        "{settings:?}"
+    );
 }

@@ -204,8 +204,8 @@ pub struct AgentChoice {
     pub at: Nanos,
     /// vCPUs that the workload uses from then on.
     pub vcpus: u32,
-    /// For how long an idle one of them stays awake.
-    pub timeout: Nanos,
+    /// For how long an idle one of them is kept awake.
+    pub retention: Nanos,
 }
 
 /// One VM.

@@ -1,13 +1,19 @@
-//! Gleaner in simulated guests: who is packed and who is not, what staying awake is worth, and that nothing
-//! is lost on the way.
+//! Gleaner in simulated guests: who is consolidated and who is not, what retention is worth, that nothing is lost on the
+//! way, and which settings are the paper's.
 
 mod common;
 
 use std::path::Path;
 
 use common::run;
+use common::scenario;
+use tandem_policy::gleaner::ConsolidationConfig;
+use tandem_policy::gleaner::ControllerConfig;
+use tandem_policy::gleaner::RetentionConfig;
 use tandem_sim::World;
 use tandem_sim::results::VmResults;
+use tandem_sim::scenario::Control;
+use tandem_sim::scenario::Remedies;
 use tandem_sim::scenario::load::Setting;
 use tandem_sim::scenario::load::Source;
 
@@ -61,10 +67,10 @@ fn a_token_is_faster_on_one_vcpu() {
 }
 
 #[test]
-fn staying_awake_alone_helps_too_and_costs_cpu_time() {
+fn retention_alone_helps_too_and_costs_cpu_time() {
     let (without, with) = (vm(&[]), vm(&["vm.a.gleaner={ consolidate = false }"]));
     assert!(with.gleaner.iter().all(|choice| choice.vcpus == 2));
-    assert!(with.gleaner.last().unwrap().timeout.0 > 0);
+    assert!(with.gleaner.last().unwrap().retention.0 > 0);
     assert_gains(1.5, &without, &with);
     assert!(with.received > without.received);
 }
@@ -84,14 +90,26 @@ fn long_phases_lose_nothing() {
     assert_gains(0.98, &without, &with);
 }
 
+/// A token that is retained only, by this controller, beside a VM that computes on the same pCPUs from 2 s on.
+fn beside_a_vm_that_computes(control: &str) -> VmResults {
+    let vms = format!(
+        "vm=[{{ name = \"a\", vcpus = 2, workload = \"token\", \
+         gleaner = {{ control = \"{control}\", consolidate = false }} }}, \
+         {{ name = \"b\", vcpus = 2, workload = \"computes\", starts = \"2s\" }}]"
+    );
+    vm(&[&vms])
+}
+
 #[test]
-fn nobody_stays_awake_while_the_host_has_others_to_run() {
-    let beside = "vm=[{ name = \"a\", vcpus = 2, workload = \"token\", gleaner = { consolidate = false } }, \
-                  { name = \"b\", vcpus = 2, workload = \"computes\" }]";
-    let with = vm(&[beside]);
-    let awake = with.gleaner.iter().filter(|choice| choice.timeout.0 > 0);
-    assert!(awake.count() <= 1, "{:?}", with.gleaner);
-    assert!(with.gleaner.last().is_none_or(|last| last.timeout.0 == 0));
+fn retention_stands_back_while_the_host_has_others_to_run() {
+    for control in ["ours", "agent"] {
+        let with = beside_a_vm_that_computes(control);
+        let begins = with.gleaner.iter().find(|choice| choice.retention.0 > 0);
+        assert!(begins.is_some_and(|choice| choice.at.0 < 2_000_000_000));
+        let last = with.gleaner.last().unwrap();
+        assert_eq!(last.retention.0, 0, "{control}: {:?}", with.gleaner);
+        assert!(last.at.0 < 3_000_000_000, "{control}: {:?}", with.gleaner);
+    }
 }
 
 #[test]
@@ -104,14 +122,14 @@ fn many_vcpus_are_given_up_by_halves() {
     let with = vm(&settings);
     let counts: Vec<u32> = with.gleaner.iter().map(|choice| choice.vcpus).collect();
     assert_eq!(counts.first(), Some(&4), "{counts:?}");
-    assert!(counts.windows(2).all(|pair| pair[0] >= pair[1].max(1)));
+    assert!(counts.is_sorted_by(|a, b| a >= b), "{counts:?}");
     assert_eq!(counts.last(), Some(&1), "{counts:?}");
 }
 
 const AGENT: &str = "vm.a.gleaner={ control = \"agent\" }";
 
 #[test]
-fn the_live_agents_controller_packs_a_token_and_lets_it_be() {
+fn the_live_agents_controller_consolidates_a_token_and_lets_it_be() {
     let (without, with) = (vm(&[]), vm(&[AGENT]));
     assert_gains(4.0, &without, &with);
     let last = with.gleaner.last().unwrap();
@@ -120,7 +138,7 @@ fn the_live_agents_controller_packs_a_token_and_lets_it_be() {
 }
 
 #[test]
-fn the_live_agents_controller_keeps_a_vcpu_awake_where_it_may_not_pack() {
+fn the_live_agents_controller_retains_where_it_may_not_consolidate() {
     let with = vm(&["vm.a.gleaner={ control = \"agent\", consolidate = false }"]);
     let without = vm(&[]);
     assert!(with.gleaner.iter().all(|choice| choice.vcpus == 2));
@@ -135,10 +153,99 @@ fn the_live_agents_controller_harms_nobody() {
         println!("{workload}:");
         assert_gains(0.98, &without, &with);
     }
-    let beside = "vm=[{ name = \"a\", vcpus = 2, workload = \"token\", gleaner = { control = \"agent\", \
-                  consolidate = false } }, { name = \"b\", vcpus = 2, workload = \"computes\" }]";
-    let last = vm(&[beside]).gleaner.last().copied();
-    assert!(last.is_none_or(|last| last.timeout.0 == 0), "{last:?}");
+}
+
+/// The settings in force with this table.
+fn control(gleaner: &str) -> Control {
+    let scenario = scenario(TOKEN, &[&format!("vm.a.gleaner={gleaner}")]);
+    let agent = scenario.vms[0].guest.agent.as_ref();
+    agent.unwrap().control.clone()
+}
+
+#[test]
+fn the_papers_settings_are_the_papers_and_ours_are_ours() {
+    assert_eq!(
+        control("{ control = \"paper\" }"),
+        Control::Paper(Remedies {
+            consolidation: Some(ConsolidationConfig::paper()),
+            retention: Some(RetentionConfig::paper()),
+        })
+    );
+    let ours = Control::Ours(Remedies {
+        consolidation: Some(ConsolidationConfig::default()),
+        retention: Some(RetentionConfig::default()),
+    });
+    for gleaner in ["true", "{}", "{ control = \"ours\" }"] {
+        assert_eq!(control(gleaner), ours, "{gleaner}");
+    }
+    assert_eq!(
+        control("{ control = \"agent\" }"),
+        Control::Agent(ControllerConfig::default())
+    );
+    assert_eq!(
+        control("{ control = \"paper\", retain = false, confirm = 3 }"),
+        Control::Paper(Remedies {
+            consolidation: Some(ConsolidationConfig {
+                confirm: 3,
+                ..ConsolidationConfig::paper()
+            }),
+            retention: None,
+        })
+    );
+}
+
+#[test]
+fn the_paper_takes_one_vcpu_at_a_time() {
+    let settings = |control: &str| {
+        let gleaner = format!("vm.a.gleaner={{ control = \"{control}\", retain = false }}");
+        let with = vm(&["machine.pcpus=8", "vm.a.vcpus=8", &gleaner]);
+        with.gleaner[0].vcpus
+    };
+    assert_eq!((settings("paper"), settings("ours")), (7, 4));
+}
+
+#[test]
+fn the_papers_retention_is_one_round_trip_whoever_else_wants_the_pcpus() {
+    let with = beside_a_vm_that_computes("paper");
+    let retention: Vec<u64> = with
+        .gleaner
+        .iter()
+        .map(|choice| choice.retention.0)
+        .collect();
+    assert_eq!(retention, [50_000]);
+    let with = beside_a_vm_that_computes("ours");
+    assert_eq!(with.gleaner.last().unwrap().retention.0, 0);
+}
+
+#[test]
+fn the_papers_consolidation_gives_a_full_vcpu_up_again() {
+    let with = vm(&["vm.a.gleaner={ control = \"paper\", retain = false }"]);
+    let counts: Vec<u32> = with.gleaner.iter().map(|choice| choice.vcpus).collect();
+    assert!(counts.len() > 4, "{counts:?}");
+    assert_eq!(counts[..4], [1, 2, 1, 2]);
+}
+
+#[test]
+fn settings_by_their_old_name_are_read_and_those_without_effect_refused() {
+    assert_eq!(
+        control("{ timeout = \"70us\" }"),
+        control("{ round_trip = \"70us\" }")
+    );
+    let error = |gleaner: &str| {
+        let mut source = Source::from_text("test.toml", TOKEN).unwrap();
+        source.set(Setting {
+            key: "vm.a.gleaner".to_owned(),
+            value: gleaner.to_owned(),
+        });
+        source.scenario().unwrap_err().to_string()
+    };
+    let both = error("{ round_trip = \"70us\", timeout = \"80us\" }");
+    assert!(both.contains("old name of round_trip"), "{both}");
+    let ignored = error("{ control = \"paper\", most_stolen = 0.1 }");
+    assert!(
+        ignored.contains("does not look at stolen time"),
+        "{ignored}"
+    );
 }
 
 #[test]

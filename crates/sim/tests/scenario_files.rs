@@ -24,9 +24,10 @@ fn files(folder: &str) -> Vec<PathBuf> {
 
 #[test]
 fn every_scenario_is_read_and_has_something_to_say() {
-    let files = files("scenarios");
-    assert!(files.len() >= 20, "{}", files.len());
-    for file in files {
+    let (own, papers) = (files("scenarios"), files("scenarios/papers"));
+    assert!(own.len() >= 20, "{}", own.len());
+    assert!(papers.len() >= 10, "{}", papers.len());
+    for file in own.into_iter().chain(papers) {
         let scenario = load::read(&file).unwrap_or_else(|error| panic!("{error}"));
         assert!(!scenario.about.is_empty(), "{}: about", file.display());
         assert_eq!(
@@ -39,7 +40,9 @@ fn every_scenario_is_read_and_has_something_to_say() {
 
 #[test]
 fn every_workload_is_read_by_itself() {
-    for file in files("workloads") {
+    let files = files("workloads");
+    assert!(files.len() >= 20, "{}", files.len());
+    for file in files {
         let stem = file.file_stem().unwrap().to_str().unwrap().to_owned();
         let text = std::fs::read_to_string(&file).unwrap();
         assert!(text.contains("about = "), "{}", file.display());

@@ -8,7 +8,9 @@ use std::path::Path;
 
 use proptest::prelude::*;
 use tandem_policy::Nanos;
+use tandem_sim::Scenario;
 use tandem_sim::World;
+use tandem_sim::scenario::load::LoadError;
 use tandem_sim::scenario::load::Setting;
 use tandem_sim::scenario::load::Source;
 
@@ -29,7 +31,7 @@ const SCENARIOS: [&str; 14] = [
     "build",
 ];
 
-const SETTINGS: [(&str, &[&str]); 18] = [
+const SETTINGS: [(&str, &[&str]); 21] = [
     ("host.scheduler", &["cfs", "eevdf", "credit"]),
     ("host.placement", &["load-balancing", "pin", "no-stacking"]),
     ("host.together", &["no", "gang", "demand"]),
@@ -39,10 +41,13 @@ const SETTINGS: [(&str, &[&str]); 18] = [
     ("host.tick", &["1ms", "10ms"]),
     (
         "host.pause_loop.policy",
-        &["off", "fixed", "per-vm", "stock"],
+        &["off", "fixed", "per-vm", "stock", "aple"],
     ),
     ("host.pause_loop.filter", &["true", "false"]),
-    ("host.pause_loop.candidate", &["none", "stock"]),
+    (
+        "host.pause_loop.candidate",
+        &["none", "stock", "hvs", "cch"],
+    ),
     ("policies.flexw", &["true", "false"]),
     ("policies.period", &["1ms", "7ms"]),
     ("machine.pcpus", &["1", "2", "3", "8"]),
@@ -50,11 +55,53 @@ const SETTINGS: [(&str, &[&str]); 18] = [
         "vm.*.idle",
         &["halt", "poll", "haltpoll(20us)", "haltpoll(0ns)"],
     ),
-    ("vm.*.tlb", &["ipi", "paravirtual"]),
+    ("vm.*.tlb", &["ipi", "paravirtual", "hypercall"]),
+    (
+        "vm.*.gleaner",
+        &[
+            "{ control = \"paper\", period = \"2ms\" }",
+            "{ control = \"ours\", period = \"2ms\" }",
+            "{ control = \"agent\", period = \"2ms\" }",
+        ],
+    ),
+    ("vm.*.per_thread", &["true", "false"]),
+    ("host.fast_reactivation", &["true", "false"]),
     ("vm.*.balance", &["true", "false"]),
     ("vm.*.scheduler", &["cfs", "eevdf"]),
     ("vm.*.vcpus", &["1", "2", "5", "70"]),
 ];
+
+/// A scenario with settings; none where they cannot be.
+fn scenario(name: &str, settings: &[String]) -> Result<Scenario, LoadError> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
+    let mut source = Source::read(&folder.join(format!("{name}.toml"))).unwrap();
+    for text in ["warmup=5ms", "duration=40ms", "vm.*.starts=0"] {
+        source.set(Setting::parse(text).unwrap());
+    }
+    for text in settings {
+        source.set(Setting::parse(text).unwrap());
+    }
+    source.scenario()
+}
+
+/// Else the mixtures below would be refused, and nothing would run.
+#[test]
+fn every_setting_alone_is_possible() {
+    for (key, values) in SETTINGS {
+        for value in values {
+            let setting = format!("{key}={value}");
+            let refused: Vec<String> = SCENARIOS
+                .iter()
+                .filter_map(|name| scenario(name, std::slice::from_ref(&setting)).err())
+                .map(|error| error.to_string())
+                .collect();
+            assert!(
+                refused.len() * 2 < SCENARIOS.len(),
+                "{setting}: {refused:#?}"
+            );
+        }
+    }
+}
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
@@ -65,23 +112,18 @@ proptest! {
         choices in prop::collection::vec((0..SETTINGS.len(), 0usize..100), 0..7),
         seed in 0u64..1_000_000,
     ) {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
-        let mut source = Source::read(&folder.join(format!("{}.toml", SCENARIOS[which]))).unwrap();
-        let mut set = |text: String| source.set(Setting::parse(&text).unwrap());
-        set("warmup=5ms".to_owned());
-        set("duration=40ms".to_owned());
-        set("vm.*.starts=0".to_owned());
-        set(format!("seed={seed}"));
+        let mut settings = vec![format!("seed={seed}")];
         let mut text = String::new();
         for (setting, value) in choices {
             let (key, values) = SETTINGS[setting];
             let setting = format!("{key}={}", values[value % values.len()]);
             text = format!("{text} --set {setting}");
-            set(setting);
+            settings.push(setting);
         }
-        let Ok(scenario) = source.scenario() else {
-            return Ok(());
-        };
+        let scenario = scenario(SCENARIOS[which], &settings);
+        // Refused ones are drawn anew, and too many of them fail the test.
+        prop_assume!(scenario.is_ok());
+        let scenario = scenario.unwrap();
         let text = format!("{} --seed {seed}{text}", SCENARIOS[which]);
         let mut world = World::new(&scenario);
         // In portions, so that a clock that stands still is found: no portion has so many events.

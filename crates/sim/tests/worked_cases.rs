@@ -289,7 +289,7 @@ fn a_wakeup_onto_a_busy_pcpu_preempts_at_once_under_cfs_and_boosts_under_credit(
     // behind: it preempts. Credit: a waking vCPU with credits left is boosted, and preempts.
     for scheduler in ["cfs", "credit"] {
         let latency = wake_onto_busy(scheduler);
-        assert!(latency.mean < 1_000_000.0, "{scheduler}: {latency:?}");
+        assert_eq!(latency.mean, 0.0, "{scheduler}");
     }
 }
 
@@ -298,7 +298,10 @@ fn a_wakeup_onto_a_busy_pcpu_waits_at_most_a_slice_under_eevdf() {
     // Its deadline is a slice after its eligible time, as the hog's; run to parity lets the hog
     // finish what it has begun.
     let latency = wake_onto_busy("eevdf");
-    assert!(latency.mean < 4_000_000.0, "{latency:?}");
+    assert!(
+        (1_000.0..1_000_000.0).contains(&latency.mean),
+        "{latency:?}"
+    );
 }
 
 /// A phase of 10 pieces of work of a millisecond each, after a serial one of 2 ms.

@@ -162,12 +162,12 @@ mod tests {
         // Two threads and a mutex, 400 samples of two vCPUs, then 400 of one: the line that takes the lock is found
         // half as often again, the work between two locks three times as often.
         let contended = found(&[46, 46, 40, 18, 9], 130, 111);
-        let mut packed = found(&[114, 116, 58, 64, 49], 0, 0);
-        packed.period = Nanos(PERIOD.0 * 2);
-        let pace = packed.pace(&contended).unwrap();
+        let mut on_one = found(&[114, 116, 58, 64, 49], 0, 0);
+        on_one.period = Nanos(PERIOD.0 * 2);
+        let pace = on_one.pace(&contended).unwrap();
         assert!((1.2..2.0).contains(&pace), "{pace}");
         // And back.
-        assert!(contended.pace(&packed).unwrap() < 1.5);
+        assert!(contended.pace(&on_one).unwrap() < 1.5);
     }
 
     #[test]

@@ -11,14 +11,14 @@
 //! × l_idle)). A major change (utilization of a vCPU by over 20 points, a vCPU above 90 %, grain doubled or
 //! halved) brings all vCPUs back and starts over.
 //!
-//! Where this departs from the paper, by [`Judge`]. The paper judges a step by utilization: if it fell, work
+//! Where the defaults depart from the paper ([`ConsolidationConfig::paper`] does not). The paper judges a step by utilization: if it fell, work
 //! was lost. Two threads that hand each other a token use two vCPUs to a third each, and a single one to all
 //! of its time, at many times the speed: on a VM of two vCPUs a full vCPU is no sign of harm. And where waking
 //! is dear, less utilization may be more work. [`Judge::Progress`] therefore compares what the workload got
 //! done ([`super::progress`]). A step that failed is
 //! tried again after a rest, with the factors of the start, each time a longer one, so that one bad sample costs
-//! no more than that. And that one more thread waits for a vCPU, on average, is a major change too: on a full
-//! vCPU nothing else shows it. Steps take half of the vCPUs where the others have room for the work of all that
+//! no more than that. A vCPU that was full right after a step is no major change;
+//! that one more thread waits for a vCPU, on average, is one: on a full vCPU nothing else shows it. Steps take half of the vCPUs where the others have room for the work of all that
 //! are taken, and half as many after one that did harm: sixteen vCPUs are down to two in a second, and a gain of
 //! a half stands out from noise where that of a sixteenth would not
 //! (docs/decisions/009-gleaner-judges-progress.md).
@@ -26,7 +26,7 @@
 //! Threads that crowd around a lock leave no room, by condition 1: they are busy all the time, and would get more done on
 //! fewer vCPUs. Where condition 1 does not hold, the controller therefore asks now and then for samples of where the workload's threads are
 //! ([`Consolidation::wants_code`]); if it waits for locks for a tenth of its time, a step is taken all the same, and judged by the
-//! pace of its code ([`super::code`]). What was packed for that reason is sampled again each second, since a full
+//! pace of its code ([`super::code`]). A workload that was consolidated for that reason is sampled again each second, since a full
 //! vCPU shows nothing: other code is another workload (docs/decisions/012-contention-by-samples.md).
 
 use std::collections::VecDeque;
@@ -66,7 +66,7 @@ const ASLEEP: f64 = 0.005;
 const MOST_DOUBLINGS: u32 = 5;
 /// Time between two samplings of where threads are.
 const SAMPLING_INTERVAL: Nanos = Nanos::from_secs(2);
-/// The same while the workload is packed because it waited for locks: whether it still runs the same code.
+/// The same while the workload is consolidated because it waited for locks: whether it still runs the same code.
 const RECHECK_INTERVAL: Nanos = Nanos::from_secs(1);
 /// The same after a step for that reason that did harm.
 const RETRY_INTERVAL: Nanos = Nanos::from_millis(500);
@@ -150,9 +150,9 @@ pub struct Consolidation {
     code: Code,
     /// Rough sampling found that the workload may be waiting for locks.
     suspected: bool,
-    /// The code for which the workload was packed.
-    packed: Option<Code>,
-    /// The code for which packing did harm, the periods for which that is believed, and how often it did.
+    /// The code for which the workload was consolidated.
+    consolidated: Option<Code>,
+    /// The code for which consolidation did harm, the periods for which that is believed, and how often it did.
     harmed: Option<(Code, u32)>,
     harms: u32,
     /// Both factors at the start are so many times those of the configuration.
@@ -177,7 +177,7 @@ impl Consolidation {
             since_sampling: SAMPLING_INTERVAL,
             code: Code::default(),
             suspected: false,
-            packed: None,
+            consolidated: None,
             harmed: None,
             harms: 0,
             slack: 1.0,
@@ -208,7 +208,7 @@ impl Consolidation {
             Phase::Settling(step) | Phase::Judging(step) => {
                 step.code.is_some().then_some(SamplingDetail::Fine)
             }
-            _ if self.packed.is_some() => {
+            _ if self.consolidated.is_some() => {
                 (self.since_sampling >= RECHECK_INTERVAL).then_some(SamplingDetail::Fine)
             }
             Phase::Watching(_) if self.full && self.since_sampling >= SAMPLING_INTERVAL => {
@@ -292,7 +292,7 @@ impl Consolidation {
         }
         match self.reference {
             None => self.reference = Some(*now),
-            Some(reference) if is_major(&reference, now, self.packed.is_none()) => {
+            Some(reference) if self.is_major(&reference, now) => {
                 self.reference = Some(*now);
                 return match self.start_over() {
                     true => Because::MajorChange,
@@ -302,8 +302,10 @@ impl Consolidation {
             Some(_) => {}
         }
         let sampled = self.finished_samples();
-        if let (Some(packed), Some(code)) = (&self.packed, &sampled) {
-            let is_other = code.alike(packed).is_none_or(|alike| alike < SAME_CODE);
+        if let (Some(consolidated), Some(code)) = (&self.consolidated, &sampled) {
+            let is_other = code
+                .alike(consolidated)
+                .is_none_or(|alike| alike < SAME_CODE);
             if is_other && self.start_over() {
                 return Because::MajorChange;
             }
@@ -327,10 +329,12 @@ impl Consolidation {
     /// The samples taken, if they are enough. Before a step twice as many are taken, since they are to judge it.
     fn finished_samples(&mut self) -> Option<Code> {
         let part = self.code.contention();
-        let is_rough = self.packed.is_none() && !self.suspected;
+        let is_rough = self.consolidated.is_none() && !self.suspected;
         let enough = match is_rough {
             true => ROUGH_SAMPLES,
-            false if self.packed.is_none() && part > self.config.contention => 2 * FINE_SAMPLES,
+            false if self.consolidated.is_none() && part > self.config.contention => {
+                2 * FINE_SAMPLES
+            }
             false => FINE_SAMPLES,
         };
         if self.code.samples() < enough {
@@ -469,7 +473,7 @@ impl Consolidation {
             self.phase = Phase::Watching(0);
             self.failures = 0;
             if sampled.is_some() {
-                self.packed = sampled;
+                self.consolidated = sampled;
                 self.harms = 0;
                 self.harmed = None;
             }
@@ -526,7 +530,7 @@ impl Consolidation {
         self.reset_factors();
         self.failures = 0;
         self.longest = u32::MAX;
-        self.packed = None;
+        self.consolidated = None;
         self.since_sampling = SAMPLING_INTERVAL;
         if changes {
             self.code = Code::default();
@@ -540,15 +544,21 @@ impl Consolidation {
         }
         changes
     }
-}
-
-/// Whether the workload is another one than before. Where it `blocks` so seldom that its code has to be sampled,
-/// its grain says nothing.
-fn is_major(reference: &Averages, now: &Averages, blocks: bool) -> bool {
-    let moved = (now.utilization - reference.utilization).abs() > UTILIZATION_MOVED;
-    let filled = now.busiest > BUSY_VCPU && reference.busiest <= BUSY_VCPU;
-    let grain =
-        now.grain > GRAIN_CHANGED * reference.grain || now.grain * GRAIN_CHANGED < reference.grain;
-    let crowded = now.waiting > reference.waiting + MORE_WAITING;
-    moved || filled || blocks && grain || crowded
+    /// Whether the workload is another one than that of `reference`.
+    fn is_major(&self, reference: &Averages, now: &Averages) -> bool {
+        let moved = (now.utilization - reference.utilization).abs() > UTILIZATION_MOVED;
+        let is_full = now.busiest > BUSY_VCPU;
+        let was_full = reference.busiest > BUSY_VCPU;
+        let filled = match self.config.full_starts_over {
+            true => is_full && (!was_full || self.active < self.vcpus),
+            false => is_full && !was_full,
+        };
+        // Where it blocks so seldom that its code has to be sampled, its grain says nothing.
+        let grain = self.consolidated.is_none()
+            && (now.grain > GRAIN_CHANGED * reference.grain
+                || now.grain * GRAIN_CHANGED < reference.grain);
+        let crowded =
+            !self.config.full_starts_over && now.waiting > reference.waiting + MORE_WAITING;
+        moved || filled || grain || crowded
+    }
 }

@@ -7,8 +7,8 @@
 //! tried anew. While one remedy is on trial the other stands still, since nobody could tell whose effect was
 //! seen.
 //!
-//! Where staying awake makes a workload twice as fast or more, waking is dear: much of the time for which its vCPUs are still
-//! busy is that price, and spared where its threads are packed. Packing then gets [`ControllerConfig::slack`].
+//! Where retention makes a workload twice as fast or more, waking is dear: much of the time for which its vCPUs are still
+//! busy is that price, and spared on fewer vCPUs. Consolidation then gets [`ControllerConfig::slack`].
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -32,9 +32,9 @@ use super::retention;
 
 /// Rests double up to this many times.
 const MOST_DOUBLINGS: u32 = 5;
-/// A time-out that is this many times longer than it has to be is shortened.
+/// A retention that is this many times longer than it has to be is shortened.
 const FAR: u64 = 8;
-/// The rule has to hold for so many periods before staying awake is tried.
+/// The rule has to hold for so many periods before retention is tried.
 const CONFIRM: usize = 2;
 /// What is counted is judged after so many periods.
 const COUNTED: u32 = 2;
@@ -44,26 +44,26 @@ const MOVED: f64 = 0.25;
 const GRAIN: f64 = 2.5;
 /// A workload that is another one for so many periods is tried anew.
 const CHANGED: u32 = 4;
-/// Waking is dear where staying awake gains this, or more.
+/// Waking is dear where retention gains this, or more.
 const DEAR: f64 = 2.0;
 
 /// Tunables of both.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ControllerConfig {
-    /// Whether the workload is packed at all. Default true.
+    /// Whether the workload is consolidated at all. Default true.
     pub consolidate: bool,
-    /// Whether idle vCPUs are kept awake at all. Default true.
+    /// Whether idle vCPUs are retained at all. Default true.
     pub retain: bool,
-    /// Of packing.
+    /// Of consolidation.
     pub consolidation: ConsolidationConfig,
-    /// Of staying awake.
+    /// Of retention.
     pub retention: RetentionConfig,
-    /// Staying awake has to gain this part, 0 … 1, to be kept. Default 0.03.
+    /// Retention has to gain this part, 0 … 1, to be kept. Default 0.03.
     pub least_gain: f64,
-    /// ρ and η of packing are so many times as large where waking is dear, 1 …. Default 2.
+    /// ρ and η of consolidation are so many times as large where waking is dear, 1 …. Default 2.
     pub slack: f64,
-    /// Periods after a loss until staying awake is tried again; doubles with each up to 32 times this. Default 100.
+    /// Periods after a loss until retention is tried again; doubles with each up to 32 times this. Default 100.
     pub rest: u32,
 }
 
@@ -76,7 +76,7 @@ impl Default for ControllerConfig {
             retain: true,
             consolidation: ConsolidationConfig {
                 // Two threads that hand each other a token are busy half of the time, and up to two thirds with
-                // what waking costs, which is saved where they are packed: on two vCPUs the paper's condition 1
+                // what waking costs, which is saved on a single vCPU: on two vCPUs the paper's condition 1
                 // would hold every other time, or never.
                 load_factor: 2.2,
                 granularity_factor: 2.2,
@@ -102,7 +102,7 @@ impl Default for ControllerConfig {
     }
 }
 
-/// Why idle vCPUs stay awake or not, with trials.
+/// Why idle vCPUs are retained or not, with trials.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "trial")]
 pub enum Because {
@@ -147,12 +147,12 @@ impl fmt::Display for Because {
 pub struct Decision {
     /// vCPUs that the workload may use, 1 … all.
     pub active: u32,
-    /// Why.
-    pub packing: Option<consolidation::Because>,
-    /// For how long an idle vCPU stays awake. Zero: it halts at once.
-    pub timeout: Nanos,
-    /// Why.
-    pub awake: Because,
+    /// Why so many; `None` where consolidation is switched off.
+    pub consolidation: Option<consolidation::Because>,
+    /// For how long an idle vCPU is kept awake. Zero: it halts at once.
+    pub retention_time: Nanos,
+    /// Why so long.
+    pub retention: Because,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -172,7 +172,7 @@ pub struct Controller {
     vcpus: u32,
     consolidation: Consolidation,
     retention: Retention,
-    timeout: Nanos,
+    retention_time: Nanos,
     trial: Trial,
     failures: u32,
     history: VecDeque<Observation>,
@@ -188,7 +188,7 @@ impl Controller {
             vcpus,
             consolidation: Consolidation::new(vcpus, config.consolidation.clone()),
             retention: Retention::new(config.retention.clone()),
-            timeout: Nanos::ZERO,
+            retention_time: Nanos::ZERO,
             trial: Trial::None,
             failures: 0,
             history: VecDeque::new(),
@@ -203,9 +203,9 @@ impl Controller {
         self.consolidation.active()
     }
 
-    /// For how long an idle vCPU stays awake now.
-    pub fn timeout(&self) -> Nanos {
-        self.timeout
+    /// For how long an idle vCPU is kept awake now.
+    pub fn retention_time(&self) -> Nanos {
+        self.retention_time
     }
 
     /// How closely it should be told where the workload's threads are in the next period, if at all: [`Self::saw`].
@@ -221,20 +221,20 @@ impl Controller {
 
     /// A period is over.
     pub fn decide(&mut self, observed: &Observation) -> Decision {
-        let before = self.timeout;
-        let awake = self.keep_awake(observed);
-        match awake {
+        let before = self.retention_time;
+        let retention = self.decide_retention(observed);
+        match retention {
             Because::Kept { ratio } if ratio >= DEAR => {
                 self.consolidation.set_slack(self.config.slack);
             }
-            _ if self.timeout == Nanos::ZERO => self.consolidation.set_slack(1.0),
+            _ if self.retention_time == Nanos::ZERO => self.consolidation.set_slack(1.0),
             _ => {}
         }
         let on_trial = matches!(self.trial, Trial::Judging(..));
-        if (before > Nanos::ZERO) != (self.timeout > Nanos::ZERO) {
+        if (before > Nanos::ZERO) != (self.retention_time > Nanos::ZERO) {
             self.consolidation.forget();
         }
-        let packing = if !self.config.consolidate {
+        let consolidation = if !self.config.consolidate {
             None
         } else if on_trial {
             Some(consolidation::Because::Settling)
@@ -250,20 +250,20 @@ impl Controller {
         };
         Decision {
             active: self.consolidation.active(),
-            packing,
-            timeout: self.timeout,
-            awake,
+            consolidation,
+            retention_time: self.retention_time,
+            retention,
         }
     }
 
-    fn keep_awake(&mut self, observed: &Observation) -> Because {
+    fn decide_retention(&mut self, observed: &Observation) -> Because {
         if !self.config.retain {
             return Because::Off;
         }
         let rule = self.retention.decide(observed);
         if self.is_another(observed) {
             self.trial = Trial::None;
-            self.timeout = Nanos::ZERO;
+            self.retention_time = Nanos::ZERO;
             self.failures = 0;
             self.history.clear();
             return Because::Changed;
@@ -273,9 +273,9 @@ impl Controller {
                 self.trial = Trial::Resting(left - 1);
                 return Because::Resting;
             }
-            _ if rule.timeout == Nanos::ZERO => {
+            _ if rule.time == Nanos::ZERO => {
                 self.history.clear();
-                self.timeout = Nanos::ZERO;
+                self.retention_time = Nanos::ZERO;
                 return Because::Rule(rule.because);
             }
             Trial::Judging(before, seen, periods) => {
@@ -283,26 +283,26 @@ impl Controller {
             }
             Trial::None | Trial::Resting(_) => {}
         }
-        if self.timeout > Nanos::ZERO {
-            self.timeout = self.steady(rule.timeout);
+        if self.retention_time > Nanos::ZERO {
+            self.retention_time = self.steady(rule.time);
             return Because::Rule(rule.because);
         }
         self.remember(observed);
-        // One period may have been the program's start; and what packing tries must not be disturbed.
+        // One period may have been the program's start; and what consolidation tries must not be disturbed.
         if self.history.len() < CONFIRM || self.consolidation.is_trying() {
             return Because::Rule(rule.because);
         }
         let before = Averages::of(&Observation::merged(&self.history));
         self.trial = Trial::Judging(before, None, 0);
-        self.timeout = rule.timeout;
+        self.retention_time = rule.time;
         self.history.clear();
         Because::OnTrial
     }
 
-    /// A time-out that is long enough and not far too long stays.
+    /// A retention that is long enough and not far too long stays.
     fn steady(&self, wanted: Nanos) -> Nanos {
-        let is_near = wanted <= self.timeout && self.timeout.0 <= wanted.0 * FAR;
-        if is_near { self.timeout } else { wanted }
+        let is_near = wanted <= self.retention_time && self.retention_time.0 <= wanted.0 * FAR;
+        if is_near { self.retention_time } else { wanted }
     }
 
     fn judge(
@@ -332,7 +332,7 @@ impl Controller {
             self.trial = Trial::Resting(rest);
             self.tried = Some(*before);
             self.changed = 0;
-            self.timeout = Nanos::ZERO;
+            self.retention_time = Nanos::ZERO;
             self.history.clear();
             return Because::Lost {
                 ratio: progress.ratio,
@@ -341,23 +341,24 @@ impl Controller {
         self.failures = 0;
         self.tried = Some(Averages::of(&seen));
         self.changed = 0;
-        self.timeout = self.steady(rule.timeout);
+        self.retention_time = self.steady(rule.time);
         Because::Kept {
             ratio: progress.ratio,
         }
     }
 
-    /// Whether the workload has been another one than that of the last trial for some periods. What packing
+    /// Whether the workload has been another one than that of the last trial for some periods. What consolidation
     /// changes is no change of the workload.
     fn is_another(&mut self, observed: &Observation) -> bool {
         let on_trial = matches!(self.trial, Trial::Judging(..));
-        let is_packed = self.consolidation.active() < self.vcpus || self.consolidation.is_trying();
+        let is_consolidated =
+            self.consolidation.active() < self.vcpus || self.consolidation.is_trying();
         let now = Averages::of(observed);
         let differs = |tried: &Averages| {
             let moved = (now.utilization - tried.utilization).abs() > MOVED;
             moved || now.grain > GRAIN * tried.grain || now.grain * GRAIN < tried.grain
         };
-        if on_trial || is_packed || !self.tried.as_ref().is_some_and(differs) {
+        if on_trial || is_consolidated || !self.tried.as_ref().is_some_and(differs) {
             self.changed = 0;
             return false;
         }

@@ -1,4 +1,4 @@
-//! Gleaner: blocked waiters are woken sooner when their vCPUs stay awake, or are not needed.
+//! Gleaner: blocked waiters are woken sooner when their vCPUs do not halt, or are not needed.
 //!
 //! Source: Ding, Gibbons, Kozuch & Shan, "Gleaner: Mitigating the Blocked-Waiter Wakeup Problem for
 //! Virtualized Multicore Applications", USENIX ATC 2014. A thread that blocks lets its vCPU halt; to wake
@@ -13,7 +13,7 @@
 //! [`code`] say whether a change did good.
 //!
 //! Both are told once a period what the workload's threads and the active vCPUs did ([`Observation`]).
-//! What comes out is how many vCPUs the workload may use and how long an idle one stays awake; who asks
+//! What comes out is how many vCPUs the workload may use and for how long an idle one is kept awake; who asks
 //! has to carry it out. Nothing here knows which vCPUs those are.
 
 use serde::Serialize;
@@ -90,7 +90,7 @@ impl Observation {
 pub struct VcpuPeriod {
     /// CPU time of the workload's threads on it.
     pub work: Nanos,
-    /// Time without a thread, halted or kept awake.
+    /// Time without a thread, halted or retained.
     pub idle: Nanos,
     /// How often it became idle.
     pub idle_periods: u64,

@@ -1,10 +1,10 @@
-//! For how long an idle vCPU is kept awake: Gleaner's resource retention.
+//! Retention: for how long an idle vCPU is kept awake before it may halt. Gleaner's resource retention.
 //!
-//! An idle vCPU that stays awake is there at once when its thread is woken; one that halts costs a round
+//! An idle vCPU that is awake is there at once when its thread is woken; one that halts costs a round
 //! trip through the hypervisor, and whoever waits for the thread pays for that too. The CPU time is free only
 //! while the host has nobody else to run: time that is stolen says that it has. So
 //!
-//! - the time-out covers two idle periods of average length, so that most end before it (six of seven if
+//! - retention covers two idle periods of average length, so that most end before it (six of seven if
 //!   they are exponential): the measured cost of a round trip, doubled as often as that takes;
 //! - idle periods over half of [`RetentionConfig::most`] on average are too long to begin with it, over
 //!   `most` too long to go on;
@@ -12,6 +12,9 @@
 //!   looks whether there is something to do;
 //! - when the host steals over [`RetentionConfig::most_stolen`] of the vCPUs' time, retention stands back until
 //!   it has stolen less than half of that for [`RetentionConfig::calm`] periods.
+//!
+//! The paper has none of these rules ([`RetentionConfig::paper`]): its retention is the measured cost of a round
+//! trip, always. Whoever has to run takes the vCPU from the yielding thread, but the pCPU is taken from other VMs.
 //!
 //! Who carries it out may use a yielding thread of the lowest class on each active vCPU, as the paper does, or the
 //! kernel's own polling (the haltpoll governor's guest_halt_poll_ns).
@@ -30,9 +33,13 @@ use super::Observation;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RetentionConfig {
-    /// The measured cost of a halt and its wake-up. Default 50 us.
-    pub timeout: Nanos,
-    /// The longest time-out. Default 2 ms. Longer helps programs that block rarely, and burns more.
+    /// The measured cost of a halt and its wake-up: the shortest retention. Default 50 us.
+    #[serde(alias = "timeout")]
+    pub round_trip: Nanos,
+    /// Whether retention follows idle periods, work and stolen time. Default true. False: it is the cost of a round trip,
+    /// always, and nothing below counts.
+    pub adapts: bool,
+    /// The longest retention. Default 2 ms. Longer helps programs that block rarely, and burns more.
     pub most: Nanos,
     /// Part of the active vCPUs' time that the workload has to use, 0 … 1. Default 0.05.
     pub least_work: f64,
@@ -50,7 +57,8 @@ pub struct RetentionConfig {
 impl Default for RetentionConfig {
     fn default() -> RetentionConfig {
         RetentionConfig {
-            timeout: Nanos(50_000),
+            round_trip: Nanos(50_000),
+            adapts: true,
             most: Nanos::from_millis(2),
             least_work: 0.05,
             least_idle: 0.0,
@@ -61,10 +69,22 @@ impl Default for RetentionConfig {
     }
 }
 
-/// Why idle vCPUs stay awake, or do not.
+impl RetentionConfig {
+    /// As in the paper.
+    pub fn paper() -> RetentionConfig {
+        RetentionConfig {
+            adapts: false,
+            ..RetentionConfig::default()
+        }
+    }
+}
+
+/// Why idle vCPUs are retained, or are not.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "reason")]
 pub enum Because {
+    /// It does not adapt.
+    Fixed,
     /// Idle periods are short.
     Short {
         /// l_idle, ns.
@@ -94,6 +114,7 @@ pub enum Because {
 impl fmt::Display for Because {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Because::Fixed => f.write_str("always as long as a halt and its wake-up take"),
             Because::Short { idles } => {
                 write!(f, "idle periods are short: {:.1} us", idles / 1e3)
             }
@@ -112,11 +133,11 @@ impl fmt::Display for Because {
     }
 }
 
-/// For how long an idle vCPU stays awake, and why.
+/// Retention, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Choice {
-    /// Zero: it halts at once.
-    pub timeout: Nanos,
+    /// For how long an idle vCPU is kept awake. Zero: it halts at once.
+    pub time: Nanos,
     /// Why.
     pub because: Because,
 }
@@ -125,7 +146,7 @@ pub struct Choice {
 #[derive(Clone, Debug)]
 pub struct Retention {
     config: RetentionConfig,
-    timeout: Nanos,
+    time: Nanos,
     /// Calm periods still missing.
     missing: u32,
     /// Part of the time that the host takes, smoothed.
@@ -137,30 +158,34 @@ impl Retention {
     pub fn new(config: RetentionConfig) -> Retention {
         Retention {
             config,
-            timeout: Nanos::ZERO,
+            time: Nanos::ZERO,
             missing: 0,
             stolen: 0.0,
         }
     }
 
-    /// The time-out now.
-    pub fn timeout(&self) -> Nanos {
-        self.timeout
+    /// For how long an idle vCPU is kept awake now.
+    pub fn time(&self) -> Nanos {
+        self.time
     }
 
     /// A period is over.
     pub fn decide(&mut self, observed: &Observation) -> Choice {
         let because = self.consider(&Averages::of(observed));
         Choice {
-            timeout: self.timeout(),
+            time: self.time(),
             because,
         }
     }
 
     fn consider(&mut self, now: &Averages) -> Because {
+        if !self.config.adapts {
+            self.time = self.config.round_trip;
+            return Because::Fixed;
+        }
         self.stolen += self.config.smoothing * (now.stolen - self.stolen);
         if self.stolen > self.config.most_stolen {
-            self.timeout = Nanos::ZERO;
+            self.time = Nanos::ZERO;
             self.missing = self.config.calm;
             return Because::Stolen { part: self.stolen };
         }
@@ -176,24 +201,24 @@ impl Retention {
             return Because::NeverIdle;
         }
         if now.utilization < self.config.least_work {
-            self.timeout = Nanos::ZERO;
+            self.time = Nanos::ZERO;
             return Because::LittleWork {
                 utilization: now.utilization,
             };
         }
-        let longest = match self.timeout {
+        let longest = match self.time {
             Nanos::ZERO => self.config.most.0 / 2,
             _ => self.config.most.0,
         };
         if now.idles > longest as f64 {
-            self.timeout = Nanos::ZERO;
+            self.time = Nanos::ZERO;
             return Because::Long { idles: now.idles };
         }
-        let mut timeout = self.config.timeout.0.max(1);
-        while (timeout as f64) < 2.0 * now.idles && timeout < self.config.most.0 {
-            timeout *= 2;
+        let mut time = self.config.round_trip.0.max(1);
+        while (time as f64) < 2.0 * now.idles && time < self.config.most.0 {
+            time *= 2;
         }
-        self.timeout = Nanos(timeout.min(self.config.most.0));
+        self.time = Nanos(time.min(self.config.most.0));
         Because::Short { idles: now.idles }
     }
 }

@@ -1,4 +1,8 @@
 //! `[[vm]] gleaner`: the agent that runs inside a guest, and its settings.
+//!
+//! Three controllers can be asked for: the paper's two remedies with the paper's settings ("paper"), the same two with
+//! ours ("ours", the default), and the controller that ships in `tandem guest` ("agent"). What the table sets stands above the
+//! settings of the controller that it names.
 
 use serde::Serialize;
 use tandem_policy::Nanos;
@@ -26,18 +30,35 @@ pub struct Agent {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "control")]
 pub enum Control {
-    /// Both remedies as the paper has them, each by itself.
-    Paper {
-        /// How many vCPUs the workload uses.
-        consolidation: Option<ConsolidationConfig>,
-        /// For how long an idle vCPU stays awake.
-        retention: Option<RetentionConfig>,
-    },
+    /// Both remedies, each by itself, with the paper's settings.
+    Paper(Remedies),
+    /// Both remedies, each by itself, with our settings.
+    Ours(Remedies),
     /// The controller of `tandem guest`: one change at a time, kept if it helps.
     Agent(ControllerConfig),
 }
 
-pub(super) const KEYS: [&str; 12] = [
+/// The two remedies, each by itself.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Remedies {
+    /// How many vCPUs the workload uses; `None`: all.
+    pub consolidation: Option<ConsolidationConfig>,
+    /// For how long an idle vCPU is kept awake; `None`: it halts at once.
+    pub retention: Option<RetentionConfig>,
+}
+
+/// The values of `control`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Paper,
+    Ours,
+    Agent,
+}
+
+/// What `round_trip` was called.
+const OLD_ROUND_TRIP: &str = "timeout";
+
+pub(super) const KEYS: [&str; 13] = [
     "control",
     "consolidate",
     "retain",
@@ -48,7 +69,8 @@ pub(super) const KEYS: [&str; 12] = [
     "least_time_slice",
     "confirm",
     "rest",
-    "timeout",
+    "round_trip",
+    OLD_ROUND_TRIP,
     "most_stolen",
 ];
 
@@ -60,34 +82,54 @@ pub fn read(vm: &Table<'_>) -> Result<Option<Agent>, LoadError> {
     let period = Nanos::from_millis(100);
     if let Value::Flag(on) = field.node.value {
         return Ok(on.then(|| Agent {
-            control: Control::Paper {
+            control: Control::Ours(Remedies {
                 consolidation: Some(ConsolidationConfig::default()),
                 retention: Some(RetentionConfig::default()),
-            },
+            }),
             period,
         }));
     }
     let table = field.table(&KEYS)?;
-    let is_agent = table.or("control", false, |field| {
-        field.choice(&[("paper", false), ("agent", true)])
+    let kind = table.or("control", Kind::Ours, |field| {
+        field.choice(&[
+            ("paper", Kind::Paper),
+            ("ours", Kind::Ours),
+            ("agent", Kind::Agent),
+        ])
     })?;
     let consolidate = table.or("consolidate", true, Field::flag)?;
     let retain = table.or("retain", true, Field::flag)?;
-    let control = if is_agent {
-        let default = ControllerConfig::default();
-        Control::Agent(ControllerConfig {
-            consolidate,
-            retain,
-            consolidation: consolidation(&table, default.consolidation)?,
-            retention: retention(&table, default.retention)?,
-            ..default
-        })
-    } else {
-        let consolidation = consolidation(&table, ConsolidationConfig::default())?;
-        let retention = retention(&table, RetentionConfig::default())?;
-        Control::Paper {
+    let remedies = |fewer: ConsolidationConfig, awake: RetentionConfig| {
+        let consolidation = consolidation(&table, fewer)?;
+        let retention = retention(&table, awake)?;
+        Ok(Remedies {
             consolidation: consolidate.then_some(consolidation),
             retention: retain.then_some(retention),
+        })
+    };
+    if let (Kind::Paper, Some(field)) = (kind, table.get("most_stolen")) {
+        return Err(field.wrong(
+            "the paper's retention does not look at stolen time: leave it out, or set control = \"ours\"",
+        ));
+    }
+    let control = match kind {
+        Kind::Paper => Control::Paper(remedies(
+            ConsolidationConfig::paper(),
+            RetentionConfig::paper(),
+        )?),
+        Kind::Ours => Control::Ours(remedies(
+            ConsolidationConfig::default(),
+            RetentionConfig::default(),
+        )?),
+        Kind::Agent => {
+            let default = ControllerConfig::default();
+            Control::Agent(ControllerConfig {
+                consolidate,
+                retain,
+                consolidation: consolidation(&table, default.consolidation)?,
+                retention: retention(&table, default.retention)?,
+                ..default
+            })
         }
     };
     Ok(Some(Agent {
@@ -122,8 +164,16 @@ fn consolidation(
 }
 
 fn retention(table: &Table<'_>, default: RetentionConfig) -> Result<RetentionConfig, LoadError> {
+    let round_trip = match (table.get("round_trip"), table.get(OLD_ROUND_TRIP)) {
+        (Some(_), Some(old)) => {
+            return Err(
+                old.wrong("this is the old name of round_trip, which is set too: leave it out")
+            );
+        }
+        (new, old) => new.or(old),
+    };
     Ok(RetentionConfig {
-        timeout: table.or("timeout", default.timeout, |field| {
+        round_trip: round_trip.map_or(Ok(default.round_trip), |field| {
             field.time(Nanos(1), Nanos::from_secs(1))
         })?,
         most_stolen: table.or("most_stolen", default.most_stolen, |field| {

@@ -34,6 +34,7 @@ use crate::workload::Workload;
 
 pub use agent::Agent;
 pub use agent::Control;
+pub use agent::Remedies;
 
 /// A whole experiment.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -1,7 +1,7 @@
 //! The agent of a simulated guest: what decides, and what it saw last.
 //!
-//! The policies are those of the agent on live VMs ([`tandem_policy::gleaner`]): the paper's two, each by
-//! itself, or the agent's controller, which has both.
+//! The policies are those of the agent on live VMs ([`tandem_policy::gleaner`]): the two remedies, each by itself,
+//! with the paper's settings or with ours, or the agent's controller, which has both.
 
 use tandem_policy::gleaner::Consolidation;
 use tandem_policy::gleaner::Controller;
@@ -29,7 +29,7 @@ pub(super) struct Seen {
     reason = "there is one for each VM, and its agent is boxed"
 )]
 pub(super) enum Control {
-    Paper {
+    Remedies {
         consolidation: Option<Consolidation>,
         retention: Option<Retention>,
     },
@@ -39,21 +39,21 @@ pub(super) enum Control {
 impl Control {
     fn new(control: &scenario::Control, vcpus: u32) -> Control {
         match control.clone() {
-            scenario::Control::Paper {
-                consolidation,
-                retention,
-            } => Control::Paper {
-                consolidation: consolidation.map(|config| Consolidation::new(vcpus, config)),
-                retention: retention.map(Retention::new),
-            },
+            scenario::Control::Paper(remedies) | scenario::Control::Ours(remedies) => {
+                let consolidation = remedies.consolidation;
+                Control::Remedies {
+                    consolidation: consolidation.map(|config| Consolidation::new(vcpus, config)),
+                    retention: remedies.retention.map(Retention::new),
+                }
+            }
             scenario::Control::Agent(config) => Control::Agent(Controller::new(vcpus, config)),
         }
     }
 
-    /// vCPUs to use and the time to stay awake, ns, given what they are now.
-    pub fn decide(&mut self, observed: &Observation, (active, awake): (u32, u64)) -> (u32, u64) {
+    /// vCPUs to use and the retention, ns, given what they are now.
+    pub fn decide(&mut self, observed: &Observation, (active, time): (u32, u64)) -> (u32, u64) {
         match self {
-            Control::Paper {
+            Control::Remedies {
                 consolidation,
                 retention,
             } => (
@@ -62,11 +62,11 @@ impl Control {
                     .map_or(active, |policy| policy.decide(observed).active),
                 retention
                     .as_mut()
-                    .map_or(awake, |policy| policy.decide(observed).timeout.0),
+                    .map_or(time, |policy| policy.decide(observed).time.0),
             ),
             Control::Agent(controller) => {
                 let decision = controller.decide(observed);
-                (decision.active, decision.timeout.0)
+                (decision.active, decision.retention_time.0)
             }
         }
     }

@@ -378,7 +378,7 @@ impl Parts {
             active: vm.vcpus,
             present: vm.vcpus,
             hotplug: vm.hotplug.clone(),
-            awake: 0,
+            retention: 0,
             waited: 0,
             random: Stream::new(scenario.seed, "vm", number as u64),
         });

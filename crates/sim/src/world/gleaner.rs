@@ -8,7 +8,7 @@
 //! sends no thread there, and take none themselves; a thread that is there is moved when it waits, and
 //! else when it blocks. Threads that the workload pins stay where they are, and so does what runs.
 //!
-//! An idle vCPU is kept awake by a yielding thread (spec 30): it costs a switch to and from that thread,
+//! Retention is a yielding thread that keeps an idle vCPU awake (section 4.1 of the paper): it costs a switch to and from that thread,
 //! and a rescheduling interrupt to be rid of it, as in the paper's table 2 B.
 
 use tandem_policy::Nanos;
@@ -39,16 +39,16 @@ impl World {
         if self.vms[vm as usize].started <= self.now && self.vms[vm as usize].alive > 0 {
             let observed = self.observe_guest(vm, &mut agent);
             let state = &self.vms[vm as usize];
-            let now = (state.active, state.awake);
-            let (active, awake) = agent.control.decide(&observed, now);
-            if (active, awake) != now && agent.choices.len() < MOST_CHOICES {
+            let now = (state.active, state.retention);
+            let (active, retention) = agent.control.decide(&observed, now);
+            if (active, retention) != now && agent.choices.len() < MOST_CHOICES {
                 agent.choices.push(AgentChoice {
                     at: Nanos(self.now),
                     vcpus: active,
-                    timeout: Nanos(awake),
+                    retention: Nanos(retention),
                 });
             }
-            self.vms[vm as usize].awake = awake;
+            self.vms[vm as usize].retention = retention;
             self.set_active(vm, active);
         }
         self.agents[vm as usize] = Some(agent);

@@ -36,8 +36,8 @@ impl World {
         let slot = self.guest_tick_slot(v);
         self.queue.cancel(slot);
         let vm = &self.vms[vm as usize];
-        let awake = match v - vm.first_vcpu < vm.active {
-            true => vm.awake,
+        let retention = match v - vm.first_vcpu < vm.active {
+            true => vm.retention,
             false => 0,
         };
         let vcpu = &mut self.vcpus[v as usize];
@@ -45,10 +45,10 @@ impl World {
         // Woken for nothing, it has been idle all along.
         vcpu.idle_since = vcpu.idle_since.min(self.now);
         vcpu.idle_periods += 1;
-        vcpu.retained = awake > 0 && idle == IdleLoop::Halt;
+        vcpu.retained = retention > 0 && idle == IdleLoop::Halt;
         if vcpu.retained {
             vcpu.idle = Idle::Polling;
-            vcpu.poll_until = self.now + awake;
+            vcpu.poll_until = self.now + retention;
             self.owe(
                 v,
                 KERNEL,
@@ -72,7 +72,7 @@ impl World {
         }
     }
 
-    /// Whether a yielding thread keeps the idle vCPU awake.
+    /// Whether a yielding thread retains the idle vCPU.
     pub(crate) fn is_retained(&self, v: u32) -> bool {
         let vcpu = &self.vcpus[v as usize];
         vcpu.retained && vcpu.idle == Idle::Polling

@@ -114,8 +114,8 @@ pub(crate) struct SimulatedVm {
     pub present: u32,
     /// When that changes, and to how many.
     pub hotplug: Vec<(Nanos, u32)>,
-    /// An idle vCPU among them is kept awake for so long, ns.
-    pub awake: u64,
+    /// Retention: an idle vCPU among them is kept awake for so long, ns.
+    pub retention: u64,
     /// For how long its threads have waited for a vCPU since boot, for policies, ns.
     pub waited: u64,
     pub random: Stream,
@@ -213,7 +213,7 @@ pub(crate) struct Vcpu {
     pub halt_poll: u64,
     /// haltpoll's adaptive polling time in the guest.
     pub guest_poll: u64,
-    /// Kept awake by Gleaner's yielding thread in this idle period.
+    /// Retained by Gleaner's yielding thread in this idle period.
     pub retained: bool,
     /// Halted by a paravirtual lock with its thread still spinning.
     pub pv_halted: bool,

@@ -24,7 +24,7 @@ pub struct ConsolidationConfig {
     pub load_factor: f64,
     /// η at the start, over 0 … 1: which part of an idle period a piece of work may fill. Default 1.
     pub granularity_factor: f64,
-    /// Pieces of work are never longer than this. Default 4 ms, "a few" in the paper. Longer packs
+    /// Pieces of work are never longer than this. Default 4 ms, "a few" in the paper. Longer consolidates
     /// programs that compute for longer between two synchronizations.
     pub least_time_slice: Nanos,
     /// How a step is judged.
@@ -40,8 +40,11 @@ pub struct ConsolidationConfig {
     /// Whether up to half of the vCPUs are taken out at once, where the others have room. Default true; the
     /// paper takes one at a time.
     pub leaps: bool,
-    /// With more than this part of its time spent waiting for locks without sleeping, 0 … 1, a workload that leaves no room is packed
-    /// on trial. Default 0.1. 1: never.
+    /// Whether any vCPU above 90 % brings all vCPUs back, as in the paper. Default false: only one that was not as busy right
+    /// after the last step does, and one more thread that waits for a vCPU.
+    pub full_starts_over: bool,
+    /// With more than this part of its time spent waiting for locks without sleeping, 0 … 1, a workload that leaves no room is
+    /// consolidated on trial. Default 0.1. 1: never.
     pub contention: f64,
     /// Periods after a failed step until it may be tried again; doubles with each failure up to 32 times this.
     /// 0: never, as in the paper. Default 50.
@@ -59,6 +62,7 @@ impl Default for ConsolidationConfig {
             judged_over: 1,
             confirm: 2,
             leaps: true,
+            full_starts_over: false,
             contention: 0.1,
             rest: 50,
         }
@@ -66,12 +70,13 @@ impl Default for ConsolidationConfig {
 }
 
 impl ConsolidationConfig {
-    /// As in the paper.
+    /// As in the paper. It names no tolerance; ours stands for noise.
     pub fn paper() -> ConsolidationConfig {
         ConsolidationConfig {
             judge: Judge::Utilization,
             confirm: 1,
             leaps: false,
+            full_starts_over: true,
             contention: 1.0,
             rest: 0,
             ..ConsolidationConfig::default()
