@@ -12,9 +12,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 use std::time::Instant;
 
+use tandem_policy::Assessment;
 use tandem_policy::Decision;
 use tandem_policy::Target;
-use tandem_policy::flexw::Round;
+use tandem_policy::assess;
 use tandem_policy::host::Controller;
 use tandem_policy::host::HostObservation;
 use tandem_policy::host::Period;
@@ -165,7 +166,7 @@ impl Daemon {
         self.controller.begin(&mut self.fleet);
         let service_manager = ServiceManager::ready(reporter);
         let mut next = Instant::now() + period;
-        let mut round = Round::default();
+        let mut accounts = Vec::new();
         while end.is_none_or(|end| next < end) && self.signals.wait_until(next) != Wake::Stop {
             let woke = Instant::now();
             if woke.duration_since(next) >= period {
@@ -175,12 +176,12 @@ impl Daemon {
                 let took = woke.elapsed().as_secs_f64();
                 self.metrics.decision.0.observe(took);
                 self.account(&decided, reporter);
-                round = decided.round;
+                accounts = accounts_of(decided);
             }
             if woke.duration_since(scanned) >= scan_every {
                 scanned = woke;
                 self.scan(reporter)?;
-                self.publish(&round, reporter)?;
+                self.publish(&accounts, reporter)?;
                 service_manager.alive();
             }
             self.metrics.periods.inc();
@@ -292,7 +293,11 @@ impl Daemon {
     }
 
     /// Brings status and metrics up to date.
-    fn publish(&mut self, round: &Round, reporter: &mut dyn Reporter) -> Result<(), DaemonError> {
+    fn publish(
+        &mut self,
+        accounts: &[Assessment],
+        reporter: &mut dyn Reporter,
+    ) -> Result<(), DaemonError> {
         let per_period = self.config.period().0 as f64;
         let mut present = BTreeSet::new();
         let mut vms = 0;
@@ -303,7 +308,7 @@ impl Daemon {
         }
         self.metrics.vms.set(vms);
         self.metrics.vcpus.set(vcpus);
-        for account in round.groups.iter().flat_map(|group| &group.vms) {
+        for account in accounts {
             let Some(managed) = self.fleet.vm(account.vm) else {
                 continue;
             };
@@ -338,5 +343,20 @@ impl Daemon {
             reporter.error(&error.to_string());
         }
         Ok(())
+    }
+}
+
+/// Each VM's account of a period: smoothed, from a policy that keeps it, or else of that period alone.
+fn accounts_of(decided: Period<Applied>) -> Vec<Assessment> {
+    let Period {
+        observation, round, ..
+    } = decided;
+    match round.groups.is_empty() {
+        true => assess(observation.period, &observation.vms),
+        false => round
+            .groups
+            .into_iter()
+            .flat_map(|group| group.vms)
+            .collect(),
     }
 }

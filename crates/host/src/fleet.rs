@@ -184,23 +184,30 @@ impl Fleet {
             .rule(vm, |rule| rule.weight)
             .map(|w| Weight(w * default.0));
         let policies = self.rule(vm, |rule| rule.policies).unwrap_or(self.policies);
+        let is_left_alone = policies == PolicySet::NONE;
         let own = own_cgroup(controller, vm.id, homes)?;
-        let made = own.is_none();
+        let is_shared = own.is_none() && is_left_alone;
+        let made = own.is_none() && !is_left_alone;
         let (cgroup, in_force) = match own {
             Some(cgroup) => {
                 let in_force = settings(controller, &cgroup)?;
                 (cgroup, in_force)
             }
             None => {
-                let parent = self.home_of(vm)?;
+                let home = self.home_of(vm)?;
                 let in_force = VmSettings {
                     weight: default,
                     idle: false,
                     quota: None,
                 };
-                (self.make_group(vm, &parent, notes)?, in_force)
+                match is_left_alone {
+                    true => (home, in_force),
+                    false => (self.make_group(vm, &home, notes)?, in_force),
+                }
             }
         };
+        // What nobody may write, nobody is due.
+        let wanted = wanted.filter(|_| !is_left_alone);
         let configured = wanted.unwrap_or(in_force.weight);
         let mut managed = ManagedVm {
             vm: vm.clone(),
@@ -209,27 +216,34 @@ impl Fleet {
             configured,
             in_force,
             policies,
+            is_shared,
             vcpus: Vec::new(),
             sampled: false,
         };
         self.take_vcpus(&mut managed)?;
         if let Backend::Live(actuator) = &mut self.backend {
-            if policies != PolicySet::NONE && !in_force.idle {
+            if !is_left_alone && !in_force.idle {
                 managed.in_force.weight = actuator.set_weight(&managed.cgroup, configured)?;
             }
         }
         self.has_idle = self
             .has_idle
             .or_else(|| has_idle_class(self.controller(), &managed.cgroup));
-        notes.push(Note(format!(
-            "VM {} (pid {}, {} vCPUs) at weight {} in {}{}",
+        let whose = format!(
+            "VM {} (pid {}, {} vCPUs)",
             vm.name,
             vm.process.pid,
-            vm.vcpus.len(),
-            managed.configured,
-            managed.cgroup,
-            if made { "" } else { ", its own cgroup" },
-        )));
+            vm.vcpus.len()
+        );
+        notes.push(Note(match is_left_alone {
+            true => format!("{whose} is measured and left as it is: it has no policy"),
+            false => format!(
+                "{whose} at weight {} in {}{}",
+                managed.configured,
+                managed.cgroup,
+                if made { "" } else { ", its own cgroup" },
+            ),
+        }));
         if vm.unidentified > 0 {
             notes.push(Note(format!(
                 "VM {} (pid {}): {} vCPU threads are not recognized by name; give a QMP socket or \
@@ -341,6 +355,12 @@ impl Fleet {
             }
         }
         match &mut self.backend {
+            _ if managed.is_left_alone() => {
+                if !managed.is_shared {
+                    managed.in_force = settings(self.backend.controller(), &managed.cgroup)?;
+                    managed.configured = managed.in_force.weight;
+                }
+            }
             Backend::Live(actuator) => managed.recheck_group(actuator, notes)?,
             // What is there is in force; a group that was not made has the default.
             Backend::Dry(controller) if !managed.made => {
@@ -375,7 +395,9 @@ impl Fleet {
         let vcpus = std::mem::take(&mut managed.vcpus);
         let threads = self.let_go_of_vcpus(vcpus).err();
         let mut errors: Vec<String> = threads.iter().map(ActuatorError::to_string).collect();
-        if let Backend::Live(actuator) = &mut self.backend {
+        if let Backend::Live(actuator) = &mut self.backend
+            && !managed.is_left_alone()
+        {
             match actuator.release_group(&managed.cgroup) {
                 Ok(report) if report.is_complete() => {}
                 Ok(report) => errors.push(report.to_string()),

@@ -63,6 +63,8 @@ pub struct ManagedVm {
     pub in_force: VmSettings,
     /// The policies that may act on it.
     pub policies: PolicySet,
+    /// Whether the cgroup is not the VM's alone: so it is for a VM without one of its own that is left as it is.
+    pub(crate) is_shared: bool,
     pub(crate) vcpus: Vec<ManagedVcpu>,
     /// Whether any of its vCPUs was ever sampled; before that there is nothing to observe.
     pub(crate) sampled: bool,
@@ -86,11 +88,17 @@ impl ManagedVm {
             .collect()
     }
 
+    /// Whether it is measured and left as it is.
+    pub fn is_left_alone(&self) -> bool {
+        self.policies == PolicySet::NONE
+    }
+
     pub(crate) fn vcpu_mut(&mut self, vcpu: VcpuId) -> Option<&mut ManagedVcpu> {
         self.vcpus.iter_mut().find(|managed| managed.index == vcpu)
     }
 
-    /// Reads the cgroup's settings again. What somebody else set counts from now on: a weight as configured.
+    /// Reads the cgroup's settings again. What somebody else set counts from now on, a weight as configured. Leaving the idle
+    /// class sets the kernel's default weight, which nobody asked for: what is configured stays.
     pub(crate) fn recheck_group(
         &mut self,
         actuator: &mut Actuator,
@@ -99,22 +107,23 @@ impl ManagedVm {
         let now = settings(actuator.controller(), &self.cgroup)?;
         self.in_force.quota = now.quota;
         let foreign = |knob: &str, value: &dyn std::fmt::Display| {
-            Note(format!(
-                "VM {}: someone else set the {knob} of {} to {value}; it counts as configured from \
-                 now on",
+            format!(
+                "VM {}: someone else set the {knob} of {} to {value}",
                 self.vm.name, self.cgroup
-            ))
+            )
         };
         if now.idle != self.in_force.idle {
-            notes.push(foreign("cpu.idle", &u8::from(now.idle)));
-            forget_idle_and_weight(actuator, &self.cgroup)?;
+            notes.push(Note(foreign("cpu.idle", &u8::from(now.idle))));
             self.in_force.idle = now.idle;
-            if !now.idle {
-                self.in_force.weight = actuator.controller().default_weight();
+            if now.idle {
+                return forget_idle_and_weight(actuator, &self.cgroup);
             }
+            actuator.forget_knob(&self.cgroup, Knob::Idle)?;
+            self.in_force.weight = now.weight;
         }
         if !now.idle && now.weight != self.in_force.weight {
-            notes.push(foreign("weight", &now.weight));
+            let line = foreign("weight", &now.weight);
+            notes.push(Note(format!("{line}; it counts as configured from now on")));
             actuator.forget_knob(&self.cgroup, Knob::Weight)?;
             (self.configured, self.in_force.weight) = (now.weight, now.weight);
         }
@@ -164,7 +173,8 @@ impl ManagedVcpu {
         };
         let mut foreign: Vec<(Setting, String)> = Vec::new();
         if allowed != self.allowed {
-            foreign.push((Setting::Affinity, format!("its affinity to {allowed}")));
+            let what = format!("its affinity to {allowed}; it stays there");
+            foreign.push((Setting::Affinity, what));
             self.allowed = allowed;
         }
         if let Ok(nice) = sched_attr::nice(self.thread.tid)
@@ -191,7 +201,7 @@ impl ManagedVcpu {
         for (setting, what) in foreign {
             actuator.forget_thread(&self.thread, setting)?;
             notes.push(Note(format!(
-                "VM {vm} vCPU {}: someone else set {what}; it stays there",
+                "VM {vm} vCPU {}: someone else set {what}",
                 self.index
             )));
         }
@@ -263,7 +273,7 @@ impl ManagedVcpu {
                 }
             }
             notes.push(Note(format!(
-                "VM {vm} vCPU {}: someone else set {what}; it stays there",
+                "VM {vm} vCPU {}: someone else set {what}",
                 self.index
             )));
         }

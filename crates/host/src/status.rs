@@ -74,8 +74,10 @@ fn file(state_dir: &Path) -> StatusFile {
 
 /// Publishes the daemon's view.
 pub fn write(state_dir: &Path, fleet: &Fleet) -> Result<(), StatusError> {
+    // Of a VM that is left as it is there is nothing to tell that its cgroup does not.
     let vms = fleet
         .vms()
+        .filter(|managed| !managed.is_left_alone())
         .map(|managed| PublishedVm {
             process: managed.vm.process,
             cgroup: managed.cgroup.clone(),

@@ -101,6 +101,10 @@ impl Undo<'_> {
                 if self.controller.read_knob(cgroup, *knob)? == *original {
                     return Ok(Undone::Nothing);
                 }
+                // Ours is undone before: somebody else put it into the idle class, where there is no weight.
+                if *knob == Knob::Weight && self.controller.is_idle(cgroup)? == Some(true) {
+                    return Ok(Undone::Nothing);
+                }
                 // Ours was undone before this, so somebody else put it there, and the weight went with that.
                 if *knob == Knob::Weight && self.controller.is_idle(cgroup)? == Some(true) {
                     return Ok(Undone::Nothing);

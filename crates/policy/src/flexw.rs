@@ -119,6 +119,8 @@ struct VmState {
     real_time: f64,
     /// Whether the weight may be moved.
     adjustable: bool,
+    /// Whether the VM is in the idle class: it gets what the others leave, and is due nothing.
+    idle: bool,
     /// Received, smoothed, ns per period.
     received: f64,
     /// Could run, smoothed, ns per period.
@@ -255,8 +257,11 @@ impl FlexW {
             if knob.round(Weight(state.real_time)) != vm.in_force.weight {
                 state.real_time = vm.in_force.weight.0;
             }
+            // Beyond the knob's range more would be asked for than it can show, to be taken back first later.
+            state.real_time = state.real_time.clamp(knob.least.0, knob.most.0);
             state.configured = vm.weight.0;
-            state.adjustable = adjustable(vm);
+            state.idle = vm.in_force.idle;
+            state.adjustable = !state.idle && adjustable(vm);
             let backlog = state.backlogged / period.0 as f64;
             state.least_backlog = state.least_backlog.min(backlog);
             seen.insert(vm.vm, state);
@@ -301,6 +306,8 @@ impl FlexW {
         decisions: &mut Vec<Decision>,
         window_over: bool,
     ) -> Vec<Assessment> {
+        let (idle, members): (Vec<&VmObservation>, Vec<&VmObservation>) =
+            members.iter().partition(|vm| self.vms[&vm.vm].idle);
         let claims: Vec<Claim> = members
             .iter()
             .map(|vm| self.vms[&vm.vm].claim(vm.peak(period)))
@@ -308,7 +315,11 @@ impl FlexW {
         let capacity = claims.iter().map(|claim| claim.received).sum();
         let shares = fair_shares(capacity, period, &claims);
         let mut wanted: Vec<(VmId, f64, Option<Because>)> = Vec::new();
-        let mut assessments = Vec::new();
+        let as_received = |vm: &&VmObservation| {
+            let received = Nanos(self.vms[&vm.vm].received.round() as u64);
+            Assessment::new(vm.vm, received, received)
+        };
+        let mut assessments: Vec<Assessment> = idle.iter().map(as_received).collect();
         let mut active = Vec::new();
         let mut held = false;
         for (vm, fair) in members.iter().zip(shares) {
@@ -317,9 +328,12 @@ impl FlexW {
             assessments.push(account);
             let (r, because) = self.next_weight(period, state, &account, group, window_over);
             if state.could_run >= ASLEEP * period.0 as f64 {
+                // A VM that is held and satisfied is nobody to step against.
+                let is_behind = account.lag.abs() > self.config.dead_band;
+                let competes = is_behind || state.backlogged >= BACKLOGGED * period.0 as f64;
                 match state.adjustable {
                     true => active.push(wanted.len()),
-                    false => held = true,
+                    false => held |= competes,
                 }
             }
             wanted.push((vm.vm, r, because));
@@ -427,6 +441,7 @@ impl VmState {
             configured: vm.weight.0,
             real_time: vm.in_force.weight.0,
             adjustable: true,
+            idle: false,
             received: vm.received().0 as f64,
             could_run: vm.could_run(period).0 as f64,
             backlogged: vm.backlogged(period).0 as f64,

@@ -26,6 +26,9 @@ use tandem_policy::host::registry;
 
 const PERIOD: Nanos = Nanos::from_millis(100);
 
+/// Weight of a group in the idle class.
+const IDLE_WEIGHT: f64 = 3.0;
+
 /// A vCPU that always wants to run, pinned to one pCPU.
 #[derive(Clone)]
 struct Burner {
@@ -39,6 +42,7 @@ struct Burner {
 struct Vm {
     configured: f64,
     weight: f64,
+    idle: bool,
     policies: PolicySet,
     vcpus: Vec<Burner>,
 }
@@ -79,6 +83,7 @@ impl PinnedHost {
         let vm = Vm {
             configured: 100.0,
             weight: 100.0,
+            idle: false,
             policies: fair(),
             vcpus: vcpus.collect(),
         };
@@ -92,7 +97,10 @@ impl PinnedHost {
 
     /// What a vCPU's part of its pCPU is.
     fn share(&self, vm: &Vm, pcpu: u32) -> f64 {
-        let own = |vm: &Vm| vm.weight / vm.vcpus.len() as f64;
+        let own = |vm: &Vm| match vm.idle {
+            true => IDLE_WEIGHT / 10.24,
+            false => vm.weight / vm.vcpus.len() as f64,
+        };
         let all: f64 = self
             .vms
             .values()
@@ -144,6 +152,7 @@ impl Host for PinnedHost {
             });
             let mut observed = VmObservation::new(VmId(id), Weight(vm.configured), vcpus.collect());
             observed.in_force.weight = Weight(vm.weight);
+            observed.in_force.idle = vm.idle;
             observed.policies = vm.policies;
             observed
         };
@@ -319,6 +328,38 @@ fn a_vm_that_is_left_to_itself_takes_part_in_the_division_and_keeps_its_weight()
     assert_ne!(host.weight(1), 100.0, "its neighbour is adjusted");
     let groups = &periods.last().unwrap().round.groups;
     assert_eq!(groups[0].vms.len(), 3, "all take part in the division");
+}
+
+#[test]
+fn a_vm_in_the_idle_class_is_due_nothing() {
+    let mut host = PinnedHost::new().vm(1, &[0]).vm(2, &[0]).vm(3, &[0]);
+    host.vms.get_mut(&3).unwrap().idle = true;
+    let periods = run(&mut controller(|_| {}), &mut host, 60);
+    for vm in 1..=3 {
+        assert_eq!(
+            host.weight(vm),
+            100.0,
+            "VM {vm}: its neighbours are fair to each other"
+        );
+    }
+    let accounts = &periods.last().unwrap().round.groups[0].vms;
+    let idle = accounts
+        .iter()
+        .find(|account| account.vm == VmId(3))
+        .unwrap();
+    assert_eq!(idle.lag, 0.0);
+}
+
+#[test]
+fn a_held_vm_that_hardly_runs_does_not_let_the_sum_drift() {
+    let mut host = PinnedHost::new().vm(1, &[0, 1]).vm(2, &[0]).vm(3, &[1]);
+    // VM 3 never wants to run; nobody may touch it.
+    let vm = host.vms.get_mut(&3).unwrap();
+    vm.policies = PolicySet::NONE;
+    vm.vcpus.clear();
+    run(&mut controller(|_| {}), &mut host, 2000);
+    let sum = host.weight(1) + host.weight(2);
+    assert!((150.0..=1100.0).contains(&sum), "{sum}");
 }
 
 #[test]

@@ -19,6 +19,7 @@ use super::observation::IdleTimes;
 use super::policy::Policy;
 use super::policy::Registered;
 use super::policy::Scope;
+use super::policy::Sight;
 use super::registry;
 use crate::decision::Decision;
 use crate::decision::Knob;
@@ -104,11 +105,12 @@ impl Controller {
         }
         let period = self.config.period;
         let (elapsed, idle) = self.watch.since_decision();
+        let closely = self.saturated && self.needs(Sight::Runnable);
         let observation = HostObservation {
             period,
             idle,
             knobs: host.knobs(),
-            vms: host.observe(elapsed, period, self.saturated),
+            vms: host.observe(elapsed, period, closely),
         };
         let round = self.decide(&observation);
         let applied = (!self.config.dry_run).then(|| host.apply(&round.decisions));
@@ -117,6 +119,12 @@ impl Controller {
             round,
             applied,
         })
+    }
+
+    /// Whether any policy needs to see this.
+    fn needs(&self, sight: Sight) -> bool {
+        let mut policies = self.policies.iter();
+        policies.any(|(_, entry, _)| entry.sees.contains(&sight))
     }
 
     /// Decides on an observation.

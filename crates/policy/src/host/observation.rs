@@ -48,8 +48,11 @@ impl HostObservation {
 
     /// A VM by its identity.
     pub fn vm(&self, vm: VmId) -> Option<&VmObservation> {
-        let at = self.vms.binary_search_by_key(&vm, |observed| observed.vm);
-        at.ok().map(|at| &self.vms[at])
+        match self.vms.binary_search_by_key(&vm, |observed| observed.vm) {
+            Ok(at) => self.vms.get(at),
+            // It is not here, or they are in another order after all.
+            Err(_) => self.vms.iter().find(|observed| observed.vm == vm),
+        }
     }
 
     /// Whether what the decision asks for is in force already. What it is about and is not here counts as such too:
