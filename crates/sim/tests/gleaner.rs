@@ -11,6 +11,7 @@ use tandem_policy::gleaner::ConsolidationConfig;
 use tandem_policy::gleaner::ControllerConfig;
 use tandem_policy::gleaner::RetentionConfig;
 use tandem_sim::World;
+use tandem_sim::results::AgentChoice;
 use tandem_sim::results::VmResults;
 use tandem_sim::scenario::Control;
 use tandem_sim::scenario::Remedies;
@@ -33,6 +34,9 @@ const TOKEN: &str = "duration = \"4s\"\nwarmup = \"2s\"\n[machine]\npcpus = 2
     objects = { meet = { kind = \"barrier\", wait = \"block\" } }
     [[workload.role]]\nthreads = \"1 per vcpu\"
     program = [ { forever = [ { compute = \"normal(900us, 200us)\" }, { barrier = \"meet\" }, \"work\" ] } ]
+    [[workload]]\nname = \"naps\"
+    [[workload.role]]\nthreads = \"1 per vcpu\"
+    program = [ { forever = [ { compute = \"500us\" }, { sleep = \"400us\" }, \"work\" ] } ]
     [[vm]]\nname = \"a\"\nvcpus = 2\nworkload = \"token\"\n";
 
 fn vm(settings: &[&str]) -> VmResults {
@@ -69,7 +73,6 @@ fn a_token_is_faster_on_one_vcpu() {
 #[test]
 fn retention_alone_helps_too_and_costs_cpu_time() {
     let (without, with) = (vm(&[]), vm(&["vm.a.gleaner={ consolidate = false }"]));
-    assert!(with.gleaner.iter().all(|choice| choice.vcpus == 2));
     assert!(with.gleaner.last().unwrap().retention.0 > 0);
     assert_gains(1.5, &without, &with);
     assert!(with.received > without.received);
@@ -155,6 +158,25 @@ fn the_live_agents_controller_harms_nobody() {
     }
 }
 
+#[test]
+fn the_live_agents_controller_takes_back_what_gained_nothing() {
+    // There is room for both by the rule, and work for more than one vCPU.
+    let (without, with) = (
+        vm(&["vm.a.workload=naps"]),
+        vm(&["vm.a.workload=naps", AGENT]),
+    );
+    let tried = |of: fn(&AgentChoice) -> bool| with.gleaner.iter().filter(|c| of(c)).count();
+    assert!(tried(|choice| choice.vcpus == 1) > 0, "{:?}", with.gleaner);
+    assert!(
+        tried(|choice| choice.retention.0 > 0) > 0,
+        "{:?}",
+        with.gleaner
+    );
+    let last = with.gleaner.last().unwrap();
+    assert_eq!((last.vcpus, last.retention.0), (2, 0), "{:?}", with.gleaner);
+    assert_gains(0.97, &without, &with);
+}
+
 /// The settings in force with this table.
 fn control(gleaner: &str) -> Control {
     let scenario = scenario(TOKEN, &[&format!("vm.a.gleaner={gleaner}")]);
@@ -182,6 +204,11 @@ fn the_papers_settings_are_the_papers_and_ours_are_ours() {
         control("{ control = \"agent\" }"),
         Control::Agent(ControllerConfig::default())
     );
+    let Control::Ours(remedies) = control("{ consolidate = false }") else {
+        panic!("not ours");
+    };
+    assert_eq!(remedies.consolidation, None);
+    assert_eq!(remedies.retention, Some(RetentionConfig::default()));
     assert_eq!(
         control("{ control = \"paper\", retain = false, confirm = 3 }"),
         Control::Paper(Remedies {

@@ -143,3 +143,28 @@ impl World {
         self.work.push(Work::Guest(to));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::load;
+
+    #[test]
+    fn threads_that_wait_leave_vcpus_out_of_use() {
+        let text = "duration = \"1s\"\n[machine]\npcpus = 4
+            [[workload]]\nname = \"computes\"
+            [[workload.role]]\nthreads = \"2 per vcpu\"
+            program = [ { forever = [ { compute = \"1ms\" } ] } ]
+            [[vm]]\nname = \"a\"\nvcpus = 4\nworkload = \"computes\"\n";
+        let mut world = World::new(&load::from_text("s.toml", text).unwrap());
+        world.run_until(Nanos::from_millis(10));
+        let waiting = |world: &World| {
+            let queues = world.vcpus.iter().map(|vcpu| &vcpu.queue);
+            let waiting = queues.map(|queue| queue.queued(&world.entities).count());
+            waiting.collect::<Vec<usize>>()
+        };
+        assert_eq!(waiting(&world), [1, 1, 1, 1]);
+        world.set_active(0, 2);
+        assert_eq!(waiting(&world), [2, 2, 0, 0]);
+    }
+}
