@@ -213,10 +213,11 @@ impl Fleet {
             sampled: false,
         };
         self.take_vcpus(&mut managed)?;
-        if let Backend::Live(actuator) = &mut self.backend {
-            if policies != PolicySet::NONE && !in_force.idle {
-                managed.in_force.weight = actuator.set_weight(&managed.cgroup, configured)?;
-            }
+        if policies != PolicySet::NONE
+            && !in_force.idle
+            && let Backend::Live(actuator) = &mut self.backend
+        {
+            managed.in_force.weight = actuator.set_weight(&managed.cgroup, configured)?;
         }
         self.has_idle = self
             .has_idle
