@@ -108,7 +108,8 @@ pub struct RunArgs {
     /// default; a VM that has a cgroup of its own otherwise keeps that cgroup's weight
     #[arg(long, value_name = "NAME|PID=WEIGHT", value_parser = weight_rule)]
     weight: Vec<VmRule>,
-    /// The policies that act on the selected VMs: fair, configured [default: fair]
+    /// What acts on the selected VMs: fair (each receives its fair share), configured (each has its configured weight and
+    /// nothing more) or none [default: fair]
     #[arg(long, value_name = "NAME,…", value_parser = policy_names)]
     policies: Option<PolicySet>,
     /// Other policies for the VMs with this name (glob) or process id: 'db-*=configured'; several are
@@ -221,8 +222,7 @@ fn weight_rule(text: &str) -> Result<VmRule, String> {
 fn policies_rule(text: &str) -> Result<VmRule, String> {
     let expected = "write NAME=POLICY+… or PID=POLICY+…, such as 'db-*=configured'";
     let (rule, names) = rule(text, expected)?;
-    let names = names.split('+').filter(|name| *name != "none");
-    let policies = registry::set(names).map_err(|error| format!("{error}; {expected}"))?;
+    let policies = registry::parse(names).map_err(|error| format!("{error}; {expected}"))?;
     Ok(VmRule {
         policies: Some(policies),
         ..rule
@@ -249,7 +249,7 @@ fn rule<'a>(text: &'a str, expected: &str) -> Result<(VmRule, &'a str), String> 
 }
 
 fn policy_names(text: &str) -> Result<PolicySet, String> {
-    registry::set(text.split(',')).map_err(|error| error.to_string())
+    registry::parse(text).map_err(|error| error.to_string())
 }
 
 /// `tandem host status`

@@ -2,7 +2,8 @@
 //!
 //! A policy is a set of settings of the scenario, and so is every baseline. Several are joined by `+`:
 //! `aple+hvs` is APPLES, `demand+cap` is demand-based coordinated scheduling under a cap. What a
-//! policy does not set stays as the scenario has it. The daemon's policies have here the names that they have
+//! policy does not set stays as the scenario has it, but for the host's policies: those are one choice, which every name but
+//! `as-it-is` replaces. The daemon's policies have here the names that they have
 //! there: those of their registry.
 
 use tandem_policy::host::registry::REGISTRY;
@@ -10,6 +11,9 @@ use tandem_sim::scenario::load::Setting;
 use thiserror::Error;
 
 use crate::vary::Combination;
+
+/// The scenario as it is.
+const AS_IT_IS: &str = "as-it-is";
 
 /// Names and what they set, besides those of the registry.
 const POLICIES: [(&str, &[(&str, &str)]); 30] = [
@@ -68,7 +72,7 @@ const POLICIES: [(&str, &[(&str, &str)]); 30] = [
     ("hypercall-flush", &[("vm.*.tlb", "hypercall")]),
     ("fast-reactivation", &[("host.fast_reactivation", "true")]),
     ("per-thread", &[("vm.*.per_thread", "true")]),
-    ("as-it-is", &[]),
+    (AS_IT_IS, &[]),
 ];
 
 /// What is wrong with a list of policies.
@@ -160,6 +164,17 @@ fn combination(name: &str) -> Result<Combination, PolicyError> {
                 });
             }
             settings.push(setting);
+        }
+    }
+    // Host policies are one choice: a name replaces those that the scenario has.
+    let of_host = REGISTRY.iter().map(|policy| policy.name).chain(["flexw"]);
+    for host in of_host.filter(|_| name != AS_IT_IS) {
+        let key = format!("policies.{host}");
+        if !settings.iter().any(|setting| setting.key == key) {
+            settings.push(Setting {
+                key,
+                value: "false".to_owned(),
+            });
         }
     }
     Ok(Combination::named(name, settings))

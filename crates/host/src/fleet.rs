@@ -23,6 +23,7 @@ use tandem_policy::host::Host;
 use tandem_policy::host::IdleTimes;
 use tandem_policy::host::Knobs;
 use tandem_policy::host::WeightKnob;
+use tandem_policy::host::registry;
 
 use crate::apply::Applied;
 use crate::apply::Refused;
@@ -221,10 +222,11 @@ impl Fleet {
             sampled: false,
         };
         self.take_vcpus(&mut managed)?;
-        if let Backend::Live(actuator) = &mut self.backend {
-            if !is_left_alone && !in_force.idle {
-                managed.in_force.weight = actuator.set_weight(&managed.cgroup, configured)?;
-            }
+        if !is_left_alone
+            && !in_force.idle
+            && let Backend::Live(actuator) = &mut self.backend
+        {
+            managed.in_force.weight = actuator.set_weight(&managed.cgroup, configured)?;
         }
         self.has_idle = self
             .has_idle
@@ -238,10 +240,11 @@ impl Fleet {
         notes.push(Note(match is_left_alone {
             true => format!("{whose} is measured and left as it is: it has no policy"),
             false => format!(
-                "{whose} at weight {} in {}{}",
+                "{whose} at weight {} in {}{}, under {}",
                 managed.configured,
                 managed.cgroup,
                 if made { "" } else { ", its own cgroup" },
+                registry::names(policies),
             ),
         }));
         if vm.unidentified > 0 {

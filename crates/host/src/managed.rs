@@ -119,7 +119,7 @@ impl ManagedVm {
                 return forget_idle_and_weight(actuator, &self.cgroup);
             }
             actuator.forget_knob(&self.cgroup, Knob::Idle)?;
-            self.in_force.weight = now.weight;
+            self.in_force.weight = actuator.controller().default_weight();
         }
         if !now.idle && now.weight != self.in_force.weight {
             let line = foreign("weight", &now.weight);

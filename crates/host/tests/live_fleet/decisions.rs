@@ -91,7 +91,7 @@ fn of_threads() -> Result<(), Skip> {
         for value in [7, -5] {
             subject.apply(set_nice(vm, 1, value));
             assert_eq!(subject.observe_vcpu(vm, 1).in_force.nice, Nice(value));
-            assert_eq!((nice(&changed), nice(&other)), (value.into(), 0));
+            assert_eq!((nice(&changed), nice(&other)), (value, 0));
         }
         assert_eq!(subject.observe_vcpu(vm, 0).in_force.nice, Nice(0));
         let all = affinity(other.tid).expect("a mask");

@@ -118,7 +118,7 @@ fn nice_value() -> Result<(), Skip> {
     both_ends(&world, |actuator| {
         for value in [7, -11, 19] {
             let outcome = actuator.set_nice(&thread, Nice(value))?;
-            assert_eq!((outcome, nice(&thread)), (Outcome::Done, value.into()));
+            assert_eq!((outcome, nice(&thread)), (Outcome::Done, value));
         }
         assert_eq!(nice(&world.threads()[0]), 0, "no other thread");
         Ok(())

@@ -23,6 +23,7 @@ pub const ENTRY: Registered = Registered {
         Sight::IdleTime,
     ],
     turns: &[Knob::Weight, Knob::Affinity],
+    excludes: &[],
     build: |config| Box::new(Fair::new(config)),
 };
 

@@ -53,6 +53,8 @@ pub struct Registered {
     pub sees: &'static [Sight],
     /// The knobs that it may turn; decisions about others are dropped.
     pub turns: &'static [Knob],
+    /// Policies that cannot act on the same VM.
+    pub excludes: &'static [&'static str],
     /// Makes one that has seen nothing yet.
     pub build: fn(&ControllerConfig) -> Box<dyn Policy>,
 }

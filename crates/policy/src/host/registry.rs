@@ -12,28 +12,66 @@ use crate::policy_set::PolicySet;
 /// the later one decides.
 pub const REGISTRY: &[Registered] = &[fair::ENTRY, configured::ENTRY];
 
-/// A name that no policy has.
+/// Why a list of policies cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("no policy is called \"{name}\": there are {}", names(PolicySet::ALL))]
-pub struct UnknownPolicy {
-    /// The name given.
-    pub name: String,
+pub enum PolicyError {
+    /// A name that no policy has.
+    #[error(
+        "no policy is called \"{name}\": there are {}, and none of them",
+        names(PolicySet::ALL)
+    )]
+    Unknown {
+        /// The name given.
+        name: String,
+    },
+    /// Two that cannot act on one VM together.
+    #[error("{one} and {other} exclude each other: a VM can be under one of them")]
+    Exclude {
+        /// One of them.
+        one: &'static str,
+        /// The other.
+        other: &'static str,
+    },
 }
 
 /// The policy of a name.
-pub fn find(name: &str) -> Result<PolicyId, UnknownPolicy> {
+pub fn find(name: &str) -> Result<PolicyId, PolicyError> {
     let position = REGISTRY.iter().position(|policy| policy.name == name);
     match position {
         Some(position) => Ok(PolicyId(position as u8)),
-        None => Err(UnknownPolicy {
+        None => Err(PolicyError::Unknown {
             name: name.to_owned(),
         }),
     }
 }
 
-/// The policies of these names.
-pub fn set<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<PolicySet, UnknownPolicy> {
-    names.into_iter().map(find).collect()
+/// The policies of these names, for one VM.
+pub fn set<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<PolicySet, PolicyError> {
+    let set: PolicySet = names.into_iter().map(find).collect::<Result<_, _>>()?;
+    check(set)?;
+    Ok(set)
+}
+
+/// The policies of a text such as `fair` or `none`; several are joined by commas or by +.
+pub fn parse(text: &str) -> Result<PolicySet, PolicyError> {
+    match text.trim() {
+        "none" => Ok(PolicySet::NONE),
+        names => set(names.split([',', '+']).map(str::trim)),
+    }
+}
+
+/// Whether policies can act on one VM together.
+pub fn check(set: PolicySet) -> Result<(), PolicyError> {
+    for (_, policy) in entries(set) {
+        let other = entries(set).find(|(_, other)| policy.excludes.contains(&other.name));
+        if let Some((_, other)) = other {
+            return Err(PolicyError::Exclude {
+                one: policy.name,
+                other: other.name,
+            });
+        }
+    }
+    Ok(())
 }
 
 /// The registered policies of a set, in order.
@@ -65,6 +103,10 @@ mod tests {
 
     #[test]
     fn an_unknown_name_is_answered_with_the_known_ones() {
+        assert_eq!(parse("none"), Ok(PolicySet::NONE));
+        assert_eq!(parse("fair"), set(["fair"]));
+        let error = parse("fair+configured").unwrap_err().to_string();
+        assert!(error.contains("exclude each other"), "{error}");
         let error = set(["fair", "fare"]).unwrap_err().to_string();
         assert!(
             error.contains("\"fare\"") && error.contains("fair, configured"),

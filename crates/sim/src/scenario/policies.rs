@@ -88,6 +88,9 @@ pub fn read(document: &Table<'_>, scheduler: &HostScheduler) -> Result<Policies,
             flexs,
         });
     }
+    if !matches!(field.node.value, Value::Table(_)) {
+        return Err(field.wrong("a table, or a list of names such as [\"fair\"], is needed"));
+    }
     let names = REGISTRY.iter().map(|policy| policy.name);
     let keys: Vec<&str> = names.clone().chain(KEYS).collect();
     let table = field.table(&keys)?;
@@ -101,6 +104,9 @@ pub fn read(document: &Table<'_>, scheduler: &HostScheduler) -> Result<Policies,
             controller.policies = controller.policies.or(one("fair", &table)?);
             controller.flexw = config;
         }
+    }
+    if let Err(error) = registry::check(controller.policies) {
+        return Err(table.wrong(error.to_string()));
     }
     controller.period = table.or("period", controller.period, |field| {
         field.time(Nanos::from_millis(1), LONGEST)
@@ -167,7 +173,10 @@ pub fn list(field: &Field<'_>) -> Result<PolicySet, LoadError> {
             Err(error) => return Err(name.wrong(error)),
         }
     }
-    Ok(policies)
+    match registry::check(policies) {
+        Ok(()) => Ok(policies),
+        Err(error) => Err(field.wrong(error)),
+    }
 }
 
 /// `fair = true`, or a table of its settings.
