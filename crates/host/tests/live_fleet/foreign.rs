@@ -13,7 +13,7 @@ use tandem_policy::Weight;
 
 use crate::harness::Skip;
 use crate::harness::Test;
-use crate::host::World;
+use crate::host::LiveHost;
 use crate::host::controller;
 use crate::host::nice;
 use crate::subject::OWNER;
@@ -73,7 +73,7 @@ fn read(cgroup: &CgroupPath, knob: Knob) -> String {
 }
 
 fn weight() -> Result<(), Skip> {
-    let mut world = World::new()?;
+    let mut world = LiveHost::new()?;
     world.operator_sets(Knob::Weight, "333");
     let mut subject = Subject::acting_on(world)?;
     let own = subject.cgroup(OWNER);
@@ -96,7 +96,7 @@ fn weight() -> Result<(), Skip> {
 }
 
 fn weight_of_a_vcpu() -> Result<(), Skip> {
-    let mut world = World::new()?;
+    let mut world = LiveHost::new()?;
     let group = operators_vcpu_group(&mut world, 0, Weight(300.0));
     let mut subject = Subject::acting_on(world)?;
     subject.apply(set_weight(single(OWNER, 0), 640.0));
@@ -187,7 +187,7 @@ fn own_affinity() -> Result<(), Skip> {
 }
 
 fn into_idle_class() -> Result<(), Skip> {
-    let mut world = World::new()?;
+    let mut world = LiveHost::new()?;
     world.operator_sets(Knob::Weight, "333");
     let mut subject = Subject::acting_on(world)?;
     subject.need_idle_class()?;
@@ -207,7 +207,7 @@ fn into_idle_class() -> Result<(), Skip> {
 }
 
 fn out_of_idle_class() -> Result<(), Skip> {
-    let mut world = World::new()?;
+    let mut world = LiveHost::new()?;
     world.operator_sets(Knob::Weight, "333");
     let mut subject = Subject::acting_on(world)?;
     subject.need_idle_class()?;

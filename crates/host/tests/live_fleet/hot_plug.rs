@@ -19,7 +19,7 @@ use crate::harness::Test;
 use crate::helper::Helper;
 use crate::helper::vcpu_threads;
 use crate::helper::wait_until;
-use crate::host::World;
+use crate::host::LiveHost;
 use crate::host::nice;
 use crate::subject::OWNER;
 use crate::subject::SHARED;
@@ -217,8 +217,8 @@ fn cannot_be_moved() -> Result<(), Skip> {
 }
 
 fn let_go_alive() -> Result<(), Skip> {
-    let world = World::new()?;
-    let before = world.picture();
+    let world = LiveHost::new()?;
+    let before = world.snapshot();
     let mut subject = Subject::acting_on(world)?;
     let all = affinity(subject.thread(SHARED, 1).tid).expect("a mask");
     let one: PcpuSet = all.iter().take(1).collect();
@@ -244,7 +244,7 @@ fn let_go_alive() -> Result<(), Skip> {
     assert_eq!(nice(&thread), 0);
     assert_eq!(affinity(thread.tid).expect("a mask"), all);
     subject.update_with(&[]);
-    assert_eq!(subject.world.picture(), before, "no restore was needed");
+    assert_eq!(subject.world.snapshot(), before, "no restore was needed");
     Ok(())
 }
 

@@ -30,7 +30,7 @@ use crate::harness::Skip;
 use crate::helper::Helper;
 use crate::helper::StateDir;
 use crate::helper::vcpu_threads;
-use crate::host::World;
+use crate::host::LiveHost;
 use crate::host::controller;
 
 /// The VM whose group the fleet makes: vCPUs 0, 1 and 2.
@@ -50,7 +50,7 @@ pub struct Subject {
     pub fleet: Fleet,
     _dir: StateDir,
     /// The VMs' processes.
-    pub world: World,
+    pub world: LiveHost,
 }
 
 /// A VM as discovery would describe it.
@@ -77,7 +77,7 @@ pub fn describe(id: VmId, helper: &Helper) -> Vm {
 
 impl Subject {
     /// A fleet that acts, and has adopted the VMs of this world.
-    pub fn acting_on(world: World) -> Result<Subject, Skip> {
+    pub fn acting_on(world: LiveHost) -> Result<Subject, Skip> {
         let dir = StateDir::new();
         let (actuator, _) = Actuator::open(controller()?, &dir.0).expect("it opens");
         Ok(Subject::of(world, dir, Backend::Live(Box::new(actuator))))
@@ -85,16 +85,16 @@ impl Subject {
 
     /// A fleet that acts.
     pub fn acting() -> Result<Subject, Skip> {
-        Subject::acting_on(World::new()?)
+        Subject::acting_on(LiveHost::new()?)
     }
 
     /// A fleet that changes nothing.
     pub fn dry() -> Result<Subject, Skip> {
         let backend = Backend::Dry(controller()?);
-        Ok(Subject::of(World::new()?, StateDir::new(), backend))
+        Ok(Subject::of(LiveHost::new()?, StateDir::new(), backend))
     }
 
-    fn of(world: World, dir: StateDir, backend: Backend) -> Subject {
+    fn of(world: LiveHost, dir: StateDir, backend: Backend) -> Subject {
         let sampler = Sampler::new(ProcFs::host());
         let mut subject = Subject {
             fleet: Fleet::new(backend, sampler, Vec::new(), PolicySet::ALL),
@@ -215,7 +215,7 @@ impl Subject {
     }
 
     /// Ends the fleet and puts everything back; the VMs live on.
-    pub fn restore(self) -> World {
+    pub fn restore(self) -> LiveHost {
         match self.fleet.into_backend() {
             Backend::Live(mut actuator) => {
                 let report = actuator.restore().expect("it restores");
@@ -228,7 +228,7 @@ impl Subject {
 }
 
 /// The operator gives a vCPU of the VM that does not share a cgroup, as libvirt does; it goes with the world.
-pub fn operators_vcpu_group(world: &mut World, vcpu: usize, weight: Weight) -> CgroupPath {
+pub fn operators_vcpu_group(world: &mut LiveHost, vcpu: usize, weight: Weight) -> CgroupPath {
     let dir = StateDir::new();
     let controller = controller().map_err(|Skip(why)| why).expect("as before");
     let (mut operator, _) = Actuator::open(controller, &dir.0).expect("it opens");

@@ -21,7 +21,7 @@ use tandem_policy::Weight;
 use crate::harness::Skip;
 use crate::harness::Test;
 use crate::helper::StateDir;
-use crate::host::World;
+use crate::host::LiveHost;
 use crate::host::controller;
 use crate::host::nice;
 use crate::tests::open;
@@ -52,51 +52,51 @@ pub const ALL: &[(&str, Test)] = &[
 ];
 
 /// On a kernel without slices they are refused, and there is no more to test.
-fn need_slices(world: &World) -> Result<(), Skip> {
+fn need_slices(world: &LiveHost) -> Result<(), Skip> {
     if schedulers_slice().is_some() {
         return Ok(());
     }
-    let before = world.picture();
+    let before = world.snapshot();
     let dir = StateDir::new();
     let mut actuator = open(&dir)?;
     let refused = actuator.set_slice(&world.threads()[0], Some(Nanos::from_millis(1)));
     let error = refused.expect_err("it is refused").to_string();
     assert!(error.contains("6.12"), "{error}");
     assert!(!is_pending(&dir.0), "a refusal leaves no record");
-    assert_eq!(world.picture(), before);
+    assert_eq!(world.snapshot(), before);
     Err(Skip(error))
 }
 
 /// On a kernel without the idle class it is refused, and there is no more to test.
-fn need_idle_class(world: &mut World) -> Result<(), Skip> {
+fn need_idle_class(world: &mut LiveHost) -> Result<(), Skip> {
     // On v2 the file is there once the controller reaches the cgroup.
     world.operator_lets_the_controller_down();
     let is_idle = controller()?.is_idle(&world.own);
     if is_idle.expect("it is read").is_some() {
         return Ok(());
     }
-    let before = world.picture();
+    let before = world.snapshot();
     let dir = StateDir::new();
     let mut actuator = open(&dir)?;
     let refused = actuator.set_idle(&world.own, true);
     let error = refused.expect_err("it is refused").to_string();
     assert!(error.contains("5.15"), "{error}");
     drop(actuator);
-    assert_eq!(world.picture(), before);
+    assert_eq!(world.snapshot(), before);
     Err(Skip(error))
 }
 
 /// Makes changes twice, and ends once by `restore` and once as by kill -9: both leave no trace.
 fn both_ends(
-    world: &World,
+    world: &LiveHost,
     change: impl Fn(&mut Actuator) -> Result<(), ActuatorError>,
 ) -> Result<(), Skip> {
-    let before = world.picture();
+    let before = world.snapshot();
     for killed in [false, true] {
         let dir = StateDir::new();
         let mut actuator = open(&dir)?;
         change(&mut actuator).expect("the change is made");
-        assert_ne!(world.picture(), before, "something was changed");
+        assert_ne!(world.snapshot(), before, "something was changed");
         let report = match killed {
             false => actuator.restore().expect("it restores"),
             true => {
@@ -106,14 +106,14 @@ fn both_ends(
             }
         };
         assert!(report.is_complete() && report.put_back > 0, "{report}");
-        assert_eq!(world.picture(), before, "killed: {killed}");
+        assert_eq!(world.snapshot(), before, "killed: {killed}");
         assert!(!is_pending(&dir.0));
     }
     Ok(())
 }
 
 fn nice_value() -> Result<(), Skip> {
-    let world = World::new()?;
+    let world = LiveHost::new()?;
     let thread = world.threads()[1];
     both_ends(&world, |actuator| {
         for value in [7, -11, 19] {
@@ -126,7 +126,7 @@ fn nice_value() -> Result<(), Skip> {
 }
 
 fn own_slice() -> Result<(), Skip> {
-    let world = World::new()?;
+    let world = LiveHost::new()?;
     need_slices(&world)?;
     let thread = world.threads()[1];
     let read = || slice(thread.tid).expect("it is read");
@@ -147,7 +147,7 @@ fn own_slice() -> Result<(), Skip> {
 }
 
 /// The text of a file of the world's own cgroup.
-fn own_file(world: &World, file: &str) -> String {
+fn own_file(world: &LiveHost, file: &str) -> String {
     let controller = controller().map_err(|Skip(why)| why).expect("as before");
     let folder = controller.mount().join(world.own.0.trim_start_matches('/'));
     let text = fs::read_to_string(folder.join(file)).expect("the file is there");
@@ -155,7 +155,7 @@ fn own_file(world: &World, file: &str) -> String {
 }
 
 fn idle_class() -> Result<(), Skip> {
-    let mut world = World::new()?;
+    let mut world = LiveHost::new()?;
     need_idle_class(&mut world)?;
     both_ends(&world, |actuator| {
         actuator.set_idle(&world.own, true)?;
@@ -170,7 +170,7 @@ fn idle_class() -> Result<(), Skip> {
 }
 
 fn weight_and_idle() -> Result<(), Skip> {
-    let mut world = World::new()?;
+    let mut world = LiveHost::new()?;
     need_idle_class(&mut world)?;
     world.operator_sets(Knob::Weight, "333");
     let weight = |actuator: &Actuator| actuator.controller().weight(&world.own);
@@ -199,7 +199,7 @@ fn weight_and_idle() -> Result<(), Skip> {
 }
 
 fn foreign_weight_and_idle() -> Result<(), Skip> {
-    let mut world = World::new()?;
+    let mut world = LiveHost::new()?;
     need_idle_class(&mut world)?;
     for killed in [false, true] {
         world.operator_sets(Knob::Weight, "333");
@@ -229,7 +229,7 @@ fn foreign_weight_and_idle() -> Result<(), Skip> {
 }
 
 fn operators_idle_class() -> Result<(), Skip> {
-    let mut world = World::new()?;
+    let mut world = LiveHost::new()?;
     need_idle_class(&mut world)?;
     world.operator_sets(Knob::Idle, "1");
     both_ends(&world, |actuator| {
@@ -243,7 +243,7 @@ fn operators_idle_class() -> Result<(), Skip> {
 }
 
 fn operators_idle_class_of_just_now() -> Result<(), Skip> {
-    let mut world = World::new()?;
+    let mut world = LiveHost::new()?;
     need_idle_class(&mut world)?;
     world.operator_sets(Knob::Weight, "333");
     let dir = StateDir::new();
@@ -281,7 +281,7 @@ fn make_group_below(
 }
 
 fn group_of_a_vcpu() -> Result<(), Skip> {
-    let world = World::new()?;
+    let world = LiveHost::new()?;
     let threads = world.threads();
     both_ends(&world, |actuator| {
         let home = actuator.controller().cgroup_of(&threads[0])?;
@@ -305,7 +305,7 @@ fn group_of_a_vcpu() -> Result<(), Skip> {
 }
 
 fn group_below_own() -> Result<(), Skip> {
-    let world = World::new()?;
+    let world = LiveHost::new()?;
     let threads = world.own_threads();
     let name = format!("{}vcpu0", world.prefix);
     both_ends(&world, |actuator| {
@@ -313,13 +313,13 @@ fn group_below_own() -> Result<(), Skip> {
         actuator.set_weight(&world.own, Weight(123.0))?;
         Ok(())
     })?;
-    let before = world.picture();
+    let before = world.snapshot();
     let dir = StateDir::new();
     let mut actuator = open(&dir)?;
     make_group_below(&mut actuator, &world.own, &threads[0], &name).expect("it is made");
     // The VM is let go, the actuator lives on.
     let report = actuator.release_group(&world.own).expect("it is released");
     assert!(report.is_complete() && report.put_back > 0, "{report}");
-    assert_eq!(world.picture(), before);
+    assert_eq!(world.snapshot(), before);
     Ok(())
 }
