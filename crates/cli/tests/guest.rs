@@ -41,7 +41,7 @@ struct Vm {
 
 /// All that an agent may change.
 #[derive(Debug, PartialEq, Eq)]
-struct World {
+struct KnobValues {
     cgroups: BTreeSet<PathBuf>,
     poll: Option<String>,
     controllers: Option<String>,
@@ -70,10 +70,10 @@ impl Vm {
         None
     }
 
-    fn world(&self) -> World {
+    fn knob_values(&self) -> KnobValues {
         let mount = self.cpusets.mount();
         let poll = "/sys/module/haltpoll/parameters/guest_halt_poll_ns";
-        World {
+        KnobValues {
             cgroups: folders(mount),
             poll: fs::read_to_string(poll).ok(),
             controllers: fs::read_to_string(mount.join("cgroup.subtree_control")).ok(),
@@ -215,7 +215,7 @@ impl Drop for Group<'_> {
 #[test]
 fn a_command_runs_on_the_vcpus_it_is_held_to_and_passes_on_its_status() {
     let Some(vm) = Vm::find() else { return };
-    let before = vm.world();
+    let before = vm.knob_values();
     let script = "grep Cpus_allowed_list /proc/self/status; exit 7";
     let held = [
         "--vcpus",
@@ -232,7 +232,7 @@ fn a_command_runs_on_the_vcpus_it_is_held_to_and_passes_on_its_status() {
     let list = text(&output.stdout);
     let list = list.split_whitespace().last().unwrap().to_owned();
     assert!(list.parse::<u32>().is_ok(), "one vCPU, not '{list}'");
-    assert_eq!(vm.world(), before);
+    assert_eq!(vm.knob_values(), before);
     assert!(vm.restore().starts_with("0 changes"));
 }
 
@@ -246,17 +246,17 @@ fn a_command_that_a_signal_ends_gives_the_status_a_shell_would() {
 #[test]
 fn a_command_that_is_not_there_is_named_and_nothing_stays() {
     let Some(vm) = Vm::find() else { return };
-    let before = vm.world();
+    let before = vm.knob_values();
     let output = vm.run(&["--", "/no/such/program"]);
     assert!(!output.status.success());
     assert!(text(&output.stderr).contains("cannot start '/no/such/program'"));
-    assert_eq!(vm.world(), before);
+    assert_eq!(vm.knob_values(), before);
 }
 
 #[test]
 fn both_ways_to_stay_awake_work_and_end() {
     let Some(vm) = Vm::find() else { return };
-    let before = vm.world();
+    let before = vm.knob_values();
     let report = vm.state.path().join("report.json");
     let report = report.to_str().unwrap();
     for (means, name) in [("yield", "yielding threads"), ("best", "")] {
@@ -277,13 +277,13 @@ fn both_ways_to_stay_awake_work_and_end() {
         assert_eq!(report["choice"]["retention_ns"], 100_000);
         assert!(report["periods"].as_u64().unwrap() > 0, "{report}");
     }
-    assert_eq!(vm.world(), before);
+    assert_eq!(vm.knob_values(), before);
 }
 
 #[test]
 fn a_dry_run_changes_nothing() {
     let Some(vm) = Vm::find() else { return };
-    let before = vm.world();
+    let before = vm.knob_values();
     let mut agent = vm
         .tandem(&[
             "run",
@@ -300,7 +300,7 @@ fn a_dry_run_changes_nothing() {
         .spawn()
         .unwrap();
     sleep(Duration::from_millis(500));
-    assert_eq!(vm.world(), before);
+    assert_eq!(vm.knob_values(), before);
     assert!(agent.wait().unwrap().success());
     let mut printed = String::new();
     std::io::Read::read_to_string(&mut agent.stdout.take().unwrap(), &mut printed).unwrap();
@@ -311,7 +311,7 @@ fn a_dry_run_changes_nothing() {
 #[test]
 fn a_cgroup_gets_fewer_vcpus_and_has_its_own_again() {
     let Some(vm) = Vm::find() else { return };
-    let before = vm.world();
+    let before = vm.knob_values();
     let group = Group::make(&vm.cpusets);
     let had = vm.cpusets.vcpus(&group.path).unwrap();
     let pid = group.sleeper.as_ref().unwrap().0.id();
@@ -341,13 +341,13 @@ fn a_cgroup_gets_fewer_vcpus_and_has_its_own_again() {
     let status = vm.tandem(&["status"]).output().unwrap();
     assert!(text(&status.stdout).contains("no agent runs here"));
     drop(group);
-    assert_eq!(vm.world(), before);
+    assert_eq!(vm.knob_values(), before);
 }
 
 #[test]
 fn a_process_is_moved_and_comes_back_or_the_reason_is_told() {
     let Some(vm) = Vm::find() else { return };
-    let before = vm.world();
+    let before = vm.knob_values();
     let sleeper = Sleeper::start();
     let pid = sleeper.0.id();
     let had = allowed(pid);
@@ -362,13 +362,13 @@ fn a_process_is_moved_and_comes_back_or_the_reason_is_told() {
     assert_eq!(allowed(pid), had);
     let is = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
     assert_eq!(is, was);
-    assert_eq!(vm.world(), before);
+    assert_eq!(vm.knob_values(), before);
 }
 
 #[test]
 fn threads_get_vcpus_of_their_own_in_turn() {
     let Some(vm) = Vm::find() else { return };
-    let before = vm.world();
+    let before = vm.knob_values();
     let script = "sleep 60 & sleep 60 & sleep 60 & wait";
     let mut agent = vm
         .tandem(&[
@@ -413,7 +413,7 @@ fn threads_get_vcpus_of_their_own_in_turn() {
         assert!(allowed(pid.0).is_none_or(|list| Some(list) == everywhere));
         end(pid.0);
     }
-    assert_eq!(vm.world(), before);
+    assert_eq!(vm.knob_values(), before);
 }
 
 fn births_are_told() -> bool {
@@ -460,7 +460,7 @@ fn threads_are_bound_as_they_are_born() {
 #[test]
 fn whatever_processes_do_under_it_is_no_error() {
     let Some(vm) = Vm::find() else { return };
-    let before = vm.world();
+    let before = vm.knob_values();
     // They fork and exit, bind themselves, and leave the agent's cgroup.
     let home = vm.cpusets.entrance(&CgroupPath::root());
     let script = format!(
@@ -471,13 +471,13 @@ fn whatever_processes_do_under_it_is_no_error() {
     let output = vm.run(&["-q", "--period-ms", "20", "--", "sh", "-c", &script]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert_eq!(text(&output.stderr), "");
-    assert_eq!(vm.world(), before);
+    assert_eq!(vm.knob_values(), before);
 }
 
 #[test]
 fn after_kill_9_at_any_moment_everything_is_put_back() {
     let Some(vm) = Vm::find() else { return };
-    let before = vm.world();
+    let before = vm.knob_values();
     let mut random = 20_261_121_u64;
     for round in 0..50 {
         let arguments = ["run", "-q", "--period-ms", "20", "--vcpus", "1"];
@@ -506,7 +506,7 @@ fn after_kill_9_at_any_moment_everything_is_put_back() {
         for pid in family.iter().filter(|pid| pid.0 != agent.id()) {
             end(pid.0);
         }
-        assert_eq!(vm.world(), before, "round {round}");
+        assert_eq!(vm.knob_values(), before, "round {round}");
     }
     assert!(vm.restore().starts_with("0 changes"));
 }
@@ -514,7 +514,7 @@ fn after_kill_9_at_any_moment_everything_is_put_back() {
 #[test]
 fn wrong_options_are_told_with_what_would_be_right() {
     let Some(vm) = Vm::find() else { return };
-    let before = vm.world();
+    let before = vm.knob_values();
     let error = |arguments: &[&str]| {
         let output = vm.run(arguments);
         assert!(!output.status.success(), "{arguments:?}");
@@ -529,7 +529,7 @@ fn wrong_options_are_told_with_what_would_be_right() {
     assert!(error(&["--cgroup", "/no/such/cgroup"]).contains("does not exist"));
     assert!(error(&["--pid", "4194304"]).contains("--pid 4194304"));
     assert!(error(&["--config", "/no/such.toml", "--", "true"]).contains("/no/such.toml"));
-    assert_eq!(vm.world(), before);
+    assert_eq!(vm.knob_values(), before);
 }
 
 /// SIGTERM.

@@ -147,11 +147,11 @@ fn start_daemon(vms: &[&Tandem], state_dir: &Path) -> Tandem {
 }
 
 /// Everything the daemon may change: each cgroup's knobs, each vCPU thread's cgroup and affinity.
-type World = BTreeMap<String, String>;
+type HostState = BTreeMap<String, String>;
 
-fn world(vms: &[&Tandem]) -> World {
-    let mut world = World::new();
-    describe_cgroups(Path::new(CGROUPS), &mut world);
+fn host_state(vms: &[&Tandem]) -> HostState {
+    let mut host_state = HostState::new();
+    describe_cgroups(Path::new(CGROUPS), &mut host_state);
     for vm in vms {
         let tasks = PathBuf::from(format!("/proc/{}/task", vm.pid()));
         for task in fs::read_dir(&tasks).expect("a running VM's threads") {
@@ -162,16 +162,16 @@ fn world(vms: &[&Tandem]) -> World {
                 .lines()
                 .find(|line| line.starts_with("Cpus_allowed_list:"))
                 .expect("every thread has an affinity");
-            world.insert(
+            host_state.insert(
                 task.display().to_string(),
                 format!("{} {allowed}", read("cgroup").trim()),
             );
         }
     }
-    world
+    host_state
 }
 
-fn describe_cgroups(directory: &Path, world: &mut World) {
+fn describe_cgroups(directory: &Path, host_state: &mut HostState) {
     for file in [
         "cgroup.type",
         "cgroup.subtree_control",
@@ -181,18 +181,18 @@ fn describe_cgroups(directory: &Path, world: &mut World) {
         // Not every cgroup has every knob: the root has no weight, and none without its controller.
         let value = fs::read_to_string(directory.join(file))
             .map_or_else(|_| "absent".to_owned(), |text| text.trim().to_owned());
-        world.insert(directory.join(file).display().to_string(), value);
+        host_state.insert(directory.join(file).display().to_string(), value);
     }
     for entry in fs::read_dir(directory).expect("a cgroup is a readable folder") {
         let entry = entry.expect("a cgroup is a readable folder");
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            describe_cgroups(&entry.path(), world);
+            describe_cgroups(&entry.path(), host_state);
         }
     }
 }
 
-/// The entries in which two worlds differ, for a message that names the cause.
-fn differences(before: &World, after: &World) -> Vec<String> {
+/// The entries in which two states differ, for a message that names the cause.
+fn differences(before: &HostState, after: &HostState) -> Vec<String> {
     let keys: BTreeSet<_> = before.keys().chain(after.keys()).collect();
     keys.into_iter()
         .filter(|key| before.get(*key) != after.get(*key))
@@ -201,10 +201,10 @@ fn differences(before: &World, after: &World) -> Vec<String> {
 }
 
 /// Waits until the daemon has visibly acted on the VMs: each has a weight of its own.
-fn wait_until_acted(before: &World, vms: &[&Tandem]) {
+fn wait_until_acted(before: &HostState, vms: &[&Tandem]) {
     let begin = Instant::now();
     loop {
-        let weights = world(vms)
+        let weights = host_state(vms)
             .iter()
             .filter(|(key, _)| key.ends_with("/cpu.weight"))
             .filter(|(key, value)| *value != "absent" && before.get(*key) != Some(value))
@@ -227,9 +227,9 @@ fn daemon_ended_in_any_way_leaves_no_trace_on_cgroup_v2() {
     let state = tempfile::tempdir().expect("a temporary folder");
     let (big, small) = (start_vm("big", "2"), start_vm("small", "1"));
     let vms = [&big, &small];
-    let before = world(&vms);
+    let before = host_state(&vms);
     let assert_as_before = |how: &str| {
-        let left = differences(&before, &world(&vms));
+        let left = differences(&before, &host_state(&vms));
         assert!(left.is_empty(), "left behind after {how}: {left:#?}");
     };
 
@@ -249,7 +249,7 @@ fn daemon_ended_in_any_way_leaves_no_trace_on_cgroup_v2() {
         assert!(!daemon.signal(libc::SIGKILL).success());
         if kill == 0 {
             assert!(
-                !differences(&before, &world(&vms)).is_empty(),
+                !differences(&before, &host_state(&vms)).is_empty(),
                 "a killed daemon cannot have restored anything"
             );
         }

@@ -2,7 +2,7 @@
 //!
 //! Every decision is applied and read back, by an observation and from the kernel itself. Somebody else changes settings
 //! meanwhile, vCPUs come and go, and writes are refused. Discovery is left out: the VMs are given by hand. A program of its own
-//! like the live tests of `tandem-linux`, whose harness, helpers and picture of the host these are.
+//! like the live tests of `tandem-linux`, whose harness, helpers and snapshot of the host these are.
 
 #[path = "live_fleet/decisions.rs"]
 mod decisions;

@@ -1,4 +1,4 @@
-//! Discovery on fake process trees: a small world in a temporary folder, and a clock that is told.
+//! Discovery on fake process trees in a temporary folder, with a clock that is told.
 
 use std::os::unix::fs::symlink;
 use std::time::Duration;
@@ -8,12 +8,12 @@ use tempfile::TempDir;
 use super::*;
 
 /// A `/proc` of one's own.
-struct World {
+struct FakeProc {
     root: TempDir,
     now: Instant,
 }
 
-/// A process that is put into the world.
+/// A process that is put into it.
 struct Process {
     pid: u32,
     start: u64,
@@ -51,11 +51,11 @@ impl Process {
     }
 }
 
-impl World {
-    fn new() -> World {
+impl FakeProc {
+    fn new() -> FakeProc {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir_all(root.path().join("proc")).unwrap();
-        World {
+        FakeProc {
             root,
             now: Instant::now(),
         }
@@ -134,19 +134,19 @@ fn qemu() -> Process {
 
 #[test]
 fn vms_of_each_vmm_are_found_with_their_vcpus_in_order() {
-    let mut world = World::new();
-    world.add(&qemu());
-    world.add(&process(1, "systemd"));
-    world.add(
+    let mut proc = FakeProc::new();
+    proc.add(&qemu());
+    proc.add(&process(1, "systemd"));
+    proc.add(
         &process(200, "firecracker")
             .cmdline("firecracker --id f1")
             .kvm(1)
             .thread(201, "fc_vcpu 0"),
     );
-    world.add(&process(300, "cloud-hyperviso").kvm(1).thread(301, "vcpu0"));
-    world.add(&process(400, "java").thread(401, "vcpu0"));
-    world.add(&process(500, "qemu-system-arm").thread(501, "CPU 0/TCG"));
-    let vms = world.scan(&mut world.discovery(DiscoveryOptions::default()), 0);
+    proc.add(&process(300, "cloud-hyperviso").kvm(1).thread(301, "vcpu0"));
+    proc.add(&process(400, "java").thread(401, "vcpu0"));
+    proc.add(&process(500, "qemu-system-arm").thread(501, "CPU 0/TCG"));
+    let vms = proc.scan(&mut proc.discovery(DiscoveryOptions::default()), 0);
     let found: Vec<_> = vms
         .iter()
         .map(|vm| (vm.process.pid.0, vm.name.as_str(), vm.vmm, vcpus(vm)))
@@ -171,13 +171,13 @@ fn vms_of_each_vmm_are_found_with_their_vcpus_in_order() {
 
 #[test]
 fn several_vms_in_one_process_are_told_apart_by_name() {
-    let mut world = World::new();
+    let mut proc = FakeProc::new();
     let p = process(9, "tandem")
         .kvm(1)
         .thread(11, "b/vcpu0")
         .thread(12, "a/vcpu0");
-    world.add(&p.thread(13, "b/vcpu1"));
-    let vms = world.scan(&mut world.discovery(DiscoveryOptions::default()), 0);
+    proc.add(&p.thread(13, "b/vcpu1"));
+    let vms = proc.scan(&mut proc.discovery(DiscoveryOptions::default()), 0);
     let found: Vec<_> = vms.iter().map(|vm| (vm.name.as_str(), vcpus(vm))).collect();
     assert_eq!(found, [("a", vec![(0, 12)]), ("b", vec![(0, 11), (1, 13)])]);
     assert_ne!(vms[0].id, vms[1].id);
@@ -185,61 +185,57 @@ fn several_vms_in_one_process_are_told_apart_by_name() {
 
 #[test]
 fn vcpus_without_a_known_thread_are_counted() {
-    let mut world = World::new();
-    world.add(
+    let mut proc = FakeProc::new();
+    proc.add(
         &process(7, "toy")
             .kvm(3)
             .thread(8, "my-cpu-1")
             .thread(9, "worker"),
     );
-    let vms = world.scan(&mut world.discovery(DiscoveryOptions::default()), 0);
+    let vms = proc.scan(&mut proc.discovery(DiscoveryOptions::default()), 0);
     assert_eq!((vms[0].unidentified, vms[0].vmm), (3, Vmm::Other));
     assert_eq!(vms[0].name, "toy-7");
     let options = DiscoveryOptions {
         thread_pattern: Some("my-cpu-{n}".into()),
         ..DiscoveryOptions::default()
     };
-    let vms = world.scan(&mut world.discovery(options), 0);
+    let vms = proc.scan(&mut proc.discovery(options), 0);
     assert_eq!((vms[0].unidentified, vcpus(&vms[0])), (2, vec![(1, 8)]));
 }
 
 #[test]
 fn a_reused_pid_is_another_vm() {
-    let mut world = World::new();
-    let mut discovery = world.discovery(DiscoveryOptions::default());
-    world.add(&qemu());
-    let first = world.scan(&mut discovery, 0)[0].clone();
+    let mut proc = FakeProc::new();
+    let mut discovery = proc.discovery(DiscoveryOptions::default());
+    proc.add(&qemu());
+    let first = proc.scan(&mut discovery, 0)[0].clone();
     assert_eq!(
-        world.scan(&mut discovery, 100)[0],
+        proc.scan(&mut discovery, 100)[0],
         first,
         "the same VM keeps its id"
     );
-    world.end(100);
+    proc.end(100);
     let mut again = qemu();
     again.start = 7777;
-    world.add(&again);
-    let second = world.scan(&mut discovery, 100)[0].clone();
+    proc.add(&again);
+    let second = proc.scan(&mut discovery, 100)[0].clone();
     assert_ne!(second.id, first.id);
     assert_eq!(second.process.start.0, 7777);
-    world.end(100);
-    assert!(world.scan(&mut discovery, 100).is_empty());
+    proc.end(100);
+    assert!(proc.scan(&mut discovery, 100).is_empty());
     assert!(discovery.hosts.is_empty() && discovery.others.is_empty());
 }
 
 #[test]
 fn a_reused_pid_behind_the_same_inode_is_found_out_within_a_few_scans() {
-    let mut world = World::new();
-    let mut discovery = world.discovery(DiscoveryOptions::default());
-    world.add(&qemu());
-    let first = world.scan(&mut discovery, 0)[0].clone();
-    world.thread(100, 100, 5555, "qemu-system-x86", 4);
-    fs::write(
-        world.folder(100).join("stat"),
-        stat(100, 5555, "qemu", 4, 0),
-    )
-    .unwrap();
+    let mut proc = FakeProc::new();
+    let mut discovery = proc.discovery(DiscoveryOptions::default());
+    proc.add(&qemu());
+    let first = proc.scan(&mut discovery, 0)[0].clone();
+    proc.thread(100, 100, 5555, "qemu-system-x86", 4);
+    fs::write(proc.folder(100).join("stat"), stat(100, 5555, "qemu", 4, 0)).unwrap();
     let ids: Vec<_> = (0..2 * VERIFY_EVERY)
-        .map(|_| world.scan(&mut discovery, 100)[0].clone())
+        .map(|_| proc.scan(&mut discovery, 100)[0].clone())
         .collect();
     let last = ids.last().unwrap();
     assert_ne!(last.id, first.id);
@@ -248,96 +244,96 @@ fn a_reused_pid_behind_the_same_inode_is_found_out_within_a_few_scans() {
 
 #[test]
 fn a_process_that_becomes_a_vmm_is_found_the_sooner_the_younger_it_is() {
-    let mut world = World::new();
-    let mut discovery = world.discovery(DiscoveryOptions::default());
-    world.add(&process(50, "sh"));
-    assert!(world.scan(&mut discovery, 0).is_empty());
-    world.hold_vcpus(50, 0..1);
-    assert!(world.scan(&mut discovery, 100).is_empty(), "not due yet");
-    assert_eq!(world.scan(&mut discovery, 200).len(), 1);
+    let mut proc = FakeProc::new();
+    let mut discovery = proc.discovery(DiscoveryOptions::default());
+    proc.add(&process(50, "sh"));
+    assert!(proc.scan(&mut discovery, 0).is_empty());
+    proc.hold_vcpus(50, 0..1);
+    assert!(proc.scan(&mut discovery, 100).is_empty(), "not due yet");
+    assert_eq!(proc.scan(&mut discovery, 200).len(), 1);
 
-    let mut discovery = world.discovery(DiscoveryOptions::default());
-    world.add(&process(51, "sh"));
+    let mut discovery = proc.discovery(DiscoveryOptions::default());
+    proc.add(&process(51, "sh"));
     for _ in 0..100 {
-        assert_eq!(world.scan(&mut discovery, 1000).len(), 1);
+        assert_eq!(proc.scan(&mut discovery, 1000).len(), 1);
     }
-    world.hold_vcpus(51, 0..1);
+    proc.hold_vcpus(51, 0..1);
     let waits = (0..)
-        .find(|_| world.scan(&mut discovery, 1000).len() == 2)
+        .find(|_| proc.scan(&mut discovery, 1000).len() == 2)
         .unwrap();
     assert!((1..=32).contains(&waits), "{waits}");
 }
 
 #[test]
 fn threads_of_the_kernel_are_never_looked_into_again() {
-    let mut world = World::new();
-    world.add(&process(2, "kthreadd"));
+    let mut proc = FakeProc::new();
+    proc.add(&process(2, "kthreadd"));
     let kernel = stat(2, 0, "kthreadd", 1, 0x0020_8040);
-    fs::write(world.folder(2).join("stat"), kernel).unwrap();
-    let mut discovery = world.discovery(DiscoveryOptions::default());
-    assert!(world.scan(&mut discovery, 0).is_empty());
-    world.hold_vcpus(2, 0..1);
-    assert!(world.scan(&mut discovery, 100_000).is_empty());
+    fs::write(proc.folder(2).join("stat"), kernel).unwrap();
+    let mut discovery = proc.discovery(DiscoveryOptions::default());
+    assert!(proc.scan(&mut discovery, 0).is_empty());
+    proc.hold_vcpus(2, 0..1);
+    assert!(proc.scan(&mut discovery, 100_000).is_empty());
 }
 
 #[test]
 fn hot_plugged_vcpus_come_and_go_and_late_names_are_seen() {
-    let mut world = World::new();
-    let mut discovery = world.discovery(DiscoveryOptions::default());
-    world.add(&qemu());
-    let id = world.scan(&mut discovery, 0)[0].id;
+    let mut proc = FakeProc::new();
+    let mut discovery = proc.discovery(DiscoveryOptions::default());
+    proc.add(&qemu());
+    let id = proc.scan(&mut discovery, 0)[0].id;
     // Born with the process's name, named a moment later.
-    world.thread(100, 110, 1100, "qemu-system-x86", 5);
-    world.hold_vcpus(100, 2..3);
-    let vm = world.scan(&mut discovery, 100).remove(0);
+    proc.thread(100, 110, 1100, "qemu-system-x86", 5);
+    proc.hold_vcpus(100, 2..3);
+    let vm = proc.scan(&mut discovery, 100).remove(0);
     assert_eq!((vm.unidentified, vm.vcpus.len()), (1, 2));
-    world.thread(100, 110, 1100, "CPU 2/KVM", 5);
-    let vm = world.scan(&mut discovery, 300).remove(0);
+    proc.thread(100, 110, 1100, "CPU 2/KVM", 5);
+    let vm = proc.scan(&mut discovery, 300).remove(0);
     assert_eq!((vm.unidentified, vcpus(&vm)[2]), (0, (2, 110)));
-    fs::remove_dir_all(world.folder(100).join("task/110")).unwrap();
-    fs::remove_file(world.folder(100).join("fd/12")).unwrap();
-    let vm = world.scan(&mut discovery, 100).remove(0);
+    fs::remove_dir_all(proc.folder(100).join("task/110")).unwrap();
+    fs::remove_file(proc.folder(100).join("fd/12")).unwrap();
+    let vm = proc.scan(&mut discovery, 100).remove(0);
     assert_eq!((vm.id, vm.unidentified, vm.vcpus.len()), (id, 0, 2));
 }
 
 #[test]
 fn a_vm_that_lets_go_of_its_vcpus_is_none() {
-    let mut world = World::new();
-    let mut discovery = world.discovery(DiscoveryOptions::default());
-    world.add(&process(60, "toy").kvm(1));
-    assert_eq!(world.scan(&mut discovery, 0).len(), 1);
-    fs::remove_file(world.folder(60).join("fd/10")).unwrap();
-    assert!(world.scan(&mut discovery, 60_000).is_empty());
+    let mut proc = FakeProc::new();
+    let mut discovery = proc.discovery(DiscoveryOptions::default());
+    proc.add(&process(60, "toy").kvm(1));
+    assert_eq!(proc.scan(&mut discovery, 0).len(), 1);
+    fs::remove_file(proc.folder(60).join("fd/10")).unwrap();
+    assert!(proc.scan(&mut discovery, 60_000).is_empty());
 }
 
 #[test]
 fn processes_that_vanish_half_read_are_no_error() {
-    let mut world = World::new();
-    let mut discovery = world.discovery(DiscoveryOptions::default());
+    let mut proc = FakeProc::new();
+    let mut discovery = proc.discovery(DiscoveryOptions::default());
     for (pid, files) in [(70, vec![]), (71, vec!["stat"]), (72, vec!["stat", "task"])] {
-        world.add(&process(pid, "half").kvm(1));
+        proc.add(&process(pid, "half").kvm(1));
         for file in ["stat", "task", "fd", "cmdline"] {
-            let path = world.folder(pid).join(file);
+            let path = proc.folder(pid).join(file);
             if !files.contains(&file) {
                 let _ = fs::remove_file(&path);
                 let _ = fs::remove_dir_all(&path);
             }
         }
     }
-    assert!(world.scan(&mut discovery, 0).is_empty());
-    world.add(&process(73, "gone").kvm(1).thread(74, "CPU 0/KVM"));
-    assert_eq!(world.scan(&mut discovery, 100).len(), 1);
-    fs::remove_dir_all(world.folder(73).join("task")).unwrap();
-    fs::remove_dir_all(world.folder(73).join("fd")).unwrap();
-    assert!(world.scan(&mut discovery, 100).is_empty());
+    assert!(proc.scan(&mut discovery, 0).is_empty());
+    proc.add(&process(73, "gone").kvm(1).thread(74, "CPU 0/KVM"));
+    assert_eq!(proc.scan(&mut discovery, 100).len(), 1);
+    fs::remove_dir_all(proc.folder(73).join("task")).unwrap();
+    fs::remove_dir_all(proc.folder(73).join("fd")).unwrap();
+    assert!(proc.scan(&mut discovery, 100).is_empty());
 }
 
 #[test]
 fn a_missing_proc_is_an_error_that_names_it() {
-    let world = World::new();
-    let mut discovery = world.discovery(DiscoveryOptions::default());
-    fs::remove_dir(world.root.path().join("proc")).unwrap();
-    let error = discovery.scan_at(world.now).unwrap_err().to_string();
+    let proc = FakeProc::new();
+    let mut discovery = proc.discovery(DiscoveryOptions::default());
+    fs::remove_dir(proc.root.path().join("proc")).unwrap();
+    let error = discovery.scan_at(proc.now).unwrap_err().to_string();
     assert!(
         error.contains("/proc") && error.contains("mounted"),
         "{error}"
@@ -351,15 +347,15 @@ fn qmp_names_threads_that_their_names_do_not() {
     use std::io::Write;
     use std::os::unix::net::UnixListener;
 
-    let mut world = World::new();
+    let mut proc = FakeProc::new();
     let p = process(100, "qemu-system-x86")
         .cmdline("qemu -name web")
         .kvm(2);
-    world.add(
+    proc.add(
         &p.thread(101, "qemu-system-x86")
             .thread(102, "qemu-system-x86"),
     );
-    let listener = UnixListener::bind(world.root.path().join("web.qmp")).unwrap();
+    let listener = UnixListener::bind(proc.root.path().join("web.qmp")).unwrap();
     let serve = |mut stream: std::os::unix::net::UnixStream| -> io::Result<()> {
         stream.write_all(b"{\"QMP\": {}}\n")?;
         let mut requests = BufReader::new(stream.try_clone()?).lines();
@@ -380,19 +376,19 @@ fn qmp_names_threads_that_their_names_do_not() {
             let _ = serve(stream.unwrap());
         }
     });
-    let mut discovery = world.discovery(DiscoveryOptions {
+    let mut discovery = proc.discovery(DiscoveryOptions {
         qmp_sockets: vec!["/*.qmp".into()],
         ..DiscoveryOptions::default()
     });
     // On a loaded machine the first exchange may time out; it is tried again.
     let vms = (0..100)
-        .map(|_| world.scan(&mut discovery, 40_000))
+        .map(|_| proc.scan(&mut discovery, 40_000))
         .find(|vms| vms[0].unidentified == 0)
         .expect("QMP answers in time");
     assert_eq!(vcpus(&vms[0]), [(0, 102), (1, 101)]);
     assert_eq!((vms[0].name.as_str(), vms[0].vmm), ("web", Vmm::Qemu));
     assert_eq!(
-        world.scan(&mut discovery, 100)[0].unidentified,
+        proc.scan(&mut discovery, 100)[0].unidentified,
         0,
         "and stays known"
     );
@@ -400,17 +396,17 @@ fn qmp_names_threads_that_their_names_do_not() {
 
 #[test]
 fn a_silent_qmp_socket_is_a_problem_told_and_asked_ever_less() {
-    let mut world = World::new();
-    world.add(&qemu());
-    let path = world.root.path().join("web.qmp");
-    let mut discovery = world.discovery(DiscoveryOptions {
+    let mut proc = FakeProc::new();
+    proc.add(&qemu());
+    let path = proc.root.path().join("web.qmp");
+    let mut discovery = proc.discovery(DiscoveryOptions {
         qmp_by_pid: BTreeMap::from([(Pid(100), path.clone())]),
         ..DiscoveryOptions::default()
     });
     let mut told = 0;
     for _ in 0..64 {
-        world.now += Duration::from_millis(500);
-        let scan = discovery.scan_at(world.now).unwrap();
+        proc.now += Duration::from_millis(500);
+        let scan = discovery.scan_at(proc.now).unwrap();
         assert_eq!(scan.vms[0].vcpus.len(), 2, "names still count");
         told += scan
             .problems

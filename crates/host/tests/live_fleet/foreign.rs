@@ -13,7 +13,7 @@ use tandem_policy::Weight;
 
 use crate::harness::Skip;
 use crate::harness::Test;
-use crate::host::World;
+use crate::host::LiveHost;
 use crate::host::controller;
 use crate::host::nice;
 use crate::subject::OWNER;
@@ -73,9 +73,9 @@ fn read(cgroup: &CgroupPath, knob: Knob) -> String {
 }
 
 fn weight() -> Result<(), Skip> {
-    let mut world = World::new()?;
-    world.operator_sets(Knob::Weight, "333");
-    let mut subject = Subject::acting_on(world)?;
+    let mut live_host = LiveHost::new()?;
+    live_host.operator_sets(Knob::Weight, "333");
+    let mut subject = Subject::acting_on(live_host)?;
     let own = subject.cgroup(OWNER);
     for vm in [SHARED, OWNER] {
         subject.apply(set_weight(whole(vm), 700.0));
@@ -90,15 +90,15 @@ fn weight() -> Result<(), Skip> {
     assert_eq!(subject.recheck(), Vec::<String>::new(), "said once");
     subject.apply(set_weight(whole(OWNER), 800.0));
     assert_eq!(subject.weight(&own), Weight(800.0));
-    let world = subject.restore();
-    assert_eq!(read(&world.own, Knob::Weight), "500", "and not 333");
+    let live_host = subject.restore();
+    assert_eq!(read(&live_host.own, Knob::Weight), "500", "and not 333");
     Ok(())
 }
 
 fn weight_of_a_vcpu() -> Result<(), Skip> {
-    let mut world = World::new()?;
-    let group = operators_vcpu_group(&mut world, 0, Weight(300.0));
-    let mut subject = Subject::acting_on(world)?;
+    let mut live_host = LiveHost::new()?;
+    let group = operators_vcpu_group(&mut live_host, 0, Weight(300.0));
+    let mut subject = Subject::acting_on(live_host)?;
     subject.apply(set_weight(single(OWNER, 0), 640.0));
     subject.apply(set_weight(single(SHARED, 1), 640.0));
     let made = subject.group_of(SHARED, 1);
@@ -111,9 +111,9 @@ fn weight_of_a_vcpu() -> Result<(), Skip> {
     let seen = subject.observe_vcpu(SHARED, 1).in_force.weight;
     assert_eq!(seen, Some(Weight(111.0)));
     subject.apply(set_weight(single(OWNER, 0), 650.0));
-    let world = subject.restore();
+    let live_host = subject.restore();
     assert_eq!(read(&group, Knob::Weight), "222", "and not 300");
-    drop(world);
+    drop(live_host);
     Ok(())
 }
 
@@ -130,9 +130,9 @@ fn nice_value() -> Result<(), Skip> {
     // A later change of ours is one on top of theirs.
     subject.apply(set_nice(OWNER, 1, 11));
     let threads: Vec<ThreadRef> = [SHARED, OWNER].map(|vm| subject.thread(vm, 1)).to_vec();
-    let world = subject.restore();
+    let live_host = subject.restore();
     assert_eq!(threads.iter().map(nice).collect::<Vec<_>>(), [-3, -3]);
-    drop(world);
+    drop(live_host);
     Ok(())
 }
 
@@ -153,11 +153,11 @@ fn slice() -> Result<(), Skip> {
     }
     subject.apply(set_slice(OWNER, 1, ours));
     let threads: Vec<ThreadRef> = [SHARED, OWNER].map(|vm| subject.thread(vm, 1)).to_vec();
-    let world = subject.restore();
+    let live_host = subject.restore();
     for thread in threads {
         assert_eq!(sched_attr::slice(thread.tid).expect("it lives"), theirs);
     }
-    drop(world);
+    drop(live_host);
     Ok(())
 }
 
@@ -178,18 +178,18 @@ fn own_affinity() -> Result<(), Skip> {
     }
     subject.apply(set_affinity(OWNER, 1, &ours));
     let threads: Vec<ThreadRef> = [SHARED, OWNER].map(|vm| subject.thread(vm, 1)).to_vec();
-    let world = subject.restore();
+    let live_host = subject.restore();
     for thread in threads {
         assert_eq!(affinity::affinity(thread.tid).expect("it lives"), theirs);
     }
-    drop(world);
+    drop(live_host);
     Ok(())
 }
 
 fn into_idle_class() -> Result<(), Skip> {
-    let mut world = World::new()?;
-    world.operator_sets(Knob::Weight, "333");
-    let mut subject = Subject::acting_on(world)?;
+    let mut live_host = LiveHost::new()?;
+    live_host.operator_sets(Knob::Weight, "333");
+    let mut subject = Subject::acting_on(live_host)?;
     subject.need_idle_class()?;
     let own = subject.cgroup(OWNER);
     subject.apply(set_weight(whole(OWNER), 700.0));
@@ -201,15 +201,15 @@ fn into_idle_class() -> Result<(), Skip> {
     // Weights go on being decided, and none is refused.
     subject.apply(set_weight(whole(OWNER), 650.0));
     assert_eq!(subject.recheck(), Vec::<String>::new(), "said once");
-    let world = subject.restore();
-    assert_eq!(read(&world.own, Knob::Idle), "1");
+    let live_host = subject.restore();
+    assert_eq!(read(&live_host.own, Knob::Idle), "1");
     Ok(())
 }
 
 fn out_of_idle_class() -> Result<(), Skip> {
-    let mut world = World::new()?;
-    world.operator_sets(Knob::Weight, "333");
-    let mut subject = Subject::acting_on(world)?;
+    let mut live_host = LiveHost::new()?;
+    live_host.operator_sets(Knob::Weight, "333");
+    let mut subject = Subject::acting_on(live_host)?;
     subject.need_idle_class()?;
     let own = subject.cgroup(OWNER);
     subject.apply(set_idle(whole(OWNER), true));
@@ -233,9 +233,9 @@ fn out_of_idle_class() -> Result<(), Skip> {
     let seen = subject.observe(OWNER);
     assert_eq!((seen.in_force.idle, seen.weight), (false, Weight(444.0)));
     subject.apply(set_weight(whole(OWNER), 700.0));
-    let world = subject.restore();
-    assert_eq!(read(&world.own, Knob::Idle), "0");
-    assert_eq!(read(&world.own, Knob::Weight), "444");
+    let live_host = subject.restore();
+    assert_eq!(read(&live_host.own, Knob::Idle), "0");
+    assert_eq!(read(&live_host.own, Knob::Weight), "444");
     Ok(())
 }
 
@@ -248,8 +248,8 @@ fn not_ours() -> Result<(), Skip> {
         assert_eq!(subject.observe_vcpu(vm, 1).in_force.nice, Nice(6));
     }
     let thread = subject.thread(OWNER, 1);
-    let world = subject.restore();
+    let live_host = subject.restore();
     assert_eq!(nice(&thread), 6);
-    drop(world);
+    drop(live_host);
     Ok(())
 }

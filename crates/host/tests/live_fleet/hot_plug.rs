@@ -19,7 +19,7 @@ use crate::harness::Test;
 use crate::helper::Helper;
 use crate::helper::vcpu_threads;
 use crate::helper::wait_until;
-use crate::host::World;
+use crate::host::LiveHost;
 use crate::host::nice;
 use crate::subject::OWNER;
 use crate::subject::SHARED;
@@ -60,23 +60,23 @@ fn numbers(seen: &VmObservation) -> Vec<u32> {
 
 /// Starts a vCPU thread of the VM that shares, and waits until it has its name.
 fn start_vcpu(subject: &mut Subject, vcpu: u32) {
-    let before = subject.world.threads().len();
+    let before = subject.live_host.threads().len();
     subject
-        .world
+        .live_host
         .shared
         .tell(&format!("start shared/vcpu{vcpu}"));
-    subject.world.shared.next_line();
+    subject.live_host.shared.next_line();
     wait_until("the new vCPU has its name", || {
-        subject.world.threads().len() == before + 1
+        subject.live_host.threads().len() == before + 1
     });
 }
 
 /// Ends a vCPU thread of the VM that shares, one of the first three.
 fn end_vcpu(subject: &mut Subject, vcpu: u32) {
-    let before = subject.world.threads().len();
-    subject.world.shared.tell(&format!("end {vcpu}"));
+    let before = subject.live_host.threads().len();
+    subject.live_host.shared.tell(&format!("end {vcpu}"));
     wait_until("the vCPU has ended", || {
-        subject.world.threads().len() == before - 1
+        subject.live_host.threads().len() == before - 1
     });
 }
 
@@ -217,9 +217,9 @@ fn cannot_be_moved() -> Result<(), Skip> {
 }
 
 fn let_go_alive() -> Result<(), Skip> {
-    let world = World::new()?;
-    let before = world.picture();
-    let mut subject = Subject::acting_on(world)?;
+    let live_host = LiveHost::new()?;
+    let before = live_host.snapshot();
+    let mut subject = Subject::acting_on(live_host)?;
     let all = affinity(subject.thread(SHARED, 1).tid).expect("a mask");
     let one: PcpuSet = all.iter().take(1).collect();
     for vm in [SHARED, OWNER] {
@@ -240,11 +240,15 @@ fn let_go_alive() -> Result<(), Skip> {
         notes.iter().any(|note| note.contains("shared")),
         "{notes:?}"
     );
-    let thread = subject.world.threads()[1];
+    let thread = subject.live_host.threads()[1];
     assert_eq!(nice(&thread), 0);
     assert_eq!(affinity(thread.tid).expect("a mask"), all);
     subject.update_with(&[]);
-    assert_eq!(subject.world.picture(), before, "no restore was needed");
+    assert_eq!(
+        subject.live_host.snapshot(),
+        before,
+        "no restore was needed"
+    );
     Ok(())
 }
 

@@ -30,7 +30,7 @@ use crate::harness::Skip;
 use crate::helper::Helper;
 use crate::helper::StateDir;
 use crate::helper::vcpu_threads;
-use crate::host::World;
+use crate::host::LiveHost;
 use crate::host::controller;
 
 /// The VM whose group the fleet makes: vCPUs 0, 1 and 2.
@@ -50,7 +50,7 @@ pub struct Subject {
     pub fleet: Fleet,
     _dir: StateDir,
     /// The VMs' processes.
-    pub world: World,
+    pub live_host: LiveHost,
 }
 
 /// A VM as discovery would describe it.
@@ -76,30 +76,34 @@ pub fn describe(id: VmId, helper: &Helper) -> Vm {
 }
 
 impl Subject {
-    /// A fleet that acts, and has adopted the VMs of this world.
-    pub fn acting_on(world: World) -> Result<Subject, Skip> {
+    /// A fleet that acts, and has adopted the VMs of this host.
+    pub fn acting_on(live_host: LiveHost) -> Result<Subject, Skip> {
         let dir = StateDir::new();
         let (actuator, _) = Actuator::open(controller()?, &dir.0).expect("it opens");
-        Ok(Subject::of(world, dir, Backend::Live(Box::new(actuator))))
+        Ok(Subject::of(
+            live_host,
+            dir,
+            Backend::Live(Box::new(actuator)),
+        ))
     }
 
     /// A fleet that acts.
     pub fn acting() -> Result<Subject, Skip> {
-        Subject::acting_on(World::new()?)
+        Subject::acting_on(LiveHost::new()?)
     }
 
     /// A fleet that changes nothing.
     pub fn dry() -> Result<Subject, Skip> {
         let backend = Backend::Dry(controller()?);
-        Ok(Subject::of(World::new()?, StateDir::new(), backend))
+        Ok(Subject::of(LiveHost::new()?, StateDir::new(), backend))
     }
 
-    fn of(world: World, dir: StateDir, backend: Backend) -> Subject {
+    fn of(live_host: LiveHost, dir: StateDir, backend: Backend) -> Subject {
         let sampler = Sampler::new(ProcFs::host());
         let mut subject = Subject {
             fleet: Fleet::new(backend, sampler, Vec::new(), PolicySet::ALL),
             _dir: dir,
-            world,
+            live_host,
         };
         subject.update();
         // The first observation of a VM is where its account begins.
@@ -110,8 +114,8 @@ impl Subject {
     /// The VMs as they are now.
     pub fn vms(&self) -> [Vm; 2] {
         [
-            describe(SHARED, &self.world.shared),
-            describe(OWNER, &self.world.owner),
+            describe(SHARED, &self.live_host.shared),
+            describe(OWNER, &self.live_host.owner),
         ]
     }
 
@@ -215,7 +219,7 @@ impl Subject {
     }
 
     /// Ends the fleet and puts everything back; the VMs live on.
-    pub fn restore(self) -> World {
+    pub fn restore(self) -> LiveHost {
         match self.fleet.into_backend() {
             Backend::Live(mut actuator) => {
                 let report = actuator.restore().expect("it restores");
@@ -223,22 +227,24 @@ impl Subject {
             }
             Backend::Dry(_) => {}
         }
-        self.world
+        self.live_host
     }
 }
 
-/// The operator gives a vCPU of the VM that does not share a cgroup, as libvirt does; it goes with the world.
-pub fn operators_vcpu_group(world: &mut World, vcpu: usize, weight: Weight) -> CgroupPath {
+/// The operator gives a vCPU of the VM that does not share a cgroup, as libvirt does; it goes with the live_host.
+pub fn operators_vcpu_group(live_host: &mut LiveHost, vcpu: usize, weight: Weight) -> CgroupPath {
     let dir = StateDir::new();
     let controller = controller().map_err(|Skip(why)| why).expect("as before");
     let (mut operator, _) = Actuator::open(controller, &dir.0).expect("it opens");
     let name = format!("vcpu{vcpu}");
-    let group = operator.create_group(&world.own, &name).expect("a group");
-    let thread = world.own_threads()[vcpu];
+    let group = operator
+        .create_group(&live_host.own, &name)
+        .expect("a group");
+    let thread = live_host.own_threads()[vcpu];
     let outcome = operator.move_thread(&thread, &group).expect("a move");
     assert_eq!(outcome, Outcome::Done);
     operator.set_weight(&group, weight).expect("a weight");
-    world.operator = Some((operator, dir));
+    live_host.operator = Some((operator, dir));
     group
 }
 

@@ -1,5 +1,5 @@
 //! What the live tests have around them: VMs to work on, a cgroup that one of them owns, and a
-//! picture of all that an actuator can change, to be compared before and after.
+//! snapshot of all that an actuator can change, to be compared before and after.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -30,7 +30,7 @@ pub fn controller() -> Result<Box<dyn CpuController>, Skip> {
 }
 
 /// A VM that shares its cgroup with this test, and another that has one of its own.
-pub struct World {
+pub struct LiveHost {
     /// The VM that shares.
     pub shared: Helper,
     /// The VM that does not.
@@ -46,16 +46,16 @@ pub struct World {
     enabled: Vec<CgroupPath>,
 }
 
-impl World {
+impl LiveHost {
     /// Starts both VMs.
-    pub fn new() -> Result<World, Skip> {
+    pub fn new() -> Result<LiveHost, Skip> {
         let controller = controller()?;
         let prefix = unique("g");
         let own = CgroupPath(format!("/{}own.scope", unique("vm")));
         let folder = controller.mount().join(own.0.trim_start_matches('/'));
         fs::create_dir(&folder)
             .map_err(|error| Skip(format!("cannot make {}: {error}", folder.display())))?;
-        let world = World {
+        let live_host = LiveHost {
             shared: Helper::start("vm", &["shared", "3"]),
             owner: Helper::start("vm", &["owner", "2"]),
             own,
@@ -64,11 +64,13 @@ impl World {
             folder,
             enabled: Vec::new(),
         };
-        let procs = world.folder.join("cgroup.procs");
-        fs::write(procs, world.owner.pid().to_string()).expect("a process can be moved");
-        let home = controller.cgroup_of(&world.threads()[0]).expect("a cgroup");
+        let procs = live_host.folder.join("cgroup.procs");
+        fs::write(procs, live_host.owner.pid().to_string()).expect("a process can be moved");
+        let home = controller
+            .cgroup_of(&live_host.threads()[0])
+            .expect("a cgroup");
         match controller.check_parent(&home) {
-            Ok(()) => Ok(world),
+            Ok(()) => Ok(live_host),
             Err(error) => Err(Skip(error.to_string())),
         }
     }
@@ -104,9 +106,9 @@ impl World {
     }
 
     /// All that an actuator could have changed, as text by what it is.
-    pub fn picture(&self) -> BTreeMap<String, String> {
+    pub fn snapshot(&self) -> BTreeMap<String, String> {
         let controller = cgroup::open(&ProcFs::host()).expect("a controller");
-        let mut picture = BTreeMap::new();
+        let mut snapshot = BTreeMap::new();
         let mut places = vec![CgroupPath::root(), self.own.clone()];
         for vm in [&self.shared, &self.owner] {
             for thread in vcpu_threads(vm.pid()) {
@@ -124,7 +126,7 @@ impl World {
                 });
                 let (allowed, nice) = (allowed.expect("a mask"), nice(&thread));
                 let what = format!("{cgroup}, {allowed}, nice {nice}, {slice}");
-                picture.insert(thread.to_string(), what);
+                snapshot.insert(thread.to_string(), what);
             }
         }
         for place in places {
@@ -138,16 +140,16 @@ impl World {
             for file in files {
                 let path = folder.join(file);
                 let text = fs::read_to_string(&path).unwrap_or_else(|e| e.kind().to_string());
-                picture.insert(path.display().to_string(), text.trim_end().to_owned());
+                snapshot.insert(path.display().to_string(), text.trim_end().to_owned());
             }
             let children = controller.children(&place).expect("the cgroup exists");
             let made = children
                 .iter()
                 .filter(|child| child.name().starts_with(&self.prefix));
             let made: Vec<String> = made.map(CgroupPath::to_string).collect();
-            picture.insert(format!("made below {place}"), made.join(" "));
+            snapshot.insert(format!("made below {place}"), made.join(" "));
         }
-        picture
+        snapshot
     }
 }
 
@@ -160,7 +162,7 @@ pub fn nice(thread: &ThreadRef) -> i8 {
     nice.parse().expect("a number")
 }
 
-impl Drop for World {
+impl Drop for LiveHost {
     fn drop(&mut self) {
         self.operator = None;
         self.owner.end();

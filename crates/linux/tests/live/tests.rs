@@ -26,7 +26,7 @@ use crate::helper::Helper;
 use crate::helper::StateDir;
 use crate::helper::vcpu_threads;
 use crate::helper::wait_until;
-use crate::host::World;
+use crate::host::LiveHost;
 use crate::host::controller;
 
 /// All tests, in the order in which they run.
@@ -68,14 +68,14 @@ fn one_of(pcpus: &PcpuSet) -> PcpuSet {
 }
 
 /// Changes something of every kind; returns the group.
-fn change_everything(world: &World, actuator: &mut Actuator) -> CgroupPath {
-    let threads = world.threads();
+fn change_everything(live_host: &LiveHost, actuator: &mut Actuator) -> CgroupPath {
+    let threads = live_host.threads();
     let home = actuator
         .controller()
         .cgroup_of(&threads[0])
         .expect("a home");
     let group = actuator
-        .create_group(&home, &format!("{}x", world.prefix))
+        .create_group(&home, &format!("{}x", live_host.prefix))
         .expect("a group");
     for thread in &threads {
         assert_eq!(
@@ -87,13 +87,13 @@ fn change_everything(world: &World, actuator: &mut Actuator) -> CgroupPath {
         .set_weight(&group, Weight(222.4))
         .expect("a weight");
     actuator
-        .set_weight(&world.own, Weight(333.0))
+        .set_weight(&live_host.own, Weight(333.0))
         .expect("a weight");
     let cap = Some(Quota {
         quota_us: 40_000,
         period_us: 50_000,
     });
-    actuator.set_quota(&world.own, cap).expect("a cap");
+    actuator.set_quota(&live_host.own, cap).expect("a cap");
     let pcpus = one_of(&affinity(threads[0].tid).expect("a mask"));
     actuator
         .set_affinity(&threads[0], &pcpus)
@@ -102,78 +102,85 @@ fn change_everything(world: &World, actuator: &mut Actuator) -> CgroupPath {
 }
 
 fn changes_are_real() -> Result<(), Skip> {
-    let world = World::new()?;
-    let before = world.picture();
+    let live_host = LiveHost::new()?;
+    let before = live_host.snapshot();
     let dir = StateDir::new();
     let mut actuator = open(&dir)?;
-    let group = change_everything(&world, &mut actuator);
+    let group = change_everything(&live_host, &mut actuator);
     let controller = actuator.controller();
-    let mut tids: Vec<_> = world.threads().iter().map(|thread| thread.tid).collect();
+    let mut tids: Vec<_> = live_host
+        .threads()
+        .iter()
+        .map(|thread| thread.tid)
+        .collect();
     tids.sort();
     let mut inside = controller.threads(&group).expect("the group");
     inside.sort();
     assert_eq!(inside, tids, "the vCPU threads, and no other");
-    let main = tandem_linux::thread::ThreadRef::of_process(&ProcFs::host(), world.shared.pid());
+    let main = tandem_linux::thread::ThreadRef::of_process(&ProcFs::host(), live_host.shared.pid());
     let main = controller
         .cgroup_of(&main.expect("it lives"))
         .expect("a cgroup");
     assert_eq!(Some(main), group.parent(), "the main thread stays");
     assert_eq!(controller.weight(&group).expect("a weight"), Weight(222.0));
     assert_eq!(
-        controller.weight(&world.own).expect("a weight"),
+        controller.weight(&live_host.own).expect("a weight"),
         Weight(333.0)
     );
     let cap = controller
-        .quota(&world.own)
+        .quota(&live_host.own)
         .expect("a cap")
         .expect("it is capped");
     assert_eq!((cap.quota_us, cap.period_us), (40_000, 50_000));
-    assert_eq!(affinity(world.threads()[0].tid).expect("a mask").len(), 1);
-    assert_ne!(world.picture(), before);
+    assert_eq!(
+        affinity(live_host.threads()[0].tid).expect("a mask").len(),
+        1
+    );
+    assert_ne!(live_host.snapshot(), before);
     assert!(is_pending(&dir.0));
     let report = actuator.restore().expect("it restores");
     assert!(report.is_complete() && report.put_back > 0, "{report}");
-    assert_eq!(world.picture(), before);
+    assert_eq!(live_host.snapshot(), before);
     assert!(!is_pending(&dir.0));
     Ok(())
 }
 
 fn drop_puts_everything_back() -> Result<(), Skip> {
-    let world = World::new()?;
-    let before = world.picture();
+    let live_host = LiveHost::new()?;
+    let before = live_host.snapshot();
     let dir = StateDir::new();
     let mut actuator = open(&dir)?;
-    change_everything(&world, &mut actuator);
+    change_everything(&live_host, &mut actuator);
     drop(actuator);
-    assert_eq!(world.picture(), before);
+    assert_eq!(live_host.snapshot(), before);
     Ok(())
 }
 
 fn next_start() -> Result<(), Skip> {
-    let world = World::new()?;
-    let before = world.picture();
+    let live_host = LiveHost::new()?;
+    let before = live_host.snapshot();
     let dir = StateDir::new();
     let mut actuator = open(&dir)?;
-    change_everything(&world, &mut actuator);
+    change_everything(&live_host, &mut actuator);
     actuator.abandon();
-    assert_ne!(world.picture(), before);
+    assert_ne!(live_host.snapshot(), before);
     let (actuator, report) = Actuator::open(controller()?, &dir.0).expect("it opens");
     assert!(report.is_complete() && report.put_back > 0, "{report}");
-    assert_eq!(world.picture(), before);
+    assert_eq!(live_host.snapshot(), before);
     drop(actuator);
     Ok(())
 }
 
 fn restore_all_puts_back() -> Result<(), Skip> {
-    let world = World::new()?;
-    let before = world.picture();
+    let live_host = LiveHost::new()?;
+    let before = live_host.snapshot();
     let dir = StateDir::new();
     let mut actuator = open(&dir)?;
-    change_everything(&world, &mut actuator);
+    change_everything(&live_host, &mut actuator);
     actuator.abandon();
     let report = restore_all(controller()?, &dir.0).expect("it restores");
     assert!(report.is_complete() && report.put_back > 0, "{report}");
-    assert_eq!(world.picture(), before);
+    assert_eq!(live_host.snapshot(), before);
     let again = restore_all(controller()?, &dir.0).expect("it restores");
     assert_eq!(again.put_back + again.nothing_to_do, 0);
     let nowhere = dir.0.join("none");
@@ -183,16 +190,16 @@ fn restore_all_puts_back() -> Result<(), Skip> {
 }
 
 fn kill_9() -> Result<(), Skip> {
-    let world = World::new()?;
-    let before = world.picture();
+    let live_host = LiveHost::new()?;
+    let before = live_host.snapshot();
     let dir = StateDir::new();
     let state_dir = dir.0.to_str().expect("a plain path");
-    let pid = world.shared.pid().to_string();
+    let pid = live_host.shared.pid().to_string();
     let mut random = Pcg32::seed_from_u64(20_261_121);
     let (mut pending, mut put_back) = (0, 0);
     for round in 0..50 {
         let seed = random.next_u32().to_string();
-        let arguments = [state_dir, &seed, &pid, &world.own.0, &world.prefix];
+        let arguments = [state_dir, &seed, &pid, &live_host.own.0, &live_host.prefix];
         let daemon = Helper::start("daemon", &arguments);
         std::thread::sleep(Duration::from_micros(u64::from(random.next_u32() % 40_000)));
         daemon.kill();
@@ -200,7 +207,7 @@ fn kill_9() -> Result<(), Skip> {
         let report = restore_all(controller()?, &dir.0).expect("it restores");
         assert!(report.is_complete(), "round {round}: {report}");
         put_back += report.put_back;
-        assert_eq!(world.picture(), before, "round {round}, seed {seed}");
+        assert_eq!(live_host.snapshot(), before, "round {round}, seed {seed}");
     }
     // A run in which nothing was ever left behind would show nothing.
     assert!(pending > 0, "no kill hit a changed host");
@@ -209,20 +216,20 @@ fn kill_9() -> Result<(), Skip> {
 }
 
 fn threads_come_and_go() -> Result<(), Skip> {
-    let mut world = World::new()?;
+    let mut live_host = LiveHost::new()?;
     let dir = StateDir::new();
     let mut actuator = open(&dir)?;
-    let group = change_everything(&world, &mut actuator);
-    let threads = world.threads();
-    world.shared.tell("start shared/vcpu7");
-    world.shared.next_line();
-    let born = vcpu_threads(world.shared.pid());
+    let group = change_everything(&live_host, &mut actuator);
+    let threads = live_host.threads();
+    live_host.shared.tell("start shared/vcpu7");
+    live_host.shared.next_line();
+    let born = vcpu_threads(live_host.shared.pid());
     let born = born.last().expect("the new thread");
     let place = actuator.controller().cgroup_of(born).expect("a cgroup");
     assert_eq!(place, group, "a thread starts where its maker is");
-    world.shared.tell("end 1");
+    live_host.shared.tell("end 1");
     wait_until("the thread has ended", || {
-        world.threads().len() == threads.len()
+        live_host.threads().len() == threads.len()
     });
     let gone = threads[1];
     let home = group.parent().expect("a parent");
@@ -236,7 +243,7 @@ fn threads_come_and_go() -> Result<(), Skip> {
     let report = actuator.release_group(&group).expect("it is released");
     assert!(report.is_complete(), "{report}");
     assert!(!actuator.controller().exists(&group));
-    for thread in world.threads() {
+    for thread in live_host.threads() {
         let place = actuator.controller().cgroup_of(&thread).expect("a cgroup");
         assert_eq!(place, home, "{thread}");
     }
@@ -248,8 +255,8 @@ fn threads_come_and_go() -> Result<(), Skip> {
 }
 
 fn own_cgroup() -> Result<(), Skip> {
-    let world = World::new()?;
-    let before = world.picture();
+    let live_host = LiveHost::new()?;
+    let before = live_host.snapshot();
     let dir = StateDir::new();
     let mut actuator = open(&dir)?;
     let controller = actuator.controller();
@@ -258,36 +265,41 @@ fn own_cgroup() -> Result<(), Skip> {
         let vcpus = vcpu_threads(vm.pid());
         residence(controller, &process.expect("it lives"), &vcpus).expect("its cgroups")
     };
-    let (owner, shared) = (residence_of(&world.owner), residence_of(&world.shared));
+    let (owner, shared) = (
+        residence_of(&live_host.owner),
+        residence_of(&live_host.shared),
+    );
     let procfs = ProcFs::host();
     let find = |vm: &Residence, other: &Residence| {
         let others = std::slice::from_ref(other);
         find_own_cgroup(controller, &procfs, vm, others).expect("it is read")
     };
-    assert_eq!(find(&owner, &shared), Some(world.own.clone()));
+    assert_eq!(find(&owner, &shared), Some(live_host.own.clone()));
     // This test is in the same cgroup as the other VM.
     assert_eq!(find(&shared, &owner), None);
     let written = actuator
-        .set_weight(&world.own, Weight(1e9))
+        .set_weight(&live_host.own, Weight(1e9))
         .expect("a weight");
     assert_eq!(written, actuator.controller().weight_range().1);
     let home = actuator
         .controller()
-        .threads(&world.own)
+        .threads(&live_host.own)
         .expect("its threads");
     assert_eq!(home.len(), 3, "nothing was moved");
-    let report = actuator.release_group(&world.own).expect("it is released");
+    let report = actuator
+        .release_group(&live_host.own)
+        .expect("it is released");
     assert!(report.is_complete() && report.put_back > 0, "{report}");
-    assert_eq!(world.picture(), before);
+    assert_eq!(live_host.snapshot(), before);
     Ok(())
 }
 
 fn two_daemons() -> Result<(), Skip> {
-    let world = World::new()?;
+    let live_host = LiveHost::new()?;
     let dir = StateDir::new();
     let state_dir = dir.0.to_str().expect("a plain path");
-    let pid = world.shared.pid().to_string();
-    let arguments = [state_dir, "1", &pid, &world.own.0, &world.prefix];
+    let pid = live_host.shared.pid().to_string();
+    let arguments = [state_dir, "1", &pid, &live_host.own.0, &live_host.prefix];
     let daemon = Helper::start("daemon", &arguments);
     let holder = daemon.pid();
     let error = Actuator::open(controller()?, &dir.0)
@@ -303,11 +315,11 @@ fn two_daemons() -> Result<(), Skip> {
 }
 
 fn no_leak() -> Result<(), Skip> {
-    let world = World::new()?;
-    let before = world.picture();
+    let live_host = LiveHost::new()?;
+    let before = live_host.snapshot();
     let dir = StateDir::new();
     let mut actuator = open(&dir)?;
-    let threads = world.threads();
+    let threads = live_host.threads();
     let home = actuator
         .controller()
         .cgroup_of(&threads[0])
@@ -319,7 +331,7 @@ fn no_leak() -> Result<(), Skip> {
     };
     let files = open_files();
     for n in 0..200 {
-        let group = actuator.create_group(&home, &format!("{}{n}", world.prefix));
+        let group = actuator.create_group(&home, &format!("{}{n}", live_host.prefix));
         let group = group.expect("a group");
         actuator
             .move_thread(&threads[n % threads.len()], &group)
@@ -330,15 +342,15 @@ fn no_leak() -> Result<(), Skip> {
     }
     assert_eq!(open_files(), files);
     assert!(!is_pending(&dir.0), "the journal is empty");
-    assert_eq!(world.picture(), before);
+    assert_eq!(live_host.snapshot(), before);
     Ok(())
 }
 
 fn foreign_name() -> Result<(), Skip> {
-    let world = World::new()?;
+    let live_host = LiveHost::new()?;
     let dir = StateDir::new();
     let mut actuator = open(&dir)?;
-    let name = world.own.name().to_owned();
+    let name = live_host.own.name().to_owned();
     let error = actuator
         .create_group(&CgroupPath::root(), &name)
         .expect_err("it is refused");

@@ -14,6 +14,10 @@ use super::linux::LinuxHost;
 
 /// One of the schedulers.
 #[derive(Clone, Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there is one in a world, and it is asked at every switch: a box would be one more pointer to follow"
+)]
 pub enum AnyScheduler {
     /// Linux.
     Linux(LinuxHost),
