@@ -90,8 +90,8 @@ fn weight() -> Result<(), Skip> {
     assert_eq!(subject.recheck(), Vec::<String>::new(), "said once");
     subject.apply(set_weight(whole(OWNER), 800.0));
     assert_eq!(subject.weight(&own), Weight(800.0));
-    let world = subject.restore();
-    assert_eq!(read(&world.own, Knob::Weight), "500", "and not 333");
+    let live_host = subject.restore();
+    assert_eq!(read(&live_host.own, Knob::Weight), "500", "and not 333");
     Ok(())
 }
 
@@ -111,9 +111,9 @@ fn weight_of_a_vcpu() -> Result<(), Skip> {
     let seen = subject.observe_vcpu(SHARED, 1).in_force.weight;
     assert_eq!(seen, Some(Weight(111.0)));
     subject.apply(set_weight(single(OWNER, 0), 650.0));
-    let world = subject.restore();
+    let live_host = subject.restore();
     assert_eq!(read(&group, Knob::Weight), "222", "and not 300");
-    drop(world);
+    drop(live_host);
     Ok(())
 }
 
@@ -130,9 +130,9 @@ fn nice_value() -> Result<(), Skip> {
     // A later change of ours is one on top of theirs.
     subject.apply(set_nice(OWNER, 1, 11));
     let threads: Vec<ThreadRef> = [SHARED, OWNER].map(|vm| subject.thread(vm, 1)).to_vec();
-    let world = subject.restore();
+    let live_host = subject.restore();
     assert_eq!(threads.iter().map(nice).collect::<Vec<_>>(), [-3, -3]);
-    drop(world);
+    drop(live_host);
     Ok(())
 }
 
@@ -153,11 +153,11 @@ fn slice() -> Result<(), Skip> {
     }
     subject.apply(set_slice(OWNER, 1, ours));
     let threads: Vec<ThreadRef> = [SHARED, OWNER].map(|vm| subject.thread(vm, 1)).to_vec();
-    let world = subject.restore();
+    let live_host = subject.restore();
     for thread in threads {
         assert_eq!(sched_attr::slice(thread.tid).expect("it lives"), theirs);
     }
-    drop(world);
+    drop(live_host);
     Ok(())
 }
 
@@ -178,11 +178,11 @@ fn own_affinity() -> Result<(), Skip> {
     }
     subject.apply(set_affinity(OWNER, 1, &ours));
     let threads: Vec<ThreadRef> = [SHARED, OWNER].map(|vm| subject.thread(vm, 1)).to_vec();
-    let world = subject.restore();
+    let live_host = subject.restore();
     for thread in threads {
         assert_eq!(affinity::affinity(thread.tid).expect("it lives"), theirs);
     }
-    drop(world);
+    drop(live_host);
     Ok(())
 }
 
@@ -201,8 +201,8 @@ fn into_idle_class() -> Result<(), Skip> {
     // Weights go on being decided, and none is refused.
     subject.apply(set_weight(whole(OWNER), 650.0));
     assert_eq!(subject.recheck(), Vec::<String>::new(), "said once");
-    let world = subject.restore();
-    assert_eq!(read(&world.own, Knob::Idle), "1");
+    let live_host = subject.restore();
+    assert_eq!(read(&live_host.own, Knob::Idle), "1");
     Ok(())
 }
 
@@ -233,9 +233,9 @@ fn out_of_idle_class() -> Result<(), Skip> {
     let seen = subject.observe(OWNER);
     assert_eq!((seen.in_force.idle, seen.weight), (false, Weight(444.0)));
     subject.apply(set_weight(whole(OWNER), 700.0));
-    let world = subject.restore();
-    assert_eq!(read(&world.own, Knob::Idle), "0");
-    assert_eq!(read(&world.own, Knob::Weight), "444");
+    let live_host = subject.restore();
+    assert_eq!(read(&live_host.own, Knob::Idle), "0");
+    assert_eq!(read(&live_host.own, Knob::Weight), "444");
     Ok(())
 }
 
@@ -248,8 +248,8 @@ fn not_ours() -> Result<(), Skip> {
         assert_eq!(subject.observe_vcpu(vm, 1).in_force.nice, Nice(6));
     }
     let thread = subject.thread(OWNER, 1);
-    let world = subject.restore();
+    let live_host = subject.restore();
     assert_eq!(nice(&thread), 6);
-    drop(world);
+    drop(live_host);
     Ok(())
 }

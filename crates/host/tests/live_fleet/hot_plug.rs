@@ -60,23 +60,23 @@ fn numbers(seen: &VmObservation) -> Vec<u32> {
 
 /// Starts a vCPU thread of the VM that shares, and waits until it has its name.
 fn start_vcpu(subject: &mut Subject, vcpu: u32) {
-    let before = subject.world.threads().len();
+    let before = subject.live_host.threads().len();
     subject
-        .world
+        .live_host
         .shared
         .tell(&format!("start shared/vcpu{vcpu}"));
-    subject.world.shared.next_line();
+    subject.live_host.shared.next_line();
     wait_until("the new vCPU has its name", || {
-        subject.world.threads().len() == before + 1
+        subject.live_host.threads().len() == before + 1
     });
 }
 
 /// Ends a vCPU thread of the VM that shares, one of the first three.
 fn end_vcpu(subject: &mut Subject, vcpu: u32) {
-    let before = subject.world.threads().len();
-    subject.world.shared.tell(&format!("end {vcpu}"));
+    let before = subject.live_host.threads().len();
+    subject.live_host.shared.tell(&format!("end {vcpu}"));
     wait_until("the vCPU has ended", || {
-        subject.world.threads().len() == before - 1
+        subject.live_host.threads().len() == before - 1
     });
 }
 
@@ -240,7 +240,7 @@ fn let_go_alive() -> Result<(), Skip> {
         notes.iter().any(|note| note.contains("shared")),
         "{notes:?}"
     );
-    let thread = subject.world.threads()[1];
+    let thread = subject.live_host.threads()[1];
     assert_eq!(nice(&thread), 0);
     assert_eq!(affinity(thread.tid).expect("a mask"), all);
     subject.update_with(&[]);

@@ -80,7 +80,11 @@ impl Subject {
     pub fn acting_on(world: LiveHost) -> Result<Subject, Skip> {
         let dir = StateDir::new();
         let (actuator, _) = Actuator::open(controller()?, &dir.0).expect("it opens");
-        Ok(Subject::of(world, dir, Backend::Live(Box::new(actuator))))
+        Ok(Subject::of(
+            live_host,
+            dir,
+            Backend::Live(Box::new(actuator)),
+        ))
     }
 
     /// A fleet that acts.
@@ -99,7 +103,7 @@ impl Subject {
         let mut subject = Subject {
             fleet: Fleet::new(backend, sampler, Vec::new(), PolicySet::ALL),
             _dir: dir,
-            world,
+            live_host,
         };
         subject.update();
         // The first observation of a VM is where its account begins.
@@ -110,8 +114,8 @@ impl Subject {
     /// The VMs as they are now.
     pub fn vms(&self) -> [Vm; 2] {
         [
-            describe(SHARED, &self.world.shared),
-            describe(OWNER, &self.world.owner),
+            describe(SHARED, &self.live_host.shared),
+            describe(OWNER, &self.live_host.owner),
         ]
     }
 
@@ -223,7 +227,7 @@ impl Subject {
             }
             Backend::Dry(_) => {}
         }
-        self.world
+        self.live_host
     }
 }
 
@@ -233,12 +237,14 @@ pub fn operators_vcpu_group(world: &mut LiveHost, vcpu: usize, weight: Weight) -
     let controller = controller().map_err(|Skip(why)| why).expect("as before");
     let (mut operator, _) = Actuator::open(controller, &dir.0).expect("it opens");
     let name = format!("vcpu{vcpu}");
-    let group = operator.create_group(&world.own, &name).expect("a group");
-    let thread = world.own_threads()[vcpu];
+    let group = operator
+        .create_group(&live_host.own, &name)
+        .expect("a group");
+    let thread = live_host.own_threads()[vcpu];
     let outcome = operator.move_thread(&thread, &group).expect("a move");
     assert_eq!(outcome, Outcome::Done);
     operator.set_weight(&group, weight).expect("a weight");
-    world.operator = Some((operator, dir));
+    live_host.operator = Some((operator, dir));
     group
 }
 

@@ -59,7 +59,7 @@ fn need_slices(world: &LiveHost) -> Result<(), Skip> {
     let before = world.snapshot();
     let dir = StateDir::new();
     let mut actuator = open(&dir)?;
-    let refused = actuator.set_slice(&world.threads()[0], Some(Nanos::from_millis(1)));
+    let refused = actuator.set_slice(&live_host.threads()[0], Some(Nanos::from_millis(1)));
     let error = refused.expect_err("it is refused").to_string();
     assert!(error.contains("6.12"), "{error}");
     assert!(!is_pending(&dir.0), "a refusal leaves no record");
@@ -70,15 +70,15 @@ fn need_slices(world: &LiveHost) -> Result<(), Skip> {
 /// On a kernel without the idle class it is refused, and there is no more to test.
 fn need_idle_class(world: &mut LiveHost) -> Result<(), Skip> {
     // On v2 the file is there once the controller reaches the cgroup.
-    world.operator_lets_the_controller_down();
-    let is_idle = controller()?.is_idle(&world.own);
+    live_host.operator_lets_the_controller_down();
+    let is_idle = controller()?.is_idle(&live_host.own);
     if is_idle.expect("it is read").is_some() {
         return Ok(());
     }
     let before = world.snapshot();
     let dir = StateDir::new();
     let mut actuator = open(&dir)?;
-    let refused = actuator.set_idle(&world.own, true);
+    let refused = actuator.set_idle(&live_host.own, true);
     let error = refused.expect_err("it is refused").to_string();
     assert!(error.contains("5.15"), "{error}");
     drop(actuator);
@@ -120,7 +120,7 @@ fn nice_value() -> Result<(), Skip> {
             let outcome = actuator.set_nice(&thread, Nice(value))?;
             assert_eq!((outcome, nice(&thread)), (Outcome::Done, value));
         }
-        assert_eq!(nice(&world.threads()[0]), 0, "no other thread");
+        assert_eq!(nice(&live_host.threads()[0]), 0, "no other thread");
         Ok(())
     })
 }
@@ -130,7 +130,7 @@ fn own_slice() -> Result<(), Skip> {
     need_slices(&world)?;
     let thread = world.threads()[1];
     let read = || slice(thread.tid).expect("it is read");
-    both_ends(&world, |actuator| {
+    both_ends(&live_host, |actuator| {
         let half = Some(Nanos(500_000));
         actuator.set_slice(&thread, half)?;
         assert_eq!(read(), half);
@@ -149,7 +149,9 @@ fn own_slice() -> Result<(), Skip> {
 /// The text of a file of the world's own cgroup.
 fn own_file(world: &LiveHost, file: &str) -> String {
     let controller = controller().map_err(|Skip(why)| why).expect("as before");
-    let folder = controller.mount().join(world.own.0.trim_start_matches('/'));
+    let folder = controller
+        .mount()
+        .join(live_host.own.0.trim_start_matches('/'));
     let text = fs::read_to_string(folder.join(file)).expect("the file is there");
     text.trim_end().to_owned()
 }
@@ -162,9 +164,9 @@ fn idle_class() -> Result<(), Skip> {
         assert_eq!(own_file(&world, "cpu.idle"), "1");
         let refused = actuator.set_weight(&world.own, Weight(50.0));
         assert!(refused.is_err(), "in it there is no weight to set");
-        actuator.set_idle(&world.own, false)?;
-        assert_eq!(own_file(&world, "cpu.idle"), "0");
-        actuator.set_idle(&world.own, true)?;
+        actuator.set_idle(&live_host.own, false)?;
+        assert_eq!(own_file(&live_host, "cpu.idle"), "0");
+        actuator.set_idle(&live_host.own, true)?;
         Ok(())
     })
 }
@@ -178,10 +180,10 @@ fn weight_and_idle() -> Result<(), Skip> {
         actuator.set_idle(&world.own, true)?;
         Ok(())
     })?;
-    both_ends(&world, |actuator| {
-        actuator.set_weight(&world.own, Weight(444.0))?;
-        actuator.set_idle(&world.own, true)?;
-        actuator.set_idle(&world.own, false)?;
+    both_ends(&live_host, |actuator| {
+        actuator.set_weight(&live_host.own, Weight(444.0))?;
+        actuator.set_idle(&live_host.own, true)?;
+        actuator.set_idle(&live_host.own, false)?;
         assert_eq!(
             weight(actuator)?,
             actuator.controller().default_weight(),
@@ -189,12 +191,12 @@ fn weight_and_idle() -> Result<(), Skip> {
         );
         Ok(())
     })?;
-    both_ends(&world, |actuator| {
-        actuator.set_idle(&world.own, true)?;
-        actuator.set_idle(&world.own, false)?;
-        actuator.set_weight(&world.own, Weight(555.0))?;
+    both_ends(&live_host, |actuator| {
+        actuator.set_idle(&live_host.own, true)?;
+        actuator.set_idle(&live_host.own, false)?;
+        actuator.set_weight(&live_host.own, Weight(555.0))?;
         assert_eq!(weight(actuator)?, Weight(555.0));
-        actuator.set_idle(&world.own, true)
+        actuator.set_idle(&live_host.own, true)
     })
 }
 
@@ -202,17 +204,21 @@ fn foreign_weight_and_idle() -> Result<(), Skip> {
     let mut world = LiveHost::new()?;
     need_idle_class(&mut world)?;
     for killed in [false, true] {
-        world.operator_sets(Knob::Weight, "333");
+        live_host.operator_sets(Knob::Weight, "333");
         let dir = StateDir::new();
         let mut actuator = open(&dir)?;
         let made = |result: Result<(), ActuatorError>| result.expect("the change is made");
-        made(actuator.set_idle(&world.own, true));
-        made(actuator.set_idle(&world.own, false));
-        world.operator_sets(Knob::Weight, "200");
-        made(actuator.forget_knob(&world.own, Knob::Weight));
-        made(actuator.set_weight(&world.own, Weight(700.0)).map(|_| ()));
+        made(actuator.set_idle(&live_host.own, true));
+        made(actuator.set_idle(&live_host.own, false));
+        live_host.operator_sets(Knob::Weight, "200");
+        made(actuator.forget_knob(&live_host.own, Knob::Weight));
+        made(
+            actuator
+                .set_weight(&live_host.own, Weight(700.0))
+                .map(|_| ()),
+        );
         // The record of the weight is now the later one, and still a weight is put back after the class.
-        made(actuator.set_idle(&world.own, true));
+        made(actuator.set_idle(&live_host.own, true));
         let report = match killed {
             false => actuator.restore().expect("it restores"),
             true => {
@@ -222,7 +228,7 @@ fn foreign_weight_and_idle() -> Result<(), Skip> {
             }
         };
         assert!(report.is_complete(), "{report}");
-        let weight = controller()?.weight(&world.own).expect("a weight");
+        let weight = controller()?.weight(&live_host.own).expect("a weight");
         assert_eq!(weight, Weight(200.0), "killed: {killed}");
     }
     Ok(())
@@ -238,7 +244,7 @@ fn operators_idle_class() -> Result<(), Skip> {
         assert_eq!(own_file(&world, "cpu.idle"), "0");
         Ok(())
     })?;
-    assert_eq!(own_file(&world, "cpu.idle"), "1");
+    assert_eq!(own_file(&live_host, "cpu.idle"), "1");
     Ok(())
 }
 
@@ -248,13 +254,13 @@ fn operators_idle_class_of_just_now() -> Result<(), Skip> {
     world.operator_sets(Knob::Weight, "333");
     let dir = StateDir::new();
     let mut actuator = open(&dir)?;
-    let written = actuator.set_weight(&world.own, Weight(444.0));
+    let written = actuator.set_weight(&live_host.own, Weight(444.0));
     written.expect("a weight");
     // Nobody told the actuator, and a weight cannot be put back there.
-    world.operator_sets(Knob::Idle, "1");
+    live_host.operator_sets(Knob::Idle, "1");
     let report = actuator.restore().expect("it restores");
     assert!(report.is_complete(), "{report}");
-    assert_eq!(own_file(&world, "cpu.idle"), "1");
+    assert_eq!(own_file(&live_host, "cpu.idle"), "1");
     assert!(!is_pending(&dir.0));
     Ok(())
 }
@@ -285,7 +291,7 @@ fn group_of_a_vcpu() -> Result<(), Skip> {
     let threads = world.threads();
     both_ends(&world, |actuator| {
         let home = actuator.controller().cgroup_of(&threads[0])?;
-        let vms = actuator.create_group(&home, &format!("{}vm", world.prefix))?;
+        let vms = actuator.create_group(&home, &format!("{}vm", live_host.prefix))?;
         for thread in &threads {
             actuator.move_thread(thread, &vms)?;
         }
@@ -316,9 +322,11 @@ fn group_below_own() -> Result<(), Skip> {
     let before = world.snapshot();
     let dir = StateDir::new();
     let mut actuator = open(&dir)?;
-    make_group_below(&mut actuator, &world.own, &threads[0], &name).expect("it is made");
+    make_group_below(&mut actuator, &live_host.own, &threads[0], &name).expect("it is made");
     // The VM is let go, the actuator lives on.
-    let report = actuator.release_group(&world.own).expect("it is released");
+    let report = actuator
+        .release_group(&live_host.own)
+        .expect("it is released");
     assert!(report.is_complete() && report.put_back > 0, "{report}");
     assert_eq!(world.snapshot(), before);
     Ok(())
