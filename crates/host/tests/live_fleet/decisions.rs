@@ -50,9 +50,9 @@ fn last_of(pcpus: &PcpuSet) -> PcpuSet {
 }
 
 fn weights() -> Result<(), Skip> {
-    let world = LiveHost::new()?;
-    let before = world.snapshot();
-    let mut subject = Subject::acting_on(world)?;
+    let live_host = LiveHost::new()?;
+    let before = live_host.snapshot();
+    let mut subject = Subject::acting_on(live_host)?;
     for (vm, made) in [(SHARED, true), (OWNER, false)] {
         assert_eq!(subject.fleet.vm(vm).expect("managed").made, made);
         subject.apply(set_weight(whole(vm), 700.0));
@@ -83,9 +83,9 @@ fn weights() -> Result<(), Skip> {
 }
 
 fn of_threads() -> Result<(), Skip> {
-    let world = LiveHost::new()?;
-    let before = world.snapshot();
-    let mut subject = Subject::acting_on(world)?;
+    let live_host = LiveHost::new()?;
+    let before = live_host.snapshot();
+    let mut subject = Subject::acting_on(live_host)?;
     for vm in [SHARED, OWNER] {
         let (changed, other) = (subject.thread(vm, 1), subject.thread(vm, 0));
         for value in [7, -5] {
@@ -111,9 +111,9 @@ fn of_threads() -> Result<(), Skip> {
 }
 
 fn slices() -> Result<(), Skip> {
-    let world = LiveHost::new()?;
-    let before = world.snapshot();
-    let mut subject = Subject::acting_on(world)?;
+    let live_host = LiveHost::new()?;
+    let before = live_host.snapshot();
+    let mut subject = Subject::acting_on(live_host)?;
     let short = Some(Nanos(500_000));
     let Some(usual) = schedulers_slice() else {
         assert_eq!(subject.fleet.knobs().slice, None, "the controller is told");
@@ -148,9 +148,9 @@ fn slices() -> Result<(), Skip> {
 }
 
 fn idle_class() -> Result<(), Skip> {
-    let world = LiveHost::new()?;
-    let before = world.snapshot();
-    let mut subject = Subject::acting_on(world)?;
+    let live_host = LiveHost::new()?;
+    let before = live_host.snapshot();
+    let mut subject = Subject::acting_on(live_host)?;
     subject.need_idle_class()?;
     for vm in [SHARED, OWNER] {
         let cgroup = subject.cgroup(vm);
@@ -194,11 +194,11 @@ fn idle_class() -> Result<(), Skip> {
 }
 
 fn group_that_is_there() -> Result<(), Skip> {
-    let mut world = LiveHost::new()?;
-    let theirs = operators_vcpu_group(&mut world, 0, Weight(300.0));
-    let before = world.snapshot();
-    let mut subject = Subject::acting_on(world)?;
-    assert_eq!(subject.cgroup(OWNER), subject.world.own);
+    let mut live_host = LiveHost::new()?;
+    let theirs = operators_vcpu_group(&mut live_host, 0, Weight(300.0));
+    let before = live_host.snapshot();
+    let mut subject = Subject::acting_on(live_host)?;
+    assert_eq!(subject.cgroup(OWNER), subject.live_host.own);
     let seen = subject.observe_vcpu(OWNER, 0).in_force;
     assert_eq!(seen.weight, Some(Weight(300.0)), "seen before any decision");
     subject.apply(set_weight(single(OWNER, 0), 400.0));
@@ -210,16 +210,16 @@ fn group_that_is_there() -> Result<(), Skip> {
         subject.apply(set_idle(single(OWNER, 0), false));
         assert_eq!(subject.weight(&group), Weight(400.0));
     }
-    let world = subject.restore();
-    assert_eq!(world.snapshot(), before);
+    let live_host = subject.restore();
+    assert_eq!(live_host.snapshot(), before);
     let weight = controller()?.weight(&group).expect("it exists");
     assert_eq!(weight, Weight(300.0));
     Ok(())
 }
 
 fn operators_idle_class() -> Result<(), Skip> {
-    let mut world = LiveHost::new()?;
-    let group = operators_vcpu_group(&mut world, 0, Weight(300.0));
+    let mut live_host = LiveHost::new()?;
+    let group = operators_vcpu_group(&mut live_host, 0, Weight(300.0));
     let is_idle = || {
         controller()?
             .is_idle(&group)
@@ -232,9 +232,9 @@ fn operators_idle_class() -> Result<(), Skip> {
     }
     let put = controller()?.set_idle(&group, true);
     put.expect("the kernel takes it");
-    world.operator_sets(Knob::Idle, "1");
-    let before = world.snapshot();
-    let mut subject = Subject::acting_on(world)?;
+    live_host.operator_sets(Knob::Idle, "1");
+    let before = live_host.snapshot();
+    let mut subject = Subject::acting_on(live_host)?;
     assert!(subject.observe(OWNER).in_force.idle);
     assert!(subject.observe_vcpu(OWNER, 0).in_force.idle);
     assert!(!subject.observe_vcpu(OWNER, 1).in_force.idle);
@@ -246,8 +246,8 @@ fn operators_idle_class() -> Result<(), Skip> {
     subject.apply(set_idle(single(OWNER, 0), false));
     assert_eq!(subject.weight(&own), Weight(700.0));
     assert_eq!(subject.weight(&group), Weight(650.0));
-    let world = subject.restore();
-    assert_eq!(world.snapshot(), before);
+    let live_host = subject.restore();
+    assert_eq!(live_host.snapshot(), before);
     assert_eq!(is_idle()?, Some(true));
     Ok(())
 }
@@ -312,7 +312,7 @@ fn refused_changes() -> Result<(), Skip> {
 
 fn dry_run() -> Result<(), Skip> {
     let mut subject = Subject::dry()?;
-    let before = subject.world.snapshot();
+    let before = subject.live_host.snapshot();
     let seen: Vec<String> = [SHARED, OWNER]
         .map(|vm| in_force(&mut subject, vm))
         .to_vec();
@@ -336,7 +336,7 @@ fn dry_run() -> Result<(), Skip> {
         .map(|vm| in_force(&mut subject, vm))
         .to_vec();
     assert_eq!(after, seen);
-    assert_eq!(subject.world.snapshot(), before);
+    assert_eq!(subject.live_host.snapshot(), before);
     assert_eq!(subject.restore().snapshot(), before);
     Ok(())
 }

@@ -73,9 +73,9 @@ fn read(cgroup: &CgroupPath, knob: Knob) -> String {
 }
 
 fn weight() -> Result<(), Skip> {
-    let mut world = LiveHost::new()?;
-    world.operator_sets(Knob::Weight, "333");
-    let mut subject = Subject::acting_on(world)?;
+    let mut live_host = LiveHost::new()?;
+    live_host.operator_sets(Knob::Weight, "333");
+    let mut subject = Subject::acting_on(live_host)?;
     let own = subject.cgroup(OWNER);
     for vm in [SHARED, OWNER] {
         subject.apply(set_weight(whole(vm), 700.0));
@@ -96,9 +96,9 @@ fn weight() -> Result<(), Skip> {
 }
 
 fn weight_of_a_vcpu() -> Result<(), Skip> {
-    let mut world = LiveHost::new()?;
-    let group = operators_vcpu_group(&mut world, 0, Weight(300.0));
-    let mut subject = Subject::acting_on(world)?;
+    let mut live_host = LiveHost::new()?;
+    let group = operators_vcpu_group(&mut live_host, 0, Weight(300.0));
+    let mut subject = Subject::acting_on(live_host)?;
     subject.apply(set_weight(single(OWNER, 0), 640.0));
     subject.apply(set_weight(single(SHARED, 1), 640.0));
     let made = subject.group_of(SHARED, 1);
@@ -187,9 +187,9 @@ fn own_affinity() -> Result<(), Skip> {
 }
 
 fn into_idle_class() -> Result<(), Skip> {
-    let mut world = LiveHost::new()?;
-    world.operator_sets(Knob::Weight, "333");
-    let mut subject = Subject::acting_on(world)?;
+    let mut live_host = LiveHost::new()?;
+    live_host.operator_sets(Knob::Weight, "333");
+    let mut subject = Subject::acting_on(live_host)?;
     subject.need_idle_class()?;
     let own = subject.cgroup(OWNER);
     subject.apply(set_weight(whole(OWNER), 700.0));
@@ -207,9 +207,9 @@ fn into_idle_class() -> Result<(), Skip> {
 }
 
 fn out_of_idle_class() -> Result<(), Skip> {
-    let mut world = LiveHost::new()?;
-    world.operator_sets(Knob::Weight, "333");
-    let mut subject = Subject::acting_on(world)?;
+    let mut live_host = LiveHost::new()?;
+    live_host.operator_sets(Knob::Weight, "333");
+    let mut subject = Subject::acting_on(live_host)?;
     subject.need_idle_class()?;
     let own = subject.cgroup(OWNER);
     subject.apply(set_idle(whole(OWNER), true));

@@ -217,9 +217,9 @@ fn cannot_be_moved() -> Result<(), Skip> {
 }
 
 fn let_go_alive() -> Result<(), Skip> {
-    let world = LiveHost::new()?;
-    let before = world.snapshot();
-    let mut subject = Subject::acting_on(world)?;
+    let live_host = LiveHost::new()?;
+    let before = live_host.snapshot();
+    let mut subject = Subject::acting_on(live_host)?;
     let all = affinity(subject.thread(SHARED, 1).tid).expect("a mask");
     let one: PcpuSet = all.iter().take(1).collect();
     for vm in [SHARED, OWNER] {
@@ -244,7 +244,11 @@ fn let_go_alive() -> Result<(), Skip> {
     assert_eq!(nice(&thread), 0);
     assert_eq!(affinity(thread.tid).expect("a mask"), all);
     subject.update_with(&[]);
-    assert_eq!(subject.world.snapshot(), before, "no restore was needed");
+    assert_eq!(
+        subject.live_host.snapshot(),
+        before,
+        "no restore was needed"
+    );
     Ok(())
 }
 

@@ -50,7 +50,7 @@ pub struct Subject {
     pub fleet: Fleet,
     _dir: StateDir,
     /// The VMs' processes.
-    pub world: LiveHost,
+    pub live_host: LiveHost,
 }
 
 /// A VM as discovery would describe it.
@@ -76,8 +76,8 @@ pub fn describe(id: VmId, helper: &Helper) -> Vm {
 }
 
 impl Subject {
-    /// A fleet that acts, and has adopted the VMs of this world.
-    pub fn acting_on(world: LiveHost) -> Result<Subject, Skip> {
+    /// A fleet that acts, and has adopted the VMs of this live_host.
+    pub fn acting_on(live_host: LiveHost) -> Result<Subject, Skip> {
         let dir = StateDir::new();
         let (actuator, _) = Actuator::open(controller()?, &dir.0).expect("it opens");
         Ok(Subject::of(
@@ -98,7 +98,7 @@ impl Subject {
         Ok(Subject::of(LiveHost::new()?, StateDir::new(), backend))
     }
 
-    fn of(world: LiveHost, dir: StateDir, backend: Backend) -> Subject {
+    fn of(live_host: LiveHost, dir: StateDir, backend: Backend) -> Subject {
         let sampler = Sampler::new(ProcFs::host());
         let mut subject = Subject {
             fleet: Fleet::new(backend, sampler, Vec::new(), PolicySet::ALL),
@@ -231,8 +231,8 @@ impl Subject {
     }
 }
 
-/// The operator gives a vCPU of the VM that does not share a cgroup, as libvirt does; it goes with the world.
-pub fn operators_vcpu_group(world: &mut LiveHost, vcpu: usize, weight: Weight) -> CgroupPath {
+/// The operator gives a vCPU of the VM that does not share a cgroup, as libvirt does; it goes with the live_host.
+pub fn operators_vcpu_group(live_host: &mut LiveHost, vcpu: usize, weight: Weight) -> CgroupPath {
     let dir = StateDir::new();
     let controller = controller().map_err(|Skip(why)| why).expect("as before");
     let (mut operator, _) = Actuator::open(controller, &dir.0).expect("it opens");

@@ -52,51 +52,51 @@ pub const ALL: &[(&str, Test)] = &[
 ];
 
 /// On a kernel without slices they are refused, and there is no more to test.
-fn need_slices(world: &LiveHost) -> Result<(), Skip> {
+fn need_slices(live_host: &LiveHost) -> Result<(), Skip> {
     if schedulers_slice().is_some() {
         return Ok(());
     }
-    let before = world.snapshot();
+    let before = live_host.snapshot();
     let dir = StateDir::new();
     let mut actuator = open(&dir)?;
     let refused = actuator.set_slice(&live_host.threads()[0], Some(Nanos::from_millis(1)));
     let error = refused.expect_err("it is refused").to_string();
     assert!(error.contains("6.12"), "{error}");
     assert!(!is_pending(&dir.0), "a refusal leaves no record");
-    assert_eq!(world.snapshot(), before);
+    assert_eq!(live_host.snapshot(), before);
     Err(Skip(error))
 }
 
 /// On a kernel without the idle class it is refused, and there is no more to test.
-fn need_idle_class(world: &mut LiveHost) -> Result<(), Skip> {
+fn need_idle_class(live_host: &mut LiveHost) -> Result<(), Skip> {
     // On v2 the file is there once the controller reaches the cgroup.
     live_host.operator_lets_the_controller_down();
     let is_idle = controller()?.is_idle(&live_host.own);
     if is_idle.expect("it is read").is_some() {
         return Ok(());
     }
-    let before = world.snapshot();
+    let before = live_host.snapshot();
     let dir = StateDir::new();
     let mut actuator = open(&dir)?;
     let refused = actuator.set_idle(&live_host.own, true);
     let error = refused.expect_err("it is refused").to_string();
     assert!(error.contains("5.15"), "{error}");
     drop(actuator);
-    assert_eq!(world.snapshot(), before);
+    assert_eq!(live_host.snapshot(), before);
     Err(Skip(error))
 }
 
 /// Makes changes twice, and ends once by `restore` and once as by kill -9: both leave no trace.
 fn both_ends(
-    world: &LiveHost,
+    live_host: &LiveHost,
     change: impl Fn(&mut Actuator) -> Result<(), ActuatorError>,
 ) -> Result<(), Skip> {
-    let before = world.snapshot();
+    let before = live_host.snapshot();
     for killed in [false, true] {
         let dir = StateDir::new();
         let mut actuator = open(&dir)?;
         change(&mut actuator).expect("the change is made");
-        assert_ne!(world.snapshot(), before, "something was changed");
+        assert_ne!(live_host.snapshot(), before, "something was changed");
         let report = match killed {
             false => actuator.restore().expect("it restores"),
             true => {
@@ -106,16 +106,16 @@ fn both_ends(
             }
         };
         assert!(report.is_complete() && report.put_back > 0, "{report}");
-        assert_eq!(world.snapshot(), before, "killed: {killed}");
+        assert_eq!(live_host.snapshot(), before, "killed: {killed}");
         assert!(!is_pending(&dir.0));
     }
     Ok(())
 }
 
 fn nice_value() -> Result<(), Skip> {
-    let world = LiveHost::new()?;
-    let thread = world.threads()[1];
-    both_ends(&world, |actuator| {
+    let live_host = LiveHost::new()?;
+    let thread = live_host.threads()[1];
+    both_ends(&live_host, |actuator| {
         for value in [7, -11, 19] {
             let outcome = actuator.set_nice(&thread, Nice(value))?;
             assert_eq!((outcome, nice(&thread)), (Outcome::Done, value));
@@ -126,9 +126,9 @@ fn nice_value() -> Result<(), Skip> {
 }
 
 fn own_slice() -> Result<(), Skip> {
-    let world = LiveHost::new()?;
-    need_slices(&world)?;
-    let thread = world.threads()[1];
+    let live_host = LiveHost::new()?;
+    need_slices(&live_host)?;
+    let thread = live_host.threads()[1];
     let read = || slice(thread.tid).expect("it is read");
     both_ends(&live_host, |actuator| {
         let half = Some(Nanos(500_000));
@@ -146,8 +146,8 @@ fn own_slice() -> Result<(), Skip> {
     })
 }
 
-/// The text of a file of the world's own cgroup.
-fn own_file(world: &LiveHost, file: &str) -> String {
+/// The text of a file of the live_host's own cgroup.
+fn own_file(live_host: &LiveHost, file: &str) -> String {
     let controller = controller().map_err(|Skip(why)| why).expect("as before");
     let folder = controller
         .mount()
@@ -157,12 +157,12 @@ fn own_file(world: &LiveHost, file: &str) -> String {
 }
 
 fn idle_class() -> Result<(), Skip> {
-    let mut world = LiveHost::new()?;
-    need_idle_class(&mut world)?;
-    both_ends(&world, |actuator| {
-        actuator.set_idle(&world.own, true)?;
-        assert_eq!(own_file(&world, "cpu.idle"), "1");
-        let refused = actuator.set_weight(&world.own, Weight(50.0));
+    let mut live_host = LiveHost::new()?;
+    need_idle_class(&mut live_host)?;
+    both_ends(&live_host, |actuator| {
+        actuator.set_idle(&live_host.own, true)?;
+        assert_eq!(own_file(&live_host, "cpu.idle"), "1");
+        let refused = actuator.set_weight(&live_host.own, Weight(50.0));
         assert!(refused.is_err(), "in it there is no weight to set");
         actuator.set_idle(&live_host.own, false)?;
         assert_eq!(own_file(&live_host, "cpu.idle"), "0");
@@ -172,12 +172,12 @@ fn idle_class() -> Result<(), Skip> {
 }
 
 fn weight_and_idle() -> Result<(), Skip> {
-    let mut world = LiveHost::new()?;
-    need_idle_class(&mut world)?;
-    world.operator_sets(Knob::Weight, "333");
-    let weight = |actuator: &Actuator| actuator.controller().weight(&world.own);
-    both_ends(&world, |actuator| {
-        actuator.set_idle(&world.own, true)?;
+    let mut live_host = LiveHost::new()?;
+    need_idle_class(&mut live_host)?;
+    live_host.operator_sets(Knob::Weight, "333");
+    let weight = |actuator: &Actuator| actuator.controller().weight(&live_host.own);
+    both_ends(&live_host, |actuator| {
+        actuator.set_idle(&live_host.own, true)?;
         Ok(())
     })?;
     both_ends(&live_host, |actuator| {
@@ -201,8 +201,8 @@ fn weight_and_idle() -> Result<(), Skip> {
 }
 
 fn foreign_weight_and_idle() -> Result<(), Skip> {
-    let mut world = LiveHost::new()?;
-    need_idle_class(&mut world)?;
+    let mut live_host = LiveHost::new()?;
+    need_idle_class(&mut live_host)?;
     for killed in [false, true] {
         live_host.operator_sets(Knob::Weight, "333");
         let dir = StateDir::new();
@@ -235,13 +235,13 @@ fn foreign_weight_and_idle() -> Result<(), Skip> {
 }
 
 fn operators_idle_class() -> Result<(), Skip> {
-    let mut world = LiveHost::new()?;
-    need_idle_class(&mut world)?;
-    world.operator_sets(Knob::Idle, "1");
-    both_ends(&world, |actuator| {
-        actuator.set_idle(&world.own, false)?;
-        actuator.set_weight(&world.own, Weight(250.0))?;
-        assert_eq!(own_file(&world, "cpu.idle"), "0");
+    let mut live_host = LiveHost::new()?;
+    need_idle_class(&mut live_host)?;
+    live_host.operator_sets(Knob::Idle, "1");
+    both_ends(&live_host, |actuator| {
+        actuator.set_idle(&live_host.own, false)?;
+        actuator.set_weight(&live_host.own, Weight(250.0))?;
+        assert_eq!(own_file(&live_host, "cpu.idle"), "0");
         Ok(())
     })?;
     assert_eq!(own_file(&live_host, "cpu.idle"), "1");
@@ -249,9 +249,9 @@ fn operators_idle_class() -> Result<(), Skip> {
 }
 
 fn operators_idle_class_of_just_now() -> Result<(), Skip> {
-    let mut world = LiveHost::new()?;
-    need_idle_class(&mut world)?;
-    world.operator_sets(Knob::Weight, "333");
+    let mut live_host = LiveHost::new()?;
+    need_idle_class(&mut live_host)?;
+    live_host.operator_sets(Knob::Weight, "333");
     let dir = StateDir::new();
     let mut actuator = open(&dir)?;
     let written = actuator.set_weight(&live_host.own, Weight(444.0));
@@ -287,9 +287,9 @@ fn make_group_below(
 }
 
 fn group_of_a_vcpu() -> Result<(), Skip> {
-    let world = LiveHost::new()?;
-    let threads = world.threads();
-    both_ends(&world, |actuator| {
+    let live_host = LiveHost::new()?;
+    let threads = live_host.threads();
+    both_ends(&live_host, |actuator| {
         let home = actuator.controller().cgroup_of(&threads[0])?;
         let vms = actuator.create_group(&home, &format!("{}vm", live_host.prefix))?;
         for thread in &threads {
@@ -311,15 +311,15 @@ fn group_of_a_vcpu() -> Result<(), Skip> {
 }
 
 fn group_below_own() -> Result<(), Skip> {
-    let world = LiveHost::new()?;
-    let threads = world.own_threads();
-    let name = format!("{}vcpu0", world.prefix);
-    both_ends(&world, |actuator| {
-        make_group_below(actuator, &world.own, &threads[0], &name)?;
-        actuator.set_weight(&world.own, Weight(123.0))?;
+    let live_host = LiveHost::new()?;
+    let threads = live_host.own_threads();
+    let name = format!("{}vcpu0", live_host.prefix);
+    both_ends(&live_host, |actuator| {
+        make_group_below(actuator, &live_host.own, &threads[0], &name)?;
+        actuator.set_weight(&live_host.own, Weight(123.0))?;
         Ok(())
     })?;
-    let before = world.snapshot();
+    let before = live_host.snapshot();
     let dir = StateDir::new();
     let mut actuator = open(&dir)?;
     make_group_below(&mut actuator, &live_host.own, &threads[0], &name).expect("it is made");
@@ -328,6 +328,6 @@ fn group_below_own() -> Result<(), Skip> {
         .release_group(&live_host.own)
         .expect("it is released");
     assert!(report.is_complete() && report.put_back > 0, "{report}");
-    assert_eq!(world.snapshot(), before);
+    assert_eq!(live_host.snapshot(), before);
     Ok(())
 }
