@@ -209,25 +209,22 @@ impl ManagedVcpu {
     }
 
     /// Finds the cgroup that holds it alone, if it has one, and reads what is in force there. What somebody else set in the
-    /// one that it had before is returned, in words.
+    /// one that it had before is returned, in words. Of a thread that ended nothing changes.
     pub(crate) fn reread_group(
         &mut self,
         controller: &dyn CpuController,
         vms: &CgroupPath,
     ) -> Result<Vec<(Knob, String)>, CgroupError> {
-        let found = vcpu_group(controller, vms, &self.thread, self.group.as_ref());
-        let read = found.and_then(|group| match group {
-            Some(group) => Ok(Some((settings(controller, &group)?, group))),
-            None => Ok(None),
-        });
-        let (now, group) = match read {
-            Ok(Some(read)) => read,
-            Err(error) if !error.is_gone() => return Err(error),
-            Ok(None) | Err(_) => {
-                self.group = None;
-                (self.settings.weight, self.settings.idle) = (None, false);
-                return Ok(Vec::new());
-            }
+        let found = vcpu_group(controller, vms, &self.thread, self.group.as_ref())?;
+        let now = match found.as_ref().map(|group| settings(controller, group)) {
+            // Removed a moment ago, so its thread is on its way elsewhere.
+            Some(Err(error)) if error.is_gone() => None,
+            read => read.transpose()?,
+        };
+        let (Some(group), Some(now)) = (found, now) else {
+            self.group = None;
+            (self.settings.weight, self.settings.idle) = (None, false);
+            return Ok(Vec::new());
         };
         if self.group.as_ref() != Some(&group) {
             self.group = Some(group);
@@ -264,7 +261,10 @@ impl ManagedVcpu {
         actuator: &mut Actuator,
         notes: &mut Vec<Note>,
     ) -> Result<(), ActuatorError> {
-        let foreign = self.reread_group(actuator.controller(), vms)?;
+        let foreign = match self.reread_group(actuator.controller(), vms) {
+            Err(error) if error.is_gone() => return Ok(()),
+            other => other?,
+        };
         for (knob, what) in foreign {
             if let Some(group) = &self.group {
                 match knob {
