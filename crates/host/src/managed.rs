@@ -115,11 +115,10 @@ impl ManagedVm {
         if now.idle != self.in_force.idle {
             notes.push(Note(foreign("cpu.idle", &u8::from(now.idle))));
             self.in_force.idle = now.idle;
-            if now.idle {
-                return forget_idle_and_weight(actuator, &self.cgroup);
+            forget_idle_class(actuator, &self.cgroup, now.idle)?;
+            if !now.idle {
+                self.in_force.weight = actuator.controller().default_weight();
             }
-            actuator.forget_knob(&self.cgroup, Knob::Idle)?;
-            self.in_force.weight = actuator.controller().default_weight();
         }
         if !now.idle && now.weight != self.in_force.weight {
             let line = foreign("weight", &now.weight);
@@ -131,13 +130,17 @@ impl ManagedVm {
     }
 }
 
-/// Somebody else put a cgroup into the idle class or took it out. Either way the kernel has dropped the weight that it had.
-fn forget_idle_and_weight(
+/// Somebody else put a cgroup into the idle class, and with that gave up the weight that it had, or took it out.
+fn forget_idle_class(
     actuator: &mut Actuator,
     cgroup: &CgroupPath,
+    idle: bool,
 ) -> Result<(), ActuatorError> {
     actuator.forget_knob(cgroup, Knob::Idle)?;
-    actuator.forget_knob(cgroup, Knob::Weight)
+    match idle {
+        true => actuator.forget_knob(cgroup, Knob::Weight),
+        false => Ok(()),
+    }
 }
 
 impl ManagedVcpu {
@@ -268,7 +271,7 @@ impl ManagedVcpu {
         for (knob, what) in foreign {
             if let Some(group) = &self.group {
                 match knob {
-                    Knob::Idle => forget_idle_and_weight(actuator, group)?,
+                    Knob::Idle => forget_idle_class(actuator, group, self.settings.idle)?,
                     Knob::Weight | Knob::Quota => actuator.forget_knob(group, knob)?,
                 }
             }

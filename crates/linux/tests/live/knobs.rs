@@ -239,6 +239,22 @@ fn operators_idle_class() -> Result<(), Skip> {
         Ok(())
     })?;
     assert_eq!(own_file(&world, "cpu.idle"), "1");
+    // We put it back there, and the operator takes it out for good.
+    let dir = StateDir::new();
+    let mut actuator = open(&dir)?;
+    for idle in [false, true] {
+        let set = actuator.set_idle(&world.own, idle);
+        set.expect("the change is made");
+    }
+    world.operator_sets(Knob::Idle, "0");
+    let forgotten = actuator.forget_knob(&world.own, Knob::Idle);
+    forgotten.expect("it is forgotten");
+    let report = actuator.restore().expect("it restores");
+    assert!(report.is_complete(), "{report}");
+    let usual = controller()?.default_weight();
+    let weight = controller()?.weight(&world.own).expect("a weight");
+    assert_eq!(weight, usual);
+    assert_eq!(own_file(&world, "cpu.idle"), "0");
     Ok(())
 }
 
