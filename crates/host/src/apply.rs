@@ -177,6 +177,7 @@ fn vcpu_group(
     if vcpu.group.is_none() {
         let group = actuator.create_group(&cgroup, &format!("vcpu{}", vcpu.index))?;
         if actuator.move_thread(&vcpu.thread, &group)? == Outcome::Gone {
+            actuator.release_group(&group)?;
             return Ok(None);
         }
         vcpu.reread_group(actuator.controller(), &cgroup)?;

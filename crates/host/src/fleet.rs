@@ -315,7 +315,10 @@ impl Fleet {
             };
             let mut taken = ManagedVcpu::new(vcpu.index, vcpu.thread, allowed);
             if !managed.made {
-                taken.reread_group(self.backend.controller(), &managed.cgroup)?;
+                match taken.reread_group(self.backend.controller(), &managed.cgroup) {
+                    Err(error) if error.is_gone() => continue,
+                    other => other?,
+                };
             }
             managed.vcpus.push(taken);
         }
@@ -340,20 +343,33 @@ impl Fleet {
         managed.vcpus = kept;
         managed.vm = vm.clone();
         self.let_go_of_vcpus(gone)?;
-        self.take_vcpus(managed)?;
-        if !(self.updates + vm.id.0).is_multiple_of(RECHECK_EVERY) {
-            return Ok(());
+        let taken = self.take_vcpus(managed);
+        if (self.updates + vm.id.0).is_multiple_of(RECHECK_EVERY) {
+            self.recheck(managed, notes)?;
         }
+        taken
+    }
+
+    /// Reads again what somebody else may have changed.
+    fn recheck(
+        &mut self,
+        managed: &mut ManagedVm,
+        notes: &mut Vec<Note>,
+    ) -> Result<(), FleetError> {
+        let vm = managed.vm.name.as_str();
         let cgroup = &managed.cgroup;
         for vcpu in &mut managed.vcpus {
             match &mut self.backend {
                 Backend::Live(actuator) => {
-                    vcpu.recheck(&vm.name, &self.sampler, Some(actuator), notes)?;
-                    vcpu.recheck_group(&vm.name, cgroup, actuator, notes)?;
+                    vcpu.recheck(vm, &self.sampler, Some(actuator), notes)?;
+                    vcpu.recheck_group(vm, cgroup, actuator, notes)?;
                 }
                 Backend::Dry(controller) => {
-                    vcpu.recheck(&vm.name, &self.sampler, None, notes)?;
-                    vcpu.reread_group(controller.as_ref(), cgroup)?;
+                    vcpu.recheck(vm, &self.sampler, None, notes)?;
+                    match vcpu.reread_group(controller.as_ref(), cgroup) {
+                        Err(error) if error.is_gone() => {}
+                        other => drop(other?),
+                    }
                 }
             }
         }

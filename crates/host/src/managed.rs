@@ -115,11 +115,10 @@ impl ManagedVm {
         if now.idle != self.in_force.idle {
             notes.push(Note(foreign("cpu.idle", &u8::from(now.idle))));
             self.in_force.idle = now.idle;
-            if now.idle {
-                return forget_idle_and_weight(actuator, &self.cgroup);
+            forget_idle_class(actuator, &self.cgroup, now.idle)?;
+            if !now.idle {
+                self.in_force.weight = actuator.controller().default_weight();
             }
-            actuator.forget_knob(&self.cgroup, Knob::Idle)?;
-            self.in_force.weight = actuator.controller().default_weight();
         }
         if !now.idle && now.weight != self.in_force.weight {
             let line = foreign("weight", &now.weight);
@@ -131,13 +130,17 @@ impl ManagedVm {
     }
 }
 
-/// Somebody else put a cgroup into the idle class or took it out. Either way the kernel has dropped the weight that it had.
-fn forget_idle_and_weight(
+/// Somebody else put a cgroup into the idle class, and with that gave up the weight that it had, or took it out.
+fn forget_idle_class(
     actuator: &mut Actuator,
     cgroup: &CgroupPath,
+    idle: bool,
 ) -> Result<(), ActuatorError> {
     actuator.forget_knob(cgroup, Knob::Idle)?;
-    actuator.forget_knob(cgroup, Knob::Weight)
+    match idle {
+        true => actuator.forget_knob(cgroup, Knob::Weight),
+        false => Ok(()),
+    }
 }
 
 impl ManagedVcpu {
@@ -209,25 +212,22 @@ impl ManagedVcpu {
     }
 
     /// Finds the cgroup that holds it alone, if it has one, and reads what is in force there. What somebody else set in the
-    /// one that it had before is returned, in words.
+    /// one that it had before is returned, in words. Of a thread that ended nothing changes.
     pub(crate) fn reread_group(
         &mut self,
         controller: &dyn CpuController,
         vms: &CgroupPath,
     ) -> Result<Vec<(Knob, String)>, CgroupError> {
-        let found = vcpu_group(controller, vms, &self.thread, self.group.as_ref());
-        let read = found.and_then(|group| match group {
-            Some(group) => Ok(Some((settings(controller, &group)?, group))),
-            None => Ok(None),
-        });
-        let (now, group) = match read {
-            Ok(Some(read)) => read,
-            Err(error) if !error.is_gone() => return Err(error),
-            Ok(None) | Err(_) => {
-                self.group = None;
-                (self.settings.weight, self.settings.idle) = (None, false);
-                return Ok(Vec::new());
-            }
+        let found = vcpu_group(controller, vms, &self.thread, self.group.as_ref())?;
+        let now = match found.as_ref().map(|group| settings(controller, group)) {
+            // Removed a moment ago, so its thread is on its way elsewhere.
+            Some(Err(error)) if error.is_gone() => None,
+            read => read.transpose()?,
+        };
+        let (Some(group), Some(now)) = (found, now) else {
+            self.group = None;
+            (self.settings.weight, self.settings.idle) = (None, false);
+            return Ok(Vec::new());
         };
         if self.group.as_ref() != Some(&group) {
             self.group = Some(group);
@@ -264,11 +264,14 @@ impl ManagedVcpu {
         actuator: &mut Actuator,
         notes: &mut Vec<Note>,
     ) -> Result<(), ActuatorError> {
-        let foreign = self.reread_group(actuator.controller(), vms)?;
+        let foreign = match self.reread_group(actuator.controller(), vms) {
+            Err(error) if error.is_gone() => return Ok(()),
+            other => other?,
+        };
         for (knob, what) in foreign {
             if let Some(group) = &self.group {
                 match knob {
-                    Knob::Idle => forget_idle_and_weight(actuator, group)?,
+                    Knob::Idle => forget_idle_class(actuator, group, self.settings.idle)?,
                     Knob::Weight | Knob::Quota => actuator.forget_knob(group, knob)?,
                 }
             }

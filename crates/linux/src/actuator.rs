@@ -258,7 +258,11 @@ impl Actuator {
             return Err(CgroupError::RootHasNone(knob).into());
         }
         self.enable_above(cgroup)?;
-        let original = self.controller.read_knob(cgroup, knob)?;
+        let mut original = self.controller.read_knob(cgroup, knob)?;
+        // In the idle class the file shows what cannot be written: the kernel gives the default to a cgroup that leaves it.
+        if knob == Knob::Weight && self.controller.is_idle(cgroup)? == Some(true) {
+            original = format!("{:.0}", self.controller.default_weight().0);
+        }
         self.journal.append(Record::Knob {
             cgroup: cgroup.clone(),
             id,

@@ -105,10 +105,6 @@ impl Undo<'_> {
                 if *knob == Knob::Weight && self.controller.is_idle(cgroup)? == Some(true) {
                     return Ok(Undone::Nothing);
                 }
-                // Ours was undone before this, so somebody else put it there, and the weight went with that.
-                if *knob == Knob::Weight && self.controller.is_idle(cgroup)? == Some(true) {
-                    return Ok(Undone::Nothing);
-                }
                 self.controller.write_knob(cgroup, *knob, original)?;
                 Ok(Undone::PutBack)
             })),

@@ -207,35 +207,33 @@ fn into_idle_class() -> Result<(), Skip> {
 }
 
 fn out_of_idle_class() -> Result<(), Skip> {
-    let mut live_host = LiveHost::new()?;
-    live_host.operator_sets(Knob::Weight, "333");
-    let mut subject = Subject::acting_on(live_host)?;
-    subject.need_idle_class()?;
-    let own = subject.cgroup(OWNER);
-    subject.apply(set_idle(whole(OWNER), true));
-    write(&own, Knob::Idle, "0");
-    assert_noted(&subject.recheck(), "cpu.idle");
-    let seen = subject.observe(OWNER);
-    let usual = subject.fleet.controller().default_weight();
-    assert_eq!((seen.in_force.idle, seen.in_force.weight), (false, usual));
-    assert_eq!(
-        seen.weight,
-        Weight(333.0),
-        "the kernel set the other, nobody did"
-    );
-    subject.apply(set_weight(whole(OWNER), 700.0));
-    // Once more, with a weight.
-    subject.apply(set_idle(whole(OWNER), true));
-    write(&own, Knob::Idle, "0");
-    write(&own, Knob::Weight, "444");
-    let notes = subject.recheck();
-    assert_eq!(notes.len(), 2, "{notes:?}");
-    let seen = subject.observe(OWNER);
-    assert_eq!((seen.in_force.idle, seen.weight), (false, Weight(444.0)));
-    subject.apply(set_weight(whole(OWNER), 700.0));
-    let live_host = subject.restore();
-    assert_eq!(read(&live_host.own, Knob::Idle), "0");
-    assert_eq!(read(&live_host.own, Knob::Weight), "444");
+    // Without a weight of theirs, what the cgroup had before stays what it has at the end.
+    for theirs in [None, Some("444")] {
+        let mut live_host = LiveHost::new()?;
+        live_host.operator_sets(Knob::Weight, "333");
+        let mut subject = Subject::acting_on(live_host)?;
+        subject.need_idle_class()?;
+        let own = subject.cgroup(OWNER);
+        subject.apply(set_idle(whole(OWNER), true));
+        write(&own, Knob::Idle, "0");
+        if let Some(weight) = theirs {
+            write(&own, Knob::Weight, weight);
+        }
+        let notes = subject.recheck();
+        let about_weight = notes.iter().filter(|note| note.contains("weight")).count();
+        assert!(notes[0].contains("cpu.idle"), "{notes:?}");
+        assert_eq!(about_weight, usize::from(theirs.is_some()), "{notes:?}");
+        let seen = subject.observe(OWNER);
+        assert!(!seen.in_force.idle);
+        assert_eq!(seen.in_force.weight, subject.weight(&own));
+        let configured = if theirs.is_some() { 444.0 } else { 333.0 };
+        assert_eq!(seen.weight, Weight(configured));
+        subject.apply(set_weight(whole(OWNER), 700.0));
+        assert_eq!(subject.weight(&own), Weight(700.0));
+        let live_host = subject.restore();
+        assert_eq!(read(&live_host.own, Knob::Idle), "0");
+        assert_eq!(read(&live_host.own, Knob::Weight), theirs.unwrap_or("333"));
+    }
     Ok(())
 }
 

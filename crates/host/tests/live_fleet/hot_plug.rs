@@ -20,10 +20,12 @@ use crate::helper::Helper;
 use crate::helper::vcpu_threads;
 use crate::helper::wait_until;
 use crate::host::LiveHost;
+use crate::host::controller;
 use crate::host::nice;
 use crate::subject::OWNER;
 use crate::subject::SHARED;
 use crate::subject::Subject;
+use crate::subject::UPDATES;
 use crate::subject::describe;
 use crate::subject::set_affinity;
 use crate::subject::set_idle;
@@ -155,6 +157,8 @@ fn pinned_by_number() -> Result<(), Skip> {
     // The one that ended is no error.
     subject.apply(set_affinity(SHARED, 0, &pcpus));
     subject.apply(set_weight(single(SHARED, 0), 50.0));
+    let below = subject.fleet.controller().children(&subject.cgroup(SHARED));
+    assert_eq!(below.expect("it exists"), [], "nor is a group made for it");
     subject.update();
     assert_eq!(numbers(&subject.observe(SHARED)), [1, 2]);
     Ok(())
@@ -168,7 +172,12 @@ fn plugged_again() -> Result<(), Skip> {
         subject.apply(set_idle(single(SHARED, 1), true));
     }
     let group = subject.group_of(SHARED, 1);
+    let listed = subject.vms();
     end_vcpu(&mut subject, 1);
+    // Scans that are late do not make its group forgotten.
+    for _ in 0..UPDATES {
+        assert_eq!(subject.update_with(&listed), Vec::<String>::new());
+    }
     subject.update();
     assert!(
         !subject.fleet.controller().exists(&group),
@@ -203,15 +212,23 @@ fn cannot_be_moved() -> Result<(), Skip> {
     let [mut shared, owner] = subject.vms();
     let index = VcpuId(9);
     shared.vcpus.push(VcpuThread { index, thread });
-    for _ in 0..3 {
+    // Nor does it keep what others set from being seen.
+    let group = subject.cgroup(SHARED);
+    let written = controller()?.set_weight(&group, Weight(650.0));
+    written.expect("the kernel takes it");
+    let mut noted = Vec::new();
+    for _ in 0..UPDATES {
         let vms = [shared.clone(), owner.clone()];
-        let (_, refused) = subject.fleet.update(&vms, &vms);
+        let (notes, refused) = subject.fleet.update(&vms, &vms);
+        noted.extend(notes);
         assert_eq!(refused.len(), 1, "{refused:?}");
         assert_eq!(refused[0].vm, "shared");
         let seen = subject.observe(SHARED);
         assert_eq!(numbers(&seen), [0, 1, 2]);
-        assert_eq!(seen.in_force.weight, Weight(700.0));
+        let weight = if noted.is_empty() { 700.0 } else { 650.0 };
+        assert_eq!(seen.in_force.weight, Weight(weight));
     }
+    assert_eq!(noted.len(), 1, "{noted:?}");
     subject.update();
     Ok(())
 }

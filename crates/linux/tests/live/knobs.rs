@@ -245,6 +245,22 @@ fn operators_idle_class() -> Result<(), Skip> {
         Ok(())
     })?;
     assert_eq!(own_file(&live_host, "cpu.idle"), "1");
+    // We put it back there, and the operator takes it out for good.
+    let dir = StateDir::new();
+    let mut actuator = open(&dir)?;
+    for idle in [false, true] {
+        let set = actuator.set_idle(&live_host.own, idle);
+        set.expect("the change is made");
+    }
+    live_host.operator_sets(Knob::Idle, "0");
+    let forgotten = actuator.forget_knob(&live_host.own, Knob::Idle);
+    forgotten.expect("it is forgotten");
+    let report = actuator.restore().expect("it restores");
+    assert!(report.is_complete(), "{report}");
+    let usual = controller()?.default_weight();
+    let weight = controller()?.weight(&live_host.own).expect("a weight");
+    assert_eq!(weight, usual);
+    assert_eq!(own_file(&live_host, "cpu.idle"), "0");
     Ok(())
 }
 
