@@ -227,6 +227,7 @@ fn arguments(selected: &Selected, plan: &DaemonPlan, state_dir: &Path) -> Vec<St
         "--placement",
         match plan.placement {
             Placement::Keep => "keep",
+            Placement::Turns => "turns",
             Placement::Rebalance => "rebalance",
         },
         "--state-dir",

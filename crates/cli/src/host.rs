@@ -6,13 +6,13 @@ use std::io::IsTerminal;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Context;
 use anyhow::bail;
 use clap::Args;
 use clap::Subcommand;
-use clap::ValueEnum;
 use tandem_host::config::DEFAULT_STATE_DIR;
 use tandem_host::config::HostConfig;
 use tandem_host::config::Placement;
@@ -23,6 +23,7 @@ use tandem_host::daemon::Daemon;
 use tandem_host::select::Selector;
 use tandem_host::status::HostStatus;
 use tandem_host::status::Watcher;
+use tandem_host::turns::watchdog;
 use tandem_linux::actuator::restore_all;
 use tandem_linux::cgroup;
 use tandem_linux::procfs::ProcFs;
@@ -33,6 +34,7 @@ use tandem_report::table::Look;
 use tandem_report::table::Table;
 
 use crate::console;
+use crate::placement::PlacementArg;
 
 /// `tandem host …`
 #[derive(Debug, Subcommand)]
@@ -43,14 +45,9 @@ pub enum HostCommand {
     Status(StatusArgs),
     /// Put back what a killed daemon left behind
     Restore(RestoreArgs),
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum PlacementArg {
-    /// Leave every affinity as it is
-    Keep,
-    /// Move vCPUs pinned to one pCPU where the pins leave no fair division
-    Rebalance,
+    /// What the daemon starts to take VMs out of the idle class if it cannot do so itself; listens on stdin
+    #[command(hide = true)]
+    Watchdog,
 }
 
 /// Which VMs.
@@ -108,8 +105,8 @@ pub struct RunArgs {
     /// default; a VM that has a cgroup of its own otherwise keeps that cgroup's weight
     #[arg(long, value_name = "NAME|PID=WEIGHT", value_parser = weight_rule)]
     weight: Vec<VmRule>,
-    /// What acts on the selected VMs: fair (each receives its fair share), configured (each has its configured weight and
-    /// nothing more) or none [default: fair]
+    /// What acts on the selected VMs: fair (each receives its fair share), turns (VMs that never sleep take turns, so that their
+    /// vCPUs run together), configured (each has its configured weight and nothing more) or none [default: fair,turns]
     #[arg(long, value_name = "NAME,…", value_parser = policy_names)]
     policies: Option<PolicySet>,
     /// Other policies for the VMs with this name (glob) or process id: 'db-*=configured'; several are
@@ -140,7 +137,10 @@ pub struct RunArgs {
     /// Largest factor between configured and real-time weight, 1 … 1000 [default: 100]
     #[arg(long)]
     spread: Option<f64>,
-    /// May pinned vCPUs be moved? [default: keep]
+    /// How long a turn is of VMs that never sleep, 5 … 100 ms [default: 20]
+    #[arg(long, value_name = "MS")]
+    turn_ms: Option<u64>,
+    /// May the daemon change where vCPUs run? [default: turns]
     #[arg(long, value_enum)]
     placement: Option<PlacementArg>,
     /// Print every decision with its reason, change nothing
@@ -186,13 +186,8 @@ impl RunArgs {
         set(&mut config.idle_tolerance, self.idle_tolerance);
         set(&mut config.spread, self.spread);
         set(&mut config.state_dir, self.state_dir);
-        set(
-            &mut config.placement,
-            self.placement.map(|placement| match placement {
-                PlacementArg::Keep => Placement::Keep,
-                PlacementArg::Rebalance => Placement::Rebalance,
-            }),
-        );
+        set(&mut config.placement, self.placement.map(Placement::from));
+        set(&mut config.turn_ms, self.turn_ms);
         config.dry_run |= self.dry_run;
         config.metrics_listen = self.metrics_listen.or(config.metrics_listen);
         config.metrics_file = self.metrics_file.or(config.metrics_file);
@@ -287,6 +282,10 @@ pub fn main(command: HostCommand) -> anyhow::Result<()> {
         HostCommand::Run(args) => run(*args),
         HostCommand::Status(args) => status(&args),
         HostCommand::Restore(args) => restore(&args),
+        HostCommand::Watchdog => {
+            let controller = cgroup::open(&ProcFs::host())?;
+            Ok(watchdog::watch(std::io::stdin(), &*controller)?)
+        }
     }
 }
 
@@ -299,7 +298,9 @@ fn run(args: RunArgs) -> anyhow::Result<()> {
     };
     let limit = args.seconds.map(Duration::from_secs);
     let config = args.settings()?;
-    let daemon = Daemon::open(config, &mut console)?;
+    let mut watchdog = Command::new("/proc/self/exe");
+    watchdog.args(["host", "watchdog"]);
+    let daemon = Daemon::open(config, Some(watchdog), &mut console)?;
     daemon.run(limit, &mut console)?;
     Ok(())
 }

@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 
+use crate::placement::PlacementArg;
 use clap::Args;
 use clap::ValueEnum;
 use tandem_bench::plan::DaemonPlan;
 use tandem_bench::range;
 use tandem_bench::range::RangeError;
 use tandem_bench::state_dir;
-use tandem_host::config::Placement;
 use tandem_microvm::Backend;
 
 /// What runs the vCPUs.
@@ -29,22 +29,13 @@ impl From<BackendArg> for Backend {
     }
 }
 
-/// May the daemon move pinned vCPUs?
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum PlacementArg {
-    /// Leave every pin as it is
-    Keep,
-    /// Move a pin where the pins leave no fair division
-    Rebalance,
-}
-
 /// How the daemon of mode `tandem` is started.
 #[derive(Clone, Debug, Args)]
 pub struct DaemonArgs {
     /// The daemon's accounting period, 30 … 1000 ms [default: the daemon's own]
     #[arg(long, value_name = "MS")]
     period_ms: Option<u64>,
-    /// May the daemon move pinned vCPUs, where the pins leave no fair division?
+    /// May the daemon change where vCPUs run?
     #[arg(long, value_enum, default_value = "rebalance")]
     placement: PlacementArg,
 }
@@ -54,10 +45,7 @@ impl DaemonArgs {
     pub fn plan(&self) -> Result<DaemonPlan, RangeError> {
         Ok(DaemonPlan {
             period_ms: self.period_ms.map(range::period_ms).transpose()?,
-            placement: match self.placement {
-                PlacementArg::Keep => Placement::Keep,
-                PlacementArg::Rebalance => Placement::Rebalance,
-            },
+            placement: self.placement.into(),
         })
     }
 }

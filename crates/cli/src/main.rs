@@ -8,6 +8,7 @@ mod host;
 mod lab;
 mod live;
 mod output;
+mod placement;
 mod sim;
 mod vm;
 

@@ -16,7 +16,7 @@ use crate::vary::Combination;
 const AS_IT_IS: &str = "as-it-is";
 
 /// Names and what they set, besides those of the registry.
-const POLICIES: [(&str, &[(&str, &str)]); 30] = [
+const POLICIES: [(&str, &[(&str, &str)]); 31] = [
     (
         "stock",
         &[
@@ -64,7 +64,11 @@ const POLICIES: [(&str, &[(&str, &str)]); 30] = [
     ("cap", &[("host.cap", "true")]),
     ("gang", &[("host.together", "gang")]),
     ("demand", &[("host.together", "demand")]),
-    ("gleaner", &[("vm.*.gleaner", "true")]),
+    ("gleaner", &[("vm.*.gleaner", "{ control = \"paper\" }")]),
+    (
+        "gleaner-ours",
+        &[("vm.*.gleaner", "{ control = \"ours\" }")],
+    ),
     ("agent", &[("vm.*.gleaner", "{ control = \"agent\" }")]),
     ("consolidate", &[("vm.*.gleaner", "{ retain = false }")]),
     ("retain", &[("vm.*.gleaner", "{ consolidate = false }")]),

@@ -77,8 +77,10 @@ fn apply(
         };
     }
     match decision {
-        // In the idle class there is none to set.
-        Decision::SetWeight { weight, .. } if managed.in_force.idle => {
+        // In the idle class there is none to set. In turns, whoever keeps them sets it.
+        Decision::SetWeight { weight, .. }
+            if managed.in_force.idle || managed.in_force.rotating =>
+        {
             managed.in_force.weight = *weight;
             Ok(false)
         }
@@ -143,7 +145,10 @@ fn apply_to_vcpu(
             vcpu.settings.slice = sched_attr::slice(thread.tid).unwrap_or(*slice);
         }
         Decision::SetAffinity { pcpus, .. } => {
-            vcpu.allowed = affinity(thread.tid).unwrap_or_else(|_| pcpus.clone());
+            let before = affinity(thread.tid).unwrap_or_else(|_| pcpus.clone());
+            let before = std::mem::replace(&mut vcpu.allowed, before);
+            let granted = vcpu.granted.take().unwrap_or(before);
+            vcpu.granted = (granted != vcpu.allowed).then_some(granted);
         }
         Decision::SetWeight { .. } | Decision::SetIdle { .. } => {}
     }

@@ -4,8 +4,9 @@
 //! [host]
 //! period_ms = 100           # accounting period, 30 … 1000
 //! fair_window_s = 10        # 1 … 3600
-//! policies = ["fair"]       # what acts on the selected VMs
-//! placement = "keep"        # or "rebalance": may move vCPUs that are pinned to one pCPU
+//! policies = ["fair", "turns"] # what acts on the selected VMs
+//! turn_ms = 20              # how long a turn is, 5 … 100
+//! placement = "turns"       # "keep": no affinity is changed; "rebalance": may move vCPUs that are pinned to one pCPU
 //!
 //! [host.select]             # which VMs to act on; nothing is touched that is not selected
 //! all = false
@@ -41,6 +42,7 @@ use tandem_policy::PolicySet;
 use tandem_policy::host::ControllerConfig;
 pub use tandem_policy::host::Placement;
 use tandem_policy::host::registry;
+use tandem_policy::turns::TurnsConfig;
 
 use crate::discovery::DiscoveryOptions;
 
@@ -157,7 +159,9 @@ pub struct HostConfig {
     pub spread: f64,
     /// The policies that act on the selected VMs.
     pub policies: Policies,
-    /// May pinned vCPUs be moved?
+    /// How long a turn is in milliseconds, 5 … 100.
+    pub turn_ms: u64,
+    /// May affinities be changed?
     pub placement: Placement,
     /// Print decisions with their reasons; change nothing.
     pub dry_run: bool,
@@ -190,8 +194,9 @@ impl Default for HostConfig {
             dead_band: flexw.dead_band,
             idle_tolerance: flexw.idle_tolerance,
             spread: flexw.spread,
-            policies: Policies(registry::set(["fair"]).unwrap_or(PolicySet::NONE)),
-            placement: Placement::Keep,
+            policies: Policies(registry::set(["fair", "turns"]).unwrap_or(PolicySet::NONE)),
+            turn_ms: TurnsConfig::default().turn.0 / 1_000_000,
+            placement: Placement::default(),
             dry_run: false,
             state_dir: PathBuf::from(DEFAULT_STATE_DIR),
             metrics_listen: None,
@@ -223,6 +228,7 @@ impl HostConfig {
         check_whole("period_ms", self.period_ms, 30, 1000, "milliseconds")?;
         check_whole("fair_window_s", self.fair_window_s, 1, 3600, "seconds")?;
         check_whole("scan_ms", self.scan_ms, 100, 60_000, "milliseconds")?;
+        check_whole("turn_ms", self.turn_ms, 5, 100, "milliseconds")?;
         let in_range = |key, value, (least, most)| check_real(key, value, least, most);
         in_range("gain", self.gain, FlexWConfig::GAINS)?;
         in_range("smoothing", self.smoothing, FlexWConfig::SMOOTHINGS)?;
@@ -265,6 +271,10 @@ impl HostConfig {
             policies: rules.fold(self.policies.0, PolicySet::or),
             placement: self.placement,
             flexw: self.flexw(),
+            turns: TurnsConfig {
+                turn: Nanos::from_millis(self.turn_ms),
+                ..TurnsConfig::default()
+            },
             dry_run: self.dry_run,
         }
     }

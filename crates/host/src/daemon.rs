@@ -9,12 +9,14 @@
 //! that were missed because the host was busy are skipped, never made up for.
 
 use std::collections::BTreeSet;
+use std::process::Command;
 use std::time::Duration;
 use std::time::Instant;
 
 use tandem_policy::Assessment;
 use tandem_policy::Decision;
 use tandem_policy::Target;
+use tandem_policy::VmId;
 use tandem_policy::assess;
 use tandem_policy::host::Controller;
 use tandem_policy::host::HostObservation;
@@ -90,11 +92,19 @@ pub struct Daemon {
     errors: ReportOnce,
     /// VMs with series in the metrics.
     published: BTreeSet<VmLabels>,
+    /// The VMs of the last rotation.
+    rotation: BTreeSet<VmId>,
 }
 
 impl Daemon {
     /// Checks the settings, opens what is needed, and puts back what an earlier run left.
-    pub fn open(config: HostConfig, reporter: &mut dyn Reporter) -> Result<Daemon, DaemonError> {
+    ///
+    /// `watchdog` runs [`crate::turns::watchdog::watch`] in a process of its own, should VMs take turns.
+    pub fn open(
+        config: HostConfig,
+        watchdog: Option<Command>,
+        reporter: &mut dyn Reporter,
+    ) -> Result<Daemon, DaemonError> {
         config.check()?;
         let proc = ProcFs::default();
         let selector = Selector::from_config(&config.select)?;
@@ -120,6 +130,10 @@ impl Daemon {
             config.rule.clone(),
             config.policies.0,
         );
+        let fleet = match watchdog {
+            Some(command) => fleet.with_watchdog(command),
+            None => fleet,
+        };
         Ok(Daemon {
             controller: Controller::new(config.controller()),
             selector,
@@ -130,6 +144,7 @@ impl Daemon {
             signals,
             errors: ReportOnce::default(),
             published: BTreeSet::new(),
+            rotation: BTreeSet::new(),
             config,
         })
     }
@@ -196,6 +211,7 @@ impl Daemon {
 
     /// Says what was done, or would be, and counts it.
     fn account(&mut self, period: &Period<Applied>, reporter: &mut dyn Reporter) {
+        self.account_turns(period, reporter);
         let Some(applied) = &period.applied else {
             for decision in &period.round.decisions {
                 if let Some(line) = self.in_words(decision, &period.observation) {
@@ -222,6 +238,37 @@ impl Daemon {
                 ));
             }
         }
+    }
+
+    /// Says who takes turns, when that changes.
+    fn account_turns(&mut self, period: &Period<Applied>, reporter: &mut dyn Reporter) {
+        for error in self.fleet.turn_errors() {
+            self.errors.error(error, reporter);
+        }
+        let Some(rotation) = &period.round.rotation else {
+            return;
+        };
+        let now: BTreeSet<VmId> = rotation.members.iter().map(|member| member.vm).collect();
+        if now == self.rotation {
+            return;
+        }
+        let names: Vec<&str> = now
+            .iter()
+            .filter_map(|vm| Some(self.fleet.vm(*vm)?.vm.name.as_str()))
+            .collect();
+        let names = names.join(", ");
+        let line = match now.is_empty() {
+            true => "no VMs take turns any more".to_owned(),
+            false => format!(
+                "VMs {names} never sleep: they take turns of {}",
+                rotation.turn
+            ),
+        };
+        match self.config.dry_run {
+            true => reporter.would(&line.replace("they take turns", "they would take turns")),
+            false => reporter.info(&line),
+        }
+        self.rotation = now;
     }
 
     /// A decision as an operator would say it.

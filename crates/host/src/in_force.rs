@@ -23,6 +23,8 @@ pub(crate) fn settings(
         },
         idle,
         quota: quota(controller, cgroup),
+        rotating: false,
+        left_turns: false,
     })
 }
 

@@ -16,4 +16,5 @@ pub mod metrics;
 pub mod qmp;
 pub mod select;
 pub mod status;
+pub mod turns;
 pub mod vmm;

@@ -37,6 +37,8 @@ pub(crate) struct ManagedVcpu {
     pub(crate) thread: ThreadRef,
     pub(crate) last: Option<VcpuSample>,
     pub(crate) allowed: PcpuSet,
+    /// Where the operator lets it run, if we narrowed that.
+    pub(crate) granted: Option<PcpuSet>,
     /// What else is in force.
     pub(crate) settings: VcpuSettings,
     /// The cgroup that holds it alone, if it has one.
@@ -65,6 +67,8 @@ pub struct ManagedVm {
     pub policies: PolicySet,
     /// Whether the cgroup is not the VM's alone: so it is for a VM without one of its own that is left as it is.
     pub(crate) is_shared: bool,
+    /// Whether it takes turns no more, and what is in force has to be read again.
+    pub(crate) ended_turns: bool,
     pub(crate) vcpus: Vec<ManagedVcpu>,
     /// Whether any of its vCPUs was ever sampled; before that there is nothing to observe.
     pub(crate) sampled: bool,
@@ -93,6 +97,12 @@ impl ManagedVm {
         self.policies == PolicySet::NONE
     }
 
+    /// It takes no turns any more.
+    pub(crate) fn end_turns(&mut self) {
+        self.in_force.rotating = false;
+        self.ended_turns = true;
+    }
+
     pub(crate) fn vcpu_mut(&mut self, vcpu: VcpuId) -> Option<&mut ManagedVcpu> {
         self.vcpus.iter_mut().find(|managed| managed.index == vcpu)
     }
@@ -106,6 +116,10 @@ impl ManagedVm {
     ) -> Result<(), ActuatorError> {
         let now = settings(actuator.controller(), &self.cgroup)?;
         self.in_force.quota = now.quota;
+        // In turns it changes all the time, by us.
+        if self.in_force.rotating || self.ended_turns {
+            return Ok(());
+        }
         let foreign = |knob: &str, value: &dyn std::fmt::Display| {
             format!(
                 "VM {}: someone else set the {knob} of {} to {value}",
@@ -156,6 +170,7 @@ impl ManagedVcpu {
             thread,
             last: None,
             allowed,
+            granted: None,
             group: None,
             ours: BTreeSet::new(),
             quiet: 0,
@@ -179,6 +194,7 @@ impl ManagedVcpu {
             let what = format!("its affinity to {allowed}; it stays there");
             foreign.push((Setting::Affinity, what));
             self.allowed = allowed;
+            self.granted = None;
         }
         if let Ok(nice) = sched_attr::nice(self.thread.tid)
             && nice != self.settings.nice
@@ -293,6 +309,7 @@ impl ManagedVcpu {
     ) -> VcpuObservation {
         let fresh = VcpuObservation {
             in_force: self.settings,
+            granted: self.granted.clone(),
             ..VcpuObservation::new(self.index, self.allowed.clone())
         };
         let Some(last) = self.last.replace(sample) else {

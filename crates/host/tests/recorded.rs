@@ -49,6 +49,7 @@ use tandem_policy::host::IdleTimes;
 use tandem_policy::host::Knobs;
 use tandem_policy::host::Placement;
 use tandem_policy::host::registry;
+use tandem_policy::turns::Rotation;
 
 type Recorded = Vec<(HostObservation, Vec<Decision>)>;
 
@@ -314,6 +315,10 @@ impl Host for Played {
 
     fn apply(&mut self, decisions: &[Decision]) -> Applied {
         self.fleet.apply(decisions)
+    }
+
+    fn rotate(&mut self, rotation: &Rotation) {
+        self.fleet.rotate(rotation);
     }
 }
 

@@ -295,13 +295,18 @@ impl Actuator {
     /// Puts a cgroup into the idle class, or takes it out. Out of it, it has the kernel's default weight: the caller sets its own
     /// again.
     pub fn set_idle(&mut self, cgroup: &CgroupPath, idle: bool) -> Result<(), ActuatorError> {
+        self.prepare_idle(cgroup)?;
+        Ok(self.controller.set_idle(cgroup, idle)?)
+    }
+
+    /// Journals what putting a cgroup into the idle class changes, for whoever then does so by itself.
+    pub fn prepare_idle(&mut self, cgroup: &CgroupPath) -> Result<(), ActuatorError> {
         // In this order: taking it out of the class loses the weight, which is undone after that.
         self.before_knob(cgroup, Knob::Weight)?;
         if self.controller.is_idle(cgroup)?.is_none() {
             return Err(CgroupError::NoIdleClass.into());
         }
-        self.before_knob(cgroup, Knob::Idle)?;
-        Ok(self.controller.set_idle(cgroup, idle)?)
+        self.before_knob(cgroup, Knob::Idle)
     }
 
     /// Gives a thread a nice value.

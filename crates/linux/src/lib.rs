@@ -17,6 +17,7 @@ pub mod ids;
 pub mod interrupt;
 pub mod journal;
 pub mod procfs;
+pub mod real_time;
 pub mod replace;
 pub mod restore;
 pub mod sampler;

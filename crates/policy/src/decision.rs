@@ -194,6 +194,12 @@ pub enum Because {
     FairWindow,
     /// The VM is to have its configured weight and nothing else.
     Configured,
+    /// The VM takes turns: what it receives follows from them.
+    TakesTurns,
+    /// The vCPU's VM takes turns, and this pCPU is its own in them.
+    Seat,
+    /// The vCPU's VM takes no turns any more, or the vCPU sleeps in them.
+    LeftTurns,
     /// Its pins leave VMs no way to their fair shares, whatever the weights.
     PinsInfeasible {
         /// The pCPU that too many are pinned to.
@@ -227,6 +233,11 @@ impl fmt::Display for Because {
                 f.write_str("fair window over, share not used up: back to the configured weight")
             }
             Because::Configured => f.write_str("its configured weight"),
+            Because::TakesTurns => f.write_str("its configured weight while it takes turns"),
+            Because::Seat => f.write_str("its pCPU while its VM takes turns"),
+            Because::LeftTurns => {
+                f.write_str("takes no turns: where the operator allowed it to run")
+            }
             Because::PinsInfeasible { from, gain } => write!(
                 f,
                 "the pins on pCPU {from} leave no fair division; moving it frees {gain:.2} pCPUs"

@@ -41,6 +41,7 @@ use crate::host::observation::HostObservation;
 use crate::host::observation::IdleTimes;
 use crate::observation::VmObservation;
 use crate::pcpu_set::PcpuSet;
+use crate::turns::Rotation;
 use crate::units::Nanos;
 use crate::units::VmId;
 use crate::units::Weight;
@@ -155,6 +156,9 @@ pub struct Round {
     pub groups: Vec<GroupReport>,
     /// What to change, by VM.
     pub decisions: Vec<Decision>,
+    /// Who takes turns from now on; `None`: no policy says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rotation: Option<Rotation>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -261,7 +265,7 @@ impl FlexW {
             state.real_time = state.real_time.clamp(knob.least.0, knob.most.0);
             state.configured = vm.weight.0;
             state.idle = vm.in_force.idle;
-            state.adjustable = !state.idle && adjustable(vm);
+            state.adjustable = !state.idle && !vm.in_force.rotating && adjustable(vm);
             let backlog = state.backlogged / period.0 as f64;
             state.least_backlog = state.least_backlog.min(backlog);
             seen.insert(vm.vm, state);

@@ -17,6 +17,7 @@ pub mod per_thread;
 pub mod placement;
 pub mod policy_set;
 pub mod scalability;
+pub mod turns;
 pub mod units;
 
 pub use assess::Assessment;

@@ -47,6 +47,25 @@ pub struct VmSettings {
     /// A hard cap, in pCPUs; `None`: none.
     #[serde(default)]
     pub quota: Option<f64>,
+    /// Whether it takes turns. Then it is in and out of the idle class all the time, and `idle` is false.
+    #[serde(default)]
+    pub rotating: bool,
+    /// Whether it began to sleep since the last observation and takes no turns any more for that.
+    #[serde(default)]
+    pub left_turns: bool,
+}
+
+impl VmSettings {
+    /// Nothing but a weight.
+    pub fn new(weight: Weight) -> VmSettings {
+        VmSettings {
+            weight,
+            idle: false,
+            quota: None,
+            rotating: false,
+            left_turns: false,
+        }
+    }
 }
 
 /// One vCPU in one period.
@@ -56,6 +75,9 @@ pub struct VcpuObservation {
     pub vcpu: VcpuId,
     /// The pCPUs it may run on: the affinity in force.
     pub allowed: PcpuSet,
+    /// Where the operator lets it run, if a policy has narrowed that; `None`: that is what is in force.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub granted: Option<PcpuSet>,
     /// What else is in force.
     #[serde(default)]
     pub in_force: VcpuSettings,
@@ -74,11 +96,17 @@ impl VcpuObservation {
         VcpuObservation {
             vcpu,
             allowed,
+            granted: None,
             in_force: VcpuSettings::default(),
             ran: Nanos::ZERO,
             waited: Nanos::ZERO,
             runnable: false,
         }
+    }
+
+    /// Where the operator lets it run.
+    pub fn granted(&self) -> &PcpuSet {
+        self.granted.as_ref().unwrap_or(&self.allowed)
     }
 
     /// Time in the period during which the vCPU could have used a pCPU, at most the period.
@@ -114,11 +142,7 @@ impl VmObservation {
         VmObservation {
             vm,
             weight,
-            in_force: VmSettings {
-                weight,
-                idle: false,
-                quota: None,
-            },
+            in_force: VmSettings::new(weight),
             policies: PolicySet::ALL,
             vcpus,
         }
@@ -148,11 +172,19 @@ impl VmObservation {
             .unwrap_or(Nanos::ZERO)
     }
 
+    /// Where a vCPU may run. Seats that a VM has while it takes turns do not narrow what it competes for.
+    fn reach<'a>(&self, vcpu: &'a VcpuObservation) -> &'a PcpuSet {
+        match self.in_force.rotating {
+            true => vcpu.granted(),
+            false => &vcpu.allowed,
+        }
+    }
+
     /// The union of the pCPUs that its vCPUs may use.
     pub fn allowed(&self) -> PcpuSet {
         let mut union = PcpuSet::default();
         for vcpu in &self.vcpus {
-            union.extend(&vcpu.allowed);
+            union.extend(self.reach(vcpu));
         }
         union
     }
@@ -161,7 +193,7 @@ impl VmObservation {
     /// pCPUs than the vCPUs may use. vCPUs that share pCPUs are counted together, so four vCPUs
     /// pinned two by two on two pCPUs peak at two.
     pub fn peak(&self, period: Nanos) -> Nanos {
-        let sets: Vec<&PcpuSet> = self.vcpus.iter().map(|vcpu| &vcpu.allowed).collect();
+        let sets: Vec<&PcpuSet> = self.vcpus.iter().map(|vcpu| self.reach(vcpu)).collect();
         let usable: usize = components(&sets)
             .iter()
             .map(|component| component.members.len().min(component.pcpus.len()))

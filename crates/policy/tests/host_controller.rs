@@ -23,6 +23,7 @@ use tandem_policy::host::Period;
 use tandem_policy::host::Placement;
 use tandem_policy::host::WeightKnob;
 use tandem_policy::host::registry;
+use tandem_policy::turns::Rotation;
 
 const PERIOD: Nanos = Nanos::from_millis(100);
 
@@ -182,6 +183,8 @@ impl Host for PinnedHost {
         }
         made
     }
+
+    fn rotate(&mut self, _rotation: &Rotation) {}
 }
 
 fn fair() -> PolicySet {
@@ -457,7 +460,7 @@ fn the_registry_holds_these_policies() {
         .iter()
         .map(|policy| policy.name)
         .collect();
-    assert_eq!(names, ["fair", "configured"]);
+    assert_eq!(names, ["fair", "configured", "turns"]);
     let text = std::fs::read_to_string(concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/../../CONTRIBUTING.md"

@@ -5,16 +5,20 @@ use serde::Serialize;
 
 use crate::flexw::FlexWConfig;
 use crate::policy_set::PolicySet;
+use crate::turns::TurnsConfig;
 use crate::units::Nanos;
 
 /// May policies change where vCPUs run?
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Placement {
-    /// Leave every affinity as it is. What the pins make impossible stays unfair.
-    #[default]
+    /// Leave every affinity as it is. What the pins make impossible stays unfair, and only VMs take turns
+    /// whose vCPUs have a pCPU each.
     Keep,
-    /// Move vCPUs pinned to one pCPU where the pins leave no fair division.
+    /// Give each vCPU of a VM that takes turns a pCPU, within what the operator allowed, while it does.
+    #[default]
+    Turns,
+    /// That, and move vCPUs pinned to one pCPU where the pins leave no fair division.
     Rebalance,
 }
 
@@ -26,10 +30,12 @@ pub struct ControllerConfig {
     pub period: Nanos,
     /// The policies that any VM may be under. Default: `fair`.
     pub policies: PolicySet,
-    /// May policies change affinities? Default: no.
+    /// May policies change affinities? Default: of VMs that take turns.
     pub placement: Placement,
     /// Of the policy `fair`.
     pub flexw: FlexWConfig,
+    /// Of the policy `turns`.
+    pub turns: TurnsConfig,
     /// Decide and change nothing.
     pub dry_run: bool,
 }
@@ -42,6 +48,7 @@ impl ControllerConfig {
             policies,
             placement: Placement::default(),
             flexw: FlexWConfig::default(),
+            turns: TurnsConfig::default(),
             dry_run: false,
         }
     }

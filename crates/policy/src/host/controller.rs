@@ -26,6 +26,7 @@ use crate::decision::Knob;
 use crate::flexw::Round;
 use crate::observation::VmObservation;
 use crate::policy_set::PolicyId;
+use crate::turns::Rotation;
 use crate::units::Nanos;
 
 /// A host with VMs, live or simulated.
@@ -47,6 +48,10 @@ pub trait Host {
 
     /// Makes the changes, in order. One that cannot be made is left out; the next observation shows what is in force.
     fn apply(&mut self, decisions: &[Decision]) -> Self::Applied;
+
+    /// These VMs take turns from now on, and no others. The host keeps the rhythm by itself ([`crate::turns::Rotor`]), and lets
+    /// a VM leave that begins to sleep. Called every period, mostly with the same rotation.
+    fn rotate(&mut self, rotation: &Rotation);
 }
 
 /// A period with a decision.
@@ -114,6 +119,9 @@ impl Controller {
         };
         let round = self.decide(&observation);
         let applied = (!self.config.dry_run).then(|| host.apply(&round.decisions));
+        if let (Some(rotation), false) = (&round.rotation, self.config.dry_run) {
+            host.rotate(rotation);
+        }
         Some(Period {
             observation,
             round,
@@ -148,7 +156,7 @@ impl Controller {
 
     /// What is left to do: as the knobs take it, allowed, one change for each setting, and nothing that is in force.
     fn settle(&self, host: &HostObservation, decisions: Vec<Decision>) -> Vec<Decision> {
-        let may_move = self.config.placement == Placement::Rebalance;
+        let may_move = self.config.placement != Placement::Keep;
         let mut settings = BTreeSet::new();
         let mut settled: Vec<Decision> = decisions
             .into_iter()

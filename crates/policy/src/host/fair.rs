@@ -10,6 +10,7 @@ use super::policy::Sight;
 use crate::decision::Knob;
 use crate::flexw::FlexW;
 use crate::flexw::Round;
+use crate::observation::VmObservation;
 use crate::placement::Rebalancer;
 
 /// The entry.
@@ -45,10 +46,12 @@ impl Fair {
 
 impl Policy for Fair {
     fn decide(&mut self, host: &HostObservation, scope: Scope, round: &mut Round) {
-        let Round { groups, decisions } = self.weights.decide(host, |vm| scope.includes(vm));
+        let Round {
+            groups, decisions, ..
+        } = self.weights.decide(host, |vm| scope.includes(vm));
         round.decisions.extend(decisions);
         if let Some(rebalancer) = &mut self.rebalancer {
-            let movable = |vm: &_| scope.includes(vm);
+            let movable = |vm: &VmObservation| scope.includes(vm) && !vm.in_force.rotating;
             let moves = rebalancer.decide(host.period, &host.vms, &groups, movable);
             round.decisions.extend(moves);
         }

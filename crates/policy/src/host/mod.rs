@@ -17,6 +17,7 @@ pub mod knobs;
 pub mod observation;
 pub mod policy;
 pub mod registry;
+pub mod turns;
 
 pub use config::ControllerConfig;
 pub use config::Placement;

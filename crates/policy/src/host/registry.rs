@@ -5,12 +5,13 @@ use thiserror::Error;
 use super::configured;
 use super::fair;
 use super::policy::Registered;
+use super::turns;
 use crate::policy_set::PolicyId;
 use crate::policy_set::PolicySet;
 
 /// The policies. A new one goes to the end: a policy's number is its position here. Where two turn the same knob of the same VM,
 /// the later one decides.
-pub const REGISTRY: &[Registered] = &[fair::ENTRY, configured::ENTRY];
+pub const REGISTRY: &[Registered] = &[fair::ENTRY, configured::ENTRY, turns::ENTRY];
 
 /// Why a list of policies cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

@@ -114,6 +114,7 @@ pub fn read(document: &Table<'_>, scheduler: &HostScheduler) -> Result<Policies,
     controller.placement = table.or("placement", controller.placement, |field| {
         field.choice(&[
             ("keep", Placement::Keep),
+            ("turns", Placement::Turns),
             ("rebalance", Placement::Rebalance),
         ])
     })?;

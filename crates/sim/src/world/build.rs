@@ -63,6 +63,7 @@ use super::state::Thread;
 use super::state::Vcpu;
 use super::state::Waiters;
 use super::swapper::Swapper;
+use super::turns::Turns;
 
 /// Hash buckets of futexes per VM.
 const BUCKETS: u32 = 64;
@@ -170,6 +171,7 @@ impl World {
             config: scenario.host.clone(),
             window_cache: (0, None),
             queue,
+            turns: Turns::default(),
             slots,
             host: host::build(&scenario.host.scheduler, shape),
             idle_pcpus: (0..machine.pcpus).map(PcpuId).collect(),
@@ -248,6 +250,7 @@ fn slots(parts: &Parts, pcpus: usize) -> Slots {
         caps: take(parts.vms.len()),
         cap_period: take(1),
         policies: take(1),
+        turns: take(1),
         plugs: take(parts.vms.len()),
         flexs: take(pcpus),
         agents: take(parts.vms.len()),

@@ -44,6 +44,7 @@ mod state;
 mod swapper;
 mod trace_recorder;
 mod tracing;
+mod turns;
 mod wait_recorder;
 mod waits;
 mod wake;

@@ -20,6 +20,7 @@ use tandem_policy::host::Host;
 use tandem_policy::host::HostObservation;
 use tandem_policy::host::IdleTimes;
 use tandem_policy::host::Knobs;
+use tandem_policy::turns::Rotation;
 
 use crate::host::Arrival;
 use crate::host::Scheduler;
@@ -86,18 +87,24 @@ impl World {
                 ran: scale(now.0 - seen.0),
                 waited: scale(now.1 - seen.1),
                 runnable: matches!(vcpu.state, VcpuState::Running | VcpuState::Ready),
+                granted: self.turns.granted(v),
                 ..VcpuObservation::new(VcpuId(index), self.allowed[v as usize].clone())
             });
         }
         let (weight, policies, idle) = self.policies.vms[vm];
+        let id = VmId(vm as u64);
+        let rotating = self.turns.takes_part(id);
+        let left_turns = self.turns.left.remove(&id);
         Some(VmObservation {
             in_force: VmSettings {
                 weight: Weight(self.weights[vm]),
-                idle,
+                idle: idle && !rotating,
                 quota: None,
+                rotating,
+                left_turns,
             },
             policies,
-            ..VmObservation::new(VmId(vm as u64), weight, vcpus)
+            ..VmObservation::new(id, weight, vcpus)
         })
     }
 
@@ -138,7 +145,10 @@ impl World {
                 self.policies.vcpus[vcpu as usize].slice = *slice;
                 self.host.set_slice(vcpu, slice.map_or(0, |slice| slice.0));
             }
-            Decision::SetAffinity { pcpus, .. } => self.set_affinity(vcpu, pcpus),
+            Decision::SetAffinity { pcpus, .. } => {
+                self.turns.narrow(vcpu, &self.allowed[vcpu as usize], pcpus);
+                self.set_affinity(vcpu, pcpus);
+            }
         }
     }
 
@@ -160,7 +170,7 @@ impl World {
     }
 
     /// Whether a VM is in the idle class, from now on. Out of it, it has its weight again.
-    fn set_idle(&mut self, vm: u32, idle: bool) {
+    pub(super) fn set_idle(&mut self, vm: u32, idle: bool) {
         self.account_all();
         self.policies.vms[vm as usize].2 = idle;
         self.host.set_idle(vm, idle, self.now);
@@ -271,6 +281,10 @@ impl Host for World {
         for decision in decisions {
             self.apply_one(decision);
         }
+    }
+
+    fn rotate(&mut self, rotation: &Rotation) {
+        self.follow_turns(rotation);
     }
 }
 

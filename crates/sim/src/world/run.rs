@@ -109,8 +109,10 @@ impl World {
             self.cap_used_up(slot - s.caps);
         } else if slot < s.policies {
             self.cap_period();
-        } else if slot < s.plugs {
+        } else if slot < s.turns {
             self.policies();
+        } else if slot < s.plugs {
+            self.turn();
         } else if slot < s.flexs {
             self.plug(slot - s.plugs);
         } else if slot < s.agents {

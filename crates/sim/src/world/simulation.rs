@@ -25,6 +25,7 @@ use super::state::Vcpu;
 use super::state::Work;
 use super::swapper::Swapper;
 use super::trace_recorder::TraceRecorder;
+use super::turns::Turns;
 use super::wait_recorder::WaitRecorder;
 
 /// A simulation.
@@ -65,6 +66,7 @@ pub struct World {
     pub(super) weights: Vec<f64>,
     pub(super) allowed: Vec<PcpuSet>,
     pub(super) policies: Policies,
+    pub(super) turns: Turns,
     pub(super) flexs: Option<Box<Swapper>>,
     /// Of each VM.
     pub(super) agents: Vec<Option<Box<SimulatedAgent>>>,

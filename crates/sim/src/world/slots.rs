@@ -15,6 +15,7 @@ pub(super) struct Slots {
     pub caps: u32,
     pub cap_period: u32,
     pub policies: u32,
+    pub turns: u32,
     pub plugs: u32,
     pub flexs: u32,
     pub agents: u32,

@@ -1,0 +1,21 @@
+//! Turns on a live host: the rhythm that the daemon's accounting period is too slow for.
+//!
+//! ```text
+//! Fleet::rotate ──► TurnKeeper::follow ──► a thread of its own, turn after turn: who begins to sleep leaves;
+//!                        ▲    │              the next row out of the idle class, all others into it
+//!                        │    └────────────► the watchdog: a process that takes all out of it if the beats end
+//!                        └── who left, how late, what it cost
+//! ```
+//!
+//! Before a VM takes turns the fleet has journaled its weight and `cpu.idle`. Only this thread writes them while it does.
+//! The thread is real-time where the kernel allows it, and does little: it writes what changes, two files per VM at most.
+//! A kernel acts on `cpu.idle` at its next clock tick. To make every pCPU choose anew at once, by a real-time thread that runs there
+//! for a moment, gained nothing (docs/decisions/015-turns.md).
+
+mod keeper;
+mod stats;
+pub mod watchdog;
+
+pub use keeper::Player;
+pub use keeper::TurnKeeper;
+pub use stats::TurnStats;

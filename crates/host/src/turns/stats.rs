@@ -1,0 +1,71 @@
+//! How well the rhythm is kept.
+
+use serde::Deserialize;
+use serde::Serialize;
+use tandem_policy::Nanos;
+
+/// Bounds of the classes of lateness, in microseconds; the last class has none.
+pub const BOUNDS_US: [u64; 10] = [20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000];
+
+/// A turn that begins later than this is late.
+pub const LATE: Nanos = Nanos::from_millis(1);
+
+/// Turns since the daemon started.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TurnStats {
+    /// Turns begun.
+    pub turns: u64,
+    /// Turns that began more than 1 ms late.
+    pub late: u64,
+    /// Turns by how late they began: at most so many microseconds as each of the bounds says, and later.
+    pub lateness: [u64; BOUNDS_US.len() + 1],
+    /// What beginning turns took in all, on the clock.
+    pub took: Nanos,
+    /// Writes to cgroups.
+    pub writes: u64,
+}
+
+impl TurnStats {
+    /// A turn began so late, and that took so long.
+    pub(super) fn count(&mut self, lateness: Nanos, took: Nanos) {
+        self.turns += 1;
+        self.late += u64::from(lateness > LATE);
+        let class = BOUNDS_US
+            .iter()
+            .position(|bound| lateness.0 <= bound * 1000);
+        self.lateness[class.unwrap_or(BOUNDS_US.len())] += 1;
+        self.took += took;
+    }
+
+    /// At most so late began this part of the turns, by the bound of the class; `None`: beyond the last bound, or no turn yet.
+    pub fn lateness_us(&self, part: f64) -> Option<u64> {
+        let wanted = (self.turns as f64 * part).ceil() as u64;
+        let mut seen = 0;
+        for (count, bound) in self.lateness.iter().zip(BOUNDS_US) {
+            seen += count;
+            if self.turns > 0 && seen >= wanted {
+                return Some(bound);
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lateness_is_told_by_classes() {
+        let mut stats = TurnStats::default();
+        assert_eq!(stats.lateness_us(0.99), None);
+        for _ in 0..99 {
+            stats.count(Nanos(30_000), Nanos(10_000));
+        }
+        stats.count(Nanos::from_millis(50), Nanos(10_000));
+        assert_eq!(stats.lateness_us(0.99), Some(50));
+        assert_eq!(stats.lateness_us(1.0), None);
+        assert_eq!((stats.turns, stats.late), (100, 1));
+        assert_eq!(stats.took, Nanos(1_000_000));
+    }
+}

@@ -1,0 +1,245 @@
+//! `turns`: VMs that never sleep take turns, each with a pCPU for every vCPU. See [`crate::turns`].
+//!
+//! It decides who takes part, where their vCPUs sit, and how often each is due; the host keeps the rhythm, because turns
+//! are shorter than accounting periods. A member's part of all rows is what it is due, corrected by what it received: a slow
+//! integral, since rows give exact shares and only what disturbs them is left to correct. Weights of members stay
+//! as configured: among themselves they would do nothing. VMs that sleep stay on through all turns, and `fair` holds them to
+//! what they are due.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use super::config::ControllerConfig;
+use super::config::Placement;
+use super::observation::HostObservation;
+use super::policy::Policy;
+use super::policy::Registered;
+use super::policy::Scope;
+use super::policy::Sight;
+use crate::assess::Assessment;
+use crate::assess::assess;
+use crate::decision::Because;
+use crate::decision::Decision;
+use crate::decision::Knob;
+use crate::decision::Target;
+use crate::flexw::Round;
+use crate::observation::VmObservation;
+use crate::pcpu_set::PcpuSet;
+use crate::turns::Rotation;
+use crate::turns::TurnsConfig;
+use crate::turns::rotation::Candidate;
+use crate::turns::wakefulness::Wakefulness;
+use crate::units::Nanos;
+use crate::units::VcpuId;
+use crate::units::VmId;
+
+/// The entry.
+pub const ENTRY: Registered = Registered {
+    name: "turns",
+    about: "VMs that never sleep take turns, so that their vCPUs run together",
+    sees: &[Sight::RunAndWait, Sight::Runnable, Sight::Affinity],
+    turns: &[Knob::Idle, Knob::Affinity, Knob::Weight],
+    excludes: &[],
+    build: |config| Box::new(Turns::new(config)),
+};
+
+/// The part of its lag by which a period corrects a member's part of all rows.
+const CORRECTION: f64 = 0.05;
+/// The most by which it is corrected in all, either way.
+const MOST_CORRECTION: f64 = 1.5;
+/// A rotation is made anew when what anybody is due has changed by this factor.
+const ANEW: f64 = 1.15;
+
+#[derive(Debug)]
+struct Turns {
+    config: TurnsConfig,
+    placement: Placement,
+    wakefulness: Wakefulness,
+    /// The rotation, and the candidates that it was made of.
+    rotation: Rotation,
+    made_of: Vec<Candidate>,
+    corrections: BTreeMap<VmId, f64>,
+    /// VMs that have been given seats, until it is seen that they are back where the operator allowed them to be.
+    seated: BTreeSet<VmId>,
+}
+
+impl Turns {
+    fn new(config: &ControllerConfig) -> Turns {
+        Turns {
+            config: config.turns,
+            placement: config.placement,
+            wakefulness: Wakefulness::new(config.turns.periods),
+            rotation: Rotation::default(),
+            made_of: Vec::new(),
+            corrections: BTreeMap::new(),
+            seated: BTreeSet::new(),
+        }
+    }
+
+    /// The VMs that could take turns, and what each is due.
+    fn candidates(
+        &self,
+        host: &HostObservation,
+        scope: Scope,
+        accounts: &BTreeMap<VmId, Assessment>,
+    ) -> Vec<Candidate> {
+        let could = |vm: &&VmObservation| {
+            scope.includes(vm) && !vm.in_force.idle && vm.in_force.quota.is_none()
+        };
+        let vms = host.vms.iter().filter(could);
+        vms.filter_map(|vm| self.candidate(host.period, vm, accounts.get(&vm.vm)?))
+            .collect()
+    }
+
+    fn candidate(
+        &self,
+        period: Nanos,
+        vm: &VmObservation,
+        account: &Assessment,
+    ) -> Option<Candidate> {
+        let is_member = self.rotation.member(vm.vm).is_some();
+        let awake = self.wakefulness.awake(period, vm.vm, is_member);
+        let vcpus: Vec<(VcpuId, PcpuSet)> = awake
+            .iter()
+            .filter_map(|id| {
+                let vcpu = vm.vcpu(*id)?;
+                let granted = match self.placement {
+                    Placement::Keep => &vcpu.allowed,
+                    Placement::Turns | Placement::Rebalance => vcpu.granted(),
+                };
+                Some((*id, granted.clone()))
+            })
+            .collect();
+        // Nobody is moved: only vCPUs that have a pCPU each already can run together.
+        let sit = |(_, set): &(VcpuId, PcpuSet)| set.len() == 1;
+        if self.placement == Placement::Keep && !vcpus.iter().all(sit) {
+            return None;
+        }
+        let correction = self.corrections.get(&vm.vm).copied().unwrap_or(1.0);
+        let due = account.fair.0 as f64 / period.0 as f64;
+        (!vcpus.is_empty() && due > 0.0).then_some(Candidate {
+            vm: vm.vm,
+            due,
+            correction,
+            vcpus,
+        })
+    }
+
+    /// Moves each member's part of all rows towards what it is due.
+    fn correct(&mut self, accounts: &BTreeMap<VmId, Assessment>) {
+        let rotation = &self.rotation;
+        self.corrections
+            .retain(|vm, _| rotation.member(*vm).is_some());
+        for member in &rotation.members {
+            let Some(account) = accounts.get(&member.vm) else {
+                continue;
+            };
+            let correction = self.corrections.entry(member.vm).or_insert(1.0);
+            let step = 1.0 + CORRECTION * account.lag.clamp(-1.0, 1.0);
+            *correction = (*correction * step).clamp(1.0 / MOST_CORRECTION, MOST_CORRECTION);
+        }
+    }
+
+    /// The rotation of these candidates: the one there is, while it serves, so that nobody changes seats for nothing.
+    fn rotate(&mut self, candidates: Vec<Candidate>) {
+        let is_alike = |(a, b): (&Candidate, &Candidate)| {
+            let change = (a.due / b.due).max(b.due / a.due);
+            a.vm == b.vm && a.vcpus == b.vcpus && change < ANEW
+        };
+        let serves = self.made_of.len() == candidates.len()
+            && self.made_of.iter().zip(&candidates).all(is_alike);
+        if !serves {
+            self.rotation = Rotation::of(&self.config, &candidates);
+            self.made_of = candidates;
+            return;
+        }
+        self.rotation.renew(&candidates);
+    }
+
+    /// What has to change on a VM.
+    fn settle(&mut self, vm: &VmObservation, decisions: &mut Vec<Decision>) {
+        let Some(member) = self.rotation.member(vm.vm) else {
+            if self.seated.contains(&vm.vm) {
+                self.unseat(vm, decisions);
+            }
+            return;
+        };
+        if self.placement != Placement::Keep {
+            self.seated.insert(vm.vm);
+            decisions.extend(
+                member
+                    .seats
+                    .iter()
+                    .map(|(&vcpu, &pcpu)| Decision::SetAffinity {
+                        vm: vm.vm,
+                        vcpu,
+                        pcpus: [pcpu].into_iter().collect(),
+                        because: Because::Seat,
+                    }),
+            );
+            // A vCPU that sleeps all along sits nowhere.
+            let others = vm
+                .vcpus
+                .iter()
+                .filter(|vcpu| !member.seats.contains_key(&vcpu.vcpu));
+            decisions.extend(others.map(|vcpu| back(vm.vm, vcpu.vcpu, vcpu.granted())));
+        }
+        decisions.push(Decision::SetWeight {
+            target: Target::Vm(vm.vm),
+            weight: vm.weight,
+            because: Because::TakesTurns,
+        });
+    }
+
+    /// Lets a VM's vCPUs run again wherever the operator allowed.
+    fn unseat(&mut self, vm: &VmObservation, decisions: &mut Vec<Decision>) {
+        let away = |vcpu: &&crate::observation::VcpuObservation| vcpu.allowed != *vcpu.granted();
+        let before = decisions.len();
+        let away = vm.vcpus.iter().filter(away);
+        decisions.extend(away.map(|vcpu| back(vm.vm, vcpu.vcpu, vcpu.granted())));
+        if decisions.len() == before {
+            self.seated.remove(&vm.vm);
+        }
+    }
+}
+
+fn back(vm: VmId, vcpu: VcpuId, granted: &PcpuSet) -> Decision {
+    Decision::SetAffinity {
+        vm,
+        vcpu,
+        pcpus: granted.clone(),
+        because: Because::LeftTurns,
+    }
+}
+
+/// Each VM's account: smoothed, from `fair`, or else of this period alone.
+fn accounts(host: &HostObservation, round: &Round) -> BTreeMap<VmId, Assessment> {
+    let of_period;
+    let accounts: &mut dyn Iterator<Item = Assessment> = match round.groups.is_empty() {
+        true => {
+            of_period = assess(host.period, &host.vms);
+            &mut of_period.into_iter()
+        }
+        false => &mut round.groups.iter().flat_map(|group| group.vms.clone()),
+    };
+    accounts.map(|account| (account.vm, account)).collect()
+}
+
+impl Policy for Turns {
+    fn decide(&mut self, host: &HostObservation, scope: Scope, round: &mut Round) {
+        self.wakefulness.observe(host.period, &host.vms);
+        for vm in host.vms.iter().filter(|vm| vm.in_force.left_turns) {
+            self.wakefulness.slept(vm.vm);
+        }
+        let accounts = accounts(host, round);
+        self.correct(&accounts);
+        let candidates = self.candidates(host, scope, &accounts);
+        self.rotate(candidates);
+        let present: BTreeSet<VmId> = host.vms.iter().map(|vm| vm.vm).collect();
+        self.seated.retain(|vm| present.contains(vm));
+        for vm in &host.vms {
+            self.settle(vm, &mut round.decisions);
+        }
+        round.rotation = Some(self.rotation.clone());
+    }
+}

@@ -1,0 +1,93 @@
+//! Turns: co-scheduling of VMs that never sleep, from user space.
+//!
+//! At fair shares the work of a VM that synchronizes by spinning is lost on a host that schedules each vCPU for itself: beside one
+//! VM that computes, a spinning barrier does 2 to 28 % of what it does alone, where its share deserves 50 %. Its vCPUs have to run
+//! *together*. So VMs that never sleep take turns: in a VM's turn its group is as always, and the groups of the others in the
+//! rotation are in the idle class (`cpu.idle`), where they run only what nobody else wants. Within its turn each vCPU has a pCPU
+//! for itself. It needs neither the guest's help nor a PMU nor pause-loop exits nor a patched kernel, and whether a VM spins
+//! need not be known: one that only computes loses nothing.
+//!
+//! Where a host has more pCPUs than a VM has vCPUs, a turn is a row of Ousterhout's matrix: several VMs share it,
+//! together at most one vCPU per pCPU.
+//! Source: Ousterhout, "Scheduling Techniques for Concurrent Systems", ICDCS 1982, section 3 (the matrix method). What is
+//! different: rows are not fixed. The VM that is owed most opens each row ([`rotor`]), so that shares follow
+//! weights exactly, whatever the VMs' sizes.
+//!
+//! The parts, each usable alone: who never sleeps ([`wakefulness`]), a pCPU for each vCPU ([`seats`]), how often each VM is due
+//! ([`rotation`]), whose turn it is ([`rotor`]). [`crate::host::turns`] is the policy made of them.
+//!
+//! Not done here: shares of VMs that sleep, which stay on through all turns, by weight ([`crate::flexw`]).
+
+pub mod rotation;
+pub mod rotor;
+pub mod seats;
+pub mod wakefulness;
+
+use serde::Deserialize;
+use serde::Serialize;
+
+pub use rotation::Member;
+pub use rotation::Rotation;
+pub use rotor::Rotor;
+
+use crate::units::Nanos;
+
+/// Tunables of turns.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TurnsConfig {
+    /// How long a turn is: 5 … 100 ms, default 20 ms. Shorter turns lose more to switching, which a kernel does at clock ticks;
+    /// longer ones gain no more work, and let a VM wait longer that begins to sleep.
+    pub turn: Nanos,
+    /// Turns are shortened, down to half, where a VM in the rotation would wait longer than this for its own. Default
+    /// 200 ms.
+    pub longest_wait: Nanos,
+    /// So many periods in a row a VM must not have slept before it takes turns: 1 … 100, default 5.
+    pub periods: u32,
+}
+
+impl Default for TurnsConfig {
+    fn default() -> TurnsConfig {
+        TurnsConfig {
+            turn: Nanos::from_millis(20),
+            longest_wait: Nanos::from_millis(200),
+            periods: 5,
+        }
+    }
+}
+
+/// The least and the most that each setting may be, for whoever reads settings.
+impl TurnsConfig {
+    /// Of `turn`.
+    pub const TURNS: (Nanos, Nanos) = (Nanos::from_millis(5), Nanos::from_millis(100));
+    /// Of `longest_wait`.
+    pub const LONGEST_WAITS: (Nanos, Nanos) = (Nanos::from_millis(5), Nanos::from_millis(10_000));
+    /// Of `periods`.
+    pub const PERIODS: (u32, u32) = (1, 100);
+
+    /// How long turns are where a VM waits for `others` rows in between its own.
+    pub fn turn_for(&self, others: u32) -> Nanos {
+        let allowed = self.longest_wait.0 / u64::from(others.max(1));
+        let (least, most) = (self.turn.0 / 2, self.turn.0);
+        Nanos(allowed.clamp(least, most)).clamp(TurnsConfig::TURNS.0, TurnsConfig::TURNS.1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn turns_are_shorter_where_many_wait() {
+        let config = TurnsConfig::default();
+        assert_eq!(config.turn_for(1), Nanos::from_millis(20));
+        assert_eq!(config.turn_for(10), Nanos::from_millis(20));
+        assert_eq!(config.turn_for(16), Nanos(12_500_000));
+        assert_eq!(config.turn_for(100), Nanos::from_millis(10));
+        let short = TurnsConfig {
+            turn: Nanos::from_millis(5),
+            ..config
+        };
+        assert_eq!(short.turn_for(100), Nanos::from_millis(5));
+    }
+}

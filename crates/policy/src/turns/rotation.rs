@@ -1,0 +1,222 @@
+//! The rotation: who takes turns, on which pCPUs, and how often each is due.
+//!
+//! A VM that is due x pCPUs and sits on s of them is due in the part f = x ÷ s of all rows. VMs that stay on take
+//! their part of every row alike, so the parts are scaled until the pCPU most in demand is always in somebody's turn.
+//!
+//! Not every set of VMs can have what it is due in rows: one of a single vCPU that is due a whole pCPU and one of two, on two
+//! pCPUs, cannot. Such a set is tried out, row by row; while anybody would fall short by more than [`SHORT`], the VM with
+//! the fewest seats stays on instead, for it needs co-scheduling least. What is left if no two VMs, or none with two seats, remain:
+//! nothing.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde::Serialize;
+
+use super::TurnsConfig;
+use super::rotor::Rotor;
+use super::seats::Demand;
+use super::seats::seat;
+use crate::pcpu_set::PcpuSet;
+use crate::units::Nanos;
+use crate::units::PcpuId;
+use crate::units::VcpuId;
+use crate::units::VmId;
+
+/// The part of its due that a rotation may leave a VM short of.
+pub const SHORT: f64 = 0.03;
+
+/// A VM that never sleeps.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Candidate {
+    /// Which.
+    pub vm: VmId,
+    /// What it is due, in pCPUs.
+    pub due: f64,
+    /// By what its part of the rows is multiplied, because it receives more or less than that part gives.
+    pub correction: f64,
+    /// Its vCPUs that never sleep, and where each may run.
+    pub vcpus: Vec<(VcpuId, PcpuSet)>,
+}
+
+/// A VM in the rotation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Member {
+    /// Which.
+    pub vm: VmId,
+    /// The pCPU of each of its vCPUs.
+    pub seats: BTreeMap<VcpuId, PcpuId>,
+    /// The part of all rows that it is due to be in, 0…1.
+    pub due: f64,
+}
+
+impl Member {
+    /// The pCPUs that it sits on.
+    pub fn pcpus(&self) -> PcpuSet {
+        self.seats.values().copied().collect()
+    }
+}
+
+/// VMs that take turns.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Rotation {
+    /// How long a turn is.
+    pub turn: Nanos,
+    /// The VMs, by their identities.
+    pub members: Vec<Member>,
+}
+
+impl Rotation {
+    /// Whether nobody takes turns.
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    /// A member by its VM.
+    pub fn member(&self, vm: VmId) -> Option<&Member> {
+        self.members.iter().find(|member| member.vm == vm)
+    }
+
+    /// The same VMs on the same seats, due what these candidates are due now.
+    pub fn renew(&mut self, candidates: &[Candidate]) {
+        for member in &mut self.members {
+            let now = candidates
+                .iter()
+                .find(|candidate| candidate.vm == member.vm);
+            if let Some(now) = now {
+                member.due = now.due * now.correction / member.pcpus().len().max(1) as f64;
+            }
+        }
+        let most = most_demand(&self.members);
+        scale(&mut self.members, most);
+    }
+
+    /// The rotation of these VMs: as many of them as can have in rows what they are due.
+    pub fn of(config: &TurnsConfig, candidates: &[Candidate]) -> Rotation {
+        let mut left: Vec<&Candidate> = candidates.iter().collect();
+        left.sort_by_key(|candidate| candidate.vm);
+        loop {
+            let members = seated(&left);
+            // Without a VM of two vCPUs nothing has to run together, and a VM that nobody competes with needs no turns.
+            let competes = |a: &Member| {
+                let others = members.iter().filter(|b| b.vm != a.vm);
+                others.into_iter().any(|b| b.pcpus().overlaps(&a.pcpus()))
+            };
+            let is_of_use = members.iter().any(|m| m.pcpus().len() > 1 && competes(m));
+            if !is_of_use {
+                return Rotation::default();
+            }
+            let alone = members.iter().find(|member| !competes(member));
+            let leaves = match alone {
+                Some(member) => Some(member.vm),
+                None => too_tight(&members),
+            };
+            match leaves {
+                Some(vm) => left.retain(|candidate| candidate.vm != vm),
+                None => {
+                    let others = longest_pause(&members);
+                    let mut rotation = Rotation {
+                        turn: config.turn_for(others),
+                        members,
+                    };
+                    rotation.renew(candidates);
+                    return rotation;
+                }
+            }
+        }
+    }
+}
+
+/// Seats for all, the most demanding first, and how often each is due.
+fn seated(candidates: &[&Candidate]) -> Vec<Member> {
+    let mut order: Vec<&Candidate> = candidates.to_vec();
+    order.sort_by(|a, b| {
+        let size = b.vcpus.len().cmp(&a.vcpus.len());
+        size.then(b.due.total_cmp(&a.due)).then(a.vm.cmp(&b.vm))
+    });
+    let mut demand = Demand::new();
+    let mut members = Vec::new();
+    for candidate in order {
+        let Some(seats) = seat(&candidate.vcpus, &demand) else {
+            continue;
+        };
+        let pcpus: PcpuSet = seats.values().copied().collect();
+        let due = candidate.due / pcpus.len().max(1) as f64;
+        add(&mut demand, &pcpus, due);
+        members.push(Member {
+            vm: candidate.vm,
+            seats,
+            due,
+        });
+    }
+    // VMs that stay on take a part of every row: what is left of a pCPU's time is all of the rotation's. More than all of it cannot
+    // be had.
+    let most = most_demand(&members);
+    scale(&mut members, most.min(1.0));
+    members.sort_by_key(|member| member.vm);
+    members
+}
+
+fn add(demand: &mut Demand, pcpus: &PcpuSet, due: f64) {
+    for pcpu in pcpus.iter() {
+        *demand.entry(pcpu).or_default() += due;
+    }
+}
+
+/// How much of the pCPU most in demand is spoken for.
+fn most_demand(members: &[Member]) -> f64 {
+    let mut demand = Demand::new();
+    for member in members {
+        add(&mut demand, &member.pcpus(), member.due);
+    }
+    demand.values().copied().fold(f64::MIN_POSITIVE, f64::max)
+}
+
+fn scale(members: &mut [Member], by: f64) {
+    for member in members {
+        member.due = (member.due / by).min(1.0);
+    }
+}
+
+/// Rows in which a set of members is tried out.
+fn trial(members: &[Member]) -> usize {
+    64 * members.len().max(1)
+}
+
+/// The VM that is to stay on because somebody would fall short.
+fn too_tight(members: &[Member]) -> Option<VmId> {
+    let rows = trial(members);
+    let mut rotor = Rotor::default();
+    rotor.follow(members);
+    let mut had: BTreeMap<VmId, usize> = BTreeMap::new();
+    for _ in 0..rows {
+        for vm in rotor.next_row() {
+            *had.entry(*vm).or_default() += 1;
+        }
+    }
+    let is_short = members.iter().any(|member| {
+        let had = had.get(&member.vm).copied().unwrap_or(0) as f64;
+        had < member.due * rows as f64 * (1.0 - SHORT) - 1.0
+    });
+    let narrowest = members.iter().min_by(|a, b| {
+        let size = a.pcpus().len().cmp(&b.pcpus().len());
+        size.then(b.due.total_cmp(&a.due)).then(a.vm.cmp(&b.vm))
+    });
+    narrowest.filter(|_| is_short).map(|member| member.vm)
+}
+
+/// The most rows that any member waits in between its own.
+fn longest_pause(members: &[Member]) -> u32 {
+    let mut rotor = Rotor::default();
+    rotor.follow(members);
+    let mut waits: BTreeMap<VmId, u32> = members.iter().map(|member| (member.vm, 0)).collect();
+    let mut longest = 0;
+    for _ in 0..trial(members) {
+        let row = rotor.next_row();
+        for (vm, wait) in &mut waits {
+            *wait = if row.contains(vm) { 0 } else { *wait + 1 };
+            longest = longest.max(*wait);
+        }
+    }
+    longest
+}

@@ -1,0 +1,116 @@
+//! Whose turn it is.
+//!
+//! Each row a member is owed its due part f of a row more, and one that had its turn is owed one row less. The VM that is owed most
+//! opens the next row; then, in the order of what they are owed, every other that still finds its pCPUs free joins it. So
+//! rows in proportion to what is due come out, whatever the sizes: two equal VMs alternate, weights 3:1 give A A B A, and
+//! no pCPU is left over in a row while anybody in the rotation could use it.
+//!
+//! A stride scheduler of rows (Waldspurger & Weihl, "Stride Scheduling", MIT/LCS/TM-528, 1995). Per turn its cost is that of sorting the
+//! members.
+
+use std::collections::BTreeMap;
+
+use super::rotation::Member;
+use crate::pcpu_set::PcpuSet;
+use crate::units::Nanos;
+use crate::units::VmId;
+
+/// A row, in the units of what is owed: whole numbers, so that equals are equal.
+const ROW: i64 = 1 << 32;
+
+/// A VM is owed, or has had in advance, at most so many rows: what it is owed beyond, it could not have had.
+const MOST_OWED: i64 = 4 * ROW;
+
+/// A vCPU slept if it was not runnable for this part of a turn and ...
+const SLEPT_OF_TURN: f64 = 0.4;
+/// ... this part of the time.
+const SLEPT_OF_TIME: f64 = 0.05;
+
+/// A member as the rotor sees it.
+#[derive(Clone, Debug)]
+struct Seat {
+    pcpus: PcpuSet,
+    due: i64,
+    owed: i64,
+    /// The row in which it last was.
+    last: u64,
+}
+
+/// Picks rows.
+#[derive(Clone, Debug, Default)]
+pub struct Rotor {
+    members: BTreeMap<VmId, Seat>,
+    /// The VMs of the current row, by their identities.
+    row: Vec<VmId>,
+    rows: u64,
+}
+
+impl Rotor {
+    /// These are the members from now on. Those that were so before keep what they are owed.
+    pub fn follow(&mut self, members: &[Member]) {
+        let mut before = std::mem::take(&mut self.members);
+        for member in members {
+            let known = before.remove(&member.vm);
+            let (owed, last) = known.map_or((0, self.rows), |seat| (seat.owed, seat.last));
+            let seat = Seat {
+                pcpus: member.pcpus(),
+                due: (member.due * ROW as f64) as i64,
+                owed,
+                last,
+            };
+            self.members.insert(member.vm, seat);
+        }
+        self.row.retain(|vm| self.members.contains_key(vm));
+    }
+
+    /// A VM has begun to sleep: it takes no turns any more.
+    pub fn leave(&mut self, vm: VmId) {
+        self.members.remove(&vm);
+        self.row.retain(|other| *other != vm);
+    }
+
+    /// Whether nobody takes turns.
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    /// Whether a vCPU slept that was runnable for so long of the time since its VM's last turn ended. What a kernel counts at clock
+    /// ticks, and a wait that is not over yet, is no sleep.
+    pub fn is_sleep(turn: Nanos, elapsed: Nanos, runnable: Nanos) -> bool {
+        let slept = elapsed.saturating_sub(runnable);
+        slept.0 as f64 > SLEPT_OF_TURN * turn.0 as f64 + SLEPT_OF_TIME * elapsed.0 as f64
+    }
+
+    /// The VMs whose turn it is.
+    pub fn row(&self) -> &[VmId] {
+        &self.row
+    }
+
+    /// The next turn begins: whose it is.
+    pub fn next_row(&mut self) -> &[VmId] {
+        self.rows += 1;
+        for seat in self.members.values_mut() {
+            seat.owed = (seat.owed + seat.due).min(MOST_OWED);
+        }
+        let mut order: Vec<(&VmId, &Seat)> = self.members.iter().collect();
+        // Equals: who waited longest.
+        order.sort_by(|(_, a), (_, b)| b.owed.cmp(&a.owed).then(a.last.cmp(&b.last)));
+        let mut taken = PcpuSet::default();
+        let mut row = Vec::new();
+        for (vm, seat) in order {
+            if !taken.overlaps(&seat.pcpus) {
+                taken.extend(&seat.pcpus);
+                row.push(*vm);
+            }
+        }
+        row.sort_unstable();
+        for vm in &row {
+            if let Some(seat) = self.members.get_mut(vm) {
+                seat.owed = (seat.owed - ROW).max(-MOST_OWED);
+                seat.last = self.rows;
+            }
+        }
+        self.row = row;
+        &self.row
+    }
+}

@@ -1,0 +1,258 @@
+//! Turns: the rotation's worked cases, and what must hold for any VMs.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use tandem_policy::Nanos;
+use tandem_policy::PcpuId;
+use tandem_policy::PcpuSet;
+use tandem_policy::VcpuId;
+use tandem_policy::VmId;
+use tandem_policy::turns::Rotation;
+use tandem_policy::turns::Rotor;
+use tandem_policy::turns::TurnsConfig;
+use tandem_policy::turns::rotation::Candidate;
+
+/// A VM that may run on pCPUs 0 … P-1.
+fn vm(id: u64, vcpus: u32, due: f64, pcpus: u32) -> Candidate {
+    on(id, vcpus, due, &(0..pcpus).map(PcpuId).collect())
+}
+
+fn on(id: u64, vcpus: u32, due: f64, pcpus: &PcpuSet) -> Candidate {
+    Candidate {
+        vm: VmId(id),
+        due,
+        correction: 1.0,
+        vcpus: (0..vcpus).map(|n| (VcpuId(n), pcpus.clone())).collect(),
+    }
+}
+
+fn rotation(candidates: &[Candidate]) -> Rotation {
+    Rotation::of(&TurnsConfig::default(), candidates)
+}
+
+/// The VMs of some rows.
+fn rows(rotation: &Rotation, count: usize) -> Vec<Vec<u64>> {
+    let mut rotor = Rotor::default();
+    rotor.follow(&rotation.members);
+    let mut row = || rotor.next_row().iter().map(|vm| vm.0).collect();
+    (0..count).map(|_| row()).collect()
+}
+
+fn members(rotation: &Rotation) -> Vec<u64> {
+    rotation.members.iter().map(|member| member.vm.0).collect()
+}
+
+#[test]
+fn two_vms_of_two_vcpus_on_two_pcpus_alternate() {
+    let rotation = rotation(&[vm(1, 2, 1.0, 2), vm(2, 2, 1.0, 2)]);
+    let first = &rotation.members[0].seats;
+    assert_eq!(
+        first.values().copied().collect::<Vec<_>>(),
+        [PcpuId(0), PcpuId(1)]
+    );
+    assert_eq!(rows(&rotation, 4), [[1], [2], [1], [2]]);
+    assert_eq!(rotation.turn, Nanos::from_millis(20));
+}
+
+#[test]
+fn weights_of_three_to_one_give_rows_of_three_to_one() {
+    let rotation = rotation(&[vm(1, 2, 1.5, 2), vm(2, 2, 0.5, 2)]);
+    let rows = rows(&rotation, 8);
+    let of_first = rows.iter().filter(|row| **row == [1]).count();
+    assert_eq!(of_first, 6);
+    assert!(rows.iter().all(|row| row.len() == 1));
+}
+
+#[test]
+fn two_small_vms_share_a_row_beside_a_large_one() {
+    // 4, 2 and 2 vCPUs on 4 pCPUs, due 4/3 each: a third, two thirds and two thirds of the rows.
+    let due = 4.0 / 3.0;
+    let rotation = rotation(&[vm(1, 4, due, 4), vm(2, 2, due, 4), vm(3, 2, due, 4)]);
+    assert_eq!(members(&rotation), [1, 2, 3]);
+    let pcpus = |at: usize| rotation.members[at].pcpus().to_string();
+    assert_eq!((pcpus(1), pcpus(2)), ("0-1".to_owned(), "2-3".to_owned()));
+    assert_eq!(
+        rows(&rotation, 6),
+        [
+            vec![2, 3],
+            vec![1],
+            vec![2, 3],
+            vec![2, 3],
+            vec![1],
+            vec![2, 3]
+        ]
+    );
+}
+
+#[test]
+fn in_4_4_2_2_1_on_4_the_vm_of_one_vcpu_stays_on() {
+    // Each is due 0.8 pCPUs. In rows the five cannot all have that: 1 is due in 4 rows of 5, and 4 and 4 leave it 3. It stays on and
+    // takes its part of every row; the others are due a quarter, a quarter, a half and a half of the rows.
+    let candidates = [
+        vm(1, 4, 0.8, 4),
+        vm(2, 4, 0.8, 4),
+        vm(3, 2, 0.8, 4),
+        vm(4, 2, 0.8, 4),
+        vm(5, 1, 0.8, 4),
+    ];
+    let rotation = rotation(&candidates);
+    assert_eq!(members(&rotation), [1, 2, 3, 4]);
+    let due: Vec<f64> = rotation.members.iter().map(|member| member.due).collect();
+    assert_eq!(due, [0.25, 0.25, 0.5, 0.5]);
+    let mut rows = rows(&rotation, 4);
+    rows.sort();
+    assert_eq!(rows, [vec![1], vec![2], vec![3, 4], vec![3, 4]]);
+}
+
+#[test]
+fn a_vm_larger_than_the_host_shares_its_pcpus_evenly() {
+    let rotation = rotation(&[vm(1, 4, 1.0, 2), vm(2, 2, 1.0, 2)]);
+    let mut seats: Vec<u32> = rotation.members[0].seats.values().map(|p| p.0).collect();
+    seats.sort_unstable();
+    assert_eq!(seats, [0, 0, 1, 1]);
+    assert_eq!(rows(&rotation, 2), [[1], [2]]);
+}
+
+#[test]
+fn one_that_falls_asleep_leaves_and_the_rest_goes_on() {
+    let third = 2.0 / 3.0;
+    let rotation = rotation(&[vm(1, 2, third, 2), vm(2, 2, third, 2), vm(3, 2, third, 2)]);
+    let mut rotor = Rotor::default();
+    rotor.follow(&rotation.members);
+    assert_eq!(rotor.next_row(), [VmId(1)]);
+    rotor.leave(VmId(2));
+    assert_eq!(rotor.next_row(), [VmId(3)]);
+    assert_eq!(rotor.next_row(), [VmId(1)]);
+}
+
+#[test]
+fn sleep_is_told_from_a_tick_and_from_half_a_turn() {
+    let ms = Nanos::from_millis;
+    let is_sleep = |elapsed, runnable| Rotor::is_sleep(ms(20), ms(elapsed), ms(runnable));
+    assert!(!is_sleep(40, 36), "a tick");
+    assert!(is_sleep(40, 20), "its whole turn");
+    assert!(is_sleep(40, 29));
+    assert!(!is_sleep(40, 45));
+}
+
+#[test]
+fn nothing_rotates_without_need() {
+    assert!(rotation(&[]).is_empty());
+    assert!(rotation(&[vm(1, 2, 2.0, 2)]).is_empty(), "alone");
+    let apart = [
+        on(1, 2, 2.0, &"0-1".parse().unwrap()),
+        on(2, 2, 2.0, &"2-3".parse().unwrap()),
+    ];
+    assert!(rotation(&apart).is_empty(), "nobody to compete with");
+    let single = [vm(1, 1, 0.5, 1), vm(2, 1, 0.5, 1)];
+    assert!(rotation(&single).is_empty(), "nothing to run together");
+}
+
+#[test]
+fn a_vm_due_a_whole_pcpu_leaves_no_turns() {
+    // One vCPU due 1.0 of 2 pCPUs is always on; the other VM's two vCPUs can never run together.
+    assert!(rotation(&[vm(1, 2, 1.0, 2), vm(2, 1, 1.0, 2)]).is_empty());
+}
+
+#[test]
+fn pcpu_sets_that_overlap_in_part_share_what_they_can() {
+    // The middle one competes with both, and these two not with each other.
+    let set = |list: &str| list.parse::<PcpuSet>().unwrap();
+    let rotation = rotation(&[
+        on(1, 2, 1.0, &set("0-1")),
+        on(2, 2, 1.0, &set("1-2")),
+        on(3, 2, 1.0, &set("2-3")),
+    ]);
+    assert_eq!(
+        rows(&rotation, 4),
+        [vec![1, 3], vec![2], vec![1, 3], vec![2]]
+    );
+}
+
+#[test]
+fn who_stays_keeps_what_it_is_owed() {
+    let all = rotation(&[vm(1, 2, 1.0, 2), vm(2, 2, 1.0, 2)]);
+    let mut rotor = Rotor::default();
+    rotor.follow(&all.members);
+    assert_eq!(rotor.next_row(), [VmId(1)]);
+    rotor.follow(&all.members);
+    assert_eq!(rotor.next_row(), [VmId(2)]);
+}
+
+/// VMs on some pCPUs, due what equal or unequal weights give them.
+fn candidates() -> impl Strategy<Value = (u32, Vec<Candidate>)> {
+    let vms = prop::collection::vec((1u32..=8, 1u32..=4), 2..10);
+    (2u32..=8, vms).prop_map(|(pcpus, sizes)| {
+        let weights: u32 = sizes.iter().map(|(_, weight)| weight).sum();
+        let vms = (0u64..).zip(sizes).map(|(id, (vcpus, weight))| {
+            let share = f64::from(pcpus) * f64::from(weight) / f64::from(weights);
+            vm(id, vcpus, share.min(f64::from(vcpus.min(pcpus))), pcpus)
+        });
+        (pcpus, vms.collect())
+    })
+}
+
+proptest! {
+    #[test]
+    fn shares_over_many_rows_are_what_is_due((_, candidates) in candidates()) {
+        let rotation = rotation(&candidates);
+        let count = 400;
+        let mut had: BTreeMap<u64, usize> = BTreeMap::new();
+        for row in rows(&rotation, count) {
+            for vm in row {
+                *had.entry(vm).or_default() += 1;
+            }
+        }
+        for member in &rotation.members {
+            let had = had.get(&member.vm.0).copied().unwrap_or(0) as f64;
+            prop_assert!(had >= member.due * count as f64 * 0.96 - 2.0, "{had} of {}", member.due);
+        }
+    }
+
+    #[test]
+    fn a_row_has_one_vm_for_a_pcpu_and_no_pcpu_that_another_could_use(
+        (_, candidates) in candidates(),
+    ) {
+        let rotation = rotation(&candidates);
+        for row in rows(&rotation, 50) {
+            let mut taken = PcpuSet::default();
+            for vm in &row {
+                let pcpus = rotation.member(VmId(*vm)).unwrap().pcpus();
+                prop_assert!(!taken.overlaps(&pcpus));
+                taken.extend(&pcpus);
+            }
+            let others = rotation.members.iter().filter(|member| !row.contains(&member.vm.0));
+            for other in others {
+                prop_assert!(taken.overlaps(&other.pcpus()));
+            }
+        }
+    }
+
+    #[test]
+    fn nobody_waits_over_two_rotations((_, candidates) in candidates()) {
+        let rotation = rotation(&candidates);
+        let least = rotation.members.iter().map(|member| member.due).fold(1.0, f64::min);
+        let longest = (2.0 / least).ceil() as u32 + 1;
+        let mut waits: BTreeMap<u64, u32> = BTreeMap::new();
+        for row in rows(&rotation, 300) {
+            for member in &rotation.members {
+                let wait = waits.entry(member.vm.0).or_default();
+                *wait = if row.contains(&member.vm.0) { 0 } else { *wait + 1 };
+                prop_assert!(*wait <= longest, "{wait} rows of {longest}");
+            }
+        }
+    }
+
+    #[test]
+    fn seats_are_within_what_is_allowed_and_stack_only_where_they_must(
+        (pcpus, candidates) in candidates(),
+    ) {
+        let rotation = rotation(&candidates);
+        for member in &rotation.members {
+            let seats = member.seats.len();
+            prop_assert_eq!(member.pcpus().len(), seats.min(pcpus as usize));
+            prop_assert!(member.pcpus().iter().all(|pcpu| pcpu.0 < pcpus));
+        }
+    }
+}
