@@ -138,6 +138,11 @@ impl Fleet {
         self.turns.keeper.as_ref().map(TurnKeeper::stats)
     }
 
+    /// The process that watches over turns, once it is started.
+    pub fn turn_watchdog(&self) -> Option<u32> {
+        self.turns.keeper.as_ref()?.watchdog()
+    }
+
     /// What went wrong with turns since the last call.
     pub fn turn_errors(&mut self) -> Vec<String> {
         std::mem::take(&mut self.turns.errors)

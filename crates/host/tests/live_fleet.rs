@@ -18,13 +18,19 @@ mod host;
 mod hot_plug;
 #[path = "live_fleet/subject.rs"]
 mod subject;
+#[path = "live_fleet/turns.rs"]
+mod turns;
+#[path = "live_fleet/turns_daemon.rs"]
+mod turns_daemon;
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     match helper::role().as_deref() {
         Some("vm") => helper::be_a_vm(),
+        Some("daemon") => turns_daemon::be_a_daemon(),
+        Some("watchdog") => turns_daemon::be_a_watchdog(),
         Some(other) => panic!("no helper is called '{other}'"),
-        None => harness::run(&[decisions::ALL, foreign::ALL, hot_plug::ALL].concat()),
+        None => harness::run(&[decisions::ALL, foreign::ALL, hot_plug::ALL, turns::ALL].concat()),
     }
 }

@@ -78,6 +78,7 @@ pub struct TurnKeeper {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
     is_real_time: bool,
+    watchdog: Option<u32>,
     said: (Rotation, Vec<Player>),
 }
 
@@ -88,6 +89,7 @@ impl TurnKeeper {
         watchdog: Option<Watchdog>,
     ) -> io::Result<TurnKeeper> {
         let shared = Arc::new(Shared::default());
+        let pid = watchdog.as_ref().map(Watchdog::pid);
         let (said, hears) = std::sync::mpsc::channel();
         let board = shared.clone();
         let thread = thread::Builder::new()
@@ -100,6 +102,7 @@ impl TurnKeeper {
         Ok(TurnKeeper {
             shared,
             thread: Some(thread),
+            watchdog: pid,
             is_real_time: hears.recv().unwrap_or(false),
             said: (Rotation::default(), Vec::new()),
         })
@@ -108,6 +111,11 @@ impl TurnKeeper {
     /// Whether the thread is real-time; else a busy host makes turns late.
     pub fn is_real_time(&self) -> bool {
         self.is_real_time
+    }
+
+    /// The process that watches over it.
+    pub fn watchdog(&self) -> Option<u32> {
+        self.watchdog
     }
 
     /// These VMs take turns from now on, and no others.

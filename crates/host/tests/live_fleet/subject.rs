@@ -11,6 +11,7 @@ use tandem_linux::actuator::Actuator;
 use tandem_linux::actuator::Outcome;
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::sampler::Sampler;
+use tandem_linux::thread::Pid;
 use tandem_linux::thread::ThreadRef;
 use tandem_policy::Because;
 use tandem_policy::Decision;
@@ -55,9 +56,14 @@ pub struct Subject {
 
 /// A VM as discovery would describe it.
 pub fn describe(id: VmId, helper: &Helper) -> Vm {
+    describe_process(id, helper.pid())
+}
+
+/// The same of a VM that another process has started.
+pub fn describe_process(id: VmId, pid: Pid) -> Vm {
     let procfs = ProcFs::host();
     let mut name = String::new();
-    let vcpus = vcpu_threads(helper.pid()).into_iter().map(|thread| {
+    let vcpus = vcpu_threads(pid).into_iter().map(|thread| {
         let comm = thread.stat(&procfs).expect("the thread lives").comm;
         let (vm, index) = comm.rsplit_once("/vcpu").expect("a vCPU's name");
         vm.clone_into(&mut name);
@@ -67,7 +73,7 @@ pub fn describe(id: VmId, helper: &Helper) -> Vm {
     let vcpus = vcpus.collect();
     Vm {
         id,
-        process: ThreadRef::of_process(&procfs, helper.pid()).expect("it lives"),
+        process: ThreadRef::of_process(&procfs, pid).expect("it lives"),
         name,
         vmm: Vmm::Tandem,
         vcpus,

@@ -1,7 +1,8 @@
 //! The processes that the live tests need besides themselves, of which the first is here.
 //!
 //! `vm` stands for a VMM: threads named as those of a microVM, asleep. On its standard input it is
-//! told `end N` (thread N ends) and `start NAME` (thread 0 starts another), and ends with the input.
+//! told `end N` (thread N ends), `start NAME` (thread 0 starts another) and `spin N` (thread N never sleeps again until it is told
+//! `rest N`), and ends with the input.
 //!
 //! A test program is its own helpers: it starts itself again with a variable that says which one to be.
 
@@ -24,6 +25,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 use std::sync::mpsc::Sender;
+use std::sync::mpsc::TryRecvError;
 use std::sync::mpsc::channel;
 use std::thread::Builder;
 use std::thread::sleep;
@@ -44,7 +46,8 @@ pub fn role() -> Option<String> {
     env::var(ROLE).ok()
 }
 
-fn command(role: &str) -> Command {
+/// This program as a helper.
+pub fn command(role: &str) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.env(ROLE, role);
     command
@@ -63,6 +66,8 @@ pub fn gettid() -> u32 {
 /// What a thread of the VM is told.
 enum Order {
     Start(String),
+    Spin,
+    Rest,
 }
 
 /// Starts a thread that says its number and then sleeps until it is told to end.
@@ -81,8 +86,12 @@ fn start_thread(name: String) -> Sender<Order> {
 
 fn sleep_until_told(orders: &Receiver<Order>) {
     let mut children = Vec::new();
-    while let Ok(Order::Start(name)) = orders.recv() {
-        children.push(start_thread(name));
+    while let Ok(order) = orders.recv() {
+        match order {
+            Order::Start(name) => children.push(start_thread(name)),
+            Order::Spin => while matches!(orders.try_recv(), Err(TryRecvError::Empty)) {},
+            Order::Rest => {}
+        }
     }
 }
 
@@ -99,6 +108,15 @@ pub fn be_a_vm() -> ExitCode {
         let line = line.expect("the test writes text");
         match line.split_once(' ') {
             Some(("end", n)) => threads[number(n) as usize] = None,
+            Some((order @ ("spin" | "rest"), n)) => {
+                let thread = threads[number(n) as usize].as_ref().expect("it lives");
+                let order = if order == "spin" {
+                    Order::Spin
+                } else {
+                    Order::Rest
+                };
+                thread.send(order).expect("it listens");
+            }
             Some(("start", name)) => {
                 let first = threads[0].as_ref().expect("thread 0 lives");
                 first

@@ -1,0 +1,222 @@
+//! Turns: groups go in and out of the idle class, whoever sleeps leaves, and whatever ends the daemon, nobody stays in it.
+
+use std::time::Duration;
+use std::time::Instant;
+
+use rand_core::Rng;
+use rand_core::SeedableRng;
+use rand_pcg::Pcg32;
+use rustix::process::Signal;
+use rustix::process::kill_process;
+use tandem_linux::actuator::Actuator;
+use tandem_policy::Weight;
+use tandem_policy::host::Host;
+use tandem_policy::turns::Rotation;
+
+use crate::harness::Skip;
+use crate::harness::Test;
+use crate::helper::Helper;
+use crate::helper::StateDir;
+use crate::helper::number;
+use crate::helper::wait_until;
+use crate::host::LiveHost;
+use crate::host::controller;
+use crate::subject::OWNER;
+use crate::subject::SHARED;
+use crate::subject::Subject;
+use crate::subject::set_weight;
+use crate::subject::whole;
+use crate::turns_daemon::both;
+
+/// All tests, in the order in which they run.
+pub const ALL: &[(&str, Test)] = &[
+    ("vms_go_in_and_out_of_the_idle_class_by_turns", by_turns),
+    ("a_vm_that_sleeps_takes_no_turns_any_more", sleeper),
+    ("nobody_stays_in_the_idle_class_after_200_kills", kills),
+    (
+        "nobody_stays_in_the_idle_class_of_a_daemon_that_hangs",
+        hangs,
+    ),
+];
+
+fn spin(vm: &mut Helper, vcpus: u32) {
+    for vcpu in 0..vcpus {
+        vm.tell(&format!("spin {vcpu}"));
+    }
+}
+
+fn by_turns() -> Result<(), Skip> {
+    let mut live_host = LiveHost::new()?;
+    let before = live_host.snapshot();
+    spin(&mut live_host.shared, 2);
+    spin(&mut live_host.owner, 2);
+    let mut subject = Subject::acting_on(live_host)?;
+    subject.need_idle_class()?;
+    subject.apply(set_weight(whole(SHARED), 700.0));
+    subject.fleet.rotate(&both());
+    let (shared, owner) = (subject.cgroup(SHARED), subject.cgroup(OWNER));
+    let mut seen = [0; 2];
+    wait_until("each has had some turns", || {
+        let turns = |subject: &Subject| subject.fleet.turn_stats().map(|stats| stats.turns);
+        let turn = turns(&subject);
+        let idle = [subject.is_idle(&shared), subject.is_idle(&owner)];
+        let weight = subject.weight(&shared);
+        if turn == turns(&subject) && turn > Some(0) {
+            assert!(idle[0] != idle[1], "{idle:?} in turn {turn:?}");
+            assert!(idle[0] || weight == Weight(700.0), "{weight} in its turn");
+            seen[usize::from(idle[0])] += 1;
+        }
+        seen.iter().all(|seen| *seen >= 5)
+    });
+    let observed = subject.observe(SHARED).in_force;
+    assert!(observed.rotating && !observed.idle && !observed.left_turns);
+    assert_eq!(observed.weight, Weight(700.0));
+    // A new weight counts in the next turn.
+    subject.apply(set_weight(whole(SHARED), 500.0));
+    subject.fleet.rotate(&both());
+    wait_until("the new weight is in force", || {
+        !subject.is_idle(&shared) && subject.weight(&shared) == Weight(500.0)
+    });
+    // What we set ourselves is nobody else's doing.
+    assert_eq!(subject.recheck(), Vec::<String>::new());
+    assert_eq!(subject.fleet.turn_errors(), Vec::<String>::new());
+    subject.fleet.rotate(&Rotation::default());
+    wait_until("both are out of the idle class", || {
+        !subject.is_idle(&shared) && !subject.is_idle(&owner)
+    });
+    let observed = subject.observe(SHARED).in_force;
+    assert!(!observed.rotating && !observed.idle);
+    assert_eq!(observed.weight, Weight(500.0));
+    assert_eq!(subject.recheck(), Vec::<String>::new());
+    assert_eq!(subject.restore().snapshot(), before);
+    Ok(())
+}
+
+fn sleeper() -> Result<(), Skip> {
+    let mut live_host = LiveHost::new()?;
+    let before = live_host.snapshot();
+    spin(&mut live_host.owner, 2);
+    let mut subject = Subject::acting_on(live_host)?;
+    subject.need_idle_class()?;
+    subject.fleet.rotate(&both());
+    wait_until("who sleeps has left", || {
+        subject.observe(SHARED).in_force.left_turns
+    });
+    let observed = subject.observe(SHARED).in_force;
+    assert!(
+        !observed.rotating && !observed.left_turns,
+        "it is told once"
+    );
+    let shared = subject.cgroup(SHARED);
+    wait_until("it is out of the idle class", || !subject.is_idle(&shared));
+    assert_eq!(subject.restore().snapshot(), before);
+    Ok(())
+}
+
+/// A daemon whose VMs take turns, and its watchdog.
+struct Daemon {
+    daemon: Helper,
+    watchdog: u32,
+}
+
+impl Daemon {
+    fn start(state_dir: &StateDir, live_host: &LiveHost) -> Daemon {
+        let state_dir = state_dir.0.to_str().expect("a path in UTF-8");
+        let pids = [live_host.shared.pid(), live_host.owner.pid()].map(|pid| pid.to_string());
+        let mut daemon = Helper::start("daemon", &[state_dir, &pids[0], &pids[1]]);
+        let watchdog = number(&daemon.next_line()) as u32;
+        Daemon { daemon, watchdog }
+    }
+
+    fn signal(&self, pid: u32, signal: Signal) {
+        let pid = rustix::process::Pid::from_raw(pid as i32).expect("a process");
+        kill_process(pid, signal).expect("it lives");
+    }
+}
+
+/// How many cgroups of the VMs are in the idle class.
+fn idle(live_host: &LiveHost) -> usize {
+    let Ok(controller) = controller() else {
+        return 0;
+    };
+    let threads = [live_host.threads(), live_host.own_threads()].concat();
+    let homes = threads
+        .iter()
+        .filter_map(|thread| controller.cgroup_of(thread).ok());
+    let mut places: Vec<_> = homes.flat_map(|home| home.ancestors()).collect();
+    places.extend(
+        threads
+            .iter()
+            .filter_map(|thread| controller.cgroup_of(thread).ok()),
+    );
+    places.sort();
+    places.dedup();
+    let is_idle = |place: &&_| matches!(controller.is_idle(place), Ok(Some(true)));
+    places.iter().filter(is_idle).count()
+}
+
+fn has_idle_class() -> Result<(), Skip> {
+    Subject::acting()?.need_idle_class()
+}
+
+fn kills() -> Result<(), Skip> {
+    has_idle_class()?;
+    let mut live_host = LiveHost::new()?;
+    let before = live_host.snapshot();
+    spin(&mut live_host.shared, 2);
+    spin(&mut live_host.owner, 2);
+    let state_dir = StateDir::new();
+    let mut random = Pcg32::seed_from_u64(4);
+    let (mut in_idle, mut put_back) = (0, 0);
+    for kill in 0..200 {
+        let daemon = Daemon::start(&state_dir, &live_host);
+        std::thread::sleep(Duration::from_micros(u64::from(random.next_u32() % 60_000)));
+        // Every third time the watchdog goes first.
+        let with_watchdog = kill % 3 == 2;
+        if with_watchdog {
+            daemon.signal(daemon.watchdog, Signal::KILL);
+        }
+        daemon.daemon.kill();
+        let left = idle(&live_host);
+        in_idle += usize::from(left > 0);
+        if !with_watchdog {
+            wait_until("the watchdog has put them back", || idle(&live_host) == 0);
+        }
+        // The next start.
+        let (actuator, report) = Actuator::open(controller()?, &state_dir.0).expect("it opens");
+        assert!(report.is_complete(), "{report}");
+        put_back += report.put_back;
+        drop(actuator);
+        assert_eq!(live_host.snapshot(), before, "kill {kill}");
+    }
+    assert!(in_idle > 0 && put_back > 0, "no kill hit a changed host");
+    println!(
+        "killed 200 times: {in_idle} left VMs in the idle class, {put_back} changes were put back"
+    );
+    Ok(())
+}
+
+fn hangs() -> Result<(), Skip> {
+    has_idle_class()?;
+    let mut live_host = LiveHost::new()?;
+    let before = live_host.snapshot();
+    spin(&mut live_host.shared, 2);
+    spin(&mut live_host.owner, 2);
+    let state_dir = StateDir::new();
+    let daemon = Daemon::start(&state_dir, &live_host);
+    for _ in 0..3 {
+        wait_until("somebody waits for its turn", || idle(&live_host) > 0);
+        daemon.signal(daemon.daemon.pid().0, Signal::STOP);
+        let begin = Instant::now();
+        wait_until("the watchdog has put them back", || idle(&live_host) == 0);
+        println!("out of the idle class after {:?}", begin.elapsed());
+        daemon.signal(daemon.daemon.pid().0, Signal::CONT);
+    }
+    wait_until("turns go on", || idle(&live_host) > 0);
+    daemon.daemon.kill();
+    let (actuator, report) = Actuator::open(controller()?, &state_dir.0).expect("it opens");
+    assert!(report.is_complete(), "{report}");
+    drop(actuator);
+    assert_eq!(live_host.snapshot(), before);
+    Ok(())
+}
