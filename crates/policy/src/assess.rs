@@ -88,3 +88,48 @@ fn group_shares(window: Nanos, members: &[&VmObservation]) -> Vec<Nanos> {
     let capacity = members.iter().map(|vm| vm.received()).sum();
     fair_shares(capacity, window, &claims)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observation::VcpuObservation;
+    use crate::units::VcpuId;
+    use crate::units::Weight;
+
+    const T: Nanos = Nanos::from_millis(100);
+
+    /// A VM of two vCPUs on two pCPUs that ran and waited so many ms each.
+    fn vm(id: u64, vcpus: [(u64, u64); 2]) -> VmObservation {
+        let vcpus = (0u32..)
+            .zip(vcpus)
+            .map(|(n, (ran, waited))| VcpuObservation {
+                ran: Nanos::from_millis(ran),
+                waited: Nanos::from_millis(waited),
+                ..VcpuObservation::new(VcpuId(n), (0..2).map(crate::units::PcpuId).collect())
+            });
+        VmObservation::new(VmId(id), Weight(1.0), vcpus.collect())
+    }
+
+    /// What is due to it, in ms, beside a VM that computes on both pCPUs.
+    fn due(vcpus: [(u64, u64); 2]) -> u64 {
+        let left = |at: usize| 100 - vcpus[at].0;
+        let burn = vm(2, [(left(0), 100 - left(0)), (left(1), 100 - left(1))]);
+        (assess(T, &[vm(1, vcpus), burn])[0].fair.0 + 500_000) / 1_000_000
+    }
+
+    #[test]
+    fn vcpus_that_pass_a_token_are_due_the_vms_share() {
+        assert_eq!(due([(25, 25), (25, 25)]), 100);
+    }
+
+    #[test]
+    fn phases_one_after_the_other_are_backlogged_all_the_time() {
+        assert_eq!(due([(50, 40), (15, 5)]), 100);
+    }
+
+    #[test]
+    fn bursts_are_due_what_they_waited_and_no_more() {
+        assert_eq!(due([(12, 2), (12, 2)]), 28);
+        assert_eq!(due([(12, 0), (12, 0)]), 24);
+    }
+}

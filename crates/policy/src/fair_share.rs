@@ -14,6 +14,9 @@
 //!   more, and the rest goes to the others. A VM that never sleeps has b_i = 1.
 //! - A VM is never entitled to more than the time its vCPUs could have run.
 //!
+//! Where b_i is an upper bound (see [`crate::VmObservation::backlogged`]), a VM that sleeps may be entitled to more than GPS gives it,
+//! and never to more than x_i nor to more than it could have run: nobody else's x_i is touched, only what is left over.
+//!
 //! The level is found by bisection: the entitlements are non-decreasing in λ. All times are in
 //! nanoseconds within one period.
 
@@ -31,7 +34,7 @@ pub struct Claim {
     pub received: Nanos,
     /// Sum over its vCPUs of the time each could have run.
     pub could_run: Nanos,
-    /// Time in which at least one of its vCPUs could have run.
+    /// Time in which at least one of its vCPUs could have run, or an upper bound of it ([`crate::observation`]).
     pub backlogged: Nanos,
 }
 

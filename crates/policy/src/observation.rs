@@ -163,13 +163,13 @@ impl VmObservation {
         self.vcpus.iter().map(|vcpu| vcpu.could_run(period)).sum()
     }
 
-    /// A lower bound of the time in which at least one vCPU could have run: the longest of them.
+    /// An upper bound of the time in which at least one vCPU could have run: the sum of theirs, at most the period.
+    ///
+    /// The truth lies between the longest of them (all at the same times) and this (one after the other). Which of the two a VM is
+    /// near cannot be told from sums; a VM whose vCPUs take turns (a token that is passed, serial and parallel phases) is at
+    /// this end. Taken at the other end such a VM counts as satisfied whatever it lacks.
     pub fn backlogged(&self, period: Nanos) -> Nanos {
-        self.vcpus
-            .iter()
-            .map(|vcpu| vcpu.could_run(period))
-            .max()
-            .unwrap_or(Nanos::ZERO)
+        self.could_run(period).min(period)
     }
 
     /// Where a vCPU may run. Seats that a VM has while it takes turns do not narrow what it competes for.
