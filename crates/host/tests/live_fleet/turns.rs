@@ -32,7 +32,7 @@ use crate::turns_daemon::both;
 pub const ALL: &[(&str, Test)] = &[
     ("vms_go_in_and_out_of_the_idle_class_by_turns", by_turns),
     ("a_vm_that_sleeps_takes_no_turns_any_more", sleeper),
-    ("nobody_stays_in_the_idle_class_after_200_kills", kills),
+    ("nobody_stays_in_the_idle_class_after_kills", kills),
     (
         "nobody_stays_in_the_idle_class_of_a_daemon_that_hangs",
         hangs,
@@ -168,7 +168,12 @@ fn kills() -> Result<(), Skip> {
     let state_dir = StateDir::new();
     let mut random = Pcg32::seed_from_u64(4);
     let (mut in_idle, mut put_back) = (0, 0);
-    for kill in 0..200 {
+    // An emulated machine gets through fewer.
+    let end = Instant::now() + Duration::from_secs(60);
+    let mut count = 0;
+    while count < 200 && (count < 10 || Instant::now() < end) {
+        let kill = count;
+        count += 1;
         let daemon = Daemon::start(&state_dir, &live_host);
         std::thread::sleep(Duration::from_micros(u64::from(random.next_u32() % 60_000)));
         // Every third time the watchdog goes first.
@@ -191,7 +196,7 @@ fn kills() -> Result<(), Skip> {
     }
     assert!(in_idle > 0 && put_back > 0, "no kill hit a changed host");
     println!(
-        "killed 200 times: {in_idle} left VMs in the idle class, {put_back} changes were put back"
+        "killed {count} times: {in_idle} left VMs in the idle class, {put_back} changes were put back"
     );
     Ok(())
 }
