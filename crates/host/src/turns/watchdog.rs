@@ -16,6 +16,7 @@ use std::process::Child;
 use std::process::ChildStdin;
 use std::process::Command;
 use std::process::Stdio;
+use std::thread;
 use std::time::Duration;
 use std::time::Instant;
 
@@ -133,7 +134,12 @@ impl Drop for Watchdog {
     fn drop(&mut self) {
         self.guard(std::iter::empty());
         self.stdin = None;
-        // It ends with its stdin. An error: somebody else has waited for it.
+        // It ends with its stdin; one that somebody has stopped is not waited for. Errors: somebody else has waited for it.
+        let end = Instant::now() + PATIENCE;
+        while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < end {
+            thread::sleep(Duration::from_millis(2));
+        }
+        let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
