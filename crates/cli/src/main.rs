@@ -28,7 +28,7 @@ enum Command {
     /// Share a host fairly among its VMs: the daemon, its status, its undo
     #[command(subcommand)]
     Host(host::HostCommand),
-    /// Inside a VM: keep its vCPUs awake and pack work on fewer of them, where that helps
+    /// Inside a VM: keep idle vCPUs awake (retention) and use fewer of them (consolidation), where that helps
     #[command(subcommand)]
     Guest(guest::GuestCommand),
     /// Run a small VM whose guest is a synchronization workload

@@ -1,4 +1,4 @@
-//! Many vCPUs on few pCPUs (spec 50): a thread to a vCPU, flushes by hypercall, fast reactivation.
+//! Many vCPUs on few pCPUs: a thread to a vCPU, flushes by hypercall, fast reactivation.
 
 mod common;
 

@@ -1,6 +1,6 @@
 //! Whether a period needs a decision at all.
 //!
-//! FlexW leaves the weights as configured while a group's pCPUs have idle time (spec 10, work
+//! FlexW leaves the weights as configured while a group's pCPUs have idle time (the paper calls it work
 //! conserving). So after a period in which no group was used up, what every vCPU ran need not be
 //! read again until some pCPU comes near its limit, and each pCPU's idle time tells that in one read
 //! for the whole host. For the sake of status and metrics a decision is taken every few periods

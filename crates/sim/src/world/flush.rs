@@ -6,7 +6,7 @@
 //! since a vCPU became idle asks it too, even if it has halted. With upstream's paravirtual
 //! flush (arch/x86/kernel/kvm.c, kvm_flush_tlb_multi) preempted vCPUs are only marked.
 //!
-//! With Tandem's hypercall (spec 50) the asker exits once and the hypervisor interrupts the pCPUs where a vCPU
+//! With Tandem's hypercall the asker exits once and the hypervisor interrupts the pCPUs where a vCPU
 //! of the VM runs, as its own IPIs go; every other vCPU is flushed before it runs again, and nobody waits for it.
 //!
 //! All threads of a VM belong to one process.

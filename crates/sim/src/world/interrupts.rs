@@ -127,7 +127,7 @@ impl World {
         }
     }
 
-    /// A vCPU that a rescheduling IPI has woken is the next on its pCPU (spec 50): when whoever runs there
+    /// A vCPU that a rescheduling IPI has woken is the next on its pCPU: when whoever runs there
     /// has come to the end of its slice, blocks, or is preempted by the scheduler's own rules. To preempt it at
     /// once lets the woken threads of a barrier take the pCPU from who is still waking the others, under the
     /// lock of the futex (canneal on 255 vCPUs: a seventh of the work). And one in [`BETWEEN_BOOSTS`] goes first

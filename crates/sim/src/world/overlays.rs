@@ -1,6 +1,6 @@
 //! What is laid over the host's scheduler: the cap, co-scheduling, demand-based scheduling.
 //!
-//! - Cap (spec 10, baselines): at each cap period every VM gets its fair share of the pCPUs, by the
+//! - Cap, a baseline: at each cap period every VM gets its fair share of the pCPUs, by the
 //!   same water-filling as FlexW's, and is stopped once that is used up. Not work conserving. Xen credit
 //!   caps by itself: it is told the shares, and parks vCPUs that owe too much (see its head).
 //! - Co-scheduling: when a vCPU is scheduled, its waiting siblings are put first on their pCPUs.
