@@ -599,6 +599,7 @@ impl Host for Fleet {
         self.hear_of_turns();
         self.sampler.begin_round();
         let mut observations = Vec::with_capacity(self.vms.len());
+        let mut parents: Vec<Option<CgroupPath>> = Vec::new();
         for (id, managed) in &mut self.vms {
             let mut vcpus = Vec::with_capacity(managed.vcpus.len());
             let stood_still = self.sampler.stood_still(managed.vm.process.pid);
@@ -619,8 +620,17 @@ impl Host for Fleet {
                 continue;
             }
             if std::mem::replace(&mut managed.sampled, true) {
+                let parent = managed.cgroup.parent();
+                let siblings = match parents.iter().position(|known| *known == parent) {
+                    Some(known) => known,
+                    None => {
+                        parents.push(parent);
+                        parents.len() - 1
+                    }
+                };
                 observations.push(VmObservation {
                     in_force: managed.in_force,
+                    siblings: siblings as u32,
                     policies: managed.policies,
                     ..VmObservation::new(*id, managed.configured, vcpus)
                 });

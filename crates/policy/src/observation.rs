@@ -132,6 +132,10 @@ pub struct VmObservation {
     /// The policies that may act on it.
     #[serde(default)]
     pub policies: PolicySet,
+    /// VMs of one number are siblings in the hierarchy of cgroups. Only among siblings do weights and the idle class divide
+    /// time.
+    #[serde(default)]
+    pub siblings: u32,
     /// Its vCPUs that could be read, in the order of their numbers.
     pub vcpus: Vec<VcpuObservation>,
 }
@@ -144,6 +148,7 @@ impl VmObservation {
             weight,
             in_force: VmSettings::new(weight),
             policies: PolicySet::ALL,
+            siblings: 0,
             vcpus,
         }
     }

@@ -161,6 +161,14 @@ fn an_operators_idle_class_and_a_hard_cap_keep_a_vm_out() {
 }
 
 #[test]
+fn only_siblings_take_turns_together() {
+    let mut vms = vec![busy(1, "0-1"), busy(2, "0-1"), busy(3, "0-1")];
+    vms[0].siblings = 7;
+    let mut host = TestHost::new(Placement::Turns, vms);
+    assert_eq!(members(&host.periods(8)), [2, 3]);
+}
+
+#[test]
 fn who_received_too_little_gets_more_rows() {
     let mut host = TestHost::new(Placement::Turns, vec![busy(1, "0-1"), busy(2, "0-1")]);
     host.periods(5);

@@ -76,7 +76,8 @@ impl Turns {
         }
     }
 
-    /// The VMs that could take turns, and what each is due.
+    /// The VMs that could take turns, and what each is due. Of several sets of siblings the one with the most vCPUs: a VM in
+    /// the idle class makes room for its siblings only.
     fn candidates(
         &self,
         host: &HostObservation,
@@ -86,9 +87,18 @@ impl Turns {
         let could = |vm: &&VmObservation| {
             scope.includes(vm) && !vm.in_force.idle && vm.in_force.quota.is_none()
         };
-        let vms = host.vms.iter().filter(could);
-        vms.filter_map(|vm| self.candidate(host.period, vm, accounts.get(&vm.vm)?))
-            .collect()
+        let mut sets: BTreeMap<u32, Vec<Candidate>> = BTreeMap::new();
+        for vm in host.vms.iter().filter(could) {
+            let account = accounts.get(&vm.vm);
+            let candidate = account.and_then(|account| self.candidate(host.period, vm, account));
+            if let Some(candidate) = candidate {
+                sets.entry(vm.siblings).or_default().push(candidate);
+            }
+        }
+        let vcpus = |set: &Vec<Candidate>| set.iter().map(|vm| vm.vcpus.len()).sum::<usize>();
+        // The first of the largest.
+        let largest = sets.into_values().rev().max_by_key(vcpus);
+        largest.unwrap_or_default()
     }
 
     fn candidate(
