@@ -7,6 +7,7 @@ use tandem_sim::sched::entity::FINE;
 use tandem_sim::sched::fair::Discipline;
 use tandem_sim::sched::fair::Enqueue;
 use tandem_sim::sched::fair::FairQueue;
+use tandem_sim::sched::fair::Reweight;
 
 const MS: u64 = 1_000_000;
 
@@ -159,6 +160,7 @@ fn a_shorter_slice_preempts_under_eevdf() {
     let mut cpu = Cpu::new(
         Discipline::Eevdf {
             base_slice: Nanos(3 * MS),
+            reweight: Reweight::Kept,
         },
         &[1024, 1024],
     );
@@ -236,7 +238,7 @@ proptest! {
     ) {
         const STEP: u64 = 50_000;
         let slice = slice_ms * MS;
-        let mut cpu = Cpu::new(Discipline::Eevdf { base_slice: Nanos(slice) }, &weights);
+        let mut cpu = Cpu::new(Discipline::Eevdf { base_slice: Nanos(slice), reweight: Reweight::Kept }, &weights);
         for id in 0..weights.len() as u32 {
             cpu.start(id, Enqueue::New);
         }
