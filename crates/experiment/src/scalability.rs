@@ -132,7 +132,7 @@ pub fn timeslice(scenario: &Scenario) -> Nanos {
             min_granularity,
             ..
         }) => Nanos(latency.0 / queued).max(min_granularity),
-        HostScheduler::Linux(Discipline::Eevdf { base_slice }) => base_slice,
+        HostScheduler::Linux(Discipline::Eevdf { base_slice, .. }) => base_slice,
         HostScheduler::Credit(credit) => credit.timeslice,
     }
 }

@@ -7,7 +7,16 @@ use tandem_policy::Nanos;
 use tandem_policy::PcpuId;
 use tandem_policy::PcpuSet;
 use tandem_policy::VcpuId;
+use tandem_policy::VcpuObservation;
 use tandem_policy::VmId;
+use tandem_policy::VmObservation;
+use tandem_policy::Weight;
+use tandem_policy::host::Controller;
+use tandem_policy::host::ControllerConfig;
+use tandem_policy::host::HostObservation;
+use tandem_policy::host::Knobs;
+use tandem_policy::host::Placement;
+use tandem_policy::host::registry;
 use tandem_policy::turns::Rotation;
 use tandem_policy::turns::Rotor;
 use tandem_policy::turns::TurnsConfig;
@@ -191,6 +200,53 @@ fn candidates() -> impl Strategy<Value = (u32, Vec<Candidate>)> {
         });
         (pcpus, vms.collect())
     })
+}
+
+/// A host on which two VMs of two vCPUs never sleep, after enough periods of `turns`: the rotation.
+fn decided(placement: Placement, knobs: impl Fn(&mut Knobs), pins: bool) -> Rotation {
+    let period = Nanos::from_millis(100);
+    let vm = |id: u64| {
+        let vcpu = |n: u32| VcpuObservation {
+            ran: Nanos::from_millis(50),
+            waited: Nanos::from_millis(50),
+            runnable: true,
+            ..VcpuObservation::new(
+                VcpuId(n),
+                match pins {
+                    true => [PcpuId(n)].into_iter().collect(),
+                    false => "0-1".parse().unwrap(),
+                },
+            )
+        };
+        VmObservation::new(VmId(id), Weight(1024.0), (0..2).map(vcpu).collect())
+    };
+    let idle = [(PcpuId(0), Nanos::ZERO), (PcpuId(1), Nanos::ZERO)];
+    let mut host =
+        HostObservation::with_any_knobs(period, vec![vm(1), vm(2)], idle.into_iter().collect());
+    knobs(&mut host.knobs);
+    let config = ControllerConfig {
+        placement,
+        ..ControllerConfig::new(registry::set(["fair", "turns"]).unwrap())
+    };
+    let mut controller = Controller::new(config);
+    let rounds = (0..8).map(|_| controller.decide(&host));
+    rounds.last().and_then(|round| round.rotation).unwrap()
+}
+
+#[test]
+fn a_host_without_the_idle_class_has_no_turns() {
+    assert_eq!(members(&decided(Placement::Turns, |_| {}, false)), [1, 2]);
+    let rotation = decided(Placement::Turns, |knobs| knobs.idle = false, false);
+    assert!(rotation.is_empty(), "{rotation:?}");
+}
+
+#[test]
+fn where_affinities_cannot_be_set_only_those_take_turns_who_sit_already() {
+    let fixed = |knobs: &mut Knobs| knobs.affinity = false;
+    assert!(decided(Placement::Turns, fixed, false).is_empty());
+    assert_eq!(members(&decided(Placement::Turns, fixed, true)), [1, 2]);
+    assert!(decided(Placement::Keep, |_| {}, false).is_empty());
+    assert_eq!(members(&decided(Placement::Keep, |_| {}, true)), [1, 2]);
 }
 
 proptest! {

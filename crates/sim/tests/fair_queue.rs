@@ -7,6 +7,7 @@ use tandem_sim::sched::entity::FINE;
 use tandem_sim::sched::fair::Discipline;
 use tandem_sim::sched::fair::Enqueue;
 use tandem_sim::sched::fair::FairQueue;
+use tandem_sim::sched::fair::Reweight;
 
 const MS: u64 = 1_000_000;
 
@@ -159,6 +160,7 @@ fn a_shorter_slice_preempts_under_eevdf() {
     let mut cpu = Cpu::new(
         Discipline::Eevdf {
             base_slice: Nanos(3 * MS),
+            reweight: Reweight::Kept,
         },
         &[1024, 1024],
     );
@@ -228,6 +230,71 @@ fn another_weight_changes_shares_and_no_virtual_time_is_lost() {
     }
 }
 
+/// Two entities of equal weight, of which the current one has run for 1 ms: what each lags behind, in µs, at first and after
+/// the weight of `id` has been halved and then doubled again.
+fn lag_after_reweighting(reweight: Reweight, id: u32) -> [i64; 3] {
+    let base_slice = Nanos(3 * MS);
+    let discipline = Discipline::Eevdf {
+        base_slice,
+        reweight,
+    };
+    let mut cpu = Cpu::new(discipline, &[1024, 1024]);
+    cpu.start(0, Enqueue::New);
+    cpu.start(1, Enqueue::New);
+    cpu.tick(MS);
+    assert_eq!(cpu.queue.current(), Some(0));
+    let lag = |cpu: &Cpu| (cpu.lag(id) / 1000.0).round() as i64;
+    let mut lags = [lag(&cpu); 3];
+    for (at, weight) in [(1, 512), (2, 1024)] {
+        let queue = &mut cpu.queue;
+        queue.set_weight(&mut cpu.entities, id, weight * FINE, true);
+        lags[at] = lag(&cpu);
+    }
+    lags
+}
+
+#[test]
+fn lag_is_kept_when_a_weight_changes() {
+    assert_eq!(lag_after_reweighting(Reweight::Kept, 0), [-500; 3]);
+    assert_eq!(lag_after_reweighting(Reweight::Kept, 1), [500; 3]);
+}
+
+#[test]
+fn as_of_linux_6_13_the_lag_of_the_current_one_grows_whenever_its_weight_changes() {
+    // By hand, W the other's weight, w and w' its own before and after: lag in time grows by
+    // [w'²(W + w) + wW(W + 2w')] ÷ [w(W + w')²], 10/9 when 1024 is halved beside 1024, and 3/2 when it is doubled again.
+    let current = lag_after_reweighting(Reweight::Placed, 0);
+    assert_eq!(current, [-500, -556, -833]);
+    // One that waits is not counted in V when it is placed: the inflation is right for it.
+    assert_eq!(lag_after_reweighting(Reweight::Placed, 1), [500; 3]);
+}
+
+#[test]
+fn as_of_linux_6_13_lag_grows_to_its_bound_and_one_alone_has_none() {
+    let discipline = Discipline::Eevdf {
+        base_slice: Nanos(3 * MS),
+        reweight: Reweight::Placed,
+    };
+    let mut cpu = Cpu::new(discipline, &[1024, 1024]);
+    cpu.start(0, Enqueue::New);
+    cpu.tick(MS);
+    cpu.queue.set_weight(&mut cpu.entities, 0, 512 * FINE, true);
+    assert_eq!(cpu.lag(0), 0.0);
+    cpu.queue
+        .set_weight(&mut cpu.entities, 0, 1024 * FINE, true);
+    cpu.start(1, Enqueue::New);
+    cpu.tick(MS);
+    let picked = |cpu: &mut Cpu| cpu.queue.pick(&mut cpu.entities);
+    let id = cpu.queue.current().or_else(|| picked(&mut cpu)).unwrap();
+    for weight in [512, 1024].repeat(50) {
+        let queue = &mut cpu.queue;
+        queue.set_weight(&mut cpu.entities, id, weight * FINE, true);
+    }
+    // Two slices are what is taken over (update_entity_lag); placing adds less than as much again.
+    let lag = cpu.lag(id).abs();
+    assert!((6e6..12e6).contains(&lag), "{lag} ns");
+}
+
 proptest! {
     #[test]
     fn eevdf_lag_is_bounded_by_a_slice(
@@ -236,7 +303,7 @@ proptest! {
     ) {
         const STEP: u64 = 50_000;
         let slice = slice_ms * MS;
-        let mut cpu = Cpu::new(Discipline::Eevdf { base_slice: Nanos(slice) }, &weights);
+        let mut cpu = Cpu::new(Discipline::Eevdf { base_slice: Nanos(slice), reweight: Reweight::Kept }, &weights);
         for id in 0..weights.len() as u32 {
             cpu.start(id, Enqueue::New);
         }

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use tandem_experiment::survey::Plan;
+use tandem_experiment::survey::entry::PCPUS;
 use tandem_experiment::survey::entry::Survey;
 use tandem_experiment::survey::file;
 use tandem_report::simulation;
@@ -33,6 +34,9 @@ pub struct SurveyArgs {
     /// How often the host is overcommitted: 1, 2, 4 [default: all]
     #[arg(long, value_name = "N,…", value_delimiter = ',')]
     overcommit: Vec<u32>,
+    /// pCPUs of the host, and vCPUs of each VM: 16 or 64 [default: 16]
+    #[arg(long, value_name = "N", conflicts_with = "from")]
+    pcpus: Option<u32>,
     /// Runs of each, with seeds one apart, 1 … 1000
     #[arg(long, value_name = "N", default_value_t = 2)]
     runs: u32,
@@ -88,6 +92,7 @@ pub fn main(args: &SurveyArgs) -> anyhow::Result<()> {
 
 fn simulate(args: &SurveyArgs) -> anyhow::Result<Survey> {
     let workers = input::workers(args.runs, args.workers)?;
-    let plan = Plan::new(&args.policies, &args.workloads, &args.overcommit)?;
+    let pcpus = args.pcpus.unwrap_or(PCPUS);
+    let plan = Plan::new(&args.policies, &args.workloads, &args.overcommit, pcpus)?;
     Ok(plan.run(args.scenarios.as_deref(), args.runs, workers, &Bar::new())?)
 }

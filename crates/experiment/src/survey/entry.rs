@@ -19,6 +19,9 @@ pub const HURT: f64 = 0.95;
 pub struct Entry {
     /// The program.
     pub workload: String,
+    /// The host's pCPUs.
+    #[serde(default = "usual", skip_serializing_if = "is_usual")]
+    pub pcpus: u32,
     /// How often the host is overcommitted.
     pub overcommit: u32,
     /// The policy.
@@ -31,6 +34,27 @@ pub struct Entry {
     pub worst: Option<f64>,
     /// Which VM that is.
     pub victim: Option<String>,
+    /// The least work of a VM relative to what stock does of it with no more than the VM is due ([`due`](super::due)).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worst_by_due: Option<f64>,
+    /// Which VM that is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub victim_by_due: Option<String>,
+}
+
+/// pCPUs of the host unless others are asked for.
+pub const PCPUS: u32 = 16;
+
+fn usual() -> u32 {
+    PCPUS
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde hands fields over by reference"
+)]
+fn is_usual(pcpus: &u32) -> bool {
+    *pcpus == PCPUS
 }
 
 impl Entry {
@@ -51,6 +75,8 @@ pub struct Survey {
     pub workloads: Vec<String>,
     /// How often the host is overcommitted.
     pub overcommit: Vec<u32>,
+    /// The host's pCPUs.
+    pub pcpus: u32,
 }
 
 impl Survey {
@@ -92,6 +118,9 @@ mod tests {
             unfairness: None,
             worst: None,
             victim: None,
+            pcpus: PCPUS,
+            worst_by_due: None,
+            victim_by_due: None,
         };
         let survey = Survey {
             entries: vec![
@@ -104,6 +133,7 @@ mod tests {
             policies: Vec::new(),
             workloads: Vec::new(),
             overcommit: vec![2],
+            pcpus: PCPUS,
         };
         let best = survey.winners();
         assert_eq!(best[&("a", 2)].policy, "hvs");

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use thiserror::Error;
 
 use super::entry::Entry;
+use super::entry::PCPUS;
 use super::entry::STOCK;
 use super::entry::Survey;
 
@@ -77,6 +78,16 @@ pub enum EntriesError {
         /// The policy and its place.
         at: String,
     },
+    /// Hosts of different sizes, which no table has beside each other.
+    #[error("{at} is on {pcpus} pCPUs, others are on {others}: a file holds one size of host")]
+    Sizes {
+        /// The policy and its place.
+        at: String,
+        /// Its pCPUs.
+        pcpus: u32,
+        /// Those of the first.
+        others: u32,
+    },
     /// There is nothing to hold a policy against.
     #[error("{place} has {policy} and no {STOCK}")]
     NoStock {
@@ -108,6 +119,7 @@ pub fn read(
         e.workload.clone()
     })?;
     let overcommit = chosen(&entries, overcommit, "overcommit", path, |e| e.overcommit)?;
+    let pcpus = entries.first().map_or(PCPUS, |entry| entry.pcpus);
     let entries = entries
         .into_iter()
         .filter(|entry| {
@@ -121,13 +133,14 @@ pub fn read(
         policies,
         workloads,
         overcommit,
+        pcpus,
     })
 }
 
 fn check(entries: &[Entry]) -> Result<(), EntriesError> {
-    if entries.is_empty() {
+    let Some(first) = entries.first() else {
         return Err(EntriesError::Nothing);
-    }
+    };
     let mut seen = BTreeSet::new();
     for entry in entries {
         let at = format!("{} {}", entry.place(), entry.policy);
@@ -135,10 +148,18 @@ fn check(entries: &[Entry]) -> Result<(), EntriesError> {
         if !seen.insert(key) {
             return Err(EntriesError::Twice(at));
         }
+        if entry.pcpus != first.pcpus {
+            return Err(EntriesError::Sizes {
+                at,
+                pcpus: entry.pcpus,
+                others: first.pcpus,
+            });
+        }
         let figures = [
             ("throughput", entry.throughput),
             ("unfairness", entry.unfairness),
             ("worst", entry.worst),
+            ("worst_by_due", entry.worst_by_due),
         ];
         for (name, value) in figures {
             if let Some(value) = value.filter(|value| value.is_nan() || *value <= 0.0) {
@@ -202,6 +223,9 @@ mod tests {
             unfairness: Some(1.0),
             worst: Some(1.0),
             victim: None,
+            pcpus: PCPUS,
+            worst_by_due: None,
+            victim_by_due: None,
         }
     }
 
@@ -216,6 +240,14 @@ mod tests {
         assert_eq!(
             refused(&negative),
             "throughput -0.5 of a 2× hvs is not possible: above 0"
+        );
+        let larger = Entry {
+            pcpus: 64,
+            ..entry("hvs", 1.0)
+        };
+        assert_eq!(
+            refused(&[entry("stock", 1.0), larger]),
+            "a 2× hvs is on 64 pCPUs, others are on 16: a file holds one size of host"
         );
         assert_eq!(refused(&[entry("hvs", 1.0)]), "a 2× has hvs and no stock");
     }

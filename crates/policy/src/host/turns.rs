@@ -5,6 +5,9 @@
 //! integral, since rows give exact shares and only what disturbs them is left to correct. Weights of members stay
 //! as configured: among themselves they would do nothing. VMs that sleep stay on through all turns, and `fair` holds them to
 //! what they are due.
+//!
+//! A host without the idle class has no turns: nobody takes part. One whose affinities cannot be set has them only for VMs whose
+//! vCPUs have a pCPU each already.
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
@@ -84,13 +87,18 @@ impl Turns {
         scope: Scope,
         accounts: &BTreeMap<VmId, Assessment>,
     ) -> Vec<Candidate> {
+        if !host.knobs.idle {
+            return Vec::new();
+        }
         let could = |vm: &&VmObservation| {
             scope.includes(vm) && !vm.in_force.idle && vm.in_force.quota.is_none()
         };
+        let placement = self.placement_on(host);
         let mut sets: BTreeMap<u32, Vec<Candidate>> = BTreeMap::new();
         for vm in host.vms.iter().filter(could) {
             let account = accounts.get(&vm.vm);
-            let candidate = account.and_then(|account| self.candidate(host.period, vm, account));
+            let candidate =
+                account.and_then(|account| self.candidate(host.period, placement, vm, account));
             if let Some(candidate) = candidate {
                 sets.entry(vm.siblings).or_default().push(candidate);
             }
@@ -101,9 +109,18 @@ impl Turns {
         largest.unwrap_or_default()
     }
 
+    /// What may be moved: nothing where affinities cannot be set.
+    fn placement_on(&self, host: &HostObservation) -> Placement {
+        match host.knobs.affinity {
+            true => self.placement,
+            false => Placement::Keep,
+        }
+    }
+
     fn candidate(
         &self,
         period: Nanos,
+        placement: Placement,
         vm: &VmObservation,
         account: &Assessment,
     ) -> Option<Candidate> {
@@ -113,7 +130,7 @@ impl Turns {
             .iter()
             .filter_map(|id| {
                 let vcpu = vm.vcpu(*id)?;
-                let granted = match self.placement {
+                let granted = match placement {
                     Placement::Keep => &vcpu.allowed,
                     Placement::Turns | Placement::Rebalance => vcpu.granted(),
                 };
@@ -122,7 +139,7 @@ impl Turns {
             .collect();
         // Nobody is moved: only vCPUs that have a pCPU each already can run together.
         let sit = |(_, set): &(VcpuId, PcpuSet)| set.len() == 1;
-        if self.placement == Placement::Keep && !vcpus.iter().all(sit) {
+        if placement == Placement::Keep && !vcpus.iter().all(sit) {
             return None;
         }
         let correction = self.corrections.get(&vm.vm).copied().unwrap_or(1.0);

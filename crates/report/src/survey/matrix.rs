@@ -31,16 +31,23 @@ enum Measure {
     Throughput,
     Unfairness,
     Worst,
+    WorstByDue,
 }
 
 impl Measure {
-    const ALL: [Measure; 3] = [Measure::Throughput, Measure::Unfairness, Measure::Worst];
+    const ALL: [Measure; 4] = [
+        Measure::Throughput,
+        Measure::Unfairness,
+        Measure::Worst,
+        Measure::WorstByDue,
+    ];
 
     fn title(self) -> &'static str {
         match self {
             Measure::Throughput => "Throughput relative to stock",
             Measure::Unfairness => "Unfairness",
             Measure::Worst => "Worst victim: its work relative to stock",
+            Measure::WorstByDue => "Worst victim by due: its work relative to stock's with its due",
         }
     }
 
@@ -53,24 +60,26 @@ impl Measure {
             Measure::Worst => {
                 "Which VM that is: p the program, m the VM that only computes (matmul), p2 the second of its kind."
             }
+            Measure::WorstByDue => {
+                "What stock gave a VM beyond what it is due is left out of what it is held against."
+            }
         }
     }
 
     fn has(self, policy: &str, overcommit: u32) -> bool {
         match self {
             Measure::Unfairness => overcommit > 1,
-            Measure::Throughput | Measure::Worst => policy != STOCK,
+            _ => policy != STOCK,
         }
     }
 
     fn cell(self, entry: &Entry) -> Cell {
-        let (value, beside) = match self {
+        let beside = |victim: Option<&str>| format!(" {}", short(victim.unwrap_or_default()));
+        let (value, name) = match self {
             Measure::Throughput => (entry.throughput, String::new()),
             Measure::Unfairness => (entry.unfairness, String::new()),
-            Measure::Worst => {
-                let victim = entry.victim.as_deref().unwrap_or_default();
-                (entry.worst, format!(" {}", short(victim)))
-            }
+            Measure::Worst => (entry.worst, beside(entry.victim.as_deref())),
+            Measure::WorstByDue => (entry.worst_by_due, beside(entry.victim_by_due.as_deref())),
         };
         let Some(value) = value else {
             return Cell::toned(DASH, Tone::Faint);
@@ -81,7 +90,7 @@ impl Measure {
             _ if value >= GAIN => Tone::Good,
             _ => Tone::Plain,
         };
-        Cell::toned(format!("{value:.2}{beside}"), tone)
+        Cell::toned(format!("{value:.2}{name}"), tone)
     }
 }
 
@@ -102,7 +111,9 @@ pub fn tables(survey: &Survey, most: usize) -> Vec<Section> {
         })
         .collect();
     let mut tables = Vec::new();
-    for measure in Measure::ALL {
+    let is_measured =
+        |measure: &Measure| *measure != Measure::WorstByDue || super::tables::is_by_due(survey);
+    for measure in Measure::ALL.into_iter().filter(is_measured) {
         for &times in &survey.overcommit {
             let columns: Vec<&str> = survey
                 .policies
@@ -147,6 +158,9 @@ mod tests {
             unfairness: throughput.map(|_| 1.25),
             worst: throughput.map(|value| value - 0.5),
             victim: throughput.map(|_| "program-2".to_owned()),
+            pcpus: 16,
+            worst_by_due: None,
+            victim_by_due: None,
         }
     }
 
@@ -156,6 +170,7 @@ mod tests {
             policies: policies.iter().map(|&policy| policy.to_owned()).collect(),
             workloads: vec!["a".to_owned()],
             overcommit: overcommit.to_vec(),
+            pcpus: 16,
         }
     }
 

@@ -92,6 +92,9 @@ mod tests {
             unfairness: throughput.map(|_| 1.5),
             worst: throughput,
             victim: throughput.map(|_| "program".to_owned()),
+            pcpus: 16,
+            worst_by_due: None,
+            victim_by_due: None,
         };
         let survey = Survey {
             entries: vec![
@@ -103,6 +106,7 @@ mod tests {
             policies: ["stock", "hvs"].map(str::to_owned).to_vec(),
             workloads: vec!["ebizzy".to_owned()],
             overcommit: vec![1, 4],
+            pcpus: 16,
         };
         let page = html(&survey, "tandem sim survey", "f");
         assert!(

@@ -1,7 +1,8 @@
 //! A survey as tables: each policy over all programs, the best policy of each program, and every cell.
 //!
 //! What the measures are is said at the head of `tandem_experiment::survey`. A policy hurts where some VM
-//! does less than nineteen parts of twenty of what it does under stock.
+//! does less than nineteen parts of twenty of what it does under stock; by due it hurts where that is less than so much of what stock
+//! does with no more than the VM is due. Figures that were kept before the second was measured say so.
 
 use tandem_experiment::averages::geometric_mean;
 use tandem_experiment::survey::entry::Entry;
@@ -37,12 +38,19 @@ pub fn show(survey: &Survey) -> String {
 /// All there is to say, with so many policies of the matrix beside each other at most.
 pub fn parts(survey: &Survey, beside: usize) -> Vec<Section> {
     let places = survey.workloads.len() * survey.overcommit.len();
+    let by_due = match is_by_due(survey) {
+        true => {
+            "\"By due\" is against what stock does with no more than the VM is due: what stock gave it beyond that is no loss."
+        }
+        false => "Against what a VM is due it was not measured.",
+    };
     let mut parts = vec![
         Section {
             title: "Each policy over all programs".to_owned(),
             remark: format!(
-                "Throughput is the geometric mean. \"Best where\" and \"hurts where\" count places, of {places}; \
-                 the {NAMED} worst are named with their victim."
+                "On {} pCPUs. Throughput is the geometric mean. \"Best where\" and \"hurts where\" count places, of {places}; \
+                 the {NAMED} worst are named with their victim. {by_due}",
+                survey.pcpus
             ),
             table: Some(by_policy(survey)),
         },
@@ -72,6 +80,14 @@ pub fn parts(survey: &Survey, beside: usize) -> Vec<Section> {
     parts
 }
 
+/// Whether victims were also held against what they are due.
+pub(super) fn is_by_due(survey: &Survey) -> bool {
+    survey
+        .entries
+        .iter()
+        .any(|entry| entry.worst_by_due.is_some())
+}
+
 fn two_digits(value: Option<f64>) -> String {
     value.map_or_else(|| "not measured".to_owned(), |value| format!("{value:.2}"))
 }
@@ -85,6 +101,9 @@ fn by_policy(survey: &Survey) -> Table {
     let mut headings = vec!["policy"];
     headings.extend(times.iter().map(String::as_str));
     headings.extend(["unfairness", "worst", "best where", "hurts where"]);
+    if is_by_due(survey) {
+        headings.extend(["worst by due", "hurts by due where"]);
+    }
     let mut table = Table::new(&headings);
     let best = survey.winners();
     for policy in &survey.policies {
@@ -103,29 +122,38 @@ fn by_policy(survey: &Survey) -> Table {
         cells.push(two_digits(worst).into());
         let wins = best.values().filter(|winner| winner.policy == *policy);
         cells.push(format!("{}", wins.count()).into());
-        let mut hurt: Vec<&Entry> = own()
-            .filter(|entry| entry.worst.is_some_and(|worst| worst < HURT))
-            .collect();
-        hurt.sort_by(|a, b| {
-            a.worst
-                .partial_cmp(&b.worst)
-                .unwrap_or(a.policy.cmp(&b.policy))
-        });
-        let named: Vec<String> = hurt
-            .iter()
-            .take(NAMED)
-            .map(|entry| {
-                let victim = entry.victim.as_deref().unwrap_or_default();
-                format!("{} ({victim} {})", entry.place(), two_digits(entry.worst))
-            })
-            .collect();
-        cells.push(match hurt.len() {
-            0 => "nowhere".into(),
-            count => format!("{count}: {}", named.join(", ")).into(),
-        });
+        cells.push(hurt(own().map(|entry| (entry, entry.worst, entry.victim.as_deref()))).into());
+        if is_by_due(survey) {
+            let worst = own()
+                .filter_map(|entry| entry.worst_by_due)
+                .reduce(f64::min);
+            cells.push(two_digits(worst).into());
+            let victims = own().map(|e| (e, e.worst_by_due, e.victim_by_due.as_deref()));
+            cells.push(hurt(victims).into());
+        }
         table.row(cells);
     }
     table
+}
+
+/// In how many places a victim is hurt, and the worst of them.
+fn hurt<'a>(victims: impl Iterator<Item = (&'a Entry, Option<f64>, Option<&'a str>)>) -> String {
+    let mut hurt: Vec<(&Entry, f64, &str)> = victims
+        .filter_map(|(entry, worst, victim)| Some((entry, worst?, victim.unwrap_or_default())))
+        .filter(|(_, worst, _)| *worst < HURT)
+        .collect();
+    hurt.sort_by(|a, b| a.1.total_cmp(&b.1));
+    let named: Vec<String> = hurt
+        .iter()
+        .take(NAMED)
+        .map(|(entry, worst, victim)| {
+            format!("{} ({victim} {})", entry.place(), two_digits(Some(*worst)))
+        })
+        .collect();
+    match hurt.len() {
+        0 => "nowhere".to_owned(),
+        count => format!("{count}: {}", named.join(", ")),
+    }
 }
 
 fn by_workload(survey: &Survey) -> Table {
@@ -171,6 +199,9 @@ mod tests {
             unfairness: Some(1.5),
             worst: Some(worst),
             victim: Some("matmul".to_owned()),
+            pcpus: 16,
+            worst_by_due: None,
+            victim_by_due: None,
         }
     }
 
@@ -181,6 +212,7 @@ mod tests {
             policies: names(&["stock", "hvs"]),
             workloads: names(&["a", "b"]),
             overcommit: vec![2],
+            pcpus: 16,
         }
     }
 
@@ -202,6 +234,26 @@ mod tests {
             text.contains("0.98"),
             "the geometric mean of 1.2 and 0.8: {text}"
         );
+    }
+
+    #[test]
+    fn who_lost_only_what_it_had_beyond_its_due_is_not_hurt_by_due() {
+        let mut entries = vec![
+            entry_of("a", "stock", 1.0, 1.0),
+            entry_of("a", "hvs", 1.2, 0.7),
+        ];
+        let text = show(&survey_of(entries.clone()));
+        assert!(text.contains("is due it was not measured"), "{text}");
+        assert!(!text.contains("by due"), "{text}");
+        for (entry, worst) in entries.iter_mut().zip([1.0, 0.96]) {
+            entry.worst_by_due = Some(worst);
+            entry.victim_by_due = Some("program".to_owned());
+        }
+        let text = show(&survey_of(entries));
+        let row = text.lines().find(|line| line.contains("hvs")).unwrap();
+        assert!(row.contains("1: a 2× (matmul 0.70)"), "{row}");
+        assert!(row.contains("0.96") && row.contains("nowhere"), "{row}");
+        assert!(text.contains("Worst victim by due: its work relative to stock's with its due"));
     }
 
     #[test]

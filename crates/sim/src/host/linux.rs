@@ -386,6 +386,10 @@ impl Scheduler for LinuxHost {
         let is_empty = queue.is_empty();
         self.loads[vm as usize].0 -= self.vcpu_entities[v as usize].weight();
         self.count(p, -1);
+        if !is_empty {
+            // Before the group is put back: to the kernel it is the current one until another is picked.
+            self.reweigh(p, group, vm, now);
+        }
         let root = &mut self.roots[p as usize];
         if is_empty {
             root.dequeue(&mut self.group_entities, group, sleeps);
@@ -394,9 +398,6 @@ impl Scheduler for LinuxHost {
         }
         if self.current[p as usize] == v {
             self.current[p as usize] = NONE;
-        }
-        if !is_empty {
-            self.reweigh(p, group, vm, now);
         }
     }
 

@@ -23,6 +23,7 @@ use crate::host::Placement;
 use crate::host::Ranking;
 use crate::scenario::units;
 use crate::sched::fair::Discipline;
+use crate::sched::fair::Reweight;
 
 pub(super) const KEYS: [&str; 13] = [
     "scheduler",
@@ -39,6 +40,8 @@ pub(super) const KEYS: [&str; 13] = [
     "apicv",
     "fast_reactivation",
 ];
+
+pub(super) const EEVDF_KEYS: [&str; 2] = ["base_slice", "reweight"];
 
 /// The shortest time that a scheduler's setting may have: below, it would switch and do nothing else.
 const SHORTEST: Nanos = Nanos(10_000);
@@ -150,10 +153,13 @@ pub fn fair(table: &Table<'_>, name: SchedulerName, cpus: u32) -> Result<Discipl
             )));
         }
     }
-    let mut base_slice = scaled(EEVDF_SLICE);
-    if let Some(eevdf) = table.table("eevdf", &["base_slice"])? {
+    let (mut base_slice, mut reweight) = (scaled(EEVDF_SLICE), Reweight::default());
+    if let Some(eevdf) = table.table("eevdf", &EEVDF_KEYS)? {
         base_slice = eevdf.or("base_slice", base_slice, |field| {
             field.time(Nanos(100_000), Nanos::from_millis(100))
+        })?;
+        reweight = eevdf.or("reweight", reweight, |field| {
+            field.choice(&[("6.13", Reweight::Placed), ("reverted", Reweight::Kept)])
         })?;
     }
     Ok(match name {
@@ -162,7 +168,10 @@ pub fn fair(table: &Table<'_>, name: SchedulerName, cpus: u32) -> Result<Discipl
             min_granularity,
             wakeup_granularity,
         },
-        SchedulerName::Eevdf | SchedulerName::Credit => Discipline::Eevdf { base_slice },
+        SchedulerName::Eevdf | SchedulerName::Credit => Discipline::Eevdf {
+            base_slice,
+            reweight,
+        },
     })
 }
 

@@ -17,6 +17,7 @@ use tandem_policy::host::Placement;
 use tandem_policy::host::WeightKnob;
 use tandem_policy::host::registry;
 use tandem_policy::host::registry::REGISTRY;
+use tandem_policy::turns::TurnsConfig;
 
 use super::HostPolicies;
 use super::Policies;
@@ -50,6 +51,9 @@ pub(super) const FAIR_KEYS: [&str; 6] = [
     "idle_tolerance",
     "spread",
 ];
+
+/// Settings of `turns`.
+pub(super) const TURNS_KEYS: [&str; 3] = ["turn", "longest_wait", "periods"];
 
 /// `cpu.weight` of cgroup v2 in units of `cpu.shares`, whose default is 1024 where that of v2 is 100.
 const V2: WeightKnob = WeightKnob {
@@ -94,7 +98,7 @@ pub fn read(document: &Table<'_>, scheduler: &HostScheduler) -> Result<Policies,
     let names = REGISTRY.iter().map(|policy| policy.name);
     let keys: Vec<&str> = names.clone().chain(KEYS).collect();
     let table = field.table(&keys)?;
-    for name in names.filter(|name| *name != "fair") {
+    for name in names.filter(|name| !["fair", "turns"].contains(name)) {
         if table.or(name, false, Field::flag)? {
             controller.policies = controller.policies.or(one(name, &table)?);
         }
@@ -104,6 +108,10 @@ pub fn read(document: &Table<'_>, scheduler: &HostScheduler) -> Result<Policies,
             controller.policies = controller.policies.or(one("fair", &table)?);
             controller.flexw = config;
         }
+    }
+    if let Some(config) = table.or("turns", None, turns)? {
+        controller.policies = controller.policies.or(one("turns", &table)?);
+        controller.turns = config;
     }
     if let Err(error) = registry::check(controller.policies) {
         return Err(table.wrong(error.to_string()));
@@ -204,6 +212,30 @@ fn fair(field: &Field<'_>) -> Result<Option<FlexWConfig>, LoadError> {
             FlexWConfig::IDLE_TOLERANCES,
         )?,
         spread: number("spread", default.spread, FlexWConfig::SPREADS)?,
+    }))
+}
+
+/// `turns = true`, or a table of its settings.
+fn turns(field: &Field<'_>) -> Result<Option<TurnsConfig>, LoadError> {
+    let default = TurnsConfig::default();
+    if let Value::Flag(on) = field.node.value {
+        return Ok(on.then_some(default));
+    }
+    let table = field.table(&TURNS_KEYS)?;
+    let time = |key: &str, default: Nanos, (least, most): (Nanos, Nanos)| {
+        table.or(key, default, |field| field.time(least, most))
+    };
+    Ok(Some(TurnsConfig {
+        turn: time("turn", default.turn, TurnsConfig::TURNS)?,
+        longest_wait: time(
+            "longest_wait",
+            default.longest_wait,
+            TurnsConfig::LONGEST_WAITS,
+        )?,
+        periods: table.or("periods", default.periods, |field| {
+            let (least, most) = TurnsConfig::PERIODS;
+            field.small(least, most)
+        })?,
     }))
 }
 

@@ -43,7 +43,8 @@ fn what_is_left_out_has_its_default() {
         host.scheduler,
         HostScheduler::Linux(Discipline::Eevdf {
             // 0.75 ms × (1 + log₂ 4)
-            base_slice: Nanos(2_250_000)
+            base_slice: Nanos(2_250_000),
+            reweight: crate::sched::fair::Reweight::Kept
         })
     );
     assert!(matches!(
@@ -127,6 +128,16 @@ fn what_is_replaced_wrongly_names_the_replacement() {
         ("host.pause_loop.aple={ step = 0 }", "1 … "),
         ("host.pause_loop.candidate=best", "\"cch\""),
         ("policies.flexw.gain=2", "0.001 … 1"),
+        (
+            "policies.turns={ turn = \"1ms\" }",
+            "policies.turns.turn = \"1ms\" is not possible: 5ms … 100ms",
+        ),
+        ("policies.turns={ turn = \"1s\" }", "5ms … 100ms"),
+        ("policies.turns={ longest_wait = \"1ms\" }", "5ms … 10s"),
+        ("policies.turns={ periods = 0 }", "1 … 100"),
+        ("policies.turns={ turns = 3 }", "did you mean `turn`"),
+        ("policies.placement=move", "\"turns\""),
+        ("host.eevdf.reweight=6.12", "\"6.13\", \"reverted\""),
         ("policies.flexs={ choices = 0 }", "choices is 0"),
         ("workload.w.branches={ tight = 1 }", "0 … 0.9"),
         ("seed=-1", "0 … "),
@@ -149,12 +160,14 @@ fn every_key_is_documented() {
     use crate::workload::parse;
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/scenarios.md");
     let text = std::fs::read_to_string(path).unwrap();
-    let lists: [&[&str]; 12] = [
+    let lists: [&[&str]; 14] = [
         &load::KEYS,
         &super::machine::KEYS,
         &super::host::KEYS,
         &super::host::PAUSE_LOOP_KEYS,
+        &super::host::EEVDF_KEYS,
         &super::policies::FAIR_KEYS,
+        &super::policies::TURNS_KEYS,
         &super::vm::KEYS,
         &super::agent::KEYS,
         &parse::KEYS,
@@ -167,6 +180,7 @@ fn every_key_is_documented() {
         let written = [
             format!("`{key}`"),
             format!("`{key}."),
+            format!("`eevdf.{key}`"),
             format!("[host.{key}]"),
             format!("[{key}]"),
             format!("{{ {key} = "),

@@ -49,7 +49,31 @@ pub enum Discipline {
     Eevdf {
         /// The slice of an entity without one of its own.
         base_slice: Nanos,
+        /// What becomes of the lag of a runnable entity whose weight changes.
+        #[serde(skip_serializing_if = "Reweight::is_kept")]
+        reweight: Reweight,
     },
+}
+
+/// What becomes of a runnable entity's lag when its weight changes (reweight_entity): a group of several pCPUs is given
+/// another weight whenever one of its vCPUs sleeps or wakes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub enum Reweight {
+    /// It stays what it is in time, as in Linux 6.7 … 6.12 and again since the revert (101f3498b4bd, 2026).
+    #[default]
+    #[serde(rename = "reverted")]
+    Kept,
+    /// The entity is placed anew, as in Linux 6.13 and after (6d71a9c61604, "sched/fair: Fix EEVDF entity placement bug causing
+    /// scheduling lag"): its lag is inflated as if it were not counted in V, which the current one always is.
+    #[serde(rename = "6.13")]
+    Placed,
+}
+
+impl Reweight {
+    /// Whether lag is kept.
+    fn is_kept(&self) -> bool {
+        *self == Reweight::Kept
+    }
 }
 
 impl Discipline {
@@ -67,6 +91,7 @@ impl Discipline {
     pub fn eevdf(cpus: u32) -> Discipline {
         Discipline::Eevdf {
             base_slice: Nanos(750_000 * scaling(cpus)),
+            reweight: Reweight::default(),
         }
     }
 }
@@ -169,7 +194,7 @@ impl FairQueue {
     fn slice_of(&self, entity: &Entity) -> u64 {
         match self.discipline {
             Discipline::Eevdf { .. } if entity.slice > 0 => entity.slice,
-            Discipline::Eevdf { base_slice } => base_slice.0,
+            Discipline::Eevdf { base_slice, .. } => base_slice.0,
             Discipline::Cfs {
                 latency,
                 min_granularity,
@@ -311,13 +336,16 @@ impl FairQueue {
         entity.deadline = entity.vruntime + distance;
     }
 
+    /// The most lag that an entity keeps, either way, scaled by its weight (update_entity_lag).
+    fn most_lag(&self, entity: &Entity) -> i64 {
+        // The clock tick, 4 ms, as TICK_NSEC.
+        entity.scaled((2 * self.slice_of(entity)).max(4_000_000))
+    }
+
     /// An entity, queued or current, is no longer runnable here: it sleeps or moves away.
     pub fn dequeue(&mut self, entities: &mut [Entity], id: u32, sleeps: bool) {
         let average = self.average(entities);
-        let entity = &entities[id as usize];
-        let slice = self.slice_of(entity);
-        // The clock tick, 4 ms, as update_entity_lag takes TICK_NSEC.
-        let limit = entity.scaled((2 * slice).max(4_000_000));
+        let limit = self.most_lag(&entities[id as usize]);
         if self.current == id {
             self.current = NIL;
         } else {
@@ -515,38 +543,61 @@ impl FairQueue {
     /// Another weight in parts of 1 ÷ [`FINE`], for an entity that is current or queued here, or not runnable at all.
     ///
     /// Lag is kept: what it is owed in time does not change with what a unit of it is worth
-    /// (reweight_entity; for CFS the virtual time stays).
+    /// (reweight_entity; for CFS the virtual time stays). With [`Reweight::Placed`] it is inflated.
     pub fn set_weight(&mut self, entities: &mut [Entity], id: u32, weight: u64, runnable: bool) {
         let weight = weight.max(2 * FINE);
-        if entities[id as usize].weight == weight {
+        let before = entities[id as usize].weight;
+        if before == weight {
             return;
         }
         let average = self.average(entities);
+        let limit = self.most_lag(&entities[id as usize]);
         let queued = runnable && self.current != id;
         if queued {
             self.unlink(entities, id);
         }
-        let is_eevdf = self.is_eevdf();
-        let entity = &mut entities[id as usize];
-        let before = entity.weight;
         if runnable {
             self.load = self.load - before + weight;
         }
-        if is_eevdf && runnable {
-            let rescaled =
-                |time: i64| (i128::from(time) * i128::from(before) / i128::from(weight)) as i64;
-            let distance = rescaled(entity.deadline - entity.vruntime);
-            entity.vruntime = average - rescaled(average - entity.vruntime);
-            entity.deadline = entity.vruntime + distance;
-        } else if is_eevdf {
-            let rescaled =
-                |time: i64| (i128::from(time) * i128::from(before) / i128::from(weight)) as i64;
+        let rescaled =
+            |time: i64| (i128::from(time) * i128::from(before) / i128::from(weight)) as i64;
+        let entity = &mut entities[id as usize];
+        entity.weight = weight;
+        if let Discipline::Eevdf { reweight, .. } = self.discipline {
             entity.lag = rescaled(entity.lag);
             entity.distance = rescaled(entity.distance);
+            if runnable {
+                let distance = rescaled(entity.deadline - entity.vruntime);
+                let lag = average - entity.vruntime;
+                let vruntime = match reweight {
+                    Reweight::Kept => average - rescaled(lag),
+                    Reweight::Placed => {
+                        self.placed_anew(entities, weight, rescaled(lag.clamp(-limit, limit)))
+                    }
+                };
+                let entity = &mut entities[id as usize];
+                entity.vruntime = vruntime;
+                entity.deadline = vruntime + distance;
+            }
         }
-        entity.weight = weight;
         if queued {
             self.link(entities, id);
         }
+    }
+
+    /// Where place_entity of 6.13 puts an entity with another weight and this lag, which is out of the order by now.
+    ///
+    /// Its inflation by (W + w) ÷ W makes up for what V moves by when the entity comes to the others, who weigh W. One that waits
+    /// is out of V here, so that is right. The current one is in it, with its new weight: it comes nobody, V and W count it
+    /// twice, and its lag grows by w ÷ W each time.
+    fn placed_anew(&self, entities: &[Entity], weight: u64, lag: i64) -> i64 {
+        // Alone, the current one included: nobody to lag behind.
+        let is_alone = self.load <= weight;
+        let (moment, load) = self.sums(entities);
+        if is_alone || load == 0 {
+            return self.average(entities);
+        }
+        let lag = i128::from(lag) * (load + i128::from(weight)) / load;
+        moment.div_euclid(load) as i64 - lag as i64
     }
 }

@@ -65,6 +65,14 @@ impl World {
             self.turns.off.remove(&vm);
             self.set_idle(vm.0 as u32, false);
         }
+        // What a VM did while it took no turns says nothing about whether it sleeps in them.
+        let vms = &self.vms;
+        self.turns.accounts.retain(|v, _| {
+            rotation.members.iter().any(|member| {
+                let vm = &vms[member.vm.0 as usize];
+                (vm.first_vcpu..vm.first_vcpu + vm.vcpus).contains(v)
+            })
+        });
         self.turns.rotor.follow(&rotation.members);
         self.turns.rotation.clone_from(rotation);
         let slot = Slot(self.slots.turns);
