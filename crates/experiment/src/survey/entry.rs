@@ -89,6 +89,12 @@ impl Survey {
         geometric_mean(there.filter_map(|entry| entry.throughput))
     }
 
+    /// Whether victims were also held against what they are due.
+    pub fn is_by_due(&self) -> bool {
+        let mut entries = self.entries.iter();
+        entries.any(|entry| entry.worst_by_due.is_some())
+    }
+
     /// The entry with the highest throughput of each place.
     pub fn winners(&self) -> BTreeMap<(&str, u32), &Entry> {
         let mut best: BTreeMap<(&str, u32), &Entry> = BTreeMap::new();

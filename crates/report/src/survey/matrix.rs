@@ -111,8 +111,7 @@ pub fn tables(survey: &Survey, most: usize) -> Vec<Section> {
         })
         .collect();
     let mut tables = Vec::new();
-    let is_measured =
-        |measure: &Measure| *measure != Measure::WorstByDue || super::tables::is_by_due(survey);
+    let is_measured = |measure: &Measure| *measure != Measure::WorstByDue || survey.is_by_due();
     for measure in Measure::ALL.into_iter().filter(is_measured) {
         for &times in &survey.overcommit {
             let columns: Vec<&str> = survey

@@ -38,7 +38,7 @@ pub fn show(survey: &Survey) -> String {
 /// All there is to say, with so many policies of the matrix beside each other at most.
 pub fn parts(survey: &Survey, beside: usize) -> Vec<Section> {
     let places = survey.workloads.len() * survey.overcommit.len();
-    let by_due = match is_by_due(survey) {
+    let by_due = match survey.is_by_due() {
         true => {
             "\"By due\" is against what stock does with no more than the VM is due: what stock gave it beyond that is no loss."
         }
@@ -80,14 +80,6 @@ pub fn parts(survey: &Survey, beside: usize) -> Vec<Section> {
     parts
 }
 
-/// Whether victims were also held against what they are due.
-pub(super) fn is_by_due(survey: &Survey) -> bool {
-    survey
-        .entries
-        .iter()
-        .any(|entry| entry.worst_by_due.is_some())
-}
-
 fn two_digits(value: Option<f64>) -> String {
     value.map_or_else(|| "not measured".to_owned(), |value| format!("{value:.2}"))
 }
@@ -101,7 +93,7 @@ fn by_policy(survey: &Survey) -> Table {
     let mut headings = vec!["policy"];
     headings.extend(times.iter().map(String::as_str));
     headings.extend(["unfairness", "worst", "best where", "hurts where"]);
-    if is_by_due(survey) {
+    if survey.is_by_due() {
         headings.extend(["worst by due", "hurts by due where"]);
     }
     let mut table = Table::new(&headings);
@@ -123,7 +115,7 @@ fn by_policy(survey: &Survey) -> Table {
         let wins = best.values().filter(|winner| winner.policy == *policy);
         cells.push(format!("{}", wins.count()).into());
         cells.push(hurt(own().map(|entry| (entry, entry.worst, entry.victim.as_deref()))).into());
-        if is_by_due(survey) {
+        if survey.is_by_due() {
             let worst = own()
                 .filter_map(|entry| entry.worst_by_due)
                 .reduce(f64::min);

@@ -48,6 +48,7 @@ use super::agent::SimulatedAgent;
 use super::code::Instr;
 use super::code::compile;
 use super::policy_host::Policies;
+use super::rotation::Turns;
 use super::simulation::World;
 use super::slots::Slots;
 use super::state::Doing;
@@ -63,7 +64,6 @@ use super::state::Thread;
 use super::state::Vcpu;
 use super::state::Waiters;
 use super::swapper::Swapper;
-use super::turns::Turns;
 
 /// Hash buckets of futexes per VM.
 const BUCKETS: u32 = 64;

@@ -10,11 +10,11 @@
 //! moves, first in, first out. So nothing recurses and the order is always the same.
 //!
 //! The rooms: `simulation` is the world as data; what it holds is in `state`, `slots`, `code`, `swapper`,
-//! `agent`, `policy_host`, `trace_recorder` and `wait_recorder`. `build` makes it, `run` is the loop over events,
+//! `agent`, `policy_host`, `rotation`, `trace_recorder` and `wait_recorder`. `build` makes it, `run` is the loop over events,
 //! `execute` is what vCPUs do with their time, `program` interprets the threads' programs, `locks`,
 //! `blocking` and `flush` are the primitives, `wake` and `idle` are the guest's scheduler, `interrupts`
 //! are IPIs and timers, `pcpus` is the host, `pause_loop` KVM's handling of spinning, `overlays` caps and
-//! co-scheduling, `policies`, `flexs` and `gleaner` the adapters for Tandem's policies, `measure` the
+//! co-scheduling, `policies`, `turns`, `flexs` and `gleaner` the adapters for Tandem's policies, `measure` the
 //! results, `waits` who waited for whom, `tracing` traces, `check` the invariants.
 
 mod agent;
@@ -37,6 +37,7 @@ mod pcpus;
 mod policies;
 mod policy_host;
 mod program;
+mod rotation;
 mod run;
 mod simulation;
 mod slots;

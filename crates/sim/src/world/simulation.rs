@@ -15,6 +15,7 @@ use crate::sched::entity::Entity;
 use super::agent::SimulatedAgent;
 use super::code::Instr;
 use super::policy_host::Policies;
+use super::rotation::Turns;
 use super::slots::Slots;
 use super::state::Message;
 use super::state::Object;
@@ -25,7 +26,6 @@ use super::state::Vcpu;
 use super::state::Work;
 use super::swapper::Swapper;
 use super::trace_recorder::TraceRecorder;
-use super::turns::Turns;
 use super::wait_recorder::WaitRecorder;
 
 /// A simulation.

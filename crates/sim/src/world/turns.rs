@@ -3,11 +3,9 @@
 //! At each turn the row that ends is looked at for VMs that slept, the next row leaves the idle class, the others enter it, and
 //! each pCPU acts on it at its next clock tick, as a kernel does. Turns begin on time and writing costs nothing.
 
-use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
 use tandem_policy::Nanos;
-use tandem_policy::PcpuSet;
 use tandem_policy::VcpuId;
 use tandem_policy::VmId;
 use tandem_policy::turns::Rotation;
@@ -15,42 +13,8 @@ use tandem_policy::turns::Rotor;
 
 use crate::queue::Slot;
 
+use super::rotation::Turns;
 use super::simulation::World;
-
-/// What the simulated host keeps of turns.
-#[derive(Debug, Default)]
-pub(crate) struct Turns {
-    rotor: Rotor,
-    rotation: Rotation,
-    /// VMs that are in the idle class because others have their turn.
-    off: BTreeSet<VmId>,
-    /// VMs that began to sleep since the last observation.
-    pub left: BTreeSet<VmId>,
-    /// Of vCPUs that a policy has given a seat: where they may run besides.
-    granted: BTreeMap<u32, PcpuSet>,
-    /// Of each vCPU at the end of its VM's last turn: how long it had been runnable, and when that was.
-    accounts: BTreeMap<u32, (u64, u64)>,
-}
-
-impl Turns {
-    /// Whether a VM takes turns.
-    pub fn takes_part(&self, vm: VmId) -> bool {
-        self.rotation.member(vm).is_some()
-    }
-
-    /// Where a vCPU may run but for the seat it has.
-    pub fn granted(&self, v: u32) -> Option<PcpuSet> {
-        self.granted.get(&v).cloned()
-    }
-
-    /// A vCPU that may run on `before` may from now on run on `after`.
-    pub fn narrow(&mut self, v: u32, before: &PcpuSet, after: &PcpuSet) {
-        let granted = self.granted.remove(&v).unwrap_or_else(|| before.clone());
-        if granted != *after {
-            self.granted.insert(v, granted);
-        }
-    }
-}
 
 impl World {
     /// These VMs take turns from now on, and no others.

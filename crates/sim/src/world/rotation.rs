@@ -1,0 +1,46 @@
+//! What the simulated host keeps of turns: the rotor, who is off, and where vCPUs with a seat may run besides.
+//!
+//! What it does with that is in `turns`.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use tandem_policy::PcpuSet;
+use tandem_policy::VmId;
+use tandem_policy::turns::Rotation;
+use tandem_policy::turns::Rotor;
+
+/// What the simulated host keeps of turns.
+#[derive(Debug, Default)]
+pub(crate) struct Turns {
+    pub rotor: Rotor,
+    pub rotation: Rotation,
+    /// VMs that are in the idle class because others have their turn.
+    pub off: BTreeSet<VmId>,
+    /// VMs that began to sleep since the last observation.
+    pub left: BTreeSet<VmId>,
+    /// Of vCPUs that a policy has given a seat: where they may run besides.
+    granted: BTreeMap<u32, PcpuSet>,
+    /// Of each vCPU at the end of its VM's last turn: how long it had been runnable, and when that was.
+    pub accounts: BTreeMap<u32, (u64, u64)>,
+}
+
+impl Turns {
+    /// Whether a VM takes turns.
+    pub fn takes_part(&self, vm: VmId) -> bool {
+        self.rotation.member(vm).is_some()
+    }
+
+    /// Where a vCPU may run but for the seat it has.
+    pub fn granted(&self, v: u32) -> Option<PcpuSet> {
+        self.granted.get(&v).cloned()
+    }
+
+    /// A vCPU that may run on `before` may from now on run on `after`.
+    pub fn narrow(&mut self, v: u32, before: &PcpuSet, after: &PcpuSet) {
+        let granted = self.granted.remove(&v).unwrap_or_else(|| before.clone());
+        if granted != *after {
+            self.granted.insert(v, granted);
+        }
+    }
+}
