@@ -13,6 +13,11 @@ use anyhow::Context;
 use anyhow::bail;
 use clap::Args;
 use clap::Subcommand;
+use tandem_host::check;
+use tandem_host::check::CheckOptions;
+use tandem_host::check::measure;
+use tandem_host::check::report::Report;
+use tandem_host::check::report::Verdict;
 use tandem_host::config::DEFAULT_STATE_DIR;
 use tandem_host::config::HostConfig;
 use tandem_host::config::Placement;
@@ -26,6 +31,7 @@ use tandem_host::status::Watcher;
 use tandem_host::turns::watchdog;
 use tandem_linux::actuator::restore_all;
 use tandem_linux::cgroup;
+use tandem_linux::interrupt::Interrupt;
 use tandem_linux::procfs::ProcFs;
 use tandem_linux::service::Console;
 use tandem_policy::PolicySet;
@@ -45,6 +51,11 @@ pub enum HostCommand {
     Status(StatusArgs),
     /// Put back what a killed daemon left behind
     Restore(RestoreArgs),
+    /// Measure which knobs act on this kernel, with threads and cgroups made for that: takes about 7 s, and two pCPUs
+    Check(CheckArgs),
+    /// What the check starts to measure in cgroups of its own; listens on stdin
+    #[command(hide = true)]
+    CheckMeasure,
     /// What the daemon starts to take VMs out of the idle class if it cannot do so itself; listens on stdin
     #[command(hide = true)]
     Watchdog,
@@ -276,12 +287,26 @@ pub struct RestoreArgs {
     state_dir: PathBuf,
 }
 
+/// `tandem host check`
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// On cgroup v2, let the cpu controller into the cgroups below the root for as long as the check takes, if nobody has: all of
+    /// them compete by weight for so long
+    #[arg(long)]
+    enable_controller: bool,
+}
+
 /// Runs the command.
 pub fn main(command: HostCommand) -> anyhow::Result<()> {
     match command {
         HostCommand::Run(args) => run(*args),
         HostCommand::Status(args) => status(&args),
         HostCommand::Restore(args) => restore(&args),
+        HostCommand::Check(args) => check(&args),
+        HostCommand::CheckMeasure => Ok(measure::main()?),
         HostCommand::Watchdog => {
             let controller = cgroup::open(&ProcFs::host())?;
             Ok(watchdog::watch(std::io::stdin(), &*controller)?)
@@ -298,11 +323,17 @@ fn run(args: RunArgs) -> anyhow::Result<()> {
     };
     let limit = args.seconds.map(Duration::from_secs);
     let config = args.settings()?;
-    let mut watchdog = Command::new("/proc/self/exe");
-    watchdog.args(["host", "watchdog"]);
+    let watchdog = myself(&["host", "watchdog"]);
     let daemon = Daemon::open(config, Some(watchdog), &mut console)?;
     daemon.run(limit, &mut console)?;
     Ok(())
+}
+
+/// This program, to be started again as another process.
+fn myself(args: &[&str]) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.args(args);
+    command
 }
 
 fn status(args: &StatusArgs) -> anyhow::Result<()> {
@@ -395,6 +426,53 @@ fn status_table(status: &HostStatus) -> String {
         table.text(look),
         status.idle,
         status.seconds
+    )
+}
+
+fn check(args: &CheckArgs) -> anyhow::Result<()> {
+    let interrupt = Interrupt::watch()?;
+    let options = CheckOptions {
+        enable_controller: args.enable_controller,
+    };
+    let report = check::run(myself(&["host", "check-measure"]), options, &interrupt)?;
+    console::print(&match args.json {
+        true => serde_json::to_string_pretty(&report)?,
+        false => check_table(&report),
+    })?;
+    match report.could_measure() {
+        true => Ok(()),
+        false => bail!("nothing could be measured in cgroups; the table says why"),
+    }
+}
+
+fn check_table(report: &Report) -> String {
+    let kernel = &report.kernel;
+    let scheduler = match &kernel.scheduler {
+        Some(name) => format!("{name} (by {})", kernel.scheduler_from),
+        None => "scheduler not known".to_owned(),
+    };
+    let mut table = Table::new(&["what", "verdict", "figure"]);
+    for finding in &report.findings {
+        let figure = match &finding.verdict {
+            Verdict::NotMeasured(why) => why.clone(),
+            _ => finding.figure.clone(),
+        };
+        table.row([
+            finding.subject.words().to_owned(),
+            finding.verdict.to_string(),
+            figure,
+        ]);
+    }
+    format!(
+        "Linux {}, {scheduler}\ncgroup {} at {}\ntick {:.1} ms (resolution of CLOCK_MONOTONIC_COARSE)\n\n{}\n\
+         measured in {:.1} s on pCPUs {}",
+        kernel.release,
+        kernel.cgroup,
+        kernel.mount,
+        kernel.tick.0 as f64 / 1e6,
+        table.text(Look::of(std::io::stdout().is_terminal())),
+        report.seconds,
+        report.pcpus
     )
 }
 

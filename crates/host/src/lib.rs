@@ -6,6 +6,7 @@
 //! made it and however that process ended, is in [`tandem_linux`].
 
 pub mod apply;
+pub mod check;
 pub mod config;
 pub mod daemon;
 pub mod discovery;
