@@ -380,7 +380,8 @@ fn status_table(status: &HostStatus) -> String {
         return "no VM found".to_owned();
     }
     let mut table = Table::new(&[
-        "VM", "pid", "vCPU", "CPU %", "wait %", "pCPUs", "weight", "received", "fair", "lag %",
+        "VM", "pid", "vCPU", "CPU %", "wait %", "wait ms", "pCPUs", "weight", "due", "received",
+        "lag %", "turns",
     ]);
     for vm in &status.vms {
         let weight = match vm.weight {
@@ -399,11 +400,13 @@ fn status_table(status: &HostStatus) -> String {
                 "{:.1}",
                 vm.vcpus.iter().map(|v| v.wait).sum::<f64>() * 100.0
             ),
+            wait_ms(vm.wait_ms),
             String::new(),
             weight,
+            format!("{:.3}", vm.due),
             format!("{:.3}", vm.received),
-            format!("{:.3}", vm.fair),
             format!("{:+.1}", vm.lag * 100.0),
+            if vm.turns { "yes" } else { "no" }.to_owned(),
         ]);
         for vcpu in &vm.vcpus {
             table.row([
@@ -412,7 +415,9 @@ fn status_table(status: &HostStatus) -> String {
                 vcpu.index.to_string(),
                 format!("{:.1}", vcpu.cpu * 100.0),
                 format!("{:.1}", vcpu.wait * 100.0),
+                wait_ms(vcpu.wait_ms),
                 vcpu.allowed.to_string(),
+                String::new(),
                 String::new(),
                 String::new(),
                 String::new(),
@@ -421,12 +426,27 @@ fn status_table(status: &HostStatus) -> String {
         }
     }
     let look = Look::of(std::io::stdout().is_terminal());
+    let turns = status.turns.as_ref().map_or_else(String::new, |turns| {
+        let late = match turns.lateness_us(0.99) {
+            Some(us) => format!("99 % at most {us} us late"),
+            None => "more than 1 % later than 20 ms".to_owned(),
+        };
+        format!(
+            "\n{} turns since the daemon started, {} later than 1 ms; {late}",
+            turns.turns, turns.late
+        )
+    });
     format!(
-        "{}\n{:.2} pCPUs idle over {:.2} s",
+        "{}\n{:.2} pCPUs idle over {:.2} s{turns}",
         table.text(look),
         status.idle,
         status.seconds
     )
+}
+
+/// Mean wait per run; a dash for what did not run.
+fn wait_ms(wait: Option<f64>) -> String {
+    wait.map_or_else(|| "–".to_owned(), |wait| format!("{wait:.2}"))
 }
 
 fn check(args: &CheckArgs) -> anyhow::Result<()> {

@@ -42,6 +42,7 @@ use crate::turns::Player;
 use crate::turns::TurnKeeper;
 use crate::turns::TurnStats;
 use crate::turns::watchdog::Watchdog;
+use crate::waits::Waits;
 use tandem_linux::actuator::Actuator;
 use tandem_linux::actuator::ActuatorError;
 use tandem_linux::actuator::Outcome;
@@ -153,6 +154,15 @@ impl Fleet {
         self.vms.get(&id)
     }
 
+    /// Each VM's mean wait per run since about a second ago; VMs whose vCPUs did not run have none. To be called about as often as
+    /// that is published.
+    pub fn mark_waits(&mut self) -> BTreeMap<VmId, Nanos> {
+        let now = Nanos(self.began.elapsed().as_nanos() as u64);
+        let waits = self.vms.iter_mut();
+        let means = waits.map(|(id, managed)| Some((*id, managed.waits.mark(now)?)));
+        means.flatten().collect()
+    }
+
     /// The controller, for reading.
     pub fn controller(&self) -> &dyn CpuController {
         self.backend.controller()
@@ -253,6 +263,7 @@ impl Fleet {
             policies,
             is_shared,
             ended_turns: false,
+            waits: Waits::default(),
             vcpus: Vec::new(),
             sampled: false,
         };
@@ -608,6 +619,7 @@ impl Host for Fleet {
                         }
                     },
                 };
+                managed.waits.count(vcpu.last, sample);
                 vcpus.push(vcpu.observe(sample, scale, closely, &self.sampler));
             }
             if vcpus.is_empty() {

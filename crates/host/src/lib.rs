@@ -19,3 +19,4 @@ pub mod select;
 pub mod status;
 pub mod turns;
 pub mod vmm;
+pub mod waits;

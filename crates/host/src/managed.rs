@@ -26,6 +26,7 @@ use tandem_policy::Weight;
 use crate::discovery::Vm;
 use crate::in_force::settings;
 use crate::in_force::vcpu_group;
+use crate::waits::Waits;
 
 /// A vCPU that has just become quiet is looked at once, and from then on every so many periods.
 const LOOK_EVERY: u32 = 10;
@@ -69,6 +70,8 @@ pub struct ManagedVm {
     pub(crate) is_shared: bool,
     /// Whether it takes turns no more, and what is in force has to be read again.
     pub(crate) ended_turns: bool,
+    /// How long its vCPUs waited.
+    pub(crate) waits: Waits,
     pub(crate) vcpus: Vec<ManagedVcpu>,
     /// Whether any of its vCPUs was ever sampled; before that there is nothing to observe.
     pub(crate) sampled: bool,
