@@ -116,6 +116,9 @@ pub struct RunArgs {
     /// default; a VM that has a cgroup of its own otherwise keeps that cgroup's weight
     #[arg(long, value_name = "NAME|PID=WEIGHT", value_parser = weight_rule)]
     weight: Vec<VmRule>,
+    /// Weights are those of each vCPU: a VM of 4 vCPUs and weight 2 has weight 8, and more when vCPUs are plugged in
+    #[arg(long)]
+    weight_per_vcpu: bool,
     /// What acts on the selected VMs: fair (each receives its fair share), turns (VMs that never sleep take turns, so that their
     /// vCPUs run together), configured (each has its configured weight and nothing more) or none [default: fair,turns]
     #[arg(long, value_name = "NAME,…", value_parser = policy_names)]
@@ -200,6 +203,7 @@ impl RunArgs {
         set(&mut config.placement, self.placement.map(Placement::from));
         set(&mut config.turn_ms, self.turn_ms);
         config.dry_run |= self.dry_run;
+        config.weight_per_vcpu |= self.weight_per_vcpu;
         config.metrics_listen = self.metrics_listen.or(config.metrics_listen);
         config.metrics_file = self.metrics_file.or(config.metrics_file);
         config.thread_pattern = self.find.thread_pattern.or(config.thread_pattern);

@@ -131,7 +131,8 @@ impl Daemon {
             Sampler::new(proc),
             config.rule.clone(),
             config.policies.0,
-        );
+        )
+        .with_weight_per_vcpu(config.weight_per_vcpu);
         let fleet = match watchdog {
             Some(command) => fleet.with_watchdog(command),
             None => fleet,

@@ -8,6 +8,7 @@
 pub mod apply;
 pub mod check;
 pub mod config;
+pub mod configured;
 pub mod daemon;
 pub mod discovery;
 pub mod fleet;

@@ -57,7 +57,10 @@ fn helper(role: &str) -> Command {
 
 fn run(role: &str) -> Result<Report, Skip> {
     let interrupt = Interrupt::watch().expect("signals");
-    let options = CheckOptions::default();
+    // Put back at the end, like everything.
+    let options = CheckOptions {
+        enable_controller: true,
+    };
     match check::run(helper(role), options, &interrupt) {
         Err(error @ (CheckError::NotRoot | CheckError::Cgroup(_))) => Err(Skip(error.to_string())),
         outcome => Ok(outcome.expect("it measures")),

@@ -1,7 +1,7 @@
 //! Threads that burn, and threads that block: what is measured on.
 //!
 //! A [`Burner`] reads the clock without end. Whenever two readings are further apart than [`GAP`] it was not running in between, and notes
-//! when: that tells waits to some microseconds, which the kernel's accounts do not. A [`Team`] computes and meets at a barrier, again and
+//! when it ran again: that tells waits to some microseconds, which the kernel's accounts do not. A [`Team`] computes and meets at a barrier, again and
 //! again, and so blocks in futex often.
 
 use std::hint::black_box;
@@ -37,15 +37,6 @@ const STEPS: u64 = 100_000;
 /// Puts a thread where it is to be, before it begins.
 pub type Outcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
-/// A time in which a burner did not run.
-#[derive(Clone, Copy, Debug)]
-pub struct Gap {
-    /// The last moment before.
-    pub from: Instant,
-    /// The first moment after.
-    pub to: Instant,
-}
-
 /// The calling thread, whose start is not known and not needed.
 pub fn this_thread() -> ThreadRef {
     let tid = Tid(rustix::thread::gettid().as_raw_nonzero().get() as u32);
@@ -61,12 +52,12 @@ pub fn this_thread() -> ThreadRef {
 struct Shared {
     stop: AtomicBool,
     pcpu: AtomicU32,
-    gaps: Mutex<Vec<Gap>>,
+    starts: Mutex<Vec<Instant>>,
 }
 
 impl Shared {
-    fn gaps(&self) -> MutexGuard<'_, Vec<Gap>> {
-        self.gaps.lock().unwrap_or_else(PoisonError::into_inner)
+    fn starts(&self) -> MutexGuard<'_, Vec<Instant>> {
+        self.starts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -116,14 +107,14 @@ impl Burner {
         })
     }
 
-    /// The times in which it did not run, so far.
-    pub fn gaps(&self) -> Vec<Gap> {
-        self.shared.gaps().clone()
+    /// The moments so far at which it ran again.
+    pub fn starts(&self) -> Vec<Instant> {
+        self.shared.starts().clone()
     }
 
-    /// Forgets the gaps so far.
+    /// Forgets the moments so far.
     pub fn forget(&self) {
-        self.shared.gaps().clear();
+        self.shared.starts().clear();
     }
 
     /// The pCPU on which it ran last.
@@ -146,10 +137,7 @@ fn burn(shared: &Shared) {
     while !shared.stop.load(Ordering::Relaxed) {
         let now = Instant::now();
         if now - last > GAP {
-            shared.gaps().push(Gap {
-                from: last,
-                to: now,
-            });
+            shared.starts().push(now);
         }
         last = now;
         let pcpu = rustix::thread::sched_getcpu();

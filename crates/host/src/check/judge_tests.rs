@@ -72,7 +72,7 @@ fn a_switch_acts_if_it_does_so_soon_and_nearly_always() {
 }
 
 #[test]
-fn a_long_slice_makes_long_waits() {
+fn a_long_slice_makes_long_runs() {
     let us = |us: u64| Some(Nanos(us * 1000));
     assert_eq!(slice(us(4_000), us(20_000)).verdict, Verdict::Acts);
     assert_eq!(slice(us(4_000), us(4_100)).verdict, Verdict::DoesNotAct);

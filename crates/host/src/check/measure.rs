@@ -32,8 +32,8 @@ use tandem_policy::PcpuSet;
 use tandem_policy::Weight;
 
 use super::burner::Burner;
-use super::burner::Gap;
 use super::burner::Team;
+use super::burner::this_thread;
 use super::judge;
 use super::judge::Received;
 use super::report::Finding;
@@ -59,8 +59,6 @@ pub struct Orders {
     pub top: CgroupPath,
     /// Where to measure: one pCPU, or two.
     pub pcpus: PcpuSet,
-    /// The clock tick.
-    pub tick: Nanos,
 }
 
 type Failure = Box<dyn Error + Send + Sync>;
@@ -151,6 +149,11 @@ impl Bench {
         let here = pcpus.next().ok_or("there is no pCPU to measure on")?;
         let there = pcpus.next();
         drop(pcpus);
+        // Where a thread that writes goes back to sleep, its pCPU chooses anew at once. Knobs are turned from elsewhere, as a daemon's mostly
+        // are.
+        if let Some(there) = &there {
+            set_affinity(this_thread().tid, there)?;
+        }
         Ok(Bench {
             controller,
             orders,
@@ -225,7 +228,7 @@ impl Bench {
             groups[out].set_idle(false)?;
             groups[into].set_idle(true)?;
             sleep(SWITCH_EVERY);
-            waits.push(first_run(&burners[out].gaps(), begin));
+            waits.push(first_run(&burners[out].starts(), begin));
             (out, into) = (into, out);
         }
         Ok(judge::idle_switch(&waits))
@@ -276,11 +279,11 @@ impl Bench {
         }
         let group = self.group("a")?;
         let burners = [group.burner(&self.here)?, group.burner(&self.here)?];
-        let usual = median_wait(&burners);
+        let usual = run_length(&burners)?;
         for burner in &burners {
             set_slice(burner.thread.tid, Some(judge::LONG_SLICE))?;
         }
-        Ok(judge::slice(usual, median_wait(&burners)))
+        Ok(judge::slice(usual, run_length(&burners)?))
     }
 
     fn affinity(&self) -> Result<Finding, Failure> {
@@ -330,10 +333,10 @@ impl Bench {
     }
 }
 
-/// When a thread ran first after `begin`: at the end of the gap that held it, or at once if it was running.
-fn first_run(gaps: &[Gap], begin: Instant) -> Option<Nanos> {
-    let gap = gaps.iter().find(|gap| gap.to >= begin)?;
-    Some(Nanos(gap.to.duration_since(begin).as_nanos() as u64))
+/// When a thread ran first after `begin`, of the moments at which it ran again.
+fn first_run(starts: &[Instant], begin: Instant) -> Option<Nanos> {
+    let start = starts.iter().find(|start| **start >= begin)?;
+    Some(Nanos(start.duration_since(begin).as_nanos() as u64))
 }
 
 /// What each of these threads received in a window, and how long that was.
@@ -371,16 +374,36 @@ fn received(
     })
 }
 
-/// The median time in which two burners that share a pCPU did not run.
-fn median_wait(burners: &[Burner]) -> Option<Nanos> {
+/// How long two burners that share a pCPU run in turn, in their own time.
+fn run_length(burners: &[Burner; 2]) -> Result<Option<Nanos>, Failure> {
+    let threads = [burners[0].thread, burners[1].thread];
     sleep(SETTLE);
     for burner in burners {
         burner.forget();
     }
-    sleep(WINDOW);
-    let gaps = burners.iter().flat_map(Burner::gaps);
-    let mut waits: Vec<Duration> = gaps.map(|gap| gap.to - gap.from).collect();
-    waits.sort_unstable();
-    let median = waits.get(waits.len() / 2)?;
-    Some(Nanos(median.as_nanos() as u64))
+    let (_, ran) = ran(WINDOW, &threads)?;
+    let starts = |n: usize| burners[n].starts().into_iter().map(move |start| (start, n));
+    let mut starts: Vec<(Instant, usize)> = starts(0).chain(starts(1)).collect();
+    starts.sort_unstable();
+    let changes = starts.windows(2).filter(|two| two[0].1 != two[1].1).count();
+    // The changes are of the window and of the moment before it in which it settled.
+    let in_all = ran[0] + ran[1];
+    let part = WINDOW.as_secs_f64() / (WINDOW + SETTLE).as_secs_f64();
+    let changes = (changes as f64 * part).round() as u64;
+    Ok(in_all.0.checked_div(changes).map(Nanos))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_ends_when_the_thread_runs_first() {
+        let begin = Instant::now();
+        let at = |ms| begin + Duration::from_millis(ms);
+        let starts = [at(4), at(13), at(24)];
+        let wait = |ms| first_run(&starts, at(ms));
+        assert_eq!(wait(10), Some(Nanos::from_millis(3)));
+        assert_eq!(wait(30), None);
+    }
 }

@@ -121,7 +121,6 @@ pub fn run(
             let orders = Orders {
                 top: top.clone(),
                 pcpus: pcpus.clone(),
-                tick: kernel.tick,
             };
             let (found, ended) = in_process(helper, &ground, &orders, interrupt)?;
             let missing = missing(&found, &ended);
