@@ -242,5 +242,4 @@ pub fn pinned_hog(received: Received) -> Finding {
 }
 
 #[cfg(test)]
-#[path = "judge_tests.rs"]
 mod tests;

@@ -4,6 +4,7 @@
 //! Each test has threads of its own, on one pCPU where they are to compete. They run for [`SETTLE`] first, so that what was before
 //! the change is not counted.
 
+use std::cell::Cell;
 use std::error::Error;
 use std::io;
 use std::io::BufRead;
@@ -106,6 +107,8 @@ struct Bench {
     here: PcpuSet,
     /// The second, if there is one.
     there: Option<PcpuSet>,
+    /// Groups made so far.
+    groups: Cell<u32>,
 }
 
 /// A group that is removed when it is dropped, if nothing is in it any more.
@@ -159,17 +162,22 @@ impl Bench {
             orders,
             here,
             there,
+            groups: Cell::new(0),
         })
     }
 
+    /// Makes a group of a name that no other had: the kernel removes ended threads from their cgroup a moment later, so one that is done
+    /// with may still be there.
     fn group_below(&self, parent: &CgroupPath, name: &str) -> Result<Group<'_>, Failure> {
         let controller = self.controller.as_ref();
-        for above in controller.missing_enables(&parent.child(name))? {
+        self.groups.set(self.groups.get() + 1);
+        let name = format!("{name}-{}", self.groups.get());
+        for above in controller.missing_enables(&parent.child(&name))? {
             controller.enable(&above)?;
         }
         Ok(Group {
             controller,
-            path: controller.create_child(parent, name)?,
+            path: controller.create_child(parent, &name)?,
         })
     }
 
