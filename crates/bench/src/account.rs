@@ -188,6 +188,7 @@ mod tests {
                     let sample = |index: u32| VcpuSample {
                         ran: Nanos::from_millis(if index == 0 { ran * part } else { 0 }),
                         waited: Nanos::from_millis(waited_ms * part),
+                        ..VcpuSample::default()
                     };
                     (0..vm.vcpus).map(sample).collect()
                 })

@@ -292,7 +292,7 @@ mod tests {
             let vcpu = |ms| {
                 vec![VcpuSample {
                     ran: Nanos::from_millis(ms),
-                    waited: Nanos::ZERO,
+                    ..VcpuSample::default()
                 }]
             };
             readings.push(Reading {

@@ -94,7 +94,7 @@ mod tests {
         let at = Instant::now();
         let sample = |ms: u64| VcpuSample {
             ran: Nanos::from_millis(ms),
-            waited: Nanos::ZERO,
+            ..VcpuSample::default()
         };
         let before = Reading {
             at,

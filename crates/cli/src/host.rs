@@ -13,6 +13,11 @@ use anyhow::Context;
 use anyhow::bail;
 use clap::Args;
 use clap::Subcommand;
+use tandem_host::check;
+use tandem_host::check::CheckOptions;
+use tandem_host::check::measure;
+use tandem_host::check::report::Report;
+use tandem_host::check::report::Verdict;
 use tandem_host::config::DEFAULT_STATE_DIR;
 use tandem_host::config::HostConfig;
 use tandem_host::config::Placement;
@@ -26,6 +31,7 @@ use tandem_host::status::Watcher;
 use tandem_host::turns::watchdog;
 use tandem_linux::actuator::restore_all;
 use tandem_linux::cgroup;
+use tandem_linux::interrupt::Interrupt;
 use tandem_linux::procfs::ProcFs;
 use tandem_linux::service::Console;
 use tandem_policy::PolicySet;
@@ -45,6 +51,11 @@ pub enum HostCommand {
     Status(StatusArgs),
     /// Put back what a killed daemon left behind
     Restore(RestoreArgs),
+    /// Measure which knobs act on this kernel, with threads and cgroups made for that: takes about 7 s, and two pCPUs
+    Check(CheckArgs),
+    /// What the check starts to measure in cgroups of its own; listens on stdin
+    #[command(hide = true)]
+    CheckMeasure,
     /// What the daemon starts to take VMs out of the idle class if it cannot do so itself; listens on stdin
     #[command(hide = true)]
     Watchdog,
@@ -105,6 +116,9 @@ pub struct RunArgs {
     /// default; a VM that has a cgroup of its own otherwise keeps that cgroup's weight
     #[arg(long, value_name = "NAME|PID=WEIGHT", value_parser = weight_rule)]
     weight: Vec<VmRule>,
+    /// Weights are those of each vCPU: a VM of 4 vCPUs and weight 2 has weight 8, and more when vCPUs are plugged in
+    #[arg(long)]
+    weight_per_vcpu: bool,
     /// What acts on the selected VMs: fair (each receives its fair share), turns (VMs that never sleep take turns, so that their
     /// vCPUs run together), configured (each has its configured weight and nothing more) or none [default: fair,turns]
     #[arg(long, value_name = "NAME,…", value_parser = policy_names)]
@@ -189,6 +203,7 @@ impl RunArgs {
         set(&mut config.placement, self.placement.map(Placement::from));
         set(&mut config.turn_ms, self.turn_ms);
         config.dry_run |= self.dry_run;
+        config.weight_per_vcpu |= self.weight_per_vcpu;
         config.metrics_listen = self.metrics_listen.or(config.metrics_listen);
         config.metrics_file = self.metrics_file.or(config.metrics_file);
         config.thread_pattern = self.find.thread_pattern.or(config.thread_pattern);
@@ -276,12 +291,26 @@ pub struct RestoreArgs {
     state_dir: PathBuf,
 }
 
+/// `tandem host check`
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// On cgroup v2, let the cpu controller into the cgroups below the root for as long as the check takes, if nobody has: all of
+    /// them compete by weight for so long
+    #[arg(long)]
+    enable_controller: bool,
+}
+
 /// Runs the command.
 pub fn main(command: HostCommand) -> anyhow::Result<()> {
     match command {
         HostCommand::Run(args) => run(*args),
         HostCommand::Status(args) => status(&args),
         HostCommand::Restore(args) => restore(&args),
+        HostCommand::Check(args) => check(&args),
+        HostCommand::CheckMeasure => Ok(measure::main()?),
         HostCommand::Watchdog => {
             let controller = cgroup::open(&ProcFs::host())?;
             Ok(watchdog::watch(std::io::stdin(), &*controller)?)
@@ -298,11 +327,17 @@ fn run(args: RunArgs) -> anyhow::Result<()> {
     };
     let limit = args.seconds.map(Duration::from_secs);
     let config = args.settings()?;
-    let mut watchdog = Command::new("/proc/self/exe");
-    watchdog.args(["host", "watchdog"]);
+    let watchdog = myself(&["host", "watchdog"]);
     let daemon = Daemon::open(config, Some(watchdog), &mut console)?;
     daemon.run(limit, &mut console)?;
     Ok(())
+}
+
+/// This program, to be started again as another process.
+fn myself(args: &[&str]) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.args(args);
+    command
 }
 
 fn status(args: &StatusArgs) -> anyhow::Result<()> {
@@ -349,7 +384,8 @@ fn status_table(status: &HostStatus) -> String {
         return "no VM found".to_owned();
     }
     let mut table = Table::new(&[
-        "VM", "pid", "vCPU", "CPU %", "wait %", "pCPUs", "weight", "received", "fair", "lag %",
+        "VM", "pid", "vCPU", "CPU %", "wait %", "wait ms", "pCPUs", "weight", "due", "received",
+        "lag %", "turns",
     ]);
     for vm in &status.vms {
         let weight = match vm.weight {
@@ -368,11 +404,13 @@ fn status_table(status: &HostStatus) -> String {
                 "{:.1}",
                 vm.vcpus.iter().map(|v| v.wait).sum::<f64>() * 100.0
             ),
+            wait_ms(vm.wait_ms),
             String::new(),
             weight,
+            format!("{:.3}", vm.due),
             format!("{:.3}", vm.received),
-            format!("{:.3}", vm.fair),
             format!("{:+.1}", vm.lag * 100.0),
+            if vm.turns { "yes" } else { "no" }.to_owned(),
         ]);
         for vcpu in &vm.vcpus {
             table.row([
@@ -381,7 +419,9 @@ fn status_table(status: &HostStatus) -> String {
                 vcpu.index.to_string(),
                 format!("{:.1}", vcpu.cpu * 100.0),
                 format!("{:.1}", vcpu.wait * 100.0),
+                wait_ms(vcpu.wait_ms),
                 vcpu.allowed.to_string(),
+                String::new(),
                 String::new(),
                 String::new(),
                 String::new(),
@@ -390,11 +430,73 @@ fn status_table(status: &HostStatus) -> String {
         }
     }
     let look = Look::of(std::io::stdout().is_terminal());
+    let turns = status.turns.as_ref().map_or_else(String::new, |turns| {
+        let late = match turns.lateness_us(0.99) {
+            Some(us) => format!("99 % at most {us} us late"),
+            None => "more than 1 % later than 20 ms".to_owned(),
+        };
+        format!(
+            "\n{} turns since the daemon started, {} later than 1 ms; {late}",
+            turns.turns, turns.late
+        )
+    });
     format!(
-        "{}\n{:.2} pCPUs idle over {:.2} s",
+        "{}\n{:.2} pCPUs idle over {:.2} s{turns}",
         table.text(look),
         status.idle,
         status.seconds
+    )
+}
+
+/// Mean wait per run; a dash for what did not run.
+fn wait_ms(wait: Option<f64>) -> String {
+    wait.map_or_else(|| "–".to_owned(), |wait| format!("{wait:.2}"))
+}
+
+fn check(args: &CheckArgs) -> anyhow::Result<()> {
+    let interrupt = Interrupt::watch()?;
+    let options = CheckOptions {
+        enable_controller: args.enable_controller,
+    };
+    let report = check::run(myself(&["host", "check-measure"]), options, &interrupt)?;
+    console::print(&match args.json {
+        true => serde_json::to_string_pretty(&report)?,
+        false => check_table(&report),
+    })?;
+    match report.could_measure() {
+        true => Ok(()),
+        false => bail!("nothing could be measured in cgroups; the table says why"),
+    }
+}
+
+fn check_table(report: &Report) -> String {
+    let kernel = &report.kernel;
+    let scheduler = match &kernel.scheduler {
+        Some(name) => format!("{name} (by {})", kernel.scheduler_from),
+        None => "scheduler not known".to_owned(),
+    };
+    let mut table = Table::new(&["what", "verdict", "figure"]);
+    for finding in &report.findings {
+        let figure = match &finding.verdict {
+            Verdict::NotMeasured(why) => why.clone(),
+            _ => finding.figure.clone(),
+        };
+        table.row([
+            finding.subject.words().to_owned(),
+            finding.verdict.to_string(),
+            figure,
+        ]);
+    }
+    format!(
+        "Linux {}, {scheduler}\ncgroup {} at {}\ntick {:.1} ms (resolution of CLOCK_MONOTONIC_COARSE)\n\n{}\n\
+         measured in {:.1} s on pCPUs {}",
+        kernel.release,
+        kernel.cgroup,
+        kernel.mount,
+        kernel.tick.0 as f64 / 1e6,
+        table.text(Look::of(std::io::stdout().is_terminal())),
+        report.seconds,
+        report.pcpus
     )
 }
 

@@ -6,6 +6,7 @@
 //! fair_window_s = 10        # 1 … 3600
 //! policies = ["fair", "turns"] # what acts on the selected VMs
 //! turn_ms = 20              # how long a turn is, 5 … 100
+//! weight_per_vcpu = false   # true: a weight is that of each vCPU of a VM, not that of the VM
 //! placement = "turns"       # "keep": no affinity is changed; "rebalance": may move vCPUs that are pinned to one pCPU
 //!
 //! [host.select]             # which VMs to act on; nothing is touched that is not selected
@@ -17,6 +18,7 @@
 //! [[host.rule]]             # for single VMs; the default weight is that of the VM's own cgroup
 //! name = "db-*"
 //! weight = 2.0              # 1 = the kernel's default (cpu.shares 1024, cpu.weight 100)
+//! weight_per_vcpu = true    # in place of the host's
 //! policies = ["configured"] # in place of the host's; []: measured and left as it is
 //! ```
 //!
@@ -85,7 +87,7 @@ impl Select {
     }
 }
 
-/// What counts for the VMs that match. For weight and policies each, the first rule that says something counts.
+/// What counts for the VMs that match. For weight, what it is the weight of, and policies each, the first rule that says something counts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct VmRule {
     /// VM name, as a glob.
@@ -94,6 +96,8 @@ pub struct VmRule {
     pub pid: Option<u32>,
     /// The weight w_i relative to the kernel's default (1024 on v1, 100 on v2), 0.01 … 100.
     pub weight: Option<f64>,
+    /// Whether the weight (of this rule, another one, or the VM's own cgroup) is that of each vCPU, not that of the VM.
+    pub weight_per_vcpu: Option<bool>,
     /// The policies that may act on the VM; none of them: it is measured and left as it is.
     pub policies: Option<PolicySet>,
 }
@@ -105,21 +109,23 @@ struct WrittenRule {
     name: Option<String>,
     pid: Option<u32>,
     weight: Option<f64>,
+    weight_per_vcpu: Option<bool>,
     policies: Option<Policies>,
 }
 
 impl<'de> Deserialize<'de> for VmRule {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<VmRule, D::Error> {
         let rule = WrittenRule::deserialize(deserializer)?;
-        if rule.weight.is_none() && rule.policies.is_none() {
+        if rule.weight.is_none() && rule.weight_per_vcpu.is_none() && rule.policies.is_none() {
             return Err(D::Error::custom(
-                "a rule needs weight = 2.0, policies = [\"fair\"], or both",
+                "a rule needs weight = 2.0, weight_per_vcpu = true, policies = [\"fair\"], or several of them",
             ));
         }
         Ok(VmRule {
             name: rule.name,
             pid: rule.pid,
             weight: rule.weight,
+            weight_per_vcpu: rule.weight_per_vcpu,
             policies: rule.policies.map(|policies| policies.0),
         })
     }
@@ -159,6 +165,8 @@ pub struct HostConfig {
     pub spread: f64,
     /// The policies that act on the selected VMs.
     pub policies: Policies,
+    /// Whether a weight is that of each vCPU of a VM, not that of the VM.
+    pub weight_per_vcpu: bool,
     /// How long a turn is in milliseconds, 5 … 100.
     pub turn_ms: u64,
     /// May affinities be changed?
@@ -195,6 +203,7 @@ impl Default for HostConfig {
             idle_tolerance: flexw.idle_tolerance,
             spread: flexw.spread,
             policies: Policies(registry::set(["fair", "turns"]).unwrap_or(PolicySet::NONE)),
+            weight_per_vcpu: false,
             turn_ms: TurnsConfig::default().turn.0 / 1_000_000,
             placement: Placement::default(),
             dry_run: false,
@@ -303,6 +312,13 @@ fn check_rule(position: usize, rule: &VmRule) -> Result<(), SettingsError> {
             expected,
         ));
     }
+    if rule.weight_per_vcpu == Some(true) && rule.policies == Some(PolicySet::NONE) {
+        return Err(SettingsError::value(
+            &format!("{key}.weight_per_vcpu"),
+            true,
+            "nothing where policies = []: a VM that is left as it is has no weight of ours; leave one of them out",
+        ));
+    }
     match (&rule.name, rule.pid) {
         (Some(_), None) | (None, Some(_)) => Ok(()),
         (None, None) => Err(SettingsError::value(
@@ -350,6 +366,19 @@ mod tests {
     }
 
     #[test]
+    fn weights_may_be_those_of_vcpus_on_the_host_or_of_single_vms() {
+        let config = read(
+            "[host]\nweight_per_vcpu = true\nselect.all = true\n\
+             [[host.rule]]\nname = \"db-*\"\nweight_per_vcpu = false\n",
+        )
+        .unwrap();
+        config.check().unwrap();
+        assert!(config.weight_per_vcpu);
+        assert_eq!(config.rule[0].weight_per_vcpu, Some(false));
+        assert_eq!(config.rule[0].weight, None);
+    }
+
+    #[test]
     fn what_is_left_out_has_its_default() {
         assert_eq!(read("").unwrap(), HostConfig::default());
         assert_eq!(HostConfig::default().flexw(), FlexWConfig::default());
@@ -383,6 +412,11 @@ mod tests {
             error("[[host.weight]]\nname = \"a\"\nweight = -1").contains("rule[0].weight = -1")
         );
         assert!(error("[[host.weight]]\nweight = 1").contains("say whose"));
+        let rule = "[[host.rule]]\nname = \"a\"\nweight_per_vcpu = ";
+        assert!(error(&format!("{rule}2")).contains("expected a boolean"));
+        assert!(
+            error(&format!("{rule}true\npolicies = []")).contains("rule[0].weight_per_vcpu = true")
+        );
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! Periods are measured, not assumed: what a vCPU ran is scaled to the nominal period, and periods
 //! that were missed because the host was busy are skipped, never made up for.
 
+use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::process::Command;
 use std::time::Duration;
@@ -36,6 +37,7 @@ use crate::metrics::Metrics;
 use crate::metrics::VmLabels;
 use crate::select::Selector;
 use crate::status;
+use crate::status::Due;
 use crate::status::StatusError;
 use tandem_linux::actuator::Actuator;
 use tandem_linux::actuator::ActuatorError;
@@ -129,7 +131,8 @@ impl Daemon {
             Sampler::new(proc),
             config.rule.clone(),
             config.policies.0,
-        );
+        )
+        .with_weight_per_vcpu(config.weight_per_vcpu);
         let fleet = match watchdog {
             Some(command) => fleet.with_watchdog(command),
             None => fleet,
@@ -346,6 +349,12 @@ impl Daemon {
         reporter: &mut dyn Reporter,
     ) -> Result<(), DaemonError> {
         let per_period = self.config.period().0 as f64;
+        let waits = self.fleet.mark_waits();
+        let turns = self.fleet.turn_stats();
+        if let Some(turns) = &turns {
+            self.metrics.turns.set(turns);
+        }
+        let mut due = BTreeMap::new();
         let mut present = BTreeSet::new();
         let mut vms = 0;
         let mut vcpus = 0;
@@ -375,6 +384,20 @@ impl Daemon {
             set(&self.metrics.fair, account.fair.0 as f64 / per_period);
             set(&self.metrics.lag, account.lag);
             set(&self.metrics.weight, managed.in_force.weight.0);
+            let takes_turns = managed.in_force.rotating;
+            set(&self.metrics.takes_turns, f64::from(u8::from(takes_turns)));
+            let wait_ms = waits.get(&account.vm).map(|wait| wait.0 as f64 / 1e6);
+            match wait_ms {
+                Some(wait_ms) => set(&self.metrics.wait, wait_ms),
+                None => drop(self.metrics.wait.remove(&labels)),
+            }
+            let account = Due {
+                due: account.fair.0 as f64 / per_period,
+                received: account.received.0 as f64 / per_period,
+                lag: account.lag,
+                wait_ms,
+            };
+            due.insert(managed.vm.id, account);
             present.insert(labels);
         }
         for gone in self.published.difference(&present) {
@@ -382,7 +405,7 @@ impl Daemon {
         }
         self.published = present;
         if !self.config.dry_run {
-            status::write(&self.config.state_dir, &self.fleet)?;
+            status::write(&self.config.state_dir, &self.fleet, &due, turns)?;
         }
         if let Some(exporter) = &self.exporter
             && let Err(error) = exporter.publish()

@@ -31,6 +31,7 @@ use tandem_policy::turns::Rotation;
 use crate::apply::Applied;
 use crate::apply::Refused;
 use crate::config::VmRule;
+use crate::configured::Configured;
 use crate::discovery::Vm;
 use crate::in_force::has_idle_class;
 use crate::in_force::settings;
@@ -42,6 +43,7 @@ use crate::turns::Player;
 use crate::turns::TurnKeeper;
 use crate::turns::TurnStats;
 use crate::turns::watchdog::Watchdog;
+use crate::waits::Waits;
 use tandem_linux::actuator::Actuator;
 use tandem_linux::actuator::ActuatorError;
 use tandem_linux::actuator::Outcome;
@@ -82,6 +84,8 @@ pub struct Fleet {
     rules: Vec<VmRule>,
     /// The policies of VMs whose rules say nothing of them.
     policies: PolicySet,
+    /// Whether weights are those of single vCPUs, of VMs whose rules say nothing of it.
+    weight_per_vcpu: bool,
     vms: BTreeMap<VmId, ManagedVm>,
     updates: u64,
     began: Instant,
@@ -118,12 +122,20 @@ impl Fleet {
             sampler,
             rules,
             policies,
+            weight_per_vcpu: false,
             vms: BTreeMap::new(),
             updates: 0,
             began: Instant::now(),
             has_idle: None,
             turns: Turns::default(),
         }
+    }
+
+    /// With weights that are those of single vCPUs, unless a VM's rule says otherwise.
+    #[must_use]
+    pub fn with_weight_per_vcpu(mut self, weight_per_vcpu: bool) -> Fleet {
+        self.weight_per_vcpu = weight_per_vcpu;
+        self
     }
 
     /// With a process that takes VMs out of the idle class if this one cannot: it runs [`crate::turns::watchdog::watch`].
@@ -156,6 +168,15 @@ impl Fleet {
     /// A VM under care.
     pub fn vm(&self, id: VmId) -> Option<&ManagedVm> {
         self.vms.get(&id)
+    }
+
+    /// Each VM's mean wait per run since about a second ago; VMs whose vCPUs did not run have none. To be called about as often as
+    /// that is published.
+    pub fn mark_waits(&mut self) -> BTreeMap<VmId, Nanos> {
+        let now = Nanos(self.began.elapsed().as_nanos() as u64);
+        let waits = self.vms.iter_mut();
+        let means = waits.map(|(id, managed)| Some((*id, managed.waits.mark(now)?)));
+        means.flatten().collect()
     }
 
     /// The controller, for reading.
@@ -229,6 +250,7 @@ impl Fleet {
             .map(|w| Weight(w * default.0));
         let policies = self.rule(vm, |rule| rule.policies).unwrap_or(self.policies);
         let is_left_alone = policies == PolicySet::NONE;
+        let range = controller.weight_range();
         let own = own_cgroup(controller, vm.id, homes)?;
         let is_shared = own.is_none() && is_left_alone;
         let made = own.is_none() && !is_left_alone;
@@ -248,16 +270,25 @@ impl Fleet {
         };
         // What nobody may write, nobody is due.
         let wanted = wanted.filter(|_| !is_left_alone);
-        let configured = wanted.unwrap_or(in_force.weight);
+        let per_vcpu = self.rule(vm, |rule| rule.weight_per_vcpu);
+        let mut worth = Configured::new(
+            wanted.unwrap_or(in_force.weight),
+            per_vcpu.unwrap_or(self.weight_per_vcpu) && !is_left_alone,
+            range,
+        );
+        let configured = worth.weight(vm.vcpus.len());
+        notes.extend(worth.news(&vm.name, vm.vcpus.len()).map(Note));
         let mut managed = ManagedVm {
             vm: vm.clone(),
             cgroup,
             made,
             configured,
+            worth,
             in_force,
             policies,
             is_shared,
             ended_turns: false,
+            waits: Waits::default(),
             vcpus: Vec::new(),
             sampled: false,
         };
@@ -384,6 +415,11 @@ impl Fleet {
         managed.vm = vm.clone();
         self.let_go_of_vcpus(gone)?;
         let taken = self.take_vcpus(managed);
+        let actuator = match &mut self.backend {
+            Backend::Live(actuator) => Some(actuator.as_mut()),
+            Backend::Dry(_) => None,
+        };
+        managed.weigh(actuator, notes)?;
         if (self.updates + vm.id.0).is_multiple_of(RECHECK_EVERY) {
             self.recheck(managed, notes)?;
         }
@@ -614,6 +650,7 @@ impl Host for Fleet {
                         }
                     },
                 };
+                managed.waits.count(vcpu.last, sample);
                 vcpus.push(vcpu.observe(sample, scale, closely, &self.sampler));
             }
             if vcpus.is_empty() {

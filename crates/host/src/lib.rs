@@ -6,7 +6,9 @@
 //! made it and however that process ended, is in [`tandem_linux`].
 
 pub mod apply;
+pub mod check;
 pub mod config;
+pub mod configured;
 pub mod daemon;
 pub mod discovery;
 pub mod fleet;
@@ -18,3 +20,4 @@ pub mod select;
 pub mod status;
 pub mod turns;
 pub mod vmm;
+pub mod waits;

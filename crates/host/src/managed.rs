@@ -23,9 +23,11 @@ use tandem_policy::VcpuSettings;
 use tandem_policy::VmSettings;
 use tandem_policy::Weight;
 
+use crate::configured::Configured;
 use crate::discovery::Vm;
 use crate::in_force::settings;
 use crate::in_force::vcpu_group;
+use crate::waits::Waits;
 
 /// A vCPU that has just become quiet is looked at once, and from then on every so many periods.
 const LOOK_EVERY: u32 = 10;
@@ -61,6 +63,8 @@ pub struct ManagedVm {
     pub made: bool,
     /// Configured weight w_i, in the knob's units.
     pub configured: Weight,
+    /// How that comes about.
+    pub(crate) worth: Configured,
     /// What is in force. In the idle class there is no weight: then it is the one that the VM gets when it leaves.
     pub in_force: VmSettings,
     /// The policies that may act on it.
@@ -69,6 +73,8 @@ pub struct ManagedVm {
     pub(crate) is_shared: bool,
     /// Whether it takes turns no more, and what is in force has to be read again.
     pub(crate) ended_turns: bool,
+    /// How long its vCPUs waited.
+    pub(crate) waits: Waits,
     pub(crate) vcpus: Vec<ManagedVcpu>,
     /// Whether any of its vCPUs was ever sampled; before that there is nothing to observe.
     pub(crate) sampled: bool,
@@ -101,6 +107,33 @@ impl ManagedVm {
     pub(crate) fn end_turns(&mut self) {
         self.in_force.rotating = false;
         self.ended_turns = true;
+    }
+
+    /// Has a VM whose vCPUs are worth something each weigh what they do now; what is in force moves with it. A VM that takes turns
+    /// gets it with its next one; in the idle class there is nothing to write.
+    pub(crate) fn weigh(
+        &mut self,
+        actuator: Option<&mut Actuator>,
+        notes: &mut Vec<Note>,
+    ) -> Result<(), ActuatorError> {
+        let vcpus = self.vm.vcpus.len();
+        let (before, now) = (self.configured, self.worth.weight(vcpus));
+        // Shares of what somebody else set may not add up to the last digit.
+        if self.is_left_alone() || (now.0 - before.0).abs() <= 1e-9 * before.0 {
+            return Ok(());
+        }
+        self.configured = now;
+        self.in_force.weight.0 *= now.0 / before.0;
+        let vm = &self.vm.name;
+        notes.extend(self.worth.news(vm, vcpus).map(Note));
+        let line = format!("VM {vm} at weight {now}: it has {vcpus} vCPUs now");
+        notes.push(Note(line));
+        if let Some(actuator) = actuator
+            && !(self.in_force.idle || self.in_force.rotating || self.ended_turns)
+        {
+            self.in_force.weight = actuator.set_weight(&self.cgroup, self.in_force.weight)?;
+        }
+        Ok(())
     }
 
     pub(crate) fn vcpu_mut(&mut self, vcpu: VcpuId) -> Option<&mut ManagedVcpu> {
@@ -139,6 +172,7 @@ impl ManagedVm {
             notes.push(Note(format!("{line}; it counts as configured from now on")));
             actuator.forget_knob(&self.cgroup, Knob::Weight)?;
             (self.configured, self.in_force.weight) = (now.weight, now.weight);
+            self.worth.replace(now.weight, self.vm.vcpus.len());
         }
         Ok(())
     }

@@ -2,15 +2,26 @@
 //!
 //! Where it goes is [`tandem_linux::exporter`]'s business.
 
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::PoisonError;
 use std::sync::atomic::AtomicU64;
 
 use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::EncodeMetric;
+use prometheus_client::encoding::MetricEncoder;
+use prometheus_client::encoding::NoLabelSet;
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use prometheus_client::registry::Unit;
+use tandem_policy::Nanos;
+
+use crate::turns::TurnStats;
+use crate::turns::stats::BOUNDS_US;
 
 /// Labels of a VM's series.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
@@ -33,12 +44,18 @@ pub struct Metrics {
     pub vcpus: Gauge,
     /// CPU received per VM.
     pub received: Family<VmLabels, Real>,
-    /// Fair share per VM.
+    /// What is due to a VM, its fair share, in pCPUs.
     pub fair: Family<VmLabels, Real>,
     /// Lag per VM.
     pub lag: Family<VmLabels, Real>,
     /// Real-time weight per VM.
     pub weight: Family<VmLabels, Real>,
+    /// Whether a VM takes turns: 1 or 0.
+    pub takes_turns: Family<VmLabels, Real>,
+    /// Mean wait for a pCPU per run and VM, over the last second, in ms; VMs that did not run have none.
+    pub wait: Family<VmLabels, Real>,
+    /// How well the rhythm of turns is kept.
+    pub turns: TurnMetrics,
     /// Accounting periods completed.
     pub periods: Counter,
     /// Periods that began late.
@@ -64,6 +81,70 @@ impl Default for DecisionTimes {
     }
 }
 
+/// How well the rhythm of turns is kept.
+#[derive(Clone, Debug, Default)]
+pub struct TurnMetrics {
+    /// Turns begun.
+    begun: Counter,
+    /// Turns that began more than 1 ms late.
+    late: Counter,
+    /// What beginning turns took, in seconds.
+    took: Counter<f64, AtomicU64>,
+    lateness: Lateness,
+}
+
+impl TurnMetrics {
+    /// Takes in what was counted since the daemon began.
+    pub fn set(&self, stats: &TurnStats) {
+        let mut known = self
+            .lateness
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let since = |now: Nanos, then: Nanos| now.saturating_sub(then).as_secs_f64();
+        self.begun.inc_by(stats.turns.saturating_sub(known.turns));
+        self.late.inc_by(stats.late.saturating_sub(known.late));
+        self.took.inc_by(since(stats.took, known.took));
+        *known = stats.clone();
+    }
+
+    fn register(&self, registry: &mut Registry) {
+        registry.register("turns", "Turns begun", self.begun.clone());
+        let late = "Turns that began more than 1 ms late";
+        registry.register("turns_late", late, self.late.clone());
+        let took = "Time that beginning turns took";
+        registry.register_with_unit("turns_took", took, Unit::Seconds, self.took.clone());
+        let lateness = "How late turns began";
+        registry.register_with_unit(
+            "turn_lateness",
+            lateness,
+            Unit::Seconds,
+            self.lateness.clone(),
+        );
+    }
+}
+
+/// A histogram that is counted elsewhere, in the classes of [`TurnStats`].
+#[derive(Clone, Debug, Default)]
+struct Lateness(Arc<Mutex<TurnStats>>);
+
+impl EncodeMetric for Lateness {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let stats = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let bounds = BOUNDS_US.iter().map(|us| *us as f64 / 1e6);
+        let buckets: Vec<(f64, u64)> = bounds
+            .chain([f64::INFINITY])
+            .zip(stats.lateness.iter().copied())
+            .collect();
+        let sum = stats.late_by.as_secs_f64();
+        encoder.encode_histogram::<NoLabelSet>(sum, stats.turns, &buckets, None)
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Histogram
+    }
+}
+
 impl Metrics {
     /// A registry with every metric under its name and unit.
     pub fn registry(&self) -> Registry {
@@ -73,11 +154,18 @@ impl Metrics {
         let pcpus = || Unit::Other("pcpus".to_owned());
         let received = self.received.clone();
         registry.register_with_unit("vm_received", "CPU received, smoothed", pcpus(), received);
-        registry.register_with_unit("vm_fair", "Fair share", pcpus(), self.fair.clone());
+        let fair = "Due: the fair share by weights of what the VM could use";
+        registry.register_with_unit("vm_fair", fair, pcpus(), self.fair.clone());
         let lag = "Part of the fair share that was not received";
         registry.register_with_unit("vm_lag", lag, Unit::Ratios, self.lag.clone());
         let weight = "Real-time weight, in the units of the cgroup's knob";
         registry.register("vm_weight", weight, self.weight.clone());
+        let takes_turns = "Whether the VM takes turns: 1 or 0";
+        registry.register("vm_turns", takes_turns, self.takes_turns.clone());
+        let ms = Unit::Other("milliseconds".to_owned());
+        let wait = "Mean wait for a pCPU per run, over the last second";
+        registry.register_with_unit("vm_wait", wait, ms, self.wait.clone());
+        self.turns.register(&mut registry);
         registry.register(
             "periods",
             "Accounting periods completed",
@@ -110,7 +198,14 @@ impl Metrics {
 
     /// Drops the series of a VM that is gone.
     pub fn forget(&self, labels: &VmLabels) {
-        for family in [&self.received, &self.fair, &self.lag, &self.weight] {
+        for family in [
+            &self.received,
+            &self.fair,
+            &self.lag,
+            &self.weight,
+            &self.takes_turns,
+            &self.wait,
+        ] {
             family.remove(labels);
         }
     }
@@ -126,6 +221,41 @@ mod tests {
         VmLabels {
             vm: "db".to_owned(),
             pid: 7,
+        }
+    }
+
+    #[test]
+    fn turns_are_told_as_counts_and_a_histogram() {
+        let mut stats = TurnStats {
+            turns: 3,
+            late: 1,
+            late_by: Nanos::from_millis(31),
+            took: Nanos::from_millis(2),
+            ..TurnStats::default()
+        };
+        stats.lateness[0] = 2;
+        stats.lateness[BOUNDS_US.len()] = 1;
+        let metrics = Metrics::default();
+        metrics.turns.set(&stats);
+        // The same again adds nothing.
+        metrics.turns.set(&stats);
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("metrics");
+        Exporter::open(metrics.registry(), None, Some(&path))
+            .unwrap()
+            .unwrap();
+        let page = std::fs::read_to_string(&path).unwrap();
+        for line in [
+            "tandem_turns_total 3",
+            "tandem_turns_late_total 1",
+            "tandem_turns_took_seconds_total 0.002",
+            "tandem_turn_lateness_seconds_sum 0.031",
+            "tandem_turn_lateness_seconds_count 3",
+            "tandem_turn_lateness_seconds_bucket{le=\"0.00002\"} 2",
+            "tandem_turn_lateness_seconds_bucket{le=\"0.02\"} 2",
+            "tandem_turn_lateness_seconds_bucket{le=\"+Inf\"} 3",
+        ] {
+            assert!(page.lines().any(|found| found == line), "{line}\n{page}");
         }
     }
 

@@ -2,8 +2,10 @@
 //!
 //! Two samples, one interval apart, and the same fair shares as the policy's. A running daemon
 //! publishes in `STATE_DIR/status.json` which weights are configured, because the cgroups hold the
-//! real-time ones; without it, a VM's own cgroup says what its weight is, and a VM that has none
+//! real-time ones, and which VMs take turns; without it, a VM's own cgroup says what its weight is, and a VM that has none
 //! counts with the kernel's default.
+//!
+//! The file also has the daemon's own, smoothed figures, for other programs: `due`, `received` (pCPUs), `lag`, `wait_ms` of each VM.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -30,6 +32,8 @@ use crate::fleet::Fleet;
 use crate::fleet::own_cgroup;
 use crate::fleet::residences;
 use crate::select::Selector;
+use crate::turns::TurnStats;
+use crate::waits::mean;
 use tandem_linux::cgroup;
 use tandem_linux::cgroup::CgroupError;
 use tandem_linux::cgroup::CgroupPath;
@@ -37,6 +41,7 @@ use tandem_linux::cgroup::CpuController;
 use tandem_linux::cgroup::ownership::Residence;
 use tandem_linux::procfs::ProcFs;
 use tandem_linux::sampler::Sampler;
+use tandem_linux::sampler::VcpuSample;
 use tandem_linux::status_file::StatusFile;
 use tandem_linux::status_file::StatusFileError;
 use tandem_linux::thread::ThreadRef;
@@ -56,9 +61,12 @@ pub enum StatusError {
 }
 
 /// What a running daemon says of itself.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Published {
     vms: Vec<PublishedVm>,
+    /// How well the rhythm of turns is kept; none before anybody took one.
+    #[serde(default)]
+    turns: Option<TurnStats>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -66,6 +74,28 @@ struct PublishedVm {
     process: ThreadRef,
     cgroup: CgroupPath,
     configured: Weight,
+    /// The weight in force outside the idle class.
+    #[serde(default)]
+    weight: Option<Weight>,
+    /// Whether it takes turns.
+    #[serde(default)]
+    turns: bool,
+    /// The newest account; none before the first.
+    #[serde(default, flatten)]
+    account: Option<Due>,
+}
+
+/// The daemon's account of a VM, smoothed as its policies have it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Due {
+    /// Due, in pCPUs.
+    pub due: f64,
+    /// Received, in pCPUs.
+    pub received: f64,
+    /// (due − received) ÷ due.
+    pub lag: f64,
+    /// Mean wait per run over the last second, in ms; none for a VM that did not run.
+    pub wait_ms: Option<f64>,
 }
 
 fn file(state_dir: &Path) -> StatusFile {
@@ -73,7 +103,12 @@ fn file(state_dir: &Path) -> StatusFile {
 }
 
 /// Publishes the daemon's view.
-pub fn write(state_dir: &Path, fleet: &Fleet) -> Result<(), StatusError> {
+pub fn write(
+    state_dir: &Path,
+    fleet: &Fleet,
+    accounts: &BTreeMap<VmId, Due>,
+    turns: Option<TurnStats>,
+) -> Result<(), StatusError> {
     // Of a VM that is left as it is there is nothing to tell that its cgroup does not.
     let vms = fleet
         .vms()
@@ -82,9 +117,12 @@ pub fn write(state_dir: &Path, fleet: &Fleet) -> Result<(), StatusError> {
             process: managed.vm.process,
             cgroup: managed.cgroup.clone(),
             configured: managed.configured,
+            weight: Some(managed.in_force.weight),
+            turns: managed.in_force.rotating,
+            account: accounts.get(&managed.vm.id).cloned(),
         })
         .collect();
-    Ok(file(state_dir).write(&Published { vms })?)
+    Ok(file(state_dir).write(&Published { vms, turns })?)
 }
 
 /// Takes the daemon's view away; nobody minds if there was none.
@@ -92,15 +130,12 @@ pub fn remove(state_dir: &Path) {
     file(state_dir).remove();
 }
 
-fn read(state_dir: &Path) -> BTreeMap<ThreadRef, PublishedVm> {
+fn read(state_dir: &Path) -> (BTreeMap<ThreadRef, PublishedVm>, Option<TurnStats>) {
     // Without a daemon there is none; one that cannot be read tells nothing.
-    let published = file(state_dir).read().ok().flatten();
-    let published = published.unwrap_or(Published { vms: Vec::new() });
-    published
-        .vms
-        .into_iter()
-        .map(|vm| (vm.process, vm))
-        .collect()
+    let published: Option<Published> = file(state_dir).read().ok().flatten();
+    let Published { vms, turns } = published.unwrap_or_default();
+    let vms = vms.into_iter().map(|vm| (vm.process, vm));
+    (vms.collect(), turns)
 }
 
 /// One vCPU over the interval.
@@ -114,6 +149,8 @@ pub struct VcpuStatus {
     pub cpu: f64,
     /// Part of the interval it was runnable without running (steal).
     pub wait: f64,
+    /// Mean wait per run, in ms; none if it did not run.
+    pub wait_ms: Option<f64>,
     /// Where it may run.
     pub allowed: PcpuSet,
 }
@@ -135,12 +172,16 @@ pub struct VmStatus {
     pub configured: f64,
     /// The weight in force, in the knob's units; none without a cgroup.
     pub weight: Option<f64>,
+    /// Whether it takes turns (a running daemon says so).
+    pub turns: bool,
     /// Received, in pCPUs.
     pub received: f64,
-    /// Fair share, in pCPUs.
-    pub fair: f64,
-    /// (fair − received) ÷ fair.
+    /// Due, in pCPUs: its fair share by weights of what it could use.
+    pub due: f64,
+    /// (due − received) ÷ due.
     pub lag: f64,
+    /// Mean wait per run of its vCPUs, in ms; none if none of them ran.
+    pub wait_ms: Option<f64>,
     /// Its vCPUs.
     pub vcpus: Vec<VcpuStatus>,
 }
@@ -154,6 +195,8 @@ pub struct HostStatus {
     pub seconds: f64,
     /// Idle pCPUs over the interval.
     pub idle: f64,
+    /// How well the rhythm of turns is kept since the daemon started; none without a daemon, or before anybody took one.
+    pub turns: Option<TurnStats>,
     /// VMs found, by process id.
     pub vms: Vec<VmStatus>,
 }
@@ -201,7 +244,7 @@ impl Watcher {
         std::thread::sleep(interval);
         let window = Nanos(start.elapsed().as_nanos() as u64);
         let idle = self.idle().saturating_sub(idle_before);
-        let published = read(&self.state_dir);
+        let (published, turns) = read(&self.state_dir);
         let homes = residences(controller, &all);
         let mut observed = Vec::new();
         let mut statuses = Vec::new();
@@ -223,13 +266,14 @@ impl Watcher {
             .zip(tandem_policy::assess(window, &observed))
         {
             status.received = account.received.0 as f64 / window.0 as f64;
-            status.fair = account.fair.0 as f64 / window.0 as f64;
+            status.due = account.fair.0 as f64 / window.0 as f64;
             status.lag = account.lag;
         }
         Ok(HostStatus {
             cgroup: self.controller.version(),
             seconds: window.as_secs_f64(),
             idle: idle.0 as f64 / window.0 as f64,
+            turns,
             vms: statuses,
         })
     }
@@ -254,22 +298,26 @@ impl Watcher {
         let controller = self.controller.as_ref();
         let own = own_cgroup(controller, vm.id, homes).ok().flatten();
         let cgroup = published.map(|vm| vm.cgroup.clone()).or(own);
-        let weight = cgroup
-            .as_ref()
-            .and_then(|cgroup| controller.weight(cgroup).ok());
+        // A VM that takes turns has its weight in its turn only.
+        let kept = published.filter(|vm| vm.turns).and_then(|vm| vm.weight);
+        let read = || controller.weight(cgroup.as_ref()?).ok();
+        let weight = kept.or_else(read);
         let configured = published
             .map(|vm| vm.configured)
             .or(weight)
             .unwrap_or(controller.default_weight());
         let mut observations = Vec::new();
         let mut vcpus = Vec::new();
+        let mut waits = (Nanos::ZERO, 0);
         for vcpu in &vm.vcpus {
             let key = &vcpu.thread;
             let (Some(then), Some(now)) = (before.get(key), after.get(key)) else {
                 continue;
             };
-            let ran = now.0.saturating_sub(then.0);
-            let waited = now.1.saturating_sub(then.1);
+            let ran = now.ran.saturating_sub(then.ran);
+            let waited = now.waited.saturating_sub(then.waited);
+            let runs = now.runs.saturating_sub(then.runs);
+            waits = (waits.0 + waited, waits.1 + runs);
             let allowed = self.sampler.read_affinity(key).unwrap_or_default();
             let runnable = self
                 .sampler
@@ -280,6 +328,7 @@ impl Watcher {
                 tid: vcpu.thread.tid.0,
                 cpu: ran.0 as f64 / window.0 as f64,
                 wait: waited.0 as f64 / window.0 as f64,
+                wait_ms: wait_ms(waited, runs),
                 allowed: allowed.clone(),
             });
             observations.push(VcpuObservation {
@@ -297,24 +346,31 @@ impl Watcher {
             configured: configured.0,
             weight: weight.map(|weight| weight.0),
             cgroup,
+            turns: published.is_some_and(|vm| vm.turns),
             received: 0.0,
-            fair: 0.0,
+            due: 0.0,
             lag: 0.0,
+            wait_ms: wait_ms(waits.0, waits.1),
             vcpus,
         };
         (VmObservation::new(vm.id, configured, observations), status)
     }
 }
 
-/// Ran and waited so far, by thread.
-type Samples = BTreeMap<ThreadRef, (Nanos, Nanos)>;
+/// Mean wait per run, in ms.
+fn wait_ms(waited: Nanos, runs: u64) -> Option<f64> {
+    mean(waited, runs).map(|mean| mean.0 as f64 / 1e6)
+}
+
+/// What each thread ran and waited so far.
+type Samples = BTreeMap<ThreadRef, VcpuSample>;
 
 fn samples(sampler: &mut Sampler, vm: &Vm) -> Samples {
     vm.vcpus
         .iter()
         .filter_map(|vcpu| {
             let sample = sampler.sample(&vcpu.thread).ok()?;
-            Some((vcpu.thread, (sample.ran, sample.waited)))
+            Some((vcpu.thread, sample))
         })
         .collect()
 }

@@ -115,17 +115,39 @@ pub struct VcpuSample {
     pub ran: Nanos,
     /// Time runnable without running, counted when a wait is over.
     pub waited: Nanos,
+    /// Runs begun: how often it was put on a pCPU. Each ends at most one wait.
+    #[serde(default)]
+    pub runs: u64,
 }
 
 impl VcpuSample {
-    /// Reads the three numbers of `schedstat`.
-    fn parse(text: &str) -> Option<VcpuSample> {
-        let mut numbers = text.split_ascii_whitespace();
+    /// Reads the three numbers of `schedstat`, byte by byte: a thousand vCPUs are read ten times a second.
+    fn parse(text: &[u8]) -> Option<VcpuSample> {
+        let (ran, rest) = number(text)?;
+        let (waited, rest) = number(rest)?;
+        let (runs, _) = number(rest)?;
         Some(VcpuSample {
-            ran: Nanos(numbers.next()?.parse().ok()?),
-            waited: Nanos(numbers.next()?.parse().ok()?),
+            ran: Nanos(ran),
+            waited: Nanos(waited),
+            runs,
         })
     }
+}
+
+/// The number that a text begins with, after blanks, and what follows it.
+fn number(text: &[u8]) -> Option<(u64, &[u8])> {
+    let begin = text.iter().position(|byte| *byte != b' ')?;
+    let text = &text[begin..];
+    let length = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let (digits, rest) = text.split_at(length);
+    let mut value: u64 = 0;
+    for digit in digits {
+        value = value
+            .checked_mul(10)?
+            .checked_add(u64::from(digit - b'0'))?;
+    }
+    let is_whole = matches!(rest.first(), None | Some(b' ' | b'\n'));
+    (length > 0 && is_whole).then_some((value, rest))
 }
 
 /// Reads threads' accounts, and keeps the files open.
@@ -243,7 +265,7 @@ impl Sampler {
                 });
             }
         };
-        let sample = std::str::from_utf8(bytes).ok().and_then(VcpuSample::parse);
+        let sample = VcpuSample::parse(bytes);
         open.last = clock.zip(sample);
         sample.ok_or_else(|| SampleError::Malformed {
             path: schedstat_path(&self.procfs, thread),

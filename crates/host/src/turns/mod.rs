@@ -13,7 +13,7 @@
 //! for a moment, gained nothing (docs/decisions/015-turns.md).
 
 mod keeper;
-mod stats;
+pub(crate) mod stats;
 pub mod watchdog;
 
 pub use keeper::Player;

@@ -19,6 +19,9 @@ pub struct TurnStats {
     pub late: u64,
     /// Turns by how late they began: at most so many microseconds as each of the bounds says, and later.
     pub lateness: [u64; BOUNDS_US.len() + 1],
+    /// Lateness of all turns, added up.
+    #[serde(default)]
+    pub late_by: Nanos,
     /// What beginning turns took in all, on the clock.
     pub took: Nanos,
     /// Writes to cgroups.
@@ -34,6 +37,7 @@ impl TurnStats {
             .iter()
             .position(|bound| lateness.0 <= bound * 1000);
         self.lateness[class.unwrap_or(BOUNDS_US.len())] += 1;
+        self.late_by += lateness;
         self.took += took;
     }
 
@@ -67,5 +71,6 @@ mod tests {
         assert_eq!(stats.lateness_us(1.0), None);
         assert_eq!((stats.turns, stats.late), (100, 1));
         assert_eq!(stats.took, Nanos(1_000_000));
+        assert_eq!(stats.late_by, Nanos(99 * 30_000 + 50_000_000));
     }
 }

@@ -4,6 +4,7 @@ use tandem_host::discovery::VcpuThread;
 use tandem_host::discovery::Vm;
 use tandem_linux::ProcFs;
 use tandem_linux::affinity::affinity;
+use tandem_linux::cgroup::Knob;
 use tandem_linux::thread::Pid;
 use tandem_linux::thread::ThreadRef;
 use tandem_policy::Nanos;
@@ -41,6 +42,7 @@ pub const ALL: &[(&str, Test)] = &[
         "a_vcpu_comes_and_goes_and_its_vm_stays_in_sight",
         comes_and_goes,
     ),
+    ("a_weight_per_vcpu_follows_its_vcpus", weight_per_vcpu),
     ("all_vcpus_change_and_the_vm_stays_in_sight", all_change),
     (
         "a_vcpu_is_pinned_by_its_number_beside_one_that_cannot_be_read",
@@ -113,6 +115,44 @@ fn comes_and_goes() -> Result<(), Skip> {
     start_vcpu(&mut subject, 1);
     subject.update();
     check(&mut subject, &[0, 1, 2, 7]);
+    Ok(())
+}
+
+fn weight_per_vcpu() -> Result<(), Skip> {
+    let mut subject = Subject::weighing_vcpus()?;
+    let default = subject.fleet.controller().default_weight().0;
+    let group = subject.cgroup(SHARED);
+    let check = |subject: &mut Subject, vcpus: u32, in_force: f64| {
+        let seen = subject.observe(SHARED);
+        assert_eq!(seen.weight, Weight(default * f64::from(vcpus)));
+        assert_eq!(seen.in_force.weight, Weight(in_force));
+        assert_eq!(subject.weight(&group), Weight(in_force));
+    };
+    check(&mut subject, 3, default * 3.0);
+    start_vcpu(&mut subject, 7);
+    let notes = subject.update();
+    assert!(
+        notes.iter().any(|note| note.contains("4 vCPUs now")),
+        "{notes:?}"
+    );
+    check(&mut subject, 4, default * 4.0);
+    // What the policy has moved it to moves with it.
+    subject.apply(set_weight(whole(SHARED), default * 2.0));
+    end_vcpu(&mut subject, 1);
+    end_vcpu(&mut subject, 2);
+    subject.update();
+    check(&mut subject, 2, default);
+    assert!(subject.recheck().is_empty(), "nothing is foreign");
+    check(&mut subject, 2, default);
+    // Somebody else's counts for the VM as it is, and goes on from there.
+    let controller = subject.fleet.controller();
+    let written = controller.write_knob(&group, Knob::Weight, "640");
+    written.expect("the kernel takes it");
+    subject.recheck();
+    assert_eq!(subject.observe(SHARED).weight, Weight(640.0));
+    start_vcpu(&mut subject, 1);
+    subject.update();
+    assert_eq!(subject.weight(&group), Weight(960.0));
     Ok(())
 }
 

@@ -93,6 +93,15 @@ impl Subject {
         ))
     }
 
+    /// A fleet that acts, and in which a weight is that of each vCPU.
+    pub fn weighing_vcpus() -> Result<Subject, Skip> {
+        let dir = StateDir::new();
+        let (actuator, _) = Actuator::open(controller()?, &dir.0).expect("it opens");
+        let backend = Backend::Live(Box::new(actuator));
+        let fleet = Subject::fleet(backend).with_weight_per_vcpu(true);
+        Ok(Subject::with(LiveHost::new()?, dir, fleet))
+    }
+
     /// A fleet that acts.
     pub fn acting() -> Result<Subject, Skip> {
         Subject::acting_on(LiveHost::new()?)
@@ -105,9 +114,17 @@ impl Subject {
     }
 
     fn of(live_host: LiveHost, dir: StateDir, backend: Backend) -> Subject {
+        Subject::with(live_host, dir, Subject::fleet(backend))
+    }
+
+    fn fleet(backend: Backend) -> Fleet {
         let sampler = Sampler::new(ProcFs::host());
+        Fleet::new(backend, sampler, Vec::new(), PolicySet::ALL)
+    }
+
+    fn with(live_host: LiveHost, dir: StateDir, fleet: Fleet) -> Subject {
         let mut subject = Subject {
-            fleet: Fleet::new(backend, sampler, Vec::new(), PolicySet::ALL),
+            fleet,
             _dir: dir,
             live_host,
         };

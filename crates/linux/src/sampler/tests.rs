@@ -176,10 +176,34 @@ fn a_kernel_without_the_account_is_named() {
     let mut sampler = Sampler::new(procfs);
     let error = sampler.sample(&thread).unwrap_err().to_string();
     assert!(error.contains("CONFIG_SCHED_INFO"), "{error}");
-    fs::write(task.join("schedstat"), "1 2\n").unwrap();
-    assert_eq!(sampler.sample(&thread).unwrap().waited, Nanos(2));
+    fs::write(task.join("schedstat"), "1 2 3\n").unwrap();
+    let sample = sampler.sample(&thread).unwrap();
+    assert_eq!((sample.ran, sample.waited), (Nanos(1), Nanos(2)));
+    assert_eq!(sample.runs, 3);
     sampler.forget(&thread);
     fs::write(task.join("schedstat"), "what\n").unwrap();
     let error = sampler.sample(&thread).unwrap_err().to_string();
     assert!(error.contains("'what'"), "{error}");
+}
+
+#[test]
+fn three_whole_numbers_are_an_account_and_nothing_else_is() {
+    let most = u64::MAX;
+    let sample = VcpuSample::parse(format!("0 {most}  17\n").as_bytes()).unwrap();
+    assert_eq!(
+        (sample.ran, sample.waited, sample.runs),
+        (Nanos(0), Nanos(most), 17)
+    );
+    for text in [
+        "",
+        "\n",
+        "1 2",
+        "1 2 \n",
+        "1 2 x",
+        "1 2 3x",
+        "1 -2 3",
+        "1 18446744073709551616 3",
+    ] {
+        assert_eq!(VcpuSample::parse(text.as_bytes()), None, "{text:?}");
+    }
 }

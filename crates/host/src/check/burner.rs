@@ -1,0 +1,208 @@
+//! Threads that burn, and threads that block: what is measured on.
+//!
+//! A [`Burner`] reads the clock without end. Whenever two readings are further apart than [`GAP`] it was not running in between, and notes
+//! when it ran again: that tells waits to some microseconds, which the kernel's accounts do not. A [`Team`] computes and meets at a barrier, again and
+//! again, and so blocks in futex often.
+
+use std::hint::black_box;
+use std::io;
+use std::sync::Arc;
+use std::sync::Barrier;
+use std::sync::Mutex;
+use std::sync::MutexGuard;
+use std::sync::PoisonError;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::Sender;
+use std::sync::mpsc::channel;
+use std::thread;
+use std::thread::JoinHandle;
+use std::time::Duration;
+use std::time::Instant;
+
+use tandem_linux::affinity::set_affinity;
+use tandem_linux::ids::Pid;
+use tandem_linux::ids::Tid;
+use tandem_linux::procfs::ProcFs;
+use tandem_linux::thread::ThreadRef;
+use tandem_policy::PcpuSet;
+
+/// Two readings of the clock that are further apart were not made in one run. Interrupts are shorter.
+const GAP: Duration = Duration::from_micros(500);
+
+/// Steps that a member of a team computes between two meetings: some 100 µs.
+const STEPS: u64 = 100_000;
+
+/// Puts a thread where it is to be, before it begins.
+pub type Outcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
+
+/// The calling thread, whose start is not known and not needed.
+pub fn this_thread() -> ThreadRef {
+    let tid = Tid(rustix::thread::gettid().as_raw_nonzero().get() as u32);
+    let pid = Pid(std::process::id());
+    ThreadRef::read(&ProcFs::host(), pid, tid).unwrap_or(ThreadRef {
+        pid,
+        tid,
+        start: tandem_linux::thread::StartTime(0),
+    })
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    stop: AtomicBool,
+    pcpu: AtomicU32,
+    starts: Mutex<Vec<Instant>>,
+}
+
+impl Shared {
+    fn starts(&self) -> MutexGuard<'_, Vec<Instant>> {
+        self.starts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Starts a thread that waits, tells its number, is placed, and begins.
+fn start_placed(
+    pcpus: &PcpuSet,
+    place: impl FnOnce(&ThreadRef) -> Outcome,
+    body: impl FnOnce() + Send + 'static,
+) -> io::Result<(ThreadRef, Sender<()>, JoinHandle<()>)> {
+    let (say, told) = channel();
+    let (go, may_go) = channel();
+    let handle = thread::Builder::new()
+        .name("tandem-check".to_owned())
+        .spawn(move || {
+            let _ = say.send(this_thread());
+            // Without a word the thread was not placed, and ends.
+            if may_go.recv().is_ok() {
+                body();
+            }
+        })?;
+    let thread = told.recv().map_err(io::Error::other)?;
+    set_affinity(thread.tid, pcpus).map_err(io::Error::other)?;
+    place(&thread).map_err(io::Error::other)?;
+    Ok((thread, go, handle))
+}
+
+/// A thread that burns until it is dropped.
+#[derive(Debug)]
+pub struct Burner {
+    /// Which thread.
+    pub thread: ThreadRef,
+    shared: Arc<Shared>,
+    handle: Option<JoinHandle<()>>,
+}
+
+impl Burner {
+    /// Starts one on these pCPUs; `place` puts it into its cgroup before it begins.
+    pub fn start(pcpus: &PcpuSet, place: impl FnOnce(&ThreadRef) -> Outcome) -> io::Result<Burner> {
+        let shared = Arc::new(Shared::default());
+        let its = shared.clone();
+        let (thread, go, handle) = start_placed(pcpus, place, move || burn(&its))?;
+        let _ = go.send(());
+        Ok(Burner {
+            thread,
+            shared,
+            handle: Some(handle),
+        })
+    }
+
+    /// The moments so far at which it ran again.
+    pub fn starts(&self) -> Vec<Instant> {
+        self.shared.starts().clone()
+    }
+
+    /// Forgets the moments so far.
+    pub fn forget(&self) {
+        self.shared.starts().clear();
+    }
+
+    /// The pCPU on which it ran last.
+    pub fn pcpu(&self) -> u32 {
+        self.shared.pcpu.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Burner {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        if let Some(handle) = self.handle.take() {
+            let _ = handle.join();
+        }
+    }
+}
+
+fn burn(shared: &Shared) {
+    let mut last = Instant::now();
+    while !shared.stop.load(Ordering::Relaxed) {
+        let now = Instant::now();
+        if now - last > GAP {
+            shared.starts().push(now);
+        }
+        last = now;
+        let pcpu = rustix::thread::sched_getcpu();
+        shared.pcpu.store(pcpu as u32, Ordering::Relaxed);
+    }
+}
+
+/// Threads that compute and wait for each other, until dropped.
+#[derive(Debug)]
+pub struct Team {
+    /// Which threads.
+    pub threads: Vec<ThreadRef>,
+    stop: Arc<AtomicBool>,
+    handles: Vec<JoinHandle<()>>,
+}
+
+impl Team {
+    /// Starts a member on each of these sets of pCPUs; `place` puts it into its cgroup before it begins.
+    pub fn start(seats: &[PcpuSet], place: impl Fn(&ThreadRef) -> Outcome) -> io::Result<Team> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let ended = Arc::new(AtomicBool::new(false));
+        let barrier = Arc::new(Barrier::new(seats.len()));
+        let (mut threads, mut gates, mut handles) = (Vec::new(), Vec::new(), Vec::new());
+        for seat in seats {
+            let (stop, ended, barrier) = (stop.clone(), ended.clone(), barrier.clone());
+            let (thread, go, handle) =
+                start_placed(seat, &place, move || meet(&stop, &ended, &barrier))?;
+            threads.push(thread);
+            gates.push(go);
+            handles.push(handle);
+        }
+        for go in gates {
+            let _ = go.send(());
+        }
+        Ok(Team {
+            threads,
+            stop,
+            handles,
+        })
+    }
+}
+
+impl Drop for Team {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for handle in self.handles.drain(..) {
+            let _ = handle.join();
+        }
+    }
+}
+
+/// Between the first meeting and the second, one member says for all whether they end: nobody may wait for one who has left.
+fn meet(stop: &AtomicBool, ended: &AtomicBool, barrier: &Barrier) {
+    while !ended.load(Ordering::Relaxed) {
+        compute();
+        if barrier.wait().is_leader() {
+            ended.store(stop.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        compute();
+        barrier.wait();
+    }
+}
+
+fn compute() {
+    for step in 0..STEPS {
+        black_box(step);
+    }
+}

@@ -1,0 +1,136 @@
+//! What the kernel says of itself: release, scheduler, tick, sched_ext.
+//!
+//! The scheduler of ordinary threads is told by its tunables in debugfs, where that is mounted: EEVDF has `base_slice_ns`, CFS
+//! `latency_ns`. Else by the release: EEVDF came with 6.6. The tick is the resolution of CLOCK_MONOTONIC_COARSE, which the kernel moves
+//! once a tick (`KTIME_LOW_RES`).
+
+use std::path::Path;
+
+use rustix::time::ClockId;
+use rustix::time::clock_getres;
+use tandem_linux::cgroup::CpuController;
+use tandem_linux::procfs::ProcFs;
+use tandem_linux::procfs::read_text;
+use tandem_policy::Nanos;
+
+use super::report::Finding;
+use super::report::Kernel;
+use super::report::Subject;
+use super::report::Verdict;
+
+const TUNABLES: &str = "/sys/kernel/debug/sched";
+
+const SCHED_EXT: &str = "/sys/kernel/sched_ext";
+
+/// The first release with EEVDF.
+const EEVDF: (u32, u32) = (6, 6);
+
+/// Everything it says.
+pub fn read(procfs: &ProcFs, controller: &dyn CpuController) -> Kernel {
+    let release = rustix::system::uname()
+        .release()
+        .to_string_lossy()
+        .into_owned();
+    let (scheduler, scheduler_from) = scheduler(procfs, &release);
+    Kernel {
+        release,
+        scheduler,
+        scheduler_from,
+        tick: tick(),
+        cgroup: controller.version(),
+        mount: controller.mount().display().to_string(),
+    }
+}
+
+/// The clock tick.
+fn tick() -> Nanos {
+    let resolution = clock_getres(ClockId::MonotonicCoarse);
+    Nanos(resolution.tv_sec as u64 * 1_000_000_000 + resolution.tv_nsec as u64)
+}
+
+fn scheduler(procfs: &ProcFs, release: &str) -> (Option<String>, String) {
+    let has = |file: &str| procfs.resolve(Path::new(TUNABLES).join(file)).exists();
+    for (file, name) in [("base_slice_ns", "EEVDF"), ("latency_ns", "CFS")] {
+        if has(file) {
+            return (Some(name.to_owned()), format!("{TUNABLES}/{file}"));
+        }
+    }
+    let name = numbers(release).map(|version| match version >= EEVDF {
+        true => "EEVDF".to_owned(),
+        false => "CFS".to_owned(),
+    });
+    (name, "the release".to_owned())
+}
+
+/// The first two numbers of a release.
+fn numbers(release: &str) -> Option<(u32, u32)> {
+    let mut parts = release.split(|c: char| !c.is_ascii_digit());
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
+/// Whether a scheduler of BPF is loaded. What it does to weights, the weights themselves show.
+pub fn sched_ext(procfs: &ProcFs) -> Finding {
+    let read = |file: &str| {
+        let text = read_text(&procfs.resolve(Path::new(SCHED_EXT).join(file)));
+        text.map(|text| text.trim().to_owned())
+    };
+    let found = |verdict, figure: String| Finding::new(Subject::SchedExt, verdict).figure(figure);
+    match read("state") {
+        Ok(state) if state == "disabled" => found(Verdict::Absent, "none is loaded".to_owned()),
+        Ok(state) => {
+            let name = read("root/ops").unwrap_or_else(|_| "one without a name".to_owned());
+            found(Verdict::Present, format!("{name} is loaded: {state}"))
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            found(Verdict::Absent, "this kernel has no sched_ext".to_owned())
+        }
+        Err(error) => {
+            let why = format!("cannot read {SCHED_EXT}/state: {error}");
+            Finding::new(Subject::SchedExt, Verdict::NotMeasured(why))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn tunables_tell_the_scheduler_before_the_release_does() {
+        let dir = tempfile::tempdir().unwrap();
+        let procfs = ProcFs::at(dir.path());
+        let by = |release: &str| scheduler(&procfs, release).0;
+        assert_eq!(by("6.1.0-28-amd64").as_deref(), Some("CFS"));
+        assert_eq!(by("6.12.9").as_deref(), Some("EEVDF"));
+        assert_eq!(by("10.0-rc1").as_deref(), Some("EEVDF"));
+        assert_eq!(by("custom"), None);
+        let folder = procfs.resolve(TUNABLES);
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("latency_ns"), "6000000").unwrap();
+        assert_eq!(by("6.12.9").as_deref(), Some("CFS"));
+    }
+
+    #[test]
+    fn a_loaded_scheduler_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let procfs = ProcFs::at(dir.path());
+        assert_eq!(sched_ext(&procfs).verdict, Verdict::Absent);
+        let folder = procfs.resolve(SCHED_EXT);
+        fs::create_dir_all(folder.join("root")).unwrap();
+        fs::write(folder.join("state"), "disabled\n").unwrap();
+        assert_eq!(sched_ext(&procfs).verdict, Verdict::Absent);
+        fs::write(folder.join("state"), "enabled\n").unwrap();
+        fs::write(folder.join("root/ops"), "lavd_1.0\n").unwrap();
+        let found = sched_ext(&procfs);
+        assert_eq!(found.verdict, Verdict::Present);
+        assert_eq!(found.figure, "lavd_1.0 is loaded: enabled");
+    }
+
+    #[test]
+    fn the_tick_is_one_that_kernels_have() {
+        let tick = tick();
+        assert!((1_000_000..=10_000_000).contains(&tick.0), "{tick:?}");
+    }
+}

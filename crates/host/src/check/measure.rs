@@ -1,0 +1,417 @@
+//! The process that measures: it makes groups and threads below the cgroup that it is told, turns one knob after the other, and
+//! says what came of it, a line of JSON per finding. It ends with its input, so that it never outlives the check.
+//!
+//! Each test has threads of its own, on one pCPU where they are to compete. They run for [`SETTLE`] first, so that what was before
+//! the change is not counted.
+
+use std::cell::Cell;
+use std::error::Error;
+use std::io;
+use std::io::BufRead;
+use std::io::Read;
+use std::io::Write;
+use std::thread::sleep;
+use std::time::Duration;
+use std::time::Instant;
+
+use serde::Deserialize;
+use serde::Serialize;
+use tandem_linux::affinity::set_affinity;
+use tandem_linux::cgroup;
+use tandem_linux::cgroup::CgroupPath;
+use tandem_linux::cgroup::CpuController;
+use tandem_linux::cgroup::Quota;
+use tandem_linux::procfs::ProcFs;
+use tandem_linux::sampler::Sampler;
+use tandem_linux::sched_attr::schedulers_slice;
+use tandem_linux::sched_attr::set_nice;
+use tandem_linux::sched_attr::set_slice;
+use tandem_linux::thread::ThreadRef;
+use tandem_policy::Nanos;
+use tandem_policy::Nice;
+use tandem_policy::PcpuSet;
+use tandem_policy::Weight;
+
+use super::burner::Burner;
+use super::burner::Team;
+use super::burner::this_thread;
+use super::judge;
+use super::judge::Received;
+use super::report::Finding;
+use super::report::Subject;
+use super::report::Verdict;
+
+const SETTLE: Duration = Duration::from_millis(60);
+
+/// How long a share is measured.
+const WINDOW: Duration = Duration::from_millis(500);
+
+/// How long the defect is measured: it comes and goes.
+const HOG_WINDOW: Duration = Duration::from_millis(1500);
+
+/// How often the idle class is switched, and how far apart.
+const SWITCHES: u32 = 24;
+const SWITCH_EVERY: Duration = Duration::from_millis(40);
+
+/// What the process is told.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Orders {
+    /// The cgroup to work below.
+    pub top: CgroupPath,
+    /// Where to measure: one pCPU, or two.
+    pub pcpus: PcpuSet,
+}
+
+type Failure = Box<dyn Error + Send + Sync>;
+
+/// One test: a finding, or why there is none.
+type Test = fn(&Bench) -> Result<Finding, Failure>;
+
+/// Is the process that measures: reads [`Orders`] from stdin, writes findings to stdout.
+pub fn main() -> io::Result<()> {
+    let mut line = String::new();
+    io::stdin().lock().read_line(&mut line)?;
+    let orders: Orders = serde_json::from_str(&line)?;
+    std::thread::spawn(|| {
+        let mut rest = Vec::new();
+        let _ = io::stdin().lock().read_to_end(&mut rest);
+        // Whoever asked is gone.
+        std::process::exit(0);
+    });
+    let bench = Bench::new(orders).map_err(io::Error::other)?;
+    let tests: [(Subject, Test); 9] = [
+        (Subject::CgroupWeight, Bench::weight),
+        (Subject::IdleClass, Bench::idle_class),
+        (Subject::IdleSwitch, Bench::idle_switch),
+        (Subject::VcpuGroups, Bench::vcpu_groups),
+        (Subject::Nice, Bench::nice),
+        (Subject::Slice, Bench::slice),
+        (Subject::Affinity, Bench::affinity),
+        (Subject::Quota, Bench::quota),
+        (Subject::PinnedHog, Bench::pinned_hog),
+    ];
+    for (subject, test) in tests {
+        let finding = test(&bench)
+            .unwrap_or_else(|error| Finding::new(subject, Verdict::NotMeasured(error.to_string())));
+        let text = serde_json::to_string(&finding)?;
+        writeln!(io::stdout(), "{text}")?;
+        io::stdout().flush()?;
+    }
+    Ok(())
+}
+
+struct Bench {
+    controller: Box<dyn CpuController>,
+    orders: Orders,
+    /// The first pCPU.
+    here: PcpuSet,
+    /// The second, if there is one.
+    there: Option<PcpuSet>,
+    /// Groups made so far.
+    groups: Cell<u32>,
+}
+
+/// A group that is removed when it is dropped, if nothing is in it any more.
+struct Group<'a> {
+    controller: &'a dyn CpuController,
+    path: CgroupPath,
+}
+
+impl Group<'_> {
+    fn set_weight(&self, factor: f64) -> Result<(), Failure> {
+        let weight = Weight(self.controller.default_weight().0 * factor);
+        self.controller.set_weight(&self.path, weight)?;
+        Ok(())
+    }
+
+    fn set_idle(&self, idle: bool) -> Result<(), Failure> {
+        Ok(self.controller.set_idle(&self.path, idle)?)
+    }
+
+    /// Moves a thread here.
+    fn take(&self, thread: &ThreadRef) -> Result<(), Failure> {
+        Ok(self.controller.move_thread(thread.tid, &self.path)?)
+    }
+
+    fn burner(&self, pcpus: &PcpuSet) -> io::Result<Burner> {
+        Burner::start(pcpus, |thread| self.take(thread))
+    }
+}
+
+impl Drop for Group<'_> {
+    fn drop(&mut self) {
+        // The check removes what is left.
+        let _ = self.controller.remove(&self.path);
+    }
+}
+
+impl Bench {
+    fn new(orders: Orders) -> Result<Bench, Failure> {
+        let controller = cgroup::open(&ProcFs::host())?;
+        let mut pcpus = orders.pcpus.iter().map(|pcpu| PcpuSet::from_iter([pcpu]));
+        let here = pcpus.next().ok_or("there is no pCPU to measure on")?;
+        let there = pcpus.next();
+        drop(pcpus);
+        // Where a thread that writes goes back to sleep, its pCPU chooses anew at once. Knobs are turned from elsewhere, as a daemon's mostly
+        // are.
+        if let Some(there) = &there {
+            set_affinity(this_thread().tid, there)?;
+        }
+        Ok(Bench {
+            controller,
+            orders,
+            here,
+            there,
+            groups: Cell::new(0),
+        })
+    }
+
+    /// Makes a group of a name that no other had: the kernel removes ended threads from their cgroup a moment later, so one that is done
+    /// with may still be there.
+    fn group_below(&self, parent: &CgroupPath, name: &str) -> Result<Group<'_>, Failure> {
+        let controller = self.controller.as_ref();
+        self.groups.set(self.groups.get() + 1);
+        let name = format!("{name}-{}", self.groups.get());
+        for above in controller.missing_enables(&parent.child(&name))? {
+            controller.enable(&above)?;
+        }
+        Ok(Group {
+            controller,
+            path: controller.create_child(parent, &name)?,
+        })
+    }
+
+    fn group(&self, name: &str) -> Result<Group<'_>, Failure> {
+        self.group_below(&self.orders.top, name)
+    }
+
+    fn there(&self) -> Result<&PcpuSet, Failure> {
+        let only_one = "it takes two pCPUs, and this process may use one only";
+        self.there.as_ref().ok_or_else(|| only_one.into())
+    }
+
+    fn weight(&self) -> Result<Finding, Failure> {
+        let (heavy, light) = (self.group("a")?, self.group("b")?);
+        heavy.set_weight(4.0)?;
+        light.set_weight(1.0)?;
+        let (one, other) = (heavy.burner(&self.here)?, light.burner(&self.here)?);
+        Ok(judge::weight(received(
+            WINDOW,
+            &[one.thread],
+            &[other.thread],
+        )?))
+    }
+
+    /// Whether this kernel has the idle class at all.
+    fn need_idle(&self, group: &Group<'_>) -> Result<(), Failure> {
+        match self.controller.is_idle(&group.path)? {
+            Some(_) => Ok(()),
+            None => Err("this kernel has no cpu.idle: Linux 5.15 is the first that has".into()),
+        }
+    }
+
+    fn idle_class(&self) -> Result<Finding, Failure> {
+        let (idle, normal) = (self.group("a")?, self.group("b")?);
+        self.need_idle(&idle)?;
+        idle.set_idle(true)?;
+        let (one, other) = (idle.burner(&self.here)?, normal.burner(&self.here)?);
+        Ok(judge::idle_class(received(
+            WINDOW,
+            &[one.thread],
+            &[other.thread],
+        )?))
+    }
+
+    fn idle_switch(&self) -> Result<Finding, Failure> {
+        let groups = [self.group("a")?, self.group("b")?];
+        self.need_idle(&groups[0])?;
+        groups[1].set_idle(true)?;
+        let burners = [groups[0].burner(&self.here)?, groups[1].burner(&self.here)?];
+        sleep(SETTLE);
+        let mut waits = Vec::new();
+        let (mut out, mut into) = (1, 0);
+        for _ in 0..SWITCHES {
+            burners[out].forget();
+            let begin = Instant::now();
+            groups[out].set_idle(false)?;
+            groups[into].set_idle(true)?;
+            sleep(SWITCH_EVERY);
+            waits.push(first_run(&burners[out].starts(), begin));
+            (out, into) = (into, out);
+        }
+        Ok(judge::idle_switch(&waits))
+    }
+
+    fn vcpu_groups(&self) -> Result<Finding, Failure> {
+        let (vm, other) = (self.group("vm")?, self.group("b")?);
+        let heavy = self.group_below(&vm.path, "vcpu0")?;
+        let light = self.group_below(&vm.path, "vcpu1")?;
+        heavy.set_weight(4.0)?;
+        light.set_weight(1.0)?;
+        let vcpus = [heavy.burner(&self.here)?, light.burner(&self.here)?];
+        let beside = other.burner(&self.here)?;
+        let threads = [vcpus[0].thread, vcpus[1].thread, beside.thread];
+        let (window, ran) = ran(WINDOW, &threads)?;
+        let of = |one, others| Received {
+            window,
+            one,
+            others,
+        };
+        // The two may compete for as little as their VM received; enough is judged by all three.
+        let all = of(ran[0] + ran[1], ran[2]);
+        let inside = Received {
+            window: Nanos((window.0 as f64 * all.share()) as u64),
+            ..of(ran[0], ran[1])
+        };
+        Ok(judge::vcpu_groups(inside, all))
+    }
+
+    fn nice(&self) -> Result<Finding, Failure> {
+        let group = self.group("a")?;
+        let (one, other) = (group.burner(&self.here)?, group.burner(&self.here)?);
+        set_nice(one.thread.tid, Nice(0))?;
+        set_nice(other.thread.tid, Nice(5))?;
+        Ok(judge::nice(received(
+            WINDOW,
+            &[one.thread],
+            &[other.thread],
+        )?))
+    }
+
+    fn slice(&self) -> Result<Finding, Failure> {
+        if schedulers_slice().is_none() {
+            return Err(
+                "this kernel has no slices of threads' own: Linux 6.12 is the first that has"
+                    .into(),
+            );
+        }
+        let group = self.group("a")?;
+        let burners = [group.burner(&self.here)?, group.burner(&self.here)?];
+        let usual = run_length(&burners)?;
+        for burner in &burners {
+            set_slice(burner.thread.tid, Some(judge::LONG_SLICE))?;
+        }
+        Ok(judge::slice(usual, run_length(&burners)?))
+    }
+
+    fn affinity(&self) -> Result<Finding, Failure> {
+        let there = self.there()?;
+        let asked = there.iter().next().ok_or("there is no second pCPU")?.0;
+        let group = self.group("a")?;
+        let burner = group.burner(&self.here)?;
+        sleep(SETTLE);
+        let was_on = burner.pcpu();
+        set_affinity(burner.thread.tid, there)?;
+        sleep(SETTLE);
+        Ok(judge::affinity(asked, was_on, burner.pcpu()))
+    }
+
+    fn quota(&self) -> Result<Finding, Failure> {
+        let group = self.group("a")?;
+        let burner = group.burner(&self.here)?;
+        let pcpus = |(window, ran): (Nanos, Vec<Nanos>)| {
+            ran.iter().copied().sum::<Nanos>().0 as f64 / window.0.max(1) as f64
+        };
+        let uncapped = pcpus(ran(WINDOW / 2, &[burner.thread])?);
+        let period_us = 50_000;
+        let quota = Quota {
+            quota_us: (judge::CAP * period_us as f64) as u64,
+            period_us,
+        };
+        self.controller.set_quota(&group.path, Some(quota))?;
+        let capped = ran(WINDOW, &[burner.thread]);
+        // Before the burner is told to stop, which it can only hear while it runs.
+        self.controller.set_quota(&group.path, None)?;
+        Ok(judge::quota(pcpus(capped?), uncapped))
+    }
+
+    fn pinned_hog(&self) -> Result<Finding, Failure> {
+        let there = self.there()?;
+        let (blocking, burning) = (self.group("a")?, self.group("b")?);
+        let both = [&self.here, there];
+        let seats: Vec<PcpuSet> = both.into_iter().chain(both).cloned().collect();
+        let team = Team::start(&seats, |thread| blocking.take(thread))?;
+        let burners = [burning.burner(&self.here)?, burning.burner(there)?];
+        let others = [burners[0].thread, burners[1].thread];
+        Ok(judge::pinned_hog(received(
+            HOG_WINDOW,
+            &team.threads,
+            &others,
+        )?))
+    }
+}
+
+/// When a thread ran first after `begin`, of the moments at which it ran again.
+fn first_run(starts: &[Instant], begin: Instant) -> Option<Nanos> {
+    let start = starts.iter().find(|start| **start >= begin)?;
+    Some(Nanos(start.duration_since(begin).as_nanos() as u64))
+}
+
+/// What each of these threads received in a window, and how long that was.
+fn ran(window: Duration, threads: &[ThreadRef]) -> Result<(Nanos, Vec<Nanos>), Failure> {
+    sleep(SETTLE);
+    let mut sampler = Sampler::new(ProcFs::host());
+    let mut sample = || -> Result<Vec<Nanos>, Failure> {
+        let samples = threads.iter().map(|thread| Ok(sampler.sample(thread)?.ran));
+        samples.collect()
+    };
+    let before = sample()?;
+    let begin = Instant::now();
+    sleep(window);
+    let after = sample()?;
+    let took = Nanos(begin.elapsed().as_nanos() as u64);
+    let ran = after.iter().zip(before);
+    Ok((
+        took,
+        ran.map(|(now, then)| now.saturating_sub(then)).collect(),
+    ))
+}
+
+/// What the threads of one side received, and those of the other.
+fn received(
+    window: Duration,
+    one: &[ThreadRef],
+    others: &[ThreadRef],
+) -> Result<Received, Failure> {
+    let (window, ran) = ran(window, &[one, others].concat())?;
+    let (first, rest) = ran.split_at(one.len());
+    Ok(Received {
+        window,
+        one: first.iter().copied().sum(),
+        others: rest.iter().copied().sum(),
+    })
+}
+
+/// How long two burners that share a pCPU run in turn, in their own time.
+fn run_length(burners: &[Burner; 2]) -> Result<Option<Nanos>, Failure> {
+    let threads = [burners[0].thread, burners[1].thread];
+    sleep(SETTLE);
+    for burner in burners {
+        burner.forget();
+    }
+    let (_, ran) = ran(WINDOW, &threads)?;
+    let starts = |n: usize| burners[n].starts().into_iter().map(move |start| (start, n));
+    let mut starts: Vec<(Instant, usize)> = starts(0).chain(starts(1)).collect();
+    starts.sort_unstable();
+    let changes = starts.windows(2).filter(|two| two[0].1 != two[1].1).count();
+    // The changes are of the window and of the moment before it in which it settled.
+    let in_all = ran[0] + ran[1];
+    let part = WINDOW.as_secs_f64() / (WINDOW + SETTLE).as_secs_f64();
+    let changes = (changes as f64 * part).round() as u64;
+    Ok(in_all.0.checked_div(changes).map(Nanos))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_ends_when_the_thread_runs_first() {
+        let begin = Instant::now();
+        let at = |ms| begin + Duration::from_millis(ms);
+        let starts = [at(4), at(13), at(24)];
+        let wait = |ms| first_run(&starts, at(ms));
+        assert_eq!(wait(10), Some(Nanos::from_millis(3)));
+        assert_eq!(wait(30), None);
+    }
+}

@@ -1,0 +1,107 @@
+//! The configured weight w_i of a VM: what its operator says it is worth.
+//!
+//! It is the weight of the rule that names the VM (1 = the kernel's default), else that of the VM's own cgroup, else the default. With
+//! `weight_per_vcpu` that counts for each of its vCPUs, as operators need it who sell vCPUs: w_i = base × vCPUs, and it follows vCPUs
+//! that are plugged in or out. What is beyond the range of the cgroup's knob cannot be written, so the limit counts.
+
+use tandem_policy::Weight;
+
+/// How the weight comes about.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Configured {
+    /// The VM's weight, or that of one vCPU, in the knob's units.
+    base: Weight,
+    /// Whether it is that of one vCPU.
+    per_vcpu: bool,
+    /// The least and the most that the knob takes.
+    range: (Weight, Weight),
+    /// Whether it was said that the knob cannot take it.
+    said: bool,
+}
+
+impl Configured {
+    /// A weight of the VM, or of each of its vCPUs.
+    pub fn new(base: Weight, per_vcpu: bool, range: (Weight, Weight)) -> Configured {
+        Configured {
+            base,
+            per_vcpu,
+            range,
+            said: false,
+        }
+    }
+
+    /// The weight of a VM of so many vCPUs; one without vCPUs yet counts as one of one.
+    pub fn weight(&self, vcpus: usize) -> Weight {
+        let wanted = self.wanted(vcpus);
+        match self.per_vcpu {
+            true => Weight(wanted.clamp(self.range.0.0, self.range.1.0)),
+            false => Weight(wanted),
+        }
+    }
+
+    fn wanted(&self, vcpus: usize) -> f64 {
+        match self.per_vcpu {
+            true => self.base.0 * vcpus.max(1) as f64,
+            false => self.base.0,
+        }
+    }
+
+    /// Somebody else set the VM's weight, and it has so many vCPUs: from now on that counts.
+    pub fn replace(&mut self, weight: Weight, vcpus: usize) {
+        self.base = match self.per_vcpu {
+            true => Weight(weight.0 / vcpus.max(1) as f64),
+            false => weight,
+        };
+    }
+
+    /// What an operator should know, once: the knob cannot take the weight.
+    pub fn news(&mut self, vm: &str, vcpus: usize) -> Option<String> {
+        let (wanted, counts) = (self.wanted(vcpus), self.weight(vcpus));
+        if wanted == counts.0 || std::mem::replace(&mut self.said, true) {
+            return None;
+        }
+        let (base, least, most) = (self.base.0, self.range.0.0, self.range.1.0);
+        Some(format!(
+            "VM {vm}: {vcpus} vCPUs of weight {base} each are {wanted}, and the cgroup's knob takes {least} … {most}: {} counts",
+            counts.0
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const V2: (Weight, Weight) = (Weight(1.0), Weight(10_000.0));
+
+    #[test]
+    fn a_vm_that_is_paid_by_vcpu_weighs_by_vcpu() {
+        let configured = Configured::new(Weight(200.0), true, V2);
+        assert_eq!(configured.weight(1), Weight(200.0));
+        assert_eq!(configured.weight(4), Weight(800.0));
+        assert_eq!(configured.weight(0), Weight(200.0));
+        let whole = Configured::new(Weight(200.0), false, V2);
+        assert_eq!(whole.weight(4), Weight(200.0));
+    }
+
+    #[test]
+    fn the_knobs_limit_counts_and_is_said_once() {
+        let mut configured = Configured::new(Weight(200.0), true, V2);
+        assert_eq!(configured.news("db", 50), None);
+        assert_eq!(configured.weight(64), Weight(10_000.0));
+        let said = configured.news("db", 64).unwrap();
+        assert!(
+            said.contains("12800") && said.contains("1 … 10000"),
+            "{said}"
+        );
+        assert_eq!(configured.news("db", 65), None);
+    }
+
+    #[test]
+    fn what_somebody_else_sets_is_the_whole_vms() {
+        let mut configured = Configured::new(Weight(100.0), true, V2);
+        configured.replace(Weight(600.0), 4);
+        assert_eq!(configured.weight(4), Weight(600.0));
+        assert_eq!(configured.weight(8), Weight(1200.0));
+    }
+}
