@@ -14,6 +14,7 @@ use tandem_report::experiment::VmFigures;
 use tandem_report::experiment::mean_and_max;
 use tandem_report::progress::Progress;
 
+use crate::alone::AloneResults;
 use crate::demo;
 use crate::demo::DemoError;
 use crate::host_facts;
@@ -58,7 +59,8 @@ impl Settings {
     /// How many steps of progress the suite has.
     pub fn steps(&self) -> u64 {
         let plans = self.mixes.iter().map(|(_, plan)| demo::steps(plan));
-        plans.sum::<u64>() * u64::from(self.runs)
+        let alone = demo::steps_alone(self.mixes.iter().map(|(_, plan)| plan));
+        alone + plans.sum::<u64>() * u64::from(self.runs)
     }
 }
 
@@ -128,8 +130,10 @@ pub fn measure(
     progress: &Progress,
     interrupt: &Interrupt,
 ) -> Result<Suite, DemoError> {
+    let mut alone = AloneResults::default();
     let measure = |(mix, plan): &(Mix, Plan)| {
-        measure_mix(mix, plan.clone(), settings.runs, progress, interrupt)
+        let runs = settings.runs;
+        measure_mix(mix, plan.clone(), runs, &mut alone, progress, interrupt)
     };
     let mixes = settings.mixes.iter().map(measure);
     let mixes = mixes.collect::<Result<_, _>>()?;
@@ -147,6 +151,7 @@ fn measure_mix(
     mix: &Mix,
     mut plan: Plan,
     runs: u32,
+    alone: &mut AloneResults,
     progress: &Progress,
     interrupt: &Interrupt,
 ) -> Result<MixFigures, DemoError> {
@@ -154,7 +159,7 @@ fn measure_mix(
     for run in 1..=runs {
         plan.seed = u64::from(run);
         let part = progress.within(&format!("{} run {run}", mix.name));
-        experiments.push(demo::run(&plan, &part, interrupt)?);
+        experiments.push(demo::run(&plan, alone, &part, interrupt)?);
     }
     let mut notes: Vec<String> = experiments.iter().flat_map(|e| e.notes.clone()).collect();
     notes.sort();
@@ -212,6 +217,7 @@ mod tests {
     use super::*;
     use tandem_report::experiment::Figures;
     use tandem_report::experiment::ModeResult;
+    use tandem_report::service::Waits;
 
     fn experiment(lags: Result<[f64; 2], &str>) -> Experiment {
         let vm = |lag: f64| VmFigures {
@@ -223,6 +229,12 @@ mod tests {
             lag,
             work: 1,
             work_per_second: 1.0,
+            work_of_alone: None,
+            windows: Vec::new(),
+            waits: Waits {
+                runs: 0,
+                mean_ns: None,
+            },
         };
         let figures = |lags: [f64; 2]| Figures {
             vms: lags.map(vm).to_vec(),

@@ -17,6 +17,9 @@ use tandem_report::experiment::VmFigures;
 use tandem_report::experiment::mean_and_max;
 use tandem_report::experiment_page;
 use tandem_report::experiment_table;
+use tandem_report::service::Alone;
+use tandem_report::service::Waits;
+use tandem_report::service::WindowFigures;
 use tandem_report::table::Look;
 
 fn figures(shares: [f64; 3], idle: f64) -> Figures {
@@ -30,6 +33,19 @@ fn figures(shares: [f64; 3], idle: f64) -> Figures {
         lag: (fair - shares[i]) / fair,
         work: (shares[i] * 1e5) as u64,
         work_per_second: shares[i] * 1e4,
+        work_of_alone: Some(shares[i] / 2.0),
+        windows: [(0.25, 0.8, 1.3), (1.0, 0.9, 1.1)]
+            .map(|(seconds, least, greatest)| WindowFigures {
+                seconds,
+                windows: (10.0 / seconds) as usize,
+                least: Some(least),
+                greatest: Some(greatest),
+            })
+            .to_vec(),
+        waits: Waits {
+            runs: 1000,
+            mean_ns: Some(2.5e6),
+        },
     };
     let vms: Vec<VmFigures> = (0..3).map(vm).collect();
     let (mean_abs_lag, max_abs_lag) = mean_and_max(vms.iter().map(|vm| vm.lag));
@@ -81,6 +97,11 @@ fn experiment() -> Experiment {
                 workload: "burn".to_owned(),
                 pins: (0..[4, 2, 1][i]).map(|vcpu| vcpu % 2).collect(),
                 entitlement: 2.0 / 3.0,
+                alone: Some(Alone {
+                    work_per_second: 2e4,
+                    share: 2.0,
+                    deserved: 1.0 / 3.0,
+                }),
             })
             .collect(),
         notes: vec!["A note & its reason.".to_owned()],
