@@ -180,6 +180,16 @@ impl Experiment {
             .all(|two| two[0].workload == two[1].workload)
     }
 
+    /// What each VM did in a mode of what its share deserves, as a part of it; none where a VM was not measured, or not alone.
+    pub fn deserved_work(&self, mode: &str) -> Option<Vec<f64>> {
+        let of_vm = |(described, vm): (&VmDescription, &VmFigures)| {
+            let deserved = described.alone?.deserved;
+            (deserved > 0.0).then_some(vm.work_of_alone? / deserved)
+        };
+        let vms = &self.figures(mode)?.vms;
+        self.vms.iter().zip(vms).map(of_vm).collect()
+    }
+
     /// Fills in [`Figures::work_vs_stock`] of every mode, once all are measured.
     pub fn compare_with_stock(&mut self) {
         let Some(stock) = self.figures(STOCK).cloned() else {

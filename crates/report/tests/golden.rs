@@ -146,6 +146,7 @@ fn tables() {
     let experiment = experiment();
     let text = [
         experiment_table::per_vm(&experiment).text(Look::Plain),
+        experiment_table::service(&experiment).text(Look::Plain),
         experiment_table::per_mode(&experiment).text(Look::Plain),
         experiment_table::reasons(&experiment).join("\n"),
     ];
@@ -169,6 +170,18 @@ fn json() {
 #[test]
 fn the_finding_is_made_from_the_figures() {
     let mut experiment = experiment();
+    let finding = experiment_page::finding(&experiment);
+    assert!(
+        finding.contains("more of their deserved work done with Tandem"),
+        "{finding}"
+    );
+    assert!(
+        finding.contains("The worst VM with Tandem is vm0, with 99.0 %; in stock it did 112.5 %."),
+        "{finding}"
+    );
+    for vm in &mut experiment.vms {
+        vm.alone = None;
+    }
     assert!(experiment_page::finding(&experiment).contains("closer to their fair shares"));
     experiment.modes.swap(1, 3);
     experiment.modes[1].mode = "equal-weights".to_owned();
