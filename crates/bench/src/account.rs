@@ -24,6 +24,7 @@ use tandem_report::experiment::mean_and_max;
 
 use crate::alone::MeasuredAlone;
 use crate::cpu_time::Reading;
+use crate::cpu_time::others;
 use crate::plan::Plan;
 use crate::timeslices::Tick;
 use crate::windows;
@@ -117,6 +118,12 @@ fn observations(plan: &Plan, window: &Window, length: Nanos) -> Vec<VmObservatio
         VmObservation::new(VmId(i as u64), Weight(plan.vms[i].weight), vcpus.collect())
     };
     (0..plan.vms.len()).map(vm).collect()
+}
+
+/// CPU time that went neither to VMs nor to idleness in a mode, in pCPUs, if it is enough to matter.
+pub fn others_in(pcpus: usize, figures: &Figures) -> Option<f64> {
+    let vms = figures.vms.iter().map(|vm| vm.share).sum();
+    others(pcpus, vms, figures.idle)
 }
 
 /// What each VM is due by weight if all always want CPU, as CPU time per second.

@@ -6,21 +6,22 @@
 
 use std::time::Duration;
 
+use tandem_linux::ProcFs;
 use tandem_linux::interrupt::Interrupt;
 use tandem_linux::interrupt::Interrupted;
+use tandem_linux::sampler::Sampler;
 use tandem_microvm::Backend;
-use tandem_policy::Nanos;
 use tandem_policy::PcpuId;
 use tandem_report::progress::Progress;
 use thiserror::Error;
 
 use crate::boot::boot;
+use crate::cpu_time::Reading;
+use crate::cpu_time::ReadingError;
+use crate::cpu_time::others;
 use crate::plan::Plan;
 use crate::plan::VmPlan;
 use crate::state_dir::StateDir;
-use crate::timeslices::Tick;
-use crate::timeslices::Timeslices;
-use crate::timeslices::TimeslicesError;
 use crate::vm_process::VmError;
 use crate::vm_process::stop_all;
 
@@ -35,7 +36,7 @@ pub enum AloneError {
     Vm(#[from] VmError),
     /// Its CPU time could not be read.
     #[error(transparent)]
-    Timeslices(#[from] TimeslicesError),
+    Reading(#[from] ReadingError),
     /// Somebody asked for the end.
     #[error(transparent)]
     Interrupted(#[from] Interrupted),
@@ -74,7 +75,7 @@ impl Kind {
 #[derive(Debug, Default)]
 pub struct AloneResults {
     backend: Option<Backend>,
-    note: Option<String>,
+    notes: Vec<String>,
     measured: Vec<(Kind, MeasuredAlone)>,
 }
 
@@ -128,9 +129,9 @@ impl AloneResults {
         self.backend
     }
 
-    /// That the backend is not KVM, and why.
-    pub fn note(&self) -> Option<&String> {
-        self.note.as_ref()
+    /// What a reader must know: that the backend is not KVM, and that a VM was not quite alone.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     fn measure(
@@ -144,18 +145,18 @@ impl AloneResults {
         let backend = self.backend.or(plan.backend);
         let mut booted = boot(std::slice::from_ref(vm), backend, plan.seed, dir)?;
         self.backend = Some(booted.backend);
-        self.note = self.note.take().or(booted.note);
-        let timeslices = Timeslices::open(&booted.vms)?;
+        self.notes.extend(booted.note);
+        let mut sampler = Sampler::new(ProcFs::host());
         let now = std::time::Instant::now();
         interrupt.sleep_until(now + SETTLE)?;
         let mut read = || {
-            let tick = timeslices.read()?;
+            let reading = Reading::take(&mut sampler, &booted.vms, &plan.pcpus)?;
             let mut snapshots = Vec::with_capacity(1);
             for vm in &mut booted.vms {
                 vm.ask()?;
                 snapshots.push(vm.counters()?);
             }
-            Ok::<_, AloneError>((tick, snapshots))
+            Ok::<_, AloneError>((reading, snapshots))
         };
         let (first, before) = read()?;
         interrupt.sleep_until(now + SETTLE + time)?;
@@ -165,24 +166,21 @@ impl AloneResults {
             let seconds = after.t_ns.saturating_sub(before.t_ns) as f64 / 1e9;
             after.work().saturating_sub(before.work()) as f64 / seconds.max(f64::MIN_POSITIVE)
         });
-        Ok(MeasuredAlone {
+        let measured = MeasuredAlone {
             work_per_second: work.sum(),
-            share: share(&first, &last),
-        })
+            share: last.shares_since(&first).iter().sum(),
+        };
+        let pcpus = plan.pcpus.len();
+        if let Some(others) = others(pcpus, measured.share, last.idle_since(&first)) {
+            self.notes.push(format!(
+                "While {} with {} vCPUs was measured alone, {others:.2} of {pcpus} pCPUs went to the rest of the host; its work \
+                 relative to alone is too large.",
+                vm.description(),
+                vm.vcpus
+            ));
+        }
+        Ok(measured)
     }
-}
-
-/// CPU time of all vCPUs between two readings, in pCPUs.
-fn share(first: &Tick, last: &Tick) -> f64 {
-    let ran = |tick: &Tick| {
-        tick.vms
-            .iter()
-            .flatten()
-            .map(|vcpu| vcpu.ran)
-            .sum::<Nanos>()
-    };
-    let seconds = last.at.duration_since(first.at).as_secs_f64();
-    ran(last).saturating_sub(ran(first)).as_secs_f64() / seconds.max(f64::MIN_POSITIVE)
 }
 
 #[cfg(test)]

@@ -51,9 +51,6 @@ use crate::vm_process::VmProcess;
 use crate::vm_process::stop_all;
 use crate::windows;
 
-/// CPU time of the host outside the VMs from which on a note tells of it, as a part of the pCPUs.
-const OTHERS: f64 = 0.05;
-
 /// What ends the experiment.
 #[derive(Debug, Error)]
 pub enum DemoError {
@@ -130,7 +127,8 @@ pub fn run(
     };
     let backend = known.backend().or(plan.backend);
     let booted = boot(&plan.vms, backend, plan.seed, &dir)?;
-    let mut notes: Vec<String> = known.note().cloned().or(booted.note).into_iter().collect();
+    let mut notes = known.notes().to_vec();
+    notes.extend(booted.note);
     notes.iter().for_each(|note| progress.note(note));
     let mut stage = Stage {
         plan,
@@ -182,10 +180,7 @@ fn describe(
         name: vm.name.clone(),
         vcpus: vm.vcpus,
         weight: vm.weight,
-        workload: match vm.settings.as_slice() {
-            [] => vm.workload.clone(),
-            settings => format!("{} ({})", vm.workload, settings.join(", ")),
-        },
+        workload: vm.description(),
         pins: vm.pins.iter().map(|pcpu| pcpu.0).collect(),
         entitlement: due.as_secs_f64(),
         alone: alone(i),
@@ -207,13 +202,12 @@ fn describe(
 
 /// CPU time that went neither to VMs nor to idleness makes figures harder to compare.
 fn others(plan: &Plan, mode: Mode, figures: &Figures) -> Option<String> {
-    let pcpus = plan.pcpus.len() as f64;
-    let vms: f64 = figures.vms.iter().map(|vm| vm.share).sum();
-    let others = pcpus - vms - figures.idle;
-    (others > OTHERS * pcpus).then(|| {
-        format!("In mode {mode}, {others:.2} of {pcpus} pCPUs went to the rest of the host; its work and idle \
-             time cannot be compared with other modes.")
-    })
+    let pcpus = plan.pcpus.len();
+    let others = account::others_in(pcpus, figures)?;
+    Some(format!(
+        "In mode {mode}, {others:.2} of {pcpus} pCPUs went to the rest of the host; its work and idle time cannot be compared with \
+         other modes."
+    ))
 }
 
 struct Stage<'a> {

@@ -2,7 +2,7 @@
 //!
 //! Every run is a demo of its own with fresh VMs ([`crate::demo`]). Per mix: mean and maximum
 //! of |lag| over all VMs and runs, for stock weights and for Tandem; useful work of Tandem against
-//! stock; idle pCPU time under a hard cap. Lags and comparisons are fractions in the JSON form.
+//! stock; idle pCPU time under a hard cap; the worst windows of any VM; work of what shares deserve. Lags and comparisons are fractions in the JSON form.
 
 use std::time::Duration;
 
@@ -13,6 +13,8 @@ use tandem_report::experiment::Host;
 use tandem_report::experiment::VmFigures;
 use tandem_report::experiment::mean_and_max;
 use tandem_report::progress::Progress;
+use tandem_report::service::WindowFigures;
+use tandem_report::service::geometric_mean;
 
 use crate::alone::AloneResults;
 use crate::demo;
@@ -117,6 +119,11 @@ pub struct ModeSummary {
     /// Useful work against stock, the mean of the runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub work_vs_stock: Option<f64>,
+    /// Work of what the VMs' shares deserve, the geometric mean over VMs and runs; absent where VMs were not measured alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deserved_work: Option<f64>,
+    /// CPU time against its due over short windows: the least and the greatest part that any VM received in any run.
+    pub windows: Vec<WindowFigures>,
     /// Why it was not, in the other runs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub not_measured: Vec<String>,
@@ -200,6 +207,17 @@ fn summary(mode: Mode, experiments: &[Experiment]) -> ModeSummary {
         max_abs_lag: some(max),
         idle: average(measured.iter().map(|figures| figures.idle)),
         work_vs_stock: average(measured.iter().filter_map(|figures| figures.work_vs_stock)),
+        deserved_work: geometric_mean(
+            experiments
+                .iter()
+                .filter_map(|e| e.deserved_work(name))
+                .flatten(),
+        ),
+        windows: WindowFigures::over_runs(
+            measured
+                .iter()
+                .flat_map(|figures| figures.vms.iter().map(|vm| vm.windows.as_slice())),
+        ),
         not_measured: not_measured
             .filter_map(|result| Some(format!("{name}: {}", result.outcome.as_ref().err()?)))
             .collect(),

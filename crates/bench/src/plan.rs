@@ -117,6 +117,14 @@ impl VmPlan {
         }
     }
 
+    /// What its guest does, in words.
+    pub fn description(&self) -> String {
+        match self.settings.as_slice() {
+            [] => self.workload.clone(),
+            settings => format!("{} ({})", self.workload, settings.join(", ")),
+        }
+    }
+
     /// The pCPUs that vCPU `index` may use.
     pub fn allowed(&self, index: usize, all: &PcpuSet) -> PcpuSet {
         match self.pins.get(index) {

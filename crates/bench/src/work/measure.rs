@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use tandem_linux::interrupt::Interrupt;
+use tandem_report::experiment::Experiment;
 use tandem_report::progress::Progress;
 use thiserror::Error;
 
@@ -15,6 +16,7 @@ use super::cell::Choice;
 use super::figures::Work;
 use super::figures::against_stock;
 use super::figures::summarize;
+use crate::account;
 use crate::alone;
 use crate::alone::AloneResults;
 use crate::demo;
@@ -141,6 +143,7 @@ pub fn measure(
     let mut alone = AloneResults::default();
     let mut notes = settings.notes();
     let mut backend = String::new();
+    let mut disturbed = Disturbed::default();
     let mut cells = Vec::with_capacity(settings.cells.len());
     for (cell, plan) in &settings.cells {
         let (mut runs, mut failures) = (Vec::new(), Vec::new());
@@ -153,7 +156,7 @@ pub fn measure(
             match demo::run(&plan, &mut alone, &part, interrupt) {
                 Ok(experiment) => {
                     backend.clone_from(&experiment.backend);
-                    notes.extend(experiment.notes.iter().cloned());
+                    disturbed.add(&experiment);
                     runs.push(experiment);
                 }
                 Err(error) if backend.is_empty() || !error.is_of_a_vm() => return Err(error),
@@ -166,8 +169,8 @@ pub fn measure(
         }
         cells.push(summarize(cell, &plan.modes, &runs, &failures));
     }
-    notes.sort();
-    notes.dedup();
+    notes.extend(alone.notes().iter().cloned());
+    notes.extend(disturbed.note(settings.plan.pcpus.len()));
     Ok(Work {
         host: host_facts::read(),
         backend,
@@ -180,6 +183,36 @@ pub fn measure(
         cells,
         notes,
     })
+}
+
+/// Runs of modes in which the rest of the host took CPU time.
+#[derive(Default)]
+struct Disturbed {
+    modes: usize,
+    disturbed: usize,
+    most: f64,
+}
+
+impl Disturbed {
+    fn add(&mut self, experiment: &Experiment) {
+        for figures in experiment.modes.iter().flat_map(|mode| &mode.outcome) {
+            self.modes += 1;
+            if let Some(others) = account::others_in(experiment.pcpus, figures) {
+                self.disturbed += 1;
+                self.most = self.most.max(others);
+            }
+        }
+    }
+
+    fn note(&self, pcpus: usize) -> Option<String> {
+        let (modes, disturbed, most) = (self.modes, self.disturbed, self.most);
+        (disturbed > 0).then(|| {
+            format!(
+                "In {disturbed} of {modes} runs of a mode, CPU time went to the rest of the host, up to {most:.2} of {pcpus} pCPUs; \
+                 those cannot be compared with others."
+            )
+        })
+    }
 }
 
 #[cfg(test)]

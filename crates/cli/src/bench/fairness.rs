@@ -97,6 +97,10 @@ pub fn main(args: &FairnessArgs) -> anyhow::Result<()> {
     let suite = fairness::measure(&settings, &progress, &interrupt)?;
     drop(progress);
     print(&tables::fairness(&suite).to_string())?;
+    print(&format!("\n{}\n", tables::fairness_service(&suite)))?;
+    print(
+        "Deserved work: of what each VM's share deserves of its work alone, geometric mean. Least: part of its due that a VM received.",
+    )?;
     for mix in &suite.mixes {
         let reasons = mix.modes.iter().flat_map(|mode| &mode.not_measured);
         for note in mix.notes.iter().chain(reasons) {
