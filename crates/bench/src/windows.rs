@@ -55,7 +55,8 @@ pub fn windows(plan: &Plan, ticks: &[Tick], runnable: &[Vec<bool>]) -> Vec<Vec<W
     (0..plan.vms.len()).map(of_vm).collect()
 }
 
-/// Windows of one length, one beginning at each quarter of it; none where the mode was shorter.
+/// Windows of one length, one beginning every quarter of it, so that hardly any trouble is halved by their bounds; none where the
+/// mode was shorter.
 fn of_length(parts: &[Part], length: usize) -> Option<WindowFigures> {
     if parts.len() < length {
         return None;

@@ -303,7 +303,7 @@ mod tests {
             (&["--settle-seconds", "nan"], "0 … 600"),
             (&["--period-ms", "5"], "30 … 1000"),
             (&["--backend", "xen"], "kvm, threads"),
-            (&["--placement", "move"], "keep, rebalance"),
+            (&["--placement", "move"], "keep, turns, rebalance"),
             (&["--vm", "name=a"], "vcpus is missing"),
             (
                 &["--vm", "name=a,vcpus=1", "--mix", "1"],

@@ -237,18 +237,20 @@ fn tiles(experiment: &Experiment) -> Markup {
             }
             (page::tile("Largest lag, equal weights", lag(STOCK), &mean(STOCK)))
             (page::tile("Largest lag, Tandem", lag("tandem"), &mean("tandem")))
-            (page::tile(
-                "Useful work, Tandem",
-                work.map_or_else(absent, |ratio| html! { (figure::percent(ratio)) }),
-                "of what stock finishes",
-            ))
-            (page::tile(
-                "Idle under a hard cap",
-                experiment
-                    .figures("hard-cap")
-                    .map_or_else(absent, |figures| html! { (figure::pcpus(figures.idle)) }),
-                &format!("of {} pCPUs", experiment.pcpus),
-            ))
+            @if deserved(STOCK).or(deserved("tandem")).is_none() {
+                (page::tile(
+                    "Useful work, Tandem",
+                    work.map_or_else(absent, |ratio| html! { (figure::percent(ratio)) }),
+                    "of what stock finishes",
+                ))
+                (page::tile(
+                    "Idle under a hard cap",
+                    experiment
+                        .figures("hard-cap")
+                        .map_or_else(absent, |figures| html! { (figure::pcpus(figures.idle)) }),
+                    &format!("of {} pCPUs", experiment.pcpus),
+                ))
+            }
         }
     }
 }

@@ -16,7 +16,8 @@ use serde::Serialize;
 pub struct WindowFigures {
     /// Length of a window, in seconds.
     pub seconds: f64,
-    /// Windows in which the VM wanted CPU: it was due at least a twentieth of a pCPU.
+    /// Windows in which the VM wanted CPU: it was due at least a twentieth of a pCPU. They overlap: one begins every quarter of the
+    /// length.
     pub windows: usize,
     /// The least that it received in one of them, as a part of its due there; absent where there was none.
     #[serde(skip_serializing_if = "Option::is_none")]
