@@ -38,6 +38,7 @@ const WANTED: f64 = 0.05;
 /// One VM between two ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Part {
+    lasted: Nanos,
     received: Nanos,
     fair: Nanos,
 }
@@ -56,30 +57,39 @@ pub fn windows(plan: &Plan, ticks: &[Tick], runnable: &[Vec<bool>]) -> Vec<Vec<W
 }
 
 /// Windows of one length, one beginning every quarter of it, so that hardly any trouble is halved by their bounds; none where the
-/// mode was shorter.
+/// mode was shorter. They are as long as told to half a tick, also where a tick came late.
 fn of_length(parts: &[Part], length: usize) -> Option<WindowFigures> {
-    if parts.len() < length {
-        return None;
-    }
     let seconds = length as f64 * TICK.as_secs_f64();
-    let mut figures = WindowFigures {
-        seconds,
-        windows: 0,
-        least: None,
-        greatest: None,
-    };
-    for window in parts.windows(length).step_by((length / 4).max(1)) {
-        let sum = |of: fn(&Part) -> Nanos| window.iter().map(of).sum::<Nanos>().as_secs_f64();
-        let (received, fair) = (sum(|part| part.received), sum(|part| part.fair));
-        if fair < WANTED * seconds {
+    let enough = seconds - TICK.as_secs_f64() / 2.0;
+    let mut figures: Option<WindowFigures> = None;
+    for first in (0..parts.len()).step_by((length / 4).max(1)) {
+        let (mut lasted, mut received, mut fair) = (0.0, 0.0, 0.0);
+        for part in &parts[first..] {
+            lasted += part.lasted.as_secs_f64();
+            received += part.received.as_secs_f64();
+            fair += part.fair.as_secs_f64();
+            if lasted >= enough {
+                break;
+            }
+        }
+        if lasted < enough {
+            break;
+        }
+        let figures = figures.get_or_insert(WindowFigures {
+            seconds,
+            windows: 0,
+            least: None,
+            greatest: None,
+        });
+        if fair < WANTED * lasted {
             continue;
         }
         let part = received / fair;
         figures.windows += 1;
-        figures.least = Some(figures.least.map_or(part, |least: f64| least.min(part)));
-        figures.greatest = Some(figures.greatest.map_or(part, |most: f64| most.max(part)));
+        figures.least = Some(figures.least.map_or(part, |least| least.min(part)));
+        figures.greatest = Some(figures.greatest.map_or(part, |most| most.max(part)));
     }
-    Some(figures)
+    figures
 }
 
 /// Between each two ticks: what each VM received, and what it was due.
@@ -114,6 +124,7 @@ fn parts(plan: &Plan, ticks: &[Tick], runnable: &[Vec<bool>]) -> Vec<Vec<Part>> 
         };
         let vms: Vec<VmObservation> = (0..plan.vms.len()).map(vm).collect();
         let assessed = assess(lengths[i], &vms).into_iter().map(|vm| Part {
+            lasted: lengths[i],
             received: vm.received,
             fair: vm.fair,
         });
@@ -274,6 +285,22 @@ mod tests {
         // Five ticks hold two or three of its own, and 2.5 are due.
         assert_eq!((rounded(short.least), rounded(short.greatest)), (0.8, 1.2));
         assert_eq!(short.windows, 6);
+    }
+
+    #[test]
+    fn a_late_tick_makes_no_window_longer_than_it_is() {
+        let part = |ms: u64| Part {
+            lasted: Nanos::from_millis(ms),
+            received: Nanos::from_millis(ms / 2),
+            fair: Nanos::from_millis(ms / 2),
+        };
+        // 250 ms in four ticks, one of which was late; and 200 ms in four.
+        let late = [part(50), part(100), part(50), part(50)];
+        assert_eq!(
+            of_length(&late, LENGTHS[0]).map(|figures| figures.windows),
+            Some(1)
+        );
+        assert_eq!(of_length(&[part(50); 4], LENGTHS[0]), None);
     }
 
     #[test]

@@ -42,7 +42,10 @@ fn check_mode(mode: &Value, pcpus: f64, names: &[&str]) {
     let mut sum = number(mode, "idle");
     for vm in vms {
         let (share, fair, lag) = (number(vm, "share"), number(vm, "fair"), number(vm, "lag"));
-        assert!(share > 0.0 && number(vm, "work_per_second") > 0.0, "{vm} in {mode}");
+        assert!(
+            share > 0.0 && number(vm, "work_per_second") > 0.0,
+            "{vm} in {mode}"
+        );
         assert!((lag - (fair - share) / fair).abs() < 1e-3, "{vm}");
         assert!(number(mode, "max_abs_lag") >= lag.abs(), "{mode}");
         sum += share;
