@@ -10,7 +10,7 @@ SHELL := /bin/bash
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 TANDEM := $(TARGET)/release/tandem
 
-# Arguments for demo and the benches, for instance: make demo ARGS='--seconds 5 --mix 3,1'
+# Arguments for demo and the benches, for instance: make demo ARGS='--seconds 5 --mix 4,2,1'
 ARGS ?=
 # Debian kernel series that the test VM boots: 6.1 is the last with CFS, 6.12 has EEVDF
 KERNELS ?= 6.1 6.12
@@ -31,7 +31,7 @@ build: ## release build of the tandem binary
 	cargo build --release --package tandem-cli
 
 .PHONY: demo
-demo: build ## boot microVMs on this host, show how unfair it is, and put it right
+demo: build ## boot microVMs on this host, show what sharing it costs them, and what Tandem changes
 	$(TANDEM) demo $(ARGS)
 
 .PHONY: test
@@ -51,8 +51,12 @@ bench: build ## what things cost: the simulator's events, the daemon at 1,000 vC
 	$(TANDEM) bench churn
 
 .PHONY: bench-fairness
-bench-fairness: build ## the acceptance suite of fairness: every mix, three runs (20 minutes and more)
+bench-fairness: build ## the acceptance suite of fairness: every mix, three runs (35 minutes and more)
 	$(TANDEM) bench fairness $(ARGS)
+
+.PHONY: bench-work
+bench-work: build ## work relative to alone: every workload beside others, stock, by hand and Tandem (3 hours; ARGS='--runs 1')
+	$(TANDEM) bench work $(ARGS)
 
 .PHONY: bench-guest
 bench-guest: build ## programs in this VM: stock, the guest agent, settings by hand (ARGS='--seconds 2': 36 minutes)

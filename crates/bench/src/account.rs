@@ -22,8 +22,12 @@ use tandem_report::experiment::Sample;
 use tandem_report::experiment::VmFigures;
 use tandem_report::experiment::mean_and_max;
 
+use crate::alone::MeasuredAlone;
 use crate::cpu_time::Reading;
+use crate::cpu_time::others;
 use crate::plan::Plan;
+use crate::timeslices::Tick;
+use crate::windows;
 
 /// What was read at both ends of a mode's window.
 pub struct Window {
@@ -35,30 +39,45 @@ pub struct Window {
     pub runnable: Vec<Vec<bool>>,
     /// Per VM: work finished, and the time between its own two counts in seconds.
     pub work: Vec<(u64, f64)>,
+    /// The vCPUs' accounts over time, all through the window.
+    pub ticks: Vec<Tick>,
     /// Shares over time.
     pub series: Vec<Sample>,
 }
 
-/// The figures of one mode.
-pub fn figures(plan: &Plan, window: Window) -> Figures {
+/// The figures of one mode; `alone` is what each VM does alone, if that was measured.
+pub fn figures(plan: &Plan, window: Window, alone: Option<&[MeasuredAlone]>) -> Figures {
     let seconds = window.end.seconds_since(&window.begin);
     let length = Nanos((seconds * 1e9) as u64);
     let assessments = assess(length, &observations(plan, &window, length));
+    let windows = windows::windows(plan, &window.ticks, &window.runnable);
+    let waits = windows::waits(&window.ticks);
+    let of_alone = |i: usize, work_per_second: f64| {
+        let alone = alone?.get(i)?.work_per_second;
+        (alone > 0.0).then_some(work_per_second / alone)
+    };
     let vms: Vec<VmFigures> = plan
         .vms
         .iter()
         .zip(&assessments)
         .zip(&window.work)
-        .map(|((vm, assessment), &(work, work_seconds))| VmFigures {
-            name: vm.name.clone(),
-            vcpus: vm.vcpus,
-            weight: vm.weight,
-            share: assessment.received.as_secs_f64() / seconds,
-            fair: assessment.fair.as_secs_f64() / seconds,
-            lag: assessment.lag,
-            work,
-            work_per_second: work as f64 / work_seconds,
-        })
+        .zip(windows.into_iter().zip(waits))
+        .enumerate()
+        .map(
+            |(i, (((vm, assessment), &(work, work_seconds)), (windows, waits)))| VmFigures {
+                name: vm.name.clone(),
+                vcpus: vm.vcpus,
+                weight: vm.weight,
+                share: assessment.received.as_secs_f64() / seconds,
+                fair: assessment.fair.as_secs_f64() / seconds,
+                lag: assessment.lag,
+                work,
+                work_per_second: work as f64 / work_seconds,
+                work_of_alone: of_alone(i, work as f64 / work_seconds),
+                windows,
+                waits,
+            },
+        )
         .collect();
     let (mean_abs_lag, max_abs_lag) = mean_and_max(vms.iter().map(|vm| vm.lag));
     Figures {
@@ -101,8 +120,31 @@ fn observations(plan: &Plan, window: &Window, length: Nanos) -> Vec<VmObservatio
     (0..plan.vms.len()).map(vm).collect()
 }
 
+/// CPU time that went neither to VMs nor to idleness in a mode, in pCPUs, if it is enough to matter.
+pub fn others_in(pcpus: usize, figures: &Figures) -> Option<f64> {
+    let vms = figures.vms.iter().map(|vm| vm.share).sum();
+    others(pcpus, vms, figures.idle)
+}
+
 /// What each VM is due by weight if all always want CPU, as CPU time per second.
 pub fn entitlements(plan: &Plan) -> Vec<Nanos> {
+    divide(plan, |_| Nanos(u64::MAX))
+}
+
+/// What each VM's share deserves of what it does alone, as a part of it: its share by weight, with no VM wanting more CPU time than
+/// it takes alone, over that CPU time.
+pub fn deserved(plan: &Plan, alone: &[MeasuredAlone]) -> Vec<f64> {
+    let wants = |i: usize| Nanos((alone[i].share * 1e9) as u64);
+    let due = divide(plan, wants);
+    let part = |(due, alone): (Nanos, &MeasuredAlone)| match alone.share > 0.0 {
+        true => (due.as_secs_f64() / alone.share).min(1.0),
+        false => 1.0,
+    };
+    due.into_iter().zip(alone).map(part).collect()
+}
+
+/// Divides a second of every pCPU by weight, among VMs that want so much at most.
+fn divide(plan: &Plan, wants: impl Fn(usize) -> Nanos) -> Vec<Nanos> {
     let second = Nanos::from_secs(1);
     let vms: Vec<VmObservation> = plan
         .vms
@@ -119,7 +161,10 @@ pub fn entitlements(plan: &Plan) -> Vec<Nanos> {
         .collect();
     let mut due = vec![Nanos::ZERO; vms.len()];
     for group in accounting_groups(&vms) {
-        let claim = |&i: &usize| Claim::always_runnable(vms[i].weight, vms[i].peak(second), second);
+        let claim = |&i: &usize| {
+            let peak = vms[i].peak(second).min(wants(i));
+            Claim::always_runnable(vms[i].weight, peak, second)
+        };
         let claims: Vec<Claim> = group.members.iter().map(claim).collect();
         let capacity = Nanos(second.0 * group.pcpus.len() as u64);
         for (&i, share) in group
@@ -135,37 +180,15 @@ pub fn entitlements(plan: &Plan) -> Vec<Nanos> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
     use std::time::Duration;
     use std::time::Instant;
 
-    use tandem_host::config::Placement;
-    use tandem_policy::PcpuSet;
-
     use super::*;
-    use crate::mode::Mode;
-    use crate::plan::DaemonPlan;
-    use crate::plan::Pinning;
-    use crate::plan::place;
-    use crate::plan::vms_of_mix;
+    use crate::test_plan;
+    use crate::timeslices::Account;
 
     fn plan(mix: &str, weights: &str, workload: &str) -> Plan {
-        let pcpus: PcpuSet = "0-1".parse().unwrap();
-        let vms = vms_of_mix(mix, Some(weights), workload).unwrap();
-        Plan {
-            vms: place(vms, &pcpus, Pinning::RoundRobin).unwrap(),
-            modes: Mode::ALL.to_vec(),
-            window: Duration::from_secs(10),
-            settle: Duration::from_secs(2),
-            backend: None,
-            seed: 1,
-            daemon: DaemonPlan {
-                period_ms: None,
-                placement: Placement::Rebalance,
-            },
-            state_dir: PathBuf::new(),
-            pcpus,
-        }
+        test_plan::plan(mix, weights, workload, "0-1")
     }
 
     fn due(mix: &str, weights: &str) -> Vec<f64> {
@@ -204,6 +227,16 @@ mod tests {
                 .map(|vm| vec![false; vm.vcpus as usize])
                 .collect(),
             work: ran_ms.iter().map(|&ran| (ran, 10.0)).collect(),
+            ticks: (0..2)
+                .map(|tick| Tick {
+                    at: at + Duration::from_secs(10 * tick),
+                    vms: plan
+                        .vms
+                        .iter()
+                        .map(|vm| vec![Account::default(); vm.vcpus as usize])
+                        .collect(),
+                })
+                .collect(),
             series: Vec::new(),
         }
     }
@@ -218,7 +251,7 @@ mod tests {
     #[test]
     fn spec_10_two_and_one_at_equal_weights_lag_by_a_third() {
         let plan = plan("2,1", "1,1", "burn");
-        let figures = figures(&plan, window(&plan, &[13_333, 6_667], 0));
+        let figures = figures(&plan, window(&plan, &[13_333, 6_667], 0), None);
         let [big, small] = figures.vms.as_slice() else {
             panic!("two VMs")
         };
@@ -231,7 +264,7 @@ mod tests {
     #[test]
     fn a_capped_burner_lags_although_no_wait_was_counted() {
         let plan = plan("1,1", "1,1", "burn");
-        let figures = figures(&plan, window(&plan, &[9_000, 5_000], 0));
+        let figures = figures(&plan, window(&plan, &[9_000, 5_000], 0), None);
         assert!(
             (figures.vms[1].fair - 0.7).abs() < 1e-6,
             "{}",
@@ -242,7 +275,38 @@ mod tests {
     #[test]
     fn a_sleeper_is_due_no_more_than_it_wanted() {
         let plan = plan("1,1", "1,1", "bursty");
-        let figures = figures(&plan, window(&plan, &[9_000, 1_000], 0));
+        let figures = figures(&plan, window(&plan, &[9_000, 1_000], 0), None);
         assert!(figures.vms[1].lag.abs() < 1e-6, "{:?}", figures.vms);
+    }
+
+    #[test]
+    fn work_is_compared_with_the_same_vm_alone() {
+        let plan = plan("2,2", "1,1", "burn");
+        let alone = |work_per_second: f64| MeasuredAlone {
+            work_per_second,
+            share: 2.0,
+        };
+        let window = window(&plan, &[5_000, 10_000], 0);
+        let figures = figures(&plan, window, Some(&[alone(1000.0), alone(0.0)]));
+        assert_eq!(figures.vms[0].work_of_alone, Some(0.5));
+        assert_eq!(
+            figures.vms[1].work_of_alone, None,
+            "nothing to compare with"
+        );
+    }
+
+    #[test]
+    fn vms_that_want_less_leave_the_rest_to_the_others() {
+        let plan = plan("2,2,2", "1,1,1", "burn");
+        let alone = |share: f64| MeasuredAlone {
+            work_per_second: 1.0,
+            share,
+        };
+        // 0.2 is satisfied; 0.9 each for the others, of 2.0 and of 1.8.
+        let deserved = deserved(&plan, &[alone(2.0), alone(1.8), alone(0.2)]);
+        for (deserved, expected) in deserved.iter().zip([0.45, 0.5, 1.0]) {
+            assert!((deserved - expected).abs() < 1e-6, "{deserved}");
+        }
+        assert_eq!(super::deserved(&plan, &[alone(0.0); 3]), [1.0; 3]);
     }
 }

@@ -16,6 +16,15 @@ use thiserror::Error;
 
 use crate::vm_process::VmProcess;
 
+/// CPU time of the host outside the VMs from which on a note tells of it, as a part of the pCPUs.
+const OTHERS: f64 = 0.05;
+
+/// CPU time that went neither to VMs nor to idleness, in pCPUs, if it is enough to matter.
+pub fn others(pcpus: usize, vms: f64, idle: f64) -> Option<f64> {
+    let others = pcpus as f64 - vms - idle;
+    (others > OTHERS * pcpus as f64).then_some(others)
+}
+
 /// Why CPU time could not be read.
 #[derive(Debug, Error)]
 pub enum ReadingError {
@@ -88,6 +97,12 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+
+    #[test]
+    fn what_others_took_matters_from_a_twentieth_on() {
+        assert_eq!(others(2, 1.5, 0.25), Some(0.25));
+        assert_eq!(others(2, 1.75, 0.2), None);
+    }
 
     #[test]
     fn shares_and_idle_time_are_in_pcpus() {

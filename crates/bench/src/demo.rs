@@ -1,10 +1,10 @@
 //! The demo: one host divided among the same VMs in several ways. Start the VMs, go through the modes, stop everything.
 //!
-//! The same VMs run through all modes, so that nothing but the mode differs. In each mode: enter,
+//! First each distinct VM is measured alone ([`crate::alone`]), if that is wanted. The same VMs run through all modes, so that nothing but the mode differs. In each mode: enter,
 //! let it settle (not counted, the same time for every mode), count over the window, leave. A mode
 //! that this host cannot enter is reported as not measured, with the reason, and the others go on; a
 //! VM that ends by itself, or an interruption, ends the experiment. Whatever ends it, guards stop the
-//! children and put cgroups back ([`crate::child`], [`crate::groups`], [`crate::daemon_process`]).
+//! children and put cgroups back ([`crate::child`], [`crate::mode_in_force`]).
 
 use std::time::Duration;
 use std::time::Instant;
@@ -19,36 +19,37 @@ use tandem_microvm::Backend;
 use tandem_report::experiment::Experiment;
 use tandem_report::experiment::Figures;
 use tandem_report::experiment::ModeResult;
-use tandem_report::experiment::Sample;
 use tandem_report::experiment::VmDescription;
 use tandem_report::explain;
 use tandem_report::progress::Progress;
+use tandem_report::service::Alone;
 use thiserror::Error;
 
 use crate::account;
 use crate::account::Window;
+use crate::alone;
+use crate::alone::AloneError;
+use crate::alone::AloneResults;
+use crate::alone::MeasuredAlone;
+use crate::boot::boot;
 use crate::control::Snapshot;
 use crate::cpu_time::Reading;
 use crate::cpu_time::ReadingError;
-use crate::daemon_process::DaemonError;
-use crate::daemon_process::DaemonProcess;
-use crate::daemon_process::Selected;
-use crate::groups::Groups;
-use crate::groups::GroupsError;
 use crate::host_facts;
 use crate::mode::Mode;
+use crate::mode_in_force::ModeFailure;
+use crate::mode_in_force::ModeInForce;
 use crate::plan::Plan;
 use crate::state_dir::StateDir;
 use crate::state_dir::StateDirError;
+use crate::timeslices::TICK;
+use crate::timeslices::Tick;
+use crate::timeslices::Timeslices;
+use crate::timeslices::TimeslicesError;
 use crate::vm_process::VmError;
 use crate::vm_process::VmProcess;
 use crate::vm_process::stop_all;
-
-/// Time between two samples of the series.
-pub const SAMPLE: Duration = Duration::from_millis(250);
-
-/// CPU time of the host outside the VMs from which on a note tells of it, as a part of the pCPUs.
-const OTHERS: f64 = 0.05;
+use crate::windows;
 
 /// What ends the experiment.
 #[derive(Debug, Error)]
@@ -59,9 +60,15 @@ pub enum DemoError {
     /// A VM failed.
     #[error(transparent)]
     Vm(#[from] VmError),
+    /// A VM was not measured alone.
+    #[error(transparent)]
+    Alone(#[from] AloneError),
     /// CPU time could not be read.
     #[error(transparent)]
     Reading(#[from] ReadingError),
+    /// The same, every few milliseconds.
+    #[error(transparent)]
+    Timeslices(#[from] TimeslicesError),
     /// A vCPU's state could not be read.
     #[error(transparent)]
     State(#[from] SampleError),
@@ -78,42 +85,60 @@ pub enum DemoError {
     },
 }
 
-/// What merely ends a mode.
-#[derive(Debug, Error)]
-pub enum ModeFailure {
-    /// The VMs' cgroups.
-    #[error(transparent)]
-    Groups(#[from] GroupsError),
-    /// The daemon.
-    #[error(transparent)]
-    Daemon(#[from] DaemonError),
+impl DemoError {
+    /// Whether a VM failed: another experiment may do better.
+    pub fn is_of_a_vm(&self) -> bool {
+        match self {
+            DemoError::Vm(_)
+            | DemoError::Reading(_)
+            | DemoError::Timeslices(_)
+            | DemoError::State(_) => true,
+            DemoError::Alone(error) => !matches!(error, AloneError::Interrupted(_)),
+            DemoError::StateDir(_) | DemoError::Interrupted(_) | DemoError::Leaving { .. } => false,
+        }
+    }
 }
 
-/// How many steps of progress an experiment has.
+/// How many steps of progress an experiment has, once its VMs have been measured alone.
 pub fn steps(plan: &Plan) -> u64 {
-    plan.modes.len() as u64 * samples(plan.settle + plan.window)
+    plan.modes.len() as u64 * ticks(plan.settle + plan.window)
 }
 
-fn samples(time: Duration) -> u64 {
-    time.as_nanos().div_ceil(SAMPLE.as_nanos()) as u64
+/// How many steps measuring VMs alone has, each distinct one once.
+pub fn steps_alone<'a>(plans: impl IntoIterator<Item = &'a Plan> + Clone) -> u64 {
+    alone::distinct(plans.into_iter().filter(|plan| plan.alone.is_some()))
 }
 
-/// Runs the experiment.
+fn ticks(time: Duration) -> u64 {
+    time.as_nanos().div_ceil(TICK.as_nanos()) as u64
+}
+
+/// Runs the experiment. What its VMs do alone is taken from `known`, and added to it where it is not known yet.
 pub fn run(
     plan: &Plan,
+    known: &mut AloneResults,
     progress: &Progress,
     interrupt: &Interrupt,
 ) -> Result<Experiment, DemoError> {
     let dir = StateDir::open(&plan.state_dir)?;
-    let (vms, backend, mut notes) = boot(plan, &dir, progress)?;
-    let sampler = Sampler::new(ProcFs::host());
+    let alone = match plan.alone {
+        Some(time) => Some(known.of(plan, time, &dir, progress, interrupt)?),
+        None => None,
+    };
+    let backend = known.backend().or(plan.backend);
+    let booted = boot(&plan.vms, backend, plan.seed, &dir)?;
+    let mut notes = known.notes().to_vec();
+    notes.extend(booted.note);
+    notes.iter().for_each(|note| progress.note(note));
     let mut stage = Stage {
         plan,
         dir: &dir,
         progress,
         interrupt,
-        vms,
-        sampler,
+        timeslices: Timeslices::open(&booted.vms)?,
+        vms: booted.vms,
+        sampler: Sampler::new(ProcFs::host()),
+        alone: alone.as_deref(),
     };
     let mut modes = Vec::new();
     for &mode in &plan.modes {
@@ -128,24 +153,37 @@ pub fn run(
     }
     stop_all(stage.vms)?;
     dir.finish();
-    let mut experiment = describe(plan, backend, notes);
+    let mut experiment = describe(plan, booted.backend, notes, alone.as_deref());
     experiment.modes = modes;
     experiment.compare_with_stock();
     Ok(experiment)
 }
 
-fn describe(plan: &Plan, backend: Backend, notes: Vec<String>) -> Experiment {
+fn describe(
+    plan: &Plan,
+    backend: Backend,
+    notes: Vec<String>,
+    alone: Option<&[MeasuredAlone]>,
+) -> Experiment {
     let due = account::entitlements(plan);
-    let vms = plan.vms.iter().zip(due).map(|(vm, due)| VmDescription {
+    let deserved = alone.map(|alone| account::deserved(plan, alone));
+    let alone = |i: usize| {
+        let (measured, deserved) = (alone?.get(i)?, deserved.as_ref()?.get(i)?);
+        Some(Alone {
+            work_per_second: measured.work_per_second,
+            share: measured.share,
+            deserved: *deserved,
+        })
+    };
+    let vms = plan.vms.iter().zip(due).enumerate();
+    let vms = vms.map(|(i, (vm, due))| VmDescription {
         name: vm.name.clone(),
         vcpus: vm.vcpus,
         weight: vm.weight,
-        workload: match vm.settings.as_slice() {
-            [] => vm.workload.clone(),
-            settings => format!("{} ({})", vm.workload, settings.join(", ")),
-        },
+        workload: vm.description(),
         pins: vm.pins.iter().map(|pcpu| pcpu.0).collect(),
         entitlement: due.as_secs_f64(),
+        alone: alone(i),
     });
     Experiment {
         backend: backend.to_string(),
@@ -164,78 +202,12 @@ fn describe(plan: &Plan, backend: Backend, notes: Vec<String>) -> Experiment {
 
 /// CPU time that went neither to VMs nor to idleness makes figures harder to compare.
 fn others(plan: &Plan, mode: Mode, figures: &Figures) -> Option<String> {
-    let pcpus = plan.pcpus.len() as f64;
-    let vms: f64 = figures.vms.iter().map(|vm| vm.share).sum();
-    let others = pcpus - vms - figures.idle;
-    (others > OTHERS * pcpus).then(|| {
-        format!("In mode {mode}, {others:.2} of {pcpus} pCPUs went to the rest of the host; its work and idle \
-             time cannot be compared with other modes.")
-    })
-}
-
-/// Starts the VMs, on KVM if there is KVM; says in the notes if there is none.
-fn boot(
-    plan: &Plan,
-    dir: &StateDir,
-    progress: &Progress,
-) -> Result<(Vec<VmProcess>, Backend, Vec<String>), VmError> {
-    let wanted = plan.backend.unwrap_or(Backend::Kvm);
-    match (start(plan, dir, wanted), plan.backend) {
-        (Ok(vms), _) => Ok((vms, wanted, Vec::new())),
-        (Err(error), Some(_)) => Err(error),
-        (Err(error), None) => {
-            let note = format!(
-                "KVM could not be used, so the workloads ran on plain threads: {}.",
-                explain(&error)
-            );
-            progress.note(&note);
-            Ok((
-                start(plan, dir, Backend::Threads)?,
-                Backend::Threads,
-                vec![note],
-            ))
-        }
-    }
-}
-
-fn start(plan: &Plan, dir: &StateDir, backend: Backend) -> Result<Vec<VmProcess>, VmError> {
-    let mut vms = Vec::with_capacity(plan.vms.len());
-    for (i, vm) in plan.vms.iter().enumerate() {
-        vms.push(VmProcess::start(
-            vm,
-            backend,
-            plan.seed + i as u64,
-            dir.logs(),
-        )?);
-    }
-    for vm in &mut vms {
-        vm.ready()?;
-    }
-    Ok(vms)
-}
-
-/// What a mode has put in place; dropping it takes it away.
-enum Guard {
-    Nothing,
-    Groups(Box<Groups>),
-    Daemon(DaemonProcess),
-}
-
-impl Guard {
-    fn check(&mut self) -> Result<(), ModeFailure> {
-        match self {
-            Guard::Daemon(daemon) => Ok(daemon.check()?),
-            Guard::Nothing | Guard::Groups(_) => Ok(()),
-        }
-    }
-
-    fn leave(self) -> Result<(), ModeFailure> {
-        match self {
-            Guard::Nothing => Ok(()),
-            Guard::Groups(groups) => Ok(groups.leave()?),
-            Guard::Daemon(daemon) => Ok(daemon.stop()?),
-        }
-    }
+    let pcpus = plan.pcpus.len();
+    let others = account::others_in(pcpus, figures)?;
+    Some(format!(
+        "In mode {mode}, {others:.2} of {pcpus} pCPUs went to the rest of the host; its work and idle time cannot be compared with \
+         other modes."
+    ))
 }
 
 struct Stage<'a> {
@@ -245,6 +217,8 @@ struct Stage<'a> {
     interrupt: &'a Interrupt,
     vms: Vec<VmProcess>,
     sampler: Sampler,
+    timeslices: Timeslices,
+    alone: Option<&'a [MeasuredAlone]>,
 }
 
 impl Stage<'_> {
@@ -252,11 +226,11 @@ impl Stage<'_> {
     /// result.
     fn mode(&mut self, mode: Mode) -> Result<ModeResult, DemoError> {
         self.interrupt.check()?;
-        let outcome = match self.enter(mode) {
-            Ok(guard) => self.measure(mode, guard)?,
+        let outcome = match ModeInForce::enter(mode, self.plan, &self.vms, self.dir) {
+            Ok(in_force) => self.measure(mode, in_force)?,
             Err(error) => {
                 self.progress
-                    .steps(samples(self.plan.settle + self.plan.window));
+                    .steps(ticks(self.plan.settle + self.plan.window));
                 Err(explain(&error))
             }
         };
@@ -266,88 +240,61 @@ impl Stage<'_> {
         })
     }
 
-    fn enter(&self, mode: Mode) -> Result<Guard, ModeFailure> {
-        let plan = self.plan;
-        let groups = |caps: Option<&[_]>| {
-            let groups = Groups::enter(plan, &self.vms, caps, &self.dir.groups())?;
-            Ok(Guard::Groups(Box::new(groups)))
-        };
-        match mode {
-            Mode::AsIs => Ok(Guard::Nothing),
-            Mode::EqualWeights => groups(None),
-            Mode::HardCap => groups(Some(&account::entitlements(plan))),
-            Mode::Tandem => {
-                let weights = plan.vms.iter().map(|vm| vm.weight);
-                let pids = self.vms.iter().map(VmProcess::pid).zip(weights).collect();
-                let dir = self.dir.daemon();
-                let daemon = DaemonProcess::start(&Selected::Pids(pids), &plan.daemon, &[], &dir)?;
-                Ok(Guard::Daemon(daemon))
-            }
-        }
-    }
-
     fn measure(
         &mut self,
         mode: Mode,
-        mut guard: Guard,
+        mut in_force: ModeInForce,
     ) -> Result<Result<Figures, String>, DemoError> {
         let settling = format!("{mode}: settling");
         self.progress.say(&settling);
         let entered = Instant::now();
         let begin = entered + self.plan.settle;
-        let mut series = Vec::new();
-        self.watch(begin, begin, &mut series)?;
+        let before = self.watch(entered, begin)?;
         self.progress.say(&format!(
             "{mode}: measuring {} s",
             self.plan.window.as_secs_f64()
         ));
-        if let Err(error) = guard.check() {
-            self.progress.steps(samples(self.plan.window));
+        if let Err(error) = in_force.check() {
+            self.progress.steps(ticks(self.plan.window));
             return Ok(Err(explain(&error)));
         }
         let (first_counters, first) = self.read()?;
-        self.watch(begin, begin + self.plan.window, &mut series)?;
+        let ticks = self.watch(begin, begin + self.plan.window)?;
         let runnable = self.runnable()?;
         let (last_counters, last) = self.read()?;
-        if let Err(error) = guard.check() {
+        if let Err(error) = in_force.check() {
             return Ok(Err(explain(&error)));
         }
+        let mut series = windows::series(&before, begin);
+        series.extend(windows::series(&ticks, begin));
         let window = Window {
             begin: first,
             end: last,
             runnable,
             work: work(&first_counters, &last_counters),
+            ticks,
             series,
         };
-        let figures = account::figures(self.plan, window);
-        guard
+        let figures = account::figures(self.plan, window, self.alone);
+        in_force
             .leave()
             .map_err(|source| DemoError::Leaving { mode, source })?;
         Ok(Ok(figures))
     }
 
-    /// Samples the shares until `end`, with times relative to `zero`.
-    fn watch(
-        &mut self,
-        zero: Instant,
-        end: Instant,
-        series: &mut Vec<Sample>,
-    ) -> Result<(), DemoError> {
-        let mut before = self.reading()?;
-        while Instant::now() < end {
-            self.interrupt.sleep_until((before.at + SAMPLE).min(end))?;
-            let now = self.reading()?;
-            // What is left at the end may be too short for a rate that means anything.
-            if now.at.duration_since(before.at) >= SAMPLE / 2 {
-                series.push(Sample {
-                    t: since(zero, now.at) - now.seconds_since(&before) / 2.0,
-                    shares: now.shares_since(&before),
-                });
-            }
-            before = now;
-            self.progress.step();
+    /// Reads the vCPUs' accounts now and every [`TICK`] until `end`. Ticks that we slept through are left out.
+    fn watch(&self, begin: Instant, end: Instant) -> Result<Vec<Tick>, DemoError> {
+        let mut ticks = vec![self.timeslices.read()?];
+        let mut due = begin;
+        while due < end {
+            let late = Instant::now().saturating_duration_since(due).as_nanos() / TICK.as_nanos();
+            let missed = u32::try_from(late).unwrap_or(u32::MAX);
+            due = (due + TICK.saturating_mul(missed.saturating_add(1))).min(end);
+            self.interrupt.sleep_until(due)?;
+            ticks.push(self.timeslices.read()?);
+            self.progress.steps(u64::from(missed) + 1);
         }
-        Ok(())
+        Ok(ticks)
     }
 
     fn reading(&mut self) -> Result<Reading, ReadingError> {
@@ -378,15 +325,6 @@ impl Stage<'_> {
             runnable.push(states);
         }
         Ok(runnable)
-    }
-}
-
-/// Seconds from `zero` to `at`, negative before it.
-fn since(zero: Instant, at: Instant) -> f64 {
-    if at >= zero {
-        at.duration_since(zero).as_secs_f64()
-    } else {
-        -zero.duration_since(at).as_secs_f64()
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Every run is a demo of its own with fresh VMs ([`crate::demo`]). Per mix: mean and maximum
 //! of |lag| over all VMs and runs, for stock weights and for Tandem; useful work of Tandem against
-//! stock; idle pCPU time under a hard cap. Lags and comparisons are fractions in the JSON form.
+//! stock; idle pCPU time under a hard cap; the worst windows of any VM; work of what shares deserve. Lags and comparisons are fractions in the JSON form.
 
 use std::time::Duration;
 
@@ -13,7 +13,10 @@ use tandem_report::experiment::Host;
 use tandem_report::experiment::VmFigures;
 use tandem_report::experiment::mean_and_max;
 use tandem_report::progress::Progress;
+use tandem_report::service::WindowFigures;
+use tandem_report::service::geometric_mean;
 
+use crate::alone::AloneResults;
 use crate::demo;
 use crate::demo::DemoError;
 use crate::host_facts;
@@ -58,7 +61,8 @@ impl Settings {
     /// How many steps of progress the suite has.
     pub fn steps(&self) -> u64 {
         let plans = self.mixes.iter().map(|(_, plan)| demo::steps(plan));
-        plans.sum::<u64>() * u64::from(self.runs)
+        let alone = demo::steps_alone(self.mixes.iter().map(|(_, plan)| plan));
+        alone + plans.sum::<u64>() * u64::from(self.runs)
     }
 }
 
@@ -115,6 +119,11 @@ pub struct ModeSummary {
     /// Useful work against stock, the mean of the runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub work_vs_stock: Option<f64>,
+    /// Work of what the VMs' shares deserve, the geometric mean over VMs and runs; absent where VMs were not measured alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deserved_work: Option<f64>,
+    /// CPU time against its due over short windows: the least and the greatest part that any VM received in any run.
+    pub windows: Vec<WindowFigures>,
     /// Why it was not, in the other runs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub not_measured: Vec<String>,
@@ -128,8 +137,10 @@ pub fn measure(
     progress: &Progress,
     interrupt: &Interrupt,
 ) -> Result<Suite, DemoError> {
+    let mut alone = AloneResults::default();
     let measure = |(mix, plan): &(Mix, Plan)| {
-        measure_mix(mix, plan.clone(), settings.runs, progress, interrupt)
+        let runs = settings.runs;
+        measure_mix(mix, plan.clone(), runs, &mut alone, progress, interrupt)
     };
     let mixes = settings.mixes.iter().map(measure);
     let mixes = mixes.collect::<Result<_, _>>()?;
@@ -147,6 +158,7 @@ fn measure_mix(
     mix: &Mix,
     mut plan: Plan,
     runs: u32,
+    alone: &mut AloneResults,
     progress: &Progress,
     interrupt: &Interrupt,
 ) -> Result<MixFigures, DemoError> {
@@ -154,7 +166,7 @@ fn measure_mix(
     for run in 1..=runs {
         plan.seed = u64::from(run);
         let part = progress.within(&format!("{} run {run}", mix.name));
-        experiments.push(demo::run(&plan, &part, interrupt)?);
+        experiments.push(demo::run(&plan, alone, &part, interrupt)?);
     }
     let mut notes: Vec<String> = experiments.iter().flat_map(|e| e.notes.clone()).collect();
     notes.sort();
@@ -195,6 +207,17 @@ fn summary(mode: Mode, experiments: &[Experiment]) -> ModeSummary {
         max_abs_lag: some(max),
         idle: average(measured.iter().map(|figures| figures.idle)),
         work_vs_stock: average(measured.iter().filter_map(|figures| figures.work_vs_stock)),
+        deserved_work: geometric_mean(
+            experiments
+                .iter()
+                .filter_map(|e| e.deserved_work(name))
+                .flatten(),
+        ),
+        windows: WindowFigures::over_runs(
+            measured
+                .iter()
+                .flat_map(|figures| figures.vms.iter().map(|vm| vm.windows.as_slice())),
+        ),
         not_measured: not_measured
             .filter_map(|result| Some(format!("{name}: {}", result.outcome.as_ref().err()?)))
             .collect(),
@@ -212,6 +235,7 @@ mod tests {
     use super::*;
     use tandem_report::experiment::Figures;
     use tandem_report::experiment::ModeResult;
+    use tandem_report::service::Waits;
 
     fn experiment(lags: Result<[f64; 2], &str>) -> Experiment {
         let vm = |lag: f64| VmFigures {
@@ -223,6 +247,12 @@ mod tests {
             lag,
             work: 1,
             work_per_second: 1.0,
+            work_of_alone: None,
+            windows: Vec::new(),
+            waits: Waits {
+                runs: 0,
+                mean_ns: None,
+            },
         };
         let figures = |lags: [f64; 2]| Figures {
             vms: lags.map(vm).to_vec(),

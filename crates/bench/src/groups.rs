@@ -1,6 +1,6 @@
-//! Cgroups for the modes that work by cgroups alone: one per VM, with its weight and perhaps a cap.
+//! What an operator without Tandem does: a cgroup per VM, with its weight and perhaps a cap; pins; nice values.
 //!
-//! This is what an operator without Tandem does. It uses the host crate's journaled actuator, so that
+//! It uses the host crate's journaled actuator, so that
 //! everything is put back when the mode is left, on an error, on a panic, and by the next start after
 //! kill -9. Only vCPU threads move, as in every mode.
 
@@ -13,6 +13,9 @@ use tandem_linux::cgroup;
 use tandem_linux::cgroup::CgroupError;
 use tandem_linux::cgroup::Quota;
 use tandem_policy::Nanos;
+use tandem_policy::Nice;
+use tandem_policy::PcpuId;
+use tandem_policy::PcpuSet;
 use tandem_policy::Weight;
 use thiserror::Error;
 
@@ -44,6 +47,14 @@ pub enum GroupsError {
         vm: String,
         /// Why.
         source: GroupError,
+    },
+    /// A vCPU's pins or nice value.
+    #[error("a vCPU thread of VM '{vm}'")]
+    Thread {
+        /// Which.
+        vm: String,
+        /// Why.
+        source: ActuatorError,
     },
     /// They could not be taken away again.
     #[error(transparent)]
@@ -78,6 +89,13 @@ pub struct Groups {
 }
 
 impl Groups {
+    /// No cgroup yet.
+    pub fn none(state_dir: &Path) -> Result<Groups, GroupsError> {
+        let controller = cgroup::open(&ProcFs::host())?;
+        let (actuator, _) = Actuator::open(controller, state_dir)?;
+        Ok(Groups { actuator })
+    }
+
     /// Makes a cgroup per VM; `caps` gives each VM's cap in CPU time per second.
     pub fn enter(
         plan: &Plan,
@@ -85,9 +103,7 @@ impl Groups {
         caps: Option<&[Nanos]>,
         state_dir: &Path,
     ) -> Result<Groups, GroupsError> {
-        let controller = cgroup::open(&ProcFs::host())?;
-        let (actuator, _) = Actuator::open(controller, state_dir)?;
-        let mut groups = Groups { actuator };
+        let mut groups = Groups::none(state_dir)?;
         for (i, (vm, process)) in plan.vms.iter().zip(vms).enumerate() {
             let quota = caps.and_then(|caps| caps.get(i)).map(|&cap| quota(cap));
             groups
@@ -124,6 +140,43 @@ impl Groups {
         }
         for thread in process.threads() {
             self.actuator.move_thread(thread, &group)?;
+        }
+        Ok(())
+    }
+
+    /// Pins vCPU i of every VM whose vCPUs are free to pCPU i mod P.
+    pub fn pin(&mut self, plan: &Plan, vms: &[VmProcess]) -> Result<(), GroupsError> {
+        let all: Vec<PcpuId> = plan.pcpus.iter().collect();
+        let free = plan.vms.iter().zip(vms);
+        for (vm, process) in free.filter(|(vm, _)| vm.pins.is_empty()) {
+            for (thread, &pcpu) in process.threads().iter().zip(all.iter().cycle()) {
+                self.actuator
+                    .set_affinity(thread, &PcpuSet::from_iter([pcpu]))
+                    .map_err(|source| GroupsError::Thread {
+                        vm: vm.name.clone(),
+                        source,
+                    })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the vCPU threads of all VMs but the first this nice value.
+    pub fn nice_neighbours(
+        &mut self,
+        plan: &Plan,
+        vms: &[VmProcess],
+        nice: Nice,
+    ) -> Result<(), GroupsError> {
+        for (vm, process) in plan.vms.iter().zip(vms).skip(1) {
+            for thread in process.threads() {
+                self.actuator
+                    .set_nice(thread, nice)
+                    .map_err(|source| GroupsError::Thread {
+                        vm: vm.name.clone(),
+                        source,
+                    })?;
+            }
         }
         Ok(())
     }

@@ -11,15 +11,20 @@
 //! - [`child`], [`vm_process`] and [`daemon_process`]: processes that never outlive their owner. They are this very
 //!   program, started again with other arguments (`tandem vm run --control-stdio`, `tandem host run`), which the
 //!   binary must so understand. [`vm_run`] is what the first of them does; [`control`] is what both sides say.
-//! - [`groups`] and [`mod@put_back`]: cgroups by hand, and everything as it was before.
-//! - [`cpu_time`] and [`account`]: from readings to shares, fair shares and lags.
+//! - [`mod@boot`] and [`alone`]: VMs together, and each alone first, which its work is compared with.
+//! - [`mode_in_force`], over [`groups`], [`batch`] and [`mod@put_back`]: modes by hand, and everything as it was before.
+//! - [`cpu_time`] and [`account`]: from readings to shares, fair shares and lags; [`timeslices`] and [`windows`]: the same
+//!   over short windows, and waits.
 //!
-//! The experiments: [`demo`], [`fairness`] over [`mixes`], [`overhead`], [`changes`], [`churn`]; [`guest`], programs
+//! The experiments: [`demo`], [`fairness`] over [`mixes`], [`work`], [`overhead`], [`changes`], [`churn`]; [`guest`], programs
 //! under the agent; [`simulator`], how fast the simulator is. They print nothing but progress, and what went wrong
 //! with a daemon that is stopped on the way out of another error: figures go back to the caller, and [`tables`] shows
 //! them. They judge nothing: a figure outside its promise is shown as it is.
 
 pub mod account;
+pub mod alone;
+pub mod batch;
+pub mod boot;
 pub mod changes;
 pub mod child;
 mod child_log;
@@ -34,6 +39,7 @@ pub mod guest;
 pub mod host_facts;
 pub mod mixes;
 pub mod mode;
+pub mod mode_in_force;
 pub mod overhead;
 pub mod plan;
 pub mod put_back;
@@ -41,7 +47,12 @@ pub mod range;
 pub mod simulator;
 pub mod state_dir;
 pub mod tables;
+#[cfg(test)]
+mod test_plan;
+pub mod timeslices;
 pub mod vm_process;
 pub mod vm_run;
 pub mod vm_spec;
 pub mod vm_tables;
+pub mod windows;
+pub mod work;

@@ -41,6 +41,9 @@ pub struct Mix {
     kind: Kind,
 }
 
+/// A workload and its settings.
+type Program = (&'static str, &'static [&'static str]);
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Pinned,
@@ -49,6 +52,8 @@ enum Kind {
     Bursty,
     /// The first two VMs and the others have pCPUs of their own.
     TwoGroups,
+    /// Pinned, and each VM has a workload of its own, with its settings.
+    Programs(&'static [Program]),
 }
 
 const fn mix(
@@ -68,7 +73,7 @@ const fn mix(
 }
 
 /// All mixes, in the order in which they run.
-pub const MIXES: [Mix; 11] = [
+pub const MIXES: [Mix; 16] = [
     mix("2+1", "two burners", "2,1", None, Kind::Pinned),
     mix("3+1", "two burners", "3,1", None, Kind::Pinned),
     mix("4+2+1", "three burners", "4,2,1", None, Kind::Pinned),
@@ -122,7 +127,45 @@ pub const MIXES: [Mix; 11] = [
         None,
         Kind::Unpinned,
     ),
+    mix(
+        "barrier-4+1+2",
+        "a blocking barrier of 4 vCPUs beside a burner of 1 and shootdowns of 2",
+        "4,1,2",
+        None,
+        Kind::Programs(&[BARRIER, BURN, ("shootdown", &[])]),
+    ),
+    mix(
+        "barrier-4+2",
+        "a blocking barrier of 4 vCPUs beside a burner of 2",
+        "4,2",
+        None,
+        Kind::Programs(&[BARRIER, BURN]),
+    ),
+    mix(
+        "barrier-2+2",
+        "a blocking barrier beside a burner, 2 vCPUs each",
+        "2,2",
+        None,
+        Kind::Programs(&[BARRIER, BURN]),
+    ),
+    mix(
+        "forkjoin-2+2",
+        "fork-join beside a burner, 2 vCPUs each",
+        "2,2",
+        None,
+        Kind::Programs(&[("forkjoin", &[]), BURN]),
+    ),
+    mix(
+        "serial-2+2",
+        "fork-join with a long serial part beside a burner, 2 vCPUs each",
+        "2,2",
+        None,
+        Kind::Programs(&[("forkjoin", &["serial=2M", "parallel=200k"]), BURN]),
+    ),
 ];
+
+const BARRIER: Program = ("barrier", &["wait=block"]);
+const BURN: Program = ("burn", &[]);
 
 impl Mix {
     /// Whether vCPUs are pinned.
@@ -137,6 +180,12 @@ impl Mix {
             Kind::Pinned | Kind::Unpinned => {}
             Kind::Bursty => make_bursty(&mut specs),
             Kind::TwoGroups => split(&mut specs, pcpus)?,
+            Kind::Programs(programs) => {
+                for (spec, (workload, settings)) in specs.iter_mut().zip(programs) {
+                    spec.workload = (*workload).to_owned();
+                    spec.settings = settings.iter().map(|&s| s.to_owned()).collect();
+                }
+            }
         }
         let pinning = if self.pinned() {
             Pinning::RoundRobin
@@ -188,6 +237,9 @@ pub fn chosen(names: Option<&str>) -> Result<Vec<Mix>, MixError> {
 
 #[cfg(test)]
 mod tests {
+    use tandem_microvm::Parameters;
+    use tandem_microvm::Workload;
+
     use super::*;
 
     #[test]
@@ -204,6 +256,27 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn every_program_of_a_mix_has_a_vm_and_knows_its_settings() {
+        let pcpus: PcpuSet = "0-1".parse().unwrap();
+        let mut programs = 0;
+        for mix in MIXES {
+            if let Kind::Programs(own) = mix.kind {
+                programs += 1;
+                let vms = mix.vms(&pcpus).unwrap();
+                assert_eq!(vms.len(), own.len(), "{}", mix.name);
+                for vm in vms {
+                    let workload: Workload = vm.workload.parse().unwrap();
+                    let mut parameters = Parameters::defaults(workload);
+                    for setting in &vm.settings {
+                        parameters.set_from(setting).unwrap();
+                    }
+                }
+            }
+        }
+        assert_eq!(programs, 5);
     }
 
     #[test]

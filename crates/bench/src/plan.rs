@@ -39,7 +39,7 @@ pub enum PlanError {
         what: &'static str,
     },
     /// Not a weight for each VM.
-    #[error("--mix names {vms} VMs and --weights {weights}; give one weight per VM")]
+    #[error("there are {vms} VMs and --weights has {weights}; give one weight per VM")]
     Weights {
         /// VMs.
         vms: usize,
@@ -108,9 +108,21 @@ pub struct VmPlan {
 }
 
 impl VmPlan {
-    /// Whether its vCPUs want CPU at every moment, whatever the kernel counts as waiting.
+    /// Whether its vCPUs want CPU at every moment, whatever the kernel counts as waiting: they compute, or wait by spinning.
     pub fn never_sleeps(&self) -> bool {
-        matches!(self.workload.as_str(), "burn" | "spinlock")
+        match self.workload.as_str() {
+            "burn" | "spinlock" | "shootdown" => true,
+            "barrier" => self.settings.iter().any(|setting| setting == "wait=spin"),
+            _ => false,
+        }
+    }
+
+    /// What its guest does, in words.
+    pub fn description(&self) -> String {
+        match self.settings.as_slice() {
+            [] => self.workload.clone(),
+            settings => format!("{} ({})", self.workload, settings.join(", ")),
+        }
     }
 
     /// The pCPUs that vCPU `index` may use.
@@ -152,6 +164,8 @@ pub struct Plan {
     pub state_dir: PathBuf,
     /// The pCPUs that VMs may use.
     pub pcpus: PcpuSet,
+    /// How long each distinct VM is measured alone first; `None`: it is not.
+    pub alone: Option<Duration>,
 }
 
 /// Where vCPUs go that have no pins of their own.
@@ -170,30 +184,54 @@ pub fn vms_of_mix(
     workload: &str,
 ) -> Result<Vec<VmSpec>, PlanError> {
     let vcpus: Vec<u32> = numbers(mix, "--mix", "a number of vCPUs")?;
-    let weights: Vec<f64> = match weights {
-        Some(text) => numbers(text, "--weights", "a weight")?,
-        None => vec![1.0; vcpus.len()],
-    };
-    if weights.len() != vcpus.len() {
-        return Err(PlanError::Weights {
-            vms: vcpus.len(),
-            weights: weights.len(),
-        });
-    }
-    let spec = |(i, (vcpus, weight))| VmSpec {
+    let spec = |(i, vcpus)| VmSpec {
         name: format!("vm{i}"),
         vcpus,
-        weight,
+        weight: 1.0,
         workload: workload.to_owned(),
         settings: Vec::new(),
         pcpus: None,
     };
-    Ok(vcpus
-        .into_iter()
-        .zip(weights)
-        .enumerate()
-        .map(spec)
-        .collect())
+    weigh(vcpus.into_iter().enumerate().map(spec).collect(), weights)
+}
+
+/// The four VMs that a host with trouble has, each with a vCPU for each pCPU: one that spins, one that blocks, one that computes,
+/// and one that sleeps most of the time.
+pub fn everyday_vms(pcpus: &PcpuSet, weights: Option<&str>) -> Result<Vec<VmSpec>, PlanError> {
+    let vcpus = (pcpus.len() as u32).clamp(2, MAX_VCPUS);
+    let spec = |(name, workload, settings): (&str, &str, &[&str])| VmSpec {
+        name: name.to_owned(),
+        vcpus,
+        weight: 1.0,
+        workload: workload.to_owned(),
+        settings: settings.iter().map(|&setting| setting.to_owned()).collect(),
+        pcpus: None,
+    };
+    let vms = [
+        ("spin", "barrier", &["wait=spin"][..]),
+        ("block", "barrier", &["wait=block"]),
+        ("compute", "burn", &[]),
+        ("bursty", "bursty", &[]),
+    ];
+    weigh(vms.into_iter().map(spec).collect(), weights)
+}
+
+/// Gives VMs the weights of `--weights`.
+fn weigh(mut vms: Vec<VmSpec>, weights: Option<&str>) -> Result<Vec<VmSpec>, PlanError> {
+    let Some(text) = weights else {
+        return Ok(vms);
+    };
+    let weights: Vec<f64> = numbers(text, "--weights", "a weight")?;
+    if weights.len() != vms.len() {
+        return Err(PlanError::Weights {
+            vms: vms.len(),
+            weights: weights.len(),
+        });
+    }
+    for (vm, weight) in vms.iter_mut().zip(weights) {
+        vm.weight = weight;
+    }
+    Ok(vms)
 }
 
 fn numbers<T: FromStr>(
@@ -320,11 +358,31 @@ mod tests {
     }
 
     #[test]
+    fn everyday_vms_spin_block_compute_and_sleep_on_every_pcpu() {
+        for (list, vcpus) in [("0", 2), ("0-1", 2), ("0-15", 16)] {
+            let vms = everyday_vms(&pcpus(list), Some("1,2,3,4")).unwrap();
+            let vms = place(vms, &pcpus(list), Pinning::None).unwrap();
+            assert_eq!(vms.len(), 4);
+            assert!(vms.iter().all(|vm| vm.vcpus == vcpus && vm.pins.is_empty()));
+            let awake: Vec<bool> = vms.iter().map(VmPlan::never_sleeps).collect();
+            assert_eq!(awake, [true, false, true, false]);
+            assert_eq!(vms[3].weight, 4.0);
+        }
+        let error = everyday_vms(&pcpus("0"), Some("1"))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.starts_with("there are 4 VMs and --weights has 1"),
+            "{error}"
+        );
+    }
+
+    #[test]
     fn lists_of_different_length_are_told_apart() {
         let text = error("4,2,1", Some("1,2"));
         assert_eq!(
             text,
-            "--mix names 3 VMs and --weights 2; give one weight per VM"
+            "there are 3 VMs and --weights has 2; give one weight per VM"
         );
     }
 

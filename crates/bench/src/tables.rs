@@ -46,6 +46,38 @@ pub fn fairness(suite: &Suite) -> Table {
     table
 }
 
+/// Work and windows of every mix: stock beside Tandem.
+pub fn fairness_service(suite: &Suite) -> Table {
+    let mut table = Table::new(&[
+        "mix",
+        "stock, deserved work",
+        "Tandem, deserved work",
+        "stock, least in 1 s",
+        "Tandem, least in 1 s",
+        "stock, least in 250 ms",
+        "Tandem, least in 250 ms",
+    ]);
+    for mix in &suite.mixes {
+        let of = |name: &str| mix.modes.iter().find(|mode| mode.mode == name);
+        let modes = [of(STOCK), of(Mode::Tandem.name())];
+        let part = |part: Option<f64>| part.map_or_else(absent, |part| format!("{part:.2}").into());
+        let mut row = vec![Cell::toned(mix.mix, Tone::Strong)];
+        row.extend(modes.map(|mode| part(mode.and_then(|mode| mode.deserved_work))));
+        for seconds in [1.0, 0.25] {
+            row.extend(modes.map(|mode| {
+                let mut windows = mode.into_iter().flat_map(|mode| &mode.windows);
+                part(
+                    windows
+                        .find(|window| window.seconds == seconds)
+                        .and_then(|window| window.least),
+                )
+            }));
+        }
+        table.row(row);
+    }
+    table
+}
+
 fn absent() -> Cell {
     Cell::toned(figure::NOT_MEASURED, Tone::Faint)
 }

@@ -1,6 +1,7 @@
 //! `tandem bench`: the measurements behind the numeric promises, each of which anyone can run again.
 //!
 //! - [`fairness`]: lags over named mixes of VMs, stock against Tandem.
+//! - [`work`]: work relative to alone, of every workload beside others, in every mode.
 //! - [`overhead`]: what the daemon costs with many vCPUs.
 //! - [`changes`]: how soon VMs are fair again after one starts, sleeps, wakes or stops.
 //! - [`churn`]: what stays behind after many VMs have come and gone.
@@ -15,6 +16,7 @@ pub mod fairness;
 pub mod guest;
 pub mod overhead;
 pub mod token;
+pub mod work;
 
 use clap::Subcommand;
 
@@ -23,6 +25,8 @@ use clap::Subcommand;
 pub enum BenchCommand {
     /// Lags over named mixes of VMs: stock cgroup weights against Tandem
     Fairness(fairness::FairnessArgs),
+    /// Work of every workload beside others, relative to the same VM alone: stock, by hand, and Tandem
+    Work(work::WorkArgs),
     /// CPU time, memory and files of the daemon with many vCPUs
     Overhead(overhead::OverheadArgs),
     /// How soon VMs are fair again after one starts, sleeps, wakes or stops
@@ -43,6 +47,7 @@ pub enum BenchCommand {
 pub fn main(command: BenchCommand) -> anyhow::Result<()> {
     match command {
         BenchCommand::Fairness(args) => fairness::main(&args),
+        BenchCommand::Work(args) => work::main(&args),
         BenchCommand::Overhead(args) => overhead::main(&args),
         BenchCommand::Changes(args) => changes::main(&args),
         BenchCommand::Churn(args) => churn::main(&args),

@@ -1,4 +1,7 @@
-//! `tandem demo`: shows on real VMs how unfair this host is, and what the daemon changes.
+//! `tandem demo`: shows on real VMs what sharing this host costs them, and what the daemon changes.
+//!
+//! Without arguments that is what people have: one VM that spins, one that blocks, one that computes, one that sleeps most of the
+//! time, with free vCPUs. With `--mix` it is VMs that compute, with pinned vCPUs.
 //!
 //! Boots several microVMs, measures each one's share of the host in several modes ([`mode`]), prints
 //! the figures as tables or as one JSON document, and writes a page with charts. Arguments in two
@@ -10,15 +13,18 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Args;
+use tandem_bench::alone::AloneResults;
 use tandem_bench::demo;
 use tandem_bench::host_facts;
 use tandem_bench::mode;
+use tandem_bench::mode::Mode;
 use tandem_bench::plan;
 use tandem_bench::plan::Pinning;
 use tandem_bench::plan::Plan;
 use tandem_bench::range;
 use tandem_bench::vm_spec;
 use tandem_bench::vm_spec::VmSpec;
+use tandem_host::config::Placement;
 use tandem_linux::interrupt::Interrupt;
 use tandem_microvm::Backend;
 use tandem_report::experiment::Experiment;
@@ -33,26 +39,29 @@ use crate::live;
 use crate::live::BackendArg;
 use crate::live::DaemonArgs;
 
-const MIX: &str = "4,2,1";
 const PAGE: &str = "tandem-demo.html";
 
 /// `tandem demo`
 #[derive(Debug, Args)]
 pub struct DemoArgs {
-    /// vCPUs of each VM, separated by commas [default: 4,2,1]
+    /// vCPUs of each VM, separated by commas: VMs that compute, with pinned vCPUs, as in 4,2,1 [default: four VMs that spin, block,
+    /// compute and sleep, with free vCPUs, as many each as there are pCPUs]
     #[arg(long, value_name = "N,…", conflicts_with = "vm")]
     mix: Option<String>,
-    /// Weight of each VM of the mix, 1 = the kernel's default [default: 1 each]
+    /// Weight of each VM, 1 = the kernel's default [default: 1 each]
     #[arg(long, value_name = "W,…", conflicts_with = "vm")]
     weights: Option<String>,
     /// What the VMs of the mix do
-    #[arg(long, value_name = "NAME", default_value = vm_spec::WORKLOAD, conflicts_with = "vm")]
+    #[arg(long, value_name = "NAME", default_value = vm_spec::WORKLOAD, requires = "mix", conflicts_with = "vm")]
     workload: String,
     /// One VM in detail, instead of a mix; may be repeated. Keys: name, vcpus, weight, workload,
     /// set.KEY (the workload's settings), cpus (pCPUs its vCPUs are pinned to in turn, as in 0-1+3)
     #[arg(long, value_name = "KEY=VALUE,…")]
     vm: Vec<String>,
-    /// Leave vCPUs free, instead of pinning vCPU i to pCPU i mod P
+    /// Pin vCPU i to pCPU i mod P [default with --mix and --vm]
+    #[arg(long, conflicts_with = "unpinned")]
+    pinned: bool,
+    /// Leave vCPUs free [default without --mix and --vm]
     #[arg(long)]
     unpinned: bool,
     /// Seconds counted per mode, 0.5 … 3600
@@ -71,7 +80,16 @@ pub struct DemoArgs {
         allow_negative_numbers = true
     )]
     settle_seconds: f64,
-    /// Modes to measure: as-is, equal-weights (the stock practice), hard-cap, tandem [default: all]
+    /// Seconds for which each distinct VM is measured alone first, 0.5 … 60; 0: not at all
+    #[arg(
+        long,
+        value_name = "S",
+        default_value_t = live::ALONE_SECONDS,
+        allow_negative_numbers = true
+    )]
+    alone_seconds: f64,
+    /// Modes to measure: as-is, equal-weights (the stock practice), hard-cap, pinning, nice, batch, tandem
+    /// [default: equal-weights,hard-cap,tandem; with --mix and --vm as-is too]
     #[arg(long, value_name = "NAME,…")]
     modes: Option<String>,
     /// What runs the vCPUs [default: kvm, or threads where there is no KVM]
@@ -100,29 +118,31 @@ pub struct DemoArgs {
 impl DemoArgs {
     fn plan(&self) -> anyhow::Result<Plan> {
         let pcpus = host_facts::usable_pcpus()?;
-        let specs: Vec<VmSpec> = match self.vm.as_slice() {
-            [] => {
-                let mix = self.mix.as_deref().unwrap_or(MIX);
-                plan::vms_of_mix(mix, self.weights.as_deref(), &self.workload)?
-            }
-            vms => vms.iter().map(|vm| vm.parse()).collect::<Result<_, _>>()?,
+        let weights = self.weights.as_deref();
+        let specs: Vec<VmSpec> = match (self.vm.as_slice(), &self.mix) {
+            ([], None) => plan::everyday_vms(&pcpus, weights)?,
+            ([], Some(mix)) => plan::vms_of_mix(mix, weights, &self.workload)?,
+            (vms, _) => vms.iter().map(|vm| vm.parse()).collect::<Result<_, _>>()?,
         };
-        let pinning = if self.unpinned {
-            Pinning::None
-        } else {
-            Pinning::RoundRobin
+        let everyday = self.vm.is_empty() && self.mix.is_none();
+        let pinned = self.pinned || (!everyday && !self.unpinned);
+        let (pinning, placement) = match pinned {
+            true => (Pinning::RoundRobin, Placement::Rebalance),
+            false => (Pinning::None, Placement::Turns),
         };
         Ok(Plan {
             vms: plan::place(specs, &pcpus, pinning)?,
             modes: match &self.modes {
                 Some(names) => mode::list(names)?,
-                None => mode::Mode::ALL.to_vec(),
+                None if everyday => Mode::DEMO[1..].to_vec(),
+                None => Mode::DEMO.to_vec(),
             },
             window: range::seconds("--seconds", self.seconds, 0.5, 3600.0)?,
             settle: range::seconds("--settle-seconds", self.settle_seconds, 0.0, 600.0)?,
             backend: self.backend.map(Backend::from),
             seed: self.seed,
-            daemon: self.daemon.plan()?,
+            daemon: self.daemon.plan(placement)?,
+            alone: live::alone(self.alone_seconds)?,
             state_dir: live::state_dir(self.state_dir.as_ref()),
             pcpus,
         })
@@ -147,8 +167,10 @@ pub fn main(args: DemoArgs) -> anyhow::Result<()> {
         check_writable(path)?;
     }
     let interrupt = Interrupt::watch()?;
-    let progress = Progress::begin(demo::steps(&plan));
-    let experiment = demo::run(&plan, &progress, &interrupt)?;
+    let steps = demo::steps_alone([&plan]) + demo::steps(&plan);
+    let progress = Progress::begin(steps);
+    let mut alone = AloneResults::default();
+    let experiment = demo::run(&plan, &mut alone, &progress, &interrupt)?;
     drop(progress);
     let text = match args.json {
         true => json::text(&experiment)?,
@@ -179,6 +201,8 @@ fn tables(experiment: &Experiment) -> String {
             experiment.settle_seconds,
         ),
         experiment_table::per_vm(experiment).to_string(),
+        experiment_table::service(experiment).to_string(),
+        experiment_table::SERVICE.to_owned(),
         experiment_table::per_mode(experiment).to_string(),
     ];
     let reasons = experiment_table::reasons(experiment);
@@ -195,7 +219,6 @@ fn tables(experiment: &Experiment) -> String {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
-    use tandem_host::config::Placement;
 
     use super::*;
 
@@ -215,8 +238,31 @@ mod tests {
     }
 
     #[test]
-    fn the_default_is_the_mix_of_the_documentation() {
+    fn the_default_is_what_people_have() {
         let plan = plan(&[]).unwrap();
+        let names: Vec<&str> = plan.vms.iter().map(|vm| vm.name.as_str()).collect();
+        assert_eq!(names, ["spin", "block", "compute", "bursty"]);
+        assert!(plan.vms.iter().all(|vm| vm.pins.is_empty()));
+        assert_eq!(
+            plan.modes,
+            [Mode::EqualWeights, Mode::HardCap, Mode::Tandem]
+        );
+        assert_eq!(plan.daemon.placement, Placement::Turns);
+        assert!(plan.alone.is_some());
+    }
+
+    #[test]
+    fn pins_are_for_mixes_and_for_who_asks() {
+        let pinned = |args: &[&str]| !plan(args).unwrap().vms[0].pins.is_empty();
+        assert!(pinned(&["--pinned"]) && pinned(&["--mix", "2,1"]));
+        assert!(!pinned(&["--mix", "2,1", "--unpinned"]));
+        assert!(pinned(&["--vm", "name=a,vcpus=1"]));
+        assert_eq!(plan(&["--alone-seconds", "0"]).unwrap().alone, None);
+    }
+
+    #[test]
+    fn a_mix_computes_and_is_pinned() {
+        let plan = plan(&["--mix", "4,2,1"]).unwrap();
         assert_eq!(
             plan.vms.iter().map(|vm| vm.vcpus).collect::<Vec<_>>(),
             [4, 2, 1]
@@ -226,7 +272,7 @@ mod tests {
                 .iter()
                 .all(|vm| vm.weight == 1.0 && vm.workload == "burn")
         );
-        assert_eq!(plan.modes, mode::Mode::ALL);
+        assert_eq!(plan.modes, Mode::DEMO);
         assert_eq!(plan.daemon.placement, Placement::Rebalance);
     }
 
@@ -240,11 +286,15 @@ mod tests {
             (&["--mix", "0"], "1 to 64"),
             (&["--mix", "65"], "1 to 64"),
             (&["--mix", "two"], "4,2,1"),
-            (&["--weights", "1,1,-1"], "0.01 to 100"),
-            (&["--weights", "1,1,inf"], "0.01 to 100"),
+            (&["--mix", "1,1,1", "--weights", "1,1,-1"], "0.01 to 100"),
+            (&["--weights", "1,1,1,inf"], "0.01 to 100"),
+            (&["--weights", "1"], "there are 4 VMs and --weights has 1"),
+            (&["--workload", "mutex"], "--mix"),
+            (&["--pinned", "--unpinned"], "cannot be used with"),
+            (&["--alone-seconds", "0.1"], "0.5 … 60"),
             (
                 &["--modes", "fair"],
-                "as-is, equal-weights, hard-cap, tandem",
+                "as-is, equal-weights, hard-cap, pinning, nice, batch, tandem",
             ),
             (&["--modes", "tandem,tandem"], "twice"),
             (&["--seconds", "0"], "0.5 … 3600"),

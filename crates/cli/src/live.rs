@@ -1,6 +1,7 @@
 //! Arguments that the demo and the benches on live VMs share.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::placement::PlacementArg;
 use clap::Args;
@@ -9,7 +10,11 @@ use tandem_bench::plan::DaemonPlan;
 use tandem_bench::range;
 use tandem_bench::range::RangeError;
 use tandem_bench::state_dir;
+use tandem_host::config::Placement;
 use tandem_microvm::Backend;
+
+/// Seconds for which each distinct VM is measured alone unless told otherwise.
+pub const ALONE_SECONDS: f64 = 2.0;
 
 /// What runs the vCPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -35,17 +40,17 @@ pub struct DaemonArgs {
     /// The daemon's accounting period, 30 … 1000 ms [default: the daemon's own]
     #[arg(long, value_name = "MS")]
     period_ms: Option<u64>,
-    /// May the daemon change where vCPUs run?
-    #[arg(long, value_enum, default_value = "rebalance")]
-    placement: PlacementArg,
+    /// May the daemon change where vCPUs run? [default: rebalance; in bench work and demos of free vCPUs: turns]
+    #[arg(long, value_enum)]
+    placement: Option<PlacementArg>,
 }
 
 impl DaemonArgs {
-    /// The checked form.
-    pub fn plan(&self) -> Result<DaemonPlan, RangeError> {
+    /// The checked form, with the placement that is meant where none was given.
+    pub fn plan(&self, placement: Placement) -> Result<DaemonPlan, RangeError> {
         Ok(DaemonPlan {
             period_ms: self.period_ms.map(range::period_ms).transpose()?,
-            placement: self.placement.into(),
+            placement: self.placement.map_or(placement, Placement::from),
         })
     }
 }
@@ -54,4 +59,12 @@ impl DaemonArgs {
 pub fn state_dir(given: Option<&PathBuf>) -> PathBuf {
     let uid = rustix::process::getuid().as_raw();
     given.map_or_else(|| state_dir::default_for(uid), PathBuf::clone)
+}
+
+/// `--alone-seconds`, of which 0 means that VMs are not measured alone.
+pub fn alone(seconds: f64) -> Result<Option<Duration>, RangeError> {
+    match seconds {
+        0.0 => Ok(None),
+        seconds => range::seconds("--alone-seconds", seconds, 0.5, 60.0).map(Some),
+    }
 }

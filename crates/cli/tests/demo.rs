@@ -42,7 +42,10 @@ fn check_mode(mode: &Value, pcpus: f64, names: &[&str]) {
     let mut sum = number(mode, "idle");
     for vm in vms {
         let (share, fair, lag) = (number(vm, "share"), number(vm, "fair"), number(vm, "lag"));
-        assert!(share > 0.0 && number(vm, "work_per_second") > 0.0, "{vm}");
+        assert!(
+            share > 0.0 && number(vm, "work_per_second") > 0.0,
+            "{vm} in {mode}"
+        );
         assert!((lag - (fair - share) / fair).abs() < 1e-3, "{vm}");
         assert!(number(mode, "max_abs_lag") >= lag.abs(), "{mode}");
         sum += share;
@@ -68,6 +71,8 @@ fn json_is_one_document_with_every_mode() {
         "0.5",
         "--mix",
         "1,1",
+        "--alone-seconds",
+        "0.5",
         "--backend",
         "threads",
         "--state-dir",
@@ -92,9 +97,21 @@ fn json_is_one_document_with_every_mode() {
     for mode in modes {
         check_mode(mode, number(&json, "pcpus"), &["vm0", "vm1"]);
         assert!(number(mode, "work_vs_stock") > 0.0);
+        for vm in mode["vms"].as_array().unwrap() {
+            assert!(number(vm, "work_of_alone") > 0.0);
+            let windows = vm["windows"].as_array().unwrap();
+            let short = &windows[0];
+            assert!(number(short, "windows") > 0.0, "{vm}");
+            assert!(number(short, "least") <= number(short, "greatest"), "{vm}");
+            assert!(number(&vm["waits"], "runs") > 0.0, "{vm}");
+        }
+    }
+    for vm in json["vms"].as_array().unwrap() {
+        let deserved = number(&vm["alone"], "deserved");
+        assert!(deserved > 0.0 && deserved <= 1.0, "{vm}");
     }
     let page = std::fs::read_to_string(page).unwrap();
-    assert!(page.starts_with("<!DOCTYPE html>") && page.matches("<svg").count() == 8);
+    assert!(page.starts_with("<!DOCTYPE html>") && page.matches("<svg").count() == 9);
     assert!(
         !state.exists(),
         "the state directory that it made is still there"
@@ -119,6 +136,8 @@ fn real_vcpus_are_measured_where_there_is_kvm() {
         "1",
         "--settle-seconds",
         "0",
+        "--alone-seconds",
+        "0",
         "--backend",
         "kvm",
         "--modes",
@@ -137,6 +156,36 @@ fn real_vcpus_are_measured_where_there_is_kvm() {
 }
 
 #[test]
+fn the_default_is_four_vms_on_the_sentence_about_work() {
+    if !may_change_cgroups() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join("state");
+    let output = succeed(&[
+        "demo",
+        "--no-html",
+        "--seconds",
+        "1",
+        "--settle-seconds",
+        "0.5",
+        "--alone-seconds",
+        "0.5",
+        "--backend",
+        "threads",
+        "--state-dir",
+        state.to_str().unwrap(),
+    ]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    for name in ["spin", "block", "compute", "bursty"] {
+        assert!(text.contains(name), "{text}");
+    }
+    let last = text.trim_end().lines().last().unwrap();
+    assert!(last.contains("The worst VM with Tandem is "), "{last}");
+    assert!(!state.exists());
+}
+
+#[test]
 fn a_mode_that_cannot_run_is_reported_and_the_rest_goes_on() {
     let dir = tempfile::tempdir().unwrap();
     // A file where the journal's directory should be.
@@ -147,6 +196,8 @@ fn a_mode_that_cannot_run_is_reported_and_the_rest_goes_on() {
         "--seconds",
         "0.5",
         "--settle-seconds",
+        "0",
+        "--alone-seconds",
         "0",
         "--mix",
         "1",
@@ -179,6 +230,8 @@ fn a_workload_that_does_not_exist_is_named_and_nothing_runs() {
         "--no-html",
         "--backend",
         "threads",
+        "--mix",
+        "1",
         "--workload",
         "sleepy",
         "--state-dir",
@@ -202,6 +255,8 @@ fn long_demo(name: &str, mode: &str, state: &str, there: impl Fn() -> bool) -> C
         "--json",
         "--seconds",
         "3600",
+        "--alone-seconds",
+        "0",
         "--backend",
         "threads",
         "--vm",
@@ -283,6 +338,8 @@ fn what_a_killed_demo_leaves_the_next_one_puts_back() {
         "--seconds",
         "0.5",
         "--settle-seconds",
+        "0",
+        "--alone-seconds",
         "0",
         "--mix",
         "1",

@@ -39,7 +39,9 @@ fn fairness_reports_every_mode_of_every_mix() {
         "--seconds",
         "0.5",
         "--mixes",
-        "2+1,bursty",
+        "2+1,bursty,barrier-2+2",
+        "--alone-seconds",
+        "0.5",
         "--backend",
         "threads",
         "--modes",
@@ -51,7 +53,7 @@ fn fairness_reports_every_mode_of_every_mix() {
             .iter()
             .map(|mix| mix["mix"].as_str().unwrap())
             .collect::<Vec<_>>(),
-        ["2+1", "bursty"]
+        ["2+1", "bursty", "barrier-2+2"]
     );
     for mode in mixes
         .iter()
@@ -60,7 +62,82 @@ fn fairness_reports_every_mode_of_every_mix() {
         assert_eq!(mode["measured_runs"], 2, "{mode}");
         assert!(mode["mean_abs_lag"].as_f64().unwrap() <= mode["max_abs_lag"].as_f64().unwrap());
         assert_eq!(mode["runs"].as_array().unwrap().len(), 2);
+        assert!(mode["deserved_work"].as_f64().unwrap() > 0.0, "{mode}");
+        assert_eq!(mode["windows"][0]["seconds"], 0.25, "{mode}");
     }
+}
+
+#[test]
+fn work_goes_through_every_mode_of_every_cell_and_compares() {
+    if !may_change_cgroups() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (state, json) = (dir.path().join("state"), dir.path().join("work.json"));
+    let page = dir.path().join("work.html");
+    let output = succeed(&[
+        "bench",
+        "work",
+        "--workloads",
+        "mutex",
+        "--vcpus",
+        "2",
+        "--beside",
+        "burn1,pairs",
+        "--runs",
+        "2",
+        "--seconds",
+        "0.5",
+        "--settle-seconds",
+        "0",
+        "--alone-seconds",
+        "0.5",
+        "--placements",
+        "free",
+        "--backend",
+        "threads",
+        "--state-dir",
+        state.to_str().unwrap(),
+        "--json",
+        json.to_str().unwrap(),
+        "--html",
+        page.to_str().unwrap(),
+    ]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        errors.contains("2 cells in 6 modes, 2 runs: about 1 minute"),
+        "{errors}"
+    );
+    let text = String::from_utf8_lossy(&output.stdout);
+    let last = text.trim_end().lines().last().unwrap();
+    assert!(last.starts_with("Tandem against stock: work "), "{last}");
+    let figures: Value = serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap();
+    let cells = figures["cells"].as_array().unwrap();
+    assert_eq!(cells.len(), 2);
+    for cell in cells {
+        let modes = cell["modes"].as_array().unwrap();
+        let names: Vec<&str> = modes
+            .iter()
+            .map(|mode| mode["mode"].as_str().unwrap())
+            .collect();
+        assert_eq!(
+            names,
+            ["stock", "hard-cap", "pinning", "nice", "batch", "tandem"]
+        );
+        for mode in modes {
+            assert_eq!(mode["measured_runs"], 2, "{mode}");
+            for vm in mode["vms"].as_array().unwrap() {
+                assert!(
+                    vm["work_of_alone"]["median"].as_f64().unwrap() > 0.0,
+                    "{mode}"
+                );
+            }
+        }
+    }
+    assert_eq!(figures["tandem_vs_stock"]["cells"], 3);
+    assert!(std::fs::read_to_string(page).unwrap().contains("<svg"));
+    assert!(!state.exists());
+    assert_eq!(cgroups_named("subject"), Vec::<String>::new());
 }
 
 #[test]
@@ -111,6 +188,11 @@ fn sizes_out_of_range_are_refused_with_the_range() {
             "'x' is no mix; the mixes are 2+1",
         ),
         (&["fairness", "--seconds", "0"], "0.5 … 3600"),
+        (
+            &["work", "--vcpus", "0"],
+            "a VM has 1 to 64, as in --vcpus 2,4",
+        ),
+        (&["work", "--json", "/nowhere/x.json"], "/nowhere/x.json"),
         (
             &["overhead", "--vms", "0"],
             "--vms 0 is not possible: 1 … 1000",

@@ -6,7 +6,9 @@
 use maud::Markup;
 use maud::html;
 
+use crate::chart::PairChart;
 use crate::chart::RowChart;
+use crate::chart::pairs::Pair;
 use crate::chart::rows::Row;
 use crate::page;
 use crate::section::Section;
@@ -25,6 +27,19 @@ pub struct Bars {
     pub unit: String,
     /// The bars.
     pub rows: Vec<Row>,
+}
+
+/// Things before and after, with a title.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pairs {
+    /// What they show.
+    pub title: String,
+    /// How to read them.
+    pub remark: String,
+    /// What the axis is.
+    pub unit: String,
+    /// The things.
+    pub rows: Vec<Pair>,
 }
 
 /// A key figure.
@@ -49,8 +64,10 @@ pub struct BenchPage {
     pub notes: Vec<String>,
     /// Key figures.
     pub tiles: Vec<Tile>,
-    /// Charts.
+    /// Charts of bars.
     pub bars: Vec<Bars>,
+    /// Charts of things before and after.
+    pub pairs: Vec<Pairs>,
     /// Tables.
     pub sections: Vec<Section>,
     /// How it was measured: a term, and what is to be said of it.
@@ -73,6 +90,9 @@ pub fn html(bench: &BenchPage, footer: &str) -> String {
             }
         }
         @for bars in &bench.bars { (page::figure(&bars.title, &bars.remark, chart(bars))) }
+        @for pairs in &bench.pairs {
+            (page::figure(&pairs.title, &pairs.remark, pair_chart(pairs)))
+        }
         @for section in &bench.sections {
             h2 { (section.title) }
             @if !section.remark.is_empty() { p { (section.remark) } }
@@ -90,6 +110,16 @@ fn chart(bars: &Bars) -> Markup {
         unit: bars.unit.clone(),
         rows: bars.rows.clone(),
         reference: Some(1.0),
+        width: WIDTH,
+    }
+    .svg()
+}
+
+fn pair_chart(pairs: &Pairs) -> Markup {
+    PairChart {
+        title: pairs.title.clone(),
+        unit: pairs.unit.clone(),
+        rows: pairs.rows.clone(),
         width: WIDTH,
     }
     .svg()
@@ -127,6 +157,7 @@ mod tests {
                         tooltip: "pipe: 2.00".to_owned(),
                     }],
                 }],
+                pairs: Vec::new(),
                 sections: vec![Section {
                     title: "All".to_owned(),
                     remark: "Read so.".to_owned(),

@@ -11,6 +11,10 @@
 use serde::Serialize;
 use serde::Serializer;
 
+use crate::service::Alone;
+use crate::service::Waits;
+use crate::service::WindowFigures;
+
 /// The mode that others are compared against: a cgroup per VM with the VM's weight, as clouds do it.
 pub const STOCK: &str = "equal-weights";
 
@@ -67,6 +71,9 @@ pub struct VmDescription {
     pub pins: Vec<u32>,
     /// Its share by weight if every VM always wants CPU, in pCPUs: what a hard cap is set to.
     pub entitlement: f64,
+    /// What it does alone on this host; absent where that was not measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub alone: Option<Alone>,
 }
 
 /// One mode: its name, and its figures or the reason why there are none.
@@ -141,6 +148,13 @@ pub struct VmFigures {
     pub work: u64,
     /// Items of work per second.
     pub work_per_second: f64,
+    /// Work relative to the same VM alone on the host: 1 is as much. Absent where it was not measured alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub work_of_alone: Option<f64>,
+    /// CPU time against its due over 250 ms and over 1 s, where the mode lasted as long.
+    pub windows: Vec<WindowFigures>,
+    /// How long its vCPUs waited before they ran.
+    pub waits: Waits,
 }
 
 /// The VMs' shares over a short time.
@@ -164,6 +178,16 @@ impl Experiment {
         self.vms
             .windows(2)
             .all(|two| two[0].workload == two[1].workload)
+    }
+
+    /// What each VM did in a mode of what its share deserves, as a part of it; none where a VM was not measured, or not alone.
+    pub fn deserved_work(&self, mode: &str) -> Option<Vec<f64>> {
+        let of_vm = |(described, vm): (&VmDescription, &VmFigures)| {
+            let deserved = described.alone?.deserved;
+            (deserved > 0.0).then_some(vm.work_of_alone? / deserved)
+        };
+        let vms = &self.figures(mode)?.vms;
+        self.vms.iter().zip(vms).map(of_vm).collect()
     }
 
     /// Fills in [`Figures::work_vs_stock`] of every mode, once all are measured.
@@ -223,6 +247,12 @@ mod tests {
                 lag: 0.0,
                 work: (work_per_second * 10.0) as u64,
                 work_per_second,
+                work_of_alone: None,
+                windows: Vec::new(),
+                waits: Waits {
+                    runs: 0,
+                    mean_ns: None,
+                },
             })
             .collect();
         Figures {

@@ -16,12 +16,14 @@ use crate::experiment::Experiment;
 use crate::experiment::Figures;
 use crate::experiment::ModeResult;
 use crate::experiment::STOCK;
+use crate::experiment::VmFigures;
 use crate::experiment_table;
 use crate::figure;
 use crate::page;
+use crate::service::geometric_mean;
 use crate::table::Tone;
 
-const TITLE: &str = "CPU shares of VMs on one host";
+const TITLE: &str = "Work and CPU shares of VMs on one host";
 
 /// What each mode is, for readers who see the names for the first time.
 pub fn describe(mode: &str) -> &'static str {
@@ -29,6 +31,9 @@ pub fn describe(mode: &str) -> &'static str {
         "as-is" => "the host as it is: no cgroups of the VMs' own",
         "equal-weights" => "stock practice: a cgroup per VM, with the VM's weight",
         "hard-cap" => "the same, and a CPU quota at the fair share",
+        "pinning" => "stock practice, and vCPU i pinned to pCPU i mod P",
+        "nice" => "no cgroups; vCPU threads of all VMs but the first at nice 5",
+        "batch" => "stock practice, and vCPU threads of all VMs but the first in SCHED_BATCH",
         "tandem" => "Tandem's daemon beside the VMs",
         _ => "",
     }
@@ -43,6 +48,13 @@ pub fn html(experiment: &Experiment, footer: &str) -> String {
             ul.notes { @for note in &experiment.notes { li { (note) } } }
         }
         (tiles(experiment))
+        @if experiment.vms.iter().any(|vm| vm.alone.is_some()) {
+            (page::figure(
+                "Work of each VM, relative to alone",
+                "1 is what the VM does alone on the host; the line across a bar is what its share deserves",
+                of_alone(experiment).svg(),
+            ))
+        }
         (page::figure(
             "CPU time each VM received",
             "the line across a bar is the VM's fair share",
@@ -75,6 +87,8 @@ pub fn html(experiment: &Experiment, footer: &str) -> String {
         }
         (experiment_table::per_mode(experiment).html("The modes against each other"))
         (experiment_table::per_vm(experiment).html("Every VM in every mode"))
+        (experiment_table::service(experiment).html("Service over short windows"))
+        p.faint { (experiment_table::SERVICE) }
         (how(experiment))
     };
     page::page(TITLE, body, footer)
@@ -95,6 +109,13 @@ pub fn finding(experiment: &Experiment) -> String {
         return format!("{vms} on {pcpus}. Not both of {STOCK} and tandem were measured.");
     };
     let (before, after) = (stock.max_abs_lag, tandem.max_abs_lag);
+    if let Some(work) = work_finding(experiment) {
+        return format!(
+            "{vms} on {pcpus}. {work} Shares: the VM furthest from its fair share was off by {} with stock, and by {} with Tandem.",
+            figure::percent(before),
+            figure::percent(after),
+        );
+    }
     let verdict = match () {
         () if before <= experiment_table::FAIR && after <= experiment_table::FAIR => {
             "The host was fair, and Tandem left it so"
@@ -110,7 +131,86 @@ pub fn finding(experiment: &Experiment) -> String {
     )
 }
 
+/// Work against what shares deserve, with the VM that is worst off; none where VMs were not measured alone.
+fn work_finding(experiment: &Experiment) -> Option<String> {
+    let (stock, tandem) = (
+        experiment.deserved_work(STOCK)?,
+        experiment.deserved_work("tandem")?,
+    );
+    let before = geometric_mean(stock.iter().copied())?;
+    let after = geometric_mean(tandem.iter().copied())?;
+    let (worst, least) = tandem
+        .iter()
+        .enumerate()
+        .min_by(|a, b| a.1.total_cmp(b.1))?;
+    let verdict = match () {
+        () if after > before => "VMs got more of their deserved work done with Tandem",
+        () => "Tandem got no more of the deserved work done",
+    };
+    Some(format!(
+        "{verdict}: {} of it with a cgroup weight per VM (stock), {} with Tandem (geometric means over the VMs). The worst VM with Tandem \
+         is {}, with {}; in stock it did {}.",
+        figure::percent(before),
+        figure::percent(after),
+        experiment.vms.get(worst)?.name,
+        figure::percent(*least),
+        figure::percent(*stock.get(worst)?),
+    ))
+}
+
+fn of_alone(experiment: &Experiment) -> BarChart {
+    let bar = |(series, vm): (usize, &VmFigures)| {
+        let value = vm.work_of_alone?;
+        let described = experiment.vms.get(series);
+        let deserved = described.and_then(|vm| Some(vm.alone?.deserved));
+        let beside = deserved.map_or_else(String::new, |part| format!(", deserved {part:.2}"));
+        Some(Bar {
+            series,
+            value,
+            label: format!("{value:.2}"),
+            marker: deserved,
+            half_width: None,
+            tooltip: format!("{}: {value:.2} of its work alone{beside}", vm.name),
+        })
+    };
+    let group = |result: &ModeResult| BarGroup {
+        label: result.mode.clone(),
+        bars: match &result.outcome {
+            Ok(figures) => Ok(figures.vms.iter().enumerate().filter_map(bar).collect()),
+            Err(reason) => Err(reason.clone()),
+        },
+    };
+    BarChart {
+        title: format!(
+            "Work of each VM per mode, relative to alone. {}",
+            finding(experiment)
+        ),
+        unit: "of its work alone".to_owned(),
+        series: experiment
+            .vms
+            .iter()
+            .map(|vm| format!("{}: {}", vm.name, vm.workload))
+            .collect(),
+        marker: Some("deserved".to_owned()),
+        reference: None,
+        groups: experiment.modes.iter().map(group).collect(),
+        size: (1000.0, 320.0),
+    }
+}
+
 fn tiles(experiment: &Experiment) -> Markup {
+    let deserved = |mode: &str| {
+        let work = experiment.deserved_work(mode)?;
+        geometric_mean(work)
+    };
+    let tile = |name: &str, mode: &str| {
+        let part = deserved(mode);
+        page::tile(
+            name,
+            part.map_or_else(absent, |part| html! { (figure::percent(part)) }),
+            "geometric mean over the VMs",
+        )
+    };
     let lag = |mode: &str| match experiment.figures(mode) {
         Some(figures) => html! {
             span.(class(experiment_table::tone(figures.max_abs_lag))) {
@@ -131,20 +231,26 @@ fn tiles(experiment: &Experiment) -> Markup {
         .and_then(|figures| figures.work_vs_stock);
     html! {
         div.tiles {
+            @if deserved(STOCK).or(deserved("tandem")).is_some() {
+                (tile("Deserved work done, stock", STOCK))
+                (tile("Deserved work done, Tandem", "tandem"))
+            }
             (page::tile("Largest lag, equal weights", lag(STOCK), &mean(STOCK)))
             (page::tile("Largest lag, Tandem", lag("tandem"), &mean("tandem")))
-            (page::tile(
-                "Useful work, Tandem",
-                work.map_or_else(absent, |ratio| html! { (figure::percent(ratio)) }),
-                "of what stock finishes",
-            ))
-            (page::tile(
-                "Idle under a hard cap",
-                experiment
-                    .figures("hard-cap")
-                    .map_or_else(absent, |figures| html! { (figure::pcpus(figures.idle)) }),
-                &format!("of {} pCPUs", experiment.pcpus),
-            ))
+            @if deserved(STOCK).or(deserved("tandem")).is_none() {
+                (page::tile(
+                    "Useful work, Tandem",
+                    work.map_or_else(absent, |ratio| html! { (figure::percent(ratio)) }),
+                    "of what stock finishes",
+                ))
+                (page::tile(
+                    "Idle under a hard cap",
+                    experiment
+                        .figures("hard-cap")
+                        .map_or_else(absent, |figures| html! { (figure::pcpus(figures.idle)) }),
+                    &format!("of {} pCPUs", experiment.pcpus),
+                ))
+            }
         }
     }
 }
@@ -186,7 +292,7 @@ fn shares(experiment: &Experiment) -> BarChart {
 }
 
 fn share_bars(figures: &Figures) -> Vec<Bar> {
-    let bar = |(series, vm): (usize, &crate::experiment::VmFigures)| Bar {
+    let bar = |(series, vm): (usize, &VmFigures)| Bar {
         series,
         value: vm.share,
         label: figure::pcpus(vm.share),
@@ -286,7 +392,7 @@ fn largest_share(experiment: &Experiment) -> f64 {
 }
 
 fn over_time(experiment: &Experiment, mode: &str, figures: &Figures) -> LineChart {
-    let line = |(i, vm): (usize, &crate::experiment::VmFigures)| LineSeries {
+    let line = |(i, vm): (usize, &VmFigures)| LineSeries {
         name: vm.name.clone(),
         colour: i,
         points: figures
@@ -336,6 +442,10 @@ fn how(experiment: &Experiment) -> Markup {
                     (vm.vcpus) " vCPU" (plural(vm.vcpus)) ", weight " (figure::plain(vm.weight))
                     ", " (vm.workload) ", " (pins(&vm.pins)) "; by weight alone due "
                     (figure::pcpus(vm.entitlement)) " pCPUs"
+                    @if let Some(alone) = vm.alone {
+                        "; alone " (figure::rate(alone.work_per_second)) " items/s with "
+                        (figure::pcpus(alone.share)) " pCPUs"
+                    }
                 }
             }
             @for result in &experiment.modes {

@@ -6,6 +6,8 @@
 use crate::experiment::Experiment;
 use crate::experiment::Figures;
 use crate::experiment::STOCK;
+use crate::experiment::VmDescription;
+use crate::experiment::VmFigures;
 use crate::figure;
 use crate::table::Align;
 use crate::table::Cell;
@@ -29,11 +31,13 @@ pub fn per_vm(experiment: &Experiment) -> Table {
         ("fair", Align::Right),
         ("lag", Align::Right),
         ("work/s", Align::Right),
+        ("of alone", Align::Right),
+        ("deserved", Align::Right),
     ]);
     for result in &experiment.modes {
         let name = Cell::toned(result.mode.clone(), Tone::Strong);
         match &result.outcome {
-            Ok(figures) => vm_rows(&mut table, name, figures),
+            Ok(figures) => vm_rows(&mut table, name, figures, &experiment.vms),
             Err(_) => {
                 table.row([name, Cell::toned(figure::NOT_MEASURED, Tone::Faint)]);
             }
@@ -42,9 +46,10 @@ pub fn per_vm(experiment: &Experiment) -> Table {
     table
 }
 
-fn vm_rows(table: &mut Table, mode: Cell, figures: &Figures) {
+fn vm_rows(table: &mut Table, mode: Cell, figures: &Figures, described: &[VmDescription]) {
     let mut mode = Some(mode);
-    for vm in &figures.vms {
+    for (i, vm) in figures.vms.iter().enumerate() {
+        let deserved = described.get(i).and_then(|vm| Some(vm.alone?.deserved));
         table.row([
             mode.take().unwrap_or_default(),
             vm.name.clone().into(),
@@ -54,8 +59,62 @@ fn vm_rows(table: &mut Table, mode: Cell, figures: &Figures) {
             figure::pcpus(vm.fair).into(),
             Cell::toned(figure::signed_percent(vm.lag), tone(vm.lag)),
             figure::rate(vm.work_per_second).into(),
+            part(vm.work_of_alone),
+            part(deserved),
         ]);
     }
+}
+
+/// What is to be said of [`service`].
+pub const SERVICE: &str = "Least and greatest part of its due that a VM received in windows of 250 ms and of 1 s in which it wanted CPU; \
+                           wait: mean time that a vCPU waited before it ran. Percentiles of waits: not measured.";
+
+/// How every VM was served in every mode: over short windows, and wait by wait.
+pub fn service(experiment: &Experiment) -> Table {
+    let mut table = Table::new(&[
+        ("mode", Align::Left),
+        ("VM", Align::Left),
+        ("250 ms", Align::Right),
+        ("1 s", Align::Right),
+        ("wait", Align::Right),
+        ("runs/s", Align::Right),
+    ]);
+    for result in &experiment.modes {
+        let mut name = Some(Cell::toned(result.mode.clone(), Tone::Strong));
+        let Ok(figures) = &result.outcome else {
+            table.row([name.unwrap_or_default(), absent()]);
+            continue;
+        };
+        for vm in &figures.vms {
+            let wait = vm.waits.mean_ns.map(figure::time);
+            table.row([
+                name.take().unwrap_or_default(),
+                vm.name.clone().into(),
+                window(vm, 0.25),
+                window(vm, 1.0),
+                wait.map_or_else(absent, Cell::from),
+                figure::rate(vm.waits.runs as f64 / experiment.seconds).into(),
+            ]);
+        }
+    }
+    table
+}
+
+fn window(vm: &VmFigures, seconds: f64) -> Cell {
+    let windows = vm.windows.iter().find(|window| window.seconds == seconds);
+    match windows.map(|windows| (windows.windows, windows.least, windows.greatest)) {
+        None => absent(),
+        Some((_, Some(least), Some(greatest))) => format!("{least:.2} … {greatest:.2}").into(),
+        Some(_) => Cell::toned("slept", Tone::Faint),
+    }
+}
+
+fn part(value: Option<f64>) -> Cell {
+    value.map_or_else(absent, |value| format!("{value:.2}").into())
+}
+
+fn absent() -> Cell {
+    Cell::toned(figure::NOT_MEASURED, Tone::Faint)
 }
 
 /// The modes against each other.

@@ -6,6 +6,7 @@
 //! - [`page`]: the shell of a self-contained HTML page (no script, font or address from elsewhere).
 //! - [`experiment`]: the figures of one experiment, several modes of one host side by side; its JSON
 //!   form is what `tandem demo --json` prints.
+//! - [`service`]: how each VM was served: windows, waits, work relative to alone.
 //! - [`experiment_table`] and [`experiment_page`]: that experiment for the terminal and as a page.
 //! - [`simulation`]: simulated runs and comparisons as tables, pages and pictures.
 //! - [`survey`]: a survey of policies as tables, a document and a page.
@@ -36,6 +37,7 @@ pub mod page;
 pub mod perfetto;
 pub mod progress;
 pub mod section;
+pub mod service;
 pub mod simulation;
 pub mod survey;
 pub mod table;

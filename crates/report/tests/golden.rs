@@ -17,6 +17,9 @@ use tandem_report::experiment::VmFigures;
 use tandem_report::experiment::mean_and_max;
 use tandem_report::experiment_page;
 use tandem_report::experiment_table;
+use tandem_report::service::Alone;
+use tandem_report::service::Waits;
+use tandem_report::service::WindowFigures;
 use tandem_report::table::Look;
 
 fn figures(shares: [f64; 3], idle: f64) -> Figures {
@@ -30,6 +33,19 @@ fn figures(shares: [f64; 3], idle: f64) -> Figures {
         lag: (fair - shares[i]) / fair,
         work: (shares[i] * 1e5) as u64,
         work_per_second: shares[i] * 1e4,
+        work_of_alone: Some(shares[i] / 2.0),
+        windows: [(0.25, 0.8, 1.3), (1.0, 0.9, 1.1)]
+            .map(|(seconds, least, greatest)| WindowFigures {
+                seconds,
+                windows: (10.0 / seconds) as usize,
+                least: Some(least),
+                greatest: Some(greatest),
+            })
+            .to_vec(),
+        waits: Waits {
+            runs: 1000,
+            mean_ns: Some(2.5e6),
+        },
     };
     let vms: Vec<VmFigures> = (0..3).map(vm).collect();
     let (mean_abs_lag, max_abs_lag) = mean_and_max(vms.iter().map(|vm| vm.lag));
@@ -81,6 +97,11 @@ fn experiment() -> Experiment {
                 workload: "burn".to_owned(),
                 pins: (0..[4, 2, 1][i]).map(|vcpu| vcpu % 2).collect(),
                 entitlement: 2.0 / 3.0,
+                alone: Some(Alone {
+                    work_per_second: 2e4,
+                    share: 2.0,
+                    deserved: 1.0 / 3.0,
+                }),
             })
             .collect(),
         notes: vec!["A note & its reason.".to_owned()],
@@ -125,6 +146,7 @@ fn tables() {
     let experiment = experiment();
     let text = [
         experiment_table::per_vm(&experiment).text(Look::Plain),
+        experiment_table::service(&experiment).text(Look::Plain),
         experiment_table::per_mode(&experiment).text(Look::Plain),
         experiment_table::reasons(&experiment).join("\n"),
     ];
@@ -148,6 +170,18 @@ fn json() {
 #[test]
 fn the_finding_is_made_from_the_figures() {
     let mut experiment = experiment();
+    let finding = experiment_page::finding(&experiment);
+    assert!(
+        finding.contains("more of their deserved work done with Tandem"),
+        "{finding}"
+    );
+    assert!(
+        finding.contains("The worst VM with Tandem is vm0, with 99.0 %; in stock it did 112.5 %."),
+        "{finding}"
+    );
+    for vm in &mut experiment.vms {
+        vm.alone = None;
+    }
     assert!(experiment_page::finding(&experiment).contains("closer to their fair shares"));
     experiment.modes.swap(1, 3);
     experiment.modes[1].mode = "equal-weights".to_owned();

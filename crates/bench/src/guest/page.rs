@@ -46,6 +46,7 @@ pub fn html(rows: &[Row], agreements: &[Agreement], account: &Account, plan: &Pl
             .iter()
             .map(|&variant| bars(rows, variant))
             .collect(),
+        pairs: Vec::new(),
         sections: sections(rows, agreements, account),
         how: how(&variants, plan),
     };

@@ -8,6 +8,7 @@ use tandem_bench::changes;
 use tandem_bench::changes::Settings;
 use tandem_bench::range;
 use tandem_bench::tables;
+use tandem_host::config::Placement;
 use tandem_linux::interrupt::Interrupt;
 use tandem_report::progress::Progress;
 
@@ -46,7 +47,7 @@ pub fn main(args: &ChangesArgs) -> anyhow::Result<()> {
         runs: range::whole("--runs", args.runs, 1, 100)?,
         seconds: range::whole("--seconds", args.seconds, 2, 600)?,
         backend: args.backend.into(),
-        daemon: args.daemon.plan()?,
+        daemon: args.daemon.plan(Placement::Rebalance)?,
         state_dir: live::state_dir(args.state_dir.as_ref()),
     };
     if let Some(path) = &args.json {

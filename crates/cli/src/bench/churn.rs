@@ -8,6 +8,7 @@ use tandem_bench::churn;
 use tandem_bench::churn::Settings;
 use tandem_bench::range;
 use tandem_bench::tables;
+use tandem_host::config::Placement;
 use tandem_linux::interrupt::Interrupt;
 use tandem_microvm::Backend;
 use tandem_microvm::MAX_VCPUS;
@@ -48,7 +49,7 @@ pub fn main(args: &ChurnArgs) -> anyhow::Result<()> {
         starts: range::whole("--starts", args.starts, 1, 100_000)?,
         vcpus: range::whole("--vcpus", args.vcpus, 1, MAX_VCPUS)?,
         backend: args.backend.map(Backend::from),
-        daemon: args.daemon.plan()?,
+        daemon: args.daemon.plan(Placement::Rebalance)?,
         state_dir: live::state_dir(args.state_dir.as_ref()),
     };
     if let Some(path) = &args.json {

@@ -13,6 +13,7 @@ use tandem_bench::mode;
 use tandem_bench::plan::Plan;
 use tandem_bench::range;
 use tandem_bench::tables;
+use tandem_host::config::Placement;
 use tandem_linux::interrupt::Interrupt;
 use tandem_microvm::Backend;
 use tandem_report::progress::Progress;
@@ -33,6 +34,14 @@ pub struct FairnessArgs {
     /// Seconds counted per mode and run, 0.5 … 3600
     #[arg(long, value_name = "S", default_value_t = 10.0)]
     seconds: f64,
+    /// Seconds for which each distinct VM is measured alone first, 0.5 … 60; 0: not at all
+    #[arg(
+        long,
+        value_name = "S",
+        default_value_t = live::ALONE_SECONDS,
+        allow_negative_numbers = true
+    )]
+    alone_seconds: f64,
     /// Mixes to run [default: all]; an unknown name lists them
     #[arg(long, value_name = "NAME,…")]
     mixes: Option<String>,
@@ -69,7 +78,8 @@ impl FairnessArgs {
             backend: self.backend.map(Backend::from),
             seed: 1,
             pcpus: host_facts::usable_pcpus()?,
-            daemon: self.daemon.plan()?,
+            daemon: self.daemon.plan(Placement::Rebalance)?,
+            alone: live::alone(self.alone_seconds)?,
             state_dir: live::state_dir(self.state_dir.as_ref()),
         };
         Ok(Settings::new(runs, chosen, plan)?)
@@ -87,6 +97,10 @@ pub fn main(args: &FairnessArgs) -> anyhow::Result<()> {
     let suite = fairness::measure(&settings, &progress, &interrupt)?;
     drop(progress);
     print(&tables::fairness(&suite).to_string())?;
+    print(&format!("\n{}\n", tables::fairness_service(&suite)))?;
+    print(
+        "Deserved work: of what each VM's share deserves of its work alone, geometric mean. Least: part of its due that a VM received.",
+    )?;
     for mix in &suite.mixes {
         let reasons = mix.modes.iter().flat_map(|mode| &mode.not_measured);
         for note in mix.notes.iter().chain(reasons) {

@@ -7,6 +7,7 @@ use tandem_bench::overhead;
 use tandem_bench::overhead::Settings;
 use tandem_bench::range;
 use tandem_bench::tables;
+use tandem_host::config::Placement;
 use tandem_linux::interrupt::Interrupt;
 use tandem_microvm::MAX_VCPUS;
 use tandem_report::progress::Progress;
@@ -45,7 +46,7 @@ pub fn main(args: &OverheadArgs) -> anyhow::Result<()> {
         vms: range::whole("--vms", args.vms, 1, 1000)?,
         vcpus: range::whole("--vcpus", args.vcpus, 1, MAX_VCPUS)?,
         window: range::seconds("--seconds", args.seconds, 1.0, 3600.0)?,
-        daemon: args.daemon.plan()?,
+        daemon: args.daemon.plan(Placement::Rebalance)?,
         state_dir: live::state_dir(args.state_dir.as_ref()),
     };
     if let Some(path) = &args.json {

@@ -1,6 +1,7 @@
 //! Charts as inline SVG: [`BarChart`] and [`RowChart`] compare, [`StackChart`] shows what a whole
 //! consists of, [`LineChart`] what happens over time, [`HeatMap`] who has to do with whom, [`RelativeChart`]
-//! figures against what they should be. [`picture`] makes a file of its own out of one.
+//! figures against what they should be, [`PairChart`]
+//! many things before and after. [`picture`] makes a file of its own out of one.
 //!
 //! An SVG here is part of an HTML page: its colours are the page's CSS variables (`--s0` … `--s7`
 //! for series, `--ink`, `--grid`, `--mark`; see [`crate::page`]), so that one picture suits light and
@@ -17,6 +18,7 @@ pub(crate) mod colour;
 pub mod heat;
 mod horizontal;
 pub mod line;
+pub mod pairs;
 pub mod picture;
 pub mod relative;
 pub mod rows;
@@ -28,6 +30,7 @@ pub use bar::BarChart;
 pub use colour::COLOURS;
 pub use heat::HeatMap;
 pub use line::LineChart;
+pub use pairs::PairChart;
 pub use relative::RelativeChart;
 pub use rows::RowChart;
 pub use stack::StackChart;

@@ -1,0 +1,410 @@
+//! The figures of the bench: medians and ranges over runs, and Tandem against stock over all cells. This is its JSON form.
+//!
+//! Work is relative to the same VM alone (1 is as much), CPU time in pCPUs, waits in nanoseconds. What was not measured is absent.
+
+use serde::Serialize;
+use tandem_report::experiment::Experiment;
+use tandem_report::experiment::Host;
+use tandem_report::experiment::VmFigures;
+use tandem_report::service::Alone;
+use tandem_report::service::WindowFigures;
+use tandem_report::service::geometric_mean;
+
+use super::cell::Cell;
+use crate::mode::Mode;
+
+/// A cell is worse than stock if its work is below this part of stock's.
+pub const WORSE: f64 = 0.97;
+
+/// All that was measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Work {
+    /// The host.
+    pub host: Host,
+    /// What ran the vCPUs.
+    pub backend: String,
+    /// pCPUs that VMs may use.
+    pub pcpus: usize,
+    /// Runs of each cell.
+    pub runs: u32,
+    /// Seconds counted per mode and run.
+    pub seconds: f64,
+    /// Seconds to settle before, not counted.
+    pub settle_seconds: f64,
+    /// Seconds for which each distinct VM was measured alone.
+    pub alone_seconds: f64,
+    /// The cells.
+    pub cells: Vec<CellFigures>,
+    /// Tandem against stock; absent where no cell has both.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tandem_vs_stock: Option<AgainstStock>,
+    /// What a reader must know to judge the figures.
+    pub notes: Vec<String>,
+}
+
+/// One cell.
+#[derive(Clone, Debug, Serialize)]
+pub struct CellFigures {
+    /// Its name in words.
+    pub cell: String,
+    /// What the subject does.
+    pub workload: &'static str,
+    /// The subject's vCPUs.
+    pub vcpus: u32,
+    /// `free` or `pinned`.
+    pub placement: &'static str,
+    /// Who is beside it.
+    pub beside: String,
+    /// The VMs, the subject first.
+    pub vms: Vec<CellVm>,
+    /// The modes.
+    pub modes: Vec<CellMode>,
+}
+
+/// A VM of a cell.
+#[derive(Clone, Debug, Serialize)]
+pub struct CellVm {
+    /// What it does.
+    pub workload: &'static str,
+    /// Its vCPUs.
+    pub vcpus: u32,
+    /// Whether the cell is about it.
+    pub is_subject: bool,
+    /// What it does alone, and what its share deserves of that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub alone: Option<Alone>,
+}
+
+/// A mode of a cell.
+#[derive(Clone, Debug, Serialize)]
+pub struct CellMode {
+    /// Its name; `stock` is the demo's `equal-weights`.
+    pub mode: &'static str,
+    /// Runs in which it was measured.
+    pub measured_runs: usize,
+    /// Why it was not, in the other runs.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub not_measured: Vec<String>,
+    /// The VMs, in the order of the cell's; none where no run measured them.
+    pub vms: Vec<ModeVm>,
+}
+
+/// A VM in a mode, over all runs.
+#[derive(Clone, Debug, Serialize)]
+pub struct ModeVm {
+    /// Work relative to alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub work_of_alone: Option<Spread>,
+    /// CPU time received, in pCPUs.
+    pub share: Spread,
+    /// Its fair share of what all VMs received, in pCPUs.
+    pub fair: Spread,
+    /// Mean wait of a vCPU before it ran, in nanoseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wait_ns: Option<Spread>,
+    /// CPU time against its due over short windows: the least and the greatest of all runs.
+    pub windows: Vec<WindowFigures>,
+}
+
+/// The middle of several runs, and how far they lie apart.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Spread {
+    /// Half of the runs are at most this; of an even number the mean of the two in the middle.
+    pub median: f64,
+    /// The least.
+    pub least: f64,
+    /// The greatest.
+    pub greatest: f64,
+}
+
+impl Spread {
+    /// Of these values; none of nothing.
+    pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Spread> {
+        let mut values: Vec<f64> = values.into_iter().collect();
+        values.sort_by(f64::total_cmp);
+        let (&least, &greatest) = (values.first()?, values.last()?);
+        let (low, high) = (
+            values.get((values.len() - 1) / 2)?,
+            values.get(values.len() / 2)?,
+        );
+        Some(Spread {
+            median: (low + high) / 2.0,
+            least,
+            greatest,
+        })
+    }
+}
+
+/// Work under Tandem relative to stock, over all subjects of all cells; a pair counts once for each of its two VMs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct AgainstStock {
+    /// How many were compared: those that did some work in stock.
+    pub cells: usize,
+    /// The geometric mean of the ratios of medians.
+    pub geometric_mean: f64,
+    /// How many lie below 0.97.
+    pub below: usize,
+    /// The least ratio.
+    pub least: f64,
+    /// The cell that has it.
+    pub least_cell: String,
+}
+
+/// A mode's name in this bench.
+pub fn mode_name(mode: Mode) -> &'static str {
+    match mode {
+        Mode::EqualWeights => "stock",
+        other => other.name(),
+    }
+}
+
+/// A cell's figures from its runs, and the errors of runs that came to nothing.
+pub fn summarize(
+    cell: &Cell,
+    modes: &[Mode],
+    runs: &[Experiment],
+    failures: &[String],
+) -> CellFigures {
+    let described = runs.first().map(|run| run.vms.as_slice());
+    let vm = |(i, workload): (usize, &'static str)| {
+        let described = described.and_then(|vms| vms.get(i));
+        CellVm {
+            workload,
+            vcpus: described.map_or(cell.vcpus, |vm| vm.vcpus),
+            is_subject: i < cell.subjects(),
+            alone: described.and_then(|vm| vm.alone),
+        }
+    };
+    let vms: Vec<CellVm> = cell.workloads().into_iter().enumerate().map(vm).collect();
+    CellFigures {
+        cell: cell.to_string(),
+        workload: cell.subject.name,
+        vcpus: cell.vcpus,
+        placement: cell.freedom.name(),
+        beside: cell.beside(),
+        modes: modes
+            .iter()
+            .map(|&mode| of_mode(mode, vms.len(), runs, failures))
+            .collect(),
+        vms,
+    }
+}
+
+fn of_mode(mode: Mode, vms: usize, runs: &[Experiment], failures: &[String]) -> CellMode {
+    let name = mode.name();
+    let measured: Vec<_> = runs.iter().filter_map(|run| run.figures(name)).collect();
+    let reasons = runs.iter().flat_map(|run| &run.modes);
+    let reasons = reasons.filter(|result| result.mode == name);
+    let reasons = reasons.filter_map(|result| result.outcome.as_ref().err());
+    let vm = |i: usize| {
+        let of_runs: Vec<&VmFigures> = measured.iter().filter_map(|run| run.vms.get(i)).collect();
+        Some(ModeVm {
+            work_of_alone: Spread::of(of_runs.iter().filter_map(|vm| vm.work_of_alone)),
+            share: Spread::of(of_runs.iter().map(|vm| vm.share))?,
+            fair: Spread::of(of_runs.iter().map(|vm| vm.fair))?,
+            wait_ns: Spread::of(of_runs.iter().filter_map(|vm| vm.waits.mean_ns)),
+            windows: WindowFigures::over_runs(of_runs.iter().map(|vm| vm.windows.as_slice())),
+        })
+    };
+    CellMode {
+        mode: mode_name(mode),
+        measured_runs: measured.len(),
+        not_measured: reasons.chain(failures).cloned().collect(),
+        vms: (0..vms).filter_map(vm).collect(),
+    }
+}
+
+impl CellFigures {
+    /// A VM's figures in a mode, by the mode's name in this bench.
+    pub fn vm_in(&self, mode: &str, vm: usize) -> Option<&ModeVm> {
+        self.modes.iter().find(|m| m.mode == mode)?.vms.get(vm)
+    }
+
+    /// A VM's median of work relative to alone in a mode.
+    pub fn work(&self, mode: &str, vm: usize) -> Option<f64> {
+        Some(self.vm_in(mode, vm)?.work_of_alone?.median)
+    }
+
+    /// The places of its subjects, and their names in a list of all cells.
+    pub fn subjects(&self) -> impl Iterator<Item = (usize, String)> + '_ {
+        let subjects = self.vms.iter().enumerate().filter(|(_, vm)| vm.is_subject);
+        subjects.map(|(i, vm)| match i {
+            0 => (0, self.cell.clone()),
+            _ => {
+                let (vcpus, placement) = (self.vcpus, self.placement);
+                let (own, other) = (vm.workload, self.workload);
+                (
+                    i,
+                    format!("{own}, {vcpus} vCPUs, {placement}, beside {other}"),
+                )
+            }
+        })
+    }
+}
+
+/// Tandem against stock over all cells.
+pub fn against_stock(cells: &[CellFigures]) -> Option<AgainstStock> {
+    let mut ratios: Vec<(f64, String)> = Vec::new();
+    for cell in cells {
+        for (vm, name) in cell.subjects() {
+            let both = (
+                cell.work(mode_name(Mode::EqualWeights), vm),
+                cell.work("tandem", vm),
+            );
+            if let (Some(stock), Some(tandem)) = both
+                && stock > 0.0
+            {
+                ratios.push((tandem / stock, name));
+            }
+        }
+    }
+    let (least, least_cell) = ratios.iter().min_by(|a, b| a.0.total_cmp(&b.0))?.clone();
+    Some(AgainstStock {
+        cells: ratios.len(),
+        geometric_mean: geometric_mean(ratios.iter().map(|(ratio, _)| *ratio))?,
+        below: ratios.iter().filter(|(ratio, _)| *ratio < WORSE).count(),
+        least,
+        least_cell,
+    })
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use tandem_report::experiment::Figures;
+    use tandem_report::experiment::ModeResult;
+    use tandem_report::experiment::VmDescription;
+    use tandem_report::service::Waits;
+
+    use super::*;
+    use crate::work::cell::Choice;
+
+    /// A run of a cell in which its first VM did so much of its work in stock and under Tandem, and the others half of theirs.
+    fn run(vms: usize, stock: f64, tandem: Result<f64, &str>) -> Experiment {
+        let figures = |work: f64| Figures {
+            vms: (0..vms)
+                .map(|i| VmFigures {
+                    name: format!("vm{i}"),
+                    vcpus: 2,
+                    weight: 1.0,
+                    share: 1.0,
+                    fair: 1.0,
+                    lag: 0.0,
+                    work: 1,
+                    work_per_second: 1.0,
+                    work_of_alone: Some(if i == 0 { work } else { 0.5 }),
+                    windows: vec![WindowFigures {
+                        seconds: 1.0,
+                        windows: 4,
+                        least: Some(work),
+                        greatest: Some(1.5),
+                    }],
+                    waits: Waits {
+                        runs: 1,
+                        mean_ns: Some(1e6),
+                    },
+                })
+                .collect(),
+            idle: 0.0,
+            mean_abs_lag: 0.0,
+            max_abs_lag: 0.0,
+            total_work_per_second: 1.0,
+            work_vs_stock: None,
+            series: Vec::new(),
+        };
+        let mode = |mode: &str, outcome| ModeResult {
+            mode: mode.to_owned(),
+            outcome,
+        };
+        Experiment {
+            backend: "kvm".to_owned(),
+            pcpus: 2,
+            seconds: 3.0,
+            settle_seconds: 1.0,
+            mix: vec![2; vms],
+            weights: vec![1.0; vms],
+            pinned: false,
+            host: Host::default(),
+            vms: (0..vms)
+                .map(|i| VmDescription {
+                    name: format!("vm{i}"),
+                    vcpus: 2,
+                    weight: 1.0,
+                    workload: "burn".to_owned(),
+                    pins: Vec::new(),
+                    entitlement: 1.0,
+                    alone: Some(Alone {
+                        work_per_second: 10.0,
+                        share: 2.0,
+                        deserved: 0.5,
+                    }),
+                })
+                .collect(),
+            notes: Vec::new(),
+            modes: vec![
+                mode("equal-weights", Ok(figures(stock))),
+                mode("tandem", tandem.map(figures).map_err(str::to_owned)),
+            ],
+        }
+    }
+
+    /// Three runs of the spinning barrier beside one VM that computes, and one of a pair of mutexes.
+    pub(crate) fn cells() -> Vec<CellFigures> {
+        let modes = [Mode::EqualWeights, Mode::Tandem];
+        let barrier = Choice::parse(Some("barrier-spin"), "2", "free", "burn1");
+        let barrier = barrier.unwrap().cells()[0];
+        let runs = [
+            run(2, 0.02, Ok(0.42)),
+            run(2, 0.25, Ok(0.44)),
+            run(2, 0.10, Err("the daemon said: no")),
+        ];
+        let mutex = Choice::parse(Some("mutex"), "4", "pinned", "pairs");
+        let mutex = mutex.unwrap().cells()[0];
+        vec![
+            summarize(&barrier, &modes, &runs, &[]),
+            summarize(
+                &mutex,
+                &modes,
+                &[run(2, 0.5, Ok(0.45))],
+                &["a VM ended".to_owned()],
+            ),
+        ]
+    }
+
+    #[test]
+    fn medians_and_ranges_are_over_runs() {
+        let cells = cells();
+        let stock = cells[0].vm_in("stock", 0).unwrap().work_of_alone.unwrap();
+        assert_eq!(
+            (stock.median, stock.least, stock.greatest),
+            (0.10, 0.02, 0.25)
+        );
+        let tandem = &cells[0].modes[1];
+        assert_eq!((tandem.measured_runs, tandem.not_measured.len()), (2, 1));
+        assert!((cells[0].work("tandem", 0).unwrap() - 0.43).abs() < 1e-12);
+        let windows = &cells[0].vm_in("stock", 0).unwrap().windows;
+        assert_eq!((windows[0].windows, windows[0].least), (12, Some(0.02)));
+        assert_eq!(cells[1].modes[0].not_measured, ["a VM ended"]);
+    }
+
+    #[test]
+    fn ratios_are_of_medians_and_a_pair_counts_twice() {
+        let figures = against_stock(&cells()).unwrap();
+        assert_eq!((figures.cells, figures.below), (3, 1));
+        // 0.43 ÷ 0.10, 0.45 ÷ 0.5, 1.
+        let expected = (4.3f64 * 0.9).powf(1.0 / 3.0);
+        assert!((figures.geometric_mean - expected).abs() < 1e-9);
+        assert_eq!(figures.least_cell, "mutex, 4 vCPUs, pinned, beside mutex");
+        assert!((figures.least - 0.9).abs() < 1e-9);
+        assert_eq!(against_stock(&[]), None);
+    }
+
+    #[test]
+    fn an_even_number_of_runs_has_a_middle_too() {
+        let spread = Spread::of([4.0, 1.0, 2.0, 3.0]).unwrap();
+        assert_eq!(
+            (spread.median, spread.least, spread.greatest),
+            (2.5, 1.0, 4.0)
+        );
+        assert_eq!(Spread::of([]), None);
+    }
+}

@@ -1,0 +1,349 @@
+//! The bench for people: two tables, a last line, and a page with one picture.
+//!
+//! Every VM of every cell has a row. A value is the median of the runs, with their range if there were several.
+
+use tandem_report::bench_page;
+use tandem_report::bench_page::BenchPage;
+use tandem_report::bench_page::Pairs;
+use tandem_report::bench_page::Tile;
+use tandem_report::chart::pairs::Pair;
+use tandem_report::figure;
+use tandem_report::section::Section;
+use tandem_report::table::Align;
+use tandem_report::table::Cell as TableCell;
+use tandem_report::table::Table;
+use tandem_report::table::Tone;
+
+use super::figures::CellFigures;
+use super::figures::ModeVm;
+use super::figures::Spread;
+use super::figures::WORSE;
+use super::figures::Work;
+
+/// What the tables show, with a title and how to read it.
+pub fn sections(work: &Work) -> Vec<Section> {
+    let of = |title: &str, remark: &str, value: fn(&ModeVm) -> Option<Spread>| Section {
+        title: title.to_owned(),
+        remark: format!("{remark} {}", runs(work)),
+        table: Some(table(work, value)),
+    };
+    vec![
+        of(
+            "Work relative to alone",
+            "1 is what the VM does alone; deserved is what its share by weight deserves of that.",
+            |vm| vm.work_of_alone,
+        ),
+        of("CPU time received", "In pCPUs.", |vm| Some(vm.share)),
+        of(
+            "Wait per run",
+            "How long a vCPU waited before it ran, in milliseconds; percentiles are not measured.",
+            |vm| vm.wait_ns.map(|wait| wait.scaled(1e-6)),
+        ),
+    ]
+}
+
+fn runs(work: &Work) -> String {
+    match work.runs {
+        1 => "One run.".to_owned(),
+        runs => format!("Median of {runs} runs (their range)."),
+    }
+}
+
+/// The modes of any cell, in their order.
+fn modes(work: &Work) -> Vec<&'static str> {
+    let mut modes: Vec<&'static str> = Vec::new();
+    let most = work.cells.iter().max_by_key(|cell| cell.modes.len());
+    for mode in most
+        .into_iter()
+        .chain(&work.cells)
+        .flat_map(|cell| &cell.modes)
+    {
+        if !modes.contains(&mode.mode) {
+            modes.push(mode.mode);
+        }
+    }
+    modes
+}
+
+fn table(work: &Work, value: fn(&ModeVm) -> Option<Spread>) -> Table {
+    let modes = modes(work);
+    let mut headings = vec![
+        ("cell", Align::Left),
+        ("VM", Align::Left),
+        ("deserved", Align::Right),
+    ];
+    headings.extend(modes.iter().map(|&mode| (mode, Align::Right)));
+    let mut table = Table::new(&headings);
+    for cell in &work.cells {
+        for (i, vm) in cell.vms.iter().enumerate() {
+            let name = match i {
+                0 => TableCell::toned(cell.cell.clone(), Tone::Strong),
+                _ => TableCell::default(),
+            };
+            let deserved = vm.alone.map(|alone| two(alone.deserved));
+            let mut row = vec![
+                name,
+                vm.workload.into(),
+                deserved.map_or_else(absent, TableCell::from),
+            ];
+            row.extend(modes.iter().map(|mode| in_mode(cell, mode, i, value)));
+            table.row(row);
+        }
+    }
+    table
+}
+
+fn in_mode(
+    cell: &CellFigures,
+    mode: &str,
+    vm: usize,
+    value: fn(&ModeVm) -> Option<Spread>,
+) -> TableCell {
+    if !cell.modes.iter().any(|known| known.mode == mode) {
+        return TableCell::toned("as stock", Tone::Faint);
+    }
+    match cell.vm_in(mode, vm).and_then(value) {
+        Some(spread) => spread.text().into(),
+        None => absent(),
+    }
+}
+
+fn absent() -> TableCell {
+    TableCell::toned(figure::NOT_MEASURED, Tone::Faint)
+}
+
+fn two(value: f64) -> String {
+    format!("{value:.2}")
+}
+
+impl Spread {
+    /// The median, and the range if there is one.
+    pub fn text(&self) -> String {
+        match self.least == self.greatest {
+            true => two(self.median),
+            false => format!(
+                "{} ({} … {})",
+                two(self.median),
+                two(self.least),
+                two(self.greatest)
+            ),
+        }
+    }
+
+    fn scaled(self, factor: f64) -> Spread {
+        Spread {
+            median: self.median * factor,
+            least: self.least * factor,
+            greatest: self.greatest * factor,
+        }
+    }
+}
+
+/// The last line: Tandem against stock.
+pub fn verdict(work: &Work) -> String {
+    let Some(figures) = &work.tandem_vs_stock else {
+        return "Tandem against stock: not measured; it takes both modes, and VMs measured alone."
+            .to_owned();
+    };
+    format!(
+        "Tandem against stock: work {:.2} times as much (geometric mean over {} cells; a pair counts for each of its VMs); {} below \
+         {WORSE}; least {:.2} ({}).",
+        figures.geometric_mean, figures.cells, figures.below, figures.least, figures.least_cell
+    )
+}
+
+/// Reasons and notes, one line each.
+pub fn notes(work: &Work) -> Vec<String> {
+    let mut lines = work.notes.clone();
+    for cell in &work.cells {
+        for mode in &cell.modes {
+            let reasons = mode.not_measured.iter();
+            lines.extend(reasons.map(|reason| {
+                let (cell, mode) = (&cell.cell, mode.mode);
+                format!("{cell}, {mode}: {}: {reason}", figure::NOT_MEASURED)
+            }));
+        }
+    }
+    lines.dedup();
+    lines
+}
+
+/// The whole page.
+pub fn html(work: &Work, command: &str, footer: &str) -> String {
+    let tile = |name: &str, figure: String, beside: &str| Tile {
+        name: name.to_owned(),
+        figure,
+        beside: beside.to_owned(),
+    };
+    let tiles = work.tandem_vs_stock.iter().flat_map(|figures| {
+        [
+            tile(
+                "Work against stock",
+                format!("× {:.2}", figures.geometric_mean),
+                &format!("geometric mean over {} cells", figures.cells),
+            ),
+            tile(
+                &format!("Cells below {WORSE}"),
+                figures.below.to_string(),
+                &format!("of {}", figures.cells),
+            ),
+            tile(
+                "Least",
+                format!("× {:.2}", figures.least),
+                &figures.least_cell,
+            ),
+        ]
+    });
+    let how = |term: &str, what: String| (term.to_owned(), what);
+    let page = BenchPage {
+        title: "Work of VMs that share a host".to_owned(),
+        lead: verdict(work),
+        notes: notes(work),
+        tiles: tiles.collect(),
+        bars: Vec::new(),
+        pairs: vec![picture(work)],
+        sections: sections(work),
+        how: vec![
+            how("Command", command.to_owned()),
+            how(
+                "Host",
+                format!(
+                    "{} pCPUs, {}, Linux {}, cgroup {}, backend {}",
+                    work.pcpus, work.host.cpu, work.host.kernel, work.host.cgroup, work.backend
+                ),
+            ),
+            how(
+                "Windows",
+                format!(
+                    "{} s per mode and run, after {} s of settling; fresh VMs in each run, the same in all its modes",
+                    figure::plain(work.seconds),
+                    figure::plain(work.settle_seconds)
+                ),
+            ),
+            how(
+                "stock",
+                "a cgroup per VM, all of equal weight, as libvirt makes them".to_owned(),
+            ),
+            how(
+                "hard-cap",
+                "the same, and a CPU quota at the fair share".to_owned(),
+            ),
+            how(
+                "pinning",
+                "stock, and vCPU i pinned to pCPU i mod P".to_owned(),
+            ),
+            how(
+                "nice",
+                "no cgroups; the neighbours' vCPU threads have nice 5".to_owned(),
+            ),
+            how(
+                "batch",
+                "stock, and the neighbours' vCPU threads are SCHED_BATCH".to_owned(),
+            ),
+            how("tandem", "Tandem's daemon".to_owned()),
+        ],
+    };
+    bench_page::html(&page, footer)
+}
+
+/// Every subject of every cell: stock, Tandem, and what is deserved.
+fn picture(work: &Work) -> Pairs {
+    let mut rows = Vec::new();
+    for cell in &work.cells {
+        for (vm, name) in cell.subjects() {
+            let (before, after) = (cell.work("stock", vm), cell.work("tandem", vm));
+            let due = cell.vms.get(vm).and_then(|vm| Some(vm.alone?.deserved));
+            let text = |value: Option<f64>| value.map_or_else(|| "?".to_owned(), two);
+            let words =
+                |value: Option<f64>| value.map_or_else(|| figure::NOT_MEASURED.to_owned(), two);
+            rows.push(Pair {
+                label: format!("{} → {}", text(before), text(after)),
+                tooltip: format!(
+                    "{name}: stock {}, Tandem {}, deserved {}",
+                    words(before),
+                    words(after),
+                    words(due)
+                ),
+                name,
+                before,
+                after,
+                due,
+            });
+        }
+    }
+    Pairs {
+        title: "Work relative to alone: stock and Tandem".to_owned(),
+        remark: "Ring: stock. Dot: Tandem. Tick: what the VM's share deserves. Medians of the runs; 1 is what the VM does alone.".to_owned(),
+        unit: "of its work alone".to_owned(),
+        rows,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tandem_report::experiment::Host;
+    use tandem_report::table::Look;
+
+    use super::*;
+    use crate::work::figures;
+    use crate::work::figures::against_stock;
+
+    fn work() -> Work {
+        let cells = figures::tests::cells();
+        Work {
+            host: Host::default(),
+            backend: "kvm".to_owned(),
+            pcpus: 2,
+            runs: 3,
+            seconds: 3.0,
+            settle_seconds: 1.0,
+            alone_seconds: 2.0,
+            tandem_vs_stock: against_stock(&cells),
+            cells,
+            notes: vec!["a note".to_owned()],
+        }
+    }
+
+    #[test]
+    fn each_vm_of_each_cell_has_a_row_with_medians_and_ranges() {
+        let sections = sections(&work());
+        let text = sections[0].table.as_ref().unwrap().text(Look::Plain);
+        assert!(text.contains("| barrier-spin, 2 vCPUs, free, beside 1 burn | barrier-spin |     0.50 | 0.10 (0.02 … 0.25) | 0.43 (0.42 … 0.44) |"), "{text}");
+        assert_eq!(text.lines().count(), 2 + 4);
+        assert!(
+            sections[2]
+                .table
+                .as_ref()
+                .unwrap()
+                .text(Look::Plain)
+                .contains("1.00")
+        );
+    }
+
+    #[test]
+    fn the_last_line_has_mean_count_and_the_least() {
+        let text = verdict(&work());
+        assert_eq!(
+            text,
+            "Tandem against stock: work 1.57 times as much (geometric mean over 3 cells; a pair counts for each of its VMs); 1 below \
+             0.97; least 0.90 (mutex, 4 vCPUs, pinned, beside mutex)."
+        );
+        let mut none = work();
+        none.tandem_vs_stock = None;
+        assert!(verdict(&none).contains("not measured"));
+    }
+
+    #[test]
+    fn reasons_and_notes_are_lines_with_their_cell() {
+        let lines = notes(&work());
+        assert_eq!(lines[0], "a note");
+        assert!(lines.contains(&"barrier-spin, 2 vCPUs, free, beside 1 burn, tandem: not measured: the daemon said: no".to_owned()), "{lines:?}");
+    }
+
+    #[test]
+    fn the_page_has_one_picture_with_a_row_for_each_subject() {
+        let page = html(&work(), "tandem bench work", "f");
+        assert_eq!(page.matches("<svg").count(), 1);
+        assert!(page.contains("0.10 → 0.43") && page.contains("× 1.57"));
+    }
+}

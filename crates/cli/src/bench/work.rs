@@ -1,0 +1,247 @@
+//! `tandem bench work`: how much of its work a VM gets done beside others, in every mode ([`tandem_bench::work`]).
+
+use std::path::PathBuf;
+
+use clap::Args;
+use tandem_bench::host_facts;
+use tandem_bench::mode;
+use tandem_bench::plan::Plan;
+use tandem_bench::range;
+use tandem_bench::work::cell::Choice;
+use tandem_bench::work::measure;
+use tandem_bench::work::measure::MODES;
+use tandem_bench::work::measure::Settings;
+use tandem_bench::work::output;
+use tandem_host::config::Placement;
+use tandem_linux::interrupt::Interrupt;
+use tandem_microvm::Backend;
+use tandem_report::progress::Progress;
+
+use crate::console::check_writable;
+use crate::console::print;
+use crate::live;
+use crate::live::BackendArg;
+use crate::live::DaemonArgs;
+use crate::output::save_json;
+use crate::output::write_text;
+
+/// `tandem bench work`
+#[derive(Debug, Args)]
+pub struct WorkArgs {
+    /// What the subjects do [default: all]: barrier-spin, barrier-block, spinlock, mutex, forkjoin, pipeline, shootdown, bursty, burn
+    #[arg(long, value_name = "NAME,…")]
+    workloads: Option<String>,
+    /// vCPUs of the subjects
+    #[arg(long, value_name = "N,…", default_value = "2,4")]
+    vcpus: String,
+    /// Where vCPUs may run: free (anywhere), pinned (vCPU i on pCPU i mod P)
+    #[arg(long, value_name = "NAME,…", default_value = "free,pinned")]
+    placements: String,
+    /// Who is beside them: burn1, burn2 (one or two VMs of 2 vCPUs that compute), pairs (each of the workloads)
+    #[arg(long, value_name = "NAME,…", default_value = "burn1,burn2")]
+    beside: String,
+    /// Modes to measure; stock is a cgroup of equal weight per VM
+    #[arg(long, value_name = "NAME,…", default_value = MODES)]
+    modes: String,
+    /// Runs of each cell, 1 … 100; each goes through all modes
+    #[arg(long, default_value_t = 5)]
+    runs: u32,
+    /// Seconds counted per mode and run, 0.5 … 3600
+    #[arg(
+        long,
+        value_name = "S",
+        default_value_t = 3.0,
+        allow_negative_numbers = true
+    )]
+    seconds: f64,
+    /// Seconds to settle before, not counted, 0 … 600
+    #[arg(
+        long,
+        value_name = "S",
+        default_value_t = 2.0,
+        allow_negative_numbers = true
+    )]
+    settle_seconds: f64,
+    /// Seconds for which each distinct VM is measured alone first, 0.5 … 60
+    #[arg(
+        long,
+        value_name = "S",
+        default_value_t = live::ALONE_SECONDS,
+        allow_negative_numbers = true
+    )]
+    alone_seconds: f64,
+    /// What runs the vCPUs [default: kvm, or threads where there is no KVM]
+    #[arg(long, value_enum)]
+    backend: Option<BackendArg>,
+    #[command(flatten)]
+    daemon: DaemonArgs,
+    /// Write the figures here as JSON
+    #[arg(long, value_name = "PATH")]
+    json: Option<PathBuf>,
+    /// Write a page with a picture here
+    #[arg(long, value_name = "PATH")]
+    html: Option<PathBuf>,
+    /// Directory for journals and logs of the experiment [default: /run/tandem-demo]
+    #[arg(long, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
+}
+
+impl WorkArgs {
+    fn settings(&self) -> anyhow::Result<Settings> {
+        let choice = Choice::parse(
+            self.workloads.as_deref(),
+            &self.vcpus,
+            &self.placements,
+            &self.beside,
+        )?;
+        let runs = range::whole("--runs", self.runs, 1, 100)?;
+        let alone = range::seconds("--alone-seconds", self.alone_seconds, 0.5, 60.0)?;
+        let plan = Plan {
+            vms: Vec::new(),
+            modes: mode::list(&self.modes)?,
+            window: range::seconds("--seconds", self.seconds, 0.5, 3600.0)?,
+            settle: range::seconds("--settle-seconds", self.settle_seconds, 0.0, 600.0)?,
+            backend: self.backend.map(Backend::from),
+            seed: 1,
+            pcpus: host_facts::usable_pcpus()?,
+            // As an operator starts it who chooses nothing.
+            daemon: self.daemon.plan(Placement::Turns)?,
+            state_dir: live::state_dir(self.state_dir.as_ref()),
+            alone: Some(alone),
+        };
+        Ok(Settings::new(runs, &choice, plan)?)
+    }
+
+    /// How to measure the same again, but for where the figures go.
+    fn command(&self) -> String {
+        let workloads = self.workloads.iter();
+        let workloads: String = workloads
+            .map(|list| format!(" --workloads {list}"))
+            .collect();
+        format!(
+            "tandem bench work{workloads} --vcpus {} --placements {} --beside {} --modes {} --runs {} --seconds {} --settle-seconds {} \
+             --alone-seconds {}",
+            self.vcpus,
+            self.placements,
+            self.beside,
+            self.modes,
+            self.runs,
+            self.seconds,
+            self.settle_seconds,
+            self.alone_seconds
+        )
+    }
+}
+
+/// Runs the bench.
+pub fn main(args: &WorkArgs) -> anyhow::Result<()> {
+    let settings = args.settings()?;
+    for path in args.json.iter().chain(&args.html) {
+        // Before hours of measuring, not after.
+        check_writable(path)?;
+    }
+    eprintln!("{}", settings.announce());
+    let interrupt = Interrupt::watch()?;
+    let progress = Progress::begin(settings.steps());
+    let work = measure::measure(&settings, &progress, &interrupt)?;
+    drop(progress);
+    for section in output::sections(&work) {
+        let table = section.table.iter().map(ToString::to_string);
+        let table: String = table.collect();
+        print(&format!(
+            "{}. {}\n\n{table}\n",
+            section.title, section.remark
+        ))?;
+    }
+    for note in output::notes(&work) {
+        eprintln!("{note}");
+    }
+    print(&output::verdict(&work))?;
+    if let Some(path) = &args.html {
+        let footer = format!("tandem {} bench work", env!("CARGO_PKG_VERSION"));
+        let page = output::html(&work, &args.command(), &footer);
+        write_text(path, "page", &page)?;
+    }
+    args.json
+        .as_ref()
+        .map_or(Ok(()), |path| save_json(path, &work))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Whole {
+        #[command(flatten)]
+        work: WorkArgs,
+    }
+
+    fn parse(args: &[&str]) -> anyhow::Result<(WorkArgs, Settings)> {
+        let args = ["work"].iter().chain(args);
+        let args = Whole::try_parse_from(args)?.work;
+        let settings = args.settings()?;
+        Ok((args, settings))
+    }
+
+    #[test]
+    fn the_default_is_every_workload_beside_one_and_two_that_compute() {
+        let (args, settings) = parse(&[]).unwrap();
+        let text = settings.announce();
+        assert!(
+            text.starts_with("72 cells in 6 modes, 5 runs: about "),
+            "{text}"
+        );
+        // The command is what its own arguments say.
+        let command = args.command();
+        let again: Vec<&str> = command.split(' ').skip(3).collect();
+        assert_eq!(parse(&again).unwrap().1.announce(), text);
+    }
+
+    #[test]
+    fn malformed_arguments_name_the_option_and_what_would_be_right() {
+        for (args, said) in [
+            (
+                &["--workloads", "sleepy"][..],
+                "--workloads sleepy: 'sleepy' is not known; it takes a list of barrier-spin",
+            ),
+            (
+                &["--vcpus", "0"],
+                "--vcpus 0: '0' is no number of vCPUs; a VM has 1 to 64",
+            ),
+            (&["--vcpus", "1"], "needs 2 vCPUs or more"),
+            (
+                &["--placements", "x"],
+                "--placements x: 'x' is not known; it takes a list of free,pinned",
+            ),
+            (
+                &["--beside", "burn3"],
+                "--beside burn3: 'burn3' is not known; it takes a list of burn1,burn2,pairs",
+            ),
+            (&["--modes", "fair"], "'fair' is no mode"),
+            (&["--modes", "stock,equal-weights"], "twice"),
+            (
+                &["--modes", "pinning", "--placements", "pinned"],
+                "--placements free",
+            ),
+            (&["--runs", "0"], "--runs 0 is not possible: 1 … 100"),
+            (
+                &["--seconds", "0"],
+                "--seconds 0 is not possible: 0.5 … 3600",
+            ),
+            (
+                &["--settle-seconds", "-1"],
+                "--settle-seconds -1 is not possible: 0 … 600",
+            ),
+            (
+                &["--alone-seconds", "0"],
+                "--alone-seconds 0 is not possible: 0.5 … 60",
+            ),
+        ] {
+            let error = format!("{:#}", parse(args).unwrap_err());
+            assert!(error.contains(said), "{args:?}: {error}");
+        }
+    }
+}

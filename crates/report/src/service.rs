@@ -1,0 +1,114 @@
+//! How a VM was served, beyond its mean share: over short windows, wait by wait, and against having the host for itself.
+//!
+//! A mean share hides a VM that starves for a second and is paid back later, and CPU time hides a VM that spends it waiting for
+//! its own vCPUs. So an experiment has three more figures for each VM:
+//!
+//! - [`WindowFigures`]: CPU time against what was due in windows of one length, the worst and the best of them.
+//! - [`Waits`]: how long a vCPU waited for a pCPU each time before it ran.
+//! - [`Alone`]: what the same VM does alone on the same pCPUs, and so what its share deserves of that.
+//!
+//! Nothing here measures. Parts are fractions: 0.9 is 90 % of the due.
+
+use serde::Serialize;
+
+/// A VM's CPU time against its due, over windows of one length.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct WindowFigures {
+    /// Length of a window, in seconds.
+    pub seconds: f64,
+    /// Windows in which the VM wanted CPU: it was due at least a twentieth of a pCPU. They overlap: one begins every quarter of the
+    /// length.
+    pub windows: usize,
+    /// The least that it received in one of them, as a part of its due there; absent where there was none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub least: Option<f64>,
+    /// The most that it received in one of them, as a part of its due there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub greatest: Option<f64>,
+}
+
+impl WindowFigures {
+    /// The worst and the best of several runs, by length.
+    pub fn over_runs<'a>(runs: impl Iterator<Item = &'a [WindowFigures]>) -> Vec<WindowFigures> {
+        let mut all: Vec<WindowFigures> = Vec::new();
+        for figures in runs.flatten() {
+            match all
+                .iter_mut()
+                .find(|known| known.seconds == figures.seconds)
+            {
+                None => all.push(figures.clone()),
+                Some(known) => {
+                    let both = |a: Option<f64>, b: Option<f64>, of: fn(f64, f64) -> f64| {
+                        a.zip(b).map_or(a.or(b), |(a, b)| Some(of(a, b)))
+                    };
+                    known.windows += figures.windows;
+                    known.least = both(known.least, figures.least, f64::min);
+                    known.greatest = both(known.greatest, figures.greatest, f64::max);
+                }
+            }
+        }
+        all
+    }
+}
+
+/// How long vCPUs waited for a pCPU before they ran. Percentiles are not measured: the kernel keeps sums only.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Waits {
+    /// Times that a vCPU of the VM got a pCPU, after waking up or after others had run.
+    pub runs: u64,
+    /// Mean wait before each, in nanoseconds; absent where no vCPU got a pCPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mean_ns: Option<f64>,
+}
+
+/// What a VM does while it is alone on the host.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Alone {
+    /// Items of work per second.
+    pub work_per_second: f64,
+    /// CPU time, in pCPUs.
+    pub share: f64,
+    /// What its share deserves of that work beside the other VMs, as a part of it. Its share is GPS by weight, with no VM wanting more
+    /// CPU time than it takes alone: 0.5 for one of two equal VMs that never sleep, 1 for one that needs less than its share.
+    pub deserved: f64,
+}
+
+/// The geometric mean; none of nothing, and 0 where a value is 0.
+pub fn geometric_mean(values: impl IntoIterator<Item = f64>) -> Option<f64> {
+    let (mut sum, mut count) = (0.0, 0usize);
+    for value in values {
+        sum += value.max(0.0).ln();
+        count += 1;
+    }
+    (count > 0).then(|| (sum / count as f64).exp())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn twice_and_half_are_one() {
+        let mean = geometric_mean([2.0, 0.5]).unwrap();
+        assert!((mean - 1.0).abs() < 1e-12);
+        assert_eq!(geometric_mean([]), None);
+        assert_eq!(geometric_mean([0.0, 4.0]), Some(0.0));
+    }
+
+    #[test]
+    fn what_was_not_measured_is_absent() {
+        let none = WindowFigures {
+            seconds: 1.0,
+            windows: 0,
+            least: None,
+            greatest: None,
+        };
+        let json = serde_json::to_string(&none).unwrap();
+        assert_eq!(json, r#"{"seconds":1.0,"windows":0}"#);
+        let waits = Waits {
+            runs: 0,
+            mean_ns: None,
+        };
+        assert_eq!(serde_json::to_string(&waits).unwrap(), r#"{"runs":0}"#);
+    }
+}
