@@ -173,10 +173,14 @@ impl AloneResults {
         let pcpus = plan.pcpus.len();
         if let Some(others) = others(pcpus, measured.share, last.idle_since(&first)) {
             self.notes.push(format!(
-                "While {} with {} vCPUs was measured alone, {others:.2} of {pcpus} pCPUs went to the rest of the host; its work \
+                "While {} with {} {} vCPUs was measured alone, {others:.2} of {pcpus} pCPUs went to the rest of the host; its work \
                  relative to alone is too large.",
                 vm.description(),
-                vm.vcpus
+                vm.vcpus,
+                match vm.pins.is_empty() {
+                    true => "free",
+                    false => "pinned",
+                },
             ));
         }
         Ok(measured)
