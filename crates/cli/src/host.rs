@@ -51,7 +51,7 @@ pub enum HostCommand {
     Status(StatusArgs),
     /// Put back what a killed daemon left behind
     Restore(RestoreArgs),
-    /// Measure which knobs act on this kernel, with threads and cgroups made for that: takes about 7 s, and two pCPUs
+    /// Measure which knobs act on this kernel, with threads and cgroups made for that: takes some seconds, and two pCPUs
     Check(CheckArgs),
     /// What the check starts to measure in cgroups of its own; listens on stdin
     #[command(hide = true)]

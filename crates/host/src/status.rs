@@ -374,3 +374,44 @@ fn samples(sampler: &mut Sampler, vm: &Vm) -> Samples {
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PROCESS: &str = r#"{"pid":7,"tid":7,"start":99}"#;
+
+    fn published(vm: &str) -> Published {
+        let dir = tempfile::tempdir().unwrap();
+        let text = format!(r#"{{"vms":[{{"process":{PROCESS},{vm}}}]}}"#);
+        std::fs::write(dir.path().join("status.json"), text).unwrap();
+        file(dir.path()).read().unwrap().unwrap()
+    }
+
+    #[test]
+    fn a_file_of_an_earlier_daemon_is_read() {
+        let old = published(r#""cgroup":"/a","configured":512.0"#);
+        assert_eq!(old.vms[0].configured, Weight(512.0));
+        assert!(!old.vms[0].turns && old.vms[0].account.is_none() && old.turns.is_none());
+    }
+
+    #[test]
+    fn the_account_stands_beside_what_is_configured() {
+        let vm = r#""cgroup":"/a","configured":512.0,"weight":300.0,"turns":true,
+                    "due":1.0,"received":0.9,"lag":0.1,"wait_ms":null"#;
+        let vms = published(vm).vms;
+        let account = vms[0].account.as_ref().unwrap();
+        assert_eq!(
+            (account.due, account.received, account.wait_ms),
+            (1.0, 0.9, None)
+        );
+        let text = serde_json::to_value(&vms[0]).unwrap();
+        assert_eq!((&text["due"], &text["turns"]), (&1.0.into(), &true.into()));
+    }
+
+    #[test]
+    fn a_wait_is_per_run() {
+        assert_eq!(wait_ms(Nanos::from_millis(10), 4), Some(2.5));
+        assert_eq!(wait_ms(Nanos::ZERO, 0), None);
+    }
+}

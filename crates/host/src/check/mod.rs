@@ -56,7 +56,7 @@ use self::report::Report;
 use self::report::Subject;
 use self::report::Verdict;
 
-/// The process that measures takes about 5 s; one that takes longer than this hangs.
+/// The process that measures takes some seconds; one that takes longer than this hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const ENDED_EARLY: &str = "the process that measures ended early";
