@@ -8,9 +8,10 @@
 //! A dry run does all of this except to change anything. VMs and vCPUs may vanish between any two
 //! lines here; what is gone is dropped at the next scan and is no error.
 
+mod turns;
+
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
-use std::process::Command;
 use std::time::Instant;
 
 use tandem_policy::Decision;
@@ -25,7 +26,6 @@ use tandem_policy::host::IdleTimes;
 use tandem_policy::host::Knobs;
 use tandem_policy::host::WeightKnob;
 use tandem_policy::host::registry;
-use tandem_policy::turns::Member;
 use tandem_policy::turns::Rotation;
 
 use crate::apply::Applied;
@@ -39,15 +39,11 @@ use crate::managed::ManagedVcpu;
 use crate::managed::ManagedVm;
 use crate::managed::Note;
 use crate::select::name_matches;
-use crate::turns::Player;
-use crate::turns::TurnKeeper;
-use crate::turns::TurnStats;
-use crate::turns::watchdog::Watchdog;
+use crate::turns::Turns;
 use crate::waits::Waits;
 use tandem_linux::actuator::Actuator;
 use tandem_linux::actuator::ActuatorError;
 use tandem_linux::actuator::Outcome;
-use tandem_linux::cgroup;
 use tandem_linux::cgroup::CgroupError;
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::cgroup::CpuController;
@@ -94,17 +90,6 @@ pub struct Fleet {
     turns: Turns,
 }
 
-/// What keeps the rhythm of turns.
-#[derive(Default)]
-struct Turns {
-    /// How to start the watchdog.
-    watchdog: Option<Command>,
-    /// `None` until a VM takes turns.
-    keeper: Option<TurnKeeper>,
-    /// What went wrong since it was last asked for.
-    errors: Vec<String>,
-}
-
 /// What somebody else may have changed (affinities, weights) is read of each VM in every so many
 /// updates only, of different VMs in different ones.
 const RECHECK_EVERY: u64 = 8;
@@ -136,28 +121,6 @@ impl Fleet {
     pub fn with_weight_per_vcpu(mut self, weight_per_vcpu: bool) -> Fleet {
         self.weight_per_vcpu = weight_per_vcpu;
         self
-    }
-
-    /// With a process that takes VMs out of the idle class if this one cannot: it runs [`crate::turns::watchdog::watch`].
-    #[must_use]
-    pub fn with_watchdog(mut self, command: Command) -> Fleet {
-        self.turns.watchdog = Some(command);
-        self
-    }
-
-    /// How well the rhythm of turns was kept; `None`: nobody took turns yet.
-    pub fn turn_stats(&self) -> Option<TurnStats> {
-        self.turns.keeper.as_ref().map(TurnKeeper::stats)
-    }
-
-    /// The process that watches over turns, once it is started.
-    pub fn turn_watchdog(&self) -> Option<u32> {
-        self.turns.keeper.as_ref()?.watchdog()
-    }
-
-    /// What went wrong with turns since the last call.
-    pub fn turn_errors(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.turns.errors)
     }
 
     /// The VMs under care, by id.
@@ -527,79 +490,6 @@ impl Fleet {
         self.turns.keeper = None;
         self.backend
     }
-
-    /// Takes in who began to sleep since the last observation and takes no turns any more.
-    fn hear_of_turns(&mut self) {
-        let Some(keeper) = &mut self.turns.keeper else {
-            return;
-        };
-        let (left, errors) = keeper.news();
-        self.turns.errors.extend(errors);
-        for managed in self.vms.values_mut() {
-            managed.in_force.left_turns = false;
-            if managed.ended_turns {
-                managed.ended_turns = false;
-                // The keeper has written the weight that it knew.
-                if let Ok(now) = settings(self.backend.controller(), &managed.cgroup) {
-                    managed.in_force = now;
-                }
-            }
-        }
-        for vm in left {
-            if let Some(managed) = self.vms.get_mut(&vm) {
-                managed.in_force.left_turns = true;
-                managed.end_turns();
-            }
-        }
-    }
-
-    /// Makes a VM ready to take turns: what will be changed is journaled.
-    fn player(&mut self, member: &Member) -> Result<Option<Player>, ActuatorError> {
-        let (Some(managed), Backend::Live(actuator)) =
-            (self.vms.get_mut(&member.vm), &mut self.backend)
-        else {
-            return Ok(None);
-        };
-        if !managed.in_force.rotating {
-            actuator.prepare_idle(&managed.cgroup)?;
-        }
-        let sits = |vcpu: &&ManagedVcpu| member.seats.contains_key(&vcpu.index);
-        Ok(Some(Player {
-            vm: member.vm,
-            cgroup: managed.cgroup.clone(),
-            weight: managed.in_force.weight,
-            threads: managed
-                .vcpus
-                .iter()
-                .filter(sits)
-                .map(|vcpu| vcpu.thread)
-                .collect(),
-        }))
-    }
-
-    /// Starts what keeps the rhythm.
-    fn start_turns(&mut self) -> Result<TurnKeeper, String> {
-        let controller = cgroup::open(&ProcFs::host()).map_err(|error| error.to_string())?;
-        let watchdog = match self.turns.watchdog.take().map(Watchdog::start) {
-            None => None,
-            Some(Ok(watchdog)) => Some(watchdog),
-            Some(Err(error)) => {
-                let text = format!("cannot start the watchdog of turns: {error}");
-                self.turns.errors.push(text);
-                None
-            }
-        };
-        let keeper = TurnKeeper::start(controller, watchdog)
-            .map_err(|error| format!("cannot start the thread that keeps turns: {error}"))?;
-        if !keeper.is_real_time() {
-            self.turns.errors.push(
-                "turns are kept without real-time priority, and begin late on a busy host; run Tandem \
-                 as root, or with CAP_SYS_NICE, outside cgroups without real-time"
-                    .to_owned(),
-            );
-        }
-        Ok(keeper)
-    }
 }
 
 impl Host for Fleet {
@@ -689,46 +579,8 @@ impl Host for Fleet {
         applied
     }
 
-    /// A VM that cannot be made ready takes no turns; why is told, and the next period tries again.
     fn rotate(&mut self, rotation: &Rotation) {
-        if rotation.is_empty() && self.turns.keeper.is_none() {
-            return;
-        }
-        let mut players = Vec::new();
-        let mut rotation = rotation.clone();
-        rotation.members.retain(|member| match self.player(member) {
-            Ok(Some(player)) => {
-                players.push(player);
-                true
-            }
-            Ok(None) => false,
-            Err(error) if error.is_gone() => false,
-            Err(error) => {
-                self.turns.errors.push(error.to_string());
-                false
-            }
-        });
-        if self.turns.keeper.is_none() {
-            match self.start_turns() {
-                Ok(keeper) => self.turns.keeper = Some(keeper),
-                Err(error) => {
-                    self.turns.errors.push(error);
-                    return;
-                }
-            }
-        }
-        let Some(keeper) = &mut self.turns.keeper else {
-            return;
-        };
-        keeper.follow(&rotation, players);
-        let rotating = keeper.rotating();
-        for (id, managed) in &mut self.vms {
-            match (rotating.contains(id), managed.in_force.rotating) {
-                (true, false) => managed.in_force.rotating = true,
-                (false, true) => managed.end_turns(),
-                _ => {}
-            }
-        }
+        self.take_turns(rotation);
     }
 }
 

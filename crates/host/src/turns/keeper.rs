@@ -23,28 +23,15 @@ use tandem_linux::sampler::Sampler;
 use tandem_linux::thread::ThreadRef;
 use tandem_policy::Nanos;
 use tandem_policy::VmId;
-use tandem_policy::Weight;
 use tandem_policy::turns::Rotation;
 use tandem_policy::turns::Rotor;
 
+use super::player::Player;
 use super::stats::TurnStats;
 use super::watchdog::Watchdog;
 
 /// After so long a pause the watchdog has taken all VMs out of the idle class: what was written before is not in force.
 const WRITE_ALL_AFTER: Duration = Duration::from_millis(300);
-
-/// A VM in the rotation, as the thread that keeps the rhythm needs to know it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Player {
-    /// Which.
-    pub vm: VmId,
-    /// Its cgroup, whose weight and `cpu.idle` are journaled.
-    pub cgroup: CgroupPath,
-    /// Its weight outside the idle class.
-    pub weight: Weight,
-    /// The threads of its vCPUs that never sleep.
-    pub threads: Vec<ThreadRef>,
-}
 
 /// What the thread is told, and what it tells.
 #[derive(Debug, Default)]
@@ -170,13 +157,16 @@ impl Drop for TurnKeeper {
     }
 }
 
+/// A vCPU that seems to have slept at so many looks in a row did, even if it was runnable at each of them.
+const MOST_SUSPICIONS: u32 = 4;
+
 /// A vCPU's account at the end of its VM's last turn.
 #[derive(Clone, Copy, Debug)]
 struct Account {
     runnable: Nanos,
     at: Instant,
-    /// It seemed to have slept, and was runnable when looked at.
-    suspect: bool,
+    /// So often in a row it seemed to have slept, and was runnable when looked at.
+    suspicions: u32,
 }
 
 /// The thread's own.
@@ -313,12 +303,12 @@ impl Rhythm {
             }
         }
         for vm in off {
-            if self.off.insert(vm) || write_all {
-                if let Some(player) = self.players.get(&vm).cloned() {
-                    self.write(&player.cgroup, |controller, cgroup| {
-                        controller.set_idle(cgroup, true)
-                    });
-                }
+            if (self.off.insert(vm) || write_all)
+                && let Some(player) = self.players.get(&vm).cloned()
+            {
+                self.write(&player.cgroup, |controller, cgroup| {
+                    controller.set_idle(cgroup, true)
+                });
             }
         }
         if let Some(watchdog) = &mut self.watchdog {
@@ -344,23 +334,23 @@ impl Rhythm {
                 let runnable = runnable.saturating_sub(before.runnable);
                 Rotor::is_sleep(self.rotation.turn, elapsed, runnable)
             });
-            // A wait counts when it is over: of one that waits right now the next turn tells more.
+            // A wait counts when it is over: of one that waits right now the next turns tell more.
             let is_runnable = slept
                 && self
                     .sampler
                     .read_state(thread)
                     .is_ok_and(|state| state.is_runnable());
-            let was_suspect = before.is_some_and(|before| before.suspect);
-            sleeps |= slept && (!is_runnable || was_suspect);
+            let suspicions = before.map_or(0, |before| before.suspicions);
+            sleeps |= slept && (!is_runnable || suspicions + 1 >= MOST_SUSPICIONS);
             let kept = match before {
                 Some(before) if is_runnable => Account {
-                    suspect: true,
+                    suspicions: suspicions + 1,
                     ..before
                 },
                 _ => Account {
                     runnable,
                     at: now,
-                    suspect: false,
+                    suspicions: 0,
                 },
             };
             self.accounts.insert(*thread, kept);

@@ -12,10 +12,13 @@
 //! A kernel acts on `cpu.idle` at its next clock tick. To make every pCPU choose anew at once, by a real-time thread that runs there
 //! for a moment, gained nothing (docs/decisions/015-turns.md).
 
+mod in_use;
 mod keeper;
+mod player;
 pub(crate) mod stats;
 pub mod watchdog;
 
-pub use keeper::Player;
+pub(crate) use in_use::Turns;
 pub use keeper::TurnKeeper;
+pub use player::Player;
 pub use stats::TurnStats;

@@ -31,7 +31,7 @@ use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::cgroup::CpuController;
 use tandem_policy::Weight;
 
-use super::keeper::Player;
+use super::player::Player;
 
 /// So long the beats may be away.
 pub const PATIENCE: Duration = Duration::from_millis(500);

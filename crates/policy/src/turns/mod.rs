@@ -18,6 +18,7 @@
 //!
 //! Not done here: shares of VMs that sleep, which stay on through all turns, by weight ([`crate::flexw`]).
 
+pub mod member;
 pub mod rotation;
 pub mod rotor;
 pub mod seats;
@@ -26,7 +27,7 @@ pub mod wakefulness;
 use serde::Deserialize;
 use serde::Serialize;
 
-pub use rotation::Member;
+pub use member::Member;
 pub use rotation::Rotation;
 pub use rotor::Rotor;
 

@@ -14,12 +14,12 @@ use serde::Deserialize;
 use serde::Serialize;
 
 use super::TurnsConfig;
+use super::member::Member;
 use super::rotor::Rotor;
 use super::seats::Demand;
 use super::seats::seat;
 use crate::pcpu_set::PcpuSet;
 use crate::units::Nanos;
-use crate::units::PcpuId;
 use crate::units::VcpuId;
 use crate::units::VmId;
 
@@ -37,24 +37,6 @@ pub struct Candidate {
     pub correction: f64,
     /// Its vCPUs that never sleep, and where each may run.
     pub vcpus: Vec<(VcpuId, PcpuSet)>,
-}
-
-/// A VM in the rotation.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Member {
-    /// Which.
-    pub vm: VmId,
-    /// The pCPU of each of its vCPUs.
-    pub seats: BTreeMap<VcpuId, PcpuId>,
-    /// The part of all rows that it is due to be in, 0…1.
-    pub due: f64,
-}
-
-impl Member {
-    /// The pCPUs that it sits on.
-    pub fn pcpus(&self) -> PcpuSet {
-        self.seats.values().copied().collect()
-    }
 }
 
 /// VMs that take turns.

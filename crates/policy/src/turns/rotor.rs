@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 
-use super::rotation::Member;
+use super::member::Member;
 use crate::pcpu_set::PcpuSet;
 use crate::units::Nanos;
 use crate::units::VmId;

@@ -1,0 +1,156 @@
+//! The fleet's part in turns: which of its VMs take part, made ready and told to whoever keeps the rhythm.
+
+use std::process::Command;
+
+use tandem_linux::actuator::ActuatorError;
+use tandem_linux::cgroup;
+use tandem_linux::procfs::ProcFs;
+use tandem_policy::turns::Member;
+use tandem_policy::turns::Rotation;
+
+use super::Backend;
+use super::Fleet;
+use crate::in_force::settings;
+use crate::managed::ManagedVcpu;
+use crate::turns::Player;
+use crate::turns::TurnKeeper;
+use crate::turns::TurnStats;
+use crate::turns::watchdog::Watchdog;
+
+impl Fleet {
+    /// With a process that takes VMs out of the idle class if this one cannot: it runs [`crate::turns::watchdog::watch`].
+    #[must_use]
+    pub fn with_watchdog(mut self, command: Command) -> Fleet {
+        self.turns.watchdog = Some(command);
+        self
+    }
+
+    /// How well the rhythm of turns was kept; `None`: nobody took turns yet.
+    pub fn turn_stats(&self) -> Option<TurnStats> {
+        self.turns.keeper.as_ref().map(TurnKeeper::stats)
+    }
+
+    /// The process that watches over turns, once it is started.
+    pub fn turn_watchdog(&self) -> Option<u32> {
+        self.turns.keeper.as_ref()?.watchdog()
+    }
+
+    /// What went wrong with turns since the last call.
+    pub fn turn_errors(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.turns.errors)
+    }
+
+    /// Takes in who began to sleep since the last observation and takes no turns any more.
+    pub(super) fn hear_of_turns(&mut self) {
+        let Some(keeper) = &mut self.turns.keeper else {
+            return;
+        };
+        let (left, errors) = keeper.news();
+        self.turns.errors.extend(errors);
+        for managed in self.vms.values_mut() {
+            managed.in_force.left_turns = false;
+            if managed.ended_turns {
+                managed.ended_turns = false;
+                // The keeper has written the weight that it knew.
+                if let Ok(now) = settings(self.backend.controller(), &managed.cgroup) {
+                    managed.in_force = now;
+                }
+            }
+        }
+        for vm in left {
+            if let Some(managed) = self.vms.get_mut(&vm) {
+                managed.in_force.left_turns = true;
+                managed.end_turns();
+            }
+        }
+    }
+
+    /// Makes a VM ready to take turns: what will be changed is journaled.
+    fn player(&mut self, member: &Member) -> Result<Option<Player>, ActuatorError> {
+        let (Some(managed), Backend::Live(actuator)) =
+            (self.vms.get_mut(&member.vm), &mut self.backend)
+        else {
+            return Ok(None);
+        };
+        if !managed.in_force.rotating {
+            actuator.prepare_idle(&managed.cgroup)?;
+        }
+        let sits = |vcpu: &&ManagedVcpu| member.seats.contains_key(&vcpu.index);
+        Ok(Some(Player {
+            vm: member.vm,
+            cgroup: managed.cgroup.clone(),
+            weight: managed.in_force.weight,
+            threads: managed
+                .vcpus
+                .iter()
+                .filter(sits)
+                .map(|vcpu| vcpu.thread)
+                .collect(),
+        }))
+    }
+
+    /// Starts what keeps the rhythm.
+    fn start_turns(&mut self) -> Result<TurnKeeper, String> {
+        let controller = cgroup::open(&ProcFs::host()).map_err(|error| error.to_string())?;
+        let watchdog = match self.turns.watchdog.take().map(Watchdog::start) {
+            None => None,
+            Some(Ok(watchdog)) => Some(watchdog),
+            Some(Err(error)) => {
+                let text = format!("cannot start the watchdog of turns: {error}");
+                self.turns.errors.push(text);
+                None
+            }
+        };
+        let keeper = TurnKeeper::start(controller, watchdog)
+            .map_err(|error| format!("cannot start the thread that keeps turns: {error}"))?;
+        if !keeper.is_real_time() {
+            self.turns.errors.push(
+                "turns are kept without real-time priority, and begin late on a busy host; run Tandem \
+                 as root, or with CAP_SYS_NICE, outside cgroups without real-time"
+                    .to_owned(),
+            );
+        }
+        Ok(keeper)
+    }
+    /// A VM that cannot be made ready takes no turns; why is told, and the next period tries again.
+    pub(super) fn take_turns(&mut self, rotation: &Rotation) {
+        if rotation.is_empty() && self.turns.keeper.is_none() {
+            return;
+        }
+        let mut players = Vec::new();
+        let mut rotation = rotation.clone();
+        rotation.members.retain(|member| match self.player(member) {
+            Ok(Some(player)) => {
+                players.push(player);
+                true
+            }
+            Ok(None) => false,
+            Err(error) if error.is_gone() => false,
+            Err(error) => {
+                self.turns.errors.push(error.to_string());
+                false
+            }
+        });
+        if self.turns.keeper.is_none() {
+            match self.start_turns() {
+                Ok(keeper) => self.turns.keeper = Some(keeper),
+                Err(error) => {
+                    self.turns.errors.push(error);
+                    return;
+                }
+            }
+        }
+        let Some(keeper) = &mut self.turns.keeper else {
+            return;
+        };
+        keeper.follow(&rotation, players);
+        let rotating = keeper.rotating();
+        for (id, managed) in &mut self.vms {
+            match (rotating.contains(id), managed.in_force.rotating) {
+                (true, false) => managed.in_force.rotating = true,
+                (false, true) => managed.end_turns(),
+                _ => {}
+            }
+        }
+    }
+}

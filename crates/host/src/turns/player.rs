@@ -1,0 +1,19 @@
+//! A VM in the rotation.
+
+use tandem_linux::cgroup::CgroupPath;
+use tandem_linux::thread::ThreadRef;
+use tandem_policy::VmId;
+use tandem_policy::Weight;
+
+/// A VM in the rotation, as the thread that keeps the rhythm needs to know it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Player {
+    /// Which.
+    pub vm: VmId,
+    /// Its cgroup, whose weight and `cpu.idle` are journaled.
+    pub cgroup: CgroupPath,
+    /// Its weight outside the idle class.
+    pub weight: Weight,
+    /// The threads of its vCPUs that never sleep.
+    pub threads: Vec<ThreadRef>,
+}

@@ -1,0 +1,29 @@
+//! A VM in the rotation.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde::Serialize;
+
+use crate::pcpu_set::PcpuSet;
+use crate::units::PcpuId;
+use crate::units::VcpuId;
+use crate::units::VmId;
+
+/// A VM in the rotation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Member {
+    /// Which.
+    pub vm: VmId,
+    /// The pCPU of each of its vCPUs.
+    pub seats: BTreeMap<VcpuId, PcpuId>,
+    /// The part of all rows that it is due to be in, 0…1.
+    pub due: f64,
+}
+
+impl Member {
+    /// The pCPUs that it sits on.
+    pub fn pcpus(&self) -> PcpuSet {
+        self.seats.values().copied().collect()
+    }
+}
