@@ -29,6 +29,9 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+use std::time::Instant;
 
 use rustix::fs::FlockOperation;
 use rustix::fs::flock;
@@ -468,6 +471,9 @@ fn open_or_make(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
+/// So long is waited for a lock that somebody holds.
+const LOCK_PATIENCE: Duration = Duration::from_millis(250);
+
 fn lock(dir: &Path) -> Result<File, JournalError> {
     let path = dir.join("lock");
     let failed = |action| {
@@ -479,7 +485,17 @@ fn lock(dir: &Path) -> Result<File, JournalError> {
         }
     };
     let mut file = open_or_make(&path).map_err(failed("open"))?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+    // A process that its killed owner was just starting holds it for a moment more, until it runs its own program.
+    let end = Instant::now() + LOCK_PATIENCE;
+    let locked = loop {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < end => {
+                thread::sleep(Duration::from_millis(5));
+            }
+            outcome => break outcome,
+        }
+    };
+    match locked {
         Ok(()) => {}
         Err(rustix::io::Errno::WOULDBLOCK) => {
             let mut text = String::new();
