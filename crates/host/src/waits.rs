@@ -1,7 +1,7 @@
 //! How long a VM's vCPUs wait for a pCPU: the mean wait per run over about the last second.
 //!
 //! Source: fields 2 and 3 of schedstat: time waited, and runs begun. Their differences are added up per VM at each observation, and
-//! marked each time the status is published; the mean is that since the newest mark that is [`OVER`] old. A wait counts when it is over,
+//! marked each time the status is published; the mean is that since the newest mark that is `OVER` old. A wait counts when it is over,
 //! and while the daemon does not observe (every pCPU has time to spare) nothing is counted: the next observation brings it all. A VM whose
 //! vCPUs did not run has no mean.
 

@@ -1,7 +1,7 @@
 //! The process that measures: it makes groups and threads below the cgroup that it is told, turns one knob after the other, and
 //! says what came of it, a line of JSON per finding. It ends with its input, so that it never outlives the check.
 //!
-//! Each test has threads of its own, on one pCPU where they are to compete. They run for [`SETTLE`] first, so that what was before
+//! Each test has threads of its own, on one pCPU where they are to compete. They run for `SETTLE` first, so that what was before
 //! the change is not counted.
 
 use std::cell::Cell;
