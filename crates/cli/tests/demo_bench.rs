@@ -3,12 +3,18 @@
 
 mod demo_support;
 
+use std::sync::Mutex;
+use std::sync::PoisonError;
+
 use serde_json::Value;
 
 use demo_support::cgroups_named;
 use demo_support::may_change_cgroups;
 use demo_support::succeed;
 use demo_support::tandem;
+
+/// One bench at a time: some count cgroups of the whole host.
+static TURN: Mutex<()> = Mutex::new(());
 
 /// Runs a bench with a state directory and a file for its figures, and returns the figures.
 fn figures(args: &[&str]) -> Value {
@@ -32,6 +38,7 @@ fn fairness_reports_every_mode_of_every_mix() {
     if !may_change_cgroups() {
         return;
     }
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let figures = figures(&[
         "fairness",
         "--runs",
@@ -72,6 +79,7 @@ fn work_goes_through_every_mode_of_every_cell_and_compares() {
     if !may_change_cgroups() {
         return;
     }
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir().unwrap();
     let (state, json) = (dir.path().join("state"), dir.path().join("work.json"));
     let page = dir.path().join("work.html");
@@ -145,6 +153,7 @@ fn overhead_counts_the_daemon() {
     if !may_change_cgroups() {
         return;
     }
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let figures = figures(&["overhead", "--vms", "3", "--vcpus", "2", "--seconds", "1"]);
     assert_eq!(figures["vcpus"], 6);
     assert!(figures["daemon_cpu"].as_f64().unwrap() > 0.0);
@@ -158,6 +167,7 @@ fn churn_sees_the_daemon_act_and_let_go() {
     if !may_change_cgroups() {
         return;
     }
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let figures = figures(&[
         "churn",
         "--starts",
