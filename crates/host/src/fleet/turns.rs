@@ -147,7 +147,10 @@ impl Fleet {
         let rotating = keeper.rotating();
         for (id, managed) in &mut self.vms {
             match (rotating.contains(id), managed.in_force.rotating) {
-                (true, false) => managed.in_force.rotating = true,
+                (true, false) => {
+                    managed.in_force.rotating = true;
+                    managed.ended_turns = false;
+                }
                 (false, true) => managed.end_turns(),
                 _ => {}
             }
