@@ -112,6 +112,7 @@ impl Fleet {
         }
         Ok(keeper)
     }
+
     /// A VM that cannot be made ready takes no turns; why is told, and the next period tries again.
     pub(super) fn take_turns(&mut self, rotation: &Rotation) {
         if rotation.is_empty() && self.turns.keeper.is_none() {

@@ -167,6 +167,14 @@ fn has_idle_class() -> Result<(), Skip> {
     Subject::acting()?.need_idle_class()
 }
 
+/// The daemon's next start puts back all that is left; how much that was.
+fn next_start(state_dir: &StateDir) -> Result<usize, Skip> {
+    let (actuator, report) = Actuator::open(controller()?, &state_dir.0).expect("it opens");
+    assert!(report.is_complete(), "{report}");
+    drop(actuator);
+    Ok(report.put_back)
+}
+
 fn kills() -> Result<(), Skip> {
     has_idle_class()?;
     let mut live_host = LiveHost::new()?;
@@ -195,11 +203,7 @@ fn kills() -> Result<(), Skip> {
         if !with_watchdog {
             wait_until("the watchdog has put them back", || idle(&live_host) == 0);
         }
-        // The next start.
-        let (actuator, report) = Actuator::open(controller()?, &state_dir.0).expect("it opens");
-        assert!(report.is_complete(), "{report}");
-        put_back += report.put_back;
-        drop(actuator);
+        put_back += next_start(&state_dir)?;
         assert_eq!(live_host.snapshot(), before, "kill {kill}");
     }
     assert!(in_idle > 0 && put_back > 0, "no kill hit a changed host");
@@ -227,9 +231,7 @@ fn hangs() -> Result<(), Skip> {
     }
     wait_until("turns go on", || idle(&live_host) > 0);
     daemon.daemon.kill();
-    let (actuator, report) = Actuator::open(controller()?, &state_dir.0).expect("it opens");
-    assert!(report.is_complete(), "{report}");
-    drop(actuator);
+    next_start(&state_dir)?;
     assert_eq!(live_host.snapshot(), before);
     Ok(())
 }

@@ -26,6 +26,7 @@ use crate::decision::Decision;
 use crate::decision::Knob;
 use crate::decision::Target;
 use crate::flexw::Round;
+use crate::observation::VcpuObservation;
 use crate::observation::VmObservation;
 use crate::pcpu_set::PcpuSet;
 use crate::turns::Rotation;
@@ -220,7 +221,7 @@ impl Turns {
 
     /// Lets a VM's vCPUs run again wherever the operator allowed.
     fn unseat(&mut self, vm: &VmObservation, decisions: &mut Vec<Decision>) {
-        let away = |vcpu: &&crate::observation::VcpuObservation| vcpu.allowed != *vcpu.granted();
+        let away = |vcpu: &&VcpuObservation| vcpu.allowed != *vcpu.granted();
         let before = decisions.len();
         let away = vm.vcpus.iter().filter(away);
         decisions.extend(away.map(|vcpu| back(vm.vm, vcpu.vcpu, vcpu.granted())));
