@@ -72,6 +72,15 @@ fn fairness_reports_every_mode_of_every_mix() {
         assert!(mode["deserved_work"].as_f64().unwrap() > 0.0, "{mode}");
         assert_eq!(mode["windows"][0]["seconds"], 0.25, "{mode}");
     }
+    for mode in mixes[1]["modes"].as_array().unwrap() {
+        let times = &mode["completion"][0];
+        assert_eq!(times["vm"], "vm0", "{mode}");
+        // In half a second, some six bursts are due on each of two vCPUs in each of two runs.
+        assert!(times["count"].as_u64().unwrap() > 0, "{mode}");
+        assert!(times["p99_vs_stock"].as_f64().unwrap() > 0.0, "{mode}");
+        assert_eq!(mode["completion"].as_array().unwrap().len(), 1, "{mode}");
+    }
+    assert!(mixes[0]["modes"][0].get("completion").is_none());
 }
 
 #[test]
