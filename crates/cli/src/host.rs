@@ -36,6 +36,8 @@ use tandem_linux::procfs::ProcFs;
 use tandem_linux::service::Console;
 use tandem_policy::PolicySet;
 use tandem_policy::host::registry;
+
+use crate::live::policy_names;
 use tandem_report::table::Look;
 use tandem_report::table::Table;
 
@@ -257,10 +259,6 @@ fn rule<'a>(text: &'a str, expected: &str) -> Result<(VmRule, &'a str), String> 
         },
     };
     Ok((rule, what))
-}
-
-fn policy_names(text: &str) -> Result<PolicySet, String> {
-    registry::parse(text).map_err(|error| error.to_string())
 }
 
 /// `tandem host status`
