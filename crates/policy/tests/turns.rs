@@ -95,6 +95,22 @@ fn two_small_vms_share_a_row_beside_a_large_one() {
 }
 
 #[test]
+fn on_fixed_seats_three_vms_do_not_fit_into_two_places() {
+    // Each is due two rows of three. Whoever shares its seats with another has one of two, and without one of them nobody competes.
+    // In rows 1 2, 2 3, 1 3 all would have their due, but then one of them changes seats.
+    let vms = |count: u64, due: f64| (1..=count).map(|id| vm(id, 2, due, 4)).collect::<Vec<_>>();
+    assert!(rotation(&vms(3, 4.0 / 3.0)).is_empty());
+    assert_eq!(members(&rotation(&vms(4, 1.0))), [1, 2, 3, 4]);
+    assert_eq!(members(&rotation(&vms(5, 0.8))).len(), 4, "one stays on");
+    // Four places: the same up to seven.
+    for (count, taking) in [(5, 0), (6, 0), (7, 0), (8, 8), (11, 8), (12, 12)] {
+        let due = 16.0 / count as f64;
+        let vms: Vec<Candidate> = (1..=count).map(|id| vm(id, 4, due, 16)).collect();
+        assert_eq!(members(&rotation(&vms)).len(), taking, "{count} VMs");
+    }
+}
+
+#[test]
 fn in_4_4_2_2_1_on_4_the_vm_of_one_vcpu_stays_on() {
     // Each is due 0.8 pCPUs. In rows the five cannot all have that: 1 is due in 4 rows of 5, and 4 and 4 leave it 3. It stays on and
     // takes its part of every row; the others are due a quarter, a quarter, a half and a half of the rows.

@@ -120,7 +120,7 @@ impl WorkArgs {
             .collect();
         format!(
             "tandem bench work{workloads} --vcpus {} --placements {} --beside {} --modes {} --runs {} --seconds {} --settle-seconds {} \
-             --alone-seconds {}",
+             --alone-seconds {}{}",
             self.vcpus,
             self.placements,
             self.beside,
@@ -128,7 +128,8 @@ impl WorkArgs {
             self.runs,
             self.seconds,
             self.settle_seconds,
-            self.alone_seconds
+            self.alone_seconds,
+            self.daemon.as_given()
         )
     }
 }

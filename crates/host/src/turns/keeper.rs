@@ -15,7 +15,6 @@ use std::time::Duration;
 use std::time::Instant;
 
 use tandem_linux::cgroup::CgroupError;
-use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::cgroup::CpuController;
 use tandem_linux::procfs::ProcFs;
 use tandem_linux::real_time::make_real_time;
@@ -25,13 +24,13 @@ use tandem_policy::Nanos;
 use tandem_policy::VmId;
 use tandem_policy::turns::Rotation;
 use tandem_policy::turns::Rotor;
+use tandem_policy::turns::Sequence;
+use tandem_policy::turns::Step;
 
 use super::player::Player;
 use super::stats::TurnStats;
+use super::watchdog::MAY_HAVE_ACTED;
 use super::watchdog::Watchdog;
-
-/// After so long a pause the watchdog has taken all VMs out of the idle class: what was written before is not in force.
-const WRITE_ALL_AFTER: Duration = Duration::from_millis(300);
 
 /// What the thread is told, and what it tells.
 #[derive(Debug, Default)]
@@ -169,40 +168,74 @@ struct Account {
     suspicions: u32,
 }
 
+/// Writes what turns change.
+struct Writer {
+    controller: Box<dyn CpuController>,
+    errors: Vec<String>,
+    writes: u64,
+}
+
+impl Writer {
+    /// Takes a VM out of the idle class, where it gets the kernel's default weight, and gives it its own.
+    fn on(&mut self, player: &Player) {
+        self.write(|controller| controller.set_idle(&player.cgroup, false));
+        if player.weight != self.controller.default_weight() {
+            self.weigh(player);
+        }
+    }
+
+    /// Puts a VM into the idle class.
+    fn off(&mut self, player: &Player) {
+        self.write(|controller| controller.set_idle(&player.cgroup, true));
+    }
+
+    fn weigh(&mut self, player: &Player) {
+        self.write(|controller| {
+            controller
+                .set_weight(&player.cgroup, player.weight)
+                .map(drop)
+        });
+    }
+
+    /// Writes; a cgroup that is gone is dropped with the next rotation, anything else is told.
+    fn write(&mut self, write: impl FnOnce(&dyn CpuController) -> Result<(), CgroupError>) {
+        self.writes += 1;
+        match write(&*self.controller) {
+            Err(error) if !error.is_gone() => self.errors.push(error.to_string()),
+            _ => {}
+        }
+    }
+}
+
 /// The thread's own.
 struct Rhythm {
-    controller: Box<dyn CpuController>,
+    writer: Writer,
     watchdog: Option<Watchdog>,
     sampler: Sampler,
-    rotor: Rotor,
-    rotation: Rotation,
+    sequence: Sequence,
     players: BTreeMap<VmId, Player>,
-    /// VMs in the idle class.
-    off: BTreeSet<VmId>,
     accounts: HashMap<ThreadRef, Account>,
     /// What it was told last.
     version: u64,
     /// What is to be told.
     left: Vec<VmId>,
-    errors: Vec<String>,
-    writes: u64,
 }
 
 impl Rhythm {
     fn new(controller: Box<dyn CpuController>, watchdog: Option<Watchdog>) -> Rhythm {
         Rhythm {
-            controller,
+            writer: Writer {
+                controller,
+                errors: Vec::new(),
+                writes: 0,
+            },
             watchdog,
             sampler: Sampler::new(ProcFs::host()),
-            rotor: Rotor::default(),
-            rotation: Rotation::default(),
+            sequence: Sequence::default(),
             players: BTreeMap::new(),
-            off: BTreeSet::new(),
             accounts: HashMap::new(),
             version: 0,
             left: Vec::new(),
-            errors: Vec::new(),
-            writes: 0,
         }
     }
 
@@ -219,7 +252,7 @@ impl Rhythm {
                 let (rotation, players) = (board.rotation.clone(), board.players.clone());
                 self.version = board.version;
                 drop(board);
-                let was_still = self.rotor.is_empty();
+                let was_still = self.sequence.rotation().is_empty();
                 self.follow(rotation, players);
                 if was_still {
                     next = Instant::now();
@@ -228,8 +261,9 @@ impl Rhythm {
                 continue;
             }
             let now = Instant::now();
-            if self.rotor.is_empty() || now < next {
-                let wait = match self.rotor.is_empty() {
+            let is_still = self.sequence.rotation().is_empty();
+            if is_still || now < next {
+                let wait = match is_still {
                     true => Duration::from_secs(3600),
                     false => next - now,
                 };
@@ -239,8 +273,8 @@ impl Rhythm {
             }
             drop(board);
             let lateness = now - next;
-            self.turn(now, lateness >= WRITE_ALL_AFTER);
-            let turn = Duration::from_nanos(self.rotation.turn.0);
+            self.turn(now, lateness >= MAY_HAVE_ACTED);
+            let turn = Duration::from_nanos(self.sequence.rotation().turn.0);
             next += turn;
             let end = Instant::now();
             if next < end {
@@ -248,9 +282,9 @@ impl Rhythm {
             }
             board = shared.board();
             board.stats.count(nanos(lateness), nanos(end - now));
-            board.stats.writes = self.writes;
+            board.stats.writes = self.writer.writes;
             board.left.append(&mut self.left);
-            board.errors.append(&mut self.errors);
+            board.errors.append(&mut self.writer.errors);
         }
     }
 
@@ -260,23 +294,20 @@ impl Rhythm {
         for player in players {
             let known = before.remove(&player.vm);
             let weighs_anew = known.is_some_and(|known| known.weight != player.weight);
-            if weighs_anew && !self.off.contains(&player.vm) {
-                self.weigh(&player);
+            if weighs_anew && !self.sequence.is_off(player.vm) {
+                self.writer.weigh(&player);
             }
             self.players.insert(player.vm, player);
         }
-        for gone in before.values() {
-            if self.off.remove(&gone.vm) {
-                self.on(gone);
+        for vm in self.sequence.follow(rotation) {
+            if let Some(gone) = before.get(&vm) {
+                self.writer.on(gone);
             }
-            self.accounts
-                .retain(|thread, _| !gone.threads.contains(thread));
-            gone.threads
-                .iter()
-                .for_each(|thread| self.sampler.forget(thread));
         }
-        self.rotor.follow(&rotation.members);
-        self.rotation = rotation;
+        for thread in before.values().flat_map(|gone| &gone.threads) {
+            self.accounts.remove(thread);
+            self.sampler.forget(thread);
+        }
         if let Some(watchdog) = &mut self.watchdog {
             watchdog.guard(self.players.values());
         }
@@ -284,35 +315,25 @@ impl Rhythm {
 
     /// A turn begins.
     fn turn(&mut self, now: Instant, write_all: bool) {
-        for vm in self.rotor.row().to_vec() {
-            if self.sleeps(vm, now) {
-                self.rotor.leave(vm);
-                self.left.push(vm);
-                self.rotation.members.retain(|member| member.vm != vm);
-            }
-        }
-        let row: BTreeSet<VmId> = self.rotor.next_row().iter().copied().collect();
-        let members = self.rotation.members.iter().map(|member| member.vm);
-        let (on, off): (Vec<VmId>, Vec<VmId>) = members.partition(|vm| row.contains(vm));
-        // In this order: for a moment two VMs are on, never none.
-        for vm in on {
-            if (self.off.remove(&vm) || write_all)
-                && let Some(player) = self.players.get(&vm).cloned()
-            {
-                self.on(&player);
-            }
-        }
-        for vm in off {
-            if (self.off.insert(vm) || write_all)
-                && let Some(player) = self.players.get(&vm).cloned()
-            {
-                self.write(&player.cgroup, |controller, cgroup| {
-                    controller.set_idle(cgroup, true)
-                });
-            }
-        }
+        let row = self.sequence.row().to_vec();
+        let slept = row.into_iter().filter(|vm| self.sleeps(*vm, now)).collect();
+        let step = self.sequence.begin_turn(slept);
+        self.left.extend(&step.left);
+        self.write(match write_all {
+            true => self.sequence.standing(),
+            false => step,
+        });
         if let Some(watchdog) = &mut self.watchdog {
             watchdog.beat();
+        }
+    }
+
+    fn write(&mut self, step: Step) {
+        for player in step.on.iter().filter_map(|vm| self.players.get(vm)) {
+            self.writer.on(player);
+        }
+        for player in step.off.iter().filter_map(|vm| self.players.get(vm)) {
+            self.writer.off(player);
         }
     }
 
@@ -332,7 +353,7 @@ impl Rhythm {
             let slept = before.is_some_and(|before| {
                 let elapsed = nanos(now - before.at);
                 let runnable = runnable.saturating_sub(before.runnable);
-                Rotor::is_sleep(self.rotation.turn, elapsed, runnable)
+                Rotor::is_sleep(self.sequence.rotation().turn, elapsed, runnable)
             });
             // A wait counts when it is over: of one that waits right now the next turns tell more.
             let is_runnable = slept
@@ -358,41 +379,11 @@ impl Rhythm {
         sleeps
     }
 
-    /// Takes a VM out of the idle class, where it gets the kernel's default weight, and gives it its own.
-    fn on(&mut self, player: &Player) {
-        self.write(&player.cgroup, |controller, cgroup| {
-            controller.set_idle(cgroup, false)
-        });
-        if player.weight != self.controller.default_weight() {
-            self.weigh(player);
-        }
-    }
-
-    fn weigh(&mut self, player: &Player) {
-        let weight = player.weight;
-        self.write(&player.cgroup, |controller, cgroup| {
-            controller.set_weight(cgroup, weight).map(drop)
-        });
-    }
-
-    /// Writes; a cgroup that is gone is dropped with the next rotation, anything else is told.
-    fn write(
-        &mut self,
-        cgroup: &CgroupPath,
-        write: impl FnOnce(&dyn CpuController, &CgroupPath) -> Result<(), CgroupError>,
-    ) {
-        self.writes += 1;
-        match write(&*self.controller, cgroup) {
-            Err(error) if !error.is_gone() => self.errors.push(error.to_string()),
-            _ => {}
-        }
-    }
-
     /// Takes every VM out of the idle class.
     fn all_on(&mut self) {
-        for vm in std::mem::take(&mut self.off) {
-            if let Some(player) = self.players.get(&vm).cloned() {
-                self.on(&player);
+        for vm in self.sequence.end() {
+            if let Some(player) = self.players.get(&vm) {
+                self.writer.on(player);
             }
         }
     }

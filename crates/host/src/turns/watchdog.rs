@@ -30,6 +30,7 @@ use serde::Serialize;
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::cgroup::CpuController;
 use tandem_policy::Weight;
+use tandem_policy::turns::TurnsConfig;
 
 use super::player::Player;
 
@@ -38,6 +39,13 @@ pub const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Beats are at least so far apart.
 const BEAT_EVERY: Duration = Duration::from_millis(50);
+
+/// Where a turn begins so late, the watchdog may have taken all VMs out of the idle class: what was written before may not be in force. When
+/// a turn is due, the last beat is at most [`BEAT_EVERY`] and a turn old, and the next comes after the turn's writes, for
+/// which [`BEAT_EVERY`] is allowed.
+pub(super) const MAY_HAVE_ACTED: Duration = PATIENCE
+    .saturating_sub(BEAT_EVERY.saturating_mul(2))
+    .saturating_sub(Duration::from_nanos(TurnsConfig::TURNS.1.0));
 
 /// What the daemon says, a line each.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -201,6 +209,11 @@ fn put_back(guarded: &[Guarded], controller: &dyn CpuController) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_turn_that_is_late_by_300_ms_may_find_that_the_watchdog_has_acted() {
+        assert_eq!(MAY_HAVE_ACTED, Duration::from_millis(300));
+    }
 
     #[test]
     fn what_is_said_is_heard() {

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use tandem_linux::ProcFs;
@@ -11,6 +12,7 @@ use tandem_linux::cgroup;
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::cgroup::CpuController;
 use tandem_linux::cgroup::Knob;
+use tandem_linux::cgroup::Version;
 use tandem_linux::sched_attr::slice;
 use tandem_linux::thread::ThreadRef;
 
@@ -35,36 +37,75 @@ pub struct LiveHost {
     pub shared: Helper,
     /// The VM that does not.
     pub owner: Helper,
-    /// The cgroup that `owner` is in: a scope below the root.
+    /// The cgroup that is `owner`'s alone: a scope.
     pub own: CgroupPath,
     /// How the names of groups begin that a test makes.
     pub prefix: String,
     /// What else the operator has made; put back before the VMs end.
     pub operator: Option<(Actuator, StateDir)>,
-    folder: PathBuf,
-    /// Where the operator let the cpu controller down to give `own` a setting.
+    /// The folders that were made for `owner`, the highest first.
+    made: Vec<PathBuf>,
+    /// Where the operator let the cpu controller down to `own` and what is below it.
     enabled: Vec<CgroupPath>,
 }
 
 impl LiveHost {
-    /// Starts both VMs.
+    /// Starts both VMs; the one that does not share is in a scope below the root.
     pub fn new() -> Result<LiveHost, Skip> {
-        let controller = controller()?;
-        let prefix = unique("g");
         let own = CgroupPath(format!("/{}own.scope", unique("vm")));
-        let folder = controller.mount().join(own.0.trim_start_matches('/'));
-        fs::create_dir(&folder)
-            .map_err(|error| Skip(format!("cannot make {}: {error}", folder.display())))?;
-        let live_host = LiveHost {
+        LiveHost::of(own.clone(), &own)
+    }
+
+    /// Starts both VMs; the one that does not share is in cgroups as libvirt makes them: in its scope, on v2 in `libvirt` below that, there
+    /// is a cgroup for each vCPU's thread and one for all others, and the cpu controller reaches them.
+    pub fn like_libvirt() -> Result<LiveHost, Skip> {
+        let controller = controller()?;
+        let name = unique("vm").trim_end_matches('-').replace('-', "\\x2d");
+        let own = CgroupPath(format!(
+            "/machine.slice/machine-qemu\\x2d1\\x2d{name}.scope"
+        ));
+        let home = match controller.version() {
+            Version::V1 => own.clone(),
+            Version::V2 => own.child("libvirt"),
+        };
+        let mut live_host = LiveHost::of(own, &home)?;
+        let main = ThreadRef::of_process(&ProcFs::host(), live_host.owner.pid());
+        let mut threads = vec![("emulator".to_owned(), main.expect("it lives"))];
+        for (n, thread) in live_host.own_threads().into_iter().enumerate() {
+            threads.push((format!("vcpu{n}"), thread));
+        }
+        for (name, thread) in threads {
+            let group = controller.create_child(&home, &name).expect("a cgroup");
+            live_host.made.push(folder(&*controller, &group));
+            controller.move_thread(thread.tid, &group).expect("a move");
+        }
+        live_host.lets_the_controller_down_to(&home.child("vcpu0"));
+        Ok(live_host)
+    }
+
+    /// Starts both VMs, the one that does not share in `home`, which is `own` or lies below it.
+    fn of(own: CgroupPath, home: &CgroupPath) -> Result<LiveHost, Skip> {
+        let controller = controller()?;
+        let mut live_host = LiveHost {
             shared: Helper::start("vm", &["shared", "3"]),
             owner: Helper::start("vm", &["owner", "2"]),
             own,
-            prefix,
+            prefix: unique("g"),
             operator: None,
-            folder,
+            made: Vec::new(),
             enabled: Vec::new(),
         };
-        let procs = live_host.folder.join("cgroup.procs");
+        for cgroup in home.ancestors().iter().skip(1).chain([home]) {
+            let folder = folder(&*controller, cgroup);
+            match fs::create_dir(&folder) {
+                Ok(()) => live_host.made.push(folder),
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                Err(error) => {
+                    return Err(Skip(format!("cannot make {}: {error}", folder.display())));
+                }
+            }
+        }
+        let procs = folder(&*controller, home).join("cgroup.procs");
         fs::write(procs, live_host.owner.pid().to_string()).expect("a process can be moved");
         let home = controller
             .cgroup_of(&live_host.threads()[0])
@@ -87,9 +128,13 @@ impl LiveHost {
 
     /// On v2 the operator lets the cpu controller down to `own`.
     pub fn operator_lets_the_controller_down(&mut self) {
+        self.lets_the_controller_down_to(&self.own.clone());
+    }
+
+    fn lets_the_controller_down_to(&mut self, cgroup: &CgroupPath) {
         let controller = cgroup::open(&ProcFs::host()).expect("a controller");
         for above in controller
-            .missing_enables(&self.own)
+            .missing_enables(cgroup)
             .expect("the cgroup exists")
         {
             controller.enable(&above).expect("the controller goes down");
@@ -109,8 +154,16 @@ impl LiveHost {
     pub fn snapshot(&self) -> BTreeMap<String, String> {
         let controller = cgroup::open(&ProcFs::host()).expect("a controller");
         let mut snapshot = BTreeMap::new();
-        let mut places = vec![CgroupPath::root(), self.own.clone()];
+        let mut places = vec![CgroupPath::root()];
+        let mut below = vec![self.own.clone()];
+        while let Some(place) = below.pop() {
+            below.extend(controller.children(&place).expect("the cgroup exists"));
+            places.push(place);
+        }
         for vm in [&self.shared, &self.owner] {
+            let main = ThreadRef::of_process(&ProcFs::host(), vm.pid()).expect("it lives");
+            let home = controller.cgroup_of(&main).expect("it lives");
+            snapshot.insert(format!("main thread of {}", vm.pid()), home.to_string());
             for thread in vcpu_threads(vm.pid()) {
                 let status = format!("/proc/{}/task/{}/status", thread.pid, thread.tid);
                 let status = fs::read_to_string(status).expect("the thread lives");
@@ -130,10 +183,10 @@ impl LiveHost {
             }
         }
         for place in places {
-            let folder = controller.mount().join(place.0.trim_start_matches('/'));
+            let folder = folder(&*controller, &place);
             // On v1 some of these exist, on v2 others; one that comes or goes is a difference too.
             let mut files = vec!["cgroup.subtree_control", "cgroup.type"];
-            if place == self.own {
+            if place.is_within(&self.own) {
                 files.extend(["cpu.shares", "cpu.cfs_quota_us", "cpu.cfs_period_us"]);
                 files.extend(["cpu.weight", "cpu.max", "cpu.idle"]);
             }
@@ -153,6 +206,11 @@ impl LiveHost {
     }
 }
 
+/// A cgroup's folder.
+fn folder(controller: &dyn CpuController, cgroup: &CgroupPath) -> PathBuf {
+    controller.mount().join(cgroup.0.trim_start_matches('/'))
+}
+
 /// A thread's nice value, field 19 of its `stat`.
 pub fn nice(thread: &ThreadRef) -> i8 {
     let path = format!("/proc/{}/task/{}/stat", thread.pid, thread.tid);
@@ -166,12 +224,22 @@ impl Drop for LiveHost {
     fn drop(&mut self) {
         self.operator = None;
         self.owner.end();
-        wait_until("the VM's cgroup can be removed", || {
-            fs::remove_dir(&self.folder).is_ok()
-        });
         let controller = cgroup::open(&ProcFs::host()).expect("a controller");
+        let own = folder(&*controller, &self.own);
+        for folder in self.made.iter().rev() {
+            if folder.starts_with(&own) {
+                wait_until("the VM's cgroup can be removed", || {
+                    fs::remove_dir(folder).is_ok()
+                });
+            } else {
+                // Others may have moved in meanwhile.
+                let _ = fs::remove_dir(folder);
+            }
+        }
         for above in self.enabled.iter().rev() {
-            controller.disable(above).expect("nobody else uses it");
+            if controller.exists(above) {
+                controller.disable(above).expect("nobody else uses it");
+            }
         }
     }
 }

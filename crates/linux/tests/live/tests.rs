@@ -12,6 +12,7 @@ use tandem_linux::actuator::Outcome;
 use tandem_linux::actuator::restore_all;
 use tandem_linux::affinity::affinity;
 use tandem_linux::cgroup::CgroupPath;
+use tandem_linux::cgroup::CpuController;
 use tandem_linux::cgroup::Quota;
 use tandem_linux::cgroup::ownership::Residence;
 use tandem_linux::cgroup::ownership::find_own_cgroup;
@@ -46,6 +47,10 @@ pub const ALL: &[(&str, Test)] = &[
     (
         "a_vm_with_a_cgroup_of_its_own_is_adjusted_there",
         own_cgroup,
+    ),
+    (
+        "a_vm_in_libvirts_cgroups_is_adjusted_in_its_scope",
+        own_scope,
     ),
     ("two_daemons_refuse_each_other", two_daemons),
     ("two_hundred_groups_leave_nothing_behind", no_leak),
@@ -254,12 +259,8 @@ fn threads_come_and_go() -> Result<(), Skip> {
     Ok(())
 }
 
-fn own_cgroup() -> Result<(), Skip> {
-    let live_host = LiveHost::new()?;
-    let before = live_host.snapshot();
-    let dir = StateDir::new();
-    let mut actuator = open(&dir)?;
-    let controller = actuator.controller();
+/// `own` is found to be the one VM's, and nothing to be the other's.
+fn assert_one_has_its_own(controller: &dyn CpuController, live_host: &LiveHost) {
     let residence_of = |vm: &Helper| {
         let process = tandem_linux::thread::ThreadRef::of_process(&ProcFs::host(), vm.pid());
         let vcpus = vcpu_threads(vm.pid());
@@ -277,6 +278,14 @@ fn own_cgroup() -> Result<(), Skip> {
     assert_eq!(find(&owner, &shared), Some(live_host.own.clone()));
     // This test is in the same cgroup as the other VM.
     assert_eq!(find(&shared, &owner), None);
+}
+
+fn own_cgroup() -> Result<(), Skip> {
+    let live_host = LiveHost::new()?;
+    let before = live_host.snapshot();
+    let dir = StateDir::new();
+    let mut actuator = open(&dir)?;
+    assert_one_has_its_own(actuator.controller(), &live_host);
     let written = actuator
         .set_weight(&live_host.own, Weight(1e9))
         .expect("a weight");
@@ -290,6 +299,21 @@ fn own_cgroup() -> Result<(), Skip> {
         .release_group(&live_host.own)
         .expect("it is released");
     assert!(report.is_complete() && report.put_back > 0, "{report}");
+    assert_eq!(live_host.snapshot(), before);
+    Ok(())
+}
+
+fn own_scope() -> Result<(), Skip> {
+    let live_host = LiveHost::like_libvirt()?;
+    let before = live_host.snapshot();
+    let dir = StateDir::new();
+    let mut actuator = open(&dir)?;
+    assert_one_has_its_own(actuator.controller(), &live_host);
+    let weight = Weight(333.0);
+    let written = actuator.set_weight(&live_host.own, weight);
+    assert_eq!(written.expect("a weight"), weight);
+    assert_ne!(live_host.snapshot(), before);
+    drop(actuator);
     assert_eq!(live_host.snapshot(), before);
     Ok(())
 }

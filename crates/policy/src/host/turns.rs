@@ -92,7 +92,7 @@ impl Turns {
             return Vec::new();
         }
         let could = |vm: &&VmObservation| {
-            scope.includes(vm) && !vm.in_force.idle && vm.in_force.quota.is_none()
+            scope.includes(vm) && !vm.in_force.idle && vm.in_force.quota.is_none() && !vm.is_apart()
         };
         let placement = self.placement_on(host);
         let mut sets: BTreeMap<u32, Vec<Candidate>> = BTreeMap::new();
@@ -185,14 +185,14 @@ impl Turns {
     }
 
     /// What has to change on a VM.
-    fn settle(&mut self, vm: &VmObservation, decisions: &mut Vec<Decision>) {
+    fn settle(&mut self, placement: Placement, vm: &VmObservation, decisions: &mut Vec<Decision>) {
         let Some(member) = self.rotation.member(vm.vm) else {
             if self.seated.contains(&vm.vm) {
                 self.unseat(vm, decisions);
             }
             return;
         };
-        if self.placement != Placement::Keep {
+        if placement != Placement::Keep {
             self.seated.insert(vm.vm);
             decisions.extend(
                 member
@@ -265,9 +265,57 @@ impl Policy for Turns {
         self.rotate(candidates);
         let present: BTreeSet<VmId> = host.vms.iter().map(|vm| vm.vm).collect();
         self.seated.retain(|vm| present.contains(vm));
+        let placement = self.placement_on(host);
         for vm in &host.vms {
-            self.settle(vm, &mut round.decisions);
+            self.settle(placement, vm, &mut round.decisions);
         }
         round.rotation = Some(self.rotation.clone());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::observation::IdleTimes;
+    use crate::host::registry;
+    use crate::units::PcpuId;
+    use crate::units::Weight;
+
+    /// Two VMs whose two vCPUs are pinned to a pCPU each and never sleep.
+    fn pinned() -> HostObservation {
+        let vm = |id: u64| {
+            let vcpu = |n: u32| VcpuObservation {
+                ran: Nanos::from_millis(50),
+                waited: Nanos::from_millis(50),
+                runnable: true,
+                ..VcpuObservation::new(VcpuId(n), [PcpuId(n)].into_iter().collect())
+            };
+            VmObservation::new(VmId(id), Weight(1024.0), (0..2).map(vcpu).collect())
+        };
+        let period = Nanos::from_millis(100);
+        HostObservation::with_any_knobs(period, vec![vm(1), vm(2)], IdleTimes::new())
+    }
+
+    /// The members of the rotation after some periods, and how many affinities `turns` sets in the last of them.
+    fn decide(host: &HostObservation) -> (usize, usize) {
+        let policies = registry::set(["turns"]).unwrap();
+        let mut turns = Turns::new(&ControllerConfig::new(policies));
+        let (id, _) = registry::entries(policies).next().unwrap();
+        let mut round = Round::default();
+        for _ in 0..8 {
+            round = Round::default();
+            turns.decide(host, Scope(id), &mut round);
+        }
+        let affinities = round.decisions.iter();
+        let affinities = affinities.filter(|decision| decision.knob() == Knob::Affinity);
+        (turns.rotation.members.len(), affinities.count())
+    }
+
+    #[test]
+    fn where_affinities_cannot_be_set_nobody_is_seated() {
+        let mut host = pinned();
+        assert_eq!(decide(&host), (2, 4));
+        host.knobs.affinity = false;
+        assert_eq!(decide(&host), (2, 0), "they sit already");
     }
 }

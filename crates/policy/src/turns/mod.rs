@@ -14,7 +14,7 @@
 //! weights exactly, whatever the VMs' sizes.
 //!
 //! The parts, each usable alone: who never sleeps ([`wakefulness`]), a pCPU for each vCPU ([`seats`]), how often each VM is due
-//! ([`rotation`]), whose turn it is ([`rotor`]). [`crate::host::turns`] is the policy made of them.
+//! ([`rotation`]), whose turn it is ([`rotor`]), what each turn changes ([`sequence`]). [`crate::host::turns`] is the policy made of them.
 //!
 //! Not done here: shares of VMs that sleep, which stay on through all turns, by weight ([`crate::flexw`]).
 
@@ -22,6 +22,7 @@ pub mod member;
 pub mod rotation;
 pub mod rotor;
 pub mod seats;
+pub mod sequence;
 pub mod wakefulness;
 
 use serde::Deserialize;
@@ -30,6 +31,8 @@ use serde::Serialize;
 pub use member::Member;
 pub use rotation::Rotation;
 pub use rotor::Rotor;
+pub use sequence::Sequence;
+pub use sequence::Step;
 
 use crate::units::Nanos;
 

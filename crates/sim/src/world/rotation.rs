@@ -1,4 +1,4 @@
-//! What the simulated host keeps of turns: the rotor, who is off, and where vCPUs with a seat may run besides.
+//! What the simulated host keeps of turns: their sequence, who left, and where vCPUs with a seat may run besides.
 //!
 //! What it does with that is in `turns`.
 
@@ -7,16 +7,12 @@ use std::collections::BTreeSet;
 
 use tandem_policy::PcpuSet;
 use tandem_policy::VmId;
-use tandem_policy::turns::Rotation;
-use tandem_policy::turns::Rotor;
+use tandem_policy::turns::Sequence;
 
 /// What the simulated host keeps of turns.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
-    pub rotor: Rotor,
-    pub rotation: Rotation,
-    /// VMs that are in the idle class because others have their turn.
-    pub off: BTreeSet<VmId>,
+    pub sequence: Sequence,
     /// VMs that began to sleep since the last observation.
     pub left: BTreeSet<VmId>,
     /// Of vCPUs that a policy has given a seat: where they may run besides.
@@ -28,7 +24,7 @@ pub(crate) struct Turns {
 impl Turns {
     /// Whether a VM takes turns.
     pub fn takes_part(&self, vm: VmId) -> bool {
-        self.rotation.member(vm).is_some()
+        self.sequence.rotation().member(vm).is_some()
     }
 
     /// Where a vCPU may run but for the seat it has.

@@ -1,9 +1,7 @@
-//! Turns on the simulated host: the same rotor as on a live one, and the same knob.
+//! Turns on the simulated host: the same sequence as on a live one, and the same knob.
 //!
 //! At each turn the row that ends is looked at for VMs that slept, the next row leaves the idle class, the others enter it, and
 //! each pCPU acts on it at its next clock tick, as a kernel does. Turns begin on time and writing costs nothing.
-
-use std::collections::BTreeSet;
 
 use tandem_policy::Nanos;
 use tandem_policy::VcpuId;
@@ -19,14 +17,8 @@ use super::simulation::World;
 impl World {
     /// These VMs take turns from now on, and no others.
     pub(super) fn follow_turns(&mut self, rotation: &Rotation) {
-        let was_still = self.turns.rotor.is_empty();
-        let off = self.turns.off.iter();
-        let gone: Vec<VmId> = off
-            .filter(|vm| rotation.member(**vm).is_none())
-            .copied()
-            .collect();
-        for vm in gone {
-            self.turns.off.remove(&vm);
+        let was_still = self.turns.sequence.rotation().is_empty();
+        for vm in self.turns.sequence.follow(rotation.clone()) {
             self.set_idle(vm.0 as u32, false);
         }
         // What a VM did while it took no turns says nothing about whether it sleeps in them.
@@ -37,8 +29,6 @@ impl World {
                 (vm.first_vcpu..vm.first_vcpu + vm.vcpus).contains(v)
             })
         });
-        self.turns.rotor.follow(&rotation.members);
-        self.turns.rotation.clone_from(rotation);
         let slot = Slot(self.slots.turns);
         match (rotation.is_empty(), was_still) {
             (true, _) => self.queue.cancel(slot),
@@ -50,37 +40,33 @@ impl World {
     /// A turn begins.
     pub(crate) fn turn(&mut self) {
         let mut turns = std::mem::take(&mut self.turns);
-        for vm in turns.rotor.row().to_vec() {
-            if self.slept_in_turns(&mut turns, vm) {
-                turns.rotor.leave(vm);
-                turns.rotation.members.retain(|member| member.vm != vm);
-                turns.left.insert(vm);
-            }
+        let row = turns.sequence.row().to_vec();
+        let slept = row.into_iter();
+        let slept = slept.filter(|vm| self.slept_in_turns(&mut turns, *vm));
+        let slept = slept.collect();
+        let step = turns.sequence.begin_turn(slept);
+        turns.left.extend(step.left);
+        for vm in step.on {
+            self.set_idle(vm.0 as u32, false);
         }
-        let row: BTreeSet<VmId> = turns.rotor.next_row().iter().copied().collect();
-        for member in &turns.rotation.members {
-            let is_on = row.contains(&member.vm);
-            let changes = match is_on {
-                true => turns.off.remove(&member.vm),
-                false => turns.off.insert(member.vm),
-            };
-            if changes {
-                self.set_idle(member.vm.0 as u32, !is_on);
-            }
+        for vm in step.off {
+            self.set_idle(vm.0 as u32, true);
         }
-        let next = self.now + turns.rotation.turn.0;
-        if !turns.rotor.is_empty() {
-            self.queue.set(Slot(self.slots.turns), next);
+        let rotation = turns.sequence.rotation();
+        if !rotation.is_empty() {
+            self.queue
+                .set(Slot(self.slots.turns), self.now + rotation.turn.0);
         }
         self.turns = turns;
     }
 
     /// Whether a VM slept since the end of its last turn.
     fn slept_in_turns(&mut self, turns: &mut Turns, vm: VmId) -> bool {
-        let Some(member) = turns.rotation.member(vm) else {
+        let Some(member) = turns.sequence.rotation().member(vm) else {
             return false;
         };
         let first = self.vms[vm.0 as usize].first_vcpu;
+        let turn = turns.sequence.rotation().turn;
         let mut slept = false;
         for VcpuId(index) in member.seats.keys().copied() {
             let v = first + index;
@@ -89,7 +75,7 @@ impl World {
             let runnable = vcpu.ran_total + vcpu.waited_total;
             if let Some((then, at)) = turns.accounts.insert(v, (runnable, self.now)) {
                 let elapsed = Nanos(self.now - at);
-                slept |= Rotor::is_sleep(turns.rotation.turn, elapsed, Nanos(runnable - then));
+                slept |= Rotor::is_sleep(turn, elapsed, Nanos(runnable - then));
             }
         }
         if slept {
