@@ -15,6 +15,8 @@ use std::time::Instant;
 
 use tandem_host::config::Placement;
 use tandem_linux::thread::Pid;
+use tandem_policy::PolicySet;
+use tandem_policy::host::registry;
 use tandem_report::explain;
 use thiserror::Error;
 
@@ -219,6 +221,15 @@ impl Drop for DaemonProcess {
     }
 }
 
+/// Policies as the daemon's arguments have them.
+pub fn policy_names(policies: PolicySet) -> String {
+    let names = registry::entries(policies).map(|(_, policy)| policy.name);
+    match names.collect::<Vec<_>>().join(",") {
+        none if none.is_empty() => "none".to_owned(),
+        names => names,
+    }
+}
+
 fn arguments(selected: &Selected, plan: &DaemonPlan, state_dir: &Path) -> Vec<String> {
     let mut args: Vec<String> = [
         "host",
@@ -237,6 +248,9 @@ fn arguments(selected: &Selected, plan: &DaemonPlan, state_dir: &Path) -> Vec<St
     args.push(state_dir.to_string_lossy().into_owned());
     if let Some(period) = plan.period_ms {
         args.extend(["--period-ms".to_owned(), period.to_string()]);
+    }
+    if let Some(policies) = plan.policies {
+        args.extend(["--policies".to_owned(), policy_names(policies)]);
     }
     match selected {
         Selected::Names(glob) => args.extend(["--select-name".to_owned(), glob.clone()]),
@@ -259,12 +273,13 @@ mod tests {
         let plan = DaemonPlan {
             period_ms: Some(50),
             placement: Placement::Rebalance,
+            policies: Some(registry::set(["turns", "fair"]).unwrap()),
         };
         let pids = Selected::Pids(vec![(Pid(7), 1.0), (Pid(8), 2.5)]);
         assert_eq!(
             arguments(&pids, &plan, Path::new("/run/x")).join(" "),
             "host run --print-ready --placement rebalance --state-dir /run/x --period-ms 50 \
-             --select-pid 7 --weight 7=1 --select-pid 8 --weight 8=2.5"
+             --policies fair,turns --select-pid 7 --weight 7=1 --select-pid 8 --weight 8=2.5"
         );
     }
 }

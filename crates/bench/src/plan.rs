@@ -15,6 +15,7 @@ use tandem_microvm::Backend;
 use tandem_microvm::MAX_VCPUS;
 use tandem_policy::PcpuId;
 use tandem_policy::PcpuSet;
+use tandem_policy::PolicySet;
 use thiserror::Error;
 
 use crate::mode::Mode;
@@ -141,6 +142,8 @@ pub struct DaemonPlan {
     pub period_ms: Option<u64>,
     /// May it move pinned vCPUs?
     pub placement: Placement,
+    /// The policies of all VMs; the daemon's own default where they are not given.
+    pub policies: Option<PolicySet>,
 }
 
 /// A whole experiment.

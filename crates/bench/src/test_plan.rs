@@ -30,6 +30,7 @@ pub fn plan(mix: &str, weights: &str, workloads: &str, pcpus: &str) -> Plan {
         backend: None,
         seed: 1,
         daemon: DaemonPlan {
+            policies: None,
             period_ms: None,
             placement: Placement::Rebalance,
         },

@@ -36,6 +36,8 @@ use tandem_linux::procfs::ProcFs;
 use tandem_linux::service::Console;
 use tandem_policy::PolicySet;
 use tandem_policy::host::registry;
+
+use crate::live::policy_names;
 use tandem_report::table::Look;
 use tandem_report::table::Table;
 
@@ -120,7 +122,8 @@ pub struct RunArgs {
     #[arg(long)]
     weight_per_vcpu: bool,
     /// What acts on the selected VMs: fair (each receives its fair share), turns (VMs that never sleep take turns, so that their
-    /// vCPUs run together), configured (each has its configured weight and nothing more) or none [default: fair,turns]
+    /// vCPUs run together), apart (VMs that sleep at times and have more vCPUs than pCPUs: a group for each vCPU), configured (each has
+    /// its configured weight and nothing more) or none [default: fair,turns,apart]
     #[arg(long, value_name = "NAME,…", value_parser = policy_names)]
     policies: Option<PolicySet>,
     /// Other policies for the VMs with this name (glob) or process id: 'db-*=configured'; several are
@@ -258,10 +261,6 @@ fn rule<'a>(text: &'a str, expected: &str) -> Result<(VmRule, &'a str), String> 
     Ok((rule, what))
 }
 
-fn policy_names(text: &str) -> Result<PolicySet, String> {
-    registry::parse(text).map_err(|error| error.to_string())
-}
-
 /// `tandem host status`
 #[derive(Debug, Args)]
 pub struct StatusArgs {
@@ -385,7 +384,7 @@ fn status_table(status: &HostStatus) -> String {
     }
     let mut table = Table::new(&[
         "VM", "pid", "vCPU", "CPU %", "wait %", "wait ms", "pCPUs", "weight", "due", "received",
-        "lag %", "turns",
+        "lag %", "turns", "apart",
     ]);
     for vm in &status.vms {
         let weight = match vm.weight {
@@ -411,6 +410,7 @@ fn status_table(status: &HostStatus) -> String {
             format!("{:.3}", vm.received),
             format!("{:+.1}", vm.lag * 100.0),
             if vm.turns { "yes" } else { "no" }.to_owned(),
+            if vm.apart { "yes" } else { "no" }.to_owned(),
         ]);
         for vcpu in &vm.vcpus {
             table.row([
@@ -421,6 +421,7 @@ fn status_table(status: &HostStatus) -> String {
                 format!("{:.1}", vcpu.wait * 100.0),
                 wait_ms(vcpu.wait_ms),
                 vcpu.allowed.to_string(),
+                String::new(),
                 String::new(),
                 String::new(),
                 String::new(),

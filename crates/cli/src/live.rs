@@ -7,12 +7,15 @@ use std::time::Duration;
 use crate::placement::PlacementArg;
 use clap::Args;
 use clap::ValueEnum;
+use tandem_bench::daemon_process;
 use tandem_bench::plan::DaemonPlan;
 use tandem_bench::range;
 use tandem_bench::range::RangeError;
 use tandem_bench::state_dir;
 use tandem_host::config::Placement;
 use tandem_microvm::Backend;
+use tandem_policy::PolicySet;
+use tandem_policy::host::registry;
 
 /// What runs the vCPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -41,14 +44,36 @@ pub struct DaemonArgs {
     /// May the daemon change where vCPUs run? [default: rebalance; in bench work and demos of free vCPUs: turns]
     #[arg(long, value_enum)]
     placement: Option<PlacementArg>,
+    /// The policies of all VMs [default: the daemon's own]
+    #[arg(long, value_name = "NAME,…", value_parser = policy_names)]
+    policies: Option<PolicySet>,
+}
+
+/// A list of policies, for an argument.
+pub fn policy_names(text: &str) -> Result<PolicySet, String> {
+    registry::parse(text).map_err(|error| error.to_string())
 }
 
 impl DaemonArgs {
+    /// What was given, as it was given.
+    pub fn as_given(&self) -> String {
+        let placement = self.placement.and_then(|arg| arg.to_possible_value());
+        let policies = self.policies.map(daemon_process::policy_names);
+        let period = self.period_ms.map(|ms| format!(" --period-ms {ms}"));
+        let placement = placement.map(|value| format!(" --placement {}", value.get_name()));
+        let policies = policies.map(|names| format!(" --policies {names}"));
+        [period, placement, policies]
+            .into_iter()
+            .flatten()
+            .collect()
+    }
+
     /// The checked form, with the placement that is meant where none was given.
     pub fn plan(&self, placement: Placement) -> Result<DaemonPlan, RangeError> {
         Ok(DaemonPlan {
             period_ms: self.period_ms.map(range::period_ms).transpose()?,
             placement: self.placement.map_or(placement, Placement::from),
+            policies: self.policies,
         })
     }
 }

@@ -11,6 +11,7 @@ use tandem_policy::Knob;
 use tandem_policy::Target;
 use tandem_policy::VcpuId;
 
+use crate::division;
 use crate::managed::ManagedVcpu;
 use crate::managed::ManagedVm;
 
@@ -48,7 +49,7 @@ impl Applied {
             Ok(true) => match decision.knob() {
                 Knob::Weight => self.weights += 1,
                 Knob::Affinity => self.moves += 1,
-                Knob::Idle | Knob::Nice | Knob::Slice => self.others += 1,
+                Knob::Idle | Knob::Nice | Knob::Slice | Knob::Division => self.others += 1,
             },
             Ok(false) => {}
             Err(error) if error.is_gone() => {}
@@ -69,7 +70,7 @@ fn apply(
     if let Some(vcpu) = decision.vcpu() {
         let group = match decision.knob() {
             Knob::Weight | Knob::Idle => vcpu_group(managed, vcpu, actuator)?,
-            Knob::Nice | Knob::Slice | Knob::Affinity => None,
+            Knob::Nice | Knob::Slice | Knob::Affinity | Knob::Division => None,
         };
         return match managed.vcpu_mut(vcpu) {
             Some(vcpu) => apply_to_vcpu(decision, vcpu, group, actuator),
@@ -85,9 +86,10 @@ fn apply(
             Ok(false)
         }
         Decision::SetWeight { weight, .. } => {
-            managed.in_force.weight = actuator.set_weight(&managed.cgroup, *weight)?;
+            managed.write_weight(*weight, actuator)?;
             Ok(true)
         }
+        Decision::Divide { portions, .. } => division::divide(managed, portions, actuator),
         Decision::SetIdle { idle, .. } => {
             actuator.set_idle(&managed.cgroup, *idle)?;
             managed.in_force.idle = *idle;
@@ -132,6 +134,7 @@ fn apply_to_vcpu(
         (Decision::SetNice { nice, .. }, _) => actuator.set_nice(&thread, *nice)?,
         (Decision::SetSlice { slice, .. }, _) => actuator.set_slice(&thread, *slice)?,
         (Decision::SetAffinity { pcpus, .. }, _) => actuator.set_affinity(&thread, pcpus)?,
+        (Decision::Divide { .. }, _) => Outcome::Gone,
     };
     if outcome == Outcome::Gone {
         return Ok(false);
@@ -150,7 +153,7 @@ fn apply_to_vcpu(
             let granted = vcpu.granted.take().unwrap_or(before);
             vcpu.granted = (granted != vcpu.allowed).then_some(granted);
         }
-        Decision::SetWeight { .. } | Decision::SetIdle { .. } => {}
+        Decision::SetWeight { .. } | Decision::SetIdle { .. } | Decision::Divide { .. } => {}
     }
     if !matches!(target(decision), Some(Target::Vcpu(..))) {
         vcpu.ours.insert(decision.knob());

@@ -4,7 +4,7 @@
 //! [host]
 //! period_ms = 100           # accounting period, 30 … 1000
 //! fair_window_s = 10        # 1 … 3600
-//! policies = ["fair", "turns"] # what acts on the selected VMs
+//! policies = ["fair", "turns", "apart"] # what acts on the selected VMs
 //! turn_ms = 20              # how long a turn is, 5 … 100
 //! weight_per_vcpu = false   # true: a weight is that of each vCPU of a VM, not that of the VM
 //! placement = "turns"       # "keep": no affinity is changed; "rebalance": may move vCPUs that are pinned to one pCPU
@@ -202,7 +202,9 @@ impl Default for HostConfig {
             dead_band: flexw.dead_band,
             idle_tolerance: flexw.idle_tolerance,
             spread: flexw.spread,
-            policies: Policies(registry::set(["fair", "turns"]).unwrap_or(PolicySet::NONE)),
+            policies: Policies(
+                registry::set(["fair", "turns", "apart"]).unwrap_or(PolicySet::NONE),
+            ),
             weight_per_vcpu: false,
             turn_ms: TurnsConfig::default().turn.0 / 1_000_000,
             placement: Placement::default(),

@@ -306,6 +306,18 @@ impl Daemon {
                 Some(slice) => format!("set the slice of {whose} to {slice}: {because}"),
                 None => format!("set the slice of {whose} to the usual one: {because}"),
             },
+            Decision::Divide { portions, .. } if portions.is_empty() => {
+                format!("put the vCPUs of {whose} together into its group: {because}")
+            }
+            Decision::Divide { portions, .. } => {
+                let portions = portions
+                    .iter()
+                    .map(|(vcpu, portion)| format!("{vcpu}: {:.0} %", portion * 100.0));
+                let portions = portions.collect::<Vec<_>>().join(", ");
+                format!(
+                    "put the vCPUs of {whose} into groups of their own, with parts of its weight ({portions}): {because}"
+                )
+            }
             Decision::SetAffinity { pcpus, .. } => {
                 format!("move {whose} to pCPU {pcpus}: {because}")
             }

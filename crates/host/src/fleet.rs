@@ -558,6 +558,7 @@ impl Host for Fleet {
                 observations.push(VmObservation {
                     in_force: managed.in_force,
                     siblings: siblings as u32,
+                    divisible: managed.made,
                     policies: managed.policies,
                     ..VmObservation::new(*id, managed.configured, vcpus)
                 });

@@ -11,6 +11,7 @@ pub mod config;
 pub mod configured;
 pub mod daemon;
 pub mod discovery;
+mod division;
 pub mod fleet;
 mod in_force;
 pub mod managed;

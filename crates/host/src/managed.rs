@@ -131,7 +131,7 @@ impl ManagedVm {
         if let Some(actuator) = actuator
             && !(self.in_force.idle || self.in_force.rotating || self.ended_turns)
         {
-            self.in_force.weight = actuator.set_weight(&self.cgroup, self.in_force.weight)?;
+            self.write_weight(self.in_force.weight, actuator)?;
         }
         Ok(())
     }
@@ -149,8 +149,8 @@ impl ManagedVm {
     ) -> Result<(), ActuatorError> {
         let now = settings(actuator.controller(), &self.cgroup)?;
         self.in_force.quota = now.quota;
-        // In turns it changes all the time, by us.
-        if self.in_force.rotating || self.ended_turns {
+        // In turns it changes all the time, by us; and while the vCPUs are apart, it is empty.
+        if self.in_force.rotating || self.ended_turns || self.is_apart() {
             return Ok(());
         }
         let foreign = |knob: &str, value: &dyn std::fmt::Display| {

@@ -80,6 +80,9 @@ struct PublishedVm {
     /// Whether it takes turns.
     #[serde(default)]
     turns: bool,
+    /// Whether its vCPUs are apart.
+    #[serde(default)]
+    apart: bool,
     /// The newest account; none before the first.
     #[serde(default, flatten)]
     account: Option<Due>,
@@ -119,6 +122,7 @@ pub fn write(
             configured: managed.configured,
             weight: Some(managed.in_force.weight),
             turns: managed.in_force.rotating,
+            apart: managed.is_apart(),
             account: accounts.get(&managed.vm.id).cloned(),
         })
         .collect();
@@ -174,6 +178,8 @@ pub struct VmStatus {
     pub weight: Option<f64>,
     /// Whether it takes turns (a running daemon says so).
     pub turns: bool,
+    /// Whether each of its vCPUs has a group of its own beside the VM's, with a part of its weight (a running daemon says so).
+    pub apart: bool,
     /// Received, in pCPUs.
     pub received: f64,
     /// Due, in pCPUs: its fair share by weights of what it could use.
@@ -298,8 +304,10 @@ impl Watcher {
         let controller = self.controller.as_ref();
         let own = own_cgroup(controller, vm.id, homes).ok().flatten();
         let cgroup = published.map(|vm| vm.cgroup.clone()).or(own);
-        // A VM that takes turns has its weight in its turn only.
-        let kept = published.filter(|vm| vm.turns).and_then(|vm| vm.weight);
+        // A VM that takes turns has its weight in its turn only, and one whose vCPUs are apart has it in parts.
+        let kept = published
+            .filter(|vm| vm.turns || vm.apart)
+            .and_then(|vm| vm.weight);
         let read = || controller.weight(cgroup.as_ref()?).ok();
         let weight = kept.or_else(read);
         let configured = published
@@ -347,6 +355,7 @@ impl Watcher {
             weight: weight.map(|weight| weight.0),
             cgroup,
             turns: published.is_some_and(|vm| vm.turns),
+            apart: published.is_some_and(|vm| vm.apart),
             received: 0.0,
             due: 0.0,
             lag: 0.0,

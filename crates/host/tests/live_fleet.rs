@@ -4,6 +4,8 @@
 //! meanwhile, vCPUs come and go, and writes are refused. Discovery is left out: the VMs are given by hand. A program of its own
 //! like the live tests of `tandem-linux`, whose harness, helpers and snapshot of the host these are.
 
+#[path = "live_fleet/apart.rs"]
+mod apart;
 #[path = "live_fleet/decisions.rs"]
 mod decisions;
 #[path = "live_fleet/foreign.rs"]
@@ -31,6 +33,15 @@ fn main() -> ExitCode {
         Some("daemon") => turns_daemon::be_a_daemon(),
         Some("watchdog") => turns_daemon::be_a_watchdog(),
         Some(other) => panic!("no helper is called '{other}'"),
-        None => harness::run(&[decisions::ALL, foreign::ALL, hot_plug::ALL, turns::ALL].concat()),
+        None => harness::run(
+            &[
+                apart::ALL,
+                decisions::ALL,
+                foreign::ALL,
+                hot_plug::ALL,
+                turns::ALL,
+            ]
+            .concat(),
+        ),
     }
 }

@@ -421,7 +421,7 @@ impl Actuator {
             Setting::Nice => self.forget(&Key::Nice(tid, start)),
             Setting::Slice => self.forget(&Key::Slice(tid, start)),
             // Of cgroups.
-            Setting::Weight | Setting::Idle => Ok(()),
+            Setting::Weight | Setting::Idle | Setting::Division => Ok(()),
         }
     }
 

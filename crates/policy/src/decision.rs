@@ -80,6 +80,15 @@ pub enum Decision {
         /// Why.
         because: Because,
     },
+    /// Put a VM's vCPUs apart, each into a group beside the other VMs', or together into the VM's group again.
+    Divide {
+        /// Which VM.
+        vm: VmId,
+        /// Each vCPU's part of the VM's weight, together 1; none: together.
+        portions: Vec<(VcpuId, f64)>,
+        /// Why.
+        because: Because,
+    },
     /// Let a vCPU run on these pCPUs only.
     SetAffinity {
         /// Which VM.
@@ -100,6 +109,7 @@ impl Decision {
             Decision::SetWeight { target, .. } | Decision::SetIdle { target, .. } => target.vm(),
             Decision::SetNice { vm, .. }
             | Decision::SetSlice { vm, .. }
+            | Decision::Divide { vm, .. }
             | Decision::SetAffinity { vm, .. } => *vm,
         }
     }
@@ -111,6 +121,7 @@ impl Decision {
                 Target::Vm(_) => None,
                 Target::Vcpu(_, vcpu) => Some(*vcpu),
             },
+            Decision::Divide { .. } => None,
             Decision::SetNice { vcpu, .. }
             | Decision::SetSlice { vcpu, .. }
             | Decision::SetAffinity { vcpu, .. } => Some(*vcpu),
@@ -124,6 +135,7 @@ impl Decision {
             Decision::SetIdle { .. } => Knob::Idle,
             Decision::SetNice { .. } => Knob::Nice,
             Decision::SetSlice { .. } => Knob::Slice,
+            Decision::Divide { .. } => Knob::Division,
             Decision::SetAffinity { .. } => Knob::Affinity,
         }
     }
@@ -135,6 +147,7 @@ impl Decision {
             | Decision::SetIdle { because, .. }
             | Decision::SetNice { because, .. }
             | Decision::SetSlice { because, .. }
+            | Decision::Divide { because, .. }
             | Decision::SetAffinity { because, .. } => because,
         }
     }
@@ -152,6 +165,8 @@ pub enum Knob {
     Nice,
     /// The EEVDF slice of a vCPU's thread (sched_setattr).
     Slice,
+    /// Whether a VM's vCPUs share its group or have groups beside the other VMs'.
+    Division,
     /// The affinity of a vCPU's thread.
     Affinity,
 }
@@ -163,6 +178,7 @@ impl fmt::Display for Knob {
             Knob::Idle => "idle class",
             Knob::Nice => "nice value",
             Knob::Slice => "slice",
+            Knob::Division => "division into groups",
             Knob::Affinity => "affinity",
         })
     }
@@ -200,6 +216,15 @@ pub enum Because {
     Seat,
     /// The vCPU's VM takes no turns any more, or the vCPU sleeps in them.
     LeftTurns,
+    /// The VM sleeps at times and wants more than it gets.
+    WantsMore {
+        /// The part of the time in which it could run, an upper bound.
+        backlogged: f64,
+        /// Parts of the period that its vCPUs waited, on average.
+        waited: f64,
+    },
+    /// The VM does not want more any more, never sleeps, or takes turns.
+    Together,
     /// Its pins leave VMs no way to their fair shares, whatever the weights.
     PinsInfeasible {
         /// The pCPU that too many are pinned to.
@@ -238,6 +263,13 @@ impl fmt::Display for Because {
             Because::LeftTurns => {
                 f.write_str("takes no turns: where the operator allowed it to run")
             }
+            Because::WantsMore { backlogged, waited } => write!(
+                f,
+                "sleeps at times, could run {:.0} % of the time, its vCPUs wait {:.0} %",
+                backlogged * 100.0,
+                waited * 100.0
+            ),
+            Because::Together => f.write_str("its vCPUs need no groups of their own"),
             Because::PinsInfeasible { from, gain } => write!(
                 f,
                 "the pins on pCPU {from} leave no fair division; moving it frees {gain:.2} pCPUs"

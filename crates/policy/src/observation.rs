@@ -33,6 +33,10 @@ pub struct VcpuSettings {
     pub nice: Nice,
     /// Its thread's own EEVDF slice; `None`: the scheduler's.
     pub slice: Option<Nanos>,
+    /// Where the VM's vCPUs are apart, each in a group beside the other VMs': its part of the VM's weight, 0…1. `None`: they
+    /// are in the VM's group.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub portion: Option<f64>,
 }
 
 /// What is set for a VM as a whole.
@@ -136,6 +140,9 @@ pub struct VmObservation {
     /// time.
     #[serde(default)]
     pub siblings: u32,
+    /// Whether its vCPUs can be put apart: its group was made for it, and nobody else relies on it.
+    #[serde(default)]
+    pub divisible: bool,
     /// Its vCPUs that could be read, in the order of their numbers.
     pub vcpus: Vec<VcpuObservation>,
 }
@@ -149,6 +156,7 @@ impl VmObservation {
             in_force: VmSettings::new(weight),
             policies: PolicySet::ALL,
             siblings: 0,
+            divisible: false,
             vcpus,
         }
     }
@@ -156,6 +164,13 @@ impl VmObservation {
     /// A vCPU by its number.
     pub fn vcpu(&self, vcpu: VcpuId) -> Option<&VcpuObservation> {
         self.vcpus.iter().find(|observed| observed.vcpu == vcpu)
+    }
+
+    /// Whether any of its vCPUs is apart.
+    pub fn is_apart(&self) -> bool {
+        self.vcpus
+            .iter()
+            .any(|vcpu| vcpu.in_force.portion.is_some())
     }
 
     /// CPU time received by all vCPUs, S_i.

@@ -98,8 +98,14 @@ impl WorkArgs {
             .map(|list| format!(" --workloads {list}"))
             .collect();
         format!(
-            "tandem bench work{workloads} --vcpus {} --placements {} --beside {} --modes {} --runs {} {}",
-            self.vcpus, self.placements, self.beside, self.modes, self.runs, self.seconds
+            "tandem bench work{workloads} --vcpus {} --placements {} --beside {} --modes {} --runs {} {}{}",
+            self.vcpus,
+            self.placements,
+            self.beside,
+            self.modes,
+            self.runs,
+            self.seconds,
+            self.daemon.as_given()
         )
     }
 }

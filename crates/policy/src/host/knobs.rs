@@ -126,6 +126,7 @@ impl Knobs {
                 slice: slice.map(|slice| slice.clamp(least, most)),
                 because,
             }),
+            Decision::Divide { .. } => self.vcpu_groups.then_some(decision),
             Decision::SetAffinity { .. } => self.affinity.then_some(decision),
         }
     }

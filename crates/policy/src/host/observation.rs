@@ -12,6 +12,7 @@ use crate::decision::Target;
 use crate::observation::VmObservation;
 use crate::units::Nanos;
 use crate::units::PcpuId;
+use crate::units::VcpuId;
 use crate::units::VmId;
 
 /// Each pCPU's idle time: since boot, or within a period.
@@ -80,7 +81,19 @@ impl HostObservation {
             (Decision::SetNice { nice, .. }, Some(vcpu)) => vcpu.in_force.nice == *nice,
             (Decision::SetSlice { slice, .. }, Some(vcpu)) => vcpu.in_force.slice == *slice,
             (Decision::SetAffinity { pcpus, .. }, Some(vcpu)) => vcpu.allowed == *pcpus,
-            (_, None) => true,
+            (Decision::Divide { portions, .. }, None) => is_divided(vm, portions),
+            (_, None) | (Decision::Divide { .. }, Some(_)) => true,
         }
     }
+}
+
+/// Whether a VM's vCPUs are apart in these portions, or all together if there are none. One that cannot be divided is as it is.
+fn is_divided(vm: &VmObservation, portions: &[(VcpuId, f64)]) -> bool {
+    if !vm.divisible && !vm.is_apart() {
+        return true;
+    }
+    vm.vcpus.iter().all(|vcpu| {
+        let asked = portions.iter().find(|(id, _)| *id == vcpu.vcpu);
+        vcpu.in_force.portion == asked.map(|(_, portion)| *portion)
+    })
 }

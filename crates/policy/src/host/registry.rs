@@ -2,6 +2,7 @@
 
 use thiserror::Error;
 
+use super::apart;
 use super::configured;
 use super::fair;
 use super::policy::Registered;
@@ -11,7 +12,7 @@ use crate::policy_set::PolicySet;
 
 /// The policies. A new one goes to the end: a policy's number is its position here. Where two turn the same knob of the same VM,
 /// the later one decides.
-pub const REGISTRY: &[Registered] = &[fair::ENTRY, configured::ENTRY, turns::ENTRY];
+pub const REGISTRY: &[Registered] = &[fair::ENTRY, configured::ENTRY, turns::ENTRY, apart::ENTRY];
 
 /// Why a list of policies cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

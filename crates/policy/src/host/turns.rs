@@ -92,7 +92,7 @@ impl Turns {
             return Vec::new();
         }
         let could = |vm: &&VmObservation| {
-            scope.includes(vm) && !vm.in_force.idle && vm.in_force.quota.is_none()
+            scope.includes(vm) && !vm.in_force.idle && vm.in_force.quota.is_none() && !vm.is_apart()
         };
         let placement = self.placement_on(host);
         let mut sets: BTreeMap<u32, Vec<Candidate>> = BTreeMap::new();

@@ -145,6 +145,8 @@ impl World {
                 self.policies.vcpus[vcpu as usize].slice = *slice;
                 self.host.set_slice(vcpu, slice.map_or(0, |slice| slice.0));
             }
+            // No VM here says that it can be divided.
+            Decision::Divide { .. } => {}
             Decision::SetAffinity { pcpus, .. } => {
                 self.turns.narrow(vcpu, &self.allowed[vcpu as usize], pcpus);
                 self.set_affinity(vcpu, pcpus);

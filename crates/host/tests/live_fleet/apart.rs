@@ -1,0 +1,181 @@
+//! A VM's vCPUs put apart into groups beside the VM's, and together again.
+
+use tandem_linux::cgroup::CgroupPath;
+use tandem_policy::Because;
+use tandem_policy::Decision;
+use tandem_policy::VcpuId;
+use tandem_policy::VmId;
+use tandem_policy::Weight;
+
+use crate::harness::Skip;
+use crate::harness::Test;
+use crate::subject::OWNER;
+use crate::subject::SHARED;
+use crate::subject::Subject;
+use crate::subject::set_idle;
+use crate::subject::set_weight;
+use crate::subject::whole;
+
+/// All tests, in the order in which they run.
+pub const ALL: &[(&str, Test)] = &[
+    (
+        "apart::groups_beside_the_vms_have_parts_of_its_weight",
+        groups_and_weights,
+    ),
+    (
+        "apart::together_they_are_in_the_vms_group_at_its_weight",
+        together,
+    ),
+    (
+        "apart::a_vm_with_a_cgroup_of_its_own_is_not_put_apart",
+        not_ours,
+    ),
+    (
+        "apart::what_others_set_is_told_and_the_idle_class_comes_first",
+        others,
+    ),
+    ("apart::restore_removes_the_groups", restore),
+];
+
+fn divide(vm: VmId, portions: &[f64]) -> Decision {
+    Decision::Divide {
+        vm,
+        portions: (0u32..).map(VcpuId).zip(portions.iter().copied()).collect(),
+        because: Because::Together,
+    }
+}
+
+/// Where the three vCPUs of the VM without a cgroup of its own are.
+fn places(subject: &Subject) -> Vec<CgroupPath> {
+    let place = |vcpu| {
+        let thread = subject.thread(SHARED, vcpu);
+        subject
+            .fleet
+            .controller()
+            .cgroup_of(&thread)
+            .expect("it lives")
+    };
+    (0..3).map(place).collect()
+}
+
+fn default(subject: &Subject) -> f64 {
+    subject.fleet.controller().default_weight().0
+}
+
+/// The VM's vCPUs apart, the first with half of the VM's weight, which is four times the default.
+fn apart() -> Result<Subject, Skip> {
+    let mut subject = Subject::acting()?;
+    let weight = 4.0 * default(&subject);
+    subject.apply(set_weight(whole(SHARED), weight));
+    subject.apply(divide(SHARED, &[0.5, 0.25, 0.25]));
+    Ok(subject)
+}
+
+fn groups_and_weights() -> Result<(), Skip> {
+    let mut subject = apart()?;
+    let unit = default(&subject);
+    let (vms, places) = (subject.cgroup(SHARED), places(&subject));
+    for (n, place) in places.iter().enumerate() {
+        assert_eq!(place.parent(), vms.parent());
+        assert_eq!(place.name(), format!("{}-vcpu{n}", vms.name()));
+    }
+    let weights = |subject: &Subject| {
+        places
+            .iter()
+            .map(|p| subject.weight(p).0)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(weights(&subject), [2.0 * unit, unit, unit]);
+    let observed = subject.observe(SHARED);
+    assert!(observed.divisible && observed.is_apart());
+    assert_eq!(observed.in_force.weight, Weight(4.0 * unit));
+    let portions = observed.vcpus.iter().map(|vcpu| vcpu.in_force.portion);
+    assert_eq!(
+        portions.collect::<Vec<_>>(),
+        [Some(0.5), Some(0.25), Some(0.25)]
+    );
+
+    subject.apply(set_weight(whole(SHARED), 8.0 * unit));
+    assert_eq!(weights(&subject), [4.0 * unit, 2.0 * unit, 2.0 * unit]);
+    subject.apply(divide(SHARED, &[0.25, 0.5, 0.25]));
+    assert_eq!(weights(&subject), [2.0 * unit, 4.0 * unit, 2.0 * unit]);
+    assert!(subject.recheck().is_empty(), "nobody else changed anything");
+    assert_eq!(subject.observe(SHARED).in_force.weight, Weight(8.0 * unit));
+    Ok(())
+}
+
+fn together() -> Result<(), Skip> {
+    let mut subject = apart()?;
+    let weight = 2.0 * default(&subject);
+    let groups = places(&subject);
+    subject.apply(set_weight(whole(SHARED), weight));
+    subject.apply(divide(SHARED, &[]));
+    let vms = subject.cgroup(SHARED);
+    assert_eq!(places(&subject), [vms.clone(), vms.clone(), vms.clone()]);
+    assert_eq!(subject.weight(&vms), Weight(weight));
+    assert!(
+        groups
+            .iter()
+            .all(|group| !subject.fleet.controller().exists(group))
+    );
+    assert!(!subject.observe(SHARED).is_apart());
+    // And once more, for who comes back finds names and journal free.
+    subject.apply(divide(SHARED, &[0.5, 0.25, 0.25]));
+    assert_eq!(places(&subject), groups);
+    Ok(())
+}
+
+fn not_ours() -> Result<(), Skip> {
+    let mut subject = Subject::acting()?;
+    assert!(!subject.observe(OWNER).divisible);
+    subject.apply(divide(OWNER, &[0.5, 0.5]));
+    let thread = subject.thread(OWNER, 0);
+    let place = subject
+        .fleet
+        .controller()
+        .cgroup_of(&thread)
+        .expect("it lives");
+    assert_eq!(place, subject.cgroup(OWNER));
+    Ok(())
+}
+
+fn others() -> Result<(), Skip> {
+    let mut subject = apart()?;
+    subject.need_idle_class()?;
+    let group = places(&subject).swap_remove(1);
+    let foreign = Weight(3.0 * default(&subject));
+    let controller = subject.fleet.controller();
+    controller.set_weight(&group, foreign).expect("it is there");
+    let notes = subject.recheck();
+    assert!(
+        notes
+            .iter()
+            .any(|note| note.contains(&group.0) && note.contains("someone else")),
+        "{notes:?}"
+    );
+    assert_eq!(
+        subject.observe_vcpu(SHARED, 1).in_force.weight,
+        Some(foreign)
+    );
+    // In the idle class a VM is together: its group is what enters it.
+    subject.apply(divide(SHARED, &[]));
+    subject.apply(set_idle(whole(SHARED), true));
+    subject.apply(divide(SHARED, &[0.5, 0.25, 0.25]));
+    assert!(!subject.observe(SHARED).is_apart());
+    assert!(subject.is_idle(&subject.cgroup(SHARED)));
+    Ok(())
+}
+
+fn restore() -> Result<(), Skip> {
+    let subject = apart()?;
+    let mut groups = places(&subject);
+    groups.push(subject.cgroup(SHARED));
+    let home = groups[0].parent().expect("not the root");
+    let live_host = subject.restore();
+    let controller = crate::host::controller()?;
+    assert!(groups.iter().all(|group| !controller.exists(group)));
+    for thread in crate::helper::vcpu_threads(live_host.shared.pid()) {
+        assert_eq!(controller.cgroup_of(&thread).expect("it lives"), home);
+    }
+    Ok(())
+}

@@ -1,0 +1,191 @@
+//! The policy `apart`: whose vCPUs get groups of their own, in which portions, and who is put together again.
+
+use tandem_policy::Decision;
+use tandem_policy::Nanos;
+use tandem_policy::PcpuSet;
+use tandem_policy::VcpuId;
+use tandem_policy::VcpuObservation;
+use tandem_policy::VmId;
+use tandem_policy::VmObservation;
+use tandem_policy::Weight;
+use tandem_policy::host::Controller;
+use tandem_policy::host::ControllerConfig;
+use tandem_policy::host::HostObservation;
+use tandem_policy::host::IdleTimes;
+use tandem_policy::host::registry;
+
+const T: Nanos = Nanos::from_millis(100);
+
+/// vCPU i on pCPU i mod 2, each with what it ran and waited, in ms.
+fn pinned(id: u64, vcpus: &[(u64, u64)]) -> VmObservation {
+    let vcpus = (0u32..).zip(vcpus).map(|(n, &(ran, waited))| {
+        let pcpus: PcpuSet = (n % 2).to_string().parse().unwrap();
+        VcpuObservation {
+            ran: Nanos::from_millis(ran),
+            waited: Nanos::from_millis(waited),
+            ..VcpuObservation::new(VcpuId(n), pcpus)
+        }
+    });
+    VmObservation {
+        divisible: true,
+        ..VmObservation::new(VmId(id), Weight(1024.0), vcpus.collect())
+    }
+}
+
+/// Four vCPUs on two pCPUs that block and wait: the one this is for.
+fn crowded() -> VmObservation {
+    pinned(1, &[(25, 25); 4])
+}
+
+/// Beside it: two vCPUs that compute.
+fn burn() -> VmObservation {
+    pinned(2, &[(50, 50); 2])
+}
+
+struct Host {
+    controller: Controller,
+    vms: Vec<VmObservation>,
+}
+
+impl Host {
+    fn new(vms: Vec<VmObservation>) -> Host {
+        let policies = registry::set(["fair", "turns", "apart"]).unwrap();
+        Host {
+            controller: Controller::new(ControllerConfig::new(policies)),
+            vms,
+        }
+    }
+
+    /// A period; returns how VMs were divided, after that was done.
+    fn period(&mut self) -> Vec<(VmId, Vec<f64>)> {
+        let host = HostObservation::with_any_knobs(T, self.vms.clone(), IdleTimes::new());
+        let round = self.controller.decide(&host);
+        let mut divided = Vec::new();
+        for decision in round.decisions {
+            if let Decision::Divide { vm, portions, .. } = decision {
+                let managed = self.vms.iter_mut().find(|observed| observed.vm == vm);
+                for vcpu in &mut managed.unwrap().vcpus {
+                    let portion = portions.iter().find(|(id, _)| *id == vcpu.vcpu);
+                    vcpu.in_force.portion = portion.map(|(_, portion)| *portion);
+                }
+                divided.push((
+                    vm,
+                    portions.into_iter().map(|(_, portion)| portion).collect(),
+                ));
+            }
+        }
+        divided
+    }
+
+    /// How many periods pass until a VM is divided otherwise, and how; `None`: not within 50.
+    fn until_divided(&mut self) -> Option<(usize, Vec<f64>)> {
+        (1..=50).find_map(|period| {
+            let divided = self.period();
+            assert!(divided.len() <= 1, "{divided:?}");
+            let (vm, portions) = divided.into_iter().next()?;
+            assert_eq!(vm, VmId(1));
+            Some((period, portions))
+        })
+    }
+}
+
+#[test]
+fn a_crowded_vm_that_blocks_and_waits_is_put_apart_after_five_periods() {
+    let mut host = Host::new(vec![crowded(), burn()]);
+    assert_eq!(host.until_divided(), Some((5, vec![0.25; 4])));
+    assert_eq!(host.until_divided(), None, "once is enough");
+}
+
+#[test]
+fn portions_are_what_each_vcpu_could_run_and_none_is_left_without() {
+    // 80, 40, 20 and 0 ms of 100: the last counts as a quarter of the most.
+    let vm = pinned(1, &[(40, 40), (20, 20), (10, 10), (0, 0)]);
+    let mut host = Host::new(vec![vm, burn()]);
+    let (_, portions) = host.until_divided().unwrap();
+    let expected = [0.5, 0.25, 0.125, 0.125];
+    let close = |(a, b): (&f64, &f64)| (a - b).abs() < 1e-9;
+    assert!(portions.iter().zip(&expected).all(close), "{portions:?}");
+}
+
+#[test]
+fn portions_follow_what_the_vcpus_want() {
+    let mut host = Host::new(vec![crowded(), burn()]);
+    host.until_divided().unwrap();
+    host.vms[0].vcpus[0].ran = Nanos::from_millis(45);
+    host.vms[0].vcpus[0].waited = Nanos::from_millis(45);
+    let (_, portions) = host.until_divided().unwrap();
+    assert!(portions[0] > 0.3 && portions[1] < 0.24, "{portions:?}");
+    let sum: f64 = portions.iter().sum();
+    assert!((sum - 1.0).abs() < 1e-9, "{sum}");
+}
+
+#[test]
+fn a_hot_plugged_vcpu_gets_a_group_too() {
+    let mut host = Host::new(vec![crowded(), burn()]);
+    host.until_divided().unwrap();
+    let more = pinned(1, &[(20, 20); 5]);
+    host.vms[0].vcpus.extend(more.vcpus.into_iter().skip(4));
+    let (period, portions) = host.until_divided().unwrap();
+    assert_eq!((period, portions.len()), (1, 5));
+}
+
+#[test]
+fn content_or_awake_all_the_time_it_is_put_together_after_ten_periods() {
+    for now in [(10, 0), (50, 50)] {
+        let mut host = Host::new(vec![crowded(), burn()]);
+        host.until_divided().unwrap();
+        for vcpu in &mut host.vms[0].vcpus {
+            vcpu.ran = Nanos::from_millis(now.0);
+            vcpu.waited = Nanos::from_millis(now.1);
+        }
+        let (periods, portions) = host.until_divided().unwrap();
+        assert!(portions.is_empty());
+        // The averages take some periods to get there.
+        assert!((10..=30).contains(&periods), "{now:?}: {periods}");
+    }
+}
+
+#[test]
+fn these_are_left_together() {
+    let never_sleeps = pinned(1, &[(50, 50); 4]);
+    let a_pcpu_each = pinned(1, &[(40, 40); 2]);
+    let content = pinned(1, &[(10, 0); 4]);
+    let not_ours = VmObservation {
+        divisible: false,
+        ..crowded()
+    };
+    let mut capped = crowded();
+    capped.in_force.quota = Some(1.0);
+    let mut idle = crowded();
+    idle.in_force.idle = true;
+    for vm in [never_sleeps, a_pcpu_each, content, not_ours, capped, idle] {
+        let mut host = Host::new(vec![vm.clone(), burn()]);
+        assert_eq!(host.until_divided(), None, "{vm:?}");
+    }
+}
+
+#[test]
+fn where_pcpu_time_is_left_over_nobody_is_put_apart() {
+    let mut host = Host::new(vec![crowded(), burn()]);
+    let idle: IdleTimes = [0, 1]
+        .map(|p| (tandem_policy::PcpuId(p), Nanos::from_millis(40)))
+        .into();
+    for vcpu in &mut host.vms[0].vcpus {
+        vcpu.ran = Nanos::from_millis(15);
+    }
+    host.vms.truncate(1);
+    for _ in 0..20 {
+        let observed = HostObservation::with_any_knobs(T, host.vms.clone(), idle.clone());
+        let round = host.controller.decide(&observed);
+        let divides = |decision: &Decision| matches!(decision, Decision::Divide { .. });
+        assert!(!round.decisions.iter().any(divides));
+    }
+}
+
+#[test]
+fn one_that_cannot_be_apart_any_more_is_put_together_at_once() {
+    let mut host = Host::new(vec![crowded(), burn()]);
+    host.until_divided().unwrap();
+    host.vms[0].in_force.quota = Some(1.0);
+    assert_eq!(host.until_divided(), Some((1, Vec::new())));
+}
