@@ -4,8 +4,6 @@
 //! of |lag| over all VMs and runs, for stock weights and for Tandem; useful work of Tandem against
 //! stock; idle pCPU time under a hard cap; the worst windows of any VM; work of what shares deserve; completion times of bursts. Lags and comparisons are fractions in the JSON form.
 
-use std::time::Duration;
-
 use serde::Serialize;
 use tandem_linux::interrupt::Interrupt;
 use tandem_report::experiment::Experiment;
@@ -27,9 +25,6 @@ use crate::mixes::Mix;
 use crate::mixes::MixError;
 use crate::mode::Mode;
 use crate::plan::Plan;
-
-/// Time between entering a mode and its window.
-pub const SETTLE: Duration = Duration::from_secs(2);
 
 /// What to measure: mixes, each as it will run on this host.
 #[derive(Clone, Debug)]
