@@ -181,8 +181,12 @@ fn tables(experiment: &Experiment) -> String {
         experiment_table::per_vm(experiment).to_string(),
         experiment_table::service(experiment).to_string(),
         experiment_table::SERVICE.to_owned(),
-        experiment_table::per_mode(experiment).to_string(),
     ];
+    if let Some(completion) = experiment_table::completion(experiment) {
+        parts.push(completion.to_string());
+        parts.push(experiment_table::COMPLETION.to_owned());
+    }
+    parts.push(experiment_table::per_mode(experiment).to_string());
     let reasons = experiment_table::reasons(experiment);
     if !reasons.is_empty() {
         parts.push(reasons.join("\n"));

@@ -91,6 +91,12 @@ pub fn main(args: &FairnessArgs) -> anyhow::Result<()> {
     print(
         "Deserved work: of what each VM's share deserves of its work alone, geometric mean. Least: part of its due that a VM received.",
     )?;
+    if let Some(completion) = tables::fairness_completion(&suite) {
+        print(&format!("\n{completion}\n"))?;
+        print(
+            "Completion: milliseconds that bursts took, each from when it was due to begin until it was done; medians of the runs (their range).",
+        )?;
+    }
     for mix in &suite.mixes {
         let reasons = mix.modes.iter().flat_map(|mode| &mode.not_measured);
         for note in mix.notes.iter().chain(reasons) {

@@ -28,9 +28,13 @@ use crate::output::write_text;
 
 /// `tandem bench work`
 #[derive(Debug, Args)]
-#[command(mut_arg("seconds", |seconds| seconds.default_value("3")))]
+#[command(mut_arg("seconds", |seconds| {
+    seconds
+        .default_value("3")
+        .help("Seconds counted per mode and run, 0.5 … 3600; where a server takes part, whole rounds of it (4.5 s)")
+}))]
 pub struct WorkArgs {
-    /// What the subjects do [default: all]: barrier-spin, barrier-block, spinlock, mutex, forkjoin, pipeline, shootdown, bursty, burn
+    /// What the subjects do [default: all]: barrier-spin, barrier-block, spinlock, mutex, forkjoin, pipeline, shootdown, bursty, burn, server
     #[arg(long, value_name = "NAME,…")]
     workloads: Option<String>,
     /// vCPUs of the subjects
@@ -168,7 +172,7 @@ mod tests {
         let (args, settings) = parse(&[]).unwrap();
         let text = settings.announce();
         assert!(
-            text.starts_with("72 cells in 6 modes, 5 runs: about "),
+            text.starts_with("80 cells in 6 modes, 5 runs: about "),
             "{text}"
         );
         // The command is what its own arguments say.

@@ -314,6 +314,14 @@ pub trait Scheduler {
     /// A vCPU's weight within its VM (1024 is the usual one), and whether it is in the idle class there.
     fn set_vcpu(&mut self, _vcpu: u32, _weight: u32, _idle: bool, _now: u64) {}
 
+    /// Whether vCPUs can have groups of their own beside the VMs'.
+    fn is_divisible(&self) -> bool {
+        false
+    }
+
+    /// The vCPU has a group of its own beside the VMs' from now on, of this weight; `None`: it is in its VM's. One that runs goes on.
+    fn set_own_group(&mut self, _vcpu: u32, _weight: Option<f64>, _now: u64) {}
+
     /// What policies can change, with this knob for weights.
     fn knobs(&self, weight: WeightKnob) -> Knobs;
 
