@@ -45,7 +45,8 @@ pub const ALL: &[(&str, Test)] = &[
     ("apart::restore_removes_the_groups", restore),
 ];
 
-fn divide(vm: VmId, portions: &[f64]) -> Decision {
+/// Put a VM's vCPUs apart in these portions, or together.
+pub fn divide(vm: VmId, portions: &[f64]) -> Decision {
     Decision::Divide {
         vm,
         portions: (0u32..).map(VcpuId).zip(portions.iter().copied()).collect(),
