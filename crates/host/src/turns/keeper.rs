@@ -402,21 +402,25 @@ impl Rhythm {
             };
             let runnable = sample.ran + sample.waited;
             let before = self.accounts.get(thread).copied();
-            let slept = before.is_some_and(|before| {
-                let elapsed = nanos(now - before.at);
-                let runnable = runnable.saturating_sub(before.runnable);
-                Rotor::is_sleep(self.sequence.rotation().turn, elapsed, runnable)
-            });
+            let turn = self.sequence.rotation().turn;
+            let told = |tell: fn(Nanos, Nanos, Nanos) -> bool| {
+                before.is_some_and(|before: Account| {
+                    let elapsed = nanos(now - before.at);
+                    let runnable = runnable.saturating_sub(before.runnable);
+                    tell(turn, elapsed, runnable)
+                })
+            };
+            let (slept, dozed) = (told(Rotor::is_sleep), told(Rotor::has_dozed_off));
             // A wait counts when it is over: of one that waits right now the next turns tell more.
-            let is_runnable = slept
+            let is_runnable = (slept || dozed)
                 && self
                     .sampler
                     .read_state(thread)
                     .is_ok_and(|state| state.is_runnable());
             let suspicions = before.map_or(0, |before| before.suspicions);
-            sleeps |= slept && (!is_runnable || suspicions + 1 >= MOST_SUSPICIONS);
+            sleeps |= dozed && !is_runnable || slept && suspicions + 1 >= MOST_SUSPICIONS;
             let kept = match before {
-                Some(before) if is_runnable => Account {
+                Some(before) if slept && is_runnable => Account {
                     suspicions: suspicions + 1,
                     ..before
                 },
