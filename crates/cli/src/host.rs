@@ -5,6 +5,7 @@
 use std::io::IsTerminal;
 use std::io::Write;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -26,6 +27,8 @@ use tandem_host::config::Select;
 use tandem_host::config::VmRule;
 use tandem_host::daemon::Daemon;
 use tandem_host::select::Selector;
+use tandem_host::status;
+use tandem_host::status::DaemonState;
 use tandem_host::status::HostStatus;
 use tandem_host::status::Watcher;
 use tandem_host::turns::watchdog;
@@ -364,8 +367,8 @@ fn status(args: &StatusArgs) -> anyhow::Result<()> {
             (true, true) => serde_json::to_string(&status)?,
             (true, false) => serde_json::to_string_pretty(&status)?,
             // Home and clear, so that --watch redraws in place on a terminal.
-            (false, true) => format!("\x1b[H\x1b[2J{}", status_table(&status)),
-            (false, false) => status_table(&status),
+            (false, true) => format!("\x1b[H\x1b[2J{}", status_text(&status, &args.state_dir)),
+            (false, false) => status_text(&status, &args.state_dir),
         };
         match writeln!(std::io::stdout(), "{text}") {
             // Whoever read us has seen enough.
@@ -375,6 +378,23 @@ fn status(args: &StatusArgs) -> anyhow::Result<()> {
         if !args.watch {
             return Ok(());
         }
+    }
+}
+
+fn status_text(status: &HostStatus, state_dir: &Path) -> String {
+    let table = status_table(status);
+    let state_dir = match state_dir == Path::new(DEFAULT_STATE_DIR) {
+        true => String::new(),
+        false => format!(" --state-dir {}", state_dir.display()),
+    };
+    match (status.daemon, status.unrestored) {
+        (DaemonState::Gone, true) => format!(
+            "the daemon is gone; `tandem host restore{state_dir}` puts back what it changed\n{table}"
+        ),
+        (DaemonState::Gone, false) => {
+            format!("the daemon is gone; nothing that it changed is left\n{table}")
+        }
+        (DaemonState::Running | DaemonState::None, _) => table,
     }
 }
 
@@ -504,5 +524,8 @@ fn check_table(report: &Report) -> String {
 fn restore(args: &RestoreArgs) -> anyhow::Result<()> {
     let controller = cgroup::open(&ProcFs::default())?;
     let report = restore_all(controller, &args.state_dir)?;
+    if report.is_complete() {
+        status::remove_of_gone(&args.state_dir);
+    }
     console::print_restored(&report)
 }

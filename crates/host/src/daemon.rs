@@ -168,7 +168,10 @@ impl Daemon {
                 Err(error) => reporter.error(&error.to_string()),
             }
         }
-        status::remove(&self.config.state_dir);
+        // What is there in a dry run is another daemon's.
+        if !self.config.dry_run {
+            status::remove(&self.config.state_dir);
+        }
         outcome
     }
 
@@ -179,6 +182,10 @@ impl Daemon {
     ) -> Result<(), DaemonError> {
         let period = Duration::from_nanos(self.config.period().0);
         let scan_every = Duration::from_millis(self.config.scan_ms);
+        if !self.config.dry_run {
+            // Before the first change: whoever asks after kill -9 hears of this daemon.
+            status::write(&self.config.state_dir, &self.fleet, &BTreeMap::new(), None)?;
+        }
         self.scan(reporter)?;
         let mut scanned = Instant::now();
         self.controller.begin(&mut self.fleet);
