@@ -35,6 +35,7 @@ use crate::fleet::Backend;
 use crate::fleet::Fleet;
 use crate::metrics::Metrics;
 use crate::metrics::VmLabels;
+use crate::said::SaidChanges;
 use crate::select::Selector;
 use crate::status;
 use crate::status::Due;
@@ -96,6 +97,8 @@ pub struct Daemon {
     published: BTreeSet<VmLabels>,
     /// The VMs of the last rotation.
     rotation: BTreeSet<VmId>,
+    /// What a dry run has said.
+    said: SaidChanges,
 }
 
 impl Daemon {
@@ -148,6 +151,7 @@ impl Daemon {
             errors: ReportOnce::default(),
             published: BTreeSet::new(),
             rotation: BTreeSet::new(),
+            said: SaidChanges::default(),
             config,
         })
     }
@@ -223,7 +227,10 @@ impl Daemon {
     fn account(&mut self, period: &Period<Applied>, reporter: &mut dyn Reporter) {
         self.account_turns(period, reporter);
         let Some(applied) = &period.applied else {
-            for decision in &period.round.decisions {
+            self.said.retain(|vm| self.fleet.vm(vm).is_some());
+            let decisions = &period.round.decisions;
+            let news: Vec<&Decision> = self.said.news(Instant::now(), decisions).collect();
+            for decision in news {
                 if let Some(line) = self.in_words(decision, &period.observation) {
                     reporter.would(&format!("would {line}"));
                 }

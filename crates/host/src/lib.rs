@@ -17,6 +17,7 @@ mod in_force;
 pub mod managed;
 pub mod metrics;
 pub mod qmp;
+mod said;
 pub mod select;
 pub mod status;
 pub mod turns;
