@@ -99,8 +99,12 @@ impl SelectArgs {
 /// How VMs and their vCPU threads are found.
 #[derive(Clone, Debug, Args)]
 struct FindArgs {
-    /// Thread names of a VMM that is not known, with {n} for the vCPU's number: 'cpu{n}:*'
-    #[arg(long, value_name = "GLOB")]
+    // clap takes {n} for a newline, unless a style that changes nothing stands within.
+    #[arg(
+        long,
+        value_name = "GLOB",
+        help = "Thread names of a VMM that is not known, with {\u{1b}[0mn} for the vCPU's number: 'cpu{\u{1b}[0mn}:*'"
+    )]
     thread_pattern: Option<String>,
     /// QMP sockets of QEMU processes: a path or glob; may be repeated
     #[arg(long, value_name = "PATH")]

@@ -165,6 +165,23 @@ fn host_flags() {
 }
 
 #[test]
+fn the_help_of_a_thread_pattern_shows_the_place_of_the_number() {
+    for command in ["run", "status"] {
+        let output = Command::new(env!("CARGO_BIN_EXE_tandem"))
+            .args(["host", command, "--help"])
+            .output()
+            .unwrap();
+        // As wide as the terminal is, it has line breaks elsewhere.
+        let help = String::from_utf8_lossy(&output.stdout);
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(
+            help.contains("with {n} for the vCPU's number: 'cpu{n}:*'"),
+            "{help}"
+        );
+    }
+}
+
+#[test]
 fn vm_flags() {
     let cases: &[Case] = &[
         (&["vm", "run", "--vcpus", "0"], &["0", "64"]),
