@@ -13,6 +13,7 @@ pub mod daemon;
 pub mod discovery;
 mod division;
 pub mod fleet;
+pub mod glob;
 mod in_force;
 pub mod managed;
 pub mod metrics;
