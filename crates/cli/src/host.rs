@@ -41,7 +41,6 @@ use tandem_linux::service::Console;
 use tandem_linux::settings::SettingsError;
 use tandem_policy::FlexWConfig;
 use tandem_policy::PolicySet;
-use tandem_policy::host::registry;
 
 use crate::live::policy_names;
 use tandem_report::table::Look;
@@ -248,7 +247,7 @@ fn weight_rule(text: &str) -> Result<VmRule, String> {
 fn policies_rule(text: &str) -> Result<VmRule, String> {
     let expected = "write NAME=POLICY+… or PID=POLICY+…, such as 'db-*=configured'";
     let (rule, names) = rule(text, expected)?;
-    let policies = registry::parse(names).map_err(|error| format!("{error}; {expected}"))?;
+    let policies = policy_names(names).map_err(|error| format!("{error}; {expected}"))?;
     checked(VmRule {
         policies: Some(policies),
         ..rule

@@ -89,6 +89,10 @@ fn configuration_files() {
             ["no policy is called \"fare\"", "fair, configured"],
         ),
         ("[host]\npolicies = \"fair\"\n", ["line 2", "sequence"]),
+        (
+            "[host]\npolicies = [\"turns\", \"none\"]\n",
+            ["\"none\" is no policy", "policies = []"],
+        ),
         ("[guest]\n", ["unknown field `guest`", "`host`"]),
         ("[host\nperiod_ms = 100\n", ["line 1", "tandem.toml"]),
         ("period_ms = 100\n", ["unknown field `period_ms`", "`host`"]),
@@ -167,6 +171,20 @@ fn host_flags() {
         (
             &["host", "run", "--select-all", "--policies", "fare"],
             &["no policy is called", "fair, configured"],
+        ),
+        (
+            &["host", "run", "--select-all", "--policies", "turns,none"],
+            &["'turns,none' for '--policies", "none goes alone"],
+        ),
+        (
+            &[
+                "host",
+                "run",
+                "--select-all",
+                "--vm-policies",
+                "a=none+fair",
+            ],
+            &["none goes alone"],
         ),
         (
             &["host", "run", "--select-all", "--vm-policies", "a"],

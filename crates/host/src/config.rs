@@ -177,6 +177,11 @@ pub struct Policies(pub PolicySet);
 impl<'de> Deserialize<'de> for Policies {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Policies, D::Error> {
         let names: Vec<String> = Vec::deserialize(deserializer)?;
+        if names.iter().any(|name| name == "none") {
+            return Err(D::Error::custom(
+                "\"none\" is no policy: write policies = [] where none is to act",
+            ));
+        }
         let set = registry::set(names.iter().map(String::as_str));
         set.map(Policies).map_err(D::Error::custom)
     }
@@ -216,7 +221,7 @@ pub struct HostConfig {
     pub state_dir: PathBuf,
     /// Serve metrics in OpenMetrics text on this loopback address.
     pub metrics_listen: Option<SocketAddr>,
-    /// Write metrics in OpenMetrics text to this file, once a second.
+    /// Write metrics in OpenMetrics text to this file, at every look for VMs.
     pub metrics_file: Option<PathBuf>,
     /// Names of vCPU threads of a VMM that is not known, with `{n}` for the vCPU's number.
     pub thread_pattern: Option<String>,

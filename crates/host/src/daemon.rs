@@ -33,6 +33,7 @@ use crate::discovery::DiscoveryError;
 use crate::discovery::Vm;
 use crate::fleet::Backend;
 use crate::fleet::Fleet;
+use crate::hint;
 use crate::metrics::Metrics;
 use crate::metrics::VmLabels;
 use crate::said::SaidChanges;
@@ -99,6 +100,8 @@ pub struct Daemon {
     rotation: BTreeSet<VmId>,
     /// What a dry run has said.
     said: SaidChanges,
+    /// Whether it was said that turns act on nobody.
+    hinted: bool,
 }
 
 impl Daemon {
@@ -152,6 +155,7 @@ impl Daemon {
             published: BTreeSet::new(),
             rotation: BTreeSet::new(),
             said: SaidChanges::default(),
+            hinted: false,
             config,
         })
     }
@@ -355,10 +359,27 @@ impl Daemon {
             }
         }
         self.refused(&refused, reporter);
+        self.hint(reporter);
         for problem in scan.problems {
             self.errors.error(problem, reporter);
         }
         Ok(())
+    }
+
+    /// Says once that turns have nobody to act on.
+    fn hint(&mut self, reporter: &mut dyn Reporter) {
+        if self.hinted {
+            return;
+        }
+        let vms = self.fleet.vms().map(|managed| {
+            let allowed = managed.allowed().into_iter();
+            let allowed = allowed.map(|(_, pcpus)| pcpus).collect();
+            (managed.policies, allowed)
+        });
+        if let Some(line) = hint::on_turns(self.config.placement, vms) {
+            reporter.info(line);
+            self.hinted = true;
+        }
     }
 
     fn refused(&mut self, refused: &[Refused], reporter: &mut dyn Reporter) {

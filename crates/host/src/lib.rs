@@ -14,6 +14,7 @@ pub mod discovery;
 mod division;
 pub mod fleet;
 pub mod glob;
+mod hint;
 mod in_force;
 pub mod managed;
 pub mod metrics;
