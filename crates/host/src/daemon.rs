@@ -431,8 +431,9 @@ impl Daemon {
             set(&self.metrics.fair, account.fair.0 as f64 / per_period);
             set(&self.metrics.lag, account.lag);
             set(&self.metrics.weight, managed.in_force.weight.0);
-            let takes_turns = managed.in_force.rotating;
-            set(&self.metrics.takes_turns, f64::from(u8::from(takes_turns)));
+            let flag = |flag: bool| f64::from(u8::from(flag));
+            set(&self.metrics.takes_turns, flag(managed.in_force.rotating));
+            set(&self.metrics.apart, flag(managed.is_apart()));
             let wait_ms = waits.get(&account.vm).map(|wait| wait.0 as f64 / 1e6);
             match wait_ms {
                 Some(wait_ms) => set(&self.metrics.wait, wait_ms),
