@@ -5,6 +5,7 @@
 use std::io::IsTerminal;
 use std::io::Write;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -25,7 +26,10 @@ use tandem_host::config::Policies;
 use tandem_host::config::Select;
 use tandem_host::config::VmRule;
 use tandem_host::daemon::Daemon;
+use tandem_host::glob;
 use tandem_host::select::Selector;
+use tandem_host::status;
+use tandem_host::status::DaemonState;
 use tandem_host::status::HostStatus;
 use tandem_host::status::Watcher;
 use tandem_host::turns::watchdog;
@@ -34,14 +38,18 @@ use tandem_linux::cgroup;
 use tandem_linux::interrupt::Interrupt;
 use tandem_linux::procfs::ProcFs;
 use tandem_linux::service::Console;
+use tandem_linux::settings::SettingsError;
+use tandem_policy::FlexWConfig;
 use tandem_policy::PolicySet;
-use tandem_policy::host::registry;
 
 use crate::live::policy_names;
 use tandem_report::table::Look;
 use tandem_report::table::Table;
 
 use crate::console;
+use crate::number::not_possible;
+use crate::number::real;
+use crate::number::whole;
 use crate::placement::PlacementArg;
 
 /// `tandem host …`
@@ -73,11 +81,11 @@ struct SelectArgs {
     #[arg(long, value_name = "PID")]
     select_pid: Vec<u32>,
     /// Select VMs by name: a glob such as 'db-*'; may be repeated
-    #[arg(long, value_name = "GLOB")]
+    #[arg(long, value_name = "GLOB", value_parser = vm_name)]
     select_name: Vec<String>,
     /// Select VMs by the cgroup of their vCPUs: a path or glob such as '/machine.slice/*'; may be
     /// repeated
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", value_parser = cgroup)]
     select_cgroup: Vec<String>,
 }
 
@@ -96,8 +104,12 @@ impl SelectArgs {
 /// How VMs and their vCPU threads are found.
 #[derive(Clone, Debug, Args)]
 struct FindArgs {
-    /// Thread names of a VMM that is not known, with {n} for the vCPU's number: 'cpu{n}:*'
-    #[arg(long, value_name = "GLOB")]
+    // clap takes {n} for a newline, unless a style that changes nothing stands within.
+    #[arg(
+        long,
+        value_name = "GLOB",
+        help = "Thread names of a VMM that is not known, with {\u{1b}[0mn} for the vCPU's number: 'cpu{\u{1b}[0mn}:*'"
+    )]
     thread_pattern: Option<String>,
     /// QMP sockets of QEMU processes: a path or glob; may be repeated
     #[arg(long, value_name = "PATH")]
@@ -131,31 +143,31 @@ pub struct RunArgs {
     #[arg(long, value_name = "NAME|PID=POLICY", value_parser = policies_rule)]
     vm_policies: Vec<VmRule>,
     /// Accounting period, 30 … 1000 ms [default: 100]
-    #[arg(long, value_name = "MS")]
+    #[arg(long, value_name = "MS", value_parser = whole(HostConfig::PERIODS_MS, "milliseconds"))]
     period_ms: Option<u64>,
     /// Fair window, 1 … 3600 s: after it, weights saved up by idle VMs are taken back [default: 10]
-    #[arg(long, value_name = "S")]
+    #[arg(long, value_name = "S", value_parser = whole(HostConfig::FAIR_WINDOWS_S, "seconds"))]
     fair_window_s: Option<u64>,
     /// How often to look for new VMs and vCPUs, 100 … 60000 ms [default: 500]
-    #[arg(long, value_name = "MS")]
+    #[arg(long, value_name = "MS", value_parser = whole(HostConfig::SCANS_MS, "milliseconds"))]
     scan_ms: Option<u64>,
     /// Gain of the control law, 0.001 … 1 [default: 0.3]
-    #[arg(long)]
+    #[arg(long, value_parser = real(FlexWConfig::GAINS), allow_negative_numbers = true)]
     gain: Option<f64>,
     /// Smoothing of the control law, 0.001 … 1: weight of the newest period [default: 0.3]
-    #[arg(long)]
+    #[arg(long, value_parser = real(FlexWConfig::SMOOTHINGS), allow_negative_numbers = true)]
     smoothing: Option<f64>,
     /// Lag that is left alone, 0 … 0.5 [default: 0.01]
-    #[arg(long)]
+    #[arg(long, value_parser = real(FlexWConfig::DEAD_BANDS), allow_negative_numbers = true)]
     dead_band: Option<f64>,
     /// Idle part of the pCPUs that still counts as used up, 0 … 0.5 [default: 0.05]
-    #[arg(long)]
+    #[arg(long, value_parser = real(FlexWConfig::IDLE_TOLERANCES), allow_negative_numbers = true)]
     idle_tolerance: Option<f64>,
     /// Largest factor between configured and real-time weight, 1 … 1000 [default: 100]
-    #[arg(long)]
+    #[arg(long, value_parser = real(FlexWConfig::SPREADS), allow_negative_numbers = true)]
     spread: Option<f64>,
     /// How long a turn is of VMs that never sleep, 5 … 100 ms [default: 20]
-    #[arg(long, value_name = "MS")]
+    #[arg(long, value_name = "MS", value_parser = whole(HostConfig::TURNS_MS, "milliseconds"))]
     turn_ms: Option<u64>,
     /// May the daemon change where vCPUs run? [default: turns]
     #[arg(long, value_enum)]
@@ -173,7 +185,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE")]
     metrics_file: Option<PathBuf>,
     /// Stop after this many seconds [default: run until SIGTERM or SIGINT]
-    #[arg(long, value_name = "S")]
+    #[arg(long, value_name = "S", value_parser = whole((0, u64::from(u32::MAX)), "seconds"))]
     seconds: Option<u64>,
     /// Print 'ready' on stdout once acting
     #[arg(long)]
@@ -226,7 +238,7 @@ fn weight_rule(text: &str) -> Result<VmRule, String> {
     let weight = weight
         .parse()
         .map_err(|_| format!("'{weight}' is not a number; {expected}"))?;
-    Ok(VmRule {
+    checked(VmRule {
         weight: Some(weight),
         ..rule
     })
@@ -235,11 +247,36 @@ fn weight_rule(text: &str) -> Result<VmRule, String> {
 fn policies_rule(text: &str) -> Result<VmRule, String> {
     let expected = "write NAME=POLICY+… or PID=POLICY+…, such as 'db-*=configured'";
     let (rule, names) = rule(text, expected)?;
-    let policies = registry::parse(names).map_err(|error| format!("{error}; {expected}"))?;
-    Ok(VmRule {
+    let policies = policy_names(names).map_err(|error| format!("{error}; {expected}"))?;
+    checked(VmRule {
         policies: Some(policies),
         ..rule
     })
+}
+
+/// A rule whose values are possible; clap names the option.
+fn checked(rule: VmRule) -> Result<VmRule, String> {
+    match rule.check("") {
+        Ok(()) => Ok(rule),
+        Err(SettingsError::Value {
+            value, expected, ..
+        }) => Err(not_possible(value, expected)),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn vm_name(text: &str) -> Result<String, String> {
+    match glob::for_names(text) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(expected) => Err(not_possible(text, expected)),
+    }
+}
+
+fn cgroup(text: &str) -> Result<String, String> {
+    match glob::for_cgroups(text) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(expected) => Err(not_possible(text, expected)),
+    }
 }
 
 /// `WHOSE=WHAT`: a rule that says nothing yet, and what.
@@ -364,8 +401,8 @@ fn status(args: &StatusArgs) -> anyhow::Result<()> {
             (true, true) => serde_json::to_string(&status)?,
             (true, false) => serde_json::to_string_pretty(&status)?,
             // Home and clear, so that --watch redraws in place on a terminal.
-            (false, true) => format!("\x1b[H\x1b[2J{}", status_table(&status)),
-            (false, false) => status_table(&status),
+            (false, true) => format!("\x1b[H\x1b[2J{}", status_text(&status, &args.state_dir)),
+            (false, false) => status_text(&status, &args.state_dir),
         };
         match writeln!(std::io::stdout(), "{text}") {
             // Whoever read us has seen enough.
@@ -375,6 +412,23 @@ fn status(args: &StatusArgs) -> anyhow::Result<()> {
         if !args.watch {
             return Ok(());
         }
+    }
+}
+
+fn status_text(status: &HostStatus, state_dir: &Path) -> String {
+    let table = status_table(status);
+    let state_dir = match state_dir == Path::new(DEFAULT_STATE_DIR) {
+        true => String::new(),
+        false => format!(" --state-dir {}", state_dir.display()),
+    };
+    match (status.daemon, status.unrestored) {
+        (DaemonState::Gone, true) => format!(
+            "the daemon is gone; `tandem host restore{state_dir}` puts back what it changed\n{table}"
+        ),
+        (DaemonState::Gone, false) => {
+            format!("the daemon is gone; nothing that it changed is left\n{table}")
+        }
+        (DaemonState::Running | DaemonState::None, _) => table,
     }
 }
 
@@ -504,5 +558,8 @@ fn check_table(report: &Report) -> String {
 fn restore(args: &RestoreArgs) -> anyhow::Result<()> {
     let controller = cgroup::open(&ProcFs::default())?;
     let report = restore_all(controller, &args.state_dir)?;
+    if report.is_complete() {
+        status::remove_of_gone(&args.state_dir);
+    }
     console::print_restored(&report)
 }

@@ -51,7 +51,11 @@ pub struct DaemonArgs {
 
 /// A list of policies, for an argument.
 pub fn policy_names(text: &str) -> Result<PolicySet, String> {
-    registry::parse(text).map_err(|error| error.to_string())
+    let mut names = text.split([',', '+']).map(str::trim);
+    match names.clone().count() > 1 && names.any(|name| name == "none") {
+        true => Err("none goes alone: it means that no policy acts".to_owned()),
+        false => registry::parse(text).map_err(|error| error.to_string()),
+    }
 }
 
 impl DaemonArgs {

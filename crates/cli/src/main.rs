@@ -7,6 +7,7 @@ mod guest;
 mod host;
 mod lab;
 mod live;
+mod number;
 mod output;
 mod placement;
 mod sim;

@@ -3,7 +3,7 @@
 //! Three VMs on two pCPUs whose pins leave no fair division, so that the daemon makes groups, moves
 //! threads, writes weights and moves pins; one of them has a cgroup of its own with a weight of its
 //! own. After each kill either `tandem host restore` or the next start of the daemon puts things
-//! back, in turn. What is compared is every thread's cgroup and affinity, and every cgroup's weight.
+//! back, in turn; in between, the status says that the daemon is gone. What is compared is every thread's cgroup and affinity, and every cgroup's weight.
 
 use std::collections::BTreeMap;
 use std::io::BufRead;
@@ -156,6 +156,17 @@ fn start_daemon(state: &Path) -> Guard {
     )
 }
 
+fn status(state: &Path) -> serde_json::Value {
+    let output = tandem()
+        .args(["host", "status", "--json", "--interval", "0.05"])
+        .args(["--select-name", "dk*", "--state-dir"])
+        .arg(state)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
 #[test]
 fn kill_9_at_fifty_random_moments_leaves_nothing_changed() {
     if !rustix::process::geteuid().is_root() {
@@ -198,7 +209,17 @@ fn kill_9_at_fifty_random_moments_leaves_nothing_changed() {
         std::thread::sleep(Duration::from_millis(u64::from(moment)));
         daemon.0.kill().unwrap();
         daemon.0.wait().unwrap();
-        changed += u32::from(snapshot(controller, &vms) != before);
+        if snapshot(controller, &vms) != before {
+            changed += 1;
+            let status = status(state.path());
+            assert_eq!(
+                (&status["daemon"], &status["unrestored"]),
+                (&"gone".into(), &true.into())
+            );
+            let vms = status["vms"].as_array().unwrap();
+            assert_eq!(vms.len(), 3, "{status}");
+            assert!(vms.iter().all(|vm| vm["managed"] == false), "{status}");
+        }
         if kill % 2 == 0 {
             let restored = tandem()
                 .args(["host", "restore", "--state-dir"])
@@ -223,6 +244,11 @@ fn kill_9_at_fifty_random_moments_leaves_nothing_changed() {
                 .unwrap();
             assert!(next.status.success(), "{next:?}");
         }
+        let status = status(state.path());
+        assert_eq!(
+            (&status["daemon"], &status["unrestored"]),
+            (&"none".into(), &false.into())
+        );
         assert_eq!(
             snapshot(controller, &vms),
             before,

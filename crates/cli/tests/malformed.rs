@@ -77,6 +77,10 @@ fn configuration_files() {
         ),
         ("[[host.weight]]\nweight = 2\n", ["rule[0]", "name = "]),
         (
+            "[[host.rule]]\nname = \"[\"\nweight = 2\n",
+            ["rule[0].name = [", "a glob such as"],
+        ),
+        (
             "[[host.weight]]\nname = \"db\"\n",
             ["a rule needs weight", "line 1"],
         ),
@@ -85,6 +89,10 @@ fn configuration_files() {
             ["no policy is called \"fare\"", "fair, configured"],
         ),
         ("[host]\npolicies = \"fair\"\n", ["line 2", "sequence"]),
+        (
+            "[host]\npolicies = [\"turns\", \"none\"]\n",
+            ["\"none\" is no policy", "policies = []"],
+        ),
         ("[guest]\n", ["unknown field `guest`", "`host`"]),
         ("[host\nperiod_ms = 100\n", ["line 1", "tandem.toml"]),
         ("period_ms = 100\n", ["unknown field `period_ms`", "`host`"]),
@@ -110,7 +118,7 @@ fn host_flags() {
         (&["host", "run"], &["no VM is selected", "--select-all"]),
         (
             &["host", "run", "--select-all", "--period-ms", "5000"],
-            &["5000", "30 … 1000"],
+            &["'5000' for '--period-ms", "30 … 1000 milliseconds"],
         ),
         (
             &["host", "run", "--select-all", "--period-ms", "x"],
@@ -126,11 +134,57 @@ fn host_flags() {
         ),
         (
             &["host", "run", "--select-all", "--weight", "a=-1"],
-            &["rule[0].weight = -1", "0.01 … 100"],
+            &["'a=-1' for '--weight", "-1 is not possible: 0.01 … 100"],
+        ),
+        (
+            &["host", "run", "--select-all", "--weight", "a=999999999"],
+            &["'a=999999999' for '--weight", "0.01 … 100"],
+        ),
+        (
+            &["host", "run", "--select-all", "--weight", "[=2"],
+            &["'[=2' for '--weight", "[ is not possible: a glob such as"],
+        ),
+        (
+            &["host", "run", "--select-all", "--vm-policies", "[=fair"],
+            &["'[=fair' for '--vm-policies", "a glob such as"],
+        ),
+        (
+            &["host", "run", "--select-all", "--turn-ms", "3"],
+            &["'3' for '--turn-ms", "5 … 100 milliseconds"],
+        ),
+        (
+            &["host", "run", "--select-all", "--turn-ms", "20ms"],
+            &["--turn-ms", "5 … 100 milliseconds, without the unit"],
+        ),
+        (
+            &["host", "run", "--select-all", "--gain", "-1"],
+            &["'-1' for '--gain", "0.001 … 1"],
+        ),
+        (
+            &["host", "run", "--select-all", "--spread", "nan"],
+            &["--spread", "1 … 1000"],
+        ),
+        (
+            &["host", "run", "--select-cgroup", "a"],
+            &["--select-cgroup", "begins with '/'"],
         ),
         (
             &["host", "run", "--select-all", "--policies", "fare"],
             &["no policy is called", "fair, configured"],
+        ),
+        (
+            &["host", "run", "--select-all", "--policies", "turns,none"],
+            &["'turns,none' for '--policies", "none goes alone"],
+        ),
+        (
+            &[
+                "host",
+                "run",
+                "--select-all",
+                "--vm-policies",
+                "a=none+fair",
+            ],
+            &["none goes alone"],
         ),
         (
             &["host", "run", "--select-all", "--vm-policies", "a"],
@@ -144,7 +198,10 @@ fn host_flags() {
             &["host", "run", "--select-all", "--placement", "no"],
             &["keep", "rebalance"],
         ),
-        (&["host", "run", "--select-name", "[a"], &["[a"]),
+        (
+            &["host", "run", "--select-name", "[a"],
+            &["'[a' for '--select-name", "a glob such as"],
+        ),
         (
             &["host", "run", "--select-all", "--thread-pattern", "cpu"],
             &["cpu", "{n}"],
@@ -161,6 +218,23 @@ fn host_flags() {
     ];
     for (args, needles) in cases {
         fails(args, needles);
+    }
+}
+
+#[test]
+fn the_help_of_a_thread_pattern_shows_the_place_of_the_number() {
+    for command in ["run", "status"] {
+        let output = Command::new(env!("CARGO_BIN_EXE_tandem"))
+            .args(["host", command, "--help"])
+            .output()
+            .unwrap();
+        // As wide as the terminal is, it has line breaks elsewhere.
+        let help = String::from_utf8_lossy(&output.stdout);
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(
+            help.contains("with {n} for the vCPU's number: 'cpu{n}:*'"),
+            "{help}"
+        );
     }
 }
 

@@ -269,8 +269,12 @@ fn flags() {
         &["KEY=VALUE,VALUE"],
     );
     with(
+        &["compare", "--vary", "policies=fair,turns"],
+        &["give --policies fair,turns"],
+    );
+    with(
         &["compare", "--vary", "host.scheduler=cfs,o1"],
-        &["--set host.scheduler=o1"],
+        &["--vary host.scheduler=o1"],
     );
     with(&["compare", "--runs", "0"], &["--runs 0", "1 … 1000"]);
     with(&["compare", "--workers", "0"], &["--workers 0", "1 … 1024"]);

@@ -119,17 +119,13 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 
 /// What a policy sets; `None`: there is none of that name.
 fn settings(name: &str) -> Option<Vec<Setting>> {
-    let setting = |key: &str, value: &str| Setting {
-        key: key.to_owned(),
-        value: value.to_owned(),
-    };
     if REGISTRY.iter().any(|policy| policy.name == name) {
-        return Some(vec![setting(&format!("policies.{name}"), "true")]);
+        return Some(vec![Setting::new(format!("policies.{name}"), "true")]);
     }
     let (_, sets) = POLICIES.iter().find(|(known, _)| *known == name)?;
     Some(
         sets.iter()
-            .map(|(key, value)| setting(key, value))
+            .map(|&(key, value)| Setting::new(key, value))
             .collect(),
     )
 }
@@ -175,10 +171,7 @@ fn combination(name: &str) -> Result<Combination, PolicyError> {
     for host in of_host.filter(|_| name != AS_IT_IS) {
         let key = format!("policies.{host}");
         if !settings.iter().any(|setting| setting.key == key) {
-            settings.push(Setting {
-                key,
-                value: "false".to_owned(),
-            });
+            settings.push(Setting::new(key, "false"));
         }
     }
     Ok(Combination::named(name, settings))

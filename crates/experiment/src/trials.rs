@@ -263,10 +263,7 @@ impl Trials {
             }
         }
         for (key, value) in &trial.settings {
-            source.set(Setting {
-                key: key.clone(),
-                value: value.clone(),
-            });
+            source.set(Setting::new(key, value));
         }
         source.scenario().map_err(|cause| TrialsError::Settings {
             trial: trial.name(),

@@ -35,6 +35,9 @@ pub enum VaryError {
          --seed on"
     )]
     Seed,
+    /// Policies have an option of their own.
+    #[error("--vary policies={0} is not possible: give --policies {0}")]
+    Policies(String),
     /// There are too many combinations.
     #[error("{0} combinations are too many: at most {MOST}")]
     TooMany(usize),
@@ -99,13 +102,16 @@ pub fn combinations(
         if key == "seed" {
             return Err(VaryError::Seed);
         }
+        if key == "policies" && !values.iter().any(|value| value.starts_with(['[', '{'])) {
+            return Err(VaryError::Policies(values.join(",")));
+        }
         combinations = combinations
             .iter()
             .flat_map(|combination| {
                 values.iter().map(|value| {
                     combination.with(Setting {
-                        key: key.clone(),
-                        value: value.clone(),
+                        option: "--vary",
+                        ..Setting::new(&key, value)
                     })
                 })
             })
@@ -192,5 +198,10 @@ mod tests {
         assert!(error(&["a=1,1"]).contains("twice"));
         assert!(error(&["seed=1,2"]).contains("--runs"));
         assert!(error(&["a=1", "a=2"]).contains("twice"));
+        let policies = error(&["policies=fair, turns"]);
+        assert!(
+            policies.ends_with("give --policies fair,turns"),
+            "{policies}"
+        );
     }
 }

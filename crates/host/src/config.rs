@@ -47,6 +47,7 @@ use tandem_policy::host::registry;
 use tandem_policy::turns::TurnsConfig;
 
 use crate::discovery::DiscoveryOptions;
+use crate::glob;
 
 /// Where the journal, the lock and the status live unless told otherwise. It must survive the
 /// daemon and should not survive a reboot, because cgroups do not.
@@ -102,6 +103,44 @@ pub struct VmRule {
     pub policies: Option<PolicySet>,
 }
 
+impl VmRule {
+    /// Checks every value; errors call the rule `key`.
+    pub fn check(&self, key: &str) -> Result<(), SettingsError> {
+        let weight = self.weight.unwrap_or(1.0);
+        if !(0.01..=100.0).contains(&weight) {
+            return Err(SettingsError::value(
+                &format!("{key}.weight"),
+                weight,
+                "0.01 … 100, where 1 is the kernel's default weight",
+            ));
+        }
+        if self.weight_per_vcpu == Some(true) && self.policies == Some(PolicySet::NONE) {
+            return Err(SettingsError::value(
+                &format!("{key}.weight_per_vcpu"),
+                true,
+                "nothing where policies = []: a VM that is left as it is has no weight of ours; leave one of them out",
+            ));
+        }
+        match (&self.name, self.pid) {
+            (Some(name), None) => match glob::for_names(name) {
+                Ok(_) => Ok(()),
+                Err(expected) => Err(SettingsError::value(&format!("{key}.name"), name, expected)),
+            },
+            (None, Some(_)) => Ok(()),
+            (None, None) => Err(SettingsError::value(
+                key,
+                "for no VM",
+                "say whose it is: name = \"…\" or pid = …",
+            )),
+            (Some(name), Some(pid)) => Err(SettingsError::value(
+                key,
+                format!("name {name} and pid {pid}"),
+                "give either name or pid, not both",
+            )),
+        }
+    }
+}
+
 /// A rule as it stands in the file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -138,6 +177,11 @@ pub struct Policies(pub PolicySet);
 impl<'de> Deserialize<'de> for Policies {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Policies, D::Error> {
         let names: Vec<String> = Vec::deserialize(deserializer)?;
+        if names.iter().any(|name| name == "none") {
+            return Err(D::Error::custom(
+                "\"none\" is no policy: write policies = [] where none is to act",
+            ));
+        }
         let set = registry::set(names.iter().map(String::as_str));
         set.map(Policies).map_err(D::Error::custom)
     }
@@ -177,7 +221,7 @@ pub struct HostConfig {
     pub state_dir: PathBuf,
     /// Serve metrics in OpenMetrics text on this loopback address.
     pub metrics_listen: Option<SocketAddr>,
-    /// Write metrics in OpenMetrics text to this file, once a second.
+    /// Write metrics in OpenMetrics text to this file, at every look for VMs.
     pub metrics_file: Option<PathBuf>,
     /// Names of vCPU threads of a VMM that is not known, with `{n}` for the vCPU's number.
     pub thread_pattern: Option<String>,
@@ -227,6 +271,15 @@ struct File {
 }
 
 impl HostConfig {
+    /// The accounting period, in milliseconds.
+    pub const PERIODS_MS: (u64, u64) = (30, 1000);
+    /// The fair window, in seconds.
+    pub const FAIR_WINDOWS_S: (u64, u64) = (1, 3600);
+    /// Time from one look for VMs to the next, in milliseconds.
+    pub const SCANS_MS: (u64, u64) = (100, 60_000);
+    /// A turn, in milliseconds.
+    pub const TURNS_MS: (u64, u64) = (5, 100);
+
     /// Reads the `[host]` section of a TOML file. Values are checked by [`HostConfig::check`], after
     /// flags have had their say.
     pub fn read(path: &Path) -> Result<HostConfig, ConfigError> {
@@ -236,10 +289,31 @@ impl HostConfig {
 
     /// Checks every value's range, and that something is selected.
     pub fn check(&self) -> Result<(), ConfigError> {
-        check_whole("period_ms", self.period_ms, 30, 1000, "milliseconds")?;
-        check_whole("fair_window_s", self.fair_window_s, 1, 3600, "seconds")?;
-        check_whole("scan_ms", self.scan_ms, 100, 60_000, "milliseconds")?;
-        check_whole("turn_ms", self.turn_ms, 5, 100, "milliseconds")?;
+        let whole = |key, value, (least, most), unit| check_whole(key, value, least, most, unit);
+        whole(
+            "period_ms",
+            self.period_ms,
+            HostConfig::PERIODS_MS,
+            "milliseconds",
+        )?;
+        whole(
+            "fair_window_s",
+            self.fair_window_s,
+            HostConfig::FAIR_WINDOWS_S,
+            "seconds",
+        )?;
+        whole(
+            "scan_ms",
+            self.scan_ms,
+            HostConfig::SCANS_MS,
+            "milliseconds",
+        )?;
+        whole(
+            "turn_ms",
+            self.turn_ms,
+            HostConfig::TURNS_MS,
+            "milliseconds",
+        )?;
         let in_range = |key, value, (least, most)| check_real(key, value, least, most);
         in_range("gain", self.gain, FlexWConfig::GAINS)?;
         in_range("smoothing", self.smoothing, FlexWConfig::SMOOTHINGS)?;
@@ -252,7 +326,7 @@ impl HostConfig {
         in_range("spread", self.spread, FlexWConfig::SPREADS)?;
         check_metrics_listen(self.metrics_listen, 9464)?;
         for (position, rule) in self.rule.iter().enumerate() {
-            check_rule(position, rule)?;
+            rule.check(&format!("rule[{position}]"))?;
         }
         match self.select.is_empty() {
             true => Err(ConfigError::NothingSelected),
@@ -300,39 +374,6 @@ impl HostConfig {
             idle_tolerance: self.idle_tolerance,
             spread: self.spread,
         }
-    }
-}
-
-fn check_rule(position: usize, rule: &VmRule) -> Result<(), SettingsError> {
-    let key = format!("rule[{position}]");
-    let weight = rule.weight.unwrap_or(1.0);
-    if !(0.01..=100.0).contains(&weight) {
-        let expected = "0.01 … 100, where 1 is the kernel's default weight";
-        return Err(SettingsError::value(
-            &format!("{key}.weight"),
-            weight,
-            expected,
-        ));
-    }
-    if rule.weight_per_vcpu == Some(true) && rule.policies == Some(PolicySet::NONE) {
-        return Err(SettingsError::value(
-            &format!("{key}.weight_per_vcpu"),
-            true,
-            "nothing where policies = []: a VM that is left as it is has no weight of ours; leave one of them out",
-        ));
-    }
-    match (&rule.name, rule.pid) {
-        (Some(_), None) | (None, Some(_)) => Ok(()),
-        (None, None) => Err(SettingsError::value(
-            &key,
-            "for no VM",
-            "say whose it is: name = \"…\" or pid = …",
-        )),
-        (Some(name), Some(pid)) => Err(SettingsError::value(
-            &key,
-            format!("name {name} and pid {pid}"),
-            "give either name or pid, not both",
-        )),
     }
 }
 
@@ -414,6 +455,8 @@ mod tests {
             error("[[host.weight]]\nname = \"a\"\nweight = -1").contains("rule[0].weight = -1")
         );
         assert!(error("[[host.weight]]\nweight = 1").contains("say whose"));
+        let glob = error("[[host.weight]]\nname = \"[\"\nweight = 1");
+        assert!(glob.starts_with("rule[0].name = [ is not possible: a glob such as"));
         let rule = "[[host.rule]]\nname = \"a\"\nweight_per_vcpu = ";
         assert!(error(&format!("{rule}2")).contains("expected a boolean"));
         assert!(

@@ -33,8 +33,10 @@ use crate::discovery::DiscoveryError;
 use crate::discovery::Vm;
 use crate::fleet::Backend;
 use crate::fleet::Fleet;
+use crate::hint;
 use crate::metrics::Metrics;
 use crate::metrics::VmLabels;
+use crate::said::SaidChanges;
 use crate::select::Selector;
 use crate::status;
 use crate::status::Due;
@@ -96,6 +98,10 @@ pub struct Daemon {
     published: BTreeSet<VmLabels>,
     /// The VMs of the last rotation.
     rotation: BTreeSet<VmId>,
+    /// What a dry run has said.
+    said: SaidChanges,
+    /// Whether it was said that turns act on nobody.
+    hinted: bool,
 }
 
 impl Daemon {
@@ -148,6 +154,8 @@ impl Daemon {
             errors: ReportOnce::default(),
             published: BTreeSet::new(),
             rotation: BTreeSet::new(),
+            said: SaidChanges::default(),
+            hinted: false,
             config,
         })
     }
@@ -168,7 +176,10 @@ impl Daemon {
                 Err(error) => reporter.error(&error.to_string()),
             }
         }
-        status::remove(&self.config.state_dir);
+        // What is there in a dry run is another daemon's.
+        if !self.config.dry_run {
+            status::remove(&self.config.state_dir);
+        }
         outcome
     }
 
@@ -179,6 +190,10 @@ impl Daemon {
     ) -> Result<(), DaemonError> {
         let period = Duration::from_nanos(self.config.period().0);
         let scan_every = Duration::from_millis(self.config.scan_ms);
+        if !self.config.dry_run {
+            // Before the first change: whoever asks after kill -9 hears of this daemon.
+            status::write(&self.config.state_dir, &self.fleet, &BTreeMap::new(), None)?;
+        }
         self.scan(reporter)?;
         let mut scanned = Instant::now();
         self.controller.begin(&mut self.fleet);
@@ -216,7 +231,10 @@ impl Daemon {
     fn account(&mut self, period: &Period<Applied>, reporter: &mut dyn Reporter) {
         self.account_turns(period, reporter);
         let Some(applied) = &period.applied else {
-            for decision in &period.round.decisions {
+            self.said.retain(|vm| self.fleet.vm(vm).is_some());
+            let decisions = &period.round.decisions;
+            let news: Vec<&Decision> = self.said.news(Instant::now(), decisions).collect();
+            for decision in news {
                 if let Some(line) = self.in_words(decision, &period.observation) {
                     reporter.would(&format!("would {line}"));
                 }
@@ -341,10 +359,27 @@ impl Daemon {
             }
         }
         self.refused(&refused, reporter);
+        self.hint(reporter);
         for problem in scan.problems {
             self.errors.error(problem, reporter);
         }
         Ok(())
+    }
+
+    /// Says once that turns have nobody to act on.
+    fn hint(&mut self, reporter: &mut dyn Reporter) {
+        if self.hinted {
+            return;
+        }
+        let vms = self.fleet.vms().map(|managed| {
+            let allowed = managed.allowed().into_iter();
+            let allowed = allowed.map(|(_, pcpus)| pcpus).collect();
+            (managed.policies, allowed)
+        });
+        if let Some(line) = hint::on_turns(self.config.placement, vms) {
+            reporter.info(line);
+            self.hinted = true;
+        }
     }
 
     fn refused(&mut self, refused: &[Refused], reporter: &mut dyn Reporter) {
@@ -396,8 +431,9 @@ impl Daemon {
             set(&self.metrics.fair, account.fair.0 as f64 / per_period);
             set(&self.metrics.lag, account.lag);
             set(&self.metrics.weight, managed.in_force.weight.0);
-            let takes_turns = managed.in_force.rotating;
-            set(&self.metrics.takes_turns, f64::from(u8::from(takes_turns)));
+            let flag = |flag: bool| f64::from(u8::from(flag));
+            set(&self.metrics.takes_turns, flag(managed.in_force.rotating));
+            set(&self.metrics.apart, flag(managed.is_apart()));
             let wait_ms = waits.get(&account.vm).map(|wait| wait.0 as f64 / 1e6);
             match wait_ms {
                 Some(wait_ms) => set(&self.metrics.wait, wait_ms),

@@ -52,6 +52,8 @@ pub struct Metrics {
     pub weight: Family<VmLabels, Real>,
     /// Whether a VM takes turns: 1 or 0.
     pub takes_turns: Family<VmLabels, Real>,
+    /// Whether a VM's vCPUs are apart: 1 or 0.
+    pub apart: Family<VmLabels, Real>,
     /// Mean wait for a pCPU per run and VM, over the last second, in ms; VMs that did not run have none.
     pub wait: Family<VmLabels, Real>,
     /// How well the rhythm of turns is kept.
@@ -162,6 +164,8 @@ impl Metrics {
         registry.register("vm_weight", weight, self.weight.clone());
         let takes_turns = "Whether the VM takes turns: 1 or 0";
         registry.register("vm_turns", takes_turns, self.takes_turns.clone());
+        let apart = "Whether each of the VM's vCPUs has a group of its own: 1 or 0";
+        registry.register("vm_apart", apart, self.apart.clone());
         let ms = Unit::Other("milliseconds".to_owned());
         let wait = "Mean wait for a pCPU per run, over the last second";
         registry.register_with_unit("vm_wait", wait, ms, self.wait.clone());
@@ -204,6 +208,7 @@ impl Metrics {
             &self.lag,
             &self.weight,
             &self.takes_turns,
+            &self.apart,
             &self.wait,
         ] {
             family.remove(labels);
@@ -263,6 +268,7 @@ mod tests {
     fn the_page_is_open_metrics_with_units_and_an_end() {
         let metrics = Metrics::default();
         metrics.lag.get_or_create(&labels()).set(0.25);
+        metrics.apart.get_or_create(&labels()).set(1.0);
         metrics.weights_written.inc();
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("metrics");
@@ -274,6 +280,8 @@ mod tests {
             page.contains("tandem_vm_lag_ratios{vm=\"db\",pid=\"7\"} 0.25"),
             "{page}"
         );
+        let apart = "tandem_vm_apart{vm=\"db\",pid=\"7\"} 1.0";
+        assert!(page.contains(apart), "{page}");
         assert!(page.contains("tandem_weights_written_total 1"), "{page}");
         assert!(page.ends_with("# EOF\n"), "{page}");
         metrics.forget(&labels());

@@ -5,12 +5,13 @@
 //! `*` stays within one level and `**` does not. A cgroup selects what is below it too, so a VM that
 //! was selected stays so after its threads were moved into a group of Tandem's.
 
-use globset::GlobBuilder;
 use globset::GlobMatcher;
 
 use crate::config::ConfigError;
 use crate::config::Select;
 use crate::discovery::Vm;
+use crate::glob;
+pub use crate::glob::name_matches;
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::cgroup::CpuController;
 use tandem_linux::settings::SettingsError;
@@ -36,28 +37,19 @@ impl Selector {
 
     /// Compiles the globs of a `[host.select]` section.
     pub fn from_config(select: &Select) -> Result<Selector, ConfigError> {
-        let globs = |key: &str, texts: &[String], levels: bool| {
-            texts
-                .iter()
-                .map(|text| {
-                    compile(text, levels).map_err(|error| {
-                        let key = format!("select.{key}");
-                        let expected = format!("a glob such as web-* ({error})");
-                        SettingsError::value(&key, text, expected)
-                    })
+        let globs = |key: &str, texts: &[String], compile: fn(&str) -> Result<_, String>| {
+            let compiled = texts.iter().map(|text| {
+                compile(text).map_err(|expected| {
+                    SettingsError::value(&format!("select.{key}"), text, expected)
                 })
-                .collect::<Result<Vec<_>, _>>()
+            });
+            compiled.collect::<Result<Vec<_>, _>>()
         };
-        if let Some(path) = select.cgroups.iter().find(|path| !path.starts_with('/')) {
-            let expected = "a path within the cgroup hierarchy, which begins with '/', such as \
-                            /machine.slice";
-            return Err(SettingsError::value("select.cgroups", path, expected).into());
-        }
         Ok(Selector {
             all: select.all,
             pids: select.pids.iter().copied().map(Pid).collect(),
-            names: globs("names", &select.names, false)?,
-            cgroups: globs("cgroups", &select.cgroups, true)?,
+            names: globs("names", &select.names, glob::for_names)?,
+            cgroups: globs("cgroups", &select.cgroups, glob::for_cgroups)?,
         })
     }
 
@@ -80,21 +72,6 @@ impl Selector {
         std::iter::successors(Some(cgroup.clone()), CgroupPath::parent)
             .any(|place| self.cgroups.iter().any(|glob| glob.is_match(&place.0)))
     }
-}
-
-/// Whether a VM's name matches a glob; what is no glob matches itself.
-pub fn name_matches(glob: &str, name: &str) -> bool {
-    match compile(glob, false) {
-        Ok(matcher) => matcher.is_match(name),
-        Err(_) => glob == name,
-    }
-}
-
-fn compile(glob: &str, levels: bool) -> Result<GlobMatcher, globset::Error> {
-    let glob = GlobBuilder::new(glob.trim_end_matches(|c| levels && c == '/' && glob.len() > 1))
-        .literal_separator(levels)
-        .build()?;
-    Ok(glob.compile_matcher())
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! Two samples, one interval apart, and the same fair shares as the policy's. A running daemon
 //! publishes in `STATE_DIR/status.json` which weights are configured, because the cgroups hold the
 //! real-time ones, and which VMs take turns; without it, a VM's own cgroup says what its weight is, and a VM that has none
-//! counts with the kernel's default.
+//! counts with the kernel's default. The file stays after kill -9: what it says counts for as long as the daemon lives that wrote it.
 //!
 //! The file also has the daemon's own, smoothed figures, for other programs: `due`, `received` (pCPUs), `lag`, `wait_ms` of each VM.
 
@@ -39,11 +39,13 @@ use tandem_linux::cgroup::CgroupError;
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::cgroup::CpuController;
 use tandem_linux::cgroup::ownership::Residence;
+use tandem_linux::journal::is_pending;
 use tandem_linux::procfs::ProcFs;
 use tandem_linux::sampler::Sampler;
 use tandem_linux::sampler::VcpuSample;
 use tandem_linux::status_file::StatusFile;
 use tandem_linux::status_file::StatusFileError;
+use tandem_linux::thread::Pid;
 use tandem_linux::thread::ThreadRef;
 
 /// Why there is no status.
@@ -63,6 +65,9 @@ pub enum StatusError {
 /// What a running daemon says of itself.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Published {
+    /// Its process; none from a daemon of an earlier version.
+    #[serde(default)]
+    daemon: Option<ThreadRef>,
     vms: Vec<PublishedVm>,
     /// How well the rhythm of turns is kept; none before anybody took one.
     #[serde(default)]
@@ -126,7 +131,8 @@ pub fn write(
             account: accounts.get(&managed.vm.id).cloned(),
         })
         .collect();
-    Ok(file(state_dir).write(&Published { vms, turns })?)
+    let daemon = ThreadRef::of_process(&ProcFs::host(), Pid(std::process::id())).ok();
+    Ok(file(state_dir).write(&Published { daemon, vms, turns })?)
 }
 
 /// Takes the daemon's view away; nobody minds if there was none.
@@ -134,12 +140,37 @@ pub fn remove(state_dir: &Path) {
     file(state_dir).remove();
 }
 
-fn read(state_dir: &Path) -> (BTreeMap<ThreadRef, PublishedVm>, Option<TurnStats>) {
+/// Takes away the view of a daemon that is gone, once what it changed is put back.
+pub fn remove_of_gone(state_dir: &Path) {
+    if read(state_dir).0 == DaemonState::Gone {
+        remove(state_dir);
+    }
+}
+
+/// Whether a daemon acts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DaemonState {
+    /// None has published anything.
+    None,
+    /// One that published lives.
+    Running,
+    /// The one that published was killed.
+    Gone,
+}
+
+/// What the daemon published that is still there; of one that is gone nothing counts any more.
+fn read(state_dir: &Path) -> (DaemonState, Published) {
     // Without a daemon there is none; one that cannot be read tells nothing.
     let published: Option<Published> = file(state_dir).read().ok().flatten();
-    let Published { vms, turns } = published.unwrap_or_default();
-    let vms = vms.into_iter().map(|vm| (vm.process, vm));
-    (vms.collect(), turns)
+    let Some(published) = published else {
+        return (DaemonState::None, Published::default());
+    };
+    let lives = |daemon: ThreadRef| daemon.is_alive(&ProcFs::host());
+    match published.daemon.is_none_or(lives) {
+        true => (DaemonState::Running, published),
+        false => (DaemonState::Gone, Published::default()),
+    }
 }
 
 /// One vCPU over the interval.
@@ -201,6 +232,10 @@ pub struct HostStatus {
     pub seconds: f64,
     /// Idle pCPUs over the interval.
     pub idle: f64,
+    /// Whether a daemon acts.
+    pub daemon: DaemonState,
+    /// Whether a daemon that is gone left changes that `tandem host restore` puts back.
+    pub unrestored: bool,
     /// How well the rhythm of turns is kept since the daemon started; none without a daemon, or before anybody took one.
     pub turns: Option<TurnStats>,
     /// VMs found, by process id.
@@ -250,7 +285,8 @@ impl Watcher {
         std::thread::sleep(interval);
         let window = Nanos(start.elapsed().as_nanos() as u64);
         let idle = self.idle().saturating_sub(idle_before);
-        let (published, turns) = read(&self.state_dir);
+        let (daemon, published) = read(&self.state_dir);
+        let by_process: BTreeMap<_, _> = published.vms.iter().map(|vm| (vm.process, vm)).collect();
         let homes = residences(controller, &all);
         let mut observed = Vec::new();
         let mut statuses = Vec::new();
@@ -261,7 +297,7 @@ impl Watcher {
                 &before,
                 &after,
                 window,
-                published.get(&vm.process),
+                by_process.get(&vm.process).copied(),
                 &homes,
             );
             observed.push(observation);
@@ -279,7 +315,9 @@ impl Watcher {
             cgroup: self.controller.version(),
             seconds: window.as_secs_f64(),
             idle: idle.0 as f64 / window.0 as f64,
-            turns,
+            daemon,
+            unrestored: daemon == DaemonState::Gone && is_pending(&self.state_dir),
+            turns: published.turns,
             vms: statuses,
         })
     }
@@ -402,6 +440,30 @@ mod tests {
         let old = published(r#""cgroup":"/a","configured":512.0"#);
         assert_eq!(old.vms[0].configured, Weight(512.0));
         assert!(!old.vms[0].turns && old.vms[0].account.is_none() && old.turns.is_none());
+    }
+
+    #[test]
+    fn what_a_daemon_said_counts_for_as_long_as_it_lives() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(read(dir.path()).0, DaemonState::None);
+        let me = ThreadRef::of_process(&ProcFs::host(), Pid(std::process::id())).unwrap();
+        let mut published = published(r#""cgroup":"/a","configured":512.0,"turns":true"#);
+        let mut state_of = |daemon: Option<ThreadRef>| {
+            published.daemon = daemon;
+            file(dir.path()).write(&published).unwrap();
+            let (state, published) = read(dir.path());
+            (state, published.vms.len())
+        };
+        assert_eq!(state_of(None), (DaemonState::Running, 1));
+        assert_eq!(state_of(Some(me)), (DaemonState::Running, 1));
+        remove_of_gone(dir.path());
+        assert_eq!(read(dir.path()).0, DaemonState::Running);
+        // Its number belongs to another process by now.
+        let mut earlier = me;
+        earlier.start.0 -= 1;
+        assert_eq!(state_of(Some(earlier)), (DaemonState::Gone, 0));
+        remove_of_gone(dir.path());
+        assert_eq!(read(dir.path()).0, DaemonState::None);
     }
 
     #[test]

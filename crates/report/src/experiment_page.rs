@@ -4,6 +4,8 @@
 //! The sentence at the top is made from the figures, in both directions: where Tandem did not help,
 //! it says so.
 
+use std::cmp::Ordering;
+
 use maud::Markup;
 use maud::html;
 
@@ -147,9 +149,10 @@ fn work_finding(experiment: &Experiment) -> Option<String> {
         .iter()
         .enumerate()
         .min_by(|a, b| a.1.total_cmp(b.1))?;
-    let verdict = match () {
-        () if after > before => "VMs got more of their deserved work done with Tandem",
-        () => "Tandem got no more of the deserved work done",
+    let verdict = match compared_as_shown(before, after) {
+        Ordering::Less => "VMs got more of their deserved work done with Tandem",
+        Ordering::Equal => "VMs got as much of their deserved work done with Tandem",
+        Ordering::Greater => "VMs got less of their deserved work done with Tandem",
     };
     Some(format!(
         "{verdict}: {} of it with a cgroup weight per VM (stock), {} with Tandem (geometric means over the VMs). The worst VM with Tandem \
@@ -160,6 +163,14 @@ fn work_finding(experiment: &Experiment) -> Option<String> {
         figure::percent(*least),
         figure::percent(*stock.get(worst)?),
     ))
+}
+
+/// As the reader compares them: what reads the same is the same.
+fn compared_as_shown(before: f64, after: f64) -> Ordering {
+    match figure::percent(before) == figure::percent(after) {
+        true => Ordering::Equal,
+        false => before.total_cmp(&after),
+    }
 }
 
 fn of_alone(experiment: &Experiment) -> BarChart {

@@ -159,6 +159,34 @@ fn golden(name: &str, text: &str) {
     );
 }
 
+/// The experiment with `tandem` as its stock, but for this factor.
+fn finding_with(factor: f64) -> String {
+    let mut experiment = experiment();
+    let stock = experiment.figures("equal-weights").unwrap().clone();
+    let mode = experiment
+        .modes
+        .iter_mut()
+        .find(|mode| mode.mode == "tandem");
+    let figures = mode.unwrap().outcome.as_mut().unwrap();
+    for (vm, of_stock) in figures.vms.iter_mut().zip(&stock.vms) {
+        vm.work_of_alone = of_stock.work_of_alone.map(|work| work * factor);
+    }
+    experiment_page::finding(&experiment)
+}
+
+#[test]
+fn the_finding_says_more_as_much_or_less_by_the_figures_that_it_shows() {
+    for (factor, verdict) in [
+        (1.1, "VMs got more of their deserved work"),
+        (1.0001, "VMs got as much of their deserved work"),
+        (0.9999, "VMs got as much of their deserved work"),
+        (0.9, "VMs got less of their deserved work"),
+    ] {
+        let finding = finding_with(factor);
+        assert!(finding.contains(verdict), "{factor}: {finding}");
+    }
+}
+
 #[test]
 fn tables() {
     let experiment = experiment();

@@ -260,10 +260,7 @@ fn settings_by_their_old_name_are_read_and_those_without_effect_refused() {
     );
     let error = |gleaner: &str| {
         let mut source = Source::from_text("test.toml", TOKEN).unwrap();
-        source.set(Setting {
-            key: "vm.a.gleaner".to_owned(),
-            value: gleaner.to_owned(),
-        });
+        source.set(Setting::new("vm.a.gleaner", gleaner));
         source.scenario().unwrap_err().to_string()
     };
     let both = error("{ round_trip = \"70us\", timeout = \"80us\" }");
@@ -289,10 +286,7 @@ fn vcpus_that_are_woken_for_nothing_do_not_confuse_the_agent() {
         ("vm.program.gleaner", "true"),
         ("duration", "1500ms"),
     ] {
-        source.set(Setting {
-            key: key.to_owned(),
-            value: value.to_owned(),
-        });
+        source.set(Setting::new(key, value));
     }
     let mut world = World::new(&source.scenario().unwrap());
     world.without_checks();

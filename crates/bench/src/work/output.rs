@@ -22,22 +22,26 @@ use crate::spread::Spread;
 
 /// What the tables show, with a title and how to read it.
 pub fn sections(work: &Work) -> Vec<Section> {
-    let of = |title: &str, remark: &str, value: Value| Section {
+    let section = |title: &str, remark: &str, table: Table| Section {
         title: title.to_owned(),
         remark: format!("{remark} {}", runs(work)),
-        table: Some(table(work, value)),
+        table: Some(table),
     };
     let mut sections = vec![
-        of(
+        section(
             "Work relative to alone",
             "1 is what the VM does alone; deserved is what its share by weight deserves of that.",
-            |vm| Some(vm.work_of_alone?.text()),
+            table(work, Beside::Deserved, |vm| Some(vm.work_of_alone?.text())),
         ),
-        of("CPU time received", "In pCPUs.", |vm| Some(vm.share.text())),
-        of(
+        section(
+            "CPU time received",
+            "In pCPUs.",
+            table(work, Beside::Nothing, |vm| Some(vm.share.text())),
+        ),
+        section(
             "Wait per run",
             "How long a vCPU waited before it ran, in milliseconds; percentiles are not measured.",
-            |vm| Some(ms(vm.wait_ns?)),
+            table(work, Beside::Nothing, |vm| Some(ms(vm.wait_ns?))),
         ),
     ];
     if has_bursts(work) {
@@ -120,14 +124,22 @@ fn modes(work: &Work) -> Vec<&'static str> {
     modes
 }
 
+/// What stands before the figures of the modes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Beside {
+    /// What the VM's share deserves of its work alone: for figures in that unit only.
+    Deserved,
+    /// Nothing.
+    Nothing,
+}
+
 /// Every VM of every cell.
-fn table(work: &Work, value: Value) -> Table {
+fn table(work: &Work, beside: Beside, value: Value) -> Table {
     let modes = modes(work);
-    let mut headings = vec![
-        ("cell", Align::Left),
-        ("VM", Align::Left),
-        ("deserved", Align::Right),
-    ];
+    let mut headings = vec![("cell", Align::Left), ("VM", Align::Left)];
+    if beside == Beside::Deserved {
+        headings.push(("deserved", Align::Right));
+    }
     headings.extend(modes.iter().map(|&mode| (mode, Align::Right)));
     let mut table = Table::new(&headings);
     for cell in &work.cells {
@@ -136,12 +148,11 @@ fn table(work: &Work, value: Value) -> Table {
                 0 => TableCell::toned(cell.cell.clone(), Tone::Strong),
                 _ => TableCell::default(),
             };
-            let deserved = vm.alone.map(|alone| two(alone.deserved));
-            let mut row = vec![
-                name,
-                vm.workload.into(),
-                deserved.map_or_else(absent, TableCell::from),
-            ];
+            let mut row = vec![name, vm.workload.into()];
+            if beside == Beside::Deserved {
+                let deserved = vm.alone.map(|alone| two(alone.deserved));
+                row.push(deserved.map_or_else(absent, TableCell::from));
+            }
             row.extend(modes.iter().map(|mode| in_mode(cell, mode, i, value)));
             table.row(row);
         }
@@ -362,14 +373,18 @@ mod tests {
         let text = sections[0].table.as_ref().unwrap().text(Look::Plain);
         assert!(text.contains("| barrier-spin, 2 vCPUs, free, beside 1 burn | barrier-spin |     0.50 | 0.10 (0.02 … 0.25) | 0.43 (0.42 … 0.44) |"), "{text}");
         assert_eq!(text.lines().count(), 2 + 4);
-        assert!(
-            sections[2]
-                .table
-                .as_ref()
-                .unwrap()
-                .text(Look::Plain)
-                .contains("1.00")
-        );
+        let first_row = |section: usize| {
+            let text = sections[section].table.as_ref().unwrap().text(Look::Plain);
+            (
+                text.contains("deserved"),
+                text.lines().nth(2).unwrap().matches('|').count(),
+            )
+        };
+        assert_eq!(first_row(0), (true, 6));
+        // Neither pCPUs nor milliseconds have a part of the work alone beside them.
+        assert_eq!([first_row(1), first_row(2)], [(false, 5); 2]);
+        let waits = sections[2].table.as_ref().unwrap().text(Look::Plain);
+        assert!(waits.contains("1.00"), "{waits}");
     }
 
     #[test]

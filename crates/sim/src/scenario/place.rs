@@ -1,8 +1,8 @@
 //! Where a setting stands, and what is said when it is wrong.
 //!
 //! A scenario comes from several files and from the command line. Whatever is wrong is reported as
-//! `FILE:LINE: what is wrong: what would be right`, or with `--set KEY=VALUE` in place of file and
-//! line, so that nobody must guess which of them is meant.
+//! `FILE:LINE: what is wrong: what would be right`, or with `--set KEY=VALUE` (or `--vary`) in place of file
+//! and line, so that nobody must guess which of them is meant.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -20,15 +20,22 @@ pub enum Place {
         /// The line, from 1.
         line: u32,
     },
-    /// On the command line, as `KEY=VALUE`.
-    Set(Arc<str>),
+    /// On the command line.
+    Given {
+        /// The option, such as `--set`.
+        option: &'static str,
+        /// The key.
+        key: Arc<str>,
+        /// Its value, as it was given.
+        value: Arc<str>,
+    },
 }
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Place::Line { file, line } => write!(f, "{file}:{line}"),
-            Place::Set(setting) => write!(f, "--set {setting}"),
+            Place::Given { option, key, value } => write!(f, "{option} {key}={value}"),
         }
     }
 }
@@ -44,6 +51,9 @@ pub enum LoadError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// A `--set` is no setting.
+    #[error("--set {0}: write KEY=VALUE, such as vm.0.vcpus=8")]
+    Malformed(String),
     /// A file is no TOML, or something in it is wrong.
     #[error("{place}: {message}")]
     Wrong {
@@ -122,7 +132,11 @@ mod tests {
             line: 7,
         };
         assert_eq!(LoadError::at(&place, "no").to_string(), "a.toml:7: no");
-        let place = Place::Set("vm.0.vcpus=x".into());
+        let place = Place::Given {
+            option: "--set",
+            key: "vm.0.vcpus".into(),
+            value: "x".into(),
+        };
         assert_eq!(
             LoadError::at(&place, "no").to_string(),
             "--set vm.0.vcpus=x: no"

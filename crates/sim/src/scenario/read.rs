@@ -134,7 +134,7 @@ impl<'a> Field<'a> {
 
     /// The string it is.
     pub fn text(&self) -> Result<&'a str, LoadError> {
-        self.node.as_text().ok_or_else(|| self.kind("a string"))
+        self.node.as_word().ok_or_else(|| self.kind("a string"))
     }
 
     /// The name it is: letters, digits, `-`, `_`, `.` and blanks, up to 64 of them.
@@ -209,10 +209,10 @@ impl<'a> Field<'a> {
     /// One of several words, each with what it stands for.
     pub fn choice<T: Clone>(&self, choices: &[(&str, T)]) -> Result<T, LoadError> {
         let words = || choices.iter().map(|(word, _)| *word);
-        let Value::Text(text) = &self.node.value else {
+        let Some(text) = self.node.as_word() else {
             return Err(self.kind(&format!("one of {}", quoted(words()))));
         };
-        let found = choices.iter().find(|(word, _)| word == text);
+        let found = choices.iter().find(|(word, _)| *word == text);
         found.map(|(_, choice)| choice.clone()).ok_or_else(|| {
             self.wrong(match nearest(text, words()) {
                 Some(word) => format!(

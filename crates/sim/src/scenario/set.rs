@@ -17,34 +17,43 @@ pub struct Setting {
     pub key: String,
     /// The value, as TOML or as a bare string.
     pub value: String,
+    /// The option that it was given with, for messages.
+    pub option: &'static str,
 }
 
 impl Setting {
+    /// As with `--set`.
+    pub fn new(key: impl Into<String>, value: impl Into<String>) -> Setting {
+        Setting {
+            key: key.into(),
+            value: value.into(),
+            option: "--set",
+        }
+    }
+
     /// Reads `KEY=VALUE`.
     pub fn parse(text: &str) -> Result<Setting, LoadError> {
         match text.split_once('=') {
             Some((key, value)) if !key.trim().is_empty() && !value.trim().is_empty() => {
-                Ok(Setting {
-                    key: key.trim().to_owned(),
-                    value: value.trim().to_owned(),
-                })
+                Ok(Setting::new(key.trim(), value.trim()))
             }
-            _ => Err(LoadError::at(
-                &Place::Set(text.into()),
-                "write KEY=VALUE, such as vm.0.vcpus=8",
-            )),
+            _ => Err(LoadError::Malformed(text.to_owned())),
         }
     }
 
-    /// As it was given.
-    fn shown(&self) -> String {
-        format!("{}={}", self.key, self.value)
+    /// Where it stands.
+    fn place(&self) -> Place {
+        Place::Given {
+            option: self.option,
+            key: self.key.as_str().into(),
+            value: self.value.as_str().into(),
+        }
     }
 
     /// Replaces the value in a document.
     pub fn apply(&self, root: &mut Node) -> Result<(), LoadError> {
         let steps: Vec<&str> = self.key.split('.').map(str::trim).collect();
-        let value = Node::given(&self.shown(), &self.value);
+        let value = Node::given(self.place(), &self.value);
         self.put(root, &steps, "", &value)
     }
 
@@ -55,7 +64,7 @@ impl Setting {
         path: &str,
         value: &Node,
     ) -> Result<(), LoadError> {
-        let place = Place::Set(self.shown().into());
+        let place = self.place();
         let Some((&step, rest)) = steps.split_first() else {
             *node = value.clone();
             return Ok(());

@@ -28,6 +28,15 @@ fn with(settings: &[&str]) -> Result<Scenario, String> {
 }
 
 #[test]
+fn words_of_the_command_line_need_no_quotes() {
+    let unquoted = with(&["host.scheduler=eevdf", "host.eevdf.reweight=6.13"]).unwrap();
+    let quoted = with(&["host.scheduler=eevdf", "host.eevdf.reweight=\"6.13\""]).unwrap();
+    assert_eq!(unquoted, quoted);
+    let reverted = with(&["host.scheduler=eevdf", "host.eevdf.reweight=reverted"]).unwrap();
+    assert_ne!(unquoted, reverted);
+}
+
+#[test]
 fn what_is_left_out_has_its_default() {
     let scenario = with(&[]).unwrap();
     assert_eq!((scenario.name.as_str(), scenario.seed), ("s", 1));
@@ -109,7 +118,7 @@ fn what_is_replaced_wrongly_names_the_replacement() {
         ("warmup=1", "with its unit"),
         ("duration=soon", "a number and a unit"),
         ("vm.a.pins=[\"0\"]", "1 sets of pCPUs for the 2 vCPUs"),
-        ("vm.a.pins=4", "a list is needed"),
+        ("vm.a.pins=4", "the machine has the pCPUs 0 … 3"),
         ("vm.a.pins=\"0-4\"", "pCPUs 0 … 3"),
         ("vm.a.pins=\"\"", "at least one"),
         ("vm.a.pins=\"3-1\"", "backwards"),
@@ -138,6 +147,7 @@ fn what_is_replaced_wrongly_names_the_replacement() {
         ("policies.turns={ turns = 3 }", "did you mean `turn`"),
         ("policies.placement=move", "\"turns\""),
         ("host.eevdf.reweight=6.12", "\"6.13\", \"reverted\""),
+        ("host.eevdf.reweight=[6.13]", "one of \"6.13\""),
         ("policies.flexs={ choices = 0 }", "choices is 0"),
         ("workload.w.branches={ tight = 1 }", "0 … 0.9"),
         ("seed=-1", "0 … "),

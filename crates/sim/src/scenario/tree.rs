@@ -68,8 +68,7 @@ impl Node {
     }
 
     /// Reads a value as it is given on the command line: TOML if it is that, otherwise a string.
-    pub fn given(setting: &str, text: &str) -> Node {
-        let place = Place::Set(setting.into());
+    pub fn given(place: Place, text: &str) -> Node {
         let quoted = |text: &str| Value::Text(text.to_owned());
         let value = match DeValue::parse(text) {
             Ok(value) => Lines::new("", text)
@@ -148,6 +147,20 @@ impl Node {
     pub fn as_text(&self) -> Option<&str> {
         match &self.value {
             Value::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The word it is: a string, or a number or flag of the command line as it was given there, where nobody quotes.
+    pub fn as_word(&self) -> Option<&str> {
+        match (&self.value, &self.place) {
+            (Value::Text(text), _) => Some(text),
+            // What stands within a list or table has the place of the whole.
+            (Value::Integer(_) | Value::Real(_) | Value::Flag(_), Place::Given { value, .. })
+                if !value.starts_with(['[', '{']) =>
+            {
+                Some(value)
+            }
             _ => None,
         }
     }
@@ -280,14 +293,25 @@ mod tests {
 
     #[test]
     fn values_of_the_command_line_are_toml_or_else_strings() {
-        let shown = |text| Node::given("k=v", text).shown();
+        let given = |text: &str| {
+            let place = Place::Given {
+                option: "--set",
+                key: "k".into(),
+                value: text.into(),
+            };
+            Node::given(place, text)
+        };
+        let shown = |text| given(text).shown();
         assert_eq!(shown("8"), "8");
         assert_eq!(shown("true"), "true");
         assert_eq!(shown("cfs"), "\"cfs\"");
         assert_eq!(shown("\"cfs\""), "\"cfs\"");
         assert_eq!(shown("4ms"), "\"4ms\"");
         assert_eq!(shown("0-3"), "\"0-3\"");
-        let list = Node::given("pins=[0]", "[\"0\", \"1-3\"]");
-        assert_eq!(list.elements()[1].place.to_string(), "--set pins=[0]");
+        let list = given("[\"0\", 1]");
+        let place = list.elements()[1].place.to_string();
+        assert_eq!(place, "--set k=[\"0\", 1]");
+        assert_eq!(list.elements()[1].as_word(), None);
+        assert_eq!(given("6.10").as_word(), Some("6.10"));
     }
 }

@@ -1,0 +1,31 @@
+//! Numbers of arguments: of what is not possible the error says what would be, and clap names the option.
+
+use std::fmt::Display;
+
+/// A whole number within these limits, such as milliseconds.
+pub fn whole(
+    (least, most): (u64, u64),
+    unit: &'static str,
+) -> impl Fn(&str) -> Result<u64, String> + Clone {
+    move |text| match text.parse() {
+        Ok(number) if (least..=most).contains(&number) => Ok(number),
+        Ok(_) => Err(not_possible(text, format!("{least} … {most} {unit}"))),
+        Err(_) => Err(format!(
+            "'{text}' is not a whole number: {least} … {most} {unit}, without the unit"
+        )),
+    }
+}
+
+/// A number within these limits.
+pub fn real((least, most): (f64, f64)) -> impl Fn(&str) -> Result<f64, String> + Clone {
+    move |text| match text.parse() {
+        Ok(number) if (least..=most).contains(&number) => Ok(number),
+        Ok(_) => Err(not_possible(text, format!("{least} … {most}"))),
+        Err(_) => Err(format!("'{text}' is not a number: {least} … {most}")),
+    }
+}
+
+/// A value that cannot be, and what can.
+pub fn not_possible(value: impl Display, expected: impl Display) -> String {
+    format!("{value} is not possible: {expected}")
+}

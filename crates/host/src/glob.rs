@@ -1,0 +1,51 @@
+//! Globs as in a shell (`*`, `?`, `[…]`), for the names of VMs and the paths of cgroups.
+//!
+//! In a cgroup's path `*` stays within one level and `**` does not; a name has no levels.
+
+use globset::GlobBuilder;
+use globset::GlobMatcher;
+
+/// A glob for names of VMs. The error says what is wrong, and what a glob looks like.
+pub fn for_names(glob: &str) -> Result<GlobMatcher, String> {
+    compile(glob, false).map_err(|error| format!("a glob such as web-* ({error})"))
+}
+
+/// A glob for cgroups: a path from the top. The error says what would be right.
+pub fn for_cgroups(glob: &str) -> Result<GlobMatcher, String> {
+    if !glob.starts_with('/') {
+        return Err(
+            "a path within the cgroup hierarchy, which begins with '/', such as /machine.slice"
+                .to_owned(),
+        );
+    }
+    compile(glob, true).map_err(|error| format!("a glob such as /machine.slice/* ({error})"))
+}
+
+/// Whether a VM's name matches a glob; what is no glob matches itself.
+pub fn name_matches(glob: &str, name: &str) -> bool {
+    match compile(glob, false) {
+        Ok(matcher) => matcher.is_match(name),
+        Err(_) => glob == name,
+    }
+}
+
+fn compile(glob: &str, levels: bool) -> Result<GlobMatcher, globset::Error> {
+    let glob = GlobBuilder::new(glob.trim_end_matches(|c| levels && c == '/' && glob.len() > 1))
+        .literal_separator(levels)
+        .build()?;
+    Ok(glob.compile_matcher())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_glob_is_refused_with_what_would_be_right() {
+        assert!(for_names("web-*").is_ok() && for_cgroups("/vms/*/gold/").is_ok());
+        let error = for_names("[").unwrap_err();
+        assert!(error.starts_with("a glob such as web-*"), "{error}");
+        assert!(for_cgroups("vms").unwrap_err().contains("begins with '/'"));
+        assert!(for_cgroups("/vms/[").unwrap_err().contains("a glob"));
+    }
+}

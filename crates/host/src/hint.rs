@@ -1,0 +1,53 @@
+//! What an operator should hear whose settings together leave a policy nothing to do.
+
+use tandem_policy::PcpuSet;
+use tandem_policy::PolicySet;
+use tandem_policy::host::Placement;
+use tandem_policy::host::registry;
+
+/// Where affinities are kept, only VMs take turns whose vCPUs are pinned to a pCPU each: what to say if that is none of those that
+/// may take turns. Each VM has its policies and where its vCPUs may run.
+pub(crate) fn on_turns(
+    placement: Placement,
+    vms: impl IntoIterator<Item = (PolicySet, Vec<PcpuSet>)>,
+) -> Option<&'static str> {
+    let turns = registry::find("turns").ok()?;
+    let mut may = vms
+        .into_iter()
+        .filter(|(policies, vcpus)| policies.contains(turns) && !vcpus.is_empty())
+        .map(|(_, vcpus)| vcpus.iter().all(|vcpu| vcpu.len() == 1))
+        .peekable();
+    if placement != Placement::Keep || may.peek().is_none() || may.any(|pinned| pinned) {
+        return None;
+    }
+    Some(
+        "turns act on nobody: with placement keep only VMs take turns whose vCPUs are pinned to one pCPU each, and there is \
+         none; with --placement turns Tandem gives each vCPU a pCPU while its VM takes turns",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hint(placement: Placement, vms: &[(&str, &[&str])]) -> bool {
+        let vms = vms.iter().map(|(policies, vcpus)| {
+            let vcpus = vcpus.iter().map(|vcpu| vcpu.parse().unwrap());
+            (registry::parse(policies).unwrap(), vcpus.collect())
+        });
+        on_turns(placement, vms).is_some()
+    }
+
+    #[test]
+    fn only_where_turns_can_act_on_nobody() {
+        let free: (&str, &[&str]) = ("fair,turns", &["0", "0-1"]);
+        let pinned: (&str, &[&str]) = ("turns", &["0", "1"]);
+        assert!(hint(Placement::Keep, &[free, free]));
+        assert!(!hint(Placement::Keep, &[free, pinned]));
+        assert!(!hint(Placement::Turns, &[free]));
+        assert!(!hint(Placement::Keep, &[]));
+        // VMs that may not take turns count neither way.
+        assert!(!hint(Placement::Keep, &[("fair", &["0-1"])]));
+        assert!(hint(Placement::Keep, &[free, ("fair", &["0"])]));
+    }
+}
