@@ -95,9 +95,9 @@ impl Host {
 }
 
 #[test]
-fn a_crowded_vm_that_blocks_and_waits_is_put_apart_after_ten_periods() {
+fn a_crowded_vm_that_blocks_and_waits_is_put_apart_after_two_seconds() {
     let mut host = Host::new(vec![crowded(), burn()]);
-    assert_eq!(host.until_divided(), Some((10, vec![0.25; 4])));
+    assert_eq!(host.until_divided(), Some((19, vec![0.25; 4])));
     assert_eq!(host.until_divided(), None, "once is enough");
 }
 
@@ -195,7 +195,7 @@ fn who_wants_more_and_less_in_turn_is_divided_less_and_less_often() {
         divides
     };
     let (minute, ten) = (divides(600), divides(6000));
-    assert!((2..=8).contains(&minute), "{minute}");
+    assert!((2..=12).contains(&minute), "{minute}");
     // Each 60 s at the latest it is tried again.
     assert!(ten <= minute + 30, "{minute} {ten}");
 }
@@ -205,9 +205,9 @@ fn of_many_one_a_period_is_divided() {
     let mut vms: Vec<VmObservation> = (1..=6).map(|id| pinned(id, &[(10, 40); 4])).collect();
     vms.push(pinned(7, &[(30, 70); 2]));
     let mut host = Host::new(vms);
-    let divided: Vec<usize> = (0..20).map(|_| host.period().len()).collect();
-    assert_eq!(divided[..9], [0; 9]);
-    assert_eq!(divided[9..15], [1; 6]);
+    let divided: Vec<usize> = (0..30).map(|_| host.period().len()).collect();
+    assert_eq!(divided[..18], [0; 18]);
+    assert_eq!(divided[18..24], [1; 6]);
     assert!(host.vms[..6].iter().all(VmObservation::is_apart));
 }
 
@@ -236,7 +236,7 @@ fn parts_too_small_for_the_knob_are_not_made() {
             knobs: Knobs::all(WeightKnob::CGROUP_V2),
             ..HostObservation::with_any_knobs(T, vec![vm], IdleTimes::new())
         };
-        let rounds = (0..20).map(|_| controller.decide(&host));
+        let rounds = (0..30).map(|_| controller.decide(&host));
         assert_eq!(
             rounds.map(|round| round.decisions.len()).sum::<usize>() > 0,
             divides

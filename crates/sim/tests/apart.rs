@@ -30,14 +30,15 @@ fn astray(settings: &[&str]) -> (f64, f64) {
     for setting in settings {
         source.set(Setting::parse(setting).unwrap());
     }
+    source.set(Setting::parse("duration=9s").unwrap());
     let mut world = World::new(&source.scenario().unwrap());
     let (mut before, mut off) = (vec![0.0; 3], Vec::new());
-    for window in 8..=24 {
+    for window in 13..=36 {
         world.run_until(Nanos::from_millis(250 * window));
         let vms = world.results().vms;
         let received: Vec<f64> = vms.iter().map(|vm| vm.received.as_secs_f64()).collect();
-        // The first ends with the warm-up.
-        if window > 8 {
+        // The first ends when the vCPUs have been apart for a second.
+        if window > 13 {
             let now = received.iter().zip(&before);
             off.extend(now.map(|(now, before)| ((now - before) / 0.25 - DUE).abs()));
         }
@@ -52,7 +53,7 @@ fn shares_hold_over_250_ms_where_lag_is_inflated() {
     let (mean, most) = astray(&["policies.apart=false"]);
     assert!(mean > 0.3 && most > 1.0, "{mean} {most}");
     let (mean, most) = astray(&[]);
-    assert!(mean < 0.15 && most < 0.35, "{mean} {most}");
+    assert!(mean < 0.2 && most < 0.6, "{mean} {most}");
 }
 
 fn divide(vm: u64, portions: &[(u32, f64)]) -> Decision {
@@ -103,7 +104,10 @@ fn portions_divide_a_vms_weight_and_together_nothing_is_left_of_them() {
         let mut world = stacked(scheduler);
         let (ran, before) = shares(&mut world);
         near(&ran, [0.25, 0.25, 0.5]);
-        assert!(before.divisible && !before.is_apart());
+        assert!(
+            !before.divisible && !before.is_apart(),
+            "the lag is kept here"
+        );
 
         world.apply(&[divide(0, &[(0, 0.75), (1, 0.25)])]);
         let (ran, apart) = shares(&mut world);
@@ -148,7 +152,7 @@ fn nothing_is_divided_under_credit_nor_in_the_idle_class() {
         divide(0, &[(0, 0.75), (1, 0.25)]),
     ]);
     let (ran, vm) = shares(&mut linux);
-    assert!(vm.divisible && vm.in_force.idle && !vm.is_apart());
+    assert!(vm.in_force.idle && !vm.is_apart());
     assert!(ran[2] > 0.98, "{ran:?}");
 }
 

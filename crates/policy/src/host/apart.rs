@@ -15,7 +15,6 @@
 
 use std::collections::BTreeMap;
 
-use super::config::ControllerConfig;
 use super::knobs::WeightKnob;
 use super::observation::HostObservation;
 use super::policy::Policy;
@@ -40,7 +39,7 @@ pub const ENTRY: Registered = Registered {
     sees: &[Sight::RunAndWait, Sight::Runnable, Sight::Affinity],
     turns: &[Knob::Division],
     excludes: &["configured"],
-    build: |config| Box::new(Apart::new(config)),
+    build: |_| Box::new(Apart::new()),
 };
 
 /// The weight of the newest period in the averages. Portions and what vCPUs wait depend on each other, so faster ones swing.
@@ -49,17 +48,20 @@ const SMOOTHING: f64 = 0.1;
 const BACKLOGGED: f64 = 0.8;
 /// And so much of the time its vCPUs wait, on average, if they do not get it.
 const WAITS: f64 = 0.1;
-/// Periods in a row, beyond those after which a VM is known never to sleep, that it has to want more before its vCPUs are put apart.
+/// Only over so many periods is it told who never sleeps: one that takes all and gets nothing in turn, which is what this is for, seems
+/// awake for several periods on end while it gets nothing.
+const WINDOW: u32 = 15;
+/// More periods in which it wanted more than in which it did not, before its vCPUs are put apart.
 const PATIENCE: u32 = 5;
 /// Each time that its vCPUs are put together again this doubles, up to so many periods. Staying apart for as many halves it.
 const MOST_PATIENCE: u32 = 600;
-/// Periods in a row that it has to be content, or awake all the time, before they are put together again.
+/// More periods in which it was content, or awake all the time, than in which it was not, before they are put together again.
 const CALM: u32 = 10;
 /// No vCPU has less than this part of what the busiest one has: one that slept wakes with some weight.
 const LEAST: f64 = 0.25;
 /// Portions follow what vCPUs want when one is off by more than this factor.
 const ANEW: f64 = 1.5;
-/// A VM is divided where each part of its weight is so many steps of the knob: else the parts cannot be told apart.
+/// A VM is divided where each part of its configured weight is so many steps of the knob: else the parts cannot be told apart.
 const STEPS: f64 = 4.0;
 
 /// What is remembered of a VM.
@@ -70,8 +72,10 @@ struct State {
     vcpus: BTreeMap<VcpuId, (f64, f64)>,
     /// Whether its vCPUs were apart in the last period, or were to be.
     apart: bool,
-    /// Periods in a row in which what it wants was not what is in force.
+    /// Periods in which what it wants was not what is in force, less those in which it was.
     otherwise: u32,
+    /// Periods seen.
+    age: u32,
     /// Periods in a row in which what it wants was what is in force.
     settled: u32,
     /// How often the patience has been doubled.
@@ -80,8 +84,6 @@ struct State {
 
 #[derive(Debug)]
 struct Apart {
-    /// Periods after which a VM is known never to sleep.
-    periods: u32,
     wakefulness: Wakefulness,
     vms: BTreeMap<VmId, State>,
 }
@@ -160,7 +162,10 @@ impl State {
         }
         self.apart = is_apart;
         (self.otherwise, self.settled) = match wants == is_apart {
-            true => (0, self.settled.saturating_add(1)),
+            true => (
+                self.otherwise.saturating_sub(1),
+                self.settled.saturating_add(1),
+            ),
             false => (self.otherwise + 1, 0),
         };
         if is_apart && self.settled >= MOST_PATIENCE {
@@ -188,10 +193,9 @@ fn serve(vm: &VmObservation, portions: &[(VcpuId, f64)]) -> bool {
 }
 
 impl Apart {
-    fn new(config: &ControllerConfig) -> Apart {
+    fn new() -> Apart {
         Apart {
-            periods: config.turns.periods,
-            wakefulness: Wakefulness::new(config.turns.periods),
+            wakefulness: Wakefulness::new(WINDOW),
             vms: BTreeMap::new(),
         }
     }
@@ -203,7 +207,7 @@ impl Apart {
         vm: &VmObservation,
         is_used_up: bool,
     ) -> Option<Wish> {
-        let sleeps = self.wakefulness.awake(host.period, vm.vm, false).is_empty();
+        let awake = self.wakefulness.awake(host.period, vm.vm, false);
         let state = self.vms.get_mut(&vm.vm)?;
         let is_apart = vm.is_apart();
         let portions = state.portions();
@@ -213,7 +217,8 @@ impl Apart {
         let can = vm.divisible
             && is_crowded
             && !(in_force.idle || in_force.rotating || in_force.quota.is_some())
-            && can_tell(&host.knobs.weight, in_force.weight.0, &portions);
+            && can_tell(&host.knobs.weight, vm.weight.0, &portions);
+        let sleeps = awake.is_empty() && state.age >= WINDOW;
         let wanted = state.wants_more().filter(|_| can && is_used_up && sleeps);
         state.settle(is_apart, wanted.is_some());
         if is_apart && !can {
@@ -222,13 +227,11 @@ impl Apart {
         let waited = Some(state.otherwise);
         let patience = (PATIENCE << state.doubled).min(MOST_PATIENCE);
         match wanted {
-            Some(because) if !is_apart => {
-                (state.otherwise >= self.periods + patience).then_some(Wish {
-                    portions,
-                    because,
-                    waited,
-                })
-            }
+            Some(because) if !is_apart => (state.otherwise >= patience).then_some(Wish {
+                portions,
+                because,
+                waited,
+            }),
             None if is_apart && state.otherwise >= CALM => Some(Wish::together(waited)),
             // vCPUs have come or gone, or want something else.
             wanted if is_apart && !serve(vm, &portions) => Some(Wish {
@@ -255,10 +258,10 @@ impl Policy for Apart {
         let mut vms = Vec::new();
         for vm in host.vms.iter().filter(|vm| scope.includes(vm)) {
             let mut state = before.remove(&vm.vm).unwrap_or_default();
-            match takes_turns(vm.vm) {
-                true => state.otherwise = 0,
-                false => vms.push(vm),
+            if !takes_turns(vm.vm) {
+                vms.push(vm);
             }
+            state.age = state.age.saturating_add(1);
             state.follow(host.period, vm);
             self.vms.insert(vm.vm, state);
         }

@@ -111,6 +111,10 @@ impl Scheduler for AnyScheduler {
         dispatch!(self, s => s.set_vcpu(vcpu, weight, idle, now))
     }
 
+    fn inflates_lag(&self) -> bool {
+        dispatch!(self, s => s.inflates_lag())
+    }
+
     fn is_divisible(&self) -> bool {
         dispatch!(self, s => s.is_divisible())
     }

@@ -626,6 +626,18 @@ impl Scheduler for LinuxHost {
         }
     }
 
+    fn inflates_lag(&self) -> bool {
+        use crate::sched::fair::Reweight::Placed;
+        let discipline = self.discipline;
+        matches!(
+            discipline,
+            Discipline::Eevdf {
+                reweight: Placed,
+                ..
+            }
+        )
+    }
+
     fn is_divisible(&self) -> bool {
         true
     }

@@ -319,6 +319,11 @@ pub trait Scheduler {
         false
     }
 
+    /// Whether a group that is reweighted while queued has its lag inflated, for which putting vCPUs apart is the cure.
+    fn inflates_lag(&self) -> bool {
+        false
+    }
+
     /// The vCPU has a group of its own beside the VMs' from now on, of this weight; `None`: it is in its VM's. One that runs goes on.
     fn set_own_group(&mut self, _vcpu: u32, _weight: Option<f64>, _now: u64) {}
 

@@ -104,7 +104,7 @@ impl World {
                 left_turns,
             },
             policies,
-            divisible: self.host.is_divisible(),
+            divisible: self.host.is_divisible() && self.host.inflates_lag(),
             ..VmObservation::new(id, weight, vcpus)
         })
     }
