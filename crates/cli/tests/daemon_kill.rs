@@ -28,7 +28,8 @@ use tandem_linux::thread::ThreadRef;
 use tandem_linux::thread::Tid;
 
 const KILLS: u32 = 50;
-/// The daemon is killed within this time after its start; by then it has done all kinds of changes.
+/// The daemon is killed within this time after its start; by then it has made groups, moved threads and pins and written weights. Turns and
+/// vCPUs apart come later than that: the live tests of the fleet kill daemons in these.
 const WITHIN_MS: u32 = 500;
 
 /// A child that does not outlive the test.

@@ -70,6 +70,15 @@ fn example_settings_show_the_defaults() {
 }
 
 #[test]
+fn the_hosts_unit_permits_real_time() {
+    let unit = packaging("systemd").join("tandem-host.service");
+    let unit = fs::read_to_string(unit).expect("the unit is in the tree");
+    // Its filter of system calls forbids SCHED_FIFO, in which the thread that keeps turns runs, even to root.
+    let forbids = |line: &&str| line.trim_start().starts_with("RestrictRealtime");
+    assert_eq!(unit.lines().find(forbids), None);
+}
+
+#[test]
 fn systemd_accepts_the_units() {
     // A template is judged by an instance of it.
     let units = [

@@ -58,7 +58,8 @@ pub fn measure(pcpus: &PcpuSet) -> Finding {
             Verdict::NotMeasured("its thread could not be pinned".to_owned()),
         ),
         Ok((_, Err(error))) => Finding::new(subject, Verdict::DoesNotAct).figure(format!(
-            "not permitted here: {error}; cgroups v1 need a real-time budget (cpu.rt_runtime_us)"
+            "not permitted here: {error}; cgroups v1 need a real-time budget (cpu.rt_runtime_us), and systemd units no \
+             RestrictRealtime=yes"
         )),
         Err(_) => Finding::new(
             subject,

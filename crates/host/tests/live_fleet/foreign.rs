@@ -32,6 +32,10 @@ use crate::subject::whole;
 pub const ALL: &[(&str, Test)] = &[
     ("somebody_elses_weight_counts_and_stays", weight),
     (
+        "somebody_elses_weight_that_we_overwrite_before_we_look_is_lost",
+        overwritten_weight,
+    ),
+    (
         "somebody_elses_weight_of_a_vcpu_counts_and_stays",
         weight_of_a_vcpu,
     ),
@@ -92,6 +96,22 @@ fn weight() -> Result<(), Skip> {
     assert_eq!(subject.weight(&own), Weight(800.0));
     let live_host = subject.restore();
     assert_eq!(read(&live_host.own, Knob::Weight), "500", "and not 333");
+    Ok(())
+}
+
+fn overwritten_weight() -> Result<(), Skip> {
+    let mut live_host = LiveHost::new()?;
+    live_host.operator_sets(Knob::Weight, "333");
+    let mut subject = Subject::acting_on(live_host)?;
+    let own = subject.cgroup(OWNER);
+    subject.apply(set_weight(whole(OWNER), 700.0));
+    write(&own, Knob::Weight, "500");
+    subject.apply(set_weight(whole(OWNER), 710.0));
+    assert_eq!(subject.recheck(), Vec::<String>::new());
+    assert_eq!(subject.observe(OWNER).weight, Weight(333.0));
+    assert_eq!(subject.weight(&own), Weight(710.0));
+    let live_host = subject.restore();
+    assert_eq!(read(&live_host.own, Knob::Weight), "333");
     Ok(())
 }
 

@@ -236,14 +236,14 @@ fn division(live_host: &LiveHost) -> Result<Division, Skip> {
         .count();
     Ok(match (inside, groups) {
         (0, 0) => Division::Together,
-        (3, 3) => Division::Apart,
+        (2, 2) => Division::Apart,
         _ => Division::Between,
     })
 }
 
 /// Kills 100 daemons that let two VMs take turns and put the vCPUs of a third apart and together; an emulated machine gets through fewer.
 fn kill_often(live_host: &mut LiveHost, random: &mut Pcg32) -> Result<(), Skip> {
-    live_host.third = Some(Helper::start("vm", &["third", "3"]));
+    live_host.third = Some(Helper::start("vm", &["third", "2"]));
     let before = live_host.snapshot();
     spin(&mut live_host.shared, 2);
     spin(&mut live_host.owner, 2);
@@ -282,8 +282,11 @@ fn kill_often(live_host: &mut LiveHost, random: &mut Pcg32) -> Result<(), Skip> 
         live_host.own
     );
     assert!(
-        divisions.len() == 3 || count < 100,
-        "some steps of a division no kill hit: {divisions:?}"
+        [Division::Between, Division::Apart]
+            .iter()
+            .all(|hit| divisions.contains_key(hit))
+            || count < 100,
+        "no kill hit some steps of a division: {divisions:?}"
     );
     println!(
         "killed {count} times: {in_idle} left VMs in the idle class, {own_in_idle} of these {}; {put_back} changes were put back; vCPUs of the third: {divisions:?}",

@@ -62,8 +62,8 @@ pub const TOLD: &str = "told";
 /// All that is done to the vCPUs of a VM that are put apart, over and over.
 fn divisions(vm: VmId) -> [Decision; 4] {
     [
-        divide(vm, &[0.5, 0.25, 0.25]),
-        divide(vm, &[0.25, 0.25, 0.5]),
+        divide(vm, &[0.5, 0.5]),
+        divide(vm, &[0.25, 0.75]),
         set_weight(whole(vm), 900.0),
         divide(vm, &[]),
     ]
@@ -111,6 +111,8 @@ pub fn be_a_daemon() -> ExitCode {
         while !third.is_empty() && Instant::now() < next {
             let applied = fleet.apply(&divisions.next().into_iter().collect::<Vec<_>>());
             assert!(applied.refused.is_empty(), "{:?}", applied.refused);
+            // So that kills find it between two changes, too.
+            sleep(Duration::from_millis(3));
         }
         sleep(next.saturating_duration_since(Instant::now()));
         fleet.observe(period, period, false);
