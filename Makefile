@@ -55,7 +55,7 @@ bench-fairness: build ## the acceptance suite of fairness: every mix, three runs
 	$(TANDEM) bench fairness $(ARGS)
 
 .PHONY: bench-work
-bench-work: build ## work relative to alone: every workload beside others, stock, by hand and Tandem (3 hours; ARGS='--runs 1')
+bench-work: build ## work relative to alone: every workload beside others, stock, by hand and Tandem (3 and a half hours; ARGS='--runs 1')
 	$(TANDEM) bench work $(ARGS)
 
 .PHONY: bench-guest

@@ -9,9 +9,10 @@ use std::path::Path;
 use std::path::PathBuf;
 use std::process::Command;
 
-const WORKLOADS: [&str; 6] = [
+const WORKLOADS: [&str; 7] = [
     "workload.c",
     "computing.c",
+    "timed.c",
     "locking.c",
     "phased.c",
     "pipeline.c",

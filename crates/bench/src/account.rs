@@ -21,6 +21,7 @@ use tandem_report::experiment::Figures;
 use tandem_report::experiment::Sample;
 use tandem_report::experiment::VmFigures;
 use tandem_report::experiment::mean_and_max;
+use tandem_report::service::Completion;
 
 use crate::alone::MeasuredAlone;
 use crate::cpu_time::Reading;
@@ -39,6 +40,8 @@ pub struct Window {
     pub runnable: Vec<Vec<bool>>,
     /// Per VM: work finished, and the time between its own two counts in seconds.
     pub work: Vec<(u64, f64)>,
+    /// Per VM: how long its bursts or requests took, if its workload has any.
+    pub completions: Vec<Option<Completion>>,
     /// The vCPUs' accounts over time, all through the window.
     pub ticks: Vec<Tick>,
     /// Shares over time.
@@ -76,6 +79,7 @@ pub fn figures(plan: &Plan, window: Window, alone: Option<&[MeasuredAlone]>) -> 
                 work_of_alone: of_alone(i, work as f64 / work_seconds),
                 windows,
                 waits,
+                completion: window.completions.get(i).copied().flatten(),
             },
         )
         .collect();
@@ -227,6 +231,7 @@ mod tests {
                 .map(|vm| vec![false; vm.vcpus as usize])
                 .collect(),
             work: ran_ms.iter().map(|&ran| (ran, 10.0)).collect(),
+            completions: vec![None; ran_ms.len()],
             ticks: (0..2)
                 .map(|tick| Tick {
                     at: at + Duration::from_secs(10 * tick),

@@ -1,7 +1,7 @@
 //! What each VM does alone on this host: the measure of what it does beside others.
 //!
 //! Each distinct VM (workload, settings, vCPUs, pins) is booted once by itself, with no cgroup and nobody beside it, runs for a
-//! moment that is not counted, and is then counted. What was measured is kept for all later experiments of the same run, which
+//! moment that is not counted, and is then counted, one that goes through rounds for whole ones. What was measured is kept for all later experiments of the same run, which
 //! is one backend's.
 
 use std::time::Duration;
@@ -108,6 +108,7 @@ impl AloneResults {
             let measured = match known {
                 Some((_, measured)) => *measured,
                 None => {
+                    let time = vm.whole_rounds(time);
                     progress.say(&format!(
                         "{} alone: measuring {} s",
                         vm.name,

@@ -23,6 +23,7 @@ use tandem_report::experiment::VmDescription;
 use tandem_report::explain;
 use tandem_report::progress::Progress;
 use tandem_report::service::Alone;
+use tandem_report::service::Completion;
 use thiserror::Error;
 
 use crate::account;
@@ -32,6 +33,7 @@ use crate::alone::AloneError;
 use crate::alone::AloneResults;
 use crate::alone::MeasuredAlone;
 use crate::boot::boot;
+use crate::completion;
 use crate::control::Snapshot;
 use crate::cpu_time::Reading;
 use crate::cpu_time::ReadingError;
@@ -272,6 +274,7 @@ impl Stage<'_> {
             end: last,
             runnable,
             work: work(&first_counters, &last_counters),
+            completions: completions(self.plan, &first_counters, &last_counters),
             ticks,
             series,
         };
@@ -326,6 +329,14 @@ impl Stage<'_> {
         }
         Ok(runnable)
     }
+}
+
+/// How long each VM's bursts or requests took between two counts.
+fn completions(plan: &Plan, first: &[Snapshot], last: &[Snapshot]) -> Vec<Option<Completion>> {
+    let counts = first.iter().zip(last);
+    let vms = plan.vms.iter().zip(counts);
+    vms.map(|(vm, (first, last))| completion::between(vm, first, last))
+        .collect()
 }
 
 /// Each VM's work between two counts, and the time between them.

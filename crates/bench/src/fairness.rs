@@ -2,14 +2,14 @@
 //!
 //! Every run is a demo of its own with fresh VMs ([`crate::demo`]). Per mix: mean and maximum
 //! of |lag| over all VMs and runs, for stock weights and for Tandem; useful work of Tandem against
-//! stock; idle pCPU time under a hard cap; the worst windows of any VM; work of what shares deserve. Lags and comparisons are fractions in the JSON form.
-
-use std::time::Duration;
+//! stock; idle pCPU time under a hard cap; the worst windows of any VM; work of what shares deserve; completion times of bursts. Lags and comparisons are fractions in the JSON form.
 
 use serde::Serialize;
 use tandem_linux::interrupt::Interrupt;
 use tandem_report::experiment::Experiment;
+use tandem_report::experiment::Figures;
 use tandem_report::experiment::Host;
+use tandem_report::experiment::STOCK;
 use tandem_report::experiment::VmFigures;
 use tandem_report::experiment::mean_and_max;
 use tandem_report::progress::Progress;
@@ -17,6 +17,7 @@ use tandem_report::service::WindowFigures;
 use tandem_report::service::geometric_mean;
 
 use crate::alone::AloneResults;
+use crate::completion::CompletionOfRuns;
 use crate::demo;
 use crate::demo::DemoError;
 use crate::host_facts;
@@ -24,9 +25,6 @@ use crate::mixes::Mix;
 use crate::mixes::MixError;
 use crate::mode::Mode;
 use crate::plan::Plan;
-
-/// Time between entering a mode and its window.
-pub const SETTLE: Duration = Duration::from_secs(2);
 
 /// What to measure: mixes, each as it will run on this host.
 #[derive(Clone, Debug)]
@@ -124,11 +122,24 @@ pub struct ModeSummary {
     pub deserved_work: Option<f64>,
     /// CPU time against its due over short windows: the least and the greatest part that any VM received in any run.
     pub windows: Vec<WindowFigures>,
+    /// How long bursts and requests took, of the VMs that have any.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub completion: Vec<VmCompletion>,
     /// Why it was not, in the other runs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub not_measured: Vec<String>,
     /// The VMs of each run.
     pub runs: Vec<Vec<VmFigures>>,
+}
+
+/// Completion times of one VM of a mix in a mode, over all runs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct VmCompletion {
+    /// Its name.
+    pub vm: String,
+    /// The times.
+    #[serde(flatten)]
+    pub times: CompletionOfRuns,
 }
 
 /// Runs the suite.
@@ -171,6 +182,12 @@ fn measure_mix(
     let mut notes: Vec<String> = experiments.iter().flat_map(|e| e.notes.clone()).collect();
     notes.sort();
     notes.dedup();
+    let mut modes: Vec<ModeSummary> = plan
+        .modes
+        .iter()
+        .map(|&mode| summary(mode, &experiments))
+        .collect();
+    compare_completion(&mut modes);
     Ok(MixFigures {
         mix: mix.name,
         what: mix.what,
@@ -179,11 +196,7 @@ fn measure_mix(
             .first()
             .map(|e| e.backend.clone())
             .unwrap_or_default(),
-        modes: plan
-            .modes
-            .iter()
-            .map(|&mode| summary(mode, &experiments))
-            .collect(),
+        modes,
         notes,
     })
 }
@@ -218,10 +231,38 @@ fn summary(mode: Mode, experiments: &[Experiment]) -> ModeSummary {
                 .iter()
                 .flat_map(|figures| figures.vms.iter().map(|vm| vm.windows.as_slice())),
         ),
+        completion: completion_of(&measured),
         not_measured: not_measured
             .filter_map(|result| Some(format!("{name}: {}", result.outcome.as_ref().err()?)))
             .collect(),
         runs: measured.iter().map(|figures| figures.vms.clone()).collect(),
+    }
+}
+
+/// The completion times of each VM that has any, over the runs.
+fn completion_of(runs: &[&Figures]) -> Vec<VmCompletion> {
+    let Some(first) = runs.first() else {
+        return Vec::new();
+    };
+    let of_vm = |(i, vm): (usize, &VmFigures)| {
+        let of_runs = runs.iter().filter_map(|run| run.vms.get(i));
+        Some(VmCompletion {
+            vm: vm.name.clone(),
+            times: CompletionOfRuns::of(of_runs.filter_map(|vm| vm.completion.as_ref()))?,
+        })
+    };
+    first.vms.iter().enumerate().filter_map(of_vm).collect()
+}
+
+/// Fills in [`CompletionOfRuns::p99_vs_stock`] of every mode, once all are there.
+fn compare_completion(modes: &mut [ModeSummary]) {
+    let stock = modes.iter().find(|mode| mode.mode == STOCK);
+    let Some(stock) = stock.map(|mode| mode.completion.clone()) else {
+        return;
+    };
+    for vm in modes.iter_mut().flat_map(|mode| &mut mode.completion) {
+        let stock = stock.iter().find(|stock| stock.vm == vm.vm);
+        vm.times.p99_vs_stock = stock.and_then(|stock| vm.times.against(&stock.times));
     }
 }
 
@@ -233,8 +274,8 @@ fn average(values: impl Iterator<Item = f64>) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tandem_report::experiment::Figures;
     use tandem_report::experiment::ModeResult;
+    use tandem_report::service::Completion;
     use tandem_report::service::Waits;
 
     fn experiment(lags: Result<[f64; 2], &str>) -> Experiment {
@@ -253,6 +294,14 @@ mod tests {
                 runs: 0,
                 mean_ns: None,
             },
+            // Only what lags has bursts here: one for each hundredth, a millisecond each.
+            completion: (lag > 0.0).then_some(Completion {
+                count: (lag * 100.0) as u64,
+                dropped: 0,
+                mean_ns: None,
+                p50_ns: Some(lag * 1e8),
+                p99_ns: Some(lag * 2e8),
+            }),
         };
         let figures = |lags: [f64; 2]| Figures {
             vms: lags.map(vm).to_vec(),
@@ -288,6 +337,28 @@ mod tests {
         assert_eq!(summary.mean_abs_lag, Some(0.02));
         assert_eq!(summary.max_abs_lag, Some(0.04));
         assert_eq!((summary.measured_runs, summary.work_vs_stock), (2, None));
+    }
+
+    #[test]
+    fn completion_times_are_medians_over_runs_and_compared_with_stock() {
+        let runs = [
+            experiment(Ok([0.01, -0.01])),
+            experiment(Ok([0.04, -0.02])),
+            experiment(Err("no root")),
+        ];
+        let tandem = summary(Mode::Tandem, &runs);
+        let [times] = tandem.completion.as_slice() else {
+            panic!("one VM has bursts: {:?}", tandem.completion)
+        };
+        assert_eq!((times.times.count, times.vm.as_str()), (5, "vm"));
+        assert_eq!(times.times.p50_ns.unwrap().median, 2.5e6);
+        let mut stock = summary(Mode::Tandem, &runs[..1]);
+        stock.mode = STOCK;
+        let mut modes = [stock, tandem];
+        compare_completion(&mut modes);
+        let ratio = |mode: usize| modes[mode].completion[0].times.p99_vs_stock;
+        assert_eq!((ratio(0), ratio(1)), (Some(1.0), Some(2.5)));
+        assert!(summary(Mode::Tandem, &runs[2..]).completion.is_empty());
     }
 
     #[test]

@@ -14,7 +14,7 @@
 //! - [`mod@boot`] and [`alone`]: VMs together, and each alone first, which its work is compared with.
 //! - [`mode_in_force`], over [`groups`], [`batch`] and [`mod@put_back`]: modes by hand, and everything as it was before.
 //! - [`cpu_time`] and [`account`]: from readings to shares, fair shares and lags; [`timeslices`] and [`windows`]: the same
-//!   over short windows, and waits.
+//!   over short windows, and waits; [`completion`]: how long bursts and requests took. [`spread`]: the same figure over several runs.
 //!
 //! The experiments: [`demo`], [`fairness`] over [`mixes`], [`work`], [`overhead`], [`changes`], [`churn`]; [`guest`], programs
 //! under the agent; [`simulator`], how fast the simulator is. They print nothing but progress, and what went wrong
@@ -29,6 +29,7 @@ pub mod changes;
 pub mod child;
 mod child_log;
 pub mod churn;
+pub mod completion;
 pub mod control;
 pub mod cpu_time;
 pub mod daemon_process;
@@ -45,6 +46,7 @@ pub mod plan;
 pub mod put_back;
 pub mod range;
 pub mod simulator;
+pub mod spread;
 pub mod state_dir;
 pub mod tables;
 #[cfg(test)]

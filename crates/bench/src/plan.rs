@@ -13,6 +13,8 @@ use std::time::Duration;
 use tandem_host::config::Placement;
 use tandem_microvm::Backend;
 use tandem_microvm::MAX_VCPUS;
+use tandem_microvm::Parameters;
+use tandem_microvm::Workload;
 use tandem_policy::PcpuId;
 use tandem_policy::PcpuSet;
 use tandem_policy::PolicySet;
@@ -115,6 +117,31 @@ impl VmPlan {
             "burn" | "spinlock" | "shootdown" => true,
             "barrier" => self.settings.iter().any(|setting| setting == "wait=spin"),
             _ => false,
+        }
+    }
+
+    /// Whether its guest has bursts or requests that are due at a time, and so completion times.
+    pub fn is_timed(&self) -> bool {
+        let workload: Option<Workload> = self.workload.parse().ok();
+        workload.is_some_and(Workload::is_timed)
+    }
+
+    /// At least `time`, in whole rounds of what its guest does ([`Parameters::round`]): part of a round would be mostly this phase in one
+    /// run and mostly that in another. Settings that its guest refuses change nothing.
+    pub fn whole_rounds(&self, time: Duration) -> Duration {
+        let round = || {
+            let mut parameters = Parameters::defaults(self.workload.parse().ok()?);
+            for setting in &self.settings {
+                parameters.set_from(setting).ok()?;
+            }
+            parameters.round()
+        };
+        match round() {
+            Some(round) if !round.is_zero() => {
+                let rounds = time.as_nanos().div_ceil(round.as_nanos()).max(1);
+                round.saturating_mul(u32::try_from(rounds).unwrap_or(u32::MAX))
+            }
+            _ => time,
         }
     }
 

@@ -9,9 +9,11 @@ use tandem_report::table::Tone;
 
 use crate::changes::Changes;
 use crate::churn::Churn;
+use crate::completion::CompletionOfRuns;
 use crate::fairness::Suite;
 use crate::mode::Mode;
 use crate::overhead::Overhead;
+use crate::spread::Spread;
 
 /// Lags of every mix: stock beside Tandem.
 pub fn fairness(suite: &Suite) -> Table {
@@ -76,6 +78,58 @@ pub fn fairness_service(suite: &Suite) -> Table {
         table.row(row);
     }
     table
+}
+
+/// Completion times of every VM that has bursts: stock beside Tandem, in milliseconds; none where no mix has such a VM.
+pub fn fairness_completion(suite: &Suite) -> Option<Table> {
+    let mut table = Table::new(&[
+        "mix",
+        "VM",
+        "stock p50",
+        "Tandem p50",
+        "stock p99",
+        "Tandem p99",
+        "p99 vs stock",
+        "stock, given up",
+        "Tandem, given up",
+    ]);
+    let mut any = false;
+    for mix in &suite.mixes {
+        let modes = mix.modes.iter();
+        let mut vms: Vec<&str> = modes
+            .flat_map(|mode| mode.completion.iter().map(|vm| vm.vm.as_str()))
+            .collect();
+        vms.sort_unstable();
+        vms.dedup();
+        for vm in vms {
+            let of = |name: &str| {
+                let mode = mix.modes.iter().find(|mode| mode.mode == name)?;
+                let found = mode.completion.iter().find(|known| known.vm == vm)?;
+                Some(&found.times)
+            };
+            let (stock, tandem) = (of(STOCK), of(Mode::Tandem.name()));
+            let time = |spread: Option<Spread>| {
+                spread.map_or_else(absent, |spread| spread.scaled(1e-6).text().into())
+            };
+            let ratio = tandem.and_then(|times| times.p99_vs_stock);
+            let given_up = |times: Option<&CompletionOfRuns>| {
+                times.map_or_else(absent, |times| times.dropped.to_string().into())
+            };
+            any = true;
+            table.row([
+                Cell::toned(mix.mix, Tone::Strong),
+                vm.into(),
+                time(stock.and_then(|times| times.p50_ns)),
+                time(tandem.and_then(|times| times.p50_ns)),
+                time(stock.and_then(|times| times.p99_ns)),
+                time(tandem.and_then(|times| times.p99_ns)),
+                ratio.map_or_else(absent, |ratio| format!("{ratio:.2}").into()),
+                given_up(stock),
+                given_up(tandem),
+            ]);
+        }
+    }
+    any.then_some(table)
 }
 
 fn absent() -> Cell {

@@ -1,8 +1,10 @@
 //! What a microVM did, for people: what it was, and a table of its vCPUs.
 
+use tandem_microvm::Completion;
 use tandem_microvm::Report;
 use tandem_microvm::VcpuReport;
 use tandem_microvm::Workload;
+use tandem_report::figure;
 use tandem_report::table::Look;
 use tandem_report::table::Table;
 
@@ -45,10 +47,13 @@ fn table(report: &Report) -> Table {
     // Columns that only one workload can fill.
     let extra: Option<Column> = match report.workload {
         Workload::Shootdown => Some(("acks", |vcpu| vcpu.acks)),
-        Workload::Bursty => Some(("dropped", |vcpu| vcpu.dropped)),
+        Workload::Bursty | Workload::Server => Some(("dropped", |vcpu| vcpu.dropped)),
         _ => None,
     };
     headings.extend(extra.map(|(heading, _)| heading));
+    if report.workload.is_timed() {
+        headings.extend(["done", "completion p50", "completion p99"]);
+    }
     let mut table = Table::new(&headings);
     let share = |ns: u64| format!("{:.1}", ns as f64 / 1e7 / report.seconds);
     let ms = |ns: u64| format!("{:.1}", ns as f64 / 1e6);
@@ -68,6 +73,7 @@ fn table(report: &Report) -> Table {
             vcpu.ipis.to_string(),
         ];
         row.extend(extra.map(|(_, value)| value(vcpu).to_string()));
+        row.extend(vcpu.completion.iter().flat_map(completion));
         table.row(row);
     }
     let sum = |value: fn(&VcpuReport) -> u64| report.vcpus.iter().map(value).sum::<u64>();
@@ -89,13 +95,30 @@ fn table(report: &Report) -> Table {
         sum(|vcpu| vcpu.ipis).to_string(),
     ];
     total.extend(extra.map(|(_, value)| sum(value).to_string()));
+    total.extend(report.completion.iter().flat_map(completion));
     table.row(total);
     table
+}
+
+/// How many bursts were done, and how long they took.
+fn completion(times: &Completion) -> [String; 3] {
+    let time = |ns: Option<u64>| {
+        ns.map_or_else(
+            || figure::NOT_MEASURED.to_owned(),
+            |ns| figure::time(ns as f64),
+        )
+    };
+    [
+        times.count.to_string(),
+        time(times.p50_ns),
+        time(times.p99_ns),
+    ]
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
+    use std::time::Instant;
 
     use tandem_microvm::Backend;
     use tandem_microvm::Microvm;
@@ -124,5 +147,29 @@ mod tests {
             text.contains("dropped") && text.contains("not pinned"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn bursts_have_completion_times_once_one_is_done() {
+        let mut config = MicrovmConfig::new("vm0".parse().unwrap(), Workload::Server);
+        config.backend = Backend::Threads;
+        config.parameters.set("busy", "0").unwrap();
+        let vm = Microvm::start(config).unwrap();
+        let first = vm.snapshot();
+        let none = text(&Report::between(&vm, &first, &first), Look::Plain);
+        assert!(none.contains("completion p99"), "{none}");
+        let begin = Instant::now();
+        let report = loop {
+            assert!(begin.elapsed() < Duration::from_secs(60), "no request done");
+            std::thread::sleep(Duration::from_millis(5));
+            let report = Report::between(&vm, &first, &vm.snapshot());
+            if report.completion.unwrap().count > 0 {
+                break report;
+            }
+        };
+        let text = text(&report, Look::Plain);
+        // p50 and p99, of the vCPU and of all.
+        let absent = |text: &str| text.matches("not measured").count();
+        assert_eq!(absent(&none), absent(&text) + 4, "{none}\n{text}");
     }
 }

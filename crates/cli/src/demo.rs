@@ -21,7 +21,6 @@ use tandem_bench::mode::Mode;
 use tandem_bench::plan;
 use tandem_bench::plan::Pinning;
 use tandem_bench::plan::Plan;
-use tandem_bench::range;
 use tandem_bench::vm_spec;
 use tandem_bench::vm_spec::VmSpec;
 use tandem_host::config::Placement;
@@ -38,6 +37,7 @@ use crate::console::print;
 use crate::live;
 use crate::live::BackendArg;
 use crate::live::DaemonArgs;
+use crate::live::SecondsArgs;
 
 const PAGE: &str = "tandem-demo.html";
 
@@ -64,30 +64,8 @@ pub struct DemoArgs {
     /// Leave vCPUs free [default without --mix and --vm]
     #[arg(long)]
     unpinned: bool,
-    /// Seconds counted per mode, 0.5 … 3600
-    #[arg(
-        long,
-        value_name = "S",
-        default_value_t = 10.0,
-        allow_negative_numbers = true
-    )]
-    seconds: f64,
-    /// Seconds to settle before, not counted, 0 … 600
-    #[arg(
-        long,
-        value_name = "S",
-        default_value_t = 2.0,
-        allow_negative_numbers = true
-    )]
-    settle_seconds: f64,
-    /// Seconds for which each distinct VM is measured alone first, 0.5 … 60; 0: not at all
-    #[arg(
-        long,
-        value_name = "S",
-        default_value_t = live::ALONE_SECONDS,
-        allow_negative_numbers = true
-    )]
-    alone_seconds: f64,
+    #[command(flatten)]
+    seconds: SecondsArgs,
     /// Modes to measure: as-is, equal-weights (the stock practice), hard-cap, pinning, nice, batch, tandem
     /// [default: equal-weights,hard-cap,tandem; with --mix and --vm as-is too]
     #[arg(long, value_name = "NAME,…")]
@@ -137,12 +115,12 @@ impl DemoArgs {
                 None if everyday => Mode::DEMO[1..].to_vec(),
                 None => Mode::DEMO.to_vec(),
             },
-            window: range::seconds("--seconds", self.seconds, 0.5, 3600.0)?,
-            settle: range::seconds("--settle-seconds", self.settle_seconds, 0.0, 600.0)?,
+            window: self.seconds.window()?,
+            settle: self.seconds.settle()?,
             backend: self.backend.map(Backend::from),
             seed: self.seed,
             daemon: self.daemon.plan(placement)?,
-            alone: live::alone(self.alone_seconds)?,
+            alone: self.seconds.alone_if_wanted()?,
             state_dir: live::state_dir(self.state_dir.as_ref()),
             pcpus,
         })
@@ -203,8 +181,12 @@ fn tables(experiment: &Experiment) -> String {
         experiment_table::per_vm(experiment).to_string(),
         experiment_table::service(experiment).to_string(),
         experiment_table::SERVICE.to_owned(),
-        experiment_table::per_mode(experiment).to_string(),
     ];
+    if let Some(completion) = experiment_table::completion(experiment) {
+        parts.push(completion.to_string());
+        parts.push(experiment_table::COMPLETION.to_owned());
+    }
+    parts.push(experiment_table::per_mode(experiment).to_string());
     let reasons = experiment_table::reasons(experiment);
     if !reasons.is_empty() {
         parts.push(reasons.join("\n"));

@@ -1,5 +1,6 @@
 //! Arguments that the demo and the benches on live VMs share.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -15,9 +16,6 @@ use tandem_host::config::Placement;
 use tandem_microvm::Backend;
 use tandem_policy::PolicySet;
 use tandem_policy::host::registry;
-
-/// Seconds for which each distinct VM is measured alone unless told otherwise.
-pub const ALONE_SECONDS: f64 = 2.0;
 
 /// What runs the vCPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -80,16 +78,110 @@ impl DaemonArgs {
     }
 }
 
+/// For how long VMs are measured.
+#[derive(Clone, Debug, Args)]
+pub struct SecondsArgs {
+    /// Seconds counted per mode and run, 0.5 … 3600
+    #[arg(
+        long,
+        value_name = "S",
+        default_value_t = 10.0,
+        allow_negative_numbers = true
+    )]
+    seconds: f64,
+    /// Seconds to settle before, not counted, 0 … 600
+    #[arg(
+        long,
+        value_name = "S",
+        default_value_t = 2.0,
+        allow_negative_numbers = true
+    )]
+    settle_seconds: f64,
+    /// Seconds for which each distinct VM is measured alone first, 0.5 … 60; 0: not at all (not in bench work)
+    #[arg(
+        long,
+        value_name = "S",
+        default_value_t = 2.0,
+        allow_negative_numbers = true
+    )]
+    alone_seconds: f64,
+}
+
+impl SecondsArgs {
+    /// `--seconds`
+    pub fn window(&self) -> Result<Duration, RangeError> {
+        range::seconds("--seconds", self.seconds, 0.5, 3600.0)
+    }
+
+    /// `--settle-seconds`
+    pub fn settle(&self) -> Result<Duration, RangeError> {
+        range::seconds("--settle-seconds", self.settle_seconds, 0.0, 600.0)
+    }
+
+    /// `--alone-seconds`, where work alone is what all else is compared with.
+    pub fn alone(&self) -> Result<Duration, RangeError> {
+        range::seconds("--alone-seconds", self.alone_seconds, 0.5, 60.0)
+    }
+
+    /// `--alone-seconds`, of which 0 means that VMs are not measured alone.
+    pub fn alone_if_wanted(&self) -> Result<Option<Duration>, RangeError> {
+        match self.alone_seconds {
+            0.0 => Ok(None),
+            _ => self.alone().map(Some),
+        }
+    }
+}
+
+/// As they are typed.
+impl fmt::Display for SecondsArgs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "--seconds {} --settle-seconds {} --alone-seconds {}",
+            self.seconds, self.settle_seconds, self.alone_seconds
+        )
+    }
+}
+
 /// Where an experiment works: where it was told to, or where experiments do.
 pub fn state_dir(given: Option<&PathBuf>) -> PathBuf {
     let uid = rustix::process::getuid().as_raw();
     given.map_or_else(|| state_dir::default_for(uid), PathBuf::clone)
 }
 
-/// `--alone-seconds`, of which 0 means that VMs are not measured alone.
-pub fn alone(seconds: f64) -> Result<Option<Duration>, RangeError> {
-    match seconds {
-        0.0 => Ok(None),
-        seconds => range::seconds("--alone-seconds", seconds, 0.5, 60.0).map(Some),
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Whole {
+        #[command(flatten)]
+        seconds: SecondsArgs,
+    }
+
+    fn parse(args: &[&str]) -> SecondsArgs {
+        let args = ["test"].iter().chain(args);
+        Whole::try_parse_from(args).unwrap().seconds
+    }
+
+    #[test]
+    fn seconds_have_defaults_and_are_said_as_typed() {
+        let text = "--seconds 10 --settle-seconds 2 --alone-seconds 2";
+        assert_eq!(parse(&[]).to_string(), text);
+        let typed = ["--seconds", "0.5", "--settle-seconds", "0"];
+        let text = "--seconds 0.5 --settle-seconds 0 --alone-seconds 2";
+        assert_eq!(parse(&typed).to_string(), text);
+    }
+
+    #[test]
+    fn without_seconds_alone_vms_are_not_measured_alone() {
+        let none = parse(&["--alone-seconds", "0"]);
+        assert_eq!(none.alone_if_wanted(), Ok(None));
+        let error = none.alone().unwrap_err().to_string();
+        assert!(error.contains("--alone-seconds 0 is not possible: 0.5 … 60"));
+        let short = parse(&["--alone-seconds", "0.1"]);
+        assert!(short.alone_if_wanted().is_err());
     }
 }

@@ -185,6 +185,49 @@ fn the_default_is_four_vms_on_the_sentence_about_work() {
     assert!(!state.exists());
 }
 
+/// A server that is busy for a while and then serves, beside a VM that computes: only the former has completion times.
+#[test]
+fn requests_have_completion_times_in_tables_page_and_json() {
+    let dir = tempfile::tempdir().unwrap();
+    let page = dir.path().join("page.html");
+    let run = |json: &[&str]| {
+        let state = dir.path().join("state");
+        let mut args = vec![
+            "demo",
+            "--seconds",
+            "1",
+            "--settle-seconds",
+            "0",
+            "--alone-seconds",
+            "0",
+            "--vm",
+            "name=srv,vcpus=2,workload=server,set.busy=100k,set.serve=100k",
+            "--vm",
+            "name=burn,vcpus=1",
+            "--backend",
+            "threads",
+            "--modes",
+            "as-is",
+            "--html",
+            page.to_str().unwrap(),
+            "--state-dir",
+            state.to_str().unwrap(),
+        ];
+        args.extend(json);
+        String::from_utf8(succeed(&args).stdout).unwrap()
+    };
+    let json: Value = serde_json::from_str(&run(&["--json"])).unwrap();
+    let vms = &json["modes"][0]["vms"];
+    let times = &vms[0]["completion"];
+    assert!(times["count"].as_u64().unwrap() > 0, "{times}");
+    assert!(number(times, "p50_ns") > 0.0 && number(times, "p99_ns") >= number(times, "p50_ns"));
+    assert_eq!(times["dropped"], 0);
+    assert_eq!(vms[1].get("completion"), None);
+    assert!(run(&[]).contains("| done | given up |"));
+    let page = std::fs::read_to_string(page).unwrap();
+    assert!(page.contains("Completion times"));
+}
+
 #[test]
 fn a_mode_that_cannot_run_is_reported_and_the_rest_goes_on() {
     let dir = tempfile::tempdir().unwrap();

@@ -72,6 +72,18 @@ fn fairness_reports_every_mode_of_every_mix() {
         assert!(mode["deserved_work"].as_f64().unwrap() > 0.0, "{mode}");
         assert_eq!(mode["windows"][0]["seconds"], 0.25, "{mode}");
     }
+    for mode in mixes[1]["modes"].as_array().unwrap() {
+        let times = &mode["completion"][0];
+        assert_eq!(times["vm"], "vm0", "{mode}");
+        assert_eq!(mode["completion"].as_array().unwrap().len(), 1, "{mode}");
+        // On a host that is busy otherwise, perhaps no burst is done in half a second.
+        let done = times["count"].as_u64().unwrap() > 0;
+        for quantile in ["p50_ns", "p99_ns"] {
+            assert_eq!(times.get(quantile).is_some(), done, "{mode}");
+        }
+        assert!(times["dropped"].is_u64(), "{mode}");
+    }
+    assert!(mixes[0]["modes"][0].get("completion").is_none());
 }
 
 #[test]

@@ -10,8 +10,8 @@
 //! - *worst*: the least work of a VM relative to stock in the same place, and which VM that is; and the same against what stock does
 //!   with no more than the VM is due ([`due`](mod@due)): what stock gave it beyond that is not its own.
 //!
-//! Hosts have 16 pCPUs, or 64 with VMs of 64 vCPUs. VMs take turns only after they have not slept for half a second, so policies
-//! with `turns` are measured for longer, against a stock that is.
+//! Hosts have 16 pCPUs, or 64 with VMs of 64 vCPUs. VMs take turns only after they have not slept for half a second, and have their
+//! vCPUs put apart only after they wanted more for as long, so policies with `turns` or `apart` are measured for longer, against a stock that is.
 //!
 //! A program that does no unit of work in the time that is simulated is not measured. What an entry is
 //! and what is asked of all of them is in [`entry`]; [`file`](mod@file) reads figures that were kept.
@@ -36,7 +36,7 @@ use crate::trials::Trials;
 use crate::trials::TrialsError;
 
 /// Policies and baselines, alone and joined.
-const POLICIES: [&str; 26] = [
+const POLICIES: [&str; 28] = [
     STOCK,
     "ple-off",
     "fixed",
@@ -63,13 +63,15 @@ const POLICIES: [&str; 26] = [
     "fair+turns",
     "eevdf+fair",
     "eevdf+fair+turns",
+    "fair+apart",
+    "fair+turns+apart",
 ];
 
 /// pCPUs that hosts can have: VMs have as many vCPUs.
 const HOSTS: [u32; 2] = [entry::PCPUS, 64];
 
-/// Warm-up and duration where VMs may take turns.
-const WITH_TURNS: [(&str, &str); 2] = [("warmup", "1s"), ("duration", "2s")];
+/// Warm-up and duration where VMs may take turns, or have their vCPUs put apart.
+const WITH_PATIENCE: [(&str, &str); 2] = [("warmup", "1s"), ("duration", "2s")];
 
 /// How often the host is overcommitted.
 const OVERCOMMIT: [u32; 3] = [1, 2, 4];
@@ -172,7 +174,9 @@ impl Plan {
         times: u32,
         policy: &str,
     ) -> Result<Entry, TrialsError> {
-        let is_long = policy.split('+').any(|part| part == "turns");
+        let is_long = policy
+            .split('+')
+            .any(|part| ["turns", "apart"].contains(&part));
         let mut run = |times: u32, workload: &str, policy: &str| {
             trials.run(&trial(times, workload, policy, self.pcpus, is_long))
         };
@@ -202,7 +206,7 @@ fn trial(times: u32, workload: &str, policy: &str, pcpus: u32, is_long: bool) ->
     if pcpus != entry::PCPUS {
         place = place.set("machine.pcpus", pcpus).set("vm.*.vcpus", pcpus);
     }
-    for (key, value) in WITH_TURNS.iter().filter(|_| is_long) {
+    for (key, value) in WITH_PATIENCE.iter().filter(|_| is_long) {
         place = place.set(key, value);
     }
     place.policy(policy)

@@ -48,6 +48,17 @@ fn figures_do_not_depend_on_the_number_of_workers() {
 }
 
 #[test]
+fn nobody_is_put_apart_where_each_vcpu_has_a_pcpu() {
+    let entries = entries(&["fair+turns", "fair+turns+apart"], "npb-cg", 16, 2);
+    let [_, without, with] = entries.as_slice() else {
+        panic!("{entries:?}");
+    };
+    assert_eq!(with.policy, "fair+turns+apart");
+    let figures = |entry: &Entry| (entry.throughput, entry.worst, entry.unfairness);
+    assert_eq!(figures(with), figures(without));
+}
+
+#[test]
 fn other_sizes_are_refused() {
     let error = Plan::new(&[], &[], &[], 32).unwrap_err().to_string();
     assert_eq!(error, "--pcpus 32 is not possible: 16 or 64");

@@ -17,34 +17,44 @@ use crate::managed::ManagedVcpu;
 use crate::managed::ManagedVm;
 
 /// Puts the vCPUs apart in these portions of the VM's weight, or together if there are none; true if anything was changed. Of a VM in the
-/// idle class, in turns, or with a group that is not ours nothing is.
+/// idle class, in turns, or with a group that is not ours nothing is. If one cannot be put apart, all are put together again.
 pub(crate) fn divide(
     managed: &mut ManagedVm,
     portions: &[(VcpuId, f64)],
     actuator: &mut Actuator,
 ) -> Result<bool, ActuatorError> {
-    let can = managed.made && !managed.in_force.idle && !managed.in_force.rotating;
+    let can = managed.divisible && !managed.in_force.idle && !managed.in_force.rotating;
     if portions.is_empty() || !can {
         return unite(managed, actuator);
     }
+    let weight = managed.in_force.weight;
+    managed.undivided = managed.undivided.or(Some(weight));
     for (id, portion) in portions {
         let Some(vcpu) = managed.vcpus.iter_mut().find(|vcpu| vcpu.index == *id) else {
             continue;
         };
-        if vcpu.settings.portion.is_none() && !part(&managed.cgroup, vcpu, actuator)? {
-            continue;
+        if vcpu.settings.portion.is_none() {
+            let weight = Weight(weight.0 * portion);
+            match part(&managed.cgroup, vcpu, weight, actuator) {
+                Ok(true) => {}
+                Ok(false) => continue,
+                Err(error) => {
+                    unite(managed, actuator)?;
+                    return Err(error);
+                }
+            }
         }
         vcpu.settings.portion = Some(*portion);
     }
-    let weight = managed.in_force.weight;
     managed.write_weight(weight, actuator)?;
     Ok(true)
 }
 
-/// Moves a vCPU into a group of its own beside its VM's; false: it is gone.
+/// Moves a vCPU into a group of its own beside its VM's, which has its weight by then; false: it is gone.
 fn part(
     vms: &CgroupPath,
     vcpu: &mut ManagedVcpu,
+    weight: Weight,
     actuator: &mut Actuator,
 ) -> Result<bool, ActuatorError> {
     // One that it has inside its VM's group goes with the settings there.
@@ -54,31 +64,44 @@ fn part(
     let parent = vms.parent().unwrap_or_else(CgroupPath::root);
     let name = format!("{}-vcpu{}", vms.name(), vcpu.index);
     let group = actuator.create_group(&parent, &name)?;
-    if actuator.move_thread(&vcpu.thread, &group)? == Outcome::Gone {
-        actuator.release_group(&group)?;
-        return Ok(false);
+    let moved = actuator
+        .set_weight(&group, weight)
+        .and_then(|written| Ok((written, actuator.move_thread(&vcpu.thread, &group)?)));
+    match moved {
+        Ok((written, Outcome::Done)) => {
+            vcpu.settings.weight = Some(written);
+            vcpu.group = Some(group);
+            Ok(true)
+        }
+        Ok((_, Outcome::Gone)) => {
+            actuator.release_group(&group)?;
+            Ok(false)
+        }
+        Err(error) => {
+            actuator.release_group(&group)?;
+            Err(error)
+        }
     }
-    vcpu.settings.weight = Some(actuator.controller().weight(&group)?);
-    vcpu.group = Some(group);
-    Ok(true)
 }
 
-/// Moves the vCPUs into their VM's group, which gets the VM's weight again.
+/// Moves the vCPUs into their VM's group, which gets the VM's weight again. In the idle class, into which somebody else put it, it has none.
 fn unite(managed: &mut ManagedVm, actuator: &mut Actuator) -> Result<bool, ActuatorError> {
     let apart = |vcpu: &&mut ManagedVcpu| vcpu.settings.portion.is_some();
-    if !managed.vcpus.iter_mut().any(|vcpu| apart(&vcpu)) {
-        return Ok(false);
-    }
-    // First its weight, so that nobody runs with another.
-    actuator.set_weight(&managed.cgroup, managed.in_force.weight)?;
+    managed.undivided = None;
+    let mut any = false;
     for vcpu in managed.vcpus.iter_mut().filter(apart) {
+        any = true;
         actuator.move_thread(&vcpu.thread, &managed.cgroup)?;
         if let Some(group) = vcpu.group.take() {
             actuator.release_group(&group)?;
         }
         (vcpu.settings.portion, vcpu.settings.weight) = (None, None);
+        vcpu.settings.idle = false;
     }
-    Ok(true)
+    if any && actuator.controller().is_idle(&managed.cgroup)? != Some(true) {
+        managed.in_force.weight = actuator.set_weight(&managed.cgroup, managed.in_force.weight)?;
+    }
+    Ok(any)
 }
 
 impl ManagedVm {
@@ -89,7 +112,8 @@ impl ManagedVm {
             .any(|vcpu| vcpu.settings.portion.is_some())
     }
 
-    /// Gives the VM a weight: its group, or the groups of its vCPUs by their portions.
+    /// Gives the VM a weight: its group, or the groups of its vCPUs by their portions. One that somebody else put into the idle class
+    /// has none to write.
     pub(crate) fn write_weight(
         &mut self,
         weight: Weight,
@@ -99,13 +123,19 @@ impl ManagedVm {
             self.in_force.weight = actuator.set_weight(&self.cgroup, weight)?;
             return Ok(());
         }
+        let mut sum = 0.0;
         for vcpu in &mut self.vcpus {
             if let (Some(portion), Some(group)) = (vcpu.settings.portion, &vcpu.group) {
-                let written = actuator.set_weight(group, Weight(weight.0 * portion))?;
+                let part = Weight(weight.0 * portion);
+                let written = match vcpu.settings.idle {
+                    true => part,
+                    false => actuator.set_weight(group, part)?,
+                };
                 vcpu.settings.weight = Some(written);
+                sum += written.0;
             }
         }
-        self.in_force.weight = weight;
+        self.in_force.weight = Weight(sum);
         Ok(())
     }
 }

@@ -30,6 +30,7 @@ use tandem_policy::turns::Rotation;
 
 use crate::apply::Applied;
 use crate::apply::Refused;
+use crate::check::kernel::may_inflate_lag;
 use crate::config::VmRule;
 use crate::configured::Configured;
 use crate::discovery::Vm;
@@ -75,6 +76,8 @@ impl Backend {
 
 /// All VMs under care.
 pub struct Fleet {
+    // First, so that the thread that writes by itself ends before the backend puts everything back.
+    turns: Turns,
     backend: Backend,
     sampler: Sampler,
     rules: Vec<VmRule>,
@@ -87,7 +90,8 @@ pub struct Fleet {
     began: Instant,
     /// Whether the kernel has the idle class for groups; `None` before the first VM.
     has_idle: Option<bool>,
-    turns: Turns,
+    /// Whether putting vCPUs apart can gain anything on this kernel.
+    divides: bool,
 }
 
 /// What somebody else may have changed (affinities, weights) is read of each VM in every so many
@@ -112,6 +116,7 @@ impl Fleet {
             updates: 0,
             began: Instant::now(),
             has_idle: None,
+            divides: may_inflate_lag(),
             turns: Turns::default(),
         }
     }
@@ -245,6 +250,8 @@ impl Fleet {
             vm: vm.clone(),
             cgroup,
             made,
+            divisible: made,
+            undivided: None,
             configured,
             worth,
             in_force,
@@ -401,7 +408,8 @@ impl Fleet {
             match &mut self.backend {
                 Backend::Live(actuator) => {
                     vcpu.recheck(vm, &self.sampler, Some(actuator), notes)?;
-                    vcpu.recheck_group(vm, cgroup, actuator, notes)?;
+                    let moved = vcpu.recheck_group(vm, cgroup, actuator, notes)?;
+                    managed.divisible &= !moved;
                 }
                 Backend::Dry(controller) => {
                     vcpu.recheck(vm, &self.sampler, None, notes)?;
@@ -558,7 +566,7 @@ impl Host for Fleet {
                 observations.push(VmObservation {
                     in_force: managed.in_force,
                     siblings: siblings as u32,
-                    divisible: managed.made,
+                    divisible: managed.divisible && self.divides,
                     policies: managed.policies,
                     ..VmObservation::new(*id, managed.configured, vcpus)
                 });

@@ -61,6 +61,10 @@ pub struct ManagedVm {
     pub cgroup: CgroupPath,
     /// Whether the cgroup was made by us.
     pub made: bool,
+    /// Whether its vCPUs can be put apart: the group was made by us, and nobody else has moved a vCPU out of it.
+    pub(crate) divisible: bool,
+    /// While its vCPUs are apart: the weight that its empty group was left with.
+    pub(crate) undivided: Option<Weight>,
     /// Configured weight w_i, in the knob's units.
     pub configured: Weight,
     /// How that comes about.
@@ -149,8 +153,8 @@ impl ManagedVm {
     ) -> Result<(), ActuatorError> {
         let now = settings(actuator.controller(), &self.cgroup)?;
         self.in_force.quota = now.quota;
-        // In turns it changes all the time, by us; and while the vCPUs are apart, it is empty.
-        if self.in_force.rotating || self.ended_turns || self.is_apart() {
+        // In turns it changes all the time, by us.
+        if self.in_force.rotating || self.ended_turns {
             return Ok(());
         }
         let foreign = |knob: &str, value: &dyn std::fmt::Display| {
@@ -167,11 +171,17 @@ impl ManagedVm {
                 self.in_force.weight = actuator.controller().default_weight();
             }
         }
-        if !now.idle && now.weight != self.in_force.weight {
+        let ours = self.undivided.unwrap_or(self.in_force.weight);
+        if !now.idle && now.weight != ours {
             let line = foreign("weight", &now.weight);
             notes.push(Note(format!("{line}; it counts as configured from now on")));
             actuator.forget_knob(&self.cgroup, Knob::Weight)?;
-            (self.configured, self.in_force.weight) = (now.weight, now.weight);
+            match self.undivided.as_mut() {
+                // The vCPUs' groups have it in parts.
+                Some(undivided) => *undivided = now.weight,
+                None => self.in_force.weight = now.weight,
+            }
+            self.configured = now.weight;
             self.worth.replace(now.weight, self.vm.vcpus.len());
         }
         Ok(())
@@ -306,18 +316,30 @@ impl ManagedVcpu {
     }
 
     /// Reads again what is set on the cgroup that holds it alone. What somebody else set stays, and is no longer ours to put
-    /// back.
+    /// back. True if somebody else moved it out of the group in which it was apart.
     pub(crate) fn recheck_group(
         &mut self,
         vm: &str,
         vms: &CgroupPath,
         actuator: &mut Actuator,
         notes: &mut Vec<Note>,
-    ) -> Result<(), ActuatorError> {
+    ) -> Result<bool, ActuatorError> {
+        let before = self.group.clone();
         let foreign = match self.reread_group(actuator.controller(), vms) {
-            Err(error) if error.is_gone() => return Ok(()),
+            Err(error) if error.is_gone() => return Ok(false),
             other => other?,
         };
+        if let Some(group) = before.filter(|_| self.settings.portion.is_some())
+            && self.group.as_ref() != Some(&group)
+        {
+            self.settings.portion = None;
+            actuator.release_group(&group)?;
+            notes.push(Note(format!(
+                "VM {vm} vCPU {}: someone else moved it out of {group}; it stays there, and the VM's vCPUs are not put apart any more",
+                self.index
+            )));
+            return Ok(true);
+        }
         for (knob, what) in foreign {
             if let Some(group) = &self.group {
                 match knob {
@@ -330,7 +352,7 @@ impl ManagedVcpu {
                 self.index
             )));
         }
-        Ok(())
+        Ok(false)
     }
 
     /// What it did since the last sample, `scale` times; nothing where there is no earlier one.

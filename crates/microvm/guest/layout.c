@@ -3,6 +3,7 @@
  * the piece of the guest that calibration measures. Built into the host library
  * only.
  */
+#include "completion.h"
 #include "compute.h"
 #include "draw.h"
 
@@ -14,7 +15,15 @@ const u64 tandem_layout[] = {
     offsetof(struct tandem_vcpu, fingerprint),
     offsetof(struct tandem_vcpu, tid),
     offsetof(struct tandem_vm, lock) + offsetof(struct tandem_lock, guarded),
+    offsetof(struct tandem_vcpu, completion_cycles),
+    TANDEM_COMPLETION_BUCKETS,
 };
+
+/* The bucket that a completion time is counted in, for src/completion.rs to compare with its own bounds. */
+u32 tandem_completion_bucket(u64 cycles)
+{
+    return completion_bucket(cycles);
+}
 
 /* How many TSC cycles `steps` steps of the chain took just now, disturbances included. */
 u64 tandem_time_chain(u64 steps)

@@ -43,6 +43,10 @@ typedef uint64_t u64;
 #define TANDEM_MAX_VCPUS 64
 #define TANDEM_MAX_PARAMS 8
 #define TANDEM_QUEUE_SLOTS 64
+/* Completion times (completion.h): 2^10 cycles are some tenths of a microsecond, 2^37 some tens of seconds. */
+#define TANDEM_COMPLETION_FROM 10
+#define TANDEM_COMPLETION_TO 37
+#define TANDEM_COMPLETION_BUCKETS ((TANDEM_COMPLETION_TO - TANDEM_COMPLETION_FROM) * 8 + 2)
 #define TANDEM_OWN_LINE _Alignas(64)
 
 /* The order is that of `Workload` in src/workload.rs. */
@@ -55,6 +59,7 @@ enum tandem_workload {
     TANDEM_PIPELINE,
     TANDEM_SHOOTDOWN,
     TANDEM_BURSTY,
+    TANDEM_SERVER,
 };
 
 struct tandem_vcpu {
@@ -64,7 +69,7 @@ struct tandem_vcpu {
     u64 ipis;                 /* interrupts sent to other vCPUs */
     u64 acks;                 /* shootdown requests acknowledged */
     u64 violations;           /* broken invariants seen: always 0 unless there is a bug */
-    u64 dropped;              /* bursts given up because the backlog was full */
+    u64 dropped;              /* bursts and requests given up because too many were late */
     u64 draws;                /* sizes drawn from the random sequence */
     u64 fingerprint;          /* hash of the first draws: equal seeds, equal fingerprints */
 
@@ -80,6 +85,10 @@ struct tandem_vcpu {
     u64 random_stream;
     u64 chain; /* the value that runs through the dependent chain */
     u32 index;
+
+    /* Completion times, for the VMM to read. */
+    TANDEM_OWN_LINE u64 completion_cycles;      /* all of them added up */
+    u64 completions[TANDEM_COMPLETION_BUCKETS]; /* how many there were in each bucket */
 };
 
 /* vCPUs that sleep until a condition holds: bit n is vCPU n. */

@@ -26,5 +26,7 @@ void tandem_run(struct tandem_vm *vm, u32 index)
         return run_shootdown(vm, me);
     case TANDEM_BURSTY:
         return run_bursty(vm, me);
+    case TANDEM_SERVER:
+        return run_server(vm, me);
     }
 }

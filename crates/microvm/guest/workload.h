@@ -16,6 +16,7 @@ void run_forkjoin(struct tandem_vm *vm, struct tandem_vcpu *me);
 void run_pipeline(struct tandem_vm *vm, struct tandem_vcpu *me);
 void run_shootdown(struct tandem_vm *vm, struct tandem_vcpu *me);
 void run_bursty(struct tandem_vm *vm, struct tandem_vcpu *me);
+void run_server(struct tandem_vm *vm, struct tandem_vcpu *me);
 
 /* Runs the VM's workload as vCPU `index`; returns when the VM stops. */
 void tandem_run(struct tandem_vm *vm, u32 index);

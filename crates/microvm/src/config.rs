@@ -110,6 +110,17 @@ pub enum ConfigError {
         /// What it needs.
         least: u32,
     },
+    /// A server that never serves.
+    #[error(
+        "workload server has no request: every={every} is longer than serve={serve}; give serve at \
+         least as much as every"
+    )]
+    NoRequest {
+        /// Time from one request to the next, in microseconds.
+        every: u64,
+        /// How long it serves, in microseconds.
+        serve: u64,
+    },
     /// No such backend.
     #[error("there is no backend '{0}'; write kvm or threads")]
     Backend(String),
@@ -194,7 +205,13 @@ impl MicrovmConfig {
                 least,
             });
         }
-        Ok(())
+        let value = |name| self.parameters.get(name);
+        match (value("every"), value("serve")) {
+            (Some(every), Some(serve)) if every > serve => {
+                Err(ConfigError::NoRequest { every, serve })
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -221,6 +238,20 @@ mod tests {
             assert!(error.contains(words), "{error}");
         }
         config.vcpus = 64;
+        assert_eq!(config.check(), Ok(()));
+    }
+
+    #[test]
+    fn a_server_that_never_serves_is_refused() {
+        let mut config = MicrovmConfig::new("vm0".parse().unwrap(), Workload::Server);
+        assert_eq!(config.check(), Ok(()));
+        config.parameters.set("serve", "4k").unwrap();
+        let error = config.check().unwrap_err().to_string();
+        assert!(
+            error.contains("every=5000 is longer than serve=4000; give serve"),
+            "{error}"
+        );
+        config.parameters.set("every", "4k").unwrap();
         assert_eq!(config.check(), Ok(()));
     }
 

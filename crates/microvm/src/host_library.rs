@@ -6,6 +6,8 @@
 unsafe extern "C" {
     fn tandem_time_chain(steps: u64) -> u64;
     fn tandem_shootdown_signal(signal: i32);
+    #[cfg(test)]
+    fn tandem_completion_bucket(cycles: u64) -> u32;
 }
 
 /// How many TSC cycles `steps` steps of the dependent chain took just now.
@@ -19,6 +21,13 @@ pub(crate) fn tsc() -> u64 {
     // SAFETY: RDTSC is part of every x86-64 processor, and Linux lets processes execute it unless
     // one asked it not to for itself (PR_SET_TSC).
     unsafe { std::arch::x86_64::_rdtsc() }
+}
+
+/// The bucket that the guest counts a completion time in.
+#[cfg(test)]
+pub(crate) fn completion_bucket(cycles: u64) -> u32 {
+    // SAFETY: computes in registers only.
+    unsafe { tandem_completion_bucket(cycles) }
 }
 
 /// The handler for the signal that stands for a shootdown interrupt.

@@ -20,6 +20,7 @@
 compile_error!("microVMs need Linux on x86-64");
 
 pub mod calibrate;
+pub mod completion;
 pub mod config;
 mod cpu_state;
 mod host_library;
@@ -39,6 +40,8 @@ pub mod workload;
 
 pub use calibrate::Calibration;
 pub use calibrate::NotACalibration;
+pub use completion::Completion;
+pub use completion::Histogram;
 pub use config::Backend;
 pub use config::ConfigError;
 pub use config::MAX_VCPUS;

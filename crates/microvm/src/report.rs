@@ -7,6 +7,8 @@ use serde::Deserialize;
 use serde::Serialize;
 
 use crate::calibrate::Calibration;
+use crate::completion::Completion;
+use crate::completion::Histogram;
 use crate::config::Backend;
 use crate::ring::Ring;
 use crate::snapshot::Snapshot;
@@ -40,6 +42,9 @@ pub struct Report {
     pub work: u64,
     /// The same per second.
     pub work_per_second: f64,
+    /// How long its bursts or requests took, those of all vCPUs; absent for workloads that have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub completion: Option<Completion>,
     /// Broken invariants: other than zero only by a bug.
     pub violations: u64,
     /// Each vCPU.
@@ -70,8 +75,11 @@ pub struct VcpuReport {
     pub ipis: u64,
     /// Shootdowns it acknowledged.
     pub acks: u64,
-    /// Bursts given up because too many were late.
+    /// Bursts and requests given up because too many were late.
     pub dropped: u64,
+    /// How long its bursts or requests took; absent for workloads that have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub completion: Option<Completion>,
 }
 
 impl Report {
@@ -79,11 +87,21 @@ impl Report {
     pub fn between(vm: &Microvm, first: &Snapshot, last: &Snapshot) -> Report {
         let config = vm.config();
         let seconds = last.t_ns.saturating_sub(first.t_ns) as f64 / 1e9;
+        let completion = |times: &Histogram| {
+            let timed = config.workload().is_timed();
+            timed.then(|| Completion::of(times, last.tsc_khz))
+        };
         let vcpus: Vec<VcpuReport> = first
             .vcpus
             .iter()
             .zip(&last.vcpus)
-            .map(|(first, last)| vcpu_between(first, last, seconds))
+            .map(|(first, last)| {
+                let times = last.completions.since(&first.completions);
+                VcpuReport {
+                    completion: completion(&times),
+                    ..vcpu_between(first, last, seconds)
+                }
+            })
             .collect();
         let work = vcpus.iter().map(|vcpu| vcpu.work).sum();
         Report {
@@ -102,6 +120,7 @@ impl Report {
             seconds,
             work,
             work_per_second: rate(work, seconds),
+            completion: completion(&last.completions_since(first)),
             violations: last.sum(|vcpu| vcpu.violations),
             vcpus,
             failure: last.failure.clone(),
@@ -127,6 +146,7 @@ fn vcpu_between(first: &VcpuSnapshot, last: &VcpuSnapshot, seconds: f64) -> Vcpu
         ipis: grown(|vcpu| vcpu.ipis),
         acks: grown(|vcpu| vcpu.acks),
         dropped: grown(|vcpu| vcpu.dropped),
+        completion: None,
     }
 }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicI32;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Acquire;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -17,6 +18,8 @@ use vm_memory::GuestMemoryBackend;
 use vm_memory::GuestMemoryMmap;
 
 use crate::calibrate::Calibration;
+use crate::completion::BUCKETS;
+use crate::completion::Histogram;
 use crate::config::MicrovmConfig;
 use crate::signals;
 
@@ -54,11 +57,19 @@ pub(crate) struct VcpuRecord {
     seen: AtomicU64,
     timer: AtomicU64,
     private: PrivateLine,
+    completions: CompletionCounters,
 }
 
 /// What only the vCPU itself touches.
 #[repr(C, align(64))]
 struct PrivateLine([AtomicU64; 4]);
+
+/// Completion times, in TSC cycles.
+#[repr(C, align(64))]
+struct CompletionCounters {
+    cycles: AtomicU64,
+    counts: [AtomicU64; BUCKETS],
+}
 
 /// The order of `tandem_layout` in `guest/layout.c`.
 #[repr(C)]
@@ -70,6 +81,8 @@ struct Layout {
     fingerprint_at: u64,
     tid_at: u64,
     guarded_at: u64,
+    completions_at: u64,
+    buckets: u64,
 }
 
 unsafe extern "C" {
@@ -79,7 +92,7 @@ unsafe extern "C" {
 }
 
 fn layout() -> &'static Layout {
-    // SAFETY: a constant of the host library, never written, of seven u64 as declared in C.
+    // SAFETY: a constant of the host library, never written, of nine u64 as declared in C.
     unsafe { &tandem_layout }
 }
 
@@ -152,6 +165,14 @@ impl SharedArea {
         unsafe { &*self.base.add(vcpu_offset(index) as usize).cast() }
     }
 
+    /// The completion times of vCPU `index`. The sum is read first: a burst that ends meanwhile is then in a bucket already and not
+    /// in the sum, or in neither.
+    pub(crate) fn completions(&self, index: u32) -> Histogram {
+        let counters = &self.vcpu(index).completions;
+        let cycles = counters.cycles.load(Acquire);
+        Histogram::new(cycles, counters.counts.iter().map(|n| n.load(Relaxed)))
+    }
+
     /// Critical sections finished, counted without atomics by the workloads that have a lock.
     pub(crate) fn guarded(&self) -> u64 {
         // SAFETY: an aligned u64 within the area, by C's own offset.
@@ -214,6 +235,11 @@ mod tests {
         );
         assert_eq!(layout().tid_at as usize, offset_of!(VcpuRecord, tid));
         assert!(layout().guarded_at < layout().vm_size);
+        assert_eq!(
+            layout().completions_at as usize,
+            offset_of!(VcpuRecord, completions)
+        );
+        assert_eq!(layout().buckets as usize, BUCKETS);
     }
 
     #[test]

@@ -6,11 +6,15 @@
 use serde::Deserialize;
 use serde::Serialize;
 
+use crate::completion::Histogram;
+
 /// Counters of a whole VM since it started.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Snapshot {
     /// When it was taken: CLOCK_MONOTONIC, in nanoseconds.
     pub t_ns: u64,
+    /// The TSC's frequency in kHz, which the VM was told: what turns cycles into nanoseconds.
+    pub tsc_khz: u64,
     /// Each vCPU, in order.
     pub vcpus: Vec<VcpuSnapshot>,
     /// Critical sections finished, counted without atomics under the workload's lock: no fewer than
@@ -40,8 +44,11 @@ pub struct VcpuSnapshot {
     pub ipis: u64,
     /// Shootdowns it acknowledged.
     pub acks: u64,
-    /// Bursts given up because too many were late.
+    /// Bursts and requests given up because too many were late.
     pub dropped: u64,
+    /// How long each burst or request took from when it was due until it was done.
+    #[serde(default, skip_serializing_if = "Histogram::is_empty")]
+    pub completions: Histogram,
     /// Broken invariants it saw: other than zero only by a bug, of Tandem or of the host.
     pub violations: u64,
     /// How many random sizes it has drawn.
@@ -59,5 +66,14 @@ impl Snapshot {
     /// Any counter, added up over the vCPUs.
     pub fn sum(&self, counter: impl Fn(&VcpuSnapshot) -> u64) -> u64 {
         self.vcpus.iter().map(counter).sum()
+    }
+
+    /// The completion times of all vCPUs since `earlier`.
+    pub fn completions_since(&self, earlier: &Snapshot) -> Histogram {
+        let mut all = Histogram::default();
+        for (now, then) in self.vcpus.iter().zip(&earlier.vcpus) {
+            all.add(&now.completions.since(&then.completions));
+        }
+        all
     }
 }

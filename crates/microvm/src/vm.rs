@@ -193,6 +193,7 @@ impl Microvm {
             .collect();
         Snapshot {
             t_ns,
+            tsc_khz: self.calibration.tsc_khz,
             vcpus,
             guarded: self.area.guarded(),
             failure: self.failure().map(|failure| failure.to_string()),
@@ -218,6 +219,7 @@ impl Microvm {
             ipis: record.ipis.load(Relaxed),
             acks: record.acks.load(Relaxed),
             dropped: record.dropped.load(Relaxed),
+            completions: self.area.completions(index),
             violations: record.violations.load(Relaxed),
             draws: record.draws.load(Relaxed),
             fingerprint: record.fingerprint.load(Relaxed),

@@ -2,12 +2,14 @@
 //! checks and the guest's parameter block are all made.
 //!
 //! Sizes of computation are TSC cycles' worth of work on an undisturbed pCPU (see
-//! [`crate::calibrate`]); times (a bursty VM's period, how long to spin) are TSC cycles on the clock.
+//! [`crate::calibrate`]); times (a bursty VM's period, how long to spin) are TSC cycles on the clock. The server, whose phases last
+//! for seconds, has microseconds for both.
 //! The order of the workloads and of each one's parameters is that of the enumerations in
 //! `guest/shared.h` and beside each workload's C function.
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 use serde::Deserialize;
 use serde::Serialize;
@@ -33,6 +35,8 @@ pub enum Workload {
     Shootdown,
     /// Compute, then halt until the next period.
     Bursty,
+    /// Compute without a pause for a while, then for a while halt until a request is due and compute for it.
+    Server,
 }
 
 /// What a parameter counts.
@@ -40,6 +44,8 @@ pub enum Workload {
 pub enum Unit {
     /// TSC cycles.
     Cycles,
+    /// Microseconds.
+    Micros,
     /// Things.
     Items,
     /// Hundredths.
@@ -242,9 +248,48 @@ static BURSTY: [Parameter; 4] = [
     jitter(0),
 ];
 
+/// The longest time of a server: an hour.
+const MOST_MICROS: u64 = 3_600_000_000;
+
+const fn micros(name: &'static str, default: u64, least: u64, help: &'static str) -> Parameter {
+    Parameter {
+        name,
+        unit: Unit::Micros,
+        default,
+        least,
+        most: MOST_MICROS,
+        help,
+    }
+}
+
+static SERVER: [Parameter; 5] = [
+    micros("busy", 3_000_000, 0, "how long to compute without a pause"),
+    micros(
+        "serve",
+        1_500_000,
+        100,
+        "how long to serve requests after that",
+    ),
+    micros("every", 5_000, 100, "time from one request to the next"),
+    micros(
+        "request",
+        200,
+        1,
+        "computation per request, on an undisturbed pCPU",
+    ),
+    Parameter {
+        name: "jitter",
+        unit: Unit::Percent,
+        default: 50,
+        least: 0,
+        most: 100,
+        help: "each request is due later by up to this part of the time between two, from the seed",
+    },
+];
+
 impl Workload {
     /// Every workload, in the guest's order.
-    pub const ALL: [Workload; 8] = [
+    pub const ALL: [Workload; 9] = [
         Workload::Burn,
         Workload::Spinlock,
         Workload::Mutex,
@@ -253,6 +298,7 @@ impl Workload {
         Workload::Pipeline,
         Workload::Shootdown,
         Workload::Bursty,
+        Workload::Server,
     ];
 
     /// Its name, as the command line has it.
@@ -266,6 +312,7 @@ impl Workload {
             Workload::Pipeline => "pipeline",
             Workload::Shootdown => "shootdown",
             Workload::Bursty => "bursty",
+            Workload::Server => "server",
         }
     }
 
@@ -279,7 +326,14 @@ impl Workload {
             Workload::Pipeline => "items through a stage",
             Workload::Shootdown => "shootdowns (vCPU 0) and computations (the others)",
             Workload::Bursty => "bursts",
+            Workload::Server => "requests, and as large pieces of the busy time",
         }
+    }
+
+    /// Whether it has bursts or requests that are due at a time, and so completion times
+    /// ([`crate::completion`]).
+    pub fn is_timed(self) -> bool {
+        matches!(self, Workload::Bursty | Workload::Server)
     }
 
     /// The smallest number of vCPUs it makes sense with.
@@ -301,6 +355,7 @@ impl Workload {
             Workload::Pipeline => &PIPELINE,
             Workload::Shootdown => &SHOOTDOWN,
             Workload::Bursty => &BURSTY,
+            Workload::Server => &SERVER,
         }
     }
 }
@@ -331,6 +386,7 @@ impl Parameter {
     pub fn range(&self) -> String {
         match self.unit {
             Unit::Cycles => format!("{} to {} TSC cycles", self.least, self.most),
+            Unit::Micros => format!("{} to {} microseconds", self.least, self.most),
             Unit::Items => format!("{} to {}", self.least, self.most),
             Unit::Percent => format!("{} to {} percent", self.least, self.most),
             Unit::Choice(words) => words.join(" or "),
@@ -418,6 +474,22 @@ impl Parameters {
     pub fn set_number(&mut self, name: &str, value: u64) -> Result<(), ParameterError> {
         let (place, parameter) = self.find(name)?;
         self.put(place, parameter, value)
+    }
+
+    /// The value of one parameter; none if the workload has no such one.
+    pub fn get(&self, name: &str) -> Option<u64> {
+        let (place, _) = self.find(name).ok()?;
+        self.values.get(place).copied()
+    }
+
+    /// How long it takes until the workload does the same again, where that is long enough to matter to whoever measures it.
+    pub fn round(&self) -> Option<Duration> {
+        match self.workload {
+            Workload::Server => Some(Duration::from_micros(
+                self.get("busy")? + self.get("serve")?,
+            )),
+            _ => None,
+        }
     }
 
     /// The values, in the guest's order.
@@ -514,6 +586,19 @@ mod tests {
         p.set_from("wait=spin").unwrap();
         p.set_from("spin=1_500").unwrap();
         assert_eq!(p.values(), [2_000_000, 0, 1_500, 20]);
+    }
+
+    #[test]
+    fn a_server_does_the_same_again_after_busy_and_serve() {
+        let mut p = Parameters::defaults(Workload::Server);
+        assert_eq!(p.round(), Some(Duration::from_millis(4500)));
+        p.set("busy", "250k").unwrap();
+        assert_eq!(p.round(), Some(Duration::from_millis(1750)));
+        assert_eq!(p.get("request"), Some(200));
+        assert_eq!(p.get("work"), None);
+        assert_eq!(Parameters::defaults(Workload::Bursty).round(), None);
+        let error = p.set("every", "99").unwrap_err().to_string();
+        assert!(error.contains("100 to 3600000000 microseconds"), "{error}");
     }
 
     #[test]

@@ -13,7 +13,9 @@ use common::run_until;
 use common::start;
 use common::wait_until;
 use tandem_microvm::Backend;
+use tandem_microvm::Histogram;
 use tandem_microvm::Microvm;
+use tandem_microvm::Report;
 use tandem_microvm::Ring;
 use tandem_microvm::Snapshot;
 use tandem_microvm::Workload;
@@ -35,6 +37,11 @@ on_each_backend!(
     shootdown_is_acknowledged_by_every_other_vcpu,
     bursty_sleeps_between_bursts_and_keeps_to_the_clock,
     bursty_that_cannot_keep_up_drops_the_backlog,
+    bursts_are_timed_from_when_they_were_due,
+    bursts_that_wait_for_earlier_ones_are_late_by_so_much,
+    a_server_times_its_requests_and_not_its_busy_time,
+    a_server_that_misses_a_round_drops_its_requests,
+    workloads_without_bursts_have_no_completion_times,
 );
 
 fn sums(snapshot: &Snapshot) -> (u64, u64) {
@@ -238,6 +245,109 @@ fn bursty_that_cannot_keep_up_drops_the_backlog(backend: Backend) {
     for vcpu in &last.vcpus {
         assert!(vcpu.halts <= 3, "{last:?}");
     }
+}
+
+/// Completion times of all vCPUs since the VM started.
+fn completions(snapshot: &Snapshot) -> Histogram {
+    let mut all = Histogram::default();
+    for vcpu in &snapshot.vcpus {
+        all.add(&vcpu.completions);
+    }
+    all
+}
+
+fn bursts_are_timed_from_when_they_were_due(backend: Backend) {
+    const WORK: f64 = 1e6;
+    let settings = ["work=1M", "period=20M"];
+    let vm = start(config(backend, Workload::Bursty, 2, &settings));
+    wait_until(&vm, each_has(10));
+    let first = vm.snapshot();
+    let most = *work(&first).iter().max().unwrap();
+    wait_until(&vm, each_has(most + 20));
+    let report = Report::between(&vm, &first, &vm.snapshot());
+    let last = vm.stop();
+    // Each burst that is done is timed. It is counted as work first.
+    assert!(last.work() - completions(&last).count() <= 2, "{last:?}");
+    for vcpu in &last.vcpus {
+        // A quarter: the pCPU may be faster now than when the size of the work was measured.
+        let least = vcpu.completions.quantile(0.0).unwrap();
+        assert!(least >= WORK / 4.0, "{last:?}");
+        assert!(vcpu.completions.mean().unwrap() >= WORK / 4.0, "{last:?}");
+    }
+    let whole = report.completion.unwrap();
+    let of_vcpus = report
+        .vcpus
+        .iter()
+        .map(|vcpu| vcpu.completion.unwrap().count);
+    assert_eq!(whole.count, of_vcpus.sum::<u64>());
+    assert!(whole.count > 0, "{report:?}");
+    assert!(whole.p50_ns <= whole.p99_ns, "{report:?}");
+    let text = serde_json::to_string(&report).unwrap();
+    let read: Report = serde_json::from_str(&text).unwrap();
+    assert_eq!(read.completion, report.completion);
+    assert_eq!(read.vcpus[1].completion, report.vcpus[1].completion);
+    let text = serde_json::to_string(&last).unwrap();
+    assert_eq!(serde_json::from_str::<Snapshot>(&text).unwrap(), last);
+}
+
+/// A vCPU that takes twenty periods for each burst, with room for ten late ones: from the second
+/// burst on each was due ten periods at least before it began.
+fn bursts_that_wait_for_earlier_ones_are_late_by_so_much(backend: Backend) {
+    let settings = ["work=2M", "period=100k", "backlog=10"];
+    let last = run_until(
+        config(backend, Workload::Bursty, 1, &settings),
+        each_has(20),
+    );
+    let times = completions(&last);
+    assert!(times.quantile(0.5).unwrap() > 1e6, "{last:?}");
+    assert!(times.quantile(0.99).unwrap() >= times.quantile(0.5).unwrap());
+}
+
+fn a_server_times_its_requests_and_not_its_busy_time(backend: Backend) {
+    let settings = [
+        "busy=20k",
+        "serve=20k",
+        "every=2k",
+        "request=100",
+        "jitter=0",
+    ];
+    let vm = start(config(backend, Workload::Server, 2, &settings));
+    // Three rounds of ten requests each, at least.
+    wait_until(&vm, |snapshot| {
+        snapshot
+            .vcpus
+            .iter()
+            .all(|vcpu| vcpu.completions.count() >= 30 && vcpu.halts > 0)
+    });
+    let cycles = vm.calibration().tsc_khz as f64 / 1e3 * 100.0;
+    let last = vm.stop();
+    assert_eq!(last.sum(|vcpu| vcpu.violations), 0, "{last:?}");
+    for vcpu in &last.vcpus {
+        let times = &vcpu.completions;
+        // What it computes while it is busy is work, too.
+        assert!(vcpu.work > times.count(), "{last:?}");
+        assert!(times.quantile(0.0).unwrap() >= cycles / 4.0, "{last:?}");
+    }
+}
+
+/// One round is half a millisecond and its one request takes ten: twenty rounds pass in it.
+fn a_server_that_misses_a_round_drops_its_requests(backend: Backend) {
+    let settings = ["busy=0", "serve=500", "every=500", "request=10k"];
+    let last = run_until(
+        config(backend, Workload::Server, 1, &settings),
+        |snapshot| snapshot.vcpus.iter().all(|vcpu| vcpu.dropped > 10),
+    );
+    assert!(completions(&last).count() <= last.work(), "{last:?}");
+}
+
+fn workloads_without_bursts_have_no_completion_times(backend: Backend) {
+    let vm = start(config(backend, Workload::Burn, 1, &[]));
+    let first = vm.snapshot();
+    wait_until(&vm, each_has(3));
+    let report = Report::between(&vm, &first, &vm.snapshot());
+    assert_eq!(report.completion, None);
+    let text = serde_json::to_string(&vm.stop()).unwrap();
+    assert!(!text.contains("completions"), "{text}");
 }
 
 /// At ring 0 the gates and the interrupts are on the workload's own stack: it halts, is woken, and

@@ -223,8 +223,10 @@ pub enum Because {
         /// Parts of the period that its vCPUs waited, on average.
         waited: f64,
     },
-    /// The VM does not want more any more, never sleeps, or takes turns.
+    /// The VM does not want more any more, never sleeps, or cannot be divided any more.
     Together,
+    /// vCPUs came or went, or want other parts of the VM's weight than before.
+    Portions,
     /// Its pins leave VMs no way to their fair shares, whatever the weights.
     PinsInfeasible {
         /// The pCPU that too many are pinned to.
@@ -267,6 +269,7 @@ impl fmt::Display for Because {
                 backlogged * 100.0,
                 waited * 100.0
             ),
+            Because::Portions => f.write_str("its vCPUs are others, or want other parts"),
             Because::Together => f.write_str("its vCPUs need no groups of their own"),
             Because::PinsInfeasible { from, gain } => write!(
                 f,

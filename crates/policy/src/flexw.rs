@@ -258,7 +258,7 @@ impl FlexW {
                 None => now,
             };
             // Steps too small for the knob add up. Anything else in force than what was asked for is what counts.
-            if knob.round(Weight(state.real_time)) != vm.in_force.weight {
+            if knob.written(vm, Weight(state.real_time)) != vm.in_force.weight {
                 state.real_time = vm.in_force.weight.0;
             }
             // Beyond the knob's range more would be asked for than it can show, to be taken back first later.

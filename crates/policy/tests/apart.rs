@@ -60,6 +60,7 @@ impl Host {
     fn period(&mut self) -> Vec<(VmId, Vec<f64>)> {
         let host = HostObservation::with_any_knobs(T, self.vms.clone(), IdleTimes::new());
         let round = self.controller.decide(&host);
+        let rotation = round.rotation.unwrap();
         let mut divided = Vec::new();
         for decision in round.decisions {
             if let Decision::Divide { vm, portions, .. } = decision {
@@ -73,6 +74,10 @@ impl Host {
                     portions.into_iter().map(|(_, portion)| portion).collect(),
                 ));
             }
+        }
+        for vm in &mut self.vms {
+            vm.in_force.rotating = rotation.member(vm.vm).is_some();
+            assert!(!(vm.in_force.rotating && vm.is_apart()), "{vm:?}");
         }
         divided
     }
@@ -90,9 +95,9 @@ impl Host {
 }
 
 #[test]
-fn a_crowded_vm_that_blocks_and_waits_is_put_apart_after_five_periods() {
+fn a_crowded_vm_that_blocks_and_waits_is_put_apart_after_two_seconds() {
     let mut host = Host::new(vec![crowded(), burn()]);
-    assert_eq!(host.until_divided(), Some((5, vec![0.25; 4])));
+    assert_eq!(host.until_divided(), Some((19, vec![0.25; 4])));
     assert_eq!(host.until_divided(), None, "once is enough");
 }
 
@@ -111,10 +116,9 @@ fn portions_are_what_each_vcpu_could_run_and_none_is_left_without() {
 fn portions_follow_what_the_vcpus_want() {
     let mut host = Host::new(vec![crowded(), burn()]);
     host.until_divided().unwrap();
-    host.vms[0].vcpus[0].ran = Nanos::from_millis(45);
-    host.vms[0].vcpus[0].waited = Nanos::from_millis(45);
+    seen(&mut host, [90, 30, 30, 30]);
     let (_, portions) = host.until_divided().unwrap();
-    assert!(portions[0] > 0.3 && portions[1] < 0.24, "{portions:?}");
+    assert!(portions[0] > 0.33 && portions[1] < 0.23, "{portions:?}");
     let sum: f64 = portions.iter().sum();
     assert!((sum - 1.0).abs() < 1e-9, "{sum}");
 }
@@ -143,6 +147,115 @@ fn content_or_awake_all_the_time_it_is_put_together_after_ten_periods() {
         // The averages take some periods to get there.
         assert!((10..=30).contains(&periods), "{now:?}: {periods}");
     }
+}
+
+/// A VM whose vCPUs could run so long in each period, in turn.
+fn seen(host: &mut Host, could: [u64; 4]) {
+    for (vcpu, could) in host.vms[0].vcpus.iter_mut().zip(could) {
+        vcpu.ran = Nanos::from_millis(could.min(25));
+        vcpu.waited = Nanos::from_millis(could.saturating_sub(25));
+    }
+}
+
+#[test]
+fn one_that_begins_to_spin_takes_turns_and_is_never_put_apart() {
+    for quiet in [4, 40, 80] {
+        let mut host = Host::new(vec![crowded(), burn()]);
+        seen(&mut host, [quiet / 4; 4]);
+        (0..20).for_each(|_| assert!(host.period().is_empty()));
+        seen(&mut host, [100; 4]);
+        (0..40).for_each(|_| assert!(host.period().is_empty(), "{quiet}"));
+        assert!(host.vms[0].in_force.rotating);
+    }
+}
+
+#[test]
+fn waits_that_end_in_the_next_period_are_no_sleep() {
+    let mut host = Host::new(vec![crowded(), burn()]);
+    for period in 0..60 {
+        let could = if period % 2 == 0 {
+            [85, 115, 85, 115]
+        } else {
+            [115, 85, 115, 85]
+        };
+        seen(&mut host, could);
+        assert!(host.period().is_empty(), "{period}");
+    }
+}
+
+#[test]
+fn who_wants_more_and_less_in_turn_is_divided_less_and_less_often() {
+    let divides = |periods: usize| {
+        let mut host = Host::new(vec![crowded(), burn()]);
+        let mut divides = 0;
+        for period in 0..periods {
+            seen(&mut host, if period % 60 < 30 { [80; 4] } else { [5; 4] });
+            divides += host.period().len();
+        }
+        divides
+    };
+    let (minute, ten) = (divides(600), divides(6000));
+    assert!((2..=12).contains(&minute), "{minute}");
+    // Each 60 s at the latest it is tried again.
+    assert!(ten <= minute + 30, "{minute} {ten}");
+}
+
+#[test]
+fn of_many_one_a_period_is_divided() {
+    let mut vms: Vec<VmObservation> = (1..=6).map(|id| pinned(id, &[(10, 40); 4])).collect();
+    vms.push(pinned(7, &[(30, 70); 2]));
+    let mut host = Host::new(vms);
+    let divided: Vec<usize> = (0..30).map(|_| host.period().len()).collect();
+    assert_eq!(divided[..18], [0; 18]);
+    assert_eq!(divided[18..24], [1; 6]);
+    assert!(host.vms[..6].iter().all(VmObservation::is_apart));
+}
+
+#[test]
+fn a_vcpu_that_is_unplugged_leaves_its_part_to_the_others() {
+    let mut host = Host::new(vec![pinned(1, &[(12, 13); 8]), burn()]);
+    host.until_divided().unwrap();
+    host.vms[0].vcpus.truncate(7);
+    let (periods, portions) = host.until_divided().unwrap();
+    assert_eq!((periods, portions.len()), (1, 7));
+    assert!((portions.iter().sum::<f64>() - 1.0).abs() < 1e-9);
+}
+
+#[test]
+fn parts_too_small_for_the_knob_are_not_made() {
+    use tandem_policy::host::Knobs;
+    use tandem_policy::host::WeightKnob;
+    for (weight, divides) in [(16.0, true), (15.0, false)] {
+        let policies = registry::set(["apart"]).unwrap();
+        let mut controller = Controller::new(ControllerConfig::new(policies));
+        let vm = VmObservation {
+            divisible: true,
+            ..VmObservation::new(VmId(1), Weight(weight), crowded().vcpus)
+        };
+        let host = HostObservation {
+            knobs: Knobs::all(WeightKnob::CGROUP_V2),
+            ..HostObservation::with_any_knobs(T, vec![vm], IdleTimes::new())
+        };
+        let rounds = (0..30).map(|_| controller.decide(&host));
+        assert_eq!(
+            rounds.map(|round| round.decisions.len()).sum::<usize>() > 0,
+            divides
+        );
+    }
+}
+
+#[test]
+fn what_is_written_of_a_weight_is_what_fair_goes_on_from() {
+    let knob = tandem_policy::host::WeightKnob::CGROUP_V2;
+    let mut vm = crowded();
+    assert_eq!(knob.written(&vm, Weight(101.3)), Weight(101.0));
+    for (vcpu, portion) in vm.vcpus.iter_mut().zip([0.4, 0.3, 0.2, 0.1]) {
+        vcpu.in_force.portion = Some(portion);
+    }
+    // 40.4, 30.3, 20.2 and 10.1.
+    assert_eq!(knob.written(&vm, Weight(101.3)), Weight(100.0));
+    // 0.4, 0.3, 0.2 and 0.1, of which none is possible.
+    assert_eq!(knob.written(&vm, Weight(1.0)), Weight(4.0));
 }
 
 #[test]

@@ -159,6 +159,10 @@ fn sleep_is_told_from_a_tick_and_from_half_a_turn() {
     assert!(is_sleep(40, 20), "its whole turn");
     assert!(is_sleep(40, 29));
     assert!(!is_sleep(40, 45));
+    // Asleep now, since 3 ms: its requests would wait for a turn.
+    let has_dozed_off = |runnable| Rotor::has_dozed_off(ms(20), ms(40), ms(runnable));
+    assert!(has_dozed_off(37) && !is_sleep(40, 37));
+    assert!(!has_dozed_off(38) && !has_dozed_off(45));
 }
 
 #[test]

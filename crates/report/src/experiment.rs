@@ -12,6 +12,7 @@ use serde::Serialize;
 use serde::Serializer;
 
 use crate::service::Alone;
+use crate::service::Completion;
 use crate::service::Waits;
 use crate::service::WindowFigures;
 
@@ -155,6 +156,9 @@ pub struct VmFigures {
     pub windows: Vec<WindowFigures>,
     /// How long its vCPUs waited before they ran.
     pub waits: Waits,
+    /// How long its bursts or requests took; absent where its workload has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub completion: Option<Completion>,
 }
 
 /// The VMs' shares over a short time.
@@ -253,6 +257,7 @@ mod tests {
                     runs: 0,
                     mean_ns: None,
                 },
+                completion: None,
             })
             .collect();
         Figures {

@@ -89,6 +89,10 @@ pub fn html(experiment: &Experiment, footer: &str) -> String {
         (experiment_table::per_vm(experiment).html("Every VM in every mode"))
         (experiment_table::service(experiment).html("Service over short windows"))
         p.faint { (experiment_table::SERVICE) }
+        @if let Some(completion) = experiment_table::completion(experiment) {
+            (completion.html("Completion times"))
+            p.faint { (experiment_table::COMPLETION) }
+        }
         (how(experiment))
     };
     page::page(TITLE, body, footer)

@@ -100,6 +100,53 @@ pub fn service(experiment: &Experiment) -> Table {
     table
 }
 
+/// What is to be said of [`completion`].
+pub const COMPLETION: &str = "Completion: how long bursts and requests took, each from when it was due to begin until it was done. Those given \
+                              up were late by too much and are in no other column.";
+
+/// How long bursts and requests took in every mode; none where no VM has any.
+pub fn completion(experiment: &Experiment) -> Option<Table> {
+    let measured = experiment.modes.iter().flat_map(|result| &result.outcome);
+    if !measured
+        .flat_map(|figures| &figures.vms)
+        .any(|vm| vm.completion.is_some())
+    {
+        return None;
+    }
+    let mut table = Table::new(&[
+        ("mode", Align::Left),
+        ("VM", Align::Left),
+        ("done", Align::Right),
+        ("given up", Align::Right),
+        ("mean", Align::Right),
+        ("p50", Align::Right),
+        ("p99", Align::Right),
+    ]);
+    for result in &experiment.modes {
+        let mut name = Some(Cell::toned(result.mode.clone(), Tone::Strong));
+        let Ok(figures) = &result.outcome else {
+            table.row([name.unwrap_or_default(), absent()]);
+            continue;
+        };
+        for vm in &figures.vms {
+            let Some(times) = &vm.completion else {
+                continue;
+            };
+            let time = |ns: Option<f64>| ns.map(figure::time).map_or_else(absent, Cell::from);
+            table.row([
+                name.take().unwrap_or_default(),
+                vm.name.clone().into(),
+                times.count.to_string().into(),
+                times.dropped.to_string().into(),
+                time(times.mean_ns),
+                time(times.p50_ns),
+                time(times.p99_ns),
+            ]);
+        }
+    }
+    Some(table)
+}
+
 fn window(vm: &VmFigures, seconds: f64) -> Cell {
     let windows = vm.windows.iter().find(|window| window.seconds == seconds);
     match windows.map(|windows| (windows.windows, windows.least, windows.greatest)) {

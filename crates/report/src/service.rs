@@ -1,10 +1,11 @@
 //! How a VM was served, beyond its mean share: over short windows, wait by wait, and against having the host for itself.
 //!
 //! A mean share hides a VM that starves for a second and is paid back later, and CPU time hides a VM that spends it waiting for
-//! its own vCPUs. So an experiment has three more figures for each VM:
+//! its own vCPUs. So an experiment has more figures for each VM:
 //!
 //! - [`WindowFigures`]: CPU time against what was due in windows of one length, the worst and the best of them.
 //! - [`Waits`]: how long a vCPU waited for a pCPU each time before it ran.
+//! - [`Completion`]: how long a guest's bursts or requests took, from when each was due until it was done.
 //! - [`Alone`]: what the same VM does alone on the same pCPUs, and so what its share deserves of that.
 //!
 //! Nothing here measures. Parts are fractions: 0.9 is 90 % of the due.
@@ -61,6 +62,25 @@ pub struct Waits {
     pub mean_ns: Option<f64>,
 }
 
+/// How long the bursts or requests of a VM took, each from when it was due to begin until it was done, by the guest's own clock. That
+/// holds the timer, the wake-up, the wait for a pCPU, being preempted, earlier bursts that were late, and the work itself.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Completion {
+    /// How many were done; without any, the figures below are absent.
+    pub count: u64,
+    /// How many were given up because too many were late. They have no completion time.
+    pub dropped: u64,
+    /// The mean, in nanoseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mean_ns: Option<f64>,
+    /// The median, in nanoseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub p50_ns: Option<f64>,
+    /// What 99 of 100 took at most, in nanoseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub p99_ns: Option<f64>,
+}
+
 /// What a VM does while it is alone on the host.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Alone {
@@ -110,5 +130,14 @@ mod tests {
             mean_ns: None,
         };
         assert_eq!(serde_json::to_string(&waits).unwrap(), r#"{"runs":0}"#);
+        let completion = Completion {
+            count: 0,
+            dropped: 2,
+            mean_ns: None,
+            p50_ns: None,
+            p99_ns: None,
+        };
+        let json = serde_json::to_string(&completion).unwrap();
+        assert_eq!(json, r#"{"count":0,"dropped":2}"#);
     }
 }

@@ -18,6 +18,7 @@ use tandem_report::experiment::mean_and_max;
 use tandem_report::experiment_page;
 use tandem_report::experiment_table;
 use tandem_report::service::Alone;
+use tandem_report::service::Completion;
 use tandem_report::service::Waits;
 use tandem_report::service::WindowFigures;
 use tandem_report::table::Look;
@@ -46,6 +47,23 @@ fn figures(shares: [f64; 3], idle: f64) -> Figures {
             runs: 1000,
             mean_ns: Some(2.5e6),
         },
+        // One VM has bursts; where it received just half a pCPU, none was done.
+        completion: (i == 2).then(|| match shares[i] {
+            0.5 => Completion {
+                count: 0,
+                dropped: 7,
+                mean_ns: None,
+                p50_ns: None,
+                p99_ns: None,
+            },
+            share => Completion {
+                count: 500,
+                dropped: 0,
+                mean_ns: Some(2e6 / share),
+                p50_ns: Some(1e6 / share),
+                p99_ns: Some(8e6 / share),
+            },
+        }),
     };
     let vms: Vec<VmFigures> = (0..3).map(vm).collect();
     let (mean_abs_lag, max_abs_lag) = mean_and_max(vms.iter().map(|vm| vm.lag));
@@ -147,6 +165,9 @@ fn tables() {
     let text = [
         experiment_table::per_vm(&experiment).text(Look::Plain),
         experiment_table::service(&experiment).text(Look::Plain),
+        experiment_table::completion(&experiment)
+            .unwrap()
+            .text(Look::Plain),
         experiment_table::per_mode(&experiment).text(Look::Plain),
         experiment_table::reasons(&experiment).join("\n"),
     ];

@@ -36,6 +36,7 @@ pub use figures::text;
 pub use fit::Found;
 pub use real::MachineError;
 pub use real::SetupError;
+pub use setup::COMPARED;
 pub use setup::Use;
 pub use simulated::SimulatedError;
 

@@ -1,6 +1,6 @@
 //! What is compared: a subject, its neighbours, and where their vCPUs may run.
 //!
-//! Subjects are the eight workloads with their default sizes, the barrier twice. Neighbours are one or two VMs that compute, of two
+//! Subjects are the nine workloads with their default sizes, the barrier twice. Neighbours are one or two VMs that compute, of two
 //! vCPUs each, or another subject; in such a pair both VMs are subjects, and each pair occurs once. The first VM of a cell is its
 //! subject: modes `nice` and `batch` act on the others.
 
@@ -44,7 +44,7 @@ const fn subject(
 }
 
 /// All subjects.
-pub const SUBJECTS: [Subject; 9] = [
+pub const SUBJECTS: [Subject; 10] = [
     subject("barrier-spin", Workload::Barrier, &["wait=spin"]),
     subject("barrier-block", Workload::Barrier, &["wait=block"]),
     subject("spinlock", Workload::Spinlock, &[]),
@@ -54,6 +54,7 @@ pub const SUBJECTS: [Subject; 9] = [
     subject("shootdown", Workload::Shootdown, &[]),
     subject("bursty", Workload::Bursty, &[]),
     subject("burn", Workload::Burn, &[]),
+    subject("server", Workload::Server, &[]),
 ];
 
 /// Where vCPUs may run.
@@ -366,15 +367,15 @@ mod tests {
     }
 
     #[test]
-    fn nine_subjects_make_nine_cells_per_neighbourhood_and_forty_five_pairs() {
+    fn ten_subjects_make_ten_cells_per_neighbourhood_and_fifty_five_pairs() {
         let count = |beside: &str| choice(None, "2", "free", beside).cells().len();
         assert_eq!(
             (count("burn1"), count("burn1,burn2"), count("pairs")),
-            (9, 18, 45)
+            (10, 20, 55)
         );
         assert_eq!(
             choice(None, "2,4", "free,pinned", "burn1").cells().len(),
-            36
+            40
         );
     }
 

@@ -1,6 +1,7 @@
 //! The figures of the bench: medians and ranges over runs, and Tandem against stock over all cells. This is its JSON form.
 //!
-//! Work is relative to the same VM alone (1 is as much), CPU time in pCPUs, waits in nanoseconds. What was not measured is absent.
+//! Work is relative to the same VM alone (1 is as much), CPU time in pCPUs, waits and completion times in nanoseconds. What was not
+//! measured is absent.
 
 use serde::Serialize;
 use tandem_report::experiment::Experiment;
@@ -11,7 +12,10 @@ use tandem_report::service::WindowFigures;
 use tandem_report::service::geometric_mean;
 
 use super::cell::Cell;
+use crate::completion::CompletionOfRuns;
 use crate::mode::Mode;
+use crate::plan::Plan;
+use crate::spread::Spread;
 
 /// A cell is worse than stock if its work is below this part of stock's.
 pub const WORSE: f64 = 0.97;
@@ -27,7 +31,7 @@ pub struct Work {
     pub pcpus: usize,
     /// Runs of each cell.
     pub runs: u32,
-    /// Seconds counted per mode and run.
+    /// Seconds counted per mode and run; cells with a server have whole rounds of it, see [`CellFigures::seconds`].
     pub seconds: f64,
     /// Seconds to settle before, not counted.
     pub settle_seconds: f64,
@@ -55,6 +59,8 @@ pub struct CellFigures {
     pub placement: &'static str,
     /// Who is beside it.
     pub beside: String,
+    /// Seconds counted per mode and run.
+    pub seconds: f64,
     /// The VMs, the subject first.
     pub vms: Vec<CellVm>,
     /// The modes.
@@ -104,35 +110,9 @@ pub struct ModeVm {
     pub wait_ns: Option<Spread>,
     /// CPU time against its due over short windows: the least and the greatest of all runs.
     pub windows: Vec<WindowFigures>,
-}
-
-/// The middle of several runs, and how far they lie apart.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Spread {
-    /// Half of the runs are at most this; of an even number the mean of the two in the middle.
-    pub median: f64,
-    /// The least.
-    pub least: f64,
-    /// The greatest.
-    pub greatest: f64,
-}
-
-impl Spread {
-    /// Of these values; none of nothing.
-    pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Spread> {
-        let mut values: Vec<f64> = values.into_iter().collect();
-        values.sort_by(f64::total_cmp);
-        let (&least, &greatest) = (values.first()?, values.last()?);
-        let (low, high) = (
-            values.get((values.len() - 1) / 2)?,
-            values.get(values.len() / 2)?,
-        );
-        Some(Spread {
-            median: (low + high) / 2.0,
-            least,
-            greatest,
-        })
-    }
+    /// How long its bursts or requests took; absent where its workload has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub completion: Option<CompletionOfRuns>,
 }
 
 /// Work under Tandem relative to stock, over all subjects of all cells; a pair counts once for each of its two VMs.
@@ -161,7 +141,7 @@ pub fn mode_name(mode: Mode) -> &'static str {
 /// A cell's figures from its runs, and the errors of runs that came to nothing.
 pub fn summarize(
     cell: &Cell,
-    modes: &[Mode],
+    plan: &Plan,
     runs: &[Experiment],
     failures: &[String],
 ) -> CellFigures {
@@ -176,16 +156,19 @@ pub fn summarize(
         }
     };
     let vms: Vec<CellVm> = cell.workloads().into_iter().enumerate().map(vm).collect();
+    let modes = plan.modes.iter();
+    let mut modes: Vec<CellMode> = modes
+        .map(|&mode| of_mode(mode, vms.len(), runs, failures))
+        .collect();
+    compare_completion(&mut modes);
     CellFigures {
         cell: cell.to_string(),
         workload: cell.subject.name,
         vcpus: cell.vcpus,
         placement: cell.freedom.name(),
         beside: cell.beside(),
-        modes: modes
-            .iter()
-            .map(|&mode| of_mode(mode, vms.len(), runs, failures))
-            .collect(),
+        seconds: plan.window.as_secs_f64(),
+        modes,
         vms,
     }
 }
@@ -204,6 +187,9 @@ fn of_mode(mode: Mode, vms: usize, runs: &[Experiment], failures: &[String]) -> 
             fair: Spread::of(of_runs.iter().map(|vm| vm.fair))?,
             wait_ns: Spread::of(of_runs.iter().filter_map(|vm| vm.waits.mean_ns)),
             windows: WindowFigures::over_runs(of_runs.iter().map(|vm| vm.windows.as_slice())),
+            completion: CompletionOfRuns::of(
+                of_runs.iter().filter_map(|vm| vm.completion.as_ref()),
+            ),
         })
     };
     CellMode {
@@ -211,6 +197,22 @@ fn of_mode(mode: Mode, vms: usize, runs: &[Experiment], failures: &[String]) -> 
         measured_runs: measured.len(),
         not_measured: reasons.chain(failures).cloned().collect(),
         vms: (0..vms).filter_map(vm).collect(),
+    }
+}
+
+/// Fills in [`CompletionOfRuns::p99_vs_stock`] of every mode, once all are there.
+fn compare_completion(modes: &mut [CellMode]) {
+    let stock = mode_name(Mode::EqualWeights);
+    let Some(stock) = modes.iter().find(|mode| mode.mode == stock) else {
+        return;
+    };
+    let stock: Vec<_> = stock.vms.iter().map(|vm| vm.completion.clone()).collect();
+    for mode in modes {
+        for (vm, stock) in mode.vms.iter_mut().zip(&stock) {
+            if let (Some(times), Some(stock)) = (&mut vm.completion, stock) {
+                times.p99_vs_stock = times.against(stock);
+            }
+        }
     }
 }
 
@@ -270,12 +272,16 @@ pub fn against_stock(cells: &[CellFigures]) -> Option<AgainstStock> {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::time::Duration;
+
     use tandem_report::experiment::Figures;
     use tandem_report::experiment::ModeResult;
     use tandem_report::experiment::VmDescription;
+    use tandem_report::service::Completion;
     use tandem_report::service::Waits;
 
     use super::*;
+    use crate::test_plan;
     use crate::work::cell::Choice;
 
     /// A run of a cell in which its first VM did so much of its work in stock and under Tandem, and the others half of theirs.
@@ -302,6 +308,13 @@ pub(crate) mod tests {
                         runs: 1,
                         mean_ns: Some(1e6),
                     },
+                    completion: (i == 0).then_some(Completion {
+                        count: 50,
+                        dropped: 1,
+                        mean_ns: Some(1e6),
+                        p50_ns: Some(1e6),
+                        p99_ns: Some(1e6 / work),
+                    }),
                 })
                 .collect(),
             idle: 0.0,
@@ -349,7 +362,11 @@ pub(crate) mod tests {
 
     /// Three runs of the spinning barrier beside one VM that computes, and one of a pair of mutexes.
     pub(crate) fn cells() -> Vec<CellFigures> {
-        let modes = [Mode::EqualWeights, Mode::Tandem];
+        let plan = Plan {
+            modes: vec![Mode::EqualWeights, Mode::Tandem],
+            window: Duration::from_secs(3),
+            ..test_plan::plan("1", "1", "burn", "0-1")
+        };
         let barrier = Choice::parse(Some("barrier-spin"), "2", "free", "burn1");
         let barrier = barrier.unwrap().cells()[0];
         let runs = [
@@ -360,10 +377,10 @@ pub(crate) mod tests {
         let mutex = Choice::parse(Some("mutex"), "4", "pinned", "pairs");
         let mutex = mutex.unwrap().cells()[0];
         vec![
-            summarize(&barrier, &modes, &runs, &[]),
+            summarize(&barrier, &plan, &runs, &[]),
             summarize(
                 &mutex,
-                &modes,
+                &plan,
                 &[run(2, 0.5, Ok(0.45))],
                 &["a VM ended".to_owned()],
             ),
@@ -387,6 +404,20 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn completion_times_are_compared_with_stock_by_the_medians_of_p99() {
+        let cells = cells();
+        let of = |mode: &str, vm: usize| cells[0].vm_in(mode, vm).unwrap().completion.as_ref();
+        let (stock, tandem) = (of("stock", 0).unwrap(), of("tandem", 0).unwrap());
+        // 1/0.10 ms of 50, 4 and 10; the middle of 1/0.42 and 1/0.44 ms.
+        assert!((stock.p99_ns.unwrap().median - 10e6).abs() < 1.0);
+        assert_eq!((stock.count, stock.dropped), (150, 3));
+        assert_eq!(stock.p99_vs_stock, Some(1.0));
+        let expected = (1.0 / 0.42 + 1.0 / 0.44) / 2.0 / 10.0;
+        assert!((tandem.p99_vs_stock.unwrap() - expected).abs() < 1e-9);
+        assert_eq!(of("stock", 1), None, "a VM without bursts");
+    }
+
+    #[test]
     fn ratios_are_of_medians_and_a_pair_counts_twice() {
         let figures = against_stock(&cells()).unwrap();
         assert_eq!((figures.cells, figures.below), (3, 1));
@@ -396,15 +427,5 @@ pub(crate) mod tests {
         assert_eq!(figures.least_cell, "mutex, 4 vCPUs, pinned, beside mutex");
         assert!((figures.least - 0.9).abs() < 1e-9);
         assert_eq!(against_stock(&[]), None);
-    }
-
-    #[test]
-    fn an_even_number_of_runs_has_a_middle_too() {
-        let spread = Spread::of([4.0, 1.0, 2.0, 3.0]).unwrap();
-        assert_eq!(
-            (spread.median, spread.least, spread.greatest),
-            (2.5, 1.0, 4.0)
-        );
-        assert_eq!(Spread::of([]), None);
     }
 }

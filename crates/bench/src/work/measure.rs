@@ -2,6 +2,9 @@
 //!
 //! So run 1 of all modes is followed by run 2 of all modes, and what drifts over minutes drifts in all modes alike. A run in which a
 //! VM fails is left out, with its reason; if the very first fails, so would the others, and the bench ends.
+//!
+//! A server computes for seconds and then serves for a while. Cells that have one are counted over whole rounds of it, so that each
+//! window has as much of either as any other.
 
 use std::time::Duration;
 
@@ -69,8 +72,15 @@ impl Settings {
                 .filter(|&mode| !(pinned && mode == Mode::Pinning))
                 .collect();
             if !modes.is_empty() {
-                let plan = plan.clone();
-                cells.push((cell, Plan { vms, modes, ..plan }));
+                let rounds = vms.iter().map(|vm| vm.whole_rounds(plan.window));
+                let window = rounds.max().unwrap_or(plan.window);
+                let plan = Plan {
+                    vms,
+                    modes,
+                    window,
+                    ..plan.clone()
+                };
+                cells.push((cell, plan));
             }
         }
         match cells.is_empty() {
@@ -94,8 +104,8 @@ impl Settings {
             Some(_) => alone::distinct(plans.clone()),
             None => 0,
         };
-        let mode = self.plan.settle + self.plan.window + CHANGE;
-        let runs = plans.map(|plan| BOOT + mode * plan.modes.len() as u32);
+        let mode = |plan: &Plan| plan.settle + plan.window + CHANGE;
+        let runs = plans.map(|plan| BOOT + mode(plan) * plan.modes.len() as u32);
         alone * kinds as u32 + runs.sum::<Duration>() * self.runs
     }
 
@@ -167,7 +177,7 @@ pub fn measure(
                 }
             }
         }
-        cells.push(summarize(cell, &plan.modes, &runs, &failures));
+        cells.push(summarize(cell, plan, &runs, &failures));
     }
     notes.extend(alone.notes().iter().cloned());
     notes.extend(disturbed.note(settings.plan.pcpus.len()));
@@ -259,6 +269,24 @@ mod tests {
             "4 cells in 2 modes, 5 runs: about 4 minutes"
         );
         assert_eq!(settings.steps(), 2 + 5 * 4 * 2 * 80);
+    }
+
+    #[test]
+    fn cells_with_a_server_are_counted_over_whole_rounds() {
+        let choice = Choice::parse(Some("server,mutex"), "2", "free", "burn1,pairs").unwrap();
+        let plan = |window| Plan {
+            modes: mode::list("stock").unwrap(),
+            window: Duration::from_millis(window),
+            ..test_plan::plan("1", "1", "burn", "0-1")
+        };
+        let windows = |window| -> Vec<u128> {
+            let settings = Settings::new(1, &choice, plan(window)).unwrap();
+            let windows = settings.cells.iter().map(|(_, plan)| plan.window);
+            windows.map(|window| window.as_millis()).collect()
+        };
+        // Server and mutex beside one that computes; server beside server, beside mutex; mutex beside mutex.
+        assert_eq!(windows(3_000), [4_500, 3_000, 4_500, 4_500, 3_000]);
+        assert_eq!(windows(4_501)[0], 9_000);
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! The bench for people: two tables, a last line, and a page with one picture.
+//! The bench for people: tables, a last line, and a page with one picture.
 //!
-//! Every VM of every cell has a row. A value is the median of the runs, with their range if there were several.
+//! Every VM of every cell has a row; in the tables of completion times every VM that has bursts or requests. A value is the median of the runs, with their range if there were several.
 
 use tandem_report::bench_page;
 use tandem_report::bench_page::BenchPage;
@@ -16,30 +16,85 @@ use tandem_report::table::Tone;
 
 use super::figures::CellFigures;
 use super::figures::ModeVm;
-use super::figures::Spread;
 use super::figures::WORSE;
 use super::figures::Work;
+use crate::spread::Spread;
 
 /// What the tables show, with a title and how to read it.
 pub fn sections(work: &Work) -> Vec<Section> {
-    let of = |title: &str, remark: &str, value: fn(&ModeVm) -> Option<Spread>| Section {
+    let of = |title: &str, remark: &str, value: Value| Section {
         title: title.to_owned(),
         remark: format!("{remark} {}", runs(work)),
         table: Some(table(work, value)),
     };
-    vec![
+    let mut sections = vec![
         of(
             "Work relative to alone",
             "1 is what the VM does alone; deserved is what its share by weight deserves of that.",
-            |vm| vm.work_of_alone,
+            |vm| Some(vm.work_of_alone?.text()),
         ),
-        of("CPU time received", "In pCPUs.", |vm| Some(vm.share)),
+        of("CPU time received", "In pCPUs.", |vm| Some(vm.share.text())),
         of(
             "Wait per run",
             "How long a vCPU waited before it ran, in milliseconds; percentiles are not measured.",
-            |vm| vm.wait_ns.map(|wait| wait.scaled(1e-6)),
+            |vm| Some(ms(vm.wait_ns?)),
+        ),
+    ];
+    if has_bursts(work) {
+        sections.extend(completion(work));
+    }
+    sections
+}
+
+fn has_bursts(work: &Work) -> bool {
+    let modes = work.cells.iter().flat_map(|cell| &cell.modes);
+    modes
+        .flat_map(|mode| &mode.vms)
+        .any(|vm| vm.completion.is_some())
+}
+
+/// How long bursts and requests took, of the VMs that have any.
+fn completion(work: &Work) -> [Section; 3] {
+    let of = |title: &str, remark: String, value: Value| Section {
+        title: title.to_owned(),
+        remark,
+        table: Some(timed_table(work, value)),
+    };
+    let what = "How long bursts and requests took, each from when it was due to begin until it was done, in milliseconds:";
+    let runs = runs(work);
+    [
+        of(
+            "Completion time, p50",
+            format!("{what} the median. {runs}"),
+            |vm| Some(ms(vm.completion.as_ref()?.p50_ns?)),
+        ),
+        of(
+            "Completion time, p99",
+            format!(
+                "{what} what 99 of 100 took at most; in brackets how many were given up, being late by too much. {runs}"
+            ),
+            |vm| {
+                let times = vm.completion.as_ref()?;
+                let p99 = ms(times.p99_ns?);
+                Some(match times.dropped {
+                    0 => p99,
+                    dropped => format!("{p99} [{dropped}]"),
+                })
+            },
+        ),
+        of(
+            "Completion time, p99, against stock",
+            "The medians of the runs: 1 is as long as in stock, 2 twice as long.".to_owned(),
+            |vm| Some(two(vm.completion.as_ref()?.p99_vs_stock?)),
         ),
     ]
+}
+
+/// A figure of a VM in a mode, as it is written; none where it was not measured.
+type Value = fn(&ModeVm) -> Option<String>;
+
+fn ms(ns: Spread) -> String {
+    ns.scaled(1e-6).text()
 }
 
 fn runs(work: &Work) -> String {
@@ -65,7 +120,8 @@ fn modes(work: &Work) -> Vec<&'static str> {
     modes
 }
 
-fn table(work: &Work, value: fn(&ModeVm) -> Option<Spread>) -> Table {
+/// Every VM of every cell.
+fn table(work: &Work, value: Value) -> Table {
     let modes = modes(work);
     let mut headings = vec![
         ("cell", Align::Left),
@@ -93,17 +149,35 @@ fn table(work: &Work, value: fn(&ModeVm) -> Option<Spread>) -> Table {
     table
 }
 
-fn in_mode(
-    cell: &CellFigures,
-    mode: &str,
-    vm: usize,
-    value: fn(&ModeVm) -> Option<Spread>,
-) -> TableCell {
+/// Every VM that has bursts or requests in some mode.
+fn timed_table(work: &Work, value: Value) -> Table {
+    let modes = modes(work);
+    let mut headings = vec![("cell", Align::Left), ("VM", Align::Left)];
+    headings.extend(modes.iter().map(|&mode| (mode, Align::Right)));
+    let mut table = Table::new(&headings);
+    for cell in &work.cells {
+        for (i, vm) in cell.vms.iter().enumerate() {
+            let mut in_modes = cell.modes.iter().filter_map(|mode| mode.vms.get(i));
+            if !in_modes.any(|vm| vm.completion.is_some()) {
+                continue;
+            }
+            let mut row = vec![
+                TableCell::toned(cell.cell.clone(), Tone::Strong),
+                vm.workload.into(),
+            ];
+            row.extend(modes.iter().map(|mode| in_mode(cell, mode, i, value)));
+            table.row(row);
+        }
+    }
+    table
+}
+
+fn in_mode(cell: &CellFigures, mode: &str, vm: usize, value: Value) -> TableCell {
     if !cell.modes.iter().any(|known| known.mode == mode) {
         return TableCell::toned("as stock", Tone::Faint);
     }
     match cell.vm_in(mode, vm).and_then(value) {
-        Some(spread) => spread.text().into(),
+        Some(text) => text.into(),
         None => absent(),
     }
 }
@@ -114,29 +188,6 @@ fn absent() -> TableCell {
 
 fn two(value: f64) -> String {
     format!("{value:.2}")
-}
-
-impl Spread {
-    /// The median, and the range if there is one.
-    pub fn text(&self) -> String {
-        match self.least == self.greatest {
-            true => two(self.median),
-            false => format!(
-                "{} ({} … {})",
-                two(self.median),
-                two(self.least),
-                two(self.greatest)
-            ),
-        }
-    }
-
-    fn scaled(self, factor: f64) -> Spread {
-        Spread {
-            median: self.median * factor,
-            least: self.least * factor,
-            greatest: self.greatest * factor,
-        }
-    }
 }
 
 /// The last line: Tandem against stock.
@@ -215,7 +266,8 @@ pub fn html(work: &Work, command: &str, footer: &str) -> String {
             how(
                 "Windows",
                 format!(
-                    "{} s per mode and run, after {} s of settling; fresh VMs in each run, the same in all its modes",
+                    "{} s per mode and run, where a server takes part whole rounds of it, after {} s of settling; fresh VMs in each \
+                     run, the same in all its modes",
                     figure::plain(work.seconds),
                     figure::plain(work.settle_seconds)
                 ),
@@ -318,6 +370,30 @@ mod tests {
                 .text(Look::Plain)
                 .contains("1.00")
         );
+    }
+
+    #[test]
+    fn vms_with_bursts_have_completion_times_per_mode() {
+        let sections = sections(&work());
+        let table = |at: usize| {
+            let table = sections[at].table.as_ref().unwrap();
+            table.text(Look::Plain)
+        };
+        assert_eq!(sections.len(), 6);
+        // The first VM of each cell.
+        assert_eq!(table(3).lines().count(), 2 + 2);
+        assert!(
+            table(4).contains("| 10.00 (4.00 … 50.00) [3] | 2.33 (2.27 … 2.38) [2] |"),
+            "{}",
+            table(4)
+        );
+        assert!(table(5).contains("|  1.00 |   0.23 |"), "{}", table(5));
+        let mut none = work();
+        let modes = none.cells.iter_mut().flat_map(|cell| &mut cell.modes);
+        for vm in modes.flat_map(|mode| &mut mode.vms) {
+            vm.completion = None;
+        }
+        assert_eq!(super::sections(&none).len(), 3);
     }
 
     #[test]

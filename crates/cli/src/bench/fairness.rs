@@ -5,7 +5,6 @@ use std::path::PathBuf;
 
 use clap::Args;
 use tandem_bench::fairness;
-use tandem_bench::fairness::SETTLE;
 use tandem_bench::fairness::Settings;
 use tandem_bench::host_facts;
 use tandem_bench::mixes;
@@ -23,6 +22,7 @@ use crate::console::print;
 use crate::live;
 use crate::live::BackendArg;
 use crate::live::DaemonArgs;
+use crate::live::SecondsArgs;
 use crate::output::save_json;
 
 /// `tandem bench fairness`
@@ -31,17 +31,8 @@ pub struct FairnessArgs {
     /// Runs of each mix, 1 … 100
     #[arg(long, default_value_t = 3)]
     runs: u32,
-    /// Seconds counted per mode and run, 0.5 … 3600
-    #[arg(long, value_name = "S", default_value_t = 10.0)]
-    seconds: f64,
-    /// Seconds for which each distinct VM is measured alone first, 0.5 … 60; 0: not at all
-    #[arg(
-        long,
-        value_name = "S",
-        default_value_t = live::ALONE_SECONDS,
-        allow_negative_numbers = true
-    )]
-    alone_seconds: f64,
+    #[command(flatten)]
+    seconds: SecondsArgs,
     /// Mixes to run [default: all]; an unknown name lists them
     #[arg(long, value_name = "NAME,…")]
     mixes: Option<String>,
@@ -68,18 +59,17 @@ pub struct FairnessArgs {
 impl FairnessArgs {
     fn settings(&self) -> anyhow::Result<Settings> {
         let runs = range::whole("--runs", self.runs, 1, 100)?;
-        let window = range::seconds("--seconds", self.seconds, 0.5, 3600.0)?;
         let chosen = mixes::chosen(self.mixes.as_deref())?;
         let plan = Plan {
             vms: Vec::new(),
             modes: mode::list(&self.modes)?,
-            window,
-            settle: SETTLE,
+            window: self.seconds.window()?,
+            settle: self.seconds.settle()?,
             backend: self.backend.map(Backend::from),
             seed: 1,
             pcpus: host_facts::usable_pcpus()?,
             daemon: self.daemon.plan(Placement::Rebalance)?,
-            alone: live::alone(self.alone_seconds)?,
+            alone: self.seconds.alone_if_wanted()?,
             state_dir: live::state_dir(self.state_dir.as_ref()),
         };
         Ok(Settings::new(runs, chosen, plan)?)
@@ -101,6 +91,12 @@ pub fn main(args: &FairnessArgs) -> anyhow::Result<()> {
     print(
         "Deserved work: of what each VM's share deserves of its work alone, geometric mean. Least: part of its due that a VM received.",
     )?;
+    if let Some(completion) = tables::fairness_completion(&suite) {
+        print(&format!("\n{completion}\n"))?;
+        print(
+            "Completion: milliseconds that bursts took, each from when it was due to begin until it was done; medians of the runs (their range).",
+        )?;
+    }
     for mix in &suite.mixes {
         let reasons = mix.modes.iter().flat_map(|mode| &mode.not_measured);
         for note in mix.notes.iter().chain(reasons) {

@@ -22,13 +22,19 @@ use crate::console::print;
 use crate::live;
 use crate::live::BackendArg;
 use crate::live::DaemonArgs;
+use crate::live::SecondsArgs;
 use crate::output::save_json;
 use crate::output::write_text;
 
 /// `tandem bench work`
 #[derive(Debug, Args)]
+#[command(mut_arg("seconds", |seconds| {
+    seconds
+        .default_value("3")
+        .help("Seconds counted per mode and run, 0.5 … 3600; where a server takes part, whole rounds of it (4.5 s)")
+}))]
 pub struct WorkArgs {
-    /// What the subjects do [default: all]: barrier-spin, barrier-block, spinlock, mutex, forkjoin, pipeline, shootdown, bursty, burn
+    /// What the subjects do [default: all]: barrier-spin, barrier-block, spinlock, mutex, forkjoin, pipeline, shootdown, bursty, burn, server
     #[arg(long, value_name = "NAME,…")]
     workloads: Option<String>,
     /// vCPUs of the subjects
@@ -46,30 +52,8 @@ pub struct WorkArgs {
     /// Runs of each cell, 1 … 100; each goes through all modes
     #[arg(long, default_value_t = 5)]
     runs: u32,
-    /// Seconds counted per mode and run, 0.5 … 3600
-    #[arg(
-        long,
-        value_name = "S",
-        default_value_t = 3.0,
-        allow_negative_numbers = true
-    )]
-    seconds: f64,
-    /// Seconds to settle before, not counted, 0 … 600
-    #[arg(
-        long,
-        value_name = "S",
-        default_value_t = 2.0,
-        allow_negative_numbers = true
-    )]
-    settle_seconds: f64,
-    /// Seconds for which each distinct VM is measured alone first, 0.5 … 60
-    #[arg(
-        long,
-        value_name = "S",
-        default_value_t = live::ALONE_SECONDS,
-        allow_negative_numbers = true
-    )]
-    alone_seconds: f64,
+    #[command(flatten)]
+    seconds: SecondsArgs,
     /// What runs the vCPUs [default: kvm, or threads where there is no KVM]
     #[arg(long, value_enum)]
     backend: Option<BackendArg>,
@@ -95,19 +79,18 @@ impl WorkArgs {
             &self.beside,
         )?;
         let runs = range::whole("--runs", self.runs, 1, 100)?;
-        let alone = range::seconds("--alone-seconds", self.alone_seconds, 0.5, 60.0)?;
         let plan = Plan {
             vms: Vec::new(),
             modes: mode::list(&self.modes)?,
-            window: range::seconds("--seconds", self.seconds, 0.5, 3600.0)?,
-            settle: range::seconds("--settle-seconds", self.settle_seconds, 0.0, 600.0)?,
+            window: self.seconds.window()?,
+            settle: self.seconds.settle()?,
             backend: self.backend.map(Backend::from),
             seed: 1,
             pcpus: host_facts::usable_pcpus()?,
             // As an operator starts it who chooses nothing.
             daemon: self.daemon.plan(Placement::Turns)?,
             state_dir: live::state_dir(self.state_dir.as_ref()),
-            alone: Some(alone),
+            alone: Some(self.seconds.alone()?),
         };
         Ok(Settings::new(runs, &choice, plan)?)
     }
@@ -119,16 +102,13 @@ impl WorkArgs {
             .map(|list| format!(" --workloads {list}"))
             .collect();
         format!(
-            "tandem bench work{workloads} --vcpus {} --placements {} --beside {} --modes {} --runs {} --seconds {} --settle-seconds {} \
-             --alone-seconds {}{}",
+            "tandem bench work{workloads} --vcpus {} --placements {} --beside {} --modes {} --runs {} {}{}",
             self.vcpus,
             self.placements,
             self.beside,
             self.modes,
             self.runs,
             self.seconds,
-            self.settle_seconds,
-            self.alone_seconds,
             self.daemon.as_given()
         )
     }
@@ -192,11 +172,13 @@ mod tests {
         let (args, settings) = parse(&[]).unwrap();
         let text = settings.announce();
         assert!(
-            text.starts_with("72 cells in 6 modes, 5 runs: about "),
+            text.starts_with("80 cells in 6 modes, 5 runs: about "),
             "{text}"
         );
         // The command is what its own arguments say.
         let command = args.command();
+        let seconds = " --seconds 3 --settle-seconds 2 --alone-seconds 2";
+        assert!(command.ends_with(seconds), "{command}");
         let again: Vec<&str> = command.split(' ').skip(3).collect();
         assert_eq!(parse(&again).unwrap().1.announce(), text);
     }

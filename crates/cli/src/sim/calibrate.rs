@@ -4,12 +4,14 @@
 use std::path::PathBuf;
 
 use anyhow::Context;
+use anyhow::bail;
 use clap::Args;
 use tandem_bench::host_facts;
 use tandem_bench::state_dir::StateDir;
 use tandem_linux::interrupt::Interrupt;
 use tandem_microvm::Workload;
 use tandem_validate::calibrate;
+use tandem_validate::calibrate::COMPARED;
 use tandem_validate::calibrate::Measurement;
 use tandem_validate::calibrate::Options;
 use tandem_validate::event::Event;
@@ -71,14 +73,20 @@ pub fn main(args: &CalibrateArgs) -> anyhow::Result<()> {
     output::write_json(args.json.as_deref(), &calibrated)
 }
 
-/// The workloads asked for; all, if none was named.
+/// The workloads asked for; all that can be compared, if none was named.
 fn workloads(only: &[String]) -> anyhow::Result<Vec<Workload>> {
     if only.is_empty() {
-        return Ok(Workload::ALL.to_vec());
+        return Ok(COMPARED.to_vec());
     }
     let mut workloads = Vec::new();
     for name in only {
         let workload: Workload = name.parse().context("--only")?;
+        if !COMPARED.contains(&workload) {
+            let names = COMPARED.map(Workload::name).join(", ");
+            bail!(
+                "--only: the simulator has no counterpart of {workload}; it has those of {names}"
+            );
+        }
         if !workloads.contains(&workload) {
             workloads.push(workload);
         }
@@ -98,7 +106,12 @@ mod tests {
             named(&["mutex", "burn", "mutex"]).unwrap(),
             [Workload::Mutex, Workload::Burn]
         );
-        assert_eq!(named(&[]).unwrap(), Workload::ALL);
+        assert_eq!(named(&[]).unwrap(), COMPARED);
+        let error = format!("{:#}", named(&["server"]).unwrap_err());
+        assert!(
+            error.contains("no counterpart of server; it has those of burn, spinlock"),
+            "{error}"
+        );
         let error = format!("{:#}", named(&["sleep"]).unwrap_err());
         assert!(error.contains("no workload 'sleep'"), "{error}");
     }

@@ -16,7 +16,7 @@
 mod burner;
 mod ground;
 pub mod judge;
-mod kernel;
+pub(crate) mod kernel;
 pub mod measure;
 mod real_time;
 pub mod report;

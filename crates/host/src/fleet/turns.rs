@@ -1,5 +1,6 @@
 //! The fleet's part in turns: which of its VMs take part, made ready and told to whoever keeps the rhythm.
 
+use std::io;
 use std::process::Command;
 
 use tandem_linux::actuator::ActuatorError;
@@ -15,13 +16,13 @@ use crate::managed::ManagedVcpu;
 use crate::turns::Player;
 use crate::turns::TurnKeeper;
 use crate::turns::TurnStats;
-use crate::turns::watchdog::Watchdog;
+use crate::turns::WatchdogStarter;
 
 impl Fleet {
     /// With a process that takes VMs out of the idle class if this one cannot: it runs [`crate::turns::watchdog::watch`].
     #[must_use]
     pub fn with_watchdog(mut self, command: Command) -> Fleet {
-        self.turns.watchdog = Some(command);
+        self.turns.watchdog = Some(WatchdogStarter::new(command));
         self
     }
 
@@ -30,7 +31,7 @@ impl Fleet {
         self.turns.keeper.as_ref().map(TurnKeeper::stats)
     }
 
-    /// The process that watches over turns, once it is started.
+    /// The process that watches over turns, once it is started; none where it was lost and no other is started yet.
     pub fn turn_watchdog(&self) -> Option<u32> {
         self.turns.keeper.as_ref()?.watchdog()
     }
@@ -47,6 +48,7 @@ impl Fleet {
         };
         let (left, errors) = keeper.news();
         self.turns.errors.extend(errors);
+        self.turns.replace_watchdog();
         for managed in self.vms.values_mut() {
             managed.in_force.left_turns = false;
             if managed.ended_turns {
@@ -92,24 +94,11 @@ impl Fleet {
     /// Starts what keeps the rhythm.
     fn start_turns(&mut self) -> Result<TurnKeeper, String> {
         let controller = cgroup::open(&ProcFs::host()).map_err(|error| error.to_string())?;
-        let watchdog = match self.turns.watchdog.take().map(Watchdog::start) {
-            None => None,
-            Some(Ok(watchdog)) => Some(watchdog),
-            Some(Err(error)) => {
-                let text = format!("cannot start the watchdog of turns: {error}");
-                self.turns.errors.push(text);
-                None
-            }
-        };
+        let watchdog = self.turns.start_watchdog();
         let keeper = TurnKeeper::start(controller, watchdog)
             .map_err(|error| format!("cannot start the thread that keeps turns: {error}"))?;
-        if !keeper.is_real_time() {
-            self.turns.errors.push(
-                "turns are kept without real-time priority, and begin late on a busy host; run Tandem \
-                 as root, or with CAP_SYS_NICE, outside cgroups without real-time"
-                    .to_owned(),
-            );
-        }
+        let not_real_time = keeper.not_real_time().map(without_real_time);
+        self.turns.errors.extend(not_real_time);
         Ok(keeper)
     }
 
@@ -155,6 +144,33 @@ impl Fleet {
                 (false, true) => managed.end_turns(),
                 _ => {}
             }
+        }
+    }
+}
+
+/// What an operator can do where the thread that keeps turns cannot be real-time.
+fn without_real_time(error: &io::Error) -> String {
+    format!(
+        "turns are kept without real-time priority ({error}), and begin late on a busy host; real-time needs root or \
+         CAP_SYS_NICE, a systemd unit without RestrictRealtime=yes, and on cgroup v1 a budget in the daemon's cgroup \
+         (cpu.rt_runtime_us)"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_that_can_forbid_real_time_is_named() {
+        let text = without_real_time(&rustix::io::Errno::PERM.into());
+        for reason in [
+            "Operation not permitted",
+            "CAP_SYS_NICE",
+            "RestrictRealtime=yes",
+            "cpu.rt_runtime_us",
+        ] {
+            assert!(text.contains(reason), "{reason}: {text}");
         }
     }
 }

@@ -43,7 +43,13 @@ struct Board {
     left: Vec<VmId>,
     errors: Vec<String>,
     stats: TurnStats,
+    /// One to watch from now on.
+    watchdog: Option<Watchdog>,
+    lost: Option<LostWatchdog>,
 }
+
+/// A watchdog that does not hear any more, and what writing to it failed with.
+type LostWatchdog = (Watchdog, io::Error);
 
 #[derive(Debug, Default)]
 struct Shared {
@@ -63,7 +69,7 @@ impl Shared {
 pub struct TurnKeeper {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
-    is_real_time: bool,
+    not_real_time: Option<io::Error>,
     watchdog: Option<u32>,
     said: (Rotation, Vec<Player>),
 }
@@ -82,26 +88,35 @@ impl TurnKeeper {
             .name("tandem-turns".to_owned())
             .spawn(move || {
                 // Whoever started it waits for this.
-                let _ = said.send(make_real_time().is_ok());
+                let _ = said.send(make_real_time().err());
                 Rhythm::new(controller, watchdog).keep(&board);
             })?;
         Ok(TurnKeeper {
             shared,
             thread: Some(thread),
             watchdog: pid,
-            is_real_time: hears.recv().unwrap_or(false),
+            not_real_time: hears
+                .recv()
+                .unwrap_or_else(|_| Some(io::Error::other("its thread has ended"))),
             said: (Rotation::default(), Vec::new()),
         })
     }
 
-    /// Whether the thread is real-time; else a busy host makes turns late.
-    pub fn is_real_time(&self) -> bool {
-        self.is_real_time
+    /// Why the thread is not real-time, if it is not: then a busy host makes turns late.
+    pub fn not_real_time(&self) -> Option<&io::Error> {
+        self.not_real_time.as_ref()
     }
 
-    /// The process that watches over it.
+    /// The process that watches over it; `None` too from when [`TurnKeeper::news`] tells that it was lost.
     pub fn watchdog(&self) -> Option<u32> {
         self.watchdog
+    }
+
+    /// Another watchdog, in the place of one that was lost.
+    pub fn watch(&mut self, watchdog: Watchdog) {
+        self.watchdog = Some(watchdog.pid());
+        self.shared.board().watchdog = Some(watchdog);
+        self.shared.changed.notify_one();
     }
 
     /// These VMs take turns from now on, and no others.
@@ -128,8 +143,13 @@ impl TurnKeeper {
     pub fn news(&mut self) -> (Vec<VmId>, Vec<String>) {
         let mut board = self.shared.board();
         let left = std::mem::take(&mut board.left);
-        let errors = std::mem::take(&mut board.errors);
+        let mut errors = std::mem::take(&mut board.errors);
+        let lost = board.lost.take();
         drop(board);
+        if let Some((watchdog, error)) = lost {
+            self.watchdog = None;
+            errors.push(watchdog.end(&error));
+        }
         if !left.is_empty() {
             self.said
                 .0
@@ -207,10 +227,27 @@ impl Writer {
     }
 }
 
+/// Speaks to the watchdog. One that does not hear any more is handed back: to end it, and to start another, may take longer than
+/// the rhythm allows.
+struct Speaker {
+    watchdog: Option<Watchdog>,
+    lost: Option<LostWatchdog>,
+}
+
+impl Speaker {
+    fn tell(&mut self, tell: impl FnOnce(&mut Watchdog) -> io::Result<()>) {
+        if let Some(watchdog) = &mut self.watchdog
+            && let Err(error) = tell(watchdog)
+        {
+            self.lost = self.watchdog.take().map(|watchdog| (watchdog, error));
+        }
+    }
+}
+
 /// The thread's own.
 struct Rhythm {
     writer: Writer,
-    watchdog: Option<Watchdog>,
+    speaker: Speaker,
     sampler: Sampler,
     sequence: Sequence,
     players: BTreeMap<VmId, Player>,
@@ -229,7 +266,10 @@ impl Rhythm {
                 errors: Vec::new(),
                 writes: 0,
             },
-            watchdog,
+            speaker: Speaker {
+                watchdog,
+                lost: None,
+            },
             sampler: Sampler::new(ProcFs::host()),
             sequence: Sequence::default(),
             players: BTreeMap::new(),
@@ -247,6 +287,16 @@ impl Rhythm {
                 drop(board);
                 self.all_on();
                 return;
+            }
+            if self.speaker.lost.is_some() {
+                board.lost = self.speaker.lost.take();
+            }
+            if let Some(watchdog) = board.watchdog.take() {
+                drop(board);
+                self.speaker.watchdog = Some(watchdog);
+                self.guard();
+                board = shared.board();
+                continue;
             }
             if board.version != self.version {
                 let (rotation, players) = (board.rotation.clone(), board.players.clone());
@@ -308,9 +358,13 @@ impl Rhythm {
             self.accounts.remove(thread);
             self.sampler.forget(thread);
         }
-        if let Some(watchdog) = &mut self.watchdog {
-            watchdog.guard(self.players.values());
-        }
+        self.guard();
+    }
+
+    /// Tells the watchdog who takes turns.
+    fn guard(&mut self) {
+        self.speaker
+            .tell(|watchdog| watchdog.guard(self.players.values()));
     }
 
     /// A turn begins.
@@ -323,9 +377,7 @@ impl Rhythm {
             true => self.sequence.standing(),
             false => step,
         });
-        if let Some(watchdog) = &mut self.watchdog {
-            watchdog.beat();
-        }
+        self.speaker.tell(Watchdog::beat);
     }
 
     fn write(&mut self, step: Step) {
@@ -350,21 +402,25 @@ impl Rhythm {
             };
             let runnable = sample.ran + sample.waited;
             let before = self.accounts.get(thread).copied();
-            let slept = before.is_some_and(|before| {
-                let elapsed = nanos(now - before.at);
-                let runnable = runnable.saturating_sub(before.runnable);
-                Rotor::is_sleep(self.sequence.rotation().turn, elapsed, runnable)
-            });
+            let turn = self.sequence.rotation().turn;
+            let told = |tell: fn(Nanos, Nanos, Nanos) -> bool| {
+                before.is_some_and(|before: Account| {
+                    let elapsed = nanos(now - before.at);
+                    let runnable = runnable.saturating_sub(before.runnable);
+                    tell(turn, elapsed, runnable)
+                })
+            };
+            let (slept, dozed) = (told(Rotor::is_sleep), told(Rotor::has_dozed_off));
             // A wait counts when it is over: of one that waits right now the next turns tell more.
-            let is_runnable = slept
+            let is_runnable = (slept || dozed)
                 && self
                     .sampler
                     .read_state(thread)
                     .is_ok_and(|state| state.is_runnable());
             let suspicions = before.map_or(0, |before| before.suspicions);
-            sleeps |= slept && (!is_runnable || suspicions + 1 >= MOST_SUSPICIONS);
+            sleeps |= dozed && !is_runnable || slept && suspicions + 1 >= MOST_SUSPICIONS;
             let kept = match before {
-                Some(before) if is_runnable => Account {
+                Some(before) if slept && is_runnable => Account {
                     suspicions: suspicions + 1,
                     ..before
                 },

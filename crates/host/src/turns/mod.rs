@@ -4,7 +4,7 @@
 //! Fleet::rotate ──► TurnKeeper::follow ──► a thread of its own, turn after turn: who begins to sleep leaves;
 //!                        ▲    │              the next row out of the idle class, all others into it
 //!                        │    └────────────► the watchdog: a process that takes all out of it if the beats end
-//!                        └── who left, how late, what it cost
+//!                        └── who left, how late, what it cost, whether the watchdog was lost: then the fleet starts another
 //! ```
 //!
 //! Before a VM takes turns the fleet has journaled its weight and `cpu.idle`. Only this thread writes them while it does.
@@ -17,8 +17,10 @@ mod keeper;
 mod player;
 pub(crate) mod stats;
 pub mod watchdog;
+mod watchdog_starter;
 
 pub(crate) use in_use::Turns;
 pub use keeper::TurnKeeper;
 pub use player::Player;
 pub use stats::TurnStats;
+pub(crate) use watchdog_starter::WatchdogStarter;

@@ -4,7 +4,7 @@
 //! journal puts them back at the next start, but nobody knows when that is. So the daemon starts a process of its own that does one thing: on
 //! its stdin it hears which cgroups take turns, and a beat every turn. If the beats end for [`PATIENCE`], or stdin does, it
 //! takes those cgroups out of the idle class and gives them their weights. It holds nothing else and changes nothing
-//! else; if it is killed, the daemon goes on and its journal remains.
+//! else. If it is killed or does not listen, the daemon goes on, says so and starts another.
 //!
 //! When beats come again (the daemon was stopped and goes on), the daemon itself writes everything anew.
 
@@ -73,14 +73,18 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Starts one: `command` runs [`watch`] on its stdin. It is in a session of its own, so that what ends the daemon
-    /// from a terminal does not end it first.
-    pub fn start(mut command: Command) -> io::Result<Watchdog> {
+    /// Makes a command that runs [`watch`] on its stdin ready to be started, once or more often. It will be in a session of its own, so
+    /// that what ends the daemon from a terminal does not end it first.
+    pub(super) fn prepare(command: &mut Command) {
         command.stdin(Stdio::piped()).stdout(Stdio::null());
         // SAFETY: setsid is async-signal-safe, and nothing else is done between fork and exec.
         unsafe {
             command.pre_exec(|| rustix::process::setsid().map(drop).map_err(io::Error::from));
         }
+    }
+
+    /// Starts one by a command that is ready.
+    pub(super) fn start(command: &mut Command) -> io::Result<Watchdog> {
         let mut child = command.spawn()?;
         let stdin = child.stdin.take();
         if let Some(stdin) = &stdin {
@@ -100,47 +104,62 @@ impl Watchdog {
         self.child.id()
     }
 
-    /// These VMs take turns from now on.
-    pub(super) fn guard<'a>(&mut self, players: impl Iterator<Item = &'a Player>) {
+    /// These VMs take turns from now on. An error: it does not hear any more, and is of no use.
+    pub(super) fn guard<'a>(
+        &mut self,
+        players: impl Iterator<Item = &'a Player>,
+    ) -> io::Result<()> {
         let guarded: Vec<Guarded> = players
             .map(|player| Guarded {
                 cgroup: player.cgroup.clone(),
                 weight: player.weight,
             })
             .collect();
-        if guarded != self.said {
-            self.said.clone_from(&guarded);
-            self.say(&Line::Guard(guarded));
+        if guarded == self.said {
+            return Ok(());
+        }
+        self.said.clone_from(&guarded);
+        self.say(&Line::Guard(guarded))
+    }
+
+    /// All is well. An error: it does not hear any more, and is of no use.
+    pub(super) fn beat(&mut self) -> io::Result<()> {
+        if self.beaten.elapsed() < BEAT_EVERY {
+            return Ok(());
+        }
+        self.beaten = Instant::now();
+        self.say(&Line::Beat)
+    }
+
+    /// A line that was written in part leaves it unusable too: what it reads next makes no sense.
+    fn say(&mut self, line: &Line) -> io::Result<()> {
+        let mut line = serde_json::to_vec(line)?;
+        line.push(b'\n');
+        match &mut self.stdin {
+            Some(stdin) => stdin.write_all(&line),
+            None => Err(io::ErrorKind::BrokenPipe.into()),
         }
     }
 
-    /// All is well.
-    pub(super) fn beat(&mut self) {
-        if self.beaten.elapsed() >= BEAT_EVERY {
-            self.beaten = Instant::now();
-            self.say(&Line::Beat);
-        }
-    }
-
-    /// One that does not hear any more is left: the journal remains.
-    fn say(&mut self, line: &Line) {
-        let Some(stdin) = &mut self.stdin else {
-            return;
+    /// Ends one that does not hear any more, so that it does not act beside another, and says how it went.
+    pub(super) fn end(mut self, error: &io::Error) -> String {
+        let pid = self.pid();
+        let why = match self.child.try_wait() {
+            Ok(Some(status)) => format!("has ended ({status})"),
+            _ => format!("does not listen ({error})"),
         };
-        let said = serde_json::to_vec(line).map_err(io::Error::from);
-        let said = said.and_then(|mut line| {
-            line.push(b'\n');
-            stdin.write_all(&line)
-        });
-        if said.is_err() {
-            self.stdin = None;
-        }
+        let _ = self.child.kill();
+        format!(
+            "the watchdog of turns (process {pid}) {why}; if the daemon is killed before another is started, VMs may stay \
+             in the idle class until its next start or `tandem host restore`"
+        )
     }
 }
 
 impl Drop for Watchdog {
     fn drop(&mut self) {
-        self.guard(std::iter::empty());
+        // One that does not hear it is killed below.
+        let _ = self.guard(std::iter::empty());
         self.stdin = None;
         // It ends with its stdin; one that somebody has stopped is not waited for. Errors: somebody else has waited for it.
         let end = Instant::now() + PATIENCE;
@@ -208,11 +227,55 @@ fn put_back(guarded: &[Guarded], controller: &dyn CpuController) {
 
 #[cfg(test)]
 mod tests {
+    use tandem_policy::VmId;
+
     use super::*;
 
     #[test]
     fn a_turn_that_is_late_by_300_ms_may_find_that_the_watchdog_has_acted() {
         assert_eq!(MAY_HAVE_ACTED, Duration::from_millis(300));
+    }
+
+    fn start(command: &mut Command) -> Watchdog {
+        Watchdog::prepare(command);
+        Watchdog::start(command).unwrap()
+    }
+
+    fn player(weight: f64) -> Player {
+        Player {
+            vm: VmId(1),
+            cgroup: CgroupPath("/a".to_owned()),
+            weight: Weight(weight),
+            threads: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn one_that_does_not_listen_is_found_out_and_ended() {
+        let mut watchdog = start(Command::new("sleep").arg("600"));
+        let pid = watchdog.pid();
+        // The pipe takes so much and no more.
+        let error = (0..1_000_000u32)
+            .find_map(|n| {
+                let player = player(f64::from(n + 2));
+                watchdog.guard([&player].into_iter()).err()
+            })
+            .expect("the pipe is full");
+        let said = watchdog.end(&error);
+        let names_it = said.contains(&format!("process {pid}")) && said.contains("does not listen");
+        assert!(names_it, "{said}");
+        let path = format!("/proc/{pid}");
+        assert!(!std::path::Path::new(&path).exists(), "it has ended");
+    }
+
+    #[test]
+    fn one_that_has_ended_is_found_out() {
+        let mut watchdog = start(&mut Command::new("true"));
+        watchdog.child.wait().unwrap();
+        let error = watchdog.guard([&player(2.0)].into_iter()).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+        let said = watchdog.end(&error);
+        assert!(said.contains("has ended (exit status: 0)"), "{said}");
     }
 
     #[test]

@@ -34,10 +34,19 @@ pub const ALL: &[(&str, Test)] = &[
         "apart::what_others_set_is_told_and_the_idle_class_comes_first",
         others,
     ),
+    (
+        "apart::an_operator_who_moves_a_vcpu_keeps_it_and_the_vm_together",
+        moved_by_others,
+    ),
+    (
+        "apart::a_weight_and_an_idle_class_on_the_empty_group_count",
+        empty_group,
+    ),
     ("apart::restore_removes_the_groups", restore),
 ];
 
-fn divide(vm: VmId, portions: &[f64]) -> Decision {
+/// Put a VM's vCPUs apart in these portions, or together.
+pub fn divide(vm: VmId, portions: &[f64]) -> Decision {
     Decision::Divide {
         vm,
         portions: (0u32..).map(VcpuId).zip(portions.iter().copied()).collect(),
@@ -87,7 +96,7 @@ fn groups_and_weights() -> Result<(), Skip> {
     };
     assert_eq!(weights(&subject), [2.0 * unit, unit, unit]);
     let observed = subject.observe(SHARED);
-    assert!(observed.divisible && observed.is_apart());
+    assert!(observed.is_apart());
     assert_eq!(observed.in_force.weight, Weight(4.0 * unit));
     let portions = observed.vcpus.iter().map(|vcpu| vcpu.in_force.portion);
     assert_eq!(
@@ -177,5 +186,56 @@ fn restore() -> Result<(), Skip> {
     for thread in crate::helper::vcpu_threads(live_host.shared.pid()) {
         assert_eq!(controller.cgroup_of(&thread).expect("it lives"), home);
     }
+    Ok(())
+}
+
+fn moved_by_others() -> Result<(), Skip> {
+    let mut subject = apart()?;
+    let groups = places(&subject);
+    let home = groups[0].parent().expect("not the root");
+    let thread = subject.thread(SHARED, 0);
+    let controller = subject.fleet.controller();
+    controller.move_thread(thread.tid, &home).expect("it moves");
+    let notes = subject.recheck();
+    let told = |note: &String| note.contains(&groups[0].0) && note.contains("moved it out");
+    assert!(notes.iter().any(told), "{notes:?}");
+    let observed = subject.observe(SHARED);
+    assert!(!observed.divisible && observed.is_apart());
+    subject.apply(divide(SHARED, &[]));
+    let vms = subject.cgroup(SHARED);
+    assert_eq!(places(&subject), [home.clone(), vms.clone(), vms]);
+    let exists = |group: &CgroupPath| subject.fleet.controller().exists(group);
+    assert!(!groups.iter().any(exists));
+    Ok(())
+}
+
+fn empty_group() -> Result<(), Skip> {
+    let mut subject = apart()?;
+    subject.need_idle_class()?;
+    let (vms, unit) = (subject.cgroup(SHARED), default(&subject));
+    let controller = subject.fleet.controller();
+    controller
+        .set_weight(&vms, Weight(3.0 * unit))
+        .expect("it is there");
+    let notes = subject.recheck();
+    assert!(
+        notes
+            .iter()
+            .any(|note| note.contains("counts as configured")),
+        "{notes:?}"
+    );
+    assert_eq!(subject.observe(SHARED).weight, Weight(3.0 * unit));
+    let controller = subject.fleet.controller();
+    controller.set_idle(&vms, true).expect("it is there");
+    let notes = subject.recheck();
+    assert!(
+        notes.iter().any(|note| note.contains("cpu.idle")),
+        "{notes:?}"
+    );
+    assert!(subject.observe(SHARED).in_force.idle);
+    // What the policy asks for then; there is no weight to write.
+    subject.apply(divide(SHARED, &[]));
+    assert_eq!(places(&subject), [vms.clone(), vms.clone(), vms.clone()]);
+    assert!(subject.is_idle(&vms));
     Ok(())
 }

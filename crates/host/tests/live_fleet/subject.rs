@@ -40,6 +40,9 @@ pub const SHARED: VmId = VmId(1);
 /// The VM that has a cgroup of its own: vCPUs 0 and 1.
 pub const OWNER: VmId = VmId(2);
 
+/// A third VM, in a group that the fleet makes: vCPUs 0, 1 and 2. Only some tests have it.
+pub const THIRD: VmId = VmId(3);
+
 /// In so many updates what others may have changed is read once of every VM.
 pub const UPDATES: usize = 8;
 

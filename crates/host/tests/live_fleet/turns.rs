@@ -1,5 +1,8 @@
-//! Turns: groups go in and out of the idle class, whoever sleeps leaves, and whatever ends the daemon, nobody stays in it.
+//! Turns: groups go in and out of the idle class, whoever sleeps leaves, and whatever ends the daemon, nobody stays in it. Daemons that are
+//! killed put vCPUs apart too, and all is as before then.
 
+use std::collections::BTreeMap;
+use std::fs;
 use std::time::Duration;
 use std::time::Instant;
 
@@ -8,9 +11,12 @@ use rand_core::SeedableRng;
 use rand_pcg::Pcg32;
 use rustix::process::Signal;
 use rustix::process::kill_process;
+use tandem_linux::ProcFs;
 use tandem_linux::actuator::Actuator;
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::cgroup::Knob;
+use tandem_linux::thread::ThreadRef;
+use tandem_policy::Nanos;
 use tandem_policy::Weight;
 use tandem_policy::host::Host;
 use tandem_policy::turns::Rotation;
@@ -20,6 +26,7 @@ use crate::harness::Test;
 use crate::helper::Helper;
 use crate::helper::StateDir;
 use crate::helper::number;
+use crate::helper::vcpu_threads;
 use crate::helper::wait_until;
 use crate::host::LiveHost;
 use crate::host::controller;
@@ -28,6 +35,7 @@ use crate::subject::SHARED;
 use crate::subject::Subject;
 use crate::subject::set_weight;
 use crate::subject::whole;
+use crate::turns_daemon::TOLD;
 use crate::turns_daemon::both;
 
 /// All tests, in the order in which they run.
@@ -38,6 +46,14 @@ pub const ALL: &[(&str, Test)] = &[
     (
         "nobody_stays_in_the_idle_class_of_a_daemon_that_hangs",
         hangs,
+    ),
+    (
+        "a_watchdog_that_was_killed_is_told_and_replaced",
+        killed_watchdog,
+    ),
+    (
+        "a_fleet_that_is_dropped_in_turns_leaves_the_operators_weight",
+        dropped,
     ),
 ];
 
@@ -132,8 +148,14 @@ struct Daemon {
 impl Daemon {
     fn start(state_dir: &StateDir, live_host: &LiveHost) -> Daemon {
         let state_dir = state_dir.0.to_str().expect("a path in UTF-8");
-        let pids = [live_host.shared.pid(), live_host.owner.pid()].map(|pid| pid.to_string());
-        let mut daemon = Helper::start("daemon", &[state_dir, &pids[0], &pids[1]]);
+        let vms = [&live_host.shared, &live_host.owner].into_iter();
+        let pids = vms
+            .chain(&live_host.third)
+            .map(|vm| vm.pid().to_string())
+            .collect::<Vec<_>>();
+        let arguments: Vec<&str> = pids.iter().map(String::as_str).collect();
+        let arguments = [&[state_dir], arguments.as_slice()].concat();
+        let mut daemon = Helper::start("daemon", &arguments);
         let watchdog = number(&daemon.next_line()) as u32;
         Daemon { daemon, watchdog }
     }
@@ -187,13 +209,47 @@ fn kills() -> Result<(), Skip> {
     Ok(())
 }
 
-/// Kills 100 daemons that let these VMs take turns; an emulated machine gets through fewer.
+/// How far a killed daemon had come with the third VM's vCPUs.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Division {
+    Together,
+    /// Some of them have a group, or one has a group and is not in it.
+    Between,
+    Apart,
+}
+
+fn division(live_host: &LiveHost) -> Result<Division, Skip> {
+    let (controller, third) = (controller()?, live_host.third.as_ref());
+    let third = third.expect("it was started");
+    let threads = vcpu_threads(third.pid()).into_iter();
+    let places = threads.map(|thread| controller.cgroup_of(&thread).expect("it lives"));
+    let name = format!("tandem-third-{}-vcpu", third.pid());
+    let inside = places
+        .filter(|place| place.name().starts_with(&name))
+        .count();
+    let main = ThreadRef::of_process(&ProcFs::host(), third.pid()).expect("it lives");
+    let home = controller.cgroup_of(&main).expect("it lives");
+    let children = controller.children(&home).expect("it exists");
+    let groups = children
+        .iter()
+        .filter(|child| child.name().starts_with(&name))
+        .count();
+    Ok(match (inside, groups) {
+        (0, 0) => Division::Together,
+        (3, 3) => Division::Apart,
+        _ => Division::Between,
+    })
+}
+
+/// Kills 100 daemons that let two VMs take turns and put the vCPUs of a third apart and together; an emulated machine gets through fewer.
 fn kill_often(live_host: &mut LiveHost, random: &mut Pcg32) -> Result<(), Skip> {
+    live_host.third = Some(Helper::start("vm", &["third", "3"]));
     let before = live_host.snapshot();
     spin(&mut live_host.shared, 2);
     spin(&mut live_host.owner, 2);
     let state_dir = StateDir::new();
     let (mut in_idle, mut own_in_idle, mut put_back) = (0, 0, 0);
+    let mut divisions: BTreeMap<Division, u32> = BTreeMap::new();
     let end = Instant::now() + Duration::from_secs(30);
     let mut count = 0;
     while count < 100 && (count < 10 || Instant::now() < end) {
@@ -210,6 +266,7 @@ fn kill_often(live_host: &mut LiveHost, random: &mut Pcg32) -> Result<(), Skip> 
         let left = idle(live_host);
         in_idle += usize::from(!left.is_empty());
         own_in_idle += usize::from(left.contains(&live_host.own));
+        *divisions.entry(division(live_host)?).or_default() += 1;
         if !with_watchdog {
             wait_until("the watchdog has put them back", || {
                 idle(live_host).is_empty()
@@ -224,8 +281,12 @@ fn kill_often(live_host: &mut LiveHost, random: &mut Pcg32) -> Result<(), Skip> 
         "no kill hit {}",
         live_host.own
     );
+    assert!(
+        divisions.len() == 3 || count < 100,
+        "some steps of a division no kill hit: {divisions:?}"
+    );
     println!(
-        "killed {count} times: {in_idle} left VMs in the idle class, {own_in_idle} of these {}; {put_back} changes were put back",
+        "killed {count} times: {in_idle} left VMs in the idle class, {own_in_idle} of these {}; {put_back} changes were put back; vCPUs of the third: {divisions:?}",
         live_host.own
     );
     Ok(())
@@ -254,6 +315,67 @@ fn hangs() -> Result<(), Skip> {
     wait_until("turns go on", || !idle(&live_host).is_empty());
     daemon.daemon.kill();
     next_start(&state_dir)?;
+    assert_eq!(live_host.snapshot(), before);
+    Ok(())
+}
+
+fn killed_watchdog() -> Result<(), Skip> {
+    has_idle_class()?;
+    let mut live_host = LiveHost::new()?;
+    let before = live_host.snapshot();
+    spin(&mut live_host.shared, 2);
+    spin(&mut live_host.owner, 2);
+    let state_dir = StateDir::new();
+    let daemon = Daemon::start(&state_dir, &live_host);
+    daemon.signal(daemon.watchdog, Signal::KILL);
+    let lost = format!("the watchdog of turns (process {})", daemon.watchdog);
+    let told = || fs::read_to_string(state_dir.0.join(TOLD)).unwrap_or_default();
+    wait_until("it is told, and another watches", || {
+        told().contains(&lost) && told().lines().any(|line| line.parse::<u32>().is_ok())
+    });
+    assert_eq!(told().matches(&lost).count(), 1, "{}", told());
+    // The other hears who takes turns before the next one begins.
+    for _ in 0..2 {
+        let turn = idle(&live_host);
+        wait_until("a turn begins", || idle(&live_host) != turn);
+    }
+    wait_until("somebody waits for its turn", || {
+        !idle(&live_host).is_empty()
+    });
+    daemon.daemon.kill();
+    wait_until("the other has put them back", || {
+        idle(&live_host).is_empty()
+    });
+    next_start(&state_dir)?;
+    assert_eq!(live_host.snapshot(), before);
+    Ok(())
+}
+
+/// So a daemon ends that panics.
+fn dropped() -> Result<(), Skip> {
+    let mut live_host = LiveHost::new()?;
+    live_host.operator_sets(Knob::Weight, "333");
+    let before = live_host.snapshot();
+    spin(&mut live_host.shared, 2);
+    spin(&mut live_host.owner, 2);
+    let mut subject = Subject::acting_on(live_host)?;
+    subject.need_idle_class()?;
+    subject.apply(set_weight(whole(OWNER), 700.0));
+    // Long enough that nobody's turn ends before the fleet is dropped.
+    let rotation = Rotation {
+        turn: Nanos::from_millis(100),
+        ..both()
+    };
+    let owner = subject.cgroup(OWNER);
+    wait_until("the owner waits for its turn", || {
+        subject.observe(OWNER);
+        subject.fleet.rotate(&rotation);
+        subject.is_idle(&owner)
+    });
+    let Subject {
+        fleet, live_host, ..
+    } = subject;
+    drop(fleet);
     assert_eq!(live_host.snapshot(), before);
     Ok(())
 }

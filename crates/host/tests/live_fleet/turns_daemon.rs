@@ -1,6 +1,7 @@
-//! The helper that stands for a daemon whose VMs take turns, and its watchdog.
+//! The helper that stands for a daemon whose VMs take turns or have their vCPUs put apart, and its watchdog.
 
 use std::env;
+use std::fs;
 use std::io::Write;
 use std::io::stdin;
 use std::io::stdout;
@@ -8,7 +9,9 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::thread::sleep;
 use std::time::Duration;
+use std::time::Instant;
 
+use tandem_host::discovery::Vm;
 use tandem_host::fleet::Backend;
 use tandem_host::fleet::Fleet;
 use tandem_host::turns::watchdog::watch;
@@ -17,6 +20,7 @@ use tandem_linux::actuator::Actuator;
 use tandem_linux::cgroup;
 use tandem_linux::sampler::Sampler;
 use tandem_linux::thread::Pid;
+use tandem_policy::Decision;
 use tandem_policy::Nanos;
 use tandem_policy::PcpuId;
 use tandem_policy::PolicySet;
@@ -26,10 +30,12 @@ use tandem_policy::host::Host;
 use tandem_policy::turns::Member;
 use tandem_policy::turns::Rotation;
 
+use crate::apart::divide;
 use crate::helper::command;
 use crate::helper::number;
 use crate::subject::OWNER;
 use crate::subject::SHARED;
+use crate::subject::THIRD;
 use crate::subject::describe_process;
 use crate::subject::set_affinity;
 use crate::subject::set_weight;
@@ -49,11 +55,26 @@ pub fn both() -> Rotation {
     }
 }
 
-/// Is the daemon: it changes weights, affinities and groups of single vCPUs too. Says `ready`, and then its watchdog's process.
+/// The file in its state folder to which the daemon writes what went wrong with turns, and the process of each watchdog after the
+/// first.
+pub const TOLD: &str = "told";
+
+/// All that is done to the vCPUs of a VM that are put apart, over and over.
+fn divisions(vm: VmId) -> [Decision; 4] {
+    [
+        divide(vm, &[0.5, 0.25, 0.25]),
+        divide(vm, &[0.25, 0.25, 0.5]),
+        set_weight(whole(vm), 900.0),
+        divide(vm, &[]),
+    ]
+}
+
+/// Is the daemon: it changes weights, affinities and groups of single vCPUs too, and the vCPUs of the third VM, if there is one, are put
+/// apart and together all the time. Says `ready`, and then its watchdog's process.
 pub fn be_a_daemon() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
-    let [state_dir, shared, owner] = arguments.as_slice() else {
-        panic!("daemon STATE_DIR PID PID");
+    let [state_dir, shared, owner, third @ ..] = arguments.as_slice() else {
+        panic!("daemon STATE_DIR PID PID [PID]");
     };
     let controller = cgroup::open(&ProcFs::host()).expect("a controller");
     let (actuator, _) = Actuator::open(controller, Path::new(state_dir)).expect("the lock");
@@ -64,8 +85,11 @@ pub fn be_a_daemon() -> ExitCode {
         PolicySet::ALL,
     );
     let mut fleet = fleet.with_watchdog(command("watchdog"));
-    let vms = [(SHARED, shared), (OWNER, owner)];
-    let vms = vms.map(|(id, pid)| describe_process(id, Pid(number(pid) as u32)));
+    let vms = [(SHARED, shared), (OWNER, owner)].into_iter();
+    let vms: Vec<Vm> = vms
+        .chain(third.iter().map(|pid| (THIRD, pid)))
+        .map(|(id, pid)| describe_process(id, Pid(number(pid) as u32)))
+        .collect();
     let (_, refused) = fleet.update(&vms, &vms);
     assert!(refused.is_empty(), "{refused:?}");
     let period = Nanos::from_millis(100);
@@ -77,13 +101,29 @@ pub fn be_a_daemon() -> ExitCode {
     }
     fleet.apply(&changes);
     fleet.rotate(&both());
-    let watchdog = fleet.turn_watchdog().expect("it is started");
+    let mut watchdog = fleet.turn_watchdog().expect("it is started");
     println!("ready\n{watchdog}");
     stdout().flush().expect("the test reads");
+    let mut divisions = divisions(THIRD).into_iter().cycle();
+    let mut told = String::new();
     loop {
-        sleep(Duration::from_millis(20));
+        let next = Instant::now() + Duration::from_millis(20);
+        while !third.is_empty() && Instant::now() < next {
+            let applied = fleet.apply(&divisions.next().into_iter().collect::<Vec<_>>());
+            assert!(applied.refused.is_empty(), "{:?}", applied.refused);
+        }
+        sleep(next.saturating_duration_since(Instant::now()));
         fleet.observe(period, period, false);
         fleet.rotate(&both());
+        let mut news = fleet.turn_errors();
+        if let Some(now) = fleet.turn_watchdog().filter(|now| *now != watchdog) {
+            watchdog = now;
+            news.push(now.to_string());
+        }
+        if !news.is_empty() {
+            told.extend(news.iter().map(|line| format!("{line}\n")));
+            fs::write(Path::new(state_dir).join(TOLD), &told).expect("a file");
+        }
     }
 }
 

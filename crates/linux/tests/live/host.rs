@@ -37,6 +37,8 @@ pub struct LiveHost {
     pub shared: Helper,
     /// The VM that does not.
     pub owner: Helper,
+    /// Another one that shares, if a test started it.
+    pub third: Option<Helper>,
     /// The cgroup that is `owner`'s alone: a scope.
     pub own: CgroupPath,
     /// How the names of groups begin that a test makes.
@@ -89,6 +91,7 @@ impl LiveHost {
         let mut live_host = LiveHost {
             shared: Helper::start("vm", &["shared", "3"]),
             owner: Helper::start("vm", &["owner", "2"]),
+            third: None,
             own,
             prefix: unique("g"),
             operator: None,
@@ -155,12 +158,16 @@ impl LiveHost {
         let controller = cgroup::open(&ProcFs::host()).expect("a controller");
         let mut snapshot = BTreeMap::new();
         let mut places = vec![CgroupPath::root()];
+        let vms: Vec<&Helper> = [&self.shared, &self.owner]
+            .into_iter()
+            .chain(&self.third)
+            .collect();
         let mut below = vec![self.own.clone()];
         while let Some(place) = below.pop() {
             below.extend(controller.children(&place).expect("the cgroup exists"));
             places.push(place);
         }
-        for vm in [&self.shared, &self.owner] {
+        for vm in &vms {
             let main = ThreadRef::of_process(&ProcFs::host(), vm.pid()).expect("it lives");
             let home = controller.cgroup_of(&main).expect("it lives");
             snapshot.insert(format!("main thread of {}", vm.pid()), home.to_string());
@@ -196,9 +203,14 @@ impl LiveHost {
                 snapshot.insert(path.display().to_string(), text.trim_end().to_owned());
             }
             let children = controller.children(&place).expect("the cgroup exists");
+            // A test's, or the fleet's: `tandem-NAME-PID`, and what begins so.
+            let is_of_a_vm = |name: &str| {
+                let mut parts = name.strip_prefix("tandem-").unwrap_or("").split('-');
+                parts.any(|part| vms.iter().any(|vm| vm.pid().to_string() == part))
+            };
             let made = children
                 .iter()
-                .filter(|child| child.name().starts_with(&self.prefix));
+                .filter(|child| child.name().starts_with(&self.prefix) || is_of_a_vm(child.name()));
             let made: Vec<String> = made.map(CgroupPath::to_string).collect();
             snapshot.insert(format!("made below {place}"), made.join(" "));
         }

@@ -3,8 +3,8 @@
 //! In a group of the whole VM, the kernel divides the group's weight over pCPUs by what is queued there at the moment. Where several of
 //! its vCPUs share a pCPU and block, that weight changes all the time while the group is queued, and on kernels that carry lag
 //! over such a change (`docs/decisions/016-lag-of-a-reweighted-group.md`) the VM receives nearly everything or
-//! nearly nothing for hundreds of ms, whatever weight `fair` gives it. The kernel never reweights groups of
-//! single vCPUs. Measured on two pCPUs (`docs/decisions/018-vcpus-apart.md`): there it brings shares over 250 ms from
+//! nearly nothing for hundreds of ms, whatever weight `fair` gives it. The kernel gives a group of one vCPU another weight only after
+//! that vCPU has moved to another pCPU. Measured on two pCPUs (`docs/decisions/018-vcpus-apart.md`): there it brings shares over 250 ms from
 //! 0.05 … 1.8 of what is due to 0.84 … 1.07, and does nothing for VMs whose vCPUs have a pCPU each.
 //!
 //! The VM's weight r_i stays what `fair` decides; here it is only divided, by what each vCPU could run on average. The kernel
@@ -15,6 +15,7 @@
 
 use std::collections::BTreeMap;
 
+use super::knobs::WeightKnob;
 use super::observation::HostObservation;
 use super::policy::Policy;
 use super::policy::Registered;
@@ -25,8 +26,8 @@ use crate::decision::Decision;
 use crate::decision::Knob;
 use crate::flexw::Round;
 use crate::observation::VmObservation;
-use crate::turns::wakefulness::NEVER_SLEEPS;
 use crate::turns::wakefulness::SLEEPS_ALL_ALONG;
+use crate::turns::wakefulness::Wakefulness;
 use crate::units::Nanos;
 use crate::units::VcpuId;
 use crate::units::VmId;
@@ -38,36 +39,71 @@ pub const ENTRY: Registered = Registered {
     sees: &[Sight::RunAndWait, Sight::Runnable, Sight::Affinity],
     turns: &[Knob::Division],
     excludes: &["configured"],
-    build: |_| Box::new(Apart::default()),
+    build: |_| Box::new(Apart::new()),
 };
 
-/// The weight of the newest period in the averages.
-const SMOOTHING: f64 = 0.2;
+/// The weight of the newest period in the averages. Portions and what vCPUs wait depend on each other, so faster ones swing.
+const SMOOTHING: f64 = 0.1;
 /// A VM that could run for this part of the time wants what it can get.
 const BACKLOGGED: f64 = 0.8;
 /// And so much of the time its vCPUs wait, on average, if they do not get it.
 const WAITS: f64 = 0.1;
-/// Periods in a row that a VM has to want more before its vCPUs are put apart.
+/// Only over so many periods is it told who never sleeps: one that takes all and gets nothing in turn, which is what this is for, seems
+/// awake for several periods on end while it gets nothing.
+const WINDOW: u32 = 15;
+/// More periods in which it wanted more than in which it did not, before its vCPUs are put apart.
 const PATIENCE: u32 = 5;
-/// Periods in a row that it has to be content, or awake all the time, before they are put together again.
+/// Each time that its vCPUs are put together again this doubles, up to so many periods. Staying apart for as many halves it.
+const MOST_PATIENCE: u32 = 600;
+/// More periods in which it was content, or awake all the time, than in which it was not, before they are put together again.
 const CALM: u32 = 10;
 /// No vCPU has less than this part of what the busiest one has: one that slept wakes with some weight.
 const LEAST: f64 = 0.25;
 /// Portions follow what vCPUs want when one is off by more than this factor.
-const ANEW: f64 = 1.25;
+const ANEW: f64 = 1.5;
+/// A VM is divided where each part of its configured weight is so many steps of the knob: else the parts cannot be told apart.
+const STEPS: f64 = 4.0;
 
 /// What is remembered of a VM.
 #[derive(Clone, Debug, Default)]
 struct State {
-    /// Of each vCPU: the parts of the time that it could run and that it waited, smoothed.
+    /// Of each vCPU: the parts of the time that it could run and that it waited, smoothed. A wait counts in the period in
+    /// which it ends, so in one period it can be more than 1.
     vcpus: BTreeMap<VcpuId, (f64, f64)>,
-    /// Periods in a row in which what it wants was not what is in force.
+    /// Whether its vCPUs were apart in the last period, or were to be.
+    apart: bool,
+    /// Periods in which what it wants was not what is in force, less those in which it was.
     otherwise: u32,
+    /// Periods seen.
+    age: u32,
+    /// Periods in a row in which what it wants was what is in force.
+    settled: u32,
+    /// How often the patience has been doubled.
+    doubled: u32,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Apart {
+    wakefulness: Wakefulness,
     vms: BTreeMap<VmId, State>,
+}
+
+/// A part of the VM's vCPUs, and whether it can wait for another period.
+struct Wish {
+    portions: Vec<(VcpuId, f64)>,
+    because: Because,
+    /// Periods since it was wished; `None`: it cannot wait.
+    waited: Option<u32>,
+}
+
+impl Wish {
+    fn together(waited: Option<u32>) -> Wish {
+        Wish {
+            portions: Vec::new(),
+            because: Because::Together,
+            waited,
+        }
+    }
 }
 
 impl State {
@@ -76,8 +112,12 @@ impl State {
         let before = std::mem::take(&mut self.vcpus);
         let follow = |average: f64, now: f64| average + SMOOTHING * (now - average);
         for vcpu in &vm.vcpus {
-            let could = vcpu.could_run(period);
-            let now = (part(could), part(could.saturating_sub(vcpu.ran)));
+            let seen = vcpu.ran + vcpu.waited;
+            let starved = seen == Nanos::ZERO && vcpu.runnable;
+            let now = match starved {
+                true => (1.0, 1.0),
+                false => (part(seen), part(vcpu.waited)),
+            };
             let average = before.get(&vcpu.vcpu).map_or(now, |before| {
                 (follow(before.0, now.0), follow(before.1, now.1))
             });
@@ -95,8 +135,7 @@ impl State {
         let backlogged = active.iter().map(|(could, _)| could).sum::<f64>().min(1.0);
         let waited =
             active.iter().map(|(_, waited)| waited).sum::<f64>() / active.len().max(1) as f64;
-        let sleeps = active.iter().any(|(could, _)| *could < NEVER_SLEEPS);
-        (active.len() > 1 && sleeps && backlogged >= BACKLOGGED && waited >= WAITS)
+        (active.len() > 1 && backlogged >= BACKLOGGED && waited >= WAITS)
             .then_some(Because::WantsMore { backlogged, waited })
     }
 
@@ -114,65 +153,115 @@ impl State {
             .map(|(&vcpu, (could, _))| (vcpu, worth(*could) / sum))
             .collect()
     }
+
+    /// Takes in whether its vCPUs are apart now, and whether that is what it wants.
+    fn settle(&mut self, is_apart: bool, wants: bool) {
+        // Put together, or never put apart although that was asked for.
+        if self.apart && !is_apart {
+            self.doubled = (self.doubled + 1).min(MOST_PATIENCE.ilog2());
+        }
+        self.apart = is_apart;
+        (self.otherwise, self.settled) = match wants == is_apart {
+            true => (
+                self.otherwise.saturating_sub(1),
+                self.settled.saturating_add(1),
+            ),
+            false => (self.otherwise + 1, 0),
+        };
+        if is_apart && self.settled >= MOST_PATIENCE {
+            (self.doubled, self.settled) = (self.doubled.saturating_sub(1), 0);
+        }
+    }
 }
 
-/// Whether these portions are still those in force.
+/// Whether the knob can tell these parts of a weight apart.
+fn can_tell(knob: &WeightKnob, weight: f64, portions: &[(VcpuId, f64)]) -> bool {
+    let least = STEPS * knob.step.max(knob.least.0);
+    portions
+        .iter()
+        .all(|(_, portion)| weight * portion >= least)
+}
+
+/// Whether the portions in force are still of use: of exactly these vCPUs, and none far off.
 fn serve(vm: &VmObservation, portions: &[(VcpuId, f64)]) -> bool {
-    portions.iter().all(|(id, portion)| {
-        let now = vm.vcpu(*id).and_then(|vcpu| vcpu.in_force.portion);
-        now.is_some_and(|now| (now / portion).max(portion / now) < ANEW)
-    })
+    let in_force = |id| vm.vcpu(id).and_then(|vcpu| vcpu.in_force.portion);
+    let sum: f64 = portions.iter().filter_map(|(id, _)| in_force(*id)).sum();
+    (sum - 1.0).abs() < 1e-6
+        && portions.iter().all(|(id, portion)| {
+            in_force(*id).is_some_and(|now| (now / portion).max(portion / now) < ANEW)
+        })
 }
 
 impl Apart {
-    fn settle(&mut self, period: Nanos, vm: &VmObservation, is_used_up: bool) -> Option<Decision> {
+    fn new() -> Apart {
+        Apart {
+            wakefulness: Wakefulness::new(WINDOW),
+            vms: BTreeMap::new(),
+        }
+    }
+
+    /// What should become of a VM's vCPUs, if anything should.
+    fn wish(
+        &mut self,
+        host: &HostObservation,
+        vm: &VmObservation,
+        is_used_up: bool,
+    ) -> Option<Wish> {
+        let awake = self.wakefulness.awake(host.period, vm.vm, false);
         let state = self.vms.get_mut(&vm.vm)?;
         let is_apart = vm.is_apart();
+        let portions = state.portions();
         // Some of its vCPUs share pCPUs, if all of them want to run.
-        let is_crowded = vm.peak(period).0 < period.0 * vm.vcpus.len() as u64;
+        let is_crowded = vm.peak(host.period).0 < host.period.0 * vm.vcpus.len() as u64;
+        let in_force = &vm.in_force;
         let can = vm.divisible
             && is_crowded
-            && !(vm.in_force.idle || vm.in_force.rotating || vm.in_force.quota.is_some());
-        let wanted = state.wants_more().filter(|_| can && is_used_up);
-        let patience = if is_apart { CALM } else { PATIENCE };
-        state.otherwise = match wanted.is_some() == is_apart {
-            true => 0,
-            false => state.otherwise + 1,
-        };
-        let together = |because| Decision::Divide {
-            vm: vm.vm,
-            portions: Vec::new(),
-            because,
-        };
+            && !(in_force.idle || in_force.rotating || in_force.quota.is_some())
+            && can_tell(&host.knobs.weight, vm.weight.0, &portions);
+        let sleeps = awake.is_empty() && state.age >= WINDOW;
+        let wanted = state.wants_more().filter(|_| can && is_used_up && sleeps);
+        state.settle(is_apart, wanted.is_some());
         if is_apart && !can {
-            return Some(together(Because::Together));
+            return Some(Wish::together(None));
         }
-        if state.otherwise >= patience {
-            state.otherwise = 0;
-            return Some(match wanted {
-                None => together(Because::Together),
-                Some(because) => Decision::Divide {
-                    vm: vm.vm,
-                    portions: state.portions(),
-                    because,
-                },
-            });
+        let waited = Some(state.otherwise);
+        let patience = (PATIENCE << state.doubled).min(MOST_PATIENCE);
+        match wanted {
+            Some(because) if !is_apart => (state.otherwise >= patience).then_some(Wish {
+                portions,
+                because,
+                waited,
+            }),
+            None if is_apart && state.otherwise >= CALM => Some(Wish::together(waited)),
+            // vCPUs have come or gone, or want something else.
+            wanted if is_apart && !serve(vm, &portions) => Some(Wish {
+                portions,
+                because: wanted.unwrap_or(Because::Portions),
+                waited: None,
+            }),
+            _ => None,
         }
-        let portions = state.portions();
-        let because = wanted.filter(|_| is_apart && !serve(vm, &portions))?;
-        Some(Decision::Divide {
-            vm: vm.vm,
-            portions,
-            because,
-        })
     }
 }
 
 impl Policy for Apart {
+    /// Of those who can wait, one a period is put apart or together: each costs some moves of threads.
     fn decide(&mut self, host: &HostObservation, scope: Scope, round: &mut Round) {
+        self.wakefulness.observe(host.period, &host.vms);
+        let takes_turns = |vm: VmId| {
+            round
+                .rotation
+                .as_ref()
+                .is_some_and(|turns| turns.member(vm).is_some())
+        };
         let mut before = std::mem::take(&mut self.vms);
+        let mut vms = Vec::new();
         for vm in host.vms.iter().filter(|vm| scope.includes(vm)) {
             let mut state = before.remove(&vm.vm).unwrap_or_default();
+            if !takes_turns(vm.vm) {
+                vms.push(vm);
+            }
+            state.age = state.age.saturating_add(1);
             state.follow(host.period, vm);
             self.vms.insert(vm.vm, state);
         }
@@ -184,10 +273,28 @@ impl Policy for Apart {
             .collect();
         // Without `fair` nobody says what is used up; who waits does.
         let is_used_up = |vm: VmId| round.groups.is_empty() || used_up.contains(&vm);
-        let vms = host.vms.iter();
-        let decisions: Vec<Decision> = vms
-            .filter_map(|vm| self.settle(host.period, vm, is_used_up(vm.vm)))
-            .collect();
-        round.decisions.extend(decisions);
+        let wishes = vms
+            .iter()
+            .filter_map(|vm| Some((vm.vm, self.wish(host, vm, is_used_up(vm.vm))?)));
+        let (waiting, urgent): (Vec<_>, Vec<_>) =
+            wishes.partition(|(_, wish)| wish.waited.is_some());
+        // The first of those who waited longest.
+        let next = waiting
+            .into_iter()
+            .rev()
+            .max_by_key(|(_, wish)| wish.waited);
+        for (vm, wish) in urgent.into_iter().chain(next) {
+            if let Some(state) = self.vms.get_mut(&vm) {
+                (state.apart, state.otherwise) = (!wish.portions.is_empty(), 0);
+                if !state.apart {
+                    state.doubled = (state.doubled + 1).min(MOST_PATIENCE.ilog2());
+                }
+            }
+            round.decisions.push(Decision::Divide {
+                vm,
+                portions: wish.portions,
+                because: wish.because,
+            });
+        }
     }
 }

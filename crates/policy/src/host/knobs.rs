@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use crate::decision::Decision;
 use crate::decision::Target;
+use crate::observation::VmObservation;
 use crate::units::Nanos;
 use crate::units::Nice;
 use crate::units::Weight;
@@ -52,6 +53,21 @@ impl WeightKnob {
             false => weight.0,
         };
         Weight(rounded.clamp(self.least.0, self.most.0))
+    }
+
+    /// What is in force for a VM once this weight is asked for: the nearest that the knob takes or, where the vCPUs are apart, the
+    /// sum of those nearest to their parts of it.
+    pub fn written(&self, vm: &VmObservation, weight: Weight) -> Weight {
+        let weight = self.round(weight);
+        let portions = vm.vcpus.iter().filter_map(|vcpu| vcpu.in_force.portion);
+        match vm.is_apart() {
+            false => weight,
+            true => Weight(
+                portions
+                    .map(|part| self.round(Weight(weight.0 * part)).0)
+                    .sum(),
+            ),
+        }
     }
 }
 

@@ -72,7 +72,7 @@ impl HostObservation {
         match (decision, vcpu) {
             (Decision::SetWeight { target, weight, .. }, vcpu) => match (target, vcpu) {
                 (Target::Vcpu(..), Some(vcpu)) => vcpu.in_force.weight == Some(*weight),
-                _ => vm.in_force.weight == *weight,
+                _ => vm.in_force.weight == self.knobs.weight.written(vm, *weight),
             },
             (Decision::SetIdle { target, idle, .. }, vcpu) => match (target, vcpu) {
                 (Target::Vcpu(..), Some(vcpu)) => vcpu.in_force.idle == *idle,

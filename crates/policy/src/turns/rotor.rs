@@ -28,6 +28,8 @@ const REMEMBERED: u64 = 500;
 const SLEPT_OF_TURN: f64 = 0.4;
 /// ... this part of the time.
 const SLEPT_OF_TIME: f64 = 0.05;
+/// Of one that is asleep now all waits are over and counted: then this part of a turn is enough.
+const DOZED_OF_TURN: f64 = 0.1;
 
 /// A member as the rotor sees it.
 #[derive(Clone, Debug)]
@@ -84,6 +86,12 @@ impl Rotor {
     pub fn is_sleep(turn: Nanos, elapsed: Nanos, runnable: Nanos) -> bool {
         let slept = elapsed.saturating_sub(runnable);
         slept.0 as f64 > SLEPT_OF_TURN * turn.0 as f64 + SLEPT_OF_TIME * elapsed.0 as f64
+    }
+
+    /// Whether a vCPU that is asleep at the end of its VM's turn began to sleep before, when it was runnable for so long of the time since
+    /// the VM's last turn ended. Else its VM would be in the idle class for another turn while it wakes for requests.
+    pub fn has_dozed_off(turn: Nanos, elapsed: Nanos, runnable: Nanos) -> bool {
+        elapsed.saturating_sub(runnable).0 as f64 > DOZED_OF_TURN * turn.0 as f64
     }
 
     /// The VMs whose turn it is.

@@ -1,19 +1,60 @@
-//! What charts of horizontal rows share: the plot beside the names, and the axis along its foot.
+//! What charts of horizontal rows share: the frame, the names, the plot beside them, and the axis along its foot.
 
 use maud::Markup;
 use maud::html;
 
 use super::scale::Scale;
 use super::text::at;
+use super::text::cut;
 
+/// Size of text.
+pub const SIZE: f64 = 12.0;
 /// Height of a row.
 pub const ROW: f64 = 22.0;
 /// Above the first row: the unit.
 pub const TOP: f64 = 20.0;
 /// Below the last row: the axis' labels.
-pub const BELOW: f64 = 22.0;
+const BELOW: f64 = 22.0;
 /// Between names, plot and values.
 pub const GAP: f64 = 10.0;
+
+/// What is said of a chart.
+pub struct Frame<'a> {
+    /// What it shows, for screen readers.
+    pub title: &'a str,
+    /// Unit of the values, written above the rows.
+    pub unit: &'a str,
+    /// Width of the view box.
+    pub width: f64,
+}
+
+impl Frame<'_> {
+    /// The chart as an `<svg>` element: what lies under the axis, the axis, and what lies over it.
+    pub fn svg(&self, plot: &Plot, under: &Markup, over: &Markup) -> Markup {
+        html! {
+            svg.chart viewBox=(format!("0 0 {} {}", at(self.width), at(plot.bottom + BELOW)))
+                role="img" aria-label=(self.title) {
+                (under)
+                (plot.axis(self.unit))
+                (over)
+            }
+        }
+    }
+}
+
+/// All rows, each as `draw` draws it below its top.
+pub fn each<R>(rows: &[R], draw: impl Fn(&R, f64) -> Markup) -> Markup {
+    html! {
+        @for (i, row) in rows.iter().enumerate() {
+            (draw(row, TOP + ROW * i as f64))
+        }
+    }
+}
+
+/// The middle of a row that begins at `top`, and the base of its text.
+pub fn middle_and_base(top: f64) -> (f64, f64) {
+    (top + ROW / 2.0, top + ROW / 2.0 + SIZE * 0.35)
+}
 
 /// Where values are drawn.
 pub struct Plot {
@@ -31,8 +72,17 @@ impl Plot {
         self.left + (self.right - self.left) * part.clamp(0.0, 1.0)
     }
 
+    /// A row's name, to the left.
+    pub fn name(&self, name: &str, base: f64) -> Markup {
+        html! {
+            text x=(at(self.left - GAP + 2.0)) y=(at(base)) text-anchor="end" {
+                (cut(name, self.left - GAP, SIZE))
+            }
+        }
+    }
+
     /// Grid and labels, with the unit above.
-    pub fn axis(&self, unit: &str) -> Markup {
+    fn axis(&self, unit: &str) -> Markup {
         html! {
             text.tick x=(at(self.left)) y="12" { (unit) }
             @for tick in self.scale.ticks() {

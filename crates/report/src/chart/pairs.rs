@@ -8,18 +8,19 @@ use maud::Markup;
 use maud::html;
 
 use super::colour::colour;
-use super::horizontal::BELOW;
+use super::horizontal::Frame;
 use super::horizontal::GAP;
 use super::horizontal::Plot;
 use super::horizontal::ROW;
+use super::horizontal::SIZE;
 use super::horizontal::TOP;
+use super::horizontal::each;
+use super::horizontal::middle_and_base;
 use super::scale::Scale;
 use super::text::at;
 use super::text::column_width;
-use super::text::cut;
 use crate::figure::NOT_MEASURED;
 
-const SIZE: f64 = 12.0;
 const NAMES: f64 = 0.42;
 
 /// One thing, before and after.
@@ -56,15 +57,13 @@ impl PairChart {
     /// The chart as an `<svg>` element.
     pub fn svg(&self) -> Markup {
         let plot = self.plot();
-        html! {
-            svg.chart viewBox=(format!("0 0 {} {}", at(self.width), at(plot.bottom + BELOW)))
-                role="img" aria-label=(self.title) {
-                (plot.axis(&self.unit))
-                @for (i, row) in self.rows.iter().enumerate() {
-                    (draw(&plot, row, TOP + ROW * i as f64))
-                }
-            }
-        }
+        let frame = Frame {
+            title: &self.title,
+            unit: &self.unit,
+            width: self.width,
+        };
+        let rows = each(&self.rows, |row, top| draw(&plot, row, top));
+        frame.svg(&plot, &html! {}, &rows)
     }
 
     fn plot(&self) -> Plot {
@@ -88,15 +87,13 @@ impl PairChart {
 }
 
 fn draw(plot: &Plot, row: &Pair, top: f64) -> Markup {
-    let (middle, base) = (top + ROW / 2.0, top + ROW / 2.0 + SIZE * 0.35);
+    let (middle, base) = middle_and_base(top);
     let finite = |value: Option<f64>| value.filter(|value| value.is_finite());
     let (before, after, due) = (finite(row.before), finite(row.after), finite(row.due));
     html! {
         g {
             title { (row.tooltip) }
-            text x=(at(plot.left - GAP + 2.0)) y=(at(base)) text-anchor="end" {
-                (cut(&row.name, plot.left - GAP, SIZE))
-            }
+            (plot.name(&row.name, base))
             @if let Some(due) = due {
                 line.mark x1=(at(plot.x(due))) x2=(at(plot.x(due))) y1=(at(middle - 7.0))
                     y2=(at(middle + 7.0)) {}

@@ -8,18 +8,19 @@
 use maud::Markup;
 use maud::html;
 
-use super::horizontal::BELOW;
+use super::horizontal::Frame;
 use super::horizontal::GAP;
 use super::horizontal::Plot;
 use super::horizontal::ROW;
+use super::horizontal::SIZE;
 use super::horizontal::TOP;
+use super::horizontal::each;
+use super::horizontal::middle_and_base;
 use super::scale::Scale;
 use super::text::at;
 use super::text::column_width;
-use super::text::cut;
 use crate::figure::NOT_MEASURED;
 
-const SIZE: f64 = 12.0;
 const NAMES: f64 = 0.36;
 /// The scale reaches at most so many times the published value.
 const FARTHEST: f64 = 3.0;
@@ -62,19 +63,17 @@ impl RelativeChart {
     /// The chart as an `<svg>` element.
     pub fn svg(&self) -> Markup {
         let plot = self.plot();
-        html! {
-            svg.chart viewBox=(format!("0 0 {} {}", at(self.width), at(plot.bottom + BELOW)))
-                role="img" aria-label=(self.title) {
-                @for (i, row) in self.rows.iter().enumerate() {
-                    (band(&plot, row, TOP + ROW * i as f64))
-                }
-                (plot.axis(&self.unit))
-                (plot.reference(1.0))
-                @for (i, row) in self.rows.iter().enumerate() {
-                    (dot(&plot, row, TOP + ROW * i as f64))
-                }
-            }
-        }
+        let frame = Frame {
+            title: &self.title,
+            unit: &self.unit,
+            width: self.width,
+        };
+        let bands = each(&self.rows, |row, top| band(&plot, row, top));
+        let over = html! {
+            (plot.reference(1.0))
+            (each(&self.rows, |row, top| dot(&plot, row, top)))
+        };
+        frame.svg(&plot, &bands, &over)
     }
 
     fn plot(&self) -> Plot {
@@ -108,14 +107,12 @@ fn band(plot: &Plot, row: &RelativeRow, top: f64) -> Markup {
 }
 
 fn dot(plot: &Plot, row: &RelativeRow, top: f64) -> Markup {
-    let (middle, base) = (top + ROW / 2.0, top + ROW / 2.0 + SIZE * 0.35);
+    let (middle, base) = middle_and_base(top);
     let class = if row.is_near { "near" } else { "far" };
     html! {
         g {
             title { (row.tooltip) }
-            text x=(at(plot.left - GAP + 2.0)) y=(at(base)) text-anchor="end" {
-                (cut(&row.name, plot.left - GAP, SIZE))
-            }
+            (plot.name(&row.name, base))
             @match row.ours.filter(|ours| ours.is_finite()) {
                 None => text.absent x=(at(plot.left + 6.0)) y=(at(base)) { (NOT_MEASURED) },
                 Some(ours) if ours > plot.scale.max() => {

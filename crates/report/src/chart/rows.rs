@@ -9,18 +9,19 @@ use maud::Markup;
 use maud::html;
 
 use super::colour::colour;
-use super::horizontal::BELOW;
+use super::horizontal::Frame;
 use super::horizontal::GAP;
 use super::horizontal::Plot;
 use super::horizontal::ROW;
+use super::horizontal::SIZE;
 use super::horizontal::TOP;
+use super::horizontal::each;
+use super::horizontal::middle_and_base;
 use super::scale::Scale;
 use super::text::at;
 use super::text::column_width;
-use super::text::cut;
 use crate::figure::NOT_MEASURED;
 
-const SIZE: f64 = 12.0;
 const BAR: f64 = 14.0;
 /// Names take at most this part of the width.
 const NAMES: f64 = 0.38;
@@ -61,18 +62,18 @@ impl RowChart {
     /// The chart as an `<svg>` element.
     pub fn svg(&self) -> Markup {
         let plot = self.plot();
-        html! {
-            svg.chart viewBox=(format!("0 0 {} {}", at(self.width), at(plot.bottom + BELOW)))
-                role="img" aria-label=(self.title) {
-                (plot.axis(&self.unit))
-                @for (i, row) in self.rows.iter().enumerate() {
-                    (self.row(&plot, row, TOP + ROW * i as f64))
-                }
-                @if let Some(reference) = self.reference {
-                    (plot.reference(reference))
-                }
+        let frame = Frame {
+            title: &self.title,
+            unit: &self.unit,
+            width: self.width,
+        };
+        let over = html! {
+            (each(&self.rows, |row, top| draw(&plot, row, top)))
+            @if let Some(reference) = self.reference {
+                (plot.reference(reference))
             }
-        }
+        };
+        frame.svg(&plot, &html! {}, &over)
     }
 
     fn plot(&self) -> Plot {
@@ -91,25 +92,23 @@ impl RowChart {
             scale: Scale::up_to(ends.fold(self.reference.unwrap_or(0.0), f64::max), 4),
         }
     }
+}
 
-    fn row(&self, plot: &Plot, row: &Row, top: f64) -> Markup {
-        let (middle, base) = (top + ROW / 2.0, top + ROW / 2.0 + SIZE * 0.35);
-        html! {
-            g {
-                title { (row.tooltip) }
-                text x=(at(plot.left - GAP + 2.0)) y=(at(base)) text-anchor="end" {
-                    (cut(&row.name, plot.left - GAP, SIZE))
+fn draw(plot: &Plot, row: &Row, top: f64) -> Markup {
+    let (middle, base) = middle_and_base(top);
+    html! {
+        g {
+            title { (row.tooltip) }
+            (plot.name(&row.name, base))
+            @if let Some(value) = row.value {
+                rect.bar.(colour(row.series)) x=(at(plot.left)) y=(at(middle - BAR / 2.0))
+                    width=(at(plot.x(value) - plot.left)) height=(at(BAR)) {}
+                @if let Some(half) = row.half_width {
+                    (whisker(plot, (value - half, value + half), middle))
                 }
-                @if let Some(value) = row.value {
-                    rect.bar.(colour(row.series)) x=(at(plot.left)) y=(at(middle - BAR / 2.0))
-                        width=(at(plot.x(value) - plot.left)) height=(at(BAR)) {}
-                    @if let Some(half) = row.half_width {
-                        (whisker(plot, (value - half, value + half), middle))
-                    }
-                    text.value x=(at(plot.right + GAP)) y=(at(base)) { (row.label) }
-                } @else {
-                    text.absent x=(at(plot.left + 6.0)) y=(at(base)) { (NOT_MEASURED) }
-                }
+                text.value x=(at(plot.right + GAP)) y=(at(base)) { (row.label) }
+            } @else {
+                text.absent x=(at(plot.left + 6.0)) y=(at(base)) { (NOT_MEASURED) }
             }
         }
     }

@@ -111,6 +111,18 @@ impl Scheduler for AnyScheduler {
         dispatch!(self, s => s.set_vcpu(vcpu, weight, idle, now))
     }
 
+    fn inflates_lag(&self) -> bool {
+        dispatch!(self, s => s.inflates_lag())
+    }
+
+    fn is_divisible(&self) -> bool {
+        dispatch!(self, s => s.is_divisible())
+    }
+
+    fn set_own_group(&mut self, vcpu: u32, weight: Option<f64>, now: u64) {
+        dispatch!(self, s => s.set_own_group(vcpu, weight, now))
+    }
+
     fn knobs(&self, weight: WeightKnob) -> Knobs {
         dispatch!(self, s => s.knobs(weight))
     }

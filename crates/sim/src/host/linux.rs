@@ -20,8 +20,14 @@
 //! The idle class (`cpu.idle`, sched_group_set_idle): a group in it weighs 3, never preempts one that is not, and is preempted by it
 //! at once; a pCPU that runs nothing else counts as idle for a vCPU that wakes (sched_idle_cpu). Nothing is preempted when
 //! a group leaves the class: that takes effect at the next tick or wake-up.
+//!
+//! A vCPU that is apart has groups of its own beside the VMs' (see `apart`). The groups of all pCPUs that share a weight are a family, the
+//! kernel's task_group: each VM has one, with the VM's number, and so has each vCPU that was apart at some time.
 
+mod apart;
 mod load_average;
+
+use std::collections::BTreeMap;
 
 use tandem_policy::PcpuId;
 use tandem_policy::PcpuSet;
@@ -76,12 +82,16 @@ pub struct LinuxHost {
     discipline: Discipline,
     /// Per pCPU: its groups.
     roots: Vec<FairQueue>,
-    /// For each (pCPU, VM): the group's number, made when first needed.
+    /// For each vCPU: the family that it is in, its VM's or its own.
+    family_of: Vec<u32>,
+    /// For each (family, pCPU): the group's number, made when first needed.
     group_of: Vec<u32>,
     groups: Vec<Group>,
     group_entities: Vec<Entity>,
     vcpu_entities: Vec<Entity>,
-    /// Per VM: the load of its runnable vCPUs, and the average of all its load.
+    /// Per family: its weight.
+    weights: Vec<f64>,
+    /// Per family: the load of its runnable vCPUs, and the average of all its load.
     loads: Vec<(u64, Average)>,
     vcpu_loads: Vec<VcpuLoad>,
     decay: Decay,
@@ -93,8 +103,10 @@ pub struct LinuxHost {
     overloaded: Vec<u64>,
     /// Per pCPU: when loads are compared next, and how often they were.
     balance_due: Vec<(u64, u32)>,
-    /// VMs in the idle class.
-    idle_vms: Vec<bool>,
+    /// Families in the idle class.
+    idle_families: Vec<bool>,
+    /// The families of vCPUs that are apart or were, by vCPU.
+    own_families: BTreeMap<u32, u32>,
 }
 
 /// WEIGHT_IDLEPRIO of kernel/sched/sched.h.
@@ -117,6 +129,7 @@ impl LinuxHost {
             roots: (0..shape.pcpus)
                 .map(|p| FairQueue::new(discipline, p))
                 .collect(),
+            family_of: shape.vm_of.clone(),
             group_of: vec![NONE; pcpus * shape.weights.len()],
             groups: Vec::new(),
             group_entities: Vec::new(),
@@ -125,6 +138,7 @@ impl LinuxHost {
                 .iter()
                 .map(|&weight| Entity::new(weight))
                 .collect(),
+            weights: shape.weights.clone(),
             loads: vec![(0, Average::ZERO); shape.weights.len()],
             vcpu_loads: shape.vm_of.iter().map(|_| VcpuLoad::NEW).collect(),
             decay: Decay::new(),
@@ -132,14 +146,20 @@ impl LinuxHost {
             current: vec![NONE; pcpus],
             overloaded: vec![0; pcpus.div_ceil(64)],
             balance_due: vec![(NEAR_INTERVAL, 0); pcpus],
-            idle_vms: vec![false; shape.weights.len()],
+            idle_families: vec![false; shape.weights.len()],
+            own_families: BTreeMap::new(),
             discipline,
             shape,
         }
     }
 
-    fn group(&mut self, p: u32, vm: u32) -> u32 {
-        let place = p as usize * self.loads.len() + vm as usize;
+    /// Where the number of a family's group on a pCPU is kept.
+    fn place(&self, p: u32, family: u32) -> usize {
+        family as usize * self.shape.pcpus as usize + p as usize
+    }
+
+    fn group(&mut self, p: u32, family: u32) -> u32 {
+        let place = self.place(p, family);
         if self.group_of[place] == NONE {
             let number = self.groups.len() as u32;
             self.group_of[place] = number;
@@ -148,7 +168,7 @@ impl LinuxHost {
                 average: Average::ZERO,
             });
             let mut entity = Entity::new(1024);
-            entity.set_idle(self.idle_vms[vm as usize]);
+            entity.set_idle(self.idle_families[family as usize]);
             self.group_entities.push(entity);
         }
         self.group_of[place]
@@ -156,14 +176,13 @@ impl LinuxHost {
 
     /// The group of a vCPU on a pCPU where it has been queued.
     fn group_at(&self, p: u32, v: u32) -> Option<u32> {
-        let vm = self.shape.vm_of[v as usize];
-        let number = self.group_of[p as usize * self.loads.len() + vm as usize];
+        let number = self.group_of[self.place(p, self.family_of[v as usize])];
         (number != NONE).then_some(number)
     }
 
     /// calc_group_shares: what a group weighs on a pCPU.
-    fn group_weight(&mut self, group: u32, vm: u32, now: u64) -> u64 {
-        let (load, average) = &mut self.loads[vm as usize];
+    fn group_weight(&mut self, group: u32, family: u32, now: u64) -> u64 {
+        let (load, average) = &mut self.loads[family as usize];
         let all = average.advance(&self.decay, *load, now);
         let group = &mut self.groups[group as usize];
         let load = group.vcpus.load();
@@ -174,9 +193,9 @@ impl LinuxHost {
         };
         let elsewhere = (all - was_here).max(0.0);
         let part = here / (here + elsewhere).max(1.0);
-        let weight = match self.idle_vms[vm as usize] {
+        let weight = match self.idle_families[family as usize] {
             true => IDLE_WEIGHT,
-            false => self.shape.weights[vm as usize],
+            false => self.weights[family as usize],
         };
         (weight * FINE as f64 * part) as u64
     }
@@ -190,19 +209,19 @@ impl LinuxHost {
             .all(|group| entities[group as usize].is_idle())
     }
 
-    /// Gives a VM's groups the weight that they should have now.
-    fn reweigh_vm(&mut self, vm: u32, now: u64) {
+    /// Gives a family's groups the weight that they should have now.
+    fn reweigh_family(&mut self, family: u32, now: u64) {
         for p in 0..self.shape.pcpus {
-            let group = self.group_of[p as usize * self.loads.len() + vm as usize];
+            let group = self.group_of[self.place(p, family)];
             if group != NONE && !self.groups[group as usize].vcpus.is_empty() {
-                self.reweigh(p, group, vm, now);
+                self.reweigh(p, group, family, now);
             }
         }
     }
 
     /// Brings all averages that a vCPU on a pCPU is part of forward to now.
-    fn advance(&mut self, v: u32, group: u32, vm: u32, now: u64) {
-        let (load, average) = &mut self.loads[vm as usize];
+    fn advance(&mut self, v: u32, group: u32, family: u32, now: u64) {
+        let (load, average) = &mut self.loads[family as usize];
         average.advance(&self.decay, *load, now);
         let group = &mut self.groups[group as usize];
         group.average.advance(&self.decay, group.vcpus.load(), now);
@@ -215,15 +234,15 @@ impl LinuxHost {
     }
 
     /// A vCPU's load counts on the pCPU of this group from now on, where it is about to be queued.
-    fn settle(&mut self, v: u32, group: u32, vm: u32, arrival: Arrival, now: u64) {
-        self.advance(v, group, vm, now);
+    fn settle(&mut self, v: u32, group: u32, family: u32, arrival: Arrival, now: u64) {
+        self.advance(v, group, family, now);
         let of_vcpu = &mut self.vcpu_loads[v as usize];
         if arrival == Arrival::New {
             // A new entity counts as if it had always run (init_task_runnable_average).
             let weight = self.vcpu_entities[v as usize].weight();
             let gained = weight as f64 - of_vcpu.average.value();
             of_vcpu.average.add(gained);
-            self.loads[vm as usize].1.add(gained);
+            self.loads[family as usize].1.add(gained);
             if of_vcpu.home == group {
                 self.groups[group as usize].average.add(gained);
             }
@@ -245,8 +264,8 @@ impl LinuxHost {
     }
 
     /// Brings a queued group's weight up to date.
-    fn reweigh(&mut self, p: u32, group: u32, vm: u32, now: u64) {
-        let weight = self.group_weight(group, vm, now);
+    fn reweigh(&mut self, p: u32, group: u32, family: u32, now: u64) {
+        let weight = self.group_weight(group, family, now);
         self.roots[p as usize].set_weight(&mut self.group_entities, group, weight, true);
     }
 
@@ -270,8 +289,14 @@ impl LinuxHost {
 
     /// Whether another vCPU of the VM is runnable on a pCPU.
     fn has_sibling(&self, v: u32, p: u32) -> bool {
-        self.group_at(p, v)
-            .is_some_and(|group| !self.groups[group as usize].vcpus.is_empty())
+        let vm = self.shape.vm_of[v as usize];
+        self.is_runnable(vm, p) || self.has_sibling_apart(vm, p)
+    }
+
+    /// Whether any vCPU of a family is runnable on a pCPU.
+    fn is_runnable(&self, family: u32, p: u32) -> bool {
+        let group = self.group_of[self.place(p, family)];
+        group != NONE && !self.groups[group as usize].vcpus.is_empty()
     }
 
     /// A queued vCPU on `from` that may be moved to `to`.
@@ -349,20 +374,20 @@ impl LinuxHost {
 
 impl Scheduler for LinuxHost {
     fn enqueue(&mut self, v: u32, p: u32, arrival: Arrival, now: u64) {
-        let vm = self.shape.vm_of[v as usize];
-        let group = self.group(p, vm);
+        let family = self.family_of[v as usize];
+        let group = self.group(p, family);
         let how = match arrival {
             Arrival::New => Enqueue::New,
             Arrival::Wakeup => Enqueue::Wakeup,
             Arrival::Migrated => Enqueue::Migrated,
         };
-        self.settle(v, group, vm, arrival, now);
+        self.settle(v, group, family, arrival, now);
         let queue = &mut self.groups[group as usize].vcpus;
         let was_empty = queue.is_empty();
         queue.enqueue(&mut self.vcpu_entities, v, how);
-        self.loads[vm as usize].0 += self.vcpu_entities[v as usize].weight();
+        self.loads[family as usize].0 += self.vcpu_entities[v as usize].weight();
         self.count(p, 1);
-        let weight = self.group_weight(group, vm, now);
+        let weight = self.group_weight(group, family, now);
         let root = &mut self.roots[p as usize];
         root.set_weight(&mut self.group_entities, group, weight, !was_empty);
         if was_empty {
@@ -375,20 +400,20 @@ impl Scheduler for LinuxHost {
     }
 
     fn dequeue(&mut self, v: u32, p: u32, sleeps: bool, now: u64) {
-        let vm = self.shape.vm_of[v as usize];
+        let family = self.family_of[v as usize];
         let Some(group) = self.group_at(p, v) else {
             return;
         };
-        self.advance(v, group, vm, now);
+        self.advance(v, group, family, now);
         self.vcpu_loads[v as usize].queued = false;
         let queue = &mut self.groups[group as usize].vcpus;
         queue.dequeue(&mut self.vcpu_entities, v, sleeps);
         let is_empty = queue.is_empty();
-        self.loads[vm as usize].0 -= self.vcpu_entities[v as usize].weight();
+        self.loads[family as usize].0 -= self.vcpu_entities[v as usize].weight();
         self.count(p, -1);
         if !is_empty {
             // Before the group is put back: to the kernel it is the current one until another is picked.
-            self.reweigh(p, group, vm, now);
+            self.reweigh(p, group, family, now);
         }
         let root = &mut self.roots[p as usize];
         if is_empty {
@@ -438,7 +463,7 @@ impl Scheduler for LinuxHost {
         let Some(group) = self.group_at(p, v) else {
             return false;
         };
-        self.reweigh(p, group, self.shape.vm_of[v as usize], now);
+        self.reweigh(p, group, self.family_of[v as usize], now);
         let within = self.groups[group as usize]
             .vcpus
             .tick_preempts(&self.vcpu_entities);
@@ -466,7 +491,7 @@ impl Scheduler for LinuxHost {
 
     fn select(&mut self, v: u32, last: u32, idle: &PcpuSet, _now: u64) -> u32 {
         let with_idle_class;
-        let idle = match self.idle_vms.contains(&true) {
+        let idle = match self.idle_families.contains(&true) {
             false => idle,
             true => {
                 let only_idle = (0..self.shape.pcpus).filter(|&p| self.only_idle_class(p));
@@ -562,23 +587,23 @@ impl Scheduler for LinuxHost {
     }
 
     fn set_weight(&mut self, vm: u32, weight: f64, now: u64) {
-        self.shape.weights[vm as usize] = weight;
-        self.reweigh_vm(vm, now);
+        self.weights[vm as usize] = weight;
+        self.reweigh_family(vm, now);
     }
 
     fn set_idle(&mut self, vm: u32, idle: bool, now: u64) {
-        self.idle_vms[vm as usize] = idle;
+        self.idle_families[vm as usize] = idle;
         for p in 0..self.shape.pcpus {
-            let group = self.group_of[p as usize * self.loads.len() + vm as usize];
+            let group = self.group_of[self.place(p, vm)];
             if group != NONE {
                 self.group_entities[group as usize].set_idle(idle);
             }
         }
-        self.reweigh_vm(vm, now);
+        self.reweigh_family(vm, now);
     }
 
     fn set_vcpu(&mut self, v: u32, weight: u32, idle: bool, now: u64) {
-        let vm = self.shape.vm_of[v as usize];
+        let family = self.family_of[v as usize];
         let weight = match idle {
             true => IDLE_WEIGHT as u64,
             false => u64::from(weight.max(2)),
@@ -590,15 +615,35 @@ impl Scheduler for LinuxHost {
             self.vcpu_entities[v as usize].set_weight(weight);
             return;
         }
-        self.advance(v, home, vm, now);
+        self.advance(v, home, family, now);
         let before = self.vcpu_entities[v as usize].weight();
         let queue = &mut self.groups[home as usize].vcpus;
         queue.set_weight(&mut self.vcpu_entities, v, weight, queued);
         if queued {
-            let load = &mut self.loads[vm as usize].0;
+            let load = &mut self.loads[family as usize].0;
             *load = *load - before + self.vcpu_entities[v as usize].weight();
-            self.reweigh_vm(vm, now);
+            self.reweigh_family(family, now);
         }
+    }
+
+    fn inflates_lag(&self) -> bool {
+        use crate::sched::fair::Reweight::Placed;
+        let discipline = self.discipline;
+        matches!(
+            discipline,
+            Discipline::Eevdf {
+                reweight: Placed,
+                ..
+            }
+        )
+    }
+
+    fn is_divisible(&self) -> bool {
+        true
+    }
+
+    fn set_own_group(&mut self, v: u32, weight: Option<f64>, now: u64) {
+        self.divide(v, weight, now);
     }
 
     fn knobs(&self, weight: WeightKnob) -> Knobs {

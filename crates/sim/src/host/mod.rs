@@ -314,6 +314,19 @@ pub trait Scheduler {
     /// A vCPU's weight within its VM (1024 is the usual one), and whether it is in the idle class there.
     fn set_vcpu(&mut self, _vcpu: u32, _weight: u32, _idle: bool, _now: u64) {}
 
+    /// Whether vCPUs can have groups of their own beside the VMs'.
+    fn is_divisible(&self) -> bool {
+        false
+    }
+
+    /// Whether a group that is reweighted while queued has its lag inflated, for which putting vCPUs apart is the cure.
+    fn inflates_lag(&self) -> bool {
+        false
+    }
+
+    /// The vCPU has a group of its own beside the VMs' from now on, of this weight; `None`: it is in its VM's. One that runs goes on.
+    fn set_own_group(&mut self, _vcpu: u32, _weight: Option<f64>, _now: u64) {}
+
     /// What policies can change, with this knob for weights.
     fn knobs(&self, weight: WeightKnob) -> Knobs;
 

@@ -14,7 +14,7 @@
 //! `execute` is what vCPUs do with their time, `program` interprets the threads' programs, `locks`,
 //! `blocking` and `flush` are the primitives, `wake` and `idle` are the guest's scheduler, `interrupts`
 //! are IPIs and timers, `pcpus` is the host, `pause_loop` KVM's handling of spinning, `overlays` caps and
-//! co-scheduling, `policies`, `turns`, `flexs` and `gleaner` the adapters for Tandem's policies, `measure` the
+//! co-scheduling, `policies`, `division`, `turns`, `flexs` and `gleaner` the adapters for Tandem's policies, `measure` the
 //! results, `waits` who waited for whom, `tracing` traces, `check` the invariants.
 
 mod agent;
@@ -23,6 +23,7 @@ mod build;
 mod caches;
 mod check;
 mod code;
+mod division;
 mod execute;
 mod flexs;
 mod flush;

@@ -104,12 +104,13 @@ impl World {
                 left_turns,
             },
             policies,
+            divisible: self.host.is_divisible() && self.host.inflates_lag(),
             ..VmObservation::new(id, weight, vcpus)
         })
     }
 
     /// The vCPU that a decision means, if the VM has it now.
-    fn vcpu_of(&self, vm: VmId, vcpu: VcpuId) -> Option<u32> {
+    pub(super) fn vcpu_of(&self, vm: VmId, vcpu: VcpuId) -> Option<u32> {
         let vm = self.vms.get(vm.0 as usize)?;
         (vcpu.0 < vm.present).then_some(vm.first_vcpu + vcpu.0)
     }
@@ -145,8 +146,7 @@ impl World {
                 self.policies.vcpus[vcpu as usize].slice = *slice;
                 self.host.set_slice(vcpu, slice.map_or(0, |slice| slice.0));
             }
-            // No VM here says that it can be divided.
-            Decision::Divide { .. } => {}
+            Decision::Divide { vm, portions, .. } => self.divide(*vm, portions),
             Decision::SetAffinity { pcpus, .. } => {
                 self.turns.narrow(vcpu, &self.allowed[vcpu as usize], pcpus);
                 self.set_affinity(vcpu, pcpus);
@@ -155,7 +155,7 @@ impl World {
     }
 
     /// Brings what every running vCPU ran to the host scheduler's books, before these change.
-    fn account_all(&mut self) {
+    pub(super) fn account_all(&mut self) {
         for p in 0..self.pcpus.len() {
             let current = self.pcpus[p].current;
             if current != NONE {
@@ -169,6 +169,7 @@ impl World {
         self.account_all();
         self.weights[vm as usize] = weight.0;
         self.host.set_weight(vm, weight.0, self.now);
+        self.weigh_apart(vm);
     }
 
     /// Whether a VM is in the idle class, from now on. Out of it, it has its weight again.
@@ -180,12 +181,13 @@ impl World {
 
     /// Gives a vCPU the weight within its VM that its settings mean: that of its own group if it has one, else
     /// its thread's.
-    fn weigh_vcpu(&mut self, v: u32) {
+    pub(super) fn weigh_vcpu(&mut self, v: u32) {
         self.account_all();
         let settings = self.policies.vcpus[v as usize];
+        // The weight of one that is apart is not within its VM.
         let weight = match settings.weight {
-            Some(weight) => weight.0.round() as u32,
-            None => nice_weight(settings.nice.0),
+            Some(weight) if settings.portion.is_none() => weight.0.round() as u32,
+            _ => nice_weight(settings.nice.0),
         };
         self.host.set_vcpu(v, weight, settings.idle, self.now);
     }

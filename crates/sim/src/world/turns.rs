@@ -10,6 +10,7 @@ use tandem_policy::turns::Rotation;
 use tandem_policy::turns::Rotor;
 
 use crate::queue::Slot;
+use crate::trace::VcpuState;
 
 use super::rotation::Turns;
 use super::simulation::World;
@@ -75,7 +76,13 @@ impl World {
             let runnable = vcpu.ran_total + vcpu.waited_total;
             if let Some((then, at)) = turns.accounts.insert(v, (runnable, self.now)) {
                 let elapsed = Nanos(self.now - at);
-                slept |= Rotor::is_sleep(turn, elapsed, Nanos(runnable - then));
+                let runnable = Nanos(runnable - then);
+                slept |= match vcpu.state {
+                    VcpuState::Running | VcpuState::Ready => {
+                        Rotor::is_sleep(turn, elapsed, runnable)
+                    }
+                    _ => Rotor::has_dozed_off(turn, elapsed, runnable),
+                };
             }
         }
         if slept {

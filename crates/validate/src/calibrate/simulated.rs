@@ -66,6 +66,9 @@ pub enum SimulatedError {
         /// With which settings.
         settings: &'static str,
     },
+    /// The simulator has no such workload.
+    #[error("{0} has no counterpart in the simulator: its phases stand on the clock")]
+    NoCounterpart(Workload),
     /// Its scenario is none.
     #[error("the scenario of {setup}: {source}")]
     Load {
@@ -274,6 +277,7 @@ fn workload(host: &Host, guest: &Guest, name: &str) -> Result<String, SimulatedE
                 &format!("{{ compute = {} }}, \"work\"", size("work")?),
             ),
         ),
+        Workload::Server => return Err(SimulatedError::NoCounterpart(guest.workload)),
         Workload::Bursty => {
             let period = host.nanos(value("period")?);
             let timer = format!("{{ sleep = \"{period}ns\" }}, {{ release = \"due[own]\" }}");
@@ -400,7 +404,7 @@ mod tests {
 
     #[test]
     fn the_scenario_of_every_setup_is_read_and_gets_work_done() {
-        let comparisons = setup::comparisons(&Workload::ALL);
+        let comparisons = setup::comparisons(&setup::COMPARED);
         let quantities: Vec<&Quantity> = comparisons
             .iter()
             .flat_map(|c| [&c.over, &c.under])
@@ -416,6 +420,22 @@ mod tests {
         // 100 000 cycles are 50 µs at 2 GHz: 20 000 items a second on each of two pCPUs.
         let rate = mean_rate(&host(), &setup::reference(), 0.2, 1).unwrap();
         assert!((rate / 40_000.0 - 1.0).abs() < 0.001, "{rate}");
+    }
+
+    #[test]
+    fn a_server_has_no_counterpart_and_all_others_have() {
+        for workload in Workload::ALL {
+            let has = setup::COMPARED.contains(&workload);
+            assert_eq!(has, workload != Workload::Server, "{workload}");
+        }
+        let guest = Guest {
+            workload: Workload::Server,
+            settings: &[],
+            vcpus: 1,
+            weight: 1,
+        };
+        let error = workload(&host(), &guest, "w").unwrap_err().to_string();
+        assert!(error.contains("server has no counterpart"), "{error}");
     }
 
     #[test]

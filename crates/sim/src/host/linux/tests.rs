@@ -1,4 +1,4 @@
-//! What a VM weighs on a pCPU when its vCPUs elsewhere fall asleep, wake and move.
+//! What a VM weighs on a pCPU when its vCPUs elsewhere fall asleep, wake and move, and when they are apart.
 
 use super::*;
 
@@ -98,4 +98,131 @@ fn a_heavier_vcpu_gets_more_of_what_its_vm_weighs() {
     }
     host.tick(0, 0);
     assert_eq!([weight(&host, 0), weight(&host, 1)], [768.0, 256.0]);
+}
+
+/// What is in force in the queues: of each vCPU its family, its group's weight on its pCPU and whether that is in the idle class; of
+/// the VM its load; of each pCPU its load, how many are queued, and who runs.
+#[derive(Debug, PartialEq)]
+struct InForce {
+    vcpus: Vec<(u32, u64, bool)>,
+    load: u64,
+    pcpus: Vec<(u64, u32, u32)>,
+}
+
+fn in_force(host: &LinuxHost) -> InForce {
+    let vcpu = |v: u32| {
+        let group = host.group_at(v % 2, v).unwrap();
+        let entity = &host.group_entities[group as usize];
+        (
+            host.family_of[v as usize],
+            entity.weight(),
+            entity.is_idle(),
+        )
+    };
+    let pcpu = |p: usize| (host.roots[p].load(), host.queued[p], host.current[p]);
+    InForce {
+        vcpus: (0..4).map(vcpu).collect(),
+        load: host.loads[0].0,
+        pcpus: (0..2).map(pcpu).collect(),
+    }
+}
+
+/// One VM of weight 1024 with two vCPUs on each of two pCPUs: on each one that runs; on the first one that waits, and on the other
+/// one that sleeps.
+fn crowded(discipline: Discipline, placement: Placement) -> LinuxHost {
+    let mut host = LinuxHost::new(
+        discipline,
+        Shape {
+            pcpus: 2,
+            pcpus_per_llc: 2,
+            vm_of: vec![0; 4],
+            weights: vec![1024.0],
+            vcpu_weights: vec![1024; 4],
+            allowed: vec!["0-1".parse().unwrap(); 4],
+            placement,
+        },
+    );
+    for v in 0..4 {
+        host.enqueue(v, v % 2, Arrival::New, 0);
+    }
+    host.dequeue(3, 1, true, 0);
+    for p in 0..2 {
+        assert_eq!(host.pick(p, 0), Some(p));
+        host.tick(p, 0);
+    }
+    host
+}
+
+#[test]
+fn a_vcpu_that_is_apart_weighs_what_it_is_given_and_together_all_is_as_before() {
+    for discipline in [Discipline::cfs(2), Discipline::eevdf(2)] {
+        let mut host = crowded(discipline, Placement::LoadBalancing);
+        let before = in_force(&host);
+        let averages = |host: &LinuxHost| -> Vec<f64> {
+            let groups = host.groups.iter().take(2);
+            let groups = groups.map(|group| group.average.value());
+            groups.chain([host.loads[0].1.value()]).collect()
+        };
+        let averages_before = averages(&host);
+        let weights = [100.0, 200.0, 300.0, 400.0];
+        for (v, weight) in (0..4).zip(weights) {
+            host.set_own_group(v, Some(weight), 0);
+        }
+        let apart = in_force(&host);
+        let runnable = [0, 1, 2].map(|v: usize| apart.vcpus[v].1 / FINE);
+        assert_eq!(runnable, [100, 200, 300]);
+        assert_eq!((apart.load, apart.pcpus[0].0 / FINE), (0, 400));
+        assert_eq!(apart.pcpus[1].0 / FINE, 200);
+        // Who runs, runs on; and who sleeps wakes in its own group.
+        assert_eq!([host.current[0], host.current[1]], [0, 1]);
+        host.enqueue(3, 1, Arrival::Wakeup, 0);
+        assert_eq!(host.roots[1].load() / FINE, 600);
+        host.dequeue(3, 1, true, 0);
+        // Another weight while they are apart.
+        host.set_own_group(0, Some(500.0), 0);
+        assert_eq!(host.roots[0].load() / FINE, 800);
+        for v in 0..4 {
+            host.set_own_group(v, None, 0);
+        }
+        for p in 0..2 {
+            host.tick(p, 0);
+        }
+        assert_eq!(in_force(&host), before);
+        for (now, before) in averages(&host).iter().zip(averages_before) {
+            assert!((now - before).abs() < 1e-6, "{now}, was {before}");
+        }
+        // The groups of before are used again.
+        let families = host.loads.len();
+        host.set_own_group(2, Some(64.0), 0);
+        assert_eq!(host.loads.len(), families);
+    }
+}
+
+#[test]
+fn the_idle_class_is_that_of_the_vms_group() {
+    let mut host = crowded(Discipline::eevdf(2), Placement::LoadBalancing);
+    host.set_own_group(0, Some(512.0), 0);
+    host.set_idle(0, true, 0);
+    let idle = |host: &LinuxHost| in_force(host).vcpus.iter().map(|vcpu| vcpu.2).collect();
+    let now: Vec<bool> = idle(&host);
+    assert_eq!(now, [false, true, true, true]);
+    host.set_own_group(0, None, 0);
+    let now: Vec<bool> = idle(&host);
+    assert_eq!(now, [true; 4]);
+}
+
+#[test]
+fn no_vcpu_is_stacked_on_a_sibling_that_is_apart() {
+    let mut host = crowded(Discipline::eevdf(2), Placement::NoStacking);
+    host.dequeue(2, 0, true, 0);
+    host.dequeue(0, 0, true, 0);
+    // The only one that is runnable runs on pCPU 1.
+    let none = PcpuSet::default();
+    assert_eq!(host.select(3, 1, &none, 0), 0);
+    host.set_own_group(1, Some(512.0), 0);
+    assert_eq!(host.select(3, 1, &none, 0), 0);
+    // One that is apart does not come to its siblings either.
+    host.set_own_group(3, Some(512.0), 0);
+    host.set_own_group(1, None, 0);
+    assert_eq!(host.select(3, 1, &none, 0), 0);
 }

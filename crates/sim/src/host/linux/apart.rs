@@ -1,0 +1,87 @@
+//! vCPUs apart: a vCPU with groups of its own beside the VMs'.
+//!
+//! A vCPU changes its family as in the kernel (sched_move_task): it is taken out of its queue, its load average goes with it, and it is
+//! queued in the other group on the same pCPU with the lag and the deadline that it had. One that runs goes on running; the tick and
+//! wake-ups decide for how long.
+//!
+//! The family of a vCPU is made when it is first needed, and kept.
+
+use super::Arrival;
+use super::Average;
+use super::LinuxHost;
+use super::NONE;
+use super::Scheduler;
+
+impl LinuxHost {
+    /// Gives a vCPU a family of its own with this weight, or puts it into its VM's again.
+    pub(super) fn divide(&mut self, v: u32, weight: Option<f64>, now: u64) {
+        let family = match weight {
+            None => self.shape.vm_of[v as usize],
+            Some(weight) => {
+                let family = self.own_family(v);
+                self.weights[family as usize] = weight;
+                family
+            }
+        };
+        match self.family_of[v as usize] == family {
+            true => self.reweigh_family(family, now),
+            false => self.change_family(v, family, now),
+        }
+    }
+
+    /// Whether a vCPU of the VM that is apart is runnable on a pCPU.
+    pub(super) fn has_sibling_apart(&self, vm: u32, p: u32) -> bool {
+        let own = self.own_families.iter();
+        own.filter(|(v, _)| self.shape.vm_of[**v as usize] == vm)
+            .any(|(_, &family)| self.is_runnable(family, p))
+    }
+
+    /// The family of a vCPU alone.
+    fn own_family(&mut self, v: u32) -> u32 {
+        if let Some(&family) = self.own_families.get(&v) {
+            return family;
+        }
+        let family = self.loads.len() as u32;
+        self.weights.push(0.0);
+        self.loads.push((0, Average::ZERO));
+        self.idle_families.push(false);
+        let places = self.group_of.len() + self.shape.pcpus as usize;
+        self.group_of.resize(places, NONE);
+        self.own_families.insert(v, family);
+        family
+    }
+
+    fn change_family(&mut self, v: u32, family: u32, now: u64) {
+        let before = self.family_of[v as usize];
+        let home = self.vcpu_loads[v as usize].home;
+        let at = (0..self.shape.pcpus).find(|&p| self.group_of[self.place(p, before)] == home);
+        let (Some(p), true) = (at, home != NONE) else {
+            // It was nowhere yet.
+            self.family_of[v as usize] = family;
+            return;
+        };
+        let is_queued = self.vcpu_loads[v as usize].queued;
+        let is_current = self.current[p as usize] == v;
+        if is_queued {
+            self.dequeue(v, p, false, now);
+        }
+        self.advance(v, home, before, now);
+        let average = self.vcpu_loads[v as usize].average.value();
+        self.loads[before as usize].1.add(-average);
+        let (load, all) = &mut self.loads[family as usize];
+        all.advance(&self.decay, *load, now);
+        all.add(average);
+        self.family_of[v as usize] = family;
+        let group = self.group(p, family);
+        self.settle(v, group, family, Arrival::Migrated, now);
+        self.vcpu_loads[v as usize].queued = false;
+        if is_queued {
+            self.enqueue(v, p, Arrival::Migrated, now);
+        }
+        if is_current {
+            self.boost(v, p, now);
+            let picked = self.pick(p, now);
+            debug_assert_eq!(picked, Some(v), "who was running goes on");
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! vCPUs apart on the simulated host: what the daemon does with cgroups, by the knob of the simulated scheduler.
+//!
+//! As there, the group of the VM keeps its settings while it is empty, and weights are what the knob for weights can take.
+
+use tandem_policy::VcpuId;
+use tandem_policy::VmId;
+use tandem_policy::Weight;
+
+use crate::host::Scheduler;
+
+use super::simulation::World;
+
+impl World {
+    /// Puts a VM's vCPUs apart in these portions of its weight, or together if there are none. Of a VM in the idle class or in turns they
+    /// are together.
+    pub(super) fn divide(&mut self, vm: VmId, portions: &[(VcpuId, f64)]) {
+        let can = self.host.is_divisible()
+            && !self.policies.vms[vm.0 as usize].2
+            && !self.turns.takes_part(vm);
+        self.account_all();
+        if portions.is_empty() || !can {
+            self.unite(vm);
+            return;
+        }
+        for &(id, portion) in portions {
+            let Some(v) = self.vcpu_of(vm, id) else {
+                continue;
+            };
+            let settings = &mut self.policies.vcpus[v as usize];
+            let was_apart = settings.portion.replace(portion).is_some();
+            // A weight that it had inside its VM's group goes.
+            if !was_apart && settings.weight.take().is_some() {
+                self.weigh_vcpu(v);
+            }
+        }
+        self.weigh_apart(vm.0 as u32);
+    }
+
+    fn unite(&mut self, vm: VmId) {
+        let state = &self.vms[vm.0 as usize];
+        for v in state.first_vcpu..state.first_vcpu + state.vcpus {
+            let settings = &mut self.policies.vcpus[v as usize];
+            if settings.portion.take().is_some() {
+                settings.weight = None;
+                self.host.set_own_group(v, None, self.now);
+            }
+        }
+    }
+
+    /// Gives the vCPUs of a VM that are apart their portions of its weight.
+    pub(super) fn weigh_apart(&mut self, vm: u32) {
+        let state = &self.vms[vm as usize];
+        for v in state.first_vcpu..state.first_vcpu + state.vcpus {
+            let settings = &mut self.policies.vcpus[v as usize];
+            let Some(portion) = settings.portion else {
+                continue;
+            };
+            let weight = Weight(self.weights[vm as usize] * portion);
+            let weight = self.policies.knob.round(weight);
+            settings.weight = Some(weight);
+            self.host.set_own_group(v, Some(weight.0), self.now);
+        }
+    }
+}
