@@ -1,9 +1,9 @@
 //! Shares against due over short windows, waits, and shares over time, from readings taken every [`TICK`].
 //!
 //! The due of a window is the sum over its ticks of each VM's GPS service in that tick, by the policy crate's [`assess`]: with the CPU
-//! time that the VMs received together as the capacity, and each VM backlogged while any of its vCPUs could run. In a tick that is
-//! at least the longest runnable time of one vCPU. Summed over ticks this bound is much closer than over a whole window for a VM
-//! whose vCPUs take turns, each runnable in ticks of its own.
+//! time that the VMs received together as the capacity, and each VM backlogged for the sum of its vCPUs' runnable times, at most the tick: an
+//! upper bound of the time in which any of them could run. Summed over ticks it is much closer than over a whole window for a VM
+//! whose vCPUs are runnable in the same ticks and asleep in others.
 //!
 //! The kernel counts a wait when it is over. So time beyond a tick's length is moved back into the ticks before, where it was
 //! spent, and a vCPU that is runnable at the end has waited through all its last ticks without any time. A VM whose guest never sleeps is

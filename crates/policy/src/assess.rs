@@ -128,6 +128,21 @@ mod tests {
     }
 
     #[test]
+    fn vcpus_runnable_at_the_same_time_are_said_to_be_due_more_than_gps_at_the_others_cost() {
+        // Both vCPUs of the first could run in the same 50 ms of 100; the others never sleep. GPS: 40, 80 and 80 ms, and that is what they
+        // received. From sums its backlog looks like 100 ms.
+        let vms = [
+            vm(1, [(20, 30); 2]),
+            vm(2, [(40, 60); 2]),
+            vm(3, [(40, 60); 2]),
+        ];
+        let ms = |time: Nanos| time.0 as f64 / 1e6;
+        for account in assess(T, &vms) {
+            assert!((ms(account.fair) - 200.0 / 3.0).abs() < 0.01, "{account:?}");
+        }
+    }
+
+    #[test]
     fn bursts_are_due_what_they_waited_and_no_more() {
         assert_eq!(due([(12, 2), (12, 2)]), 28);
         assert_eq!(due([(12, 0), (12, 0)]), 24);

@@ -206,7 +206,7 @@ pub enum Because {
     },
     /// The VM slept: it starts anew at its configured weight.
     Asleep,
-    /// The fair window ended and the VM had not used its share throughout.
+    /// The fair window ended, the VM had not used its share throughout, and its weight was above the configured one.
     FairWindow,
     /// The VM is to have its configured weight and nothing else.
     Configured,
@@ -214,7 +214,7 @@ pub enum Because {
     TakesTurns,
     /// The vCPU's VM takes turns, and this pCPU is its own in them.
     Seat,
-    /// The vCPU's VM takes no turns any more, or the vCPU sleeps in them.
+    /// The VM takes no turns any more, or the vCPU sleeps in them.
     LeftTurns,
     /// The VM sleeps at times and wants more than it gets.
     WantsMore {
@@ -262,9 +262,7 @@ impl fmt::Display for Because {
             Because::Configured => f.write_str("its configured weight"),
             Because::TakesTurns => f.write_str("its configured weight while it takes turns"),
             Because::Seat => f.write_str("its pCPU while its VM takes turns"),
-            Because::LeftTurns => {
-                f.write_str("takes no turns: where the operator allowed it to run")
-            }
+            Because::LeftTurns => f.write_str("takes no turns: as it was out of them"),
             Because::WantsMore { backlogged, waited } => write!(
                 f,
                 "sleeps at times, could run {:.0} % of the time, its vCPUs wait {:.0} %",

@@ -15,7 +15,10 @@
 //! - A VM is never entitled to more than the time its vCPUs could have run.
 //!
 //! Where b_i is an upper bound (see [`crate::VmObservation::backlogged`]), a VM that sleeps may be entitled to more than GPS gives it,
-//! and never to more than x_i nor to more than it could have run: nobody else's x_i is touched, only what is left over.
+//! though never to more than x_i nor to more than it could have run. The others pay for that: entitlements fill the capacity,
+//! so a larger b_i lowers λ, and with it the x of everybody who is backlogged. Two vCPUs runnable in the *same* half of the
+//! time are the worst case: entitled to x_i, where GPS gives x_i ÷ 2
+//! (`crate::assess`, test `vcpus_runnable_at_the_same_time_are_said_to_be_due_more_than_gps_at_the_others_cost`).
 //!
 //! The level is found by bisection: the entitlements are non-decreasing in λ. All times are in
 //! nanoseconds within one period.

@@ -20,7 +20,7 @@
 //!   paper's rule does so when all weights are feasible), so that the VMs' place among the host's
 //!   other cgroups does not drift. Only where the smallest would fall below its clamp, all are lifted.
 //! - **Fair window.** The paper resets all r_i. Here only those VMs are reset that were not backlogged
-//!   throughout the window: they are the ones that could have hoarded weight.
+//!   throughout the window and whose r_i is above w_i: they are the ones that could have hoarded weight.
 //!
 //! Not done here: placing vCPUs (see [`crate::placement`]), finding spinning vCPUs (FlexS).
 
@@ -380,7 +380,8 @@ impl FlexW {
         if state.could_run < ASLEEP * period.0 as f64 {
             return (w, Some(Because::Asleep));
         }
-        if window_over && state.least_backlog < BACKLOGGED {
+        // A weight below w_i was not saved up, and to be given w_i again would be a gift every window.
+        if window_over && state.least_backlog < BACKLOGGED && state.real_time > w {
             return (w, Some(Because::FairWindow));
         }
         if account.lag.abs() <= self.config.dead_band {

@@ -209,6 +209,21 @@ fn who_stays_keeps_what_it_is_owed() {
     assert_eq!(rotor.next_row(), [VmId(2)]);
 }
 
+#[test]
+fn who_comes_back_is_owed_what_it_was() {
+    // Due every fourth row. After its row it is owed half a row less than nothing; begun anew, the fifth row would be its own.
+    let all = rotation(&[vm(1, 2, 0.5, 2), vm(2, 2, 1.5, 2)]);
+    let mut rotor = Rotor::default();
+    rotor.follow(&all.members);
+    assert_eq!(rotor.next_row(), [VmId(2)]);
+    assert_eq!(rotor.next_row(), [VmId(1)]);
+    rotor.leave(VmId(1));
+    rotor.follow(&[]);
+    rotor.follow(&all.members);
+    let rows: Vec<u64> = (0..4).map(|_| rotor.next_row()[0].0).collect();
+    assert_eq!(rows, [2, 2, 2, 1]);
+}
+
 /// VMs on some pCPUs, due what equal or unequal weights give them.
 fn candidates() -> impl Strategy<Value = (u32, Vec<Candidate>)> {
     let vms = prop::collection::vec((1u32..=8, 1u32..=4), 2..10);

@@ -32,6 +32,7 @@ use crate::pcpu_set::PcpuSet;
 use crate::turns::Rotation;
 use crate::turns::TurnsConfig;
 use crate::turns::rotation::Candidate;
+use crate::turns::stays::Stays;
 use crate::turns::wakefulness::Wakefulness;
 use crate::units::Nanos;
 use crate::units::VcpuId;
@@ -59,6 +60,7 @@ struct Turns {
     config: TurnsConfig,
     placement: Placement,
     wakefulness: Wakefulness,
+    stays: Stays,
     /// The rotation, and the candidates that it was made of.
     rotation: Rotation,
     made_of: Vec<Candidate>,
@@ -73,6 +75,7 @@ impl Turns {
             config: config.turns,
             placement: config.placement,
             wakefulness: Wakefulness::new(config.turns.periods),
+            stays: Stays::default(),
             rotation: Rotation::default(),
             made_of: Vec::new(),
             corrections: BTreeMap::new(),
@@ -126,6 +129,9 @@ impl Turns {
         account: &Assessment,
     ) -> Option<Candidate> {
         let is_member = self.rotation.member(vm.vm).is_some();
+        if !self.stays.may_join(vm.vm) {
+            return None;
+        }
         let awake = self.wakefulness.awake(period, vm.vm, is_member);
         let vcpus: Vec<(VcpuId, PcpuSet)> = awake
             .iter()
@@ -155,10 +161,7 @@ impl Turns {
 
     /// Moves each member's part of all rows towards what it is due.
     fn correct(&mut self, accounts: &BTreeMap<VmId, Assessment>) {
-        let rotation = &self.rotation;
-        self.corrections
-            .retain(|vm, _| rotation.member(*vm).is_some());
-        for member in &rotation.members {
+        for member in &self.rotation.members {
             let Some(account) = accounts.get(&member.vm) else {
                 continue;
             };
@@ -187,11 +190,19 @@ impl Turns {
     /// What has to change on a VM.
     fn settle(&mut self, placement: Placement, vm: &VmObservation, decisions: &mut Vec<Decision>) {
         let Some(member) = self.rotation.member(vm.vm) else {
+            if let Some(weight) = self.stays.leave(vm) {
+                decisions.push(Decision::SetWeight {
+                    target: Target::Vm(vm.vm),
+                    weight,
+                    because: Because::LeftTurns,
+                });
+            }
             if self.seated.contains(&vm.vm) {
                 self.unseat(vm, decisions);
             }
             return;
         };
+        self.stays.join(vm);
         if placement != Placement::Keep {
             self.seated.insert(vm.vm);
             decisions.extend(
@@ -255,15 +266,18 @@ fn accounts(host: &HostObservation, round: &Round) -> BTreeMap<VmId, Assessment>
 
 impl Policy for Turns {
     fn decide(&mut self, host: &HostObservation, scope: Scope, round: &mut Round) {
+        let present: BTreeSet<VmId> = host.vms.iter().map(|vm| vm.vm).collect();
         self.wakefulness.observe(host.period, &host.vms);
+        self.stays.observe(host.period, &present);
         for vm in host.vms.iter().filter(|vm| vm.in_force.left_turns) {
             self.wakefulness.slept(vm.vm);
+            self.stays.slept(vm.vm);
         }
+        self.corrections.retain(|vm, _| present.contains(vm));
         let accounts = accounts(host, round);
         self.correct(&accounts);
         let candidates = self.candidates(host, scope, &accounts);
         self.rotate(candidates);
-        let present: BTreeSet<VmId> = host.vms.iter().map(|vm| vm.vm).collect();
         self.seated.retain(|vm| present.contains(vm));
         let placement = self.placement_on(host);
         for vm in &host.vms {

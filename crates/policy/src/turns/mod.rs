@@ -23,6 +23,7 @@ pub mod rotation;
 pub mod rotor;
 pub mod seats;
 pub mod sequence;
+pub mod stays;
 pub mod wakefulness;
 
 use serde::Deserialize;

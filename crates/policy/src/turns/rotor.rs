@@ -21,6 +21,9 @@ const ROW: i64 = 1 << 32;
 /// A VM is owed, or has had in advance, at most so many rows: what it is owed beyond, it could not have had.
 const MOST_OWED: i64 = 4 * ROW;
 
+/// For so many rows it is remembered what a VM is owed that left: 10 s of turns of 20 ms.
+const REMEMBERED: u64 = 500;
+
 /// A vCPU slept if it was not runnable for this part of a turn and ...
 const SLEPT_OF_TURN: f64 = 0.4;
 /// ... this part of the time.
@@ -42,17 +45,19 @@ struct Seat {
 #[derive(Clone, Debug, Default)]
 pub struct Rotor {
     members: BTreeMap<VmId, Seat>,
+    /// Who was a member within the last [`REMEMBERED`] rows.
+    gone: BTreeMap<VmId, Seat>,
     /// The VMs of the current row, by their identities.
     row: Vec<VmId>,
     rows: u64,
 }
 
 impl Rotor {
-    /// These are the members from now on. Those that were so before keep what they are owed.
+    /// These are the members from now on. Those that were so before, or not long ago, keep what they are owed.
     pub fn follow(&mut self, members: &[Member]) {
-        let mut before = std::mem::take(&mut self.members);
+        self.gone.append(&mut self.members);
         for member in members {
-            let known = before.remove(&member.vm);
+            let known = self.gone.remove(&member.vm);
             let (owed, last) = known.map_or((0, self.rows), |seat| (seat.owed, seat.last));
             let seat = Seat {
                 pcpus: member.pcpus(),
@@ -67,7 +72,7 @@ impl Rotor {
 
     /// A VM has begun to sleep: it takes no turns any more.
     pub fn leave(&mut self, vm: VmId) {
-        self.members.remove(&vm);
+        self.gone.extend(self.members.remove_entry(&vm));
         self.row.retain(|other| *other != vm);
     }
 
@@ -97,6 +102,8 @@ impl Rotor {
     /// The next turn begins: whose it is.
     pub fn next_row(&mut self) -> &[VmId] {
         self.rows += 1;
+        let rows = self.rows;
+        self.gone.retain(|_, seat| seat.last + REMEMBERED >= rows);
         for seat in self.members.values_mut() {
             seat.owed = (seat.owed + seat.due).min(MOST_OWED);
         }

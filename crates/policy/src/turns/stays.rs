@@ -1,0 +1,163 @@
+//! How VMs stay in turns and out of them, so that nobody gains by going in and out.
+//!
+//! Who leaves stays on through all rows, by weight, and who joins has rows, by what is due. Either way a VM has its share after
+//! some periods, but not at once: left with its configured weight it has half of every row, until [`crate::flexw`] has found the right
+//! one. A VM that sleeps for 15 ms whenever it takes turns, and else spins, would live on these periods. So:
+//!
+//! - a VM goes on out of turns with the weight that it had when it was last out of them. That is the right one, unless others came or
+//!   left;
+//! - who leaves because it slept, and had stayed for less than [`QUICK`] or for less than it was kept out before, is kept out for twice as
+//!   long, from [`FIRST_PAUSE`] to [`LONGEST_PAUSE`]. Who stayed longer begins anew;
+//! - what a VM is owed in rows ([`super::rotor`]) and the correction of its part wait until it is back.
+//!
+//! A VM that begins to sleep leaves as soon as ever. Times are those of periods with decisions: where pCPUs are idle nobody gains.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use crate::observation::VmObservation;
+use crate::units::Nanos;
+use crate::units::VmId;
+use crate::units::Weight;
+
+/// Who sleeps so soon after it joined came too early. Longer keeps a VM out that sleeps every few seconds; shorter lets one in
+/// that gains by it.
+pub const QUICK: Nanos = Nanos::from_secs(2);
+/// Who did so for the first time is kept out for as long as it takes to see that it never sleeps.
+pub const FIRST_PAUSE: Nanos = Nanos::from_millis(500);
+/// Nobody is kept out for longer.
+pub const LONGEST_PAUSE: Nanos = Nanos::from_secs(10);
+
+/// One VM.
+#[derive(Clone, Copy, Debug, Default)]
+struct Stay {
+    /// When it joined; `None`: it takes no turns.
+    joined: Option<Nanos>,
+    /// For how long it was kept out last.
+    pause: Nanos,
+    /// It may join from then on.
+    back: Nanos,
+    /// Its weight when it was last out of turns, relative to the configured one.
+    outside: f64,
+}
+
+/// All VMs that ever took turns.
+#[derive(Clone, Debug, Default)]
+pub struct Stays {
+    now: Nanos,
+    vms: BTreeMap<VmId, Stay>,
+}
+
+impl Stays {
+    /// A period is over, and these VMs are left. The others are forgotten.
+    pub fn observe(&mut self, period: Nanos, present: &BTreeSet<VmId>) {
+        self.now += period;
+        self.vms.retain(|vm, _| present.contains(vm));
+    }
+
+    /// Whether a VM may take turns.
+    pub fn may_join(&self, vm: VmId) -> bool {
+        self.vms.get(&vm).is_none_or(|stay| self.now >= stay.back)
+    }
+
+    /// A VM takes turns from now on, or goes on to.
+    pub fn join(&mut self, vm: &VmObservation) {
+        let stay = self.vms.entry(vm.vm).or_default();
+        if stay.joined.is_none() {
+            stay.joined = Some(self.now);
+            stay.outside = vm.in_force.weight.0 / vm.weight.0;
+        }
+    }
+
+    /// A VM that takes turns slept.
+    pub fn slept(&mut self, vm: VmId) {
+        let Some(stay) = self.vms.get_mut(&vm) else {
+            return;
+        };
+        let Some(joined) = stay.joined else { return };
+        let stayed = self.now.saturating_sub(joined);
+        stay.pause = match stayed < stay.pause.max(QUICK) {
+            true => Nanos(2 * stay.pause.0).clamp(FIRST_PAUSE, LONGEST_PAUSE),
+            false => Nanos::ZERO,
+        };
+        stay.back = self.now + stay.pause;
+    }
+
+    /// A VM takes no turns, for whatever reason. If it did so until now: the weight with which it goes on.
+    pub fn leave(&mut self, vm: &VmObservation) -> Option<Weight> {
+        let stay = self.vms.get_mut(&vm.vm)?;
+        stay.joined.take()?;
+        Some(Weight(stay.outside * vm.weight.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const VM: VmId = VmId(1);
+
+    fn vm(configured: f64, in_force: f64) -> VmObservation {
+        let mut vm = VmObservation::new(VM, Weight(configured), Vec::new());
+        vm.in_force.weight = Weight(in_force);
+        vm
+    }
+
+    /// Joins as soon as it may, stays for so long, and sleeps: for how long it is kept out then.
+    fn kept_out(stays: &mut Stays, stay_ms: u64) -> u64 {
+        let present = BTreeSet::from([VM]);
+        while !stays.may_join(VM) {
+            stays.observe(Nanos::from_millis(100), &present);
+        }
+        stays.join(&vm(1.0, 1.0));
+        stays.observe(Nanos::from_millis(stay_ms), &present);
+        stays.slept(VM);
+        stays.leave(&vm(1.0, 1.0));
+        let mut pause = 0;
+        while !stays.may_join(VM) {
+            stays.observe(Nanos::from_millis(100), &present);
+            pause += 100;
+        }
+        pause
+    }
+
+    #[test]
+    fn who_leaves_quickly_is_kept_out_twice_as_long_each_time() {
+        let mut stays = Stays::default();
+        let pauses = [100; 7].map(|stay| kept_out(&mut stays, stay));
+        assert_eq!(pauses, [500, 1000, 2000, 4000, 8000, 10_000, 10_000]);
+    }
+
+    #[test]
+    fn who_stayed_as_long_as_it_was_kept_out_begins_anew() {
+        let mut stays = Stays::default();
+        assert_eq!([100; 4].map(|stay| kept_out(&mut stays, stay))[3], 4000);
+        assert_eq!(kept_out(&mut stays, 3900), 8000, "not quite");
+        assert_eq!(kept_out(&mut stays, 8000), 0);
+        assert_eq!(kept_out(&mut stays, 100), 500);
+    }
+
+    #[test]
+    fn it_goes_on_with_the_part_of_its_weight_that_it_had() {
+        let mut stays = Stays::default();
+        assert_eq!(stays.leave(&vm(1024.0, 256.0)), None, "it took no turns");
+        stays.join(&vm(1024.0, 256.0));
+        stays.join(&vm(1024.0, 1024.0));
+        assert_eq!(stays.leave(&vm(1024.0, 1024.0)), Some(Weight(256.0)));
+        assert_eq!(stays.leave(&vm(1024.0, 1024.0)), None, "once");
+        stays.join(&vm(1024.0, 256.0));
+        let doubled = vm(2048.0, 2048.0);
+        assert_eq!(stays.leave(&doubled), Some(Weight(512.0)));
+    }
+
+    #[test]
+    fn who_is_gone_is_forgotten() {
+        let mut stays = Stays::default();
+        kept_out(&mut stays, 100);
+        stays.join(&vm(1.0, 1.0));
+        stays.slept(VM);
+        assert!(!stays.may_join(VM));
+        stays.observe(Nanos::from_millis(100), &BTreeSet::new());
+        assert!(stays.may_join(VM));
+    }
+}
