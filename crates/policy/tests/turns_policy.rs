@@ -184,3 +184,44 @@ fn who_received_too_little_gets_more_rows() {
     assert!(due[0] > 0.51 && due[1] < 0.49, "{due:?}");
     assert!((due[0] + due[1] - 1.0).abs() < 1e-9);
 }
+
+/// A VM with what its vCPUs, pinned one to one, ran and waited in each period, in ms.
+fn pinned(id: u64, vcpus: &[(u64, u64)]) -> VmObservation {
+    let vcpus = (0u32..)
+        .zip(vcpus)
+        .map(|(n, &(ran, waited))| VcpuObservation {
+            ran: Nanos::from_millis(ran),
+            waited: Nanos::from_millis(waited),
+            ..VcpuObservation::new(VcpuId(n), n.to_string().parse().unwrap())
+        });
+    VmObservation::new(VmId(id), Weight(1024.0), vcpus.collect())
+}
+
+#[test]
+fn a_narrow_vm_that_rows_leave_behind_is_let_go_for_a_while() {
+    // A third VM stays on and takes from the row of the first what it is short of.
+    let narrow = pinned(1, &[(50, 50)]);
+    let sleeper = pinned(3, &[(32, 20), (32, 20)]);
+    let vms = vec![narrow, pinned(2, &[(38, 62), (38, 62)]), sleeper];
+    let mut host = TestHost::new(Placement::Keep, vms);
+    let mut rotating = |periods: usize| {
+        host.periods(periods);
+        host.vms[0].in_force.rotating
+    };
+    assert!(rotating(20), "first rows are tried");
+    assert!(rotating(30));
+    assert!(!rotating(30), "five seconds behind");
+    assert!(!rotating(100));
+    assert!((0..200).any(|_| rotating(1)), "they are tried again");
+}
+
+#[test]
+fn of_vms_with_as_many_seats_nobody_is_let_go() {
+    let behind = pinned(1, &[(30, 70), (30, 70)]);
+    let mut host = TestHost::new(Placement::Keep, vec![behind, pinned(2, &[(70, 30); 2])]);
+    host.periods(20);
+    assert!((0..200).all(|_| {
+        host.period();
+        host.vms[0].in_force.rotating
+    }));
+}

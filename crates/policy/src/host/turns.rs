@@ -29,6 +29,7 @@ use crate::flexw::Round;
 use crate::observation::VcpuObservation;
 use crate::observation::VmObservation;
 use crate::pcpu_set::PcpuSet;
+use crate::turns::Member;
 use crate::turns::Rotation;
 use crate::turns::TurnsConfig;
 use crate::turns::rotation::Candidate;
@@ -52,6 +53,10 @@ pub const ENTRY: Registered = Registered {
 const CORRECTION: f64 = 0.05;
 /// The most by which it is corrected in all, either way.
 const MOST_CORRECTION: f64 = 1.5;
+/// A member that is behind by more than this part of its due ...
+const NOT_SERVED: f64 = 0.05;
+/// ... for so many periods on end is not served by rows: VMs that stay on take from them what the trial of the rows did not know of.
+const PERIODS_BEHIND: u32 = 50;
 /// A rotation is made anew when what anybody is due has changed by this factor.
 const ANEW: f64 = 1.15;
 
@@ -65,6 +70,8 @@ struct Turns {
     rotation: Rotation,
     made_of: Vec<Candidate>,
     corrections: BTreeMap<VmId, f64>,
+    /// Periods on end in which a member was behind.
+    behind: BTreeMap<VmId, u32>,
     /// VMs that have been given seats, until it is seen that they are back where the operator allowed them to be.
     seated: BTreeSet<VmId>,
 }
@@ -79,6 +86,7 @@ impl Turns {
             rotation: Rotation::default(),
             made_of: Vec::new(),
             corrections: BTreeMap::new(),
+            behind: BTreeMap::new(),
             seated: BTreeSet::new(),
         }
     }
@@ -166,8 +174,30 @@ impl Turns {
                 continue;
             };
             let correction = self.corrections.entry(member.vm).or_insert(1.0);
+            let behind = self.behind.entry(member.vm).or_default();
+            *behind = match account.lag > NOT_SERVED {
+                true => *behind + 1,
+                false => 0,
+            };
             let step = 1.0 + CORRECTION * account.lag.clamp(-1.0, 1.0);
             *correction = (*correction * step).clamp(1.0 / MOST_CORRECTION, MOST_CORRECTION);
+        }
+    }
+
+    /// Lets a member go that rows do not serve, if others have more seats: as with rows that cannot work at all, the narrowest need
+    /// co-scheduling least.
+    fn let_go(&mut self) {
+        let seats = |member: &Member| member.seats.len();
+        let widest = self.rotation.members.iter().map(seats).max().unwrap_or(0);
+        let is_behind = |member: &&Member| {
+            let periods = self.behind.get(&member.vm);
+            seats(member) < widest && periods.is_some_and(|periods| *periods >= PERIODS_BEHIND)
+        };
+        let behind = self.rotation.members.iter().filter(is_behind);
+        if let Some(member) = behind.min_by_key(|member| (seats(member), member.vm)) {
+            let vm = member.vm;
+            self.stays.not_served(vm);
+            self.behind.remove(&vm);
         }
     }
 
@@ -273,9 +303,12 @@ impl Policy for Turns {
             self.wakefulness.slept(vm.vm);
             self.stays.slept(vm.vm);
         }
+        let rotation = &self.rotation;
+        self.behind.retain(|vm, _| rotation.member(*vm).is_some());
         self.corrections.retain(|vm, _| present.contains(vm));
         let accounts = accounts(host, round);
         self.correct(&accounts);
+        self.let_go();
         let candidates = self.candidates(host, scope, &accounts);
         self.rotate(candidates);
         self.seated.retain(|vm| present.contains(vm));

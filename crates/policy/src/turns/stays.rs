@@ -27,6 +27,10 @@ pub const QUICK: Nanos = Nanos::from_secs(2);
 pub const FIRST_PAUSE: Nanos = Nanos::from_millis(500);
 /// Nobody is kept out for longer.
 pub const LONGEST_PAUSE: Nanos = Nanos::from_secs(10);
+/// For how long rows are not tried again with a VM that they did not serve, at first ...
+pub const FIRST_TRIAL: Nanos = Nanos::from_secs(20);
+/// ... and, twice as long each time, at most.
+pub const LAST_TRIAL: Nanos = Nanos::from_secs(600);
 
 /// One VM.
 #[derive(Clone, Copy, Debug, Default)]
@@ -35,6 +39,8 @@ struct Stay {
     joined: Option<Nanos>,
     /// For how long it was kept out last.
     pause: Nanos,
+    /// For how long rows were not tried again with it last.
+    trial: Nanos,
     /// It may join from then on.
     back: Nanos,
     /// Its weight when it was last out of turns, relative to the configured one.
@@ -81,6 +87,14 @@ impl Stays {
             false => Nanos::ZERO,
         };
         stay.back = self.now + stay.pause;
+    }
+
+    /// Rows do not give a VM what it is due.
+    pub fn not_served(&mut self, vm: VmId) {
+        if let Some(stay) = self.vms.get_mut(&vm) {
+            stay.trial = Nanos(2 * stay.trial.0).clamp(FIRST_TRIAL, LAST_TRIAL);
+            stay.back = self.now + stay.trial;
+        }
     }
 
     /// A VM takes no turns, for whatever reason. If it did so until now: the weight with which it goes on.
@@ -135,6 +149,22 @@ mod tests {
         assert_eq!(kept_out(&mut stays, 3900), 8000, "not quite");
         assert_eq!(kept_out(&mut stays, 8000), 0);
         assert_eq!(kept_out(&mut stays, 100), 500);
+    }
+
+    #[test]
+    fn rows_that_do_not_serve_are_tried_less_and_less_often() {
+        let mut stays = Stays::default();
+        let out = [0; 7].map(|_| {
+            stays.join(&vm(1.0, 1.0));
+            stays.not_served(VM);
+            let mut seconds = 0;
+            while !stays.may_join(VM) {
+                stays.observe(Nanos::from_secs(1), &BTreeSet::from([VM]));
+                seconds += 1;
+            }
+            seconds
+        });
+        assert_eq!(out, [20, 40, 80, 160, 320, 600, 600]);
     }
 
     #[test]
