@@ -5,7 +5,7 @@
 //! over such a change (`docs/decisions/016-lag-of-a-reweighted-group.md`) the VM receives nearly everything or
 //! nearly nothing for hundreds of ms, whatever weight `fair` gives it. The kernel gives a group of one vCPU another weight only after
 //! that vCPU has moved to another pCPU. Measured on two pCPUs (`docs/decisions/018-vcpus-apart.md`): there it brings shares over 250 ms from
-//! 0.05 … 1.8 of what is due to 0.84 … 1.07, and does nothing for VMs whose vCPUs have a pCPU each.
+//! 0.07 … 1.93 of what is due to 0.86 … 1.14, and does nothing for VMs whose vCPUs have a pCPU each.
 //!
 //! The VM's weight r_i stays what `fair` decides; here it is only divided, by what each vCPU could run on average. The kernel
 //! would divide it anew at each wake-up, so all others are better off in one group: a VM with little to do wakes with all its weight,
