@@ -140,7 +140,7 @@ pub struct VmObservation {
     /// time.
     #[serde(default)]
     pub siblings: u32,
-    /// Whether its vCPUs can be put apart: its group was made for it, and nobody else relies on it.
+    /// Whether its vCPUs can be put apart (its group was made for it, and nobody else relies on it), on a kernel where that gains.
     #[serde(default)]
     pub divisible: bool,
     /// Its vCPUs that could be read, in the order of their numbers.

@@ -4,8 +4,8 @@
 //! its vCPUs share a pCPU and block, that weight changes all the time while the group is queued, and on kernels that carry lag
 //! over such a change (`docs/decisions/016-lag-of-a-reweighted-group.md`) the VM receives nearly everything or
 //! nearly nothing for hundreds of ms, whatever weight `fair` gives it. The kernel gives a group of one vCPU another weight only after
-//! that vCPU has moved to another pCPU. Measured on two pCPUs (`docs/decisions/018-vcpus-apart.md`): there it brings shares over 250 ms from
-//! 0.07 … 1.93 of what is due to 0.86 … 1.14, and does nothing for VMs whose vCPUs have a pCPU each.
+//! that vCPU has moved to another pCPU. Measured on two pCPUs (`docs/decisions/018-vcpus-apart.md`): there shares hold
+//! over 250 ms with it. For VMs whose vCPUs have a pCPU each it does nothing.
 //!
 //! The VM's weight r_i stays what `fair` decides; here it is only divided, by what each vCPU could run on average. The kernel
 //! would divide it anew at each wake-up, so all others are better off in one group: a VM with little to do wakes with all its weight,
@@ -88,7 +88,7 @@ struct Apart {
     vms: BTreeMap<VmId, State>,
 }
 
-/// A part of the VM's vCPUs, and whether it can wait for another period.
+/// How a VM is to be divided, and whether that can wait for another period.
 struct Wish {
     portions: Vec<(VcpuId, f64)>,
     because: Because,
