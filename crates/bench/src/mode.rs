@@ -37,6 +37,8 @@ pub enum Mode {
     Batch,
     /// The daemon beside the VMs.
     Tandem,
+    /// The same, with the policy `asymmetric` besides.
+    Asymmetric,
 }
 
 /// The nice value of neighbours in mode `nice`: a third of the default's weight, so that three quarters are left to an equal VM.
@@ -44,7 +46,7 @@ pub const NEIGHBOUR_NICE: i8 = 5;
 
 impl Mode {
     /// All modes.
-    pub const ALL: [Mode; 7] = [
+    pub const ALL: [Mode; 8] = [
         Mode::AsIs,
         Mode::EqualWeights,
         Mode::HardCap,
@@ -52,6 +54,7 @@ impl Mode {
         Mode::Nice,
         Mode::Batch,
         Mode::Tandem,
+        Mode::Asymmetric,
     ];
 
     /// The modes that a demo of pinned VMs goes through unless told otherwise, in their order.
@@ -67,6 +70,7 @@ impl Mode {
             Mode::Nice => "nice",
             Mode::Batch => "batch",
             Mode::Tandem => "tandem",
+            Mode::Asymmetric => "asymmetric",
         }
     }
 }
@@ -118,8 +122,8 @@ mod tests {
         let error = list("as-is,fair").unwrap_err().to_string();
         assert_eq!(
             error,
-            "'fair' is no mode; the modes are as-is, equal-weights, hard-cap, pinning, nice, batch, tandem; stock is another name \
-             of equal-weights"
+            "'fair' is no mode; the modes are as-is, equal-weights, hard-cap, pinning, nice, batch, tandem, asymmetric; stock is another \
+             name of equal-weights"
         );
         assert!(list("").unwrap_err().to_string().contains("'' is no mode"));
         assert!(

@@ -76,11 +76,16 @@ impl ModeInForce {
                 groups
             }
             Mode::Batch => return Ok(ModeInForce::Batch(Box::new(equal()?), Batch::enter(vms)?)),
-            Mode::Tandem => {
+            Mode::Tandem | Mode::Asymmetric => {
+                let asymmetric = plan.daemon.with_asymmetric();
+                let how = match mode {
+                    Mode::Asymmetric => &asymmetric,
+                    _ => &plan.daemon,
+                };
                 let weights = plan.vms.iter().map(|vm| vm.weight);
                 let pids = vms.iter().map(VmProcess::pid).zip(weights).collect();
                 let selected = Selected::Pids(pids);
-                let daemon = DaemonProcess::start(&selected, &plan.daemon, &[], &dir.daemon())?;
+                let daemon = DaemonProcess::start(&selected, how, &[], &dir.daemon())?;
                 return Ok(ModeInForce::Daemon(daemon));
             }
         };

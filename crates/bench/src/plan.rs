@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use tandem_host::config::HostConfig;
 use tandem_host::config::Placement;
 use tandem_microvm::Backend;
 use tandem_microvm::MAX_VCPUS;
@@ -18,6 +19,8 @@ use tandem_microvm::Workload;
 use tandem_policy::PcpuId;
 use tandem_policy::PcpuSet;
 use tandem_policy::PolicySet;
+use tandem_policy::host::asymmetric;
+use tandem_policy::host::registry;
 use thiserror::Error;
 
 use crate::mode::Mode;
@@ -171,6 +174,18 @@ pub struct DaemonPlan {
     pub placement: Placement,
     /// The policies of all VMs; the daemon's own default where they are not given.
     pub policies: Option<PolicySet>,
+}
+
+impl DaemonPlan {
+    /// The same with the policy `asymmetric` besides.
+    pub fn with_asymmetric(&self) -> DaemonPlan {
+        let policies = self.policies.unwrap_or(HostConfig::default().policies.0);
+        let asymmetric = registry::set([asymmetric::ENTRY.name]).unwrap_or(PolicySet::NONE);
+        DaemonPlan {
+            policies: Some(policies.or(asymmetric)),
+            ..self.clone()
+        }
+    }
 }
 
 /// A whole experiment.

@@ -2,6 +2,7 @@
 //!
 //! - [`fairness`]: lags over named mixes of VMs, stock against Tandem.
 //! - [`work`]: work relative to alone, of every workload beside others, in every mode.
+//!   In the same file `asymmetric`: the same of VMs whose vCPUs need unequal time.
 //! - [`overhead`]: what the daemon costs with many vCPUs.
 //! - [`changes`]: how soon VMs are fair again after one starts, sleeps, wakes or stops.
 //! - [`churn`]: what stays behind after many VMs have come and gone.
@@ -27,6 +28,8 @@ pub enum BenchCommand {
     Fairness(fairness::FairnessArgs),
     /// Work of every workload beside others, relative to the same VM alone: stock, by hand, and Tandem
     Work(work::WorkArgs),
+    /// Work of VMs whose vCPUs need unequal time, beside others: stock, Tandem, and Tandem with the policy asymmetric
+    Asymmetric(work::AsymmetricArgs),
     /// CPU time, memory and files of the daemon with many vCPUs
     Overhead(overhead::OverheadArgs),
     /// How soon VMs are fair again after one starts, sleeps, wakes or stops
@@ -48,6 +51,7 @@ pub fn main(command: BenchCommand) -> anyhow::Result<()> {
     match command {
         BenchCommand::Fairness(args) => fairness::main(&args),
         BenchCommand::Work(args) => work::main(&args),
+        BenchCommand::Asymmetric(args) => work::asymmetric(&args),
         BenchCommand::Overhead(args) => overhead::main(&args),
         BenchCommand::Changes(args) => changes::main(&args),
         BenchCommand::Churn(args) => churn::main(&args),

@@ -41,6 +41,7 @@ use tandem_linux::service::Console;
 use tandem_linux::settings::SettingsError;
 use tandem_policy::FlexWConfig;
 use tandem_policy::PolicySet;
+use tandem_policy::asymmetric::AsymmetricConfig;
 
 use crate::live::policy_names;
 use tandem_report::table::Look;
@@ -134,8 +135,8 @@ pub struct RunArgs {
     #[arg(long)]
     weight_per_vcpu: bool,
     /// What acts on the selected VMs: fair (each receives its fair share), turns (VMs that never sleep take turns, so that their
-    /// vCPUs run together), apart (VMs that sleep at times and have more vCPUs than pCPUs: a group for each vCPU), configured (each has
-    /// its configured weight and nothing more) or none [default: fair,turns,apart]
+    /// vCPUs run together), apart (VMs that sleep at times and have more vCPUs than pCPUs: a group for each vCPU), asymmetric (a
+    /// VM's time goes to those of its vCPUs that need it), configured (each has its configured weight and nothing more) or none [default: fair,turns,apart]
     #[arg(long, value_name = "NAME,…", value_parser = policy_names)]
     policies: Option<PolicySet>,
     /// Other policies for the VMs with this name (glob) or process id: 'db-*=configured'; several are
@@ -169,6 +170,10 @@ pub struct RunArgs {
     /// How long a turn is of VMs that never sleep, 5 … 100 ms [default: 20]
     #[arg(long, value_name = "MS", value_parser = whole(HostConfig::TURNS_MS, "milliseconds"))]
     turn_ms: Option<u64>,
+    /// Which parts of the policy asymmetric act: time, latency, resolver (which moves vCPUs, so it needs --placement rebalance)
+    /// [default: all]
+    #[arg(long, value_name = "PART,…", value_parser = AsymmetricConfig::parse)]
+    asymmetric: Option<AsymmetricConfig>,
     /// May the daemon change where vCPUs run? [default: turns]
     #[arg(long, value_enum)]
     placement: Option<PlacementArg>,
@@ -217,6 +222,7 @@ impl RunArgs {
         set(&mut config.state_dir, self.state_dir);
         set(&mut config.placement, self.placement.map(Placement::from));
         set(&mut config.turn_ms, self.turn_ms);
+        set(&mut config.asymmetric, self.asymmetric);
         config.dry_run |= self.dry_run;
         config.weight_per_vcpu |= self.weight_per_vcpu;
         config.metrics_listen = self.metrics_listen.or(config.metrics_listen);
@@ -438,7 +444,7 @@ fn status_table(status: &HostStatus) -> String {
     }
     let mut table = Table::new(&[
         "VM", "pid", "vCPU", "CPU %", "wait %", "wait ms", "pCPUs", "weight", "due", "received",
-        "lag %", "turns", "apart",
+        "lag %", "turns", "apart", "urgency",
     ]);
     for vm in &status.vms {
         let weight = match vm.weight {
@@ -465,6 +471,7 @@ fn status_table(status: &HostStatus) -> String {
             format!("{:+.1}", vm.lag * 100.0),
             if vm.turns { "yes" } else { "no" }.to_owned(),
             if vm.apart { "yes" } else { "no" }.to_owned(),
+            String::new(),
         ]);
         for vcpu in &vm.vcpus {
             table.row([
@@ -476,11 +483,15 @@ fn status_table(status: &HostStatus) -> String {
                 wait_ms(vcpu.wait_ms),
                 vcpu.allowed.to_string(),
                 String::new(),
+                vcpu.wanted.map_or_else(String::new, |wanted| {
+                    format!("{:.3} (wants {:.3})", wanted.due, wanted.demand)
+                }),
                 String::new(),
                 String::new(),
                 String::new(),
                 String::new(),
-                String::new(),
+                vcpu.wanted
+                    .map_or_else(String::new, |wanted| wanted.urgency.to_string()),
             ]);
         }
     }

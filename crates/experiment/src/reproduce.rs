@@ -11,11 +11,12 @@
 //! get answers.
 //!
 //! - [`claims`]: the published claims and how a figure is judged.
-//! - [`judge`]: what a judge is; [`apples`], [`diagnosis`], [`flex`], [`gleaner`], [`large_vm`],
+//! - [`judge`]: what a judge is; [`apples`], [`asymmetric`], [`diagnosis`], [`flex`], [`gleaner`], [`large_vm`],
 //!   [`scalability`]: the judges.
 //! - [`verdict`]: what came out, and the list for programs.
 
 pub mod apples;
+pub mod asymmetric;
 pub mod claims;
 pub mod diagnosis;
 pub mod flex;
@@ -64,8 +65,9 @@ impl From<TrialsError> for ReproduceError {
 }
 
 /// The claims of all judges.
-const JUDGES: [&[(&str, Judge)]; 6] = [
+const JUDGES: [&[(&str, Judge)]; 7] = [
     apples::CLAIMS,
+    asymmetric::CLAIMS,
     diagnosis::CLAIMS,
     flex::CLAIMS,
     gleaner::CLAIMS,

@@ -41,6 +41,7 @@ use tandem_linux::settings::check_whole;
 use tandem_policy::FlexWConfig;
 use tandem_policy::Nanos;
 use tandem_policy::PolicySet;
+use tandem_policy::asymmetric::AsymmetricConfig;
 use tandem_policy::host::ControllerConfig;
 pub use tandem_policy::host::Placement;
 use tandem_policy::host::registry;
@@ -213,6 +214,8 @@ pub struct HostConfig {
     pub weight_per_vcpu: bool,
     /// How long a turn is in milliseconds, 5 … 100.
     pub turn_ms: u64,
+    /// Which parts of the policy `asymmetric` act.
+    pub asymmetric: AsymmetricConfig,
     /// May affinities be changed?
     pub placement: Placement,
     /// Print decisions with their reasons; change nothing.
@@ -251,6 +254,7 @@ impl Default for HostConfig {
             ),
             weight_per_vcpu: false,
             turn_ms: TurnsConfig::default().turn.0 / 1_000_000,
+            asymmetric: AsymmetricConfig::default(),
             placement: Placement::default(),
             dry_run: false,
             state_dir: PathBuf::from(DEFAULT_STATE_DIR),
@@ -360,6 +364,7 @@ impl HostConfig {
                 turn: Nanos::from_millis(self.turn_ms),
                 ..TurnsConfig::default()
             },
+            asymmetric: self.asymmetric,
             dry_run: self.dry_run,
         }
     }

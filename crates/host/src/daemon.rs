@@ -19,6 +19,7 @@ use tandem_policy::Decision;
 use tandem_policy::Target;
 use tandem_policy::VmId;
 use tandem_policy::assess;
+use tandem_policy::flexw::VcpuDemand;
 use tandem_policy::host::Controller;
 use tandem_policy::host::HostObservation;
 use tandem_policy::host::Period;
@@ -41,6 +42,7 @@ use crate::select::Selector;
 use crate::status;
 use crate::status::Due;
 use crate::status::StatusError;
+use crate::status::Wanted;
 use tandem_linux::actuator::Actuator;
 use tandem_linux::actuator::ActuatorError;
 use tandem_linux::cgroup;
@@ -192,14 +194,20 @@ impl Daemon {
         let scan_every = Duration::from_millis(self.config.scan_ms);
         if !self.config.dry_run {
             // Before the first change: whoever asks after kill -9 hears of this daemon.
-            status::write(&self.config.state_dir, &self.fleet, &BTreeMap::new(), None)?;
+            status::write(
+                &self.config.state_dir,
+                &self.fleet,
+                &BTreeMap::new(),
+                &BTreeMap::new(),
+                None,
+            )?;
         }
         self.scan(reporter)?;
         let mut scanned = Instant::now();
         self.controller.begin(&mut self.fleet);
         let service_manager = ServiceManager::ready(reporter);
         let mut next = Instant::now() + period;
-        let mut accounts = Vec::new();
+        let mut accounts = Accounts::default();
         while end.is_none_or(|end| next < end) && self.signals.wait_until(next) != Wake::Stop {
             let woke = Instant::now();
             if woke.duration_since(next) >= period {
@@ -209,7 +217,7 @@ impl Daemon {
                 let took = woke.elapsed().as_secs_f64();
                 self.metrics.decision.0.observe(took);
                 self.account(&decided, reporter);
-                accounts = accounts_of(decided);
+                accounts = Accounts::of(decided);
             }
             if woke.duration_since(scanned) >= scan_every {
                 scanned = woke;
@@ -392,7 +400,7 @@ impl Daemon {
     /// Brings status and metrics up to date.
     fn publish(
         &mut self,
-        accounts: &[Assessment],
+        accounts: &Accounts,
         reporter: &mut dyn Reporter,
     ) -> Result<(), DaemonError> {
         let per_period = self.config.period().0 as f64;
@@ -411,7 +419,7 @@ impl Daemon {
         }
         self.metrics.vms.set(vms);
         self.metrics.vcpus.set(vcpus);
-        for account in accounts {
+        for account in &accounts.vms {
             let Some(managed) = self.fleet.vm(account.vm) else {
                 continue;
             };
@@ -453,7 +461,13 @@ impl Daemon {
         }
         self.published = present;
         if !self.config.dry_run {
-            status::write(&self.config.state_dir, &self.fleet, &due, turns)?;
+            status::write(
+                &self.config.state_dir,
+                &self.fleet,
+                &due,
+                &accounts.vcpus,
+                turns,
+            )?;
         }
         if let Some(exporter) = &self.exporter
             && let Err(error) = exporter.publish()
@@ -464,17 +478,41 @@ impl Daemon {
     }
 }
 
-/// Each VM's account of a period: smoothed, from a policy that keeps it, or else of that period alone.
-fn accounts_of(decided: Period<Applied>) -> Vec<Assessment> {
-    let Period {
-        observation, round, ..
-    } = decided;
-    match round.groups.is_empty() {
-        true => assess(observation.period, &observation.vms),
-        false => round
-            .groups
-            .into_iter()
-            .flat_map(|group| group.vms)
-            .collect(),
+/// The accounts of a period.
+#[derive(Debug, Default)]
+struct Accounts {
+    /// Each VM's: smoothed, from a policy that keeps it, or else of that period alone.
+    vms: Vec<Assessment>,
+    /// What single vCPUs want, where a policy looks at them.
+    vcpus: BTreeMap<VmId, BTreeMap<u32, Wanted>>,
+}
+
+impl Accounts {
+    fn of(decided: Period<Applied>) -> Accounts {
+        let Period {
+            observation, round, ..
+        } = decided;
+        let period = observation.period.0 as f64;
+        let vms = match round.groups.is_empty() {
+            true => assess(observation.period, &observation.vms),
+            false => round
+                .groups
+                .into_iter()
+                .flat_map(|group| group.vms)
+                .collect(),
+        };
+        let wanted = |demand: &VcpuDemand| Wanted {
+            due: demand.allocation.0 as f64 / period,
+            demand: demand.demand.0 as f64 / period,
+            urgency: demand.urgency,
+        };
+        let vcpus = round.vcpus.iter().map(|(vm, demands)| {
+            let of_vm = demands.iter();
+            (*vm, of_vm.map(|d| (d.vcpu.0, wanted(d))).collect())
+        });
+        Accounts {
+            vms,
+            vcpus: vcpus.collect(),
+        }
     }
 }

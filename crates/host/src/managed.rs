@@ -379,6 +379,7 @@ impl ManagedVcpu {
         VcpuObservation {
             ran,
             waited,
+            runs: Some((sample.runs.saturating_sub(last.runs) as f64 * scale) as u64),
             runnable: self.runnable,
             ..fresh
         }

@@ -91,6 +91,20 @@ struct PublishedVm {
     /// The newest account; none before the first.
     #[serde(default, flatten)]
     account: Option<Due>,
+    /// What its vCPUs want of its time; none unless a policy looks at single vCPUs.
+    #[serde(default)]
+    vcpus: BTreeMap<u32, Wanted>,
+}
+
+/// What a vCPU wants of its VM's time, as the policy `asymmetric` has it.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Wanted {
+    /// Due, of what is due to the VM, in pCPUs.
+    pub due: f64,
+    /// What it showed to want, in pCPUs.
+    pub demand: f64,
+    /// How urgent it is: 0 as any, up to 4 if it gets its time too late, down to -2 if it needs that less soon.
+    pub urgency: i8,
 }
 
 /// The daemon's account of a VM, smoothed as its policies have it.
@@ -115,6 +129,7 @@ pub fn write(
     state_dir: &Path,
     fleet: &Fleet,
     accounts: &BTreeMap<VmId, Due>,
+    wanted: &BTreeMap<VmId, BTreeMap<u32, Wanted>>,
     turns: Option<TurnStats>,
 ) -> Result<(), StatusError> {
     // Of a VM that is left as it is there is nothing to tell that its cgroup does not.
@@ -129,6 +144,7 @@ pub fn write(
             turns: managed.in_force.rotating,
             apart: managed.is_apart(),
             account: accounts.get(&managed.vm.id).cloned(),
+            vcpus: wanted.get(&managed.vm.id).cloned().unwrap_or_default(),
         })
         .collect();
     let daemon = ThreadRef::of_process(&ProcFs::host(), Pid(std::process::id())).ok();
@@ -188,6 +204,9 @@ pub struct VcpuStatus {
     pub wait_ms: Option<f64>,
     /// Where it may run.
     pub allowed: PcpuSet,
+    /// What it wants of its VM's time; none unless a running daemon looks at single vCPUs (policy `asymmetric`).
+    #[serde(flatten)]
+    pub wanted: Option<Wanted>,
 }
 
 /// One VM over the interval.
@@ -376,6 +395,7 @@ impl Watcher {
                 wait: waited.0 as f64 / window.0 as f64,
                 wait_ms: wait_ms(waited, runs),
                 allowed: allowed.clone(),
+                wanted: published.and_then(|vm| vm.vcpus.get(&vcpu.index.0).copied()),
             });
             observations.push(VcpuObservation {
                 ran,

@@ -1,7 +1,8 @@
 /*
  * Stages with bounded queues between them: vCPU n is stage n, takes an item from queue n, computes,
  * and puts it into queue n + 1. The first stage makes the items, the last one uses them up. A stage
- * with nothing to take, or no room to put, sleeps.
+ * with nothing to take, or no room to put, sleeps. With a step each stage computes so many percent of the first one's work more
+ * than the one before.
  *
  * The invariant: items are numbered, and every stage takes them in order, none lost, none twice.
  */
@@ -10,7 +11,7 @@
 #include "sync.h"
 #include "workload.h"
 
-enum pipeline { PIPELINE_WORK, PIPELINE_CAPACITY, PIPELINE_SPIN, PIPELINE_JITTER };
+enum pipeline { PIPELINE_WORK, PIPELINE_CAPACITY, PIPELINE_SPIN, PIPELINE_JITTER, PIPELINE_STEP };
 
 /* Returns 0 if the VM stopped meanwhile. */
 static int take(struct tandem_vm *vm, struct tandem_vcpu *me, struct tandem_queue *queue, u64 *item)
@@ -42,12 +43,14 @@ static int put(struct tandem_vm *vm, struct tandem_vcpu *me, struct tandem_queue
 void run_pipeline(struct tandem_vm *vm, struct tandem_vcpu *me)
 {
     int last = me->index + 1 == vm->vcpus;
+    u64 work = vm->params[PIPELINE_WORK];
+    work += work * vm->params[PIPELINE_STEP] / 100 * me->index;
     for (u64 expected = 0; !stopping(vm); expected++) {
         u64 item = expected;
         if (me->index != 0 && !take(vm, me, &vm->queue[me->index], &item))
             return;
         expect(me, item == expected);
-        compute(vm, me, draw_size(me, vm->params[PIPELINE_WORK], vm->params[PIPELINE_JITTER]));
+        compute(vm, me, draw_size(me, work, vm->params[PIPELINE_JITTER]));
         if (stopping(vm) || (!last && !put(vm, me, &vm->queue[me->index + 1], item)))
             return;
         count(&me->work);

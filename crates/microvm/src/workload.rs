@@ -204,7 +204,7 @@ static FORKJOIN: [Parameter; 5] = [
     jitter(20),
 ];
 
-static PIPELINE: [Parameter; 4] = [
+static PIPELINE: [Parameter; 5] = [
     cycles("work", 50_000, 0, "computation per item and stage"),
     Parameter {
         name: "capacity",
@@ -216,6 +216,14 @@ static PIPELINE: [Parameter; 4] = [
     },
     spin(),
     jitter(50),
+    Parameter {
+        name: "step",
+        unit: Unit::Percent,
+        default: 0,
+        least: 0,
+        most: 10_000,
+        help: "each stage computes so much of the first one's work more than the one before; 200: 1 to 3 to 5",
+    },
 ];
 
 static SHOOTDOWN: [Parameter; 3] = [

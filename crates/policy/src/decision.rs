@@ -227,6 +227,33 @@ pub enum Because {
     Together,
     /// vCPUs came or went, or want other parts of the VM's weight than before.
     Portions,
+    /// The vCPU used this of what it was allocated, and its siblings that of theirs.
+    Demand {
+        /// What it used, in pCPUs.
+        used: f64,
+        /// Of what it was allocated, in pCPUs.
+        of: f64,
+        /// Whether it is still ready to run.
+        ready: bool,
+        /// The part that its siblings used of what they were allocated.
+        siblings: f64,
+        /// What it is allocated from now on, in pCPUs.
+        gets: f64,
+    },
+    /// The vCPU gets its time too late (above 0) or has more of it than it needs so soon (below).
+    Urgency {
+        /// How urgent.
+        level: i8,
+    },
+    /// It changes places with another vCPU, as too much is wanted on its pCPU.
+    Swap {
+        /// Where it was.
+        from: PcpuId,
+        /// Where it goes.
+        to: PcpuId,
+    },
+    /// It has been moved, and may go anywhere again.
+    MayRoam,
     /// Its pins leave VMs no way to their fair shares, whatever the weights.
     PinsInfeasible {
         /// The pCPU that too many are pinned to.
@@ -234,6 +261,14 @@ pub enum Because {
         /// CPU time per period that becomes possible to divide fairly, in pCPUs.
         gain: f64,
     },
+}
+
+/// A part of a whole in percent; of nothing, 0.
+fn percent(part: f64, whole: f64) -> f64 {
+    match whole > 0.0 {
+        true => part / whole * 100.0,
+        false => 0.0,
+    }
 }
 
 impl fmt::Display for Because {
@@ -271,6 +306,31 @@ impl fmt::Display for Because {
             ),
             Because::Portions => f.write_str("its vCPUs are others, or want other parts"),
             Because::Together => f.write_str("its vCPUs need no groups of their own"),
+            Because::Demand {
+                used,
+                of,
+                ready,
+                siblings,
+                gets,
+            } => write!(
+                f,
+                "used {:.0} % of its {of:.2} pCPUs and is {}; its siblings used {:.0} % of theirs: it gets {gets:.2}",
+                percent(*used, *of),
+                if *ready { "still ready" } else { "idle" },
+                siblings * 100.0
+            ),
+            Because::Urgency { level: 0 } => f.write_str("gets its time soon enough"),
+            Because::Urgency { level } if *level > 0 => {
+                write!(f, "gets its time too late: urgency {level}")
+            }
+            Because::Urgency { level } => {
+                write!(f, "uses up its time and sleeps: urgency {level}")
+            }
+            Because::Swap { from, to } => write!(
+                f,
+                "too much is wanted on pCPU {from}, less on pCPU {to}, or the other way round: two vCPUs change places"
+            ),
+            Because::MayRoam => f.write_str("has been moved, and may go anywhere again"),
             Because::PinsInfeasible { from, gain } => write!(
                 f,
                 "the pins on pCPU {from} leave no fair division; moving it frees {gain:.2} pCPUs"

@@ -43,6 +43,7 @@ use crate::observation::VmObservation;
 use crate::pcpu_set::PcpuSet;
 use crate::turns::Rotation;
 use crate::units::Nanos;
+use crate::units::VcpuId;
 use crate::units::VmId;
 use crate::units::Weight;
 
@@ -159,6 +160,27 @@ pub struct Round {
     /// Who takes turns from now on; `None`: no policy says.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rotation: Option<Rotation>,
+    /// What VMs are charged for in the next period, beside what they receive.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub charges: BTreeMap<VmId, Nanos>,
+    /// What policies that look at single vCPUs made of them.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub vcpus: BTreeMap<VmId, Vec<VcpuDemand>>,
+}
+
+/// What a vCPU wants of its VM's time.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct VcpuDemand {
+    /// Which.
+    pub vcpu: VcpuId,
+    /// What it consumed in the period, ns.
+    pub ran: Nanos,
+    /// What it showed to want, ns: what it consumed, or more than its allocation if it used that up and is still ready.
+    pub demand: Nanos,
+    /// What it is allocated in the next one, ns.
+    pub allocation: Nanos,
+    /// How urgent it is: 0 as any, more if it gets its time too late.
+    pub urgency: i8,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -447,7 +469,7 @@ impl VmState {
             real_time: vm.in_force.weight.0,
             adjustable: true,
             idle: false,
-            received: vm.received().0 as f64,
+            received: (vm.received() + vm.charged).0 as f64,
             could_run: vm.could_run(period).0 as f64,
             backlogged: vm.backlogged(period).0 as f64,
             elasticity: elasticity(period, vm),

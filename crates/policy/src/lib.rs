@@ -5,6 +5,7 @@
 
 pub mod accounting_group;
 pub mod assess;
+pub mod asymmetric;
 pub mod decision;
 pub mod fair_share;
 pub mod flexs;

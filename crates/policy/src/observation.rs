@@ -17,6 +17,7 @@ use crate::pcpu_set::PcpuSet;
 use crate::policy_set::PolicySet;
 use crate::units::Nanos;
 use crate::units::Nice;
+use crate::units::PcpuId;
 use crate::units::VcpuId;
 use crate::units::VmId;
 use crate::units::Weight;
@@ -72,6 +73,10 @@ impl VmSettings {
     }
 }
 
+fn is_nothing(time: &Nanos) -> bool {
+    *time == Nanos::ZERO
+}
+
 /// One vCPU in one period.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct VcpuObservation {
@@ -89,6 +94,15 @@ pub struct VcpuObservation {
     pub ran: Nanos,
     /// Time runnable without running (steal time, as the guest sees it).
     pub waited: Nanos,
+    /// How often it was put on a pCPU, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runs: Option<u64>,
+    /// The pCPU where it ran last, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pcpu: Option<PcpuId>,
+    /// Its siblings that woke it in the period, where that is known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub woken_by: Vec<VcpuId>,
     /// Whether it was runnable when the period ended. Kernels count a wait only once it is over, so
     /// a vCPU that never ran in the period shows no wait at all; this tells it from a sleeper.
     pub runnable: bool,
@@ -104,7 +118,19 @@ impl VcpuObservation {
             in_force: VcpuSettings::default(),
             ran: Nanos::ZERO,
             waited: Nanos::ZERO,
+            runs: None,
+            pcpu: None,
+            woken_by: Vec::new(),
             runnable: false,
+        }
+    }
+
+    /// Where it runs, if that is known: the only pCPU where it may, or the one where it ran last.
+    pub fn position(&self) -> Option<PcpuId> {
+        let mut allowed = self.allowed.iter();
+        match (allowed.next(), allowed.next()) {
+            (Some(only), None) => Some(only),
+            _ => self.pcpu,
         }
     }
 
@@ -143,6 +169,9 @@ pub struct VmObservation {
     /// Whether its vCPUs can be put apart (its group was made for it, and nobody else relies on it), on a kernel where that gains.
     #[serde(default)]
     pub divisible: bool,
+    /// What it is charged for beside what it received: the switches that urgent vCPUs of its cost.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    pub charged: Nanos,
     /// Its vCPUs that could be read, in the order of their numbers.
     pub vcpus: Vec<VcpuObservation>,
 }
@@ -157,6 +186,7 @@ impl VmObservation {
             policies: PolicySet::ALL,
             siblings: 0,
             divisible: false,
+            charged: Nanos::ZERO,
             vcpus,
         }
     }

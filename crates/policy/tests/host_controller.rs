@@ -460,7 +460,10 @@ fn the_registry_holds_these_policies() {
         .iter()
         .map(|policy| policy.name)
         .collect();
-    assert_eq!(names, ["fair", "configured", "turns", "apart"]);
+    assert_eq!(
+        names,
+        ["fair", "configured", "turns", "apart", "asymmetric"]
+    );
     let text = std::fs::read_to_string(concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/../../CONTRIBUTING.md"

@@ -57,6 +57,28 @@ pub const SUBJECTS: [Subject; 10] = [
     subject("server", Workload::Server, &[]),
 ];
 
+/// Subjects whose vCPUs need unequal time, and two whose vCPUs need the same.
+pub const UNEQUAL: [Subject; 6] = [
+    subject(
+        "serial",
+        Workload::Forkjoin,
+        &["serial=2000000", "parallel=200000"],
+    ),
+    subject(
+        "serial-rotating",
+        Workload::Forkjoin,
+        &["serial=2000000", "parallel=200000", "rotate=yes"],
+    ),
+    subject(
+        "map-reduce",
+        Workload::Forkjoin,
+        &["serial=20000000", "parallel=40000000"],
+    ),
+    subject("unequal-stages", Workload::Pipeline, &["step=200"]),
+    subject("barrier-block", Workload::Barrier, &["wait=block"]),
+    subject("mutex", Workload::Mutex, &[]),
+];
+
 /// Where vCPUs may run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Freedom {
@@ -85,6 +107,8 @@ pub enum Beside {
     Burn2,
     /// Each subject, itself too.
     Pairs,
+    /// The same once more.
+    Itself,
 }
 
 impl Beside {
@@ -94,6 +118,7 @@ impl Beside {
             Beside::Burn1 => "burn1",
             Beside::Burn2 => "burn2",
             Beside::Pairs => "pairs",
+            Beside::Itself => "itself",
         }
     }
 }
@@ -164,20 +189,21 @@ pub struct Choice {
 }
 
 impl Choice {
-    /// Reads the lists of `--workloads` (all of them where it is not given), `--vcpus`, `--placements` and `--beside`.
+    /// Reads the lists of `--workloads`, of those that are `known` (all of them where it is not given), `--vcpus`, `--placements` and `--beside`.
     pub fn parse(
+        known: &[Subject],
         workloads: Option<&str>,
         vcpus: &str,
         placements: &str,
         beside: &str,
     ) -> Result<Choice, CellError> {
         let subjects = match workloads {
-            None => SUBJECTS.to_vec(),
-            Some(text) => list("--workloads", text, &SUBJECTS, |subject| subject.name)?,
+            None => known.to_vec(),
+            Some(text) => list("--workloads", text, known, |subject| subject.name)?,
         };
         let all = [Freedom::Free, Freedom::Pinned];
         let freedoms = list("--placements", placements, &all, |freedom| freedom.name())?;
-        let all = [Beside::Burn1, Beside::Burn2, Beside::Pairs];
+        let all = [Beside::Burn1, Beside::Burn2, Beside::Pairs, Beside::Itself];
         let beside = list("--beside", beside, &all, |beside| beside.name())?;
         let vcpus = numbers(vcpus)?;
         for &vcpus in &vcpus {
@@ -217,6 +243,7 @@ impl Choice {
                                 let others = self.subjects[i..].iter();
                                 cells.extend(others.map(|&other| cell(Neighbours::Other(other))));
                             }
+                            Beside::Itself => cells.push(cell(Neighbours::Other(subject))),
                         }
                     }
                 }
@@ -356,7 +383,7 @@ mod tests {
     use super::*;
 
     fn choice(workloads: Option<&str>, vcpus: &str, placements: &str, beside: &str) -> Choice {
-        Choice::parse(workloads, vcpus, placements, beside).unwrap()
+        Choice::parse(&SUBJECTS, workloads, vcpus, placements, beside).unwrap()
     }
 
     #[test]
@@ -399,7 +426,7 @@ mod tests {
     #[test]
     fn bad_lists_name_the_argument_and_what_would_be_right() {
         let error = |workloads, vcpus, placements, beside| {
-            let parsed = Choice::parse(workloads, vcpus, placements, beside);
+            let parsed = Choice::parse(&SUBJECTS, workloads, vcpus, placements, beside);
             parsed.unwrap_err().to_string()
         };
         let text = error(Some("barrier"), "2", "free", "burn1");
@@ -431,7 +458,7 @@ mod tests {
         assert!(text.contains("it takes a list of free,pinned"), "{text}");
         let text = error(None, "2", "free", "burn3");
         assert!(
-            text.contains("it takes a list of burn1,burn2,pairs"),
+            text.contains("it takes a list of burn1,burn2,pairs,itself"),
             "{text}"
         );
     }

@@ -230,9 +230,16 @@ mod tests {
     use super::*;
     use crate::mode;
     use crate::test_plan;
+    use crate::work::cell::SUBJECTS;
 
     fn settings(placements: &str, modes: &str, runs: u32) -> Result<Settings, SettingsError> {
-        let choice = Choice::parse(Some("barrier-spin,burn"), "2", placements, "burn1,burn2");
+        let choice = Choice::parse(
+            &SUBJECTS,
+            Some("barrier-spin,burn"),
+            "2",
+            placements,
+            "burn1,burn2",
+        );
         let plan = Plan {
             modes: mode::list(modes).unwrap(),
             window: Duration::from_secs(3),
@@ -273,7 +280,8 @@ mod tests {
 
     #[test]
     fn cells_with_a_server_are_counted_over_whole_rounds() {
-        let choice = Choice::parse(Some("server,mutex"), "2", "free", "burn1,pairs").unwrap();
+        let choice =
+            Choice::parse(&SUBJECTS, Some("server,mutex"), "2", "free", "burn1,pairs").unwrap();
         let plan = |window| Plan {
             modes: mode::list("stock").unwrap(),
             window: Duration::from_millis(window),

@@ -1,4 +1,5 @@
-//! `tandem bench work`: how much of its work a VM gets done beside others, in every mode ([`tandem_bench::work`]).
+//! `tandem bench work`: how much of its work a VM gets done beside others, in every mode ([`tandem_bench::work`]); and
+//! `tandem bench asymmetric`, the same of VMs whose vCPUs need unequal time.
 
 use std::path::PathBuf;
 
@@ -8,6 +9,9 @@ use tandem_bench::mode;
 use tandem_bench::plan::Plan;
 use tandem_bench::range;
 use tandem_bench::work::cell::Choice;
+use tandem_bench::work::cell::SUBJECTS;
+use tandem_bench::work::cell::Subject;
+use tandem_bench::work::cell::UNEQUAL;
 use tandem_bench::work::measure;
 use tandem_bench::work::measure::MODES;
 use tandem_bench::work::measure::Settings;
@@ -71,8 +75,9 @@ pub struct WorkArgs {
 }
 
 impl WorkArgs {
-    fn settings(&self) -> anyhow::Result<Settings> {
+    fn settings(&self, subjects: &[Subject]) -> anyhow::Result<Settings> {
         let choice = Choice::parse(
+            subjects,
             self.workloads.as_deref(),
             &self.vcpus,
             &self.placements,
@@ -96,13 +101,13 @@ impl WorkArgs {
     }
 
     /// How to measure the same again, but for where the figures go.
-    fn command(&self) -> String {
+    fn command(&self, bench: &str) -> String {
         let workloads = self.workloads.iter();
         let workloads: String = workloads
             .map(|list| format!(" --workloads {list}"))
             .collect();
         format!(
-            "tandem bench work{workloads} --vcpus {} --placements {} --beside {} --modes {} --runs {} {}{}",
+            "tandem bench {bench}{workloads} --vcpus {} --placements {} --beside {} --modes {} --runs {} {}{}",
             self.vcpus,
             self.placements,
             self.beside,
@@ -114,9 +119,42 @@ impl WorkArgs {
     }
 }
 
-/// Runs the bench.
+/// `tandem bench asymmetric`
+#[derive(Debug, Args)]
+#[command(mut_arg("workloads", |workloads| {
+    workloads.help(
+        "What the subjects do [default: all]: serial, serial-rotating (fork-join, one vCPU computes ten times as much, the same one or \
+         each in turn), map-reduce (phases of some 10 ms), unequal-stages (a pipeline, 1 to 3), barrier-block, mutex",
+    )
+}))]
+#[command(mut_arg("vcpus", |vcpus| vcpus.default_value("2")))]
+#[command(mut_arg("beside", |beside| {
+    beside
+        .default_value("burn1,itself")
+        .help("Who is beside them: burn1, burn2 (one or two VMs of 2 vCPUs that compute), pairs, itself (the same workload)")
+}))]
+#[command(mut_arg("modes", |modes| {
+    modes
+        .default_value("stock,tandem,asymmetric")
+        .help("Modes to measure; asymmetric is tandem with the policy asymmetric besides")
+}))]
+pub struct AsymmetricArgs {
+    #[command(flatten)]
+    work: WorkArgs,
+}
+
+/// Runs `tandem bench work`.
 pub fn main(args: &WorkArgs) -> anyhow::Result<()> {
-    let settings = args.settings()?;
+    measure_and_show(args, &SUBJECTS, "work")
+}
+
+/// Runs `tandem bench asymmetric`.
+pub fn asymmetric(args: &AsymmetricArgs) -> anyhow::Result<()> {
+    measure_and_show(&args.work, &UNEQUAL, "asymmetric")
+}
+
+fn measure_and_show(args: &WorkArgs, subjects: &[Subject], bench: &str) -> anyhow::Result<()> {
+    let settings = args.settings(subjects)?;
     for path in args.json.iter().chain(&args.html) {
         // Before hours of measuring, not after.
         check_writable(path)?;
@@ -139,8 +177,8 @@ pub fn main(args: &WorkArgs) -> anyhow::Result<()> {
     }
     print(&output::verdict(&work))?;
     if let Some(path) = &args.html {
-        let footer = format!("tandem {} bench work", env!("CARGO_PKG_VERSION"));
-        let page = output::html(&work, &args.command(), &footer);
+        let footer = format!("tandem {} bench {bench}", env!("CARGO_PKG_VERSION"));
+        let page = output::html(&work, &args.command(bench), &footer);
         write_text(path, "page", &page)?;
     }
     args.json
@@ -163,7 +201,7 @@ mod tests {
     fn parse(args: &[&str]) -> anyhow::Result<(WorkArgs, Settings)> {
         let args = ["work"].iter().chain(args);
         let args = Whole::try_parse_from(args)?.work;
-        let settings = args.settings()?;
+        let settings = args.settings(&SUBJECTS)?;
         Ok((args, settings))
     }
 
@@ -176,7 +214,7 @@ mod tests {
             "{text}"
         );
         // The command is what its own arguments say.
-        let command = args.command();
+        let command = args.command("work");
         let seconds = " --seconds 3 --settle-seconds 2 --alone-seconds 2";
         assert!(command.ends_with(seconds), "{command}");
         let again: Vec<&str> = command.split(' ').skip(3).collect();
@@ -201,7 +239,7 @@ mod tests {
             ),
             (
                 &["--beside", "burn3"],
-                "--beside burn3: 'burn3' is not known; it takes a list of burn1,burn2,pairs",
+                "--beside burn3: 'burn3' is not known; it takes a list of burn1,burn2,pairs,itself",
             ),
             (&["--modes", "fair"], "'fair' is no mode"),
             (&["--modes", "stock,equal-weights"], "twice"),

@@ -3,6 +3,7 @@
 use serde::Deserialize;
 use serde::Serialize;
 
+use crate::asymmetric::AsymmetricConfig;
 use crate::flexw::FlexWConfig;
 use crate::policy_set::PolicySet;
 use crate::turns::TurnsConfig;
@@ -36,6 +37,8 @@ pub struct ControllerConfig {
     pub flexw: FlexWConfig,
     /// Of the policy `turns`.
     pub turns: TurnsConfig,
+    /// Of the policy `asymmetric`.
+    pub asymmetric: AsymmetricConfig,
     /// Decide and change nothing.
     pub dry_run: bool,
 }
@@ -49,6 +52,7 @@ impl ControllerConfig {
             placement: Placement::default(),
             flexw: FlexWConfig::default(),
             turns: TurnsConfig::default(),
+            asymmetric: AsymmetricConfig::default(),
             dry_run: false,
         }
     }

@@ -8,6 +8,7 @@
 //!
 //! A period in which every pCPU had idle time to spare needs no decision (see [`super::idle_watch`]).
 
+use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
 use super::config::ControllerConfig;
@@ -28,6 +29,7 @@ use crate::observation::VmObservation;
 use crate::policy_set::PolicyId;
 use crate::turns::Rotation;
 use crate::units::Nanos;
+use crate::units::VmId;
 
 /// A host with VMs, live or simulated.
 pub trait Host {
@@ -73,6 +75,8 @@ pub struct Controller {
     watch: IdleWatch,
     /// Whether any group was used up in the last period.
     saturated: bool,
+    /// What VMs are charged for in this period.
+    charges: BTreeMap<VmId, Nanos>,
 }
 
 impl Controller {
@@ -85,6 +89,7 @@ impl Controller {
             policies,
             watch: IdleWatch::new(IdleTimes::new(), Nanos::ZERO),
             saturated: true,
+            charges: BTreeMap::new(),
             config,
         }
     }
@@ -115,7 +120,7 @@ impl Controller {
             period,
             idle,
             knobs: host.knobs(),
-            vms: host.observe(elapsed, period, closely),
+            vms: self.charge(host.observe(elapsed, period, closely)),
         };
         let round = self.decide(&observation);
         let applied = (!self.config.dry_run).then(|| host.apply(&round.decisions));
@@ -127,6 +132,15 @@ impl Controller {
             round,
             applied,
         })
+    }
+
+    /// The VMs with what the last decision charged them for.
+    fn charge(&mut self, mut vms: Vec<VmObservation>) -> Vec<VmObservation> {
+        let mut charges = std::mem::take(&mut self.charges);
+        for vm in &mut vms {
+            vm.charged = charges.remove(&vm.vm).unwrap_or_default();
+        }
+        vms
     }
 
     /// Whether any policy needs to see this.
@@ -151,6 +165,7 @@ impl Controller {
         }
         self.saturated = round.groups.iter().any(|group| group.saturated);
         round.decisions = self.settle(host, round.decisions);
+        self.charges.clone_from(&round.charges);
         round
     }
 

@@ -9,6 +9,7 @@
 //! Policies are files beside this one. [`registry`] names them all; CONTRIBUTING.md says what a new one needs.
 
 pub mod apart;
+pub mod asymmetric;
 pub mod config;
 pub mod configured;
 pub mod controller;

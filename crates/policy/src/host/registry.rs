@@ -3,6 +3,7 @@
 use thiserror::Error;
 
 use super::apart;
+use super::asymmetric;
 use super::configured;
 use super::fair;
 use super::policy::Registered;
@@ -12,7 +13,13 @@ use crate::policy_set::PolicySet;
 
 /// The policies. A new one goes to the end: a policy's number is its position here. Where two turn the same knob of the same VM,
 /// the later one decides.
-pub const REGISTRY: &[Registered] = &[fair::ENTRY, configured::ENTRY, turns::ENTRY, apart::ENTRY];
+pub const REGISTRY: &[Registered] = &[
+    fair::ENTRY,
+    configured::ENTRY,
+    turns::ENTRY,
+    apart::ENTRY,
+    asymmetric::ENTRY,
+];
 
 /// Why a list of policies cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

@@ -26,6 +26,7 @@
 
 mod apart;
 mod load_average;
+mod slices;
 
 use std::collections::BTreeMap;
 
@@ -107,6 +108,8 @@ pub struct LinuxHost {
     idle_families: Vec<bool>,
     /// The families of vCPUs that are apart or were, by vCPU.
     own_families: BTreeMap<u32, u32>,
+    /// Whether any vCPU was ever given a slice of its own.
+    has_slices: bool,
 }
 
 /// WEIGHT_IDLEPRIO of kernel/sched/sched.h.
@@ -148,6 +151,7 @@ impl LinuxHost {
             balance_due: vec![(NEAR_INTERVAL, 0); pcpus],
             idle_families: vec![false; shape.weights.len()],
             own_families: BTreeMap::new(),
+            has_slices: false,
             discipline,
             shape,
         }
@@ -388,6 +392,7 @@ impl Scheduler for LinuxHost {
         self.loads[family as usize].0 += self.vcpu_entities[v as usize].weight();
         self.count(p, 1);
         let weight = self.group_weight(group, family, now);
+        self.hand_up_slice(v, group);
         let root = &mut self.roots[p as usize];
         root.set_weight(&mut self.group_entities, group, weight, !was_empty);
         if was_empty {
@@ -411,6 +416,7 @@ impl Scheduler for LinuxHost {
         let is_empty = queue.is_empty();
         self.loads[family as usize].0 -= self.vcpu_entities[v as usize].weight();
         self.count(p, -1);
+        self.hand_up_slice(v, group);
         if !is_empty {
             // Before the group is put back: to the kernel it is the current one until another is picked.
             self.reweigh(p, group, family, now);
@@ -650,6 +656,10 @@ impl Scheduler for LinuxHost {
         let all = Knobs::all(weight);
         match self.discipline {
             Discipline::Eevdf { .. } => all,
+            Discipline::Cfs {
+                own_granularity: true,
+                ..
+            } => all,
             Discipline::Cfs { .. } => Knobs { slice: None, ..all },
         }
     }
@@ -659,7 +669,12 @@ impl Scheduler for LinuxHost {
     }
 
     fn set_slice(&mut self, v: u32, slice: u64) {
+        self.has_slices |= slice > 0;
         self.vcpu_entities[v as usize].set_slice(slice);
+        let home = self.vcpu_loads[v as usize].home;
+        if home != NONE {
+            self.hand_up_slice(v, home);
+        }
     }
 
     fn queued(&self, p: u32) -> u32 {

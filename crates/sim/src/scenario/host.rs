@@ -138,13 +138,20 @@ pub fn fair(table: &Table<'_>, name: SchedulerName, cpus: u32) -> Result<Discipl
     let scaled = |time: Nanos| Nanos(time.0 * factor);
     let time = |field: &Field<'_>| field.time(SHORTEST, LONGEST);
     let [mut latency, mut min_granularity, mut wakeup_granularity] = CFS.map(scaled);
-    let cfs_keys = ["latency", "min_granularity", "wakeup_granularity"];
+    let mut own_granularity = false;
+    let cfs_keys = [
+        "latency",
+        "min_granularity",
+        "wakeup_granularity",
+        "own_granularity",
+    ];
     if let Some(cfs) = table.table("cfs", &cfs_keys)? {
         latency = cfs.or("latency", latency, time)?;
         min_granularity = cfs.or("min_granularity", min_granularity, time)?;
         wakeup_granularity = cfs.or("wakeup_granularity", wakeup_granularity, |field| {
             field.time(Nanos::ZERO, LONGEST)
         })?;
+        own_granularity = cfs.or("own_granularity", own_granularity, Field::flag)?;
         if min_granularity > latency {
             return Err(cfs.wrong(format!(
                 "cfs: min_granularity {} is longer than latency {}: give latency at least as much",
@@ -167,6 +174,7 @@ pub fn fair(table: &Table<'_>, name: SchedulerName, cpus: u32) -> Result<Discipl
             latency,
             min_granularity,
             wakeup_granularity,
+            own_granularity,
         },
         SchedulerName::Eevdf | SchedulerName::Credit => Discipline::Eevdf {
             base_slice,

@@ -12,6 +12,7 @@ use tandem_policy::FlexWConfig;
 use tandem_policy::Nanos;
 use tandem_policy::PolicySet;
 use tandem_policy::Weight;
+use tandem_policy::asymmetric::AsymmetricConfig;
 use tandem_policy::host::ControllerConfig;
 use tandem_policy::host::Placement;
 use tandem_policy::host::WeightKnob;
@@ -54,6 +55,9 @@ pub(super) const FAIR_KEYS: [&str; 6] = [
 
 /// Settings of `turns`.
 pub(super) const TURNS_KEYS: [&str; 3] = ["turn", "longest_wait", "periods"];
+
+/// Settings of `asymmetric`: its parts.
+pub(super) const ASYMMETRIC_KEYS: [&str; 3] = ["time", "latency", "resolver"];
 
 /// `cpu.weight` of cgroup v2 in units of `cpu.shares`, whose default is 1024 where that of v2 is 100.
 const V2: WeightKnob = WeightKnob {
@@ -98,7 +102,7 @@ pub fn read(document: &Table<'_>, scheduler: &HostScheduler) -> Result<Policies,
     let names = REGISTRY.iter().map(|policy| policy.name);
     let keys: Vec<&str> = names.clone().chain(KEYS).collect();
     let table = field.table(&keys)?;
-    for name in names.filter(|name| !["fair", "turns"].contains(name)) {
+    for name in names.filter(|name| !["fair", "turns", "asymmetric"].contains(name)) {
         if table.or(name, false, Field::flag)? {
             controller.policies = controller.policies.or(one(name, &table)?);
         }
@@ -112,6 +116,10 @@ pub fn read(document: &Table<'_>, scheduler: &HostScheduler) -> Result<Policies,
     if let Some(config) = table.or("turns", None, turns)? {
         controller.policies = controller.policies.or(one("turns", &table)?);
         controller.turns = config;
+    }
+    if let Some(config) = table.or("asymmetric", None, asymmetric)? {
+        controller.policies = controller.policies.or(one("asymmetric", &table)?);
+        controller.asymmetric = config;
     }
     if let Err(error) = registry::check(controller.policies) {
         return Err(table.wrong(error.to_string()));
@@ -236,6 +244,20 @@ fn turns(field: &Field<'_>) -> Result<Option<TurnsConfig>, LoadError> {
             let (least, most) = TurnsConfig::PERIODS;
             field.small(least, most)
         })?,
+    }))
+}
+
+/// `asymmetric = true`, or a table of the parts that act.
+fn asymmetric(field: &Field<'_>) -> Result<Option<AsymmetricConfig>, LoadError> {
+    let default = AsymmetricConfig::default();
+    if let Value::Flag(on) = field.node.value {
+        return Ok(on.then_some(default));
+    }
+    let table = field.table(&ASYMMETRIC_KEYS)?;
+    Ok(Some(AsymmetricConfig {
+        time: table.or("time", default.time, Field::flag)?,
+        latency: table.or("latency", default.latency, Field::flag)?,
+        resolver: table.or("resolver", default.resolver, Field::flag)?,
     }))
 }
 

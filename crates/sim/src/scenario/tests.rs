@@ -87,6 +87,7 @@ fn values_are_replaced_before_they_are_read() {
             latency: Nanos::from_millis(12),
             min_granularity: Nanos(2_250_000),
             wakeup_granularity: Nanos::from_millis(3),
+            own_granularity: false,
         })
     );
     assert_eq!(scenario.host.pause_loop, PauseLoop::Fixed(8192));
@@ -170,7 +171,7 @@ fn every_key_is_documented() {
     use crate::workload::parse;
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/scenarios.md");
     let text = std::fs::read_to_string(path).unwrap();
-    let lists: [&[&str]; 14] = [
+    let lists: [&[&str]; 15] = [
         &load::KEYS,
         &super::machine::KEYS,
         &super::host::KEYS,
@@ -178,6 +179,7 @@ fn every_key_is_documented() {
         &super::host::EEVDF_KEYS,
         &super::policies::FAIR_KEYS,
         &super::policies::TURNS_KEYS,
+        &super::policies::ASYMMETRIC_KEYS,
         &super::vm::KEYS,
         &super::agent::KEYS,
         &parse::KEYS,

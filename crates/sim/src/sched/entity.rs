@@ -96,6 +96,11 @@ impl Entity {
         self.slice = slice;
     }
 
+    /// Its own slice in ns; 0: the discipline's.
+    pub fn slice(&self) -> u64 {
+        self.slice
+    }
+
     /// Time as it counts for this entity.
     #[inline]
     pub(super) fn scaled(&self, time: u64) -> i64 {

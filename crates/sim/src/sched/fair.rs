@@ -44,6 +44,10 @@ pub enum Discipline {
         min_granularity: Nanos,
         /// A woken entity preempts when it is behind by this much.
         wakeup_granularity: Nanos,
+        /// Whether a custom slice is an entity's own wake-up granularity, as in the prototype of asymmetric vCPUs (Shan,
+        /// NJIT 2018, chapter 5). No released kernel has that.
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        own_granularity: bool,
     },
     /// Earliest eligible virtual deadline first, kernel/sched/fair.c of 6.12.
     Eevdf {
@@ -84,6 +88,7 @@ impl Discipline {
             latency: Nanos(6_000_000 * factor),
             min_granularity: Nanos(750_000 * factor),
             wakeup_granularity: Nanos(1_000_000 * factor),
+            own_granularity: false,
         }
     }
 
@@ -401,13 +406,19 @@ impl FairQueue {
     /// (wakeup_preempt_entity(other, one) = 1).
     fn is_behind(&self, entities: &[Entity], one: u32, other: u32) -> bool {
         let Discipline::Cfs {
-            wakeup_granularity, ..
+            wakeup_granularity,
+            own_granularity,
+            ..
         } = self.discipline
         else {
             return false;
         };
         let (one, other) = (&entities[one as usize], &entities[other as usize]);
-        other.vruntime - one.vruntime > one.scaled(wakeup_granularity.0)
+        let granularity = match own_granularity && one.slice > 0 {
+            true => one.slice,
+            false => wakeup_granularity.0,
+        };
+        other.vruntime - one.vruntime > one.scaled(granularity)
     }
 
     fn pick_eevdf(&self, entities: &[Entity]) -> Option<u32> {

@@ -457,6 +457,8 @@ impl Parts {
             pv_halted: false,
             ran_total: 0,
             waited_total: 0,
+            runs_total: 0,
+            woken_by: Vec::new(),
             idle_since: 0,
             idle_total: 0,
             idle_periods: 0,

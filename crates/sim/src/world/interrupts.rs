@@ -25,6 +25,9 @@ use super::state::NONE;
 use super::state::Phase;
 use super::state::Work;
 
+/// So many siblings that woke a vCPU are kept for policies.
+const MOST_WAKERS: usize = 8;
+
 /// A pCPU puts a woken vCPU first at most this often, ns: about a least granularity of CFS.
 const BETWEEN_BOOSTS: u64 = 1_000_000;
 
@@ -37,6 +40,10 @@ impl World {
         }
         self.vcpus[v as usize].resched_sent = self.now;
         self.vcpus[v as usize].resched_from = by;
+        let woken_by = &mut self.vcpus[v as usize].woken_by;
+        if woken_by.len() < MOST_WAKERS && !woken_by.contains(&by) {
+            woken_by.push(by);
+        }
         self.counts(by).reschedule_ipis += 1;
         self.pay_for_sending(by);
         self.send(Message {

@@ -256,6 +256,7 @@ impl World {
         self.guest_told_stolen(v);
         let vcpu = &mut self.vcpus[v as usize];
         vcpu.pcpu = p;
+        vcpu.runs_total += 1;
         vcpu.synced = self.now;
         vcpu.host_told = self.now;
         if vcpu.search == NONE {

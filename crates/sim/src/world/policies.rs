@@ -79,13 +79,18 @@ impl World {
         for index in 0..present {
             let v = first + index;
             self.sync(v);
-            let vcpu = &self.vcpus[v as usize];
-            let now = (vcpu.ran_total, vcpu.waited_total);
+            let vcpu = &mut self.vcpus[v as usize];
+            let woken_by = vcpu.woken_by.drain(..).map(|by| VcpuId(by - first));
+            let woken_by: Vec<VcpuId> = woken_by.collect();
+            let now = (vcpu.ran_total, vcpu.waited_total, vcpu.runs_total);
             let seen = std::mem::replace(&mut self.policies.seen[v as usize], now);
             vcpus.push(VcpuObservation {
                 in_force: self.policies.vcpus[v as usize],
                 ran: scale(now.0 - seen.0),
                 waited: scale(now.1 - seen.1),
+                runs: Some(scale(now.2 - seen.2).0),
+                pcpu: (vcpu.pcpu != NONE).then_some(PcpuId(vcpu.pcpu)),
+                woken_by,
                 runnable: matches!(vcpu.state, VcpuState::Running | VcpuState::Ready),
                 granted: self.turns.granted(v),
                 ..VcpuObservation::new(VcpuId(index), self.allowed[v as usize].clone())

@@ -13,8 +13,8 @@ pub(crate) struct Policies {
     /// `None` while it decides, and where no policy is in use.
     pub controller: Option<Controller>,
     pub knob: WeightKnob,
-    /// For each vCPU: ran and waited when it was last observed.
-    pub seen: Vec<(u64, u64)>,
+    /// For each vCPU: ran, waited and put on a pCPU when it was last observed.
+    pub seen: Vec<(u64, u64, u64)>,
     /// Of each VM: its configured weight, the policies that may act on it, whether it is in the idle class.
     pub vms: Vec<(Weight, PolicySet, bool)>,
     /// Of each vCPU: what is in force besides the affinity.
@@ -35,7 +35,7 @@ impl Policies {
         Policies {
             controller,
             knob,
-            seen: vec![(0, 0); vcpus.len()],
+            seen: vec![(0, 0, 0); vcpus.len()],
             vms: vms.map(|(weight, set)| (weight, set, false)).collect(),
             vcpus,
             recording: None,

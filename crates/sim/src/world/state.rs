@@ -218,6 +218,9 @@ pub(crate) struct Vcpu {
     /// Halted by a paravirtual lock with its thread still spinning.
     pub pv_halted: bool,
     pub waited_total: u64,
+    /// How often it was put on a pCPU since boot, and the siblings that woke it since it was last observed, for policies.
+    pub runs_total: u64,
+    pub woken_by: Vec<u32>,
     /// Without a thread since (`u64::MAX`: it has one), for how long before, and how often, for policies.
     pub idle_since: u64,
     pub idle_total: u64,

@@ -1,0 +1,119 @@
+//! Latency: a vCPU that gets its time too late is to run sooner after it wakes.
+//!
+//! Source: Shan (NJIT 2018), chapter 5. By how a vCPU stands at the end of a period:
+//!
+//! - its allocation not used up, and ready: it got its time too late, so it becomes more urgent;
+//! - used up, and idle: less urgent;
+//! - as urgent as can be, and still too late: it waits for a slow sibling, so the senders of its wake-ups become more urgent;
+//! - anything else: as it was.
+//!
+//! Urgency is a level; what it means is up to the host: a wake-up granularity, a slice, a weight for a while.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use crate::units::VcpuId;
+
+/// The most urgent.
+pub const MOST: i8 = 4;
+/// The least urgent.
+pub const LEAST: i8 = -2;
+
+/// How a vCPU stands at the end of a period.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// Which.
+    pub vcpu: VcpuId,
+    /// Whether it used up its allocation.
+    pub used_up: bool,
+    /// Whether it was ready to run.
+    pub ready: bool,
+    /// Its siblings that woke it in the period, where that is known.
+    pub woken_by: Vec<VcpuId>,
+}
+
+/// How urgent each vCPU of a VM is; 0: as any.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Urgencies(BTreeMap<VcpuId, i8>);
+
+impl Urgencies {
+    /// Of a vCPU.
+    pub fn of(&self, vcpu: VcpuId) -> i8 {
+        self.0.get(&vcpu).copied().unwrap_or(0)
+    }
+
+    /// Takes in the end of a period. A vCPU moves by one level at most, up if anything asks for that. Those that are not in
+    /// `standings` are forgotten.
+    pub fn follow(&mut self, standings: &[Standing]) {
+        let mut slow: BTreeSet<VcpuId> = BTreeSet::new();
+        for standing in standings {
+            let late = standing.ready && !standing.used_up;
+            if late && self.of(standing.vcpu) == MOST {
+                slow.extend(&standing.woken_by);
+            }
+        }
+        let next = |standing: &Standing| {
+            let step = match (standing.used_up, standing.ready) {
+                _ if slow.contains(&standing.vcpu) => 1,
+                (false, true) => 1,
+                (true, false) => -1,
+                _ => 0,
+            };
+            (self.of(standing.vcpu) + step).clamp(LEAST, MOST)
+        };
+        self.0 = standings
+            .iter()
+            .map(|standing| (standing.vcpu, next(standing)))
+            .collect();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn standing(vcpu: u32, used_up: bool, ready: bool) -> Standing {
+        Standing {
+            vcpu: VcpuId(vcpu),
+            used_up,
+            ready,
+            woken_by: Vec::new(),
+        }
+    }
+
+    fn levels(urgencies: &Urgencies, vcpus: u32) -> Vec<i8> {
+        (0..vcpus).map(|v| urgencies.of(VcpuId(v))).collect()
+    }
+
+    #[test]
+    fn who_comes_too_late_becomes_urgent_and_who_had_its_time_less_so() {
+        let mut urgencies = Urgencies::default();
+        urgencies.follow(&[
+            standing(0, false, true),
+            standing(1, true, false),
+            standing(2, true, true),
+            standing(3, false, false),
+        ]);
+        assert_eq!(levels(&urgencies, 4), [1, -1, 0, 0]);
+        for _ in 0..9 {
+            urgencies.follow(&[standing(0, false, true), standing(1, true, false)]);
+        }
+        assert_eq!(levels(&urgencies, 4), [MOST, LEAST, 0, 0]);
+    }
+
+    #[test]
+    fn at_the_most_its_wakers_become_urgent_instead() {
+        let mut urgencies = Urgencies::default();
+        let late = Standing {
+            woken_by: vec![VcpuId(1)],
+            ..standing(0, false, true)
+        };
+        for period in 0..8 {
+            // The waker uses up its time and goes idle, which alone would make it less urgent.
+            urgencies.follow(&[late.clone(), standing(1, true, false)]);
+            let least = if period < MOST { LEAST } else { -1 };
+            assert!(urgencies.of(VcpuId(1)) >= least);
+        }
+        assert_eq!(levels(&urgencies, 2), [MOST, 2]);
+    }
+}

@@ -1,0 +1,465 @@
+//! `asymmetric`: within each VM, CPU time to the vCPUs that need it, when they need it (see [`crate::asymmetric`]).
+//!
+//! What a VM gets as a whole stays what it is; with `fair` it is what the VM is due. Its vCPUs' weights follow their allocations: of the
+//! groups that hold one vCPU each where the VM has such (libvirt makes `vcpuN`), else their threads' nice values, in steps of
+//! 1.25. How soon an urgent vCPU runs is its slice, and where slices cannot be set, a weight for as long as it is urgent. A VM in
+//! turns or apart, in the idle class or with a single vCPU is left as it is.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use super::config::ControllerConfig;
+use super::config::Placement;
+use super::observation::HostObservation;
+use super::policy::Policy;
+use super::policy::Registered;
+use super::policy::Scope;
+use super::policy::Sight;
+use crate::assess::accounting_groups;
+use crate::asymmetric::AsymmetricConfig;
+use crate::asymmetric::charge::Switches;
+use crate::asymmetric::latency::Standing;
+use crate::asymmetric::latency::Urgencies;
+use crate::asymmetric::resolver;
+use crate::asymmetric::resolver::Placed;
+use crate::asymmetric::resolver::Swap;
+use crate::asymmetric::time::Allocations;
+use crate::asymmetric::time::Use;
+use crate::decision::Because;
+use crate::decision::Decision;
+use crate::decision::Knob;
+use crate::decision::Target;
+use crate::flexw::Round;
+use crate::flexw::VcpuDemand;
+use crate::observation::VcpuObservation;
+use crate::observation::VmObservation;
+use crate::pcpu_set::PcpuSet;
+use crate::units::Nanos;
+use crate::units::Nice;
+use crate::units::VcpuId;
+use crate::units::VmId;
+use crate::units::Weight;
+
+/// The entry.
+pub const ENTRY: Registered = Registered {
+    name: "asymmetric",
+    about: "a VM's time goes to those of its vCPUs that need it, when they need it",
+    sees: &[Sight::RunAndWait, Sight::Runnable, Sight::Affinity],
+    turns: &[Knob::Weight, Knob::Nice, Knob::Slice, Knob::Affinity],
+    excludes: &["configured"],
+    build: |config| Box::new(Asymmetric::new(config)),
+};
+
+/// A vCPU that waited for longer than this part of the period is ready to run.
+const READY: f64 = 0.1;
+/// No vCPU weighs more than this many times its usual weight, or less than that part of it.
+const MOST_FACTOR: f64 = 16.0;
+/// What a level of urgency is worth where slices cannot be set.
+const PER_LEVEL: f64 = 1.25;
+/// Slices by urgency, from 1 up and from -1 down; 0 has the scheduler's own.
+const SOONER: [Nanos; 4] = [
+    Nanos(1_000_000),
+    Nanos(500_000),
+    Nanos(200_000),
+    Nanos(100_000),
+];
+const LATER: [Nanos; 2] = [Nanos(6_000_000), Nanos(12_000_000)];
+/// Weights that differ by less than this factor from what they should be are left.
+const NEAR: f64 = 1.15;
+/// Nice values within so much of what they should be are left.
+const NEAR_NICE: f64 = 0.75;
+/// A VM none of whose vCPUs was short for so many periods has its usual weights again.
+const CALM: u32 = 50;
+/// The resolver acts once in so many periods at most.
+const RESOLVE_EVERY: u32 = 10;
+
+#[derive(Debug)]
+struct Asymmetric {
+    config: AsymmetricConfig,
+    may_move: bool,
+    vms: BTreeMap<VmId, VmState>,
+    /// vCPUs that were moved in the last period and may roam again, with where.
+    nudged: Vec<(VmId, VcpuId, PcpuSet)>,
+    since_resolved: u32,
+}
+
+/// What is remembered of a VM.
+#[derive(Debug)]
+struct VmState {
+    allocations: Allocations,
+    urgencies: Urgencies,
+    switches: Switches,
+    /// What each vCPU has when nothing is changed for it.
+    usual: BTreeMap<VcpuId, (Option<Weight>, Nice, Option<Nanos>)>,
+    /// What was changed.
+    changed: BTreeSet<(VcpuId, Knob)>,
+    /// What each was allocated in the period that is over, and what it showed to want.
+    had: Allocations,
+    demands: BTreeMap<VcpuId, Nanos>,
+    /// How often each came too late since the resolver last acted.
+    conflicts: BTreeMap<VcpuId, u64>,
+    /// Periods since a vCPU was last short.
+    calm: u32,
+}
+
+impl Default for VmState {
+    fn default() -> VmState {
+        VmState {
+            allocations: Allocations::default(),
+            urgencies: Urgencies::default(),
+            switches: Switches::default(),
+            usual: BTreeMap::new(),
+            changed: BTreeSet::new(),
+            had: Allocations::default(),
+            demands: BTreeMap::new(),
+            conflicts: BTreeMap::new(),
+            calm: CALM,
+        }
+    }
+}
+
+/// Whether a vCPU wanted to run and could not.
+fn is_ready(period: Nanos, vcpu: &VcpuObservation) -> bool {
+    let starved = vcpu.ran == Nanos::ZERO && vcpu.runnable;
+    starved || vcpu.waited.0 as f64 > READY * period.0 as f64
+}
+
+fn pcpus(time: Nanos, period: Nanos) -> f64 {
+    time.0 as f64 / period.0.max(1) as f64
+}
+
+/// The slice of a level of urgency.
+fn slice(level: i8) -> Option<Nanos> {
+    let at = usize::from(level.unsigned_abs());
+    match level {
+        0 => None,
+        1.. => Some(SOONER[at.min(SOONER.len()) - 1]),
+        _ => Some(LATER[at.min(LATER.len()) - 1]),
+    }
+}
+
+impl VmState {
+    /// Keeps what vCPUs had before anything was changed for them, and forgets those that are gone.
+    fn remember(&mut self, vm: &VmObservation) {
+        let before = std::mem::take(&mut self.usual);
+        self.changed.retain(|(vcpu, _)| vm.vcpu(*vcpu).is_some());
+        for vcpu in &vm.vcpus {
+            let now = &vcpu.in_force;
+            let mut usual = (now.weight, now.nice, now.slice);
+            if let Some(before) = before.get(&vcpu.vcpu) {
+                let is_changed = |knob| self.changed.contains(&(vcpu.vcpu, knob));
+                if is_changed(Knob::Weight) {
+                    usual.0 = before.0;
+                }
+                if is_changed(Knob::Nice) {
+                    usual.1 = before.1;
+                }
+                if is_changed(Knob::Slice) {
+                    usual.2 = before.2;
+                }
+            }
+            self.usual.insert(vcpu.vcpu, usual);
+        }
+    }
+
+    /// Whether to ask for a setting: for another than the usual one, or for that if another was asked for.
+    fn asks(&mut self, vcpu: VcpuId, knob: Knob, is_usual: bool) -> bool {
+        match is_usual {
+            true => self.changed.remove(&(vcpu, knob)),
+            false => {
+                self.changed.insert((vcpu, knob));
+                true
+            }
+        }
+    }
+
+    /// Takes in a period of a VM that has `total` to divide; returns what it is charged.
+    fn follow(&mut self, period: Nanos, vm: &VmObservation, total: Nanos) -> Nanos {
+        let uses: Vec<Use> = vm
+            .vcpus
+            .iter()
+            .map(|vcpu| Use {
+                vcpu: vcpu.vcpu,
+                ran: vcpu.ran,
+                ready: is_ready(period, vcpu),
+            })
+            .collect();
+        let even = Nanos(total.0 / uses.len().max(1) as u64);
+        let had = |vcpu: VcpuId| self.allocations.of(vcpu).unwrap_or(even);
+        let standings: Vec<Standing> = uses
+            .iter()
+            .zip(&vm.vcpus)
+            .map(|(used, vcpu)| Standing {
+                vcpu: used.vcpu,
+                used_up: used.has_used_up(had(used.vcpu)),
+                ready: used.ready,
+                woken_by: vcpu.woken_by.clone(),
+            })
+            .collect();
+        let short = self.allocations.is_short(total, &uses);
+        self.calm = if short {
+            0
+        } else {
+            self.calm.saturating_add(1)
+        };
+        for standing in &standings {
+            if standing.ready && !standing.used_up {
+                *self.conflicts.entry(standing.vcpu).or_default() += 1;
+            }
+        }
+        let urgent = |vcpu: VcpuId| self.urgencies.of(vcpu) > 0;
+        let runs = vm
+            .vcpus
+            .iter()
+            .filter_map(|vcpu| Some((vcpu.vcpu, vcpu.runs?, urgent(vcpu.vcpu))));
+        let charge = self.switches.charge(runs);
+        self.had = self.allocations.clone();
+        self.demands = self.allocations.divide(total, &uses);
+        self.urgencies.follow(&standings);
+        charge
+    }
+
+    /// Why a vCPU weighs what it does.
+    fn because(
+        &self,
+        period: Nanos,
+        vm: &VmObservation,
+        vcpu: &VcpuObservation,
+        even: Nanos,
+    ) -> Because {
+        let had = |id| self.had.of(id).unwrap_or(even);
+        let others = || vm.vcpus.iter().filter(|other| other.vcpu != vcpu.vcpu);
+        let ran: Nanos = others().map(|other| other.ran).sum();
+        let of: Nanos = others().map(|other| had(other.vcpu)).sum();
+        Because::Demand {
+            used: pcpus(vcpu.ran, period),
+            of: pcpus(had(vcpu.vcpu), period),
+            ready: is_ready(period, vcpu),
+            siblings: ran.0 as f64 / of.0.max(1) as f64,
+            gets: pcpus(self.allocations.of(vcpu.vcpu).unwrap_or(even), period),
+        }
+    }
+
+    /// By how much a vCPU's weight is to differ from what it usually is.
+    fn factor(&self, vcpu: VcpuId, even: Nanos, config: AsymmetricConfig, has_slices: bool) -> f64 {
+        let mut factor = 1.0;
+        if config.time
+            && self.calm < CALM
+            && let Some(allocation) = self.allocations.of(vcpu)
+            && even > Nanos::ZERO
+        {
+            factor = allocation.0 as f64 / even.0 as f64;
+        }
+        if config.latency && !has_slices {
+            factor *= PER_LEVEL.powi(i32::from(self.urgencies.of(vcpu)));
+        }
+        factor.clamp(1.0 / MOST_FACTOR, MOST_FACTOR)
+    }
+}
+
+impl Asymmetric {
+    fn new(config: &ControllerConfig) -> Asymmetric {
+        Asymmetric {
+            config: config.asymmetric,
+            may_move: config.placement == Placement::Rebalance,
+            vms: BTreeMap::new(),
+            nudged: Vec::new(),
+            since_resolved: 0,
+        }
+    }
+
+    /// The weights and slices of a VM that is as its state says.
+    fn settings(
+        &self,
+        host: &HostObservation,
+        vm: &VmObservation,
+        state: &mut VmState,
+        total: Nanos,
+    ) -> Vec<Decision> {
+        let even = Nanos(total.0 / vm.vcpus.len().max(1) as u64);
+        let has_slices = host.knobs.slice.is_some();
+        let mut decisions = Vec::new();
+        for vcpu in &vm.vcpus {
+            let Some(&(weight, nice, own_slice)) = state.usual.get(&vcpu.vcpu) else {
+                continue;
+            };
+            let id = vcpu.vcpu;
+            let factor = state.factor(id, even, self.config, has_slices);
+            let is_usual = factor == 1.0;
+            match (weight, vcpu.in_force.weight) {
+                (Some(usual), Some(now)) => {
+                    let wanted = usual.0 * factor;
+                    let is_near = (wanted / now.0).max(now.0 / wanted) < NEAR;
+                    if (is_usual || !is_near) && state.asks(id, Knob::Weight, is_usual) {
+                        decisions.push(Decision::SetWeight {
+                            target: Target::Vcpu(vm.vm, id),
+                            weight: Weight(wanted),
+                            because: state.because(host.period, vm, vcpu, even),
+                        });
+                    }
+                }
+                _ => {
+                    let wanted = f64::from(nice.0) - factor.ln() / PER_LEVEL.ln();
+                    let is_near = (wanted - f64::from(vcpu.in_force.nice.0)).abs() < NEAR_NICE;
+                    let wanted = Nice(wanted.round().clamp(-20.0, 19.0) as i8);
+                    let is_usual = wanted == nice;
+                    if (is_usual || !is_near) && state.asks(id, Knob::Nice, is_usual) {
+                        decisions.push(Decision::SetNice {
+                            vm: vm.vm,
+                            vcpu: id,
+                            nice: wanted,
+                            because: state.because(host.period, vm, vcpu, even),
+                        });
+                    }
+                }
+            }
+            let level = state.urgencies.of(id);
+            if self.config.latency && has_slices && state.asks(id, Knob::Slice, level == 0) {
+                decisions.push(Decision::SetSlice {
+                    vm: vm.vm,
+                    vcpu: id,
+                    slice: slice(level).or(own_slice),
+                    because: Because::Urgency { level },
+                });
+            }
+        }
+        decisions
+    }
+
+    /// The swaps of a period, at most one of each kind per accounting group.
+    fn resolve(&mut self, host: &HostObservation, scope: Scope) -> Vec<Decision> {
+        let mut decisions = Vec::new();
+        for group in accounting_groups(&host.vms) {
+            let members: Vec<&VmObservation> =
+                group.members.iter().map(|&i| &host.vms[i]).collect();
+            let placed = self.placed(&members, &group.pcpus, scope);
+            let even = resolver::balance(&placed);
+            let swaps: Vec<Swap> = match even {
+                Some(swap) => vec![swap],
+                None => resolver::spread(&placed),
+            };
+            for swap in swaps {
+                let (one, other) = (&placed[swap.one], &placed[swap.other]);
+                for (who, to) in [(one, other.pcpu), (other, one.pcpu)] {
+                    decisions.push(Decision::SetAffinity {
+                        vm: who.vm,
+                        vcpu: who.vcpu,
+                        pcpus: PcpuSet::from_iter([to]),
+                        because: Because::Swap { from: who.pcpu, to },
+                    });
+                }
+            }
+        }
+        for decision in &decisions {
+            if let (vm, Some(vcpu)) = (decision.vm(), decision.vcpu())
+                && let Some(observed) = host.vm(vm).and_then(|vm| vm.vcpu(vcpu))
+                && observed.allowed.len() > 1
+            {
+                self.nudged.push((vm, vcpu, observed.allowed.clone()));
+            }
+        }
+        decisions
+    }
+
+    /// The vCPUs of an accounting group whose places are known.
+    fn placed<'a>(
+        &self,
+        members: &[&'a VmObservation],
+        all: &'a PcpuSet,
+        scope: Scope,
+    ) -> Vec<Placed<'a>> {
+        let mut placed = Vec::new();
+        for vm in members {
+            let state = self.vms.get(&vm.vm);
+            let may_move = scope.includes(vm) && !vm.in_force.rotating && state.is_some();
+            for vcpu in &vm.vcpus {
+                let Some(pcpu) = vcpu.position() else {
+                    continue;
+                };
+                let of = |of: fn(&VmState, VcpuId) -> u64| state.map_or(0, |s| of(s, vcpu.vcpu));
+                let allocation = state.and_then(|state| state.allocations.of(vcpu.vcpu));
+                placed.push(Placed {
+                    vm: vm.vm,
+                    vcpu: vcpu.vcpu,
+                    pcpu,
+                    allocation: allocation.unwrap_or(vcpu.ran),
+                    urgent: state.is_some_and(|state| state.urgencies.of(vcpu.vcpu) > 0),
+                    conflicts: of(|state, v| state.conflicts.get(&v).copied().unwrap_or(0)),
+                    may_be_on: may_move.then_some(match vcpu.granted().len() {
+                        // Pinned: the operator lets pins be changed, within the group.
+                        1 => all,
+                        _ => vcpu.granted(),
+                    }),
+                });
+            }
+        }
+        placed
+    }
+}
+
+impl Policy for Asymmetric {
+    fn decide(&mut self, host: &HostObservation, scope: Scope, round: &mut Round) {
+        let period = host.period;
+        let due: BTreeMap<VmId, Nanos> = round
+            .groups
+            .iter()
+            .flat_map(|group| group.vms.iter().map(|account| (account.vm, account.fair)))
+            .collect();
+        let takes_turns = |vm: &VmObservation| {
+            let is_member = |turns: &crate::turns::Rotation| turns.member(vm.vm).is_some();
+            vm.in_force.rotating || round.rotation.as_ref().is_some_and(is_member)
+        };
+        let mut before = std::mem::take(&mut self.vms);
+        for vm in host.vms.iter().filter(|vm| scope.includes(vm)) {
+            let mut state = before.remove(&vm.vm).unwrap_or_default();
+            state.remember(vm);
+            let acts =
+                vm.vcpus.len() > 1 && !(vm.in_force.idle || vm.is_apart() || takes_turns(vm));
+            let due = due.get(&vm.vm).copied().unwrap_or_default();
+            let total = due.max(vm.received());
+            if acts {
+                let charge = state.follow(period, vm, total);
+                if self.config.latency && charge > Nanos::ZERO {
+                    round.charges.insert(vm.vm, charge);
+                }
+                let demands = vm.vcpus.iter().map(|vcpu| VcpuDemand {
+                    vcpu: vcpu.vcpu,
+                    ran: vcpu.ran,
+                    demand: state.demands.get(&vcpu.vcpu).copied().unwrap_or_default(),
+                    allocation: state.allocations.of(vcpu.vcpu).unwrap_or_default(),
+                    urgency: state.urgencies.of(vcpu.vcpu),
+                });
+                round.vcpus.insert(vm.vm, demands.collect());
+            } else {
+                // As it was before, until it is known again.
+                state = VmState {
+                    usual: state.usual,
+                    changed: state.changed,
+                    ..VmState::default()
+                };
+            }
+            let decisions = self.settings(host, vm, &mut state, total);
+            round.decisions.extend(decisions);
+            self.vms.insert(vm.vm, state);
+        }
+        for (vm, vcpu, pcpus) in std::mem::take(&mut self.nudged) {
+            round.decisions.push(Decision::SetAffinity {
+                vm,
+                vcpu,
+                pcpus,
+                because: Because::MayRoam,
+            });
+        }
+        self.since_resolved = self.since_resolved.saturating_add(1);
+        if self.config.resolver && self.may_move && self.since_resolved >= RESOLVE_EVERY {
+            let swaps = self.resolve(host, scope);
+            if !swaps.is_empty() {
+                self.since_resolved = 0;
+                for state in self.vms.values_mut() {
+                    state.conflicts.clear();
+                }
+            }
+            round.decisions.extend(swaps);
+        }
+    }
+}
