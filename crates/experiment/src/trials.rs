@@ -166,6 +166,22 @@ impl Outcome {
         Ok(Sample::Runs(runs.iter().map(of_run).collect()))
     }
 
+    /// A metric of the host.
+    pub fn of_host(&self, metric: &str) -> Result<Sample, TrialsError> {
+        if !metrics::NAMES.contains(&metric) {
+            let name = metric.to_owned();
+            return Err(TrialsError::Metric { name });
+        }
+        let Some(runs) = &self.runs else {
+            return Ok(Sample::Pending);
+        };
+        let of_run = |metrics: &Vec<Metric>| {
+            let found = metrics.iter().find(|m| m.metric == metric && m.vm.is_empty());
+            found.map(|metric| metric.value)
+        };
+        Ok(Sample::Runs(runs.iter().map(of_run).collect()))
+    }
+
     /// The names of the VMs, in their order; none before the trials have run.
     pub fn vms(&self) -> Vec<&str> {
         let mut names: Vec<&str> = Vec::new();

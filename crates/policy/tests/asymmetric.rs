@@ -166,6 +166,7 @@ proptest! {
             vcpu: VcpuId(v),
             used_up,
             ready,
+            sleeps: v != 5,
             woken_by: by.into_iter().map(VcpuId).collect(),
         }).collect();
         let (mut one, mut other) = (Urgencies::default(), Urgencies::default());

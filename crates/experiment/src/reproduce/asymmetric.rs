@@ -93,7 +93,7 @@ fn f5_4_alike(trials: &mut Trials, claim: &Claim) -> Result<Vec<Figure>, JudgeEr
     for program in programs() {
         let trials_of = [alike(program), with(alike(program), ALL)];
         for (used, trial) in used.iter_mut().zip(&trials_of) {
-            let busy = trials.run(trial)?.of("", "busy")?;
+            let busy = trials.run(trial)?.of_host("busy")?;
             used.push(busy.map(|pcpus| 100.0 * pcpus / PCPUS));
         }
         let gain = rate(trials, &trials_of[1])?.over(&rate(trials, &trials_of[0])?);

@@ -5,7 +5,8 @@
 //! - its allocation not used up, and ready: it got its time too late, so it becomes more urgent;
 //! - used up, and idle: less urgent;
 //! - as urgent as can be, and still too late: it waits for a slow sibling, so the senders of its wake-ups become more urgent;
-//! - anything else: as it was.
+//! - anything else: as it was; one that never sleeps goes back to 0. The source does not say this, but such a vCPU has no wake-up to
+//!   be late for, is always ready, and would drift to the most urgent by the noise of its time alone.
 //!
 //! Urgency is a level; what it means is up to the host: a wake-up granularity, a slice, a weight for a while.
 
@@ -17,7 +18,7 @@ use crate::units::VcpuId;
 /// The most urgent.
 pub const MOST: i8 = 4;
 /// The least urgent.
-pub const LEAST: i8 = -2;
+pub const LEAST: i8 = 0;
 
 /// How a vCPU stands at the end of a period.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +29,8 @@ pub struct Standing {
     pub used_up: bool,
     /// Whether it was ready to run.
     pub ready: bool,
+    /// Whether it slept at times. One that never does has nothing to wake for.
+    pub sleeps: bool,
     /// Its siblings that woke it in the period, where that is known.
     pub woken_by: Vec<VcpuId>,
 }
@@ -47,13 +50,14 @@ impl Urgencies {
     pub fn follow(&mut self, standings: &[Standing]) {
         let mut slow: BTreeSet<VcpuId> = BTreeSet::new();
         for standing in standings {
-            let late = standing.ready && !standing.used_up;
+            let late = standing.sleeps && standing.ready && !standing.used_up;
             if late && self.of(standing.vcpu) == MOST {
                 slow.extend(&standing.woken_by);
             }
         }
         let next = |standing: &Standing| {
             let step = match (standing.used_up, standing.ready) {
+                _ if !standing.sleeps => -self.of(standing.vcpu).signum(),
                 _ if slow.contains(&standing.vcpu) => 1,
                 (false, true) => 1,
                 (true, false) => -1,
@@ -77,6 +81,7 @@ mod tests {
             vcpu: VcpuId(vcpu),
             used_up,
             ready,
+            sleeps: true,
             woken_by: Vec::new(),
         }
     }

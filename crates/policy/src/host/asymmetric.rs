@@ -29,11 +29,14 @@ use crate::decision::Because;
 use crate::decision::Decision;
 use crate::decision::Knob;
 use crate::decision::Target;
+use crate::fair_share::Claim;
+use crate::fair_share::fair_shares;
 use crate::flexw::Round;
 use crate::flexw::VcpuDemand;
 use crate::observation::VcpuObservation;
 use crate::observation::VmObservation;
 use crate::pcpu_set::PcpuSet;
+use crate::turns::wakefulness::NEVER_SLEEPS;
 use crate::units::Nanos;
 use crate::units::Nice;
 use crate::units::VcpuId;
@@ -46,14 +49,18 @@ pub const ENTRY: Registered = Registered {
     about: "a VM's time goes to those of its vCPUs that need it, when they need it",
     sees: &[Sight::RunAndWait, Sight::Runnable, Sight::Affinity],
     turns: &[Knob::Weight, Knob::Nice, Knob::Slice, Knob::Affinity],
+    acts_when_idle: true,
     excludes: &["configured"],
     build: |config| Box::new(Asymmetric::new(config)),
 };
 
 /// A vCPU that waited for longer than this part of the period is ready to run.
 const READY: f64 = 0.1;
+/// The weight of the newest period in what a vCPU usually does.
+const SMOOTHING: f64 = 0.2;
 /// No vCPU weighs more than this many times its usual weight, or less than that part of it.
-const MOST_FACTOR: f64 = 16.0;
+const MOST_FACTOR: f64 = 4.0;
+const LEAST_FACTOR: f64 = 0.5;
 /// What a level of urgency is worth where slices cannot be set.
 const PER_LEVEL: f64 = 1.25;
 /// Slices by urgency, from 1 up and from -1 down; 0 has the scheduler's own.
@@ -96,6 +103,8 @@ struct VmState {
     /// What each was allocated in the period that is over, and what it showed to want.
     had: Allocations,
     demands: BTreeMap<VcpuId, Nanos>,
+    /// What each consumes and waits per period, smoothed, ns.
+    usual_use: BTreeMap<VcpuId, (f64, f64)>,
     /// How often each came too late since the resolver last acted.
     conflicts: BTreeMap<VcpuId, u64>,
     /// Periods since a vCPU was last short.
@@ -112,16 +121,40 @@ impl Default for VmState {
             changed: BTreeSet::new(),
             had: Allocations::default(),
             demands: BTreeMap::new(),
+            usual_use: BTreeMap::new(),
             conflicts: BTreeMap::new(),
             calm: CALM,
         }
     }
 }
 
+/// What each VM is due by its weight if all want all they can get. What is left by those who do not comes to more.
+fn shares(host: &HostObservation) -> BTreeMap<VmId, Nanos> {
+    let mut due = BTreeMap::new();
+    for group in accounting_groups(&host.vms) {
+        let members = || group.members.iter().map(|&i| &host.vms[i]);
+        let claims: Vec<Claim> = members()
+            .map(|vm| Claim::always_runnable(vm.weight, vm.peak(host.period), host.period))
+            .collect();
+        let capacity = Nanos(host.period.0 * group.pcpus.len() as u64);
+        let shares = fair_shares(capacity, host.period, &claims);
+        due.extend(members().map(|vm| vm.vm).zip(shares));
+    }
+    due
+}
+
+/// For how long a vCPU wanted to run and could not, ns. A wait that is not over counts as none in the kernel's accounts.
+fn waited(period: Nanos, vcpu: &VcpuObservation) -> f64 {
+    let starved = vcpu.ran == Nanos::ZERO && vcpu.waited == Nanos::ZERO && vcpu.runnable;
+    match starved {
+        true => period.0 as f64,
+        false => vcpu.waited.0 as f64,
+    }
+}
+
 /// Whether a vCPU wanted to run and could not.
 fn is_ready(period: Nanos, vcpu: &VcpuObservation) -> bool {
-    let starved = vcpu.ran == Nanos::ZERO && vcpu.runnable;
-    starved || vcpu.waited.0 as f64 > READY * period.0 as f64
+    waited(period, vcpu) > READY * period.0 as f64
 }
 
 fn pcpus(time: Nanos, period: Nanos) -> f64 {
@@ -175,13 +208,25 @@ impl VmState {
 
     /// Takes in a period of a VM that has `total` to divide; returns what it is charged.
     fn follow(&mut self, period: Nanos, vm: &VmObservation, total: Nanos) -> Nanos {
-        let uses: Vec<Use> = vm
-            .vcpus
+        let mut before = std::mem::take(&mut self.usual_use);
+        for vcpu in &vm.vcpus {
+            let now = (vcpu.ran.0 as f64, waited(period, vcpu));
+            let smoothed = match before.remove(&vcpu.vcpu) {
+                Some((ran, waited)) => (
+                    ran + SMOOTHING * (now.0 - ran),
+                    waited + SMOOTHING * (now.1 - waited),
+                ),
+                None => now,
+            };
+            self.usual_use.insert(vcpu.vcpu, smoothed);
+        }
+        let uses: Vec<Use> = self
+            .usual_use
             .iter()
-            .map(|vcpu| Use {
-                vcpu: vcpu.vcpu,
-                ran: vcpu.ran,
-                ready: is_ready(period, vcpu),
+            .map(|(&vcpu, &(ran, waited))| Use {
+                vcpu,
+                ran: Nanos(ran as u64),
+                ready: waited > READY * period.0 as f64,
             })
             .collect();
         let even = Nanos(total.0 / uses.len().max(1) as u64);
@@ -193,6 +238,7 @@ impl VmState {
                 vcpu: used.vcpu,
                 used_up: used.has_used_up(had(used.vcpu)),
                 ready: used.ready,
+                sleeps: ((vcpu.ran + vcpu.waited).0 as f64) < NEVER_SLEEPS * period.0 as f64,
                 woken_by: vcpu.woken_by.clone(),
             })
             .collect();
@@ -253,7 +299,7 @@ impl VmState {
         if config.latency && !has_slices {
             factor *= PER_LEVEL.powi(i32::from(self.urgencies.of(vcpu)));
         }
-        factor.clamp(1.0 / MOST_FACTOR, MOST_FACTOR)
+        factor.clamp(LEAST_FACTOR, MOST_FACTOR)
     }
 }
 
@@ -400,11 +446,11 @@ impl Asymmetric {
 impl Policy for Asymmetric {
     fn decide(&mut self, host: &HostObservation, scope: Scope, round: &mut Round) {
         let period = host.period;
-        let due: BTreeMap<VmId, Nanos> = round
-            .groups
-            .iter()
-            .flat_map(|group| group.vms.iter().map(|account| (account.vm, account.fair)))
-            .collect();
+        let mut due = shares(host);
+        for account in round.groups.iter().flat_map(|group| &group.vms) {
+            let due = due.entry(account.vm).or_default();
+            *due = (*due).max(account.fair);
+        }
         let takes_turns = |vm: &VmObservation| {
             let is_member = |turns: &crate::turns::Rotation| turns.member(vm.vm).is_some();
             vm.in_force.rotating || round.rotation.as_ref().is_some_and(is_member)

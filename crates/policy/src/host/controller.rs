@@ -110,7 +110,8 @@ impl Controller {
     pub fn period<H: Host>(&mut self, host: &mut H) -> Option<Period<H::Applied>> {
         let (now, idle) = host.idle();
         self.watch.look(idle, now);
-        if !self.saturated && !self.watch.is_decision_due() {
+        let always = self.policies.iter().any(|(_, entry, _)| entry.acts_when_idle);
+        if !(self.saturated || always || self.watch.is_decision_due()) {
             return None;
         }
         let period = self.config.period;

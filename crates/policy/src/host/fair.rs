@@ -24,6 +24,7 @@ pub const ENTRY: Registered = Registered {
         Sight::IdleTime,
     ],
     turns: &[Knob::Weight, Knob::Affinity],
+    acts_when_idle: false,
     excludes: &[],
     build: |config| Box::new(Fair::new(config)),
 };

@@ -45,6 +45,7 @@ pub const ENTRY: Registered = Registered {
     about: "VMs that never sleep take turns, so that their vCPUs run together",
     sees: &[Sight::RunAndWait, Sight::Runnable, Sight::Affinity],
     turns: &[Knob::Idle, Knob::Affinity, Knob::Weight],
+    acts_when_idle: false,
     excludes: &[],
     build: |config| Box::new(Turns::new(config)),
 };
