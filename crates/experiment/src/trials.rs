@@ -176,7 +176,9 @@ impl Outcome {
             return Ok(Sample::Pending);
         };
         let of_run = |metrics: &Vec<Metric>| {
-            let found = metrics.iter().find(|m| m.metric == metric && m.vm.is_empty());
+            let found = metrics
+                .iter()
+                .find(|m| m.metric == metric && m.vm.is_empty());
             found.map(|metric| metric.value)
         };
         Ok(Sample::Runs(runs.iter().map(of_run).collect()))

@@ -103,8 +103,8 @@ pub struct Wanted {
     pub due: f64,
     /// What it showed to want, in pCPUs.
     pub demand: f64,
-    /// How urgent it is: 0 as any, up to 4 if it gets its time too late, down to -2 if it needs that less soon.
-    pub urgency: i8,
+    /// How urgent it is: 0 as any, up to 4 if it gets its time too late.
+    pub urgency: u8,
 }
 
 /// The daemon's account of a VM, smoothed as its policies have it.

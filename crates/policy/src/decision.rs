@@ -240,10 +240,10 @@ pub enum Because {
         /// What it is allocated from now on, in pCPUs.
         gets: f64,
     },
-    /// The vCPU gets its time too late (above 0) or has more of it than it needs so soon (below).
+    /// The vCPU gets its time too late (above 0), or soon enough (0).
     Urgency {
         /// How urgent.
-        level: i8,
+        level: u8,
     },
     /// It changes places with another vCPU, as too much is wanted on its pCPU.
     Swap {
@@ -320,12 +320,7 @@ impl fmt::Display for Because {
                 siblings * 100.0
             ),
             Because::Urgency { level: 0 } => f.write_str("gets its time soon enough"),
-            Because::Urgency { level } if *level > 0 => {
-                write!(f, "gets its time too late: urgency {level}")
-            }
-            Because::Urgency { level } => {
-                write!(f, "uses up its time and sleeps: urgency {level}")
-            }
+            Because::Urgency { level } => write!(f, "gets its time too late: urgency {level}"),
             Because::Swap { from, to } => write!(
                 f,
                 "too much is wanted on pCPU {from}, less on pCPU {to}, or the other way round: two vCPUs change places"

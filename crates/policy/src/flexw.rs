@@ -160,6 +160,9 @@ pub struct Round {
     /// Who takes turns from now on; `None`: no policy says.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rotation: Option<Rotation>,
+    /// Whether there is something to do in the next period though pCPU time may be left over.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub contended: bool,
     /// What VMs are charged for in the next period, beside what they receive.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub charges: BTreeMap<VmId, Nanos>,
@@ -180,7 +183,7 @@ pub struct VcpuDemand {
     /// What it is allocated in the next one, ns.
     pub allocation: Nanos,
     /// How urgent it is: 0 as any, more if it gets its time too late.
-    pub urgency: i8,
+    pub urgency: u8,
 }
 
 #[derive(Clone, Debug, Default)]

@@ -139,6 +139,15 @@ impl VcpuObservation {
         self.granted.as_ref().unwrap_or(&self.allowed)
     }
 
+    /// Where it runs outside of turns: where the operator lets it, or, if that is one pCPU, the one where it is now. A seat in turns does not
+    /// move a pinned vCPU; a policy that the operator allows to move pins may have.
+    pub fn home(&self) -> &PcpuSet {
+        match self.granted().len() {
+            1 => &self.allowed,
+            _ => self.granted(),
+        }
+    }
+
     /// Time in the period during which the vCPU could have used a pCPU, at most the period.
     pub fn could_run(&self, period: Nanos) -> Nanos {
         let seen = self.ran + self.waited;
@@ -225,7 +234,7 @@ impl VmObservation {
     /// Where a vCPU may run. Seats that a VM has while it takes turns do not narrow what it competes for.
     fn reach<'a>(&self, vcpu: &'a VcpuObservation) -> &'a PcpuSet {
         match self.in_force.rotating {
-            true => vcpu.granted(),
+            true => vcpu.home(),
             false => &vcpu.allowed,
         }
     }

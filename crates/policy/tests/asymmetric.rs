@@ -177,8 +177,8 @@ proptest! {
             other.follow(&standings);
             prop_assert_eq!(&one, &other);
             for v in (0..6).map(VcpuId) {
-                prop_assert!((one.of(v) - before.of(v)).abs() <= 1);
-                prop_assert!((latency::LEAST..=latency::MOST).contains(&one.of(v)));
+                prop_assert!(one.of(v).abs_diff(before.of(v)) <= 1);
+                prop_assert!(one.of(v) <= latency::MOST);
             }
         }
     }
@@ -256,6 +256,13 @@ fn put_in_force(decisions: &[Decision], vms: &mut [VmObservation]) {
     }
 }
 
+/// The VM beside three that compute on all of its pCPUs, so that it is due a quarter of them.
+fn beside(vm_1: VmObservation) -> Vec<VmObservation> {
+    let computing = vec![(25, 75); vm_1.vcpus.len()];
+    let others = (2..5).map(|id| vm(id, &computing));
+    [vm_1].into_iter().chain(others).collect()
+}
+
 const TIME: AsymmetricConfig = AsymmetricConfig {
     time: true,
     latency: false,
@@ -266,7 +273,7 @@ const TIME: AsymmetricConfig = AsymmetricConfig {
 fn a_dry_run_says_what_a_vcpu_used_and_what_it_gets() {
     let mut controller = controller("asymmetric", TIME);
     // Due 100 ms: 25 each. vCPU 0 uses its own up and waits; the others use a third.
-    let mut vms = [vm(1, &[(76, 24), (8, 0), (8, 0), (8, 0)])];
+    let mut vms = beside(vm(1, &[(76, 24), (8, 0), (8, 0), (8, 0)]));
     let decisions = decide(&mut controller, &vms);
     let why = decisions[0].because().to_string();
     assert!(
@@ -293,7 +300,7 @@ fn a_satisfied_vm_is_left_alone_and_one_that_becomes_so_has_its_own_back() {
         let of_time = |decision: &&Decision| matches!(decision, Decision::SetNice { .. });
         assert_eq!(decisions.iter().find(of_time), None);
     }
-    let mut vms = [vm(1, &[(80, 20), (5, 0)])];
+    let mut vms = beside(vm(1, &[(45, 20), (5, 0)]));
     for _ in 0..5 {
         let decisions = decide(&mut controller, &vms);
         put_in_force(&decisions, &mut vms);
@@ -313,21 +320,20 @@ fn a_satisfied_vm_is_left_alone_and_one_that_becomes_so_has_its_own_back() {
 #[test]
 fn groups_of_vcpus_are_weighed_instead_of_threads_where_there_are_some() {
     let mut controller = controller("asymmetric", TIME);
-    let mut vms = [vm(1, &[(80, 20), (5, 0)])];
+    let mut vms = beside(vm(1, &[(45, 20), (5, 0)]));
     for vcpu in &mut vms[0].vcpus {
         vcpu.in_force.weight = Some(Weight(100.0));
     }
     let decisions = decide(&mut controller, &vms);
     let weights: Vec<f64> = decisions
         .iter()
+        .filter(|decision| decision.vm() == VmId(1))
         .map(|decision| match decision {
             Decision::SetWeight { weight, .. } => weight.0,
             other => panic!("{other:?}"),
         })
         .collect();
-    assert!(weights[0] > 150.0 && weights[1] < 50.0, "{weights:?}");
-    let sum: f64 = weights.iter().sum();
-    assert!((sum - 200.0).abs() < 1.0, "{sum}");
+    assert!(weights[0] > 150.0 && weights[1] <= 50.0, "{weights:?}");
 }
 
 #[test]
@@ -340,8 +346,7 @@ fn urgent_vcpus_have_short_slices_and_their_vm_is_charged_for_switches() {
         put_in_force(&decisions, &mut vms);
     }
     assert_eq!(vms[0].vcpus[1].in_force.slice, Some(Nanos(100_000)));
-    // It uses up its time and sleeps.
-    assert_eq!(vms[0].vcpus[0].in_force.slice, Some(Nanos(12_000_000)));
+    assert_eq!(vms[0].vcpus[0].in_force.slice, None);
     vms[0].vcpus[1].runs = Some(400);
     let host = HostObservation::with_any_knobs(T, vms.to_vec(), IdleTimes::new());
     let round = controller.decide(&host);

@@ -283,6 +283,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::test_plan;
     use crate::work::cell::Choice;
+    use crate::work::cell::SUBJECTS;
 
     /// A run of a cell in which its first VM did so much of its work in stock and under Tandem, and the others half of theirs.
     fn run(vms: usize, stock: f64, tandem: Result<f64, &str>) -> Experiment {
@@ -367,14 +368,14 @@ pub(crate) mod tests {
             window: Duration::from_secs(3),
             ..test_plan::plan("1", "1", "burn", "0-1")
         };
-        let barrier = Choice::parse(Some("barrier-spin"), "2", "free", "burn1");
+        let barrier = Choice::parse(&SUBJECTS, Some("barrier-spin"), "2", "free", "burn1");
         let barrier = barrier.unwrap().cells()[0];
         let runs = [
             run(2, 0.02, Ok(0.42)),
             run(2, 0.25, Ok(0.44)),
             run(2, 0.10, Err("the daemon said: no")),
         ];
-        let mutex = Choice::parse(Some("mutex"), "4", "pinned", "pairs");
+        let mutex = Choice::parse(&SUBJECTS, Some("mutex"), "4", "pinned", "pairs");
         let mutex = mutex.unwrap().cells()[0];
         vec![
             summarize(&barrier, &plan, &runs, &[]),

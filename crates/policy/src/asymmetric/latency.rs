@@ -3,7 +3,8 @@
 //! Source: Shan (NJIT 2018), chapter 5. By how a vCPU stands at the end of a period:
 //!
 //! - its allocation not used up, and ready: it got its time too late, so it becomes more urgent;
-//! - used up, and idle: less urgent;
+//! - used up, and idle: less urgent, down to as any other. The source raises its latency beyond that; in simulations that cost most of what
+//!   urgency gained, as vCPUs that use what they are allocated and sleep in between are most of those that matter;
 //! - as urgent as can be, and still too late: it waits for a slow sibling, so the senders of its wake-ups become more urgent;
 //! - anything else: as it was; one that never sleeps goes back to 0. The source does not say this, but such a vCPU has no wake-up to
 //!   be late for, is always ready, and would drift to the most urgent by the noise of its time alone.
@@ -15,10 +16,8 @@ use std::collections::BTreeSet;
 
 use crate::units::VcpuId;
 
-/// The most urgent.
-pub const MOST: i8 = 4;
-/// The least urgent.
-pub const LEAST: i8 = 0;
+/// The most urgent; 0 is as any.
+pub const MOST: u8 = 4;
 
 /// How a vCPU stands at the end of a period.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,11 +36,11 @@ pub struct Standing {
 
 /// How urgent each vCPU of a VM is; 0: as any.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Urgencies(BTreeMap<VcpuId, i8>);
+pub struct Urgencies(BTreeMap<VcpuId, u8>);
 
 impl Urgencies {
     /// Of a vCPU.
-    pub fn of(&self, vcpu: VcpuId) -> i8 {
+    pub fn of(&self, vcpu: VcpuId) -> u8 {
         self.0.get(&vcpu).copied().unwrap_or(0)
     }
 
@@ -56,14 +55,14 @@ impl Urgencies {
             }
         }
         let next = |standing: &Standing| {
-            let step = match (standing.used_up, standing.ready) {
-                _ if !standing.sleeps => -self.of(standing.vcpu).signum(),
-                _ if slow.contains(&standing.vcpu) => 1,
-                (false, true) => 1,
-                (true, false) => -1,
-                _ => 0,
-            };
-            (self.of(standing.vcpu) + step).clamp(LEAST, MOST)
+            let now = self.of(standing.vcpu);
+            match (standing.used_up, standing.ready) {
+                _ if !standing.sleeps => now.saturating_sub(1),
+                _ if slow.contains(&standing.vcpu) => (now + 1).min(MOST),
+                (false, true) => (now + 1).min(MOST),
+                (true, false) => now.saturating_sub(1),
+                _ => now,
+            }
         };
         self.0 = standings
             .iter()
@@ -86,7 +85,7 @@ mod tests {
         }
     }
 
-    fn levels(urgencies: &Urgencies, vcpus: u32) -> Vec<i8> {
+    fn levels(urgencies: &Urgencies, vcpus: u32) -> Vec<u8> {
         (0..vcpus).map(|v| urgencies.of(VcpuId(v))).collect()
     }
 
@@ -99,11 +98,26 @@ mod tests {
             standing(2, true, true),
             standing(3, false, false),
         ]);
-        assert_eq!(levels(&urgencies, 4), [1, -1, 0, 0]);
+        assert_eq!(levels(&urgencies, 4), [1, 0, 0, 0]);
         for _ in 0..9 {
-            urgencies.follow(&[standing(0, false, true), standing(1, true, false)]);
+            urgencies.follow(&[standing(0, false, true), standing(1, false, true)]);
         }
-        assert_eq!(levels(&urgencies, 4), [MOST, LEAST, 0, 0]);
+        urgencies.follow(&[standing(0, false, true), standing(1, true, false)]);
+        assert_eq!(levels(&urgencies, 4), [MOST, MOST - 1, 0, 0]);
+    }
+
+    #[test]
+    fn who_never_sleeps_is_not_urgent() {
+        let mut urgencies = Urgencies::default();
+        urgencies.follow(&[standing(0, false, true)]);
+        let awake = Standing {
+            sleeps: false,
+            ..standing(0, false, true)
+        };
+        for _ in 0..3 {
+            urgencies.follow(std::slice::from_ref(&awake));
+            assert_eq!(levels(&urgencies, 1), [0]);
+        }
     }
 
     #[test]
@@ -113,12 +127,11 @@ mod tests {
             woken_by: vec![VcpuId(1)],
             ..standing(0, false, true)
         };
-        for period in 0..8 {
+        for period in 0..8u8 {
             // The waker uses up its time and goes idle, which alone would make it less urgent.
             urgencies.follow(&[late.clone(), standing(1, true, false)]);
-            let least = if period < MOST { LEAST } else { -1 };
-            assert!(urgencies.of(VcpuId(1)) >= least);
+            assert_eq!(urgencies.of(VcpuId(1)), period.saturating_sub(MOST - 1));
         }
-        assert_eq!(levels(&urgencies, 2), [MOST, 2]);
+        assert_eq!(levels(&urgencies, 2), [MOST, 4]);
     }
 }

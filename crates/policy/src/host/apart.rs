@@ -38,7 +38,6 @@ pub const ENTRY: Registered = Registered {
     about: "VMs that sleep at times and have more vCPUs than pCPUs: a group for each vCPU",
     sees: &[Sight::RunAndWait, Sight::Runnable, Sight::Affinity],
     turns: &[Knob::Division],
-    acts_when_idle: false,
     excludes: &["configured"],
     build: |_| Box::new(Apart::new()),
 };

@@ -18,6 +18,7 @@ use super::policy::Sight;
 use crate::assess::accounting_groups;
 use crate::asymmetric::AsymmetricConfig;
 use crate::asymmetric::charge::Switches;
+use crate::asymmetric::latency;
 use crate::asymmetric::latency::Standing;
 use crate::asymmetric::latency::Urgencies;
 use crate::asymmetric::resolver;
@@ -49,7 +50,6 @@ pub const ENTRY: Registered = Registered {
     about: "a VM's time goes to those of its vCPUs that need it, when they need it",
     sees: &[Sight::RunAndWait, Sight::Runnable, Sight::Affinity],
     turns: &[Knob::Weight, Knob::Nice, Knob::Slice, Knob::Affinity],
-    acts_when_idle: true,
     excludes: &["configured"],
     build: |config| Box::new(Asymmetric::new(config)),
 };
@@ -63,14 +63,13 @@ const MOST_FACTOR: f64 = 4.0;
 const LEAST_FACTOR: f64 = 0.5;
 /// What a level of urgency is worth where slices cannot be set.
 const PER_LEVEL: f64 = 1.25;
-/// Slices by urgency, from 1 up and from -1 down; 0 has the scheduler's own.
-const SOONER: [Nanos; 4] = [
+/// Slices by urgency, from 1 up; 0 has the scheduler's own.
+const SOONER: [Nanos; latency::MOST as usize] = [
     Nanos(1_000_000),
     Nanos(500_000),
     Nanos(200_000),
     Nanos(100_000),
 ];
-const LATER: [Nanos; 2] = [Nanos(6_000_000), Nanos(12_000_000)];
 /// Weights that differ by less than this factor from what they should be are left.
 const NEAR: f64 = 1.15;
 /// Nice values within so much of what they should be are left.
@@ -161,14 +160,10 @@ fn pcpus(time: Nanos, period: Nanos) -> f64 {
     time.0 as f64 / period.0.max(1) as f64
 }
 
-/// The slice of a level of urgency.
-fn slice(level: i8) -> Option<Nanos> {
-    let at = usize::from(level.unsigned_abs());
-    match level {
-        0 => None,
-        1.. => Some(SOONER[at.min(SOONER.len()) - 1]),
-        _ => Some(LATER[at.min(LATER.len()) - 1]),
-    }
+/// The slice of a level of urgency; `None`: the scheduler's own.
+fn slice(level: u8) -> Option<Nanos> {
+    let at = usize::from(level).checked_sub(1)?;
+    SOONER.get(at).copied()
 }
 
 impl VmState {
@@ -468,6 +463,7 @@ impl Policy for Asymmetric {
                 if self.config.latency && charge > Nanos::ZERO {
                     round.charges.insert(vm.vm, charge);
                 }
+                round.contended |= vm.vcpus.iter().any(|vcpu| is_ready(period, vcpu));
                 let demands = vm.vcpus.iter().map(|vcpu| VcpuDemand {
                     vcpu: vcpu.vcpu,
                     ran: vcpu.ran,

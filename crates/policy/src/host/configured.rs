@@ -17,7 +17,6 @@ pub const ENTRY: Registered = Registered {
     about: "each VM has its configured weight, in a group of its own, and nothing more",
     sees: &[],
     turns: &[Knob::Weight],
-    acts_when_idle: false,
     excludes: &["fair"],
     build: |_| Box::new(Configured),
 };

@@ -73,7 +73,7 @@ pub struct Controller {
     config: ControllerConfig,
     policies: Vec<(PolicyId, &'static Registered, Box<dyn Policy>)>,
     watch: IdleWatch,
-    /// Whether any group was used up in the last period.
+    /// Whether any group was used up in the last period, or a policy wants to go on for another reason.
     saturated: bool,
     /// What VMs are charged for in this period.
     charges: BTreeMap<VmId, Nanos>,
@@ -110,8 +110,7 @@ impl Controller {
     pub fn period<H: Host>(&mut self, host: &mut H) -> Option<Period<H::Applied>> {
         let (now, idle) = host.idle();
         self.watch.look(idle, now);
-        let always = self.policies.iter().any(|(_, entry, _)| entry.acts_when_idle);
-        if !(self.saturated || always || self.watch.is_decision_due()) {
+        if !self.saturated && !self.watch.is_decision_due() {
             return None;
         }
         let period = self.config.period;
@@ -164,7 +163,7 @@ impl Controller {
             };
             round.decisions.extend(own.into_iter().filter(may));
         }
-        self.saturated = round.groups.iter().any(|group| group.saturated);
+        self.saturated = round.contended || round.groups.iter().any(|group| group.saturated);
         round.decisions = self.settle(host, round.decisions);
         self.charges.clone_from(&round.charges);
         round

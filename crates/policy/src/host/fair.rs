@@ -24,7 +24,6 @@ pub const ENTRY: Registered = Registered {
         Sight::IdleTime,
     ],
     turns: &[Knob::Weight, Knob::Affinity],
-    acts_when_idle: false,
     excludes: &[],
     build: |config| Box::new(Fair::new(config)),
 };
@@ -52,7 +51,10 @@ impl Policy for Fair {
         } = self.weights.decide(host, |vm| scope.includes(vm));
         round.decisions.extend(decisions);
         if let Some(rebalancer) = &mut self.rebalancer {
-            let movable = |vm: &VmObservation| scope.includes(vm) && !vm.in_force.rotating;
+            // In turns a vCPU that may roam has a seat for a while, which is no pin.
+            let is_pinned = |vm: &VmObservation| vm.vcpus.iter().all(|v| v.granted().len() == 1);
+            let movable =
+                |vm: &VmObservation| scope.includes(vm) && (!vm.in_force.rotating || is_pinned(vm));
             let moves = rebalancer.decide(host.period, &host.vms, &groups, movable);
             round.decisions.extend(moves);
         }

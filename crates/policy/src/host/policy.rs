@@ -53,8 +53,6 @@ pub struct Registered {
     pub sees: &'static [Sight],
     /// The knobs that it may turn; decisions about others are dropped.
     pub turns: &'static [Knob],
-    /// Whether it has something to do while pCPU time is left over.
-    pub acts_when_idle: bool,
     /// Policies that cannot act on the same VM.
     pub excludes: &'static [&'static str],
     /// Makes one that has seen nothing yet.

@@ -36,6 +36,7 @@ use crate::turns::rotation::Candidate;
 use crate::turns::stays::Stays;
 use crate::turns::wakefulness::Wakefulness;
 use crate::units::Nanos;
+use crate::units::PcpuId;
 use crate::units::VcpuId;
 use crate::units::VmId;
 
@@ -45,7 +46,6 @@ pub const ENTRY: Registered = Registered {
     about: "VMs that never sleep take turns, so that their vCPUs run together",
     sees: &[Sight::RunAndWait, Sight::Runnable, Sight::Affinity],
     turns: &[Knob::Idle, Knob::Affinity, Knob::Weight],
-    acts_when_idle: false,
     excludes: &[],
     build: |config| Box::new(Turns::new(config)),
 };
@@ -148,7 +148,7 @@ impl Turns {
                 let vcpu = vm.vcpu(*id)?;
                 let granted = match placement {
                     Placement::Keep => &vcpu.allowed,
-                    Placement::Turns | Placement::Rebalance => vcpu.granted(),
+                    Placement::Turns | Placement::Rebalance => vcpu.home(),
                 };
                 Some((*id, granted.clone()))
             })
@@ -236,23 +236,29 @@ impl Turns {
         self.stays.join(vm);
         if placement != Placement::Keep {
             self.seated.insert(vm.vm);
-            decisions.extend(
-                member
-                    .seats
-                    .iter()
-                    .map(|(&vcpu, &pcpu)| Decision::SetAffinity {
-                        vm: vm.vm,
-                        vcpu,
-                        pcpus: [pcpu].into_iter().collect(),
-                        because: Because::Seat,
-                    }),
-            );
+            // One that `fair` moves right now has another seat in the next rotation.
+            let is_moved = |decision: &Decision, vcpu: VcpuId| {
+                decision.knob() == Knob::Affinity
+                    && (decision.vm(), decision.vcpu()) == (vm.vm, Some(vcpu))
+            };
+            let seats: Vec<(VcpuId, PcpuId)> = member
+                .seats
+                .iter()
+                .map(|(&vcpu, &pcpu)| (vcpu, pcpu))
+                .filter(|(vcpu, _)| !decisions.iter().any(|d| is_moved(d, *vcpu)))
+                .collect();
+            decisions.extend(seats.into_iter().map(|(vcpu, pcpu)| Decision::SetAffinity {
+                vm: vm.vm,
+                vcpu,
+                pcpus: [pcpu].into_iter().collect(),
+                because: Because::Seat,
+            }));
             // A vCPU that sleeps all along sits nowhere.
             let others = vm
                 .vcpus
                 .iter()
                 .filter(|vcpu| !member.seats.contains_key(&vcpu.vcpu));
-            decisions.extend(others.map(|vcpu| back(vm.vm, vcpu.vcpu, vcpu.granted())));
+            decisions.extend(others.map(|vcpu| back(vm.vm, vcpu.vcpu, vcpu.home())));
         }
         decisions.push(Decision::SetWeight {
             target: Target::Vm(vm.vm),
@@ -263,10 +269,10 @@ impl Turns {
 
     /// Lets a VM's vCPUs run again wherever the operator allowed.
     fn unseat(&mut self, vm: &VmObservation, decisions: &mut Vec<Decision>) {
-        let away = |vcpu: &&VcpuObservation| vcpu.allowed != *vcpu.granted();
+        let away = |vcpu: &&VcpuObservation| vcpu.allowed != *vcpu.home();
         let before = decisions.len();
         let away = vm.vcpus.iter().filter(away);
-        decisions.extend(away.map(|vcpu| back(vm.vm, vcpu.vcpu, vcpu.granted())));
+        decisions.extend(away.map(|vcpu| back(vm.vm, vcpu.vcpu, vcpu.home())));
         if decisions.len() == before {
             self.seated.remove(&vm.vm);
         }
@@ -326,7 +332,6 @@ mod tests {
     use super::*;
     use crate::host::observation::IdleTimes;
     use crate::host::registry;
-    use crate::units::PcpuId;
     use crate::units::Weight;
 
     /// Two VMs whose two vCPUs are pinned to a pCPU each and never sleep.

@@ -5,7 +5,8 @@
 //!
 //! Not every set of VMs can have what it is due in rows: one of a single vCPU that is due a whole pCPU and one of two, on two
 //! pCPUs, cannot. Such a set is tried out, row by row; while anybody would fall short by more than [`SHORT`], the VM with
-//! the fewest seats stays on instead, for it needs co-scheduling least. What is left if no two VMs, or none with two seats, remain:
+//! the fewest seats stays on instead, for it needs co-scheduling least. If it is pinned, all that it may run beside stay on too: such a VM takes
+//! from some rows more than from others, and shares were off by up to a sixth. So they do beside one that has no seats. What is left if no two VMs, or none with two seats, remain:
 //! nothing.
 
 use std::collections::BTreeMap;
@@ -78,7 +79,11 @@ impl Rotation {
         let mut left: Vec<&Candidate> = candidates.iter().collect();
         left.sort_by_key(|candidate| candidate.vm);
         loop {
-            let members = seated(&left);
+            let (members, unseated) = seated(&left);
+            if let Some(vm) = unseated {
+                leave(&mut left, vm, true);
+                continue;
+            }
             // Without a VM of two vCPUs nothing has to run together, and a VM that nobody competes with needs no turns.
             let competes = |a: &Member| {
                 let others = members.iter().filter(|b| b.vm != a.vm);
@@ -90,11 +95,11 @@ impl Rotation {
             }
             let alone = members.iter().find(|member| !competes(member));
             let leaves = match alone {
-                Some(member) => Some(member.vm),
-                None => too_tight(&members),
+                Some(member) => Some((member.vm, false)),
+                None => too_tight(&members).map(|vm| (vm, true)),
             };
             match leaves {
-                Some(vm) => left.retain(|candidate| candidate.vm != vm),
+                Some((vm, stays_on)) => leave(&mut left, vm, stays_on),
                 None => {
                     let others = longest_pause(&members);
                     let mut rotation = Rotation {
@@ -109,8 +114,33 @@ impl Rotation {
     }
 }
 
-/// Seats for all, the most demanding first, and how often each is due.
-fn seated(candidates: &[&Candidate]) -> Vec<Member> {
+/// Takes a VM out. One that `stays_on`, never sleeps and is pinned takes from some rows more than from others, so all that it may run beside
+/// stay on with it. One that may run wherever they do goes where there is room.
+fn leave(candidates: &mut Vec<&Candidate>, vm: VmId, stays_on: bool) {
+    let sets = |candidate: &Candidate| -> Vec<PcpuSet> {
+        let sets = candidate.vcpus.iter();
+        sets.map(|(_, pcpus)| pcpus.clone()).collect()
+    };
+    let own: Vec<PcpuSet> = candidates
+        .iter()
+        .filter(|candidate| candidate.vm == vm)
+        .flat_map(|candidate| sets(candidate))
+        .collect();
+    let meets = |candidate: &Candidate| {
+        let theirs = sets(candidate);
+        own.iter()
+            .any(|pcpus| theirs.iter().any(|other| other.overlaps(pcpus)))
+    };
+    let mut all = PcpuSet::default();
+    for pcpus in candidates.iter().filter(|c| meets(c)).flat_map(|c| sets(c)) {
+        all.extend(&pcpus);
+    }
+    let roams = own.iter().all(|pcpus| *pcpus == all);
+    candidates.retain(|candidate| candidate.vm != vm && !(stays_on && !roams && meets(candidate)));
+}
+
+/// Seats for all, the most demanding first, and how often each is due; and the first that has no seats.
+fn seated(candidates: &[&Candidate]) -> (Vec<Member>, Option<VmId>) {
     let mut order: Vec<&Candidate> = candidates.to_vec();
     order.sort_by(|a, b| {
         let size = b.vcpus.len().cmp(&a.vcpus.len());
@@ -118,8 +148,10 @@ fn seated(candidates: &[&Candidate]) -> Vec<Member> {
     });
     let mut demand = Demand::new();
     let mut members = Vec::new();
+    let mut unseated = None;
     for candidate in order {
         let Some(seats) = seat(&candidate.vcpus, &demand) else {
+            unseated = unseated.or(Some(candidate.vm));
             continue;
         };
         let pcpus: PcpuSet = seats.values().copied().collect();
@@ -136,7 +168,7 @@ fn seated(candidates: &[&Candidate]) -> Vec<Member> {
     let most = most_demand(&members);
     scale(&mut members, most.min(1.0));
     members.sort_by_key(|member| member.vm);
-    members
+    (members, unseated)
 }
 
 fn add(demand: &mut Demand, pcpus: &PcpuSet, due: f64) {
