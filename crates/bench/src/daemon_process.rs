@@ -252,6 +252,9 @@ fn arguments(selected: &Selected, plan: &DaemonPlan, state_dir: &Path) -> Vec<St
     if let Some(policies) = plan.policies {
         args.extend(["--policies".to_owned(), policy_names(policies)]);
     }
+    if let Some(parts) = plan.asymmetric {
+        args.extend(["--asymmetric".to_owned(), parts.to_string()]);
+    }
     match selected {
         Selected::Names(glob) => args.extend(["--select-name".to_owned(), glob.clone()]),
         Selected::Pids(pids) => {
@@ -266,6 +269,8 @@ fn arguments(selected: &Selected, plan: &DaemonPlan, state_dir: &Path) -> Vec<St
 
 #[cfg(test)]
 mod tests {
+    use tandem_policy::asymmetric::AsymmetricConfig;
+
     use super::*;
 
     #[test]
@@ -274,12 +279,13 @@ mod tests {
             period_ms: Some(50),
             placement: Placement::Rebalance,
             policies: Some(registry::set(["turns", "fair"]).unwrap()),
+            asymmetric: Some(AsymmetricConfig::parse("time,latency").unwrap()),
         };
         let pids = Selected::Pids(vec![(Pid(7), 1.0), (Pid(8), 2.5)]);
         assert_eq!(
             arguments(&pids, &plan, Path::new("/run/x")).join(" "),
             "host run --print-ready --placement rebalance --state-dir /run/x --period-ms 50 \
-             --policies fair,turns --select-pid 7 --weight 7=1 --select-pid 8 --weight 8=2.5"
+             --policies fair,turns --asymmetric time,latency --select-pid 7 --weight 7=1 --select-pid 8 --weight 8=2.5"
         );
     }
 }

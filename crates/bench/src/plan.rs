@@ -19,6 +19,7 @@ use tandem_microvm::Workload;
 use tandem_policy::PcpuId;
 use tandem_policy::PcpuSet;
 use tandem_policy::PolicySet;
+use tandem_policy::asymmetric::AsymmetricConfig;
 use tandem_policy::host::asymmetric;
 use tandem_policy::host::registry;
 use thiserror::Error;
@@ -174,6 +175,8 @@ pub struct DaemonPlan {
     pub placement: Placement,
     /// The policies of all VMs; the daemon's own default where they are not given.
     pub policies: Option<PolicySet>,
+    /// Which parts of the policy `asymmetric` act; the daemon's own default where it is not given.
+    pub asymmetric: Option<AsymmetricConfig>,
 }
 
 impl DaemonPlan {

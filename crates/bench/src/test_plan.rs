@@ -31,6 +31,7 @@ pub fn plan(mix: &str, weights: &str, workloads: &str, pcpus: &str) -> Plan {
         seed: 1,
         daemon: DaemonPlan {
             policies: None,
+            asymmetric: None,
             period_ms: None,
             placement: Placement::Rebalance,
         },

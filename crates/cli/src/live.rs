@@ -15,6 +15,7 @@ use tandem_bench::state_dir;
 use tandem_host::config::Placement;
 use tandem_microvm::Backend;
 use tandem_policy::PolicySet;
+use tandem_policy::asymmetric::AsymmetricConfig;
 use tandem_policy::host::registry;
 
 /// What runs the vCPUs.
@@ -47,6 +48,9 @@ pub struct DaemonArgs {
     /// The policies of all VMs [default: the daemon's own]
     #[arg(long, value_name = "NAME,…", value_parser = policy_names)]
     policies: Option<PolicySet>,
+    /// Which parts of the policy asymmetric act: time, latency, resolver [default: all]
+    #[arg(long, value_name = "PART,…", value_parser = AsymmetricConfig::parse)]
+    asymmetric: Option<AsymmetricConfig>,
 }
 
 /// A list of policies, for an argument.
@@ -66,7 +70,10 @@ impl DaemonArgs {
         let period = self.period_ms.map(|ms| format!(" --period-ms {ms}"));
         let placement = placement.map(|value| format!(" --placement {}", value.get_name()));
         let policies = policies.map(|names| format!(" --policies {names}"));
-        [period, placement, policies]
+        let parts = self
+            .asymmetric
+            .map(|parts| format!(" --asymmetric {parts}"));
+        [period, placement, policies, parts]
             .into_iter()
             .flatten()
             .collect()
@@ -78,6 +85,7 @@ impl DaemonArgs {
             period_ms: self.period_ms.map(range::period_ms).transpose()?,
             placement: self.placement.map_or(placement, Placement::from),
             policies: self.policies,
+            asymmetric: self.asymmetric,
         })
     }
 }

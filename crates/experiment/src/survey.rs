@@ -36,7 +36,7 @@ use crate::trials::Trials;
 use crate::trials::TrialsError;
 
 /// Policies and baselines, alone and joined.
-const POLICIES: [&str; 28] = [
+const POLICIES: [&str; 32] = [
     STOCK,
     "ple-off",
     "fixed",
@@ -65,6 +65,10 @@ const POLICIES: [&str; 28] = [
     "eevdf+fair+turns",
     "fair+apart",
     "fair+turns+apart",
+    "asymmetric",
+    "fair+asymmetric",
+    "eevdf+fair+asymmetric",
+    "apples+fair+asymmetric",
 ];
 
 /// pCPUs that hosts can have: VMs have as many vCPUs.

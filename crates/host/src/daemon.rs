@@ -50,6 +50,7 @@ use tandem_linux::cgroup::CgroupError;
 use tandem_linux::exporter::Exporter;
 use tandem_linux::exporter::MetricsError;
 use tandem_linux::procfs::ProcFs;
+use tandem_linux::real_time::go_before_others;
 use tandem_linux::sampler::Sampler;
 use tandem_linux::service::ReportOnce;
 use tandem_linux::service::Reporter;
@@ -193,6 +194,11 @@ impl Daemon {
         let period = Duration::from_nanos(self.config.period().0);
         let scan_every = Duration::from_millis(self.config.scan_ms);
         if !self.config.dry_run {
+            if let Err(error) = go_before_others() {
+                reporter.info(&format!(
+                    "cannot go before other threads of this host (nice -20): {error}; beside many that compute, decisions come late"
+                ));
+            }
             // Before the first change: whoever asks after kill -9 hears of this daemon.
             status::write(
                 &self.config.state_dir,

@@ -36,6 +36,8 @@ use thiserror::Error;
 
 use crate::counters;
 use crate::counters::CounterError;
+use crate::daemon::Daemon;
+use crate::daemon::DaemonError;
 use crate::file::FileError;
 use crate::job::Facts;
 use crate::job::Failed;
@@ -93,6 +95,9 @@ pub enum AgentError {
     /// A parameter of the kernel could not be set.
     #[error(transparent)]
     Setting(#[from] SettingError),
+    /// The daemon of the run did not do its work.
+    #[error(transparent)]
+    Daemon(#[from] DaemonError),
     /// KVM does not say what it counts.
     #[error(transparent)]
     Counter(#[from] CounterError),
@@ -261,6 +266,10 @@ fn run_vms(run: &Run, calibration: Calibration) -> Result<Outcome, AgentError> {
     for vm in &run.vms {
         vms.push(start(vm, calibration)?);
     }
+    let daemon = match run.daemon.as_slice() {
+        [] => None,
+        arguments => Some(Daemon::start(arguments)?),
+    };
     thread::sleep(seconds(run.warm_up)?);
     if run.trace {
         trace::start()?;
@@ -272,6 +281,7 @@ fn run_vms(run: &Run, calibration: Calibration) -> Result<Outcome, AgentError> {
     if run.trace {
         trace::stop()?;
     }
+    daemon.map_or(Ok(()), Daemon::stop)?;
     let parameters = settings::report(Path::new("/"));
     let mut outcomes = Vec::new();
     for (vm, (first, last)) in vms.into_iter().zip(first.iter().zip(&last)) {

@@ -124,6 +124,9 @@ pub struct Variant {
     /// Parameters of every VM's workload.
     #[serde(default)]
     pub workload: BTreeMap<String, Value>,
+    /// Arguments of the daemon (`tandem host run`) beside the VMs; none: there is no daemon.
+    #[serde(default)]
+    pub daemon: Vec<String>,
     /// vCPUs of every VM, in place of the experiment's.
     pub vcpus: Option<u32>,
 }
@@ -250,6 +253,7 @@ impl Experiment {
                 seconds: self.seconds,
                 sample_ms: self.sample_ms,
                 trace: self.trace,
+                daemon: variant.daemon.clone(),
                 vms: self
                     .vms_of(variant)
                     .into_iter()

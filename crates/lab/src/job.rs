@@ -49,6 +49,9 @@ pub struct Run {
     /// Whether the kernel traces pause-loop exits and wake-ups, which costs each some time.
     #[serde(default)]
     pub trace: bool,
+    /// Arguments of the daemon (`tandem host run`) beside the VMs; none: there is no daemon.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub daemon: Vec<String>,
     /// The VMs.
     pub vms: Vec<Vm>,
 }

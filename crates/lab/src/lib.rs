@@ -23,6 +23,7 @@ pub mod agent;
 pub mod bochs;
 pub mod boot;
 pub mod counters;
+pub mod daemon;
 pub mod description;
 pub mod emulator;
 pub mod emulators;

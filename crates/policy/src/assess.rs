@@ -143,6 +143,22 @@ mod tests {
     }
 
     #[test]
+    fn who_takes_turns_is_due_its_share_in_a_period_in_which_it_had_none() {
+        // The third waited all along; that counts when it is over.
+        let mut vms = [
+            vm(1, [(60, 40); 2]),
+            vm(2, [(40, 60); 2]),
+            vm(3, [(0, 5); 2]),
+        ];
+        let due = |vms: &[VmObservation]| assess(T, vms)[2].fair.0 / 1_000_000;
+        assert!(due(&vms) < 10);
+        for vm in &mut vms {
+            vm.in_force.rotating = true;
+        }
+        assert_eq!(due(&vms), 66);
+    }
+
+    #[test]
     fn bursts_are_due_what_they_waited_and_no_more() {
         assert_eq!(due([(12, 2), (12, 2)]), 28);
         assert_eq!(due([(12, 0), (12, 0)]), 24);

@@ -217,9 +217,15 @@ impl VmObservation {
         self.vcpus.iter().map(|vcpu| vcpu.ran).sum()
     }
 
-    /// Sum over the vCPUs of the time in which each could have run.
+    /// Sum over the vCPUs of the time in which each could have run. Those of a VM that takes turns never sleep: they wait for whole
+    /// rotations, and a wait counts only in the period in which it ends.
     pub fn could_run(&self, period: Nanos) -> Nanos {
-        self.vcpus.iter().map(|vcpu| vcpu.could_run(period)).sum()
+        let could_run = |vcpu: &VcpuObservation| match vcpu.could_run(period) {
+            Nanos::ZERO => Nanos::ZERO,
+            _ if self.in_force.rotating => period,
+            part => part,
+        };
+        self.vcpus.iter().map(could_run).sum()
     }
 
     /// An upper bound of the time in which at least one vCPU could have run: the sum of theirs, at most the period.

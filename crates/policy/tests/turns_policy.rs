@@ -201,7 +201,10 @@ fn pinned(id: u64, vcpus: &[(u64, u64)]) -> VmObservation {
 fn a_narrow_vm_that_rows_leave_behind_is_let_go_for_a_while() {
     // A third VM stays on and takes from the row of the first what it is short of.
     let narrow = pinned(1, &[(50, 50)]);
-    let sleeper = pinned(3, &[(32, 20), (32, 20)]);
+    let mut sleeper = pinned(3, &[(32, 20), (32, 20)]);
+    for vcpu in &mut sleeper.vcpus {
+        vcpu.allowed = "0-1".parse().unwrap();
+    }
     let vms = vec![narrow, pinned(2, &[(38, 62), (38, 62)]), sleeper];
     let mut host = TestHost::new(Placement::Keep, vms);
     let mut rotating = |periods: usize| {

@@ -15,6 +15,8 @@ pub mod latency;
 pub mod resolver;
 pub mod time;
 
+use std::fmt;
+
 use serde::Deserialize;
 use serde::Serialize;
 use thiserror::Error;
@@ -66,6 +68,19 @@ impl AsymmetricConfig {
     }
 }
 
+impl fmt::Display for AsymmetricConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts = [
+            (self.time, "time"),
+            (self.latency, "latency"),
+            (self.resolver, "resolver"),
+        ];
+        let acting = parts.iter().filter(|(acts, _)| *acts);
+        let names: Vec<&str> = acting.map(|(_, name)| *name).collect();
+        f.write_str(&names.join(","))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -74,6 +89,7 @@ mod tests {
     fn parts_are_named() {
         let parts = AsymmetricConfig::parse("time, resolver").unwrap();
         assert!(parts.time && !parts.latency && parts.resolver);
+        assert_eq!(parts.to_string(), "time,resolver");
         let error = AsymmetricConfig::parse("time,speed").unwrap_err();
         assert_eq!(
             error.to_string(),

@@ -40,6 +40,7 @@ use crate::pcpu_set::PcpuSet;
 use crate::turns::wakefulness::NEVER_SLEEPS;
 use crate::units::Nanos;
 use crate::units::Nice;
+use crate::units::PcpuId;
 use crate::units::VcpuId;
 use crate::units::VmId;
 use crate::units::Weight;
@@ -104,6 +105,8 @@ struct VmState {
     demands: BTreeMap<VcpuId, Nanos>,
     /// What each consumes and waits per period, smoothed, ns.
     usual_use: BTreeMap<VcpuId, (f64, f64)>,
+    /// The levels of urgency that act.
+    ahead: BTreeMap<VcpuId, u8>,
     /// How often each came too late since the resolver last acted.
     conflicts: BTreeMap<VcpuId, u64>,
     /// Periods since a vCPU was last short.
@@ -121,6 +124,7 @@ impl Default for VmState {
             had: Allocations::default(),
             demands: BTreeMap::new(),
             usual_use: BTreeMap::new(),
+            ahead: BTreeMap::new(),
             conflicts: BTreeMap::new(),
             calm: CALM,
         }
@@ -158,6 +162,37 @@ fn is_ready(period: Nanos, vcpu: &VcpuObservation) -> bool {
 
 fn pcpus(time: Nanos, period: Nanos) -> f64 {
     time.0 as f64 / period.0.max(1) as f64
+}
+
+/// The VMs of those who are urgent on each pCPU.
+type Rivals = BTreeMap<PcpuId, BTreeSet<VmId>>;
+
+/// Who is urgent on which pCPU, of the vCPUs that can be on one only.
+fn rivals(vms: &[VmObservation], states: &BTreeMap<VmId, VmState>) -> Rivals {
+    let mut rivals = Rivals::new();
+    for vm in vms {
+        let Some(state) = states.get(&vm.vm) else {
+            continue;
+        };
+        for vcpu in vm.vcpus.iter().filter(|vcpu| vcpu.allowed.len() == 1) {
+            let is_urgent = state.urgencies.of(vcpu.vcpu) > 0;
+            for pcpu in vcpu.allowed.iter().filter(|_| is_urgent) {
+                rivals.entry(pcpu).or_default().insert(vm.vm);
+            }
+        }
+    }
+    rivals
+}
+
+/// The level that acts for a vCPU: none beside an urgent one of another VM on the same pCPU. Where all are urgent nobody can run sooner, and
+/// short slices only make all of them finish late: two VMs of serial parts in turn, pinned beside each other, lost a tenth of their work.
+fn ahead(vm: VmId, vcpu: &VcpuObservation, level: u8, rivals: &Rivals) -> u8 {
+    if vcpu.allowed.len() != 1 {
+        return level;
+    }
+    let mut here = vcpu.allowed.iter().filter_map(|pcpu| rivals.get(&pcpu));
+    let has_rival = here.any(|urgent| urgent.iter().any(|other| *other != vm));
+    if has_rival { 0 } else { level }
 }
 
 /// The slice of a level of urgency; `None`: the scheduler's own.
@@ -248,7 +283,8 @@ impl VmState {
                 *self.conflicts.entry(standing.vcpu).or_default() += 1;
             }
         }
-        let urgent = |vcpu: VcpuId| self.urgencies.of(vcpu) > 0;
+        let ahead = &self.ahead;
+        let urgent = |vcpu: VcpuId| ahead.get(&vcpu).is_some_and(|level| *level > 0);
         let runs = vm
             .vcpus
             .iter()
@@ -258,6 +294,11 @@ impl VmState {
         self.demands = self.allocations.divide(total, &uses);
         self.urgencies.follow(&standings);
         charge
+    }
+
+    /// The level of urgency that acts for a vCPU.
+    fn ahead(&self, vcpu: VcpuId) -> u8 {
+        self.ahead.get(&vcpu).copied().unwrap_or_default()
     }
 
     /// Why a vCPU weighs what it does.
@@ -292,7 +333,7 @@ impl VmState {
             factor = allocation.0 as f64 / even.0 as f64;
         }
         if config.latency && !has_slices {
-            factor *= PER_LEVEL.powi(i32::from(self.urgencies.of(vcpu)));
+            factor *= PER_LEVEL.powi(i32::from(self.ahead(vcpu)));
         }
         factor.clamp(LEAST_FACTOR, MOST_FACTOR)
     }
@@ -354,7 +395,7 @@ impl Asymmetric {
                     }
                 }
             }
-            let level = state.urgencies.of(id);
+            let level = state.ahead(id);
             if self.config.latency && has_slices && state.asks(id, Knob::Slice, level == 0) {
                 decisions.push(Decision::SetSlice {
                     vm: vm.vm,
@@ -451,6 +492,7 @@ impl Policy for Asymmetric {
             vm.in_force.rotating || round.rotation.as_ref().is_some_and(is_member)
         };
         let mut before = std::mem::take(&mut self.vms);
+        let mut totals: BTreeMap<VmId, Nanos> = BTreeMap::new();
         for vm in host.vms.iter().filter(|vm| scope.includes(vm)) {
             let mut state = before.remove(&vm.vm).unwrap_or_default();
             state.remember(vm);
@@ -480,6 +522,20 @@ impl Policy for Asymmetric {
                     ..VmState::default()
                 };
             }
+            totals.insert(vm.vm, total);
+            self.vms.insert(vm.vm, state);
+        }
+        let rivals = rivals(&host.vms, &self.vms);
+        for vm in &host.vms {
+            let Some(mut state) = self.vms.remove(&vm.vm) else {
+                continue;
+            };
+            let levels = vm.vcpus.iter().map(|vcpu| {
+                let level = state.urgencies.of(vcpu.vcpu);
+                (vcpu.vcpu, ahead(vm.vm, vcpu, level, &rivals))
+            });
+            state.ahead = levels.collect();
+            let total = totals.get(&vm.vm).copied().unwrap_or_default();
             let decisions = self.settings(host, vm, &mut state, total);
             round.decisions.extend(decisions);
             self.vms.insert(vm.vm, state);

@@ -58,6 +58,10 @@ const MOST_CORRECTION: f64 = 1.5;
 const NOT_SERVED: f64 = 0.05;
 /// ... for so many periods on end is not served by rows: VMs that stay on take from them what the trial of the rows did not know of.
 const PERIODS_BEHIND: u32 = 50;
+/// A VM that stays on and is due this part of what the candidates are due takes much of the rows ...
+const PRESSES: f64 = 0.1;
+/// ... and does until it is due less than this part.
+const STILL_PRESSES: f64 = 0.05;
 /// A rotation is made anew when what anybody is due has changed by this factor.
 const ANEW: f64 = 1.15;
 
@@ -67,6 +71,10 @@ struct Turns {
     placement: Placement,
     wakefulness: Wakefulness,
     stays: Stays,
+    /// VMs that did not sleep as of the last period.
+    awake: BTreeSet<VmId>,
+    /// Pinned VMs that stay on and take much of the rows.
+    pressing: BTreeSet<VmId>,
     /// The rotation, and the candidates that it was made of.
     rotation: Rotation,
     made_of: Vec<Candidate>,
@@ -84,6 +92,8 @@ impl Turns {
             placement: config.placement,
             wakefulness: Wakefulness::new(config.turns.periods),
             stays: Stays::default(),
+            awake: BTreeSet::new(),
+            pressing: BTreeSet::new(),
             rotation: Rotation::default(),
             made_of: Vec::new(),
             corrections: BTreeMap::new(),
@@ -122,6 +132,41 @@ impl Turns {
         largest.unwrap_or_default()
     }
 
+    /// Of candidates that are pinned, those that can take turns beside pinned VMs that stay on. Such a VM has more of its pCPUs in rows that
+    /// leave some of them to it than in rows that take all; so where rows are not equally wide, whoever has the narrow ones lacks time
+    /// that no correction of its part finds.
+    fn beside_pinned(
+        &mut self,
+        host: &HostObservation,
+        accounts: &BTreeMap<VmId, Assessment>,
+        candidates: &mut Vec<Candidate>,
+    ) {
+        let all: f64 = candidates.iter().map(|candidate| candidate.due).sum();
+        let stays_on = |vm: &&VmObservation| candidates.iter().all(|c| c.vm != vm.vm);
+        let pressing = host.vms.iter().filter(stays_on).filter(|vm| {
+            let due = accounts.get(&vm.vm).map_or(0, |account| account.fair.0);
+            let limit = match self.pressing.contains(&vm.vm) {
+                true => STILL_PRESSES,
+                false => PRESSES,
+            };
+            let is_pinned = vm.vcpus.iter().all(|vcpu| vcpu.home().len() == 1);
+            is_pinned && due as f64 >= limit * all * host.period.0 as f64 && due > 0
+        });
+        let pressing: Vec<&VmObservation> = pressing.collect();
+        self.pressing = pressing.iter().map(|vm| vm.vm).collect();
+        for vm in pressing {
+            let theirs = vm.allowed();
+            let meets = |c: &Candidate| reach(c).overlaps(&theirs);
+            let widths = |list: &[Candidate]| -> BTreeSet<usize> {
+                let pinned = list.iter().filter(|c| is_pinned(c) && meets(c));
+                pinned.map(|c| reach(c).len()).collect()
+            };
+            if widths(candidates).len() > 1 {
+                candidates.retain(|c| !(is_pinned(c) && meets(c)));
+            }
+        }
+    }
+
     /// What may be moved: nothing where affinities cannot be set.
     fn placement_on(&self, host: &HostObservation) -> Placement {
         match host.knobs.affinity {
@@ -137,11 +182,11 @@ impl Turns {
         vm: &VmObservation,
         account: &Assessment,
     ) -> Option<Candidate> {
-        let is_member = self.rotation.member(vm.vm).is_some();
         if !self.stays.may_join(vm.vm) {
             return None;
         }
-        let awake = self.wakefulness.awake(period, vm.vm, is_member);
+        let was_awake = self.awake.contains(&vm.vm);
+        let awake = self.wakefulness.awake(period, vm.vm, was_awake);
         let vcpus: Vec<(VcpuId, PcpuSet)> = awake
             .iter()
             .filter_map(|id| {
@@ -279,6 +324,20 @@ impl Turns {
     }
 }
 
+/// The pCPUs that a candidate's vCPUs may be on.
+fn reach(candidate: &Candidate) -> PcpuSet {
+    let mut all = PcpuSet::default();
+    for (_, pcpus) in &candidate.vcpus {
+        all.extend(pcpus);
+    }
+    all
+}
+
+/// Whether each of its vCPUs may be on one pCPU only.
+fn is_pinned(candidate: &Candidate) -> bool {
+    candidate.vcpus.iter().all(|(_, pcpus)| pcpus.len() == 1)
+}
+
 fn back(vm: VmId, vcpu: VcpuId, granted: &PcpuSet) -> Decision {
     Decision::SetAffinity {
         vm,
@@ -316,7 +375,9 @@ impl Policy for Turns {
         let accounts = accounts(host, round);
         self.correct(&accounts);
         self.let_go();
-        let candidates = self.candidates(host, scope, &accounts);
+        let mut candidates = self.candidates(host, scope, &accounts);
+        self.awake = candidates.iter().map(|candidate| candidate.vm).collect();
+        self.beside_pinned(host, &accounts, &mut candidates);
         self.rotate(candidates);
         self.seated.retain(|vm| present.contains(vm));
         let placement = self.placement_on(host);
@@ -362,6 +423,56 @@ mod tests {
         let affinities = round.decisions.iter();
         let affinities = affinities.filter(|decision| decision.knob() == Knob::Affinity);
         (turns.rotation.members.len(), affinities.count())
+    }
+
+    /// VMs of 4, 2 and 1 vCPUs, vCPU i on pCPU i mod 2, of which the last could run for so many ms of 100 as far as is known.
+    fn pinned_in_threes(last: u64) -> HostObservation {
+        let vm = |id: u64, vcpus: u32, seen: u64| {
+            let vcpu = |n: u32| VcpuObservation {
+                ran: Nanos::from_millis(seen / 3),
+                waited: Nanos::from_millis(seen - seen / 3),
+                runnable: true,
+                ..VcpuObservation::new(VcpuId(n), [PcpuId(n % 2)].into_iter().collect())
+            };
+            VmObservation::new(VmId(id), Weight(1024.0), (0..vcpus).map(vcpu).collect())
+        };
+        let vms = vec![vm(1, 4, 100), vm(2, 2, 100), vm(3, 1, last)];
+        HostObservation::with_any_knobs(Nanos::from_millis(100), vms, IdleTimes::new())
+    }
+
+    #[test]
+    fn a_wait_that_is_not_over_does_not_make_others_take_turns() {
+        let policies = registry::set(["turns"]).unwrap();
+        let mut turns = Turns::new(&ControllerConfig::new(policies));
+        let (id, _) = registry::entries(policies).next().unwrap();
+        // The third waits for 60 ms beyond a period's end again and again; it never sleeps, so no rows can be made of the others.
+        for last in [100, 100, 100, 100, 100, 40, 160, 100, 100, 40, 160, 100] {
+            let mut round = Round::default();
+            turns.decide(&pinned_in_threes(last), Scope(id), &mut round);
+            assert!(turns.rotation.is_empty(), "{:?}", turns.rotation);
+        }
+    }
+
+    /// The members of a rotation of pinned VMs of 2 and 1 vCPUs that never sleep, beside one whose four vCPUs could run for so many ms of 100.
+    fn members_beside(could_run: u64) -> usize {
+        let vm = |id: u64, vcpus: u32, seen: u64| {
+            let vcpu = |n: u32| VcpuObservation {
+                ran: Nanos::from_millis(seen / 3),
+                waited: Nanos::from_millis(seen - seen / 3),
+                runnable: true,
+                ..VcpuObservation::new(VcpuId(n), [PcpuId(n % 2)].into_iter().collect())
+            };
+            VmObservation::new(VmId(id), Weight(1024.0), (0..vcpus).map(vcpu).collect())
+        };
+        let vms = vec![vm(1, 2, 100), vm(2, 1, 100), vm(3, 4, could_run)];
+        let host = HostObservation::with_any_knobs(Nanos::from_millis(100), vms, IdleTimes::new());
+        decide(&host).0
+    }
+
+    #[test]
+    fn beside_a_pinned_vm_that_sleeps_at_times_rows_are_equally_wide_or_there_are_none() {
+        assert_eq!(members_beside(60), 0);
+        assert_eq!(members_beside(2), 2);
     }
 
     #[test]

@@ -95,21 +95,22 @@ impl Rotation {
             }
             let alone = members.iter().find(|member| !competes(member));
             let leaves = match alone {
-                Some(member) => Some((member.vm, false)),
-                None => too_tight(&members).map(|vm| (vm, true)),
-            };
-            match leaves {
-                Some((vm, stays_on)) => leave(&mut left, vm, stays_on),
+                Some(member) => (member.vm, false),
                 None => {
-                    let others = longest_pause(&members);
-                    let mut rotation = Rotation {
-                        turn: config.turn_for(others),
-                        members,
+                    let trial = try_out(&members);
+                    let Some(vm) = trial.too_tight else {
+                        let mut rotation = Rotation {
+                            turn: config.turn_for(trial.longest_pause),
+                            members,
+                        };
+                        rotation.renew(candidates);
+                        return rotation;
                     };
-                    rotation.renew(candidates);
-                    return rotation;
+                    (vm, true)
                 }
-            }
+            };
+            let (vm, stays_on) = leaves;
+            leave(&mut left, vm, stays_on);
         }
     }
 }
@@ -192,45 +193,57 @@ fn scale(members: &mut [Member], by: f64) {
     }
 }
 
-/// Rows in which a set of members is tried out.
-fn trial(members: &[Member]) -> usize {
-    64 * members.len().max(1)
+/// Rows for each member in which a set is tried out ...
+const ROWS_EACH: usize = 64;
+/// ... and in all, unless that is fewer than [`FEWEST_ROWS_EACH`]: a row costs the sorting of the members.
+const MOST_ROWS: usize = 1024;
+/// In so many rows for each member, one that is due as much as the others has enough of them to tell a turn from a shortfall.
+const FEWEST_ROWS_EACH: usize = 8;
+
+/// How many rows a set of so many members is tried out in.
+fn rows_of_trial(members: usize) -> usize {
+    let most = MOST_ROWS.max(FEWEST_ROWS_EACH * members);
+    (ROWS_EACH * members.max(1)).min(most)
 }
 
-/// The VM that is to stay on because somebody would fall short.
-fn too_tight(members: &[Member]) -> Option<VmId> {
-    let rows = trial(members);
+/// What comes out when members are tried out.
+struct Trial {
+    /// The VM that is to stay on because somebody would fall short.
+    too_tight: Option<VmId>,
+    /// The most rows that any member waits in between its own.
+    longest_pause: u32,
+}
+
+/// Tries members out, row by row.
+fn try_out(members: &[Member]) -> Trial {
+    let rows = rows_of_trial(members.len());
     let mut rotor = Rotor::default();
     rotor.follow(members);
-    let mut had: BTreeMap<VmId, usize> = BTreeMap::new();
+    // Of each: the rows that it had, and for how many it has waited.
+    let mut had: BTreeMap<VmId, (usize, u32)> =
+        members.iter().map(|member| (member.vm, (0, 0))).collect();
+    let mut longest_pause = 0;
     for _ in 0..rows {
-        for vm in rotor.next_row() {
-            *had.entry(*vm).or_default() += 1;
+        // A row is in the order of the VMs' identities, as they are here.
+        let mut row = rotor.next_row().iter().peekable();
+        for (vm, (rows, wait)) in &mut had {
+            match row.next_if_eq(&vm) {
+                Some(_) => (*rows, *wait) = (*rows + 1, 0),
+                None => *wait += 1,
+            }
+            longest_pause = longest_pause.max(*wait);
         }
     }
     let is_short = members.iter().any(|member| {
-        let had = had.get(&member.vm).copied().unwrap_or(0) as f64;
+        let had = had.get(&member.vm).map_or(0, |(had, _)| *had) as f64;
         had < member.due * rows as f64 * (1.0 - SHORT) - 1.0
     });
     let narrowest = members.iter().min_by(|a, b| {
         let size = a.pcpus().len().cmp(&b.pcpus().len());
         size.then(b.due.total_cmp(&a.due)).then(a.vm.cmp(&b.vm))
     });
-    narrowest.filter(|_| is_short).map(|member| member.vm)
-}
-
-/// The most rows that any member waits in between its own.
-fn longest_pause(members: &[Member]) -> u32 {
-    let mut rotor = Rotor::default();
-    rotor.follow(members);
-    let mut waits: BTreeMap<VmId, u32> = members.iter().map(|member| (member.vm, 0)).collect();
-    let mut longest = 0;
-    for _ in 0..trial(members) {
-        let row = rotor.next_row();
-        for (vm, wait) in &mut waits {
-            *wait = if row.contains(vm) { 0 } else { *wait + 1 };
-            longest = longest.max(*wait);
-        }
+    Trial {
+        too_tight: narrowest.filter(|_| is_short).map(|member| member.vm),
+        longest_pause,
     }
-    longest
 }

@@ -16,9 +16,9 @@ use crate::units::VmId;
 
 /// The part of a window that a vCPU must have been runnable.
 pub const NEVER_SLEEPS: f64 = 0.95;
-/// A VM that takes turns stays until one of its vCPUs was runnable for less than this part of a window. Waits of whole rotations count in
-/// the period in which they end, so much less than [`NEVER_SLEEPS`] is no sleep yet; who really sleeps is seen at the end of its turn
-/// ([`super::Rotor::is_sleep`]).
+/// A VM that was awake stays so until one of its vCPUs was runnable for less than this part of a window. Waits of whole rotations, and of
+/// who stays on at a small weight, count in the period in which they end, so much less than [`NEVER_SLEEPS`] is no sleep yet; a member of the
+/// rotation that really sleeps is seen at the end of its turn ([`super::Rotor::is_sleep`]).
 pub const STILL_AWAKE: f64 = 0.5;
 /// A vCPU that was runnable for less than this part of a window sleeps all along.
 pub const SLEEPS_ALL_ALONG: f64 = 0.005;
@@ -66,15 +66,15 @@ impl Wakefulness {
     }
 
     /// The vCPUs that never sleep of a VM all of whose vCPUs either never sleep or sleep all along. Empty: the VM
-    /// sleeps at times, or was seen too shortly. To one that `is_member` a gentler limit applies.
-    pub fn awake(&self, period: Nanos, vm: VmId, is_member: bool) -> Vec<VcpuId> {
+    /// sleeps at times, or was seen too shortly. To one that `was_awake` in the period before a gentler limit applies.
+    pub fn awake(&self, period: Nanos, vm: VmId, was_awake: bool) -> Vec<VcpuId> {
         let Some(window) = self.vms.get(&vm).filter(|w| w.len() >= self.periods) else {
             return Vec::new();
         };
         let Some(newest) = window.back() else {
             return Vec::new();
         };
-        let limit = if is_member { STILL_AWAKE } else { NEVER_SLEEPS };
+        let limit = if was_awake { STILL_AWAKE } else { NEVER_SLEEPS };
         let length = period.0 as f64 * window.len() as f64;
         let mut awake = Vec::new();
         for vcpu in newest.keys() {
@@ -112,12 +112,12 @@ mod tests {
         VmObservation::new(VmId(1), Weight(1.0), vcpus.collect())
     }
 
-    fn awake<const N: usize>(periods: [&[u64]; N], is_member: bool) -> Vec<u32> {
+    fn awake<const N: usize>(periods: [&[u64]; N], was_awake: bool) -> Vec<u32> {
         let mut watch = Wakefulness::new(5);
         for period in periods {
             watch.observe(T, &[vm(period)]);
         }
-        let awake = watch.awake(T, VmId(1), is_member);
+        let awake = watch.awake(T, VmId(1), was_awake);
         awake.into_iter().map(|vcpu| vcpu.0).collect()
     }
 
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_leaves_at_a_lower_limit_than_it_enters() {
+    fn who_was_awake_stays_so_until_a_lower_limit_than_others() {
         assert_eq!(awake([&[90]; 5], false), [0u32; 0]);
         assert_eq!(awake([&[90]; 5], true), [0]);
         assert_eq!(awake([&[64], &[80], &[156], &[64], &[60]], true), [0]);
