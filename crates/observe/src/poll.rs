@@ -3,7 +3,7 @@
 //! KVM counts it for each vCPU (`halt_poll_success_ns`, `halt_poll_fail_ns`) and shows it in a file that the VMM asks for with
 //! KVM_GET_STATS_FD (Linux 5.14). Only the VMM's own process may ask: KVM answers EIO to any other, also on a duplicate of the
 //! vCPU's descriptor (kvm_vcpu_ioctl() compares the address space). But a file that the VMM asked for and holds open, as QEMU
-//! and Tandem's microVMs do, can be duplicated with pidfd_getfd(2), by root, and then be read without disturbing
+//! (since 8.1) and Tandem's microVMs do, can be duplicated with pidfd_getfd(2), by root, and then be read without disturbing
 //! anybody. A VMM that holds none has no POLL.
 //!
 //! Such a file keeps the VM's memory in the kernel alive. So it is closed at the first interval without the VM.
@@ -57,7 +57,7 @@ impl NoPoll {
             NoPoll::NotPermitted => "run as root to read KVM's figures of each vCPU",
             NoPoll::NotHeld => {
                 "the VMM keeps no file of KVM's figures of its vCPUs open (KVM_GET_STATS_FD; QEMU \
-                 does)"
+                 does since 8.1)"
             }
             NoPoll::Unclear => "which file of KVM's figures is whose vCPU's is not clear",
         }
