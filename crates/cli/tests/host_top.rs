@@ -106,7 +106,7 @@ fn top_shows_where_the_time_of_a_vm_goes() {
         "{shown}"
     );
     assert!(
-        shown.starts_with("POLL not measured: "),
+        shown.starts_with("POLL not measured"),
         "notes come first: {shown}"
     );
     let of_vm = shown.lines().filter(|line| line.starts_with(&name)).count();

@@ -249,6 +249,24 @@ fn notes_say_what_is_missing_and_how_to_get_it() {
 }
 
 #[test]
+fn what_no_clock_accounts_for_is_said() {
+    let mut top = all();
+    top.host.vcpus = ms(1_500);
+    let text = text::text(&top, false, Style::default());
+    let last = text.lines().last().unwrap();
+    assert!(
+        last.ends_with("(make 0.14), 0.10 not seen (tasks that ended, interrupts, steal)"),
+        "{text}"
+    );
+    top.host.idle = None;
+    let text = text::text(&top, false, Style::default());
+    assert!(
+        text.contains("idle not measured") && !text.contains("not seen"),
+        "{text}"
+    );
+}
+
+#[test]
 fn without_vms_there_are_totals() {
     let (scan, interval) = example();
     let top = shown(&scan, &interval, &BTreeMap::new(), |_| false);

@@ -22,6 +22,9 @@ use crate::top::TopVm;
 /// From here on RDY is worth a look, and from there on bad.
 const READY: [f64; 2] = [0.05, 0.10];
 
+/// What no clock accounts for is said from this part of all pCPUs on.
+const UNSEEN: f64 = 0.02;
+
 /// What to know before reading the figures: a line for each thing that is not there.
 pub fn notes(interval: &TopInterval, is_root: bool) -> Vec<String> {
     let mut notes: Vec<String> = interval.missing.iter().map(ToString::to_string).collect();
@@ -182,10 +185,19 @@ fn totals(interval: &TopInterval, style: Style) -> String {
         true => String::new(),
         false => format!(" ({})", named.join(", ")),
     };
+    // Clocks are read one after the other, and idle time is in ticks: a little is nothing.
+    let rest = host.idle.map(|idle| {
+        let seen = host.vcpus + host.vm_threads + host.tasks + host.kernel + idle;
+        host.pcpus as f64 - pcpus(seen)
+    });
+    let rest = rest.filter(|rest| *rest >= UNSEEN * host.pcpus as f64);
     let others = format!(
-        "kernel threads {:.2}, host tasks {:.2}{named}",
+        "kernel threads {:.2}, host tasks {:.2}{named}{}",
         pcpus(host.kernel),
-        pcpus(host.tasks)
+        pcpus(host.tasks),
+        rest.map_or_else(String::new, |rest| format!(
+            ", {rest:.2} not seen (tasks that ended, interrupts, steal)"
+        ))
     );
     format!("{}\n{}", line(&whole, style), line(&others, style))
 }
