@@ -1,14 +1,14 @@
-//! `tandem host`: the daemon, the status, and putting things back.
+//! `tandem host`: the daemon, what it and the host do, and putting things back.
 //!
 //! Arguments in two steps: what was typed, then a [`HostConfig`] that has been checked.
 
 use std::io::IsTerminal;
 use std::io::Write;
 use std::net::SocketAddr;
-use std::path::Path;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
+use std::time::Instant;
 
 use anyhow::Context;
 use anyhow::bail;
@@ -19,6 +19,7 @@ use tandem_host::check::CheckOptions;
 use tandem_host::check::measure;
 use tandem_host::check::report::Report;
 use tandem_host::check::report::Verdict;
+use tandem_host::columns::Style;
 use tandem_host::config::DEFAULT_STATE_DIR;
 use tandem_host::config::HostConfig;
 use tandem_host::config::Placement;
@@ -26,12 +27,13 @@ use tandem_host::config::Policies;
 use tandem_host::config::Select;
 use tandem_host::config::VmRule;
 use tandem_host::daemon::Daemon;
+use tandem_host::discovery::DiscoveryOptions;
 use tandem_host::glob;
 use tandem_host::select::Selector;
 use tandem_host::status;
-use tandem_host::status::DaemonState;
-use tandem_host::status::HostStatus;
 use tandem_host::status::Watcher;
+use tandem_host::top;
+use tandem_host::top::Top;
 use tandem_host::turns::watchdog;
 use tandem_linux::actuator::restore_all;
 use tandem_linux::cgroup;
@@ -60,6 +62,8 @@ pub enum HostCommand {
     Run(Box<RunArgs>),
     /// Show what each VM and vCPU receives
     Status(StatusArgs),
+    /// Show where the time of each VM goes, and who takes it, each second
+    Top(TopArgs),
     /// Put back what a killed daemon left behind
     Restore(RestoreArgs),
     /// Measure which knobs act on this kernel, with threads and cgroups made for that: takes some seconds, and two pCPUs
@@ -100,6 +104,14 @@ impl SelectArgs {
         };
         (!select.is_empty()).then_some(select)
     }
+
+    /// Looking harms nobody: without a selection, everything is shown.
+    fn wanted(&self) -> Select {
+        self.given().unwrap_or(Select {
+            all: true,
+            ..Select::default()
+        })
+    }
 }
 
 /// How VMs and their vCPU threads are found.
@@ -115,6 +127,16 @@ struct FindArgs {
     /// QMP sockets of QEMU processes: a path or glob; may be repeated
     #[arg(long, value_name = "PATH")]
     qmp_socket: Vec<String>,
+}
+
+impl FindArgs {
+    fn options(&self) -> DiscoveryOptions {
+        DiscoveryOptions {
+            thread_pattern: self.thread_pattern.clone(),
+            qmp_sockets: self.qmp_socket.clone(),
+            ..DiscoveryOptions::default()
+        }
+    }
 }
 
 /// `tandem host run`
@@ -311,6 +333,9 @@ pub struct StatusArgs {
     select: SelectArgs,
     #[command(flatten)]
     find: FindArgs,
+    /// A line for each vCPU, too
+    #[arg(long)]
+    vcpus: bool,
     /// Print JSON: one document, or with --watch one per line
     #[arg(long)]
     json: bool,
@@ -318,6 +343,33 @@ pub struct StatusArgs {
     #[arg(long)]
     watch: bool,
     /// Length of the interval that is looked at, 0.05 … 3600 s
+    #[arg(long, default_value_t = 1.0, value_name = "S")]
+    interval: f64,
+    /// Where a running daemon keeps its state
+    #[arg(long, default_value = DEFAULT_STATE_DIR, value_name = "DIR")]
+    state_dir: PathBuf,
+}
+
+/// `tandem host top`
+#[derive(Debug, Args)]
+pub struct TopArgs {
+    #[command(flatten)]
+    select: SelectArgs,
+    #[command(flatten)]
+    find: FindArgs,
+    /// A line for each vCPU, too
+    #[arg(long)]
+    vcpus: bool,
+    /// One interval, then end
+    #[arg(long)]
+    once: bool,
+    /// Plain text on terminals too: no colour, nothing redrawn, one interval below the other
+    #[arg(long)]
+    batch: bool,
+    /// Print JSON: one document per interval, each on a line
+    #[arg(long)]
+    json: bool,
+    /// Length of an interval, 0.05 … 3600 s
     #[arg(long, default_value_t = 1.0, value_name = "S")]
     interval: f64,
     /// Where a running daemon keeps its state
@@ -350,6 +402,7 @@ pub fn main(command: HostCommand) -> anyhow::Result<()> {
     match command {
         HostCommand::Run(args) => run(*args),
         HostCommand::Status(args) => status(&args),
+        HostCommand::Top(args) => top(&args),
         HostCommand::Restore(args) => restore(&args),
         HostCommand::Check(args) => check(&args),
         HostCommand::CheckMeasure => Ok(measure::main()?),
@@ -382,141 +435,93 @@ fn myself(args: &[&str]) -> Command {
     command
 }
 
-fn status(args: &StatusArgs) -> anyhow::Result<()> {
-    if !(0.05..=3600.0).contains(&args.interval) {
-        bail!(
-            "--interval {} is not possible: 0.05 … 3600 seconds",
-            args.interval
-        );
+/// `--interval`
+fn seconds(interval: f64) -> anyhow::Result<Duration> {
+    match (0.05..=3600.0).contains(&interval) {
+        true => Ok(Duration::from_secs_f64(interval)),
+        false => bail!("--interval {interval} is not possible: 0.05 … 3600 seconds"),
     }
-    // Looking harms nobody: without a selection, everything is shown.
-    let select = args.select.given().unwrap_or(Select {
-        all: true,
-        ..Select::default()
-    });
-    let find = HostConfig {
-        thread_pattern: args.find.thread_pattern.clone(),
-        qmp_sockets: args.find.qmp_socket.clone(),
-        ..HostConfig::default()
-    };
+}
+
+/// How text is to look: on a terminal as wide as that, with colour unless NO_COLOR says otherwise.
+fn style(is_terminal: bool) -> Style {
+    let width = || rustix::termios::tcgetwinsize(std::io::stdout()).ok();
+    Style {
+        colour: is_terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
+        width: is_terminal
+            .then(width)
+            .flatten()
+            .map(|size| usize::from(size.ws_col))
+            .filter(|width| *width > 0),
+    }
+}
+
+/// Prints; false once nobody reads any more. On a terminal that is redrawn, from its first line on.
+fn show(text: &str, redraw: bool) -> anyhow::Result<bool> {
+    let clear = if redraw { "\x1b[H\x1b[2J" } else { "" };
+    match writeln!(std::io::stdout(), "{clear}{text}") {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
+        outcome => outcome.context("cannot write to stdout").map(|()| true),
+    }
+}
+
+fn status(args: &StatusArgs) -> anyhow::Result<()> {
+    let interval = seconds(args.interval)?;
+    let select = args.select.wanted();
     let selector = Selector::from_config(&select)?;
-    let mut watcher = Watcher::open(find.discovery_options(), selector, &args.state_dir)?;
-    loop {
-        let status = watcher.observe(Duration::from_secs_f64(args.interval))?;
+    let mut watcher = Watcher::open(args.find.options(), selector, &args.state_dir)?;
+    let is_terminal = std::io::stdout().is_terminal();
+    for round in 0.. {
+        let status = watcher.observe(interval)?;
+        if let (0, 0, Some(error)) = (round, status.vms.len(), select.none_matches(status.found)) {
+            bail!(error);
+        }
         let text = match (args.json, args.watch) {
             (true, true) => serde_json::to_string(&status)?,
             (true, false) => serde_json::to_string_pretty(&status)?,
-            // Home and clear, so that --watch redraws in place on a terminal.
-            (false, true) => format!("\x1b[H\x1b[2J{}", status_text(&status, &args.state_dir)),
-            (false, false) => status_text(&status, &args.state_dir),
+            _ => status::text::text(&status, args.vcpus, &args.state_dir, style(is_terminal)),
         };
-        match writeln!(std::io::stdout(), "{text}") {
-            // Whoever read us has seen enough.
-            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => return Ok(()),
-            outcome => outcome.context("cannot write to stdout")?,
-        }
-        if !args.watch {
-            return Ok(());
+        let redraw = args.watch && is_terminal && !args.json;
+        if !show(&text, redraw)? || !args.watch {
+            break;
         }
     }
+    Ok(())
 }
 
-fn status_text(status: &HostStatus, state_dir: &Path) -> String {
-    let table = status_table(status);
-    let state_dir = match state_dir == Path::new(DEFAULT_STATE_DIR) {
-        true => String::new(),
-        false => format!(" --state-dir {}", state_dir.display()),
-    };
-    match (status.daemon, status.unrestored) {
-        (DaemonState::Gone, true) => format!(
-            "the daemon is gone; `tandem host restore{state_dir}` puts back what it changed\n{table}"
-        ),
-        (DaemonState::Gone, false) => {
-            format!("the daemon is gone; nothing that it changed is left\n{table}")
-        }
-        (DaemonState::Running | DaemonState::None, _) => table,
+fn top(args: &TopArgs) -> anyhow::Result<()> {
+    let interval = seconds(args.interval)?;
+    let select = args.select.wanted();
+    let selector = Selector::from_config(&select)?;
+    let mut top = Top::open(args.find.options(), selector, &args.state_dir)?;
+    let mut begin = Instant::now();
+    let found = top.begin()?;
+    if let (0, Some(error)) = (found.selected, select.none_matches(found.all)) {
+        bail!(error);
     }
-}
-
-fn status_table(status: &HostStatus) -> String {
-    if status.vms.is_empty() {
-        return "no VM found".to_owned();
-    }
-    let mut table = Table::new(&[
-        "VM", "pid", "vCPU", "CPU %", "wait %", "wait ms", "pCPUs", "weight", "due", "received",
-        "lag %", "turns", "apart", "urgency",
-    ]);
-    for vm in &status.vms {
-        let weight = match vm.weight {
-            Some(weight) if weight != vm.configured => {
-                format!("{weight:.0} ({:.0})", vm.configured)
+    let is_terminal = std::io::stdout().is_terminal() && !args.batch;
+    let redraw = is_terminal && !args.once && !args.json;
+    let is_root = rustix::process::geteuid().is_root();
+    for round in 0.. {
+        // What reading takes is a part of the interval, so that they come at the pace that was asked for.
+        begin += interval;
+        std::thread::sleep(begin.saturating_duration_since(Instant::now()));
+        let shown = top.interval()?;
+        let text = match args.json {
+            true => serde_json::to_string(&shown)?,
+            false => {
+                let text = top::text::text(&shown, args.vcpus, style(is_terminal));
+                // They are the same each time, but gone from a terminal that is redrawn.
+                let notes = top::text::notes(&shown, is_root);
+                let notes = notes.iter().filter(|_| redraw || round == 0);
+                notes.map(|note| format!("{note}\n")).collect::<String>() + &text
             }
-            Some(weight) => format!("{weight:.0}"),
-            None => "none".to_owned(),
         };
-        table.row([
-            vm.name.clone(),
-            vm.pid.to_string(),
-            format!("{} vCPUs", vm.vcpus.len()),
-            format!("{:.1}", vm.vcpus.iter().map(|v| v.cpu).sum::<f64>() * 100.0),
-            format!(
-                "{:.1}",
-                vm.vcpus.iter().map(|v| v.wait).sum::<f64>() * 100.0
-            ),
-            wait_ms(vm.wait_ms),
-            String::new(),
-            weight,
-            format!("{:.3}", vm.due),
-            format!("{:.3}", vm.received),
-            format!("{:+.1}", vm.lag * 100.0),
-            if vm.turns { "yes" } else { "no" }.to_owned(),
-            if vm.apart { "yes" } else { "no" }.to_owned(),
-            String::new(),
-        ]);
-        for vcpu in &vm.vcpus {
-            table.row([
-                String::new(),
-                vcpu.tid.to_string(),
-                vcpu.index.to_string(),
-                format!("{:.1}", vcpu.cpu * 100.0),
-                format!("{:.1}", vcpu.wait * 100.0),
-                wait_ms(vcpu.wait_ms),
-                vcpu.allowed.to_string(),
-                String::new(),
-                vcpu.wanted.map_or_else(String::new, |wanted| {
-                    format!("{:.3} (wants {:.3})", wanted.due, wanted.demand)
-                }),
-                String::new(),
-                String::new(),
-                String::new(),
-                String::new(),
-                vcpu.wanted
-                    .map_or_else(String::new, |wanted| wanted.urgency.to_string()),
-            ]);
+        if !show(&text, redraw)? || args.once {
+            break;
         }
     }
-    let look = Look::of(std::io::stdout().is_terminal());
-    let turns = status.turns.as_ref().map_or_else(String::new, |turns| {
-        let late = match turns.lateness_us(0.99) {
-            Some(us) => format!("99 % at most {us} us late"),
-            None => "more than 1 % later than 20 ms".to_owned(),
-        };
-        format!(
-            "\n{} turns since the daemon started, {} later than 1 ms; {late}",
-            turns.turns, turns.late
-        )
-    });
-    format!(
-        "{}\n{:.2} pCPUs idle over {:.2} s{turns}",
-        table.text(look),
-        status.idle,
-        status.seconds
-    )
-}
-
-/// Mean wait per run; a dash for what did not run.
-fn wait_ms(wait: Option<f64>) -> String {
-    wait.map_or_else(|| "–".to_owned(), |wait| format!("{wait:.2}"))
+    Ok(())
 }
 
 fn check(args: &CheckArgs) -> anyhow::Result<()> {

@@ -214,6 +214,14 @@ fn host_flags() {
             &["host", "status", "--interval", "NaN"],
             &["--interval NaN", "0.05"],
         ),
+        (
+            &["host", "top", "--interval", "3601"],
+            &["--interval 3601", "0.05"],
+        ),
+        (
+            &["host", "top", "--select-cgroup", "vms"],
+            &["'vms'", "begins with '/'"],
+        ),
         (&["host", "frobnicate"], &["frobnicate"]),
     ];
     for (args, needles) in cases {
@@ -223,7 +231,7 @@ fn host_flags() {
 
 #[test]
 fn the_help_of_a_thread_pattern_shows_the_place_of_the_number() {
-    for command in ["run", "status"] {
+    for command in ["run", "status", "top"] {
         let output = Command::new(env!("CARGO_BIN_EXE_tandem"))
             .args(["host", command, "--help"])
             .output()

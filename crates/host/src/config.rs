@@ -87,6 +87,16 @@ impl Select {
     pub fn is_empty(&self) -> bool {
         !self.all && self.pids.is_empty() && self.names.is_empty() && self.cgroups.is_empty()
     }
+
+    /// What is wrong if of `found` VMs none is selected: nothing where all are asked for.
+    pub fn none_matches(&self, found: usize) -> Option<String> {
+        let quoted = |text: &String| format!("'{text}'");
+        let pids = self.pids.iter().map(|pid| format!("process {pid}"));
+        let globs = self.names.iter().chain(&self.cgroups).map(quoted);
+        let wanted: Vec<String> = globs.chain(pids).collect();
+        let is_wrong = !self.all && !wanted.is_empty();
+        is_wrong.then(|| format!("0 of {found} VMs match {}", wanted.join(" or ")))
+    }
 }
 
 /// What counts for the VMs that match. For weight, what it is the weight of, and policies each, the first rule that says something counts.

@@ -129,6 +129,8 @@ pub struct Scan {
     pub vms: Vec<Vm>,
     /// How many processes could not be looked into for want of permission.
     pub unreadable: usize,
+    /// How many of these are VMMs by their names.
+    pub unreadable_vmms: usize,
     /// What an operator should know, such as a QMP socket that does not answer.
     pub problems: Vec<String>,
 }
@@ -151,6 +153,7 @@ struct Other {
     inode: u64,
     kernel: bool,
     readable: bool,
+    vmm: Vmm,
     look: Look,
 }
 
@@ -231,8 +234,11 @@ impl Discovery {
                 self.look_into(pid, inode, now);
             }
         }
+        let unreadable = || self.others.values().filter(|other| !other.readable);
+        let is_vmm = |other: &&Other| other.vmm != Vmm::Other;
         let mut scan = Scan {
-            unreadable: self.others.values().filter(|other| !other.readable).count(),
+            unreadable: unreadable().count(),
+            unreadable_vmms: unreadable().filter(is_vmm).count(),
             ..Scan::default()
         };
         self.ask_qmp(now, &mut scan.problems);
@@ -250,6 +256,7 @@ impl Discovery {
             self.others.remove(&pid);
             return;
         };
+        let vmm = Vmm::of_process(&stat.comm);
         let kvm_vcpus = match stat.kernel_thread {
             true => Some(0),
             false => count_kvm_vcpus(&folder),
@@ -289,8 +296,10 @@ impl Discovery {
             inode,
             kernel: stat.kernel_thread,
             readable: true,
+            vmm: Vmm::Other,
             look: Look::due(now),
         });
+        other.vmm = vmm;
         other.readable = kvm_vcpus.is_some();
         other.look.again(now);
     }
@@ -528,12 +537,16 @@ fn count_kvm_vcpus(folder: &Path) -> Option<usize> {
     let links = entries.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
     Some(
         links
-            .filter(|link| {
-                link.to_str()
-                    .is_some_and(|link| link.starts_with(VCPU_LINK))
-            })
+            .filter(|link| link.to_str().is_some_and(is_vcpu_link))
             .count(),
     )
+}
+
+/// Whether a link is to a vCPU; older kernels leave out its number. A vCPU's figures (`kvm-vcpu-stats:N`), which QEMU holds
+/// too, are no vCPU.
+fn is_vcpu_link(link: &str) -> bool {
+    let rest = link.strip_prefix(VCPU_LINK);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
 }
 
 #[cfg(test)]

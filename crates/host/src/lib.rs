@@ -2,11 +2,13 @@
 //!
 //! The modules follow the data: [`discovery`] finds VMs of any VMM and names their vCPU threads, [`select`] picks
 //! those that the operator wants touched, [`fleet`] measures them and applies what is decided, [`daemon`] does so period
-//! after period. How threads are measured and cgroups changed, and how every change is journaled and put back, whoever
-//! made it and however that process ended, is in [`tandem_linux`].
+//! after period. [`status`] and [`top`] show what VMs receive and where their time goes. How threads are measured and
+//! cgroups changed, and how every change is journaled and put back, whoever made it and however that process ended, is in
+//! [`tandem_linux`].
 
 pub mod apply;
 pub mod check;
+pub mod columns;
 pub mod config;
 pub mod configured;
 pub mod daemon;
@@ -22,6 +24,7 @@ pub mod qmp;
 mod said;
 pub mod select;
 pub mod status;
+pub mod top;
 pub mod turns;
 pub mod vmm;
 pub mod waits;

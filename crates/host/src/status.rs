@@ -7,6 +7,8 @@
 //!
 //! The file also has the daemon's own, smoothed figures, for other programs: `due`, `received` (pCPUs), `lag`, `wait_ms` of each VM.
 
+pub mod text;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::path::PathBuf;
@@ -257,8 +259,11 @@ pub struct HostStatus {
     pub unrestored: bool,
     /// How well the rhythm of turns is kept since the daemon started; none without a daemon, or before anybody took one.
     pub turns: Option<TurnStats>,
-    /// VMs found, by process id.
+    /// The selected VMs, by process id.
     pub vms: Vec<VmStatus>,
+    /// How many VMs there are, selected or not.
+    #[serde(skip)]
+    pub found: usize,
 }
 
 /// Observes the host again and again.
@@ -338,6 +343,7 @@ impl Watcher {
             unrestored: daemon == DaemonState::Gone && is_pending(&self.state_dir),
             turns: published.turns,
             vms: statuses,
+            found: all.len(),
         })
     }
 
@@ -359,18 +365,11 @@ impl Watcher {
         homes: &BTreeMap<VmId, Residence>,
     ) -> (VmObservation, VmStatus) {
         let controller = self.controller.as_ref();
-        let own = own_cgroup(controller, vm.id, homes).ok().flatten();
-        let cgroup = published.map(|vm| vm.cgroup.clone()).or(own);
-        // A VM that takes turns has its weight in its turn only, and one whose vCPUs are apart has it in parts.
-        let kept = published
-            .filter(|vm| vm.turns || vm.apart)
-            .and_then(|vm| vm.weight);
-        let read = || controller.weight(cgroup.as_ref()?).ok();
-        let weight = kept.or_else(read);
-        let configured = published
-            .map(|vm| vm.configured)
-            .or(weight)
-            .unwrap_or(controller.default_weight());
+        let Weighed {
+            cgroup,
+            weight,
+            configured,
+        } = weigh(controller, vm.id, published, homes);
         let mut observations = Vec::new();
         let mut vcpus = Vec::new();
         let mut waits = (Nanos::ZERO, 0);
@@ -422,6 +421,58 @@ impl Watcher {
         };
         (VmObservation::new(vm.id, configured, observations), status)
     }
+}
+
+/// A VM's weight, and where it is.
+struct Weighed {
+    cgroup: Option<CgroupPath>,
+    /// In force; none without a cgroup.
+    weight: Option<Weight>,
+    configured: Weight,
+}
+
+fn weigh(
+    controller: &dyn CpuController,
+    vm: VmId,
+    published: Option<&PublishedVm>,
+    homes: &BTreeMap<VmId, Residence>,
+) -> Weighed {
+    let own = own_cgroup(controller, vm, homes).ok().flatten();
+    let cgroup = published.map(|vm| vm.cgroup.clone()).or(own);
+    // A VM that takes turns has its weight in its turn only, and one whose vCPUs are apart has it in parts.
+    let kept = published
+        .filter(|vm| vm.turns || vm.apart)
+        .and_then(|vm| vm.weight);
+    let read = || controller.weight(cgroup.as_ref()?).ok();
+    let weight = kept.or_else(read);
+    let configured = published
+        .map(|vm| vm.configured)
+        .or(weight)
+        .unwrap_or(controller.default_weight());
+    Weighed {
+        cgroup,
+        weight,
+        configured,
+    }
+}
+
+/// The configured weights of all VMs: what a running daemon says, or else what their cgroups have.
+pub(crate) fn configured_weights(
+    controller: &dyn CpuController,
+    state_dir: &Path,
+    vms: &[Vm],
+) -> BTreeMap<VmId, Weight> {
+    let (_, published) = read(state_dir);
+    let by_process: BTreeMap<_, _> = published.vms.iter().map(|vm| (vm.process, vm)).collect();
+    let homes = residences(controller, vms);
+    let weights = vms.iter().map(|vm| {
+        let published = by_process.get(&vm.process).copied();
+        (
+            vm.id,
+            weigh(controller, vm.id, published, &homes).configured,
+        )
+    });
+    weights.collect()
 }
 
 /// Mean wait per run, in ms.

@@ -150,6 +150,16 @@ fn number(text: &[u8]) -> Option<(u64, &[u8])> {
     (length > 0 && is_whole).then_some((value, rest))
 }
 
+/// What `stat` tells of a thread beside its account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Activity {
+    /// What it is doing right now.
+    pub state: TaskState,
+    /// Time in a guest so far (field 43), in clock ticks of 10 ms. Kernels count it by what a clock tick finds, unless they
+    /// account exactly (CONFIG_VIRT_CPU_ACCOUNTING_GEN); some back ends of KVM do not count it at all.
+    pub guest: Nanos,
+}
+
 /// Reads threads' accounts, and keeps the files open.
 #[derive(Debug)]
 pub struct Sampler {
@@ -180,6 +190,9 @@ struct Clock {
 
 /// Room for three numbers of 64 bits.
 const SCHEDSTAT_BYTES: usize = 96;
+
+/// Room for a whole `stat`: some fifty numbers of at most 20 digits and a name.
+const STAT_BYTES: usize = 1280;
 
 /// Room for the number, the name and the state in `stat`, whatever follows.
 const STATE_BYTES: usize = 128;
@@ -300,6 +313,29 @@ impl Sampler {
         }
     }
 
+    /// What a thread is doing right now, and how long it was in a guest so far. Of a thread that was sampled before this is
+    /// one more read of an open file.
+    pub fn read_activity(&self, thread: &ThreadRef) -> Result<Activity, SampleError> {
+        let path = || self.procfs.task(thread.pid, thread.tid).join("stat");
+        let mut buffer = [0u8; STAT_BYTES];
+        let bytes = match self.open.get(thread) {
+            Some(open) => open.stat.read_at(&mut buffer, 0),
+            None => File::open(path()).and_then(|file| file.read_at(&mut buffer, 0)),
+        };
+        match bytes {
+            Ok(bytes) => activity_in(&buffer[..bytes]).ok_or_else(|| SampleError::Malformed {
+                path: path(),
+                text: String::from_utf8_lossy(&buffer[..bytes.min(80)]).into_owned(),
+                wanted: "a line as proc_pid_stat(5) describes, with 43 fields at least",
+            }),
+            Err(source) if is_gone(&source) => Err(ThreadError::Gone(thread.to_string()).into()),
+            Err(source) => Err(SampleError::Read {
+                path: path(),
+                source,
+            }),
+        }
+    }
+
     /// Where a thread may run.
     pub fn read_affinity(&self, thread: &ThreadRef) -> Result<PcpuSet, SampleError> {
         Ok(affinity(thread.tid)?)
@@ -401,6 +437,18 @@ fn state_in(stat: &[u8]) -> Option<TaskState> {
     let end = stat.iter().rposition(|&byte| byte == b')')?;
     stat.get(end + 2)
         .map(|&letter| TaskState::from(char::from(letter)))
+}
+
+/// State (field 3) and time in a guest (field 43) of a `stat`.
+fn activity_in(stat: &[u8]) -> Option<Activity> {
+    let end = stat.iter().rposition(|&byte| byte == b')')?;
+    let fields = std::str::from_utf8(&stat[end + 1..]).ok()?;
+    let ticks: u64 = fields.split_ascii_whitespace().nth(40)?.parse().ok()?;
+    let tick = 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1);
+    Some(Activity {
+        state: state_in(stat)?,
+        guest: Nanos(ticks.checked_mul(tick)?),
+    })
 }
 
 /// Opens a file of `/proc`, and makes room for one more open file where that is what it takes.

@@ -99,8 +99,8 @@ pub struct Microvm {
     calibration: Calibration,
     vcpus: Vec<VcpuThread>,
     failure: Arc<Failure>,
-    // Before the area: the machine must be gone when its memory goes.
-    _machine: Option<VmFd>,
+    // Before the area: the machine must be gone when its memory goes. Files of its figures keep it, too.
+    _machine: Option<(VmFd, Vec<OwnedFd>)>,
     area: SharedArea,
 }
 
@@ -137,7 +137,7 @@ impl Microvm {
                 let area = memory::for_kvm()?;
                 let kvm = kvm::create(&area, config.vcpus, config.ring)?;
                 let engines = kvm.vcpus.into_iter().map(Engine::Kvm).collect();
-                (area, engines, Some(kvm.vm))
+                (area, engines, Some((kvm.vm, kvm.stats)))
             }
             Backend::Threads => {
                 let engines = (0..config.vcpus).map(|_| Engine::Thread).collect();

@@ -18,6 +18,7 @@ pub mod per_thread;
 pub mod placement;
 pub mod policy_set;
 pub mod scalability;
+pub mod states;
 pub mod turns;
 pub mod units;
 
@@ -38,6 +39,8 @@ pub use observation::VmSettings;
 pub use pcpu_set::PcpuSet;
 pub use policy_set::PolicyId;
 pub use policy_set::PolicySet;
+pub use states::State;
+pub use states::VcpuTimes;
 pub use units::Nanos;
 pub use units::Nice;
 pub use units::PcpuId;

@@ -88,6 +88,12 @@ impl PcpuSet {
         self.0.iter().zip(&other.0).any(|(a, b)| a & b != 0)
     }
 
+    /// How many pCPUs the two sets share.
+    pub fn common(&self, other: &PcpuSet) -> usize {
+        let words = self.0.iter().zip(&other.0);
+        words.map(|(a, b)| (a & b).count_ones() as usize).sum()
+    }
+
     /// Adds every pCPU of `other`.
     pub fn extend(&mut self, other: &PcpuSet) {
         if self.0.len() < other.0.len() {
@@ -209,6 +215,14 @@ mod tests {
         set.remove(PcpuId(200));
         set.remove(PcpuId(500));
         assert_eq!(set, "0-1,63-65".parse().unwrap(), "no word left over");
+    }
+
+    #[test]
+    fn sets_share_what_both_have() {
+        let set = |list: &str| list.parse::<PcpuSet>().unwrap();
+        assert_eq!(set("0-3,64-70").common(&set("2,3,70,200")), 3);
+        assert_eq!(set("0").common(&set("1")), 0);
+        assert_eq!(set("0-7").common(&PcpuSet::default()), 0);
     }
 
     #[test]

@@ -341,6 +341,20 @@ fn a_missing_proc_is_an_error_that_names_it() {
 }
 
 #[test]
+fn files_of_a_vcpus_figures_are_no_vcpus() {
+    for link in ["anon_inode:kvm-vcpu", "anon_inode:kvm-vcpu:12"] {
+        assert!(is_vcpu_link(link), "{link}");
+    }
+    for link in [
+        "anon_inode:kvm-vcpu-stats:0",
+        "anon_inode:kvm-vm",
+        "/dev/kvm",
+    ] {
+        assert!(!is_vcpu_link(link), "{link}");
+    }
+}
+
+#[test]
 fn qmp_names_threads_that_their_names_do_not() {
     use std::io::BufRead;
     use std::io::BufReader;

@@ -6,6 +6,7 @@
 
 use std::path::Path;
 
+use tandem_policy::Nanos;
 use tandem_policy::Weight;
 
 use crate::cgroup::error::CgroupError;
@@ -15,6 +16,7 @@ use crate::cgroup::knob::parse_quota;
 use crate::cgroup::path::CgroupId;
 use crate::cgroup::path::CgroupPath;
 use crate::cgroup::path::Version;
+use crate::cgroup::stat;
 use crate::ids::Pid;
 use crate::ids::Tid;
 use crate::procfs::is_gone;
@@ -54,6 +56,20 @@ pub trait CpuController: Send + Sync {
 
     /// Writes a knob's text.
     fn write_knob(&self, cgroup: &CgroupPath, knob: Knob, text: &str) -> Result<(), CgroupError>;
+
+    /// The text of a cgroup's `cpu.stat`.
+    fn stat(&self, cgroup: &CgroupPath) -> Result<String, CgroupError>;
+
+    /// For how long a cgroup was throttled by its own quota so far, summed over pCPUs; `None` where that is not counted, because
+    /// the controller does not reach the cgroup.
+    fn throttled(&self, cgroup: &CgroupPath) -> Result<Option<Nanos>, CgroupError> {
+        match self.stat(cgroup) {
+            Ok(text) => Ok(stat::throttled(&text)),
+            // The file is missing, the cgroup is not.
+            Err(CgroupError::Read { source, .. }) if is_gone(&source) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
 
     /// The threads in the cgroup itself.
     fn threads(&self, cgroup: &CgroupPath) -> Result<Vec<Tid>, CgroupError>;

@@ -16,6 +16,7 @@ pub mod mounts;
 pub mod name;
 pub mod ownership;
 pub mod path;
+mod stat;
 pub mod v1;
 pub mod v2;
 

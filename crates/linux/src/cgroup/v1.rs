@@ -141,6 +141,10 @@ impl CpuController for V1 {
         }
     }
 
+    fn stat(&self, cgroup: &CgroupPath) -> Result<String, CgroupError> {
+        self.files.read(cgroup, "cpu.stat")
+    }
+
     fn threads(&self, cgroup: &CgroupPath) -> Result<Vec<Tid>, CgroupError> {
         self.files.read_tids(cgroup, "tasks")
     }

@@ -198,6 +198,10 @@ impl CpuController for V2 {
         self.files.write(cgroup, file, text, knob_hint)
     }
 
+    fn stat(&self, cgroup: &CgroupPath) -> Result<String, CgroupError> {
+        self.files.read(cgroup, "cpu.stat")
+    }
+
     fn threads(&self, cgroup: &CgroupPath) -> Result<Vec<Tid>, CgroupError> {
         self.files.read_tids(cgroup, "cgroup.threads")
     }

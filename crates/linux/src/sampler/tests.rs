@@ -130,6 +130,28 @@ fn the_state_is_read_past_any_name() {
 }
 
 #[test]
+fn time_in_a_guest_is_field_43() {
+    let fields: Vec<String> = (4..=52).map(|field| field.to_string()).collect();
+    let stat = format!("7 (CPU 0/KVM) R {}", fields.join(" "));
+    let tick = 1_000_000_000 / rustix::param::clock_ticks_per_second();
+    let activity = activity_in(stat.as_bytes()).unwrap();
+    assert_eq!(activity.state, TaskState::Running);
+    assert_eq!(activity.guest, Nanos(43 * tick));
+    for text in ["", "7 (x) R 1 2", &stat.replace(" 43 ", " x ")] {
+        assert_eq!(activity_in(text.as_bytes()), None, "{text}");
+    }
+    let mut sampler = Sampler::new(ProcFs::host());
+    let me = me();
+    assert_eq!(sampler.read_activity(&me).unwrap().guest, Nanos::ZERO);
+    sampler.sample(&me).unwrap();
+    let activity = sampler.read_activity(&me).unwrap();
+    assert_eq!(
+        (activity.state, activity.guest),
+        (TaskState::Running, Nanos::ZERO)
+    );
+}
+
+#[test]
 fn a_thread_of_another_start_time_is_not_sampled() {
     let mut sampler = Sampler::new(ProcFs::host());
     let other = ThreadRef {

@@ -436,6 +436,10 @@ impl CpuController for Fake {
         Ok(())
     }
 
+    fn stat(&self, cgroup: &CgroupPath) -> Result<String, CgroupError> {
+        self.with(cgroup, |_| String::new())
+    }
+
     fn threads(&self, cgroup: &CgroupPath) -> Result<Vec<Tid>, CgroupError> {
         self.with(cgroup, |_| ())?;
         let inner = self.lock();

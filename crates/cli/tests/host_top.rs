@@ -1,0 +1,156 @@
+//! `tandem host top` and `tandem host status` from outside, beside a VM of plain threads.
+
+use std::io::BufRead;
+use std::io::BufReader;
+use std::process::Child;
+use std::process::Command;
+use std::process::Output;
+use std::process::Stdio;
+
+use serde_json::Value;
+use tandem_linux::ProcFs;
+use tandem_linux::cgroup;
+
+/// A name that no other VM has; at most 8 characters.
+fn name(first: char) -> String {
+    format!("{first}{}", std::process::id())
+}
+
+fn tandem(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tandem"));
+    command.args(args).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+/// A child that does not outlive the test.
+struct Guard(Child);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A VM of three vCPUs that compute, once they do.
+fn start_vm(name: &str) -> Guard {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_tandem"))
+        .args(["vm", "run", "--name", name, "--vcpus", "3"])
+        .args([
+            "--workload",
+            "burn",
+            "--backend",
+            "threads",
+            "--control-stdio",
+        ])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    assert!(line.contains("ready"), "{line}");
+    Guard(child)
+}
+
+/// Whether this machine lets weights be read; if not, says why.
+fn runs_here(test: &str) -> bool {
+    match cgroup::open(&ProcFs::host()) {
+        Ok(_) => true,
+        Err(error) => {
+            println!("skipped: {test}: {error}");
+            false
+        }
+    }
+}
+
+#[test]
+fn top_shows_where_the_time_of_a_vm_goes() {
+    if !runs_here("top_shows_where_the_time_of_a_vm_goes") {
+        return;
+    }
+    let name = name('t');
+    let _vm = start_vm(&name);
+    let select = ["--select-name", &name, "--once", "--interval", "0.5"];
+    let output = tandem(&[["host", "top", "--json"].as_slice(), &select].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(
+        text(&output.stdout).lines().count(),
+        1,
+        "a document is a line"
+    );
+    let top: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(top["schema"], 1);
+    let vm = &top["vms"][0];
+    assert_eq!(vm["name"], *name);
+    assert_eq!(vm["vcpus"].as_array().unwrap().len(), 3);
+    let times = vm["times"].as_object().unwrap();
+    let of = |state: &str| times[state].as_u64();
+    let states = ["run", "poll", "vmm", "ready", "limited", "costop", "halted"];
+    let measured: u64 = states.iter().filter_map(|state| of(state)).sum();
+    assert_eq!(Some(measured), of("wall"), "{vm:#}");
+    assert!(of("run") > Some(0), "it computes: {vm:#}");
+    assert_eq!(of("costop"), None);
+    let missing = top["missing"].as_array().unwrap();
+    assert!(missing.iter().any(|missing| missing["state"] == "costop"));
+
+    let output = tandem(&[["host", "top", "--vcpus"].as_slice(), &select].concat());
+    let shown = text(&output.stdout);
+    assert!(
+        output.status.success() && !shown.contains('\x1b'),
+        "{shown}"
+    );
+    assert!(
+        shown.starts_with("POLL not measured"),
+        "notes come first: {shown}"
+    );
+    let of_vm = shown.lines().filter(|line| line.starts_with(&name)).count();
+    let of_vcpus = shown.lines().filter(|line| line.starts_with("  ")).count();
+    assert_eq!((of_vm, of_vcpus), (1, 3), "{shown}");
+    assert!(shown.contains("pCPUs over 0.5"), "{shown}");
+}
+
+#[test]
+fn status_has_a_line_per_vm_and_with_vcpus_one_per_vcpu() {
+    if !runs_here("status_has_a_line_per_vm_and_with_vcpus_one_per_vcpu") {
+        return;
+    }
+    let name = name('s');
+    let _vm = start_vm(&name);
+    let select = [
+        "host",
+        "status",
+        "--interval",
+        "0.1",
+        "--select-name",
+        &name,
+    ];
+    let lines = |more: &[&str]| {
+        let output = tandem(&[select.as_slice(), more].concat());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout).lines().count()
+    };
+    assert_eq!(lines(&[]), 3, "headings, the VM, what is idle");
+    assert_eq!(lines(&["--vcpus"]), 6);
+}
+
+#[test]
+fn a_selection_that_matches_nothing_is_an_error() {
+    if !runs_here("a_selection_that_matches_nothing_is_an_error") {
+        return;
+    }
+    for command in ["top", "status"] {
+        let args = ["host", command, "--interval", "0.05", "--select-name"];
+        let output =
+            tandem(&[args.as_slice(), &["nosuch*", "--select-cgroup", "/nosuch"]].concat());
+        let said = text(&output.stderr);
+        assert!(!output.status.success(), "{command}");
+        assert!(said.contains(" VMs match 'nosuch*' or '/nosuch'"), "{said}");
+        assert!(output.stdout.is_empty(), "{command}");
+    }
+}

@@ -1,0 +1,244 @@
+//! Figures in columns of plain text, as `top` and `status` show them: one line for each row, whatever the width.
+//!
+//! Numbers stand to the right. Where the lines are too long for a given width, the first column (names) and the last (remarks)
+//! are cut, then whole lines. Without a width nothing is cut, so that what goes into a pipe can be searched. Tones are escape
+//! codes, and there only with colour; they never carry meaning alone.
+
+/// What a field means, beyond its text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Tone {
+    /// Nothing special.
+    #[default]
+    Plain,
+    /// Beside the point.
+    Faint,
+    /// Worth a look.
+    Warn,
+    /// Not as it should be.
+    Bad,
+}
+
+impl Tone {
+    /// The escape code that begins it.
+    fn code(self) -> Option<&'static str> {
+        match self {
+            Tone::Plain => None,
+            Tone::Faint => Some("\x1b[2m"),
+            Tone::Warn => Some("\x1b[33m"),
+            Tone::Bad => Some("\x1b[1;31m"),
+        }
+    }
+}
+
+/// One field.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Field {
+    text: String,
+    tone: Tone,
+}
+
+impl Field {
+    /// A field with a tone.
+    pub fn toned(text: impl Into<String>, tone: Tone) -> Field {
+        Field {
+            text: text.into(),
+            tone,
+        }
+    }
+}
+
+impl<T: Into<String>> From<T> for Field {
+    fn from(text: T) -> Field {
+        Field::toned(text, Tone::Plain)
+    }
+}
+
+/// How lines are made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Style {
+    /// Whether escape codes are wanted.
+    pub colour: bool,
+    /// How long lines may be; `None`: as long as they are.
+    pub width: Option<usize>,
+}
+
+/// The least that is left of a column that is cut.
+const LEAST: usize = 8;
+
+/// Rows below headings.
+#[derive(Clone, Debug)]
+pub struct Columns {
+    headings: Vec<&'static str>,
+    /// Columns of text, which stand to the left; all others to the right.
+    left: Vec<bool>,
+    rows: Vec<Vec<Field>>,
+}
+
+impl Columns {
+    /// No rows yet. Headings that begin with `<` are of text; the mark is not shown.
+    pub fn new(headings: &[&'static str]) -> Columns {
+        Columns {
+            left: headings.iter().map(|text| text.starts_with('<')).collect(),
+            headings: headings
+                .iter()
+                .map(|text| text.trim_start_matches('<'))
+                .collect(),
+            rows: Vec::new(),
+        }
+    }
+
+    /// Adds a row; fields beyond the last column are dropped.
+    pub fn row(&mut self, fields: impl IntoIterator<Item = Field>) {
+        let mut fields: Vec<Field> = fields.into_iter().collect();
+        fields.resize(self.headings.len(), Field::default());
+        self.rows.push(fields);
+    }
+
+    fn widths(&self, limit: Option<usize>) -> Vec<usize> {
+        let longest = |column: usize| {
+            let fields = self.rows.iter().map(|row| length(&row[column].text));
+            fields.chain([length(self.headings[column])]).max()
+        };
+        let mut widths: Vec<usize> = (0..self.headings.len())
+            .map(|column| longest(column).unwrap_or(0))
+            .collect();
+        let total = widths.iter().sum::<usize>() + widths.len().saturating_sub(1);
+        let mut excess = limit.map_or(0, |limit| total.saturating_sub(limit));
+        let last = widths.len().saturating_sub(1);
+        for column in [last, 0] {
+            if let Some(width) = widths.get_mut(column) {
+                let cut = excess.min(width.saturating_sub(LEAST));
+                *width -= cut;
+                excess -= cut;
+            }
+        }
+        widths
+    }
+
+    /// The lines, without an end after the last.
+    pub fn text(&self, style: Style) -> String {
+        let widths = self.widths(style.width);
+        let heading = |text: &&'static str| Field::from(*text);
+        let headings: Vec<Field> = self.headings.iter().map(heading).collect();
+        let rows = [&headings].into_iter().chain(&self.rows);
+        let lines: Vec<String> = rows.map(|row| self.line(row, &widths, style)).collect();
+        lines.join("\n")
+    }
+
+    fn line(&self, row: &[Field], widths: &[usize], style: Style) -> String {
+        let last = row.iter().rposition(|field| !field.text.is_empty());
+        let mut line = String::new();
+        let mut used = 0;
+        for (column, field) in row.iter().enumerate().take(last.map_or(0, |last| last + 1)) {
+            let gap = usize::from(column > 0);
+            let left = style
+                .width
+                .map_or(usize::MAX, |width| width.saturating_sub(used + gap));
+            if left == 0 {
+                break;
+            }
+            let width = widths[column].min(left);
+            let text = cut(&field.text, width);
+            let pad = " ".repeat(width.saturating_sub(length(&text)));
+            // No blanks at the end of a line.
+            let (before, after) = match (self.left[column], Some(column) == last) {
+                (true, true) => ("", ""),
+                (true, false) => ("", pad.as_str()),
+                (false, _) => (pad.as_str(), ""),
+            };
+            let text = match field.tone.code().filter(|_| style.colour) {
+                Some(code) => format!("{code}{text}\x1b[0m"),
+                None => text,
+            };
+            line.push_str(&" ".repeat(gap));
+            line.push_str(&format!("{before}{text}{after}"));
+            used += gap + width;
+        }
+        line
+    }
+}
+
+/// A line by itself, no longer than the style allows.
+pub fn line(text: &str, style: Style) -> String {
+    cut(text, style.width.unwrap_or(usize::MAX))
+}
+
+fn length(text: &str) -> usize {
+    text.chars().count()
+}
+
+/// The beginning of a text, with a mark where something is left out. Control characters of a VM's name do nothing.
+fn cut(text: &str, width: usize) -> String {
+    let visible = |c: char| if c.is_control() { '?' } else { c };
+    match length(text) <= width {
+        true => text.chars().map(visible).collect(),
+        false => {
+            let kept = text.chars().map(visible).take(width.saturating_sub(1));
+            kept.chain(std::iter::once('…')).collect()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn example() -> Columns {
+        let mut columns = Columns::new(&["<VM", "RDY", "<culprit"]);
+        columns.row([
+            "database-1".into(),
+            Field::toned("12", Tone::Bad),
+            "web".into(),
+        ]);
+        columns.row(["web".into(), "0.5".into()]);
+        columns
+    }
+
+    #[test]
+    fn a_pipe_gets_aligned_lines_without_escapes_or_blanks_at_their_ends() {
+        let expected = "\
+VM         RDY culprit
+database-1  12 web
+web        0.5";
+        assert_eq!(example().text(Style::default()), expected);
+    }
+
+    #[test]
+    fn colour_marks_a_field_and_moves_nothing() {
+        let colour = Style {
+            colour: true,
+            width: None,
+        };
+        let text = example().text(colour);
+        assert!(text.contains(" \x1b[1;31m12\x1b[0m web"), "{text:?}");
+        let without = text.replace("\x1b[1;31m", "").replace("\x1b[0m", "");
+        assert_eq!(without, example().text(Style::default()));
+    }
+
+    #[test]
+    fn no_line_is_longer_than_the_width() {
+        for width in 1..40 {
+            let style = Style {
+                colour: false,
+                width: Some(width),
+            };
+            let text = example().text(style);
+            assert_eq!(text.lines().count(), 3, "{text}");
+            let longest = text.lines().map(length).max();
+            assert!(longest <= Some(width), "{width}: {text}");
+        }
+        let narrow = Style {
+            colour: false,
+            width: Some(20),
+        };
+        let text = example().text(narrow);
+        assert!(text.contains("databas… "), "names are cut: {text}");
+    }
+
+    #[test]
+    fn names_cannot_write_to_the_terminal() {
+        let mut columns = Columns::new(&["<VM"]);
+        columns.row(["a\x1b[2Jb\n".into()]);
+        assert_eq!(columns.text(Style::default()), "VM\na?[2Jb?");
+    }
+}

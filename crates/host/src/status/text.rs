@@ -1,0 +1,220 @@
+//! [`HostStatus`] as text: one line for each VM, or each vCPU too.
+
+use std::path::Path;
+
+use crate::columns::Columns;
+use crate::columns::Field;
+use crate::columns::Style;
+use crate::config::DEFAULT_STATE_DIR;
+use crate::status::DaemonState;
+use crate::status::HostStatus;
+use crate::status::VmStatus;
+
+/// What is shown: of each vCPU too, if `with_vcpus`.
+pub fn text(status: &HostStatus, with_vcpus: bool, state_dir: &Path, style: Style) -> String {
+    let table = table(status, with_vcpus, style);
+    let state_dir = match state_dir == Path::new(DEFAULT_STATE_DIR) {
+        true => String::new(),
+        false => format!(" --state-dir {}", state_dir.display()),
+    };
+    match (status.daemon, status.unrestored) {
+        (DaemonState::Gone, true) => format!(
+            "the daemon is gone; `tandem host restore{state_dir}` puts back what it changed\n{table}"
+        ),
+        (DaemonState::Gone, false) => {
+            format!("the daemon is gone; nothing that it changed is left\n{table}")
+        }
+        (DaemonState::Running | DaemonState::None, _) => table,
+    }
+}
+
+fn table(status: &HostStatus, with_vcpus: bool, style: Style) -> String {
+    if status.vms.is_empty() {
+        return "no VM found".to_owned();
+    }
+    let mut headings = vec![
+        "<VM", "pid", "vCPU", "CPU%", "wait%", "wait ms", "weight", "due", "received", "lag%",
+        "<turns", "<apart",
+    ];
+    if with_vcpus {
+        headings.extend(["<pCPUs", "urgency", "wants"]);
+    }
+    let mut columns = Columns::new(&headings);
+    for vm in &status.vms {
+        columns.row(of_vm(vm));
+        for vcpu in vm.vcpus.iter().filter(|_| with_vcpus) {
+            let of_wanted = |say: &dyn Fn(crate::status::Wanted) -> String| {
+                Field::from(vcpu.wanted.map(say).unwrap_or_default())
+            };
+            columns.row([
+                "".into(),
+                vcpu.tid.to_string().into(),
+                vcpu.index.to_string().into(),
+                format!("{:.1}", vcpu.cpu * 100.0).into(),
+                format!("{:.1}", vcpu.wait * 100.0).into(),
+                wait_ms(vcpu.wait_ms).into(),
+                "".into(),
+                of_wanted(&|wanted| format!("{:.3}", wanted.due)),
+                "".into(),
+                "".into(),
+                "".into(),
+                "".into(),
+                vcpu.allowed.to_string().into(),
+                of_wanted(&|wanted| wanted.urgency.to_string()),
+                of_wanted(&|wanted| format!("{:.3}", wanted.demand)),
+            ]);
+        }
+    }
+    let turns = status.turns.as_ref().map_or_else(String::new, |turns| {
+        let late = match turns.lateness_us(0.99) {
+            Some(us) => format!("99 % at most {us} us late"),
+            None => "more than 1 % later than 20 ms".to_owned(),
+        };
+        format!(
+            "\n{} turns since the daemon started, {} later than 1 ms; {late}",
+            turns.turns, turns.late
+        )
+    });
+    format!(
+        "{}\n{:.2} pCPUs idle over {:.2} s{turns}",
+        columns.text(style),
+        status.idle,
+        status.seconds
+    )
+}
+
+fn of_vm(vm: &VmStatus) -> [Field; 12] {
+    let sum = |of: fn(&crate::status::VcpuStatus) -> f64| vm.vcpus.iter().map(of).sum::<f64>();
+    let weight = match vm.weight {
+        Some(weight) if weight != vm.configured => format!("{weight:.0} ({:.0})", vm.configured),
+        Some(weight) => format!("{weight:.0}"),
+        None => "none".to_owned(),
+    };
+    let yes = |is: bool| Field::from(if is { "yes" } else { "no" });
+    [
+        vm.name.as_str().into(),
+        vm.pid.to_string().into(),
+        vm.vcpus.len().to_string().into(),
+        format!("{:.1}", sum(|vcpu| vcpu.cpu) * 100.0).into(),
+        format!("{:.1}", sum(|vcpu| vcpu.wait) * 100.0).into(),
+        wait_ms(vm.wait_ms).into(),
+        weight.into(),
+        format!("{:.3}", vm.due).into(),
+        format!("{:.3}", vm.received).into(),
+        format!("{:+.1}", vm.lag * 100.0).into(),
+        yes(vm.turns),
+        yes(vm.apart),
+    ]
+}
+
+/// Mean wait per run; a dash for what did not run.
+fn wait_ms(wait: Option<f64>) -> String {
+    wait.map_or_else(|| "–".to_owned(), |wait| format!("{wait:.2}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use tandem_linux::cgroup::Version;
+    use tandem_policy::VcpuId;
+
+    use super::*;
+    use crate::status::VcpuStatus;
+    use crate::status::Wanted;
+
+    fn status() -> HostStatus {
+        let vcpu = |index: u32| VcpuStatus {
+            index: VcpuId(index),
+            tid: 101 + index,
+            cpu: 0.5,
+            wait: 0.25,
+            wait_ms: None,
+            allowed: "0-1".parse().unwrap(),
+            wanted: (index == 0).then_some(Wanted {
+                due: 0.75,
+                demand: 0.9,
+                urgency: 3,
+            }),
+        };
+        HostStatus {
+            cgroup: Version::V2,
+            seconds: 1.0,
+            idle: 0.5,
+            daemon: DaemonState::None,
+            unrestored: false,
+            turns: None,
+            vms: vec![VmStatus {
+                name: "web".to_owned(),
+                pid: 100,
+                vmm: "qemu".to_owned(),
+                cgroup: None,
+                managed: false,
+                configured: 100.0,
+                weight: None,
+                turns: false,
+                apart: true,
+                received: 1.0,
+                due: 1.25,
+                lag: 0.2,
+                wait_ms: Some(2.5),
+                vcpus: vec![vcpu(0), vcpu(1)],
+            }],
+            found: 1,
+        }
+    }
+
+    fn shown(status: &HostStatus, with_vcpus: bool) -> String {
+        text(
+            status,
+            with_vcpus,
+            Path::new(DEFAULT_STATE_DIR),
+            Style::default(),
+        )
+    }
+
+    #[test]
+    fn a_vm_is_one_line_that_fits_a_terminal() {
+        let text = shown(&status(), false);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 3, "{text}");
+        assert!(
+            lines[1].starts_with("web 100    2 100.0  50.0    2.50"),
+            "{text}"
+        );
+        assert!(
+            lines.iter().all(|line| line.chars().count() <= 80),
+            "{text}"
+        );
+        assert!(lines[2].starts_with("0.50 pCPUs idle"), "{text}");
+    }
+
+    #[test]
+    fn with_vcpus_each_has_a_line_with_what_it_wants() {
+        let text = shown(&status(), true);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 5, "{text}");
+        let words: Vec<&str> = lines[2].split_whitespace().collect();
+        assert_eq!(
+            words,
+            [
+                "101", "0", "50.0", "25.0", "–", "0.750", "0-1", "3", "0.900"
+            ]
+        );
+        assert!(
+            lines[3].ends_with("0-1"),
+            "nothing is known of its wants: {text}"
+        );
+    }
+
+    #[test]
+    fn a_daemon_that_is_gone_is_said_first() {
+        let mut status = status();
+        status.vms.clear();
+        assert_eq!(shown(&status, false), "no VM found");
+        (status.daemon, status.unrestored) = (DaemonState::Gone, true);
+        let text = text(&status, false, Path::new("/tmp/x"), Style::default());
+        assert!(
+            text.contains("restore --state-dir /tmp/x` puts back"),
+            "{text}"
+        );
+    }
+}

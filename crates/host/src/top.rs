@@ -1,0 +1,420 @@
+//! `tandem host top`: where the time of every VM goes, and who takes it, interval after interval.
+//!
+//! VMs are found as the daemon finds them; the time in each state and the edges are those of [`tandem_observe`]. What is due and the
+//! lag are over the same interval, by the weights that [`crate::status`] knows. All VMs are looked at, since any may
+//! be a culprit; the selected ones are shown, those first whose vCPUs are RDY most.
+//!
+//! [`TopInterval`] in JSON is an interface: `schema` is raised when a field changes its meaning or goes; fields may be added.
+//! Times are ns in the interval, of a VM summed over its vCPUs; `null` is "not measured".
+
+pub mod text;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::path::PathBuf;
+
+use serde::Serialize;
+use tandem_linux::cgroup;
+use tandem_linux::cgroup::CgroupError;
+use tandem_linux::cgroup::CpuController;
+use tandem_linux::procfs::ProcFs;
+use tandem_observe::Interval;
+use tandem_observe::Missing;
+use tandem_observe::ObserveError;
+use tandem_observe::Plain;
+use tandem_observe::Source;
+use tandem_observe::WatchedVcpu;
+use tandem_observe::WatchedVm;
+use tandem_observe::source::TaskTime;
+use tandem_observe::source::ThreadTime;
+use tandem_observe::source::VcpuInterval;
+use tandem_observe::source::VmInterval;
+use tandem_policy::Nanos;
+use tandem_policy::PcpuSet;
+use tandem_policy::State;
+use tandem_policy::VcpuId;
+use tandem_policy::VcpuObservation;
+use tandem_policy::VcpuTimes;
+use tandem_policy::VmId;
+use tandem_policy::VmObservation;
+use tandem_policy::Weight;
+use tandem_policy::states::edges::Edge;
+use tandem_policy::states::edges::Edges;
+use tandem_policy::states::edges::Evidence;
+use tandem_policy::states::edges::Party;
+use thiserror::Error;
+
+use crate::discovery::Discovery;
+use crate::discovery::DiscoveryError;
+use crate::discovery::DiscoveryOptions;
+use crate::discovery::Scan;
+use crate::discovery::Vm;
+use crate::select::Selector;
+use crate::status::configured_weights;
+
+/// The version of the JSON documents.
+pub const SCHEMA: u32 = 1;
+
+/// How many culprits of a VM or vCPU are named.
+const CULPRITS: usize = 3;
+
+/// Why there is nothing to show.
+#[derive(Debug, Error)]
+pub enum TopError {
+    /// The host has no usable cpu controller.
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
+    /// Processes cannot be looked through.
+    #[error(transparent)]
+    Discovery(#[from] DiscoveryError),
+    /// Threads cannot be measured.
+    #[error(transparent)]
+    Observe(#[from] ObserveError),
+}
+
+/// What somebody waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CulpritKind {
+    /// Another VM, or one of its vCPUs.
+    Vm,
+    /// The VM's own vCPUs.
+    Itself,
+    /// A thread of a VM that is no vCPU.
+    VmThread,
+    /// A task of the host.
+    Task,
+    /// A thread of the kernel.
+    KernelThread,
+}
+
+/// Who had the pCPUs that a VM waited for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Culprit {
+    /// What it is.
+    pub kind: CulpritKind,
+    /// A VM's name, or a thread's.
+    pub name: String,
+    /// How long it was waited for, in ns.
+    pub time: Nanos,
+    /// How that is known.
+    pub evidence: Evidence,
+}
+
+/// One vCPU over the interval.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TopVcpu {
+    /// Its number in the VM.
+    pub index: VcpuId,
+    /// Its thread.
+    pub tid: u32,
+    /// Where it may run.
+    pub allowed: PcpuSet,
+    /// How often it was put on a pCPU.
+    pub runs: u64,
+    /// Where its time went.
+    pub times: VcpuTimes,
+    /// Whom it waited for, the longest first.
+    pub culprits: Vec<Culprit>,
+}
+
+/// One VM over the interval.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TopVm {
+    /// Its name.
+    pub name: String,
+    /// Its process.
+    pub pid: u32,
+    /// What kind of VMM runs it.
+    pub vmm: String,
+    /// Where the time of its vCPUs went, all together.
+    pub times: VcpuTimes,
+    /// Due, in pCPUs.
+    pub due: f64,
+    /// Received, in pCPUs.
+    pub received: f64,
+    /// (due − received) ÷ due.
+    pub lag: f64,
+    /// Whom its vCPUs waited for, the longest first.
+    pub culprits: Vec<Culprit>,
+    /// Its threads beside the vCPUs, those that ran most first.
+    pub threads: Vec<ThreadTime>,
+    /// Its vCPUs.
+    pub vcpus: Vec<TopVcpu>,
+}
+
+/// Where the host's pCPUs were, in ns summed over them.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TopHost {
+    /// pCPUs that are online.
+    pub pcpus: usize,
+    /// Idle.
+    pub idle: Option<Nanos>,
+    /// vCPUs of all VMs.
+    pub vcpus: Nanos,
+    /// Other threads of VMs.
+    pub vm_threads: Nanos,
+    /// Processes that are no VMs.
+    pub tasks: Nanos,
+    /// Those that used most.
+    pub top_tasks: Vec<TaskTime>,
+    /// Threads of the kernel.
+    pub kernel: Nanos,
+}
+
+/// What is shown of one interval.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TopInterval {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// Length of the interval, in seconds.
+    pub seconds: f64,
+    /// Where the figures are from.
+    pub source: &'static str,
+    /// What is not measured, and for want of what.
+    pub missing: Vec<Missing>,
+    /// VMs on the host, selected or not.
+    pub found: usize,
+    /// Processes that are VMMs by their names and could not be looked into.
+    pub unreadable: usize,
+    /// Selected VMs of which no vCPU thread is known.
+    pub unidentified: usize,
+    /// The selected VMs that were there all the time, those first that wait most.
+    pub vms: Vec<TopVm>,
+    /// The rest.
+    pub host: TopHost,
+}
+
+/// How many VMs there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// On the host.
+    pub all: usize,
+    /// That are selected.
+    pub selected: usize,
+}
+
+/// Looks at the host again and again; nothing is changed.
+pub struct Top {
+    discovery: Discovery,
+    selector: Selector,
+    controller: Box<dyn CpuController>,
+    state_dir: PathBuf,
+    source: Plain,
+}
+
+impl Top {
+    /// Opens what is needed to look.
+    pub fn open(
+        options: DiscoveryOptions,
+        selector: Selector,
+        state_dir: &Path,
+    ) -> Result<Top, TopError> {
+        let procfs = ProcFs::host();
+        Ok(Top {
+            discovery: Discovery::new(options, procfs.clone())?,
+            controller: cgroup::open(&procfs)?,
+            source: Plain::new(procfs),
+            selector,
+            state_dir: state_dir.to_owned(),
+        })
+    }
+
+    /// Begins the first interval.
+    pub fn begin(&mut self) -> Result<Found, TopError> {
+        let vms = self.discovery.scan()?.vms;
+        self.source.begin(&watched(&vms))?;
+        let selected = vms.iter().filter(|vm| self.is_selected(vm)).count();
+        Ok(Found {
+            all: vms.len(),
+            selected,
+        })
+    }
+
+    /// What happened since the last call, or the beginning.
+    pub fn interval(&mut self) -> Result<TopInterval, TopError> {
+        let scan = self.discovery.scan()?;
+        let interval = self.source.interval(&watched(&scan.vms))?;
+        let weights = configured_weights(self.controller.as_ref(), &self.state_dir, &scan.vms);
+        Ok(shown(&scan, &interval, &weights, |vm| self.is_selected(vm)))
+    }
+
+    fn is_selected(&self, vm: &Vm) -> bool {
+        self.selector.matches(vm, self.controller.as_ref())
+    }
+}
+
+fn watched(vms: &[Vm]) -> Vec<WatchedVm> {
+    let vcpus = |vm: &Vm| {
+        let vcpus = vm.vcpus.iter().map(|vcpu| WatchedVcpu {
+            vcpu: vcpu.index,
+            thread: vcpu.thread,
+        });
+        vcpus.collect()
+    };
+    let watched = vms.iter().map(|vm| WatchedVm {
+        vm: vm.id,
+        process: vm.process,
+        vcpus: vcpus(vm),
+    });
+    watched.collect()
+}
+
+/// Puts together what was found, measured and configured.
+fn shown(
+    scan: &Scan,
+    interval: &Interval,
+    weights: &BTreeMap<VmId, Weight>,
+    is_selected: impl Fn(&Vm) -> bool,
+) -> TopInterval {
+    let length = interval.length;
+    let by_id: BTreeMap<VmId, &Vm> = scan.vms.iter().map(|vm| (vm.id, vm)).collect();
+    let observed: Vec<VmObservation> = interval
+        .vms
+        .iter()
+        .map(|vm| {
+            let weight = weights.get(&vm.vm).copied().unwrap_or(Weight(1.0));
+            VmObservation::new(vm.vm, weight, vm.vcpus.iter().map(observation).collect())
+        })
+        .collect();
+    let pcpus = |time: Nanos| time.0 as f64 / length.0.max(1) as f64;
+    let accounts = tandem_policy::assess(length, &observed);
+    let of_vms = edges_of_vms(&interval.edges);
+    let mut vms = Vec::new();
+    for (measured, account) in interval.vms.iter().zip(accounts) {
+        let Some(vm) = by_id.get(&measured.vm).filter(|vm| is_selected(vm)) else {
+            continue;
+        };
+        let edges = of_vms.get(&measured.vm);
+        let times = measured.vcpus.iter().map(|vcpu| &vcpu.times);
+        vms.push(TopVm {
+            name: vm.name.clone(),
+            pid: vm.process.pid.0,
+            vmm: vm.vmm.to_string(),
+            times: VcpuTimes::sum(times).unwrap_or_default(),
+            due: pcpus(account.fair),
+            received: pcpus(account.received),
+            lag: account.lag,
+            culprits: edges.map_or_else(Vec::new, |edges| {
+                culprits(&edges.by_vm().top(CULPRITS), vm.id, &by_id)
+            }),
+            threads: measured.threads.clone(),
+            vcpus: vcpus(vm, measured, edges, &by_id),
+        });
+    }
+    vms.sort_by(worst_first);
+    let host = &interval.host;
+    TopInterval {
+        schema: SCHEMA,
+        seconds: length.as_secs_f64(),
+        source: "plain",
+        missing: interval.missing.clone(),
+        found: scan.vms.len(),
+        unreadable: scan.unreadable_vmms,
+        unidentified: scan
+            .vms
+            .iter()
+            .filter(|vm| vm.vcpus.is_empty() && is_selected(vm))
+            .count(),
+        vms,
+        host: TopHost {
+            pcpus: host.pcpus,
+            idle: host.idle,
+            vcpus: host.vcpus,
+            vm_threads: host.vm_threads,
+            tasks: host.tasks,
+            top_tasks: host.top_tasks.clone(),
+            kernel: host.kernel,
+        },
+    }
+}
+
+fn observation(vcpu: &VcpuInterval) -> VcpuObservation {
+    VcpuObservation {
+        ran: vcpu.ran,
+        waited: vcpu.waited,
+        runnable: vcpu.runnable,
+        ..VcpuObservation::new(vcpu.vcpu, vcpu.allowed.clone())
+    }
+}
+
+/// What hurts most comes first: RDY per vCPU, then lag; then by name.
+fn worst_first(one: &TopVm, two: &TopVm) -> std::cmp::Ordering {
+    let ready = |vm: &TopVm| vm.times.share(State::Ready).unwrap_or(0.0);
+    ready(two)
+        .total_cmp(&ready(one))
+        .then(two.lag.total_cmp(&one.lag))
+        .then_with(|| (&one.name, one.pid).cmp(&(&two.name, two.pid)))
+}
+
+/// The edges of each VM's vCPUs as victims.
+fn edges_of_vms(edges: &Edges) -> BTreeMap<VmId, Edges> {
+    let mut of_vms: BTreeMap<VmId, Edges> = BTreeMap::new();
+    for edge in edges.iter() {
+        if let Some(vm) = edge.victim.vm() {
+            of_vms.entry(vm).or_default().add(edge);
+        }
+    }
+    of_vms
+}
+
+fn vcpus(
+    vm: &Vm,
+    measured: &VmInterval,
+    edges: Option<&Edges>,
+    by_id: &BTreeMap<VmId, &Vm>,
+) -> Vec<TopVcpu> {
+    let shown = measured.vcpus.iter().map(|vcpu| {
+        let thread = vm.vcpus.iter().find(|known| known.index == vcpu.vcpu);
+        let itself = Party::Vcpu {
+            vm: vm.id,
+            vcpu: vcpu.vcpu,
+        };
+        let top = edges.map_or_else(Vec::new, |edges| {
+            let of_vcpu = edges.of_victims(|victim| *victim == itself);
+            of_vcpu.top(CULPRITS)
+        });
+        TopVcpu {
+            index: vcpu.vcpu,
+            tid: thread.map_or(0, |known| known.thread.tid.0),
+            allowed: vcpu.allowed.clone(),
+            runs: vcpu.runs,
+            times: vcpu.times,
+            culprits: culprits(&top, vm.id, by_id),
+        }
+    });
+    shown.collect()
+}
+
+/// Names what is waited for.
+fn culprits(edges: &[Edge], victim: VmId, by_id: &BTreeMap<VmId, &Vm>) -> Vec<Culprit> {
+    let name_of = |vm: &VmId| {
+        let vm = by_id.get(vm);
+        vm.map_or_else(|| "a VM that is gone".to_owned(), |vm| vm.name.clone())
+    };
+    let named = edges.iter().map(|edge| {
+        let (kind, name) = match &edge.culprit {
+            Party::Vm(vm) if *vm == victim => (CulpritKind::Itself, "itself".to_owned()),
+            Party::Vm(vm) => (CulpritKind::Vm, name_of(vm)),
+            Party::Vcpu { vm, vcpu } => match *vm == victim {
+                true => (CulpritKind::Itself, format!("own vCPU {vcpu}")),
+                false => (CulpritKind::Vm, format!("{} vCPU {vcpu}", name_of(vm))),
+            },
+            Party::VmThread { vm, name } => {
+                (CulpritKind::VmThread, format!("{}: {name}", name_of(vm)))
+            }
+            Party::Task(name) => (CulpritKind::Task, name.clone()),
+            Party::KernelThread(name) => (CulpritKind::KernelThread, format!("[{name}]")),
+        };
+        Culprit {
+            kind,
+            name,
+            time: edge.time,
+            evidence: edge.evidence,
+        }
+    });
+    named.collect()
+}
+
+#[cfg(test)]
+mod tests;

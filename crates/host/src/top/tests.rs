@@ -1,0 +1,294 @@
+//! What is shown, made from made-up intervals.
+
+use tandem_linux::thread::Pid;
+use tandem_linux::thread::StartTime;
+use tandem_linux::thread::ThreadRef;
+use tandem_linux::thread::Tid;
+use tandem_observe::source::HostTotals;
+
+use super::*;
+use crate::columns::Style;
+use crate::discovery::VcpuThread;
+use crate::vmm::Vmm;
+
+const fn ms(ms: u64) -> Nanos {
+    Nanos::from_millis(ms)
+}
+
+fn thread(pid: u32, tid: u32) -> ThreadRef {
+    ThreadRef {
+        pid: Pid(pid),
+        tid: Tid(tid),
+        start: StartTime(1),
+    }
+}
+
+fn vm(id: u64, name: &str, vcpus: u32) -> Vm {
+    let pid = id as u32 * 100;
+    Vm {
+        id: VmId(id),
+        process: thread(pid, pid),
+        name: name.to_owned(),
+        vmm: Vmm::Qemu,
+        vcpus: (0..vcpus)
+            .map(|n| VcpuThread {
+                index: VcpuId(n),
+                thread: thread(pid, pid + 1 + n),
+            })
+            .collect(),
+        unidentified: 0,
+    }
+}
+
+/// A vCPU that ran and waited so many ms of a second.
+fn vcpu(n: u32, ran: u64, waited: u64) -> VcpuInterval {
+    let parts = [(State::Run, ms(ran)), (State::Ready, ms(waited))];
+    VcpuInterval {
+        vcpu: VcpuId(n),
+        times: VcpuTimes::from_parts(ms(1_000), parts).unwrap(),
+        ran: ms(ran),
+        waited: ms(waited),
+        runs: 7,
+        runnable: true,
+        allowed: "0-1".parse().unwrap(),
+    }
+}
+
+fn edge(victim: (u64, u32), culprit: Party, time: u64) -> Edge {
+    Edge {
+        victim: Party::Vcpu {
+            vm: VmId(victim.0),
+            vcpu: VcpuId(victim.1),
+        },
+        culprit,
+        time: ms(time),
+        evidence: Evidence::Estimated,
+    }
+}
+
+/// Two VMs on two pCPUs: `calm` waits little, `hurt` waits for it, for itself and for make.
+fn example() -> (Scan, Interval) {
+    let scan = Scan {
+        vms: vec![vm(1, "calm", 1), vm(2, "hurt", 2), vm(3, "silent", 0)],
+        unreadable: 9,
+        unreadable_vmms: 2,
+        problems: Vec::new(),
+    };
+    let mut edges = Edges::new();
+    edges.add(edge((2, 0), Party::Vm(VmId(1)), 150));
+    edges.add(edge((2, 1), Party::Vm(VmId(1)), 150));
+    edges.add(edge((2, 1), Party::Vm(VmId(2)), 60));
+    edges.add(edge((2, 0), Party::Task("make".to_owned()), 40));
+    let interval = Interval {
+        length: ms(1_000),
+        vms: vec![
+            VmInterval {
+                vm: VmId(1),
+                vcpus: vec![vcpu(0, 900, 60)],
+                threads: Vec::new(),
+            },
+            VmInterval {
+                vm: VmId(2),
+                vcpus: vec![vcpu(0, 300, 200), vcpu(1, 400, 200)],
+                threads: vec![ThreadTime {
+                    name: "IO".to_owned(),
+                    time: ms(10),
+                }],
+            },
+        ],
+        edges,
+        host: HostTotals {
+            pcpus: 2,
+            idle: Some(ms(200)),
+            vcpus: ms(1_600),
+            vm_threads: ms(10),
+            tasks: ms(150),
+            top_tasks: vec![TaskTime {
+                name: "make".to_owned(),
+                pid: Pid(9),
+                cgroup: None,
+                time: ms(140),
+            }],
+            kernel: ms(40),
+        },
+        missing: vec![Missing {
+            state: State::Costop,
+            vms: 2,
+            of: 2,
+            want: "BPF".to_owned(),
+        }],
+    };
+    (scan, interval)
+}
+
+fn all() -> TopInterval {
+    let (scan, interval) = example();
+    shown(&scan, &interval, &BTreeMap::new(), |_| true)
+}
+
+#[test]
+fn what_hurts_most_comes_first_and_names_whom_it_waits_for() {
+    let top = all();
+    let names: Vec<&str> = top.vms.iter().map(|vm| vm.name.as_str()).collect();
+    assert_eq!(names, ["hurt", "calm"]);
+    let hurt = &top.vms[0];
+    assert_eq!(hurt.times.share(State::Ready), Some(0.2));
+    let culprits: Vec<_> = hurt
+        .culprits
+        .iter()
+        .map(|culprit| (culprit.kind, culprit.name.as_str(), culprit.time))
+        .collect();
+    assert_eq!(
+        culprits,
+        [
+            (CulpritKind::Vm, "calm", ms(300)),
+            (CulpritKind::Itself, "itself", ms(60)),
+            (CulpritKind::Task, "make", ms(40)),
+        ]
+    );
+    let first = &hurt.vcpus[0];
+    assert_eq!((first.tid, first.culprits[1].name.as_str()), (201, "make"));
+    assert_eq!((top.found, top.unreadable, top.unidentified), (3, 2, 1));
+    // Both want more than half of what they received together: equal weights, equal shares of 1.6 pCPUs.
+    assert!(hurt.due > hurt.received && hurt.lag > 0.0, "{hurt:?}");
+    assert!(top.vms[1].lag < 0.0);
+}
+
+#[test]
+fn the_selected_are_shown_and_the_others_are_culprits_still() {
+    let (scan, interval) = example();
+    let top = shown(&scan, &interval, &BTreeMap::new(), |vm| vm.name == "hurt");
+    assert_eq!(top.vms.len(), 1);
+    assert_eq!(top.vms[0].culprits[0].name, "calm");
+    let everybody = all();
+    assert_eq!(top.vms[0].due, everybody.vms[0].due, "due beside all VMs");
+    assert_eq!(top.unidentified, 0);
+}
+
+#[test]
+fn a_vm_is_a_line_of_at_most_80_columns_without_escapes() {
+    let text = text::text(&all(), false, Style::default());
+    let lines: Vec<&str> = text.lines().collect();
+    let words =
+        |line: &str| -> Vec<String> { line.split_whitespace().map(str::to_owned).collect() };
+    assert_eq!(
+        words(lines[0]),
+        [
+            "VM", "vCPU", "RUN", "POLL", "VMM", "RDY", "LIM", "HALT", "due", "recv", "lag%",
+            "waits", "for"
+        ]
+    );
+    let hurt = words(lines[1]);
+    assert_eq!(hurt[..8], ["hurt", "2", "35", "–", "–", "20", "–", "45"]);
+    assert_eq!(hurt[11..], ["calm", "75%"]);
+    assert_eq!(
+        words(lines[3])[..4],
+        ["2", "VMs", "3", "53"],
+        "all together"
+    );
+    assert!(!text.contains('\x1b'), "{text}");
+    assert!(
+        lines.iter().all(|line| line.chars().count() <= 80),
+        "{text}"
+    );
+    assert_eq!(
+        lines[4..],
+        [
+            "2 pCPUs over 1.00 s: vCPUs 1.60, other threads of VMs 0.01, idle 0.20",
+            "kernel threads 0.04, host tasks 0.15 (make 0.14)",
+        ]
+    );
+    let cut = Style {
+        width: Some(60),
+        colour: false,
+    };
+    let text = text::text(&all(), true, cut);
+    assert!(
+        text.lines().all(|line| line.chars().count() <= 60),
+        "{text}"
+    );
+}
+
+#[test]
+fn ready_is_marked_from_5_and_from_10_percent_on() {
+    let colour = Style {
+        colour: true,
+        width: None,
+    };
+    let text = text::text(&all(), false, colour);
+    assert!(
+        text.contains("\x1b[1;31m20\x1b[0m"),
+        "20 % is bad: {text:?}"
+    );
+    assert!(
+        text.contains("\x1b[33m6.0\x1b[0m"),
+        "6 % is worth a look: {text:?}"
+    );
+}
+
+#[test]
+fn vcpus_have_lines_of_their_own() {
+    let text = text::text(&all(), true, Style::default());
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 1 + 2 + 3 + 1 + 2, "{text}");
+    assert!(lines[2].starts_with("  0-1"), "where it may run: {text}");
+    assert!(lines[2].ends_with("calm 75%"), "{text}");
+}
+
+#[test]
+fn notes_say_what_is_missing_and_how_to_get_it() {
+    let notes = text::notes(&all(), false);
+    assert_eq!(
+        notes,
+        [
+            "CSTP not measured: BPF",
+            "2 VMs not readable: run as root",
+            "1 VM without known vCPU threads: give a QMP socket or a thread pattern",
+        ]
+    );
+}
+
+#[test]
+fn what_no_clock_accounts_for_is_said() {
+    let mut top = all();
+    top.host.vcpus = ms(1_500);
+    let text = text::text(&top, false, Style::default());
+    let last = text.lines().last().unwrap();
+    assert!(
+        last.ends_with("(make 0.14), 0.10 not seen (tasks that ended, interrupts, steal)"),
+        "{text}"
+    );
+    top.host.idle = None;
+    let text = text::text(&top, false, Style::default());
+    assert!(
+        text.contains("idle not measured") && !text.contains("not seen"),
+        "{text}"
+    );
+}
+
+#[test]
+fn without_vms_there_are_totals() {
+    let (scan, interval) = example();
+    let top = shown(&scan, &interval, &BTreeMap::new(), |_| false);
+    let text = text::text(&top, false, Style::default());
+    assert!(text.starts_with("no VM to show\n2 pCPUs over"), "{text}");
+}
+
+#[test]
+fn the_json_document_has_a_schema_and_null_for_what_is_not_measured() {
+    let json = serde_json::to_value(all()).unwrap();
+    assert_eq!(json["schema"], 1);
+    let times = &json["vms"][0]["times"];
+    assert_eq!(times["wall"], 2_000_000_000u64);
+    assert_eq!(times["run"], 700_000_000u64);
+    assert_eq!(times["ready"], 400_000_000u64);
+    assert!(
+        times["poll"].is_null() && times["costop"].is_null(),
+        "{times}"
+    );
+    assert_eq!(json["vms"][0]["culprits"][0]["kind"], "vm");
+    assert_eq!(json["vms"][0]["culprits"][0]["evidence"], "estimated");
+    assert_eq!(json["vms"][0]["vcpus"][1]["allowed"], "0-1");
+    assert_eq!(json["missing"][0]["state"], "costop");
+    assert_eq!(json["host"]["idle"], 200_000_000u64);
+}

@@ -1,0 +1,24 @@
+//! Where the time of VMs' vCPUs goes on a live host, and who waits for whom.
+//!
+//! A [`Source`] is asked again and again and answers with an [`Interval`]: for each vCPU the times in the states of
+//! [`tandem_policy::states`], the edges between victims and culprits, and what the rest of the host used. What a source cannot
+//! measure it says ([`Missing`]), and is never shown as zero. Sources differ in what they see, not in what they answer, so that
+//! whoever shows or judges an interval need not know which it came from.
+//!
+//! - [`source`]: the trait and what it answers.
+//! - [`plain`]: the source that needs no BPF: schedstat, CPU clocks, cgroups, KVM's figures.
+//! - [`poll`]: halt polling of each vCPU, from the files of KVM's figures that a VMM holds open.
+//!
+//! Nothing here finds VMs, and nothing changes anything: VMs come in as processes and threads ([`WatchedVm`]).
+
+pub mod plain;
+pub mod poll;
+pub mod source;
+
+pub use plain::Plain;
+pub use source::Interval;
+pub use source::Missing;
+pub use source::ObserveError;
+pub use source::Source;
+pub use source::WatchedVcpu;
+pub use source::WatchedVm;

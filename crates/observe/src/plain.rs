@@ -1,0 +1,357 @@
+//! The source that needs no BPF, and no root for most of it: accounts that every kernel keeps, read once per thread and interval.
+//!
+//! | state | from |
+//! |---|---|
+//! | RUN, POLL, VMM together | `schedstat`: time on a pCPU |
+//! | RUN against VMM | guest time (field 43 of `stat`), where the kernel counts it for the VM |
+//! | POLL | KVM's figures of each vCPU ([`crate::poll`]): root, and a VMM that holds them open |
+//! | RDY and LIM together | `schedstat`: time runnable without running |
+//! | LIM | what the cgroups of the vCPU were throttled |
+//! | CSTP | not measured: it takes IPIs and wake-ups |
+//! | HALT | the rest |
+//!
+//! What to know about the figures:
+//! - The kernel counts a wait when it is over. A vCPU that was runnable at both ends of an interval and neither ran nor ended a
+//!   wait in it waited all of it, and is said so; when that wait is over, what was said is not counted again. Of a wait that began
+//!   in the interval and is not over nothing is known: it counts in the interval in which it ends, there at most for the
+//!   interval's length.
+//! - On pCPUs without a clock tick (nohz_full) a vCPU that runs alone moves its account once a second; short intervals may
+//!   take it for one that waits.
+//! - Guest time is sampled by clock ticks on most kernels: over a second, VMM is off by about 1 % of the time.
+//! - Edges are estimated, see `charge.rs`.
+//!
+//! Files of vCPUs stay open (by [`Sampler`]), and a process whose CPU clock stood still is not read.
+
+mod account;
+mod charge;
+mod quota;
+mod round;
+mod tasks;
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use tandem_linux::affinity::affinity;
+use tandem_linux::cgroup;
+use tandem_linux::cgroup::CgroupPath;
+use tandem_linux::cgroup::CpuController;
+use tandem_linux::procfs::ProcFs;
+use tandem_linux::procfs::read_text;
+use tandem_linux::sampler::SampleError;
+use tandem_linux::sampler::Sampler;
+use tandem_linux::thread::Pid;
+use tandem_linux::thread::ThreadRef;
+use tandem_linux::thread::Tid;
+use tandem_policy::Nanos;
+use tandem_policy::PcpuId;
+use tandem_policy::PcpuSet;
+use tandem_policy::VmId;
+
+use crate::poll::Polls;
+use crate::source::Interval;
+use crate::source::ObserveError;
+use crate::source::Source;
+use crate::source::WatchedVm;
+
+use account::Account;
+use account::Before;
+use quota::Quotas;
+use round::Round;
+use round::TOP_TASKS;
+use round::VmRound;
+use tasks::Tasks;
+
+/// A vCPU's cgroup is read again after so many intervals.
+const REREAD_CGROUP: u64 = 8;
+
+/// Reads `/proc`, CPU clocks, cgroups and KVM's figures.
+pub struct Plain {
+    procfs: ProcFs,
+    sampler: Sampler,
+    controller: Option<Box<dyn CpuController>>,
+    /// Why there is none.
+    no_controller: String,
+    polls: Polls,
+    quotas: Quotas,
+    tasks: Tasks,
+    vcpus: BTreeMap<ThreadRef, Before>,
+    /// The other threads of VMs' processes, and what they ran so far.
+    threads: BTreeMap<(Pid, Tid), (ThreadRef, Nanos)>,
+    cgroups: BTreeMap<ThreadRef, Option<CgroupPath>>,
+    rounds: u64,
+    idle: Option<BTreeMap<PcpuId, Nanos>>,
+    clock: Instant,
+    last: Nanos,
+}
+
+impl Source for Plain {
+    fn begin(&mut self, vms: &[WatchedVm]) -> Result<(), ObserveError> {
+        let now = self.now();
+        self.begin_at(vms, now)
+    }
+
+    fn interval(&mut self, vms: &[WatchedVm]) -> Result<Interval, ObserveError> {
+        let now = self.now();
+        self.interval_at(vms, now)
+    }
+}
+
+impl Plain {
+    /// Looks at the processes of this tree; nothing is read yet. Without a cpu controller there is no LIM.
+    pub fn new(procfs: ProcFs) -> Plain {
+        let (controller, no_controller) = match cgroup::open(&procfs) {
+            Ok(controller) => (Some(controller), String::new()),
+            Err(error) => (None, error.to_string()),
+        };
+        Plain {
+            sampler: Sampler::new(procfs.clone()),
+            controller,
+            no_controller,
+            polls: Polls::new(),
+            quotas: Quotas::default(),
+            tasks: Tasks::new(procfs.clone()),
+            vcpus: BTreeMap::new(),
+            threads: BTreeMap::new(),
+            cgroups: BTreeMap::new(),
+            rounds: 0,
+            idle: None,
+            clock: Instant::now(),
+            last: Nanos::ZERO,
+            procfs,
+        }
+    }
+
+    fn now(&self) -> Nanos {
+        Nanos(self.clock.elapsed().as_nanos() as u64)
+    }
+
+    fn begin_at(&mut self, vms: &[WatchedVm], now: Nanos) -> Result<(), ObserveError> {
+        self.vcpus.clear();
+        self.threads.clear();
+        self.interval_at(vms, now).map(drop)
+    }
+
+    /// Reads everything once; what differs from the last time is the interval.
+    fn interval_at(&mut self, vms: &[WatchedVm], now: Nanos) -> Result<Interval, ObserveError> {
+        let length = now.saturating_sub(self.last);
+        self.last = now;
+        self.rounds += 1;
+        self.sampler.begin_round();
+        let mut round = Round::new(length);
+        for vm in vms {
+            self.read_vm(vm, &mut round)?;
+        }
+        self.limit(&mut round);
+        self.read_other_threads(vms, &mut round);
+        self.read_tasks(vms, &mut round)?;
+        self.read_idle(&mut round);
+        self.forget(vms, &round);
+        Ok(round.finish(&self.no_controller))
+    }
+
+    fn read_vm(&mut self, vm: &WatchedVm, round: &mut Round) -> Result<(), ObserveError> {
+        let polled = self.polls.read(&self.procfs, &vm.process, vm.vcpus.len());
+        let mut read = Vec::with_capacity(vm.vcpus.len());
+        for (index, vcpu) in vm.vcpus.iter().enumerate() {
+            let thread = &vcpu.thread;
+            let sample = match self.sampler.sample(thread) {
+                Ok(sample) => sample,
+                Err(
+                    error @ (SampleError::NoSchedstat { .. } | SampleError::TooManyFiles { .. }),
+                ) => return Err(error.into()),
+                // It ended; there is nothing to say of it.
+                Err(_) => continue,
+            };
+            let Ok(activity) = self.sampler.read_activity(thread) else {
+                continue;
+            };
+            let before = self.vcpus.get(thread).cloned();
+            let now = Before {
+                sample,
+                guest: activity.guest,
+                polled: polled.as_ref().ok().and_then(|all| all.get(index).copied()),
+                runnable: activity.state.is_runnable(),
+                counted: before.as_ref().map_or(Nanos::ZERO, |before| before.counted),
+            };
+            self.read_cgroup_of(thread);
+            round.threads.insert(*thread);
+            read.push((vcpu, now, before));
+        }
+        // Whether the kernel counts guest time of this VM, any of its vCPUs shows.
+        let counts_guest = read.iter().any(|(_, now, _)| now.guest > Nanos::ZERO);
+        let mut vcpus = Vec::with_capacity(read.len());
+        for (vcpu, mut now, before) in read {
+            if let Some(before) = before {
+                let mut account = Account::new(&before, &mut now, round.length, counts_guest);
+                account.allowed = self.allowed(&vcpu.thread);
+                account.cgroup = self.cgroups.get(&vcpu.thread).cloned().flatten();
+                vcpus.push((vcpu.vcpu, account));
+            }
+            self.vcpus.insert(vcpu.thread, now);
+        }
+        if !vcpus.is_empty() {
+            round.no_poll.extend(polled.err());
+            round.no_guest += usize::from(!counts_guest);
+            round.vms.push(VmRound {
+                vm: vm.vm,
+                vcpus,
+                threads: BTreeMap::new(),
+            });
+        }
+        Ok(())
+    }
+
+    /// Divides waits into RDY and LIM.
+    fn limit(&mut self, round: &mut Round) {
+        let Some(controller) = self.controller.as_deref() else {
+            return;
+        };
+        // Also of vCPUs that are new: what is read of them now is where the next interval begins.
+        let leaves = self.cgroups.values().flatten();
+        let throttled = self.quotas.throttled(controller, leaves);
+        let vcpus = round.vms.iter().flat_map(|vm| &vm.vcpus);
+        let waits: Vec<_> = vcpus
+            .filter_map(|(_, account)| Some((account.cgroup.as_ref()?, account.waited)))
+            .collect();
+        let mut limited = quota::limited(&waits, &throttled).into_iter();
+        for (_, account) in round.vms.iter_mut().flat_map(|vm| &mut vm.vcpus) {
+            if account.cgroup.is_some() {
+                account.limited = limited.next();
+            }
+        }
+    }
+
+    /// The threads of VMs' processes that are no vCPUs. Where several VMs share a process they count for the first.
+    fn read_other_threads(&mut self, vms: &[WatchedVm], round: &mut Round) {
+        let mut vm_of: BTreeMap<Pid, VmId> = BTreeMap::new();
+        let mut is_vcpu: BTreeSet<Tid> = BTreeSet::new();
+        for vm in vms {
+            vm_of.entry(vm.process.pid).or_insert(vm.vm);
+            is_vcpu.extend(vm.vcpus.iter().map(|vcpu| vcpu.thread.tid));
+        }
+        for (pid, vm) in vm_of {
+            let known = |threads: &BTreeMap<_, (ThreadRef, Nanos)>| -> Vec<ThreadRef> {
+                let range = threads.range((pid, Tid(0))..=(pid, Tid(u32::MAX)));
+                range.map(|(_, (thread, _))| *thread).collect()
+            };
+            let before = known(&self.threads);
+            if !before.is_empty() && self.sampler.stood_still(pid) {
+                round.threads.extend(before);
+                continue;
+            }
+            let folder = self.procfs.process(pid).join("task");
+            for (number, _) in tasks::numbered(&folder).unwrap_or_default() {
+                let tid = Tid(number);
+                if is_vcpu.contains(&tid) {
+                    continue;
+                }
+                let Some((thread, ran)) = self.ran_of(pid, tid) else {
+                    continue;
+                };
+                round.threads.insert(thread);
+                let then = match self.threads.insert((pid, tid), (thread, ran)) {
+                    Some((same, then)) if same == thread => then,
+                    // Of a process that is new, what ran before the interval is not known.
+                    None if before.is_empty() => ran,
+                    _ => Nanos::ZERO,
+                };
+                let ran = ran.saturating_sub(then);
+                if ran > Nanos::ZERO {
+                    let comm = read_text(&self.procfs.task(pid, tid).join("comm"));
+                    let name = comm.unwrap_or_default().trim_end().to_owned();
+                    round.vm_thread(vm, name, ran, self.allowed(&thread));
+                }
+            }
+        }
+    }
+
+    /// A thread of this number, and what it ran so far. The one known by that number before may have ended.
+    fn ran_of(&mut self, pid: Pid, tid: Tid) -> Option<(ThreadRef, Nanos)> {
+        let known = self.threads.get(&(pid, tid)).map(|(thread, _)| *thread);
+        if let Some(thread) = known
+            && let Ok(sample) = self.sampler.sample(&thread)
+        {
+            return Some((thread, sample.ran));
+        }
+        let thread = ThreadRef::read(&self.procfs, pid, tid).ok()?;
+        let sample = self.sampler.sample(&thread).ok()?;
+        Some((thread, sample.ran))
+    }
+
+    fn read_tasks(&mut self, vms: &[WatchedVm], round: &mut Round) -> Result<(), ObserveError> {
+        let vm_of: BTreeMap<Pid, VmId> = vms.iter().map(|vm| (vm.process.pid, vm.vm)).collect();
+        let mut ran = self.tasks.round(|pid| vm_of.contains_key(&pid))?;
+        ran.sort_by_key(|task| std::cmp::Reverse(task.time));
+        for task in ran {
+            let allowed = self.allowed(&task.process);
+            let vhost = tasks::vhost_of(&task.name).filter(|_| task.kernel);
+            match vhost.and_then(|pid| vm_of.get(&pid)) {
+                Some(vm) => round.vm_thread(*vm, "vhost".to_owned(), task.time, allowed),
+                None => {
+                    let is_named = !task.kernel && round.host.top_tasks.len() < TOP_TASKS;
+                    let cgroup = is_named.then(|| self.cgroup_of(&task.process)).flatten();
+                    round.task(task, cgroup, allowed);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn read_idle(&mut self, round: &mut Round) {
+        let idle = self.sampler.pcpu_idle().ok();
+        let before = std::mem::replace(&mut self.idle, idle);
+        let Some(now) = &self.idle else {
+            return;
+        };
+        round.host.pcpus = now.len();
+        round.host.idle = before.map(|before| {
+            let grown = now.iter().map(|(pcpu, idle)| {
+                // One that came online meanwhile was not idle before.
+                idle.saturating_sub(before.get(pcpu).copied().unwrap_or(*idle))
+            });
+            grown.sum()
+        });
+    }
+
+    /// Closes the files of threads and processes that are gone.
+    fn forget(&mut self, vms: &[WatchedVm], round: &Round) {
+        let is_there = |thread: &ThreadRef| round.threads.contains(thread);
+        self.vcpus.retain(|thread, _| is_there(thread));
+        self.threads.retain(|_, (thread, _)| is_there(thread));
+        self.cgroups.retain(|thread, _| is_there(thread));
+        self.sampler.retain(is_there);
+        let processes: BTreeSet<ThreadRef> = vms.iter().map(|vm| vm.process).collect();
+        self.polls.retain(|process| processes.contains(process));
+    }
+
+    /// Where a thread may run; nowhere if it is gone.
+    fn allowed(&self, thread: &ThreadRef) -> PcpuSet {
+        if self.procfs == ProcFs::host() {
+            return affinity(thread.tid).unwrap_or_default();
+        }
+        let path = self.procfs.task(thread.pid, thread.tid).join("status");
+        let status = read_text(&path).unwrap_or_default();
+        let list = status
+            .lines()
+            .find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+        list.and_then(|list| list.trim().parse().ok())
+            .unwrap_or_default()
+    }
+
+    /// Reads a vCPU's cgroup, if it was not or not for long.
+    fn read_cgroup_of(&mut self, thread: &ThreadRef) {
+        let is_due = (self.rounds + u64::from(thread.tid.0)).is_multiple_of(REREAD_CGROUP);
+        if is_due || !self.cgroups.contains_key(thread) {
+            let cgroup = self.cgroup_of(thread);
+            self.cgroups.insert(*thread, cgroup);
+        }
+    }
+
+    fn cgroup_of(&self, thread: &ThreadRef) -> Option<CgroupPath> {
+        self.controller.as_ref()?.cgroup_of(thread).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,95 @@
+//! One vCPU over one interval: two readings of its accounts, and where its time went between them.
+
+use tandem_linux::cgroup::CgroupPath;
+use tandem_linux::sampler::VcpuSample;
+use tandem_policy::Nanos;
+use tandem_policy::PcpuSet;
+use tandem_policy::State;
+use tandem_policy::VcpuTimes;
+
+/// A vCPU as it was when the interval began.
+#[derive(Clone, Debug)]
+pub(super) struct Before {
+    pub(super) sample: VcpuSample,
+    pub(super) guest: Nanos,
+    pub(super) polled: Option<Nanos>,
+    pub(super) runnable: bool,
+    /// Of the wait that is not over, what was counted in earlier intervals.
+    pub(super) counted: Nanos,
+}
+
+/// What a vCPU did in the interval.
+#[derive(Debug)]
+pub(super) struct Account {
+    pub(super) ran: Nanos,
+    pub(super) polled: Option<Nanos>,
+    pub(super) guest: Option<Nanos>,
+    pub(super) waited: Nanos,
+    pub(super) limited: Option<Nanos>,
+    pub(super) runs: u64,
+    pub(super) runnable: bool,
+    pub(super) allowed: PcpuSet,
+    pub(super) cgroup: Option<CgroupPath>,
+}
+
+impl Account {
+    /// The difference of two readings. Of the later one, what was counted of a wait that is not over is brought up to date.
+    pub(super) fn new(
+        before: &Before,
+        now: &mut Before,
+        length: Nanos,
+        counts_guest: bool,
+    ) -> Account {
+        let ran = now.sample.ran.saturating_sub(before.sample.ran);
+        let ended = now.sample.waited.saturating_sub(before.sample.waited);
+        let waits = ran == Nanos::ZERO
+            && ended == Nanos::ZERO
+            && now.sample.runs == before.sample.runs
+            && before.runnable
+            && now.runnable;
+        let waited = match waits {
+            true => {
+                now.counted = before.counted + length;
+                length
+            }
+            false => {
+                now.counted = Nanos::ZERO;
+                ended.saturating_sub(before.counted)
+            }
+        };
+        let grown = |now: Nanos, before: Nanos| now.saturating_sub(before);
+        Account {
+            ran,
+            polled: now
+                .polled
+                .zip(before.polled)
+                .map(|(now, before)| grown(now, before)),
+            guest: counts_guest.then(|| grown(now.guest, before.guest)),
+            // It did not wait while it ran.
+            waited: waited.min(length.saturating_sub(ran)),
+            limited: None,
+            runs: now.sample.runs.saturating_sub(before.sample.runs),
+            runnable: now.runnable,
+            allowed: PcpuSet::default(),
+            cgroup: None,
+        }
+    }
+
+    /// Where the time went. What ran is POLL as far as KVM counted, then RUN as far as the kernel found it in the guest, then VMM.
+    pub(super) fn times(&self, length: Nanos) -> VcpuTimes {
+        let ran = self.ran.min(length);
+        let polled = self.polled.map(|polled| polled.min(ran));
+        let rest = ran.saturating_sub(polled.unwrap_or_default());
+        let run = self.guest.map_or(rest, |guest| guest.min(rest));
+        let limited = self.limited.unwrap_or_default();
+        let parts = [
+            Some((State::Run, run)),
+            polled.map(|polled| (State::Poll, polled)),
+            self.guest.map(|_| (State::Vmm, rest.saturating_sub(run))),
+            Some((State::Ready, self.waited.saturating_sub(limited))),
+            self.limited.map(|limited| (State::Limited, limited)),
+        ];
+        VcpuTimes::from_parts(length, parts.into_iter().flatten())
+            .expect("five states, none of them twice, and not HALT")
+    }
+}

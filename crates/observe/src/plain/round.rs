@@ -1,0 +1,214 @@
+//! What is read in one interval, and the answer that is made of it.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use tandem_linux::cgroup::CgroupPath;
+use tandem_linux::thread::ThreadRef;
+use tandem_policy::Nanos;
+use tandem_policy::PcpuSet;
+use tandem_policy::State;
+use tandem_policy::VcpuId;
+use tandem_policy::VmId;
+use tandem_policy::states::edges::Party;
+
+use crate::poll::NoPoll;
+use crate::source::HostTotals;
+use crate::source::Interval;
+use crate::source::Missing;
+use crate::source::TaskTime;
+use crate::source::ThreadTime;
+use crate::source::VcpuInterval;
+use crate::source::VmInterval;
+
+use super::account::Account;
+use super::charge::Ran;
+use super::charge::Waited;
+use super::charge::charge;
+use super::tasks::TaskRan;
+
+/// How many processes of the host are named in totals.
+pub(super) const TOP_TASKS: usize = 5;
+
+/// A VM in the interval.
+#[derive(Debug)]
+pub(super) struct VmRound {
+    pub(super) vm: VmId,
+    pub(super) vcpus: Vec<(VcpuId, Account)>,
+    pub(super) threads: BTreeMap<String, Nanos>,
+}
+
+/// What is read in one interval.
+#[derive(Debug)]
+pub(super) struct Round {
+    pub(super) length: Nanos,
+    pub(super) vms: Vec<VmRound>,
+    pub(super) host: HostTotals,
+    /// Who ran, beside vCPUs.
+    pub(super) ran: Vec<Ran>,
+    pub(super) no_poll: Vec<NoPoll>,
+    /// VMs of which guest time is not counted.
+    pub(super) no_guest: usize,
+    /// All threads whose files are open.
+    pub(super) threads: BTreeSet<ThreadRef>,
+}
+
+impl Round {
+    pub(super) fn new(length: Nanos) -> Round {
+        Round {
+            length,
+            vms: Vec::new(),
+            host: HostTotals::default(),
+            ran: Vec::new(),
+            no_poll: Vec::new(),
+            no_guest: 0,
+            threads: BTreeSet::new(),
+        }
+    }
+
+    pub(super) fn vm_thread(&mut self, vm: VmId, name: String, time: Nanos, allowed: PcpuSet) {
+        self.host.vm_threads += time;
+        if let Some(round) = self.vms.iter_mut().find(|round| round.vm == vm) {
+            *round.threads.entry(name.clone()).or_default() += time;
+        }
+        let party = Party::VmThread { vm, name };
+        self.ran.push(Ran {
+            party,
+            time,
+            allowed,
+        });
+    }
+
+    pub(super) fn task(&mut self, task: TaskRan, cgroup: Option<CgroupPath>, allowed: PcpuSet) {
+        let party = match task.kernel {
+            true => {
+                self.host.kernel += task.time;
+                Party::KernelThread(task.name)
+            }
+            false => {
+                self.host.tasks += task.time;
+                if self.host.top_tasks.len() < TOP_TASKS {
+                    self.host.top_tasks.push(TaskTime {
+                        name: task.name.clone(),
+                        pid: task.process.pid,
+                        cgroup,
+                        time: task.time,
+                    });
+                }
+                Party::Task(task.name)
+            }
+        };
+        self.ran.push(Ran {
+            party,
+            time: task.time,
+            allowed,
+        });
+    }
+
+    pub(super) fn finish(mut self, no_controller: &str) -> Interval {
+        let mut waits = Vec::new();
+        let mut vms = Vec::with_capacity(self.vms.len());
+        let mut no_limit = 0;
+        for vm in self.vms {
+            let mut vcpus = Vec::with_capacity(vm.vcpus.len());
+            no_limit += usize::from(
+                vm.vcpus
+                    .iter()
+                    .any(|(_, account)| account.limited.is_none()),
+            );
+            for (vcpu, account) in vm.vcpus {
+                let times = account.times(self.length);
+                self.host.vcpus += account.ran;
+                self.ran.push(Ran {
+                    party: Party::Vcpu { vm: vm.vm, vcpu },
+                    time: account.ran,
+                    allowed: account.allowed.clone(),
+                });
+                waits.push(Waited {
+                    vm: vm.vm,
+                    vcpu,
+                    time: times.get(State::Ready).unwrap_or_default(),
+                    ran: account.ran,
+                    allowed: account.allowed.clone(),
+                });
+                vcpus.push(VcpuInterval {
+                    vcpu,
+                    times,
+                    ran: account.ran,
+                    waited: account.waited,
+                    runs: account.runs,
+                    runnable: account.runnable,
+                    allowed: account.allowed,
+                });
+            }
+            let threads = vm.threads.into_iter();
+            let mut threads: Vec<_> = threads
+                .map(|(name, time)| ThreadTime { name, time })
+                .collect();
+            threads.sort_by_key(|thread| std::cmp::Reverse(thread.time));
+            vms.push(VmInterval {
+                vm: vm.vm,
+                vcpus,
+                threads,
+            });
+        }
+        Interval {
+            length: self.length,
+            missing: missing(
+                vms.len(),
+                &self.no_poll,
+                self.no_guest,
+                no_limit,
+                no_controller,
+            ),
+            edges: charge(&waits, &self.ran),
+            vms,
+            host: self.host,
+        }
+    }
+}
+
+/// What is not measured of how many of `of` VMs.
+fn missing(
+    of: usize,
+    no_poll: &[NoPoll],
+    no_guest: usize,
+    no_limit: usize,
+    no_controller: &str,
+) -> Vec<Missing> {
+    let mut missing = Vec::new();
+    let mut add = |state, vms, want: &str| {
+        if vms > 0 {
+            let want = want.to_owned();
+            missing.push(Missing {
+                state,
+                vms,
+                of,
+                want,
+            });
+        }
+    };
+    for why in [NoPoll::NotPermitted, NoPoll::NotHeld, NoPoll::Unclear] {
+        let vms = no_poll.iter().filter(|other| **other == why).count();
+        add(State::Poll, vms, why.want());
+    }
+    add(
+        State::Vmm,
+        no_guest,
+        "the kernel counts no guest time for their vCPUs (no KVM, or a KVM that does not tell)",
+    );
+    add(
+        State::Limited,
+        no_limit,
+        match no_controller {
+            "" => "the vCPUs' cgroups cannot be read",
+            error => error,
+        },
+    );
+    add(
+        State::Costop,
+        of,
+        "it takes IPIs and wake-ups, which BPF sees",
+    );
+    missing
+}

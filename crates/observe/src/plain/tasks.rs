@@ -1,0 +1,181 @@
+//! What runs on the host beside VMs: processes and threads of the kernel.
+//!
+//! A process's CPU clock (see [`tandem_linux::cpu_clock`]) is one system call, exact, and counts threads that ended. So all processes
+//! are listed each interval and their clocks read; files are read only of those that are new or ran. A process that began and
+//! ended within an interval is not seen. In a tree made for a test there are no clocks; there the `schedstat` of the
+//! threads is summed up.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::os::unix::fs::DirEntryExt;
+use std::path::Path;
+
+use tandem_linux::cpu_clock::process_cpu_time;
+use tandem_linux::procfs::ProcFs;
+use tandem_linux::procfs::read_text;
+use tandem_linux::thread::Pid;
+use tandem_linux::thread::ThreadRef;
+use tandem_linux::thread::ThreadStat;
+use tandem_linux::thread::Tid;
+use tandem_policy::Nanos;
+
+use crate::source::ObserveError;
+
+/// A process that ran in the interval.
+#[derive(Clone, Debug)]
+pub(super) struct TaskRan {
+    pub(super) process: ThreadRef,
+    pub(super) name: String,
+    pub(super) kernel: bool,
+    pub(super) time: Nanos,
+}
+
+#[derive(Debug)]
+struct Known {
+    inode: u64,
+    time: Nanos,
+}
+
+/// All processes of the host, and what each ran so far.
+#[derive(Debug)]
+pub(super) struct Tasks {
+    procfs: ProcFs,
+    has_clocks: bool,
+    known: BTreeMap<Pid, Known>,
+}
+
+impl Tasks {
+    pub(super) fn new(procfs: ProcFs) -> Tasks {
+        Tasks {
+            has_clocks: procfs == ProcFs::host(),
+            procfs,
+            known: BTreeMap::new(),
+        }
+    }
+
+    /// What each process ran since the last call, by pid; those for which `skip` says so are left out. Of one that is new all
+    /// that it ran counts.
+    pub(super) fn round(
+        &mut self,
+        skip: impl Fn(Pid) -> bool,
+    ) -> Result<Vec<TaskRan>, ObserveError> {
+        let path = self.procfs.resolve("/proc");
+        let listed = numbered(&path).map_err(|source| ObserveError::List { path, source })?;
+        let listed: BTreeMap<Pid, u64> = listed
+            .into_iter()
+            .map(|(number, inode)| (Pid(number), inode))
+            .filter(|(pid, _)| !skip(*pid))
+            .collect();
+        self.known
+            .retain(|pid, known| listed.get(pid) == Some(&known.inode));
+        let mut all = Vec::new();
+        for (pid, inode) in listed {
+            let Some(time) = self.cpu_time(pid) else {
+                self.known.remove(&pid);
+                continue;
+            };
+            let known = self.known.get(&pid);
+            let before = known.map_or(Nanos::ZERO, |known| known.time);
+            if known.is_some() && time == before {
+                continue;
+            }
+            // Names change: a shell becomes what it executes, a worker takes the name of its work.
+            let Ok(stat) = ThreadStat::read(&self.procfs.process(pid)) else {
+                self.known.remove(&pid);
+                continue;
+            };
+            all.push(TaskRan {
+                process: ThreadRef {
+                    pid,
+                    tid: pid.main_thread(),
+                    start: stat.start,
+                },
+                name: match stat.kernel_thread {
+                    true => kernel_name(&stat.comm),
+                    false => stat.comm,
+                },
+                kernel: stat.kernel_thread,
+                time: time.saturating_sub(before),
+            });
+            self.known.insert(pid, Known { inode, time });
+        }
+        all.retain(|task| task.time > Nanos::ZERO);
+        Ok(all)
+    }
+
+    fn cpu_time(&self, pid: Pid) -> Option<Nanos> {
+        if self.has_clocks {
+            return process_cpu_time(pid);
+        }
+        let tasks = numbered(&self.procfs.process(pid).join("task")).ok()?;
+        let times = tasks.into_iter().filter_map(|(tid, _)| {
+            let path = self.procfs.task(pid, Tid(tid)).join("schedstat");
+            let text = read_text(&path).ok()?;
+            text.split_ascii_whitespace().next()?.parse().ok()
+        });
+        Some(times.map(Nanos).sum())
+    }
+}
+
+/// All workers have one name; what else runs for each pCPU keeps its own.
+fn kernel_name(comm: &str) -> String {
+    match comm.starts_with("kworker/") {
+        true => "kworker".to_owned(),
+        false => comm.to_owned(),
+    }
+}
+
+/// The process whose vhost thread of the kernel has this name: `vhost-PID` (before Linux 6.4; later it is a thread of that process).
+pub(super) fn vhost_of(name: &str) -> Option<Pid> {
+    name.strip_prefix("vhost-")?.parse().ok().map(Pid)
+}
+
+/// The folders in `path` whose names are numbers, with their inode numbers.
+pub(super) fn numbered(path: &Path) -> io::Result<Vec<(u32, u64)>> {
+    let mut folders = Vec::new();
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        if let Some(number) = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse().ok())
+        {
+            folders.push((number, entry.ino()));
+        }
+    }
+    folders.sort_unstable();
+    Ok(folders)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_are_one_and_vhost_belongs_to_its_process() {
+        assert_eq!(kernel_name("kworker/0:1-events"), "kworker");
+        assert_eq!(kernel_name("ksoftirqd/3"), "ksoftirqd/3");
+        assert_eq!(vhost_of("vhost-4711"), Some(Pid(4711)));
+        for name in ["vhost-", "vhost-x", "vhost_task", "kworker"] {
+            assert_eq!(vhost_of(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn this_process_is_seen_to_run_by_name() {
+        let mut tasks = Tasks::new(ProcFs::host());
+        let me = Pid(std::process::id());
+        let first = tasks.round(|_| false).unwrap();
+        assert!(first.iter().any(|task| task.process.pid == me));
+        loop {
+            let ran = tasks.round(|_| false).unwrap();
+            if let Some(task) = ran.iter().find(|task| task.process.pid == me) {
+                assert!(task.time > Nanos::ZERO && !task.kernel && !task.name.is_empty());
+                break;
+            }
+        }
+        let without = tasks.round(|pid| pid == me).unwrap();
+        assert!(without.iter().all(|task| task.process.pid != me));
+    }
+}

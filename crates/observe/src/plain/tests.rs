@@ -1,0 +1,446 @@
+//! The source on made-up trees of `/proc` and cgroups, with a clock that is told.
+
+use std::fs;
+use std::path::PathBuf;
+
+use tempfile::TempDir;
+
+use tandem_linux::thread::StartTime;
+use tandem_policy::State;
+use tandem_policy::VcpuId;
+use tandem_policy::states::edges::Evidence;
+use tandem_policy::states::edges::Party;
+
+use super::*;
+use crate::source::Missing;
+use crate::source::WatchedVcpu;
+
+const fn ms(ms: u64) -> Nanos {
+    Nanos::from_millis(ms)
+}
+
+/// A thread as the files show it; times in ms.
+#[derive(Clone)]
+struct Thread {
+    pid: u32,
+    tid: u32,
+    comm: &'static str,
+    state: char,
+    kernel: bool,
+    allowed: &'static str,
+    cgroup: &'static str,
+    ran: u64,
+    waited: u64,
+    guest: u64,
+}
+
+impl Thread {
+    fn new(pid: u32, tid: u32, comm: &'static str) -> Thread {
+        Thread {
+            pid,
+            tid,
+            comm,
+            state: 'S',
+            kernel: false,
+            allowed: "0-1",
+            cgroup: "/",
+            ran: 0,
+            waited: 0,
+            guest: 0,
+        }
+    }
+
+    fn at(mut self, ran: u64, waited: u64) -> Thread {
+        (self.ran, self.waited) = (ran, waited);
+        self
+    }
+
+    fn guest(mut self, guest: u64) -> Thread {
+        self.guest = guest;
+        self
+    }
+
+    fn on(mut self, allowed: &'static str) -> Thread {
+        self.allowed = allowed;
+        self
+    }
+
+    fn within(mut self, cgroup: &'static str) -> Thread {
+        self.cgroup = cgroup;
+        self
+    }
+
+    fn ready(mut self) -> Thread {
+        self.state = 'R';
+        self
+    }
+}
+
+/// A host of two pCPUs in a folder.
+struct Tree {
+    root: TempDir,
+    source: Plain,
+}
+
+impl Tree {
+    fn new() -> Tree {
+        let root = tempfile::tempdir().unwrap();
+        for folder in ["proc", "cg"] {
+            fs::create_dir(root.path().join(folder)).unwrap();
+        }
+        let put = |file: &str, text: &str| fs::write(root.path().join(file), text).unwrap();
+        put("proc/mounts", "cgroup2 /cg cgroup2 rw 0 0\n");
+        put("cg/cgroup.controllers", "cpu\n");
+        let mut tree = Tree {
+            source: Plain::new(ProcFs::at(root.path())),
+            root,
+        };
+        tree.idle(0, 0);
+        tree
+    }
+
+    fn put(&self, file: &str, text: &str) {
+        let path = self.root.path().join(file);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    /// Idle ticks of the two pCPUs so far.
+    fn idle(&mut self, first: u64, second: u64) {
+        self.put(
+            "proc/stat",
+            &format!("cpu 0 0 0 0 0\ncpu0 0 0 0 {first} 0 0\ncpu1 0 0 0 {second} 0 0\n"),
+        );
+    }
+
+    fn set(&self, thread: &Thread) {
+        let tick_ms = 1_000 / rustix::param::clock_ticks_per_second();
+        let mut fields = vec!["0".to_owned(); 53];
+        fields[9] = if thread.kernel { 0x0020_0000 } else { 0 }.to_string();
+        fields[20] = "1".to_owned();
+        fields[22] = (thread.tid * 10).to_string();
+        fields[43] = (thread.guest / tick_ms).to_string();
+        let stat = format!(
+            "{} ({}) {} {}\n",
+            thread.tid,
+            thread.comm,
+            thread.state,
+            fields[4..].join(" ")
+        );
+        let folder = format!("proc/{}/task/{}", thread.pid, thread.tid);
+        if thread.pid == thread.tid {
+            self.put(&format!("proc/{}/stat", thread.pid), &stat);
+        }
+        self.put(&format!("{folder}/stat"), &stat);
+        self.put(&format!("{folder}/comm"), &format!("{}\n", thread.comm));
+        let account = format!("{} {} 1\n", ms(thread.ran).0, ms(thread.waited).0);
+        self.put(&format!("{folder}/schedstat"), &account);
+        let status = format!("Name:\tx\nCpus_allowed_list:\t{}\n", thread.allowed);
+        self.put(&format!("{folder}/status"), &status);
+        self.put(
+            &format!("{folder}/cgroup"),
+            &format!("0::{}\n", thread.cgroup),
+        );
+    }
+
+    fn set_all(&self, threads: &[Thread]) {
+        threads.iter().for_each(|thread| self.set(thread));
+    }
+
+    fn throttle(&self, cgroup: &str, ms: u64) {
+        let text = format!("usage_usec 1\nthrottled_usec {}\n", ms * 1000);
+        self.put(&format!("cg{cgroup}/cpu.stat"), &text);
+    }
+
+    fn task_folder(&self, pid: u32, tid: u32) -> PathBuf {
+        self.root.path().join(format!("proc/{pid}/task/{tid}"))
+    }
+
+    fn begin(&mut self, vms: &[WatchedVm]) {
+        self.source.begin_at(vms, ms(1_000)).unwrap();
+    }
+
+    /// The interval that ends at `at` ms after the beginning.
+    fn interval(&mut self, vms: &[WatchedVm], at: u64) -> Interval {
+        self.source.interval_at(vms, ms(1_000 + at)).unwrap()
+    }
+}
+
+/// A VM of process `pid` whose vCPUs are the threads after it.
+fn vm(id: u64, pid: u32, vcpus: u32) -> WatchedVm {
+    let thread = |tid: u32| ThreadRef {
+        pid: Pid(pid),
+        tid: Tid(tid),
+        start: StartTime(u64::from(tid) * 10),
+    };
+    WatchedVm {
+        vm: VmId(id),
+        process: thread(pid),
+        vcpus: (0..vcpus)
+            .map(|n| WatchedVcpu {
+                vcpu: VcpuId(n),
+                thread: thread(pid + 1 + n),
+            })
+            .collect(),
+    }
+}
+
+/// A state's time in ms.
+fn time(interval: &Interval, vm: usize, vcpu: usize, state: State) -> Option<u64> {
+    let times = &interval.vms[vm].vcpus[vcpu].times;
+    times.get(state).map(|time| time.0 / 1_000_000)
+}
+
+#[test]
+fn what_ran_waited_and_slept_sums_to_the_interval_and_names_the_culprit() {
+    let mut tree = Tree::new();
+    let vms = [vm(1, 100, 1), vm(2, 200, 1)];
+    let main = [Thread::new(100, 100, "qemu"), Thread::new(200, 200, "qemu")];
+    tree.set_all(&main);
+    let one = Thread::new(100, 101, "CPU 0/KVM").on("0");
+    let two = Thread::new(200, 201, "CPU 0/KVM").on("0");
+    let make = Thread::new(300, 300, "make").on("0");
+    tree.set_all(&[one.clone().at(5_000, 70), two.clone(), make.clone()]);
+    tree.begin(&vms);
+    tree.set_all(&[
+        one.at(5_300, 570).ready(),
+        two.at(450, 100),
+        make.at(150, 0),
+    ]);
+    tree.idle(10, 100);
+    let interval = tree.interval(&vms, 1_000);
+    assert_eq!(interval.length, ms(1_000));
+    for (state, expected) in [
+        (State::Run, Some(300)),
+        (State::Ready, Some(500)),
+        (State::Limited, Some(0)),
+        (State::Halted, Some(200)),
+        (State::Poll, None),
+        (State::Vmm, None),
+        (State::Costop, None),
+    ] {
+        assert_eq!(time(&interval, 0, 0, state), expected, "{state}");
+    }
+    // 500 ms divided by what the others ran on that pCPU: 450 and 150.
+    let of_one = interval
+        .edges
+        .of_victims(|victim| victim.vm() == Some(VmId(1)));
+    let charged: Vec<_> = of_one.top(9);
+    let vcpu = Party::Vcpu {
+        vm: VmId(2),
+        vcpu: VcpuId(0),
+    };
+    assert_eq!((&charged[0].culprit, charged[0].time), (&vcpu, ms(375)));
+    let make = Party::Task("make".to_owned());
+    assert_eq!((&charged[1].culprit, charged[1].time), (&make, ms(125)));
+    assert!(
+        charged
+            .iter()
+            .all(|edge| edge.evidence == Evidence::Estimated)
+    );
+    let tick = 1_000_000_000 / rustix::param::clock_ticks_per_second();
+    let host = &interval.host;
+    assert_eq!((host.pcpus, host.idle), (2, Some(Nanos(110 * tick))));
+    assert_eq!(
+        (host.vcpus, host.tasks, host.kernel),
+        (ms(750), ms(150), Nanos::ZERO)
+    );
+    assert_eq!(host.top_tasks[0].name, "make");
+    assert_eq!(host.top_tasks[0].cgroup, Some(CgroupPath::root()));
+    let account = &interval.vms[0].vcpus[0];
+    assert_eq!(
+        (account.ran, account.waited, account.runnable),
+        (ms(300), ms(500), true)
+    );
+}
+
+#[test]
+fn a_wait_that_is_not_over_counts_once() {
+    let mut tree = Tree::new();
+    let vms = [vm(1, 100, 1)];
+    tree.set(&Thread::new(100, 100, "qemu"));
+    let vcpu = Thread::new(100, 101, "CPU 0/KVM").ready();
+    tree.set(&vcpu.clone().at(10, 10));
+    tree.begin(&vms);
+    let first = tree.interval(&vms, 1_000);
+    assert_eq!(time(&first, 0, 0, State::Ready), Some(1_000), "all of it");
+    let second = tree.interval(&vms, 2_000);
+    assert_eq!(time(&second, 0, 0, State::Ready), Some(1_000));
+    // It ends 100 ms later, and the kernel counts 2.1 s, of which 2 s were counted here.
+    tree.set(&vcpu.clone().at(400, 2_110));
+    let third = tree.interval(&vms, 3_000);
+    assert_eq!(time(&third, 0, 0, State::Ready), Some(100));
+    assert_eq!(time(&third, 0, 0, State::Run), Some(390));
+    // One that began unseen and ends now counts for the interval's length at most.
+    tree.set(&vcpu.at(450, 9_000));
+    let last = tree.interval(&vms, 4_000);
+    assert_eq!(time(&last, 0, 0, State::Ready), Some(950));
+    assert_eq!(time(&last, 0, 0, State::Halted), Some(0));
+}
+
+#[test]
+fn a_sleeper_does_not_wait() {
+    let mut tree = Tree::new();
+    let vms = [vm(1, 100, 1)];
+    tree.set_all(&[
+        Thread::new(100, 100, "qemu"),
+        Thread::new(100, 101, "CPU 0/KVM"),
+    ]);
+    tree.begin(&vms);
+    // It wakes up just before the end: of this wait nothing is known yet.
+    tree.set(&Thread::new(100, 101, "CPU 0/KVM").ready());
+    let interval = tree.interval(&vms, 1_000);
+    assert_eq!(time(&interval, 0, 0, State::Ready), Some(0));
+    assert_eq!(time(&interval, 0, 0, State::Halted), Some(1_000));
+}
+
+#[test]
+fn guest_time_divides_what_ran_where_the_kernel_counts_it() {
+    let mut tree = Tree::new();
+    let vms = [vm(1, 100, 2), vm(2, 200, 1)];
+    tree.set_all(&[Thread::new(100, 100, "qemu"), Thread::new(200, 200, "x")]);
+    let first = Thread::new(100, 101, "CPU 0/KVM");
+    let second = Thread::new(100, 102, "CPU 1/KVM");
+    let without = Thread::new(200, 201, "CPU 0/TCG");
+    tree.set_all(&[first.clone().guest(500), second.clone(), without.clone()]);
+    tree.begin(&vms);
+    tree.set_all(&[
+        first.at(600, 0).guest(950),
+        second.at(80, 0),
+        without.at(700, 0),
+    ]);
+    let interval = tree.interval(&vms, 1_000);
+    assert_eq!(time(&interval, 0, 0, State::Run), Some(450));
+    assert_eq!(time(&interval, 0, 0, State::Vmm), Some(150));
+    // A sibling that was never in the guest: all of it was the VMM's.
+    assert_eq!(time(&interval, 0, 1, State::Run), Some(0));
+    assert_eq!(time(&interval, 0, 1, State::Vmm), Some(80));
+    assert_eq!(time(&interval, 1, 0, State::Run), Some(700));
+    assert_eq!(time(&interval, 1, 0, State::Vmm), None);
+    let vmm = interval.missing.iter().find(|m| m.state == State::Vmm);
+    assert_eq!(vmm.map(|missing| (missing.vms, missing.of)), Some((1, 2)));
+}
+
+#[test]
+fn throttling_is_limited_time_from_the_first_interval_on() {
+    let mut tree = Tree::new();
+    let vms = [vm(1, 100, 2)];
+    tree.set(&Thread::new(100, 100, "qemu"));
+    let first = Thread::new(100, 101, "CPU 0/KVM").within("/vms/one/vcpu0");
+    let second = Thread::new(100, 102, "CPU 1/KVM").within("/vms/one");
+    tree.set_all(&[first.clone(), second.clone()]);
+    tree.throttle("/vms/one", 10_000);
+    tree.throttle("/vms/one/vcpu0", 500);
+    tree.begin(&vms);
+    tree.set_all(&[first.at(100, 600), second.at(100, 300)]);
+    tree.throttle("/vms/one", 10_250);
+    tree.throttle("/vms/one/vcpu0", 900);
+    let interval = tree.interval(&vms, 1_000);
+    // 400 ms of the first's own; then 250 ms of the 200 and 300 that are left.
+    assert_eq!(time(&interval, 0, 0, State::Limited), Some(500));
+    assert_eq!(time(&interval, 0, 0, State::Ready), Some(100));
+    assert_eq!(time(&interval, 0, 1, State::Limited), Some(150));
+    assert_eq!(time(&interval, 0, 1, State::Ready), Some(150));
+    let later = tree.interval(&vms, 2_000);
+    assert_eq!(time(&later, 0, 0, State::Limited), Some(0));
+}
+
+#[test]
+fn without_a_controller_limits_are_not_measured() {
+    let mut tree = Tree::new();
+    tree.put("proc/mounts", "\n");
+    tree.source = Plain::new(ProcFs::at(tree.root.path()));
+    let vms = [vm(1, 100, 1)];
+    let vcpu = Thread::new(100, 101, "CPU 0/KVM");
+    tree.set_all(&[Thread::new(100, 100, "qemu"), vcpu]);
+    tree.begin(&vms);
+    let interval = tree.interval(&vms, 1_000);
+    assert_eq!(time(&interval, 0, 0, State::Limited), None);
+    let said: Vec<String> = interval.missing.iter().map(Missing::to_string).collect();
+    let of = |state: &str| said.iter().find(|line| line.starts_with(state));
+    assert!(of("LIM").unwrap().contains("cpu controller"), "{said:?}");
+    assert!(of("POLL").unwrap().contains("KVM_GET_STATS_FD"), "{said:?}");
+    assert!(of("CSTP").unwrap().contains("BPF"), "{said:?}");
+}
+
+#[test]
+fn other_threads_and_vhost_are_the_vms() {
+    let mut tree = Tree::new();
+    let vms = [vm(1, 100, 1)];
+    let main = Thread::new(100, 100, "qemu");
+    let vcpu = Thread::new(100, 101, "CPU 0/KVM");
+    let io = Thread::new(100, 102, "IO iothread1");
+    let mut vhost = Thread::new(400, 400, "vhost-100");
+    let mut worker = Thread::new(401, 401, "kworker/0:1-events");
+    (vhost.kernel, worker.kernel) = (true, true);
+    tree.set_all(&[
+        main.clone().at(9_000, 0),
+        vcpu.clone(),
+        vhost.clone(),
+        worker.clone(),
+    ]);
+    tree.begin(&vms);
+    // The I/O thread is new: all that it ran, it ran in the interval.
+    tree.set_all(&[
+        main.at(9_020, 0),
+        vcpu.at(100, 50),
+        io.at(200, 0),
+        vhost.at(70, 0),
+        worker.at(30, 0),
+    ]);
+    let interval = tree.interval(&vms, 1_000);
+    let threads: Vec<_> = interval.vms[0]
+        .threads
+        .iter()
+        .map(|thread| (thread.name.as_str(), thread.time.0 / 1_000_000))
+        .collect();
+    assert_eq!(
+        threads,
+        [("IO iothread1", 200), ("vhost", 70), ("qemu", 20)]
+    );
+    let host = &interval.host;
+    assert_eq!(
+        (host.vm_threads, host.kernel, host.tasks),
+        (ms(290), ms(30), Nanos::ZERO)
+    );
+    let culprits: Vec<Party> = interval.edges.iter().map(|edge| edge.culprit).collect();
+    assert!(culprits.contains(&Party::KernelThread("kworker".to_owned())));
+    assert!(culprits.contains(&Party::VmThread {
+        vm: VmId(1),
+        name: "vhost".to_owned()
+    }));
+}
+
+#[test]
+fn vms_come_and_go() {
+    let mut tree = Tree::new();
+    let all = [vm(1, 100, 1), vm(2, 200, 1)];
+    tree.set_all(&[
+        Thread::new(100, 100, "qemu"),
+        Thread::new(100, 101, "CPU 0/KVM"),
+    ]);
+    tree.begin(&all[..1]);
+    tree.set_all(&[
+        Thread::new(200, 200, "qemu").at(4_000, 0),
+        Thread::new(200, 201, "CPU 0/KVM").at(4_000, 0),
+    ]);
+    let interval = tree.interval(&all, 1_000);
+    assert_eq!(interval.vms.len(), 1, "the new one has no beginning yet");
+    assert_eq!(interval.host.vm_threads, Nanos::ZERO);
+    tree.set(&Thread::new(200, 201, "CPU 0/KVM").at(4_500, 0));
+    fs::remove_dir_all(tree.task_folder(100, 101)).unwrap();
+    tree.source.sampler.retain(|_| false);
+    let interval = tree.interval(&all, 2_000);
+    let there: Vec<VmId> = interval.vms.iter().map(|vm| vm.vm).collect();
+    assert_eq!(there, [VmId(2)]);
+    assert_eq!(time(&interval, 0, 0, State::Run), Some(500));
+    assert!(tree.source.vcpus.len() == 1 && tree.source.cgroups.len() == 1);
+}
+
+#[test]
+fn a_host_without_proc_says_so() {
+    let root = tempfile::tempdir().unwrap();
+    let mut source = Plain::new(ProcFs::at(root.path()));
+    let error = source.interval_at(&[], ms(1)).unwrap_err().to_string();
+    assert!(error.contains("is /proc mounted?"), "{error}");
+}
