@@ -150,7 +150,10 @@ impl Turns {
                 false => PRESSES,
             };
             let is_pinned = vm.vcpus.iter().all(|vcpu| vcpu.home().len() == 1);
-            is_pinned && due as f64 >= limit * all * host.period.0 as f64 && due > 0
+            is_pinned
+                && !vm.in_force.idle
+                && due as f64 >= limit * all * host.period.0 as f64
+                && due > 0
         });
         let pressing: Vec<&VmObservation> = pressing.collect();
         self.pressing = pressing.iter().map(|vm| vm.vm).collect();
@@ -453,8 +456,9 @@ mod tests {
         }
     }
 
-    /// The members of a rotation of pinned VMs of 2 and 1 vCPUs that never sleep, beside one whose four vCPUs could run for so many ms of 100.
-    fn members_beside(could_run: u64) -> usize {
+    /// The members of a rotation of pinned VMs of 2 and 1 vCPUs that never sleep, beside one whose four vCPUs could run for so many ms of 100, in
+    /// the idle class or not.
+    fn members_beside(could_run: u64, is_idle: bool) -> usize {
         let vm = |id: u64, vcpus: u32, seen: u64| {
             let vcpu = |n: u32| VcpuObservation {
                 ran: Nanos::from_millis(seen / 3),
@@ -464,15 +468,17 @@ mod tests {
             };
             VmObservation::new(VmId(id), Weight(1024.0), (0..vcpus).map(vcpu).collect())
         };
-        let vms = vec![vm(1, 2, 100), vm(2, 1, 100), vm(3, 4, could_run)];
+        let mut vms = vec![vm(1, 2, 100), vm(2, 1, 100), vm(3, 4, could_run)];
+        vms[2].in_force.idle = is_idle;
         let host = HostObservation::with_any_knobs(Nanos::from_millis(100), vms, IdleTimes::new());
         decide(&host).0
     }
 
     #[test]
     fn beside_a_pinned_vm_that_sleeps_at_times_rows_are_equally_wide_or_there_are_none() {
-        assert_eq!(members_beside(60), 0);
-        assert_eq!(members_beside(2), 2);
+        assert_eq!(members_beside(60, false), 0);
+        assert_eq!(members_beside(2, false), 2);
+        assert_eq!(members_beside(60, true), 2, "who is idle takes nothing");
     }
 
     #[test]
