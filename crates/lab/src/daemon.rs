@@ -12,6 +12,9 @@ use std::path::Path;
 use std::process::Child;
 use std::process::Command;
 use std::process::Stdio;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use rustix::process::Pid;
 use rustix::process::Signal;
@@ -24,6 +27,8 @@ const CGROUPS: &str = "/sys/fs/cgroup";
 const STATE: &str = "/run/tandem";
 /// What it says.
 const LOG: &str = "/tmp/daemon.log";
+/// It acts within a second on a slow emulated machine.
+const READY_WITHIN: Duration = Duration::from_secs(60);
 
 /// Why there is no daemon.
 #[derive(Debug, Error)]
@@ -41,6 +46,14 @@ pub enum DaemonError {
         "cannot mount the cpu controller at {CGROUPS}: does the kernel have CONFIG_FAIR_GROUP_SCHED?"
     )]
     NoController,
+    /// It does not say that it acts.
+    #[error("tandem host run {arguments} was not ready within {READY_WITHIN:?}: {said}")]
+    NotReady {
+        /// What it was given.
+        arguments: String,
+        /// Its last words.
+        said: String,
+    },
     /// It ended before it was told to.
     #[error("tandem host run {arguments} ended: {said}")]
     Ended {
@@ -77,22 +90,30 @@ impl Daemon {
             .stderr(log)
             .spawn()
             .map_err(DaemonError::of("tandem host run"))?;
-        let mut line = String::new();
-        if let Some(stdout) = child.stdout.take() {
-            let read = BufReader::new(stdout).read_line(&mut line);
-            read.map_err(DaemonError::of("tandem host run"))?;
-        }
-        let arguments = arguments.join(" ");
-        match line.trim() {
-            "ready" => Ok(Daemon { child, arguments }),
-            _ => {
-                let _ = child.kill();
-                let _ = child.wait();
-                Err(DaemonError::Ended {
-                    arguments,
-                    said: last_words(),
-                })
-            }
+        let stdout = child.stdout.take();
+        // Dropped on an error, it is ended.
+        let daemon = Daemon {
+            child,
+            arguments: arguments.join(" "),
+        };
+        let (said, hears) = mpsc::channel();
+        thread::spawn(move || {
+            let mut line = String::new();
+            let read = stdout.map(|stdout| BufReader::new(stdout).read_line(&mut line));
+            // Whoever waited for this has given up.
+            let _ = said.send(read.transpose().map(|_| line));
+        });
+        match hears.recv_timeout(READY_WITHIN) {
+            Ok(Ok(line)) if line.trim() == "ready" => Ok(daemon),
+            Ok(Ok(_)) => Err(DaemonError::Ended {
+                arguments: daemon.arguments.clone(),
+                said: last_words(),
+            }),
+            Ok(Err(error)) => Err(DaemonError::of("tandem host run")(error)),
+            Err(_) => Err(DaemonError::NotReady {
+                arguments: daemon.arguments.clone(),
+                said: last_words(),
+            }),
         }
     }
 

@@ -152,20 +152,6 @@ fn one_that_falls_asleep_leaves_and_the_rest_goes_on() {
 }
 
 #[test]
-fn sleep_is_told_from_a_tick_and_from_half_a_turn() {
-    let ms = Nanos::from_millis;
-    let is_sleep = |elapsed, runnable| Rotor::is_sleep(ms(20), ms(elapsed), ms(runnable));
-    assert!(!is_sleep(40, 36), "a tick");
-    assert!(is_sleep(40, 20), "its whole turn");
-    assert!(is_sleep(40, 29));
-    assert!(!is_sleep(40, 45));
-    // Asleep now, since 3 ms: its requests would wait for a turn.
-    let has_dozed_off = |runnable| Rotor::has_dozed_off(ms(20), ms(40), ms(runnable));
-    assert!(has_dozed_off(37) && !is_sleep(40, 37));
-    assert!(!has_dozed_off(38) && !has_dozed_off(45));
-}
-
-#[test]
 fn nothing_rotates_without_need() {
     assert!(rotation(&[]).is_empty());
     assert!(rotation(&[vm(1, 2, 2.0, 2)]).is_empty(), "alone");

@@ -20,8 +20,9 @@ use tandem_policy::host::ControllerConfig;
 use tandem_policy::host::HostObservation;
 use tandem_policy::host::IdleTimes;
 use tandem_policy::host::registry;
-use tandem_policy::turns::Rotor;
 use tandem_policy::turns::Sequence;
+use tandem_policy::turns::SleepWatch;
+use tandem_policy::turns::sleep::Account;
 
 const STEP: Nanos = Nanos::from_millis(1);
 const T: Nanos = Nanos::from_millis(100);
@@ -58,12 +59,22 @@ struct FluidVm {
     waiting: f64,
     /// `ran` and `waited` at the last period.
     before: (f64, f64),
-    /// What it was runnable at the end of its last turn, and when that was.
-    account: Option<(f64, Nanos)>,
+    /// What was seen of it at the ends of its turns.
+    watch: SleepWatch,
     /// Periods at whose end it took turns.
     rotated: usize,
     /// How often it left because it slept.
     left: usize,
+}
+
+impl FluidVm {
+    fn account(&self) -> Account {
+        let nanos = |time: f64| Nanos(time.round() as u64);
+        Account {
+            ran: nanos(self.ran),
+            waited: nanos(self.waited),
+        }
+    }
 }
 
 struct FluidHost {
@@ -90,7 +101,7 @@ impl FluidHost {
                 waited: 0.0,
                 waiting: 0.0,
                 before: (0.0, 0.0),
-                account: None,
+                watch: SleepWatch::default(),
                 rotated: 0,
                 left: 0,
             }
@@ -141,21 +152,25 @@ impl FluidHost {
         let mut slept = Vec::new();
         for vm in self.sequence.row().to_vec() {
             let vm = &mut self.vms[vm.0 as usize];
-            let runnable = vm.ran + vm.waited;
-            if let Some((then, at)) = vm.account.replace((runnable, self.now)) {
-                let runnable = Nanos((runnable - then).round() as u64);
-                if Rotor::is_sleep(turn, self.now.saturating_sub(at), runnable) {
-                    slept.push(vm.observed.vm);
-                }
+            let account = vm.account();
+            if vm.watch.look(turn, self.now, account, || !vm.asleep) {
+                slept.push(vm.observed.vm);
             }
         }
         let step = self.sequence.begin_turn(slept);
         for vm in step.left {
             let vm = &mut self.vms[vm.0 as usize];
-            vm.account = None;
+            vm.watch = SleepWatch::default();
             vm.left += 1;
             vm.observed.in_force.left_turns = true;
             vm.observed.in_force.rotating = false;
+        }
+        for vm in self.sequence.row() {
+            let vm = &mut self.vms[vm.0 as usize];
+            if vm.watch.is_suspicious() {
+                let account = vm.account();
+                vm.watch.turn_begins(self.now, account);
+            }
         }
         self.next_turn = self.now + turn;
     }
@@ -256,7 +271,7 @@ impl FluidHost {
             vm.observed.in_force.left_turns = false;
             vm.rotated += usize::from(takes_turns);
             if !takes_turns {
-                vm.account = None;
+                vm.watch = SleepWatch::default();
             }
         }
     }
@@ -341,7 +356,8 @@ fn who_goes_in_and_out_is_kept_out_for_longer_and_longer() {
 
 #[test]
 fn one_that_blocks_now_and_then_has_its_due_and_most_of_its_turns() {
-    for sleep in [20, 50, 200] {
+    // Of six sleeps; a short one in others' turns may be within what ticks and waits explain.
+    for (sleep, left) in [(20, 2), (50, 4), (200, 4)] {
         let habit = Habit {
             spin: Nanos::from_secs(5),
             sleep: Nanos::from_millis(sleep),
@@ -354,7 +370,7 @@ fn one_that_blocks_now_and_then_has_its_due_and_most_of_its_turns() {
             "{parts:.3?}"
         );
         let subject = &host.vms[0];
-        assert!(subject.left >= 4, "{}", subject.left);
+        assert!(subject.left >= left, "{}", subject.left);
         assert!(subject.rotated > 240, "{} of 300 periods", subject.rotated);
     }
 }

@@ -19,13 +19,15 @@ use tandem_linux::cgroup::CpuController;
 use tandem_linux::procfs::ProcFs;
 use tandem_linux::real_time::make_real_time;
 use tandem_linux::sampler::Sampler;
+use tandem_linux::sampler::VcpuSample;
 use tandem_linux::thread::ThreadRef;
 use tandem_policy::Nanos;
 use tandem_policy::VmId;
 use tandem_policy::turns::Rotation;
-use tandem_policy::turns::Rotor;
 use tandem_policy::turns::Sequence;
+use tandem_policy::turns::SleepWatch;
 use tandem_policy::turns::Step;
+use tandem_policy::turns::sleep::Account;
 
 use super::player::Player;
 use super::stats::TurnStats;
@@ -46,6 +48,15 @@ struct Board {
     /// One to watch from now on.
     watchdog: Option<Watchdog>,
     lost: Option<LostWatchdog>,
+}
+
+impl Board {
+    /// Whoever made the rotation may not have heard yet that a VM in it left: until then that VM takes no turns.
+    fn without_who_left(&mut self) {
+        let left = &self.left;
+        let members = &mut self.rotation.members;
+        members.retain(|member| !left.contains(&member.vm));
+    }
 }
 
 /// A watchdog that does not hear any more, and what writing to it failed with.
@@ -129,6 +140,7 @@ impl TurnKeeper {
         board.rotation = rotation.clone();
         board.players = players;
         board.version += 1;
+        board.without_who_left();
         drop(board);
         self.shared.changed.notify_one();
     }
@@ -174,18 +186,6 @@ impl Drop for TurnKeeper {
             let _ = thread.join();
         }
     }
-}
-
-/// A vCPU that seems to have slept at so many looks in a row did, even if it was runnable at each of them.
-const MOST_SUSPICIONS: u32 = 4;
-
-/// A vCPU's account at the end of its VM's last turn.
-#[derive(Clone, Copy, Debug)]
-struct Account {
-    runnable: Nanos,
-    at: Instant,
-    /// So often in a row it seemed to have slept, and was runnable when looked at.
-    suspicions: u32,
 }
 
 /// Writes what turns change.
@@ -251,7 +251,9 @@ struct Rhythm {
     sampler: Sampler,
     sequence: Sequence,
     players: BTreeMap<VmId, Player>,
-    accounts: HashMap<ThreadRef, Account>,
+    watches: HashMap<ThreadRef, SleepWatch>,
+    /// Times of looks count from here.
+    began: Instant,
     /// What it was told last.
     version: u64,
     /// What is to be told.
@@ -273,7 +275,8 @@ impl Rhythm {
             sampler: Sampler::new(ProcFs::host()),
             sequence: Sequence::default(),
             players: BTreeMap::new(),
-            accounts: HashMap::new(),
+            watches: HashMap::new(),
+            began: Instant::now(),
             version: 0,
             left: Vec::new(),
         }
@@ -334,6 +337,7 @@ impl Rhythm {
             board.stats.count(nanos(lateness), nanos(end - now));
             board.stats.writes = self.writer.writes;
             board.left.append(&mut self.left);
+            board.without_who_left();
             board.errors.append(&mut self.writer.errors);
         }
     }
@@ -355,7 +359,7 @@ impl Rhythm {
             }
         }
         for thread in before.values().flat_map(|gone| &gone.threads) {
-            self.accounts.remove(thread);
+            self.watches.remove(thread);
             self.sampler.forget(thread);
         }
         self.guard();
@@ -378,6 +382,22 @@ impl Rhythm {
             false => step,
         });
         self.speaker.tell(Watchdog::beat);
+        self.look_again(now);
+    }
+
+    /// Looks at those whose turn begins and who seemed to have slept before.
+    fn look_again(&mut self, now: Instant) {
+        let row = self.sequence.row().iter();
+        for player in row.filter_map(|vm| self.players.get(vm)) {
+            for thread in &player.threads {
+                if let Some(watch) = self.watches.get_mut(thread)
+                    && watch.is_suspicious()
+                    && let Ok(sample) = self.sampler.sample(thread)
+                {
+                    watch.turn_begins(nanos(now - self.began), account(sample));
+                }
+            }
+        }
     }
 
     fn write(&mut self, step: Step) {
@@ -400,37 +420,12 @@ impl Rhythm {
             let Ok(sample) = self.sampler.sample(thread) else {
                 continue;
             };
-            let runnable = sample.ran + sample.waited;
-            let before = self.accounts.get(thread).copied();
+            let watch = self.watches.entry(*thread).or_default();
             let turn = self.sequence.rotation().turn;
-            let told = |tell: fn(Nanos, Nanos, Nanos) -> bool| {
-                before.is_some_and(|before: Account| {
-                    let elapsed = nanos(now - before.at);
-                    let runnable = runnable.saturating_sub(before.runnable);
-                    tell(turn, elapsed, runnable)
-                })
-            };
-            let (slept, dozed) = (told(Rotor::is_sleep), told(Rotor::has_dozed_off));
-            // A wait counts when it is over: of one that waits right now the next turns tell more.
-            let is_runnable = (slept || dozed)
-                && self
-                    .sampler
-                    .read_state(thread)
-                    .is_ok_and(|state| state.is_runnable());
-            let suspicions = before.map_or(0, |before| before.suspicions);
-            sleeps |= dozed && !is_runnable || slept && suspicions + 1 >= MOST_SUSPICIONS;
-            let kept = match before {
-                Some(before) if slept && is_runnable => Account {
-                    suspicions: suspicions + 1,
-                    ..before
-                },
-                _ => Account {
-                    runnable,
-                    at: now,
-                    suspicions: 0,
-                },
-            };
-            self.accounts.insert(*thread, kept);
+            sleeps |= watch.look(turn, nanos(now - self.began), account(sample), || {
+                let state = self.sampler.read_state(thread);
+                state.is_ok_and(|state| state.is_runnable())
+            });
         }
         sleeps
     }
@@ -442,6 +437,13 @@ impl Rhythm {
                 self.writer.on(player);
             }
         }
+    }
+}
+
+fn account(sample: VcpuSample) -> Account {
+    Account {
+        ran: sample.ran,
+        waited: sample.waited,
     }
 }
 

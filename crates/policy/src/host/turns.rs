@@ -398,39 +398,9 @@ mod tests {
     use crate::host::registry;
     use crate::units::Weight;
 
-    /// Two VMs whose two vCPUs are pinned to a pCPU each and never sleep.
-    fn pinned() -> HostObservation {
-        let vm = |id: u64| {
-            let vcpu = |n: u32| VcpuObservation {
-                ran: Nanos::from_millis(50),
-                waited: Nanos::from_millis(50),
-                runnable: true,
-                ..VcpuObservation::new(VcpuId(n), [PcpuId(n)].into_iter().collect())
-            };
-            VmObservation::new(VmId(id), Weight(1024.0), (0..2).map(vcpu).collect())
-        };
-        let period = Nanos::from_millis(100);
-        HostObservation::with_any_knobs(period, vec![vm(1), vm(2)], IdleTimes::new())
-    }
-
-    /// The members of the rotation after some periods, and how many affinities `turns` sets in the last of them.
-    fn decide(host: &HostObservation) -> (usize, usize) {
-        let policies = registry::set(["turns"]).unwrap();
-        let mut turns = Turns::new(&ControllerConfig::new(policies));
-        let (id, _) = registry::entries(policies).next().unwrap();
-        let mut round = Round::default();
-        for _ in 0..8 {
-            round = Round::default();
-            turns.decide(host, Scope(id), &mut round);
-        }
-        let affinities = round.decisions.iter();
-        let affinities = affinities.filter(|decision| decision.knob() == Knob::Affinity);
-        (turns.rotation.members.len(), affinities.count())
-    }
-
-    /// VMs of 4, 2 and 1 vCPUs, vCPU i on pCPU i mod 2, of which the last could run for so many ms of 100 as far as is known.
-    fn pinned_in_threes(last: u64) -> HostObservation {
-        let vm = |id: u64, vcpus: u32, seen: u64| {
+    /// VMs by their numbers of vCPUs, vCPU i on pCPU i mod 2, each runnable for so many ms of 100 as far as is known.
+    fn pinned<const N: usize>(vms: [(u32, u64); N]) -> HostObservation {
+        let vm = |(id, (vcpus, seen)): (u64, (u32, u64))| {
             let vcpu = |n: u32| VcpuObservation {
                 ran: Nanos::from_millis(seen / 3),
                 waited: Nanos::from_millis(seen - seen / 3),
@@ -439,19 +409,38 @@ mod tests {
             };
             VmObservation::new(VmId(id), Weight(1024.0), (0..vcpus).map(vcpu).collect())
         };
-        let vms = vec![vm(1, 4, 100), vm(2, 2, 100), vm(3, 1, last)];
+        let vms = (1..).zip(vms).map(vm).collect();
         HostObservation::with_any_knobs(Nanos::from_millis(100), vms, IdleTimes::new())
+    }
+
+    /// The policy, and the scope of those that it is set for.
+    fn turns() -> (Turns, Scope) {
+        let policies = registry::set(["turns"]).unwrap();
+        let (id, _) = registry::entries(policies).next().unwrap();
+        (Turns::new(&ControllerConfig::new(policies)), Scope(id))
+    }
+
+    /// The members of the rotation after some periods, and how many affinities `turns` sets in the last of them.
+    fn decide(host: &HostObservation) -> (usize, usize) {
+        let (mut turns, scope) = turns();
+        let mut round = Round::default();
+        for _ in 0..8 {
+            round = Round::default();
+            turns.decide(host, scope, &mut round);
+        }
+        let affinities = round.decisions.iter();
+        let affinities = affinities.filter(|decision| decision.knob() == Knob::Affinity);
+        (turns.rotation.members.len(), affinities.count())
     }
 
     #[test]
     fn a_wait_that_is_not_over_does_not_make_others_take_turns() {
-        let policies = registry::set(["turns"]).unwrap();
-        let mut turns = Turns::new(&ControllerConfig::new(policies));
-        let (id, _) = registry::entries(policies).next().unwrap();
+        let (mut turns, scope) = turns();
         // The third waits for 60 ms beyond a period's end again and again; it never sleeps, so no rows can be made of the others.
         for last in [100, 100, 100, 100, 100, 40, 160, 100, 100, 40, 160, 100] {
             let mut round = Round::default();
-            turns.decide(&pinned_in_threes(last), Scope(id), &mut round);
+            let host = pinned([(4, 100), (2, 100), (1, last)]);
+            turns.decide(&host, scope, &mut round);
             assert!(turns.rotation.is_empty(), "{:?}", turns.rotation);
         }
     }
@@ -459,18 +448,8 @@ mod tests {
     /// The members of a rotation of pinned VMs of 2 and 1 vCPUs that never sleep, beside one whose four vCPUs could run for so many ms of 100, in
     /// the idle class or not.
     fn members_beside(could_run: u64, is_idle: bool) -> usize {
-        let vm = |id: u64, vcpus: u32, seen: u64| {
-            let vcpu = |n: u32| VcpuObservation {
-                ran: Nanos::from_millis(seen / 3),
-                waited: Nanos::from_millis(seen - seen / 3),
-                runnable: true,
-                ..VcpuObservation::new(VcpuId(n), [PcpuId(n % 2)].into_iter().collect())
-            };
-            VmObservation::new(VmId(id), Weight(1024.0), (0..vcpus).map(vcpu).collect())
-        };
-        let mut vms = vec![vm(1, 2, 100), vm(2, 1, 100), vm(3, 4, could_run)];
-        vms[2].in_force.idle = is_idle;
-        let host = HostObservation::with_any_knobs(Nanos::from_millis(100), vms, IdleTimes::new());
+        let mut host = pinned([(2, 100), (1, 100), (4, could_run)]);
+        host.vms[2].in_force.idle = is_idle;
         decide(&host).0
     }
 
@@ -483,7 +462,7 @@ mod tests {
 
     #[test]
     fn where_affinities_cannot_be_set_nobody_is_seated() {
-        let mut host = pinned();
+        let mut host = pinned([(2, 100), (2, 100)]);
         assert_eq!(decide(&host), (2, 4));
         host.knobs.affinity = false;
         assert_eq!(decide(&host), (2, 0), "they sit already");

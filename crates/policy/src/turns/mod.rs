@@ -14,7 +14,7 @@
 //! weights exactly, whatever the VMs' sizes.
 //!
 //! The parts, each usable alone: who never sleeps ([`wakefulness`]), a pCPU for each vCPU ([`seats`]), how often each VM is due
-//! ([`rotation`]), whose turn it is ([`rotor`]), what each turn changes ([`sequence`]). [`crate::host::turns`] is the policy made of them.
+//! ([`rotation`]), whose turn it is ([`rotor`]), what each turn changes ([`sequence`]), who began to sleep ([`sleep`]). [`crate::host::turns`] is the policy made of them.
 //!
 //! Not done here: shares of VMs that sleep, which stay on through all turns, by weight ([`crate::flexw`]).
 
@@ -23,6 +23,7 @@ pub mod rotation;
 pub mod rotor;
 pub mod seats;
 pub mod sequence;
+pub mod sleep;
 pub mod stays;
 pub mod wakefulness;
 
@@ -34,6 +35,7 @@ pub use rotation::Rotation;
 pub use rotor::Rotor;
 pub use sequence::Sequence;
 pub use sequence::Step;
+pub use sleep::SleepWatch;
 
 use crate::units::Nanos;
 

@@ -12,7 +12,6 @@ use std::collections::BTreeMap;
 
 use super::member::Member;
 use crate::pcpu_set::PcpuSet;
-use crate::units::Nanos;
 use crate::units::VmId;
 
 /// A row, in the units of what is owed: whole numbers, so that equals are equal.
@@ -23,13 +22,6 @@ const MOST_OWED: i64 = 4 * ROW;
 
 /// For so many rows it is remembered what a VM is owed that left: 10 s of turns of 20 ms.
 const REMEMBERED: u64 = 500;
-
-/// A vCPU slept if it was not runnable for this part of a turn and ...
-const SLEPT_OF_TURN: f64 = 0.4;
-/// ... this part of the time.
-const SLEPT_OF_TIME: f64 = 0.05;
-/// Of one that is asleep now all waits are over and counted: then this part of a turn is enough.
-const DOZED_OF_TURN: f64 = 0.1;
 
 /// A member as the rotor sees it.
 #[derive(Clone, Debug)]
@@ -79,19 +71,6 @@ impl Rotor {
     /// Whether nobody takes turns.
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()
-    }
-
-    /// Whether a vCPU slept that was runnable for so long of the time since its VM's last turn ended. What a kernel counts at clock
-    /// ticks, and a wait that is not over yet, is no sleep.
-    pub fn is_sleep(turn: Nanos, elapsed: Nanos, runnable: Nanos) -> bool {
-        let slept = elapsed.saturating_sub(runnable);
-        slept.0 as f64 > SLEPT_OF_TURN * turn.0 as f64 + SLEPT_OF_TIME * elapsed.0 as f64
-    }
-
-    /// Whether a vCPU that is asleep at the end of its VM's turn began to sleep before, when it was runnable for so long of the time since
-    /// the VM's last turn ended. Else its VM would be in the idle class for another turn while it wakes for requests.
-    pub fn has_dozed_off(turn: Nanos, elapsed: Nanos, runnable: Nanos) -> bool {
-        elapsed.saturating_sub(runnable).0 as f64 > DOZED_OF_TURN * turn.0 as f64
     }
 
     /// The VMs whose turn it is.

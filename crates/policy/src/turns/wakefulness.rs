@@ -18,7 +18,7 @@ use crate::units::VmId;
 pub const NEVER_SLEEPS: f64 = 0.95;
 /// A VM that was awake stays so until one of its vCPUs was runnable for less than this part of a window. Waits of whole rotations, and of
 /// who stays on at a small weight, count in the period in which they end, so much less than [`NEVER_SLEEPS`] is no sleep yet; a member of the
-/// rotation that really sleeps is seen at the end of its turn ([`super::Rotor::is_sleep`]).
+/// rotation that really sleeps is seen at the end of its turn ([`super::sleep`]).
 pub const STILL_AWAKE: f64 = 0.5;
 /// A vCPU that was runnable for less than this part of a window sleeps all along.
 pub const SLEEPS_ALL_ALONG: f64 = 0.005;

@@ -7,7 +7,7 @@ use tandem_policy::Nanos;
 use tandem_policy::VcpuId;
 use tandem_policy::VmId;
 use tandem_policy::turns::Rotation;
-use tandem_policy::turns::Rotor;
+use tandem_policy::turns::sleep;
 
 use crate::queue::Slot;
 use crate::trace::VcpuState;
@@ -79,9 +79,9 @@ impl World {
                 let runnable = Nanos(runnable - then);
                 slept |= match vcpu.state {
                     VcpuState::Running | VcpuState::Ready => {
-                        Rotor::is_sleep(turn, elapsed, runnable)
+                        sleep::is_sleep(turn, elapsed, runnable)
                     }
-                    _ => Rotor::has_dozed_off(turn, elapsed, runnable),
+                    _ => sleep::has_dozed_off(turn, elapsed, runnable),
                 };
             }
         }
