@@ -34,6 +34,13 @@ pub struct Standing {
     pub woken_by: Vec<VcpuId>,
 }
 
+impl Standing {
+    /// Whether it got its time too late.
+    pub fn is_late(&self) -> bool {
+        self.sleeps && self.ready && !self.used_up
+    }
+}
+
 /// How urgent each vCPU of a VM is; 0: as any.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Urgencies(BTreeMap<VcpuId, u8>);
@@ -49,8 +56,7 @@ impl Urgencies {
     pub fn follow(&mut self, standings: &[Standing]) {
         let mut slow: BTreeSet<VcpuId> = BTreeSet::new();
         for standing in standings {
-            let late = standing.sleeps && standing.ready && !standing.used_up;
-            if late && self.of(standing.vcpu) == MOST {
+            if standing.is_late() && self.of(standing.vcpu) == MOST {
                 slow.extend(&standing.woken_by);
             }
         }

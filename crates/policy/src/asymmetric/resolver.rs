@@ -2,8 +2,8 @@
 //!
 //! Source: Shan (NJIT 2018), chapter 5.
 //!
-//! - **Demand** ([`balance`]): allocations are summed per pCPU. If the largest sum exceeds the smallest by more than 10 %, two vCPUs of these
-//!   pCPUs swap, those that bring the sums closest.
+//! - **Demand** ([`balance`]): allocations are summed per pCPU, of each what the vCPU can use. If the largest sum exceeds the smallest by more
+//!   than 10 %, two vCPUs of these pCPUs swap, those that bring the sums closest, if that is nearer by a tenth of the larger.
 //! - **Urgency** ([`spread`]): if the pCPU with the most conflicts of urgent vCPUs has more than twice those of the one with the fewest, half
 //!   of its urgent vCPUs swap with as many that are not urgent there.
 //!
@@ -19,6 +19,8 @@ use crate::units::VmId;
 
 /// The largest sum may exceed the smallest by this part of it.
 pub const UNEVEN: f64 = 0.10;
+/// A swap must bring the two sums nearer by this part of the larger: a vCPU that moves loses its caches. Ours; the source has none.
+pub const WORTH: f64 = 0.10;
 /// The most conflicts may be this many times the fewest.
 pub const CROWDED: u64 = 2;
 /// Fewer conflicts than this on a pCPU are nothing to act on.
@@ -33,11 +35,11 @@ pub struct Placed<'a> {
     pub vcpu: VcpuId,
     /// Where it runs.
     pub pcpu: PcpuId,
-    /// What it is allocated.
-    pub allocation: Nanos,
+    /// What it can use of what it is allocated.
+    pub load: Nanos,
     /// Whether it is urgent.
     pub urgent: bool,
-    /// How often it came too late of late.
+    /// In how many of the last periods it was urgent, and came too late all the same.
     pub conflicts: u64,
     /// Where it may be put; `None`: it stays where it is.
     pub may_be_on: Option<&'a PcpuSet>,
@@ -105,10 +107,10 @@ impl<'a, 'b> Host<'a, 'b> {
     }
 }
 
-/// The swap that evens out what is allocated on the two pCPUs that differ most, if any does.
+/// The swap that evens out the loads of the two pCPUs that differ most, if any does enough.
 pub fn balance(placed: &[Placed<'_>]) -> Option<Swap> {
     let host = Host::new(placed);
-    let ((from, most), (to, least)) = host.extremes(|vcpu| vcpu.allocation.0)?;
+    let ((from, most), (to, least)) = host.extremes(|vcpu| vcpu.load.0)?;
     if most as f64 <= least as f64 * (1.0 + UNEVEN) {
         return None;
     }
@@ -116,7 +118,7 @@ pub fn balance(placed: &[Placed<'_>]) -> Option<Swap> {
     let mut best: Option<(u64, Swap)> = None;
     for &one in host.there(from) {
         for &other in host.there(to) {
-            let (more, less) = (placed[one].allocation.0, placed[other].allocation.0);
+            let (more, less) = (placed[one].load.0, placed[other].load.0);
             if more <= less || !host.may_swap(one, other) {
                 continue;
             }
@@ -126,7 +128,9 @@ pub fn balance(placed: &[Placed<'_>]) -> Option<Swap> {
             }
         }
     }
-    best.map(|(_, swap)| swap)
+    let (after, swap) = best?;
+    let is_worth = (before - after) as f64 >= most as f64 * WORTH;
+    is_worth.then_some(swap)
 }
 
 /// The swaps that bring half of the urgent vCPUs of the pCPU with the most conflicts to the one with the fewest.
@@ -175,7 +179,7 @@ mod tests {
             vm: VmId(vm),
             vcpu: VcpuId(vcpu),
             pcpu: PcpuId(pcpu),
-            allocation: Nanos::from_millis(ms),
+            load: Nanos::from_millis(ms),
             urgent: false,
             conflicts: 0,
             may_be_on: Some(all),
@@ -194,7 +198,7 @@ mod tests {
         ];
         let swap = balance(&host).unwrap();
         assert!([(0, 3), (1, 2)].contains(&(swap.one, swap.other)));
-        let (a, b) = (host[swap.one].allocation.0, host[swap.other].allocation.0);
+        let (a, b) = (host[swap.one].load.0, host[swap.other].load.0);
         assert_eq!(a - b, 40_000_000);
     }
 
