@@ -3,7 +3,8 @@
 //! Source: Shan (NJIT 2018), chapter 5.
 //!
 //! - **Demand** ([`balance`]): allocations are summed per pCPU, of each what the vCPU can use. If the largest sum exceeds the smallest by more
-//!   than 10 %, two vCPUs of these pCPUs swap, those that bring the sums closest, if that is nearer by a tenth of the larger.
+//!   than 10 %, and is more than a pCPU gives, two vCPUs of these pCPUs swap, those that bring the sums closest, if that is nearer by a tenth
+//!   of the larger.
 //! - **Urgency** ([`spread`]): if the pCPU with the most conflicts of urgent vCPUs has more than twice those of the one with the fewest, half
 //!   of its urgent vCPUs swap with as many that are not urgent there.
 //!
@@ -107,11 +108,12 @@ impl<'a, 'b> Host<'a, 'b> {
     }
 }
 
-/// The swap that evens out the loads of the two pCPUs that differ most, if any does enough.
-pub fn balance(placed: &[Placed<'_>]) -> Option<Swap> {
+/// The swap that evens out the loads of the two pCPUs that differ most, if any does enough. Where the larger fits into a period there is
+/// room for all.
+pub fn balance(period: Nanos, placed: &[Placed<'_>]) -> Option<Swap> {
     let host = Host::new(placed);
     let ((from, most), (to, least)) = host.extremes(|vcpu| vcpu.load.0)?;
-    if most as f64 <= least as f64 * (1.0 + UNEVEN) {
+    if most <= period.0 || most as f64 <= least as f64 * (1.0 + UNEVEN) {
         return None;
     }
     let before = most - least;
@@ -174,6 +176,8 @@ pub fn spread(placed: &[Placed<'_>]) -> Vec<Swap> {
 mod tests {
     use super::*;
 
+    const T: Nanos = Nanos::from_millis(50);
+
     fn placed<'a>(vm: u64, vcpu: u32, pcpu: u32, ms: u64, all: &'a PcpuSet) -> Placed<'a> {
         Placed {
             vm: VmId(vm),
@@ -196,7 +200,7 @@ mod tests {
             placed(3, 0, 1, 20, &all),
             placed(4, 0, 1, 60, &all),
         ];
-        let swap = balance(&host).unwrap();
+        let swap = balance(T, &host).unwrap();
         assert!([(0, 3), (1, 2)].contains(&(swap.one, swap.other)));
         let (a, b) = (host[swap.one].load.0, host[swap.other].load.0);
         assert_eq!(a - b, 40_000_000);
@@ -206,18 +210,38 @@ mod tests {
     fn nearly_even_sums_and_vcpus_that_must_stay_are_left_alone() {
         let all: PcpuSet = "0-1".parse().unwrap();
         let even = [placed(1, 0, 0, 54, &all), placed(2, 0, 1, 50, &all)];
-        assert_eq!(balance(&even), None);
+        assert_eq!(balance(T, &even), None);
         // A swap would only turn the difference around.
         let single = [placed(1, 0, 0, 90, &all), placed(2, 0, 1, 50, &all)];
-        assert_eq!(balance(&single), None);
+        assert_eq!(balance(T, &single), None);
         let mut pinned = [
             placed(1, 0, 0, 60, &all),
             placed(2, 0, 0, 60, &all),
             placed(3, 0, 1, 20, &all),
         ];
-        assert!(balance(&pinned).is_some());
+        assert!(balance(T, &pinned).is_some());
+        // There is room for all.
+        assert_eq!(balance(Nanos::from_millis(120), &pinned), None);
         pinned[2].may_be_on = None;
-        assert_eq!(balance(&pinned), None);
+        assert_eq!(balance(T, &pinned), None);
+    }
+
+    #[test]
+    fn a_swap_that_hardly_helps_is_not_made() {
+        let all: PcpuSet = "0-1".parse().unwrap();
+        // 100 on pCPU 0, 60 on pCPU 1, and the swap that there is leaves 97 and 63.
+        let mut host = [
+            placed(1, 0, 0, 97, &all),
+            placed(2, 0, 0, 3, &all),
+            placed(3, 0, 1, 60, &all),
+            placed(4, 0, 1, 0, &all),
+        ];
+        host[0].may_be_on = None;
+        host[2].may_be_on = None;
+        assert_eq!(balance(T, &host), None);
+        // This one leaves 90 and 70.
+        (host[0].load, host[1].load) = (Nanos::from_millis(90), Nanos::from_millis(10));
+        assert!(balance(T, &host).is_some());
     }
 
     #[test]
@@ -230,7 +254,7 @@ mod tests {
             placed(2, 1, 1, 10, &all),
         ];
         // A VM's own vCPUs may change places; they are on different pCPUs after that as before.
-        let swap = balance(&host).unwrap();
+        let swap = balance(T, &host).unwrap();
         assert_eq!(host[swap.one].vm, host[swap.other].vm);
     }
 

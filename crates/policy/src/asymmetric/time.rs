@@ -173,11 +173,19 @@ mod tests {
     #[test]
     fn spec_40_two_vcpus_of_which_one_is_short() {
         let mut allocations = Allocations::default();
-        allocations.divide(TOTAL, TOTAL, &[used(0, 35_000, false), used(1, 40_000, true)]);
+        allocations.divide(
+            TOTAL,
+            TOTAL,
+            &[used(0, 35_000, false), used(1, 40_000, true)],
+        );
         // Demands of 35 and 44 ms.
         assert_eq!(ms(&allocations), [35.4, 44.6]);
         // They are the next demands: with nothing new to say, nothing moves.
-        allocations.divide(TOTAL, TOTAL, &[used(0, 20_000, true), used(1, 20_000, true)]);
+        allocations.divide(
+            TOTAL,
+            TOTAL,
+            &[used(0, 20_000, true), used(1, 20_000, true)],
+        );
         assert_eq!(ms(&allocations), [35.4, 44.6]);
     }
 
@@ -212,8 +220,16 @@ mod tests {
     #[test]
     fn vcpus_come_and_go() {
         let mut allocations = Allocations::default();
-        allocations.divide(TOTAL, TOTAL, &[used(0, 40_000, true), used(1, 40_000, true)]);
-        allocations.divide(TOTAL, TOTAL, &[used(0, 40_000, true), used(2, 40_000, true)]);
+        allocations.divide(
+            TOTAL,
+            TOTAL,
+            &[used(0, 40_000, true), used(1, 40_000, true)],
+        );
+        allocations.divide(
+            TOTAL,
+            TOTAL,
+            &[used(0, 40_000, true), used(2, 40_000, true)],
+        );
         assert_eq!(allocations.of(VcpuId(1)), None);
         assert_eq!(ms(&allocations), [40.0, 40.0]);
     }
@@ -246,11 +262,7 @@ mod tests {
         }
         // What is beyond its pCPU goes to the siblings, as they want it.
         assert_eq!(ms(&allocations), [40.0, 30.0, 10.0]);
-        let asleep = [
-            used(0, 40_000, false),
-            used(1, 0, false),
-            used(2, 0, false),
-        ];
+        let asleep = [used(0, 40_000, false), used(1, 0, false), used(2, 0, false)];
         allocations.divide(TOTAL, period, &asleep);
         assert_eq!(ms(&allocations), [40.0, 20.0, 20.0]);
     }

@@ -469,7 +469,7 @@ impl Asymmetric {
                 continue;
             }
             let placed = self.placed(&members, &group.pcpus);
-            let even = resolver::balance(&placed);
+            let even = resolver::balance(host.period, &placed);
             let swaps: Vec<Swap> = match even {
                 Some(swap) => vec![swap],
                 None => resolver::spread(&placed),
