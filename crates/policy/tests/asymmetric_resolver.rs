@@ -79,7 +79,7 @@ impl World {
                     continue;
                 };
                 let vm = &mut self.vms[vm.0 as usize - 1];
-                let at = &mut vm.vcpus[vcpu.0 as usize];
+                let at = vm.vcpus.iter_mut().find(|v| v.vcpu == vcpu).unwrap();
                 at.granted.get_or_insert_with(|| at.allowed.clone());
                 at.allowed = pcpus;
                 moved.push((vm.vm, vcpu, because));
@@ -164,11 +164,31 @@ fn vms_for_which_nothing_else_is_changed_are_not_moved_either() {
         ("apart", apart),
         ("single", single),
     ];
+    // Who should go from pCPU 0 is the first vCPU of VM 2, and if it must stay that of VM 1.
+    let of_three = || {
+        let roams = |vm: &mut VmObservation, at: usize| {
+            vm.vcpus[at].allowed = "0-2".parse().unwrap();
+        };
+        let mut vms = vec![
+            vm(1, &[(30, 20), (5, 0)]),
+            vm(2, &[(70, 30), (0, 0), (45, 0)]),
+            vm(3, &[(5, 0), (5, 0)]),
+        ];
+        roams(&mut vms[0], 1);
+        vms[1].vcpus.remove(1);
+        roams(&mut vms[2], 0);
+        vms
+    };
+    let mut world = World::new(of_three(), Placement::Rebalance);
+    let moved = world.rounds(12, &Round::default());
+    assert!(moved.iter().any(|(vm, ..)| *vm == VmId(2)), "{moved:?}");
     for (name, change) in changes {
-        let mut vms = crowded();
-        vms.iter_mut().for_each(change);
+        let mut vms = of_three();
+        change(&mut vms[1]);
         let mut world = World::new(vms, Placement::Rebalance);
-        assert_eq!(world.rounds(30, &Round::default()), [], "{name}");
+        let moved = world.rounds(12, &Round::default());
+        let vms: Vec<u64> = moved.iter().map(|(vm, ..)| vm.0).collect();
+        assert_eq!(vms, [1, 3], "{name}");
     }
     let mut world = World::new(crowded(), Placement::Rebalance);
     let moved = world.rounds(30, &with_turns(2));
