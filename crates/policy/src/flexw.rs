@@ -125,6 +125,8 @@ struct VmState {
     idle: bool,
     /// Received, smoothed, ns per period.
     received: f64,
+    /// Charged for beside that, smoothed, ns per period. Nobody received it, so it is no part of what is divided.
+    charged: f64,
     /// Could run, smoothed, ns per period.
     could_run: f64,
     /// Backlogged, smoothed, ns per period.
@@ -353,8 +355,10 @@ impl FlexW {
         let mut held = false;
         for (vm, fair) in members.iter().zip(shares) {
             let state = &self.vms[&vm.vm];
-            let account = Assessment::new(vm.vm, fair, Nanos(state.received.round() as u64));
-            assessments.push(account);
+            let received = Nanos(state.received.round() as u64);
+            assessments.push(Assessment::new(vm.vm, fair, received));
+            let charged = Nanos(state.charged.round() as u64);
+            let account = Assessment::new(vm.vm, fair, received + charged);
             let (r, because) = self.next_weight(period, state, &account, group, window_over);
             if state.could_run >= ASLEEP * period.0 as f64 {
                 // A VM that is held and satisfied is nobody to step against.
@@ -472,7 +476,8 @@ impl VmState {
             real_time: vm.in_force.weight.0,
             adjustable: true,
             idle: false,
-            received: (vm.received() + vm.charged).0 as f64,
+            received: vm.received().0 as f64,
+            charged: vm.charged.0 as f64,
             could_run: vm.could_run(period).0 as f64,
             backlogged: vm.backlogged(period).0 as f64,
             elasticity: elasticity(period, vm),
@@ -486,10 +491,11 @@ impl VmState {
         self.age = 0;
         (
             self.received,
+            self.charged,
             self.could_run,
             self.backlogged,
             self.elasticity,
-        ) = (0.0, 0.0, 0.0, 0.0);
+        ) = (0.0, 0.0, 0.0, 0.0, 0.0);
     }
 
     /// What the VM brings to the division, from the averages.
@@ -511,6 +517,7 @@ impl VmState {
         self.age = self.age.saturating_add(1).min(1 << 20);
         let follow = |average: &mut f64, now: f64| *average += alpha * (now - *average);
         follow(&mut self.received, now.received);
+        follow(&mut self.charged, now.charged);
         follow(&mut self.could_run, now.could_run);
         follow(&mut self.backlogged, now.backlogged);
         follow(&mut self.elasticity, now.elasticity);

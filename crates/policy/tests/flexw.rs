@@ -379,3 +379,36 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn what_a_vm_is_charged_for_costs_it_weight_and_is_no_capacity() {
+    let vm = |id: u64, charged: u64| {
+        let vcpu = |n: u32| VcpuObservation {
+            ran: Nanos(PERIOD.0 / 2),
+            waited: Nanos(PERIOD.0 / 2),
+            runnable: true,
+            ..VcpuObservation::new(VcpuId(n), [PcpuId(n)].into_iter().collect())
+        };
+        let mut vm = VmObservation::new(VmId(id), Weight(1024.0), vec![vcpu(0), vcpu(1)]);
+        vm.charged = Nanos::from_millis(charged);
+        vm
+    };
+    let host =
+        HostObservation::with_any_knobs(PERIOD, vec![vm(1, 20), vm(2, 0)], Default::default());
+    let mut policy = FlexW::new(FlexWConfig::default());
+    let round = policy.decide(&host, |_| true);
+    for account in &round.groups[0].vms {
+        assert_eq!(
+            (account.fair, account.received),
+            (PERIOD, PERIOD),
+            "{account:?}"
+        );
+    }
+    let weight = |id: u64| policy.real_time_weight(VmId(id)).unwrap();
+    assert!(
+        weight(1).0 < 0.95 * weight(2).0,
+        "{:?} {:?}",
+        weight(1),
+        weight(2)
+    );
+}

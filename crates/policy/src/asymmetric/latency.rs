@@ -6,7 +6,9 @@
 //! - used up, and idle: less urgent, down to as any other. The source raises its latency beyond that; in simulations that cost most of what
 //!   urgency gained, as vCPUs that use what they are allocated and sleep in between are most of those that matter;
 //! - as urgent as can be, and still too late: it waits for a slow sibling, so the senders of its wake-ups become more urgent;
-//! - anything else: as it was; one that never sleeps goes back to 0. The source does not say this, but such a vCPU has no wake-up to
+//! - not used up, and not ready: it gets what it wants. Mostly that is what its urgency does for it, so it becomes less urgent only after
+//!   [`CONTENT`] such periods on end, one level at a time. The source leaves this case open;
+//! - used up, and ready: as it was; one that never sleeps goes back to 0. The source does not say this, but such a vCPU has no wake-up to
 //!   be late for, is always ready, and would drift to the most urgent by the noise of its time alone.
 //!
 //! Urgency is a level; what it means is up to the host: a wake-up granularity, a slice, a weight for a while.
@@ -18,6 +20,10 @@ use crate::units::VcpuId;
 
 /// The most urgent; 0 is as any.
 pub const MOST: u8 = 4;
+
+/// A vCPU that was neither ready nor had used up its allocation for so many periods on end is less urgent. With 8 of them instead a VM
+/// loses most of what urgency gives it, as it is late again at each lower level before it rises.
+pub const CONTENT: u8 = 50;
 
 /// How a vCPU stands at the end of a period.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,14 +40,53 @@ pub struct Standing {
     pub woken_by: Vec<VcpuId>,
 }
 
+impl Standing {
+    /// Whether it got its time too late.
+    pub fn is_late(&self) -> bool {
+        self.sleeps && self.ready && !self.used_up
+    }
+}
+
 /// How urgent each vCPU of a VM is; 0: as any.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Urgencies(BTreeMap<VcpuId, u8>);
+pub struct Urgencies(BTreeMap<VcpuId, Urgency>);
+
+/// How urgent a vCPU is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Urgency {
+    level: u8,
+    /// For how many periods on end it has been content, since it last became less urgent for that.
+    content: u8,
+}
+
+impl Urgency {
+    fn up(self) -> Urgency {
+        Urgency {
+            level: (self.level + 1).min(MOST),
+            content: 0,
+        }
+    }
+
+    fn down(self) -> Urgency {
+        Urgency {
+            level: self.level.saturating_sub(1),
+            content: 0,
+        }
+    }
+
+    fn content(self) -> Urgency {
+        let content = self.content + 1;
+        match content >= CONTENT {
+            true => self.down(),
+            false => Urgency { content, ..self },
+        }
+    }
+}
 
 impl Urgencies {
     /// Of a vCPU.
     pub fn of(&self, vcpu: VcpuId) -> u8 {
-        self.0.get(&vcpu).copied().unwrap_or(0)
+        self.0.get(&vcpu).map_or(0, |urgency| urgency.level)
     }
 
     /// Takes in the end of a period. A vCPU moves by one level at most, up if anything asks for that. Those that are not in
@@ -49,19 +94,19 @@ impl Urgencies {
     pub fn follow(&mut self, standings: &[Standing]) {
         let mut slow: BTreeSet<VcpuId> = BTreeSet::new();
         for standing in standings {
-            let late = standing.sleeps && standing.ready && !standing.used_up;
-            if late && self.of(standing.vcpu) == MOST {
+            if standing.is_late() && self.of(standing.vcpu) == MOST {
                 slow.extend(&standing.woken_by);
             }
         }
         let next = |standing: &Standing| {
-            let now = self.of(standing.vcpu);
+            let now = self.0.get(&standing.vcpu).copied().unwrap_or_default();
             match (standing.used_up, standing.ready) {
-                _ if !standing.sleeps => now.saturating_sub(1),
-                _ if slow.contains(&standing.vcpu) => (now + 1).min(MOST),
-                (false, true) => (now + 1).min(MOST),
-                (true, false) => now.saturating_sub(1),
-                _ => now,
+                _ if !standing.sleeps => now.down(),
+                _ if slow.contains(&standing.vcpu) => now.up(),
+                (false, true) => now.up(),
+                (true, false) => now.down(),
+                (false, false) => now.content(),
+                (true, true) => Urgency { content: 0, ..now },
             }
         };
         self.0 = standings
@@ -104,6 +149,32 @@ mod tests {
         }
         urgencies.follow(&[standing(0, false, true), standing(1, true, false)]);
         assert_eq!(levels(&urgencies, 4), [MOST, MOST - 1, 0, 0]);
+    }
+
+    #[test]
+    fn who_gets_what_it_wants_is_less_urgent_in_the_end() {
+        let mut urgencies = Urgencies::default();
+        let late = standing(0, false, true);
+        let content = standing(0, false, false);
+        for _ in 0..MOST {
+            urgencies.follow(std::slice::from_ref(&late));
+        }
+        for level in (0..MOST).rev() {
+            for _ in 1..CONTENT {
+                urgencies.follow(std::slice::from_ref(&content));
+                assert_eq!(levels(&urgencies, 1), [level + 1]);
+            }
+            urgencies.follow(std::slice::from_ref(&content));
+            assert_eq!(levels(&urgencies, 1), [level]);
+        }
+        // Late once in a while, it stays urgent.
+        for _ in 0..2 * MOST {
+            urgencies.follow(std::slice::from_ref(&late));
+            for _ in 1..CONTENT {
+                urgencies.follow(std::slice::from_ref(&content));
+            }
+        }
+        assert_eq!(levels(&urgencies, 1), [MOST]);
     }
 
     #[test]

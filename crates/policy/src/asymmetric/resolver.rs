@@ -2,8 +2,9 @@
 //!
 //! Source: Shan (NJIT 2018), chapter 5.
 //!
-//! - **Demand** ([`balance`]): allocations are summed per pCPU. If the largest sum exceeds the smallest by more than 10 %, two vCPUs of these
-//!   pCPUs swap, those that bring the sums closest.
+//! - **Demand** ([`balance`]): allocations are summed per pCPU, of each what the vCPU can use. If the largest sum exceeds the smallest by more
+//!   than 10 %, and is more than a pCPU gives, two vCPUs of these pCPUs swap, those that bring the sums closest, if that is nearer by a tenth
+//!   of the larger.
 //! - **Urgency** ([`spread`]): if the pCPU with the most conflicts of urgent vCPUs has more than twice those of the one with the fewest, half
 //!   of its urgent vCPUs swap with as many that are not urgent there.
 //!
@@ -19,6 +20,8 @@ use crate::units::VmId;
 
 /// The largest sum may exceed the smallest by this part of it.
 pub const UNEVEN: f64 = 0.10;
+/// A swap must bring the two sums nearer by this part of the larger: a vCPU that moves loses its caches. Ours; the source has none.
+pub const WORTH: f64 = 0.10;
 /// The most conflicts may be this many times the fewest.
 pub const CROWDED: u64 = 2;
 /// Fewer conflicts than this on a pCPU are nothing to act on.
@@ -33,11 +36,11 @@ pub struct Placed<'a> {
     pub vcpu: VcpuId,
     /// Where it runs.
     pub pcpu: PcpuId,
-    /// What it is allocated.
-    pub allocation: Nanos,
+    /// What it can use of what it is allocated.
+    pub load: Nanos,
     /// Whether it is urgent.
     pub urgent: bool,
-    /// How often it came too late of late.
+    /// In how many of the last periods it was urgent, and came too late all the same.
     pub conflicts: u64,
     /// Where it may be put; `None`: it stays where it is.
     pub may_be_on: Option<&'a PcpuSet>,
@@ -105,18 +108,19 @@ impl<'a, 'b> Host<'a, 'b> {
     }
 }
 
-/// The swap that evens out what is allocated on the two pCPUs that differ most, if any does.
-pub fn balance(placed: &[Placed<'_>]) -> Option<Swap> {
+/// The swap that evens out the loads of the two pCPUs that differ most, if any does enough. Where the larger fits into a period there is
+/// room for all.
+pub fn balance(period: Nanos, placed: &[Placed<'_>]) -> Option<Swap> {
     let host = Host::new(placed);
-    let ((from, most), (to, least)) = host.extremes(|vcpu| vcpu.allocation.0)?;
-    if most as f64 <= least as f64 * (1.0 + UNEVEN) {
+    let ((from, most), (to, least)) = host.extremes(|vcpu| vcpu.load.0)?;
+    if most <= period.0 || most as f64 <= least as f64 * (1.0 + UNEVEN) {
         return None;
     }
     let before = most - least;
     let mut best: Option<(u64, Swap)> = None;
     for &one in host.there(from) {
         for &other in host.there(to) {
-            let (more, less) = (placed[one].allocation.0, placed[other].allocation.0);
+            let (more, less) = (placed[one].load.0, placed[other].load.0);
             if more <= less || !host.may_swap(one, other) {
                 continue;
             }
@@ -126,7 +130,9 @@ pub fn balance(placed: &[Placed<'_>]) -> Option<Swap> {
             }
         }
     }
-    best.map(|(_, swap)| swap)
+    let (after, swap) = best?;
+    let is_worth = (before - after) as f64 >= most as f64 * WORTH;
+    is_worth.then_some(swap)
 }
 
 /// The swaps that bring half of the urgent vCPUs of the pCPU with the most conflicts to the one with the fewest.
@@ -170,12 +176,14 @@ pub fn spread(placed: &[Placed<'_>]) -> Vec<Swap> {
 mod tests {
     use super::*;
 
+    const T: Nanos = Nanos::from_millis(50);
+
     fn placed<'a>(vm: u64, vcpu: u32, pcpu: u32, ms: u64, all: &'a PcpuSet) -> Placed<'a> {
         Placed {
             vm: VmId(vm),
             vcpu: VcpuId(vcpu),
             pcpu: PcpuId(pcpu),
-            allocation: Nanos::from_millis(ms),
+            load: Nanos::from_millis(ms),
             urgent: false,
             conflicts: 0,
             may_be_on: Some(all),
@@ -192,9 +200,9 @@ mod tests {
             placed(3, 0, 1, 20, &all),
             placed(4, 0, 1, 60, &all),
         ];
-        let swap = balance(&host).unwrap();
+        let swap = balance(T, &host).unwrap();
         assert!([(0, 3), (1, 2)].contains(&(swap.one, swap.other)));
-        let (a, b) = (host[swap.one].allocation.0, host[swap.other].allocation.0);
+        let (a, b) = (host[swap.one].load.0, host[swap.other].load.0);
         assert_eq!(a - b, 40_000_000);
     }
 
@@ -202,18 +210,38 @@ mod tests {
     fn nearly_even_sums_and_vcpus_that_must_stay_are_left_alone() {
         let all: PcpuSet = "0-1".parse().unwrap();
         let even = [placed(1, 0, 0, 54, &all), placed(2, 0, 1, 50, &all)];
-        assert_eq!(balance(&even), None);
+        assert_eq!(balance(T, &even), None);
         // A swap would only turn the difference around.
         let single = [placed(1, 0, 0, 90, &all), placed(2, 0, 1, 50, &all)];
-        assert_eq!(balance(&single), None);
+        assert_eq!(balance(T, &single), None);
         let mut pinned = [
             placed(1, 0, 0, 60, &all),
             placed(2, 0, 0, 60, &all),
             placed(3, 0, 1, 20, &all),
         ];
-        assert!(balance(&pinned).is_some());
+        assert!(balance(T, &pinned).is_some());
+        // There is room for all.
+        assert_eq!(balance(Nanos::from_millis(120), &pinned), None);
         pinned[2].may_be_on = None;
-        assert_eq!(balance(&pinned), None);
+        assert_eq!(balance(T, &pinned), None);
+    }
+
+    #[test]
+    fn a_swap_that_hardly_helps_is_not_made() {
+        let all: PcpuSet = "0-1".parse().unwrap();
+        // 100 on pCPU 0, 60 on pCPU 1, and the swap that there is leaves 97 and 63.
+        let mut host = [
+            placed(1, 0, 0, 97, &all),
+            placed(2, 0, 0, 3, &all),
+            placed(3, 0, 1, 60, &all),
+            placed(4, 0, 1, 0, &all),
+        ];
+        host[0].may_be_on = None;
+        host[2].may_be_on = None;
+        assert_eq!(balance(T, &host), None);
+        // This one leaves 90 and 70.
+        (host[0].load, host[1].load) = (Nanos::from_millis(90), Nanos::from_millis(10));
+        assert!(balance(T, &host).is_some());
     }
 
     #[test]
@@ -226,7 +254,7 @@ mod tests {
             placed(2, 1, 1, 10, &all),
         ];
         // A VM's own vCPUs may change places; they are on different pCPUs after that as before.
-        let swap = balance(&host).unwrap();
+        let swap = balance(T, &host).unwrap();
         assert_eq!(host[swap.one].vm, host[swap.other].vm);
     }
 

@@ -7,9 +7,10 @@
 //! - its allocation, if it is ready and has not used that up: what it wants cannot be told from a period in which its time came too late
 //!   (see [`super::latency`]). The source leaves this case open.
 //!
-//! Then allocation_v = T × demand_v ÷ Σ demand, with T the VM's time, and that is its demand until it is seen again.
-//! Allocations are whole ns and add up to T exactly: what division leaves over goes to the largest remainders, of equal ones to the
-//! lower vCPU.
+//! Then allocation_v = T × demand_v ÷ Σ demand, with T the VM's time, and that is its demand until it is seen again. A vCPU cannot use
+//! more than one pCPU, so none is allocated more than a period: what it would have beyond that goes to its siblings, by their
+//! demands (water-filling). Allocations are whole ns and add up to T exactly: what division leaves over goes to the largest remainders, of
+//! equal ones to the lower vCPU.
 
 use std::collections::BTreeMap;
 
@@ -81,22 +82,47 @@ impl Allocations {
             .any(|used| used.is_short(self.of(used.vcpu).unwrap_or(even)))
     }
 
-    /// Divides the VM's time of the next period by what its vCPUs did with that of the last one. vCPUs that are not in `uses` are
-    /// forgotten; where nobody wants anything all get the same. Returns their demands.
-    pub fn divide(&mut self, total: Nanos, uses: &[Use]) -> BTreeMap<VcpuId, Nanos> {
+    /// Divides the VM's time of the next period by what its vCPUs did with that of the last one, to none more than `most`. vCPUs that
+    /// are not in `uses` are forgotten; where nobody wants anything all get the same. Returns their demands.
+    pub fn divide(&mut self, total: Nanos, most: Nanos, uses: &[Use]) -> BTreeMap<VcpuId, Nanos> {
         let even = Allocations::even(total, uses);
         let demands: BTreeMap<VcpuId, Nanos> = uses
             .iter()
             .map(|used| (used.vcpu, used.demand(self.of(used.vcpu).unwrap_or(even))))
             .collect();
-        self.0 = match demands.values().any(|demand| *demand > Nanos::ZERO) {
-            true => in_proportion(total, &demands),
-            false => {
-                let alike = demands.keys().map(|vcpu| (*vcpu, Nanos(1)));
-                in_proportion(total, &alike.collect())
-            }
-        };
+        self.0 = at_most(total, most, &demands);
         demands
+    }
+}
+
+/// Divides a time in these proportions, exactly, to none more than `most`: what one would have beyond that is divided among the
+/// others again. Those who want nothing get the same each, of what the others leave. Of a time that is too long for all of
+/// them at `most`, each gets the same.
+pub fn at_most(
+    total: Nanos,
+    most: Nanos,
+    parts: &BTreeMap<VcpuId, Nanos>,
+) -> BTreeMap<VcpuId, Nanos> {
+    let most = most.max(Nanos(total.0.div_ceil(parts.len().max(1) as u64)));
+    let mut full = BTreeMap::new();
+    let (mut left, mut others) = (total, parts.clone());
+    loop {
+        if others.values().all(|part| *part == Nanos::ZERO) {
+            others.values_mut().for_each(|part| *part = Nanos(1));
+        }
+        let mut divided = in_proportion(left, &others);
+        let before = full.len();
+        for (vcpu, time) in &divided {
+            if *time > most {
+                full.insert(*vcpu, most);
+                others.remove(vcpu);
+                left = left.saturating_sub(most);
+            }
+        }
+        if full.len() == before {
+            divided.append(&mut full);
+            return divided;
+        }
     }
 }
 
@@ -147,11 +173,19 @@ mod tests {
     #[test]
     fn spec_40_two_vcpus_of_which_one_is_short() {
         let mut allocations = Allocations::default();
-        allocations.divide(TOTAL, &[used(0, 35_000, false), used(1, 40_000, true)]);
+        allocations.divide(
+            TOTAL,
+            TOTAL,
+            &[used(0, 35_000, false), used(1, 40_000, true)],
+        );
         // Demands of 35 and 44 ms.
         assert_eq!(ms(&allocations), [35.4, 44.6]);
         // They are the next demands: with nothing new to say, nothing moves.
-        allocations.divide(TOTAL, &[used(0, 20_000, true), used(1, 20_000, true)]);
+        allocations.divide(
+            TOTAL,
+            TOTAL,
+            &[used(0, 20_000, true), used(1, 20_000, true)],
+        );
         assert_eq!(ms(&allocations), [35.4, 44.6]);
     }
 
@@ -165,7 +199,7 @@ mod tests {
                 ran: has,
                 ready: true,
             };
-            allocations.divide(TOTAL, &[all, used(1, 100, false)]);
+            allocations.divide(TOTAL, TOTAL, &[all, used(1, 100, false)]);
         }
         assert_eq!(ms(&allocations), [79.9, 0.1]);
     }
@@ -174,6 +208,7 @@ mod tests {
     fn nobody_who_wants_anything_means_all_alike() {
         let mut allocations = Allocations::default();
         allocations.divide(
+            TOTAL,
             TOTAL,
             &[used(0, 0, false), used(1, 0, false), used(2, 0, false)],
         );
@@ -185,8 +220,16 @@ mod tests {
     #[test]
     fn vcpus_come_and_go() {
         let mut allocations = Allocations::default();
-        allocations.divide(TOTAL, &[used(0, 40_000, true), used(1, 40_000, true)]);
-        allocations.divide(TOTAL, &[used(0, 40_000, true), used(2, 40_000, true)]);
+        allocations.divide(
+            TOTAL,
+            TOTAL,
+            &[used(0, 40_000, true), used(1, 40_000, true)],
+        );
+        allocations.divide(
+            TOTAL,
+            TOTAL,
+            &[used(0, 40_000, true), used(2, 40_000, true)],
+        );
         assert_eq!(allocations.of(VcpuId(1)), None);
         assert_eq!(ms(&allocations), [40.0, 40.0]);
     }
@@ -194,9 +237,41 @@ mod tests {
     #[test]
     fn nothing_to_divide_is_divided_into_nothing() {
         let mut allocations = Allocations::default();
-        allocations.divide(TOTAL, &[]);
+        allocations.divide(TOTAL, TOTAL, &[]);
         assert_eq!(allocations, Allocations::default());
-        allocations.divide(Nanos::ZERO, &[used(0, 5, true)]);
+        allocations.divide(Nanos::ZERO, TOTAL, &[used(0, 5, true)]);
         assert_eq!(allocations.of(VcpuId(0)), Some(Nanos::ZERO));
+    }
+
+    #[test]
+    fn nobody_is_allocated_more_than_a_pcpu() {
+        let period = Nanos::from_millis(40);
+        let mut allocations = Allocations::default();
+        for _ in 0..40 {
+            let has = allocations.of(VcpuId(0)).unwrap_or(period);
+            let uses = [
+                Use {
+                    vcpu: VcpuId(0),
+                    ran: has,
+                    ready: true,
+                },
+                used(1, 3_000, false),
+                used(2, 1_000, false),
+            ];
+            allocations.divide(TOTAL, period, &uses);
+        }
+        // What is beyond its pCPU goes to the siblings, as they want it.
+        assert_eq!(ms(&allocations), [40.0, 30.0, 10.0]);
+        let asleep = [used(0, 40_000, false), used(1, 0, false), used(2, 0, false)];
+        allocations.divide(TOTAL, period, &asleep);
+        assert_eq!(ms(&allocations), [40.0, 20.0, 20.0]);
+    }
+
+    #[test]
+    fn a_time_too_long_for_all_is_divided_all_the_same() {
+        let parts = [(VcpuId(0), Nanos(7)), (VcpuId(1), Nanos(1))].into();
+        let divided = at_most(Nanos(11), Nanos(5), &parts);
+        assert_eq!(divided.values().map(|time| time.0).sum::<u64>(), 11);
+        assert_eq!(divided[&VcpuId(0)], Nanos(6));
     }
 }

@@ -59,6 +59,9 @@ pub const ENTRY: Registered = Registered {
 const READY: f64 = 0.1;
 /// The weight of the newest period in what a vCPU usually does.
 const SMOOTHING: f64 = 0.2;
+/// A vCPU that never slept does not until it usually could run for less than this part of the period. A wait that is not over at the end of a
+/// period is not counted in it, which takes [`SMOOTHING`] of the average at most.
+const STILL_AWAKE: f64 = NEVER_SLEEPS - SMOOTHING;
 /// No vCPU weighs more than this many times its usual weight, or less than that part of it.
 const MOST_FACTOR: f64 = 4.0;
 const LEAST_FACTOR: f64 = 0.5;
@@ -105,10 +108,14 @@ struct VmState {
     demands: BTreeMap<VcpuId, Nanos>,
     /// What each consumes and waits per period, smoothed, ns.
     usual_use: BTreeMap<VcpuId, (f64, f64)>,
-    /// The levels of urgency that act.
-    ahead: BTreeMap<VcpuId, u8>,
-    /// How often each came too late since the resolver last acted.
-    conflicts: BTreeMap<VcpuId, u64>,
+    /// The levels of urgency that act: those of its vCPUs that have no rivals.
+    acting: BTreeMap<VcpuId, u8>,
+    /// Of each: a bit for each of the last periods, the newest lowest, in which it was urgent and came too late all the same.
+    late: BTreeMap<VcpuId, u16>,
+    /// The vCPUs that never sleep.
+    awake: BTreeSet<VcpuId>,
+    /// Whether anything is changed for the VM at all.
+    acts: bool,
     /// Periods since a vCPU was last short.
     calm: u32,
 }
@@ -124,8 +131,10 @@ impl Default for VmState {
             had: Allocations::default(),
             demands: BTreeMap::new(),
             usual_use: BTreeMap::new(),
-            ahead: BTreeMap::new(),
-            conflicts: BTreeMap::new(),
+            acting: BTreeMap::new(),
+            late: BTreeMap::new(),
+            awake: BTreeSet::new(),
+            acts: false,
             calm: CALM,
         }
     }
@@ -186,7 +195,7 @@ fn rivals(vms: &[VmObservation], states: &BTreeMap<VmId, VmState>) -> Rivals {
 
 /// The level that acts for a vCPU: none beside an urgent one of another VM on the same pCPU. Where all are urgent nobody can run sooner, and
 /// short slices only make all of them finish late: two VMs of serial parts in turn, pinned beside each other, lost a tenth of their work.
-fn ahead(vm: VmId, vcpu: &VcpuObservation, level: u8, rivals: &Rivals) -> u8 {
+fn acting_level(vm: VmId, vcpu: &VcpuObservation, level: u8, rivals: &Rivals) -> u8 {
     if vcpu.allowed.len() != 1 {
         return level;
     }
@@ -205,7 +214,19 @@ impl VmState {
     /// Keeps what vCPUs had before anything was changed for them, and forgets those that are gone.
     fn remember(&mut self, vm: &VmObservation) {
         let before = std::mem::take(&mut self.usual);
-        self.changed.retain(|(vcpu, _)| vm.vcpu(*vcpu).is_some());
+        // Until what it had is in force again, whatever was asked for.
+        let is_as_it_was = |vcpu: &VcpuObservation, knob| {
+            let now = &vcpu.in_force;
+            let before = before.get(&vcpu.vcpu);
+            before.is_none_or(|(weight, nice, slice)| match knob {
+                Knob::Weight => now.weight == *weight,
+                Knob::Nice => now.nice == *nice,
+                Knob::Slice => now.slice == *slice,
+                _ => true,
+            })
+        };
+        self.changed
+            .retain(|(id, knob)| vm.vcpu(*id).is_some_and(|vcpu| !is_as_it_was(vcpu, *knob)));
         for vcpu in &vm.vcpus {
             let now = &vcpu.in_force;
             let mut usual = (now.weight, now.nice, now.slice);
@@ -225,10 +246,11 @@ impl VmState {
         }
     }
 
-    /// Whether to ask for a setting: for another than the usual one, or for that if another was asked for.
+    /// Whether to ask for a setting: for another than the usual one, or for that while another is in force that was asked for. A host may
+    /// refuse to take it back, so the mark goes only when the usual one is seen ([`VmState::remember`]).
     fn asks(&mut self, vcpu: VcpuId, knob: Knob, is_usual: bool) -> bool {
         match is_usual {
-            true => self.changed.remove(&(vcpu, knob)),
+            true => self.changed.contains(&(vcpu, knob)),
             false => {
                 self.changed.insert((vcpu, knob));
                 true
@@ -260,6 +282,7 @@ impl VmState {
             })
             .collect();
         let even = Nanos(total.0 / uses.len().max(1) as u64);
+        self.notice_sleep(period);
         let had = |vcpu: VcpuId| self.allocations.of(vcpu).unwrap_or(even);
         let standings: Vec<Standing> = uses
             .iter()
@@ -268,7 +291,7 @@ impl VmState {
                 vcpu: used.vcpu,
                 used_up: used.has_used_up(had(used.vcpu)),
                 ready: used.ready,
-                sleeps: ((vcpu.ran + vcpu.waited).0 as f64) < NEVER_SLEEPS * period.0 as f64,
+                sleeps: !self.awake.contains(&used.vcpu),
                 woken_by: vcpu.woken_by.clone(),
             })
             .collect();
@@ -278,27 +301,50 @@ impl VmState {
         } else {
             self.calm.saturating_add(1)
         };
+        let before = std::mem::take(&mut self.late);
         for standing in &standings {
-            if standing.ready && !standing.used_up {
-                *self.conflicts.entry(standing.vcpu).or_default() += 1;
-            }
+            let periods = before.get(&standing.vcpu).copied().unwrap_or_default();
+            let is_urgent = self.urgencies.of(standing.vcpu) > 0;
+            let is_late = u16::from(is_urgent && standing.is_late());
+            self.late.insert(standing.vcpu, periods << 1 | is_late);
         }
-        let ahead = &self.ahead;
-        let urgent = |vcpu: VcpuId| ahead.get(&vcpu).is_some_and(|level| *level > 0);
+        let acting = &self.acting;
+        let urgent = |vcpu: VcpuId| acting.get(&vcpu).is_some_and(|level| *level > 0);
         let runs = vm
             .vcpus
             .iter()
             .filter_map(|vcpu| Some((vcpu.vcpu, vcpu.runs?, urgent(vcpu.vcpu))));
         let charge = self.switches.charge(runs);
         self.had = self.allocations.clone();
-        self.demands = self.allocations.divide(total, &uses);
+        self.demands = self.allocations.divide(total, period, &uses);
         self.urgencies.follow(&standings);
         charge
     }
 
+    /// Tells from what they usually do which vCPUs never sleep. One that did not stays so while nothing but a wait that is not over
+    /// yet, and so not counted, can be missing.
+    fn notice_sleep(&mut self, period: Nanos) {
+        let is_awake = |vcpu: &VcpuId, could_run: f64| {
+            let least = match self.awake.contains(vcpu) {
+                true => STILL_AWAKE,
+                false => NEVER_SLEEPS,
+            };
+            could_run >= least * period.0 as f64
+        };
+        let uses = self.usual_use.iter();
+        let awake = uses.filter(|(vcpu, (ran, waited))| is_awake(vcpu, ran + waited));
+        self.awake = awake.map(|(vcpu, _)| *vcpu).collect();
+    }
+
+    /// What a vCPU can use of what it is allocated, if anything is known of it.
+    fn load(&self, vcpu: VcpuId) -> Option<Nanos> {
+        let (ran, waited) = self.usual_use.get(&vcpu)?;
+        Some(self.allocations.of(vcpu)?.min(Nanos((ran + waited) as u64)))
+    }
+
     /// The level of urgency that acts for a vCPU.
-    fn ahead(&self, vcpu: VcpuId) -> u8 {
-        self.ahead.get(&vcpu).copied().unwrap_or_default()
+    fn acting(&self, vcpu: VcpuId) -> u8 {
+        self.acting.get(&vcpu).copied().unwrap_or_default()
     }
 
     /// Why a vCPU weighs what it does.
@@ -333,7 +379,7 @@ impl VmState {
             factor = allocation.0 as f64 / even.0 as f64;
         }
         if config.latency && !has_slices {
-            factor *= PER_LEVEL.powi(i32::from(self.ahead(vcpu)));
+            factor *= PER_LEVEL.powi(i32::from(self.acting(vcpu)));
         }
         factor.clamp(LEAST_FACTOR, MOST_FACTOR)
     }
@@ -395,7 +441,7 @@ impl Asymmetric {
                     }
                 }
             }
-            let level = state.ahead(id);
+            let level = state.acting(id);
             if self.config.latency && has_slices && state.asks(id, Knob::Slice, level == 0) {
                 decisions.push(Decision::SetSlice {
                     vm: vm.vm,
@@ -408,14 +454,22 @@ impl Asymmetric {
         decisions
     }
 
-    /// The swaps of a period, at most one of each kind per accounting group.
-    fn resolve(&mut self, host: &HostObservation, scope: Scope) -> Vec<Decision> {
+    /// The swaps of a period, at most one of each kind per accounting group. A group waits in a round in which another policy moves
+    /// anybody in it: who will be where is not known yet.
+    fn resolve(&mut self, host: &HostObservation, others: &[Decision]) -> Vec<Decision> {
+        let moves = others
+            .iter()
+            .filter(|decision| decision.knob() == Knob::Affinity && !host.is_in_force(decision));
+        let moved: BTreeSet<VmId> = moves.map(Decision::vm).collect();
         let mut decisions = Vec::new();
         for group in accounting_groups(&host.vms) {
             let members: Vec<&VmObservation> =
                 group.members.iter().map(|&i| &host.vms[i]).collect();
-            let placed = self.placed(&members, &group.pcpus, scope);
-            let even = resolver::balance(&placed);
+            if members.iter().any(|vm| moved.contains(&vm.vm)) {
+                continue;
+            }
+            let placed = self.placed(&members, &group.pcpus);
+            let even = resolver::balance(host.period, &placed);
             let swaps: Vec<Swap> = match even {
                 Some(swap) => vec![swap],
                 None => resolver::spread(&placed),
@@ -443,31 +497,25 @@ impl Asymmetric {
         decisions
     }
 
-    /// The vCPUs of an accounting group whose places are known.
-    fn placed<'a>(
-        &self,
-        members: &[&'a VmObservation],
-        all: &'a PcpuSet,
-        scope: Scope,
-    ) -> Vec<Placed<'a>> {
+    /// The vCPUs of an accounting group whose places are known. Those of VMs for which nothing is changed stay where they are.
+    fn placed<'a>(&self, members: &[&'a VmObservation], all: &'a PcpuSet) -> Vec<Placed<'a>> {
         let mut placed = Vec::new();
         for vm in members {
-            let state = self.vms.get(&vm.vm);
-            let may_move = scope.includes(vm) && !vm.in_force.rotating && state.is_some();
+            let state = self.vms.get(&vm.vm).filter(|state| state.acts);
             for vcpu in &vm.vcpus {
                 let Some(pcpu) = vcpu.position() else {
                     continue;
                 };
-                let of = |of: fn(&VmState, VcpuId) -> u64| state.map_or(0, |s| of(s, vcpu.vcpu));
-                let allocation = state.and_then(|state| state.allocations.of(vcpu.vcpu));
+                let load = state.and_then(|state| state.load(vcpu.vcpu));
+                let late = state.and_then(|state| state.late.get(&vcpu.vcpu));
                 placed.push(Placed {
                     vm: vm.vm,
                     vcpu: vcpu.vcpu,
                     pcpu,
-                    allocation: allocation.unwrap_or(vcpu.ran),
+                    load: load.unwrap_or(vcpu.ran),
                     urgent: state.is_some_and(|state| state.urgencies.of(vcpu.vcpu) > 0),
-                    conflicts: of(|state, v| state.conflicts.get(&v).copied().unwrap_or(0)),
-                    may_be_on: may_move.then_some(match vcpu.granted().len() {
+                    conflicts: late.map_or(0, |periods| u64::from(periods.count_ones())),
+                    may_be_on: state.is_some().then_some(match vcpu.granted().len() {
                         // Pinned: the operator lets pins be changed, within the group.
                         1 => all,
                         _ => vcpu.granted(),
@@ -487,10 +535,9 @@ impl Policy for Asymmetric {
             let due = due.entry(account.vm).or_default();
             *due = (*due).max(account.fair);
         }
-        let takes_turns = |vm: &VmObservation| {
-            let is_member = |turns: &crate::turns::Rotation| turns.member(vm.vm).is_some();
-            vm.in_force.rotating || round.rotation.as_ref().is_some_and(is_member)
-        };
+        let rotation = round.rotation.clone().unwrap_or_default();
+        let takes_turns =
+            |vm: &VmObservation| vm.in_force.rotating || rotation.member(vm.vm).is_some();
         let mut before = std::mem::take(&mut self.vms);
         let mut totals: BTreeMap<VmId, Nanos> = BTreeMap::new();
         for vm in host.vms.iter().filter(|vm| scope.includes(vm)) {
@@ -498,6 +545,7 @@ impl Policy for Asymmetric {
             state.remember(vm);
             let acts =
                 vm.vcpus.len() > 1 && !(vm.in_force.idle || vm.is_apart() || takes_turns(vm));
+            state.acts = acts;
             let due = due.get(&vm.vm).copied().unwrap_or_default();
             let total = due.max(vm.received());
             if acts {
@@ -532,15 +580,19 @@ impl Policy for Asymmetric {
             };
             let levels = vm.vcpus.iter().map(|vcpu| {
                 let level = state.urgencies.of(vcpu.vcpu);
-                (vcpu.vcpu, ahead(vm.vm, vcpu, level, &rivals))
+                (vcpu.vcpu, acting_level(vm.vm, vcpu, level, &rivals))
             });
-            state.ahead = levels.collect();
+            state.acting = levels.collect();
             let total = totals.get(&vm.vm).copied().unwrap_or_default();
             let decisions = self.settings(host, vm, &mut state, total);
             round.decisions.extend(decisions);
             self.vms.insert(vm.vm, state);
         }
         for (vm, vcpu, pcpus) in std::mem::take(&mut self.nudged) {
+            // In turns it has a seat, and after them it is let go where the operator allowed.
+            if host.vm(vm).is_some_and(takes_turns) {
+                continue;
+            }
             round.decisions.push(Decision::SetAffinity {
                 vm,
                 vcpu,
@@ -550,11 +602,11 @@ impl Policy for Asymmetric {
         }
         self.since_resolved = self.since_resolved.saturating_add(1);
         if self.config.resolver && self.may_move && self.since_resolved >= RESOLVE_EVERY {
-            let swaps = self.resolve(host, scope);
+            let swaps = self.resolve(host, &round.decisions);
             if !swaps.is_empty() {
                 self.since_resolved = 0;
                 for state in self.vms.values_mut() {
-                    state.conflicts.clear();
+                    state.late.clear();
                 }
             }
             round.decisions.extend(swaps);
