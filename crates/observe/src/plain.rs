@@ -30,8 +30,9 @@ mod tasks;
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
-use std::time::Instant;
 
+use rustix::time::ClockId;
+use rustix::time::clock_gettime;
 use tandem_linux::affinity::affinity;
 use tandem_linux::cgroup;
 use tandem_linux::cgroup::CgroupPath;
@@ -47,9 +48,11 @@ use tandem_policy::Nanos;
 use tandem_policy::PcpuId;
 use tandem_policy::PcpuSet;
 use tandem_policy::VmId;
+use tandem_policy::states::interval::Interval;
+use tandem_policy::states::interval::Missing;
+use tandem_policy::states::interval::SourceName;
 
 use crate::poll::Polls;
-use crate::source::Interval;
 use crate::source::ObserveError;
 use crate::source::Source;
 use crate::source::WatchedVm;
@@ -58,7 +61,6 @@ use account::Account;
 use account::Before;
 use quota::Quotas;
 use round::Round;
-use round::TOP_TASKS;
 use round::VmRound;
 use tasks::Tasks;
 
@@ -81,18 +83,25 @@ pub struct Plain {
     cgroups: BTreeMap<ThreadRef, Option<CgroupPath>>,
     rounds: u64,
     idle: Option<BTreeMap<PcpuId, Nanos>>,
-    clock: Instant,
     last: Nanos,
 }
 
 impl Source for Plain {
+    fn name(&self) -> SourceName {
+        SourceName::Plain
+    }
+
     fn begin(&mut self, vms: &[WatchedVm]) -> Result<(), ObserveError> {
-        let now = self.now();
+        let now = Self::now();
         self.begin_at(vms, now)
     }
 
+    fn missing(&self) -> Vec<Missing> {
+        round::missing_always(&self.no_controller)
+    }
+
     fn interval(&mut self, vms: &[WatchedVm]) -> Result<Interval, ObserveError> {
-        let now = self.now();
+        let now = Self::now();
         self.interval_at(vms, now)
     }
 }
@@ -116,14 +125,14 @@ impl Plain {
             cgroups: BTreeMap::new(),
             rounds: 0,
             idle: None,
-            clock: Instant::now(),
             last: Nanos::ZERO,
             procfs,
         }
     }
 
-    fn now(&self) -> Nanos {
-        Nanos(self.clock.elapsed().as_nanos() as u64)
+    fn now() -> Nanos {
+        let now = clock_gettime(ClockId::Monotonic);
+        Nanos(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)
     }
 
     fn begin_at(&mut self, vms: &[WatchedVm], now: Nanos) -> Result<(), ObserveError> {
@@ -134,11 +143,10 @@ impl Plain {
 
     /// Reads everything once; what differs from the last time is the interval.
     fn interval_at(&mut self, vms: &[WatchedVm], now: Nanos) -> Result<Interval, ObserveError> {
-        let length = now.saturating_sub(self.last);
-        self.last = now;
+        let start = std::mem::replace(&mut self.last, now);
         self.rounds += 1;
         self.sampler.begin_round();
-        let mut round = Round::new(length);
+        let mut round = Round::new(start, now.saturating_sub(start));
         for vm in vms {
             self.read_vm(vm, &mut round)?;
         }
@@ -289,8 +297,10 @@ impl Plain {
             match vhost.and_then(|pid| vm_of.get(&pid)) {
                 Some(vm) => round.vm_thread(*vm, "vhost".to_owned(), task.time, allowed),
                 None => {
-                    let is_named = !task.kernel && round.host.top_tasks.len() < TOP_TASKS;
-                    let cgroup = is_named.then(|| self.cgroup_of(&task.process)).flatten();
+                    let cgroup = match task.kernel {
+                        true => None,
+                        false => self.cgroup_of(&task.process).map(|cgroup| cgroup.0),
+                    };
                     round.task(task, cgroup, allowed);
                 }
             }

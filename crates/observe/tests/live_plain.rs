@@ -32,6 +32,7 @@ use tandem_policy::VcpuId;
 use tandem_policy::VcpuTimes;
 use tandem_policy::VmId;
 use tandem_policy::states::edges::Party;
+use tandem_policy::states::interval::Column;
 
 use harness::Skip;
 use harness::Test;
@@ -111,7 +112,7 @@ fn stacked() -> Result<(), Skip> {
         let waits_for_it = interval
             .edges
             .iter()
-            .any(|edge| edge.culprit == sibling && edge.time > Nanos::ZERO);
+            .any(|edge| *edge.culprit == sibling && edge.time() > Nanos::ZERO);
         waits_for_it && (0..2).all(|n| share(n, State::Run) > 0.2 && share(n, State::Ready) > 0.2)
     });
     Ok(())
@@ -141,7 +142,7 @@ fn polling() -> Result<(), Skip> {
     let missing = interval
         .missing
         .iter()
-        .find(|missing| missing.state == State::Poll);
+        .find(|missing| missing.what == Column::State(State::Poll));
     if let Some(missing) = missing {
         return Err(Skip(missing.to_string()));
     }

@@ -186,10 +186,8 @@ fn totals(interval: &TopInterval, style: Style) -> String {
         false => format!(" ({})", named.join(", ")),
     };
     // Clocks are read one after the other, and idle time is in ticks: a little is nothing.
-    let rest = host.idle.map(|idle| {
-        let seen = host.vcpus + host.vm_threads + host.tasks + host.kernel + idle;
-        host.pcpus as f64 - pcpus(seen)
-    });
+    let length = Nanos((interval.seconds * 1e9) as u64);
+    let rest = host.unseen(length).map(pcpus);
     let rest = rest.filter(|rest| *rest >= UNSEEN * host.pcpus as f64);
     let others = format!(
         "kernel threads {:.2}, host tasks {:.2}{named}{}",

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
-use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::thread::ThreadRef;
 use tandem_policy::Nanos;
 use tandem_policy::PcpuSet;
@@ -11,15 +10,17 @@ use tandem_policy::State;
 use tandem_policy::VcpuId;
 use tandem_policy::VmId;
 use tandem_policy::states::edges::Party;
+use tandem_policy::states::interval::Column;
+use tandem_policy::states::interval::HostTotals;
+use tandem_policy::states::interval::Interval;
+use tandem_policy::states::interval::Missing;
+use tandem_policy::states::interval::ProcessTime;
+use tandem_policy::states::interval::SourceName;
+use tandem_policy::states::interval::ThreadTime;
+use tandem_policy::states::interval::VcpuInterval;
+use tandem_policy::states::interval::VmInterval;
 
 use crate::poll::NoPoll;
-use crate::source::HostTotals;
-use crate::source::Interval;
-use crate::source::Missing;
-use crate::source::TaskTime;
-use crate::source::ThreadTime;
-use crate::source::VcpuInterval;
-use crate::source::VmInterval;
 
 use super::account::Account;
 use super::charge::Ran;
@@ -28,7 +29,10 @@ use super::charge::charge;
 use super::tasks::TaskRan;
 
 /// How many processes of the host are named in totals.
-pub(super) const TOP_TASKS: usize = 5;
+const TOP_TASKS: usize = 5;
+
+/// Why there is no CSTP.
+const NO_COSTOP: &str = "it takes IPIs and wake-ups, which BPF sees";
 
 /// A VM in the interval.
 #[derive(Debug)]
@@ -41,6 +45,7 @@ pub(super) struct VmRound {
 /// What is read in one interval.
 #[derive(Debug)]
 pub(super) struct Round {
+    pub(super) start: Nanos,
     pub(super) length: Nanos,
     pub(super) vms: Vec<VmRound>,
     pub(super) host: HostTotals,
@@ -54,8 +59,9 @@ pub(super) struct Round {
 }
 
 impl Round {
-    pub(super) fn new(length: Nanos) -> Round {
+    pub(super) fn new(start: Nanos, length: Nanos) -> Round {
         Round {
+            start,
             length,
             vms: Vec::new(),
             host: HostTotals::default(),
@@ -79,7 +85,7 @@ impl Round {
         });
     }
 
-    pub(super) fn task(&mut self, task: TaskRan, cgroup: Option<CgroupPath>, allowed: PcpuSet) {
+    pub(super) fn task(&mut self, task: TaskRan, cgroup: Option<String>, allowed: PcpuSet) {
         let party = match task.kernel {
             true => {
                 self.host.kernel += task.time;
@@ -88,14 +94,17 @@ impl Round {
             false => {
                 self.host.tasks += task.time;
                 if self.host.top_tasks.len() < TOP_TASKS {
-                    self.host.top_tasks.push(TaskTime {
+                    self.host.top_tasks.push(ProcessTime {
                         name: task.name.clone(),
-                        pid: task.process.pid,
-                        cgroup,
+                        pid: task.process.pid.0,
+                        cgroup: cgroup.clone(),
                         time: task.time,
                     });
                 }
-                Party::Task(task.name)
+                Party::Process {
+                    name: task.name,
+                    cgroup,
+                }
             }
         };
         self.ran.push(Ran {
@@ -153,6 +162,8 @@ impl Round {
             });
         }
         Interval {
+            source: SourceName::Plain,
+            start: self.start,
             length: self.length,
             missing: missing(
                 vms.len(),
@@ -168,6 +179,14 @@ impl Round {
     }
 }
 
+/// What this source never measures on this host.
+pub(super) fn missing_always(no_controller: &str) -> Vec<Missing> {
+    let limited = (!no_controller.is_empty())
+        .then(|| Missing::of_all(Column::State(State::Limited), no_controller));
+    let costop = Missing::of_all(Column::State(State::Costop), NO_COSTOP);
+    limited.into_iter().chain([costop]).collect()
+}
+
 /// What is not measured of how many of `of` VMs.
 fn missing(
     of: usize,
@@ -181,7 +200,7 @@ fn missing(
         if vms > 0 {
             let want = want.to_owned();
             missing.push(Missing {
-                state,
+                what: Column::State(state),
                 vms,
                 of,
                 want,
@@ -205,10 +224,6 @@ fn missing(
             error => error,
         },
     );
-    add(
-        State::Costop,
-        of,
-        "it takes IPIs and wake-ups, which BPF sees",
-    );
+    add(State::Costop, of, NO_COSTOP);
     missing
 }

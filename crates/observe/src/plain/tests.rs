@@ -8,11 +8,14 @@ use tempfile::TempDir;
 use tandem_linux::thread::StartTime;
 use tandem_policy::State;
 use tandem_policy::VcpuId;
+use tandem_policy::states::edges::EdgeKind;
 use tandem_policy::states::edges::Evidence;
 use tandem_policy::states::edges::Party;
+use tandem_policy::states::interval::Column;
+use tandem_policy::states::interval::Interval;
+use tandem_policy::states::interval::Missing;
 
 use super::*;
-use crate::source::Missing;
 use crate::source::WatchedVcpu;
 
 const fn ms(ms: u64) -> Nanos {
@@ -222,22 +225,24 @@ fn what_ran_waited_and_slept_sums_to_the_interval_and_names_the_culprit() {
         assert_eq!(time(&interval, 0, 0, state), expected, "{state}");
     }
     // 500 ms divided by what the others ran on that pCPU: 450 and 150.
-    let of_one = interval
-        .edges
-        .of_victims(|victim| victim.vm() == Some(VmId(1)));
-    let charged: Vec<_> = of_one.top(9);
-    let vcpu = Party::Vcpu {
-        vm: VmId(2),
+    let victim = |vm: u64| Party::Vcpu {
+        vm: VmId(vm),
         vcpu: VcpuId(0),
     };
-    assert_eq!((&charged[0].culprit, charged[0].time), (&vcpu, ms(375)));
-    let make = Party::Task("make".to_owned());
-    assert_eq!((&charged[1].culprit, charged[1].time), (&make, ms(125)));
-    assert!(
-        charged
-            .iter()
-            .all(|edge| edge.evidence == Evidence::Estimated)
-    );
+    let make = Party::Process {
+        name: "make".to_owned(),
+        cgroup: Some("/".to_owned()),
+    };
+    let charged: Vec<_> = interval
+        .edges
+        .of(&victim(1), EdgeKind::Pcpu)
+        .map(|edge| (edge.culprit.clone(), edge.time(), edge.evidence))
+        .collect();
+    let expected = [
+        (victim(2), ms(375), Evidence::Estimated),
+        (make, ms(125), Evidence::Estimated),
+    ];
+    assert_eq!(charged, expected);
     let tick = 1_000_000_000 / rustix::param::clock_ticks_per_second();
     let host = &interval.host;
     assert_eq!((host.pcpus, host.idle), (2, Some(Nanos(110 * tick))));
@@ -246,7 +251,7 @@ fn what_ran_waited_and_slept_sums_to_the_interval_and_names_the_culprit() {
         (ms(750), ms(150), Nanos::ZERO)
     );
     assert_eq!(host.top_tasks[0].name, "make");
-    assert_eq!(host.top_tasks[0].cgroup, Some(CgroupPath::root()));
+    assert_eq!(host.top_tasks[0].cgroup, Some("/".to_owned()));
     let account = &interval.vms[0].vcpus[0];
     assert_eq!(
         (account.ran, account.waited, account.runnable),
@@ -317,7 +322,10 @@ fn guest_time_divides_what_ran_where_the_kernel_counts_it() {
     assert_eq!(time(&interval, 0, 1, State::Vmm), Some(80));
     assert_eq!(time(&interval, 1, 0, State::Run), Some(700));
     assert_eq!(time(&interval, 1, 0, State::Vmm), None);
-    let vmm = interval.missing.iter().find(|m| m.state == State::Vmm);
+    let vmm = interval
+        .missing
+        .iter()
+        .find(|m| m.what == Column::State(State::Vmm));
     assert_eq!(vmm.map(|missing| (missing.vms, missing.of)), Some((1, 2)));
 }
 
@@ -403,9 +411,9 @@ fn other_threads_and_vhost_are_the_vms() {
         (host.vm_threads, host.kernel, host.tasks),
         (ms(290), ms(30), Nanos::ZERO)
     );
-    let culprits: Vec<Party> = interval.edges.iter().map(|edge| edge.culprit).collect();
-    assert!(culprits.contains(&Party::KernelThread("kworker".to_owned())));
-    assert!(culprits.contains(&Party::VmThread {
+    let culprits: Vec<&Party> = interval.edges.iter().map(|edge| edge.culprit).collect();
+    assert!(culprits.contains(&&Party::KernelThread("kworker".to_owned())));
+    assert!(culprits.contains(&&Party::VmThread {
         vm: VmId(1),
         name: "vhost".to_owned()
     }));
