@@ -22,16 +22,12 @@ use tandem_observe::Interval;
 use tandem_observe::ObserveError;
 use tandem_observe::Plain;
 use tandem_observe::Source;
-use tandem_observe::WatchedVcpu;
-use tandem_observe::WatchedVm;
 use tandem_policy::Nanos;
 use tandem_policy::PcpuSet;
 use tandem_policy::State;
 use tandem_policy::VcpuId;
-use tandem_policy::VcpuObservation;
 use tandem_policy::VcpuTimes;
 use tandem_policy::VmId;
-use tandem_policy::VmObservation;
 use tandem_policy::Weight;
 use tandem_policy::states::edges::Edge;
 use tandem_policy::states::edges::EdgeKind;
@@ -42,7 +38,6 @@ use tandem_policy::states::interval::HostTotals;
 use tandem_policy::states::interval::Missing;
 use tandem_policy::states::interval::SourceName;
 use tandem_policy::states::interval::ThreadTime;
-use tandem_policy::states::interval::VcpuInterval;
 use tandem_policy::states::interval::VmInterval;
 use thiserror::Error;
 
@@ -53,6 +48,8 @@ use crate::discovery::Scan;
 use crate::discovery::Vm;
 use crate::select::Selector;
 use crate::status::configured_weights;
+use crate::watch::assessed;
+use crate::watch::watched;
 
 /// The version of the JSON documents.
 pub const SCHEMA: u32 = 2;
@@ -236,22 +233,6 @@ impl Top {
     }
 }
 
-fn watched(vms: &[Vm]) -> Vec<WatchedVm> {
-    let vcpus = |vm: &Vm| {
-        let vcpus = vm.vcpus.iter().map(|vcpu| WatchedVcpu {
-            vcpu: vcpu.index,
-            thread: vcpu.thread,
-        });
-        vcpus.collect()
-    };
-    let watched = vms.iter().map(|vm| WatchedVm {
-        vm: vm.id,
-        process: vm.process,
-        vcpus: vcpus(vm),
-    });
-    watched.collect()
-}
-
 /// Puts together what was found, measured and configured.
 fn shown(
     scan: &Scan,
@@ -261,20 +242,13 @@ fn shown(
 ) -> TopInterval {
     let length = interval.length;
     let by_id: BTreeMap<VmId, &Vm> = scan.vms.iter().map(|vm| (vm.id, vm)).collect();
-    let observed: Vec<VmObservation> = interval
-        .vms
-        .iter()
-        .map(|vm| {
-            let weight = weights.get(&vm.vm).copied().unwrap_or(Weight(1.0));
-            VmObservation::new(vm.vm, weight, vm.vcpus.iter().map(observation).collect())
-        })
-        .collect();
     let pcpus = |time: Nanos| time.0 as f64 / length.0.max(1) as f64;
-    let accounts = tandem_policy::assess(length, &observed);
+    let accounts = assessed(interval, weights);
     let of_vms = interval.edges.by_vm();
     let mut vms = Vec::new();
-    for (measured, account) in interval.vms.iter().zip(accounts) {
-        let Some(vm) = by_id.get(&measured.vm).filter(|vm| is_selected(vm)) else {
+    for measured in &interval.vms {
+        let vm = by_id.get(&measured.vm).filter(|vm| is_selected(vm));
+        let (Some(vm), Some(account)) = (vm, accounts.get(&measured.vm)) else {
             continue;
         };
         vms.push(TopVm {
@@ -306,15 +280,6 @@ fn shown(
             .count(),
         vms,
         host: interval.host.clone(),
-    }
-}
-
-fn observation(vcpu: &VcpuInterval) -> VcpuObservation {
-    VcpuObservation {
-        ran: vcpu.ran,
-        waited: vcpu.waited,
-        runnable: vcpu.runnable,
-        ..VcpuObservation::new(vcpu.vcpu, vcpu.allowed.clone())
     }
 }
 

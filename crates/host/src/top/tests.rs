@@ -8,6 +8,7 @@ use tandem_policy::states::edges::Amount;
 use tandem_policy::states::edges::EdgesBuilder;
 use tandem_policy::states::interval::Column;
 use tandem_policy::states::interval::ProcessTime;
+use tandem_policy::states::interval::VcpuInterval;
 
 use super::*;
 use crate::columns::Style;

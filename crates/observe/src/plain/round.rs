@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
+use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::thread::ThreadRef;
 use tandem_policy::Nanos;
 use tandem_policy::PcpuSet;
@@ -40,6 +41,8 @@ pub(super) struct VmRound {
     pub(super) vm: VmId,
     pub(super) vcpus: Vec<(VcpuId, Account)>,
     pub(super) threads: BTreeMap<String, Nanos>,
+    /// What its other threads waited, and in which cgroup.
+    pub(super) other_waits: Vec<(CgroupPath, Nanos)>,
 }
 
 /// What is read in one interval.
@@ -56,6 +59,8 @@ pub(super) struct Round {
     pub(super) no_guest: usize,
     /// All threads whose files are open.
     pub(super) threads: BTreeSet<ThreadRef>,
+    /// Where vCPUs and VMs' other threads are.
+    pub(super) cgroups: BTreeSet<CgroupPath>,
 }
 
 impl Round {
@@ -69,6 +74,14 @@ impl Round {
             no_poll: Vec::new(),
             no_guest: 0,
             threads: BTreeSet::new(),
+            cgroups: BTreeSet::new(),
+        }
+    }
+
+    pub(super) fn vm_thread_waited(&mut self, vm: VmId, cgroup: CgroupPath, time: Nanos) {
+        self.cgroups.insert(cgroup.clone());
+        if let Some(round) = self.vms.iter_mut().find(|round| round.vm == vm) {
+            round.other_waits.push((cgroup, time));
         }
     }
 
@@ -126,7 +139,7 @@ impl Round {
                     .any(|(_, account)| account.limited.is_none()),
             );
             for (vcpu, account) in vm.vcpus {
-                let times = account.times(self.length);
+                let times = account.times();
                 self.host.vcpus += account.ran;
                 self.ran.push(Ran {
                     party: Party::Vcpu { vm: vm.vm, vcpu },
@@ -180,11 +193,12 @@ impl Round {
 }
 
 /// What this source never measures on this host.
-pub(super) fn missing_always(no_controller: &str) -> Vec<Missing> {
+pub(super) fn missing_always(no_poll: Option<NoPoll>, no_controller: &str) -> Vec<Missing> {
+    let poll = no_poll.map(|why| Missing::of_all(Column::State(State::Poll), why.want()));
     let limited = (!no_controller.is_empty())
         .then(|| Missing::of_all(Column::State(State::Limited), no_controller));
     let costop = Missing::of_all(Column::State(State::Costop), NO_COSTOP);
-    limited.into_iter().chain([costop]).collect()
+    poll.into_iter().chain(limited).chain([costop]).collect()
 }
 
 /// What is not measured of how many of `of` VMs.
@@ -207,7 +221,7 @@ fn missing(
             });
         }
     };
-    for why in [NoPoll::NotPermitted, NoPoll::NotHeld, NoPoll::Unclear] {
+    for why in NoPoll::ALL {
         let vms = no_poll.iter().filter(|other| **other == why).count();
         add(State::Poll, vms, why.want());
     }

@@ -55,7 +55,7 @@ impl Tasks {
     }
 
     /// What each process ran since the last call, by pid; those for which `skip` says so are left out. Of one that is new all
-    /// that it ran counts.
+    /// that it ran counts; of one that was left out, what it ran since the last call all the same.
     pub(super) fn round(
         &mut self,
         skip: impl Fn(Pid) -> bool,
@@ -65,7 +65,6 @@ impl Tasks {
         let listed: BTreeMap<Pid, u64> = listed
             .into_iter()
             .map(|(number, inode)| (Pid(number), inode))
-            .filter(|(pid, _)| !skip(*pid))
             .collect();
         self.known
             .retain(|pid, known| listed.get(pid) == Some(&known.inode));
@@ -78,6 +77,10 @@ impl Tasks {
             let known = self.known.get(&pid);
             let before = known.map_or(Nanos::ZERO, |known| known.time);
             if known.is_some() && time == before {
+                continue;
+            }
+            if skip(pid) {
+                self.known.insert(pid, Known { inode, time });
                 continue;
             }
             // Names change: a shell becomes what it executes, a worker takes the name of its work.
