@@ -7,6 +7,7 @@
 //! [`TopInterval`] in JSON is an interface: `schema` is raised when a field changes its meaning or goes; fields may be added.
 //! Times are ns in the interval, of a VM summed over its vCPUs; `null` is "not measured".
 
+pub mod screen;
 pub mod text;
 
 use std::collections::BTreeMap;

@@ -117,7 +117,7 @@ fn example() -> (Scan, Interval) {
             top_tasks: vec![ProcessTime {
                 name: "make".to_owned(),
                 pid: 9,
-                cgroup: None,
+                cgroup: Some("/build".to_owned()),
                 time: ms(140),
             }],
             kernel: ms(40),
@@ -132,7 +132,7 @@ fn example() -> (Scan, Interval) {
     (scan, interval)
 }
 
-fn all() -> TopInterval {
+pub(super) fn all() -> TopInterval {
     let (scan, interval) = example();
     shown(&scan, &interval, &BTreeMap::new(), |_| true)
 }
