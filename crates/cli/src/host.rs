@@ -489,8 +489,8 @@ fn top(args: &TopArgs) -> anyhow::Result<()> {
     let select = look.select.wanted();
     let selector = Selector::from_config(&select)?;
     let mut top = Top::open(look.find.options(), selector, &look.state_dir)?;
-    let mut begin = Instant::now();
     let found = top.begin()?;
+    let mut begin = Instant::now();
     if let (0, Some(error)) = (found.selected, select.none_matches(found.all)) {
         bail!(error);
     }

@@ -99,10 +99,19 @@ impl Terminal {
     fn wait_for(&mut self, text: &str) {
         let begin = Instant::now();
         while !self.written.contains(text) {
-            let waited = begin.elapsed();
-            assert!(waited < PATIENCE, "no {text:?} in {:?}", self.written);
+            let is_late = begin.elapsed() >= PATIENCE;
+            assert!(!is_late, "no {text:?} in what ends with {:?}", self.end());
             self.read();
         }
+    }
+
+    /// The last of what was written, for messages.
+    fn end(&self) -> String {
+        let count = self.written.chars().count();
+        self.written
+            .chars()
+            .skip(count.saturating_sub(400))
+            .collect()
     }
 
     fn press(&mut self, keys: &str) {
@@ -117,7 +126,7 @@ impl Terminal {
                 self.read();
                 return status;
             }
-            assert!(begin.elapsed() < PATIENCE, "it goes on: {}", self.written);
+            assert!(begin.elapsed() < PATIENCE, "it goes on: {:?}", self.end());
         }
     }
 }
@@ -141,12 +150,13 @@ fn leaves(how: &str, leave: impl Fn(&mut Terminal)) {
     let raw = tcgetattr(&terminal.slave).unwrap().local_modes;
     assert!(!raw.contains(LocalModes::ECHO), "keys are not echoed");
     terminal.press("?");
-    terminal.wait_for("any key closes this");
+    // Words are written one by one.
+    terminal.wait_for("closes");
     terminal.press(" ");
     assert!(!terminal.written.contains(LEAVE), "a key of the help");
     leave(&mut terminal);
     let status = terminal.ended();
-    assert!(status.success(), "{how}: {status}: {}", terminal.written);
+    assert!(status.success(), "{how}: {status}: {:?}", terminal.end());
     assert!(terminal.written.contains(LEAVE), "{how}");
     let shows_cursor = terminal.written.rfind("\x1b[?25h");
     let hides_cursor = terminal.written.rfind("\x1b[?25l");

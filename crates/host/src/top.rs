@@ -190,7 +190,7 @@ pub struct Top {
     selector: Selector,
     controller: Box<dyn CpuController>,
     state_dir: PathBuf,
-    source: Plain,
+    source: Box<dyn Source>,
 }
 
 impl Top {
@@ -204,7 +204,7 @@ impl Top {
         Ok(Top {
             discovery: Discovery::new(options, procfs.clone())?,
             controller: cgroup::open(&procfs)?,
-            source: Plain::new(procfs),
+            source: Box::new(Plain::new(procfs)),
             selector,
             state_dir: state_dir.to_owned(),
         })

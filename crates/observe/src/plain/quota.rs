@@ -170,11 +170,12 @@ impl Quotas {
         limits: &BTreeMap<CgroupPath, Limit>,
     ) -> Vec<Option<Nanos>> {
         let mut left: Vec<Option<Nanos>> = waits.iter().map(|wait| Some(wait.time)).collect();
-        let mut cgroups: Vec<_> = limits.iter().collect();
+        let mut cgroups: Vec<_> = members(waits, limits).into_iter().collect();
         cgroups.sort_by_key(|(cgroup, _)| std::cmp::Reverse(cgroup.0.matches('/').count()));
-        for (cgroup, limit) in cgroups {
-            let below = |index: &usize| waits[*index].cgroup.is_within(cgroup);
-            let members: Vec<usize> = (0..waits.len()).filter(below).collect();
+        for (cgroup, members) in cgroups {
+            let Some(limit) = limits.get(cgroup) else {
+                continue;
+            };
             let Limit::Throttled(throttled) = limit else {
                 members.into_iter().for_each(|index| left[index] = None);
                 continue;
@@ -208,6 +209,26 @@ impl Quotas {
         let waits = waits.iter().zip(left);
         waits.map(|(wait, left)| Some(wait.time - left?)).collect()
     }
+}
+
+/// The waits in and below each cgroup that has a limit.
+fn members<'a>(
+    waits: &[Wait<'_>],
+    limits: &'a BTreeMap<CgroupPath, Limit>,
+) -> BTreeMap<&'a CgroupPath, Vec<usize>> {
+    // Of thousands of threads many share a cgroup.
+    let mut in_leaf: BTreeMap<&CgroupPath, Vec<usize>> = BTreeMap::new();
+    for (index, wait) in waits.iter().enumerate() {
+        in_leaf.entry(wait.cgroup).or_default().push(index);
+    }
+    let mut members: BTreeMap<&CgroupPath, Vec<usize>> = BTreeMap::new();
+    for (leaf, indices) in in_leaf {
+        let above = std::iter::successors(Some(leaf.clone()), CgroupPath::parent);
+        for (cgroup, _) in above.filter_map(|at| limits.get_key_value(&at)) {
+            members.entry(cgroup).or_default().extend(&indices);
+        }
+    }
+    members
 }
 
 /// Takes `part` ÷ `of` off what is left of each member; returns how much that was.
