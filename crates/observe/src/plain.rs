@@ -17,6 +17,8 @@
 //!   interval's length.
 //! - A VM whose process's CPU clock stood still did not run; whether its vCPUs wait is looked up every [`RELOOK`] intervals, and each
 //!   time once one does. So of a VM that never gets a pCPU up to so many intervals are taken for sleep.
+//! - Of a vCPU that ran and waited less than a thousandth of the interval only `schedstat` is read, except as often. What it polled and was in
+//!   the guest, and what other threads of a VM ran, counts later if it is so little.
 //! - vCPUs are read one after the other, so each has a wall time of its own.
 //! - On pCPUs without a clock tick (nohz_full) a vCPU that runs alone moves its account once a second; short intervals may
 //!   take it for one that waits.
@@ -73,11 +75,22 @@ use tasks::Tasks;
 /// Whether a vCPU of a VM that stood still waits is looked up after so many intervals.
 const RELOOK: u64 = 4;
 
+/// From this part of the interval on, a thousandth, it is looked at what a vCPU or a VM's other threads did.
+const LITTLE: u64 = 1_000;
+
 /// Says what time it is.
 type Clock = Box<dyn Fn() -> Nanos + Send>;
 
 /// A vCPU, what was read of it now, and what before.
 type VcpuRead = (WatchedVcpu, Before, Option<Before>);
+
+/// What a process and its vCPUs ran so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Listed {
+    process: Nanos,
+    vcpus: Nanos,
+    which: Vec<Tid>,
+}
 
 /// Reads `/proc`, CPU clocks, cgroups and KVM's figures.
 pub struct Plain {
@@ -92,6 +105,8 @@ pub struct Plain {
     vcpus: BTreeMap<ThreadRef, Before>,
     /// The other threads of VMs' processes, and what they ran and waited so far.
     threads: BTreeMap<(Pid, Tid), (ThreadRef, VcpuSample)>,
+    /// What VMs' processes and their vCPUs ran when the other threads were last looked at.
+    listed: BTreeMap<Pid, Listed>,
     places: Places,
     rounds: u64,
     idle: Option<BTreeMap<PcpuId, Nanos>>,
@@ -107,6 +122,7 @@ impl Source for Plain {
     fn begin(&mut self, vms: &[WatchedVm]) -> Result<(), ObserveError> {
         self.vcpus.clear();
         self.threads.clear();
+        self.listed.clear();
         self.interval(vms).map(drop)
     }
 
@@ -134,6 +150,14 @@ impl Source for Plain {
     }
 }
 
+/// Whether a vCPU that slept at last did next to nothing since.
+fn did_little(before: &Before, now: &VcpuSample, at: Nanos) -> bool {
+    let ran = now.ran.saturating_sub(before.sample.ran);
+    let waited = now.waited.saturating_sub(before.sample.waited);
+    let wall = at.saturating_sub(before.at);
+    !before.runnable && (ran + waited).0.saturating_mul(LITTLE) < wall.0
+}
+
 /// CLOCK_MONOTONIC.
 fn monotonic() -> Nanos {
     let now = clock_gettime(ClockId::Monotonic);
@@ -156,6 +180,7 @@ impl Plain {
             tasks: Tasks::new(procfs.clone()),
             vcpus: BTreeMap::new(),
             threads: BTreeMap::new(),
+            listed: BTreeMap::new(),
             places: Places::new(procfs.clone()),
             rounds: 0,
             idle: None,
@@ -166,24 +191,22 @@ impl Plain {
     }
 
     fn read_vm(&mut self, vm: &WatchedVm, round: &mut Round) -> Result<(), ObserveError> {
-        let no_poll;
-        let read = match self.stood_still(vm) {
-            Some(read) => {
-                no_poll = self.polls.why_not(&vm.process);
-                read
-            }
-            None => {
-                let (read, why_not) = self.read_vcpus(vm)?;
-                no_poll = why_not;
-                read
-            }
+        let still = self.stood_still(vm);
+        let is_still = still.is_some();
+        let (read, no_poll) = match still {
+            Some(read) => (read, self.polls.why_not(&vm.process)),
+            None => self.read_vcpus(vm)?,
         };
         // Whether the kernel counts guest time of this VM, any of its vCPUs shows.
         let counts_guest = read.iter().any(|(_, now, _)| now.guest > Nanos::ZERO);
         let mut vcpus = Vec::with_capacity(read.len());
         for (vcpu, mut now, before) in read {
             round.threads.insert(vcpu.thread);
-            let cgroup = self.places.cgroup(self.controller.as_deref(), &vcpu.thread);
+            let controller = self.controller.as_deref();
+            let cgroup = match is_still {
+                true => self.places.cgroup_as_was(controller, &vcpu.thread),
+                false => self.places.cgroup(controller, &vcpu.thread),
+            };
             round.cgroups.extend(cgroup.clone());
             if let Some(before) = before {
                 let mut account = Account::new(&before, &mut now, counts_guest);
@@ -245,10 +268,23 @@ impl Plain {
                 // It ended; there is nothing to say of it.
                 Err(_) => continue,
             };
+            let before = self.vcpus.get(thread).cloned();
+            let is_due = (self.rounds + u64::from(thread.tid.0)).is_multiple_of(RELOOK);
+            if let Some(before) = &before
+                && !is_due
+                && did_little(before, &sample, at)
+            {
+                let now = Before {
+                    at,
+                    sample,
+                    ..before.clone()
+                };
+                read.push((*vcpu, now, Some(before.clone())));
+                continue;
+            }
             let Ok(activity) = self.sampler.read_activity(thread) else {
                 continue;
             };
-            let before = self.vcpus.get(thread).cloned();
             let before_polled = before.as_ref().and_then(|before| before.polled);
             let has_run = before.as_ref().is_none_or(|before| before.sample != sample);
             let polled = match &mut polls {
@@ -312,22 +348,30 @@ impl Plain {
 
     /// The threads of VMs' processes that are no vCPUs. Where several VMs share a process they count for the first.
     fn read_other_threads(&mut self, vms: &[WatchedVm], round: &mut Round) {
-        let mut vm_of: BTreeMap<Pid, VmId> = BTreeMap::new();
+        let mut by_pid: BTreeMap<Pid, (VmId, Vec<ThreadRef>)> = BTreeMap::new();
         let mut is_vcpu: BTreeSet<Tid> = BTreeSet::new();
         for vm in vms {
-            vm_of.entry(vm.process.pid).or_insert(vm.vm);
+            let (_, vcpus) = by_pid
+                .entry(vm.process.pid)
+                .or_insert_with(|| (vm.vm, Vec::new()));
+            vcpus.extend(vm.vcpus.iter().map(|vcpu| vcpu.thread));
             is_vcpu.extend(vm.vcpus.iter().map(|vcpu| vcpu.thread.tid));
         }
-        for (pid, vm) in vm_of {
+        for (pid, (vm, vcpus)) in by_pid {
             let known = |threads: &BTreeMap<_, (ThreadRef, VcpuSample)>| -> Vec<ThreadRef> {
                 let range = threads.range((pid, Tid(0))..=(pid, Tid(u32::MAX)));
                 range.map(|(_, (thread, _))| *thread).collect()
             };
             let before = known(&self.threads);
-            if !before.is_empty() && self.sampler.stood_still(pid) {
+            let ran = self.ran_so_far(pid, &vcpus);
+            if !before.is_empty() && self.others_did_little(pid, ran.as_ref(), round.length) {
                 round.threads.extend(before);
                 continue;
             }
+            match ran {
+                Some(ran) => self.listed.insert(pid, ran),
+                None => self.listed.remove(&pid),
+            };
             let folder = self.procfs.process(pid).join("task");
             for (number, _) in tasks::numbered(&folder).unwrap_or_default() {
                 let tid = Tid(number);
@@ -364,6 +408,30 @@ impl Plain {
         }
     }
 
+    /// What a process and its vCPUs ran so far, where there is a clock of processes.
+    fn ran_so_far(&mut self, pid: Pid, vcpus: &[ThreadRef]) -> Option<Listed> {
+        let process = self.sampler.process_time(pid)?;
+        let mut ran = Listed {
+            process,
+            ..Listed::default()
+        };
+        for vcpu in vcpus {
+            ran.vcpus += self.vcpus.get(vcpu)?.sample.ran;
+            ran.which.push(vcpu.tid);
+        }
+        Some(ran)
+    }
+
+    /// Whether a process ran hardly more than its vCPUs since its other threads were looked at.
+    fn others_did_little(&self, pid: Pid, ran: Option<&Listed>, length: Nanos) -> bool {
+        let Some((now, before)) = ran.zip(self.listed.get(&pid)) else {
+            return false;
+        };
+        let process = now.process.saturating_sub(before.process);
+        let others = process.saturating_sub(now.vcpus.saturating_sub(before.vcpus));
+        now.which == before.which && others.0.saturating_mul(LITTLE) < length.0
+    }
+
     /// A thread of this number, and its account so far. The one known by that number before may have ended.
     fn sample_of(&mut self, pid: Pid, tid: Tid) -> Option<(ThreadRef, VcpuSample)> {
         let known = self.threads.get(&(pid, tid)).map(|(thread, _)| *thread);
@@ -379,7 +447,9 @@ impl Plain {
 
     fn read_tasks(&mut self, vms: &[WatchedVm], round: &mut Round) -> Result<(), ObserveError> {
         let vm_of: BTreeMap<Pid, VmId> = vms.iter().map(|vm| (vm.process.pid, vm.vm)).collect();
-        let mut ran = self.tasks.round(|pid| vm_of.contains_key(&pid))?;
+        let pids = vm_of.keys();
+        let clocks = pids.map(|pid| (*pid, self.sampler.process_time(*pid)));
+        let mut ran = self.tasks.round(&clocks.collect())?;
         ran.sort_by_key(|task| std::cmp::Reverse(task.time));
         for task in ran {
             let allowed = match task.kernel {
@@ -428,6 +498,8 @@ impl Plain {
         let is_there = |thread: &ThreadRef| round.threads.contains(thread);
         self.vcpus.retain(|thread, _| is_there(thread));
         self.threads.retain(|_, (thread, _)| is_there(thread));
+        let pids: BTreeSet<Pid> = vms.iter().map(|vm| vm.process.pid).collect();
+        self.listed.retain(|pid, _| pids.contains(pid));
         self.sampler.retain(is_there);
         let processes: BTreeSet<ThreadRef> = vms.iter().map(|vm| vm.process).collect();
         self.polls.retain(|process| processes.contains(process));

@@ -90,10 +90,11 @@ pub(super) fn charge(waits: &[Waited], ran: &[Ran]) -> Edges {
     for wait in waits.iter().filter(|wait| wait.time > Nanos::ZERO) {
         by_set.entry(&wait.allowed).or_default().push(wait);
     }
+    let unnamed = [Party::Others, Party::Unseen].map(|party| builder.party(&party));
     for (set, waits) in by_set {
         let distribution = Distribution::new(&groups, set);
         for wait in waits {
-            distribution.divide(wait, &mut builder);
+            distribution.divide(wait, unnamed, &mut builder);
         }
     }
     builder.top(TOP)
@@ -142,7 +143,12 @@ impl Distribution {
     }
 
     /// Charges the first and the victim's own VM with their part of a wait, and all others with the rest.
-    fn divide(&self, wait: &Waited, builder: &mut EdgesBuilder) {
+    fn divide(
+        &self,
+        wait: &Waited,
+        [others_id, unseen_id]: [PartyId; 2],
+        builder: &mut EdgesBuilder,
+    ) {
         let itself = Party::Vcpu {
             vm: wait.vm,
             vcpu: wait.vcpu,
@@ -168,9 +174,9 @@ impl Distribution {
             charges.push((*culprit, charged));
             left -= charged;
         }
-        charges.push((builder.party(&Party::Others), left));
+        charges.push((others_id, left));
         let unseen = wait.time.0 - known as u64;
-        charges.push((builder.party(&Party::Unseen), unseen));
+        charges.push((unseen_id, unseen));
         for (culprit, time) in charges {
             let (kind, evidence) = (EdgeKind::Pcpu, Evidence::Estimated);
             builder.add(victim, culprit, kind, evidence, Amount::time(Nanos(time)));

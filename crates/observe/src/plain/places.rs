@@ -1,6 +1,6 @@
 //! Where threads and processes may run, and in which cgroup they are.
 //!
-//! A cgroup is read again after [`REREAD`] intervals, since it takes a file. Where a process may run is where any of its threads may: of
+//! A cgroup is read again after [`REREAD_CGROUP`] intervals, since it takes a file. Where a process may run is where any of its threads may: of
 //! one that ran little that of its first thread is taken, which costs one call; of one that ran [`MUCH`] or more all threads are looked
 //! at, every [`REREAD`] intervals. What each thread of it ran is not known here, so it is taken to have run everywhere alike.
 
@@ -19,8 +19,11 @@ use tandem_policy::PcpuSet;
 
 use super::tasks::numbered;
 
-/// What is kept is read again after so many intervals.
+/// Where a process may run is looked up again after so many intervals.
 const REREAD: u64 = 8;
+
+/// A thread's cgroup is read again after so many.
+const REREAD_CGROUP: u64 = 32;
 
 /// From this part of the interval on, one hundredth of a pCPU, a process's threads are looked at one by one.
 const MUCH: u64 = 100;
@@ -55,7 +58,7 @@ impl Places {
     /// Begins an interval. What nobody asked for in a while is forgotten.
     pub(super) fn begin_round(&mut self) {
         self.round += 1;
-        let oldest = self.round.saturating_sub(2 * REREAD);
+        let oldest = self.round.saturating_sub(REREAD_CGROUP);
         self.cgroups.retain(|_, kept| kept.used >= oldest);
         self.processes.retain(|_, kept| kept.used >= oldest);
     }
@@ -87,7 +90,7 @@ impl Places {
         if ran.0.saturating_mul(MUCH) < length.0 {
             return self.allowed(process);
         }
-        let (round, due) = (self.round, self.due(process.tid));
+        let (round, due) = (self.round, self.due(process.tid, REREAD));
         if let Some(kept) = self.processes.get_mut(process)
             && kept.due > round
         {
@@ -114,7 +117,7 @@ impl Places {
         controller: Option<&dyn CpuController>,
         thread: &ThreadRef,
     ) -> Option<CgroupPath> {
-        let (round, due) = (self.round, self.due(thread.tid));
+        let (round, due) = (self.round, self.due(thread.tid, REREAD_CGROUP));
         if let Some(kept) = self.cgroups.get_mut(thread)
             && kept.due > round
         {
@@ -131,8 +134,24 @@ impl Places {
         value
     }
 
-    /// Not all are due in one interval.
-    fn due(&self, tid: Tid) -> u64 {
-        self.round + 1 + u64::from(tid.0) % REREAD
+    /// The cgroup of a thread that did not run, as it was when it did.
+    pub(super) fn cgroup_as_was(
+        &mut self,
+        controller: Option<&dyn CpuController>,
+        thread: &ThreadRef,
+    ) -> Option<CgroupPath> {
+        match self.cgroups.get_mut(thread) {
+            Some(kept) => {
+                kept.used = self.round;
+                kept.value.clone()
+            }
+            None => self.cgroup(controller, thread),
+        }
+    }
+
+    /// When it is due again; not all are in one interval.
+    fn due(&self, tid: Tid, after: u64) -> u64 {
+        let turn = (self.round + u64::from(tid.0)) % after;
+        self.round + after - turn
     }
 }

@@ -317,60 +317,73 @@ impl EdgesBuilder {
             row.culprit = rank[row.culprit.0 as usize];
         }
         let mut edges = merged(self.rows);
+        let same = |one: &Row, two: &Row| (one.victim, one.kind) == (two.victim, two.kind);
+        edges.chunk_by_mut(same).for_each(longest_first);
         if let Some(others) = others {
             let vm = |PartyId(id): PartyId| parties[id as usize].vm();
-            let of_victims =
-                edges.chunk_by(|one, two| (one.victim, one.kind) == (two.victim, two.kind));
-            edges = merged(
-                of_victims
-                    .flat_map(|rows| shortened(rows, k, others, &vm))
-                    .collect(),
-            );
+            let mut short = Vec::with_capacity(edges.len());
+            for of_victim in edges.chunk_by(same) {
+                shorten(of_victim, k, others, &vm, &mut short);
+            }
+            edges = short;
         }
         Edges { parties, edges }
     }
 }
 
-/// In their order, each pair of parties once for each kind and evidence.
+/// Each pair of parties once for each kind and evidence, in the order of victims and kinds.
 fn merged(mut rows: Vec<Row>) -> Vec<Row> {
-    rows.sort_unstable_by_key(|row| (row.victim, row.kind, row.culprit, row.evidence));
+    let pair = |row: &Row| (row.victim, row.kind, row.culprit, row.evidence);
+    rows.sort_unstable_by_key(pair);
     rows.dedup_by(|later, first| {
-        let pair = |row: &Row| (row.victim, row.kind, row.culprit, row.evidence);
         let is_same = pair(later) == pair(first);
         if is_same {
             first.amount = first.amount.plus(later.amount);
         }
         is_same
     });
-    rows.sort_unstable_by_key(|row| {
-        (
-            row.victim,
-            row.kind,
-            row.amount.order(),
-            row.culprit,
-            row.evidence,
-        )
-    });
     rows
 }
 
-/// The first `k` of a victim's, those to its own VM, and the rest as one to `others`.
-fn shortened<'a>(
-    rows: &'a [Row],
+/// Sorts the edges of one victim and kind; equals are in the order of culprits.
+fn longest_first(rows: &mut [Row]) {
+    rows.sort_unstable_by_key(|row| (row.amount.order(), row.culprit, row.evidence));
+}
+
+/// Adds to `short` the first `k` of a victim's, those to its own VM, and the rest as one to `others`.
+fn shorten(
+    rows: &[Row],
     k: usize,
     others: PartyId,
-    vm: &'a impl Fn(PartyId) -> Option<VmId>,
-) -> impl Iterator<Item = Row> + 'a {
+    vm: &impl Fn(PartyId) -> Option<VmId>,
+    short: &mut Vec<Row>,
+) {
+    let begin = short.len();
     let mut named = 0;
-    rows.iter().map(move |row| {
+    let mut rest: BTreeMap<Evidence, Row> = BTreeMap::new();
+    for row in rows {
         let is_own = vm(row.victim).is_some() && vm(row.victim) == vm(row.culprit);
-        let is_named = is_own || row.culprit == others || named < k;
-        named += usize::from(is_named && !is_own && row.culprit != others);
-        Row {
-            culprit: if is_named { row.culprit } else { others },
-            ..*row
+        if row.culprit != others && (is_own || named < k) {
+            named += usize::from(!is_own);
+            short.push(*row);
+            continue;
         }
-    })
+        let sum = rest
+            .get(&row.evidence)
+            .map(|sum| sum.amount.plus(row.amount));
+        let amount = sum.unwrap_or(row.amount);
+        let (culprit, evidence) = (others, row.evidence);
+        rest.insert(
+            evidence,
+            Row {
+                culprit,
+                amount,
+                ..*row
+            },
+        );
+    }
+    short.extend(rest.into_values());
+    longest_first(&mut short[begin..]);
 }
 
 #[cfg(test)]
