@@ -15,9 +15,9 @@
 //!   wait in it waited all of it, and is said so; when that wait is over, what was said is not counted again. Of a wait that began
 //!   in the interval and is not over nothing is known: it counts in the interval in which it ends, there at most for the
 //!   interval's length.
-//! - A VM whose process's CPU clock stood still did not run; whether its vCPUs wait is looked up every [`RELOOK`] intervals, and each
-//!   time once one does. So of a VM that never gets a pCPU up to so many intervals are taken for sleep.
-//! - Of a vCPU that ran and waited less than a thousandth of the interval only `schedstat` is read, except as often. What it polled and was in
+//! - A VM whose process's CPU clock stood still did not run; whether its vCPUs wait is looked up every fourth interval, and each
+//!   time once one does. So of a VM that never gets a pCPU up to four intervals are taken for sleep.
+//! - Of a vCPU that ran and waited less than a thousandth of the interval only `schedstat` is read, but every fourth time all. What it polled and was in
 //!   the guest, and what other threads of a VM ran, counts later if it is so little.
 //! - vCPUs are read one after the other, so each has a wall time of its own.
 //! - On pCPUs without a clock tick (nohz_full) a vCPU that runs alone moves its account once a second; short intervals may
@@ -231,8 +231,7 @@ impl Plain {
     /// The vCPUs of a VM as they were, where that is how they are: its process's clock stood still, and none of them waits.
     fn stood_still(&mut self, vm: &WatchedVm) -> Option<Vec<VcpuRead>> {
         let at = (self.clock)();
-        let is_due = (self.rounds + u64::from(vm.process.pid.0)).is_multiple_of(RELOOK);
-        if !self.sampler.stood_still(vm.process.pid) || is_due {
+        if !self.sampler.stood_still(vm.process.pid) || self.is_due(vm) {
             return None;
         }
         let read = vm.vcpus.iter().map(|vcpu| {
@@ -246,11 +245,17 @@ impl Plain {
         read.collect()
     }
 
+    /// Whether all of a VM is to be read, whatever it did; not all VMs in one interval.
+    fn is_due(&self, vm: &WatchedVm) -> bool {
+        (self.rounds + u64::from(vm.process.pid.0)).is_multiple_of(RELOOK)
+    }
+
     /// Reads the accounts of a VM's vCPUs, each with what was read of it before, and says why there is no POLL.
     fn read_vcpus(
         &mut self,
         vm: &WatchedVm,
     ) -> Result<(Vec<VcpuRead>, Option<NoPoll>), ObserveError> {
+        let is_due = self.is_due(vm);
         let polls = self.polls.of(&self.procfs, &vm.process, vm.vcpus.len());
         let (mut polls, mut no_poll) = match polls {
             Ok(polls) => (Some(polls), None),
@@ -269,7 +274,6 @@ impl Plain {
                 Err(_) => continue,
             };
             let before = self.vcpus.get(thread).cloned();
-            let is_due = (self.rounds + u64::from(thread.tid.0)).is_multiple_of(RELOOK);
             if let Some(before) = &before
                 && !is_due
                 && did_little(before, &sample, at)

@@ -198,7 +198,7 @@ fn stacked() -> Result<(), Skip> {
             .edges
             .iter()
             .any(|edge| *edge.culprit == sibling && edge.time() > Nanos::ZERO);
-        waits_for_it && (0..2).all(|n| share(n, State::Run) > 0.2 && share(n, State::Ready) > 0.2)
+        waits_for_it && (0..2).all(|n| share(n, State::Run) > 0.05 && share(n, State::Ready) > 0.2)
     });
     Ok(())
 }

@@ -317,6 +317,25 @@ fn a_sleeper_does_not_wait() {
 }
 
 #[test]
+fn who_never_gets_a_pcpu_is_noticed_after_some_intervals() {
+    let mut tree = Tree::new();
+    let vms = [vm(1, 100, 2)];
+    let threads = [101, 102].map(|tid| Thread::new(100, tid, "CPU/KVM"));
+    tree.set(&Thread::new(100, 100, "qemu"));
+    tree.set_all(&threads);
+    tree.begin(&vms);
+    tree.set_all(&threads.map(Thread::ready));
+    let waits: Vec<_> = (1..=RELOOK + 2)
+        .map(|second| {
+            let interval = tree.interval(&vms, second * 1_000);
+            [0, 1].map(|vcpu| time(&interval, 0, vcpu, State::Ready))
+        })
+        .collect();
+    assert_eq!(waits[0], [Some(0); 2], "nothing is known yet: {waits:?}");
+    assert_eq!(waits.last(), Some(&[Some(1_000); 2]), "{waits:?}");
+}
+
+#[test]
 fn guest_time_divides_what_ran_where_the_kernel_counts_it() {
     let mut tree = Tree::new();
     let vms = [vm(1, 100, 2), vm(2, 200, 1)];
