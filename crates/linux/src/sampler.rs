@@ -245,6 +245,11 @@ impl Sampler {
         Some(*clock)
     }
 
+    /// What all threads of a process ran so far, those included that ended, as of this round; `None` where that is not known.
+    pub fn process_time(&mut self, pid: Pid) -> Option<Nanos> {
+        self.clock(pid)?.time
+    }
+
     /// Whether no thread of a process ran between the last round and this: samples taken in that
     /// round are still exact. False where that is not known.
     pub fn stood_still(&mut self, pid: Pid) -> bool {

@@ -54,30 +54,35 @@ impl Tasks {
         }
     }
 
-    /// What each process ran since the last call, by pid; those for which `skip` says so are left out. Of one that is new all
-    /// that it ran counts.
+    /// What each process ran since the last call, by pid; those in `skip` are left out, with what they
+    /// ran so far where the caller knows it. Of one that is new all that it ran counts; of one that was left out, what it ran since
+    /// the last call all the same.
     pub(super) fn round(
         &mut self,
-        skip: impl Fn(Pid) -> bool,
+        skip: &BTreeMap<Pid, Option<Nanos>>,
     ) -> Result<Vec<TaskRan>, ObserveError> {
         let path = self.procfs.resolve("/proc");
         let listed = numbered(&path).map_err(|source| ObserveError::List { path, source })?;
         let listed: BTreeMap<Pid, u64> = listed
             .into_iter()
             .map(|(number, inode)| (Pid(number), inode))
-            .filter(|(pid, _)| !skip(*pid))
             .collect();
         self.known
             .retain(|pid, known| listed.get(pid) == Some(&known.inode));
         let mut all = Vec::new();
         for (pid, inode) in listed {
-            let Some(time) = self.cpu_time(pid) else {
+            let skipped = skip.get(&pid);
+            let Some(time) = skipped.copied().flatten().or_else(|| self.cpu_time(pid)) else {
                 self.known.remove(&pid);
                 continue;
             };
             let known = self.known.get(&pid);
             let before = known.map_or(Nanos::ZERO, |known| known.time);
             if known.is_some() && time == before {
+                continue;
+            }
+            if skipped.is_some() {
+                self.known.insert(pid, Known { inode, time });
                 continue;
             }
             // Names change: a shell becomes what it executes, a worker takes the name of its work.
@@ -166,16 +171,16 @@ mod tests {
     fn this_process_is_seen_to_run_by_name() {
         let mut tasks = Tasks::new(ProcFs::host());
         let me = Pid(std::process::id());
-        let first = tasks.round(|_| false).unwrap();
+        let first = tasks.round(&BTreeMap::new()).unwrap();
         assert!(first.iter().any(|task| task.process.pid == me));
         loop {
-            let ran = tasks.round(|_| false).unwrap();
+            let ran = tasks.round(&BTreeMap::new()).unwrap();
             if let Some(task) = ran.iter().find(|task| task.process.pid == me) {
                 assert!(task.time > Nanos::ZERO && !task.kernel && !task.name.is_empty());
                 break;
             }
         }
-        let without = tasks.round(|pid| pid == me).unwrap();
+        let without = tasks.round(&BTreeMap::from([(me, None)])).unwrap();
         assert!(without.iter().all(|task| task.process.pid != me));
     }
 }
