@@ -1,6 +1,9 @@
 //! The page, made from made-up intervals.
 
 use std::fs;
+use std::io::Read;
+use std::io::Write;
+use std::net::TcpStream;
 use std::path::Path;
 
 use prometheus_client::encoding::text;
@@ -434,4 +437,72 @@ fn an_exporter_that_is_blind_tells_only_of_itself() {
         "{first}"
     );
     assert!(lines(&first, "tandem_export_last").is_empty(), "{first}");
+}
+
+/// A host of many VMs of 8 vCPUs, each of which waits for some others.
+fn large(vms: u64) -> Host {
+    let mut builder = EdgesBuilder::new();
+    for id in 1..=vms {
+        let victim = builder.party(&Party::Vm(VmId(id)));
+        for step in 1..8 {
+            let culprit = builder.party(&Party::Vm(VmId((id + step) % vms + 1)));
+            let amount = Amount::time(ms(10 * step));
+            builder.add(victim, culprit, EdgeKind::Pcpu, Evidence::Measured, amount);
+        }
+    }
+    let mut host = host();
+    let parts = [
+        State::Run,
+        State::Poll,
+        State::Vmm,
+        State::Ready,
+        State::Limited,
+        State::Costop,
+    ];
+    let parts = parts.map(|state| (state, 100));
+    host.interval.edges = builder.all();
+    host.interval.vms = (1..=vms)
+        .map(|id| VmInterval {
+            vm: VmId(id),
+            vcpus: (0..8).map(|n| vcpu(n, &parts)).collect(),
+            threads: Vec::new(),
+        })
+        .collect();
+    host.scan.vms = (1..=vms).map(|id| vm(id, &format!("vm{id}"), 8)).collect();
+    host.selected = (1..=vms).map(VmId).collect();
+    host
+}
+
+#[test]
+fn a_scrape_of_1000_vms_of_8_vcpus_takes_less_than_200_ms() {
+    let accounts = Arc::new(Mutex::new(Accounts::new(Detail {
+        culprits: 5,
+        vcpus: false,
+    })));
+    let any = "127.0.0.1:0".parse().unwrap();
+    let exporter = Exporter::listen(registry(&accounts), any).unwrap();
+    let host = large(1_000);
+    let mut rendered = Duration::MAX;
+    for _ in 0..3 {
+        let begin = Instant::now();
+        take(&mut accounts.lock().unwrap(), &host);
+        exporter.publish().unwrap();
+        rendered = rendered.min(begin.elapsed());
+    }
+    // The best of some: this machine may be busy.
+    let mut scraped = Duration::MAX;
+    let mut page = String::new();
+    for _ in 0..10 {
+        let begin = Instant::now();
+        let mut connection = TcpStream::connect(exporter.address().unwrap()).unwrap();
+        write!(connection, "GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+        page.clear();
+        connection.read_to_string(&mut page).unwrap();
+        scraped = scraped.min(begin.elapsed());
+    }
+    let series = page.lines().filter(|line| line.starts_with("tandem_"));
+    let series = series.count();
+    println!("{series} series: counted and rendered in {rendered:?}, scraped in {scraped:?}");
+    assert!((20_000..25_000).contains(&series), "{series}");
+    assert!(scraped < Duration::from_millis(200), "{scraped:?}");
 }
