@@ -98,7 +98,7 @@ fn scrapes_do_not_measure() {
 #[test]
 fn what_cannot_be_is_refused_by_name() {
     for (args, said) in [
-        (["--interval", "0"], "--interval 0 is not possible"),
+        (["--interval", "0"], "0.05 … 3600"),
         (["--culprits", "101"], "0 … 100"),
         (["--listen", "9466"], "--listen"),
         (["--select-name", "a["], "--select-name"),
