@@ -3,7 +3,7 @@
 //! The registry is `prometheus-client`'s, OpenMetrics' reference implementation. Off by default: an
 //! operator asks for it with `--metrics-listen` or `--metrics-file`, or starts `tandem host export`. The listener answers every GET
 //! with the same page from a thread of its own; a scrape never waits for an accounting period. It answers one after the other, and gives
-//! each [`PATIENCE`], so that nobody keeps the others waiting by being slow.
+//! each five seconds, so that nobody keeps the others waiting by being slow.
 //!
 //! What is counted is the daemon's, the agent's or the exporter's own: each hands in its registry.
 
