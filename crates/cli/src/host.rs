@@ -2,6 +2,8 @@
 //!
 //! Arguments in two steps: what was typed, then a [`HostConfig`] that has been checked.
 
+mod export;
+
 use std::io::IsTerminal;
 use std::io::Write;
 use std::net::SocketAddr;
@@ -66,6 +68,8 @@ pub enum HostCommand {
     Status(StatusArgs),
     /// Show where the time of each VM goes, and who takes it, each second
     Top(TopArgs),
+    /// Serve all of that as metrics for Prometheus, until stopped; changes nothing
+    Export(Box<ExportArgs>),
     /// Put back what a killed daemon left behind
     Restore(RestoreArgs),
     /// Measure which knobs act on this kernel, with threads and cgroups made for that: takes some seconds, and two pCPUs
@@ -375,6 +379,17 @@ pub struct TopArgs {
     json: bool,
 }
 
+/// `tandem host export`
+#[derive(Debug, Args)]
+pub struct ExportArgs {
+    #[command(flatten)]
+    select: SelectArgs,
+    #[command(flatten)]
+    find: FindArgs,
+    #[command(flatten)]
+    serve: export::ServeArgs,
+}
+
 /// `tandem host restore`
 #[derive(Debug, Args)]
 pub struct RestoreArgs {
@@ -401,6 +416,7 @@ pub fn main(command: HostCommand) -> anyhow::Result<()> {
         HostCommand::Run(args) => run(*args),
         HostCommand::Status(args) => status(&args),
         HostCommand::Top(args) => top(&args),
+        HostCommand::Export(args) => export(*args),
         HostCommand::Restore(args) => restore(&args),
         HostCommand::Check(args) => check(&args),
         HostCommand::CheckMeasure => Ok(measure::main()?),
@@ -524,6 +540,12 @@ fn top(args: &TopArgs) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+/// A selection that matches nothing yet may match a VM that is to come.
+fn export(args: ExportArgs) -> anyhow::Result<()> {
+    let selector = Selector::from_config(&args.select.wanted())?;
+    args.serve.run(args.find.options(), selector)
 }
 
 fn check(args: &CheckArgs) -> anyhow::Result<()> {

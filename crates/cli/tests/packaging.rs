@@ -83,6 +83,7 @@ fn systemd_accepts_the_units() {
     // A template is judged by an instance of it.
     let units = [
         ("tandem-host.service", "tandem-host.service"),
+        ("tandem-export.service", "tandem-export.service"),
         ("tandem-guest@.service", "tandem-guest@mariadb.service"),
     ];
     for (file, name) in units {

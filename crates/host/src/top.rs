@@ -326,7 +326,7 @@ fn culprits(edges: &Edges, victim: &Party, vm: VmId, by_id: &BTreeMap<VmId, &Vm>
         .collect()
 }
 
-fn culprit(edge: Edge<'_>, victim: VmId, by_id: &BTreeMap<VmId, &Vm>) -> Culprit {
+pub(crate) fn culprit(edge: Edge<'_>, victim: VmId, by_id: &BTreeMap<VmId, &Vm>) -> Culprit {
     let name_of = |vm: &VmId| {
         let vm = by_id.get(vm);
         vm.map_or_else(|| "a VM that is gone".to_owned(), |vm| vm.name.clone())

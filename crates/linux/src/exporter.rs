@@ -1,10 +1,11 @@
-//! Metrics in OpenMetrics text: on a loopback port, in a file, or not at all.
+//! Metrics in OpenMetrics text: on a port, in a file, or not at all.
 //!
 //! The registry is `prometheus-client`'s, OpenMetrics' reference implementation. Off by default: an
-//! operator asks for it with `--metrics-listen` or `--metrics-file`. The listener answers every GET
-//! with the same page from a thread of its own; a scrape never waits for an accounting period.
+//! operator asks for it with `--metrics-listen` or `--metrics-file`, or starts `tandem host export`. The listener answers every GET
+//! with the same page from a thread of its own; a scrape never waits for an accounting period. It answers one after the other, and gives
+//! each five seconds, so that nobody keeps the others waiting by being slow.
 //!
-//! What is counted is the daemon's and the agent's own: each hands in its registry.
+//! What is counted is the daemon's, the agent's or the exporter's own: each hands in its registry.
 
 use std::io::BufRead;
 use std::io::BufReader;
@@ -19,6 +20,7 @@ use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::time::Duration;
+use std::time::Instant;
 
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
@@ -30,7 +32,9 @@ use crate::replace::replace;
 #[derive(Debug, Error)]
 pub enum MetricsError {
     /// The address cannot be listened on.
-    #[error("cannot serve metrics on {address}: {source}; choose another --metrics-listen port")]
+    #[error(
+        "cannot serve metrics on {address}: {source}; choose another port, or stop who listens there"
+    )]
     Listen {
         /// The address asked for.
         address: SocketAddr,
@@ -50,9 +54,13 @@ pub enum MetricsError {
 /// Where metrics go.
 pub struct Exporter {
     registry: Registry,
-    page: Arc<Mutex<String>>,
+    page: Page,
     file: Option<PathBuf>,
+    address: Option<SocketAddr>,
 }
+
+/// The newest page. Who answers takes it along and leaves the lock alone.
+type Page = Arc<Mutex<Arc<str>>>;
 
 impl Exporter {
     /// Opens the port and tries the file, so that a mistake shows at the start.
@@ -64,20 +72,44 @@ impl Exporter {
         if listen.is_none() && file.is_none() {
             return Ok(None);
         }
-        let page = Arc::new(Mutex::new(String::new()));
-        let exporter = Exporter {
+        let mut exporter = Exporter {
             registry,
-            page,
+            page: Arc::new(Mutex::new(Arc::from(""))),
             file: file.map(Path::to_owned),
+            address: None,
         };
         exporter.publish()?;
         if let Some(address) = listen {
-            let listener = TcpListener::bind(address)
-                .map_err(|source| MetricsError::Listen { address, source })?;
-            let page = Arc::clone(&exporter.page);
-            std::thread::spawn(move || serve(&listener, &page));
+            exporter.bind(address)?;
         }
         Ok(Some(exporter))
+    }
+
+    /// Opens the port.
+    pub fn listen(registry: Registry, address: SocketAddr) -> Result<Exporter, MetricsError> {
+        let mut exporter = Exporter {
+            registry,
+            page: Arc::new(Mutex::new(Arc::from(""))),
+            file: None,
+            address: None,
+        };
+        exporter.publish()?;
+        exporter.bind(address)?;
+        Ok(exporter)
+    }
+
+    fn bind(&mut self, address: SocketAddr) -> Result<(), MetricsError> {
+        let failed = |source| MetricsError::Listen { address, source };
+        let listener = TcpListener::bind(address).map_err(failed)?;
+        self.address = Some(listener.local_addr().map_err(failed)?);
+        let page = Arc::clone(&self.page);
+        std::thread::spawn(move || serve(&listener, &page));
+        Ok(())
+    }
+
+    /// Where it listens: with the port that the system chose, if the one asked for was 0.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.address
     }
 
     /// Renders the metrics; a file is replaced whole, so that a reader never sees half a page.
@@ -92,25 +124,62 @@ impl Exporter {
             };
             replace(path, &text).map_err(failed)?;
         }
-        *self.page.lock().unwrap_or_else(PoisonError::into_inner) = text;
+        *self.page.lock().unwrap_or_else(PoisonError::into_inner) = text.into();
         Ok(())
     }
 }
 
-fn serve(listener: &TcpListener, page: &Mutex<String>) {
+fn serve(listener: &TcpListener, page: &Page) {
     for connection in listener.incoming().flatten() {
         // A scraper that hangs up early concerns nobody else.
-        let _ = answer(connection, page);
+        let _ = answer(connection, page, Instant::now() + PATIENCE);
     }
 }
 
 /// Longest request line and headers that are read.
 const MAX_REQUEST: u64 = 8192;
 
-fn answer(mut connection: TcpStream, page: &Mutex<String>) -> std::io::Result<()> {
-    connection.set_read_timeout(Some(Duration::from_secs(1)))?;
-    connection.set_write_timeout(Some(Duration::from_secs(1)))?;
-    let mut request = BufReader::new(connection.try_clone()?).take(MAX_REQUEST);
+/// How long a request and its answer may take together.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A connection whose reads and writes all end by then.
+struct Patient {
+    connection: TcpStream,
+    until: Instant,
+}
+
+impl Patient {
+    /// What is left; an error if nothing is, since a timeout of 0 would be none.
+    fn left(&self) -> std::io::Result<Option<Duration>> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        match left.is_zero() {
+            true => Err(std::io::ErrorKind::TimedOut.into()),
+            false => Ok(Some(left)),
+        }
+    }
+}
+
+impl Read for Patient {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        self.connection.set_read_timeout(self.left()?)?;
+        self.connection.read(buffer)
+    }
+}
+
+impl Write for Patient {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.connection.set_write_timeout(self.left()?)?;
+        self.connection.write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.connection.flush()
+    }
+}
+
+fn answer(connection: TcpStream, page: &Page, until: Instant) -> std::io::Result<()> {
+    let patient = |connection| Patient { connection, until };
+    let mut request = BufReader::new(patient(connection.try_clone()?)).take(MAX_REQUEST);
     let mut first = String::new();
     request.read_line(&mut first)?;
     let mut header = String::new();
@@ -120,17 +189,19 @@ fn answer(mut connection: TcpStream, page: &Mutex<String>) -> std::io::Result<()
     let (status, body) = match first.starts_with("GET ") {
         true => (
             "200 OK",
-            page.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            Arc::clone(&page.lock().unwrap_or_else(PoisonError::into_inner)),
         ),
-        false => ("405 Method Not Allowed", String::new()),
+        false => ("405 Method Not Allowed", Arc::from("")),
     };
-    write!(
-        connection,
+    let head = format!(
         "HTTP/1.1 {status}\r\n\
          Content-Type: application/openmetrics-text; version=1.0.0; charset=utf-8\r\n\
-         Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
+         Content-Length: {}\r\nConnection: close\r\n\r\n",
         body.len()
-    )
+    );
+    let mut connection = patient(connection);
+    connection.write_all(head.as_bytes())?;
+    connection.write_all(body.as_bytes())
 }
 
 #[cfg(test)]
@@ -149,12 +220,9 @@ mod tests {
     #[test]
     fn a_scrape_gets_the_newest_page() {
         let (gauge, registry) = registry();
-        let probe = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = probe.local_addr().unwrap();
-        drop(probe);
-        let exporter = Exporter::open(registry, Some(address), None)
-            .unwrap()
-            .unwrap();
+        let any = "127.0.0.1:0".parse().unwrap();
+        let exporter = Exporter::open(registry, Some(any), None).unwrap().unwrap();
+        let address = exporter.address().unwrap();
         gauge.set(3);
         exporter.publish().unwrap();
         let mut connection = TcpStream::connect(address).unwrap();
@@ -165,6 +233,28 @@ mod tests {
         connection.read_to_string(&mut reply).unwrap();
         assert!(reply.starts_with("HTTP/1.1 200 OK"), "{reply}");
         assert!(reply.contains("tandem_vms 3"), "{reply}");
+    }
+
+    #[test]
+    fn who_dribbles_is_hung_up_on() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut slow = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (connection, _) = listener.accept().unwrap();
+        slow.write_all(b"GET /metrics HTTP/1.1\r\nX: ").unwrap();
+        let dribble = std::thread::spawn(move || {
+            while slow.write_all(b"x").is_ok() {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        });
+        let page: Page = Arc::new(Mutex::new(Arc::from("page")));
+        let until = Instant::now() + Duration::from_millis(100);
+        let error = answer(connection, &page, until).unwrap_err();
+        let is_late = matches!(
+            error.kind(),
+            std::io::ErrorKind::TimedOut | std::io::ErrorKind::WouldBlock
+        );
+        assert!(is_late, "{error}");
+        dribble.join().unwrap();
     }
 
     #[test]

@@ -1,0 +1,66 @@
+//! `tandem host export`: arguments of the exporter.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use tandem_host::config::DEFAULT_STATE_DIR;
+use tandem_host::discovery::DiscoveryOptions;
+use tandem_host::export::DEFAULT_LISTEN;
+use tandem_host::export::Detail;
+use tandem_host::export::Export;
+use tandem_host::export::ExportConfig;
+use tandem_host::export::MOST_CULPRITS;
+use tandem_host::select::Selector;
+use tandem_linux::service::Console;
+
+use crate::number::real;
+use crate::number::whole;
+
+/// What is measured how often, and where it is served.
+#[derive(Debug, Args)]
+pub struct ServeArgs {
+    /// Serve the metrics here. Whoever reaches an address that is not loopback reads names of VMs and processes
+    #[arg(long, default_value = DEFAULT_LISTEN, value_name = "ADDR:PORT")]
+    listen: SocketAddr,
+    /// Length of an interval, 0.05 … 3600 s: so often is the host measured, however often somebody scrapes
+    #[arg(long, default_value_t = 5.0, value_name = "S", value_parser = real((0.05, 3600.0)), allow_negative_numbers = true)]
+    interval: f64,
+    /// How many culprits of a VM, and processes of the host, have series of their own, 0 … 100; the rest is one
+    #[arg(long, default_value_t = 5, value_name = "N", value_parser = whole((0, MOST_CULPRITS), "culprits"))]
+    culprits: u64,
+    /// Series of each vCPU, too
+    #[arg(long)]
+    vcpus: bool,
+    /// Where a running daemon keeps its state
+    #[arg(long, default_value = DEFAULT_STATE_DIR, value_name = "DIR")]
+    state_dir: PathBuf,
+    /// Print 'ready' on stdout once metrics are served
+    #[arg(long)]
+    print_ready: bool,
+}
+
+impl ServeArgs {
+    /// Serves metrics of the selected VMs until a signal.
+    pub fn run(self, find: DiscoveryOptions, selector: Selector) -> anyhow::Result<()> {
+        let mut console = Console {
+            info: "info",
+            error: "error",
+            print_ready: self.print_ready,
+            quiet: false,
+        };
+        let export = Export::open(ExportConfig {
+            find,
+            selector,
+            state_dir: self.state_dir,
+            listen: self.listen,
+            interval: Duration::from_secs_f64(self.interval),
+            detail: Detail {
+                culprits: usize::try_from(self.culprits)?,
+                vcpus: self.vcpus,
+            },
+        })?;
+        Ok(export.run(&mut console)?)
+    }
+}

@@ -1,0 +1,226 @@
+//! `tandem host export`: what [`crate::top`] shows, as metrics, hour after hour.
+//!
+//! It looks and changes nothing; it runs with or without the daemon. Once per interval VMs are found and measured, times are added up
+//! (`accounts`), and the page is rendered: a scrape gets the newest page and never measures, so that scrapers, however many, cost
+//! the host the same. Times are counters in seconds, so nothing is lost between two scrapes; what is due, received and the lag are those of
+//! the last interval.
+//!
+//! An interval that cannot be read is counted and said once. Until one can be read again there are no VMs on the page, since nothing is
+//! known of them.
+
+mod accounts;
+pub mod metric;
+mod page;
+mod ranked;
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::MutexGuard;
+use std::sync::PoisonError;
+use std::time::Duration;
+use std::time::Instant;
+
+use prometheus_client::registry::Registry;
+use rustix::time::ClockId;
+use rustix::time::clock_gettime;
+use tandem_linux::cgroup;
+use tandem_linux::cgroup::CgroupError;
+use tandem_linux::cgroup::CpuController;
+use tandem_linux::exporter::Exporter;
+use tandem_linux::exporter::MetricsError;
+use tandem_linux::procfs::ProcFs;
+use tandem_linux::service::ReportOnce;
+use tandem_linux::service::Reporter;
+use tandem_linux::service::ServiceManager;
+use tandem_linux::signals::Signals;
+use tandem_linux::signals::Wake;
+use tandem_observe::Interval;
+use tandem_observe::ObserveError;
+use tandem_observe::Plain;
+use tandem_observe::Source;
+use tandem_policy::Nanos;
+use tandem_policy::VmId;
+use tandem_policy::Weight;
+use thiserror::Error;
+
+use crate::discovery::Discovery;
+use crate::discovery::DiscoveryError;
+use crate::discovery::DiscoveryOptions;
+use crate::discovery::Scan;
+use crate::select::Selector;
+use crate::status::configured_weights;
+use crate::watch::assessed;
+use crate::watch::watched;
+
+use accounts::Accounts;
+use accounts::Look;
+use page::Page;
+
+pub use accounts::Detail;
+
+/// Where the exporter listens unless told otherwise: beside the daemon (9464) and the guest's agent (9465).
+pub const DEFAULT_LISTEN: &str = "127.0.0.1:9466";
+
+/// Most series of culprits that a VM can have.
+pub const MOST_CULPRITS: u64 = 100;
+
+/// Why there are no metrics.
+#[derive(Debug, Error)]
+pub enum ExportError {
+    /// The host has no usable cpu controller.
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
+    /// Processes cannot be looked through.
+    #[error(transparent)]
+    Discovery(#[from] DiscoveryError),
+    /// Threads cannot be measured.
+    #[error(transparent)]
+    Observe(#[from] ObserveError),
+    /// Nobody can scrape.
+    #[error(transparent)]
+    Metrics(#[from] MetricsError),
+    /// Signals cannot be caught.
+    #[error("cannot catch SIGTERM and SIGINT: {0}")]
+    Signals(std::io::Error),
+}
+
+/// What the exporter is told.
+#[derive(Debug)]
+pub struct ExportConfig {
+    /// How VMs are found.
+    pub find: DiscoveryOptions,
+    /// Which of them have series. All are measured: any may be a culprit.
+    pub selector: Selector,
+    /// Where a running daemon keeps its state.
+    pub state_dir: PathBuf,
+    /// Where to listen.
+    pub listen: SocketAddr,
+    /// Length of an interval.
+    pub interval: Duration,
+    /// How much is told.
+    pub detail: Detail,
+}
+
+/// The exporter between start and end.
+pub struct Export {
+    config: ExportConfig,
+    discovery: Discovery,
+    controller: Box<dyn CpuController>,
+    source: Box<dyn Source>,
+    accounts: Arc<Mutex<Accounts>>,
+    exporter: Exporter,
+    signals: Signals,
+}
+
+impl Export {
+    /// Opens what is needed to look, and the port; begins the first interval.
+    pub fn open(config: ExportConfig) -> Result<Export, ExportError> {
+        let procfs = ProcFs::host();
+        let mut discovery = Discovery::new(config.find.clone(), procfs.clone())?;
+        let controller = cgroup::open(&procfs)?;
+        let mut source = Box::new(Plain::new(procfs));
+        source.begin(&watched(&discovery.scan()?.vms))?;
+        let accounts = Arc::new(Mutex::new(Accounts::new(config.detail)));
+        let exporter = Exporter::listen(registry(&accounts), config.listen)?;
+        let signals = Signals::catch(false).map_err(ExportError::Signals)?;
+        Ok(Export {
+            config,
+            discovery,
+            controller,
+            source,
+            accounts,
+            exporter,
+            signals,
+        })
+    }
+
+    /// Measures and tells until a signal.
+    pub fn run(mut self, reporter: &mut dyn Reporter) -> Result<(), ExportError> {
+        let address = self.exporter.address().unwrap_or(self.config.listen);
+        reporter.info(&format!("metrics at http://{address}/metrics"));
+        if !address.ip().is_loopback() {
+            reporter.info(&format!(
+                "{address} is not loopback: whoever reaches it reads the names of VMs and of this host's processes"
+            ));
+        }
+        let mut errors = ReportOnce::default();
+        let service_manager = ServiceManager::ready(reporter);
+        let mut next = Instant::now() + self.config.interval;
+        while self.signals.wait_until(next) != Wake::Stop {
+            if let Err(error) = self.interval() {
+                errors.error(&error, reporter);
+                self.accounts().failed();
+            }
+            self.exporter.publish()?;
+            service_manager.alive();
+            next += self.config.interval;
+            // A busy host may have made us miss whole intervals: they are a part of the next one.
+            next = next.max(Instant::now());
+        }
+        ServiceManager::stopping();
+        Ok(())
+    }
+
+    fn interval(&mut self) -> Result<(), ExportError> {
+        let begin = Instant::now();
+        let scan = self.discovery.scan()?;
+        let interval = self.source.interval(&watched(&scan.vms))?;
+        let weights =
+            configured_weights(self.controller.as_ref(), &self.config.state_dir, &scan.vms);
+        let selected = self.selected(&scan);
+        let mut accounts = self.accounts();
+        add(&mut accounts, &scan, &interval, &weights, &selected);
+        accounts.took = Nanos(u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        accounts.cpu = clock(ClockId::ProcessCPUTime);
+        accounts.last = Some(clock(ClockId::Realtime));
+        Ok(())
+    }
+
+    fn selected(&self, scan: &Scan) -> BTreeSet<VmId> {
+        let selector = &self.config.selector;
+        let vms = scan.vms.iter();
+        vms.filter(|vm| selector.matches(vm, self.controller.as_ref()))
+            .map(|vm| vm.id)
+            .collect()
+    }
+
+    fn accounts(&self) -> MutexGuard<'_, Accounts> {
+        self.accounts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Adds what was found, measured and configured.
+fn add(
+    accounts: &mut Accounts,
+    scan: &Scan,
+    interval: &Interval,
+    weights: &BTreeMap<VmId, Weight>,
+    selected: &BTreeSet<VmId>,
+) {
+    accounts.add(&Look {
+        scan,
+        interval,
+        assessed: &assessed(interval, weights),
+        selected,
+    });
+}
+
+fn registry(accounts: &Arc<Mutex<Accounts>>) -> Registry {
+    let mut registry = Registry::with_prefix(metric::PREFIX);
+    registry.register_collector(Box::new(Page(Arc::clone(accounts))));
+    registry
+}
+
+fn clock(id: ClockId) -> Nanos {
+    let time = clock_gettime(id);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);
+    Nanos(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
+}
+
+#[cfg(test)]
+mod tests;

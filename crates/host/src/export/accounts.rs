@@ -1,0 +1,411 @@
+//! What the exporter has counted: intervals, added up.
+//!
+//! Times are added in ns from when a VM was first seen, so a scraper that missed some intervals misses no time. What was not measured in
+//! the last interval is not told, and what it was before is kept for when it is measured again. A VM that is gone is forgotten;
+//! while intervals cannot be read no VM is told, since nothing is known of them.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+use tandem_observe::Interval;
+use tandem_policy::Assessment;
+use tandem_policy::Nanos;
+use tandem_policy::State;
+use tandem_policy::VcpuId;
+use tandem_policy::VcpuTimes;
+use tandem_policy::VmId;
+use tandem_policy::states::edges::EdgeKind;
+use tandem_policy::states::edges::Edges;
+use tandem_policy::states::edges::Evidence;
+use tandem_policy::states::edges::Party;
+use tandem_policy::states::interval::Column;
+use tandem_policy::states::interval::HostColumn;
+use tandem_policy::states::interval::VmInterval;
+
+use crate::discovery::Scan;
+use crate::discovery::Vm;
+use crate::top::Culprit;
+use crate::top::culprit;
+
+use super::ranked::Ranked;
+
+/// What the figures are made of.
+pub(super) struct Look<'a> {
+    /// The VMs that were found.
+    pub(super) scan: &'a Scan,
+    /// What was measured of all of them.
+    pub(super) interval: &'a Interval,
+    /// What each is due.
+    pub(super) assessed: &'a BTreeMap<VmId, Assessment>,
+    /// The VMs that are selected.
+    pub(super) selected: &'a BTreeSet<VmId>,
+}
+
+/// How much is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Detail {
+    /// So many culprits of a VM, and processes of the host, have series of their own.
+    pub culprits: usize,
+    /// Whether each vCPU has series.
+    pub vcpus: bool,
+}
+
+/// Times by state.
+#[derive(Clone, Debug, Default)]
+pub(super) struct States {
+    totals: BTreeMap<State, Nanos>,
+    last: VcpuTimes,
+}
+
+impl States {
+    fn add(&mut self, times: &VcpuTimes) {
+        for state in State::ALL {
+            *self.totals.entry(state).or_default() += times.get(state).unwrap_or_default();
+        }
+        self.last = *times;
+    }
+
+    /// Those that were measured in the last interval.
+    pub(super) fn measured(&self) -> impl Iterator<Item = (State, Nanos)> {
+        let totals = self.totals.iter().map(|(state, total)| (*state, *total));
+        totals.filter(|(state, _)| self.last.get(*state).is_some())
+    }
+}
+
+/// Who was waited for, in words.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct CulpritKey {
+    pub(super) kind: String,
+    pub(super) name: String,
+    /// Empty where there is none.
+    pub(super) cgroup: String,
+    pub(super) evidence: String,
+}
+
+/// Processes of one name in one cgroup.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct ProcessKey {
+    pub(super) name: String,
+    /// Empty where it is not known.
+    pub(super) cgroup: String,
+}
+
+/// What is known of a VM for the last interval.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Now {
+    pub(super) vcpus: usize,
+    /// The largest part of its wall time that a vCPU was RDY; `None` where that is not measured.
+    pub(super) worst_ready: Option<f64>,
+    /// In pCPUs.
+    pub(super) fair: f64,
+    /// In pCPUs.
+    pub(super) received: f64,
+    pub(super) lag: f64,
+}
+
+/// What was counted of a VM.
+#[derive(Clone, Debug)]
+pub(super) struct VmAccount {
+    pub(super) name: String,
+    pub(super) pid: String,
+    pub(super) states: States,
+    /// Empty unless they are told.
+    pub(super) vcpus: BTreeMap<VcpuId, States>,
+    pub(super) runs: u64,
+    pub(super) culprits: BTreeMap<Evidence, Ranked<CulpritKey>>,
+    /// Of the VM's threads that are no vCPUs, by what they are.
+    pub(super) threads: BTreeMap<&'static str, Nanos>,
+    /// `None`: not in the last interval.
+    pub(super) now: Option<Now>,
+}
+
+/// What was counted of the host, and of the exporter itself.
+#[derive(Clone, Debug)]
+pub(super) struct HostAccount {
+    pub(super) pcpus: usize,
+    pub(super) uses: BTreeMap<&'static str, Nanos>,
+    /// Those of `uses` that were measured in the last interval.
+    pub(super) measured: Vec<&'static str>,
+    pub(super) processes: Ranked<ProcessKey>,
+    pub(super) found: usize,
+    pub(super) unreadable: usize,
+    pub(super) unidentified: usize,
+    /// What is not measured, for want of what, and of which part of the VMs.
+    pub(super) missing: BTreeMap<(String, String), f64>,
+    pub(super) source: String,
+    pub(super) length: Nanos,
+}
+
+/// What the exporter has counted.
+#[derive(Clone, Debug)]
+pub(super) struct Accounts {
+    detail: Detail,
+    pub(super) vms: BTreeMap<VmId, VmAccount>,
+    totals: HostAccount,
+    /// Whether the last interval could be read.
+    is_current: bool,
+    pub(super) intervals: u64,
+    pub(super) errors: u64,
+    /// How long reading the last interval took.
+    pub(super) took: Nanos,
+    /// CPU time of this process.
+    pub(super) cpu: Nanos,
+    /// When the last interval ended, since 1970; `None` before the first.
+    pub(super) last: Option<Nanos>,
+}
+
+/// A VM's thread that is no vCPU, as a label.
+fn thread_kind(name: &str) -> &'static str {
+    match name.starts_with("vhost-") {
+        true => "vhost",
+        false => "emulator",
+    }
+}
+
+/// A plain value as it is written in JSON: one word for one thing, wherever it stands.
+fn word(value: impl Serialize) -> String {
+    let value = serde_json::to_value(value).unwrap_or_default();
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+impl Accounts {
+    pub(super) fn new(detail: Detail) -> Accounts {
+        Accounts {
+            detail,
+            vms: BTreeMap::new(),
+            totals: HostAccount {
+                pcpus: 0,
+                uses: BTreeMap::new(),
+                measured: Vec::new(),
+                processes: Ranked::new(detail.culprits),
+                found: 0,
+                unreadable: 0,
+                unidentified: 0,
+                missing: BTreeMap::new(),
+                source: String::new(),
+                length: Nanos::ZERO,
+            },
+            is_current: false,
+            intervals: 0,
+            errors: 0,
+            took: Nanos::ZERO,
+            cpu: Nanos::ZERO,
+            last: None,
+        }
+    }
+
+    /// The host, if the last interval could be read.
+    pub(super) fn host(&self) -> Option<&HostAccount> {
+        self.is_current.then_some(&self.totals)
+    }
+
+    /// VMs that are told, in the order of their ids.
+    pub(super) fn told(&self) -> impl Iterator<Item = (&VmAccount, &Now)> {
+        let vms = self.vms.values().filter(|_| self.is_current);
+        vms.filter_map(|vm| Some((vm, vm.now.as_ref()?)))
+    }
+
+    /// An interval could not be read.
+    pub(super) fn failed(&mut self) {
+        self.errors += 1;
+        self.is_current = false;
+    }
+
+    /// Adds an interval.
+    pub(super) fn add(&mut self, look: &Look<'_>) {
+        self.intervals += 1;
+        self.is_current = true;
+        let by_id: BTreeMap<VmId, &Vm> = look.scan.vms.iter().map(|vm| (vm.id, vm)).collect();
+        self.vms.retain(|id, _| look.selected.contains(id));
+        for account in self.vms.values_mut() {
+            account.now = None;
+        }
+        let of_vms = look.interval.edges.by_vm();
+        for measured in &look.interval.vms {
+            let vm = by_id.get(&measured.vm);
+            let assessment = look.assessed.get(&measured.vm);
+            let (Some(vm), Some(assessment)) = (vm, assessment) else {
+                continue;
+            };
+            if !look.selected.contains(&vm.id) {
+                continue;
+            }
+            let account = self.vms.entry(vm.id).or_insert_with(|| VmAccount::new(vm));
+            account.add(measured, assessment, look.interval.length, self.detail);
+            account.add_culprits(&of_vms, vm.id, look.interval.length, &by_id, self.detail);
+        }
+        self.totals.add(look);
+    }
+}
+
+impl VmAccount {
+    fn new(vm: &Vm) -> VmAccount {
+        VmAccount {
+            name: vm.name.clone(),
+            pid: vm.process.pid.to_string(),
+            states: States::default(),
+            vcpus: BTreeMap::new(),
+            runs: 0,
+            culprits: BTreeMap::new(),
+            threads: BTreeMap::new(),
+            now: None,
+        }
+    }
+
+    fn add(
+        &mut self,
+        measured: &VmInterval,
+        assessment: &Assessment,
+        length: Nanos,
+        detail: Detail,
+    ) {
+        self.states.add(&measured.times().unwrap_or_default());
+        if detail.vcpus {
+            let there = |id: &VcpuId| measured.vcpus.iter().any(|vcpu| vcpu.vcpu == *id);
+            self.vcpus.retain(|id, _| there(id));
+            for vcpu in &measured.vcpus {
+                self.vcpus.entry(vcpu.vcpu).or_default().add(&vcpu.times);
+            }
+        }
+        self.runs += measured.vcpus.iter().map(|vcpu| vcpu.runs).sum::<u64>();
+        for kind in ["emulator", "vhost"] {
+            self.threads.entry(kind).or_default();
+        }
+        for thread in &measured.threads {
+            *self.threads.entry(thread_kind(&thread.name)).or_default() += thread.time;
+        }
+        let ready = measured
+            .vcpus
+            .iter()
+            .filter_map(|vcpu| vcpu.times.share(State::Ready));
+        let pcpus = |time: Nanos| time.0 as f64 / length.0.max(1) as f64;
+        self.now = Some(Now {
+            vcpus: measured.vcpus.len(),
+            worst_ready: ready.reduce(f64::max),
+            fair: pcpus(assessment.fair),
+            received: pcpus(assessment.received),
+            lag: assessment.lag,
+        });
+    }
+
+    fn add_culprits(
+        &mut self,
+        of_vms: &Edges,
+        id: VmId,
+        length: Nanos,
+        by_id: &BTreeMap<VmId, &Vm>,
+        detail: Detail,
+    ) {
+        let mut named: BTreeMap<Evidence, Vec<(CulpritKey, Nanos)>> = BTreeMap::new();
+        let mut rest: BTreeMap<Evidence, Nanos> = BTreeMap::new();
+        for edge in of_vms.of(&Party::Vm(id), EdgeKind::Pcpu) {
+            match edge.culprit {
+                Party::Others => *rest.entry(edge.evidence).or_default() += edge.time(),
+                _ => {
+                    let culprit = culprit(edge, id, by_id);
+                    let of_evidence = named.entry(edge.evidence).or_default();
+                    of_evidence.push((CulpritKey::of(&culprit), culprit.time));
+                }
+            }
+        }
+        for evidence in [Evidence::Measured, Evidence::Estimated] {
+            let named = named.remove(&evidence).unwrap_or_default();
+            let rest = rest.remove(&evidence).unwrap_or_default();
+            let is_new = !self.culprits.contains_key(&evidence);
+            // A source has one kind of evidence as a rule: the other has no counters until it comes.
+            if is_new && named.is_empty() && rest == Nanos::ZERO {
+                continue;
+            }
+            let ranked = self.culprits.entry(evidence);
+            let ranked = ranked.or_insert_with(|| Ranked::new(detail.culprits));
+            ranked.add(length, named, rest);
+        }
+    }
+}
+
+impl CulpritKey {
+    fn of(culprit: &Culprit) -> CulpritKey {
+        CulpritKey {
+            kind: word(culprit.kind),
+            name: culprit.name.clone(),
+            cgroup: culprit.cgroup.clone().unwrap_or_default(),
+            evidence: word(culprit.evidence),
+        }
+    }
+
+    /// All that are not named one by one.
+    pub(super) fn others(evidence: Evidence) -> CulpritKey {
+        CulpritKey {
+            kind: "others".to_owned(),
+            name: "others".to_owned(),
+            cgroup: String::new(),
+            evidence: word(evidence),
+        }
+    }
+}
+
+impl HostAccount {
+    fn add(&mut self, look: &Look<'_>) {
+        let Look { scan, interval, .. } = look;
+        let host = &interval.host;
+        let is_measured = |column: HostColumn| {
+            let mut missing = interval.missing.iter();
+            !missing
+                .any(|missing| missing.what == Column::Host(column) && missing.vms == missing.of)
+        };
+        let threads = interval.vms.iter().flat_map(|vm| &vm.threads);
+        let vhost = threads.filter(|thread| thread_kind(&thread.name) == "vhost");
+        let vhost: Nanos = vhost.map(|thread| thread.time).sum();
+        let mut uses = vec![("vcpus", Some(host.vcpus)), ("idle", host.idle)];
+        let has_threads = is_measured(HostColumn::VmThreads);
+        let has_processes = is_measured(HostColumn::Processes);
+        if has_threads {
+            uses.push(("emulator", Some(host.vm_threads.saturating_sub(vhost))));
+            uses.push(("vhost", Some(vhost)));
+        }
+        if has_processes {
+            uses.push(("tasks", Some(host.tasks)));
+            uses.push(("kernel", Some(host.kernel)));
+            let top = host.top_tasks.iter().map(|process| {
+                let key = ProcessKey {
+                    name: process.name.clone(),
+                    cgroup: process.cgroup.clone().unwrap_or_default(),
+                };
+                (key, process.time)
+            });
+            let of_top: Nanos = host.top_tasks.iter().map(|process| process.time).sum();
+            let rest = host.tasks.saturating_sub(of_top);
+            self.processes.add(interval.length, top, rest);
+        }
+        if has_threads && has_processes {
+            uses.push(("unseen", host.unseen(interval.length)));
+        }
+        self.measured.clear();
+        for (what, time) in uses {
+            if let Some(time) = time {
+                *self.uses.entry(what).or_default() += time;
+                self.measured.push(what);
+            }
+        }
+        self.pcpus = host.pcpus;
+        self.found = scan.vms.len();
+        self.unreadable = scan.unreadable_vmms;
+        let unidentified = scan.vms.iter().filter(|vm| vm.vcpus.is_empty());
+        self.unidentified = unidentified
+            .filter(|vm| look.selected.contains(&vm.id))
+            .count();
+        self.missing.clear();
+        for missing in &interval.missing {
+            let part = match missing.of {
+                0 => 1.0,
+                of => missing.vms as f64 / of as f64,
+            };
+            let key = (word(missing.what), missing.want.clone());
+            let known = self.missing.entry(key).or_insert(0.0);
+            *known = part.max(*known);
+        }
+        self.source = word(interval.source);
+        self.length = interval.length;
+    }
+}

@@ -1,0 +1,329 @@
+//! The metrics of `tandem host export`: names, units, labels and what they say.
+//!
+//! What is said here is what the page says of each metric and what the table in `docs/host.md` says; a test compares them. Names
+//! begin with `tandem_` and end in their unit, a counter's also in `_total`. Where the daemon has a metric of the same name,
+//! it means the same: the daemon's is smoothed, this one is that of the last interval.
+
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Unit;
+
+/// What stands before each name.
+pub const PREFIX: &str = "tandem";
+
+/// Labels of a VM's series, as the daemon has them.
+const VM: &[&str] = &["vm", "pid"];
+
+/// A metric of the exporter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Metric {
+    /// Time of a VM's vCPUs by state.
+    VmState,
+    /// Time of a vCPU by state.
+    VcpuState,
+    /// The share of RDY of the vCPU that waits most.
+    VmReadyWorstVcpu,
+    /// vCPUs that could be read.
+    VmVcpus,
+    /// How often vCPUs were put on a pCPU.
+    VmRuns,
+    /// Whom a VM waited for.
+    VmCulprit,
+    /// CPU time of a VM's other threads.
+    VmThread,
+    /// Due.
+    VmFair,
+    /// Received.
+    VmReceived,
+    /// Lag.
+    VmLag,
+    /// pCPUs that are online.
+    HostPcpus,
+    /// Where the host's pCPUs were.
+    HostUse,
+    /// Processes that are no VMs.
+    HostProcess,
+    /// VMs that were found.
+    HostVms,
+    /// VMs that cannot be looked into.
+    HostVmsUnreadable,
+    /// VMs without known vCPU threads.
+    HostVmsUnidentified,
+    /// VMs on this page.
+    ExportVms,
+    /// What is not measured.
+    ExportNotMeasured,
+    /// Where the figures are from.
+    ExportSource,
+    /// Intervals that were read.
+    ExportIntervals,
+    /// Intervals that could not be read.
+    ExportErrors,
+    /// Length of the last interval.
+    ExportInterval,
+    /// When the last interval ended.
+    ExportLast,
+    /// How long reading the last interval took.
+    ExportTook,
+    /// What the exporter costs.
+    ExportCpu,
+}
+
+/// What there is to say of a metric.
+#[derive(Clone, Copy, Debug)]
+pub struct Description {
+    /// Its name without prefix, unit and `_total`.
+    pub stem: &'static str,
+    /// The unit, which the name ends in.
+    pub unit: Option<&'static str>,
+    /// Whether it only grows.
+    pub is_counter: bool,
+    /// Its labels.
+    pub labels: &'static [&'static str],
+    /// What it says: one sentence, without its full stop.
+    pub help: &'static str,
+}
+
+impl Metric {
+    /// All, in the order in which they stand on the page.
+    pub const ALL: [Metric; 25] = [
+        Metric::VmState,
+        Metric::VcpuState,
+        Metric::VmReadyWorstVcpu,
+        Metric::VmVcpus,
+        Metric::VmRuns,
+        Metric::VmCulprit,
+        Metric::VmThread,
+        Metric::VmFair,
+        Metric::VmReceived,
+        Metric::VmLag,
+        Metric::HostPcpus,
+        Metric::HostUse,
+        Metric::HostProcess,
+        Metric::HostVms,
+        Metric::HostVmsUnreadable,
+        Metric::HostVmsUnidentified,
+        Metric::ExportVms,
+        Metric::ExportNotMeasured,
+        Metric::ExportSource,
+        Metric::ExportIntervals,
+        Metric::ExportErrors,
+        Metric::ExportInterval,
+        Metric::ExportLast,
+        Metric::ExportTook,
+        Metric::ExportCpu,
+    ];
+
+    /// What there is to say of it.
+    pub fn description(self) -> Description {
+        match self {
+            Metric::VmState => counter(
+                "vm_state",
+                "seconds",
+                &["vm", "pid", "state"],
+                "Time of the VM's vCPUs by state: run, poll, vmm, ready (runnable, waits for a pCPU), limited (throttled by a quota), \
+                 costop, halted; their sum is wall time times vCPUs; a state that is not measured is absent and its time in another",
+            ),
+            Metric::VcpuState => counter(
+                "vcpu_state",
+                "seconds",
+                &["vm", "pid", "vcpu", "state"],
+                "Time of one vCPU by state, as in tandem_vm_state_seconds; only with --vcpus",
+            ),
+            Metric::VmReadyWorstVcpu => gauge(
+                "vm_ready_worst_vcpu",
+                Some("ratios"),
+                VM,
+                "Part of the last interval that the vCPU which waits most was runnable without a pCPU, 0 to 1",
+            ),
+            Metric::VmVcpus => gauge(
+                "vm_vcpus",
+                None,
+                VM,
+                "vCPUs of the VM that could be read in the last interval",
+            ),
+            Metric::VmRuns => counter_without_unit(
+                "vm_runs",
+                VM,
+                "How often the VM's vCPUs were put on a pCPU; ready seconds per run are the mean wait",
+            ),
+            Metric::VmCulprit => counter(
+                "vm_culprit",
+                "seconds",
+                &["vm", "pid", "kind", "culprit", "cgroup", "evidence"],
+                "Time that the VM's vCPUs waited for pCPUs which this culprit had; who is not named is in the one of kind others",
+            ),
+            Metric::VmThread => counter(
+                "vm_thread",
+                "seconds",
+                &["vm", "pid", "thread"],
+                "CPU time of the VM's threads that are no vCPUs: vhost, and emulator (all others, I/O threads too)",
+            ),
+            Metric::VmFair => gauge(
+                "vm_fair",
+                Some("pcpus"),
+                VM,
+                "Due: the fair share by weights of what the VM could use",
+            ),
+            Metric::VmReceived => gauge("vm_received", Some("pcpus"), VM, "CPU received"),
+            Metric::VmLag => gauge(
+                "vm_lag",
+                Some("ratios"),
+                VM,
+                "Part of the fair share that was not received",
+            ),
+            Metric::HostPcpus => gauge("host_pcpus", None, &[], "pCPUs that are online"),
+            Metric::HostUse => counter(
+                "host_use",
+                "seconds",
+                &["use"],
+                "Where the host's pCPUs were: vcpus, emulator and vhost (the other threads of all VMs), tasks (processes that are no VMs), \
+                 kernel (its threads), idle, unseen (tasks that ended, interrupts, steal)",
+            ),
+            Metric::HostProcess => counter(
+                "host_process",
+                "seconds",
+                &["kind", "name", "cgroup"],
+                "CPU time of host processes that are no VMs, by name and cgroup (kind process); who is not named is in the one of kind others",
+            ),
+            Metric::HostVms => gauge("host_vms", None, &[], "VMs on the host, selected or not"),
+            Metric::HostVmsUnreadable => gauge(
+                "host_vms_unreadable",
+                None,
+                &[],
+                "Processes that are VMMs by their names and could not be looked into; root can",
+            ),
+            Metric::HostVmsUnidentified => gauge(
+                "host_vms_unidentified",
+                None,
+                &[],
+                "Selected VMs of which no vCPU thread is known; a QMP socket or a thread pattern helps",
+            ),
+            Metric::ExportVms => {
+                gauge("export_vms", None, &[], "VMs that have series on this page")
+            }
+            Metric::ExportNotMeasured => gauge(
+                "export_not_measured",
+                Some("ratios"),
+                &["what", "want"],
+                "Part of the VMs for which this is not measured, 0 to 1, and for want of what; absent where all is measured",
+            ),
+            Metric::ExportSource => gauge(
+                "export_source",
+                None,
+                &["source"],
+                "Always 1; the label says where the figures are from",
+            ),
+            Metric::ExportIntervals => {
+                counter_without_unit("export_intervals", &[], "Intervals that were read")
+            }
+            Metric::ExportErrors => counter_without_unit(
+                "export_errors",
+                &[],
+                "Intervals that could not be read; there are no VMs on the page until one can",
+            ),
+            Metric::ExportInterval => gauge(
+                "export_interval",
+                Some("seconds"),
+                &[],
+                "Length of the last interval",
+            ),
+            Metric::ExportLast => gauge(
+                "export_last_timestamp",
+                Some("seconds"),
+                &[],
+                "When the last interval that could be read ended, in seconds since 1970",
+            ),
+            Metric::ExportTook => gauge(
+                "export_took",
+                Some("seconds"),
+                &[],
+                "How long reading the last interval took",
+            ),
+            Metric::ExportCpu => counter("export_cpu", "seconds", &[], "CPU time of the exporter"),
+        }
+    }
+}
+
+fn gauge(
+    stem: &'static str,
+    unit: Option<&'static str>,
+    labels: &'static [&'static str],
+    help: &'static str,
+) -> Description {
+    Description {
+        stem,
+        unit,
+        is_counter: false,
+        labels,
+        help,
+    }
+}
+
+fn counter(
+    stem: &'static str,
+    unit: &'static str,
+    labels: &'static [&'static str],
+    help: &'static str,
+) -> Description {
+    Description {
+        is_counter: true,
+        ..gauge(stem, Some(unit), labels, help)
+    }
+}
+
+fn counter_without_unit(
+    stem: &'static str,
+    labels: &'static [&'static str],
+    help: &'static str,
+) -> Description {
+    Description {
+        is_counter: true,
+        ..gauge(stem, None, labels, help)
+    }
+}
+
+impl Description {
+    /// The name that its samples have.
+    pub fn name(&self) -> String {
+        let unit = self
+            .unit
+            .map_or_else(String::new, |unit| format!("_{unit}"));
+        let total = if self.is_counter { "_total" } else { "" };
+        format!("{PREFIX}_{}{unit}{total}", self.stem)
+    }
+
+    pub(super) fn unit(&self) -> Option<Unit> {
+        self.unit.map(|unit| match unit {
+            "seconds" => Unit::Seconds,
+            "ratios" => Unit::Ratios,
+            other => Unit::Other(other.to_owned()),
+        })
+    }
+
+    pub(super) fn kind(&self) -> MetricType {
+        match self.is_counter {
+            true => MetricType::Counter,
+            false => MetricType::Gauge,
+        }
+    }
+}
+
+/// The table of metrics, in Markdown: what the documentation has.
+pub fn table() -> String {
+    let mut table = "| metric | labels | what |\n|---|---|---|\n".to_owned();
+    for metric in Metric::ALL {
+        let description = metric.description();
+        let labels: Vec<String> = description
+            .labels
+            .iter()
+            .map(|label| format!("`{label}`"))
+            .collect();
+        table += &format!(
+            "| `{}` | {} | {} |\n",
+            description.name(),
+            labels.join(", "),
+            description.help
+        );
+    }
+    table
+}

@@ -1,0 +1,229 @@
+//! The exporter's page: every metric with the series of those that are told.
+//!
+//! It is rendered once per interval; a scrape gets what is there.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::encoding::MetricEncoder;
+use prometheus_client::encoding::NoLabelSet;
+use tandem_policy::Nanos;
+use tandem_policy::State;
+
+use super::accounts::Accounts;
+use super::accounts::CulpritKey;
+use super::metric::Description;
+use super::metric::Metric;
+
+/// What was counted, shared by who counts and who renders.
+#[derive(Clone, Debug)]
+pub(super) struct Page(pub(super) Arc<Mutex<Accounts>>);
+
+impl Collector for Page {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let accounts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for metric in Metric::ALL {
+            let description = metric.description();
+            let unit = description.unit();
+            let encoder = encoder.encode_descriptor(
+                description.stem,
+                description.help,
+                unit.as_ref(),
+                description.kind(),
+            )?;
+            samples(
+                metric,
+                &accounts,
+                &mut Series {
+                    encoder,
+                    description,
+                },
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// Where the series of a metric go.
+struct Series<'a> {
+    encoder: MetricEncoder<'a>,
+    description: Description,
+}
+
+impl Series<'_> {
+    /// One of them: values of the labels that the metric has.
+    fn put(&mut self, values: &[&str], value: f64) -> fmt::Result {
+        debug_assert_eq!(values.len(), self.description.labels.len());
+        let labels: Vec<(&str, &str)> = self
+            .description
+            .labels
+            .iter()
+            .copied()
+            .zip(values.iter().copied())
+            .collect();
+        let is_counter = self.description.is_counter;
+        // Without labels there is no family.
+        match labels.is_empty() {
+            true => encode(&mut self.encoder, is_counter, value),
+            false => encode(&mut self.encoder.encode_family(&labels)?, is_counter, value),
+        }
+    }
+}
+
+fn encode(encoder: &mut MetricEncoder<'_>, is_counter: bool, value: f64) -> fmt::Result {
+    match is_counter {
+        true => encoder.encode_counter::<NoLabelSet, f64, f64>(&value, None),
+        false => encoder.encode_gauge(&value),
+    }
+}
+
+/// The same words as in JSON.
+fn label(state: State) -> &'static str {
+    match state {
+        State::Run => "run",
+        State::Poll => "poll",
+        State::Vmm => "vmm",
+        State::Ready => "ready",
+        State::Limited => "limited",
+        State::Costop => "costop",
+        State::Halted => "halted",
+    }
+}
+
+fn seconds(time: Nanos) -> f64 {
+    time.as_secs_f64()
+}
+
+fn samples(metric: Metric, accounts: &Accounts, series: &mut Series<'_>) -> fmt::Result {
+    match metric {
+        Metric::ExportVms => series.put(&[], accounts.told().count() as f64),
+        Metric::ExportIntervals => series.put(&[], accounts.intervals as f64),
+        Metric::ExportErrors => series.put(&[], accounts.errors as f64),
+        Metric::ExportTook => series.put(&[], seconds(accounts.took)),
+        Metric::ExportCpu => series.put(&[], seconds(accounts.cpu)),
+        Metric::ExportLast => match accounts.last {
+            Some(last) => series.put(&[], seconds(last)),
+            None => Ok(()),
+        },
+        Metric::HostPcpus
+        | Metric::HostUse
+        | Metric::HostProcess
+        | Metric::HostVms
+        | Metric::HostVmsUnreadable
+        | Metric::HostVmsUnidentified
+        | Metric::ExportNotMeasured
+        | Metric::ExportSource
+        | Metric::ExportInterval => of_host(metric, accounts, series),
+        Metric::VmState
+        | Metric::VcpuState
+        | Metric::VmReadyWorstVcpu
+        | Metric::VmVcpus
+        | Metric::VmRuns
+        | Metric::VmCulprit
+        | Metric::VmThread
+        | Metric::VmFair
+        | Metric::VmReceived
+        | Metric::VmLag => of_vms(metric, accounts, series),
+    }
+}
+
+fn of_host(metric: Metric, accounts: &Accounts, series: &mut Series<'_>) -> fmt::Result {
+    let Some(host) = accounts.host() else {
+        return Ok(());
+    };
+    match metric {
+        Metric::HostPcpus => series.put(&[], host.pcpus as f64),
+        Metric::HostUse => {
+            let told = host.uses.iter();
+            let mut told = told.filter(|(what, _)| host.measured.contains(what));
+            told.try_for_each(|(what, time)| series.put(&[what], seconds(*time)))
+        }
+        Metric::HostProcess => {
+            for (process, time) in host.processes.named() {
+                let labels = ["process", &process.name, &process.cgroup];
+                series.put(&labels, seconds(time))?;
+            }
+            match host.processes.others() {
+                Some(time) => series.put(&["others", "others", ""], seconds(time)),
+                None => Ok(()),
+            }
+        }
+        Metric::HostVms => series.put(&[], host.found as f64),
+        Metric::HostVmsUnreadable => series.put(&[], host.unreadable as f64),
+        Metric::HostVmsUnidentified => series.put(&[], host.unidentified as f64),
+        Metric::ExportNotMeasured => {
+            let mut missing = host.missing.iter();
+            missing.try_for_each(|((what, want), part)| series.put(&[what, want], *part))
+        }
+        Metric::ExportSource => series.put(&[&host.source], 1.0),
+        Metric::ExportInterval => series.put(&[], seconds(host.length)),
+        _ => Ok(()),
+    }
+}
+
+fn of_vms(metric: Metric, accounts: &Accounts, series: &mut Series<'_>) -> fmt::Result {
+    let has_threads = |kind| {
+        let host = accounts.host();
+        host.is_some_and(|host| host.measured.contains(kind))
+    };
+    for (vm, now) in accounts.told() {
+        let (name, pid) = (vm.name.as_str(), vm.pid.as_str());
+        match metric {
+            Metric::VmState => {
+                for (state, time) in vm.states.measured() {
+                    series.put(&[name, pid, label(state)], seconds(time))?;
+                }
+            }
+            Metric::VcpuState => {
+                for (vcpu, states) in &vm.vcpus {
+                    let vcpu = vcpu.to_string();
+                    for (state, time) in states.measured() {
+                        series.put(&[name, pid, &vcpu, label(state)], seconds(time))?;
+                    }
+                }
+            }
+            Metric::VmReadyWorstVcpu => {
+                if let Some(part) = now.worst_ready {
+                    series.put(&[name, pid], part)?;
+                }
+            }
+            Metric::VmVcpus => series.put(&[name, pid], now.vcpus as f64)?,
+            Metric::VmRuns => series.put(&[name, pid], vm.runs as f64)?,
+            Metric::VmCulprit => {
+                let mut put = |culprit: &CulpritKey, time: Nanos| {
+                    let CulpritKey {
+                        kind,
+                        name: whom,
+                        cgroup,
+                        evidence,
+                    } = culprit;
+                    let labels = [name, pid, kind, whom, cgroup, evidence];
+                    series.put(&labels, seconds(time))
+                };
+                for (evidence, ranked) in &vm.culprits {
+                    for (culprit, time) in ranked.named() {
+                        put(culprit, time)?;
+                    }
+                    if let Some(time) = ranked.others() {
+                        put(&CulpritKey::others(*evidence), time)?;
+                    }
+                }
+            }
+            Metric::VmThread => {
+                let told = vm.threads.iter().filter(|(kind, _)| has_threads(kind));
+                for (thread, time) in told {
+                    series.put(&[name, pid, thread], seconds(*time))?;
+                }
+            }
+            Metric::VmFair => series.put(&[name, pid], now.fair)?,
+            Metric::VmReceived => series.put(&[name, pid], now.received)?,
+            Metric::VmLag => series.put(&[name, pid], now.lag)?,
+            _ => {}
+        }
+    }
+    Ok(())
+}

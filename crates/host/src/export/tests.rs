@@ -1,0 +1,508 @@
+//! The page, made from made-up intervals.
+
+use std::fs;
+use std::io::Read;
+use std::io::Write;
+use std::net::TcpStream;
+use std::path::Path;
+
+use prometheus_client::encoding::text;
+use tandem_linux::thread::Pid;
+use tandem_linux::thread::StartTime;
+use tandem_linux::thread::ThreadRef;
+use tandem_linux::thread::Tid;
+use tandem_policy::State;
+use tandem_policy::VcpuId;
+use tandem_policy::VcpuTimes;
+use tandem_policy::states::edges::Amount;
+use tandem_policy::states::edges::EdgeKind;
+use tandem_policy::states::edges::EdgesBuilder;
+use tandem_policy::states::edges::Evidence;
+use tandem_policy::states::edges::Party;
+use tandem_policy::states::interval::Column;
+use tandem_policy::states::interval::HostColumn;
+use tandem_policy::states::interval::HostTotals;
+use tandem_policy::states::interval::Missing;
+use tandem_policy::states::interval::ProcessTime;
+use tandem_policy::states::interval::SourceName;
+use tandem_policy::states::interval::ThreadTime;
+use tandem_policy::states::interval::VcpuInterval;
+use tandem_policy::states::interval::VmInterval;
+
+use super::*;
+use crate::discovery::VcpuThread;
+use crate::discovery::Vm;
+use crate::vmm::Vmm;
+
+const fn ms(ms: u64) -> Nanos {
+    Nanos::from_millis(ms)
+}
+
+fn thread(pid: u32, tid: u32) -> ThreadRef {
+    ThreadRef {
+        pid: Pid(pid),
+        tid: Tid(tid),
+        start: StartTime(1),
+    }
+}
+
+fn vm(id: u64, name: &str, vcpus: u32) -> Vm {
+    let pid = id as u32 * 100;
+    Vm {
+        id: VmId(id),
+        process: thread(pid, pid),
+        name: name.to_owned(),
+        vmm: Vmm::Qemu,
+        vcpus: (0..vcpus)
+            .map(|n| VcpuThread {
+                index: VcpuId(n),
+                thread: thread(pid, pid + 1 + n),
+            })
+            .collect(),
+        unidentified: 0,
+    }
+}
+
+/// A vCPU with these times of a second, in ms.
+fn vcpu(n: u32, parts: &[(State, u64)]) -> VcpuInterval {
+    let times = parts.iter().map(|(state, time)| (*state, ms(*time)));
+    let of = |wanted: &[State]| {
+        let parts = parts.iter().filter(|(state, _)| wanted.contains(state));
+        parts.map(|(_, time)| ms(*time)).sum()
+    };
+    VcpuInterval {
+        vcpu: VcpuId(n),
+        times: VcpuTimes::from_parts(ms(1_000), times).unwrap(),
+        ran: of(&[State::Run, State::Poll, State::Vmm]),
+        waited: of(&[State::Ready, State::Limited]),
+        runs: 7,
+        runnable: true,
+        allowed: "0-1".parse().unwrap(),
+    }
+}
+
+fn process(name: &str, cgroup: Option<&str>) -> Party {
+    Party::Process {
+        name: name.to_owned(),
+        cgroup: cgroup.map(str::to_owned),
+    }
+}
+
+/// What differs between the hosts of these tests.
+struct Host {
+    scan: Scan,
+    interval: Interval,
+    selected: BTreeSet<VmId>,
+}
+
+/// Two VMs on two pCPUs, one with a name that wants escapes, and one that cannot be read. POLL is measured of the first only.
+fn host() -> Host {
+    let mut builder = EdgesBuilder::new();
+    let victim = builder.party(&Party::Vcpu {
+        vm: VmId(2),
+        vcpu: VcpuId(0),
+    });
+    for (party, time) in [
+        (Party::Vm(VmId(1)), 150),
+        (Party::Vm(VmId(2)), 60),
+        (process("make", Some("/build \"x\"")), 40),
+        (process("cc\\1", None), 20),
+        (Party::KernelThread("kworker".to_owned()), 10),
+        (Party::Others, 5),
+    ] {
+        let culprit = builder.party(&party);
+        let amount = Amount::time(ms(time));
+        builder.add(victim, culprit, EdgeKind::Pcpu, Evidence::Estimated, amount);
+    }
+    let threads = [("IO", 10), ("vhost-200", 30)].map(|(name, time)| ThreadTime {
+        name: name.to_owned(),
+        time: ms(time),
+    });
+    let top_tasks = [("make", Some("/build"), 100), ("others", None, 30)];
+    let interval = Interval {
+        source: SourceName::Plain,
+        start: ms(7),
+        length: ms(1_000),
+        vms: vec![
+            VmInterval {
+                vm: VmId(1),
+                vcpus: vec![vcpu(
+                    0,
+                    &[
+                        (State::Run, 890),
+                        (State::Poll, 10),
+                        (State::Vmm, 5),
+                        (State::Ready, 60),
+                        (State::Limited, 35),
+                    ],
+                )],
+                threads: Vec::new(),
+            },
+            VmInterval {
+                vm: VmId(2),
+                vcpus: vec![
+                    vcpu(0, &[(State::Run, 300), (State::Ready, 285)]),
+                    vcpu(1, &[(State::Run, 300), (State::Ready, 0)]),
+                ],
+                threads: threads.to_vec(),
+            },
+        ],
+        edges: builder.all(),
+        host: HostTotals {
+            pcpus: 2,
+            idle: Some(ms(200)),
+            vcpus: ms(1_505),
+            vm_threads: ms(40),
+            tasks: ms(150),
+            top_tasks: top_tasks
+                .map(|(name, cgroup, time)| ProcessTime {
+                    name: name.to_owned(),
+                    pid: 9,
+                    cgroup: cgroup.map(str::to_owned),
+                    time: ms(time),
+                })
+                .to_vec(),
+            kernel: ms(40),
+        },
+        missing: vec![
+            Missing {
+                what: Column::State(State::Costop),
+                vms: 3,
+                of: 3,
+                want: "BPF".to_owned(),
+            },
+            Missing {
+                what: Column::State(State::Poll),
+                vms: 1,
+                of: 2,
+                want: "run as root".to_owned(),
+            },
+        ],
+    };
+    Host {
+        scan: Scan {
+            vms: vec![
+                vm(1, "calm", 1),
+                vm(2, "a \"b\"\\\nc", 2),
+                vm(3, "silent", 0),
+            ],
+            unreadable: 9,
+            unreadable_vmms: 2,
+            problems: Vec::new(),
+        },
+        interval,
+        selected: [1, 2, 3].map(VmId).into(),
+    }
+}
+
+const DETAIL: Detail = Detail {
+    culprits: 2,
+    vcpus: true,
+};
+
+fn take(accounts: &mut Accounts, host: &Host) {
+    let weights = BTreeMap::new();
+    add(
+        accounts,
+        &host.scan,
+        &host.interval,
+        &weights,
+        &host.selected,
+    );
+}
+
+fn page(accounts: &Accounts) -> String {
+    let shared = Arc::new(Mutex::new(accounts.clone()));
+    let mut page = String::new();
+    text::encode(&mut page, &registry(&shared)).unwrap();
+    page
+}
+
+fn lines<'a>(page: &'a str, beginning: &str) -> Vec<&'a str> {
+    page.lines()
+        .filter(|line| line.starts_with(beginning))
+        .collect()
+}
+
+/// The page of two such intervals.
+fn example() -> (Accounts, Host) {
+    let mut accounts = Accounts::new(DETAIL);
+    let host = host();
+    for _ in 0..2 {
+        take(&mut accounts, &host);
+    }
+    accounts.took = ms(3);
+    accounts.cpu = ms(40);
+    accounts.last = Some(Nanos::from_secs(1_700_000_000));
+    (accounts, host)
+}
+
+/// Compares a file of this repository with what it should be.
+fn must_be(file: &str, is: &str, should: &str) {
+    let at = is.lines().zip(should.lines());
+    let at = at.take_while(|(one, two)| one == two).count();
+    assert!(
+        is == should,
+        "{file} differs from line {}: TANDEM_UPDATE_GOLDEN=1 writes it anew\n  there:  {:?}\n  should: {:?}",
+        at + 1,
+        is.lines().nth(at),
+        should.lines().nth(at)
+    );
+}
+
+fn is_update() -> bool {
+    std::env::var_os("TANDEM_UPDATE_GOLDEN").is_some()
+}
+
+#[test]
+fn the_page_is_the_golden_one() {
+    let (accounts, _) = example();
+    let page = page(&accounts);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/export.prom");
+    if is_update() {
+        fs::write(&path, &page).unwrap();
+    }
+    let golden = fs::read_to_string(&path).unwrap_or_default();
+    must_be("tests/golden/export.prom", &golden, &page);
+}
+
+#[test]
+fn the_document_has_the_table_of_metrics() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/host.md");
+    let document = fs::read_to_string(&path).unwrap();
+    let table = metric::table();
+    let heading = table.lines().next().unwrap();
+    let begin = document.find(heading).expect("the table has its heading");
+    let length: usize = document[begin..]
+        .split_inclusive('\n')
+        .take_while(|line| line.starts_with('|'))
+        .map(str::len)
+        .sum();
+    let there = &document[begin..begin + length];
+    if is_update() {
+        fs::write(&path, document.replacen(there, &table, 1)).unwrap();
+        return;
+    }
+    must_be("docs/host.md (its table of metrics)", there, &table);
+}
+
+#[test]
+fn every_metric_has_series_and_labels_and_a_name_in_its_unit() {
+    let (accounts, _) = example();
+    let page = page(&accounts);
+    for metric in metric::Metric::ALL {
+        let description = metric.description();
+        let name = description.name();
+        let samples: Vec<&str> = page
+            .lines()
+            .filter(|line| {
+                line.strip_prefix(&name)
+                    .is_some_and(|rest| rest.starts_with(['{', ' ']))
+            })
+            .collect();
+        assert!(!samples.is_empty(), "{name}\n{page}");
+        for label in description.labels {
+            let label = format!("{label}=\"");
+            assert!(samples[0].contains(&label), "{}: {label}", samples[0]);
+        }
+    }
+    // A series that is there twice makes a scraper refuse the page.
+    let mut names: Vec<&str> = page
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(|line| Some(line.rsplit_once(' ')?.0))
+        .collect();
+    names.sort_unstable();
+    let all = names.len();
+    names.dedup();
+    assert_eq!(all, names.len(), "{page}");
+}
+
+#[test]
+fn times_add_up_and_what_is_not_measured_is_absent() {
+    let (mut accounts, mut host) = example();
+    let state = |page: &str, state: &str| {
+        let all = lines(page, "tandem_vm_state_seconds_total{vm=\"calm\"");
+        let found = all.iter().find(|line| line.contains(state));
+        found.map(|line| line.rsplit_once(' ').unwrap().1.to_owned())
+    };
+    let before = page(&accounts);
+    assert_eq!(state(&before, "run").as_deref(), Some("1.78"));
+    assert_eq!(state(&before, "poll").as_deref(), Some("0.02"));
+    assert_eq!(state(&before, "limited").as_deref(), Some("0.07"));
+    assert_eq!(state(&before, "costop"), None);
+    assert!(!before.contains("state=\"costop\""), "{before}");
+    // Of the other VM it is in RUN.
+    assert_eq!(before.matches("state=\"poll\"").count(), 2, "VM and vCPU");
+    // Not measured any more: absent, not 0 and not what it was.
+    let full = host.interval.vms[0].vcpus.clone();
+    host.interval.vms[0].vcpus = vec![vcpu(0, &[(State::Run, 500), (State::Ready, 100)])];
+    take(&mut accounts, &host);
+    let without = page(&accounts);
+    assert_eq!(state(&without, "poll"), None);
+    assert_eq!(state(&without, "run").as_deref(), Some("2.28"));
+    host.interval.vms[0].vcpus = full;
+    take(&mut accounts, &host);
+    assert_eq!(state(&page(&accounts), "poll").as_deref(), Some("0.03"));
+    // Neither is the host's.
+    assert_eq!(lines(&before, "tandem_host_use_seconds_total").len(), 7);
+    host.interval.host.idle = None;
+    host.interval.missing.push(Missing::of_all(
+        Column::Host(HostColumn::VmThreads),
+        "nothing reads them",
+    ));
+    take(&mut accounts, &host);
+    let page = page(&accounts);
+    let uses = lines(&page, "tandem_host_use_seconds_total");
+    let words = ["vcpus", "tasks", "kernel"];
+    assert!(
+        uses.len() == 3
+            && words
+                .iter()
+                .all(|word| page.contains(&format!("use=\"{word}\"")))
+    );
+    assert!(!page.contains("tandem_vm_thread_seconds_total{"), "{page}");
+}
+
+#[test]
+fn culprits_are_few_and_the_rest_is_one() {
+    let (accounts, _) = example();
+    let page = page(&accounts);
+    let culprits = lines(&page, "tandem_vm_culprit_seconds_total");
+    let values: Vec<(bool, &str)> = culprits
+        .iter()
+        .map(|line| {
+            (
+                line.contains("kind=\"others\""),
+                line.rsplit_once(' ').unwrap().1,
+            )
+        })
+        .collect();
+    assert_eq!(values, [(false, "0.12"), (false, "0.3"), (true, "0.15")]);
+    assert!(culprits[0].contains("kind=\"itself\""), "{culprits:?}");
+    assert!(culprits[1].contains("culprit=\"calm\""), "{culprits:?}");
+    // A process may be called as it likes.
+    let processes = lines(&page, "tandem_host_process_seconds_total");
+    assert_eq!(processes.len(), 3, "{processes:?}");
+    assert!(processes[2].starts_with("tandem_host_process_seconds_total{kind=\"others\""));
+    assert!(processes[2].ends_with(" 0.04"), "{processes:?}");
+}
+
+#[test]
+fn names_are_escaped() {
+    let (accounts, _) = example();
+    let page = page(&accounts);
+    assert!(page.contains(r#"vm="a \"b\"\\\nc",pid="200""#), "{page}");
+}
+
+#[test]
+fn a_vm_that_ended_disappears_and_so_does_one_that_is_not_selected() {
+    let (mut accounts, mut host) = example();
+    host.scan.vms.remove(0);
+    host.interval.vms.remove(0);
+    host.selected.remove(&VmId(1));
+    take(&mut accounts, &host);
+    let after = page(&accounts);
+    assert!(lines(&after, "tandem_vm_vcpus{").len() == 1, "{after}");
+    assert!(!after.contains("vm=\"calm\""), "{after}");
+    // Known but not in the interval: nothing is told of it, and what was counted is kept.
+    let away = host.interval.vms.pop().unwrap();
+    take(&mut accounts, &host);
+    assert!(page(&accounts).contains("tandem_export_vms 0.0"));
+    host.interval.vms.push(away);
+    take(&mut accounts, &host);
+    let run =
+        "tandem_vm_state_seconds_total{vm=\"a \\\"b\\\"\\\\\\nc\",pid=\"200\",state=\"run\"} 2.4";
+    assert!(page(&accounts).contains(run), "{}", page(&accounts));
+}
+
+#[test]
+fn an_exporter_that_is_blind_tells_only_of_itself() {
+    let (mut accounts, host) = example();
+    accounts.failed();
+    let blind = page(&accounts);
+    assert!(blind.contains("tandem_export_errors_total 1.0"), "{blind}");
+    assert!(blind.contains("tandem_export_vms 0.0"), "{blind}");
+    assert!(
+        !blind.contains("tandem_vm_") || !blind.contains("vm=\""),
+        "{blind}"
+    );
+    assert!(lines(&blind, "tandem_host_").is_empty(), "{blind}");
+    take(&mut accounts, &host);
+    assert!(page(&accounts).contains("tandem_export_vms 2.0"));
+    // Before the first interval, too.
+    let first = page(&Accounts::new(DETAIL));
+    assert!(
+        first.contains("tandem_export_intervals_total 0.0"),
+        "{first}"
+    );
+    assert!(lines(&first, "tandem_export_last").is_empty(), "{first}");
+}
+
+/// A host of many VMs of 8 vCPUs, each of which waits for some others.
+fn large(vms: u64) -> Host {
+    let mut builder = EdgesBuilder::new();
+    for id in 1..=vms {
+        let victim = builder.party(&Party::Vm(VmId(id)));
+        for step in 1..8 {
+            let culprit = builder.party(&Party::Vm(VmId((id + step) % vms + 1)));
+            let amount = Amount::time(ms(10 * step));
+            builder.add(victim, culprit, EdgeKind::Pcpu, Evidence::Measured, amount);
+        }
+    }
+    let mut host = host();
+    let parts = [
+        State::Run,
+        State::Poll,
+        State::Vmm,
+        State::Ready,
+        State::Limited,
+        State::Costop,
+    ];
+    let parts = parts.map(|state| (state, 100));
+    host.interval.edges = builder.all();
+    host.interval.vms = (1..=vms)
+        .map(|id| VmInterval {
+            vm: VmId(id),
+            vcpus: (0..8).map(|n| vcpu(n, &parts)).collect(),
+            threads: Vec::new(),
+        })
+        .collect();
+    host.scan.vms = (1..=vms).map(|id| vm(id, &format!("vm{id}"), 8)).collect();
+    host.selected = (1..=vms).map(VmId).collect();
+    host
+}
+
+#[test]
+fn a_scrape_of_1000_vms_of_8_vcpus_takes_less_than_200_ms() {
+    let accounts = Arc::new(Mutex::new(Accounts::new(Detail {
+        culprits: 5,
+        vcpus: false,
+    })));
+    let any = "127.0.0.1:0".parse().unwrap();
+    let exporter = Exporter::listen(registry(&accounts), any).unwrap();
+    let host = large(1_000);
+    let mut rendered = Duration::MAX;
+    for _ in 0..3 {
+        let begin = Instant::now();
+        take(&mut accounts.lock().unwrap(), &host);
+        exporter.publish().unwrap();
+        rendered = rendered.min(begin.elapsed());
+    }
+    // The best of some: this machine may be busy.
+    let mut scraped = Duration::MAX;
+    let mut page = String::new();
+    for _ in 0..10 {
+        let begin = Instant::now();
+        let mut connection = TcpStream::connect(exporter.address().unwrap()).unwrap();
+        write!(connection, "GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+        page.clear();
+        connection.read_to_string(&mut page).unwrap();
+        scraped = scraped.min(begin.elapsed());
+    }
+    let series = page.lines().filter(|line| line.starts_with("tandem_"));
+    let series = series.count();
+    println!("{series} series: counted and rendered in {rendered:?}, scraped in {scraped:?}");
+    assert!((20_000..25_000).contains(&series), "{series}");
+    assert!(scraped < Duration::from_millis(200), "{scraped:?}");
+}
