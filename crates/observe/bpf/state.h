@@ -92,8 +92,16 @@ struct {
 	__array(values, struct link_map);
 } links SEC(".maps") = { .values = { &links_0 } };
 
-/* Whether entries into guests were ever seen. Where KVM tells of none, a vCPU in KVM_RUN counts as RUN. */
+/*
+ * Not static: clang would make them narrower than their types say, and the kernel refuses that.
+ *
+ * Whether entries into guests were ever seen. Where KVM tells of none, a vCPU in KVM_RUN counts as RUN. */
 u32 sees_entries;
+/* Whether calls of KVM_RUN are. If neither, nothing tells when the VMM's own code ends, and it counts as RUN too. */
+u32 sees_calls;
+
+/* Whether the begin of a halt is. If not, its end tells how long it was. */
+u32 sees_halts;
 
 static __always_inline u32 watched_index(u32 tid)
 {

@@ -66,6 +66,10 @@ static __always_inline void switch_out(u32 cpu, u32 index, struct task_struct *t
 		state = is_limited(v->cfs_rq) ? LIMITED : READY;
 	}
 	bpf_spin_lock(&v->lock);
+	if (asleep) {
+		v->slept_at = now;
+		v->slept_after = v->since;
+	}
 	begin(v, v->mode, state, now);
 	/* What woke it ended the polling. */
 	if (asleep && v->mode == POLL)
@@ -305,7 +309,8 @@ int BPF_PROG(on_userspace_exit)
 	if (!v)
 		return 0;
 	v->user_exits++;
-	turn_to(v, VMM);
+	if (sees_entries || sees_calls)
+		turn_to(v, VMM);
 	return 0;
 }
 
@@ -314,8 +319,11 @@ int BPF_PROG(on_run)
 {
 	struct vcpu *v = current_vcpu();
 
-	if (v)
-		turn_to(v, mode_in_kvm());
+	if (!v)
+		return 0;
+	if (!sees_calls)
+		sees_calls = 1;
+	turn_to(v, mode_in_kvm());
 	return 0;
 }
 
@@ -326,38 +334,47 @@ int BPF_PROG(on_halt, struct kvm_vcpu *vcpu)
 
 	if (!v)
 		return 0;
-	v->halts++;
+	if (!sees_halts)
+		sees_halts = 1;
 	if (BPF_CORE_READ(vcpu, halt_poll_ns))
 		turn_to(v, POLL);
 	return 0;
 }
 
 /*
- * A halt ended, after `ns`. If on_halt saw it begin and it did not sleep, it polled until now. If there is no on_halt, the part of
- * it that is not yet accounted was polling.
+ * A halt ended, after `ns`. If on_halt saw it begin, POLL is accounted already, or ends now. If there is no on_halt, what the vCPU
+ * did on its pCPU since the halt began was polling: it is moved from RUN or VMM, of which it was taken for a part.
  */
 SEC("tp_btf/kvm_vcpu_wakeup")
 int BPF_PROG(on_kvm_wakeup, u64 ns, bool waited)
 {
 	struct vcpu *v = current_vcpu();
 	u32 mode = mode_in_kvm();
-	u64 now;
+	u64 now, began, polled;
 
 	if (!v)
 		return 0;
-	if (v->mode == POLL) {
-		turn_to(v, mode);
-		return 0;
-	}
-	if (waited)
-		return 0;
+	v->halts++;
 	now = bpf_ktime_get_ns();
+	began = now - ns;
 	bpf_spin_lock(&v->lock);
-	if (v->state <= POLL) {
-		begin(v, v->mode, POLL, now - ns);
+	if (v->mode == POLL) {
 		begin(v, POLL, mode, now);
-		v->mode = mode;
+	} else if (!sees_halts && v->state <= POLL) {
+		if (!waited) {
+			begin(v, v->mode, POLL, began);
+			begin(v, POLL, mode, now);
+		} else if (v->slept_at > began) {
+			polled = v->slept_at - (began > v->slept_after ? began : v->slept_after);
+			if (v->time[v->mode & 1] > polled) {
+				v->time[v->mode & 1] -= polled;
+				v->time[POLL] += polled;
+			}
+			v->slept_at = 0;
+			begin(v, v->mode, mode, now);
+		}
 	}
+	v->mode = mode;
 	bpf_spin_unlock(&v->lock);
 	return 0;
 }

@@ -107,6 +107,20 @@ impl KernelTypes {
     }
 }
 
+impl KernelTypes {
+    /// Whether groups can have quotas: the programs look at this field.
+    pub fn has_quotas(&self) -> bool {
+        // SAFETY: the BTF lives, and the name ends with a zero byte.
+        unsafe {
+            libbpf_sys::btf__find_by_name_kind(
+                self.kernel.as_ptr(),
+                c"cfs_bandwidth".as_ptr(),
+                libbpf_sys::BTF_KIND_STRUCT,
+            ) > 0
+        }
+    }
+}
+
 impl Drop for KernelTypes {
     fn drop(&mut self) {
         for btf in self.modules.drain(..).chain([self.kernel]) {

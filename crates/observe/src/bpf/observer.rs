@@ -43,6 +43,7 @@ use super::reading::LinkReading;
 use super::reading::Lost;
 use super::reading::VcpuReading;
 use super::slots::Slots;
+use super::slots::Tells;
 
 /// Entries of a map that are read at once.
 const BATCH: u32 = 4096;
@@ -142,8 +143,6 @@ impl Bpf {
         for place in self.ended(&vcpus) {
             self.forget(place)?;
         }
-        self.sees_kvm |= vcpus.iter().any(|vcpu| vcpu.halts + vcpu.user_exits > 0);
-        self.sees_exits |= vcpus.iter().any(|vcpu| vcpu.exits > 0);
         Ok(BpfReading {
             at,
             vcpus,
@@ -218,18 +217,40 @@ impl Bpf {
         if used == 0 {
             return Ok(readings);
         }
-        let all = batch(
+        let all: Vec<(u32, RawVcpu)> = batch(
             &self.programs.maps.vcpus,
             "vcpus",
             MapFlags::LOCK,
             false,
             used,
         )?;
+        for (_, raw) in &all {
+            self.sees_kvm |= raw.halts + raw.user_exits > 0;
+            self.sees_exits |= raw.exits > 0;
+        }
+        let tells = self.tells();
         for (place, raw) in all {
-            readings.extend(self.slots.read(place, raw, at));
+            readings.extend(self.slots.read(place, raw, at, tells));
         }
         readings.sort_by_key(|reading| reading.index);
         Ok(readings)
+    }
+
+    fn tells(&self) -> Tells {
+        let has = |program: &str| self.programs.attached.contains(&program);
+        let all_exits =
+            has("on_entry") && has("on_kvm_exit") && (self.sees_exits || !self.sees_kvm);
+        let exits = self.sees_exits || all_exits;
+        Tells {
+            vmm: exits || has("on_userspace_exit") && has("on_run"),
+            poll: has("on_kvm_wakeup"),
+            limited: self.programs.has_quotas,
+            exits,
+            user_exits: has("on_userspace_exit"),
+            halts: has("on_kvm_wakeup"),
+            ipis: has("on_ipi"),
+            spins: has("on_spin"),
+        }
     }
 
     /// Puts the other map in the place of the one that is written; when this returns, no program writes it.

@@ -38,6 +38,10 @@ pub struct Programs {
     pub object: Object,
     pub maps: Maps,
     pub missing: Vec<MissingEvent>,
+    /// Programs that are attached, by the name in [`EVENTS`].
+    pub attached: Vec<&'static str>,
+    /// Whether the kernel tells of quotas.
+    pub has_quotas: bool,
     pub pcpus: u32,
 }
 
@@ -169,12 +173,14 @@ fn load(options: Options, types: &KernelTypes) -> Result<Programs, BpfError> {
             }
         };
         let maps = Maps::of(&object)?;
-        let links = attach(&object, &wanted, &names, &mut missing)?;
+        let (attached, links) = attach(&object, &wanted, &names, &mut missing)?;
         return Ok(Programs {
             _links: links,
             object,
             maps,
             missing,
+            attached,
+            has_quotas: types.has_quotas(),
             pcpus,
         });
     }
@@ -243,11 +249,15 @@ fn attach(
     wanted: &[Event],
     names: &[String],
     missing: &mut Vec<MissingEvent>,
-) -> Result<Vec<Link>, BpfError> {
+) -> Result<(Vec<&'static str>, Vec<Link>), BpfError> {
+    let mut attached = Vec::new();
     let mut links = Vec::new();
     for (event, name) in wanted.iter().zip(names) {
         match find_program(object, name).attach() {
-            Ok(link) => links.push(link),
+            Ok(link) => {
+                attached.push(event.program);
+                links.push(link);
+            }
             Err(source) => {
                 note(event, source.to_string(), missing).ok_or_else(|| BpfError::Attach {
                     event: event.place.to_string(),
@@ -256,7 +266,7 @@ fn attach(
             }
         }
     }
-    Ok(links)
+    Ok((attached, links))
 }
 
 /// Makes the maps as large as they must be; how many pCPUs there can be.

@@ -42,14 +42,14 @@ impl BpfReading {
 pub struct StateTimes {
     /// Guest code on a pCPU, and what [`super::MissingEvent`] says that it holds.
     pub run: Nanos,
-    /// The host for the guest, on a pCPU.
-    pub vmm: Nanos,
-    /// The host polls after a halt, on a pCPU.
-    pub poll: Nanos,
+    /// The host for the guest, on a pCPU; `None` where nothing tells it from RUN, which then holds it.
+    pub vmm: Option<Nanos>,
+    /// The host polls after a halt, on a pCPU; `None` where nothing tells, and VMM or RUN holds it.
+    pub poll: Option<Nanos>,
     /// Waits for a pCPU.
     pub ready: Nanos,
-    /// Kept off by a quota.
-    pub limited: Nanos,
+    /// Kept off by a quota; `None` where the kernel has no quotas.
+    pub limited: Option<Nanos>,
     /// Sleeps.
     pub halted: Nanos,
 }
@@ -57,21 +57,13 @@ pub struct StateTimes {
 impl StateTimes {
     /// Their sum.
     pub fn sum(&self) -> Nanos {
-        [
-            self.run,
-            self.vmm,
-            self.poll,
-            self.ready,
-            self.limited,
-            self.halted,
-        ]
-        .into_iter()
-        .sum()
+        let measured = [self.vmm, self.poll, self.limited].into_iter().flatten();
+        self.run + self.ready + self.halted + measured.sum()
     }
 
     /// The time on a pCPU.
     pub fn on_pcpu(&self) -> Nanos {
-        self.run + self.vmm + self.poll
+        self.run + [self.vmm, self.poll].into_iter().flatten().sum()
     }
 }
 
@@ -92,16 +84,16 @@ pub struct VcpuReading {
     pub times: StateTimes,
     /// How often it was put on a pCPU.
     pub runs: u64,
-    /// How often the guest was left.
-    pub exits: u64,
+    /// How often the guest was left. Of these and the next, `None` is not measured.
+    pub exits: Option<u64>,
     /// How often KVM returned to the VMM.
-    pub user_exits: u64,
-    /// How often the guest halted.
-    pub halts: u64,
+    pub user_exits: Option<u64>,
+    /// How often the guest halted and went on.
+    pub halts: Option<u64>,
     /// IPIs that it sent, as far as KVM has a part in it.
-    pub ipis: u64,
+    pub ipis: Option<u64>,
     /// Exits because it spun.
-    pub spins: u64,
+    pub spins: Option<u64>,
     /// From when it was woken until it ran.
     pub latency: Latency,
     /// The thread is gone; it is in no further reading.
@@ -247,11 +239,11 @@ mod tests {
             wall: Nanos::ZERO,
             times: StateTimes::default(),
             runs: 0,
-            exits: 0,
-            user_exits: 0,
-            halts: 0,
-            ipis: 0,
-            spins: 0,
+            exits: None,
+            user_exits: None,
+            halts: None,
+            ipis: None,
+            spins: None,
             latency: {
                 let mut latency = Latency::default();
                 latency.counts[3] = count;

@@ -9,11 +9,17 @@ use tandem_policy::VcpuId;
 
 use super::BpfError;
 use super::Watch;
+use super::layout::ASLEEP;
 use super::layout::ENDED;
 use super::layout::FILTER_WORDS;
+use super::layout::LIMITED;
+use super::layout::POLL;
 use super::layout::READY;
+use super::layout::RUN;
 use super::layout::RawVcpu;
+use super::layout::STATES;
 use super::layout::UNKNOWN;
+use super::layout::VMM;
 use super::reading::Latency;
 use super::reading::StateTimes;
 use super::reading::VcpuReading;
@@ -32,6 +38,19 @@ pub struct Change {
     pub gone: Vec<(u32, Watch)>,
     /// Places and what is to be in them.
     pub new: Vec<(u32, Watch)>,
+}
+
+/// What the programs that are attached can tell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tells {
+    pub vmm: bool,
+    pub poll: bool,
+    pub limited: bool,
+    pub exits: bool,
+    pub user_exits: bool,
+    pub halts: bool,
+    pub ipis: bool,
+    pub spins: bool,
 }
 
 /// All places.
@@ -145,7 +164,13 @@ impl Slots {
 
     /// What happened to a thread since it was read last. `now` is from before `raw` was read, so a state that began
     /// before it lasted at least until then.
-    pub fn read(&mut self, place: u32, raw: RawVcpu, now: Nanos) -> Option<VcpuReading> {
+    pub fn read(
+        &mut self,
+        place: u32,
+        raw: RawVcpu,
+        now: Nanos,
+        tells: Tells,
+    ) -> Option<VcpuReading> {
         let slot = self.slots.get_mut(place as usize)?.as_mut()?;
         let mut after = raw;
         let state = raw.state as usize;
@@ -154,7 +179,7 @@ impl Slots {
             after.since = now.0;
         }
         let before = std::mem::replace(&mut slot.before, after);
-        let time = |state: usize| Nanos(after.time[state] - before.time[state]);
+        let times = differences(&before.time, &after.time);
         let mut latency = Latency::default();
         let counts = after.latency.iter().zip(before.latency);
         for (difference, (after, before)) in latency.counts.iter_mut().zip(counts) {
@@ -167,23 +192,56 @@ impl Slots {
             vm: watch.vm,
             vcpu: VcpuId(watch.vcpu.0),
             wall: Nanos(after.since - before.since),
-            times: StateTimes {
-                run: time(super::layout::RUN),
-                vmm: time(super::layout::VMM),
-                poll: time(super::layout::POLL),
-                ready: time(READY),
-                limited: time(super::layout::LIMITED),
-                halted: time(super::layout::ASLEEP),
-            },
+            times: state_times(&times, tells),
             runs: after.runs - before.runs,
-            exits: after.exits - before.exits,
-            user_exits: after.user_exits - before.user_exits,
-            halts: after.halts - before.halts,
-            ipis: after.ipis - before.ipis,
-            spins: after.spins - before.spins,
+            exits: tells.exits.then_some(after.exits - before.exits),
+            user_exits: tells
+                .user_exits
+                .then_some(after.user_exits - before.user_exits),
+            halts: tells.halts.then_some(after.halts - before.halts),
+            ipis: tells.ipis.then_some(after.ipis - before.ipis),
+            spins: tells.spins.then_some(after.spins - before.spins),
             latency,
             ended: state == ENDED,
         })
+    }
+}
+
+/// What each state grew by. When a halt ends, time that was taken for a part of RUN or VMM can turn out to be POLL; if it was read
+/// already, RUN or VMM shrank, and what is missing there was read too much before: POLL gets only the rest.
+fn differences(before: &[u64; STATES], after: &[u64; STATES]) -> [u64; STATES] {
+    let mut times: [u64; STATES] =
+        std::array::from_fn(|state| after[state].wrapping_sub(before[state]));
+    for state in [RUN, VMM] {
+        if after[state] < before[state] {
+            times[POLL] -= before[state] - after[state];
+            times[state] = 0;
+        }
+    }
+    times
+}
+
+/// What is not told apart is in the state that contains it.
+fn state_times(times: &[u64; STATES], tells: Tells) -> StateTimes {
+    let mut times = *times;
+    let told = [
+        (POLL, VMM, tells.poll),
+        (VMM, RUN, tells.vmm),
+        (LIMITED, READY, tells.limited),
+    ];
+    for (state, within, tells) in told {
+        if !tells {
+            times[within] += std::mem::take(&mut times[state]);
+        }
+    }
+    let measured = |state: usize, tells: bool| tells.then_some(Nanos(times[state]));
+    StateTimes {
+        run: Nanos(times[RUN]),
+        vmm: measured(VMM, tells.vmm),
+        poll: measured(POLL, tells.poll),
+        ready: Nanos(times[READY]),
+        limited: measured(LIMITED, tells.limited),
+        halted: Nanos(times[ASLEEP]),
     }
 }
 
@@ -257,19 +315,54 @@ mod tests {
             since: 1500,
             ..RawVcpu::default()
         };
-        raw.time[super::super::layout::RUN] = 500;
-        let first = slots.read(0, raw, Nanos(2000)).unwrap();
+        raw.time[RUN] = 500;
+        let first = slots.read(0, raw, Nanos(2000), Tells::default()).unwrap();
         assert_eq!(first.times.run, Nanos(500));
         assert_eq!(first.times.ready, Nanos(500));
         assert_eq!(first.wall, first.times.sum());
         raw.time[READY] += 1000;
         raw.since = 2500;
-        raw.state = super::super::layout::ASLEEP as u32;
+        raw.state = ASLEEP as u32;
         // The time was taken before the state changed.
-        let second = slots.read(0, raw, Nanos(2400)).unwrap();
+        let second = slots.read(0, raw, Nanos(2400), Tells::default()).unwrap();
         assert_eq!(second.times.ready, Nanos(500));
         assert_eq!(second.times.halted, Nanos(0));
         assert_eq!(second.wall, second.times.sum());
+    }
+
+    #[test]
+    fn what_turns_out_to_be_polling_after_it_was_read_is_not_read_twice() {
+        let mut before = [0; STATES];
+        before[RUN] = 1000;
+        let mut after = before;
+        after[RUN] = 900;
+        after[POLL] = 150;
+        let times = differences(&before, &after);
+        assert_eq!((times[RUN], times[POLL]), (0, 50));
+        after[RUN] = 1100;
+        let times = differences(&before, &after);
+        assert_eq!((times[RUN], times[POLL]), (100, 150));
+    }
+
+    #[test]
+    fn what_is_not_told_apart_is_not_measured_and_not_lost() {
+        let mut times = [0; STATES];
+        (times[RUN], times[VMM], times[POLL]) = (1, 10, 100);
+        (times[READY], times[LIMITED]) = (1000, 10_000);
+        let nothing = state_times(&times, Tells::default());
+        assert_eq!(
+            (nothing.vmm, nothing.poll, nothing.limited),
+            (None, None, None)
+        );
+        assert_eq!((nothing.run, nothing.ready), (Nanos(111), Nanos(11_000)));
+        assert_eq!(nothing.sum(), Nanos(11_111));
+        let poll = Tells {
+            poll: true,
+            ..Tells::default()
+        };
+        let some = state_times(&times, poll);
+        assert_eq!((some.run, some.poll), (Nanos(11), Some(Nanos(100))));
+        assert_eq!(some.on_pcpu(), Nanos(111));
     }
 
     #[test]
