@@ -79,7 +79,7 @@ pub use without::Bpf;
 /// How much room the programs get, and what they look at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Threads that can be watched at once. Each costs about 3 KiB of the kernel's memory. Default 2048.
+    /// Threads that can be watched at once. Each costs about 4 KiB of the kernel's memory. Default 2048.
     pub max_vcpus: u32,
     /// Whether to look at every entry into a guest and every exit, which RUN and VMM are told apart by. The dearest part for
     /// guests that exit often. Default true.
@@ -197,6 +197,16 @@ pub enum BpfError {
         given: usize,
         /// As many have room.
         most: u32,
+    },
+    /// All were replaced, and replaced again, between two readings.
+    #[error(
+        "{new} new threads to watch, and {free} free places: read before more threads are replaced"
+    )]
+    ReadFirst {
+        /// As many are new.
+        new: usize,
+        /// As many places are free until the next reading.
+        free: usize,
     },
     /// The same index or thread twice.
     #[error(

@@ -111,12 +111,12 @@ pub const EVENTS: [Event; 19] = [
     event(
         "on_run",
         Function("kvm_arch_vcpu_ioctl_run"),
-        Lacks("without kvm_entry, when the VMM's own code ends"),
+        Lacks("where no entry into a guest is seen, VMM: RUN holds it"),
     ),
     event(
         "on_halt",
         Function("kvm_vcpu_halt"),
-        Lacks("POLL that ended in sleep is in VMM or RUN"),
+        Lacks("POLL of a halt that ends in sleep is in VMM or RUN until the vCPU wakes"),
     ),
     event(
         "on_kvm_wakeup",

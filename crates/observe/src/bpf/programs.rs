@@ -22,6 +22,7 @@ use super::events::Event;
 use super::events::Without;
 use super::kernel;
 use super::kernel::KernelTypes;
+use super::slots::places;
 use tandem_policy::Nanos;
 
 /// `bpf/tandem.bpf.c`
@@ -277,7 +278,7 @@ fn size_maps(open: &mut OpenObject, options: Options) -> libbpf_rs::Result<u32> 
     for mut map in open.maps_mut() {
         let entries = match map.name().to_str().unwrap_or_default() {
             "pcpus" => pcpus,
-            "vcpus" | "watched" | "siblings" => vcpus,
+            "vcpus" | "watched" | "siblings" => places(vcpus),
             "edges_0" | "edges_1" | "links_0" | "links_1" => pairs,
             _ => continue,
         };

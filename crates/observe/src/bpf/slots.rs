@@ -40,6 +40,11 @@ pub struct Change {
     pub new: Vec<(u32, Watch)>,
 }
 
+/// How many places there are for so many threads.
+pub fn places(most: u32) -> u32 {
+    most.saturating_mul(2)
+}
+
 /// What the programs that are attached can tell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tells {
@@ -55,6 +60,7 @@ pub struct Tells {
 
 /// All places.
 pub struct Slots {
+    /// Twice as many as threads can be watched: all can be replaced between two readings.
     slots: Vec<Option<Slot>>,
     /// Emptied since the last reading.
     retired: Vec<u32>,
@@ -63,14 +69,14 @@ pub struct Slots {
 impl Slots {
     pub fn new(most: u32) -> Slots {
         Slots {
-            slots: (0..most).map(|_| None).collect(),
+            slots: (0..places(most)).map(|_| None).collect(),
             retired: Vec::new(),
         }
     }
 
     /// What to do so that these threads are watched and no others. Nothing is changed here yet.
     pub fn change(&self, threads: &[Watch]) -> Result<Change, BpfError> {
-        let most = self.slots.len();
+        let most = self.slots.len() / 2;
         if threads.len() > most {
             return Err(BpfError::TooMany {
                 given: threads.len(),
@@ -99,11 +105,12 @@ impl Slots {
         }
         let is_free =
             |place: &u32| self.slots[*place as usize].is_none() && !self.retired.contains(place);
-        let free: Vec<u32> = (0..most as u32).filter(is_free).collect();
+        let all = 0..self.slots.len() as u32;
+        let free: Vec<u32> = all.filter(is_free).collect();
         if by_tid.len() > free.len() {
-            return Err(BpfError::TooMany {
-                given: threads.len() + most - free.len() - (threads.len() - by_tid.len()),
-                most: most as u32,
+            return Err(BpfError::ReadFirst {
+                new: by_tid.len(),
+                free: free.len(),
             });
         }
         change.new = free.into_iter().zip(by_tid.into_values()).collect();
@@ -277,20 +284,26 @@ mod tests {
         let mut slots = Slots::new(2);
         let change = apply(&mut slots, &[watch(0, 10), watch(1, 11)]);
         assert_eq!(change.new, [(0, watch(0, 10)), (1, watch(1, 11))]);
-        let change = apply(&mut slots, &[watch(0, 10)]);
+        let change = apply(&mut slots, &[watch(0, 10), watch(1, 12)]);
         assert_eq!(change.gone, [(1, watch(1, 11))]);
-        let error = slots.change(&[watch(0, 10), watch(1, 12)]).unwrap_err();
+        assert_eq!(change.new, [(2, watch(1, 12))]);
+        apply(&mut slots, &[watch(0, 13)]);
+        let error = slots.change(&[watch(1, 14)]).unwrap_err();
         let text = error.to_string();
+        assert!(
+            text.starts_with("1 new threads to watch, and 0 free"),
+            "{text}"
+        );
+        slots.free_retired();
+        let change = apply(&mut slots, &[watch(1, 14)]);
+        assert_eq!(change.new, [(0, watch(1, 14))]);
+        assert_eq!((slots.used(), slots.watch(0)), (1, Some(watch(1, 14))));
+        let three = [watch(0, 1), watch(1, 2), watch(2, 3)];
+        let text = slots.change(&three).unwrap_err().to_string();
         assert!(
             text.starts_with("3 threads to watch, of at most 2"),
             "{text}"
         );
-        slots.free_retired();
-        let change = apply(&mut slots, &[watch(0, 10), watch(1, 12)]);
-        assert_eq!(change.new, [(1, watch(1, 12))]);
-        assert_eq!(change.gone, []);
-        assert_eq!(slots.used(), 2);
-        assert_eq!(slots.watch(1), Some(watch(1, 12)));
     }
 
     #[test]
