@@ -231,7 +231,7 @@ mod tests {
 
     #[test]
     fn a_vm_has_the_wake_ups_of_its_vcpus() {
-        let vcpu = |index: u32, vm: u32, count: u64| VcpuReading {
+        let vcpu = |index: u32, vm: u64, count: u64| VcpuReading {
             index,
             tid: Tid(index),
             vm: VmId(vm),
