@@ -179,7 +179,7 @@ static __always_inline u64 queue_of(struct task_struct *task)
 {
 	if (!bpf_core_field_exists(task->se.cfs_rq))
 		return 0;
-	return (u64)BPF_CORE_READ(task, se.cfs_rq);
+	return (u64)task->se.cfs_rq;
 }
 
 /* The same on a pCPU to which it is about to move. */
@@ -199,8 +199,8 @@ static __always_inline u32 pcpu_of_task(struct task_struct *task)
 	struct task_struct___old *old = (void *)task;
 
 	if (bpf_core_field_exists(task->thread_info.cpu))
-		return BPF_CORE_READ(task, thread_info.cpu);
-	return BPF_CORE_READ(old, cpu);
+		return task->thread_info.cpu;
+	return old->cpu;
 }
 
 /*
@@ -214,8 +214,8 @@ static __always_inline bool sleeps(bool preempt, struct task_struct *task)
 	if (preempt)
 		return false;
 	if (bpf_core_field_exists(task->__state))
-		return BPF_CORE_READ(task, __state) != 0;
-	return BPF_CORE_READ(old, state) != 0;
+		return task->__state != 0;
+	return old->state != 0;
 }
 
 static __always_inline u32 log2(u64 value)

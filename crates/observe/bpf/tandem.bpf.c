@@ -96,7 +96,7 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 	now = bpf_ktime_get_ns();
 	if (*(volatile u32 *)&p->count) {
 		/* The current task is still the one that is switched out. */
-		charge_all(cpu, prev->pid, bpf_get_current_task(), now);
+		charge_all(p, cpu, prev->pid, bpf_get_current_task(), now);
 	}
 	if (in != NOBODY)
 		switch_in(cpu, in, now);
@@ -456,7 +456,7 @@ int BPF_PROG(on_unthrottle, struct cfs_rq *queue)
 	struct pcpu *p = pcpu_of(cpu);
 
 	if (p && p->count && p->running)
-		charge_all(cpu, p->running - 1, 0, bpf_ktime_get_ns());
+		charge_all(p, cpu, p->running - 1, 0, bpf_ktime_get_ns());
 	return 0;
 }
 
@@ -514,6 +514,6 @@ int settle(struct __sk_buff *ctx)
 
 	next_pcpu = p ? cpu + 1 : 0;
 	if (p && p->count && p->running)
-		charge_all(cpu, p->running - 1, 0, bpf_ktime_get_ns());
+		charge_all(p, cpu, p->running - 1, 0, bpf_ktime_get_ns());
 	return 0;
 }

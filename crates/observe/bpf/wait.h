@@ -122,7 +122,7 @@ __noinline u64 wait_no_more(u32 cpu, u32 index, u64 now)
 	u64 since = now;
 	u32 count, i;
 
-	if (!p)
+	if (!p || !p->count)
 		return now;
 	bpf_spin_lock(&p->lock);
 	count = p->count;
@@ -212,13 +212,17 @@ __noinline int charge_one(u32 cpu, u32 place, u32 tid, u64 task, u64 now)
 	return NEXT;
 }
 
-static __always_inline void charge_all(u32 cpu, u32 tid, u64 task, u64 now)
+static __always_inline void charge_all(struct pcpu *p, u32 cpu, u32 tid, u64 task, u64 now)
 {
 	u32 place = 0, round;
 
 	for (round = 0; round < MAX_WAITING; round++) {
-		int done = charge_one(cpu, place, tid, task, now);
+		int done;
 
+		/* Without the lock: who comes meanwhile has not waited yet. */
+		if (place >= *(volatile u32 *)&p->count)
+			break;
+		done = charge_one(cpu, place, tid, task, now);
 		if (done == END)
 			break;
 		if (done == NEXT)
