@@ -34,6 +34,8 @@ use tandem_host::status;
 use tandem_host::status::Watcher;
 use tandem_host::top;
 use tandem_host::top::Top;
+use tandem_host::top::screen::terminal;
+use tandem_host::top::screen::terminal::View;
 use tandem_host::turns::watchdog;
 use tandem_linux::actuator::restore_all;
 use tandem_linux::cgroup;
@@ -326,9 +328,9 @@ fn rule<'a>(text: &'a str, expected: &str) -> Result<(VmRule, &'a str), String> 
     Ok((rule, what))
 }
 
-/// `tandem host status`
+/// What `status` and `top` look at, and for how long.
 #[derive(Debug, Args)]
-pub struct StatusArgs {
+struct LookArgs {
     #[command(flatten)]
     select: SelectArgs,
     #[command(flatten)]
@@ -336,30 +338,32 @@ pub struct StatusArgs {
     /// A line for each vCPU, too
     #[arg(long)]
     vcpus: bool,
+    /// Length of the interval that is looked at, 0.05 … 3600 s
+    #[arg(long, default_value = "1", value_name = "S", value_parser = seconds)]
+    interval: Duration,
+    /// Where a running daemon keeps its state
+    #[arg(long, default_value = DEFAULT_STATE_DIR, value_name = "DIR")]
+    state_dir: PathBuf,
+}
+
+/// `tandem host status`
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    #[command(flatten)]
+    look: LookArgs,
     /// Print JSON: one document, or with --watch one per line
     #[arg(long)]
     json: bool,
     /// Go on until interrupted
     #[arg(long)]
     watch: bool,
-    /// Length of the interval that is looked at, 0.05 … 3600 s
-    #[arg(long, default_value_t = 1.0, value_name = "S")]
-    interval: f64,
-    /// Where a running daemon keeps its state
-    #[arg(long, default_value = DEFAULT_STATE_DIR, value_name = "DIR")]
-    state_dir: PathBuf,
 }
 
 /// `tandem host top`
 #[derive(Debug, Args)]
 pub struct TopArgs {
     #[command(flatten)]
-    select: SelectArgs,
-    #[command(flatten)]
-    find: FindArgs,
-    /// A line for each vCPU, too
-    #[arg(long)]
-    vcpus: bool,
+    look: LookArgs,
     /// One interval, then end
     #[arg(long)]
     once: bool,
@@ -369,12 +373,6 @@ pub struct TopArgs {
     /// Print JSON: one document per interval, each on a line
     #[arg(long)]
     json: bool,
-    /// Length of an interval, 0.05 … 3600 s
-    #[arg(long, default_value_t = 1.0, value_name = "S")]
-    interval: f64,
-    /// Where a running daemon keeps its state
-    #[arg(long, default_value = DEFAULT_STATE_DIR, value_name = "DIR")]
-    state_dir: PathBuf,
 }
 
 /// `tandem host restore`
@@ -436,11 +434,8 @@ fn myself(args: &[&str]) -> Command {
 }
 
 /// `--interval`
-fn seconds(interval: f64) -> anyhow::Result<Duration> {
-    match (0.05..=3600.0).contains(&interval) {
-        true => Ok(Duration::from_secs_f64(interval)),
-        false => bail!("--interval {interval} is not possible: 0.05 … 3600 seconds"),
-    }
+fn seconds(text: &str) -> Result<Duration, String> {
+    real((0.05, 3600.0))(text).map(Duration::from_secs_f64)
 }
 
 /// How text is to look: on a terminal as wide as that, with colour unless NO_COLOR says otherwise.
@@ -456,7 +451,7 @@ fn style(is_terminal: bool) -> Style {
     }
 }
 
-/// Prints; false once nobody reads any more. On a terminal that is redrawn, from its first line on.
+/// Prints; false once nobody reads any more. With `redraw` from the terminal's first line on.
 fn show(text: &str, redraw: bool) -> anyhow::Result<bool> {
     let clear = if redraw { "\x1b[H\x1b[2J" } else { "" };
     match writeln!(std::io::stdout(), "{clear}{text}") {
@@ -466,20 +461,20 @@ fn show(text: &str, redraw: bool) -> anyhow::Result<bool> {
 }
 
 fn status(args: &StatusArgs) -> anyhow::Result<()> {
-    let interval = seconds(args.interval)?;
-    let select = args.select.wanted();
+    let look = &args.look;
+    let select = look.select.wanted();
     let selector = Selector::from_config(&select)?;
-    let mut watcher = Watcher::open(args.find.options(), selector, &args.state_dir)?;
+    let mut watcher = Watcher::open(look.find.options(), selector, &look.state_dir)?;
     let is_terminal = std::io::stdout().is_terminal();
     for round in 0.. {
-        let status = watcher.observe(interval)?;
+        let status = watcher.observe(look.interval)?;
         if let (0, 0, Some(error)) = (round, status.vms.len(), select.none_matches(status.found)) {
             bail!(error);
         }
         let text = match (args.json, args.watch) {
             (true, true) => serde_json::to_string(&status)?,
             (true, false) => serde_json::to_string_pretty(&status)?,
-            _ => status::text::text(&status, args.vcpus, &args.state_dir, style(is_terminal)),
+            _ => status::text::text(&status, look.vcpus, &look.state_dir, style(is_terminal)),
         };
         let redraw = args.watch && is_terminal && !args.json;
         if !show(&text, redraw)? || !args.watch {
@@ -490,34 +485,41 @@ fn status(args: &StatusArgs) -> anyhow::Result<()> {
 }
 
 fn top(args: &TopArgs) -> anyhow::Result<()> {
-    let interval = seconds(args.interval)?;
-    let select = args.select.wanted();
+    let look = &args.look;
+    let select = look.select.wanted();
     let selector = Selector::from_config(&select)?;
-    let mut top = Top::open(args.find.options(), selector, &args.state_dir)?;
+    let mut top = Top::open(look.find.options(), selector, &look.state_dir)?;
     let mut begin = Instant::now();
     let found = top.begin()?;
     if let (0, Some(error)) = (found.selected, select.none_matches(found.all)) {
         bail!(error);
     }
-    let is_terminal = std::io::stdout().is_terminal() && !args.batch;
-    let redraw = is_terminal && !args.once && !args.json;
+    let style = style(std::io::stdout().is_terminal() && !args.batch);
     let is_root = rustix::process::geteuid().is_root();
+    if std::io::stdout().is_terminal() && !(args.once || args.batch || args.json) {
+        let view = View {
+            interval: look.interval,
+            with_vcpus: look.vcpus,
+            colour: style.colour,
+            is_root,
+        };
+        return Ok(terminal::show(&mut top, view)?);
+    }
     for round in 0.. {
         // What reading takes is a part of the interval, so that they come at the pace that was asked for.
-        begin += interval;
+        begin += look.interval;
         std::thread::sleep(begin.saturating_duration_since(Instant::now()));
         let shown = top.interval()?;
         let text = match args.json {
             true => serde_json::to_string(&shown)?,
             false => {
-                let text = top::text::text(&shown, args.vcpus, style(is_terminal));
-                // They are the same each time, but gone from a terminal that is redrawn.
-                let notes = top::text::notes(&shown, is_root);
-                let notes = notes.iter().filter(|_| redraw || round == 0);
-                notes.map(|note| format!("{note}\n")).collect::<String>() + &text
+                // Notes are the same each time.
+                let notes = top::text::notes(&shown, is_root).into_iter();
+                let notes = notes.filter(|_| round == 0).map(|note| format!("{note}\n"));
+                notes.collect::<String>() + &top::text::text(&shown, look.vcpus, style)
             }
         };
-        if !show(&text, redraw)? || args.once {
+        if !show(&text, false)? || args.once {
             break;
         }
     }

@@ -85,7 +85,7 @@ fn top_shows_where_the_time_of_a_vm_goes() {
         "a document is a line"
     );
     let top: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(top["schema"], 1);
+    assert_eq!(top["schema"], 2);
     let vm = &top["vms"][0];
     assert_eq!(vm["name"], *name);
     assert_eq!(vm["vcpus"].as_array().unwrap().len(), 3);
@@ -97,7 +97,7 @@ fn top_shows_where_the_time_of_a_vm_goes() {
     assert!(of("run") > Some(0), "it computes: {vm:#}");
     assert_eq!(of("costop"), None);
     let missing = top["missing"].as_array().unwrap();
-    assert!(missing.iter().any(|missing| missing["state"] == "costop"));
+    assert!(missing.iter().any(|missing| missing["what"] == "costop"));
 
     let output = tandem(&[["host", "top", "--vcpus"].as_slice(), &select].concat());
     let shown = text(&output.stdout);

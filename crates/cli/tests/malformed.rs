@@ -208,15 +208,15 @@ fn host_flags() {
         ),
         (
             &["host", "status", "--interval", "0"],
-            &["--interval 0", "0.05"],
+            &["'0' for '--interval", "0.05"],
         ),
         (
             &["host", "status", "--interval", "NaN"],
-            &["--interval NaN", "0.05"],
+            &["'NaN' for '--interval", "0.05"],
         ),
         (
             &["host", "top", "--interval", "3601"],
-            &["--interval 3601", "0.05"],
+            &["'3601' for '--interval", "0.05"],
         ),
         (
             &["host", "top", "--select-cgroup", "vms"],

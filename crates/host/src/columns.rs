@@ -168,7 +168,7 @@ fn length(text: &str) -> usize {
 }
 
 /// The beginning of a text, with a mark where something is left out. Control characters of a VM's name do nothing.
-fn cut(text: &str, width: usize) -> String {
+pub(crate) fn cut(text: &str, width: usize) -> String {
     let visible = |c: char| if c.is_control() { '?' } else { c };
     match length(text) <= width {
         true => text.chars().map(visible).collect(),

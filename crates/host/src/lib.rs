@@ -28,3 +28,4 @@ pub mod top;
 pub mod turns;
 pub mod vmm;
 pub mod waits;
+mod watch;

@@ -1,6 +1,7 @@
 //! `tandem host status`: what every VM and vCPU on the host receives, with or without a daemon.
 //!
-//! Two samples, one interval apart, and the same fair shares as the policy's. A running daemon
+//! One interval of [`tandem_observe`], and the same fair shares as the policy's, beside all VMs of the host, also those that are not
+//! selected. A running daemon
 //! publishes in `STATE_DIR/status.json` which weights are configured, because the cgroups hold the
 //! real-time ones, and which VMs take turns; without it, a VM's own cgroup says what its weight is, and a VM that has none
 //! counts with the kernel's default. The file stays after kill -9: what it says counts for as long as the daemon lives that wrote it.
@@ -13,17 +14,18 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::path::PathBuf;
 use std::time::Duration;
-use std::time::Instant;
 
 use serde::Deserialize;
 use serde::Serialize;
+use tandem_observe::ObserveError;
+use tandem_observe::Plain;
+use tandem_observe::Source;
 use tandem_policy::Nanos;
 use tandem_policy::PcpuSet;
 use tandem_policy::VcpuId;
-use tandem_policy::VcpuObservation;
 use tandem_policy::VmId;
-use tandem_policy::VmObservation;
 use tandem_policy::Weight;
+use tandem_policy::states::interval::VmInterval;
 use thiserror::Error;
 
 use crate::discovery::Discovery;
@@ -36,6 +38,8 @@ use crate::fleet::residences;
 use crate::select::Selector;
 use crate::turns::TurnStats;
 use crate::waits::mean;
+use crate::watch::assessed;
+use crate::watch::watched;
 use tandem_linux::cgroup;
 use tandem_linux::cgroup::CgroupError;
 use tandem_linux::cgroup::CgroupPath;
@@ -43,8 +47,6 @@ use tandem_linux::cgroup::CpuController;
 use tandem_linux::cgroup::ownership::Residence;
 use tandem_linux::journal::is_pending;
 use tandem_linux::procfs::ProcFs;
-use tandem_linux::sampler::Sampler;
-use tandem_linux::sampler::VcpuSample;
 use tandem_linux::status_file::StatusFile;
 use tandem_linux::status_file::StatusFileError;
 use tandem_linux::thread::Pid;
@@ -62,6 +64,9 @@ pub enum StatusError {
     /// Processes cannot be looked through.
     #[error(transparent)]
     Discovery(#[from] DiscoveryError),
+    /// Threads cannot be measured.
+    #[error(transparent)]
+    Observe(#[from] ObserveError),
 }
 
 /// What a running daemon says of itself.
@@ -251,8 +256,8 @@ pub struct HostStatus {
     pub cgroup: cgroup::Version,
     /// Length of the interval, in seconds.
     pub seconds: f64,
-    /// Idle pCPUs over the interval.
-    pub idle: f64,
+    /// Idle pCPUs over the interval; none if that is not measured.
+    pub idle: Option<f64>,
     /// Whether a daemon acts.
     pub daemon: DaemonState,
     /// Whether a daemon that is gone left changes that `tandem host restore` puts back.
@@ -269,7 +274,7 @@ pub struct HostStatus {
 /// Observes the host again and again.
 pub struct Watcher {
     discovery: Discovery,
-    sampler: Sampler,
+    source: Plain,
     controller: Box<dyn CpuController>,
     selector: Selector,
     state_dir: PathBuf,
@@ -286,7 +291,7 @@ impl Watcher {
         Ok(Watcher {
             discovery: Discovery::new(options, proc.clone())?,
             controller: cgroup::open(&proc)?,
-            sampler: Sampler::new(proc),
+            source: Plain::new(proc),
             selector,
             state_dir: state_dir.to_owned(),
         })
@@ -295,131 +300,94 @@ impl Watcher {
     /// Watches for `interval` and reports.
     pub fn observe(&mut self, interval: Duration) -> Result<HostStatus, StatusError> {
         let all = self.discovery.scan()?.vms;
-        let controller = self.controller.as_ref();
-        let vms: Vec<&Vm> = all
-            .iter()
-            .filter(|vm| self.selector.matches(vm, controller))
-            .collect();
-        let before: Vec<_> = vms
-            .iter()
-            .map(|vm| samples(&mut self.sampler, vm))
-            .collect();
-        let idle_before = self.idle();
-        let start = Instant::now();
+        let watched = watched(&all);
+        self.source.begin(&watched)?;
         std::thread::sleep(interval);
-        let window = Nanos(start.elapsed().as_nanos() as u64);
-        let idle = self.idle().saturating_sub(idle_before);
+        let interval = self.source.interval(&watched)?;
+        let controller = self.controller.as_ref();
         let (daemon, published) = read(&self.state_dir);
         let by_process: BTreeMap<_, _> = published.vms.iter().map(|vm| (vm.process, vm)).collect();
         let homes = residences(controller, &all);
-        let mut observed = Vec::new();
-        let mut statuses = Vec::new();
-        for (vm, before) in vms.iter().zip(before) {
-            let after = samples(&mut self.sampler, vm);
-            let (observation, status) = self.account(
+        let published_of = |vm: &Vm| by_process.get(&vm.process).copied();
+        let weighed: BTreeMap<VmId, Weighed> = all
+            .iter()
+            .map(|vm| (vm.id, weigh(controller, vm.id, published_of(vm), &homes)))
+            .collect();
+        let weights = weighed
+            .iter()
+            .map(|(vm, weighed)| (*vm, weighed.configured));
+        let accounts = assessed(&interval, &weights.collect());
+        let measured: BTreeMap<VmId, &VmInterval> =
+            interval.vms.iter().map(|vm| (vm.vm, vm)).collect();
+        let selected = all
+            .iter()
+            .filter(|vm| self.selector.matches(vm, controller));
+        let pcpus = |time: Nanos| time.0 as f64 / interval.length.0.max(1) as f64;
+        let vms = selected.filter_map(|vm| {
+            let mut status = status_of(
                 vm,
-                &before,
-                &after,
-                window,
-                by_process.get(&vm.process).copied(),
-                &homes,
+                measured.get(&vm.id).copied(),
+                weighed.get(&vm.id)?,
+                published_of(vm),
             );
-            observed.push(observation);
-            statuses.push(status);
-        }
-        for (status, account) in statuses
-            .iter_mut()
-            .zip(tandem_policy::assess(window, &observed))
-        {
-            status.received = account.received.0 as f64 / window.0 as f64;
-            status.due = account.fair.0 as f64 / window.0 as f64;
-            status.lag = account.lag;
-        }
+            if let Some(account) = accounts.get(&vm.id) {
+                status.received = pcpus(account.received);
+                status.due = pcpus(account.fair);
+                status.lag = account.lag;
+            }
+            Some(status)
+        });
         Ok(HostStatus {
-            cgroup: self.controller.version(),
-            seconds: window.as_secs_f64(),
-            idle: idle.0 as f64 / window.0 as f64,
+            cgroup: controller.version(),
+            seconds: interval.length.as_secs_f64(),
+            idle: interval.host.idle.map(pcpus),
             daemon,
             unrestored: daemon == DaemonState::Gone && is_pending(&self.state_dir),
-            turns: published.turns,
-            vms: statuses,
+            turns: published.turns.clone(),
+            vms: vms.collect(),
             found: all.len(),
         })
     }
+}
 
-    fn idle(&self) -> Nanos {
-        self.sampler
-            .pcpu_idle()
-            .unwrap_or_default()
-            .into_values()
-            .sum()
-    }
-
-    fn account(
-        &self,
-        vm: &Vm,
-        before: &Samples,
-        after: &Samples,
-        window: Nanos,
-        published: Option<&PublishedVm>,
-        homes: &BTreeMap<VmId, Residence>,
-    ) -> (VmObservation, VmStatus) {
-        let controller = self.controller.as_ref();
-        let Weighed {
-            cgroup,
-            weight,
-            configured,
-        } = weigh(controller, vm.id, published, homes);
-        let mut observations = Vec::new();
-        let mut vcpus = Vec::new();
-        let mut waits = (Nanos::ZERO, 0);
-        for vcpu in &vm.vcpus {
-            let key = &vcpu.thread;
-            let (Some(then), Some(now)) = (before.get(key), after.get(key)) else {
-                continue;
-            };
-            let ran = now.ran.saturating_sub(then.ran);
-            let waited = now.waited.saturating_sub(then.waited);
-            let runs = now.runs.saturating_sub(then.runs);
-            waits = (waits.0 + waited, waits.1 + runs);
-            let allowed = self.sampler.read_affinity(key).unwrap_or_default();
-            let runnable = self
-                .sampler
-                .read_state(key)
-                .is_ok_and(|state| state.is_runnable());
-            vcpus.push(VcpuStatus {
-                index: vcpu.index,
-                tid: vcpu.thread.tid.0,
-                cpu: ran.0 as f64 / window.0 as f64,
-                wait: waited.0 as f64 / window.0 as f64,
-                wait_ms: wait_ms(waited, runs),
-                allowed: allowed.clone(),
-                wanted: published.and_then(|vm| vm.vcpus.get(&vcpu.index.0).copied()),
-            });
-            observations.push(VcpuObservation {
-                ran,
-                waited,
-                runnable,
-                ..VcpuObservation::new(vcpu.index, allowed)
-            });
+/// What was measured of a VM, without what it is due.
+fn status_of(
+    vm: &Vm,
+    measured: Option<&VmInterval>,
+    weighed: &Weighed,
+    published: Option<&PublishedVm>,
+) -> VmStatus {
+    let measured = measured.map_or(&[][..], |measured| &measured.vcpus);
+    let vcpus = measured.iter().map(|vcpu| {
+        let thread = vm.vcpus.iter().find(|known| known.index == vcpu.vcpu);
+        let part = |time: Nanos| time.0 as f64 / vcpu.times.wall().0.max(1) as f64;
+        VcpuStatus {
+            index: vcpu.vcpu,
+            tid: thread.map_or(0, |known| known.thread.tid.0),
+            cpu: part(vcpu.ran),
+            wait: part(vcpu.waited),
+            wait_ms: wait_ms(vcpu.waited, vcpu.runs),
+            allowed: vcpu.allowed.clone(),
+            wanted: published.and_then(|vm| vm.vcpus.get(&vcpu.vcpu.0).copied()),
         }
-        let status = VmStatus {
-            name: vm.name.clone(),
-            pid: vm.process.pid.0,
-            vmm: vm.vmm.to_string(),
-            managed: published.is_some(),
-            configured: configured.0,
-            weight: weight.map(|weight| weight.0),
-            cgroup,
-            turns: published.is_some_and(|vm| vm.turns),
-            apart: published.is_some_and(|vm| vm.apart),
-            received: 0.0,
-            due: 0.0,
-            lag: 0.0,
-            wait_ms: wait_ms(waits.0, waits.1),
-            vcpus,
-        };
-        (VmObservation::new(vm.id, configured, observations), status)
+    });
+    let waited: Nanos = measured.iter().map(|vcpu| vcpu.waited).sum();
+    let runs = measured.iter().map(|vcpu| vcpu.runs).sum();
+    VmStatus {
+        name: vm.name.clone(),
+        pid: vm.process.pid.0,
+        vmm: vm.vmm.to_string(),
+        managed: published.is_some(),
+        configured: weighed.configured.0,
+        weight: weighed.weight.map(|weight| weight.0),
+        cgroup: weighed.cgroup.clone(),
+        turns: published.is_some_and(|vm| vm.turns),
+        apart: published.is_some_and(|vm| vm.apart),
+        received: 0.0,
+        due: 0.0,
+        lag: 0.0,
+        wait_ms: wait_ms(waited, runs),
+        vcpus: vcpus.collect(),
     }
 }
 
@@ -478,19 +446,6 @@ pub(crate) fn configured_weights(
 /// Mean wait per run, in ms.
 fn wait_ms(waited: Nanos, runs: u64) -> Option<f64> {
     mean(waited, runs).map(|mean| mean.0 as f64 / 1e6)
-}
-
-/// What each thread ran and waited so far.
-type Samples = BTreeMap<ThreadRef, VcpuSample>;
-
-fn samples(sampler: &mut Sampler, vm: &Vm) -> Samples {
-    vm.vcpus
-        .iter()
-        .filter_map(|vcpu| {
-            let sample = sampler.sample(&vcpu.thread).ok()?;
-            Some((vcpu.thread, sample))
-        })
-        .collect()
 }
 
 #[cfg(test)]

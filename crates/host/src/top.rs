@@ -7,6 +7,7 @@
 //! [`TopInterval`] in JSON is an interface: `schema` is raised when a field changes its meaning or goes; fields may be added.
 //! Times are ns in the interval, of a VM summed over its vCPUs; `null` is "not measured".
 
+pub mod screen;
 pub mod text;
 
 use std::collections::BTreeMap;
@@ -19,29 +20,26 @@ use tandem_linux::cgroup::CgroupError;
 use tandem_linux::cgroup::CpuController;
 use tandem_linux::procfs::ProcFs;
 use tandem_observe::Interval;
-use tandem_observe::Missing;
 use tandem_observe::ObserveError;
 use tandem_observe::Plain;
 use tandem_observe::Source;
-use tandem_observe::WatchedVcpu;
-use tandem_observe::WatchedVm;
-use tandem_observe::source::TaskTime;
-use tandem_observe::source::ThreadTime;
-use tandem_observe::source::VcpuInterval;
-use tandem_observe::source::VmInterval;
 use tandem_policy::Nanos;
 use tandem_policy::PcpuSet;
 use tandem_policy::State;
 use tandem_policy::VcpuId;
-use tandem_policy::VcpuObservation;
 use tandem_policy::VcpuTimes;
 use tandem_policy::VmId;
-use tandem_policy::VmObservation;
 use tandem_policy::Weight;
 use tandem_policy::states::edges::Edge;
+use tandem_policy::states::edges::EdgeKind;
 use tandem_policy::states::edges::Edges;
 use tandem_policy::states::edges::Evidence;
 use tandem_policy::states::edges::Party;
+use tandem_policy::states::interval::HostTotals;
+use tandem_policy::states::interval::Missing;
+use tandem_policy::states::interval::SourceName;
+use tandem_policy::states::interval::ThreadTime;
+use tandem_policy::states::interval::VmInterval;
 use thiserror::Error;
 
 use crate::discovery::Discovery;
@@ -51,9 +49,11 @@ use crate::discovery::Scan;
 use crate::discovery::Vm;
 use crate::select::Selector;
 use crate::status::configured_weights;
+use crate::watch::assessed;
+use crate::watch::watched;
 
 /// The version of the JSON documents.
-pub const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 2;
 
 /// How many culprits of a VM or vCPU are named.
 const CULPRITS: usize = 3;
@@ -82,10 +82,14 @@ pub enum CulpritKind {
     Itself,
     /// A thread of a VM that is no vCPU.
     VmThread,
-    /// A task of the host.
-    Task,
+    /// Processes of the host that are no VMs, of one name in one cgroup.
+    Process,
     /// A thread of the kernel.
     KernelThread,
+    /// Nobody that was seen.
+    Unseen,
+    /// All that are not named one by one.
+    Others,
 }
 
 /// Who had the pCPUs that a VM waited for.
@@ -93,8 +97,11 @@ pub enum CulpritKind {
 pub struct Culprit {
     /// What it is.
     pub kind: CulpritKind,
-    /// A VM's name, or a thread's.
+    /// A VM's name, or a thread's, or a process's.
     pub name: String,
+    /// The cgroup of a process, where that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<String>,
     /// How long it was waited for, in ns.
     pub time: Nanos,
     /// How that is known.
@@ -143,34 +150,17 @@ pub struct TopVm {
     pub vcpus: Vec<TopVcpu>,
 }
 
-/// Where the host's pCPUs were, in ns summed over them.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct TopHost {
-    /// pCPUs that are online.
-    pub pcpus: usize,
-    /// Idle.
-    pub idle: Option<Nanos>,
-    /// vCPUs of all VMs.
-    pub vcpus: Nanos,
-    /// Other threads of VMs.
-    pub vm_threads: Nanos,
-    /// Processes that are no VMs.
-    pub tasks: Nanos,
-    /// Those that used most.
-    pub top_tasks: Vec<TaskTime>,
-    /// Threads of the kernel.
-    pub kernel: Nanos,
-}
-
 /// What is shown of one interval.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TopInterval {
     /// [`SCHEMA`].
     pub schema: u32,
+    /// When the interval began, in ns: CLOCK_MONOTONIC.
+    pub start: Nanos,
     /// Length of the interval, in seconds.
     pub seconds: f64,
     /// Where the figures are from.
-    pub source: &'static str,
+    pub source: SourceName,
     /// What is not measured, and for want of what.
     pub missing: Vec<Missing>,
     /// VMs on the host, selected or not.
@@ -182,7 +172,7 @@ pub struct TopInterval {
     /// The selected VMs that were there all the time, those first that wait most.
     pub vms: Vec<TopVm>,
     /// The rest.
-    pub host: TopHost,
+    pub host: HostTotals,
 }
 
 /// How many VMs there are.
@@ -244,22 +234,6 @@ impl Top {
     }
 }
 
-fn watched(vms: &[Vm]) -> Vec<WatchedVm> {
-    let vcpus = |vm: &Vm| {
-        let vcpus = vm.vcpus.iter().map(|vcpu| WatchedVcpu {
-            vcpu: vcpu.index,
-            thread: vcpu.thread,
-        });
-        vcpus.collect()
-    };
-    let watched = vms.iter().map(|vm| WatchedVm {
-        vm: vm.id,
-        process: vm.process,
-        vcpus: vcpus(vm),
-    });
-    watched.collect()
-}
-
 /// Puts together what was found, measured and configured.
 fn shown(
     scan: &Scan,
@@ -269,45 +243,34 @@ fn shown(
 ) -> TopInterval {
     let length = interval.length;
     let by_id: BTreeMap<VmId, &Vm> = scan.vms.iter().map(|vm| (vm.id, vm)).collect();
-    let observed: Vec<VmObservation> = interval
-        .vms
-        .iter()
-        .map(|vm| {
-            let weight = weights.get(&vm.vm).copied().unwrap_or(Weight(1.0));
-            VmObservation::new(vm.vm, weight, vm.vcpus.iter().map(observation).collect())
-        })
-        .collect();
     let pcpus = |time: Nanos| time.0 as f64 / length.0.max(1) as f64;
-    let accounts = tandem_policy::assess(length, &observed);
-    let of_vms = edges_of_vms(&interval.edges);
+    let accounts = assessed(interval, weights);
+    let of_vms = interval.edges.by_vm();
     let mut vms = Vec::new();
-    for (measured, account) in interval.vms.iter().zip(accounts) {
-        let Some(vm) = by_id.get(&measured.vm).filter(|vm| is_selected(vm)) else {
+    for measured in &interval.vms {
+        let vm = by_id.get(&measured.vm).filter(|vm| is_selected(vm));
+        let (Some(vm), Some(account)) = (vm, accounts.get(&measured.vm)) else {
             continue;
         };
-        let edges = of_vms.get(&measured.vm);
-        let times = measured.vcpus.iter().map(|vcpu| &vcpu.times);
         vms.push(TopVm {
             name: vm.name.clone(),
             pid: vm.process.pid.0,
             vmm: vm.vmm.to_string(),
-            times: VcpuTimes::sum(times).unwrap_or_default(),
+            times: measured.times().unwrap_or_default(),
             due: pcpus(account.fair),
             received: pcpus(account.received),
             lag: account.lag,
-            culprits: edges.map_or_else(Vec::new, |edges| {
-                culprits(&edges.by_vm().top(CULPRITS), vm.id, &by_id)
-            }),
+            culprits: culprits(&of_vms, &Party::Vm(vm.id), vm.id, &by_id),
             threads: measured.threads.clone(),
-            vcpus: vcpus(vm, measured, edges, &by_id),
+            vcpus: vcpus(vm, measured, &interval.edges, &by_id),
         });
     }
     vms.sort_by(worst_first);
-    let host = &interval.host;
     TopInterval {
         schema: SCHEMA,
+        start: interval.start,
         seconds: length.as_secs_f64(),
-        source: "plain",
+        source: interval.source,
         missing: interval.missing.clone(),
         found: scan.vms.len(),
         unreadable: scan.unreadable_vmms,
@@ -317,24 +280,7 @@ fn shown(
             .filter(|vm| vm.vcpus.is_empty() && is_selected(vm))
             .count(),
         vms,
-        host: TopHost {
-            pcpus: host.pcpus,
-            idle: host.idle,
-            vcpus: host.vcpus,
-            vm_threads: host.vm_threads,
-            tasks: host.tasks,
-            top_tasks: host.top_tasks.clone(),
-            kernel: host.kernel,
-        },
-    }
-}
-
-fn observation(vcpu: &VcpuInterval) -> VcpuObservation {
-    VcpuObservation {
-        ran: vcpu.ran,
-        waited: vcpu.waited,
-        runnable: vcpu.runnable,
-        ..VcpuObservation::new(vcpu.vcpu, vcpu.allowed.clone())
+        host: interval.host.clone(),
     }
 }
 
@@ -347,21 +293,10 @@ fn worst_first(one: &TopVm, two: &TopVm) -> std::cmp::Ordering {
         .then_with(|| (&one.name, one.pid).cmp(&(&two.name, two.pid)))
 }
 
-/// The edges of each VM's vCPUs as victims.
-fn edges_of_vms(edges: &Edges) -> BTreeMap<VmId, Edges> {
-    let mut of_vms: BTreeMap<VmId, Edges> = BTreeMap::new();
-    for edge in edges.iter() {
-        if let Some(vm) = edge.victim.vm() {
-            of_vms.entry(vm).or_default().add(edge);
-        }
-    }
-    of_vms
-}
-
 fn vcpus(
     vm: &Vm,
     measured: &VmInterval,
-    edges: Option<&Edges>,
+    edges: &Edges,
     by_id: &BTreeMap<VmId, &Vm>,
 ) -> Vec<TopVcpu> {
     let shown = measured.vcpus.iter().map(|vcpu| {
@@ -370,50 +305,56 @@ fn vcpus(
             vm: vm.id,
             vcpu: vcpu.vcpu,
         };
-        let top = edges.map_or_else(Vec::new, |edges| {
-            let of_vcpu = edges.of_victims(|victim| *victim == itself);
-            of_vcpu.top(CULPRITS)
-        });
         TopVcpu {
             index: vcpu.vcpu,
             tid: thread.map_or(0, |known| known.thread.tid.0),
             allowed: vcpu.allowed.clone(),
             runs: vcpu.runs,
             times: vcpu.times,
-            culprits: culprits(&top, vm.id, by_id),
+            culprits: culprits(edges, &itself, vm.id, by_id),
         }
     });
     shown.collect()
 }
 
-/// Names what is waited for.
-fn culprits(edges: &[Edge], victim: VmId, by_id: &BTreeMap<VmId, &Vm>) -> Vec<Culprit> {
+/// Names what a victim of a VM waited for most.
+fn culprits(edges: &Edges, victim: &Party, vm: VmId, by_id: &BTreeMap<VmId, &Vm>) -> Vec<Culprit> {
+    let waits = edges.of(victim, EdgeKind::Pcpu);
+    waits
+        .take(CULPRITS)
+        .map(|edge| culprit(edge, vm, by_id))
+        .collect()
+}
+
+fn culprit(edge: Edge<'_>, victim: VmId, by_id: &BTreeMap<VmId, &Vm>) -> Culprit {
     let name_of = |vm: &VmId| {
         let vm = by_id.get(vm);
         vm.map_or_else(|| "a VM that is gone".to_owned(), |vm| vm.name.clone())
     };
-    let named = edges.iter().map(|edge| {
-        let (kind, name) = match &edge.culprit {
-            Party::Vm(vm) if *vm == victim => (CulpritKind::Itself, "itself".to_owned()),
-            Party::Vm(vm) => (CulpritKind::Vm, name_of(vm)),
-            Party::Vcpu { vm, vcpu } => match *vm == victim {
-                true => (CulpritKind::Itself, format!("own vCPU {vcpu}")),
-                false => (CulpritKind::Vm, format!("{} vCPU {vcpu}", name_of(vm))),
-            },
-            Party::VmThread { vm, name } => {
-                (CulpritKind::VmThread, format!("{}: {name}", name_of(vm)))
-            }
-            Party::Task(name) => (CulpritKind::Task, name.clone()),
-            Party::KernelThread(name) => (CulpritKind::KernelThread, format!("[{name}]")),
-        };
-        Culprit {
-            kind,
-            name,
-            time: edge.time,
-            evidence: edge.evidence,
+    let mut in_cgroup = None;
+    let (kind, name) = match edge.culprit {
+        Party::Vm(vm) if *vm == victim => (CulpritKind::Itself, "itself".to_owned()),
+        Party::Vm(vm) => (CulpritKind::Vm, name_of(vm)),
+        Party::Vcpu { vm, vcpu } => match *vm == victim {
+            true => (CulpritKind::Itself, format!("own vCPU {vcpu}")),
+            false => (CulpritKind::Vm, format!("{} vCPU {vcpu}", name_of(vm))),
+        },
+        Party::VmThread { vm, name } => (CulpritKind::VmThread, format!("{}: {name}", name_of(vm))),
+        Party::Process { name, cgroup } => {
+            in_cgroup = cgroup.clone();
+            (CulpritKind::Process, name.clone())
         }
-    });
-    named.collect()
+        Party::KernelThread(name) => (CulpritKind::KernelThread, format!("[{name}]")),
+        Party::Unseen => (CulpritKind::Unseen, "not seen".to_owned()),
+        Party::Others => (CulpritKind::Others, "others".to_owned()),
+    };
+    Culprit {
+        kind,
+        name,
+        cgroup: in_cgroup,
+        time: edge.time(),
+        evidence: edge.evidence,
+    }
 }
 
 #[cfg(test)]

@@ -27,6 +27,8 @@
 //! - [`Bpf::read`] answers what happened since the last time. The times of a vCPU sum to its [`VcpuReading::wall`], exactly.
 //! - [`Bpf::missing`] says what this kernel does not tell.
 //!
+//! [`BpfSource`] makes of that what every [`crate::Source`] answers.
+//!
 //! What to know about the figures:
 //! - A vCPU on a pCPU is RUN until KVM says that the guest was left. So a thread that is no vCPU is RUN whenever it runs.
 //! - A vCPU's thread that sleeps is HALT, also where it sleeps in the VMM's own code.
@@ -39,7 +41,9 @@
 //! [`BpfError`] says which of them is missing.
 
 mod events;
+mod parties;
 mod reading;
+mod source;
 
 #[cfg(with_bpf)]
 mod kernel;
@@ -73,6 +77,7 @@ pub use reading::LinkReading;
 pub use reading::Lost;
 pub use reading::StateTimes;
 pub use reading::VcpuReading;
+pub use source::BpfSource;
 #[cfg(not(with_bpf))]
 pub use without::Bpf;
 

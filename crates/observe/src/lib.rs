@@ -2,7 +2,7 @@
 //!
 //! A [`Source`] is asked again and again and answers with an [`Interval`]: for each vCPU the times in the states of
 //! [`tandem_policy::states`], the edges between victims and culprits, and what the rest of the host used. What a source cannot
-//! measure it says ([`Missing`]), and is never shown as zero. Sources differ in what they see, not in what they answer, so that
+//! measure it says ([`Missing`](tandem_policy::states::interval::Missing)), and is never shown as zero. Sources differ in what they see, not in what they answer, so that
 //! whoever shows or judges an interval need not know which it came from.
 //!
 //! - [`source`]: the trait and what it answers.
@@ -17,10 +17,10 @@ pub mod plain;
 pub mod poll;
 pub mod source;
 
+pub use bpf::BpfSource;
 pub use plain::Plain;
-pub use source::Interval;
-pub use source::Missing;
 pub use source::ObserveError;
 pub use source::Source;
 pub use source::WatchedVcpu;
 pub use source::WatchedVm;
+pub use tandem_policy::states::interval::Interval;

@@ -15,55 +15,71 @@
 //!   wait in it waited all of it, and is said so; when that wait is over, what was said is not counted again. Of a wait that began
 //!   in the interval and is not over nothing is known: it counts in the interval in which it ends, there at most for the
 //!   interval's length.
+//! - A VM whose process's CPU clock stood still did not run; whether its vCPUs wait is looked up every [`RELOOK`] intervals, and each
+//!   time once one does. So of a VM that never gets a pCPU up to so many intervals are taken for sleep.
+//! - vCPUs are read one after the other, so each has a wall time of its own.
 //! - On pCPUs without a clock tick (nohz_full) a vCPU that runs alone moves its account once a second; short intervals may
 //!   take it for one that waits.
 //! - Guest time is sampled by clock ticks on most kernels: over a second, VMM is off by about 1 % of the time.
 //! - Edges are estimated, see `charge.rs`.
 //!
-//! Files of vCPUs stay open (by [`Sampler`]), and a process whose CPU clock stood still is not read.
+//! Files of vCPUs in `/proc` stay open (by [`Sampler`]), and a process whose CPU clock stood still is not read.
 
 mod account;
 mod charge;
+mod places;
 mod quota;
 mod round;
 mod tasks;
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
-use std::time::Instant;
 
-use tandem_linux::affinity::affinity;
+use rustix::time::ClockId;
+use rustix::time::clock_gettime;
 use tandem_linux::cgroup;
-use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::cgroup::CpuController;
 use tandem_linux::procfs::ProcFs;
 use tandem_linux::procfs::read_text;
 use tandem_linux::sampler::SampleError;
 use tandem_linux::sampler::Sampler;
+use tandem_linux::sampler::VcpuSample;
 use tandem_linux::thread::Pid;
 use tandem_linux::thread::ThreadRef;
 use tandem_linux::thread::Tid;
 use tandem_policy::Nanos;
 use tandem_policy::PcpuId;
-use tandem_policy::PcpuSet;
 use tandem_policy::VmId;
+use tandem_policy::states::interval::Interval;
+use tandem_policy::states::interval::Missing;
+use tandem_policy::states::interval::SourceName;
 
+use crate::poll::NoPoll;
 use crate::poll::Polls;
-use crate::source::Interval;
 use crate::source::ObserveError;
 use crate::source::Source;
+use crate::source::WatchedVcpu;
 use crate::source::WatchedVm;
 
 use account::Account;
 use account::Before;
+use places::Places;
 use quota::Quotas;
+use quota::Wait;
 use round::Round;
-use round::TOP_TASKS;
 use round::VmRound;
 use tasks::Tasks;
+pub(crate) use tasks::kernel_name;
+pub(crate) use tasks::vhost_of;
 
-/// A vCPU's cgroup is read again after so many intervals.
-const REREAD_CGROUP: u64 = 8;
+/// Whether a vCPU of a VM that stood still waits is looked up after so many intervals.
+const RELOOK: u64 = 4;
+
+/// Says what time it is.
+type Clock = Box<dyn Fn() -> Nanos + Send>;
+
+/// A vCPU, what was read of it now, and what before.
+type VcpuRead = (WatchedVcpu, Before, Option<Before>);
 
 /// Reads `/proc`, CPU clocks, cgroups and KVM's figures.
 pub struct Plain {
@@ -76,25 +92,54 @@ pub struct Plain {
     quotas: Quotas,
     tasks: Tasks,
     vcpus: BTreeMap<ThreadRef, Before>,
-    /// The other threads of VMs' processes, and what they ran so far.
-    threads: BTreeMap<(Pid, Tid), (ThreadRef, Nanos)>,
-    cgroups: BTreeMap<ThreadRef, Option<CgroupPath>>,
+    /// The other threads of VMs' processes, and what they ran and waited so far.
+    threads: BTreeMap<(Pid, Tid), (ThreadRef, VcpuSample)>,
+    places: Places,
     rounds: u64,
     idle: Option<BTreeMap<PcpuId, Nanos>>,
-    clock: Instant,
+    clock: Clock,
     last: Nanos,
 }
 
 impl Source for Plain {
-    fn begin(&mut self, vms: &[WatchedVm]) -> Result<(), ObserveError> {
-        let now = self.now();
-        self.begin_at(vms, now)
+    fn name(&self) -> SourceName {
+        SourceName::Plain
     }
 
-    fn interval(&mut self, vms: &[WatchedVm]) -> Result<Interval, ObserveError> {
-        let now = self.now();
-        self.interval_at(vms, now)
+    fn begin(&mut self, vms: &[WatchedVm]) -> Result<(), ObserveError> {
+        self.vcpus.clear();
+        self.threads.clear();
+        self.interval(vms).map(drop)
     }
+
+    fn missing(&self) -> Vec<Missing> {
+        round::missing_always(self.polls.never(), &self.no_controller)
+    }
+
+    /// Reads everything once; what differs from the last time is the interval.
+    fn interval(&mut self, vms: &[WatchedVm]) -> Result<Interval, ObserveError> {
+        let now = (self.clock)();
+        let start = std::mem::replace(&mut self.last, now);
+        self.rounds += 1;
+        self.sampler.begin_round();
+        self.places.begin_round();
+        let mut round = Round::new(start, now.saturating_sub(start));
+        for vm in vms {
+            self.read_vm(vm, &mut round)?;
+        }
+        self.read_other_threads(vms, &mut round);
+        self.limit(&mut round);
+        self.read_tasks(vms, &mut round)?;
+        self.read_idle(&mut round);
+        self.forget(vms, &round);
+        Ok(round.finish(&self.no_controller))
+    }
+}
+
+/// CLOCK_MONOTONIC.
+fn monotonic() -> Nanos {
+    let now = clock_gettime(ClockId::Monotonic);
+    Nanos(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)
 }
 
 impl Plain {
@@ -113,48 +158,87 @@ impl Plain {
             tasks: Tasks::new(procfs.clone()),
             vcpus: BTreeMap::new(),
             threads: BTreeMap::new(),
-            cgroups: BTreeMap::new(),
+            places: Places::new(procfs.clone()),
             rounds: 0,
             idle: None,
-            clock: Instant::now(),
+            clock: Box::new(monotonic),
             last: Nanos::ZERO,
             procfs,
         }
     }
 
-    fn now(&self) -> Nanos {
-        Nanos(self.clock.elapsed().as_nanos() as u64)
-    }
-
-    fn begin_at(&mut self, vms: &[WatchedVm], now: Nanos) -> Result<(), ObserveError> {
-        self.vcpus.clear();
-        self.threads.clear();
-        self.interval_at(vms, now).map(drop)
-    }
-
-    /// Reads everything once; what differs from the last time is the interval.
-    fn interval_at(&mut self, vms: &[WatchedVm], now: Nanos) -> Result<Interval, ObserveError> {
-        let length = now.saturating_sub(self.last);
-        self.last = now;
-        self.rounds += 1;
-        self.sampler.begin_round();
-        let mut round = Round::new(length);
-        for vm in vms {
-            self.read_vm(vm, &mut round)?;
-        }
-        self.limit(&mut round);
-        self.read_other_threads(vms, &mut round);
-        self.read_tasks(vms, &mut round)?;
-        self.read_idle(&mut round);
-        self.forget(vms, &round);
-        Ok(round.finish(&self.no_controller))
-    }
-
     fn read_vm(&mut self, vm: &WatchedVm, round: &mut Round) -> Result<(), ObserveError> {
-        let polled = self.polls.read(&self.procfs, &vm.process, vm.vcpus.len());
+        let no_poll;
+        let read = match self.stood_still(vm) {
+            Some(read) => {
+                no_poll = self.polls.why_not(&vm.process);
+                read
+            }
+            None => {
+                let (read, why_not) = self.read_vcpus(vm)?;
+                no_poll = why_not;
+                read
+            }
+        };
+        // Whether the kernel counts guest time of this VM, any of its vCPUs shows.
+        let counts_guest = read.iter().any(|(_, now, _)| now.guest > Nanos::ZERO);
+        let mut vcpus = Vec::with_capacity(read.len());
+        for (vcpu, mut now, before) in read {
+            round.threads.insert(vcpu.thread);
+            let cgroup = self.places.cgroup(self.controller.as_deref(), &vcpu.thread);
+            round.cgroups.extend(cgroup.clone());
+            if let Some(before) = before {
+                let mut account = Account::new(&before, &mut now, counts_guest);
+                account.cgroup = cgroup;
+                vcpus.push((vcpu.vcpu, account));
+            }
+            self.vcpus.insert(vcpu.thread, now);
+        }
+        if !vcpus.is_empty() {
+            round.no_poll.extend(no_poll);
+            round.no_guest += usize::from(!counts_guest);
+            round.vms.push(VmRound {
+                vm: vm.vm,
+                vcpus,
+                threads: BTreeMap::new(),
+                other_waits: Vec::new(),
+            });
+        }
+        Ok(())
+    }
+
+    /// The vCPUs of a VM as they were, where that is how they are: its process's clock stood still, and none of them waits.
+    fn stood_still(&mut self, vm: &WatchedVm) -> Option<Vec<VcpuRead>> {
+        let at = (self.clock)();
+        let is_due = (self.rounds + u64::from(vm.process.pid.0)).is_multiple_of(RELOOK);
+        if !self.sampler.stood_still(vm.process.pid) || is_due {
+            return None;
+        }
+        let read = vm.vcpus.iter().map(|vcpu| {
+            let before = self.vcpus.get(&vcpu.thread)?;
+            let now = Before {
+                at,
+                ..before.clone()
+            };
+            (!before.runnable).then(|| (*vcpu, now, Some(before.clone())))
+        });
+        read.collect()
+    }
+
+    /// Reads the accounts of a VM's vCPUs, each with what was read of it before, and says why there is no POLL.
+    fn read_vcpus(
+        &mut self,
+        vm: &WatchedVm,
+    ) -> Result<(Vec<VcpuRead>, Option<NoPoll>), ObserveError> {
+        let polls = self.polls.of(&self.procfs, &vm.process, vm.vcpus.len());
+        let (mut polls, mut no_poll) = match polls {
+            Ok(polls) => (Some(polls), None),
+            Err(why) => (None, Some(why)),
+        };
         let mut read = Vec::with_capacity(vm.vcpus.len());
         for (index, vcpu) in vm.vcpus.iter().enumerate() {
             let thread = &vcpu.thread;
+            let at = (self.clock)();
             let sample = match self.sampler.sample(thread) {
                 Ok(sample) => sample,
                 Err(
@@ -167,39 +251,35 @@ impl Plain {
                 continue;
             };
             let before = self.vcpus.get(thread).cloned();
+            let before_polled = before.as_ref().and_then(|before| before.polled);
+            let has_run = before.as_ref().is_none_or(|before| before.sample != sample);
+            let polled = match &mut polls {
+                // Who did not run did not poll.
+                Some(_) if !has_run && before_polled.is_some() => before_polled,
+                Some(polls) => match polls.polled(index) {
+                    Ok(polled) => Some(polled),
+                    Err(why) => {
+                        no_poll = Some(why);
+                        None
+                    }
+                },
+                None => None,
+            };
             let now = Before {
+                at,
                 sample,
                 guest: activity.guest,
-                polled: polled.as_ref().ok().and_then(|all| all.get(index).copied()),
+                polled,
                 runnable: activity.state.is_runnable(),
+                allowed: self.places.allowed(thread),
                 counted: before.as_ref().map_or(Nanos::ZERO, |before| before.counted),
             };
-            self.read_cgroup_of(thread);
-            round.threads.insert(*thread);
-            read.push((vcpu, now, before));
+            read.push((*vcpu, now, before));
         }
-        // Whether the kernel counts guest time of this VM, any of its vCPUs shows.
-        let counts_guest = read.iter().any(|(_, now, _)| now.guest > Nanos::ZERO);
-        let mut vcpus = Vec::with_capacity(read.len());
-        for (vcpu, mut now, before) in read {
-            if let Some(before) = before {
-                let mut account = Account::new(&before, &mut now, round.length, counts_guest);
-                account.allowed = self.allowed(&vcpu.thread);
-                account.cgroup = self.cgroups.get(&vcpu.thread).cloned().flatten();
-                vcpus.push((vcpu.vcpu, account));
-            }
-            self.vcpus.insert(vcpu.thread, now);
+        if polls.is_some() && no_poll.is_some() {
+            self.polls.look_again(&vm.process);
         }
-        if !vcpus.is_empty() {
-            round.no_poll.extend(polled.err());
-            round.no_guest += usize::from(!counts_guest);
-            round.vms.push(VmRound {
-                vm: vm.vm,
-                vcpus,
-                threads: BTreeMap::new(),
-            });
-        }
-        Ok(())
+        Ok((read, no_poll))
     }
 
     /// Divides waits into RDY and LIM.
@@ -208,16 +288,26 @@ impl Plain {
             return;
         };
         // Also of vCPUs that are new: what is read of them now is where the next interval begins.
-        let leaves = self.cgroups.values().flatten();
-        let throttled = self.quotas.throttled(controller, leaves);
+        let limits = self.quotas.read(controller, round.cgroups.iter());
         let vcpus = round.vms.iter().flat_map(|vm| &vm.vcpus);
-        let waits: Vec<_> = vcpus
-            .filter_map(|(_, account)| Some((account.cgroup.as_ref()?, account.waited)))
-            .collect();
-        let mut limited = quota::limited(&waits, &throttled).into_iter();
+        let waits = vcpus.filter_map(|(_, account)| {
+            Some(Wait {
+                cgroup: account.cgroup.as_ref()?,
+                time: account.waited,
+                is_over: account.is_over,
+            })
+        });
+        let others = round.vms.iter().flat_map(|vm| &vm.other_waits);
+        let others = others.map(|(cgroup, time)| Wait {
+            cgroup,
+            time: *time,
+            is_over: true,
+        });
+        let waits: Vec<Wait<'_>> = waits.chain(others).collect();
+        let mut limited = self.quotas.limited(&waits, &limits).into_iter();
         for (_, account) in round.vms.iter_mut().flat_map(|vm| &mut vm.vcpus) {
             if account.cgroup.is_some() {
-                account.limited = limited.next();
+                account.limited = limited.next().flatten();
             }
         }
     }
@@ -231,7 +321,7 @@ impl Plain {
             is_vcpu.extend(vm.vcpus.iter().map(|vcpu| vcpu.thread.tid));
         }
         for (pid, vm) in vm_of {
-            let known = |threads: &BTreeMap<_, (ThreadRef, Nanos)>| -> Vec<ThreadRef> {
+            let known = |threads: &BTreeMap<_, (ThreadRef, VcpuSample)>| -> Vec<ThreadRef> {
                 let range = threads.range((pid, Tid(0))..=(pid, Tid(u32::MAX)));
                 range.map(|(_, (thread, _))| *thread).collect()
             };
@@ -246,37 +336,47 @@ impl Plain {
                 if is_vcpu.contains(&tid) {
                     continue;
                 }
-                let Some((thread, ran)) = self.ran_of(pid, tid) else {
+                let Some((thread, sample)) = self.sample_of(pid, tid) else {
                     continue;
                 };
                 round.threads.insert(thread);
-                let then = match self.threads.insert((pid, tid), (thread, ran)) {
+                let then = match self.threads.insert((pid, tid), (thread, sample)) {
                     Some((same, then)) if same == thread => then,
                     // Of a process that is new, what ran before the interval is not known.
-                    None if before.is_empty() => ran,
-                    _ => Nanos::ZERO,
+                    None if before.is_empty() => sample,
+                    // It may have been a vCPU until now.
+                    _ => self
+                        .vcpus
+                        .get(&thread)
+                        .map_or(VcpuSample::default(), |vcpu| vcpu.sample),
                 };
-                let ran = ran.saturating_sub(then);
+                let ran = sample.ran.saturating_sub(then.ran);
+                let waited = sample.waited.saturating_sub(then.waited);
+                if waited > Nanos::ZERO
+                    && let Some(cgroup) = self.places.cgroup(self.controller.as_deref(), &thread)
+                {
+                    round.vm_thread_waited(vm, cgroup, waited);
+                }
                 if ran > Nanos::ZERO {
                     let comm = read_text(&self.procfs.task(pid, tid).join("comm"));
                     let name = comm.unwrap_or_default().trim_end().to_owned();
-                    round.vm_thread(vm, name, ran, self.allowed(&thread));
+                    round.vm_thread(vm, name, ran, self.places.allowed(&thread));
                 }
             }
         }
     }
 
-    /// A thread of this number, and what it ran so far. The one known by that number before may have ended.
-    fn ran_of(&mut self, pid: Pid, tid: Tid) -> Option<(ThreadRef, Nanos)> {
+    /// A thread of this number, and its account so far. The one known by that number before may have ended.
+    fn sample_of(&mut self, pid: Pid, tid: Tid) -> Option<(ThreadRef, VcpuSample)> {
         let known = self.threads.get(&(pid, tid)).map(|(thread, _)| *thread);
         if let Some(thread) = known
             && let Ok(sample) = self.sampler.sample(&thread)
         {
-            return Some((thread, sample.ran));
+            return Some((thread, sample));
         }
         let thread = ThreadRef::read(&self.procfs, pid, tid).ok()?;
         let sample = self.sampler.sample(&thread).ok()?;
-        Some((thread, sample.ran))
+        Some((thread, sample))
     }
 
     fn read_tasks(&mut self, vms: &[WatchedVm], round: &mut Round) -> Result<(), ObserveError> {
@@ -284,13 +384,24 @@ impl Plain {
         let mut ran = self.tasks.round(|pid| vm_of.contains_key(&pid))?;
         ran.sort_by_key(|task| std::cmp::Reverse(task.time));
         for task in ran {
-            let allowed = self.allowed(&task.process);
+            let allowed = match task.kernel {
+                true => self.places.allowed(&task.process),
+                false => self
+                    .places
+                    .allowed_process(&task.process, task.time, round.length),
+            };
             let vhost = tasks::vhost_of(&task.name).filter(|_| task.kernel);
             match vhost.and_then(|pid| vm_of.get(&pid)) {
                 Some(vm) => round.vm_thread(*vm, "vhost".to_owned(), task.time, allowed),
                 None => {
-                    let is_named = !task.kernel && round.host.top_tasks.len() < TOP_TASKS;
-                    let cgroup = is_named.then(|| self.cgroup_of(&task.process)).flatten();
+                    let cgroup = match task.kernel {
+                        true => None,
+                        false => {
+                            let controller = self.controller.as_deref();
+                            let cgroup = self.places.cgroup(controller, &task.process);
+                            cgroup.map(|cgroup| cgroup.0)
+                        }
+                    };
                     round.task(task, cgroup, allowed);
                 }
             }
@@ -319,37 +430,9 @@ impl Plain {
         let is_there = |thread: &ThreadRef| round.threads.contains(thread);
         self.vcpus.retain(|thread, _| is_there(thread));
         self.threads.retain(|_, (thread, _)| is_there(thread));
-        self.cgroups.retain(|thread, _| is_there(thread));
         self.sampler.retain(is_there);
         let processes: BTreeSet<ThreadRef> = vms.iter().map(|vm| vm.process).collect();
         self.polls.retain(|process| processes.contains(process));
-    }
-
-    /// Where a thread may run; nowhere if it is gone.
-    fn allowed(&self, thread: &ThreadRef) -> PcpuSet {
-        if self.procfs == ProcFs::host() {
-            return affinity(thread.tid).unwrap_or_default();
-        }
-        let path = self.procfs.task(thread.pid, thread.tid).join("status");
-        let status = read_text(&path).unwrap_or_default();
-        let list = status
-            .lines()
-            .find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
-        list.and_then(|list| list.trim().parse().ok())
-            .unwrap_or_default()
-    }
-
-    /// Reads a vCPU's cgroup, if it was not or not for long.
-    fn read_cgroup_of(&mut self, thread: &ThreadRef) {
-        let is_due = (self.rounds + u64::from(thread.tid.0)).is_multiple_of(REREAD_CGROUP);
-        if is_due || !self.cgroups.contains_key(thread) {
-            let cgroup = self.cgroup_of(thread);
-            self.cgroups.insert(*thread, cgroup);
-        }
-    }
-
-    fn cgroup_of(&self, thread: &ThreadRef) -> Option<CgroupPath> {
-        self.controller.as_ref()?.cgroup_of(thread).ok()
     }
 }
 

@@ -6,7 +6,15 @@
 //! (since 8.1) and Tandem's microVMs do, can be duplicated with pidfd_getfd(2), by root, and then be read without disturbing
 //! anybody. A VMM that holds none has no POLL.
 //!
-//! Such a file keeps the VM's memory in the kernel alive. So it is closed at the first interval without the VM.
+//! Such a file keeps the VM's memory in the kernel alive. So it is duplicated, read and closed again, each time.
+//!
+//! What a number of another process stands for is that process's choice, and may change at any moment: reading a pipe of a tenant
+//! would block for as long as the tenant likes. So the duplicate's own link is compared before it is read, with the vCPU's number; only
+//! the kernel can make a file whose link begins with `anon_inode:`.
+//!
+//! Before Linux 6.5 such a file did not keep the VM alive, and reading it after the VM's end read memory that was another's by then
+//! (mended by commit eed3013faa40, "KVM: Grab a reference to KVM for VM and vCPU stats file descriptors"). Whether an older kernel has the
+//! mend cannot be told from outside, so nothing is read on one.
 //!
 //! KVM numbers vCPUs by their APIC, which may leave gaps. The files in the order of these numbers are the vCPUs in the order
 //! of theirs, where there are as many; else nobody can tell which is whose, and nothing is measured.
@@ -17,8 +25,12 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
+use rustix::io::Errno;
 use rustix::process::PidfdFlags;
 use rustix::process::PidfdGetfdFlags;
 use rustix::process::pidfd_getfd;
@@ -29,6 +41,9 @@ use tandem_policy::Nanos;
 
 /// What a descriptor of a vCPU's figures reads, before the vCPU's number.
 const LINK: &str = "anon_inode:kvm-vcpu-stats:";
+
+/// The first kernel on which such a file may be read at any time.
+const SAFE_SINCE: (u32, u32) = (6, 5);
 
 /// The figures whose sum is the time polled.
 const FIGURES: [&str; 2] = ["halt_poll_success_ns", "halt_poll_fail_ns"];
@@ -42,8 +57,12 @@ const MOST: u32 = 4096;
 /// Why there is no POLL for a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NoPoll {
+    /// Reading is not safe on this kernel.
+    UnsafeKernel,
     /// This process may not look into the VM's.
     NotPermitted,
+    /// This process may not open another file.
+    TooManyFiles,
     /// The VMM holds no such files.
     NotHeld,
     /// Which file is whose vCPU's cannot be told, or a file is not what it should be.
@@ -51,10 +70,26 @@ pub enum NoPoll {
 }
 
 impl NoPoll {
+    /// All, in the order in which they are said.
+    pub const ALL: [NoPoll; 5] = [
+        NoPoll::UnsafeKernel,
+        NoPoll::NotPermitted,
+        NoPoll::TooManyFiles,
+        NoPoll::NotHeld,
+        NoPoll::Unclear,
+    ];
+
     /// For want of what.
     pub fn want(self) -> &'static str {
         match self {
+            NoPoll::UnsafeKernel => {
+                "before Linux 6.5 it is not safe to read KVM's figures of a VM that may end"
+            }
             NoPoll::NotPermitted => "run as root to read KVM's figures of each vCPU",
+            NoPoll::TooManyFiles => {
+                "this process may not open more files: raise the limit (LimitNOFILE= in the \
+                 service, or ulimit -n)"
+            }
             NoPoll::NotHeld => {
                 "the VMM keeps no file of KVM's figures of its vCPUs open (KVM_GET_STATS_FD; QEMU \
                  does since 8.1)"
@@ -64,16 +99,25 @@ impl NoPoll {
     }
 }
 
-/// The file of a vCPU's figures, and where in it the time polled is.
-#[derive(Debug)]
-struct Figures {
-    file: File,
+impl From<io::Error> for NoPoll {
+    fn from(error: io::Error) -> NoPoll {
+        match Errno::from_io_error(&error) {
+            Some(Errno::PERM | Errno::ACCESS) => NoPoll::NotPermitted,
+            Some(Errno::MFILE | Errno::NFILE) => NoPoll::TooManyFiles,
+            _ => NoPoll::NotHeld,
+        }
+    }
+}
+
+/// Where in a file of a vCPU's figures the time polled is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Layout {
     offsets: [u64; 2],
 }
 
-impl Figures {
+impl Layout {
     /// Reads where things are.
-    fn open(file: File) -> io::Result<Figures> {
+    fn read(file: &File) -> io::Result<Layout> {
         let bad = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
         // Flags, name size, number of descriptors, offsets of id, descriptors and data.
         let mut header = [0u8; 24];
@@ -108,8 +152,7 @@ impl Figures {
             offsets[figure] = Some(u64::from(data) + u64::from(word(&descriptor, 8)));
         }
         match offsets {
-            [Some(success), Some(fail)] => Ok(Figures {
-                file,
+            [Some(success), Some(fail)] => Ok(Layout {
                 offsets: [success, fail],
             }),
             _ => Err(bad("no halt polling")),
@@ -117,114 +160,191 @@ impl Figures {
     }
 
     /// The time polled so far.
-    fn polled(&self) -> io::Result<Nanos> {
+    fn polled(self, file: &File) -> io::Result<Nanos> {
         let mut sum = Nanos::ZERO;
         for offset in self.offsets {
             let mut value = [0u8; 8];
-            self.file.read_exact_at(&mut value, offset)?;
+            file.read_exact_at(&mut value, offset)?;
             sum += Nanos(u64::from_ne_bytes(value));
         }
         Ok(sum)
     }
 }
 
-/// The files of one process, or why there are none.
+/// The files that a process holds: the number of each, and KVM's number of the vCPU.
 #[derive(Debug)]
 struct Held {
-    figures: Result<Vec<Figures>, NoPoll>,
+    process: OwnedFd,
+    files: Vec<(i32, u32)>,
+    /// The same for all vCPUs; none before the first was read.
+    layout: Option<Layout>,
+}
+
+/// What was found out about a process.
+#[derive(Debug)]
+struct Looked {
+    held: Result<Held, NoPoll>,
     vcpus: usize,
     age: u32,
 }
 
-/// The time polled of the vCPUs of processes, as long as these are asked about.
-#[derive(Debug, Default)]
+/// The time polled of the vCPUs of processes, as long as these are asked about. No file of KVM's is open between two readings.
+#[derive(Debug)]
 pub struct Polls {
-    held: BTreeMap<ThreadRef, Held>,
+    is_safe: bool,
+    looked: BTreeMap<ThreadRef, Looked>,
 }
 
 impl Polls {
-    /// Nothing is open yet.
+    /// Nothing is looked at yet.
     pub fn new() -> Polls {
-        Polls::default()
+        let kernel = rustix::system::uname();
+        Polls {
+            is_safe: is_safe(&kernel.release().to_string_lossy()),
+            looked: BTreeMap::new(),
+        }
     }
 
-    /// The time that each of a process's `vcpus` vCPUs polled so far, in their order.
-    pub fn read(
+    /// Why nothing can be read of any VM, as far as that is known beforehand.
+    pub fn never(&self) -> Option<NoPoll> {
+        (!self.is_safe).then_some(NoPoll::UnsafeKernel)
+    }
+
+    /// The vCPUs of a process of which there are `vcpus`, to be read one by one.
+    pub fn of(
         &mut self,
         procfs: &ProcFs,
         process: &ThreadRef,
         vcpus: usize,
-    ) -> Result<Vec<Nanos>, NoPoll> {
-        let open = || Held {
-            figures: open_all(procfs, process, vcpus),
+    ) -> Result<Reader<'_>, NoPoll> {
+        if !self.is_safe {
+            return Err(NoPoll::UnsafeKernel);
+        }
+        let look = || Looked {
+            held: Held::look(procfs, process, vcpus),
             vcpus,
             age: 0,
         };
-        let held = self.held.entry(*process).or_insert_with(open);
-        held.age += 1;
-        if held.vcpus != vcpus || (held.figures.is_err() && held.age > RETRY) {
-            *held = open();
+        let looked = self.looked.entry(*process).or_insert_with(look);
+        looked.age += 1;
+        if looked.vcpus != vcpus || (looked.held.is_err() && looked.age > RETRY) {
+            *looked = look();
         }
-        let figures = held.figures.as_ref().map_err(|why| *why)?;
-        let polled: io::Result<Vec<Nanos>> = figures.iter().map(Figures::polled).collect();
-        polled.map_err(|_| NoPoll::Unclear)
+        match &mut looked.held {
+            Ok(held) => Ok(Reader { held }),
+            Err(why) => Err(*why),
+        }
     }
 
-    /// Closes the files of all processes but these.
+    /// Why there is nothing of a process, as far as it was looked at.
+    pub fn why_not(&self, process: &ThreadRef) -> Option<NoPoll> {
+        let looked = self.looked.get(process);
+        self.never()
+            .or_else(|| looked?.held.as_ref().err().copied())
+    }
+
+    /// A file was not what it was when it was found: all are looked for again.
+    pub fn look_again(&mut self, process: &ThreadRef) {
+        self.looked.remove(process);
+    }
+
+    /// Forgets all processes but these.
     pub fn retain(&mut self, mut keep: impl FnMut(&ThreadRef) -> bool) {
-        self.held.retain(|process, _| keep(process));
+        self.looked.retain(|process, _| keep(process));
     }
 }
 
-/// Duplicates the files that a process holds, in the order of the vCPUs' numbers.
-fn open_all(procfs: &ProcFs, process: &ThreadRef, vcpus: usize) -> Result<Vec<Figures>, NoPoll> {
-    // Descriptors can be duplicated from processes of this machine only.
-    if *procfs != ProcFs::host() {
-        return Err(NoPoll::NotHeld);
+impl Default for Polls {
+    fn default() -> Polls {
+        Polls::new()
     }
-    let refused = |error: io::Error| match error.kind() {
-        io::ErrorKind::PermissionDenied => NoPoll::NotPermitted,
-        _ => NoPoll::NotHeld,
-    };
-    let folder = procfs.process(process.pid).join("fd");
-    let mut numbers: Vec<(u32, i32)> = Vec::new();
-    for entry in fs::read_dir(&folder).map_err(refused)?.flatten() {
-        let link = fs::read_link(entry.path()).unwrap_or_default();
-        let vcpu = link.to_str().and_then(|link| link.strip_prefix(LINK));
-        let number = entry.file_name();
-        if let (Some(vcpu), Some(number)) = (vcpu, number.to_str())
-            && let (Ok(vcpu), Ok(number)) = (vcpu.parse(), number.parse())
-        {
-            numbers.push((vcpu, number));
+}
+
+/// Reads vCPUs of a process.
+#[derive(Debug)]
+pub struct Reader<'a> {
+    held: &'a mut Held,
+}
+
+impl Reader<'_> {
+    /// For how long the host polled for the vCPU at this place in the order of numbers, so far.
+    pub fn polled(&mut self, index: usize) -> Result<Nanos, NoPoll> {
+        let &(number, vcpu) = self.held.files.get(index).ok_or(NoPoll::Unclear)?;
+        let copy = pidfd_getfd(&self.held.process, number, PidfdGetfdFlags::empty());
+        let file = File::from(copy.map_err(io::Error::from)?);
+        if !is_of(&file, vcpu) {
+            return Err(NoPoll::Unclear);
         }
+        let layout = match self.held.layout {
+            Some(layout) => layout,
+            None => {
+                let layout = Layout::read(&file).map_err(|_| NoPoll::Unclear)?;
+                *self.held.layout.insert(layout)
+            }
+        };
+        layout.polled(&file).map_err(|_| NoPoll::Unclear)
     }
-    numbers.sort_unstable();
-    match numbers.len() {
-        0 => return Err(NoPoll::NotHeld),
-        count if count != vcpus => return Err(NoPoll::Unclear),
-        _ if numbers.windows(2).any(|pair| pair[0].0 == pair[1].0) => return Err(NoPoll::Unclear),
-        _ => {}
-    }
-    let pid = i32::try_from(process.pid.0)
-        .ok()
-        .and_then(rustix::process::Pid::from_raw)
-        .ok_or(NoPoll::NotHeld)?;
-    let errno = |error: rustix::io::Errno| match error {
-        rustix::io::Errno::PERM | rustix::io::Errno::ACCESS => NoPoll::NotPermitted,
-        _ => NoPoll::NotHeld,
-    };
-    let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(errno)?;
-    let mut figures = Vec::with_capacity(numbers.len());
-    for (_, number) in numbers {
-        let file = pidfd_getfd(&pidfd, number, PidfdGetfdFlags::empty()).map_err(errno)?;
-        // The number may stand for another file by now.
-        let opened = Figures::open(File::from(file)).map_err(|_| NoPoll::Unclear)?;
-        figures.push(opened);
-    }
-    // Had the process ended in between, its number could be another's.
-    match process.is_alive(procfs) {
-        true => Ok(figures),
-        false => Err(NoPoll::NotHeld),
+}
+
+/// Whether a file of this process is that of a vCPU's figures, by the link that the kernel made.
+fn is_of(file: &File, vcpu: u32) -> bool {
+    let link = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    link.is_ok_and(|link| vcpu_of(&link) == Some(vcpu))
+}
+
+/// The vCPU of a link such as `anon_inode:kvm-vcpu-stats:3`.
+fn vcpu_of(link: &Path) -> Option<u32> {
+    link.to_str()?.strip_prefix(LINK)?.parse().ok()
+}
+
+/// Whether this release of the kernel keeps the VM alive while the file is open.
+fn is_safe(release: &str) -> bool {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    let mut next = || numbers.next()?.parse().ok();
+    next()
+        .zip(next())
+        .is_some_and(|version| version >= SAFE_SINCE)
+}
+
+impl Held {
+    /// Finds the files that a process holds, in the order of the vCPUs' numbers.
+    fn look(procfs: &ProcFs, process: &ThreadRef, vcpus: usize) -> Result<Held, NoPoll> {
+        // Descriptors can be duplicated from processes of this machine only.
+        if *procfs != ProcFs::host() {
+            return Err(NoPoll::NotHeld);
+        }
+        let pid = i32::try_from(process.pid.0)
+            .ok()
+            .and_then(rustix::process::Pid::from_raw)
+            .ok_or(NoPoll::NotHeld)?;
+        let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(io::Error::from)?;
+        // Had the process ended before, its number could be another's.
+        if !process.is_alive(procfs) {
+            return Err(NoPoll::NotHeld);
+        }
+        let folder = procfs.process(process.pid).join("fd");
+        let mut files: Vec<(i32, u32)> = Vec::new();
+        for entry in fs::read_dir(&folder)? {
+            let entry = entry?;
+            let vcpu = vcpu_of(&fs::read_link(entry.path()).unwrap_or_default());
+            let number = entry.file_name();
+            if let (Some(vcpu), Some(number)) = (vcpu, number.to_str())
+                && let Ok(number) = number.parse()
+            {
+                files.push((number, vcpu));
+            }
+        }
+        files.sort_unstable_by_key(|(number, vcpu)| (*vcpu, *number));
+        match files.len() {
+            0 => Err(NoPoll::NotHeld),
+            count if count != vcpus => Err(NoPoll::Unclear),
+            _ if files.windows(2).any(|pair| pair[0].1 == pair[1].1) => Err(NoPoll::Unclear),
+            _ => Ok(Held {
+                process: pidfd,
+                files,
+                layout: None,
+            }),
+        }
     }
 }
 
@@ -270,15 +390,15 @@ mod tests {
             ("halt_poll_success_hist", 0x24, -9, 9),
             ("halt_poll_success_ns", 0x20, -9, 1_000_000),
         ]);
-        let figures = Figures::open(file).unwrap();
-        assert_eq!(figures.polled().unwrap(), Nanos(1_005_000));
+        let layout = Layout::read(&file).unwrap();
+        assert_eq!(layout.polled(&file).unwrap(), Nanos(1_005_000));
     }
 
     #[test]
     fn what_is_no_such_file_is_refused() {
         let error = |figures: &[(&str, u32, i16, u64)]| {
-            let opened = Figures::open(file(figures));
-            opened.unwrap_err().to_string()
+            let read = Layout::read(&file(figures));
+            read.unwrap_err().to_string()
         };
         let success = ("halt_poll_success_ns", 0x20, -9, 1);
         assert_eq!(error(&[success]), "no halt polling");
@@ -286,12 +406,12 @@ mod tests {
         assert_eq!(error(&[success, micro]), "unit");
         let cycles = ("halt_poll_fail_ns", 0x30, -9, 1);
         assert_eq!(error(&[success, cycles]), "unit");
-        assert!(Figures::open(File::open("/dev/null").unwrap()).is_err());
-        let zero = Figures::open(File::open("/dev/zero").unwrap());
+        assert!(Layout::read(&File::open("/dev/null").unwrap()).is_err());
+        let zero = Layout::read(&File::open("/dev/zero").unwrap());
         assert_eq!(zero.unwrap_err().to_string(), "no halt polling");
         let mut text = tempfile::tempfile().unwrap();
         text.write_all(&[0xff; 64]).unwrap();
-        assert_eq!(Figures::open(text).unwrap_err().to_string(), "header");
+        assert_eq!(Layout::read(&text).unwrap_err().to_string(), "header");
     }
 
     #[test]
@@ -303,12 +423,76 @@ mod tests {
             .unwrap();
         let pid = tandem_linux::thread::Pid(child.id());
         let process = ThreadRef::of_process(&procfs, pid).unwrap();
-        let mut polls = Polls::new();
-        let read = polls.read(&procfs, &process, 1);
+        let mut polls = Polls {
+            is_safe: true,
+            looked: BTreeMap::new(),
+        };
+        let read = polls.of(&procfs, &process, 1).map(drop);
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(read, Err(NoPoll::NotHeld));
         polls.retain(|_| false);
-        assert!(polls.held.is_empty());
+        assert!(polls.looked.is_empty());
+    }
+
+    /// A process of which this one only pretends to know that it holds such a file.
+    fn pretended(number: i32) -> Held {
+        let me = rustix::process::getpid();
+        Held {
+            process: pidfd_open(me, PidfdFlags::empty()).unwrap(),
+            files: vec![(number, 0)],
+            layout: None,
+        }
+    }
+
+    #[test]
+    fn a_number_that_stands_for_a_pipe_by_now_is_not_read() {
+        // Reading it would block for ever: nobody writes.
+        let (reader, _writer) = std::io::pipe().unwrap();
+        let mut held = pretended(reader.as_raw_fd());
+        let mut reader = Reader { held: &mut held };
+        assert_eq!(reader.polled(0), Err(NoPoll::Unclear));
+        assert_eq!(reader.polled(1), Err(NoPoll::Unclear));
+    }
+
+    #[test]
+    fn links_of_other_files_are_not_vcpus() {
+        let vcpu = |link: &str| vcpu_of(Path::new(link));
+        assert_eq!(vcpu("anon_inode:kvm-vcpu-stats:17"), Some(17));
+        for link in [
+            "/tmp/anon_inode:kvm-vcpu-stats:17",
+            "anon_inode:kvm-vcpu:17",
+            "anon_inode:kvm-vcpu-stats:",
+            "anon_inode:kvm-vcpu-stats:1 (deleted)",
+            "pipe:[17]",
+        ] {
+            assert_eq!(vcpu(link), None, "{link}");
+        }
+    }
+
+    #[test]
+    fn kernels_without_the_mend_are_refused() {
+        for release in ["6.5.0", "6.12.9-amd64", "7.0", "10.1.2"] {
+            assert!(is_safe(release), "{release}");
+        }
+        for release in ["6.4.16", "5.14.0-503.el9.x86_64", "6", "", "linux"] {
+            assert!(!is_safe(release), "{release}");
+        }
+        let mut polls = Polls {
+            is_safe: false,
+            looked: BTreeMap::new(),
+        };
+        let me = tandem_linux::thread::Pid(std::process::id());
+        let me = ThreadRef::of_process(&ProcFs::host(), me).unwrap();
+        let read = polls.of(&ProcFs::host(), &me, 1).map(drop);
+        assert_eq!(read, Err(NoPoll::UnsafeKernel));
+    }
+
+    #[test]
+    fn a_limit_of_files_is_no_fault_of_the_vmm() {
+        let of = |errno: rustix::io::Errno| NoPoll::from(io::Error::from(errno));
+        assert_eq!(of(rustix::io::Errno::MFILE), NoPoll::TooManyFiles);
+        assert_eq!(of(rustix::io::Errno::PERM), NoPoll::NotPermitted);
+        assert_eq!(of(rustix::io::Errno::SRCH), NoPoll::NotHeld);
     }
 }

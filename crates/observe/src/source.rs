@@ -8,31 +8,27 @@
 //! let mut source = Plain::new(ProcFs::host());
 //! let vms = []; // found by whoever looks for VMs
 //! source.begin(&vms)?;
-//! std::thread::sleep(std::time::Duration::from_secs(1));
-//! let interval = source.interval(&vms)?;
-//! for missing in &interval.missing {
+//! for missing in source.missing() {
 //!     println!("{missing}");
 //! }
+//! std::thread::sleep(std::time::Duration::from_secs(1));
+//! let interval = source.interval(&vms)?;
+//! println!("{} idle", interval.host.idle.unwrap_or_default());
 //! # Ok::<(), tandem_observe::ObserveError>(())
 //! ```
 //!
-//! All times are within the interval, in ns. A pCPU has as much time as the interval is long.
+//! What it answers is [`tandem_policy::states::interval`]: the same for every source, and for a simulated host.
 
-use std::fmt;
-
-use serde::Serialize;
-use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::sampler::SampleError;
-use tandem_linux::thread::Pid;
 use tandem_linux::thread::ThreadRef;
-use tandem_policy::Nanos;
-use tandem_policy::PcpuSet;
-use tandem_policy::State;
 use tandem_policy::VcpuId;
-use tandem_policy::VcpuTimes;
 use tandem_policy::VmId;
-use tandem_policy::states::edges::Edges;
+use tandem_policy::states::interval::Interval;
+use tandem_policy::states::interval::Missing;
+use tandem_policy::states::interval::SourceName;
 use thiserror::Error;
+
+use crate::bpf::BpfError;
 
 /// Why nothing can be observed.
 #[derive(Debug, Error)]
@@ -48,6 +44,9 @@ pub enum ObserveError {
         /// What the kernel said.
         source: std::io::Error,
     },
+    /// BPF programs cannot be had, or not be read.
+    #[error(transparent)]
+    Bpf(#[from] BpfError),
 }
 
 /// A vCPU to look at, and the thread that runs it.
@@ -72,139 +71,15 @@ pub struct WatchedVm {
 
 /// Measures where time goes, interval after interval.
 pub trait Source {
+    /// What it is called in its answers.
+    fn name(&self) -> SourceName;
+
     /// Begins: what happened before does not count.
     fn begin(&mut self, vms: &[WatchedVm]) -> Result<(), ObserveError>;
 
+    /// What it does not measure of any VM on this host, as far as that is known by now. Each interval says what was missing in it.
+    fn missing(&self) -> Vec<Missing>;
+
     /// What happened since [`Source::begin`] or the last interval. A VM or vCPU that is new, or gone, is not in it.
     fn interval(&mut self, vms: &[WatchedVm]) -> Result<Interval, ObserveError>;
-}
-
-/// A state that a source does not measure, for some VMs.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Missing {
-    /// Which state.
-    pub state: State,
-    /// Of how many VMs.
-    pub vms: usize,
-    /// Of how many that were looked at.
-    pub of: usize,
-    /// For want of what, and how to get it.
-    pub want: String,
-}
-
-impl fmt::Display for Missing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} not measured", self.state)?;
-        if self.vms < self.of {
-            write!(f, " for {} of {} VMs", self.vms, self.of)?;
-        }
-        write!(f, ": {}", self.want)
-    }
-}
-
-/// One vCPU over the interval.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VcpuInterval {
-    /// Its number in its VM.
-    pub vcpu: VcpuId,
-    /// Where its time went.
-    pub times: VcpuTimes,
-    /// Time on a pCPU, whatever for.
-    pub ran: Nanos,
-    /// Time runnable without a pCPU, throttled or not.
-    pub waited: Nanos,
-    /// How often it was put on a pCPU.
-    pub runs: u64,
-    /// Whether it was runnable when the interval ended.
-    pub runnable: bool,
-    /// Where it may run.
-    pub allowed: PcpuSet,
-}
-
-/// CPU time of a thread, or of all of one name.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct ThreadTime {
-    /// The thread's name.
-    pub name: String,
-    /// CPU time.
-    pub time: Nanos,
-}
-
-/// One VM over the interval.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VmInterval {
-    /// Which VM.
-    pub vm: VmId,
-    /// Its vCPUs that could be read at both ends, in the order given.
-    pub vcpus: Vec<VcpuInterval>,
-    /// The threads that work for it beside its vCPUs and that ran: emulator, I/O threads, vhost. The longest first.
-    pub threads: Vec<ThreadTime>,
-}
-
-/// A process of the host that is no VM.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct TaskTime {
-    /// Its name.
-    pub name: String,
-    /// Its number.
-    pub pid: Pid,
-    /// Its cgroup, in the hierarchy of the cpu controller, where that is known.
-    pub cgroup: Option<CgroupPath>,
-    /// CPU time of all its threads.
-    pub time: Nanos,
-}
-
-/// Where the host's pCPUs were.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HostTotals {
-    /// pCPUs that are online.
-    pub pcpus: usize,
-    /// Idle time, summed over pCPUs; in steps of a clock tick. `None`: not measured.
-    pub idle: Option<Nanos>,
-    /// CPU time of vCPUs.
-    pub vcpus: Nanos,
-    /// CPU time of the VMs' other threads.
-    pub vm_threads: Nanos,
-    /// CPU time of processes that are no VMs and lived at the end of the interval.
-    pub tasks: Nanos,
-    /// Those of them that used most, the most first.
-    pub top_tasks: Vec<TaskTime>,
-    /// CPU time of threads of the kernel, without vhost.
-    pub kernel: Nanos,
-}
-
-/// What a source answers.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Interval {
-    /// How long it was.
-    pub length: Nanos,
-    /// The VMs, in the order given.
-    pub vms: Vec<VmInterval>,
-    /// Who waited for whom.
-    pub edges: Edges,
-    /// The rest of the host.
-    pub host: HostTotals,
-    /// What is not measured, and for want of what.
-    pub missing: Vec<Missing>,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_missing_says_of_whom() {
-        let mut missing = Missing {
-            state: State::Poll,
-            vms: 2,
-            of: 3,
-            want: "run as root".to_owned(),
-        };
-        assert_eq!(
-            missing.to_string(),
-            "POLL not measured for 2 of 3 VMs: run as root"
-        );
-        missing.vms = 3;
-        assert_eq!(missing.to_string(), "POLL not measured: run as root");
-    }
 }

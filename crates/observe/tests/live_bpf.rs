@@ -28,19 +28,29 @@ use tandem_linux::thread::Tid;
 use tandem_microvm::Microvm;
 use tandem_microvm::MicrovmConfig;
 use tandem_microvm::Workload;
+use tandem_observe::Source;
+use tandem_observe::WatchedVcpu;
+use tandem_observe::WatchedVm;
 use tandem_observe::bpf::Bpf;
 use tandem_observe::bpf::BpfError;
 use tandem_observe::bpf::BpfReading;
+use tandem_observe::bpf::BpfSource;
 use tandem_observe::bpf::Culprit;
 use tandem_observe::bpf::Options;
 use tandem_observe::bpf::VcpuReading;
 use tandem_observe::bpf::Watch;
+use tandem_observe::poll::NoPoll;
 use tandem_observe::poll::Polls;
 use tandem_policy::Nanos;
 use tandem_policy::Nice;
 use tandem_policy::PcpuSet;
+use tandem_policy::State;
 use tandem_policy::VcpuId;
 use tandem_policy::VmId;
+use tandem_policy::states::edges::EdgeKind;
+use tandem_policy::states::edges::Evidence;
+use tandem_policy::states::edges::Party;
+use tandem_policy::states::interval::SourceName;
 
 use harness::Skip;
 use harness::Test;
@@ -58,6 +68,7 @@ const ALL: &[(&str, Test)] = &[
     ("a_quota_is_no_contention", quota),
     ("halted_kvm_vcpus_poll", polling),
     ("exits_tell_vmm_from_run", exits),
+    ("the_source_names_culprits_and_keeps_the_sums", source),
 ];
 
 fn main() -> ExitCode {
@@ -501,7 +512,7 @@ fn quota() -> Result<(), Skip> {
     let on_pcpu = vcpu.times.on_pcpu();
     assert!(on_pcpu.0 as f64 <= vcpu.wall.0 as f64 * 0.25, "{vcpu:?}");
     if let (Some(before), Some(after)) = (before, after) {
-        let throttled = after - before;
+        let throttled = after.time - before.time;
         // A period at each end, and what it takes to notice.
         let off = limited.0.abs_diff(throttled.0);
         assert!(off < 200_000_000, "{vcpu:?}: throttled {throttled}");
@@ -537,7 +548,12 @@ fn polling() -> Result<(), Skip> {
     bpf.watch(&watch(&threads)).expect("they can be watched");
     sleep(Duration::from_millis(200));
     let mut polls = Polls::new();
-    let mut said = || polls.read(&procfs, &process, threads.len());
+    let mut said = || -> Result<Vec<Nanos>, NoPoll> {
+        let mut reader = polls.of(&procfs, &process, threads.len())?;
+        (0..threads.len())
+            .map(|index| reader.polled(index))
+            .collect()
+    };
     let before = said();
     let span = Span::measure(&mut bpf, &threads, Duration::from_secs(2));
     let after = said();
@@ -591,5 +607,81 @@ fn exits() -> Result<(), Skip> {
         assert!(vmm > Nanos::ZERO && vmm < vcpu.times.on_pcpu(), "{vcpu:?}");
         assert_eq!(vcpu.times.sum(), vcpu.wall);
     }
+    Ok(())
+}
+
+/// As a source: a VM of two vCPUs and another thread, all on one pCPU, beside a process of this host.
+fn source() -> Result<(), Skip> {
+    drop(open()?);
+    let (mut vm, mut threads) = spinning(3, 3);
+    let io = threads.remove(2);
+    let (_neighbour, others) = spinning(1, 1);
+    let mut source =
+        BpfSource::open(ProcFs::host(), Options::default()).expect("it was possible just now");
+    let vcpus = (0..).zip(&threads).map(|(n, thread)| WatchedVcpu {
+        vcpu: VcpuId(n),
+        thread: *thread,
+    });
+    let process = ThreadRef::of_process(&ProcFs::host(), vm.pid()).expect("it lives");
+    let vms = [WatchedVm {
+        vm: VmId(7),
+        process,
+        vcpus: vcpus.collect(),
+    }];
+    source.begin(&vms).expect("it begins");
+    sleep(Duration::from_millis(1000));
+    let interval = source.interval(&vms).expect("an interval");
+    assert_eq!(interval.source, SourceName::Bpf);
+    let party = |n: u32| Party::Vcpu {
+        vm: VmId(7),
+        vcpu: VcpuId(n),
+    };
+    let name = std::fs::read_to_string(format!("/proc/{}/comm", others[0].pid)).expect("it lives");
+    for (vcpu, sibling) in interval.vms[0].vcpus.iter().zip([1, 0]) {
+        let ready = vcpu.times.get(State::Ready).expect("it is measured");
+        assert!(ready.0 > vcpu.times.wall().0 / 2, "{vcpu:?}");
+        let edges: Vec<_> = interval
+            .edges
+            .of(&party(vcpu.vcpu.0), EdgeKind::Pcpu)
+            .collect();
+        let sum = edges.iter().map(|edge| edge.time()).sum();
+        assert!(is_near(sum, ready, 0.03), "{sum} of {ready}: {edges:?}");
+        assert!(edges.iter().all(|edge| edge.evidence == Evidence::Measured));
+        let waited_for = |is: &dyn Fn(&Party) -> bool| -> Nanos {
+            let edges = edges.iter().filter(|edge| is(edge.culprit));
+            edges.map(|edge| edge.time()).sum()
+        };
+        let io_name = |party: &Party| matches!(party, Party::VmThread { vm: VmId(7), name } if name == "bpf/vcpu2");
+        let neighbour =
+            |p: &Party| matches!(p, Party::Process { name: n, .. } if n == name.trim_end());
+        // Three others of equal weight; other work of this machine may take its part of the pCPU.
+        for time in [
+            waited_for(&|culprit| *culprit == party(sibling)),
+            waited_for(&io_name),
+            waited_for(&neighbour),
+        ] {
+            assert!(time.0 > ready.0 / 6, "{time} of {ready}: {edges:?}");
+        }
+        let unseen = waited_for(&|culprit| *culprit == Party::Unseen);
+        assert!(unseen.0 < ready.0 / 20, "{unseen} of {ready}");
+    }
+    assert!(interval.vms[0].threads[0].name == "bpf/vcpu2", "{io:?}");
+    assert!(interval.host.idle.is_some() && interval.host.tasks > Nanos::ZERO);
+    // One more vCPU: it is in the next interval but one, from its begin.
+    let mut more = vms.clone();
+    more[0].vcpus.push(WatchedVcpu {
+        vcpu: VcpuId(2),
+        thread: io,
+    });
+    assert_eq!(
+        source.interval(&more).expect("an interval").vms[0]
+            .vcpus
+            .len(),
+        2
+    );
+    sleep(Duration::from_millis(100));
+    let interval = source.interval(&more).expect("an interval");
+    assert_eq!(interval.vms[0].vcpus.len(), 3);
+    vm.tell("rest 0");
     Ok(())
 }

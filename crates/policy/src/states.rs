@@ -3,15 +3,18 @@
 //!
 //! A vCPU is in exactly one [`State`] at a time, so the times of an interval sum to its length. No source sees every
 //! state: what it cannot tell apart is `None`, "not measured", and its time is then in the state that contains it
-//! ([`State::within`]): POLL and VMM in RUN, LIM in RDY, and all others in HALT. So a sum over vCPUs of which one has POLL
+//! ([`State::within`]): POLL in VMM, VMM in RUN, LIM in RDY, and all others in HALT. So a sum over vCPUs of which one has POLL
 //! measured and the other has not still sums to their wall time.
 //!
-//! The edges between parties are in [`edges`]: a vCPU that is RDY waits for whoever runs on the pCPUs where it may.
+//! The edges between parties are in [`edges`]: a vCPU that is RDY waits for whoever runs on the pCPUs where it may. What a source
+//! answers about a host and some time is an [`interval::Interval`].
 //!
 //! The names are those of the field: RDY, CSTP and LIM are what esxtop shows as %RDY, %CSTP and %MLMTD. Times are integer
 //! nanoseconds. Nothing here reads, measures or estimates.
 
 pub mod edges;
+pub mod interval;
+pub mod party;
 
 use std::fmt;
 
@@ -69,7 +72,9 @@ impl State {
     /// The state that this one's time is in where it is not measured; none for HALT, which is the rest.
     pub fn within(self) -> Option<State> {
         match self {
-            State::Poll | State::Vmm => Some(State::Run),
+            // The host polls outside of the guest, so no account of guest time has it.
+            State::Poll => Some(State::Vmm),
+            State::Vmm => Some(State::Run),
             State::Limited => Some(State::Ready),
             State::Run | State::Ready | State::Costop => Some(State::Halted),
             State::Halted => None,
@@ -92,6 +97,14 @@ pub enum StatesError {
     /// Two times for one state.
     #[error("{0} is given twice; give one time for each state")]
     Twice(State),
+    /// Something read that cannot be.
+    #[error("the times in all states sum to {sum} of {wall}; they must be equal")]
+    NotTheWall {
+        /// What they sum to.
+        sum: Nanos,
+        /// The wall time.
+        wall: Nanos,
+    },
 }
 
 /// The order in which parts that exceed the wall time are served: what ran is exact, a wait may have begun before the
@@ -106,7 +119,8 @@ const SERVED: [State; 6] = [
 ];
 
 /// What a vCPU did within some wall time, or several vCPUs within the sum of theirs. The measured times sum to the wall time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Read")]
 pub struct VcpuTimes {
     wall: Nanos,
     run: Option<Nanos>,
@@ -116,6 +130,45 @@ pub struct VcpuTimes {
     limited: Option<Nanos>,
     costop: Option<Nanos>,
     halted: Option<Nanos>,
+}
+
+/// Times as they are read, before they are checked.
+#[derive(Deserialize)]
+struct Read {
+    wall: Nanos,
+    run: Option<Nanos>,
+    poll: Option<Nanos>,
+    vmm: Option<Nanos>,
+    ready: Option<Nanos>,
+    limited: Option<Nanos>,
+    costop: Option<Nanos>,
+    halted: Option<Nanos>,
+}
+
+impl TryFrom<Read> for VcpuTimes {
+    type Error = StatesError;
+
+    fn try_from(read: Read) -> Result<VcpuTimes, StatesError> {
+        let times = VcpuTimes {
+            wall: read.wall,
+            run: read.run,
+            poll: read.poll,
+            vmm: read.vmm,
+            ready: read.ready,
+            limited: read.limited,
+            costop: read.costop,
+            halted: read.halted,
+        };
+        let measured = State::ALL.iter().filter_map(|state| times.get(*state));
+        let sum = measured.fold(0u64, |sum, time| sum.saturating_add(time.0));
+        match sum == times.wall.0 {
+            true => Ok(times),
+            false => Err(StatesError::NotTheWall {
+                sum: Nanos(sum),
+                wall: times.wall,
+            }),
+        }
+    }
 }
 
 impl VcpuTimes {
@@ -325,8 +378,8 @@ mod tests {
         assert_eq!(sum.wall(), ms(300));
         assert_eq!(sum.get(State::Poll), None);
         assert_eq!(sum.get(State::Limited), None);
-        assert_eq!(sum.get(State::Run), Some(ms(150)), "with the first's POLL");
-        assert_eq!(sum.get(State::Vmm), Some(ms(25)));
+        assert_eq!(sum.get(State::Run), Some(ms(140)));
+        assert_eq!(sum.get(State::Vmm), Some(ms(35)), "with the first's POLL");
         assert_eq!(sum.get(State::Ready), Some(ms(40)), "with the first's LIM");
         assert_eq!(measured(&sum), sum.wall());
         assert_eq!(VcpuTimes::sum([&two, &one]), Some(sum), "in any order");

@@ -75,10 +75,13 @@ fn table(status: &HostStatus, with_vcpus: bool, style: Style) -> String {
             turns.turns, turns.late
         )
     });
+    let idle = match status.idle {
+        Some(idle) => format!("{idle:.2} pCPUs idle"),
+        None => "idle time not measured".to_owned(),
+    };
     format!(
-        "{}\n{:.2} pCPUs idle over {:.2} s{turns}",
+        "{}\n{idle} over {:.2} s{turns}",
         columns.text(style),
-        status.idle,
         status.seconds
     )
 }
@@ -138,7 +141,7 @@ mod tests {
         HostStatus {
             cgroup: Version::V2,
             seconds: 1.0,
-            idle: 0.5,
+            idle: Some(0.5),
             daemon: DaemonState::None,
             unrestored: false,
             turns: None,

@@ -4,7 +4,11 @@ use tandem_linux::thread::Pid;
 use tandem_linux::thread::StartTime;
 use tandem_linux::thread::ThreadRef;
 use tandem_linux::thread::Tid;
-use tandem_observe::source::HostTotals;
+use tandem_policy::states::edges::Amount;
+use tandem_policy::states::edges::EdgesBuilder;
+use tandem_policy::states::interval::Column;
+use tandem_policy::states::interval::ProcessTime;
+use tandem_policy::states::interval::VcpuInterval;
 
 use super::*;
 use crate::columns::Style;
@@ -54,16 +58,16 @@ fn vcpu(n: u32, ran: u64, waited: u64) -> VcpuInterval {
     }
 }
 
-fn edge(victim: (u64, u32), culprit: Party, time: u64) -> Edge {
-    Edge {
-        victim: Party::Vcpu {
-            vm: VmId(victim.0),
-            vcpu: VcpuId(victim.1),
-        },
-        culprit,
-        time: ms(time),
-        evidence: Evidence::Estimated,
+fn edges(of: &[(u64, u32, Party, u64)]) -> Edges {
+    let mut builder = EdgesBuilder::new();
+    for (vm, vcpu, culprit, time) in of {
+        let (vm, vcpu) = (VmId(*vm), VcpuId(*vcpu));
+        let victim = builder.party(&Party::Vcpu { vm, vcpu });
+        let culprit = builder.party(culprit);
+        let amount = Amount::time(ms(*time));
+        builder.add(victim, culprit, EdgeKind::Pcpu, Evidence::Estimated, amount);
     }
+    builder.all()
 }
 
 /// Two VMs on two pCPUs: `calm` waits little, `hurt` waits for it, for itself and for make.
@@ -74,12 +78,19 @@ fn example() -> (Scan, Interval) {
         unreadable_vmms: 2,
         problems: Vec::new(),
     };
-    let mut edges = Edges::new();
-    edges.add(edge((2, 0), Party::Vm(VmId(1)), 150));
-    edges.add(edge((2, 1), Party::Vm(VmId(1)), 150));
-    edges.add(edge((2, 1), Party::Vm(VmId(2)), 60));
-    edges.add(edge((2, 0), Party::Task("make".to_owned()), 40));
+    let make = Party::Process {
+        name: "make".to_owned(),
+        cgroup: Some("/build".to_owned()),
+    };
+    let edges = edges(&[
+        (2, 0, Party::Vm(VmId(1)), 150),
+        (2, 1, Party::Vm(VmId(1)), 150),
+        (2, 1, Party::Vm(VmId(2)), 60),
+        (2, 0, make, 40),
+    ]);
     let interval = Interval {
+        source: SourceName::Plain,
+        start: ms(7),
         length: ms(1_000),
         vms: vec![
             VmInterval {
@@ -103,16 +114,16 @@ fn example() -> (Scan, Interval) {
             vcpus: ms(1_600),
             vm_threads: ms(10),
             tasks: ms(150),
-            top_tasks: vec![TaskTime {
+            top_tasks: vec![ProcessTime {
                 name: "make".to_owned(),
-                pid: Pid(9),
-                cgroup: None,
+                pid: 9,
+                cgroup: Some("/build".to_owned()),
                 time: ms(140),
             }],
             kernel: ms(40),
         },
         missing: vec![Missing {
-            state: State::Costop,
+            what: Column::State(State::Costop),
             vms: 2,
             of: 2,
             want: "BPF".to_owned(),
@@ -121,7 +132,7 @@ fn example() -> (Scan, Interval) {
     (scan, interval)
 }
 
-fn all() -> TopInterval {
+pub(super) fn all() -> TopInterval {
     let (scan, interval) = example();
     shown(&scan, &interval, &BTreeMap::new(), |_| true)
 }
@@ -143,7 +154,7 @@ fn what_hurts_most_comes_first_and_names_whom_it_waits_for() {
         [
             (CulpritKind::Vm, "calm", ms(300)),
             (CulpritKind::Itself, "itself", ms(60)),
-            (CulpritKind::Task, "make", ms(40)),
+            (CulpritKind::Process, "make", ms(40)),
         ]
     );
     let first = &hurt.vcpus[0];
@@ -277,7 +288,10 @@ fn without_vms_there_are_totals() {
 #[test]
 fn the_json_document_has_a_schema_and_null_for_what_is_not_measured() {
     let json = serde_json::to_value(all()).unwrap();
-    assert_eq!(json["schema"], 1);
+    assert_eq!(
+        (&json["schema"], &json["start"]),
+        (&2.into(), &7_000_000.into())
+    );
     let times = &json["vms"][0]["times"];
     assert_eq!(times["wall"], 2_000_000_000u64);
     assert_eq!(times["run"], 700_000_000u64);
@@ -288,7 +302,8 @@ fn the_json_document_has_a_schema_and_null_for_what_is_not_measured() {
     );
     assert_eq!(json["vms"][0]["culprits"][0]["kind"], "vm");
     assert_eq!(json["vms"][0]["culprits"][0]["evidence"], "estimated");
+    assert_eq!(json["vms"][0]["culprits"][2]["cgroup"], "/build");
     assert_eq!(json["vms"][0]["vcpus"][1]["allowed"], "0-1");
-    assert_eq!(json["missing"][0]["state"], "costop");
+    assert_eq!(json["missing"][0]["what"], "costop");
     assert_eq!(json["host"]["idle"], 200_000_000u64);
 }

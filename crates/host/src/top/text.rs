@@ -118,7 +118,7 @@ fn shares<'a>(times: &'a VcpuTimes, states: &'a [State]) -> impl Iterator<Item =
     })
 }
 
-fn tone(state: State, share: f64) -> Tone {
+pub(super) fn tone(state: State, share: f64) -> Tone {
     match state {
         State::Ready if share >= READY[1] => Tone::Bad,
         State::Ready if share >= READY[0] => Tone::Warn,
@@ -126,7 +126,7 @@ fn tone(state: State, share: f64) -> Tone {
     }
 }
 
-fn percent(share: f64) -> String {
+pub(super) fn percent(share: f64) -> String {
     match share * 100.0 {
         percent if percent < 9.95 => format!("{percent:.1}"),
         percent => format!("{percent:.0}"),
@@ -134,7 +134,7 @@ fn percent(share: f64) -> String {
 }
 
 /// A VM that is due nothing has no lag to speak of.
-fn lag(vm: &TopVm) -> String {
+pub(super) fn lag(vm: &TopVm) -> String {
     match (vm.lag * 100.0).round() {
         0.0 => "0".to_owned(),
         lag => format!("{lag:+.0}"),
@@ -186,10 +186,8 @@ fn totals(interval: &TopInterval, style: Style) -> String {
         false => format!(" ({})", named.join(", ")),
     };
     // Clocks are read one after the other, and idle time is in ticks: a little is nothing.
-    let rest = host.idle.map(|idle| {
-        let seen = host.vcpus + host.vm_threads + host.tasks + host.kernel + idle;
-        host.pcpus as f64 - pcpus(seen)
-    });
+    let length = Nanos((interval.seconds * 1e9) as u64);
+    let rest = host.unseen(length).map(pcpus);
     let rest = rest.filter(|rest| *rest >= UNSEEN * host.pcpus as f64);
     let others = format!(
         "kernel threads {:.2}, host tasks {:.2}{named}{}",

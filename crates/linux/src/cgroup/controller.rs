@@ -6,7 +6,6 @@
 
 use std::path::Path;
 
-use tandem_policy::Nanos;
 use tandem_policy::Weight;
 
 use crate::cgroup::error::CgroupError;
@@ -17,6 +16,7 @@ use crate::cgroup::path::CgroupId;
 use crate::cgroup::path::CgroupPath;
 use crate::cgroup::path::Version;
 use crate::cgroup::stat;
+use crate::cgroup::stat::Throttled;
 use crate::ids::Pid;
 use crate::ids::Tid;
 use crate::procfs::is_gone;
@@ -60,9 +60,8 @@ pub trait CpuController: Send + Sync {
     /// The text of a cgroup's `cpu.stat`.
     fn stat(&self, cgroup: &CgroupPath) -> Result<String, CgroupError>;
 
-    /// For how long a cgroup was throttled by its own quota so far, summed over pCPUs; `None` where that is not counted, because
-    /// the controller does not reach the cgroup.
-    fn throttled(&self, cgroup: &CgroupPath) -> Result<Option<Nanos>, CgroupError> {
+    /// What a cgroup's own quota did so far; `None` where that is not counted, because the controller does not reach the cgroup.
+    fn throttled(&self, cgroup: &CgroupPath) -> Result<Option<Throttled>, CgroupError> {
         match self.stat(cgroup) {
             Ok(text) => Ok(stat::throttled(&text)),
             // The file is missing, the cgroup is not.

@@ -16,7 +16,7 @@ pub mod mounts;
 pub mod name;
 pub mod ownership;
 pub mod path;
-mod stat;
+pub mod stat;
 pub mod v1;
 pub mod v2;
 
@@ -29,3 +29,4 @@ pub use name::check_name;
 pub use path::CgroupId;
 pub use path::CgroupPath;
 pub use path::Version;
+pub use stat::Throttled;

@@ -1,4 +1,4 @@
-//! What a cgroup's `cpu.stat` says of its quota: for how long it was throttled.
+//! What a cgroup's `cpu.stat` says of its quota: for how long it was throttled, and in how many periods.
 //!
 //! v1 has `throttled_time` in ns, v2 `throttled_usec`. Both are sums over pCPUs: a cgroup throttled on two of them for a
 //! second was throttled for two. They count throttling by the cgroup's own quota, not by one above it. On v2 the figure is
@@ -8,17 +8,37 @@
 
 use tandem_policy::Nanos;
 
-/// The time throttled so far; `None` if the text has none.
-pub(crate) fn throttled(text: &str) -> Option<Nanos> {
-    text.lines().find_map(|line| {
-        let (key, value) = line.split_once(' ')?;
-        let value: u64 = value.trim().parse().ok()?;
+/// What a cgroup's quota did so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Throttled {
+    /// For how long it kept the cgroup off pCPUs, summed over them. The kernel adds to it when a throttling is over.
+    pub time: Nanos,
+    /// Periods of the quota in which the cgroup ran.
+    pub periods: u64,
+    /// Those that began while it was throttled. The kernel counts them at once.
+    pub throttled_periods: u64,
+}
+
+/// What the quota did so far; `None` if the text has no time.
+pub(crate) fn throttled(text: &str) -> Option<Throttled> {
+    let mut throttled = Throttled::default();
+    let mut has_time = false;
+    for line in text.lines() {
+        let Some((key, value)) = line.split_once(' ') else {
+            continue;
+        };
+        let value: Option<u64> = value.trim().parse().ok();
         match key {
-            "throttled_time" => Some(Nanos(value)),
-            "throttled_usec" => value.checked_mul(1000).map(Nanos),
-            _ => None,
+            "nr_periods" => throttled.periods = value?,
+            "nr_throttled" => throttled.throttled_periods = value?,
+            "throttled_time" => (throttled.time, has_time) = (Nanos(value?), true),
+            "throttled_usec" => {
+                (throttled.time, has_time) = (Nanos(value?.checked_mul(1000)?), true);
+            }
+            _ => {}
         }
-    })
+    }
+    has_time.then_some(throttled)
 }
 
 #[cfg(test)]
@@ -28,9 +48,14 @@ mod tests {
     #[test]
     fn both_versions_are_read() {
         let v1 = "nr_periods 10\nnr_throttled 3\nthrottled_time 1234567\nwait_sum 9\n";
-        assert_eq!(throttled(v1), Some(Nanos(1_234_567)));
+        let expected = |time| Throttled {
+            time: Nanos(time),
+            periods: 10,
+            throttled_periods: 3,
+        };
+        assert_eq!(throttled(v1), Some(expected(1_234_567)));
         let v2 = "usage_usec 7\nnr_periods 10\nnr_throttled 3\nthrottled_usec 1234\n";
-        assert_eq!(throttled(v2), Some(Nanos(1_234_000)));
+        assert_eq!(throttled(v2), Some(expected(1_234_000)));
     }
 
     #[test]

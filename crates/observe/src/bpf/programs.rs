@@ -155,6 +155,13 @@ fn load(options: Options, types: &KernelTypes) -> Result<Programs, BpfError> {
                 because: "/proc/kallsyms does not list it".to_owned(),
             });
         }
+        if !types.has_quotas() {
+            missing.push(MissingEvent {
+                event: "structure cfs_bandwidth".to_owned(),
+                lacks: "LIM",
+                because: "this kernel has no quotas".to_owned(),
+            });
+        }
         let (object, pcpus) = match load_programs(options, &names) {
             Ok(loaded) => loaded,
             Err(source) => {

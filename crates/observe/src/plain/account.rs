@@ -10,10 +10,13 @@ use tandem_policy::VcpuTimes;
 /// A vCPU as it was when the interval began.
 #[derive(Clone, Debug)]
 pub(super) struct Before {
+    /// When this was read.
+    pub(super) at: Nanos,
     pub(super) sample: VcpuSample,
     pub(super) guest: Nanos,
     pub(super) polled: Option<Nanos>,
     pub(super) runnable: bool,
+    pub(super) allowed: PcpuSet,
     /// Of the wait that is not over, what was counted in earlier intervals.
     pub(super) counted: Nanos,
 }
@@ -21,10 +24,14 @@ pub(super) struct Before {
 /// What a vCPU did in the interval.
 #[derive(Debug)]
 pub(super) struct Account {
+    /// Between the two readings.
+    pub(super) wall: Nanos,
     pub(super) ran: Nanos,
     pub(super) polled: Option<Nanos>,
     pub(super) guest: Option<Nanos>,
     pub(super) waited: Nanos,
+    /// Whether the kernel counted what it waited; else it waited all the time and goes on.
+    pub(super) is_over: bool,
     pub(super) limited: Option<Nanos>,
     pub(super) runs: u64,
     pub(super) runnable: bool,
@@ -34,12 +41,8 @@ pub(super) struct Account {
 
 impl Account {
     /// The difference of two readings. Of the later one, what was counted of a wait that is not over is brought up to date.
-    pub(super) fn new(
-        before: &Before,
-        now: &mut Before,
-        length: Nanos,
-        counts_guest: bool,
-    ) -> Account {
+    pub(super) fn new(before: &Before, now: &mut Before, counts_guest: bool) -> Account {
+        let wall = now.at.saturating_sub(before.at);
         let ran = now.sample.ran.saturating_sub(before.sample.ran);
         let ended = now.sample.waited.saturating_sub(before.sample.waited);
         let waits = ran == Nanos::ZERO
@@ -49,8 +52,8 @@ impl Account {
             && now.runnable;
         let waited = match waits {
             true => {
-                now.counted = before.counted + length;
-                length
+                now.counted = before.counted + wall;
+                wall
             }
             false => {
                 now.counted = Nanos::ZERO;
@@ -59,6 +62,7 @@ impl Account {
         };
         let grown = |now: Nanos, before: Nanos| now.saturating_sub(before);
         Account {
+            wall,
             ran,
             polled: now
                 .polled
@@ -66,18 +70,20 @@ impl Account {
                 .map(|(now, before)| grown(now, before)),
             guest: counts_guest.then(|| grown(now.guest, before.guest)),
             // It did not wait while it ran.
-            waited: waited.min(length.saturating_sub(ran)),
+            waited: waited.min(wall.saturating_sub(ran)),
+            is_over: !waits,
             limited: None,
             runs: now.sample.runs.saturating_sub(before.sample.runs),
             runnable: now.runnable,
-            allowed: PcpuSet::default(),
+            allowed: now.allowed.clone(),
             cgroup: None,
         }
     }
 
     /// Where the time went. What ran is POLL as far as KVM counted, then RUN as far as the kernel found it in the guest, then VMM.
-    pub(super) fn times(&self, length: Nanos) -> VcpuTimes {
-        let ran = self.ran.min(length);
+    /// The host polls outside of the guest: where only POLL is not measured it is in VMM.
+    pub(super) fn times(&self) -> VcpuTimes {
+        let ran = self.ran.min(self.wall);
         let polled = self.polled.map(|polled| polled.min(ran));
         let rest = ran.saturating_sub(polled.unwrap_or_default());
         let run = self.guest.map_or(rest, |guest| guest.min(rest));
@@ -89,7 +95,7 @@ impl Account {
             Some((State::Ready, self.waited.saturating_sub(limited))),
             self.limited.map(|limited| (State::Limited, limited)),
         ];
-        VcpuTimes::from_parts(length, parts.into_iter().flatten())
+        VcpuTimes::from_parts(self.wall, parts.into_iter().flatten())
             .expect("five states, none of them twice, and not HALT")
     }
 }

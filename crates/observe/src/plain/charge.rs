@@ -5,23 +5,38 @@
 //!
 //! ```text
 //! there(j, S) = ran_j · |allowed_j ∩ S| ÷ |allowed_j|
-//! charged(v ← j) = waited_v · there(j, allowed_v) ÷ Σ_k≠v there(k, allowed_v)
+//! others(v) = Σ_k≠v there(k, allowed_v)
+//! charged(v ← j) = min(waited_v, others(v)) · there(j, allowed_v) ÷ others(v)
 //! ```
+//!
+//! So nobody is charged by a victim with more than it ran where that victim could have run; what is left of a wait then is
+//! charged to [`Party::Unseen`]. Several victims wait for one culprit at the same time, each in full.
 //!
 //! That is exact where everybody is pinned to one pCPU, and the less so the more pCPUs there are to choose from. A vCPU that may
 //! use one pCPU only waits for vCPUs; any other waits for VMs as a whole, since which of a VM's vCPUs was where is
-//! not known. All arithmetic is in whole ns, rounded down, so charges sum to the wait at most.
+//! not known. All arithmetic is in whole ns, rounded down; what rounding leaves goes to [`Party::Others`].
+//!
+//! There is one distribution of culprits for each set of pCPUs, sorted once; a victim takes the first [`TOP`] of it, so a
+//! thousand VMs that may run anywhere cost no thousand edges each.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use tandem_policy::Nanos;
 use tandem_policy::PcpuSet;
 use tandem_policy::VcpuId;
 use tandem_policy::VmId;
-use tandem_policy::states::edges::Edge;
+use tandem_policy::states::edges::Amount;
+use tandem_policy::states::edges::EdgeKind;
 use tandem_policy::states::edges::Edges;
+use tandem_policy::states::edges::EdgesBuilder;
 use tandem_policy::states::edges::Evidence;
 use tandem_policy::states::edges::Party;
+use tandem_policy::states::edges::PartyId;
+use tandem_policy::states::edges::TOP;
+
+/// So many of a distribution are looked at one by one: the victim itself may be among them.
+const FIRST: usize = TOP + 1;
 
 /// Somebody ran.
 #[derive(Clone, Debug)]
@@ -41,64 +56,133 @@ pub(super) struct Waited {
     pub(super) allowed: PcpuSet,
 }
 
+/// What those ran that may run on the same pCPUs.
+#[derive(Debug, Default)]
+struct Group {
+    /// Each vCPU by itself.
+    apart: BTreeMap<PartyId, Ranked>,
+    /// The vCPUs of a VM together.
+    together: BTreeMap<PartyId, Ranked>,
+}
+
+/// What a party ran, and whose it is.
+#[derive(Clone, Copy, Debug)]
+struct Ranked {
+    vm: Option<VmId>,
+    time: u128,
+}
+
 /// Divides every wait.
 pub(super) fn charge(waits: &[Waited], ran: &[Ran]) -> Edges {
-    let mut edges = Edges::new();
+    let mut builder = EdgesBuilder::new();
+    let mut groups: BTreeMap<&PcpuSet, Group> = BTreeMap::new();
+    for ran in ran.iter().filter(|ran| ran.time > Nanos::ZERO) {
+        let group = groups.entry(&ran.allowed).or_default();
+        let (apart, together) = (builder.party(&ran.party), builder.party(&ran.party.whole()));
+        for (parties, id) in [(&mut group.apart, apart), (&mut group.together, together)] {
+            let vm = ran.party.vm();
+            let ranked = parties.entry(id).or_insert(Ranked { vm, time: 0 });
+            ranked.time += u128::from(ran.time.0);
+        }
+    }
     // Many vCPUs have one of few sets.
     let mut by_set: BTreeMap<&PcpuSet, Vec<&Waited>> = BTreeMap::new();
     for wait in waits.iter().filter(|wait| wait.time > Nanos::ZERO) {
         by_set.entry(&wait.allowed).or_default().push(wait);
     }
     for (set, waits) in by_set {
-        let is_pinned = set.len() == 1;
-        let mut there: BTreeMap<Party, u128> = BTreeMap::new();
-        for ran in ran {
-            let time = time_there(ran.time, &ran.allowed, set);
-            if time > 0 {
-                let party = match is_pinned {
-                    true => ran.party.clone(),
-                    false => ran.party.whole(),
-                };
-                *there.entry(party).or_default() += time;
-            }
-        }
-        let total: u128 = there.values().sum();
+        let distribution = Distribution::new(&groups, set);
         for wait in waits {
-            let victim = Party::Vcpu {
-                vm: wait.vm,
-                vcpu: wait.vcpu,
-            };
-            let own = match is_pinned {
-                true => victim.clone(),
-                false => victim.whole(),
-            };
-            let own_time = time_there(wait.ran, &wait.allowed, set);
-            let others = total.saturating_sub(own_time);
-            if others == 0 {
-                continue;
-            }
-            for (culprit, &time) in &there {
-                let time = match *culprit == own {
-                    true => time.saturating_sub(own_time),
-                    false => time,
-                };
-                edges.add(Edge {
-                    victim: victim.clone(),
-                    culprit: culprit.clone(),
-                    time: Nanos((u128::from(wait.time.0) * time / others) as u64),
-                    evidence: Evidence::Estimated,
-                });
-            }
+            distribution.divide(wait, &mut builder);
         }
     }
-    edges
+    builder.top(TOP)
+}
+
+/// What everybody ran on the pCPUs of a set, as far as that can be told.
+#[derive(Debug)]
+struct Distribution {
+    is_pinned: bool,
+    /// The most first.
+    there: Vec<(PartyId, Ranked)>,
+    /// Those of each VM that are not among the first.
+    later: BTreeMap<VmId, Vec<usize>>,
+    total: u128,
+}
+
+impl Distribution {
+    fn new(groups: &BTreeMap<&PcpuSet, Group>, set: &PcpuSet) -> Distribution {
+        let is_pinned = set.len() == 1;
+        let mut there: BTreeMap<PartyId, Ranked> = BTreeMap::new();
+        for (allowed, group) in groups.iter().filter(|(allowed, _)| allowed.overlaps(set)) {
+            let parties = match is_pinned {
+                true => &group.apart,
+                false => &group.together,
+            };
+            for (party, ran) in parties {
+                let vm = ran.vm;
+                let sum = there.entry(*party).or_insert(Ranked { vm, time: 0 });
+                sum.time += time_there(ran.time, allowed, set);
+            }
+        }
+        let mut there: Vec<(PartyId, Ranked)> = there.into_iter().collect();
+        there.sort_by_key(|(_, ran)| Reverse(ran.time));
+        let mut later: BTreeMap<VmId, Vec<usize>> = BTreeMap::new();
+        for (at, (_, ran)) in there.iter().enumerate().skip(FIRST) {
+            if let Some(vm) = ran.vm {
+                later.entry(vm).or_default().push(at);
+            }
+        }
+        Distribution {
+            is_pinned,
+            total: there.iter().map(|(_, ran)| ran.time).sum(),
+            there,
+            later,
+        }
+    }
+
+    /// Charges the first and the victim's own VM with their part of a wait, and all others with the rest.
+    fn divide(&self, wait: &Waited, builder: &mut EdgesBuilder) {
+        let itself = Party::Vcpu {
+            vm: wait.vm,
+            vcpu: wait.vcpu,
+        };
+        let victim = builder.party(&itself);
+        let own = match self.is_pinned {
+            true => victim,
+            false => builder.party(&itself.whole()),
+        };
+        let own_time = time_there(u128::from(wait.ran.0), &wait.allowed, &wait.allowed);
+        let others = self.total.saturating_sub(own_time);
+        let known = u128::from(wait.time.0).min(others);
+        let first = self.there.iter().take(FIRST);
+        let of_own_vm = self.later.get(&wait.vm).into_iter().flatten();
+        let mut charges = Vec::with_capacity(FIRST + 2);
+        let mut left = known as u64;
+        for (culprit, ran) in first.chain(of_own_vm.map(|&at| &self.there[at])) {
+            let time = match *culprit == own {
+                true => ran.time.saturating_sub(own_time),
+                false => ran.time,
+            };
+            let charged = (known * time).checked_div(others).unwrap_or(0) as u64;
+            charges.push((*culprit, charged));
+            left -= charged;
+        }
+        charges.push((builder.party(&Party::Others), left));
+        let unseen = wait.time.0 - known as u64;
+        charges.push((builder.party(&Party::Unseen), unseen));
+        for (culprit, time) in charges {
+            let (kind, evidence) = (EdgeKind::Pcpu, Evidence::Estimated);
+            builder.add(victim, culprit, kind, evidence, Amount::time(Nanos(time)));
+        }
+    }
 }
 
 /// What somebody ran on the pCPUs of `set`, as far as that can be told.
-fn time_there(ran: Nanos, allowed: &PcpuSet, set: &PcpuSet) -> u128 {
+fn time_there(ran: u128, allowed: &PcpuSet, set: &PcpuSet) -> u128 {
     match allowed.len() {
         0 => 0,
-        places => u128::from(ran.0) * allowed.common(set) as u128 / places as u128,
+        places => ran * allowed.common(set) as u128 / places as u128,
     }
 }
 
@@ -114,6 +198,13 @@ mod tests {
         Party::Vcpu {
             vm: VmId(vm),
             vcpu: VcpuId(vcpu),
+        }
+    }
+
+    fn make() -> Party {
+        Party::Process {
+            name: "make".to_owned(),
+            cgroup: None,
         }
     }
 
@@ -135,11 +226,11 @@ mod tests {
         }
     }
 
-    fn charges(edges: &Edges) -> Vec<(Party, u64)> {
-        let edges = edges.top(99).into_iter();
-        edges
-            .map(|edge| (edge.culprit, edge.time.0 / 1_000_000))
-            .collect()
+    /// Whom a vCPU waited for, in ms; what rounding leaves is no ms.
+    fn charges(edges: &Edges, victim: &Party) -> Vec<(Party, u64)> {
+        let edges = edges.of(victim, EdgeKind::Pcpu);
+        let charges = edges.map(|edge| (edge.culprit.clone(), edge.time().0 / 1_000_000));
+        charges.filter(|(_, ms)| *ms > 0).collect()
     }
 
     #[test]
@@ -148,11 +239,11 @@ mod tests {
             ran(vcpu(1, 0), 400, "0"),
             ran(vcpu(2, 0), 300, "0"),
             ran(vcpu(2, 1), 900, "1"),
-            ran(Party::Task("make".into()), 100, "0"),
+            ran(make(), 100, "0"),
         ];
         let edges = charge(&[waited(1, 0, 400, 400, "0")], &all);
-        let expected = [(vcpu(2, 0), 300), (Party::Task("make".into()), 100)];
-        assert_eq!(charges(&edges), expected);
+        let expected = [(vcpu(2, 0), 300), (make(), 100)];
+        assert_eq!(charges(&edges, &vcpu(1, 0)), expected);
         assert!(
             edges
                 .iter()
@@ -165,7 +256,8 @@ mod tests {
         let all = [ran(vcpu(1, 0), 500, "0"), ran(vcpu(1, 1), 500, "0")];
         let waits = [waited(1, 0, 500, 500, "0"), waited(1, 1, 500, 500, "0")];
         let edges = charge(&waits, &all);
-        assert_eq!(charges(&edges), [(vcpu(1, 1), 500), (vcpu(1, 0), 500)]);
+        assert_eq!(charges(&edges, &vcpu(1, 0)), [(vcpu(1, 1), 500)]);
+        assert_eq!(charges(&edges, &vcpu(1, 1)), [(vcpu(1, 0), 500)]);
         assert_eq!(edges.by_vm().len(), 1, "the VM waits for itself");
     }
 
@@ -184,29 +276,69 @@ mod tests {
             (Party::Vm(VmId(1)), 30),
             (Party::Vm(VmId(3)), 10),
         ];
-        assert_eq!(charges(&edges), expected);
+        assert_eq!(charges(&edges, &vcpu(1, 0)), expected);
     }
 
     #[test]
-    fn charges_never_exceed_the_wait() {
+    fn nobody_is_charged_with_more_than_it_ran() {
+        let all = [ran(vcpu(1, 0), 100, "0"), ran(vcpu(2, 0), 200, "0")];
+        let edges = charge(&[waited(1, 0, 900, 100, "0")], &all);
+        let expected = [(Party::Unseen, 700), (vcpu(2, 0), 200)];
+        assert_eq!(charges(&edges, &vcpu(1, 0)), expected);
+    }
+
+    #[test]
+    fn charges_sum_to_the_wait_whatever_is_rounded() {
         let third = |n| ran(vcpu(n, 0), 333, "0-2");
         let all = [third(1), third(2), third(3), third(4)];
-        let wait = Waited {
-            time: Nanos(1_000_000_007),
-            ..waited(1, 0, 0, 333, "0-2")
-        };
-        let total = charge(&[wait], &all).total();
-        assert!(total <= Nanos(1_000_000_007) && total > Nanos(1_000_000_000));
+        for wait in [1, 2, 3, 7, 500_000_003, 1_000_000_007] {
+            let wait = Nanos(wait);
+            let waits = [Waited {
+                time: wait,
+                ..waited(1, 0, 0, 333, "0-2")
+            }];
+            assert_eq!(charge(&waits, &all).total(EdgeKind::Pcpu), wait);
+        }
     }
 
     #[test]
-    fn alone_it_waits_for_nobody_that_is_known() {
+    fn alone_it_waits_for_nobody_that_was_seen() {
         let all = [ran(vcpu(1, 0), 500, "0"), ran(vcpu(2, 0), 500, "1")];
         let alone = [
             waited(1, 0, 10, 500, "0"),
             waited(9, 0, 10, 0, ""),
             waited(1, 1, 0, 0, "1"),
         ];
-        assert!(charge(&alone, &all).is_empty());
+        let edges = charge(&alone, &all);
+        assert_eq!(charges(&edges, &vcpu(1, 0)), [(Party::Unseen, 10)]);
+        assert_eq!(charges(&edges, &vcpu(9, 0)), [(Party::Unseen, 10)]);
+        assert!(charges(&edges, &vcpu(1, 1)).is_empty());
+    }
+
+    #[test]
+    fn a_thousand_free_vms_are_few_edges_each() {
+        let vms = 1..=1_000;
+        let all: Vec<Ran> = vms.clone().map(|n| ran(vcpu(n, 0), n, "0-3")).collect();
+        let waits: Vec<Waited> = vms.map(|n| waited(n, 0, 100, n, "0-3")).collect();
+        let edges = charge(&waits, &all);
+        assert!(edges.len() <= 1_000 * (TOP + 1), "{}", edges.len());
+        assert_eq!(edges.total(EdgeKind::Pcpu), Nanos::from_millis(100_000));
+        let last = charges(&edges, &vcpu(1_000, 0));
+        assert_eq!(last[0].0, Party::Others);
+        let named: Vec<_> = last[1..].iter().map(|(party, _)| party.vm()).collect();
+        assert!(!named.contains(&Some(VmId(1_000))), "not for itself");
+    }
+
+    #[test]
+    fn an_own_sibling_is_named_however_little_it_ran() {
+        let mut all: Vec<Ran> = (2..40).map(|n| ran(vcpu(n, 0), 500, "0-3")).collect();
+        all.extend([ran(vcpu(1, 0), 300, "0-3"), ran(vcpu(1, 1), 200, "0-3")]);
+        let edges = charge(&[waited(1, 0, 960, 300, "0-3")], &all);
+        let of_own = charges(&edges, &vcpu(1, 0)).into_iter();
+        let of_own: Vec<_> = of_own
+            .filter(|(party, _)| *party == Party::Vm(VmId(1)))
+            .collect();
+        // 960 ms × 200 ÷ (38 × 500 + 200).
+        assert_eq!(of_own, [(Party::Vm(VmId(1)), 10)]);
     }
 }

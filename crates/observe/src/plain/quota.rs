@@ -1,74 +1,237 @@
 //! LIM: how much of the time that vCPUs were runnable without running they were throttled.
 //!
 //! The kernel counts throttling for each cgroup with a quota, and a throttled thread as waiting. So what a cgroup was throttled
-//! is taken out of the waits of the vCPUs below it, in proportion to these, at most all of them. Cgroups are gone through from
-//! the deepest up (libvirt gives each vCPU one, below the VM's), because a quota above counts only what is left.
+//! is taken out of the waits of the threads below it, in proportion to these, at most all of them. Threads are vCPUs and the VM's
+//! others; other processes in the cgroup are not known here, and what they were throttled counts as the VM's. Cgroups are gone
+//! through from the deepest up (libvirt gives each vCPU one, below the VM's), because a quota above counts only what is left.
+//!
+//! The kernel adds a throttling when it is over, as it does with a wait. A wait that is not over is counted all the same if it
+//! filled the interval. Then it was throttled in that part of it in which the periods of the quota began throttled, which the kernel
+//! counts at once. What is so said in advance is taken off the cgroup's figure when that comes. A quota whose period is longer than the
+//! interval shows no period in it; such a wait is RDY.
 //!
 //! A cgroup's figure is a sum over pCPUs; a pCPU on which two vCPUs of a VM were throttled together counts once. Then LIM is too
 //! small, and RDY too large, by what one of them waited.
+//!
+//! Reading a cgroup's figures makes the kernel add up those below it. So only those of cgroups that have a quota are read, and
+//! whether one has is looked up again after [`REREAD`] intervals.
 
 use std::collections::BTreeMap;
 
+use tandem_linux::cgroup::CgroupError;
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::cgroup::CpuController;
+use tandem_linux::cgroup::Throttled;
+use tandem_linux::procfs::is_gone;
 use tandem_policy::Nanos;
 
-/// What cgroups were throttled so far.
+/// Whether a cgroup has a quota is read again after so many intervals.
+pub(super) const REREAD: u64 = 16;
+
+/// What is known of a cgroup's quota.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Quota {
+    /// It has none.
+    None,
+    /// It has one, and did this so far.
+    Limits(Throttled),
+    /// Nobody knows.
+    Unreadable,
+}
+
+#[derive(Debug)]
+struct Known {
+    quota: Quota,
+    /// When it is looked up again, in intervals.
+    due: u64,
+    /// LIM that was said before the kernel counted it.
+    advance: Nanos,
+    /// The last interval in which somebody was below it.
+    seen: u64,
+}
+
+/// What a quota did in the interval.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Limit {
+    /// It throttled, as [`Throttled`] has it.
+    Throttled(Throttled),
+    /// Not known.
+    Unreadable,
+}
+
+/// A thread that was runnable without running.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wait<'a> {
+    pub(super) cgroup: &'a CgroupPath,
+    pub(super) time: Nanos,
+    /// Whether the kernel counted it; else it fills the interval and goes on.
+    pub(super) is_over: bool,
+}
+
+/// The quotas of cgroups, and what they did so far.
 #[derive(Debug, Default)]
 pub(super) struct Quotas {
-    seen: BTreeMap<CgroupPath, Nanos>,
+    known: BTreeMap<CgroupPath, Known>,
+    rounds: u64,
 }
 
 impl Quotas {
-    /// What each cgroup of `leaves`, and each above them, was throttled since the last call. One that was not there before was
-    /// not throttled as far as is known.
-    pub(super) fn throttled<'a>(
+    /// What the quota of each cgroup of `leaves`, and of each above them, did since the last call, where it did anything. Of a
+    /// cgroup or quota that was not there before nothing is known.
+    pub(super) fn read<'a>(
         &mut self,
         controller: &dyn CpuController,
         leaves: impl Iterator<Item = &'a CgroupPath>,
-    ) -> BTreeMap<CgroupPath, Nanos> {
-        let mut now = BTreeMap::new();
+    ) -> BTreeMap<CgroupPath, Limit> {
+        self.rounds += 1;
+        let mut limits = BTreeMap::new();
         for leaf in leaves {
-            let above = std::iter::successors(Some(leaf.clone()), CgroupPath::parent);
-            for cgroup in above.take_while(|cgroup| !cgroup.is_root()) {
-                if now.contains_key(&cgroup) {
+            let mut at = leaf.clone();
+            while !at.is_root() {
+                if self
+                    .known
+                    .get(&at)
+                    .is_some_and(|known| known.seen == self.rounds)
+                {
                     break;
                 }
-                // Where it is not counted there can be no quota.
-                let throttled = controller.throttled(&cgroup).ok().flatten();
-                now.insert(cgroup, throttled.unwrap_or_default());
+                if let Some(limit) = self.read_one(controller, &at) {
+                    limits.insert(at.clone(), limit);
+                }
+                match at.parent() {
+                    Some(parent) => at = parent,
+                    None => break,
+                }
             }
         }
-        let before = std::mem::replace(&mut self.seen, now);
-        let grown = self.seen.iter().filter_map(|(cgroup, now)| {
-            let grown = now.saturating_sub(*before.get(cgroup)?);
-            (grown > Nanos::ZERO).then(|| (cgroup.clone(), grown))
+        self.known.retain(|_, known| known.seen == self.rounds);
+        limits
+    }
+
+    fn read_one(&mut self, controller: &dyn CpuController, cgroup: &CgroupPath) -> Option<Limit> {
+        let rounds = self.rounds;
+        // Not all are due in one interval.
+        let first = rounds + REREAD - self.known.len() as u64 % REREAD;
+        let mut next = rounds + REREAD;
+        let known = self.known.entry(cgroup.clone()).or_insert_with(|| {
+            next = first;
+            Known {
+                quota: Quota::None,
+                due: rounds,
+                advance: Nanos::ZERO,
+                seen: rounds,
+            }
         });
-        grown.collect()
+        known.seen = rounds;
+        let before = known.quota;
+        if rounds >= known.due {
+            known.due = next;
+            known.quota = match has_quota(controller, cgroup) {
+                Ok(true) => Quota::Limits(Throttled::default()),
+                Ok(false) => Quota::None,
+                Err(_) => Quota::Unreadable,
+            };
+        }
+        if known.quota == Quota::None {
+            return None;
+        }
+        let now = match controller.throttled(cgroup) {
+            Ok(Some(now)) => now,
+            // Taken away, with its quota or by itself.
+            Ok(None) | Err(CgroupError::Gone(_)) => {
+                known.quota = Quota::None;
+                return None;
+            }
+            Err(_) => {
+                known.quota = Quota::Unreadable;
+                return Some(Limit::Unreadable);
+            }
+        };
+        known.quota = Quota::Limits(now);
+        let before = match before {
+            Quota::Limits(before) => before,
+            Quota::None => return None,
+            Quota::Unreadable => return Some(Limit::Unreadable),
+        };
+        let grown = Throttled {
+            time: now.time.saturating_sub(before.time),
+            periods: now.periods.saturating_sub(before.periods),
+            throttled_periods: now
+                .throttled_periods
+                .saturating_sub(before.throttled_periods),
+        };
+        (grown != Throttled::default()).then_some(Limit::Throttled(grown))
+    }
+
+    /// How much of each wait was throttled, in the order given; `None` where a quota cannot be read.
+    pub(super) fn limited(
+        &mut self,
+        waits: &[Wait<'_>],
+        limits: &BTreeMap<CgroupPath, Limit>,
+    ) -> Vec<Option<Nanos>> {
+        let mut left: Vec<Option<Nanos>> = waits.iter().map(|wait| Some(wait.time)).collect();
+        let mut cgroups: Vec<_> = limits.iter().collect();
+        cgroups.sort_by_key(|(cgroup, _)| std::cmp::Reverse(cgroup.0.matches('/').count()));
+        for (cgroup, limit) in cgroups {
+            let below = |index: &usize| waits[*index].cgroup.is_within(cgroup);
+            let members: Vec<usize> = (0..waits.len()).filter(below).collect();
+            let Limit::Throttled(throttled) = limit else {
+                members.into_iter().for_each(|index| left[index] = None);
+                continue;
+            };
+            let (over, going): (Vec<usize>, Vec<usize>) =
+                members.into_iter().partition(|&index| waits[index].is_over);
+            let mut advance = self
+                .known
+                .get(cgroup)
+                .map_or(Nanos::ZERO, |known| known.advance);
+            let time = throttled.time.saturating_sub(advance);
+            advance = advance.saturating_sub(throttled.time);
+            let sum: u64 = over
+                .iter()
+                .filter_map(|&index| left[index])
+                .map(|left| left.0)
+                .sum();
+            take(&mut left, &over, time.0.min(sum), sum.max(1));
+            let periods = throttled.periods.max(1);
+            let begun_throttled = throttled.throttled_periods.min(periods);
+            advance += take(&mut left, &going, begun_throttled, periods);
+            if let Some(known) = self.known.get_mut(cgroup) {
+                // With no wait left that was counted in advance, nothing more of it will come.
+                known.advance = if going.is_empty() {
+                    Nanos::ZERO
+                } else {
+                    advance
+                };
+            }
+        }
+        let waits = waits.iter().zip(left);
+        waits.map(|(wait, left)| Some(wait.time - left?)).collect()
     }
 }
 
-/// How much of each wait was throttled, in the order given: waits with the cgroup of each.
-pub(super) fn limited(
-    waits: &[(&CgroupPath, Nanos)],
-    throttled: &BTreeMap<CgroupPath, Nanos>,
-) -> Vec<Nanos> {
-    let mut left: Vec<Nanos> = waits.iter().map(|(_, wait)| *wait).collect();
-    let mut cgroups: Vec<_> = throttled.iter().collect();
-    cgroups.sort_by_key(|(cgroup, _)| std::cmp::Reverse(cgroup.0.matches('/').count()));
-    for (cgroup, time) in cgroups {
-        let below = |index: &usize| waits[*index].0.is_within(cgroup);
-        let members: Vec<usize> = (0..waits.len()).filter(below).collect();
-        let sum: Nanos = members.iter().map(|&index| left[index]).sum();
-        let taken = u128::from((*time).min(sum).0);
-        for index in members {
-            // No wait is longer than the sum, so this is at most what is left.
-            let part = u128::from(left[index].0) * taken / u128::from(sum.0.max(1));
-            left[index] = left[index] - Nanos(part as u64);
+/// Takes `part` ÷ `of` off what is left of each member; returns how much that was.
+fn take(left: &mut [Option<Nanos>], members: &[usize], part: u64, of: u64) -> Nanos {
+    let mut taken = Nanos::ZERO;
+    for &index in members {
+        if let Some(left) = &mut left[index] {
+            let time = u128::from(left.0) * u128::from(part) / u128::from(of);
+            let time = Nanos(time as u64);
+            *left = *left - time;
+            taken += time;
         }
     }
-    let waits = waits.iter().zip(left);
-    waits.map(|((_, wait), left)| *wait - left).collect()
+    taken
+}
+
+/// Whether a cgroup has a quota. Where the controller does not reach there is none.
+fn has_quota(controller: &dyn CpuController, cgroup: &CgroupPath) -> Result<bool, CgroupError> {
+    match controller.quota(cgroup) {
+        Ok(quota) => Ok(quota.is_some()),
+        Err(CgroupError::Gone(_)) => Ok(false),
+        Err(CgroupError::Read { source, .. }) if is_gone(&source) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 #[cfg(test)]
@@ -83,31 +246,58 @@ mod tests {
         Nanos::from_millis(ms)
     }
 
-    fn limits(waits: &[(&str, u64)], throttled: &[(&str, u64)]) -> Vec<u64> {
+    /// LIM in ms of waits in ms, of which those of `going` are not over.
+    fn limits(
+        quotas: &mut Quotas,
+        waits: &[(&str, u64)],
+        going: &[usize],
+        throttled: &[(&str, Throttled)],
+    ) -> Vec<u64> {
         let cgroups: Vec<CgroupPath> = waits.iter().map(|(cgroup, _)| path(cgroup)).collect();
-        let waits: Vec<_> = cgroups
-            .iter()
-            .zip(waits)
-            .map(|(cgroup, (_, wait))| (cgroup, ms(*wait)))
+        let waits: Vec<_> = (0..waits.len())
+            .map(|at| Wait {
+                cgroup: &cgroups[at],
+                time: ms(waits[at].1),
+                is_over: !going.contains(&at),
+            })
             .collect();
         let throttled = throttled
             .iter()
-            .map(|(cgroup, time)| (path(cgroup), ms(*time)));
-        let limited = limited(&waits, &throttled.collect());
-        limited.iter().map(|time| time.0 / 1_000_000).collect()
+            .map(|(cgroup, throttled)| (path(cgroup), Limit::Throttled(*throttled)))
+            .collect();
+        let limited = quotas.limited(&waits, &throttled);
+        limited
+            .iter()
+            .map(|time| time.unwrap().0 / 1_000_000)
+            .collect()
+    }
+
+    fn for_ms(time: u64) -> Throttled {
+        Throttled {
+            time: ms(time),
+            ..Throttled::default()
+        }
+    }
+
+    fn once(waits: &[(&str, u64)], throttled: &[(&str, u64)]) -> Vec<u64> {
+        let throttled: Vec<_> = throttled
+            .iter()
+            .map(|(cgroup, time)| (*cgroup, for_ms(*time)))
+            .collect();
+        limits(&mut Quotas::default(), waits, &[], &throttled)
     }
 
     #[test]
     fn a_quota_is_taken_out_of_the_waits_below_it_in_proportion() {
         let waits = [("/vm/a", 300), ("/vm/b", 100), ("/other", 500)];
-        assert_eq!(limits(&waits, &[("/vm", 200)]), [150, 50, 0]);
-        assert_eq!(limits(&waits, &[]), [0, 0, 0]);
+        assert_eq!(once(&waits, &[("/vm", 200)]), [150, 50, 0]);
+        assert_eq!(once(&waits, &[]), [0, 0, 0]);
     }
 
     #[test]
     fn nobody_is_limited_for_longer_than_it_waited() {
-        assert_eq!(limits(&[("/vm", 30), ("/vm", 0)], &[("/vm", 900)]), [30, 0]);
-        assert_eq!(limits(&[("/vm", 0)], &[("/vm", 5)]), [0]);
+        assert_eq!(once(&[("/vm", 30), ("/vm", 0)], &[("/vm", 900)]), [30, 0]);
+        assert_eq!(once(&[("/vm", 0)], &[("/vm", 5)]), [0]);
     }
 
     #[test]
@@ -115,6 +305,48 @@ mod tests {
         let waits = [("/vm/vcpu0", 100), ("/vm/vcpu1", 100)];
         let throttled = [("/vm", 60), ("/vm/vcpu0", 80)];
         // First 80 of the one; then 60 of the 20 and 100 that are left.
-        assert_eq!(limits(&waits, &throttled), [90, 50]);
+        assert_eq!(once(&waits, &throttled), [90, 50]);
+    }
+
+    #[test]
+    fn a_throttling_that_goes_on_is_counted_in_advance_and_not_again() {
+        let mut quotas = Quotas::default();
+        quotas.known.insert(
+            path("/vm"),
+            Known {
+                quota: Quota::None,
+                due: 0,
+                advance: Nanos::ZERO,
+                seen: 0,
+            },
+        );
+        let periods = |time, periods, throttled_periods| Throttled {
+            time: ms(time),
+            periods,
+            throttled_periods,
+        };
+        let waits = [("/vm", 1_000), ("/vm", 100)];
+        // The first waits all the time; of the second the kernel counted 100 ms, all throttled.
+        let first = limits(&mut quotas, &waits, &[0], &[("/vm", periods(100, 10, 9))]);
+        assert_eq!(first, [900, 100]);
+        // Both are over: of 1050 ms that the kernel counts now 900 were said before.
+        let waits = [("/vm", 60), ("/vm", 140)];
+        let second = limits(&mut quotas, &waits, &[], &[("/vm", periods(1_050, 10, 1))]);
+        assert_eq!(second, [45, 105]);
+        let third = limits(&mut quotas, &waits, &[], &[("/vm", periods(100, 10, 1))]);
+        assert_eq!(third, [30, 70], "the advance is spent");
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_not_zero() {
+        let (vm, other) = (path("/vm/vcpu0"), path("/other"));
+        let waits = [&vm, &other].map(|cgroup| Wait {
+            cgroup,
+            time: ms(5),
+            is_over: true,
+        });
+        let limits = BTreeMap::from([(path("/vm"), Limit::Unreadable)]);
+        let limited = Quotas::default().limited(&waits, &limits);
+        assert_eq!(limited, [None, Some(Nanos::ZERO)]);
     }
 }

@@ -11,15 +11,17 @@ use tandem_policy::State;
 use tandem_policy::VcpuId;
 use tandem_policy::VmId;
 use tandem_policy::states::edges::Party;
+use tandem_policy::states::interval::Column;
+use tandem_policy::states::interval::HostTotals;
+use tandem_policy::states::interval::Interval;
+use tandem_policy::states::interval::Missing;
+use tandem_policy::states::interval::ProcessTime;
+use tandem_policy::states::interval::SourceName;
+use tandem_policy::states::interval::ThreadTime;
+use tandem_policy::states::interval::VcpuInterval;
+use tandem_policy::states::interval::VmInterval;
 
 use crate::poll::NoPoll;
-use crate::source::HostTotals;
-use crate::source::Interval;
-use crate::source::Missing;
-use crate::source::TaskTime;
-use crate::source::ThreadTime;
-use crate::source::VcpuInterval;
-use crate::source::VmInterval;
 
 use super::account::Account;
 use super::charge::Ran;
@@ -28,7 +30,10 @@ use super::charge::charge;
 use super::tasks::TaskRan;
 
 /// How many processes of the host are named in totals.
-pub(super) const TOP_TASKS: usize = 5;
+const TOP_TASKS: usize = 5;
+
+/// Why there is no CSTP.
+const NO_COSTOP: &str = "it takes IPIs and wake-ups, which BPF sees";
 
 /// A VM in the interval.
 #[derive(Debug)]
@@ -36,11 +41,14 @@ pub(super) struct VmRound {
     pub(super) vm: VmId,
     pub(super) vcpus: Vec<(VcpuId, Account)>,
     pub(super) threads: BTreeMap<String, Nanos>,
+    /// What its other threads waited, and in which cgroup.
+    pub(super) other_waits: Vec<(CgroupPath, Nanos)>,
 }
 
 /// What is read in one interval.
 #[derive(Debug)]
 pub(super) struct Round {
+    pub(super) start: Nanos,
     pub(super) length: Nanos,
     pub(super) vms: Vec<VmRound>,
     pub(super) host: HostTotals,
@@ -51,11 +59,14 @@ pub(super) struct Round {
     pub(super) no_guest: usize,
     /// All threads whose files are open.
     pub(super) threads: BTreeSet<ThreadRef>,
+    /// Where vCPUs and VMs' other threads are.
+    pub(super) cgroups: BTreeSet<CgroupPath>,
 }
 
 impl Round {
-    pub(super) fn new(length: Nanos) -> Round {
+    pub(super) fn new(start: Nanos, length: Nanos) -> Round {
         Round {
+            start,
             length,
             vms: Vec::new(),
             host: HostTotals::default(),
@@ -63,6 +74,14 @@ impl Round {
             no_poll: Vec::new(),
             no_guest: 0,
             threads: BTreeSet::new(),
+            cgroups: BTreeSet::new(),
+        }
+    }
+
+    pub(super) fn vm_thread_waited(&mut self, vm: VmId, cgroup: CgroupPath, time: Nanos) {
+        self.cgroups.insert(cgroup.clone());
+        if let Some(round) = self.vms.iter_mut().find(|round| round.vm == vm) {
+            round.other_waits.push((cgroup, time));
         }
     }
 
@@ -79,7 +98,7 @@ impl Round {
         });
     }
 
-    pub(super) fn task(&mut self, task: TaskRan, cgroup: Option<CgroupPath>, allowed: PcpuSet) {
+    pub(super) fn task(&mut self, task: TaskRan, cgroup: Option<String>, allowed: PcpuSet) {
         let party = match task.kernel {
             true => {
                 self.host.kernel += task.time;
@@ -88,14 +107,17 @@ impl Round {
             false => {
                 self.host.tasks += task.time;
                 if self.host.top_tasks.len() < TOP_TASKS {
-                    self.host.top_tasks.push(TaskTime {
+                    self.host.top_tasks.push(ProcessTime {
                         name: task.name.clone(),
-                        pid: task.process.pid,
-                        cgroup,
+                        pid: task.process.pid.0,
+                        cgroup: cgroup.clone(),
                         time: task.time,
                     });
                 }
-                Party::Task(task.name)
+                Party::Process {
+                    name: task.name,
+                    cgroup,
+                }
             }
         };
         self.ran.push(Ran {
@@ -117,7 +139,7 @@ impl Round {
                     .any(|(_, account)| account.limited.is_none()),
             );
             for (vcpu, account) in vm.vcpus {
-                let times = account.times(self.length);
+                let times = account.times();
                 self.host.vcpus += account.ran;
                 self.ran.push(Ran {
                     party: Party::Vcpu { vm: vm.vm, vcpu },
@@ -153,6 +175,8 @@ impl Round {
             });
         }
         Interval {
+            source: SourceName::Plain,
+            start: self.start,
             length: self.length,
             missing: missing(
                 vms.len(),
@@ -168,6 +192,15 @@ impl Round {
     }
 }
 
+/// What this source never measures on this host.
+pub(super) fn missing_always(no_poll: Option<NoPoll>, no_controller: &str) -> Vec<Missing> {
+    let poll = no_poll.map(|why| Missing::of_all(Column::State(State::Poll), why.want()));
+    let limited = (!no_controller.is_empty())
+        .then(|| Missing::of_all(Column::State(State::Limited), no_controller));
+    let costop = Missing::of_all(Column::State(State::Costop), NO_COSTOP);
+    poll.into_iter().chain(limited).chain([costop]).collect()
+}
+
 /// What is not measured of how many of `of` VMs.
 fn missing(
     of: usize,
@@ -181,14 +214,14 @@ fn missing(
         if vms > 0 {
             let want = want.to_owned();
             missing.push(Missing {
-                state,
+                what: Column::State(state),
                 vms,
                 of,
                 want,
             });
         }
     };
-    for why in [NoPoll::NotPermitted, NoPoll::NotHeld, NoPoll::Unclear] {
+    for why in NoPoll::ALL {
         let vms = no_poll.iter().filter(|other| **other == why).count();
         add(State::Poll, vms, why.want());
     }
@@ -205,10 +238,6 @@ fn missing(
             error => error,
         },
     );
-    add(
-        State::Costop,
-        of,
-        "it takes IPIs and wake-ups, which BPF sees",
-    );
+    add(State::Costop, of, NO_COSTOP);
     missing
 }

@@ -55,7 +55,7 @@ impl Tasks {
     }
 
     /// What each process ran since the last call, by pid; those for which `skip` says so are left out. Of one that is new all
-    /// that it ran counts.
+    /// that it ran counts; of one that was left out, what it ran since the last call all the same.
     pub(super) fn round(
         &mut self,
         skip: impl Fn(Pid) -> bool,
@@ -65,7 +65,6 @@ impl Tasks {
         let listed: BTreeMap<Pid, u64> = listed
             .into_iter()
             .map(|(number, inode)| (Pid(number), inode))
-            .filter(|(pid, _)| !skip(*pid))
             .collect();
         self.known
             .retain(|pid, known| listed.get(pid) == Some(&known.inode));
@@ -78,6 +77,10 @@ impl Tasks {
             let known = self.known.get(&pid);
             let before = known.map_or(Nanos::ZERO, |known| known.time);
             if known.is_some() && time == before {
+                continue;
+            }
+            if skip(pid) {
+                self.known.insert(pid, Known { inode, time });
                 continue;
             }
             // Names change: a shell becomes what it executes, a worker takes the name of its work.
@@ -119,7 +122,7 @@ impl Tasks {
 }
 
 /// All workers have one name; what else runs for each pCPU keeps its own.
-fn kernel_name(comm: &str) -> String {
+pub(crate) fn kernel_name(comm: &str) -> String {
     match comm.starts_with("kworker/") {
         true => "kworker".to_owned(),
         false => comm.to_owned(),
@@ -127,7 +130,7 @@ fn kernel_name(comm: &str) -> String {
 }
 
 /// The process whose vhost thread of the kernel has this name: `vhost-PID` (before Linux 6.4; later it is a thread of that process).
-pub(super) fn vhost_of(name: &str) -> Option<Pid> {
+pub(crate) fn vhost_of(name: &str) -> Option<Pid> {
     name.strip_prefix("vhost-")?.parse().ok().map(Pid)
 }
 

@@ -2,18 +2,23 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering;
 
 use tempfile::TempDir;
 
 use tandem_linux::thread::StartTime;
 use tandem_policy::State;
 use tandem_policy::VcpuId;
+use tandem_policy::states::edges::EdgeKind;
 use tandem_policy::states::edges::Evidence;
 use tandem_policy::states::edges::Party;
+use tandem_policy::states::interval::Column;
+use tandem_policy::states::interval::Interval;
+use tandem_policy::states::interval::Missing;
 
 use super::*;
-use crate::source::Missing;
-use crate::source::WatchedVcpu;
 
 const fn ms(ms: u64) -> Nanos {
     Nanos::from_millis(ms)
@@ -80,6 +85,9 @@ impl Thread {
 struct Tree {
     root: TempDir,
     source: Plain,
+    /// What the source's clock says, and by how much it goes on whenever it is looked at.
+    now: Arc<AtomicU64>,
+    step: Arc<AtomicU64>,
 }
 
 impl Tree {
@@ -94,9 +102,18 @@ impl Tree {
         let mut tree = Tree {
             source: Plain::new(ProcFs::at(root.path())),
             root,
+            now: Arc::default(),
+            step: Arc::default(),
         };
+        tree.tell_the_time();
         tree.idle(0, 0);
         tree
+    }
+
+    fn tell_the_time(&mut self) {
+        let (now, step) = (self.now.clone(), self.step.clone());
+        self.source.clock =
+            Box::new(move || Nanos(now.fetch_add(step.load(Ordering::Relaxed), Ordering::Relaxed)));
     }
 
     fn put(&self, file: &str, text: &str) {
@@ -150,6 +167,7 @@ impl Tree {
     fn throttle(&self, cgroup: &str, ms: u64) {
         let text = format!("usage_usec 1\nthrottled_usec {}\n", ms * 1000);
         self.put(&format!("cg{cgroup}/cpu.stat"), &text);
+        self.put(&format!("cg{cgroup}/cpu.max"), "50000 100000\n");
     }
 
     fn task_folder(&self, pid: u32, tid: u32) -> PathBuf {
@@ -157,12 +175,14 @@ impl Tree {
     }
 
     fn begin(&mut self, vms: &[WatchedVm]) {
-        self.source.begin_at(vms, ms(1_000)).unwrap();
+        self.now.store(ms(1_000).0, Ordering::Relaxed);
+        self.source.begin(vms).unwrap();
     }
 
     /// The interval that ends at `at` ms after the beginning.
     fn interval(&mut self, vms: &[WatchedVm], at: u64) -> Interval {
-        self.source.interval_at(vms, ms(1_000 + at)).unwrap()
+        self.now.store(ms(1_000 + at).0, Ordering::Relaxed);
+        self.source.interval(vms).unwrap()
     }
 }
 
@@ -222,22 +242,24 @@ fn what_ran_waited_and_slept_sums_to_the_interval_and_names_the_culprit() {
         assert_eq!(time(&interval, 0, 0, state), expected, "{state}");
     }
     // 500 ms divided by what the others ran on that pCPU: 450 and 150.
-    let of_one = interval
-        .edges
-        .of_victims(|victim| victim.vm() == Some(VmId(1)));
-    let charged: Vec<_> = of_one.top(9);
-    let vcpu = Party::Vcpu {
-        vm: VmId(2),
+    let victim = |vm: u64| Party::Vcpu {
+        vm: VmId(vm),
         vcpu: VcpuId(0),
     };
-    assert_eq!((&charged[0].culprit, charged[0].time), (&vcpu, ms(375)));
-    let make = Party::Task("make".to_owned());
-    assert_eq!((&charged[1].culprit, charged[1].time), (&make, ms(125)));
-    assert!(
-        charged
-            .iter()
-            .all(|edge| edge.evidence == Evidence::Estimated)
-    );
+    let make = Party::Process {
+        name: "make".to_owned(),
+        cgroup: Some("/".to_owned()),
+    };
+    let charged: Vec<_> = interval
+        .edges
+        .of(&victim(1), EdgeKind::Pcpu)
+        .map(|edge| (edge.culprit.clone(), edge.time(), edge.evidence))
+        .collect();
+    let expected = [
+        (victim(2), ms(375), Evidence::Estimated),
+        (make, ms(125), Evidence::Estimated),
+    ];
+    assert_eq!(charged, expected);
     let tick = 1_000_000_000 / rustix::param::clock_ticks_per_second();
     let host = &interval.host;
     assert_eq!((host.pcpus, host.idle), (2, Some(Nanos(110 * tick))));
@@ -246,7 +268,7 @@ fn what_ran_waited_and_slept_sums_to_the_interval_and_names_the_culprit() {
         (ms(750), ms(150), Nanos::ZERO)
     );
     assert_eq!(host.top_tasks[0].name, "make");
-    assert_eq!(host.top_tasks[0].cgroup, Some(CgroupPath::root()));
+    assert_eq!(host.top_tasks[0].cgroup, Some("/".to_owned()));
     let account = &interval.vms[0].vcpus[0];
     assert_eq!(
         (account.ran, account.waited, account.runnable),
@@ -317,7 +339,10 @@ fn guest_time_divides_what_ran_where_the_kernel_counts_it() {
     assert_eq!(time(&interval, 0, 1, State::Vmm), Some(80));
     assert_eq!(time(&interval, 1, 0, State::Run), Some(700));
     assert_eq!(time(&interval, 1, 0, State::Vmm), None);
-    let vmm = interval.missing.iter().find(|m| m.state == State::Vmm);
+    let vmm = interval
+        .missing
+        .iter()
+        .find(|m| m.what == Column::State(State::Vmm));
     assert_eq!(vmm.map(|missing| (missing.vms, missing.of)), Some((1, 2)));
 }
 
@@ -350,6 +375,7 @@ fn without_a_controller_limits_are_not_measured() {
     let mut tree = Tree::new();
     tree.put("proc/mounts", "\n");
     tree.source = Plain::new(ProcFs::at(tree.root.path()));
+    tree.tell_the_time();
     let vms = [vm(1, 100, 1)];
     let vcpu = Thread::new(100, 101, "CPU 0/KVM");
     tree.set_all(&[Thread::new(100, 100, "qemu"), vcpu]);
@@ -403,9 +429,9 @@ fn other_threads_and_vhost_are_the_vms() {
         (host.vm_threads, host.kernel, host.tasks),
         (ms(290), ms(30), Nanos::ZERO)
     );
-    let culprits: Vec<Party> = interval.edges.iter().map(|edge| edge.culprit).collect();
-    assert!(culprits.contains(&Party::KernelThread("kworker".to_owned())));
-    assert!(culprits.contains(&Party::VmThread {
+    let culprits: Vec<&Party> = interval.edges.iter().map(|edge| edge.culprit).collect();
+    assert!(culprits.contains(&&Party::KernelThread("kworker".to_owned())));
+    assert!(culprits.contains(&&Party::VmThread {
         vm: VmId(1),
         name: "vhost".to_owned()
     }));
@@ -434,13 +460,141 @@ fn vms_come_and_go() {
     let there: Vec<VmId> = interval.vms.iter().map(|vm| vm.vm).collect();
     assert_eq!(there, [VmId(2)]);
     assert_eq!(time(&interval, 0, 0, State::Run), Some(500));
-    assert!(tree.source.vcpus.len() == 1 && tree.source.cgroups.len() == 1);
+    assert_eq!(tree.source.vcpus.len(), 1);
 }
 
 #[test]
 fn a_host_without_proc_says_so() {
     let root = tempfile::tempdir().unwrap();
     let mut source = Plain::new(ProcFs::at(root.path()));
-    let error = source.interval_at(&[], ms(1)).unwrap_err().to_string();
+    let error = source.interval(&[]).unwrap_err().to_string();
     assert!(error.contains("is /proc mounted?"), "{error}");
+}
+
+#[test]
+fn each_vcpu_has_a_wall_time_of_its_own() {
+    let mut tree = Tree::new();
+    let vms = [vm(1, 100, 2)];
+    let threads = [101, 102].map(|tid| Thread::new(100, tid, "CPU/KVM").ready());
+    tree.set(&Thread::new(100, 100, "qemu"));
+    tree.set_all(&threads);
+    tree.begin(&vms);
+    // Reading takes its time: 1 ms more at each look at the clock.
+    tree.step.store(ms(1).0, Ordering::Relaxed);
+    let interval = tree.interval(&vms, 1_000);
+    assert_eq!(interval.length, ms(1_000));
+    let walls: Vec<u64> = interval.vms[0]
+        .vcpus
+        .iter()
+        .map(|vcpu| vcpu.times.wall().0 / 1_000_000)
+        .collect();
+    assert_eq!(walls, [1_002, 1_003]);
+    // Both waited all of it, each of its own.
+    assert_eq!(time(&interval, 0, 0, State::Ready), Some(1_002));
+    assert_eq!(time(&interval, 0, 1, State::Ready), Some(1_003));
+}
+
+#[test]
+fn a_process_that_is_no_vm_any_more_counts_with_what_it_ran_since() {
+    let mut tree = Tree::new();
+    let vms = [vm(1, 100, 1)];
+    let main = Thread::new(100, 100, "qemu");
+    let vcpu = Thread::new(100, 101, "CPU 0/KVM");
+    tree.set_all(&[main.clone().at(70_000, 0), vcpu.clone().at(500_000, 0)]);
+    tree.begin(&vms);
+    tree.set(&vcpu.clone().at(500_400, 0));
+    assert_eq!(tree.interval(&vms, 1_000).host.tasks, Nanos::ZERO);
+    tree.set(&vcpu.at(500_450, 0));
+    let interval = tree.interval(&[], 2_000);
+    assert_eq!(interval.host.tasks, ms(50));
+    assert_eq!(interval.host.top_tasks[0].time, ms(50));
+}
+
+#[test]
+fn a_thread_that_is_no_vcpu_any_more_counts_with_what_it_ran_since() {
+    let mut tree = Tree::new();
+    let main = Thread::new(100, 100, "qemu").at(10, 0);
+    let vcpus = [101, 102].map(|tid| Thread::new(100, tid, "CPU/KVM").at(9_000, 0));
+    tree.set(&main);
+    tree.set_all(&vcpus);
+    tree.begin(&[vm(1, 100, 2)]);
+    tree.set(&vcpus[1].clone().at(9_030, 0));
+    let interval = tree.interval(&[vm(1, 100, 1)], 1_000);
+    assert_eq!(interval.host.vm_threads, ms(30));
+}
+
+#[test]
+fn what_other_threads_of_a_quota_were_throttled_is_not_the_vcpus() {
+    let mut tree = Tree::new();
+    let vms = [vm(1, 100, 1)];
+    let main = Thread::new(100, 100, "qemu").within("/vm");
+    let vcpu = Thread::new(100, 101, "CPU 0/KVM").within("/vm");
+    tree.set_all(&[main.clone(), vcpu.clone()]);
+    tree.throttle("/vm", 0);
+    tree.begin(&vms);
+    tree.set_all(&[main.at(10, 300), vcpu.at(10, 100)]);
+    tree.throttle("/vm", 200);
+    let interval = tree.interval(&vms, 1_000);
+    // 200 ms of waits of 100 and 300: half of each.
+    assert_eq!(time(&interval, 0, 0, State::Limited), Some(50));
+    assert_eq!(time(&interval, 0, 0, State::Ready), Some(50));
+}
+
+#[test]
+fn a_quota_that_cannot_be_read_is_not_zero() {
+    let mut tree = Tree::new();
+    let vms = [vm(1, 100, 1), vm(2, 200, 1)];
+    for pid in [100, 200] {
+        tree.set(&Thread::new(pid, pid, "qemu"));
+    }
+    let limited = Thread::new(100, 101, "CPU 0/KVM").within("/vm");
+    tree.set_all(&[limited.clone(), Thread::new(200, 201, "CPU 0/KVM")]);
+    tree.throttle("/vm", 0);
+    // A folder in its place cannot be read as a file.
+    fs::remove_file(tree.root.path().join("cg/vm/cpu.stat")).unwrap();
+    fs::create_dir(tree.root.path().join("cg/vm/cpu.stat")).unwrap();
+    tree.begin(&vms);
+    tree.set(&limited.at(100, 300));
+    let interval = tree.interval(&vms, 1_000);
+    assert_eq!(time(&interval, 0, 0, State::Limited), None);
+    assert_eq!(time(&interval, 0, 0, State::Ready), Some(300));
+    assert_eq!(time(&interval, 1, 0, State::Limited), Some(0));
+    let missing = interval.missing.iter();
+    let limited: Vec<_> = missing
+        .filter(|missing| missing.what == Column::State(State::Limited))
+        .map(|missing| (missing.vms, missing.of))
+        .collect();
+    assert_eq!(limited, [(1, 2)]);
+}
+
+#[test]
+fn a_process_is_where_any_of_its_threads_is() {
+    let mut tree = Tree::new();
+    let vms = [vm(1, 100, 1)];
+    let vcpu = Thread::new(100, 101, "CPU 0/KVM").on("1");
+    let worker = Thread::new(300, 302, "worker").on("1");
+    tree.set_all(&[
+        Thread::new(100, 100, "qemu"),
+        vcpu.clone(),
+        Thread::new(300, 300, "make").on("0").within("/build"),
+        worker.clone(),
+    ]);
+    tree.begin(&vms);
+    tree.set_all(&[vcpu.at(500, 400), worker.at(400, 0)]);
+    let interval = tree.interval(&vms, 1_000);
+    let victim = Party::Vcpu {
+        vm: VmId(1),
+        vcpu: VcpuId(0),
+    };
+    let charged: Vec<_> = interval
+        .edges
+        .of(&victim, EdgeKind::Pcpu)
+        .map(|edge| (edge.culprit.clone(), edge.time()))
+        .collect();
+    // On two pCPUs, so half of its 400 ms were where the vCPU may run; the rest of the wait nobody explains.
+    let make = Party::Process {
+        name: "make".to_owned(),
+        cgroup: Some("/build".to_owned()),
+    };
+    assert_eq!(charged, [(make, ms(200)), (Party::Unseen, ms(200))]);
 }

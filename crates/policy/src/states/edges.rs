@@ -1,59 +1,59 @@
 //! Who waits for whom: edges from a victim to the culprit that had what the victim wanted.
 //!
-//! A vCPU that is RDY while a pCPU runs somebody else waits for that somebody; an edge says so, with the time, and whether
-//! that was seen (a switch on that pCPU) or follows from sums. Culprits are other vCPUs, also siblings; other threads of a
-//! VM's process; tasks of the host; threads of the kernel. The order of edges, and of those that are equal in time, is
-//! that of their parties, never that of a hash.
+//! An edge has a [`EdgeKind`]: times of different kinds are not of the same thing and are never added up. It says whether it was
+//! seen (a switch on that pCPU) or follows from sums, and, where that is counted, how often it happened.
+//!
+//! On a host of a thousand VMs that may run anywhere every vCPU waits for every VM. So a victim's edges of a kind are its
+//! longest, [`TOP`] as a rule, and one to [`Party::Others`] with the rest: what a victim waited in all stays exact. Edges to the
+//! victim's own VM are always kept, since a VM that waits for itself has stacked vCPUs.
+//!
+//! [`EdgesBuilder`] takes edges in any order; [`Edges`] are sorted, so that nothing depends on that order or on a hash.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde::Serialize;
+use thiserror::Error;
 
 use crate::units::Nanos;
-use crate::units::VcpuId;
 use crate::units::VmId;
 
-/// Who waits, or is waited for.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub use super::party::Party;
+
+/// How many culprits of a victim are named.
+pub const TOP: usize = 16;
+
+/// What the victim wanted, and the culprit had or was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Party {
-    /// A vCPU.
-    Vcpu {
-        /// Its VM.
-        vm: VmId,
-        /// Which of the VM's.
-        vcpu: VcpuId,
-    },
-    /// The vCPUs of a VM, where they are not told apart.
-    Vm(VmId),
-    /// Another thread that works for a VM: its emulator, I/O threads, vhost.
-    VmThread {
-        /// The VM.
-        vm: VmId,
-        /// The thread's name.
-        name: String,
-    },
-    /// A task of the host that is no VM's, by name.
-    Task(String),
-    /// A thread of the kernel, by name.
-    KernelThread(String),
+pub enum EdgeKind {
+    /// The victim was RDY while the culprit ran on a pCPU where the victim may run.
+    Pcpu,
+    /// The victim halted or spun for a sibling, the culprit, that was RDY: co-stop. Whom the sibling waited for its own edges say.
+    Sibling,
+    /// The victim spun, left by a pause-loop exit and yielded to the culprit, a sibling, which got the pCPU.
+    YieldTaken,
+    /// As before, but the culprit did not get it.
+    YieldUseless,
 }
 
-impl Party {
-    /// The VM that it belongs to, if any.
-    pub fn vm(&self) -> Option<VmId> {
-        match self {
-            Party::Vcpu { vm, .. } | Party::Vm(vm) | Party::VmThread { vm, .. } => Some(*vm),
-            Party::Task(_) | Party::KernelThread(_) => None,
-        }
-    }
+impl EdgeKind {
+    /// All, in the order in which they are shown.
+    pub const ALL: [EdgeKind; 4] = [
+        EdgeKind::Pcpu,
+        EdgeKind::Sibling,
+        EdgeKind::YieldTaken,
+        EdgeKind::YieldUseless,
+    ];
 
-    /// The same party with the vCPUs of a VM taken together.
-    pub fn whole(&self) -> Party {
+    /// What edges of this kind say, for messages.
+    pub fn words(self) -> &'static str {
         match self {
-            Party::Vcpu { vm, .. } => Party::Vm(*vm),
-            other => other.clone(),
+            EdgeKind::Pcpu => "who takes pCPUs",
+            EdgeKind::Sibling => "which sibling is waited for",
+            EdgeKind::YieldTaken => "yields that helped",
+            EdgeKind::YieldUseless => "yields that did not",
         }
     }
 }
@@ -68,176 +68,310 @@ pub enum Evidence {
     Estimated,
 }
 
-/// A victim waited for a culprit.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Edge {
-    /// Who waited.
-    pub victim: Party,
-    /// Who had what it wanted.
-    pub culprit: Party,
+/// How much of an edge there is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Amount {
     /// For how long.
     pub time: Nanos,
-    /// How that is known.
-    pub evidence: Evidence,
+    /// How often; `None` where that is not counted.
+    pub count: Option<u64>,
 }
 
-/// Edges, each pair of parties once for each kind of evidence.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Edges(BTreeMap<(Party, Party, Evidence), Nanos>);
-
-impl Edges {
-    /// None yet.
-    pub fn new() -> Edges {
-        Edges::default()
+impl Amount {
+    /// A time of which nobody counted the parts.
+    pub fn time(time: Nanos) -> Amount {
+        Amount { time, count: None }
     }
 
-    /// Adds to what is there between the two; an edge of no time is left out.
-    pub fn add(&mut self, edge: Edge) {
-        if edge.time > Nanos::ZERO {
-            let key = (edge.victim, edge.culprit, edge.evidence);
-            *self.0.entry(key).or_default() += edge.time;
+    fn is_nothing(self) -> bool {
+        self.time == Nanos::ZERO && self.count.unwrap_or(0) == 0
+    }
+
+    /// What is counted of one only is not counted of both.
+    fn plus(self, other: Amount) -> Amount {
+        let counts = self.count.zip(other.count);
+        Amount {
+            time: self.time + other.time,
+            count: counts.map(|(one, two)| one + two),
         }
     }
 
-    /// Adds all of another set.
-    pub fn extend(&mut self, other: &Edges) {
-        other.iter().for_each(|edge| self.add(edge));
+    /// More comes first.
+    fn order(self) -> Reverse<(Nanos, u64)> {
+        Reverse((self.time, self.count.unwrap_or(0)))
     }
+}
 
+/// A victim waited for a culprit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Edge<'a> {
+    /// Who waited.
+    pub victim: &'a Party,
+    /// Who had what it wanted.
+    pub culprit: &'a Party,
+    /// What that was.
+    pub kind: EdgeKind,
+    /// How the edge is known.
+    pub evidence: Evidence,
+    /// For how long, and how often.
+    pub amount: Amount,
+}
+
+impl Edge<'_> {
+    /// For how long.
+    pub fn time(&self) -> Nanos {
+        self.amount.time
+    }
+}
+
+/// A party's number in a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct PartyId(u32);
+
+/// An edge, by the numbers of its parties.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Row {
+    victim: PartyId,
+    kind: EdgeKind,
+    culprit: PartyId,
+    evidence: Evidence,
+    #[serde(flatten)]
+    amount: Amount,
+}
+
+/// Edges: by victim, in the order of parties; of each by kind; the longest first, equals in the order of their culprits.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Read")]
+pub struct Edges {
+    parties: Vec<Party>,
+    edges: Vec<Row>,
+}
+
+/// Edges as they are read, before their numbers are checked.
+#[derive(Deserialize)]
+struct Read {
+    parties: Vec<Party>,
+    edges: Vec<Row>,
+}
+
+/// Why something read is no set of edges.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error("an edge names party {number} of {parties}; parties are numbered from 0")]
+pub struct EdgesError {
+    number: u32,
+    parties: usize,
+}
+
+impl TryFrom<Read> for Edges {
+    type Error = EdgesError;
+
+    fn try_from(read: Read) -> Result<Edges, EdgesError> {
+        let mut builder = EdgesBuilder::new();
+        let ids: Vec<PartyId> = read
+            .parties
+            .iter()
+            .map(|party| builder.party(party))
+            .collect();
+        let id = |PartyId(number): PartyId| {
+            ids.get(number as usize).copied().ok_or(EdgesError {
+                number,
+                parties: ids.len(),
+            })
+        };
+        for row in read.edges {
+            let (victim, culprit) = (id(row.victim)?, id(row.culprit)?);
+            builder.add(victim, culprit, row.kind, row.evidence, row.amount);
+        }
+        Ok(builder.all())
+    }
+}
+
+impl Edges {
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.edges.is_empty()
     }
 
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.edges.len()
     }
 
-    /// All, in the order of their parties.
-    pub fn iter(&self) -> impl Iterator<Item = Edge> + '_ {
-        self.0
-            .iter()
-            .map(|((victim, culprit, evidence), time)| Edge {
-                victim: victim.clone(),
-                culprit: culprit.clone(),
-                time: *time,
-                evidence: *evidence,
-            })
+    /// All, in their order.
+    pub fn iter(&self) -> impl Iterator<Item = Edge<'_>> {
+        self.edges.iter().map(|row| self.edge(row))
     }
 
-    /// The sum of all times.
-    pub fn total(&self) -> Nanos {
-        self.0.values().copied().sum()
+    /// Those of a kind of one victim, the longest first.
+    pub fn of(&self, victim: &Party, kind: EdgeKind) -> impl Iterator<Item = Edge<'_>> {
+        let rows = match self.parties.binary_search(victim) {
+            Ok(at) => {
+                let wanted = (PartyId(at as u32), kind);
+                let begin = self
+                    .edges
+                    .partition_point(|row| (row.victim, row.kind) < wanted);
+                let end = self
+                    .edges
+                    .partition_point(|row| (row.victim, row.kind) <= wanted);
+                &self.edges[begin..end]
+            }
+            Err(_) => &[],
+        };
+        rows.iter().map(|row| self.edge(row))
     }
 
-    /// The `k` longest, the longest first.
-    pub fn top(&self, k: usize) -> Vec<Edge> {
-        let mut edges: Vec<Edge> = self.iter().collect();
-        // The sort is stable: equals stay in the order of their parties.
-        edges.sort_by_key(|edge| std::cmp::Reverse(edge.time));
-        edges.truncate(k);
-        edges
+    /// The sum of all times of a kind.
+    pub fn total(&self, kind: EdgeKind) -> Nanos {
+        let of_kind = self.edges.iter().filter(|row| row.kind == kind);
+        of_kind.map(|row| row.amount.time).sum()
     }
 
     /// With the vCPUs of each VM taken together, as victims and as culprits. A VM that waits for itself has stacked vCPUs.
     pub fn by_vm(&self) -> Edges {
-        let mut whole = Edges::new();
-        for edge in self.iter() {
-            whole.add(Edge {
-                victim: edge.victim.whole(),
-                culprit: edge.culprit.whole(),
-                ..edge
-            });
+        let mut builder = EdgesBuilder::new();
+        let whole: Vec<PartyId> = self
+            .parties
+            .iter()
+            .map(|party| builder.party(&party.whole()))
+            .collect();
+        let id = |PartyId(number): PartyId| whole[number as usize];
+        for row in &self.edges {
+            let (victim, culprit) = (id(row.victim), id(row.culprit));
+            builder.add(victim, culprit, row.kind, row.evidence, row.amount);
         }
-        whole
+        builder.all()
     }
 
-    /// Those of victims that are `of`.
-    pub fn of_victims(&self, of: impl Fn(&Party) -> bool) -> Edges {
-        let kept = self.0.iter().filter(|((victim, ..), _)| of(victim));
-        Edges(kept.map(|(key, time)| (key.clone(), *time)).collect())
+    fn edge(&self, row: &Row) -> Edge<'_> {
+        Edge {
+            victim: &self.parties[row.victim.0 as usize],
+            culprit: &self.parties[row.culprit.0 as usize],
+            kind: row.kind,
+            evidence: row.evidence,
+            amount: row.amount,
+        }
     }
+}
+
+/// Takes edges in any order; the same pair of parties adds up, for each kind and evidence.
+#[derive(Clone, Debug, Default)]
+pub struct EdgesBuilder {
+    ids: BTreeMap<Party, PartyId>,
+    rows: Vec<Row>,
+}
+
+impl EdgesBuilder {
+    /// No edges yet.
+    pub fn new() -> EdgesBuilder {
+        EdgesBuilder::default()
+    }
+
+    /// A party's number, here and nowhere else.
+    pub fn party(&mut self, party: &Party) -> PartyId {
+        if let Some(id) = self.ids.get(party) {
+            return *id;
+        }
+        let id = PartyId(self.ids.len() as u32);
+        self.ids.insert(party.clone(), id);
+        id
+    }
+
+    /// Adds an edge between parties of this builder; one of no time and no count is left out.
+    pub fn add(
+        &mut self,
+        victim: PartyId,
+        culprit: PartyId,
+        kind: EdgeKind,
+        evidence: Evidence,
+        amount: Amount,
+    ) {
+        if !amount.is_nothing() {
+            self.rows.push(Row {
+                victim,
+                kind,
+                culprit,
+                evidence,
+                amount,
+            });
+        }
+    }
+
+    /// All edges.
+    pub fn all(self) -> Edges {
+        self.top(usize::MAX)
+    }
+
+    /// The `k` longest of each victim and kind, those to its own VM, and one to [`Party::Others`] with the rest.
+    pub fn top(mut self, k: usize) -> Edges {
+        let others = (k < usize::MAX).then(|| self.party(&Party::Others));
+        // Numbers in the order of parties, whatever the order in which they came.
+        let mut rank = vec![PartyId(0); self.ids.len()];
+        for (place, id) in self.ids.values().enumerate() {
+            rank[id.0 as usize] = PartyId(place as u32);
+        }
+        let others = others.map(|PartyId(id)| rank[id as usize]);
+        let parties: Vec<Party> = self.ids.into_keys().collect();
+        for row in &mut self.rows {
+            row.victim = rank[row.victim.0 as usize];
+            row.culprit = rank[row.culprit.0 as usize];
+        }
+        let mut edges = merged(self.rows);
+        if let Some(others) = others {
+            let vm = |PartyId(id): PartyId| parties[id as usize].vm();
+            let of_victims =
+                edges.chunk_by(|one, two| (one.victim, one.kind) == (two.victim, two.kind));
+            edges = merged(
+                of_victims
+                    .flat_map(|rows| shortened(rows, k, others, &vm))
+                    .collect(),
+            );
+        }
+        Edges { parties, edges }
+    }
+}
+
+/// In their order, each pair of parties once for each kind and evidence.
+fn merged(mut rows: Vec<Row>) -> Vec<Row> {
+    rows.sort_unstable_by_key(|row| (row.victim, row.kind, row.culprit, row.evidence));
+    rows.dedup_by(|later, first| {
+        let pair = |row: &Row| (row.victim, row.kind, row.culprit, row.evidence);
+        let is_same = pair(later) == pair(first);
+        if is_same {
+            first.amount = first.amount.plus(later.amount);
+        }
+        is_same
+    });
+    rows.sort_unstable_by_key(|row| {
+        (
+            row.victim,
+            row.kind,
+            row.amount.order(),
+            row.culprit,
+            row.evidence,
+        )
+    });
+    rows
+}
+
+/// The first `k` of a victim's, those to its own VM, and the rest as one to `others`.
+fn shortened<'a>(
+    rows: &'a [Row],
+    k: usize,
+    others: PartyId,
+    vm: &'a impl Fn(PartyId) -> Option<VmId>,
+) -> impl Iterator<Item = Row> + 'a {
+    let mut named = 0;
+    rows.iter().map(move |row| {
+        let is_own = vm(row.victim).is_some() && vm(row.victim) == vm(row.culprit);
+        let is_named = is_own || row.culprit == others || named < k;
+        named += usize::from(is_named && !is_own && row.culprit != others);
+        Row {
+            culprit: if is_named { row.culprit } else { others },
+            ..*row
+        }
+    })
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn vcpu(vm: u64, vcpu: u32) -> Party {
-        Party::Vcpu {
-            vm: VmId(vm),
-            vcpu: VcpuId(vcpu),
-        }
-    }
-
-    fn edge(victim: Party, culprit: Party, ms: u64) -> Edge {
-        Edge {
-            victim,
-            culprit,
-            time: Nanos::from_millis(ms),
-            evidence: Evidence::Estimated,
-        }
-    }
-
-    fn example() -> Edges {
-        let mut edges = Edges::new();
-        edges.add(edge(vcpu(1, 0), vcpu(2, 0), 10));
-        edges.add(edge(vcpu(1, 1), vcpu(2, 1), 20));
-        edges.add(edge(vcpu(1, 0), vcpu(1, 1), 5));
-        edges.add(edge(vcpu(1, 0), Party::Task("make".to_owned()), 12));
-        edges.add(edge(
-            vcpu(2, 0),
-            Party::KernelThread("ksoftirqd/0".to_owned()),
-            1,
-        ));
-        edges
-    }
-
-    #[test]
-    fn the_same_pair_adds_up_and_no_time_is_no_edge() {
-        let mut edges = example();
-        edges.add(edge(vcpu(1, 0), vcpu(2, 0), 7));
-        edges.add(edge(vcpu(2, 0), vcpu(1, 0), 0));
-        assert_eq!(edges.len(), 5);
-        assert_eq!(edges.total(), Nanos::from_millis(55));
-        let mut seen = edge(vcpu(1, 0), vcpu(2, 0), 1);
-        seen.evidence = Evidence::Measured;
-        edges.add(seen);
-        assert_eq!(edges.len(), 6, "evidence is not mixed");
-    }
-
-    #[test]
-    fn the_longest_come_first_and_equals_in_the_order_of_parties() {
-        let top = example().top(2);
-        let times: Vec<u64> = top.iter().map(|edge| edge.time.0 / 1_000_000).collect();
-        assert_eq!(times, [20, 12]);
-        let mut equal = Edges::new();
-        for culprit in [3, 2, 4] {
-            equal.add(edge(vcpu(1, 0), vcpu(culprit, 0), 9));
-        }
-        let culprits: Vec<_> = equal.top(9).into_iter().map(|edge| edge.culprit).collect();
-        assert_eq!(culprits, [vcpu(2, 0), vcpu(3, 0), vcpu(4, 0)]);
-        assert!(equal.top(0).is_empty());
-    }
-
-    #[test]
-    fn by_vm_takes_vcpus_together_and_keeps_the_time() {
-        let whole = example().by_vm();
-        assert_eq!(whole.total(), example().total());
-        let of_one = whole.of_victims(|victim| victim.vm() == Some(VmId(1)));
-        let pairs: Vec<_> = of_one.top(9);
-        assert_eq!(pairs[0], edge(Party::Vm(VmId(1)), Party::Vm(VmId(2)), 30));
-        assert_eq!(pairs.len(), 3, "the other VM, the task, and itself");
-        assert!(pairs.iter().any(|edge| edge.culprit == edge.victim));
-    }
-
-    #[test]
-    fn sets_add_up() {
-        let mut both = example();
-        both.extend(&example());
-        assert_eq!(both.total(), Nanos::from_millis(96));
-        assert_eq!(both.len(), example().len());
-        assert!(Edges::new().is_empty() && !both.is_empty());
-    }
-}
+mod tests;

@@ -1,0 +1,304 @@
+//! `tandem host top` on a terminal: what is shown, and what keys do to it. Nothing here reads the host or writes to a terminal.
+//!
+//! [`Screen`] is told intervals and keys; [`draw`] makes a picture of it; [`terminal`] is the loop over both. VMs are sorted by what
+//! hurts, can be unfolded into their vCPUs, searched by name, and stopped for reading: intervals go on meanwhile and are dropped, so
+//! that the next one shown is as long as all others.
+
+pub mod draw;
+pub mod terminal;
+
+use std::cmp::Ordering;
+use std::collections::BTreeSet;
+
+use ratatui::widgets::TableState;
+use tandem_policy::State;
+use tandem_policy::VcpuId;
+
+use crate::top::TopInterval;
+use crate::top::TopVcpu;
+use crate::top::TopVm;
+use crate::top::worst_first;
+
+/// What VMs are sorted by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SortKey {
+    /// RDY per vCPU, then lag: what hurts.
+    Ready,
+    /// How far it is behind what it is due.
+    Lag,
+    /// What it received.
+    Received,
+    /// LIM per vCPU.
+    Limited,
+    /// Its name.
+    Name,
+}
+
+impl SortKey {
+    /// All, in the order in which `s` goes through them.
+    pub const ALL: [SortKey; 5] = [
+        SortKey::Ready,
+        SortKey::Lag,
+        SortKey::Received,
+        SortKey::Limited,
+        SortKey::Name,
+    ];
+
+    /// The heading of the column.
+    pub fn heading(self) -> &'static str {
+        match self {
+            SortKey::Ready => "RDY",
+            SortKey::Lag => "lag%",
+            SortKey::Received => "recv",
+            SortKey::Limited => "LIM",
+            SortKey::Name => "VM",
+        }
+    }
+
+    fn letter(self) -> char {
+        match self {
+            SortKey::Ready => 'r',
+            SortKey::Lag => 'g',
+            SortKey::Received => 'c',
+            SortKey::Limited => 'l',
+            SortKey::Name => 'n',
+        }
+    }
+
+    fn order(self, one: &TopVm, two: &TopVm) -> Ordering {
+        let limited = |vm: &TopVm| vm.times.share(State::Limited).unwrap_or(0.0);
+        let first = match self {
+            SortKey::Ready => Ordering::Equal,
+            SortKey::Lag => two.lag.total_cmp(&one.lag),
+            SortKey::Received => two.received.total_cmp(&one.received),
+            SortKey::Limited => limited(two).total_cmp(&limited(one)),
+            SortKey::Name => one.name.cmp(&two.name),
+        };
+        first.then_with(|| worst_first(one, two))
+    }
+}
+
+/// A key that somebody pressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Key {
+    /// One line up.
+    Up,
+    /// One line down.
+    Down,
+    /// Ten lines up.
+    PageUp,
+    /// Ten lines down.
+    PageDown,
+    /// To the first line.
+    Home,
+    /// To the last line.
+    End,
+    /// Fold.
+    Left,
+    /// Unfold.
+    Right,
+    /// Fold or unfold; ends a search.
+    Enter,
+    /// Leaves: a search, the help, the program.
+    Escape,
+    /// Takes a character off.
+    Backspace,
+    /// Leaves the program, whatever else is going on.
+    Interrupt,
+    /// Any character.
+    Char(char),
+}
+
+/// Whether to go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Then {
+    /// Go on.
+    GoOn,
+    /// Leave.
+    Quit,
+}
+
+/// A line of the table, by what it stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct LineId {
+    pid: u32,
+    vcpu: Option<VcpuId>,
+}
+
+/// A line of the table.
+#[derive(Clone, Copy, Debug)]
+enum Line<'a> {
+    Vm(&'a TopVm),
+    Vcpu(&'a TopVm, &'a TopVcpu),
+}
+
+impl Line<'_> {
+    fn id(&self) -> LineId {
+        match self {
+            Line::Vm(vm) => LineId {
+                pid: vm.pid,
+                vcpu: None,
+            },
+            Line::Vcpu(vm, vcpu) => LineId {
+                pid: vm.pid,
+                vcpu: Some(vcpu.index),
+            },
+        }
+    }
+}
+
+/// What is shown.
+#[derive(Debug, Default)]
+pub struct Screen {
+    interval: Option<TopInterval>,
+    /// What to know before reading the figures, see [`crate::top::text::notes`].
+    notes: Vec<String>,
+    sort: usize,
+    unfolded: BTreeSet<u32>,
+    all_unfolded: bool,
+    search: String,
+    is_typing: bool,
+    is_paused: bool,
+    shows_help: bool,
+    /// The line that the cursor was moved to.
+    chosen: Option<LineId>,
+    table: TableState,
+}
+
+impl Screen {
+    /// Nothing to show yet.
+    pub fn new(with_vcpus: bool) -> Screen {
+        Screen {
+            all_unfolded: with_vcpus,
+            ..Screen::default()
+        }
+    }
+
+    /// A new interval, and the notes on it; dropped while the screen is stopped.
+    pub fn take(&mut self, interval: TopInterval, notes: Vec<String>) {
+        if !self.is_paused {
+            self.interval = Some(interval);
+            self.notes = notes;
+        }
+    }
+
+    /// What VMs are sorted by.
+    pub fn sort_key(&self) -> SortKey {
+        SortKey::ALL[self.sort]
+    }
+
+    /// Does what a key says.
+    pub fn key(&mut self, key: Key) -> Then {
+        match key {
+            Key::Interrupt => return Then::Quit,
+            _ if self.is_typing => self.type_key(key),
+            _ if self.shows_help => self.shows_help = false,
+            Key::Escape | Key::Char('q') => return Then::Quit,
+            Key::Char('?' | 'h') => self.shows_help = true,
+            Key::Char('/') => {
+                self.search.clear();
+                self.is_typing = true;
+            }
+            Key::Char('p' | ' ') => self.is_paused = !self.is_paused,
+            Key::Char('v') => {
+                self.all_unfolded = !self.all_unfolded;
+                self.unfolded.clear();
+            }
+            Key::Char('s') => self.sort = (self.sort + 1) % SortKey::ALL.len(),
+            Key::Char('S') => {
+                self.sort = (self.sort + SortKey::ALL.len() - 1) % SortKey::ALL.len();
+            }
+            Key::Char('k') => self.go(-1),
+            Key::Char('j') => self.go(1),
+            Key::Char(letter) => {
+                let sort = SortKey::ALL.iter().position(|key| key.letter() == letter);
+                self.sort = sort.unwrap_or(self.sort);
+            }
+            Key::Up => self.go(-1),
+            Key::Down => self.go(1),
+            Key::PageUp => self.go(-10),
+            Key::PageDown => self.go(10),
+            Key::Home => self.go(isize::MIN),
+            Key::End => self.go(isize::MAX),
+            Key::Left => self.fold(|_| false),
+            Key::Right => self.fold(|_| true),
+            Key::Enter => self.fold(|is_unfolded| !is_unfolded),
+            Key::Backspace => {}
+        }
+        Then::GoOn
+    }
+
+    fn type_key(&mut self, key: Key) {
+        match key {
+            Key::Enter => self.is_typing = false,
+            Key::Escape => {
+                self.search.clear();
+                self.is_typing = false;
+            }
+            Key::Backspace => {
+                self.search.pop();
+            }
+            Key::Char(letter) => self.search.push(letter),
+            _ => {}
+        }
+    }
+
+    /// The VMs that match the search, sorted.
+    fn vms(&self) -> Vec<&TopVm> {
+        let wanted = self.search.to_lowercase();
+        let all = self.interval.iter().flat_map(|interval| &interval.vms);
+        let mut vms: Vec<&TopVm> = all
+            .filter(|vm| vm.name.to_lowercase().contains(&wanted))
+            .collect();
+        vms.sort_by(|one, two| self.sort_key().order(one, two));
+        vms
+    }
+
+    fn is_unfolded(&self, vm: &TopVm) -> bool {
+        self.all_unfolded != self.unfolded.contains(&vm.pid)
+    }
+
+    /// The lines of the table, and which of them the cursor is on.
+    fn lines(&self) -> (Vec<Line<'_>>, Option<usize>) {
+        let mut lines = Vec::new();
+        for vm in self.vms() {
+            lines.push(Line::Vm(vm));
+            if self.is_unfolded(vm) {
+                lines.extend(vm.vcpus.iter().map(|vcpu| Line::Vcpu(vm, vcpu)));
+            }
+        }
+        let at = |id: LineId| lines.iter().position(|line| line.id() == id);
+        // A vCPU that is folded away, or gone, leaves the cursor on its VM.
+        let chosen = self.chosen.and_then(|id| {
+            let vm = LineId { vcpu: None, ..id };
+            at(id).or_else(|| at(vm))
+        });
+        (lines, chosen)
+    }
+
+    /// Moves the cursor; the first key puts it on the first line.
+    fn go(&mut self, by: isize) {
+        let (lines, chosen) = self.lines();
+        let last = lines.len().saturating_sub(1);
+        let to = match chosen {
+            Some(at) => at.saturating_add_signed(by).min(last),
+            None if by == isize::MAX => last,
+            None => 0,
+        };
+        self.chosen = lines.get(to).map(Line::id);
+    }
+
+    fn fold(&mut self, want: impl Fn(bool) -> bool) {
+        let (lines, chosen) = self.lines();
+        let Some(Line::Vm(vm) | Line::Vcpu(vm, _)) = chosen.and_then(|at| lines.get(at)) else {
+            return;
+        };
+        let (pid, is_unfolded) = (vm.pid, self.is_unfolded(vm));
+        if want(is_unfolded) != is_unfolded && !self.unfolded.remove(&pid) {
+            self.unfolded.insert(pid);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,364 @@
+//! A picture of [`Screen`]: the host's totals, the table of VMs, what else runs on the host, a legend and the keys.
+//!
+//! ```text
+//! title                                        what is shown, of how many, by what
+//! totals                                       where the pCPUs were
+//! VM vCPU RUN … HALT due recv lag% waits for   a line per VM, or vCPU
+//! host processes │ other threads of VMs        who ran beside vCPUs
+//! notes, legend, keys
+//! ```
+//!
+//! It fits 80 × 24; with more room names get longer, more culprits are named and more processes are listed. Colour never carries
+//! meaning alone.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Alignment;
+use ratatui::layout::Constraint;
+use ratatui::layout::Layout;
+use ratatui::layout::Rect;
+use ratatui::style::Color;
+use ratatui::style::Modifier;
+use ratatui::style::Style;
+use ratatui::text::Line as TextLine;
+use ratatui::text::Span;
+use ratatui::widgets::Block;
+use ratatui::widgets::Cell;
+use ratatui::widgets::Clear;
+use ratatui::widgets::Paragraph;
+use ratatui::widgets::Row;
+use ratatui::widgets::StatefulWidget;
+use ratatui::widgets::Table;
+use ratatui::widgets::Widget;
+use tandem_policy::Nanos;
+use tandem_policy::State;
+use tandem_policy::VcpuTimes;
+
+use crate::columns::Tone;
+use crate::columns::cut;
+use crate::top::Culprit;
+use crate::top::TopInterval;
+use crate::top::screen::Line;
+use crate::top::screen::Screen;
+use crate::top::text::lag;
+use crate::top::text::percent;
+use crate::top::text::tone;
+
+const LEGEND: &str =
+    "RUN guest POLL polling VMM exits RDY waits (5 fair, 10 bad) LIM quota HALT idle";
+
+const KEYS: &str = "q quit  ? help  ↑↓ select  ⏎ unfold  v all  s sort  / search  p pause";
+
+const HELP: &str = "\
+Columns sum to 100 % of the wall time, per vCPU; – is not measured.
+RUN   guest code runs on a pCPU
+POLL  the host polls for an interrupt after the guest halted
+VMM   the host works for the guest: exits, emulation
+RDY   runnable, waits for a pCPU: from 5 % on worth a look, from 10 % on bad
+LIM   held back by a quota
+CSTP  waits only because a sibling does not run
+HALT  halted
+due, recv: pCPUs by weight, and received; lag%: how far it is behind
+top line: where the pCPUs were; host: processes that are no VMs
+waits for: who ran where it could have run, and the part of its RDY
+
+q, Esc, Ctrl-C  leave             ↑ ↓ PgUp PgDn Home End  move the cursor
+Enter, → ←      unfold, fold      v  vCPUs of all VMs
+s, S            next sort key     r g c l n  sort by RDY, lag, recv, LIM, name
+/               search by name    p, Space   stop, go on";
+
+/// Makes the picture. `colour`: whether colours are wanted.
+pub fn draw(screen: &mut Screen, area: Rect, buffer: &mut Buffer, colour: bool) {
+    let Some(interval) = screen.interval.clone() else {
+        Paragraph::new("measuring …").render(area, buffer);
+        return;
+    };
+    let listed = (area.height.saturating_sub(18) / 3).clamp(1, 5);
+    let [title, totals, table, beside, notes, legend, keys] = Layout::vertical([
+        Constraint::Length(1),
+        Constraint::Length(1),
+        Constraint::Min(3),
+        Constraint::Length(listed + 1),
+        Constraint::Length(1),
+        Constraint::Length(1),
+        Constraint::Length(1),
+    ])
+    .areas(area);
+    let faint = Style::new().add_modifier(Modifier::DIM);
+    text(&title_text(screen, &interval), title, buffer, bold());
+    text(&totals_text(&interval), totals, buffer, Style::new());
+    draw_table(screen, &interval, table, buffer, colour);
+    draw_beside(&interval, beside, buffer);
+    text(&notes_text(&screen.notes), notes, buffer, faint);
+    text(LEGEND, legend, buffer, faint);
+    let typed = format!("/{}_  Enter keeps, Esc clears", screen.search);
+    let last = if screen.is_typing { &typed } else { KEYS };
+    text(last, keys, buffer, faint);
+    if screen.shows_help {
+        draw_help(&screen.notes, area, buffer);
+    }
+}
+
+fn bold() -> Style {
+    Style::new().add_modifier(Modifier::BOLD)
+}
+
+/// A line of its own.
+fn text(text: &str, area: Rect, buffer: &mut Buffer, style: Style) {
+    let line = cut(text, usize::from(area.width));
+    Paragraph::new(line).style(style).render(area, buffer);
+}
+
+fn title_text(screen: &Screen, interval: &TopInterval) -> String {
+    let shown = screen.vms().len();
+    let search = match screen.search.is_empty() {
+        true => String::new(),
+        false => format!(" · /{}", screen.search),
+    };
+    let paused = if screen.is_paused { " · STOPPED" } else { "" };
+    format!(
+        "tandem host top · {} · {:.2} s · {} pCPUs · {shown} of {} VMs · by {}{search}{paused}",
+        interval.source,
+        interval.seconds,
+        interval.host.pcpus,
+        interval.found,
+        screen.sort_key().heading(),
+    )
+}
+
+fn totals_text(interval: &TopInterval) -> String {
+    let host = &interval.host;
+    let pcpus = |time: Nanos| format!("{:.2}", in_pcpus(time, interval));
+    let of = |time: Option<Nanos>| time.map_or_else(|| "–".to_owned(), pcpus);
+    let length = Nanos((interval.seconds * 1e9) as u64);
+    format!(
+        "vCPUs {}  VM threads {}  host {}  kernel {}  idle {}  unseen {}",
+        pcpus(host.vcpus),
+        pcpus(host.vm_threads),
+        pcpus(host.tasks),
+        pcpus(host.kernel),
+        of(host.idle),
+        of(host.unseen(length)),
+    )
+}
+
+fn in_pcpus(time: Nanos, interval: &TopInterval) -> f64 {
+    time.as_secs_f64() / interval.seconds.max(1e-9)
+}
+
+fn notes_text(notes: &[String]) -> String {
+    match notes {
+        [] => String::new(),
+        [one] => one.clone(),
+        [first, rest @ ..] => format!("{first} (? for {} more)", rest.len()),
+    }
+}
+
+fn colour_of(tone: Tone, colour: bool) -> Style {
+    let style = match tone {
+        Tone::Plain => Style::new(),
+        Tone::Faint => Style::new().add_modifier(Modifier::DIM),
+        Tone::Warn => Style::new().fg(Color::Yellow),
+        Tone::Bad => bold().fg(Color::Red),
+    };
+    match colour {
+        true => style,
+        false => Style { fg: None, ..style },
+    }
+}
+
+fn right(text: String, style: Style) -> Cell<'static> {
+    Cell::new(TextLine::styled(text, style).alignment(Alignment::Right))
+}
+
+fn draw_table(
+    screen: &mut Screen,
+    interval: &TopInterval,
+    area: Rect,
+    buffer: &mut Buffer,
+    colour: bool,
+) {
+    let has_costop = interval
+        .vms
+        .iter()
+        .any(|vm| vm.times.get(State::Costop).is_some());
+    let states: Vec<State> = State::ALL
+        .into_iter()
+        .filter(|state| *state != State::Costop || has_costop)
+        .collect();
+    // vCPU, the states, due, recv and lag, with a blank before each column but the first.
+    let fixed = 5 + 5 * states.len() as u16 + 3 * 6 + 1;
+    let names = area.width.saturating_sub(fixed);
+    let name_width = (names * 2 / 5).clamp(8, 32);
+    let culprit_width = names.saturating_sub(name_width);
+    let mut widths = vec![name_width, 4];
+    widths.extend(states.iter().map(|_| 4));
+    widths.extend([5, 5, 5, culprit_width]);
+    let sorted_by = screen.sort_key().heading();
+    let mut headings = vec!["VM", "vCPU"];
+    headings.extend(states.iter().map(|state| state.name()));
+    headings.extend(["due", "recv", "lag%", "waits for"]);
+    let last = headings.len() - 1;
+    let header = headings.into_iter().enumerate().map(|(at, heading)| {
+        let style = match heading == sorted_by {
+            true => bold().add_modifier(Modifier::REVERSED),
+            false => bold(),
+        };
+        match at == 0 || at == last {
+            true => Cell::new(Span::styled(heading, style)),
+            false => right(heading.to_owned(), style),
+        }
+    });
+    let header = Row::new(header);
+    let (lines, chosen) = screen.lines();
+    if lines.is_empty() {
+        let why = match screen.search.is_empty() {
+            true => "no VM to show".to_owned(),
+            false => format!("no VM's name has '{}' in it", screen.search),
+        };
+        text(&why, area, buffer, Style::new());
+        return;
+    }
+    let rows: Vec<Row<'static>> = lines
+        .iter()
+        .map(|line| {
+            let (name, count, times, culprits) = match line {
+                Line::Vm(vm) => {
+                    let mark = if screen.is_unfolded(vm) { '▾' } else { '▸' };
+                    let name = format!("{mark}{}", vm.name);
+                    (name, vm.vcpus.len().to_string(), vm.times, &vm.culprits)
+                }
+                Line::Vcpu(_, vcpu) => {
+                    let name = format!("   on {}", vcpu.allowed);
+                    (name, vcpu.index.to_string(), vcpu.times, &vcpu.culprits)
+                }
+            };
+            let mut cells = vec![
+                Cell::new(cut(&name, usize::from(name_width))),
+                right(count, Style::new()),
+            ];
+            cells.extend(states.iter().map(|state| share(&times, *state, colour)));
+            cells.extend(match line {
+                Line::Vm(vm) => [
+                    right(short(vm.due), Style::new()),
+                    right(short(vm.received), Style::new()),
+                    right(lag(vm), Style::new()),
+                ],
+                Line::Vcpu(..) => [Cell::new(""), Cell::new(""), Cell::new("")],
+            });
+            let culprits = culprits_text(culprits, &times, usize::from(culprit_width));
+            cells.push(Cell::new(culprits));
+            Row::new(cells)
+        })
+        .collect();
+    screen.table.select(chosen);
+    let table = Table::new(rows, widths.into_iter().map(Constraint::Length))
+        .header(header)
+        .column_spacing(1)
+        .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
+    StatefulWidget::render(table, area, buffer, &mut screen.table);
+}
+
+fn share(times: &VcpuTimes, state: State, colour: bool) -> Cell<'static> {
+    match times.share(state) {
+        None => right("–".to_owned(), colour_of(Tone::Faint, colour)),
+        Some(share) => right(percent(share), colour_of(tone(state, share), colour)),
+    }
+}
+
+/// A number of pCPUs in five places.
+fn short(pcpus: f64) -> String {
+    match pcpus {
+        pcpus if pcpus < 99.995 => format!("{pcpus:.2}"),
+        pcpus if pcpus < 999.95 => format!("{pcpus:.1}"),
+        pcpus => format!("{pcpus:.0}"),
+    }
+}
+
+/// As many culprits as there is room for, each with its part of RDY.
+fn culprits_text(culprits: &[Culprit], times: &VcpuTimes, width: usize) -> String {
+    let ready = times.get(State::Ready).unwrap_or_default();
+    if ready == Nanos::ZERO {
+        return String::new();
+    }
+    let mut shown = String::new();
+    for culprit in culprits {
+        let part = culprit.time.0 as f64 / ready.0 as f64 * 100.0;
+        let next = format!("{part:.0}% {}", culprit.name);
+        if shown.is_empty() {
+            shown = cut(&next, width);
+        } else if shown.chars().count() + 2 + next.chars().count() <= width {
+            shown = format!("{shown}, {next}");
+        } else {
+            break;
+        }
+    }
+    shown
+}
+
+/// Who ran beside vCPUs: processes of the host to the left, other threads of VMs to the right.
+fn draw_beside(interval: &TopInterval, area: Rect, buffer: &mut Buffer) {
+    let [left, _, right] = Layout::horizontal([
+        Constraint::Fill(1),
+        Constraint::Length(2),
+        Constraint::Fill(1),
+    ])
+    .areas(area);
+    let processes = interval.host.top_tasks.iter().map(|task| {
+        let cgroup = task.cgroup.as_deref().unwrap_or("");
+        (task.time, format!("{} {}  {cgroup}", task.name, task.pid))
+    });
+    list("host processes (no VMs)", processes, interval, left, buffer);
+    let mut threads: Vec<(Nanos, String)> = interval
+        .vms
+        .iter()
+        .flat_map(|vm| {
+            let threads = vm.threads.iter();
+            threads.map(|thread| (thread.time, format!("{}: {}", vm.name, thread.name)))
+        })
+        .collect();
+    threads.sort_by_key(|(time, _)| std::cmp::Reverse(*time));
+    list(
+        "other threads of VMs",
+        threads.into_iter(),
+        interval,
+        right,
+        buffer,
+    );
+}
+
+fn list(
+    heading: &str,
+    lines: impl Iterator<Item = (Nanos, String)>,
+    interval: &TopInterval,
+    area: Rect,
+    buffer: &mut Buffer,
+) {
+    text(heading, Rect { height: 1, ..area }, buffer, bold());
+    for (row, (time, line)) in area.rows().skip(1).zip(lines) {
+        let line = format!("{:5.2} {line}", in_pcpus(time, interval));
+        text(&line, row, buffer, Style::new());
+    }
+}
+
+fn draw_help(notes: &[String], area: Rect, buffer: &mut Buffer) {
+    let mut lines: Vec<String> = HELP.lines().map(str::to_owned).collect();
+    if !notes.is_empty() {
+        lines.push(String::new());
+        lines.extend_from_slice(notes);
+    }
+    let width = area.width.min(80);
+    let height = area.height.min(lines.len() as u16 + 2);
+    let inside = Rect {
+        x: area.x + (area.width - width) / 2,
+        y: area.y + (area.height - height) / 2,
+        width,
+        height,
+    };
+    let block = Block::bordered().title("any key closes this");
+    let room = block.inner(inside);
+    Clear.render(inside, buffer);
+    block.render(inside, buffer);
+    for (row, line) in room.rows().zip(lines) {
+        text(&line, row, buffer, Style::new());
+    }
+}

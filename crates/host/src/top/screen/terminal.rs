@@ -1,0 +1,125 @@
+//! The loop of `tandem host top` on a terminal: keys, intervals, pictures; and the terminal as it was, however it ends.
+//!
+//! The terminal is put back when the loop ends, by a key, an error, SIGTERM, SIGINT or SIGHUP, and by a panic (ratatui's hook).
+
+use std::io;
+use std::time::Duration;
+use std::time::Instant;
+
+use ratatui::crossterm::event;
+use ratatui::crossterm::event::Event;
+use ratatui::crossterm::event::KeyCode;
+use ratatui::crossterm::event::KeyEvent;
+use ratatui::crossterm::event::KeyEventKind;
+use ratatui::crossterm::event::KeyModifiers;
+use tandem_linux::interrupt::Interrupt;
+use thiserror::Error;
+
+use crate::top::Top;
+use crate::top::TopError;
+use crate::top::screen::Key;
+use crate::top::screen::Screen;
+use crate::top::screen::Then;
+use crate::top::screen::draw::draw;
+use crate::top::text::notes;
+
+/// A signal is seen after so long at most.
+const SLICE: Duration = Duration::from_millis(50);
+
+/// Why it ended other than by a key or a signal.
+#[derive(Debug, Error)]
+pub enum TerminalError {
+    /// The terminal does not do what it should.
+    #[error("cannot use this terminal: {0}; --batch needs none")]
+    Terminal(#[from] io::Error),
+    /// The host cannot be looked at.
+    #[error(transparent)]
+    Top(#[from] TopError),
+}
+
+/// How it is shown.
+#[derive(Clone, Copy, Debug)]
+pub struct View {
+    /// Length of an interval.
+    pub interval: Duration,
+    /// Whether VMs are unfolded at first.
+    pub with_vcpus: bool,
+    /// Whether colours are wanted.
+    pub colour: bool,
+    /// Whether this process is root's, for what the notes advise.
+    pub is_root: bool,
+}
+
+/// Shows intervals of a `top` that has begun, until somebody leaves.
+pub fn show(top: &mut Top, view: View) -> Result<(), TerminalError> {
+    // Before the terminal changes, so that no signal leaves it so.
+    let interrupt = Interrupt::watch()?;
+    let mut terminal = ratatui::try_init()?;
+    let shown = run(top, view, &interrupt, &mut terminal);
+    let restored = ratatui::try_restore();
+    shown?;
+    Ok(restored?)
+}
+
+fn run(
+    top: &mut Top,
+    view: View,
+    interrupt: &Interrupt,
+    terminal: &mut ratatui::DefaultTerminal,
+) -> Result<(), TerminalError> {
+    let mut screen = Screen::new(view.with_vcpus);
+    let mut next = Instant::now() + view.interval;
+    let mut is_old = true;
+    while interrupt.check().is_ok() {
+        if is_old {
+            terminal.draw(|frame| {
+                draw(&mut screen, frame.area(), frame.buffer_mut(), view.colour);
+            })?;
+        }
+        let left = next.saturating_duration_since(Instant::now());
+        is_old = event::poll(left.min(SLICE))?;
+        if is_old {
+            match event::read()? {
+                Event::Key(pressed) if pressed.kind != KeyEventKind::Release => {
+                    if let Some(key) = key(pressed)
+                        && screen.key(key) == Then::Quit
+                    {
+                        break;
+                    }
+                }
+                _ => {}
+            }
+        }
+        let now = Instant::now();
+        if now >= next {
+            let interval = top.interval()?;
+            let notes = notes(&interval, view.is_root);
+            screen.take(interval, notes);
+            // One that took too long is not made up for.
+            next = (next + view.interval).max(now);
+            is_old = true;
+        }
+    }
+    Ok(())
+}
+
+fn key(pressed: KeyEvent) -> Option<Key> {
+    if pressed.modifiers.contains(KeyModifiers::CONTROL) {
+        return (pressed.code == KeyCode::Char('c')).then_some(Key::Interrupt);
+    }
+    Some(match pressed.code {
+        KeyCode::Up => Key::Up,
+        KeyCode::Down => Key::Down,
+        KeyCode::PageUp => Key::PageUp,
+        KeyCode::PageDown => Key::PageDown,
+        KeyCode::Home => Key::Home,
+        KeyCode::End => Key::End,
+        KeyCode::Left => Key::Left,
+        KeyCode::Right => Key::Right,
+        KeyCode::Enter => Key::Enter,
+        KeyCode::Esc => Key::Escape,
+        KeyCode::Backspace => Key::Backspace,
+        KeyCode::Char(letter) => Key::Char(letter),
+        _ => return None,
+    })
+}
