@@ -14,7 +14,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let seconds = numbers
         .next()
         .ok_or("usage: watch_threads SECONDS TID…")??;
+    let begin = std::time::Instant::now();
     let mut bpf = Bpf::open(Options::default())?;
+    println!("open after {:?}", begin.elapsed());
     let mut threads = Vec::new();
     for (index, tid) in (0..).zip(numbers) {
         threads.push(Watch {

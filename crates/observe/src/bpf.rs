@@ -40,11 +40,12 @@
 //! It needs root (CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN), BTF of the kernel, Linux 5.11 or newer, and clang when Tandem was built:
 //! [`BpfError`] says which of them is missing.
 
-mod events;
 mod parties;
 mod reading;
 mod source;
 
+#[cfg(with_bpf)]
+mod events;
 #[cfg(with_bpf)]
 mod kernel;
 #[cfg(with_bpf)]
@@ -65,7 +66,6 @@ use tandem_policy::VcpuId;
 use tandem_policy::VmId;
 use thiserror::Error;
 
-pub use events::MissingEvent;
 #[cfg(with_bpf)]
 pub use observer::Bpf;
 pub use reading::BpfCost;
@@ -75,6 +75,7 @@ pub use reading::EdgeReading;
 pub use reading::Latency;
 pub use reading::LinkReading;
 pub use reading::Lost;
+pub use reading::MissingEvent;
 pub use reading::StateTimes;
 pub use reading::VcpuReading;
 pub use source::BpfSource;

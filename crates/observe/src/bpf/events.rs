@@ -20,6 +20,13 @@ impl Place {
     }
 }
 
+impl Place {
+    /// Whether it is a function, which fewer kernels let programs look at.
+    pub fn is_function(self) -> bool {
+        matches!(self, Place::Function(_))
+    }
+}
+
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -149,20 +156,3 @@ pub const EVENTS: [Event; 19] = [
         Lacks("LIM lasts until the next switch on the pCPU"),
     ),
 ];
-
-/// Something that the kernel does not tell, and what is not known for want of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MissingEvent {
-    /// The tracepoint or function.
-    pub event: String,
-    /// What is not known.
-    pub lacks: &'static str,
-    /// Why it is missing.
-    pub because: String,
-}
-
-impl fmt::Display for MissingEvent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no {}: {} ({})", self.event, self.lacks, self.because)
-    }
-}

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::fs;
 
+use libbpf_rs::ErrorKind;
 use libbpf_rs::Link;
 use libbpf_rs::MapCore;
 use libbpf_rs::MapHandle;
@@ -176,7 +177,14 @@ fn load(options: Options, types: &KernelTypes) -> Result<Programs, BpfError> {
                         log: last_lines(&log),
                     });
                 };
-                refused.push((event.program, format!("the kernel refused: {source}")));
+                let why = format!("the kernel refused: {source}");
+                let is_forbidden = source.kind() == ErrorKind::PermissionDenied;
+                refused.push((event.program, why.clone()));
+                // Where one function may not be looked at, none may: it need not be tried one after the other.
+                if is_forbidden && event.place.is_function() {
+                    let functions = wanted.iter().filter(|event| event.place.is_function());
+                    refused.extend(functions.map(|event| (event.program, why.clone())));
+                }
                 continue;
             }
         };

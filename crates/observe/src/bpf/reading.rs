@@ -1,8 +1,9 @@
-//! What a reading says.
+//! What a reading says, and what it does not.
 //!
 //! All of it happened since the last reading, or since the thread is watched, if that is later.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::ops::AddAssign;
 
 use tandem_linux::thread::Pid;
@@ -211,6 +212,23 @@ pub struct BpfCost {
     pub runs: u64,
     /// For how long.
     pub time: Nanos,
+}
+
+/// Something that the kernel does not tell, and what is not known for want of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MissingEvent {
+    /// The tracepoint or function.
+    pub event: String,
+    /// What is not known.
+    pub lacks: &'static str,
+    /// Why it is missing.
+    pub because: String,
+}
+
+impl fmt::Display for MissingEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "no {}: {} ({})", self.event, self.lacks, self.because)
+    }
 }
 
 #[cfg(test)]
