@@ -1,9 +1,9 @@
 //! What the BPF programs cost a program that does nothing but switch: `switch_cost [SECONDS [ROUNDS]]`
 //!
 //! On each pCPU two threads hand a byte to and fro through pipes, which is two switches a round. Their rate is measured in turn:
-//! without the programs; with the programs, watching nothing; watching all of them; and the same with a thread that spins
-//! beside each pair, so that they wait for it. The order changes from round to round, and the medians are shown with
-//! what the kernel says that the programs took.
+//! without the programs; with the programs, watching nothing; watching all of them; and the same while the kernel counts what the
+//! programs take, which is shown too. The order changes from round to round, and medians are shown, of how much slower each was than
+//! without in the same round.
 
 use std::io::Read;
 use std::io::Write;
@@ -23,6 +23,7 @@ use tandem_linux::affinity::set_affinity;
 use tandem_linux::thread::Tid;
 use tandem_observe::bpf::Bpf;
 use tandem_observe::bpf::BpfCost;
+use tandem_observe::bpf::BpfError;
 use tandem_observe::bpf::Options;
 use tandem_observe::bpf::Watch;
 use tandem_policy::PcpuId;
@@ -92,6 +93,31 @@ fn rate(rounds: &AtomicU64, time: Duration) -> f64 {
     switches as f64 / begin.elapsed().as_secs_f64()
 }
 
+/// The rate in a setting, and what the programs cost if that is counted.
+fn measure(
+    setting: Setting,
+    watched: &[Watch],
+    rounds: &AtomicU64,
+    time: Duration,
+) -> Result<(f64, Vec<BpfCost>), BpfError> {
+    if setting == Setting::Without {
+        return Ok((rate(rounds, time), Vec::new()));
+    }
+    let mut bpf = Bpf::open(Options::default())?;
+    if setting != Setting::Nothing {
+        bpf.watch(watched)?;
+    }
+    bpf.read()?;
+    if setting == Setting::AllCosts {
+        bpf.count_costs()?;
+    }
+    let rate = rate(rounds, time);
+    let costs = bpf.cost();
+    let lost = bpf.read()?.lost;
+    assert_eq!(lost, Default::default());
+    Ok((rate, costs))
+}
+
 fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
@@ -131,36 +157,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .collect();
     let mut rates: Vec<Vec<f64>> = SETTINGS.iter().map(|_| Vec::new()).collect();
     let mut costs = Vec::new();
-    let mut seconds = 0.0;
     for repeat in 0..repeats as usize {
         for turn in 0..SETTINGS.len() {
             let at = (repeat + turn) % SETTINGS.len();
-            let setting = SETTINGS[at];
-            let mut bpf = match setting {
-                Setting::Without => None,
-                _ => Some(Bpf::open(Options::default())?),
-            };
-            if let Some(bpf) = &mut bpf {
-                if setting == Setting::AllCosts {
-                    bpf.count_costs()?;
-                }
-                if setting != Setting::Nothing {
-                    bpf.watch(&watched)?;
-                }
-                bpf.read()?;
-            }
-            let begin = Instant::now();
-            rates[at].push(rate(&rounds, time));
-            if let Some(bpf) = &mut bpf {
-                let reading = bpf.read()?;
-                assert_eq!(reading.lost, Default::default());
-                if setting == Setting::AllCosts {
-                    seconds = begin.elapsed().as_secs_f64();
-                    costs = bpf.cost();
-                }
+            let (rate, cost) = measure(SETTINGS[at], &watched, &rounds, time)?;
+            rates[at].push(rate);
+            if SETTINGS[at] == Setting::AllCosts {
+                costs = cost;
             }
             // The kernel takes a moment to detach.
-            drop(bpf);
             std::thread::sleep(Duration::from_millis(200));
         }
     }
@@ -178,7 +183,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             slower
         );
     }
-    print_costs(&costs, seconds);
+    print_costs(&costs, time.as_secs_f64());
     ends.store(true, Ordering::Relaxed);
     for thread in threads {
         thread.join().expect("it ends");

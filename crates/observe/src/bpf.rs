@@ -231,7 +231,7 @@ mod tests {
     #[cfg(not(with_bpf))]
     #[test]
     fn without_programs_it_says_why() {
-        let error = Bpf::open(Options::default()).err().expect("no programs");
+        let error = Bpf::open(Options::default()).expect_err("no programs");
         let text = error.to_string();
         assert!(
             text.starts_with("built without BPF: ") && text.ends_with(" at build time"),

@@ -411,7 +411,7 @@ fn changing() -> Result<(), Skip> {
         max_vcpus: 3,
         ..Options::default()
     };
-    drop(open()?);
+    let _ = open()?;
     let mut bpf = Bpf::open(options).expect("it was possible just now");
     let (_vm, threads) = spinning(5, 2);
     bpf.watch(&watch(&threads[..3]))
@@ -612,7 +612,7 @@ fn exits() -> Result<(), Skip> {
 
 /// As a source: a VM of two vCPUs and another thread, all on one pCPU, beside a process of this host.
 fn source() -> Result<(), Skip> {
-    drop(open()?);
+    let _ = open()?;
     let (mut vm, mut threads) = spinning(3, 3);
     let io = threads.remove(2);
     let (_neighbour, others) = spinning(1, 1);
