@@ -132,6 +132,14 @@ static __always_inline struct vcpu *current_vcpu(void)
 	return index == NOBODY ? 0 : vcpu_of(index);
 }
 
+/* An account of a state. The verifier must see the bound right where it is used, so clang may not move it. */
+static __always_inline u64 *time_of(struct vcpu *v, u64 state)
+{
+	barrier_var(state);
+	state &= STATES - 1;
+	return &v->time[state];
+}
+
 /* Begins a state. A vCPU of which nothing was known was in state `before`. Under the vCPU's lock. */
 static __always_inline void begin(struct vcpu *v, u32 before, u32 state, u64 now)
 {
@@ -139,7 +147,7 @@ static __always_inline void begin(struct vcpu *v, u32 before, u32 state, u64 now
 
 	/* The clocks of two pCPUs, or a program that was interrupted after it read the time, may be a little late. */
 	if (now > v->since) {
-		v->time[was & 7] += now - v->since;
+		*time_of(v, was) += now - v->since;
 		v->since = now;
 	}
 	if (was != ENDED)

@@ -46,9 +46,11 @@ static __always_inline void switch_in(u32 cpu, u32 index, u64 now)
 	bpf_spin_unlock(&v->lock);
 	v->runs++;
 	if (v->woken_at) {
-		u32 bucket = now > v->woken_at ? log2(now - v->woken_at) : 0;
+		u64 bucket = now > v->woken_at ? log2(now - v->woken_at) : 0;
 
-		v->latency[bucket % BUCKETS]++;
+		barrier_var(bucket);
+		bucket &= BUCKETS - 1;
+		v->latency[bucket]++;
 		v->woken_at = 0;
 	}
 }
@@ -96,7 +98,7 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 	now = bpf_ktime_get_ns();
 	if (*(volatile u32 *)&p->count) {
 		/* The current task is still the one that is switched out. */
-		charge_all(p, cpu, prev->pid, bpf_get_current_task(), now);
+		charge_all(cpu, prev->pid, bpf_get_current_task(), now);
 	}
 	if (in != NOBODY)
 		switch_in(cpu, in, now);
@@ -341,6 +343,17 @@ int BPF_PROG(on_halt, struct kvm_vcpu *vcpu)
 	return 0;
 }
 
+/* Polling was in vain: the vCPU is about to sleep. Where the compiler put this function into the one above, POLL ends with sleep. */
+SEC("fentry/kvm_vcpu_block")
+int BPF_PROG(on_block)
+{
+	struct vcpu *v = current_vcpu();
+
+	if (v && v->mode == POLL)
+		turn_to(v, mode_in_kvm());
+	return 0;
+}
+
 /*
  * A halt ended, after `ns`. If on_halt saw it begin, POLL is accounted already, or ends now. If there is no on_halt, what the vCPU
  * did on its pCPU since the halt began was polling: it is moved from RUN or VMM, of which it was taken for a part.
@@ -350,7 +363,7 @@ int BPF_PROG(on_kvm_wakeup, u64 ns, bool waited)
 {
 	struct vcpu *v = current_vcpu();
 	u32 mode = mode_in_kvm();
-	u64 now, began, polled;
+	u64 now, began, polled, *from;
 
 	if (!v)
 		return 0;
@@ -366,8 +379,9 @@ int BPF_PROG(on_kvm_wakeup, u64 ns, bool waited)
 			begin(v, POLL, mode, now);
 		} else if (v->slept_at > began) {
 			polled = v->slept_at - (began > v->slept_after ? began : v->slept_after);
-			if (v->time[v->mode & 1] > polled) {
-				v->time[v->mode & 1] -= polled;
+			from = time_of(v, v->mode);
+			if (*from > polled) {
+				*from -= polled;
 				v->time[POLL] += polled;
 			}
 			v->slept_at = 0;
@@ -456,7 +470,7 @@ int BPF_PROG(on_unthrottle, struct cfs_rq *queue)
 	struct pcpu *p = pcpu_of(cpu);
 
 	if (p && p->count && p->running)
-		charge_all(p, cpu, p->running - 1, 0, bpf_ktime_get_ns());
+		charge_all(cpu, p->running - 1, 0, bpf_ktime_get_ns());
 	return 0;
 }
 
@@ -514,6 +528,6 @@ int settle(struct __sk_buff *ctx)
 
 	next_pcpu = p ? cpu + 1 : 0;
 	if (p && p->count && p->running)
-		charge_all(p, cpu, p->running - 1, 0, bpf_ktime_get_ns());
+		charge_all(cpu, p->running - 1, 0, bpf_ktime_get_ns());
 	return 0;
 }

@@ -165,8 +165,6 @@ static __always_inline void limit(struct vcpu *v, bool limited, u64 now)
 	bpf_spin_unlock(&v->lock);
 }
 
-enum { END, NEXT, TAKEN_OFF };
-
 /*
  * Who is at this place in the list has waited for `tid` up to now. If `task`, the culprit's address, is known, the caller is on
  * that pCPU and holds its run queue's lock.
@@ -183,7 +181,7 @@ __noinline int charge_one(u32 cpu, u32 place, u32 tid, u64 task, u64 now)
 	bool limited;
 
 	if (!p)
-		return END;
+		return 0;
 	bpf_spin_lock(&p->lock);
 	if (place < p->count && place < MAX_WAITING) {
 		index = p->waiting[place].vcpu;
@@ -192,42 +190,35 @@ __noinline int charge_one(u32 cpu, u32 place, u32 tid, u64 task, u64 now)
 			p->waiting[place].since = now;
 	}
 	bpf_spin_unlock(&p->lock);
-	if (index == NOBODY)
-		return END;
-	v = vcpu_of(index);
+	v = index == NOBODY ? 0 : vcpu_of(index);
 	if (!v)
-		return NEXT;
+		return 0;
 	state = v->state;
 	if ((state != READY && state != LIMITED && state != UNKNOWN) || v->pcpu != cpu) {
-		if (!task)
-			return NEXT;
-		take_off(p, place);
-		return TAKEN_OFF;
+		if (task)
+			take_off(p, place);
+		return 0;
 	}
 	if (state == READY && now > since)
 		charge(index, tid, task, now - since);
 	limited = is_limited(v->cfs_rq);
 	if (limited != (state == LIMITED))
 		limit(v, limited, now);
-	return NEXT;
+	return 0;
 }
 
-static __always_inline void charge_all(struct pcpu *p, u32 cpu, u32 tid, u64 task, u64 now)
+/* From the last place to the first: who takes the place of one that is taken off was charged already. */
+__noinline int charge_all(u32 cpu, u32 tid, u64 task, u64 now)
 {
-	u32 place = 0, round;
+	struct pcpu *p = pcpu_of(cpu);
+	u32 place;
 
-	for (round = 0; round < MAX_WAITING; round++) {
-		int done;
-
+	for (place = MAX_WAITING; p && place > 0; place--) {
 		/* Without the lock: who comes meanwhile has not waited yet. */
-		if (place >= *(volatile u32 *)&p->count)
-			break;
-		done = charge_one(cpu, place, tid, task, now);
-		if (done == END)
-			break;
-		if (done == NEXT)
-			place++;
+		if (place <= *(volatile u32 *)&p->count)
+			charge_one(cpu, place - 1, tid, task, now);
 	}
+	return 0;
 }
 
 #endif

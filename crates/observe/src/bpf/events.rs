@@ -95,7 +95,7 @@ use Without::Nothing;
 const EXITS: Without = Lacks("RUN holds the part of VMM that the kernel does itself");
 
 /// All programs that are attached.
-pub const EVENTS: [Event; 19] = [
+pub const EVENTS: [Event; 20] = [
     event("on_switch", Tracepoint("sched_switch"), Nothing),
     event("on_wakeup", Tracepoint("sched_wakeup"), Nothing),
     event("on_wakeup_new", Tracepoint("sched_wakeup_new"), Nothing),
@@ -125,6 +125,7 @@ pub const EVENTS: [Event; 19] = [
         Function("kvm_vcpu_halt"),
         Lacks("POLL of a halt that ends in sleep is in VMM or RUN until the vCPU wakes"),
     ),
+    event("on_block", Function("kvm_vcpu_block"), Fine),
     event(
         "on_kvm_wakeup",
         Tracepoint("kvm_vcpu_wakeup"),
