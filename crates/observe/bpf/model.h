@@ -38,6 +38,7 @@ struct vcpu {
 	u64 since;		/* when the state began, or when it was last added to `time` */
 	u64 time[STATES];
 	u64 woken_at;		/* when it was woken, if it did not run since; else 0 */
+	u64 poll_until;		/* when polling ends at the latest */
 	u64 slept_at;		/* when it last went to sleep, … */
 	u64 slept_after;	/* … and when the work began that it did until then */
 	u64 cfs_rq;		/* address of its group's run queue, to see a quota; 0 if there is none */

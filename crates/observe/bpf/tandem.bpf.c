@@ -72,8 +72,10 @@ static __always_inline void switch_out(u32 cpu, u32 index, struct task_struct *t
 		v->slept_at = now;
 		v->slept_after = v->since;
 	}
+	/* Polling was in vain, and ended before the way into sleep. */
+	if (asleep && v->state == POLL && v->poll_until < now)
+		begin(v, POLL, mode_in_kvm(), v->poll_until);
 	begin(v, v->mode, state, now);
-	/* What woke it ended the polling. */
 	if (asleep && v->mode == POLL)
 		v->mode = mode_in_kvm();
 	bpf_spin_unlock(&v->lock);
@@ -333,17 +335,21 @@ SEC("fentry/kvm_vcpu_halt")
 int BPF_PROG(on_halt, struct kvm_vcpu *vcpu)
 {
 	struct vcpu *v = current_vcpu();
+	u32 longest;
 
 	if (!v)
 		return 0;
 	if (!sees_halts)
 		sees_halts = 1;
-	if (BPF_CORE_READ(vcpu, halt_poll_ns))
+	longest = BPF_CORE_READ(vcpu, halt_poll_ns);
+	if (longest) {
+		v->poll_until = bpf_ktime_get_ns() + longest;
 		turn_to(v, POLL);
+	}
 	return 0;
 }
 
-/* Polling was in vain: the vCPU is about to sleep. Where the compiler put this function into the one above, POLL ends with sleep. */
+/* Polling was in vain: the vCPU is about to sleep. Where the compiler put this function into the one above, `poll_until` serves. */
 SEC("fentry/kvm_vcpu_block")
 int BPF_PROG(on_block)
 {

@@ -80,6 +80,7 @@ pub struct RawVcpu {
     pub since: u64,
     pub time: [u64; STATES],
     pub woken_at: u64,
+    pub poll_until: u64,
     pub slept_at: u64,
     pub slept_after: u64,
     pub cfs_rq: u64,
@@ -161,7 +162,7 @@ mod tests {
 
     #[test]
     fn structures_have_no_holes() {
-        assert_eq!(size_of::<RawVcpu>(), 8 + 8 * (1 + 8 + 11) + 16 + 8 * 32);
+        assert_eq!(size_of::<RawVcpu>(), 8 + 8 * (1 + 8 + 12) + 16 + 8 * 32);
         assert_eq!(size_of::<RawEdge>(), 8 + 8 + 16 + 16);
         assert_eq!(size_of::<RawLink>(), 32);
         assert_eq!(size_of::<RawSibling>(), 16);
