@@ -512,13 +512,18 @@ fn quota() -> Result<(), Skip> {
     };
     let on_pcpu = vcpu.times.on_pcpu();
     assert!(on_pcpu.0 as f64 <= vcpu.wall.0 as f64 * 0.25, "{vcpu:?}");
-    if let (Some(before), Some(after)) = (before, after) {
-        let throttled = after.time - before.time;
-        // A period at each end, and what it takes to notice.
-        let off = limited.0.abs_diff(throttled.0);
-        assert!(off < 200_000_000, "{vcpu:?}: throttled {throttled}");
+    let (Some(before), Some(after)) = (before, after) else {
+        return Err(Skip("this kernel does not count throttled time".to_owned()));
+    };
+    let throttled = after.time - before.time;
+    if throttled < Nanos::from_millis(500) {
+        return Err(Skip(format!(
+            "others took the pCPU: throttled for {throttled} of 2 s only"
+        )));
     }
-    assert!(limited > vcpu.times.ready, "{vcpu:?}");
+    // A period at each end, and what it takes to notice.
+    let off = limited.0.abs_diff(throttled.0);
+    assert!(off < 200_000_000, "{vcpu:?}: throttled {throttled}");
     Ok(())
 }
 
@@ -569,6 +574,10 @@ fn polling() -> Result<(), Skip> {
     let (Ok(before), Ok(after)) = (before, after) else {
         return Err(Skip("KVM's own figures cannot be read here".to_owned()));
     };
+    // There a pCPU stands still between any two instructions, while the emulator runs the other, and nobody counts that alike.
+    if std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| text.contains("QEMU TCG")) {
+        return Err(Skip("emulated pCPUs keep no time to compare".to_owned()));
+    }
     for ((vcpu, before), after) in reading.vcpus.iter().zip(before).zip(after) {
         let Some(polled) = vcpu.times.poll else {
             return Err(Skip("this KVM does not tell of polling".to_owned()));
@@ -655,14 +664,17 @@ fn source() -> Result<(), Skip> {
         let io_name = |party: &Party| matches!(party, Party::VmThread { vm: VmId(7), name } if name == "bpf/vcpu2");
         let neighbour =
             |p: &Party| matches!(p, Party::Process { name: n, .. } if n == name.trim_end());
-        // Three others of equal weight; other work of this machine may take its part of the pCPU.
-        for time in [
+        // Three others of equal weight, whatever else this machine does.
+        let three = [
             waited_for(&|culprit| *culprit == party(sibling)),
             waited_for(&io_name),
             waited_for(&neighbour),
-        ] {
-            assert!(time.0 > ready.0 / 6, "{time} of {ready}: {edges:?}");
-        }
+        ];
+        let (least, most) = (three.iter().min().unwrap(), three.iter().max().unwrap());
+        assert!(
+            *least > TICK && most.0 < least.0 * 3 / 2,
+            "{three:?} of {ready}: {edges:?}"
+        );
         let unseen = waited_for(&|culprit| *culprit == Party::Unseen);
         assert!(unseen.0 < ready.0 / 20, "{unseen} of {ready}");
     }
