@@ -3,6 +3,7 @@
 //! A program of its own instead of libtest's, because it is also the VM that it looks at: it starts itself again as
 //! one. Harness and helper are those of the live tests of `tandem-linux`.
 
+mod bpf_span;
 #[path = "../../linux/tests/live/harness.rs"]
 mod harness;
 #[allow(dead_code, reason = "other live tests use the rest of it")]
@@ -19,8 +20,6 @@ use tandem_linux::affinity::set_affinity;
 use tandem_linux::cgroup;
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::cgroup::Knob;
-use tandem_linux::sampler::Sampler;
-use tandem_linux::sampler::VcpuSample;
 use tandem_linux::sched_attr::set_nice;
 use tandem_linux::thread::Pid;
 use tandem_linux::thread::ThreadRef;
@@ -52,6 +51,7 @@ use tandem_policy::states::edges::Evidence;
 use tandem_policy::states::edges::Party;
 use tandem_policy::states::interval::SourceName;
 
+use bpf_span::Span;
 use harness::Skip;
 use harness::Test;
 use helper::Helper;
@@ -99,12 +99,6 @@ fn watch(threads: &[ThreadRef]) -> Vec<Watch> {
     watch.collect()
 }
 
-fn sample(threads: &[ThreadRef]) -> Vec<VcpuSample> {
-    let mut sampler = Sampler::new(ProcFs::host());
-    let samples = threads.iter().map(|thread| sampler.sample(thread));
-    samples.map(|sample| sample.expect("it lives")).collect()
-}
-
 /// A pCPU where the first of these threads may run.
 fn one_pcpu(threads: &[ThreadRef], nth: usize) -> Option<PcpuSet> {
     let allowed = affinity(threads[0].tid).expect("an affinity");
@@ -150,51 +144,14 @@ fn all_waits(reading: &BpfReading, victim: u32) -> Nanos {
     edges.map(|edge| edge.time).sum()
 }
 
-fn sums(vcpu: &VcpuReading, lasted: Duration) {
+fn sums(vcpu: &VcpuReading, lasted: [Duration; 2]) {
     assert_eq!(vcpu.times.sum(), vcpu.wall, "{vcpu:?}");
-    let lasted = Nanos(lasted.as_nanos() as u64);
-    assert!(is_near(vcpu.wall, lasted, 0.01), "{vcpu:?} of {lasted}");
-}
-
-/// What happened between two readings, and the accounts of the kernel read before and after each.
-struct Span {
-    reading: BpfReading,
-    lasted: Duration,
-    accounts: [Vec<VcpuSample>; 4],
-}
-
-impl Span {
-    fn measure(bpf: &mut Bpf, threads: &[ThreadRef], time: Duration) -> Span {
-        let first = sample(threads);
-        let begin = bpf.read().expect("a reading").at;
-        let second = sample(threads);
-        sleep(time);
-        let third = sample(threads);
-        let reading = bpf.read().expect("a reading");
-        let fourth = sample(threads);
-        Span {
-            lasted: Duration::from_nanos((reading.at - begin).0),
-            reading,
-            accounts: [first, second, third, fourth],
-        }
-    }
-
-    /// Whether a figure of a thread is what its account grew by, within a part and `slack`.
-    fn agrees(
-        &self,
-        figure: Nanos,
-        thread: usize,
-        account: fn(&VcpuSample) -> Nanos,
-        part: f64,
-        slack: Nanos,
-    ) -> bool {
-        let [first, second, third, fourth] = &self.accounts;
-        let least = account(&third[thread]).saturating_sub(account(&second[thread]));
-        let most = account(&fourth[thread]) - account(&first[thread]);
-        let slack = (most.0 as f64 * part).max(slack.0 as f64);
-        let figure = figure.0 as f64;
-        figure >= least.0 as f64 - slack && figure <= most.0 as f64 + slack
-    }
+    let [least, most] = lasted.map(|time| time.as_nanos() as f64);
+    let wall = vcpu.wall.0 as f64;
+    assert!(
+        wall >= least * 0.99 && wall <= most * 1.01,
+        "{vcpu:?} of {lasted:?}"
+    );
 }
 
 /// About a tick: the kernel moves the account of what a thread ran with the tick.
