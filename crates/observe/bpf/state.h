@@ -93,9 +93,10 @@ struct {
 } links SEC(".maps") = { .values = { &links_0 } };
 
 /*
- * Not static: clang would make them narrower than their types say, and the kernel refuses that.
+ * Not static: clang would make these narrower than their types say, and the kernel refuses that.
  *
- * Whether entries into guests were ever seen. Where KVM tells of none, a vCPU in KVM_RUN counts as RUN. */
+ * Whether entries into guests were ever seen. Where KVM tells of none, a vCPU in KVM_RUN counts as RUN.
+ */
 u32 sees_entries;
 /* Whether calls of KVM_RUN are. If neither, nothing tells when the VMM's own code ends, and it counts as RUN too. */
 u32 sees_calls;
