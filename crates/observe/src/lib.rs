@@ -7,14 +7,17 @@
 //!
 //! - [`source`]: the trait and what it answers.
 //! - [`plain`]: the source that needs no BPF: schedstat, CPU clocks, cgroups, KVM's figures.
+//! - [`bpf`]: what BPF programs see.
 //! - [`poll`]: halt polling of each vCPU, from the files of KVM's figures that a VMM holds open.
 //!
 //! Nothing here finds VMs, and nothing changes anything: VMs come in as processes and threads ([`WatchedVm`]).
 
+pub mod bpf;
 pub mod plain;
 pub mod poll;
 pub mod source;
 
+pub use bpf::BpfSource;
 pub use plain::Plain;
 pub use source::ObserveError;
 pub use source::Source;

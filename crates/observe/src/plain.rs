@@ -71,6 +71,8 @@ use quota::Wait;
 use round::Round;
 use round::VmRound;
 use tasks::Tasks;
+pub(crate) use tasks::kernel_name;
+pub(crate) use tasks::vhost_of;
 
 /// Whether a vCPU of a VM that stood still waits is looked up after so many intervals.
 const RELOOK: u64 = 4;

@@ -28,6 +28,8 @@ use tandem_policy::states::interval::Missing;
 use tandem_policy::states::interval::SourceName;
 use thiserror::Error;
 
+use crate::bpf::BpfError;
+
 /// Why nothing can be observed.
 #[derive(Debug, Error)]
 pub enum ObserveError {
@@ -42,6 +44,9 @@ pub enum ObserveError {
         /// What the kernel said.
         source: std::io::Error,
     },
+    /// BPF programs cannot be had, or not be read.
+    #[error(transparent)]
+    Bpf(#[from] BpfError),
 }
 
 /// A vCPU to look at, and the thread that runs it.

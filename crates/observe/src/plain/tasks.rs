@@ -124,7 +124,7 @@ impl Tasks {
 }
 
 /// All workers have one name; what else runs for each pCPU keeps its own.
-fn kernel_name(comm: &str) -> String {
+pub(crate) fn kernel_name(comm: &str) -> String {
     match comm.starts_with("kworker/") {
         true => "kworker".to_owned(),
         false => comm.to_owned(),
@@ -132,7 +132,7 @@ fn kernel_name(comm: &str) -> String {
 }
 
 /// The process whose vhost thread of the kernel has this name: `vhost-PID` (before Linux 6.4; later it is a thread of that process).
-pub(super) fn vhost_of(name: &str) -> Option<Pid> {
+pub(crate) fn vhost_of(name: &str) -> Option<Pid> {
     name.strip_prefix("vhost-")?.parse().ok().map(Pid)
 }
 

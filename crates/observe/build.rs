@@ -1,0 +1,66 @@
+//! Compiles the BPF programs with clang and sets the configuration `bpf`.
+//!
+//! Without clang, or without the feature `bpf`, the crate is built all the same, and `Bpf::open` says what was missing
+//! ([`TANDEM_WITHOUT_BPF`] does the same on purpose). With a clang that refuses the programs the build fails: that is a mistake
+//! in them.
+//!
+//! The variable `CLANG` names another clang.
+
+use std::env;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// Set to anything, the programs are left out.
+const TANDEM_WITHOUT_BPF: &str = "TANDEM_WITHOUT_BPF";
+
+const FLAGS: [&str; 9] = [
+    "-g",
+    "-O2",
+    "-target",
+    "bpf",
+    "-mcpu=v3",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-Wno-unused-parameter",
+];
+
+fn main() {
+    println!("cargo::rustc-check-cfg=cfg(with_bpf)");
+    println!("cargo::rerun-if-changed=bpf");
+    println!("cargo::rerun-if-env-changed=CLANG");
+    println!("cargo::rerun-if-env-changed={TANDEM_WITHOUT_BPF}");
+    match compile() {
+        Ok(()) => println!("cargo::rustc-cfg=with_bpf"),
+        Err(missing) => println!("cargo::rustc-env=TANDEM_BPF_MISSING={missing}"),
+    }
+}
+
+/// Why there are no programs.
+fn compile() -> Result<(), String> {
+    if env::var_os("CARGO_FEATURE_BPF").is_none() {
+        return Err("the feature bpf was off at build time".to_owned());
+    }
+    if env::var_os(TANDEM_WITHOUT_BPF).is_some() {
+        return Err(format!("{TANDEM_WITHOUT_BPF} was set at build time"));
+    }
+    let clang = env::var_os("CLANG").unwrap_or_else(|| "clang".into());
+    if Command::new(&clang).arg("--version").output().is_err() {
+        return Err("clang was missing at build time".to_owned());
+    }
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    // Said by libbpf-sys: where the headers of the libbpf are that the crate is linked with.
+    let headers = env::var_os("DEP_BPF_INCLUDE").expect("libbpf-sys says where its headers are");
+    let mut command = Command::new(clang);
+    command
+        .args(FLAGS)
+        .arg("-I")
+        .arg(headers)
+        .args(["-c", "bpf/tandem.bpf.c", "-o"])
+        .arg(out.join("tandem.bpf.o"));
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => panic!("{command:?} failed: {status}; clang 12 or newer is needed"),
+        Err(error) => panic!("cannot run {command:?}: {error}"),
+    }
+}

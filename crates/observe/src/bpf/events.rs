@@ -1,0 +1,159 @@
+//! The programs, the events of the kernel that they wait for, and what is not known without them.
+
+use std::fmt;
+
+/// Where a program is attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A tracepoint with BTF.
+    Tracepoint(&'static str),
+    /// The begin or end of a function of the kernel.
+    Function(&'static str),
+}
+
+impl Place {
+    /// The name of the tracepoint or function.
+    pub fn name(self) -> &'static str {
+        match self {
+            Place::Tracepoint(name) | Place::Function(name) => name,
+        }
+    }
+}
+
+impl Place {
+    /// Whether it is a function, which fewer kernels let programs look at.
+    pub fn is_function(self) -> bool {
+        matches!(self, Place::Function(_))
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Tracepoint(name) => write!(f, "tracepoint {name}"),
+            Place::Function(name) => write!(f, "function {name}"),
+        }
+    }
+}
+
+/// What it means that an event cannot be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Without {
+    /// Nothing works.
+    Nothing,
+    /// Something is not known, and this is said.
+    Lacks(&'static str),
+    /// Only some kernels have it, and others do not need it.
+    Fine,
+}
+
+/// A program of `bpf/tandem.bpf.c` and its event.
+#[derive(Clone, Copy, Debug)]
+pub struct Event {
+    /// The program.
+    pub program: &'static str,
+    /// Where it is attached.
+    pub place: Place,
+    /// What it means that it cannot be.
+    pub without: Without,
+    /// Whether it looks at whether an interrupt is served. Another program, `_unsure`, does the same without.
+    pub sure: bool,
+    /// Whether it runs on every entry into a guest and every exit.
+    pub per_exit: bool,
+}
+
+const fn event(program: &'static str, place: Place, without: Without) -> Event {
+    Event {
+        program,
+        place,
+        without,
+        sure: false,
+        per_exit: false,
+    }
+}
+
+const fn sure(event: Event) -> Event {
+    Event {
+        sure: true,
+        ..event
+    }
+}
+
+const fn per_exit(event: Event) -> Event {
+    Event {
+        per_exit: true,
+        ..event
+    }
+}
+
+use Place::Function;
+use Place::Tracepoint;
+use Without::Fine;
+use Without::Lacks;
+use Without::Nothing;
+
+const EXITS: Without = Lacks("RUN holds the part of VMM that the kernel does itself");
+
+/// All programs that are attached.
+pub const EVENTS: [Event; 20] = [
+    event("on_switch", Tracepoint("sched_switch"), Nothing),
+    event("on_wakeup", Tracepoint("sched_wakeup"), Nothing),
+    event("on_wakeup_new", Tracepoint("sched_wakeup_new"), Nothing),
+    event("on_migrate", Tracepoint("sched_migrate_task"), Nothing),
+    event("on_exit", Tracepoint("sched_process_exit"), Nothing),
+    sure(event(
+        "on_waking",
+        Tracepoint("sched_waking"),
+        Lacks("who wakes whom"),
+    )),
+    per_exit(event("on_entry", Tracepoint("kvm_entry"), EXITS)),
+    per_exit(event("on_kvm_exit", Tracepoint("kvm_exit"), EXITS)),
+    per_exit(event("on_pvm_entry", Function("pvm_vcpu_run"), Fine)),
+    per_exit(event("on_pvm_exit", Function("pvm_vcpu_run"), Fine)),
+    event(
+        "on_userspace_exit",
+        Tracepoint("kvm_userspace_exit"),
+        Lacks("RUN holds the VMM's own code"),
+    ),
+    event(
+        "on_run",
+        Function("kvm_arch_vcpu_ioctl_run"),
+        Lacks("where no entry into a guest is seen, VMM: RUN holds it"),
+    ),
+    event(
+        "on_halt",
+        Function("kvm_vcpu_halt"),
+        Lacks("POLL of a halt that ends in sleep is in VMM or RUN until the vCPU wakes"),
+    ),
+    event("on_block", Function("kvm_vcpu_block"), Fine),
+    event(
+        "on_kvm_wakeup",
+        Tracepoint("kvm_vcpu_wakeup"),
+        Lacks("POLL is in VMM or RUN"),
+    ),
+    sure(event(
+        "on_ipi",
+        Tracepoint("kvm_apic_ipi"),
+        Lacks("how many IPIs a vCPU sends"),
+    )),
+    sure(event(
+        "on_accept_irq",
+        Tracepoint("kvm_apic_accept_irq"),
+        Lacks("to whom a vCPU sends IPIs"),
+    )),
+    event(
+        "on_spin",
+        Function("kvm_vcpu_on_spin"),
+        Lacks("pause exits"),
+    ),
+    event(
+        "on_yield_to",
+        Function("kvm_vcpu_yield_to"),
+        Lacks("who yields to whom"),
+    ),
+    event(
+        "on_unthrottle",
+        Function("unthrottle_cfs_rq"),
+        Lacks("LIM lasts until the next switch on the pCPU"),
+    ),
+];

@@ -1,0 +1,463 @@
+//! Watches threads and reads what the programs added up.
+
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::os::fd::AsRawFd;
+use std::os::fd::OwnedFd;
+
+use libbpf_rs::ErrorKind;
+use libbpf_rs::Iter;
+use libbpf_rs::MapCore;
+use libbpf_rs::MapFlags;
+use libbpf_rs::MapHandle;
+use libbpf_rs::ProgramInput;
+use tandem_linux::thread::Pid;
+use tandem_linux::thread::Tid;
+use tandem_policy::Nanos;
+
+use super::BpfCost;
+use super::BpfError;
+use super::MissingEvent;
+use super::Options;
+use super::Watch;
+use super::layout::EDGE_KERNEL;
+use super::layout::EDGE_NAMED;
+use super::layout::ENDED;
+use super::layout::NOBODY;
+use super::layout::RawEdge;
+use super::layout::RawEdgeKey;
+use super::layout::RawLink;
+use super::layout::RawLinkKey;
+use super::layout::RawLost;
+use super::layout::RawSibling;
+use super::layout::RawVcpu;
+use super::layout::Shared;
+use super::layout::decode;
+use super::layout::encode;
+use super::programs;
+use super::programs::Programs;
+use super::reading::BpfReading;
+use super::reading::Culprit;
+use super::reading::EdgeReading;
+use super::reading::LinkReading;
+use super::reading::Lost;
+use super::reading::VcpuReading;
+use super::slots::Slots;
+use super::slots::Tells;
+
+/// Entries of a map that are read at once.
+const BATCH: u32 = 4096;
+
+/// The programs in the kernel; gone when it is dropped.
+pub struct Bpf {
+    programs: Programs,
+    slots: Slots,
+    /// Which of the two maps of edges, and of links, the programs write.
+    active: usize,
+    lost_before: RawLost,
+    events_lost_before: u64,
+    /// Whether anything of KVM was seen, and whether an exit was.
+    sees_kvm: bool,
+    sees_exits: bool,
+    counts_costs: Option<OwnedFd>,
+}
+
+impl Bpf {
+    /// Loads and attaches the programs.
+    pub fn open(options: Options) -> Result<Bpf, BpfError> {
+        Ok(Bpf {
+            programs: Programs::load(options)?,
+            slots: Slots::new(options.max_vcpus.max(1)),
+            active: 0,
+            lost_before: RawLost::default(),
+            events_lost_before: 0,
+            sees_kvm: false,
+            sees_exits: false,
+            counts_costs: None,
+        })
+    }
+
+    /// What this kernel does not tell, and what is not known for want of it. There can be more once vCPUs were seen to run.
+    pub fn missing(&self) -> Vec<MissingEvent> {
+        let mut missing = self.programs.missing.clone();
+        let is_known = missing.iter().any(|m| m.event.ends_with(" kvm_exit"));
+        if self.sees_kvm && !self.sees_exits && !is_known {
+            missing.push(MissingEvent {
+                event: "tracepoint kvm_exit".to_owned(),
+                lacks: "RUN holds the part of VMM that the kernel does itself",
+                because: "this KVM has it, but it never comes".to_owned(),
+            });
+        }
+        missing
+    }
+
+    /// Watches these threads and no others. A thread that was watched, with the same index, VM and vCPU, goes on.
+    pub fn watch(&mut self, threads: &[Watch]) -> Result<(), BpfError> {
+        let change = self.slots.change(threads)?;
+        let maps = &self.programs.maps;
+        for (place, watch) in &change.gone {
+            delete(&maps.watched, "watched", &watch.tid.0)?;
+            delete(&maps.siblings, "siblings", &sibling(watch))?;
+            let ended = RawVcpu {
+                state: ENDED as u32,
+                ..RawVcpu::default()
+            };
+            update(&maps.vcpus, "vcpus", place, &ended, MapFlags::LOCK)?;
+            self.slots.retire(*place);
+        }
+        for (place, watch) in &change.new {
+            let raw = self.slots.fill(*place, *watch, now());
+            update(&maps.vcpus, "vcpus", place, &raw, MapFlags::LOCK)?;
+            update(
+                &maps.siblings,
+                "siblings",
+                &sibling(watch),
+                place,
+                MapFlags::ANY,
+            )?;
+            update(&maps.watched, "watched", &watch.tid.0, place, MapFlags::ANY)?;
+        }
+        if change.gone.is_empty() && change.new.is_empty() {
+            return Ok(());
+        }
+        for (word, bits) in (0u32..).zip(self.slots.filter()) {
+            update(&maps.filter, "filter", &word, &bits, MapFlags::ANY)?;
+        }
+        match change.new.is_empty() {
+            true => Ok(()),
+            false => self.find_out(),
+        }
+    }
+
+    /// What happened since the last reading.
+    pub fn read(&mut self) -> Result<BpfReading, BpfError> {
+        self.settle()?;
+        let at = now();
+        let vcpus = self.read_vcpus(at)?;
+        let written = self.active;
+        self.active = 1 - written;
+        let edges = self.take_edges(written)?;
+        let links = self.take_links(written)?;
+        let lost = self.read_lost()?;
+        self.slots.free_retired();
+        for place in self.ended(&vcpus) {
+            self.forget(place)?;
+        }
+        Ok(BpfReading {
+            at,
+            vcpus,
+            edges,
+            links,
+            lost,
+        })
+    }
+
+    /// Has the kernel count what BPF programs cost, all that run on this host, as long as this lives. It makes each of them a little
+    /// slower.
+    pub fn count_costs(&mut self) -> Result<(), BpfError> {
+        let counts = programs::count_costs().map_err(|source| BpfError::Run {
+            program: "BPF_ENABLE_STATS",
+            source: source.into(),
+        })?;
+        self.counts_costs = Some(counts);
+        Ok(())
+    }
+
+    /// What each program cost since [`Bpf::count_costs`].
+    pub fn cost(&self) -> Vec<BpfCost> {
+        self.programs.cost()
+    }
+
+    /// Asks the kernel what threads do of which nothing was seen yet.
+    fn find_out(&mut self) -> Result<(), BpfError> {
+        let failed = |source: Box<dyn std::error::Error + Send + Sync>| BpfError::Run {
+            program: "find_out",
+            source,
+        };
+        let program = programs::find_program(&self.programs.object, "find_out");
+        let link = program.attach().map_err(|error| failed(error.into()))?;
+        let mut tasks = Iter::new(&link).map_err(|error| failed(error.into()))?;
+        // The program prints nothing: to read is to have it run.
+        let mut nothing = [0; 64];
+        while tasks
+            .read(&mut nothing)
+            .map_err(|error| failed(error.into()))?
+            > 0
+        {}
+        Ok(())
+    }
+
+    /// Charges all who wait up to now.
+    fn settle(&mut self) -> Result<(), BpfError> {
+        // The least that the kernel takes for a packet.
+        let packet = [0; 64];
+        let program = programs::find_program(&self.programs.object, "settle");
+        loop {
+            let input = ProgramInput {
+                data_in: Some(&packet),
+                repeat: self.programs.pcpus + 1,
+                ..ProgramInput::default()
+            };
+            match program.test_run(input) {
+                Ok(_) => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => {
+                    return Err(BpfError::Run {
+                        program: "settle",
+                        source: error.into(),
+                    });
+                }
+            }
+        }
+    }
+
+    fn read_vcpus(&mut self, at: Nanos) -> Result<Vec<VcpuReading>, BpfError> {
+        let used = self.slots.used();
+        let mut readings = Vec::new();
+        if used == 0 {
+            return Ok(readings);
+        }
+        let all: Vec<(u32, RawVcpu)> = batch(
+            &self.programs.maps.vcpus,
+            "vcpus",
+            MapFlags::LOCK,
+            false,
+            used,
+        )?;
+        for (_, raw) in &all {
+            self.sees_kvm |= raw.halts + raw.user_exits > 0;
+            self.sees_exits |= raw.exits > 0;
+        }
+        let tells = self.tells();
+        for (place, raw) in all {
+            readings.extend(self.slots.read(place, raw, at, tells));
+        }
+        readings.sort_by_key(|reading| reading.index);
+        Ok(readings)
+    }
+
+    fn tells(&self) -> Tells {
+        let has = |program: &str| self.programs.attached.contains(&program);
+        let all_exits =
+            has("on_entry") && has("on_kvm_exit") && (self.sees_exits || !self.sees_kvm);
+        let exits = self.sees_exits || all_exits;
+        Tells {
+            vmm: exits || has("on_userspace_exit") && has("on_run"),
+            poll: has("on_kvm_wakeup"),
+            limited: self.programs.has_quotas,
+            exits,
+            user_exits: has("on_userspace_exit"),
+            halts: has("on_kvm_wakeup"),
+            ipis: has("on_ipi"),
+            spins: has("on_spin"),
+        }
+    }
+
+    /// Puts the other map in the place of the one that is written; when this returns, no program writes it.
+    fn take_edges(&mut self, written: usize) -> Result<Vec<EdgeReading>, BpfError> {
+        let maps = &self.programs.maps;
+        replace(&maps.edges, "edges", &maps.edges_of[self.active])?;
+        let all = batch(
+            &maps.edges_of[written],
+            "edges",
+            MapFlags::ANY,
+            true,
+            usize::MAX,
+        )?;
+        let mut edges: Vec<EdgeReading> = Vec::with_capacity(all.len());
+        for (key, edge) in all {
+            let RawEdgeKey { victim, culprit } = key;
+            // Nobody asks any more about one that is not watched any more.
+            if let Some(victim) = self.slots.watch(victim) {
+                edges.push(EdgeReading {
+                    victim: victim.index,
+                    culprit: self.culprit(culprit, &edge),
+                    time: Nanos(edge.time),
+                });
+            }
+        }
+        edges.sort_by(|a, b| (a.victim, &a.culprit).cmp(&(b.victim, &b.culprit)));
+        Ok(edges)
+    }
+
+    fn culprit(&self, tid: u32, edge: &RawEdge) -> Culprit {
+        if tid == 0 {
+            return Culprit::Idle;
+        }
+        let is_watched = |watch: &Watch| edge.index != NOBODY && watch.tid.0 == tid;
+        if let Some(watch) = self.slots.watch(edge.index).filter(is_watched) {
+            return Culprit::Watched(watch.index);
+        }
+        let is_named = edge.flags & EDGE_NAMED != 0;
+        let comm = match is_named {
+            true => text(&edge.comm),
+            false => programs::comm_of(tid),
+        };
+        let tid = Tid(tid);
+        match edge.flags & EDGE_KERNEL != 0 {
+            true => Culprit::Kernel { tid, comm },
+            false => Culprit::Task {
+                tid,
+                pid: is_named.then_some(Pid(edge.tgid)),
+                comm,
+                cgroup: (edge.cgroup != 0).then_some(edge.cgroup),
+            },
+        }
+    }
+
+    fn take_links(&mut self, written: usize) -> Result<Vec<LinkReading>, BpfError> {
+        let maps = &self.programs.maps;
+        replace(&maps.links, "links", &maps.links_of[self.active])?;
+        let all = batch(
+            &maps.links_of[written],
+            "links",
+            MapFlags::ANY,
+            true,
+            usize::MAX,
+        )?;
+        let mut links: Vec<LinkReading> = Vec::with_capacity(all.len());
+        for (key, link) in all {
+            let RawLinkKey { from, to } = key;
+            let link: RawLink = link;
+            if let (Some(from), Some(to)) = (self.slots.watch(from), self.slots.watch(to)) {
+                links.push(LinkReading {
+                    from: from.index,
+                    to: to.index,
+                    wakes: link.wakes,
+                    ipis: link.ipis,
+                    yields: link.yields,
+                    yields_made: link.yields_made,
+                });
+            }
+        }
+        links.sort_by_key(|link| (link.from, link.to));
+        Ok(links)
+    }
+
+    fn read_lost(&mut self) -> Result<Lost, BpfError> {
+        let lost: RawLost = lookup(&self.programs.maps.lost, "lost", &0u32)?.unwrap_or_default();
+        let events = self.programs.events_lost();
+        let before = std::mem::replace(&mut self.lost_before, lost);
+        let events_before = std::mem::replace(&mut self.events_lost_before, events);
+        Ok(Lost {
+            waits: lost.waits - before.waits,
+            edges: lost.edges - before.edges,
+            edge_time: Nanos(lost.edge_time - before.edge_time),
+            links: lost.links - before.links,
+            events: events - events_before,
+        })
+    }
+
+    fn ended(&self, vcpus: &[VcpuReading]) -> Vec<u32> {
+        let is_ended = |watch: &Watch| {
+            vcpus
+                .iter()
+                .any(|vcpu| vcpu.ended && vcpu.index == watch.index)
+        };
+        let taken = self.slots.taken();
+        taken
+            .filter(|(_, slot)| is_ended(&slot.watch))
+            .map(|(place, _)| place)
+            .collect()
+    }
+
+    /// Its thread is gone, and the programs took it off their list.
+    fn forget(&mut self, place: u32) -> Result<(), BpfError> {
+        if let Some(watch) = self.slots.watch(place) {
+            delete(&self.programs.maps.siblings, "siblings", &sibling(&watch))?;
+            self.slots.retire(place);
+        }
+        Ok(())
+    }
+}
+
+fn sibling(watch: &Watch) -> RawSibling {
+    RawSibling {
+        vm: watch.vm.0,
+        vcpu: watch.vcpu.0,
+        pad: 0,
+    }
+}
+
+/// CLOCK_MONOTONIC, which the programs read too.
+fn now() -> Nanos {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+}
+
+/// A name of the kernel's: up to the first zero byte.
+fn text(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|byte| *byte == 0);
+    String::from_utf8_lossy(&bytes[..end.unwrap_or(bytes.len())]).into_owned()
+}
+
+fn failed(map: &'static str, action: &'static str) -> impl Fn(libbpf_rs::Error) -> BpfError {
+    move |source| BpfError::Map {
+        map,
+        action,
+        source: source.into(),
+    }
+}
+
+fn update<K: Shared, V: Shared>(
+    map: &MapHandle,
+    name: &'static str,
+    key: &K,
+    value: &V,
+    flags: MapFlags,
+) -> Result<(), BpfError> {
+    map.update(encode(key), encode(value), flags)
+        .map_err(failed(name, "write"))
+}
+
+/// Deletes what may be gone already.
+fn delete<K: Shared>(map: &MapHandle, name: &'static str, key: &K) -> Result<(), BpfError> {
+    match map.delete(encode(key)) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(failed(name, "write")(error)),
+        _ => Ok(()),
+    }
+}
+
+fn lookup<K: Shared, V: Shared>(
+    map: &MapHandle,
+    name: &'static str,
+    key: &K,
+) -> Result<Option<V>, BpfError> {
+    let bytes = map
+        .lookup(encode(key), MapFlags::ANY)
+        .map_err(failed(name, "read"))?;
+    Ok(bytes.as_deref().and_then(decode))
+}
+
+/// Puts another map into the one place of a map of maps. The kernel returns when no program uses the old one any more
+/// (`maybe_wait_bpf_programs` in kernel/bpf/syscall.c).
+fn replace(map: &MapHandle, name: &'static str, inner: &MapHandle) -> Result<(), BpfError> {
+    let file = inner.as_fd().as_raw_fd() as u32;
+    update(map, name, &0u32, &file, MapFlags::ANY)
+}
+
+/// The first entries of a map; with `take`, all are deleted.
+fn batch<K: Shared, V: Shared>(
+    map: &MapHandle,
+    name: &'static str,
+    flags: MapFlags,
+    take: bool,
+    most: usize,
+) -> Result<Vec<(K, V)>, BpfError> {
+    let count = BATCH.min(map.max_entries()).min(most as u32);
+    let read = |(key, value): (Vec<u8>, Vec<u8>)| decode(&key).zip(decode(&value));
+    let all = match take {
+        true => map
+            .lookup_and_delete_batch(count, flags, MapFlags::ANY)
+            .map(|entries| entries.map(read).collect()),
+        false => map
+            .lookup_batch(count, flags, MapFlags::ANY)
+            .map(|entries| entries.take(most).map(read).collect()),
+    };
+    let all: Option<Vec<(K, V)>> = all.map_err(failed(name, "read"))?;
+    all.ok_or_else(|| BpfError::Map {
+        map: name,
+        action: "read",
+        source: "its entries are not as long as expected".into(),
+    })
+}

@@ -1,0 +1,392 @@
+//! Which thread has which place in the programs' map, and how far each was read.
+//!
+//! A place is given to another thread only after the next reading, so that what is in the maps then has one meaning.
+
+use std::collections::BTreeMap;
+
+use tandem_policy::Nanos;
+use tandem_policy::VcpuId;
+
+use super::BpfError;
+use super::Watch;
+use super::layout::ASLEEP;
+use super::layout::ENDED;
+use super::layout::FILTER_WORDS;
+use super::layout::LIMITED;
+use super::layout::POLL;
+use super::layout::READY;
+use super::layout::RUN;
+use super::layout::RawVcpu;
+use super::layout::STATES;
+use super::layout::UNKNOWN;
+use super::layout::VMM;
+use super::reading::Latency;
+use super::reading::StateTimes;
+use super::reading::VcpuReading;
+
+/// A thread in a place.
+pub struct Slot {
+    pub watch: Watch,
+    /// As it was read last.
+    before: RawVcpu,
+}
+
+/// What has to be written for a new set of threads.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    /// Places and what was in them.
+    pub gone: Vec<(u32, Watch)>,
+    /// Places and what is to be in them.
+    pub new: Vec<(u32, Watch)>,
+}
+
+/// How many places there are for so many threads.
+pub fn places(most: u32) -> u32 {
+    most.saturating_mul(2)
+}
+
+/// What the programs that are attached can tell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tells {
+    pub vmm: bool,
+    pub poll: bool,
+    pub limited: bool,
+    pub exits: bool,
+    pub user_exits: bool,
+    pub halts: bool,
+    pub ipis: bool,
+    pub spins: bool,
+}
+
+/// All places.
+pub struct Slots {
+    /// Twice as many as threads can be watched: all can be replaced between two readings.
+    slots: Vec<Option<Slot>>,
+    /// Emptied since the last reading.
+    retired: Vec<u32>,
+}
+
+impl Slots {
+    pub fn new(most: u32) -> Slots {
+        Slots {
+            slots: (0..places(most)).map(|_| None).collect(),
+            retired: Vec::new(),
+        }
+    }
+
+    /// What to do so that these threads are watched and no others. Nothing is changed here yet.
+    pub fn change(&self, threads: &[Watch]) -> Result<Change, BpfError> {
+        let most = self.slots.len() / 2;
+        if threads.len() > most {
+            return Err(BpfError::TooMany {
+                given: threads.len(),
+                most: most as u32,
+            });
+        }
+        let mut by_tid = BTreeMap::new();
+        let mut by_index = BTreeMap::new();
+        for thread in threads {
+            let what = if by_tid.insert(thread.tid, *thread).is_some() {
+                format!("thread {}", thread.tid)
+            } else if by_index.insert(thread.index, ()).is_some() {
+                format!("index {}", thread.index)
+            } else {
+                continue;
+            };
+            return Err(BpfError::Twice { what });
+        }
+        let mut change = Change::default();
+        for (place, slot) in self.taken() {
+            let watch = slot.watch;
+            match by_tid.get(&watch.tid) {
+                Some(same) if *same == watch => drop(by_tid.remove(&watch.tid)),
+                _ => change.gone.push((place, watch)),
+            }
+        }
+        let is_free =
+            |place: &u32| self.slots[*place as usize].is_none() && !self.retired.contains(place);
+        let all = 0..self.slots.len() as u32;
+        let free: Vec<u32> = all.filter(is_free).collect();
+        if by_tid.len() > free.len() {
+            return Err(BpfError::ReadFirst {
+                new: by_tid.len(),
+                free: free.len(),
+            });
+        }
+        change.new = free.into_iter().zip(by_tid.into_values()).collect();
+        Ok(change)
+    }
+
+    /// Empties a place.
+    pub fn retire(&mut self, place: u32) {
+        self.slots[place as usize] = None;
+        self.retired.push(place);
+    }
+
+    /// Fills a place; what is written to the map.
+    pub fn fill(&mut self, place: u32, watch: Watch, now: Nanos) -> RawVcpu {
+        let raw = RawVcpu {
+            state: UNKNOWN as u32,
+            since: now.0,
+            vm: watch.vm.0,
+            vcpu: watch.vcpu.0,
+            tid: watch.tid.0,
+            ..RawVcpu::default()
+        };
+        self.slots[place as usize] = Some(Slot { watch, before: raw });
+        raw
+    }
+
+    /// After a reading: retired places are free.
+    pub fn free_retired(&mut self) {
+        self.retired.clear();
+    }
+
+    /// Places that are taken, in their order.
+    pub fn taken(&self) -> impl Iterator<Item = (u32, &Slot)> {
+        let numbered = (0u32..).zip(&self.slots);
+        numbered.filter_map(|(place, slot)| Some((place, slot.as_ref()?)))
+    }
+
+    /// The thread in a place, if it is watched.
+    pub fn watch(&self, place: u32) -> Option<Watch> {
+        Some(self.slots.get(place as usize)?.as_ref()?.watch)
+    }
+
+    /// How many places from the first on hold all threads.
+    pub fn used(&self) -> usize {
+        let last = self.slots.iter().rposition(Option::is_some);
+        last.map_or(0, |last| last + 1)
+    }
+
+    /// The filter of threads for those that are watched.
+    pub fn filter(&self) -> Vec<u64> {
+        let mut words = vec![0u64; FILTER_WORDS];
+        for (_, slot) in self.taken() {
+            let tid = slot.watch.tid.0;
+            words[(tid >> 6) as usize % FILTER_WORDS] |= 1 << (tid & 63);
+        }
+        words
+    }
+
+    /// What happened to a thread since it was read last. `now` is from before `raw` was read, so a state that began
+    /// before it lasted at least until then.
+    pub fn read(
+        &mut self,
+        place: u32,
+        raw: RawVcpu,
+        now: Nanos,
+        tells: Tells,
+    ) -> Option<VcpuReading> {
+        let slot = self.slots.get_mut(place as usize)?.as_mut()?;
+        let mut after = raw;
+        let state = raw.state as usize;
+        if state < UNKNOWN && now.0 > raw.since {
+            after.time[state] += now.0 - raw.since;
+            after.since = now.0;
+        }
+        let before = std::mem::replace(&mut slot.before, after);
+        let times = differences(&before.time, &after.time);
+        let mut latency = Latency::default();
+        let counts = after.latency.iter().zip(before.latency);
+        for (difference, (after, before)) in latency.counts.iter_mut().zip(counts) {
+            *difference = after - before;
+        }
+        let watch = slot.watch;
+        Some(VcpuReading {
+            index: watch.index,
+            tid: watch.tid,
+            vm: watch.vm,
+            vcpu: VcpuId(watch.vcpu.0),
+            wall: Nanos(after.since - before.since),
+            times: state_times(&times, tells),
+            runs: after.runs - before.runs,
+            exits: tells.exits.then_some(after.exits - before.exits),
+            user_exits: tells
+                .user_exits
+                .then_some(after.user_exits - before.user_exits),
+            halts: tells.halts.then_some(after.halts - before.halts),
+            ipis: tells.ipis.then_some(after.ipis - before.ipis),
+            spins: tells.spins.then_some(after.spins - before.spins),
+            latency,
+            ended: state == ENDED,
+        })
+    }
+}
+
+/// What each state grew by. When a halt ends, time that was taken for a part of RUN or VMM can turn out to be POLL; if it was read
+/// already, RUN or VMM shrank, and what is missing there was read too much before: POLL gets only the rest.
+fn differences(before: &[u64; STATES], after: &[u64; STATES]) -> [u64; STATES] {
+    let mut times: [u64; STATES] =
+        std::array::from_fn(|state| after[state].wrapping_sub(before[state]));
+    for state in [RUN, VMM] {
+        if after[state] < before[state] {
+            times[POLL] -= before[state] - after[state];
+            times[state] = 0;
+        }
+    }
+    times
+}
+
+/// What is not told apart is in the state that contains it.
+fn state_times(times: &[u64; STATES], tells: Tells) -> StateTimes {
+    let mut times = *times;
+    let told = [
+        (POLL, VMM, tells.poll),
+        (VMM, RUN, tells.vmm),
+        (LIMITED, READY, tells.limited),
+    ];
+    for (state, within, tells) in told {
+        if !tells {
+            times[within] += std::mem::take(&mut times[state]);
+        }
+    }
+    let measured = |state: usize, tells: bool| tells.then_some(Nanos(times[state]));
+    StateTimes {
+        run: Nanos(times[RUN]),
+        vmm: measured(VMM, tells.vmm),
+        poll: measured(POLL, tells.poll),
+        ready: Nanos(times[READY]),
+        limited: measured(LIMITED, tells.limited),
+        halted: Nanos(times[ASLEEP]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tandem_linux::thread::Tid;
+    use tandem_policy::VmId;
+
+    use super::*;
+
+    fn watch(index: u32, tid: u32) -> Watch {
+        Watch {
+            index,
+            tid: Tid(tid),
+            vm: VmId(1),
+            vcpu: VcpuId(index),
+        }
+    }
+
+    fn apply(slots: &mut Slots, threads: &[Watch]) -> Change {
+        let change = slots.change(threads).unwrap();
+        for (place, _) in &change.gone {
+            slots.retire(*place);
+        }
+        for (place, watch) in &change.new {
+            slots.fill(*place, *watch, Nanos(1000));
+        }
+        change
+    }
+
+    #[test]
+    fn places_are_given_anew_only_after_a_reading() {
+        let mut slots = Slots::new(2);
+        let change = apply(&mut slots, &[watch(0, 10), watch(1, 11)]);
+        assert_eq!(change.new, [(0, watch(0, 10)), (1, watch(1, 11))]);
+        let change = apply(&mut slots, &[watch(0, 10), watch(1, 12)]);
+        assert_eq!(change.gone, [(1, watch(1, 11))]);
+        assert_eq!(change.new, [(2, watch(1, 12))]);
+        apply(&mut slots, &[watch(0, 13)]);
+        let error = slots.change(&[watch(1, 14)]).unwrap_err();
+        let text = error.to_string();
+        assert!(
+            text.starts_with("1 new threads to watch, and 0 free"),
+            "{text}"
+        );
+        slots.free_retired();
+        let change = apply(&mut slots, &[watch(1, 14)]);
+        assert_eq!(change.new, [(0, watch(1, 14))]);
+        assert_eq!((slots.used(), slots.watch(0)), (1, Some(watch(1, 14))));
+        let three = [watch(0, 1), watch(1, 2), watch(2, 3)];
+        let text = slots.change(&three).unwrap_err().to_string();
+        assert!(
+            text.starts_with("3 threads to watch, of at most 2"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn threads_and_indices_are_given_once() {
+        let slots = Slots::new(4);
+        let same_thread = slots.change(&[watch(0, 10), watch(1, 10)]).unwrap_err();
+        assert!(
+            same_thread
+                .to_string()
+                .starts_with("thread 10 is given twice")
+        );
+        let same_index = slots.change(&[watch(3, 10), watch(3, 11)]).unwrap_err();
+        assert!(same_index.to_string().starts_with("index 3 is given twice"));
+    }
+
+    #[test]
+    fn an_open_state_counts_up_to_now_and_never_twice() {
+        let mut slots = Slots::new(1);
+        apply(&mut slots, &[watch(0, 10)]);
+        let mut raw = RawVcpu {
+            state: READY as u32,
+            since: 1500,
+            ..RawVcpu::default()
+        };
+        raw.time[RUN] = 500;
+        let first = slots.read(0, raw, Nanos(2000), Tells::default()).unwrap();
+        assert_eq!(first.times.run, Nanos(500));
+        assert_eq!(first.times.ready, Nanos(500));
+        assert_eq!(first.wall, first.times.sum());
+        raw.time[READY] += 1000;
+        raw.since = 2500;
+        raw.state = ASLEEP as u32;
+        // The time was taken before the state changed.
+        let second = slots.read(0, raw, Nanos(2400), Tells::default()).unwrap();
+        assert_eq!(second.times.ready, Nanos(500));
+        assert_eq!(second.times.halted, Nanos(0));
+        assert_eq!(second.wall, second.times.sum());
+    }
+
+    #[test]
+    fn what_turns_out_to_be_polling_after_it_was_read_is_not_read_twice() {
+        let mut before = [0; STATES];
+        before[RUN] = 1000;
+        let mut after = before;
+        after[RUN] = 900;
+        after[POLL] = 150;
+        let times = differences(&before, &after);
+        assert_eq!((times[RUN], times[POLL]), (0, 50));
+        after[RUN] = 1100;
+        let times = differences(&before, &after);
+        assert_eq!((times[RUN], times[POLL]), (100, 150));
+    }
+
+    #[test]
+    fn what_is_not_told_apart_is_not_measured_and_not_lost() {
+        let mut times = [0; STATES];
+        (times[RUN], times[VMM], times[POLL]) = (1, 10, 100);
+        (times[READY], times[LIMITED]) = (1000, 10_000);
+        let nothing = state_times(&times, Tells::default());
+        assert_eq!(
+            (nothing.vmm, nothing.poll, nothing.limited),
+            (None, None, None)
+        );
+        assert_eq!((nothing.run, nothing.ready), (Nanos(111), Nanos(11_000)));
+        assert_eq!(nothing.sum(), Nanos(11_111));
+        let poll = Tells {
+            poll: true,
+            ..Tells::default()
+        };
+        let some = state_times(&times, poll);
+        assert_eq!((some.run, some.poll), (Nanos(11), Some(Nanos(100))));
+        assert_eq!(some.on_pcpu(), Nanos(111));
+    }
+
+    #[test]
+    fn the_filter_has_a_bit_for_each_thread() {
+        let mut slots = Slots::new(3);
+        apply(
+            &mut slots,
+            &[watch(0, 65), watch(1, 65 + 65536), watch(2, 3)],
+        );
+        let filter = slots.filter();
+        assert_eq!((filter[0], filter[1]), (8, 2));
+        assert_eq!(filter.iter().map(|word| word.count_ones()).sum::<u32>(), 2);
+    }
+}

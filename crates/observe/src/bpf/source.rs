@@ -1,0 +1,420 @@
+//! BPF as a source: the programs' times and edges in the place of the plain source's, which gives all that is no vCPU's.
+//!
+//! What the programs cannot tell on this kernel is the plain source's too, where that has it: VMM by sampled guest time, POLL by KVM's
+//! figures, LIM by throttled time. It is then a part of the time that the programs measured, at most all of it.
+
+use std::collections::BTreeMap;
+
+use tandem_linux::procfs::ProcFs;
+use tandem_linux::thread::Pid;
+use tandem_linux::thread::ThreadRef;
+use tandem_policy::Nanos;
+use tandem_policy::State;
+use tandem_policy::VcpuId;
+use tandem_policy::VcpuTimes;
+use tandem_policy::VmId;
+use tandem_policy::states::edges::Amount;
+use tandem_policy::states::edges::EdgeKind;
+use tandem_policy::states::edges::Edges;
+use tandem_policy::states::edges::EdgesBuilder;
+use tandem_policy::states::edges::Evidence;
+use tandem_policy::states::edges::Party;
+use tandem_policy::states::edges::TOP;
+use tandem_policy::states::interval::Column;
+use tandem_policy::states::interval::Interval;
+use tandem_policy::states::interval::Missing;
+use tandem_policy::states::interval::SourceName;
+
+use super::Bpf;
+use super::BpfError;
+use super::BpfReading;
+use super::Culprit;
+use super::Lost;
+use super::MissingEvent;
+use super::Options;
+use super::VcpuReading;
+use super::Watch;
+use super::parties::Parties;
+use crate::plain::Plain;
+use crate::source::ObserveError;
+use crate::source::Source;
+use crate::source::WatchedVm;
+
+/// Why there is no CSTP yet.
+const NO_COSTOP: &str =
+    "the programs see who wakes and interrupts whom, but not yet what was waited for";
+
+/// A vCPU, as people know it.
+type Name = (VmId, VcpuId);
+
+/// Programs in the kernel, beside accounts that every kernel keeps.
+pub struct BpfSource {
+    bpf: Bpf,
+    options: Options,
+    plain: Plain,
+    parties: Parties,
+    /// Who is watched, and under which index.
+    watched: BTreeMap<ThreadRef, (u32, Name)>,
+    next: u32,
+    lost: Lost,
+}
+
+impl Source for BpfSource {
+    fn name(&self) -> SourceName {
+        SourceName::Bpf
+    }
+
+    fn begin(&mut self, vms: &[WatchedVm]) -> Result<(), ObserveError> {
+        self.plain.begin(vms)?;
+        self.watch(vms)?;
+        self.bpf.read()?;
+        Ok(())
+    }
+
+    fn missing(&self) -> Vec<Missing> {
+        let here = self.bpf.missing();
+        let plain = self.plain.missing();
+        let mut missing: Vec<Missing> = plain
+            .into_iter()
+            .filter(|missing| !is_told(missing.what, &here))
+            .collect();
+        missing.extend(yields_missing(&here));
+        missing
+    }
+
+    fn interval(&mut self, vms: &[WatchedVm]) -> Result<Interval, ObserveError> {
+        let mut interval = self.plain.interval(vms)?;
+        let reading = self.bpf.read()?;
+        self.lost = reading.lost;
+        self.parties.begin();
+        let names: BTreeMap<u32, Name> = self.watched.values().copied().collect();
+        let readings: BTreeMap<Name, &VcpuReading> = reading
+            .vcpus
+            .iter()
+            .filter_map(|vcpu| Some((*names.get(&vcpu.index)?, vcpu)))
+            .collect();
+        interval.source = SourceName::Bpf;
+        for vm in &mut interval.vms {
+            // One that is not in the reading is new: it is not in this interval.
+            vm.vcpus
+                .retain(|vcpu| readings.contains_key(&(vm.vm, vcpu.vcpu)));
+            for vcpu in &mut vm.vcpus {
+                let reading = readings[&(vm.vm, vcpu.vcpu)];
+                vcpu.times = times(reading, &vcpu.times);
+                vcpu.ran = reading.times.on_pcpu();
+                vcpu.waited = reading.times.ready + reading.times.limited.unwrap_or_default();
+                vcpu.runs = reading.runs;
+            }
+        }
+        interval.vms.retain(|vm| !vm.vcpus.is_empty());
+        interval.edges = self.edges(vms, &interval, &reading, &names);
+        let here = self.bpf.missing();
+        interval
+            .missing
+            .retain(|missing| !is_told(missing.what, &here));
+        for missing in &mut interval.missing {
+            if missing.what == Column::State(State::Costop) {
+                missing.want = NO_COSTOP.to_owned();
+            }
+        }
+        interval.missing.extend(yields_missing(&here));
+        self.watch(vms)?;
+        Ok(interval)
+    }
+}
+
+impl BpfSource {
+    /// Loads the programs. Nothing is watched yet.
+    pub fn open(procfs: ProcFs, options: Options) -> Result<BpfSource, BpfError> {
+        Ok(BpfSource {
+            bpf: Bpf::open(options)?,
+            options,
+            parties: Parties::new(procfs.clone()),
+            plain: Plain::new(procfs),
+            watched: BTreeMap::new(),
+            next: 0,
+            lost: Lost::default(),
+        })
+    }
+
+    /// What the kernel does not tell the programs, and what is not known for want of it, more closely than [`Source::missing`].
+    pub fn missing_events(&self) -> Vec<MissingEvent> {
+        self.bpf.missing()
+    }
+
+    /// What the programs could not count in the last interval.
+    pub fn lost(&self) -> Lost {
+        self.lost
+    }
+
+    /// Watches the vCPUs of these VMs, with more room if there are too many: then what was measured since the last reading is lost,
+    /// and the next interval has only what comes.
+    fn watch(&mut self, vms: &[WatchedVm]) -> Result<(), BpfError> {
+        let mut watched = BTreeMap::new();
+        let mut threads = Vec::new();
+        for vm in vms {
+            for vcpu in &vm.vcpus {
+                let name = (vm.vm, vcpu.vcpu);
+                let known = self.watched.get(&vcpu.thread).filter(|(_, n)| *n == name);
+                let index = known.map_or(self.next, |(index, _)| *index);
+                if index == self.next {
+                    self.next = self.next.wrapping_add(1);
+                }
+                // A thread that two VMs claim belongs to the first.
+                if watched.contains_key(&vcpu.thread) {
+                    continue;
+                }
+                watched.insert(vcpu.thread, (index, name));
+                threads.push(Watch {
+                    index,
+                    tid: vcpu.thread.tid,
+                    vm: vm.vm,
+                    vcpu: vcpu.vcpu,
+                });
+            }
+        }
+        match self.bpf.watch(&threads) {
+            Err(BpfError::TooMany { given, .. }) => {
+                self.options.max_vcpus = (given as u32).saturating_mul(2);
+                self.bpf = Bpf::open(self.options)?;
+                self.bpf.watch(&threads)?;
+            }
+            other => other?,
+        }
+        self.watched = watched;
+        Ok(())
+    }
+
+    /// Edges of what was seen. What of a victim's RDY has no edge, for want of room or because it was read a moment earlier, is nobody's
+    /// that was seen.
+    fn edges(
+        &mut self,
+        vms: &[WatchedVm],
+        interval: &Interval,
+        reading: &BpfReading,
+        names: &BTreeMap<u32, Name>,
+    ) -> Edges {
+        let vm_of: BTreeMap<Pid, VmId> = vms.iter().map(|vm| (vm.process.pid, vm.vm)).collect();
+        let mut builder = EdgesBuilder::new();
+        let party = |(vm, vcpu): Name| Party::Vcpu { vm, vcpu };
+        let mut waited: BTreeMap<Name, Nanos> = BTreeMap::new();
+        for edge in &reading.edges {
+            let Some(name) = names.get(&edge.victim) else {
+                continue;
+            };
+            let culprit = match &edge.culprit {
+                Culprit::Watched(index) => names.get(index).map_or(Party::Unseen, |n| party(*n)),
+                other => self.parties.of(other, &vm_of),
+            };
+            let (victim, culprit) = (builder.party(&party(*name)), builder.party(&culprit));
+            let amount = Amount::time(edge.time);
+            builder.add(victim, culprit, EdgeKind::Pcpu, Evidence::Measured, amount);
+            *waited.entry(*name).or_default() += edge.time;
+        }
+        let unseen = builder.party(&Party::Unseen);
+        for vm in &interval.vms {
+            for vcpu in &vm.vcpus {
+                let name = (vm.vm, vcpu.vcpu);
+                let ready = vcpu.times.get(State::Ready).unwrap_or_default();
+                let rest = ready.saturating_sub(waited.get(&name).copied().unwrap_or_default());
+                let victim = builder.party(&party(name));
+                let amount = Amount::time(rest);
+                builder.add(victim, unseen, EdgeKind::Pcpu, Evidence::Measured, amount);
+            }
+        }
+        for link in &reading.links {
+            let (Some(from), Some(to)) = (names.get(&link.from), names.get(&link.to)) else {
+                continue;
+            };
+            let (victim, culprit) = (builder.party(&party(*from)), builder.party(&party(*to)));
+            let useless = link.yields - link.yields_made;
+            for (kind, count) in [
+                (EdgeKind::YieldTaken, link.yields_made),
+                (EdgeKind::YieldUseless, useless),
+            ] {
+                let amount = Amount {
+                    time: Nanos::ZERO,
+                    count: Some(count),
+                };
+                builder.add(victim, culprit, kind, Evidence::Measured, amount);
+            }
+        }
+        builder.top(TOP)
+    }
+}
+
+/// Whether the programs tell what the plain source does not.
+fn is_told(what: Column, here: &[MissingEvent]) -> bool {
+    let lacks = |event: &str| here.iter().any(|missing| missing.event.ends_with(event));
+    match what {
+        Column::State(State::Poll) => !lacks(" kvm_vcpu_wakeup"),
+        Column::State(State::Vmm) => !lacks(" kvm_entry") && !lacks(" kvm_exit"),
+        Column::State(State::Limited) => !lacks(" cfs_bandwidth"),
+        _ => false,
+    }
+}
+
+/// The kinds of edges that this kernel does not tell.
+fn yields_missing(here: &[MissingEvent]) -> Vec<Missing> {
+    let yields = here
+        .iter()
+        .find(|missing| missing.event.ends_with(" kvm_vcpu_yield_to"));
+    let kinds = [EdgeKind::YieldTaken, EdgeKind::YieldUseless];
+    let mut missing: Vec<Missing> = yields
+        .into_iter()
+        .flat_map(|event| {
+            kinds.map(|kind| {
+                let want = format!("{} ({})", event.event, event.because);
+                Missing::of_all(Column::Edges(kind), want)
+            })
+        })
+        .collect();
+    missing.push(Missing::of_all(Column::Edges(EdgeKind::Sibling), NO_COSTOP));
+    missing
+}
+
+/// The times of a vCPU; of what the programs cannot tell, what the plain source has.
+fn times(reading: &VcpuReading, plain: &VcpuTimes) -> VcpuTimes {
+    let told = &reading.times;
+    let (mut run, mut ready) = (told.run, told.ready);
+    // Where it has no POLL, its VMM holds it.
+    let poll_in_vmm = match plain.get(State::Poll) {
+        Some(_) => Nanos::ZERO,
+        None => told.poll.unwrap_or_default(),
+    };
+    let plain_vmm = plain
+        .get(State::Vmm)
+        .map(|vmm| vmm.saturating_sub(poll_in_vmm));
+    let mut vmm = told.vmm.or_else(|| part_of(&mut run, plain_vmm));
+    let around_poll = match &mut vmm {
+        Some(vmm) if told.vmm.is_some() => vmm,
+        _ => &mut run,
+    };
+    let poll = told
+        .poll
+        .or_else(|| part_of(around_poll, plain.get(State::Poll)));
+    let limited = told
+        .limited
+        .or_else(|| part_of(&mut ready, plain.get(State::Limited)));
+    let measured = [
+        (State::Run, Some(run)),
+        (State::Vmm, vmm),
+        (State::Poll, poll),
+        (State::Ready, Some(ready)),
+        (State::Limited, limited),
+    ];
+    let parts = measured
+        .into_iter()
+        .filter_map(|(state, time)| Some((state, time?)));
+    VcpuTimes::from_parts(reading.wall, parts).expect("each state once, and HALT is the rest")
+}
+
+/// Takes a part out of a time, at most all of it.
+fn part_of(whole: &mut Nanos, part: Option<Nanos>) -> Option<Nanos> {
+    let part = part?.min(*whole);
+    *whole = *whole - part;
+    Some(part)
+}
+
+#[cfg(test)]
+mod tests {
+    use tandem_linux::thread::Tid;
+
+    use super::super::Latency;
+    use super::super::StateTimes;
+    use super::*;
+
+    fn reading(times: StateTimes) -> VcpuReading {
+        VcpuReading {
+            index: 0,
+            tid: Tid(1),
+            vm: VmId(1),
+            vcpu: VcpuId(0),
+            wall: times.sum(),
+            times,
+            runs: 0,
+            exits: None,
+            user_exits: None,
+            halts: None,
+            ipis: None,
+            spins: None,
+            latency: Latency::default(),
+            ended: false,
+        }
+    }
+
+    fn plain(parts: &[(State, u64)]) -> VcpuTimes {
+        let parts = parts.iter().map(|(state, time)| (*state, Nanos(*time)));
+        VcpuTimes::from_parts(Nanos(1000), parts).unwrap()
+    }
+
+    #[test]
+    fn what_the_programs_cannot_tell_is_a_part_of_what_they_do() {
+        let told = reading(StateTimes {
+            run: Nanos(500),
+            ready: Nanos(100),
+            halted: Nanos(400),
+            ..StateTimes::default()
+        });
+        let all = plain(&[
+            (State::Run, 300),
+            (State::Vmm, 120),
+            (State::Poll, 70),
+            (State::Limited, 900),
+        ]);
+        let mixed = times(&told, &all);
+        let get = |state| mixed.get(state).map(|time| time.0);
+        assert_eq!(mixed.wall(), Nanos(1000));
+        assert_eq!(get(State::Run), Some(310));
+        assert_eq!((get(State::Vmm), get(State::Poll)), (Some(120), Some(70)));
+        assert_eq!(
+            (get(State::Ready), get(State::Limited)),
+            (Some(0), Some(100))
+        );
+        assert_eq!(get(State::Halted), Some(400));
+        let nothing = times(&told, &plain(&[]));
+        for state in [State::Vmm, State::Poll, State::Limited, State::Costop] {
+            assert_eq!(nothing.get(state), None, "{state}");
+        }
+        assert_eq!(nothing.get(State::Run), Some(Nanos(500)));
+    }
+
+    #[test]
+    fn polling_that_the_programs_saw_is_not_vmm_too() {
+        let told = reading(StateTimes {
+            run: Nanos(500),
+            poll: Some(Nanos(100)),
+            halted: Nanos(400),
+            ..StateTimes::default()
+        });
+        let mixed = times(&told, &plain(&[(State::Run, 400), (State::Vmm, 150)]));
+        assert_eq!(mixed.get(State::Vmm), Some(Nanos(50)));
+        assert_eq!(mixed.get(State::Run), Some(Nanos(450)));
+        assert_eq!(mixed.get(State::Poll), Some(Nanos(100)));
+    }
+
+    #[test]
+    fn what_the_kernel_does_not_tell_stays_missing() {
+        let event = |event: &str| MissingEvent {
+            event: event.to_owned(),
+            lacks: "x",
+            because: "y".to_owned(),
+        };
+        assert!(is_told(Column::State(State::Vmm), &[]));
+        assert!(!is_told(Column::State(State::Costop), &[]));
+        let here = [
+            event("tracepoint kvm_exit"),
+            event("function kvm_vcpu_yield_to"),
+        ];
+        assert!(!is_told(Column::State(State::Vmm), &here));
+        assert!(is_told(Column::State(State::Poll), &here));
+        let kinds: Vec<Column> = yields_missing(&here).into_iter().map(|m| m.what).collect();
+        let all = [
+            EdgeKind::YieldTaken,
+            EdgeKind::YieldUseless,
+            EdgeKind::Sibling,
+        ];
+        assert_eq!(kinds, all.map(Column::Edges));
+        assert_eq!(yields_missing(&[]).len(), 1);
+    }
+}

@@ -1,0 +1,66 @@
+//! A reading of the BPF programs beside the kernel's own accounts of the same threads.
+
+use std::thread::sleep;
+use std::time::Duration;
+use std::time::Instant;
+
+use tandem_linux::ProcFs;
+use tandem_linux::sampler::Sampler;
+use tandem_linux::sampler::VcpuSample;
+use tandem_linux::thread::ThreadRef;
+use tandem_observe::bpf::Bpf;
+use tandem_observe::bpf::BpfReading;
+use tandem_policy::Nanos;
+
+fn sample(threads: &[ThreadRef]) -> Vec<VcpuSample> {
+    let mut sampler = Sampler::new(ProcFs::host());
+    let samples = threads.iter().map(|thread| sampler.sample(thread));
+    samples.map(|sample| sample.expect("it lives")).collect()
+}
+
+/// What happened between two readings, and the accounts of the kernel read before and after each.
+pub struct Span {
+    pub reading: BpfReading,
+    /// At least and at most so long: a reading takes time, too.
+    pub lasted: [Duration; 2],
+    pub accounts: [Vec<VcpuSample>; 4],
+}
+
+impl Span {
+    /// Measures for so long.
+    pub fn measure(bpf: &mut Bpf, threads: &[ThreadRef], time: Duration) -> Span {
+        let first = sample(threads);
+        let begin = Instant::now();
+        bpf.read().expect("a reading");
+        let began = Instant::now();
+        let second = sample(threads);
+        sleep(time);
+        let third = sample(threads);
+        let least = began.elapsed();
+        let reading = bpf.read().expect("a reading");
+        let most = begin.elapsed();
+        let fourth = sample(threads);
+        Span {
+            lasted: [least, most],
+            reading,
+            accounts: [first, second, third, fourth],
+        }
+    }
+
+    /// Whether a figure of a thread is what its account grew by, within a part and `slack`.
+    pub fn agrees(
+        &self,
+        figure: Nanos,
+        thread: usize,
+        account: fn(&VcpuSample) -> Nanos,
+        part: f64,
+        slack: Nanos,
+    ) -> bool {
+        let [first, second, third, fourth] = &self.accounts;
+        let least = account(&third[thread]).saturating_sub(account(&second[thread]));
+        let most = account(&fourth[thread]) - account(&first[thread]);
+        let slack = (most.0 as f64 * part).max(slack.0 as f64);
+        let figure = figure.0 as f64;
+        figure >= least.0 as f64 - slack && figure <= most.0 as f64 + slack
+    }
+}

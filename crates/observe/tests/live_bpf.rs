@@ -1,0 +1,657 @@
+//! The BPF programs against this machine: threads whose truth is known from the kernel's own accounts, and KVM vCPUs.
+//!
+//! A program of its own instead of libtest's, because it is also the VM that it looks at: it starts itself again as
+//! one. Harness and helper are those of the live tests of `tandem-linux`.
+
+mod bpf_span;
+#[path = "../../linux/tests/live/harness.rs"]
+mod harness;
+#[allow(dead_code, reason = "other live tests use the rest of it")]
+#[path = "../../linux/tests/live/helper.rs"]
+mod helper;
+
+use std::process::ExitCode;
+use std::thread::sleep;
+use std::time::Duration;
+
+use tandem_linux::ProcFs;
+use tandem_linux::affinity::affinity;
+use tandem_linux::affinity::set_affinity;
+use tandem_linux::cgroup;
+use tandem_linux::cgroup::CgroupPath;
+use tandem_linux::cgroup::Knob;
+use tandem_linux::sched_attr::set_nice;
+use tandem_linux::thread::Pid;
+use tandem_linux::thread::ThreadRef;
+use tandem_linux::thread::Tid;
+use tandem_microvm::Microvm;
+use tandem_microvm::MicrovmConfig;
+use tandem_microvm::Workload;
+use tandem_observe::Source;
+use tandem_observe::WatchedVcpu;
+use tandem_observe::WatchedVm;
+use tandem_observe::bpf::Bpf;
+use tandem_observe::bpf::BpfError;
+use tandem_observe::bpf::BpfReading;
+use tandem_observe::bpf::BpfSource;
+use tandem_observe::bpf::Culprit;
+use tandem_observe::bpf::Options;
+use tandem_observe::bpf::VcpuReading;
+use tandem_observe::bpf::Watch;
+use tandem_observe::poll::NoPoll;
+use tandem_observe::poll::Polls;
+use tandem_policy::Nanos;
+use tandem_policy::Nice;
+use tandem_policy::PcpuSet;
+use tandem_policy::State;
+use tandem_policy::VcpuId;
+use tandem_policy::VmId;
+use tandem_policy::states::edges::EdgeKind;
+use tandem_policy::states::edges::Evidence;
+use tandem_policy::states::edges::Party;
+use tandem_policy::states::interval::SourceName;
+
+use bpf_span::Span;
+use harness::Skip;
+use harness::Test;
+use helper::Helper;
+
+/// All tests, in the order in which they run.
+const ALL: &[(&str, Test)] = &[
+    ("stacked_threads_agree_with_schedstat", stacked),
+    ("culprits_are_charged_what_they_ran", culprits),
+    ("a_sleeper_halts_and_its_wake_ups_are_counted", sleeper),
+    ("who_wakes_whom_is_counted", wakers),
+    ("a_thread_that_ends_is_said_once", ending),
+    ("other_threads_can_be_watched_at_any_time", changing),
+    ("more_waiting_than_there_is_room_for_is_said", crowd),
+    ("a_quota_is_no_contention", quota),
+    ("halted_kvm_vcpus_poll", polling),
+    ("exits_tell_vmm_from_run", exits),
+    ("the_source_names_culprits_and_keeps_the_sums", source),
+];
+
+fn main() -> ExitCode {
+    match helper::role().as_deref() {
+        Some("vm") => helper::be_a_vm(),
+        Some(other) => panic!("no helper is called '{other}'"),
+        None => harness::run(ALL),
+    }
+}
+
+/// The programs, or why this machine cannot have them. That the kernel refuses what we compiled is no excuse.
+fn open() -> Result<Bpf, Skip> {
+    match Bpf::open(Options::default()) {
+        Ok(bpf) => Ok(bpf),
+        Err(error @ BpfError::Load { .. }) => panic!("{error}"),
+        Err(error) => Err(Skip(error.to_string())),
+    }
+}
+
+fn watch(threads: &[ThreadRef]) -> Vec<Watch> {
+    let numbered = (0u32..).zip(threads);
+    let watch = numbered.map(|(index, thread)| Watch {
+        index,
+        tid: thread.tid,
+        vm: VmId(1),
+        vcpu: VcpuId(index),
+    });
+    watch.collect()
+}
+
+/// A pCPU where the first of these threads may run.
+fn one_pcpu(threads: &[ThreadRef], nth: usize) -> Option<PcpuSet> {
+    let allowed = affinity(threads[0].tid).expect("an affinity");
+    allowed
+        .iter()
+        .nth(nth)
+        .map(|pcpu| [pcpu].into_iter().collect())
+}
+
+/// A VM of which the first threads spin on one pCPU.
+fn spinning(vcpus: usize, spin: usize) -> (Helper, Vec<ThreadRef>) {
+    let mut vm = Helper::start("vm", &["bpf", &vcpus.to_string()]);
+    let threads = helper::vcpu_threads(vm.pid());
+    let first = one_pcpu(&threads, 0).expect("a pCPU");
+    for thread in &threads[..spin] {
+        set_affinity(thread.tid, &first).expect("it may be pinned");
+    }
+    let procfs = ProcFs::host();
+    for n in 0..spin {
+        vm.tell(&format!("spin {n}"));
+    }
+    helper::wait_until("all spin", || {
+        let spins = |thread: &ThreadRef| thread.stat(&procfs).is_ok_and(|s| s.state.is_runnable());
+        threads[..spin].iter().all(spins)
+    });
+    (vm, threads)
+}
+
+/// Whether a figure is as expected, within a part of it, or within 2 ms, which is about a tick.
+fn is_near(figure: Nanos, expected: Nanos, part: f64) -> bool {
+    let off = figure.0.abs_diff(expected.0) as f64;
+    off <= (expected.0 as f64 * part).max(2e6)
+}
+
+fn waited_for(reading: &BpfReading, victim: u32, culprit: &Culprit) -> Nanos {
+    let edges = reading.edges.iter();
+    let edges = edges.filter(|edge| edge.victim == victim && edge.culprit == *culprit);
+    edges.map(|edge| edge.time).sum()
+}
+
+fn all_waits(reading: &BpfReading, victim: u32) -> Nanos {
+    let edges = reading.edges.iter().filter(|edge| edge.victim == victim);
+    edges.map(|edge| edge.time).sum()
+}
+
+fn sums(vcpu: &VcpuReading, lasted: [Duration; 2]) {
+    assert_eq!(vcpu.times.sum(), vcpu.wall, "{vcpu:?}");
+    let [least, most] = lasted.map(|time| time.as_nanos() as f64);
+    let wall = vcpu.wall.0 as f64;
+    assert!(
+        wall >= least * 0.99 && wall <= most * 1.01,
+        "{vcpu:?} of {lasted:?}"
+    );
+}
+
+/// About a tick: the kernel moves the account of what a thread ran with the tick.
+const TICK: Nanos = Nanos::from_millis(5);
+
+/// Two threads that spin on one pCPU, and one that sleeps.
+fn stacked() -> Result<(), Skip> {
+    let mut bpf = open()?;
+    let (_vm, threads) = spinning(3, 2);
+    bpf.watch(&watch(&threads)).expect("they can be watched");
+    let span = Span::measure(&mut bpf, &threads, Duration::from_millis(1500));
+    let reading = &span.reading;
+    assert_eq!(reading.lost, Default::default());
+    for (n, vcpu) in reading.vcpus.iter().enumerate() {
+        sums(vcpu, span.lasted);
+        let ran = span.agrees(vcpu.times.on_pcpu(), n, |sample| sample.ran, 0.03, TICK);
+        assert!(ran, "{vcpu:?}: {:?}", span.accounts);
+        // The kernel counts a wait when it is over: at each end one of some ms can be open.
+        let ready = vcpu.times.ready;
+        let waited = span.agrees(
+            ready,
+            n,
+            |sample| sample.waited,
+            0.03,
+            Nanos::from_millis(12),
+        );
+        assert!(waited, "{vcpu:?}: {:?}", span.accounts);
+        let edges = all_waits(reading, vcpu.index);
+        assert!(is_near(edges, ready, 0.03), "{vcpu:?}: {edges} in edges");
+    }
+    let sleeps = &reading.vcpus[2];
+    assert_eq!((sleeps.times.halted, sleeps.runs), (sleeps.wall, 0));
+    Ok(())
+}
+
+/// A waits beside B and C on one pCPU, C with less weight; D spins elsewhere if there is an elsewhere.
+fn culprits() -> Result<(), Skip> {
+    let mut bpf = open()?;
+    let (mut vm, threads) = spinning(4, 3);
+    set_nice(threads[2].tid, Nice(5)).expect("it may be nicer");
+    if let Some(second) = one_pcpu(&threads[3..], 1) {
+        set_affinity(threads[3].tid, &second).expect("it may be pinned");
+        vm.tell("spin 3");
+    }
+    // C and D are not watched, so they are tasks of the host; B is.
+    bpf.watch(&watch(&threads[..2]))
+        .expect("they can be watched");
+    let span = Span::measure(&mut bpf, &threads, Duration::from_secs(2));
+    let reading = &span.reading;
+    let is_what_it_ran = |time: Nanos, n: usize| span.agrees(time, n, |s| s.ran, 0.05, TICK);
+    let task = |n: usize| -> Culprit {
+        let found =
+            reading.edges.iter().map(|edge| &edge.culprit).find(
+                |culprit| matches!(culprit, Culprit::Task { tid, .. } if *tid == threads[n].tid),
+            );
+        found.cloned().unwrap_or(Culprit::Idle)
+    };
+    let of_a = waited_for(reading, 1, &Culprit::Watched(0));
+    let of_b = waited_for(reading, 0, &Culprit::Watched(1));
+    let of_c = waited_for(reading, 0, &task(2));
+    for (time, n) in [(of_a, 0), (of_b, 1), (of_c, 2)] {
+        assert!(
+            is_what_it_ran(time, n),
+            "for {n}: {time}; {:?}",
+            span.accounts
+        );
+    }
+    assert!(
+        of_c.0 * 2 < of_b.0,
+        "C has a third of B's weight: {of_c}, {of_b}"
+    );
+    assert_eq!(task(3), Culprit::Idle, "D ran elsewhere");
+    let Culprit::Task { pid, comm, .. } = task(2) else {
+        panic!("C is a task of the host");
+    };
+    assert_eq!((pid, comm.as_str()), (Some(vm.pid()), "bpf/vcpu2"));
+    Ok(())
+}
+
+/// A thread that sleeps 5 ms at a time, until the sender is gone.
+fn start_sleeper() -> (
+    Tid,
+    std::sync::mpsc::Sender<()>,
+    std::thread::JoinHandle<()>,
+) {
+    let (sender, until) = std::sync::mpsc::channel::<()>();
+    let (tell, told) = std::sync::mpsc::channel();
+    let body = move || {
+        tell.send(helper::gettid()).expect("the test waits");
+        while until.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
+            sleep(Duration::from_millis(5));
+        }
+    };
+    let thread = std::thread::spawn(body);
+    (Tid(told.recv().expect("it starts")), sender, thread)
+}
+
+fn myself(tid: Tid) -> ThreadRef {
+    ThreadRef::read(&ProcFs::host(), Pid(std::process::id()), tid).expect("it lives")
+}
+
+fn sleeper() -> Result<(), Skip> {
+    let mut bpf = open()?;
+    let (tid, sender, thread) = start_sleeper();
+    let threads = [myself(tid)];
+    bpf.watch(&watch(&threads)).expect("it can be watched");
+    let span = Span::measure(&mut bpf, &threads, Duration::from_secs(1));
+    let vcpu = &span.reading.vcpus[0];
+    sums(vcpu, span.lasted);
+    let (on_pcpu, ready) = (vcpu.times.on_pcpu(), vcpu.times.ready);
+    assert_eq!(vcpu.times.halted, vcpu.wall - on_pcpu - ready, "{vcpu:?}");
+    assert!(on_pcpu.0 < vcpu.wall.0 / 10, "{vcpu:?}");
+    let runs = |from: usize, to: usize| span.accounts[to][0].runs - span.accounts[from][0].runs;
+    let (least, most) = (runs(1, 2), runs(0, 3));
+    assert!(
+        vcpu.runs >= least && vcpu.runs <= most,
+        "{vcpu:?}: {least} to {most} runs"
+    );
+    assert!(least > 5, "it was woken again and again");
+    let woken = vcpu.latency.count();
+    assert!(woken > 5 && woken <= vcpu.runs, "{vcpu:?}");
+    let median = vcpu.latency.quantile(0.5).expect("it was woken");
+    assert!(median < Nanos::from_millis(100), "{vcpu:?}");
+    drop(sender);
+    thread.join().expect("it ends");
+    Ok(())
+}
+
+/// Two threads that hand a token to and fro.
+fn wakers() -> Result<(), Skip> {
+    const ROUNDS: u64 = 200;
+    let mut bpf = open()?;
+    let (to_first, first) = std::sync::mpsc::channel::<()>();
+    let (to_second, second) = std::sync::mpsc::channel::<()>();
+    let (tell, told) = std::sync::mpsc::channel();
+    let tell_second = tell.clone();
+    let one = std::thread::spawn(move || {
+        tell.send((0, helper::gettid())).expect("the test waits");
+        while first.recv().is_ok() {
+            // So that the other sleeps when it is woken.
+            sleep(Duration::from_micros(300));
+            if to_second.send(()).is_err() {
+                break;
+            }
+        }
+    });
+    let back = to_first.clone();
+    let two = std::thread::spawn(move || {
+        tell_second
+            .send((1, helper::gettid()))
+            .expect("the test waits");
+        for _ in 0..ROUNDS {
+            if second.recv().is_err() {
+                break;
+            }
+            sleep(Duration::from_micros(300));
+            if back.send(()).is_err() {
+                break;
+            }
+        }
+    });
+    let mut tids = [
+        told.recv().expect("it starts"),
+        told.recv().expect("it starts"),
+    ];
+    tids.sort();
+    let threads = tids.map(|(_, tid)| myself(Tid(tid)));
+    bpf.watch(&watch(&threads)).expect("they can be watched");
+    bpf.read().expect("a reading");
+    to_first.send(()).expect("it listens");
+    drop(to_first);
+    two.join().expect("it ends");
+    let reading = bpf.read().expect("a reading");
+    let wakes = |from: u32, to: u32| {
+        let links = reading.links.iter();
+        let mut links = links.filter(|link| (link.from, link.to) == (from, to));
+        links.next().map_or(0, |link| link.wakes)
+    };
+    // Who is busy finds the next token without having slept; nobody is woken more often than there are tokens.
+    for (from, to) in [(0, 1), (1, 0)] {
+        let wakes = wakes(from, to);
+        assert!(
+            wakes > ROUNDS / 2 && wakes <= ROUNDS + 5,
+            "{wakes} of {ROUNDS}: {:?}",
+            reading.links
+        );
+    }
+    one.join().expect("it ends");
+    Ok(())
+}
+
+fn ending() -> Result<(), Skip> {
+    let mut bpf = open()?;
+    let (tid, sender, thread) = start_sleeper();
+    bpf.watch(&watch(&[myself(tid)]))
+        .expect("it can be watched");
+    bpf.read().expect("a reading");
+    drop(sender);
+    thread.join().expect("it ends");
+    // The kernel ends a thread a moment after it is joined.
+    let mut ended = Vec::new();
+    helper::wait_until("it is said to have ended", || {
+        ended = bpf.read().expect("a reading").vcpus;
+        ended.iter().any(|vcpu| vcpu.ended)
+    });
+    assert_eq!(ended[0].times.sum(), ended[0].wall);
+    assert_eq!(bpf.read().expect("a reading").vcpus, []);
+    Ok(())
+}
+
+/// Indices go to other threads, and places in the maps with them.
+fn changing() -> Result<(), Skip> {
+    let options = Options {
+        max_vcpus: 3,
+        ..Options::default()
+    };
+    let _ = open()?;
+    let mut bpf = Bpf::open(options).expect("it was possible just now");
+    let (_vm, threads) = spinning(5, 2);
+    bpf.watch(&watch(&threads[..3]))
+        .expect("they can be watched");
+    let error = bpf
+        .watch(&watch(&threads[..4]))
+        .expect_err("there is no room");
+    assert!(
+        matches!(error, BpfError::TooMany { given: 4, most: 3 }),
+        "{error}"
+    );
+    for round in 0..20 {
+        let chosen = match round % 2 {
+            0 => [threads[3], threads[0], threads[1]],
+            _ => [threads[1], threads[4], threads[0]],
+        };
+        bpf.read().expect("a reading");
+        bpf.watch(&watch(&chosen[..2])).expect("room for two");
+        bpf.read().expect("a reading");
+        bpf.watch(&watch(&chosen)).expect("room for three");
+        sleep(Duration::from_millis(20));
+    }
+    let span = Span::measure(&mut bpf, &threads, Duration::from_millis(300));
+    let reading = &span.reading;
+    for vcpu in &reading.vcpus {
+        sums(vcpu, span.lasted);
+        let edges = all_waits(reading, vcpu.index);
+        assert!(
+            is_near(edges, vcpu.times.ready, 0.05),
+            "{vcpu:?}: {edges} in edges"
+        );
+    }
+    let tids: Vec<Tid> = reading.vcpus.iter().map(|vcpu| vcpu.tid).collect();
+    assert_eq!(tids, [threads[1].tid, threads[4].tid, threads[0].tid]);
+    assert_eq!(reading.vcpus[1].times.halted, reading.vcpus[1].wall);
+    Ok(())
+}
+
+/// 40 threads on one pCPU.
+fn crowd() -> Result<(), Skip> {
+    let mut bpf = open()?;
+    let (_vm, threads) = spinning(40, 40);
+    bpf.watch(&watch(&threads)).expect("they can be watched");
+    bpf.read().expect("a reading");
+    sleep(Duration::from_millis(600));
+    let reading = bpf.read().expect("a reading");
+    assert!(reading.lost.waits > 0, "{:?}", reading.lost);
+    for vcpu in &reading.vcpus {
+        assert_eq!(vcpu.times.sum(), vcpu.wall);
+    }
+    Ok(())
+}
+
+/// Removes a cgroup when the test is over.
+struct Removed(CgroupPath);
+
+impl Drop for Removed {
+    fn drop(&mut self) {
+        if let Ok(controller) = cgroup::open(&ProcFs::host()) {
+            for tid in controller.threads(&self.0).unwrap_or_default() {
+                let _ = controller.move_thread(tid, &self.0.parent().expect("it has one"));
+            }
+            let _ = controller.remove(&self.0);
+        }
+    }
+}
+
+/// A thread alone on its pCPU that may have a fifth of it.
+fn quota() -> Result<(), Skip> {
+    let mut bpf = open()?;
+    let (_vm, threads) = spinning(1, 1);
+    let controller = cgroup::open(&ProcFs::host()).map_err(|error| Skip(error.to_string()))?;
+    let parent = controller.cgroup_of(&threads[0]).expect("it has a cgroup");
+    controller
+        .check_parent(&parent)
+        .map_err(|error| Skip(error.to_string()))?;
+    let name = helper::unique("quota");
+    let group = controller
+        .create_child(&parent, &name)
+        .map_err(|error| Skip(error.to_string()))?;
+    let group = Removed(group);
+    // On v2 nobody may have let the controller down, which is the operator's to do.
+    controller
+        .write_knob(&group.0, Knob::Quota, "20000 100000")
+        .map_err(|error| Skip(error.to_string()))?;
+    controller
+        .move_thread(threads[0].tid, &group.0)
+        .expect("it may be moved");
+    sleep(Duration::from_millis(300));
+    bpf.watch(&watch(&threads)).expect("it can be watched");
+    let before = controller.throttled(&group.0).expect("it is counted");
+    let span = Span::measure(&mut bpf, &threads, Duration::from_secs(2));
+    let after = controller.throttled(&group.0).expect("it is counted");
+    let vcpu = &span.reading.vcpus[0];
+    sums(vcpu, span.lasted);
+    let Some(limited) = vcpu.times.limited else {
+        return Err(Skip("this kernel tells of no quotas".to_owned()));
+    };
+    let on_pcpu = vcpu.times.on_pcpu();
+    assert!(on_pcpu.0 as f64 <= vcpu.wall.0 as f64 * 0.25, "{vcpu:?}");
+    let (Some(before), Some(after)) = (before, after) else {
+        return Err(Skip("this kernel does not count throttled time".to_owned()));
+    };
+    let throttled = after.time - before.time;
+    if throttled < Nanos::from_millis(500) {
+        return Err(Skip(format!(
+            "others took the pCPU: throttled for {throttled} of 2 s only"
+        )));
+    }
+    // A period at each end, and what it takes to notice.
+    let off = limited.0.abs_diff(throttled.0);
+    assert!(off < 200_000_000, "{vcpu:?}: throttled {throttled}");
+    Ok(())
+}
+
+fn halting_microvm() -> Result<Microvm, Skip> {
+    let mut config = MicrovmConfig::new("bpfpoll".parse().expect("a name"), Workload::Bursty);
+    config.vcpus = 2;
+    for setting in ["period=300k", "work=20k"] {
+        config
+            .parameters
+            .set_from(setting)
+            .expect("a parameter of the workload");
+    }
+    Microvm::start(config).map_err(|error| Skip(format!("no KVM microVM: {error}")))
+}
+
+fn vcpu_threads(microvm: &Microvm) -> Vec<ThreadRef> {
+    let tids = microvm.tids().into_iter();
+    tids.map(|tid| myself(Tid(tid as u32))).collect()
+}
+
+/// vCPUs that halt again and again: POLL is what KVM itself says.
+fn polling() -> Result<(), Skip> {
+    let mut bpf = open()?;
+    let microvm = halting_microvm()?;
+    let threads = vcpu_threads(&microvm);
+    let procfs = ProcFs::host();
+    let process = ThreadRef::of_process(&procfs, Pid(std::process::id())).expect("it lives");
+    bpf.watch(&watch(&threads)).expect("they can be watched");
+    sleep(Duration::from_millis(200));
+    let mut polls = Polls::new();
+    let mut said = || -> Result<Vec<Nanos>, NoPoll> {
+        let mut reader = polls.of(&procfs, &process, threads.len())?;
+        (0..threads.len())
+            .map(|index| reader.polled(index))
+            .collect()
+    };
+    let before = said();
+    let span = Span::measure(&mut bpf, &threads, Duration::from_secs(2));
+    let after = said();
+    let reading = &span.reading;
+    for vcpu in &reading.vcpus {
+        sums(vcpu, span.lasted);
+        let Some(halts) = vcpu.halts else {
+            return Err(Skip("this KVM does not tell of halts".to_owned()));
+        };
+        assert!(halts > 50, "{vcpu:?}");
+    }
+    let (Ok(before), Ok(after)) = (before, after) else {
+        return Err(Skip("KVM's own figures cannot be read here".to_owned()));
+    };
+    // There a pCPU stands still between any two instructions, while the emulator runs the other, and nobody counts that alike.
+    if std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| text.contains("QEMU TCG")) {
+        return Err(Skip("emulated pCPUs keep no time to compare".to_owned()));
+    }
+    for ((vcpu, before), after) in reading.vcpus.iter().zip(before).zip(after) {
+        let Some(polled) = vcpu.times.poll else {
+            return Err(Skip("this KVM does not tell of polling".to_owned()));
+        };
+        let said = after - before;
+        let on_pcpu = vcpu.times.on_pcpu();
+        // KVM counts the time of others that were let run meanwhile, too.
+        let slack = Nanos(said.0 / 10).max(Nanos(on_pcpu.0 / 50));
+        assert!(
+            polled.0.abs_diff(said.0) <= slack.0,
+            "{vcpu:?}: KVM says {said}"
+        );
+        assert!(polled <= on_pcpu, "{vcpu:?}");
+    }
+    Ok(())
+}
+
+fn exits() -> Result<(), Skip> {
+    let mut bpf = open()?;
+    let microvm = halting_microvm()?;
+    let threads = vcpu_threads(&microvm);
+    bpf.watch(&watch(&threads)).expect("they can be watched");
+    sleep(Duration::from_millis(200));
+    bpf.read().expect("a reading");
+    sleep(Duration::from_secs(1));
+    let reading = bpf.read().expect("a reading");
+    for vcpu in &reading.vcpus {
+        let (Some(vmm), Some(exits)) = (vcpu.times.vmm, vcpu.exits) else {
+            let missing = bpf.missing().into_iter().map(|missing| missing.to_string());
+            let missing: Vec<String> = missing.filter(|line| line.contains("VMM")).collect();
+            return Err(Skip(missing.join("; ")));
+        };
+        let halts = vcpu
+            .halts
+            .expect("a KVM that tells of exits tells of halts");
+        assert!(exits >= halts, "each halt is an exit: {vcpu:?}");
+        assert!(vmm > Nanos::ZERO && vmm < vcpu.times.on_pcpu(), "{vcpu:?}");
+        assert_eq!(vcpu.times.sum(), vcpu.wall);
+    }
+    Ok(())
+}
+
+/// As a source: a VM of two vCPUs and another thread, all on one pCPU, beside a process of this host.
+fn source() -> Result<(), Skip> {
+    let _ = open()?;
+    let (mut vm, mut threads) = spinning(3, 3);
+    let io = threads.remove(2);
+    let (_neighbour, others) = spinning(1, 1);
+    let mut source =
+        BpfSource::open(ProcFs::host(), Options::default()).expect("it was possible just now");
+    let vcpus = (0..).zip(&threads).map(|(n, thread)| WatchedVcpu {
+        vcpu: VcpuId(n),
+        thread: *thread,
+    });
+    let process = ThreadRef::of_process(&ProcFs::host(), vm.pid()).expect("it lives");
+    let vms = [WatchedVm {
+        vm: VmId(7),
+        process,
+        vcpus: vcpus.collect(),
+    }];
+    source.begin(&vms).expect("it begins");
+    sleep(Duration::from_millis(1000));
+    let interval = source.interval(&vms).expect("an interval");
+    assert_eq!(interval.source, SourceName::Bpf);
+    let party = |n: u32| Party::Vcpu {
+        vm: VmId(7),
+        vcpu: VcpuId(n),
+    };
+    let name = std::fs::read_to_string(format!("/proc/{}/comm", others[0].pid)).expect("it lives");
+    for (vcpu, sibling) in interval.vms[0].vcpus.iter().zip([1, 0]) {
+        let ready = vcpu.times.get(State::Ready).expect("it is measured");
+        assert!(ready.0 > vcpu.times.wall().0 / 2, "{vcpu:?}");
+        let edges: Vec<_> = interval
+            .edges
+            .of(&party(vcpu.vcpu.0), EdgeKind::Pcpu)
+            .collect();
+        let sum = edges.iter().map(|edge| edge.time()).sum();
+        assert!(is_near(sum, ready, 0.03), "{sum} of {ready}: {edges:?}");
+        assert!(edges.iter().all(|edge| edge.evidence == Evidence::Measured));
+        let waited_for = |is: &dyn Fn(&Party) -> bool| -> Nanos {
+            let edges = edges.iter().filter(|edge| is(edge.culprit));
+            edges.map(|edge| edge.time()).sum()
+        };
+        let io_name = |party: &Party| matches!(party, Party::VmThread { vm: VmId(7), name } if name == "bpf/vcpu2");
+        let neighbour =
+            |p: &Party| matches!(p, Party::Process { name: n, .. } if n == name.trim_end());
+        // Three others of equal weight, whatever else this machine does.
+        let three = [
+            waited_for(&|culprit| *culprit == party(sibling)),
+            waited_for(&io_name),
+            waited_for(&neighbour),
+        ];
+        let (least, most) = (three.iter().min().unwrap(), three.iter().max().unwrap());
+        assert!(
+            *least > TICK && most.0 < least.0 * 3 / 2,
+            "{three:?} of {ready}: {edges:?}"
+        );
+        let unseen = waited_for(&|culprit| *culprit == Party::Unseen);
+        assert!(unseen.0 < ready.0 / 20, "{unseen} of {ready}");
+    }
+    assert!(interval.vms[0].threads[0].name == "bpf/vcpu2", "{io:?}");
+    assert!(interval.host.idle.is_some() && interval.host.tasks > Nanos::ZERO);
+    // One more vCPU: it is in the next interval but one, from its begin.
+    let mut more = vms.clone();
+    more[0].vcpus.push(WatchedVcpu {
+        vcpu: VcpuId(2),
+        thread: io,
+    });
+    assert_eq!(
+        source.interval(&more).expect("an interval").vms[0]
+            .vcpus
+            .len(),
+        2
+    );
+    sleep(Duration::from_millis(100));
+    let interval = source.interval(&more).expect("an interval");
+    assert_eq!(interval.vms[0].vcpus.len(), 3);
+    vm.tell("rest 0");
+    Ok(())
+}
