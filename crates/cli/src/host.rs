@@ -2,6 +2,9 @@
 //!
 //! Arguments in two steps: what was typed, then a [`HostConfig`] that has been checked.
 
+mod record;
+mod times;
+
 use std::io::IsTerminal;
 use std::io::Write;
 use std::net::SocketAddr;
@@ -66,6 +69,10 @@ pub enum HostCommand {
     Status(StatusArgs),
     /// Show where the time of each VM goes, and who takes it, each second
     Top(TopArgs),
+    /// Write what top shows, interval after interval, for days
+    Record(record::RecordArgs),
+    /// Show what top showed at any time of a record, or over a range of it
+    Replay(record::ReplayArgs),
     /// Put back what a killed daemon left behind
     Restore(RestoreArgs),
     /// Measure which knobs act on this kernel, with threads and cgroups made for that: takes some seconds, and two pCPUs
@@ -401,6 +408,8 @@ pub fn main(command: HostCommand) -> anyhow::Result<()> {
         HostCommand::Run(args) => run(*args),
         HostCommand::Status(args) => status(&args),
         HostCommand::Top(args) => top(&args),
+        HostCommand::Record(args) => record::record(&args),
+        HostCommand::Replay(args) => record::replay(&args),
         HostCommand::Restore(args) => restore(&args),
         HostCommand::Check(args) => check(&args),
         HostCommand::CheckMeasure => Ok(measure::main()?),

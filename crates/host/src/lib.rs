@@ -21,6 +21,8 @@ mod in_force;
 pub mod managed;
 pub mod metrics;
 pub mod qmp;
+pub mod record;
+pub mod replay;
 mod said;
 pub mod select;
 pub mod status;

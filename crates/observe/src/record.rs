@@ -7,7 +7,7 @@
 //! | file | what |
 //! |---|---|
 //! | `record.json` | says that this is a record, and its version; locked as long as somebody writes it |
-//! | `0000000300.parquet` | a closed segment; the number is that of its first interval |
+//! | `0000000300-….parquet` | a closed segment: the number of its first interval, and the check sum of its bytes |
 //! | `0000000600.jsonl` | the intervals after the last segment; gone when the record was ended properly |
 //!
 //! An interval is in the journal before [`Recorder::add`] returns, so what was written survives kill -9. A segment is written beside the
@@ -35,6 +35,7 @@ pub use frame::Frame;
 pub use frame::RecordedVm;
 pub use reader::Record;
 pub use recorder::DEFAULT_MAX_BYTES;
+pub use recorder::Finished;
 pub use recorder::LEAST_MAX_BYTES;
 pub use recorder::Recorder;
 #[cfg(doc)]
@@ -135,7 +136,7 @@ impl RecordError {
     }
 }
 
-/// The file of a segment or journal whose first interval has this number.
+/// The file of a journal, or of a segment that is not finished, whose first interval has this number.
 fn part(folder: &Path, first: u64, end: &str) -> PathBuf {
     folder.join(format!("{first:010}.{end}"))
 }

@@ -1,7 +1,6 @@
 //! Reading a record, also while it is written.
 
 use std::collections::BTreeMap;
-use std::collections::BTreeSet;
 use std::fs;
 use std::fs::File;
 use std::fs::TryLockError;
@@ -19,7 +18,6 @@ use super::RecordError;
 use super::SEGMENT;
 use super::VERSION;
 use super::frame::Frame;
-use super::part;
 use super::recorder::Line;
 use super::recorder::number_of;
 use super::segment;
@@ -78,8 +76,8 @@ impl Record {
 
     /// Whether it was ended as it should be: nothing is in a journal.
     pub fn is_complete(&self) -> Result<bool, RecordError> {
-        let mut parts = self.parts()?.into_iter();
-        Ok(parts.all(|first| part(&self.folder, first, SEGMENT).exists()))
+        let parts = self.parts()?;
+        Ok(parts.values().all(|part| part.segment.is_some()))
     }
 
     /// Bytes of all its files.
@@ -96,8 +94,8 @@ impl Record {
         wanted: Range<Nanos>,
         mut each: impl FnMut(u64, Frame) -> Result<(), E>,
     ) -> Result<(), E> {
-        for first in self.parts()? {
-            for (number, frame) in self.part(first, &wanted)? {
+        for (first, part) in self.parts()? {
+            for (number, frame) in self.frames(first, part, &wanted)? {
                 if frame.at < wanted.end && frame.end() > wanted.start {
                     each(number, frame)?;
                 }
@@ -106,44 +104,64 @@ impl Record {
         Ok(())
     }
 
-    /// The first intervals of all segments and journals.
-    fn parts(&self) -> Result<BTreeSet<u64>, RecordError> {
+    /// What there is, by the number of its first interval.
+    fn parts(&self) -> Result<BTreeMap<u64, Part>, RecordError> {
         let entries = fs::read_dir(&self.folder).map_err(RecordError::io("read", &self.folder))?;
-        let mut parts = BTreeSet::new();
+        let mut parts: BTreeMap<u64, Part> = BTreeMap::new();
         for entry in entries {
             let entry = entry.map_err(RecordError::io("read", &self.folder))?;
             let path = entry.path();
             let end = path.extension().and_then(|end| end.to_str());
-            if matches!(end, Some(SEGMENT | JOURNAL)) {
-                parts.extend(number_of(&path));
+            let (Some(end @ (SEGMENT | JOURNAL)), Some(first)) = (end, number_of(&path)) else {
+                continue;
+            };
+            let part = parts.entry(first).or_default();
+            if end == SEGMENT {
+                part.segment = Some(path);
             }
         }
         Ok(parts)
     }
 
     /// The frames of a part, none where it holds none of the wanted time or is gone meanwhile.
-    fn part(&self, first: u64, wanted: &Range<Nanos>) -> Result<BTreeMap<u64, Frame>, RecordError> {
-        let is_gone = |error: &RecordError| matches!(error, RecordError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound);
+    fn frames(
+        &self,
+        first: u64,
+        mut part: Part,
+        wanted: &Range<Nanos>,
+    ) -> Result<BTreeMap<u64, Frame>, RecordError> {
         for _ in 0..TRIES {
             // With both, the journal is what was left when the recorder was killed just then.
-            let path = part(&self.folder, first, SEGMENT);
-            match segment::open(&path) {
-                Ok(segment) => {
-                    let summary = &segment.summary;
-                    return match summary.from < wanted.end && summary.to > wanted.start {
-                        true => segment.frames(&path),
-                        false => Ok(BTreeMap::new()),
-                    };
+            let read = match &part.segment {
+                Some(path) => of_segment(path, wanted),
+                None => journal(&super::part(&self.folder, first, JOURNAL)),
+            };
+            match read {
+                Err(RecordError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
                 }
-                Err(error) if is_gone(&error) => {}
-                Err(error) => return Err(error),
-            }
-            match journal(&part(&self.folder, first, JOURNAL)) {
-                Err(error) if is_gone(&error) => {}
                 other => return other,
+            }
+            match self.parts()?.remove(&first) {
+                Some(now) => part = now,
+                None => break,
             }
         }
         Ok(BTreeMap::new())
+    }
+}
+
+/// Intervals in a row: in a segment, or in a journal as long as there is none.
+#[derive(Debug, Default)]
+struct Part {
+    segment: Option<PathBuf>,
+}
+
+fn of_segment(path: &Path, wanted: &Range<Nanos>) -> Result<BTreeMap<u64, Frame>, RecordError> {
+    let segment = segment::open(path)?;
+    let summary = &segment.summary;
+    match summary.from < wanted.end && summary.to > wanted.start {
+        true => segment.frames(path),
+        false => Ok(BTreeMap::new()),
     }
 }
 

@@ -23,7 +23,6 @@ use super::HEADER;
 use super::Header;
 use super::JOURNAL;
 use super::RecordError;
-use super::SEGMENT;
 use super::VERSION;
 use super::frame::Frame;
 use super::part;
@@ -147,23 +146,7 @@ impl Recorder {
         let Some(journal) = &self.journal else {
             return Ok(());
         };
-        let path = part(&self.folder, journal.first, SEGMENT);
-        let unfinished = path.with_extension("part");
-        let written = segment::write(&unfinished, journal.first, &journal.frames);
-        let written = written.and_then(|bytes| {
-            fs::rename(&unfinished, &path).map_err(RecordError::io("rename", &unfinished))?;
-            let folder = File::open(&self.folder).and_then(|folder| folder.sync_all());
-            folder.map_err(RecordError::io("write", &self.folder))?;
-            Ok(bytes)
-        });
-        let bytes = match written {
-            Ok(bytes) => bytes,
-            Err(error) => {
-                // The journal still has it all.
-                let _ = fs::remove_file(&unfinished);
-                return Err(error);
-            }
-        };
+        let (path, bytes) = segment::write(&self.folder, journal.first, &journal.frames)?;
         fs::remove_file(&journal.path).map_err(RecordError::io("remove", &journal.path))?;
         self.segments.push_back((path, bytes));
         self.journal = None;
@@ -211,7 +194,9 @@ pub struct Finished {
 
 /// The number in the name of a part.
 pub(super) fn number_of(path: &Path) -> Option<u64> {
-    path.file_stem()?.to_str()?.parse().ok()
+    let stem = path.file_stem()?.to_str()?;
+    let number = stem.split_once('-').map_or(stem, |(number, _)| number);
+    number.parse().ok()
 }
 
 /// Whether a folder that is there may become a record; if not, why.

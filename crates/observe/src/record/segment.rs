@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::fs::File;
 use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use parquet::basic::Encoding;
@@ -35,8 +36,10 @@ use serde::Serialize;
 use tandem_policy::Nanos;
 
 use super::RecordError;
+use super::SEGMENT;
 use super::VERSION;
 use super::frame::Frame;
+use super::part;
 use super::table;
 use super::table::Cells;
 use super::table::Int;
@@ -73,10 +76,31 @@ impl Summary {
     }
 }
 
-/// Writes a file that is on the disk when this returns; how long it is.
-pub(super) fn write(path: &Path, first: u64, frames: &[Frame]) -> Result<u64, RecordError> {
-    let to_write = RecordError::io("write", path);
-    let file = File::create(path).map_err(to_write)?;
+/// Writes a segment that is on the disk, whole, when this returns; its path and how long it is. Until then it has another name.
+pub(super) fn write(
+    folder: &Path,
+    first: u64,
+    frames: &[Frame],
+) -> Result<(PathBuf, u64), RecordError> {
+    let unfinished = part(folder, first, "part");
+    let written = write_whole(&unfinished, first, frames).and_then(|sum| {
+        let path = folder.join(format!("{first:010}-{sum:016x}.{SEGMENT}"));
+        fs::rename(&unfinished, &path).map_err(RecordError::io("rename", &unfinished))?;
+        let folder_synced = File::open(folder).and_then(|folder| folder.sync_all());
+        folder_synced.map_err(RecordError::io("write", folder))?;
+        let metadata = fs::metadata(&path).map_err(RecordError::io("read", &path))?;
+        Ok((path, metadata.len()))
+    });
+    if written.is_err() {
+        // What it was made of is still in the journal.
+        let _ = fs::remove_file(&unfinished);
+    }
+    written
+}
+
+/// Writes the file; its check sum.
+fn write_whole(path: &Path, first: u64, frames: &[Frame]) -> Result<u64, RecordError> {
+    let file = File::create(path).map_err(RecordError::io("write", path))?;
     let table = Table::of(first, frames);
     let summary = Summary::of(first, frames);
     let written = columns(file, &table, summary).map_err(|error| match error {
@@ -87,10 +111,33 @@ pub(super) fn write(path: &Path, first: u64, frames: &[Frame]) -> Result<u64, Re
         },
         other => refused(path, other),
     });
-    let file = written?;
-    file.sync_all().map_err(RecordError::io("write", path))?;
-    let length = fs::metadata(path).map_err(RecordError::io("write", path))?;
-    Ok(length.len())
+    written?
+        .sync_all()
+        .map_err(RecordError::io("write", path))?;
+    check_sum(path)
+}
+
+/// FNV-1a of a file. Parquet has none of its own for the whole, and the library panics on some files that are damaged.
+pub(super) fn check_sum(path: &Path) -> Result<u64, RecordError> {
+    let bytes = fs::read(path).map_err(RecordError::io("read", path))?;
+    let sum = bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum: u64, byte| {
+        (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    Ok(sum)
+}
+
+/// Whether a file is as it was written: its check sum is in its name.
+fn check(path: &Path) -> Result<(), RecordError> {
+    let stem = path.file_stem().and_then(|stem| stem.to_str());
+    let sum = stem.and_then(|stem| u64::from_str_radix(stem.split_once('-')?.1, 16).ok());
+    match sum {
+        None => Err(RecordError::damaged(path, "its name has no check sum")),
+        Some(sum) if sum != check_sum(path)? => Err(RecordError::damaged(
+            path,
+            "it is not as it was written (its check sum is not that of its name)",
+        )),
+        Some(_) => Ok(()),
+    }
 }
 
 fn refused(path: &Path, why: impl ToString) -> RecordError {
@@ -197,6 +244,7 @@ pub(super) struct Segment {
 
 /// Opens a segment; whoever wants its frames calls [`Segment::frames`].
 pub(super) fn open(path: &Path) -> Result<Segment, RecordError> {
+    check(path)?;
     let file = File::open(path).map_err(RecordError::io("read", path))?;
     let reader =
         SerializedFileReader::new(file).map_err(|error| RecordError::damaged(path, error))?;
