@@ -1,11 +1,11 @@
 //! The columns of a segment, and frames as rows and back.
 //!
-//! A row is about one thing, said by its column `row`; the columns that do not concern such a thing, and what is not measured, are null. Rows
+//! A row is about one thing, said by its column `item`; the columns that do not concern such a thing, and what is not measured, are null. Rows
 //! stand by kind, then by interval, so that nulls and numbers that repeat take next to no room. Times are ns within the interval.
 //!
-//! | `row` | columns |
+//! | `item` | columns |
 //! |---|---|
-//! | all | `interval`: its number, from 0 when the record was begun |
+//! | all | `number` of the interval, from 0 when the record was begun |
 //! | `interval` | `at` (when it began, ns since 1970), `start` (the same by CLOCK_MONOTONIC), `length`, `source`, `unreadable` (VMMs that could not be looked into); of the host `pcpus`, and summed over them `idle`, `vcpus`, `vm_threads`, `tasks`, `kernel` |
 //! | `vm` | `vm` (a number that no other VM of the record has), `name`, `pid`, `program`, `weight`, `due`; `measured` is 1 if it was there all the time |
 //! | `vcpu` | `vm`, `vcpu`, `tid`, `allowed` (pCPUs), `wall`, and of it `run`, `poll`, `vmm`, `ready`, `limited`, `costop`, `halted`; `ran`, `waited`, `runs`, `runnable` (at the end). Without `wall`: known, and not measured |
@@ -69,7 +69,7 @@ macro_rules! columns {
 columns! {
     /// Columns of text.
     Text:
-    Row = "row", Source = "source", Name = "name", Cgroup = "cgroup", Program = "program", Allowed = "allowed", Victim = "victim",
+    Item = "item", Source = "source", Name = "name", Cgroup = "cgroup", Program = "program", Allowed = "allowed", Victim = "victim",
     Culprit = "culprit", CulpritName = "culprit_name", CulpritCgroup = "culprit_cgroup", Kind = "kind",
     Evidence = "evidence", What = "what", Want = "want",
 }
@@ -77,7 +77,7 @@ columns! {
 columns! {
     /// Columns of whole numbers.
     Int:
-    Interval = "interval", At = "at", Start = "start", Length = "length", Unreadable = "unreadable", Pcpus = "pcpus", Idle = "idle",
+    Number = "number", At = "at", Start = "start", Length = "length", Unreadable = "unreadable", Pcpus = "pcpus", Idle = "idle",
     Vcpus = "vcpus", VmThreads = "vm_threads", Tasks = "tasks", Kernel = "kernel", Vm = "vm", Vcpu = "vcpu", Pid = "pid", Tid = "tid",
     Measured = "measured", Due = "due", Wall = "wall", Run = "run", Poll = "poll", Vmm = "vmm", Ready = "ready",
     Limited = "limited", Costop = "costop", Halted = "halted", Ran = "ran", Waited = "waited", Runs = "runs",
@@ -159,7 +159,7 @@ impl Table {
     /// Begins a row of a kind.
     fn row(&mut self, kind: &str, interval: u64) -> &mut Table {
         self.rows += 1;
-        self.text(Text::Row, kind).int(Int::Interval, interval)
+        self.text(Text::Item, kind).int(Int::Number, interval)
     }
 
     fn text(&mut self, column: Text, text: &str) -> &mut Table {
@@ -469,14 +469,14 @@ pub(super) fn frames(table: &Table) -> Result<BTreeMap<u64, Frame>, String> {
         reals: vec![0; table.reals.len()],
     };
     while row.row < table.rows {
-        let number: u64 = row.wanted(Int::Interval)?;
-        match row.wanted_text(Text::Row)? {
+        let number: u64 = row.wanted(Int::Number)?;
+        match row.wanted_text(Text::Item)? {
             "interval" => {
                 frames.insert(number, interval_of(&row)?);
             }
             kind => {
                 let Some(growing) = frames.get_mut(&number) else {
-                    return Err(row.wrong("interval", format!("nothing is known of {number}")));
+                    return Err(row.wrong("number", format!("nothing is known of {number}")));
                 };
                 read_row(kind, &row, growing)?;
             }
@@ -588,7 +588,7 @@ fn read_row(kind: &str, row: &Row<'_>, growing: &mut Growing) -> Result<(), Stri
             of: row.wanted(Int::Of)?,
             want: row.wanted_text(Text::Want)?.to_owned(),
         }),
-        other => return Err(row.wrong("row", format!("'{other}' is no kind of row"))),
+        other => return Err(row.wrong("item", format!("'{other}' is not known"))),
     }
     Ok(())
 }
