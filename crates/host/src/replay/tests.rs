@@ -155,10 +155,10 @@ fn a_range_is_one_interval_in_which_vms_come_and_go() {
     // What is gone or sleeps, and who looked for an hour, is not in it.
     assert_eq!(top.seconds, 5.0);
     let golden = "\
-VM     vCPU RUN POLL VMM RDY LIM HALT  due recv lag% waits for
-db        2  20    –   –  30   –   50 0.20 0.16  +20 batch 100%
-batch     1  84    –   –  16   –  0.0 0.80 0.84   -5
-2 VMs     3  56    –   –  22   –   22 1.00 1.00
+VM    vCPU RUN POLL VMM RDY LIM HALT  due recv lag% waits for
+db       2  20    –   –  30   –   50 0.20 0.16  +20 batch 100%
+batch    1  84    –   –  16   –  0.0 0.80 0.84   -5
+2 VMs    3  56    –   –  22   –   22 1.00 1.00
 2 pCPUs over 5.00 s: vCPUs 1.00, other threads of VMs 0.00, idle 1.00
 kernel threads 0.00, host tasks 0.00";
     assert_eq!(text(&top, false, Style::default()), golden);
