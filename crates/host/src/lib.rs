@@ -20,6 +20,7 @@ mod hint;
 mod in_force;
 pub mod managed;
 pub mod metrics;
+pub mod moment;
 pub mod qmp;
 pub mod record;
 pub mod replay;

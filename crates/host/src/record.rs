@@ -7,19 +7,25 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::path::PathBuf;
+use std::time::Duration;
+use std::time::Instant;
 use std::time::SystemTime;
 
 use tandem_linux::cgroup;
 use tandem_linux::cgroup::CpuController;
+use tandem_linux::interrupt::Interrupt;
 use tandem_linux::procfs::ProcFs;
 use tandem_observe::Interval;
 use tandem_observe::Plain;
 use tandem_observe::Source;
 use tandem_observe::record::Frame;
+use tandem_observe::record::RecordError;
 use tandem_observe::record::RecordedVm;
+use tandem_observe::record::Recorder;
 use tandem_policy::Nanos;
 use tandem_policy::VmId;
 use tandem_policy::Weight;
+use thiserror::Error;
 
 use crate::discovery::Discovery;
 use crate::discovery::DiscoveryOptions;
@@ -55,11 +61,44 @@ impl Frames {
     /// What happened since the last call, or the beginning.
     pub fn frame(&mut self) -> Result<Frame, TopError> {
         let scan = self.discovery.scan()?;
-        let interval = self.source.interval(&watched(&scan.vms))?;
+        // An interval ends when its source begins to read.
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let now = Nanos(now.map_or(0, |now| now.as_nanos() as u64));
+        let interval = self.source.interval(&watched(&scan.vms))?;
         let weights = configured_weights(self.controller.as_ref(), &self.state_dir, &scan.vms);
         Ok(frame(&scan, interval, &weights, now))
+    }
+}
+
+/// Why a recording ended before it was asked to.
+#[derive(Debug, Error)]
+pub enum RecordingError {
+    /// The host cannot be looked at.
+    #[error(transparent)]
+    Top(#[from] TopError),
+    /// Nothing more can be written.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+}
+
+/// Records intervals that began when this is called, until `end` or a signal; what is left of an interval then is recorded, too.
+pub fn run(
+    frames: &mut Frames,
+    recorder: &mut Recorder,
+    interval: Duration,
+    end: Option<Instant>,
+    interrupt: &Interrupt,
+) -> Result<(), RecordingError> {
+    let mut next = Instant::now();
+    loop {
+        // At the pace that was asked for; one that took too long is not made up for.
+        next = (next + interval).max(Instant::now());
+        let until = end.map_or(next, |end| end.min(next));
+        let is_last = interrupt.sleep_until(until).is_err() || end == Some(until);
+        recorder.add(frames.frame()?)?;
+        if is_last {
+            return Ok(());
+        }
     }
 }
 

@@ -3,6 +3,8 @@
 //! A range is one interval: the sum of those that it overlaps ([`IntervalSum`]). What a VM was due in it is the sum of what it was due
 //! in each, so a VM that was there for a part is due for that part only.
 
+pub mod text;
+
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -30,6 +32,9 @@ use crate::vmm::Vmm;
 
 /// All the time there is.
 pub const ALWAYS: Range<Nanos> = Nanos(0)..Nanos(u64::MAX);
+
+/// Between two intervals more than this is a gap: clocks are read one after the other, and are set by a little now and then.
+const GAP: Nanos = Nanos::from_secs(1);
 
 /// Intervals of a record, added up.
 #[derive(Debug, Default)]
@@ -214,8 +219,7 @@ impl Listing {
     fn add(&mut self, number: u64, frame: &Frame) {
         match self.to {
             None => self.dropped = number,
-            // Reading the clocks takes a moment, and clocks are set by a little now and then.
-            Some(end) if frame.at.saturating_sub(end).0 > frame.interval.length.0 / 10 => {
+            Some(end) if frame.at.saturating_sub(end) > GAP => {
                 self.gaps.push(Gap {
                     from: end,
                     to: frame.at,

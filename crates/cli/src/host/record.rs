@@ -9,11 +9,12 @@ use std::time::Instant;
 use anyhow::Context;
 use anyhow::bail;
 use clap::Args;
-use tandem_host::columns::Columns;
 use tandem_host::config::DEFAULT_STATE_DIR;
+use tandem_host::moment;
+use tandem_host::moment::Moment;
 use tandem_host::record::Frames;
+use tandem_host::record::run;
 use tandem_host::replay;
-use tandem_host::replay::Listing;
 use tandem_host::top;
 use tandem_linux::interrupt::Interrupt;
 use tandem_observe::record::DEFAULT_MAX_BYTES;
@@ -22,12 +23,10 @@ use tandem_observe::record::Record;
 use tandem_observe::record::Recorder;
 use tandem_policy::Nanos;
 
-use super::FindArgs;
-use super::seconds;
-use super::style;
-use super::times;
-use super::times::Moment;
-use super::vm_name;
+use super::look::FindArgs;
+use super::look::seconds;
+use super::look::style;
+use super::look::vm_name;
 use crate::console;
 
 /// `tandem host record`
@@ -42,10 +41,10 @@ pub struct RecordArgs {
     #[arg(long, default_value = "1", value_name = "S", value_parser = seconds)]
     interval: Duration,
     /// End after so long, such as 90s, 10m, 2h or 7d [default: when interrupted]
-    #[arg(long = "for", value_name = "TIME", value_parser = times::length)]
+    #[arg(long = "for", value_name = "TIME", value_parser = moment::length)]
     length: Option<Duration>,
     /// The oldest intervals go when the record would be larger, such as 64M or 2G [default: 256M]
-    #[arg(long, value_name = "SIZE", value_parser = times::bytes(LEAST_MAX_BYTES))]
+    #[arg(long, value_name = "SIZE", value_parser = moment::bytes(LEAST_MAX_BYTES))]
     max_size: Option<u64>,
     /// Where a running daemon keeps its state
     #[arg(long, default_value = DEFAULT_STATE_DIR, value_name = "DIR")]
@@ -61,13 +60,13 @@ pub struct ReplayArgs {
     #[arg(long, conflicts_with_all = ["at", "from", "to", "vcpus", "select_name"])]
     list: bool,
     /// Show the interval of this time: 2026-11-23T14:05:00Z, +90s after the record's begin, -10m before its end
-    #[arg(long, value_name = "TIME", value_parser = times::moment, allow_hyphen_values = true, conflicts_with_all = ["from", "to"])]
+    #[arg(long, value_name = "TIME", value_parser = moment::moment, allow_hyphen_values = true, conflicts_with_all = ["from", "to"])]
     at: Option<Moment>,
     /// Show what happened from this time on, in sum [default: the record's begin]
-    #[arg(long, value_name = "TIME", value_parser = times::moment, allow_hyphen_values = true)]
+    #[arg(long, value_name = "TIME", value_parser = moment::moment, allow_hyphen_values = true)]
     from: Option<Moment>,
     /// Show what happened until this time, in sum [default: the record's end]
-    #[arg(long, value_name = "TIME", value_parser = times::moment, allow_hyphen_values = true)]
+    #[arg(long, value_name = "TIME", value_parser = moment::moment, allow_hyphen_values = true)]
     to: Option<Moment>,
     /// Show VMs by name: a glob such as 'db-*'; may be repeated
     #[arg(long, value_name = "GLOB", value_parser = vm_name)]
@@ -89,24 +88,11 @@ pub fn record(args: &RecordArgs) -> anyhow::Result<()> {
     let mut recorder = Recorder::create(&args.output, max)?;
     eprintln!("recording to {}; Ctrl-C ends it", args.output.display());
     let end = args.length.and_then(|length| begin.checked_add(length));
-    let mut next = begin;
-    let recorded = loop {
-        // At the pace that was asked for; one that took too long is not made up for.
-        next = (next + args.interval).max(Instant::now());
-        let until = end.map_or(next, |end| end.min(next));
-        let is_last = interrupt.sleep_until(until).is_err() || end == Some(until);
-        // Also what is left of an interval when it ends is in the record.
-        let added = frames
-            .frame()
-            .map_err(anyhow::Error::from)
-            .and_then(|frame| Ok(recorder.add(frame)?));
-        if added.is_err() || is_last {
-            break added;
-        }
-    };
+    let recorded = run(&mut frames, &mut recorder, args.interval, end, &interrupt);
     let finished = match (recorded, recorder.finish()) {
         (Err(error), _) => {
             let kept = "what was recorded before stays readable";
+            let error = anyhow::Error::from(error);
             return Err(error.context(format!("recording ended; {kept}")));
         }
         (Ok(()), finished) => finished?,
@@ -130,7 +116,7 @@ pub fn replay(args: &ReplayArgs) -> anyhow::Result<()> {
         let listing = replay::list(&record)?;
         return console::print(&match args.json {
             true => serde_json::to_string_pretty(&listing)?,
-            false => listed(&listing),
+            false => replay::text::text(&listing, style(std::io::stdout().is_terminal())),
         });
     }
     let wanted = wanted(args, &record)?;
@@ -180,58 +166,19 @@ fn wanted(args: &ReplayArgs, record: &Record) -> anyhow::Result<Range<Nanos>> {
                 .with_context(|| format!("{}: it holds no interval", args.record.display()))?
         }
     };
-    let moment = |moment: Moment| moment.within(begin, end);
+    let resolved = |moment: Moment| moment.within(begin, end);
     if let Some(at) = args.at {
         // The end of a record is in its last interval.
-        let at = moment(at).min(end.saturating_sub(Nanos(1)));
+        let at = resolved(at).min(end.saturating_sub(Nanos(1)));
         return Ok(at..at + Nanos(1));
     }
-    let range = args.from.map_or(Nanos(0), moment)..args.to.map_or(Nanos(u64::MAX), moment);
+    let range = args.from.map_or(Nanos(0), resolved)..args.to.map_or(Nanos(u64::MAX), resolved);
     if range.start >= range.end {
         bail!(
             "--from {} is not before --to {}",
-            times::printed(range.start),
-            times::printed(range.end)
+            moment::printed(range.start),
+            moment::printed(range.end)
         );
     }
     Ok(range)
-}
-
-fn listed(listing: &Listing) -> String {
-    let time = |at: Option<Nanos>| at.map_or_else(|| "–".to_owned(), times::printed);
-    let state = match (listing.complete, listing.written) {
-        (_, true) => "being written",
-        (true, false) => "complete",
-        (false, false) => "not ended properly: up to the last interval that was written",
-    };
-    let mut text = format!(
-        "from {} to {}: {} intervals, {} bytes, {state}",
-        time(listing.from),
-        time(listing.to),
-        listing.intervals,
-        listing.bytes
-    );
-    if listing.dropped > 0 {
-        let dropped = listing.dropped;
-        text.push_str(&format!(
-            "\nthe first {dropped} intervals went to make room"
-        ));
-    }
-    for gap in &listing.gaps {
-        let (from, to) = (times::printed(gap.from), times::printed(gap.to));
-        text.push_str(&format!("\ngap from {from} to {to}"));
-    }
-    let mut columns = Columns::new(&["<VM", "pid", "vCPU", "intervals", "<from", "<to"]);
-    for vm in &listing.vms {
-        columns.row([
-            vm.name.as_str().into(),
-            vm.pid.to_string().into(),
-            vm.vcpus.to_string().into(),
-            vm.intervals.to_string().into(),
-            times::printed(vm.from).into(),
-            times::printed(vm.to).into(),
-        ]);
-    }
-    let table = columns.text(style(std::io::stdout().is_terminal()));
-    format!("{text}\n{table}")
 }

@@ -1,5 +1,6 @@
 //! Lengths, sizes and moments as an operator types them, and moments as they are printed: UTC.
 
+use std::fmt::Display;
 use std::time::Duration;
 
 use chrono::DateTime;
@@ -7,12 +8,10 @@ use chrono::NaiveDateTime;
 use chrono::SecondsFormat;
 use tandem_policy::Nanos;
 
-use crate::number::not_possible;
-
 /// How moments are written.
 pub const MOMENT: &str = "a time such as 2026-11-23T14:05:00Z, +90s (after the begin of the record) or -10m (before its end)";
 
-/// How lengths are written.
+/// How lengths are written, for errors.
 const LENGTH: &str = "a time such as 90s, 10m, 2h or 7d";
 
 /// A length: a number with s, m, h or d; without a unit, seconds.
@@ -49,6 +48,11 @@ pub fn bytes(least: u64) -> impl Fn(&str) -> Result<u64, String> + Clone {
             _ => Err(not_possible(text, expected)),
         }
     }
+}
+
+/// A value that cannot be, and what can.
+fn not_possible(value: &str, expected: impl Display) -> String {
+    format!("{value} is not possible: {expected}")
 }
 
 /// A number and what follows it.
