@@ -3,6 +3,8 @@
 //! Arguments in two steps: what was typed, then a [`HostConfig`] that has been checked.
 
 mod export;
+mod look;
+mod record;
 
 use std::io::IsTerminal;
 use std::io::Write;
@@ -21,7 +23,6 @@ use tandem_host::check::CheckOptions;
 use tandem_host::check::measure;
 use tandem_host::check::report::Report;
 use tandem_host::check::report::Verdict;
-use tandem_host::columns::Style;
 use tandem_host::config::DEFAULT_STATE_DIR;
 use tandem_host::config::HostConfig;
 use tandem_host::config::Placement;
@@ -29,7 +30,6 @@ use tandem_host::config::Policies;
 use tandem_host::config::Select;
 use tandem_host::config::VmRule;
 use tandem_host::daemon::Daemon;
-use tandem_host::discovery::DiscoveryOptions;
 use tandem_host::glob;
 use tandem_host::select::Selector;
 use tandem_host::status;
@@ -50,6 +50,10 @@ use tandem_policy::PolicySet;
 use tandem_policy::asymmetric::AsymmetricConfig;
 
 use crate::live::policy_names;
+use look::FindArgs;
+use look::seconds;
+use look::style;
+use look::vm_name;
 use tandem_report::table::Look;
 use tandem_report::table::Table;
 
@@ -70,6 +74,10 @@ pub enum HostCommand {
     Top(TopArgs),
     /// Serve all of that as metrics for Prometheus, until stopped; changes nothing
     Export(Box<ExportArgs>),
+    /// Write what top shows, interval after interval, for days
+    Record(record::RecordArgs),
+    /// Show what top showed at any time of a record, or over a range of it
+    Replay(record::ReplayArgs),
     /// Put back what a killed daemon left behind
     Restore(RestoreArgs),
     /// Measure which knobs act on this kernel, with threads and cgroups made for that: takes some seconds, and two pCPUs
@@ -117,31 +125,6 @@ impl SelectArgs {
             all: true,
             ..Select::default()
         })
-    }
-}
-
-/// How VMs and their vCPU threads are found.
-#[derive(Clone, Debug, Args)]
-struct FindArgs {
-    // clap takes {n} for a newline, unless a style that changes nothing stands within.
-    #[arg(
-        long,
-        value_name = "GLOB",
-        help = "Thread names of a VMM that is not known, with {\u{1b}[0mn} for the vCPU's number: 'cpu{\u{1b}[0mn}:*'"
-    )]
-    thread_pattern: Option<String>,
-    /// QMP sockets of QEMU processes: a path or glob; may be repeated
-    #[arg(long, value_name = "PATH")]
-    qmp_socket: Vec<String>,
-}
-
-impl FindArgs {
-    fn options(&self) -> DiscoveryOptions {
-        DiscoveryOptions {
-            thread_pattern: self.thread_pattern.clone(),
-            qmp_sockets: self.qmp_socket.clone(),
-            ..DiscoveryOptions::default()
-        }
     }
 }
 
@@ -299,13 +282,6 @@ fn checked(rule: VmRule) -> Result<VmRule, String> {
     }
 }
 
-fn vm_name(text: &str) -> Result<String, String> {
-    match glob::for_names(text) {
-        Ok(_) => Ok(text.to_owned()),
-        Err(expected) => Err(not_possible(text, expected)),
-    }
-}
-
 fn cgroup(text: &str) -> Result<String, String> {
     match glob::for_cgroups(text) {
         Ok(_) => Ok(text.to_owned()),
@@ -417,6 +393,8 @@ pub fn main(command: HostCommand) -> anyhow::Result<()> {
         HostCommand::Status(args) => status(&args),
         HostCommand::Top(args) => top(&args),
         HostCommand::Export(args) => export(*args),
+        HostCommand::Record(args) => record::record(&args),
+        HostCommand::Replay(args) => record::replay(&args),
         HostCommand::Restore(args) => restore(&args),
         HostCommand::Check(args) => check(&args),
         HostCommand::CheckMeasure => Ok(measure::main()?),
@@ -447,24 +425,6 @@ fn myself(args: &[&str]) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.args(args);
     command
-}
-
-/// `--interval`
-fn seconds(text: &str) -> Result<Duration, String> {
-    real((0.05, 3600.0))(text).map(Duration::from_secs_f64)
-}
-
-/// How text is to look: on a terminal as wide as that, with colour unless NO_COLOR says otherwise.
-fn style(is_terminal: bool) -> Style {
-    let width = || rustix::termios::tcgetwinsize(std::io::stdout()).ok();
-    Style {
-        colour: is_terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
-        width: is_terminal
-            .then(width)
-            .flatten()
-            .map(|size| usize::from(size.ws_col))
-            .filter(|width| *width > 0),
-    }
 }
 
 /// Prints; false once nobody reads any more. With `redraw` from the terminal's first line on.

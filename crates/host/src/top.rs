@@ -235,7 +235,7 @@ impl Top {
 }
 
 /// Puts together what was found, measured and configured.
-fn shown(
+pub(crate) fn shown(
     scan: &Scan,
     interval: &Interval,
     weights: &BTreeMap<VmId, Weight>,

@@ -7,7 +7,7 @@
 //! measured and the other has not still sums to their wall time.
 //!
 //! The edges between parties are in [`edges`]: a vCPU that is RDY waits for whoever runs on the pCPUs where it may. What a source
-//! answers about a host and some time is an [`interval::Interval`].
+//! answers about a host and some time is an [`interval::Interval`]; several in a row are added up by [`sum::IntervalSum`].
 //!
 //! The names are those of the field: RDY, CSTP and LIM are what esxtop shows as %RDY, %CSTP and %MLMTD. Times are integer
 //! nanoseconds. Nothing here reads, measures or estimates.
@@ -15,6 +15,7 @@
 pub mod edges;
 pub mod interval;
 pub mod party;
+pub mod sum;
 
 use std::fmt;
 
@@ -202,6 +203,21 @@ impl VcpuTimes {
         }
         given.halted = Some(left);
         Ok(given)
+    }
+
+    /// From the times in all states, in the order of [`State::ALL`], as something that was measured before; they must sum to `wall`.
+    pub fn from_all(wall: Nanos, times: [Option<Nanos>; 7]) -> Result<VcpuTimes, StatesError> {
+        let [run, poll, vmm, ready, limited, costop, halted] = times;
+        VcpuTimes::try_from(Read {
+            wall,
+            run,
+            poll,
+            vmm,
+            ready,
+            limited,
+            costop,
+            halted,
+        })
     }
 
     /// How long it was looked at; of several vCPUs, the sum.

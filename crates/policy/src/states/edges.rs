@@ -87,8 +87,8 @@ impl Amount {
         self.time == Nanos::ZERO && self.count.unwrap_or(0) == 0
     }
 
-    /// What is counted of one only is not counted of both.
-    fn plus(self, other: Amount) -> Amount {
+    /// Both together. What is counted of one only is not counted of both.
+    pub fn plus(self, other: Amount) -> Amount {
         let counts = self.count.zip(other.count);
         Amount {
             time: self.time + other.time,
@@ -140,7 +140,8 @@ struct Row {
     amount: Amount,
 }
 
-/// Edges: by victim, in the order of parties; of each by kind; the longest first, equals in the order of their culprits.
+/// Edges: by victim, in the order of parties; of each by kind; the longest first, equals in the order of their culprits. Every party
+/// of the table is in an edge, so sets with the same edges are equal, however they were made.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Read")]
 pub struct Edges {
@@ -327,7 +328,36 @@ impl EdgesBuilder {
             }
             edges = short;
         }
-        Edges { parties, edges }
+        named_only(parties, edges)
+    }
+}
+
+/// Without the parties that no edge names.
+fn named_only(parties: Vec<Party>, mut edges: Vec<Row>) -> Edges {
+    let mut is_named = vec![false; parties.len()];
+    for row in &edges {
+        is_named[row.victim.0 as usize] = true;
+        is_named[row.culprit.0 as usize] = true;
+    }
+    let mut count = 0;
+    let place: Vec<PartyId> = is_named
+        .iter()
+        .map(|is_named| {
+            let place = PartyId(count);
+            count += u32::from(*is_named);
+            place
+        })
+        .collect();
+    for row in &mut edges {
+        row.victim = place[row.victim.0 as usize];
+        row.culprit = place[row.culprit.0 as usize];
+    }
+    let named = parties.into_iter().zip(is_named);
+    Edges {
+        parties: named
+            .filter_map(|(party, is_named)| is_named.then_some(party))
+            .collect(),
+        edges,
     }
 }
 

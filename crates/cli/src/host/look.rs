@@ -1,0 +1,63 @@
+//! What subcommands that look at the host share: how VMs are found, and how text looks.
+
+use std::time::Duration;
+
+use clap::Args;
+use tandem_host::columns::Style;
+use tandem_host::discovery::DiscoveryOptions;
+use tandem_host::glob;
+
+use crate::number::not_possible;
+use crate::number::real;
+
+/// How VMs and their vCPU threads are found.
+#[derive(Clone, Debug, Args)]
+pub struct FindArgs {
+    // clap takes {n} for a newline, unless a style that changes nothing stands within.
+    #[arg(
+        long,
+        value_name = "GLOB",
+        help = "Thread names of a VMM that is not known, with {\u{1b}[0mn} for the vCPU's number: 'cpu{\u{1b}[0mn}:*'"
+    )]
+    pub thread_pattern: Option<String>,
+    /// QMP sockets of QEMU processes: a path or glob; may be repeated
+    #[arg(long, value_name = "PATH")]
+    pub qmp_socket: Vec<String>,
+}
+
+impl FindArgs {
+    /// For discovery.
+    pub fn options(&self) -> DiscoveryOptions {
+        DiscoveryOptions {
+            thread_pattern: self.thread_pattern.clone(),
+            qmp_sockets: self.qmp_socket.clone(),
+            ..DiscoveryOptions::default()
+        }
+    }
+}
+
+/// The name of a VM, or a glob of names.
+pub fn vm_name(text: &str) -> Result<String, String> {
+    match glob::for_names(text) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(expected) => Err(not_possible(text, expected)),
+    }
+}
+
+/// `--interval`
+pub fn seconds(text: &str) -> Result<Duration, String> {
+    real((0.05, 3600.0))(text).map(Duration::from_secs_f64)
+}
+
+/// How text is to look: on a terminal as wide as that, with colour unless NO_COLOR says otherwise.
+pub fn style(is_terminal: bool) -> Style {
+    let width = || rustix::termios::tcgetwinsize(std::io::stdout()).ok();
+    Style {
+        colour: is_terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
+        width: is_terminal
+            .then(width)
+            .flatten()
+            .map(|size| usize::from(size.ws_col))
+            .filter(|width| *width > 0),
+    }
+}

@@ -1,0 +1,69 @@
+//! What is recorded of an interval: what its source answered, and whose it is.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde::Serialize;
+use tandem_policy::Nanos;
+use tandem_policy::VcpuId;
+use tandem_policy::VmId;
+use tandem_policy::Weight;
+use tandem_policy::states::interval::Interval;
+
+/// An interval with what is known of its VMs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Frame {
+    /// When it began by the wall clock, in ns since 1970.
+    pub at: Nanos,
+    /// What was measured.
+    pub interval: Interval,
+    /// All VMs that were found at its end, measured or not. A number is one VM's throughout the record.
+    pub vms: BTreeMap<VmId, RecordedVm>,
+    /// Processes that are VMMs by their names and could not be looked into.
+    pub unreadable: usize,
+}
+
+impl Frame {
+    /// When it ended by the wall clock.
+    pub fn end(&self) -> Nanos {
+        Nanos(self.at.0.saturating_add(self.interval.length.0))
+    }
+}
+
+/// A VM, by name, and what it is due.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RecordedVm {
+    /// What its VMM calls it.
+    pub name: String,
+    /// Its process.
+    pub pid: u32,
+    /// The program that runs it.
+    pub program: String,
+    /// Its configured weight, where that is known.
+    #[serde(with = "exact")]
+    pub weight: Option<Weight>,
+    /// What it was due in the interval; `None` for one that was not measured.
+    pub due: Option<Nanos>,
+    /// Its vCPUs whose threads are known.
+    pub tids: BTreeMap<VcpuId, u32>,
+}
+
+/// Weights as text: numbers of JSON are read back to a neighbour at times.
+mod exact {
+    use serde::Deserialize;
+    use serde::Deserializer;
+    use serde::Serialize;
+    use serde::Serializer;
+    use serde::de::Error;
+    use tandem_policy::Weight;
+
+    pub fn serialize<S: Serializer>(weight: &Option<Weight>, to: S) -> Result<S::Ok, S::Error> {
+        weight.map(|weight| weight.0.to_string()).serialize(to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Weight>, D::Error> {
+        let text = Option::<String>::deserialize(from)?;
+        let weight = text.map(|text| text.parse().map(Weight).map_err(D::Error::custom));
+        weight.transpose()
+    }
+}

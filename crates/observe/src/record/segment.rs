@@ -1,0 +1,354 @@
+//! Frames in a row as a Parquet file, and back.
+//!
+//! One row group; names and numbers that repeat by dictionary, times by differences, which takes as many bits as they have. Not
+//! compressed, and without statistics: nobody looks for a row by its values.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::fs::File;
+use std::path::Path;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use parquet::basic::Encoding;
+use parquet::basic::LogicalType;
+use parquet::basic::Repetition;
+use parquet::basic::Type as PhysicalType;
+use parquet::column::reader::ColumnReader;
+use parquet::column::reader::get_typed_column_reader;
+use parquet::data_type::ByteArrayType;
+use parquet::data_type::DataType;
+use parquet::data_type::DoubleType;
+use parquet::data_type::Int64Type;
+use parquet::errors::ParquetError;
+use parquet::file::metadata::KeyValue;
+use parquet::file::properties::EnabledStatistics;
+use parquet::file::properties::WriterProperties;
+use parquet::file::reader::FileReader;
+use parquet::file::reader::SerializedFileReader;
+use parquet::file::writer::SerializedFileWriter;
+use parquet::file::writer::SerializedRowGroupWriter;
+use parquet::schema::types::ColumnPath;
+use parquet::schema::types::Type;
+use parquet::schema::types::TypePtr;
+use serde::Deserialize;
+use serde::Serialize;
+use tandem_policy::Nanos;
+
+use super::RecordError;
+use super::SEGMENT;
+use super::VERSION;
+use super::frame::Frame;
+use super::part;
+use super::table;
+use super::table::Cells;
+use super::table::Int;
+use super::table::Real;
+use super::table::Table;
+use super::table::Text;
+
+/// The keys of a file's metadata.
+const VERSION_KEY: &str = "tandem_record";
+const SUMMARY_KEY: &str = "tandem_summary";
+
+/// What a segment holds, in its metadata, so that one that is not wanted need not be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Summary {
+    /// The number of the first interval.
+    pub(super) first: u64,
+    /// How many there are.
+    pub(super) intervals: u64,
+    /// When the first began, in ns since 1970.
+    pub(super) from: Nanos,
+    /// When the last ended.
+    pub(super) to: Nanos,
+}
+
+impl Summary {
+    /// Of frames in a row; `None` of none.
+    pub(super) fn of(first: u64, frames: &[Frame]) -> Option<Summary> {
+        Some(Summary {
+            first,
+            intervals: frames.len() as u64,
+            from: frames.iter().map(|frame| frame.at).min()?,
+            to: frames.iter().map(Frame::end).max()?,
+        })
+    }
+}
+
+/// Writes a segment that is on the disk, whole, when this returns; its path and how long it is. Until then it has another name.
+pub(super) fn write(
+    folder: &Path,
+    first: u64,
+    frames: &[Frame],
+) -> Result<(PathBuf, u64), RecordError> {
+    let unfinished = part(folder, first, "part");
+    let written = write_whole(&unfinished, first, frames).and_then(|sum| {
+        let path = folder.join(format!("{first:010}-{sum:016x}.{SEGMENT}"));
+        fs::rename(&unfinished, &path).map_err(RecordError::io("rename", &unfinished))?;
+        let folder_synced = File::open(folder).and_then(|folder| folder.sync_all());
+        folder_synced.map_err(RecordError::io("write", folder))?;
+        let metadata = fs::metadata(&path).map_err(RecordError::io("read", &path))?;
+        Ok((path, metadata.len()))
+    });
+    if written.is_err() {
+        // What it was made of is still in the journal.
+        let _ = fs::remove_file(&unfinished);
+    }
+    written
+}
+
+/// Writes the file; its check sum.
+fn write_whole(path: &Path, first: u64, frames: &[Frame]) -> Result<u64, RecordError> {
+    let file = File::create(path).map_err(RecordError::io("write", path))?;
+    let table = Table::of(first, frames);
+    let summary = Summary::of(first, frames);
+    let written = columns(file, &table, summary).map_err(|error| match error {
+        // What the system said is worth more than the library's words around it.
+        ParquetError::External(error) => match error.downcast::<std::io::Error>() {
+            Ok(error) => RecordError::io("write", path)(*error),
+            Err(error) => refused(path, error),
+        },
+        other => refused(path, other),
+    });
+    written?
+        .sync_all()
+        .map_err(RecordError::io("write", path))?;
+    check_sum(path)
+}
+
+/// FNV-1a of a file. Parquet has none of its own for the whole, and the library panics on some files that are damaged.
+pub(super) fn check_sum(path: &Path) -> Result<u64, RecordError> {
+    let bytes = fs::read(path).map_err(RecordError::io("read", path))?;
+    let sum = bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum: u64, byte| {
+        (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    Ok(sum)
+}
+
+/// Whether a file is as it was written: its check sum is in its name.
+fn check(path: &Path) -> Result<(), RecordError> {
+    let stem = path.file_stem().and_then(|stem| stem.to_str());
+    let sum = stem.and_then(|stem| u64::from_str_radix(stem.split_once('-')?.1, 16).ok());
+    match sum {
+        None => Err(RecordError::damaged(path, "its name has no check sum")),
+        Some(sum) if sum != check_sum(path)? => Err(RecordError::damaged(
+            path,
+            "it is not as it was written (its check sum is not that of its name)",
+        )),
+        Some(_) => Ok(()),
+    }
+}
+
+fn refused(path: &Path, why: impl ToString) -> RecordError {
+    RecordError::Parquet {
+        path: path.to_owned(),
+        why: why.to_string(),
+    }
+}
+
+fn schema() -> Result<TypePtr, ParquetError> {
+    let column = |name: &str, physical, logical| {
+        let column = Type::primitive_type_builder(name, physical);
+        let column = column.with_repetition(Repetition::OPTIONAL);
+        column.with_logical_type(logical).build().map(Arc::new)
+    };
+    let texts = Text::ALL.iter().map(|text| {
+        column(
+            text.name(),
+            PhysicalType::BYTE_ARRAY,
+            Some(LogicalType::String),
+        )
+    });
+    let ints = Int::ALL
+        .iter()
+        .map(|int| column(int.name(), PhysicalType::INT64, None));
+    let reals = Real::ALL
+        .iter()
+        .map(|real| column(real.name(), PhysicalType::DOUBLE, None));
+    let fields: Result<Vec<TypePtr>, ParquetError> = texts.chain(ints).chain(reals).collect();
+    let schema = Type::group_type_builder("record").with_fields(fields?);
+    Ok(Arc::new(schema.build()?))
+}
+
+/// Numbers that hardly repeat: a dictionary would only be in the way.
+fn is_time(int: Int) -> bool {
+    !matches!(
+        int,
+        Int::Vm
+            | Int::Vcpu
+            | Int::Pid
+            | Int::Tid
+            | Int::Pcpus
+            | Int::Unreadable
+            | Int::Measured
+            | Int::Runnable
+            | Int::CulpritVm
+            | Int::CulpritVcpu
+            | Int::Vms
+            | Int::Of
+    )
+}
+
+fn properties(summary: Option<Summary>) -> WriterProperties {
+    let mut values = vec![KeyValue::new(VERSION_KEY.to_owned(), VERSION.to_string())];
+    if let Some(summary) = summary.and_then(|summary| serde_json::to_string(&summary).ok()) {
+        values.push(KeyValue::new(SUMMARY_KEY.to_owned(), summary));
+    }
+    let mut properties = WriterProperties::builder()
+        .set_statistics_enabled(EnabledStatistics::None)
+        .set_offset_index_disabled(true)
+        .set_key_value_metadata(Some(values));
+    for int in Int::ALL.iter().filter(|int| is_time(**int)) {
+        let path = ColumnPath::from(int.name());
+        properties = properties
+            .set_column_dictionary_enabled(path.clone(), false)
+            .set_column_encoding(path, Encoding::DELTA_BINARY_PACKED);
+    }
+    properties.build()
+}
+
+/// Writes all columns; gives the file back.
+fn columns(file: File, table: &Table, summary: Option<Summary>) -> Result<File, ParquetError> {
+    let mut writer = SerializedFileWriter::new(file, schema()?, Arc::new(properties(summary)))?;
+    let mut group = writer.next_row_group()?;
+    for cells in &table.texts {
+        column::<ByteArrayType>(&mut group, cells)?;
+    }
+    for cells in &table.ints {
+        column::<Int64Type>(&mut group, cells)?;
+    }
+    for cells in &table.reals {
+        column::<DoubleType>(&mut group, cells)?;
+    }
+    group.close()?;
+    writer.into_inner()
+}
+
+fn column<T: DataType>(
+    group: &mut SerializedRowGroupWriter<'_, File>,
+    cells: &Cells<T::T>,
+) -> Result<(), ParquetError> {
+    let column = group.next_column()?;
+    let mut column = column.ok_or_else(|| ParquetError::General("a column too many".to_owned()))?;
+    let typed = column.typed::<T>();
+    typed.write_batch(&cells.values, Some(&cells.defined), None)?;
+    column.close()
+}
+
+/// A file that was opened, and its metadata.
+pub(super) struct Segment {
+    reader: SerializedFileReader<File>,
+    pub(super) summary: Summary,
+}
+
+/// Opens a segment; whoever wants its frames calls [`Segment::frames`].
+pub(super) fn open(path: &Path) -> Result<Segment, RecordError> {
+    check(path)?;
+    let file = File::open(path).map_err(RecordError::io("read", path))?;
+    let reader =
+        SerializedFileReader::new(file).map_err(|error| RecordError::damaged(path, error))?;
+    let values = reader.metadata().file_metadata().key_value_metadata();
+    let value = |key: &str| {
+        let value = values?.iter().find(|value| value.key == key)?;
+        value.value.clone()
+    };
+    let Some(version) = value(VERSION_KEY) else {
+        let why = "it is a Parquet file without Tandem's metadata";
+        return Err(RecordError::damaged(path, why));
+    };
+    if version != VERSION.to_string() {
+        return Err(RecordError::Version {
+            path: path.to_owned(),
+            found: version,
+        });
+    }
+    let summary = value(SUMMARY_KEY).unwrap_or_default();
+    let summary = serde_json::from_str(&summary);
+    let summary = summary.map_err(|error| {
+        RecordError::damaged(path, format!("its metadata '{SUMMARY_KEY}': {error}"))
+    })?;
+    Ok(Segment { reader, summary })
+}
+
+impl Segment {
+    /// All frames, by number.
+    pub(super) fn frames(&self, path: &Path) -> Result<BTreeMap<u64, Frame>, RecordError> {
+        let mut frames = BTreeMap::new();
+        for group in 0..self.reader.num_row_groups() {
+            let table = self.table(group);
+            let table = table.map_err(|error| RecordError::damaged(path, error))?;
+            let read = table::frames(&table).map_err(|why| RecordError::damaged(path, why))?;
+            frames.extend(read);
+        }
+        if frames.len() as u64 != self.summary.intervals {
+            let (found, of) = (frames.len(), self.summary.intervals);
+            return Err(RecordError::damaged(
+                path,
+                format!("it has {found} of {of} intervals"),
+            ));
+        }
+        Ok(frames)
+    }
+
+    /// A column that the file lacks is null in every row.
+    fn table(&self, group: usize) -> Result<Table, ParquetError> {
+        let group = self.reader.get_row_group(group)?;
+        let rows = group.metadata().num_rows();
+        let rows =
+            usize::try_from(rows).map_err(|error| ParquetError::General(error.to_string()))?;
+        let columns = group.metadata().schema_descr();
+        let reader = |name: &str, physical| {
+            let at = (0..columns.num_columns()).find(|at| columns.column(*at).name() == name);
+            let Some(at) = at else {
+                return Ok(None);
+            };
+            match columns.column(at).physical_type() == physical {
+                true => group.get_column_reader(at).map(Some),
+                false => Err(ParquetError::General(format!(
+                    "column {name} is not of type {physical}"
+                ))),
+            }
+        };
+        let texts = Text::ALL.iter().map(|text| {
+            cells::<ByteArrayType>(reader(text.name(), PhysicalType::BYTE_ARRAY)?, rows)
+        });
+        let ints = Int::ALL
+            .iter()
+            .map(|int| cells::<Int64Type>(reader(int.name(), PhysicalType::INT64)?, rows));
+        let reals = Real::ALL
+            .iter()
+            .map(|real| cells::<DoubleType>(reader(real.name(), PhysicalType::DOUBLE)?, rows));
+        Ok(Table {
+            rows,
+            texts: texts.collect::<Result<_, ParquetError>>()?,
+            ints: ints.collect::<Result<_, ParquetError>>()?,
+            reals: reals.collect::<Result<_, ParquetError>>()?,
+        })
+    }
+}
+
+fn cells<T: DataType>(
+    reader: Option<ColumnReader>,
+    rows: usize,
+) -> Result<Cells<T::T>, ParquetError> {
+    let mut cells: Cells<T::T> = Cells::default();
+    if let Some(reader) = reader {
+        let mut reader = get_typed_column_reader::<T>(reader);
+        loop {
+            let levels = Some(&mut cells.defined);
+            let (read, _, _) = reader.read_records(rows, levels, None, &mut cells.values)?;
+            if read == 0 {
+                break;
+            }
+        }
+        if cells.defined.len() != rows {
+            let found = cells.defined.len();
+            return Err(ParquetError::General(format!(
+                "a column has {found} of {rows} rows"
+            )));
+        }
+    }
+    cells.defined.resize(rows, 0);
+    Ok(cells)
+}

@@ -1,0 +1,641 @@
+//! The columns of a segment, and frames as rows and back.
+//!
+//! A row is about one thing, said by its column `item`; the columns that do not concern such a thing, and what is not measured, are null. Rows
+//! stand by kind, then by interval, so that nulls and numbers that repeat take next to no room. Times are ns within the interval.
+//!
+//! | `item` | columns |
+//! |---|---|
+//! | all | `number` of the interval, from 0 when the record was begun |
+//! | `interval` | `at` (when it began, ns since 1970), `start` (the same by CLOCK_MONOTONIC), `length`, `source`, `unreadable` (VMMs that could not be looked into); of the host `pcpus`, and summed over them `idle`, `vcpus`, `vm_threads`, `tasks`, `kernel` |
+//! | `vm` | `vm` (a number that no other VM of the record has), `name`, `pid`, `program`, `weight`, `due`; `measured` is 1 if it was there all the time |
+//! | `vcpu` | `vm`, `vcpu`, `tid`, `allowed` (pCPUs), `wall`, and of it `run`, `poll`, `vmm`, `ready`, `limited`, `costop`, `halted`; `ran`, `waited`, `runs`, `runnable` (at the end). Without `wall`: known, and not measured |
+//! | `thread` | another thread of a VM: `vm`, `name`, `time` |
+//! | `edge` | who waited for whom: `victim` (what it is: `vcpu`, `vm`, `vm-thread`, `process`, `kernel-thread`, `unseen`, `others`) with `vm`, `vcpu`, `name`, `cgroup`; `culprit` with `culprit_vm`, `culprit_vcpu`, `culprit_name`, `culprit_cgroup`; `kind` (`pcpu`, `sibling`, `yield-taken`, `yield-useless`), `evidence`, `time`, `count` |
+//! | `process` | a process that is no VM: `name`, `pid`, `cgroup`, `time` |
+//! | `missing` | not measured: `what`, of `vms` VMs of `of`; `want` says for want of what |
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+
+use parquet::data_type::ByteArray;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tandem_policy::Nanos;
+use tandem_policy::PcpuSet;
+use tandem_policy::State;
+use tandem_policy::VcpuId;
+use tandem_policy::VcpuTimes;
+use tandem_policy::VmId;
+use tandem_policy::Weight;
+use tandem_policy::states::edges::Amount;
+use tandem_policy::states::edges::EdgeKind;
+use tandem_policy::states::edges::EdgesBuilder;
+use tandem_policy::states::edges::Evidence;
+use tandem_policy::states::edges::Party;
+use tandem_policy::states::interval::HostTotals;
+use tandem_policy::states::interval::Interval;
+use tandem_policy::states::interval::Missing;
+use tandem_policy::states::interval::ProcessTime;
+use tandem_policy::states::interval::SourceName;
+use tandem_policy::states::interval::ThreadTime;
+use tandem_policy::states::interval::VcpuInterval;
+use tandem_policy::states::interval::VmInterval;
+
+use super::frame::Frame;
+use super::frame::RecordedVm;
+
+macro_rules! columns {
+    ($(#[$meta:meta])* $of:ident: $($column:ident = $name:literal,)*) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(super) enum $of {
+            $($column),*
+        }
+
+        impl $of {
+            /// All, in the order of the file.
+            pub(super) const ALL: &[$of] = &[$($of::$column),*];
+
+            /// As the file calls it.
+            pub(super) fn name(self) -> &'static str {
+                match self {
+                    $($of::$column => $name),*
+                }
+            }
+        }
+    };
+}
+
+columns! {
+    /// Columns of text.
+    Text:
+    Item = "item", Source = "source", Name = "name", Cgroup = "cgroup", Program = "program", Allowed = "allowed", Victim = "victim",
+    Culprit = "culprit", CulpritName = "culprit_name", CulpritCgroup = "culprit_cgroup", Kind = "kind",
+    Evidence = "evidence", What = "what", Want = "want",
+}
+
+columns! {
+    /// Columns of whole numbers.
+    Int:
+    Number = "number", At = "at", Start = "start", Length = "length", Unreadable = "unreadable", Pcpus = "pcpus", Idle = "idle",
+    Vcpus = "vcpus", VmThreads = "vm_threads", Tasks = "tasks", Kernel = "kernel", Vm = "vm", Vcpu = "vcpu", Pid = "pid", Tid = "tid",
+    Measured = "measured", Due = "due", Wall = "wall", Run = "run", Poll = "poll", Vmm = "vmm", Ready = "ready",
+    Limited = "limited", Costop = "costop", Halted = "halted", Ran = "ran", Waited = "waited", Runs = "runs",
+    Runnable = "runnable", Time = "time", Count = "count", CulpritVm = "culprit_vm", CulpritVcpu = "culprit_vcpu", Vms = "vms", Of = "of",
+}
+
+columns! {
+    /// Columns of real numbers.
+    Real:
+    Weight = "weight",
+}
+
+/// The columns of the states, in the order of [`State::ALL`].
+const STATES: [Int; 7] = [
+    Int::Run,
+    Int::Poll,
+    Int::Vmm,
+    Int::Ready,
+    Int::Limited,
+    Int::Costop,
+    Int::Halted,
+];
+
+/// A column: for each row whether it has a value, and those that have.
+#[derive(Clone, Debug)]
+pub(super) struct Cells<T> {
+    pub(super) defined: Vec<i16>,
+    pub(super) values: Vec<T>,
+}
+
+impl<T> Default for Cells<T> {
+    fn default() -> Cells<T> {
+        Cells {
+            defined: Vec::new(),
+            values: Vec::new(),
+        }
+    }
+}
+
+/// Rows, column by column.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Table {
+    pub(super) rows: usize,
+    pub(super) texts: Vec<Cells<ByteArray>>,
+    pub(super) ints: Vec<Cells<i64>>,
+    pub(super) reals: Vec<Cells<f64>>,
+}
+
+impl Table {
+    fn new() -> Table {
+        Table {
+            rows: 0,
+            texts: vec![Cells::default(); Text::ALL.len()],
+            ints: vec![Cells::default(); Int::ALL.len()],
+            reals: vec![Cells::default(); Real::ALL.len()],
+        }
+    }
+
+    /// The rows of frames in a row, the first of this number.
+    pub(super) fn of(first: u64, frames: &[Frame]) -> Table {
+        let mut table = Table::new();
+        for rows in [
+            interval_row,
+            vm_rows,
+            vcpu_rows,
+            thread_rows,
+            edge_rows,
+            process_rows,
+            missing_rows,
+        ] {
+            for (frame, number) in frames.iter().zip(first..) {
+                rows(&mut table, number, frame);
+            }
+        }
+        table.fill();
+        table
+    }
+
+    /// Begins a row of a kind.
+    fn row(&mut self, kind: &str, interval: u64) -> &mut Table {
+        self.rows += 1;
+        self.text(Text::Item, kind).int(Int::Number, interval)
+    }
+
+    fn text(&mut self, column: Text, text: &str) -> &mut Table {
+        set(
+            &mut self.texts[column as usize],
+            self.rows,
+            ByteArray::from(text),
+        );
+        self
+    }
+
+    fn int(&mut self, column: Int, number: u64) -> &mut Table {
+        set(&mut self.ints[column as usize], self.rows, number as i64);
+        self
+    }
+
+    fn time(&mut self, column: Int, time: impl Into<Option<Nanos>>) -> &mut Table {
+        if let Some(time) = time.into() {
+            self.int(column, time.0);
+        }
+        self
+    }
+
+    /// Nulls to the last row.
+    fn fill(&mut self) {
+        let rows = self.rows;
+        let defined = self.texts.iter_mut().map(|cells| &mut cells.defined);
+        let defined = defined.chain(self.ints.iter_mut().map(|cells| &mut cells.defined));
+        let defined = defined.chain(self.reals.iter_mut().map(|cells| &mut cells.defined));
+        defined.for_each(|defined| defined.resize(rows, 0));
+    }
+}
+
+/// Sets the cell of the last of so many rows; those before it that were not set are null.
+fn set<T>(cells: &mut Cells<T>, rows: usize, value: T) {
+    cells.defined.resize(rows - 1, 0);
+    cells.defined.push(1);
+    cells.values.push(value);
+}
+
+fn interval_row(table: &mut Table, number: u64, frame: &Frame) {
+    let (interval, host) = (&frame.interval, &frame.interval.host);
+    table
+        .row("interval", number)
+        .text(Text::Source, &name(&interval.source))
+        .time(Int::At, frame.at)
+        .time(Int::Start, interval.start)
+        .time(Int::Length, interval.length)
+        .int(Int::Unreadable, frame.unreadable as u64)
+        .int(Int::Pcpus, host.pcpus as u64)
+        .time(Int::Idle, host.idle)
+        .time(Int::Vcpus, host.vcpus)
+        .time(Int::VmThreads, host.vm_threads)
+        .time(Int::Tasks, host.tasks)
+        .time(Int::Kernel, host.kernel);
+}
+
+/// Those that were measured first, in their order.
+fn vm_rows(table: &mut Table, number: u64, frame: &Frame) {
+    let measured: Vec<VmId> = frame.interval.vms.iter().map(|vm| vm.vm).collect();
+    let others = frame.vms.keys().filter(|vm| !measured.contains(vm));
+    let all = measured.iter().map(|vm| (vm, 1));
+    for (vm, is_measured) in all.chain(others.map(|vm| (vm, 0))) {
+        let row = table.row("vm", number);
+        row.int(Int::Vm, vm.0).int(Int::Measured, is_measured);
+        let Some(known) = frame.vms.get(vm) else {
+            continue;
+        };
+        row.text(Text::Name, &known.name)
+            .text(Text::Program, &known.program)
+            .int(Int::Pid, known.pid.into())
+            .time(Int::Due, known.due);
+        if let Some(weight) = known.weight {
+            let cells = &mut row.reals[Real::Weight as usize];
+            set(cells, row.rows, weight.0);
+        }
+    }
+}
+
+fn vcpu_rows(table: &mut Table, number: u64, frame: &Frame) {
+    for vm in &frame.interval.vms {
+        let tids = frame.vms.get(&vm.vm).map(|known| &known.tids);
+        for vcpu in &vm.vcpus {
+            let row = table.row("vcpu", number);
+            row.int(Int::Vm, vm.vm.0)
+                .int(Int::Vcpu, vcpu.vcpu.0.into())
+                .text(Text::Allowed, &vcpu.allowed.to_string())
+                .time(Int::Wall, vcpu.times.wall())
+                .time(Int::Ran, vcpu.ran)
+                .time(Int::Waited, vcpu.waited)
+                .int(Int::Runs, vcpu.runs)
+                .int(Int::Runnable, vcpu.runnable.into());
+            for (state, column) in State::ALL.into_iter().zip(STATES) {
+                row.time(column, vcpu.times.get(state));
+            }
+            if let Some(tid) = tids.and_then(|tids| tids.get(&vcpu.vcpu)) {
+                row.int(Int::Tid, (*tid).into());
+            }
+        }
+    }
+    for (vm, known) in &frame.vms {
+        let measured = frame.interval.vms.iter().find(|other| other.vm == *vm);
+        let is_measured = |vcpu: &VcpuId| {
+            measured.is_some_and(|vm| vm.vcpus.iter().any(|other| other.vcpu == *vcpu))
+        };
+        for (vcpu, tid) in known.tids.iter().filter(|(vcpu, _)| !is_measured(vcpu)) {
+            table
+                .row("vcpu", number)
+                .int(Int::Vm, vm.0)
+                .int(Int::Vcpu, vcpu.0.into())
+                .int(Int::Tid, (*tid).into());
+        }
+    }
+}
+
+fn thread_rows(table: &mut Table, number: u64, frame: &Frame) {
+    for vm in &frame.interval.vms {
+        for thread in &vm.threads {
+            table
+                .row("thread", number)
+                .int(Int::Vm, vm.vm.0)
+                .text(Text::Name, &thread.name)
+                .time(Int::Time, thread.time);
+        }
+    }
+}
+
+/// The columns of a party: what it is, VM, vCPU, name, cgroup.
+type PartyColumns = (Text, Int, Int, Text, Text);
+
+const VICTIM: PartyColumns = (Text::Victim, Int::Vm, Int::Vcpu, Text::Name, Text::Cgroup);
+const CULPRIT: PartyColumns = (
+    Text::Culprit,
+    Int::CulpritVm,
+    Int::CulpritVcpu,
+    Text::CulpritName,
+    Text::CulpritCgroup,
+);
+
+fn edge_rows(table: &mut Table, number: u64, frame: &Frame) {
+    for edge in frame.interval.edges.iter() {
+        let row = table.row("edge", number);
+        party(row, edge.victim, VICTIM);
+        party(row, edge.culprit, CULPRIT);
+        row.text(Text::Kind, &name(&edge.kind))
+            .text(Text::Evidence, &name(&edge.evidence))
+            .time(Int::Time, edge.amount.time);
+        if let Some(count) = edge.amount.count {
+            row.int(Int::Count, count);
+        }
+    }
+}
+
+fn party(row: &mut Table, party: &Party, columns: PartyColumns) {
+    let (kind, vm_column, vcpu_column, name, cgroup_column) = columns;
+    if let Some(vm) = party.vm() {
+        row.int(vm_column, vm.0);
+    }
+    match party {
+        Party::Vcpu { vcpu, .. } => row.text(kind, "vcpu").int(vcpu_column, vcpu.0.into()),
+        Party::Vm(_) => row.text(kind, "vm"),
+        Party::VmThread { name: of, .. } => row.text(kind, "vm-thread").text(name, of),
+        Party::Process { name: of, cgroup } => {
+            if let Some(cgroup) = cgroup {
+                row.text(cgroup_column, cgroup);
+            }
+            row.text(kind, "process").text(name, of)
+        }
+        Party::KernelThread(of) => row.text(kind, "kernel-thread").text(name, of),
+        Party::Unseen => row.text(kind, "unseen"),
+        Party::Others => row.text(kind, "others"),
+    };
+}
+
+fn process_rows(table: &mut Table, number: u64, frame: &Frame) {
+    for process in &frame.interval.host.top_tasks {
+        let row = table.row("process", number);
+        row.text(Text::Name, &process.name)
+            .int(Int::Pid, process.pid.into())
+            .time(Int::Time, process.time);
+        if let Some(cgroup) = &process.cgroup {
+            row.text(Text::Cgroup, cgroup);
+        }
+    }
+}
+
+fn missing_rows(table: &mut Table, number: u64, frame: &Frame) {
+    for missing in &frame.interval.missing {
+        table
+            .row("missing", number)
+            .text(Text::What, &name(&missing.what))
+            .text(Text::Want, &missing.want)
+            .int(Int::Vms, missing.vms as u64)
+            .int(Int::Of, missing.of as u64);
+    }
+}
+
+/// The name of a value that is written as one.
+fn name(value: &impl Serialize) -> String {
+    match serde_json::to_value(value) {
+        Ok(serde_json::Value::String(name)) => name,
+        other => unreachable!("only values that are names are asked for theirs: {other:?}"),
+    }
+}
+
+/// The row that is read now.
+struct Row<'a> {
+    table: &'a Table,
+    row: usize,
+    texts: Vec<usize>,
+    ints: Vec<usize>,
+    reals: Vec<usize>,
+}
+
+impl<'a> Row<'a> {
+    fn text(&self, column: Text) -> Result<Option<&'a str>, String> {
+        let cells = &self.table.texts[column as usize];
+        match cell(cells, self.row, self.texts[column as usize]) {
+            None => Ok(None),
+            Some(bytes) => match bytes.as_utf8() {
+                Ok(text) => Ok(Some(text)),
+                Err(error) => Err(self.wrong(column.name(), error)),
+            },
+        }
+    }
+
+    fn int(&self, column: Int) -> Option<u64> {
+        let cells = &self.table.ints[column as usize];
+        cell(cells, self.row, self.ints[column as usize]).map(|number| *number as u64)
+    }
+
+    fn real(&self, column: Real) -> Option<f64> {
+        let cells = &self.table.reals[column as usize];
+        cell(cells, self.row, self.reals[column as usize]).copied()
+    }
+
+    fn time(&self, column: Int) -> Option<Nanos> {
+        self.int(column).map(Nanos)
+    }
+
+    fn wanted_text(&self, column: Text) -> Result<&'a str, String> {
+        let text = self.text(column)?;
+        text.ok_or_else(|| self.wrong(column.name(), "null"))
+    }
+
+    /// A number that must be there, and fit.
+    fn wanted<T: TryFrom<u64>>(&self, column: Int) -> Result<T, String> {
+        let number = self.int(column);
+        let number = number.ok_or_else(|| self.wrong(column.name(), "null"))?;
+        T::try_from(number).map_err(|_| self.wrong(column.name(), number))
+    }
+
+    fn wanted_time(&self, column: Int) -> Result<Nanos, String> {
+        self.wanted(column).map(Nanos)
+    }
+
+    fn named<T: DeserializeOwned>(&self, column: Text) -> Result<T, String> {
+        let text = self.wanted_text(column)?;
+        serde_json::from_value(serde_json::Value::from(text))
+            .map_err(|error| self.wrong(column.name(), error))
+    }
+
+    fn vm(&self) -> Result<VmId, String> {
+        self.wanted(Int::Vm).map(VmId)
+    }
+
+    fn wrong(&self, column: &str, what: impl Display) -> String {
+        format!("row {}, column {column}: {what}", self.row)
+    }
+
+    /// Goes to the next row.
+    fn next(&mut self) {
+        for (at, cells) in self.texts.iter_mut().zip(&self.table.texts) {
+            *at += usize::from(cells.defined[self.row] == 1);
+        }
+        for (at, cells) in self.ints.iter_mut().zip(&self.table.ints) {
+            *at += usize::from(cells.defined[self.row] == 1);
+        }
+        for (at, cells) in self.reals.iter_mut().zip(&self.table.reals) {
+            *at += usize::from(cells.defined[self.row] == 1);
+        }
+        self.row += 1;
+    }
+}
+
+fn cell<T>(cells: &Cells<T>, row: usize, at: usize) -> Option<&T> {
+    match cells.defined[row] {
+        1 => cells.values.get(at),
+        _ => None,
+    }
+}
+
+/// A frame that grows row by row.
+struct Growing {
+    frame: Frame,
+    edges: EdgesBuilder,
+}
+
+/// The frames of a table, by number; the error says which row is wrong. All columns must be as long as the table.
+pub(super) fn frames(table: &Table) -> Result<BTreeMap<u64, Frame>, String> {
+    let mut frames: BTreeMap<u64, Growing> = BTreeMap::new();
+    let mut row = Row {
+        table,
+        row: 0,
+        texts: vec![0; table.texts.len()],
+        ints: vec![0; table.ints.len()],
+        reals: vec![0; table.reals.len()],
+    };
+    while row.row < table.rows {
+        let number: u64 = row.wanted(Int::Number)?;
+        match row.wanted_text(Text::Item)? {
+            "interval" => {
+                frames.insert(number, interval_of(&row)?);
+            }
+            kind => {
+                let Some(growing) = frames.get_mut(&number) else {
+                    return Err(row.wrong("number", format!("nothing is known of {number}")));
+                };
+                read_row(kind, &row, growing)?;
+            }
+        }
+        row.next();
+    }
+    let finished = frames.into_iter().map(|(number, growing)| {
+        let mut frame = growing.frame;
+        frame.interval.edges = growing.edges.all();
+        (number, frame)
+    });
+    Ok(finished.collect())
+}
+
+fn interval_of(row: &Row<'_>) -> Result<Growing, String> {
+    let host = HostTotals {
+        pcpus: row.wanted(Int::Pcpus)?,
+        idle: row.time(Int::Idle),
+        vcpus: row.wanted_time(Int::Vcpus)?,
+        vm_threads: row.wanted_time(Int::VmThreads)?,
+        tasks: row.wanted_time(Int::Tasks)?,
+        top_tasks: Vec::new(),
+        kernel: row.wanted_time(Int::Kernel)?,
+    };
+    let interval = Interval {
+        source: row.named::<SourceName>(Text::Source)?,
+        start: row.wanted_time(Int::Start)?,
+        length: row.wanted_time(Int::Length)?,
+        vms: Vec::new(),
+        edges: EdgesBuilder::new().all(),
+        host,
+        missing: Vec::new(),
+    };
+    Ok(Growing {
+        frame: Frame {
+            at: row.wanted_time(Int::At)?,
+            interval,
+            vms: BTreeMap::new(),
+            unreadable: row.wanted(Int::Unreadable)?,
+        },
+        edges: EdgesBuilder::new(),
+    })
+}
+
+fn read_row(kind: &str, row: &Row<'_>, growing: &mut Growing) -> Result<(), String> {
+    let frame = &mut growing.frame;
+    let interval = &mut frame.interval;
+    match kind {
+        "vm" => {
+            let vm = row.vm()?;
+            if row.wanted::<u64>(Int::Measured)? == 1 {
+                interval.vms.push(VmInterval {
+                    vm,
+                    vcpus: Vec::new(),
+                    threads: Vec::new(),
+                });
+            }
+            if let Some(name) = row.text(Text::Name)? {
+                let known = RecordedVm {
+                    name: name.to_owned(),
+                    pid: row.wanted(Int::Pid)?,
+                    program: row.wanted_text(Text::Program)?.to_owned(),
+                    weight: row.real(Real::Weight).map(Weight),
+                    due: row.time(Int::Due),
+                    tids: BTreeMap::new(),
+                };
+                frame.vms.insert(vm, known);
+            }
+        }
+        "vcpu" => {
+            let (vm, vcpu) = (row.vm()?, VcpuId(row.wanted(Int::Vcpu)?));
+            if row.int(Int::Tid).is_some() {
+                let known = frame.vms.get_mut(&vm);
+                let known = known.ok_or_else(|| row.wrong("vm", format!("{vm} has no name")))?;
+                known.tids.insert(vcpu, row.wanted(Int::Tid)?);
+            }
+            if let Some(wall) = row.time(Int::Wall) {
+                let vcpu = vcpu_of(row, vcpu, wall)?;
+                measured(row, &mut interval.vms)?.vcpus.push(vcpu);
+            }
+        }
+        "thread" => {
+            let thread = ThreadTime {
+                name: row.wanted_text(Text::Name)?.to_owned(),
+                time: row.wanted_time(Int::Time)?,
+            };
+            measured(row, &mut interval.vms)?.threads.push(thread);
+        }
+        "edge" => {
+            let victim = growing.edges.party(&party_of(row, VICTIM)?);
+            let culprit = growing.edges.party(&party_of(row, CULPRIT)?);
+            let kind: EdgeKind = row.named(Text::Kind)?;
+            let evidence: Evidence = row.named(Text::Evidence)?;
+            let amount = Amount {
+                time: row.wanted_time(Int::Time)?,
+                count: row.int(Int::Count),
+            };
+            growing.edges.add(victim, culprit, kind, evidence, amount);
+        }
+        "process" => interval.host.top_tasks.push(ProcessTime {
+            name: row.wanted_text(Text::Name)?.to_owned(),
+            pid: row.wanted(Int::Pid)?,
+            cgroup: row.text(Text::Cgroup)?.map(str::to_owned),
+            time: row.wanted_time(Int::Time)?,
+        }),
+        "missing" => interval.missing.push(Missing {
+            what: row.named(Text::What)?,
+            vms: row.wanted(Int::Vms)?,
+            of: row.wanted(Int::Of)?,
+            want: row.wanted_text(Text::Want)?.to_owned(),
+        }),
+        other => return Err(row.wrong("item", format!("'{other}' is not known"))),
+    }
+    Ok(())
+}
+
+/// The VM of a row, among those that were measured.
+fn measured<'a>(row: &Row<'_>, vms: &'a mut [VmInterval]) -> Result<&'a mut VmInterval, String> {
+    let vm = row.vm()?;
+    // Rows of one VM follow each other, in the order of VMs.
+    let found = vms.iter_mut().find(|other| other.vm == vm);
+    found.ok_or_else(|| row.wrong("vm", format!("{vm} was not measured")))
+}
+
+fn vcpu_of(row: &Row<'_>, vcpu: VcpuId, wall: Nanos) -> Result<VcpuInterval, String> {
+    let times = VcpuTimes::from_all(wall, STATES.map(|column| row.time(column)));
+    let allowed = row.wanted_text(Text::Allowed)?.parse::<PcpuSet>();
+    Ok(VcpuInterval {
+        vcpu,
+        times: times.map_err(|error| row.wrong("wall", error))?,
+        ran: row.wanted_time(Int::Ran)?,
+        waited: row.wanted_time(Int::Waited)?,
+        runs: row.wanted(Int::Runs)?,
+        runnable: row.wanted::<u64>(Int::Runnable)? == 1,
+        allowed: allowed.map_err(|error| row.wrong("allowed", error))?,
+    })
+}
+
+fn party_of(row: &Row<'_>, columns: PartyColumns) -> Result<Party, String> {
+    let (kind, vm, vcpu, name, cgroup) = columns;
+    let vm = || row.wanted(vm).map(VmId);
+    let name = || row.wanted_text(name).map(str::to_owned);
+    Ok(match row.wanted_text(kind)? {
+        "vcpu" => Party::Vcpu {
+            vm: vm()?,
+            vcpu: VcpuId(row.wanted(vcpu)?),
+        },
+        "vm" => Party::Vm(vm()?),
+        "vm-thread" => Party::VmThread {
+            vm: vm()?,
+            name: name()?,
+        },
+        "process" => Party::Process {
+            name: name()?,
+            cgroup: row.text(cgroup)?.map(str::to_owned),
+        },
+        "kernel-thread" => Party::KernelThread(name()?),
+        "unseen" => Party::Unseen,
+        "others" => Party::Others,
+        other => return Err(row.wrong(kind.name(), format!("'{other}' is nobody"))),
+    })
+}
