@@ -2,6 +2,8 @@
 //!
 //! Arguments in two steps: what was typed, then a [`HostConfig`] that has been checked.
 
+mod why;
+
 use std::io::IsTerminal;
 use std::io::Write;
 use std::net::SocketAddr;
@@ -64,6 +66,8 @@ pub enum HostCommand {
     Status(StatusArgs),
     /// Show where the time of each VM goes, and who takes it, each second
     Top(TopArgs),
+    /// Say why a VM is slow, and what to do
+    Why(why::WhyArgs),
     /// Put back what a killed daemon left behind
     Restore(RestoreArgs),
     /// Measure which knobs act on this kernel, with threads and cgroups made for that: takes some seconds, and two pCPUs
@@ -403,6 +407,7 @@ pub fn main(command: HostCommand) -> anyhow::Result<()> {
         HostCommand::Run(args) => run(*args),
         HostCommand::Status(args) => status(&args),
         HostCommand::Top(args) => top(&args),
+        HostCommand::Why(args) => why::main(&args),
         HostCommand::Restore(args) => restore(&args),
         HostCommand::Check(args) => check(&args),
         HostCommand::CheckMeasure => Ok(measure::main()?),

@@ -7,10 +7,12 @@
 //!
 //! - [`source`]: the trait and what it answers.
 //! - [`plain`]: the source that needs no BPF: schedstat, CPU clocks, cgroups, KVM's figures.
+//! - [`findings`]: why VMs are slow, from an interval and what is configured, and what to do.
 //! - [`poll`]: halt polling of each vCPU, from the files of KVM's figures that a VMM holds open.
 //!
 //! Nothing here finds VMs, and nothing changes anything: VMs come in as processes and threads ([`WatchedVm`]).
 
+pub mod findings;
 pub mod plain;
 pub mod poll;
 pub mod source;
