@@ -8,11 +8,11 @@
 //!
 //! Pure: intervals of a live host, a record and a simulated host are judged alike. Nothing is read or changed here.
 //!
-//! - *A wait is explained once.* [`waits`] holds what each vCPU waited for whom. Causes are looked for from the special to the
-//!   general ([`shape`], then [`others`]); each takes the waits that it explains, and the next sees what is left. So two computing VMs are not said to
+//! - *A wait is explained once.* `waits.rs` holds what each vCPU waited for whom. Causes are looked for from the special to the
+//!   general (`shape.rs`, then `others.rs`); each takes the waits that it explains, and the next sees what is left. So two computing VMs are not said to
 //!   be neighbours where it is already said that turns would help them.
 //! - *What a finding costs* is the time that its VM lost by it within the interval, summed over vCPUs: ns per second, and a part of what the VM ran.
-//! - *Thresholds* are constants with their reasons, in the module that uses them; those for RDY are in [`waits`].
+//! - *Thresholds* are constants with their reasons, in the module that uses them; those for RDY are in `waits.rs`.
 //! - *What is not measured is not guessed*: such causes are in [`Findings::not_looked_for`], with for want of what.
 //!
 //! Source of the causes: what operators ask in trackers of KVM projects, esxtop's rules of thumb, and measurements on stock kernels
