@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 
 use tandem_policy::Nanos;
+use tandem_policy::PcpuSet;
 use tandem_policy::State;
 use tandem_policy::VcpuId;
 use tandem_policy::VmId;
@@ -60,6 +61,14 @@ pub(super) fn turns(
     waits: &mut Waits,
 ) -> Option<Finding> {
     if patient.vm.vcpus.len() < 2 || patient.known.takes_turns || !never_sleeps(patient) {
+        return None;
+    }
+    // vCPUs that cannot run together gain nothing from turns.
+    let mut room = PcpuSet::default();
+    for vcpu in &patient.vm.vcpus {
+        room.extend(&vcpu.allowed);
+    }
+    if room.len() < patient.vm.vcpus.len() {
         return None;
     }
     let restless: BTreeSet<VmId> = patients

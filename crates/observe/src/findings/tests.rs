@@ -439,6 +439,12 @@ fn vms_that_never_sleep_gain_from_turns() {
     assert_eq!(restless(60).kinds(1), [Kind::Neighbour]);
     let in_turns = restless(0).known(1, |known| known.takes_turns = true);
     assert_eq!(in_turns.kinds(1), [Kind::Neighbour]);
+    // vCPUs that share a pCPU do not run together in turns either.
+    let mut pinned = restless(0);
+    for vcpu in &mut pinned.interval.vms[0].vcpus {
+        vcpu.allowed = set("0");
+    }
+    assert_eq!(pinned.kinds(1), [Kind::Neighbour, Kind::TooManyVcpus]);
     let one = World::new()
         .vm(1, &[vcpu(500, 500, "0")])
         .vm(2, &[vcpu(500, 500, "0")]);
