@@ -15,7 +15,7 @@
 //!   wait in it waited all of it, and is said so; when that wait is over, what was said is not counted again. Of a wait that began
 //!   in the interval and is not over nothing is known: it counts in the interval in which it ends, there at most for the
 //!   interval's length.
-//! - A VM whose process's CPU clock stood still did not run; whether its vCPUs wait is looked up every [`RELOOK`] intervals, and each
+//! - A VM whose process's CPU clock stood still did not run; whether its vCPUs wait is looked up every `RELOOK` intervals, and each
 //!   time once one does. So of a VM that never gets a pCPU up to so many intervals are taken for sleep.
 //! - vCPUs are read one after the other, so each has a wall time of its own.
 //! - On pCPUs without a clock tick (nohz_full) a vCPU that runs alone moves its account once a second; short intervals may
