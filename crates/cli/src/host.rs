@@ -5,6 +5,7 @@
 mod export;
 mod look;
 mod record;
+mod why;
 
 use std::io::IsTerminal;
 use std::io::Write;
@@ -78,6 +79,8 @@ pub enum HostCommand {
     Record(record::RecordArgs),
     /// Show what top showed at any time of a record, or over a range of it
     Replay(record::ReplayArgs),
+    /// Say why a VM is slow, and what to do
+    Why(why::WhyArgs),
     /// Put back what a killed daemon left behind
     Restore(RestoreArgs),
     /// Measure which knobs act on this kernel, with threads and cgroups made for that: takes some seconds, and two pCPUs
@@ -395,6 +398,7 @@ pub fn main(command: HostCommand) -> anyhow::Result<()> {
         HostCommand::Export(args) => export(*args),
         HostCommand::Record(args) => record::record(&args),
         HostCommand::Replay(args) => record::replay(&args),
+        HostCommand::Why(args) => why::main(&args),
         HostCommand::Restore(args) => restore(&args),
         HostCommand::Check(args) => check(&args),
         HostCommand::CheckMeasure => Ok(measure::main()?),

@@ -443,6 +443,13 @@ pub(crate) fn configured_weights(
     weights.collect()
 }
 
+/// The VMs that a running daemon looks after, by process, and whether each takes turns.
+pub(crate) fn managed(state_dir: &Path) -> BTreeMap<ThreadRef, bool> {
+    let (_, published) = read(state_dir);
+    let vms = published.vms.into_iter();
+    vms.map(|vm| (vm.process, vm.turns)).collect()
+}
+
 /// Mean wait per run, in ms.
 fn wait_ms(waited: Nanos, runs: u64) -> Option<f64> {
     mean(waited, runs).map(|mean| mean.0 as f64 / 1e6)

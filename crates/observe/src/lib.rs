@@ -8,12 +8,14 @@
 //! - [`source`]: the trait and what it answers.
 //! - [`plain`]: the source that needs no BPF: schedstat, CPU clocks, cgroups, KVM's figures.
 //! - [`bpf`]: what BPF programs see.
+//! - [`findings`]: why VMs are slow, from an interval and what is configured, and what to do.
 //! - [`poll`]: halt polling of each vCPU, from the files of KVM's figures that a VMM holds open.
 //! - [`record`]: intervals in files, days of them, and read back.
 //!
 //! Nothing here finds VMs, and nothing changes anything: VMs come in as processes and threads ([`WatchedVm`]).
 
 pub mod bpf;
+pub mod findings;
 pub mod plain;
 pub mod poll;
 pub mod record;

@@ -74,7 +74,7 @@ pub fn may_inflate_lag() -> bool {
 }
 
 /// The first two numbers of a release.
-fn numbers(release: &str) -> Option<(u32, u32)> {
+pub(crate) fn numbers(release: &str) -> Option<(u32, u32)> {
     let mut parts = release.split(|c: char| !c.is_ascii_digit());
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }

@@ -1,0 +1,159 @@
+//! [`WhyInterval`] as text: a few lines for each finding, the costliest first.
+//!
+//! ```text
+//! 1  db (process 812): its vCPUs are stacked while pCPUs idle
+//!    costs 1000 ms per second, 100 % of what it runs
+//!    vCPUs 0, 1 want 2.00 pCPUs and may run on pCPU 0 only
+//!    do: sudo taskset -cp 0-1 815
+//!    (lets the host's scheduler spread them)
+//! ```
+
+use std::fmt::Write;
+
+use tandem_observe::findings::Finding;
+
+use super::WhyInterval;
+
+/// The findings, or that nothing is wrong; then what was not looked for.
+pub fn text(interval: &WhyInterval) -> String {
+    let mut text = String::new();
+    for (finding, number) in interval.findings.iter().zip(1..) {
+        text += &one(finding, number);
+    }
+    if interval.findings.is_empty() {
+        text += &quiet(interval);
+    }
+    for not in &interval.not_looked_for {
+        let _ = writeln!(
+            text,
+            "not looked for: {}, for want of: {}",
+            not.what, not.want
+        );
+    }
+    // Names of processes and threads are whatever their owners like.
+    let is_text = |c: &char| !c.is_control() || *c == '\n';
+    text.trim_end().chars().filter(is_text).collect()
+}
+
+fn one(finding: &Finding, number: usize) -> String {
+    let margin = " ".repeat(number.to_string().len() + 2);
+    let mut text = format!(
+        "{number}  {} (process {}): {}\n",
+        finding.vm,
+        finding.pid,
+        finding.kind.words()
+    );
+    let of_run = finding.lost_of_run.map_or_else(
+        || "and it does not run".to_owned(),
+        |part| format!("{:.0} % of what it runs", part * 100.0),
+    );
+    let _ = writeln!(
+        text,
+        "{margin}costs {:.0} ms per second, {of_run}",
+        finding.lost_per_second.0 as f64 / 1e6
+    );
+    for line in &finding.evidence {
+        let _ = writeln!(text, "{margin}{line}");
+    }
+    for command in &finding.cure.commands {
+        let _ = writeln!(text, "{margin}do: {command}");
+    }
+    let _ = writeln!(text, "{margin}({})\n", finding.cure.remark);
+    text
+}
+
+fn quiet(interval: &WhyInterval) -> String {
+    let mut text = match &interval.vms[..] {
+        [] => "no VM was measured".to_owned(),
+        [only] => format!("nothing is wrong: {only} gets the pCPUs that it wants"),
+        vms => format!(
+            "nothing is wrong: {} VMs get the pCPUs that they want",
+            vms.len()
+        ),
+    };
+    let _ = write!(text, ", over {:.1} s", interval.seconds);
+    if let Some(idle) = interval.host.idle {
+        let idle = idle.as_secs_f64() / interval.seconds.max(1e-9);
+        let _ = write!(text, "; {idle:.2} of {} pCPUs idled", interval.host.pcpus);
+    }
+    if interval.unreadable > 0 {
+        let _ = write!(
+            text,
+            "; {} VMs could not be looked into",
+            interval.unreadable
+        );
+    }
+    text + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use tandem_observe::findings::Cure;
+    use tandem_observe::findings::Kind;
+    use tandem_observe::findings::NotLookedFor;
+    use tandem_observe::findings::Severity;
+    use tandem_policy::Nanos;
+    use tandem_policy::VmId;
+    use tandem_policy::states::interval::HostTotals;
+    use tandem_policy::states::interval::SourceName;
+
+    use super::*;
+
+    fn interval(findings: Vec<Finding>) -> WhyInterval {
+        WhyInterval {
+            schema: super::super::SCHEMA,
+            start: Nanos::ZERO,
+            seconds: 2.0,
+            source: SourceName::Plain,
+            vms: vec!["db".to_owned()],
+            unreadable: 0,
+            findings,
+            not_looked_for: vec![NotLookedFor {
+                what: "halt polling",
+                want: "run as root".to_owned(),
+            }],
+            host: HostTotals {
+                pcpus: 2,
+                idle: Some(Nanos::from_millis(3000)),
+                ..HostTotals::default()
+            },
+        }
+    }
+
+    #[test]
+    fn a_finding_is_some_lines_with_a_command_to_paste() {
+        let finding = Finding {
+            vm: "db".to_owned(),
+            pid: 812,
+            id: VmId(1),
+            kind: Kind::HostProcess,
+            severity: Severity::Bad,
+            lost_per_second: Nanos::from_millis(500),
+            lost_of_run: Some(1.0),
+            evidence: vec!["it waits for \x1b[31mcc1".to_owned()],
+            cure: Cure {
+                commands: vec!["sudo renice -n 19 -p 77".to_owned()],
+                remark: "stands back".to_owned(),
+            },
+        };
+        assert_eq!(
+            text(&interval(vec![finding])),
+            "1  db (process 812): processes of the host take its time\n   costs 500 ms per second, 100 % of what it runs\n   \
+             it waits for [31mcc1\n   do: sudo renice -n 19 -p 77\n   (stands back)\n\n\
+             not looked for: halt polling, for want of: run as root"
+        );
+    }
+
+    #[test]
+    fn a_quiet_host_is_said_to_be_quiet() {
+        let said = text(&interval(Vec::new()));
+        let first = "nothing is wrong: db gets the pCPUs that it wants, over 2.0 s; 1.50 of 2 pCPUs idled\n";
+        assert!(said.starts_with(first), "{said}");
+        let mut empty = interval(Vec::new());
+        empty.vms.clear();
+        empty.unreadable = 3;
+        let said = text(&empty);
+        assert!(said.starts_with("no VM was measured"), "{said}");
+        assert!(said.contains("3 VMs could not be looked into"), "{said}");
+    }
+}

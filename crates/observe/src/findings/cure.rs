@@ -1,0 +1,316 @@
+//! What to do about a finding: commands that can be pasted into a shell, and what to know about them.
+//!
+//! Where libvirt made the VM, its own commands are used, since it would undo others; a unit of systemd on cgroup v2 likewise. Commands act on what
+//! runs now and none of them outlives a restart of the VM, unless the remark says so. Nothing is run here.
+
+use serde::Serialize;
+use tandem_linux::cgroup::CgroupPath;
+use tandem_linux::cgroup::Version;
+use tandem_policy::PcpuSet;
+use tandem_policy::VcpuId;
+use tandem_policy::VmId;
+
+use super::Patient;
+use super::Situation;
+
+/// The weight of a process's cgroup that is to stand back: a tenth of the kernel's default.
+const STAND_BACK: (u32, u32) = (102, 10);
+
+/// How many processes a command names.
+const PROCESSES: usize = 4;
+
+/// What to do.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Cure {
+    /// To be pasted into a shell, one after the other; none where only the operator can act.
+    pub commands: Vec<String>,
+    /// What they do, or what to do instead.
+    pub remark: String,
+}
+
+impl Cure {
+    fn new(commands: impl IntoIterator<Item = String>, remark: impl Into<String>) -> Cure {
+        Cure {
+            commands: commands.into_iter().collect(),
+            remark: remark.into(),
+        }
+    }
+}
+
+/// A word as a shell takes it.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_./:@%+=,-".contains(c);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
+}
+
+/// The daemon for these VMs, with options.
+pub(super) fn daemon(
+    situation: &Situation<'_>,
+    vms: &[VmId],
+    options: &[&str],
+    remark: &str,
+) -> Cure {
+    let mut command = "sudo tandem host run".to_owned();
+    for known in vms.iter().filter_map(|vm| situation.vms.get(vm)) {
+        // A name is a glob there.
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
+        command += &match !known.name.is_empty() && known.name.chars().all(is_plain) {
+            true => format!(" --select-name {}", known.name),
+            false => format!(" --select-pid {}", known.pid),
+        };
+    }
+    for option in options {
+        command += &format!(" {option}");
+    }
+    let runs = vms.iter().filter_map(|vm| situation.vms.get(vm));
+    let remark = match runs.into_iter().any(|known| known.is_managed) {
+        true => format!("{remark}; a daemon runs already: give it these options and VMs instead"),
+        false => {
+            format!("{remark}; --dry-run shows what it would do, and its end puts everything back")
+        }
+    };
+    Cure::new([command], remark)
+}
+
+/// Lets vCPUs run elsewhere.
+pub(super) fn move_vcpus(patient: &Patient<'_>, moves: &[(VcpuId, PcpuSet)]) -> Cure {
+    let known = patient.known;
+    let commands = moves.iter().filter_map(|(vcpu, set)| {
+        if known.is_libvirt {
+            let name = quoted(&known.name);
+            return Some(format!("virsh vcpupin {name} {vcpu} {set} --live"));
+        }
+        let tid = known.tids.get(vcpu)?;
+        Some(format!("sudo taskset -cp {set} {tid}"))
+    });
+    Cure::new(commands, "lets the host's scheduler spread them")
+}
+
+/// Takes a quota away; without a known one, says where to look.
+pub(super) fn lift_quota(
+    situation: &Situation<'_>,
+    patient: &Patient<'_>,
+    cgroup: Option<&CgroupPath>,
+) -> Cure {
+    let Some(cgroup) = cgroup else {
+        return Cure::new(
+            [],
+            "the quota is gone, or in a cgroup that cannot be read: look at cpu.max or cpu.cfs_quota_us of the VM's cgroups",
+        );
+    };
+    let remark = "takes the cap away; if it is meant (a VM sold by the pCPU), raise it instead";
+    let name = cgroup.name();
+    if patient.known.is_libvirt {
+        // libvirt's cgroups: a folder for each vCPU and I/O thread, one for the emulator, and the domain's above.
+        let key = match name {
+            _ if name.starts_with("vcpu") => "vcpu_quota",
+            _ if name.starts_with("iothread") => "iothread_quota",
+            "emulator" => "emulator_quota",
+            _ => "global_quota",
+        };
+        let domain = quoted(&patient.known.name);
+        return Cure::new(
+            [format!("virsh schedinfo {domain} --live --set {key}=-1")],
+            remark,
+        );
+    }
+    if let Some(unit) = unit(situation, cgroup) {
+        return Cure::new(
+            [format!(
+                "sudo systemctl set-property --runtime {unit} CPUQuota="
+            )],
+            remark,
+        );
+    }
+    let (text, file) = match situation.host.version {
+        Version::V1 => ("-1", "cpu.cfs_quota_us"),
+        Version::V2 => ("max", "cpu.max"),
+    };
+    Cure::new([write(situation, cgroup, file, text)], remark)
+}
+
+/// The unit of systemd that a cgroup of v2 is.
+fn unit(situation: &Situation<'_>, cgroup: &CgroupPath) -> Option<String> {
+    let is_unit = [".scope", ".service", ".slice"]
+        .iter()
+        .any(|kind| cgroup.name().ends_with(kind));
+    (situation.host.version == Version::V2 && is_unit).then(|| quoted(cgroup.name()))
+}
+
+fn write(situation: &Situation<'_>, cgroup: &CgroupPath, file: &str, text: &str) -> String {
+    let path = situation
+        .host
+        .mount
+        .join(cgroup.0.trim_start_matches('/'))
+        .join(file);
+    let path = quoted(&path.display().to_string());
+    format!("echo {text} | sudo tee {path}")
+}
+
+/// Polls less, for all VMs of the host.
+pub(super) fn poll_less() -> Cure {
+    Cure::new(
+        ["echo 0 | sudo tee /sys/module/kvm/parameters/halt_poll_ns".to_owned()],
+        "for all VMs of the host; wake-ups then take longer by what a context switch takes. Older kernels take it for VMs that start later",
+    )
+}
+
+/// Fewer vCPUs.
+pub(super) fn fewer_vcpus(patient: &Patient<'_>, vcpus: usize) -> Cure {
+    let remark = format!(
+        "with more vCPUs than {vcpus} they only wait for each other: no more than that can run at once"
+    );
+    let domain = quoted(&patient.known.name);
+    let command = format!("virsh setvcpus {domain} {vcpus} --live");
+    Cure::new(patient.known.is_libvirt.then_some(command), remark)
+}
+
+/// Moves a VM's threads of one name to where its vCPUs do not run, or makes them stand back.
+pub(super) fn move_threads(patient: &Patient<'_>, name: &str, room: &PcpuSet) -> Cure {
+    let known = patient.known;
+    let (act, remark) = match room.is_empty() {
+        true => (
+            "renice -n 5 -p".to_owned(),
+            "its vCPUs may run on every pCPU; at a higher nice value these threads stand back behind them, and I/O takes longer",
+        ),
+        false => (
+            format!("taskset -cp {room}"),
+            "to pCPUs where none of its vCPUs may run",
+        ),
+    };
+    if name == "vhost" {
+        let command = format!("pgrep -x vhost-{} | xargs -n1 sudo {act}", known.pid);
+        return Cure::new([command], remark);
+    }
+    let is_emulator = !name.starts_with("IO ");
+    if known.is_libvirt && is_emulator && !room.is_empty() {
+        let domain = quoted(&known.name);
+        return Cure::new(
+            [format!("virsh emulatorpin {domain} {room} --live")],
+            remark,
+        );
+    }
+    // Whoever names a thread must not get to write a program for awk; and ps prints a name with blanks as several words.
+    let is_plain = |c: &char| c.is_ascii_alphanumeric() || "_./:@%+=,-".contains(*c);
+    let word = name.split(' ').next().unwrap_or_default();
+    let word: String = word.chars().filter(is_plain).collect();
+    let has_name = quoted(&format!("$2 == \"{word}\" {{ print $1 }}"));
+    let command = format!(
+        "ps -L -o tid=,comm= -p {} | awk {has_name} | xargs -n1 sudo {act}",
+        known.pid
+    );
+    Cure::new([command], remark)
+}
+
+/// Makes processes of the host stand back behind a VM.
+pub(super) fn calm_processes(
+    situation: &Situation<'_>,
+    patient: &Patient<'_>,
+    cgroup: Option<&str>,
+    pids: &[u32],
+) -> Cure {
+    let theirs = cgroup.map(|cgroup| CgroupPath(cgroup.to_owned()));
+    let beside = theirs
+        .as_ref()
+        .zip(patient.known.cgroup.as_ref())
+        .and_then(|(theirs, vms)| beside(theirs, vms));
+    if let Some(group) = beside {
+        let remark =
+            format!("a tenth of the usual weight for {group}, which competes with the VM's cgroup");
+        if let Some(unit) = unit(situation, &group) {
+            let (_, weight) = STAND_BACK;
+            let command =
+                format!("sudo systemctl set-property --runtime {unit} CPUWeight={weight}");
+            return Cure::new([command], remark);
+        }
+        let command = match situation.host.version {
+            Version::V1 => write(situation, &group, "cpu.shares", &STAND_BACK.0.to_string()),
+            Version::V2 => write(situation, &group, "cpu.weight", &STAND_BACK.1.to_string()),
+        };
+        return Cure::new([command], remark);
+    }
+    let pids = &pids[..pids.len().min(PROCESSES)];
+    let in_root = theirs.is_some_and(|cgroup| cgroup.is_root());
+    if situation.host.has_autogroup && in_root {
+        let commands = pids
+            .iter()
+            .map(|pid| format!("echo 19 | sudo tee /proc/{pid}/autogroup"));
+        return Cure::new(
+            commands,
+            "the processes of its session compete as one (autogroup), so a nice value for all of them",
+        );
+    }
+    let commands = pids.iter().map(|pid| format!("sudo renice -n 19 -p {pid}"));
+    Cure::new(commands, "lets it have what nobody else wants")
+}
+
+/// The cgroup at or above `theirs` that is a sibling of one at or above `vms`: what the kernel weighs against the VM. None where
+/// one is within the other.
+fn beside(theirs: &CgroupPath, vms: &CgroupPath) -> Option<CgroupPath> {
+    let mut at = theirs.clone();
+    if vms.is_within(theirs) {
+        return None;
+    }
+    loop {
+        let above = at.parent()?;
+        if vms.is_within(&above) {
+            return Some(at);
+        }
+        at = above;
+    }
+}
+
+/// Another division among VMs, or another host.
+pub(super) fn more_weight(situation: &Situation<'_>, patient: &Patient<'_>, vms: &[VmId]) -> Cure {
+    let weight = format!("--weight {}", quoted(&format!("{}=2", patient.known.name)));
+    daemon(
+        situation,
+        vms,
+        &[&weight],
+        "the host is divided by weights: twice the weight if this VM is worth more than the others, else move one of them to another host",
+    )
+}
+
+/// Where nothing measured says whom a VM waits for.
+pub(super) fn look_closer() -> Cure {
+    Cure::new(
+        ["mpstat -P ALL 1 3".to_owned()],
+        "%steal is what this host's own hypervisor took, %irq and %soft are interrupts",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_quoted_where_a_shell_would_take_them_apart() {
+        assert_eq!(quoted("/a/b-1.scope"), "/a/b-1.scope");
+        assert_eq!(
+            quoted(r"machine-qemu\x2d1.scope"),
+            r"'machine-qemu\x2d1.scope'"
+        );
+        assert_eq!(quoted("it's"), r"'it'\''s'");
+        assert_eq!(quoted(""), "''");
+    }
+
+    #[test]
+    fn what_is_weighed_against_a_vm_is_beside_it() {
+        let path = |text: &str| CgroupPath(text.to_owned());
+        let of = |theirs: &str, vms: &str| beside(&path(theirs), &path(vms)).map(|group| group.0);
+        assert_eq!(
+            of("/system.slice/a.service", "/machine.slice/vm").as_deref(),
+            Some("/system.slice")
+        );
+        assert_eq!(
+            of("/vms/build/x", "/vms/web").as_deref(),
+            Some("/vms/build")
+        );
+        assert_eq!(of("/vms/web", "/vms/web"), None);
+        assert_eq!(of("/", "/vms/web"), None);
+        assert_eq!(of("/build", "/").as_deref(), Some("/build"));
+    }
+}

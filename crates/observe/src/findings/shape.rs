@@ -1,0 +1,387 @@
+//! Causes in the shape of a VM: how many vCPUs it has, where they may run, and which of them has the work.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use tandem_policy::Nanos;
+use tandem_policy::PcpuId;
+use tandem_policy::PcpuSet;
+use tandem_policy::State;
+use tandem_policy::VcpuId;
+use tandem_policy::VmId;
+use tandem_policy::states::interval::VcpuInterval;
+
+use super::Finding;
+use super::Kind;
+use super::Patient;
+use super::Severity;
+use super::Situation;
+use super::cure;
+use super::percent;
+use super::ratio;
+use super::waits::READY_BAD;
+use super::waits::Waits;
+use super::waits::Who;
+
+/// A vCPU that wants a pCPU for this part of the time is busy: two that want less each seldom meet.
+const BUSY: f64 = 0.20;
+
+/// Idle time, in pCPUs, that moved vCPUs could use; less is within what clocks are off by.
+const IDLE: f64 = 0.10;
+
+/// A VM is behind, or ahead, by so much of its due: what a stock scheduler misses fair shares by without pins is far less.
+const BEHIND: f64 = 0.10;
+
+/// A hog receives so much of its due; measured hogs received 1.5 to 3.6 times their due.
+const HOG: f64 = 1.2;
+
+/// A hog sleeps for this part of the time at least. One that never sleeps does not show the defect.
+const HOG_SLEEPS: f64 = 0.02;
+
+/// The first kernel with the defect (6d71a9c61604, "sched/fair: Fix EEVDF entity placement bug").
+const HOG_SINCE: (u32, u32) = (6, 13);
+
+/// pCPUs are overcommitted by pins if what is due there exceeds them by so much.
+const OVERCOMMITTED: f64 = 1.03;
+
+/// A vCPU that ran or waited for this part of the time always had work.
+const ALWAYS: f64 = 0.90;
+
+/// A sibling that halts for this part of the time waits for somebody.
+const WAITS: f64 = 0.50;
+
+/// A sibling that runs less than this does no part of the work.
+const WORKS: f64 = 0.02;
+
+/// What a vCPU ran or would have run.
+fn wanted(vcpu: &VcpuInterval) -> f64 {
+    let limited = vcpu.times.get(State::Limited).unwrap_or_default();
+    ratio(
+        (vcpu.ran + vcpu.waited).saturating_sub(limited),
+        vcpu.times.wall(),
+    )
+}
+
+/// The VM's vCPUs by where they may run, busy or not.
+fn by_place<'a>(patient: &Patient<'a>) -> BTreeMap<&'a PcpuSet, Vec<&'a VcpuInterval>> {
+    let mut places: BTreeMap<&PcpuSet, Vec<&VcpuInterval>> = BTreeMap::new();
+    for vcpu in &patient.vm.vcpus {
+        places.entry(&vcpu.allowed).or_default().push(vcpu);
+    }
+    places
+}
+
+/// More busy vCPUs of the VM than pCPUs where they may run: those vCPUs, by place.
+fn crowded<'a>(patient: &Patient<'a>) -> Vec<(&'a PcpuSet, Vec<&'a VcpuInterval>)> {
+    let places = by_place(patient).into_iter();
+    let places = places.map(|(set, mut vcpus)| {
+        vcpus.retain(|vcpu| wanted(vcpu) >= BUSY);
+        (set, vcpus)
+    });
+    places
+        .filter(|(set, vcpus)| !set.is_empty() && vcpus.len() > set.len())
+        .collect()
+}
+
+/// Idle time elsewhere than in `set`, at least: what is idle in all, without what `set` may have been.
+fn idle_elsewhere(situation: &Situation<'_>, set: &PcpuSet) -> Option<Nanos> {
+    let may_run_there = situation.interval.vms.iter().flat_map(|vm| &vm.vcpus);
+    let confined = may_run_there.filter(|vcpu| vcpu.allowed.common(set) == vcpu.allowed.len());
+    let ran: Nanos = confined.map(|vcpu| vcpu.ran).sum();
+    let whole = Nanos(situation.interval.length.0.saturating_mul(set.len() as u64));
+    let idle = situation.interval.host.idle?;
+    Some(idle.saturating_sub(whole.saturating_sub(ran)))
+}
+
+pub(super) fn stacked(
+    situation: &Situation<'_>,
+    patient: &Patient<'_>,
+    waits: &mut Waits,
+) -> Option<Finding> {
+    let mut crowds = crowded(patient);
+    crowds.retain(|(set, _)| {
+        idle_elsewhere(situation, set).is_some_and(|idle| situation.pcpus(idle) >= IDLE)
+    });
+    let ids: BTreeSet<VcpuId> = crowds
+        .iter()
+        .flat_map(|(_, vcpus)| vcpus.iter().map(|vcpu| vcpu.vcpu))
+        .collect();
+    let is_meant = |vcpu: VcpuId, who: &Who| *who == Who::Itself && ids.contains(&vcpu);
+    let sum = waits.sum(patient, is_meant);
+    let severity = sum.severity(patient)?;
+    waits.explain(patient, is_meant);
+    let mut evidence: Vec<String> = crowds
+        .iter()
+        .map(|(set, vcpus)| {
+            let names: Vec<String> = vcpus.iter().map(|vcpu| vcpu.vcpu.to_string()).collect();
+            format!(
+                "vCPUs {} want {:.2} pCPUs and may run on pCPU {set} only",
+                names.join(", "),
+                vcpus.iter().map(|vcpu| wanted(vcpu)).sum::<f64>()
+            )
+        })
+        .collect();
+    let idle = situation.interval.host.idle.unwrap_or_default();
+    evidence.push(format!(
+        "they wait for each other: RDY {} of the VM's time, while {:.2} pCPUs idled",
+        percent(patient.part(sum.total)),
+        situation.pcpus(idle)
+    ));
+    let moves: Vec<(VcpuId, PcpuSet)> = crowds
+        .iter()
+        .flat_map(|(set, vcpus)| {
+            let room = roomier(situation, set, vcpus.len());
+            vcpus.iter().map(move |vcpu| (vcpu.vcpu, room.clone()))
+        })
+        .collect();
+    let cure = cure::move_vcpus(patient, &moves);
+    Some(patient.finding(
+        situation,
+        Kind::Stacked,
+        severity,
+        sum.total,
+        evidence,
+        cure,
+    ))
+}
+
+/// Where so many vCPUs have room: the pCPUs that share a last-level cache with `set`, if these are enough, else all.
+fn roomier(situation: &Situation<'_>, set: &PcpuSet, vcpus: usize) -> PcpuSet {
+    let mut near = set.clone();
+    for cache in situation.host.caches.iter().filter(|one| one.overlaps(set)) {
+        near.extend(cache);
+    }
+    match near.len() >= vcpus {
+        true => near,
+        false => situation.host.online.clone(),
+    }
+}
+
+pub(super) fn too_many_vcpus(
+    situation: &Situation<'_>,
+    patient: &Patient<'_>,
+    waits: &mut Waits,
+) -> Option<Finding> {
+    let crowds = crowded(patient);
+    let ids: BTreeSet<VcpuId> = crowds
+        .iter()
+        .flat_map(|(_, vcpus)| vcpus.iter().map(|vcpu| vcpu.vcpu))
+        .collect();
+    let is_meant = |vcpu: VcpuId, who: &Who| *who == Who::Itself && ids.contains(&vcpu);
+    let sum = waits.sum(patient, is_meant);
+    let severity = sum.severity(patient)?;
+    waits.explain(patient, is_meant);
+    let mut room = PcpuSet::default();
+    for vcpu in &patient.vm.vcpus {
+        room.extend(&vcpu.allowed);
+    }
+    let busy = patient.vm.vcpus.iter().filter(|vcpu| wanted(vcpu) >= BUSY);
+    let mut evidence = vec![format!(
+        "{} busy vCPUs may run on pCPU {room} only; they wait for each other: RDY {} of the VM's time",
+        busy.count(),
+        percent(patient.part(sum.total))
+    )];
+    if let Some(costop) = patient.times.get(State::Costop) {
+        evidence.push(format!("CSTP {}", percent(patient.part(costop))));
+    }
+    let online = &situation.host.online;
+    let cure = match room.len() < online.len() {
+        true => {
+            let moves: Vec<(VcpuId, PcpuSet)> =
+                ids.iter().map(|vcpu| (*vcpu, online.clone())).collect();
+            cure::move_vcpus(patient, &moves)
+        }
+        false => cure::fewer_vcpus(patient, room.len()),
+    };
+    Some(patient.finding(
+        situation,
+        Kind::TooManyVcpus,
+        severity,
+        sum.total,
+        evidence,
+        cure,
+    ))
+}
+
+/// A VM with two or more vCPUs pinned to a pCPU, that spans several and sleeps: what it was measured to do is in decision 018.
+fn is_pinned_and_stacked(other: &Patient<'_>) -> bool {
+    let mut on: BTreeMap<PcpuId, usize> = BTreeMap::new();
+    for vcpu in &other.vm.vcpus {
+        match (vcpu.allowed.len(), vcpu.allowed.iter().next()) {
+            (1, Some(pcpu)) => *on.entry(pcpu).or_default() += 1,
+            _ => return false,
+        }
+    }
+    let halted = other.times.share(State::Halted).unwrap_or(0.0);
+    on.len() >= 2 && on.values().any(|vcpus| *vcpus >= 2) && halted >= HOG_SLEEPS
+}
+
+pub(super) fn pinned_hog(
+    situation: &Situation<'_>,
+    patient: &Patient<'_>,
+    patients: &[Patient<'_>],
+    waits: &mut Waits,
+) -> Option<Finding> {
+    let known = patient.known;
+    let is_behind = known.received.0 as f64 <= known.due.0 as f64 * (1.0 - BEHIND);
+    if !is_behind
+        || situation
+            .host
+            .kernel
+            .is_some_and(|kernel| kernel < HOG_SINCE)
+    {
+        return None;
+    }
+    let hogs = patients.iter().filter(|other| {
+        let is_ahead = other.known.received.0 as f64 >= other.known.due.0 as f64 * HOG;
+        other.id() != patient.id() && is_ahead && is_pinned_and_stacked(other)
+    });
+    let hogs: BTreeMap<_, _> = hogs.map(|hog| (hog.id(), hog)).collect();
+    let is_meant = |_, who: &Who| matches!(who, Who::Vm(vm) if hogs.contains_key(vm));
+    let sum = waits.sum(patient, is_meant);
+    let severity = sum.severity(patient)?;
+    let (Who::Vm(worst), _) = sum.by.first()? else {
+        return None;
+    };
+    let hog = hogs.get(worst)?;
+    waits.explain(patient, is_meant);
+    let pcpus = |time| situation.pcpus(time);
+    let evidence = vec![
+        format!(
+            "{} has several vCPUs pinned to a pCPU, spans several and sleeps at times: it received {:.2} pCPUs of {:.2} due",
+            hog.known.name,
+            pcpus(hog.known.received),
+            pcpus(hog.known.due)
+        ),
+        format!(
+            "{} received {:.2} of {:.2} due, and waited for it: RDY {} of its time",
+            known.name,
+            pcpus(known.received),
+            pcpus(known.due),
+            percent(patient.part(sum.total))
+        ),
+    ];
+    let lost = known.due.saturating_sub(known.received).min(sum.total);
+    let cure = cure::daemon(
+        situation,
+        &[*worst, patient.id()],
+        &[],
+        "the daemon mends the shares by weights, and by a group for each vCPU",
+    );
+    Some(patient.finding(situation, Kind::PinnedHog, severity, lost, evidence, cure))
+}
+
+/// The VMs that may run in a set only are due more than it has: no weights can give them that (decision 004).
+pub(super) fn unfair_pins(
+    situation: &Situation<'_>,
+    patient: &Patient<'_>,
+    patients: &[Patient<'_>],
+    waits: &mut Waits,
+) -> Option<Finding> {
+    let known = patient.known;
+    let place = |patient: &Patient<'_>| {
+        let mut place = PcpuSet::default();
+        for vcpu in &patient.vm.vcpus {
+            place.extend(&vcpu.allowed);
+        }
+        place
+    };
+    let set = place(patient);
+    let is_behind = known.received.0 as f64 <= known.due.0 as f64 * (1.0 - BEHIND);
+    if !is_behind || situation.host.online.common(&set) == situation.host.online.len() {
+        return None;
+    }
+    let confined: Vec<&Patient<'_>> = patients
+        .iter()
+        .filter(|other| {
+            let theirs = place(other);
+            !theirs.is_empty() && theirs.common(&set) == theirs.len()
+        })
+        .collect();
+    let due: Nanos = confined.iter().map(|other| other.known.due).sum();
+    if situation.pcpus(due) < set.len() as f64 * OVERCOMMITTED {
+        return None;
+    }
+    let is_meant = |_, who: &Who| matches!(who, Who::Vm(_));
+    let sum = waits.sum(patient, is_meant);
+    let severity = sum.severity(patient)?;
+    waits.explain(patient, is_meant);
+    let pcpus = |time| situation.pcpus(time);
+    let evidence = vec![format!(
+        "{} VMs may run on pCPU {set} only and are due {:.2} pCPUs there; {} received {:.2} of {:.2} due, and RDY is {}",
+        confined.len(),
+        pcpus(due),
+        known.name,
+        pcpus(known.received),
+        pcpus(known.due),
+        percent(patient.part(sum.total))
+    )];
+    let mut all: BTreeSet<VmId> = confined.iter().map(|other| other.id()).collect();
+    all.extend(sum.by.iter().filter_map(|(who, _)| match who {
+        Who::Vm(vm) => Some(*vm),
+        _ => None,
+    }));
+    let all: Vec<VmId> = all.into_iter().collect();
+    let lost = known.due.saturating_sub(known.received).min(sum.total);
+    let cure = cure::daemon(
+        situation,
+        &all,
+        &["--placement", "rebalance"],
+        "no weights can mend that; the daemon may move vCPUs that are pinned to one pCPU",
+    );
+    Some(patient.finding(situation, Kind::UnfairPins, severity, lost, evidence, cure))
+}
+
+pub(super) fn slow_sibling(
+    situation: &Situation<'_>,
+    patient: &Patient<'_>,
+    waits: &mut Waits,
+) -> Option<Finding> {
+    let share = |vcpu: &VcpuInterval, state| vcpu.times.share(state).unwrap_or(0.0);
+    let (slow, siblings): (Vec<&VcpuInterval>, Vec<_>) = patient
+        .vm
+        .vcpus
+        .iter()
+        .partition(|vcpu| wanted(vcpu) >= ALWAYS);
+    let [slow] = slow[..] else { return None };
+    let they_wait = siblings
+        .iter()
+        .all(|vcpu| share(vcpu, State::Halted) >= WAITS);
+    let they_work = siblings
+        .iter()
+        .any(|vcpu| ratio(vcpu.ran, vcpu.times.wall()) >= WORKS);
+    let ready = share(slow, State::Ready);
+    if siblings.is_empty() || !they_wait || !they_work || ready < READY_BAD {
+        return None;
+    }
+    let is_meant = |vcpu: VcpuId, who: &Who| vcpu == slow.vcpu && matches!(who, Who::Vm(_));
+    let sum = waits.sum(patient, is_meant);
+    sum.severity(patient)?;
+    waits.explain(patient, is_meant);
+    let halted: f64 = siblings.iter().map(|vcpu| share(vcpu, State::Halted)).sum();
+    let evidence = vec![format!(
+        "vCPU {} always has work and is RDY for {}, while its siblings ran at times and halted for {} in the mean",
+        slow.vcpu,
+        percent(ready),
+        percent(halted / siblings.len() as f64)
+    )];
+    let mut all = vec![patient.id()];
+    all.extend(sum.by.iter().filter_map(|(who, _)| match who {
+        Who::Vm(vm) => Some(*vm),
+        _ => None,
+    }));
+    let cure = cure::daemon(
+        situation,
+        &all,
+        &["--policies", "fair,turns,apart,asymmetric"],
+        "the VM's time goes to the vCPU that needs it",
+    );
+    Some(patient.finding(
+        situation,
+        Kind::SlowSibling,
+        Severity::Bad,
+        sum.total,
+        evidence,
+        cure,
+    ))
+}

@@ -1,0 +1,89 @@
+//! What findings are made from: an interval, and what is configured on the host.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use tandem_linux::cgroup::CgroupPath;
+use tandem_linux::cgroup::Quota;
+use tandem_linux::cgroup::Version;
+use tandem_policy::Nanos;
+use tandem_policy::PcpuSet;
+use tandem_policy::VcpuId;
+use tandem_policy::VmId;
+use tandem_policy::states::interval::Interval;
+
+/// An interval and what is configured.
+#[derive(Clone, Debug)]
+pub struct Situation<'a> {
+    /// What was measured.
+    pub interval: &'a Interval,
+    /// The VMs. One that is not here is a culprit without a name, and not looked at.
+    pub vms: BTreeMap<VmId, KnownVm>,
+    /// The host.
+    pub host: KnownHost,
+}
+
+impl Situation<'_> {
+    /// A VM's name.
+    pub(super) fn name(&self, vm: VmId) -> &str {
+        self.vms
+            .get(&vm)
+            .map_or("a VM that is gone", |vm| vm.name.as_str())
+    }
+
+    /// How many pCPUs a time in the interval is.
+    pub(super) fn pcpus(&self, time: Nanos) -> f64 {
+        super::ratio(time, self.interval.length)
+    }
+}
+
+/// What is configured for a VM.
+#[derive(Clone, Debug, Default)]
+pub struct KnownVm {
+    /// Its name.
+    pub name: String,
+    /// Its process.
+    pub pid: u32,
+    /// The threads of its vCPUs.
+    pub tids: BTreeMap<VcpuId, u32>,
+    /// Due over the interval, by weights and beside all VMs of the host.
+    pub due: Nanos,
+    /// Received over the interval.
+    pub received: Nanos,
+    /// The cgroup of its first vCPU; `None` where that is not known.
+    pub cgroup: Option<CgroupPath>,
+    /// The quotas of the cgroups of its vCPUs and of those above.
+    pub quotas: Vec<KnownQuota>,
+    /// Whether it is a domain of libvirt, of the same name.
+    pub is_libvirt: bool,
+    /// Whether a running daemon of Tandem's looks after it.
+    pub is_managed: bool,
+    /// Whether it takes turns.
+    pub takes_turns: bool,
+}
+
+/// A cgroup's quota.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownQuota {
+    /// Whose.
+    pub cgroup: CgroupPath,
+    /// How much.
+    pub quota: Quota,
+}
+
+/// What is configured on the host.
+#[derive(Clone, Debug)]
+pub struct KnownHost {
+    /// Which interface holds the cpu controller.
+    pub version: Version,
+    /// Where it is mounted.
+    pub mount: PathBuf,
+    /// The pCPUs that are online.
+    pub online: PcpuSet,
+    /// The pCPUs of each last-level cache; empty where that is not known.
+    pub caches: Vec<PcpuSet>,
+    /// Major and minor number of the kernel's release; `None` where that is not known.
+    pub kernel: Option<(u32, u32)>,
+    /// Whether processes of a session compete as one (autogroup) while they are in the root cgroup.
+    pub has_autogroup: bool,
+}
