@@ -19,190 +19,35 @@
 //! (decisions 004, 015, 018).
 
 mod cure;
+mod finding;
 mod knobs;
 mod others;
+mod patient;
 mod shape;
 mod situation;
 mod waits;
 
-use serde::Serialize;
 use tandem_policy::Nanos;
 use tandem_policy::State;
-use tandem_policy::VcpuTimes;
 use tandem_policy::VmId;
 use tandem_policy::states::edges::EdgeKind;
 use tandem_policy::states::interval::Column;
 use tandem_policy::states::interval::HostColumn;
 use tandem_policy::states::interval::Interval;
-use tandem_policy::states::interval::VmInterval;
 
-pub use cure::Cure;
+pub use finding::Cure;
+pub use finding::Finding;
+pub use finding::Findings;
+pub use finding::Kind;
+pub use finding::NotLookedFor;
+pub use finding::Severity;
 pub use situation::KnownHost;
 pub use situation::KnownQuota;
 pub use situation::KnownVm;
 pub use situation::Situation;
 
+use patient::Patient;
 use waits::Waits;
-
-/// What is wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Kind {
-    /// A quota holds the VM back while pCPUs idle.
-    Quota,
-    /// Several busy vCPUs of the VM are confined to fewer pCPUs while others idle.
-    Stacked,
-    /// The VM has more busy vCPUs than pCPUs where they may run, and waits for itself.
-    TooManyVcpus,
-    /// A VM that is pinned and stacked takes more than its due from this one.
-    PinnedHog,
-    /// The VMs pinned to the same pCPUs are due more than these have.
-    UnfairPins,
-    /// One vCPU is always runnable and waits, and its siblings wait for it.
-    SlowSibling,
-    /// The VM never sleeps, beside others that never sleep: if its vCPUs wait for each other by spinning, they should run together.
-    Turns,
-    /// vCPUs spin and yield, and nobody is helped.
-    UselessSpinning,
-    /// The host polls for halted vCPUs for longer than these run.
-    HaltPolling,
-    /// The VM's other threads take its vCPUs' pCPUs.
-    OwnThreads,
-    /// Processes of the host take the time.
-    HostProcess,
-    /// Other VMs take the time.
-    Neighbour,
-    /// The VM waits, and for whom is not known.
-    Unexplained,
-}
-
-impl Kind {
-    /// What is wrong, in a few words.
-    pub fn words(self) -> &'static str {
-        match self {
-            Kind::Quota => "a quota holds it back while pCPUs idle",
-            Kind::Stacked => "its vCPUs are stacked while pCPUs idle",
-            Kind::TooManyVcpus => "it has more vCPUs than can run at once",
-            Kind::PinnedHog => "a VM with stacked, pinned vCPUs takes its part",
-            Kind::UnfairPins => "pins leave no fair division",
-            Kind::SlowSibling => "it waits for a slow vCPU of its own",
-            Kind::Turns => "it never sleeps beside others that never sleep: turns",
-            Kind::UselessSpinning => "its vCPUs spin without progress",
-            Kind::HaltPolling => "halt polling burns more than it runs",
-            Kind::OwnThreads => "its other threads take its vCPUs' time",
-            Kind::HostProcess => "processes of the host take its time",
-            Kind::Neighbour => "other VMs take its time",
-            Kind::Unexplained => "it waits, and for whom is not seen",
-        }
-    }
-}
-
-/// How bad it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Severity {
-    /// Worth a look.
-    Notice,
-    /// Users feel it.
-    Bad,
-}
-
-/// One thing that is wrong with one VM.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Finding {
-    /// The VM's name.
-    pub vm: String,
-    /// Its process.
-    pub pid: u32,
-    /// The VM's number while it is looked at.
-    #[serde(skip)]
-    pub id: VmId,
-    /// What is wrong.
-    pub kind: Kind,
-    /// How bad it is.
-    pub severity: Severity,
-    /// What the VM loses by it, in ns per second, summed over its vCPUs.
-    pub lost_per_second: Nanos,
-    /// That as a part of what its vCPUs ran; `None` if they did not run.
-    pub lost_of_run: Option<f64>,
-    /// What shows it: columns and edges, in words with figures.
-    pub evidence: Vec<String>,
-    /// What to do.
-    pub cure: Cure,
-}
-
-/// A cause that was not looked for.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct NotLookedFor {
-    /// Which.
-    pub what: &'static str,
-    /// For want of what.
-    pub want: String,
-}
-
-/// What [`find`] answers.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Findings {
-    /// What is wrong, the costliest first.
-    pub findings: Vec<Finding>,
-    /// Causes that may be there and cannot be seen.
-    pub not_looked_for: Vec<NotLookedFor>,
-}
-
-/// A VM in the interval, and what is known of it.
-struct Patient<'a> {
-    vm: &'a VmInterval,
-    known: &'a KnownVm,
-    times: VcpuTimes,
-}
-
-impl Patient<'_> {
-    fn id(&self) -> VmId {
-        self.vm.vm
-    }
-
-    /// A part of the vCPUs' wall time.
-    fn part(&self, time: Nanos) -> f64 {
-        ratio(time, self.times.wall())
-    }
-
-    fn finding(
-        &self,
-        situation: &Situation<'_>,
-        kind: Kind,
-        severity: Severity,
-        lost: Nanos,
-        evidence: Vec<String>,
-        cure: Cure,
-    ) -> Finding {
-        let ran: Nanos = self.vm.vcpus.iter().map(|vcpu| vcpu.ran).sum();
-        let length = situation.interval.length.0.max(1);
-        let per_second = u128::from(lost.0) * 1_000_000_000 / u128::from(length);
-        Finding {
-            vm: self.known.name.clone(),
-            pid: self.known.pid,
-            id: self.id(),
-            kind,
-            severity,
-            lost_per_second: Nanos(u64::try_from(per_second).unwrap_or(u64::MAX)),
-            lost_of_run: (ran > Nanos::ZERO).then(|| ratio(lost, ran)),
-            evidence,
-            cure,
-        }
-    }
-}
-
-fn ratio(part: Nanos, whole: Nanos) -> f64 {
-    part.0 as f64 / whole.0.max(1) as f64
-}
-
-/// `37 %`, and with a decimal below 10.
-fn percent(part: f64) -> String {
-    match part * 100.0 {
-        percent if percent < 9.95 => format!("{percent:.1} %"),
-        percent => format!("{percent:.0} %"),
-    }
-}
 
 /// What is wrong with the VMs of `situation` for which `is_asked` says so. All others are looked at as culprits.
 pub fn find(situation: &Situation<'_>, is_asked: impl Fn(VmId) -> bool) -> Findings {

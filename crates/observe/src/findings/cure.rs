@@ -3,30 +3,21 @@
 //! Where libvirt made the VM, its own commands are used, since it would undo others; a unit of systemd on cgroup v2 likewise. Commands act on what
 //! runs now and none of them outlives a restart of the VM, unless the remark says so. Nothing is run here.
 
-use serde::Serialize;
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::cgroup::Version;
 use tandem_policy::PcpuSet;
 use tandem_policy::VcpuId;
 use tandem_policy::VmId;
 
-use super::Patient;
-use super::Situation;
+use super::finding::Cure;
+use super::patient::Patient;
+use super::situation::Situation;
 
 /// The weight of a process's cgroup that is to stand back: a tenth of the kernel's default.
 const STAND_BACK: (u32, u32) = (102, 10);
 
 /// How many processes a command names.
 const PROCESSES: usize = 4;
-
-/// What to do.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Cure {
-    /// To be pasted into a shell, one after the other; none where only the operator can act.
-    pub commands: Vec<String>,
-    /// What they do, or what to do instead.
-    pub remark: String,
-}
 
 impl Cure {
     fn new(commands: impl IntoIterator<Item = String>, remark: impl Into<String>) -> Cure {

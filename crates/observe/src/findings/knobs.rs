@@ -6,13 +6,13 @@ use tandem_policy::State;
 use tandem_policy::states::edges::EdgeKind;
 use tandem_policy::states::edges::Party;
 
-use super::Finding;
-use super::Kind;
-use super::Patient;
-use super::Severity;
-use super::Situation;
 use super::cure;
-use super::percent;
+use super::finding::Finding;
+use super::finding::Kind;
+use super::finding::Severity;
+use super::finding::percent;
+use super::patient::Patient;
+use super::situation::Situation;
 
 /// LIM from which a quota is felt. esxtop's users take any %MLMTD as a limit that acts; clocks here are read one after the
 /// other, which makes up to about 1 %.

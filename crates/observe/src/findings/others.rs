@@ -11,13 +11,14 @@ use tandem_policy::State;
 use tandem_policy::VcpuId;
 use tandem_policy::VmId;
 
-use super::Finding;
-use super::Kind;
-use super::Patient;
-use super::Severity;
-use super::Situation;
 use super::cure;
-use super::percent;
+use super::finding::Finding;
+use super::finding::Kind;
+use super::finding::Severity;
+use super::finding::percent;
+use super::finding::ratio;
+use super::patient::Patient;
+use super::situation::Situation;
 use super::waits::Sum;
 use super::waits::Waits;
 use super::waits::Who;
@@ -299,7 +300,7 @@ fn names(situation: &Situation<'_>, sum: &Sum) -> String {
         .by
         .iter()
         .take(NAMED)
-        .map(|(who, time)| format!("{} ({})", name(who), percent(super::ratio(*time, total))))
+        .map(|(who, time)| format!("{} ({})", name(who), percent(ratio(*time, total))))
         .collect();
     if sum.by.len() > NAMED {
         named.push(format!("{} more", sum.by.len() - NAMED));

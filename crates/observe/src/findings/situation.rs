@@ -12,6 +12,8 @@ use tandem_policy::VcpuId;
 use tandem_policy::VmId;
 use tandem_policy::states::interval::Interval;
 
+use super::finding::ratio;
+
 /// An interval and what is configured.
 #[derive(Clone, Debug)]
 pub struct Situation<'a> {
@@ -33,7 +35,7 @@ impl Situation<'_> {
 
     /// How many pCPUs a time in the interval is.
     pub(super) fn pcpus(&self, time: Nanos) -> f64 {
-        super::ratio(time, self.interval.length)
+        ratio(time, self.interval.length)
     }
 }
 

@@ -19,6 +19,9 @@ use tandem_policy::states::interval::SourceName;
 use tandem_policy::states::interval::ThreadTime;
 use tandem_policy::states::interval::VcpuInterval;
 
+use tandem_policy::VcpuTimes;
+use tandem_policy::states::interval::VmInterval;
+
 use super::*;
 
 const SECOND: Nanos = Nanos::from_millis(1000);

@@ -9,9 +9,9 @@ use tandem_policy::states::edges::EdgeKind;
 use tandem_policy::states::edges::Edges;
 use tandem_policy::states::edges::Party;
 
-use super::Patient;
-use super::Severity;
-use super::ratio;
+use super::finding::Severity;
+use super::finding::ratio;
+use super::patient::Patient;
 
 /// RDY of a VM per vCPU from which it is worth a look: under 5 % is fine, by esxtop's rule of thumb.
 pub(super) const READY: f64 = 0.05;

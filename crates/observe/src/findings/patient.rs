@@ -1,0 +1,62 @@
+//! A VM that is looked at.
+
+use tandem_policy::Nanos;
+use tandem_policy::VcpuTimes;
+use tandem_policy::VmId;
+use tandem_policy::states::interval::VmInterval;
+
+use super::finding::Cure;
+use super::finding::Finding;
+use super::finding::Kind;
+use super::finding::Severity;
+use super::finding::ratio;
+use super::situation::KnownVm;
+use super::situation::Situation;
+
+/// A VM in the interval, and what is known of it.
+pub(super) struct Patient<'a> {
+    /// What it did.
+    pub vm: &'a VmInterval,
+    /// What is configured for it.
+    pub known: &'a KnownVm,
+    /// The times of its vCPUs.
+    pub times: VcpuTimes,
+}
+
+impl Patient<'_> {
+    /// Its number.
+    pub fn id(&self) -> VmId {
+        self.vm.vm
+    }
+
+    /// A part of the vCPUs' wall time.
+    pub fn part(&self, time: Nanos) -> f64 {
+        ratio(time, self.times.wall())
+    }
+
+    /// Something that is wrong with it, which lost it so much in the interval.
+    pub fn finding(
+        &self,
+        situation: &Situation<'_>,
+        kind: Kind,
+        severity: Severity,
+        lost: Nanos,
+        evidence: Vec<String>,
+        cure: Cure,
+    ) -> Finding {
+        let ran: Nanos = self.vm.vcpus.iter().map(|vcpu| vcpu.ran).sum();
+        let length = situation.interval.length.0.max(1);
+        let per_second = u128::from(lost.0) * 1_000_000_000 / u128::from(length);
+        Finding {
+            vm: self.known.name.clone(),
+            pid: self.known.pid,
+            id: self.id(),
+            kind,
+            severity,
+            lost_per_second: Nanos(u64::try_from(per_second).unwrap_or(u64::MAX)),
+            lost_of_run: (ran > Nanos::ZERO).then(|| ratio(lost, ran)),
+            evidence,
+            cure,
+        }
+    }
+}
