@@ -52,6 +52,7 @@ use tandem_policy::asymmetric::AsymmetricConfig;
 
 use crate::live::policy_names;
 use look::FindArgs;
+use look::SourceArgs;
 use look::seconds;
 use look::style;
 use look::vm_name;
@@ -347,6 +348,8 @@ pub struct StatusArgs {
 pub struct TopArgs {
     #[command(flatten)]
     look: LookArgs,
+    #[command(flatten)]
+    source: SourceArgs,
     /// One interval, then end
     #[arg(long)]
     once: bool,
@@ -468,7 +471,12 @@ fn top(args: &TopArgs) -> anyhow::Result<()> {
     let look = &args.look;
     let select = look.select.wanted();
     let selector = Selector::from_config(&select)?;
-    let mut top = Top::open(look.find.options(), selector, &look.state_dir)?;
+    let mut top = Top::open(
+        args.source.open()?,
+        look.find.options(),
+        selector,
+        &look.state_dir,
+    )?;
     let found = top.begin()?;
     let mut begin = Instant::now();
     if let (0, Some(error)) = (found.selected, select.none_matches(found.all)) {

@@ -230,7 +230,7 @@ fn a_recorder_that_is_asked_to_end_leaves_a_complete_record() {
     }
 }
 
-/// On a file system of 200 KiB, in a mount namespace of its own.
+/// On a file system with 24 KiB left, in a mount namespace of its own.
 #[test]
 fn a_full_disk_is_said_and_what_was_written_is_read() {
     let test = "a_full_disk_is_said_and_what_was_written_is_read";
@@ -239,6 +239,7 @@ fn a_full_disk_is_said_and_what_was_written_is_read() {
     }
     let dir = tempfile::tempdir().unwrap();
     let script = "mount -t tmpfs -o size=200k none \"$1\" || exit 77
+        head -c 176k /dev/zero >\"$1/rest\" || exit 77
         timeout 60 \"$2\" host record -o \"$1/record\" --interval 0.05 2>&1 && exit 1
         \"$2\" host replay \"$1/record\" --list";
     let command = Command::new("unshare")

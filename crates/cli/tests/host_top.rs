@@ -154,3 +154,35 @@ fn a_selection_that_matches_nothing_is_an_error() {
         assert!(output.stdout.is_empty(), "{command}");
     }
 }
+
+#[test]
+fn bpf_measures_the_same_vm_or_says_what_would_do() {
+    let test = "bpf_measures_the_same_vm_or_says_what_would_do";
+    if !runs_here(test) {
+        return;
+    }
+    let name = name('b');
+    let _vm = start_vm(&name);
+    let select = ["--select-name", &name, "--once", "--interval", "0.5"];
+    let bpf = ["host", "top", "--source", "bpf", "--json"];
+    let output = tandem(&[bpf.as_slice(), &select].concat());
+    let said = text(&output.stderr);
+    if !output.status.success() {
+        assert!(
+            said.contains("--source plain measures without BPF"),
+            "{said}"
+        );
+        println!("skipped: {test}: {said}");
+        return;
+    }
+    let top: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(top["source"], "bpf");
+    let vm = &top["vms"][0];
+    assert_eq!(vm["name"], name.as_str());
+    let times = &vm["times"];
+    let wall = times["wall"].as_u64().unwrap();
+    // Three vCPUs that compute are always on a pCPU or wait for one.
+    let part = |state: &str| times[state].as_u64().unwrap_or(0) as f64 / wall as f64;
+    let busy = part("run") + part("vmm") + part("ready");
+    assert!(busy > 0.99, "{busy} of {times}");
+}

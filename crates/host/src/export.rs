@@ -40,7 +40,6 @@ use tandem_linux::signals::Signals;
 use tandem_linux::signals::Wake;
 use tandem_observe::Interval;
 use tandem_observe::ObserveError;
-use tandem_observe::Plain;
 use tandem_observe::Source;
 use tandem_policy::Nanos;
 use tandem_policy::VmId;
@@ -61,6 +60,9 @@ use accounts::Look;
 use page::Page;
 
 pub use accounts::Detail;
+
+/// A service manager hears from the exporter at least so often, however long intervals are.
+const ALIVE: Duration = Duration::from_secs(15);
 
 /// Where the exporter listens unless told otherwise: beside the daemon (9464) and the guest's agent (9465).
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:9466";
@@ -117,12 +119,11 @@ pub struct Export {
 }
 
 impl Export {
-    /// Opens what is needed to look, and the port; begins the first interval.
-    pub fn open(config: ExportConfig) -> Result<Export, ExportError> {
+    /// Opens what is needed to look with this source, and the port; begins the first interval.
+    pub fn open(mut source: Box<dyn Source>, config: ExportConfig) -> Result<Export, ExportError> {
         let procfs = ProcFs::host();
         let mut discovery = Discovery::new(config.find.clone(), procfs.clone())?;
         let controller = cgroup::open(&procfs)?;
-        let mut source = Box::new(Plain::new(procfs));
         source.begin(&watched(&discovery.scan()?.vms))?;
         let accounts = Arc::new(Mutex::new(Accounts::new(config.detail)));
         let exporter = Exporter::listen(registry(&accounts), config.listen)?;
@@ -150,13 +151,20 @@ impl Export {
         let mut errors = ReportOnce::default();
         let service_manager = ServiceManager::ready(reporter);
         let mut next = Instant::now() + self.config.interval;
-        while self.signals.wait_until(next) != Wake::Stop {
+        loop {
+            let alive = Instant::now() + ALIVE;
+            if self.signals.wait_until(next.min(alive)) == Wake::Stop {
+                break;
+            }
+            service_manager.alive();
+            if Instant::now() < next {
+                continue;
+            }
             if let Err(error) = self.interval() {
                 errors.error(&error, reporter);
                 self.accounts().failed();
             }
             self.exporter.publish()?;
-            service_manager.alive();
             next += self.config.interval;
             // A busy host may have made us miss whole intervals: they are a part of the next one.
             next = next.max(Instant::now());

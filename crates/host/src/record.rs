@@ -16,7 +16,6 @@ use tandem_linux::cgroup::CpuController;
 use tandem_linux::interrupt::Interrupt;
 use tandem_linux::procfs::ProcFs;
 use tandem_observe::Interval;
-use tandem_observe::Plain;
 use tandem_observe::Source;
 use tandem_observe::record::Frame;
 use tandem_observe::record::RecordError;
@@ -40,17 +39,21 @@ pub struct Frames {
     discovery: Discovery,
     controller: Box<dyn CpuController>,
     state_dir: PathBuf,
-    source: Plain,
+    source: Box<dyn Source>,
 }
 
 impl Frames {
-    /// Opens what is needed to look, and begins the first interval.
-    pub fn begin(options: DiscoveryOptions, state_dir: &Path) -> Result<Frames, TopError> {
+    /// Opens what is needed to look with this source, and begins the first interval.
+    pub fn begin(
+        source: Box<dyn Source>,
+        options: DiscoveryOptions,
+        state_dir: &Path,
+    ) -> Result<Frames, TopError> {
         let procfs = ProcFs::host();
         let mut frames = Frames {
             discovery: Discovery::new(options, procfs.clone())?,
             controller: cgroup::open(&procfs)?,
-            source: Plain::new(procfs),
+            source,
             state_dir: state_dir.to_owned(),
         };
         let vms = frames.discovery.scan()?.vms;

@@ -21,7 +21,6 @@ use tandem_linux::cgroup::CpuController;
 use tandem_linux::procfs::ProcFs;
 use tandem_observe::Interval;
 use tandem_observe::ObserveError;
-use tandem_observe::Plain;
 use tandem_observe::Source;
 use tandem_policy::Nanos;
 use tandem_policy::PcpuSet;
@@ -194,8 +193,9 @@ pub struct Top {
 }
 
 impl Top {
-    /// Opens what is needed to look.
+    /// Opens what is needed to look, with this source.
     pub fn open(
+        source: Box<dyn Source>,
         options: DiscoveryOptions,
         selector: Selector,
         state_dir: &Path,
@@ -204,7 +204,7 @@ impl Top {
         Ok(Top {
             discovery: Discovery::new(options, procfs.clone())?,
             controller: cgroup::open(&procfs)?,
-            source: Box::new(Plain::new(procfs)),
+            source,
             selector,
             state_dir: state_dir.to_owned(),
         })

@@ -9,6 +9,7 @@ use tandem_observe::Interval;
 use tandem_observe::WatchedVcpu;
 use tandem_observe::WatchedVm;
 use tandem_policy::Assessment;
+use tandem_policy::State;
 use tandem_policy::VcpuObservation;
 use tandem_policy::VmId;
 use tandem_policy::VmObservation;
@@ -55,7 +56,10 @@ pub(crate) fn assessed(
 fn observation(vcpu: &VcpuInterval) -> VcpuObservation {
     VcpuObservation {
         ran: vcpu.ran,
-        waited: vcpu.waited,
+        // What a quota keeps it off it could not have had, whatever the others do.
+        waited: vcpu
+            .waited
+            .saturating_sub(vcpu.times.get(State::Limited).unwrap_or_default()),
         runnable: vcpu.runnable,
         ..VcpuObservation::new(vcpu.vcpu, vcpu.allowed.clone())
     }

@@ -25,7 +25,6 @@ use tandem_linux::sampler::SampleError;
 use tandem_linux::sampler::Sampler;
 use tandem_observe::Interval;
 use tandem_observe::ObserveError;
-use tandem_observe::Plain;
 use tandem_observe::Source;
 use tandem_observe::findings::Finding;
 use tandem_observe::findings::KnownHost;
@@ -127,17 +126,21 @@ pub struct Why {
     discovery: Discovery,
     controller: Box<dyn CpuController>,
     state_dir: PathBuf,
-    source: Plain,
+    source: Box<dyn Source>,
 }
 
 impl Why {
-    /// Opens what is needed to look.
-    pub fn open(options: DiscoveryOptions, state_dir: &Path) -> Result<Why, WhyError> {
+    /// Opens what is needed to look, with this source.
+    pub fn open(
+        source: Box<dyn Source>,
+        options: DiscoveryOptions,
+        state_dir: &Path,
+    ) -> Result<Why, WhyError> {
         let procfs = ProcFs::host();
         Ok(Why {
             discovery: Discovery::new(options, procfs.clone())?,
             controller: cgroup::open(&procfs)?,
-            source: Plain::new(procfs.clone()),
+            source,
             state_dir: state_dir.to_owned(),
             procfs,
         })
@@ -176,6 +179,7 @@ impl Why {
     fn situation<'a>(&self, vms: &[Vm], interval: &'a Interval) -> Result<Situation<'a>, WhyError> {
         let controller = self.controller.as_ref();
         let weights = status::configured_weights(controller, &self.state_dir, vms);
+        let default = controller.default_weight();
         let managed = status::managed(&self.state_dir);
         let accounts = assessed(interval, &weights);
         let known = vms.iter().map(|vm| {
@@ -194,6 +198,9 @@ impl Why {
                     .iter()
                     .map(|vcpu| (vcpu.index, vcpu.thread.tid.0))
                     .collect(),
+                weight: weights
+                    .get(&vm.id)
+                    .map_or(1.0, |weight| weight.0 / default.0),
                 due: account.map_or(Nanos::ZERO, |account| account.fair),
                 received: account.map_or(Nanos::ZERO, |account| account.received),
                 is_libvirt: vm.vmm == Vmm::Qemu && cgroups.iter().any(is_libvirts),

@@ -8,6 +8,7 @@
 //! - [`source`]: the trait and what it answers.
 //! - [`plain`]: the source that needs no BPF: schedstat, CPU clocks, cgroups, KVM's figures.
 //! - [`bpf`]: what BPF programs see.
+//! - [`choice`]: opens one or the other.
 //! - [`findings`]: why VMs are slow, from an interval and what is configured, and what to do.
 //! - [`poll`]: halt polling of each vCPU, from the files of KVM's figures that a VMM holds open.
 //! - [`record`]: intervals in files, days of them, and read back.
@@ -15,6 +16,7 @@
 //! Nothing here finds VMs, and nothing changes anything: VMs come in as processes and threads ([`WatchedVm`]).
 
 pub mod bpf;
+pub mod choice;
 pub mod findings;
 pub mod plain;
 pub mod poll;
@@ -22,6 +24,7 @@ pub mod record;
 pub mod source;
 
 pub use bpf::BpfSource;
+pub use choice::Choice;
 pub use plain::Plain;
 pub use source::ObserveError;
 pub use source::Source;

@@ -15,12 +15,15 @@ use tandem_host::export::MOST_CULPRITS;
 use tandem_host::select::Selector;
 use tandem_linux::service::Console;
 
+use super::look::SourceArgs;
 use crate::number::real;
 use crate::number::whole;
 
 /// What is measured how often, and where it is served.
 #[derive(Debug, Args)]
 pub struct ServeArgs {
+    #[command(flatten)]
+    source: SourceArgs,
     /// Serve the metrics here. Whoever reaches an address that is not loopback reads names of VMs and processes
     #[arg(long, default_value = DEFAULT_LISTEN, value_name = "ADDR:PORT")]
     listen: SocketAddr,
@@ -50,17 +53,20 @@ impl ServeArgs {
             print_ready: self.print_ready,
             quiet: false,
         };
-        let export = Export::open(ExportConfig {
-            find,
-            selector,
-            state_dir: self.state_dir,
-            listen: self.listen,
-            interval: Duration::from_secs_f64(self.interval),
-            detail: Detail {
-                culprits: usize::try_from(self.culprits)?,
-                vcpus: self.vcpus,
+        let export = Export::open(
+            self.source.open()?,
+            ExportConfig {
+                find,
+                selector,
+                state_dir: self.state_dir,
+                listen: self.listen,
+                interval: Duration::from_secs_f64(self.interval),
+                detail: Detail {
+                    culprits: usize::try_from(self.culprits)?,
+                    vcpus: self.vcpus,
+                },
             },
-        })?;
+        )?;
         Ok(export.run(&mut console)?)
     }
 }

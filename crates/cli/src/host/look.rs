@@ -3,9 +3,12 @@
 use std::time::Duration;
 
 use clap::Args;
+use clap::ValueEnum;
 use tandem_host::columns::Style;
 use tandem_host::discovery::DiscoveryOptions;
 use tandem_host::glob;
+use tandem_observe::Choice;
+use tandem_observe::Source;
 
 use crate::number::not_possible;
 use crate::number::real;
@@ -33,6 +36,38 @@ impl FindArgs {
             qmp_sockets: self.qmp_socket.clone(),
             ..DiscoveryOptions::default()
         }
+    }
+}
+
+/// What measures.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct SourceArgs {
+    /// What measures
+    #[arg(long, value_enum, default_value_t = SourceName::Plain, value_name = "SOURCE")]
+    source: SourceName,
+}
+
+/// `--source`
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum SourceName {
+    /// Accounts that every kernel keeps; who takes pCPUs is estimated
+    Plain,
+    /// BPF programs in the kernel, beside such accounts: exact, who takes pCPUs is seen; root, and a kernel with BTF
+    Bpf,
+}
+
+impl SourceArgs {
+    /// Opens it.
+    pub fn open(self) -> anyhow::Result<Box<dyn Source>> {
+        let choice = match self.source {
+            SourceName::Plain => Choice::Plain,
+            SourceName::Bpf => Choice::Bpf,
+        };
+        let hint = "--source plain measures without BPF";
+        choice.open().map_err(|error| match self.source {
+            SourceName::Plain => error.into(),
+            SourceName::Bpf => anyhow::anyhow!("{error}; {hint}"),
+        })
     }
 }
 

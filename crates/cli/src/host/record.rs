@@ -24,6 +24,7 @@ use tandem_observe::record::Recorder;
 use tandem_policy::Nanos;
 
 use super::look::FindArgs;
+use super::look::SourceArgs;
 use super::look::seconds;
 use super::look::style;
 use super::look::vm_name;
@@ -34,6 +35,8 @@ use crate::console;
 pub struct RecordArgs {
     #[command(flatten)]
     find: FindArgs,
+    #[command(flatten)]
+    source: SourceArgs,
     /// The record: a folder that is not there yet
     #[arg(short, long, value_name = "FOLDER")]
     output: PathBuf,
@@ -83,7 +86,7 @@ pub fn record(args: &RecordArgs) -> anyhow::Result<()> {
     // Before the record is begun, so that no signal leaves it without an end.
     let interrupt = Interrupt::watch()?;
     let begin = Instant::now();
-    let mut frames = Frames::begin(args.find.options(), &args.state_dir)?;
+    let mut frames = Frames::begin(args.source.open()?, args.find.options(), &args.state_dir)?;
     let max = args.max_size.unwrap_or(DEFAULT_MAX_BYTES);
     let mut recorder = Recorder::create(&args.output, max)?;
     eprintln!("recording to {}; Ctrl-C ends it", args.output.display());

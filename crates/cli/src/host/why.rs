@@ -9,6 +9,7 @@ use tandem_host::why;
 use tandem_host::why::Why;
 
 use super::look::FindArgs;
+use super::look::SourceArgs;
 use super::look::seconds;
 use crate::console;
 
@@ -19,6 +20,8 @@ pub struct WhyArgs {
     vm: Option<String>,
     #[command(flatten)]
     find: FindArgs,
+    #[command(flatten)]
+    source: SourceArgs,
     /// How long to look, 0.05 … 3600 s
     #[arg(long, default_value = "2", value_name = "S", value_parser = seconds)]
     interval: Duration,
@@ -32,7 +35,7 @@ pub struct WhyArgs {
 
 /// Runs the command.
 pub fn main(args: &WhyArgs) -> anyhow::Result<()> {
-    let mut why = Why::open(args.find.options(), &args.state_dir)?;
+    let mut why = Why::open(args.source.open()?, args.find.options(), &args.state_dir)?;
     let found = why.look(args.vm.as_deref(), args.interval)?;
     console::print(&match args.json {
         true => serde_json::to_string_pretty(&found)?,

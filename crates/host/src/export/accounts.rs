@@ -157,7 +157,8 @@ pub(super) struct Accounts {
 
 /// A VM's thread that is no vCPU, as a label.
 fn thread_kind(name: &str) -> &'static str {
-    match name.starts_with("vhost-") {
+    // Sources name the kernel's thread of before Linux 6.4 so.
+    match name == "vhost" || name.starts_with("vhost-") {
         true => "vhost",
         false => "emulator",
     }

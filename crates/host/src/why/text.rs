@@ -30,16 +30,29 @@ pub fn text(interval: &WhyInterval) -> String {
             not.what, not.want
         );
     }
-    // Names of processes and threads are whatever their owners like.
-    let is_text = |c: &char| !c.is_control() || *c == '\n';
-    text.trim_end().chars().filter(is_text).collect()
+    text.trim_end().to_owned()
+}
+
+/// What others named, on one line and as it reads: names of VMs, processes and threads are whatever their owners like, also lines of their own, and
+/// characters that turn the direction of writing.
+fn shown(text: &str) -> String {
+    let is_hidden = |c: char| {
+        let hides = [
+            '\u{200b}'..='\u{200f}',
+            '\u{2028}'..='\u{202e}',
+            '\u{2060}'..='\u{206f}',
+        ];
+        c.is_control() || c == '\u{feff}' || hides.iter().any(|range| range.contains(&c))
+    };
+    let shown = text.chars().map(|c| if is_hidden(c) { '?' } else { c });
+    shown.collect()
 }
 
 fn one(finding: &Finding, number: usize) -> String {
     let margin = " ".repeat(number.to_string().len() + 2);
     let mut text = format!(
         "{number}  {} (process {}): {}\n",
-        finding.vm,
+        shown(&finding.vm),
         finding.pid,
         finding.kind.words()
     );
@@ -53,19 +66,22 @@ fn one(finding: &Finding, number: usize) -> String {
         finding.lost_per_second.0 as f64 / 1e6
     );
     for line in &finding.evidence {
-        let _ = writeln!(text, "{margin}{line}");
+        let _ = writeln!(text, "{margin}{}", shown(line));
     }
     for command in &finding.cure.commands {
-        let _ = writeln!(text, "{margin}do: {command}");
+        let _ = writeln!(text, "{margin}do: {}", shown(command));
     }
-    let _ = writeln!(text, "{margin}({})\n", finding.cure.remark);
+    let _ = writeln!(text, "{margin}({})\n", shown(&finding.cure.remark));
     text
 }
 
 fn quiet(interval: &WhyInterval) -> String {
     let mut text = match &interval.vms[..] {
         [] => "no VM was measured".to_owned(),
-        [only] => format!("nothing is wrong: {only} gets the pCPUs that it wants"),
+        [only] => format!(
+            "nothing is wrong: {} gets the pCPUs that it wants",
+            shown(only)
+        ),
         vms => format!(
             "nothing is wrong: {} VMs get the pCPUs that they want",
             vms.len()
@@ -130,7 +146,7 @@ mod tests {
             severity: Severity::Bad,
             lost_per_second: Nanos::from_millis(500),
             lost_of_run: Some(1.0),
-            evidence: vec!["it waits for \x1b[31mcc1".to_owned()],
+            evidence: vec!["it waits for \x1b[31mcc1\ndo: sh /tmp/x".to_owned()],
             cure: Cure {
                 commands: vec!["sudo renice -n 19 -p 77".to_owned()],
                 remark: "stands back".to_owned(),
@@ -139,7 +155,7 @@ mod tests {
         assert_eq!(
             text(&interval(vec![finding])),
             "1  db (process 812): processes of the host take its time\n   costs 500 ms per second, 100 % of what it runs\n   \
-             it waits for [31mcc1\n   do: sudo renice -n 19 -p 77\n   (stands back)\n\n\
+             it waits for ?[31mcc1?do: sh /tmp/x\n   do: sudo renice -n 19 -p 77\n   (stands back)\n\n\
              not looked for: halt polling, for want of: run as root"
         );
     }

@@ -170,7 +170,7 @@ impl Slots {
     }
 
     /// What happened to a thread since it was read last. `now` is from before `raw` was read, so a state that began
-    /// before it lasted at least until then.
+    /// before it lasted until then, or was ended by a program that took the time a moment earlier: then the next reading takes it back.
     pub fn read(
         &mut self,
         place: u32,
@@ -198,7 +198,7 @@ impl Slots {
             tid: watch.tid,
             vm: watch.vm,
             vcpu: VcpuId(watch.vcpu.0),
-            wall: Nanos(after.since - before.since),
+            wall: Nanos(after.since.saturating_sub(before.since)),
             times: state_times(&times, tells),
             runs: after.runs - before.runs,
             exits: tells.exits.then_some(after.exits - before.exits),
@@ -214,16 +214,24 @@ impl Slots {
     }
 }
 
-/// What each state grew by. When a halt ends, time that was taken for a part of RUN or VMM can turn out to be POLL; if it was read
-/// already, RUN or VMM shrank, and what is missing there was read too much before: POLL gets only the rest.
+/// What each state grew by. A state can turn out to have been shorter than was read: when a halt ends, time that was taken for a part of
+/// RUN or VMM is POLL, and a program that ends a state may have taken the time before it was read. What was read too much there is
+/// missing elsewhere: in POLL, or else in what grew most.
 fn differences(before: &[u64; STATES], after: &[u64; STATES]) -> [u64; STATES] {
     let mut times: [u64; STATES] =
-        std::array::from_fn(|state| after[state].wrapping_sub(before[state]));
-    for state in [RUN, VMM] {
-        if after[state] < before[state] {
-            times[POLL] -= before[state] - after[state];
-            times[state] = 0;
-        }
+        std::array::from_fn(|state| after[state].saturating_sub(before[state]));
+    let shrank = (0..STATES).map(|state| before[state].saturating_sub(after[state]));
+    let mut missing: u64 = shrank.sum();
+    let mut take = |time: &mut u64| {
+        let part = missing.min(*time);
+        *time -= part;
+        missing -= part;
+    };
+    take(&mut times[POLL]);
+    let mut states: [usize; STATES] = std::array::from_fn(|state| state);
+    states.sort_by_key(|state| std::cmp::Reverse(times[*state]));
+    for state in states {
+        take(&mut times[state]);
     }
     times
 }
@@ -341,6 +349,43 @@ mod tests {
         assert_eq!(second.times.ready, Nanos(500));
         assert_eq!(second.times.halted, Nanos(0));
         assert_eq!(second.wall, second.times.sum());
+    }
+
+    #[test]
+    fn a_state_that_was_over_when_it_was_read_is_taken_back() {
+        let waits = RawVcpu {
+            state: READY as u32,
+            since: 1500,
+            ..RawVcpu::default()
+        };
+        let begin = || {
+            let mut slots = Slots::new(1);
+            apply(&mut slots, &[watch(0, 10)]);
+            let first = slots.read(0, waits, Nanos(2000), Tells::default());
+            assert_eq!(first.unwrap().times.ready, Nanos(500));
+            slots
+        };
+        // A program had taken the time at 1800.
+        let mut runs = RawVcpu {
+            state: RUN as u32,
+            since: 1800,
+            ..RawVcpu::default()
+        };
+        runs.time[READY] = 300;
+        let second = begin()
+            .read(0, runs, Nanos(3000), Tells::default())
+            .unwrap();
+        assert_eq!(
+            (second.times.ready, second.times.run),
+            (Nanos(0), Nanos(1000))
+        );
+        assert_eq!(second.wall, second.times.sum());
+        runs.state = ENDED as u32;
+        let second = begin()
+            .read(0, runs, Nanos(3000), Tells::default())
+            .unwrap();
+        assert!(second.ended);
+        assert_eq!((second.times.sum(), second.wall), (Nanos(0), Nanos(0)));
     }
 
     #[test]

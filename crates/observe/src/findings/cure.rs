@@ -21,8 +21,10 @@ const PROCESSES: usize = 4;
 
 impl Cure {
     fn new(commands: impl IntoIterator<Item = String>, remark: impl Into<String>) -> Cure {
+        // A name with a line break in it would be shown as something else than what a shell does.
+        let is_shown = |command: &String| !command.chars().any(char::is_control);
         Cure {
-            commands: commands.into_iter().collect(),
+            commands: commands.into_iter().filter(is_shown).collect(),
             remark: remark.into(),
         }
     }
@@ -94,7 +96,8 @@ pub(super) fn lift_quota(
     };
     let remark = "takes the cap away; if it is meant (a VM sold by the pCPU), raise it instead";
     let name = cgroup.name();
-    if patient.known.is_libvirt {
+    let is_domains = ["vcpu", "iothread", "emulator", "libvirt", "machine-"];
+    if patient.known.is_libvirt && is_domains.iter().any(|start| name.starts_with(start)) {
         // libvirt's cgroups: a folder for each vCPU and I/O thread, one for the emulator, and the domain's above.
         let key = match name {
             _ if name.starts_with("vcpu") => "vcpu_quota",
@@ -123,12 +126,15 @@ pub(super) fn lift_quota(
     Cure::new([write(situation, cgroup, file, text)], remark)
 }
 
-/// The unit of systemd that a cgroup of v2 is.
+/// The unit of the host's systemd that a cgroup of v2 is. Below a service or a scope are others' managers, a container's or a user's.
 fn unit(situation: &Situation<'_>, cgroup: &CgroupPath) -> Option<String> {
     let is_unit = [".scope", ".service", ".slice"]
         .iter()
         .any(|kind| cgroup.name().ends_with(kind));
-    (situation.host.version == Version::V2 && is_unit).then(|| quoted(cgroup.name()))
+    let above = cgroup.parent()?;
+    let mut above = above.0.split('/').filter(|name| !name.is_empty());
+    let is_hosts = above.all(|name| name.ends_with(".slice"));
+    (situation.host.version == Version::V2 && is_unit && is_hosts).then(|| quoted(cgroup.name()))
 }
 
 fn write(situation: &Situation<'_>, cgroup: &CgroupPath, file: &str, text: &str) -> String {
@@ -173,7 +179,7 @@ pub(super) fn move_threads(patient: &Patient<'_>, name: &str, room: &PcpuSet) ->
         ),
     };
     if name == "vhost" {
-        let command = format!("pgrep -x vhost-{} | xargs -n1 sudo {act}", known.pid);
+        let command = format!("pgrep -x vhost-{} | xargs -r -n1 sudo {act}", known.pid);
         return Cure::new([command], remark);
     }
     let is_emulator = !name.starts_with("IO ");
@@ -188,9 +194,12 @@ pub(super) fn move_threads(patient: &Patient<'_>, name: &str, room: &PcpuSet) ->
     let is_plain = |c: &char| c.is_ascii_alphanumeric() || "_./:@%+=,-".contains(*c);
     let word = name.split(' ').next().unwrap_or_default();
     let word: String = word.chars().filter(is_plain).collect();
-    let has_name = quoted(&format!("$2 == \"{word}\" {{ print $1 }}"));
+    // All threads of a VMM may have one name, its vCPUs too.
+    let vcpus = known.tids.values();
+    let others: String = vcpus.map(|tid| format!(" && $1 != {tid}")).collect();
+    let has_name = quoted(&format!("$2 == \"{word}\"{others} {{ print $1 }}"));
     let command = format!(
-        "ps -L -o tid=,comm= -p {} | awk {has_name} | xargs -n1 sudo {act}",
+        "ps -L -o tid=,comm= -p {} | awk {has_name} | xargs -r -n1 sudo {act}",
         known.pid
     );
     Cure::new([command], remark)
@@ -209,6 +218,17 @@ pub(super) fn calm_processes(
         .zip(patient.known.cgroup.as_ref())
         .and_then(|(theirs, vms)| beside(theirs, vms));
     if let Some(group) = beside {
+        // Who else is in a group that competes as a whole would stand back too: the host's services, a cluster's heartbeat.
+        let is_own = theirs.as_ref() == Some(&group) && !group.name().ends_with(".slice");
+        if !is_own {
+            let theirs = theirs.as_ref().map_or("", |theirs| theirs.0.as_str());
+            return Cure::new(
+                [],
+                format!(
+                    "it competes as a part of {group}, where others are too: cap {theirs} (CPUQuota=, cpu.max), or give the VM's cgroup more weight"
+                ),
+            );
+        }
         let remark =
             format!("a tenth of the usual weight for {group}, which competes with the VM's cgroup");
         if let Some(unit) = unit(situation, &group) {
@@ -254,13 +274,25 @@ fn beside(theirs: &CgroupPath, vms: &CgroupPath) -> Option<CgroupPath> {
     }
 }
 
+/// Lets vCPUs that spin for each other run together.
+pub(super) fn run_together() -> Cure {
+    Cure::new(
+        [],
+        "its vCPUs have to run together: if it and the VMs beside it never sleep, let them take turns (tandem host run, with all of them selected); else give it as many vCPUs as it has pCPUs",
+    )
+}
+
 /// Another division among VMs, or another host.
 pub(super) fn more_weight(situation: &Situation<'_>, patient: &Patient<'_>, vms: &[VmId]) -> Cure {
-    let weight = format!("--weight {}", quoted(&format!("{}=2", patient.known.name)));
+    // A name would be a glob, or a process id where it is a number.
+    let known = patient.known;
+    let twice = (2.0 * known.weight).min(100.0);
+    let weight = format!("--weight {}={twice:.4}", known.pid);
+    let weight = weight.trim_end_matches('0').trim_end_matches('.');
     daemon(
         situation,
         vms,
-        &[&weight],
+        &[weight],
         "the host is divided by weights: twice the weight if this VM is worth more than the others, else move one of them to another host",
     )
 }

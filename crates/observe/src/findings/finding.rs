@@ -100,7 +100,7 @@ pub struct NotLookedFor {
     pub want: String,
 }
 
-/// What [`find`] answers.
+/// What [`super::find`] answers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Findings {
     /// What is wrong, the costliest first.

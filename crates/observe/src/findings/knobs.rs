@@ -131,12 +131,7 @@ pub(super) fn useless_spinning(
         "{per_second:.0} useless yields per second and vCPU, {} of all",
         percent(useless as f64 / (useless + taken) as f64)
     )];
-    let cure = cure::daemon(
-        situation,
-        &[patient.id()],
-        &[],
-        "VMs that never sleep take turns, so that their vCPUs run together",
-    );
+    let cure = cure::run_together();
     Some(patient.finding(
         situation,
         Kind::UselessSpinning,

@@ -184,15 +184,8 @@ pub(super) fn too_many_vcpus(
     if let Some(costop) = patient.times.get(State::Costop) {
         evidence.push(format!("CSTP {}", percent(patient.part(costop))));
     }
-    let online = &situation.host.online;
-    let cure = match room.len() < online.len() {
-        true => {
-            let moves: Vec<(VcpuId, PcpuSet)> =
-                ids.iter().map(|vcpu| (*vcpu, online.clone())).collect();
-            cure::move_vcpus(patient, &moves)
-        }
-        false => cure::fewer_vcpus(patient, room.len()),
-    };
+    // No pCPU idles that would be seen to, and others may be there for other VMs.
+    let cure = cure::fewer_vcpus(patient, room.len());
     Some(patient.finding(
         situation,
         Kind::TooManyVcpus,

@@ -48,6 +48,8 @@ pub struct KnownVm {
     pub pid: u32,
     /// The threads of its vCPUs.
     pub tids: BTreeMap<VcpuId, u32>,
+    /// Its configured weight; the kernel's default is 1.
+    pub weight: f64,
     /// Due over the interval, by weights and beside all VMs of the host.
     pub due: Nanos,
     /// Received over the interval.
