@@ -1,10 +1,9 @@
 //! `tandem host record` and `tandem host replay` from outside, beside a microVM, or a VM of plain threads where there is no KVM.
 
-use std::io::BufRead;
-use std::io::BufReader;
+mod vm_support;
+
 use std::path::Path;
 use std::path::PathBuf;
-use std::process::Child;
 use std::process::Command;
 use std::process::Output;
 use std::process::Stdio;
@@ -18,6 +17,9 @@ use serde_json::Value;
 use tandem_linux::ProcFs;
 use tandem_linux::cgroup;
 use tempfile::TempDir;
+
+use vm_support::Guard;
+use vm_support::start_vm;
 
 fn tandem(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tandem"));
@@ -50,43 +52,21 @@ fn error(args: &[&str]) -> String {
     said
 }
 
-/// A child that does not outlive the test.
-struct Guard(Child);
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-impl Guard {
-    /// Sends a signal, and waits for the end.
-    fn end(&mut self, signal: Signal) -> std::process::ExitStatus {
-        kill_process(Pid::from_child(&self.0), signal).unwrap();
-        self.0.wait().unwrap()
-    }
+/// Sends a signal, and waits for the end.
+fn end(guard: &mut Guard, signal: Signal) -> std::process::ExitStatus {
+    kill_process(Pid::from_child(&guard.0), signal).unwrap();
+    guard.0.wait().unwrap()
 }
 
 /// A VM of two vCPUs that compute, once they do.
-fn start_vm(name: &str) -> Guard {
+fn computing_vm(name: &str) -> Guard {
     let backend = match Path::new("/dev/kvm").exists() {
         true => "kvm",
         false => "threads",
     };
     println!("the VM's backend: {backend}");
-    let mut child = tandem(&["vm", "run", "--name", name, "--vcpus", "2", "--backend"])
-        .args([backend, "--workload", "burn", "--control-stdio"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.as_mut().unwrap())
-        .read_line(&mut line)
-        .unwrap();
-    assert!(line.contains("ready"), "{line}");
-    Guard(child)
+    let args = ["--vcpus", "2", "--backend", backend, "--workload", "burn"];
+    start_vm(name, &args)
 }
 
 /// A recorder of short intervals, once it has written some.
@@ -145,7 +125,7 @@ fn what_a_vm_did_can_be_seen_later() {
     }
     let dir = tempfile::tempdir().unwrap();
     let (record, name) = (place(&dir), format!("r{}", std::process::id()));
-    let _vm = start_vm(&name);
+    let _vm = computing_vm(&name);
     let length = ["--for", "2s", "--interval", "0.25"];
     let recorded = output(&[["host", "record", "-o", &record].as_slice(), &length].concat());
     assert!(recorded.status.success(), "{}", text(&recorded.stderr));
@@ -200,7 +180,7 @@ fn a_recorder_that_is_killed_leaves_what_it_wrote() {
     let written = journal_lines(&record) as u64;
     let busy = error(&["host", "record", "-o", &record]);
     assert!(busy.contains("another recorder writes"), "{busy}");
-    recorder.end(Signal::KILL);
+    end(&mut recorder, Signal::KILL);
     let listing = json(&["host", "replay", &record, "--list", "--json"]);
     assert!(
         listing["intervals"].as_u64() >= Some(written),
@@ -222,7 +202,7 @@ fn a_recorder_that_is_asked_to_end_leaves_a_complete_record() {
         let dir = tempfile::tempdir().unwrap();
         let record = place(&dir);
         let mut recorder = start_recorder(&record);
-        assert!(recorder.end(signal).success());
+        assert!(end(&mut recorder, signal).success());
         assert!(!journal(&record).exists(), "all is in a segment");
         let listing = json(&["host", "replay", &record, "--list", "--json"]);
         assert_eq!(listing["complete"], true);

@@ -1,15 +1,16 @@
 //! `tandem host top` and `tandem host status` from outside, beside a VM of plain threads.
 
-use std::io::BufRead;
-use std::io::BufReader;
-use std::process::Child;
+mod vm_support;
+
 use std::process::Command;
 use std::process::Output;
-use std::process::Stdio;
 
 use serde_json::Value;
 use tandem_linux::ProcFs;
 use tandem_linux::cgroup;
+
+use vm_support::Guard;
+use vm_support::start_vm;
 
 /// A name that no other VM has; at most 8 characters.
 fn name(first: char) -> String {
@@ -25,37 +26,10 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
-/// A child that does not outlive the test.
-struct Guard(Child);
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// A VM of three vCPUs that compute, once they do.
-fn start_vm(name: &str) -> Guard {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_tandem"))
-        .args(["vm", "run", "--name", name, "--vcpus", "3"])
-        .args([
-            "--workload",
-            "burn",
-            "--backend",
-            "threads",
-            "--control-stdio",
-        ])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.as_mut().unwrap())
-        .read_line(&mut line)
-        .unwrap();
-    assert!(line.contains("ready"), "{line}");
-    Guard(child)
+fn computing_vm(name: &str) -> Guard {
+    let args = ["--vcpus", "3", "--workload", "burn", "--backend", "threads"];
+    start_vm(name, &args)
 }
 
 /// Whether this machine lets weights be read; if not, says why.
@@ -75,7 +49,7 @@ fn top_shows_where_the_time_of_a_vm_goes() {
         return;
     }
     let name = name('t');
-    let _vm = start_vm(&name);
+    let _vm = computing_vm(&name);
     let select = ["--select-name", &name, "--once", "--interval", "0.5"];
     let output = tandem(&[["host", "top", "--json"].as_slice(), &select].concat());
     assert!(output.status.success(), "{}", text(&output.stderr));
@@ -121,7 +95,7 @@ fn status_has_a_line_per_vm_and_with_vcpus_one_per_vcpu() {
         return;
     }
     let name = name('s');
-    let _vm = start_vm(&name);
+    let _vm = computing_vm(&name);
     let select = [
         "host",
         "status",
@@ -162,7 +136,7 @@ fn bpf_measures_the_same_vm_or_says_what_would_do() {
         return;
     }
     let name = name('b');
-    let _vm = start_vm(&name);
+    let _vm = computing_vm(&name);
     let select = ["--select-name", &name, "--once", "--interval", "0.5"];
     let bpf = ["host", "top", "--source", "bpf", "--json"];
     let output = tandem(&[bpf.as_slice(), &select].concat());

@@ -3,12 +3,10 @@
 //! Each look counts only if the rest of the host is calm in it: otherwise what it finds first may truly be somebody else. On a host that is not
 //! calm for long the tests are skipped.
 
-use std::io::BufRead;
-use std::io::BufReader;
-use std::process::Child;
+mod vm_support;
+
 use std::process::Command;
 use std::process::Output;
-use std::process::Stdio;
 
 use serde_json::Value;
 use tandem_linux::ProcFs;
@@ -18,6 +16,9 @@ use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::cgroup::CpuController;
 use tandem_linux::cgroup::Quota;
 use tandem_linux::thread::Tid;
+
+use vm_support::Guard;
+use vm_support::start_vm;
 
 /// How long a look takes.
 const SECONDS: f64 = 1.5;
@@ -43,33 +44,6 @@ fn text(bytes: &[u8]) -> &str {
 /// A name that no other VM has; at most 8 characters.
 fn name(first: char) -> String {
     format!("{first}{}", std::process::id())
-}
-
-/// A child that does not outlive the test.
-struct Guard(Child);
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// A KVM VM, once it runs.
-fn start_vm(name: &str, args: &[&str]) -> Guard {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_tandem"))
-        .args(["vm", "run", "--name", name, "--control-stdio"])
-        .args(args)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.as_mut().unwrap())
-        .read_line(&mut line)
-        .unwrap();
-    assert!(line.contains("ready"), "{line}");
-    Guard(child)
 }
 
 /// The first two pCPUs that this machine lets tests use with KVM and cgroups; says why not.

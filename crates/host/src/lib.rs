@@ -15,6 +15,8 @@ pub mod daemon;
 pub mod discovery;
 mod division;
 pub mod export;
+#[cfg(test)]
+mod fixtures;
 pub mod fleet;
 pub mod glob;
 mod hint;

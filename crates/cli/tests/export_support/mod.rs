@@ -1,26 +1,20 @@
 //! Shared by the tests of the exporter: starting it and VMs, and scraping.
 
+#[path = "../vm_support/mod.rs"]
+mod vm_support;
+
 use std::io::BufRead;
 use std::io::BufReader;
 use std::io::Read;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::net::TcpStream;
-use std::process::Child;
 use std::process::Command;
 use std::process::Stdio;
 use std::time::Duration;
 use std::time::Instant;
 
-/// A child that does not outlive the test.
-pub struct Guard(pub Child);
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
+pub use vm_support::Guard;
 
 /// The binary with these arguments.
 pub fn tandem(args: &[&str]) -> Command {
@@ -57,24 +51,8 @@ pub fn runs_here(test: &str) -> bool {
 
 /// A microVM of two vCPUs that compute and block in turn, once it runs.
 pub fn start_vm(name: &str) -> Guard {
-    let mut child = tandem(&["vm", "run", "--name", name, "--vcpus", "2"])
-        .args([
-            "--workload",
-            "bursty",
-            "--backend",
-            "kvm",
-            "--control-stdio",
-        ])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.as_mut().unwrap())
-        .read_line(&mut line)
-        .unwrap();
-    assert!(line.contains("ready"), "{line}");
-    Guard(child)
+    let args = ["--vcpus", "2", "--workload", "bursty", "--backend", "kvm"];
+    vm_support::start_vm(name, &args)
 }
 
 /// A running exporter.

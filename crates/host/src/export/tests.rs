@@ -7,10 +7,6 @@ use std::net::TcpStream;
 use std::path::Path;
 
 use prometheus_client::encoding::text;
-use tandem_linux::thread::Pid;
-use tandem_linux::thread::StartTime;
-use tandem_linux::thread::ThreadRef;
-use tandem_linux::thread::Tid;
 use tandem_policy::State;
 use tandem_policy::VcpuId;
 use tandem_policy::VcpuTimes;
@@ -30,38 +26,8 @@ use tandem_policy::states::interval::VcpuInterval;
 use tandem_policy::states::interval::VmInterval;
 
 use super::*;
-use crate::discovery::VcpuThread;
-use crate::discovery::Vm;
-use crate::vmm::Vmm;
-
-const fn ms(ms: u64) -> Nanos {
-    Nanos::from_millis(ms)
-}
-
-fn thread(pid: u32, tid: u32) -> ThreadRef {
-    ThreadRef {
-        pid: Pid(pid),
-        tid: Tid(tid),
-        start: StartTime(1),
-    }
-}
-
-fn vm(id: u64, name: &str, vcpus: u32) -> Vm {
-    let pid = id as u32 * 100;
-    Vm {
-        id: VmId(id),
-        process: thread(pid, pid),
-        name: name.to_owned(),
-        vmm: Vmm::Qemu,
-        vcpus: (0..vcpus)
-            .map(|n| VcpuThread {
-                index: VcpuId(n),
-                thread: thread(pid, pid + 1 + n),
-            })
-            .collect(),
-        unidentified: 0,
-    }
-}
+use crate::fixtures::ms;
+use crate::fixtures::vm;
 
 /// A vCPU with these times of a second, in ms.
 fn vcpu(n: u32, parts: &[(State, u64)]) -> VcpuInterval {

@@ -1,9 +1,5 @@
 //! What is shown, made from made-up intervals.
 
-use tandem_linux::thread::Pid;
-use tandem_linux::thread::StartTime;
-use tandem_linux::thread::ThreadRef;
-use tandem_linux::thread::Tid;
 use tandem_policy::states::edges::Amount;
 use tandem_policy::states::edges::EdgesBuilder;
 use tandem_policy::states::interval::Column;
@@ -12,37 +8,8 @@ use tandem_policy::states::interval::VcpuInterval;
 
 use super::*;
 use crate::columns::Style;
-use crate::discovery::VcpuThread;
-use crate::vmm::Vmm;
-
-const fn ms(ms: u64) -> Nanos {
-    Nanos::from_millis(ms)
-}
-
-fn thread(pid: u32, tid: u32) -> ThreadRef {
-    ThreadRef {
-        pid: Pid(pid),
-        tid: Tid(tid),
-        start: StartTime(1),
-    }
-}
-
-fn vm(id: u64, name: &str, vcpus: u32) -> Vm {
-    let pid = id as u32 * 100;
-    Vm {
-        id: VmId(id),
-        process: thread(pid, pid),
-        name: name.to_owned(),
-        vmm: Vmm::Qemu,
-        vcpus: (0..vcpus)
-            .map(|n| VcpuThread {
-                index: VcpuId(n),
-                thread: thread(pid, pid + 1 + n),
-            })
-            .collect(),
-        unidentified: 0,
-    }
-}
+use crate::fixtures::ms;
+use crate::fixtures::vm;
 
 /// A vCPU that ran and waited so many ms of a second.
 fn vcpu(n: u32, ran: u64, waited: u64) -> VcpuInterval {
