@@ -33,6 +33,7 @@ use crate::turns::Member;
 use crate::turns::Rotation;
 use crate::turns::TurnsConfig;
 use crate::turns::rotation::Candidate;
+use crate::turns::rotation::Cycle;
 use crate::turns::stays::Stays;
 use crate::turns::wakefulness::Wakefulness;
 use crate::units::Nanos;
@@ -75,7 +76,8 @@ struct Turns {
     awake: BTreeSet<VmId>,
     /// Pinned VMs that stay on and take much of the rows.
     pressing: BTreeSet<VmId>,
-    /// The rotation, and the candidates that it was made of.
+    /// The rotations that come one after the other, the one of now, and the candidates that they were made of.
+    cycle: Cycle,
     rotation: Rotation,
     made_of: Vec<Candidate>,
     corrections: BTreeMap<VmId, f64>,
@@ -94,6 +96,7 @@ impl Turns {
             stays: Stays::default(),
             awake: BTreeSet::new(),
             pressing: BTreeSet::new(),
+            cycle: Cycle::default(),
             rotation: Rotation::default(),
             made_of: Vec::new(),
             corrections: BTreeMap::new(),
@@ -259,11 +262,12 @@ impl Turns {
         let serves = self.made_of.len() == candidates.len()
             && self.made_of.iter().zip(&candidates).all(is_alike);
         if !serves {
-            self.rotation = Rotation::of(&self.config, &candidates);
+            self.cycle = Cycle::of(&self.config, &candidates).after(&self.cycle);
             self.made_of = candidates;
-            return;
+        } else {
+            self.cycle.renew(&candidates);
         }
-        self.rotation.renew(&candidates);
+        self.rotation = self.cycle.period();
     }
 
     /// What has to change on a VM.
