@@ -17,6 +17,7 @@ use tandem_policy::host::HostObservation;
 use tandem_policy::host::Knobs;
 use tandem_policy::host::Placement;
 use tandem_policy::host::registry;
+use tandem_policy::turns::Member;
 use tandem_policy::turns::Rotation;
 use tandem_policy::turns::Rotor;
 use tandem_policy::turns::TurnsConfig;
@@ -151,6 +152,25 @@ fn three_vms_of_one_vcpu_change_seats_beside_one_of_two() {
     };
     let seatings: Vec<String> = rows.iter().step_by(5).map(seats).collect();
     assert_eq!(seatings[..4], ["0 1 0", "0 0 1", "1 0 0", "0 1 0"]);
+}
+
+#[test]
+fn who_sits_well_gives_way_whatever_each_is_due_now() {
+    // What each is due changes a little from period to period, the most for whoever sat alone.
+    let due = |id: u64, period: u64| if period % 3 == id % 3 { 0.55 } else { 0.475 };
+    let mut alone = Vec::new();
+    let mut cycle = Cycle::default();
+    for period in 0..6 {
+        let small = (2..=4).map(|id| vm(id, 1, due(id, period), 2));
+        let vms: Vec<Candidate> = [vm(1, 2, 0.5, 2)].into_iter().chain(small).collect();
+        cycle = Cycle::of(&TurnsConfig::default(), &vms).after(&cycle);
+        let rotation = cycle.period();
+        let seat = |member: &Member| member.pcpus().to_string();
+        let small = &rotation.members[1..];
+        let is_alone = |m: &&Member| small.iter().filter(|o| seat(o) == seat(m)).count() == 1;
+        alone.extend(small.iter().filter(is_alone).map(|member| member.vm.0));
+    }
+    assert_eq!(alone, [3, 4, 2, 3, 4, 2]);
 }
 
 #[test]

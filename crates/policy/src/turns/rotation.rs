@@ -116,7 +116,7 @@ impl Cycle {
         let mut left: Vec<&Candidate> = candidates.iter().collect();
         left.sort_by_key(|candidate| candidate.vm);
         loop {
-            let (members, unseated) = seated(&left, 0);
+            let (members, unseated) = seated(&left, None);
             if let Some(vm) = unseated {
                 leave(&mut left, vm, true);
                 continue;
@@ -159,7 +159,11 @@ impl Cycle {
 fn other_seatings(candidates: &[&Candidate]) -> Option<Vec<Vec<Member>>> {
     let movable = candidates.iter().filter(|c| is_movable(c)).count();
     let shifts = 0..movable.min(MOST_SEATINGS);
-    (movable > 1).then(|| shifts.map(|shift| seated(candidates, shift).0).collect())
+    (movable > 1).then(|| {
+        shifts
+            .map(|shift| seated(candidates, Some(shift)).0)
+            .collect()
+    })
 }
 
 /// Whether a VM can have one seat now and another later.
@@ -192,18 +196,23 @@ fn leave(candidates: &mut Vec<&Candidate>, vm: VmId, stays_on: bool) {
     candidates.retain(|candidate| candidate.vm != vm && !(stays_on && !roams && meets(candidate)));
 }
 
-/// Seats for all, the most demanding first, and how often each is due; and the first that has no seats. Those that are movable change places
-/// in that order, each for the one so many after it.
-fn seated(candidates: &[&Candidate], shift: usize) -> (Vec<Member>, Option<VmId>) {
+/// Seats for all, the most demanding first, and how often each is due; and the first that has no seats. In a seating of several those that are
+/// movable come in the order of their identities, from another one on in each, and count alike: what one is due changes with what it
+/// received, and who sits well now would do so for long.
+fn seated(candidates: &[&Candidate], seating: Option<usize>) -> (Vec<Member>, Option<VmId>) {
     let mut order: Vec<&Candidate> = candidates.to_vec();
     order.sort_by(|a, b| {
         let size = b.vcpus.len().cmp(&a.vcpus.len());
         size.then(b.due.total_cmp(&a.due)).then(a.vm.cmp(&b.vm))
     });
-    let movable: Vec<&Candidate> = order.iter().copied().filter(|c| is_movable(c)).collect();
-    let mut instead = movable.iter().cycle().skip(shift);
-    for place in order.iter_mut().filter(|place| is_movable(place)) {
-        *place = instead.next().unwrap_or(place);
+    let mut movable: Vec<&Candidate> = order.iter().copied().filter(|c| is_movable(c)).collect();
+    let of_movable = movable.iter().map(|c| c.due).sum::<f64>() / movable.len().max(1) as f64;
+    if let Some(first) = seating {
+        movable.sort_by_key(|candidate| candidate.vm);
+        let mut instead = movable.iter().cycle().skip(first);
+        for place in order.iter_mut().filter(|place| is_movable(place)) {
+            *place = instead.next().unwrap_or(place);
+        }
     }
     let mut demand = Demand::new();
     let mut members = Vec::new();
@@ -215,7 +224,11 @@ fn seated(candidates: &[&Candidate], shift: usize) -> (Vec<Member>, Option<VmId>
         };
         let pcpus: PcpuSet = seats.values().copied().collect();
         let due = candidate.due / pcpus.len().max(1) as f64;
-        add(&mut demand, &pcpus, due);
+        let counts = match seating {
+            Some(_) if is_movable(candidate) => of_movable,
+            _ => due,
+        };
+        add(&mut demand, &pcpus, counts);
         members.push(Member {
             vm: candidate.vm,
             seats,
