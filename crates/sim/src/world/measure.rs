@@ -46,6 +46,7 @@ impl World {
         self.measured_from = self.now;
         for vcpu in &mut self.vcpus {
             vcpu.results = VcpuResults::default();
+            vcpu.polled = 0;
         }
         for pcpu in &mut self.pcpus {
             pcpu.results = PcpuResults::default();
@@ -60,6 +61,7 @@ impl World {
         for thread in &mut self.threads {
             (thread.work, thread.computed) = (0, 0);
         }
+        self.forget_states();
     }
 
     /// What was measured so far.
@@ -75,6 +77,7 @@ impl World {
             events: self.events,
             vms: (0..self.vms.len()).map(|vm| self.vm_results(vm)).collect(),
             pcpus,
+            observed: self.observed(),
             energy_mj: (energy / 1_000_000_000) as u64,
         }
     }

@@ -7,8 +7,10 @@ use tandem_policy::Nanos;
 use crate::results::WaitMatrix;
 use crate::results::Waits;
 
+use super::state_recorder::StateRecorder;
+
 /// VMs with more vCPUs have no matrix.
-const MOST_VCPUS: u32 = 64;
+pub(super) const MOST_VCPUS: u32 = 64;
 
 /// A thread that waits for a lock, and the piece of its wait that is under way.
 #[derive(Clone, Copy, Debug, Default)]
@@ -19,6 +21,8 @@ pub(super) struct Piece {
     pub since: u64,
     /// The holder's stolen time then.
     pub stolen: u64,
+    /// What the waiter's vCPU had spun then.
+    pub spun: u64,
 }
 
 /// Time waited, while the other vCPU was on a pCPU and while it was not.
@@ -84,4 +88,6 @@ pub(crate) struct WaitRecorder {
     pub vms: Vec<Option<Matrices>>,
     /// By thread.
     pub pieces: Vec<Piece>,
+    /// Where the time of vCPUs goes.
+    pub states: StateRecorder,
 }
