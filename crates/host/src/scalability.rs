@@ -22,6 +22,7 @@
 pub mod text;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::Path;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -57,7 +58,6 @@ use thiserror::Error;
 use crate::discovery::Discovery;
 use crate::discovery::DiscoveryOptions;
 use crate::discovery::Vm;
-use crate::replay::ALWAYS;
 use crate::status::configured_weights;
 use crate::watch::watched;
 use crate::why::WhyError;
@@ -70,6 +70,9 @@ const BASE_SLICE: Nanos = Nanos(750_000);
 
 /// From so many pCPUs on slices do not grow. Source: kernel/sched/fair.c, `get_update_sysctl_factor`.
 const MOST_PCPUS: usize = 8;
+
+/// All the time there is.
+const ALWAYS: Range<Nanos> = Nanos(0)..Nanos(u64::MAX);
 
 /// Why there is no analysis.
 #[derive(Debug, Error)]

@@ -1,8 +1,7 @@
 //! Made-up intervals: a VM of each type, and what is not measured.
 
+use serde_json::json;
 use tandem_observe::record::DEFAULT_MAX_BYTES;
-use tandem_observe::record::Frame;
-use tandem_observe::record::RecordedVm;
 use tandem_observe::record::Recorder;
 use tandem_policy::VcpuId;
 use tandem_policy::VcpuTimes;
@@ -211,21 +210,21 @@ fn a_record_is_analyzed_as_one_interval() {
     let mut recorder = Recorder::create(&folder, DEFAULT_MAX_BYTES).unwrap();
     for (n, run) in [(0, 1_000), (1, 500)] {
         let parts = [(State::Run, run)];
-        let vm = RecordedVm {
-            name: "db".to_owned(),
-            pid: 70,
-            program: "qemu".to_owned(),
-            weight: Some(Weight(100.0)),
-            due: None,
-            tids: (0..4).map(|n| (VcpuId(n), 71 + n)).collect(),
-        };
-        let frame = Frame {
-            at: Nanos::from_secs(1_700_000_000 + n),
-            interval: interval(&[(1, &parts, 20)]),
-            vms: BTreeMap::from([(VmId(1), vm)]),
-            unreadable: 0,
-        };
-        recorder.add(frame).unwrap();
+        let vm = json!({
+            "name": "db",
+            "pid": 70,
+            "program": "qemu",
+            "weight": "100",
+            "tids": { "0": 71, "1": 72, "2": 73, "3": 74 },
+        });
+        // As a recorder of another version would have written it.
+        let frame = json!({
+            "at": (1_700_000_000 + n) * SECOND.0,
+            "interval": interval(&[(1, &parts, 20)]),
+            "vms": { "1": vm },
+            "unreadable": 0,
+        });
+        recorder.add(serde_json::from_value(frame).unwrap()).unwrap();
     }
     recorder.finish().unwrap();
     for asked in [None, Some("db"), Some("70")] {
