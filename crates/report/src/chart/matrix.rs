@@ -1,6 +1,6 @@
 //! A table of shades: who has to do with whom, by name, each cell as dark as its value and with the value written in it.
 //!
-//! Where [`super::HeatMap`] shows a square of numbered things, this one has named rows and columns that need not be as many. The scale
+//! Rows and columns need not be as many. The scale
 //! is linear from nothing to the largest value; a value above nothing is never drawn as nothing, and the darkest shade lets the text on it
 //! be read. A value that does not fit its cell is in the tooltip only.
 

@@ -1,5 +1,5 @@
 //! Charts as inline SVG: [`BarChart`] and [`RowChart`] compare, [`StackChart`] shows what a whole
-//! consists of, [`LineChart`] what happens over time, [`HeatMap`] and [`Matrix`] who has to do with whom, [`RelativeChart`]
+//! consists of, [`LineChart`] what happens over time, [`Matrix`] who has to do with whom, [`RelativeChart`]
 //! figures against what they should be, [`PairChart`]
 //! many things before and after. [`picture`] makes a file of its own out of one.
 //!
@@ -15,7 +15,6 @@
 
 pub mod bar;
 pub(crate) mod colour;
-pub mod heat;
 mod horizontal;
 pub mod line;
 pub mod matrix;
@@ -29,7 +28,6 @@ pub(crate) mod text;
 
 pub use bar::BarChart;
 pub use colour::COLOURS;
-pub use heat::HeatMap;
 pub use line::LineChart;
 pub use matrix::Matrix;
 pub use pairs::PairChart;

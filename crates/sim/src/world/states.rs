@@ -20,7 +20,7 @@
 //! - a halted vCPU: the sibling whose interrupt wakes it.
 //!
 //! Only what the victim really spun counts, not its exits meanwhile: of a piece with exits, a proportional part; and never more than
-//! it spun. A wait that is not over when the measuring ends has nobody who ended it, and is what it looks like: RUN or HALT. VMs
+//! it spun. A thread that the guest preempts while it spins at a barrier or semaphore is not followed. A wait that is not over when the measuring ends has nobody who ended it, and is what it looks like: RUN or HALT. VMs
 //! of more than [`MOST_VCPUS`](super::wait_recorder::MOST_VCPUS) vCPUs have no CSTP.
 //!
 //! Recording changes nothing else: the same events happen, and the results are the same.
@@ -29,6 +29,8 @@ use crate::trace::VcpuState;
 
 use super::simulation::World;
 use super::state::NONE;
+use super::state_recorder::Siblings;
+use super::state_recorder::VcpuRecord;
 
 impl World {
     /// Another vCPU comes to a pCPU, or it becomes idle: until now they waited for who was there.
@@ -78,6 +80,25 @@ impl World {
             (_, VcpuState::Running) => self.spinning_goes_on(v),
             _ => {}
         }
+    }
+
+    /// The guest of a vCPU, up to date, is about to choose its thread anew: what that one spun until now is its own.
+    #[inline]
+    pub(crate) fn guest_switches(&mut self, v: u32, before: u32) {
+        if self.waits.is_some() && before != NONE {
+            debug_assert_eq!(self.vcpus[v as usize].thread, before);
+            self.count_piece(before);
+        }
+    }
+
+    /// A thread is about to become the current one.
+    #[inline]
+    pub(crate) fn thread_comes(&mut self, v: u32, t: u32, before: u32) {
+        if self.waits.is_none() || t == before {
+            return;
+        }
+        self.count_piece(t);
+        self.with_siblings(v, |_, _, _, record| record.spinner = NONE);
     }
 
     /// A vCPU, up to date, halts, or its thread begins to spin: any of its siblings may end that.
@@ -210,7 +231,7 @@ impl World {
     fn with_siblings(
         &mut self,
         v: u32,
-        act: impl FnOnce(&World, u32, &mut super::state_recorder::Siblings, &mut super::state_recorder::VcpuRecord),
+        act: impl FnOnce(&World, u32, &mut Siblings, &mut VcpuRecord),
     ) {
         let Some(mut recorder) = self.waits.take() else {
             return;
