@@ -26,8 +26,8 @@ use crate::results::Observed;
 use crate::trace::VcpuState;
 
 use super::simulation::World;
+use super::state_recorder::MOST_VCPUS;
 use super::state_recorder::StateRecorder;
-use super::wait_recorder::MOST_VCPUS;
 
 impl World {
     /// The interval since the measuring began, if it was recorded; everything is settled.

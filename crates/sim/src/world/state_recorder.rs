@@ -14,7 +14,9 @@ use tandem_policy::states::edges::Party;
 
 use super::state::NONE;
 use super::state::SimulatedVm;
-use super::wait_recorder::MOST_VCPUS;
+
+/// VMs with more vCPUs have no matrix of them.
+pub(super) const MOST_VCPUS: u32 = 64;
 
 /// Cells of the matrix of who takes pCPUs at most: 32 MiB.
 const MOST_CELLS: usize = 1 << 22;

@@ -7,10 +7,8 @@ use tandem_policy::Nanos;
 use crate::results::WaitMatrix;
 use crate::results::Waits;
 
+use super::state_recorder::MOST_VCPUS;
 use super::state_recorder::StateRecorder;
-
-/// VMs with more vCPUs have no matrix.
-pub(super) const MOST_VCPUS: u32 = 64;
 
 /// A thread that waits for a lock, and the piece of its wait that is under way.
 #[derive(Clone, Copy, Debug, Default)]

@@ -15,7 +15,7 @@
 //! The split costs nothing when vCPUs come and go: every vCPU has a clock of its stolen time, and the
 //! difference over a piece is the part in which it was off. A hand-over costs a visit to each waiter of
 //! that lock, so this is recorded only when asked for ([`World::record_waits`]), and only for VMs of up
-//! to [`MOST_VCPUS`](super::wait_recorder::MOST_VCPUS) vCPUs, whose matrices are allocated then and never again. Times are ns.
+//! to [`MOST_VCPUS`](super::state_recorder::MOST_VCPUS) vCPUs, whose matrices are allocated then and never again. Times are ns.
 
 use crate::results::Waits;
 use crate::trace::VcpuState;
