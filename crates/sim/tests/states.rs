@@ -112,7 +112,7 @@ program = [ { forever = [ { get = \"pipe\" }, { compute = \"exp(30us)\" } ] } ]
 
 #[test]
 fn states_sum_to_the_wall_time_and_edges_to_the_waits_under_every_scheduler() {
-    let text = format!("duration = \"120ms\"\nwarmup = \"20ms\"\n[machine]\npcpus = 2\n{MIXED}{HOG}
+    let text = format!("duration = \"120ms\"\nwarmup = \"20ms\"\n[machine]\npcpus = 3\n{MIXED}{HOG}
         [[vm]]\nname = \"c\"\nvcpus = 1\nworkload = \"hog\"\nstarts = \"30ms\"\n");
     for settings in [
         &["host.scheduler=cfs"][..],
@@ -294,10 +294,16 @@ fn spinning_for_a_sibling_that_is_off_is_costop_as_the_trace_says() {
         ),
         ("flush", "unused = \"mutex\"", turn("{ unmap = \"1us\" }")),
     ] {
+        // Who flushes holds a lock that others would block for.
+        let other = match name {
+            "flush" => turn("{ compute = \"3ms\" }"),
+            _ => program.clone(),
+        };
         let text = format!(
             "duration = \"3s\"\n[machine]\npcpus = 2\n{FREE}{HOG}
             [[workload]]\nname = \"w\"\n[workload.objects]\n{objects}
-            [[workload.role]]\nthreads = \"1 per vcpu\"\npins = [0, 1]\nprogram = {program}\n{HALF_SHARED}"
+            [[workload.role]]\nname = \"first\"\npins = [0]\nprogram = {program}
+            [[workload.role]]\nname = \"other\"\npins = [1]\nprogram = {other}\n{HALF_SHARED}"
         );
         let (results, events) = recorded(&text, &["host.pause_loop.policy=off"]);
         check(&results, name);
