@@ -64,8 +64,14 @@ fn a_vm_that_computes_scales_and_one_that_often_waits_does_not() {
     assert_eq!(live["source"], "plain");
     let computes = vm(&live, &names[0]);
     assert_eq!(computes["n"], 2);
-    assert!(computes["parallelism"].as_f64().unwrap() > 1.9, "{computes:#}");
-    assert!(computes["synchronization"].as_f64().unwrap() < 200.0, "{computes:#}");
+    assert!(
+        computes["parallelism"].as_f64().unwrap() > 1.9,
+        "{computes:#}"
+    );
+    assert!(
+        computes["synchronization"].as_f64().unwrap() < 200.0,
+        "{computes:#}"
+    );
     assert_eq!(computes["types"], serde_json::json!([1]), "{computes:#}");
     let waits = vm(&live, &names[1]);
     let (active, blocks) = (&waits["parallelism"], &waits["synchronization"]);
@@ -86,12 +92,24 @@ fn a_vm_that_computes_scales_and_one_that_often_waits_does_not() {
 
     let folder = std::env::temp_dir().join(format!("tandem-scalability-{}", std::process::id()));
     let folder = folder.to_str().unwrap();
-    let record = ["host", "record", "-o", folder, "--for", "2s", "--interval", "0.5"];
+    let record = [
+        "host",
+        "record",
+        "-o",
+        folder,
+        "--for",
+        "2s",
+        "--interval",
+        "0.5",
+    ];
     let output = tandem(&record);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let recorded = json(&["--from", folder]);
     let computes = vm(&recorded, &names[0]);
-    assert!(computes["parallelism"].as_f64().unwrap() > 1.9, "{computes:#}");
+    assert!(
+        computes["parallelism"].as_f64().unwrap() > 1.9,
+        "{computes:#}"
+    );
     assert_eq!(computes["synchronization"], Value::Null);
     assert_eq!(computes["types"][0], 1, "{computes:#}");
     std::fs::remove_dir_all(folder).unwrap();
@@ -106,6 +124,9 @@ fn what_cannot_be_is_refused_and_says_what_would_be_right() {
     ] {
         let output = tandem(&[&["host", "scalability"], args].concat());
         let error = text(&output.stderr);
-        assert!(!output.status.success() && error.contains(expected), "{args:?}: {error}");
+        assert!(
+            !output.status.success() && error.contains(expected),
+            "{args:?}: {error}"
+        );
     }
 }

@@ -286,7 +286,8 @@ fn of_vm(
         })
     });
     let parallelism = utilization.map(|used| used.get() * f64::from(n));
-    let synchronization = parallelism.and_then(|_| blocks_per_second(vm, known.blocks, &spent, timeslice));
+    let synchronization =
+        parallelism.and_then(|_| blocks_per_second(vm, known.blocks, &spent, timeslice));
     let mut types = parallelism.map_or_else(Vec::new, |active| {
         types(n, active, synchronization, timeslice)
     });
@@ -405,7 +406,10 @@ fn not_measured(
     let mut list = Vec::new();
     let mut say = |what, want: String| list.push(NotMeasured { what, want });
     if !ran {
-        say("parallelism", "the VM neither ran nor halted: it waited all the time".to_owned());
+        say(
+            "parallelism",
+            "the VM neither ran nor halted: it waited all the time".to_owned(),
+        );
     }
     say(
         "spinning",
@@ -418,7 +422,10 @@ fn not_measured(
             Some(_) => "seldom for certain, as its vCPUs were seldom put on a pCPU or never halted",
             None => "a record does not have how often vCPUs blocked",
         };
-        say("blocks", format!("{so}; tandem host scalability without --from counts them"));
+        say(
+            "blocks",
+            format!("{so}; tandem host scalability without --from counts them"),
+        );
     }
     let bpf = match source {
         SourceName::Plain => "; --source bpf may tell it",
@@ -426,7 +433,11 @@ fn not_measured(
     };
     for (state, what, means) in [
         (State::Poll, "halt polling", "it counts as work"),
-        (State::Vmm, "the host's work for the guest", "it counts as used"),
+        (
+            State::Vmm,
+            "the host's work for the guest",
+            "it counts as used",
+        ),
         (
             State::Costop,
             "co-stop",
@@ -481,7 +492,9 @@ impl Look {
         };
         // Who asks for a VM that is not there is told at once.
         ids(asked, &named(&before))?;
-        self.source.begin(&watched(&before)).map_err(WhyError::from)?;
+        self.source
+            .begin(&watched(&before))
+            .map_err(WhyError::from)?;
         let switches = self.switches(&before);
         std::thread::sleep(length);
         let vms = self.discovery.scan().map_err(WhyError::from)?.vms;
@@ -509,7 +522,9 @@ impl Look {
             (vm.id, known)
         });
         let asked = ids(asked, &named(&vms))?;
-        Ok(analyze(&interval, &known.collect(), |vm| asked.contains(&vm)))
+        Ok(analyze(&interval, &known.collect(), |vm| {
+            asked.contains(&vm)
+        }))
     }
 
     /// How often each vCPU's thread gave up its pCPU so far.
@@ -558,10 +573,7 @@ pub fn of_record(folder: &Path, asked: Option<&str>) -> Result<Analysis, Scalabi
 }
 
 /// The VMs of that name or process number; all if none is given.
-fn ids(
-    asked: Option<&str>,
-    vms: &BTreeMap<VmId, (String, u32)>,
-) -> Result<Vec<VmId>, WhyError> {
+fn ids(asked: Option<&str>, vms: &BTreeMap<VmId, (String, u32)>) -> Result<Vec<VmId>, WhyError> {
     let Some(asked) = asked else {
         return Ok(vms.keys().copied().collect());
     };

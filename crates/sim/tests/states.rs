@@ -112,8 +112,10 @@ program = [ { forever = [ { get = \"pipe\" }, { compute = \"exp(30us)\" } ] } ]
 
 #[test]
 fn states_sum_to_the_wall_time_and_edges_to_the_waits_under_every_scheduler() {
-    let text = format!("duration = \"120ms\"\nwarmup = \"20ms\"\n[machine]\npcpus = 3\n{MIXED}{HOG}
-        [[vm]]\nname = \"c\"\nvcpus = 1\nworkload = \"hog\"\nstarts = \"30ms\"\n");
+    let text = format!(
+        "duration = \"120ms\"\nwarmup = \"20ms\"\n[machine]\npcpus = 3\n{MIXED}{HOG}
+        [[vm]]\nname = \"c\"\nvcpus = 3\nworkload = \"hog\"\nstarts = \"30ms\"\n"
+    );
     for settings in [
         &["host.scheduler=cfs"][..],
         &["host.scheduler=eevdf"],
@@ -126,9 +128,18 @@ fn states_sum_to_the_wall_time_and_edges_to_the_waits_under_every_scheduler() {
         let (results, _) = recorded(&text, settings);
         check(&results, &settings.join(" "));
         let vms = &interval(&results).vms;
-        let ready = |vm: usize| vms[vm].vcpus.iter().map(|v| get(v, State::Ready)).sum::<u64>();
+        let ready = |vm: usize| {
+            vms[vm]
+                .vcpus
+                .iter()
+                .map(|v| get(v, State::Ready))
+                .sum::<u64>()
+        };
         assert!((0..3).all(|vm| ready(vm) > 0), "{settings:?}: all wait");
-        assert!(get(&vms[2].vcpus[0], State::Halted) >= 10_000_000, "it starts at 30 ms");
+        assert!(
+            get(&vms[2].vcpus[0], State::Halted) >= 10_000_000,
+            "it starts at 30 ms"
+        );
     }
 }
 
@@ -143,7 +154,13 @@ fn a_capped_vm_is_limited_and_waits_for_nobody_meanwhile() {
     let (results, _) = recorded(&text, &[]);
     check(&results, "cap");
     let vms = &interval(&results).vms;
-    let limited = |vm: usize| vms[vm].vcpus.iter().map(|v| get(v, State::Limited)).sum::<u64>();
+    let limited = |vm: usize| {
+        vms[vm]
+            .vcpus
+            .iter()
+            .map(|v| get(v, State::Limited))
+            .sum::<u64>()
+    };
     assert!((0..3).map(limited).sum::<u64>() > 10_000_000, "{vms:?}");
 }
 
@@ -157,13 +174,23 @@ fn what_cannot_be_told_is_missing() {
     let (results, _) = recorded(&text, &["host.scheduler=credit", "host.cap=true"]);
     let interval = interval(&results);
     let large = &interval.vms[0].vcpus[0].times;
-    assert_eq!((large.get(State::Costop), large.get(State::Limited)), (None, None));
+    assert_eq!(
+        (large.get(State::Costop), large.get(State::Limited)),
+        (None, None)
+    );
     assert!(interval.vms[1].vcpus[0].times.get(State::Costop).is_some());
-    let what: Vec<Column> = interval.missing.iter().map(|missing| missing.what).collect();
+    let what: Vec<Column> = interval
+        .missing
+        .iter()
+        .map(|missing| missing.what)
+        .collect();
     assert!(what.contains(&Column::State(State::Limited)));
     assert!(what.contains(&Column::State(State::Costop)));
     let said: Vec<String> = interval.missing.iter().map(ToString::to_string).collect();
-    assert!(said.iter().any(|said| said.contains("for 1 of 2 VMs")), "{said:?}");
+    assert!(
+        said.iter().any(|said| said.contains("for 1 of 2 VMs")),
+        "{said:?}"
+    );
 }
 
 /// When a vCPU was in a state, and, if it ran, on which pCPU nobody asks.
@@ -209,7 +236,10 @@ fn culprits_of_one_pcpu_are_charged_what_they_ran() {
                 let ran = spans(&events, culprit, VcpuState::Running);
                 let after = |spans: &[(u64, u64)]| -> Vec<(u64, u64)> {
                     let from = 1_000_000_000;
-                    spans.iter().map(|&(a, b)| (a.max(from), b.max(from))).collect()
+                    spans
+                        .iter()
+                        .map(|&(a, b)| (a.max(from), b.max(from)))
+                        .collect()
                 };
                 let truth = overlap(&after(&ready), &after(&ran));
                 let (one, two) = (vcpu(victim.into(), 0), vcpu(culprit.into(), 0));
@@ -275,13 +305,15 @@ fn thread_spans(
 #[test]
 fn spinning_for_a_sibling_that_is_off_is_costop_as_the_trace_says() {
     let turn = |what: &str| {
-        format!(
-            "[ {{ repeat = 60, do = [ {{ compute = \"exp(300us)\" }}, {what}, \"work\" ] }} ]"
-        )
+        format!("[ {{ repeat = 60, do = [ {{ compute = \"exp(300us)\" }}, {what}, \"work\" ] }} ]")
     };
     let under_lock = turn("{ locked = \"l\", do = [ { compute = \"exp(200us)\" } ] }");
     for (name, objects, program) in [
-        ("kernel lock", "l = { kind = \"spin\", lock = \"ticket\" }", under_lock.clone()),
+        (
+            "kernel lock",
+            "l = { kind = \"spin\", lock = \"ticket\" }",
+            under_lock.clone(),
+        ),
         (
             "user lock",
             "l = { kind = \"spin\", lock = \"test-and-set\", space = \"user\" }",
@@ -307,8 +339,13 @@ fn spinning_for_a_sibling_that_is_off_is_costop_as_the_trace_says() {
         );
         let (results, events) = recorded(&text, &["host.pause_loop.policy=off"]);
         check(&results, name);
-        assert!(results.vms[0].finished.is_some(), "{name}: no wait is left open");
-        let spun = thread_spans(&events, 0, |state| matches!(state, ThreadState::Spinning(_)));
+        assert!(
+            results.vms[0].finished.is_some(),
+            "{name}: no wait is left open"
+        );
+        let spun = thread_spans(&events, 0, |state| {
+            matches!(state, ThreadState::Spinning(_))
+        });
         let truth = overlap(&spun, &spans(&events, 1, VcpuState::Ready));
         let interval = interval(&results);
         let costop = get(&interval.vms[0].vcpus[0], State::Costop);

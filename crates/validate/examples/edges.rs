@@ -53,7 +53,11 @@ fn arguments() -> Result<Arguments, String> {
                 read.seconds = seconds;
             }
             "--json" => read.json = Some(PathBuf::from(value)),
-            _ => return Err(format!("{option} is no option: --source, --runs, --seconds, --json")),
+            _ => {
+                return Err(format!(
+                    "{option} is no option: --source, --runs, --seconds, --json"
+                ));
+            }
         }
     }
     Ok(read)

@@ -17,7 +17,10 @@ const SECOND: Nanos = Nanos::from_secs(1);
 /// A vCPU over one second: its times in ms, and how often it was put on a pCPU.
 fn vcpu(index: u32, parts: &[(State, u64)], runs: u64) -> VcpuInterval {
     let ms = Nanos::from_millis;
-    let times = VcpuTimes::from_parts(SECOND, parts.iter().map(|(state, time)| (*state, ms(*time))));
+    let times = VcpuTimes::from_parts(
+        SECOND,
+        parts.iter().map(|(state, time)| (*state, ms(*time))),
+    );
     let times = times.unwrap();
     let get = |state| times.get(state).unwrap_or_default();
     VcpuInterval {
@@ -87,7 +90,10 @@ fn each_of_the_four_types_is_told() {
         (&idle, 4 * 100, 4, Type::BetterOnVm),
     ] {
         let vm = alone(parts, 10, Blocks::Counted(blocks));
-        assert_eq!((vm.types.as_slice(), vm.class), (&[number][..], Some(class)));
+        assert_eq!(
+            (vm.types.as_slice(), vm.class),
+            (&[number][..], Some(class))
+        );
         assert_eq!(vm.synchronization, Some(blocks as f64 / 4.0));
     }
 }
@@ -120,7 +126,10 @@ fn waits_are_left_out_and_shares_are_by_weight() {
     let analysis = analyze(&interval(&vms), &names, |vm| vm == VmId(1));
     assert_eq!(analysis.vms.len(), 1, "the other was not asked for");
     let vm = &analysis.vms[0];
-    assert!((vm.parallelism.unwrap() - 2.0).abs() < 1e-9, "300 of 600 ms");
+    assert!(
+        (vm.parallelism.unwrap() - 2.0).abs() < 1e-9,
+        "300 of 600 ms"
+    );
     // 40 blocks in 4 × 600 ms.
     assert!((vm.synchronization.unwrap() - 40.0 / 2.4).abs() < 1e-9);
     let inside = vm.vm.unwrap();
@@ -148,8 +157,16 @@ fn without_a_count_of_blocks_the_type_is_known_only_where_runs_are_few() {
     let seldom = alone(&busy, 50, Blocks::Unknown);
     assert_eq!(seldom.class, Some(Type::ScalesOnBoth));
     assert_eq!(seldom.synchronization, None, "and is not called a figure");
-    let never = alone(&[(State::Run, 600), (State::Ready, 400)], 1_000, Blocks::Unknown);
-    assert_eq!(never.class, Some(Type::ScalesOnBoth), "it was preempted, and never halted");
+    let never = alone(
+        &[(State::Run, 600), (State::Ready, 400)],
+        1_000,
+        Blocks::Unknown,
+    );
+    assert_eq!(
+        never.class,
+        Some(Type::ScalesOnBoth),
+        "it was preempted, and never halted"
+    );
     let idle = alone(&[(State::Run, 100)], 1_000, Blocks::Unknown);
     assert_eq!(idle.types, [2, 4]);
     for vm in [&vm, &seldom, &never, &idle] {
@@ -161,18 +178,29 @@ fn without_a_count_of_blocks_the_type_is_known_only_where_runs_are_few() {
 #[test]
 fn one_that_only_waited_has_no_figures() {
     let vm = alone(&[(State::Ready, 1_000)], 0, Blocks::Counted(0));
-    assert_eq!((vm.parallelism, vm.synchronization, vm.class), (None, None, None));
+    assert_eq!(
+        (vm.parallelism, vm.synchronization, vm.class),
+        (None, None, None)
+    );
     assert_eq!((vm.hardware, vm.types.len()), (None, 0));
     let inside = vm.vm.unwrap();
     assert_eq!((inside.received, inside.potential_efficiency), (0.0, None));
     assert_eq!(inside.scaling.efficiency.get(), 0.0);
-    assert!(vm.not_measured.iter().any(|lack| lack.what == "parallelism"));
+    assert!(
+        vm.not_measured
+            .iter()
+            .any(|lack| lack.what == "parallelism")
+    );
 }
 
 #[test]
 fn the_text_has_a_line_per_vm_and_says_what_is_missing_once() {
     let vms: [(u64, &[(State, u64)], u64); 2] = [
-        (1, &[(State::Run, 900), (State::Poll, 0), (State::Vmm, 20)], 10),
+        (
+            1,
+            &[(State::Run, 900), (State::Poll, 0), (State::Vmm, 20)],
+            10,
+        ),
         (2, &[(State::Ready, 1_000)], 0),
     ];
     let names = BTreeMap::from([
@@ -182,11 +210,17 @@ fn the_text_has_a_line_per_vm_and_says_what_is_missing_once() {
     let analysis = analyze(&interval(&vms), &names, |_| true);
     let said = text(&analysis, Style::default());
     let row = |name: &str| {
-        let line = said.lines().find(|line| line.starts_with(&format!("{name} ")));
+        let line = said
+            .lines()
+            .find(|line| line.starts_with(&format!("{name} ")));
         let line = line.unwrap_or_else(|| panic!("{name}: {said}"));
-        line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+        line.split_whitespace()
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
     };
-    let expected = ["db", "4", "3.68", "1000", "3", "≤3.7", "2.00", "3.68", "≤3.9", "4.0"];
+    let expected = [
+        "db", "4", "3.68", "1000", "3", "≤3.7", "2.00", "3.68", "≤3.9", "4.0",
+    ];
     assert_eq!(row("db"), expected);
     assert_eq!(row("web")[..6], ["web", "4", "–", "–", "–", "–"]);
     for expected in [
@@ -224,7 +258,9 @@ fn a_record_is_analyzed_as_one_interval() {
             "vms": { "1": vm },
             "unreadable": 0,
         });
-        recorder.add(serde_json::from_value(frame).unwrap()).unwrap();
+        recorder
+            .add(serde_json::from_value(frame).unwrap())
+            .unwrap();
     }
     recorder.finish().unwrap();
     for asked in [None, Some("db"), Some("70")] {
@@ -233,12 +269,19 @@ fn a_record_is_analyzed_as_one_interval() {
         let vm = &analysis.vms[0];
         assert_eq!((vm.name.as_str(), vm.pid, vm.n), ("db", 70, 4));
         assert!((vm.parallelism.unwrap() - 3.0).abs() < 1e-9);
-        assert_eq!(vm.class, Some(Type::ScalesOnBoth), "20 runs a second are seldom");
+        assert_eq!(
+            vm.class,
+            Some(Type::ScalesOnBoth),
+            "20 runs a second are seldom"
+        );
     }
     let error = of_record(&folder, Some("web")).unwrap_err().to_string();
     assert!(error.contains("'web'") && error.contains("db"), "{error}");
     let empty = dir.path().join("empty");
-    Recorder::create(&empty, DEFAULT_MAX_BYTES).unwrap().finish().unwrap();
+    Recorder::create(&empty, DEFAULT_MAX_BYTES)
+        .unwrap()
+        .finish()
+        .unwrap();
     let error = of_record(&empty, None).unwrap_err().to_string();
     assert!(error.contains("no interval yet"), "{error}");
 }

@@ -217,7 +217,11 @@ mod tests {
         let mut free = waits(0);
         free.free = vec![Nanos(2), Nanos(3)];
         results.vms[0].waits = Some(free);
-        assert!(section(&[("", &results)]).into_string().contains("nobody held"));
+        assert!(
+            section(&[("", &results)])
+                .into_string()
+                .contains("nobody held")
+        );
     }
 
     #[test]

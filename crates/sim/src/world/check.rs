@@ -137,9 +137,14 @@ impl World {
         };
         for (v, vcpu) in self.vcpus.iter().enumerate() {
             let waits = vcpu.state == VcpuState::Ready && vcpu.queued;
-            let (is, should) = (recorder.states.waits_on(v as u32), waits.then_some(vcpu.pcpu));
+            let (is, should) = (
+                recorder.states.waits_on(v as u32),
+                waits.then_some(vcpu.pcpu),
+            );
             if is != should {
-                return Err(format!("vCPU {v} waits for {should:?} and is recorded for {is:?}"));
+                return Err(format!(
+                    "vCPU {v} waits for {should:?} and is recorded for {is:?}"
+                ));
             }
         }
         Ok(())

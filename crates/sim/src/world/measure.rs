@@ -12,6 +12,7 @@ use crate::results::VmResults;
 use crate::trace::ThreadState;
 
 use super::simulation::World;
+use super::state::Thread;
 
 impl World {
     /// Everything is counted up to now.
@@ -27,8 +28,12 @@ impl World {
         }
         if self.trace.is_some() {
             for t in 0..self.threads.len() as u32 {
+                // One of a VM that has not started is in none.
+                let Thread { vm, state, .. } = self.threads[t as usize];
+                if self.vms[vm as usize].started > self.now {
+                    continue;
+                }
                 // Closes the state that the thread is in.
-                let state = self.threads[t as usize].state;
                 let other = match state {
                     ThreadState::Ended => ThreadState::Running,
                     _ => ThreadState::Ended,

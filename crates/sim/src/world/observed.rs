@@ -52,7 +52,7 @@ impl World {
                 start: Nanos(self.measured_from),
                 length: Nanos(self.now - self.measured_from),
                 edges: self.edges(recorder),
-                missing: self.missing(recorder),
+                missing: self.not_told(recorder),
                 vms,
                 host,
             },
@@ -75,7 +75,10 @@ impl World {
                 (State::Run, Some(ran.total() - ran.exits - off)),
                 (State::Poll, Some(polled)),
                 (State::Vmm, Some(ran.exits)),
-                (State::Limited, (!self.caps_by_priority()).then_some(limited)),
+                (
+                    State::Limited,
+                    (!self.caps_by_priority()).then_some(limited),
+                ),
                 (State::Ready, Some(ready)),
                 (State::Costop, has_costop.then_some(Nanos(costop))),
             ];
@@ -90,7 +93,11 @@ impl World {
                 waited: steal,
                 runs: vcpu.runs_total - record.runs_before,
                 runnable: matches!(vcpu.state, VcpuState::Running | VcpuState::Ready),
-                allowed: self.allowed.get(v as usize).cloned().unwrap_or_else(PcpuSet::default),
+                allowed: self
+                    .allowed
+                    .get(v as usize)
+                    .cloned()
+                    .unwrap_or_else(PcpuSet::default),
             }
         });
         VmInterval {
@@ -129,7 +136,10 @@ impl World {
                         count: Some(count),
                     };
                     for (kind, amount) in [
-                        (EdgeKind::Sibling, Amount::time(Nanos(siblings.costop[cell]))),
+                        (
+                            EdgeKind::Sibling,
+                            Amount::time(Nanos(siblings.costop[cell])),
+                        ),
                         (EdgeKind::YieldTaken, times(siblings.taken[cell])),
                         (EdgeKind::YieldUseless, times(siblings.useless[cell])),
                     ] {
@@ -146,7 +156,7 @@ impl World {
         self.config.cap && self.host.caps_itself()
     }
 
-    fn missing(&self, recorder: &StateRecorder) -> Vec<Missing> {
+    fn not_told(&self, recorder: &StateRecorder) -> Vec<Missing> {
         let mut missing = Vec::new();
         if self.caps_by_priority() {
             let want = "Xen credit caps by priority, and who is capped stays in its queue";

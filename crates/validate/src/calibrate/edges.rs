@@ -239,7 +239,10 @@ fn compare(setup: &Setup, real: &[Vec<Waited>], simulated: &[Vec<Waited>]) -> Mi
                 continue;
             }
             let simulated = simulated.map(|mean| mean.mean);
-            let both = share.as_ref().filter(|share| share.mean > 0.0).zip(simulated);
+            let both = share
+                .as_ref()
+                .filter(|share| share.mean > 0.0)
+                .zip(simulated);
             edges.push(ComparedEdge {
                 victim: name(setup, victim),
                 culprit: name(setup, culprit),
@@ -458,12 +461,20 @@ mod tests {
             name: "cc1".to_owned(),
             cgroup: None,
         };
-        let seen = interval(&[(Party::Vm(VmId(1)), 300), (process, 60), (Party::Unseen, 40)]);
+        let seen = interval(&[
+            (Party::Vm(VmId(1)), 300),
+            (process, 60),
+            (Party::Unseen, 40),
+        ]);
         let waited = waits(&seen, 2);
         assert!((waited[0].of_time - 0.4).abs() < 1e-9);
         let shares = waited[0].shares.as_ref().unwrap();
         assert!((shares[1] - 0.75).abs() < 1e-9 && (shares[2] - 0.25).abs() < 1e-9);
-        assert_eq!(waited[1], Waited::default(), "who never waited has no shares");
+        assert_eq!(
+            waited[1],
+            Waited::default(),
+            "who never waited has no shares"
+        );
     }
 
     #[test]

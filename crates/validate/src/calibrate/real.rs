@@ -288,9 +288,7 @@ impl Machine {
         let parent = controller.cgroup_of(&own)?;
         let usual = controller.default_weight().0;
         let (_, most) = controller.weight_range();
-        let times = (most.0 / usual / f64::from(heaviest))
-            .floor()
-            .max(1.0);
+        let times = (most.0 / usual / f64::from(heaviest)).floor().max(1.0);
         let weight = Weight(usual * times * f64::from(guest.weight));
         let name = format!("tandem-calibrate-{i}-{pid}");
         let group = self.actuator.create_group(&parent, &name)?;
