@@ -20,8 +20,8 @@
 //! - a halted vCPU: the sibling whose interrupt wakes it.
 //!
 //! Only what the victim really spun counts, not its exits meanwhile: of a piece with exits, a proportional part; and never more than
-//! it spun. A thread that the guest preempts while it spins at a barrier or semaphore is not followed. A wait that is not over when the measuring ends has nobody who ended it, and is what it looks like: RUN or HALT. VMs
-//! of more than [`MOST_VCPUS`](super::state_recorder::MOST_VCPUS) vCPUs have no CSTP.
+//! it spun. A thread that the guest preempts while it spins at a barrier or semaphore is not followed. A wait that is not over
+//! when the measuring ends has nobody who ended it, and is what it looks like: RUN or HALT. VMs of more than [`MOST_VCPUS`](super::state_recorder::MOST_VCPUS) vCPUs have no CSTP.
 //!
 //! Recording changes nothing else: the same events happen, and the results are the same.
 
