@@ -34,8 +34,11 @@ fn vcpu(index: u32, parts: &[(State, u64)], runs: u64) -> VcpuInterval {
     }
 }
 
+/// A VM's number, what each of its vCPUs did, and how often it was put on a pCPU.
+type VmDid<'a> = (u64, &'a [(State, u64)], u64);
+
 /// VMs of four vCPUs that are alike, on four pCPUs.
-fn interval(vms: &[(u64, &[(State, u64)], u64)]) -> Interval {
+fn interval(vms: &[VmDid<'_>]) -> Interval {
     Interval {
         source: SourceName::Plain,
         start: Nanos(5),
@@ -115,7 +118,7 @@ fn alone_it_is_allocated_the_host_and_loses_exits_and_what_it_leaves() {
 /// Beside another that never sleeps: what it waits is not taken for idle time, and it can use all of its half.
 #[test]
 fn waits_are_left_out_and_shares_are_by_weight() {
-    let vms: [(u64, &[(State, u64)], u64); 2] = [
+    let vms: [VmDid<'_>; 2] = [
         (1, &[(State::Run, 300), (State::Ready, 400)], 10),
         (2, &[(State::Run, 600), (State::Ready, 400)], 10),
     ];
@@ -195,7 +198,7 @@ fn one_that_only_waited_has_no_figures() {
 
 #[test]
 fn the_text_has_a_line_per_vm_and_says_what_is_missing_once() {
-    let vms: [(u64, &[(State, u64)], u64); 2] = [
+    let vms: [VmDid<'_>; 2] = [
         (
             1,
             &[(State::Run, 900), (State::Poll, 0), (State::Vmm, 20)],
