@@ -463,6 +463,7 @@ impl Parts {
             idle_total: 0,
             idle_periods: 0,
             halting_total: 0,
+            polled: 0,
             results: VcpuResults::default(),
         });
     }

@@ -112,7 +112,7 @@ impl World {
             }
             IpiKind::Reschedule => {
                 self.vcpus[v as usize].resched_pending = true;
-                self.knock(v);
+                self.knock(v, message.from);
                 if self.config.fast_reactivation {
                     self.reactivate(v);
                 }
@@ -120,16 +120,17 @@ impl World {
             IpiKind::Shootdown => {
                 let request = (message.thread, message.sent);
                 self.vcpus[v as usize].flushes.push(request);
-                self.knock(v);
+                self.knock(v, message.from);
             }
         }
     }
 
-    /// An interrupt waits for a vCPU that does not run.
-    fn knock(&mut self, v: u32) {
+    /// An interrupt of vCPU `by` waits for a vCPU that does not run.
+    fn knock(&mut self, v: u32, by: u32) {
         if self.vcpus[v as usize].state == VcpuState::Ready {
             self.ipi_for_preempted(v);
         } else {
+            self.halt_ends(v, by);
             self.wake_vcpu(v);
         }
     }

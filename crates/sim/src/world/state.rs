@@ -227,6 +227,8 @@ pub(crate) struct Vcpu {
     pub idle_periods: u64,
     /// Exits for halting and being woken since boot, which the guest takes for idle time.
     pub halting_total: u64,
+    /// The host polled on its pCPU since the measuring began.
+    pub polled: u64,
 }
 
 /// What a thread does or will do when it next gets to run.
