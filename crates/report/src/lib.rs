@@ -16,6 +16,7 @@
 //! - [`perfetto`]: traces for ui.perfetto.dev.
 //! - [`timeline`]: a picture of a short piece of a trace, as SVG.
 //! - [`document`]: figures in Markdown documents, from files of data.
+//! - [`waits_matrix`]: who waited for whom in an interval, live, recorded or simulated.
 //! - [`json`]: figures as JSON files.
 //! - [`mod@explain`]: an error and its causes on one line.
 //!
@@ -42,6 +43,7 @@ pub mod simulation;
 pub mod survey;
 pub mod table;
 pub mod timeline;
+pub mod waits_matrix;
 
 pub use experiment::Experiment;
 pub use explain::explain;
