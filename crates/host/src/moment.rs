@@ -73,6 +73,11 @@ pub enum Moment {
 }
 
 impl Moment {
+    /// Whether it is one of the record, whatever the clock was set to.
+    pub fn is_relative(self) -> bool {
+        !matches!(self, Moment::At(_))
+    }
+
     /// In a record that lasts from `begin` to `end`.
     pub fn within(self, begin: Nanos, end: Nanos) -> Nanos {
         let nanos = |length: Duration| u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);

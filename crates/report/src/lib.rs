@@ -16,6 +16,7 @@
 //! - [`perfetto`]: traces for ui.perfetto.dev.
 //! - [`timeline`]: a picture of a short piece of a trace, as SVG.
 //! - [`document`]: figures in Markdown documents, from files of data.
+//! - [`record_page`]: what happened on a host over some time, from recorded intervals.
 //! - [`waits_matrix`]: who waited for whom in an interval, live, recorded or simulated.
 //! - [`json`]: figures as JSON files.
 //! - [`mod@explain`]: an error and its causes on one line.
@@ -37,6 +38,7 @@ pub mod json;
 pub mod page;
 pub mod perfetto;
 pub mod progress;
+pub mod record_page;
 pub mod section;
 pub mod service;
 pub mod simulation;
