@@ -31,6 +31,7 @@ mod said;
 pub mod select;
 pub mod status;
 pub mod top;
+pub mod trace;
 pub mod turns;
 pub mod vmm;
 pub mod waits;

@@ -12,7 +12,6 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 use std::time::Instant;
-use std::time::SystemTime;
 
 use tandem_linux::interrupt::Interrupt;
 use tandem_linux::service::ReportOnce;
@@ -33,6 +32,7 @@ use thiserror::Error;
 
 use crate::discovery::DiscoveryOptions;
 use crate::discovery::Scan;
+use crate::moment;
 use crate::status::configured_weights;
 use crate::watch::assessed;
 use crate::watch::watched;
@@ -107,8 +107,7 @@ impl Frames for HostFrames {
     fn frame(&mut self) -> Result<Frame, WhyError> {
         let scan = self.why.discovery.scan()?;
         // An interval ends when its source begins to read.
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        let now = Nanos(now.map_or(0, |now| now.as_nanos() as u64));
+        let now = moment::now();
         let interval = self.why.source.interval(&watched(&scan.vms))?;
         let controller = self.why.controller.as_ref();
         let weights = configured_weights(controller, &self.why.state_dir, &scan.vms);

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use std::time::Instant;
 
+use anyhow::Context;
 use anyhow::bail;
 use clap::Args;
 use tandem_host::config::DEFAULT_STATE_DIR;
@@ -16,6 +17,7 @@ use tandem_host::record::run;
 use tandem_host::replay;
 use tandem_host::replay::Steps;
 use tandem_host::top;
+use tandem_host::trace;
 use tandem_host::why;
 use tandem_linux::interrupt::Interrupt;
 use tandem_linux::service::Console;
@@ -25,6 +27,8 @@ use tandem_observe::record::LEAST_MAX_BYTES;
 use tandem_observe::record::Record;
 use tandem_observe::record::Recorder;
 use tandem_observe::record::Wanted;
+use tandem_report::host_trace;
+use tandem_report::host_trace::TracePage;
 use tandem_report::record_page;
 use tandem_report::record_page::RecordPage;
 
@@ -50,9 +54,15 @@ pub struct RecordArgs {
     find: FindArgs,
     #[command(flatten)]
     source: SourceArgs,
-    /// The record: a folder that is not there yet
+    /// The record: a folder that is not there yet; with --trace a file for ui.perfetto.dev
     #[arg(short, long, value_name = "FOLDER")]
     output: PathBuf,
+    /// Instead, trace so many seconds in full: every switch of every pCPU and what each vCPU did; root, BPF
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, conflicts_with_all = ["interval", "length", "max_size", "source"])]
+    trace: Option<Duration>,
+    /// Write that trace as a page, too: states of each VM over time, who waited for whom
+    #[arg(long, value_name = "FILE", requires = "trace")]
+    html: Option<PathBuf>,
     /// Length of an interval, 0.05 … 3600 s
     #[arg(long, default_value = "1", value_name = "S", value_parser = seconds)]
     interval: Duration,
@@ -104,6 +114,9 @@ pub struct ReplayArgs {
 pub fn record(args: &RecordArgs) -> anyhow::Result<()> {
     // Before the record is begun, so that no signal leaves it without an end.
     let interrupt = Interrupt::watch()?;
+    if let Some(length) = args.trace {
+        return trace(args, length, &interrupt);
+    }
     let begin = Instant::now();
     let mut frames =
         HostFrames::begin(args.source.open()?, args.find.options(), &args.state_dir)?;
@@ -136,6 +149,25 @@ pub fn record(args: &RecordArgs) -> anyhow::Result<()> {
         finished.intervals,
         finished.bytes
     );
+    Ok(())
+}
+
+fn trace(args: &RecordArgs, length: Duration, interrupt: &Interrupt) -> anyhow::Result<()> {
+    let files = [Some(&args.output), args.html.as_ref()];
+    files.into_iter().flatten().try_for_each(|file| output::check(file))?;
+    let begun = moment::now();
+    let traced = trace::trace(args.find.options(), length, interrupt)?;
+    let remarks = traced.remarks();
+    remarks.iter().for_each(|remark| eprintln!("tandem: {remark}"));
+    let bytes = host_trace::perfetto(&traced.trace, &traced.names).encode()?;
+    std::fs::write(&args.output, bytes)
+        .with_context(|| format!("cannot write {}", args.output.display()))?;
+    eprintln!("trace for ui.perfetto.dev: {}", args.output.display());
+    if let (Some(path), Some(page)) = (&args.html, TracePage::of(&traced.trace, begun)) {
+        let title = args.output.display().to_string();
+        let page = page.page(&title, &traced.names, remarks, moment::printed);
+        output::write_text(path, "page", &page.html(&command(), &record_page::footer()))?;
+    }
     Ok(())
 }
 
