@@ -68,8 +68,6 @@ use thiserror::Error;
 
 #[cfg(with_bpf)]
 pub use observer::Bpf;
-#[cfg(with_bpf)]
-pub(crate) use programs::comm_of;
 pub use reading::BpfCost;
 pub use reading::BpfReading;
 pub use reading::Culprit;

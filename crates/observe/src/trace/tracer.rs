@@ -161,7 +161,7 @@ impl Tracer {
                 None => Culprit::Task {
                     tid,
                     pid: None,
-                    comm: crate::bpf::comm_of(tid),
+                    comm: comm_of(tid),
                     cgroup: None,
                 },
                 Some(task) if task.is_kernel => Culprit::Kernel {
@@ -214,6 +214,12 @@ fn failed(map: &'static str, action: &'static str) -> impl Fn(libbpf_rs::Error) 
         action,
         source: source.into(),
     }
+}
+
+/// The name of a thread that no event told; empty if it is gone.
+fn comm_of(tid: Tid) -> String {
+    let name = std::fs::read_to_string(format!("/proc/{tid}/comm"));
+    name.unwrap_or_default().trim_end().to_owned()
 }
 
 /// CLOCK_MONOTONIC, which the programs read too.
