@@ -135,7 +135,10 @@ fn what_a_vm_did_can_be_seen_later() {
     let intervals = listing["intervals"].as_u64().unwrap();
     assert!((2..=9).contains(&intervals), "{listing:#}");
     assert_eq!(listing["complete"], true);
-    assert_eq!((&listing["failed"], &listing["damaged"]), (&0.into(), &serde_json::json!([])));
+    assert_eq!(
+        (&listing["failed"], &listing["damaged"]),
+        (&0.into(), &serde_json::json!([]))
+    );
     let vms = listing["vms"].as_array().unwrap();
     assert!(vms.iter().any(|vm| vm["name"] == *name), "{listing:#}");
 
@@ -176,18 +179,31 @@ fn what_a_vm_did_can_be_seen_later() {
         .iter()
         .map(|not| not["want"].as_str().unwrap())
         .collect();
-    assert!(not.iter().all(|want| !want.contains("has no settings")), "{not:?}");
+    assert!(
+        not.iter().all(|want| !want.contains("has no settings")),
+        "{not:?}"
+    );
     let said = output(&["host", "replay", &record, "--why"]);
-    assert!(text(&said.stdout).starts_with("recorded from 2"), "{said:?}");
+    assert!(
+        text(&said.stdout).starts_with("recorded from 2"),
+        "{said:?}"
+    );
     // And a page.
     let page = dir.path().join("page.html");
     let args = ["host", "replay", &record, "--html", page.to_str().unwrap()];
     assert!(output(&args).status.success());
     let page = std::fs::read_to_string(page).unwrap();
-    for expected in [&format!("{name}: states over time"), "All the time, by VM", "RDY"] {
+    for expected in [
+        &format!("{name}: states over time"),
+        "All the time, by VM",
+        "RDY",
+    ] {
         assert!(page.contains(expected), "{expected}");
     }
-    assert!(!page.contains("http"), "it refers to nothing outside itself");
+    assert!(
+        !page.contains("http"),
+        "it refers to nothing outside itself"
+    );
     assert!(error(&["host", "replay", &record, "--select-name", "no*"]).contains("matches 'no*'"));
     let past = error(&["host", "replay", &record, "--at", "2001-01-01T00:00:00Z"]);
     assert!(past.contains("no interval at that time"), "{past}");
@@ -250,13 +266,19 @@ fn a_damaged_record_is_shown_in_part_and_the_exit_status_says_so() {
     let replayed = output(&["host", "replay", &record, "--json"]);
     let said = text(&replayed.stderr);
     assert_eq!(replayed.status.code(), Some(3), "{said}");
-    assert!(said.contains("0000000000.jsonl is damaged: line 2: "), "{said}");
+    assert!(
+        said.contains("0000000000.jsonl is damaged: line 2: "),
+        "{said}"
+    );
     assert!(said.contains("1 interval is lost, number 1"), "{said}");
     assert_whole(&serde_json::from_slice(&replayed.stdout).unwrap());
     let listing = output(&["host", "replay", &record, "--list"]);
     assert_eq!(listing.status.code(), Some(3));
     let listing = text(&listing.stdout);
-    assert!(listing.contains("cut off") && listing.contains("cannot be read: "), "{listing}");
+    assert!(
+        listing.contains("cut off") && listing.contains("cannot be read: "),
+        "{listing}"
+    );
     assert!(listing.contains("gap from "), "{listing}");
 }
 
@@ -267,7 +289,9 @@ fn a_trace_is_for_perfetto_and_a_page_or_says_what_it_needs() {
     let (trace, page) = (file("host.perfetto"), file("page.html"));
     let name = format!("t{}", std::process::id());
     let _vm = computing_vm(&name);
-    let args = ["host", "record", "--trace", "0.5", "-o", &trace, "--html", &page];
+    let args = [
+        "host", "record", "--trace", "0.5", "-o", &trace, "--html", &page,
+    ];
     let traced = output(&args);
     let said = text(&traced.stderr);
     if !traced.status.success() {
@@ -286,11 +310,16 @@ fn a_trace_is_for_perfetto_and_a_page_or_says_what_it_needs() {
         })
         .collect();
     for expected in ["Host", "pCPU 0", &format!("VM {name}"), "vCPU 1"] {
-        assert!(tracks.iter().any(|track| track == expected), "{expected}: {tracks:?}");
+        assert!(
+            tracks.iter().any(|track| track == expected),
+            "{expected}: {tracks:?}"
+        );
     }
     let page = std::fs::read_to_string(&page).unwrap();
     assert!(page.contains(&format!("{name}: states over time")));
-    let both = error(&["host", "record", "--trace", "1", "-o", &trace, "--for", "1s"]);
+    let both = error(&[
+        "host", "record", "--trace", "1", "-o", &trace, "--for", "1s",
+    ]);
     assert!(both.contains("--trace") && both.contains("--for"), "{both}");
 }
 

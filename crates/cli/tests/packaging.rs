@@ -117,8 +117,13 @@ fn systemd_accepts_the_units() {
 /// What a file sets, all of its lines: `CapabilityBoundingSet=` and the like add up.
 fn settings(file: &str, key: &str) -> BTreeSet<String> {
     let text = fs::read_to_string(packaging("systemd").join(file)).expect("it is in the tree");
-    let values = text.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix('='));
-    values.flat_map(str::split_whitespace).map(str::to_owned).collect()
+    let values = text
+        .lines()
+        .filter_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+    values
+        .flat_map(str::split_whitespace)
+        .map(str::to_owned)
+        .collect()
 }
 
 const EXPORT: &str = "tandem-export.service";
@@ -128,10 +133,20 @@ const EXPORT_WITH_BPF: &str = "tandem-export.service.d/bpf.conf";
 fn the_exporter_with_bpf_may_what_programs_need_and_without_it_may_not() {
     let capabilities = |file| settings(file, "CapabilityBoundingSet");
     let needed = ["CAP_BPF", "CAP_PERFMON", "CAP_NET_ADMIN", "CAP_SYS_ADMIN"];
-    assert_eq!(capabilities(EXPORT_WITH_BPF), needed.map(str::to_owned).into());
-    assert!(needed.iter().all(|capability| !capabilities(EXPORT).contains(*capability)));
+    assert_eq!(
+        capabilities(EXPORT_WITH_BPF),
+        needed.map(str::to_owned).into()
+    );
+    assert!(
+        needed
+            .iter()
+            .all(|capability| !capabilities(EXPORT).contains(*capability))
+    );
     let calls = settings(EXPORT_WITH_BPF, "SystemCallFilter");
-    assert!(calls.contains("bpf") && calls.contains("perf_event_open"), "{calls:?}");
+    assert!(
+        calls.contains("bpf") && calls.contains("perf_event_open"),
+        "{calls:?}"
+    );
     assert!(settings(EXPORT_WITH_BPF, "ExecStart").contains("bpf"));
 }
 
@@ -152,7 +167,10 @@ fn systemd_accepts_the_exporter_with_bpf() {
         Err(error) => println!("skipped: systemd-analyze cannot be run ({error})"),
         Ok(output) => {
             let said = String::from_utf8_lossy(&output.stderr);
-            let ours: Vec<&str> = said.lines().filter(|line| line.contains("tandem-export")).collect();
+            let ours: Vec<&str> = said
+                .lines()
+                .filter(|line| line.contains("tandem-export"))
+                .collect();
             assert!(ours.is_empty(), "{ours:#?}");
         }
     }
@@ -170,7 +188,15 @@ fn the_capabilities_of_the_exporter_with_bpf_are_enough() {
         Command::new("setpriv")
             .args(["--bounding-set", bounding, "--no-new-privs"])
             .arg(env!("CARGO_BIN_EXE_tandem"))
-            .args(["host", "top", "--once", "--interval", "0.1", "--source", "bpf"])
+            .args([
+                "host",
+                "top",
+                "--once",
+                "--interval",
+                "0.1",
+                "--source",
+                "bpf",
+            ])
             .output()
     };
     let unlimited = match top("+all") {
@@ -185,7 +211,9 @@ fn the_capabilities_of_the_exporter_with_bpf_are_enough() {
         println!("skipped: {test}: BPF does not work here: {why}");
         return;
     }
-    let names = all.iter().map(|name| name.trim_start_matches("CAP_").to_lowercase());
+    let names = all
+        .iter()
+        .map(|name| name.trim_start_matches("CAP_").to_lowercase());
     let bounding = names.fold("-all".to_owned(), |all, name| format!("{all},+{name}"));
     let output = top(&bounding).expect("it could be run");
     let said = String::from_utf8_lossy(&output.stderr);

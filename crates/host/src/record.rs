@@ -210,8 +210,10 @@ impl Looks {
     fn fail(&mut self, why: &str, recorder: &mut Recorder, reporter: &mut dyn Reporter) {
         self.failure = Some(why.to_owned());
         recorder.failed(why);
-        self.said
-            .error(format!("a look failed, and recording goes on: {why}"), reporter);
+        self.said.error(
+            format!("a look failed, and recording goes on: {why}"),
+            reporter,
+        );
     }
 }
 

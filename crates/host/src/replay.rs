@@ -110,7 +110,10 @@ pub fn wanted(
             false => range.end = resolved(moment),
         }
     }
-    let Wanted { wall, steady: asked } = &wanted;
+    let Wanted {
+        wall,
+        steady: asked,
+    } = &wanted;
     if wall.start >= wall.end || asked.start >= asked.end {
         let by_wall = |at: Nanos| Nanos(begin.0.saturating_add(at.saturating_sub(steady.start).0));
         let (from, to) = match wall.start >= wall.end {
@@ -152,10 +155,7 @@ pub struct Read<T> {
 }
 
 /// Reads the intervals that are wanted, and adds them up.
-pub fn replay(
-    record: &Record,
-    wanted: impl Into<Wanted>,
-) -> Result<Read<Replayed>, RecordError> {
+pub fn replay(record: &Record, wanted: impl Into<Wanted>) -> Result<Read<Replayed>, RecordError> {
     let mut growing = Growing::default();
     let damages = record.read(wanted, |_, frame| {
         growing.add(frame);
@@ -258,10 +258,7 @@ impl Replayed {
     /// What the vCPUs of a VM ran.
     fn received(&self, id: VmId) -> Nanos {
         let measured = self.interval.vms.iter().filter(|vm| vm.vm == id);
-        measured
-            .flat_map(|vm| &vm.vcpus)
-            .map(|vcpu| vcpu.ran)
-            .sum()
+        measured.flat_map(|vm| &vm.vcpus).map(|vcpu| vcpu.ran).sum()
     }
 }
 

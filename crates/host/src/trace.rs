@@ -52,7 +52,9 @@ impl Traced {
         let unseen = self.trace.vcpus.iter().filter(|vcpu| vcpu.did.is_empty());
         let unseen = unseen.count();
         if unseen > 0 {
-            remarks.push(format!("of {unseen} vCPUs nothing was seen: they neither slept nor left a pCPU"));
+            remarks.push(format!(
+                "of {unseen} vCPUs nothing was seen: they neither slept nor left a pCPU"
+            ));
         }
         remarks
     }

@@ -160,7 +160,11 @@ impl Why {
         Ok(answer(&situation, &ids, scan.unreadable_vmms))
     }
 
-    pub(crate) fn situation<'a>(&self, vms: &[Vm], interval: &'a Interval) -> Result<Situation<'a>, WhyError> {
+    pub(crate) fn situation<'a>(
+        &self,
+        vms: &[Vm],
+        interval: &'a Interval,
+    ) -> Result<Situation<'a>, WhyError> {
         let controller = self.controller.as_ref();
         let weights = status::configured_weights(controller, &self.state_dir, vms);
         let default = controller.default_weight();

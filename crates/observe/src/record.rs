@@ -49,9 +49,9 @@ pub use recorder::DEFAULT_MAX_BYTES;
 pub use recorder::Finished;
 pub use recorder::LEAST_MAX_BYTES;
 pub use recorder::Recorder;
-pub use wanted::Wanted;
 #[cfg(doc)]
 use tandem_policy::states::interval::Interval;
+pub use wanted::Wanted;
 
 /// The version of what is written. Raised when a column changes its meaning or goes; columns may be added.
 pub const VERSION: u32 = 2;

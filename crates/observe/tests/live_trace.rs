@@ -95,8 +95,16 @@ fn turns() -> Result<(), Skip> {
         for two in pcpu.ran.windows(2) {
             assert!(two[0].to <= two[1].from, "pCPU {number}: {two:?}");
         }
-        let ran: Nanos = pcpu.ran.iter().map(|ran| ran.to.saturating_sub(ran.from)).sum();
-        assert!(ran + pcpu.idle <= length, "{ran} and {} of {length}", pcpu.idle);
+        let ran: Nanos = pcpu
+            .ran
+            .iter()
+            .map(|ran| ran.to.saturating_sub(ran.from))
+            .sum();
+        assert!(
+            ran + pcpu.idle <= length,
+            "{ran} and {} of {length}",
+            pcpu.idle
+        );
     }
     let [interval] = &trace.intervals(length)[..] else {
         panic!("one is as long as the trace")
@@ -122,9 +130,16 @@ fn turns() -> Result<(), Skip> {
         let waited = waited_for(&party(sibling));
         assert!(waited.0.abs_diff(ran.0) < ran.0 / 50, "{waited} of {ran}");
         let all: Nanos = edges.iter().map(|edge| edge.time()).sum();
-        assert!(all.0.abs_diff(of.waited.0) < of.waited.0 / 20, "{all} of {}", of.waited);
+        assert!(
+            all.0.abs_diff(of.waited.0) < of.waited.0 / 20,
+            "{all} of {}",
+            of.waited
+        );
     }
-    assert_eq!(vcpus[2].times.get(State::Halted), Some(vcpus[2].times.wall()));
+    assert_eq!(
+        vcpus[2].times.get(State::Halted),
+        Some(vcpus[2].times.wall())
+    );
     Ok(())
 }
 
@@ -139,7 +154,10 @@ fn no_room() -> Result<(), Skip> {
         .expect("a trace");
     assert!(trace.lost > 0, "{} events", trace.woken.len());
     let length = trace.end.saturating_sub(trace.begin);
-    assert!(length < Nanos::from_secs(5), "it ends where there is no room: {length}");
+    assert!(
+        length < Nanos::from_secs(5),
+        "it ends where there is no room: {length}"
+    );
     for vcpu in &trace.vcpus {
         for did in &vcpu.did {
             assert!(did.from >= trace.begin && did.to <= trace.end, "{did:?}");

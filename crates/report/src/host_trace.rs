@@ -29,7 +29,11 @@ const STEPS: u64 = 120;
 /// A trace for ui.perfetto.dev. Times are ns since the trace's begin.
 pub fn perfetto(host: &HostTrace, names: &BTreeMap<VmId, String>) -> Trace {
     let at = |time: Nanos| time.saturating_sub(host.begin).0;
-    let parties: Vec<String> = host.parties.iter().map(|party| name(party, names)).collect();
+    let parties: Vec<String> = host
+        .parties
+        .iter()
+        .map(|party| name(party, names))
+        .collect();
     let mut trace = Trace::new();
     let group = trace.track(None, "Host");
     for (number, pcpu) in &host.pcpus {
@@ -108,7 +112,9 @@ fn is(vcpu: &VcpuTrace, party: &Party) -> bool {
 fn runs_after(did: &[Did], at: Nanos) -> Option<Nanos> {
     let first = did.partition_point(|did| did.from < at);
     let mut later = did[first..].iter();
-    later.find(|did| did.state == State::Run).map(|did| did.from)
+    later
+        .find(|did| did.state == State::Run)
+        .map(|did| did.from)
 }
 
 /// What a page shows of a trace.
@@ -244,7 +250,11 @@ mod tests {
         let (mut tracks, mut known) = (Vec::new(), BTreeMap::new());
         let (mut begun, mut flows) = (Vec::new(), 0);
         for packet in trace.packet {
-            for name in packet.interned_data.iter().flat_map(|data| &data.event_names) {
+            for name in packet
+                .interned_data
+                .iter()
+                .flat_map(|data| &data.event_names)
+            {
                 known.insert(name.iid.unwrap(), name.name.clone().unwrap());
             }
             match packet.data {
@@ -273,7 +283,10 @@ mod tests {
         ] {
             assert!(has(at, name), "{at} {name}: {begun:?}");
         }
-        assert_eq!(flows, 2, "one arrow, and one wake-up by nobody who was seen");
+        assert_eq!(
+            flows, 2,
+            "one arrow, and one wake-up by nobody who was seen"
+        );
     }
 
     #[test]
@@ -282,9 +295,18 @@ mod tests {
         assert_eq!(page.steps.len(), 100, "a step is a ns at least");
         assert_eq!(page.steps[1].0, Nanos(5_001));
         let names = names();
-        let html = page.page("trace", &names, vec!["3 events were lost".to_owned()], |at| at.to_string());
+        let html = page.page(
+            "trace",
+            &names,
+            vec!["3 events were lost".to_owned()],
+            |at| at.to_string(),
+        );
         let html = html.html("tandem host record --trace", "tandem");
-        for expected in ["3 events were lost", "db: states over time", "db vCPU 1 waited 40 ns for db vCPU 0"] {
+        for expected in [
+            "3 events were lost",
+            "db: states over time",
+            "db vCPU 1 waited 40 ns for db vCPU 0",
+        ] {
             assert!(html.contains(expected), "{expected}");
         }
         assert!(TracePage::of(&HostTrace::default(), Nanos(0)).is_none());

@@ -141,7 +141,10 @@ impl RecordPage<'_> {
             let times = step.vms.iter().find(|other| other.vm == vm)?.times()?;
             Some(TimeBar {
                 time: (seconds(step.start.0), end(step)),
-                values: COLOURS.iter().map(|(state, _)| percent(&times, *state)).collect(),
+                values: COLOURS
+                    .iter()
+                    .map(|(state, _)| percent(&times, *state))
+                    .collect(),
                 tooltip: format!("{}: {}", (self.moment)(*at), in_words(&times)),
             })
         });
@@ -167,7 +170,10 @@ impl RecordPage<'_> {
             let values = COLOURS.iter().map(|(state, _)| percent(&times, *state));
             let label = |(state, _): &(State, Option<usize>)| {
                 let time = times.get(*state);
-                time.map_or_else(|| figure::NOT_MEASURED.to_owned(), |t| figure::time(t.0 as f64))
+                time.map_or_else(
+                    || figure::NOT_MEASURED.to_owned(),
+                    |t| figure::time(t.0 as f64),
+                )
             };
             Some(Whole {
                 name: self.name(vm.vm),
@@ -188,15 +194,28 @@ impl RecordPage<'_> {
         let (host, length) = (&self.whole.host, self.whole.length.0.max(1) as f64);
         let pcpus = |time: Nanos| figure::pcpus(time.0 as f64 / length);
         let of = format!("of {} pCPUs", host.pcpus);
-        let times: Vec<VcpuTimes> = self.whole.vms.iter().filter_map(VmInterval::times).collect();
+        let times: Vec<VcpuTimes> = self
+            .whole
+            .vms
+            .iter()
+            .filter_map(VmInterval::times)
+            .collect();
         let all = VcpuTimes::sum(&times);
         let ready = all.and_then(|times| times.get(State::Ready));
         let not = || figure::NOT_MEASURED.to_owned();
         vec![
             ("vCPUs ran", pcpus(host.vcpus), of.clone()),
-            ("vCPUs waited", ready.map_or_else(not, pcpus), "pCPUs that they lacked, on average".to_owned()),
+            (
+                "vCPUs waited",
+                ready.map_or_else(not, pcpus),
+                "pCPUs that they lacked, on average".to_owned(),
+            ),
             ("Idle", host.idle.map_or_else(not, pcpus), of),
-            ("Host processes", pcpus(host.tasks), format!("kernel threads {}", pcpus(host.kernel))),
+            (
+                "Host processes",
+                pcpus(host.tasks),
+                format!("kernel threads {}", pcpus(host.kernel)),
+            ),
         ]
     }
 
@@ -291,7 +310,11 @@ mod tests {
         let ms = Nanos::from_millis;
         let vcpu = VcpuInterval {
             vcpu: VcpuId(0),
-            times: VcpuTimes::from_parts(ms(1_000), [(State::Run, ms(500)), (State::Ready, ms(ready))]).unwrap(),
+            times: VcpuTimes::from_parts(
+                ms(1_000),
+                [(State::Run, ms(500)), (State::Ready, ms(ready))],
+            )
+            .unwrap(),
             ran: ms(500),
             waited: ms(ready),
             runs: 3,
@@ -361,7 +384,8 @@ mod tests {
 
     #[test]
     fn vms_that_are_not_selected_and_those_too_many_have_no_picture() {
-        let names: BTreeMap<VmId, String> = (1..=40).map(|n| (VmId(n), format!("vm{n}-"))).collect();
+        let names: BTreeMap<VmId, String> =
+            (1..=40).map(|n| (VmId(n), format!("vm{n}-"))).collect();
         let selected: Vec<VmId> = names.keys().copied().collect();
         let all = page(40, &names, &selected);
         assert_eq!(all.matches(": states over time").count(), MOST_VMS);

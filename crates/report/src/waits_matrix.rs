@@ -154,7 +154,8 @@ impl Waits<'_> {
         let left_out = victims.len().saturating_sub(MOST);
         let rows = &victims[..victims.len().min(MOST)];
         let mut columns: Vec<&Party> = culprits.iter().take(MOST - 1).copied().collect();
-        let has_others = culprits.len() >= MOST || of_kind().any(|edge| *edge.culprit == Party::Others);
+        let has_others =
+            culprits.len() >= MOST || of_kind().any(|edge| *edge.culprit == Party::Others);
         if has_others {
             columns.push(&Party::Others);
         }
@@ -347,9 +348,8 @@ mod tests {
 
     #[test]
     fn who_has_no_column_is_among_the_others_and_nothing_is_lost() {
-        let waits: Vec<(Party, Party, u64)> = (2..60)
-            .map(|vm| (vcpu(1, 0), vcpu(vm, 0), vm))
-            .collect();
+        let waits: Vec<(Party, Party, u64)> =
+            (2..60).map(|vm| (vcpu(1, 0), vcpu(vm, 0), vm)).collect();
         let all = interval(1, &waits);
         let names = names();
         let waits = Waits {
@@ -360,7 +360,11 @@ mod tests {
         assert_eq!((matrix.columns.len(), left_out), (MOST, 0));
         assert_eq!(matrix.columns.last().map(String::as_str), Some("others"));
         assert_eq!(matrix.columns[0], "VM 59");
-        let sum: f64 = matrix.cells[0].iter().flatten().map(|cell| cell.value).sum();
+        let sum: f64 = matrix.cells[0]
+            .iter()
+            .flatten()
+            .map(|cell| cell.value)
+            .sum();
         let expected = (2..60).sum::<u64>() as f64 / 2_000.0;
         assert!((sum - expected).abs() < 1e-9, "{sum} {expected}");
     }

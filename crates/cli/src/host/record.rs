@@ -118,8 +118,7 @@ pub fn record(args: &RecordArgs) -> anyhow::Result<()> {
         return trace(args, length, &interrupt);
     }
     let begin = Instant::now();
-    let mut frames =
-        HostFrames::begin(args.source.open()?, args.find.options(), &args.state_dir)?;
+    let mut frames = HostFrames::begin(args.source.open()?, args.find.options(), &args.state_dir)?;
     let max = args.max_size.unwrap_or(DEFAULT_MAX_BYTES);
     let recorder = Recorder::create(&args.output, max)?;
     eprintln!("recording to {}; Ctrl-C ends it", args.output.display());
@@ -130,7 +129,14 @@ pub fn record(args: &RecordArgs) -> anyhow::Result<()> {
         print_ready: false,
         quiet: false,
     };
-    let recorded = run(&mut frames, recorder, args.interval, end, &interrupt, &mut console);
+    let recorded = run(
+        &mut frames,
+        recorder,
+        args.interval,
+        end,
+        &interrupt,
+        &mut console,
+    );
     let finished = recorded.map_err(|error| {
         let kept = "what was recorded before stays readable";
         anyhow::Error::from(error).context(format!("recording ended; {kept}"))
@@ -154,11 +160,16 @@ pub fn record(args: &RecordArgs) -> anyhow::Result<()> {
 
 fn trace(args: &RecordArgs, length: Duration, interrupt: &Interrupt) -> anyhow::Result<()> {
     let files = [Some(&args.output), args.html.as_ref()];
-    files.into_iter().flatten().try_for_each(|file| output::check(file))?;
+    files
+        .into_iter()
+        .flatten()
+        .try_for_each(|file| output::check(file))?;
     let begun = moment::now();
     let traced = trace::trace(args.find.options(), length, interrupt)?;
     let remarks = traced.remarks();
-    remarks.iter().for_each(|remark| eprintln!("tandem: {remark}"));
+    remarks
+        .iter()
+        .for_each(|remark| eprintln!("tandem: {remark}"));
     let bytes = host_trace::perfetto(&traced.trace, &traced.names).encode()?;
     std::fs::write(&args.output, bytes)
         .with_context(|| format!("cannot write {}", args.output.display()))?;

@@ -67,7 +67,13 @@ impl Frames for Scripted {
         };
         let end = Nanos::from_secs(1_000 + self.now + 1);
         let nothing = Settings::default();
-        Ok(frame(&Scan::default(), interval, &BTreeMap::new(), &nothing, end))
+        Ok(frame(
+            &Scan::default(),
+            interval,
+            &BTreeMap::new(),
+            &nothing,
+            end,
+        ))
     }
 }
 
@@ -115,11 +121,24 @@ fn a_record_in_which_nothing_is_says_why() {
     let dir = tempfile::tempdir().unwrap();
     let recorder = Recorder::create(dir.path(), DEFAULT_MAX_BYTES).unwrap();
     let interrupt = Interrupt::watch().unwrap();
-    let (ms, end) = (Duration::from_millis(1), Instant::now() + Duration::from_millis(30));
+    let (ms, end) = (
+        Duration::from_millis(1),
+        Instant::now() + Duration::from_millis(30),
+    );
     let mut frames = Scripted::new(&[false]);
-    let ran = run(&mut frames, recorder, ms, Some(end), &interrupt, &mut Said::default());
+    let ran = run(
+        &mut frames,
+        recorder,
+        ms,
+        Some(end),
+        &interrupt,
+        &mut Said::default(),
+    );
     let error = ran.unwrap_err().to_string();
-    assert!(error.contains("nothing was recorded") && error.contains("/nowhere"), "{error}");
+    assert!(
+        error.contains("nothing was recorded") && error.contains("/nowhere"),
+        "{error}"
+    );
     let listing = list(&Record::open(dir.path()).unwrap()).unwrap();
     assert!(listing.failed > 0 && listing.intervals == 0 && listing.complete);
 }

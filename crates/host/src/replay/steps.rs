@@ -83,10 +83,13 @@ impl Growing {
         while since / self.length >= self.most {
             self.halve();
         }
-        let step = self.steps.entry(since / self.length).or_insert_with(|| Step {
-            at: frame.at,
-            sum: IntervalSum::new(),
-        });
+        let step = self
+            .steps
+            .entry(since / self.length)
+            .or_insert_with(|| Step {
+                at: frame.at,
+                sum: IntervalSum::new(),
+            });
         step.sum.add(interval);
         for (vm, known) in &frame.vms {
             self.names.insert(*vm, known.name.clone());

@@ -280,9 +280,15 @@ fn a_clock_that_is_set_back_is_said_and_makes_no_gap() {
         read(&record, wanted).unwrap().interval
     };
     let last = seconds("-2s", "-0s");
-    assert_eq!((last.start, last.length), (Nanos::from_secs(54), Nanos::from_secs(2)));
+    assert_eq!(
+        (last.start, last.length),
+        (Nanos::from_secs(54), Nanos::from_secs(2))
+    );
     let first = seconds("+0s", "+4s");
-    assert_eq!((first.start, first.length), (Nanos::from_secs(50), Nanos::from_secs(4)));
+    assert_eq!(
+        (first.start, first.length),
+        (Nanos::from_secs(50), Nanos::from_secs(4))
+    );
 }
 
 #[test]
@@ -293,9 +299,18 @@ fn moments_that_make_no_range_are_said() {
     let said = |from, to| wanted(&record, None, from, to).unwrap_err().to_string();
     let relative = said(moment("+3s"), moment("+1s"));
     assert!(relative.contains("is not before --to"), "{relative}");
-    assert!(relative.contains(&printed(begin(0) + Nanos::from_secs(3))), "{relative}");
-    let absolute = said(moment("2026-01-02T00:00:00Z"), moment("2026-01-01T00:00:00Z"));
-    assert!(absolute.contains("--from 2026-01-02T00:00:00.000Z"), "{absolute}");
+    assert!(
+        relative.contains(&printed(begin(0) + Nanos::from_secs(3))),
+        "{relative}"
+    );
+    let absolute = said(
+        moment("2026-01-02T00:00:00Z"),
+        moment("2026-01-01T00:00:00Z"),
+    );
+    assert!(
+        absolute.contains("--from 2026-01-02T00:00:00.000Z"),
+        "{absolute}"
+    );
     let at = wanted(&record, moment("-0s"), None, None).unwrap();
     let last = read(&record, at).unwrap().interval;
     assert_eq!((last.start, last.length), (start(4), Nanos::from_secs(1)));
@@ -308,9 +323,17 @@ fn throttled(folder: &Path, settings: &[Settings]) -> Record {
         let (scan, mut interval, weights) = second(n);
         let ms = Nanos::from_millis;
         let db = interval.vms.iter_mut().find(|vm| vm.vm == VmId(4)).unwrap();
-        let parts = [(State::Run, ms(400)), (State::Ready, ms(0)), (State::Limited, ms(600))];
+        let parts = [
+            (State::Run, ms(400)),
+            (State::Ready, ms(0)),
+            (State::Limited, ms(600)),
+        ];
         db.vcpus[0].times = VcpuTimes::from_parts(ms(1_000), parts).unwrap();
-        let idle = [(State::Run, ms(0)), (State::Ready, ms(0)), (State::Limited, ms(0))];
+        let idle = [
+            (State::Run, ms(0)),
+            (State::Ready, ms(0)),
+            (State::Limited, ms(0)),
+        ];
         db.vcpus[1].times = VcpuTimes::from_parts(ms(1_000), idle).unwrap();
         interval.edges = EdgesBuilder::new().all();
         let end = begin(n) + interval.length;
@@ -334,11 +357,20 @@ fn why_is_answered_from_a_record_with_what_was_configured_then() {
     };
     assert_eq!((finding.kind, finding.pid), (Kind::Quota, 400));
     let quota = "the quota of /machine.slice/db is 0.40 pCPUs (40000 of 100000 µs)";
-    assert!(finding.evidence.iter().any(|line| line.contains(quota)), "{finding:#?}");
+    assert!(
+        finding.evidence.iter().any(|line| line.contains(quota)),
+        "{finding:#?}"
+    );
     assert!(!finding.cure.commands.is_empty());
-    assert!(why.not_looked_for.iter().all(|not| !not.what.contains("settings")));
+    assert!(
+        why.not_looked_for
+            .iter()
+            .all(|not| !not.what.contains("settings"))
+    );
     assert!(replayed.heading().contains(&printed(begin(0))));
-    let other = read(&record, Wanted::ALL).unwrap().why(&["batch".to_owned()]);
+    let other = read(&record, Wanted::ALL)
+        .unwrap()
+        .why(&["batch".to_owned()]);
     assert!(other.findings.iter().all(|finding| finding.vm == "batch"));
 }
 
@@ -346,12 +378,26 @@ fn why_is_answered_from_a_record_with_what_was_configured_then() {
 fn settings_that_changed_or_are_not_there_are_said() {
     let dir = tempfile::tempdir().unwrap();
     let mut later = settings();
-    later.vms.get_mut(&VmId(4)).unwrap().quotas[0].quota.quota_us = 30_000;
+    later.vms.get_mut(&VmId(4)).unwrap().quotas[0]
+        .quota
+        .quota_us = 30_000;
     let record = throttled(&dir.path().join("changed"), &[settings(), later]);
     let why = read(&record, Wanted::ALL).unwrap().why(&[]);
-    let wants: Vec<&str> = why.not_looked_for.iter().map(|not| not.want.as_str()).collect();
-    assert!(wants.iter().any(|want| want.starts_with("settings changed")), "{wants:?}");
-    assert!(why.findings[0].evidence[1].contains("0.30 pCPUs"), "the last ones: {why:#?}");
+    let wants: Vec<&str> = why
+        .not_looked_for
+        .iter()
+        .map(|not| not.want.as_str())
+        .collect();
+    assert!(
+        wants
+            .iter()
+            .any(|want| want.starts_with("settings changed")),
+        "{wants:?}"
+    );
+    assert!(
+        why.findings[0].evidence[1].contains("0.30 pCPUs"),
+        "the last ones: {why:#?}"
+    );
     let only_first = read(&record, at(0)).unwrap().why(&[]);
     assert!(only_first.findings[0].evidence[1].contains("0.40 pCPUs"));
 
@@ -360,8 +406,15 @@ fn settings_that_changed_or_are_not_there_are_said() {
     let why = read(&record, Wanted::ALL).unwrap().why(&[]);
     assert_eq!(why.findings[0].kind, Kind::Quota);
     assert!(why.findings[0].cure.commands.is_empty());
-    let wants: Vec<&str> = why.not_looked_for.iter().map(|not| not.want.as_str()).collect();
-    assert!(wants.iter().any(|want| want.contains("has no settings")), "{wants:?}");
+    let wants: Vec<&str> = why
+        .not_looked_for
+        .iter()
+        .map(|not| not.want.as_str())
+        .collect();
+    assert!(
+        wants.iter().any(|want| want.contains("has no settings")),
+        "{wants:?}"
+    );
 }
 
 #[test]

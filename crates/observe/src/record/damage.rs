@@ -25,7 +25,11 @@ impl fmt::Display for Damage {
         write!(f, "{}; ", self.what)?;
         match self.intervals {
             Some(1) => write!(f, "1 interval is lost, number {}", self.first),
-            Some(lost) => write!(f, "{lost} intervals are lost, from number {} on", self.first),
+            Some(lost) => write!(
+                f,
+                "{lost} intervals are lost, from number {} on",
+                self.first
+            ),
             None => write!(
                 f,
                 "how many intervals are lost is not known; they begin with number {}",
@@ -87,7 +91,9 @@ impl Damages {
         let before = self.before.as_ref();
         let between = |of: fn(&Span) -> Option<&Range<Nanos>>| {
             let from = before.and_then(of).map_or(Nanos(0), |range| range.end);
-            let to = after.and_then(of).map_or(Nanos(u64::MAX), |range| range.start);
+            let to = after
+                .and_then(of)
+                .map_or(Nanos(u64::MAX), |range| range.start);
             from..to
         };
         let wall = between(|span| Some(&span.wall));

@@ -276,7 +276,10 @@ pub(super) fn open(path: &Path) -> Result<Segment, RecordError> {
         let why = "it is a Parquet file without Tandem's metadata";
         return Err(RecordError::damaged(path, why));
     };
-    if !version.parse().is_ok_and(|version| VERSIONS.contains(&version)) {
+    if !version
+        .parse()
+        .is_ok_and(|version| VERSIONS.contains(&version))
+    {
         return Err(RecordError::Version {
             path: path.to_owned(),
             found: version,

@@ -290,7 +290,11 @@ mod tests {
 
     /// From 100 to 200, with vCPUs 0, 1 and 2 as threads 10, 11 and 12.
     fn told(events: &[Event]) -> HostTrace {
-        let traced = [traced(10, 0, false), traced(11, 1, false), traced(12, 2, true)];
+        let traced = [
+            traced(10, 0, false),
+            traced(11, 1, false),
+            traced(12, 2, true),
+        ];
         let name = |tid: Tid, task: Option<&Task>| Party::Process {
             name: format!("{}{tid}", task.map(Task::name).unwrap_or_default()),
             cgroup: None,
@@ -346,7 +350,10 @@ mod tests {
         assert_eq!(did(&trace, 2), [(Halted, None, 100, 200)]);
         let of_first = ran(&trace, 0);
         let names: Vec<&str> = of_first.iter().map(|(name, ..)| name.as_str()).collect();
-        assert_eq!(names, ["VM 1 vCPU 0", "VM 1 vCPU 1", "task99", "VM 1 vCPU 1"]);
+        assert_eq!(
+            names,
+            ["VM 1 vCPU 0", "VM 1 vCPU 1", "task99", "VM 1 vCPU 1"]
+        );
         assert_eq!((of_first[2].1, of_first[2].2), (130, 170));
         assert_eq!(trace.pcpus[&PcpuId(1)].idle, Nanos(50));
         let [woken] = &trace.woken[..] else {
@@ -371,10 +378,17 @@ mod tests {
         // It was RDY at 110, and cannot have left the pCPU at 150 without having come.
         assert_eq!(
             did(&trace, 0),
-            [(State::Run, Some(0), 100, 110), (State::Halted, None, 150, 200)]
+            [
+                (State::Run, Some(0), 100, 110),
+                (State::Halted, None, 150, 200)
+            ]
         );
         let interval = &trace.intervals(Nanos(100))[0];
-        let measured: Vec<u32> = interval.vms[0].vcpus.iter().map(|vcpu| vcpu.vcpu.0).collect();
+        let measured: Vec<u32> = interval.vms[0]
+            .vcpus
+            .iter()
+            .map(|vcpu| vcpu.vcpu.0)
+            .collect();
         assert!(!measured.contains(&0), "{measured:?}");
     }
 

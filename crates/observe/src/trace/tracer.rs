@@ -182,7 +182,9 @@ impl Tracer {
     fn dropped(&self) -> Result<u64, BpfError> {
         let map = self.map("dropped")?;
         let value = map.lookup(&[0; 4], MapFlags::ANY);
-        let value = value.map_err(failed("dropped", "read"))?.unwrap_or_default();
+        let value = value
+            .map_err(failed("dropped", "read"))?
+            .unwrap_or_default();
         Ok(value.try_into().map_or(0, u64::from_ne_bytes))
     }
 

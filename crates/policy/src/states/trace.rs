@@ -239,7 +239,9 @@ impl HostTrace {
                 Party::Unseen | Party::Others => {}
             }
         }
-        totals.top_tasks.sort_by_key(|process| Reverse(process.time));
+        totals
+            .top_tasks
+            .sort_by_key(|process| Reverse(process.time));
         totals.top_tasks.truncate(TOP);
         totals
     }
@@ -249,7 +251,9 @@ impl PcpuTrace {
     /// Who ran within some time, and for how long.
     fn between(&self, (from, to): (Nanos, Nanos)) -> impl Iterator<Item = (usize, Nanos)> {
         let first = self.ran.partition_point(|ran| ran.to <= from);
-        let within = self.ran[first..].iter().take_while(move |ran| ran.from < to);
+        let within = self.ran[first..]
+            .iter()
+            .take_while(move |ran| ran.from < to);
         within.map(move |ran| (ran.who, overlap((ran.from, ran.to), (from, to))))
     }
 }
@@ -295,7 +299,12 @@ mod tests {
             pcpus: BTreeMap::from([(
                 PcpuId(0),
                 PcpuTrace {
-                    ran: vec![ran(0, 100, 110), ran(1, 110, 120), ran(2, 120, 122), ran(0, 122, 140)],
+                    ran: vec![
+                        ran(0, 100, 110),
+                        ran(1, 110, 120),
+                        ran(2, 120, 122),
+                        ran(0, 122, 140),
+                    ],
                     idle: Nanos(0),
                 },
             )]),
@@ -329,7 +338,8 @@ mod tests {
             panic!("one is long enough")
         };
         assert_eq!((whole.start, whole.length), (Nanos(100), Nanos(40)));
-        let of = |interval: &Interval, vcpu: usize, state| interval.vms[0].vcpus[vcpu].times.get(state);
+        let of =
+            |interval: &Interval, vcpu: usize, state| interval.vms[0].vcpus[vcpu].times.get(state);
         assert_eq!(of(whole, 0, State::Run), Some(Nanos(28)));
         assert_eq!(of(whole, 0, State::Ready), Some(Nanos(12)));
         assert_eq!(of(whole, 1, State::Halted), Some(Nanos(20)));
@@ -339,7 +349,10 @@ mod tests {
             .of(&party(0), EdgeKind::Pcpu)
             .map(|edge| (edge.culprit.to_string(), edge.time().0))
             .collect();
-        assert_eq!(waits, [("VM 1 vCPU 1".to_owned(), 10), ("[x]".to_owned(), 2)]);
+        assert_eq!(
+            waits,
+            [("VM 1 vCPU 1".to_owned(), 10), ("[x]".to_owned(), 2)]
+        );
         assert_eq!((whole.host.vcpus, whole.host.kernel), (Nanos(38), Nanos(2)));
         assert_eq!(whole.vms[0].vcpus[0].runs, 2);
         assert!(whole.vms[0].vcpus[0].runnable && !whole.vms[0].vcpus[1].runnable);
@@ -351,7 +364,10 @@ mod tests {
             parts.map(|time| time.0).sum()
         };
         assert_eq!((sum(State::Run), sum(State::Ready)), (28, 12));
-        let waited: u64 = parts.iter().map(|part| part.edges.total(EdgeKind::Pcpu).0).sum();
+        let waited: u64 = parts
+            .iter()
+            .map(|part| part.edges.total(EdgeKind::Pcpu).0)
+            .sum();
         assert_eq!(waited, whole.edges.total(EdgeKind::Pcpu).0);
     }
 

@@ -163,8 +163,14 @@ mod tests {
             .svg()
             .into_string();
         assert_eq!(svg.matches("class=\"bar s0\"").count(), 3, "{svg}");
-        assert!(svg.contains(r#"fill-opacity="0.62"><title>&lt;2&gt;"#), "{svg}");
-        assert!(svg.contains(r#"fill-opacity="0.34"><title>&lt;1&gt;"#), "{svg}");
+        assert!(
+            svg.contains(r#"fill-opacity="0.62"><title>&lt;2&gt;"#),
+            "{svg}"
+        );
+        assert!(
+            svg.contains(r#"fill-opacity="0.34"><title>&lt;1&gt;"#),
+            "{svg}"
+        );
         assert!(svg.contains(">column 2</text>") && svg.contains(">row 1</text>"));
     }
 

@@ -204,7 +204,13 @@ mod tests {
 
     #[test]
     fn bars_stand_where_their_time_is_and_gaps_stay_empty() {
-        let svg = chart(&[(0.0, 1.0, &[50.0, 50.0, 0.0]), (9.0, 10.0, &[25.0, 0.0, 75.0])], 100.0);
+        let svg = chart(
+            &[
+                (0.0, 1.0, &[50.0, 50.0, 0.0]),
+                (9.0, 10.0, &[25.0, 0.0, 75.0]),
+            ],
+            100.0,
+        );
         let svg = svg.svg().into_string();
         let pieces = pieces(&svg);
         assert_eq!(pieces.len(), 4, "{svg}");
@@ -213,10 +219,19 @@ mod tests {
         for piece in &pieces {
             assert!((piece[1] - step).abs() < 0.1, "{piece:?}");
         }
-        assert!((pieces[2][0] - (LEFT + 9.0 * step)).abs() < 0.1, "{pieces:?}");
+        assert!(
+            (pieces[2][0] - (LEFT + 9.0 * step)).abs() < 0.1,
+            "{pieces:?}"
+        );
         // Piece upon piece, as high as their values.
-        assert!((pieces[1][2] + pieces[1][3] - pieces[0][2]).abs() < 0.2, "{pieces:?}");
-        assert!((pieces[3][3] / pieces[2][3] - 3.0).abs() < 0.05, "{pieces:?}");
+        assert!(
+            (pieces[1][2] + pieces[1][3] - pieces[0][2]).abs() < 0.2,
+            "{pieces:?}"
+        );
+        assert!(
+            (pieces[3][3] / pieces[2][3] - 3.0).abs() < 0.05,
+            "{pieces:?}"
+        );
     }
 
     #[test]

@@ -28,7 +28,13 @@ fn segment_of(folder: &Path, first: u64) -> PathBuf {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
     entries
         .map(|entry| entry.path())
-        .find(|path| path.file_name().unwrap().to_str().unwrap().starts_with(&begin))
+        .find(|path| {
+            path.file_name()
+                .unwrap()
+                .to_str()
+                .unwrap()
+                .starts_with(&begin)
+        })
         .unwrap()
 }
 
@@ -107,7 +113,10 @@ fn looks_that_failed_are_in_the_next_interval() {
     let failed: Vec<u64> = frames.iter().map(|(_, frame)| frame.failed).collect();
     assert_eq!(failed, [0, 2, 0]);
     let failure = frames[1].1.failure.as_deref().unwrap();
-    assert!(failure.starts_with("second ") && failure.len() <= 300, "{failure}");
+    assert!(
+        failure.starts_with("second ") && failure.len() <= 300,
+        "{failure}"
+    );
 }
 
 #[test]
@@ -124,11 +133,20 @@ fn a_damaged_segment_costs_what_it_held_and_nothing_else() {
     assert_eq!((only.first, only.intervals), (300, Some(300)));
     let said = only.to_string();
     assert!(said.contains("/0000000300-"), "{said}");
-    assert!(said.ends_with("300 intervals are lost, from number 300 on"), "{said}");
+    assert!(
+        said.ends_with("300 intervals are lost, from number 300 on"),
+        "{said}"
+    );
     // Who asks for another time has all of it. Interval n is at 1000 + n seconds, and steadily at n.
     let wall = |from, to| Wanted::from(Nanos::from_secs(from)..Nanos::from_secs(to));
-    assert_eq!(numbers(dir.path(), wall(1_000, 1_300)), ((0..300).collect(), vec![]));
-    assert_eq!(numbers(dir.path(), wall(1_600, 9_000)), ((600..1_000).collect(), vec![]));
+    assert_eq!(
+        numbers(dir.path(), wall(1_000, 1_300)),
+        ((0..300).collect(), vec![])
+    );
+    assert_eq!(
+        numbers(dir.path(), wall(1_600, 9_000)),
+        ((600..1_000).collect(), vec![])
+    );
     let (read, damages) = numbers(dir.path(), wall(1_299, 1_301));
     assert_eq!((read, damages.len()), (vec![299], 1));
     let steady = Wanted {
@@ -144,7 +162,11 @@ fn a_damaged_segment_costs_what_it_held_and_nothing_else() {
     fs::remove_file(dir.path().join(END)).unwrap();
     let (_, damages) = numbers(dir.path(), Wanted::ALL);
     assert_eq!(damages[1].intervals, None);
-    assert!(damages[1].to_string().contains("is not known"), "{}", damages[1]);
+    assert!(
+        damages[1].to_string().contains("is not known"),
+        "{}",
+        damages[1]
+    );
 }
 
 #[test]
@@ -154,12 +176,25 @@ fn a_damaged_line_costs_one_interval() {
     let path = part(dir.path(), 0, JOURNAL);
     let text = fs::read_to_string(&path).unwrap();
     let lines: Vec<String> = text.lines().map(str::to_owned).collect();
-    let broken = [&lines[0], &lines[1][..50], &lines[2][..9], &lines[3], &lines[4]].map(|line| format!("{line}\n"));
+    let broken = [
+        &lines[0],
+        &lines[1][..50],
+        &lines[2][..9],
+        &lines[3],
+        &lines[4],
+    ]
+    .map(|line| format!("{line}\n"));
     fs::write(&path, broken.concat()).unwrap();
     let (read, damages) = numbers(dir.path(), Wanted::ALL);
     assert_eq!(read, [0, 3, 4]);
     assert_eq!((damages[0].first, damages[0].intervals), (1, Some(2)));
-    assert!(damages[0].what.contains("0000000000.jsonl is damaged: line 2: "), "{}", damages[0]);
+    assert!(
+        damages[0]
+            .what
+            .contains("0000000000.jsonl is damaged: line 2: "),
+        "{}",
+        damages[0]
+    );
 }
 
 #[test]
