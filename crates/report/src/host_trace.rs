@@ -184,7 +184,7 @@ mod tests {
             vm: VmId(1),
             vcpu: VcpuId(vcpu),
         };
-        let did = |state, from, to| Did {
+        let did = |state, from: u64, to: u64| Did {
             state,
             pcpu: Some(PcpuId(0)),
             from: Nanos(1_000 + from),
@@ -196,7 +196,7 @@ mod tests {
             allowed: "0".parse().unwrap(),
             did: did.to_vec(),
         };
-        let ran = |who, from, to| Ran {
+        let ran = |who, from: u64, to: u64| Ran {
             who,
             from: Nanos(1_000 + from),
             to: Nanos(1_000 + to),
@@ -305,7 +305,7 @@ mod tests {
         for expected in [
             "3 events were lost",
             "db: states over time",
-            "db vCPU 1 waited 40 ns for db vCPU 0",
+            "db waited 40 ns for itself",
         ] {
             assert!(html.contains(expected), "{expected}");
         }

@@ -71,6 +71,13 @@ impl Damages {
         self.open.push(damage);
     }
 
+    /// Of what was from then to then, some could not be read.
+    pub(super) fn add_within(&mut self, damage: Damage, span: &Span, wanted: &Wanted) {
+        if wanted.overlaps(&span.wall, span.steady.as_ref()) {
+            self.closed.push(damage);
+        }
+    }
+
     /// Something that could be read, of which somebody wants this.
     pub(super) fn read(&mut self, span: Span, wanted: &Wanted) {
         self.close(Some(&span), wanted);
@@ -94,15 +101,15 @@ impl Damages {
             let to = after
                 .and_then(of)
                 .map_or(Nanos(u64::MAX), |range| range.start);
-            from..to
+            // Where the clock was set back meanwhile, it tells nothing.
+            match from <= to {
+                true => from..to.max(Nanos(from.0.saturating_add(1))),
+                false => Nanos(0)..Nanos(u64::MAX),
+            }
         };
         let wall = between(|span| Some(&span.wall));
         let steady = between(|span| span.steady.as_ref());
-        // Where the clock was set back meanwhile, the wall clock tells nothing.
-        let is_wanted = match wall.start <= wall.end {
-            true => wanted.overlaps(&wall, Some(&steady)),
-            false => wanted.overlaps(&(Nanos(0)..Nanos(u64::MAX)), Some(&steady)),
-        };
+        let is_wanted = wanted.overlaps(&wall, Some(&steady));
         if is_wanted {
             self.closed.extend(open);
         }

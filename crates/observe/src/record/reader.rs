@@ -135,8 +135,10 @@ impl Record {
                     continue;
                 }
             };
-            if let Some(damage) = read.damage {
-                damages.add(damage);
+            match (read.damage, &read.span) {
+                (Some(damage), Some(span)) => damages.add_within(damage, span, &wanted),
+                (Some(damage), None) => damages.add(damage),
+                (None, _) => {}
             }
             if let Some(span) = read.span {
                 damages.read(span, &wanted);
