@@ -282,8 +282,11 @@ fn frame() -> impl Strategy<Value = Frame> {
     })
 }
 
+/// Frames and their numbers.
+type Frames = Vec<(u64, Frame)>;
+
 /// All frames of a record, and what is lost.
-fn everything(folder: &Path) -> Result<(Vec<(u64, Frame)>, Vec<Damage>), RecordError> {
+fn everything(folder: &Path) -> Result<(Frames, Vec<Damage>), RecordError> {
     let mut frames = Vec::new();
     let damages = Record::open(folder)?.read(Wanted::ALL, |number, frame| {
         frames.push((number, frame));
@@ -293,7 +296,7 @@ fn everything(folder: &Path) -> Result<(Vec<(u64, Frame)>, Vec<Damage>), RecordE
 }
 
 /// All frames of a record that is whole.
-fn all(folder: &Path) -> Result<Vec<(u64, Frame)>, RecordError> {
+fn all(folder: &Path) -> Result<Frames, RecordError> {
     let (frames, damages) = everything(folder)?;
     assert_eq!(damages, []);
     Ok(frames)
