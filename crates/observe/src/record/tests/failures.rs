@@ -227,3 +227,45 @@ fn intervals_stay_in_order_when_the_clock_is_set_back() {
     };
     assert_eq!(numbers(dir.path(), second_time).0, [4]);
 }
+
+/// A record of version 1: other versions in header and segment, no `end.json`, and lines without what came later.
+#[test]
+fn records_of_version_1_are_read() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join(HEADER), r#"{"tandem_record":1,"begun":7}"#).unwrap();
+    let (path, _) = segment::write(dir.path(), 0, &[second(0)]).unwrap();
+    let mut bytes = fs::read(&path).unwrap();
+    let key = b"tandem_record";
+    let at = bytes.windows(key.len()).position(|bytes| bytes == key);
+    let at = at.unwrap() + key.len();
+    let version = bytes[at..].iter().position(|byte| *byte == b'2').unwrap();
+    bytes[at + version] = b'1';
+    fs::write(&path, &bytes).unwrap();
+    let sum = segment::check_sum(&path).unwrap();
+    let sealed = dir.path().join(format!("0000000000-{sum:016x}.parquet"));
+    fs::rename(&path, &sealed).unwrap();
+    assert_eq!(all(dir.path()).unwrap(), [(0, second(0))]);
+    let record = Record::open(dir.path()).unwrap();
+    assert!(record.is_complete().unwrap(), "nothing is in a journal");
+    assert_eq!(record.end().unwrap(), None, "it does not say");
+
+    let line = recorder::Line {
+        number: 1,
+        frame: second(1),
+    };
+    let mut line = serde_json::to_value(&line).unwrap();
+    let frame = line["frame"].as_object_mut().unwrap();
+    for later in ["failed", "failure", "host"] {
+        assert!(frame.remove(later).is_some(), "{later}");
+    }
+    let vms = frame["vms"].as_object_mut().unwrap();
+    for vm in vms.values_mut() {
+        assert!(vm.as_object_mut().unwrap().remove("settings").is_some());
+    }
+    fs::write(part(dir.path(), 1, JOURNAL), format!("{line}\n")).unwrap();
+    let mut expected = second(1);
+    expected.host = None;
+    expected.vms.get_mut(&VmId(1)).unwrap().settings = None;
+    assert_eq!(all(dir.path()).unwrap(), [(0, second(0)), (1, expected)]);
+    assert!(!record.is_complete().unwrap(), "it was cut off");
+}
