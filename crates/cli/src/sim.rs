@@ -19,7 +19,7 @@ pub mod calibrate;
 pub mod compare;
 mod input;
 pub mod kernel;
-mod page;
+pub mod page;
 mod progress;
 pub mod reproduce;
 pub mod run;

@@ -32,6 +32,7 @@ pub mod scalability;
 pub mod select;
 pub mod status;
 pub mod top;
+pub mod trace;
 pub mod turns;
 pub mod vmm;
 pub mod waits;

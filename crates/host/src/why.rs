@@ -123,10 +123,10 @@ pub struct WhyInterval {
 /// Looks at the host; nothing is changed.
 pub struct Why {
     procfs: ProcFs,
-    discovery: Discovery,
-    controller: Box<dyn CpuController>,
-    state_dir: PathBuf,
-    source: Box<dyn Source>,
+    pub(crate) discovery: Discovery,
+    pub(crate) controller: Box<dyn CpuController>,
+    pub(crate) state_dir: PathBuf,
+    pub(crate) source: Box<dyn Source>,
 }
 
 impl Why {
@@ -157,26 +157,14 @@ impl Why {
         let interval = self.source.interval(&watched(&scan.vms))?;
         let ids = asked_for(asked, &scan.vms)?;
         let situation = self.situation(&scan.vms, &interval)?;
-        let found = find(&situation, |vm| ids.contains(&vm));
-        let measured = interval.vms.iter().filter(|vm| ids.contains(&vm.vm));
-        let mut vms: Vec<String> = measured
-            .filter_map(|vm| Some(situation.vms.get(&vm.vm)?.name.clone()))
-            .collect();
-        vms.sort();
-        Ok(WhyInterval {
-            schema: SCHEMA,
-            start: interval.start,
-            seconds: interval.length.as_secs_f64(),
-            source: interval.source,
-            vms,
-            unreadable: scan.unreadable_vmms,
-            findings: found.findings,
-            not_looked_for: found.not_looked_for,
-            host: interval.host,
-        })
+        Ok(answer(&situation, &ids, scan.unreadable_vmms))
     }
 
-    fn situation<'a>(&self, vms: &[Vm], interval: &'a Interval) -> Result<Situation<'a>, WhyError> {
+    pub(crate) fn situation<'a>(
+        &self,
+        vms: &[Vm],
+        interval: &'a Interval,
+    ) -> Result<Situation<'a>, WhyError> {
         let controller = self.controller.as_ref();
         let weights = status::configured_weights(controller, &self.state_dir, vms);
         let default = controller.default_weight();
@@ -235,6 +223,32 @@ impl Why {
             kernel: kernel::numbers(&release),
             has_autogroup: read_text(&autogroup).is_ok_and(|text| text.trim() == "1"),
         })
+    }
+}
+
+/// What is wrong with these VMs.
+pub(crate) fn answer(
+    situation: &Situation<'_>,
+    ids: &BTreeSet<VmId>,
+    unreadable: usize,
+) -> WhyInterval {
+    let interval = situation.interval;
+    let found = find(situation, |vm| ids.contains(&vm));
+    let measured = interval.vms.iter().filter(|vm| ids.contains(&vm.vm));
+    let mut vms: Vec<String> = measured
+        .filter_map(|vm| Some(situation.vms.get(&vm.vm)?.name.clone()))
+        .collect();
+    vms.sort();
+    WhyInterval {
+        schema: SCHEMA,
+        start: interval.start,
+        seconds: interval.length.as_secs_f64(),
+        source: interval.source,
+        vms,
+        unreadable,
+        findings: found.findings,
+        not_looked_for: found.not_looked_for,
+        host: interval.host.clone(),
     }
 }
 

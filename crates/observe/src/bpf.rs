@@ -40,14 +40,14 @@
 //! It needs root (CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN), BTF of the kernel, Linux 5.11 or newer, and clang when Tandem was built:
 //! [`BpfError`] says which of them is missing.
 
-mod parties;
+pub(crate) mod parties;
 mod reading;
 mod source;
 
 #[cfg(with_bpf)]
 mod events;
 #[cfg(with_bpf)]
-mod kernel;
+pub(crate) mod kernel;
 #[cfg(with_bpf)]
 mod layout;
 #[cfg(with_bpf)]

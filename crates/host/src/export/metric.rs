@@ -22,6 +22,8 @@ pub enum Metric {
     VcpuState,
     /// The share of RDY of the vCPU that waits most.
     VmReadyWorstVcpu,
+    /// That share of the last minutes, of the vCPU that waits most in them.
+    VmReadyLastingVcpu,
     /// vCPUs that could be read.
     VmVcpus,
     /// How often vCPUs were put on a pCPU.
@@ -85,10 +87,11 @@ pub struct Description {
 
 impl Metric {
     /// All, in the order in which they stand on the page.
-    pub const ALL: [Metric; 25] = [
+    pub const ALL: [Metric; 26] = [
         Metric::VmState,
         Metric::VcpuState,
         Metric::VmReadyWorstVcpu,
+        Metric::VmReadyLastingVcpu,
         Metric::VmVcpus,
         Metric::VmRuns,
         Metric::VmCulprit,
@@ -134,6 +137,12 @@ impl Metric {
                 Some("ratios"),
                 VM,
                 "Part of the last interval that the vCPU which waits most was runnable without a pCPU, 0 to 1",
+            ),
+            Metric::VmReadyLastingVcpu => gauge(
+                "vm_ready_lasting_vcpu",
+                Some("ratios"),
+                VM,
+                "Part of the last minutes that the one vCPU which waited most in them was runnable without a pCPU, 0 to 1; what is five minutes ago counts a third",
             ),
             Metric::VmVcpus => gauge(
                 "vm_vcpus",
@@ -183,7 +192,7 @@ impl Metric {
                 "host_process",
                 "seconds",
                 &["kind", "name", "cgroup"],
-                "CPU time of host processes that are no VMs, by name and cgroup (kind process); who is not named is in the one of kind others",
+                "CPU time of host processes that are no VMs, by name and cgroup (kind process); who is not named is in the one of kind others, with --no-process-names all",
             ),
             Metric::HostVms => gauge("host_vms", None, &[], "VMs on the host, selected or not"),
             Metric::HostVmsUnreadable => gauge(

@@ -121,6 +121,7 @@ fn samples(metric: Metric, accounts: &Accounts, series: &mut Series<'_>) -> fmt:
         Metric::VmState
         | Metric::VcpuState
         | Metric::VmReadyWorstVcpu
+        | Metric::VmReadyLastingVcpu
         | Metric::VmVcpus
         | Metric::VmRuns
         | Metric::VmCulprit
@@ -188,6 +189,11 @@ fn of_vms(metric: Metric, accounts: &Accounts, series: &mut Series<'_>) -> fmt::
             }
             Metric::VmReadyWorstVcpu => {
                 if let Some(part) = now.worst_ready {
+                    series.put(&[name, pid], part)?;
+                }
+            }
+            Metric::VmReadyLastingVcpu => {
+                if let Some(part) = now.lasting_ready {
                     series.put(&[name, pid], part)?;
                 }
             }

@@ -164,6 +164,7 @@ fn host() -> Host {
 const DETAIL: Detail = Detail {
     culprits: 2,
     vcpus: true,
+    process_names: true,
 };
 
 fn take(accounts: &mut Accounts, host: &Host) {
@@ -282,6 +283,57 @@ fn every_metric_has_series_and_labels_and_a_name_in_its_unit() {
     let all = names.len();
     names.dedup();
     assert_eq!(all, names.len(), "{page}");
+}
+
+#[test]
+fn without_names_no_process_is_told_and_no_time_is_lost() {
+    let mut accounts = Accounts::new(Detail {
+        culprits: 5,
+        process_names: false,
+        ..DETAIL
+    });
+    take(&mut accounts, &host());
+    let page = page(&accounts);
+    for told in ["make", "cc\\1", "/build", "\"others\",name=\"\""] {
+        assert!(!page.contains(told), "{told}: {page}");
+    }
+    let both = "kind=\"process\",culprit=\"processes\",cgroup=\"\",evidence=\"estimated\"} 0.06";
+    assert!(page.contains(both), "{page}");
+    let all = "tandem_host_process_seconds_total{kind=\"others\",name=\"others\",cgroup=\"\"} 0.15";
+    assert!(page.contains(all), "{page}");
+    // Those of VMs and of the kernel are told.
+    assert!(page.contains("culprit=\"calm\"") && page.contains("culprit=\"[kworker]\""));
+}
+
+#[test]
+fn vcpus_that_wait_in_turn_are_none_that_waits_for_long() {
+    let mut accounts = Accounts::new(DETAIL);
+    let mut host = host();
+    let waits = |n, ready| vcpu(n, &[(State::Run, 300), (State::Ready, ready)]);
+    let gauge = |accounts: &Accounts, name: &str| -> f64 {
+        let page = page(accounts);
+        let begin = format!("tandem_vm_ready_{name}_vcpu_ratios{{vm=\"a ");
+        let line = lines(&page, &begin)[0].to_owned();
+        line.rsplit_once(' ').unwrap().1.parse().unwrap()
+    };
+    for round in 0..1_000 {
+        let (one, two) = if round % 2 == 0 { (400, 0) } else { (0, 400) };
+        host.interval.vms[1].vcpus = vec![waits(0, one), waits(1, two)];
+        take(&mut accounts, &host);
+    }
+    assert_eq!(gauge(&accounts, "worst"), 0.4);
+    let lasting = gauge(&accounts, "lasting");
+    assert!((lasting - 0.2).abs() < 0.01, "{lasting}");
+    // One that waits all the time is soon seen to, and one that does not any more is forgotten.
+    for _ in 0..600 {
+        host.interval.vms[1].vcpus = vec![waits(0, 0), waits(1, 400)];
+        take(&mut accounts, &host);
+    }
+    let lasting = gauge(&accounts, "lasting");
+    assert!((0.35..0.4).contains(&lasting), "{lasting}");
+    host.interval.vms[1].vcpus = vec![waits(0, 0)];
+    take(&mut accounts, &host);
+    assert!(gauge(&accounts, "lasting") < 0.05);
 }
 
 #[test]
@@ -444,6 +496,7 @@ fn a_scrape_of_1000_vms_of_8_vcpus_takes_less_than_200_ms() {
     let accounts = Arc::new(Mutex::new(Accounts::new(Detail {
         culprits: 5,
         vcpus: false,
+        process_names: true,
     })));
     let any = "127.0.0.1:0".parse().unwrap();
     let exporter = Exporter::listen(registry(&accounts), any).unwrap();

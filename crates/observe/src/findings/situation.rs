@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use serde::Deserialize;
+use serde::Serialize;
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::cgroup::Quota;
 use tandem_linux::cgroup::Version;
@@ -39,20 +41,26 @@ impl Situation<'_> {
     }
 }
 
-/// What is configured for a VM.
-#[derive(Clone, Debug, Default)]
+/// What is configured for a VM. What is not written is in a record already, beside it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct KnownVm {
     /// Its name.
+    #[serde(skip)]
     pub name: String,
     /// Its process.
+    #[serde(skip)]
     pub pid: u32,
     /// The threads of its vCPUs.
+    #[serde(skip)]
     pub tids: BTreeMap<VcpuId, u32>,
     /// Its configured weight; the kernel's default is 1.
     pub weight: f64,
     /// Due over the interval, by weights and beside all VMs of the host.
+    #[serde(skip)]
     pub due: Nanos,
     /// Received over the interval.
+    #[serde(skip)]
     pub received: Nanos,
     /// The cgroup of its first vCPU; `None` where that is not known.
     pub cgroup: Option<CgroupPath>,
@@ -66,8 +74,22 @@ pub struct KnownVm {
     pub takes_turns: bool,
 }
 
+impl KnownVm {
+    /// What is configured, without what is known of the VM and its interval anyway.
+    pub fn settings(self) -> KnownVm {
+        KnownVm {
+            name: String::new(),
+            pid: 0,
+            tids: BTreeMap::new(),
+            due: Nanos::ZERO,
+            received: Nanos::ZERO,
+            ..self
+        }
+    }
+}
+
 /// A cgroup's quota.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KnownQuota {
     /// Whose.
     pub cgroup: CgroupPath,
@@ -76,7 +98,7 @@ pub struct KnownQuota {
 }
 
 /// What is configured on the host.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KnownHost {
     /// Which interface holds the cpu controller.
     pub version: Version,

@@ -6,8 +6,8 @@
 //! | `item` | columns |
 //! |---|---|
 //! | all | `number` of the interval, from 0 when the record was begun |
-//! | `interval` | `at` (when it began, ns since 1970), `start` (the same by CLOCK_MONOTONIC), `length`, `source`, `unreadable` (VMMs that could not be looked into); of the host `pcpus`, and summed over them `idle`, `vcpus`, `vm_threads`, `tasks`, `kernel` |
-//! | `vm` | `vm` (a number that no other VM of the record has), `name`, `pid`, `program`, `weight`, `due`; `measured` is 1 if it was there all the time |
+//! | `interval` | `at` (when it began, ns since 1970), `start` (the same by CLOCK_MONOTONIC), `length`, `source`, `unreadable` (VMMs that could not be looked into), `failed` (looks that failed since the interval before) and `failure` (what the last of them said), `settings` (JSON: what is configured on the host); of the host `pcpus`, and summed over them `idle`, `vcpus`, `vm_threads`, `tasks`, `kernel` |
+//! | `vm` | `vm` (a number that no other VM of the record has), `name`, `pid`, `program`, `weight`, `due`, `settings` (JSON: its cgroup, quotas and the like); `measured` is 1 if it was there all the time |
 //! | `vcpu` | `vm`, `vcpu`, `tid`, `allowed` (pCPUs), `wall`, and of it `run`, `poll`, `vmm`, `ready`, `limited`, `costop`, `halted`; `ran`, `waited`, `runs`, `runnable` (at the end). Without `wall`: known, and not measured |
 //! | `thread` | another thread of a VM: `vm`, `name`, `time` |
 //! | `edge` | who waited for whom: `victim` (what it is: `vcpu`, `vm`, `vm-thread`, `process`, `kernel-thread`, `unseen`, `others`) with `vm`, `vcpu`, `name`, `cgroup`; `culprit` with `culprit_vm`, `culprit_vcpu`, `culprit_name`, `culprit_cgroup`; `kind` (`pcpu`, `sibling`, `yield-taken`, `yield-useless`), `evidence`, `time`, `count` |
@@ -71,7 +71,7 @@ columns! {
     Text:
     Item = "item", Source = "source", Name = "name", Cgroup = "cgroup", Program = "program", Allowed = "allowed", Victim = "victim",
     Culprit = "culprit", CulpritName = "culprit_name", CulpritCgroup = "culprit_cgroup", Kind = "kind",
-    Evidence = "evidence", What = "what", Want = "want",
+    Evidence = "evidence", What = "what", Want = "want", Failure = "failure", Settings = "settings",
 }
 
 columns! {
@@ -82,6 +82,7 @@ columns! {
     Measured = "measured", Due = "due", Wall = "wall", Run = "run", Poll = "poll", Vmm = "vmm", Ready = "ready",
     Limited = "limited", Costop = "costop", Halted = "halted", Ran = "ran", Waited = "waited", Runs = "runs",
     Runnable = "runnable", Time = "time", Count = "count", CulpritVm = "culprit_vm", CulpritVcpu = "culprit_vcpu", Vms = "vms", Of = "of",
+    Failed = "failed",
 }
 
 columns! {
@@ -202,8 +203,14 @@ fn set<T>(cells: &mut Cells<T>, rows: usize, value: T) {
 
 fn interval_row(table: &mut Table, number: u64, frame: &Frame) {
     let (interval, host) = (&frame.interval, &frame.interval.host);
-    table
-        .row("interval", number)
+    let row = table.row("interval", number);
+    if let Some(failure) = &frame.failure {
+        row.text(Text::Failure, failure);
+    }
+    if let Some(settings) = &frame.host {
+        row.text(Text::Settings, &json(settings));
+    }
+    row.int(Int::Failed, frame.failed)
         .text(Text::Source, &name(&interval.source))
         .time(Int::At, frame.at)
         .time(Int::Start, interval.start)
@@ -232,6 +239,9 @@ fn vm_rows(table: &mut Table, number: u64, frame: &Frame) {
             .text(Text::Program, &known.program)
             .int(Int::Pid, known.pid.into())
             .time(Int::Due, known.due);
+        if let Some(settings) = &known.settings {
+            row.text(Text::Settings, &json(settings));
+        }
         if let Some(weight) = known.weight {
             let cells = &mut row.reals[Real::Weight as usize];
             set(cells, row.rows, weight.0);
@@ -357,6 +367,12 @@ fn missing_rows(table: &mut Table, number: u64, frame: &Frame) {
     }
 }
 
+/// Settings, of which only Tandem makes something.
+fn json(settings: &impl Serialize) -> String {
+    serde_json::to_string(settings)
+        .unwrap_or_else(|error| unreachable!("plain data can be written as JSON: {error}"))
+}
+
 /// The name of a value that is written as one.
 fn name(value: &impl Serialize) -> String {
     match serde_json::to_value(value) {
@@ -420,6 +436,12 @@ impl<'a> Row<'a> {
         let text = self.wanted_text(column)?;
         serde_json::from_value(serde_json::Value::from(text))
             .map_err(|error| self.wrong(column.name(), error))
+    }
+
+    /// Settings; those that this program does not understand were not read.
+    fn settings<T: DeserializeOwned>(&self) -> Result<Option<T>, String> {
+        let text = self.text(Text::Settings)?;
+        Ok(text.and_then(|text| serde_json::from_str(text).ok()))
     }
 
     fn vm(&self) -> Result<VmId, String> {
@@ -516,6 +538,9 @@ fn interval_of(row: &Row<'_>) -> Result<Growing, String> {
             interval,
             vms: BTreeMap::new(),
             unreadable: row.wanted(Int::Unreadable)?,
+            failed: row.int(Int::Failed).unwrap_or(0),
+            failure: row.text(Text::Failure)?.map(str::to_owned),
+            host: row.settings()?,
         },
         edges: EdgesBuilder::new(),
     })
@@ -542,6 +567,7 @@ fn read_row(kind: &str, row: &Row<'_>, growing: &mut Growing) -> Result<(), Stri
                     weight: row.real(Real::Weight).map(Weight),
                     due: row.time(Int::Due),
                     tids: BTreeMap::new(),
+                    settings: row.settings()?,
                 };
                 frame.vms.insert(vm, known);
             }

@@ -1,5 +1,5 @@
 //! Charts as inline SVG: [`BarChart`] and [`RowChart`] compare, [`StackChart`] shows what a whole
-//! consists of, [`LineChart`] what happens over time, [`Matrix`] who has to do with whom, [`RelativeChart`]
+//! consists of, [`LineChart`] and [`TimeStack`] what happens over time, [`Matrix`] who has to do with whom, [`RelativeChart`]
 //! figures against what they should be, [`PairChart`]
 //! many things before and after. [`picture`] makes a file of its own out of one.
 //!
@@ -18,6 +18,7 @@ pub(crate) mod colour;
 mod horizontal;
 pub mod line;
 pub mod matrix;
+pub mod over_time;
 pub mod pairs;
 pub mod picture;
 pub mod relative;
@@ -30,6 +31,7 @@ pub use bar::BarChart;
 pub use colour::COLOURS;
 pub use line::LineChart;
 pub use matrix::Matrix;
+pub use over_time::TimeStack;
 pub use pairs::PairChart;
 pub use relative::RelativeChart;
 pub use rows::RowChart;
