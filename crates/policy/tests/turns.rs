@@ -17,12 +17,10 @@ use tandem_policy::host::HostObservation;
 use tandem_policy::host::Knobs;
 use tandem_policy::host::Placement;
 use tandem_policy::host::registry;
-use tandem_policy::turns::Member;
 use tandem_policy::turns::Rotation;
 use tandem_policy::turns::Rotor;
 use tandem_policy::turns::TurnsConfig;
 use tandem_policy::turns::rotation::Candidate;
-use tandem_policy::turns::rotation::Cycle;
 
 /// A VM that may run on pCPUs 0 … P-1.
 fn vm(id: u64, vcpus: u32, due: f64, pcpus: u32) -> Candidate {
@@ -39,7 +37,7 @@ fn on(id: u64, vcpus: u32, due: f64, pcpus: &PcpuSet) -> Candidate {
 }
 
 fn rotation(candidates: &[Candidate]) -> Rotation {
-    Cycle::of(&TurnsConfig::default(), candidates).period()
+    Rotation::of(&TurnsConfig::default(), candidates)
 }
 
 /// The VMs of some rows.
@@ -48,22 +46,6 @@ fn rows(rotation: &Rotation, count: usize) -> Vec<Vec<u64>> {
     rotor.follow(&rotation.members);
     let mut row = || rotor.next_row().iter().map(|vm| vm.0).collect();
     (0..count).map(|_| row()).collect()
-}
-
-/// The rows of some periods of five turns, through all seatings, each with the rotation of its period.
-fn rows_of_periods(candidates: &[Candidate], periods: usize) -> Vec<(Rotation, Vec<u64>)> {
-    let mut cycle = Cycle::of(&TurnsConfig::default(), candidates);
-    let mut rotor = Rotor::default();
-    let mut rows = Vec::new();
-    for _ in 0..periods {
-        let rotation = cycle.period();
-        rotor.follow(&rotation.members);
-        rows.extend((0..5).map(|_| {
-            let row = rotor.next_row().iter().map(|vm| vm.0).collect();
-            (rotation.clone(), row)
-        }));
-    }
-    rows
 }
 
 fn members(rotation: &Rotation) -> Vec<u64> {
@@ -125,79 +107,6 @@ fn on_fixed_seats_three_vms_do_not_fit_into_two_places() {
         let due = 16.0 / count as f64;
         let vms: Vec<Candidate> = (1..=count).map(|id| vm(id, 4, due, 16)).collect();
         assert_eq!(members(&rotation(&vms)).len(), taking, "{count} VMs");
-    }
-}
-
-#[test]
-fn three_vms_of_one_vcpu_change_seats_beside_one_of_two() {
-    // Each is due half a pCPU of two: a quarter of the rows, and half of them. On fixed seats two of the small ones have a pCPU's other three
-    // quarters, and the third has all of the other's.
-    let vms = [
-        vm(1, 2, 0.5, 2),
-        vm(2, 1, 0.5, 2),
-        vm(3, 1, 0.5, 2),
-        vm(4, 1, 0.5, 2),
-    ];
-    let rows = rows_of_periods(&vms, 12);
-    let mut had = BTreeMap::new();
-    for vm in rows.iter().flat_map(|(_, row)| row) {
-        *had.entry(*vm).or_insert(0) += 1;
-    }
-    let had: Vec<u32> = had.into_values().collect();
-    assert_eq!(had, [15, 31, 30, 29], "of 60 rows, and the rest later");
-    let seats = |(rotation, _): &(Rotation, Vec<u64>)| -> String {
-        let small = rotation.members[1..].iter();
-        let small = small.map(|member| member.pcpus().to_string());
-        small.collect::<Vec<_>>().join(" ")
-    };
-    let seatings: Vec<String> = rows.iter().step_by(5).map(seats).collect();
-    assert_eq!(seatings[..4], ["0 1 0", "0 0 1", "1 0 0", "0 1 0"]);
-}
-
-#[test]
-fn who_sits_well_gives_way_whatever_each_is_due_now() {
-    // What each is due changes a little from period to period, the most for whoever sat alone.
-    let due = |id: u64, period: u64| if period % 3 == id % 3 { 0.55 } else { 0.475 };
-    let mut alone = Vec::new();
-    let mut cycle = Cycle::default();
-    for period in 0..6 {
-        let small = (2..=4).map(|id| vm(id, 1, due(id, period), 2));
-        let vms: Vec<Candidate> = [vm(1, 2, 0.5, 2)].into_iter().chain(small).collect();
-        cycle = Cycle::of(&TurnsConfig::default(), &vms).after(&cycle);
-        let rotation = cycle.period();
-        let seat = |member: &Member| member.pcpus().to_string();
-        let small = &rotation.members[1..];
-        let is_alone = |m: &&Member| small.iter().filter(|o| seat(o) == seat(m)).count() == 1;
-        alone.extend(small.iter().filter(is_alone).map(|member| member.vm.0));
-    }
-    assert_eq!(alone, [3, 4, 2, 3, 4, 2]);
-}
-
-#[test]
-fn who_is_pinned_keeps_its_seat() {
-    let set = |list: &str| list.parse::<PcpuSet>().unwrap();
-    let pinned = |id, list: &str| on(id, 1, 0.5, &set(list));
-    // On its own pCPU the last but one would be due three quarters.
-    let vms = [
-        vm(1, 2, 0.5, 2),
-        pinned(2, "0"),
-        pinned(3, "0"),
-        pinned(4, "1"),
-    ];
-    assert!(rotation(&vms).is_empty(), "all pinned: nobody can give way");
-    let vms = [
-        vm(1, 2, 0.5, 2),
-        vm(2, 1, 0.5, 2),
-        pinned(3, "0"),
-        vm(4, 1, 0.5, 2),
-    ];
-    let mut cycle = Cycle::of(&TurnsConfig::default(), &vms);
-    for _ in 0..6 {
-        let rotation = cycle.period();
-        let seat = rotation
-            .member(VmId(3))
-            .map(|member| member.pcpus().to_string());
-        assert!(seat.is_none_or(|seat| seat == "0"));
     }
 }
 
@@ -365,10 +274,9 @@ proptest! {
     #[test]
     fn shares_over_many_rows_are_what_is_due((_, candidates) in candidates()) {
         let rotation = rotation(&candidates);
-        let rows = rows_of_periods(&candidates, 80);
-        let count = rows.len();
+        let count = 400;
         let mut had: BTreeMap<u64, usize> = BTreeMap::new();
-        for (_, row) in rows {
+        for row in rows(&rotation, count) {
             for vm in row {
                 *had.entry(vm).or_default() += 1;
             }
@@ -383,7 +291,8 @@ proptest! {
     fn a_row_has_one_vm_for_a_pcpu_and_no_pcpu_that_another_could_use(
         (_, candidates) in candidates(),
     ) {
-        for (rotation, row) in rows_of_periods(&candidates, 10) {
+        let rotation = rotation(&candidates);
+        for row in rows(&rotation, 50) {
             let mut taken = PcpuSet::default();
             for vm in &row {
                 let pcpus = rotation.member(VmId(*vm)).unwrap().pcpus();
@@ -403,7 +312,7 @@ proptest! {
         let least = rotation.members.iter().map(|member| member.due).fold(1.0, f64::min);
         let longest = (2.0 / least).ceil() as u32 + 1;
         let mut waits: BTreeMap<u64, u32> = BTreeMap::new();
-        for (rotation, row) in rows_of_periods(&candidates, 60) {
+        for row in rows(&rotation, 300) {
             for member in &rotation.members {
                 let wait = waits.entry(member.vm.0).or_default();
                 *wait = if row.contains(&member.vm.0) { 0 } else { *wait + 1 };
@@ -416,8 +325,8 @@ proptest! {
     fn seats_are_within_what_is_allowed_and_stack_only_where_they_must(
         (pcpus, candidates) in candidates(),
     ) {
-        let mut cycle = Cycle::of(&TurnsConfig::default(), &candidates);
-        for member in (0..8).flat_map(|_| cycle.period().members) {
+        let rotation = rotation(&candidates);
+        for member in &rotation.members {
             let seats = member.seats.len();
             prop_assert_eq!(member.pcpus().len(), seats.min(pcpus as usize));
             prop_assert!(member.pcpus().iter().all(|pcpu| pcpu.0 < pcpus));

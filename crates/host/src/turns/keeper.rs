@@ -307,7 +307,7 @@ impl Rhythm {
                 drop(board);
                 let was_still = self.sequence.rotation().is_empty();
                 self.follow(rotation, players);
-                if was_still || !self.sequence.row_fits() {
+                if was_still {
                     next = Instant::now();
                 }
                 board = shared.board();

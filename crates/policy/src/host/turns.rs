@@ -33,7 +33,6 @@ use crate::turns::Member;
 use crate::turns::Rotation;
 use crate::turns::TurnsConfig;
 use crate::turns::rotation::Candidate;
-use crate::turns::rotation::Cycle;
 use crate::turns::stays::Stays;
 use crate::turns::wakefulness::Wakefulness;
 use crate::units::Nanos;
@@ -76,8 +75,7 @@ struct Turns {
     awake: BTreeSet<VmId>,
     /// Pinned VMs that stay on and take much of the rows.
     pressing: BTreeSet<VmId>,
-    /// The rotations that come one after the other, the one of now, and the candidates that they were made of.
-    cycle: Cycle,
+    /// The rotation, and the candidates that it was made of.
     rotation: Rotation,
     made_of: Vec<Candidate>,
     corrections: BTreeMap<VmId, f64>,
@@ -96,7 +94,6 @@ impl Turns {
             stays: Stays::default(),
             awake: BTreeSet::new(),
             pressing: BTreeSet::new(),
-            cycle: Cycle::default(),
             rotation: Rotation::default(),
             made_of: Vec::new(),
             corrections: BTreeMap::new(),
@@ -262,12 +259,11 @@ impl Turns {
         let serves = self.made_of.len() == candidates.len()
             && self.made_of.iter().zip(&candidates).all(is_alike);
         if !serves {
-            self.cycle = Cycle::of(&self.config, &candidates).after(&self.cycle);
+            self.rotation = Rotation::of(&self.config, &candidates);
             self.made_of = candidates;
-        } else {
-            self.cycle.renew(&candidates);
+            return;
         }
-        self.rotation = self.cycle.period();
+        self.rotation.renew(&candidates);
     }
 
     /// What has to change on a VM.

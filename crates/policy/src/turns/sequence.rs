@@ -10,7 +10,6 @@ use std::collections::BTreeSet;
 
 use super::rotation::Rotation;
 use super::rotor::Rotor;
-use crate::pcpu_set::PcpuSet;
 use crate::units::VmId;
 
 /// The turns of a rotation, one after the other.
@@ -86,22 +85,6 @@ impl Sequence {
     /// The VMs whose turn it is.
     pub fn row(&self) -> &[VmId] {
         self.rotor.row()
-    }
-
-    /// Whether no two VMs of the row sit on one pCPU, as they may after seats have changed: then the next turn begins at once.
-    pub fn row_fits(&self) -> bool {
-        let mut taken = PcpuSet::default();
-        let members = self
-            .rotor
-            .row()
-            .iter()
-            .filter_map(|vm| self.rotation.member(*vm));
-        members.into_iter().all(|member| {
-            let pcpus = member.pcpus();
-            let fits = !taken.overlaps(&pcpus);
-            taken.extend(&pcpus);
-            fits
-        })
     }
 
     /// Whether a VM is in the idle class because others have their turn.
@@ -240,29 +223,6 @@ mod tests {
         let others = rotation([(2, &[0, 1], third), (3, &[0, 1], third)]);
         assert_eq!(turns.follow(others), NOBODY, "it is on already");
         assert_eq!(turns.begin_turn(Vec::new()), step(&[], &[2], &[]));
-    }
-
-    #[test]
-    fn a_row_whose_vms_changed_seats_may_not_fit_any_more() {
-        let half = 0.5;
-        let mut turns = Sequence::default();
-        assert!(turns.row_fits(), "nobody sits");
-        turns.follow(rotation([
-            (1, &[0], half),
-            (2, &[1], half),
-            (3, &[0], half),
-        ]));
-        turns.begin_turn(Vec::new());
-        assert_eq!(turns.row(), [VmId(1), VmId(2)]);
-        assert!(turns.row_fits());
-        turns.follow(rotation([
-            (1, &[0], half),
-            (2, &[0], half),
-            (3, &[1], half),
-        ]));
-        assert!(!turns.row_fits());
-        turns.begin_turn(Vec::new());
-        assert!(turns.row_fits());
     }
 
     #[test]

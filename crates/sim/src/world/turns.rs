@@ -34,7 +34,6 @@ impl World {
         match (rotation.is_empty(), was_still) {
             (true, _) => self.queue.cancel(slot),
             (false, true) => self.queue.set(slot, self.now),
-            (false, false) if !self.turns.sequence.row_fits() => self.queue.set(slot, self.now),
             (false, false) => {}
         }
     }
