@@ -3,7 +3,7 @@
 //! A range is one interval: the sum of those that it overlaps ([`IntervalSum`]). What a VM was due in it is the sum of what it was due
 //! in each, so a VM that was there for a part is due for that part only. What is configured is what was in the last of them.
 //!
-//! What could not be read is skipped, and said ([`Replayed::damages`]).
+//! What could not be read is skipped, and said ([`Read::damages`]).
 
 mod listing;
 mod steps;
