@@ -168,6 +168,22 @@ pub fn run(
     }
 }
 
+/// What a record came to, in a line.
+pub fn summary(finished: &Finished) -> String {
+    let dropped = match finished.dropped {
+        0 => String::new(),
+        dropped => format!(", of which the first {dropped} went to make room"),
+    };
+    let failed = match finished.failed {
+        0 => String::new(),
+        failed => format!("; {failed} looks failed, which are gaps"),
+    };
+    format!(
+        "{} intervals{dropped}, {} bytes{failed}",
+        finished.intervals, finished.bytes
+    )
+}
+
 /// Looks, and those that failed.
 #[derive(Default)]
 struct Looks {

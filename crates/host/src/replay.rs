@@ -3,7 +3,7 @@
 //! A range is one interval: the sum of those that it overlaps ([`IntervalSum`]). What a VM was due in it is the sum of what it was due
 //! in each, so a VM that was there for a part is due for that part only. What is configured is what was in the last of them.
 //!
-//! What could not be read is skipped, and said ([`Replayed::damages`]).
+//! What could not be read is skipped, and said ([`Read::damages`]).
 
 mod listing;
 mod steps;
@@ -56,6 +56,20 @@ pub enum ReplayError {
     /// There is nothing to which a time could be relative.
     #[error("it holds no interval; --list says what it holds")]
     Empty,
+    /// Nobody looked then.
+    #[error("no interval at that time; --list says what it holds")]
+    NothingThen,
+    /// What was there cannot be read.
+    #[error("{0}; --list says what it holds")]
+    Lost(Damage),
+    /// No VM of that time has such a name.
+    #[error("none of its {of} VMs at that time matches '{}'", .names.join("' or '"))]
+    NoneMatches {
+        /// How many there were.
+        of: usize,
+        /// What was asked for.
+        names: Vec<String>,
+    },
     /// The end is not after the begin.
     #[error("--from {from} is not before --to {to}")]
     Backwards {
@@ -152,6 +166,20 @@ pub struct Read<T> {
     pub found: Option<T>,
     /// By what some of it may be missing.
     pub damages: Vec<Damage>,
+}
+
+impl<T> Read<T> {
+    /// What was found, and by what some of it may be missing; or why there is nothing.
+    pub fn some(self, wanted: &Wanted) -> Result<(T, Vec<Damage>), ReplayError> {
+        match (self.found, self.damages) {
+            (Some(found), damages) => Ok((found, damages)),
+            (None, mut damages) if !damages.is_empty() => {
+                Err(ReplayError::Lost(damages.swap_remove(0)))
+            }
+            (None, _) if *wanted == Wanted::ALL => Err(ReplayError::Empty),
+            (None, _) => Err(ReplayError::NothingThen),
+        }
+    }
 }
 
 /// Reads the intervals that are wanted, and adds them up.
@@ -253,6 +281,18 @@ impl Replayed {
             vm.lag = lag(*due, received);
         }
         top
+    }
+
+    /// The same; that no VM's name matches is an error.
+    pub fn shown_if_any(&self, names: &[String]) -> Result<TopInterval, ReplayError> {
+        let shown = self.shown(names);
+        match shown.vms.is_empty() && !names.is_empty() {
+            true => Err(ReplayError::NoneMatches {
+                of: shown.found,
+                names: names.to_vec(),
+            }),
+            false => Ok(shown),
+        }
     }
 
     /// What the vCPUs of a VM ran.

@@ -81,7 +81,7 @@ struct Header {
     begun: Nanos,
 }
 
-/// How a record was ended: what is in [`END`].
+/// How a record was ended: what is in its `end.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct End {
     /// When, in ns since 1970.

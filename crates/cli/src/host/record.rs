@@ -7,13 +7,13 @@ use std::time::Duration;
 use std::time::Instant;
 
 use anyhow::Context;
-use anyhow::bail;
 use clap::Args;
 use tandem_host::config::DEFAULT_STATE_DIR;
 use tandem_host::moment;
 use tandem_host::moment::Moment;
 use tandem_host::record::HostFrames;
 use tandem_host::record::run;
+use tandem_host::record::summary;
 use tandem_host::replay;
 use tandem_host::replay::Steps;
 use tandem_host::top;
@@ -137,24 +137,8 @@ pub fn record(args: &RecordArgs) -> anyhow::Result<()> {
         &interrupt,
         &mut console,
     );
-    let finished = recorded.map_err(|error| {
-        let kept = "what was recorded before stays readable";
-        anyhow::Error::from(error).context(format!("recording ended; {kept}"))
-    })?;
-    let dropped = match finished.dropped {
-        0 => String::new(),
-        dropped => format!(", of which the first {dropped} went to make room"),
-    };
-    let failed = match finished.failed {
-        0 => String::new(),
-        failed => format!("; {failed} looks failed, which are gaps"),
-    };
-    eprintln!(
-        "{}: {} intervals{dropped}, {} bytes{failed}",
-        args.output.display(),
-        finished.intervals,
-        finished.bytes
-    );
+    let finished = recorded.context("recording ended; what was recorded before stays readable")?;
+    eprintln!("{}: {}", args.output.display(), summary(&finished));
     Ok(())
 }
 
@@ -193,23 +177,16 @@ pub fn replay(args: &ReplayArgs) -> anyhow::Result<()> {
         })?;
         return partial(&listing.damaged, false);
     }
-    let wanted = replay::wanted(&record, args.at, args.from, args.to)?;
+    let of_record = || args.record.display().to_string();
+    let wanted = replay::wanted(&record, args.at, args.from, args.to).with_context(of_record)?;
     if let Some(path) = &args.html {
-        return html(args, &record, wanted, path);
+        return html(args, &record, wanted, path).with_context(of_record);
     }
     let read = replay::replay(&record, wanted.clone())?;
-    let Some(replayed) = read.found else {
-        return nothing(args, &wanted, &read.damages);
-    };
-    let shown = replayed.shown(&args.select_name);
-    if shown.vms.is_empty() && !args.select_name.is_empty() {
-        bail!(
-            "{}: none of its {} VMs at that time matches '{}'",
-            args.record.display(),
-            shown.found,
-            args.select_name.join("' or '")
-        );
-    }
+    let (replayed, damages) = read.some(&wanted).with_context(of_record)?;
+    let shown = replayed
+        .shown_if_any(&args.select_name)
+        .with_context(of_record)?;
     let is_root = rustix::process::geteuid().is_root();
     console::print(&match (args.why, args.json) {
         (true, true) => serde_json::to_string_pretty(&replayed.why(&args.select_name))?,
@@ -224,7 +201,7 @@ pub fn replay(args: &ReplayArgs) -> anyhow::Result<()> {
             notes + &top::text::text(&shown, args.vcpus, style)
         }
     })?;
-    partial(&read.damages, true)
+    partial(&damages, true)
 }
 
 /// Says by what some may be missing, and ends so that scripts know.
@@ -238,24 +215,10 @@ fn partial(damages: &[Damage], is_said: bool) -> anyhow::Result<()> {
     }
 }
 
-fn nothing(args: &ReplayArgs, wanted: &Wanted, damages: &[Damage]) -> anyhow::Result<()> {
-    let what = match (damages, *wanted == Wanted::ALL) {
-        ([first, ..], _) => first.to_string(),
-        (_, true) => "it holds no interval".to_owned(),
-        (_, false) => "no interval at that time".to_owned(),
-    };
-    bail!(
-        "{}: {what}; --list says what it holds",
-        args.record.display()
-    )
-}
-
 fn html(args: &ReplayArgs, record: &Record, wanted: Wanted, path: &Path) -> anyhow::Result<()> {
     output::check(path)?;
     let read = Steps::read(record, wanted.clone(), &args.select_name, STEPS)?;
-    let Some(steps) = read.found else {
-        return nothing(args, &wanted, &read.damages);
-    };
+    let (steps, damages) = read.some(&wanted)?;
     let page = RecordPage {
         title: &args.record.display().to_string(),
         steps: &steps.steps,
@@ -266,5 +229,5 @@ fn html(args: &ReplayArgs, record: &Record, wanted: Wanted, path: &Path) -> anyh
         moment: moment::printed,
     };
     output::write_text(path, "page", &page.html(&command(), &record_page::footer()))?;
-    partial(&read.damages, true)
+    partial(&damages, true)
 }
