@@ -238,7 +238,7 @@ mod tests {
     fn nobody_else_may_fall_behind() {
         let before = figures(1000, 1000, &[share(2, 1.0, 1.0), share(3, 0.2, 0.2)]);
         let after = |others: &[Share]| judge(&before, &figures(0, 0, others));
-        assert!(after(&[share(2, 1.0, 0.98), share(3, 0.2, 0.2)]).helped);
+        assert!(after(&[share(2, 1.0, 0.985), share(3, 0.2, 0.2)]).helped);
         let verdict = after(&[share(2, 1.0, 0.975), share(3, 0.2, 0.1)]);
         assert!(
             !verdict.helped
