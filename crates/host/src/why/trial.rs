@@ -46,6 +46,9 @@ use super::verdict::judge;
 /// After a change, until measuring begins: threads that were moved have then run where they are now.
 const SETTLE: Duration = Duration::from_millis(200);
 
+/// How many other VMs are shown of each trial: on a host of a thousand, most have nothing to do with it.
+const OTHERS: usize = 3;
+
 /// How cures are tried.
 #[derive(Clone, Copy, Debug)]
 pub struct TryOptions {
@@ -318,6 +321,19 @@ pub fn text(trials: &Trials) -> String {
     text
 }
 
+/// The other VMs that receive the least of what they had, before and after.
+fn fell_most<'a>(before: &'a Figures, after: &'a Figures) -> Vec<(&'a Share, &'a Share)> {
+    let pairs = after.others.iter().filter_map(|now| {
+        let then = before.others.iter().find(|then| then.id == now.id)?;
+        Some((then, now))
+    });
+    let mut pairs: Vec<(&Share, &Share)> = pairs.collect();
+    let fell = |(then, now): &(&Share, &Share)| then.received - now.received;
+    pairs.sort_by(|one, two| fell(two).total_cmp(&fell(one)));
+    pairs.truncate(OTHERS);
+    pairs
+}
+
 fn one(trial: &Trial, number: usize) -> String {
     let mut text = format!(
         "\ntried {number}  {} (process {}): {}\n",
@@ -345,11 +361,7 @@ fn one(trial: &Trial, number: usize) -> String {
             );
         }
         let shares = before.share.iter().zip(&after.share);
-        let others = after.others.iter().filter_map(|now| {
-            let then = before.others.iter().find(|then| then.id == now.id)?;
-            Some((then, now))
-        });
-        for (before, after) in shares.chain(others) {
+        for (before, after) in shares.chain(fell_most(before, after)) {
             let _ = writeln!(
                 text,
                 "   {} received {:.2} of {:.2} → {:.2} of {:.2} pCPUs due",
