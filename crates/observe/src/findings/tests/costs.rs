@@ -2,8 +2,11 @@
 
 use super::*;
 
-/// VMs of a vCPU on pCPU 0 or 1, throttled for so many ms, with quotas of these cgroups and what these throttled.
-fn throttled(vms: &[(u64, u64, &[(&str, Option<u64>)])], idle: u64) -> World {
+/// Quotas by cgroup, and for how many ms each throttled.
+type QuotasOf<'a> = &'a [(&'a str, Option<u64>)];
+
+/// VMs of a vCPU on pCPU 0 or 1: number, throttled for so many ms, and the quotas.
+fn throttled(vms: &[(u64, u64, QuotasOf<'_>)], idle: u64) -> World {
     let mut world = World::new().idle(idle);
     for (id, limited, quotas) in vms {
         let second = Second {
@@ -38,7 +41,7 @@ fn lost(world: World) -> Vec<(u64, u64)> {
 #[test]
 fn what_idled_is_divided_among_all_that_were_throttled() {
     let two = |idle| {
-        let quota: &[(&str, Option<u64>)] = &[("/vms", None)];
+        let quota: QuotasOf<'_> = &[("/vms", None)];
         lost(throttled(&[(1, 600, quota), (2, 200, quota)], idle))
     };
     assert_eq!(two(400), [(1, 300), (2, 100)], "never more than what idled");
@@ -52,19 +55,19 @@ fn what_idled_is_divided_among_all_that_were_throttled() {
 #[test]
 fn throttled_time_of_a_cgroup_counts_once() {
     // A source that sees each vCPU has both in LIM all the time; the cgroup was throttled on one pCPU.
-    let shared: &[(&str, Option<u64>)] = &[("/vms", Some(600))];
+    let shared: QuotasOf<'_> = &[("/vms", Some(600))];
     let vms = [(1, 800, shared), (2, 400, shared)];
     assert_eq!(lost(throttled(&vms, 2000)), [(1, 400), (2, 200)]);
-    let two: &[(&str, Option<u64>)] = &[("/vms/a", Some(100)), ("/vms", Some(200))];
+    let two: QuotasOf<'_> = &[("/vms/a", Some(100)), ("/vms", Some(200))];
     assert_eq!(lost(throttled(&[(1, 800, two)], 2000)), [(1, 300)]);
     // Of one of them it is not known: the other may be the least of it.
-    let unknown: &[(&str, Option<u64>)] = &[("/vms/a", Some(100)), ("/vms", None)];
+    let unknown: QuotasOf<'_> = &[("/vms/a", Some(100)), ("/vms", None)];
     assert_eq!(lost(throttled(&[(1, 800, unknown)], 2000)), [(1, 800)]);
 }
 
 #[test]
 fn a_throttling_that_may_not_be_over_is_not_known() {
-    let quota: &[(&str, Option<u64>)] = &[("/vms", Some(0))];
+    let quota: QuotasOf<'_> = &[("/vms", Some(0))];
     let long = throttled(&[(1, 800, quota)], 2000).known(1, |known| {
         known.quotas[0].quota.period_us = 1_000_000;
     });
@@ -73,7 +76,7 @@ fn a_throttling_that_may_not_be_over_is_not_known() {
 
 #[test]
 fn the_quota_that_throttled_most_is_the_one_to_lift() {
-    let quotas: &[(&str, Option<u64>)] = &[("/vms", Some(50)), ("/vms/vm1", Some(700))];
+    let quotas: QuotasOf<'_> = &[("/vms", Some(50)), ("/vms/vm1", Some(700))];
     let world = throttled(&[(1, 700, quotas)], 2000).known(1, |known| {
         // By its size the other is the tightest.
         known.quotas[0].quota.quota_us = 10_000;
