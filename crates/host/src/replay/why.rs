@@ -99,6 +99,7 @@ impl Replayed {
             version: Version::V2,
             mount: PathBuf::new(),
             online,
+            isolated: PcpuSet::default(),
             caches: Vec::new(),
             kernel: None,
             has_autogroup: false,

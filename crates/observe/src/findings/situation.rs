@@ -66,6 +66,8 @@ pub struct KnownVm {
     pub cgroup: Option<CgroupPath>,
     /// The quotas of the cgroups of its vCPUs and of those above.
     pub quotas: Vec<KnownQuota>,
+    /// Where the cpuset of each vCPU's cgroup lets it be moved. One that is not here may be moved anywhere, as far as is known.
+    pub cpusets: BTreeMap<VcpuId, PcpuSet>,
     /// Whether it is a domain of libvirt, of the same name.
     pub is_libvirt: bool,
     /// Whether a running daemon of Tandem's looks after it.
@@ -95,6 +97,9 @@ pub struct KnownQuota {
     pub cgroup: CgroupPath,
     /// How much.
     pub quota: Quota,
+    /// For how long it kept the cgroup off pCPUs in the interval, summed over these; `None` where that is not known.
+    #[serde(skip)]
+    pub throttled: Option<Nanos>,
 }
 
 /// What is configured on the host.
@@ -106,6 +111,9 @@ pub struct KnownHost {
     pub mount: PathBuf,
     /// The pCPUs that are online.
     pub online: PcpuSet,
+    /// The pCPUs that the kernel's command line takes out of scheduling (isolcpus).
+    #[serde(default)]
+    pub isolated: PcpuSet,
     /// The pCPUs of each last-level cache; empty where that is not known.
     pub caches: Vec<PcpuSet>,
     /// Major and minor number of the kernel's release; `None` where that is not known.

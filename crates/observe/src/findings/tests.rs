@@ -1,5 +1,9 @@
 //! Each cause in a made-up interval that has it, and in one that barely has not.
 
+mod costs;
+mod once;
+mod room;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -83,6 +87,7 @@ impl World {
                 version: Version::V1,
                 mount: PathBuf::from("/cg"),
                 online: set("0-1"),
+                isolated: PcpuSet::default(),
                 caches: Vec::new(),
                 kernel: Some((6, 18)),
                 has_autogroup: false,
@@ -288,6 +293,7 @@ fn quota(limited: u64, idle: u64) -> World {
                 quota_us: 30_000,
                 period_us: 100_000,
             },
+            throttled: None,
         });
     })
 }
