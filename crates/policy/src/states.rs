@@ -14,7 +14,9 @@
 
 pub mod edges;
 pub mod interval;
+pub mod latency;
 pub mod party;
+pub mod programs;
 pub mod sum;
 
 use std::fmt;
