@@ -307,7 +307,10 @@ pub(crate) fn shown(
         seconds: length.as_secs_f64(),
         source: interval.source,
         missing: interval.missing.clone(),
-        notes: interval.programs.as_ref().map_or_else(Vec::new, Programs::notes),
+        notes: interval
+            .programs
+            .as_ref()
+            .map_or_else(Vec::new, Programs::notes),
         found: scan.vms.len(),
         unreadable: scan.unreadable_vmms,
         unidentified: scan

@@ -175,7 +175,10 @@ impl Why {
             unreadable: scan.unreadable_vmms,
             findings: found.findings,
             not_looked_for: found.not_looked_for,
-            notes: interval.programs.as_ref().map_or_else(Vec::new, Programs::notes),
+            notes: interval
+                .programs
+                .as_ref()
+                .map_or_else(Vec::new, Programs::notes),
             host: interval.host,
         })
     }

@@ -25,7 +25,9 @@ type Figures = BTreeMap<u32, (f64, f64)>;
 fn figures(text: &str) -> Figures {
     let number = |column: &str| -> Option<f64> {
         let words = column.split_ascii_whitespace();
-        words.flat_map(|word| word.trim_start_matches("avg:").parse()).next()
+        words
+            .flat_map(|word| word.trim_start_matches("avg:").parse())
+            .next()
     };
     let line = |line: &str| {
         let columns: Vec<&str> = line.split('|').collect();

@@ -71,22 +71,13 @@ const ALL: &[(&str, Test)] = &[
         "nothing_that_the_kernel_describes_is_refused",
         bpf_cases::nothing_is_refused,
     ),
-    (
-        "who_is_moved_while_it_waits_waits_on",
-        bpf_cases::migrating,
-    ),
-    (
-        "who_stays_on_a_pcpu_is_named",
-        bpf_cases::staying,
-    ),
+    ("who_is_moved_while_it_waits_waits_on", bpf_cases::migrating),
+    ("who_stays_on_a_pcpu_is_named", bpf_cases::staying),
     (
         "another_thread_of_that_number_is_not_taken_for_it",
         bpf_cases::renumbered,
     ),
-    (
-        "the_source_does_not_watch_the_dead",
-        bpf_cases::dead,
-    ),
+    ("the_source_does_not_watch_the_dead", bpf_cases::dead),
     (
         "who_sleeps_for_a_sibling_that_waits_is_co_stopped",
         bpf_cases::costop,
@@ -450,7 +441,10 @@ fn crowd() -> Result<(), Skip> {
     let ready: Nanos = reading.vcpus.iter().map(|vcpu| vcpu.times.ready).sum();
     let charged: Nanos = reading.edges.iter().map(|edge| edge.time).sum();
     assert!(lost.wait_time > Nanos::ZERO, "{lost:?}");
-    assert!(charged + lost.wait_time <= ready + TICK, "{lost:?}: {charged} of {ready}");
+    assert!(
+        charged + lost.wait_time <= ready + TICK,
+        "{lost:?}: {charged} of {ready}"
+    );
     Ok(())
 }
 

@@ -377,14 +377,20 @@ fn wake_ups_are_a_histogram_where_programs_saw_them() {
         .iter()
         .map(|line| line.rsplit_once(' ').unwrap().1)
         .collect();
-    assert_eq!((ends[0], ends[1], ends[9], ends[10]), ("6", "10", "10", "12"));
+    assert_eq!(
+        (ends[0], ends[1], ends[9], ends[10]),
+        ("6", "10", "10", "12")
+    );
     assert!(buckets[10].contains("le=\"+Inf\""), "{buckets:?}");
     assert!(with.contains("tandem_export_not_counted_total{what=\"waits\"} 4.0"));
     host.interval.programs = None;
     take(&mut accounts, &host);
     let without = page(&accounts);
     assert!(of(&without, "count").is_empty(), "{without}");
-    assert!(lines(&without, "tandem_export_not_").len() == 2, "what is not measured only");
+    assert!(
+        lines(&without, "tandem_export_not_").len() == 2,
+        "what is not measured only"
+    );
 }
 
 #[test]

@@ -286,11 +286,16 @@ fn what_programs_say_is_told() {
     interval.programs = Some(programs);
     let top = shown(&scan, &interval, &BTreeMap::new(), |_| true);
     let notes = text::notes(&top, true);
-    let not_counted = notes.iter().find(|note| note.starts_with("not counted: 3 waits"));
+    let not_counted = notes
+        .iter()
+        .find(|note| note.starts_with("not counted: 3 waits"));
     assert!(not_counted.is_some(), "{notes:?}");
     let json = serde_json::to_value(&top).unwrap();
     let latency = &json["vms"][0]["wakeup_latency"];
-    assert_eq!((&latency["count"], &latency["p99"]), (&7.into(), &2048.into()));
+    assert_eq!(
+        (&latency["count"], &latency["p99"]),
+        (&7.into(), &2048.into())
+    );
     // Of the other nothing was seen.
     assert!(json["vms"][1]["wakeup_latency"].is_null(), "{json}");
 }

@@ -178,11 +178,7 @@ mod tests {
     use super::*;
 
     /// A structure: its name in C, its size, and of each field name, offset and size in bytes.
-    pub(super) type Layout = (
-        &'static str,
-        usize,
-        &'static [(&'static str, usize, usize)],
-    );
+    pub(super) type Layout = (&'static str, usize, &'static [(&'static str, usize, usize)]);
 
     const ALL: [Layout; 8] = [
         RawVcpu::LAYOUT,

@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
-use std::fs;
 
 use libbpf_rs::Link;
 use libbpf_rs::MapCore;
@@ -237,7 +236,8 @@ struct Refused {
 /// too, but then it has said more.
 fn is_forbidden(error: &str, log: &str) -> bool {
     let is_permission = error.contains("os error 1)") || error.contains("os error 13)");
-    let is_verifiers = log.contains("processed ") || log.contains("invalid ") || log.contains("R0 ");
+    let is_verifiers =
+        log.contains("processed ") || log.contains("invalid ") || log.contains("R0 ");
     is_permission && !is_verifiers
 }
 
@@ -325,9 +325,11 @@ fn attach(
                 links.push(link);
             }
             Err(source) => {
-                note(event, Absence::Refused, source.to_string(), missing).ok_or_else(|| BpfError::Attach {
-                    event: event.place.to_string(),
-                    source: source.into(),
+                note(event, Absence::Refused, source.to_string(), missing).ok_or_else(|| {
+                    BpfError::Attach {
+                        event: event.place.to_string(),
+                        source: source.into(),
+                    }
                 })?;
             }
         }

@@ -342,10 +342,16 @@ mod tests {
         let mut new = old;
         new.thread.start = StartTime(501);
         let change = slots.change(&[new]).unwrap();
-        assert_eq!((&change.gone[..], &change.new[..]), (&[(0, old)][..], &[(1, new)][..]));
+        assert_eq!(
+            (&change.gone[..], &change.new[..]),
+            (&[(0, old)][..], &[(1, new)][..])
+        );
         let raw = slots.fill(1, new, Nanos(7));
         assert!(raw.born_from > 0 && raw.born_to > raw.born_from);
-        assert!(raw.born_from >= kernel::born(old.thread.start).1, "no start is both");
+        assert!(
+            raw.born_from >= kernel::born(old.thread.start).1,
+            "no start is both"
+        );
     }
 
     #[test]
@@ -466,7 +472,10 @@ mod tests {
             ..Tells::default()
         };
         let told = state_times(&times, costop);
-        assert_eq!((told.costop, told.halted), (Some(Nanos(1_000_000)), Nanos(100_000)));
+        assert_eq!(
+            (told.costop, told.halted),
+            (Some(Nanos(1_000_000)), Nanos(100_000))
+        );
         assert_eq!(told.sum(), Nanos(1_111_111));
         let poll = Tells {
             poll: true,

@@ -344,9 +344,7 @@ pub(super) fn slow_sibling(
         .iter()
         .partition(|vcpu| wanted(vcpu) >= ALWAYS);
     let [slow] = slow[..] else { return None };
-    let they_wait = siblings
-        .iter()
-        .all(|vcpu| halted(&vcpu.times) >= WAITS);
+    let they_wait = siblings.iter().all(|vcpu| halted(&vcpu.times) >= WAITS);
     let they_work = siblings
         .iter()
         .any(|vcpu| ratio(vcpu.ran, vcpu.times.wall()) >= WORKS);

@@ -106,7 +106,11 @@ mod tests {
         assert_eq!(pour(900, &[1000, 1000, 1000]), [300, 300, 300]);
         assert_eq!(pour(900, &[0, 1000, 1000]), [0, 450, 450]);
         assert_eq!(pour(900, &[1000, 100, 500]), [400, 100, 400]);
-        assert_eq!(pour(900, &[100, 200, 0]), [300, 400, 200], "more than there is room");
+        assert_eq!(
+            pour(900, &[100, 200, 0]),
+            [300, 400, 200],
+            "more than there is room"
+        );
         assert_eq!(pour(0, &[5, 5]), [0, 0]);
         assert!(pour(7, &[]).is_empty());
     }

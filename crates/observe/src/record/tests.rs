@@ -253,23 +253,22 @@ fn frame() -> impl Strategy<Value = Frame> {
         vec(missing(), 0..3),
         option::of(programs()),
     );
-    let interval =
-        interval.prop_map(
-            |(source, start, length, vms, edges, host, missing, programs)| Interval {
-                source,
-                start,
-                length,
-                vms: vms
-                    .into_iter()
-                    .rev()
-                    .map(|(id, vm)| VmInterval { vm: VmId(id), ..vm })
-                    .collect(),
-                edges,
-                host,
-                missing,
-                programs,
-            },
-        );
+    let interval = interval.prop_map(
+        |(source, start, length, vms, edges, host, missing, programs)| Interval {
+            source,
+            start,
+            length,
+            vms: vms
+                .into_iter()
+                .rev()
+                .map(|(id, vm)| VmInterval { vm: VmId(id), ..vm })
+                .collect(),
+            edges,
+            host,
+            missing,
+            programs,
+        },
+    );
     let vms = btree_map((0..5u64).prop_map(VmId), known(), 0..5);
     (nanos(), interval, vms, 0..9usize).prop_map(|(at, interval, vms, unreadable)| Frame {
         at,

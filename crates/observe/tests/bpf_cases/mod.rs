@@ -68,7 +68,11 @@ pub fn excuse(bpf: &Bpf, events: &[&str]) -> Skip {
     let missing = bpf.missing();
     let missing: Vec<_> = missing
         .iter()
-        .filter(|one| events.iter().any(|event| one.event.ends_with(&format!(" {event}"))))
+        .filter(|one| {
+            events
+                .iter()
+                .any(|event| one.event.ends_with(&format!(" {event}")))
+        })
         .collect();
     assert!(!missing.is_empty(), "none of {events:?} is missing");
     for one in &missing {
@@ -134,7 +138,10 @@ pub fn migrating() -> Result<(), Skip> {
         assert_eq!(own, Nanos::ZERO, "nobody waits for itself: {vcpu:?}");
     }
     let ready = reading.vcpus[2].times.ready;
-    assert!(ready > Nanos::from_millis(300), "{moves} moves: {reading:?}");
+    assert!(
+        ready > Nanos::from_millis(300),
+        "{moves} moves: {reading:?}"
+    );
     // It waited for both, and hardly for the one that was elsewhere.
     for n in 0..2 {
         let waited = waited_for(&reading, 2, &Culprit::Watched(n));
@@ -188,9 +195,10 @@ pub fn renumbered() -> Result<(), Skip> {
     // What happened until the kernel was asked.
     assert!(wrong.wall < Nanos::from_millis(100), "{wrong:?}");
     // The other waits for it as for anybody.
-    let stranger = reading.edges.iter().any(|edge| {
-        matches!(&edge.culprit, Culprit::Task { tid, .. } if *tid == before.tid)
-    });
+    let stranger = reading
+        .edges
+        .iter()
+        .any(|edge| matches!(&edge.culprit, Culprit::Task { tid, .. } if *tid == before.tid));
     assert!(stranger, "{:?}", reading.edges);
     let reading = bpf.read().expect("a reading");
     assert_eq!(reading.vcpus.len(), 1, "it is said once: {reading:?}");
@@ -272,7 +280,8 @@ pub fn costop() -> Result<(), Skip> {
     let (b, b_ends) = worker(&hogged, for_b, to_a.clone(), work, &stop);
     let (c, c_sender, c_ends) = start_sleeper();
     set_affinity(c, free).expect("it may be pinned");
-    bpf.watch(&watch(&[a, b, myself(c)])).expect("they can be watched");
+    bpf.watch(&watch(&[a, b, myself(c)]))
+        .expect("they can be watched");
     to_a.send(()).expect("it listens");
     sleep(Duration::from_millis(100));
     bpf.read().expect("a reading");
@@ -293,11 +302,17 @@ pub fn costop() -> Result<(), Skip> {
         return Err(excuse(&bpf, &["sched_waking"]));
     };
     let waited = of_b.times.ready;
-    assert!(waited > Nanos::from_millis(300), "B shares its pCPU: {of_b:?}");
+    assert!(
+        waited > Nanos::from_millis(300),
+        "B shares its pCPU: {of_b:?}"
+    );
     // Of several waits in one round the last counts, and A sleeps all the time that B waits.
     assert!(costop.0 > waited.0 / 3, "{costop} of {waited}: {reading:?}");
     assert!(costop <= waited + TICK, "{costop} of {waited}: {reading:?}");
-    let link = reading.links.iter().find(|link| (link.from, link.to) == (1, 0));
+    let link = reading
+        .links
+        .iter()
+        .find(|link| (link.from, link.to) == (1, 0));
     let link = link.expect("B woke A");
     assert!(
         is_near(link.costop_time, costop, 0.02) && link.costops > 20,
