@@ -142,10 +142,10 @@ pub fn migrating() -> Result<(), Skip> {
         ready > Nanos::from_millis(300),
         "{moves} moves: {reading:?}"
     );
-    // It waited for both, and hardly for the one that was elsewhere.
+    // It waited for both, whoever else takes these pCPUs.
     for n in 0..2 {
         let waited = waited_for(&reading, 2, &Culprit::Watched(n));
-        assert!(waited.0 > ready.0 / 10, "{waited} of {ready} for {n}");
+        assert!(waited > TICK, "{waited} of {ready} for {n}");
     }
     Ok(())
 }
@@ -313,9 +313,10 @@ pub fn costop() -> Result<(), Skip> {
         .links
         .iter()
         .find(|link| (link.from, link.to) == (1, 0));
+    // A sleep that began before the reading counts in the link as a whole.
     let link = link.expect("B woke A");
     assert!(
-        is_near(link.costop_time, costop, 0.02) && link.costops > 20,
+        is_near(link.costop_time, costop, 0.15) && link.costops > 20,
         "{link:?}: {costop}"
     );
     // C's timer ends its sleep, and no sibling; an interrupt that hits while one runs can look like it.
