@@ -229,10 +229,8 @@ fn of_vms(metric: Metric, accounts: &Accounts, series: &mut Series<'_>) -> fmt::
             }
             Metric::VmVcpus => series.put(&[name, pid], now.vcpus as f64)?,
             Metric::VmRuns => series.put(&[name, pid], vm.runs as f64)?,
-            Metric::VmWakeupLatency => {
-                if now.has_latency {
-                    series.put_histogram(&[name, pid], &vm.latency)?;
-                }
+            Metric::VmWakeupLatency if now.has_latency => {
+                series.put_histogram(&[name, pid], &vm.latency)?;
             }
             Metric::VmCulprit => {
                 let mut put = |culprit: &CulpritKey, time: Nanos| {
