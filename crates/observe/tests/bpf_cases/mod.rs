@@ -135,7 +135,7 @@ pub fn migrating() -> Result<(), Skip> {
             "{vcpu:?}: {edges} in edges"
         );
         let own = waited_for(&reading, vcpu.index, &Culprit::Watched(vcpu.index));
-        assert_eq!(own, Nanos::ZERO, "nobody waits for itself: {vcpu:?}");
+        assert_eq!(own, Nanos::ZERO, "nobody waits for itself: {own} of {vcpu:?}");
     }
     let ready = reading.vcpus[2].times.ready;
     assert!(
