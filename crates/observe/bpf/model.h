@@ -131,6 +131,7 @@ struct lost {
 	u64 edges;
 	u64 edge_time;		/* ns */
 	u64 links;
+	u64 switches;		/* that were not told: a task went that had not come */
 };
 
 /* What user space tells. */

@@ -101,20 +101,33 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 	u32 out = watched_index(prev->pid);
 	u32 in = watched_index(next->pid);
 	struct pcpu *p = pcpu_of(cpu);
+	struct lost *lost;
+	bool missed;
 	u64 now;
 
 	if (!p)
 		return 0;
+	if (!p->task)
+		p->task = (u64)prev;
+	/* Some kernels do not tell of every switch: then who ran since the last one cannot be told apart. */
+	missed = p->task != (u64)prev;
+	if (missed) {
+		lost = losses();
+		if (lost)
+			__sync_fetch_and_add(&lost->switches, 1);
+	}
 	if (out == NOBODY && in == NOBODY && !*(volatile u32 *)&p->count) {
 		p->task = (u64)next;
 		return 0;
 	}
 	/* Who may charge others meanwhile (settle) must find who ran up to now, and nobody must be charged with itself: so the one that
 	 * is switched in leaves the list first, and the one that is switched out comes into it last. */
-	p->task = (u64)prev;
 	now = bpf_ktime_get_ns();
 	if (*(volatile u32 *)&p->count)
 		charge_all(cpu, now, 1);
+	/* It came unseen, and waited up to now for all that is known. */
+	if (missed && out != NOBODY)
+		wait_no_more(cpu, out);
 	if (in != NOBODY)
 		switch_in(cpu, in, now);
 	p->task = (u64)next;

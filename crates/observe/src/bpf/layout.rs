@@ -161,6 +161,7 @@ shared!("lost" RawLost {
     edges: u64,
     edge_time: u64,
     links: u64,
+    switches: u64,
 });
 
 shared!("settings" RawSettings {

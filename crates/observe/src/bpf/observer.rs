@@ -371,7 +371,7 @@ impl Bpf {
             edges: lost.edges - before.edges,
             edge_time: Nanos(lost.edge_time - before.edge_time),
             links: lost.links - before.links,
-            events: events - events_before,
+            events: events - events_before + (lost.switches - before.switches),
         })
     }
 

@@ -60,7 +60,8 @@ pub struct NotCounted {
     pub edge_time: Nanos,
     /// Wake-ups, interrupts and yields that could not be counted: too many pairs of vCPUs.
     pub links: u64,
-    /// Events during which the same program was interrupted on the same pCPU.
+    /// Events that programs missed: they were busy with another on the same pCPU, or the kernel did not tell (a task goes off a pCPU that
+    /// was not seen to come).
     pub events: u64,
 }
 
@@ -90,7 +91,7 @@ impl NotCounted {
                 "events",
                 self.events,
                 None,
-                "events that came while a program was busy with another",
+                "events that the kernel did not tell, or that came while a program was busy with another",
             ),
         ];
         let happened = |(_, count, time, _): &(_, u64, Option<Nanos>, _)| {
