@@ -45,6 +45,7 @@ use tandem_policy::VmId;
 use tandem_policy::Weight;
 use tandem_policy::states::interval::HostTotals;
 use tandem_policy::states::interval::SourceName;
+use tandem_policy::states::programs::Programs;
 use thiserror::Error;
 
 use crate::check::kernel;
@@ -149,6 +150,8 @@ pub struct WhyInterval {
     pub findings: Vec<Finding>,
     /// Causes that may be there and cannot be seen.
     pub not_looked_for: Vec<NotLookedFor>,
+    /// What programs in the kernel did not see or count, and what they estimate: a line each.
+    pub notes: Vec<String>,
     /// Where the host's pCPUs were.
     pub host: HostTotals,
 }
@@ -341,6 +344,10 @@ pub(crate) fn answer(
         unreadable,
         findings: found.findings,
         not_looked_for: found.not_looked_for,
+        notes: interval
+            .programs
+            .as_ref()
+            .map_or_else(Vec::new, Programs::notes),
         host: interval.host.clone(),
     }
 }

@@ -32,6 +32,7 @@ mod charge;
 mod places;
 mod quota;
 mod round;
+mod spread;
 mod tasks;
 
 use std::collections::BTreeMap;

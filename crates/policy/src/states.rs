@@ -15,7 +15,9 @@
 
 pub mod edges;
 pub mod interval;
+pub mod latency;
 pub mod party;
+pub mod programs;
 pub mod sum;
 pub mod trace;
 

@@ -23,6 +23,8 @@ use tandem_policy::states::interval::Column;
 use tandem_policy::states::interval::HostColumn;
 use tandem_policy::states::interval::ProcessTime;
 use tandem_policy::states::interval::VmInterval;
+use tandem_policy::states::latency::Latency;
+use tandem_policy::states::programs::NotSeen;
 
 use crate::discovery::Scan;
 use crate::discovery::Vm;
@@ -126,6 +128,8 @@ pub(super) struct ProcessKey {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Now {
     pub(super) vcpus: usize,
+    /// Whether it is known how long wake-ups took.
+    pub(super) has_latency: bool,
     /// The largest part of its wall time that a vCPU was RDY; `None` where that is not measured.
     pub(super) worst_ready: Option<f64>,
     /// The largest part of the last minutes that one and the same vCPU was RDY.
@@ -147,6 +151,7 @@ pub(super) struct VmAccount {
     pub(super) vcpus: BTreeMap<VcpuId, States>,
     lasting: BTreeMap<VcpuId, Lasting>,
     pub(super) runs: u64,
+    pub(super) latency: Latency,
     pub(super) culprits: BTreeMap<Evidence, Ranked<CulpritKey>>,
     /// Of the VM's threads that are no vCPUs, by what they are.
     pub(super) threads: BTreeMap<&'static str, Nanos>,
@@ -167,6 +172,10 @@ pub(super) struct HostAccount {
     pub(super) unidentified: usize,
     /// What is not measured, for want of what, and of which part of the VMs.
     pub(super) missing: BTreeMap<(String, String), f64>,
+    /// Events that programs in the kernel did not get.
+    pub(super) not_seen: BTreeSet<NotSeen>,
+    /// What they could not count, so far; empty where there are none.
+    pub(super) not_counted: BTreeMap<&'static str, u64>,
     pub(super) source: String,
     pub(super) length: Nanos,
 }
@@ -218,6 +227,8 @@ impl Accounts {
                 unreadable: 0,
                 unidentified: 0,
                 missing: BTreeMap::new(),
+                not_seen: BTreeSet::new(),
+                not_counted: BTreeMap::new(),
                 source: String::new(),
                 length: Nanos::ZERO,
             },
@@ -268,6 +279,7 @@ impl Accounts {
             }
             let account = self.vms.entry(vm.id).or_insert_with(|| VmAccount::new(vm));
             account.add(measured, assessment, look.interval.length, self.detail);
+            account.add_latency(look.interval, vm.id);
             account.add_culprits(&of_vms, vm.id, look.interval.length, &by_id, self.detail);
         }
         self.totals.add(look, self.detail);
@@ -283,6 +295,7 @@ impl VmAccount {
             vcpus: BTreeMap::new(),
             lasting: BTreeMap::new(),
             runs: 0,
+            latency: Latency::default(),
             culprits: BTreeMap::new(),
             threads: BTreeMap::new(),
             now: None,
@@ -322,6 +335,7 @@ impl VmAccount {
         let pcpus = |time: Nanos| time.0 as f64 / length.0.max(1) as f64;
         self.now = Some(Now {
             vcpus: measured.vcpus.len(),
+            has_latency: false,
             worst_ready: ready.reduce(f64::max),
             lasting_ready: {
                 let lasting = self.lasting.values();
@@ -333,6 +347,15 @@ impl VmAccount {
             received: pcpus(assessment.received),
             lag: assessment.lag,
         });
+    }
+
+    fn add_latency(&mut self, interval: &Interval, id: VmId) {
+        let programs = interval.programs.as_ref();
+        let latency = programs.and_then(|programs| programs.latency.get(&id));
+        if let (Some(latency), Some(now)) = (latency, &mut self.now) {
+            self.latency += *latency;
+            now.has_latency = true;
+        }
     }
 
     fn add_culprits(
@@ -462,6 +485,22 @@ impl HostAccount {
             let key = (word(missing.what), missing.want.clone());
             let known = self.missing.entry(key).or_insert(0.0);
             *known = part.max(*known);
+        }
+        self.not_seen.clear();
+        match &interval.programs {
+            Some(programs) => {
+                self.not_seen.extend(programs.not_seen.iter().cloned());
+                let counts = &programs.not_counted;
+                for (what, count) in [
+                    ("waits", counts.waits),
+                    ("edges", counts.edges),
+                    ("links", counts.links),
+                    ("events", counts.events),
+                ] {
+                    *self.not_counted.entry(what).or_default() += count;
+                }
+            }
+            None => self.not_counted.clear(),
         }
         self.source = word(interval.source);
         self.length = interval.length;

@@ -28,6 +28,8 @@ pub enum Metric {
     VmVcpus,
     /// How often vCPUs were put on a pCPU.
     VmRuns,
+    /// From wake-up to run.
+    VmWakeupLatency,
     /// Whom a VM waited for.
     VmCulprit,
     /// CPU time of a VM's other threads.
@@ -54,6 +56,10 @@ pub enum Metric {
     ExportVms,
     /// What is not measured.
     ExportNotMeasured,
+    /// Events that are not seen.
+    ExportNotSeen,
+    /// What could not be counted.
+    ExportNotCounted,
     /// Where the figures are from.
     ExportSource,
     /// Intervals that were read.
@@ -79,6 +85,8 @@ pub struct Description {
     pub unit: Option<&'static str>,
     /// Whether it only grows.
     pub is_counter: bool,
+    /// Whether it is a histogram: then it is no counter.
+    pub is_histogram: bool,
     /// Its labels.
     pub labels: &'static [&'static str],
     /// What it says: one sentence, without its full stop.
@@ -87,13 +95,14 @@ pub struct Description {
 
 impl Metric {
     /// All, in the order in which they stand on the page.
-    pub const ALL: [Metric; 26] = [
+    pub const ALL: [Metric; 29] = [
         Metric::VmState,
         Metric::VcpuState,
         Metric::VmReadyWorstVcpu,
         Metric::VmReadyLastingVcpu,
         Metric::VmVcpus,
         Metric::VmRuns,
+        Metric::VmWakeupLatency,
         Metric::VmCulprit,
         Metric::VmThread,
         Metric::VmFair,
@@ -107,6 +116,8 @@ impl Metric {
         Metric::HostVmsUnidentified,
         Metric::ExportVms,
         Metric::ExportNotMeasured,
+        Metric::ExportNotSeen,
+        Metric::ExportNotCounted,
         Metric::ExportSource,
         Metric::ExportIntervals,
         Metric::ExportErrors,
@@ -154,6 +165,12 @@ impl Metric {
                 "vm_runs",
                 VM,
                 "How often the VM's vCPUs were put on a pCPU; ready seconds per run are the mean wait",
+            ),
+            Metric::VmWakeupLatency => histogram(
+                "vm_wakeup_latency",
+                "seconds",
+                VM,
+                "How long the VM's vCPUs waited from when they were woken until they ran; only with --source bpf",
             ),
             Metric::VmCulprit => counter(
                 "vm_culprit",
@@ -216,6 +233,17 @@ impl Metric {
                 &["what", "want"],
                 "Part of the VMs for which this is not measured, 0 to 1, and for want of what; absent where all is measured",
             ),
+            Metric::ExportNotSeen => gauge(
+                "export_not_seen",
+                None,
+                &["event", "lacks", "because"],
+                "Always 1; an event of the kernel that is not seen, what is not known for want of it, and why; only with --source bpf",
+            ),
+            Metric::ExportNotCounted => counter_without_unit(
+                "export_not_counted",
+                &["what"],
+                "What was seen and could not be counted: waits, edges, links, events; only with --source bpf",
+            ),
             Metric::ExportSource => gauge(
                 "export_source",
                 None,
@@ -263,6 +291,7 @@ fn gauge(
         stem,
         unit,
         is_counter: false,
+        is_histogram: false,
         labels,
         help,
     }
@@ -280,6 +309,18 @@ fn counter(
     }
 }
 
+fn histogram(
+    stem: &'static str,
+    unit: &'static str,
+    labels: &'static [&'static str],
+    help: &'static str,
+) -> Description {
+    Description {
+        is_histogram: true,
+        ..gauge(stem, Some(unit), labels, help)
+    }
+}
+
 fn counter_without_unit(
     stem: &'static str,
     labels: &'static [&'static str],
@@ -292,7 +333,7 @@ fn counter_without_unit(
 }
 
 impl Description {
-    /// The name that its samples have.
+    /// The name that its samples have; those of a histogram have `_bucket`, `_sum` or `_count` behind it.
     pub fn name(&self) -> String {
         let unit = self
             .unit
@@ -310,9 +351,10 @@ impl Description {
     }
 
     pub(super) fn kind(&self) -> MetricType {
-        match self.is_counter {
-            true => MetricType::Counter,
-            false => MetricType::Gauge,
+        match (self.is_counter, self.is_histogram) {
+            (true, _) => MetricType::Counter,
+            (false, true) => MetricType::Histogram,
+            (false, false) => MetricType::Gauge,
         }
     }
 }

@@ -24,6 +24,10 @@ use tandem_policy::states::interval::SourceName;
 use tandem_policy::states::interval::ThreadTime;
 use tandem_policy::states::interval::VcpuInterval;
 use tandem_policy::states::interval::VmInterval;
+use tandem_policy::states::latency::Latency;
+use tandem_policy::states::programs::NotCounted;
+use tandem_policy::states::programs::NotSeen;
+use tandem_policy::states::programs::Programs;
 
 use super::*;
 use crate::fixtures::ms;
@@ -59,6 +63,26 @@ struct Host {
     scan: Scan,
     interval: Interval,
     selected: BTreeSet<VmId>,
+}
+
+/// Programs in the kernel that saw wake-ups of the first VM only.
+fn programs() -> Programs {
+    let mut latency = Latency::default();
+    (latency.counts[11], latency.counts[12], latency.counts[31]) = (3, 2, 1);
+    latency.time = Nanos::from_secs(4);
+    Programs {
+        not_seen: vec![NotSeen {
+            event: "function kvm_vcpu_on_spin".to_owned(),
+            lacks: "pause exits".to_owned(),
+            because: "this kernel has none".to_owned(),
+        }],
+        not_counted: NotCounted {
+            waits: 2,
+            ..NotCounted::default()
+        },
+        estimated: Vec::new(),
+        latency: [(VmId(1), latency)].into(),
+    }
 }
 
 /// Two VMs on two pCPUs, one with a name that wants escapes, and one that cannot be read. POLL is measured of the first only.
@@ -144,6 +168,7 @@ fn host() -> Host {
                 want: "run as root".to_owned(),
             },
         ],
+        programs: Some(programs()),
     };
     Host {
         scan: Scan {
@@ -259,7 +284,10 @@ fn every_metric_has_series_and_labels_and_a_name_in_its_unit() {
     let page = page(&accounts);
     for metric in metric::Metric::ALL {
         let description = metric.description();
-        let name = description.name();
+        let name = match description.is_histogram {
+            true => format!("{}_count", description.name()),
+            false => description.name(),
+        };
         let samples: Vec<&str> = page
             .lines()
             .filter(|line| {
@@ -380,6 +408,41 @@ fn times_add_up_and_what_is_not_measured_is_absent() {
                 .all(|word| page.contains(&format!("use=\"{word}\"")))
     );
     assert!(!page.contains("tandem_vm_thread_seconds_total{"), "{page}");
+}
+
+#[test]
+fn wake_ups_are_a_histogram_where_programs_saw_them() {
+    let (mut accounts, mut host) = example();
+    let with = page(&accounts);
+    let of = |page: &str, what: &str| -> Vec<String> {
+        let name = format!("tandem_vm_wakeup_latency_seconds_{what}{{");
+        let lines = lines(page, &name).into_iter();
+        lines.map(|line| line.replace(&name, "")).collect()
+    };
+    let calm = r#"vm="calm",pid="100""#;
+    // Two intervals of 3 below 4 µs, 2 below 16 µs and one of more than 2 s.
+    assert_eq!(of(&with, "count"), [format!("{calm}}} 12")]);
+    assert_eq!(of(&with, "sum"), [format!("{calm}}} 8.0")]);
+    let buckets = of(&with, "bucket");
+    assert_eq!(buckets.len(), 11, "{buckets:?}");
+    let ends: Vec<&str> = buckets
+        .iter()
+        .map(|line| line.rsplit_once(' ').unwrap().1)
+        .collect();
+    assert_eq!(
+        (ends[0], ends[1], ends[9], ends[10]),
+        ("6", "10", "10", "12")
+    );
+    assert!(buckets[10].contains("le=\"+Inf\""), "{buckets:?}");
+    assert!(with.contains("tandem_export_not_counted_total{what=\"waits\"} 4.0"));
+    host.interval.programs = None;
+    take(&mut accounts, &host);
+    let without = page(&accounts);
+    assert!(of(&without, "count").is_empty(), "{without}");
+    assert!(
+        lines(&without, "tandem_export_not_").len() == 2,
+        "what is not measured only"
+    );
 }
 
 #[test]

@@ -93,6 +93,7 @@ fn second(n: u64) -> (Scan, Interval, BTreeMap<VmId, Weight>) {
             ..HostTotals::default()
         },
         missing: Vec::new(),
+        programs: None,
     };
     let scan = Scan {
         vms,

@@ -30,6 +30,9 @@ pub fn text(interval: &WhyInterval) -> String {
             not.what, not.want
         );
     }
+    for note in &interval.notes {
+        let _ = writeln!(text, "{}", shown(note));
+    }
     text.trim_end().to_owned()
 }
 
@@ -137,6 +140,7 @@ mod tests {
                 what: "halt polling",
                 want: "run as root".to_owned(),
             }],
+            notes: Vec::new(),
             host: HostTotals {
                 pcpus: 2,
                 idle: Some(Nanos::from_millis(3000)),
@@ -197,6 +201,9 @@ mod tests {
         let said = text(&interval(Vec::new()));
         let first = "nothing is wrong: db gets the pCPUs that it wants, over 2.0 s; 1.50 of 2 pCPUs idled\n";
         assert!(said.starts_with(first), "{said}");
+        let mut noted = interval(Vec::new());
+        noted.notes = vec!["not counted: 2 waits".to_owned()];
+        assert!(text(&noted).ends_with("\nnot counted: 2 waits"), "{said}");
         let mut empty = interval(Vec::new());
         empty.vms.clear();
         empty.unreadable = 3;

@@ -433,6 +433,7 @@ mod tests {
                 unreadable: 0,
                 findings: Vec::new(),
                 not_looked_for: Vec::new(),
+                notes: Vec::new(),
                 host: HostTotals::default(),
             },
             trials,

@@ -8,6 +8,7 @@ use tandem_policy::PcpuId;
 use tandem_policy::PcpuSet;
 use tandem_policy::State;
 use tandem_policy::VcpuId;
+use tandem_policy::VcpuTimes;
 use tandem_policy::VmId;
 use tandem_policy::states::interval::VcpuInterval;
 
@@ -243,6 +244,12 @@ pub(super) fn too_many_vcpus(
     ))
 }
 
+/// The part of the time halted, for whatever reason: where co-stop is measured it is told apart from HALT.
+fn halted(times: &VcpuTimes) -> f64 {
+    let share = |state| times.share(state).unwrap_or(0.0);
+    share(State::Halted) + share(State::Costop)
+}
+
 /// A VM with two or more vCPUs pinned to a pCPU, that spans several and sleeps: what it was measured to do is in decision 018.
 fn is_pinned_and_stacked(other: &Patient<'_>) -> bool {
     let mut on: BTreeMap<PcpuId, usize> = BTreeMap::new();
@@ -252,7 +259,7 @@ fn is_pinned_and_stacked(other: &Patient<'_>) -> bool {
             _ => return false,
         }
     }
-    let halted = other.times.share(State::Halted).unwrap_or(0.0);
+    let halted = halted(&other.times);
     on.len() >= 2 && on.values().any(|vcpus| *vcpus >= 2) && halted >= HOG_SLEEPS
 }
 
@@ -379,9 +386,7 @@ pub(super) fn slow_sibling(
         .iter()
         .partition(|vcpu| wanted(vcpu) >= ALWAYS);
     let [slow] = slow[..] else { return None };
-    let they_wait = siblings
-        .iter()
-        .all(|vcpu| share(vcpu, State::Halted) >= WAITS);
+    let they_wait = siblings.iter().all(|vcpu| halted(&vcpu.times) >= WAITS);
     let they_work = siblings
         .iter()
         .any(|vcpu| ratio(vcpu.ran, vcpu.times.wall()) >= WORKS);
@@ -394,7 +399,7 @@ pub(super) fn slow_sibling(
         |vcpu| vcpu == slow.vcpu,
         |who| matches!(who, Who::Vm(_)),
     )?;
-    let halted: f64 = siblings.iter().map(|vcpu| share(vcpu, State::Halted)).sum();
+    let halted: f64 = siblings.iter().map(|vcpu| halted(&vcpu.times)).sum();
     let evidence = vec![format!(
         "vCPU {} always has work and is RDY for {} of its time, while its siblings ran at times and halted for {} in the mean; it waits for other VMs: {}",
         slow.vcpu,

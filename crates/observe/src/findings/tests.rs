@@ -81,6 +81,7 @@ impl World {
                     ..HostTotals::default()
                 },
                 missing: Vec::new(),
+                programs: None,
             },
             vms: BTreeMap::new(),
             host: KnownHost {
@@ -426,6 +427,16 @@ fn a_vm_that_waits_for_its_own_slow_vcpu() {
     assert_eq!(slow(5, 450).kinds(1), [Kind::Neighbour]);
     assert_eq!(slow(600, 450).kinds(1), [Kind::Neighbour]);
     assert_eq!(slow(100, 99).kinds(1), []);
+    // Where co-stop is told apart from HALT, the siblings halt no less.
+    let mut world = slow(100, 450);
+    for vcpu in &mut world.interval.vms[0].vcpus[1..] {
+        let parts = [
+            (State::Run, vcpu.ran),
+            (State::Costop, Nanos::from_millis(700)),
+        ];
+        vcpu.times = VcpuTimes::from_parts(vcpu.times.wall(), parts).unwrap();
+    }
+    assert_eq!(world.only().kind, Kind::SlowSibling);
 }
 
 /// Two VMs that share both pCPUs; the first sleeps so much on each vCPU.

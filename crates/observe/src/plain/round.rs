@@ -185,9 +185,10 @@ impl Round {
                 no_limit,
                 no_controller,
             ),
-            edges: charge(&waits, &self.ran),
+            edges: charge(&waits, &self.ran, self.length),
             vms,
             host: self.host,
+            programs: None,
         }
     }
 }

@@ -13,6 +13,12 @@
 //! | `edge` | who waited for whom: `victim` (what it is: `vcpu`, `vm`, `vm-thread`, `process`, `kernel-thread`, `unseen`, `others`) with `vm`, `vcpu`, `name`, `cgroup`; `culprit` with `culprit_vm`, `culprit_vcpu`, `culprit_name`, `culprit_cgroup`; `kind` (`pcpu`, `sibling`, `yield-taken`, `yield-useless`), `evidence`, `time`, `count` |
 //! | `process` | a process that is no VM: `name`, `pid`, `cgroup`, `time` |
 //! | `missing` | not measured: `what`, of `vms` VMs of `of`; `want` says for want of what |
+//! | `programs` | programs in the kernel measured this interval |
+//! | `not-counted` | `name` (`waits`, `edges`, `links`, `events`) happened `count` times for `time` and could not be counted |
+//! | `not-seen` | the event `name` is not seen, so `what` is not known, for want of `want` |
+//! | `estimated` | `what` is estimated, `want` says how |
+//! | `latency` | wake-ups of `vm` took `time` in all until its vCPUs ran |
+//! | `latency-bucket` | `count` wake-ups of `vm` took `time` or more and less than twice as long |
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -43,6 +49,8 @@ use tandem_policy::states::interval::VmInterval;
 
 use super::frame::Frame;
 use super::frame::RecordedVm;
+
+mod programs;
 
 macro_rules! columns {
     ($(#[$meta:meta])* $of:ident: $($column:ident = $name:literal,)*) => {
@@ -148,6 +156,7 @@ impl Table {
             edge_rows,
             process_rows,
             missing_rows,
+            programs::rows,
         ] {
             for (frame, number) in frames.iter().zip(first..) {
                 rows(&mut table, number, frame);
@@ -531,6 +540,7 @@ fn interval_of(row: &Row<'_>) -> Result<Growing, String> {
         edges: EdgesBuilder::new().all(),
         host,
         missing: Vec::new(),
+        programs: None,
     };
     Ok(Growing {
         frame: Frame {
@@ -614,7 +624,12 @@ fn read_row(kind: &str, row: &Row<'_>, growing: &mut Growing) -> Result<(), Stri
             of: row.wanted(Int::Of)?,
             want: row.wanted_text(Text::Want)?.to_owned(),
         }),
-        other => return Err(row.wrong("item", format!("'{other}' is not known"))),
+        other => {
+            let is_known = programs::read(other, row, &mut interval.programs)?;
+            if !is_known {
+                return Err(row.wrong("item", format!("'{other}' is not known")));
+            }
+        }
     }
     Ok(())
 }

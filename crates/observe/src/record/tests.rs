@@ -32,6 +32,12 @@ use tandem_policy::states::interval::SourceName;
 use tandem_policy::states::interval::ThreadTime;
 use tandem_policy::states::interval::VcpuInterval;
 use tandem_policy::states::interval::VmInterval;
+use tandem_policy::states::latency::BUCKETS;
+use tandem_policy::states::latency::Latency;
+use tandem_policy::states::programs::Estimated;
+use tandem_policy::states::programs::NotCounted;
+use tandem_policy::states::programs::NotSeen;
+use tandem_policy::states::programs::Programs;
 
 use super::*;
 use crate::findings::KnownHost;
@@ -159,6 +165,41 @@ fn missing() -> impl Strategy<Value = Missing> {
     })
 }
 
+fn programs() -> impl Strategy<Value = Programs> {
+    let latency = (vec(any::<u64>(), BUCKETS), nanos()).prop_map(|(counts, time)| Latency {
+        counts: std::array::from_fn(|bucket| counts[bucket]),
+        time,
+    });
+    let not_seen = (text(), text(), text()).prop_map(|(event, lacks, because)| NotSeen {
+        event,
+        lacks,
+        because,
+    });
+    let estimated = (missing(), text()).prop_map(|(missing, how)| Estimated {
+        what: missing.what,
+        how,
+    });
+    (
+        vec(not_seen, 0..3),
+        [(); 6].map(|()| any::<u64>()),
+        vec(estimated, 0..2),
+        btree_map((0..5u64).prop_map(VmId), latency, 0..3),
+    )
+        .prop_map(|(not_seen, counts, estimated, latency)| Programs {
+            not_seen,
+            not_counted: NotCounted {
+                waits: counts[0],
+                wait_time: Nanos(counts[1]),
+                edges: counts[2],
+                edge_time: Nanos(counts[3]),
+                links: counts[4],
+                events: counts[5],
+            },
+            estimated,
+            latency,
+        })
+}
+
 fn host() -> impl Strategy<Value = HostTotals> {
     let process = (text(), any::<u32>(), option::of(text()), nanos());
     let sums = [(); 4].map(|()| nanos());
@@ -245,23 +286,24 @@ fn frame() -> impl Strategy<Value = Frame> {
         edges(),
         host(),
         vec(missing(), 0..3),
+        option::of(programs()),
     );
-    let interval =
-        interval.prop_map(
-            |(source, start, length, vms, edges, host, missing)| Interval {
-                source,
-                start,
-                length,
-                vms: vms
-                    .into_iter()
-                    .rev()
-                    .map(|(id, vm)| VmInterval { vm: VmId(id), ..vm })
-                    .collect(),
-                edges,
-                host,
-                missing,
-            },
-        );
+    let interval = interval.prop_map(
+        |(source, start, length, vms, edges, host, missing, programs)| Interval {
+            source,
+            start,
+            length,
+            vms: vms
+                .into_iter()
+                .rev()
+                .map(|(id, vm)| VmInterval { vm: VmId(id), ..vm })
+                .collect(),
+            edges,
+            host,
+            missing,
+            programs,
+        },
+    );
     let vms = btree_map((0..5u64).prop_map(VmId), known(), 0..5);
     let looks = (0..9usize, 0..9u64, option::of(text()), any::<bool>());
     (nanos(), interval, vms, looks).prop_map(|(at, interval, mut vms, looks)| {
@@ -367,6 +409,7 @@ fn second(n: u64) -> Frame {
         edges: EdgesBuilder::new().all(),
         host: HostTotals::default(),
         missing: Vec::new(),
+        programs: None,
     };
     let known = RecordedVm {
         name: "db".to_owned(),

@@ -14,6 +14,7 @@ use super::State;
 use super::VcpuTimes;
 use super::edges::EdgeKind;
 use super::edges::Edges;
+use super::programs::Programs;
 use crate::pcpu_set::PcpuSet;
 use crate::units::Nanos;
 use crate::units::VcpuId;
@@ -216,6 +217,9 @@ pub struct Interval {
     pub host: HostTotals,
     /// What is not measured, and for want of what.
     pub missing: Vec<Missing>,
+    /// What programs in the kernel say beside; `None` where there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub programs: Option<Programs>,
 }
 
 #[cfg(test)]
@@ -225,6 +229,7 @@ mod tests {
     use crate::states::edges::EdgesBuilder;
     use crate::states::edges::Evidence;
     use crate::states::edges::Party;
+    use crate::states::latency::Latency;
 
     #[test]
     fn what_is_missing_says_of_whom() {
@@ -313,11 +318,24 @@ mod tests {
                 ..HostTotals::default()
             },
             missing: vec![Missing::of_all(Column::State(State::Vmm), "kvm_exit")],
+            programs: Some(Programs {
+                latency: [(VmId(7), Latency::default())].into(),
+                ..Programs::default()
+            }),
         };
         let text = serde_json::to_string(&interval).unwrap();
         let read: Interval = serde_json::from_str(&text).unwrap();
         assert_eq!(read, interval, "{text}");
         assert_eq!(interval.host.unseen(interval.length), Some(Nanos(58)));
+        // As intervals were written before there was such a field.
+        let without = Interval {
+            programs: None,
+            ..interval.clone()
+        };
+        let text = serde_json::to_string(&without).unwrap();
+        assert!(!text.contains("programs"), "{text}");
+        let read: Interval = serde_json::from_str(&text).unwrap();
+        assert_eq!(read, without);
         for (was, is, error) in [
             (r#""run":40"#, r#""run":41"#, "sum to 91 ns of 90 ns"),
             (r#""culprit":1"#, r#""culprit":9"#, "party 9 of 2"),
