@@ -29,6 +29,7 @@ pub mod record;
 pub mod replay;
 mod said;
 pub mod select;
+pub mod span;
 pub mod status;
 pub mod top;
 pub mod turns;

@@ -57,6 +57,8 @@ impl Frames {
             state_dir: state_dir.to_owned(),
         };
         let vms = frames.discovery.scan()?.vms;
+        // What is made of the record later may be a scenario.
+        frames.source.count_wakeups();
         frames.source.begin(&watched(&vms))?;
         Ok(frames)
     }
