@@ -30,6 +30,7 @@ pub mod replay;
 mod said;
 pub mod scalability;
 pub mod select;
+pub mod span;
 pub mod status;
 pub mod top;
 pub mod trace;

@@ -77,6 +77,8 @@ impl HostFrames {
             settings: Settings::default(),
             settings_at: None,
         };
+        // What is made of the record later may be a scenario.
+        frames.why.source.count_wakeups();
         Frames::begin(&mut frames)?;
         Ok(frames)
     }

@@ -46,6 +46,7 @@ fn vcpu(n: u32, parts: &[(State, u64)]) -> VcpuInterval {
         ran: of(&[State::Run, State::Poll, State::Vmm]),
         waited: of(&[State::Ready, State::Limited]),
         runs: 7,
+        wakeups: None,
         runnable: true,
         allowed: "0-1".parse().unwrap(),
     }

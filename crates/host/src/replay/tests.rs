@@ -55,6 +55,7 @@ fn second(n: u64) -> (Scan, Interval, BTreeMap<VmId, Weight>) {
         ran: ms(ran),
         waited: ms(waited),
         runs: 3,
+        wakeups: None,
         runnable: true,
         allowed: "0".parse().unwrap(),
     };

@@ -20,6 +20,7 @@ fn vcpu(n: u32, ran: u64, waited: u64) -> VcpuInterval {
         ran: ms(ran),
         waited: ms(waited),
         runs: 7,
+        wakeups: None,
         runnable: true,
         allowed: "0-1".parse().unwrap(),
     }

@@ -72,6 +72,10 @@ impl Source for BpfSource {
         SourceName::Bpf
     }
 
+    fn count_wakeups(&mut self) {
+        self.plain.count_wakeups();
+    }
+
     fn begin(&mut self, vms: &[WatchedVm]) -> Result<(), ObserveError> {
         self.plain.begin(vms)?;
         self.watch(vms)?;

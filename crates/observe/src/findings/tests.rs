@@ -114,6 +114,7 @@ impl World {
             ran: ms(of.run + of.poll),
             waited: ms(of.ready + of.limited),
             runs: 100,
+            wakeups: None,
             runnable: false,
             allowed: set(of.on),
         });

@@ -159,6 +159,7 @@ impl Round {
                     ran: account.ran,
                     waited: account.waited,
                     runs: account.runs,
+                    wakeups: account.wakeups,
                     runnable: account.runnable,
                     allowed: account.allowed,
                 });

@@ -8,7 +8,7 @@
 //! | all | `number` of the interval, from 0 when the record was begun |
 //! | `interval` | `at` (when it began, ns since 1970), `start` (the same by CLOCK_MONOTONIC), `length`, `source`, `unreadable` (VMMs that could not be looked into), `failed` (looks that failed since the interval before) and `failure` (what the last of them said), `settings` (JSON: what is configured on the host); of the host `pcpus`, and summed over them `idle`, `vcpus`, `vm_threads`, `tasks`, `kernel` |
 //! | `vm` | `vm` (a number that no other VM of the record has), `name`, `pid`, `program`, `weight`, `due`, `settings` (JSON: its cgroup, quotas and the like); `measured` is 1 if it was there all the time |
-//! | `vcpu` | `vm`, `vcpu`, `tid`, `allowed` (pCPUs), `wall`, and of it `run`, `poll`, `vmm`, `ready`, `limited`, `costop`, `halted`; `ran`, `waited`, `runs`, `runnable` (at the end). Without `wall`: known, and not measured |
+//! | `vcpu` | `vm`, `vcpu`, `tid`, `allowed` (pCPUs), `wall`, and of it `run`, `poll`, `vmm`, `ready`, `limited`, `costop`, `halted`; `ran`, `waited`, `runs`, `wakeups`, `runnable` (at the end). Without `wall`: known, and not measured |
 //! | `thread` | another thread of a VM: `vm`, `name`, `time` |
 //! | `edge` | who waited for whom: `victim` (what it is: `vcpu`, `vm`, `vm-thread`, `process`, `kernel-thread`, `unseen`, `others`) with `vm`, `vcpu`, `name`, `cgroup`; `culprit` with `culprit_vm`, `culprit_vcpu`, `culprit_name`, `culprit_cgroup`; `kind` (`pcpu`, `sibling`, `yield-taken`, `yield-useless`), `evidence`, `time`, `count` |
 //! | `process` | a process that is no VM: `name`, `pid`, `cgroup`, `time` |
@@ -91,6 +91,7 @@ columns! {
     Limited = "limited", Costop = "costop", Halted = "halted", Ran = "ran", Waited = "waited", Runs = "runs",
     Runnable = "runnable", Time = "time", Count = "count", CulpritVm = "culprit_vm", CulpritVcpu = "culprit_vcpu", Vms = "vms", Of = "of",
     Failed = "failed",
+    Wakeups = "wakeups",
 }
 
 columns! {
@@ -273,6 +274,9 @@ fn vcpu_rows(table: &mut Table, number: u64, frame: &Frame) {
                 .int(Int::Runnable, vcpu.runnable.into());
             for (state, column) in State::ALL.into_iter().zip(STATES) {
                 row.time(column, vcpu.times.get(state));
+            }
+            if let Some(wakeups) = vcpu.wakeups {
+                row.int(Int::Wakeups, wakeups);
             }
             if let Some(tid) = tids.and_then(|tids| tids.get(&vcpu.vcpu)) {
                 row.int(Int::Tid, (*tid).into());
@@ -651,6 +655,7 @@ fn vcpu_of(row: &Row<'_>, vcpu: VcpuId, wall: Nanos) -> Result<VcpuInterval, Str
         ran: row.wanted_time(Int::Ran)?,
         waited: row.wanted_time(Int::Waited)?,
         runs: row.wanted(Int::Runs)?,
+        wakeups: row.int(Int::Wakeups),
         runnable: row.wanted::<u64>(Int::Runnable)? == 1,
         allowed: allowed.map_err(|error| row.wrong("allowed", error))?,
     })

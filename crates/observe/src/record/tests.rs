@@ -76,19 +76,22 @@ fn vcpu() -> impl Strategy<Value = VcpuInterval> {
         times(),
         nanos(),
         nanos(),
-        any::<u64>(),
+        (any::<u64>(), option::of(0..u64::MAX >> 8)),
         any::<bool>(),
         pcpus,
     )
-        .prop_map(|(times, ran, waited, runs, runnable, pcpus)| VcpuInterval {
-            vcpu: VcpuId(0),
-            times,
-            ran,
-            waited,
-            runs,
-            runnable,
-            allowed: pcpus.into_iter().map(PcpuId).collect(),
-        })
+        .prop_map(
+            |(times, ran, waited, counts, runnable, pcpus)| VcpuInterval {
+                vcpu: VcpuId(0),
+                times,
+                ran,
+                waited,
+                runs: counts.0,
+                wakeups: counts.1,
+                runnable,
+                allowed: pcpus.into_iter().map(PcpuId).collect(),
+            },
+        )
 }
 
 fn vm() -> impl Strategy<Value = VmInterval> {
@@ -394,6 +397,7 @@ fn second(n: u64) -> Frame {
         ran: parts[0].1,
         waited: parts[1].1,
         runs: n,
+        wakeups: Some(n / 2),
         runnable: true,
         allowed: "0-3".parse().unwrap(),
     };

@@ -126,6 +126,9 @@ pub struct VcpuInterval {
     pub waited: Nanos,
     /// How often it was put on a pCPU.
     pub runs: u64,
+    /// How often it went to sleep of its own accord, as often as it was woken; `None`: not measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wakeups: Option<u64>,
     /// Whether it was runnable when the interval ended.
     pub runnable: bool,
     /// Where it may run.
@@ -305,6 +308,7 @@ mod tests {
                     ran: Nanos(42),
                     waited: Nanos(5),
                     runs: 1,
+                    wakeups: None,
                     runnable: true,
                     allowed: "0-3".parse().unwrap(),
                 }],

@@ -195,6 +195,7 @@ fn add_vcpu(sum: &mut VcpuInterval, vcpu: &VcpuInterval) {
     sum.ran += vcpu.ran;
     sum.waited += vcpu.waited;
     sum.runs += vcpu.runs;
+    sum.wakeups = sum.wakeups.zip(vcpu.wakeups).map(|(one, two)| one + two);
     sum.runnable = vcpu.runnable;
     sum.allowed = vcpu.allowed.clone();
 }

@@ -263,6 +263,34 @@ impl World {
         thread.phase = Phase::Woken;
         let time = time.draw(&mut thread.random);
         let at = self.now + self.owed(v) + time + slack;
+        self.sleep_until(t, v, at)
+    }
+
+    /// A thread sleeps until its next period begins. One that is late goes on at once; periods that it missed as a whole are left
+    /// out, as a timer's overruns are.
+    pub(crate) fn every(&mut self, t: u32, v: u32, period: u64) -> OpOutcome {
+        let thread = &mut self.threads[t as usize];
+        if thread.phase != Phase::Start {
+            return OpOutcome::Next;
+        }
+        let due = match thread.period_began {
+            0 => self.now + period,
+            began => began + period,
+        };
+        if due <= self.now {
+            thread.period_began = self.now - (self.now - due) % period;
+            self.owe(v, KERNEL, self.costs.syscall);
+            return OpOutcome::Next;
+        }
+        thread.period_began = due;
+        thread.phase = Phase::Woken;
+        self.owe(v, KERNEL, self.costs.syscall + self.costs.timer_work);
+        self.exit(v, ExitReason::Timer, self.costs.timer_exit);
+        let at = due.max(self.now + self.owed(v)) + self.costs.timer_slack;
+        self.sleep_until(t, v, at)
+    }
+
+    fn sleep_until(&mut self, t: u32, v: u32, at: u64) -> OpOutcome {
         let slot = self.timer_slot(t);
         self.queue.set(slot, at);
         self.block(t, v, ThreadState::Sleeping);

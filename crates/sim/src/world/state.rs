@@ -306,6 +306,8 @@ pub(crate) struct Thread {
     pub wait_since: u64,
     pub woken_at: u64,
     pub woken_by: u32,
+    /// When its last period began (`every`); 0: it had none yet.
+    pub period_began: u64,
     /// Neighbours in an object's list of waiters.
     pub next: u32,
     pub previous: u32,

@@ -59,6 +59,7 @@ fn interval(start: u64, doings: &[Doing], idle: Option<u64>) -> Interval {
             ran: Nanos(doing.wall / 2),
             waited: Nanos(doing.waited),
             runs: 1,
+            wakeups: (doing.wall % 3 != 0).then_some(2),
             runnable: doing.wall % 2 == 0,
             allowed: "0-1".parse().unwrap(),
         };
