@@ -135,7 +135,8 @@ fn stacked_vcpus_are_taken_apart_and_kept_so_until_a_restore() -> Result<(), Ski
         "{trial:#}"
     );
     let cost = |when: &str| trial[when]["cost"].as_f64().unwrap();
-    assert!(cost("before") > 0.8e9 && cost("after") < 0.2e9, "{trial:#}");
+    // Others may take some of the pCPU that they share, and of the time that they wait.
+    assert!(cost("before") > 0.6e9 && cost("after") < 0.2e9, "{trial:#}");
 
     // A run that keeps puts back what the one before kept, so all of them begin alike.
     let trial = tried(&name, state, &["--keep"], stacked, |said| {
