@@ -22,7 +22,8 @@ use tandem_experiment::recorded::RecordedHost;
 use tandem_host::config::Placement;
 use tandem_host::discovery::DiscoveryOptions;
 use tandem_host::record::Frames;
-use tandem_host::top::TopError;
+use tandem_host::record::HostFrames;
+use tandem_host::why::WhyError;
 use tandem_linux::interrupt::Interrupt;
 use tandem_linux::interrupt::Interrupted;
 use tandem_observe::Choice;
@@ -238,7 +239,7 @@ pub enum WhatIfError {
     Observe(#[from] ObserveError),
     /// The host cannot be looked at.
     #[error(transparent)]
-    Top(#[from] TopError),
+    Look(#[from] WhyError),
     /// The record makes no scenario.
     #[error(transparent)]
     Recorded(#[from] RecordedError),
@@ -455,7 +456,7 @@ impl Stage<'_> {
             None => {
                 let source = Choice::Plain.open()?;
                 let options = DiscoveryOptions::default();
-                let frames = Frames::begin(source, options, &self.dir.daemon())?;
+                let frames = HostFrames::begin(source, options, &self.dir.daemon())?;
                 Some((frames, Recorded::new()))
             }
         };

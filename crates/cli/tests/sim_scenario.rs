@@ -62,7 +62,7 @@ fn record(folder: &Path) {
             .add(serde_json::from_value(frame).unwrap())
             .unwrap();
     }
-    recorder.finish().unwrap();
+    recorder.finish(None).unwrap();
 }
 
 /// What part of the time the VM ran in the simulator.

@@ -10,8 +10,10 @@ use thiserror::Error;
 use crate::moment::Moment;
 use crate::moment::moment;
 use crate::moment::printed;
-use crate::replay::ALWAYS;
 use crate::replay::list;
+
+/// All the time there is.
+const ALWAYS: Range<Nanos> = Nanos(0)..Nanos(u64::MAX);
 
 /// Why a time of a record cannot be told.
 #[derive(Debug, Error)]

@@ -318,6 +318,7 @@ mod tests {
             ran: ms(500),
             waited: ms(ready),
             runs: 3,
+            wakeups: None,
             runnable: true,
             allowed: "0".parse().unwrap(),
         };
@@ -338,6 +339,7 @@ mod tests {
                 ..HostTotals::default()
             },
             missing: vec![Missing::of_all(Column::State(State::Poll), "run as root")],
+            programs: None,
         }
     }
 

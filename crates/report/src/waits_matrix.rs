@@ -292,6 +292,7 @@ mod tests {
             ran: Nanos(5),
             waited: Nanos(0),
             runs: 1,
+            wakeups: None,
             runnable: true,
             allowed: "0".parse().unwrap(),
         };
@@ -315,6 +316,7 @@ mod tests {
             edges: edges.all(),
             host: HostTotals::default(),
             missing: Vec::new(),
+            programs: None,
         }
     }
 

@@ -64,6 +64,7 @@ impl Frames for Scripted {
             edges: EdgesBuilder::new().all(),
             host: HostTotals::default(),
             missing: Vec::new(),
+            programs: None,
         };
         let end = Nanos::from_secs(1_000 + self.now + 1);
         let nothing = Settings::default();

@@ -127,6 +127,7 @@ fn settings() -> Settings {
                 quota_us: 40_000,
                 period_us: 100_000,
             },
+            throttled: None,
         }],
         ..KnownVm::default()
     };
@@ -136,6 +137,7 @@ fn settings() -> Settings {
             version: Version::V1,
             mount: "/sys/fs/cgroup/cpu".into(),
             online: "0-1".parse().unwrap(),
+            isolated: Default::default(),
             caches: Vec::new(),
             kernel: Some((6, 18)),
             has_autogroup: false,

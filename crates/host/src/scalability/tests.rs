@@ -29,6 +29,7 @@ fn vcpu(index: u32, parts: &[(State, u64)], runs: u64) -> VcpuInterval {
         ran: get(State::Run) + get(State::Poll) + get(State::Vmm),
         waited: get(State::Ready) + get(State::Limited),
         runs,
+        wakeups: None,
         runnable: true,
         allowed: "0-3".parse().unwrap(),
     }
@@ -57,6 +58,7 @@ fn interval(vms: &[VmDid<'_>]) -> Interval {
             ..HostTotals::default()
         },
         missing: Vec::new(),
+        programs: None,
     }
 }
 
@@ -265,7 +267,7 @@ fn a_record_is_analyzed_as_one_interval() {
             .add(serde_json::from_value(frame).unwrap())
             .unwrap();
     }
-    recorder.finish().unwrap();
+    recorder.finish(None).unwrap();
     for asked in [None, Some("db"), Some("70")] {
         let analysis = of_record(&folder, asked).unwrap();
         assert_eq!((analysis.seconds, analysis.schema), (2.0, SCHEMA));
@@ -283,7 +285,7 @@ fn a_record_is_analyzed_as_one_interval() {
     let empty = dir.path().join("empty");
     Recorder::create(&empty, DEFAULT_MAX_BYTES)
         .unwrap()
-        .finish()
+        .finish(None)
         .unwrap();
     let error = of_record(&empty, None).unwrap_err().to_string();
     assert!(error.contains("no interval yet"), "{error}");

@@ -156,6 +156,7 @@ impl HostTrace {
             edges: edges.top(TOP),
             host: self.totals(from, to),
             missing: what.map(|what| Missing::of_all(what, WANT)).to_vec(),
+            programs: None,
         }
     }
 
@@ -204,6 +205,7 @@ impl HostTrace {
             ran,
             waited,
             runs,
+            wakeups: None,
             runnable,
             allowed: vcpu.allowed.clone(),
         })

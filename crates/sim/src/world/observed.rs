@@ -55,6 +55,7 @@ impl World {
                 missing: self.not_told(recorder),
                 vms,
                 host,
+                programs: None,
             },
         })
     }
@@ -92,6 +93,7 @@ impl World {
                 ran: ran.total() + polled,
                 waited: steal,
                 runs: vcpu.runs_total - record.runs_before,
+                wakeups: None,
                 runnable: matches!(vcpu.state, VcpuState::Running | VcpuState::Ready),
                 allowed: self
                     .allowed

@@ -431,6 +431,7 @@ mod tests {
                 ran: Nanos(5),
                 waited: Nanos(0),
                 runs: 1,
+                wakeups: None,
                 runnable: true,
                 allowed: "0".parse().unwrap(),
             }],
@@ -454,6 +455,7 @@ mod tests {
             edges: edges.all(),
             host: HostTotals::default(),
             missing: Vec::new(),
+            programs: None,
         }
     }
 
