@@ -10,6 +10,7 @@
 //! runs is background in the record, and in the runs after it is as it happens to be.
 
 mod figures;
+mod outcome;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -48,6 +49,9 @@ pub use figures::Share;
 pub use figures::TOLERANCE;
 pub use figures::WhatIfs;
 pub use figures::text;
+pub use outcome::Outcome;
+pub use outcome::Round;
+pub use outcome::WhatIf;
 
 use crate::boot::boot;
 use crate::control::Snapshot;
@@ -118,30 +122,7 @@ pub const MIXES: [Mix; 3] = [
     },
 ];
 
-/// What might be different.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WhatIf {
-    /// The first VM has a vCPU more.
-    Vcpu,
-    /// The first VM has half as many neighbours.
-    Neighbours,
-    /// The daemon's policy `fair` acts.
-    Fair,
-}
-
 impl WhatIf {
-    /// All, in their order.
-    pub const ALL: [WhatIf; 3] = [WhatIf::Vcpu, WhatIf::Neighbours, WhatIf::Fair];
-
-    /// In words.
-    pub fn words(self) -> &'static str {
-        match self {
-            WhatIf::Vcpu => "another vCPU for the first VM",
-            WhatIf::Neighbours => "half as many neighbours",
-            WhatIf::Fair => "the policy fair",
-        }
-    }
-
     /// The VMs then, on this host.
     fn plan(self, recorded: &Plan) -> Plan {
         let mut plan = recorded.clone();
@@ -343,28 +324,6 @@ struct Stage<'a> {
     dir: &'a StateDir,
     progress: &'a Progress,
     interrupt: &'a Interrupt,
-}
-
-/// One VM in one what-if of one round: throughput then over throughput as recorded.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Outcome {
-    /// What was different.
-    pub what_if: WhatIf,
-    /// The VM.
-    pub vm: String,
-    /// On this host.
-    pub live: f64,
-    /// In the simulator.
-    pub simulated: f64,
-}
-
-/// One round of a mix.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Round {
-    /// What came of the what-ifs.
-    pub outcomes: Vec<Outcome>,
-    /// Of each VM, what it received as recorded and in the simulator, in pCPUs.
-    pub shares: Vec<(String, f64, f64)>,
 }
 
 impl Stage<'_> {

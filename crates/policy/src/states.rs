@@ -13,6 +13,7 @@
 //! The names are those of the field: RDY, CSTP and LIM are what esxtop shows as %RDY, %CSTP and %MLMTD. Times are integer
 //! nanoseconds. Nothing here reads, measures or estimates.
 
+pub mod column;
 pub mod edges;
 pub mod interval;
 pub mod latency;

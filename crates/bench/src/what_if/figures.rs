@@ -6,8 +6,8 @@ use tandem_report::Table;
 use tandem_report::experiment::Host;
 use tandem_report::table::Look;
 
-use super::Round;
-use super::WhatIf;
+use super::outcome::Round;
+use super::outcome::WhatIf;
 
 /// An answer may be off by so much.
 pub const TOLERANCE: f64 = 0.15;

@@ -7,7 +7,6 @@ use tandem_sim::Results;
 use thiserror::Error;
 
 use super::pattern::Demand;
-use super::text;
 
 /// There is no such VM.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -157,11 +156,6 @@ impl Default for RecordedHost {
 }
 
 impl RecordedHost {
-    /// The scenario.
-    pub fn toml(&self) -> String {
-        text::toml(self)
-    }
-
     /// What if a VM had another vCPU? It does what the VM's others do on average, and may run where `pins` says; with `None`, anywhere.
     pub fn add_vcpu(&mut self, name: &str, pins: Option<PcpuSet>) -> Result<(), NoSuchVm> {
         let at = self.find(name)?;

@@ -49,8 +49,15 @@ const COSTS: [&str; 21] = [
     "timer_work",
 ];
 
+impl RecordedHost {
+    /// The scenario.
+    pub fn toml(&self) -> String {
+        toml(self)
+    }
+}
+
 /// The scenario.
-pub(super) fn toml(host: &RecordedHost) -> String {
+fn toml(host: &RecordedHost) -> String {
     let mut out = String::new();
     // Writing to a text cannot fail.
     let _ = write(&mut out, host);

@@ -8,7 +8,7 @@ use std::ops::AddAssign;
 use serde::Deserialize;
 use serde::Serialize;
 
-use super::interval::Column;
+use super::column::Column;
 use super::latency::Latency;
 use crate::units::Nanos;
 use crate::units::VmId;

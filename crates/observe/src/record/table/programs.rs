@@ -9,12 +9,12 @@ use tandem_policy::states::programs::NotCounted;
 use tandem_policy::states::programs::NotSeen;
 use tandem_policy::states::programs::Programs;
 
-use super::Frame;
-use super::Int;
-use super::Row;
-use super::Table;
-use super::Text;
-use super::name;
+use super::cells::Int;
+use super::cells::Row;
+use super::cells::Table;
+use super::cells::Text;
+use super::cells::name;
+use crate::record::frame::Frame;
 
 /// Those of an interval; none if there were no programs.
 pub(super) fn rows(table: &mut Table, number: u64, frame: &Frame) {
