@@ -53,9 +53,9 @@ mod programs;
 pub(super) use cells::Cells;
 pub(super) use cells::Int;
 pub(super) use cells::Real;
+use cells::Row;
 pub(super) use cells::Table;
 pub(super) use cells::Text;
-use cells::Row;
 use cells::name;
 
 /// The columns of the states, in the order of [`State::ALL`].
