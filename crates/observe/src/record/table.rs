@@ -57,6 +57,7 @@ use cells::Row;
 pub(super) use cells::Table;
 pub(super) use cells::Text;
 use cells::name;
+use cells::set;
 
 /// The columns of the states, in the order of [`State::ALL`].
 const STATES: [Int; 7] = [

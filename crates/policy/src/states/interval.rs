@@ -193,7 +193,9 @@ pub struct Interval {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::states::State;
     use crate::states::edges::Amount;
+    use crate::states::edges::EdgeKind;
     use crate::states::edges::EdgesBuilder;
     use crate::states::edges::Evidence;
     use crate::states::edges::Party;

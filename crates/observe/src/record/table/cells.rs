@@ -129,7 +129,7 @@ impl Table {
 }
 
 /// Sets the cell of the last of so many rows; those before it that were not set are null.
-fn set<T>(cells: &mut Cells<T>, rows: usize, value: T) {
+pub(super) fn set<T>(cells: &mut Cells<T>, rows: usize, value: T) {
     cells.defined.resize(rows - 1, 0);
     cells.defined.push(1);
     cells.values.push(value);
@@ -229,7 +229,7 @@ impl<'a> Row<'a> {
     }
 }
 
-fn cell<T>(cells: &Cells<T>, row: usize, at: usize) -> Option<&T> {
+pub(super) fn cell<T>(cells: &Cells<T>, row: usize, at: usize) -> Option<&T> {
     match cells.defined[row] {
         1 => cells.values.get(at),
         _ => None,
