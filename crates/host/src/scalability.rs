@@ -22,7 +22,6 @@
 pub mod text;
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::path::Path;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -31,12 +30,11 @@ use serde::Serialize;
 use tandem_linux::cgroup;
 use tandem_linux::cgroup::CpuController;
 use tandem_linux::procfs::ProcFs;
-use tandem_linux::procfs::read_text;
-use tandem_linux::thread::ThreadRef;
 use tandem_observe::Interval;
 use tandem_observe::Source;
 use tandem_observe::record::Record;
 use tandem_observe::record::RecordError;
+use tandem_observe::record::Wanted;
 use tandem_policy::Nanos;
 use tandem_policy::State;
 use tandem_policy::VmId;
@@ -70,9 +68,6 @@ const BASE_SLICE: Nanos = Nanos(750_000);
 
 /// From so many pCPUs on slices do not grow. Source: kernel/sched/fair.c, `get_update_sysctl_factor`.
 const MOST_PCPUS: usize = 8;
-
-/// All the time there is.
-const ALWAYS: Range<Nanos> = Nanos(0)..Nanos(u64::MAX);
 
 /// Why there is no analysis.
 #[derive(Debug, Error)]
@@ -420,7 +415,7 @@ fn not_measured(
     if ran && !matches!(rate, Some(Rate::Measured(_))) {
         let so = match rate {
             Some(_) => "seldom for certain, as its vCPUs were seldom put on a pCPU or never halted",
-            None => "a record does not have how often vCPUs blocked",
+            None => "how often vCPUs blocked was not counted all the time",
         };
         say(
             "blocks",
@@ -453,7 +448,6 @@ fn not_measured(
 
 /// Looks at the host; nothing is changed.
 pub struct Look {
-    procfs: ProcFs,
     discovery: Discovery,
     controller: Box<dyn CpuController>,
     state_dir: PathBuf,
@@ -473,7 +467,6 @@ impl Look {
             controller: cgroup::open(&procfs).map_err(WhyError::from)?,
             source,
             state_dir: state_dir.to_owned(),
-            procfs,
         })
     }
 
@@ -492,32 +485,23 @@ impl Look {
         };
         // Who asks for a VM that is not there is told at once.
         ids(asked, &named(&before))?;
+        self.source.count_wakeups();
         self.source
             .begin(&watched(&before))
             .map_err(WhyError::from)?;
-        let switches = self.switches(&before);
         std::thread::sleep(length);
         let vms = self.discovery.scan().map_err(WhyError::from)?.vms;
         let interval = self
             .source
             .interval(&watched(&vms))
             .map_err(WhyError::from)?;
-        let later = self.switches(&vms);
         let weights = configured_weights(self.controller.as_ref(), &self.state_dir, &vms);
         let known = vms.iter().map(|vm| {
-            let threads = vm.vcpus.iter().map(|vcpu| &vcpu.thread);
-            let each = threads.map(|thread| {
-                let (then, now) = (switches.get(thread)?, later.get(thread)?);
-                Some(now.saturating_sub(*then))
-            });
             let known = KnownVm {
                 name: vm.name.clone(),
                 pid: vm.process.pid.0,
                 weight: weights.get(&vm.id).copied().unwrap_or(Weight(1.0)),
-                blocks: match each.sum::<Option<u64>>() {
-                    Some(count) => Blocks::Counted(count),
-                    None => Blocks::Unknown,
-                },
+                blocks: blocks(interval.vms.iter().find(|measured| measured.vm == vm.id)),
             };
             (vm.id, known)
         });
@@ -526,31 +510,24 @@ impl Look {
             asked.contains(&vm)
         }))
     }
-
-    /// How often each vCPU's thread gave up its pCPU so far.
-    fn switches(&self, vms: &[Vm]) -> BTreeMap<ThreadRef, u64> {
-        let threads = vms.iter().flat_map(|vm| &vm.vcpus).map(|vcpu| vcpu.thread);
-        threads
-            .filter_map(|thread| Some((thread, voluntary_switches(&self.procfs, &thread)?)))
-            .collect()
-    }
 }
 
-/// Source: Documentation/filesystems/proc.rst, `voluntary_ctxt_switches` of `status`.
-fn voluntary_switches(procfs: &ProcFs, thread: &ThreadRef) -> Option<u64> {
-    let path = procfs.task(thread.pid, thread.tid).join("status");
-    let text = read_text(&path).ok()?;
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-    line?.trim().parse().ok()
+/// How often a VM's vCPUs blocked, where that was counted for all of them.
+fn blocks(vm: Option<&VmInterval>) -> Blocks {
+    let counted = vm.and_then(|vm| {
+        vm.vcpus
+            .iter()
+            .map(|vcpu| vcpu.wakeups)
+            .sum::<Option<u64>>()
+    });
+    counted.map_or(Blocks::Unknown, Blocks::Counted)
 }
 
 /// Analyzes all of a record: the VM of that name or process number, or all.
 pub fn of_record(folder: &Path, asked: Option<&str>) -> Result<Analysis, ScalabilityError> {
     let mut sum = IntervalSum::new();
     let mut known: BTreeMap<VmId, KnownVm> = BTreeMap::new();
-    Record::open(folder)?.read(ALWAYS, |_, frame| {
+    Record::open(folder)?.read(Wanted::ALL, |_, frame| {
         sum.add(&frame.interval);
         for (id, vm) in frame.vms {
             let vm = KnownVm {
@@ -566,6 +543,11 @@ pub fn of_record(folder: &Path, asked: Option<&str>) -> Result<Analysis, Scalabi
     let interval = sum
         .finish()
         .ok_or_else(|| ScalabilityError::Empty(folder.to_owned()))?;
+    for vm in &interval.vms {
+        if let Some(known) = known.get_mut(&vm.vm) {
+            known.blocks = blocks(Some(vm));
+        }
+    }
     let names = known.iter();
     let names = names.map(|(id, vm)| (*id, (vm.name.clone(), vm.pid)));
     let asked = ids(asked, &names.collect())?;

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use tandem_observe::record::Record;
 use tandem_observe::record::RecordError;
+use tandem_observe::record::Wanted;
 use tandem_policy::Nanos;
 use thiserror::Error;
 
@@ -11,9 +12,6 @@ use crate::moment::Moment;
 use crate::moment::moment;
 use crate::moment::printed;
 use crate::replay::list;
-
-/// All the time there is.
-const ALWAYS: Range<Nanos> = Nanos(0)..Nanos(u64::MAX);
 
 /// Why a time of a record cannot be told.
 #[derive(Debug, Error)]
@@ -57,7 +55,7 @@ impl Span {
     /// By the wall clock.
     pub fn of(self, record: &Record) -> Result<Range<Nanos>, SpanError> {
         if self == Span::All {
-            return Ok(ALWAYS);
+            return Ok(Wanted::ALL.wall);
         }
         let listing = list(record)?;
         let (begin, end) = listing.from.zip(listing.to).ok_or(SpanError::Empty)?;
@@ -67,7 +65,7 @@ impl Span {
     fn within(self, begin: Nanos, end: Nanos) -> Result<Range<Nanos>, SpanError> {
         let resolved = |moment: Moment| moment.within(begin, end);
         let range = match self {
-            Span::All => ALWAYS,
+            Span::All => Wanted::ALL.wall,
             Span::At(at) => {
                 // The end of a record is in its last interval.
                 let at = resolved(at).min(end.saturating_sub(Nanos(1)));

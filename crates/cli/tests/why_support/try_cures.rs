@@ -222,44 +222,66 @@ fn in_the_middle(
     panic!("nothing was changed, and the trial goes on");
 }
 
+/// A VM of stacked vCPUs, and where these may run before anything is tried.
+struct Stacked {
+    name: String,
+    _vm: Guard,
+    vcpus: Vec<ThreadRef>,
+    before: Vec<String>,
+    state: tempfile::TempDir,
+}
+
+impl Stacked {
+    fn start(first: char) -> Result<Stacked, Skip> {
+        let [one, _] = pcpus()?;
+        let name = name(first);
+        let vm = stacked(&name, &one);
+        let vcpus = vcpus(&vm);
+        Ok(Stacked {
+            name,
+            _vm: vm,
+            before: places(&vcpus),
+            vcpus,
+            state: tempfile::tempdir().unwrap(),
+        })
+    }
+
+    fn state(&self) -> &str {
+        self.state.path().to_str().unwrap()
+    }
+
+    /// A trial that has changed where they may run.
+    fn trial(&self) -> Result<Child, Skip> {
+        in_the_middle(&self.name, self.state(), &self.vcpus, &self.before)
+    }
+
+    fn is_as_before(&self) -> bool {
+        places(&self.vcpus) == self.before
+    }
+}
+
 fn a_trial_that_is_killed_is_put_back_by_restore() -> Result<(), Skip> {
-    let [one, _] = pcpus()?;
-    let name = name('v');
-    let vm = stacked(&name, &one);
-    let vcpus = vcpus(&vm);
-    let before = places(&vcpus);
-    let dir = tempfile::tempdir().unwrap();
-    let state = dir.path().to_str().unwrap();
-    let mut child = in_the_middle(&name, state, &vcpus, &before)?;
+    let stacked = Stacked::start('v')?;
+    let mut child = stacked.trial()?;
     child.kill().unwrap();
     child.wait().unwrap();
-    assert_ne!(places(&vcpus), before, "nobody could put it back");
-    restore(state);
-    assert_eq!(places(&vcpus), before);
+    assert!(!stacked.is_as_before(), "nobody could put it back");
+    restore(stacked.state());
+    assert!(stacked.is_as_before());
     Ok(())
 }
 
 fn an_interrupted_trial_puts_back_at_once() -> Result<(), Skip> {
-    let [one, _] = pcpus()?;
-    let name = name('w');
-    let vm = stacked(&name, &one);
-    let vcpus = vcpus(&vm);
-    let before = places(&vcpus);
-    let dir = tempfile::tempdir().unwrap();
-    let state = dir.path().to_str().unwrap();
-    let mut child = in_the_middle(&name, state, &vcpus, &before)?;
+    let stacked = Stacked::start('w')?;
+    let mut child = stacked.trial()?;
     kill_process(ProcessId::from_child(&child), Signal::INT).unwrap();
     assert!(!child.wait().unwrap().success());
-    assert_eq!(places(&vcpus), before);
+    assert!(stacked.is_as_before());
     Ok(())
 }
 
 fn nothing_is_tried_on_a_vm_that_nobody_named() -> Result<(), Skip> {
-    let [one, _] = pcpus()?;
-    let name = name('x');
-    let vm = stacked(&name, &one);
-    let vcpus = vcpus(&vm);
-    let before = places(&vcpus);
+    let stacked = Stacked::start('x')?;
     let output = tandem(&["host", "why", "--try", "--seconds", "0.5"]);
     assert!(!output.status.success());
     let said = text(&output.stderr);
@@ -267,6 +289,6 @@ fn nothing_is_tried_on_a_vm_that_nobody_named() -> Result<(), Skip> {
         said.contains("name the VM") && said.contains("--yes"),
         "{said}"
     );
-    assert_eq!(places(&vcpus), before);
+    assert!(stacked.is_as_before());
     Ok(())
 }

@@ -303,18 +303,18 @@ fn a_vm_that_was_there_for_half_of_the_time_is_due_for_that() {
 }
 
 #[test]
-fn voluntary_switches_are_read_from_the_threads_status() {
-    let dir = tempfile::tempdir().unwrap();
-    let thread = ThreadRef {
-        pid: tandem_linux::thread::Pid(5),
-        tid: tandem_linux::thread::Tid(6),
-        start: tandem_linux::thread::StartTime(0),
+fn blocks_are_known_where_the_wake_ups_of_each_vcpu_were_counted() {
+    let vm = |wakeups: &[Option<u64>]| {
+        let mut vm = interval(&[(1, &[(State::Run, 900)], 5)]).vms.remove(0);
+        vm.vcpus.truncate(wakeups.len());
+        for (vcpu, wakeups) in vm.vcpus.iter_mut().zip(wakeups) {
+            vcpu.wakeups = *wakeups;
+        }
+        vm
     };
-    let procfs = ProcFs::at(dir.path());
-    let folder = procfs.task(thread.pid, thread.tid);
-    std::fs::create_dir_all(&folder).unwrap();
-    assert_eq!(voluntary_switches(&procfs, &thread), None);
-    let status = "Name:\tvcpu0\nvoluntary_ctxt_switches:\t123\nnonvoluntary_ctxt_switches:\t9\n";
-    std::fs::write(folder.join("status"), status).unwrap();
-    assert_eq!(voluntary_switches(&procfs, &thread), Some(123));
+    let counted = blocks(Some(&vm(&[Some(120), Some(3)])));
+    assert!(matches!(counted, Blocks::Counted(123)), "{counted:?}");
+    let partly = blocks(Some(&vm(&[Some(120), None])));
+    assert!(matches!(partly, Blocks::Unknown), "{partly:?}");
+    assert!(matches!(blocks(None), Blocks::Unknown), "it was not seen");
 }

@@ -6,8 +6,9 @@
 use maud::Markup;
 use maud::html;
 
-use super::colour::colour;
 use super::stack::Part;
+use super::stack::class;
+use super::stack::length;
 use super::text::at;
 use super::text::text_width;
 
@@ -136,26 +137,11 @@ impl TimeStack {
     }
 }
 
-/// A value as a length: nothing where it is none.
-fn length(value: f64) -> f64 {
-    match value.is_finite() {
-        true => value.max(0.0),
-        false => 0.0,
-    }
-}
-
 fn part(value: f64, whole: f64) -> f64 {
     let part = value / whole;
     match part.is_finite() {
         true => part.clamp(0.0, 1.0),
         false => 0.0,
-    }
-}
-
-fn class(part: &Part) -> String {
-    match part.series {
-        Some(series) => format!("bar {}", colour(series)),
-        None => "ghost".to_owned(),
     }
 }
 
