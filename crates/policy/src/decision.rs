@@ -206,6 +206,8 @@ pub enum Because {
     },
     /// The VM slept: it starts anew at its configured weight.
     Asleep,
+    /// The VM came: it begins with what those that share its pCPUs have of their configured weights.
+    Came,
     /// The fair window ended, the VM had not used its share throughout, and its weight was above the configured one.
     FairWindow,
     /// The VM is to have its configured weight and nothing else.
@@ -291,6 +293,7 @@ impl fmt::Display for Because {
                 )
             }
             Because::Asleep => f.write_str("asleep: back to the configured weight"),
+            Because::Came => f.write_str("it came among VMs of such weights"),
             Because::FairWindow => {
                 f.write_str("fair window over, share not used up: back to the configured weight")
             }

@@ -19,6 +19,8 @@
 //! - **Sum.** r_i only matter relative to each other; their sum over a group is kept at Σ w_i (the
 //!   paper's rule does so when all weights are feasible), so that the VMs' place among the host's
 //!   other cgroups does not drift. Only where the smallest would fall below its clamp, all are lifted.
+//! - **Who comes** begins with what those that share its pCPUs have of their configured weights: its configured weight would rob one whose
+//!   weight is small by then because it has other pCPUs nearly for itself.
 //! - **Fair window.** The paper resets all r_i. Here only those VMs are reset that were not backlogged
 //!   throughout the window and whose r_i is above w_i: they are the ones that could have hoarded weight.
 //!
@@ -137,6 +139,8 @@ struct VmState {
     least_backlog: f64,
     /// Periods seen since the VM appeared or woke.
     age: u32,
+    /// Whether it was not there in the last period, and others were.
+    comes: bool,
 }
 
 /// One accounting group after a period.
@@ -272,6 +276,7 @@ impl FlexW {
         adjustable: impl Fn(&VmObservation) -> bool,
     ) {
         let mut seen = BTreeMap::new();
+        let is_first = self.vms.is_empty();
         for vm in vms {
             let now = VmState::first(period, vm);
             let mut state = match self.vms.remove(&vm.vm) {
@@ -280,9 +285,13 @@ impl FlexW {
                         state.wake();
                     }
                     state.follow(&now, self.config.smoothing);
+                    state.comes = false;
                     state
                 }
-                None => now,
+                None => VmState {
+                    comes: !is_first,
+                    ..now
+                },
             };
             // Steps too small for the knob add up. Anything else in force than what was asked for is what counts.
             if knob.written(vm, Weight(state.real_time)) != vm.in_force.weight {
@@ -359,7 +368,10 @@ impl FlexW {
             assessments.push(Assessment::new(vm.vm, fair, received));
             let charged = Nanos(state.charged.round() as u64);
             let account = Assessment::new(vm.vm, fair, received + charged);
-            let (r, because) = self.next_weight(period, state, &account, group, window_over);
+            let (r, because) = match self.among_others(vm, &members).filter(|_| group.saturated) {
+                Some(r) => (r, Some(Because::Came)),
+                None => self.next_weight(period, state, &account, group, window_over),
+            };
             if state.could_run >= ASLEEP * period.0 as f64 {
                 // A VM that is held and satisfied is nobody to step against.
                 let is_behind = account.lag.abs() > self.config.dead_band;
@@ -388,6 +400,26 @@ impl FlexW {
             }
         }
         assessments
+    }
+
+    /// The weight of one that comes, to be among those that share its pCPUs: the geometric mean of what these have of their configured weights
+    /// is its own. `None` if it does not come, or there are none.
+    fn among_others(&self, vm: &VmObservation, members: &[&VmObservation]) -> Option<f64> {
+        let state = self
+            .vms
+            .get(&vm.vm)
+            .filter(|state| state.comes && state.adjustable)?;
+        let pcpus = allowed(vm);
+        let others = members
+            .iter()
+            .filter(|other| allowed(other).overlaps(&pcpus));
+        let ratios: Vec<f64> = others
+            .filter_map(|other| self.vms.get(&other.vm))
+            .filter(|other| other.adjustable && !other.comes)
+            .map(|other| (other.real_time / other.configured).ln())
+            .collect();
+        let mean = ratios.iter().sum::<f64>() / ratios.len() as f64;
+        (!ratios.is_empty()).then(|| state.configured * mean.exp())
     }
 
     /// r_i for the next period before the sum is kept.
@@ -483,6 +515,7 @@ impl VmState {
             elasticity: elasticity(period, vm),
             least_backlog: 1.0,
             age: 1,
+            comes: false,
         }
     }
 
@@ -522,6 +555,12 @@ impl VmState {
         follow(&mut self.backlogged, now.backlogged);
         follow(&mut self.elasticity, now.elasticity);
     }
+}
+
+/// Where any vCPU of a VM may run.
+fn allowed(vm: &VmObservation) -> PcpuSet {
+    let sets = vm.vcpus.iter().map(|vcpu| &vcpu.allowed);
+    sets.flat_map(PcpuSet::iter).collect()
 }
 
 /// e_i = Σ s_v × (waiting part of v) ÷ Σ s_v, with s_v the part of the period that v ran.

@@ -142,6 +142,22 @@ fn a_vm_that_starts_is_served_fairly_within_two_seconds() {
 }
 
 #[test]
+fn a_vm_that_comes_does_not_rob_one_whose_weight_is_small() {
+    // The first has the second pCPU for itself, and so a small weight beside the second, which has the first pCPU.
+    let mut host = TestHost::new(2).vm(2, 100.0).pinned(&[0], 100.0);
+    host.shares_over(50);
+    let weight = host.vms[0].weight;
+    assert!(weight < 20.0, "{weight}");
+    host.add(&[1], 100.0);
+    // A period in which nobody knows of it.
+    host.step();
+    let first = host.shares_over(5);
+    assert!(first.iter().all(|share| *share > 0.45), "{first:?}");
+    host.shares_over(10);
+    assert_near(&host.shares_over(30), &[2.0 / 3.0; 3], 0.03);
+}
+
+#[test]
 fn a_vm_that_stops_leaves_its_share_within_two_seconds() {
     let mut host = TestHost::new(2).vm(4, 100.0).vm(2, 100.0).vm(1, 100.0);
     host.shares_over(50);
