@@ -5,11 +5,31 @@ use std::path::Path;
 
 use anyhow::Context;
 use anyhow::bail;
+use tandem_host::select::NothingMatched;
+use tandem_host::why::WhyError;
 use tandem_linux::restore::RestoreReport;
+
+/// A line on standard error, which nobody may read.
+macro_rules! tell {
+    ($($words:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($words)*);
+    }};
+}
 
 /// The error and its causes, from the outside in, without what has been said already.
 pub fn explain(error: &anyhow::Error) -> String {
     tandem_report::explain(error.as_ref())
+}
+
+/// The exit status: 3 where nothing matched, 1 for any other failure. Arguments that cannot be are clap's, with 2.
+pub fn exit_status(error: &anyhow::Error) -> u8 {
+    let no_vm = matches!(error.downcast_ref(), Some(WhyError::NoSuchVm { .. }));
+    if no_vm || error.is::<NothingMatched>() {
+        3
+    } else {
+        1
+    }
 }
 
 /// Prints to stdout; whoever closed it has seen enough.
@@ -22,7 +42,7 @@ pub fn print(text: &str) -> anyhow::Result<()> {
 
 /// Prints what a restore did; fails if not everything was put back.
 pub fn print_restored(report: &RestoreReport) -> anyhow::Result<()> {
-    println!("{report}");
+    print(&report.to_string())?;
     match report.is_complete() {
         true => Ok(()),
         false => bail!("not everything could be put back; see above"),

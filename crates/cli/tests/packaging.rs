@@ -51,6 +51,30 @@ fn example_settings_are_accepted_as_they_are_and_with_every_key_given() {
 }
 
 #[test]
+fn the_agents_unit_allows_what_the_agent_needs() {
+    let unit = fs::read_to_string(packaging("systemd/tandem-guest@.service")).expect("it ships");
+    let setting = |key: &str| {
+        let mut lines = unit.lines().filter_map(|line| line.strip_prefix(key));
+        lines.next().unwrap_or_default().to_owned()
+    };
+    assert!(setting("SystemCallFilter=").contains("perf_event_open"));
+    assert!(setting("RestrictAddressFamilies=").contains("AF_NETLINK"));
+    for capability in ["CAP_NET_ADMIN", "CAP_PERFMON", "CAP_SYSLOG"] {
+        assert!(
+            setting("CapabilityBoundingSet=").contains(capability),
+            "{capability}"
+        );
+    }
+    assert_ne!(
+        setting("ProtectKernelLogs="),
+        "yes",
+        "it would take CAP_SYSLOG away"
+    );
+    // Without the dash the unit fails where the kernel has no haltpoll.
+    assert!(setting("ReadWritePaths=").contains("-/sys/module/haltpoll/parameters"));
+}
+
+#[test]
 fn example_settings_show_the_defaults() {
     let optional: BTreeSet<_> = [
         "metrics_listen",

@@ -89,7 +89,7 @@ pub fn record(args: &RecordArgs) -> anyhow::Result<()> {
     let mut frames = Frames::begin(args.source.open()?, args.find.options(), &args.state_dir)?;
     let max = args.max_size.unwrap_or(DEFAULT_MAX_BYTES);
     let mut recorder = Recorder::create(&args.output, max)?;
-    eprintln!("recording to {}; Ctrl-C ends it", args.output.display());
+    tell!("recording to {}; Ctrl-C ends it", args.output.display());
     let end = args.length.and_then(|length| begin.checked_add(length));
     let recorded = run(&mut frames, &mut recorder, args.interval, end, &interrupt);
     let finished = match (recorded, recorder.finish()) {
@@ -104,7 +104,7 @@ pub fn record(args: &RecordArgs) -> anyhow::Result<()> {
         0 => String::new(),
         dropped => format!(", of which the first {dropped} went to make room"),
     };
-    eprintln!(
+    tell!(
         "{}: {} intervals{dropped}, {} bytes",
         args.output.display(),
         finished.intervals,
@@ -134,12 +134,12 @@ pub fn replay(args: &ReplayArgs) -> anyhow::Result<()> {
         );
     };
     if shown.vms.is_empty() && !args.select_name.is_empty() {
-        bail!(
+        bail!(tandem_host::select::NothingMatched(format!(
             "{}: none of its {} VMs at that time matches '{}'",
             args.record.display(),
             shown.found,
             args.select_name.join("' or '")
-        );
+        )));
     }
     if args.json {
         return console::print(&serde_json::to_string(&shown)?);
