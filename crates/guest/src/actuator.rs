@@ -213,7 +213,9 @@ impl Actuator {
         let key = now.key();
         if !self.journal.knows(&key) {
             self.journal.append(now)?;
-        } else if !self.journal.is_ours(&now) {
+        } else if self.journal.is_ours(&now) {
+            self.journal.still_has(now)?;
+        } else {
             self.journal.replace_original(now)?;
         }
         self.journal.will_write(written)?;

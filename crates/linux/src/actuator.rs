@@ -332,7 +332,7 @@ impl Actuator {
         let is_new = !self.journal.knows(&key);
         match read(&*self.threads) {
             Ok(now) if is_new => self.append(now)?,
-            Ok(now) if self.journal.is_ours(&now) => {}
+            Ok(now) if self.journal.is_ours(&now) => self.journal.still_has(now)?,
             Ok(now) => self.journal.replace_original(now)?,
             Err(error) => return or_gone(error),
         }

@@ -253,6 +253,17 @@ impl<R: Entry> Journal<R> {
         Ok(())
     }
 
+    /// What is there now, of what it was given, stays among what is kept when the next one is announced: those before may never have
+    /// come to pass.
+    pub fn still_has(&mut self, now: R) -> Result<(), JournalError> {
+        let written = self.written(&now.key());
+        let is_kept = written.iter().rev().take(KEPT - 1).any(|kept| now == *kept);
+        match written.is_empty() || is_kept || self.records.contains(&now) {
+            true => Ok(()),
+            false => self.will_write(now),
+        }
+    }
+
     /// What was announced last did not come to pass: what was in force before still is.
     pub fn was_not_written(&mut self, key: &R::Key) {
         let written = self.written(key);

@@ -111,7 +111,7 @@ impl Actuator {
         let text = self.controller.read_knob(cgroup, knob)?;
         let now = record(&text);
         if self.journal.is_ours(&now) {
-            return Ok(());
+            return Ok(self.journal.still_has(now)?);
         }
         if knob == Knob::Weight && self.controller.is_idle(cgroup)? == Some(true) {
             return Ok(());

@@ -4,6 +4,7 @@
 //! What the two versions share is written once, here; the modules `v1` and `v2` say which files
 //! and which order of steps.
 
+use std::io::ErrorKind::NotFound;
 use std::path::Path;
 
 use tandem_policy::Weight;
@@ -19,7 +20,6 @@ use crate::cgroup::stat;
 use crate::cgroup::stat::Throttled;
 use crate::ids::Pid;
 use crate::ids::Tid;
-use crate::procfs::is_gone;
 use crate::thread::ThreadRef;
 
 /// The kernel's CPU controller.
@@ -65,7 +65,7 @@ pub trait CpuController: Send + Sync {
         match self.stat(cgroup) {
             Ok(text) => Ok(stat::throttled(&text)),
             // The file is missing, the cgroup is not.
-            Err(CgroupError::Read { source, .. }) if is_gone(&source) => Ok(None),
+            Err(CgroupError::Read { source, .. }) if source.kind() == NotFound => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -149,7 +149,7 @@ pub trait CpuController: Send + Sync {
                 }),
             },
             // The file is missing, the cgroup is not.
-            Err(CgroupError::Read { source, .. }) if is_gone(&source) => Ok(None),
+            Err(CgroupError::Read { source, .. }) if source.kind() == NotFound => Ok(None),
             Err(error) => Err(error),
         }
     }

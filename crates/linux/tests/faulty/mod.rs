@@ -89,11 +89,11 @@ impl Faults {
     }
 
     fn check_write(&self) -> io::Result<()> {
-        match self.0.lock().unwrap().is_read_only {
+        let is_read_only = self.0.lock().unwrap().is_read_only;
+        match is_read_only {
             true => Err(io::Error::from_raw_os_error(libc::EROFS)),
-            false => Ok(()),
+            false => self.check(),
         }
-        .and_then(|()| self.check())
     }
 
     /// A cgroup's file that cannot be read.
