@@ -5,6 +5,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use anyhow::bail;
+use tandem_host::replay::ReplayError;
 use tandem_host::select::NothingMatched;
 use tandem_host::why::WhyError;
 use tandem_linux::restore::RestoreReport;
@@ -22,13 +23,14 @@ pub fn explain(error: &anyhow::Error) -> String {
     tandem_report::explain(error.as_ref())
 }
 
-/// The exit status: 3 where nothing matched, 1 for any other failure. Arguments that cannot be are clap's, with 2.
+/// The exit status: 3 where nothing matched, 1 for any other failure. Arguments that cannot be are clap's, with 2; what is there
+/// in part is `replay`'s, with 4.
 pub fn exit_status(error: &anyhow::Error) -> u8 {
     let no_vm = matches!(error.downcast_ref(), Some(WhyError::NoSuchVm { .. }));
-    if no_vm || error.is::<NothingMatched>() {
-        3
-    } else {
-        1
+    let none_then = matches!(error.downcast_ref(), Some(ReplayError::NoneMatches { .. }));
+    match no_vm || none_then || error.is::<NothingMatched>() {
+        true => 3,
+        false => 1,
     }
 }
 

@@ -24,7 +24,7 @@ use clap::Subcommand;
     name = "tandem",
     version,
     arg_required_else_help = true,
-    after_help = "Exit status: 0 done, 1 failed, 2 arguments that cannot be, 3 nothing matched what was asked for"
+    after_help = "Exit status: 0 done, 1 failed, 2 arguments that cannot be, 3 nothing matched what was asked for, 4 a part of it cannot be read"
 )]
 struct Cli {
     #[command(subcommand)]

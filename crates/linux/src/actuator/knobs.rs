@@ -12,6 +12,7 @@ use crate::cgroup::Quota;
 use crate::journal::Entry;
 use crate::journal::Key;
 use crate::journal::Record;
+use crate::restore::RestoreReport;
 
 /// Somebody else set a knob of a cgroup that is not ours: this is what comes back in the end.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -185,6 +186,22 @@ impl Actuator {
             return Err(CgroupError::NoIdleClass.into());
         }
         self.before_knob(cgroup, Knob::Idle, if idle { "1" } else { "0" })
+    }
+
+    /// Gives one knob of a cgroup its own value back, and forgets it. A weight is none in the idle class, so that goes with it.
+    pub fn release_knob(
+        &mut self,
+        cgroup: &CgroupPath,
+        knob: Knob,
+    ) -> Result<RestoreReport, ActuatorError> {
+        let mut report = RestoreReport::default();
+        let goes = |k: Knob| k == knob || (knob == Knob::Weight && k == Knob::Idle);
+        self.undo_where(
+            &mut report,
+            |record| matches!(record, Record::Knob { cgroup: c, knob: k, .. } if c == cgroup && goes(*k)),
+        )?;
+        self.disable_unneeded(&mut report)?;
+        Ok(report)
     }
 
     /// The operator changed a knob of a cgroup that is not ours: it is not ours to put back.
