@@ -151,9 +151,7 @@ fn trace(args: &RecordArgs, length: Duration, interrupt: &Interrupt) -> anyhow::
     let begun = moment::now();
     let traced = trace::trace(args.find.options(), length, interrupt)?;
     let remarks = traced.remarks();
-    remarks
-        .iter()
-        .for_each(|remark| tell!("tandem: {remark}"));
+    remarks.iter().for_each(|remark| tell!("tandem: {remark}"));
     let bytes = host_trace::perfetto(&traced.trace, &traced.names).encode()?;
     std::fs::write(&args.output, bytes)
         .with_context(|| format!("cannot write {}", args.output.display()))?;

@@ -13,6 +13,9 @@ use crate::journal::record::Entry;
 /// The format of this version's records.
 const FORMAT: u32 = 1;
 
+/// So many characters are said of what is wrong with a line.
+const MOST_SHOWN: usize = 300;
+
 /// Which host, boot and hierarchy the records are about: the first line. Fields that a later version adds are read over.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stamp {
@@ -45,6 +48,22 @@ pub(crate) fn line<T: Serialize>(value: &T) -> Vec<u8> {
     text
 }
 
+/// What is wrong, which may quote the file: not at any length, and nothing that a terminal obeys.
+fn shown(what: &str) -> String {
+    let most = what.chars().take(MOST_SHOWN);
+    let mut shown = String::new();
+    for c in most {
+        match c.is_control() {
+            true => shown.extend(c.escape_default()),
+            false => shown.push(c),
+        }
+    }
+    if what.chars().nth(MOST_SHOWN).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
 /// The records in the file's bytes; none if they are of an earlier boot.
 pub(crate) fn parse<R: Entry>(
     path: &Path,
@@ -54,7 +73,7 @@ pub(crate) fn parse<R: Entry>(
     let malformed = |line: usize, what: String| JournalError::Malformed {
         path: path.to_owned(),
         line,
-        what,
+        what: shown(&what),
         restore: R::RESTORE,
     };
     // What follows the last line's end was being written when its writer died.
@@ -90,7 +109,7 @@ pub(crate) fn parse<R: Entry>(
     if (stamp.version, &stamp.mount) != (ours.version, &ours.mount) && !records.is_empty() {
         return Err(JournalError::OtherHierarchy {
             path: path.to_owned(),
-            theirs: stamp.mount,
+            theirs: shown(&stamp.mount.to_string_lossy()).into(),
             theirs_version: stamp.version,
             ours: ours.mount.clone(),
             ours_version: ours.version,
