@@ -7,6 +7,7 @@
 
 use std::fs::File;
 use std::io;
+use std::io::Write;
 use std::path::Path;
 use std::path::PathBuf;
 use std::process::ExitStatus;
@@ -216,7 +217,8 @@ impl DaemonProcess {
 impl Drop for DaemonProcess {
     fn drop(&mut self) {
         if let Err(error) = self.halt() {
-            eprintln!("error: {}", explain(&error));
+            // Nobody may read it.
+            let _ = writeln!(std::io::stderr(), "error: {}", explain(&error));
         }
     }
 }

@@ -183,7 +183,7 @@ impl Groups {
 
     /// Puts everything back.
     pub fn leave(mut self) -> Result<(), GroupsError> {
-        Ok(complete(&self.actuator.restore()?)?)
+        Ok(complete(&self.actuator.restore())?)
     }
 }
 

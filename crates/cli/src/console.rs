@@ -5,11 +5,33 @@ use std::path::Path;
 
 use anyhow::Context;
 use anyhow::bail;
+use tandem_host::replay::ReplayError;
+use tandem_host::select::NothingMatched;
+use tandem_host::why::WhyError;
 use tandem_linux::restore::RestoreReport;
+
+/// A line on standard error, which nobody may read.
+macro_rules! tell {
+    ($($words:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($words)*);
+    }};
+}
 
 /// The error and its causes, from the outside in, without what has been said already.
 pub fn explain(error: &anyhow::Error) -> String {
     tandem_report::explain(error.as_ref())
+}
+
+/// The exit status: 3 where nothing matched, 1 for any other failure. Arguments that cannot be are clap's, with 2; what is there
+/// in part is `replay`'s, with 4.
+pub fn exit_status(error: &anyhow::Error) -> u8 {
+    let no_vm = matches!(error.downcast_ref(), Some(WhyError::NoSuchVm { .. }));
+    let none_then = matches!(error.downcast_ref(), Some(ReplayError::NoneMatches { .. }));
+    match no_vm || none_then || error.is::<NothingMatched>() {
+        true => 3,
+        false => 1,
+    }
 }
 
 /// Prints to stdout; whoever closed it has seen enough.
@@ -22,7 +44,7 @@ pub fn print(text: &str) -> anyhow::Result<()> {
 
 /// Prints what a restore did; fails if not everything was put back.
 pub fn print_restored(report: &RestoreReport) -> anyhow::Result<()> {
-    println!("{report}");
+    print(&report.to_string())?;
     match report.is_complete() {
         true => Ok(()),
         false => bail!("not everything could be put back; see above"),

@@ -159,7 +159,7 @@ pub fn main(args: DemoArgs) -> anyhow::Result<()> {
         let footer = format!("tandem {} demo", env!("CARGO_PKG_VERSION"));
         std::fs::write(&path, experiment_page::html(&experiment, &footer))
             .with_context(|| format!("cannot write {}", path.display()))?;
-        eprintln!("charts: {}", path.display());
+        tell!("charts: {}", path.display());
     }
     Ok(())
 }

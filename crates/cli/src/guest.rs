@@ -14,24 +14,23 @@ use clap::Subcommand;
 use clap::ValueEnum;
 use tandem_guest::actuator::restore_all;
 use tandem_guest::agent::Agent;
-use tandem_guest::config::DEFAULT_STATE_DIR;
 use tandem_guest::config::GuestConfig;
 use tandem_guest::config::RetentionSetting;
 use tandem_guest::config::Vcpus;
-use tandem_guest::cpusets::Cpusets;
-use tandem_guest::retention::Haltpoll;
 use tandem_guest::retention::Means;
 use tandem_guest::status;
 use tandem_guest::status::Status;
 use tandem_guest::workload::Target;
 use tandem_linux::ProcFs;
 use tandem_linux::cgroup::CgroupPath;
+use tandem_linux::restore::RestoreReport;
 use tandem_linux::service::Console;
 use tandem_linux::thread::Pid;
 use tandem_report::table::Look;
 use tandem_report::table::Table;
 
 use crate::console;
+use crate::number::time;
 
 /// `tandem guest …`
 #[derive(Debug, Subcommand)]
@@ -59,7 +58,8 @@ enum MeansArg {
 #[command(
     override_usage = "tandem guest run [OPTIONS] -- COMMAND [ARG]...\n       \
                             tandem guest run [OPTIONS] --pid PID\n       \
-                            tandem guest run [OPTIONS] --cgroup PATH"
+                            tandem guest run [OPTIONS] --cgroup PATH\n       \
+                            tandem guest run [OPTIONS] --unit NAME"
 )]
 pub struct RunArgs {
     /// Help this process and what descends from it
@@ -68,6 +68,9 @@ pub struct RunArgs {
     /// Help everything in this cgroup: its path in the hierarchy of the cpuset controller
     #[arg(long, value_name = "PATH", conflicts_with = "command")]
     cgroup: Option<String>,
+    /// Help this service of systemd's system.slice, with the state directory /run/tandem-guest-NAME
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["cgroup", "command", "pid"])]
+    unit: Option<String>,
     /// Read settings from this TOML file; flags override it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -85,7 +88,7 @@ pub struct RunArgs {
     #[arg(long)]
     per_thread: bool,
     /// Length of a period, 20 … 2000 ms [default: 100]
-    #[arg(long, value_name = "MS")]
+    #[arg(long, value_name = "MS", value_parser = time::<u64>("milliseconds"))]
     period_ms: Option<u64>,
     /// Print what would be set and why, change nothing
     #[arg(long)]
@@ -100,7 +103,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE")]
     metrics_file: Option<PathBuf>,
     /// Stop after this many seconds [default: run until the workload is over]
-    #[arg(long, value_name = "S")]
+    #[arg(long, value_name = "S", value_parser = time::<u64>("seconds"))]
     seconds: Option<u64>,
     /// Write what was done, as JSON, to this file
     #[arg(long, value_name = "FILE")]
@@ -134,8 +137,9 @@ impl RunArgs {
         config.per_thread |= self.per_thread;
         config.dry_run |= self.dry_run;
         config.period_ms = self.period_ms.unwrap_or(config.period_ms);
-        if let Some(dir) = &self.state_dir {
-            config.state_dir.clone_from(dir);
+        let of_unit = self.unit.as_deref().map(status::state_dir_of_unit);
+        if let Some(dir) = self.state_dir.clone().or(of_unit) {
+            config.state_dir = dir;
         }
         config.metrics_listen = self.metrics_listen.or(config.metrics_listen);
         config.metrics_file = self.metrics_file.clone().or(config.metrics_file);
@@ -143,6 +147,9 @@ impl RunArgs {
     }
 
     fn target(&self) -> anyhow::Result<Target> {
+        if let Some(unit) = &self.unit {
+            return Ok(Target::Cgroup(status::cgroup_of_unit(unit)));
+        }
         match (self.pid, &self.cgroup, self.command.is_empty()) {
             (Some(pid), ..) => Ok(Target::Process(Pid(pid))),
             (_, Some(path), _) if path.starts_with('/') => {
@@ -154,29 +161,44 @@ impl RunArgs {
             ),
             (None, None, false) => Ok(Target::Command(self.command.clone())),
             (None, None, true) => {
-                bail!("whom to help? Give --pid, --cgroup, or a command after '--'")
+                bail!("whom to help? Give --pid, --cgroup, --unit, or a command after '--'")
             }
         }
+    }
+}
+
+/// Which agent: by where it keeps its state.
+#[derive(Debug, Args)]
+struct WhichArgs {
+    /// The agent of this service [default: all agents of this VM]
+    #[arg(long, value_name = "NAME", conflicts_with = "state_dir")]
+    unit: Option<String>,
+    /// The agent with this state directory
+    #[arg(long, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
+}
+
+impl WhichArgs {
+    fn state_dirs(&self) -> Vec<PathBuf> {
+        status::dirs_of(self.state_dir.as_deref(), self.unit.as_deref())
     }
 }
 
 /// `tandem guest status`
 #[derive(Debug, Args)]
 pub struct StatusArgs {
-    /// Print JSON
+    /// Print JSON: of one agent an object, of several a list
     #[arg(long)]
     json: bool,
-    /// Where a running agent keeps its state
-    #[arg(long, default_value = DEFAULT_STATE_DIR, value_name = "DIR")]
-    state_dir: PathBuf,
+    #[command(flatten)]
+    which: WhichArgs,
 }
 
 /// `tandem guest restore`
 #[derive(Debug, Args)]
 pub struct RestoreArgs {
-    /// Where the agent kept its journal
-    #[arg(long, default_value = DEFAULT_STATE_DIR, value_name = "DIR")]
-    state_dir: PathBuf,
+    #[command(flatten)]
+    which: WhichArgs,
 }
 
 /// Runs the command.
@@ -215,35 +237,21 @@ fn run(args: &RunArgs) -> anyhow::Result<()> {
 
 fn show(args: &StatusArgs) -> anyhow::Result<()> {
     let procfs = ProcFs::host();
-    let published: Option<Status> = status::file(&args.state_dir).read()?;
-    let running = published.filter(|status| status.agent.is_alive(&procfs));
+    let mut running: Vec<Status> = Vec::new();
+    for dir in args.which.state_dirs() {
+        running.extend(status::running(&dir, &procfs)?);
+    }
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&running)?);
-        return Ok(());
+        return console::print(&match running.as_slice() {
+            [] | [_] => serde_json::to_string_pretty(&running.first())?,
+            several => serde_json::to_string_pretty(several)?,
+        });
     }
-    match &running {
-        Some(status) => {
-            let look = Look::of(std::io::stdout().is_terminal());
-            println!("{}", table(status).text(look));
-        }
-        None => println!(
-            "no agent runs here (none with the state directory {})",
-            args.state_dir.display()
-        ),
+    let look = Look::of(std::io::stdout().is_terminal());
+    for status in &running {
+        console::print(&table(status).text(look))?;
     }
-    match Haltpoll::find(&procfs) {
-        Ok(_) => println!("idle vCPUs can be kept awake by the kernel's haltpoll"),
-        Err(why) => println!("idle vCPUs can be kept awake by yielding threads only: {why}"),
-    }
-    match Cpusets::open(&procfs) {
-        Ok(cpusets) => println!(
-            "vCPUs are set by cgroup {} at {}",
-            cpusets.version(),
-            cpusets.mount().display()
-        ),
-        Err(error) => println!("vCPUs cannot be set: {error}"),
-    }
-    Ok(())
+    console::print(&status::of_vm(&procfs, &running, &args.which.state_dirs()))
 }
 
 fn table(status: &Status) -> Table {
@@ -279,6 +287,13 @@ fn table(status: &Status) -> Table {
 }
 
 fn restore(args: &RestoreArgs) -> anyhow::Result<()> {
-    let report = restore_all(&ProcFs::host(), &args.state_dir)?;
+    let mut report = RestoreReport::default();
+    let (procfs, all) = (ProcFs::host(), args.which.state_dirs());
+    for dir in &all {
+        // Of several, those of agents that run are theirs.
+        if all.len() == 1 || status::running(dir, &procfs)?.is_none() {
+            report.add(restore_all(&procfs, dir)?);
+        }
+    }
     console::print_restored(&report)
 }

@@ -33,6 +33,7 @@ use tandem_host::config::Select;
 use tandem_host::config::VmRule;
 use tandem_host::daemon::Daemon;
 use tandem_host::glob;
+use tandem_host::select::NothingMatched;
 use tandem_host::select::Selector;
 use tandem_host::status;
 use tandem_host::status::Watcher;
@@ -456,7 +457,7 @@ fn status(args: &StatusArgs) -> anyhow::Result<()> {
     for round in 0.. {
         let status = watcher.observe(look.interval)?;
         if let (0, 0, Some(error)) = (round, status.vms.len(), select.none_matches(status.found)) {
-            bail!(error);
+            bail!(NothingMatched(error));
         }
         let text = match (args.json, args.watch) {
             (true, true) => serde_json::to_string(&status)?,
@@ -484,7 +485,7 @@ fn top(args: &TopArgs) -> anyhow::Result<()> {
     let found = top.begin()?;
     let mut begin = Instant::now();
     if let (0, Some(error)) = (found.selected, select.none_matches(found.all)) {
-        bail!(error);
+        bail!(NothingMatched(error));
     }
     let style = style(std::io::stdout().is_terminal() && !args.batch);
     let is_root = rustix::process::geteuid().is_root();

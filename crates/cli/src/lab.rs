@@ -22,6 +22,7 @@ use tandem_report::table::Look;
 use tandem_report::table::Table;
 
 use crate::console::print;
+use crate::number::time;
 use crate::output::check_json;
 use crate::output::is_stdout;
 use crate::output::write_json;
@@ -63,7 +64,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = seeds())]
     repeat: u64,
     /// Seconds of the machine that are counted [default: the experiment's]
-    #[arg(long)]
+    #[arg(long, value_parser = time::<f64>("seconds"))]
     seconds: Option<f64>,
     /// Clock of the machine's pCPUs in MHz (bochs) [default: the experiment's, or the machine's]
     #[arg(long)]
@@ -142,7 +143,7 @@ fn run(args: RunArgs) -> anyhow::Result<()> {
         initramfs: args.initramfs,
         work: args.work,
     };
-    let report = run::run(&order, &|event: Event| eprintln!("lab: {event}"))?;
+    let report = run::run(&order, &|event: Event| tell!("lab: {event}"))?;
     write_json(args.json.as_deref(), &report)?;
     if !is_stdout(args.json.as_deref()) {
         print(&tables::text(&report, look()))?;

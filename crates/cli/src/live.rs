@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::number::time;
 use crate::placement::PlacementArg;
 use clap::Args;
 use clap::ValueEnum;
@@ -40,7 +41,7 @@ impl From<BackendArg> for Backend {
 #[derive(Clone, Debug, Args)]
 pub struct DaemonArgs {
     /// The daemon's accounting period, 30 … 1000 ms [default: the daemon's own]
-    #[arg(long, value_name = "MS")]
+    #[arg(long, value_name = "MS", value_parser = time::<u64>("milliseconds"))]
     period_ms: Option<u64>,
     /// May the daemon change where vCPUs run? [default: rebalance; in bench work and demos of free vCPUs: turns]
     #[arg(long, value_enum)]
@@ -98,7 +99,8 @@ pub struct SecondsArgs {
         long,
         value_name = "S",
         default_value_t = 10.0,
-        allow_negative_numbers = true
+        allow_negative_numbers = true,
+        value_parser = time::<f64>("seconds")
     )]
     seconds: f64,
     /// Seconds to settle before, not counted, 0 … 600
@@ -106,7 +108,8 @@ pub struct SecondsArgs {
         long,
         value_name = "S",
         default_value_t = 2.0,
-        allow_negative_numbers = true
+        allow_negative_numbers = true,
+        value_parser = time::<f64>("seconds")
     )]
     settle_seconds: f64,
     /// Seconds for which each distinct VM is measured alone first, 0.5 … 60; 0: not at all (not in bench work)
@@ -114,7 +117,8 @@ pub struct SecondsArgs {
         long,
         value_name = "S",
         default_value_t = 2.0,
-        allow_negative_numbers = true
+        allow_negative_numbers = true,
+        value_parser = time::<f64>("seconds")
     )]
     alone_seconds: f64,
 }

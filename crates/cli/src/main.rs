@@ -1,7 +1,9 @@
 //! `tandem`: vCPU scheduling for Linux/KVM, from one binary. Thin: arguments and wiring.
 
-mod bench;
+#[macro_use]
 mod console;
+
+mod bench;
 mod demo;
 mod guest;
 mod host;
@@ -18,7 +20,12 @@ use clap::Subcommand;
 
 /// vCPU scheduling for Linux/KVM: VMs that get their share of an overcommitted host.
 #[derive(Debug, Parser)]
-#[command(name = "tandem", version, arg_required_else_help = true)]
+#[command(
+    name = "tandem",
+    version,
+    arg_required_else_help = true,
+    after_help = "Exit status: 0 done, 1 failed, 2 arguments that cannot be, 3 nothing matched what was asked for, 4 a part of it cannot be read"
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -61,8 +68,8 @@ fn main() -> std::process::ExitCode {
     match outcome {
         Ok(()) => std::process::ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("tandem: {}", console::explain(&error));
-            std::process::ExitCode::FAILURE
+            tell!("tandem: {}", console::explain(&error));
+            console::exit_status(&error).into()
         }
     }
 }

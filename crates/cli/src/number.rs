@@ -1,17 +1,29 @@
 //! Numbers of arguments: of what is not possible the error says what would be, and clap names the option.
 
 use std::fmt::Display;
+use std::str::FromStr;
+
+use tandem_host::moment::in_units;
+
+/// A number of milliseconds or seconds, or a time with a unit: 1s, 200ms.
+pub fn time<T: FromStr>(unit: &'static str) -> impl Fn(&str) -> Result<T, String> + Clone {
+    move |text| {
+        let wrong =
+            |_| format!("'{text}' is not a number of {unit}, nor a time such as 1s or 200ms");
+        in_units(text, unit).parse().map_err(wrong)
+    }
+}
 
 /// A whole number within these limits, such as milliseconds.
 pub fn whole(
     (least, most): (u64, u64),
     unit: &'static str,
 ) -> impl Fn(&str) -> Result<u64, String> + Clone {
-    move |text| match text.parse() {
+    move |text| match in_units(text, unit).parse() {
         Ok(number) if (least..=most).contains(&number) => Ok(number),
         Ok(_) => Err(not_possible(text, format!("{least} … {most} {unit}"))),
         Err(_) => Err(format!(
-            "'{text}' is not a whole number: {least} … {most} {unit}, without the unit"
+            "'{text}' is not a whole number: {least} … {most} {unit}"
         )),
     }
 }

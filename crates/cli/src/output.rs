@@ -72,14 +72,14 @@ pub fn check(path: &Path) -> anyhow::Result<()> {
 /// Writes a page or picture, and says where it is.
 pub fn write_text(path: &Path, what: &str, text: &str) -> anyhow::Result<()> {
     std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
-    eprintln!("{what}: {}", path.display());
+    tell!("{what}: {}", path.display());
     Ok(())
 }
 
 /// Writes figures as JSON to a file, and says where they are.
 pub fn save_json(path: &Path, figures: &impl Serialize) -> anyhow::Result<()> {
     json::write(path, figures)?;
-    eprintln!("figures: {}", path.display());
+    tell!("figures: {}", path.display());
     Ok(())
 }
 

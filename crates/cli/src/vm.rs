@@ -25,6 +25,8 @@ use tandem_microvm::workload;
 use tandem_report::json;
 use tandem_report::table::Look;
 
+use crate::number::time;
+
 /// How long a VM runs if nothing says otherwise.
 const DEFAULT_SECONDS: f64 = 10.0;
 
@@ -52,7 +54,7 @@ pub struct RunArgs {
     #[arg(long = "set", value_name = "KEY=VALUE")]
     settings: Vec<String>,
     /// How long to run [default: 10, or without end with --control-stdio]
-    #[arg(long, allow_negative_numbers = true)]
+    #[arg(long, allow_negative_numbers = true, value_parser = time::<f64>("seconds"))]
     seconds: Option<f64>,
     /// Where the random sizes start
     #[arg(long, default_value_t = 1)]

@@ -42,13 +42,23 @@ impl Drop for Guard {
     }
 }
 
-/// A cgroup that goes with the test.
+/// A cgroup that goes with the test, also with one that fails, when its threads are still in it.
 struct Group<'a>(&'a dyn CpuController, CgroupPath);
 
 impl Drop for Group<'_> {
     fn drop(&mut self) {
+        let above = self.1.parent().unwrap_or_else(CgroupPath::root);
+        for tid in self.0.threads(&self.1).unwrap_or_default() {
+            let _ = self.0.move_thread(tid, &above);
+        }
         let _ = self.0.remove(&self.1);
     }
+}
+
+/// How the names of this test's VMs and cgroups begin. Others on this host, also another Tandem, have theirs, which may change at any
+/// time.
+fn ours() -> String {
+    format!("dk{}", std::process::id())
 }
 
 fn tandem() -> Command {
@@ -90,7 +100,7 @@ fn threads(pid: u32) -> Vec<ThreadRef> {
         .collect()
 }
 
-/// Everything that the daemon could have changed, by name.
+/// Everything of ours that the daemon could have changed, by name.
 fn snapshot(controller: &dyn CpuController, vms: &[Guard]) -> BTreeMap<String, String> {
     let mut seen = BTreeMap::new();
     for vm in vms {
@@ -115,11 +125,12 @@ fn weights(
     cgroup: &CgroupPath,
     seen: &mut BTreeMap<String, String>,
 ) {
-    for child in controller.children(cgroup).unwrap() {
-        let weight = controller
-            .read_knob(&child, Knob::Weight)
-            .unwrap_or_default();
-        seen.insert(format!("weight of {child}"), weight);
+    // Somebody else's may be gone by now.
+    for child in controller.children(cgroup).unwrap_or_default() {
+        if child.0.contains(&ours()) {
+            let weight = controller.read_knob(&child, Knob::Weight);
+            seen.insert(format!("weight of {child}"), weight.unwrap_or_default());
+        }
         weights(controller, &child, seen);
     }
 }
@@ -130,7 +141,10 @@ fn own_group<'a>(
     home: &CgroupPath,
     vm: &Guard,
 ) -> Result<Group<'a>, CgroupError> {
-    let own = Group(controller, controller.create_child(home, "dk-own")?);
+    let own = Group(
+        controller,
+        controller.create_child(home, &format!("{}-own", ours()))?,
+    );
     controller.set_weight(&own.1, tandem_policy::Weight(777.0))?;
     for thread in threads(vm.0.id()) {
         controller.move_thread(thread.tid, &own.1)?;
@@ -145,7 +159,7 @@ fn start_daemon(state: &Path) -> Guard {
                 "host",
                 "run",
                 "--select-name",
-                "dk*",
+                &format!("{}*", ours()),
                 "--placement",
                 "rebalance",
             ])
@@ -160,7 +174,7 @@ fn start_daemon(state: &Path) -> Guard {
 fn status(state: &Path) -> serde_json::Value {
     let output = tandem()
         .args(["host", "status", "--json", "--interval", "0.05"])
-        .args(["--select-name", "dk*", "--state-dir"])
+        .args(["--select-name", &format!("{}*", ours()), "--state-dir"])
         .arg(state)
         .output()
         .unwrap();
@@ -187,9 +201,9 @@ fn kill_9_at_fifty_random_moments_leaves_nothing_changed() {
     }
     let controller = controller.as_ref();
     let vms = [
-        start_vm("dk0", 2, "0,1"),
-        start_vm("dk1", 1, "0"),
-        start_vm("dk2", 1, "0"),
+        start_vm(&format!("{}-0", ours()), 2, "0,1"),
+        start_vm(&format!("{}-1", ours()), 1, "0"),
+        start_vm(&format!("{}-2", ours()), 1, "0"),
     ];
     let home = controller.cgroup_of(&threads(vms[1].0.id())[0]).unwrap();
     let _own = match own_group(controller, &home, &vms[1]) {
@@ -261,10 +275,5 @@ fn kill_9_at_fifty_random_moments_leaves_nothing_changed() {
         changed > KILLS / 2,
         "only {changed} of {KILLS} kills found anything changed"
     );
-    for thread in threads(vms[1].0.id()) {
-        controller
-            .move_thread(thread.tid, &CgroupPath::root())
-            .unwrap();
-    }
     println!("{changed} of {KILLS} kills came after a change");
 }

@@ -265,7 +265,7 @@ fn a_damaged_record_is_shown_in_part_and_the_exit_status_says_so() {
     std::fs::write(journal(&record), broken).unwrap();
     let replayed = output(&["host", "replay", &record, "--json"]);
     let said = text(&replayed.stderr);
-    assert_eq!(replayed.status.code(), Some(3), "{said}");
+    assert_eq!(replayed.status.code(), Some(4), "{said}");
     assert!(
         said.contains("0000000000.jsonl is damaged: line 2: "),
         "{said}"
@@ -273,7 +273,7 @@ fn a_damaged_record_is_shown_in_part_and_the_exit_status_says_so() {
     assert!(said.contains("1 interval is lost, number 1"), "{said}");
     assert_whole(&serde_json::from_slice(&replayed.stdout).unwrap());
     let listing = output(&["host", "replay", &record, "--list"]);
-    assert_eq!(listing.status.code(), Some(3));
+    assert_eq!(listing.status.code(), Some(4));
     let listing = text(&listing.stdout);
     assert!(
         listing.contains("cut off") && listing.contains("cannot be read: "),

@@ -153,8 +153,8 @@ fn host_flags() {
             &["'3' for '--turn-ms", "5 … 100 milliseconds"],
         ),
         (
-            &["host", "run", "--select-all", "--turn-ms", "20ms"],
-            &["--turn-ms", "5 … 100 milliseconds, without the unit"],
+            &["host", "run", "--select-all", "--turn-ms", "20min"],
+            &["--turn-ms", "is not a whole number: 5 … 100 milliseconds"],
         ),
         (
             &["host", "run", "--select-all", "--gain", "-1"],

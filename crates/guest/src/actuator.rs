@@ -34,6 +34,8 @@ use thiserror::Error;
 
 use crate::cpusets::Cpusets;
 use crate::journal::Change;
+use crate::journal::Key;
+use crate::retention::Haltpoll;
 
 /// Why a change was not made.
 #[derive(Debug, Error)]
@@ -99,9 +101,14 @@ impl Actuator {
             journal: Journal::open(state_dir, stamp)?,
             is_restored: true,
         };
-        let report = actuator.restore()?;
+        let report = actuator.restore();
         actuator.is_restored = false;
         Ok((actuator, report))
+    }
+
+    /// Whether anything can be journaled, and so changed.
+    pub fn check_writable(&self) -> Result<(), ActuatorError> {
+        Ok(self.journal.check_writable()?)
     }
 
     /// The cpuset hierarchy, to look at.
@@ -170,7 +177,7 @@ impl Actuator {
                     continue;
                 }
                 if let Ok(thread) = ThreadRef::read(&self.procfs, pid, tid) {
-                    self.journal.note(Change::Affinity { thread, original })?;
+                    self.note_affinity(thread, original)?;
                 }
             }
         }
@@ -183,16 +190,58 @@ impl Actuator {
             cgroup: cgroup.clone(),
             home: CgroupPath::root(),
         };
+        let text = vcpus.to_string();
+        let mut key = None;
         if !self.journal.knows(&is_ours.key()) {
             let id = self.cpusets.id(cgroup)?;
-            let original = self.cpusets.text(cgroup)?;
-            self.journal.note(Change::Vcpus {
+            let record = |original| Change::Vcpus {
                 cgroup: cgroup.clone(),
                 id,
                 original,
-            })?;
+            };
+            key = Some(self.before(record(self.cpusets.text(cgroup)?), record(text.clone()))?);
         }
-        Ok(self.cpusets.set_text(cgroup, &vcpus.to_string())?)
+        let written = self.cpusets.set_text(cgroup, &text);
+        if let (Some(key), Err(_)) = (key, &written) {
+            self.journal.was_not_written(&key);
+        }
+        Ok(written?)
+    }
+
+    /// Journals what is there, unless it came of what was written here before, and what is about to be.
+    fn before(&mut self, now: Change, written: Change) -> Result<Key, ActuatorError> {
+        let key = now.key();
+        if !self.journal.knows(&key) {
+            self.journal.append(now)?;
+        } else if self.journal.is_ours(&now) {
+            self.journal.still_has(now)?;
+        } else {
+            self.journal.replace_original(now)?;
+        }
+        self.journal.will_write(written)?;
+        self.compact_if_due();
+        Ok(key)
+    }
+
+    fn note_affinity(&mut self, thread: ThreadRef, original: PcpuSet) -> Result<(), ActuatorError> {
+        self.journal.note(Change::Affinity { thread, original })?;
+        self.compact_if_due();
+        Ok(())
+    }
+
+    /// Threads that ended leave the journal when it has grown.
+    fn compact_if_due(&mut self) {
+        if self.journal.wants_compaction() {
+            let threads = &self.threads;
+            let has_ended = |change: &Change| {
+                change
+                    .thread()
+                    .is_some_and(|thread| !threads.is_alive(thread))
+            };
+            self.journal.forget_ended(has_ended);
+            // Where there is no room, it grows on for as long as there is some.
+            let _ = self.journal.compact();
+        }
     }
 
     /// Gives back to threads the vCPUs that they were bound to.
@@ -213,7 +262,7 @@ impl Actuator {
         vcpus: &PcpuSet,
         original: PcpuSet,
     ) -> Result<(), ActuatorError> {
-        self.journal.note(Change::Affinity { thread, original })?;
+        self.note_affinity(thread, original)?;
         Ok(tandem_linux::affinity::set_affinity(thread.tid, vcpus)?)
     }
 
@@ -227,16 +276,17 @@ impl Actuator {
                 source,
             }
         };
-        let original = fs::read_to_string(path).map_err(failed("read"))?;
-        self.journal.note(Change::Parameter {
-            path: path.to_owned(),
-            original: original.trim_end().to_owned(),
-        })?;
-        fs::write(path, value).map_err(failed("write"))
+        let now = fs::read_to_string(path).map_err(failed("read"))?;
+        let key = self.before(parameter(path, &now), parameter(path, value))?;
+        let written = fs::write(path, value);
+        if written.is_err() {
+            self.journal.was_not_written(&key);
+        }
+        written.map_err(failed("write"))
     }
 
     /// Puts everything back; what fails stays in the journal.
-    pub fn restore(&mut self) -> Result<RestoreReport, ActuatorError> {
+    pub fn restore(&mut self) -> RestoreReport {
         self.is_restored = true;
         let mut report = RestoreReport::default();
         // Threads last: a thread can only be bound to vCPUs that its cgroup has again.
@@ -247,8 +297,10 @@ impl Actuator {
         let failed = undo_each(ordered, &mut report, |change, _| self.undo(change));
         let kept = records.iter().filter(|&record| failed.contains(record));
         let kept = kept.cloned().collect();
-        self.journal.rewrite(kept)?;
-        Ok(report)
+        if let Err(error) = self.journal.rewrite(kept) {
+            report.keeps_journal(&error);
+        }
+        report
     }
 
     fn undo(&self, change: &Change) -> Result<Undone, String> {
@@ -256,13 +308,22 @@ impl Actuator {
             Change::Affinity { thread, original } => {
                 restore_affinity(&self.threads, thread, original)
             }
-            Change::Parameter { path, original } => match fs::read_to_string(path) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Undone::Nothing),
-                Ok(now) if now.trim_end() == original => Ok(Undone::Nothing),
-                _ => fs::write(path, original)
-                    .map(|()| Undone::PutBack)
-                    .map_err(|error| format!("cannot write {}: {error}", path.display())),
-            },
+            // Whatever stands in a journal, no other file is ever written.
+            Change::Parameter { path, .. } if *path != Haltpoll::parameter(&self.procfs) => Err(
+                format!("{} is no kernel parameter that Tandem sets", path.display()),
+            ),
+            Change::Parameter { path, original } => {
+                match fs::read_to_string(path) {
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Undone::Nothing),
+                    Ok(now) if now.trim_end() == original => Ok(Undone::Nothing),
+                    Ok(now) if !self.journal.is_ours(&parameter(path, &now)) => Ok(foreign(
+                        &format!("'{}' in {}", now.trim_end(), path.display()),
+                    )),
+                    _ => fs::write(path, original)
+                        .map(|()| Undone::PutBack)
+                        .map_err(|error| format!("cannot write {}: {error}", path.display())),
+                }
+            }
             Change::Vcpus {
                 cgroup,
                 id,
@@ -271,8 +332,19 @@ impl Actuator {
                 if now != *id || !self.cpusets.has_controller(cgroup) {
                     return Ok(Undone::Nothing);
                 }
-                if self.cpusets.text(cgroup)? == *original {
+                let now = self.cpusets.text(cgroup)?;
+                if now == *original {
                     return Ok(Undone::Nothing);
+                }
+                let found = Change::Vcpus {
+                    cgroup: cgroup.clone(),
+                    id: *id,
+                    original: now.clone(),
+                };
+                if !self.journal.is_ours(&found) {
+                    return Ok(foreign(&format!(
+                        "the cpuset.cpus '{now}' of cgroup {cgroup}"
+                    )));
                 }
                 self.cpusets.put_back_text(cgroup, original)?;
                 Ok(Undone::PutBack)
@@ -324,9 +396,21 @@ impl Actuator {
 impl Drop for Actuator {
     fn drop(&mut self) {
         if !self.is_restored {
-            let _ = self.restore();
+            self.restore();
         }
     }
+}
+
+fn parameter(path: &Path, text: &str) -> Change {
+    Change::Parameter {
+        path: path.to_owned(),
+        original: text.trim_end().to_owned(),
+    }
+}
+
+/// What is there was set by somebody else.
+fn foreign(what: &str) -> Undone {
+    Undone::Left(format!("{what} stays: somebody else set it meanwhile"))
 }
 
 /// The name, or the name with the first number that nobody has. A number of a process that was killed, with its
@@ -356,7 +440,7 @@ pub fn restore_all(procfs: &ProcFs, state_dir: &Path) -> Result<RestoreReport, A
 
 #[cfg(test)]
 mod tests {
-    use super::free_name;
+    use super::*;
 
     #[test]
     fn a_name_that_is_taken_gets_a_number() {
@@ -364,5 +448,79 @@ mod tests {
         let taken = |name: &str| ["a", "a-2"].contains(&name);
         assert_eq!(free_name("a", taken).as_deref(), Some("a-3"));
         assert_eq!(free_name("a", |_| true), None);
+    }
+
+    /// A VM of files, with cpusets of v2 and haltpoll.
+    fn vm() -> (tempfile::TempDir, ProcFs) {
+        let root = tempfile::tempdir().unwrap();
+        let procfs = ProcFs::at(root.path());
+        let write = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        write("proc/mounts", "none /cg cgroup2 rw 0 0\n");
+        write("cg/cgroup.controllers", "cpuset cpu\n");
+        write("cg/cgroup.subtree_control", "cpuset\n");
+        write("cg/a/cpuset.cpus", "0-3\n");
+        let parameter = Haltpoll::parameter(&procfs);
+        fs::create_dir_all(parameter.parent().unwrap()).unwrap();
+        fs::write(parameter, "200000\n").unwrap();
+        (root, procfs)
+    }
+
+    #[test]
+    fn a_planted_parameter_is_not_written() {
+        let (root, procfs) = vm();
+        let state = tempfile::tempdir().unwrap();
+        let victim = root.path().join("victim");
+        fs::write(&victim, "theirs").unwrap();
+        let boot = ProcFs::host().boot_id().unwrap_or_default();
+        let stamp = Stamp::new(boot, tandem_linux::cgroup::Version::V2, "/cg".into());
+        let mut journal = Journal::<Change>::open(state.path(), stamp).unwrap();
+        journal.append(parameter(&victim, "planted")).unwrap();
+        drop(journal);
+        let report = restore_all(&procfs, state.path()).unwrap();
+        assert!(!report.is_complete());
+        assert!(report.to_string().contains("victim"), "{report}");
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "theirs");
+    }
+
+    #[test]
+    fn what_somebody_else_sets_stays_and_the_rest_is_put_back() {
+        for theirs in [false, true] {
+            let (_root, procfs) = vm();
+            let state = tempfile::tempdir().unwrap();
+            let (mut actuator, _) = Actuator::open(&procfs, state.path()).unwrap();
+            let parameter = Haltpoll::parameter(&procfs);
+            let cgroup = CgroupPath("/a".to_owned());
+            let cpus = || actuator_text(&procfs, &cgroup);
+            for number in 1..4u64 {
+                let value = (number * 1000).to_string();
+                actuator.set_parameter(&parameter, &value).unwrap();
+                let first = format!("0-{}", number - 1).parse().unwrap();
+                actuator.set_vcpus(&cgroup, &first).unwrap();
+            }
+            if theirs {
+                fs::write(&parameter, "77\n").unwrap();
+                let cpusets = Cpusets::open(&procfs).unwrap();
+                cpusets.set_text(&cgroup, "1,3").unwrap();
+            }
+            let report = actuator.restore();
+            assert!(report.is_complete(), "{report}");
+            assert_eq!(report.left.len(), if theirs { 2 } else { 0 }, "{report}");
+            let value = fs::read_to_string(&parameter).unwrap();
+            let wanted = if theirs {
+                ("77", "1,3")
+            } else {
+                ("200000", "0-3")
+            };
+            assert_eq!((value.trim_end(), cpus().as_str()), wanted);
+        }
+    }
+
+    fn actuator_text(procfs: &ProcFs, cgroup: &CgroupPath) -> String {
+        let cpusets = Cpusets::open(procfs).unwrap();
+        cpusets.text(cgroup).unwrap()
     }
 }

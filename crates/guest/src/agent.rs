@@ -205,6 +205,7 @@ impl Agent {
             false => {
                 let (mut actuator, restored) = Actuator::open(&procfs, &config.state_dir)?;
                 report_restore(&restored, reporter);
+                actuator.check_writable()?;
                 let workload = Workload::open(target, held, &procfs, &mut actuator)?;
                 let knobs = Knobs::Live {
                     actuator: Box::new(actuator),
@@ -237,6 +238,11 @@ impl Agent {
         let settings = &mut config.controller;
         settings.consolidate = config.vcpus == Vcpus::Auto && !config.per_thread;
         settings.retain = config.retention == RetentionSetting::Auto;
+        if cost.is_none() && settings.retain {
+            reporter.info(
+                "what it takes to wake a halted vCPU was not measured: there is one vCPU only, or they are busy with other work",
+            );
+        }
         if let Some(cost) = cost {
             let twice = Nanos(cost.0 * 2);
             settings.retention.round_trip = twice.clamp(LEAST_RETENTION, MOST_RETENTION);
@@ -328,8 +334,9 @@ impl Agent {
         {
             drop(retention);
             status::file(&self.config.state_dir).remove();
-            report_failures(&actuator.restore()?, reporter);
+            report_failures(&actuator.restore(), reporter);
         }
+        reporter.info(&report.summary());
         Ok(Ended {
             report,
             command: command?,
@@ -398,6 +405,10 @@ impl Agent {
         let Some(sample) = self.sample(&processes)? else {
             return Ok(false);
         };
+        // Of nobody's work there is nothing to decide.
+        if processes.is_empty() {
+            return Ok(true);
+        }
         let averages = Averages::of(&sample.observed);
         match self.profiling.finish(&processes) {
             Ok(None) => {}
@@ -414,7 +425,10 @@ impl Agent {
         }
         self.account(&sample, &averages);
         self.apply(&decision, reporter);
-        self.publish(&decision, &averages)?;
+        if let Err(error) = self.publish(&decision, &averages) {
+            // Others know less; that is no reason to end.
+            self.errors.error(error, reporter);
+        }
         let is_set = self.active.len() < self.all.len() || self.retention > Nanos::ZERO;
         let is_busy = is_set || self.config.per_thread || self.profiling.is_sampling();
         Ok(!is_busy && !(NO_IDLE..=ALL_IDLE).contains(&averages.idle))

@@ -1,7 +1,7 @@
 //! What the agent changes in its VM, and what each thing was before.
 //!
-//! The file, its lock and its durability are the host daemon's ([`tandem_linux::journal`]); the records are
-//! other ones. The agent's state directory is its own (`/run/tandem-guest`), so that a daemon and an agent may run
+//! The file, its lock, its durability and how it tells what somebody else set are the host daemon's ([`tandem_linux::journal`]);
+//! the records are other ones. The agent's state directory is its own (`/run/tandem-guest`), so that a daemon and an agent may run
 //! on one machine, which then is a VM and a host of VMs.
 
 use std::path::PathBuf;
@@ -11,14 +11,15 @@ use serde::Serialize;
 use tandem_linux::cgroup::CgroupId;
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::journal::Entry;
+use tandem_linux::journal::check_path;
 use tandem_linux::thread::StartTime;
 use tandem_linux::thread::ThreadRef;
 use tandem_linux::thread::Tid;
 use tandem_policy::PcpuSet;
 
-/// Something that is about to be changed, and what it was before.
+/// Something that is about to be changed, and what it was before. Fields that a later version adds are read over.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "change", rename_all = "kebab-case", deny_unknown_fields)]
+#[serde(tag = "change", rename_all = "kebab-case")]
 pub enum Change {
     /// The cpuset controller is enabled for the cgroups below this one (v2).
     Enabled {
@@ -86,6 +87,39 @@ impl Entry for Change {
             Change::Vcpus { cgroup, id, .. } => Key::Vcpus(cgroup.clone(), *id),
             Change::Parameter { path, .. } => Key::Parameter(path.clone()),
             Change::Affinity { thread, .. } => Key::Affinity(thread.tid, thread.start),
+        }
+    }
+
+    fn thread(&self) -> Option<&ThreadRef> {
+        match self {
+            Change::Affinity { thread, .. } => Some(thread),
+            _ => None,
+        }
+    }
+
+    /// The same vCPUs, however they are listed. Threads are bound again by the agent itself as their cgroup shrinks and grows, and by
+    /// kernels before 6.2, so of those what is there does not tell.
+    fn comes_of(&self, written: &Change) -> bool {
+        match (self, written) {
+            (
+                Change::Vcpus { original: now, .. },
+                Change::Vcpus {
+                    original: asked, ..
+                },
+            ) => {
+                let (now, asked) = (now.parse::<PcpuSet>(), asked.parse::<PcpuSet>());
+                now.is_ok() && now.ok() == asked.ok()
+            }
+            (Change::Affinity { .. }, _) => true,
+            _ => self == written,
+        }
+    }
+
+    fn check(&self) -> Result<(), String> {
+        match self {
+            Change::Enabled { cgroup, .. } | Change::Vcpus { cgroup, .. } => check_path(cgroup),
+            Change::Created { cgroup, home } => check_path(cgroup).and_then(|()| check_path(home)),
+            Change::Parameter { .. } | Change::Affinity { .. } => Ok(()),
         }
     }
 }

@@ -1,11 +1,18 @@
 //! What a running agent says of itself, in `STATE_DIR/status.json`, and what it reports in the end.
 
 use std::path::Path;
+use std::path::PathBuf;
 
 use serde::Deserialize;
 use serde::Serialize;
+use tandem_linux::ProcFs;
+use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::status_file::StatusFile;
+use tandem_linux::status_file::StatusFileError;
 use tandem_linux::thread::ThreadRef;
+
+use crate::cpusets::Cpusets;
+use crate::retention::Haltpoll;
 
 /// What an agent does now.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -89,15 +96,152 @@ pub struct Report {
     pub bound_later: u64,
 }
 
+impl Report {
+    /// The whole of it on a line, for people.
+    pub fn summary(&self) -> String {
+        let seconds = |nanos: u64| nanos as f64 / 1e9;
+        let Setting {
+            vcpus,
+            retention_ns,
+        } = self.choice;
+        let choice = match self.periods {
+            0 => "nothing was observed".to_owned(),
+            _ => format!(
+                "most of the work was done on {vcpus} vCPUs with a retention of {:.0} us",
+                retention_ns as f64 / 1e3
+            ),
+        };
+        format!(
+            "after {:.1} s: {choice}; {} changes; retention burnt {:.2} s of idle time, the agent took {:.2} s of CPU time",
+            seconds(self.lasted_ns),
+            self.decisions.len(),
+            seconds(self.retention_burnt_ns),
+            seconds(self.agent_cpu_ns),
+        )
+    }
+}
+
+/// Where agents of this machine keep their state: those that a person started, and those that units did
+/// (`/run/tandem-guest-NAME`).
+pub fn state_dirs(run: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(run).into_iter().flatten().flatten();
+    let mut dirs: Vec<PathBuf> = entries
+        .filter(|entry| {
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            name == "tandem-guest" || name.starts_with("tandem-guest-")
+        })
+        .map(|entry| entry.path())
+        .collect();
+    dirs.sort();
+    dirs
+}
+
+/// The state directories that are meant: this one, that of a unit's agent, or those of all agents.
+pub fn dirs_of(dir: Option<&Path>, unit: Option<&str>) -> Vec<PathBuf> {
+    let of_unit = unit.map(state_dir_of_unit);
+    match dir.map(Path::to_owned).or(of_unit) {
+        Some(dir) => vec![dir],
+        None => state_dirs(Path::new("/run")),
+    }
+}
+
+/// What this VM offers, after that no agent runs if so it is.
+pub fn of_vm(procfs: &ProcFs, running: &[Status], dirs: &[PathBuf]) -> String {
+    let mut lines = Vec::new();
+    if running.is_empty() {
+        let dirs: Vec<_> = dirs.iter().map(|dir| dir.display().to_string()).collect();
+        lines.push(match dirs.is_empty() {
+            true => {
+                "no agent runs here (there is no state directory /run/tandem-guest*)".to_owned()
+            }
+            false => format!(
+                "no agent runs here (none with the state directory {})",
+                dirs.join(", ")
+            ),
+        });
+    }
+    lines.push(match Haltpoll::find(procfs) {
+        Ok(_) => "idle vCPUs can be kept awake by the kernel's haltpoll".to_owned(),
+        Err(why) => format!("idle vCPUs can be kept awake by yielding threads only: {why}"),
+    });
+    lines.push(match Cpusets::open(procfs) {
+        Ok(cpusets) => format!(
+            "vCPUs are set by cgroup {} at {}",
+            cpusets.version(),
+            cpusets.mount().display()
+        ),
+        Err(error) => format!("vCPUs cannot be set: {error}"),
+    });
+    lines.join("\n")
+}
+
+/// Where the agent of this unit keeps its state, as `packaging/systemd/tandem-guest@.service` has it.
+pub fn state_dir_of_unit(unit: &str) -> PathBuf {
+    PathBuf::from(format!("/run/tandem-guest-{}", bare(unit)))
+}
+
+/// The cgroup of a unit that has no slice of its own.
+pub fn cgroup_of_unit(unit: &str) -> CgroupPath {
+    CgroupPath(format!("/system.slice/{}.service", bare(unit)))
+}
+
+fn bare(unit: &str) -> &str {
+    unit.strip_suffix(".service").unwrap_or(unit)
+}
+
 /// The agent's status file in this state directory. Whether the agent that wrote it still runs is told by
 /// [`Status::agent`].
 pub fn file(state_dir: &Path) -> StatusFile {
     StatusFile::new(state_dir, "agent")
 }
 
+/// What the agent with this state directory does; none where no agent runs.
+pub fn running(state_dir: &Path, procfs: &ProcFs) -> Result<Option<Status>, StatusFileError> {
+    let published: Option<Status> = file(state_dir).read()?;
+    Ok(published.filter(|status| status.agent.is_alive(procfs)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn agents_of_units_are_found() {
+        let run = tempfile::tempdir().unwrap();
+        for name in ["tandem-guest-web", "tandem", "tandem-guest", "other"] {
+            std::fs::create_dir(run.path().join(name)).unwrap();
+        }
+        let found = state_dirs(run.path());
+        let wanted = ["tandem-guest", "tandem-guest-web"].map(|name| run.path().join(name));
+        assert_eq!(found, wanted);
+        assert_eq!(state_dirs(Path::new("/nowhere")), Vec::<PathBuf>::new());
+        for unit in ["web", "web.service"] {
+            assert_eq!(state_dir_of_unit(unit), Path::new("/run/tandem-guest-web"));
+            assert_eq!(cgroup_of_unit(unit).0, "/system.slice/web.service");
+        }
+    }
+
+    #[test]
+    fn the_summary_says_what_was_done() {
+        let report = Report {
+            choice: Setting {
+                vcpus: 2,
+                retention_ns: 200_000,
+            },
+            periods: 30,
+            lasted_ns: 3_200_000_000,
+            ..Report::default()
+        };
+        let said = report.summary();
+        assert!(said.contains("after 3.2 s"), "{said}");
+        assert!(
+            said.contains("2 vCPUs with a retention of 200 us"),
+            "{said}"
+        );
+        let said = Report::default().summary();
+        assert!(said.contains("nothing was observed"), "{said}");
+    }
 
     #[test]
     fn the_status_of_an_earlier_agent_is_still_read() {

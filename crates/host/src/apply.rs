@@ -35,6 +35,30 @@ pub struct Refused {
     pub vm: String,
     /// What went wrong, with path and value.
     pub error: String,
+    /// Whether the journal could not be written: then it is the same for all VMs.
+    pub is_of_disk: bool,
+}
+
+impl Refused {
+    /// Of this VM.
+    pub(crate) fn new(vm: &str, error: &ActuatorError) -> Refused {
+        Refused {
+            vm: vm.to_owned(),
+            error: error.to_string(),
+            is_of_disk: matches!(error, ActuatorError::Journal(error) if error.is_of_disk()),
+        }
+    }
+
+    /// In words; of a journal that cannot be written the same whatever VM it was.
+    pub fn in_words(&self) -> String {
+        match self.is_of_disk {
+            true => format!(
+                "{}; until that is mended nothing more is changed, and what was changed stays as it is and is put back in the end",
+                self.error
+            ),
+            false => format!("VM {}: {}", self.vm, self.error),
+        }
+    }
 }
 
 impl Applied {
@@ -53,10 +77,7 @@ impl Applied {
             },
             Ok(false) => {}
             Err(error) if error.is_gone() => {}
-            Err(error) => self.refused.push(Refused {
-                vm: managed.vm.name.clone(),
-                error: error.to_string(),
-            }),
+            Err(error) => self.refused.push(Refused::new(&managed.vm.name, &error)),
         }
     }
 }

@@ -10,6 +10,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 use std::time::Instant;
@@ -41,12 +42,14 @@ use crate::said::SaidChanges;
 use crate::select::Selector;
 use crate::status;
 use crate::status::Due;
-use crate::status::StatusError;
 use crate::status::Wanted;
+use crate::turns::TurnStats;
 use tandem_linux::actuator::Actuator;
 use tandem_linux::actuator::ActuatorError;
 use tandem_linux::cgroup;
 use tandem_linux::cgroup::CgroupError;
+use tandem_linux::claims::Claims;
+use tandem_linux::claims::HOST_CLAIMS;
 use tandem_linux::exporter::Exporter;
 use tandem_linux::exporter::MetricsError;
 use tandem_linux::procfs::ProcFs;
@@ -77,9 +80,6 @@ pub enum DaemonError {
     /// Metrics cannot be offered.
     #[error(transparent)]
     Metrics(#[from] MetricsError),
-    /// The status cannot be written.
-    #[error(transparent)]
-    Status(#[from] StatusError),
     /// Signals cannot be caught.
     #[error("cannot catch SIGTERM and SIGINT: {0}")]
     Signals(std::io::Error),
@@ -146,6 +146,17 @@ impl Daemon {
             Some(command) => fleet.with_watchdog(command),
             None => fleet,
         };
+        let claims = (!config.dry_run).then(|| Claims::open(Path::new(HOST_CLAIMS)));
+        let fleet = match claims {
+            None => fleet,
+            Some(Ok(claims)) => fleet.with_claims(claims),
+            Some(Err(error)) => {
+                reporter.error(&format!(
+                    "{error}; other Tandem daemons of this host cannot be told which VMs this one looks after"
+                ));
+                fleet
+            }
+        };
         Ok(Daemon {
             controller: Controller::new(config.controller()),
             selector,
@@ -174,10 +185,7 @@ impl Daemon {
         // Told to go or failed: either way the host gets its own settings back.
         ServiceManager::stopping();
         if let Backend::Live(mut actuator) = self.fleet.into_backend() {
-            match actuator.restore() {
-                Ok(restored) => report_restore(&restored, reporter),
-                Err(error) => reporter.error(&error.to_string()),
-            }
+            report_restore(&actuator.restore(), reporter);
         }
         // What is there in a dry run is another daemon's.
         if !self.config.dry_run {
@@ -200,13 +208,8 @@ impl Daemon {
                 ));
             }
             // Before the first change: whoever asks after kill -9 hears of this daemon.
-            status::write(
-                &self.config.state_dir,
-                &self.fleet,
-                &BTreeMap::new(),
-                &BTreeMap::new(),
-                None,
-            )?;
+            let (due, wanted) = (BTreeMap::new(), BTreeMap::new());
+            self.write_status(&due, &wanted, None, reporter);
         }
         self.scan(reporter)?;
         let mut scanned = Instant::now();
@@ -228,7 +231,7 @@ impl Daemon {
             if woke.duration_since(scanned) >= scan_every {
                 scanned = woke;
                 self.scan(reporter)?;
-                self.publish(&accounts, reporter)?;
+                self.publish(&accounts, reporter);
                 service_manager.alive();
             }
             self.metrics.periods.inc();
@@ -397,18 +400,14 @@ impl Daemon {
     }
 
     fn refused(&mut self, refused: &[Refused], reporter: &mut dyn Reporter) {
-        for Refused { vm, error } in refused {
+        for refused in refused {
             self.metrics.errors.inc();
-            self.errors.error(format!("VM {vm}: {error}"), reporter);
+            self.errors.error(refused.in_words(), reporter);
         }
     }
 
     /// Brings status and metrics up to date.
-    fn publish(
-        &mut self,
-        accounts: &Accounts,
-        reporter: &mut dyn Reporter,
-    ) -> Result<(), DaemonError> {
+    fn publish(&mut self, accounts: &Accounts, reporter: &mut dyn Reporter) {
         let per_period = self.config.period().0 as f64;
         let waits = self.fleet.mark_waits();
         let turns = self.fleet.turn_stats();
@@ -467,20 +466,27 @@ impl Daemon {
         }
         self.published = present;
         if !self.config.dry_run {
-            status::write(
-                &self.config.state_dir,
-                &self.fleet,
-                &due,
-                &accounts.vcpus,
-                turns,
-            )?;
+            self.write_status(&due, &accounts.vcpus, turns, reporter);
         }
         if let Some(exporter) = &self.exporter
             && let Err(error) = exporter.publish()
         {
-            reporter.error(&error.to_string());
+            self.errors.error(error, reporter);
         }
-        Ok(())
+    }
+
+    /// Without a status others know less; that is no reason to end.
+    fn write_status(
+        &mut self,
+        due: &BTreeMap<VmId, Due>,
+        wanted: &BTreeMap<VmId, BTreeMap<u32, Wanted>>,
+        turns: Option<TurnStats>,
+        reporter: &mut dyn Reporter,
+    ) {
+        let dir = &self.config.state_dir;
+        if let Err(error) = status::write(dir, &self.fleet, due, wanted, turns) {
+            self.errors.error(error, reporter);
+        }
     }
 }
 

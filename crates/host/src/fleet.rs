@@ -8,6 +8,8 @@
 //! A dry run does all of this except to change anything. VMs and vCPUs may vanish between any two
 //! lines here; what is gone is dropped at the next scan and is no error.
 
+mod error;
+mod others;
 mod turns;
 
 use std::collections::BTreeMap;
@@ -34,6 +36,7 @@ use crate::check::kernel::may_inflate_lag;
 use crate::config::VmRule;
 use crate::configured::Configured;
 use crate::discovery::Vm;
+pub use crate::fleet::error::FleetError;
 use crate::in_force::has_idle_class;
 use crate::in_force::settings;
 use crate::managed::ManagedVcpu;
@@ -51,6 +54,7 @@ use tandem_linux::cgroup::CpuController;
 use tandem_linux::cgroup::ownership::Residence;
 use tandem_linux::cgroup::ownership::find_own_cgroup;
 use tandem_linux::cgroup::ownership::residence;
+use tandem_linux::claims::Claims;
 use tandem_linux::procfs::ProcFs;
 use tandem_linux::sampler::Sampler;
 use tandem_linux::sched_attr::schedulers_slice;
@@ -92,6 +96,8 @@ pub struct Fleet {
     has_idle: Option<bool>,
     /// Whether putting vCPUs apart can gain anything on this kernel.
     divides: bool,
+    /// Which VMs are this daemon's, for other daemons of the host.
+    claims: Option<Claims>,
 }
 
 /// What somebody else may have changed (affinities, weights) is read of each VM in every so many
@@ -118,7 +124,15 @@ impl Fleet {
             has_idle: None,
             divides: may_inflate_lag(),
             turns: Turns::default(),
+            claims: None,
         }
+    }
+
+    /// With other daemons of the host that look after VMs of their own: one that they have is left to them.
+    #[must_use]
+    pub fn with_claims(mut self, claims: Claims) -> Fleet {
+        self.claims = Some(claims);
+        self
     }
 
     /// With weights that are those of single vCPUs, unless a VM's rule says otherwise.
@@ -157,6 +171,7 @@ impl Fleet {
     pub fn update(&mut self, found: &[Vm], all: &[Vm]) -> (Vec<Note>, Vec<Refused>) {
         self.updates = self.updates.wrapping_add(1);
         let (mut notes, mut refused) = (Vec::new(), Vec::new());
+        self.hear_of_others(&mut notes);
         let present: BTreeSet<VmId> = found.iter().map(|vm| vm.id).collect();
         let gone: Vec<VmId> = self
             .vms
@@ -185,9 +200,16 @@ impl Fleet {
                     }
                     outcome => (Some(managed), outcome.err()),
                 },
-                None => match self.adopt(vm, &homes, &mut notes) {
+                None => match self
+                    .claim(vm)
+                    .and_then(|()| self.adopt(vm, &homes, &mut notes))
+                {
                     Ok(managed) => (Some(managed), None),
-                    Err(error) => (None, Some(error)),
+                    Err(error @ FleetError::Taken { .. }) => (None, Some(error)),
+                    Err(error) => {
+                        self.give_up(vm);
+                        (None, Some(error))
+                    }
                 },
             };
             if let Some(managed) = managed {
@@ -196,10 +218,7 @@ impl Fleet {
             refused.extend(
                 failed
                     .filter(|error| !error.is_gone())
-                    .map(|error| Refused {
-                        vm: vm.name.clone(),
-                        error: error.to_string(),
-                    }),
+                    .map(|error| error.refused(&vm.name)),
             );
         }
         (notes, refused)
@@ -216,7 +235,7 @@ impl Fleet {
         let wanted = self
             .rule(vm, |rule| rule.weight)
             .map(|w| Weight(w * default.0));
-        let policies = self.rule(vm, |rule| rule.policies).unwrap_or(self.policies);
+        let policies = self.policies_of(vm);
         let is_left_alone = policies == PolicySet::NONE;
         let range = controller.weight_range();
         let own = own_cgroup(controller, vm.id, homes)?;
@@ -254,6 +273,7 @@ impl Fleet {
             undivided: None,
             configured,
             worth,
+            has_rule: wanted.is_some(),
             in_force,
             policies,
             is_shared,
@@ -459,22 +479,23 @@ impl Fleet {
         refused: &mut Vec<Refused>,
     ) {
         let vcpus = std::mem::take(&mut managed.vcpus);
+        let vm = &managed.vm.name;
         let threads = self.let_go_of_vcpus(vcpus).err();
-        let mut errors: Vec<String> = threads.iter().map(ActuatorError::to_string).collect();
+        refused.extend(threads.map(|error| Refused::new(vm, &error)));
         if let Backend::Live(actuator) = &mut self.backend
             && !managed.is_left_alone()
         {
             match actuator.release_group(&managed.cgroup) {
                 Ok(report) if report.is_complete() => {}
-                Ok(report) => errors.push(report.to_string()),
-                Err(error) => errors.push(error.to_string()),
+                Ok(report) => refused.push(Refused {
+                    vm: vm.clone(),
+                    error: report.to_string(),
+                    is_of_disk: false,
+                }),
+                Err(error) => refused.push(Refused::new(vm, &error)),
             }
         }
-        let vm = &managed.vm.name;
-        refused.extend(errors.into_iter().map(|error| Refused {
-            vm: vm.clone(),
-            error,
-        }));
+        self.give_up(&managed.vm);
         notes.push(Note(format!(
             "VM {} (pid {}) is gone",
             managed.vm.name, managed.vm.process.pid
@@ -630,25 +651,4 @@ fn group_name(vm: &Vm) -> String {
         .take(64)
         .collect();
     format!("tandem-{name}-{}", vm.process.pid)
-}
-
-/// Why a VM cannot be taken into care.
-#[derive(Debug, thiserror::Error)]
-pub enum FleetError {
-    /// Its cgroup cannot be read.
-    #[error(transparent)]
-    Cgroup(#[from] CgroupError),
-    /// A change was refused.
-    #[error(transparent)]
-    Actuator(#[from] ActuatorError),
-}
-
-impl FleetError {
-    /// Whether the reason is only that the VM or its cgroup has vanished meanwhile.
-    pub fn is_gone(&self) -> bool {
-        match self {
-            FleetError::Cgroup(error) => error.is_gone(),
-            FleetError::Actuator(error) => error.is_gone(),
-        }
-    }
 }

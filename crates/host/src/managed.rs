@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use tandem_linux::actuator::Actuator;
 use tandem_linux::actuator::ActuatorError;
+use tandem_linux::actuator::Foreign;
 use tandem_linux::cgroup::CgroupError;
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::cgroup::CpuController;
@@ -69,6 +70,8 @@ pub struct ManagedVm {
     pub configured: Weight,
     /// How that comes about.
     pub(crate) worth: Configured,
+    /// Whether a rule says it: then no other weight counts.
+    pub(crate) has_rule: bool,
     /// What is in force. In the idle class there is no weight: then it is the one that the VM gets when it leaves.
     pub in_force: VmSettings,
     /// The policies that may act on it.
@@ -144,8 +147,33 @@ impl ManagedVm {
         self.vcpus.iter_mut().find(|managed| managed.index == vcpu)
     }
 
-    /// Reads the cgroup's settings again. What somebody else set counts from now on, a weight as configured. Leaving the idle
-    /// class sets the kernel's default weight, which nobody asked for: what is configured stays.
+    /// What somebody else set on its cgroup, and the daemon has written over by now.
+    pub(crate) fn hear_of(&mut self, foreign: &Foreign) -> Note {
+        let Foreign { cgroup, knob, text } = foreign;
+        let line = format!(
+            "VM {}: someone else set the {knob} of {cgroup} to {text}",
+            self.vm.name
+        );
+        let weight = match foreign.knob {
+            Knob::Weight if !self.has_rule => {
+                text.parse::<f64>().ok().filter(|weight| *weight > 0.0)
+            }
+            _ => None,
+        };
+        match weight {
+            Some(weight) => {
+                self.configured = Weight(weight);
+                self.worth.replace(Weight(weight), self.vm.vcpus.len());
+                Note(format!("{line}; it counts as configured from now on"))
+            }
+            None => Note(format!(
+                "{line}; the daemon's stays in force, and this comes back in the end"
+            )),
+        }
+    }
+
+    /// Reads the cgroup's settings again. What somebody else set counts from now on, a weight as configured unless a rule says
+    /// another. Leaving the idle class sets the kernel's default weight, which nobody asked for: what is configured stays.
     pub(crate) fn recheck_group(
         &mut self,
         actuator: &mut Actuator,
@@ -172,7 +200,14 @@ impl ManagedVm {
             }
         }
         let ours = self.undivided.unwrap_or(self.in_force.weight);
-        if !now.idle && now.weight != ours {
+        if !now.idle && now.weight != ours && self.has_rule {
+            // The actuator tells of what it finds there, but not of groups that were made here.
+            if self.made {
+                let line = foreign("weight", &now.weight);
+                notes.push(Note(format!("{line}; the rule's stays in force")));
+            }
+            actuator.set_weight(&self.cgroup, ours)?;
+        } else if !now.idle && now.weight != ours {
             let line = foreign("weight", &now.weight);
             notes.push(Note(format!("{line}; it counts as configured from now on")));
             actuator.forget_knob(&self.cgroup, Knob::Weight)?;

@@ -17,6 +17,11 @@ use tandem_linux::cgroup::CpuController;
 use tandem_linux::settings::SettingsError;
 use tandem_linux::thread::Pid;
 
+/// What was asked for matches nothing, such as a selection of VMs.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct NothingMatched(pub String);
+
 /// The compiled selection.
 #[derive(Clone, Debug, Default)]
 pub struct Selector {

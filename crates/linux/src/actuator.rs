@@ -6,12 +6,16 @@
 //!        └── locks the state directory                   restore, or drop ──► all as before
 //! ```
 //!
-//! Only the first change of a thing costs a record on disk; setting a weight again is one write to
-//! one file. Cgroups that this actuator made need no record of their weights, since they go whole.
+//! Only the first change of a thing waits for the disk. Each later one first reads what is there: what is none of the values
+//! that were written is somebody else's, and from then on that is put back in the end, while what is asked for here is in force
+//! until then ([`Actuator::take_foreign`] tells). Cgroups that this actuator made need no record of their weights, since they go
+//! whole.
 //! Threads and cgroups may vanish at any moment: for threads that is an [`Outcome`], for cgroups an
 //! error of which [`ActuatorError::is_gone`] is true; in neither case is there anything to undo.
 //!
 //! What this does not do: decide. It does not check who owns a cgroup or whether a VM was selected.
+
+mod knobs;
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -20,18 +24,18 @@ use tandem_policy::Knob as Setting;
 use tandem_policy::Nanos;
 use tandem_policy::Nice;
 use tandem_policy::PcpuSet;
-use tandem_policy::Weight;
 use thiserror::Error;
 
+pub use crate::actuator::knobs::Foreign;
 use crate::affinity::AffinityError;
 use crate::affinity::HostThreads;
 use crate::affinity::Threads;
 use crate::cgroup::CgroupError;
 use crate::cgroup::CgroupPath;
 use crate::cgroup::CpuController;
-use crate::cgroup::Knob;
-use crate::cgroup::Quota;
 use crate::cgroup::check_name;
+use crate::disk::Disk;
+use crate::disk::HostDisk;
 use crate::journal::Entry;
 use crate::journal::Journal;
 use crate::journal::JournalError;
@@ -89,27 +93,46 @@ pub struct Actuator {
     controller: Box<dyn CpuController>,
     threads: Box<dyn Threads>,
     journal: Journal,
+    foreign: Vec<Foreign>,
     abandoned: bool,
 }
 
 impl Actuator {
-    /// Takes the lock of `state_dir` and restores what an earlier, killed run left.
+    /// Takes the lock of `state_dir` and restores what an earlier, killed run left. Where nothing can be journaled that is an
+    /// error, after all is restored.
     pub fn open(
+        controller: Box<dyn CpuController>,
+        state_dir: &Path,
+    ) -> Result<(Actuator, RestoreReport), ActuatorError> {
+        let (actuator, report) = Actuator::open_to_restore(controller, state_dir)?;
+        actuator.journal.check_writable()?;
+        Ok((actuator, report))
+    }
+
+    /// The same where the journal only has to be read.
+    fn open_to_restore(
         controller: Box<dyn CpuController>,
         state_dir: &Path,
     ) -> Result<(Actuator, RestoreReport), ActuatorError> {
         // Without one, all boots look the same, and start times alone tell threads apart.
         let boot = ProcFs::host().boot_id().unwrap_or_default();
-        Actuator::open_with(
-            controller,
-            Box::new(HostThreads::default()),
-            state_dir,
-            &boot,
-        )
+        let threads = Box::new(HostThreads::default());
+        Actuator::open_on(Box::new(HostDisk), controller, threads, state_dir, &boot)
     }
 
     /// The same for threads that need not be this machine's, on the boot named `boot`.
     pub fn open_with(
+        controller: Box<dyn CpuController>,
+        threads: Box<dyn Threads>,
+        state_dir: &Path,
+        boot: &str,
+    ) -> Result<(Actuator, RestoreReport), ActuatorError> {
+        Actuator::open_on(Box::new(HostDisk), controller, threads, state_dir, boot)
+    }
+
+    /// The same on a disk that need not be this machine's; whether anything can be journaled its first change tells.
+    pub fn open_on(
+        disk: Box<dyn Disk>,
         controller: Box<dyn CpuController>,
         threads: Box<dyn Threads>,
         state_dir: &Path,
@@ -123,10 +146,11 @@ impl Actuator {
         let mut actuator = Actuator {
             controller,
             threads,
-            journal: Journal::open(state_dir, stamp)?,
+            journal: Journal::open_on(disk, state_dir, stamp)?,
+            foreign: Vec::new(),
             abandoned: false,
         };
-        let report = actuator.restore()?;
+        let report = actuator.restore();
         Ok((actuator, report))
     }
 
@@ -156,10 +180,14 @@ impl Actuator {
         let cgroup = group.clone();
         self.journal.note(Record::Created { cgroup })?;
         let created = self.controller.create_child(parent, name);
-        if created.is_err() {
-            // No group was made, and one that somebody else makes there later is not ours.
-            self.forget(&key)?;
-            self.disable_unneeded(&mut RestoreReport::default())?;
+        if let Err(error) = &created {
+            // One that was made in part goes, or stays journaled. Where none was made, one that somebody else makes there later is
+            // not ours. Why it was not made says more than what is wrong with the journal.
+            let is_ours = !matches!(error, CgroupError::Exists(_));
+            if !(is_ours && self.controller.remove(&group).is_err()) {
+                let _ = self.forget(&key);
+            }
+            let _ = self.disable_unneeded(&mut RestoreReport::default());
         }
         Ok(created?)
     }
@@ -183,7 +211,7 @@ impl Actuator {
         let key = Key::Moved(thread.tid, thread.start, to.clone());
         if !self.journal.knows(&key) {
             let from = self.origin(thread, now);
-            self.journal.append(Record::Moved {
+            self.append(Record::Moved {
                 thread: *thread,
                 from,
                 to: to.clone(),
@@ -192,7 +220,8 @@ impl Actuator {
         match self.controller.move_thread(thread.tid, to) {
             Ok(()) => Ok(Outcome::Done),
             Err(error) => {
-                self.forget(&key)?;
+                // A record that cannot be forgotten does no harm: the thread is not where it says.
+                let _ = self.forget(&key);
                 match error {
                     CgroupError::ThreadGone(_) => Ok(Outcome::Gone),
                     error => Err(error.into()),
@@ -225,102 +254,43 @@ impl Actuator {
         }
     }
 
-    /// Sets a cgroup's weight, rounded and brought into range; returns what was written.
-    pub fn set_weight(
-        &mut self,
-        cgroup: &CgroupPath,
-        weight: Weight,
-    ) -> Result<Weight, ActuatorError> {
-        self.before_knob(cgroup, Knob::Weight)?;
-        Ok(self.controller.set_weight(cgroup, weight)?)
-    }
-
-    /// Sets a cgroup's hard cap, or takes it away.
-    pub fn set_quota(
-        &mut self,
-        cgroup: &CgroupPath,
-        quota: Option<Quota>,
-    ) -> Result<(), ActuatorError> {
-        self.before_knob(cgroup, Knob::Quota)?;
-        Ok(self.controller.set_quota(cgroup, quota)?)
-    }
-
-    /// Journals a knob's value, unless the cgroup is ours or the value is known.
-    fn before_knob(&mut self, cgroup: &CgroupPath, knob: Knob) -> Result<(), ActuatorError> {
-        if self.journal.knows(&Key::Created(cgroup.clone())) {
-            return Ok(());
-        }
-        let id = self.controller.id(cgroup)?;
-        if self.journal.knows(&Key::Knob(cgroup.clone(), id, knob)) {
-            return Ok(());
-        }
-        if cgroup.is_root() {
-            return Err(CgroupError::RootHasNone(knob).into());
-        }
-        self.enable_above(cgroup)?;
-        let mut original = self.controller.read_knob(cgroup, knob)?;
-        // In the idle class the file shows what cannot be written: the kernel gives the default to a cgroup that leaves it.
-        if knob == Knob::Weight && self.controller.is_idle(cgroup)? == Some(true) {
-            original = format!("{:.0}", self.controller.default_weight().0);
-        }
-        self.journal.append(Record::Knob {
-            cgroup: cgroup.clone(),
-            id,
-            knob,
-            original,
-        })?;
-        Ok(())
-    }
-
     /// Lets a thread run on these pCPUs only.
     pub fn set_affinity(
         &mut self,
         thread: &ThreadRef,
         pcpus: &PcpuSet,
     ) -> Result<Outcome, ActuatorError> {
-        self.set_attribute(
+        let affinity = |original| Record::Affinity {
+            thread: *thread,
+            original,
+        };
+        let outcome = self.set_attribute(
             thread,
-            Key::Affinity(thread.tid, thread.start),
-            |threads| {
-                let original = threads.affinity(thread.tid)?;
-                Ok(Record::Affinity {
-                    thread: *thread,
-                    original,
-                })
-            },
+            affinity(pcpus.clone()),
+            |threads| Ok(affinity(threads.affinity(thread.tid)?)),
             |threads| threads.set_affinity(thread.tid, pcpus),
-        )
-    }
-
-    /// Puts a cgroup into the idle class, or takes it out. Out of it, it has the kernel's default weight: the caller sets its own
-    /// again.
-    pub fn set_idle(&mut self, cgroup: &CgroupPath, idle: bool) -> Result<(), ActuatorError> {
-        self.prepare_idle(cgroup)?;
-        Ok(self.controller.set_idle(cgroup, idle)?)
-    }
-
-    /// Journals what putting a cgroup into the idle class changes, for whoever then does so by itself.
-    pub fn prepare_idle(&mut self, cgroup: &CgroupPath) -> Result<(), ActuatorError> {
-        // In this order: taking it out of the class loses the weight, which is undone after that.
-        self.before_knob(cgroup, Knob::Weight)?;
-        if self.controller.is_idle(cgroup)?.is_none() {
-            return Err(CgroupError::NoIdleClass.into());
+        )?;
+        // The kernel leaves those that are in the thread's cpuset.
+        if outcome == Outcome::Done
+            && let Ok(now) = self.threads.affinity(thread.tid)
+            && now != *pcpus
+        {
+            // Where this cannot be journaled, it counts as somebody else's and stays, which is in nobody's way.
+            let _ = self.journal.will_write(affinity(now));
         }
-        self.before_knob(cgroup, Knob::Idle)
+        Ok(outcome)
     }
 
     /// Gives a thread a nice value.
     pub fn set_nice(&mut self, thread: &ThreadRef, nice: Nice) -> Result<Outcome, ActuatorError> {
+        let record = |original| Record::Nice {
+            thread: *thread,
+            original,
+        };
         self.set_attribute(
             thread,
-            Key::Nice(thread.tid, thread.start),
-            |threads| {
-                let original = threads.nice(thread.tid)?;
-                Ok(Record::Nice {
-                    thread: *thread,
-                    original,
-                })
-            },
+            record(nice),
+            |threads| Ok(record(threads.nice(thread.tid)?)),
             |threads| threads.set_nice(thread.tid, nice),
         )
     }
@@ -331,25 +301,23 @@ impl Actuator {
         thread: &ThreadRef,
         slice: Option<Nanos>,
     ) -> Result<Outcome, ActuatorError> {
+        let record = |original| Record::Slice {
+            thread: *thread,
+            original,
+        };
         self.set_attribute(
             thread,
-            Key::Slice(thread.tid, thread.start),
-            |threads| {
-                let original = threads.slice(thread.tid)?;
-                Ok(Record::Slice {
-                    thread: *thread,
-                    original,
-                })
-            },
+            record(slice),
+            |threads| Ok(record(threads.slice(thread.tid)?)),
             |threads| threads.set_slice(thread.tid, slice),
         )
     }
 
-    /// Journals what `read` says of a thread, unless that is known, and then makes the change.
+    /// Journals what `read` says of a thread, unless that is known and ours, and what it gets, and then makes the change.
     fn set_attribute<E: Into<ActuatorError>>(
         &mut self,
         thread: &ThreadRef,
-        key: Key,
+        written: Record,
         read: impl FnOnce(&dyn Threads) -> Result<Record, E>,
         set: impl FnOnce(&dyn Threads) -> Result<(), E>,
     ) -> Result<Outcome, ActuatorError> {
@@ -360,18 +328,22 @@ impl Actuator {
             error if error.is_gone() => Ok(Outcome::Gone),
             error => Err(error),
         };
+        let key = written.key();
         let is_new = !self.journal.knows(&key);
-        if is_new {
-            match read(&*self.threads) {
-                Ok(record) => self.journal.append(record)?,
-                Err(error) => return or_gone(error),
-            }
+        match read(&*self.threads) {
+            Ok(now) if is_new => self.append(now)?,
+            Ok(now) if self.journal.is_ours(&now) => self.journal.still_has(now)?,
+            Ok(now) => self.journal.replace_original(now)?,
+            Err(error) => return or_gone(error),
         }
+        self.will_write(written)?;
         match set(&*self.threads) {
             Ok(()) => Ok(Outcome::Done),
             Err(error) => {
-                if is_new {
-                    self.forget(&key)?;
+                // Where neither can be journaled: what is there is what was there.
+                match is_new {
+                    true => drop(self.forget(&key)),
+                    false => self.journal.was_not_written(&key),
                 }
                 or_gone(error)
             }
@@ -392,28 +364,18 @@ impl Actuator {
             | Record::Slice { .. } => false,
         })?;
         self.disable_unneeded(&mut report)?;
-        self.forget_ended()?;
+        self.forget_ended();
         Ok(report)
     }
 
-    /// Gives one knob of a cgroup its own value back, and forgets it. A weight is none in the idle class, so that goes with it.
-    pub fn release_knob(
-        &mut self,
-        cgroup: &CgroupPath,
-        knob: Knob,
-    ) -> Result<RestoreReport, ActuatorError> {
-        let mut report = RestoreReport::default();
-        let goes = |k: Knob| k == knob || (knob == Knob::Weight && k == Knob::Idle);
-        self.undo_where(
-            &mut report,
-            |record| matches!(record, Record::Knob { cgroup: c, knob: k, .. } if c == cgroup && goes(*k)),
-        )?;
-        self.disable_unneeded(&mut report)?;
-        Ok(report)
-    }
-
-    /// Puts a thread's affinity mask, nice value and slice back, and forgets them.
+    /// Puts a thread's affinity mask, nice value and slice back, and forgets them; of one that ended there is only the latter to do.
     pub fn release_thread(&mut self, thread: &ThreadRef) -> Result<RestoreReport, ActuatorError> {
+        if !self.threads.is_alive(thread) {
+            self.journal
+                .forget_ended(|record| record.thread() == Some(thread));
+            self.compact_if_due();
+            return Ok(RestoreReport::default());
+        }
         let (tid, start) = (thread.tid, thread.start);
         let keys = [
             Key::Affinity(tid, start),
@@ -441,18 +403,14 @@ impl Actuator {
         }
     }
 
-    /// The operator changed a knob of a cgroup that is not ours: it is not ours to put back.
-    pub fn forget_knob(&mut self, cgroup: &CgroupPath, knob: Knob) -> Result<(), ActuatorError> {
-        let id = self.controller.id(cgroup)?;
-        self.forget(&Key::Knob(cgroup.clone(), id, knob))
-    }
-
     /// Undoes every change, the last first, and empties the journal but for what failed.
-    pub fn restore(&mut self) -> Result<RestoreReport, ActuatorError> {
+    pub fn restore(&mut self) -> RestoreReport {
         let mut report = RestoreReport::default();
         let failed = self.undo().undo_all(self.journal.records(), &mut report);
-        self.journal.rewrite(failed)?;
-        Ok(report)
+        if let Err(error) = self.journal.rewrite(failed) {
+            report.keeps_journal(&error);
+        }
+        report
     }
 
     /// Ends without restoring and leaves the journal to the next [`Actuator::open`], as kill -9
@@ -465,6 +423,32 @@ impl Actuator {
         Undo {
             controller: &*self.controller,
             threads: &*self.threads,
+            journal: &self.journal,
+        }
+    }
+
+    /// Makes a record durable. Where the journal has grown, or this thread's process has too much in it, it is rid of threads that
+    /// ended first.
+    fn append(&mut self, record: Record) -> Result<(), ActuatorError> {
+        if self.journal.full_of(&record).is_some() {
+            self.forget_ended();
+        }
+        self.journal.append(record)?;
+        self.compact_if_due();
+        Ok(())
+    }
+
+    fn will_write(&mut self, record: Record) -> Result<(), ActuatorError> {
+        self.journal.will_write(record)?;
+        self.compact_if_due();
+        Ok(())
+    }
+
+    fn compact_if_due(&mut self) {
+        if self.journal.wants_compaction() {
+            self.forget_ended();
+            // Where there is no room, it grows on for as long as there is some.
+            let _ = self.journal.compact();
         }
     }
 
@@ -488,8 +472,8 @@ impl Actuator {
             let cgroup = above.clone();
             self.journal.note(Record::Enabled { cgroup, id })?;
             if let Err(error) = self.controller.enable(&above) {
-                self.forget(&key)?;
-                self.disable_unneeded(&mut RestoreReport::default())?;
+                let _ = self.forget(&key);
+                let _ = self.disable_unneeded(&mut RestoreReport::default());
                 return Err(error.into());
             }
         }
@@ -523,23 +507,20 @@ impl Actuator {
             .filter(|record| !which(record) || failed.contains(&record.key()))
             .cloned()
             .collect();
-        Ok(self.journal.rewrite(kept)?)
+        if let Err(error) = self.journal.rewrite(kept) {
+            report.keeps_journal(&error);
+        }
+        Ok(())
     }
 
     /// Drops the records of threads that ended, so that a journal of a long life stays short.
-    fn forget_ended(&mut self) -> Result<(), ActuatorError> {
-        let records = self.journal.records().iter();
-        let kept = records
-            .filter(|record| match record {
-                Record::Moved { thread, .. }
-                | Record::Affinity { thread, .. }
-                | Record::Nice { thread, .. }
-                | Record::Slice { thread, .. } => self.threads.is_alive(thread),
-                _ => true,
-            })
-            .cloned()
-            .collect();
-        Ok(self.journal.rewrite(kept)?)
+    fn forget_ended(&mut self) {
+        let threads = &*self.threads;
+        self.journal.forget_ended(|record| {
+            record
+                .thread()
+                .is_some_and(|thread| !threads.is_alive(thread))
+        });
     }
 }
 
@@ -548,16 +529,18 @@ impl Drop for Actuator {
     /// back now stays in the journal.
     fn drop(&mut self) {
         if !self.abandoned {
-            let _ = self.restore();
+            self.restore();
         }
     }
 }
 
-/// Puts back everything that the journal in `state_dir` lists, for when no daemon runs. Without a
+/// Puts back everything that the journal in `state_dir` lists, for when no daemon runs. It only has to be readable; without a
 /// journal there is nothing to do.
 pub fn restore_all(
     controller: Box<dyn CpuController>,
     state_dir: &Path,
 ) -> Result<RestoreReport, ActuatorError> {
-    restore_pending(state_dir, |state_dir| Actuator::open(controller, state_dir))
+    restore_pending(state_dir, |state_dir| {
+        Actuator::open_to_restore(controller, state_dir)
+    })
 }

@@ -1,311 +1,121 @@
 //! What was before: one line on disk for every change, written before the change is made.
 //!
-//! The journal is a file of JSON lines in the state directory (`/run/tandem` by default). The first
-//! line says which host it belongs to; each further line is a [`Record`]: the first, original value
-//! of something that is about to be changed. A record is on disk (fdatasync) before
-//! [`Journal::append`] returns. So after kill -9 at any moment the journal holds all that was
-//! changed, and perhaps one record of a change that was not made; undoing that one changes nothing.
+//! The journal is a file of JSON lines in the state directory (`/run/tandem` by default). The first line says which host it
+//! belongs to. Each further line is a [`Record`]. The first about a thing is its original value, and is on disk (fdatasync)
+//! before [`Journal::append`] returns. Later ones about the same thing are what Tandem then gave it
+//! ([`Journal::will_write`]): the newest [`KEPT`] of them. They only have to outlive the process, so they are not waited for.
 //!
-//! A last line without its end is a record that was being written: its change was never made, so
-//! it is ignored. Any other line that does not parse is an error, and nothing is touched.
+//! So after kill -9 at any moment the journal holds all that was changed, and perhaps one record of a change that was not made;
+//! undoing that one changes nothing. What is none of the values that Tandem gave, somebody else set: it stays.
 //!
-//! The state directory is locked (flock on the file `lock`, which holds the owner's pid): two
-//! daemons would take each other's changes for the original values.
+//! A last line without its end is a record that was being written: its change was never made, so it is ignored. Any other
+//! line that does not parse is an error, and nothing is touched.
 //!
-//! What this does not do: survive a reboot. Cgroups and affinity masks do not either, so the
-//! journal of an earlier boot is dropped.
+//! **Versions.** A Tandem that knows nothing of the later lines undoes all lines, the last first, and ends at the originals
+//! too. A journal without later lines, of such a Tandem, does not tell whose a value is: the original wins. Fields that are
+//! not known are read over; [`Stamp::tandem_journal`] says which readers can put a journal back.
+//!
+//! **Disks that fail.** Reading is enough to restore: without a lock file the directory is locked, and where the journal cannot be
+//! emptied it stays, which does no harm. What cannot be journaled is not changed. The file and what is remembered
+//! of it never differ but for threads that ended, whose records go with the next compaction.
+//!
+//! The state directory is locked (flock on the file `lock`, which holds the owner's pid): two daemons would take each other's
+//! changes for the original values. Nobody else may be able to write to it, nor to any directory
+//! above, or nothing is read.
+//!
+//! What this does not do: survive a reboot. Cgroups and affinity masks do not either, so the journal of an earlier boot is
+//! dropped.
 
+mod error;
+mod lines;
+mod lock;
+mod record;
+
+use std::collections::HashMap;
 use std::collections::HashSet;
-use std::fmt;
 use std::fs;
 use std::fs::File;
-use std::fs::OpenOptions;
-use std::hash::Hash;
 use std::io;
-use std::io::Read;
-use std::io::Seek;
-use std::io::SeekFrom;
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::path::PathBuf;
-use std::thread;
-use std::time::Duration;
-use std::time::Instant;
 
 use rustix::fs::FlockOperation;
 use rustix::fs::flock;
-use serde::Deserialize;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-use tandem_policy::Nanos;
-use tandem_policy::Nice;
-use tandem_policy::PcpuSet;
-use thiserror::Error;
 
-use crate::cgroup::CgroupId;
-use crate::cgroup::CgroupPath;
-use crate::cgroup::Knob;
-use crate::cgroup::Version;
-use crate::ids::Tid;
-use crate::thread::StartTime;
-use crate::thread::ThreadRef;
+pub use crate::journal::error::JournalError;
+pub use crate::journal::lines::Stamp;
+pub use crate::journal::record::Entry;
+pub use crate::journal::record::Key;
+pub use crate::journal::record::Record;
+pub use crate::journal::record::check_path;
 
-/// The format of this version's records.
-const FORMAT: u32 = 1;
+use crate::disk::Disk;
+use crate::disk::HostDisk;
+use crate::disk::How;
+use crate::ids::Pid;
+use crate::journal::lines::line;
+use crate::journal::lines::parse;
+use crate::journal::lock::lock;
+use crate::state_dir::check_dir;
+use crate::state_dir::check_file;
 
-/// Why the journal could not be used.
-#[derive(Debug, Error)]
-pub enum JournalError {
-    /// Another process holds the state directory.
-    #[error(
-        "{dir} is in use by {}; stop it first, or give this one a directory of its own with \
-         --state-dir (but never two for the same VMs)", holder_text(*holder)
-    )]
-    Locked {
-        /// The state directory.
-        dir: PathBuf,
-        /// The process that holds it, if it could be told.
-        holder: Option<u32>,
-    },
-    /// A file operation failed.
-    #[error("cannot {action} {path}: {source}")]
-    File {
-        /// What was tried.
-        action: &'static str,
-        /// Which file.
-        path: PathBuf,
-        /// What the kernel said.
-        source: io::Error,
-    },
-    /// A line is not what Tandem writes.
-    #[error(
-        "{path}, line {line}: {what}. Nothing was put back. Mend or remove that line (each line \
-         names what was changed and its original value), then run '{restore}' again"
-    )]
-    Malformed {
-        /// The journal.
-        path: PathBuf,
-        /// The line's number, from 1.
-        line: usize,
-        /// What is wrong with it.
-        what: String,
-        /// The command that puts back what the journal lists.
-        restore: &'static str,
-    },
-    /// The journal is of another hierarchy of this boot.
-    #[error(
-        "{path} is about cgroup {theirs_version} at {theirs}, this host's cpu controller is cgroup \
-         {ours_version} at {ours}; mount it as it was, or remove the journal if nothing is left of \
-         those changes"
-    )]
-    OtherHierarchy {
-        /// The journal.
-        path: PathBuf,
-        /// The hierarchy's mount point in the journal.
-        theirs: PathBuf,
-        /// The interface in the journal.
-        theirs_version: Version,
-        /// The mount point now.
-        ours: PathBuf,
-        /// The interface now.
-        ours_version: Version,
-    },
-}
+/// So many of the values that a thing was given are kept: one that is in force, and two that may be by now (a VM that takes turns
+/// has the kernel's default weight and its own in turn).
+pub const KEPT: usize = 3;
 
-fn holder_text(holder: Option<u32>) -> String {
-    match holder {
-        Some(pid) => format!("process {pid}"),
-        None => "another process".to_owned(),
-    }
-}
-
-/// One kind of record: the daemon's below, or that of another agent with changes of its own.
-///
-/// As text it says what undoing it puts back.
-pub trait Entry:
-    Clone + fmt::Debug + fmt::Display + PartialEq + Serialize + DeserializeOwned
-{
-    /// What a record is about: of two with the same key only the first tells the original.
-    type Key: Clone + fmt::Debug + Eq + Hash;
-
-    /// The command that puts back what such a journal lists.
-    const RESTORE: &'static str;
-
-    /// What the record is about.
-    fn key(&self) -> Self::Key;
-}
-
-/// Something that is about to be changed, and what it was before.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "change", rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Record {
-    /// The cpu controller is enabled for the cgroups below this one (v2).
-    Enabled {
-        /// Whose children get it.
-        cgroup: CgroupPath,
-        /// Which cgroup that was.
-        id: CgroupId,
-    },
-    /// A cgroup is made.
-    Created {
-        /// The new cgroup.
-        cgroup: CgroupPath,
-    },
-    /// A cgroup that is not ours gets another value.
-    Knob {
-        /// Which cgroup.
-        cgroup: CgroupPath,
-        /// Which cgroup that was.
-        id: CgroupId,
-        /// Which of its knobs.
-        knob: Knob,
-        /// The knob's text as it was.
-        original: String,
-    },
-    /// A thread is moved.
-    Moved {
-        /// Which thread.
-        thread: ThreadRef,
-        /// Where it belongs.
-        from: CgroupPath,
-        /// Where it goes.
-        to: CgroupPath,
-    },
-    /// A thread gets other pCPUs.
-    Affinity {
-        /// Which thread.
-        thread: ThreadRef,
-        /// Where it was allowed to run.
-        original: PcpuSet,
-    },
-    /// A thread gets another nice value.
-    Nice {
-        /// Which thread.
-        thread: ThreadRef,
-        /// Its nice value.
-        original: Nice,
-    },
-    /// A thread gets another slice.
-    Slice {
-        /// Which thread.
-        thread: ThreadRef,
-        /// Its own slice, in ns; `None`: it had the scheduler's.
-        original: Option<Nanos>,
-    },
-}
-
-/// What a [`Record`] is about.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Key {
-    /// Of [`Record::Enabled`].
-    Enabled(CgroupPath, CgroupId),
-    /// Of [`Record::Created`].
-    Created(CgroupPath),
-    /// Of [`Record::Knob`].
-    Knob(CgroupPath, CgroupId, Knob),
-    /// Of [`Record::Moved`]: one per place the thread was moved to.
-    Moved(Tid, StartTime, CgroupPath),
-    /// Of [`Record::Affinity`].
-    Affinity(Tid, StartTime),
-    /// Of [`Record::Nice`].
-    Nice(Tid, StartTime),
-    /// Of [`Record::Slice`].
-    Slice(Tid, StartTime),
-}
-
-impl Entry for Record {
-    type Key = Key;
-
-    const RESTORE: &'static str = "tandem host restore";
-
-    fn key(&self) -> Key {
-        match self {
-            Record::Enabled { cgroup, id } => Key::Enabled(cgroup.clone(), *id),
-            Record::Created { cgroup } => Key::Created(cgroup.clone()),
-            Record::Knob {
-                cgroup, id, knob, ..
-            } => Key::Knob(cgroup.clone(), *id, *knob),
-            Record::Moved { thread, to, .. } => Key::Moved(thread.tid, thread.start, to.clone()),
-            Record::Affinity { thread, .. } => Key::Affinity(thread.tid, thread.start),
-            Record::Nice { thread, .. } => Key::Nice(thread.tid, thread.start),
-            Record::Slice { thread, .. } => Key::Slice(thread.tid, thread.start),
-        }
-    }
-}
-
-/// What undoing it puts back.
-impl fmt::Display for Record {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Record::Enabled { cgroup, .. } => write!(f, "the cpu controller below {cgroup}"),
-            Record::Created { cgroup } => write!(f, "the new cgroup {cgroup}"),
-            Record::Knob {
-                cgroup,
-                knob,
-                original,
-                ..
-            } => write!(f, "the {knob} '{original}' of cgroup {cgroup}"),
-            Record::Moved { thread, from, .. } => write!(f, "{thread} to cgroup {from}"),
-            Record::Affinity { thread, original } => write!(f, "{thread} to pCPUs {original}"),
-            Record::Nice { thread, original } => write!(f, "{thread} to nice value {original}"),
-            Record::Slice { thread, original } => match original {
-                Some(slice) => write!(f, "{thread} to a slice of {slice}"),
-                None => write!(f, "{thread} to the scheduler's slice"),
-            },
-        }
-    }
-}
-
-/// Which host, boot and hierarchy the records are about: the first line.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Stamp {
-    /// The format of the records.
-    pub tandem_journal: u32,
-    /// The kernel's random number of this boot.
-    pub boot: String,
-    /// Which interface.
-    pub version: Version,
-    /// Where the hierarchy is mounted.
-    pub mount: PathBuf,
-}
-
-impl Stamp {
-    /// A stamp in the current format.
-    pub fn new(boot: String, version: Version, mount: PathBuf) -> Stamp {
-        Stamp {
-            tandem_journal: FORMAT,
-            boot,
-            version,
-            mount,
-        }
-    }
-}
+/// The file is compacted when it has so many lines more than twice those that count.
+const SLACK: usize = 512;
 
 /// The journal of one state directory, locked for as long as this lives.
 #[derive(Debug)]
 pub struct Journal<R: Entry = Record> {
+    disk: Box<dyn Disk>,
     dir: PathBuf,
     path: PathBuf,
     stamp: Stamp,
-    file: File,
+    /// `None`: it cannot be written, and why.
+    file: Result<File, io::Error>,
     /// Length of the file, all of it whole lines.
     length: u64,
+    /// Lines in the file.
+    lines: usize,
+    /// With so many lines it is compacted.
+    compact_at: usize,
+    /// What is in the file behind `length` has to go first.
+    needs_trim: bool,
+    /// The file has to be replaced first: it holds an earlier boot's, or a torn end.
+    needs_replacing: bool,
     records: Vec<R>,
     known: HashSet<R::Key>,
+    /// What each thing was given, the newest last.
+    written: HashMap<R::Key, Vec<R>>,
+    per_process: HashMap<Pid, usize>,
     lock: File,
 }
 
 impl<R: Entry> Journal<R> {
     /// Locks the state directory, makes it if need be, and reads what an earlier run left.
     pub fn open(dir: &Path, stamp: Stamp) -> Result<Journal<R>, JournalError> {
-        fs::create_dir_all(dir).map_err(|source| JournalError::File {
-            action: "make the state directory",
-            path: dir.to_owned(),
-            source,
-        })?;
-        let lock = lock(dir)?;
+        Journal::open_on(Box::new(HostDisk), dir, stamp)
+    }
+
+    /// The same on a disk that need not be this machine's.
+    pub fn open_on(
+        disk: Box<dyn Disk>,
+        dir: &Path,
+        stamp: Stamp,
+    ) -> Result<Journal<R>, JournalError> {
+        if let Err(source) = disk.make_dir(dir)
+            && !dir.is_dir()
+        {
+            return Err(JournalError::File {
+                action: "make the state directory",
+                path: dir.to_owned(),
+                source,
+            });
+        }
+        let dir = check_dir(dir)?;
+        let lock = lock(&*disk, &dir)?;
         let path = dir.join("journal");
         let failed = |action| {
             let path = path.clone();
@@ -315,26 +125,59 @@ impl<R: Entry> Journal<R> {
                 source,
             }
         };
-        let mut file = open_or_make(&path).map_err(failed("open"))?;
-        let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes).map_err(failed("read"))?;
-        let records: Vec<R> = parse(&path, &bytes, &stamp)?;
-        let known = records.iter().map(R::key).collect();
+        let (file, bytes) = match disk.open(&path, How::Write) {
+            Ok(file) => {
+                let metadata = file.metadata().map_err(failed("look at"))?;
+                check_file(&path, &metadata)?;
+                let bytes = disk.read(&file).map_err(failed("read"))?;
+                (Ok(file), bytes)
+            }
+            Err(why) => {
+                let bytes = match disk.open(&path, How::Read) {
+                    Ok(file) => {
+                        let metadata = file.metadata().map_err(failed("look at"))?;
+                        check_file(&path, &metadata)?;
+                        disk.read(&file).map_err(failed("read"))?
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+                    Err(error) => return Err(failed("open")(error)),
+                };
+                (Err(why), bytes)
+            }
+        };
+        let lines: Vec<R> = parse(&path, &bytes, &stamp)?;
         let mut journal = Journal {
-            dir: dir.to_owned(),
+            disk,
+            dir,
             path,
             stamp,
             file,
             length: 0,
-            records,
-            known,
+            lines: 0,
+            compact_at: 0,
+            needs_trim: false,
+            needs_replacing: false,
+            records: Vec::new(),
+            known: HashSet::new(),
+            written: HashMap::new(),
+            per_process: HashMap::new(),
             lock,
         };
+        for line in lines {
+            match journal.known.insert(line.key()) {
+                true => journal.records.push(line),
+                false => journal.remember_written(line),
+            }
+        }
+        journal.count_processes();
         // Takes away a torn last line and the records of an earlier boot.
         let kept = journal.render(&journal.records);
         journal.length = kept.len() as u64;
-        if kept != bytes {
-            journal.replace(&kept)?;
+        journal.lines = journal.live_lines();
+        journal.compact_at = 2 * journal.lines + SLACK;
+        if kept != bytes && journal.file.is_ok() {
+            // What cannot be done now is done before the next record.
+            journal.needs_replacing = journal.replace(&kept).is_err();
         }
         Ok(journal)
     }
@@ -354,6 +197,30 @@ impl<R: Entry> Journal<R> {
         self.known.contains(key)
     }
 
+    /// What this was given, the newest last; nothing too in the journal of an earlier version.
+    pub fn written(&self, key: &R::Key) -> &[R] {
+        self.written.get(key).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether what is in `now`, read from the system, can be what it was given, as far as the journal tells.
+    pub fn is_ours(&self, now: &R) -> bool {
+        let key = now.key();
+        let written = self.written(&key);
+        // To put the original back may take more than one step, in which a restore may have been killed.
+        let is_original = |record: &R| record.key() == key && now.comes_of(record);
+        written.is_empty()
+            || written.iter().any(|written| now.comes_of(written))
+            || self.records.iter().any(is_original)
+    }
+
+    /// Why nothing can be journaled, if the file could not be opened for that.
+    pub fn check_writable(&self) -> Result<(), JournalError> {
+        match &self.file {
+            Ok(_) => Ok(()),
+            Err(why) => Err(self.failed("write to", again(why))),
+        }
+    }
+
     /// Makes a record durable, unless there is one about the same thing, which tells the original.
     pub fn note(&mut self, record: R) -> Result<(), JournalError> {
         match self.knows(&record.key()) {
@@ -364,42 +231,195 @@ impl<R: Entry> Journal<R> {
 
     /// Makes a record durable. On an error there is none, and the change must not be made.
     pub fn append(&mut self, record: R) -> Result<(), JournalError> {
-        let mut text = match self.length {
-            0 => line(&self.stamp),
-            _ => Vec::new(),
-        };
-        text.extend(line(&record));
-        let written = self
-            .file
-            .seek(SeekFrom::Start(self.length))
-            .and_then(|_| self.file.write_all(&text))
-            .and_then(|()| self.file.sync_data());
-        if let Err(source) = written {
-            // Half a line must not stay in front of the next one. If even this fails, the next
-            // append writes over it, and a reader before that takes it for the torn line it is.
-            let _ = self.file.set_len(self.length);
-            return Err(JournalError::File {
-                action: "write to",
-                path: self.path.clone(),
-                source,
-            });
+        if let Some(pid) = self.full_of(&record) {
+            let most = R::MOST_PER_PROCESS;
+            return Err(JournalError::TooMany { pid, most });
         }
-        self.length += text.len() as u64;
+        self.write_line(&record, true)?;
+        if let Some(thread) = record.thread() {
+            *self.per_process.entry(thread.pid).or_default() += 1;
+        }
         self.known.insert(record.key());
         self.records.push(record);
         Ok(())
     }
 
-    /// Keeps only these records, by replacing the file in one step.
+    /// What is journaled already is about to get the value in `record`. On an error it must not be.
+    pub fn will_write(&mut self, record: R) -> Result<(), JournalError> {
+        if self.written(&record.key()).last() != Some(&record) {
+            self.write_line(&record, false)?;
+            self.remember_written(record);
+        }
+        Ok(())
+    }
+
+    /// What is there now, of what it was given, stays among what is kept when the next one is announced: those before may never have
+    /// come to pass.
+    pub fn still_has(&mut self, now: R) -> Result<(), JournalError> {
+        let written = self.written(&now.key());
+        let is_kept = written.iter().rev().take(KEPT - 1).any(|kept| now == *kept);
+        match written.is_empty() || is_kept || self.records.contains(&now) {
+            true => Ok(()),
+            false => self.will_write(now),
+        }
+    }
+
+    /// What was announced last did not come to pass: what was in force before still is.
+    pub fn was_not_written(&mut self, key: &R::Key) {
+        let written = self.written(key);
+        let before = written.len().checked_sub(2);
+        if let Some(before) = before.and_then(|before| written.get(before)).cloned() {
+            // If this fails, it is still among those that are kept.
+            let _ = self.will_write(before);
+        }
+    }
+
+    /// Somebody else gave a thing the value in `record`: that is to be put back from now on.
+    pub fn replace_original(&mut self, record: R) -> Result<(), JournalError> {
+        let key = record.key();
+        let Some(at) = self.records.iter().position(|known| known.key() == key) else {
+            return self.append(record);
+        };
+        let written = self.written.remove(&key);
+        let before = std::mem::replace(&mut self.records[at], record);
+        let outcome = self.compact();
+        if outcome.is_err() {
+            self.records[at] = before;
+            if let Some(written) = written {
+                self.written.insert(key, written);
+            }
+        }
+        outcome
+    }
+
+    /// Keeps only these records, by replacing the file in one step. On an error nothing is forgotten.
     pub fn rewrite(&mut self, records: Vec<R>) -> Result<(), JournalError> {
         if records == self.records {
             return Ok(());
         }
-        let text = self.render(&records);
-        self.replace(&text)?;
-        self.length = text.len() as u64;
+        self.replace(&self.render(&records))?;
+        self.keep(records);
+        self.lines = self.live_lines();
+        self.compact_at = 2 * self.lines + SLACK;
+        Ok(())
+    }
+
+    /// Forgets records of threads that have ended: they need no undoing, whatever the file says, and go with the next compaction.
+    pub fn forget_ended(&mut self, has_ended: impl Fn(&R) -> bool) {
+        let Journal {
+            known,
+            written,
+            per_process,
+            ..
+        } = self;
+        self.records.retain(|record| {
+            let ended = record.thread().filter(|_| has_ended(record));
+            if let Some(thread) = ended {
+                known.remove(&record.key());
+                written.remove(&record.key());
+                let count = per_process.entry(thread.pid).or_default();
+                *count = count.saturating_sub(1);
+                if *count == 0 {
+                    per_process.remove(&thread.pid);
+                }
+            }
+            ended.is_none()
+        });
+        if self.records.is_empty() && self.length > 0 {
+            let _ = self.compact();
+        }
+    }
+
+    /// Whether the file holds far more than counts.
+    pub fn wants_compaction(&self) -> bool {
+        self.lines >= self.compact_at
+    }
+
+    /// Whether there are so many records of the thread's process that this one is refused; which process that is.
+    pub fn full_of(&self, record: &R) -> Option<Pid> {
+        let pid = record.thread()?.pid;
+        let count = self.per_process.get(&pid).copied().unwrap_or_default();
+        (count >= R::MOST_PER_PROCESS).then_some(pid)
+    }
+
+    /// Brings the file down to what counts. Where that fails it grows on, and is tried again when it is twice as long.
+    pub fn compact(&mut self) -> Result<(), JournalError> {
+        let outcome = self.replace(&self.render(&self.records));
+        if outcome.is_ok() {
+            self.lines = self.live_lines();
+        }
+        self.compact_at = 2 * self.lines + SLACK;
+        outcome
+    }
+
+    fn keep(&mut self, records: Vec<R>) {
         self.known = records.iter().map(R::key).collect();
+        let known = &self.known;
+        self.written.retain(|key, _| known.contains(key));
         self.records = records;
+        self.count_processes();
+    }
+
+    fn remember_written(&mut self, record: R) {
+        let written = self.written.entry(record.key()).or_default();
+        if written.len() == KEPT {
+            written.remove(0);
+        }
+        written.push(record);
+    }
+
+    fn count_processes(&mut self) {
+        self.per_process.clear();
+        for thread in self.records.iter().filter_map(R::thread) {
+            *self.per_process.entry(thread.pid).or_default() += 1;
+        }
+    }
+
+    /// The lines that the file needs, without its head.
+    fn live_lines(&self) -> usize {
+        self.records.len() + self.written.values().map(Vec::len).sum::<usize>()
+    }
+
+    fn failed(&self, action: &'static str, source: io::Error) -> JournalError {
+        JournalError::File {
+            action,
+            path: self.path.clone(),
+            source,
+        }
+    }
+
+    fn write_line(&mut self, record: &R, durable: bool) -> Result<(), JournalError> {
+        if self.needs_replacing {
+            self.replace(&self.render(&self.records))?;
+            self.needs_replacing = false;
+        }
+        let mut text = match self.length {
+            0 => line(&self.stamp),
+            _ => Vec::new(),
+        };
+        text.extend(line(record));
+        let file = match &self.file {
+            Ok(file) => file,
+            Err(why) => return Err(self.failed("write to", again(why))),
+        };
+        if self.needs_trim {
+            let trimmed = self.disk.set_len(file, self.length);
+            trimmed.map_err(|source| self.failed("cut off", source))?;
+        }
+        let disk = &*self.disk;
+        let synced = |()| match durable {
+            true => disk.sync(file),
+            false => Ok(()),
+        };
+        let outcome = disk.write_at(file, &text, self.length).and_then(synced);
+        if let Err(source) = outcome {
+            // What was written in part, or whole but is not durable, must not stay in front of the next line.
+            self.needs_trim = disk.set_len(file, self.length).is_err();
+            return Err(self.failed("write to", source));
+        }
+        self.needs_trim = false;
+        self.length += text.len() as u64;
+        self.lines += 1;
         Ok(())
     }
 
@@ -411,32 +431,43 @@ impl<R: Entry> Journal<R> {
         }
         for record in records {
             text.extend(line(record));
+            for written in self.written(&record.key()) {
+                text.extend(line(written));
+            }
         }
         text
     }
 
+    /// Gives the file this text in one step. To empty it no room is needed.
     fn replace(&mut self, text: &[u8]) -> Result<(), JournalError> {
+        if let (Ok(file), true) = (&self.file, text.is_empty()) {
+            let emptied = self.disk.set_len(file, 0);
+            emptied.map_err(|source| self.failed("empty", source))?;
+        } else {
+            self.file = Ok(self.fresh(text)?);
+        }
+        self.length = text.len() as u64;
+        self.needs_trim = false;
+        Ok(())
+    }
+
+    /// Another file of this text in the place of the old one.
+    fn fresh(&self, text: &[u8]) -> Result<File, JournalError> {
         let path = self.dir.join("journal.new");
+        let disk = &*self.disk;
         let write = || -> io::Result<File> {
-            let mut file = OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .mode(0o600)
-                .open(&path)?;
-            file.write_all(text)?;
-            file.sync_data()?;
-            fs::rename(&path, &self.path)?;
-            File::open(&self.dir)?.sync_all()?;
+            let file = disk.open(&path, How::Fresh)?;
+            disk.write_at(&file, text, 0)?;
+            disk.sync(&file)?;
+            disk.rename(&path, &self.path)?;
             Ok(file)
         };
-        self.file = write().map_err(|source| JournalError::File {
-            action: "replace",
-            path: self.path.clone(),
-            source,
-        })?;
-        Ok(())
+        let file = write().map_err(|source| self.failed("replace", source))?;
+        // From here on that is the journal. Only a crash of the machine could bring the old one back, and after that no
+        // journal counts.
+        let directory = disk.open(&self.dir, How::Read);
+        let _ = directory.and_then(|directory| disk.sync(&directory));
+        Ok(file)
     }
 }
 
@@ -448,117 +479,17 @@ impl<R: Entry> Drop for Journal<R> {
     }
 }
 
-/// One line of JSON. Strings, numbers and enums of them always have one.
-fn line<T: Serialize>(value: &T) -> Vec<u8> {
-    let mut text = serde_json::to_vec(value).unwrap_or_default();
-    text.push(b'\n');
-    text
+/// The same error once more.
+fn again(error: &io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(number) => io::Error::from_raw_os_error(number),
+        None => error.kind().into(),
+    }
 }
 
 /// Whether there is a journal with something in it to put back.
 pub fn is_pending(dir: &Path) -> bool {
     fs::metadata(dir.join("journal")).is_ok_and(|metadata| metadata.len() > 0)
-}
-
-/// Opens a file of the state directory as it is, for nobody else to read.
-fn open_or_make(path: &Path) -> io::Result<File> {
-    OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(path)
-}
-
-/// So long is waited for a lock that somebody holds.
-const LOCK_PATIENCE: Duration = Duration::from_millis(250);
-
-fn lock(dir: &Path) -> Result<File, JournalError> {
-    let path = dir.join("lock");
-    let failed = |action| {
-        let path = path.clone();
-        move |source: io::Error| JournalError::File {
-            action,
-            path,
-            source,
-        }
-    };
-    let mut file = open_or_make(&path).map_err(failed("open"))?;
-    // A process that its killed owner was just starting holds it for a moment more, until it runs its own program.
-    let end = Instant::now() + LOCK_PATIENCE;
-    let locked = loop {
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < end => {
-                thread::sleep(Duration::from_millis(5));
-            }
-            outcome => break outcome,
-        }
-    };
-    match locked {
-        Ok(()) => {}
-        Err(rustix::io::Errno::WOULDBLOCK) => {
-            let mut text = String::new();
-            let holder = file.read_to_string(&mut text).ok();
-            return Err(JournalError::Locked {
-                dir: dir.to_owned(),
-                holder: holder.and_then(|_| text.trim().parse().ok()),
-            });
-        }
-        Err(error) => return Err(failed("lock")(error.into())),
-    }
-    file.set_len(0)
-        .and_then(|()| writeln!(file, "{}", std::process::id()))
-        .map_err(failed("write to"))?;
-    Ok(file)
-}
-
-/// The records in the file's bytes; none if they are of an earlier boot.
-fn parse<R: Entry>(path: &Path, bytes: &[u8], ours: &Stamp) -> Result<Vec<R>, JournalError> {
-    let malformed = |line: usize, what: String| JournalError::Malformed {
-        path: path.to_owned(),
-        line,
-        what,
-        restore: R::RESTORE,
-    };
-    // What follows the last line's end was being written when its writer died.
-    let whole = match bytes.iter().rposition(|&byte| byte == b'\n') {
-        Some(end) => &bytes[..end],
-        None => return Ok(Vec::new()),
-    };
-    let mut lines = whole.split(|&byte| byte == b'\n').zip(1..);
-    let Some((first, _)) = lines.next() else {
-        return Ok(Vec::new());
-    };
-    let stamp: Stamp = serde_json::from_slice(first)
-        .map_err(|error| malformed(1, format!("not the head of a Tandem journal ({error})")))?;
-    if stamp.tandem_journal != FORMAT {
-        let what = format!(
-            "the journal has format {}, this Tandem writes format {FORMAT}; restore with the \
-             Tandem that wrote it",
-            stamp.tandem_journal
-        );
-        return Err(malformed(1, what));
-    }
-    let mut records = Vec::new();
-    for (text, number) in lines {
-        let record = serde_json::from_slice(text)
-            .map_err(|error| malformed(number, format!("not a Tandem record ({error})")))?;
-        records.push(record);
-    }
-    if stamp.boot != ours.boot {
-        return Ok(Vec::new());
-    }
-    if (stamp.version, &stamp.mount) != (ours.version, &ours.mount) && !records.is_empty() {
-        return Err(JournalError::OtherHierarchy {
-            path: path.to_owned(),
-            theirs: stamp.mount,
-            theirs_version: stamp.version,
-            ours: ours.mount.clone(),
-            ours_version: ours.version,
-        });
-    }
-    Ok(records)
 }
 
 #[cfg(test)]

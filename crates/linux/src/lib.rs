@@ -11,7 +11,9 @@
 pub mod actuator;
 pub mod affinity;
 pub mod cgroup;
+pub mod claims;
 pub mod cpu_clock;
+pub mod disk;
 pub mod exporter;
 pub mod ids;
 pub mod interrupt;
@@ -25,6 +27,7 @@ pub mod sched_attr;
 pub mod service;
 pub mod settings;
 pub mod signals;
+mod state_dir;
 pub mod status_file;
 pub mod thread;
 mod undo;

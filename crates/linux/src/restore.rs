@@ -1,8 +1,9 @@
 //! Putting things back: what daemon and agent share of it, whatever their records are.
 //!
 //! An undo compares before it acts: what is not as Tandem made it (a thread that ended or was moved
-//! away by the operator, a cgroup that was removed and made again) is no longer ours and is left
-//! alone. Undoing twice is the same as once, so a restore that is itself killed can be repeated.
+//! away by the operator, a cgroup that was removed and made again, a weight that is none of those that Tandem wrote) is no
+//! longer ours and is left alone. Undoing twice is the same as once, so a restore that is itself killed can be repeated, and one
+//! whose journal cannot be written only has to read it.
 //!
 //! What fails stays in the journal and is tried again by the next restore.
 
@@ -18,6 +19,7 @@ use crate::affinity::Threads;
 use crate::cgroup::CgroupError;
 use crate::cgroup::CgroupPath;
 use crate::journal::Entry;
+use crate::journal::JournalError;
 use crate::journal::is_pending;
 use crate::thread::ThreadRef;
 
@@ -43,13 +45,27 @@ pub struct RestoreReport {
     pub put_back: usize,
     /// Changes that needed no undoing: their thread or cgroup is gone, or is as it was.
     pub nothing_to_do: usize,
-    /// Controllers left enabled because somebody else uses them by now.
+    /// What stays as it is: settings that somebody else made meanwhile, controllers that somebody else uses by now.
     pub left: Vec<String>,
     /// What could not be undone; it stays in the journal.
     pub failures: Vec<RestoreFailure>,
 }
 
 impl RestoreReport {
+    /// The journal could not be shortened: what it lists is put back all the same, and undoing it again changes nothing.
+    pub fn keeps_journal(&mut self, why: &JournalError) {
+        self.left
+            .push(format!("the journal stays as it is ({why})"));
+    }
+
+    /// With what another restore did.
+    pub fn add(&mut self, other: RestoreReport) {
+        self.put_back += other.put_back;
+        self.nothing_to_do += other.nothing_to_do;
+        self.left.extend(other.left);
+        self.failures.extend(other.failures);
+    }
+
     /// Whether everything is as it was before.
     pub fn is_complete(&self) -> bool {
         self.failures.is_empty()

@@ -228,10 +228,13 @@ impl ThreadRef {
         }
     }
 
-    /// Whether the thread exists: started when it did, and not ended since.
+    /// Whether the thread exists: started when it did, and not ended since. Where the kernel does not let us look (no more open
+    /// files) it counts as one that does: what is to be put back on it must not be forgotten.
     pub fn is_alive(&self, procfs: &ProcFs) -> bool {
-        self.stat(procfs)
-            .is_ok_and(|stat| stat.state != TaskState::Dead)
+        match self.stat(procfs) {
+            Ok(stat) => stat.state != TaskState::Dead,
+            Err(error) => !error.is_gone(),
+        }
     }
 }
 

@@ -3,6 +3,8 @@
 //! Records are undone from the last to the first, so that each finds the host as it was left, but for the idle class: it goes
 //! first. In it a cgroup has no weight to put back, and the kernel sets the default when a cgroup leaves it. A controller that
 //! was enabled for a cgroup stays enabled while a change below that could not be undone needs it.
+//!
+//! A setting that is none of those that the journal says Tandem made is somebody else's, and stays.
 
 use crate::affinity::Threads;
 use crate::cgroup::CgroupError;
@@ -10,6 +12,8 @@ use crate::cgroup::CgroupPath;
 use crate::cgroup::CpuController;
 use crate::cgroup::Knob;
 use crate::ids::Tid;
+use crate::journal::Entry;
+use crate::journal::Journal;
 use crate::journal::Record;
 use crate::restore::RestoreReport;
 use crate::restore::Undone;
@@ -19,12 +23,13 @@ use crate::restore::nearest;
 use crate::restore::restore_affinity;
 use crate::restore::undo_each;
 use crate::sched_attr::SchedAttrError;
-use crate::thread::ThreadRef;
 
 /// Undoes records: what they are about.
 pub(crate) struct Undo<'a> {
     pub(crate) controller: &'a dyn CpuController,
     pub(crate) threads: &'a dyn Threads,
+    /// What was written.
+    pub(crate) journal: &'a Journal,
 }
 
 impl Undo<'_> {
@@ -58,16 +63,40 @@ impl Undo<'_> {
     fn undo(&self, record: &Record) -> Result<Undone, String> {
         match record {
             Record::Affinity { thread, original } => {
-                restore_affinity(self.threads, thread, original)
+                if !self.threads.is_alive(thread) {
+                    return Ok(Undone::Nothing);
+                }
+                let now = match self.threads.affinity(thread.tid) {
+                    Err(error) if error.is_gone() => return Ok(Undone::Nothing),
+                    now => now.map_err(|error| error.to_string())?,
+                };
+                let now = Record::Affinity {
+                    thread: *thread,
+                    original: now,
+                };
+                match self.journal.is_ours(&now) {
+                    true => restore_affinity(self.threads, thread, original),
+                    false => Ok(foreign(&now)),
+                }
             }
             Record::Nice { thread, original } => self.of_thread(
-                thread,
-                |tid| Ok(self.threads.nice(tid)? == *original),
+                record,
+                |tid| {
+                    Ok(Record::Nice {
+                        thread: *thread,
+                        original: self.threads.nice(tid)?,
+                    })
+                },
                 |tid| self.threads.set_nice(tid, *original),
             ),
             Record::Slice { thread, original } => self.of_thread(
-                thread,
-                |tid| Ok(self.threads.slice(tid)? == *original),
+                record,
+                |tid| {
+                    Ok(Record::Slice {
+                        thread: *thread,
+                        original: self.threads.slice(tid)?,
+                    })
+                },
                 |tid| self.threads.set_slice(tid, *original),
             ),
             Record::Moved { thread, from, to } => {
@@ -98,12 +127,22 @@ impl Undo<'_> {
                 if now != *id || !self.controller.missing_enables(cgroup)?.is_empty() {
                     return Ok(Undone::Nothing);
                 }
-                if self.controller.read_knob(cgroup, *knob)? == *original {
+                let now = self.controller.read_knob(cgroup, *knob)?;
+                if now == *original {
                     return Ok(Undone::Nothing);
                 }
                 // Ours is undone before: somebody else put it into the idle class, where there is no weight.
                 if *knob == Knob::Weight && self.controller.is_idle(cgroup)? == Some(true) {
                     return Ok(Undone::Nothing);
+                }
+                let now = Record::Knob {
+                    cgroup: cgroup.clone(),
+                    id: *id,
+                    knob: *knob,
+                    original: now,
+                };
+                if !self.journal.is_ours(&now) {
+                    return Ok(foreign(&now));
                 }
                 self.controller.write_knob(cgroup, *knob, original)?;
                 Ok(Undone::PutBack)
@@ -129,19 +168,27 @@ impl Undo<'_> {
         }
     }
 
-    /// Puts back an attribute of a thread, if the thread is still there and has another.
+    /// Puts back an attribute of a thread, if the thread is still there and has another that is ours.
     fn of_thread(
         &self,
-        thread: &ThreadRef,
-        is_back: impl Fn(Tid) -> Result<bool, SchedAttrError>,
+        record: &Record,
+        now: impl Fn(Tid) -> Result<Record, SchedAttrError>,
         put_back: impl Fn(Tid) -> Result<(), SchedAttrError>,
     ) -> Result<Undone, String> {
-        if !self.threads.is_alive(thread) {
+        let Some(thread) = record
+            .thread()
+            .filter(|thread| self.threads.is_alive(thread))
+        else {
             return Ok(Undone::Nothing);
-        }
-        let undone = is_back(thread.tid).and_then(|is_back| match is_back {
-            true => Ok(Undone::Nothing),
-            false => put_back(thread.tid).map(|()| Undone::PutBack),
+        };
+        let undone = now(thread.tid).and_then(|now| {
+            if now == *record {
+                return Ok(Undone::Nothing);
+            }
+            match self.journal.is_ours(&now) {
+                true => put_back(thread.tid).map(|()| Undone::PutBack),
+                false => Ok(foreign(&now)),
+            }
         });
         match undone {
             Err(error) if error.is_gone() => Ok(Undone::Nothing),
@@ -160,6 +207,26 @@ impl Undo<'_> {
             || self.controller.children(cgroup),
         )
     }
+}
+
+/// What is there was set by somebody else.
+fn foreign(now: &Record) -> Undone {
+    let stays = match now {
+        Record::Knob {
+            cgroup,
+            knob,
+            original,
+            ..
+        } => format!("the {knob} '{original}' of cgroup {cgroup}"),
+        Record::Affinity { thread, original } => format!("{thread} on pCPUs {original}"),
+        Record::Nice { thread, original } => format!("the nice value {original} of {thread}"),
+        Record::Slice {
+            thread,
+            original: Some(slice),
+        } => format!("the slice {slice} of {thread}"),
+        other => other.to_string(),
+    };
+    Undone::Left(format!("{stays} stays: somebody else set it meanwhile"))
 }
 
 fn is_of_idle_class(record: &Record) -> bool {

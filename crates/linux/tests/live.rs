@@ -8,6 +8,8 @@
 
 #[path = "live/daemon.rs"]
 mod daemon;
+#[path = "live/disks.rs"]
+mod disks;
 #[path = "live/harness.rs"]
 mod harness;
 #[path = "live/helper.rs"]
@@ -26,6 +28,6 @@ fn main() -> ExitCode {
         Some("vm") => helper::be_a_vm(),
         Some("daemon") => daemon::be_a_daemon(),
         Some(other) => panic!("no helper is called '{other}'"),
-        None => harness::run(&[tests::ALL, knobs::ALL].concat()),
+        None => harness::run(&[tests::ALL, knobs::ALL, disks::ALL].concat()),
     }
 }

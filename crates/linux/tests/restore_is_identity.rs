@@ -6,6 +6,7 @@
 //! or after the change took effect; then the next one opens the same journal. The host must then be
 //! as if only what happened on its own had happened.
 
+#[allow(dead_code, reason = "not every test uses all of it")]
 mod fake_host;
 
 use std::panic::AssertUnwindSafe;
@@ -127,7 +128,7 @@ fn take(actuator: &mut Actuator, host: &Fake, step: &Step) -> Result<(), Actuato
             actuator.release_knob(&host.cgroup(cgroup), knob)?;
         }
         Step::Restore => {
-            actuator.restore()?;
+            actuator.restore();
         }
         Step::ThreadEnds { thread } => host.end_thread(thread),
         Step::ThreadStarts { beside } => host.start_thread(beside),
@@ -203,7 +204,7 @@ proptest! {
                 host.die_at(at, applied);
             }
             if matches!(end, End::KilledInRestore { .. } | End::Restores) {
-                let report = actuator.restore().unwrap();
+                let report = actuator.restore();
                 assert!(report.is_complete(), "{report}");
             }
         }));
@@ -268,7 +269,7 @@ fn an_operators_own_changes_are_kept_once_forgotten() {
         .forget_thread(&thread, tandem_policy::Knob::Affinity)
         .unwrap();
     actuator.forget_knob(&own, Knob::Weight).unwrap();
-    assert!(actuator.restore().unwrap().is_complete());
+    assert!(actuator.restore().is_complete());
     assert_eq!(host.now(), host.wanted());
 }
 
@@ -290,6 +291,6 @@ fn one_knob_is_given_back_and_the_other_stays() {
     assert_eq!((report.put_back, report.is_complete()), (1, true));
     assert_eq!(read(&actuator, Knob::Weight), weight);
     assert_eq!(read(&actuator, Knob::Quota), "20000 50000");
-    actuator.restore().unwrap();
+    assert!(actuator.restore().is_complete());
     assert_eq!(host.now(), host.wanted());
 }

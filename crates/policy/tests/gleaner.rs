@@ -301,6 +301,75 @@ fn a_step_that_failed_is_tried_again_after_longer_and_longer_rests() {
     assert!(rests.is_sorted_by(|a, b| a < b), "{rests:?}");
 }
 
+/// `program` for so many periods; in which of them a step was taken, and in which one did harm.
+fn steps(
+    controller: &mut Consolidation,
+    periods: usize,
+    program: impl Fn(usize, u32) -> Observation,
+) -> (Vec<usize>, Vec<usize>) {
+    let (mut taken, mut lost) = (Vec::new(), Vec::new());
+    for period in 0..periods {
+        let because = controller
+            .decide(&program(period, controller.active()))
+            .because;
+        match because {
+            Because::Fits => taken.push(period),
+            Because::Lost { .. } => lost.push(period),
+            _ => {}
+        }
+    }
+    (taken, lost)
+}
+
+#[test]
+fn what_has_just_come_back_is_no_other_workload() {
+    let all = alike(2, 10, 100, 5);
+    let mut worse = on_vcpus(&all, 1);
+    worse.user = Nanos(all.user.0 / 2);
+    // Its threads are still on one vCPU for a moment, as the other is back, and what they could not do before they do now.
+    let mut returning = alike(2, 60, 40, 20);
+    returning.vcpus[0] = VcpuPeriod {
+        work: PERIOD,
+        ..VcpuPeriod::default()
+    };
+    for long in 1..3 {
+        let mut controller = Consolidation::new(2, ConsolidationConfig::default());
+        let since = std::cell::Cell::new(usize::MAX);
+        let (taken, lost) = steps(&mut controller, 40, |period, active| {
+            if active == 1 {
+                since.set(period + 1);
+                return worse.clone();
+            }
+            match period < since.get().saturating_add(long) && since.get() <= period {
+                true => returning.clone(),
+                false => all.clone(),
+            }
+        });
+        assert_eq!(taken.len(), 1, "{long}: {taken:?}");
+        assert_eq!(lost.len(), 1, "{long}: {lost:?}");
+    }
+}
+
+#[test]
+fn a_workload_that_comes_and_goes_is_not_harmed_each_time() {
+    // Both fit on one vCPU by the conditions, and get half as much done there.
+    let phases = [alike(2, 10, 100, 5), alike(2, 50, 100, 40)];
+    let program = |period: usize, active: u32| {
+        let all = &phases[period / 12 % 2];
+        let mut worse = on_vcpus(all, 1);
+        worse.user = Nanos(all.user.0 / 2);
+        if active == 1 { worse } else { all.clone() }
+    };
+    let config = ConsolidationConfig {
+        granularity_factor: 2.0,
+        ..ConsolidationConfig::default()
+    };
+    let mut controller = Consolidation::new(2, config);
+    let (_, lost) = steps(&mut controller, 600, program);
+    // A minute with fifty changes: each phase after 0, 5, 15 and 35 s.
+    assert!((2..=8).contains(&lost.len()), "{lost:?}");
+}
+
 #[test]
 fn a_workload_that_sleeps_changes_nothing() {
     let mut controller = Consolidation::new(2, ConsolidationConfig::default());

@@ -284,3 +284,80 @@ fn it_can_be_switched_off() {
     let (choices, samplings) = run(&mut controller, mutex, 30);
     assert_eq!((choices[29].0, samplings), (2, 0));
 }
+
+#[test]
+fn what_harmed_is_not_repeated_because_samples_differ_by_chance() {
+    // 16 % of its time, and then 21 %: within what chance does to 700 samples.
+    let first = |active| match active {
+        1 => code(1, 0, [25, 25, 25, 25]),
+        many => code(many, 0, [21, 21, 21, 21]),
+    };
+    let next = |active| match active {
+        1 => code(1, 0, [25, 25, 25, 25]),
+        many => code(many, 0, [20, 20, 20, 19]),
+    };
+    let steps = |choices: &[(u32, Because)]| {
+        let steps = choices
+            .iter()
+            .filter(|(_, because)| matches!(because, Because::Contended { .. }));
+        steps.count()
+    };
+    let mut controller = controller(2);
+    let (choices, _) = run(&mut controller, first, 12);
+    assert_eq!(steps(&choices), 1, "{choices:?}");
+    let (choices, _) = run(&mut controller, next, 30);
+    assert_eq!(steps(&choices), 0, "{choices:?}");
+}
+
+#[test]
+fn what_harmed_twice_is_not_repeated_at_once_however_long_it_waits() {
+    // It waits for longer and longer, and is faster on all vCPUs all the same.
+    let harmed = |waits: u32| {
+        move |active| match active {
+            1 => code(1, 0, [25, 25, 25, 25]),
+            many => {
+                let line = (100 - waits) / 4;
+                code(many, 0, [line, line, line, line])
+            }
+        }
+    };
+    let mut controller = controller(2);
+    let mut steps = Vec::new();
+    for period in 0..60 {
+        let program = harmed(16 + period);
+        let active = controller.active();
+        if controller.wants_code().is_some() {
+            controller.saw(&program(active));
+        }
+        let choice = controller.decide(&busy(active));
+        if matches!(choice.because, Because::Contended { .. }) {
+            steps.push(period);
+        }
+    }
+    assert!(steps.len() <= 2, "{steps:?}");
+}
+
+#[test]
+fn programs_that_take_turns_are_not_harmed_each_time() {
+    let program = |period: usize, active| {
+        let address = ((period / 8 % 2) as u64) << 20;
+        match active {
+            1 => code(1, address, [25, 25, 25, 25]),
+            many => code(many, address, [21, 21, 21, 21]),
+        }
+    };
+    let mut controller = controller(2);
+    let mut lost = Vec::new();
+    for period in 0..600 {
+        let active = controller.active();
+        if controller.wants_code().is_some() {
+            controller.saw(&program(period, active));
+        }
+        let choice = controller.decide(&busy(active));
+        if matches!(choice.because, Because::Lost { .. }) {
+            lost.push(period);
+        }
+    }
+    // A minute: at most some before the rests are long.
+    assert!((1..=10).contains(&lost.len()), "{lost:?}");
+}

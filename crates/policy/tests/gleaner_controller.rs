@@ -244,3 +244,32 @@ fn a_busy_host_ends_it_at_once_and_for_a_while() {
         "{settings:?}"
     );
 }
+
+#[test]
+fn a_program_of_two_phases_is_not_harmed_in_each() {
+    // It hands messages round for a second and looks for something for a second; retention gains neither anything.
+    fn looks(active: u32, retained: bool) -> Observation {
+        let idle_periods = if retained { 250 } else { 240 };
+        seen(active, 0.12, idle_periods, 300, 600)
+    }
+    let mut controller = Controller::new(
+        2,
+        ControllerConfig {
+            consolidate: false,
+            ..ControllerConfig::default()
+        },
+    );
+    let mut lost = 0;
+    for period in 0..600 {
+        let program = if period / 10 % 2 == 0 {
+            indifferent
+        } else {
+            looks
+        };
+        let retained = controller.retention_time() > Nanos::ZERO;
+        let decision = controller.decide(&program(controller.active(), retained));
+        lost += u32::from(matches!(decision.retention, Because::Lost { .. }));
+    }
+    // A minute: each phase after 0, 10 and 30 s, and once in between.
+    assert!((2..=8).contains(&lost), "{lost}");
+}

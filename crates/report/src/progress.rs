@@ -2,6 +2,7 @@
 //! the result.
 
 use std::io::IsTerminal;
+use std::io::Write;
 
 use indicatif::ProgressBar;
 use indicatif::ProgressStyle;
@@ -57,7 +58,7 @@ impl Progress {
     pub fn say(&self, what: &str) {
         match &self.bar {
             Some(bar) => bar.set_message(format!("{}{what}", self.prefix)),
-            None => eprintln!("{}{what}", self.prefix),
+            None => drop(writeln!(std::io::stderr(), "{}{what}", self.prefix)),
         }
     }
 
@@ -72,7 +73,7 @@ impl Progress {
     pub fn note(&self, what: &str) {
         match &self.bar {
             Some(bar) => bar.println(format!("{}{what}", self.prefix)),
-            None => eprintln!("{}{what}", self.prefix),
+            None => drop(writeln!(std::io::stderr(), "{}{what}", self.prefix)),
         }
     }
 

@@ -17,6 +17,7 @@ use crate::console::print;
 use crate::live;
 use crate::live::BackendArg;
 use crate::live::DaemonArgs;
+use crate::number::time;
 use crate::output::save_json;
 
 /// `tandem bench changes`
@@ -26,7 +27,7 @@ pub struct ChangesArgs {
     #[arg(long, default_value_t = 3)]
     runs: u32,
     /// Seconds after each change, 2 … 600; the third VM sleeps that long
-    #[arg(long, default_value_t = 5, value_name = "S")]
+    #[arg(long, default_value_t = 5, value_name = "S", value_parser = time::<u32>("seconds"))]
     seconds: u32,
     /// What runs the vCPUs
     #[arg(long, value_enum, default_value = "kvm")]

@@ -61,7 +61,7 @@ pub fn main(args: &ChurnArgs) -> anyhow::Result<()> {
     drop(progress);
     print(&tables::churn(&figures).to_string())?;
     for error in figures.daemon_errors.iter().take(5) {
-        eprintln!("the daemon said: {error}");
+        tell!("the daemon said: {error}");
     }
     args.json
         .as_ref()

@@ -100,7 +100,7 @@ pub fn main(args: &FairnessArgs) -> anyhow::Result<()> {
     for mix in &suite.mixes {
         let reasons = mix.modes.iter().flat_map(|mode| &mode.not_measured);
         for note in mix.notes.iter().chain(reasons) {
-            eprintln!("{}: {note}", mix.mix);
+            tell!("{}: {note}", mix.mix);
         }
     }
     args.json

@@ -23,6 +23,7 @@ use tandem_report::progress::Progress;
 
 use crate::console::check_writable;
 use crate::console::print;
+use crate::number::time;
 use crate::output::save_json;
 
 /// `tandem bench guest`
@@ -43,7 +44,7 @@ pub struct GuestArgs {
     )]
     variants: Vec<String>,
     /// Seconds that a run takes, about, 1 … 60
-    #[arg(long, value_name = "S", default_value_t = 3)]
+    #[arg(long, value_name = "S", default_value_t = 3, value_parser = time::<u32>("seconds"))]
     seconds: u32,
     /// Write the figures here, a list of {program, variant, ratio, ci_low, ci_high, runs, …}
     #[arg(long, value_name = "FILE")]
@@ -113,7 +114,7 @@ fn finish(args: &GuestArgs, session: &Session, rows: &[Row]) -> anyhow::Result<(
     if let Some(path) = &args.html {
         let text = page::html(rows, &agreements, account, session.plan());
         std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
-        eprintln!("charts: {}", path.display());
+        tell!("charts: {}", path.display());
     }
     let failures = account.failed.len();
     ensure!(

@@ -16,6 +16,7 @@ use crate::console::check_writable;
 use crate::console::print;
 use crate::live;
 use crate::live::DaemonArgs;
+use crate::number::time;
 use crate::output::save_json;
 
 /// `tandem bench overhead`
@@ -28,7 +29,7 @@ pub struct OverheadArgs {
     #[arg(long, default_value_t = 8)]
     vcpus: u32,
     /// Seconds counted, 1 … 3600
-    #[arg(long, value_name = "S", default_value_t = 20.0)]
+    #[arg(long, value_name = "S", default_value_t = 20.0, value_parser = time::<f64>("seconds"))]
     seconds: f64,
     #[command(flatten)]
     daemon: DaemonArgs,

@@ -10,6 +10,7 @@ use tandem_bench::guest::token;
 use tandem_bench::guest::token::Means;
 
 use crate::console::print;
+use crate::number::time;
 
 /// How a thread waits for the token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -27,7 +28,7 @@ pub struct TokenArgs {
     #[arg(long, value_enum, default_value = "futex")]
     by: MeansArg,
     /// How long, in seconds, above 0 up to 3600
-    #[arg(long, default_value_t = 3.0)]
+    #[arg(long, default_value_t = 3.0, value_parser = time::<f64>("seconds"))]
     seconds: f64,
 }
 

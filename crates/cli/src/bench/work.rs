@@ -159,7 +159,7 @@ fn measure_and_show(args: &WorkArgs, subjects: &[Subject], bench: &str) -> anyho
         // Before hours of measuring, not after.
         check_writable(path)?;
     }
-    eprintln!("{}", settings.announce());
+    tell!("{}", settings.announce());
     let interrupt = Interrupt::watch()?;
     let progress = Progress::begin(settings.steps());
     let work = measure::measure(&settings, &progress, &interrupt)?;
@@ -173,7 +173,7 @@ fn measure_and_show(args: &WorkArgs, subjects: &[Subject], bench: &str) -> anyho
         ))?;
     }
     for note in output::notes(&work) {
-        eprintln!("{note}");
+        tell!("{note}");
     }
     print(&output::verdict(&work))?;
     if let Some(path) = &args.html {

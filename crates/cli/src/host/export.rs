@@ -16,7 +16,7 @@ use tandem_host::select::Selector;
 use tandem_linux::service::Console;
 
 use super::look::SourceArgs;
-use crate::number::real;
+use super::look::seconds;
 use crate::number::whole;
 
 /// What is measured how often, and where it is served.
@@ -28,8 +28,8 @@ pub struct ServeArgs {
     #[arg(long, default_value = DEFAULT_LISTEN, value_name = "ADDR:PORT")]
     listen: SocketAddr,
     /// Length of an interval, 0.05 … 3600 s: so often is the host measured, however often somebody scrapes
-    #[arg(long, default_value_t = 5.0, value_name = "S", value_parser = real((0.05, 3600.0)), allow_negative_numbers = true)]
-    interval: f64,
+    #[arg(long, default_value = "5", value_name = "S", value_parser = seconds, allow_negative_numbers = true)]
+    interval: Duration,
     /// How many culprits of a VM, and processes of the host, have series of their own, 0 … 100; the rest is one
     #[arg(long, default_value_t = 5, value_name = "N", value_parser = whole((0, MOST_CULPRITS), "culprits"))]
     culprits: u64,
@@ -63,7 +63,7 @@ impl ServeArgs {
                 selector,
                 state_dir: self.state_dir,
                 listen: self.listen,
-                interval: Duration::from_secs_f64(self.interval),
+                interval: self.interval,
                 detail: Detail {
                     culprits: usize::try_from(self.culprits)?,
                     vcpus: self.vcpus,

@@ -7,6 +7,7 @@ use clap::ValueEnum;
 use tandem_host::columns::Style;
 use tandem_host::discovery::DiscoveryOptions;
 use tandem_host::glob;
+use tandem_host::moment::in_units;
 use tandem_observe::Choice;
 use tandem_observe::Source;
 
@@ -81,7 +82,7 @@ pub fn vm_name(text: &str) -> Result<String, String> {
 
 /// `--interval`
 pub fn seconds(text: &str) -> Result<Duration, String> {
-    real((0.05, 3600.0))(text).map(Duration::from_secs_f64)
+    real((0.05, 3600.0))(&in_units(text, "seconds")).map(Duration::from_secs_f64)
 }
 
 /// How text is to look: on a terminal as wide as that, with colour unless NO_COLOR says otherwise.

@@ -45,7 +45,7 @@ use crate::sim::page::command;
 const STEPS: usize = 120;
 
 /// The exit status where a part of what was asked for could not be read.
-const PARTIAL: i32 = 3;
+const PARTIAL: i32 = 4;
 
 /// `tandem host record`
 #[derive(Debug, Args)]
@@ -121,7 +121,7 @@ pub fn record(args: &RecordArgs) -> anyhow::Result<()> {
     let mut frames = HostFrames::begin(args.source.open()?, args.find.options(), &args.state_dir)?;
     let max = args.max_size.unwrap_or(DEFAULT_MAX_BYTES);
     let recorder = Recorder::create(&args.output, max)?;
-    eprintln!("recording to {}; Ctrl-C ends it", args.output.display());
+    tell!("recording to {}; Ctrl-C ends it", args.output.display());
     let end = args.length.and_then(|length| begin.checked_add(length));
     let mut console = Console {
         info: "info",
@@ -138,7 +138,7 @@ pub fn record(args: &RecordArgs) -> anyhow::Result<()> {
         &mut console,
     );
     let finished = recorded.context("recording ended; what was recorded before stays readable")?;
-    eprintln!("{}: {}", args.output.display(), summary(&finished));
+    tell!("{}: {}", args.output.display(), summary(&finished));
     Ok(())
 }
 
@@ -151,13 +151,11 @@ fn trace(args: &RecordArgs, length: Duration, interrupt: &Interrupt) -> anyhow::
     let begun = moment::now();
     let traced = trace::trace(args.find.options(), length, interrupt)?;
     let remarks = traced.remarks();
-    remarks
-        .iter()
-        .for_each(|remark| eprintln!("tandem: {remark}"));
+    remarks.iter().for_each(|remark| tell!("tandem: {remark}"));
     let bytes = host_trace::perfetto(&traced.trace, &traced.names).encode()?;
     std::fs::write(&args.output, bytes)
         .with_context(|| format!("cannot write {}", args.output.display()))?;
-    eprintln!("trace for ui.perfetto.dev: {}", args.output.display());
+    tell!("trace for ui.perfetto.dev: {}", args.output.display());
     if let (Some(path), Some(page)) = (&args.html, TracePage::of(&traced.trace, begun)) {
         let title = args.output.display().to_string();
         let page = page.page(&title, &traced.names, remarks, moment::printed);
@@ -207,7 +205,7 @@ pub fn replay(args: &ReplayArgs) -> anyhow::Result<()> {
 /// Says by what some may be missing, and ends so that scripts know.
 fn partial(damages: &[Damage], is_said: bool) -> anyhow::Result<()> {
     for damage in damages.iter().filter(|_| is_said) {
-        eprintln!("tandem: {damage}");
+        tell!("tandem: {damage}");
     }
     match damages {
         [] => Ok(()),

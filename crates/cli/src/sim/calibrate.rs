@@ -19,6 +19,7 @@ use tandem_validate::event::Event;
 use super::page;
 use crate::console::print;
 use crate::live;
+use crate::number::time;
 use crate::output;
 
 /// `tandem sim calibrate`
@@ -32,7 +33,8 @@ pub struct CalibrateArgs {
         long,
         value_name = "S",
         default_value_t = 1.0,
-        allow_negative_numbers = true
+        allow_negative_numbers = true,
+        value_parser = time::<f64>("seconds")
     )]
     seconds: f64,
     /// Only the ratios of these workloads
@@ -63,7 +65,7 @@ pub fn main(args: &CalibrateArgs) -> anyhow::Result<()> {
         kernel: facts.kernel,
         cpu: facts.cpu,
     };
-    let tell = |event: Event| eprintln!("{event}");
+    let tell = |event: Event| tell!("{event}");
     let measurement = Measurement::take(options, &state.groups(), interrupt, &tell)?;
     state.finish();
     let calibrated = measurement.calibrate(&tell)?;

@@ -99,7 +99,7 @@ pub fn main(args: &RunArgs) -> anyhow::Result<()> {
     if traced {
         let (tracks, events) = world.take_trace();
         if events.len() >= args.trace_events {
-            eprintln!(
+            tell!(
                 "the trace is full: it holds the first {} events (--trace-events)",
                 events.len()
             );

@@ -74,8 +74,9 @@ impl Fleet {
         else {
             return Ok(None);
         };
-        if !managed.in_force.rotating {
-            actuator.prepare_idle(&managed.cgroup)?;
+        // A group that was made here goes whole, whatever its weight.
+        if !managed.in_force.rotating || !managed.made {
+            actuator.prepare_idle(&managed.cgroup, managed.in_force.weight)?;
         }
         let sits = |vcpu: &&ManagedVcpu| member.seats.contains_key(&vcpu.index);
         Ok(Some(Player {

@@ -165,7 +165,7 @@ impl Why {
         let (found, mut trials) = match tried {
             Ok(tried) => tried,
             Err(error) => {
-                let report = actuator.restore()?;
+                let report = actuator.restore();
                 return Err(match report.is_complete() {
                     true => error,
                     false => WhyError::NotPutBack {
@@ -182,7 +182,7 @@ impl Why {
             }
             false => {
                 trials.iter_mut().for_each(|trial| trial.in_force = false);
-                Some(actuator.restore()?)
+                Some(actuator.restore())
             }
         };
         Ok(Trials {

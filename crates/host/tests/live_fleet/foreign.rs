@@ -32,8 +32,12 @@ use crate::subject::whole;
 pub const ALL: &[(&str, Test)] = &[
     ("somebody_elses_weight_counts_and_stays", weight),
     (
-        "somebody_elses_weight_that_we_overwrite_before_we_look_is_lost",
+        "somebody_elses_weight_that_we_overwrite_before_we_look_is_not_lost",
         overwritten_weight,
+    ),
+    (
+        "a_rules_weight_stays_in_force_and_somebody_elses_comes_back",
+        ruled_weight,
     ),
     (
         "somebody_elses_weight_of_a_vcpu_counts_and_stays",
@@ -107,11 +111,49 @@ fn overwritten_weight() -> Result<(), Skip> {
     subject.apply(set_weight(whole(OWNER), 700.0));
     write(&own, Knob::Weight, "500");
     subject.apply(set_weight(whole(OWNER), 710.0));
-    assert_eq!(subject.recheck(), Vec::<String>::new());
-    assert_eq!(subject.observe(OWNER).weight, Weight(333.0));
+    assert_noted(&subject.recheck(), "weight");
+    assert_eq!(subject.observe(OWNER).weight, Weight(500.0));
     assert_eq!(subject.weight(&own), Weight(710.0));
     let live_host = subject.restore();
-    assert_eq!(read(&live_host.own, Knob::Weight), "333");
+    assert_eq!(read(&live_host.own, Knob::Weight), "500", "and not 333");
+    Ok(())
+}
+
+fn ruled_weight() -> Result<(), Skip> {
+    let mut live_host = LiveHost::new()?;
+    live_host.operator_sets(Knob::Weight, "333");
+    let mut subject = Subject::ruled_by(live_host, 2.0)?;
+    let own = subject.cgroup(OWNER);
+    let rules = subject.weight(&own);
+    let made = subject.cgroup(SHARED);
+    for _ in 0..2 {
+        write(&own, Knob::Weight, "500");
+        write(&made, Knob::Weight, "600");
+        let mut notes = subject.recheck();
+        // What was found in the last of these scans is told at the next.
+        notes.extend(subject.update());
+        assert_eq!(notes.len(), 2, "{notes:?}");
+        assert!(
+            notes.iter().all(|note| note.contains("stays in force")),
+            "{notes:?}"
+        );
+        assert_eq!(subject.observe(OWNER).weight, rules);
+        assert_eq!(
+            (subject.weight(&own), subject.weight(&made)),
+            (rules, rules)
+        );
+    }
+    // Also when the daemon writes before it looks.
+    write(&own, Knob::Weight, "510");
+    subject.apply(set_weight(whole(OWNER), 710.0));
+    let notes = subject.update();
+    assert!(
+        notes[0].contains("510") && notes[0].contains("comes back"),
+        "{notes:?}"
+    );
+    assert_eq!(subject.observe(OWNER).weight, rules);
+    let live_host = subject.restore();
+    assert_eq!(read(&live_host.own, Knob::Weight), "510");
     Ok(())
 }
 

@@ -4,6 +4,7 @@
 //! What the two versions share is written once, here; the modules `v1` and `v2` say which files
 //! and which order of steps.
 
+use std::io::ErrorKind::NotFound;
 use std::path::Path;
 
 use tandem_policy::Weight;
@@ -19,7 +20,6 @@ use crate::cgroup::stat;
 use crate::cgroup::stat::Throttled;
 use crate::ids::Pid;
 use crate::ids::Tid;
-use crate::procfs::is_gone;
 use crate::thread::ThreadRef;
 
 /// The kernel's CPU controller.
@@ -43,9 +43,9 @@ pub trait CpuController: Send + Sync {
     /// Where a thread is now.
     fn cgroup_of(&self, thread: &ThreadRef) -> Result<CgroupPath, CgroupError>;
 
-    /// Whether there is such a cgroup.
+    /// Whether there is such a cgroup. Where the kernel does not let us look, there is: what is to be undone must not be forgotten.
     fn exists(&self, cgroup: &CgroupPath) -> bool {
-        self.id(cgroup).is_ok()
+        !self.id(cgroup).is_err_and(|error| error.is_gone())
     }
 
     /// Which cgroup is at this path now.
@@ -65,7 +65,7 @@ pub trait CpuController: Send + Sync {
         match self.stat(cgroup) {
             Ok(text) => Ok(stat::throttled(&text)),
             // The file is missing, the cgroup is not.
-            Err(CgroupError::Read { source, .. }) if is_gone(&source) => Ok(None),
+            Err(CgroupError::Read { source, .. }) if source.kind() == NotFound => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -115,8 +115,8 @@ pub trait CpuController: Send + Sync {
         })
     }
 
-    /// Sets a cgroup's weight, rounded and brought into range; returns what was written.
-    fn set_weight(&self, cgroup: &CgroupPath, weight: Weight) -> Result<Weight, CgroupError> {
+    /// What setting a cgroup's weight writes: rounded and brought into range.
+    fn writable(&self, cgroup: &CgroupPath, weight: Weight) -> Result<Weight, CgroupError> {
         if !weight.0.is_finite() {
             return Err(CgroupError::BadWeight {
                 cgroup: cgroup.clone(),
@@ -124,9 +124,14 @@ pub trait CpuController: Send + Sync {
             });
         }
         let (least, most) = self.weight_range();
-        let written = weight.0.round().clamp(least.0, most.0);
-        self.write_knob(cgroup, Knob::Weight, &format!("{written:.0}"))?;
-        Ok(Weight(written))
+        Ok(Weight(weight.0.round().clamp(least.0, most.0)))
+    }
+
+    /// Sets a cgroup's weight, rounded and brought into range; returns what was written.
+    fn set_weight(&self, cgroup: &CgroupPath, weight: Weight) -> Result<Weight, CgroupError> {
+        let written = self.writable(cgroup, weight)?;
+        self.write_knob(cgroup, Knob::Weight, &format!("{:.0}", written.0))?;
+        Ok(written)
     }
 
     /// Whether a cgroup is in the idle class; `None` where the kernel has none (before Linux 5.15), and on v2 where the cpu
@@ -144,7 +149,7 @@ pub trait CpuController: Send + Sync {
                 }),
             },
             // The file is missing, the cgroup is not.
-            Err(CgroupError::Read { source, .. }) if is_gone(&source) => Ok(None),
+            Err(CgroupError::Read { source, .. }) if source.kind() == NotFound => Ok(None),
             Err(error) => Err(error),
         }
     }

@@ -1,7 +1,15 @@
 //! The journal on disk: order, torn ends, malformed lines, other owners, compaction.
 
+use std::os::unix::fs::PermissionsExt;
+
 use super::*;
-use crate::ids::Pid;
+use crate::cgroup::CgroupId;
+use crate::cgroup::CgroupPath;
+use crate::cgroup::Knob;
+use crate::cgroup::Version;
+use crate::ids::Tid;
+use crate::thread::StartTime;
+use crate::thread::ThreadRef;
 
 fn stamp() -> Stamp {
     Stamp::new("boot-a".into(), Version::V1, "/sys/fs/cgroup/cpu".into())
@@ -159,4 +167,142 @@ fn compaction_keeps_what_it_is_told_and_empties_on_nothing() {
     assert!(!journal.knows(&samples()[3].key()));
     journal.rewrite(Vec::new()).unwrap();
     assert!(!is_pending(dir.path()));
+}
+
+/// A weight, or what is given to one.
+fn weight(text: &str) -> Record {
+    Record::Knob {
+        cgroup: CgroupPath("/a".into()),
+        id: CgroupId(7),
+        knob: Knob::Weight,
+        original: text.into(),
+    }
+}
+
+#[test]
+fn the_first_record_is_the_original_and_later_ones_are_what_was_given() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut journal = Journal::open(dir.path(), stamp()).unwrap();
+    journal.append(weight("512")).unwrap();
+    assert!(journal.is_ours(&weight("9")), "nobody knows yet");
+    for text in ["1", "2", "3", "4", "4"] {
+        journal.will_write(weight(text)).unwrap();
+    }
+    for compacted in [false, true] {
+        if compacted {
+            journal.compact().unwrap();
+        }
+        drop(journal);
+        journal = Journal::open(dir.path(), stamp()).unwrap();
+        assert_eq!(journal.records(), [weight("512")]);
+        let ours: Vec<&str> = ["1", "2", "3", "4", "5", "512"]
+            .into_iter()
+            .filter(|text| journal.is_ours(&weight(text)))
+            .collect();
+        assert_eq!(ours, ["2", "3", "4", "512"], "the newest, and the original");
+    }
+    // What could not be given is not what it has.
+    journal.will_write(weight("6")).unwrap();
+    journal.was_not_written(&weight("6").key());
+    assert_eq!(
+        journal.written(&weight("").key()).last(),
+        Some(&weight("4"))
+    );
+    journal.replace_original(weight("1024")).unwrap();
+    drop(journal);
+    let journal = Journal::<Record>::open(dir.path(), stamp()).unwrap();
+    assert_eq!(journal.records(), [weight("1024")]);
+    assert_eq!(journal.written(&weight("").key()), []);
+}
+
+#[test]
+fn what_others_could_have_written_is_refused() {
+    let open = |dir: &Path| {
+        let opened = Journal::<Record>::open(dir, stamp());
+        opened.map(drop).map_err(|error| error.to_string())
+    };
+    let dir = tempfile::tempdir().unwrap();
+    filled(dir.path());
+    let path = dir.path().join("journal");
+    for (what, mode, good) in [(dir.path(), 0o777, 0o700), (&path, 0o666, 0o600)] {
+        fs::set_permissions(what, fs::Permissions::from_mode(mode)).unwrap();
+        let error = open(dir.path()).unwrap_err();
+        assert!(error.contains("cannot be trusted"), "{error}");
+        fs::set_permissions(what, fs::Permissions::from_mode(good)).unwrap();
+    }
+    // A link to somebody else's file is not followed.
+    fs::rename(&path, dir.path().join("elsewhere")).unwrap();
+    std::os::unix::fs::symlink(dir.path().join("elsewhere"), &path).unwrap();
+    assert!(open(dir.path()).is_err());
+    fs::remove_file(&path).unwrap();
+    open(dir.path()).unwrap();
+}
+
+#[test]
+fn records_that_lead_out_of_the_hierarchy_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    for cgroup in ["/../../etc", "etc"] {
+        let mut text = line(&stamp());
+        text.extend(line(&created(cgroup)));
+        fs::write(dir.path().join("journal"), text).unwrap();
+        let error = Journal::<Record>::open(dir.path(), stamp()).unwrap_err();
+        assert!(
+            error.to_string().contains("within the hierarchy"),
+            "{error}"
+        );
+    }
+}
+
+/// A disk on which directories cannot be opened.
+#[derive(Debug)]
+struct NoDirectories;
+
+impl Disk for NoDirectories {
+    fn make_dir(&self, dir: &Path) -> io::Result<()> {
+        HostDisk.make_dir(dir)
+    }
+
+    fn open(&self, path: &Path, how: How) -> io::Result<File> {
+        match path.is_dir() {
+            true => Err(io::Error::from_raw_os_error(libc::EMFILE)),
+            false => HostDisk.open(path, how),
+        }
+    }
+
+    fn read(&self, file: &File) -> io::Result<Vec<u8>> {
+        HostDisk.read(file)
+    }
+
+    fn write_at(&self, file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
+        HostDisk.write_at(file, bytes, at)
+    }
+
+    fn set_len(&self, file: &File, length: u64) -> io::Result<()> {
+        HostDisk.set_len(file, length)
+    }
+
+    fn sync(&self, file: &File) -> io::Result<()> {
+        HostDisk.sync(file)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        HostDisk.rename(from, to)
+    }
+
+    fn lock(&self, file: &File) -> io::Result<()> {
+        HostDisk.lock(file)
+    }
+}
+
+#[test]
+fn records_after_a_replacement_go_to_the_new_file_whatever_fails_then() {
+    let dir = tempfile::tempdir().unwrap();
+    filled(dir.path());
+    let disk = Box::new(NoDirectories);
+    let mut journal = Journal::<Record>::open_on(disk, dir.path(), stamp()).unwrap();
+    let _ = journal.rewrite(samples()[..2].to_vec());
+    journal.append(created("/later")).unwrap();
+    drop(journal);
+    let journal = Journal::<Record>::open(dir.path(), stamp()).unwrap();
+    assert_eq!(journal.records().last(), Some(&created("/later")));
 }

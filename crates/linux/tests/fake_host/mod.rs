@@ -215,6 +215,13 @@ impl Fake {
         inner.wanted.threads.remove(&thread.tid.0);
     }
 
+    /// The thread of this number ends by itself, if there is one.
+    pub fn end_tid(&self, tid: Tid) {
+        let mut inner = self.lock();
+        inner.now.threads.remove(&tid.0);
+        inner.wanted.threads.remove(&tid.0);
+    }
+
     /// A thread starts another, which begins where it is and with its mask. Its number may be one
     /// that was used before.
     pub fn start_thread(&self, beside: usize) {
@@ -275,6 +282,20 @@ impl Fake {
         for state in [now, wanted] {
             state.threads.get_mut(&thread.tid.0).unwrap().pcpus = pcpus.clone();
         }
+    }
+
+    /// The operator gives a thread another nice value.
+    pub fn operator_sets_nice(&self, thread: &ThreadRef, nice: Nice) {
+        let mut inner = self.lock();
+        let Inner { now, wanted, .. } = &mut *inner;
+        for state in [now, wanted] {
+            state.threads.get_mut(&thread.tid.0).unwrap().nice = nice;
+        }
+    }
+
+    /// A cgroup's weight now.
+    pub fn weight_of(&self, cgroup: &CgroupPath) -> String {
+        self.lock().now.cgroups[cgroup].weight.clone()
     }
 
     /// The operator gives a cgroup another weight.

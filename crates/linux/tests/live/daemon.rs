@@ -121,7 +121,7 @@ impl Subject {
                 assert!(report.is_complete(), "{report}");
             }
             15 if pick(4) == 0 => {
-                let report = self.actuator.restore()?;
+                let report = self.actuator.restore();
                 assert!(report.is_complete(), "{report}");
                 self.idle = false;
             }

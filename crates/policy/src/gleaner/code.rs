@@ -73,6 +73,12 @@ impl Code {
         f64::from(self.contended) / f64::from(self.samples.max(1))
     }
 
+    /// Standard deviation of that from chance alone.
+    pub fn contention_error(&self) -> f64 {
+        let part = self.contention();
+        (part * (1.0 - part) / f64::from(self.samples.max(1))).sqrt()
+    }
+
     /// Whether enough was found in user mode to tell a pace.
     fn is_telling(&self) -> bool {
         self.in_user_mode() >= LEAST

@@ -17,7 +17,7 @@
 //! is dear, less utilization may be more work. [`Judge::Progress`] therefore compares what the workload got
 //! done ([`super::progress`]). A step that failed is
 //! tried again after a rest, with the factors of the start, each time a longer one, so that one bad sample costs
-//! no more than that. A vCPU that was full right after a step is no major change;
+//! no more than that. A workload that changes and is then what it was still rests ([`super::harm`]). A vCPU that was full right after a step is no major change;
 //! that one more thread waits for a vCPU, on average, is one: on a full vCPU nothing else shows it. Steps take half of the vCPUs where the others have room for the work of all that
 //! are taken, and half as many after one that did harm: sixteen vCPUs are down to two in a second, and a gain of
 //! a half stands out from noise where that of a sixteenth would not
@@ -38,6 +38,7 @@ use crate::units::Nanos;
 use super::Averages;
 use super::Code;
 use super::Observation;
+use super::harm::Harms;
 use super::progress::compare;
 use super::progress::over;
 
@@ -64,6 +65,11 @@ const FULL: f64 = 0.99;
 const ASLEEP: f64 = 0.005;
 /// Rests double up to this many times.
 const MOST_DOUBLINGS: u32 = 5;
+/// After a major change while something rests, conditions hold for so many periods before a step: what has just come back is no
+/// other workload.
+const CONFIRM_CHANGE: u32 = 4;
+/// So many codes for which a step did harm rest at a time. With more, none is tried.
+const MOST_HARMED: usize = 4;
 /// Time between two samplings of where threads are.
 const SAMPLING_INTERVAL: Nanos = Nanos::from_secs(2);
 /// The same while the workload is consolidated because it waited for locks: whether it still runs the same code.
@@ -72,7 +78,7 @@ const RECHECK_INTERVAL: Nanos = Nanos::from_secs(1);
 const RETRY_INTERVAL: Nanos = Nanos::from_millis(500);
 /// With less of its work in the kernel, a workload does not wait there, and sampling would only cost time.
 const IN_KERNEL: f64 = 0.05;
-/// A step that did harm is tried again at once when the workload waits for locks for this many times longer.
+/// A step that did harm once is tried again at once when the workload waits for locks for this many times longer.
 const MUCH_WORSE: f64 = 1.3;
 /// Samples from which a pace is told.
 const FINE_SAMPLES: u32 = 350;
@@ -126,6 +132,30 @@ struct Step {
     code: Option<(Code, u32)>,
 }
 
+/// Code for which consolidation did harm.
+#[derive(Clone, Debug)]
+struct HarmedCode {
+    code: Code,
+    /// Periods for which that is believed.
+    left: u32,
+    /// How often it did.
+    times: u32,
+}
+
+impl HarmedCode {
+    /// Whether this is the same code.
+    fn is(&self, code: &Code) -> bool {
+        code.alike(&self.code)
+            .is_none_or(|alike| alike >= SAME_CODE)
+    }
+
+    /// Whether the workload waits for locks for much longer now than it did, not by chance.
+    fn is_worse(&self, code: &Code) -> bool {
+        let (now, then) = (code.contention(), self.code.contention());
+        now - code.contention_error() > MUCH_WORSE * (then + self.code.contention_error())
+    }
+}
+
 /// The controller of one workload.
 #[derive(Clone, Debug)]
 pub struct Consolidation {
@@ -152,9 +182,12 @@ pub struct Consolidation {
     suspected: bool,
     /// The code for which the workload was consolidated.
     consolidated: Option<Code>,
-    /// The code for which consolidation did harm, the periods for which that is believed, and how often it did.
-    harmed: Option<(Code, u32)>,
+    /// The code for which consolidation did harm lately, and how often it did harm in a row.
+    harmed: Vec<HarmedCode>,
     harms: u32,
+    /// The other workloads to which steps did harm lately; and whether a major change came meanwhile.
+    lost: Harms,
+    is_wary: bool,
     /// Both factors at the start are so many times those of the configuration.
     slack: f64,
 }
@@ -178,8 +211,10 @@ impl Consolidation {
             code: Code::default(),
             suspected: false,
             consolidated: None,
-            harmed: None,
+            harmed: Vec::new(),
             harms: 0,
+            lost: Harms::default(),
+            is_wary: false,
             slack: 1.0,
         }
     }
@@ -255,9 +290,10 @@ impl Consolidation {
         }
         let now = Averages::of(observed);
         self.since_sampling += observed.period;
-        if let Some((_, left)) = &mut self.harmed {
-            *left = left.saturating_sub(1);
+        for harmed in &mut self.harmed {
+            harmed.left = harmed.left.saturating_sub(1);
         }
+        self.lost.rest();
         let because = self.step(&now);
         self.full =
             matches!(because, Because::NoRoom { .. }) && now.user < now.work * (1.0 - IN_KERNEL);
@@ -343,8 +379,7 @@ impl Consolidation {
         let code = std::mem::take(&mut self.code);
         if is_rough {
             // As much as chance may have hidden.
-            let error = (part * (1.0 - part) / f64::from(code.samples())).sqrt();
-            if part + error > self.config.contention {
+            if part + code.contention_error() > self.config.contention {
                 self.suspected = true;
                 return None;
             }
@@ -379,11 +414,20 @@ impl Consolidation {
                 fits,
             };
         }
-        if held + 1 < self.config.confirm {
+        let length = self.lost.allowed(self.active, now, self.length(now));
+        if length == 0 {
+            return Because::Resting;
+        }
+        self.is_wary &= self.lost.is_any();
+        let confirm = match self.is_wary {
+            true => self.config.confirm.max(CONFIRM_CHANGE),
+            false => self.config.confirm,
+        };
+        if held + 1 < confirm {
             self.phase = Phase::Watching(held + 1);
             return Because::Confirming;
         }
-        self.take(self.length(now), None);
+        self.take(length, None);
         Because::Fits
     }
 
@@ -391,10 +435,12 @@ impl Consolidation {
     fn consider_contention(&mut self, now: &Averages, code: Code) -> Option<Because> {
         let part = code.contention();
         // What the step does could not be told, or was told lately.
-        let is_known = self.harmed.as_ref().is_some_and(|(harmed, left)| {
-            let is_worse = part > MUCH_WORSE * harmed.contention();
-            *left > 0 && !is_worse && code.alike(harmed).is_none_or(|alike| alike >= SAME_CODE)
-        });
+        let lately = || self.harmed.iter().filter(|harmed| harmed.left > 0);
+        let is_same = |harmed: &HarmedCode| {
+            let is_first = harmed.times == 1;
+            harmed.is(&code) && !(is_first && harmed.is_worse(&code))
+        };
+        let is_known = lately().count() >= MOST_HARMED || lately().any(is_same);
         // While the host takes vCPUs away, holders of locks are not there to give them back: fewer would not help.
         if part <= self.config.contention
             || !code.would_tell(FINE_SAMPLES)
@@ -475,8 +521,9 @@ impl Consolidation {
             if sampled.is_some() {
                 self.consolidated = sampled;
                 self.harms = 0;
-                self.harmed = None;
+                self.harmed.clear();
             }
+            self.lost.forget(active, &before);
             return Because::Kept { ratio };
         }
         let length = active - self.active;
@@ -490,9 +537,18 @@ impl Consolidation {
                     rest => rest << self.harms.min(MOST_DOUBLINGS),
                 };
                 self.harms += 1;
-                self.harmed = Some((code, rest));
-                // How long it waits for may have been that of its first moments.
-                self.since_sampling = SAMPLING_INTERVAL.saturating_sub(RETRY_INTERVAL);
+                let known = self.harmed.iter().position(|harmed| harmed.is(&code));
+                let times = known.map_or(0, |at| self.harmed.remove(at).times) + 1;
+                self.harmed.retain(|harmed| harmed.left > 0);
+                self.harmed.push(HarmedCode {
+                    code,
+                    left: rest,
+                    times,
+                });
+                if times == 1 {
+                    // How long it waits for may have been that of its first moments.
+                    self.since_sampling = SAMPLING_INTERVAL.saturating_sub(RETRY_INTERVAL);
+                }
             }
             return Because::Lost { ratio };
         }
@@ -503,6 +559,7 @@ impl Consolidation {
             let filled = before.computes / (f64::from(active - 1) * before.idles);
             self.load_factor = TIGHTEN * self.load_factor.min(filled);
         }
+        let known = self.lost.add(active, &before, length, self.config.rest);
         if length > 1 {
             // A shorter one may do.
             self.reset_factors();
@@ -510,7 +567,7 @@ impl Consolidation {
             self.phase = Phase::Watching(0);
             return Because::Lost { ratio };
         }
-        let rest = self.config.rest << self.failures.min(MOST_DOUBLINGS);
+        let rest = known.max(self.config.rest << self.failures.min(MOST_DOUBLINGS));
         self.failures += 1;
         self.phase = Phase::Resting((self.config.rest > 0).then_some(rest));
         Because::Lost { ratio }
@@ -531,6 +588,7 @@ impl Consolidation {
         self.failures = 0;
         self.longest = u32::MAX;
         self.consolidated = None;
+        self.is_wary = self.lost.is_any();
         self.since_sampling = SAMPLING_INTERVAL;
         if changes {
             self.code = Code::default();
@@ -544,6 +602,7 @@ impl Consolidation {
         }
         changes
     }
+
     /// Whether the workload is another one than that of `reference`.
     fn is_major(&self, reference: &Averages, now: &Averages) -> bool {
         let moved = (now.utilization - reference.utilization).abs() > UTILIZATION_MOVED;

@@ -4,7 +4,7 @@
 //! stolen time. On a live VM a rule may be wrong: a program whose threads crowd around a lock may do less when
 //! waiters wake sooner. So retention is tried too: what the workload got done before is compared with what it
 //! gets done after, and without a gain it is banned for a rest, each time a longer one; a workload that changes is
-//! tried anew. While one remedy is on trial the other stands still, since nobody could tell whose effect was
+//! tried anew, unless it is one again that gained nothing lately ([`super::harm`]). While one remedy is on trial the other stands still, since nobody could tell whose effect was
 //! seen.
 //!
 //! Where retention makes a workload twice as fast or more, waking is dear: much of the time for which its vCPUs are still
@@ -27,6 +27,7 @@ use super::Retention;
 use super::RetentionConfig;
 use super::consolidation;
 use super::consolidation::SamplingDetail;
+use super::harm::Harms;
 use super::progress;
 use super::retention;
 
@@ -175,6 +176,8 @@ pub struct Controller {
     retention_time: Nanos,
     trial: Trial,
     failures: u32,
+    /// The workloads that it gained nothing lately.
+    lost: Harms,
     history: VecDeque<Observation>,
     /// What was normal when the last trial ended, and for how many periods it has not been.
     tried: Option<Averages>,
@@ -191,6 +194,7 @@ impl Controller {
             retention_time: Nanos::ZERO,
             trial: Trial::None,
             failures: 0,
+            lost: Harms::default(),
             history: VecDeque::new(),
             tried: None,
             changed: 0,
@@ -261,6 +265,7 @@ impl Controller {
             return Because::Off;
         }
         let rule = self.retention.decide(observed);
+        self.lost.rest();
         if self.is_another(observed) {
             self.trial = Trial::None;
             self.retention_time = Nanos::ZERO;
@@ -293,6 +298,9 @@ impl Controller {
             return Because::Rule(rule.because);
         }
         let before = Averages::of(&Observation::merged(&self.history));
+        if self.lost.allowed(self.active(), &before, 1) == 0 {
+            return Because::Resting;
+        }
         self.trial = Trial::Judging(before, None, 0);
         self.retention_time = rule.time;
         self.history.clear();
@@ -327,7 +335,8 @@ impl Controller {
             return Because::OnTrial;
         }
         if progress.ratio < least {
-            let rest = self.config.rest << self.failures.min(MOST_DOUBLINGS);
+            let known = self.lost.add(self.active(), before, 1, self.config.rest);
+            let rest = known.max(self.config.rest << self.failures.min(MOST_DOUBLINGS));
             self.failures += 1;
             self.trial = Trial::Resting(rest);
             self.tried = Some(*before);
@@ -339,6 +348,7 @@ impl Controller {
             };
         }
         self.failures = 0;
+        self.lost.forget(self.active(), before);
         self.tried = Some(Averages::of(&seen));
         self.changed = 0;
         self.retention_time = self.steady(rule.time);

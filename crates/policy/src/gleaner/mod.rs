@@ -23,6 +23,7 @@ use crate::units::Nanos;
 pub mod code;
 pub mod consolidation;
 pub mod controller;
+mod harm;
 pub mod progress;
 pub mod retention;
 

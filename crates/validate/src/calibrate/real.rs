@@ -303,7 +303,7 @@ impl Machine {
 
     /// Takes the cgroups away.
     pub fn leave(mut self) -> Result<(), MachineError> {
-        let report = self.actuator.restore()?;
+        let report = self.actuator.restore();
         match report.failures.first() {
             None => Ok(()),
             Some(failure) => Err(MachineError::PutBack {

@@ -1,0 +1,57 @@
+//! Why a VM is not taken into care, or not followed.
+
+use tandem_linux::actuator::ActuatorError;
+use tandem_linux::cgroup::CgroupError;
+use tandem_linux::thread::Pid;
+
+use crate::apply::Refused;
+
+/// Why a VM cannot be taken into care.
+#[derive(Debug, thiserror::Error)]
+pub enum FleetError {
+    /// Its cgroup cannot be read.
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
+    /// A change was refused.
+    #[error(transparent)]
+    Actuator(#[from] ActuatorError),
+    /// Another daemon has it.
+    #[error(
+        "another Tandem daemon of this host looks after process {pid}; it is left to that one: let the two select different VMs"
+    )]
+    Taken {
+        /// The VM's process.
+        pid: Pid,
+    },
+    /// Other daemons cannot be told.
+    #[error("cannot tell other Tandem daemons of process {pid}: {source}")]
+    Claim {
+        /// The VM's process.
+        pid: Pid,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+}
+
+impl FleetError {
+    /// What is told of it.
+    pub(crate) fn refused(&self, vm: &str) -> Refused {
+        match self {
+            FleetError::Actuator(error) => Refused::new(vm, error),
+            other => Refused {
+                vm: vm.to_owned(),
+                error: other.to_string(),
+                is_of_disk: false,
+            },
+        }
+    }
+
+    /// Whether the reason is only that the VM or its cgroup has vanished meanwhile.
+    pub fn is_gone(&self) -> bool {
+        match self {
+            FleetError::Cgroup(error) => error.is_gone(),
+            FleetError::Actuator(error) => error.is_gone(),
+            FleetError::Taken { .. } | FleetError::Claim { .. } => false,
+        }
+    }
+}

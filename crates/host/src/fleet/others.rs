@@ -1,0 +1,59 @@
+//! Others that act on the same VMs: daemons of their own, and people who set weights.
+
+use tandem_policy::PolicySet;
+
+use super::Backend;
+use super::Fleet;
+use super::FleetError;
+use crate::discovery::Vm;
+use crate::managed::Note;
+
+impl Fleet {
+    /// Tells other daemons that this VM is ours; an error if it is one of theirs.
+    pub(super) fn claim(&mut self, vm: &Vm) -> Result<(), FleetError> {
+        let pid = vm.process.pid;
+        if self.policies_of(vm) == PolicySet::NONE {
+            return Ok(());
+        }
+        match self.claims.as_mut().map(|claims| claims.claim(pid)) {
+            None | Some(Ok(true)) => Ok(()),
+            Some(Ok(false)) => Err(FleetError::Taken { pid }),
+            Some(Err(source)) => Err(FleetError::Claim { pid, source }),
+        }
+    }
+
+    /// Tells other daemons that it is not ours any more.
+    pub(super) fn give_up(&mut self, vm: &Vm) {
+        if self.policies_of(vm) != PolicySet::NONE
+            && let Some(claims) = &mut self.claims
+        {
+            claims.release(vm.process.pid);
+        }
+    }
+
+    /// The policies that may act on it.
+    pub(super) fn policies_of(&self, vm: &Vm) -> PolicySet {
+        self.rule(vm, |rule| rule.policies).unwrap_or(self.policies)
+    }
+
+    /// What others set on the VMs' own cgroups: a VM with a rule keeps the rule's weight, and theirs comes back in the end; of any
+    /// other VM theirs counts as configured from now on.
+    pub(super) fn hear_of_others(&mut self, notes: &mut Vec<Note>) {
+        let Backend::Live(actuator) = &mut self.backend else {
+            return;
+        };
+        for foreign in actuator.take_foreign() {
+            let owner = self
+                .vms
+                .values_mut()
+                .find(|managed| managed.cgroup == foreign.cgroup);
+            match owner {
+                Some(managed) => notes.push(managed.hear_of(&foreign)),
+                None => notes.push(Note(format!(
+                    "someone else set the {} of {} to {}: that comes back in the end",
+                    foreign.knob, foreign.cgroup, foreign.text
+                ))),
+            }
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Which VMs a daemon looks after, told to other daemons of the host: two must never act on the same VM, whatever their
+//! state directories are.
+//!
+//! All of them open the same file (`/run/tandem/vms.lock`), and each holds a record lock (fcntl, of the open file description) on
+//! the byte at the number of each process whose VMs it looks after. The kernel lets go of them when the daemon ends, however it
+//! ends. So one file is enough for any number of VMs, and nothing has to be cleaned up. Nobody but root can open it.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+
+use crate::disk::Disk;
+use crate::disk::HostDisk;
+use crate::disk::How;
+use crate::ids::Pid;
+use crate::journal::JournalError;
+use crate::state_dir::check_dir;
+use crate::state_dir::check_file;
+
+/// Where all daemons of a host tell.
+pub const HOST_CLAIMS: &str = "/run/tandem/vms.lock";
+
+/// The VMs of one daemon.
+#[derive(Debug)]
+pub struct Claims {
+    file: File,
+    /// How many VMs of each process.
+    held: BTreeMap<Pid, usize>,
+}
+
+impl Claims {
+    /// None yet.
+    pub fn open(path: &Path) -> Result<Claims, JournalError> {
+        let failed = |source| JournalError::File {
+            action: "open",
+            path: path.to_owned(),
+            source,
+        };
+        if let Some(dir) = path.parent() {
+            // Where it cannot be made, it may be there.
+            let _ = HostDisk.make_dir(dir);
+            check_dir(dir)?;
+        }
+        let file = HostDisk.open(path, How::Write).map_err(failed)?;
+        check_file(path, &file.metadata().map_err(failed)?)?;
+        Ok(Claims {
+            file,
+            held: BTreeMap::new(),
+        })
+    }
+
+    /// Takes a VM of this process on; false: another daemon looks after it.
+    pub fn claim(&mut self, pid: Pid) -> io::Result<bool> {
+        if !self.held.contains_key(&pid) && !self.set(pid, libc::F_WRLCK)? {
+            return Ok(false);
+        }
+        *self.held.entry(pid).or_default() += 1;
+        Ok(true)
+    }
+
+    /// Lets a VM of this process go.
+    pub fn release(&mut self, pid: Pid) {
+        let Some(count) = self.held.get_mut(&pid) else {
+            return;
+        };
+        *count -= 1;
+        if *count == 0 {
+            self.held.remove(&pid);
+            // It ends with the daemon at the latest.
+            let _ = self.set(pid, libc::F_UNLCK);
+        }
+    }
+
+    fn set(&self, pid: Pid, kind: libc::c_int) -> io::Result<bool> {
+        let lock = libc::flock {
+            l_type: kind as libc::c_short,
+            l_whence: libc::SEEK_SET as libc::c_short,
+            l_start: libc::off_t::from(pid.0),
+            l_len: 1,
+            l_pid: 0,
+        };
+        // SAFETY: the pointer is to a flock that outlives the call; the kernel only reads it.
+        let outcome =
+            unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
+        if outcome == 0 {
+            return Ok(true);
+        }
+        match io::Error::last_os_error() {
+            error if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            error if error.raw_os_error() == Some(libc::EACCES) => Ok(false),
+            error => Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vm_has_one_daemon_at_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("vms.lock");
+        let mut first = Claims::open(&path).unwrap();
+        let mut second = Claims::open(&path).unwrap();
+        assert!(first.claim(Pid(4711)).unwrap());
+        assert!(!second.claim(Pid(4711)).unwrap());
+        assert!(second.claim(Pid(4712)).unwrap(), "another VM");
+        // Two VMs of one process.
+        assert!(first.claim(Pid(4711)).unwrap());
+        first.release(Pid(4711));
+        assert!(!second.claim(Pid(4711)).unwrap());
+        first.release(Pid(4711));
+        assert!(second.claim(Pid(4711)).unwrap());
+        drop(second);
+        assert!(first.claim(Pid(4711)).unwrap(), "it has ended");
+    }
+}

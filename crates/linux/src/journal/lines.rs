@@ -1,0 +1,119 @@
+//! A journal's text: its head and its records, a line each.
+
+use std::path::Path;
+use std::path::PathBuf;
+
+use serde::Deserialize;
+use serde::Serialize;
+
+use crate::cgroup::Version;
+use crate::journal::error::JournalError;
+use crate::journal::record::Entry;
+
+/// The format of this version's records.
+const FORMAT: u32 = 1;
+
+/// So many characters are said of what is wrong with a line.
+const MOST_SHOWN: usize = 300;
+
+/// Which host, boot and hierarchy the records are about: the first line. Fields that a later version adds are read over.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stamp {
+    /// The format of the records: readers of this one or a later one can put them back.
+    pub tandem_journal: u32,
+    /// The kernel's random number of this boot.
+    pub boot: String,
+    /// Which interface.
+    pub version: Version,
+    /// Where the hierarchy is mounted.
+    pub mount: PathBuf,
+}
+
+impl Stamp {
+    /// A stamp in the current format.
+    pub fn new(boot: String, version: Version, mount: PathBuf) -> Stamp {
+        Stamp {
+            tandem_journal: FORMAT,
+            boot,
+            version,
+            mount,
+        }
+    }
+}
+
+/// One line of JSON. Strings, numbers and enums of them always have one.
+pub(crate) fn line<T: Serialize>(value: &T) -> Vec<u8> {
+    let mut text = serde_json::to_vec(value).unwrap_or_default();
+    text.push(b'\n');
+    text
+}
+
+/// What is wrong, which may quote the file: not at any length, and nothing that a terminal obeys.
+fn shown(what: &str) -> String {
+    let most = what.chars().take(MOST_SHOWN);
+    let mut shown = String::new();
+    for c in most {
+        match c.is_control() {
+            true => shown.extend(c.escape_default()),
+            false => shown.push(c),
+        }
+    }
+    if what.chars().nth(MOST_SHOWN).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+/// The records in the file's bytes; none if they are of an earlier boot.
+pub(crate) fn parse<R: Entry>(
+    path: &Path,
+    bytes: &[u8],
+    ours: &Stamp,
+) -> Result<Vec<R>, JournalError> {
+    let malformed = |line: usize, what: String| JournalError::Malformed {
+        path: path.to_owned(),
+        line,
+        what: shown(&what),
+        restore: R::RESTORE,
+    };
+    // What follows the last line's end was being written when its writer died.
+    let whole = match bytes.iter().rposition(|&byte| byte == b'\n') {
+        Some(end) => &bytes[..end],
+        None => return Ok(Vec::new()),
+    };
+    let mut lines = whole.split(|&byte| byte == b'\n').zip(1..);
+    let Some((first, _)) = lines.next() else {
+        return Ok(Vec::new());
+    };
+    let stamp: Stamp = serde_json::from_slice(first)
+        .map_err(|error| malformed(1, format!("not the head of a Tandem journal ({error})")))?;
+    if stamp.tandem_journal > FORMAT {
+        let what = format!(
+            "the journal has format {}, this Tandem reads formats up to {FORMAT}; restore with the \
+             Tandem that wrote it",
+            stamp.tandem_journal
+        );
+        return Err(malformed(1, what));
+    }
+    let mut records: Vec<R> = Vec::new();
+    for (text, number) in lines {
+        let record: R = serde_json::from_slice(text)
+            .map_err(|error| malformed(number, format!("not a Tandem record ({error})")))?;
+        let checked = record.check();
+        checked.map_err(|what| malformed(number, format!("not a Tandem record ({what})")))?;
+        records.push(record);
+    }
+    if stamp.boot != ours.boot {
+        return Ok(Vec::new());
+    }
+    if (stamp.version, &stamp.mount) != (ours.version, &ours.mount) && !records.is_empty() {
+        return Err(JournalError::OtherHierarchy {
+            path: path.to_owned(),
+            theirs: shown(&stamp.mount.to_string_lossy()).into(),
+            theirs_version: stamp.version,
+            ours: ours.mount.clone(),
+            ours_version: ours.version,
+        });
+    }
+    Ok(records)
+}

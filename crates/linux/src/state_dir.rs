@@ -1,0 +1,119 @@
+//! Who may write to a state directory: nobody but the one who runs the command, and root.
+//!
+//! What is in a journal is done by root: a cgroup gets the weight that stands there. So the directory, what is in it and every
+//! directory above must belong to root or to the caller, and must not be writable by others. A directory above may be
+//! sticky (`/tmp`): then others cannot rename what is in it.
+
+use std::fs;
+use std::fs::Metadata;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::path::PathBuf;
+
+use crate::journal::JournalError;
+
+const GROUP: u32 = 0o020;
+const OTHERS: u32 = 0o002;
+const STICKY: u32 = 0o1000;
+
+/// Whether nobody else can have written to this directory, or put another in its place; its path without links.
+pub(crate) fn check_dir(dir: &Path) -> Result<PathBuf, JournalError> {
+    let looking = |source: io::Error| JournalError::File {
+        action: "look at",
+        path: dir.to_owned(),
+        source,
+    };
+    let real = fs::canonicalize(dir).map_err(looking)?;
+    for (above, path) in real.ancestors().enumerate() {
+        let metadata = fs::metadata(path).map_err(looking)?;
+        let is_sticky = above > 0 && metadata.mode() & STICKY != 0;
+        if let Some(what) = distrust(&metadata, is_sticky) {
+            return Err(JournalError::Untrusted {
+                path: path.to_owned(),
+                what,
+            });
+        }
+    }
+    Ok(real)
+}
+
+/// The same of a file that is open.
+pub(crate) fn check_file(path: &Path, metadata: &Metadata) -> Result<(), JournalError> {
+    let what = match metadata.is_file() {
+        true => distrust(metadata, false),
+        false => Some("it is no file".to_owned()),
+    };
+    match what {
+        None => Ok(()),
+        Some(what) => Err(JournalError::Untrusted {
+            path: path.to_owned(),
+            what,
+        }),
+    }
+}
+
+/// What is wrong with its owner or mode.
+fn distrust(metadata: &Metadata, is_sticky: bool) -> Option<String> {
+    let me = rustix::process::geteuid().as_raw();
+    let my_group = rustix::process::getegid().as_raw();
+    let (owner, group, mode) = (metadata.uid(), metadata.gid(), metadata.mode());
+    if owner != 0 && owner != me {
+        return Some(format!("it belongs to user {owner}"));
+    }
+    if is_sticky {
+        return None;
+    }
+    if mode & OTHERS != 0 {
+        return Some(format!(
+            "everybody may write to it (mode {:04o})",
+            mode & 0o7777
+        ));
+    }
+    let is_foreign_group = group != 0 && group != my_group;
+    (mode & GROUP != 0 && is_foreign_group)
+        .then(|| format!("group {group} may write to it (mode {:04o})", mode & 0o7777))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn what_others_may_write_is_not_trusted() {
+        let dir = tempfile::tempdir().unwrap();
+        let below = dir.path().join("state");
+        fs::create_dir(&below).unwrap();
+        check_dir(&below).unwrap();
+        fs::set_permissions(&below, Permissions::from_mode(0o777)).unwrap();
+        let error = check_dir(&below).unwrap_err().to_string();
+        assert!(error.contains("everybody may write to it"), "{error}");
+        // A directory above, from which it could be renamed away.
+        fs::set_permissions(&below, Permissions::from_mode(0o755)).unwrap();
+        fs::set_permissions(dir.path(), Permissions::from_mode(0o777)).unwrap();
+        let error = check_dir(&below).unwrap_err().to_string();
+        assert!(error.contains(dir.path().to_str().unwrap()), "{error}");
+        fs::set_permissions(dir.path(), Permissions::from_mode(0o1777)).unwrap();
+        check_dir(&below).unwrap();
+    }
+
+    #[test]
+    fn what_belongs_to_another_user_is_not_trusted() {
+        if !rustix::process::geteuid().is_root() {
+            println!("skipped: giving a directory to somebody else needs root");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("journal");
+        fs::write(&file, "").unwrap();
+        std::os::unix::fs::chown(&file, Some(1000), None).unwrap();
+        let error = check_file(&file, &fs::metadata(&file).unwrap()).unwrap_err();
+        assert!(error.to_string().contains("user 1000"), "{error}");
+        std::os::unix::fs::chown(dir.path(), Some(1000), None).unwrap();
+        let error = check_dir(dir.path()).unwrap_err();
+        assert!(error.to_string().contains("user 1000"), "{error}");
+    }
+}

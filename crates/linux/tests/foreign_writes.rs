@@ -1,0 +1,159 @@
+//! An operator sets weights, pCPUs and nice values beside a running Tandem, a thousand times, at any moment: Tandem's are in force
+//! while it runs, and in the end, also after kill -9, the operator's last ones are, and what the operator never set is as it was.
+
+#[allow(dead_code, reason = "not every test uses all of it")]
+mod fake_host;
+
+use std::panic::AssertUnwindSafe;
+use std::panic::catch_unwind;
+
+use fake_host::Fake;
+use rand_core::Rng;
+use rand_core::SeedableRng;
+use rand_pcg::Pcg32;
+use tandem_linux::actuator::Actuator;
+use tandem_linux::cgroup::CgroupPath;
+use tandem_linux::cgroup::Knob;
+use tandem_linux::cgroup::Version;
+use tandem_policy::Nice;
+use tandem_policy::PcpuId;
+use tandem_policy::PcpuSet;
+use tandem_policy::Weight;
+
+const FOREIGN_WRITES: u32 = 1000;
+
+fn own() -> CgroupPath {
+    CgroupPath("/vms/own.scope".to_owned())
+}
+
+fn open(host: &Fake, dir: &std::path::Path) -> Actuator {
+    let (actuator, report) =
+        Actuator::open_with(host.controller(), host.threads(), dir, "boot").unwrap();
+    assert!(report.is_complete(), "{report}");
+    actuator
+}
+
+fn state_dir() -> tempfile::TempDir {
+    let shm = std::path::Path::new("/dev/shm");
+    match shm.is_dir() {
+        true => tempfile::tempdir_in(shm).unwrap(),
+        false => tempfile::tempdir().unwrap(),
+    }
+}
+
+/// Ours are even numbers, theirs odd ones, so that they can be told apart here.
+fn number(random: &mut Pcg32, is_ours: bool) -> u32 {
+    2 * (5 + random.next_u32() % 400) + u32::from(!is_ours)
+}
+
+fn pcpus(number: u32) -> PcpuSet {
+    [PcpuId(number % 8)].into_iter().collect()
+}
+
+fn nice(number: u32) -> Nice {
+    Nice((number % 18) as i8)
+}
+
+/// Tandem sets something.
+fn ours(actuator: &mut Actuator, host: &Fake, random: &mut Pcg32) {
+    let thread = host.thread(random.next_u32() as usize % 3).unwrap();
+    let value = number(random, true);
+    match random.next_u32() % 4 {
+        0 | 1 => drop(
+            actuator
+                .set_weight(&own(), Weight(f64::from(value)))
+                .unwrap(),
+        ),
+        2 => drop(actuator.set_affinity(&thread, &pcpus(value)).unwrap()),
+        _ => drop(actuator.set_nice(&thread, nice(value)).unwrap()),
+    }
+}
+
+/// The operator sets something.
+fn theirs(host: &Fake, random: &mut Pcg32) {
+    let thread = host.thread(random.next_u32() as usize % 3).unwrap();
+    let value = number(random, false);
+    match random.next_u32() % 4 {
+        0 | 1 => host.operator_sets_weight(&own(), &value.to_string()),
+        2 => host.operator_sets_affinity(&thread, &pcpus(value)),
+        _ => host.operator_sets_nice(&thread, nice(value)),
+    }
+}
+
+#[test]
+fn foreign_writes() {
+    let mut random = Pcg32::seed_from_u64(8);
+    let mut written = 0;
+    for round in 0.. {
+        let dir = state_dir();
+        let host = Fake::new(if round % 2 == 0 {
+            Version::V1
+        } else {
+            Version::V2
+        });
+        let mut actuator = open(&host, dir.path());
+        let steps = random.next_u32() % 20;
+        let is_killed = random.next_u32() % 2 == 0;
+        for _ in 0..steps {
+            match random.next_u32() % 3 {
+                0 => {
+                    theirs(&host, &mut random);
+                    written += 1;
+                }
+                _ => ours(&mut actuator, &host, &mut random),
+            }
+        }
+        if is_killed {
+            // In the middle of the last change, before or after it took effect.
+            host.die_at(0, random.next_u32() % 2 == 0);
+            let _ = catch_unwind(AssertUnwindSafe(|| {
+                ours(&mut actuator, &host, &mut random);
+            }));
+            host.live();
+            actuator.abandon();
+            drop(open(&host, dir.path()));
+        } else {
+            drop(actuator);
+        }
+        assert_eq!(host.now(), host.wanted(), "round {round}");
+        if written >= FOREIGN_WRITES {
+            break;
+        }
+    }
+}
+
+#[test]
+fn ours_are_in_force_while_it_runs_and_theirs_are_told() {
+    let dir = state_dir();
+    let host = Fake::new(Version::V2);
+    let mut actuator = open(&host, dir.path());
+    actuator.set_weight(&own(), Weight(2048.0)).unwrap();
+    host.operator_sets_weight(&own(), "1024");
+    actuator.set_weight(&own(), Weight(2048.0)).unwrap();
+    assert_eq!(host.weight_of(&own()), "2048");
+    let told = actuator.take_foreign();
+    let told: Vec<_> = told.iter().map(|f| (f.knob, f.text.as_str())).collect();
+    assert_eq!(told, [(Knob::Weight, "1024")]);
+    actuator.set_weight(&own(), Weight(2050.0)).unwrap();
+    assert!(actuator.take_foreign().is_empty(), "told once");
+    drop(actuator);
+    assert_eq!(host.weight_of(&own()), "1024");
+}
+
+#[test]
+fn what_was_set_after_kill_9_stays() {
+    let dir = state_dir();
+    let host = Fake::new(Version::V1);
+    let mut actuator = open(&host, dir.path());
+    actuator.set_weight(&own(), Weight(2048.0)).unwrap();
+    actuator.abandon();
+    host.operator_sets_weight(&own(), "512");
+    let (_, report) =
+        Actuator::open_with(host.controller(), host.threads(), dir.path(), "boot").unwrap();
+    assert_eq!(host.weight_of(&own()), "512");
+    let said = report.to_string();
+    assert!(
+        said.contains("'512'") && said.contains("somebody else"),
+        "{said}"
+    );
+}

@@ -1,0 +1,269 @@
+//! Journals that something has damaged, or somebody has written: read or refused as a whole, never a panic.
+//!
+//! Each case begins from a seed of its own, which a failure names. `TANDEM_FUZZ_SECONDS=3600 cargo test -p tandem-linux --test
+//! journal_fuzz` goes on for an hour instead of for some thousand cases; `TANDEM_FUZZ_CASE=N` begins with that one.
+
+#[allow(dead_code, reason = "not every test uses all of it")]
+mod fake_host;
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+use std::time::Instant;
+
+use fake_host::Fake;
+use rand_core::Rng;
+use rand_core::SeedableRng;
+use rand_pcg::Pcg64;
+use tandem_linux::actuator::Actuator;
+use tandem_linux::cgroup::CgroupPath;
+use tandem_linux::cgroup::Version;
+use tandem_linux::journal::Entry;
+use tandem_linux::journal::Journal;
+use tandem_linux::journal::KEPT;
+use tandem_linux::journal::Record;
+use tandem_linux::journal::Stamp;
+use tandem_policy::Nice;
+use tandem_policy::PcpuId;
+use tandem_policy::Weight;
+
+/// What a value may be replaced with.
+const TOKENS: [&str; 24] = [
+    "0",
+    "-1",
+    "1e400",
+    "18446744073709551615",
+    "18446744073709551616",
+    "4294967296",
+    "null",
+    "true",
+    "\"\"",
+    "\"/\"",
+    "\"/../..\"",
+    "\"/a/./b//c/\"",
+    "\"0-8191\"",
+    "\"0-4294967295\"",
+    "\"7-3\"",
+    "\"\\u0000\"",
+    "\"\\n\"",
+    "\"max max\"",
+    "\"weight\"",
+    "{}",
+    "[]",
+    "\"\\ud800\"",
+    "{\"pid\":1,\"tid\":102,\"start\":102}",
+    "[[[[[[[[]]]]]]]]",
+];
+
+/// Says which case it was that failed.
+struct Case(u64);
+
+impl Drop for Case {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("again: TANDEM_FUZZ_CASE={}", self.0);
+        }
+    }
+}
+
+/// Goes through cases: so many, or for so long as is asked for.
+fn each_case(cases: u64, mut run: impl FnMut(&mut Pcg64)) {
+    let number = |name| {
+        std::env::var(name)
+            .ok()
+            .and_then(|text| text.parse::<u64>().ok())
+    };
+    let first = number("TANDEM_FUZZ_CASE").unwrap_or(0);
+    let length = number("TANDEM_FUZZ_SECONDS").map(Duration::from_secs);
+    let begin = Instant::now();
+    for case in first.. {
+        let is_over = match length {
+            Some(length) => begin.elapsed() >= length,
+            None => case >= first + cases,
+        };
+        if is_over {
+            println!("{} cases", case - first);
+            return;
+        }
+        let _case = Case(case);
+        run(&mut Pcg64::seed_from_u64(case));
+    }
+}
+
+fn below(random: &mut Pcg64, bound: usize) -> usize {
+    (random.next_u64() % bound.max(1) as u64) as usize
+}
+
+/// A place between two bytes of it.
+fn place(random: &mut Pcg64, text: &[u8]) -> usize {
+    below(random, text.len() + 1)
+}
+
+/// One change, as disks, editors and attackers make them.
+fn damage(random: &mut Pcg64, text: &mut Vec<u8>) {
+    let (a, b) = (place(random, text), place(random, text));
+    let (from, to) = (a.min(b), a.max(b));
+    let mut lines: Vec<Vec<u8>> = text
+        .split_inclusive(|&b| b == b'\n')
+        .map(Vec::from)
+        .collect();
+    let (one, other) = (below(random, lines.len()), below(random, lines.len()));
+    match below(random, 10) {
+        0 if !text.is_empty() => {
+            let at = below(random, text.len());
+            text[at] ^= 1 << below(random, 8);
+        }
+        1 => text.truncate(from),
+        2 if to - from < 64 => drop(text.drain(from..to)),
+        3 => {
+            let zeros = vec![0; below(random, 600)];
+            text.splice(from..from, zeros);
+        }
+        4 => {
+            let bytes: Vec<u8> = (0..below(random, 40))
+                .map(|_| random.next_u32() as u8)
+                .collect();
+            text.splice(from..from, bytes);
+        }
+        5 if !lines.is_empty() => {
+            lines.swap(one, other);
+            *text = lines.concat();
+        }
+        6 if !lines.is_empty() => {
+            let copy = lines[one].clone();
+            lines.insert(other, copy);
+            *text = lines.concat();
+        }
+        7 => {
+            let nested = b"[".repeat(below(random, 5_000));
+            text.splice(from..from, nested);
+        }
+        _ => {
+            // A value of a line: what stands between a colon and a comma or brace.
+            let colons = text.iter().enumerate().filter(|(_, byte)| **byte == b':');
+            let colons: Vec<usize> = colons.map(|(at, _)| at + 1).collect();
+            if let Some(&begin) = colons.get(below(random, colons.len())) {
+                let is_end = |byte: &u8| [b',', b'}', b'\n'].contains(byte);
+                let length = text[begin..].iter().position(is_end).unwrap_or(0);
+                let token = TOKENS[below(random, TOKENS.len())];
+                text.splice(begin..begin + length, token.bytes());
+            }
+        }
+    }
+}
+
+fn state_dir() -> tempfile::TempDir {
+    let shm = Path::new("/dev/shm");
+    match shm.is_dir() {
+        true => tempfile::tempdir_in(shm).unwrap(),
+        false => tempfile::tempdir().unwrap(),
+    }
+}
+
+/// What a killed Tandem left of a host: the host, and its journal with records and values of every kind.
+fn left(version: Version, dir: &Path) -> (Fake, Vec<u8>) {
+    let _ = fs::remove_file(dir.join("journal"));
+    let host = Fake::new(version);
+    let opened = Actuator::open_with(host.controller(), host.threads(), dir, "boot");
+    let mut actuator = opened.unwrap().0;
+    let own = CgroupPath("/vms/own.scope".to_owned());
+    let shared = CgroupPath("/vms/shared".to_owned());
+    let group = actuator.create_group(&shared, "tandem-x").unwrap();
+    for number in 0..5 {
+        let thread = host.thread(number).unwrap();
+        actuator.move_thread(&thread, &group).unwrap();
+        for pcpu in 0..3 {
+            let pcpus = [PcpuId(pcpu)].into_iter().collect();
+            actuator.set_affinity(&thread, &pcpus).unwrap();
+        }
+        actuator.set_nice(&thread, Nice(9)).unwrap();
+    }
+    for weight in [300.0, 400.0, 500.0] {
+        actuator.set_weight(&own, Weight(weight)).unwrap();
+    }
+    actuator.prepare_idle(&own, Weight(500.0)).unwrap();
+    actuator.set_idle(&own, true).unwrap();
+    actuator.abandon();
+    let journal = fs::read(dir.join("journal")).unwrap();
+    (host, journal)
+}
+
+/// What is in a journal: records, and what each thing was given.
+fn contents(journal: &Journal<Record>) -> Vec<(Record, Vec<Record>)> {
+    let records = journal.records().iter();
+    records
+        .map(|record| (record.clone(), journal.written(&record.key()).to_vec()))
+        .collect()
+}
+
+#[test]
+fn damaged_journals_are_read_or_refused_as_a_whole() {
+    let dir = state_dir();
+    let path = dir.path().join("journal");
+    let journals = [Version::V1, Version::V2].map(|version| (version, left(version, dir.path()).1));
+    let (mut read, mut refused) = (0, 0);
+    each_case(4_000, |random| {
+        let (version, whole) = &journals[below(random, 2)];
+        let mut text = whole.clone();
+        for _ in 0..=below(random, 6) {
+            damage(random, &mut text);
+        }
+        fs::write(&path, &text).unwrap();
+        let open = || {
+            let stamp = Stamp::new("boot".to_owned(), *version, "/fake".into());
+            Journal::<Record>::open(dir.path(), stamp)
+        };
+        match open() {
+            Err(error) => {
+                refused += 1;
+                let said = error.to_string();
+                assert!(said.contains(path.to_str().unwrap()), "{said}");
+                assert!(said.len() < 2_000, "{} bytes are said", said.len());
+                assert!(!said.chars().any(char::is_control), "{said:?}");
+                assert_eq!(fs::read(&path).unwrap(), text, "left untouched: {said}");
+            }
+            Ok(journal) => {
+                read += 1;
+                let seen = contents(&journal);
+                drop(journal);
+                assert!(seen.len() <= text.iter().filter(|&&b| b == b'\n').count());
+                let keys: HashSet<_> = seen.iter().map(|(record, _)| record.key()).collect();
+                assert_eq!(keys.len(), seen.len(), "one original of each thing");
+                for (record, written) in &seen {
+                    record.check().unwrap();
+                    assert!(written.len() <= KEPT, "{record}");
+                }
+                assert_eq!(contents(&open().unwrap()), seen, "the same when read again");
+            }
+        }
+    });
+    println!("{read} read, {refused} refused");
+    assert!(read > 0 && refused > 0, "{read} read, {refused} refused");
+}
+
+#[test]
+fn a_restore_from_a_damaged_journal_is_whole_or_none_and_the_second_changes_nothing() {
+    let dir = state_dir();
+    let path = dir.path().join("journal");
+    each_case(300, |random| {
+        let version = [Version::V1, Version::V2][below(random, 2)];
+        let (host, mut text) = left(version, dir.path());
+        for _ in 0..=below(random, 3) {
+            damage(random, &mut text);
+        }
+        fs::write(&path, &text).unwrap();
+        let before = host.now();
+        let restore =
+            || Actuator::open_with(host.controller(), host.threads(), dir.path(), "boot").err();
+        match restore() {
+            Some(_) => assert_eq!(host.now(), before, "nothing of a refused journal is done"),
+            None => {
+                // What could not be put back is tried again as the actuator ends, and here once more.
+                let after = host.now();
+                assert!(restore().is_none());
+                assert_eq!(host.now(), after);
+            }
+        }
+    });
+}

@@ -1,0 +1,114 @@
+//! VMs whose threads come and go by the hundred a second: the journal holds those that live, and no VM can fill it.
+
+#[allow(dead_code, reason = "not every test uses all of it")]
+mod fake_host;
+
+use fake_host::Fake;
+use tandem_linux::actuator::Actuator;
+use tandem_linux::cgroup::CgroupPath;
+use tandem_linux::cgroup::Version;
+use tandem_linux::thread::ThreadRef;
+use tandem_policy::Nanos;
+use tandem_policy::Nice;
+use tandem_policy::PcpuId;
+use tandem_policy::Weight;
+
+/// A bound with room for a VM of a thousand vCPUs.
+const MOST_BYTES: u64 = 1 << 20;
+
+fn state_dir() -> tempfile::TempDir {
+    let shm = std::path::Path::new("/dev/shm");
+    match shm.is_dir() {
+        true => tempfile::tempdir_in(shm).unwrap(),
+        false => tempfile::tempdir().unwrap(),
+    }
+}
+
+fn open(host: &Fake, dir: &std::path::Path) -> Actuator {
+    let opened = Actuator::open_with(host.controller(), host.threads(), dir, "boot");
+    opened.unwrap().0
+}
+
+fn size(dir: &std::path::Path) -> u64 {
+    std::fs::metadata(dir.join("journal")).unwrap().len()
+}
+
+fn take(actuator: &mut Actuator, thread: &ThreadRef, group: &CgroupPath) {
+    actuator.move_thread(thread, group).unwrap();
+    let pcpus = [PcpuId(0)].into_iter().collect();
+    actuator.set_affinity(thread, &pcpus).unwrap();
+}
+
+#[test]
+fn thread_churn() {
+    for are_released in [false, true] {
+        let dir = state_dir();
+        let host = Fake::new(Version::V2);
+        let mut actuator = open(&host, dir.path());
+        let home = CgroupPath("/vms/shared".to_owned());
+        let group = actuator.create_group(&home, "tandem-x").unwrap();
+        let mut longest = 0;
+        for _ in 0..40 {
+            // What a scan finds, half a second after the last.
+            let threads: Vec<ThreadRef> = (0..250).map(|_| host.start_in(&group)).collect();
+            for thread in &threads {
+                take(&mut actuator, thread, &group);
+            }
+            longest = longest.max(size(dir.path()));
+            for thread in &threads {
+                host.end(thread);
+                if are_released {
+                    actuator.release_thread(thread).unwrap();
+                }
+            }
+        }
+        assert!(
+            longest < MOST_BYTES,
+            "{longest} bytes, released: {are_released}"
+        );
+        drop(actuator);
+        assert_eq!(size(dir.path()), 0);
+        assert_eq!(host.now(), host.wanted());
+    }
+}
+
+#[test]
+fn weights_that_change_all_the_time_leave_a_few_lines() {
+    let dir = state_dir();
+    let host = Fake::new(Version::V1);
+    let mut actuator = open(&host, dir.path());
+    let own = CgroupPath("/vms/own.scope".to_owned());
+    let mut longest = 0;
+    for n in 0..20_000u32 {
+        let weight = Weight(f64::from(2 + n % 9000));
+        actuator.set_weight(&own, weight).unwrap();
+        longest = longest.max(size(dir.path()));
+    }
+    assert!(longest < MOST_BYTES, "{longest} bytes");
+    actuator.abandon();
+    drop(open(&host, dir.path()));
+    assert_eq!(host.now(), host.wanted());
+}
+
+#[test]
+fn one_vm_cannot_fill_the_journal() {
+    let dir = state_dir();
+    let host = Fake::new(Version::V1);
+    let mut actuator = open(&host, dir.path());
+    let home = CgroupPath("/vms/shared".to_owned());
+    let refused = (0..30_000).find_map(|_| {
+        let thread = host.start_in(&home);
+        let one = [PcpuId(0)].into_iter().collect();
+        let slice = Some(Nanos::from_millis(3));
+        let set = actuator.set_nice(&thread, Nice(1));
+        let set = set.and_then(|_| actuator.set_slice(&thread, slice));
+        set.and_then(|_| actuator.set_affinity(&thread, &one)).err()
+    });
+    let refused = refused.expect("there is a limit").to_string();
+    assert!(refused.contains("process 1"), "{refused}");
+    // What is journaled can be put back, and then there is room again.
+    assert!(actuator.restore().is_complete());
+    assert_eq!(host.now(), host.wanted());
+    let thread = host.start_in(&home);
+    actuator.set_nice(&thread, Nice(1)).unwrap();
+}
