@@ -131,7 +131,7 @@ fn own_group<'a>(
     vm: &Guard,
 ) -> Result<Group<'a>, CgroupError> {
     let own = Group(controller, controller.create_child(home, "dk-own")?);
-    controller.set_weight(&own.1, tandem_policy::Weight(777.0))?;
+    controller.set_weight(&own.1, tandem_policy::Weight::constant(777.0))?;
     for thread in threads(vm.0.id()) {
         controller.move_thread(thread.tid, &own.1)?;
     }
@@ -148,6 +148,8 @@ fn start_daemon(state: &Path) -> Guard {
                 "dk*",
                 "--placement",
                 "rebalance",
+                "--without-kvm",
+                "uid:0",
             ])
             .args(["--period-ms", "30", "--scan-ms", "100", "--state-dir"])
             .arg(state)
@@ -160,7 +162,8 @@ fn start_daemon(state: &Path) -> Guard {
 fn status(state: &Path) -> serde_json::Value {
     let output = tandem()
         .args(["host", "status", "--json", "--interval", "0.05"])
-        .args(["--select-name", "dk*", "--state-dir"])
+        .args(["--select-name", "dk*", "--without-kvm", "uid:0"])
+        .arg("--state-dir")
         .arg(state)
         .output()
         .unwrap();

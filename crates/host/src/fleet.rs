@@ -10,6 +10,7 @@
 
 mod turns;
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -20,7 +21,6 @@ use tandem_policy::PolicySet;
 use tandem_policy::VmId;
 use tandem_policy::VmObservation;
 use tandem_policy::VmSettings;
-use tandem_policy::Weight;
 use tandem_policy::host::Host;
 use tandem_policy::host::IdleTimes;
 use tandem_policy::host::Knobs;
@@ -33,13 +33,19 @@ use crate::apply::Refused;
 use crate::check::kernel::may_inflate_lag;
 use crate::config::VmRule;
 use crate::configured::Configured;
+use crate::configured::is_tenants;
 use crate::discovery::Vm;
+use crate::hierarchy::Hierarchy;
+use crate::homes::group_name;
+use crate::homes::own_cgroup;
+use crate::homes::residences;
+use crate::homes::tenants_weight;
 use crate::in_force::has_idle_class;
 use crate::in_force::settings;
 use crate::managed::ManagedVcpu;
 use crate::managed::ManagedVm;
 use crate::managed::Note;
-use crate::select::name_matches;
+use crate::origin::Origin;
 use crate::turns::Turns;
 use crate::waits::Waits;
 use tandem_linux::actuator::Actuator;
@@ -49,8 +55,6 @@ use tandem_linux::cgroup::CgroupError;
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::cgroup::CpuController;
 use tandem_linux::cgroup::ownership::Residence;
-use tandem_linux::cgroup::ownership::find_own_cgroup;
-use tandem_linux::cgroup::ownership::residence;
 use tandem_linux::procfs::ProcFs;
 use tandem_linux::sampler::Sampler;
 use tandem_linux::sched_attr::schedulers_slice;
@@ -86,6 +90,7 @@ pub struct Fleet {
     /// Whether weights are those of single vCPUs, of VMs whose rules say nothing of it.
     weight_per_vcpu: bool,
     vms: BTreeMap<VmId, ManagedVm>,
+    hierarchy: Hierarchy,
     updates: u64,
     began: Instant,
     /// Whether the kernel has the idle class for groups; `None` before the first VM.
@@ -113,6 +118,7 @@ impl Fleet {
             policies,
             weight_per_vcpu: false,
             vms: BTreeMap::new(),
+            hierarchy: Hierarchy::default(),
             updates: 0,
             began: Instant::now(),
             has_idle: None,
@@ -145,6 +151,11 @@ impl Fleet {
         let waits = self.vms.iter_mut();
         let means = waits.map(|(id, managed)| Some((*id, managed.waits.mark(now)?)));
         means.flatten().collect()
+    }
+
+    /// How many vCPUs' files may stay open, if there are more vCPUs than that.
+    pub fn overflow(&self) -> Option<usize> {
+        self.sampler.overflow()
     }
 
     /// The controller, for reading.
@@ -202,7 +213,17 @@ impl Fleet {
                     }),
             );
         }
+        self.reread_hierarchy();
         (notes, refused)
+    }
+
+    /// Reads the cgroups above the VMs', if it is time or one is new.
+    fn reread_hierarchy(&mut self) {
+        let above: BTreeSet<CgroupPath> = self.vms.values().map(ManagedVm::above).collect();
+        let is_known = above.iter().all(|above| self.hierarchy.knows(above));
+        if !is_known || self.updates.is_multiple_of(RECHECK_EVERY) {
+            self.hierarchy.read(self.backend.controller(), above);
+        }
     }
 
     fn adopt(
@@ -213,10 +234,12 @@ impl Fleet {
     ) -> Result<ManagedVm, FleetError> {
         let controller = self.backend.controller();
         let default = controller.default_weight();
+        let origin = OnceCell::new();
         let wanted = self
-            .rule(vm, |rule| rule.weight)
-            .map(|w| Weight(w * default.0));
-        let policies = self.rule(vm, |rule| rule.policies).unwrap_or(self.policies);
+            .rule(vm, &origin, |rule| rule.weight)
+            .map(|times| default.times(times));
+        let policies = self.rule(vm, &origin, |rule| rule.policies);
+        let policies = policies.unwrap_or(self.policies);
         let is_left_alone = policies == PolicySet::NONE;
         let range = controller.weight_range();
         let own = own_cgroup(controller, vm.id, homes)?;
@@ -238,9 +261,17 @@ impl Fleet {
         };
         // What nobody may write, nobody is due.
         let wanted = wanted.filter(|_| !is_left_alone);
-        let per_vcpu = self.rule(vm, |rule| rule.weight_per_vcpu);
+        let per_vcpu = self.rule(vm, &origin, |rule| rule.weight_per_vcpu);
+        let is_tenants = !made && is_tenants(self.backend.controller(), &cgroup)?;
+        let found = match is_tenants {
+            true => {
+                notes.push(tenants_weight(vm, &cgroup, default));
+                default
+            }
+            false => in_force.weight,
+        };
         let mut worth = Configured::new(
-            wanted.unwrap_or(in_force.weight),
+            wanted.unwrap_or(found),
             per_vcpu.unwrap_or(self.weight_per_vcpu) && !is_left_alone,
             range,
         );
@@ -254,6 +285,7 @@ impl Fleet {
             undivided: None,
             configured,
             worth,
+            is_tenants,
             in_force,
             policies,
             is_shared,
@@ -424,7 +456,9 @@ impl Fleet {
             _ if managed.is_left_alone() => {
                 if !managed.is_shared {
                     managed.in_force = settings(self.backend.controller(), &managed.cgroup)?;
-                    managed.configured = managed.in_force.weight;
+                    if !managed.is_tenants {
+                        managed.configured = managed.in_force.weight;
+                    }
                 }
             }
             Backend::Live(actuator) => managed.recheck_group(actuator, notes)?,
@@ -481,14 +515,17 @@ impl Fleet {
         )));
     }
 
-    /// What the first rule for this VM that says something says.
-    fn rule<T>(&self, vm: &Vm, says: impl Fn(&VmRule) -> Option<T>) -> Option<T> {
+    /// What the first rule for this VM that says something says. Where it comes from is read once, if a rule asks.
+    fn rule<T>(
+        &self,
+        vm: &Vm,
+        origin: &OnceCell<Origin>,
+        says: impl Fn(&VmRule) -> Option<T>,
+    ) -> Option<T> {
+        let read = || Origin::of(vm, &ProcFs::host(), self.controller());
         self.rules
             .iter()
-            .filter(|rule| match (&rule.name, rule.pid) {
-                (Some(glob), _) => name_matches(glob, &vm.name),
-                (None, pid) => pid == Some(vm.process.pid.0),
-            })
+            .filter(|rule| rule.is_for(vm, || origin.get_or_init(read)))
             .find_map(says)
     }
 
@@ -566,6 +603,7 @@ impl Host for Fleet {
                 observations.push(VmObservation {
                     in_force: managed.in_force,
                     siblings: siblings as u32,
+                    levels: self.hierarchy.levels(&managed.above()),
                     divisible: managed.divisible && self.divides,
                     policies: managed.policies,
                     ..VmObservation::new(*id, managed.configured, vcpus)
@@ -591,45 +629,6 @@ impl Host for Fleet {
     fn rotate(&mut self, rotation: &Rotation) {
         self.take_turns(rotation);
     }
-}
-
-/// Where each VM's threads are; VMs that vanish meanwhile are left out.
-pub(crate) fn residences(controller: &dyn CpuController, vms: &[Vm]) -> BTreeMap<VmId, Residence> {
-    vms.iter()
-        .filter_map(|vm| {
-            let vcpus: Vec<ThreadRef> = vm.vcpus.iter().map(|vcpu| vcpu.thread).collect();
-            Some((vm.id, residence(controller, &vm.process, &vcpus).ok()?))
-        })
-        .collect()
-}
-
-/// The cgroup that is this VM's alone, if it has one.
-pub(crate) fn own_cgroup(
-    controller: &dyn CpuController,
-    vm: VmId,
-    homes: &BTreeMap<VmId, Residence>,
-) -> Result<Option<CgroupPath>, CgroupError> {
-    let Some(home) = homes.get(&vm) else {
-        return Ok(None);
-    };
-    let others: Vec<Residence> = homes
-        .iter()
-        .filter(|(other, _)| **other != vm)
-        .map(|(_, home)| home.clone())
-        .collect();
-    find_own_cgroup(controller, &ProcFs::host(), home, &others)
-}
-
-/// A name that tells an operator whose group it is: `tandem-NAME-PID`.
-fn group_name(vm: &Vm) -> String {
-    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
-    let name: String = vm
-        .name
-        .chars()
-        .map(|c| if allowed(c) { c } else { '_' })
-        .take(64)
-        .collect();
-    format!("tandem-{name}-{}", vm.process.pid)
 }
 
 /// Why a VM cannot be taken into care.

@@ -33,8 +33,8 @@ use crate::discovery::DiscoveryError;
 use crate::discovery::DiscoveryOptions;
 use crate::discovery::Vm;
 use crate::fleet::Fleet;
-use crate::fleet::own_cgroup;
-use crate::fleet::residences;
+use crate::homes::own_cgroup;
+use crate::homes::residences;
 use crate::select::Selector;
 use crate::turns::TurnStats;
 use crate::waits::mean;
@@ -378,8 +378,8 @@ fn status_of(
         pid: vm.process.pid.0,
         vmm: vm.vmm.to_string(),
         managed: published.is_some(),
-        configured: weighed.configured.0,
-        weight: weighed.weight.map(|weight| weight.0),
+        configured: weighed.configured.value(),
+        weight: weighed.weight.map(|weight| weight.value()),
         cgroup: weighed.cgroup.clone(),
         turns: published.is_some_and(|vm| vm.turns),
         apart: published.is_some_and(|vm| vm.apart),
@@ -471,7 +471,7 @@ mod tests {
     #[test]
     fn a_file_of_an_earlier_daemon_is_read() {
         let old = published(r#""cgroup":"/a","configured":512.0"#);
-        assert_eq!(old.vms[0].configured, Weight(512.0));
+        assert_eq!(old.vms[0].configured, Weight::constant(512.0));
         assert!(!old.vms[0].turns && old.vms[0].account.is_none() && old.turns.is_none());
     }
 

@@ -18,6 +18,7 @@ use serde::Serialize;
 use tandem_linux::cgroup;
 use tandem_linux::cgroup::CgroupError;
 use tandem_linux::cgroup::CpuController;
+use tandem_linux::printable::printable;
 use tandem_linux::procfs::ProcFs;
 use tandem_observe::Interval;
 use tandem_observe::ObserveError;
@@ -350,8 +351,8 @@ pub(crate) fn culprit(edge: Edge<'_>, victim: VmId, by_id: &BTreeMap<VmId, &Vm>)
     };
     Culprit {
         kind,
-        name,
-        cgroup: in_cgroup,
+        name: printable(&name).into_owned(),
+        cgroup: in_cgroup.map(|cgroup| printable(&cgroup).into_owned()),
         time: edge.time(),
         evidence: edge.evidence,
     }

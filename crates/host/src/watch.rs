@@ -44,7 +44,10 @@ pub(crate) fn assessed(
         .vms
         .iter()
         .map(|vm| {
-            let weight = weights.get(&vm.vm).copied().unwrap_or(Weight(1.0));
+            let weight = weights
+                .get(&vm.vm)
+                .copied()
+                .unwrap_or(Weight::constant(1.0));
             VmObservation::new(vm.vm, weight, vm.vcpus.iter().map(observation).collect())
         })
         .collect();

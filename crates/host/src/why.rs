@@ -200,7 +200,7 @@ impl Why {
                     .collect(),
                 weight: weights
                     .get(&vm.id)
-                    .map_or(1.0, |weight| weight.0 / default.0),
+                    .map_or(1.0, |weight| weight.value() / default.value()),
                 due: account.map_or(Nanos::ZERO, |account| account.fair),
                 received: account.map_or(Nanos::ZERO, |account| account.received),
                 is_libvirt: vm.vmm == Vmm::Qemu && cgroups.iter().any(is_libvirts),

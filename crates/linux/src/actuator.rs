@@ -261,7 +261,7 @@ impl Actuator {
         let mut original = self.controller.read_knob(cgroup, knob)?;
         // In the idle class the file shows what cannot be written: the kernel gives the default to a cgroup that leaves it.
         if knob == Knob::Weight && self.controller.is_idle(cgroup)? == Some(true) {
-            original = format!("{:.0}", self.controller.default_weight().0);
+            original = format!("{:.0}", self.controller.default_weight().value());
         }
         self.journal.append(Record::Knob {
             cgroup: cgroup.clone(),

@@ -79,7 +79,7 @@ fn take(actuator: &mut Actuator, host: &Fake, step: &Step) -> Result<(), Actuato
             }
         }
         Step::Weight { cgroup, weight } => {
-            actuator.set_weight(&host.cgroup(cgroup), Weight(f64::from(weight)))?;
+            actuator.set_weight(&host.cgroup(cgroup), Weight::saturating(f64::from(weight)))?;
         }
         Step::Quota { cgroup, quota } => {
             let quota = quota.map(|quota_us| Quota {
@@ -234,7 +234,7 @@ fn the_journal_of_a_long_life_stays_short() {
         actuator
             .set_affinity(&thread, &[PcpuId(0)].into_iter().collect())
             .unwrap();
-        actuator.set_weight(&group, Weight(50.0)).unwrap();
+        actuator.set_weight(&group, Weight::constant(50.0)).unwrap();
         host.end(&thread);
         let report = actuator.release_group(&group).unwrap();
         assert!(report.is_complete(), "{report}");
@@ -254,7 +254,7 @@ fn an_operators_own_changes_are_kept_once_forgotten() {
     let own = CgroupPath("/vms/own.scope".into());
     let pcpus = |list: &str| list.parse().unwrap();
     actuator.set_affinity(&thread, &pcpus("0")).unwrap();
-    actuator.set_weight(&own, Weight(7.0)).unwrap();
+    actuator.set_weight(&own, Weight::constant(7.0)).unwrap();
     host.operator_sets_affinity(&thread, &pcpus("2-3"));
     host.operator_sets_weight(&own, "300");
     actuator

@@ -91,7 +91,10 @@ fn second(n: u64) -> (Scan, Interval, BTreeMap<VmId, Weight>) {
         unreadable_vmms: 1,
         ..Scan::default()
     };
-    let weights = BTreeMap::from([(db, Weight(100.0)), (batch, Weight(100.0))]);
+    let weights = BTreeMap::from([
+        (db, Weight::constant(100.0)),
+        (batch, Weight::constant(100.0)),
+    ]);
     (scan, interval, weights)
 }
 

@@ -190,7 +190,7 @@ fn known() -> impl Strategy<Value = RecordedVm> {
             name,
             pid,
             program,
-            weight: weight.map(Weight),
+            weight: weight.map(Weight::saturating),
             due,
             tids,
         })
@@ -317,7 +317,7 @@ fn second(n: u64) -> Frame {
         name: "db".to_owned(),
         pid: 9,
         program: "qemu".to_owned(),
-        weight: Some(Weight(100.0)),
+        weight: Some(Weight::constant(100.0)),
         due: Some(Nanos(5)),
         tids: BTreeMap::from([(VcpuId(0), 10), (VcpuId(1), 11)]),
     };
