@@ -331,6 +331,7 @@ mod tests {
             std::io::ErrorKind::TimedOut | std::io::ErrorKind::WouldBlock
         );
         assert!(is_late, "{error}");
+        drop(connection);
         dribble.join().unwrap();
     }
 
