@@ -13,6 +13,7 @@ mod turns;
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
+use std::time::Duration;
 use std::time::Instant;
 
 use tandem_policy::Decision;
@@ -103,6 +104,9 @@ pub struct Fleet {
 /// updates only, of different VMs in different ones.
 const RECHECK_EVERY: u64 = 8;
 
+/// For how long an update adopts new VMs; those beyond wait for the next. Who starts thousands at once must not stop the control loop.
+const ADOPTING: Duration = Duration::from_millis(100);
+
 impl Fleet {
     /// A fleet without VMs yet.
     pub fn new(
@@ -186,7 +190,15 @@ impl Fleet {
         } else {
             BTreeMap::new()
         };
+        let began = Instant::now();
+        let mut adopted = 0;
         for vm in found {
+            let is_new = !self.vms.contains_key(&vm.id);
+            // The first update is before the first period: nobody waits.
+            if is_new && self.updates > 1 && adopted > 0 && began.elapsed() >= ADOPTING {
+                continue;
+            }
+            adopted += usize::from(is_new);
             let (managed, failed) = match self.vms.remove(&vm.id) {
                 Some(mut managed) => match self.follow(&mut managed, vm, &mut notes) {
                     // Its cgroup is gone; a VM that is not is adopted anew.

@@ -124,8 +124,8 @@ impl Weight {
     }
 
     /// The weight nearest to a result of arithmetic; for what is no number, the least.
+    #[allow(clippy::manual_clamp, reason = "clamp returns NaN for NaN")]
     pub fn saturating(value: f64) -> Weight {
-        // The other way round NaN would stay.
         Weight(value.max(Weight::LEAST.0).min(Weight::MOST.0))
     }
 
