@@ -1,7 +1,7 @@
 //! The configured weight w_i of a VM: what its operator says it is worth.
 //!
 //! It is the weight of the rule that names the VM (1 = the kernel's default), else that of the VM's own cgroup if that is the operator's word
-//! ([`is_tenants`]), else the default. With
+//! (`is_tenants`), else the default. With
 //! `weight_per_vcpu` that counts for each of its vCPUs, as operators need it who sell vCPUs: w_i = base × vCPUs, and it follows vCPUs
 //! that are plugged in or out. What is beyond the range of the cgroup's knob cannot be written, so the limit counts.
 

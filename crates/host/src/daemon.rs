@@ -3,7 +3,7 @@
 //! Life: read the settings → open the cgroup controller and the journal (which first puts back what a
 //! killed run left behind) → tell the service manager that it is ready → period after period: take in
 //! what was found of VMs, let the [`Controller`] observe, decide and apply → on SIGTERM, SIGINT or an
-//! error put everything back. VMs are looked for by a thread beside this ([`crate::scanner`]).
+//! error put everything back. VMs are looked for by a thread beside this (`scanner`).
 //!
 //! Periods are measured, not assumed: what a vCPU ran is scaled to the nominal period, and periods
 //! that were missed because the host was busy are skipped, never made up for.
