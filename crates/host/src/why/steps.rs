@@ -415,7 +415,10 @@ mod tests {
         let raised =
             |dir: &tempfile::TempDir| steps(dir, &[1], false, Change::VmWeight { percent: 150 });
         let own = raised(&two(&[]));
-        assert_eq!(own, Ok(vec![Step::Weight(path("/vms/a"), Weight::constant(1536.0))]));
+        assert_eq!(
+            own,
+            Ok(vec![Step::Weight(path("/vms/a"), Weight::constant(1536.0))])
+        );
         let shared = host(&[
             (100, 100, "qemu", "/vms"),
             (100, 101, "CPU 0/KVM", "/vms"),
