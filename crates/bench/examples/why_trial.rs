@@ -43,7 +43,6 @@ use tandem_linux::thread::Tid;
 use tandem_policy::Nice;
 use tandem_policy::PcpuId;
 use tandem_policy::PcpuSet;
-use tandem_policy::Weight;
 
 type Failure = Box<dyn Error>;
 

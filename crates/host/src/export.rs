@@ -13,7 +13,6 @@ pub mod metric;
 mod page;
 mod ranked;
 
-use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
