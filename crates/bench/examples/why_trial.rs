@@ -43,7 +43,6 @@ use tandem_linux::thread::Tid;
 use tandem_policy::Nice;
 use tandem_policy::PcpuId;
 use tandem_policy::PcpuSet;
-use tandem_policy::Weight;
 
 type Failure = Box<dyn Error>;
 
@@ -328,7 +327,7 @@ fn confine(actuator: &mut Actuator, vm: &MixVm, pid: u32, ready: &Ready) -> Resu
     let above = actuator.controller().cgroup_of(first)?;
     let default = actuator.controller().default_weight();
     let group = actuator.create_group(&above, &format!("why-trial-{}-{pid}", vm.name))?;
-    actuator.set_weight(&group, Weight(default.0 * vm.weight))?;
+    actuator.set_weight(&group, default.times(vm.weight))?;
     if let Some(quota) = vm.quota {
         let quota = Quota {
             quota_us: (quota * PERIOD_US as f64) as u64,

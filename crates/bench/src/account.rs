@@ -119,7 +119,11 @@ fn observations(plan: &Plan, window: &Window, length: Nanos) -> Vec<VmObservatio
     };
     let vm = |i: usize| {
         let vcpus = (0..window.end.vms[i].len()).map(|index| vcpu(i, index));
-        VmObservation::new(VmId(i as u64), Weight(plan.vms[i].weight), vcpus.collect())
+        VmObservation::new(
+            VmId(i as u64),
+            Weight::saturating(plan.vms[i].weight),
+            vcpus.collect(),
+        )
     };
     (0..plan.vms.len()).map(vm).collect()
 }
@@ -160,7 +164,11 @@ fn divide(plan: &Plan, wants: impl Fn(usize) -> Nanos) -> Vec<Nanos> {
                 runnable: true,
                 ..VcpuObservation::new(VcpuId(index), vm.allowed(index as usize, &plan.pcpus))
             });
-            VmObservation::new(VmId(i as u64), Weight(vm.weight), vcpus.collect())
+            VmObservation::new(
+                VmId(i as u64),
+                Weight::saturating(vm.weight),
+                vcpus.collect(),
+            )
         })
         .collect();
     let mut due = vec![Nanos::ZERO; vms.len()];

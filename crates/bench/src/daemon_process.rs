@@ -257,11 +257,17 @@ fn arguments(selected: &Selected, plan: &DaemonPlan, state_dir: &Path) -> Vec<St
     if let Some(parts) = plan.asymmetric {
         args.extend(["--asymmetric".to_owned(), parts.to_string()]);
     }
+    // Benches run VMs without KVM where there is none.
     match selected {
-        Selected::Names(glob) => args.extend(["--select-name".to_owned(), glob.clone()]),
+        Selected::Names(glob) => {
+            args.extend(["--select-name".to_owned(), glob.clone()]);
+            let user = rustix::process::getuid().as_raw();
+            args.extend(["--without-kvm".to_owned(), format!("uid:{user}")]);
+        }
         Selected::Pids(pids) => {
             for (pid, weight) in pids {
                 args.extend(["--select-pid".to_owned(), pid.to_string()]);
+                args.extend(["--without-kvm".to_owned(), pid.to_string()]);
                 args.extend(["--weight".to_owned(), format!("{pid}={weight}")]);
             }
         }
@@ -287,7 +293,8 @@ mod tests {
         assert_eq!(
             arguments(&pids, &plan, Path::new("/run/x")).join(" "),
             "host run --print-ready --placement rebalance --state-dir /run/x --period-ms 50 \
-             --policies fair,turns --asymmetric time,latency --select-pid 7 --weight 7=1 --select-pid 8 --weight 8=2.5"
+             --policies fair,turns --asymmetric time,latency --select-pid 7 --without-kvm 7 --weight 7=1 \
+             --select-pid 8 --without-kvm 8 --weight 8=2.5"
         );
     }
 }

@@ -125,13 +125,13 @@ impl Groups {
         let first = process.threads().first().ok_or(GroupError::NoVcpu)?;
         let controller = self.actuator.controller();
         let parent = controller.cgroup_of(first)?;
-        let weight = Weight(controller.default_weight().0 * vm.weight);
+        let weight = Weight::saturating(controller.default_weight().value() * vm.weight);
         let name = format!("tandem-demo-{}-{}", vm.name, process.pid());
         let group = self.actuator.create_group(&parent, &name)?;
         let written = self.actuator.set_weight(&group, weight)?;
-        if (written.0 / weight.0 - 1.0).abs() >= 0.05 {
+        if (written.value() / weight.value() - 1.0).abs() >= 0.05 {
             return Err(GroupError::Weight {
-                wanted: weight.0,
+                wanted: weight.value(),
                 written,
             });
         }

@@ -414,7 +414,11 @@ impl Stage<'_> {
             Some(_) => None,
             None => {
                 let source = Choice::Plain.open()?;
-                let options = DiscoveryOptions::default();
+                let pids = vms.iter().map(|vm| vm.pid().to_string());
+                let options = DiscoveryOptions {
+                    without_kvm: pids.collect(),
+                    ..DiscoveryOptions::default()
+                };
                 let frames = HostFrames::begin(source, options, &self.dir.daemon())?;
                 Some((frames, Recorded::new()))
             }

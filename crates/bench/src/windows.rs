@@ -118,7 +118,7 @@ fn parts(plan: &Plan, ticks: &[Tick], runnable: &[Vec<bool>]) -> Vec<Vec<Part>> 
             let vcpus = (0..plan.vms[vm].vcpus as usize).map(|index| vcpu(vm, index));
             VmObservation::new(
                 VmId(vm as u64),
-                Weight(plan.vms[vm].weight),
+                Weight::saturating(plan.vms[vm].weight),
                 vcpus.collect(),
             )
         };

@@ -250,6 +250,7 @@ impl RunArgs {
         if !self.find.qmp_socket.is_empty() {
             config.qmp_sockets = self.find.qmp_socket;
         }
+        config.without_kvm.extend(self.find.without_kvm);
         // The first match counts, so flags go before the file's.
         let rules = self.weight.into_iter().chain(self.vm_policies);
         config.rule = rules.chain(config.rule).collect();
@@ -303,17 +304,7 @@ fn rule<'a>(text: &'a str, expected: &str) -> Result<(VmRule, &'a str), String> 
     if whose.is_empty() {
         return Err(expected.to_owned());
     }
-    let rule = match whose.parse() {
-        Ok(pid) => VmRule {
-            pid: Some(pid),
-            ..VmRule::default()
-        },
-        Err(_) => VmRule {
-            name: Some(whose.to_owned()),
-            ..VmRule::default()
-        },
-    };
-    Ok((rule, what))
+    Ok((VmRule::whose(whose), what))
 }
 
 /// What `status` and `top` look at, and for how long.

@@ -145,7 +145,7 @@ fn own_group<'a>(
         controller,
         controller.create_child(home, &format!("{}-own", ours()))?,
     );
-    controller.set_weight(&own.1, tandem_policy::Weight(777.0))?;
+    controller.set_weight(&own.1, tandem_policy::Weight::constant(777.0))?;
     for thread in threads(vm.0.id()) {
         controller.move_thread(thread.tid, &own.1)?;
     }
@@ -162,6 +162,8 @@ fn start_daemon(state: &Path) -> Guard {
                 &format!("{}*", ours()),
                 "--placement",
                 "rebalance",
+                "--without-kvm",
+                "uid:0",
             ])
             .args(["--period-ms", "30", "--scan-ms", "100", "--state-dir"])
             .arg(state)
@@ -174,7 +176,8 @@ fn start_daemon(state: &Path) -> Guard {
 fn status(state: &Path) -> serde_json::Value {
     let output = tandem()
         .args(["host", "status", "--json", "--interval", "0.05"])
-        .args(["--select-name", &format!("{}*", ours()), "--state-dir"])
+        .args(["--select-name", &format!("{}*", ours())])
+        .args(["--without-kvm", "uid:0", "--state-dir"])
         .arg(state)
         .output()
         .unwrap();

@@ -73,7 +73,9 @@ fn computing_vm(name: &str) -> Guard {
 
 /// A recorder of short intervals, once it has written some.
 fn start_recorder(record: &str) -> Guard {
-    let args = ["host", "record", "-o", record, "--interval", "0.1"];
+    let user = format!("uid:{}", rustix::process::getuid().as_raw());
+    let interval = ["--interval", "0.1", "--without-kvm", &user];
+    let args = [["host", "record", "-o", record].as_slice(), &interval].concat();
     let child = tandem(&args).stderr(Stdio::null()).spawn().unwrap();
     let guard = Guard(child);
     let deadline = Instant::now() + Duration::from_secs(60);
@@ -129,7 +131,10 @@ fn what_a_vm_did_can_be_seen_later() {
     let (record, name) = (place(&dir), format!("r{}", std::process::id()));
     let _vm = computing_vm(&name);
     let length = ["--for", "2s", "--interval", "0.25"];
-    let recorded = output(&[["host", "record", "-o", &record].as_slice(), &length].concat());
+    let user = format!("uid:{}", rustix::process::getuid().as_raw());
+    let named = ["--without-kvm", &user];
+    let recorded = ["host", "record", "-o", &record];
+    let recorded = output(&[recorded.as_slice(), &length, &named].concat());
     assert!(recorded.status.success(), "{}", text(&recorded.stderr));
     let listing = json(&["host", "replay", &record, "--list", "--json"]);
     let intervals = listing["intervals"].as_u64().unwrap();
@@ -289,10 +294,11 @@ fn a_trace_is_for_perfetto_and_a_page_or_says_what_it_needs() {
     let (trace, page) = (file("host.perfetto"), file("page.html"));
     let name = format!("t{}", std::process::id());
     let _vm = computing_vm(&name);
+    let user = format!("uid:{}", rustix::process::getuid().as_raw());
     let args = [
         "host", "record", "--trace", "0.5", "-o", &trace, "--html", &page,
     ];
-    let traced = output(&args);
+    let traced = output(&[args.as_slice(), &["--without-kvm", &user]].concat());
     let said = text(&traced.stderr);
     if !traced.status.success() {
         assert!(said.contains("a trace needs BPF programs: "), "{said}");

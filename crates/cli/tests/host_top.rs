@@ -32,6 +32,11 @@ fn computing_vm(name: &str) -> Guard {
     start_vm(name, &args)
 }
 
+/// VMs of plain threads hold no KVM vCPUs: they are named.
+fn named(vm: &Guard) -> [String; 2] {
+    ["--without-kvm".to_owned(), vm.0.id().to_string()]
+}
+
 /// Whether this machine lets weights be read; if not, says why.
 fn runs_here(test: &str) -> bool {
     match cgroup::open(&ProcFs::host()) {
@@ -49,8 +54,17 @@ fn top_shows_where_the_time_of_a_vm_goes() {
         return;
     }
     let name = name('t');
-    let _vm = computing_vm(&name);
-    let select = ["--select-name", &name, "--once", "--interval", "0.5"];
+    let vm = computing_vm(&name);
+    let [option, pid] = &named(&vm);
+    let select = [
+        option,
+        pid,
+        "--select-name",
+        &name,
+        "--once",
+        "--interval",
+        "0.5",
+    ];
     let output = tandem(&[["host", "top", "--json"].as_slice(), &select].concat());
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert_eq!(
@@ -95,10 +109,13 @@ fn status_has_a_line_per_vm_and_with_vcpus_one_per_vcpu() {
         return;
     }
     let name = name('s');
-    let _vm = computing_vm(&name);
+    let vm = computing_vm(&name);
+    let [option, pid] = &named(&vm);
     let select = [
         "host",
         "status",
+        option,
+        pid,
         "--interval",
         "0.1",
         "--select-name",
@@ -136,8 +153,17 @@ fn bpf_measures_the_same_vm_or_says_what_would_do() {
         return;
     }
     let name = name('b');
-    let _vm = computing_vm(&name);
-    let select = ["--select-name", &name, "--once", "--interval", "0.5"];
+    let vm = computing_vm(&name);
+    let [option, pid] = &named(&vm);
+    let select = [
+        option,
+        pid,
+        "--select-name",
+        &name,
+        "--once",
+        "--interval",
+        "0.5",
+    ];
     let bpf = ["host", "top", "--source", "bpf", "--json"];
     let output = tandem(&[bpf.as_slice(), &select].concat());
     let said = text(&output.stderr);

@@ -323,8 +323,17 @@ fn an_unknown_vm_is_an_error_that_names_what_there_is() -> Result<(), Skip> {
         return skip(error);
     }
     let name = name('k');
-    let _vm = start_vm(&name, &["--workload", "bursty", "--backend", "threads"]);
-    let output = tandem(&["host", "why", "nosuch", "--interval", "0.05"]);
+    let vm = start_vm(&name, &["--workload", "bursty", "--backend", "threads"]);
+    let pid = vm.0.id().to_string();
+    let output = tandem(&[
+        "host",
+        "why",
+        "nosuch",
+        "--interval",
+        "0.05",
+        "--without-kvm",
+        &pid,
+    ]);
     assert!(!output.status.success() && output.stdout.is_empty());
     let said = text(&output.stderr);
     assert!(

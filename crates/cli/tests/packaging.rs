@@ -80,6 +80,8 @@ fn example_settings_show_the_defaults() {
         "metrics_listen",
         "metrics_file",
         "thread_pattern",
+        "without_kvm",
+        "cgroup",
         "qmp_sockets",
         "pids",
         "names",
@@ -100,6 +102,21 @@ fn the_hosts_unit_permits_real_time() {
     // Its filter of system calls forbids SCHED_FIFO, in which the thread that keeps turns runs, even to root.
     let forbids = |line: &&str| line.trim_start().starts_with("RestrictRealtime");
     assert_eq!(unit.lines().find(forbids), None);
+}
+
+#[test]
+fn what_tenants_can_grow_is_bounded_and_not_spared() {
+    let unit = packaging("systemd").join("tandem-host.service");
+    let unit = fs::read_to_string(unit).expect("the unit is in the tree");
+    let setting = |key: &str| {
+        let mut lines = unit.lines().filter_map(|line| line.split_once('='));
+        lines
+            .find(|(found, _)| *found == key)
+            .map(|(_, value)| value)
+    };
+    assert!(setting("MemoryMax").is_some_and(|most| most.ends_with('M')));
+    assert!(setting("TasksMax").is_some_and(|most| most.parse::<u32>().is_ok()));
+    assert_eq!(setting("OOMScoreAdjust"), None);
 }
 
 #[test]

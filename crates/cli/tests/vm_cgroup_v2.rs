@@ -139,7 +139,7 @@ fn start_daemon(vms: &[&Tandem], state_dir: &Path) -> Tandem {
     let pids: Vec<String> = vms.iter().map(|vm| vm.pid().to_string()).collect();
     let mut args = vec!["host", "run", "--state-dir", state_dir, "--print-ready"];
     for pid in &pids {
-        args.extend(["--select-pid", pid]);
+        args.extend(["--select-pid", pid, "--without-kvm", pid]);
     }
     let daemon = Tandem::start(&args);
     assert_eq!(daemon.line(), "ready");

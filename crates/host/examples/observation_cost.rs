@@ -56,7 +56,11 @@ fn main() -> Result<(), AnyError> {
 /// Other VMs of this host are found too, but come and go as they like: they are not sampled.
 fn measure(pids: &[u32], wanted: usize) -> Result<(), AnyError> {
     let procfs = ProcFs::host();
-    let mut discovery = Discovery::new(DiscoveryOptions::default(), procfs.clone())?;
+    let options = DiscoveryOptions {
+        without_kvm: pids.iter().map(u32::to_string).collect(),
+        ..DiscoveryOptions::default()
+    };
+    let mut discovery = Discovery::new(options, procfs.clone())?;
     let first_scan = cpu_time(1, || Ok(discovery.scan().map(drop)?))?;
     let scan = cpu_time(ROUNDS, || Ok(discovery.scan().map(drop)?))?;
     let vms = discovery.scan()?.vms;

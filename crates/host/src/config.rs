@@ -16,7 +16,8 @@
 //! cgroups = ["/machine.slice/*"]
 //!
 //! [[host.rule]]             # for single VMs; the default weight is that of the VM's own cgroup
-//! name = "db-*"
+//! name = "db-*"             # a name alone means VMs of root's and in /machine.slice; with cgroup or uid those there
+//! cgroup = "/machine.slice/*"
 //! weight = 2.0              # 1 = the kernel's default (cpu.shares 1024, cpu.weight 100)
 //! weight_per_vcpu = true    # in place of the host's
 //! policies = ["configured"] # in place of the host's; []: measured and left as it is
@@ -48,7 +49,11 @@ use tandem_policy::host::registry;
 use tandem_policy::turns::TurnsConfig;
 
 use crate::discovery::DiscoveryOptions;
+use crate::discovery::Vm;
+use crate::discovery::check_named;
 use crate::glob;
+use crate::glob::name_matches;
+use crate::origin::Origin;
 
 /// Where the journal, the lock and the status live unless told otherwise. It must survive the
 /// daemon and should not survive a reboot, because cgroups do not.
@@ -102,10 +107,14 @@ impl Select {
 /// What counts for the VMs that match. For weight, what it is the weight of, and policies each, the first rule that says something counts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct VmRule {
-    /// VM name, as a glob.
+    /// VM name, as a glob. Alone it is for VMs of who runs this host: root's, and those in `/machine.slice` (`crate::origin`).
     pub name: Option<String>,
     /// VM by process id.
     pub pid: Option<u32>,
+    /// VMs whose vCPU threads are in these cgroups or below, as a glob.
+    pub cgroup: Option<String>,
+    /// VMs whose process is this user's.
+    pub uid: Option<u32>,
     /// The weight w_i relative to the kernel's default (1024 on v1, 100 on v2), 0.01 … 100.
     pub weight: Option<f64>,
     /// Whether the weight (of this rule, another one, or the VM's own cgroup) is that of each vCPU, not that of the VM.
@@ -132,23 +141,72 @@ impl VmRule {
                 "nothing where policies = []: a VM that is left as it is has no weight of ours; leave one of them out",
             ));
         }
+        let glob =
+            |field: &str, glob: &Option<String>, compile: fn(&str) -> Result<_, String>| match glob
+            {
+                Some(glob) => match compile(glob) {
+                    Ok(_) => Ok(()),
+                    Err(expected) => Err(SettingsError::value(
+                        &format!("{key}.{field}"),
+                        glob,
+                        expected,
+                    )),
+                },
+                None => Ok(()),
+            };
+        glob("name", &self.name, glob::for_names)?;
+        glob("cgroup", &self.cgroup, glob::for_cgroups)?;
         match (&self.name, self.pid) {
-            (Some(name), None) => match glob::for_names(name) {
-                Ok(_) => Ok(()),
-                Err(expected) => Err(SettingsError::value(&format!("{key}.name"), name, expected)),
-            },
-            (None, Some(_)) => Ok(()),
-            (None, None) => Err(SettingsError::value(
-                key,
-                "for no VM",
-                "say whose it is: name = \"…\" or pid = …",
-            )),
+            (None, None) if self.cgroup.is_none() && self.uid.is_none() => {
+                Err(SettingsError::value(
+                    key,
+                    "for no VM",
+                    "say whose it is: name = \"…\", cgroup = \"/…\", uid = … or pid = …",
+                ))
+            }
             (Some(name), Some(pid)) => Err(SettingsError::value(
                 key,
                 format!("name {name} and pid {pid}"),
                 "give either name or pid, not both",
             )),
+            _ => Ok(()),
         }
+    }
+
+    /// Whose VMs it is for, as an option has it: `4711`, `/machine.slice/*`, `uid:1000`, or a name. It says nothing of them yet.
+    pub fn whose(text: &str) -> VmRule {
+        let mut rule = VmRule::default();
+        if let Ok(pid) = text.parse() {
+            rule.pid = Some(pid);
+        } else if let Some(Ok(uid)) = text.strip_prefix("uid:").map(str::parse) {
+            rule.uid = Some(uid);
+        } else if text.starts_with('/') {
+            rule.cgroup = Some(text.to_owned());
+        } else {
+            rule.name = Some(text.to_owned());
+        }
+        rule
+    }
+
+    /// Whether it is for this VM; where that comes from is found out when it is asked for.
+    pub(crate) fn is_for<'a>(&self, vm: &Vm, origin: impl FnOnce() -> &'a Origin) -> bool {
+        let is_it = self.pid.is_none_or(|pid| pid == vm.process.pid.0)
+            && self
+                .name
+                .as_ref()
+                .is_none_or(|name| name_matches(name, &vm.name));
+        if !is_it || (self.name.is_none() && self.cgroup.is_none() && self.uid.is_none()) {
+            return is_it;
+        }
+        let origin = origin();
+        let is_named_alone = self.name.is_some() && self.cgroup.is_none() && self.uid.is_none();
+        let is_there = |glob: &String| match (glob::for_cgroups(glob), &origin.cgroup) {
+            (Ok(glob), Some(cgroup)) => glob::is_within(&[glob], cgroup),
+            _ => false,
+        };
+        (!is_named_alone || origin.is_operators)
+            && self.uid.is_none_or(|uid| origin.user == Some(uid))
+            && self.cgroup.as_ref().is_none_or(is_there)
     }
 }
 
@@ -158,6 +216,8 @@ impl VmRule {
 struct WrittenRule {
     name: Option<String>,
     pid: Option<u32>,
+    cgroup: Option<String>,
+    uid: Option<u32>,
     weight: Option<f64>,
     weight_per_vcpu: Option<bool>,
     policies: Option<Policies>,
@@ -174,6 +234,8 @@ impl<'de> Deserialize<'de> for VmRule {
         Ok(VmRule {
             name: rule.name,
             pid: rule.pid,
+            cgroup: rule.cgroup,
+            uid: rule.uid,
             weight: rule.weight,
             weight_per_vcpu: rule.weight_per_vcpu,
             policies: rule.policies.map(|policies| policies.0),
@@ -240,6 +302,8 @@ pub struct HostConfig {
     pub thread_pattern: Option<String>,
     /// QMP sockets of QEMU processes, as globs.
     pub qmp_sockets: Vec<String>,
+    /// The processes whose vCPU threads count though they hold no KVM vCPU: `4711`, `uid:1000`, `/vms/*`.
+    pub without_kvm: Vec<String>,
     /// Which VMs to act on.
     pub select: Select,
     /// Weights and policies of single VMs.
@@ -272,6 +336,7 @@ impl Default for HostConfig {
             metrics_file: None,
             thread_pattern: None,
             qmp_sockets: Vec::new(),
+            without_kvm: Vec::new(),
             select: Select::default(),
             rule: Vec::new(),
         }
@@ -339,6 +404,10 @@ impl HostConfig {
         )?;
         in_range("spread", self.spread, FlexWConfig::SPREADS)?;
         check_metrics_listen(self.metrics_listen, 9464)?;
+        for text in &self.without_kvm {
+            check_named(text)
+                .map_err(|error| SettingsError::value("without_kvm", text, error.why))?;
+        }
         for (position, rule) in self.rule.iter().enumerate() {
             rule.check(&format!("rule[{position}]"))?;
         }
@@ -358,6 +427,8 @@ impl HostConfig {
         DiscoveryOptions {
             thread_pattern: self.thread_pattern.clone(),
             qmp_sockets: self.qmp_sockets.clone(),
+            without_kvm: self.without_kvm.clone(),
+            strict: true,
             ..DiscoveryOptions::default()
         }
     }
@@ -394,6 +465,10 @@ impl HostConfig {
 
 #[cfg(test)]
 mod tests {
+    use tandem_linux::cgroup::CgroupPath;
+
+    use crate::fixtures::vm;
+
     use super::*;
 
     fn read(text: &str) -> Result<HostConfig, ConfigError> {
@@ -477,6 +552,54 @@ mod tests {
         assert!(
             error(&format!("{rule}true\npolicies = []")).contains("rule[0].weight_per_vcpu = true")
         );
+    }
+
+    fn origin(user: u32, cgroup: &str, is_operators: bool) -> Origin {
+        Origin {
+            user: Some(user),
+            cgroup: Some(CgroupPath(cgroup.to_owned())),
+            is_operators,
+        }
+    }
+
+    #[test]
+    fn spoofed_names_meet_no_rule_that_says_no_more_than_a_name() {
+        let text = "[[host.rule]]\nname = \"db-*\"\nweight = 100\n";
+        let is_for = |text: &str, origin: &Origin| {
+            let config = read(text).unwrap();
+            config.rule[0].check("rule").unwrap();
+            config.rule[0].is_for(&vm(1, "db-1", 1), || origin)
+        };
+        let roots = origin(0, "/x", true);
+        let libvirts = origin(64_055, "/machine.slice/machine-db.scope", true);
+        let tenants = origin(1000, "/user.slice/user-1000.slice/session-3.scope", false);
+        assert!(is_for(text, &roots) && is_for(text, &libvirts));
+        assert!(!is_for(text, &tenants));
+        // Within a user or a place that the rule names, names count.
+        assert!(is_for(&format!("{text}uid = 1000\n"), &tenants));
+        assert!(!is_for(&format!("{text}uid = 1001\n"), &tenants));
+        let there = format!("{text}cgroup = \"/user.slice/user-1000.slice\"\n");
+        assert!(is_for(&there, &tenants) && !is_for(&there, &libvirts));
+        let other = there.replace("db-*", "web-*");
+        assert!(!is_for(&other, &tenants));
+        // Both are for whole users and places, too; a process is whoever it is.
+        assert!(is_for("[[host.rule]]\nuid = 1000\nweight = 2\n", &tenants));
+        assert!(is_for("[[host.rule]]\npid = 100\nweight = 2\n", &tenants));
+        assert!(!is_for("[[host.rule]]\npid = 101\nweight = 2\n", &roots));
+        let unknown = Origin::default();
+        assert!(!is_for(text, &unknown) && !is_for(&there, &unknown));
+    }
+
+    #[test]
+    fn options_say_whose_vms_a_rule_is_for() {
+        let whose = VmRule::whose;
+        assert_eq!(whose("4711").pid, Some(4711));
+        assert_eq!(whose("uid:1000").uid, Some(1000));
+        assert_eq!(whose("/vms/*").cgroup.as_deref(), Some("/vms/*"));
+        assert_eq!(whose("db-*").name.as_deref(), Some("db-*"));
+        assert_eq!(whose("uid:me").name.as_deref(), Some("uid:me"));
+        assert!(error("[[host.rule]]\ncgroup = \"x\"\nweight = 1").contains("rule[0].cgroup"));
+        assert!(error("[host]\nwithout_kvm = [\"x\"]").contains("uid:1000"));
     }
 
     #[test]

@@ -1,10 +1,31 @@
 //! The configured weight w_i of a VM: what its operator says it is worth.
 //!
-//! It is the weight of the rule that names the VM (1 = the kernel's default), else that of the VM's own cgroup, else the default. With
+//! It is the weight of the rule that names the VM (1 = the kernel's default), else that of the VM's own cgroup if that is the operator's word
+//! (`is_tenants`), else the default. With
 //! `weight_per_vcpu` that counts for each of its vCPUs, as operators need it who sell vCPUs: w_i = base × vCPUs, and it follows vCPUs
 //! that are plugged in or out. What is beyond the range of the cgroup's knob cannot be written, so the limit counts.
 
+use tandem_linux::cgroup::CgroupError;
+use tandem_linux::cgroup::CgroupPath;
+use tandem_linux::cgroup::CpuController;
 use tandem_policy::Weight;
+
+/// Whether a cgroup's weight is what a tenant says of himself among others: its file is his, and the cgroup above is root's. Who
+/// delegates a cgroup leaves its knobs root's; but not everybody knows. Below a cgroup that was given to him a tenant may set what he
+/// likes: that divides his own share.
+pub(crate) fn is_tenants(
+    controller: &dyn CpuController,
+    cgroup: &CgroupPath,
+) -> Result<bool, CgroupError> {
+    let Some(above) = cgroup.parent() else {
+        return Ok(false);
+    };
+    let is_his = controller
+        .owners(cgroup)?
+        .weight
+        .is_some_and(|user| user != 0);
+    Ok(is_his && controller.owners(&above)?.folder == 0)
+}
 
 /// How the weight comes about.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -34,22 +55,22 @@ impl Configured {
     pub fn weight(&self, vcpus: usize) -> Weight {
         let wanted = self.wanted(vcpus);
         match self.per_vcpu {
-            true => Weight(wanted.clamp(self.range.0.0, self.range.1.0)),
-            false => Weight(wanted),
+            true => Weight::saturating(wanted.clamp(self.range.0.value(), self.range.1.value())),
+            false => Weight::saturating(wanted),
         }
     }
 
     fn wanted(&self, vcpus: usize) -> f64 {
         match self.per_vcpu {
-            true => self.base.0 * vcpus.max(1) as f64,
-            false => self.base.0,
+            true => self.base.value() * vcpus.max(1) as f64,
+            false => self.base.value(),
         }
     }
 
     /// Somebody else set the VM's weight, and it has so many vCPUs: from now on that counts.
     pub fn replace(&mut self, weight: Weight, vcpus: usize) {
         self.base = match self.per_vcpu {
-            true => Weight(weight.0 / vcpus.max(1) as f64),
+            true => Weight::saturating(weight.value() / vcpus.max(1) as f64),
             false => weight,
         };
     }
@@ -57,13 +78,17 @@ impl Configured {
     /// What an operator should know, once: the knob cannot take the weight.
     pub fn news(&mut self, vm: &str, vcpus: usize) -> Option<String> {
         let (wanted, counts) = (self.wanted(vcpus), self.weight(vcpus));
-        if wanted == counts.0 || std::mem::replace(&mut self.said, true) {
+        if wanted == counts.value() || std::mem::replace(&mut self.said, true) {
             return None;
         }
-        let (base, least, most) = (self.base.0, self.range.0.0, self.range.1.0);
+        let (base, least, most) = (
+            self.base.value(),
+            self.range.0.value(),
+            self.range.1.value(),
+        );
         Some(format!(
             "VM {vm}: {vcpus} vCPUs of weight {base} each are {wanted}, and the cgroup's knob takes {least} … {most}: {} counts",
-            counts.0
+            counts.value()
         ))
     }
 }
@@ -72,23 +97,23 @@ impl Configured {
 mod tests {
     use super::*;
 
-    const V2: (Weight, Weight) = (Weight(1.0), Weight(10_000.0));
+    const V2: (Weight, Weight) = (Weight::constant(1.0), Weight::constant(10_000.0));
 
     #[test]
     fn a_vm_that_is_paid_by_vcpu_weighs_by_vcpu() {
-        let configured = Configured::new(Weight(200.0), true, V2);
-        assert_eq!(configured.weight(1), Weight(200.0));
-        assert_eq!(configured.weight(4), Weight(800.0));
-        assert_eq!(configured.weight(0), Weight(200.0));
-        let whole = Configured::new(Weight(200.0), false, V2);
-        assert_eq!(whole.weight(4), Weight(200.0));
+        let configured = Configured::new(Weight::constant(200.0), true, V2);
+        assert_eq!(configured.weight(1), Weight::constant(200.0));
+        assert_eq!(configured.weight(4), Weight::constant(800.0));
+        assert_eq!(configured.weight(0), Weight::constant(200.0));
+        let whole = Configured::new(Weight::constant(200.0), false, V2);
+        assert_eq!(whole.weight(4), Weight::constant(200.0));
     }
 
     #[test]
     fn the_knobs_limit_counts_and_is_said_once() {
-        let mut configured = Configured::new(Weight(200.0), true, V2);
+        let mut configured = Configured::new(Weight::constant(200.0), true, V2);
         assert_eq!(configured.news("db", 50), None);
-        assert_eq!(configured.weight(64), Weight(10_000.0));
+        assert_eq!(configured.weight(64), Weight::constant(10_000.0));
         let said = configured.news("db", 64).unwrap();
         assert!(
             said.contains("12800") && said.contains("1 … 10000"),
@@ -99,9 +124,9 @@ mod tests {
 
     #[test]
     fn what_somebody_else_sets_is_the_whole_vms() {
-        let mut configured = Configured::new(Weight(100.0), true, V2);
-        configured.replace(Weight(600.0), 4);
-        assert_eq!(configured.weight(4), Weight(600.0));
-        assert_eq!(configured.weight(8), Weight(1200.0));
+        let mut configured = Configured::new(Weight::constant(100.0), true, V2);
+        configured.replace(Weight::constant(600.0), 4);
+        assert_eq!(configured.weight(4), Weight::constant(600.0));
+        assert_eq!(configured.weight(8), Weight::constant(1200.0));
     }
 }

@@ -1,9 +1,9 @@
 //! The daemon: once per accounting period, see, decide, act.
 //!
 //! Life: read the settings → open the cgroup controller and the journal (which first puts back what a
-//! killed run left behind) → tell the service manager that it is ready → period after period: scan
-//! for VMs now and then, let the [`Controller`] observe, decide and apply → on SIGTERM, SIGINT or an
-//! error put everything back.
+//! killed run left behind) → tell the service manager that it is ready → period after period: take in
+//! what was found of VMs, let the [`Controller`] observe, decide and apply → on SIGTERM, SIGINT or an
+//! error put everything back. VMs are looked for by a thread beside this (`scanner`).
 //!
 //! Periods are measured, not assumed: what a vCPU ran is scaled to the nominal period, and periods
 //! that were missed because the host was busy are skipped, never made up for.
@@ -32,13 +32,17 @@ use crate::config::ConfigError;
 use crate::config::HostConfig;
 use crate::discovery::Discovery;
 use crate::discovery::DiscoveryError;
+use crate::discovery::Scan;
 use crate::discovery::Vm;
 use crate::fleet::Backend;
 use crate::fleet::Fleet;
 use crate::hint;
+use crate::metrics::MOST_VMS;
 use crate::metrics::Metrics;
 use crate::metrics::VmLabels;
+use crate::origin::Origin;
 use crate::said::SaidChanges;
+use crate::scanner::Scanner;
 use crate::select::Selector;
 use crate::status;
 use crate::status::Due;
@@ -83,13 +87,22 @@ pub enum DaemonError {
     /// Signals cannot be caught.
     #[error("cannot catch SIGTERM and SIGINT: {0}")]
     Signals(std::io::Error),
+    /// VMs cannot be looked for.
+    #[error("cannot start the thread that looks for VMs: {0}")]
+    Scanner(std::io::Error),
+    /// VMs are not looked for any more.
+    #[error("the thread that looks for VMs has ended: please report what it said before")]
+    ScannerEnded,
 }
+
+/// Looking for VMs for longer than that is worth a line.
+const LOOKING: Duration = Duration::from_secs(10);
 
 /// The daemon between start and end.
 pub struct Daemon {
     config: HostConfig,
     selector: Selector,
-    discovery: Discovery,
+    scanner: Scanner,
     fleet: Fleet,
     controller: Controller,
     metrics: Metrics,
@@ -97,6 +110,8 @@ pub struct Daemon {
     signals: Signals,
     /// What goes wrong at every scan is worth one line, not one per scan.
     errors: ReportOnce,
+    /// Of VMs that are selected by their names alone, whether these count.
+    believed: BTreeMap<VmId, bool>,
     /// VMs with series in the metrics.
     published: BTreeSet<VmLabels>,
     /// The VMs of the last rotation.
@@ -120,6 +135,7 @@ impl Daemon {
         let proc = ProcFs::default();
         let selector = Selector::from_config(&config.select)?;
         let discovery = Discovery::new(config.discovery_options(), proc.clone())?;
+        let scanner = Scanner::start(discovery, !config.dry_run).map_err(DaemonError::Scanner)?;
         let controller = cgroup::open(&proc)?;
         let metrics = Metrics::default();
         let exporter = Exporter::open(
@@ -160,12 +176,13 @@ impl Daemon {
         Ok(Daemon {
             controller: Controller::new(config.controller()),
             selector,
-            discovery,
+            scanner,
             fleet,
             metrics,
             exporter,
             signals,
             errors: ReportOnce::default(),
+            believed: BTreeMap::new(),
             published: BTreeSet::new(),
             rotation: BTreeSet::new(),
             said: SaidChanges::default(),
@@ -211,7 +228,8 @@ impl Daemon {
             let (due, wanted) = (BTreeMap::new(), BTreeMap::new());
             self.write_status(&due, &wanted, None, reporter);
         }
-        self.scan(reporter)?;
+        let found = self.scanner.look().ok_or(DaemonError::ScannerEnded)?;
+        self.take_in(&found?, reporter);
         let mut scanned = Instant::now();
         self.controller.begin(&mut self.fleet);
         let service_manager = ServiceManager::ready(reporter);
@@ -228,9 +246,15 @@ impl Daemon {
                 self.account(&decided, reporter);
                 accounts = Accounts::of(decided);
             }
+            match self.scanner.take() {
+                Some(Ok(scan)) => self.take_in(&scan, reporter),
+                // It may pass, as a want of files does; until then the VMs that are known are looked after.
+                Some(Err(error)) => self.errors.error(error, reporter),
+                None => {}
+            }
             if woke.duration_since(scanned) >= scan_every {
                 scanned = woke;
-                self.scan(reporter)?;
+                self.ask_for_vms(reporter)?;
                 self.publish(&accounts, reporter);
                 service_manager.alive();
             }
@@ -359,15 +383,35 @@ impl Daemon {
         })
     }
 
-    fn scan(&mut self, reporter: &mut dyn Reporter) -> Result<(), DaemonError> {
-        let scan = self.discovery.scan()?;
-        let controller = self.fleet.controller();
+    /// Has VMs looked for, and says what is in the way.
+    fn ask_for_vms(&mut self, reporter: &mut dyn Reporter) -> Result<(), DaemonError> {
+        if !self.scanner.ask() {
+            return Err(DaemonError::ScannerEnded);
+        }
+        if self.scanner.looking() > LOOKING {
+            let line = "looking for VMs takes more than 10 s: until it is done, those that are known are looked after, and new ones are not";
+            self.errors.error(line, reporter);
+        }
+        if let Some(most) = self.fleet.overflow() {
+            let line = format!(
+                "there are more than {most} vCPUs, and for two open files of each this process may have too few: those of the others are opened at every \
+                 reading, which costs more; raise the limit (LimitNOFILE= in the service, or ulimit -n)"
+            );
+            self.errors.error(line, reporter);
+        }
+        Ok(())
+    }
+
+    /// Takes in what VMs there are now.
+    fn take_in(&mut self, scan: &Scan, reporter: &mut dyn Reporter) {
         let selected: Vec<Vm> = scan
             .vms
             .iter()
-            .filter(|vm| self.selector.matches(vm, controller))
+            .filter(|vm| self.is_selected(vm, reporter))
             .cloned()
             .collect();
+        let present: BTreeSet<VmId> = scan.vms.iter().map(|vm| vm.id).collect();
+        self.believed.retain(|vm, _| present.contains(vm));
         let (notes, refused) = self.fleet.update(&selected, &scan.vms);
         for note in notes {
             match self.config.dry_run && note.0.starts_with("would") {
@@ -377,10 +421,27 @@ impl Daemon {
         }
         self.refused(&refused, reporter);
         self.hint(reporter);
-        for problem in scan.problems {
+        for problem in &scan.problems {
             self.errors.error(problem, reporter);
         }
-        Ok(())
+    }
+
+    /// Whether to act on a VM. One that is selected by its name alone must come from who runs this host.
+    fn is_selected(&mut self, vm: &Vm, reporter: &mut dyn Reporter) -> bool {
+        let controller = self.fleet.controller();
+        if !self.selector.matches_by_name_alone(vm, controller) {
+            return self.selector.matches(vm, controller);
+        }
+        *self.believed.entry(vm.id).or_insert_with(|| {
+            let origin = Origin::of(vm, &ProcFs::host(), controller);
+            if !origin.is_operators {
+                reporter.info(&format!(
+                    "VM {} (pid {}, {origin}) is left alone: names count of root's VMs and in /machine.slice; select this one by its cgroup or process",
+                    vm.name, vm.process.pid
+                ));
+            }
+            origin.is_operators
+        })
     }
 
     /// Says once that turns have nobody to act on.
@@ -424,7 +485,9 @@ impl Daemon {
         }
         self.metrics.vms.set(vms);
         self.metrics.vcpus.set(vcpus);
-        for account in &accounts.vms {
+        let beyond = accounts.vms.len().saturating_sub(MOST_VMS);
+        self.metrics.without_series.set(beyond as i64);
+        for account in accounts.vms.iter().take(MOST_VMS) {
             let Some(managed) = self.fleet.vm(account.vm) else {
                 continue;
             };
@@ -443,7 +506,7 @@ impl Daemon {
             );
             set(&self.metrics.fair, account.fair.0 as f64 / per_period);
             set(&self.metrics.lag, account.lag);
-            set(&self.metrics.weight, managed.in_force.weight.0);
+            set(&self.metrics.weight, managed.in_force.weight.value());
             let flag = |flag: bool| f64::from(u8::from(flag));
             set(&self.metrics.takes_turns, flag(managed.in_force.rotating));
             set(&self.metrics.apart, flag(managed.is_apart()));

@@ -1,9 +1,9 @@
 //! Finding the VMs of this host, of any VMM, again and again at little cost.
 //!
-//! A VM is a process that holds KVM vCPUs: file descriptors that read `anon_inode:kvm-vcpu:N`. Two
-//! VMMs run vCPUs without KVM and are known by their threads' names alone (see [`crate::vmm`]).
-//! Which thread runs which vCPU is told by the thread's name, or by QEMU itself over QMP when a
-//! socket is given. A process whose threads carry VM names may hold several VMs.
+//! A VM is a process that holds KVM vCPUs: file descriptors that read `anon_inode:kvm-vcpu:N`. Names opt in to nothing: which of such a
+//! process's threads runs which vCPU is told by the thread's name (see [`crate::vmm`]), or by QEMU itself over QMP when a
+//! socket is given, and a process that holds none is a VM only if the operator named it (`named`). A process whose threads carry VM
+//! names may hold several VMs.
 //!
 //! What it costs: reading the list of processes at every scan, and little else.
 //! - A process that is no VM is looked into again after 0.25, 0.5, 1, 2, … 32 s, because a shell
@@ -13,6 +13,8 @@
 //!   scans; then the names of new threads are read. A thread without a vCPU's name is looked at
 //!   again at the same growing ages, since names are given after birth. Even that is left out while
 //!   the VM's process does not run (see [`tandem_linux::cpu_clock`]).
+//! - Whatever processes hold, a scan ends in time, and the next goes on where it ended (`budget`). There are bounds for what one process
+//!   and one user may have under care ([`MOST_VCPUS`], [`MOST_THREADS`], [`MOST_VMS_OF_USER`], [`MOST_VCPUS_OF_USER`]).
 //!
 //! That a listed process is the one seen before is told by the inode number of its folder in
 //! `/proc`, which comes with the list for free. The kernel normally gives a later process of the
@@ -20,44 +22,65 @@
 //! compared again every few scans, and whoever acts on a thread compares them too.
 
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::collections::HashMap;
-use std::fs;
 use std::io;
-use std::os::unix::fs::DirEntryExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::path::PathBuf;
+use std::time::Duration;
 use std::time::Instant;
 
-use serde::Serialize;
-use tandem_policy::Nanos;
-use tandem_policy::VcpuId;
-use tandem_policy::VmId;
 use thiserror::Error;
 
 use crate::qmp;
+use crate::qmp::QmpAnswer;
 use crate::qmp::QmpError;
 use crate::qmp::SocketPattern;
 use crate::vmm::PatternError;
 use crate::vmm::ThreadPattern;
-use crate::vmm::VcpuName;
 use crate::vmm::Vmm;
 use tandem_linux::cpu_clock::process_cpu_time;
 use tandem_linux::procfs::ProcFs;
-use tandem_linux::procfs::read_text;
+use tandem_linux::procfs::user_of;
 use tandem_linux::thread::Pid;
-use tandem_linux::thread::ThreadRef;
 use tandem_linux::thread::ThreadStat;
-use tandem_linux::thread::Tid;
 
+mod budget;
+mod descriptors;
+mod host;
 mod look;
+mod named;
 mod qmp_sockets;
+mod vm;
 
+pub use host::MOST_THREADS;
+pub use host::MOST_VCPUS;
+pub use named::NamedError;
+pub use named::check_named;
+pub use vm::VcpuThread;
+pub use vm::Vm;
+
+use budget::Budget;
+use budget::Slice;
+use descriptors::Count;
+use descriptors::Counted;
+use host::Host;
+use host::numbered_folders;
 use look::Look;
+use named::Named;
 use qmp_sockets::QmpSockets;
 
-/// What a thread that runs a vCPU's KVM_RUN holds open.
-const VCPU_LINK: &str = "anon_inode:kvm-vcpu";
+/// The most VMs that a user may have under care.
+pub const MOST_VMS_OF_USER: usize = 4096;
+
+/// The most vCPUs that a user may have under care.
+pub const MOST_VCPUS_OF_USER: usize = 16_384;
+
+/// How long a scan may take for who has all the time there is. It takes so long only where somebody's processes hold very much.
+pub const UNHURRIED: Duration = Duration::from_secs(5);
+
+/// A process with more descriptors than that, which are not looked through in one go, is worth a line.
+const HOARD: usize = 4096;
 
 /// Every so many scans a VM's threads are listed although their number has not changed: one may have
 /// taken the place of another.
@@ -83,6 +106,9 @@ pub enum DiscoveryError {
     /// The pattern of QMP sockets cannot be used.
     #[error(transparent)]
     Qmp(#[from] QmpError),
+    /// What names processes without KVM cannot be used.
+    #[error(transparent)]
+    Named(#[from] NamedError),
 }
 
 /// What the operator knows about the VMs.
@@ -94,32 +120,10 @@ pub struct DiscoveryOptions {
     pub qmp_sockets: Vec<String>,
     /// QMP sockets of single processes.
     pub qmp_by_pid: BTreeMap<Pid, PathBuf>,
-}
-
-/// A vCPU and the thread that runs it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub struct VcpuThread {
-    /// The vCPU's number in its VM.
-    pub index: VcpuId,
-    /// Its thread.
-    pub thread: ThreadRef,
-}
-
-/// One VM.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Vm {
-    /// A number that this [`Discovery`] gives to no other VM, ever.
-    pub id: VmId,
-    /// Its process.
-    pub process: ThreadRef,
-    /// What its VMM calls it, or else program and pid.
-    pub name: String,
-    /// The program that runs it.
-    pub vmm: Vmm,
-    /// Its vCPUs by number.
-    pub vcpus: Vec<VcpuThread>,
-    /// How many KVM vCPUs it holds beyond those: their threads are not known.
-    pub unidentified: usize,
+    /// The processes whose thread names count though they hold no KVM vCPU ([`check_named`]).
+    pub without_kvm: Vec<String>,
+    /// Whether a VM must be seen to hold KVM vCPUs. Who only shows VMs may believe thread names where it cannot look.
+    pub strict: bool,
 }
 
 /// What one scan found.
@@ -140,10 +144,17 @@ pub struct Discovery {
     procfs: ProcFs,
     /// CPU clocks are the machine's own, so they say nothing about a tree made for a test.
     has_clocks: bool,
+    strict: bool,
     pattern: Option<ThreadPattern>,
+    named: Named,
     qmp: QmpSockets,
     others: HashMap<Pid, Other>,
     hosts: BTreeMap<Pid, Host>,
+    /// Whose processes were found to hold very much in this scan.
+    hoarders: BTreeSet<Option<u32>>,
+    /// The VM brought up to date last, and the process looked into last: the next scan begins behind them.
+    last_refreshed: Pid,
+    last_looked_into: Pid,
     next_id: u64,
     scans: u64,
 }
@@ -155,33 +166,30 @@ struct Other {
     readable: bool,
     vmm: Vmm,
     look: Look,
+    user: Option<u32>,
+    /// How far its descriptors have been counted, if that is not done.
+    count: Option<Count>,
 }
 
-/// A process that holds at least one VM.
-struct Host {
-    inode: u64,
-    process: ThreadRef,
-    comm: String,
-    args: Vec<String>,
-    tasks: BTreeMap<Tid, Task>,
-    /// KVM vCPUs held; `None` if that could not be read.
-    kvm_vcpus: Option<usize>,
-    recount: Look,
-    /// The process's CPU clock before its threads were last listed.
-    clock: Option<Nanos>,
-    /// The links of its list of threads before they were last listed: one per thread and some.
-    links: Option<u64>,
-    /// The VMs by their thread names' prefix; one without a prefix for most VMMs.
-    ids: BTreeMap<Option<String>, VmId>,
-    qmp: BTreeMap<Tid, VcpuId>,
-    qmp_wanted: bool,
-}
+impl Other {
+    fn new(inode: u64, stat: &ThreadStat, folder: &Path, now: Instant) -> Other {
+        Other {
+            inode,
+            kernel: stat.kernel_thread,
+            readable: true,
+            vmm: Vmm::Other,
+            look: Look::due(now),
+            user: match stat.kernel_thread {
+                true => Some(0),
+                false => user_of(folder),
+            },
+            count: None,
+        }
+    }
 
-struct Task {
-    inode: u64,
-    thread: ThreadRef,
-    vcpu: Option<VcpuName>,
-    look: Look,
+    fn is_due(&self, now: Instant) -> bool {
+        !self.kernel && (self.count.is_some() || self.look.is_due(now))
+    }
 }
 
 impl Discovery {
@@ -191,6 +199,8 @@ impl Discovery {
         let patterns = options.qmp_sockets.iter().map(|p| SocketPattern::new(p));
         Ok(Discovery {
             pattern: pattern.transpose()?,
+            named: Named::new(&options.without_kvm)?,
+            strict: options.strict,
             qmp: QmpSockets::new(
                 patterns.collect::<Result<_, _>>()?,
                 options.qmp_by_pid,
@@ -200,6 +210,9 @@ impl Discovery {
             procfs,
             others: HashMap::new(),
             hosts: BTreeMap::new(),
+            hoarders: BTreeSet::new(),
+            last_refreshed: Pid(0),
+            last_looked_into: Pid(0),
             next_id: 1,
             scans: 0,
         })
@@ -207,11 +220,16 @@ impl Discovery {
 
     /// The VMs that are there now.
     pub fn scan(&mut self) -> Result<Scan, DiscoveryError> {
-        self.scan_at(Instant::now())
+        self.scan_within(UNHURRIED)
+    }
+
+    /// The same within about this time, for who has other things to do. What it does not suffice for is done by the next scans.
+    pub fn scan_within(&mut self, time: Duration) -> Result<Scan, DiscoveryError> {
+        self.scan_at(Instant::now(), time)
     }
 
     /// The same, as if it were `now`: times given must not run backwards.
-    fn scan_at(&mut self, now: Instant) -> Result<Scan, DiscoveryError> {
+    fn scan_at(&mut self, now: Instant, time: Duration) -> Result<Scan, DiscoveryError> {
         self.scans += 1;
         let path = self.procfs.resolve("/proc");
         let listed = numbered_folders(&path)
@@ -223,95 +241,133 @@ impl Discovery {
         self.others.retain(|pid, other| is_listed(pid, other.inode));
         self.hosts.retain(|pid, host| is_listed(pid, host.inode));
 
-        let pids: Vec<Pid> = self.hosts.keys().copied().collect();
-        for pid in pids {
-            self.refresh(pid, now);
-        }
-        for (&pid, &inode) in &listed {
-            let is_known = self.hosts.contains_key(&pid);
-            let is_due = |other: &Other| !other.kernel && other.look.is_due(now);
-            if !is_known && self.others.get(&pid).is_none_or(is_due) {
-                self.look_into(pid, inode, now);
-            }
-        }
+        let mut problems = Vec::new();
+        self.refresh_all(now, &mut Budget::new(time / 2), &mut problems);
+        self.look_into_due(&listed, now, &mut Budget::new(time / 2));
+        problems.extend(
+            std::mem::take(&mut self.hoarders)
+                .into_iter()
+                .map(holds_much),
+        );
         let unreadable = || self.others.values().filter(|other| !other.readable);
         let is_vmm = |other: &&Other| other.vmm != Vmm::Other;
         let mut scan = Scan {
             unreadable: unreadable().count(),
             unreadable_vmms: unreadable().filter(is_vmm).count(),
+            problems,
             ..Scan::default()
         };
         self.ask_qmp(now, &mut scan.problems);
-        let (hosts, next_id) = (&mut self.hosts, &mut self.next_id);
-        for host in hosts.values_mut() {
-            scan.vms.extend(host.vms(next_id));
-        }
+        self.assemble(&mut scan);
         Ok(scan)
     }
 
+    /// Brings the known VMs up to date, those first that were not when the last scan ended.
+    fn refresh_all(&mut self, now: Instant, budget: &mut Budget, problems: &mut Vec<String>) {
+        let pids = in_turn(self.hosts.keys().copied().collect(), self.last_refreshed);
+        for (done, pid) in pids.into_iter().enumerate() {
+            if done > 0 && budget.is_over() {
+                return;
+            }
+            self.last_refreshed = pid;
+            let user = self.hosts.get(&pid).and_then(|host| host.user);
+            if budget.is_over_for(user) {
+                continue;
+            }
+            let slice = budget.slice();
+            self.refresh(pid, now, slice);
+            budget.charge(user, slice);
+            if self.hosts.get(&pid).is_some_and(|host| host.is_crowded) {
+                problems.push(format!(
+                    "process {pid} has more than {MOST_THREADS} threads: it is left alone"
+                ));
+            }
+        }
+    }
+
+    /// Looks into the processes that are due, those first that were not looked into when the last scan ended.
+    fn look_into_due(&mut self, listed: &HashMap<Pid, u64>, now: Instant, budget: &mut Budget) {
+        let is_due = |pid: &Pid| {
+            !self.hosts.contains_key(pid)
+                && self.others.get(pid).is_none_or(|other| other.is_due(now))
+        };
+        let due = listed.keys().copied().filter(is_due).collect();
+        for (done, pid) in in_turn(due, self.last_looked_into).into_iter().enumerate() {
+            if done > 0 && budget.is_over() {
+                return;
+            }
+            self.last_looked_into = pid;
+            let known = self.others.get(&pid).map(|other| other.user);
+            if let Some(user) = known
+                && budget.is_over_for(user)
+            {
+                continue;
+            }
+            if let Some(&inode) = listed.get(&pid) {
+                self.look_into(pid, inode, now, budget);
+            }
+        }
+    }
+
     /// Decides whether a process holds VMs.
-    fn look_into(&mut self, pid: Pid, inode: u64, now: Instant) {
+    fn look_into(&mut self, pid: Pid, inode: u64, now: Instant, budget: &mut Budget) {
         let folder = self.procfs.process(pid);
+        let known = self.others.remove(&pid);
         let Ok(stat) = ThreadStat::read(&folder) else {
-            self.others.remove(&pid);
             return;
         };
-        let vmm = Vmm::of_process(&stat.comm);
-        let kvm_vcpus = match stat.kernel_thread {
-            true => Some(0),
-            false => count_kvm_vcpus(&folder),
+        let mut other = known.unwrap_or_else(|| Other::new(inode, &stat, &folder, now));
+        let user = other.user;
+        if other.kernel || budget.is_over_for(user) {
+            self.others.insert(pid, other);
+            return;
+        }
+        let slice = budget.slice();
+        let mut count = other.count.take().unwrap_or_default();
+        let counted = count.go_on(&folder, slice);
+        let is_unfinished = counted == Counted::Unfinished;
+        if is_unfinished && count.looked_at >= HOARD {
+            self.hoarders.insert(user);
+        }
+        let kvm_vcpus = match counted {
+            Counted::Unfinished => Some(count.vcpus),
+            Counted::All(vcpus) => vcpus,
         };
-        if !stat.kernel_thread {
-            let mut host = Host {
-                inode,
-                process: ThreadRef {
-                    pid,
-                    tid: pid.main_thread(),
-                    start: stat.start,
-                },
-                comm: stat.comm,
-                args: Vec::new(),
-                tasks: BTreeMap::new(),
-                kvm_vcpus,
-                recount: Look::first(now),
-                clock: None,
-                links: None,
-                ids: BTreeMap::new(),
-                qmp: BTreeMap::new(),
-                qmp_wanted: true,
-            };
+        if !is_unfinished || count.vcpus > 0 {
+            let mut host = Host::new(inode, pid, &stat, kvm_vcpus, now);
+            host.user = user;
+            host.strict = self.strict;
+            host.is_named = self.named.includes(pid, user, &folder);
+            host.count = is_unfinished.then_some(count);
             // Names matter only where there is something for them to name.
-            if kvm_vcpus != Some(0) || stat.threads > 1 {
-                host.read_tasks(&self.procfs, self.pattern.as_ref(), now, false);
+            if host.names_count() || (host.is_named && stat.threads > 1) {
+                host.read_tasks(&self.procfs, self.pattern.as_ref(), now, false, slice);
             }
             if host.holds_vm() {
-                let text = read_text(&folder.join("cmdline")).unwrap_or_default();
-                host.args = text.split('\0').map(str::to_owned).collect();
-                self.others.remove(&pid);
+                host.read_names(&folder);
                 self.hosts.insert(pid, host);
+                budget.charge(user, slice);
                 return;
             }
         }
-        let other = self.others.entry(pid).or_insert(Other {
-            inode,
-            kernel: stat.kernel_thread,
-            readable: true,
-            vmm: Vmm::Other,
-            look: Look::due(now),
-        });
-        other.vmm = vmm;
+        budget.charge(user, slice);
+        other.vmm = Vmm::of_process(&stat.comm);
         other.readable = kvm_vcpus.is_some();
-        other.look.again(now);
+        other.count = is_unfinished.then_some(count);
+        if !is_unfinished {
+            other.look.again(now);
+        }
+        self.others.insert(pid, other);
     }
 
     /// Brings a known VM's threads up to date; drops it when it is gone or no VM any more.
-    fn refresh(&mut self, pid: Pid, now: Instant) {
+    fn refresh(&mut self, pid: Pid, now: Instant, slice: Slice) {
         let Some(host) = self.hosts.get_mut(&pid) else {
             return;
         };
         let verify = (self.scans + u64::from(pid.0)).is_multiple_of(VERIFY_EVERY);
         let clock = self.has_clocks.then(|| process_cpu_time(pid)).flatten();
-        if clock.is_some() && clock == host.clock && !verify {
+        if clock.is_some() && clock == host.clock && !verify && !host.is_unfinished() {
             return;
         }
         host.clock = clock;
@@ -319,17 +375,37 @@ impl Discovery {
         let list = (self.scans + u64::from(pid.0)).is_multiple_of(LIST_EVERY);
         let changed = match self.has_clocks && !list && host.has_same_threads(&self.procfs, now) {
             true => false,
-            false => host.read_tasks(&self.procfs, self.pattern.as_ref(), now, verify),
+            false => host.read_tasks(&self.procfs, self.pattern.as_ref(), now, verify, slice),
         };
-        if changed || host.recount.is_due(now) {
-            let kvm_vcpus = count_kvm_vcpus(&self.procfs.process(pid));
-            host.qmp_wanted |= kvm_vcpus != host.kvm_vcpus;
-            host.kvm_vcpus = kvm_vcpus;
-            host.recount.again(now);
-        }
+        host.recount(&self.procfs.process(pid), changed, now, slice);
         if !is_same || !host.holds_vm() {
             self.hosts.remove(&pid);
         }
+    }
+
+    /// The VMs as they are now, as many as a user may have.
+    fn assemble(&mut self, scan: &mut Scan) {
+        let mut held: HashMap<Option<u32>, (usize, usize)> = HashMap::new();
+        let (hosts, next_id) = (&mut self.hosts, &mut self.next_id);
+        for host in hosts.values_mut() {
+            let (vms, vcpus) = held.entry(host.user).or_default();
+            for vm in host.vms(next_id) {
+                let is_too_much =
+                    *vms >= MOST_VMS_OF_USER || *vcpus + vm.vcpus.len() > MOST_VCPUS_OF_USER;
+                if is_too_much {
+                    scan.problems.push(format!(
+                        "user {} has more than {MOST_VMS_OF_USER} VMs or {MOST_VCPUS_OF_USER} vCPUs: what is beyond is left alone",
+                        user_name(host.user)
+                    ));
+                    continue;
+                }
+                *vms += 1;
+                *vcpus += vm.vcpus.len();
+                scan.vms.push(vm);
+            }
+        }
+        scan.problems.sort();
+        scan.problems.dedup();
     }
 
     /// Asks QMP sockets about the processes whose vCPUs changed.
@@ -342,211 +418,70 @@ impl Discovery {
             .qmp
             .due(now, |pid| hosts.get(&pid).map(|h| h.qmp_wanted))
         {
-            let answer = qmp::query_vcpus(&path, qmp::DEADLINE);
-            let owner = match &answer {
-                Ok(vcpus) => hosts
-                    .values_mut()
-                    .find(|host| vcpus.iter().any(|vcpu| host.tasks.contains_key(&vcpu.tid))),
+            let owner = match qmp::query_vcpus(&path, qmp::DEADLINE) {
+                Ok(answer) => match owner_of(hosts, &answer, &self.procfs) {
+                    Ok(owner) => owner.map(|host| {
+                        let vcpus = answer.vcpus.iter();
+                        host.qmp = vcpus.map(|vcpu| (vcpu.tid, vcpu.index)).collect();
+                        host.qmp_wanted = false;
+                        host.process.pid
+                    }),
+                    Err(problem) => {
+                        problems.push(format!("QMP socket {}: {problem}", path.display()));
+                        None
+                    }
+                },
                 Err(error) => {
                     problems.push(error.to_string());
                     None
                 }
             };
-            let pid = owner.as_ref().map(|host| host.process.pid);
-            if let (Some(host), Ok(vcpus)) = (owner, answer) {
-                host.qmp = vcpus.iter().map(|vcpu| (vcpu.tid, vcpu.index)).collect();
-                host.qmp_wanted = false;
-            }
-            self.qmp.asked(path, pid, now);
+            self.qmp.asked(path, owner, now);
         }
     }
 }
 
-impl Host {
-    /// Whether there are as many threads as when they were last listed, and none of them is due to
-    /// be looked at. The kernel counts them in the link count of `/proc/PID/task`
-    /// (fs/proc/base.c, proc_task_getattr), which costs a fraction of reading the list.
-    fn has_same_threads(&mut self, procfs: &ProcFs, now: Instant) -> bool {
-        let path = procfs.process(self.process.pid).join("task");
-        let links = fs::metadata(path).ok().map(|metadata| metadata.nlink());
-        let is_same = links.is_some() && links == self.links;
-        self.links = links;
-        let is_due = |task: &Task| task.vcpu.is_none() && task.look.is_due(now);
-        is_same && !self.tasks.values().any(is_due)
-    }
-
-    /// Brings the threads up to date. Returns whether any came or went.
-    fn read_tasks(
-        &mut self,
-        procfs: &ProcFs,
-        pattern: Option<&ThreadPattern>,
-        now: Instant,
-        verify: bool,
-    ) -> bool {
-        let pid = self.process.pid;
-        let Ok(listed) = numbered_folders(&procfs.process(pid).join("task")) else {
-            self.tasks.clear();
-            return true;
-        };
-        let listed: HashMap<Tid, u64> = listed
-            .into_iter()
-            .map(|(n, inode)| (Tid(n), inode))
-            .collect();
-        let before = self.tasks.len();
-        self.tasks.retain(|tid, task| {
-            listed.get(tid) == Some(&task.inode)
-                && (!verify || task.vcpu.is_none() || task.thread.stat(procfs).is_ok())
-        });
-        let mut changed = self.tasks.len() != before;
-        for (tid, inode) in listed {
-            let known = self.tasks.get(&tid);
-            if known.is_some_and(|task| task.vcpu.is_some() || !task.look.is_due(now)) {
-                continue;
-            }
-            let Ok(stat) = ThreadStat::read(&procfs.task(pid, tid)) else {
-                continue;
-            };
-            let vcpu = VcpuName::parse(&stat.comm).or_else(|| {
-                let index = pattern?.index(&stat.comm)?;
-                Some(VcpuName {
-                    vmm: Vmm::Other,
-                    index,
-                    vm: None,
-                    without_kvm: false,
-                })
-            });
-            let look = match known {
-                None => {
-                    changed = true;
-                    Look::first(now)
-                }
-                Some(task) => {
-                    changed |= vcpu.is_some();
-                    let mut look = task.look;
-                    look.again(now);
-                    look
-                }
-            };
-            let thread = ThreadRef {
-                pid,
-                tid,
-                start: stat.start,
-            };
-            let task = Task {
-                inode,
-                thread,
-                vcpu,
-                look,
-            };
-            self.tasks.insert(tid, task);
-        }
-        changed
-    }
-
-    /// A thread's vCPU, if its name counts in this process.
-    fn vcpu_name<'a>(&self, task: &'a Task) -> Option<&'a VcpuName> {
-        let has_kvm = self.kvm_vcpus != Some(0);
-        task.vcpu
-            .as_ref()
-            .filter(|name| has_kvm || name.without_kvm)
-    }
-
-    fn holds_vm(&self) -> bool {
-        self.kvm_vcpus.is_some_and(|count| count > 0)
-            || self
-                .tasks
-                .values()
-                .any(|task| self.vcpu_name(task).is_some())
-    }
-
-    /// The VMs of this process as they are now.
-    fn vms(&mut self, next_id: &mut u64) -> Vec<Vm> {
-        let mut vms: BTreeMap<Option<String>, (Vmm, Vec<VcpuThread>)> = BTreeMap::new();
-        for (tid, task) in &self.tasks {
-            let name = self.vcpu_name(task);
-            let by_qmp = self.qmp.get(tid).copied();
-            let Some(index) = by_qmp.or(name.map(|name| name.index)) else {
-                continue;
-            };
-            let (vmm, prefix) = match name {
-                Some(name) => (name.vmm, name.vm.clone()),
-                None => (Vmm::Qemu, None),
-            };
-            let (_, vcpus) = vms.entry(prefix).or_insert((vmm, Vec::new()));
-            let thread = task.thread;
-            vcpus.push(VcpuThread { index, thread });
-        }
-        if vms.is_empty() {
-            vms.insert(None, (Vmm::Other, Vec::new()));
-        }
-        let identified: usize = vms.values().map(|(_, vcpus)| vcpus.len()).sum();
-        let mut unidentified = self.kvm_vcpus.unwrap_or(0).saturating_sub(identified);
-        self.ids.retain(|prefix, _| vms.contains_key(prefix));
-        let mut found = Vec::with_capacity(vms.len());
-        for (prefix, (vmm, mut vcpus)) in vms {
-            vcpus.sort_unstable();
-            let id = *self.ids.entry(prefix.clone()).or_insert_with(|| {
-                let id = VmId(*next_id);
-                *next_id += 1;
-                id
-            });
-            // The process's own name is surer than a thread's, which any VMM may use.
-            let vmm = match Vmm::of_process(&self.comm) {
-                Vmm::Other => vmm,
-                known => known,
-            };
-            found.push(Vm {
-                id,
-                process: self.process,
-                name: prefix.unwrap_or_else(|| self.vm_name(vmm)),
-                vmm,
-                vcpus,
-                // Which of several VMs they belong to is not known; they are told once.
-                unidentified: std::mem::take(&mut unidentified),
-            });
-        }
-        found
-    }
-
-    fn vm_name(&self, vmm: Vmm) -> String {
-        let args: Vec<&str> = self.args.iter().map(String::as_str).collect();
-        let given = vmm.vm_name(&args);
-        given.unwrap_or_else(|| format!("{}-{}", self.comm, self.process.pid))
-    }
-}
-
-/// The folders in `path` whose names are numbers, with their inode numbers.
-fn numbered_folders(path: &Path) -> io::Result<Vec<(u32, u64)>> {
-    let mut folders = Vec::new();
-    for entry in fs::read_dir(path)? {
-        let entry = entry?;
-        if let Some(number) = entry.file_name().to_str().and_then(|n| n.parse().ok()) {
-            folders.push((number, entry.ino()));
-        }
-    }
-    Ok(folders)
-}
-
-/// How many KVM vCPUs a process holds; `None` if it does not let us look.
-fn count_kvm_vcpus(folder: &Path) -> Option<usize> {
-    let entries = match fs::read_dir(folder.join("fd")) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return None,
-        Err(_) => return Some(0),
+/// The VM whose threads an answer names, if there is one; an error if who answers is not believed about it.
+fn owner_of<'a>(
+    hosts: &'a mut BTreeMap<Pid, Host>,
+    answer: &QmpAnswer,
+    procfs: &ProcFs,
+) -> Result<Option<&'a mut Host>, String> {
+    let owner = hosts.values_mut().find(|host| {
+        let mut vcpus = answer.vcpus.iter();
+        vcpus.any(|vcpu| host.tasks.contains_key(&vcpu.tid))
+    });
+    let Some(host) = owner else {
+        return Ok(None);
     };
-    let links = entries.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
-    Some(
-        links
-            .filter(|link| link.to_str().is_some_and(is_vcpu_link))
-            .count(),
+    let (peer, process) = (answer.peer, host.process.pid);
+    match peer.speaks_for(process, host.user, procfs) {
+        true => Ok(Some(host)),
+        false => Err(format!(
+            "process {} of user {} listens there, and names threads of process {process}: it is not believed",
+            peer.pid, peer.uid
+        )),
+    }
+}
+
+/// What an operator should know whose scans do not get through.
+fn holds_much(user: Option<u32>) -> String {
+    format!(
+        "processes of user {} hold thousands of descriptors: they are looked at piece by piece, and VMs among them are found late",
+        user_name(user)
     )
 }
 
-/// Whether a link is to a vCPU; older kernels leave out its number. A vCPU's figures (`kvm-vcpu-stats:N`), which QEMU holds
-/// too, are no vCPU.
-fn is_vcpu_link(link: &str) -> bool {
-    let rest = link.strip_prefix(VCPU_LINK);
-    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
+fn user_name(user: Option<u32>) -> String {
+    user.map_or_else(|| "(not known)".to_owned(), |user| user.to_string())
+}
+
+/// Processes by number, beginning behind the last, and once around.
+fn in_turn(mut pids: Vec<Pid>, last: Pid) -> Vec<Pid> {
+    pids.sort_unstable();
+    let next = pids.partition_point(|pid| *pid <= last);
+    pids.rotate_left(next);
+    pids
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ pub(crate) fn divide(
             continue;
         };
         if vcpu.settings.portion.is_none() {
-            let weight = Weight(weight.0 * portion);
+            let weight = weight.times(*portion);
             match part(&managed.cgroup, vcpu, weight, actuator) {
                 Ok(true) => {}
                 Ok(false) => continue,
@@ -126,16 +126,16 @@ impl ManagedVm {
         let mut sum = 0.0;
         for vcpu in &mut self.vcpus {
             if let (Some(portion), Some(group)) = (vcpu.settings.portion, &vcpu.group) {
-                let part = Weight(weight.0 * portion);
+                let part = weight.times(portion);
                 let written = match vcpu.settings.idle {
                     true => part,
                     false => actuator.set_weight(group, part)?,
                 };
                 vcpu.settings.weight = Some(written);
-                sum += written.0;
+                sum += written.value();
             }
         }
-        self.in_force.weight = Weight(sum);
+        self.in_force.weight = Weight::saturating(sum);
         Ok(())
     }
 }

@@ -13,7 +13,6 @@ pub mod metric;
 mod page;
 mod ranked;
 
-use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -43,7 +42,6 @@ use tandem_observe::ObserveError;
 use tandem_observe::Source;
 use tandem_policy::Nanos;
 use tandem_policy::VmId;
-use tandem_policy::Weight;
 use thiserror::Error;
 
 use crate::discovery::Discovery;
@@ -51,9 +49,9 @@ use crate::discovery::DiscoveryError;
 use crate::discovery::DiscoveryOptions;
 use crate::discovery::Scan;
 use crate::select::Selector;
-use crate::status::configured_weights;
 use crate::watch::assessed;
 use crate::watch::watched;
+use crate::weights::Weights;
 
 use accounts::Accounts;
 use accounts::Look;
@@ -177,8 +175,7 @@ impl Export {
         let begin = Instant::now();
         let scan = self.discovery.scan()?;
         let interval = self.source.interval(&watched(&scan.vms))?;
-        let weights =
-            configured_weights(self.controller.as_ref(), &self.config.state_dir, &scan.vms);
+        let weights = Weights::read(self.controller.as_ref(), &self.config.state_dir, &scan.vms);
         let selected = self.selected(&scan);
         let mut accounts = self.accounts();
         add(&mut accounts, &scan, &interval, &weights, &selected);
@@ -206,7 +203,7 @@ fn add(
     accounts: &mut Accounts,
     scan: &Scan,
     interval: &Interval,
-    weights: &BTreeMap<VmId, Weight>,
+    weights: &Weights,
     selected: &BTreeSet<VmId>,
 ) {
     accounts.add(&Look {

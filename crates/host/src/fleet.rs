@@ -12,8 +12,10 @@ mod error;
 mod others;
 mod turns;
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
+use std::time::Duration;
 use std::time::Instant;
 
 use tandem_policy::Decision;
@@ -22,7 +24,6 @@ use tandem_policy::PolicySet;
 use tandem_policy::VmId;
 use tandem_policy::VmObservation;
 use tandem_policy::VmSettings;
-use tandem_policy::Weight;
 use tandem_policy::host::Host;
 use tandem_policy::host::IdleTimes;
 use tandem_policy::host::Knobs;
@@ -35,25 +36,28 @@ use crate::apply::Refused;
 use crate::check::kernel::may_inflate_lag;
 use crate::config::VmRule;
 use crate::configured::Configured;
+use crate::configured::is_tenants;
 use crate::discovery::Vm;
 pub use crate::fleet::error::FleetError;
+use crate::hierarchy::Hierarchy;
+use crate::homes::group_name;
+use crate::homes::own_cgroup;
+use crate::homes::residences;
+use crate::homes::tenants_weight;
 use crate::in_force::has_idle_class;
 use crate::in_force::settings;
 use crate::managed::ManagedVcpu;
 use crate::managed::ManagedVm;
 use crate::managed::Note;
-use crate::select::name_matches;
+use crate::origin::Origin;
 use crate::turns::Turns;
 use crate::waits::Waits;
 use tandem_linux::actuator::Actuator;
 use tandem_linux::actuator::ActuatorError;
 use tandem_linux::actuator::Outcome;
-use tandem_linux::cgroup::CgroupError;
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::cgroup::CpuController;
 use tandem_linux::cgroup::ownership::Residence;
-use tandem_linux::cgroup::ownership::find_own_cgroup;
-use tandem_linux::cgroup::ownership::residence;
 use tandem_linux::claims::Claims;
 use tandem_linux::procfs::ProcFs;
 use tandem_linux::sampler::Sampler;
@@ -90,6 +94,7 @@ pub struct Fleet {
     /// Whether weights are those of single vCPUs, of VMs whose rules say nothing of it.
     weight_per_vcpu: bool,
     vms: BTreeMap<VmId, ManagedVm>,
+    hierarchy: Hierarchy,
     updates: u64,
     began: Instant,
     /// Whether the kernel has the idle class for groups; `None` before the first VM.
@@ -103,6 +108,9 @@ pub struct Fleet {
 /// What somebody else may have changed (affinities, weights) is read of each VM in every so many
 /// updates only, of different VMs in different ones.
 const RECHECK_EVERY: u64 = 8;
+
+/// For how long an update adopts new VMs; those beyond wait for the next. Who starts thousands at once must not stop the control loop.
+const ADOPTING: Duration = Duration::from_millis(100);
 
 impl Fleet {
     /// A fleet without VMs yet.
@@ -119,6 +127,7 @@ impl Fleet {
             policies,
             weight_per_vcpu: false,
             vms: BTreeMap::new(),
+            hierarchy: Hierarchy::default(),
             updates: 0,
             began: Instant::now(),
             has_idle: None,
@@ -161,6 +170,11 @@ impl Fleet {
         means.flatten().collect()
     }
 
+    /// How many vCPUs' files may stay open, if there are more vCPUs than that.
+    pub fn overflow(&self) -> Option<usize> {
+        self.sampler.overflow()
+    }
+
     /// The controller, for reading.
     pub fn controller(&self) -> &dyn CpuController {
         self.backend.controller()
@@ -190,7 +204,15 @@ impl Fleet {
         } else {
             BTreeMap::new()
         };
+        let began = Instant::now();
+        let mut adopted = 0;
         for vm in found {
+            let is_new = !self.vms.contains_key(&vm.id);
+            // The first update is before the first period: nobody waits.
+            if is_new && self.updates > 1 && adopted > 0 && began.elapsed() >= ADOPTING {
+                continue;
+            }
+            adopted += usize::from(is_new);
             let (managed, failed) = match self.vms.remove(&vm.id) {
                 Some(mut managed) => match self.follow(&mut managed, vm, &mut notes) {
                     // Its cgroup is gone; a VM that is not is adopted anew.
@@ -207,7 +229,7 @@ impl Fleet {
                     Ok(managed) => (Some(managed), None),
                     Err(error @ FleetError::Taken { .. }) => (None, Some(error)),
                     Err(error) => {
-                        self.give_up(vm);
+                        self.give_up(vm, self.policies_of(vm, &OnceCell::new()));
                         (None, Some(error))
                     }
                 },
@@ -221,7 +243,17 @@ impl Fleet {
                     .map(|error| error.refused(&vm.name)),
             );
         }
+        self.reread_hierarchy();
         (notes, refused)
+    }
+
+    /// Reads the cgroups above the VMs', if it is time or one is new.
+    fn reread_hierarchy(&mut self) {
+        let above: BTreeSet<CgroupPath> = self.vms.values().map(ManagedVm::above).collect();
+        let is_known = above.iter().all(|above| self.hierarchy.knows(above));
+        if !is_known || self.updates.is_multiple_of(RECHECK_EVERY) {
+            self.hierarchy.read(self.backend.controller(), above);
+        }
     }
 
     fn adopt(
@@ -232,10 +264,11 @@ impl Fleet {
     ) -> Result<ManagedVm, FleetError> {
         let controller = self.backend.controller();
         let default = controller.default_weight();
+        let origin = OnceCell::new();
         let wanted = self
-            .rule(vm, |rule| rule.weight)
-            .map(|w| Weight(w * default.0));
-        let policies = self.policies_of(vm);
+            .rule(vm, &origin, |rule| rule.weight)
+            .map(|times| default.times(times));
+        let policies = self.policies_of(vm, &origin);
         let is_left_alone = policies == PolicySet::NONE;
         let range = controller.weight_range();
         let own = own_cgroup(controller, vm.id, homes)?;
@@ -257,9 +290,17 @@ impl Fleet {
         };
         // What nobody may write, nobody is due.
         let wanted = wanted.filter(|_| !is_left_alone);
-        let per_vcpu = self.rule(vm, |rule| rule.weight_per_vcpu);
+        let per_vcpu = self.rule(vm, &origin, |rule| rule.weight_per_vcpu);
+        let is_tenants = !made && is_tenants(self.backend.controller(), &cgroup)?;
+        let found = match is_tenants {
+            true => {
+                notes.push(tenants_weight(vm, &cgroup, default));
+                default
+            }
+            false => in_force.weight,
+        };
         let mut worth = Configured::new(
-            wanted.unwrap_or(in_force.weight),
+            wanted.unwrap_or(found),
             per_vcpu.unwrap_or(self.weight_per_vcpu) && !is_left_alone,
             range,
         );
@@ -274,6 +315,7 @@ impl Fleet {
             configured,
             worth,
             has_rule: wanted.is_some(),
+            is_tenants,
             in_force,
             policies,
             is_shared,
@@ -444,7 +486,9 @@ impl Fleet {
             _ if managed.is_left_alone() => {
                 if !managed.is_shared {
                     managed.in_force = settings(self.backend.controller(), &managed.cgroup)?;
-                    managed.configured = managed.in_force.weight;
+                    if !managed.is_tenants {
+                        managed.configured = managed.in_force.weight;
+                    }
                 }
             }
             Backend::Live(actuator) => managed.recheck_group(actuator, notes)?,
@@ -495,21 +539,24 @@ impl Fleet {
                 Err(error) => refused.push(Refused::new(vm, &error)),
             }
         }
-        self.give_up(&managed.vm);
+        self.give_up(&managed.vm, managed.policies);
         notes.push(Note(format!(
             "VM {} (pid {}) is gone",
             managed.vm.name, managed.vm.process.pid
         )));
     }
 
-    /// What the first rule for this VM that says something says.
-    fn rule<T>(&self, vm: &Vm, says: impl Fn(&VmRule) -> Option<T>) -> Option<T> {
+    /// What the first rule for this VM that says something says. Where it comes from is read once, if a rule asks.
+    fn rule<T>(
+        &self,
+        vm: &Vm,
+        origin: &OnceCell<Origin>,
+        says: impl Fn(&VmRule) -> Option<T>,
+    ) -> Option<T> {
+        let read = || Origin::of(vm, &ProcFs::host(), self.controller());
         self.rules
             .iter()
-            .filter(|rule| match (&rule.name, rule.pid) {
-                (Some(glob), _) => name_matches(glob, &vm.name),
-                (None, pid) => pid == Some(vm.process.pid.0),
-            })
+            .filter(|rule| rule.is_for(vm, || origin.get_or_init(read)))
             .find_map(says)
     }
 
@@ -587,6 +634,7 @@ impl Host for Fleet {
                 observations.push(VmObservation {
                     in_force: managed.in_force,
                     siblings: siblings as u32,
+                    levels: self.hierarchy.levels(&managed.above()),
                     divisible: managed.divisible && self.divides,
                     policies: managed.policies,
                     ..VmObservation::new(*id, managed.configured, vcpus)
@@ -612,43 +660,4 @@ impl Host for Fleet {
     fn rotate(&mut self, rotation: &Rotation) {
         self.take_turns(rotation);
     }
-}
-
-/// Where each VM's threads are; VMs that vanish meanwhile are left out.
-pub(crate) fn residences(controller: &dyn CpuController, vms: &[Vm]) -> BTreeMap<VmId, Residence> {
-    vms.iter()
-        .filter_map(|vm| {
-            let vcpus: Vec<ThreadRef> = vm.vcpus.iter().map(|vcpu| vcpu.thread).collect();
-            Some((vm.id, residence(controller, &vm.process, &vcpus).ok()?))
-        })
-        .collect()
-}
-
-/// The cgroup that is this VM's alone, if it has one.
-pub(crate) fn own_cgroup(
-    controller: &dyn CpuController,
-    vm: VmId,
-    homes: &BTreeMap<VmId, Residence>,
-) -> Result<Option<CgroupPath>, CgroupError> {
-    let Some(home) = homes.get(&vm) else {
-        return Ok(None);
-    };
-    let others: Vec<Residence> = homes
-        .iter()
-        .filter(|(other, _)| **other != vm)
-        .map(|(_, home)| home.clone())
-        .collect();
-    find_own_cgroup(controller, &ProcFs::host(), home, &others)
-}
-
-/// A name that tells an operator whose group it is: `tandem-NAME-PID`.
-fn group_name(vm: &Vm) -> String {
-    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
-    let name: String = vm
-        .name
-        .chars()
-        .map(|c| if allowed(c) { c } else { '_' })
-        .take(64)
-        .collect();
-    format!("tandem-{name}-{}", vm.process.pid)
 }

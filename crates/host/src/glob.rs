@@ -4,6 +4,7 @@
 
 use globset::GlobBuilder;
 use globset::GlobMatcher;
+use tandem_linux::cgroup::CgroupPath;
 
 /// A glob for names of VMs. The error says what is wrong, and what a glob looks like.
 pub fn for_names(glob: &str) -> Result<GlobMatcher, String> {
@@ -19,6 +20,12 @@ pub fn for_cgroups(glob: &str) -> Result<GlobMatcher, String> {
         );
     }
     compile(glob, true).map_err(|error| format!("a glob such as /machine.slice/* ({error})"))
+}
+
+/// Whether a cgroup is one of those that match, or lies below one.
+pub(crate) fn is_within(globs: &[GlobMatcher], cgroup: &CgroupPath) -> bool {
+    std::iter::successors(Some(cgroup.clone()), CgroupPath::parent)
+        .any(|place| globs.iter().any(|glob| glob.is_match(&place.0)))
 }
 
 /// Whether a VM's name matches a glob; what is no glob matches itself.

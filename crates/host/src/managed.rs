@@ -72,6 +72,8 @@ pub struct ManagedVm {
     pub(crate) worth: Configured,
     /// Whether a rule says it: then no other weight counts.
     pub(crate) has_rule: bool,
+    /// Whether the weight of its cgroup is a tenant's word, and none that counts.
+    pub(crate) is_tenants: bool,
     /// What is in force. In the idle class there is no weight: then it is the one that the VM gets when it leaves.
     pub in_force: VmSettings,
     /// The policies that may act on it.
@@ -110,6 +112,11 @@ impl ManagedVm {
         self.policies == PolicySet::NONE
     }
 
+    /// The cgroup right above its own; the root's is the root.
+    pub(crate) fn above(&self) -> CgroupPath {
+        self.cgroup.parent().unwrap_or_else(CgroupPath::root)
+    }
+
     /// It takes no turns any more.
     pub(crate) fn end_turns(&mut self) {
         self.in_force.rotating = false;
@@ -125,12 +132,13 @@ impl ManagedVm {
     ) -> Result<(), ActuatorError> {
         let vcpus = self.vm.vcpus.len();
         let (before, now) = (self.configured, self.worth.weight(vcpus));
+        let factor = now.value() / before.value();
         // Shares of what somebody else set may not add up to the last digit.
-        if self.is_left_alone() || (now.0 - before.0).abs() <= 1e-9 * before.0 {
+        if self.is_left_alone() || (factor - 1.0).abs() <= 1e-9 {
             return Ok(());
         }
         self.configured = now;
-        self.in_force.weight.0 *= now.0 / before.0;
+        self.in_force.weight = self.in_force.weight.times(factor);
         let vm = &self.vm.name;
         notes.extend(self.worth.news(vm, vcpus).map(Note));
         let line = format!("VM {vm} at weight {now}: it has {vcpus} vCPUs now");
@@ -155,15 +163,15 @@ impl ManagedVm {
             self.vm.name
         );
         let weight = match foreign.knob {
-            Knob::Weight if !self.has_rule => {
-                text.parse::<f64>().ok().filter(|weight| *weight > 0.0)
+            Knob::Weight if !self.has_rule && !self.is_tenants => {
+                text.parse().ok().and_then(Weight::new)
             }
             _ => None,
         };
         match weight {
             Some(weight) => {
-                self.configured = Weight(weight);
-                self.worth.replace(Weight(weight), self.vm.vcpus.len());
+                self.configured = weight;
+                self.worth.replace(weight, self.vm.vcpus.len());
                 Note(format!("{line}; it counts as configured from now on"))
             }
             None => Note(format!(
@@ -207,6 +215,8 @@ impl ManagedVm {
                 notes.push(Note(format!("{line}; the rule's stays in force")));
             }
             actuator.set_weight(&self.cgroup, ours)?;
+        } else if !now.idle && now.weight != ours && self.is_tenants {
+            self.write_weight(ours, actuator)?;
         } else if !now.idle && now.weight != ours {
             let line = foreign("weight", &now.weight);
             notes.push(Note(format!("{line}; it counts as configured from now on")));

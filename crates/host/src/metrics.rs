@@ -23,6 +23,9 @@ use tandem_policy::Nanos;
 use crate::turns::TurnStats;
 use crate::turns::stats::BOUNDS_US;
 
+/// The most VMs that have series: seven each, and who starts VMs must not grow the page and the process without end.
+pub const MOST_VMS: usize = 2048;
+
 /// Labels of a VM's series.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
 pub struct VmLabels {
@@ -42,6 +45,8 @@ pub struct Metrics {
     pub vms: Gauge,
     /// vCPU threads acted on.
     pub vcpus: Gauge,
+    /// VMs acted on that have no series, because [`MOST_VMS`] others have.
+    pub without_series: Gauge,
     /// CPU received per VM.
     pub received: Family<VmLabels, Real>,
     /// What is due to a VM, its fair share, in pCPUs.
@@ -153,6 +158,12 @@ impl Metrics {
         let mut registry = Registry::with_prefix("tandem");
         registry.register("vms", "VMs acted on", self.vms.clone());
         registry.register("vcpus", "vCPU threads acted on", self.vcpus.clone());
+        let without_series = "VMs acted on that have no series of their own: there are too many";
+        registry.register(
+            "vms_without_series",
+            without_series,
+            self.without_series.clone(),
+        );
         let pcpus = || Unit::Other("pcpus".to_owned());
         let received = self.received.clone();
         registry.register_with_unit("vm_received", "CPU received, smoothed", pcpus(), received);

@@ -6,9 +6,13 @@
 //!
 //! A QMP socket serves one client at a time. While libvirt, say, holds it, a connection succeeds and
 //! then nothing comes, so every exchange has a deadline, and so has the connection.
+//!
+//! Anybody may listen at a path that a pattern matches, and name threads that are not its own. The kernel tells who listens
+//! (SO_PEERCRED: who called listen(2)), and [`Peer::speaks_for`] says for whom that one is believed.
 
 use std::fs;
 use std::io;
+use std::io::BufReader;
 use std::io::Read;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -26,17 +30,22 @@ use rustix::net::SocketFlags;
 use rustix::net::SocketType;
 use rustix::net::connect;
 use rustix::net::socket_with;
+use rustix::net::sockopt::socket_peercred;
 use serde_json::Value;
+use tandem_linux::procfs::ProcFs;
+use tandem_linux::thread::Pid;
+use tandem_linux::thread::Tid;
 use tandem_policy::VcpuId;
 use thiserror::Error;
-
-use tandem_linux::thread::Tid;
 
 /// How long one exchange may take.
 pub const DEADLINE: Duration = Duration::from_millis(250);
 
 /// The most that is read from a socket before it is taken for something else than QMP.
 const MOST_BYTES: u64 = 4 << 20;
+
+/// What is read at a time: an answer of a hundred vCPUs and more.
+const BUFFER: usize = 16 << 10;
 
 /// Why a QMP socket gave no answer.
 #[derive(Debug, Error)]
@@ -82,8 +91,35 @@ pub struct QmpVcpu {
     pub tid: Tid,
 }
 
+/// Who listens at a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// The process that called listen(2).
+    pub pid: Pid,
+    /// Its user.
+    pub uid: u32,
+}
+
+impl Peer {
+    /// Whether it is believed what it says about this process of this user: it is that process, or root (libvirt opens sockets for its
+    /// VMs), or it was a process of the same user that is gone, as of a QEMU with `-daemonize`.
+    pub fn speaks_for(&self, process: Pid, user: Option<u32>, procfs: &ProcFs) -> bool {
+        let is_gone = || !procfs.process(self.pid).exists();
+        self.pid == process || self.uid == 0 || (user == Some(self.uid) && is_gone())
+    }
+}
+
+/// What a socket answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QmpAnswer {
+    /// Who says so.
+    pub peer: Peer,
+    /// The vCPUs.
+    pub vcpus: Vec<QmpVcpu>,
+}
+
 /// Asks one socket, within `deadline`.
-pub fn query_vcpus(socket: &Path, deadline: Duration) -> Result<Vec<QmpVcpu>, QmpError> {
+pub fn query_vcpus(socket: &Path, deadline: Duration) -> Result<QmpAnswer, QmpError> {
     let end = Instant::now() + deadline;
     let failed = |source: io::Error| match source.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => QmpError::Timeout(socket.to_owned()),
@@ -97,12 +133,15 @@ pub fn query_vcpus(socket: &Path, deadline: Duration) -> Result<Vec<QmpVcpu>, Qm
         what,
     };
     let mut stream = connect_now(socket).map_err(failed)?;
+    let peer = socket_peercred(&stream).map_err(|error| failed(error.into()))?;
     stream.set_write_timeout(Some(deadline)).map_err(failed)?;
     let reader = Bounded {
         stream: stream.try_clone().map_err(failed)?,
         end,
     }
     .take(MOST_BYTES);
+    // The parser takes a byte at a time.
+    let reader = BufReader::with_capacity(BUFFER, reader);
     let mut messages = serde_json::Deserializer::from_reader(reader).into_iter::<Value>();
     let mut next = || match messages.next() {
         Some(Ok(message)) => Ok(message),
@@ -143,7 +182,15 @@ pub fn query_vcpus(socket: &Path, deadline: Duration) -> Result<Vec<QmpVcpu>, Qm
         });
         vcpus.collect::<Option<Vec<_>>>()
     });
-    vcpus.ok_or_else(|| unexpected(format!("query-cpus-fast answers {}", short(&answer))))
+    let vcpus =
+        vcpus.ok_or_else(|| unexpected(format!("query-cpus-fast answers {}", short(&answer))))?;
+    Ok(QmpAnswer {
+        peer: Peer {
+            pid: Pid(peer.pid.as_raw_nonzero().get().unsigned_abs()),
+            uid: peer.uid.as_raw(),
+        },
+        vcpus,
+    })
 }
 
 fn short(value: &Value) -> String {
@@ -279,7 +326,73 @@ mod tests {
         let dir = serve(greeting, answers);
         // A generous deadline, so that a loaded machine does not fail the test.
         query_vcpus(&dir.path().join("qmp"), Duration::from_secs(20))
+            .map(|answer| answer.vcpus)
             .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn hostile_listeners_speak_for_themselves_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join("proc/66")).unwrap();
+        let procfs = ProcFs::at(dir.path());
+        let speaks = |pid, uid, user| {
+            let peer = Peer { pid: Pid(pid), uid };
+            peer.speaks_for(Pid(100), user, &procfs)
+        };
+        assert!(speaks(100, 1000, Some(1000)), "the VMM itself");
+        assert!(speaks(66, 0, Some(1000)), "root, such as libvirt");
+        assert!(speaks(65, 1000, Some(1000)), "it became a daemon since");
+        assert!(!speaks(66, 1000, Some(1000)), "another process of its user");
+        assert!(!speaks(65, 1001, Some(1000)), "another user's");
+        assert!(!speaks(65, 1001, None));
+        // The kernel tells who listens.
+        let listened = serve(GREETING, &["{\"return\": {}}\n", "{\"return\": []}\n"]);
+        let path = listened.path().join("qmp");
+        let peer = query_vcpus(&path, Duration::from_secs(20)).unwrap().peer;
+        assert_eq!(peer.pid, Pid(std::process::id()));
+        assert_eq!(peer.uid, rustix::process::geteuid().as_raw());
+    }
+
+    #[test]
+    fn qmp_hostile_answers_end_with_the_deadline_and_large_ones_come_in_time() {
+        // 288 vCPUs with the properties that QEMU tells of each, some 60 KB.
+        let properties =
+            "\"props\": {\"core-id\": 0, \"thread-id\": 0, \"die-id\": 0, \"socket-id\": 0}, "
+                .repeat(2);
+        let vcpus = (0..288).map(|n| {
+            format!("{{{properties}\"qom-path\": \"/machine/unattached/device[{n}]\", \"cpu-index\": {n}, \"thread-id\": {}}}", n + 1)
+        });
+        let vcpus = vcpus.collect::<Vec<_>>().join(", ");
+        let answer: &'static str = format!("{{\"return\": [{vcpus}]}}\n").leak();
+        let answers: &'static [&'static str] = vec!["{\"return\": {}}\n", answer].leak();
+        let dir = serve(GREETING, answers);
+        let path = dir.path().join("qmp");
+        let begin = Instant::now();
+        let answered = query_vcpus(&path, Duration::from_secs(20)).unwrap();
+        assert_eq!(answered.vcpus.len(), 288);
+        assert!(
+            begin.elapsed() < Duration::from_secs(5),
+            "{:?}",
+            begin.elapsed()
+        );
+
+        // One that never ends: a byte now and then, or as much as there is time for.
+        for chunk in [1, 4096] {
+            let dir = tempfile::tempdir().unwrap();
+            let listener = UnixListener::bind(dir.path().join("qmp")).unwrap();
+            let dribble = thread::spawn(move || {
+                let (mut stream, _) = listener.accept().unwrap();
+                let bytes = vec![b'['; chunk];
+                while stream.write_all(&bytes).is_ok() {
+                    thread::sleep(Duration::from_millis(2));
+                }
+            });
+            let begin = Instant::now();
+            let path = dir.path().join("qmp");
+            query_vcpus(&path, Duration::from_millis(100)).unwrap_err();
+            assert!(begin.elapsed() < Duration::from_secs(5));
+            dribble.join().unwrap();
+        }
     }
 
     #[test]

@@ -27,15 +27,14 @@ use tandem_observe::record::RecordedVm;
 use tandem_observe::record::Recorder;
 use tandem_policy::Nanos;
 use tandem_policy::VmId;
-use tandem_policy::Weight;
 use thiserror::Error;
 
 use crate::discovery::DiscoveryOptions;
 use crate::discovery::Scan;
 use crate::moment;
-use crate::status::configured_weights;
 use crate::watch::assessed;
 use crate::watch::watched;
+use crate::weights::Weights;
 use crate::why::Why;
 use crate::why::WhyError;
 
@@ -112,7 +111,7 @@ impl Frames for HostFrames {
         let now = moment::now();
         let interval = self.why.source.interval(&watched(&scan.vms))?;
         let controller = self.why.controller.as_ref();
-        let weights = configured_weights(controller, &self.why.state_dir, &scan.vms);
+        let weights = Weights::read(controller, &self.why.state_dir, &scan.vms);
         self.read_settings(&scan, &interval);
         Ok(frame(&scan, interval, &weights, &self.settings, now))
     }
@@ -239,7 +238,7 @@ impl Looks {
 pub(crate) fn frame(
     scan: &Scan,
     interval: Interval,
-    weights: &BTreeMap<VmId, Weight>,
+    weights: &Weights,
     settings: &Settings,
     now: Nanos,
 ) -> Frame {

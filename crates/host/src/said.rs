@@ -109,7 +109,7 @@ mod tests {
     fn weight(vm: u64, weight: f64, because: Because) -> Decision {
         Decision::SetWeight {
             target: Target::Vm(VmId(vm)),
-            weight: Weight(weight),
+            weight: Weight::saturating(weight),
             because,
         }
     }

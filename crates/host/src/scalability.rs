@@ -40,7 +40,9 @@ use tandem_policy::State;
 use tandem_policy::VmId;
 use tandem_policy::Weight;
 use tandem_policy::fair_share::Claim;
-use tandem_policy::fair_share::fair_shares;
+use tandem_policy::fair_share::LeveledClaim;
+use tandem_policy::fair_share::fair_shares_by_level;
+use tandem_policy::observation::Level;
 use tandem_policy::scalability::Features;
 use tandem_policy::scalability::Fraction;
 use tandem_policy::scalability::PhysicalRun;
@@ -56,8 +58,8 @@ use thiserror::Error;
 use crate::discovery::Discovery;
 use crate::discovery::DiscoveryOptions;
 use crate::discovery::Vm;
-use crate::status::configured_weights;
 use crate::watch::watched;
+use crate::weights::Weights;
 use crate::why::WhyError;
 
 /// The version of the JSON documents.
@@ -101,6 +103,8 @@ pub struct KnownVm {
     pub pid: u32,
     /// Its configured weight.
     pub weight: Weight,
+    /// The cgroups above its own, from the top; none where all VMs are in one, or where that is not known.
+    pub levels: Vec<Level>,
     /// How often its vCPUs blocked.
     pub blocks: Blocks,
 }
@@ -207,19 +211,23 @@ pub fn analyze(
     }
 }
 
-/// The fair share of each VM: by weight, at most as much as its vCPUs can use.
+/// The fair share of each VM: by weight, level by level, at most as much as its vCPUs can use.
 fn fair(interval: &Interval, known: &BTreeMap<VmId, KnownVm>) -> Vec<Nanos> {
     let span = interval.length;
     let times = |count: usize| Nanos(span.0.saturating_mul(count as u64));
-    let claims: Vec<Claim> = interval
+    let claims: Vec<LeveledClaim<'_>> = interval
         .vms
         .iter()
         .map(|vm| {
-            let weight = known.get(&vm.vm).map_or(Weight(1.0), |known| known.weight);
-            Claim::always_runnable(weight, times(vm.vcpus.len()), span)
+            let known = known.get(&vm.vm);
+            let weight = known.map_or(Weight::constant(1.0), |known| known.weight);
+            LeveledClaim {
+                levels: known.map_or(&[], |known| &known.levels),
+                claim: Claim::always_runnable(weight, times(vm.vcpus.len()), span),
+            }
         })
         .collect();
-    fair_shares(times(interval.host.pcpus), span, &claims)
+    fair_shares_by_level(times(interval.host.pcpus), span, &claims)
 }
 
 /// Where the time of a VM went, for the formulas.
@@ -495,12 +503,16 @@ impl Look {
             .source
             .interval(&watched(&vms))
             .map_err(WhyError::from)?;
-        let weights = configured_weights(self.controller.as_ref(), &self.state_dir, &vms);
+        let weights = Weights::read(self.controller.as_ref(), &self.state_dir, &vms);
         let known = vms.iter().map(|vm| {
             let known = KnownVm {
                 name: vm.name.clone(),
                 pid: vm.process.pid.0,
-                weight: weights.get(&vm.id).copied().unwrap_or(Weight(1.0)),
+                weight: weights
+                    .get(&vm.id)
+                    .copied()
+                    .unwrap_or(Weight::constant(1.0)),
+                levels: weights.levels(vm.id).to_vec(),
                 blocks: blocks(interval.vms.iter().find(|measured| measured.vm == vm.id)),
             };
             (vm.id, known)
@@ -533,7 +545,9 @@ pub fn of_record(folder: &Path, asked: Option<&str>) -> Result<Analysis, Scalabi
             let vm = KnownVm {
                 name: vm.name,
                 pid: vm.pid,
-                weight: vm.weight.unwrap_or(Weight(1.0)),
+                weight: vm.weight.unwrap_or(Weight::constant(1.0)),
+                // A record does not say.
+                levels: Vec::new(),
                 blocks: Blocks::Unknown,
             };
             known.insert(id, vm);

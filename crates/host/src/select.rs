@@ -60,11 +60,22 @@ impl Selector {
 
     /// Whether the VM is selected. One whose cgroup cannot be read any more is not.
     pub fn matches(&self, vm: &Vm, controller: &dyn CpuController) -> bool {
-        self.matches_without_cgroup(vm)
-            || (!self.cgroups.is_empty()
-                && controller
-                    .cgroup_of(vm.vcpus.first().map_or(&vm.process, |vcpu| &vcpu.thread))
-                    .is_ok_and(|cgroup| self.matches_cgroup(&cgroup)))
+        self.matches_without_cgroup(vm) || self.is_within_cgroups(vm, controller)
+    }
+
+    fn is_within_cgroups(&self, vm: &Vm, controller: &dyn CpuController) -> bool {
+        let first = || vm.vcpus.first().map_or(&vm.process, |vcpu| &vcpu.thread);
+        let place = || controller.cgroup_of(first());
+        !self.cgroups.is_empty() && place().is_ok_and(|cgroup| self.matches_cgroup(&cgroup))
+    }
+
+    /// Whether it is selected by its name and nothing else, which whoever started it chose.
+    pub fn matches_by_name_alone(&self, vm: &Vm, controller: &dyn CpuController) -> bool {
+        let is_named = self.names.iter().any(|glob| glob.is_match(&vm.name));
+        is_named
+            && !self.all
+            && !self.pids.contains(&vm.process.pid)
+            && !self.is_within_cgroups(vm, controller)
     }
 
     fn matches_without_cgroup(&self, vm: &Vm) -> bool {
@@ -74,8 +85,7 @@ impl Selector {
     }
 
     fn matches_cgroup(&self, cgroup: &CgroupPath) -> bool {
-        std::iter::successors(Some(cgroup.clone()), CgroupPath::parent)
-            .any(|place| self.cgroups.iter().any(|glob| glob.is_match(&place.0)))
+        glob::is_within(&self.cgroups, cgroup)
     }
 }
 

@@ -1,6 +1,6 @@
 //! `tandem host status`: what every VM and vCPU on the host receives, with or without a daemon.
 //!
-//! One interval of [`tandem_observe`], and the same fair shares as the policy's, beside all VMs of the host, also those that are not
+//! One interval of [`tandem_observe`], and the same fair shares as the policy's, level by level, beside all VMs of the host, also those that are not
 //! selected. A running daemon
 //! publishes in `STATE_DIR/status.json` which weights are configured, because the cgroups hold the
 //! real-time ones, and which VMs take turns; without it, a VM's own cgroup says what its weight is, and a VM that has none
@@ -15,7 +15,6 @@ use std::path::Path;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde::Deserialize;
 use serde::Serialize;
 use tandem_observe::ObserveError;
 use tandem_observe::Plain;
@@ -24,30 +23,36 @@ use tandem_policy::Nanos;
 use tandem_policy::PcpuSet;
 use tandem_policy::VcpuId;
 use tandem_policy::VmId;
-use tandem_policy::Weight;
 use tandem_policy::states::interval::VmInterval;
 use thiserror::Error;
+
+pub use crate::published::DaemonState;
+pub use crate::published::Due;
+pub use crate::published::Wanted;
 
 use crate::discovery::Discovery;
 use crate::discovery::DiscoveryError;
 use crate::discovery::DiscoveryOptions;
 use crate::discovery::Vm;
 use crate::fleet::Fleet;
-use crate::fleet::own_cgroup;
-use crate::fleet::residences;
+use crate::published::Published;
+use crate::published::PublishedVm;
+use crate::published::file;
+use crate::published::read;
 use crate::select::Selector;
 use crate::turns::TurnStats;
 use crate::waits::mean;
 use crate::watch::assessed;
 use crate::watch::watched;
+use crate::weights::Weighed;
+use crate::weights::Weights;
+use crate::weights::weigh;
 use tandem_linux::cgroup;
 use tandem_linux::cgroup::CgroupError;
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::cgroup::CpuController;
-use tandem_linux::cgroup::ownership::Residence;
 use tandem_linux::journal::is_pending;
 use tandem_linux::procfs::ProcFs;
-use tandem_linux::status_file::StatusFile;
 use tandem_linux::status_file::StatusFileError;
 use tandem_linux::thread::Pid;
 use tandem_linux::thread::ThreadRef;
@@ -67,68 +72,6 @@ pub enum StatusError {
     /// Threads cannot be measured.
     #[error(transparent)]
     Observe(#[from] ObserveError),
-}
-
-/// What a running daemon says of itself.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-struct Published {
-    /// Its process; none from a daemon of an earlier version.
-    #[serde(default)]
-    daemon: Option<ThreadRef>,
-    vms: Vec<PublishedVm>,
-    /// How well the rhythm of turns is kept; none before anybody took one.
-    #[serde(default)]
-    turns: Option<TurnStats>,
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct PublishedVm {
-    process: ThreadRef,
-    cgroup: CgroupPath,
-    configured: Weight,
-    /// The weight in force outside the idle class.
-    #[serde(default)]
-    weight: Option<Weight>,
-    /// Whether it takes turns.
-    #[serde(default)]
-    turns: bool,
-    /// Whether its vCPUs are apart.
-    #[serde(default)]
-    apart: bool,
-    /// The newest account; none before the first.
-    #[serde(default, flatten)]
-    account: Option<Due>,
-    /// What its vCPUs want of its time; none unless a policy looks at single vCPUs.
-    #[serde(default)]
-    vcpus: BTreeMap<u32, Wanted>,
-}
-
-/// What a vCPU wants of its VM's time, as the policy `asymmetric` has it.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct Wanted {
-    /// Due, of what is due to the VM, in pCPUs.
-    pub due: f64,
-    /// What it showed to want, in pCPUs.
-    pub demand: f64,
-    /// How urgent it is: 0 as any, up to 4 if it gets its time too late.
-    pub urgency: u8,
-}
-
-/// The daemon's account of a VM, smoothed as its policies have it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Due {
-    /// Due, in pCPUs.
-    pub due: f64,
-    /// Received, in pCPUs.
-    pub received: f64,
-    /// (due − received) ÷ due.
-    pub lag: f64,
-    /// Mean wait per run over the last second, in ms; none for a VM that did not run.
-    pub wait_ms: Option<f64>,
-}
-
-fn file(state_dir: &Path) -> StatusFile {
-    StatusFile::new(state_dir, "daemon")
 }
 
 /// Publishes the daemon's view.
@@ -167,32 +110,6 @@ pub fn remove(state_dir: &Path) {
 pub fn remove_of_gone(state_dir: &Path) {
     if read(state_dir).0 == DaemonState::Gone {
         remove(state_dir);
-    }
-}
-
-/// Whether a daemon acts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum DaemonState {
-    /// None has published anything.
-    None,
-    /// One that published lives.
-    Running,
-    /// The one that published was killed.
-    Gone,
-}
-
-/// What the daemon published that is still there; of one that is gone nothing counts any more.
-fn read(state_dir: &Path) -> (DaemonState, Published) {
-    // Without a daemon there is none; one that cannot be read tells nothing.
-    let published: Option<Published> = file(state_dir).read().ok().flatten();
-    let Some(published) = published else {
-        return (DaemonState::None, Published::default());
-    };
-    let lives = |daemon: ThreadRef| daemon.is_alive(&ProcFs::host());
-    match published.daemon.is_none_or(lives) {
-        true => (DaemonState::Running, published),
-        false => (DaemonState::Gone, Published::default()),
     }
 }
 
@@ -307,16 +224,9 @@ impl Watcher {
         let controller = self.controller.as_ref();
         let (daemon, published) = read(&self.state_dir);
         let by_process: BTreeMap<_, _> = published.vms.iter().map(|vm| (vm.process, vm)).collect();
-        let homes = residences(controller, &all);
         let published_of = |vm: &Vm| by_process.get(&vm.process).copied();
-        let weighed: BTreeMap<VmId, Weighed> = all
-            .iter()
-            .map(|vm| (vm.id, weigh(controller, vm.id, published_of(vm), &homes)))
-            .collect();
-        let weights = weighed
-            .iter()
-            .map(|(vm, weighed)| (*vm, weighed.configured));
-        let accounts = assessed(&interval, &weights.collect());
+        let weighed = weigh(controller, &published.vms, &all);
+        let accounts = assessed(&interval, &Weights::new(controller, &weighed));
         let measured: BTreeMap<VmId, &VmInterval> =
             interval.vms.iter().map(|vm| (vm.vm, vm)).collect();
         let selected = all
@@ -378,8 +288,8 @@ fn status_of(
         pid: vm.process.pid.0,
         vmm: vm.vmm.to_string(),
         managed: published.is_some(),
-        configured: weighed.configured.0,
-        weight: weighed.weight.map(|weight| weight.0),
+        configured: weighed.configured.value(),
+        weight: weighed.weight.map(|weight| weight.value()),
         cgroup: weighed.cgroup.clone(),
         turns: published.is_some_and(|vm| vm.turns),
         apart: published.is_some_and(|vm| vm.apart),
@@ -389,58 +299,6 @@ fn status_of(
         wait_ms: wait_ms(waited, runs),
         vcpus: vcpus.collect(),
     }
-}
-
-/// A VM's weight, and where it is.
-struct Weighed {
-    cgroup: Option<CgroupPath>,
-    /// In force; none without a cgroup.
-    weight: Option<Weight>,
-    configured: Weight,
-}
-
-fn weigh(
-    controller: &dyn CpuController,
-    vm: VmId,
-    published: Option<&PublishedVm>,
-    homes: &BTreeMap<VmId, Residence>,
-) -> Weighed {
-    let own = own_cgroup(controller, vm, homes).ok().flatten();
-    let cgroup = published.map(|vm| vm.cgroup.clone()).or(own);
-    // A VM that takes turns has its weight in its turn only, and one whose vCPUs are apart has it in parts.
-    let kept = published
-        .filter(|vm| vm.turns || vm.apart)
-        .and_then(|vm| vm.weight);
-    let read = || controller.weight(cgroup.as_ref()?).ok();
-    let weight = kept.or_else(read);
-    let configured = published
-        .map(|vm| vm.configured)
-        .or(weight)
-        .unwrap_or(controller.default_weight());
-    Weighed {
-        cgroup,
-        weight,
-        configured,
-    }
-}
-
-/// The configured weights of all VMs: what a running daemon says, or else what their cgroups have.
-pub(crate) fn configured_weights(
-    controller: &dyn CpuController,
-    state_dir: &Path,
-    vms: &[Vm],
-) -> BTreeMap<VmId, Weight> {
-    let (_, published) = read(state_dir);
-    let by_process: BTreeMap<_, _> = published.vms.iter().map(|vm| (vm.process, vm)).collect();
-    let homes = residences(controller, vms);
-    let weights = vms.iter().map(|vm| {
-        let published = by_process.get(&vm.process).copied();
-        (
-            vm.id,
-            weigh(controller, vm.id, published, &homes).configured,
-        )
-    });
-    weights.collect()
 }
 
 /// The VMs that a running daemon looks after, by process, and whether each takes turns.
@@ -457,6 +315,8 @@ fn wait_ms(waited: Nanos, runs: u64) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
+    use tandem_policy::Weight;
+
     use super::*;
 
     const PROCESS: &str = r#"{"pid":7,"tid":7,"start":99}"#;
@@ -471,7 +331,7 @@ mod tests {
     #[test]
     fn a_file_of_an_earlier_daemon_is_read() {
         let old = published(r#""cgroup":"/a","configured":512.0"#);
-        assert_eq!(old.vms[0].configured, Weight(512.0));
+        assert_eq!(old.vms[0].configured, Weight::constant(512.0));
         assert!(!old.vms[0].turns && old.vms[0].account.is_none() && old.turns.is_none());
     }
 

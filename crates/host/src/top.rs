@@ -18,6 +18,7 @@ use serde::Serialize;
 use tandem_linux::cgroup;
 use tandem_linux::cgroup::CgroupError;
 use tandem_linux::cgroup::CpuController;
+use tandem_linux::printable::printable;
 use tandem_linux::procfs::ProcFs;
 use tandem_observe::Interval;
 use tandem_observe::ObserveError;
@@ -28,7 +29,6 @@ use tandem_policy::State;
 use tandem_policy::VcpuId;
 use tandem_policy::VcpuTimes;
 use tandem_policy::VmId;
-use tandem_policy::Weight;
 use tandem_policy::states::edges::Edge;
 use tandem_policy::states::edges::EdgeKind;
 use tandem_policy::states::edges::Edges;
@@ -49,9 +49,9 @@ use crate::discovery::DiscoveryOptions;
 use crate::discovery::Scan;
 use crate::discovery::Vm;
 use crate::select::Selector;
-use crate::status::configured_weights;
 use crate::watch::assessed;
 use crate::watch::watched;
+use crate::weights::Weights;
 
 /// The version of the JSON documents.
 pub const SCHEMA: u32 = 2;
@@ -255,7 +255,7 @@ impl Top {
     pub fn interval(&mut self) -> Result<TopInterval, TopError> {
         let scan = self.discovery.scan()?;
         let interval = self.source.interval(&watched(&scan.vms))?;
-        let weights = configured_weights(self.controller.as_ref(), &self.state_dir, &scan.vms);
+        let weights = Weights::read(self.controller.as_ref(), &self.state_dir, &scan.vms);
         Ok(shown(&scan, &interval, &weights, |vm| self.is_selected(vm)))
     }
 
@@ -268,7 +268,7 @@ impl Top {
 pub(crate) fn shown(
     scan: &Scan,
     interval: &Interval,
-    weights: &BTreeMap<VmId, Weight>,
+    weights: &Weights,
     is_selected: impl Fn(&Vm) -> bool,
 ) -> TopInterval {
     let length = interval.length;
@@ -389,8 +389,8 @@ pub(crate) fn culprit(edge: Edge<'_>, victim: VmId, by_id: &BTreeMap<VmId, &Vm>)
     };
     Culprit {
         kind,
-        name,
-        cgroup: in_cgroup,
+        name: printable(&name).into_owned(),
+        cgroup: in_cgroup.map(|cgroup| printable(&cgroup).into_owned()),
         time: edge.time(),
         evidence: edge.evidence,
     }

@@ -13,8 +13,9 @@
 //! | kvmtool | `kvm-vcpu-3` | `--name` |
 //! | Tandem's microVMs | `web/vcpu3` | the part before the slash |
 //!
-//! Only QEMU's emulator and Tandem's thread back end run vCPUs without KVM; the other names count
-//! only in a process that holds KVM vCPUs, because anybody may call a thread `vcpu0`. A VMM that is
+//! Names count only in a process that holds KVM vCPUs, because anybody may call a thread `vcpu0`. Only QEMU's emulator and Tandem's
+//! thread back end run vCPUs without KVM: their names count also in a process that the operator named
+//! ([`crate::discovery::DiscoveryOptions::without_kvm`]). A VMM that is
 //! not in the table can be described by a pattern: a glob with `{n}` for the vCPU's number.
 
 use std::fmt;
@@ -61,6 +62,17 @@ impl fmt::Display for Vmm {
 }
 
 impl Vmm {
+    /// All of them.
+    pub const ALL: [Vmm; 7] = [
+        Vmm::Qemu,
+        Vmm::Firecracker,
+        Vmm::CloudHypervisor,
+        Vmm::Crosvm,
+        Vmm::Kvmtool,
+        Vmm::Tandem,
+        Vmm::Other,
+    ];
+
     /// What the name of a process says, for VMs whose threads say nothing.
     pub fn of_process(comm: &str) -> Vmm {
         match comm {
@@ -114,7 +126,7 @@ pub struct VcpuName {
     pub index: VcpuId,
     /// The VM's name, where the thread's name has it. Several VMs may then share a process.
     pub vm: Option<String>,
-    /// Whether it counts in a process that holds no KVM vCPU.
+    /// Whether it counts in a process that holds no KVM vCPU, if the operator named that.
     pub without_kvm: bool,
 }
 

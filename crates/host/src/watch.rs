@@ -1,4 +1,4 @@
-//! What the measured time of VMs means by their weights: the same for `top` and `status`.
+//! What the measured time of VMs means by their weights: the same for all that say what VMs are due.
 //!
 //! All VMs of the host are measured and assessed, selected or not: pCPUs that an unselected VM is due are not there for the others,
 //! and any VM may be a culprit.
@@ -17,6 +17,7 @@ use tandem_policy::Weight;
 use tandem_policy::states::interval::VcpuInterval;
 
 use crate::discovery::Vm;
+use crate::weights::Weights;
 
 /// VMs as a source of observation knows them.
 pub(crate) fn watched(vms: &[Vm]) -> Vec<WatchedVm> {
@@ -35,17 +36,20 @@ pub(crate) fn watched(vms: &[Vm]) -> Vec<WatchedVm> {
     watched.collect()
 }
 
-/// What each VM is due and received in the interval; one without a weight counts with 1.
-pub(crate) fn assessed(
-    interval: &Interval,
-    weights: &BTreeMap<VmId, Weight>,
-) -> BTreeMap<VmId, Assessment> {
+/// What each VM is due and received in the interval, level by level; one without a weight counts with 1.
+pub(crate) fn assessed(interval: &Interval, weights: &Weights) -> BTreeMap<VmId, Assessment> {
     let observed: Vec<VmObservation> = interval
         .vms
         .iter()
         .map(|vm| {
-            let weight = weights.get(&vm.vm).copied().unwrap_or(Weight(1.0));
-            VmObservation::new(vm.vm, weight, vm.vcpus.iter().map(observation).collect())
+            let weight = weights
+                .get(&vm.vm)
+                .copied()
+                .unwrap_or(Weight::constant(1.0));
+            VmObservation {
+                levels: weights.levels(vm.vm).to_vec(),
+                ..VmObservation::new(vm.vm, weight, vm.vcpus.iter().map(observation).collect())
+            }
         })
         .collect();
     let assessments = tandem_policy::assess(interval.length, &observed);

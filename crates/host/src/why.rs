@@ -42,7 +42,6 @@ use tandem_observe::findings::find;
 use tandem_policy::Nanos;
 use tandem_policy::VcpuId;
 use tandem_policy::VmId;
-use tandem_policy::Weight;
 use tandem_policy::states::interval::HostTotals;
 use tandem_policy::states::interval::SourceName;
 use tandem_policy::states::programs::Programs;
@@ -54,10 +53,12 @@ use crate::discovery::DiscoveryError;
 use crate::discovery::DiscoveryOptions;
 use crate::discovery::VcpuThread;
 use crate::discovery::Vm;
+use crate::origin::Origin;
 use crate::status;
 use crate::vmm::Vmm;
 use crate::watch::assessed;
 use crate::watch::watched;
+use crate::weights::Weights;
 
 use cpusets::Caches;
 use cpusets::Cpusets;
@@ -173,7 +174,7 @@ struct Observation {
     /// What was asked for.
     asked: BTreeSet<VmId>,
     /// The weights that counted.
-    weights: BTreeMap<VmId, Weight>,
+    weights: Weights,
     known: BTreeMap<VmId, KnownVm>,
     interval: Interval,
     /// What was found, to be shown.
@@ -211,7 +212,7 @@ impl Why {
     fn observe(
         &mut self,
         asked: Option<&str>,
-        weights: Option<&BTreeMap<VmId, Weight>>,
+        weights: Option<&Weights>,
         wait: impl FnOnce() -> Result<(), Interrupted>,
     ) -> Result<Observation, WhyError> {
         let before = self.discovery.scan()?.vms;
@@ -224,7 +225,7 @@ impl Why {
         let interval = self.source.interval(&watched(&scan.vms))?;
         let asked = asked_for(asked, &scan.vms)?;
         let controller = self.controller.as_ref();
-        let configured = || status::configured_weights(controller, &self.state_dir, &scan.vms);
+        let configured = || Weights::read(controller, &self.state_dir, &scan.vms);
         let weights = weights.cloned().unwrap_or_else(configured);
         let situation = Situation {
             vms: self.known(&scan.vms, &interval, &weights, &mut quotas),
@@ -248,7 +249,7 @@ impl Why {
         vms: &[Vm],
         interval: &'a Interval,
     ) -> Result<Situation<'a>, WhyError> {
-        let weights = status::configured_weights(self.controller.as_ref(), &self.state_dir, vms);
+        let weights = Weights::read(self.controller.as_ref(), &self.state_dir, vms);
         Ok(Situation {
             vms: self.known(vms, interval, &weights, &mut Quotas::default()),
             host: self.host()?,
@@ -260,7 +261,7 @@ impl Why {
         &self,
         vms: &[Vm],
         interval: &Interval,
-        weights: &BTreeMap<VmId, Weight>,
+        weights: &Weights,
         quotas: &mut Quotas,
     ) -> BTreeMap<VmId, KnownVm> {
         let controller = self.controller.as_ref();
@@ -286,13 +287,14 @@ impl Why {
                     .collect(),
                 weight: weights
                     .get(&vm.id)
-                    .map_or(1.0, |weight| weight.0 / default.0),
+                    .map_or(1.0, |weight| weight.value() / default.value()),
                 due: account.map_or(Nanos::ZERO, |account| account.fair),
                 received: account.map_or(Nanos::ZERO, |account| account.received),
                 is_libvirt,
                 quotas: quotas.of(controller, &cgroups),
                 cpusets: vm.vcpus.iter().filter_map(cpuset_of).collect(),
                 cgroup: cgroups.into_iter().next(),
+                is_tenants: !Origin::of(vm, &self.procfs, controller).is_operators,
                 is_managed: turns.is_some(),
                 takes_turns: turns == Some(true),
             };

@@ -53,10 +53,18 @@ impl Drop for Process {
     }
 }
 
+/// Of a process that holds no KVM vCPUs, as the operator would name it.
+fn without_kvm(pid: Pid) -> DiscoveryOptions {
+    DiscoveryOptions {
+        without_kvm: vec![pid.to_string()],
+        ..DiscoveryOptions::default()
+    }
+}
+
 fn discovery() -> Result<(), Skip> {
     let mut vm = Helper::start("vm", &["disco", "3"]);
     let procfs = ProcFs::host();
-    let options = DiscoveryOptions::default();
+    let options = without_kvm(vm.pid());
     let mut discovery = Discovery::new(options, procfs.clone()).expect("no patterns");
     let mut find = |pid| {
         let scan = discovery.scan().expect("it scans");
@@ -133,7 +141,8 @@ fn find_two_vcpus(qemu: &mut Process, options: DiscoveryOptions) -> Result<Vm, S
 fn qemu_by_names() -> Result<(), Skip> {
     let name = "guest=live,,named,debug-threads=on";
     let mut qemu = start_qemu(&["-accel", "tcg,thread=multi", "-name", name])?;
-    let vm = find_two_vcpus(&mut qemu, DiscoveryOptions::default())?;
+    let options = without_kvm(Pid(qemu.0.id()));
+    let vm = find_two_vcpus(&mut qemu, options)?;
     assert_eq!(
         (vm.name.as_str(), vm.vmm, vm.unidentified),
         ("live,named", Vmm::Qemu, 0)

@@ -20,6 +20,8 @@ mod host;
 mod hot_plug;
 #[path = "live_fleet/subject.rs"]
 mod subject;
+#[path = "live_fleet/tenants.rs"]
+mod tenants;
 #[path = "live_fleet/turns.rs"]
 mod turns;
 #[path = "live_fleet/turns_daemon.rs"]
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
                 decisions::ALL,
                 foreign::ALL,
                 hot_plug::ALL,
+                tenants::ALL,
                 turns::ALL,
             ]
             .concat(),

@@ -79,11 +79,11 @@ impl CpuController for Cgroups {
     }
 
     fn default_weight(&self) -> Weight {
-        Weight(1024.0)
+        Weight::constant(1024.0)
     }
 
     fn weight_range(&self) -> (Weight, Weight) {
-        (Weight(2.0), Weight(262_144.0))
+        (Weight::constant(2.0), Weight::constant(262_144.0))
     }
 
     fn cgroup_of(&self, thread: &ThreadRef) -> Result<CgroupPath, CgroupError> {
@@ -331,7 +331,7 @@ impl Host for Played {
 /// A decision with its reason as people read it: figures in JSON may differ in their last bit.
 fn in_words(decision: &Decision) -> String {
     let what = match decision {
-        Decision::SetWeight { weight, .. } => format!("weight {}", weight.0),
+        Decision::SetWeight { weight, .. } => format!("weight {}", weight.value()),
         Decision::SetAffinity { pcpus, .. } => format!("pCPUs {pcpus}"),
         other => format!("{other:?}"),
     };

@@ -2,15 +2,17 @@
 //!
 //! The registry is `prometheus-client`'s, OpenMetrics' reference implementation. Off by default: an
 //! operator asks for it with `--metrics-listen` or `--metrics-file`, or starts `tandem host export`. The listener answers every GET
-//! with the same page from a thread of its own; a scrape never waits for an accounting period. It answers one after the other, and gives
-//! each five seconds, so that nobody keeps the others waiting by being slow.
+//! with the same page; a scrape never waits for an accounting period. Each client has a thread and five seconds, so nobody keeps the others
+//! waiting by being slow. Of more than a few at once the one that came first is hung up on: an honest one is gone by then.
 //!
 //! What is counted is the daemon's, the agent's or the exporter's own: each hands in its registry.
 
+use std::collections::VecDeque;
 use std::io::BufRead;
 use std::io::BufReader;
 use std::io::Read;
 use std::io::Write;
+use std::net::Shutdown;
 use std::net::SocketAddr;
 use std::net::TcpListener;
 use std::net::TcpStream;
@@ -19,6 +21,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::PoisonError;
+use std::sync::Weak;
+use std::thread::JoinHandle;
 use std::time::Duration;
 use std::time::Instant;
 
@@ -129,10 +133,54 @@ impl Exporter {
     }
 }
 
+/// Answers for ever.
 fn serve(listener: &TcpListener, page: &Page) {
-    for connection in listener.incoming().flatten() {
-        // A scraper that hangs up early concerns nobody else.
-        let _ = answer(connection, page, Instant::now() + PATIENCE);
+    let mut clients = Clients::default();
+    loop {
+        match listener.accept() {
+            Ok((connection, _)) => clients.answer(connection, page),
+            // Such as too many open files, which lasts. The client waits in the queue, so the next call would return at once.
+            Err(_) => std::thread::sleep(AFTER_AN_ERROR),
+        }
+    }
+}
+
+/// How long nothing is accepted after that failed.
+const AFTER_AN_ERROR: Duration = Duration::from_millis(100);
+
+/// Most clients that are answered at the same time.
+const MOST_CLIENTS: usize = 32;
+
+/// Room for a request and its answer; threads have 2 MiB by default.
+const STACK: usize = 128 << 10;
+
+/// Who is being answered, in the order in which they came.
+#[derive(Default)]
+struct Clients(VecDeque<(Weak<TcpStream>, JoinHandle<()>)>);
+
+impl Clients {
+    fn answer(&mut self, connection: TcpStream, page: &Page) {
+        self.0.retain(|(_, answering)| !answering.is_finished());
+        if self.0.len() >= MOST_CLIENTS
+            && let Some((slow, _)) = self.0.pop_front()
+            && let Some(slow) = slow.upgrade()
+        {
+            // Its thread ends with an error, wherever it is.
+            let _ = slow.shutdown(Shutdown::Both);
+        }
+        let page = Arc::clone(page);
+        // It is closed when its thread is done with it.
+        let connection = Arc::new(connection);
+        let known = Arc::downgrade(&connection);
+        let answering = std::thread::Builder::new()
+            .name("metrics".to_owned())
+            .stack_size(STACK)
+            // A scraper that hangs up early concerns nobody else.
+            .spawn(move || drop(answer(&connection, &page, Instant::now() + PATIENCE)));
+        match answering {
+            Ok(answering) => self.0.push_back((known, answering)),
+            Err(_) => std::thread::sleep(AFTER_AN_ERROR),
+        }
     }
 }
 
@@ -143,12 +191,12 @@ const MAX_REQUEST: u64 = 8192;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A connection whose reads and writes all end by then.
-struct Patient {
-    connection: TcpStream,
+struct Patient<'a> {
+    connection: &'a TcpStream,
     until: Instant,
 }
 
-impl Patient {
+impl Patient<'_> {
     /// What is left; an error if nothing is, since a timeout of 0 would be none.
     fn left(&self) -> std::io::Result<Option<Duration>> {
         let left = self.until.saturating_duration_since(Instant::now());
@@ -159,14 +207,14 @@ impl Patient {
     }
 }
 
-impl Read for Patient {
+impl Read for Patient<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         self.connection.set_read_timeout(self.left()?)?;
         self.connection.read(buffer)
     }
 }
 
-impl Write for Patient {
+impl Write for Patient<'_> {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.connection.set_write_timeout(self.left()?)?;
         self.connection.write(bytes)
@@ -177,9 +225,8 @@ impl Write for Patient {
     }
 }
 
-fn answer(connection: TcpStream, page: &Page, until: Instant) -> std::io::Result<()> {
-    let patient = |connection| Patient { connection, until };
-    let mut request = BufReader::new(patient(connection.try_clone()?)).take(MAX_REQUEST);
+fn answer(connection: &TcpStream, page: &Page, until: Instant) -> std::io::Result<()> {
+    let mut request = BufReader::new(Patient { connection, until }).take(MAX_REQUEST);
     let mut first = String::new();
     request.read_line(&mut first)?;
     let mut header = String::new();
@@ -199,7 +246,7 @@ fn answer(connection: TcpStream, page: &Page, until: Instant) -> std::io::Result
          Content-Length: {}\r\nConnection: close\r\n\r\n",
         body.len()
     );
-    let mut connection = patient(connection);
+    let mut connection = Patient { connection, until };
     connection.write_all(head.as_bytes())?;
     connection.write_all(body.as_bytes())
 }
@@ -235,6 +282,36 @@ mod tests {
         assert!(reply.contains("tandem_vms 3"), "{reply}");
     }
 
+    fn scrape(address: SocketAddr) -> String {
+        let mut connection = TcpStream::connect(address).unwrap();
+        connection
+            .set_read_timeout(Some(Duration::from_secs(20)))
+            .unwrap();
+        connection
+            .write_all(b"GET /metrics HTTP/1.1\r\n\r\n")
+            .unwrap();
+        let mut reply = String::new();
+        connection.read_to_string(&mut reply).unwrap();
+        reply
+    }
+
+    #[test]
+    fn hostile_clients_that_say_nothing_keep_nobody_waiting() {
+        let (_, registry) = registry();
+        let any = "127.0.0.1:0".parse().unwrap();
+        let exporter = Exporter::open(registry, Some(any), None).unwrap().unwrap();
+        let address = exporter.address().unwrap();
+        // More than are answered at the same time, none of which says a word.
+        let silent: Vec<TcpStream> = (0..3 * MOST_CLIENTS)
+            .map(|_| TcpStream::connect(address).unwrap())
+            .collect();
+        let begin = Instant::now();
+        let reply = scrape(address);
+        assert!(reply.contains("tandem_vms 0"), "{reply}");
+        assert!(begin.elapsed() < PATIENCE, "{:?}", begin.elapsed());
+        drop(silent);
+    }
+
     #[test]
     fn who_dribbles_is_hung_up_on() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -248,12 +325,13 @@ mod tests {
         });
         let page: Page = Arc::new(Mutex::new(Arc::from("page")));
         let until = Instant::now() + Duration::from_millis(100);
-        let error = answer(connection, &page, until).unwrap_err();
+        let error = answer(&connection, &page, until).unwrap_err();
         let is_late = matches!(
             error.kind(),
             std::io::ErrorKind::TimedOut | std::io::ErrorKind::WouldBlock
         );
         assert!(is_late, "{error}");
+        drop(connection);
         dribble.join().unwrap();
     }
 

@@ -6,7 +6,8 @@
 //! back, whoever made it and however that process ended.
 //!
 //! A command that runs for long has its settings from [`settings`], waits with [`signals`], and tells what it does by
-//! [`service`] (people and the service manager), [`status_file`] and [`exporter`] (other programs).
+//! [`service`] (people and the service manager), [`status_file`] and [`exporter`] (other programs). What others named is
+//! [`mod@printable`] before anybody reads it.
 
 pub mod actuator;
 pub mod affinity;
@@ -18,6 +19,7 @@ pub mod exporter;
 pub mod ids;
 pub mod interrupt;
 pub mod journal;
+pub mod printable;
 pub mod procfs;
 pub mod real_time;
 pub mod replace;

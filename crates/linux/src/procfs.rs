@@ -8,6 +8,7 @@
 
 use std::fs;
 use std::io;
+use std::io::Read;
 use std::path::Path;
 use std::path::PathBuf;
 
@@ -69,7 +70,56 @@ pub fn is_gone(error: &io::Error) -> bool {
     )
 }
 
+/// The first bytes of a file that its owner may make as long as it likes, `most` at most.
+pub fn read_head(path: &Path, most: usize) -> io::Result<Vec<u8>> {
+    let mut head = Vec::new();
+    fs::File::open(path)?
+        .take(most as u64)
+        .read_to_end(&mut head)?;
+    Ok(head)
+}
+
+/// The user that a process belongs to, its real one; `None` where that cannot be read. Who owns the process's folder in `/proc` says
+/// nothing: of a process that may not be dumped that is root.
+pub fn user_of(process: &Path) -> Option<u32> {
+    let status = read_text(&process.join("status")).ok()?;
+    let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    users.split_ascii_whitespace().next()?.parse().ok()
+}
+
 /// A small text file. What is not UTF-8 (a command line may hold anything) is replaced.
 pub fn read_text(path: &Path) -> io::Result<String> {
     fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_head_of_a_long_file_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("cmdline");
+        fs::write(&path, vec![b'x'; 1 << 20]).unwrap();
+        let head = read_head(&path, 4096).unwrap();
+        assert_eq!(head.len(), 4096);
+        assert!(head.capacity() <= 3 * 4096, "{}", head.capacity());
+        fs::write(&path, "ab").unwrap();
+        assert_eq!(read_head(&path, 4096).unwrap(), b"ab");
+    }
+
+    #[test]
+    fn the_real_user_counts() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(
+            dir.path().join("status"),
+            "Name:\tsu\nUid:\t1000\t0\t0\t0\n",
+        )
+        .unwrap();
+        assert_eq!(user_of(dir.path()), Some(1000));
+        fs::write(dir.path().join("status"), "Name:\tsu\n").unwrap();
+        assert_eq!(user_of(dir.path()), None);
+        let me = ProcFs::host().process(Pid(std::process::id()));
+        assert_eq!(user_of(&me), Some(rustix::process::getuid().as_raw()));
+    }
 }

@@ -10,6 +10,9 @@
 //! last samples are still exact. With rounds ([`Sampler::begin_round`]) that clock is read once per
 //! process and round, and the vCPUs' files only where it moved.
 //!
+//! Who starts threads must not use up the files that this process may open: beyond a part of its limit the files of further threads are
+//! opened, read and closed each time ([`Sampler::overflow`]).
+//!
 //! Two things to know about the numbers. The kernel brings the first up to date at clock ticks and
 //! at switches, so a difference over a short period is off by up to a tick. It adds to the second
 //! when a wait is over, so a vCPU that has not run since the last sample shows no wait; whether it
@@ -167,6 +170,10 @@ pub struct Sampler {
     /// CPU clocks are the machine's own, so they say nothing about a tree made for a test.
     has_clocks: bool,
     open: HashMap<ThreadRef, Open>,
+    /// So many threads' files may stay open.
+    room: usize,
+    /// Whether there were more threads than that.
+    is_full: bool,
     round: u64,
     clocks: HashMap<Pid, Clock>,
 }
@@ -207,6 +214,8 @@ impl Sampler {
             has_clocks: procfs == ProcFs::host(),
             procfs,
             open: HashMap::new(),
+            room: room(),
+            is_full: false,
             round: 0,
             clocks: HashMap::new(),
         }
@@ -257,8 +266,18 @@ impl Sampler {
             .is_some_and(|clock| clock.time.is_some() && clock.time == clock.before)
     }
 
+    /// How many threads' files may stay open, if there are more threads than that. Those of the others are opened anew at each
+    /// reading, which costs more.
+    pub fn overflow(&self) -> Option<usize> {
+        self.is_full.then_some(self.room)
+    }
+
     /// What a thread ran and waited so far.
     pub fn sample(&mut self, thread: &ThreadRef) -> Result<VcpuSample, SampleError> {
+        if self.open.len() >= self.room && !self.open.contains_key(thread) {
+            self.is_full = true;
+            return read_once(&self.procfs, thread);
+        }
         let clock = self.clock(thread.pid).and_then(|clock| clock.time);
         let open = match self.open.entry(*thread) {
             Entry::Occupied(entry) => entry.into_mut(),
@@ -285,11 +304,7 @@ impl Sampler {
         };
         let sample = VcpuSample::parse(bytes);
         open.last = clock.zip(sample);
-        sample.ok_or_else(|| SampleError::Malformed {
-            path: schedstat_path(&self.procfs, thread),
-            text: String::from_utf8_lossy(bytes).trim_end().to_owned(),
-            wanted: "three numbers: ns run, ns waited, time slices",
-        })
+        sample.ok_or_else(|| malformed(&self.procfs, thread, bytes))
     }
 
     /// Closes a thread's files.
@@ -402,6 +417,23 @@ fn schedstat_path(procfs: &ProcFs, thread: &ThreadRef) -> PathBuf {
     procfs.task(thread.pid, thread.tid).join("schedstat")
 }
 
+fn malformed(procfs: &ProcFs, thread: &ThreadRef, bytes: &[u8]) -> SampleError {
+    SampleError::Malformed {
+        path: schedstat_path(procfs, thread),
+        text: String::from_utf8_lossy(bytes).trim_end().to_owned(),
+        wanted: "three numbers: ns run, ns waited, time slices",
+    }
+}
+
+/// What a thread ran and waited so far, of one whose files do not stay open.
+fn read_once(procfs: &ProcFs, thread: &ThreadRef) -> Result<VcpuSample, SampleError> {
+    let open = open_files(procfs, thread)?;
+    let mut buffer = [0u8; SCHEDSTAT_BYTES];
+    let bytes = open.schedstat.read_at(&mut buffer, 0);
+    let bytes = bytes.map_err(|source| opening(thread, &schedstat_path(procfs, thread), source))?;
+    VcpuSample::parse(&buffer[..bytes]).ok_or_else(|| malformed(procfs, thread, &buffer[..bytes]))
+}
+
 /// Opens first and compares the start time second: were the number given away in between, the
 /// comparison fails.
 fn open_files(procfs: &ProcFs, thread: &ThreadRef) -> Result<Open, SampleError> {
@@ -465,6 +497,20 @@ fn open_file(path: &Path) -> io::Result<File> {
         other => other,
     }
 }
+
+/// How many threads' files may stay open: two each, and of what this process may have a part is left to everything else.
+fn room() -> usize {
+    match getrlimit(Resource::Nofile).maximum {
+        None => usize::MAX,
+        Some(limit) => {
+            let left = LEFT.max(limit / 8);
+            usize::try_from(limit.saturating_sub(left) / 2).unwrap_or(usize::MAX)
+        }
+    }
+}
+
+/// So many files, or an eighth of all if that is more, are left to the rest of the process: cgroups, `/proc`, sockets, logs.
+const LEFT: u64 = 128;
 
 /// Lifts the soft limit of open files to the hard one; false if it is there already.
 fn raise_file_limit() -> bool {

@@ -9,6 +9,7 @@ use std::io::Write;
 
 use sd_notify::NotifyState;
 
+use crate::printable::printable;
 use crate::restore::RestoreReport;
 
 /// So many different errors are remembered: an ever-changing message must not grow the process.
@@ -42,12 +43,12 @@ pub struct Console {
 impl Reporter for Console {
     fn info(&mut self, line: &str) {
         if !self.quiet {
-            let _ = writeln!(std::io::stderr(), "{}: {line}", self.info);
+            let _ = writeln!(std::io::stderr(), "{}: {}", self.info, entry(line));
         }
     }
 
     fn error(&mut self, line: &str) {
-        let _ = writeln!(std::io::stderr(), "{}: {line}", self.error);
+        let _ = writeln!(std::io::stderr(), "{}: {}", self.error, entry(line));
     }
 
     fn ready(&mut self) {
@@ -57,8 +58,15 @@ impl Reporter for Console {
     }
 
     fn would(&mut self, line: &str) {
-        let _ = writeln!(std::io::stdout(), "{line}");
+        let _ = writeln!(std::io::stdout(), "{}", entry(line));
     }
+}
+
+/// What is written for one call: text may hold what others named. Lines after the first are indented, so that none looks like an entry of
+/// its own.
+fn entry(text: &str) -> String {
+    let lines: Vec<_> = text.lines().map(printable).collect();
+    lines.join("\n  ")
 }
 
 /// Errors that come again every period, and are worth one line, not one per period.
@@ -152,6 +160,13 @@ mod tests {
         fn would(&mut self, line: &str) {
             self.0.push(("would", line.to_owned()));
         }
+    }
+
+    #[test]
+    fn nobody_writes_entries_of_its_own() {
+        assert_eq!(entry("VM db-1 at weight 100"), "VM db-1 at weight 100");
+        let forged = entry("VM x\nerror: all is lost\x1b[2J\rok");
+        assert_eq!(forged, "VM x\n  error: all is lost\\x1b[2J\\x0dok");
     }
 
     #[test]

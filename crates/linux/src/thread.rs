@@ -23,6 +23,7 @@ use thiserror::Error;
 
 pub use crate::ids::Pid;
 pub use crate::ids::Tid;
+use crate::printable::printable;
 use crate::procfs::ProcFs;
 use crate::procfs::is_gone;
 
@@ -149,7 +150,7 @@ const PF_KTHREAD: u64 = 0x0020_0000;
 /// The fields of `stat` that Tandem uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ThreadStat {
-    /// The thread's name, at most 15 bytes.
+    /// The thread's name, at most 15 bytes, [`printable`]: anybody may give a thread any name.
     pub comm: String,
     /// What it is doing.
     pub state: TaskState,
@@ -170,7 +171,7 @@ impl ThreadStat {
     pub fn parse(line: &str) -> Option<ThreadStat> {
         let open = line.find('(')?;
         let close = line.rfind(')')?;
-        let comm = line.get(open + 1..close)?.to_owned();
+        let comm = printable(line.get(open + 1..close)?).into_owned();
         // Field 3 is the first after the name.
         let mut fields = line.get(close + 1..)?.split_ascii_whitespace();
         let state = fields.next()?.chars().next()?.into();
@@ -261,6 +262,13 @@ mod tests {
             assert_eq!(stat.start, StartTime(191_178));
             assert!(!stat.kernel_thread);
         }
+    }
+
+    #[test]
+    fn hostile_names_are_written_out() {
+        let stat = ThreadStat::parse(&line("x\nerror: y\x1b[2")).unwrap();
+        assert_eq!(stat.comm, "x\\x0aerror: y\\x1b[2");
+        assert_eq!(stat.start, StartTime(191_178));
     }
 
     #[test]

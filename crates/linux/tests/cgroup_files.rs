@@ -131,11 +131,11 @@ fn v1_weights_and_caps_are_written_as_the_kernel_wants_them() {
     let tree = Tree::new(Version::V1);
     tree.v1_cgroup("/vm");
     let (c, vm) = (&tree.controller, path("/vm"));
-    assert_eq!(c.weight(&vm).unwrap(), Weight(1024.0));
+    assert_eq!(c.weight(&vm).unwrap(), Weight::constant(1024.0));
     for (asked, written) in [(300.4, "300"), (0.0, "2"), (-5.0, "2"), (1e9, "262144")] {
-        let rounded = c.set_weight(&vm, Weight(asked)).unwrap();
+        let rounded = c.set_weight(&vm, Weight::saturating(asked)).unwrap();
         assert_eq!(tree.text("/vm", "cpu.shares"), written);
-        assert_eq!(rounded.0.to_string(), written);
+        assert_eq!(rounded.value().to_string(), written);
     }
     assert_eq!(c.quota(&vm).unwrap(), None);
     let half = Quota {
@@ -152,12 +152,30 @@ fn v1_weights_and_caps_are_written_as_the_kernel_wants_them() {
 }
 
 #[test]
+fn an_idle_cgroup_that_shows_no_weight_has_the_default_and_other_texts_are_refused() {
+    for (version, file, default) in [
+        (Version::V1, "cpu.shares", 1024.0),
+        (Version::V2, "cpu.weight", 100.0),
+    ] {
+        let tree = Tree::new(version);
+        let (c, vm) = (&tree.controller, path("/vm"));
+        tree.put("/vm", file, "0\n");
+        assert_eq!(c.weight(&vm).unwrap(), Weight::constant(default));
+        for text in ["nan", "inf", "-1", "1.5", "", "99999999999"] {
+            tree.put("/vm", file, text);
+            let error = refusal(c.weight(&vm));
+            assert!(error.contains("a whole number"), "{text}: {error}");
+        }
+    }
+}
+
+#[test]
 fn v2_weights_and_caps_are_written_as_the_kernel_wants_them() {
     let tree = Tree::new(Version::V2);
     tree.v2_cgroup("/vm", "domain\n", "\n");
     let (c, vm) = (&tree.controller, path("/vm"));
     for (asked, written) in [(99.5, "100"), (0.2, "1"), (20_000.0, "10000")] {
-        c.set_weight(&vm, Weight(asked)).unwrap();
+        c.set_weight(&vm, Weight::saturating(asked)).unwrap();
         assert_eq!(tree.text("/vm", "cpu.weight"), written);
     }
     c.set_quota(&vm, None).unwrap();
@@ -171,13 +189,6 @@ fn values_that_no_kernel_takes_are_refused_before_they_are_written() {
         tree.v1_cgroup("/vm");
         tree.v2_cgroup("/vm", "domain\n", "");
         let (c, vm) = (&tree.controller, path("/vm"));
-        for weight in [f64::NAN, f64::INFINITY] {
-            let error = refusal(c.set_weight(&vm, Weight(weight)));
-            assert!(
-                error.contains("/vm") && error.contains("positive number"),
-                "{error}"
-            );
-        }
         for (quota_us, period_us) in [(999, 100_000), (5000, 999), (5000, 1_000_001)] {
             let cap = Some(Quota {
                 quota_us,
@@ -187,7 +198,7 @@ fn values_that_no_kernel_takes_are_refused_before_they_are_written() {
             assert!(error.contains("1000 … 1000000"), "{error}");
         }
         let root = CgroupPath::root();
-        let error = refusal(c.set_weight(&root, Weight(5.0)));
+        let error = refusal(c.set_weight(&root, Weight::constant(5.0)));
         assert!(error.contains("cgroup of its own"), "{error}");
     }
 }
@@ -221,7 +232,7 @@ fn a_vanished_cgroup_is_gone_and_a_missing_file_is_not() {
         let (c, vm) = (&tree.controller, path("/vm"));
         for error in [
             c.weight(&vm).err(),
-            c.set_weight(&vm, Weight(5.0)).err(),
+            c.set_weight(&vm, Weight::constant(5.0)).err(),
             c.quota(&vm).err(),
             c.threads(&vm).err(),
             c.processes(&vm).err(),
@@ -275,6 +286,12 @@ fn a_threads_cgroup_is_read_from_the_right_line() {
         "{error}"
     );
     assert!(place("2:cpu:/vm (deleted)\n").unwrap_err().is_gone());
+    // Anybody may call a cgroup so.
+    tree.v1_cgroup("/vm (deleted)");
+    assert_eq!(
+        place("2:cpu:/vm (deleted)\n").unwrap(),
+        path("/vm (deleted)")
+    );
     let error = refusal(place("2:cpu:/../outside\n"));
     assert!(
         error.contains("namespace") && error.contains("--cgroupns=host"),

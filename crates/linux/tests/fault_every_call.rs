@@ -76,9 +76,9 @@ fn change_everything(actuator: &mut Actuator, host: &Fake) {
         let _ = actuator.set_nice(thread, Nice(5));
         let _ = actuator.set_slice(thread, Some(Nanos::from_millis(3)));
     }
-    let _ = actuator.set_weight(&group, Weight(50.0));
+    let _ = actuator.set_weight(&group, Weight::constant(50.0));
     for weight in [700.0, 701.0, 702.0] {
-        let _ = actuator.set_weight(&own, Weight(weight));
+        let _ = actuator.set_weight(&own, Weight::constant(weight));
     }
     let _ = actuator.set_quota(
         &own,
@@ -92,8 +92,8 @@ fn change_everything(actuator: &mut Actuator, host: &Fake) {
     let _ = actuator.release_group(&deep.child("tandem-y"));
     let _ = actuator.set_idle(&own, true);
     let _ = actuator.set_idle(&own, false);
-    let _ = actuator.set_weight(&own, Weight(650.0));
-    let _ = actuator.prepare_idle(&own, Weight(640.0));
+    let _ = actuator.set_weight(&own, Weight::constant(650.0));
+    let _ = actuator.prepare_idle(&own, Weight::constant(640.0));
     let _ = actuator.set_idle(&own, true);
 }
 

@@ -61,7 +61,7 @@ fn ours(actuator: &mut Actuator, host: &Fake, random: &mut Pcg32) {
     match random.next_u32() % 4 {
         0 | 1 => drop(
             actuator
-                .set_weight(&own(), Weight(f64::from(value)))
+                .set_weight(&own(), Weight::constant(f64::from(value)))
                 .unwrap(),
         ),
         2 => drop(actuator.set_affinity(&thread, &pcpus(value)).unwrap()),
@@ -127,14 +127,20 @@ fn ours_are_in_force_while_it_runs_and_theirs_are_told() {
     let dir = state_dir();
     let host = Fake::new(Version::V2);
     let mut actuator = open(&host, dir.path());
-    actuator.set_weight(&own(), Weight(2048.0)).unwrap();
+    actuator
+        .set_weight(&own(), Weight::constant(2048.0))
+        .unwrap();
     host.operator_sets_weight(&own(), "1024");
-    actuator.set_weight(&own(), Weight(2048.0)).unwrap();
+    actuator
+        .set_weight(&own(), Weight::constant(2048.0))
+        .unwrap();
     assert_eq!(host.weight_of(&own()), "2048");
     let told = actuator.take_foreign();
     let told: Vec<_> = told.iter().map(|f| (f.knob, f.text.as_str())).collect();
     assert_eq!(told, [(Knob::Weight, "1024")]);
-    actuator.set_weight(&own(), Weight(2050.0)).unwrap();
+    actuator
+        .set_weight(&own(), Weight::constant(2050.0))
+        .unwrap();
     assert!(actuator.take_foreign().is_empty(), "told once");
     drop(actuator);
     assert_eq!(host.weight_of(&own()), "1024");
@@ -145,7 +151,9 @@ fn what_was_set_after_kill_9_stays() {
     let dir = state_dir();
     let host = Fake::new(Version::V1);
     let mut actuator = open(&host, dir.path());
-    actuator.set_weight(&own(), Weight(2048.0)).unwrap();
+    actuator
+        .set_weight(&own(), Weight::constant(2048.0))
+        .unwrap();
     actuator.abandon();
     host.operator_sets_weight(&own(), "512");
     let (_, report) =

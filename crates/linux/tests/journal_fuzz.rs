@@ -180,9 +180,11 @@ fn left(version: Version, dir: &Path) -> (Fake, Vec<u8>) {
         actuator.set_nice(&thread, Nice(9)).unwrap();
     }
     for weight in [300.0, 400.0, 500.0] {
-        actuator.set_weight(&own, Weight(weight)).unwrap();
+        actuator.set_weight(&own, Weight::constant(weight)).unwrap();
     }
-    actuator.prepare_idle(&own, Weight(500.0)).unwrap();
+    actuator
+        .prepare_idle(&own, Weight::constant(500.0))
+        .unwrap();
     actuator.set_idle(&own, true).unwrap();
     actuator.abandon();
     let journal = fs::read(dir.join("journal")).unwrap();

@@ -83,7 +83,7 @@ fn take(actuator: &mut Actuator, host: &Fake, step: &Step) -> Result<(), Actuato
             }
         }
         Step::Weight { cgroup, weight } => {
-            actuator.set_weight(&host.cgroup(cgroup), Weight(f64::from(weight)))?;
+            actuator.set_weight(&host.cgroup(cgroup), Weight::saturating(f64::from(weight)))?;
         }
         Step::Quota { cgroup, quota } => {
             let quota = quota.map(|quota_us| Quota {
@@ -242,7 +242,7 @@ fn the_journal_of_a_long_life_stays_short() {
         actuator
             .set_affinity(&thread, &[PcpuId(0)].into_iter().collect())
             .unwrap();
-        actuator.set_weight(&group, Weight(50.0)).unwrap();
+        actuator.set_weight(&group, Weight::constant(50.0)).unwrap();
         host.end(&thread);
         let report = actuator.release_group(&group).unwrap();
         assert!(report.is_complete(), "{report}");
@@ -262,7 +262,7 @@ fn an_operators_own_changes_are_kept_once_forgotten() {
     let own = CgroupPath("/vms/own.scope".into());
     let pcpus = |list: &str| list.parse().unwrap();
     actuator.set_affinity(&thread, &pcpus("0")).unwrap();
-    actuator.set_weight(&own, Weight(7.0)).unwrap();
+    actuator.set_weight(&own, Weight::constant(7.0)).unwrap();
     host.operator_sets_affinity(&thread, &pcpus("2-3"));
     host.operator_sets_weight(&own, "300");
     actuator
@@ -285,7 +285,7 @@ fn one_knob_is_given_back_and_the_other_stays() {
         quota_us: 20_000,
         period_us: 50_000,
     };
-    actuator.set_weight(&own, Weight(7.0)).unwrap();
+    actuator.set_weight(&own, Weight::constant(7.0)).unwrap();
     actuator.set_quota(&own, Some(quota)).unwrap();
     let report = actuator.release_knob(&own, Knob::Weight).unwrap();
     assert_eq!((report.put_back, report.is_complete()), (1, true));

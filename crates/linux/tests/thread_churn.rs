@@ -80,7 +80,7 @@ fn weights_that_change_all_the_time_leave_a_few_lines() {
     let own = CgroupPath("/vms/own.scope".to_owned());
     let mut longest = 0;
     for n in 0..20_000u32 {
-        let weight = Weight(f64::from(2 + n % 9000));
+        let weight = Weight::constant(f64::from(2 + n % 9000));
         actuator.set_weight(&own, weight).unwrap();
         longest = longest.max(size(dir.path()));
     }

@@ -93,7 +93,7 @@ fn change_and_die(host: &Fake, dir: &Path) {
     let thread = host.thread(3).unwrap();
     actuator.move_thread(&thread, &group).unwrap();
     for n in 1..6u32 {
-        let weight = Weight(f64::from(100 * n + 1));
+        let weight = Weight::constant(f64::from(100 * n + 1));
         actuator.set_weight(&own, weight).unwrap();
         let pcpus = [PcpuId(n)].into_iter().collect();
         actuator.set_affinity(&thread, &pcpus).unwrap();
@@ -107,7 +107,9 @@ fn change_and_die(host: &Fake, dir: &Path) {
         };
         actuator.set_quota(&own, Some(quota)).unwrap();
     }
-    actuator.prepare_idle(&own, Weight(606.0)).unwrap();
+    actuator
+        .prepare_idle(&own, Weight::constant(606.0))
+        .unwrap();
     actuator.set_idle(&own, true).unwrap();
     actuator.abandon();
 }

@@ -12,7 +12,8 @@ use serde::Serialize;
 use crate::accounting_group::Component;
 use crate::accounting_group::components;
 use crate::fair_share::Claim;
-use crate::fair_share::fair_shares;
+use crate::fair_share::LeveledClaim;
+use crate::fair_share::fair_shares_by_level;
 use crate::observation::VmObservation;
 use crate::pcpu_set::PcpuSet;
 use crate::units::Nanos;
@@ -75,18 +76,21 @@ pub fn assess(window: Nanos, vms: &[VmObservation]) -> Vec<Assessment> {
 
 /// Fair shares within one accounting group.
 fn group_shares(window: Nanos, members: &[&VmObservation]) -> Vec<Nanos> {
-    let claims: Vec<Claim> = members
+    let claims: Vec<LeveledClaim<'_>> = members
         .iter()
-        .map(|vm| Claim {
-            weight: vm.weight,
-            peak: vm.peak(window),
-            received: vm.received(),
-            could_run: vm.could_run(window),
-            backlogged: vm.backlogged(window),
+        .map(|vm| LeveledClaim {
+            levels: &vm.levels,
+            claim: Claim {
+                weight: vm.weight,
+                peak: vm.peak(window),
+                received: vm.received(),
+                could_run: vm.could_run(window),
+                backlogged: vm.backlogged(window),
+            },
         })
         .collect();
     let capacity = members.iter().map(|vm| vm.received()).sum();
-    fair_shares(capacity, window, &claims)
+    fair_shares_by_level(capacity, window, &claims)
 }
 
 #[cfg(test)]
@@ -107,7 +111,7 @@ mod tests {
                 waited: Nanos::from_millis(waited),
                 ..VcpuObservation::new(VcpuId(n), (0..2).map(crate::units::PcpuId).collect())
             });
-        VmObservation::new(VmId(id), Weight(1.0), vcpus.collect())
+        VmObservation::new(VmId(id), Weight::constant(1.0), vcpus.collect())
     }
 
     /// What is due to it, in ms, beside a VM that computes on both pCPUs.

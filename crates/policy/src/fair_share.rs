@@ -20,9 +20,16 @@
 //! time are the worst case: entitled to x_i, where GPS gives x_i ÷ 2
 //! (`crate::assess`, test `vcpus_runnable_at_the_same_time_are_said_to_be_due_more_than_gps_at_the_others_cost`).
 //!
-//! The level is found by bisection: the entitlements are non-decreasing in λ. All times are in
+//! A host's scheduler divides by weights among the children of a cgroup only, level by level, so that is what weights mean
+//! ([`fair_shares_by_level`]): a cgroup claims what is in it could use, by its own weight, and its share is divided within.
+//! Whatever a tenant sets and starts below the cgroup that he was given divides his share, and nobody else's.
+//!
+//! The level λ is found by bisection: the entitlements are non-decreasing in λ. All times are in
 //! nanoseconds within one period.
 
+use std::collections::BTreeMap;
+
+use crate::observation::Level;
 use crate::units::Nanos;
 use crate::units::Weight;
 
@@ -56,7 +63,7 @@ impl Claim {
 
     /// The GPS service at level `lambda` (ns of CPU time per unit of weight).
     fn entitled(&self, lambda: f64, period: Nanos) -> f64 {
-        let x = (lambda * self.weight.0).min(self.peak.0 as f64);
+        let x = (lambda * self.weight.value()).min(self.peak.0 as f64);
         let received = self.received.0 as f64;
         if received >= x {
             return x;
@@ -64,6 +71,91 @@ impl Claim {
         let b = self.backlogged.0.min(period.0) as f64 / period.0 as f64;
         (b * x).min(self.could_run.0 as f64).max(received)
     }
+}
+
+/// What one VM brings to a division level by level.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LeveledClaim<'a> {
+    /// The cgroups above its own, from the top.
+    pub levels: &'a [Level],
+    /// Its claim within the lowest of them.
+    pub claim: Claim,
+}
+
+/// What stands in a level: a VM, or a cgroup with more below.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Member {
+    Vm(usize),
+    Group(u32),
+}
+
+/// Divides `capacity` over `claims`, in their order, level by level; within a level as [`fair_shares`] does.
+pub fn fair_shares_by_level(
+    capacity: Nanos,
+    period: Nanos,
+    claims: &[LeveledClaim<'_>],
+) -> Vec<Nanos> {
+    let mut shares = vec![Nanos::ZERO; claims.len()];
+    let all: Vec<usize> = (0..claims.len()).collect();
+    divide_level(capacity, period, claims, &all, 0, &mut shares);
+    shares
+}
+
+/// Divides among those of `claims` that are `here`: all within one cgroup, `depth` levels down.
+fn divide_level(
+    capacity: Nanos,
+    period: Nanos,
+    claims: &[LeveledClaim<'_>],
+    here: &[usize],
+    depth: usize,
+    shares: &mut [Nanos],
+) {
+    let mut members: BTreeMap<Member, (Weight, Vec<usize>)> = BTreeMap::new();
+    for &i in here {
+        let (member, weight) = match claims[i].levels.get(depth) {
+            Some(level) => (Member::Group(level.group), level.weight),
+            None => (Member::Vm(i), claims[i].claim.weight),
+        };
+        let (_, within) = members.entry(member).or_insert((weight, Vec::new()));
+        within.push(i);
+    }
+    let own: Vec<Claim> = members
+        .iter()
+        .map(|(member, (weight, within))| match member {
+            Member::Vm(i) => claims[*i].claim,
+            Member::Group(_) => together(*weight, period, within.iter().map(|&i| claims[i].claim)),
+        })
+        .collect();
+    let divided = match members.len() {
+        // A cgroup that has it all shares with nobody.
+        1 if !matches!(members.keys().next(), Some(Member::Vm(_))) => vec![capacity],
+        _ => fair_shares(capacity, period, &own),
+    };
+    for ((member, (_, within)), share) in members.into_iter().zip(divided) {
+        match member {
+            Member::Vm(i) => shares[i] = share,
+            Member::Group(_) => divide_level(share, period, claims, &within, depth + 1, shares),
+        }
+    }
+}
+
+/// What is in a cgroup, as one: it could run while anything in it could, and use what they can use together.
+fn together(weight: Weight, period: Nanos, claims: impl Iterator<Item = Claim>) -> Claim {
+    let mut all = Claim {
+        weight,
+        peak: Nanos::ZERO,
+        received: Nanos::ZERO,
+        could_run: Nanos::ZERO,
+        backlogged: Nanos::ZERO,
+    };
+    for claim in claims {
+        all.peak += claim.peak;
+        all.received += claim.received;
+        // What is beyond its peak it could not be given within.
+        all.could_run += claim.could_run.min(claim.peak).max(claim.received);
+        all.backlogged = (all.backlogged + claim.backlogged).min(period);
+    }
+    all
 }
 
 /// Divides `capacity` over `claims`, in their order; the shares sum up to `capacity` or, where the
@@ -80,7 +172,7 @@ pub fn fair_shares(capacity: Nanos, period: Nanos, claims: &[Claim]) -> Vec<Nano
     };
     let lightest = claims
         .iter()
-        .map(|c| c.weight.0)
+        .map(|c| c.weight.value())
         .fold(f64::INFINITY, f64::min);
     let largest = claims.iter().map(|c| c.peak.0).max().unwrap_or(0) as f64;
     let mut low = 0.0;
@@ -115,7 +207,7 @@ mod tests {
     const T: Nanos = Nanos(100_000_000);
 
     fn burner(weight: f64, vcpus: u64) -> Claim {
-        Claim::always_runnable(Weight(weight), Nanos(T.0 * vcpus), T)
+        Claim::always_runnable(Weight::constant(weight), Nanos(T.0 * vcpus), T)
     }
 
     fn shares(pcpus: u64, claims: &[Claim]) -> Vec<f64> {
@@ -200,6 +292,82 @@ mod tests {
             ..burner(1.0, 2)
         };
         assert_eq!(shares(2, &[bursty, burner(1.0, 2)]), [0.25, 1.75]);
+    }
+
+    fn at<'a>(levels: &'a [Level], claim: Claim) -> LeveledClaim<'a> {
+        LeveledClaim { levels, claim }
+    }
+
+    fn level(group: u32, weight: f64) -> Level {
+        Level {
+            group,
+            weight: Weight::constant(weight),
+        }
+    }
+
+    fn by_level(pcpus: u64, claims: &[LeveledClaim<'_>]) -> Vec<f64> {
+        let shares = fair_shares_by_level(Nanos(T.0 * pcpus), T, claims);
+        shares
+            .into_iter()
+            .map(|s| (s.0 as f64 / T.0 as f64 * 1e6).round() / 1e6)
+            .collect()
+    }
+
+    #[test]
+    fn delegated_weights_and_numbers_of_vms_divide_what_the_tenant_has() {
+        let (machine, user) = ([level(1, 100.0)], [level(2, 100.0), level(3, 100.0)]);
+        let neighbours = [
+            at(&machine, burner(100.0, 2)),
+            at(&machine, burner(100.0, 2)),
+        ];
+        let beside = |tenant: &[LeveledClaim<'_>]| {
+            let all: Vec<_> = neighbours.iter().chain(tenant).copied().collect();
+            by_level(2, &all)
+        };
+        let alone = beside(&[at(&user, burner(100.0, 2))]);
+        assert_eq!(alone, [0.5, 0.5, 1.0]);
+        // He sets his VM's weight to the most, or starts ten of them: his is divided among them, and the neighbours lose nothing.
+        assert_eq!(beside(&[at(&user, burner(10_000.0, 2))]), alone);
+        let ten = beside(&[at(&user, burner(10_000.0, 2)); 10]);
+        assert_eq!(ten[..2], alone[..2]);
+        assert_eq!(ten[2..], [0.1; 10]);
+        let unequal = beside(&[at(&user, burner(300.0, 2)), at(&user, burner(100.0, 2))]);
+        assert_eq!(unequal, [0.5, 0.5, 0.75, 0.25]);
+    }
+
+    #[test]
+    fn what_a_cgroup_cannot_use_goes_to_the_others() {
+        let (a, b) = ([level(1, 100.0)], [level(2, 300.0)]);
+        let asleep = Claim {
+            received: Nanos::ZERO,
+            could_run: Nanos::ZERO,
+            backlogged: Nanos::ZERO,
+            ..burner(1.0, 2)
+        };
+        let claims = [
+            at(&a, burner(1.0, 4)),
+            at(&b, asleep),
+            at(&b, burner(1.0, 1)),
+        ];
+        assert_eq!(by_level(4, &claims), [3.0, 0.0, 1.0]);
+        // Within its cgroup an idle VM leaves its part to its siblings, not to the neighbours.
+        let claims = [
+            at(&a, burner(1.0, 4)),
+            at(&b, asleep),
+            at(&b, burner(1.0, 4)),
+        ];
+        assert_eq!(by_level(4, &claims), [1.0, 0.0, 3.0]);
+    }
+
+    #[test]
+    fn one_cgroup_for_all_is_as_good_as_none() {
+        let above = [level(1, 7.0), level(2, 9.0)];
+        let claims = [burner(100.0, 2), burner(100.0, 1), burner(600.0, 1)];
+        let leveled: Vec<_> = claims.iter().map(|&claim| at(&above, claim)).collect();
+        assert_eq!(by_level(2, &leveled), shares(2, &claims));
+        let flat: Vec<_> = claims.iter().map(|&claim| at(&[], claim)).collect();
+        assert_eq!(by_level(2, &flat), shares(2, &claims));
+        assert!(by_level(2, &[]).is_empty());
     }
 
     #[test]

@@ -16,9 +16,10 @@
 //!   has its pCPUs nearly for itself, and then a large step is needed.
 //! - **Smoothing.** A period holds few slices, so received time and elasticity are averaged over
 //!   periods before they are used, and lags within a dead band are left alone.
-//! - **Sum.** r_i only matter relative to each other; their sum over a group is kept at Σ w_i (the
-//!   paper's rule does so when all weights are feasible), so that the VMs' place among the host's
-//!   other cgroups does not drift. Only where the smallest would fall below its clamp, all are lifted.
+//! - **Sum.** r_i only matter relative to each other; their sum over those of a group that are siblings in the hierarchy of cgroups is kept
+//!   at Σ w_i (the paper's rule does so when all weights are feasible), so that the VMs' place among the host's
+//!   other cgroups does not drift, whoever has VMs elsewhere. Only where the smallest would fall below its clamp, all are lifted.
+//! - **Levels.** Fair shares are divided level by level, as the kernel does ([`crate::fair_share::fair_shares_by_level`]).
 //! - **Who comes** begins with what those that share its pCPUs have of their configured weights: its configured weight would rob one whose
 //!   weight is small by then because it has other pCPUs nearly for itself.
 //! - **Fair window.** The paper resets all r_i. Here only those VMs are reset that were not backlogged
@@ -37,7 +38,8 @@ use crate::decision::Because;
 use crate::decision::Decision;
 use crate::decision::Target;
 use crate::fair_share::Claim;
-use crate::fair_share::fair_shares;
+use crate::fair_share::LeveledClaim;
+use crate::fair_share::fair_shares_by_level;
 use crate::host::knobs::WeightKnob;
 use crate::host::observation::HostObservation;
 use crate::host::observation::IdleTimes;
@@ -117,6 +119,8 @@ const BACKLOGGED: f64 = 0.9;
 /// What FlexW remembers of a VM.
 #[derive(Clone, Debug)]
 struct VmState {
+    /// Its set of siblings.
+    siblings: u32,
     /// Configured weight w_i when last seen.
     configured: f64,
     /// Real-time weight r_i: the one in force, or what was asked for where a knob shows that rounded.
@@ -220,7 +224,9 @@ impl FlexW {
 
     /// The VM's real-time weight r_i, if it was in the last period.
     pub fn real_time_weight(&self, vm: VmId) -> Option<Weight> {
-        self.vms.get(&vm).map(|state| Weight(state.real_time))
+        self.vms
+            .get(&vm)
+            .map(|state| Weight::saturating(state.real_time))
     }
 
     /// Takes in what happened in a period and decides the next one's weights, of those VMs that are `adjustable`; the others
@@ -294,12 +300,13 @@ impl FlexW {
                 },
             };
             // Steps too small for the knob add up. Anything else in force than what was asked for is what counts.
-            if knob.written(vm, Weight(state.real_time)) != vm.in_force.weight {
-                state.real_time = vm.in_force.weight.0;
+            if knob.written(vm, Weight::saturating(state.real_time)) != vm.in_force.weight {
+                state.real_time = vm.in_force.weight.value();
             }
             // Beyond the knob's range more would be asked for than it can show, to be taken back first later.
-            state.real_time = state.real_time.clamp(knob.least.0, knob.most.0);
-            state.configured = vm.weight.0;
+            state.real_time = state.real_time.clamp(knob.least.value(), knob.most.value());
+            state.configured = vm.weight.value();
+            state.siblings = vm.siblings;
             state.idle = vm.in_force.idle;
             state.adjustable = !state.idle && !vm.in_force.rotating && adjustable(vm);
             let backlog = state.backlogged / period.0 as f64;
@@ -348,20 +355,23 @@ impl FlexW {
     ) -> Vec<Assessment> {
         let (idle, members): (Vec<&VmObservation>, Vec<&VmObservation>) =
             members.iter().partition(|vm| self.vms[&vm.vm].idle);
-        let claims: Vec<Claim> = members
+        let claims: Vec<LeveledClaim<'_>> = members
             .iter()
-            .map(|vm| self.vms[&vm.vm].claim(vm.peak(period)))
+            .map(|vm| LeveledClaim {
+                levels: &vm.levels,
+                claim: self.vms[&vm.vm].claim(vm.peak(period)),
+            })
             .collect();
-        let capacity = claims.iter().map(|claim| claim.received).sum();
-        let shares = fair_shares(capacity, period, &claims);
+        let capacity = claims.iter().map(|leveled| leveled.claim.received).sum();
+        let shares = fair_shares_by_level(capacity, period, &claims);
         let mut wanted: Vec<(VmId, f64, Option<Because>)> = Vec::new();
         let as_received = |vm: &&VmObservation| {
             let received = Nanos(self.vms[&vm.vm].received.round() as u64);
             Assessment::new(vm.vm, received, received)
         };
         let mut assessments: Vec<Assessment> = idle.iter().map(as_received).collect();
-        let mut active = Vec::new();
-        let mut held = false;
+        // Those that compete, and whether one is held, of each set of siblings.
+        let mut active: BTreeMap<u32, (Vec<usize>, bool)> = BTreeMap::new();
         for (vm, fair) in members.iter().zip(shares) {
             let state = &self.vms[&vm.vm];
             let received = Nanos(state.received.round() as u64);
@@ -376,14 +386,17 @@ impl FlexW {
                 // A VM that is held and satisfied is nobody to step against.
                 let is_behind = account.lag.abs() > self.config.dead_band;
                 let competes = is_behind || state.backlogged >= BACKLOGGED * period.0 as f64;
+                let (active, held) = active.entry(state.siblings).or_default();
                 match state.adjustable {
                     true => active.push(wanted.len()),
-                    false => held |= competes,
+                    false => *held |= competes,
                 }
             }
             wanted.push((vm.vm, r, because));
         }
-        self.keep_sum(&mut wanted, &active, held);
+        for (active, held) in active.values() {
+            self.keep_sum(&mut wanted, active, *held);
+        }
         for (vm, r, because) in wanted {
             let Some(state) = self.vms.get_mut(&vm) else {
                 continue;
@@ -394,7 +407,7 @@ impl FlexW {
                 let because = because.unwrap_or(Because::KeepSum);
                 decisions.push(Decision::SetWeight {
                     target: Target::Vm(vm),
-                    weight: Weight(r),
+                    weight: Weight::saturating(r),
                     because,
                 });
             }
@@ -504,8 +517,9 @@ impl FlexW {
 impl VmState {
     fn first(period: Nanos, vm: &VmObservation) -> VmState {
         VmState {
-            configured: vm.weight.0,
-            real_time: vm.in_force.weight.0,
+            siblings: vm.siblings,
+            configured: vm.weight.value(),
+            real_time: vm.in_force.weight.value(),
             adjustable: true,
             idle: false,
             received: vm.received().0 as f64,
@@ -535,7 +549,7 @@ impl VmState {
     fn claim(&self, peak: Nanos) -> Claim {
         let nanos = |average: f64| Nanos(average.round() as u64);
         Claim {
-            weight: Weight(self.configured),
+            weight: Weight::saturating(self.configured),
             peak,
             received: nanos(self.received),
             could_run: nanos(self.could_run),

@@ -73,6 +73,16 @@ impl VmSettings {
     }
 }
 
+/// A cgroup above a VM's that divides time among what is in it: the hierarchy's root and cgroups without the cpu controller divide none.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Level {
+    /// Which: another number for each cgroup.
+    pub group: u32,
+    /// Its weight among its siblings.
+    pub weight: Weight,
+}
+
 fn is_nothing(time: &Nanos) -> bool {
     *time == Nanos::ZERO
 }
@@ -175,6 +185,10 @@ pub struct VmObservation {
     /// time.
     #[serde(default)]
     pub siblings: u32,
+    /// The cgroups above its own, from the top; none: all VMs are in the same. What a VM's weight means is its part of the lowest
+    /// of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub levels: Vec<Level>,
     /// Whether its vCPUs can be put apart (its group was made for it, and nobody else relies on it), on a kernel where that gains.
     #[serde(default)]
     pub divisible: bool,
@@ -194,6 +208,7 @@ impl VmObservation {
             in_force: VmSettings::new(weight),
             policies: PolicySet::ALL,
             siblings: 0,
+            levels: Vec::new(),
             divisible: false,
             charged: Nanos::ZERO,
             vcpus,

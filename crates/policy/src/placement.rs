@@ -361,7 +361,7 @@ mod tests {
                 ..VcpuObservation::new(VcpuId(number), list.parse().unwrap())
             })
             .collect();
-        VmObservation::new(VmId(id), Weight(1.0), vcpus)
+        VmObservation::new(VmId(id), Weight::constant(1.0), vcpus)
     }
 
     fn halves(shares: &[u64]) -> Vec<Nanos> {

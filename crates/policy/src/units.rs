@@ -98,10 +98,75 @@ pub struct VcpuId(pub u32);
 #[serde(transparent)]
 pub struct VmId(pub u64);
 
-/// A scheduling weight, in the units of the host's knob. Finite and above zero.
+/// A scheduling weight, in the units of the host's knob: finite and above zero, whatever it was made from.
+///
+/// Policies divide by weights and add them up: one that is 0 or no number would stay in every average for good.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Weight(pub f64);
+#[serde(try_from = "f64", into = "f64")]
+pub struct Weight(f64);
+
+/// A number that is no weight.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[error("{0} is no weight: it must be finite and above 0")]
+pub struct NoWeight(pub f64);
+
+impl Weight {
+    /// The least there is.
+    pub const LEAST: Weight = Weight(f64::MIN_POSITIVE);
+    /// The most there is.
+    pub const MOST: Weight = Weight(f64::MAX);
+
+    /// A weight of this value; `None`: it is none.
+    pub fn new(value: f64) -> Option<Weight> {
+        (Weight::LEAST.0..=Weight::MOST.0)
+            .contains(&value)
+            .then_some(Weight(value))
+    }
+
+    /// The weight nearest to a result of arithmetic; for what is no number, the least.
+    #[allow(clippy::manual_clamp, reason = "clamp returns NaN for NaN")]
+    pub fn saturating(value: f64) -> Weight {
+        Weight(value.max(Weight::LEAST.0).min(Weight::MOST.0))
+    }
+
+    /// A weight that stands in the code.
+    ///
+    /// # Panics
+    ///
+    /// Where that is none; in a `const`, when it is compiled.
+    pub const fn constant(value: f64) -> Weight {
+        assert!(
+            value >= f64::MIN_POSITIVE && value <= f64::MAX,
+            "a weight is finite and above 0"
+        );
+        Weight(value)
+    }
+
+    /// The number.
+    pub const fn value(self) -> f64 {
+        self.0
+    }
+
+    /// So many times as much.
+    #[must_use]
+    pub fn times(self, factor: f64) -> Weight {
+        Weight::saturating(self.0 * factor)
+    }
+}
+
+impl TryFrom<f64> for Weight {
+    type Error = NoWeight;
+
+    fn try_from(value: f64) -> Result<Weight, NoWeight> {
+        Weight::new(value).ok_or(NoWeight(value))
+    }
+}
+
+impl From<Weight> for f64 {
+    fn from(weight: Weight) -> f64 {
+        weight.0
+    }
+}
 
 impl fmt::Display for Weight {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -135,3 +200,38 @@ macro_rules! display_number {
 }
 
 display_number!(PcpuId, VcpuId, VmId, Nice);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_weight_is_zero_negative_or_no_number() {
+        for none in [
+            0.0,
+            -0.0,
+            -1.0,
+            f64::NAN,
+            f64::INFINITY,
+            f64::NEG_INFINITY,
+            1e-310,
+        ] {
+            assert_eq!(Weight::new(none), None, "{none}");
+            let error = Weight::try_from(none).unwrap_err().to_string();
+            assert!(error.contains("above 0"), "{error}");
+            let nearest = Weight::saturating(none).value();
+            assert!(nearest.is_finite() && nearest > 0.0, "{none}: {nearest}");
+            let scaled = Weight::constant(2.0).times(none).value();
+            assert!(scaled.is_finite() && scaled > 0.0, "{none}: {scaled}");
+            assert!(serde_json::from_str::<Weight>(&none.to_string()).is_err());
+        }
+        assert_eq!(Weight::new(512.0).map(Weight::value), Some(512.0));
+        assert_eq!(Weight::saturating(f64::INFINITY), Weight::MOST);
+        let text = serde_json::to_string(&Weight::constant(512.0)).unwrap();
+        assert_eq!(text, "512.0");
+        assert_eq!(
+            serde_json::from_str::<Weight>(&text).unwrap(),
+            Weight::constant(512.0)
+        );
+    }
+}

@@ -28,7 +28,7 @@ fn pinned(id: u64, vcpus: &[(u64, u64)]) -> VmObservation {
     });
     VmObservation {
         divisible: true,
-        ..VmObservation::new(VmId(id), Weight(1024.0), vcpus.collect())
+        ..VmObservation::new(VmId(id), Weight::constant(1024.0), vcpus.collect())
     }
 }
 
@@ -230,7 +230,7 @@ fn parts_too_small_for_the_knob_are_not_made() {
         let mut controller = Controller::new(ControllerConfig::new(policies));
         let vm = VmObservation {
             divisible: true,
-            ..VmObservation::new(VmId(1), Weight(weight), crowded().vcpus)
+            ..VmObservation::new(VmId(1), Weight::saturating(weight), crowded().vcpus)
         };
         let host = HostObservation {
             knobs: Knobs::all(WeightKnob::CGROUP_V2),
@@ -248,14 +248,23 @@ fn parts_too_small_for_the_knob_are_not_made() {
 fn what_is_written_of_a_weight_is_what_fair_goes_on_from() {
     let knob = tandem_policy::host::WeightKnob::CGROUP_V2;
     let mut vm = crowded();
-    assert_eq!(knob.written(&vm, Weight(101.3)), Weight(101.0));
+    assert_eq!(
+        knob.written(&vm, Weight::constant(101.3)),
+        Weight::constant(101.0)
+    );
     for (vcpu, portion) in vm.vcpus.iter_mut().zip([0.4, 0.3, 0.2, 0.1]) {
         vcpu.in_force.portion = Some(portion);
     }
     // 40.4, 30.3, 20.2 and 10.1.
-    assert_eq!(knob.written(&vm, Weight(101.3)), Weight(100.0));
+    assert_eq!(
+        knob.written(&vm, Weight::constant(101.3)),
+        Weight::constant(100.0)
+    );
     // 0.4, 0.3, 0.2 and 0.1, of which none is possible.
-    assert_eq!(knob.written(&vm, Weight(1.0)), Weight(4.0));
+    assert_eq!(
+        knob.written(&vm, Weight::constant(1.0)),
+        Weight::constant(4.0)
+    );
 }
 
 #[test]

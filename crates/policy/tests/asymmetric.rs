@@ -247,7 +247,7 @@ fn vm(id: u64, vcpus: &[(u64, u64)]) -> VmObservation {
             ..VcpuObservation::new(VcpuId(n), pcpus)
         }
     });
-    VmObservation::new(VmId(id), Weight(1024.0), vcpus.collect())
+    VmObservation::new(VmId(id), Weight::constant(1024.0), vcpus.collect())
 }
 
 fn controller(policies: &str, asymmetric: AsymmetricConfig) -> Controller {
@@ -351,14 +351,14 @@ fn groups_of_vcpus_are_weighed_instead_of_threads_where_there_are_some() {
     let mut controller = controller("asymmetric", TIME);
     let mut vms = beside(vm(1, &[(45, 20), (5, 0)]));
     for vcpu in &mut vms[0].vcpus {
-        vcpu.in_force.weight = Some(Weight(100.0));
+        vcpu.in_force.weight = Some(Weight::constant(100.0));
     }
     let decisions = decide(&mut controller, &vms);
     let weights: Vec<f64> = decisions
         .iter()
         .filter(|decision| decision.vm() == VmId(1))
         .map(|decision| match decision {
-            Decision::SetWeight { weight, .. } => weight.0,
+            Decision::SetWeight { weight, .. } => weight.value(),
             other => panic!("{other:?}"),
         })
         .collect();

@@ -31,7 +31,7 @@ fn vm(id: u64, vcpus: &[(u64, u64)]) -> VmObservation {
             runnable: true,
             ..VcpuObservation::new(VcpuId(n), n.to_string().parse().unwrap())
         });
-    VmObservation::new(VmId(id), Weight(1024.0), vcpus.collect())
+    VmObservation::new(VmId(id), Weight::constant(1024.0), vcpus.collect())
 }
 
 /// Two VMs that need their vCPU 0, on the same pCPU.

@@ -38,7 +38,7 @@ impl Paper {
             .collect();
         let capacity = vms.iter().map(VmObservation::received).sum::<Nanos>();
         for (vm, fair) in vms.iter().zip(fair_shares(capacity, PERIOD, &claims)) {
-            let w = vm.weight.0;
+            let w = vm.weight.value();
             let r = self.real_time.entry(vm.vm).or_insert(w);
             let lag = tandem_policy::assess::lag(fair, vm.received());
             *r = (*r + w * lag).clamp(w / SPREAD, w * SPREAD);

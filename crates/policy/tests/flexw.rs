@@ -296,7 +296,11 @@ fn any_vms() -> impl Strategy<Value = Vec<VmObservation>> {
                         ..VcpuObservation::new(VcpuId(number), allowed.collect())
                     }
                 });
-                VmObservation::new(VmId(i as u64), Weight(f64::from(weight)), vcpus.collect())
+                VmObservation::new(
+                    VmId(i as u64),
+                    Weight::saturating(f64::from(weight)),
+                    vcpus.collect(),
+                )
             })
             .collect()
     })
@@ -307,7 +311,7 @@ fn weights(round: &Round) -> BTreeMap<VmId, f64> {
         .decisions
         .iter()
         .filter_map(|decision| match decision {
-            Decision::SetWeight { target, weight, .. } => Some((target.vm(), weight.0)),
+            Decision::SetWeight { target, weight, .. } => Some((target.vm(), weight.value())),
             _ => None,
         })
         .collect()
@@ -337,10 +341,10 @@ proptest! {
         for _ in 0..rounds {
             decide(&mut policy, PERIOD, &vms);
             for vm in &vms {
-                let r = policy.real_time_weight(vm.vm).unwrap().0;
+                let r = policy.real_time_weight(vm.vm).unwrap().value();
                 prop_assert!(r.is_finite());
-                prop_assert!(r >= vm.weight.0 / spread * 0.999);
-                prop_assert!(r <= vm.weight.0 * spread * 1.001);
+                prop_assert!(r >= vm.weight.value() / spread * 0.999);
+                prop_assert!(r <= vm.weight.value() * spread * 1.001);
             }
         }
     }
@@ -362,7 +366,7 @@ proptest! {
                     runnable: true,
                     ..VcpuObservation::new(VcpuId(0), "0".parse().unwrap())
                 };
-                VmObservation::new(VmId(i as u64), Weight(f64::from(weight)), vec![vcpu])
+                VmObservation::new(VmId(i as u64), Weight::saturating(f64::from(weight)), vec![vcpu])
             })
             .collect();
         let mut policy = FlexW::new(FlexWConfig::default());
@@ -387,8 +391,8 @@ proptest! {
             // Sums in another order differ in the last bits, and a change of that size may or may
             // not count as one.
             for vm in &vms {
-                let r = straight.real_time_weight(vm.vm).unwrap().0;
-                let s = permuted.real_time_weight(vm.vm).unwrap().0;
+                let r = straight.real_time_weight(vm.vm).unwrap().value();
+                let s = permuted.real_time_weight(vm.vm).unwrap().value();
                 prop_assert!((r - s).abs() <= 1e-9 * r.abs(), "{} {r} {s}", vm.vm);
             }
             prop_assert!(a.keys().chain(b.keys()).all(|vm| vms.iter().any(|v| v.vm == *vm)));
@@ -405,7 +409,7 @@ fn what_a_vm_is_charged_for_costs_it_weight_and_is_no_capacity() {
             runnable: true,
             ..VcpuObservation::new(VcpuId(n), [PcpuId(n)].into_iter().collect())
         };
-        let mut vm = VmObservation::new(VmId(id), Weight(1024.0), vec![vcpu(0), vcpu(1)]);
+        let mut vm = VmObservation::new(VmId(id), Weight::constant(1024.0), vec![vcpu(0), vcpu(1)]);
         vm.charged = Nanos::from_millis(charged);
         vm
     };
@@ -422,7 +426,7 @@ fn what_a_vm_is_charged_for_costs_it_weight_and_is_no_capacity() {
     }
     let weight = |id: u64| policy.real_time_weight(VmId(id)).unwrap();
     assert!(
-        weight(1).0 < 0.95 * weight(2).0,
+        weight(1).value() < 0.95 * weight(2).value(),
         "{:?} {:?}",
         weight(1),
         weight(2)

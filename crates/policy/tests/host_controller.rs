@@ -151,8 +151,9 @@ impl Host for PinnedHost {
                     )
                 }
             });
-            let mut observed = VmObservation::new(VmId(id), Weight(vm.configured), vcpus.collect());
-            observed.in_force.weight = Weight(vm.weight);
+            let mut observed =
+                VmObservation::new(VmId(id), Weight::saturating(vm.configured), vcpus.collect());
+            observed.in_force.weight = Weight::saturating(vm.weight);
             observed.in_force.idle = vm.idle;
             observed.policies = vm.policies;
             observed
@@ -169,7 +170,7 @@ impl Host for PinnedHost {
             match decision {
                 Decision::SetWeight { weight, .. } if self.writes_left > 0 => {
                     self.writes_left -= 1;
-                    vm.weight = weight.0;
+                    vm.weight = weight.value();
                 }
                 Decision::SetAffinity { vcpu, pcpus, .. } => {
                     let to = pcpus.iter().next().unwrap();
@@ -223,9 +224,9 @@ fn weights_are_whole_numbers_of_the_knob_and_none_is_written_twice() {
         else {
             panic!("{decision:?}");
         };
-        assert_eq!(weight.0.fract(), 0.0, "{decision:?}");
-        let before = in_force.insert(*vm, weight.0);
-        assert_ne!(before, Some(weight.0), "{decision:?} was in force");
+        assert_eq!(weight.value().fract(), 0.0, "{decision:?}");
+        let before = in_force.insert(*vm, weight.value());
+        assert_ne!(before, Some(weight.value()), "{decision:?} was in force");
         written += 1;
     }
     assert!(written > 4, "{written}");
@@ -242,7 +243,7 @@ fn a_refused_write_is_seen_and_tried_again() {
     let refused = run(&mut controller, &mut host, 50);
     // As nothing comes of them, the same steps are asked for again and again, and no larger ones.
     let largest = decisions(&refused).filter_map(|decision| match decision {
-        Decision::SetWeight { weight, .. } => Some(weight.0),
+        Decision::SetWeight { weight, .. } => Some(weight.value()),
         _ => None,
     });
     assert!(largest.fold(0.0, f64::max) < 250.0);
@@ -271,7 +272,7 @@ fn what_somebody_else_set_is_where_the_next_step_starts() {
                 target: Target::Vm(VmId(2)),
                 weight,
                 ..
-            } => Some(weight.0),
+            } => Some(weight.value()),
             _ => None,
         });
     let to = to.unwrap();
@@ -302,7 +303,7 @@ fn a_dry_run_decides_the_same_first_step_for_ever_and_changes_nothing() {
         let Decision::SetWeight { weight, .. } = decision else {
             panic!("{decision:?}");
         };
-        assert!((40.0..=250.0).contains(&weight.0), "{decision:?}");
+        assert!((40.0..=250.0).contains(&weight.value()), "{decision:?}");
     }
 }
 

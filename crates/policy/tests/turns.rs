@@ -239,7 +239,11 @@ fn decided(placement: Placement, knobs: impl Fn(&mut Knobs), pins: bool) -> Rota
                 },
             )
         };
-        VmObservation::new(VmId(id), Weight(1024.0), (0..2).map(vcpu).collect())
+        VmObservation::new(
+            VmId(id),
+            Weight::constant(1024.0),
+            (0..2).map(vcpu).collect(),
+        )
     };
     let idle = [(PcpuId(0), Nanos::ZERO), (PcpuId(1), Nanos::ZERO)];
     let mut host =

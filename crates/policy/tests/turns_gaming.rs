@@ -96,7 +96,7 @@ impl FluidHost {
                 habit: *habit,
                 until: habit.map_or(Nanos(u64::MAX), |habit| habit.spin),
                 asleep: false,
-                observed: VmObservation::new(VmId(id), Weight(1024.0), vcpus.collect()),
+                observed: VmObservation::new(VmId(id), Weight::constant(1024.0), vcpus.collect()),
                 ran: 0.0,
                 waited: 0.0,
                 waiting: 0.0,
@@ -210,7 +210,7 @@ impl FluidHost {
             // The idle class has one weight for all.
             (false, true) if none_on => 1.0,
             (false, true) => 0.0,
-            (false, false) => vm.observed.in_force.weight.0,
+            (false, false) => vm.observed.in_force.weight.value(),
         };
         let worth: Vec<f64> = self.vms.iter().map(worth).collect();
         let sum: f64 = worth.iter().sum();

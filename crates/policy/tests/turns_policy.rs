@@ -82,7 +82,7 @@ fn busy(id: u64, allowed: &str) -> VmObservation {
         runnable: true,
         ..VcpuObservation::new(VcpuId(n), allowed.clone())
     });
-    VmObservation::new(VmId(id), Weight(1024.0), vcpus.collect())
+    VmObservation::new(VmId(id), Weight::constant(1024.0), vcpus.collect())
 }
 
 fn members(round: &Round) -> Vec<u64> {
@@ -194,7 +194,7 @@ fn pinned(id: u64, vcpus: &[(u64, u64)]) -> VmObservation {
             waited: Nanos::from_millis(waited),
             ..VcpuObservation::new(VcpuId(n), n.to_string().parse().unwrap())
         });
-    VmObservation::new(VmId(id), Weight(1024.0), vcpus.collect())
+    VmObservation::new(VmId(id), Weight::constant(1024.0), vcpus.collect())
 }
 
 #[test]

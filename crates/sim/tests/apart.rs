@@ -114,13 +114,13 @@ fn portions_divide_a_vms_weight_and_together_nothing_is_left_of_them() {
         near(&ran, [0.375, 0.125, 0.5]);
         let in_force = [0, 1].map(|v: usize| apart.vcpus[v].in_force);
         assert_eq!(in_force.map(|now| now.portion), [Some(0.75), Some(0.25)]);
-        let weights = [768.0, 256.0].map(|weight| Some(Weight(weight)));
+        let weights = [768.0, 256.0].map(|weight| Some(Weight::saturating(weight)));
         assert_eq!(in_force.map(|now| now.weight), weights);
 
         // The VM's weight goes to its vCPUs' groups by their portions.
         world.apply(&[Decision::SetWeight {
             target: Target::Vm(VmId(0)),
-            weight: Weight(2048.0),
+            weight: Weight::constant(2048.0),
             because: Because::Together,
         }]);
         near(&shares(&mut world).0, [0.5, 1.0 / 6.0, 1.0 / 3.0]);

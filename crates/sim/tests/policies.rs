@@ -59,7 +59,7 @@ fn a_list_of_policies_is_what_the_daemon_runs() {
     let weights = decided.iter().flat_map(|(_, round)| &round.decisions);
     let weights: Vec<f64> = weights
         .map(|decision| match decision {
-            Decision::SetWeight { weight, .. } => weight.0,
+            Decision::SetWeight { weight, .. } => weight.value(),
             other => panic!("{other:?}: placement is \"keep\""),
         })
         .collect();
@@ -108,7 +108,7 @@ fn weights_of_cgroup_v2_are_coarser() {
             let Decision::SetWeight { weight, .. } = decision else {
                 panic!("{decision:?}");
             };
-            let v2 = weight.0 / 10.24;
+            let v2 = weight.value() / 10.24;
             assert!(
                 (v2 - v2.round()).abs() < 1e-9,
                 "{weight} is no whole cpu.weight"
@@ -207,7 +207,7 @@ fn a_vcpu_that_is_plugged_in_and_out_leaves_its_vm_in_the_division() {
         sizes.insert(b.vcpus.len());
         // Its weight goes on from where it is: with one vCPU it is near 10 times the configured one.
         if let Some(before) = weight {
-            let step: f64 = b.in_force.weight.0 / before;
+            let step: f64 = b.in_force.weight.value() / before;
             assert!(
                 step > 0.15 && step < 7.0,
                 "from {before} to {}",
@@ -218,7 +218,7 @@ fn a_vcpu_that_is_plugged_in_and_out_leaves_its_vm_in_the_division() {
                 "back to the configured one"
             );
         }
-        weight = Some(b.in_force.weight.0);
+        weight = Some(b.in_force.weight.value());
     }
     assert_eq!(sizes, BTreeSet::from([1, 2]));
 }
@@ -314,7 +314,7 @@ fn nice_values_and_groups_of_vcpus_divide_a_vms_time() {
     };
     let weight = |vcpu: u32, weight: f64| Decision::SetWeight {
         target: Target::Vcpu(VmId(0), VcpuId(vcpu)),
-        weight: Weight(weight),
+        weight: Weight::saturating(weight),
         because: BECAUSE,
     };
     for scheduler in ["cfs", "eevdf"] {
@@ -339,12 +339,12 @@ fn what_is_in_force_is_observed() {
     let decisions = [
         Decision::SetWeight {
             target: Target::Vm(vm),
-            weight: Weight(77.0),
+            weight: Weight::constant(77.0),
             because: BECAUSE,
         },
         Decision::SetWeight {
             target: Target::Vcpu(vm, vcpu),
-            weight: Weight(99.0),
+            weight: Weight::constant(99.0),
             because: BECAUSE,
         },
         idle(Target::Vm(vm), true),
@@ -372,11 +372,14 @@ fn what_is_in_force_is_observed() {
     let observed = world.observe(Nanos(1), Nanos(1), true);
     assert_eq!(
         (observed[0].in_force.weight, observed[0].in_force.idle),
-        (Weight(77.0), true)
+        (Weight::constant(77.0), true)
     );
     let of_vcpu = observed[0].vcpu(vcpu).unwrap();
     let settings = of_vcpu.in_force;
-    assert_eq!((settings.weight, settings.idle), (Some(Weight(99.0)), true));
+    assert_eq!(
+        (settings.weight, settings.idle),
+        (Some(Weight::constant(99.0)), true)
+    );
     assert_eq!(
         (settings.nice, settings.slice),
         (Nice(-3), Some(Nanos(500_000)))

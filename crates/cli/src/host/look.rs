@@ -6,6 +6,7 @@ use clap::Args;
 use clap::ValueEnum;
 use tandem_host::columns::Style;
 use tandem_host::discovery::DiscoveryOptions;
+use tandem_host::discovery::check_named;
 use tandem_host::glob;
 use tandem_host::moment::in_units;
 use tandem_observe::Choice;
@@ -27,6 +28,9 @@ pub struct FindArgs {
     /// QMP sockets of QEMU processes: a path or glob; may be repeated
     #[arg(long, value_name = "PATH")]
     pub qmp_socket: Vec<String>,
+    /// Take vCPU threads by their names where there is no KVM: of a process (PID), a user (uid:N) or cgroups (/vms/*); may be repeated
+    #[arg(long, value_name = "PID|uid:N|PATH", value_parser = without_kvm)]
+    pub without_kvm: Vec<String>,
 }
 
 impl FindArgs {
@@ -35,6 +39,7 @@ impl FindArgs {
         DiscoveryOptions {
             thread_pattern: self.thread_pattern.clone(),
             qmp_sockets: self.qmp_socket.clone(),
+            without_kvm: self.without_kvm.clone(),
             ..DiscoveryOptions::default()
         }
     }
@@ -69,6 +74,14 @@ impl SourceArgs {
             SourceName::Plain => error.into(),
             SourceName::Bpf => anyhow::anyhow!("{error}; {hint}"),
         })
+    }
+}
+
+/// `--without-kvm`
+fn without_kvm(text: &str) -> Result<String, String> {
+    match check_named(text) {
+        Ok(()) => Ok(text.to_owned()),
+        Err(error) => Err(not_possible(text, error.why)),
     }
 }
 

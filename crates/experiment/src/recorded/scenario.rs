@@ -35,7 +35,8 @@ impl Knob {
     /// Which one these weights are of. A record does not say; the usual weights differ tenfold, so their geometric mean is nearer to one
     /// of the two.
     pub fn of(weights: impl IntoIterator<Item = Weight>) -> Knob {
-        let logarithms: Vec<f64> = weights.into_iter().map(|weight| weight.0.ln()).collect();
+        let logarithms = weights.into_iter().map(|weight| weight.value().ln());
+        let logarithms: Vec<f64> = logarithms.collect();
         let mean = logarithms.iter().sum::<f64>() / logarithms.len().max(1) as f64;
         let far = |usual: f64| (mean - usual.ln()).abs();
         match !logarithms.is_empty() && far(100.0) < far(Knob::USUAL) {
@@ -47,8 +48,8 @@ impl Knob {
     /// A weight in a scenario, where the usual one is 1024.
     pub fn usual(self, weight: Weight) -> f64 {
         let weight = match self {
-            Knob::Shares => weight.0,
-            Knob::Weight => weight.0 / 100.0 * Knob::USUAL,
+            Knob::Shares => weight.value(),
+            Knob::Weight => weight.value() / 100.0 * Knob::USUAL,
         };
         weight.clamp(1.0, 262_144.0)
     }

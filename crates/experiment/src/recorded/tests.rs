@@ -131,7 +131,7 @@ fn record(text: &str, pins: &[&[&str]]) -> Recorded {
     world.run_until(Nanos::from_secs(2));
     let mut before = world.results();
     for (n, vm) in before.vms.iter().enumerate() {
-        recorded.name(VmId(n as u64), &vm.name, Some(Weight(1024.0)));
+        recorded.name(VmId(n as u64), &vm.name, Some(Weight::constant(1024.0)));
     }
     for second in 3..14 {
         world.run_until(Nanos::from_secs(second));
@@ -363,8 +363,8 @@ fn every_kind_of_vcpu_is_written_and_read() {
         vec![io, vm(8, vec![vcpu(0, [1_000, 0, 0], Some(3), "0-3")])],
         host,
     );
-    recorded.name(VmId(7), "db \"1\"\n", Some(Weight(200.0)));
-    recorded.name(VmId(8), "db \"1\"\n", Some(Weight(100.0)));
+    recorded.name(VmId(7), "db \"1\"\n", Some(Weight::constant(200.0)));
+    recorded.name(VmId(8), "db \"1\"\n", Some(Weight::constant(100.0)));
     let host = recorded.host("a \"record\"\nof nobody").unwrap();
     let names: Vec<&str> = host.vms.iter().map(|vm| vm.name.as_str()).collect();
     let expected = [

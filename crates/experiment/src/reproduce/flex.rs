@@ -99,7 +99,7 @@ fn fair(mix: &[Vm]) -> Vec<f64> {
     let period = Nanos::from_secs(1);
     let wanted = |vm: &Vm| {
         let peak = Nanos(period.0 * u64::from(vm.vcpus.min(PCPUS)));
-        Wanted::always_runnable(Weight(f64::from(vm.weight)), peak, period)
+        Wanted::always_runnable(Weight::saturating(f64::from(vm.weight)), peak, period)
     };
     let wanted: Vec<Wanted> = mix.iter().map(wanted).collect();
     let shares = fair_shares(Nanos(period.0 * u64::from(PCPUS)), period, &wanted);

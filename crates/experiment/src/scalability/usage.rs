@@ -124,7 +124,7 @@ pub fn on_hardware(scenario: &Scenario, vm: usize, cpus: u32) -> Option<Scenario
     let mut vm = alone.vms.get(vm)?.clone();
     tandem_sim::workload::parse::fits(&vm.workload, cpus, cpus).ok()?;
     vm.vcpus = cpus;
-    vm.weight = Weight(1024.0);
+    vm.weight = Weight::constant(1024.0);
     vm.starts = Nanos::ZERO;
     vm.pins.clear();
     vm.vcpu_weights.clear();

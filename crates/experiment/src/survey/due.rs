@@ -19,7 +19,7 @@ pub fn due(pcpus: u32, alone: &[f64]) -> Vec<f64> {
     // A length of time that only makes pCPUs whole numbers.
     const PERIOD: Nanos = Nanos::from_secs(1);
     let time = |pcpus: f64| Nanos((pcpus * PERIOD.0 as f64).round() as u64);
-    let claim = |&alone: &f64| Claim::always_runnable(Weight(1.0), time(alone), PERIOD);
+    let claim = |&alone: &f64| Claim::always_runnable(Weight::constant(1.0), time(alone), PERIOD);
     let claims: Vec<Claim> = alone.iter().map(claim).collect();
     fair_shares(time(f64::from(pcpus)), PERIOD, &claims)
         .into_iter()

@@ -137,7 +137,7 @@ struct Group<'a> {
 
 impl Group<'_> {
     fn set_weight(&self, factor: f64) -> Result<(), Failure> {
-        let weight = Weight(self.controller.default_weight().0 * factor);
+        let weight = Weight::saturating(self.controller.default_weight().value() * factor);
         self.controller.set_weight(&self.path, weight)?;
         Ok(())
     }

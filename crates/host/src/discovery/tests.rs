@@ -1,11 +1,13 @@
 //! Discovery on fake process trees in a temporary folder, with a clock that is told.
 
+use std::fs;
 use std::os::unix::fs::symlink;
-use std::time::Duration;
 
 use tempfile::TempDir;
 
 use super::*;
+
+mod hostile;
 
 /// A `/proc` of one's own.
 struct FakeProc {
@@ -110,12 +112,20 @@ impl FakeProc {
 
     fn scan(&mut self, discovery: &mut Discovery, after_ms: u64) -> Vec<Vm> {
         self.now += Duration::from_millis(after_ms);
-        discovery.scan_at(self.now).unwrap().vms
+        discovery.scan_at(self.now, UNHURRIED).unwrap().vms
     }
 }
 
 fn stat(number: u32, start: u64, comm: &str, threads: usize, flags: u64) -> String {
     format!("{number} ({comm}) S 1 1 1 0 -1 {flags} 0 0 0 0 0 0 0 0 20 0 {threads} 0 {start} 0 0\n")
+}
+
+/// Processes that the operator named.
+fn named(texts: &[&str]) -> DiscoveryOptions {
+    DiscoveryOptions {
+        without_kvm: texts.iter().map(|&text| text.to_owned()).collect(),
+        ..DiscoveryOptions::default()
+    }
 }
 
 fn vcpus(vm: &Vm) -> Vec<(u32, u32)> {
@@ -146,7 +156,7 @@ fn vms_of_each_vmm_are_found_with_their_vcpus_in_order() {
     proc.add(&process(300, "cloud-hyperviso").kvm(1).thread(301, "vcpu0"));
     proc.add(&process(400, "java").thread(401, "vcpu0"));
     proc.add(&process(500, "qemu-system-arm").thread(501, "CPU 0/TCG"));
-    let vms = proc.scan(&mut proc.discovery(DiscoveryOptions::default()), 0);
+    let vms = proc.scan(&mut proc.discovery(named(&["500"])), 0);
     let found: Vec<_> = vms
         .iter()
         .map(|vm| (vm.process.pid.0, vm.name.as_str(), vm.vmm, vcpus(vm)))
@@ -173,7 +183,7 @@ fn vms_of_each_vmm_are_found_with_their_vcpus_in_order() {
 fn several_vms_in_one_process_are_told_apart_by_name() {
     let mut proc = FakeProc::new();
     let p = process(9, "tandem")
-        .kvm(1)
+        .kvm(3)
         .thread(11, "b/vcpu0")
         .thread(12, "a/vcpu0");
     proc.add(&p.thread(13, "b/vcpu1"));
@@ -333,7 +343,10 @@ fn a_missing_proc_is_an_error_that_names_it() {
     let proc = FakeProc::new();
     let mut discovery = proc.discovery(DiscoveryOptions::default());
     fs::remove_dir(proc.root.path().join("proc")).unwrap();
-    let error = discovery.scan_at(proc.now).unwrap_err().to_string();
+    let error = discovery
+        .scan_at(proc.now, UNHURRIED)
+        .unwrap_err()
+        .to_string();
     assert!(
         error.contains("/proc") && error.contains("mounted"),
         "{error}"
@@ -343,14 +356,14 @@ fn a_missing_proc_is_an_error_that_names_it() {
 #[test]
 fn files_of_a_vcpus_figures_are_no_vcpus() {
     for link in ["anon_inode:kvm-vcpu", "anon_inode:kvm-vcpu:12"] {
-        assert!(is_vcpu_link(link), "{link}");
+        assert!(descriptors::is_vcpu_link(link.as_bytes()), "{link}");
     }
     for link in [
         "anon_inode:kvm-vcpu-stats:0",
         "anon_inode:kvm-vm",
         "/dev/kvm",
     ] {
-        assert!(!is_vcpu_link(link), "{link}");
+        assert!(!descriptors::is_vcpu_link(link.as_bytes()), "{link}");
     }
 }
 
@@ -362,25 +375,28 @@ fn qmp_names_threads_that_their_names_do_not() {
     use std::os::unix::net::UnixListener;
 
     let mut proc = FakeProc::new();
-    let p = process(100, "qemu-system-x86")
+    // The one that listens, as the kernel tells.
+    let pid = std::process::id();
+    let p = process(pid, "qemu-system-x86")
         .cmdline("qemu -name web")
         .kvm(2);
+    // Threads of numbers that the process has not.
     proc.add(
-        &p.thread(101, "qemu-system-x86")
-            .thread(102, "qemu-system-x86"),
+        &p.thread(pid + 1, "qemu-system-x86")
+            .thread(pid + 2, "qemu-system-x86"),
+    );
+    let answer = format!(
+        "{{\"return\": [{{\"cpu-index\": 0, \"thread-id\": {}}}, {{\"cpu-index\": 1, \"thread-id\": {}}}]}}\n",
+        pid + 2,
+        pid + 1
     );
     let listener = UnixListener::bind(proc.root.path().join("web.qmp")).unwrap();
-    let serve = |mut stream: std::os::unix::net::UnixStream| -> io::Result<()> {
+    let serve = move |mut stream: std::os::unix::net::UnixStream| -> io::Result<()> {
         stream.write_all(b"{\"QMP\": {}}\n")?;
         let mut requests = BufReader::new(stream.try_clone()?).lines();
-        let answers: [&[u8]; 2] = [
-            b"{\"return\": {}}\n",
-            b"{\"return\": [{\"cpu-index\": 0, \"thread-id\": 102}, \
-              {\"cpu-index\": 1, \"thread-id\": 101}]}\n",
-        ];
-        for answer in answers {
+        for answer in ["{\"return\": {}}\n", &answer] {
             requests.next().transpose()?;
-            stream.write_all(answer)?;
+            stream.write_all(answer.as_bytes())?;
         }
         Ok(())
     };
@@ -399,7 +415,7 @@ fn qmp_names_threads_that_their_names_do_not() {
         .map(|_| proc.scan(&mut discovery, 40_000))
         .find(|vms| vms[0].unidentified == 0)
         .expect("QMP answers in time");
-    assert_eq!(vcpus(&vms[0]), [(0, 102), (1, 101)]);
+    assert_eq!(vcpus(&vms[0]), [(0, pid + 2), (1, pid + 1)]);
     assert_eq!((vms[0].name.as_str(), vms[0].vmm), ("web", Vmm::Qemu));
     assert_eq!(
         proc.scan(&mut discovery, 100)[0].unidentified,
@@ -420,7 +436,7 @@ fn a_silent_qmp_socket_is_a_problem_told_and_asked_ever_less() {
     let mut told = 0;
     for _ in 0..64 {
         proc.now += Duration::from_millis(500);
-        let scan = discovery.scan_at(proc.now).unwrap();
+        let scan = discovery.scan_at(proc.now, UNHURRIED).unwrap();
         assert_eq!(scan.vms[0].vcpus.len(), 2, "names still count");
         told += scan
             .problems

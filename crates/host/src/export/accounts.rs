@@ -28,6 +28,7 @@ use tandem_policy::states::programs::NotSeen;
 
 use crate::discovery::Scan;
 use crate::discovery::Vm;
+use crate::metrics::MOST_VMS;
 use crate::top::Culprit;
 use crate::top::CulpritKind;
 use crate::top::culprit;
@@ -168,6 +169,8 @@ pub(super) struct HostAccount {
     pub(super) measured: Vec<&'static str>,
     pub(super) processes: Ranked<ProcessKey>,
     pub(super) found: usize,
+    /// Selected VMs that have no series, because [`MOST_VMS`] others have.
+    pub(super) without_series: usize,
     pub(super) unreadable: usize,
     pub(super) unidentified: usize,
     /// What is not measured, for want of what, and of which part of the VMs.
@@ -224,6 +227,7 @@ impl Accounts {
                 measured: Vec::new(),
                 processes: Ranked::new(detail.culprits),
                 found: 0,
+                without_series: 0,
                 unreadable: 0,
                 unidentified: 0,
                 missing: BTreeMap::new(),
@@ -268,6 +272,7 @@ impl Accounts {
             account.now = None;
         }
         let of_vms = look.interval.edges.by_vm();
+        let mut without_series = 0;
         for measured in &look.interval.vms {
             let vm = by_id.get(&measured.vm);
             let assessment = look.assessed.get(&measured.vm);
@@ -277,12 +282,17 @@ impl Accounts {
             if !look.selected.contains(&vm.id) {
                 continue;
             }
+            if !self.vms.contains_key(&vm.id) && self.vms.len() >= MOST_VMS {
+                without_series += 1;
+                continue;
+            }
             let account = self.vms.entry(vm.id).or_insert_with(|| VmAccount::new(vm));
             account.add(measured, assessment, look.interval.length, self.detail);
             account.add_latency(look.interval, vm.id);
             account.add_culprits(&of_vms, vm.id, look.interval.length, &by_id, self.detail);
         }
         self.totals.add(look, self.detail);
+        self.totals.without_series = without_series;
     }
 }
 

@@ -54,6 +54,8 @@ pub enum Metric {
     HostVmsUnidentified,
     /// VMs on this page.
     ExportVms,
+    /// Selected VMs that are not.
+    ExportVmsWithoutSeries,
     /// What is not measured.
     ExportNotMeasured,
     /// Events that are not seen.
@@ -95,7 +97,7 @@ pub struct Description {
 
 impl Metric {
     /// All, in the order in which they stand on the page.
-    pub const ALL: [Metric; 29] = [
+    pub const ALL: [Metric; 30] = [
         Metric::VmState,
         Metric::VcpuState,
         Metric::VmReadyWorstVcpu,
@@ -115,6 +117,7 @@ impl Metric {
         Metric::HostVmsUnreadable,
         Metric::HostVmsUnidentified,
         Metric::ExportVms,
+        Metric::ExportVmsWithoutSeries,
         Metric::ExportNotMeasured,
         Metric::ExportNotSeen,
         Metric::ExportNotCounted,
@@ -227,6 +230,12 @@ impl Metric {
             Metric::ExportVms => {
                 gauge("export_vms", None, &[], "VMs that have series on this page")
             }
+            Metric::ExportVmsWithoutSeries => gauge(
+                "export_vms_without_series",
+                None,
+                &[],
+                "Selected VMs that have no series on this page, because 2,048 others have",
+            ),
             Metric::ExportNotMeasured => gauge(
                 "export_not_measured",
                 Some("ratios"),

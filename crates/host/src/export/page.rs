@@ -140,6 +140,7 @@ fn samples(metric: Metric, accounts: &Accounts, series: &mut Series<'_>) -> fmt:
         | Metric::HostVms
         | Metric::HostVmsUnreadable
         | Metric::HostVmsUnidentified
+        | Metric::ExportVmsWithoutSeries
         | Metric::ExportNotMeasured
         | Metric::ExportNotSeen
         | Metric::ExportNotCounted
@@ -184,6 +185,7 @@ fn of_host(metric: Metric, accounts: &Accounts, series: &mut Series<'_>) -> fmt:
         Metric::HostVms => series.put(&[], host.found as f64),
         Metric::HostVmsUnreadable => series.put(&[], host.unreadable as f64),
         Metric::HostVmsUnidentified => series.put(&[], host.unidentified as f64),
+        Metric::ExportVmsWithoutSeries => series.put(&[], host.without_series as f64),
         Metric::ExportNotMeasured => {
             let mut missing = host.missing.iter();
             missing.try_for_each(|((what, want), part)| series.put(&[what, want], *part))

@@ -32,6 +32,7 @@ use tandem_policy::states::programs::Programs;
 use super::*;
 use crate::fixtures::ms;
 use crate::fixtures::vm;
+use crate::metrics::MOST_VMS;
 
 /// A vCPU with these times of a second, in ms.
 fn vcpu(n: u32, parts: &[(State, u64)]) -> VcpuInterval {
@@ -194,7 +195,7 @@ const DETAIL: Detail = Detail {
 };
 
 fn take(accounts: &mut Accounts, host: &Host) {
-    let weights = BTreeMap::new();
+    let weights = Weights::default();
     add(
         accounts,
         &host.scan,
@@ -553,6 +554,33 @@ fn large(vms: u64) -> Host {
     host.scan.vms = (1..=vms).map(|id| vm(id, &format!("vm{id}"), 8)).collect();
     host.selected = (1..=vms).map(VmId).collect();
     host
+}
+
+#[test]
+fn who_starts_vms_without_end_does_not_grow_the_page_without_end() {
+    let mut accounts = Accounts::new(Detail {
+        culprits: 1,
+        vcpus: false,
+        process_names: true,
+    });
+    let mut host = large(MOST_VMS as u64 + 3);
+    for _ in 0..2 {
+        take(&mut accounts, &host);
+    }
+    let full = page(&accounts);
+    let has = |page: &str, vms: usize, without: usize| {
+        let vms = format!("tandem_export_vms {vms}.0");
+        let without = format!("tandem_export_vms_without_series {without}.0");
+        assert_eq!(lines(page, "tandem_export_vms"), [vms, without]);
+    };
+    has(&full, MOST_VMS, 3);
+    assert_eq!(lines(&full, "tandem_vm_vcpus{").len(), MOST_VMS);
+    // Who has series keeps them, and what goes makes room.
+    for gone in 1..=2 {
+        host.selected.remove(&VmId(gone));
+    }
+    take(&mut accounts, &host);
+    has(&page(&accounts), MOST_VMS, 1);
 }
 
 #[test]

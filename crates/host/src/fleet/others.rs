@@ -1,5 +1,7 @@
 //! Others that act on the same VMs: daemons of their own, and people who set weights.
 
+use std::cell::OnceCell;
+
 use tandem_policy::PolicySet;
 
 use super::Backend;
@@ -7,12 +9,13 @@ use super::Fleet;
 use super::FleetError;
 use crate::discovery::Vm;
 use crate::managed::Note;
+use crate::origin::Origin;
 
 impl Fleet {
     /// Tells other daemons that this VM is ours; an error if it is one of theirs.
     pub(super) fn claim(&mut self, vm: &Vm) -> Result<(), FleetError> {
         let pid = vm.process.pid;
-        if self.policies_of(vm) == PolicySet::NONE {
+        if self.policies_of(vm, &OnceCell::new()) == PolicySet::NONE {
             return Ok(());
         }
         match self.claims.as_mut().map(|claims| claims.claim(pid)) {
@@ -23,17 +26,18 @@ impl Fleet {
     }
 
     /// Tells other daemons that it is not ours any more.
-    pub(super) fn give_up(&mut self, vm: &Vm) {
-        if self.policies_of(vm) != PolicySet::NONE
+    pub(super) fn give_up(&mut self, vm: &Vm, policies: PolicySet) {
+        if policies != PolicySet::NONE
             && let Some(claims) = &mut self.claims
         {
             claims.release(vm.process.pid);
         }
     }
 
-    /// The policies that may act on it.
-    pub(super) fn policies_of(&self, vm: &Vm) -> PolicySet {
-        self.rule(vm, |rule| rule.policies).unwrap_or(self.policies)
+    /// The policies that may act on it. Where it comes from is read once, if a rule asks.
+    pub(super) fn policies_of(&self, vm: &Vm, origin: &OnceCell<Origin>) -> PolicySet {
+        let policies = self.rule(vm, origin, |rule| rule.policies);
+        policies.unwrap_or(self.policies)
     }
 
     /// What others set on the VMs' own cgroups: a VM with a rule keeps the rule's weight, and theirs comes back in the end; of any

@@ -71,7 +71,7 @@ impl Frames for Scripted {
         Ok(frame(
             &Scan::default(),
             interval,
-            &BTreeMap::new(),
+            &Weights::default(),
             &nothing,
             end,
         ))

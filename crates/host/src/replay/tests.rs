@@ -30,9 +30,10 @@ use crate::columns::Style;
 use crate::record::Settings;
 use crate::record::frame;
 use crate::top::text::text;
+use crate::weights::Weights;
 
 /// One second on two pCPUs, the `n`-th: `db` waits for `batch` on one of them, and is there in the first two only.
-fn second(n: u64) -> (Scan, Interval, BTreeMap<VmId, Weight>) {
+fn second(n: u64) -> (Scan, Interval, Weights) {
     let known = |name: &str, pid, vcpus: u32| RecordedVm {
         name: name.to_owned(),
         pid,
@@ -101,8 +102,8 @@ fn second(n: u64) -> (Scan, Interval, BTreeMap<VmId, Weight>) {
         unreadable_vmms: 1,
         ..Scan::default()
     };
-    let weights = BTreeMap::from([(db, Weight(100.0)), (batch, Weight(100.0))]);
-    (scan, interval, weights)
+    let weights = [db, batch].map(|vm| (vm, Weight::constant(100.0)));
+    (scan, interval, weights.into_iter().collect())
 }
 
 /// When the `n`-th second begins by CLOCK_MONOTONIC; before the third nobody looked for an hour.

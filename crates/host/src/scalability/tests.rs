@@ -66,7 +66,8 @@ fn known(name: &str, blocks: Blocks) -> KnownVm {
     KnownVm {
         name: name.to_owned(),
         pid: 7,
-        weight: Weight(100.0),
+        weight: Weight::constant(100.0),
+        levels: Vec::new(),
         blocks,
     }
 }
@@ -143,10 +144,20 @@ fn waits_are_left_out_and_shares_are_by_weight() {
     // What it took less than its half is unused.
     assert!((inside.scaling.efficiency.get() - 0.6).abs() < 1e-6);
     if let Some(vm) = names.get_mut(&VmId(1)) {
-        vm.weight = Weight(300.0);
+        vm.weight = Weight::constant(300.0);
     }
     let heavy = analyze(&interval(&vms), &names, |vm| vm == VmId(1));
     assert!((heavy.vms[0].vm.unwrap().share - 3.0).abs() < 1e-6);
+    // Within a cgroup beside the other VM's it takes what that has, whatever its own weight.
+    for (vm, weight) in [(1, 100.0), (2, 300.0)] {
+        if let Some(known) = names.get_mut(&VmId(vm)) {
+            let weight = Weight::constant(weight);
+            let group = vm as u32;
+            known.levels = vec![Level { group, weight }];
+        }
+    }
+    let within = analyze(&interval(&vms), &names, |vm| vm == VmId(1));
+    assert!((within.vms[0].vm.unwrap().share - 1.0).abs() < 1e-6);
 }
 
 #[test]

@@ -103,7 +103,7 @@ fn example() -> (Scan, Interval) {
 
 pub(super) fn all() -> TopInterval {
     let (scan, interval) = example();
-    shown(&scan, &interval, &BTreeMap::new(), |_| true)
+    shown(&scan, &interval, &Weights::default(), |_| true)
 }
 
 #[test]
@@ -137,7 +137,9 @@ fn what_hurts_most_comes_first_and_names_whom_it_waits_for() {
 #[test]
 fn the_selected_are_shown_and_the_others_are_culprits_still() {
     let (scan, interval) = example();
-    let top = shown(&scan, &interval, &BTreeMap::new(), |vm| vm.name == "hurt");
+    let top = shown(&scan, &interval, &Weights::default(), |vm| {
+        vm.name == "hurt"
+    });
     assert_eq!(top.vms.len(), 1);
     assert_eq!(top.vms[0].culprits[0].name, "calm");
     let everybody = all();
@@ -249,7 +251,7 @@ fn what_no_clock_accounts_for_is_said() {
 #[test]
 fn without_vms_there_are_totals() {
     let (scan, interval) = example();
-    let top = shown(&scan, &interval, &BTreeMap::new(), |_| false);
+    let top = shown(&scan, &interval, &Weights::default(), |_| false);
     let text = text::text(&top, false, Style::default());
     assert!(text.starts_with("no VM to show\n2 pCPUs over"), "{text}");
 }
@@ -285,7 +287,7 @@ fn what_programs_say_is_told() {
     let latency = programs.latency.entry(VmId(2)).or_default();
     (latency.counts[10], latency.time) = (7, ms(1));
     interval.programs = Some(programs);
-    let top = shown(&scan, &interval, &BTreeMap::new(), |_| true);
+    let top = shown(&scan, &interval, &Weights::default(), |_| true);
     let notes = text::notes(&top, true);
     let not_counted = notes
         .iter()

@@ -245,7 +245,7 @@ mod tests {
         Player {
             vm: VmId(1),
             cgroup: CgroupPath("/a".to_owned()),
-            weight: Weight(weight),
+            weight: Weight::saturating(weight),
             threads: Vec::new(),
         }
     }
@@ -289,7 +289,7 @@ mod tests {
     fn what_is_said_is_heard() {
         let line = Line::Guard(vec![Guarded {
             cgroup: CgroupPath("/a b".to_owned()),
-            weight: Weight(512.0),
+            weight: Weight::constant(512.0),
         }]);
         let text = serde_json::to_vec(&line).unwrap();
         assert_eq!(serde_json::from_slice::<Line>(&text).unwrap(), line);

@@ -24,8 +24,8 @@ use tandem_policy::VmId;
 use tandem_policy::Weight;
 
 use crate::discovery::Vm;
-use crate::fleet::own_cgroup;
-use crate::fleet::residences;
+use crate::homes::own_cgroup;
+use crate::homes::residences;
 
 /// One journaled change.
 #[derive(Clone, Debug, PartialEq)]
@@ -125,7 +125,7 @@ impl Ground<'_> {
                 self.check_cgroup(cgroup)?;
                 Ok(vec![Step::Weight(
                     cgroup.clone(),
-                    Weight(f64::from(*weight)),
+                    Weight::saturating(f64::from(*weight)),
                 )])
             }
             Change::ProcessNice { pid, name, nice } => {
@@ -183,8 +183,8 @@ impl Ground<'_> {
         let own = own.ok_or("it has no cgroup of its own whose weight could be raised")?;
         let now = self.controller.weight(&own);
         let now = now.map_err(|error| error.to_string())?;
-        let raised = now.0 * f64::from(percent) / 100.0;
-        Ok(Step::Weight(own, Weight(raised)))
+        let raised = now.times(f64::from(percent) / 100.0);
+        Ok(Step::Weight(own, raised))
     }
 
     /// The threads of a process, with their names.
@@ -415,7 +415,10 @@ mod tests {
         let raised =
             |dir: &tempfile::TempDir| steps(dir, &[1], false, Change::VmWeight { percent: 150 });
         let own = raised(&two(&[]));
-        assert_eq!(own, Ok(vec![Step::Weight(path("/vms/a"), Weight(1536.0))]));
+        assert_eq!(
+            own,
+            Ok(vec![Step::Weight(path("/vms/a"), Weight::constant(1536.0))])
+        );
         let shared = host(&[
             (100, 100, "qemu", "/vms"),
             (100, 101, "CPU 0/KVM", "/vms"),

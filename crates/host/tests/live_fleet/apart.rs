@@ -68,7 +68,7 @@ fn places(subject: &Subject) -> Vec<CgroupPath> {
 }
 
 fn default(subject: &Subject) -> f64 {
-    subject.fleet.controller().default_weight().0
+    subject.fleet.controller().default_weight().value()
 }
 
 /// The VM's vCPUs apart, the first with half of the VM's weight, which is four times the default.
@@ -91,13 +91,13 @@ fn groups_and_weights() -> Result<(), Skip> {
     let weights = |subject: &Subject| {
         places
             .iter()
-            .map(|p| subject.weight(p).0)
+            .map(|p| subject.weight(p).value())
             .collect::<Vec<_>>()
     };
     assert_eq!(weights(&subject), [2.0 * unit, unit, unit]);
     let observed = subject.observe(SHARED);
     assert!(observed.is_apart());
-    assert_eq!(observed.in_force.weight, Weight(4.0 * unit));
+    assert_eq!(observed.in_force.weight, Weight::saturating(4.0 * unit));
     let portions = observed.vcpus.iter().map(|vcpu| vcpu.in_force.portion);
     assert_eq!(
         portions.collect::<Vec<_>>(),
@@ -109,7 +109,10 @@ fn groups_and_weights() -> Result<(), Skip> {
     subject.apply(divide(SHARED, &[0.25, 0.5, 0.25]));
     assert_eq!(weights(&subject), [2.0 * unit, 4.0 * unit, 2.0 * unit]);
     assert!(subject.recheck().is_empty(), "nobody else changed anything");
-    assert_eq!(subject.observe(SHARED).in_force.weight, Weight(8.0 * unit));
+    assert_eq!(
+        subject.observe(SHARED).in_force.weight,
+        Weight::saturating(8.0 * unit)
+    );
     Ok(())
 }
 
@@ -121,7 +124,7 @@ fn together() -> Result<(), Skip> {
     subject.apply(divide(SHARED, &[]));
     let vms = subject.cgroup(SHARED);
     assert_eq!(places(&subject), [vms.clone(), vms.clone(), vms.clone()]);
-    assert_eq!(subject.weight(&vms), Weight(weight));
+    assert_eq!(subject.weight(&vms), Weight::saturating(weight));
     assert!(
         groups
             .iter()
@@ -152,7 +155,7 @@ fn others() -> Result<(), Skip> {
     let mut subject = apart()?;
     subject.need_idle_class()?;
     let group = places(&subject).swap_remove(1);
-    let foreign = Weight(3.0 * default(&subject));
+    let foreign = Weight::saturating(3.0 * default(&subject));
     let controller = subject.fleet.controller();
     controller.set_weight(&group, foreign).expect("it is there");
     let notes = subject.recheck();
@@ -215,7 +218,7 @@ fn empty_group() -> Result<(), Skip> {
     let (vms, unit) = (subject.cgroup(SHARED), default(&subject));
     let controller = subject.fleet.controller();
     controller
-        .set_weight(&vms, Weight(3.0 * unit))
+        .set_weight(&vms, Weight::saturating(3.0 * unit))
         .expect("it is there");
     let notes = subject.recheck();
     assert!(
@@ -224,7 +227,10 @@ fn empty_group() -> Result<(), Skip> {
             .any(|note| note.contains("counts as configured")),
         "{notes:?}"
     );
-    assert_eq!(subject.observe(SHARED).weight, Weight(3.0 * unit));
+    assert_eq!(
+        subject.observe(SHARED).weight,
+        Weight::saturating(3.0 * unit)
+    );
     let controller = subject.fleet.controller();
     controller.set_idle(&vms, true).expect("it is there");
     let notes = subject.recheck();

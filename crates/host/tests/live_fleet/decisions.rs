@@ -56,27 +56,30 @@ fn weights() -> Result<(), Skip> {
     for (vm, made) in [(SHARED, true), (OWNER, false)] {
         assert_eq!(subject.fleet.vm(vm).expect("managed").made, made);
         subject.apply(set_weight(whole(vm), 700.0));
-        assert_eq!(subject.observe(vm).in_force.weight, Weight(700.0));
-        assert_eq!(subject.weight(&subject.cgroup(vm)), Weight(700.0));
+        assert_eq!(subject.observe(vm).in_force.weight, Weight::constant(700.0));
+        assert_eq!(subject.weight(&subject.cgroup(vm)), Weight::constant(700.0));
         assert_eq!(subject.observe_vcpu(vm, 1).in_force.weight, None);
         for weight in [640.0, 333.0] {
             subject.apply(set_weight(single(vm, 1), weight));
             let seen = subject.observe_vcpu(vm, 1).in_force;
-            assert_eq!((seen.weight, seen.idle), (Some(Weight(weight)), false));
+            assert_eq!(
+                (seen.weight, seen.idle),
+                (Some(Weight::saturating(weight)), false)
+            );
             let group = subject.group_of(vm, 1);
-            assert_eq!(subject.weight(&group), Weight(weight));
+            assert_eq!(subject.weight(&group), Weight::saturating(weight));
         }
         assert_eq!(subject.observe_vcpu(vm, 0).in_force.weight, None);
         let home = subject.fleet.controller();
         let home = home.cgroup_of(&subject.thread(vm, 0)).expect("it lives");
         assert_eq!(home, subject.cgroup(vm), "the other vCPUs stay");
-        assert_eq!(subject.observe(vm).in_force.weight, Weight(700.0));
+        assert_eq!(subject.observe(vm).in_force.weight, Weight::constant(700.0));
     }
     // The VMs' vCPUs are still theirs at the next scans.
     assert_eq!(subject.recheck(), Vec::<String>::new());
     assert_eq!(
         subject.observe_vcpu(OWNER, 1).in_force.weight,
-        Some(Weight(333.0))
+        Some(Weight::constant(333.0))
     );
     assert_eq!(subject.restore().snapshot(), before);
     Ok(())
@@ -163,9 +166,9 @@ fn idle_class() -> Result<(), Skip> {
         assert!(subject.is_idle(&cgroup));
         subject.apply(set_idle(whole(vm), false));
         let seen = subject.observe(vm).in_force;
-        assert_eq!((seen.idle, seen.weight), (false, Weight(800.0)));
+        assert_eq!((seen.idle, seen.weight), (false, Weight::constant(800.0)));
         assert!(!subject.is_idle(&cgroup));
-        assert_eq!(subject.weight(&cgroup), Weight(800.0));
+        assert_eq!(subject.weight(&cgroup), Weight::constant(800.0));
 
         // The first decision about a vCPU makes its group.
         subject.apply(set_idle(single(vm, 0), true));
@@ -175,9 +178,12 @@ fn idle_class() -> Result<(), Skip> {
         subject.apply(set_weight(single(vm, 0), 650.0));
         subject.apply(set_idle(single(vm, 0), false));
         let seen = subject.observe_vcpu(vm, 0).in_force;
-        assert_eq!((seen.idle, seen.weight), (false, Some(Weight(650.0))));
+        assert_eq!(
+            (seen.idle, seen.weight),
+            (false, Some(Weight::constant(650.0)))
+        );
         assert!(!subject.is_idle(&group));
-        assert_eq!(subject.weight(&group), Weight(650.0));
+        assert_eq!(subject.weight(&group), Weight::constant(650.0));
         // A group whose weight nobody set has the kernel's.
         subject.apply(set_idle(single(vm, 1), true));
         subject.apply(set_idle(single(vm, 1), false));
@@ -195,31 +201,35 @@ fn idle_class() -> Result<(), Skip> {
 
 fn group_that_is_there() -> Result<(), Skip> {
     let mut live_host = LiveHost::new()?;
-    let theirs = operators_vcpu_group(&mut live_host, 0, Weight(300.0));
+    let theirs = operators_vcpu_group(&mut live_host, 0, Weight::constant(300.0));
     let before = live_host.snapshot();
     let mut subject = Subject::acting_on(live_host)?;
     assert_eq!(subject.cgroup(OWNER), subject.live_host.own);
     let seen = subject.observe_vcpu(OWNER, 0).in_force;
-    assert_eq!(seen.weight, Some(Weight(300.0)), "seen before any decision");
+    assert_eq!(
+        seen.weight,
+        Some(Weight::constant(300.0)),
+        "seen before any decision"
+    );
     subject.apply(set_weight(single(OWNER, 0), 400.0));
     let group = subject.group_of(OWNER, 0);
     assert_eq!(group, theirs);
-    assert_eq!(subject.weight(&group), Weight(400.0));
+    assert_eq!(subject.weight(&group), Weight::constant(400.0));
     if subject.fleet.knobs().idle {
         subject.apply(set_idle(single(OWNER, 0), true));
         subject.apply(set_idle(single(OWNER, 0), false));
-        assert_eq!(subject.weight(&group), Weight(400.0));
+        assert_eq!(subject.weight(&group), Weight::constant(400.0));
     }
     let live_host = subject.restore();
     assert_eq!(live_host.snapshot(), before);
     let weight = controller()?.weight(&group).expect("it exists");
-    assert_eq!(weight, Weight(300.0));
+    assert_eq!(weight, Weight::constant(300.0));
     Ok(())
 }
 
 fn operators_idle_class() -> Result<(), Skip> {
     let mut live_host = LiveHost::new()?;
-    let group = operators_vcpu_group(&mut live_host, 0, Weight(300.0));
+    let group = operators_vcpu_group(&mut live_host, 0, Weight::constant(300.0));
     let is_idle = || {
         controller()?
             .is_idle(&group)
@@ -244,8 +254,8 @@ fn operators_idle_class() -> Result<(), Skip> {
     assert!(subject.is_idle(&own) && subject.is_idle(&group));
     subject.apply(set_idle(whole(OWNER), false));
     subject.apply(set_idle(single(OWNER, 0), false));
-    assert_eq!(subject.weight(&own), Weight(700.0));
-    assert_eq!(subject.weight(&group), Weight(650.0));
+    assert_eq!(subject.weight(&own), Weight::constant(700.0));
+    assert_eq!(subject.weight(&group), Weight::constant(650.0));
     let live_host = subject.restore();
     assert_eq!(live_host.snapshot(), before);
     assert_eq!(is_idle()?, Some(true));
@@ -272,8 +282,6 @@ fn refused_changes() -> Result<(), Skip> {
         let before = in_force(&mut subject, vm);
         let error = subject.refused(set_affinity(vm, 1, &absent));
         assert!(error.contains("8191"), "{error}");
-        let error = subject.refused(set_weight(whole(vm), f64::NAN));
-        assert!(error.contains("NaN"), "{error}");
         assert_eq!(in_force(&mut subject, vm), before);
         // Of a vCPU that it does not have there is nothing to refuse.
         subject.apply(set_nice(vm, 9, 4));

@@ -92,12 +92,20 @@ fn weight() -> Result<(), Skip> {
     assert_noted(&subject.recheck(), "weight");
     let seen = subject.observe(OWNER);
     let counts = (seen.weight, seen.in_force.weight);
-    assert_eq!(counts, (Weight(500.0), Weight(500.0)), "also as configured");
+    assert_eq!(
+        counts,
+        (Weight::constant(500.0), Weight::constant(500.0)),
+        "also as configured"
+    );
     let shared = subject.observe(SHARED).in_force.weight;
-    assert_eq!(shared, Weight(700.0), "the other VM's is as it was");
+    assert_eq!(
+        shared,
+        Weight::constant(700.0),
+        "the other VM's is as it was"
+    );
     assert_eq!(subject.recheck(), Vec::<String>::new(), "said once");
     subject.apply(set_weight(whole(OWNER), 800.0));
-    assert_eq!(subject.weight(&own), Weight(800.0));
+    assert_eq!(subject.weight(&own), Weight::constant(800.0));
     let live_host = subject.restore();
     assert_eq!(read(&live_host.own, Knob::Weight), "500", "and not 333");
     Ok(())
@@ -112,8 +120,8 @@ fn overwritten_weight() -> Result<(), Skip> {
     write(&own, Knob::Weight, "500");
     subject.apply(set_weight(whole(OWNER), 710.0));
     assert_noted(&subject.recheck(), "weight");
-    assert_eq!(subject.observe(OWNER).weight, Weight(500.0));
-    assert_eq!(subject.weight(&own), Weight(710.0));
+    assert_eq!(subject.observe(OWNER).weight, Weight::constant(500.0));
+    assert_eq!(subject.weight(&own), Weight::constant(710.0));
     let live_host = subject.restore();
     assert_eq!(read(&live_host.own, Knob::Weight), "500", "and not 333");
     Ok(())
@@ -159,7 +167,7 @@ fn ruled_weight() -> Result<(), Skip> {
 
 fn weight_of_a_vcpu() -> Result<(), Skip> {
     let mut live_host = LiveHost::new()?;
-    let group = operators_vcpu_group(&mut live_host, 0, Weight(300.0));
+    let group = operators_vcpu_group(&mut live_host, 0, Weight::constant(300.0));
     let mut subject = Subject::acting_on(live_host)?;
     subject.apply(set_weight(single(OWNER, 0), 640.0));
     subject.apply(set_weight(single(SHARED, 1), 640.0));
@@ -167,11 +175,11 @@ fn weight_of_a_vcpu() -> Result<(), Skip> {
     write(&group, Knob::Weight, "222");
     assert_noted(&subject.recheck(), "weight");
     let seen = subject.observe_vcpu(OWNER, 0).in_force.weight;
-    assert_eq!(seen, Some(Weight(222.0)));
+    assert_eq!(seen, Some(Weight::constant(222.0)));
     write(&made, Knob::Weight, "111");
     assert_noted(&subject.recheck(), "weight");
     let seen = subject.observe_vcpu(SHARED, 1).in_force.weight;
-    assert_eq!(seen, Some(Weight(111.0)));
+    assert_eq!(seen, Some(Weight::constant(111.0)));
     subject.apply(set_weight(single(OWNER, 0), 650.0));
     let live_host = subject.restore();
     assert_eq!(read(&group, Knob::Weight), "222", "and not 300");
@@ -259,7 +267,11 @@ fn into_idle_class() -> Result<(), Skip> {
     assert_noted(&subject.recheck(), "cpu.idle");
     let seen = subject.observe(OWNER);
     assert!(seen.in_force.idle);
-    assert_eq!(seen.weight, Weight(333.0), "what is configured is not lost");
+    assert_eq!(
+        seen.weight,
+        Weight::constant(333.0),
+        "what is configured is not lost"
+    );
     // Weights go on being decided, and none is refused.
     subject.apply(set_weight(whole(OWNER), 650.0));
     assert_eq!(subject.recheck(), Vec::<String>::new(), "said once");
@@ -289,9 +301,9 @@ fn out_of_idle_class() -> Result<(), Skip> {
         assert!(!seen.in_force.idle);
         assert_eq!(seen.in_force.weight, subject.weight(&own));
         let configured = if theirs.is_some() { 444.0 } else { 333.0 };
-        assert_eq!(seen.weight, Weight(configured));
+        assert_eq!(seen.weight, Weight::saturating(configured));
         subject.apply(set_weight(whole(OWNER), 700.0));
-        assert_eq!(subject.weight(&own), Weight(700.0));
+        assert_eq!(subject.weight(&own), Weight::constant(700.0));
         let live_host = subject.restore();
         assert_eq!(read(&live_host.own, Knob::Idle), "0");
         assert_eq!(read(&live_host.own, Knob::Weight), theirs.unwrap_or("333"));

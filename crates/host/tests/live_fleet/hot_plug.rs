@@ -94,11 +94,11 @@ fn comes_and_goes() -> Result<(), Skip> {
             let seen = subject.observe(SHARED);
             assert_eq!(numbers(&seen), vcpus);
             let weights = (seen.weight, seen.in_force.weight);
-            assert_eq!(weights, (configured, Weight(700.0)));
+            assert_eq!(weights, (configured, Weight::constant(700.0)));
             assert_eq!(numbers(&subject.observe(OWNER)), [0, 1]);
         }
         let group = subject.cgroup(SHARED);
-        assert_eq!(subject.weight(&group), Weight(700.0));
+        assert_eq!(subject.weight(&group), Weight::constant(700.0));
         let inside = subject.fleet.controller().threads(&group);
         assert_eq!(inside.expect("it exists").len(), vcpus.len());
     };
@@ -120,13 +120,13 @@ fn comes_and_goes() -> Result<(), Skip> {
 
 fn weight_per_vcpu() -> Result<(), Skip> {
     let mut subject = Subject::weighing_vcpus()?;
-    let default = subject.fleet.controller().default_weight().0;
+    let default = subject.fleet.controller().default_weight().value();
     let group = subject.cgroup(SHARED);
     let check = |subject: &mut Subject, vcpus: u32, in_force: f64| {
         let seen = subject.observe(SHARED);
-        assert_eq!(seen.weight, Weight(default * f64::from(vcpus)));
-        assert_eq!(seen.in_force.weight, Weight(in_force));
-        assert_eq!(subject.weight(&group), Weight(in_force));
+        assert_eq!(seen.weight, Weight::saturating(default * f64::from(vcpus)));
+        assert_eq!(seen.in_force.weight, Weight::saturating(in_force));
+        assert_eq!(subject.weight(&group), Weight::saturating(in_force));
     };
     check(&mut subject, 3, default * 3.0);
     start_vcpu(&mut subject, 7);
@@ -149,10 +149,10 @@ fn weight_per_vcpu() -> Result<(), Skip> {
     let written = controller.write_knob(&group, Knob::Weight, "640");
     written.expect("the kernel takes it");
     subject.recheck();
-    assert_eq!(subject.observe(SHARED).weight, Weight(640.0));
+    assert_eq!(subject.observe(SHARED).weight, Weight::constant(640.0));
     start_vcpu(&mut subject, 1);
     subject.update();
-    assert_eq!(subject.weight(&group), Weight(960.0));
+    assert_eq!(subject.weight(&group), Weight::constant(960.0));
     Ok(())
 }
 
@@ -168,7 +168,7 @@ fn all_change() -> Result<(), Skip> {
         subject.update_with(&[shared.clone(), only(vcpu)]);
         let seen = subject.observe(OWNER);
         assert_eq!(numbers(&seen), [vcpu as u32]);
-        assert_eq!(seen.in_force.weight, Weight(700.0));
+        assert_eq!(seen.in_force.weight, Weight::constant(700.0));
     }
     Ok(())
 }
@@ -229,7 +229,7 @@ fn plugged_again() -> Result<(), Skip> {
     assert_eq!((seen.weight, seen.idle), (None, false));
     subject.apply(set_weight(single(SHARED, 1), 50.0));
     let group = subject.group_of(SHARED, 1);
-    assert_eq!(subject.weight(&group), Weight(50.0));
+    assert_eq!(subject.weight(&group), Weight::constant(50.0));
     if has_idle {
         assert!(!subject.is_idle(&group));
     }
@@ -254,7 +254,7 @@ fn cannot_be_moved() -> Result<(), Skip> {
     shared.vcpus.push(VcpuThread { index, thread });
     // Nor does it keep what others set from being seen.
     let group = subject.cgroup(SHARED);
-    let written = controller()?.set_weight(&group, Weight(650.0));
+    let written = controller()?.set_weight(&group, Weight::constant(650.0));
     written.expect("the kernel takes it");
     let mut noted = Vec::new();
     for _ in 0..UPDATES {
@@ -266,7 +266,7 @@ fn cannot_be_moved() -> Result<(), Skip> {
         let seen = subject.observe(SHARED);
         assert_eq!(numbers(&seen), [0, 1, 2]);
         let weight = if noted.is_empty() { 700.0 } else { 650.0 };
-        assert_eq!(seen.in_force.weight, Weight(weight));
+        assert_eq!(seen.in_force.weight, Weight::saturating(weight));
     }
     assert_eq!(noted.len(), 1, "{noted:?}");
     subject.update();

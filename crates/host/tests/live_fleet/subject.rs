@@ -306,7 +306,7 @@ pub fn single(vm: VmId, vcpu: u32) -> Target {
 pub fn set_weight(target: Target, weight: f64) -> Decision {
     Decision::SetWeight {
         target,
-        weight: Weight(weight),
+        weight: Weight::saturating(weight),
         because: BECAUSE,
     }
 }

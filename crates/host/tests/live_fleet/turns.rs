@@ -86,13 +86,16 @@ fn by_turns() -> Result<(), Skip> {
             assert_ne!(idle, [true; 3], "turn {turn:?}");
             seen[usize::from(idle[0])] += 1;
         }
-        weighed |= !subject.is_idle(&shared) && subject.weight(&shared) == Weight(700.0);
+        weighed |= !subject.is_idle(&shared) && subject.weight(&shared) == Weight::constant(700.0);
         weighed && seen.iter().all(|seen| *seen >= 5)
     });
     wait_until("it is seen to take turns", || {
         subject.fleet.rotate(&both());
         let observed = subject.observe(SHARED).in_force;
-        assert_eq!((observed.idle, observed.weight), (false, Weight(700.0)));
+        assert_eq!(
+            (observed.idle, observed.weight),
+            (false, Weight::constant(700.0))
+        );
         observed.rotating
     });
     // A new weight counts in the next turn.
@@ -101,7 +104,7 @@ fn by_turns() -> Result<(), Skip> {
     wait_until("the new weight is in force", || {
         subject.observe(SHARED);
         subject.fleet.rotate(&both());
-        !subject.is_idle(&shared) && subject.weight(&shared) == Weight(500.0)
+        !subject.is_idle(&shared) && subject.weight(&shared) == Weight::constant(500.0)
     });
     // What we set ourselves is nobody else's doing.
     assert_eq!(subject.recheck(), Vec::<String>::new());
@@ -112,7 +115,7 @@ fn by_turns() -> Result<(), Skip> {
     });
     let observed = subject.observe(SHARED).in_force;
     assert!(!observed.rotating && !observed.idle);
-    assert_eq!(observed.weight, Weight(500.0));
+    assert_eq!(observed.weight, Weight::constant(500.0));
     assert_eq!(subject.recheck(), Vec::<String>::new());
     assert_eq!(subject.restore().snapshot(), before);
     Ok(())

@@ -32,7 +32,7 @@ impl Actuator {
         cgroup: &CgroupPath,
         weight: Weight,
     ) -> Result<Weight, ActuatorError> {
-        let written = self.controller.writable(cgroup, weight)?;
+        let written = self.controller.writable(weight);
         let key = self.before_knob(cgroup, Knob::Weight, &text_of(written))?;
         let outcome = self.controller.set_weight(cgroup, written);
         self.after_knob(key, outcome)
@@ -154,7 +154,7 @@ impl Actuator {
             self.before_idle(cgroup, true)?;
             return Ok(());
         }
-        let written = self.controller.writable(cgroup, weight)?;
+        let written = self.controller.writable(weight);
         let text = text_of(written);
         let id = self.controller.id(cgroup)?;
         let record = |knob, text: &str| Record::Knob {
@@ -212,5 +212,5 @@ impl Actuator {
 }
 
 fn text_of(weight: Weight) -> String {
-    format!("{:.0}", weight.0)
+    format!("{:.0}", weight.value())
 }

@@ -15,6 +15,7 @@ use crate::cgroup::knob::Quota;
 use crate::cgroup::knob::parse_quota;
 use crate::cgroup::path::CgroupId;
 use crate::cgroup::path::CgroupPath;
+use crate::cgroup::path::Owners;
 use crate::cgroup::path::Version;
 use crate::cgroup::stat;
 use crate::cgroup::stat::Throttled;
@@ -50,6 +51,11 @@ pub trait CpuController: Send + Sync {
 
     /// Which cgroup is at this path now.
     fn id(&self, cgroup: &CgroupPath) -> Result<CgroupId, CgroupError>;
+
+    /// Who may change a cgroup; a hierarchy without owners is root's.
+    fn owners(&self, cgroup: &CgroupPath) -> Result<Owners, CgroupError> {
+        self.id(cgroup).map(|_| Owners::ROOT)
+    }
 
     /// A knob's text.
     fn read_knob(&self, cgroup: &CgroupPath, knob: Knob) -> Result<String, CgroupError>;
@@ -104,33 +110,33 @@ pub trait CpuController: Send + Sync {
     /// [`CgroupError::InUse`], and nothing changed, when one of them has settings of its own.
     fn disable(&self, cgroup: &CgroupPath) -> Result<(), CgroupError>;
 
-    /// A cgroup's weight.
+    /// A cgroup's weight. One in the idle class has none: before Linux 6.12 its `cpu.weight` then shows 0, for which the kernel's default
+    /// stands, which it has once it leaves the class.
     fn weight(&self, cgroup: &CgroupPath) -> Result<Weight, CgroupError> {
         let text = self.read_knob(cgroup, Knob::Weight)?;
-        text.parse().map(Weight).map_err(|_| CgroupError::BadKnob {
-            cgroup: cgroup.clone(),
-            knob: Knob::Weight,
-            text,
-            wanted: "a whole number",
-        })
+        match text.parse::<u32>() {
+            Ok(0) => Ok(self.default_weight()),
+            Ok(weight) => Ok(Weight::saturating(f64::from(weight))),
+            Err(_) => Err(CgroupError::BadKnob {
+                cgroup: cgroup.clone(),
+                knob: Knob::Weight,
+                text,
+                wanted: "a whole number",
+            }),
+        }
     }
 
     /// What setting a cgroup's weight writes: rounded and brought into range.
-    fn writable(&self, cgroup: &CgroupPath, weight: Weight) -> Result<Weight, CgroupError> {
-        if !weight.0.is_finite() {
-            return Err(CgroupError::BadWeight {
-                cgroup: cgroup.clone(),
-                weight,
-            });
-        }
+    fn writable(&self, weight: Weight) -> Weight {
         let (least, most) = self.weight_range();
-        Ok(Weight(weight.0.round().clamp(least.0, most.0)))
+        let written = weight.value().round();
+        Weight::saturating(written.clamp(least.value(), most.value()))
     }
 
     /// Sets a cgroup's weight, rounded and brought into range; returns what was written.
     fn set_weight(&self, cgroup: &CgroupPath, weight: Weight) -> Result<Weight, CgroupError> {
-        let written = self.writable(cgroup, weight)?;
-        self.write_knob(cgroup, Knob::Weight, &format!("{:.0}", written.0))?;
+        let written = self.writable(weight);
+        self.write_knob(cgroup, Knob::Weight, &format!("{:.0}", written.value()))?;
         Ok(written)
     }
 

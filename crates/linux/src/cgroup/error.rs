@@ -7,7 +7,6 @@
 use std::io;
 use std::path::PathBuf;
 
-use tandem_policy::Weight;
 use thiserror::Error;
 
 use crate::cgroup::knob::Knob;
@@ -122,14 +121,6 @@ pub enum CgroupError {
         "this kernel has no idle class for cgroups (cpu.idle): Linux 5.15 is the first that has"
     )]
     NoIdleClass,
-    /// A weight that is no number.
-    #[error("cannot give cgroup {cgroup} the weight {weight}; a weight is a positive number")]
-    BadWeight {
-        /// Which cgroup.
-        cgroup: CgroupPath,
-        /// The weight.
-        weight: Weight,
-    },
     /// A cap that the kernel does not take.
     #[error(
         "cannot cap cgroup {cgroup} at {} µs per {} µs; the quota must be 1000 µs or more, the \

@@ -12,6 +12,7 @@ use crate::cgroup::error::CgroupError;
 use crate::cgroup::name::check_name;
 use crate::cgroup::path::CgroupId;
 use crate::cgroup::path::CgroupPath;
+use crate::cgroup::path::Owners;
 use crate::cgroup::path::Version;
 use crate::ids::Pid;
 use crate::ids::Tid;
@@ -60,6 +61,20 @@ impl Hierarchy {
         let folder = self.folder(cgroup);
         match fs::metadata(&folder) {
             Ok(metadata) => Ok(CgroupId(metadata.ino())),
+            Err(error) => Err(self.reading(cgroup, folder, error)),
+        }
+    }
+
+    /// Who may change a cgroup: whose its folder is, and whose the file of its weight.
+    pub fn owners(&self, cgroup: &CgroupPath, weight: &str) -> Result<Owners, CgroupError> {
+        let folder = self.folder(cgroup);
+        match fs::metadata(&folder) {
+            Ok(metadata) => Ok(Owners {
+                folder: metadata.uid(),
+                weight: fs::metadata(folder.join(weight))
+                    .ok()
+                    .map(|file| file.uid()),
+            }),
             Err(error) => Err(self.reading(cgroup, folder, error)),
         }
     }
@@ -239,7 +254,10 @@ impl Hierarchy {
             });
         };
         let cgroup = CgroupPath(found.to_owned());
-        if let Some(removed) = found.strip_suffix(" (deleted)") {
+        // The kernel says so of a cgroup that was removed; but anybody may call one so that is there.
+        if let Some(removed) = found.strip_suffix(" (deleted)")
+            && !self.folder(&cgroup).exists()
+        {
             return Err(CgroupError::Gone(CgroupPath(removed.to_owned())));
         }
         if found.starts_with("/..") {

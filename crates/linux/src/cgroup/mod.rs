@@ -28,5 +28,6 @@ pub use mounts::open;
 pub use name::check_name;
 pub use path::CgroupId;
 pub use path::CgroupPath;
+pub use path::Owners;
 pub use path::Version;
 pub use stat::Throttled;

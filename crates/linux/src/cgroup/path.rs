@@ -93,6 +93,26 @@ impl CgroupPath {
 #[serde(transparent)]
 pub struct CgroupId(pub u64);
 
+/// Who may change a cgroup, by user number.
+///
+/// Who delegates a cgroup gives away its folder and some of its files, but not its knobs (Documentation/admin-guide/cgroup-v2.rst,
+/// "Delegation"): what is set there stays root's, and all below is the new owner's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owners {
+    /// Whose the folder is: who may make cgroups in it.
+    pub folder: u32,
+    /// Whose the file of its weight is, if it has one.
+    pub weight: Option<u32>,
+}
+
+impl Owners {
+    /// All of it is root's.
+    pub const ROOT: Owners = Owners {
+        folder: 0,
+        weight: Some(0),
+    };
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

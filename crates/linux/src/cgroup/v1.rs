@@ -19,6 +19,7 @@ use crate::cgroup::files::Hierarchy;
 use crate::cgroup::knob::Knob;
 use crate::cgroup::path::CgroupId;
 use crate::cgroup::path::CgroupPath;
+use crate::cgroup::path::Owners;
 use crate::cgroup::path::Version;
 use crate::ids::Pid;
 use crate::ids::Tid;
@@ -26,7 +27,7 @@ use crate::procfs::ProcFs;
 use crate::thread::ThreadRef;
 
 /// The kernel's MIN_SHARES and MAX_SHARES, kernel/sched/sched.h.
-const SHARES: (Weight, Weight) = (Weight(2.0), Weight(262_144.0));
+const SHARES: (Weight, Weight) = (Weight::constant(2.0), Weight::constant(262_144.0));
 
 /// The v1 hierarchy with the cpu controller.
 #[derive(Debug)]
@@ -89,7 +90,7 @@ impl CpuController for V1 {
     }
 
     fn default_weight(&self) -> Weight {
-        Weight(1024.0)
+        Weight::constant(1024.0)
     }
 
     fn weight_range(&self) -> (Weight, Weight) {
@@ -102,6 +103,10 @@ impl CpuController for V1 {
 
     fn id(&self, cgroup: &CgroupPath) -> Result<CgroupId, CgroupError> {
         self.files.id(cgroup)
+    }
+
+    fn owners(&self, cgroup: &CgroupPath) -> Result<Owners, CgroupError> {
+        self.files.owners(cgroup, "cpu.shares")
     }
 
     fn read_knob(&self, cgroup: &CgroupPath, knob: Knob) -> Result<String, CgroupError> {

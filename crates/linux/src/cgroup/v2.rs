@@ -32,6 +32,7 @@ use crate::cgroup::files::Hierarchy;
 use crate::cgroup::knob::Knob;
 use crate::cgroup::path::CgroupId;
 use crate::cgroup::path::CgroupPath;
+use crate::cgroup::path::Owners;
 use crate::cgroup::path::Version;
 use crate::ids::Pid;
 use crate::ids::Tid;
@@ -39,7 +40,7 @@ use crate::procfs::ProcFs;
 use crate::thread::ThreadRef;
 
 /// CGROUP_WEIGHT_MIN and CGROUP_WEIGHT_MAX, include/linux/cgroup.h.
-const WEIGHTS: (Weight, Weight) = (Weight(1.0), Weight(10_000.0));
+const WEIGHTS: (Weight, Weight) = (Weight::constant(1.0), Weight::constant(10_000.0));
 
 /// The controllers that work in threaded cgroups; any other makes a cgroup's children domains.
 const THREADED: [&str; 4] = ["cpu", "cpuset", "perf_event", "pids"];
@@ -160,7 +161,7 @@ impl CpuController for V2 {
     }
 
     fn default_weight(&self) -> Weight {
-        Weight(100.0)
+        Weight::constant(100.0)
     }
 
     fn weight_range(&self) -> (Weight, Weight) {
@@ -173,6 +174,10 @@ impl CpuController for V2 {
 
     fn id(&self, cgroup: &CgroupPath) -> Result<CgroupId, CgroupError> {
         self.files.id(cgroup)
+    }
+
+    fn owners(&self, cgroup: &CgroupPath) -> Result<Owners, CgroupError> {
+        self.files.owners(cgroup, "cpu.weight")
     }
 
     fn read_knob(&self, cgroup: &CgroupPath, knob: Knob) -> Result<String, CgroupError> {

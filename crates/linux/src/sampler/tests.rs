@@ -229,3 +229,35 @@ fn three_whole_numbers_are_an_account_and_nothing_else_is() {
         assert_eq!(VcpuSample::parse(text.as_bytes()), None, "{text:?}");
     }
 }
+
+#[test]
+fn hostile_numbers_of_threads_do_not_use_up_the_files_that_may_be_open() {
+    let mut sampler = Sampler {
+        room: 1,
+        ..Sampler::new(ProcFs::host())
+    };
+    let me = me();
+    let (tell, told) = channel();
+    let (end, ended) = channel::<()>();
+    let thread = std::thread::spawn(move || {
+        tell.send(self::me()).unwrap();
+        ended.recv().unwrap();
+    });
+    let other = told.recv().unwrap();
+    sampler.sample(&me).unwrap();
+    assert_eq!(sampler.overflow(), None);
+    let first = sampler.sample(&other).unwrap();
+    assert!(sampler.sample(&other).unwrap().ran >= first.ran);
+    assert_eq!((sampler.open.len(), sampler.overflow()), (1, Some(1)));
+    end.send(()).unwrap();
+    thread.join().unwrap();
+    let error = loop {
+        if let Err(error) = sampler.sample(&other) {
+            break error;
+        }
+    };
+    assert!(error.is_gone(), "{error}");
+    sampler.sample(&me).unwrap();
+    let limit = getrlimit(Resource::Nofile).maximum;
+    assert!(limit.is_none_or(|limit| (room() as u64) * 2 + limit / 8 <= limit));
+}

@@ -406,11 +406,11 @@ impl CpuController for Fake {
     }
 
     fn default_weight(&self) -> Weight {
-        Weight(100.0)
+        Weight::constant(100.0)
     }
 
     fn weight_range(&self) -> (Weight, Weight) {
-        (Weight(1.0), Weight(10_000.0))
+        (Weight::constant(1.0), Weight::constant(10_000.0))
     }
 
     fn cgroup_of(&self, thread: &ThreadRef) -> Result<CgroupPath, CgroupError> {

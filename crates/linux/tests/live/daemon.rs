@@ -101,11 +101,11 @@ impl Subject {
                     .set_affinity(&thread, &pcpu.into_iter().collect())?;
             }
             7..10 if !self.idle => {
-                let weight = Weight((2 + pick(5000)) as f64);
+                let weight = Weight::saturating((2 + pick(5000)) as f64);
                 self.actuator.set_weight(&self.own, weight)?;
             }
             10..12 if self.actuator.controller().exists(&group) => {
-                self.actuator.set_weight(&group, Weight(300.0))?;
+                self.actuator.set_weight(&group, Weight::constant(300.0))?;
             }
             12 => {
                 let quota_us = 50_000 + pick(50_000) as u64;
@@ -139,7 +139,7 @@ impl Subject {
             20 | 21 if self.actuator.controller().exists(&group) => {
                 let below = self.actuator.create_group(&group, "vcpu")?;
                 self.actuator.move_thread(&thread, &below)?;
-                self.actuator.set_weight(&below, Weight(700.0))?;
+                self.actuator.set_weight(&below, Weight::constant(700.0))?;
             }
             _ => {}
         }

@@ -148,19 +148,21 @@ fn refused_while_full() -> Result<(), Skip> {
     let disk = Disk::new()?;
     let (mut actuator, _) = Actuator::open(controller()?, disk.dir()).expect("it opens");
     let own = live_host.own.clone();
-    actuator.set_weight(&own, Weight(500.0)).expect("a weight");
+    actuator
+        .set_weight(&own, Weight::constant(500.0))
+        .expect("a weight");
     disk.fill();
     // There is some room in the last page.
     let weights = (501..2000u32).map(f64::from);
     let refused = weights
-        .map(|weight| actuator.set_weight(&own, Weight(weight)))
+        .map(|weight| actuator.set_weight(&own, Weight::constant(weight)))
         .find_map(Result::err)
         .expect("the disk is full");
     assert!(refused.to_string().contains("No space left"), "{refused}");
     let stays = controller()?.weight(&own).expect("a weight");
-    assert!(stays.0 >= 500.0, "what was in force stays");
+    assert!(stays.value() >= 500.0, "what was in force stays");
     disk.make_room();
-    let weight = Weight(3000.0);
+    let weight = Weight::constant(3000.0);
     let written = actuator.set_weight(&own, weight).expect("there is room");
     assert_eq!(written, weight);
     disk.fill();

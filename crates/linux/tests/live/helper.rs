@@ -177,8 +177,19 @@ pub struct Helper {
 impl Helper {
     /// Starts a helper and waits until it is ready.
     pub fn start(role: &str, arguments: &[&str]) -> Helper {
-        let mut child = command(role)
-            .args(arguments)
+        Helper::started(command(role).args(arguments))
+    }
+
+    /// The same as another user.
+    #[allow(dead_code, reason = "some tests have no other users")]
+    pub fn start_as(user: u32, role: &str, arguments: &[&str]) -> Helper {
+        use std::os::unix::process::CommandExt;
+
+        Helper::started(command(role).args(arguments).uid(user))
+    }
+
+    fn started(command: &mut Command) -> Helper {
+        let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

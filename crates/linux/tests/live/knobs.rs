@@ -162,7 +162,7 @@ fn idle_class() -> Result<(), Skip> {
     both_ends(&live_host, |actuator| {
         actuator.set_idle(&live_host.own, true)?;
         assert_eq!(own_file(&live_host, "cpu.idle"), "1");
-        let refused = actuator.set_weight(&live_host.own, Weight(50.0));
+        let refused = actuator.set_weight(&live_host.own, Weight::constant(50.0));
         assert!(refused.is_err(), "in it there is no weight to set");
         actuator.set_idle(&live_host.own, false)?;
         assert_eq!(own_file(&live_host, "cpu.idle"), "0");
@@ -181,7 +181,7 @@ fn weight_and_idle() -> Result<(), Skip> {
         Ok(())
     })?;
     both_ends(&live_host, |actuator| {
-        actuator.set_weight(&live_host.own, Weight(444.0))?;
+        actuator.set_weight(&live_host.own, Weight::constant(444.0))?;
         actuator.set_idle(&live_host.own, true)?;
         actuator.set_idle(&live_host.own, false)?;
         assert_eq!(
@@ -194,8 +194,8 @@ fn weight_and_idle() -> Result<(), Skip> {
     both_ends(&live_host, |actuator| {
         actuator.set_idle(&live_host.own, true)?;
         actuator.set_idle(&live_host.own, false)?;
-        actuator.set_weight(&live_host.own, Weight(555.0))?;
-        assert_eq!(weight(actuator)?, Weight(555.0));
+        actuator.set_weight(&live_host.own, Weight::constant(555.0))?;
+        assert_eq!(weight(actuator)?, Weight::constant(555.0));
         actuator.set_idle(&live_host.own, true)
     })
 }
@@ -214,7 +214,7 @@ fn foreign_weight_and_idle() -> Result<(), Skip> {
         made(actuator.forget_knob(&live_host.own, Knob::Weight));
         made(
             actuator
-                .set_weight(&live_host.own, Weight(700.0))
+                .set_weight(&live_host.own, Weight::constant(700.0))
                 .map(|_| ()),
         );
         // The record of the weight is now the later one, and still a weight is put back after the class.
@@ -229,7 +229,7 @@ fn foreign_weight_and_idle() -> Result<(), Skip> {
         };
         assert!(report.is_complete(), "{report}");
         let weight = controller()?.weight(&live_host.own).expect("a weight");
-        assert_eq!(weight, Weight(200.0), "killed: {killed}");
+        assert_eq!(weight, Weight::constant(200.0), "killed: {killed}");
     }
     Ok(())
 }
@@ -240,7 +240,7 @@ fn operators_idle_class() -> Result<(), Skip> {
     live_host.operator_sets(Knob::Idle, "1");
     both_ends(&live_host, |actuator| {
         actuator.set_idle(&live_host.own, false)?;
-        actuator.set_weight(&live_host.own, Weight(250.0))?;
+        actuator.set_weight(&live_host.own, Weight::constant(250.0))?;
         assert_eq!(own_file(&live_host, "cpu.idle"), "0");
         Ok(())
     })?;
@@ -270,7 +270,7 @@ fn operators_idle_class_of_just_now() -> Result<(), Skip> {
     live_host.operator_sets(Knob::Weight, "333");
     let dir = StateDir::new();
     let mut actuator = open(&dir)?;
-    let written = actuator.set_weight(&live_host.own, Weight(444.0));
+    let written = actuator.set_weight(&live_host.own, Weight::constant(444.0));
     written.expect("a weight");
     // Nobody told the actuator, and a weight cannot be put back there.
     live_host.operator_sets(Knob::Idle, "1");
@@ -290,7 +290,7 @@ fn make_group_below(
 ) -> Result<CgroupPath, ActuatorError> {
     let group = actuator.create_group(above, name)?;
     assert_eq!(actuator.move_thread(thread, &group)?, Outcome::Done);
-    actuator.set_weight(&group, Weight(900.0))?;
+    actuator.set_weight(&group, Weight::constant(900.0))?;
     match actuator.set_idle(&group, true) {
         Err(ActuatorError::Cgroup(CgroupError::NoIdleClass)) => {}
         other => other?,
@@ -332,7 +332,7 @@ fn group_below_own() -> Result<(), Skip> {
     let name = format!("{}vcpu0", live_host.prefix);
     both_ends(&live_host, |actuator| {
         make_group_below(actuator, &live_host.own, &threads[0], &name)?;
-        actuator.set_weight(&live_host.own, Weight(123.0))?;
+        actuator.set_weight(&live_host.own, Weight::constant(123.0))?;
         Ok(())
     })?;
     let before = live_host.snapshot();

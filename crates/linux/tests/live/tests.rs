@@ -89,10 +89,10 @@ fn change_everything(live_host: &LiveHost, actuator: &mut Actuator) -> CgroupPat
         );
     }
     actuator
-        .set_weight(&group, Weight(222.4))
+        .set_weight(&group, Weight::constant(222.4))
         .expect("a weight");
     actuator
-        .set_weight(&live_host.own, Weight(333.0))
+        .set_weight(&live_host.own, Weight::constant(333.0))
         .expect("a weight");
     let cap = Some(Quota {
         quota_us: 40_000,
@@ -127,10 +127,13 @@ fn changes_are_real() -> Result<(), Skip> {
         .cgroup_of(&main.expect("it lives"))
         .expect("a cgroup");
     assert_eq!(Some(main), group.parent(), "the main thread stays");
-    assert_eq!(controller.weight(&group).expect("a weight"), Weight(222.0));
+    assert_eq!(
+        controller.weight(&group).expect("a weight"),
+        Weight::constant(222.0)
+    );
     assert_eq!(
         controller.weight(&live_host.own).expect("a weight"),
-        Weight(333.0)
+        Weight::constant(333.0)
     );
     let cap = controller
         .quota(&live_host.own)
@@ -253,7 +256,7 @@ fn threads_come_and_go() -> Result<(), Skip> {
         assert_eq!(place, home, "{thread}");
     }
     let error = actuator
-        .set_weight(&group, Weight(200.0))
+        .set_weight(&group, Weight::constant(200.0))
         .expect_err("it is gone");
     assert!(error.is_gone(), "{error}");
     Ok(())
@@ -287,7 +290,7 @@ fn own_cgroup() -> Result<(), Skip> {
     let mut actuator = open(&dir)?;
     assert_one_has_its_own(actuator.controller(), &live_host);
     let written = actuator
-        .set_weight(&live_host.own, Weight(1e9))
+        .set_weight(&live_host.own, Weight::constant(1e9))
         .expect("a weight");
     assert_eq!(written, actuator.controller().weight_range().1);
     let home = actuator
@@ -309,7 +312,7 @@ fn own_scope() -> Result<(), Skip> {
     let dir = StateDir::new();
     let mut actuator = open(&dir)?;
     assert_one_has_its_own(actuator.controller(), &live_host);
-    let weight = Weight(333.0);
+    let weight = Weight::constant(333.0);
     let written = actuator.set_weight(&live_host.own, weight);
     assert_eq!(written.expect("a weight"), weight);
     assert_ne!(live_host.snapshot(), before);
@@ -360,7 +363,9 @@ fn no_leak() -> Result<(), Skip> {
         actuator
             .move_thread(&threads[n % threads.len()], &group)
             .expect("a move");
-        actuator.set_weight(&group, Weight(50.0)).expect("a weight");
+        actuator
+            .set_weight(&group, Weight::constant(50.0))
+            .expect("a weight");
         let report = actuator.release_group(&group).expect("it is released");
         assert!(report.is_complete(), "{report}");
     }
@@ -389,7 +394,7 @@ fn foreign_name() -> Result<(), Skip> {
         .expect_err("it is refused");
     assert!(error.is_gone(), "{error}");
     let error = actuator
-        .set_weight(&CgroupPath::root(), Weight(5.0))
+        .set_weight(&CgroupPath::root(), Weight::constant(5.0))
         .expect_err("refused");
     assert!(error.to_string().contains("root"), "{error}");
     assert!(!is_pending(&dir.0), "a refusal leaves no record");

@@ -64,9 +64,10 @@ pub(super) fn daemon(
 ) -> Cure {
     let mut command = "sudo tandem host run".to_owned();
     for known in vms.iter().filter_map(|vm| situation.vms.get(vm)) {
-        // A name is a glob there.
+        // A name is a glob there, and means VMs of who runs the host.
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
-        command += &match !known.name.is_empty() && known.name.chars().all(is_plain) {
+        let is_plain = !known.name.is_empty() && known.name.chars().all(is_plain);
+        command += &match is_plain && !known.is_tenants {
             true => format!(" --select-name {}", known.name),
             false => format!(" --select-pid {}", known.pid),
         };

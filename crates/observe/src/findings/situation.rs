@@ -70,6 +70,8 @@ pub struct KnownVm {
     pub cpusets: BTreeMap<VcpuId, PcpuSet>,
     /// Whether it is a domain of libvirt, of the same name.
     pub is_libvirt: bool,
+    /// Whether its name is a tenant's word, which selects nothing.
+    pub is_tenants: bool,
     /// Whether a running daemon of Tandem's looks after it.
     pub is_managed: bool,
     /// Whether it takes turns.

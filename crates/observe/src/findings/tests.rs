@@ -461,6 +461,11 @@ fn vms_that_never_sleep_gain_from_turns() {
         finding.cure.commands,
         ["sudo tandem host run --select-name vm1 --select-name vm2"]
     );
+    let tenants = restless(0).known(2, |known| known.is_tenants = true).only();
+    assert_eq!(
+        tenants.cure.commands,
+        ["sudo tandem host run --select-name vm1 --select-pid 2"]
+    );
     assert_eq!(restless(60).kinds(1), [Kind::Neighbour]);
     let in_turns = restless(0).known(1, |known| known.takes_turns = true);
     assert_eq!(in_turns.kinds(1), [Kind::Neighbour]);

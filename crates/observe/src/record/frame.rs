@@ -80,12 +80,16 @@ mod exact {
     use tandem_policy::Weight;
 
     pub fn serialize<S: Serializer>(weight: &Option<Weight>, to: S) -> Result<S::Ok, S::Error> {
-        weight.map(|weight| weight.0.to_string()).serialize(to)
+        weight
+            .map(|weight| weight.value().to_string())
+            .serialize(to)
     }
 
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Weight>, D::Error> {
-        let text = Option::<String>::deserialize(from)?;
-        let weight = text.map(|text| text.parse().map(Weight).map_err(D::Error::custom));
-        weight.transpose()
+        let Some(text) = Option::<String>::deserialize(from)? else {
+            return Ok(None);
+        };
+        // Earlier versions recorded a cgroup's 0, which is none.
+        text.parse().map(Weight::new).map_err(D::Error::custom)
     }
 }

@@ -136,7 +136,7 @@ fn vm_rows(table: &mut Table, number: u64, frame: &Frame) {
         }
         if let Some(weight) = known.weight {
             let cells = &mut row.reals[Real::Weight as usize];
-            set(cells, row.rows, weight.0);
+            set(cells, row.rows, weight.value());
         }
     }
 }
@@ -359,7 +359,7 @@ fn read_row(kind: &str, row: &Row<'_>, growing: &mut Growing) -> Result<(), Stri
                     name: name.to_owned(),
                     pid: row.wanted(Int::Pid)?,
                     program: row.wanted_text(Text::Program)?.to_owned(),
-                    weight: row.real(Real::Weight).map(Weight),
+                    weight: row.real(Real::Weight).and_then(Weight::new),
                     due: row.time(Int::Due),
                     tids: BTreeMap::new(),
                     settings: row.settings()?,

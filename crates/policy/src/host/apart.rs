@@ -176,7 +176,7 @@ impl State {
 
 /// Whether the knob can tell these parts of a weight apart.
 fn can_tell(knob: &WeightKnob, weight: f64, portions: &[(VcpuId, f64)]) -> bool {
-    let least = STEPS * knob.step.max(knob.least.0);
+    let least = STEPS * knob.step.max(knob.least.value());
     portions
         .iter()
         .all(|(_, portion)| weight * portion >= least)
@@ -217,7 +217,7 @@ impl Apart {
         let can = vm.divisible
             && is_crowded
             && !(in_force.idle || in_force.rotating || in_force.quota.is_some())
-            && can_tell(&host.knobs.weight, vm.weight.0, &portions);
+            && can_tell(&host.knobs.weight, vm.weight.value(), &portions);
         let sleeps = awake.is_empty() && state.age >= WINDOW;
         let wanted = state.wants_more().filter(|_| can && is_used_up && sleeps);
         state.settle(is_apart, wanted.is_some());

@@ -416,12 +416,13 @@ impl Asymmetric {
             let is_usual = factor == 1.0;
             match (weight, vcpu.in_force.weight) {
                 (Some(usual), Some(now)) => {
-                    let wanted = usual.0 * factor;
-                    let is_near = (wanted / now.0).max(now.0 / wanted) < NEAR;
+                    let wanted = usual.value() * factor;
+                    let ratio = wanted / now.value();
+                    let is_near = ratio.max(1.0 / ratio) < NEAR;
                     if (is_usual || !is_near) && state.asks(id, Knob::Weight, is_usual) {
                         decisions.push(Decision::SetWeight {
                             target: Target::Vcpu(vm.vm, id),
-                            weight: Weight(wanted),
+                            weight: Weight::saturating(wanted),
                             because: state.because(host.period, vm, vcpu, even),
                         });
                     }

@@ -26,33 +26,33 @@ pub struct WeightKnob {
 impl WeightKnob {
     /// `cpu.shares` of cgroup v1.
     pub const CGROUP_V1: WeightKnob = WeightKnob {
-        least: Weight(2.0),
-        most: Weight(262_144.0),
+        least: Weight::constant(2.0),
+        most: Weight::constant(262_144.0),
         step: 1.0,
-        default: Weight(1024.0),
+        default: Weight::constant(1024.0),
     };
     /// `cpu.weight` of cgroup v2.
     pub const CGROUP_V2: WeightKnob = WeightKnob {
-        least: Weight(1.0),
-        most: Weight(10_000.0),
+        least: Weight::constant(1.0),
+        most: Weight::constant(10_000.0),
         step: 1.0,
-        default: Weight(100.0),
+        default: Weight::constant(100.0),
     };
     /// Any weight: for tests of policies alone.
     pub const ANY: WeightKnob = WeightKnob {
-        least: Weight(f64::MIN_POSITIVE),
-        most: Weight(f64::MAX),
+        least: Weight::LEAST,
+        most: Weight::MOST,
         step: 0.0,
-        default: Weight(1024.0),
+        default: Weight::constant(1024.0),
     };
 
     /// The nearest weight that the knob takes.
     pub fn round(&self, weight: Weight) -> Weight {
         let rounded = match self.step > 0.0 {
-            true => (weight.0 / self.step).round() * self.step,
-            false => weight.0,
+            true => (weight.value() / self.step).round() * self.step,
+            false => weight.value(),
         };
-        Weight(rounded.clamp(self.least.0, self.most.0))
+        Weight::saturating(rounded.clamp(self.least.value(), self.most.value()))
     }
 
     /// What is in force for a VM once this weight is asked for: the nearest that the knob takes or, where the vCPUs are apart, the
@@ -62,9 +62,12 @@ impl WeightKnob {
         let portions = vm.vcpus.iter().filter_map(|vcpu| vcpu.in_force.portion);
         match vm.is_apart() {
             false => weight,
-            true => Weight(
+            true => Weight::saturating(
                 portions
-                    .map(|part| self.round(Weight(weight.0 * part)).0)
+                    .map(|part| {
+                        self.round(Weight::saturating(weight.value() * part))
+                            .value()
+                    })
                     .sum(),
             ),
         }
@@ -158,10 +161,16 @@ mod tests {
     #[test]
     fn weights_are_rounded_and_brought_into_range() {
         let knob = WeightKnob::CGROUP_V2;
-        assert_eq!(knob.round(Weight(133.5)), Weight(134.0));
-        assert_eq!(knob.round(Weight(0.2)), Weight(1.0));
-        assert_eq!(knob.round(Weight(1e9)), Weight(10_000.0));
-        assert_eq!(WeightKnob::ANY.round(Weight(0.2)), Weight(0.2));
+        assert_eq!(knob.round(Weight::constant(133.5)), Weight::constant(134.0));
+        assert_eq!(knob.round(Weight::constant(0.2)), Weight::constant(1.0));
+        assert_eq!(
+            knob.round(Weight::constant(1e9)),
+            Weight::constant(10_000.0)
+        );
+        assert_eq!(
+            WeightKnob::ANY.round(Weight::constant(0.2)),
+            Weight::constant(0.2)
+        );
     }
 
     #[test]
@@ -188,7 +197,7 @@ mod tests {
     fn without_groups_of_vcpus_only_vms_have_weights() {
         let decision = |target| Decision::SetWeight {
             target,
-            weight: Weight(7.0),
+            weight: Weight::constant(7.0),
             because: Because::Configured,
         };
         let knobs = Knobs {

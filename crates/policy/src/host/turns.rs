@@ -423,7 +423,11 @@ mod tests {
                 runnable: true,
                 ..VcpuObservation::new(VcpuId(n), [PcpuId(n % 2)].into_iter().collect())
             };
-            VmObservation::new(VmId(id), Weight(1024.0), (0..vcpus).map(vcpu).collect())
+            VmObservation::new(
+                VmId(id),
+                Weight::constant(1024.0),
+                (0..vcpus).map(vcpu).collect(),
+            )
         };
         let vms = (1..).zip(vms).map(vm).collect();
         HostObservation::with_any_knobs(Nanos::from_millis(100), vms, IdleTimes::new())

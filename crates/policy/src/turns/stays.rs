@@ -71,7 +71,7 @@ impl Stays {
         let stay = self.vms.entry(vm.vm).or_default();
         if stay.joined.is_none() {
             stay.joined = Some(self.now);
-            stay.outside = vm.in_force.weight.0 / vm.weight.0;
+            stay.outside = vm.in_force.weight.value() / vm.weight.value();
         }
     }
 
@@ -101,7 +101,7 @@ impl Stays {
     pub fn leave(&mut self, vm: &VmObservation) -> Option<Weight> {
         let stay = self.vms.get_mut(&vm.vm)?;
         stay.joined.take()?;
-        Some(Weight(stay.outside * vm.weight.0))
+        Some(Weight::saturating(stay.outside * vm.weight.value()))
     }
 }
 
@@ -112,8 +112,8 @@ mod tests {
     const VM: VmId = VmId(1);
 
     fn vm(configured: f64, in_force: f64) -> VmObservation {
-        let mut vm = VmObservation::new(VM, Weight(configured), Vec::new());
-        vm.in_force.weight = Weight(in_force);
+        let mut vm = VmObservation::new(VM, Weight::saturating(configured), Vec::new());
+        vm.in_force.weight = Weight::saturating(in_force);
         vm
     }
 
@@ -173,11 +173,14 @@ mod tests {
         assert_eq!(stays.leave(&vm(1024.0, 256.0)), None, "it took no turns");
         stays.join(&vm(1024.0, 256.0));
         stays.join(&vm(1024.0, 1024.0));
-        assert_eq!(stays.leave(&vm(1024.0, 1024.0)), Some(Weight(256.0)));
+        assert_eq!(
+            stays.leave(&vm(1024.0, 1024.0)),
+            Some(Weight::constant(256.0))
+        );
         assert_eq!(stays.leave(&vm(1024.0, 1024.0)), None, "once");
         stays.join(&vm(1024.0, 256.0));
         let doubled = vm(2048.0, 2048.0);
-        assert_eq!(stays.leave(&doubled), Some(Weight(512.0)));
+        assert_eq!(stays.leave(&doubled), Some(Weight::constant(512.0)));
     }
 
     #[test]

@@ -109,7 +109,7 @@ mod tests {
             waited: Nanos::from_millis(ms - ms / 2),
             ..VcpuObservation::new(VcpuId(n), PcpuSet::default())
         });
-        VmObservation::new(VmId(1), Weight(1.0), vcpus.collect())
+        VmObservation::new(VmId(1), Weight::constant(1.0), vcpus.collect())
     }
 
     fn awake<const N: usize>(periods: [&[u64]; N], was_awake: bool) -> Vec<u32> {

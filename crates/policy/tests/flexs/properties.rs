@@ -36,7 +36,7 @@ fn placed() -> impl Strategy<Value = Vec<VcpuPlace>> {
         let place = |(i, (vm, pcpu, weight)): (usize, (u64, u32, u32))| VcpuPlace {
             vcpu: vcpu(vm, i as u32),
             pcpu: PcpuId(pcpu),
-            weight: Weight(f64::from(weight)),
+            weight: Weight::saturating(f64::from(weight)),
             position: i as u32,
         };
         places.into_iter().enumerate().map(place).collect()
@@ -55,7 +55,11 @@ fn per_pcpu(places: &[VcpuPlace]) -> Vec<(f64, Vec<VmId>, Vec<u32>)> {
         vms.sort();
         let mut positions: Vec<u32> = here().map(|place| place.position).collect();
         positions.sort();
-        (here().map(|place| place.weight.0).sum(), vms, positions)
+        (
+            here().map(|place| place.weight.value()).sum(),
+            vms,
+            positions,
+        )
     };
     (0..4).map(on).collect()
 }

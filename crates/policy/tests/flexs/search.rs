@@ -219,7 +219,7 @@ fn a_swap_exchanges_pcpu_position_and_weight() {
     let place = |vcpu, pcpu, weight, position| VcpuPlace {
         vcpu,
         pcpu: PcpuId(pcpu),
-        weight: Weight(weight),
+        weight: Weight::saturating(weight),
         position,
     };
     let (a, b, c) = (vcpu(1, 0), vcpu(1, 1), vcpu(2, 0));

@@ -138,8 +138,9 @@ impl TestHost {
                     ..VcpuObservation::new(VcpuId(number), allowed)
                 });
             }
-            let mut observation = VmObservation::new(VmId(vm.id), Weight(vm.configured), vcpus);
-            observation.in_force.weight = Weight(vm.weight);
+            let mut observation =
+                VmObservation::new(VmId(vm.id), Weight::saturating(vm.configured), vcpus);
+            observation.in_force.weight = Weight::saturating(vm.weight);
             observed.push(observation);
         }
         (observed, idle)
@@ -196,7 +197,7 @@ impl TestHost {
             } = decision
             {
                 let vm = self.vms.iter_mut().find(|sim| sim.id == vm.0).unwrap();
-                vm.weight = weight.0;
+                vm.weight = weight.value();
             }
         }
         (observed, round)

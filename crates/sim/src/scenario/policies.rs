@@ -61,18 +61,18 @@ pub(super) const ASYMMETRIC_KEYS: [&str; 3] = ["time", "latency", "resolver"];
 
 /// `cpu.weight` of cgroup v2 in units of `cpu.shares`, whose default is 1024 where that of v2 is 100.
 const V2: WeightKnob = WeightKnob {
-    least: Weight(10.24),
-    most: Weight(102_400.0),
+    least: Weight::constant(10.24),
+    most: Weight::constant(102_400.0),
     step: 10.24,
-    default: Weight(1024.0),
+    default: Weight::constant(1024.0),
 };
 
 /// Xen's weights (1 … 65535, 256 is the default) in units of `cpu.shares`.
 const XEN: WeightKnob = WeightKnob {
-    least: Weight(4.0),
-    most: Weight(262_140.0),
+    least: Weight::constant(4.0),
+    most: Weight::constant(262_140.0),
     step: 4.0,
-    default: Weight(1024.0),
+    default: Weight::constant(1024.0),
 };
 
 /// Reads `policies`.

@@ -62,7 +62,7 @@ fn what_is_left_out_has_its_default() {
     ));
     assert!(host.apicv && !host.cap);
     let vm = &scenario.vms[0];
-    assert_eq!((vm.weight.0, vm.pins.len()), (1024.0, 0));
+    assert_eq!((vm.weight.value(), vm.pins.len()), (1024.0, 0));
     assert_eq!(vm.guest.idle, IdleLoop::Halt);
 }
 

@@ -176,7 +176,9 @@ fn one(field: &Field<'_>, context: &VmContext<'_>) -> Result<(Vm, u32), LoadErro
     let guest = guest(&table, vcpus)?;
     let vm = Vm {
         vcpus,
-        weight: Weight(table.or("weight", 1024.0, |field| field.number(1.0, 262_144.0))?),
+        weight: Weight::saturating(
+            table.or("weight", 1024.0, |field| field.number(1.0, 262_144.0))?,
+        ),
         vcpu_weights: vcpu_weights(&table, &name, vcpus, context)?,
         pins: pins(&table, &name, vcpus, context)?,
         policies: match table.get("policies") {

@@ -107,7 +107,7 @@ impl World {
                 ganged: false,
             })
             .collect::<Vec<_>>();
-        let weights: Vec<f64> = scenario.vms.iter().map(|vm| vm.weight.0).collect();
+        let weights: Vec<f64> = scenario.vms.iter().map(|vm| vm.weight.value()).collect();
         let shape = Shape {
             pcpus: machine.pcpus,
             pcpus_per_llc: machine.pcpus_per_llc,
@@ -222,7 +222,7 @@ fn policies(scenario: &Scenario) -> Policies {
     let vcpus = vcpu_weights(scenario)
         .into_iter()
         .map(|weight| VcpuSettings {
-            weight: (weight != 1024).then_some(Weight(f64::from(weight))),
+            weight: (weight != 1024).then_some(Weight::saturating(f64::from(weight))),
             ..VcpuSettings::default()
         });
     Policies::new(controller, *knob, vms, vcpus.collect())

@@ -55,10 +55,10 @@ impl World {
             let Some(portion) = settings.portion else {
                 continue;
             };
-            let weight = Weight(self.weights[vm as usize] * portion);
+            let weight = Weight::saturating(self.weights[vm as usize] * portion);
             let weight = self.policies.knob.round(weight);
             settings.weight = Some(weight);
-            self.host.set_own_group(v, Some(weight.0), self.now);
+            self.host.set_own_group(v, Some(weight.value()), self.now);
         }
     }
 }

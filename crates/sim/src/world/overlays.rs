@@ -109,7 +109,7 @@ impl World {
             .iter()
             .map(|&vm| {
                 let peak = u64::from(self.vms[vm].vcpus).min(pcpus) * period.0;
-                Claim::always_runnable(Weight(self.weights[vm]), Nanos(peak), period)
+                Claim::always_runnable(Weight::saturating(self.weights[vm]), Nanos(peak), period)
             })
             .collect();
         let shares = fair_shares(Nanos(pcpus * period.0), period, &claims);

@@ -102,7 +102,7 @@ impl World {
         let left_turns = self.turns.left.remove(&id);
         Some(VmObservation {
             in_force: VmSettings {
-                weight: Weight(self.weights[vm]),
+                weight: Weight::saturating(self.weights[vm]),
                 idle: idle && !rotating,
                 quota: None,
                 rotating,
@@ -172,8 +172,8 @@ impl World {
     /// A VM's weight, from now on.
     pub(crate) fn set_weight(&mut self, vm: u32, weight: Weight) {
         self.account_all();
-        self.weights[vm as usize] = weight.0;
-        self.host.set_weight(vm, weight.0, self.now);
+        self.weights[vm as usize] = weight.value();
+        self.host.set_weight(vm, weight.value(), self.now);
         self.weigh_apart(vm);
     }
 
@@ -191,7 +191,7 @@ impl World {
         let settings = self.policies.vcpus[v as usize];
         // The weight of one that is apart is not within its VM.
         let weight = match settings.weight {
-            Some(weight) if settings.portion.is_none() => weight.0.round() as u32,
+            Some(weight) if settings.portion.is_none() => weight.value().round() as u32,
             _ => nice_weight(settings.nice.0),
         };
         self.host.set_vcpu(v, weight, settings.idle, self.now);

@@ -286,10 +286,12 @@ impl Machine {
         let own = ThreadRef::read(&procfs, pid, Tid(pid.0))?;
         let controller = self.actuator.controller();
         let parent = controller.cgroup_of(&own)?;
-        let usual = controller.default_weight().0;
+        let usual = controller.default_weight().value();
         let (_, most) = controller.weight_range();
-        let times = (most.0 / usual / f64::from(heaviest)).floor().max(1.0);
-        let weight = Weight(usual * times * f64::from(guest.weight));
+        let times = (most.value() / usual / f64::from(heaviest))
+            .floor()
+            .max(1.0);
+        let weight = Weight::saturating(usual * times * f64::from(guest.weight));
         let name = format!("tandem-calibrate-{i}-{pid}");
         let group = self.actuator.create_group(&parent, &name)?;
         self.actuator.set_weight(&group, weight)?;

@@ -1,0 +1,69 @@
+//! The cgroups above those of the VMs: among which weights divide time before a VM's own counts.
+//!
+//! Read when the set of VMs changes and every few updates, since observations come ten times a second. A cgroup that the cpu controller does not
+//! reach divides nothing, and is left out.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use tandem_linux::cgroup::CgroupPath;
+use tandem_linux::cgroup::CpuController;
+use tandem_policy::Weight;
+use tandem_policy::observation::Level;
+
+use crate::configured::is_tenants;
+
+/// What the kernel gives a cgroup in the idle class among others (WEIGHT_IDLEPRIO of kernel/sched/sched.h), in parts of the default.
+const IDLE: f64 = 3.0 / 1024.0;
+
+/// The weights of the cgroups above VMs.
+#[derive(Debug, Default)]
+pub(crate) struct Hierarchy {
+    /// By the cgroup right above a VM's, from the top.
+    levels: BTreeMap<CgroupPath, Vec<Level>>,
+}
+
+impl Hierarchy {
+    /// Whether this cgroup's is known.
+    pub(crate) fn knows(&self, above: &CgroupPath) -> bool {
+        self.levels.contains_key(above)
+    }
+
+    /// Reads those above these, which are the cgroups right above VMs'.
+    pub(crate) fn read(&mut self, controller: &dyn CpuController, above: BTreeSet<CgroupPath>) {
+        let mut groups: BTreeMap<CgroupPath, Option<Level>> = BTreeMap::new();
+        let mut level = |cgroup: CgroupPath| {
+            let group = groups.len() as u32;
+            let known = groups.entry(cgroup.clone());
+            let weight = || weight(controller, &cgroup);
+            *known.or_insert_with(|| weight().map(|weight| Level { group, weight }))
+        };
+        self.levels = above
+            .into_iter()
+            .map(|place| {
+                let way = place.ancestors().into_iter().chain([place.clone()]);
+                let levels = way.filter(|cgroup| !cgroup.is_root());
+                (place, levels.filter_map(&mut level).collect())
+            })
+            .collect();
+    }
+
+    /// The levels above a VM whose cgroup is right below this one; none where all VMs are in the same.
+    pub(crate) fn levels(&self, above: &CgroupPath) -> Vec<Level> {
+        match self.levels.len() {
+            0 | 1 => Vec::new(),
+            _ => self.levels.get(above).cloned().unwrap_or_default(),
+        }
+    }
+}
+
+/// A cgroup's weight among its siblings; `None`: it divides nothing.
+fn weight(controller: &dyn CpuController, cgroup: &CgroupPath) -> Option<Weight> {
+    let default = controller.default_weight();
+    let weight = controller.weight(cgroup).ok()?;
+    match controller.is_idle(cgroup) {
+        Ok(Some(true)) => Some(default.times(IDLE)),
+        _ if is_tenants(controller, cgroup).unwrap_or(false) => Some(default),
+        _ => Some(weight),
+    }
+}

@@ -1,0 +1,287 @@
+//! What VMs weigh by what is configured, and which cgroups divide time before they do.
+//!
+//! All that tell what VMs are due (`status`, `top`, `why`, `export`, `record`, `scalability`) have it from here, so they divide level by level as the
+//! daemon does. What a running daemon says of a VM counts, or else what its own cgroup has if that is the operator's word
+//! (`crate::configured`), or else the kernel's default. Rules are known to the daemon only.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use tandem_linux::cgroup::CgroupPath;
+use tandem_linux::cgroup::CpuController;
+use tandem_linux::cgroup::ownership::Residence;
+use tandem_policy::VmId;
+use tandem_policy::Weight;
+use tandem_policy::observation::Level;
+
+use crate::configured::is_tenants;
+use crate::discovery::Vm;
+use crate::hierarchy::Hierarchy;
+use crate::homes::own_cgroup;
+use crate::homes::residences;
+use crate::published;
+use crate::published::PublishedVm;
+
+/// A VM's weight, and where it is.
+#[derive(Clone, Debug)]
+pub(crate) struct Weighed {
+    /// The cgroup whose weight is the VM's; `None` if its vCPUs share a cgroup with others.
+    pub(crate) cgroup: Option<CgroupPath>,
+    /// In force; `None` without a cgroup.
+    pub(crate) weight: Option<Weight>,
+    /// What counts.
+    pub(crate) configured: Weight,
+    /// The cgroup right above its own, or the one that it shares with others; `None` where that cannot be read.
+    above: Option<CgroupPath>,
+}
+
+/// The configured weights of VMs, and the levels above them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Weights {
+    of_vms: BTreeMap<VmId, Weight>,
+    levels: BTreeMap<VmId, Vec<Level>>,
+}
+
+/// Weighs all VMs of the host.
+pub(crate) fn weigh(
+    controller: &dyn CpuController,
+    published: &[PublishedVm],
+    vms: &[Vm],
+) -> BTreeMap<VmId, Weighed> {
+    let by_process: BTreeMap<_, _> = published.iter().map(|vm| (vm.process, vm)).collect();
+    let homes = residences(controller, vms);
+    let weighed = vms.iter().map(|vm| {
+        let published = by_process.get(&vm.process).copied();
+        (vm.id, of_vm(controller, vm.id, published, &homes))
+    });
+    weighed.collect()
+}
+
+fn of_vm(
+    controller: &dyn CpuController,
+    vm: VmId,
+    published: Option<&PublishedVm>,
+    homes: &BTreeMap<VmId, Residence>,
+) -> Weighed {
+    let own = own_cgroup(controller, vm, homes).ok().flatten();
+    let cgroup = published.map(|vm| vm.cgroup.clone()).or(own);
+    // A VM that takes turns has its weight in its turn only, and one whose vCPUs are apart has it in parts.
+    let kept = published
+        .filter(|vm| vm.turns || vm.apart)
+        .and_then(|vm| vm.weight);
+    let read = || controller.weight(cgroup.as_ref()?).ok();
+    let weight = kept.or_else(read);
+    let counts = |_: &Weight| {
+        let cgroup = cgroup.as_ref();
+        !cgroup.is_some_and(|cgroup| is_tenants(controller, cgroup).unwrap_or(false))
+    };
+    let configured = published
+        .map(|vm| vm.configured)
+        .or_else(|| weight.filter(counts))
+        .unwrap_or(controller.default_weight());
+    let above = match &cgroup {
+        Some(cgroup) => Some(cgroup.parent().unwrap_or_else(CgroupPath::root)),
+        None => homes.get(&vm).map(|home| {
+            let first = home.vcpus.first();
+            first.unwrap_or(&home.main).clone()
+        }),
+    };
+    Weighed {
+        cgroup,
+        weight,
+        configured,
+        above,
+    }
+}
+
+impl Weights {
+    /// Those of all VMs of the host: what a running daemon says, or else what their cgroups have.
+    pub(crate) fn read(controller: &dyn CpuController, state_dir: &Path, vms: &[Vm]) -> Weights {
+        let (_, published) = published::read(state_dir);
+        Weights::new(controller, &weigh(controller, &published.vms, vms))
+    }
+
+    /// Those of VMs that have been weighed, with the weights of the cgroups above them now.
+    pub(crate) fn new(
+        controller: &dyn CpuController,
+        weighed: &BTreeMap<VmId, Weighed>,
+    ) -> Weights {
+        let above = weighed.iter();
+        let above: BTreeMap<VmId, &CgroupPath> = above
+            .filter_map(|(vm, weighed)| Some((*vm, weighed.above.as_ref()?)))
+            .collect();
+        let places: BTreeSet<CgroupPath> = above.values().copied().cloned().collect();
+        let mut hierarchy = Hierarchy::default();
+        // VMs that are all in one cgroup are siblings.
+        if places.len() > 1 {
+            hierarchy.read(controller, places);
+        }
+        let levels = above.iter();
+        let of_vms = weighed.iter();
+        Weights {
+            levels: levels
+                .map(|(vm, above)| (*vm, hierarchy.levels(above)))
+                .collect(),
+            of_vms: of_vms
+                .map(|(vm, weighed)| (*vm, weighed.configured))
+                .collect(),
+        }
+    }
+
+    /// A VM's own; `None` where it is not known.
+    pub(crate) fn get(&self, vm: &VmId) -> Option<&Weight> {
+        self.of_vms.get(vm)
+    }
+
+    /// The cgroups above a VM's, from the top; none where all VMs are in one.
+    pub(crate) fn levels(&self, vm: VmId) -> &[Level] {
+        self.levels.get(&vm).map_or(&[], Vec::as_slice)
+    }
+}
+
+/// Those of VMs that are siblings, as far as is known.
+impl FromIterator<(VmId, Weight)> for Weights {
+    fn from_iter<I: IntoIterator<Item = (VmId, Weight)>>(weights: I) -> Weights {
+        Weights {
+            of_vms: weights.into_iter().collect(),
+            levels: BTreeMap::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use tandem_linux::ProcFs;
+    use tandem_linux::cgroup::open;
+    use tandem_observe::Interval;
+    use tandem_policy::Nanos;
+    use tandem_policy::State;
+    use tandem_policy::VcpuId;
+    use tandem_policy::VcpuTimes;
+    use tandem_policy::states::interval::HostTotals;
+    use tandem_policy::states::interval::SourceName;
+    use tandem_policy::states::interval::VcpuInterval;
+    use tandem_policy::states::interval::VmInterval;
+
+    use super::*;
+    use crate::watch::assessed;
+
+    fn path(text: &str) -> CgroupPath {
+        CgroupPath(text.to_owned())
+    }
+
+    /// A hierarchy of v2 with cgroups of these weights.
+    fn tree(groups: &[(&str, &str)]) -> (tempfile::TempDir, Box<dyn CpuController>) {
+        let root = tempfile::tempdir().unwrap();
+        let cg = root.path().join("cg");
+        fs::create_dir_all(root.path().join("proc")).unwrap();
+        fs::write(
+            root.path().join("proc/mounts"),
+            "cgroup2 /cg cgroup2 rw 0 0\n",
+        )
+        .unwrap();
+        for place in [""]
+            .into_iter()
+            .chain(groups.iter().map(|(place, _)| *place))
+        {
+            let folder = cg.join(place);
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("cgroup.controllers"), "cpuset cpu\n").unwrap();
+            fs::write(folder.join("cgroup.subtree_control"), "cpu\n").unwrap();
+        }
+        for (place, weight) in groups {
+            fs::write(cg.join(place).join("cpu.weight"), format!("{weight}\n")).unwrap();
+        }
+        let controller = open(&ProcFs::at(root.path())).unwrap();
+        (root, controller)
+    }
+
+    fn weighed(configured: f64, above: &str) -> Weighed {
+        Weighed {
+            cgroup: None,
+            weight: None,
+            configured: Weight::constant(configured),
+            above: Some(path(above)),
+        }
+    }
+
+    #[test]
+    fn vms_in_several_cgroups_have_the_levels_above_them_and_siblings_none() {
+        let (_root, controller) = tree(&[("a", "300"), ("b", "100"), ("b/c", "50")]);
+        let weights = |above: &[&str]| {
+            let vms = above.iter().zip(1..);
+            let vms = vms.map(|(above, n)| (VmId(n), weighed(100.0, above)));
+            Weights::new(controller.as_ref(), &vms.collect())
+        };
+        let of = |weights: &Weights, vm| -> Vec<f64> {
+            let levels = weights.levels(VmId(vm)).iter();
+            levels.map(|level| level.weight.value()).collect()
+        };
+        let apart = weights(&["/a", "/b/c", "/b/c", "/"]);
+        assert_eq!(of(&apart, 1), [300.0]);
+        assert_eq!(of(&apart, 2), [100.0, 50.0]);
+        assert_eq!(apart.levels(VmId(2)), apart.levels(VmId(3)));
+        assert_ne!(
+            apart.levels(VmId(1))[0].group,
+            apart.levels(VmId(2))[0].group
+        );
+        assert!(of(&apart, 4).is_empty());
+        assert!(of(&apart, 9).is_empty(), "of a VM that is not there");
+        let siblings = weights(&["/b/c", "/b/c"]);
+        assert!(of(&siblings, 1).is_empty());
+        assert_eq!(siblings.get(&VmId(2)), Some(&Weight::constant(100.0)));
+        assert_eq!(siblings.get(&VmId(3)), None);
+    }
+
+    /// A VM that took all of its time on the one pCPU that it shares with others that do.
+    fn burner(vm: u64, ran: u64) -> VmInterval {
+        let second = Nanos::from_secs(1);
+        let (ran, waited) = (Nanos::from_millis(ran), Nanos::from_millis(1_000 - ran));
+        let parts = [(State::Run, ran), (State::Ready, waited)];
+        VmInterval {
+            vm: VmId(vm),
+            vcpus: vec![VcpuInterval {
+                vcpu: VcpuId(0),
+                times: VcpuTimes::from_parts(second, parts).unwrap(),
+                ran,
+                waited,
+                runs: 9,
+                wakeups: None,
+                runnable: true,
+                allowed: "0".parse().unwrap(),
+            }],
+            threads: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_tenants_weight_and_number_of_vms_take_nothing_of_what_others_are_said_to_be_due() {
+        let (_root, controller) = tree(&[("ours", "300"), ("his", "100")]);
+        let interval = Interval {
+            source: SourceName::Plain,
+            start: Nanos::ZERO,
+            length: Nanos::from_secs(1),
+            vms: vec![burner(1, 200), burner(2, 400), burner(3, 400)],
+            edges: Default::default(),
+            host: HostTotals::default(),
+            missing: Vec::new(),
+            programs: None,
+        };
+        let due = |weight: f64, above: &str| {
+            let vms = [
+                (VmId(1), weighed(100.0, "/ours")),
+                (VmId(2), weighed(weight, above)),
+                (VmId(3), weighed(weight, above)),
+            ];
+            let weights = Weights::new(controller.as_ref(), &vms.into());
+            assessed(&interval, &weights)[&VmId(1)].fair.0 as f64 / 1e9
+        };
+        assert!((due(10_000.0, "/his") - 0.75).abs() < 1e-3);
+        assert!((due(1.0, "/his") - 0.75).abs() < 1e-3);
+        // Among siblings weights count.
+        assert!((due(50.0, "/ours") - 0.5).abs() < 1e-3);
+    }
+}

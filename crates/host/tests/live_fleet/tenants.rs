@@ -1,0 +1,160 @@
+//! What tenants set for themselves is no claim on others.
+
+use tandem_host::config::VmRule;
+use tandem_host::discovery::Discovery;
+use tandem_host::discovery::DiscoveryOptions;
+use tandem_host::discovery::Vm;
+use tandem_host::fleet::Backend;
+use tandem_host::fleet::Fleet;
+use tandem_linux::ProcFs;
+use tandem_linux::cgroup::CgroupPath;
+use tandem_linux::cgroup::CpuController;
+use tandem_linux::cgroup::Version;
+use tandem_linux::sampler::Sampler;
+use tandem_policy::PolicySet;
+
+use crate::harness::Skip;
+use crate::harness::Test;
+use crate::helper::Helper;
+use crate::host::LiveHost;
+use crate::host::controller;
+use crate::subject::OWNER;
+use crate::subject::SHARED;
+use crate::subject::Subject;
+
+/// All tests, in the order in which they run.
+pub const ALL: &[(&str, Test)] = &[
+    ("spoof_weight", spoof_weight),
+    ("delegated_weight", delegated_weight),
+    ("roots_weight_counts", roots_weight),
+    ("a_cgroup_called_deleted_is_one", deleted),
+];
+
+/// A user without any rights.
+const TENANT: u32 = 65_534;
+
+/// Gives a cgroup's folder and weight to a tenant, as `chown -R` does.
+fn give_away(controller: &dyn CpuController, cgroup: &CgroupPath) {
+    let folder = controller.mount().join(cgroup.0.trim_start_matches('/'));
+    let weight = match controller.version() {
+        Version::V1 => "cpu.shares",
+        Version::V2 => "cpu.weight",
+    };
+    for path in [folder.clone(), folder.join(weight)] {
+        std::os::unix::fs::chown(path, Some(TENANT), None).expect("root may");
+    }
+    let owners = controller.owners(cgroup).expect("it is there");
+    assert_eq!((owners.folder, owners.weight), (TENANT, Some(TENANT)));
+}
+
+/// A tenant's own cgroup has the largest weight there is: what counts is the default, and that is written.
+fn delegated_weight() -> Result<(), Skip> {
+    let live_host = LiveHost::new()?;
+    let controller = controller()?;
+    let (default, (_, most)) = (controller.default_weight(), controller.weight_range());
+    controller
+        .set_weight(&live_host.own, most)
+        .expect("it is there");
+    give_away(controller.as_ref(), &live_host.own);
+    let own = live_host.own.clone();
+    let mut subject = Subject::acting_on(live_host)?;
+    let observed = subject.observe(OWNER);
+    assert_eq!(
+        (observed.weight, observed.in_force.weight),
+        (default, default)
+    );
+    assert_eq!(subject.observe(SHARED).weight, default);
+    assert_eq!(subject.weight(&own), default);
+    // He sets it again while the daemon runs: no more a claim than before.
+    controller.set_weight(&own, most).expect("it is there");
+    let said = subject.recheck();
+    assert!(
+        !said
+            .iter()
+            .any(|line| line.contains("counts as configured")),
+        "{said:?}"
+    );
+    assert_eq!(subject.observe(OWNER).weight, default);
+    assert_eq!(subject.weight(&own), default);
+    Ok(())
+}
+
+/// The same set by root is what the operator says.
+fn roots_weight() -> Result<(), Skip> {
+    let live_host = LiveHost::new()?;
+    let controller = controller()?;
+    let triple = controller.default_weight().times(3.0);
+    controller
+        .set_weight(&live_host.own, triple)
+        .expect("it is there");
+    let mut subject = Subject::acting_on(live_host)?;
+    assert_eq!(subject.observe(OWNER).weight, triple);
+    Ok(())
+}
+
+/// What a dry run makes of a VM under these rules: its configured weight, in parts of the default.
+fn weight_under(rules: Vec<VmRule>, vm: &Vm) -> Result<f64, Skip> {
+    let backend = Backend::Dry(controller()?);
+    let sampler = Sampler::new(ProcFs::host());
+    let mut fleet = Fleet::new(backend, sampler, rules, PolicySet::ALL);
+    let vms = [vm.clone()];
+    let (_, refused) = fleet.update(&vms, &vms);
+    assert!(refused.is_empty(), "{refused:?}");
+    let default = fleet.controller().default_weight();
+    let managed = fleet.vm(vm.id).expect("it is taken");
+    Ok(managed.configured.value() / default.value())
+}
+
+/// An ordinary user calls a thread as the operator's VMs are called.
+fn spoof_weight() -> Result<(), Skip> {
+    controller()?;
+    let poser = Helper::start_as(TENANT, "vm", &["db-1", "1"]);
+    let find = |without_kvm: &[String]| {
+        let options = DiscoveryOptions {
+            without_kvm: without_kvm.to_vec(),
+            ..DiscoveryOptions::default()
+        };
+        let mut discovery = Discovery::new(options, ProcFs::host()).expect("they are right");
+        let vms = discovery.scan().expect("it scans").vms;
+        vms.into_iter().find(|vm| vm.process.pid == poser.pid())
+    };
+    assert_eq!(find(&[]), None, "without KVM it is no VM");
+    // Even one that is, be it that the operator said so, has no name that counts.
+    let vm = find(&[poser.pid().to_string()]).expect("the operator named it");
+    assert_eq!(vm.name, "db-1");
+    let rule = |whose: VmRule| VmRule {
+        weight: Some(100.0),
+        ..whose
+    };
+    let name = VmRule::whose("db-*");
+    assert_eq!(weight_under(vec![rule(name.clone())], &vm)?, 1.0);
+    let user = |uid| VmRule {
+        uid: Some(uid),
+        ..name.clone()
+    };
+    assert_eq!(weight_under(vec![rule(user(TENANT))], &vm)?, 100.0);
+    assert_eq!(weight_under(vec![rule(user(0))], &vm)?, 1.0);
+    let anybody = VmRule::whose(&format!("uid:{TENANT}"));
+    assert_eq!(weight_under(vec![rule(anybody)], &vm)?, 100.0);
+    Ok(())
+}
+
+/// A tenant calls his cgroup as the kernel calls one that was removed.
+fn deleted() -> Result<(), Skip> {
+    let live_host = LiveHost::new()?;
+    let controller = controller()?;
+    let name = format!("{}x (deleted)", live_host.prefix);
+    let thread = live_host.own_threads()[0];
+    let group = controller
+        .create_child(&live_host.own, &name)
+        .map_err(|error| Skip(error.to_string()))?;
+    let moved = controller.move_thread(thread.tid, &group);
+    let place = controller.cgroup_of(&thread);
+    controller.move_thread(thread.tid, &live_host.own).ok();
+    controller.remove(&group).expect("it is empty");
+    if let Err(error) = moved {
+        return Err(Skip(error.to_string()));
+    }
+    assert_eq!(place.expect("it is there"), group);
+    Ok(())
+}

@@ -1,0 +1,209 @@
+//! The daemon beside processes that hold as much as they can: it goes on controlling, and stays small.
+//!
+//! It runs dry and in a process of its own, so that its memory is its own; it writes its metrics at every look for VMs, from the control loop, so the
+//! longest time between two pages bounds the longest gap in control. A program of its own like the live tests of `tandem-linux`: it starts
+//! itself again as each of the hostile processes and as the daemon.
+
+#[path = "../../linux/tests/live/harness.rs"]
+mod harness;
+#[allow(dead_code, reason = "other tests need more of it")]
+#[path = "../../linux/tests/live/helper.rs"]
+mod helper;
+
+use std::env;
+use std::fs;
+use std::fs::File;
+use std::io::Write;
+use std::io::stdin;
+use std::io::stdout;
+use std::path::Path;
+use std::process::ExitCode;
+use std::thread::sleep;
+use std::time::Duration;
+use std::time::Instant;
+use std::time::SystemTime;
+
+use rustix::process::Resource;
+use rustix::process::getrlimit;
+use tandem_host::config::HostConfig;
+use tandem_host::daemon::Daemon;
+use tandem_linux::ProcFs;
+use tandem_linux::cgroup;
+use tandem_linux::service::Reporter;
+use tandem_linux::thread::Pid;
+use tandem_linux::usage::Usage;
+
+use harness::Skip;
+use harness::Test;
+use helper::Helper;
+use helper::StateDir;
+use helper::number;
+
+/// All tests, in the order in which they run.
+const ALL: &[(&str, Test)] = &[
+    ("hostile_descriptors", descriptors),
+    ("hostile_threads", threads),
+    ("hostile_arguments", arguments),
+];
+
+/// The longest gap in control, beside the time between two pages: half a second, and a period in which it may begin late.
+const GAP: Duration = Duration::from_millis(1000 + 500 + 100);
+
+/// The most memory that the daemon may ever have, in KiB.
+const MEMORY_KIB: u64 = 64 << 10;
+
+/// How long the daemon is watched.
+const WATCHED: Duration = Duration::from_secs(6);
+
+/// How long a busy machine is tried for a quiet time.
+const TRIES: usize = 5;
+
+fn main() -> ExitCode {
+    match helper::role().as_deref() {
+        Some("vm") => helper::be_a_vm(),
+        Some("hoard") => be_a_hoard(),
+        Some("crowd") => be_a_crowd(),
+        Some("daemon") => be_a_daemon(),
+        Some(other) => panic!("no helper is called '{other}'"),
+        None => harness::run(ALL),
+    }
+}
+
+/// Says that it is there, and stays until its input ends.
+fn stay() -> ExitCode {
+    println!("ready");
+    stdout().flush().expect("the test reads");
+    let _ = std::io::copy(&mut stdin().lock(), &mut std::io::sink());
+    ExitCode::SUCCESS
+}
+
+/// Holds as many descriptors as it may: argument COUNT at most.
+fn be_a_hoard() -> ExitCode {
+    let most = number(&env::args().nth(1).expect("COUNT"));
+    let held: Vec<File> = (0..most)
+        .map_while(|_| File::open("/dev/null").ok())
+        .collect();
+    let code = stay();
+    drop(held);
+    code
+}
+
+/// Has as many threads as it may that are called as vCPUs are: argument COUNT at most.
+fn be_a_crowd() -> ExitCode {
+    let most = number(&env::args().nth(1).expect("COUNT"));
+    for n in 0..most {
+        let thread = std::thread::Builder::new()
+            .name(format!("db-{}/vcpu{}", n / 4, n % 4))
+            .stack_size(16 << 10);
+        if thread.spawn(|| sleep(Duration::from_secs(3600))).is_err() {
+            break;
+        }
+    }
+    stay()
+}
+
+/// What the daemon says goes to nobody.
+struct Silent;
+
+impl Reporter for Silent {
+    fn info(&mut self, _: &str) {}
+    fn error(&mut self, line: &str) {
+        eprintln!("the daemon: {line}");
+    }
+    fn ready(&mut self) {
+        println!("ready");
+        stdout().flush().expect("the test reads");
+    }
+    fn would(&mut self, _: &str) {}
+}
+
+/// Is the daemon: arguments PAGE, and whose names count without KVM.
+fn be_a_daemon() -> ExitCode {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let mut config = HostConfig {
+        dry_run: true,
+        metrics_file: Some(arguments[0].clone().into()),
+        without_kvm: arguments[1..].to_vec(),
+        ..HostConfig::default()
+    };
+    config.select.all = true;
+    let daemon = Daemon::open(config, None, &mut Silent).expect("it opens");
+    match daemon.run(None, &mut Silent) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// The longest time between two pages while the daemon was watched.
+fn longest_gap(page: &Path) -> Duration {
+    let written = || fs::metadata(page).and_then(|page| page.modified()).ok();
+    let end = Instant::now() + WATCHED;
+    let mut last = written();
+    let mut longest = Duration::ZERO;
+    while Instant::now() < end {
+        sleep(Duration::from_millis(10));
+        let since = |last: SystemTime| SystemTime::now().duration_since(last).ok();
+        longest = longest.max(last.and_then(since).unwrap_or_default());
+        last = written();
+    }
+    longest
+}
+
+/// Watches a daemon beside whoever is there.
+fn watch(named: &[&str]) -> Result<(), Skip> {
+    cgroup::open(&ProcFs::host()).map_err(|error| Skip(error.to_string()))?;
+    let dir = StateDir::new();
+    let page = dir.0.join("page");
+    let page_text = page.display().to_string();
+    let arguments = [&[page_text.as_str()], named].concat();
+    let daemon = Helper::start("daemon", &arguments);
+    let mut gaps = Vec::new();
+    // On a busy machine nobody gets pCPUs in time; a gap of ours is there each time.
+    for _ in 0..TRIES {
+        gaps.push(longest_gap(&page));
+        if gaps.last() <= Some(&GAP) {
+            break;
+        }
+    }
+    let usage = Usage::read(Pid(daemon.pid().0)).expect("it lives");
+    println!("gaps {gaps:?}, {usage:?}");
+    assert!(gaps.last() <= Some(&GAP), "{gaps:?}");
+    assert!(usage.peak_rss_kib <= MEMORY_KIB, "{usage:?}");
+    let page = fs::read_to_string(&page).expect("it is written");
+    assert!(page.contains("tandem_vms "), "{page}");
+    daemon.kill();
+    Ok(())
+}
+
+/// Processes of all the descriptors that one may have.
+fn descriptors() -> Result<(), Skip> {
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(19_000);
+    let count = limit.min(19_000).to_string();
+    let hoards: Vec<Helper> = (0..20).map(|_| Helper::start("hoard", &[&count])).collect();
+    let outcome = watch(&[]);
+    drop(hoards);
+    outcome
+}
+
+/// Thousands of threads that are called as vCPUs are, without KVM; and as many that the operator named.
+fn threads() -> Result<(), Skip> {
+    let crowds: Vec<Helper> = (0..4).map(|_| Helper::start("crowd", &["2000"])).collect();
+    watch(&[])?;
+    let named = crowds[0].pid().to_string();
+    let outcome = watch(&[&named]);
+    drop(crowds);
+    outcome
+}
+
+/// VMs whose command lines are megabytes.
+fn arguments() -> Result<(), Skip> {
+    let long = "x".repeat(120 << 10);
+    let mut arguments = vec!["fat", "1"];
+    arguments.extend(std::iter::repeat_n(long.as_str(), 12));
+    let vms: Vec<Helper> = (0..20).map(|_| Helper::start("vm", &arguments)).collect();
+    let pids: Vec<String> = vms.iter().map(|vm| vm.pid().to_string()).collect();
+    let pids: Vec<&str> = pids.iter().map(String::as_str).collect();
+    let outcome = watch(&pids);
+    drop(vms);
+    outcome
+}
