@@ -53,16 +53,22 @@ fn compile() -> Result<(), String> {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     // Said by libbpf-sys: where the headers of the libbpf are that the crate is linked with.
     let headers = env::var_os("DEP_BPF_INCLUDE").expect("libbpf-sys says where its headers are");
-    let mut command = Command::new(clang);
-    command
-        .args(FLAGS)
-        .arg("-I")
-        .arg(headers)
-        .args(["-c", "bpf/tandem.bpf.c", "-o"])
-        .arg(out.join("tandem.bpf.o"));
-    match command.status() {
-        Ok(status) if status.success() => Ok(()),
-        Ok(status) => panic!("{command:?} failed: {status}; clang 12 or newer is needed"),
-        Err(error) => panic!("cannot run {command:?}: {error}"),
+    // What runs all day, and what lets every event out for some seconds.
+    for name in ["tandem", "trace"] {
+        let mut command = Command::new(&clang);
+        command
+            .args(FLAGS)
+            .arg("-I")
+            .arg(&headers)
+            .arg("-c")
+            .arg(format!("bpf/{name}.bpf.c"))
+            .arg("-o")
+            .arg(out.join(format!("{name}.bpf.o")));
+        match command.status() {
+            Ok(status) if status.success() => {}
+            Ok(status) => panic!("{command:?} failed: {status}; clang 12 or newer is needed"),
+            Err(error) => panic!("cannot run {command:?}: {error}"),
+        }
     }
+    Ok(())
 }

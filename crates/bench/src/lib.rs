@@ -17,7 +17,7 @@
 //!   over short windows, and waits; [`completion`]: how long bursts and requests took. [`spread`]: the same figure over several runs.
 //!
 //! The experiments: [`demo`], [`fairness`] over [`mixes`], [`work`], [`overhead`], [`changes`], [`churn`]; [`guest`], programs
-//! under the agent; [`simulator`], how fast the simulator is. They print nothing but progress, and what went wrong
+//! under the agent; [`what_if`], the simulator's answers for recorded hosts against the hosts; [`simulator`], how fast the simulator is; [`why_trial`], how often `tandem host why` is right. They print nothing but progress, and what went wrong
 //! with a daemon that is stopped on the way out of another error: figures go back to the caller, and [`tables`] shows
 //! them. They judge nothing: a figure outside its promise is shown as it is.
 
@@ -56,5 +56,7 @@ pub mod vm_process;
 pub mod vm_run;
 pub mod vm_spec;
 pub mod vm_tables;
+pub mod what_if;
+pub mod why_trial;
 pub mod windows;
 pub mod work;

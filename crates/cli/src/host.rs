@@ -5,6 +5,7 @@
 mod export;
 mod look;
 mod record;
+mod scalability;
 mod why;
 
 use std::io::IsTerminal;
@@ -82,6 +83,8 @@ pub enum HostCommand {
     Replay(record::ReplayArgs),
     /// Say why a VM is slow, and what to do
     Why(why::WhyArgs),
+    /// Say how far VMs scale, and how far they could
+    Scalability(scalability::ScalabilityArgs),
     /// Put back what a killed daemon left behind
     Restore(RestoreArgs),
     /// Measure which knobs act on this kernel, with threads and cgroups made for that: takes some seconds, and two pCPUs
@@ -402,6 +405,7 @@ pub fn main(command: HostCommand) -> anyhow::Result<()> {
         HostCommand::Record(args) => record::record(&args),
         HostCommand::Replay(args) => record::replay(&args),
         HostCommand::Why(args) => why::main(&args),
+        HostCommand::Scalability(args) => scalability::main(&args),
         HostCommand::Restore(args) => restore(&args),
         HostCommand::Check(args) => check(&args),
         HostCommand::CheckMeasure => Ok(measure::main()?),

@@ -5,6 +5,7 @@
 //! - [`compare`]: one scenario with every combination of some settings, several seeds each.
 //! - [`sweep`]: a grid of settings and seeds, in shards that other machines can take.
 //! - [`scalability`]: how far programs scale, on hardware and in their VMs.
+//! - [`scenario`]: a recorded host as a scenario.
 //! - [`reproduce`]: published figures against the simulator's.
 //! - [`survey`]: every policy with every program.
 //! - [`mod@bench`]: how fast the simulator is.
@@ -19,11 +20,12 @@ pub mod calibrate;
 pub mod compare;
 mod input;
 pub mod kernel;
-mod page;
+pub mod page;
 mod progress;
 pub mod reproduce;
 pub mod run;
 pub mod scalability;
+pub mod scenario;
 pub mod survey;
 pub mod sweep;
 
@@ -42,6 +44,8 @@ pub enum SimCommand {
     Sweep(sweep::SweepArgs),
     /// Show how far the programs of a scenario scale, on hardware and in their VMs
     Scalability(scalability::ScalabilityArgs),
+    /// Make a scenario of a host that tandem host record recorded
+    Scenario(scenario::ScenarioFromArgs),
     /// Hold the simulator's figures against published ones
     Reproduce(reproduce::ReproduceArgs),
     /// Try every policy with every program on a host that is overcommitted more and more
@@ -61,6 +65,7 @@ pub fn main(command: SimCommand) -> anyhow::Result<()> {
         SimCommand::Compare(args) => compare::main(&args),
         SimCommand::Sweep(args) => sweep::main(&args),
         SimCommand::Scalability(args) => scalability::main(&args),
+        SimCommand::Scenario(args) => scenario::main(&args),
         SimCommand::Reproduce(args) => reproduce::main(&args),
         SimCommand::Survey(args) => survey::main(&args),
         SimCommand::Bench(args) => bench::main(&args),

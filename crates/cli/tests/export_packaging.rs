@@ -20,12 +20,18 @@ fn read(path: &str) -> String {
 /// What Prometheus adds to each series, and Grafana's legends need.
 const ADDED: [&str; 2] = ["job", "instance"];
 
-/// The labels of each metric that the exporter has, by name.
+/// The labels of each metric that the exporter has, by name; a histogram by that of its buckets.
 fn metrics() -> BTreeMap<String, BTreeSet<&'static str>> {
     let all = Metric::ALL.iter().map(|metric| {
         let description = metric.description();
         let labels = description.labels.iter().copied().chain(ADDED);
-        (description.name(), labels.collect())
+        match description.is_histogram {
+            true => (
+                format!("{}_bucket", description.name()),
+                labels.chain(["le"]).collect(),
+            ),
+            false => (description.name(), labels.collect()),
+        }
     });
     all.collect()
 }
@@ -209,6 +215,8 @@ fn rules_and_dashboard_name_what_the_exporter_has() {
         unused,
         [
             "tandem_export_interval_seconds",
+            "tandem_export_not_counted_total",
+            "tandem_export_not_seen",
             "tandem_export_source",
             "tandem_host_vms",
             "tandem_vcpu_state_seconds_total",

@@ -10,12 +10,14 @@ use std::process::Stdio;
 use std::time::Duration;
 use std::time::Instant;
 
+use prost::Message;
 use rustix::process::Pid;
 use rustix::process::Signal;
 use rustix::process::kill_process;
 use serde_json::Value;
 use tandem_linux::ProcFs;
 use tandem_linux::cgroup;
+use tandem_report::perfetto::message;
 use tempfile::TempDir;
 
 use vm_support::Guard;
@@ -133,6 +135,10 @@ fn what_a_vm_did_can_be_seen_later() {
     let intervals = listing["intervals"].as_u64().unwrap();
     assert!((2..=9).contains(&intervals), "{listing:#}");
     assert_eq!(listing["complete"], true);
+    assert_eq!(
+        (&listing["failed"], &listing["damaged"]),
+        (&0.into(), &serde_json::json!([]))
+    );
     let vms = listing["vms"].as_array().unwrap();
     assert!(vms.iter().any(|vm| vm["name"] == *name), "{listing:#}");
 
@@ -163,6 +169,40 @@ fn what_a_vm_did_can_be_seen_later() {
     assert_eq!(
         shown.lines().filter(|line| line.starts_with("  ")).count(),
         2
+    );
+    // Why, from the same record: with what was configured then.
+    let why = replay(&["--why"]);
+    assert_eq!(why["vms"], serde_json::json!([name]));
+    let not: Vec<&str> = why["not_looked_for"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|not| not["want"].as_str().unwrap())
+        .collect();
+    assert!(
+        not.iter().all(|want| !want.contains("has no settings")),
+        "{not:?}"
+    );
+    let said = output(&["host", "replay", &record, "--why"]);
+    assert!(
+        text(&said.stdout).starts_with("recorded from 2"),
+        "{said:?}"
+    );
+    // And a page.
+    let page = dir.path().join("page.html");
+    let args = ["host", "replay", &record, "--html", page.to_str().unwrap()];
+    assert!(output(&args).status.success());
+    let page = std::fs::read_to_string(page).unwrap();
+    for expected in [
+        &format!("{name}: states over time"),
+        "All the time, by VM",
+        "RDY",
+    ] {
+        assert!(page.contains(expected), "{expected}");
+    }
+    assert!(
+        !page.contains("http"),
+        "it refers to nothing outside itself"
     );
     assert!(error(&["host", "replay", &record, "--select-name", "no*"]).contains("matches 'no*'"));
     let past = error(&["host", "replay", &record, "--at", "2001-01-01T00:00:00Z"]);
@@ -208,6 +248,79 @@ fn a_recorder_that_is_asked_to_end_leaves_a_complete_record() {
         assert_eq!(listing["complete"], true);
         assert!(listing["intervals"].as_u64() >= Some(5));
     }
+}
+
+#[test]
+fn a_damaged_record_is_shown_in_part_and_the_exit_status_says_so() {
+    if !runs_here("a_damaged_record_is_shown_in_part_and_the_exit_status_says_so") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let record = place(&dir);
+    let mut recorder = start_recorder(&record);
+    end(&mut recorder, Signal::KILL);
+    let lines = std::fs::read_to_string(journal(&record)).unwrap();
+    let broken = lines.replacen("\"number\":1,", "\"number\":x,", 1);
+    assert_ne!(lines, broken);
+    std::fs::write(journal(&record), broken).unwrap();
+    let replayed = output(&["host", "replay", &record, "--json"]);
+    let said = text(&replayed.stderr);
+    assert_eq!(replayed.status.code(), Some(3), "{said}");
+    assert!(
+        said.contains("0000000000.jsonl is damaged: line 2: "),
+        "{said}"
+    );
+    assert!(said.contains("1 interval is lost, number 1"), "{said}");
+    assert_whole(&serde_json::from_slice(&replayed.stdout).unwrap());
+    let listing = output(&["host", "replay", &record, "--list"]);
+    assert_eq!(listing.status.code(), Some(3));
+    let listing = text(&listing.stdout);
+    assert!(
+        listing.contains("cut off") && listing.contains("cannot be read: "),
+        "{listing}"
+    );
+    assert!(listing.contains("gap from "), "{listing}");
+}
+
+#[test]
+fn a_trace_is_for_perfetto_and_a_page_or_says_what_it_needs() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (trace, page) = (file("host.perfetto"), file("page.html"));
+    let name = format!("t{}", std::process::id());
+    let _vm = computing_vm(&name);
+    let args = [
+        "host", "record", "--trace", "0.5", "-o", &trace, "--html", &page,
+    ];
+    let traced = output(&args);
+    let said = text(&traced.stderr);
+    if !traced.status.success() {
+        assert!(said.contains("a trace needs BPF programs: "), "{said}");
+        println!("skipped: the rest: {said}");
+        return;
+    }
+    let bytes = std::fs::read(&trace).unwrap();
+    let read = message::Trace::decode(&bytes[..]).unwrap();
+    let tracks: Vec<String> = read
+        .packet
+        .into_iter()
+        .filter_map(|packet| match packet.data {
+            Some(message::Data::TrackDescriptor(track)) => track.name,
+            _ => None,
+        })
+        .collect();
+    for expected in ["Host", "pCPU 0", &format!("VM {name}"), "vCPU 1"] {
+        assert!(
+            tracks.iter().any(|track| track == expected),
+            "{expected}: {tracks:?}"
+        );
+    }
+    let page = std::fs::read_to_string(&page).unwrap();
+    assert!(page.contains(&format!("{name}: states over time")));
+    let both = error(&[
+        "host", "record", "--trace", "1", "-o", &trace, "--for", "1s",
+    ]);
+    assert!(both.contains("--trace") && both.contains("--for"), "{both}");
 }
 
 /// On a file system with 24 KiB left, in a mount namespace of its own.

@@ -113,3 +113,118 @@ fn systemd_accepts_the_units() {
         assert!(ours.is_empty(), "{ours:#?}");
     }
 }
+
+/// What a file sets, all of its lines: `CapabilityBoundingSet=` and the like add up.
+fn settings(file: &str, key: &str) -> BTreeSet<String> {
+    let text = fs::read_to_string(packaging("systemd").join(file)).expect("it is in the tree");
+    let values = text
+        .lines()
+        .filter_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+    values
+        .flat_map(str::split_whitespace)
+        .map(str::to_owned)
+        .collect()
+}
+
+const EXPORT: &str = "tandem-export.service";
+const EXPORT_WITH_BPF: &str = "tandem-export.service.d/bpf.conf";
+
+#[test]
+fn the_exporter_with_bpf_may_what_programs_need_and_without_it_may_not() {
+    let capabilities = |file| settings(file, "CapabilityBoundingSet");
+    let needed = ["CAP_BPF", "CAP_PERFMON", "CAP_NET_ADMIN", "CAP_SYS_ADMIN"];
+    assert_eq!(
+        capabilities(EXPORT_WITH_BPF),
+        needed.map(str::to_owned).into()
+    );
+    assert!(
+        needed
+            .iter()
+            .all(|capability| !capabilities(EXPORT).contains(*capability))
+    );
+    let calls = settings(EXPORT_WITH_BPF, "SystemCallFilter");
+    assert!(
+        calls.contains("bpf") && calls.contains("perf_event_open"),
+        "{calls:?}"
+    );
+    assert!(settings(EXPORT_WITH_BPF, "ExecStart").contains("bpf"));
+}
+
+#[test]
+fn systemd_accepts_the_exporter_with_bpf() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    fs::create_dir(folder.path().join("tandem-export.service.d")).expect("a folder");
+    for file in [EXPORT, EXPORT_WITH_BPF] {
+        let text = fs::read_to_string(packaging("systemd").join(file)).expect("it is in the tree");
+        let text = text.replace("/usr/bin/tandem", env!("CARGO_BIN_EXE_tandem"));
+        fs::write(folder.path().join(file), text).expect("a temporary file");
+    }
+    let verify = Command::new("systemd-analyze")
+        .arg("verify")
+        .arg(folder.path().join(EXPORT))
+        .output();
+    match verify {
+        Err(error) => println!("skipped: systemd-analyze cannot be run ({error})"),
+        Ok(output) => {
+            let said = String::from_utf8_lossy(&output.stderr);
+            let ours: Vec<&str> = said
+                .lines()
+                .filter(|line| line.contains("tandem-export"))
+                .collect();
+            assert!(ours.is_empty(), "{ours:#?}");
+        }
+    }
+}
+
+/// What the programs do under exactly the capabilities of the unit: `setpriv` takes all others away, from root too.
+#[test]
+fn the_capabilities_of_the_exporter_with_bpf_are_enough() {
+    let test = "the_capabilities_of_the_exporter_with_bpf_are_enough";
+    let all: BTreeSet<String> = [EXPORT, EXPORT_WITH_BPF]
+        .iter()
+        .flat_map(|file| settings(file, "CapabilityBoundingSet"))
+        .collect();
+    let top = |bounding: &str| {
+        Command::new("setpriv")
+            .args(["--bounding-set", bounding, "--no-new-privs"])
+            .arg(env!("CARGO_BIN_EXE_tandem"))
+            .args([
+                "host",
+                "top",
+                "--once",
+                "--interval",
+                "0.1",
+                "--source",
+                "bpf",
+            ])
+            .output()
+    };
+    let unlimited = match top("+all") {
+        Ok(output) => output,
+        Err(error) => {
+            println!("skipped: {test}: setpriv cannot be run ({error})");
+            return;
+        }
+    };
+    if !unlimited.status.success() {
+        let why = String::from_utf8_lossy(&unlimited.stderr).into_owned();
+        println!("skipped: {test}: BPF does not work here: {why}");
+        return;
+    }
+    let names = all
+        .iter()
+        .map(|name| name.trim_start_matches("CAP_").to_lowercase());
+    let bounding = names.fold("-all".to_owned(), |all, name| format!("{all},+{name}"));
+    let output = top(&bounding).expect("it could be run");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{bounding}: {said}");
+    // And they are needed.
+    let without: Vec<&str> = bounding
+        .split(',')
+        .filter(|one| !["+bpf", "+perfmon", "+sys_admin", "+net_admin"].contains(one))
+        .collect();
+    let refused = top(&without.join(",")).expect("it could be run");
+    assert!(!refused.status.success());
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(said.contains("CAP_BPF"), "{said}");
+}

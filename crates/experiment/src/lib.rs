@@ -10,6 +10,7 @@
 //! - [`trials`]: named scenarios with settings, run once whoever asks; [`sample`]: their figures.
 //! - [`survey`]: every policy with every program.
 //! - [`reproduce`]: published figures against the simulator's.
+//! - [`recorded`]: a recorded host as a scenario, and what-ifs.
 //! - [`scalability`]: how far programs scale, on hardware and in their VMs.
 //!
 //! Nothing here prints, reads arguments or draws: `tandem_report` shows what is computed here, and the
@@ -26,6 +27,7 @@ pub mod parquet;
 pub mod policies;
 pub mod programs;
 pub mod progress;
+pub mod recorded;
 pub mod reproduce;
 pub mod sample;
 pub mod scalability;

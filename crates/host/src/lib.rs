@@ -2,7 +2,7 @@
 //!
 //! The modules follow the data: [`discovery`] finds VMs of any VMM and names their vCPU threads, [`select`] picks
 //! those that the operator wants touched, [`fleet`] measures them and applies what is decided, [`daemon`] does so period
-//! after period. [`status`] and [`top`] show what VMs receive and where their time goes, [`why`] what is wrong, and [`export`] tells it to Prometheus. How threads are measured and
+//! after period. [`status`] and [`top`] show what VMs receive and where their time goes, [`why`] what is wrong, [`scalability`] how far VMs scale, and [`export`] tells it to Prometheus. How threads are measured and
 //! cgroups changed, and how every change is journaled and put back, whoever made it and however that process ended, is in
 //! [`tandem_linux`].
 
@@ -28,9 +28,12 @@ pub mod qmp;
 pub mod record;
 pub mod replay;
 mod said;
+pub mod scalability;
 pub mod select;
+pub mod span;
 pub mod status;
 pub mod top;
+pub mod trace;
 pub mod turns;
 pub mod vmm;
 pub mod waits;

@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 use std::time::Duration;
+use std::time::SystemTime;
 
 use chrono::DateTime;
 use chrono::NaiveDateTime;
@@ -73,6 +74,11 @@ pub enum Moment {
 }
 
 impl Moment {
+    /// Whether it is one of the record, whatever the clock was set to.
+    pub fn is_relative(self) -> bool {
+        !matches!(self, Moment::At(_))
+    }
+
     /// In a record that lasts from `begin` to `end`.
     pub fn within(self, begin: Nanos, end: Nanos) -> Nanos {
         let nanos = |length: Duration| u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
@@ -104,6 +110,12 @@ pub fn moment(text: &str) -> Result<Moment, String> {
     nanos
         .map(|nanos| Moment::At(Nanos(nanos)))
         .ok_or_else(|| not_possible(text, MOMENT))
+}
+
+/// Now, by the wall clock, in ns since 1970.
+pub fn now() -> Nanos {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    Nanos(since.map_or(0, |since| since.as_nanos() as u64))
 }
 
 /// A moment as text, to the ms, as it can be given again.

@@ -2,21 +2,25 @@
 //!
 //! All VMs of the host are recorded, selected by nobody: any may be a culprit, and who is asked about later is not known yet. A VM that
 //! is found at the end of an interval is in it by name, with its weight and what it was due; quotas and pins are in it as far as they
-//! show: LIM, and where each vCPU may run.
+//! show: LIM, and where each vCPU may run. What else `why` needs to know of VMs and host is read every [`SETTINGS_EVERY`], and stands in each
+//! interval until it is read again.
+//!
+//! A look that fails ends nothing: it is counted, measuring begins anew, and the next look is when it would have been. What happened meanwhile
+//! is a gap. Only what cannot be written ends a record.
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::path::PathBuf;
 use std::time::Duration;
 use std::time::Instant;
-use std::time::SystemTime;
 
-use tandem_linux::cgroup;
-use tandem_linux::cgroup::CpuController;
 use tandem_linux::interrupt::Interrupt;
-use tandem_linux::procfs::ProcFs;
+use tandem_linux::service::ReportOnce;
+use tandem_linux::service::Reporter;
 use tandem_observe::Interval;
 use tandem_observe::Source;
+use tandem_observe::findings::KnownHost;
+use tandem_observe::findings::KnownVm;
+use tandem_observe::record::Finished;
 use tandem_observe::record::Frame;
 use tandem_observe::record::RecordError;
 use tandem_observe::record::RecordedVm;
@@ -26,82 +30,208 @@ use tandem_policy::VmId;
 use tandem_policy::Weight;
 use thiserror::Error;
 
-use crate::discovery::Discovery;
 use crate::discovery::DiscoveryOptions;
 use crate::discovery::Scan;
+use crate::moment;
 use crate::status::configured_weights;
-use crate::top::TopError;
 use crate::watch::assessed;
 use crate::watch::watched;
+use crate::why::Why;
+use crate::why::WhyError;
 
-/// Looks at the host again and again; nothing is changed.
-pub struct Frames {
-    discovery: Discovery,
-    controller: Box<dyn CpuController>,
-    state_dir: PathBuf,
-    source: Box<dyn Source>,
+/// How often settings are read: cgroups and quotas of all VMs, which is dear on a host of a thousand.
+pub const SETTINGS_EVERY: Duration = Duration::from_secs(10);
+
+/// What is recorded: one frame for each interval.
+pub trait Frames {
+    /// Begins the next interval now: what happened since the last one does not count.
+    fn begin(&mut self) -> Result<(), WhyError>;
+
+    /// What happened since the last call, or the beginning.
+    fn frame(&mut self) -> Result<Frame, WhyError>;
 }
 
-impl Frames {
+/// What is configured beside weights.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Settings {
+    pub(crate) vms: BTreeMap<VmId, KnownVm>,
+    pub(crate) host: Option<KnownHost>,
+}
+
+/// Looks at the host again and again; nothing is changed.
+pub struct HostFrames {
+    why: Why,
+    settings: Settings,
+    settings_at: Option<Instant>,
+}
+
+impl HostFrames {
     /// Opens what is needed to look with this source, and begins the first interval.
     pub fn begin(
         source: Box<dyn Source>,
         options: DiscoveryOptions,
         state_dir: &Path,
-    ) -> Result<Frames, TopError> {
-        let procfs = ProcFs::host();
-        let mut frames = Frames {
-            discovery: Discovery::new(options, procfs.clone())?,
-            controller: cgroup::open(&procfs)?,
-            source,
-            state_dir: state_dir.to_owned(),
+    ) -> Result<HostFrames, WhyError> {
+        let mut frames = HostFrames {
+            why: Why::open(source, options, state_dir)?,
+            settings: Settings::default(),
+            settings_at: None,
         };
-        let vms = frames.discovery.scan()?.vms;
-        frames.source.begin(&watched(&vms))?;
+        // What is made of the record later may be a scenario.
+        frames.why.source.count_wakeups();
+        Frames::begin(&mut frames)?;
         Ok(frames)
     }
 
-    /// What happened since the last call, or the beginning.
-    pub fn frame(&mut self) -> Result<Frame, TopError> {
-        let scan = self.discovery.scan()?;
+    fn read_settings(&mut self, scan: &Scan, interval: &Interval) {
+        let is_new = |read: Instant| read.elapsed() < SETTINGS_EVERY;
+        if self.settings_at.is_some_and(is_new) {
+            return;
+        }
+        // What cannot be read is not in the record, and whoever asks is told so.
+        self.settings = match self.why.situation(&scan.vms, interval) {
+            Ok(situation) => Settings {
+                vms: situation.vms,
+                host: Some(situation.host),
+            },
+            Err(_) => Settings::default(),
+        };
+        self.settings_at = Some(Instant::now());
+    }
+}
+
+impl Frames for HostFrames {
+    fn begin(&mut self) -> Result<(), WhyError> {
+        let vms = self.why.discovery.scan()?.vms;
+        Ok(self.why.source.begin(&watched(&vms))?)
+    }
+
+    fn frame(&mut self) -> Result<Frame, WhyError> {
+        let scan = self.why.discovery.scan()?;
         // An interval ends when its source begins to read.
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        let now = Nanos(now.map_or(0, |now| now.as_nanos() as u64));
-        let interval = self.source.interval(&watched(&scan.vms))?;
-        let weights = configured_weights(self.controller.as_ref(), &self.state_dir, &scan.vms);
-        Ok(frame(&scan, interval, &weights, now))
+        let now = moment::now();
+        let interval = self.why.source.interval(&watched(&scan.vms))?;
+        let controller = self.why.controller.as_ref();
+        let weights = configured_weights(controller, &self.why.state_dir, &scan.vms);
+        self.read_settings(&scan, &interval);
+        Ok(frame(&scan, interval, &weights, &self.settings, now))
     }
 }
 
 /// Why a recording ended before it was asked to.
 #[derive(Debug, Error)]
 pub enum RecordingError {
-    /// The host cannot be looked at.
-    #[error(transparent)]
-    Top(#[from] TopError),
     /// Nothing more can be written.
     #[error(transparent)]
     Record(#[from] RecordError),
+    /// There is a record, and nothing in it.
+    #[error("nothing was recorded: all {looks} looks failed, the last because: {why}")]
+    Nothing {
+        /// How many.
+        looks: u64,
+        /// What the last one said.
+        why: String,
+    },
 }
 
-/// Records intervals that began when this is called, until `end` or a signal; what is left of an interval then is recorded, too.
+/// Records intervals that began when this is called, until `end` or a signal; what is left of an interval then is recorded, too. Looks that fail
+/// are told once each, and the record says how many there were. The record is ended, whatever happened.
 pub fn run(
-    frames: &mut Frames,
-    recorder: &mut Recorder,
+    frames: &mut dyn Frames,
+    mut recorder: Recorder,
     interval: Duration,
     end: Option<Instant>,
     interrupt: &Interrupt,
-) -> Result<(), RecordingError> {
+    reporter: &mut dyn Reporter,
+) -> Result<Finished, RecordingError> {
+    let mut looks = Looks::default();
     let mut next = Instant::now();
     loop {
         // At the pace that was asked for; one that took too long is not made up for.
         next = (next + interval).max(Instant::now());
         let until = end.map_or(next, |end| end.min(next));
         let is_last = interrupt.sleep_until(until).is_err() || end == Some(until);
-        recorder.add(frames.frame()?)?;
+        if let Err(error) = looks.look(frames, &mut recorder, reporter) {
+            // What was recorded before stays readable; that it says so itself is worth a try.
+            let _ = recorder.finish(Some(error.to_string()));
+            return Err(error.into());
+        }
         if is_last {
+            break;
+        }
+    }
+    let finished = recorder.finish(None)?;
+    match (finished.intervals, looks.failure) {
+        (0, Some(why)) => Err(RecordingError::Nothing {
+            looks: finished.failed,
+            why,
+        }),
+        _ => Ok(finished),
+    }
+}
+
+/// What a record came to, in a line.
+pub fn summary(finished: &Finished) -> String {
+    let dropped = match finished.dropped {
+        0 => String::new(),
+        dropped => format!(", of which the first {dropped} went to make room"),
+    };
+    let failed = match finished.failed {
+        0 => String::new(),
+        failed => format!("; {failed} looks failed, which are gaps"),
+    };
+    format!(
+        "{} intervals{dropped}, {} bytes{failed}",
+        finished.intervals, finished.bytes
+    )
+}
+
+/// Looks, and those that failed.
+#[derive(Default)]
+struct Looks {
+    /// What the last that failed said.
+    failure: Option<String>,
+    /// Whether no interval was begun since.
+    is_broken: bool,
+    said: ReportOnce,
+}
+
+impl Looks {
+    /// Looks once; an error is one that ends the recording.
+    fn look(
+        &mut self,
+        frames: &mut dyn Frames,
+        recorder: &mut Recorder,
+        reporter: &mut dyn Reporter,
+    ) -> Result<(), RecordError> {
+        if self.is_broken {
+            // Of an interval that was not begun nothing can be told: this one begins it, for the next.
+            match frames.begin() {
+                Ok(()) => self.is_broken = false,
+                Err(error) => self.fail(&error.to_string(), recorder, reporter),
+            }
             return Ok(());
         }
+        let why = match frames.frame() {
+            Ok(frame) => match recorder.add(frame) {
+                // The next one may be smaller.
+                Err(error @ RecordError::TooSmall { .. }) => error.to_string(),
+                other => return other,
+            },
+            Err(error) => error.to_string(),
+        };
+        self.fail(&why, recorder, reporter);
+        self.is_broken = frames.begin().is_err();
+        Ok(())
+    }
+
+    fn fail(&mut self, why: &str, recorder: &mut Recorder, reporter: &mut dyn Reporter) {
+        self.failure = Some(why.to_owned());
+        recorder.failed(why);
+        self.said.error(
+            format!("a look failed, and recording goes on: {why}"),
+            reporter,
+        );
     }
 }
 
@@ -110,6 +240,7 @@ pub(crate) fn frame(
     scan: &Scan,
     interval: Interval,
     weights: &BTreeMap<VmId, Weight>,
+    settings: &Settings,
     now: Nanos,
 ) -> Frame {
     let accounts = assessed(&interval, weights);
@@ -122,6 +253,7 @@ pub(crate) fn frame(
             weight: weights.get(&vm.id).copied(),
             due: accounts.get(&vm.id).map(|account| account.fair),
             tids: tids.map(|vcpu| (vcpu.index, vcpu.thread.tid.0)).collect(),
+            settings: settings.vms.get(&vm.id).cloned().map(KnownVm::settings),
         };
         (vm.id, known)
     });
@@ -130,5 +262,11 @@ pub(crate) fn frame(
         vms: vms.collect(),
         interval,
         unreadable: scan.unreadable_vmms,
+        failed: 0,
+        failure: None,
+        host: settings.host.clone(),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -39,6 +39,8 @@ use tandem_policy::states::interval::Missing;
 use tandem_policy::states::interval::SourceName;
 use tandem_policy::states::interval::ThreadTime;
 use tandem_policy::states::interval::VmInterval;
+use tandem_policy::states::latency::Latency;
+use tandem_policy::states::programs::Programs;
 use thiserror::Error;
 
 use crate::discovery::Discovery;
@@ -145,8 +147,34 @@ pub struct TopVm {
     pub culprits: Vec<Culprit>,
     /// Its threads beside the vCPUs, those that ran most first.
     pub threads: Vec<ThreadTime>,
+    /// From when its vCPUs were woken until they ran; `None` where that is not measured.
+    pub wakeup_latency: Option<WakeupLatency>,
     /// Its vCPUs.
     pub vcpus: Vec<TopVcpu>,
+}
+
+/// How long wake-ups took, known to a factor of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct WakeupLatency {
+    /// How many there were.
+    pub count: u64,
+    /// What all took together.
+    pub time: Nanos,
+    /// Half of them took at most this; `None` without any, or from 2 s on.
+    pub p50: Option<Nanos>,
+    /// 99 of 100 took at most this.
+    pub p99: Option<Nanos>,
+}
+
+impl From<&Latency> for WakeupLatency {
+    fn from(latency: &Latency) -> WakeupLatency {
+        WakeupLatency {
+            count: latency.count(),
+            time: latency.time,
+            p50: latency.quantile(0.5),
+            p99: latency.quantile(0.99),
+        }
+    }
 }
 
 /// What is shown of one interval.
@@ -162,6 +190,8 @@ pub struct TopInterval {
     pub source: SourceName,
     /// What is not measured, and for want of what.
     pub missing: Vec<Missing>,
+    /// What programs in the kernel did not see or count, and what they estimate: a line each.
+    pub notes: Vec<String>,
     /// VMs on the host, selected or not.
     pub found: usize,
     /// Processes that are VMMs by their names and could not be looked into.
@@ -262,6 +292,11 @@ pub(crate) fn shown(
             lag: account.lag,
             culprits: culprits(&of_vms, &Party::Vm(vm.id), vm.id, &by_id),
             threads: measured.threads.clone(),
+            wakeup_latency: interval
+                .programs
+                .as_ref()
+                .and_then(|programs| programs.latency.get(&vm.id))
+                .map(WakeupLatency::from),
             vcpus: vcpus(vm, measured, &interval.edges, &by_id),
         });
     }
@@ -272,6 +307,10 @@ pub(crate) fn shown(
         seconds: length.as_secs_f64(),
         source: interval.source,
         missing: interval.missing.clone(),
+        notes: interval
+            .programs
+            .as_ref()
+            .map_or_else(Vec::new, Programs::notes),
         found: scan.vms.len(),
         unreadable: scan.unreadable_vmms,
         unidentified: scan

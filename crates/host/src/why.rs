@@ -1,26 +1,33 @@
 //! `tandem host why`: why VMs are slow, and what to do.
 //!
 //! One interval of [`tandem_observe`] and what is configured on this host, put together for [`tandem_observe::findings`]. All VMs are
-//! looked at, since any may be a culprit; findings are those of the VM that was asked for, or of all.
+//! looked at, since any may be a culprit; findings are those of the VM that was asked for, or of all. [`trial`] tries their cures.
 //!
 //! [`WhyInterval`] in JSON is an interface: `schema` is raised when a field changes its meaning or goes; fields may be added.
 
+mod cpusets;
+mod quotas;
+mod steps;
 pub mod text;
+pub mod trial;
+pub mod verdict;
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::Path;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Serialize;
+use tandem_linux::actuator::ActuatorError;
 use tandem_linux::cgroup;
 use tandem_linux::cgroup::CgroupError;
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::cgroup::CpuController;
+use tandem_linux::interrupt::Interrupted;
 use tandem_linux::procfs::ProcFs;
 use tandem_linux::procfs::read_text;
+use tandem_linux::restore::RestoreReport;
 use tandem_linux::sampler::SampleError;
 use tandem_linux::sampler::Sampler;
 use tandem_observe::Interval;
@@ -28,28 +35,33 @@ use tandem_observe::ObserveError;
 use tandem_observe::Source;
 use tandem_observe::findings::Finding;
 use tandem_observe::findings::KnownHost;
-use tandem_observe::findings::KnownQuota;
 use tandem_observe::findings::KnownVm;
 use tandem_observe::findings::NotLookedFor;
 use tandem_observe::findings::Situation;
 use tandem_observe::findings::find;
 use tandem_policy::Nanos;
-use tandem_policy::PcpuId;
-use tandem_policy::PcpuSet;
+use tandem_policy::VcpuId;
 use tandem_policy::VmId;
+use tandem_policy::Weight;
 use tandem_policy::states::interval::HostTotals;
 use tandem_policy::states::interval::SourceName;
+use tandem_policy::states::programs::Programs;
 use thiserror::Error;
 
 use crate::check::kernel;
 use crate::discovery::Discovery;
 use crate::discovery::DiscoveryError;
 use crate::discovery::DiscoveryOptions;
+use crate::discovery::VcpuThread;
 use crate::discovery::Vm;
 use crate::status;
 use crate::vmm::Vmm;
 use crate::watch::assessed;
 use crate::watch::watched;
+
+use cpusets::Caches;
+use cpusets::Cpusets;
+use quotas::Quotas;
 
 /// The version of the JSON documents.
 pub const SCHEMA: u32 = 1;
@@ -80,6 +92,28 @@ pub enum WhyError {
         /// What there is.
         names: Vec<String>,
     },
+    /// A signal came.
+    #[error("{0}; what was changed is put back")]
+    Interrupted(Interrupted),
+    /// A cure is to be tried, and nobody said on which VM.
+    #[error(
+        "--try changes settings of a VM: name the VM, or say --yes for all VMs of the host, its processes too"
+    )]
+    NobodyNamed,
+    /// Something went wrong, and then something else.
+    #[error("{error}; and not everything could be put back: {report}")]
+    NotPutBack {
+        /// What went wrong first.
+        error: Box<WhyError>,
+        /// What was put back, and what was not.
+        report: RestoreReport,
+    },
+    /// What an earlier run left comes first.
+    #[error("what an earlier run changed cannot all be put back, so nothing is tried: {0}")]
+    EarlierLeft(RestoreReport),
+    /// The journal cannot be used, or a change not be put back.
+    #[error(transparent)]
+    Actuator(#[from] ActuatorError),
 }
 
 fn there_is(names: &[String]) -> String {
@@ -116,6 +150,8 @@ pub struct WhyInterval {
     pub findings: Vec<Finding>,
     /// Causes that may be there and cannot be seen.
     pub not_looked_for: Vec<NotLookedFor>,
+    /// What programs in the kernel did not see or count, and what they estimate: a line each.
+    pub notes: Vec<String>,
     /// Where the host's pCPUs were.
     pub host: HostTotals,
 }
@@ -123,10 +159,25 @@ pub struct WhyInterval {
 /// Looks at the host; nothing is changed.
 pub struct Why {
     procfs: ProcFs,
-    discovery: Discovery,
-    controller: Box<dyn CpuController>,
-    state_dir: PathBuf,
-    source: Box<dyn Source>,
+    pub(crate) discovery: Discovery,
+    pub(crate) controller: Box<dyn CpuController>,
+    pub(crate) state_dir: PathBuf,
+    pub(crate) source: Box<dyn Source>,
+    caches: Caches,
+}
+
+/// One interval, and what is known of the VMs in it.
+struct Observation {
+    /// All VMs of the host, when it ended.
+    vms: Vec<Vm>,
+    /// What was asked for.
+    asked: BTreeSet<VmId>,
+    /// The weights that counted.
+    weights: BTreeMap<VmId, Weight>,
+    known: BTreeMap<VmId, KnownVm>,
+    interval: Interval,
+    /// What was found, to be shown.
+    found: WhyInterval,
 }
 
 impl Why {
@@ -142,54 +193,89 @@ impl Why {
             controller: cgroup::open(&procfs)?,
             source,
             state_dir: state_dir.to_owned(),
+            caches: Caches::default(),
             procfs,
         })
     }
 
     /// Looks for so long, at the VM of that name or process number, or at all.
     pub fn look(&mut self, asked: Option<&str>, length: Duration) -> Result<WhyInterval, WhyError> {
+        let wait = || {
+            std::thread::sleep(length);
+            Ok(())
+        };
+        Ok(self.observe(asked, None, wait)?.found)
+    }
+
+    /// Looks for as long as `wait` takes. With `weights`, dues are by these and not by those that are configured now.
+    fn observe(
+        &mut self,
+        asked: Option<&str>,
+        weights: Option<&BTreeMap<VmId, Weight>>,
+        wait: impl FnOnce() -> Result<(), Interrupted>,
+    ) -> Result<Observation, WhyError> {
         let before = self.discovery.scan()?.vms;
         // Who asks for a VM that is not there is told at once.
         asked_for(asked, &before)?;
+        let mut quotas = Quotas::begin(self.controller.as_ref(), &before);
         self.source.begin(&watched(&before))?;
-        std::thread::sleep(length);
+        wait().map_err(WhyError::Interrupted)?;
         let scan = self.discovery.scan()?;
         let interval = self.source.interval(&watched(&scan.vms))?;
-        let ids = asked_for(asked, &scan.vms)?;
-        let situation = self.situation(&scan.vms, &interval)?;
-        let found = find(&situation, |vm| ids.contains(&vm));
-        let measured = interval.vms.iter().filter(|vm| ids.contains(&vm.vm));
-        let mut vms: Vec<String> = measured
-            .filter_map(|vm| Some(situation.vms.get(&vm.vm)?.name.clone()))
-            .collect();
-        vms.sort();
-        Ok(WhyInterval {
-            schema: SCHEMA,
-            start: interval.start,
-            seconds: interval.length.as_secs_f64(),
-            source: interval.source,
-            vms,
-            unreadable: scan.unreadable_vmms,
-            findings: found.findings,
-            not_looked_for: found.not_looked_for,
-            host: interval.host,
+        let asked = asked_for(asked, &scan.vms)?;
+        let controller = self.controller.as_ref();
+        let configured = || status::configured_weights(controller, &self.state_dir, &scan.vms);
+        let weights = weights.cloned().unwrap_or_else(configured);
+        let situation = Situation {
+            vms: self.known(&scan.vms, &interval, &weights, &mut quotas),
+            host: self.host()?,
+            interval: &interval,
+        };
+        let found = answer(&situation, &asked, scan.unreadable_vmms);
+        Ok(Observation {
+            known: situation.vms,
+            vms: scan.vms,
+            asked,
+            weights,
+            found,
+            interval,
         })
     }
 
-    fn situation<'a>(&self, vms: &[Vm], interval: &'a Interval) -> Result<Situation<'a>, WhyError> {
+    /// What is configured now, for a record. For how long quotas throttled is in it as LIM.
+    pub(crate) fn situation<'a>(
+        &mut self,
+        vms: &[Vm],
+        interval: &'a Interval,
+    ) -> Result<Situation<'a>, WhyError> {
+        let weights = status::configured_weights(self.controller.as_ref(), &self.state_dir, vms);
+        Ok(Situation {
+            vms: self.known(vms, interval, &weights, &mut Quotas::default()),
+            host: self.host()?,
+            interval,
+        })
+    }
+
+    fn known(
+        &self,
+        vms: &[Vm],
+        interval: &Interval,
+        weights: &BTreeMap<VmId, Weight>,
+        quotas: &mut Quotas,
+    ) -> BTreeMap<VmId, KnownVm> {
         let controller = self.controller.as_ref();
-        let weights = status::configured_weights(controller, &self.state_dir, vms);
         let default = controller.default_weight();
         let managed = status::managed(&self.state_dir);
-        let accounts = assessed(interval, &weights);
+        let accounts = assessed(interval, weights);
+        let mut cpusets = Cpusets::open(&self.procfs);
         let known = vms.iter().map(|vm| {
             let account = accounts.get(&vm.id);
-            let cgroups: BTreeSet<CgroupPath> = vm
-                .vcpus
-                .iter()
-                .filter_map(|vcpu| controller.cgroup_of(&vcpu.thread).ok())
-                .collect();
+            let cgroups = quotas::cgroups(controller, vm);
             let turns = managed.get(&vm.process).copied();
+            let is_libvirt = vm.vmm == Vmm::Qemu && cgroups.iter().any(is_libvirts);
+            let cpuset_of = |vcpu: &VcpuThread| -> Option<(VcpuId, _)> {
+                Some((vcpu.index, cpusets.of(&vcpu.thread, is_libvirt)?))
+            };
             let known = KnownVm {
                 name: vm.name.clone(),
                 pid: vm.process.pid.0,
@@ -203,22 +289,19 @@ impl Why {
                     .map_or(1.0, |weight| weight.0 / default.0),
                 due: account.map_or(Nanos::ZERO, |account| account.fair),
                 received: account.map_or(Nanos::ZERO, |account| account.received),
-                is_libvirt: vm.vmm == Vmm::Qemu && cgroups.iter().any(is_libvirts),
-                quotas: quotas(controller, &cgroups),
+                is_libvirt,
+                quotas: quotas.of(controller, &cgroups),
+                cpusets: vm.vcpus.iter().filter_map(cpuset_of).collect(),
                 cgroup: cgroups.into_iter().next(),
                 is_managed: turns.is_some(),
                 takes_turns: turns == Some(true),
             };
             (vm.id, known)
         });
-        Ok(Situation {
-            interval,
-            vms: known.collect(),
-            host: self.host()?,
-        })
+        known.collect()
     }
 
-    fn host(&self) -> Result<KnownHost, WhyError> {
+    fn host(&mut self) -> Result<KnownHost, WhyError> {
         let online = Sampler::new(self.procfs.clone()).online_pcpus()?;
         let release = rustix::system::uname()
             .release()
@@ -230,11 +313,42 @@ impl Why {
         Ok(KnownHost {
             version: self.controller.version(),
             mount: self.controller.mount().to_owned(),
-            caches: caches(&self.procfs, &online),
+            isolated: cpusets::isolated(&self.procfs),
+            caches: self.caches.of(&self.procfs, &online).to_vec(),
             online,
             kernel: kernel::numbers(&release),
             has_autogroup: read_text(&autogroup).is_ok_and(|text| text.trim() == "1"),
         })
+    }
+}
+
+/// What is wrong with these VMs.
+pub(crate) fn answer(
+    situation: &Situation<'_>,
+    ids: &BTreeSet<VmId>,
+    unreadable: usize,
+) -> WhyInterval {
+    let interval = situation.interval;
+    let found = find(situation, |vm| ids.contains(&vm));
+    let measured = interval.vms.iter().filter(|vm| ids.contains(&vm.vm));
+    let mut vms: Vec<String> = measured
+        .filter_map(|vm| Some(situation.vms.get(&vm.vm)?.name.clone()))
+        .collect();
+    vms.sort();
+    WhyInterval {
+        schema: SCHEMA,
+        start: interval.start,
+        seconds: interval.length.as_secs_f64(),
+        source: interval.source,
+        vms,
+        unreadable,
+        findings: found.findings,
+        not_looked_for: found.not_looked_for,
+        notes: interval
+            .programs
+            .as_ref()
+            .map_or_else(Vec::new, Programs::notes),
+        host: interval.host.clone(),
     }
 }
 
@@ -260,41 +374,6 @@ fn is_libvirts(cgroup: &CgroupPath) -> bool {
         .0
         .split('/')
         .any(|name| name.starts_with("machine-qemu") || name.ends_with(".libvirt-qemu"))
-}
-
-/// The quotas of these cgroups and of those above. What cannot be read has none that is known.
-fn quotas(controller: &dyn CpuController, cgroups: &BTreeSet<CgroupPath>) -> Vec<KnownQuota> {
-    let mut all: BTreeSet<CgroupPath> = cgroups.clone();
-    all.extend(cgroups.iter().flat_map(CgroupPath::ancestors));
-    all.retain(|cgroup| !cgroup.is_root());
-    let quotas = all.into_iter().filter_map(|cgroup| {
-        let quota = controller.quota(&cgroup).ok()??;
-        Some(KnownQuota { cgroup, quota })
-    });
-    quotas.collect()
-}
-
-/// The pCPUs of each last-level cache.
-///
-/// Source: Documentation/ABI/testing/sysfs-devices-system-cpu, cache/index*/{level,shared_cpu_list}.
-fn caches(procfs: &ProcFs, online: &PcpuSet) -> Vec<PcpuSet> {
-    let mut caches = BTreeSet::new();
-    for pcpu in online.iter() {
-        caches.extend(last_cache(procfs, pcpu));
-    }
-    caches.into_iter().collect()
-}
-
-fn last_cache(procfs: &ProcFs, pcpu: PcpuId) -> Option<PcpuSet> {
-    let folder = procfs.resolve(format!("/sys/devices/system/cpu/cpu{pcpu}/cache"));
-    let mut by_level: BTreeMap<u32, PcpuSet> = BTreeMap::new();
-    for entry in fs::read_dir(folder).ok()?.flatten() {
-        let read = |file: &str| read_text(&entry.path().join(file)).ok();
-        let level = read("level").and_then(|text| text.trim().parse().ok());
-        let shared = read("shared_cpu_list").and_then(|text| text.trim().parse().ok());
-        by_level.extend(level.zip(shared));
-    }
-    by_level.into_values().next_back()
 }
 
 #[cfg(test)]
@@ -323,24 +402,5 @@ mod tests {
         ));
         assert!(is("/machine/qemu-1-web.libvirt-qemu/vcpu0"));
         assert!(!is("/vms/web"));
-    }
-
-    #[test]
-    fn the_last_cache_is_the_one_of_the_highest_level() {
-        let dir = tempfile::tempdir().unwrap();
-        let cache = dir.path().join("sys/devices/system/cpu/cpu0/cache");
-        for (index, level, shared) in [
-            ("index0", "1", "0"),
-            ("index1", "3", "0-3"),
-            ("index2", "2", "0-1"),
-        ] {
-            let folder = cache.join(index);
-            fs::create_dir_all(&folder).unwrap();
-            fs::write(folder.join("level"), level).unwrap();
-            fs::write(folder.join("shared_cpu_list"), format!("{shared}\n")).unwrap();
-        }
-        let procfs = ProcFs::at(dir.path());
-        assert_eq!(last_cache(&procfs, PcpuId(0)), Some("0-3".parse().unwrap()));
-        assert_eq!(last_cache(&procfs, PcpuId(1)), None);
     }
 }

@@ -396,6 +396,22 @@ impl Actuator {
         Ok(report)
     }
 
+    /// Gives one knob of a cgroup its own value back, and forgets it. A weight is none in the idle class, so that goes with it.
+    pub fn release_knob(
+        &mut self,
+        cgroup: &CgroupPath,
+        knob: Knob,
+    ) -> Result<RestoreReport, ActuatorError> {
+        let mut report = RestoreReport::default();
+        let goes = |k: Knob| k == knob || (knob == Knob::Weight && k == Knob::Idle);
+        self.undo_where(
+            &mut report,
+            |record| matches!(record, Record::Knob { cgroup: c, knob: k, .. } if c == cgroup && goes(*k)),
+        )?;
+        self.disable_unneeded(&mut report)?;
+        Ok(report)
+    }
+
     /// Puts a thread's affinity mask, nice value and slice back, and forgets them.
     pub fn release_thread(&mut self, thread: &ThreadRef) -> Result<RestoreReport, ActuatorError> {
         let (tid, start) = (thread.tid, thread.start);

@@ -38,6 +38,7 @@ enum Step {
     Slice { thread: usize, ms: u64 },
     Release { cgroup: usize },
     ReleaseThread { thread: usize },
+    ReleaseKnob { cgroup: usize, knob: usize },
     Restore,
     ThreadEnds { thread: usize },
     ThreadStarts { beside: usize },
@@ -59,6 +60,8 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (n.clone(), 0..4u64).prop_map(|(thread, ms)| Step::Slice { thread, ms }),
         2 => n.clone().prop_map(|cgroup| Step::Release { cgroup }),
         1 => n.clone().prop_map(|thread| Step::ReleaseThread { thread }),
+        1 => (n.clone(), 0..3usize)
+            .prop_map(|(cgroup, knob)| Step::ReleaseKnob { cgroup, knob }),
         1 => Just(Step::Restore),
         1 => n.clone().prop_map(|thread| Step::ThreadEnds { thread }),
         1 => n.clone().prop_map(|beside| Step::ThreadStarts { beside }),
@@ -118,6 +121,10 @@ fn take(actuator: &mut Actuator, host: &Fake, step: &Step) -> Result<(), Actuato
             if let Some(thread) = host.thread(thread) {
                 actuator.release_thread(&thread)?;
             }
+        }
+        Step::ReleaseKnob { cgroup, knob } => {
+            let knob = [Knob::Weight, Knob::Quota, Knob::Idle][knob];
+            actuator.release_knob(&host.cgroup(cgroup), knob)?;
         }
         Step::Restore => {
             actuator.restore()?;
@@ -262,5 +269,27 @@ fn an_operators_own_changes_are_kept_once_forgotten() {
         .unwrap();
     actuator.forget_knob(&own, Knob::Weight).unwrap();
     assert!(actuator.restore().unwrap().is_complete());
+    assert_eq!(host.now(), host.wanted());
+}
+
+#[test]
+fn one_knob_is_given_back_and_the_other_stays() {
+    let dir = state_dir();
+    let host = Fake::new(Version::V1);
+    let mut actuator = open(&host, dir.path());
+    let own = CgroupPath("/vms/own.scope".into());
+    let read = |actuator: &Actuator, knob| actuator.controller().read_knob(&own, knob).unwrap();
+    let weight = read(&actuator, Knob::Weight);
+    let quota = Quota {
+        quota_us: 20_000,
+        period_us: 50_000,
+    };
+    actuator.set_weight(&own, Weight(7.0)).unwrap();
+    actuator.set_quota(&own, Some(quota)).unwrap();
+    let report = actuator.release_knob(&own, Knob::Weight).unwrap();
+    assert_eq!((report.put_back, report.is_complete()), (1, true));
+    assert_eq!(read(&actuator, Knob::Weight), weight);
+    assert_eq!(read(&actuator, Knob::Quota), "20000 50000");
+    actuator.restore().unwrap();
     assert_eq!(host.now(), host.wanted());
 }

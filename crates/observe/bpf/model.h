@@ -25,7 +25,8 @@ enum {
 	ASLEEP,
 	UNKNOWN,	/* since it is watched nothing happened to it */
 	ENDED,		/* its thread is gone, or the slot was never used */
-	STATES,
+	COSTOP,		/* never a state, an account only: the part of ASLEEP that a sibling's wait made longer */
+	STATES = 16,	/* a power of two: the verifier wants a mask */
 };
 
 #define BUCKETS 32
@@ -41,7 +42,15 @@ struct vcpu {
 	u64 poll_until;		/* when polling ends at the latest */
 	u64 slept_at;		/* when it last went to sleep, … */
 	u64 slept_after;	/* … and when the work began that it did until then */
-	u64 cfs_rq;		/* address of its group's run queue, to see a quota; 0 if there is none */
+	u64 born_from;		/* its thread started between this … */
+	u64 born_to;		/* … and this, by CLOCK_BOOTTIME: a later thread of its number did not */
+	u64 task;		/* address of its task, … */
+	u64 cfs_rq;		/* … and of its group's run queue, to see a quota; 0 if there is none */
+	u64 waits_since;	/* its last wait for a pCPU: from when … */
+	u64 waited_until;	/* … until when */
+	u64 costop_since;	/* the last wait of a sibling's that made its sleep longer: from when … */
+	u64 costop_until;	/* … until when; 0 if nobody's did since it last slept */
+	u64 unlisted_since;	/* since when it waits without a place in a list; else 0 */
 	u64 runs;		/* how often it was put on a pCPU */
 	u64 exits;
 	u64 user_exits;		/* of these, to user space */
@@ -53,6 +62,9 @@ struct vcpu {
 	u32 tid;
 	u32 mode;		/* RUN, VMM or POLL: what it does when it is on a pCPU */
 	u32 pcpu;		/* where it waits */
+	u32 costop_for;		/* whose wait that was: index of a vCPU */
+	u32 is_found;		/* whether its thread was seen to be the one that was meant */
+	u64 latency_time;	/* from wake-ups until it ran, in all */
 	u64 latency[BUCKETS];	/* wake-ups by log2 of the ns until it ran */
 };
 
@@ -66,10 +78,10 @@ struct waiting {
 struct pcpu {
 	struct bpf_spin_lock lock;
 	u32 count;
-	u32 running;		/* thread that runs, plus 1; 0 until the first switch */
-	u32 pad;
+	u64 task;		/* address of the task that runs; 0 until the first switch */
+	u64 found;		/* until then: of the one that was found running, or 0 */
 	struct waiting waiting[MAX_WAITING];
-	u64 apart[6];		/* so that two pCPUs never write one cache line */
+	u64 apart[5];		/* so that two pCPUs never write one cache line */
 };
 
 /* A victim and whom it waited for. */
@@ -102,6 +114,8 @@ struct link {
 	u64 ipis;
 	u64 yields;
 	u64 yields_made;	/* of these, those that made the other run */
+	u64 costops;		/* waits of `from`'s that made a sleep of `to`'s longer, … */
+	u64 costop_time;	/* … and by how much */
 };
 
 struct sibling {
@@ -113,9 +127,16 @@ struct sibling {
 /* What there was no room for. */
 struct lost {
 	u64 waits;		/* waits for which nobody will be charged */
+	u64 wait_time;		/* ns of those that ended */
 	u64 edges;
 	u64 edge_time;		/* ns */
 	u64 links;
+	u64 switches;		/* that were not told: a task went that had not come */
+};
+
+/* What user space tells. */
+struct settings {
+	u64 most_poll;		/* ns that KVM polls at most, unless a VM has a bound of its own */
 };
 
 #endif

@@ -60,37 +60,33 @@ struct {
 	__type(value, struct lost);
 } lost SEC(".maps");
 
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct settings);
+} settings SEC(".maps");
+
 /*
  * Edges and links are taken away when they are read. One of two maps is written; user space puts the other in its place,
  * which the kernel ends only when no program uses the first any more, and empties the first in peace.
  */
-struct edge_map {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1);
-	__type(key, struct edge_key);
-	__type(value, struct edge);
-} edges_0 SEC(".maps"), edges_1 SEC(".maps");
+#define TAKEN_AWAY(name, of_key, of_value)					\
+	struct name##_map {							\
+		__uint(type, BPF_MAP_TYPE_HASH);				\
+		__uint(max_entries, 1);						\
+		__type(key, of_key);						\
+		__type(value, of_value);					\
+	} name##_0 SEC(".maps"), name##_1 SEC(".maps");				\
+	struct {								\
+		__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);			\
+		__uint(max_entries, 1);						\
+		__type(key, u32);						\
+		__array(values, struct name##_map);				\
+	} name SEC(".maps") = { .values = { &name##_0 } }
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__array(values, struct edge_map);
-} edges SEC(".maps") = { .values = { &edges_0 } };
-
-struct link_map {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1);
-	__type(key, struct link_key);
-	__type(value, struct link);
-} links_0 SEC(".maps"), links_1 SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__array(values, struct link_map);
-} links SEC(".maps") = { .values = { &links_0 } };
+TAKEN_AWAY(edges, struct edge_key, struct edge);
+TAKEN_AWAY(links, struct link_key, struct link);
 
 /*
  * Not static: clang would make these narrower than their types say, and the kernel refuses that.
@@ -173,12 +169,21 @@ static __always_inline u32 mode_in_kvm(void)
 	return sees_entries ? VMM : RUN;
 }
 
-/* Whether the vCPU's group, or one above it, has used up its quota. Its run queue lives as long as it has tasks; should it be
- * gone all the same, because the thread just changed its group, the read fails or gives an old answer. */
-static __always_inline bool is_limited(u64 address)
+/*
+ * Whether a quota keeps a task off. From 6.18 on each task says so itself: one that is in the kernel goes on, and competes, while its
+ * group has used up its quota. Before, a group's queue, or that of one above it, was kept off as a whole. The run queue lives
+ * as long as it has tasks; should it be gone all the same, because the thread just changed its group, the read fails or gives
+ * an old answer. Quotas are of fair tasks: real-time ones have a place in such a queue too, and are not kept off with it.
+ */
+static __always_inline bool is_limited(u64 task_address, u64 queue_address)
 {
-	struct cfs_rq *queue = (struct cfs_rq *)address;
+	struct task_struct *task = (struct task_struct *)task_address;
+	struct cfs_rq *queue = (struct cfs_rq *)queue_address;
 
+	if (!task || BPF_CORE_READ(task, prio) < MAX_RT_PRIO)
+		return false;
+	if (bpf_core_field_exists(task->throttled))
+		return BPF_CORE_READ(task, throttled);
 	if (!queue || !bpf_core_field_exists(queue->throttle_count))
 		return false;
 	return BPF_CORE_READ(queue, throttle_count) > 0;

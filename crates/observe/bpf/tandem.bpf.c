@@ -38,21 +38,35 @@ static __always_inline void switch_in(u32 cpu, u32 index, u64 now)
 {
 	struct vcpu *v = vcpu_of(index);
 
-	wait_no_more(cpu, index, now);
+	wait_no_more(cpu, index);
 	if (!v)
 		return;
+	end_unlisted(v, now);
 	bpf_spin_lock(&v->lock);
 	begin(v, READY, v->mode, now);
 	bpf_spin_unlock(&v->lock);
+	v->waited_until = now;
 	v->runs++;
 	if (v->woken_at) {
-		u64 bucket = now > v->woken_at ? log2(now - v->woken_at) : 0;
+		u64 took = now > v->woken_at ? now - v->woken_at : 0;
+		u64 bucket = log2(took);
 
 		barrier_var(bucket);
 		bucket &= BUCKETS - 1;
 		v->latency[bucket]++;
+		v->latency_time += took;
 		v->woken_at = 0;
 	}
+}
+
+/* A vCPU begins to wait for a pCPU, or is kept off by a quota. */
+static __always_inline u32 wait_of(struct vcpu *v, struct task_struct *task, u32 cpu, u64 now)
+{
+	v->task = (u64)task;
+	v->cfs_rq = queue_of(task);
+	v->pcpu = cpu;
+	v->waits_since = now;
+	return is_limited(v->task, v->cfs_rq) ? LIMITED : READY;
 }
 
 static __always_inline void switch_out(u32 cpu, u32 index, struct task_struct *task, bool asleep, u64 now)
@@ -62,11 +76,8 @@ static __always_inline void switch_out(u32 cpu, u32 index, struct task_struct *t
 
 	if (!v)
 		return;
-	if (!asleep) {
-		v->cfs_rq = queue_of(task);
-		v->pcpu = cpu;
-		state = is_limited(v->cfs_rq) ? LIMITED : READY;
-	}
+	if (!asleep)
+		state = wait_of(v, task, cpu, now);
 	bpf_spin_lock(&v->lock);
 	if (asleep) {
 		v->slept_at = now;
@@ -90,20 +101,36 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 	u32 out = watched_index(prev->pid);
 	u32 in = watched_index(next->pid);
 	struct pcpu *p = pcpu_of(cpu);
+	struct lost *lost;
+	bool missed;
 	u64 now;
 
 	if (!p)
 		return 0;
-	p->running = next->pid + 1;
-	if (out == NOBODY && in == NOBODY && !*(volatile u32 *)&p->count)
-		return 0;
-	now = bpf_ktime_get_ns();
-	if (*(volatile u32 *)&p->count) {
-		/* The current task is still the one that is switched out. */
-		charge_all(cpu, prev->pid, bpf_get_current_task(), now);
+	if (!p->task)
+		p->task = (u64)prev;
+	/* Some kernels do not tell of every switch: then who ran since the last one cannot be told apart. */
+	missed = p->task != (u64)prev;
+	if (missed) {
+		lost = losses();
+		if (lost)
+			__sync_fetch_and_add(&lost->switches, 1);
 	}
+	if (out == NOBODY && in == NOBODY && !*(volatile u32 *)&p->count) {
+		p->task = (u64)next;
+		return 0;
+	}
+	/* Who may charge others meanwhile (settle) must find who ran up to now, and nobody must be charged with itself: so the one that
+	 * is switched in leaves the list first, and the one that is switched out comes into it last. */
+	now = bpf_ktime_get_ns();
+	if (*(volatile u32 *)&p->count)
+		charge_all(cpu, now, 1);
+	/* It came unseen, and waited up to now for all that is known. */
+	if (missed && out != NOBODY)
+		wait_no_more(cpu, out);
 	if (in != NOBODY)
 		switch_in(cpu, in, now);
+	p->task = (u64)next;
 	if (out != NOBODY)
 		switch_out(cpu, out, prev, sleeps(preempt, prev), now);
 	return 0;
@@ -115,7 +142,7 @@ static __always_inline int woken(struct task_struct *task)
 	struct vcpu *v;
 	bool was_asleep;
 	u32 state, cpu;
-	u64 now, queue;
+	u64 now;
 
 	if (index == NOBODY)
 		return 0;
@@ -123,11 +150,8 @@ static __always_inline int woken(struct task_struct *task)
 	if (!v || (v->state != ASLEEP && v->state != UNKNOWN) || task->on_cpu)
 		return 0;
 	cpu = pcpu_of_task(task);
-	queue = queue_of(task);
-	state = is_limited(queue) ? LIMITED : READY;
 	now = bpf_ktime_get_ns();
-	v->cfs_rq = queue;
-	v->pcpu = cpu;
+	state = wait_of(v, task, cpu, now);
 	v->woken_at = now;
 	bpf_spin_lock(&v->lock);
 	was_asleep = v->state == ASLEEP || v->state == UNKNOWN;
@@ -158,7 +182,7 @@ int BPF_PROG(on_migrate, struct task_struct *task, int to)
 	u32 index = watched_index(task->pid);
 	struct pcpu *from;
 	struct vcpu *v;
-	u64 now, since;
+	u64 now, since, running;
 	u32 state;
 
 	if (index == NOBODY)
@@ -173,9 +197,11 @@ int BPF_PROG(on_migrate, struct task_struct *task, int to)
 	if (!from || v->pcpu == (u32)to)
 		return 0;
 	now = bpf_ktime_get_ns();
-	since = wait_no_more(v->pcpu, index, now);
-	if (state == READY && now > since && from->running)
-		charge(index, from->running - 1, 0, now - since);
+	since = wait_no_more(v->pcpu, index);
+	end_unlisted(v, now);
+	running = running_on(from);
+	if (state == READY && since && now > since && running)
+		charge(index, running, now - since);
 	v->cfs_rq = queue_on(task, to);
 	v->pcpu = to;
 	wait_for(to, index, now);
@@ -204,9 +230,14 @@ int BPF_PROG(on_exit, struct task_struct *task)
 	return 0;
 }
 
-static __always_inline void count_link(u32 to, u32 wakes, u32 ipis, u32 yields, u32 made)
+static __always_inline u32 current_index(void)
 {
-	struct link_key key = { .from = watched_index((u32)bpf_get_current_pid_tgid()), .to = to };
+	return watched_index((u32)bpf_get_current_pid_tgid());
+}
+
+static __always_inline void count_link(u32 from, u32 to, struct link more)
+{
+	struct link_key key = { .from = from, .to = to };
 	struct lost *lost;
 	struct link *link;
 	u32 zero = 0;
@@ -225,10 +256,18 @@ static __always_inline void count_link(u32 to, u32 wakes, u32 ipis, u32 yields, 
 		link = bpf_map_lookup_elem(map, &key);
 	}
 	if (link) {
-		__sync_fetch_and_add(&link->wakes, wakes);
-		__sync_fetch_and_add(&link->ipis, ipis);
-		__sync_fetch_and_add(&link->yields, yields);
-		__sync_fetch_and_add(&link->yields_made, made);
+		if (more.wakes)
+			__sync_fetch_and_add(&link->wakes, more.wakes);
+		if (more.ipis)
+			__sync_fetch_and_add(&link->ipis, more.ipis);
+		if (more.yields)
+			__sync_fetch_and_add(&link->yields, more.yields);
+		if (more.yields_made)
+			__sync_fetch_and_add(&link->yields_made, more.yields_made);
+		if (more.costops)
+			__sync_fetch_and_add(&link->costops, more.costops);
+		if (more.costop_time)
+			__sync_fetch_and_add(&link->costop_time, more.costop_time);
 		return;
 	}
 	lost = losses();
@@ -236,25 +275,89 @@ static __always_inline void count_link(u32 to, u32 wakes, u32 ipis, u32 yields, 
 		__sync_fetch_and_add(&lost->links, 1);
 }
 
+/* The part of a time that is after `since`. */
+static __always_inline u64 part_after(u64 from, u64 until, u64 since)
+{
+	if (from < since)
+		from = since;
+	return until > from ? until - from : 0;
+}
+
+/*
+ * Co-stop: a sleep of `to`'s that a sibling ends would have ended earlier, had that sibling not waited for a pCPU meanwhile. Of the
+ * sibling's waits the last one counts, and the last one that the sibling itself slept longer for in this way: so chains of
+ * siblings lead to the one that waited. An estimate from below: what else delayed the sibling is not seen, nor whether `to` had
+ * anything to do.
+ */
+static __always_inline void end_sleep(u32 to, u32 from)
+{
+	u64 now, since, waited = 0, handed = 0, slept;
+	struct vcpu *v = vcpu_of(to);
+	struct vcpu *by = from == NOBODY || from == to ? 0 : vcpu_of(from);
+
+	if (!v || v->state != ASLEEP)
+		return;
+	v->costop_since = 0;
+	v->costop_until = 0;
+	if (!by || by->vm != v->vm)
+		return;
+	now = bpf_ktime_get_ns();
+	/* Nobody else ends this sleep: the kernel holds a lock of the sleeper's. */
+	since = v->since;
+	waited = part_after(by->waits_since, by->waited_until, since);
+	handed = part_after(by->costop_since, by->costop_until, since);
+	if (!waited && !handed)
+		return;
+	bpf_spin_lock(&v->lock);
+	slept = now > v->since ? now - v->since : 0;
+	if (v->state != ASLEEP || waited + handed > slept) {
+		waited = 0;
+		handed = 0;
+	} else {
+		v->time[COSTOP] += waited + handed;
+		v->time[ASLEEP] += slept - waited - handed;
+		v->since = now;
+	}
+	bpf_spin_unlock(&v->lock);
+	if (waited)
+		count_link(from, to, (struct link){ .costops = 1, .costop_time = waited });
+	if (handed)
+		count_link(by->costop_for, to, (struct link){ .costops = 1, .costop_time = handed });
+	/* For those that `to` will wake: the longer of the two. */
+	if (waited && waited >= handed) {
+		v->costop_since = by->waits_since > since ? by->waits_since : since;
+		v->costop_until = by->waited_until;
+		v->costop_for = from;
+	} else if (handed) {
+		v->costop_since = by->costop_since > since ? by->costop_since : since;
+		v->costop_until = by->costop_until;
+		v->costop_for = by->costop_for;
+	}
+}
+
+static __always_inline int waking(struct task_struct *task, bool is_own)
+{
+	u32 to = watched_index(task->pid), from;
+
+	if (to == NOBODY)
+		return 0;
+	from = is_own ? current_index() : NOBODY;
+	count_link(from, to, (struct link){ .wakes = 1 });
+	end_sleep(to, from);
+	return 0;
+}
+
 /* In the context of the waker, which sched_wakeup need not be. */
 SEC("tp_btf/sched_waking")
 int BPF_PROG(on_waking, struct task_struct *task)
 {
-	u32 to = watched_index(task->pid);
-
-	if (to != NOBODY && is_own_work())
-		count_link(to, 1, 0, 0, 0);
-	return 0;
+	return waking(task, is_own_work());
 }
 
 SEC("tp_btf/sched_waking")
 int BPF_PROG(on_waking_unsure, struct task_struct *task)
 {
-	u32 to = watched_index(task->pid);
-
-	if (to != NOBODY)
-		count_link(to, 1, 0, 0, 0);
-	return 0;
+	return waking(task, true);
 }
 
 static __always_inline int entered(void)
@@ -331,17 +434,38 @@ int BPF_PROG(on_run)
 	return 0;
 }
 
+/* For how long KVM polls at most: fentry is before it bounds that itself (kvm_vcpu_max_halt_poll_ns, kvm_arch_no_poll). */
+static __always_inline u64 longest_poll(struct kvm_vcpu *vcpu)
+{
+	u64 longest = BPF_CORE_READ(vcpu, halt_poll_ns), most = ~0ull;
+	struct settings *told;
+	struct kvm *kvm = 0;
+	u32 zero = 0;
+
+	/* The guest may have asked not to be polled for. */
+	if (bpf_core_field_exists(vcpu->arch.msr_kvm_poll_control) && !(BPF_CORE_READ(vcpu, arch.msr_kvm_poll_control) & 1))
+		return 0;
+	if (bpf_core_field_exists(kvm->override_halt_poll_ns) && BPF_CORE_READ(vcpu, kvm, override_halt_poll_ns)) {
+		most = BPF_CORE_READ(vcpu, kvm, max_halt_poll_ns);
+	} else {
+		told = bpf_map_lookup_elem(&settings, &zero);
+		if (told)
+			most = told->most_poll;
+	}
+	return longest < most ? longest : most;
+}
+
 SEC("fentry/kvm_vcpu_halt")
 int BPF_PROG(on_halt, struct kvm_vcpu *vcpu)
 {
 	struct vcpu *v = current_vcpu();
-	u32 longest;
+	u64 longest;
 
 	if (!v)
 		return 0;
 	if (!sees_halts)
 		sees_halts = 1;
-	longest = BPF_CORE_READ(vcpu, halt_poll_ns);
+	longest = longest_poll(vcpu);
 	if (longest) {
 		v->poll_until = bpf_ktime_get_ns() + longest;
 		turn_to(v, POLL);
@@ -430,7 +554,7 @@ static __always_inline int interrupt_to(u32 apic)
 	sibling.vm = v->vm;
 	to = bpf_map_lookup_elem(&siblings, &sibling);
 	if (to)
-		count_link(*to, 0, 1, 0, 0);
+		count_link(current_index(), *to, (struct link){ .ipis = 1 });
 	return 0;
 }
 
@@ -464,7 +588,7 @@ int BPF_PROG(on_yield_to, struct kvm_vcpu *target, int made)
 	if (!current_vcpu())
 		return 0;
 	to = watched_index(BPF_CORE_READ(target, pid, numbers[0].nr));
-	count_link(to, 0, 0, 1, made > 0);
+	count_link(current_index(), to, (struct link){ .yields = 1, .yields_made = made > 0 });
 	return 0;
 }
 
@@ -475,51 +599,75 @@ int BPF_PROG(on_unthrottle, struct cfs_rq *queue)
 	u32 cpu = BPF_CORE_READ(queue, rq, cpu);
 	struct pcpu *p = pcpu_of(cpu);
 
-	if (p && p->count && p->running)
-		charge_all(cpu, p->running - 1, 0, bpf_ktime_get_ns());
+	if (p && p->count)
+		charge_all(cpu, bpf_ktime_get_ns(), 0);
 	return 0;
 }
 
-/* What a vCPU does that was not yet seen to do anything. */
+/* Ends what was seen of a thread that has the number of a vCPU's and is another. */
+static __always_inline void not_the_one(struct vcpu *v, u32 tid)
+{
+	bpf_map_delete_elem(&watched, &tid);
+	bpf_spin_lock(&v->lock);
+	v->state = ENDED;
+	bpf_spin_unlock(&v->lock);
+}
+
+/*
+ * Whether the watched threads are the ones that were meant, and what those do that were not yet seen to do anything. Also who runs
+ * on pCPUs where nothing was switched yet.
+ */
 SEC("iter/task")
 int find_out(struct bpf_iter__task *ctx)
 {
 	struct task_struct *task = ctx->task;
-	bool known = false;
+	bool waits = false;
+	struct pcpu *p;
 	struct vcpu *v;
-	u32 index, cpu;
-	u64 now;
+	u32 index, cpu, state;
+	u64 now, queue;
 
 	if (!task)
 		return 0;
+	cpu = pcpu_of_task(task);
+	if (task->on_cpu) {
+		p = pcpu_of(cpu);
+		if (p && !p->task)
+			p->found = (u64)task;
+	}
 	index = watched_index(task->pid);
 	if (index == NOBODY)
 		return 0;
 	v = vcpu_of(index);
-	if (!v || v->state != UNKNOWN)
+	if (!v)
+		return 0;
+	if (!v->is_found) {
+		if (task->start_boottime < v->born_from || task->start_boottime >= v->born_to) {
+			not_the_one(v, task->pid);
+			return 0;
+		}
+		v->is_found = 1;
+	}
+	if (v->state != UNKNOWN)
 		return 0;
 	now = bpf_ktime_get_ns();
-	if (task->on_cpu || sleeps(false, task)) {
-		u32 state = task->on_cpu ? v->mode : ASLEEP;
-
-		bpf_spin_lock(&v->lock);
-		if (v->state == UNKNOWN)
-			begin(v, state, state, now);
-		bpf_spin_unlock(&v->lock);
-		return 0;
-	}
-	cpu = pcpu_of_task(task);
-	v->pcpu = cpu;
-	v->cfs_rq = queue_of(task);
-	wait_for(cpu, index, now);
+	queue = queue_of(task);
+	state = task->on_cpu ? v->mode : sleeps(false, task) ? ASLEEP : READY;
 	bpf_spin_lock(&v->lock);
-	if (v->state == UNKNOWN)
-		begin(v, READY, READY, now);
-	else
-		known = true;
+	if (v->state == UNKNOWN) {
+		if (state == READY) {
+			waits = true;
+			v->task = (u64)task;
+			v->cfs_rq = queue;
+			v->pcpu = cpu;
+			v->waits_since = v->since;
+		}
+		begin(v, state, state, now);
+	}
 	bpf_spin_unlock(&v->lock);
-	if (known)
-		wait_no_more(cpu, index, now);
+	/* Without the run queue's lock. Should it run by now, this entry is stale, and the next switch there takes it off. */
+	if (waits)
+		wait_for(cpu, index, now);
 	return 0;
 }
 
@@ -533,7 +681,7 @@ int settle(struct __sk_buff *ctx)
 	struct pcpu *p = pcpu_of(cpu);
 
 	next_pcpu = p ? cpu + 1 : 0;
-	if (p && p->count && p->running)
-		charge_all(cpu, p->running - 1, 0, bpf_ktime_get_ns());
+	if (p && p->count)
+		charge_all(cpu, bpf_ktime_get_ns(), 0);
 	return 0;
 }

@@ -85,9 +85,12 @@ struct task_struct {
 	unsigned int __state;
 	int on_cpu;
 	int on_rq;
+	int prio;
+	bool throttled;
 	unsigned int flags;
 	s32 pid;
 	s32 tgid;
+	u64 start_boottime;
 	char comm[16];
 	struct sched_entity se;
 	struct task_group *sched_task_group;
@@ -108,9 +111,20 @@ struct pid {
 	struct upid numbers[1];
 };
 
+struct kvm {
+	bool override_halt_poll_ns;
+	unsigned int max_halt_poll_ns;
+};
+
+struct kvm_vcpu_arch {
+	u64 msr_kvm_poll_control;
+};
+
 struct kvm_vcpu {
+	struct kvm *kvm;
 	struct pid *pid;
 	unsigned int halt_poll_ns;
+	struct kvm_vcpu_arch arch;
 };
 
 struct bpf_iter_meta {
@@ -141,6 +155,9 @@ struct __sk_buff {
 
 /* include/linux/sched.h */
 #define PF_KTHREAD 0x00200000
+
+/* include/linux/sched/prio.h: below are real-time and deadline tasks */
+#define MAX_RT_PRIO 100
 
 /* include/linux/preempt.h: interrupts of any kind that are being served */
 #define IN_INTERRUPT 0x00ff0100

@@ -42,15 +42,24 @@ static __always_inline void name(struct edge *edge, struct task_struct *task)
 	edge->flags = EDGE_NAMED | (BPF_CORE_READ(task, flags) & PF_KTHREAD ? EDGE_KERNEL : 0);
 }
 
+/* Address of the task that runs on a pCPU; 0 if nothing was switched there yet and none was found. Whoever runs there is alive. */
+static __always_inline u64 running_on(struct pcpu *p)
+{
+	u64 task = p->task;
+
+	return task ? task : p->found;
+}
+
 /*
  * Functions that are not static are verified once, whatever calls them, and may be given only numbers: so pCPUs go by number and
  * tasks by address.
  */
 
-/* `task` is the culprit's address, or 0 where only its number is known. */
-__noinline int charge(u32 victim, u32 tid, u64 task, u64 time)
+/* `address` is that of the culprit's task. */
+__noinline int charge(u32 victim, u64 address, u64 time)
 {
-	struct edge_key key = { .victim = victim, .culprit = tid };
+	struct task_struct *task = (struct task_struct *)address;
+	struct edge_key key = { .victim = victim, .culprit = BPF_CORE_READ(task, pid) };
 	struct lost *lost;
 	struct edge *edge;
 	u32 zero = 0;
@@ -61,15 +70,15 @@ __noinline int charge(u32 victim, u32 tid, u64 task, u64 time)
 		return 0;
 	edge = bpf_map_lookup_elem(map, &key);
 	if (!edge) {
-		struct edge fresh = { .index = watched_index(tid) };
+		struct edge fresh = { .index = watched_index(key.culprit) };
 
 		bpf_map_update_elem(map, &key, &fresh, BPF_NOEXIST);
 		edge = bpf_map_lookup_elem(map, &key);
 	}
 	if (edge) {
 		__sync_fetch_and_add(&edge->time, time);
-		if (task && !(edge->flags & EDGE_NAMED))
-			name(edge, (struct task_struct *)task);
+		if (!(edge->flags & EDGE_NAMED))
+			name(edge, task);
 		return 0;
 	}
 	lost = losses();
@@ -80,12 +89,30 @@ __noinline int charge(u32 victim, u32 tid, u64 task, u64 time)
 	return 0;
 }
 
-static __always_inline void count_lost_wait(void)
+/* A vCPU waits, and there is no room in the list of its pCPU: nobody will be charged. */
+static __always_inline void begin_unlisted(u32 index, u64 now)
 {
+	struct vcpu *v = vcpu_of(index);
 	struct lost *lost = losses();
 
+	if (v)
+		v->unlisted_since = now;
 	if (lost)
 		__sync_fetch_and_add(&lost->waits, 1);
+}
+
+/* Such a wait ended, or is listed from now on. */
+static __always_inline void end_unlisted(struct vcpu *v, u64 now)
+{
+	struct lost *lost;
+	u64 since = v->unlisted_since;
+
+	if (!since)
+		return;
+	v->unlisted_since = 0;
+	lost = losses();
+	if (lost && now > since)
+		__sync_fetch_and_add(&lost->wait_time, now - since);
 }
 
 __noinline int wait_for(u32 cpu, u32 index, u64 now)
@@ -98,7 +125,7 @@ __noinline int wait_for(u32 cpu, u32 index, u64 now)
 	bpf_spin_lock(&p->lock);
 	count = p->count;
 	for (place = 0; place < MAX_WAITING && place < count; place++) {
-		/* In its place already: left there by who had this index before. */
+		/* In its place already: left there by who had this index before, or by itself (find_out). */
 		if (p->waiting[place].vcpu == index)
 			break;
 	}
@@ -111,19 +138,19 @@ __noinline int wait_for(u32 cpu, u32 index, u64 now)
 	}
 	bpf_spin_unlock(&p->lock);
 	if (place >= MAX_WAITING)
-		count_lost_wait();
+		begin_unlisted(index, now);
 	return 0;
 }
 
-/* Takes a vCPU off the list; up to when its wait was charged, or `now` if it was not in it. Under the run queue's lock. */
-__noinline u64 wait_no_more(u32 cpu, u32 index, u64 now)
+/* Takes a vCPU off the list; up to when its wait was charged, or 0 if it was not in it. Under the run queue's lock. */
+__noinline u64 wait_no_more(u32 cpu, u32 index)
 {
 	struct pcpu *p = pcpu_of(cpu);
-	u64 since = now;
+	u64 since = 0;
 	u32 count, i;
 
 	if (!p || !p->count)
-		return now;
+		return 0;
 	bpf_spin_lock(&p->lock);
 	count = p->count;
 	for (i = 0; i < MAX_WAITING && i < count; i++) {
@@ -141,14 +168,14 @@ __noinline u64 wait_no_more(u32 cpu, u32 index, u64 now)
 	return since;
 }
 
-/* Takes an entry off the list; the last one gets its place. Under the run queue's lock. */
-static __always_inline void take_off(struct pcpu *p, u32 place)
+/* Takes an entry off the list, if it is still there; the last one gets its place. Under the run queue's lock. */
+static __always_inline void take_off(struct pcpu *p, u32 place, u32 index)
 {
 	u32 last;
 
 	bpf_spin_lock(&p->lock);
 	last = p->count - 1;
-	if (place < MAX_WAITING && last < MAX_WAITING) {
+	if (place < MAX_WAITING && last < MAX_WAITING && p->waiting[place].vcpu == index) {
 		p->waiting[place].vcpu = p->waiting[last].vcpu;
 		p->waiting[place].since = p->waiting[last].since;
 		p->count = last;
@@ -166,57 +193,69 @@ static __always_inline void limit(struct vcpu *v, bool limited, u64 now)
 }
 
 /*
- * Who is at this place in the list has waited for `tid` up to now. If `task`, the culprit's address, is known, the caller is on
- * that pCPU and holds its run queue's lock.
+ * Who is at this place in the list has waited up to now for the task that runs there. `is_locked`: the caller holds the lock
+ * of the pCPU's run queue.
  *
- * An entry is stale if its vCPU does not wait here: its thread is not watched any more. It is taken off under the lock of the
- * run queue only: else its vCPU could have come back between two looks.
+ * An entry is stale if its vCPU does not wait here: its thread is not watched any more, or found out too late. Nothing of it is
+ * charged, and it is taken off under the lock of the run queue only: else its vCPU could have come back between two looks.
  */
-__noinline int charge_one(u32 cpu, u32 place, u32 tid, u64 task, u64 now)
+__noinline int charge_one(u32 cpu, u32 place, u64 now, u32 is_locked)
 {
 	struct pcpu *p = pcpu_of(cpu);
 	u32 index = NOBODY, state;
-	u64 since = now;
+	u64 task, since = now;
 	struct vcpu *v;
 	bool limited;
 
 	if (!p)
 		return 0;
+	task = running_on(p);
+	/* The next switch says who it was, and charges all of it. */
+	if (!task)
+		return 0;
 	bpf_spin_lock(&p->lock);
-	if (place < p->count && place < MAX_WAITING) {
+	if (place < p->count && place < MAX_WAITING)
 		index = p->waiting[place].vcpu;
-		since = p->waiting[place].since;
-		if (now > since)
-			p->waiting[place].since = now;
-	}
 	bpf_spin_unlock(&p->lock);
 	v = index == NOBODY ? 0 : vcpu_of(index);
 	if (!v)
 		return 0;
 	state = v->state;
-	if ((state != READY && state != LIMITED && state != UNKNOWN) || v->pcpu != cpu) {
-		if (task)
-			take_off(p, place);
+	if ((state != READY && state != LIMITED) || v->pcpu != cpu) {
+		if (is_locked)
+			take_off(p, place, index);
 		return 0;
 	}
+	bpf_spin_lock(&p->lock);
+	if (place < p->count && place < MAX_WAITING && p->waiting[place].vcpu == index && now > p->waiting[place].since) {
+		since = p->waiting[place].since;
+		p->waiting[place].since = now;
+	}
+	bpf_spin_unlock(&p->lock);
 	if (state == READY && now > since)
-		charge(index, tid, task, now - since);
-	limited = is_limited(v->cfs_rq);
+		charge(index, task, now - since);
+	limited = is_limited(v->task, v->cfs_rq);
 	if (limited != (state == LIMITED))
 		limit(v, limited, now);
 	return 0;
 }
 
-/* From the last place to the first: who takes the place of one that is taken off was charged already. */
-__noinline int charge_all(u32 cpu, u32 tid, u64 task, u64 now)
+/*
+ * Charges all that are in the list, MAX_WAITING at most: whoever found no place is counted in `lost`.
+ *
+ * From the last place to the first. Under the run queue's lock nobody is taken off but here, and the last, who gets the place, was
+ * charged already. Without it (`settle`) others may be taken off meanwhile: then the last gets a place that is either passed
+ * already, as it was itself, or still to come. Who is charged twice for that reason has waited nothing since; who comes
+ * meanwhile has not waited yet.
+ */
+__noinline int charge_all(u32 cpu, u64 now, u32 is_locked)
 {
 	struct pcpu *p = pcpu_of(cpu);
 	u32 place;
 
 	for (place = MAX_WAITING; p && place > 0; place--) {
-		/* Without the lock: who comes meanwhile has not waited yet. */
 		if (place <= *(volatile u32 *)&p->count)
-			charge_one(cpu, place - 1, tid, task, now);
+			charge_one(cpu, place - 1, now, is_locked);
 	}
 	return 0;
 }

@@ -18,8 +18,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use std::time::Instant;
 
+use tandem_linux::ProcFs;
 use tandem_linux::affinity::affinity;
 use tandem_linux::affinity::set_affinity;
+use tandem_linux::thread::Pid;
+use tandem_linux::thread::ThreadRef;
 use tandem_linux::thread::Tid;
 use tandem_observe::bpf::Bpf;
 use tandem_observe::bpf::BpfCost;
@@ -45,6 +48,11 @@ const SETTINGS: [Setting; 4] = [
     Setting::All,
     Setting::AllCosts,
 ];
+
+/// A thread of this process.
+fn myself(tid: Tid) -> ThreadRef {
+    ThreadRef::read(&ProcFs::host(), Pid(std::process::id()), tid).expect("it lives")
+}
 
 fn gettid() -> Tid {
     Tid(rustix::thread::gettid().as_raw_nonzero().get() as u32)
@@ -150,7 +158,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let watched: Vec<Watch> = numbered
         .map(|(index, tid)| Watch {
             index,
-            tid,
+            thread: myself(tid),
             vm: VmId(1),
             vcpu: VcpuId(index),
         })

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use tandem_linux::ProcFs;
+use tandem_linux::thread::Pid;
+use tandem_linux::thread::ThreadRef;
 use tandem_linux::thread::Tid;
 use tandem_observe::bpf::Bpf;
 use tandem_observe::bpf::Options;
@@ -21,7 +24,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for (index, tid) in (0..).zip(numbers) {
         threads.push(Watch {
             index,
-            tid: Tid(tid?),
+            thread: {
+                // `/proc` has each thread under its own number too.
+                let tid = tid?;
+                ThreadRef::read(&ProcFs::host(), Pid(tid), Tid(tid))?
+            },
             vm: VmId(1),
             vcpu: VcpuId(index),
         });

@@ -4,6 +4,9 @@
 //! comes out. The life of [`Bpf`]:
 //!
 //! ```no_run
+//! use tandem_linux::ProcFs;
+//! use tandem_linux::thread::Pid;
+//! use tandem_linux::thread::ThreadRef;
 //! use tandem_linux::thread::Tid;
 //! use tandem_observe::bpf::Bpf;
 //! use tandem_observe::bpf::Options;
@@ -15,15 +18,17 @@
 //! for missing in bpf.missing() {
 //!     println!("{missing}");
 //! }
-//! let vcpu = Watch { index: 0, tid: Tid(4242), vm: VmId(1), vcpu: VcpuId(0) };
+//! let thread = ThreadRef::read(&ProcFs::host(), Pid(4200), Tid(4242))?;
+//! let vcpu = Watch { index: 0, thread, vm: VmId(1), vcpu: VcpuId(0) };
 //! bpf.watch(&[vcpu])?;
 //! std::thread::sleep(std::time::Duration::from_secs(1));
 //! let reading = bpf.read()?;
 //! println!("{}", reading.vcpus[0].times.ready);
-//! # Ok::<(), tandem_observe::bpf::BpfError>(())
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! - A vCPU is a thread; [`Bpf::watch`] names all of them, each time. Its time counts from then on.
+//! - A vCPU is a thread; [`Bpf::watch`] names all of them, each time. Its time counts from then on. A thread is known by number and start:
+//!   one that is gone is said to have ended in the next reading, whoever has its number by then.
 //! - [`Bpf::read`] answers what happened since the last time. The times of a vCPU sum to its [`VcpuReading::wall`], exactly.
 //! - [`Bpf::missing`] says what this kernel does not tell.
 //!
@@ -32,6 +37,9 @@
 //! What to know about the figures:
 //! - A vCPU on a pCPU is RUN until KVM says that the guest was left. So a thread that is no vCPU is RUN whenever it runs.
 //! - A vCPU's thread that sleeps is HALT, also where it sleeps in the VMM's own code.
+//! - CSTP is an estimate from below: a halt that a sibling ended, for as long as that sibling had waited for a pCPU meanwhile (its last wait).
+//!   Had the sibling not waited, the halt would have ended earlier. Spinning for a sibling is not in it: no event tells it from work. Nor are halts
+//!   that hardware ends without the host (posted interrupts).
 //! - LIM begins when a vCPU that its quota keeps off is switched out, or with the next switch on its pCPU.
 //! - Edges are taken away a moment after the states are read, some ms at most; what falls between counts in the next reading.
 //! - What the hypervisor under this host takes looks like running.
@@ -40,14 +48,14 @@
 //! It needs root (CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN), BTF of the kernel, Linux 5.11 or newer, and clang when Tandem was built:
 //! [`BpfError`] says which of them is missing.
 
-mod parties;
+pub(crate) mod parties;
 mod reading;
 mod source;
 
 #[cfg(with_bpf)]
 mod events;
 #[cfg(with_bpf)]
-mod kernel;
+pub(crate) mod kernel;
 #[cfg(with_bpf)]
 mod layout;
 #[cfg(with_bpf)]
@@ -61,20 +69,19 @@ mod without;
 
 use std::path::PathBuf;
 
-use tandem_linux::thread::Tid;
+use tandem_linux::thread::ThreadRef;
 use tandem_policy::VcpuId;
 use tandem_policy::VmId;
 use thiserror::Error;
 
 #[cfg(with_bpf)]
 pub use observer::Bpf;
+pub use reading::Absence;
 pub use reading::BpfCost;
 pub use reading::BpfReading;
 pub use reading::Culprit;
 pub use reading::EdgeReading;
-pub use reading::Latency;
 pub use reading::LinkReading;
-pub use reading::Lost;
 pub use reading::MissingEvent;
 pub use reading::StateTimes;
 pub use reading::VcpuReading;
@@ -85,7 +92,7 @@ pub use without::Bpf;
 /// How much room the programs get, and what they look at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Threads that can be watched at once. Each costs about 4 KiB of the kernel's memory. Default 2048.
+    /// Threads that can be watched at once. Each costs about 5 KiB of the kernel's memory. Default 2048.
     pub max_vcpus: u32,
     /// Whether to look at every entry into a guest and every exit, which RUN and VMM are told apart by. The dearest part for
     /// guests that exit often. Default true.
@@ -106,8 +113,8 @@ impl Default for Options {
 pub struct Watch {
     /// A number of the caller's, which readings name it by; no other thread that is watched at the time has it.
     pub index: u32,
-    /// The thread, as the host numbers it.
-    pub tid: Tid,
+    /// The thread, as the host numbers it, and when it started: another thread that has its number later is not taken for it.
+    pub thread: ThreadRef,
     /// Its VM.
     pub vm: VmId,
     /// Its number in the VM, which is also that of its APIC.
@@ -128,6 +135,15 @@ pub enum BpfError {
     NotPermitted {
         /// Capabilities.
         missing: String,
+    },
+    /// Capabilities are of this namespace only.
+    #[error(
+        "{path} is not the host's user namespace, so no capability here lets programs into the kernel: run as root of the host, not in \
+         a rootless container"
+    )]
+    UserNamespace {
+        /// Which namespace was looked at.
+        path: PathBuf,
     },
     /// Threads have other numbers here than in the kernel.
     #[error(

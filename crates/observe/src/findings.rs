@@ -12,6 +12,7 @@
 //!   general (`shape.rs`, then `others.rs`); each takes the waits that it explains, and the next sees what is left. So two computing VMs are not said to
 //!   be neighbours where it is already said that turns would help them.
 //! - *What a finding costs* is the time that its VM lost by it within the interval, summed over vCPUs: ns per second, and a part of what the VM ran.
+//!   What burns the host's time without a loss of the VM's (halt polling) comes after all losses, by what it burns.
 //! - *Thresholds* are constants with their reasons, in the module that uses them; those for RDY are in `waits.rs`.
 //! - *What is not measured is not guessed*: such causes are in [`Findings::not_looked_for`], with for want of what.
 //!
@@ -35,6 +36,7 @@ use tandem_policy::states::interval::Column;
 use tandem_policy::states::interval::HostColumn;
 use tandem_policy::states::interval::Interval;
 
+pub use finding::Change;
 pub use finding::Cure;
 pub use finding::Finding;
 pub use finding::Findings;
@@ -66,7 +68,7 @@ pub fn find(situation: &Situation<'_>, is_asked: impl Fn(VmId) -> bool) -> Findi
         .collect();
     let mut findings = Vec::new();
     for patient in patients.iter().filter(|patient| is_asked(patient.id())) {
-        findings.extend(knobs::quota(situation, patient));
+        findings.extend(knobs::quota(situation, patient, &patients));
         findings.extend(knobs::halt_polling(situation, patient));
         findings.extend(knobs::useless_spinning(situation, patient));
         // From the special to the general: each takes the waits that it explains.
@@ -84,7 +86,10 @@ pub fn find(situation: &Situation<'_>, is_asked: impl Fn(VmId) -> bool) -> Findi
         findings.extend(others::unexplained(situation, patient, &mut waits));
     }
     findings.sort_by(|one, two| {
-        let order = |finding: &Finding| std::cmp::Reverse(finding.lost_per_second);
+        let order = |finding: &Finding| {
+            let burned = finding.burned_per_second;
+            std::cmp::Reverse((finding.lost_per_second, burned))
+        };
         (order(one), &one.vm, one.pid, one.kind).cmp(&(order(two), &two.vm, two.pid, two.kind))
     });
     Findings {

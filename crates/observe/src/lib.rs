@@ -12,6 +12,7 @@
 //! - [`findings`]: why VMs are slow, from an interval and what is configured, and what to do.
 //! - [`poll`]: halt polling of each vCPU, from the files of KVM's figures that a VMM holds open.
 //! - [`record`]: intervals in files, days of them, and read back.
+//! - [`trace`]: some seconds in full, switch by switch.
 //!
 //! Nothing here finds VMs, and nothing changes anything: VMs come in as processes and threads ([`WatchedVm`]).
 
@@ -22,6 +23,7 @@ pub mod plain;
 pub mod poll;
 pub mod record;
 pub mod source;
+pub mod trace;
 
 pub use bpf::BpfSource;
 pub use choice::Choice;

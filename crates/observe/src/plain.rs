@@ -10,6 +10,9 @@
 //! | CSTP | not measured: it takes IPIs and wake-ups |
 //! | HALT | the rest |
 //!
+//! Wake-ups are voluntary switches of `status`, a file more for each vCPU that did something; they are read when asked for
+//! ([`Source::count_wakeups`]).
+//!
 //! What to know about the figures:
 //! - The kernel counts a wait when it is over. A vCPU that was runnable at both ends of an interval and neither ran nor ended a
 //!   wait in it waited all of it, and is said so; when that wait is over, what was said is not counted again. Of a wait that began
@@ -32,6 +35,7 @@ mod charge;
 mod places;
 mod quota;
 mod round;
+mod spread;
 mod tasks;
 
 use std::collections::BTreeMap;
@@ -110,6 +114,8 @@ pub struct Plain {
     /// What VMs' processes and their vCPUs ran when the other threads were last looked at.
     listed: BTreeMap<Pid, Listed>,
     places: Places,
+    /// Whether wake-ups are asked for.
+    counts_wakeups: bool,
     rounds: u64,
     idle: Option<BTreeMap<PcpuId, Nanos>>,
     clock: Clock,
@@ -119,6 +125,10 @@ pub struct Plain {
 impl Source for Plain {
     fn name(&self) -> SourceName {
         SourceName::Plain
+    }
+
+    fn count_wakeups(&mut self) {
+        self.counts_wakeups = true;
     }
 
     fn begin(&mut self, vms: &[WatchedVm]) -> Result<(), ObserveError> {
@@ -160,6 +170,15 @@ fn did_little(before: &Before, now: &VcpuSample, at: Nanos) -> bool {
     !before.runnable && (ran + waited).0.saturating_mul(LITTLE) < wall.0
 }
 
+/// How often a thread went to sleep of its own accord so far: each time it was woken, or will be.
+fn voluntary_switches(procfs: &ProcFs, thread: &ThreadRef) -> Option<u64> {
+    let status = read_text(&procfs.task(thread.pid, thread.tid).join("status")).ok()?;
+    let count = status
+        .lines()
+        .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    count?.trim().parse().ok()
+}
+
 /// CLOCK_MONOTONIC.
 fn monotonic() -> Nanos {
     let now = clock_gettime(ClockId::Monotonic);
@@ -184,6 +203,7 @@ impl Plain {
             threads: BTreeMap::new(),
             listed: BTreeMap::new(),
             places: Places::new(procfs.clone()),
+            counts_wakeups: false,
             rounds: 0,
             idle: None,
             clock: Box::new(monotonic),
@@ -312,6 +332,10 @@ impl Plain {
                 polled,
                 runnable: activity.state.is_runnable(),
                 allowed: self.places.allowed(thread),
+                sleeps: match self.counts_wakeups {
+                    true => voluntary_switches(&self.procfs, thread),
+                    false => None,
+                },
                 counted: before.as_ref().map_or(Nanos::ZERO, |before| before.counted),
             };
             read.push((*vcpu, now, before));

@@ -9,20 +9,30 @@
 //! | `record.json` | says that this is a record, and its version; locked as long as somebody writes it |
 //! | `0000000300-….parquet` | a closed segment: the number of its first interval, and the check sum of its bytes |
 //! | `0000000600.jsonl` | the intervals after the last segment; gone when the record was ended properly |
+//! | `end.json` | says that the record was ended, and how: a record without it was cut off, or is being written |
 //!
 //! An interval is in the journal before [`Recorder::add`] returns, so what was written survives kill -9. A segment is written beside the
 //! others, synced and renamed, and only then the journal goes. So after a power cut at most the last journal is missing. The
 //! size is bounded: the oldest segments go first. Decision record 020 says why so.
 //!
+//! A file that cannot be read costs what it holds and nothing else: [`Record::read`] goes on with the next, and says what is lost ([`Damage`]).
+//! Intervals are in the order in which they were recorded, whatever the wall clock was set to meanwhile.
+//!
+//! Version 1 had no `end.json`, and no settings of VMs and host; it is read.
+//!
 //! The columns are in [`table`].
 
+mod damage;
+mod durable;
 mod frame;
 mod reader;
 mod recorder;
 mod segment;
 pub mod table;
+mod wanted;
 
 use std::io;
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::path::PathBuf;
 
@@ -31,6 +41,7 @@ use serde::Serialize;
 use tandem_policy::Nanos;
 use thiserror::Error;
 
+pub use damage::Damage;
 pub use frame::Frame;
 pub use frame::RecordedVm;
 pub use reader::Record;
@@ -40,24 +51,51 @@ pub use recorder::LEAST_MAX_BYTES;
 pub use recorder::Recorder;
 #[cfg(doc)]
 use tandem_policy::states::interval::Interval;
+pub use wanted::Wanted;
 
 /// The version of what is written. Raised when a column changes its meaning or goes; columns may be added.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
+
+/// The versions that are read.
+const VERSIONS: RangeInclusive<u32> = 1..=VERSION;
+
+/// The first version of which a record that was ended has [`END`].
+const HAS_END: u32 = 2;
 
 /// The file that makes a folder a record.
 const HEADER: &str = "record.json";
+
+/// The file that says that a record was ended.
+const END: &str = "end.json";
 
 /// The ends of the names of segments and journals.
 const SEGMENT: &str = "parquet";
 const JOURNAL: &str = "jsonl";
 
 /// What is in [`HEADER`].
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Header {
     /// [`VERSION`].
     tandem_record: u32,
     /// When it was begun, in ns since 1970.
     begun: Nanos,
+}
+
+/// How a record was ended: what is in its `end.json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct End {
+    /// When, in ns since 1970.
+    pub at: Nanos,
+    /// Intervals that were written.
+    pub intervals: u64,
+    /// How many of them, the oldest, went to make room.
+    pub dropped: u64,
+    /// Looks that failed after the last of them.
+    pub failed: u64,
+    /// What the last of these said.
+    pub failure: Option<String>,
+    /// Why it was ended before somebody asked for that; `None` if somebody did.
+    pub error: Option<String>,
 }
 
 /// Why something cannot be recorded or read.
@@ -91,7 +129,7 @@ pub enum RecordError {
         why: String,
     },
     /// Written by another Tandem.
-    #[error("{} is a record of version {found}, and this program reads version {VERSION}", path.display())]
+    #[error("{} is a record of version {found}, and this program reads versions 1 to {VERSION}", path.display())]
     Version {
         /// Which file.
         path: PathBuf,
@@ -99,7 +137,7 @@ pub enum RecordError {
         found: String,
     },
     /// A file does not hold what it should.
-    #[error("{} is damaged: {why}; without this file the rest of the record can be read", path.display())]
+    #[error("{} is damaged: {why}", path.display())]
     Damaged {
         /// Which file.
         path: PathBuf,

@@ -74,6 +74,10 @@ pub trait Source {
     /// What it is called in its answers.
     fn name(&self) -> SourceName;
 
+    /// Counts wake-ups of vCPUs from the next beginning on, where that takes reading more: for whoever records. Sources that count them
+    /// anyway, or cannot, do nothing.
+    fn count_wakeups(&mut self) {}
+
     /// Begins: what happened before does not count.
     fn begin(&mut self, vms: &[WatchedVm]) -> Result<(), ObserveError>;
 

@@ -7,15 +7,20 @@
 //! measured and the other has not still sums to their wall time.
 //!
 //! The edges between parties are in [`edges`]: a vCPU that is RDY waits for whoever runs on the pCPUs where it may. What a source
-//! answers about a host and some time is an [`interval::Interval`]; several in a row are added up by [`sum::IntervalSum`].
+//! answers about a host and some time is an [`interval::Interval`]; several in a row are added up by [`sum::IntervalSum`]; what they are sums of, switch by
+//! switch, is a [`trace::HostTrace`].
 //!
 //! The names are those of the field: RDY, CSTP and LIM are what esxtop shows as %RDY, %CSTP and %MLMTD. Times are integer
 //! nanoseconds. Nothing here reads, measures or estimates.
 
+pub mod column;
 pub mod edges;
 pub mod interval;
+pub mod latency;
 pub mod party;
+pub mod programs;
 pub mod sum;
+pub mod trace;
 
 use std::fmt;
 

@@ -16,6 +16,9 @@
 //! - [`perfetto`]: traces for ui.perfetto.dev.
 //! - [`timeline`]: a picture of a short piece of a trace, as SVG.
 //! - [`document`]: figures in Markdown documents, from files of data.
+//! - [`record_page`]: what happened on a host over some time, from recorded intervals.
+//! - [`waits_matrix`]: who waited for whom in an interval, live, recorded or simulated.
+//! - [`host_trace`]: some seconds of a host, switch by switch, for Perfetto and as a page.
 //! - [`json`]: figures as JSON files.
 //! - [`mod@explain`]: an error and its causes on one line.
 //!
@@ -32,16 +35,19 @@ pub mod experiment_page;
 pub mod experiment_table;
 pub mod explain;
 pub mod figure;
+pub mod host_trace;
 pub mod json;
 pub mod page;
 pub mod perfetto;
 pub mod progress;
+pub mod record_page;
 pub mod section;
 pub mod service;
 pub mod simulation;
 pub mod survey;
 pub mod table;
 pub mod timeline;
+pub mod waits_matrix;
 
 pub use experiment::Experiment;
 pub use explain::explain;

@@ -7,7 +7,7 @@
 //! - [`measures`]: a metric of every VM under every combination, relative to the first and as it is.
 //! - [`time`]: where the CPU time of a VM went.
 //! - [`threshold`]: the pause-loop window that APLE set, over time.
-//! - [`waits`]: which vCPU waited for which.
+//! - [`waits`]: who waited for whom.
 //! - [`scalability_table`]: how far programs scale.
 //! - [`trace_names`], [`trace`] and [`trace_picture`]: a trace for Perfetto and as a picture.
 //!

@@ -3,6 +3,7 @@
 
 use serde::Serialize;
 use tandem_policy::Nanos;
+use tandem_policy::states::interval::Interval;
 
 /// Where a vCPU's time on a pCPU went.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -255,6 +256,22 @@ pub struct PcpuResults {
     pub idle: Nanos,
 }
 
+/// Where the time of vCPUs went and who waited for whom, as a source on a live host would answer. VMs have their numbers in the scenario,
+/// from 0.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Observed {
+    /// [`Observed::SCHEMA`].
+    pub schema: u32,
+    /// The time that was measured.
+    #[serde(flatten)]
+    pub interval: Interval,
+}
+
+impl Observed {
+    /// The version of its form in JSON: raised when a field changes its meaning or goes; fields may be added.
+    pub const SCHEMA: u32 = 1;
+}
+
 /// Everything measured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Results {
@@ -270,6 +287,9 @@ pub struct Results {
     pub vms: Vec<VmResults>,
     /// The pCPUs.
     pub pcpus: Vec<PcpuResults>,
+    /// Where the time of vCPUs went and who waited for whom, if that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed: Option<Observed>,
     /// Energy of all pCPUs in millijoules, by the costs' active, polling and idle power.
     pub energy_mj: u64,
 }

@@ -71,6 +71,7 @@ fn nothing_is_recorded_unless_asked_for_and_it_changes_nothing_else() {
     for vm in &mut recorded.vms {
         assert!(vm.waits.take().is_some());
     }
+    assert!(recorded.observed.take().is_some() && plain.observed.is_none());
     assert_eq!(plain, recorded);
 }
 

@@ -14,6 +14,7 @@
 //! slower harms both sides of a ratio alike. It needs a quiet machine all the same: what else runs takes
 //! its share of the pCPUs. The load before, and how steady the machine was, are part of the report.
 
+pub mod edges;
 mod figures;
 mod fit;
 mod real;

@@ -2,7 +2,8 @@
 //!
 //! - [`kernel`]: the same thread programs on the kernel that runs here and in the simulator (`tandem sim
 //!   kernel`).
-//! - [`calibrate`]: microVMs on this machine's KVM and in the simulator (`tandem sim calibrate`).
+//! - [`calibrate`]: microVMs on this machine's KVM and in the simulator (`tandem sim calibrate`);
+//!   [`calibrate::edges`]: who makes whom wait there (`cargo run --example edges`).
 //! - [`this_kernel`]: what both must know of the kernel: its scheduler, its tick.
 //!
 //! Compared are ratios, never absolute times: how fast a machine computes is none of the simulator's

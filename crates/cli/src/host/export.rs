@@ -36,6 +36,9 @@ pub struct ServeArgs {
     /// Series of each vCPU, too
     #[arg(long)]
     vcpus: bool,
+    /// Tell no names and cgroups of the host's processes; their time is told in sum
+    #[arg(long)]
+    no_process_names: bool,
     /// Where a running daemon keeps its state
     #[arg(long, default_value = DEFAULT_STATE_DIR, value_name = "DIR")]
     state_dir: PathBuf,
@@ -64,6 +67,7 @@ impl ServeArgs {
                 detail: Detail {
                     culprits: usize::try_from(self.culprits)?,
                     vcpus: self.vcpus,
+                    process_names: !self.no_process_names,
                 },
             },
         )?;

@@ -1,27 +1,36 @@
 //! `tandem host record` and `tandem host replay`.
 
 use std::io::IsTerminal;
-use std::ops::Range;
+use std::path::Path;
 use std::path::PathBuf;
 use std::time::Duration;
 use std::time::Instant;
 
 use anyhow::Context;
-use anyhow::bail;
 use clap::Args;
 use tandem_host::config::DEFAULT_STATE_DIR;
 use tandem_host::moment;
 use tandem_host::moment::Moment;
-use tandem_host::record::Frames;
+use tandem_host::record::HostFrames;
 use tandem_host::record::run;
+use tandem_host::record::summary;
 use tandem_host::replay;
+use tandem_host::replay::Steps;
 use tandem_host::top;
+use tandem_host::trace;
+use tandem_host::why;
 use tandem_linux::interrupt::Interrupt;
+use tandem_linux::service::Console;
 use tandem_observe::record::DEFAULT_MAX_BYTES;
+use tandem_observe::record::Damage;
 use tandem_observe::record::LEAST_MAX_BYTES;
 use tandem_observe::record::Record;
 use tandem_observe::record::Recorder;
-use tandem_policy::Nanos;
+use tandem_observe::record::Wanted;
+use tandem_report::host_trace;
+use tandem_report::host_trace::TracePage;
+use tandem_report::record_page;
+use tandem_report::record_page::RecordPage;
 
 use super::look::FindArgs;
 use super::look::SourceArgs;
@@ -29,6 +38,14 @@ use super::look::seconds;
 use super::look::style;
 use super::look::vm_name;
 use crate::console;
+use crate::output;
+use crate::sim::page::command;
+
+/// Steps of time on a page.
+const STEPS: usize = 120;
+
+/// The exit status where a part of what was asked for could not be read.
+const PARTIAL: i32 = 3;
 
 /// `tandem host record`
 #[derive(Debug, Args)]
@@ -37,9 +54,15 @@ pub struct RecordArgs {
     find: FindArgs,
     #[command(flatten)]
     source: SourceArgs,
-    /// The record: a folder that is not there yet
+    /// The record: a folder that is not there yet; with --trace a file for ui.perfetto.dev
     #[arg(short, long, value_name = "FOLDER")]
     output: PathBuf,
+    /// Instead, trace so many seconds in full: every switch of every pCPU and what each vCPU did; root, BPF
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, conflicts_with_all = ["interval", "length", "max_size", "source"])]
+    trace: Option<Duration>,
+    /// Write that trace as a page, too: states of each VM over time, who waited for whom
+    #[arg(long, value_name = "FILE", requires = "trace")]
+    html: Option<PathBuf>,
     /// Length of an interval, 0.05 … 3600 s
     #[arg(long, default_value = "1", value_name = "S", value_parser = seconds)]
     interval: Duration,
@@ -75,8 +98,14 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "GLOB", value_parser = vm_name)]
     select_name: Vec<String>,
     /// A line for each vCPU, too
-    #[arg(long)]
+    #[arg(long, conflicts_with = "why")]
     vcpus: bool,
+    /// Say what was wrong with VMs, and what to do, as tandem host why does on a live host
+    #[arg(long, conflicts_with = "list")]
+    why: bool,
+    /// Write a page: states of each VM over time, who waited for whom, totals; one file that opens offline
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["list", "why", "json", "vcpus"])]
+    html: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -85,103 +114,120 @@ pub struct ReplayArgs {
 pub fn record(args: &RecordArgs) -> anyhow::Result<()> {
     // Before the record is begun, so that no signal leaves it without an end.
     let interrupt = Interrupt::watch()?;
+    if let Some(length) = args.trace {
+        return trace(args, length, &interrupt);
+    }
     let begin = Instant::now();
-    let mut frames = Frames::begin(args.source.open()?, args.find.options(), &args.state_dir)?;
+    let mut frames = HostFrames::begin(args.source.open()?, args.find.options(), &args.state_dir)?;
     let max = args.max_size.unwrap_or(DEFAULT_MAX_BYTES);
-    let mut recorder = Recorder::create(&args.output, max)?;
+    let recorder = Recorder::create(&args.output, max)?;
     eprintln!("recording to {}; Ctrl-C ends it", args.output.display());
     let end = args.length.and_then(|length| begin.checked_add(length));
-    let recorded = run(&mut frames, &mut recorder, args.interval, end, &interrupt);
-    let finished = match (recorded, recorder.finish()) {
-        (Err(error), _) => {
-            let kept = "what was recorded before stays readable";
-            let error = anyhow::Error::from(error);
-            return Err(error.context(format!("recording ended; {kept}")));
-        }
-        (Ok(()), finished) => finished?,
+    let mut console = Console {
+        info: "info",
+        error: "error",
+        print_ready: false,
+        quiet: false,
     };
-    let dropped = match finished.dropped {
-        0 => String::new(),
-        dropped => format!(", of which the first {dropped} went to make room"),
-    };
-    eprintln!(
-        "{}: {} intervals{dropped}, {} bytes",
-        args.output.display(),
-        finished.intervals,
-        finished.bytes
+    let recorded = run(
+        &mut frames,
+        recorder,
+        args.interval,
+        end,
+        &interrupt,
+        &mut console,
     );
+    let finished = recorded.context("recording ended; what was recorded before stays readable")?;
+    eprintln!("{}: {}", args.output.display(), summary(&finished));
+    Ok(())
+}
+
+fn trace(args: &RecordArgs, length: Duration, interrupt: &Interrupt) -> anyhow::Result<()> {
+    let files = [Some(&args.output), args.html.as_ref()];
+    files
+        .into_iter()
+        .flatten()
+        .try_for_each(|file| output::check(file))?;
+    let begun = moment::now();
+    let traced = trace::trace(args.find.options(), length, interrupt)?;
+    let remarks = traced.remarks();
+    remarks
+        .iter()
+        .for_each(|remark| eprintln!("tandem: {remark}"));
+    let bytes = host_trace::perfetto(&traced.trace, &traced.names).encode()?;
+    std::fs::write(&args.output, bytes)
+        .with_context(|| format!("cannot write {}", args.output.display()))?;
+    eprintln!("trace for ui.perfetto.dev: {}", args.output.display());
+    if let (Some(path), Some(page)) = (&args.html, TracePage::of(&traced.trace, begun)) {
+        let title = args.output.display().to_string();
+        let page = page.page(&title, &traced.names, remarks, moment::printed);
+        output::write_text(path, "page", &page.html(&command(), &record_page::footer()))?;
+    }
     Ok(())
 }
 
 pub fn replay(args: &ReplayArgs) -> anyhow::Result<()> {
     let record = Record::open(&args.record)?;
+    let style = style(std::io::stdout().is_terminal());
     if args.list {
         let listing = replay::list(&record)?;
-        return console::print(&match args.json {
+        console::print(&match args.json {
             true => serde_json::to_string_pretty(&listing)?,
-            false => replay::text::text(&listing, style(std::io::stdout().is_terminal())),
-        });
+            false => replay::text::text(&listing, style),
+        })?;
+        return partial(&listing.damaged, false);
     }
-    let wanted = wanted(args, &record)?;
-    let Some(shown) = replay::replay(&record, wanted.clone(), &args.select_name)? else {
-        let what = match wanted == replay::ALWAYS {
-            true => "it holds no interval".to_owned(),
-            false => "no interval at that time".to_owned(),
-        };
-        bail!(
-            "{}: {what}; --list says what it holds",
-            args.record.display()
-        );
-    };
-    if shown.vms.is_empty() && !args.select_name.is_empty() {
-        bail!(
-            "{}: none of its {} VMs at that time matches '{}'",
-            args.record.display(),
-            shown.found,
-            args.select_name.join("' or '")
-        );
+    let of_record = || args.record.display().to_string();
+    let wanted = replay::wanted(&record, args.at, args.from, args.to).with_context(of_record)?;
+    if let Some(path) = &args.html {
+        return html(args, &record, wanted, path).with_context(of_record);
     }
-    if args.json {
-        return console::print(&serde_json::to_string(&shown)?);
-    }
+    let read = replay::replay(&record, wanted.clone())?;
+    let (replayed, damages) = read.some(&wanted).with_context(of_record)?;
+    let shown = replayed
+        .shown_if_any(&args.select_name)
+        .with_context(of_record)?;
     let is_root = rustix::process::geteuid().is_root();
-    let notes = top::text::notes(&shown, is_root).into_iter();
-    let notes: String = notes.map(|note| format!("{note}\n")).collect();
-    let style = style(std::io::stdout().is_terminal());
-    console::print(&(notes + &top::text::text(&shown, args.vcpus, style)))
+    console::print(&match (args.why, args.json) {
+        (true, true) => serde_json::to_string_pretty(&replayed.why(&args.select_name))?,
+        (true, false) => {
+            let why = why::text::text(&replayed.why(&args.select_name));
+            format!("{}\n{why}", replayed.heading())
+        }
+        (false, true) => serde_json::to_string(&shown)?,
+        (false, false) => {
+            let notes = top::text::notes(&shown, is_root).into_iter();
+            let notes: String = notes.map(|note| format!("{note}\n")).collect();
+            notes + &top::text::text(&shown, args.vcpus, style)
+        }
+    })?;
+    partial(&damages, true)
 }
 
-/// The time that is asked for.
-fn wanted(args: &ReplayArgs, record: &Record) -> anyhow::Result<Range<Nanos>> {
-    let given = [args.at, args.from, args.to];
-    if given.iter().all(Option::is_none) {
-        return Ok(replay::ALWAYS);
+/// Says by what some may be missing, and ends so that scripts know.
+fn partial(damages: &[Damage], is_said: bool) -> anyhow::Result<()> {
+    for damage in damages.iter().filter(|_| is_said) {
+        eprintln!("tandem: {damage}");
     }
-    // Only what is relative needs to know when the record is.
-    let is_absolute = |moment: &Moment| matches!(moment, Moment::At(_));
-    let (begin, end) = match given.iter().flatten().all(is_absolute) {
-        true => (Nanos(0), Nanos(u64::MAX)),
-        false => {
-            let listing = replay::list(record)?;
-            listing
-                .from
-                .zip(listing.to)
-                .with_context(|| format!("{}: it holds no interval", args.record.display()))?
-        }
+    match damages {
+        [] => Ok(()),
+        _ => std::process::exit(PARTIAL),
+    }
+}
+
+fn html(args: &ReplayArgs, record: &Record, wanted: Wanted, path: &Path) -> anyhow::Result<()> {
+    output::check(path)?;
+    let read = Steps::read(record, wanted.clone(), &args.select_name, STEPS)?;
+    let (steps, damages) = read.some(&wanted)?;
+    let page = RecordPage {
+        title: &args.record.display().to_string(),
+        steps: &steps.steps,
+        whole: &steps.whole,
+        names: &steps.names,
+        selected: &steps.selected,
+        notes: replay::text::remarks(&replay::list(record)?),
+        moment: moment::printed,
     };
-    let resolved = |moment: Moment| moment.within(begin, end);
-    if let Some(at) = args.at {
-        // The end of a record is in its last interval.
-        let at = resolved(at).min(end.saturating_sub(Nanos(1)));
-        return Ok(at..at + Nanos(1));
-    }
-    let range = args.from.map_or(Nanos(0), resolved)..args.to.map_or(Nanos(u64::MAX), resolved);
-    if range.start >= range.end {
-        bail!(
-            "--from {} is not before --to {}",
-            moment::printed(range.start),
-            moment::printed(range.end)
-        );
-    }
-    Ok(range)
+    output::write_text(path, "page", &page.html(&command(), &record_page::footer()))?;
+    partial(&damages, true)
 }

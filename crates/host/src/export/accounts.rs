@@ -21,14 +21,19 @@ use tandem_policy::states::edges::Evidence;
 use tandem_policy::states::edges::Party;
 use tandem_policy::states::interval::Column;
 use tandem_policy::states::interval::HostColumn;
+use tandem_policy::states::interval::ProcessTime;
 use tandem_policy::states::interval::VmInterval;
+use tandem_policy::states::latency::Latency;
+use tandem_policy::states::programs::NotSeen;
 
 use crate::discovery::Scan;
 use crate::discovery::Vm;
 use crate::top::Culprit;
+use crate::top::CulpritKind;
 use crate::top::culprit;
 
 use super::ranked::Ranked;
+use super::ranked::faded;
 
 /// What the figures are made of.
 pub(super) struct Look<'a> {
@@ -49,6 +54,34 @@ pub struct Detail {
     pub culprits: usize,
     /// Whether each vCPU has series.
     pub vcpus: bool,
+    /// Whether processes of the host are told by name and cgroup.
+    pub process_names: bool,
+}
+
+/// After so long a third of what a vCPU waited still counts ([`Lasting`]).
+const LASTING: Nanos = Nanos::from_secs(300);
+
+/// What a vCPU waited of its recent time: both fade alike, so that their ratio is a mean over some minutes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Lasting {
+    ready: Nanos,
+    wall: Nanos,
+}
+
+impl Lasting {
+    fn add(&mut self, times: &VcpuTimes) {
+        let Some(ready) = times.get(State::Ready) else {
+            *self = Lasting::default();
+            return;
+        };
+        self.ready = faded(self.ready, times.wall(), LASTING) + ready;
+        self.wall = faded(self.wall, times.wall(), LASTING) + times.wall();
+    }
+
+    /// `None` where it is not measured.
+    fn ratio(self) -> Option<f64> {
+        (self.wall > Nanos::ZERO).then(|| self.ready.0 as f64 / self.wall.0 as f64)
+    }
 }
 
 /// Times by state.
@@ -95,8 +128,12 @@ pub(super) struct ProcessKey {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Now {
     pub(super) vcpus: usize,
+    /// Whether it is known how long wake-ups took.
+    pub(super) has_latency: bool,
     /// The largest part of its wall time that a vCPU was RDY; `None` where that is not measured.
     pub(super) worst_ready: Option<f64>,
+    /// The largest part of the last minutes that one and the same vCPU was RDY.
+    pub(super) lasting_ready: Option<f64>,
     /// In pCPUs.
     pub(super) fair: f64,
     /// In pCPUs.
@@ -112,7 +149,9 @@ pub(super) struct VmAccount {
     pub(super) states: States,
     /// Empty unless they are told.
     pub(super) vcpus: BTreeMap<VcpuId, States>,
+    lasting: BTreeMap<VcpuId, Lasting>,
     pub(super) runs: u64,
+    pub(super) latency: Latency,
     pub(super) culprits: BTreeMap<Evidence, Ranked<CulpritKey>>,
     /// Of the VM's threads that are no vCPUs, by what they are.
     pub(super) threads: BTreeMap<&'static str, Nanos>,
@@ -133,6 +172,10 @@ pub(super) struct HostAccount {
     pub(super) unidentified: usize,
     /// What is not measured, for want of what, and of which part of the VMs.
     pub(super) missing: BTreeMap<(String, String), f64>,
+    /// Events that programs in the kernel did not get.
+    pub(super) not_seen: BTreeSet<NotSeen>,
+    /// What they could not count, so far; empty where there are none.
+    pub(super) not_counted: BTreeMap<&'static str, u64>,
     pub(super) source: String,
     pub(super) length: Nanos,
 }
@@ -184,6 +227,8 @@ impl Accounts {
                 unreadable: 0,
                 unidentified: 0,
                 missing: BTreeMap::new(),
+                not_seen: BTreeSet::new(),
+                not_counted: BTreeMap::new(),
                 source: String::new(),
                 length: Nanos::ZERO,
             },
@@ -234,9 +279,10 @@ impl Accounts {
             }
             let account = self.vms.entry(vm.id).or_insert_with(|| VmAccount::new(vm));
             account.add(measured, assessment, look.interval.length, self.detail);
+            account.add_latency(look.interval, vm.id);
             account.add_culprits(&of_vms, vm.id, look.interval.length, &by_id, self.detail);
         }
-        self.totals.add(look);
+        self.totals.add(look, self.detail);
     }
 }
 
@@ -247,7 +293,9 @@ impl VmAccount {
             pid: vm.process.pid.to_string(),
             states: States::default(),
             vcpus: BTreeMap::new(),
+            lasting: BTreeMap::new(),
             runs: 0,
+            latency: Latency::default(),
             culprits: BTreeMap::new(),
             threads: BTreeMap::new(),
             now: None,
@@ -262,8 +310,12 @@ impl VmAccount {
         detail: Detail,
     ) {
         self.states.add(&measured.times().unwrap_or_default());
+        let there = |id: &VcpuId| measured.vcpus.iter().any(|vcpu| vcpu.vcpu == *id);
+        self.lasting.retain(|id, _| there(id));
+        for vcpu in &measured.vcpus {
+            self.lasting.entry(vcpu.vcpu).or_default().add(&vcpu.times);
+        }
         if detail.vcpus {
-            let there = |id: &VcpuId| measured.vcpus.iter().any(|vcpu| vcpu.vcpu == *id);
             self.vcpus.retain(|id, _| there(id));
             for vcpu in &measured.vcpus {
                 self.vcpus.entry(vcpu.vcpu).or_default().add(&vcpu.times);
@@ -283,11 +335,27 @@ impl VmAccount {
         let pcpus = |time: Nanos| time.0 as f64 / length.0.max(1) as f64;
         self.now = Some(Now {
             vcpus: measured.vcpus.len(),
+            has_latency: false,
             worst_ready: ready.reduce(f64::max),
+            lasting_ready: {
+                let lasting = self.lasting.values();
+                lasting
+                    .filter_map(|lasting| lasting.ratio())
+                    .reduce(f64::max)
+            },
             fair: pcpus(assessment.fair),
             received: pcpus(assessment.received),
             lag: assessment.lag,
         });
+    }
+
+    fn add_latency(&mut self, interval: &Interval, id: VmId) {
+        let programs = interval.programs.as_ref();
+        let latency = programs.and_then(|programs| programs.latency.get(&id));
+        if let (Some(latency), Some(now)) = (latency, &mut self.now) {
+            self.latency += *latency;
+            now.has_latency = true;
+        }
     }
 
     fn add_culprits(
@@ -306,7 +374,7 @@ impl VmAccount {
                 _ => {
                     let culprit = culprit(edge, id, by_id);
                     let of_evidence = named.entry(edge.evidence).or_default();
-                    of_evidence.push((CulpritKey::of(&culprit), culprit.time));
+                    of_evidence.push((CulpritKey::of(&culprit, detail), culprit.time));
                 }
             }
         }
@@ -326,7 +394,15 @@ impl VmAccount {
 }
 
 impl CulpritKey {
-    fn of(culprit: &Culprit) -> CulpritKey {
+    fn of(culprit: &Culprit, detail: Detail) -> CulpritKey {
+        if culprit.kind == CulpritKind::Process && !detail.process_names {
+            return CulpritKey {
+                kind: word(culprit.kind),
+                name: "processes".to_owned(),
+                cgroup: String::new(),
+                evidence: word(culprit.evidence),
+            };
+        }
         CulpritKey {
             kind: word(culprit.kind),
             name: culprit.name.clone(),
@@ -347,7 +423,7 @@ impl CulpritKey {
 }
 
 impl HostAccount {
-    fn add(&mut self, look: &Look<'_>) {
+    fn add(&mut self, look: &Look<'_>, detail: Detail) {
         let Look { scan, interval, .. } = look;
         let host = &interval.host;
         let is_measured = |column: HostColumn| {
@@ -368,14 +444,18 @@ impl HostAccount {
         if has_processes {
             uses.push(("tasks", Some(host.tasks)));
             uses.push(("kernel", Some(host.kernel)));
-            let top = host.top_tasks.iter().map(|process| {
+            let told: &[ProcessTime] = match detail.process_names {
+                true => &host.top_tasks,
+                false => &[],
+            };
+            let top = told.iter().map(|process| {
                 let key = ProcessKey {
                     name: process.name.clone(),
                     cgroup: process.cgroup.clone().unwrap_or_default(),
                 };
                 (key, process.time)
             });
-            let of_top: Nanos = host.top_tasks.iter().map(|process| process.time).sum();
+            let of_top: Nanos = told.iter().map(|process| process.time).sum();
             let rest = host.tasks.saturating_sub(of_top);
             self.processes.add(interval.length, top, rest);
         }
@@ -405,6 +485,22 @@ impl HostAccount {
             let key = (word(missing.what), missing.want.clone());
             let known = self.missing.entry(key).or_insert(0.0);
             *known = part.max(*known);
+        }
+        self.not_seen.clear();
+        match &interval.programs {
+            Some(programs) => {
+                self.not_seen.extend(programs.not_seen.iter().cloned());
+                let counts = &programs.not_counted;
+                for (what, count) in [
+                    ("waits", counts.waits),
+                    ("edges", counts.edges),
+                    ("links", counts.links),
+                    ("events", counts.events),
+                ] {
+                    *self.not_counted.entry(what).or_default() += count;
+                }
+            }
+            None => self.not_counted.clear(),
         }
         self.source = word(interval.source);
         self.length = interval.length;

@@ -22,10 +22,14 @@ pub enum Metric {
     VcpuState,
     /// The share of RDY of the vCPU that waits most.
     VmReadyWorstVcpu,
+    /// That share of the last minutes, of the vCPU that waits most in them.
+    VmReadyLastingVcpu,
     /// vCPUs that could be read.
     VmVcpus,
     /// How often vCPUs were put on a pCPU.
     VmRuns,
+    /// From wake-up to run.
+    VmWakeupLatency,
     /// Whom a VM waited for.
     VmCulprit,
     /// CPU time of a VM's other threads.
@@ -52,6 +56,10 @@ pub enum Metric {
     ExportVms,
     /// What is not measured.
     ExportNotMeasured,
+    /// Events that are not seen.
+    ExportNotSeen,
+    /// What could not be counted.
+    ExportNotCounted,
     /// Where the figures are from.
     ExportSource,
     /// Intervals that were read.
@@ -77,6 +85,8 @@ pub struct Description {
     pub unit: Option<&'static str>,
     /// Whether it only grows.
     pub is_counter: bool,
+    /// Whether it is a histogram: then it is no counter.
+    pub is_histogram: bool,
     /// Its labels.
     pub labels: &'static [&'static str],
     /// What it says: one sentence, without its full stop.
@@ -85,12 +95,14 @@ pub struct Description {
 
 impl Metric {
     /// All, in the order in which they stand on the page.
-    pub const ALL: [Metric; 25] = [
+    pub const ALL: [Metric; 29] = [
         Metric::VmState,
         Metric::VcpuState,
         Metric::VmReadyWorstVcpu,
+        Metric::VmReadyLastingVcpu,
         Metric::VmVcpus,
         Metric::VmRuns,
+        Metric::VmWakeupLatency,
         Metric::VmCulprit,
         Metric::VmThread,
         Metric::VmFair,
@@ -104,6 +116,8 @@ impl Metric {
         Metric::HostVmsUnidentified,
         Metric::ExportVms,
         Metric::ExportNotMeasured,
+        Metric::ExportNotSeen,
+        Metric::ExportNotCounted,
         Metric::ExportSource,
         Metric::ExportIntervals,
         Metric::ExportErrors,
@@ -135,6 +149,12 @@ impl Metric {
                 VM,
                 "Part of the last interval that the vCPU which waits most was runnable without a pCPU, 0 to 1",
             ),
+            Metric::VmReadyLastingVcpu => gauge(
+                "vm_ready_lasting_vcpu",
+                Some("ratios"),
+                VM,
+                "Part of the last minutes that the one vCPU which waited most in them was runnable without a pCPU, 0 to 1; what is five minutes ago counts a third",
+            ),
             Metric::VmVcpus => gauge(
                 "vm_vcpus",
                 None,
@@ -145,6 +165,12 @@ impl Metric {
                 "vm_runs",
                 VM,
                 "How often the VM's vCPUs were put on a pCPU; ready seconds per run are the mean wait",
+            ),
+            Metric::VmWakeupLatency => histogram(
+                "vm_wakeup_latency",
+                "seconds",
+                VM,
+                "How long the VM's vCPUs waited from when they were woken until they ran; only with --source bpf",
             ),
             Metric::VmCulprit => counter(
                 "vm_culprit",
@@ -183,7 +209,7 @@ impl Metric {
                 "host_process",
                 "seconds",
                 &["kind", "name", "cgroup"],
-                "CPU time of host processes that are no VMs, by name and cgroup (kind process); who is not named is in the one of kind others",
+                "CPU time of host processes that are no VMs, by name and cgroup (kind process); who is not named is in the one of kind others, with --no-process-names all",
             ),
             Metric::HostVms => gauge("host_vms", None, &[], "VMs on the host, selected or not"),
             Metric::HostVmsUnreadable => gauge(
@@ -206,6 +232,17 @@ impl Metric {
                 Some("ratios"),
                 &["what", "want"],
                 "Part of the VMs for which this is not measured, 0 to 1, and for want of what; absent where all is measured",
+            ),
+            Metric::ExportNotSeen => gauge(
+                "export_not_seen",
+                None,
+                &["event", "lacks", "because"],
+                "Always 1; an event of the kernel that is not seen, what is not known for want of it, and why; only with --source bpf",
+            ),
+            Metric::ExportNotCounted => counter_without_unit(
+                "export_not_counted",
+                &["what"],
+                "What was seen and could not be counted: waits, edges, links, events; only with --source bpf",
             ),
             Metric::ExportSource => gauge(
                 "export_source",
@@ -254,6 +291,7 @@ fn gauge(
         stem,
         unit,
         is_counter: false,
+        is_histogram: false,
         labels,
         help,
     }
@@ -271,6 +309,18 @@ fn counter(
     }
 }
 
+fn histogram(
+    stem: &'static str,
+    unit: &'static str,
+    labels: &'static [&'static str],
+    help: &'static str,
+) -> Description {
+    Description {
+        is_histogram: true,
+        ..gauge(stem, Some(unit), labels, help)
+    }
+}
+
 fn counter_without_unit(
     stem: &'static str,
     labels: &'static [&'static str],
@@ -283,7 +333,7 @@ fn counter_without_unit(
 }
 
 impl Description {
-    /// The name that its samples have.
+    /// The name that its samples have; those of a histogram have `_bucket`, `_sum` or `_count` behind it.
     pub fn name(&self) -> String {
         let unit = self
             .unit
@@ -301,9 +351,10 @@ impl Description {
     }
 
     pub(super) fn kind(&self) -> MetricType {
-        match self.is_counter {
-            true => MetricType::Counter,
-            false => MetricType::Gauge,
+        match (self.is_counter, self.is_histogram) {
+            (true, _) => MetricType::Counter,
+            (false, true) => MetricType::Histogram,
+            (false, false) => MetricType::Gauge,
         }
     }
 }

@@ -13,6 +13,7 @@ use prometheus_client::encoding::MetricEncoder;
 use prometheus_client::encoding::NoLabelSet;
 use tandem_policy::Nanos;
 use tandem_policy::State;
+use tandem_policy::states::latency::Latency;
 
 use super::accounts::Accounts;
 use super::accounts::CulpritKey;
@@ -66,12 +67,36 @@ impl Series<'_> {
             .zip(values.iter().copied())
             .collect();
         let is_counter = self.description.is_counter;
+        debug_assert!(!self.description.is_histogram);
         // Without labels there is no family.
         match labels.is_empty() {
             true => encode(&mut self.encoder, is_counter, value),
             false => encode(&mut self.encoder.encode_family(&labels)?, is_counter, value),
         }
     }
+}
+
+impl Series<'_> {
+    /// A histogram of a metric with labels.
+    fn put_histogram(&mut self, values: &[&str], latency: &Latency) -> fmt::Result {
+        let names = self.description.labels.iter().copied();
+        let labels: Vec<(&str, &str)> = names.zip(values.iter().copied()).collect();
+        let mut encoder = self.encoder.encode_family(&labels)?;
+        let (sum, count) = (seconds(latency.time), latency.count());
+        encoder.encode_histogram::<NoLabelSet>(sum, count, &buckets(latency), None)
+    }
+}
+
+/// The ends of a histogram's buckets, as powers of two of ns: from 4 µs to 1 s by fours. All 32 would be too many series.
+const POWERS: [usize; 10] = [12, 14, 16, 18, 20, 22, 24, 26, 28, 30];
+
+/// The buckets of a page: the end of each in seconds, and how many are in it.
+fn buckets(latency: &Latency) -> Vec<(f64, u64)> {
+    let mut below = 0;
+    let ends = POWERS.map(|power| ((1u64 << power) as f64 / 1e9, latency.below(power)));
+    let ends = ends.into_iter().chain([(f64::INFINITY, latency.count())]);
+    ends.map(|(end, count)| (end, count - std::mem::replace(&mut below, count)))
+        .collect()
 }
 
 fn encode(encoder: &mut MetricEncoder<'_>, is_counter: bool, value: f64) -> fmt::Result {
@@ -116,13 +141,17 @@ fn samples(metric: Metric, accounts: &Accounts, series: &mut Series<'_>) -> fmt:
         | Metric::HostVmsUnreadable
         | Metric::HostVmsUnidentified
         | Metric::ExportNotMeasured
+        | Metric::ExportNotSeen
+        | Metric::ExportNotCounted
         | Metric::ExportSource
         | Metric::ExportInterval => of_host(metric, accounts, series),
         Metric::VmState
         | Metric::VcpuState
         | Metric::VmReadyWorstVcpu
+        | Metric::VmReadyLastingVcpu
         | Metric::VmVcpus
         | Metric::VmRuns
+        | Metric::VmWakeupLatency
         | Metric::VmCulprit
         | Metric::VmThread
         | Metric::VmFair
@@ -159,6 +188,14 @@ fn of_host(metric: Metric, accounts: &Accounts, series: &mut Series<'_>) -> fmt:
             let mut missing = host.missing.iter();
             missing.try_for_each(|((what, want), part)| series.put(&[what, want], *part))
         }
+        Metric::ExportNotSeen => {
+            let mut not_seen = host.not_seen.iter();
+            not_seen.try_for_each(|not| series.put(&[&not.event, &not.lacks, &not.because], 1.0))
+        }
+        Metric::ExportNotCounted => {
+            let mut not_counted = host.not_counted.iter();
+            not_counted.try_for_each(|(what, count)| series.put(&[what], *count as f64))
+        }
         Metric::ExportSource => series.put(&[&host.source], 1.0),
         Metric::ExportInterval => series.put(&[], seconds(host.length)),
         _ => Ok(()),
@@ -191,8 +228,16 @@ fn of_vms(metric: Metric, accounts: &Accounts, series: &mut Series<'_>) -> fmt::
                     series.put(&[name, pid], part)?;
                 }
             }
+            Metric::VmReadyLastingVcpu => {
+                if let Some(part) = now.lasting_ready {
+                    series.put(&[name, pid], part)?;
+                }
+            }
             Metric::VmVcpus => series.put(&[name, pid], now.vcpus as f64)?,
             Metric::VmRuns => series.put(&[name, pid], vm.runs as f64)?,
+            Metric::VmWakeupLatency if now.has_latency => {
+                series.put_histogram(&[name, pid], &vm.latency)?;
+            }
             Metric::VmCulprit => {
                 let mut put = |culprit: &CulpritKey, time: Nanos| {
                     let CulpritKey {

@@ -60,7 +60,7 @@ impl<K: Ord + Clone> Ranked<K> {
         rest: Nanos,
     ) {
         for entry in self.entries.values_mut() {
-            entry.recent = faded(entry.recent, length);
+            entry.recent = faded(entry.recent, length, FADING);
         }
         let mut added: BTreeMap<K, Nanos> = BTreeMap::new();
         for (key, time) in times {
@@ -152,10 +152,10 @@ impl<K: Ord + Clone> Ranked<K> {
     }
 }
 
-/// What is left of a recent time: 1 − t ÷ (t + [`FADING`]) of it, which for short intervals is e^(−t ÷ FADING).
-fn faded(recent: Nanos, length: Nanos) -> Nanos {
-    let (fading, length) = (u128::from(FADING.0), u128::from(length.0));
-    let left = u128::from(recent.0) * fading / (fading + length);
+/// What is left of a recent time: 1 − t ÷ (t + T) of it, which for short intervals is e^(−t ÷ T).
+pub(super) fn faded(recent: Nanos, length: Nanos, constant: Nanos) -> Nanos {
+    let (fading, length) = (u128::from(constant.0), u128::from(length.0));
+    let left = u128::from(recent.0) * fading / (fading + length).max(1);
     Nanos(u64::try_from(left).unwrap_or(u64::MAX))
 }
 

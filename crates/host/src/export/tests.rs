@@ -24,6 +24,10 @@ use tandem_policy::states::interval::SourceName;
 use tandem_policy::states::interval::ThreadTime;
 use tandem_policy::states::interval::VcpuInterval;
 use tandem_policy::states::interval::VmInterval;
+use tandem_policy::states::latency::Latency;
+use tandem_policy::states::programs::NotCounted;
+use tandem_policy::states::programs::NotSeen;
+use tandem_policy::states::programs::Programs;
 
 use super::*;
 use crate::fixtures::ms;
@@ -42,6 +46,7 @@ fn vcpu(n: u32, parts: &[(State, u64)]) -> VcpuInterval {
         ran: of(&[State::Run, State::Poll, State::Vmm]),
         waited: of(&[State::Ready, State::Limited]),
         runs: 7,
+        wakeups: None,
         runnable: true,
         allowed: "0-1".parse().unwrap(),
     }
@@ -59,6 +64,26 @@ struct Host {
     scan: Scan,
     interval: Interval,
     selected: BTreeSet<VmId>,
+}
+
+/// Programs in the kernel that saw wake-ups of the first VM only.
+fn programs() -> Programs {
+    let mut latency = Latency::default();
+    (latency.counts[11], latency.counts[12], latency.counts[31]) = (3, 2, 1);
+    latency.time = Nanos::from_secs(4);
+    Programs {
+        not_seen: vec![NotSeen {
+            event: "function kvm_vcpu_on_spin".to_owned(),
+            lacks: "pause exits".to_owned(),
+            because: "this kernel has none".to_owned(),
+        }],
+        not_counted: NotCounted {
+            waits: 2,
+            ..NotCounted::default()
+        },
+        estimated: Vec::new(),
+        latency: [(VmId(1), latency)].into(),
+    }
 }
 
 /// Two VMs on two pCPUs, one with a name that wants escapes, and one that cannot be read. POLL is measured of the first only.
@@ -144,6 +169,7 @@ fn host() -> Host {
                 want: "run as root".to_owned(),
             },
         ],
+        programs: Some(programs()),
     };
     Host {
         scan: Scan {
@@ -164,6 +190,7 @@ fn host() -> Host {
 const DETAIL: Detail = Detail {
     culprits: 2,
     vcpus: true,
+    process_names: true,
 };
 
 fn take(accounts: &mut Accounts, host: &Host) {
@@ -258,7 +285,10 @@ fn every_metric_has_series_and_labels_and_a_name_in_its_unit() {
     let page = page(&accounts);
     for metric in metric::Metric::ALL {
         let description = metric.description();
-        let name = description.name();
+        let name = match description.is_histogram {
+            true => format!("{}_count", description.name()),
+            false => description.name(),
+        };
         let samples: Vec<&str> = page
             .lines()
             .filter(|line| {
@@ -282,6 +312,57 @@ fn every_metric_has_series_and_labels_and_a_name_in_its_unit() {
     let all = names.len();
     names.dedup();
     assert_eq!(all, names.len(), "{page}");
+}
+
+#[test]
+fn without_names_no_process_is_told_and_no_time_is_lost() {
+    let mut accounts = Accounts::new(Detail {
+        culprits: 5,
+        process_names: false,
+        ..DETAIL
+    });
+    take(&mut accounts, &host());
+    let page = page(&accounts);
+    for told in ["make", "cc\\1", "/build", "\"others\",name=\"\""] {
+        assert!(!page.contains(told), "{told}: {page}");
+    }
+    let both = "kind=\"process\",culprit=\"processes\",cgroup=\"\",evidence=\"estimated\"} 0.06";
+    assert!(page.contains(both), "{page}");
+    let all = "tandem_host_process_seconds_total{kind=\"others\",name=\"others\",cgroup=\"\"} 0.15";
+    assert!(page.contains(all), "{page}");
+    // Those of VMs and of the kernel are told.
+    assert!(page.contains("culprit=\"calm\"") && page.contains("culprit=\"[kworker]\""));
+}
+
+#[test]
+fn vcpus_that_wait_in_turn_are_none_that_waits_for_long() {
+    let mut accounts = Accounts::new(DETAIL);
+    let mut host = host();
+    let waits = |n, ready| vcpu(n, &[(State::Run, 300), (State::Ready, ready)]);
+    let gauge = |accounts: &Accounts, name: &str| -> f64 {
+        let page = page(accounts);
+        let begin = format!("tandem_vm_ready_{name}_vcpu_ratios{{vm=\"a ");
+        let line = lines(&page, &begin)[0].to_owned();
+        line.rsplit_once(' ').unwrap().1.parse().unwrap()
+    };
+    for round in 0..1_000 {
+        let (one, two) = if round % 2 == 0 { (400, 0) } else { (0, 400) };
+        host.interval.vms[1].vcpus = vec![waits(0, one), waits(1, two)];
+        take(&mut accounts, &host);
+    }
+    assert_eq!(gauge(&accounts, "worst"), 0.4);
+    let lasting = gauge(&accounts, "lasting");
+    assert!((lasting - 0.2).abs() < 0.01, "{lasting}");
+    // One that waits all the time is soon seen to, and one that does not any more is forgotten.
+    for _ in 0..600 {
+        host.interval.vms[1].vcpus = vec![waits(0, 0), waits(1, 400)];
+        take(&mut accounts, &host);
+    }
+    let lasting = gauge(&accounts, "lasting");
+    assert!((0.35..0.4).contains(&lasting), "{lasting}");
+    host.interval.vms[1].vcpus = vec![waits(0, 0)];
+    take(&mut accounts, &host);
+    assert!(gauge(&accounts, "lasting") < 0.05);
 }
 
 #[test]
@@ -328,6 +409,41 @@ fn times_add_up_and_what_is_not_measured_is_absent() {
                 .all(|word| page.contains(&format!("use=\"{word}\"")))
     );
     assert!(!page.contains("tandem_vm_thread_seconds_total{"), "{page}");
+}
+
+#[test]
+fn wake_ups_are_a_histogram_where_programs_saw_them() {
+    let (mut accounts, mut host) = example();
+    let with = page(&accounts);
+    let of = |page: &str, what: &str| -> Vec<String> {
+        let name = format!("tandem_vm_wakeup_latency_seconds_{what}{{");
+        let lines = lines(page, &name).into_iter();
+        lines.map(|line| line.replace(&name, "")).collect()
+    };
+    let calm = r#"vm="calm",pid="100""#;
+    // Two intervals of 3 below 4 µs, 2 below 16 µs and one of more than 2 s.
+    assert_eq!(of(&with, "count"), [format!("{calm}}} 12")]);
+    assert_eq!(of(&with, "sum"), [format!("{calm}}} 8.0")]);
+    let buckets = of(&with, "bucket");
+    assert_eq!(buckets.len(), 11, "{buckets:?}");
+    let ends: Vec<&str> = buckets
+        .iter()
+        .map(|line| line.rsplit_once(' ').unwrap().1)
+        .collect();
+    assert_eq!(
+        (ends[0], ends[1], ends[9], ends[10]),
+        ("6", "10", "10", "12")
+    );
+    assert!(buckets[10].contains("le=\"+Inf\""), "{buckets:?}");
+    assert!(with.contains("tandem_export_not_counted_total{what=\"waits\"} 4.0"));
+    host.interval.programs = None;
+    take(&mut accounts, &host);
+    let without = page(&accounts);
+    assert!(of(&without, "count").is_empty(), "{without}");
+    assert!(
+        lines(&without, "tandem_export_not_").len() == 2,
+        "what is not measured only"
+    );
 }
 
 #[test]
@@ -444,6 +560,7 @@ fn a_scrape_of_1000_vms_of_8_vcpus_takes_less_than_200_ms() {
     let accounts = Arc::new(Mutex::new(Accounts::new(Detail {
         culprits: 5,
         vcpus: false,
+        process_names: true,
     })));
     let any = "127.0.0.1:0".parse().unwrap();
     let exporter = Exporter::listen(registry(&accounts), any).unwrap();

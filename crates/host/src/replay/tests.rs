@@ -1,8 +1,14 @@
 //! Made-up intervals, recorded and replayed.
 
+use std::ops::Range;
 use std::path::Path;
 
-use tandem_observe::Interval;
+use tandem_linux::cgroup::CgroupPath;
+use tandem_linux::cgroup::Quota;
+use tandem_linux::cgroup::Version;
+use tandem_observe::findings::Kind;
+use tandem_observe::findings::KnownQuota;
+use tandem_observe::findings::KnownVm;
 use tandem_observe::record::DEFAULT_MAX_BYTES;
 use tandem_observe::record::Recorder;
 use tandem_policy::State;
@@ -21,6 +27,7 @@ use tandem_policy::states::interval::VmInterval;
 
 use super::*;
 use crate::columns::Style;
+use crate::record::Settings;
 use crate::record::frame;
 use crate::top::text::text;
 
@@ -33,6 +40,7 @@ fn second(n: u64) -> (Scan, Interval, BTreeMap<VmId, Weight>) {
         weight: None,
         due: None,
         tids: (0..vcpus).map(|n| (VcpuId(n), pid + 1 + n)).collect(),
+        settings: None,
     };
     let (db, batch) = (VmId(4), VmId(2));
     let mut vms = vec![found(batch, &known("batch", 200, 1))];
@@ -47,6 +55,7 @@ fn second(n: u64) -> (Scan, Interval, BTreeMap<VmId, Weight>) {
         ran: ms(ran),
         waited: ms(waited),
         runs: 3,
+        wakeups: None,
         runnable: true,
         allowed: "0".parse().unwrap(),
     };
@@ -74,7 +83,7 @@ fn second(n: u64) -> (Scan, Interval, BTreeMap<VmId, Weight>) {
     }
     let interval = Interval {
         source: SourceName::Plain,
-        start: Nanos::from_secs(50 + n),
+        start: start(n),
         length: ms(1_000),
         vms: measured,
         edges: edges.all(),
@@ -85,6 +94,7 @@ fn second(n: u64) -> (Scan, Interval, BTreeMap<VmId, Weight>) {
             ..HostTotals::default()
         },
         missing: Vec::new(),
+        programs: None,
     };
     let scan = Scan {
         vms,
@@ -95,9 +105,44 @@ fn second(n: u64) -> (Scan, Interval, BTreeMap<VmId, Weight>) {
     (scan, interval, weights)
 }
 
-/// When the `n`-th second begins; before the third nobody looked for an hour.
+/// When the `n`-th second begins by CLOCK_MONOTONIC; before the third nobody looked for an hour.
+fn start(n: u64) -> Nanos {
+    Nanos::from_secs(50 + n + if n >= 3 { 3_600 } else { 0 })
+}
+
+/// When it begins by the wall clock.
 fn begin(n: u64) -> Nanos {
-    Nanos::from_secs(1_700_000_000 + n + if n >= 3 { 3_600 } else { 0 })
+    start(n) + Nanos::from_secs(1_700_000_000)
+}
+
+/// As `db` is capped, and the host.
+fn settings() -> Settings {
+    let cgroup = CgroupPath("/machine.slice/db".to_owned());
+    let db = KnownVm {
+        weight: 1.0,
+        cgroup: Some(cgroup.clone()),
+        quotas: vec![KnownQuota {
+            cgroup,
+            quota: Quota {
+                quota_us: 40_000,
+                period_us: 100_000,
+            },
+            throttled: None,
+        }],
+        ..KnownVm::default()
+    };
+    Settings {
+        vms: BTreeMap::from([(VmId(4), db)]),
+        host: Some(KnownHost {
+            version: Version::V1,
+            mount: "/sys/fs/cgroup/cpu".into(),
+            online: "0-1".parse().unwrap(),
+            isolated: Default::default(),
+            caches: Vec::new(),
+            kernel: Some((6, 18)),
+            has_autogroup: false,
+        }),
+    }
 }
 
 /// A record of five seconds.
@@ -106,15 +151,25 @@ fn recorded(folder: &Path) -> Record {
     for n in 0..5 {
         let (scan, interval, weights) = second(n);
         let end = begin(n) + interval.length;
-        recorder.add(frame(&scan, interval, &weights, end)).unwrap();
+        let nothing = Settings::default();
+        recorder
+            .add(frame(&scan, interval, &weights, &nothing, end))
+            .unwrap();
     }
-    recorder.finish().unwrap();
+    recorder.finish(None).unwrap();
     Record::open(folder).unwrap()
 }
 
 fn at(n: u64) -> Range<Nanos> {
     let at = begin(n) + Nanos(5);
     at..at + Nanos(1)
+}
+
+/// What there is of a record that is whole.
+fn read(record: &Record, wanted: impl Into<Wanted>) -> Option<Replayed> {
+    let read = replay(record, wanted).unwrap();
+    assert_eq!(read.damages, []);
+    read.found
 }
 
 #[test]
@@ -124,22 +179,21 @@ fn a_replayed_interval_is_what_top_showed() {
     for n in 0..5 {
         let (scan, interval, weights) = second(n);
         let top = shown(&scan, &interval, &weights, |_| true);
-        let replayed = replay(&record, at(n), &[]).unwrap();
-        assert_eq!(replayed, Some(top), "second {n}");
+        let replayed = read(&record, at(n)).unwrap();
+        assert_eq!(replayed.shown(&[]), top, "second {n}");
     }
     let (scan, interval, weights) = second(1);
     let only = shown(&scan, &interval, &weights, |vm| vm.name == "db");
-    let replayed = replay(&record, at(1), &["d*".to_owned()]).unwrap();
-    assert_eq!(replayed, Some(only));
-    let before = Nanos(0)..begin(0);
-    assert_eq!(replay(&record, before, &[]).unwrap(), None);
+    let replayed = read(&record, at(1)).unwrap();
+    assert_eq!(replayed.shown(&["d*".to_owned()]), only);
+    assert!(read(&record, Nanos(0)..begin(0)).is_none());
 }
 
 #[test]
 fn a_range_is_one_interval_in_which_vms_come_and_go() {
     let dir = tempfile::tempdir().unwrap();
     let record = recorded(dir.path());
-    let top = replay(&record, ALWAYS, &[]).unwrap().unwrap();
+    let top = read(&record, Wanted::ALL).unwrap().shown(&[]);
     for vm in &top.vms {
         let times = State::ALL.iter().filter_map(|state| vm.times.get(*state));
         assert_eq!(times.sum::<Nanos>(), vm.times.wall(), "{}", vm.name);
@@ -182,6 +236,223 @@ fn a_listing_has_vms_and_gaps() {
     let hour = Gap {
         from: begin(2) + Nanos::from_secs(1),
         to: begin(3),
+        failed: 0,
+        why: None,
     };
     assert_eq!(listing.gaps, [hour]);
+    assert_eq!((listing.clock_set.len(), listing.failed), (0, 0));
+}
+
+/// Six seconds; after the third the clock is set back by ten.
+fn set_back(folder: &Path) -> Record {
+    let mut recorder = Recorder::create(folder, DEFAULT_MAX_BYTES).unwrap();
+    for n in 0..6 {
+        let (scan, mut interval, weights) = second(0);
+        interval.start = Nanos::from_secs(50 + n);
+        let wall = 1_000 + n - if n >= 3 { 10 } else { 0 };
+        let end = Nanos::from_secs(wall + 1);
+        let frame = frame(&scan, interval, &weights, &Settings::default(), end);
+        recorder.add(frame).unwrap();
+    }
+    recorder.finish(None).unwrap();
+    Record::open(folder).unwrap()
+}
+
+#[test]
+fn a_clock_that_is_set_back_is_said_and_makes_no_gap() {
+    let dir = tempfile::tempdir().unwrap();
+    let record = set_back(dir.path());
+    let listing = list(&record).unwrap();
+    assert_eq!(listing.gaps, []);
+    let set = ClockSet {
+        at: Nanos::from_secs(993),
+        by: -10_000_000_000,
+    };
+    assert_eq!(listing.clock_set, [set]);
+    // As recorded: the last interval ends before the first began.
+    assert_eq!(listing.from, Some(Nanos::from_secs(1_000)));
+    assert_eq!(listing.to, Some(Nanos::from_secs(996)));
+    let text = text::text(&listing, Style::default());
+    assert!(
+        text.contains("set back by 10.0 s, to 1970-01-01T00:16:33.000Z"),
+        "{text}"
+    );
+    // What is relative is in the order of the record.
+    let seconds = |from: &str, to: &str| {
+        let moment = |text: &str| crate::moment::moment(text).unwrap();
+        let wanted = wanted(&record, None, Some(moment(from)), Some(moment(to))).unwrap();
+        read(&record, wanted).unwrap().interval
+    };
+    let last = seconds("-2s", "-0s");
+    assert_eq!(
+        (last.start, last.length),
+        (Nanos::from_secs(54), Nanos::from_secs(2))
+    );
+    let first = seconds("+0s", "+4s");
+    assert_eq!(
+        (first.start, first.length),
+        (Nanos::from_secs(50), Nanos::from_secs(4))
+    );
+}
+
+#[test]
+fn moments_that_make_no_range_are_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let record = recorded(dir.path());
+    let moment = |text: &str| Some(crate::moment::moment(text).unwrap());
+    let said = |from, to| wanted(&record, None, from, to).unwrap_err().to_string();
+    let relative = said(moment("+3s"), moment("+1s"));
+    assert!(relative.contains("is not before --to"), "{relative}");
+    assert!(
+        relative.contains(&printed(begin(0) + Nanos::from_secs(3))),
+        "{relative}"
+    );
+    let absolute = said(
+        moment("2026-01-02T00:00:00Z"),
+        moment("2026-01-01T00:00:00Z"),
+    );
+    assert!(
+        absolute.contains("--from 2026-01-02T00:00:00.000Z"),
+        "{absolute}"
+    );
+    let at = wanted(&record, moment("-0s"), None, None).unwrap();
+    let last = read(&record, at).unwrap().interval;
+    assert_eq!((last.start, last.length), (start(4), Nanos::from_secs(1)));
+}
+
+/// Two seconds in which `db` is throttled while a pCPU idles.
+fn throttled(folder: &Path, settings: &[Settings]) -> Record {
+    let mut recorder = Recorder::create(folder, DEFAULT_MAX_BYTES).unwrap();
+    for (n, settings) in (0..).zip(settings) {
+        let (scan, mut interval, weights) = second(n);
+        let ms = Nanos::from_millis;
+        let db = interval.vms.iter_mut().find(|vm| vm.vm == VmId(4)).unwrap();
+        let parts = [
+            (State::Run, ms(400)),
+            (State::Ready, ms(0)),
+            (State::Limited, ms(600)),
+        ];
+        db.vcpus[0].times = VcpuTimes::from_parts(ms(1_000), parts).unwrap();
+        let idle = [
+            (State::Run, ms(0)),
+            (State::Ready, ms(0)),
+            (State::Limited, ms(0)),
+        ];
+        db.vcpus[1].times = VcpuTimes::from_parts(ms(1_000), idle).unwrap();
+        interval.edges = EdgesBuilder::new().all();
+        let end = begin(n) + interval.length;
+        recorder
+            .add(frame(&scan, interval, &weights, settings, end))
+            .unwrap();
+    }
+    recorder.finish(None).unwrap();
+    Record::open(folder).unwrap()
+}
+
+#[test]
+fn why_is_answered_from_a_record_with_what_was_configured_then() {
+    let dir = tempfile::tempdir().unwrap();
+    let record = throttled(dir.path(), &[settings(), settings()]);
+    let replayed = read(&record, Wanted::ALL).unwrap();
+    let why = replayed.why(&["db".to_owned()]);
+    assert_eq!(why.vms, ["db"]);
+    let [finding] = &why.findings[..] else {
+        panic!("{why:#?}")
+    };
+    assert_eq!((finding.kind, finding.pid), (Kind::Quota, 400));
+    let quota = "the quota of /machine.slice/db is 0.40 pCPUs (40000 of 100000 µs)";
+    assert!(
+        finding.evidence.iter().any(|line| line.contains(quota)),
+        "{finding:#?}"
+    );
+    assert!(!finding.cure.commands.is_empty());
+    assert!(
+        why.not_looked_for
+            .iter()
+            .all(|not| !not.what.contains("settings"))
+    );
+    assert!(replayed.heading().contains(&printed(begin(0))));
+    let other = read(&record, Wanted::ALL)
+        .unwrap()
+        .why(&["batch".to_owned()]);
+    assert!(other.findings.iter().all(|finding| finding.vm == "batch"));
+}
+
+#[test]
+fn settings_that_changed_or_are_not_there_are_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut later = settings();
+    later.vms.get_mut(&VmId(4)).unwrap().quotas[0]
+        .quota
+        .quota_us = 30_000;
+    let record = throttled(&dir.path().join("changed"), &[settings(), later]);
+    let why = read(&record, Wanted::ALL).unwrap().why(&[]);
+    let wants: Vec<&str> = why
+        .not_looked_for
+        .iter()
+        .map(|not| not.want.as_str())
+        .collect();
+    assert!(
+        wants
+            .iter()
+            .any(|want| want.starts_with("settings changed")),
+        "{wants:?}"
+    );
+    assert!(
+        why.findings[0].evidence[1].contains("0.30 pCPUs"),
+        "the last ones: {why:#?}"
+    );
+    let only_first = read(&record, at(0)).unwrap().why(&[]);
+    assert!(only_first.findings[0].evidence[1].contains("0.40 pCPUs"));
+
+    let nothing = [Settings::default(), Settings::default()];
+    let record = throttled(&dir.path().join("without"), &nothing);
+    let why = read(&record, Wanted::ALL).unwrap().why(&[]);
+    assert_eq!(why.findings[0].kind, Kind::Quota);
+    assert!(why.findings[0].cure.commands.is_empty());
+    let wants: Vec<&str> = why
+        .not_looked_for
+        .iter()
+        .map(|not| not.want.as_str())
+        .collect();
+    assert!(
+        wants.iter().any(|want| want.contains("has no settings")),
+        "{wants:?}"
+    );
+}
+
+#[test]
+fn steps_are_the_same_sums_however_many_there_are() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut recorder = Recorder::create(dir.path(), DEFAULT_MAX_BYTES).unwrap();
+    for n in 0..50 {
+        let (scan, mut interval, weights) = second(n % 5);
+        // Nobody looked from the 20th to the 30th second.
+        let at = n + if n >= 20 { 10 } else { 0 };
+        interval.start = Nanos::from_secs(at);
+        let end = Nanos::from_secs(9_001 + at);
+        recorder
+            .add(frame(&scan, interval, &weights, &Settings::default(), end))
+            .unwrap();
+    }
+    recorder.finish(None).unwrap();
+    let record = Record::open(dir.path()).unwrap();
+    let steps = |most| Steps::read(&record, Wanted::ALL, &["d*".to_owned()], most).unwrap();
+    let fine = steps(100).found.unwrap();
+    assert_eq!((fine.steps.len(), fine.length), (50, Nanos::from_secs(1)));
+    let coarse = steps(8).found.unwrap();
+    assert_eq!(coarse.length, Nanos::from_secs(8));
+    // Of eight steps the fourth, from the 24th second to the 32nd, has two seconds.
+    let lengths: Vec<u64> = coarse
+        .steps
+        .iter()
+        .map(|(_, interval)| interval.length.0 / 1_000_000_000)
+        .collect();
+    assert_eq!(lengths, [8, 8, 4, 2, 8, 8, 8, 4]);
+    assert_eq!(coarse.whole, fine.whole);
+    assert_eq!(coarse.whole, read(&record, Wanted::ALL).unwrap().interval);
+    assert_eq!(coarse.steps[1].0, Nanos::from_secs(9_008));
+    assert_eq!(coarse.names.len(), 2);
+    assert_eq!(coarse.selected, [VmId(4)]);
+    assert_eq!(steps(1).found.unwrap().whole, fine.whole);
 }

@@ -5,33 +5,27 @@ use tandem_policy::Nanos;
 use crate::columns::Columns;
 use crate::columns::Style;
 use crate::moment::printed;
+use crate::replay::ClockSet;
+use crate::replay::Gap;
 use crate::replay::Listing;
 
 /// When it was recorded, whether it is complete, its gaps; and a line for each VM.
 pub fn text(listing: &Listing, style: Style) -> String {
     let time = |at: Option<Nanos>| at.map_or_else(|| "–".to_owned(), printed);
-    let state = match (listing.complete, listing.written) {
-        (_, true) => "being written",
-        (true, false) => "complete",
-        (false, false) => "not ended properly: up to the last interval that was written",
+    let state = match (listing.complete, listing.written, &listing.error) {
+        (_, true, _) => "being written".to_owned(),
+        (true, false, _) => "complete".to_owned(),
+        (false, false, Some(error)) => format!("ended by an error: {error}"),
+        (false, false, None) => "cut off: up to the last interval that was written".to_owned(),
     };
-    let mut text = format!(
+    let mut lines = vec![format!(
         "from {} to {}: {} intervals, {} bytes, {state}",
         time(listing.from),
         time(listing.to),
         listing.intervals,
         listing.bytes
-    );
-    if listing.dropped > 0 {
-        let dropped = listing.dropped;
-        text.push_str(&format!(
-            "\nthe first {dropped} intervals went to make room"
-        ));
-    }
-    for gap in &listing.gaps {
-        let (from, to) = (printed(gap.from), printed(gap.to));
-        text.push_str(&format!("\ngap from {from} to {to}"));
-    }
+    )];
+    lines.extend(remarks(listing));
     let mut columns = Columns::new(&["<VM", "pid", "vCPU", "intervals", "<from", "<to"]);
     for vm in &listing.vms {
         columns.row([
@@ -43,6 +37,43 @@ pub fn text(listing: &Listing, style: Style) -> String {
             printed(vm.to).into(),
         ]);
     }
-    let table = columns.text(style);
-    format!("{text}\n{table}")
+    lines.push(columns.text(style));
+    lines.join("\n")
+}
+
+/// What is to be known of its times: what went, failed, is not there or cannot be read.
+pub fn remarks(listing: &Listing) -> Vec<String> {
+    let mut lines = Vec::new();
+    if listing.dropped > 0 {
+        let dropped = listing.dropped;
+        lines.push(format!("the first {dropped} intervals went to make room"));
+    }
+    if listing.failed > 0 {
+        let why = listing.failure.as_deref().unwrap_or("not known");
+        lines.push(format!("{} looks failed, the last: {why}", listing.failed));
+    }
+    lines.extend(listing.gaps.iter().map(gap));
+    lines.extend(listing.clock_set.iter().map(clock));
+    let damaged = listing.damaged.iter();
+    lines.extend(damaged.map(|damage| format!("cannot be read: {damage}")));
+    lines
+}
+
+fn gap(gap: &Gap) -> String {
+    let times = format!("gap from {} to {}", printed(gap.from), printed(gap.to));
+    match (gap.failed, &gap.why) {
+        (0, _) | (_, None) => times,
+        (failed, Some(why)) => format!("{times}: {failed} looks failed, the last: {why}"),
+    }
+}
+
+fn clock(set: &ClockSet) -> String {
+    let seconds = set.by.unsigned_abs() as f64 / 1e9;
+    let at = printed(set.at);
+    match set.by < 0 {
+        true => format!(
+            "the clock was set back by {seconds:.1} s, to {at}: times before that come again; intervals stay in the order in which they were recorded"
+        ),
+        false => format!("the clock was set forward by {seconds:.1} s, or the host slept, to {at}"),
+    }
 }

@@ -20,6 +20,7 @@ fn vcpu(n: u32, ran: u64, waited: u64) -> VcpuInterval {
         ran: ms(ran),
         waited: ms(waited),
         runs: 7,
+        wakeups: None,
         runnable: true,
         allowed: "0-1".parse().unwrap(),
     }
@@ -95,6 +96,7 @@ fn example() -> (Scan, Interval) {
             of: 2,
             want: "BPF".to_owned(),
         }],
+        programs: None,
     };
     (scan, interval)
 }
@@ -273,4 +275,28 @@ fn the_json_document_has_a_schema_and_null_for_what_is_not_measured() {
     assert_eq!(json["vms"][0]["vcpus"][1]["allowed"], "0-1");
     assert_eq!(json["missing"][0]["what"], "costop");
     assert_eq!(json["host"]["idle"], 200_000_000u64);
+}
+
+#[test]
+fn what_programs_say_is_told() {
+    let (scan, mut interval) = example();
+    let mut programs = Programs::default();
+    programs.not_counted.waits = 3;
+    let latency = programs.latency.entry(VmId(2)).or_default();
+    (latency.counts[10], latency.time) = (7, ms(1));
+    interval.programs = Some(programs);
+    let top = shown(&scan, &interval, &BTreeMap::new(), |_| true);
+    let notes = text::notes(&top, true);
+    let not_counted = notes
+        .iter()
+        .find(|note| note.starts_with("not counted: 3 waits"));
+    assert!(not_counted.is_some(), "{notes:?}");
+    let json = serde_json::to_value(&top).unwrap();
+    let latency = &json["vms"][0]["wakeup_latency"];
+    assert_eq!(
+        (&latency["count"], &latency["p99"]),
+        (&7.into(), &2048.into())
+    );
+    // Of the other nothing was seen.
+    assert!(json["vms"][1]["wakeup_latency"].is_null(), "{json}");
 }

@@ -28,6 +28,7 @@ const UNSEEN: f64 = 0.02;
 /// What to know before reading the figures: a line for each thing that is not there.
 pub fn notes(interval: &TopInterval, is_root: bool) -> Vec<String> {
     let mut notes: Vec<String> = interval.missing.iter().map(ToString::to_string).collect();
+    notes.extend(interval.notes.iter().cloned());
     let vms = |count: usize| match count {
         1 => "1 VM".to_owned(),
         _ => format!("{count} VMs"),

@@ -30,12 +30,15 @@ pub fn text(interval: &WhyInterval) -> String {
             not.what, not.want
         );
     }
+    for note in &interval.notes {
+        let _ = writeln!(text, "{}", shown(note));
+    }
     text.trim_end().to_owned()
 }
 
 /// What others named, on one line and as it reads: names of VMs, processes and threads are whatever their owners like, also lines of their own, and
 /// characters that turn the direction of writing.
-fn shown(text: &str) -> String {
+pub(super) fn shown(text: &str) -> String {
     let is_hidden = |c: char| {
         let hides = [
             '\u{200b}'..='\u{200f}',
@@ -56,15 +59,24 @@ fn one(finding: &Finding, number: usize) -> String {
         finding.pid,
         finding.kind.words()
     );
-    let of_run = finding.lost_of_run.map_or_else(
-        || "and it does not run".to_owned(),
-        |part| format!("{:.0} % of what it runs", part * 100.0),
-    );
-    let _ = writeln!(
-        text,
-        "{margin}costs {:.0} ms per second, {of_run}",
-        finding.lost_per_second.0 as f64 / 1e6
-    );
+    let _ = match finding.burned_per_second {
+        Some(burned) => writeln!(
+            text,
+            "{margin}burns {:.0} ms per second of the host's time, and takes none of its own",
+            burned.0 as f64 / 1e6
+        ),
+        None => {
+            let of_run = finding.lost_of_run.map_or_else(
+                || "and it does not run".to_owned(),
+                |part| format!("{:.0} % of what it runs", part * 100.0),
+            );
+            writeln!(
+                text,
+                "{margin}costs {:.0} ms per second, {of_run}",
+                finding.lost_per_second.0 as f64 / 1e6
+            )
+        }
+    };
     for line in &finding.evidence {
         let _ = writeln!(text, "{margin}{}", shown(line));
     }
@@ -128,6 +140,7 @@ mod tests {
                 what: "halt polling",
                 want: "run as root".to_owned(),
             }],
+            notes: Vec::new(),
             host: HostTotals {
                 pcpus: 2,
                 idle: Some(Nanos::from_millis(3000)),
@@ -136,9 +149,8 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_finding_is_some_lines_with_a_command_to_paste() {
-        let finding = Finding {
+    fn finding() -> Finding {
+        Finding {
             vm: "db".to_owned(),
             pid: 812,
             id: VmId(1),
@@ -146,17 +158,41 @@ mod tests {
             severity: Severity::Bad,
             lost_per_second: Nanos::from_millis(500),
             lost_of_run: Some(1.0),
+            burned_per_second: None,
             evidence: vec!["it waits for \x1b[31mcc1\ndo: sh /tmp/x".to_owned()],
             cure: Cure {
                 commands: vec!["sudo renice -n 19 -p 77".to_owned()],
                 remark: "stands back".to_owned(),
+                changes: Vec::new(),
             },
-        };
+        }
+    }
+
+    #[test]
+    fn a_finding_is_some_lines_with_a_command_to_paste() {
         assert_eq!(
-            text(&interval(vec![finding])),
+            text(&interval(vec![finding()])),
             "1  db (process 812): processes of the host take its time\n   costs 500 ms per second, 100 % of what it runs\n   \
              it waits for ?[31mcc1?do: sh /tmp/x\n   do: sudo renice -n 19 -p 77\n   (stands back)\n\n\
              not looked for: halt polling, for want of: run as root"
+        );
+    }
+
+    #[test]
+    fn what_burns_the_hosts_time_is_no_loss_of_the_vms() {
+        let said = text(&interval(vec![Finding {
+            lost_per_second: Nanos::ZERO,
+            lost_of_run: None,
+            burned_per_second: Some(Nanos::from_millis(300)),
+            ..finding()
+        }]));
+        assert!(
+            said.contains("burns 300 ms per second of the host's time"),
+            "{said}"
+        );
+        assert!(
+            !said.contains("costs") && !said.contains("does not run"),
+            "{said}"
         );
     }
 
@@ -165,6 +201,9 @@ mod tests {
         let said = text(&interval(Vec::new()));
         let first = "nothing is wrong: db gets the pCPUs that it wants, over 2.0 s; 1.50 of 2 pCPUs idled\n";
         assert!(said.starts_with(first), "{said}");
+        let mut noted = interval(Vec::new());
+        noted.notes = vec!["not counted: 2 waits".to_owned()];
+        assert!(text(&noted).ends_with("\nnot counted: 2 waits"), "{said}");
         let mut empty = interval(Vec::new());
         empty.vms.clear();
         empty.unreadable = 3;

@@ -1,10 +1,14 @@
 //! What this process may do, and what this kernel has.
 
+use std::ffi::CStr;
 use std::ffi::CString;
 use std::fs;
 use std::path::Path;
 use std::path::PathBuf;
 use std::ptr::NonNull;
+
+use tandem_linux::thread::StartTime;
+use tandem_policy::PcpuSet;
 
 use super::BpfError;
 use super::events::Place;
@@ -15,18 +19,22 @@ const BTF: &str = "/sys/kernel/btf";
 const MODULES: [&str; 4] = ["kvm", "kvm_intel", "kvm_amd", "kvm_pvm"];
 /// The inode of the first PID namespace: include/uapi/linux/nsfs.h
 const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
+/// And of the first user namespace.
+const FIRST_USER_NAMESPACE: &str = "user:[4026531837]";
+/// Where a thread's start is told shifted, if this process has a clock of its own.
+const CLOCKS: &str = "/proc/self/timens_offsets";
+/// How long KVM polls at most, in ns.
+const MOST_POLL: &str = "/sys/module/kvm/parameters/halt_poll_ns";
+/// Which pCPUs there can be.
+const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
 /// Bits of capability(7).
 const SYS_ADMIN: u32 = 21;
 const NEEDED: [(u32, &str); 3] = [(39, "CAP_BPF"), (38, "CAP_PERFMON"), (12, "CAP_NET_ADMIN")];
 
 /// Whether a BPF program would be of any use: errors that the kernel gives for these reasons name none of them.
 pub fn check_permissions() -> Result<(), BpfError> {
-    let path = PathBuf::from("/proc/self/ns/pid");
-    if let Ok(namespace) = fs::read_link(&path)
-        && namespace != Path::new(FIRST_PID_NAMESPACE)
-    {
-        return Err(BpfError::PidNamespace { path: namespace });
-    }
+    let link = |name: &str| fs::read_link(Path::new("/proc/self/ns").join(name)).ok();
+    check_namespaces(link("user"), link("pid"))?;
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let missing = missing_capabilities(&status);
     if !missing.is_empty() {
@@ -41,18 +49,54 @@ pub fn check_permissions() -> Result<(), BpfError> {
     Ok(())
 }
 
-/// What a process with this `/proc/self/status` lacks. None if the file does not tell: the kernel will.
-fn missing_capabilities(status: &str) -> Vec<&'static str> {
-    let effective = status
+/// Whether this process is in the first namespaces, as far as it can be told: only there capabilities are the kernel's, and threads
+/// have the numbers that programs see.
+fn check_namespaces(user: Option<PathBuf>, pid: Option<PathBuf>) -> Result<(), BpfError> {
+    let is_other = |link: &PathBuf, first: &str| link != Path::new(first);
+    if let Some(path) = user.filter(|link| is_other(link, FIRST_USER_NAMESPACE)) {
+        return Err(BpfError::UserNamespace { path });
+    }
+    match pid.filter(|link| is_other(link, FIRST_PID_NAMESPACE)) {
+        Some(path) => Err(BpfError::PidNamespace { path }),
+        None => Ok(()),
+    }
+}
+
+/// Whether this process may look at events of modules; `true` where its status does not tell.
+pub fn may_see_modules() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    sees_modules(&status)
+}
+
+fn sees_modules(status: &str) -> bool {
+    effective(status) >> SYS_ADMIN & 1 == 1
+}
+
+fn effective(status: &str) -> u64 {
+    status
         .lines()
         .find_map(|line| line.strip_prefix("CapEff:"))
         .and_then(|text| u64::from_str_radix(text.trim(), 16).ok())
-        .unwrap_or(u64::MAX);
+        .unwrap_or(u64::MAX)
+}
+
+/// What a process with this `/proc/self/status` lacks. None if the file does not tell: the kernel will.
+fn missing_capabilities(status: &str) -> Vec<&'static str> {
+    let effective = effective(status);
     if effective >> SYS_ADMIN & 1 == 1 {
         return Vec::new();
     }
     let lacks = |(bit, _): &&(u32, &str)| effective >> bit & 1 == 0;
     NEEDED.iter().filter(lacks).map(|(_, name)| *name).collect()
+}
+
+/// Where the kernel describes an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Described {
+    /// In itself.
+    Kernel,
+    /// In a module.
+    Module,
 }
 
 /// BTF of the kernel and of the modules of KVM.
@@ -88,37 +132,107 @@ impl KernelTypes {
             let btf = unsafe { libbpf_sys::btf__load_module_btf(name.as_ptr(), kernel.as_ptr()) };
             types.modules.extend(NonNull::new(btf));
         }
-        types.has_kvm = types.has(Place::Function("kvm_arch_vcpu_ioctl_run"));
+        types.has_kvm = types
+            .place(Place::Function("kvm_arch_vcpu_ioctl_run"))
+            .is_some();
         Ok(types)
     }
 
-    /// Whether there is such a tracepoint or function. That it is described does not mean that it can be attached to.
-    pub fn has(&self, place: Place) -> bool {
+    /// Where such a tracepoint or function is described. That it is does not mean that it can be attached to.
+    pub fn place(&self, place: Place) -> Option<Described> {
         let (name, kind) = match place {
             Place::Tracepoint(name) => (format!("btf_trace_{name}"), libbpf_sys::BTF_KIND_TYPEDEF),
             Place::Function(name) => (name.to_owned(), libbpf_sys::BTF_KIND_FUNC),
         };
         let name = CString::new(name).expect("names of events hold no zero byte");
-        let all = self.modules.iter().chain([&self.kernel]);
-        all.into_iter().any(|btf| {
-            // SAFETY: the BTF lives, and the name ends with a zero byte.
-            unsafe { libbpf_sys::btf__find_by_name_kind(btf.as_ptr(), name.as_ptr(), kind) > 0 }
-        })
+        if has(self.kernel, &name, kind) {
+            return Some(Described::Kernel);
+        }
+        let mut modules = self.modules.iter();
+        modules
+            .any(|module| has(*module, &name, kind))
+            .then_some(Described::Module)
+    }
+
+    /// Whether groups can have quotas: the programs look at this field.
+    pub fn has_quotas(&self) -> bool {
+        has(self.kernel, c"cfs_bandwidth", libbpf_sys::BTF_KIND_STRUCT)
+    }
+
+    /// Whether programs may ask whether an interrupt is served: the kernel must describe the variable where it counts that, and list
+    /// where it is. One that is described and not listed makes it refuse programs; one that is not described is silently none.
+    pub fn tells_interrupts(&self) -> bool {
+        let described: Vec<&CStr> = [c"__preempt_count", c"pcpu_hot"]
+            .into_iter()
+            .filter(|name| has(self.kernel, name, libbpf_sys::BTF_KIND_VAR))
+            .collect();
+        if described.is_empty() {
+            return false;
+        }
+        let symbols = fs::read_to_string("/proc/kallsyms").unwrap_or_default();
+        described
+            .iter()
+            .all(|name| is_listed(&symbols, &name.to_string_lossy()))
     }
 }
 
-impl KernelTypes {
-    /// Whether groups can have quotas: the programs look at this field.
-    pub fn has_quotas(&self) -> bool {
-        // SAFETY: the BTF lives, and the name ends with a zero byte.
-        unsafe {
-            libbpf_sys::btf__find_by_name_kind(
-                self.kernel.as_ptr(),
-                c"cfs_bandwidth".as_ptr(),
-                libbpf_sys::BTF_KIND_STRUCT,
-            ) > 0
-        }
-    }
+/// Whether BTF has something of that name and kind, or what it builds on.
+fn has(btf: NonNull<libbpf_sys::btf>, name: &CStr, kind: u32) -> bool {
+    // SAFETY: the BTF is freed by who drops `KernelTypes` only, and the name ends with a zero byte.
+    unsafe { libbpf_sys::btf__find_by_name_kind(btf.as_ptr(), name.as_ptr(), kind) > 0 }
+}
+
+/// Whether a list of symbols has this one.
+fn is_listed(symbols: &str, name: &str) -> bool {
+    symbols
+        .lines()
+        .any(|line| line.split_ascii_whitespace().nth(2) == Some(name))
+}
+
+/// One more than the highest number that a pCPU can have, which is more than there can be where numbers have gaps.
+pub fn pcpu_numbers() -> Option<u32> {
+    let possible = fs::read_to_string(POSSIBLE).ok()?;
+    highest(&possible)?.checked_add(1)
+}
+
+/// The highest number of a list such as `0-3,8-11`.
+fn highest(list: &str) -> Option<u32> {
+    let set: PcpuSet = list.trim().parse().ok()?;
+    set.iter().map(|pcpu| pcpu.0).max()
+}
+
+/// For how long KVM polls at most, unless a VM has a bound of its own; no bound where KVM does not tell.
+pub fn most_poll() -> u64 {
+    let text = fs::read_to_string(MOST_POLL).ok();
+    text.and_then(|text| text.trim().parse().ok())
+        .unwrap_or(u64::MAX)
+}
+
+/// When a thread started by CLOCK_BOOTTIME, from and up to, if `/proc` says that it was this: ticks are coarser than the kernel's
+/// clock, and shifted where this process has a clock of its own (time namespaces).
+pub fn born(start: StartTime) -> (u64, u64) {
+    let offsets = fs::read_to_string(CLOCKS).unwrap_or_default();
+    let tick = 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1);
+    born_between(start, tick, shift(&offsets))
+}
+
+fn born_between(start: StartTime, tick: u64, shift: i128) -> (u64, u64) {
+    let from = i128::from(start.0) * i128::from(tick) - shift;
+    let clamp = |time: i128| u64::try_from(time.max(0)).unwrap_or(u64::MAX);
+    (clamp(from), clamp(from + i128::from(tick)))
+}
+
+/// By how many ns CLOCK_BOOTTIME is shifted here: seconds and ns after its name.
+fn shift(offsets: &str) -> i128 {
+    let line = offsets
+        .lines()
+        .find_map(|line| line.trim_start().strip_prefix("boottime"));
+    let mut numbers = line
+        .unwrap_or_default()
+        .split_ascii_whitespace()
+        .map(|number| number.parse::<i64>().map_or(0, i128::from));
+    let mut next = || numbers.next().unwrap_or(0);
+    next() * 1_000_000_000 + next()
 }
 
 impl Drop for KernelTypes {
@@ -128,15 +242,6 @@ impl Drop for KernelTypes {
             unsafe { libbpf_sys::btf__free(btf.as_ptr()) };
         }
     }
-}
-
-/// Whether programs may ask whether an interrupt is served: the kernel must tell where it counts that.
-pub fn tells_interrupts() -> bool {
-    let symbols = fs::read_to_string("/proc/kallsyms").unwrap_or_default();
-    symbols.lines().any(|line| {
-        let name = line.split(' ').nth(2).unwrap_or_default();
-        name == "__preempt_count" || name == "pcpu_hot"
-    })
 }
 
 #[cfg(test)]
@@ -153,5 +258,62 @@ mod tests {
             ["CAP_PERFMON", "CAP_NET_ADMIN"]
         );
         assert_eq!(missing_capabilities(&status(0)).len(), 3);
+    }
+
+    #[test]
+    fn other_namespaces_are_named() {
+        let link = |text: &str| Some(PathBuf::from(text));
+        let (user, pid) = (link(FIRST_USER_NAMESPACE), link(FIRST_PID_NAMESPACE));
+        assert!(check_namespaces(user.clone(), pid.clone()).is_ok());
+        assert!(check_namespaces(None, None).is_ok(), "the kernel will tell");
+        let said = |user, pid| check_namespaces(user, pid).unwrap_err().to_string();
+        let rootless = said(link("user:[4026532000]"), pid);
+        assert!(rootless.contains("host's user namespace"), "{rootless}");
+        let container = said(user, link("pid:[4026532001]"));
+        assert!(container.starts_with("pid:[4026532001]"), "{container}");
+    }
+
+    #[test]
+    fn modules_are_seen_with_one_capability_more() {
+        let status = |bits: u64| format!("CapEff:\t{bits:016x}\n");
+        let enough = 1 << 39 | 1 << 38 | 1 << 12;
+        assert!(missing_capabilities(&status(enough)).is_empty());
+        assert!(!sees_modules(&status(enough)));
+        assert!(sees_modules(&status(1 << SYS_ADMIN)));
+    }
+
+    #[test]
+    fn numbers_of_pcpus_may_have_gaps() {
+        assert_eq!(highest("0-3,8-11\n"), Some(11));
+        assert_eq!(highest("0\n"), Some(0));
+        assert_eq!(highest("many"), None);
+        let numbers = pcpu_numbers().expect("this kernel tells");
+        assert!(numbers >= std::thread::available_parallelism().unwrap().get() as u32);
+    }
+
+    #[test]
+    fn symbols_are_compared_as_a_whole() {
+        let symbols = "0 A fixed\n0 D __preempt_count_sub\n0 d pcpu_hot\t[kvm]\n";
+        assert!(is_listed(symbols, "pcpu_hot"));
+        assert!(!is_listed(symbols, "__preempt_count"));
+    }
+
+    #[test]
+    fn a_start_in_ticks_is_a_span_of_the_kernels_clock() {
+        let tick = 10_000_000;
+        assert_eq!(
+            born_between(StartTime(7), tick, 0),
+            (70_000_000, 80_000_000)
+        );
+        // A clock that is 1.5 s ahead tells 157 of what the kernel has as 7.
+        let ahead = shift("monotonic           0         0\nboottime            1 500000000\n");
+        assert_eq!(ahead, 1_500_000_000);
+        assert_eq!(
+            born_between(StartTime(157), tick, ahead),
+            (70_000_000, 80_000_000)
+        );
+        assert_eq!(shift(""), 0);
+        assert_eq!(shift("boottime -2 0"), -2_000_000_000);
+        assert_eq!(born_between(StartTime(u64::MAX), tick, 0).1, u64::MAX);
     }
 }

@@ -1,11 +1,11 @@
-//! What the programs keep, in Rust: `bpf/model.h` says the same in C.
+//! What the programs keep, in Rust: `bpf/model.h` says the same in C, and a test compares them field by field.
 
 use std::mem::size_of;
 
 /// No vCPU, no thread.
 pub const NOBODY: u32 = u32::MAX;
-/// What a vCPU does, as numbers of `bpf/model.h`.
-pub const STATES: usize = 8;
+/// Accounts of what a vCPU does; their numbers are those of `bpf/model.h`.
+pub const STATES: usize = 16;
 /// The states that follow each other in [`RawVcpu::time`].
 pub const RUN: usize = 0;
 /// The host works for the guest.
@@ -22,8 +22,10 @@ pub const ASLEEP: usize = 5;
 pub const UNKNOWN: usize = 6;
 /// Its thread is gone.
 pub const ENDED: usize = 7;
+/// No state, but the part of [`ASLEEP`] that a sibling's wait made longer.
+pub const COSTOP: usize = 8;
 /// Buckets of a histogram.
-pub const BUCKETS: usize = 32;
+pub const BUCKETS: usize = tandem_policy::states::latency::BUCKETS;
 /// Who a culprit is, is known.
 pub const EDGE_NAMED: u32 = 1;
 /// A culprit is a thread of the kernel.
@@ -38,20 +40,6 @@ pub const FILTER_WORDS: usize = 1024;
 /// Only for `repr(C)` structures of integers whose fields fill it.
 pub unsafe trait Shared: Copy {}
 
-// SAFETY: integers, and the fields fill it (`tests::structures_have_no_holes`).
-unsafe impl Shared for RawVcpu {}
-// SAFETY: as above.
-unsafe impl Shared for RawEdgeKey {}
-// SAFETY: as above.
-unsafe impl Shared for RawEdge {}
-// SAFETY: as above.
-unsafe impl Shared for RawLinkKey {}
-// SAFETY: as above.
-unsafe impl Shared for RawLink {}
-// SAFETY: as above.
-unsafe impl Shared for RawSibling {}
-// SAFETY: as above.
-unsafe impl Shared for RawLost {}
 // SAFETY: integers.
 unsafe impl Shared for u32 {}
 // SAFETY: integers.
@@ -71,102 +59,205 @@ pub fn encode<T: Shared>(value: &T) -> &[u8] {
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
 }
 
-/// `struct vcpu`
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct RawVcpu {
-    pub lock: u32,
-    pub state: u32,
-    pub since: u64,
-    pub time: [u64; STATES],
-    pub woken_at: u64,
-    pub poll_until: u64,
-    pub slept_at: u64,
-    pub slept_after: u64,
-    pub cfs_rq: u64,
-    pub runs: u64,
-    pub exits: u64,
-    pub user_exits: u64,
-    pub halts: u64,
-    pub ipis: u64,
-    pub spins: u64,
-    pub vm: u64,
-    pub vcpu: u32,
-    pub tid: u32,
-    pub mode: u32,
-    pub pcpu: u32,
-    pub latency: [u64; BUCKETS],
+/// A structure and its name in C.
+macro_rules! shared {
+    ($c_name:literal $raw:ident { $($field:ident: $type:ty,)* }) => {
+        #[doc = concat!("`struct ", $c_name, "`")]
+        #[repr(C)]
+        #[derive(Clone, Copy, Debug, Default)]
+        pub struct $raw {
+            $(pub $field: $type,)*
+        }
+
+        // SAFETY: integers, and the fields fill it (the constant below, which the compiler checks).
+        unsafe impl Shared for $raw {}
+        const _: () = assert!(size_of::<$raw>() == 0 $(+ size_of::<$type>())*);
+
+        impl $raw {
+            /// The name in C, the size, and of each field name, offset and size in bytes.
+            #[cfg(test)]
+            const LAYOUT: tests::Layout = (
+                $c_name,
+                size_of::<$raw>(),
+                &[$((stringify!($field), std::mem::offset_of!($raw, $field), size_of::<$type>())),*],
+            );
+        }
+    };
 }
 
-/// `struct edge_key`
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct RawEdgeKey {
-    pub victim: u32,
-    pub culprit: u32,
-}
+shared!("vcpu" RawVcpu {
+    lock: u32,
+    state: u32,
+    since: u64,
+    time: [u64; STATES],
+    woken_at: u64,
+    poll_until: u64,
+    slept_at: u64,
+    slept_after: u64,
+    born_from: u64,
+    born_to: u64,
+    task: u64,
+    cfs_rq: u64,
+    waits_since: u64,
+    waited_until: u64,
+    costop_since: u64,
+    costop_until: u64,
+    unlisted_since: u64,
+    runs: u64,
+    exits: u64,
+    user_exits: u64,
+    halts: u64,
+    ipis: u64,
+    spins: u64,
+    vm: u64,
+    vcpu: u32,
+    tid: u32,
+    mode: u32,
+    pcpu: u32,
+    costop_for: u32,
+    is_found: u32,
+    latency_time: u64,
+    latency: [u64; BUCKETS],
+});
 
-/// `struct edge`
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct RawEdge {
-    pub time: u64,
-    pub cgroup: u64,
-    pub index: u32,
-    pub tgid: u32,
-    pub flags: u32,
-    pub pad: u32,
-    pub comm: [u8; 16],
-}
+shared!("edge_key" RawEdgeKey {
+    victim: u32,
+    culprit: u32,
+});
 
-/// `struct link_key`
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct RawLinkKey {
-    pub from: u32,
-    pub to: u32,
-}
+shared!("edge" RawEdge {
+    time: u64,
+    cgroup: u64,
+    index: u32,
+    tgid: u32,
+    flags: u32,
+    pad: u32,
+    comm: [u8; 16],
+});
 
-/// `struct link`
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct RawLink {
-    pub wakes: u64,
-    pub ipis: u64,
-    pub yields: u64,
-    pub yields_made: u64,
-}
+shared!("link_key" RawLinkKey {
+    from: u32,
+    to: u32,
+});
 
-/// `struct sibling`
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct RawSibling {
-    pub vm: u64,
-    pub vcpu: u32,
-    pub pad: u32,
-}
+shared!("link" RawLink {
+    wakes: u64,
+    ipis: u64,
+    yields: u64,
+    yields_made: u64,
+    costops: u64,
+    costop_time: u64,
+});
 
-/// `struct lost`
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct RawLost {
-    pub waits: u64,
-    pub edges: u64,
-    pub edge_time: u64,
-    pub links: u64,
-}
+shared!("sibling" RawSibling {
+    vm: u64,
+    vcpu: u32,
+    pad: u32,
+});
+
+shared!("lost" RawLost {
+    waits: u64,
+    wait_time: u64,
+    edges: u64,
+    edge_time: u64,
+    links: u64,
+    switches: u64,
+});
+
+shared!("settings" RawSettings {
+    most_poll: u64,
+});
 
 #[cfg(test)]
 mod tests {
+    use libbpf_rs::btf::Btf;
+    use libbpf_rs::btf::HasSize;
+    use libbpf_rs::btf::types::MemberAttr;
+    use libbpf_rs::btf::types::Struct;
+
+    use super::super::programs::OBJECT;
     use super::*;
 
+    /// A structure: its name in C, its size, and of each field name, offset and size in bytes.
+    pub(super) type Layout = (&'static str, usize, &'static [(&'static str, usize, usize)]);
+
+    const ALL: [Layout; 8] = [
+        RawVcpu::LAYOUT,
+        RawEdgeKey::LAYOUT,
+        RawEdge::LAYOUT,
+        RawLinkKey::LAYOUT,
+        RawLink::LAYOUT,
+        RawSibling::LAYOUT,
+        RawLost::LAYOUT,
+        RawSettings::LAYOUT,
+    ];
+
+    /// What clang says of the programs' structures.
+    fn types() -> Btf<'static> {
+        Btf::from_raw("tandem", OBJECT)
+            .expect("the programs can be opened")
+            .expect("they are built with -g")
+    }
+
     #[test]
-    fn structures_have_no_holes() {
-        assert_eq!(size_of::<RawVcpu>(), 8 + 8 * (1 + 8 + 12) + 16 + 8 * 32);
-        assert_eq!(size_of::<RawEdge>(), 8 + 8 + 16 + 16);
-        assert_eq!(size_of::<RawLink>(), 32);
-        assert_eq!(size_of::<RawSibling>(), 16);
-        assert_eq!(size_of::<RawLost>(), 32);
+    fn every_field_lies_where_the_programs_have_it() {
+        let types = types();
+        for (name, size, fields) in ALL {
+            let c: Struct<'_> = types.type_by_name(name).expect(name);
+            let text = |member: &libbpf_rs::btf::types::StructMember<'_>| {
+                let name = member.name.unwrap_or_default();
+                name.to_string_lossy().into_owned()
+            };
+            let starts: Vec<(String, usize)> = c
+                .iter()
+                .map(|member| match member.attr {
+                    MemberAttr::Normal { offset } => (text(&member), offset as usize / 8),
+                    MemberAttr::BitField { .. } => panic!("{name} has no bit fields"),
+                })
+                .collect();
+            let rust: Vec<(String, usize)> = fields
+                .iter()
+                .map(|(field, offset, _)| ((*field).to_owned(), *offset))
+                .collect();
+            assert_eq!(starts, rust, "struct {name}");
+            // No field ends where the next does not begin, so sizes agree if offsets do, and the last one with the whole.
+            let (_, offset, last) = fields.last().expect("it has fields");
+            assert_eq!(offset + last, size, "struct {name}");
+            assert_eq!(c.size(), size, "struct {name}");
+        }
+    }
+
+    #[test]
+    fn states_have_the_numbers_of_the_programs() {
+        // clang leaves out of BTF what no structure uses, as this enumeration.
+        let model = include_str!("../../bpf/model.h");
+        let states = model.split("enum {").nth(1).expect("an enumeration");
+        let states = states.split("};").next().expect("it ends");
+        let words = |line: &str| -> Vec<String> {
+            let words = line.split(|c: char| !c.is_alphanumeric());
+            let words = words.filter(|word| !word.is_empty());
+            words.map(str::to_owned).collect()
+        };
+        let lines: Vec<Vec<String>> = states.lines().map(words).collect();
+        let lines: Vec<&Vec<String>> = lines.iter().filter(|line| !line.is_empty()).collect();
+        let names = [
+            ("RUN", RUN),
+            ("VMM", VMM),
+            ("POLL", POLL),
+            ("READY", READY),
+            ("LIMITED", LIMITED),
+            ("ASLEEP", ASLEEP),
+            ("UNKNOWN", UNKNOWN),
+            ("ENDED", ENDED),
+            ("COSTOP", COSTOP),
+        ];
+        assert_eq!(lines.len(), names.len() + 1, "{lines:?}");
+        for (number, (name, ours)) in names.into_iter().enumerate() {
+            assert_eq!((lines[number][0].as_str(), number), (name, ours));
+        }
+        assert_eq!(lines[9][..2], ["STATES".to_owned(), STATES.to_string()]);
+        let filter = format!("#define FILTER_WORDS {FILTER_WORDS}u\n");
+        assert!(include_str!("../../bpf/state.h").contains(&filter));
     }
 
     #[test]

@@ -11,15 +11,19 @@ use libbpf_rs::MapCore;
 use libbpf_rs::MapFlags;
 use libbpf_rs::MapHandle;
 use libbpf_rs::ProgramInput;
+use tandem_linux::procfs::ProcFs;
 use tandem_linux::thread::Pid;
+use tandem_linux::thread::ThreadStat;
 use tandem_linux::thread::Tid;
 use tandem_policy::Nanos;
+use tandem_policy::states::programs::NotCounted;
 
 use super::BpfCost;
 use super::BpfError;
 use super::MissingEvent;
 use super::Options;
 use super::Watch;
+use super::kernel;
 use super::layout::EDGE_KERNEL;
 use super::layout::EDGE_NAMED;
 use super::layout::ENDED;
@@ -29,6 +33,7 @@ use super::layout::RawEdgeKey;
 use super::layout::RawLink;
 use super::layout::RawLinkKey;
 use super::layout::RawLost;
+use super::layout::RawSettings;
 use super::layout::RawSibling;
 use super::layout::RawVcpu;
 use super::layout::Shared;
@@ -36,11 +41,12 @@ use super::layout::decode;
 use super::layout::encode;
 use super::programs;
 use super::programs::Programs;
+use super::programs::TakenAway;
+use super::reading::Absence;
 use super::reading::BpfReading;
 use super::reading::Culprit;
 use super::reading::EdgeReading;
 use super::reading::LinkReading;
-use super::reading::Lost;
 use super::reading::VcpuReading;
 use super::slots::Slots;
 use super::slots::Tells;
@@ -52,8 +58,8 @@ const BATCH: u32 = 4096;
 pub struct Bpf {
     programs: Programs,
     slots: Slots,
-    /// Which of the two maps of edges, and of links, the programs write.
-    active: usize,
+    /// For how long KVM polls at most, as the programs know it.
+    most_poll: u64,
     lost_before: RawLost,
     events_lost_before: u64,
     /// Whether anything of KVM was seen, and whether an exit was.
@@ -65,16 +71,18 @@ pub struct Bpf {
 impl Bpf {
     /// Loads and attaches the programs.
     pub fn open(options: Options) -> Result<Bpf, BpfError> {
-        Ok(Bpf {
+        let mut bpf = Bpf {
             programs: Programs::load(options)?,
             slots: Slots::new(options.max_vcpus.max(1)),
-            active: 0,
+            most_poll: u64::MAX,
             lost_before: RawLost::default(),
             events_lost_before: 0,
             sees_kvm: false,
             sees_exits: false,
             counts_costs: None,
-        })
+        };
+        bpf.write_settings()?;
+        Ok(bpf)
     }
 
     /// What this kernel does not tell, and what is not known for want of it. There can be more once vCPUs were seen to run.
@@ -85,18 +93,20 @@ impl Bpf {
             missing.push(MissingEvent {
                 event: "tracepoint kvm_exit".to_owned(),
                 lacks: "RUN holds the part of VMM that the kernel does itself",
+                absence: Absence::NeverComes,
                 because: "this KVM has it, but it never comes".to_owned(),
             });
         }
         missing
     }
 
-    /// Watches these threads and no others. A thread that was watched, with the same index, VM and vCPU, goes on.
+    /// Watches these threads and no others. A thread that was watched, with the same index, VM and vCPU, goes on. One that is gone is in the
+    /// next reading, as one that ended.
     pub fn watch(&mut self, threads: &[Watch]) -> Result<(), BpfError> {
         let change = self.slots.change(threads)?;
         let maps = &self.programs.maps;
         for (place, watch) in &change.gone {
-            delete(&maps.watched, "watched", &watch.tid.0)?;
+            delete(&maps.watched, "watched", &watch.thread.tid.0)?;
             delete(&maps.siblings, "siblings", &sibling(watch))?;
             let ended = RawVcpu {
                 state: ENDED as u32,
@@ -115,7 +125,8 @@ impl Bpf {
                 place,
                 MapFlags::ANY,
             )?;
-            update(&maps.watched, "watched", &watch.tid.0, place, MapFlags::ANY)?;
+            let tid = watch.thread.tid.0;
+            update(&maps.watched, "watched", &tid, place, MapFlags::ANY)?;
         }
         if change.gone.is_empty() && change.new.is_empty() {
             return Ok(());
@@ -123,21 +134,52 @@ impl Bpf {
         for (word, bits) in (0u32..).zip(self.slots.filter()) {
             update(&maps.filter, "filter", &word, &bits, MapFlags::ANY)?;
         }
-        match change.new.is_empty() {
-            true => Ok(()),
-            false => self.find_out(),
+        if change.new.is_empty() {
+            return Ok(());
         }
+        self.find_out()?;
+        for (place, watch) in &change.new {
+            self.end_unless_found(*place, watch)?;
+        }
+        Ok(())
+    }
+
+    /// Ends what was looked for and is not there: its thread ended before it was watched, and another may have its number.
+    fn end_unless_found(&self, place: u32, watch: &Watch) -> Result<(), BpfError> {
+        let maps = &self.programs.maps;
+        let raw: Option<RawVcpu> = lookup(&maps.vcpus, "vcpus", &place)?;
+        let Some(raw) = raw.filter(|raw| raw.is_found == 0) else {
+            return Ok(());
+        };
+        delete(&maps.watched, "watched", &watch.thread.tid.0)?;
+        let ended = RawVcpu {
+            state: ENDED as u32,
+            ..raw
+        };
+        update(&maps.vcpus, "vcpus", &place, &ended, MapFlags::LOCK)
+    }
+
+    /// Tells the programs what only user space can read.
+    fn write_settings(&mut self) -> Result<(), BpfError> {
+        let most_poll = kernel::most_poll();
+        if most_poll == self.most_poll {
+            return Ok(());
+        }
+        let settings = RawSettings { most_poll };
+        let map = &self.programs.maps.settings;
+        update(map, "settings", &0u32, &settings, MapFlags::ANY)?;
+        self.most_poll = most_poll;
+        Ok(())
     }
 
     /// What happened since the last reading.
     pub fn read(&mut self) -> Result<BpfReading, BpfError> {
+        self.write_settings()?;
         self.settle()?;
         let at = now();
         let vcpus = self.read_vcpus(at)?;
-        let written = self.active;
-        self.active = 1 - written;
-        let edges = self.take_edges(written)?;
-        let links = self.take_links(written)?;
+        let edges = self.take_edges()?;
+        let links = self.take_links()?;
         let lost = self.read_lost()?;
         self.slots.free_retired();
         for place in self.ended(&vcpus) {
@@ -245,6 +287,7 @@ impl Bpf {
             vmm: exits || has("on_userspace_exit") && has("on_run"),
             poll: has("on_kvm_wakeup"),
             limited: self.programs.has_quotas,
+            costop: has("on_waking"),
             exits,
             user_exits: has("on_userspace_exit"),
             halts: has("on_kvm_wakeup"),
@@ -253,17 +296,8 @@ impl Bpf {
         }
     }
 
-    /// Puts the other map in the place of the one that is written; when this returns, no program writes it.
-    fn take_edges(&mut self, written: usize) -> Result<Vec<EdgeReading>, BpfError> {
-        let maps = &self.programs.maps;
-        replace(&maps.edges, "edges", &maps.edges_of[self.active])?;
-        let all = batch(
-            &maps.edges_of[written],
-            "edges",
-            MapFlags::ANY,
-            true,
-            usize::MAX,
-        )?;
+    fn take_edges(&mut self) -> Result<Vec<EdgeReading>, BpfError> {
+        let all: Vec<(RawEdgeKey, RawEdge)> = take(&mut self.programs.maps.edges)?;
         let mut edges: Vec<EdgeReading> = Vec::with_capacity(all.len());
         for (key, edge) in all {
             let RawEdgeKey { victim, culprit } = key;
@@ -284,41 +318,31 @@ impl Bpf {
         if tid == 0 {
             return Culprit::Idle;
         }
-        let is_watched = |watch: &Watch| edge.index != NOBODY && watch.tid.0 == tid;
+        let is_watched = |watch: &Watch| edge.index != NOBODY && watch.thread.tid.0 == tid;
         if let Some(watch) = self.slots.watch(edge.index).filter(is_watched) {
             return Culprit::Watched(watch.index);
         }
-        let is_named = edge.flags & EDGE_NAMED != 0;
-        let comm = match is_named {
-            true => text(&edge.comm),
-            false => programs::comm_of(tid),
-        };
         let tid = Tid(tid);
+        // The programs name whom they charge. One that ended at that moment may be without, unless it is still there.
+        if edge.flags & EDGE_NAMED == 0 {
+            return look_up(&ProcFs::host(), tid);
+        }
+        let comm = text(&edge.comm);
         match edge.flags & EDGE_KERNEL != 0 {
             true => Culprit::Kernel { tid, comm },
             false => Culprit::Task {
                 tid,
-                pid: is_named.then_some(Pid(edge.tgid)),
+                pid: Some(Pid(edge.tgid)),
                 comm,
                 cgroup: (edge.cgroup != 0).then_some(edge.cgroup),
             },
         }
     }
 
-    fn take_links(&mut self, written: usize) -> Result<Vec<LinkReading>, BpfError> {
-        let maps = &self.programs.maps;
-        replace(&maps.links, "links", &maps.links_of[self.active])?;
-        let all = batch(
-            &maps.links_of[written],
-            "links",
-            MapFlags::ANY,
-            true,
-            usize::MAX,
-        )?;
+    fn take_links(&mut self) -> Result<Vec<LinkReading>, BpfError> {
+        let all: Vec<(RawLinkKey, RawLink)> = take(&mut self.programs.maps.links)?;
         let mut links: Vec<LinkReading> = Vec::with_capacity(all.len());
-        for (key, link) in all {
-            let RawLinkKey { from, to } = key;
-            let link: RawLink = link;
+        for (RawLinkKey { from, to }, link) in all {
             if let (Some(from), Some(to)) = (self.slots.watch(from), self.slots.watch(to)) {
                 links.push(LinkReading {
                     from: from.index,
@@ -327,6 +351,8 @@ impl Bpf {
                     ipis: link.ipis,
                     yields: link.yields,
                     yields_made: link.yields_made,
+                    costops: link.costops,
+                    costop_time: Nanos(link.costop_time),
                 });
             }
         }
@@ -334,17 +360,18 @@ impl Bpf {
         Ok(links)
     }
 
-    fn read_lost(&mut self) -> Result<Lost, BpfError> {
+    fn read_lost(&mut self) -> Result<NotCounted, BpfError> {
         let lost: RawLost = lookup(&self.programs.maps.lost, "lost", &0u32)?.unwrap_or_default();
         let events = self.programs.events_lost();
         let before = std::mem::replace(&mut self.lost_before, lost);
         let events_before = std::mem::replace(&mut self.events_lost_before, events);
-        Ok(Lost {
+        Ok(NotCounted {
             waits: lost.waits - before.waits,
+            wait_time: Nanos(lost.wait_time - before.wait_time),
             edges: lost.edges - before.edges,
             edge_time: Nanos(lost.edge_time - before.edge_time),
             links: lost.links - before.links,
-            events: events - events_before,
+            events: events - events_before + (lost.switches - before.switches),
         })
     }
 
@@ -429,11 +456,48 @@ fn lookup<K: Shared, V: Shared>(
     Ok(bytes.as_deref().and_then(decode))
 }
 
-/// Puts another map into the one place of a map of maps. The kernel returns when no program uses the old one any more
-/// (`maybe_wait_bpf_programs` in kernel/bpf/syscall.c).
-fn replace(map: &MapHandle, name: &'static str, inner: &MapHandle) -> Result<(), BpfError> {
-    let file = inner.as_fd().as_raw_fd() as u32;
-    update(map, name, &0u32, &file, MapFlags::ANY)
+/// Who a culprit is whose thread the programs did not name, if that is still there.
+fn look_up(procfs: &ProcFs, tid: Tid) -> Culprit {
+    // `/proc` has each thread under its own number too, though it lists processes only.
+    let folder = procfs.process(Pid(tid.0));
+    let Ok(stat) = ThreadStat::read(&folder) else {
+        return Culprit::Task {
+            tid,
+            pid: None,
+            comm: String::new(),
+            cgroup: None,
+        };
+    };
+    let comm = stat.comm;
+    match stat.kernel_thread {
+        true => Culprit::Kernel { tid, comm },
+        false => {
+            let status = std::fs::read_to_string(folder.join("status")).unwrap_or_default();
+            let process = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
+            Culprit::Task {
+                tid,
+                pid: process.and_then(|text| text.trim().parse().ok().map(Pid)),
+                comm,
+                cgroup: None,
+            }
+        }
+    }
+}
+
+/// Takes away what the programs wrote: puts the other map in the place of the one that is written. The kernel returns when no program
+/// uses that any more (`maybe_wait_bpf_programs` in kernel/bpf/syscall.c).
+fn take<K: Shared, V: Shared>(map: &mut TakenAway) -> Result<Vec<(K, V)>, BpfError> {
+    let written = map.active;
+    map.active = 1 - written;
+    let file = map.maps[map.active].as_fd().as_raw_fd() as u32;
+    update(&map.place, map.name, &0u32, &file, MapFlags::ANY)?;
+    batch(
+        &map.maps[written],
+        map.name,
+        MapFlags::ANY,
+        true,
+        usize::MAX,
+    )
 }
 
 /// The first entries of a map; with `take`, all are deleted.
@@ -460,4 +524,40 @@ fn batch<K: Shared, V: Shared>(
         action: "read",
         source: "its entries are not as long as expected".into(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_was_not_named_is_looked_up_with_its_process() {
+        let (tell, told) = std::sync::mpsc::channel();
+        let (_keep, wait) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::Builder::new().name("hog/7".to_owned());
+        thread
+            .spawn(move || {
+                let tid = rustix::thread::gettid().as_raw_nonzero().get();
+                tell.send(tid as u32).expect("the test waits");
+                let _ = wait.recv();
+            })
+            .expect("a thread");
+        let tid = Tid(told.recv().expect("it starts"));
+        let culprit = look_up(&ProcFs::host(), tid);
+        assert_eq!(
+            culprit,
+            Culprit::Task {
+                tid,
+                pid: Some(Pid(std::process::id())),
+                comm: "hog/7".to_owned(),
+                cgroup: None,
+            }
+        );
+        let gone = look_up(&ProcFs::host(), Tid(u32::MAX));
+        assert!(matches!(gone, Culprit::Task { pid: None, .. }), "{gone:?}");
+        // Where there are other threads of the kernel than this one: kthreadd.
+        if let Culprit::Kernel { comm, .. } = look_up(&ProcFs::host(), Tid(2)) {
+            assert_eq!(comm, "kthreadd");
+        }
+    }
 }

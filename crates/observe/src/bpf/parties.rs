@@ -70,7 +70,10 @@ impl Parties {
                     let name = pid.and_then(|pid| self.process(pid));
                     Party::Process {
                         name: name.unwrap_or_else(|| comm.clone()),
-                        cgroup: cgroup.and_then(|cgroup| self.cgroup(cgroup, *pid)),
+                        cgroup: match cgroup {
+                            Some(cgroup) => self.cgroup(*cgroup, *pid),
+                            None => pid.and_then(|pid| self.cgroup_of(pid)),
+                        },
                     }
                 }
             },
@@ -91,9 +94,15 @@ impl Parties {
         if let Some(path) = self.cgroups.get(&number) {
             return Some(path.clone());
         }
-        let process = ThreadRef::of_process(&self.procfs, pid?).ok()?;
+        let path = self.cgroup_of(pid?)?;
+        self.cgroups.insert(number, path.clone());
+        Some(path)
+    }
+
+    /// The cgroup of a process, if it still lives.
+    fn cgroup_of(&self, pid: Pid) -> Option<String> {
+        let process = ThreadRef::of_process(&self.procfs, pid).ok()?;
         let path = self.controller.as_ref()?.cgroup_of(&process).ok()?;
-        self.cgroups.insert(number, path.to_string());
         Some(path.to_string())
     }
 }
@@ -153,6 +162,15 @@ mod tests {
         };
         let vms = BTreeMap::new();
         assert_eq!(name(parties.of(&culprit, &vms)), comm.trim_end());
+        // The programs did not say in which cgroup it is; its process does, where there is a controller.
+        if let Ok(controller) = cgroup::open(&ProcFs::host()) {
+            let process = ThreadRef::of_process(&ProcFs::host(), me).unwrap();
+            let path = controller.cgroup_of(&process).map(|path| path.to_string());
+            match parties.of(&culprit, &vms) {
+                Party::Process { cgroup, .. } => assert_eq!(cgroup, path.ok()),
+                other => panic!("{other} is a process"),
+            }
+        }
         // No process can have this number.
         if let Culprit::Task { pid, .. } = &mut culprit {
             *pid = Some(Pid(u32::MAX));

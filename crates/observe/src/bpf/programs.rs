@@ -2,9 +2,7 @@
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
-use std::fs;
 
-use libbpf_rs::ErrorKind;
 use libbpf_rs::Link;
 use libbpf_rs::MapCore;
 use libbpf_rs::MapHandle;
@@ -22,12 +20,14 @@ use super::events::EVENTS;
 use super::events::Event;
 use super::events::Without;
 use super::kernel;
+use super::kernel::Described;
 use super::kernel::KernelTypes;
+use super::reading::Absence;
 use super::slots::places;
 use tandem_policy::Nanos;
 
 /// `bpf/tandem.bpf.c`
-const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/tandem.bpf.o"));
+pub const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/tandem.bpf.o"));
 
 /// Pairs of victim and culprit, and of vCPUs, for each vCPU that can be watched, and at least.
 const PAIRS_PER_VCPU: u32 = 8;
@@ -54,10 +54,19 @@ pub struct Maps {
     pub filter: MapHandle,
     pub siblings: MapHandle,
     pub lost: MapHandle,
-    pub edges: MapHandle,
-    pub edges_of: [MapHandle; 2],
-    pub links: MapHandle,
-    pub links_of: [MapHandle; 2],
+    pub settings: MapHandle,
+    pub edges: TakenAway,
+    pub links: TakenAway,
+}
+
+/// Two maps of which the programs write one, while the other is emptied.
+pub struct TakenAway {
+    pub name: &'static str,
+    /// Holds the one that is written.
+    pub place: MapHandle,
+    pub maps: [MapHandle; 2],
+    /// Which of the two that is.
+    pub active: usize,
 }
 
 thread_local! {
@@ -138,10 +147,11 @@ fn info_of(program: &libbpf_rs::Program) -> Option<libbpf_sys::bpf_prog_info> {
 /// What BTF describes cannot always be attached to; the kernel says so only when it is tried. So what it refuses is left out, one
 /// program after the other, unless nothing works without it.
 fn load(options: Options, types: &KernelTypes) -> Result<Programs, BpfError> {
-    let mut refused: Vec<(&str, String)> = Vec::new();
+    let mut refused: Vec<Refused> = Vec::new();
+    let may_see_modules = kernel::may_see_modules();
     loop {
-        let (wanted, mut missing) = choose(options, types, &refused)?;
-        let tells_interrupts = kernel::tells_interrupts();
+        let (wanted, mut missing) = choose(options, types, may_see_modules, &refused)?;
+        let tells_interrupts = types.tells_interrupts();
         let names: Vec<String> = wanted
             .iter()
             .map(|event| match event.sure && !tells_interrupts {
@@ -153,13 +163,15 @@ fn load(options: Options, types: &KernelTypes) -> Result<Programs, BpfError> {
             missing.push(MissingEvent {
                 event: "variable __preempt_count".to_owned(),
                 lacks: "interrupts that hit while a vCPU has the pCPU count as its own wake-ups and IPIs",
-                because: "/proc/kallsyms does not list it".to_owned(),
+                absence: Absence::NotThere,
+                because: "the kernel does not say where it is (BTF, /proc/kallsyms)".to_owned(),
             });
         }
         if !types.has_quotas() {
             missing.push(MissingEvent {
                 event: "structure cfs_bandwidth".to_owned(),
                 lacks: "LIM",
+                absence: Absence::NotThere,
                 because: "this kernel has no quotas".to_owned(),
             });
         }
@@ -177,13 +189,24 @@ fn load(options: Options, types: &KernelTypes) -> Result<Programs, BpfError> {
                         log: last_lines(&log),
                     });
                 };
-                let why = format!("the kernel refused: {source}");
-                let is_forbidden = source.kind() == ErrorKind::PermissionDenied;
-                refused.push((event.program, why.clone()));
+                let is_forbidden = is_forbidden(&format!("{source:#}"), &log);
+                let because = match is_forbidden {
+                    true => format!("the kernel lets no program look at it: {source}"),
+                    false => format!("the kernel refused the program: {source}"),
+                };
+                let refuse = |event: &Event| Refused {
+                    program: event.program,
+                    absence: match is_forbidden {
+                        true => Absence::NotAllowed,
+                        false => Absence::Refused,
+                    },
+                    because: because.clone(),
+                };
+                refused.push(refuse(event));
                 // Where one function may not be looked at, none may: it need not be tried one after the other.
                 if is_forbidden && event.place.is_function() {
                     let functions = wanted.iter().filter(|event| event.place.is_function());
-                    refused.extend(functions.map(|event| (event.program, why.clone())));
+                    refused.extend(functions.map(refuse));
                 }
                 continue;
             }
@@ -202,32 +225,53 @@ fn load(options: Options, types: &KernelTypes) -> Result<Programs, BpfError> {
     }
 }
 
+/// A program that the kernel did not take.
+struct Refused {
+    program: &'static str,
+    absence: Absence,
+    because: String,
+}
+
+/// Whether the kernel keeps an event from programs, instead of refusing what this one does: the verifier's word for that is EACCES
+/// too, but then it has said more.
+fn is_forbidden(error: &str, log: &str) -> bool {
+    let is_permission = error.contains("os error 1)") || error.contains("os error 13)");
+    let is_verifiers =
+        log.contains("processed ") || log.contains("invalid ") || log.contains("R0 ");
+    is_permission && !is_verifiers
+}
+
 /// The events to attach to, and what is missing.
 fn choose(
     options: Options,
     types: &KernelTypes,
-    refused: &[(&str, String)],
+    may_see_modules: bool,
+    refused: &[Refused],
 ) -> Result<(Vec<Event>, Vec<MissingEvent>), BpfError> {
     let mut wanted = Vec::new();
     let mut missing = Vec::new();
     for event in EVENTS {
-        let refusal = refused
-            .iter()
-            .find(|(program, _)| *program == event.program);
-        let because = if event.per_exit && !options.exits {
-            "not asked for".to_owned()
-        } else if !types.has(event.place) {
-            match event.place.name().contains("kvm") && !types.has_kvm {
-                true => "KVM is not loaded, or its module has no BTF".to_owned(),
-                false => "this kernel has none".to_owned(),
-            }
-        } else if let Some((_, why)) = refusal {
-            why.clone()
+        let refusal = refused.iter().find(|one| one.program == event.program);
+        let described = types.place(event.place);
+        let (absence, because) = if event.per_exit && !options.exits {
+            (Absence::NotAsked, "not asked for".to_owned())
+        } else if described.is_none() {
+            let because = match event.place.name().contains("kvm") && !types.has_kvm {
+                true => "KVM is not loaded, or its module has no BTF",
+                false => "this kernel has none",
+            };
+            (Absence::NotThere, because.to_owned())
+        } else if described == Some(Described::Module) && !may_see_modules {
+            // The kernel would say that there is no such event (ESRCH).
+            let because = "it is in a module of the kernel, which takes CAP_SYS_ADMIN: run as root";
+            (Absence::NotAllowed, because.to_owned())
+        } else if let Some(refusal) = refusal {
+            (refusal.absence, refusal.because.clone())
         } else {
             wanted.push(event);
             continue;
         };
-        note(&event, because, &mut missing).ok_or_else(|| BpfError::NoEvent {
+        note(&event, absence, because, &mut missing).ok_or_else(|| BpfError::NoEvent {
             event: event.place.to_string(),
         })?;
     }
@@ -235,12 +279,18 @@ fn choose(
 }
 
 /// Notes that an event is missing; `None` if nothing works without it.
-fn note(event: &Event, because: String, missing: &mut Vec<MissingEvent>) -> Option<()> {
+fn note(
+    event: &Event,
+    absence: Absence,
+    because: String,
+    missing: &mut Vec<MissingEvent>,
+) -> Option<()> {
     match event.without {
         Without::Nothing => return None,
         Without::Lacks(lacks) => missing.push(MissingEvent {
             event: event.place.to_string(),
             lacks,
+            absence,
             because,
         }),
         Without::Fine => {}
@@ -248,7 +298,7 @@ fn note(event: &Event, because: String, missing: &mut Vec<MissingEvent>) -> Opti
     Some(())
 }
 
-/// Loads these programs and those that are run by hand; also how many pCPUs there can be.
+/// Loads these programs and those that are run by hand; also how many numbers of pCPUs there can be.
 fn load_programs(options: Options, names: &[String]) -> libbpf_rs::Result<(Object, u32)> {
     let mut open = ObjectBuilder::default().open_memory(OBJECT)?;
     let pcpus = size_maps(&mut open, options)?;
@@ -275,9 +325,11 @@ fn attach(
                 links.push(link);
             }
             Err(source) => {
-                note(event, source.to_string(), missing).ok_or_else(|| BpfError::Attach {
-                    event: event.place.to_string(),
-                    source: source.into(),
+                note(event, Absence::Refused, source.to_string(), missing).ok_or_else(|| {
+                    BpfError::Attach {
+                        event: event.place.to_string(),
+                        source: source.into(),
+                    }
                 })?;
             }
         }
@@ -285,9 +337,13 @@ fn attach(
     Ok((attached, links))
 }
 
-/// Makes the maps as large as they must be; how many pCPUs there can be.
+/// Makes the maps as large as they must be; how many numbers of pCPUs there can be.
 fn size_maps(open: &mut OpenObject, options: Options) -> libbpf_rs::Result<u32> {
-    let pcpus = libbpf_rs::num_possible_cpus()? as u32;
+    // Programs know pCPUs by number.
+    let pcpus = match kernel::pcpu_numbers() {
+        Some(numbers) => numbers,
+        None => libbpf_rs::num_possible_cpus()? as u32,
+    };
     let vcpus = options.max_vcpus.max(1);
     let pairs = vcpus.saturating_mul(PAIRS_PER_VCPU).max(MIN_PAIRS);
     for mut map in open.maps_mut() {
@@ -329,10 +385,19 @@ impl Maps {
             filter: find("filter")?,
             siblings: find("siblings")?,
             lost: find("lost")?,
-            edges: find("edges")?,
-            edges_of: [find("edges_0")?, find("edges_1")?],
-            links: find("links")?,
-            links_of: [find("links_0")?, find("links_1")?],
+            settings: find("settings")?,
+            edges: TakenAway {
+                name: "edges",
+                place: find("edges")?,
+                maps: [find("edges_0")?, find("edges_1")?],
+                active: 0,
+            },
+            links: TakenAway {
+                name: "links",
+                place: find("links")?,
+                maps: [find("links_0")?, find("links_1")?],
+                active: 0,
+            },
         })
     }
 }
@@ -350,8 +415,19 @@ pub fn count_costs() -> std::io::Result<std::os::fd::OwnedFd> {
     Ok(unsafe { std::os::fd::OwnedFd::from_raw_fd(file) })
 }
 
-/// The name of a task that a program did not see; empty if it is gone.
-pub fn comm_of(tid: u32) -> String {
-    let name = fs::read_to_string(format!("/proc/{tid}/comm"));
-    name.unwrap_or_default().trim_end().to_owned()
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_verifier_that_refuses_a_program_forbids_no_event() {
+        let denied = "failed to load object: Permission denied (os error 13)";
+        let verifier = "prog 'on_halt': -- BEGIN PROG LOAD LOG --\nR1 invalid mem access 'scalar'\nprocessed 12 insns\n";
+        assert!(!is_forbidden(denied, verifier));
+        let silent = "prog 'on_halt': BPF program load failed: -EACCES\nprog 'on_halt': failed to load: -13\n";
+        assert!(is_forbidden(denied, silent));
+        assert!(is_forbidden("Operation not permitted (os error 1)", ""));
+        assert!(!is_forbidden("Argument list too long (os error 7)", ""));
+        assert!(!is_forbidden("No such process (os error 13x)", ""));
+    }
 }

@@ -4,13 +4,15 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::ops::AddAssign;
 
 use tandem_linux::thread::Pid;
 use tandem_linux::thread::Tid;
 use tandem_policy::Nanos;
 use tandem_policy::VcpuId;
 use tandem_policy::VmId;
+use tandem_policy::states::latency::Latency;
+use tandem_policy::states::programs::NotCounted;
+use tandem_policy::states::programs::NotSeen;
 
 /// What happened since the last reading.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,8 +25,8 @@ pub struct BpfReading {
     pub edges: Vec<EdgeReading>,
     /// What vCPUs did to others.
     pub links: Vec<LinkReading>,
-    /// What there was no room for.
-    pub lost: Lost,
+    /// What there was no room for, or no chance to count.
+    pub lost: NotCounted,
 }
 
 impl BpfReading {
@@ -51,6 +53,9 @@ pub struct StateTimes {
     pub ready: Nanos,
     /// Kept off by a quota; `None` where the kernel has no quotas.
     pub limited: Option<Nanos>,
+    /// Slept longer, because a sibling that ended the sleep had waited for a pCPU meanwhile: an estimate, from below. `None` where who
+    /// wakes whom is not known; HALT holds it.
+    pub costop: Option<Nanos>,
     /// Sleeps.
     pub halted: Nanos,
 }
@@ -58,7 +63,9 @@ pub struct StateTimes {
 impl StateTimes {
     /// Their sum.
     pub fn sum(&self) -> Nanos {
-        let measured = [self.vmm, self.poll, self.limited].into_iter().flatten();
+        let measured = [self.vmm, self.poll, self.limited, self.costop]
+            .into_iter()
+            .flatten();
         self.run + self.ready + self.halted + measured.sum()
     }
 
@@ -99,38 +106,6 @@ pub struct VcpuReading {
     pub latency: Latency,
     /// The thread is gone; it is in no further reading.
     pub ended: bool,
-}
-
-/// Times by their binary logarithm.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Latency {
-    /// Element n: how many took 2ⁿ ns or more and less than 2ⁿ⁺¹; the first also less than 1 ns, the last also more.
-    pub counts: [u64; 32],
-}
-
-impl Latency {
-    /// How many there are.
-    pub fn count(&self) -> u64 {
-        self.counts.iter().sum()
-    }
-
-    /// The time that this part of them, 0…1, did not exceed: the end of the bucket. `None` if there are none.
-    pub fn quantile(&self, part: f64) -> Option<Nanos> {
-        let rank = ((self.count() as f64 * part).ceil() as u64).max(1);
-        let mut below = 0;
-        self.counts.iter().zip(1u32..).find_map(|(count, power)| {
-            below += count;
-            (below >= rank).then_some(Nanos(1 << power))
-        })
-    }
-}
-
-impl AddAssign for Latency {
-    fn add_assign(&mut self, other: Latency) {
-        for (sum, count) in self.counts.iter_mut().zip(other.counts) {
-            *sum += count;
-        }
-    }
 }
 
 /// Whom a vCPU waits for.
@@ -186,21 +161,10 @@ pub struct LinkReading {
     pub yields: u64,
     /// Of these, how often the other was made to run.
     pub yields_made: u64,
-}
-
-/// What there was no room for, or no chance to count.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Lost {
-    /// Waits for which no culprit is charged: more than 32 vCPUs waited for one pCPU.
-    pub waits: u64,
-    /// Times that could not be charged: too many pairs.
-    pub edges: u64,
-    /// What they sum to.
-    pub edge_time: Nanos,
-    /// Wake-ups, interrupts and yields that could not be counted: too many pairs.
-    pub links: u64,
-    /// Events during which the same program was interrupted on the same pCPU.
-    pub events: u64,
+    /// How often a wait of its for a pCPU made a sleep of the other's longer.
+    pub costops: u64,
+    /// By how much, in all: what the other has as [`StateTimes::costop`].
+    pub costop_time: Nanos,
 }
 
 /// What a program cost, while the kernel counted it.
@@ -214,6 +178,21 @@ pub struct BpfCost {
     pub time: Nanos,
 }
 
+/// What keeps programs from an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Absence {
+    /// The kernel does not describe such an event.
+    NotThere,
+    /// It was not asked for.
+    NotAsked,
+    /// This process may not look at it, or this kernel lets nobody look at events of that kind.
+    NotAllowed,
+    /// The kernel refused the program, or to attach it.
+    Refused,
+    /// It is there and never comes.
+    NeverComes,
+}
+
 /// Something that the kernel does not tell, and what is not known for want of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MissingEvent {
@@ -222,7 +201,19 @@ pub struct MissingEvent {
     /// What is not known.
     pub lacks: &'static str,
     /// Why it is missing.
+    pub absence: Absence,
+    /// The same in words.
     pub because: String,
+}
+
+impl From<&MissingEvent> for NotSeen {
+    fn from(missing: &MissingEvent) -> NotSeen {
+        NotSeen {
+            event: missing.event.clone(),
+            lacks: missing.lacks.to_owned(),
+            because: missing.because.clone(),
+        }
+    }
 }
 
 impl fmt::Display for MissingEvent {
@@ -234,18 +225,6 @@ impl fmt::Display for MissingEvent {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn quantiles_are_ends_of_buckets() {
-        let mut latency = Latency::default();
-        assert_eq!(latency.quantile(0.5), None);
-        latency.counts[10] = 98;
-        latency.counts[20] = 2;
-        assert_eq!(latency.quantile(0.0), Some(Nanos(2048)));
-        assert_eq!(latency.quantile(0.98), Some(Nanos(2048)));
-        assert_eq!(latency.quantile(0.99), Some(Nanos(1 << 21)));
-        assert_eq!(latency.quantile(1.0), Some(Nanos(1 << 21)));
-    }
 
     #[test]
     fn a_vm_has_the_wake_ups_of_its_vcpus() {

@@ -6,10 +6,13 @@ use std::collections::BTreeMap;
 
 use tandem_policy::Nanos;
 use tandem_policy::VcpuId;
+use tandem_policy::states::latency::Latency;
 
 use super::BpfError;
 use super::Watch;
+use super::kernel;
 use super::layout::ASLEEP;
+use super::layout::COSTOP;
 use super::layout::ENDED;
 use super::layout::FILTER_WORDS;
 use super::layout::LIMITED;
@@ -20,7 +23,6 @@ use super::layout::RawVcpu;
 use super::layout::STATES;
 use super::layout::UNKNOWN;
 use super::layout::VMM;
-use super::reading::Latency;
 use super::reading::StateTimes;
 use super::reading::VcpuReading;
 
@@ -51,6 +53,7 @@ pub struct Tells {
     pub vmm: bool,
     pub poll: bool,
     pub limited: bool,
+    pub costop: bool,
     pub exits: bool,
     pub user_exits: bool,
     pub halts: bool,
@@ -86,8 +89,8 @@ impl Slots {
         let mut by_tid = BTreeMap::new();
         let mut by_index = BTreeMap::new();
         for thread in threads {
-            let what = if by_tid.insert(thread.tid, *thread).is_some() {
-                format!("thread {}", thread.tid)
+            let what = if by_tid.insert(thread.thread.tid, *thread).is_some() {
+                format!("thread {}", thread.thread.tid)
             } else if by_index.insert(thread.index, ()).is_some() {
                 format!("index {}", thread.index)
             } else {
@@ -98,8 +101,9 @@ impl Slots {
         let mut change = Change::default();
         for (place, slot) in self.taken() {
             let watch = slot.watch;
-            match by_tid.get(&watch.tid) {
-                Some(same) if *same == watch => drop(by_tid.remove(&watch.tid)),
+            let tid = watch.thread.tid;
+            match by_tid.get(&tid) {
+                Some(same) if *same == watch => drop(by_tid.remove(&tid)),
                 _ => change.gone.push((place, watch)),
             }
         }
@@ -125,12 +129,15 @@ impl Slots {
 
     /// Fills a place; what is written to the map.
     pub fn fill(&mut self, place: u32, watch: Watch, now: Nanos) -> RawVcpu {
+        let (born_from, born_to) = kernel::born(watch.thread.start);
         let raw = RawVcpu {
             state: UNKNOWN as u32,
             since: now.0,
+            born_from,
+            born_to,
             vm: watch.vm.0,
             vcpu: watch.vcpu.0,
-            tid: watch.tid.0,
+            tid: watch.thread.tid.0,
             ..RawVcpu::default()
         };
         self.slots[place as usize] = Some(Slot { watch, before: raw });
@@ -163,7 +170,7 @@ impl Slots {
     pub fn filter(&self) -> Vec<u64> {
         let mut words = vec![0u64; FILTER_WORDS];
         for (_, slot) in self.taken() {
-            let tid = slot.watch.tid.0;
+            let tid = slot.watch.thread.tid.0;
             words[(tid >> 6) as usize % FILTER_WORDS] |= 1 << (tid & 63);
         }
         words
@@ -187,7 +194,10 @@ impl Slots {
         }
         let before = std::mem::replace(&mut slot.before, after);
         let times = differences(&before.time, &after.time);
-        let mut latency = Latency::default();
+        let mut latency = Latency {
+            time: Nanos(after.latency_time - before.latency_time),
+            ..Latency::default()
+        };
         let counts = after.latency.iter().zip(before.latency);
         for (difference, (after, before)) in latency.counts.iter_mut().zip(counts) {
             *difference = after - before;
@@ -195,7 +205,7 @@ impl Slots {
         let watch = slot.watch;
         Some(VcpuReading {
             index: watch.index,
-            tid: watch.tid,
+            tid: watch.thread.tid,
             vm: watch.vm,
             vcpu: VcpuId(watch.vcpu.0),
             wall: Nanos(after.since.saturating_sub(before.since)),
@@ -215,23 +225,24 @@ impl Slots {
 }
 
 /// What each state grew by. A state can turn out to have been shorter than was read: when a halt ends, time that was taken for a part of
-/// RUN or VMM is POLL, and a program that ends a state may have taken the time before it was read. What was read too much there is
-/// missing elsewhere: in POLL, or else in what grew most.
+/// RUN or VMM is POLL, and a part of the halt may be co-stop; and a program that ends a state may have taken the time before it was
+/// read. What was read too much there is missing elsewhere: in POLL or CSTP, or else in what grew most.
 fn differences(before: &[u64; STATES], after: &[u64; STATES]) -> [u64; STATES] {
     let mut times: [u64; STATES] =
         std::array::from_fn(|state| after[state].saturating_sub(before[state]));
-    let shrank = (0..STATES).map(|state| before[state].saturating_sub(after[state]));
-    let mut missing: u64 = shrank.sum();
-    let mut take = |time: &mut u64| {
-        let part = missing.min(*time);
+    let shrank = |state: usize| before[state].saturating_sub(after[state]);
+    let mut missing: u64 = (0..STATES).map(shrank).sum();
+    let mut take = |time: &mut u64, most: u64| {
+        let part = missing.min(*time).min(most);
         *time -= part;
         missing -= part;
     };
-    take(&mut times[POLL]);
+    take(&mut times[COSTOP], shrank(ASLEEP));
+    take(&mut times[POLL], shrank(RUN) + shrank(VMM));
     let mut states: [usize; STATES] = std::array::from_fn(|state| state);
     states.sort_by_key(|state| std::cmp::Reverse(times[*state]));
     for state in states {
-        take(&mut times[state]);
+        take(&mut times[state], u64::MAX);
     }
     times
 }
@@ -243,6 +254,7 @@ fn state_times(times: &[u64; STATES], tells: Tells) -> StateTimes {
         (POLL, VMM, tells.poll),
         (VMM, RUN, tells.vmm),
         (LIMITED, READY, tells.limited),
+        (COSTOP, ASLEEP, tells.costop),
     ];
     for (state, within, tells) in told {
         if !tells {
@@ -256,12 +268,16 @@ fn state_times(times: &[u64; STATES], tells: Tells) -> StateTimes {
         poll: measured(POLL, tells.poll),
         ready: Nanos(times[READY]),
         limited: measured(LIMITED, tells.limited),
+        costop: measured(COSTOP, tells.costop),
         halted: Nanos(times[ASLEEP]),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use tandem_linux::thread::Pid;
+    use tandem_linux::thread::StartTime;
+    use tandem_linux::thread::ThreadRef;
     use tandem_linux::thread::Tid;
     use tandem_policy::VmId;
 
@@ -270,7 +286,11 @@ mod tests {
     fn watch(index: u32, tid: u32) -> Watch {
         Watch {
             index,
-            tid: Tid(tid),
+            thread: ThreadRef {
+                pid: Pid(9),
+                tid: Tid(tid),
+                start: StartTime(500),
+            },
             vm: VmId(1),
             vcpu: VcpuId(index),
         }
@@ -311,6 +331,26 @@ mod tests {
         assert!(
             text.starts_with("3 threads to watch, of at most 2"),
             "{text}"
+        );
+    }
+
+    #[test]
+    fn another_thread_of_the_same_number_is_another() {
+        let mut slots = Slots::new(1);
+        let old = watch(0, 10);
+        apply(&mut slots, &[old]);
+        let mut new = old;
+        new.thread.start = StartTime(501);
+        let change = slots.change(&[new]).unwrap();
+        assert_eq!(
+            (&change.gone[..], &change.new[..]),
+            (&[(0, old)][..], &[(1, new)][..])
+        );
+        let raw = slots.fill(1, new, Nanos(7));
+        assert!(raw.born_from > 0 && raw.born_to > raw.born_from);
+        assert!(
+            raw.born_from >= kernel::born(old.thread.start).1,
+            "no start is both"
         );
     }
 
@@ -403,17 +443,40 @@ mod tests {
     }
 
     #[test]
+    fn a_halt_that_turns_out_to_be_co_stop_is_taken_back() {
+        let mut before = [0; STATES];
+        before[ASLEEP] = 1000;
+        let mut after = before;
+        // It lasted 100 more, and 300 of it all were for a sibling.
+        (after[ASLEEP], after[COSTOP], after[POLL]) = (800, 300, 70);
+        let times = differences(&before, &after);
+        assert_eq!((times[ASLEEP], times[COSTOP], times[POLL]), (0, 100, 70));
+    }
+
+    #[test]
     fn what_is_not_told_apart_is_not_measured_and_not_lost() {
         let mut times = [0; STATES];
         (times[RUN], times[VMM], times[POLL]) = (1, 10, 100);
         (times[READY], times[LIMITED]) = (1000, 10_000);
+        (times[ASLEEP], times[COSTOP]) = (100_000, 1_000_000);
         let nothing = state_times(&times, Tells::default());
         assert_eq!(
-            (nothing.vmm, nothing.poll, nothing.limited),
-            (None, None, None)
+            (nothing.vmm, nothing.poll, nothing.limited, nothing.costop),
+            (None, None, None, None)
         );
         assert_eq!((nothing.run, nothing.ready), (Nanos(111), Nanos(11_000)));
-        assert_eq!(nothing.sum(), Nanos(11_111));
+        assert_eq!(nothing.halted, Nanos(1_100_000));
+        assert_eq!(nothing.sum(), Nanos(1_111_111));
+        let costop = Tells {
+            costop: true,
+            ..Tells::default()
+        };
+        let told = state_times(&times, costop);
+        assert_eq!(
+            (told.costop, told.halted),
+            (Some(Nanos(1_000_000)), Nanos(100_000))
+        );
+        assert_eq!(told.sum(), Nanos(1_111_111));
         let poll = Tells {
             poll: true,
             ..Tells::default()

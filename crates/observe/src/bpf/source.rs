@@ -4,6 +4,7 @@
 //! figures, LIM by throttled time. It is then a part of the time that the programs measured, at most all of it.
 
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use tandem_linux::procfs::ProcFs;
 use tandem_linux::thread::Pid;
@@ -24,12 +25,15 @@ use tandem_policy::states::interval::Column;
 use tandem_policy::states::interval::Interval;
 use tandem_policy::states::interval::Missing;
 use tandem_policy::states::interval::SourceName;
+use tandem_policy::states::latency::Latency;
+use tandem_policy::states::programs::Estimated;
+use tandem_policy::states::programs::NotSeen;
+use tandem_policy::states::programs::Programs;
 
 use super::Bpf;
 use super::BpfError;
 use super::BpfReading;
 use super::Culprit;
-use super::Lost;
 use super::MissingEvent;
 use super::Options;
 use super::VcpuReading;
@@ -40,9 +44,12 @@ use crate::source::ObserveError;
 use crate::source::Source;
 use crate::source::WatchedVm;
 
-/// Why there is no CSTP yet.
-const NO_COSTOP: &str =
-    "the programs see who wakes and interrupts whom, but not yet what was waited for";
+/// Why there is no CSTP.
+const NO_COSTOP: &str = "tracepoint sched_waking, which tells who wakes whom";
+
+/// What CSTP is here.
+const COSTOP_IS: &str = "the part of halts that a sibling ended in which that sibling waited for a pCPU (its last wait); spinning for a \
+                         sibling is not in it";
 
 /// A vCPU, as people know it.
 type Name = (VmId, VcpuId);
@@ -56,7 +63,8 @@ pub struct BpfSource {
     /// Who is watched, and under which index.
     watched: BTreeMap<ThreadRef, (u32, Name)>,
     next: u32,
-    lost: Lost,
+    /// Threads that ended, as long as somebody lists them still.
+    ended: BTreeSet<ThreadRef>,
 }
 
 impl Source for BpfSource {
@@ -64,10 +72,15 @@ impl Source for BpfSource {
         SourceName::Bpf
     }
 
+    fn count_wakeups(&mut self) {
+        self.plain.count_wakeups();
+    }
+
     fn begin(&mut self, vms: &[WatchedVm]) -> Result<(), ObserveError> {
         self.plain.begin(vms)?;
         self.watch(vms)?;
-        self.bpf.read()?;
+        let reading = self.bpf.read()?;
+        self.forget_ended(&reading);
         Ok(())
     }
 
@@ -78,14 +91,13 @@ impl Source for BpfSource {
             .into_iter()
             .filter(|missing| !is_told(missing.what, &here))
             .collect();
-        missing.extend(yields_missing(&here));
+        missing.extend(edges_missing(&here));
         missing
     }
 
     fn interval(&mut self, vms: &[WatchedVm]) -> Result<Interval, ObserveError> {
         let mut interval = self.plain.interval(vms)?;
         let reading = self.bpf.read()?;
-        self.lost = reading.lost;
         self.parties.begin();
         let names: BTreeMap<u32, Name> = self.watched.values().copied().collect();
         let readings: BTreeMap<Name, &VcpuReading> = reading
@@ -117,7 +129,9 @@ impl Source for BpfSource {
                 missing.want = NO_COSTOP.to_owned();
             }
         }
-        interval.missing.extend(yields_missing(&here));
+        interval.missing.extend(edges_missing(&here));
+        interval.programs = Some(self.programs(&interval, &reading, &names, &here));
+        self.forget_ended(&reading);
         self.watch(vms)?;
         Ok(interval)
     }
@@ -133,18 +147,51 @@ impl BpfSource {
             plain: Plain::new(procfs),
             watched: BTreeMap::new(),
             next: 0,
-            lost: Lost::default(),
+            ended: BTreeSet::new(),
         })
     }
 
-    /// What the kernel does not tell the programs, and what is not known for want of it, more closely than [`Source::missing`].
-    pub fn missing_events(&self) -> Vec<MissingEvent> {
-        self.bpf.missing()
+    /// What the programs say beside times and edges.
+    fn programs(
+        &self,
+        interval: &Interval,
+        reading: &BpfReading,
+        names: &BTreeMap<u32, Name>,
+        here: &[MissingEvent],
+    ) -> Programs {
+        let mut latency: BTreeMap<VmId, Latency> = BTreeMap::new();
+        for vm in &interval.vms {
+            latency.insert(vm.vm, Latency::default());
+        }
+        for vcpu in &reading.vcpus {
+            let vm = names.get(&vcpu.index).map(|(vm, _)| vm);
+            if let Some(sum) = vm.and_then(|vm| latency.get_mut(vm)) {
+                *sum += vcpu.latency;
+            }
+        }
+        let costop = Column::State(State::Costop);
+        let estimated = is_told(costop, here).then(|| Estimated {
+            what: costop,
+            how: COSTOP_IS.to_owned(),
+        });
+        Programs {
+            not_seen: here.iter().map(NotSeen::from).collect(),
+            not_counted: reading.lost,
+            estimated: estimated.into_iter().collect(),
+            latency,
+        }
     }
 
-    /// What the programs could not count in the last interval.
-    pub fn lost(&self) -> Lost {
-        self.lost
+    /// Threads that ended are not watched again, however long they are listed.
+    fn forget_ended(&mut self, reading: &BpfReading) {
+        let ended: BTreeSet<u32> = reading
+            .vcpus
+            .iter()
+            .filter_map(|vcpu| vcpu.ended.then_some(vcpu.index))
+            .collect();
+        let watched = self.watched.iter();
+        let threads = watched.filter(|(_, (index, _))| ended.contains(index));
+        self.ended.extend(threads.map(|(thread, _)| *thread));
     }
 
     /// Watches the vCPUs of these VMs, with more room if there are too many: then what was measured since the last reading is lost,
@@ -152,8 +199,13 @@ impl BpfSource {
     fn watch(&mut self, vms: &[WatchedVm]) -> Result<(), BpfError> {
         let mut watched = BTreeMap::new();
         let mut threads = Vec::new();
+        let mut ended = BTreeSet::new();
         for vm in vms {
             for vcpu in &vm.vcpus {
+                if self.ended.contains(&vcpu.thread) {
+                    ended.insert(vcpu.thread);
+                    continue;
+                }
                 let name = (vm.vm, vcpu.vcpu);
                 let known = self.watched.get(&vcpu.thread).filter(|(_, n)| *n == name);
                 let index = known.map_or(self.next, |(index, _)| *index);
@@ -167,12 +219,13 @@ impl BpfSource {
                 watched.insert(vcpu.thread, (index, name));
                 threads.push(Watch {
                     index,
-                    tid: vcpu.thread.tid,
+                    thread: vcpu.thread,
                     vm: vm.vm,
                     vcpu: vcpu.vcpu,
                 });
             }
         }
+        self.ended = ended;
         match self.bpf.watch(&threads) {
             Err(BpfError::TooMany { given, .. }) => {
                 self.options.max_vcpus = (given as u32).saturating_mul(2);
@@ -226,7 +279,12 @@ impl BpfSource {
             let (Some(from), Some(to)) = (names.get(&link.from), names.get(&link.to)) else {
                 continue;
             };
-            let (victim, culprit) = (builder.party(&party(*from)), builder.party(&party(*to)));
+            let [from, to] = [from, to].map(|name| builder.party(&party(*name)));
+            let costop = Amount {
+                time: link.costop_time,
+                count: Some(link.costops),
+            };
+            builder.add(to, from, EdgeKind::Sibling, Evidence::Estimated, costop);
             let useless = link.yields - link.yields_made;
             for (kind, count) in [
                 (EdgeKind::YieldTaken, link.yields_made),
@@ -236,7 +294,7 @@ impl BpfSource {
                     time: Nanos::ZERO,
                     count: Some(count),
                 };
-                builder.add(victim, culprit, kind, Evidence::Measured, amount);
+                builder.add(from, to, kind, Evidence::Measured, amount);
             }
         }
         builder.top(TOP)
@@ -250,12 +308,13 @@ fn is_told(what: Column, here: &[MissingEvent]) -> bool {
         Column::State(State::Poll) => !lacks(" kvm_vcpu_wakeup"),
         Column::State(State::Vmm) => !lacks(" kvm_entry") && !lacks(" kvm_exit"),
         Column::State(State::Limited) => !lacks(" cfs_bandwidth"),
+        Column::State(State::Costop) | Column::Edges(EdgeKind::Sibling) => !lacks(" sched_waking"),
         _ => false,
     }
 }
 
 /// The kinds of edges that this kernel does not tell.
-fn yields_missing(here: &[MissingEvent]) -> Vec<Missing> {
+fn edges_missing(here: &[MissingEvent]) -> Vec<Missing> {
     let yields = here
         .iter()
         .find(|missing| missing.event.ends_with(" kvm_vcpu_yield_to"));
@@ -269,7 +328,10 @@ fn yields_missing(here: &[MissingEvent]) -> Vec<Missing> {
             })
         })
         .collect();
-    missing.push(Missing::of_all(Column::Edges(EdgeKind::Sibling), NO_COSTOP));
+    let sibling = Column::Edges(EdgeKind::Sibling);
+    if !is_told(sibling, here) {
+        missing.push(Missing::of_all(sibling, NO_COSTOP));
+    }
     missing
 }
 
@@ -302,6 +364,7 @@ fn times(reading: &VcpuReading, plain: &VcpuTimes) -> VcpuTimes {
         (State::Poll, poll),
         (State::Ready, Some(ready)),
         (State::Limited, limited),
+        (State::Costop, told.costop),
     ];
     let parts = measured
         .into_iter()
@@ -320,7 +383,7 @@ fn part_of(whole: &mut Nanos, part: Option<Nanos>) -> Option<Nanos> {
 mod tests {
     use tandem_linux::thread::Tid;
 
-    use super::super::Latency;
+    use super::super::Absence;
     use super::super::StateTimes;
     use super::*;
 
@@ -380,6 +443,19 @@ mod tests {
     }
 
     #[test]
+    fn co_stop_is_a_part_of_the_halt() {
+        let told = reading(StateTimes {
+            run: Nanos(500),
+            costop: Some(Nanos(120)),
+            halted: Nanos(380),
+            ..StateTimes::default()
+        });
+        let mixed = times(&told, &plain(&[(State::Run, 500)]));
+        assert_eq!(mixed.get(State::Costop), Some(Nanos(120)));
+        assert_eq!(mixed.get(State::Halted), Some(Nanos(380)));
+    }
+
+    #[test]
     fn polling_that_the_programs_saw_is_not_vmm_too() {
         let told = reading(StateTimes {
             run: Nanos(500),
@@ -398,23 +474,26 @@ mod tests {
         let event = |event: &str| MissingEvent {
             event: event.to_owned(),
             lacks: "x",
+            absence: Absence::NotThere,
             because: "y".to_owned(),
         };
         assert!(is_told(Column::State(State::Vmm), &[]));
-        assert!(!is_told(Column::State(State::Costop), &[]));
+        assert!(is_told(Column::State(State::Costop), &[]));
         let here = [
             event("tracepoint kvm_exit"),
             event("function kvm_vcpu_yield_to"),
+            event("tracepoint sched_waking"),
         ];
         assert!(!is_told(Column::State(State::Vmm), &here));
+        assert!(!is_told(Column::State(State::Costop), &here));
         assert!(is_told(Column::State(State::Poll), &here));
-        let kinds: Vec<Column> = yields_missing(&here).into_iter().map(|m| m.what).collect();
+        let kinds: Vec<Column> = edges_missing(&here).into_iter().map(|m| m.what).collect();
         let all = [
             EdgeKind::YieldTaken,
             EdgeKind::YieldUseless,
             EdgeKind::Sibling,
         ];
         assert_eq!(kinds, all.map(Column::Edges));
-        assert_eq!(yields_missing(&[]).len(), 1);
+        assert!(edges_missing(&[]).is_empty());
     }
 }

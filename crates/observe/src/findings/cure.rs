@@ -5,10 +5,12 @@
 
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::cgroup::Version;
+use tandem_policy::Nice;
 use tandem_policy::PcpuSet;
 use tandem_policy::VcpuId;
 use tandem_policy::VmId;
 
+use super::finding::Change;
 use super::finding::Cure;
 use super::patient::Patient;
 use super::situation::Situation;
@@ -19,6 +21,12 @@ const STAND_BACK: (u32, u32) = (102, 10);
 /// How many processes a command names.
 const PROCESSES: usize = 4;
 
+/// The nice value of a VM's other threads that stand back behind its vCPUs: about a third of their weight.
+const BEHIND_VCPUS: Nice = Nice(5);
+
+/// A VM's weight is raised by so much at most, in per cent of what it has: far more would starve others before anybody looks.
+const MOST_WEIGHT: u32 = 400;
+
 impl Cure {
     fn new(commands: impl IntoIterator<Item = String>, remark: impl Into<String>) -> Cure {
         // A name with a line break in it would be shown as something else than what a shell does.
@@ -26,6 +34,14 @@ impl Cure {
         Cure {
             commands: commands.into_iter().filter(is_shown).collect(),
             remark: remark.into(),
+            changes: Vec::new(),
+        }
+    }
+
+    fn with(self, changes: impl IntoIterator<Item = Change>) -> Cure {
+        Cure {
+            changes: changes.into_iter().collect(),
+            ..self
         }
     }
 }
@@ -68,9 +84,15 @@ pub(super) fn daemon(
     Cure::new([command], remark)
 }
 
-/// Lets vCPUs run elsewhere.
+/// Lets vCPUs run elsewhere, if there is a place.
 pub(super) fn move_vcpus(patient: &Patient<'_>, moves: &[(VcpuId, PcpuSet)]) -> Cure {
     let known = patient.known;
+    if moves.is_empty() {
+        return Cure::new(
+            [],
+            "what idles is isolated, outside of its cpuset, or pinned for other VMs: give it more pCPUs there, or fewer vCPUs",
+        );
+    }
     let commands = moves.iter().filter_map(|(vcpu, set)| {
         if known.is_libvirt {
             let name = quoted(&known.name);
@@ -79,7 +101,11 @@ pub(super) fn move_vcpus(patient: &Patient<'_>, moves: &[(VcpuId, PcpuSet)]) -> 
         let tid = known.tids.get(vcpu)?;
         Some(format!("sudo taskset -cp {set} {tid}"))
     });
-    Cure::new(commands, "lets the host's scheduler spread them")
+    let changes = moves.iter().map(|(vcpu, set)| Change::Vcpu {
+        vcpu: *vcpu,
+        pcpus: set.clone(),
+    });
+    Cure::new(commands, "lets the host's scheduler spread them").with(changes)
 }
 
 /// Takes a quota away; without a known one, says where to look.
@@ -95,6 +121,9 @@ pub(super) fn lift_quota(
         );
     };
     let remark = "takes the cap away; if it is meant (a VM sold by the pCPU), raise it instead";
+    let change = [Change::NoQuota {
+        cgroup: cgroup.clone(),
+    }];
     let name = cgroup.name();
     let is_domains = ["vcpu", "iothread", "emulator", "libvirt", "machine-"];
     if patient.known.is_libvirt && is_domains.iter().any(|start| name.starts_with(start)) {
@@ -109,7 +138,8 @@ pub(super) fn lift_quota(
         return Cure::new(
             [format!("virsh schedinfo {domain} --live --set {key}=-1")],
             remark,
-        );
+        )
+        .with(change);
     }
     if let Some(unit) = unit(situation, cgroup) {
         return Cure::new(
@@ -117,13 +147,14 @@ pub(super) fn lift_quota(
                 "sudo systemctl set-property --runtime {unit} CPUQuota="
             )],
             remark,
-        );
+        )
+        .with(change);
     }
     let (text, file) = match situation.host.version {
         Version::V1 => ("-1", "cpu.cfs_quota_us"),
         Version::V2 => ("max", "cpu.max"),
     };
-    Cure::new([write(situation, cgroup, file, text)], remark)
+    Cure::new([write(situation, cgroup, file, text)], remark).with(change)
 }
 
 /// The unit of the host's systemd that a cgroup of v2 is. Below a service or a scope are others' managers, a container's or a user's.
@@ -170,7 +201,7 @@ pub(super) fn move_threads(patient: &Patient<'_>, name: &str, room: &PcpuSet) ->
     let known = patient.known;
     let (act, remark) = match room.is_empty() {
         true => (
-            "renice -n 5 -p".to_owned(),
+            format!("renice -n {BEHIND_VCPUS} -p"),
             "its vCPUs may run on every pCPU; at a higher nice value these threads stand back behind them, and I/O takes longer",
         ),
         false => (
@@ -178,6 +209,16 @@ pub(super) fn move_threads(patient: &Patient<'_>, name: &str, room: &PcpuSet) ->
             "to pCPUs where none of its vCPUs may run",
         ),
     };
+    let change = [match room.is_empty() {
+        true => Change::ThreadsNice {
+            name: name.to_owned(),
+            nice: BEHIND_VCPUS,
+        },
+        false => Change::ThreadsTo {
+            name: name.to_owned(),
+            pcpus: room.clone(),
+        },
+    }];
     if name == "vhost" {
         let command = format!("pgrep -x vhost-{} | xargs -r -n1 sudo {act}", known.pid);
         return Cure::new([command], remark);
@@ -188,7 +229,8 @@ pub(super) fn move_threads(patient: &Patient<'_>, name: &str, room: &PcpuSet) ->
         return Cure::new(
             [format!("virsh emulatorpin {domain} {room} --live")],
             remark,
-        );
+        )
+        .with(change);
     }
     // Whoever names a thread must not get to write a program for awk; and ps prints a name with blanks as several words.
     let is_plain = |c: &char| c.is_ascii_alphanumeric() || "_./:@%+=,-".contains(*c);
@@ -202,13 +244,14 @@ pub(super) fn move_threads(patient: &Patient<'_>, name: &str, room: &PcpuSet) ->
         "ps -L -o tid=,comm= -p {} | awk {has_name} | xargs -r -n1 sudo {act}",
         known.pid
     );
-    Cure::new([command], remark)
+    Cure::new([command], remark).with(change)
 }
 
 /// Makes processes of the host stand back behind a VM.
 pub(super) fn calm_processes(
     situation: &Situation<'_>,
     patient: &Patient<'_>,
+    name: &str,
     cgroup: Option<&str>,
     pids: &[u32],
 ) -> Cure {
@@ -231,17 +274,23 @@ pub(super) fn calm_processes(
         }
         let remark =
             format!("a tenth of the usual weight for {group}, which competes with the VM's cgroup");
+        let (on_v1, on_v2) = STAND_BACK;
+        let change = [Change::Weight {
+            cgroup: group.clone(),
+            weight: match situation.host.version {
+                Version::V1 => on_v1,
+                Version::V2 => on_v2,
+            },
+        }];
         if let Some(unit) = unit(situation, &group) {
-            let (_, weight) = STAND_BACK;
-            let command =
-                format!("sudo systemctl set-property --runtime {unit} CPUWeight={weight}");
-            return Cure::new([command], remark);
+            let command = format!("sudo systemctl set-property --runtime {unit} CPUWeight={on_v2}");
+            return Cure::new([command], remark).with(change);
         }
         let command = match situation.host.version {
-            Version::V1 => write(situation, &group, "cpu.shares", &STAND_BACK.0.to_string()),
-            Version::V2 => write(situation, &group, "cpu.weight", &STAND_BACK.1.to_string()),
+            Version::V1 => write(situation, &group, "cpu.shares", &on_v1.to_string()),
+            Version::V2 => write(situation, &group, "cpu.weight", &on_v2.to_string()),
         };
-        return Cure::new([command], remark);
+        return Cure::new([command], remark).with(change);
     }
     let pids = &pids[..pids.len().min(PROCESSES)];
     let in_root = theirs.is_some_and(|cgroup| cgroup.is_root());
@@ -254,8 +303,15 @@ pub(super) fn calm_processes(
             "the processes of its session compete as one (autogroup), so a nice value for all of them",
         );
     }
-    let commands = pids.iter().map(|pid| format!("sudo renice -n 19 -p {pid}"));
-    Cure::new(commands, "lets it have what nobody else wants")
+    let commands = pids
+        .iter()
+        .map(|pid| format!("sudo renice -n {} -p {pid}", Nice::MOST));
+    let changes = pids.iter().map(|pid| Change::ProcessNice {
+        pid: *pid,
+        name: name.to_owned(),
+        nice: Nice::MOST,
+    });
+    Cure::new(commands, "lets it have what nobody else wants").with(changes)
 }
 
 /// The cgroup at or above `theirs` that is a sibling of one at or above `vms`: what the kernel weighs against the VM. None where
@@ -280,6 +336,15 @@ pub(super) fn run_together() -> Cure {
         [],
         "its vCPUs have to run together: if it and the VMs beside it never sleep, let them take turns (tandem host run, with all of them selected); else give it as many vCPUs as it has pCPUs",
     )
+}
+
+/// Weights that follow what each is due and receives: the daemon's, or once, for this VM.
+pub(super) fn what_is_due(situation: &Situation<'_>, patient: &Patient<'_>, vms: &[VmId]) -> Cure {
+    let known = patient.known;
+    let times = known.due.0 as f64 / known.received.0.max(1) as f64;
+    let percent = (100.0 * times).min(f64::from(MOST_WEIGHT)) as u32;
+    let remark = "weights follow what each is due and receives";
+    daemon(situation, vms, &[], remark).with([Change::VmWeight { percent }])
 }
 
 /// Another division among VMs, or another host.

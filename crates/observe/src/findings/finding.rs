@@ -1,11 +1,18 @@
 //! What is found: what is wrong with a VM, what it costs, what shows it, and what to do.
 
+use std::fmt;
+
+use serde::Deserialize;
 use serde::Serialize;
+use tandem_linux::cgroup::CgroupPath;
 use tandem_policy::Nanos;
+use tandem_policy::Nice;
+use tandem_policy::PcpuSet;
+use tandem_policy::VcpuId;
 use tandem_policy::VmId;
 
 /// What is wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
     /// A quota holds the VM back while pCPUs idle.
@@ -83,8 +90,10 @@ pub struct Finding {
     pub severity: Severity,
     /// What the VM loses by it, in ns per second, summed over its vCPUs.
     pub lost_per_second: Nanos,
-    /// That as a part of what its vCPUs ran; `None` if they did not run.
+    /// That as a part of what its vCPUs ran; `None` if they did not run, or it loses nothing.
     pub lost_of_run: Option<f64>,
+    /// What it burns of the host's time, in ns per second, where the VM itself loses nothing by it; else `None`.
+    pub burned_per_second: Option<Nanos>,
     /// What shows it: columns and edges, in words with figures.
     pub evidence: Vec<String>,
     /// What to do.
@@ -116,6 +125,83 @@ pub struct Cure {
     pub commands: Vec<String>,
     /// What they do, or what to do instead.
     pub remark: String,
+    /// The same without a shell, for whoever tries it; none where nothing can be made, and undone, that way.
+    #[serde(skip)]
+    pub changes: Vec<Change>,
+}
+
+/// A change that cures something.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A vCPU of the VM may run there.
+    Vcpu {
+        /// Which.
+        vcpu: VcpuId,
+        /// Where.
+        pcpus: PcpuSet,
+    },
+    /// The VM's other threads of that name may run there.
+    ThreadsTo {
+        /// The threads' name.
+        name: String,
+        /// Where.
+        pcpus: PcpuSet,
+    },
+    /// The VM's other threads of that name stand back behind its vCPUs.
+    ThreadsNice {
+        /// The threads' name.
+        name: String,
+        /// Their nice value.
+        nice: Nice,
+    },
+    /// A cgroup has no quota.
+    NoQuota {
+        /// Whose.
+        cgroup: CgroupPath,
+    },
+    /// The VM's own cgroup has so much of the weight that it has now, in per cent.
+    VmWeight {
+        /// How much.
+        percent: u32,
+    },
+    /// A cgroup of the host's has this weight, in the knob's units.
+    Weight {
+        /// Whose.
+        cgroup: CgroupPath,
+        /// How much.
+        weight: u32,
+    },
+    /// A process of the host stands back.
+    ProcessNice {
+        /// Its number.
+        pid: u32,
+        /// Its name, which tells it from a later process of that number.
+        name: String,
+        /// Its nice value.
+        nice: Nice,
+    },
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Change::Vcpu { vcpu, pcpus } => write!(f, "vCPU {vcpu} may run on pCPUs {pcpus}"),
+            Change::ThreadsTo { name, pcpus } => {
+                write!(f, "its threads '{name}' may run on pCPUs {pcpus}")
+            }
+            Change::ThreadsNice { name, nice } => {
+                write!(f, "its threads '{name}' have nice value {nice}")
+            }
+            Change::NoQuota { cgroup } => write!(f, "cgroup {cgroup} has no quota"),
+            Change::VmWeight { percent } => {
+                write!(f, "its cgroup has {percent} % of its weight")
+            }
+            Change::Weight { cgroup, weight } => write!(f, "cgroup {cgroup} has weight {weight}"),
+            Change::ProcessNice { pid, name, nice } => {
+                write!(f, "process {pid} ({name}) has nice value {nice}")
+            }
+        }
+    }
 }
 
 /// A part of a whole.

@@ -1,20 +1,16 @@
 //! Causes outside of a VM: others that take the pCPUs that it waits for.
-//!
-//! Where vCPUs may run on several pCPUs, who took them is an estimate, and a part of a wait is then always said to be for the VM itself.
-//! Whoever explains the rest explains that part, too, but it does not count in the cost.
 
 use std::collections::BTreeSet;
 
 use tandem_policy::Nanos;
 use tandem_policy::PcpuSet;
 use tandem_policy::State;
-use tandem_policy::VcpuId;
 use tandem_policy::VmId;
 
 use super::cure;
+use super::finding::Cure;
 use super::finding::Finding;
 use super::finding::Kind;
-use super::finding::Severity;
 use super::finding::percent;
 use super::finding::ratio;
 use super::patient::Patient;
@@ -33,19 +29,24 @@ const BEHIND: f64 = 0.10;
 /// How many culprits are named.
 const NAMED: usize = 3;
 
-/// All of `others` and, where the vCPU may run on several pCPUs, what is estimated to be its own VM.
-fn with_estimate<'a>(
-    patient: &'a Patient<'_>,
-    others: impl Fn(&Who) -> bool + 'a,
-) -> impl Fn(VcpuId, &Who) -> bool + 'a {
-    let free: BTreeSet<VcpuId> = patient
-        .vm
-        .vcpus
-        .iter()
-        .filter(|vcpu| vcpu.allowed.len() > 1)
-        .map(|vcpu| vcpu.vcpu)
-        .collect();
-    move |vcpu, who| others(who) || (*who == Who::Itself && free.contains(&vcpu))
+/// Waits for some of the others: all such findings begin and end alike. `explain` adds evidence, and says what to do.
+fn waits_for(
+    situation: &Situation<'_>,
+    patient: &Patient<'_>,
+    waits: &mut Waits,
+    kind: Kind,
+    is_meant: impl Fn(&Who) -> bool,
+    explain: impl FnOnce(&Sum) -> (Vec<String>, Cure),
+) -> Option<Finding> {
+    let (sum, severity) = waits.take(patient, |_| true, is_meant)?;
+    let mut evidence = vec![format!(
+        "it waits for {}: {}",
+        names(situation, &sum),
+        sum.ready(patient)
+    )];
+    let (more, cure) = explain(&sum);
+    evidence.extend(more);
+    Some(patient.finding(situation, kind, severity, sum.total, evidence, cure))
 }
 
 /// Whether no vCPU of a VM of two or more sleeps.
@@ -78,31 +79,22 @@ pub(super) fn turns(
         .map(Patient::id)
         .collect();
     let is_meant = |who: &Who| matches!(who, Who::Vm(vm) if restless.contains(vm));
-    let sum = waits.sum(patient, |_, who| is_meant(who));
-    let severity = sum.severity(patient)?;
-    waits.explain(patient, with_estimate(patient, is_meant));
-    let slept = patient.times.get(State::Halted).unwrap_or_default();
-    let evidence = vec![
-        format!(
-            "none of its {} vCPUs sleeps (HALT {}), nor do those of {}; it waits for these: RDY {} of its time",
-            patient.vm.vcpus.len(),
-            percent(patient.part(slept)),
-            names(situation, &sum),
-            percent(patient.part(sum.total))
-        ),
-        "whether its vCPUs wait for each other by spinning cannot be seen from outside: a VM that spins gets done far more in turns, one that \
-         computes no less"
-            .to_owned(),
-    ];
-    let mut all = vec![patient.id()];
-    all.extend(culprits(&sum));
-    let cure = cure::daemon(
-        situation,
-        &all,
-        &[],
-        "VMs that never sleep take turns, so that the vCPUs of each run together",
-    );
-    Some(patient.finding(situation, Kind::Turns, severity, sum.total, evidence, cure))
+    waits_for(situation, patient, waits, Kind::Turns, is_meant, |sum| {
+        let slept = patient.times.get(State::Halted).unwrap_or_default();
+        let evidence = vec![
+            format!(
+                "none of its {} vCPUs sleeps (HALT {}), nor do those of these VMs",
+                patient.vm.vcpus.len(),
+                percent(patient.part(slept))
+            ),
+            "whether its vCPUs wait for each other by spinning cannot be seen from outside: a VM that spins gets done far more in turns, one that \
+             computes no less"
+                .to_owned(),
+        ];
+        let remark = "VMs that never sleep take turns, so that the vCPUs of each run together";
+        let cure = cure::daemon(situation, &with_culprits(patient, sum), &[], remark);
+        (evidence, cure)
+    })
 }
 
 pub(super) fn own_threads(
@@ -111,44 +103,37 @@ pub(super) fn own_threads(
     waits: &mut Waits,
 ) -> Option<Finding> {
     let is_meant = |who: &Who| matches!(who, Who::OwnThread(_));
-    let sum = waits.sum(patient, |_, who| is_meant(who));
-    let severity = sum.severity(patient)?;
-    waits.explain(patient, |_, who| is_meant(who));
-    let ran = |name: &str| {
-        let thread = patient.vm.threads.iter().find(|thread| thread.name == name);
-        situation.pcpus(thread.map_or(Nanos::ZERO, |thread| thread.time))
-    };
-    let longest: Vec<&str> = sum
-        .by
-        .iter()
-        .take(NAMED)
-        .filter_map(|(who, _)| match who {
-            Who::OwnThread(name) => Some(name.as_str()),
-            _ => None,
-        })
-        .collect();
-    let shown: Vec<String> = longest
-        .iter()
-        .map(|name| format!("{name} ran {:.2} pCPUs", ran(name)))
-        .collect();
-    let evidence = vec![format!(
-        "{}; its vCPUs waited for them: RDY {} of its time",
-        shown.join(", "),
-        percent(patient.part(sum.total))
-    )];
-    let mut room = situation.host.online.clone();
-    for pcpu in patient.vm.vcpus.iter().flat_map(|vcpu| vcpu.allowed.iter()) {
-        room.remove(pcpu);
-    }
-    let cure = cure::move_threads(patient, longest.first().copied().unwrap_or_default(), &room);
-    Some(patient.finding(
+    waits_for(
         situation,
+        patient,
+        waits,
         Kind::OwnThreads,
-        severity,
-        sum.total,
-        evidence,
-        cure,
-    ))
+        is_meant,
+        |sum| {
+            let ran = |name: &str| {
+                let thread = patient.vm.threads.iter().find(|thread| thread.name == name);
+                situation.pcpus(thread.map_or(Nanos::ZERO, |thread| thread.time))
+            };
+            let named = sum.by.iter().filter_map(|(who, _)| match who {
+                Who::OwnThread(name) => Some(name.as_str()),
+                _ => None,
+            });
+            let longest: Vec<&str> = named.take(NAMED).collect();
+            let shown: Vec<String> = longest
+                .iter()
+                .map(|name| format!("{name} ran {:.2} pCPUs", ran(name)))
+                .collect();
+            let mut room = situation.host.online.clone();
+            for pcpu in patient.vm.vcpus.iter().flat_map(|vcpu| vcpu.allowed.iter()) {
+                room.remove(pcpu);
+            }
+            let first = longest.first().copied().unwrap_or_default();
+            (
+                vec![shown.join(", ")],
+                cure::move_threads(patient, first, &room),
+            )
+        },
+    )
 }
 
 pub(super) fn host_process(
@@ -157,42 +142,36 @@ pub(super) fn host_process(
     waits: &mut Waits,
 ) -> Option<Finding> {
     let is_meant = |who: &Who| matches!(who, Who::Process { .. });
-    let sum = waits.sum(patient, |_, who| is_meant(who));
-    let severity = sum.severity(patient)?;
-    waits.explain(patient, with_estimate(patient, is_meant));
-    let Some((Who::Process { name, cgroup }, _)) = sum.by.first() else {
-        return None;
-    };
-    let top = situation.interval.host.top_tasks.iter();
-    let same: Vec<_> = top
-        .filter(|task| task.name == *name && task.cgroup == *cgroup)
-        .collect();
-    let ran: Nanos = same.iter().map(|task| task.time).sum();
-    let mut evidence = vec![format!(
-        "it waits for {}: RDY {} of its time",
-        names(situation, &sum),
-        percent(patient.part(sum.total))
-    )];
-    if let Some(first) = same.first() {
-        let place = cgroup.as_deref().unwrap_or("an unknown cgroup");
-        let pids: Vec<String> = same.iter().map(|task| task.pid.to_string()).collect();
-        evidence.push(format!(
-            "{} (process {}, in {place}) ran {:.2} pCPUs",
-            first.name,
-            pids.join(", "),
-            situation.pcpus(ran)
-        ));
-    }
-    let pids: Vec<u32> = same.iter().map(|task| task.pid).collect();
-    let cure = cure::calm_processes(situation, patient, cgroup.as_deref(), &pids);
-    Some(patient.finding(
+    waits_for(
         situation,
+        patient,
+        waits,
         Kind::HostProcess,
-        severity,
-        sum.total,
-        evidence,
-        cure,
-    ))
+        is_meant,
+        |sum| {
+            let Some((Who::Process { name, cgroup }, _)) = sum.by.first() else {
+                return (Vec::new(), Cure::default());
+            };
+            let top = situation.interval.host.top_tasks.iter();
+            let same: Vec<_> = top
+                .filter(|task| task.name == *name && task.cgroup == *cgroup)
+                .collect();
+            let ran: Nanos = same.iter().map(|task| task.time).sum();
+            let evidence = same.first().map(|first| {
+                let place = cgroup.as_deref().unwrap_or("an unknown cgroup");
+                let pids: Vec<String> = same.iter().map(|task| task.pid.to_string()).collect();
+                format!(
+                    "{} (process {}, in {place}) ran {:.2} pCPUs",
+                    first.name,
+                    pids.join(", "),
+                    situation.pcpus(ran)
+                )
+            });
+            let pids: Vec<u32> = same.iter().map(|task| task.pid).collect();
+            let cure = cure::calm_processes(situation, patient, name, cgroup.as_deref(), &pids);
+            (evidence.into_iter().collect(), cure)
+        },
+    )
 }
 
 pub(super) fn neighbour(
@@ -201,50 +180,36 @@ pub(super) fn neighbour(
     waits: &mut Waits,
 ) -> Option<Finding> {
     let is_meant = |who: &Who| matches!(who, Who::Vm(_) | Who::Others);
-    let sum = waits.sum(patient, |_, who| is_meant(who));
-    let severity = sum.severity(patient)?;
-    waits.explain(patient, with_estimate(patient, is_meant));
-    let known = patient.known;
-    let lag = match known.due {
-        Nanos::ZERO => 0.0,
-        due => 1.0 - known.received.0 as f64 / due.0 as f64,
-    };
-    let verdict = match lag {
-        lag if lag >= BEHIND => "less than its due",
-        lag if lag <= -BEHIND => "more than its due",
-        _ => "what it is due",
-    };
-    let evidence = vec![
-        format!(
-            "it waits for {}: RDY {} of its time",
-            names(situation, &sum),
-            percent(patient.part(sum.total))
-        ),
-        format!(
-            "it received {:.2} of {:.2} pCPUs due: {verdict}",
-            situation.pcpus(known.received),
-            situation.pcpus(known.due)
-        ),
-    ];
-    let mut all = vec![patient.id()];
-    all.extend(culprits(&sum));
-    let cure = match lag >= BEHIND && !known.is_managed {
-        true => cure::daemon(
-            situation,
-            &all,
-            &[],
-            "weights follow what each is due and receives",
-        ),
-        false => cure::more_weight(situation, patient, &all),
-    };
-    Some(patient.finding(
+    waits_for(
         situation,
+        patient,
+        waits,
         Kind::Neighbour,
-        severity,
-        sum.total,
-        evidence,
-        cure,
-    ))
+        is_meant,
+        |sum| {
+            let known = patient.known;
+            let lag = match known.due {
+                Nanos::ZERO => 0.0,
+                due => 1.0 - known.received.0 as f64 / due.0 as f64,
+            };
+            let verdict = match lag {
+                lag if lag >= BEHIND => "less than its due",
+                lag if lag <= -BEHIND => "more than its due",
+                _ => "what it is due",
+            };
+            let evidence = format!(
+                "it received {:.2} of {:.2} pCPUs due: {verdict}",
+                situation.pcpus(known.received),
+                situation.pcpus(known.due)
+            );
+            let all = with_culprits(patient, sum);
+            let cure = match lag >= BEHIND && !known.is_managed {
+                true => cure::what_is_due(situation, patient, &all),
+                false => cure::more_weight(situation, patient, &all),
+            };
+            (vec![evidence], cure)
+        },
+    )
 }
 
 /// What no other finding explains.
@@ -253,36 +218,33 @@ pub(super) fn unexplained(
     patient: &Patient<'_>,
     waits: &mut Waits,
 ) -> Option<Finding> {
-    let sum = waits.sum(patient, |_, _| true);
-    let severity: Severity = sum.severity(patient)?;
-    let unseen = situation.interval.host.unseen(situation.interval.length);
-    let mut evidence = vec![format!(
-        "RDY {} of its time, for {}",
-        percent(patient.part(sum.total)),
-        names(situation, &sum)
-    )];
-    evidence.extend(unseen.map(|unseen| {
-        format!(
-            "{:.2} pCPUs are in no account: tasks that ended, interrupts, what this host's own hypervisor took",
-            situation.pcpus(unseen)
-        )
-    }));
-    let cure = cure::look_closer();
-    Some(patient.finding(
+    waits_for(
         situation,
+        patient,
+        waits,
         Kind::Unexplained,
-        severity,
-        sum.total,
-        evidence,
-        cure,
-    ))
+        |_| true,
+        |_| {
+            let unseen = situation.interval.host.unseen(situation.interval.length);
+            let evidence = unseen.map(|unseen| {
+                format!(
+                    "{:.2} pCPUs are in no account: tasks that ended, interrupts, what this host's own hypervisor took",
+                    situation.pcpus(unseen)
+                )
+            });
+            (evidence.into_iter().collect(), cure::look_closer())
+        },
+    )
 }
 
-fn culprits(sum: &Sum) -> impl Iterator<Item = VmId> + '_ {
-    sum.by.iter().filter_map(|(who, _)| match who {
+/// The VM and the VMs that it waits for.
+fn with_culprits(patient: &Patient<'_>, sum: &Sum) -> Vec<VmId> {
+    let mut all = vec![patient.id()];
+    all.extend(sum.by.iter().filter_map(|(who, _)| match who {
         Who::Vm(vm) => Some(*vm),
         _ => None,
-    })
+    }));
+    all
 }
 
 /// Who is waited for most, and with which part of the sum.

@@ -55,8 +55,27 @@ impl Patient<'_> {
             severity,
             lost_per_second: Nanos(u64::try_from(per_second).unwrap_or(u64::MAX)),
             lost_of_run: (ran > Nanos::ZERO).then(|| ratio(lost, ran)),
+            burned_per_second: None,
             evidence,
             cure,
+        }
+    }
+
+    /// Something by which it loses nothing itself, and that burned so much of the host's time in the interval.
+    pub fn burner(
+        &self,
+        situation: &Situation<'_>,
+        kind: Kind,
+        burned: Nanos,
+        evidence: Vec<String>,
+        cure: Cure,
+    ) -> Finding {
+        let finding = self.finding(situation, kind, Severity::Notice, burned, evidence, cure);
+        Finding {
+            burned_per_second: Some(finding.lost_per_second),
+            lost_per_second: Nanos::ZERO,
+            lost_of_run: None,
+            ..finding
         }
     }
 }

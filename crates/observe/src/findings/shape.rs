@@ -8,6 +8,7 @@ use tandem_policy::PcpuId;
 use tandem_policy::PcpuSet;
 use tandem_policy::State;
 use tandem_policy::VcpuId;
+use tandem_policy::VcpuTimes;
 use tandem_policy::VmId;
 use tandem_policy::states::interval::VcpuInterval;
 
@@ -106,10 +107,11 @@ pub(super) fn stacked(
         .iter()
         .flat_map(|(_, vcpus)| vcpus.iter().map(|vcpu| vcpu.vcpu))
         .collect();
-    let is_meant = |vcpu: VcpuId, who: &Who| *who == Who::Itself && ids.contains(&vcpu);
-    let sum = waits.sum(patient, is_meant);
-    let severity = sum.severity(patient)?;
-    waits.explain(patient, is_meant);
+    let (sum, severity) = waits.take(
+        patient,
+        |vcpu| ids.contains(&vcpu),
+        |who| *who == Who::Itself,
+    )?;
     let mut evidence: Vec<String> = crowds
         .iter()
         .map(|(set, vcpus)| {
@@ -123,17 +125,17 @@ pub(super) fn stacked(
         .collect();
     let idle = situation.interval.host.idle.unwrap_or_default();
     evidence.push(format!(
-        "they wait for each other: RDY {} of the VM's time, while {:.2} pCPUs idled",
-        percent(patient.part(sum.total)),
+        "they wait for each other: {}, while {:.2} pCPUs idled",
+        sum.ready(patient),
         situation.pcpus(idle)
     ));
-    let moves: Vec<(VcpuId, PcpuSet)> = crowds
-        .iter()
-        .flat_map(|(set, vcpus)| {
-            let room = roomier(situation, set, vcpus.len());
-            vcpus.iter().map(move |vcpu| (vcpu.vcpu, room.clone()))
-        })
-        .collect();
+    let mut moves: Vec<(VcpuId, PcpuSet)> = Vec::new();
+    for (set, vcpus) in &crowds {
+        let ids: Vec<VcpuId> = vcpus.iter().map(|vcpu| vcpu.vcpu).collect();
+        if let Some(room) = roomier(situation, patient, set, &ids) {
+            moves.extend(ids.into_iter().map(|vcpu| (vcpu, room.clone())));
+        }
+    }
     let cure = cure::move_vcpus(patient, &moves);
     Some(patient.finding(
         situation,
@@ -145,16 +147,61 @@ pub(super) fn stacked(
     ))
 }
 
-/// Where so many vCPUs have room: the pCPUs that share a last-level cache with `set`, if these are enough, else all.
-fn roomier(situation: &Situation<'_>, set: &PcpuSet, vcpus: usize) -> PcpuSet {
-    let mut near = set.clone();
-    for cache in situation.host.caches.iter().filter(|one| one.overlaps(set)) {
-        near.extend(cache);
-    }
-    match near.len() >= vcpus {
+/// Where these vCPUs have more room than in `set`: pCPUs that share a last-level cache with it, if these are enough, else all that may be
+/// used. `None` if there are none beside `set`. Never used are isolated pCPUs, those outside of the vCPUs' cpusets, and those that others
+/// have to themselves.
+fn roomier(
+    situation: &Situation<'_>,
+    patient: &Patient<'_>,
+    set: &PcpuSet,
+    vcpus: &[VcpuId],
+) -> Option<PcpuSet> {
+    let taken = taken_by_others(situation, patient);
+    let isolated = &situation.host.isolated;
+    let in_cpusets = |pcpu| {
+        let known = &patient.known.cpusets;
+        let mut cpusets = vcpus.iter().filter_map(|vcpu| known.get(vcpu));
+        cpusets.all(|cpuset| cpuset.contains(pcpu))
+    };
+    let may_be_used = |pcpu: &PcpuId| {
+        let is_free = !isolated.contains(*pcpu) && !taken.contains(*pcpu);
+        set.contains(*pcpu) || (is_free && in_cpusets(*pcpu))
+    };
+    let mut all: PcpuSet = situation.host.online.iter().filter(may_be_used).collect();
+    all.extend(set);
+    let caches = situation.host.caches.iter();
+    let near = caches.filter(|cache| cache.overlaps(set));
+    let near: PcpuSet = all
+        .iter()
+        .filter(|pcpu| set.contains(*pcpu) || near.clone().any(|cache| cache.contains(*pcpu)))
+        .collect();
+    let room = match near.len() >= vcpus.len() {
         true => near,
-        false => situation.host.online.clone(),
+        false => all,
+    };
+    (room != *set).then_some(room)
+}
+
+/// pCPUs that another VM has to itself: at least as many of its vCPUs as there are pCPUs may run nowhere else.
+fn taken_by_others(situation: &Situation<'_>, patient: &Patient<'_>) -> PcpuSet {
+    let online = &situation.host.online;
+    let mut taken = PcpuSet::default();
+    for vm in &situation.interval.vms {
+        if vm.vm == patient.id() {
+            continue;
+        }
+        let places: BTreeSet<&PcpuSet> = vm.vcpus.iter().map(|vcpu| &vcpu.allowed).collect();
+        for place in places {
+            let is_within = |vcpu: &&VcpuInterval| {
+                !vcpu.allowed.is_empty() && vcpu.allowed.common(place) == vcpu.allowed.len()
+            };
+            let confined = vm.vcpus.iter().filter(is_within).count();
+            if online.common(place) < online.len() && confined >= place.len() {
+                taken.extend(place);
+            }
+        }
     }
+    taken
 }
 
 pub(super) fn too_many_vcpus(
@@ -167,19 +214,20 @@ pub(super) fn too_many_vcpus(
         .iter()
         .flat_map(|(_, vcpus)| vcpus.iter().map(|vcpu| vcpu.vcpu))
         .collect();
-    let is_meant = |vcpu: VcpuId, who: &Who| *who == Who::Itself && ids.contains(&vcpu);
-    let sum = waits.sum(patient, is_meant);
-    let severity = sum.severity(patient)?;
-    waits.explain(patient, is_meant);
+    let (sum, severity) = waits.take(
+        patient,
+        |vcpu| ids.contains(&vcpu),
+        |who| *who == Who::Itself,
+    )?;
     let mut room = PcpuSet::default();
     for vcpu in &patient.vm.vcpus {
         room.extend(&vcpu.allowed);
     }
     let busy = patient.vm.vcpus.iter().filter(|vcpu| wanted(vcpu) >= BUSY);
     let mut evidence = vec![format!(
-        "{} busy vCPUs may run on pCPU {room} only; they wait for each other: RDY {} of the VM's time",
+        "{} busy vCPUs may run on pCPU {room} only; they wait for each other: {}",
         busy.count(),
-        percent(patient.part(sum.total))
+        sum.ready(patient)
     )];
     if let Some(costop) = patient.times.get(State::Costop) {
         evidence.push(format!("CSTP {}", percent(patient.part(costop))));
@@ -196,6 +244,12 @@ pub(super) fn too_many_vcpus(
     ))
 }
 
+/// The part of the time halted, for whatever reason: where co-stop is measured it is told apart from HALT.
+fn halted(times: &VcpuTimes) -> f64 {
+    let share = |state| times.share(state).unwrap_or(0.0);
+    share(State::Halted) + share(State::Costop)
+}
+
 /// A VM with two or more vCPUs pinned to a pCPU, that spans several and sleeps: what it was measured to do is in decision 018.
 fn is_pinned_and_stacked(other: &Patient<'_>) -> bool {
     let mut on: BTreeMap<PcpuId, usize> = BTreeMap::new();
@@ -205,7 +259,7 @@ fn is_pinned_and_stacked(other: &Patient<'_>) -> bool {
             _ => return false,
         }
     }
-    let halted = other.times.share(State::Halted).unwrap_or(0.0);
+    let halted = halted(&other.times);
     on.len() >= 2 && on.values().any(|vcpus| *vcpus >= 2) && halted >= HOG_SLEEPS
 }
 
@@ -230,14 +284,12 @@ pub(super) fn pinned_hog(
         other.id() != patient.id() && is_ahead && is_pinned_and_stacked(other)
     });
     let hogs: BTreeMap<_, _> = hogs.map(|hog| (hog.id(), hog)).collect();
-    let is_meant = |_, who: &Who| matches!(who, Who::Vm(vm) if hogs.contains_key(vm));
-    let sum = waits.sum(patient, is_meant);
-    let severity = sum.severity(patient)?;
+    let is_meant = |who: &Who| matches!(who, Who::Vm(vm) if hogs.contains_key(vm));
+    let (sum, severity) = waits.take(patient, |_| true, is_meant)?;
     let (Who::Vm(worst), _) = sum.by.first()? else {
         return None;
     };
     let hog = hogs.get(worst)?;
-    waits.explain(patient, is_meant);
     let pcpus = |time| situation.pcpus(time);
     let evidence = vec![
         format!(
@@ -247,11 +299,11 @@ pub(super) fn pinned_hog(
             pcpus(hog.known.due)
         ),
         format!(
-            "{} received {:.2} of {:.2} due, and waited for it: RDY {} of its time",
+            "{} received {:.2} of {:.2} due, and waited for it: {}",
             known.name,
             pcpus(known.received),
             pcpus(known.due),
-            percent(patient.part(sum.total))
+            sum.ready(patient)
         ),
     ];
     let lost = known.due.saturating_sub(known.received).min(sum.total);
@@ -295,19 +347,16 @@ pub(super) fn unfair_pins(
     if situation.pcpus(due) < set.len() as f64 * OVERCOMMITTED {
         return None;
     }
-    let is_meant = |_, who: &Who| matches!(who, Who::Vm(_));
-    let sum = waits.sum(patient, is_meant);
-    let severity = sum.severity(patient)?;
-    waits.explain(patient, is_meant);
+    let (sum, severity) = waits.take(patient, |_| true, |who| matches!(who, Who::Vm(_)))?;
     let pcpus = |time| situation.pcpus(time);
     let evidence = vec![format!(
-        "{} VMs may run on pCPU {set} only and are due {:.2} pCPUs there; {} received {:.2} of {:.2} due, and RDY is {}",
+        "{} VMs may run on pCPU {set} only and are due {:.2} pCPUs there; {} received {:.2} of {:.2} due, and waited: {}",
         confined.len(),
         pcpus(due),
         known.name,
         pcpus(known.received),
         pcpus(known.due),
-        percent(patient.part(sum.total))
+        sum.ready(patient)
     )];
     let mut all: BTreeSet<VmId> = confined.iter().map(|other| other.id()).collect();
     all.extend(sum.by.iter().filter_map(|(who, _)| match who {
@@ -337,9 +386,7 @@ pub(super) fn slow_sibling(
         .iter()
         .partition(|vcpu| wanted(vcpu) >= ALWAYS);
     let [slow] = slow[..] else { return None };
-    let they_wait = siblings
-        .iter()
-        .all(|vcpu| share(vcpu, State::Halted) >= WAITS);
+    let they_wait = siblings.iter().all(|vcpu| halted(&vcpu.times) >= WAITS);
     let they_work = siblings
         .iter()
         .any(|vcpu| ratio(vcpu.ran, vcpu.times.wall()) >= WORKS);
@@ -347,16 +394,18 @@ pub(super) fn slow_sibling(
     if siblings.is_empty() || !they_wait || !they_work || ready < READY_BAD {
         return None;
     }
-    let is_meant = |vcpu: VcpuId, who: &Who| vcpu == slow.vcpu && matches!(who, Who::Vm(_));
-    let sum = waits.sum(patient, is_meant);
-    sum.severity(patient)?;
-    waits.explain(patient, is_meant);
-    let halted: f64 = siblings.iter().map(|vcpu| share(vcpu, State::Halted)).sum();
+    let (sum, _) = waits.take(
+        patient,
+        |vcpu| vcpu == slow.vcpu,
+        |who| matches!(who, Who::Vm(_)),
+    )?;
+    let halted: f64 = siblings.iter().map(|vcpu| halted(&vcpu.times)).sum();
     let evidence = vec![format!(
-        "vCPU {} always has work and is RDY for {}, while its siblings ran at times and halted for {} in the mean",
+        "vCPU {} always has work and is RDY for {} of its time, while its siblings ran at times and halted for {} in the mean; it waits for other VMs: {}",
         slow.vcpu,
         percent(ready),
-        percent(halted / siblings.len() as f64)
+        percent(halted / siblings.len() as f64),
+        sum.ready(patient)
     )];
     let mut all = vec![patient.id()];
     all.extend(sum.by.iter().filter_map(|(who, _)| match who {

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use serde::Deserialize;
+use serde::Serialize;
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::cgroup::Quota;
 use tandem_linux::cgroup::Version;
@@ -39,25 +41,33 @@ impl Situation<'_> {
     }
 }
 
-/// What is configured for a VM.
-#[derive(Clone, Debug, Default)]
+/// What is configured for a VM. What is not written is in a record already, beside it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct KnownVm {
     /// Its name.
+    #[serde(skip)]
     pub name: String,
     /// Its process.
+    #[serde(skip)]
     pub pid: u32,
     /// The threads of its vCPUs.
+    #[serde(skip)]
     pub tids: BTreeMap<VcpuId, u32>,
     /// Its configured weight; the kernel's default is 1.
     pub weight: f64,
     /// Due over the interval, by weights and beside all VMs of the host.
+    #[serde(skip)]
     pub due: Nanos,
     /// Received over the interval.
+    #[serde(skip)]
     pub received: Nanos,
     /// The cgroup of its first vCPU; `None` where that is not known.
     pub cgroup: Option<CgroupPath>,
     /// The quotas of the cgroups of its vCPUs and of those above.
     pub quotas: Vec<KnownQuota>,
+    /// Where the cpuset of each vCPU's cgroup lets it be moved. One that is not here may be moved anywhere, as far as is known.
+    pub cpusets: BTreeMap<VcpuId, PcpuSet>,
     /// Whether it is a domain of libvirt, of the same name.
     pub is_libvirt: bool,
     /// Whether a running daemon of Tandem's looks after it.
@@ -66,17 +76,34 @@ pub struct KnownVm {
     pub takes_turns: bool,
 }
 
+impl KnownVm {
+    /// What is configured, without what is known of the VM and its interval anyway.
+    pub fn settings(self) -> KnownVm {
+        KnownVm {
+            name: String::new(),
+            pid: 0,
+            tids: BTreeMap::new(),
+            due: Nanos::ZERO,
+            received: Nanos::ZERO,
+            ..self
+        }
+    }
+}
+
 /// A cgroup's quota.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KnownQuota {
     /// Whose.
     pub cgroup: CgroupPath,
     /// How much.
     pub quota: Quota,
+    /// For how long it kept the cgroup off pCPUs in the interval, summed over these; `None` where that is not known.
+    #[serde(skip)]
+    pub throttled: Option<Nanos>,
 }
 
 /// What is configured on the host.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KnownHost {
     /// Which interface holds the cpu controller.
     pub version: Version,
@@ -84,6 +111,9 @@ pub struct KnownHost {
     pub mount: PathBuf,
     /// The pCPUs that are online.
     pub online: PcpuSet,
+    /// The pCPUs that the kernel's command line takes out of scheduling (isolcpus).
+    #[serde(default)]
+    pub isolated: PcpuSet,
     /// The pCPUs of each last-level cache; empty where that is not known.
     pub caches: Vec<PcpuSet>,
     /// Major and minor number of the kernel's release; `None` where that is not known.

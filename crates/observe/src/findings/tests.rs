@@ -1,5 +1,9 @@
 //! Each cause in a made-up interval that has it, and in one that barely has not.
 
+mod costs;
+mod once;
+mod room;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -77,12 +81,14 @@ impl World {
                     ..HostTotals::default()
                 },
                 missing: Vec::new(),
+                programs: None,
             },
             vms: BTreeMap::new(),
             host: KnownHost {
                 version: Version::V1,
                 mount: PathBuf::from("/cg"),
                 online: set("0-1"),
+                isolated: PcpuSet::default(),
                 caches: Vec::new(),
                 kernel: Some((6, 18)),
                 has_autogroup: false,
@@ -108,6 +114,7 @@ impl World {
             ran: ms(of.run + of.poll),
             waited: ms(of.ready + of.limited),
             runs: 100,
+            wakeups: None,
             runnable: false,
             allowed: set(of.on),
         });
@@ -288,6 +295,7 @@ fn quota(limited: u64, idle: u64) -> World {
                 quota_us: 30_000,
                 period_us: 100_000,
             },
+            throttled: None,
         });
     })
 }
@@ -420,6 +428,16 @@ fn a_vm_that_waits_for_its_own_slow_vcpu() {
     assert_eq!(slow(5, 450).kinds(1), [Kind::Neighbour]);
     assert_eq!(slow(600, 450).kinds(1), [Kind::Neighbour]);
     assert_eq!(slow(100, 99).kinds(1), []);
+    // Where co-stop is told apart from HALT, the siblings halt no less.
+    let mut world = slow(100, 450);
+    for vcpu in &mut world.interval.vms[0].vcpus[1..] {
+        let parts = [
+            (State::Run, vcpu.ran),
+            (State::Costop, Nanos::from_millis(700)),
+        ];
+        vcpu.times = VcpuTimes::from_parts(vcpu.times.wall(), parts).unwrap();
+    }
+    assert_eq!(world.only().kind, Kind::SlowSibling);
 }
 
 /// Two VMs that share both pCPUs; the first sleeps so much on each vCPU.

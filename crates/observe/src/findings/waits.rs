@@ -1,4 +1,8 @@
 //! What vCPUs waited for, as far as no finding explains it yet, and from when on a wait is worth a finding.
+//!
+//! Where a vCPU may run on several pCPUs, who took them is an estimate, and a part of its wait is then always said to be for its own VM.
+//! Whoever explains such a vCPU's waits for others explains that part, too, but it does not count in the cost: so no wait is
+//! explained twice, by whoever came first and by whoever finds the estimate left over.
 
 use std::collections::BTreeMap;
 
@@ -10,6 +14,7 @@ use tandem_policy::states::edges::Edges;
 use tandem_policy::states::edges::Party;
 
 use super::finding::Severity;
+use super::finding::percent;
 use super::finding::ratio;
 use super::patient::Patient;
 
@@ -60,6 +65,8 @@ fn who(victim: VmId, culprit: &Party) -> Who {
 #[derive(Debug, Default)]
 pub(super) struct Waits {
     left: BTreeMap<(VmId, VcpuId), BTreeMap<Who, Nanos>>,
+    /// What was taken of each VM's waits so far.
+    taken: BTreeMap<VmId, Nanos>,
 }
 
 /// Waits that have something in common.
@@ -71,6 +78,8 @@ pub(super) struct Sum {
     pub(super) by: Vec<(Who, Nanos)>,
     /// The longest of a vCPU, as a part of its wall time.
     worst: f64,
+    /// What other findings explain of the VM's waits.
+    elsewhere: Nanos,
 }
 
 impl Sum {
@@ -81,6 +90,18 @@ impl Sum {
             (true, _) => Some(Severity::Bad),
             (false, true) => Some(Severity::Notice),
             (false, false) => None,
+        }
+    }
+
+    /// How much it is of the VM's time, and what other findings explain beside it.
+    pub(super) fn ready(&self, patient: &Patient<'_>) -> String {
+        let ready = format!("RDY {} of its time", percent(patient.part(self.total)));
+        match self.elsewhere {
+            Nanos::ZERO => ready,
+            elsewhere => format!(
+                "{ready}, what is left beside {} that other findings explain",
+                percent(patient.part(elsewhere))
+            ),
         }
     }
 }
@@ -97,43 +118,61 @@ impl Waits {
         waits
     }
 
-    /// The sum of those waits of a VM of which `is_meant` says so.
-    pub(super) fn sum(
+    /// Takes what these vCPUs of a VM waited for those that are meant, if that is worth a finding, and with it what is estimated to be for the VM
+    /// itself.
+    pub(super) fn take(
+        &mut self,
+        patient: &Patient<'_>,
+        of_vcpu: impl Fn(VcpuId) -> bool,
+        is_meant: impl Fn(&Who) -> bool,
+    ) -> Option<(Sum, Severity)> {
+        let sum = self.sum(patient, &of_vcpu, &is_meant);
+        let severity = sum.severity(patient)?;
+        let mut taken = Nanos::ZERO;
+        for vcpu in patient.vm.vcpus.iter().filter(|vcpu| of_vcpu(vcpu.vcpu)) {
+            let is_estimate = vcpu.allowed.len() > 1;
+            let Some(left) = self.left.get_mut(&(patient.id(), vcpu.vcpu)) else {
+                continue;
+            };
+            left.retain(|who, time| {
+                let is_taken = is_meant(who) || (*who == Who::Itself && is_estimate);
+                if is_taken {
+                    taken += *time;
+                }
+                !is_taken
+            });
+        }
+        *self.taken.entry(patient.id()).or_default() += taken;
+        Some((sum, severity))
+    }
+
+    /// What is left of what these vCPUs waited for those that are meant.
+    fn sum(
         &self,
         patient: &Patient<'_>,
-        is_meant: impl Fn(VcpuId, &Who) -> bool,
+        of_vcpu: impl Fn(VcpuId) -> bool,
+        is_meant: impl Fn(&Who) -> bool,
     ) -> Sum {
-        let mut sum = Sum::default();
+        let mut sum = Sum {
+            elsewhere: self.taken.get(&patient.id()).copied().unwrap_or_default(),
+            ..Sum::default()
+        };
         let mut by: BTreeMap<Who, Nanos> = BTreeMap::new();
-        for vcpu in &patient.vm.vcpus {
+        for vcpu in patient.vm.vcpus.iter().filter(|vcpu| of_vcpu(vcpu.vcpu)) {
             let Some(left) = self.left.get(&(patient.id(), vcpu.vcpu)) else {
                 continue;
             };
-            let meant = left.iter().filter(|(who, _)| is_meant(vcpu.vcpu, who));
-            let mut of_vcpu = Nanos::ZERO;
-            for (who, time) in meant {
+            let mut of_this = Nanos::ZERO;
+            for (who, time) in left.iter().filter(|(who, _)| is_meant(who)) {
                 *by.entry(who.clone()).or_default() += *time;
-                of_vcpu += *time;
+                of_this += *time;
             }
-            sum.total += of_vcpu;
-            sum.worst = sum.worst.max(ratio(of_vcpu, vcpu.times.wall()));
+            sum.total += of_this;
+            sum.worst = sum.worst.max(ratio(of_this, vcpu.times.wall()));
         }
         sum.by = by.into_iter().collect();
         // Equals stay in the order of who they are.
         sum.by.sort_by_key(|(_, time)| std::cmp::Reverse(*time));
         sum
-    }
-
-    /// Takes out what a finding explains.
-    pub(super) fn explain(
-        &mut self,
-        patient: &Patient<'_>,
-        is_meant: impl Fn(VcpuId, &Who) -> bool,
-    ) {
-        for ((vm, vcpu), left) in &mut self.left {
-            if *vm == patient.id() {
-                left.retain(|who, _| !is_meant(*vcpu, who));
-            }
-        }
     }
 }

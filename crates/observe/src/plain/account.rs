@@ -17,6 +17,8 @@ pub(super) struct Before {
     pub(super) polled: Option<Nanos>,
     pub(super) runnable: bool,
     pub(super) allowed: PcpuSet,
+    /// How often it went to sleep so far; `None`: not asked for, or not known.
+    pub(super) sleeps: Option<u64>,
     /// Of the wait that is not over, what was counted in earlier intervals.
     pub(super) counted: Nanos,
 }
@@ -34,6 +36,7 @@ pub(super) struct Account {
     pub(super) is_over: bool,
     pub(super) limited: Option<Nanos>,
     pub(super) runs: u64,
+    pub(super) wakeups: Option<u64>,
     pub(super) runnable: bool,
     pub(super) allowed: PcpuSet,
     pub(super) cgroup: Option<CgroupPath>,
@@ -74,6 +77,10 @@ impl Account {
             is_over: !waits,
             limited: None,
             runs: now.sample.runs.saturating_sub(before.sample.runs),
+            wakeups: now
+                .sleeps
+                .zip(before.sleeps)
+                .map(|(now, before)| now.saturating_sub(before)),
             runnable: now.runnable,
             allowed: now.allowed.clone(),
             cgroup: None,

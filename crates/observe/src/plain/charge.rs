@@ -1,10 +1,11 @@
 //! Whom a vCPU waits for, where nobody saw the switches: its wait is divided among those that ran on the pCPUs that it may
 //! use, in proportion to what they ran there.
 //!
-//! What a thread ran on a pCPU is not known, only what it ran in all. It is taken to have run everywhere alike where it may:
+//! What a thread ran on a pCPU is not known, only what it ran in all. It is taken to have run everywhere alike where it may, as far as
+//! those leave room there that have less choice (`spread.rs`): who may run anywhere does not run on a pCPU that pinned threads fill.
 //!
 //! ```text
-//! there(j, S) = ran_j · |allowed_j ∩ S| ÷ |allowed_j|
+//! there(j, S) = ran_j · Σ_p∈S part_j(p) ÷ Σ_p part_j(p)
 //! others(v) = Σ_k≠v there(k, allowed_v)
 //! charged(v ← j) = min(waited_v, others(v)) · there(j, allowed_v) ÷ others(v)
 //! ```
@@ -34,6 +35,8 @@ use tandem_policy::states::edges::Evidence;
 use tandem_policy::states::edges::Party;
 use tandem_policy::states::edges::PartyId;
 use tandem_policy::states::edges::TOP;
+
+use super::spread::Spread;
 
 /// So many of a distribution are looked at one by one: the victim itself may be among them.
 const FIRST: usize = TOP + 1;
@@ -72,8 +75,8 @@ struct Ranked {
     time: u128,
 }
 
-/// Divides every wait.
-pub(super) fn charge(waits: &[Waited], ran: &[Ran]) -> Edges {
+/// Divides every wait of an interval of that length.
+pub(super) fn charge(waits: &[Waited], ran: &[Ran], length: Nanos) -> Edges {
     let mut builder = EdgesBuilder::new();
     let mut groups: BTreeMap<&PcpuSet, Group> = BTreeMap::new();
     for ran in ran.iter().filter(|ran| ran.time > Nanos::ZERO) {
@@ -85,6 +88,11 @@ pub(super) fn charge(waits: &[Waited], ran: &[Ran]) -> Edges {
             ranked.time += u128::from(ran.time.0);
         }
     }
+    let sums = groups.iter().map(|(allowed, group)| {
+        let times = group.together.values().map(|ran| ran.time);
+        (*allowed, times.sum())
+    });
+    let spread = Spread::new(sums, length);
     // Many vCPUs have one of few sets.
     let mut by_set: BTreeMap<&PcpuSet, Vec<&Waited>> = BTreeMap::new();
     for wait in waits.iter().filter(|wait| wait.time > Nanos::ZERO) {
@@ -92,7 +100,7 @@ pub(super) fn charge(waits: &[Waited], ran: &[Ran]) -> Edges {
     }
     let unnamed = [Party::Others, Party::Unseen].map(|party| builder.party(&party));
     for (set, waits) in by_set {
-        let distribution = Distribution::new(&groups, set);
+        let distribution = Distribution::new(&groups, &spread, set);
         for wait in waits {
             distribution.divide(wait, unnamed, &mut builder);
         }
@@ -112,7 +120,7 @@ struct Distribution {
 }
 
 impl Distribution {
-    fn new(groups: &BTreeMap<&PcpuSet, Group>, set: &PcpuSet) -> Distribution {
+    fn new(groups: &BTreeMap<&PcpuSet, Group>, spread: &Spread<'_>, set: &PcpuSet) -> Distribution {
         let is_pinned = set.len() == 1;
         let mut there: BTreeMap<PartyId, Ranked> = BTreeMap::new();
         for (allowed, group) in groups.iter().filter(|(allowed, _)| allowed.overlaps(set)) {
@@ -120,10 +128,11 @@ impl Distribution {
                 true => &group.apart,
                 false => &group.together,
             };
+            let (part, whole) = spread.there(allowed, set);
             for (party, ran) in parties {
                 let vm = ran.vm;
                 let sum = there.entry(*party).or_insert(Ranked { vm, time: 0 });
-                sum.time += time_there(ran.time, allowed, set);
+                sum.time += (ran.time * part).checked_div(whole).unwrap_or(0);
             }
         }
         let mut there: Vec<(PartyId, Ranked)> = there.into_iter().collect();
@@ -158,7 +167,11 @@ impl Distribution {
             true => victim,
             false => builder.party(&itself.whole()),
         };
-        let own_time = time_there(u128::from(wait.ran.0), &wait.allowed, &wait.allowed);
+        // All that it ran it ran where it may.
+        let own_time = match wait.allowed.is_empty() {
+            true => 0,
+            false => u128::from(wait.ran.0),
+        };
         let others = self.total.saturating_sub(own_time);
         let known = u128::from(wait.time.0).min(others);
         let first = self.there.iter().take(FIRST);
@@ -184,17 +197,11 @@ impl Distribution {
     }
 }
 
-/// What somebody ran on the pCPUs of `set`, as far as that can be told.
-fn time_there(ran: u128, allowed: &PcpuSet, set: &PcpuSet) -> u128 {
-    match allowed.len() {
-        0 => 0,
-        places => ran * allowed.common(set) as u128 / places as u128,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const SECOND: Nanos = Nanos::from_secs(1);
 
     fn set(list: &str) -> PcpuSet {
         list.parse().unwrap()
@@ -247,7 +254,7 @@ mod tests {
             ran(vcpu(2, 1), 900, "1"),
             ran(make(), 100, "0"),
         ];
-        let edges = charge(&[waited(1, 0, 400, 400, "0")], &all);
+        let edges = charge(&[waited(1, 0, 400, 400, "0")], &all, SECOND);
         let expected = [(vcpu(2, 0), 300), (make(), 100)];
         assert_eq!(charges(&edges, &vcpu(1, 0)), expected);
         assert!(
@@ -261,7 +268,7 @@ mod tests {
     fn stacked_siblings_wait_for_each_other() {
         let all = [ran(vcpu(1, 0), 500, "0"), ran(vcpu(1, 1), 500, "0")];
         let waits = [waited(1, 0, 500, 500, "0"), waited(1, 1, 500, 500, "0")];
-        let edges = charge(&waits, &all);
+        let edges = charge(&waits, &all, SECOND);
         assert_eq!(charges(&edges, &vcpu(1, 0)), [(vcpu(1, 1), 500)]);
         assert_eq!(charges(&edges, &vcpu(1, 1)), [(vcpu(1, 0), 500)]);
         assert_eq!(edges.by_vm().len(), 1, "the VM waits for itself");
@@ -276,7 +283,7 @@ mod tests {
             // Half of it counts: on pCPU 2 it was in nobody's way.
             ran(vcpu(3, 0), 200, "1-2"),
         ];
-        let edges = charge(&[waited(1, 0, 100, 500, "0-1")], &all);
+        let edges = charge(&[waited(1, 0, 100, 500, "0-1")], &all, SECOND);
         let expected = [
             (Party::Vm(VmId(2)), 60),
             (Party::Vm(VmId(1)), 30),
@@ -286,9 +293,29 @@ mod tests {
     }
 
     #[test]
+    fn who_may_run_anywhere_did_not_run_where_pinned_threads_fill_the_pcpu() {
+        let all = [
+            ran(vcpu(1, 0), 500, "0"),
+            ran(vcpu(2, 0), 500, "0"),
+            ran(make(), 900, "0-1"),
+        ];
+        let edges = charge(&[waited(1, 0, 500, 500, "0")], &all, SECOND);
+        assert_eq!(charges(&edges, &vcpu(1, 0)), [(vcpu(2, 0), 500)]);
+        // Had they left 200 ms, it would have run as much there at most.
+        let all = [
+            ran(vcpu(1, 0), 400, "0"),
+            ran(vcpu(2, 0), 400, "0"),
+            ran(make(), 900, "0-1"),
+        ];
+        let edges = charge(&[waited(1, 0, 600, 400, "0")], &all, SECOND);
+        let expected = [(vcpu(2, 0), 400), (make(), 200)];
+        assert_eq!(charges(&edges, &vcpu(1, 0)), expected);
+    }
+
+    #[test]
     fn nobody_is_charged_with_more_than_it_ran() {
         let all = [ran(vcpu(1, 0), 100, "0"), ran(vcpu(2, 0), 200, "0")];
-        let edges = charge(&[waited(1, 0, 900, 100, "0")], &all);
+        let edges = charge(&[waited(1, 0, 900, 100, "0")], &all, SECOND);
         let expected = [(Party::Unseen, 700), (vcpu(2, 0), 200)];
         assert_eq!(charges(&edges, &vcpu(1, 0)), expected);
     }
@@ -303,7 +330,7 @@ mod tests {
                 time: wait,
                 ..waited(1, 0, 0, 333, "0-2")
             }];
-            assert_eq!(charge(&waits, &all).total(EdgeKind::Pcpu), wait);
+            assert_eq!(charge(&waits, &all, SECOND).total(EdgeKind::Pcpu), wait);
         }
     }
 
@@ -315,7 +342,7 @@ mod tests {
             waited(9, 0, 10, 0, ""),
             waited(1, 1, 0, 0, "1"),
         ];
-        let edges = charge(&alone, &all);
+        let edges = charge(&alone, &all, SECOND);
         assert_eq!(charges(&edges, &vcpu(1, 0)), [(Party::Unseen, 10)]);
         assert_eq!(charges(&edges, &vcpu(9, 0)), [(Party::Unseen, 10)]);
         assert!(charges(&edges, &vcpu(1, 1)).is_empty());
@@ -326,7 +353,7 @@ mod tests {
         let vms = 1..=1_000;
         let all: Vec<Ran> = vms.clone().map(|n| ran(vcpu(n, 0), n, "0-3")).collect();
         let waits: Vec<Waited> = vms.map(|n| waited(n, 0, 100, n, "0-3")).collect();
-        let edges = charge(&waits, &all);
+        let edges = charge(&waits, &all, SECOND);
         assert!(edges.len() <= 1_000 * (TOP + 1), "{}", edges.len());
         assert_eq!(edges.total(EdgeKind::Pcpu), Nanos::from_millis(100_000));
         let last = charges(&edges, &vcpu(1_000, 0));
@@ -339,7 +366,7 @@ mod tests {
     fn an_own_sibling_is_named_however_little_it_ran() {
         let mut all: Vec<Ran> = (2..40).map(|n| ran(vcpu(n, 0), 500, "0-3")).collect();
         all.extend([ran(vcpu(1, 0), 300, "0-3"), ran(vcpu(1, 1), 200, "0-3")]);
-        let edges = charge(&[waited(1, 0, 960, 300, "0-3")], &all);
+        let edges = charge(&[waited(1, 0, 960, 300, "0-3")], &all, SECOND);
         let of_own = charges(&edges, &vcpu(1, 0)).into_iter();
         let of_own: Vec<_> = of_own
             .filter(|(party, _)| *party == Party::Vm(VmId(1)))

@@ -159,6 +159,7 @@ impl Round {
                     ran: account.ran,
                     waited: account.waited,
                     runs: account.runs,
+                    wakeups: account.wakeups,
                     runnable: account.runnable,
                     allowed: account.allowed,
                 });
@@ -185,9 +186,10 @@ impl Round {
                 no_limit,
                 no_controller,
             ),
-            edges: charge(&waits, &self.ran),
+            edges: charge(&waits, &self.ran, self.length),
             vms,
             host: self.host,
+            programs: None,
         }
     }
 }

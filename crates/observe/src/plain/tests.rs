@@ -617,3 +617,35 @@ fn a_process_is_where_any_of_its_threads_is() {
     };
     assert_eq!(charged, [(make, ms(200)), (Party::Unseen, ms(200))]);
 }
+
+#[test]
+fn wake_ups_are_counted_when_asked_for_and_caught_up_with() {
+    let mut tree = Tree::new();
+    let vms = [vm(1, 100, 2)];
+    let status = |tree: &Tree, tid: u32, voluntary: &str| {
+        let text = format!("Cpus_allowed_list:\t0-1\n{voluntary}nonvoluntary_ctxt_switches:\t9\n");
+        tree.put(&format!("proc/100/task/{tid}/status"), &text);
+    };
+    let threads = [101, 102].map(|tid| Thread::new(100, tid, "CPU 0/KVM"));
+    tree.set(&Thread::new(100, 100, "qemu"));
+    tree.set_all(&threads);
+    status(&tree, 101, "voluntary_ctxt_switches:\t40\n");
+    status(&tree, 102, "");
+    let ran = |tree: &Tree, ms: u64| {
+        let [one, two] = threads.clone();
+        tree.set_all(&[one.at(ms, 0), two.at(ms, 0)]);
+    };
+    let wakeups = |interval: &Interval| {
+        let vcpus = interval.vms[0].vcpus.iter();
+        vcpus.map(|vcpu| vcpu.wakeups).collect::<Vec<_>>()
+    };
+    tree.begin(&vms);
+    ran(&tree, 100);
+    status(&tree, 101, "voluntary_ctxt_switches:\t50\n");
+    assert_eq!(wakeups(&tree.interval(&vms, 1_000)), [None, None]);
+    tree.source.count_wakeups();
+    tree.begin(&vms);
+    ran(&tree, 300);
+    status(&tree, 101, "voluntary_ctxt_switches:\t175\n");
+    assert_eq!(wakeups(&tree.interval(&vms, 1_000)), [Some(125), None]);
+}

@@ -1,6 +1,7 @@
 //! What is recorded of an interval: what its source answered, and whose it is.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use serde::Deserialize;
 use serde::Serialize;
@@ -9,6 +10,9 @@ use tandem_policy::VcpuId;
 use tandem_policy::VmId;
 use tandem_policy::Weight;
 use tandem_policy::states::interval::Interval;
+
+use crate::findings::KnownHost;
+use crate::findings::KnownVm;
 
 /// An interval with what is known of its VMs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -21,12 +25,27 @@ pub struct Frame {
     pub vms: BTreeMap<VmId, RecordedVm>,
     /// Processes that are VMMs by their names and could not be looked into.
     pub unreadable: usize,
+    /// Looks that failed since the interval before: what happened meanwhile is in no interval.
+    #[serde(default)]
+    pub failed: u64,
+    /// What the last of them said.
+    #[serde(default)]
+    pub failure: Option<String>,
+    /// What is configured on the host; `None` where that was not read, as by recorders of version 1.
+    #[serde(default)]
+    pub host: Option<KnownHost>,
 }
 
 impl Frame {
     /// When it ended by the wall clock.
     pub fn end(&self) -> Nanos {
         Nanos(self.at.0.saturating_add(self.interval.length.0))
+    }
+
+    /// When it began and ended by CLOCK_MONOTONIC, which nobody sets.
+    pub fn steady(&self) -> Range<Nanos> {
+        let Interval { start, length, .. } = self.interval;
+        start..Nanos(start.0.saturating_add(length.0))
     }
 }
 
@@ -46,6 +65,9 @@ pub struct RecordedVm {
     pub due: Option<Nanos>,
     /// Its vCPUs whose threads are known.
     pub tids: BTreeMap<VcpuId, u32>,
+    /// What else is configured for it ([`KnownVm::settings`]); `None` where that was not read.
+    #[serde(default)]
+    pub settings: Option<KnownVm>,
 }
 
 /// Weights as text: numbers of JSON are read back to a neighbour at times.

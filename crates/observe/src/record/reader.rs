@@ -1,26 +1,34 @@
 //! Reading a record, also while it is written.
+//!
+//! Parts are read one after the other, in the order in which they were recorded. One that cannot be read is skipped: what it held is
+//! [`Damage`]. Of a journal only the lines that are damaged are lost.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::fs::File;
 use std::fs::TryLockError;
 use std::io;
-use std::ops::Range;
 use std::path::Path;
 use std::path::PathBuf;
 
-use tandem_policy::Nanos;
-
+use super::END;
+use super::End;
+use super::HAS_END;
 use super::HEADER;
 use super::Header;
 use super::JOURNAL;
 use super::RecordError;
 use super::SEGMENT;
-use super::VERSION;
+use super::VERSIONS;
+use super::damage::Damage;
+use super::damage::Damages;
+use super::damage::Span;
 use super::frame::Frame;
 use super::recorder::Line;
 use super::recorder::number_of;
 use super::segment;
+use super::segment::Summary;
+use super::wanted::Wanted;
 
 /// How often a part is looked for again that was made a segment, or went, meanwhile.
 const TRIES: usize = 3;
@@ -29,6 +37,7 @@ const TRIES: usize = 3;
 #[derive(Clone, Debug)]
 pub struct Record {
     folder: PathBuf,
+    header: Header,
 }
 
 impl Record {
@@ -52,19 +61,19 @@ impl Record {
         let value: serde_json::Value =
             serde_json::from_str(&text).map_err(|error| not(format!("{HEADER}: {error}")))?;
         let version = &value["tandem_record"];
-        if *version != VERSION {
-            return Err(match version.is_u64() {
-                true => RecordError::Version {
-                    path: folder.to_owned(),
-                    found: version.to_string(),
-                },
-                false => not(format!("{HEADER} has no version")),
+        let Some(number) = version.as_u64() else {
+            return Err(not(format!("{HEADER} has no version")));
+        };
+        if !u32::try_from(number).is_ok_and(|number| VERSIONS.contains(&number)) {
+            return Err(RecordError::Version {
+                path: folder.to_owned(),
+                found: version.to_string(),
             });
         }
-        let header = serde_json::from_value::<Header>(value);
-        header.map_err(|error| not(format!("{HEADER}: {error}")))?;
+        let header = serde_json::from_value(value);
         Ok(Record {
             folder: folder.to_owned(),
+            header: header.map_err(|error| not(format!("{HEADER}: {error}")))?,
         })
     }
 
@@ -74,8 +83,22 @@ impl Record {
         header.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
     }
 
-    /// Whether it was ended as it should be: nothing is in a journal.
+    /// How it was ended; `None` if it is being written, or was cut off. Records of version 1 do not say.
+    pub fn end(&self) -> Result<Option<End>, RecordError> {
+        let path = self.folder.join(END);
+        match fs::read_to_string(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            // It is renamed into its place when it is on the disk: what cannot be read is no end.
+            Ok(text) => Ok(serde_json::from_str(&text).ok()),
+            Err(error) => Err(RecordError::io("read", &path)(error)),
+        }
+    }
+
+    /// Whether it was ended as somebody asked: it says so. One of version 1 was if nothing is in a journal.
     pub fn is_complete(&self) -> Result<bool, RecordError> {
+        if self.header.tandem_record >= HAS_END {
+            return Ok(self.end()?.is_some_and(|end| end.error.is_none()));
+        }
         let parts = self.parts()?;
         Ok(parts.values().all(|part| part.segment.is_some()))
     }
@@ -88,20 +111,45 @@ impl Record {
         Ok(files.map(|file| file.len()).sum())
     }
 
-    /// Calls with each interval that overlaps a time by the wall clock, in ns since 1970, and its number, in their order; until an error.
+    /// Calls with each interval that is wanted, and its number, in the order in which they were recorded, until an error; says by which damage
+    /// some of them may be missing.
     pub fn read<E: From<RecordError>>(
         &self,
-        wanted: Range<Nanos>,
+        wanted: impl Into<Wanted>,
         mut each: impl FnMut(u64, Frame) -> Result<(), E>,
-    ) -> Result<(), E> {
-        for (first, part) in self.parts()? {
-            for (number, frame) in self.frames(first, part, &wanted)? {
-                if frame.at < wanted.end && frame.end() > wanted.start {
+    ) -> Result<Vec<Damage>, E> {
+        let wanted = wanted.into();
+        let mut damages = Damages::default();
+        let parts = self.parts()?;
+        let mut ends: Vec<Option<u64>> = parts.keys().skip(1).map(|first| Some(*first)).collect();
+        ends.push(self.end()?.map(|end| end.intervals));
+        for ((first, part), end) in parts.into_iter().zip(ends) {
+            let read = match self.part(first, part, &wanted) {
+                Ok(read) => read,
+                Err(error) => {
+                    damages.add(Damage {
+                        what: error.to_string(),
+                        first,
+                        intervals: end.and_then(|end| end.checked_sub(first)),
+                    });
+                    continue;
+                }
+            };
+            match (read.damage, &read.span) {
+                (Some(damage), Some(span)) => damages.add_within(damage, span, &wanted),
+                (Some(damage), None) => damages.add(damage),
+                (None, _) => {}
+            }
+            if let Some(span) = read.span {
+                damages.read(span, &wanted);
+            }
+            for (number, frame) in read.frames {
+                if wanted.has(&frame) {
                     each(number, frame)?;
                 }
             }
         }
-        Ok(())
+        Ok(damages.finish(&wanted))
     }
 
     /// What there is, by the number of its first interval.
@@ -116,29 +164,30 @@ impl Record {
                 continue;
             };
             let part = parts.entry(first).or_default();
-            if end == SEGMENT {
-                part.segment = Some(path);
+            match end {
+                SEGMENT => part.segment = Some(path),
+                _ => part.has_journal = true,
             }
         }
         Ok(parts)
     }
 
-    /// The frames of a part, none where it holds none of the wanted time or is gone meanwhile.
-    fn frames(
-        &self,
-        first: u64,
-        mut part: Part,
-        wanted: &Range<Nanos>,
-    ) -> Result<BTreeMap<u64, Frame>, RecordError> {
+    /// What a part holds; nothing if it is gone meanwhile.
+    fn part(&self, first: u64, mut part: Part, wanted: &Wanted) -> Result<Read, RecordError> {
+        let journal = super::part(&self.folder, first, JOURNAL);
         for _ in 0..TRIES {
-            // With both, the journal is what was left when the recorder was killed just then.
             let read = match &part.segment {
-                Some(path) => of_segment(path, wanted),
-                None => journal(&super::part(&self.folder, first, JOURNAL)),
+                // With both, the journal is what was left when the recorder was killed just then.
+                Some(path) => match of_segment(path, wanted) {
+                    Err(error) if part.has_journal && !is_gone(&error) => {
+                        of_journal(&journal, first).map_err(|_| error)
+                    }
+                    other => other,
+                },
+                None => of_journal(&journal, first),
             };
             match read {
-                Err(RecordError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-                }
+                Err(error) if is_gone(&error) => {}
                 other => return other,
             }
             match self.parts()?.remove(&first) {
@@ -146,7 +195,7 @@ impl Record {
                 None => break,
             }
         }
-        Ok(BTreeMap::new())
+        Ok(Read::default())
     }
 }
 
@@ -154,27 +203,67 @@ impl Record {
 #[derive(Debug, Default)]
 struct Part {
     segment: Option<PathBuf>,
+    has_journal: bool,
 }
 
-fn of_segment(path: &Path, wanted: &Range<Nanos>) -> Result<BTreeMap<u64, Frame>, RecordError> {
+/// What was read of a part.
+#[derive(Debug, Default)]
+struct Read {
+    /// `None` if nothing was.
+    span: Option<Span>,
+    /// Those of a segment only if some are wanted.
+    frames: BTreeMap<u64, Frame>,
+    /// What could not be.
+    damage: Option<Damage>,
+}
+
+fn is_gone(error: &RecordError) -> bool {
+    let RecordError::Io { source, .. } = error else {
+        return false;
+    };
+    source.kind() == io::ErrorKind::NotFound
+}
+
+fn of_segment(path: &Path, wanted: &Wanted) -> Result<Read, RecordError> {
     let segment = segment::open(path)?;
     let summary = &segment.summary;
-    match summary.from < wanted.end && summary.to > wanted.start {
-        true => segment.frames(path),
-        false => Ok(BTreeMap::new()),
-    }
+    let span = Span::of(summary);
+    let frames = match wanted.overlaps(&span.wall, span.steady.as_ref()) {
+        true => segment.frames(path)?,
+        false => BTreeMap::new(),
+    };
+    Ok(Read {
+        span: Some(span),
+        frames,
+        damage: None,
+    })
 }
 
-/// The frames of a journal; a last line that is not whole is not there.
-fn journal(path: &Path) -> Result<BTreeMap<u64, Frame>, RecordError> {
+/// The frames of a journal; a last line that is not whole is not there, and others that cannot be read are skipped.
+fn of_journal(path: &Path, first: u64) -> Result<Read, RecordError> {
     let text = fs::read(path).map_err(RecordError::io("read", path))?;
     let lines = text.split_inclusive(|byte| *byte == b'\n');
     let whole = lines.filter(|line| line.ends_with(b"\n"));
-    let frames = whole.zip(1..).map(|(line, at)| {
+    let mut read = Read::default();
+    for (line, at) in whole.zip(1u64..) {
         let line: Result<Line<Frame>, _> = serde_json::from_slice(line);
-        let line =
-            line.map_err(|error| RecordError::damaged(path, format!("line {at}: {error}")))?;
-        Ok((line.number, line.frame))
-    });
-    frames.collect()
+        match (line, &mut read.damage) {
+            (Ok(line), _) => {
+                read.frames.insert(line.number, line.frame);
+            }
+            (Err(_), Some(damage)) => {
+                damage.intervals = damage.intervals.map(|lost| lost + 1);
+            }
+            (Err(error), none) => {
+                let error = RecordError::damaged(path, format!("line {at}: {error}"));
+                *none = Some(Damage {
+                    what: error.to_string(),
+                    first: first + at - 1,
+                    intervals: Some(1),
+                });
+            }
+        }
+    }
+    read.span = Summary::of(first, read.frames.values()).map(|summary| Span::of(&summary));
+    Ok(read)
 }

@@ -19,11 +19,14 @@ use serde::Deserialize;
 use serde::Serialize;
 use tandem_policy::Nanos;
 
+use super::END;
+use super::End;
 use super::HEADER;
 use super::Header;
 use super::JOURNAL;
 use super::RecordError;
 use super::VERSION;
+use super::durable;
 use super::frame::Frame;
 use super::part;
 use super::segment;
@@ -39,6 +42,9 @@ pub(super) const JOURNALS: u64 = 8;
 
 /// A segment has at most so many intervals: enough that names and the file's own description cost next to nothing.
 const INTERVALS: usize = 300;
+
+/// So much is kept of what a look said that failed.
+const MOST_OF_FAILURE: usize = 300;
 
 /// A line of the journal.
 #[derive(Serialize, Deserialize)]
@@ -70,6 +76,11 @@ pub struct Recorder {
     segments: VecDeque<(PathBuf, u64)>,
     /// How many of the first intervals are gone.
     dropped: u64,
+    /// Looks that failed since the last interval, and what the last of them said.
+    failed: u64,
+    failure: Option<String>,
+    /// Looks that failed since the beginning.
+    all_failed: u64,
 }
 
 impl Recorder {
@@ -92,14 +103,17 @@ impl Recorder {
             TryLockError::WouldBlock => RecordError::Busy(folder.to_owned()),
             TryLockError::Error(error) => RecordError::io("lock", &path)(error),
         })?;
-        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let header_line = Header {
             tandem_record: VERSION,
-            begun: Nanos(since.map_or(0, |since| since.as_nanos() as u64)),
+            begun: now(),
         };
         let text = serde_json::to_string(&header_line).map_err(io::Error::from);
         let written = text.and_then(|text| writeln!(header, "{text}"));
         written.map_err(RecordError::io("write", &path))?;
+        durable::file(&header, &path)?;
+        durable::folder(folder)?;
+        // Who may not list the folder above may make one in it all the same.
+        let _ = durable::folder(above(folder));
         Ok(Recorder {
             folder: folder.to_owned(),
             _header: header,
@@ -108,12 +122,24 @@ impl Recorder {
             next: 0,
             segments: VecDeque::new(),
             dropped: 0,
+            failed: 0,
+            failure: None,
+            all_failed: 0,
         })
+    }
+
+    /// A look failed: the next interval, or the end, says so.
+    pub fn failed(&mut self, why: &str) {
+        self.failed += 1;
+        self.all_failed += 1;
+        self.failure = Some(why.chars().take(MOST_OF_FAILURE).collect());
     }
 
     /// Writes an interval: it is in the journal when this returns, and survives if this process is killed. After an error it is not in
     /// the record, and all before it are.
-    pub fn add(&mut self, frame: Frame) -> Result<(), RecordError> {
+    pub fn add(&mut self, mut frame: Frame) -> Result<(), RecordError> {
+        frame.failed = self.failed;
+        frame.failure.clone_from(&self.failure);
         let line = Line {
             number: self.next,
             frame: &frame,
@@ -138,6 +164,8 @@ impl Recorder {
         journal.append(&line)?;
         journal.frames.push(frame);
         self.next += 1;
+        self.failed = 0;
+        self.failure = None;
         Ok(())
     }
 
@@ -148,6 +176,7 @@ impl Recorder {
         };
         let (path, bytes) = segment::write(&self.folder, journal.first, &journal.frames)?;
         fs::remove_file(&journal.path).map_err(RecordError::io("remove", &journal.path))?;
+        durable::folder(&self.folder)?;
         self.segments.push_back((path, bytes));
         self.journal = None;
         self.drop_oldest()
@@ -170,14 +199,51 @@ impl Recorder {
         Ok(())
     }
 
-    /// Ends the record: everything is in closed segments.
-    pub fn finish(mut self) -> Result<Finished, RecordError> {
+    /// Ends the record: everything is in closed segments, and it says that it was ended, and why if nobody asked for that.
+    pub fn finish(mut self, error: Option<String>) -> Result<Finished, RecordError> {
         self.close()?;
+        self.write_end(&End {
+            at: now(),
+            intervals: self.next,
+            dropped: self.dropped,
+            failed: self.failed,
+            failure: self.failure.clone(),
+            error,
+        })?;
         Ok(Finished {
             intervals: self.next,
             dropped: self.dropped,
             bytes: self.segments.iter().map(|(_, bytes)| bytes).sum(),
+            failed: self.all_failed,
         })
+    }
+
+    /// It has its name only when it is on the disk.
+    fn write_end(&self, end: &End) -> Result<(), RecordError> {
+        let unfinished = self.folder.join(format!("{END}.part"));
+        let text = serde_json::to_string(end).map_err(io::Error::from);
+        let text = text.map_err(RecordError::io("write", &unfinished))?;
+        let mut file = File::create(&unfinished).map_err(RecordError::io("write", &unfinished))?;
+        writeln!(file, "{text}").map_err(RecordError::io("write", &unfinished))?;
+        durable::file(&file, &unfinished)?;
+        let path = self.folder.join(END);
+        fs::rename(&unfinished, &path).map_err(RecordError::io("rename", &unfinished))?;
+        durable::folder(&self.folder)
+    }
+}
+
+/// By the wall clock, in ns since 1970.
+fn now() -> Nanos {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    Nanos(since.map_or(0, |since| since.as_nanos() as u64))
+}
+
+/// The folder that has a name of this one.
+fn above(folder: &Path) -> &Path {
+    match folder.parent() {
+        Some(above) if above.as_os_str().is_empty() => Path::new("."),
+        Some(above) => above,
+        None => folder,
     }
 }
 
@@ -190,6 +256,8 @@ pub struct Finished {
     pub dropped: u64,
     /// Bytes of the segments.
     pub bytes: u64,
+    /// Looks that failed.
+    pub failed: u64,
 }
 
 /// The number in the name of a part.

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::fs::File;
+use std::ops::Range;
 use std::path::Path;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -38,6 +39,8 @@ use tandem_policy::Nanos;
 use super::RecordError;
 use super::SEGMENT;
 use super::VERSION;
+use super::VERSIONS;
+use super::durable;
 use super::frame::Frame;
 use super::part;
 use super::table;
@@ -52,7 +55,7 @@ const VERSION_KEY: &str = "tandem_record";
 const SUMMARY_KEY: &str = "tandem_summary";
 
 /// What a segment holds, in its metadata, so that one that is not wanted need not be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Summary {
     /// The number of the first interval.
     pub(super) first: u64,
@@ -62,16 +65,34 @@ pub(super) struct Summary {
     pub(super) from: Nanos,
     /// When the last ended.
     pub(super) to: Nanos,
+    /// The same by CLOCK_MONOTONIC; `None` in files of version 1.
+    #[serde(default)]
+    pub(super) steady: Option<Range<Nanos>>,
 }
 
 impl Summary {
     /// Of frames in a row; `None` of none.
-    pub(super) fn of(first: u64, frames: &[Frame]) -> Option<Summary> {
-        Some(Summary {
+    pub(super) fn of<'a>(
+        first: u64,
+        frames: impl IntoIterator<Item = &'a Frame>,
+    ) -> Option<Summary> {
+        let of = |frame: &Frame| Summary {
             first,
-            intervals: frames.len() as u64,
-            from: frames.iter().map(|frame| frame.at).min()?,
-            to: frames.iter().map(Frame::end).max()?,
+            intervals: 1,
+            from: frame.at,
+            to: frame.end(),
+            steady: Some(frame.steady()),
+        };
+        let frames = frames.into_iter().map(of);
+        frames.reduce(|one, two| Summary {
+            first,
+            intervals: one.intervals + two.intervals,
+            from: one.from.min(two.from),
+            to: one.to.max(two.to),
+            steady: one
+                .steady
+                .zip(two.steady)
+                .map(|(one, two)| one.start.min(two.start)..one.end.max(two.end)),
         })
     }
 }
@@ -86,8 +107,7 @@ pub(super) fn write(
     let written = write_whole(&unfinished, first, frames).and_then(|sum| {
         let path = folder.join(format!("{first:010}-{sum:016x}.{SEGMENT}"));
         fs::rename(&unfinished, &path).map_err(RecordError::io("rename", &unfinished))?;
-        let folder_synced = File::open(folder).and_then(|folder| folder.sync_all());
-        folder_synced.map_err(RecordError::io("write", folder))?;
+        durable::folder(folder)?;
         let metadata = fs::metadata(&path).map_err(RecordError::io("read", &path))?;
         Ok((path, metadata.len()))
     });
@@ -111,9 +131,7 @@ fn write_whole(path: &Path, first: u64, frames: &[Frame]) -> Result<u64, RecordE
         },
         other => refused(path, other),
     });
-    written?
-        .sync_all()
-        .map_err(RecordError::io("write", path))?;
+    durable::file(&written?, path)?;
     check_sum(path)
 }
 
@@ -187,6 +205,7 @@ fn is_time(int: Int) -> bool {
             | Int::CulpritVcpu
             | Int::Vms
             | Int::Of
+            | Int::Failed
     )
 }
 
@@ -257,7 +276,10 @@ pub(super) fn open(path: &Path) -> Result<Segment, RecordError> {
         let why = "it is a Parquet file without Tandem's metadata";
         return Err(RecordError::damaged(path, why));
     };
-    if version != VERSION.to_string() {
+    if !version
+        .parse()
+        .is_ok_and(|version| VERSIONS.contains(&version))
+    {
         return Err(RecordError::Version {
             path: path.to_owned(),
             found: version,

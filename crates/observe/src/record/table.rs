@@ -6,20 +6,23 @@
 //! | `item` | columns |
 //! |---|---|
 //! | all | `number` of the interval, from 0 when the record was begun |
-//! | `interval` | `at` (when it began, ns since 1970), `start` (the same by CLOCK_MONOTONIC), `length`, `source`, `unreadable` (VMMs that could not be looked into); of the host `pcpus`, and summed over them `idle`, `vcpus`, `vm_threads`, `tasks`, `kernel` |
-//! | `vm` | `vm` (a number that no other VM of the record has), `name`, `pid`, `program`, `weight`, `due`; `measured` is 1 if it was there all the time |
-//! | `vcpu` | `vm`, `vcpu`, `tid`, `allowed` (pCPUs), `wall`, and of it `run`, `poll`, `vmm`, `ready`, `limited`, `costop`, `halted`; `ran`, `waited`, `runs`, `runnable` (at the end). Without `wall`: known, and not measured |
+//! | `interval` | `at` (when it began, ns since 1970), `start` (the same by CLOCK_MONOTONIC), `length`, `source`, `unreadable` (VMMs that could not be looked into), `failed` (looks that failed since the interval before) and `failure` (what the last of them said), `settings` (JSON: what is configured on the host); of the host `pcpus`, and summed over them `idle`, `vcpus`, `vm_threads`, `tasks`, `kernel` |
+//! | `vm` | `vm` (a number that no other VM of the record has), `name`, `pid`, `program`, `weight`, `due`, `settings` (JSON: its cgroup, quotas and the like); `measured` is 1 if it was there all the time |
+//! | `vcpu` | `vm`, `vcpu`, `tid`, `allowed` (pCPUs), `wall`, and of it `run`, `poll`, `vmm`, `ready`, `limited`, `costop`, `halted`; `ran`, `waited`, `runs`, `wakeups`, `runnable` (at the end). Without `wall`: known, and not measured |
 //! | `thread` | another thread of a VM: `vm`, `name`, `time` |
 //! | `edge` | who waited for whom: `victim` (what it is: `vcpu`, `vm`, `vm-thread`, `process`, `kernel-thread`, `unseen`, `others`) with `vm`, `vcpu`, `name`, `cgroup`; `culprit` with `culprit_vm`, `culprit_vcpu`, `culprit_name`, `culprit_cgroup`; `kind` (`pcpu`, `sibling`, `yield-taken`, `yield-useless`), `evidence`, `time`, `count` |
 //! | `process` | a process that is no VM: `name`, `pid`, `cgroup`, `time` |
 //! | `missing` | not measured: `what`, of `vms` VMs of `of`; `want` says for want of what |
+//! | `programs` | programs in the kernel measured this interval |
+//! | `not-counted` | `name` (`waits`, `edges`, `links`, `events`) happened `count` times for `time` and could not be counted |
+//! | `not-seen` | the event `name` is not seen, so `what` is not known, for want of `want` |
+//! | `estimated` | `what` is estimated, `want` says how |
+//! | `latency` | wake-ups of `vm` took `time` in all until its vCPUs ran |
+//! | `latency-bucket` | `count` wake-ups of `vm` took `time` or more and less than twice as long |
 
 use std::collections::BTreeMap;
-use std::fmt::Display;
 
-use parquet::data_type::ByteArray;
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 use tandem_policy::Nanos;
 use tandem_policy::PcpuSet;
 use tandem_policy::State;
@@ -44,51 +47,17 @@ use tandem_policy::states::interval::VmInterval;
 use super::frame::Frame;
 use super::frame::RecordedVm;
 
-macro_rules! columns {
-    ($(#[$meta:meta])* $of:ident: $($column:ident = $name:literal,)*) => {
-        $(#[$meta])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub(super) enum $of {
-            $($column),*
-        }
+mod cells;
+mod programs;
 
-        impl $of {
-            /// All, in the order of the file.
-            pub(super) const ALL: &[$of] = &[$($of::$column),*];
-
-            /// As the file calls it.
-            pub(super) fn name(self) -> &'static str {
-                match self {
-                    $($of::$column => $name),*
-                }
-            }
-        }
-    };
-}
-
-columns! {
-    /// Columns of text.
-    Text:
-    Item = "item", Source = "source", Name = "name", Cgroup = "cgroup", Program = "program", Allowed = "allowed", Victim = "victim",
-    Culprit = "culprit", CulpritName = "culprit_name", CulpritCgroup = "culprit_cgroup", Kind = "kind",
-    Evidence = "evidence", What = "what", Want = "want",
-}
-
-columns! {
-    /// Columns of whole numbers.
-    Int:
-    Number = "number", At = "at", Start = "start", Length = "length", Unreadable = "unreadable", Pcpus = "pcpus", Idle = "idle",
-    Vcpus = "vcpus", VmThreads = "vm_threads", Tasks = "tasks", Kernel = "kernel", Vm = "vm", Vcpu = "vcpu", Pid = "pid", Tid = "tid",
-    Measured = "measured", Due = "due", Wall = "wall", Run = "run", Poll = "poll", Vmm = "vmm", Ready = "ready",
-    Limited = "limited", Costop = "costop", Halted = "halted", Ran = "ran", Waited = "waited", Runs = "runs",
-    Runnable = "runnable", Time = "time", Count = "count", CulpritVm = "culprit_vm", CulpritVcpu = "culprit_vcpu", Vms = "vms", Of = "of",
-}
-
-columns! {
-    /// Columns of real numbers.
-    Real:
-    Weight = "weight",
-}
+pub(super) use cells::Cells;
+pub(super) use cells::Int;
+pub(super) use cells::Real;
+use cells::Row;
+pub(super) use cells::Table;
+pub(super) use cells::Text;
+use cells::name;
+use cells::set;
 
 /// The columns of the states, in the order of [`State::ALL`].
 const STATES: [Int; 7] = [
@@ -101,41 +70,7 @@ const STATES: [Int; 7] = [
     Int::Halted,
 ];
 
-/// A column: for each row whether it has a value, and those that have.
-#[derive(Clone, Debug)]
-pub(super) struct Cells<T> {
-    pub(super) defined: Vec<i16>,
-    pub(super) values: Vec<T>,
-}
-
-impl<T> Default for Cells<T> {
-    fn default() -> Cells<T> {
-        Cells {
-            defined: Vec::new(),
-            values: Vec::new(),
-        }
-    }
-}
-
-/// Rows, column by column.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Table {
-    pub(super) rows: usize,
-    pub(super) texts: Vec<Cells<ByteArray>>,
-    pub(super) ints: Vec<Cells<i64>>,
-    pub(super) reals: Vec<Cells<f64>>,
-}
-
 impl Table {
-    fn new() -> Table {
-        Table {
-            rows: 0,
-            texts: vec![Cells::default(); Text::ALL.len()],
-            ints: vec![Cells::default(); Int::ALL.len()],
-            reals: vec![Cells::default(); Real::ALL.len()],
-        }
-    }
-
     /// The rows of frames in a row, the first of this number.
     pub(super) fn of(first: u64, frames: &[Frame]) -> Table {
         let mut table = Table::new();
@@ -147,6 +82,7 @@ impl Table {
             edge_rows,
             process_rows,
             missing_rows,
+            programs::rows,
         ] {
             for (frame, number) in frames.iter().zip(first..) {
                 rows(&mut table, number, frame);
@@ -155,55 +91,18 @@ impl Table {
         table.fill();
         table
     }
-
-    /// Begins a row of a kind.
-    fn row(&mut self, kind: &str, interval: u64) -> &mut Table {
-        self.rows += 1;
-        self.text(Text::Item, kind).int(Int::Number, interval)
-    }
-
-    fn text(&mut self, column: Text, text: &str) -> &mut Table {
-        set(
-            &mut self.texts[column as usize],
-            self.rows,
-            ByteArray::from(text),
-        );
-        self
-    }
-
-    fn int(&mut self, column: Int, number: u64) -> &mut Table {
-        set(&mut self.ints[column as usize], self.rows, number as i64);
-        self
-    }
-
-    fn time(&mut self, column: Int, time: impl Into<Option<Nanos>>) -> &mut Table {
-        if let Some(time) = time.into() {
-            self.int(column, time.0);
-        }
-        self
-    }
-
-    /// Nulls to the last row.
-    fn fill(&mut self) {
-        let rows = self.rows;
-        let defined = self.texts.iter_mut().map(|cells| &mut cells.defined);
-        let defined = defined.chain(self.ints.iter_mut().map(|cells| &mut cells.defined));
-        let defined = defined.chain(self.reals.iter_mut().map(|cells| &mut cells.defined));
-        defined.for_each(|defined| defined.resize(rows, 0));
-    }
-}
-
-/// Sets the cell of the last of so many rows; those before it that were not set are null.
-fn set<T>(cells: &mut Cells<T>, rows: usize, value: T) {
-    cells.defined.resize(rows - 1, 0);
-    cells.defined.push(1);
-    cells.values.push(value);
 }
 
 fn interval_row(table: &mut Table, number: u64, frame: &Frame) {
     let (interval, host) = (&frame.interval, &frame.interval.host);
-    table
-        .row("interval", number)
+    let row = table.row("interval", number);
+    if let Some(failure) = &frame.failure {
+        row.text(Text::Failure, failure);
+    }
+    if let Some(settings) = &frame.host {
+        row.text(Text::Settings, &json(settings));
+    }
+    row.int(Int::Failed, frame.failed)
         .text(Text::Source, &name(&interval.source))
         .time(Int::At, frame.at)
         .time(Int::Start, interval.start)
@@ -232,6 +131,9 @@ fn vm_rows(table: &mut Table, number: u64, frame: &Frame) {
             .text(Text::Program, &known.program)
             .int(Int::Pid, known.pid.into())
             .time(Int::Due, known.due);
+        if let Some(settings) = &known.settings {
+            row.text(Text::Settings, &json(settings));
+        }
         if let Some(weight) = known.weight {
             let cells = &mut row.reals[Real::Weight as usize];
             set(cells, row.rows, weight.0);
@@ -254,6 +156,9 @@ fn vcpu_rows(table: &mut Table, number: u64, frame: &Frame) {
                 .int(Int::Runnable, vcpu.runnable.into());
             for (state, column) in State::ALL.into_iter().zip(STATES) {
                 row.time(column, vcpu.times.get(state));
+            }
+            if let Some(wakeups) = vcpu.wakeups {
+                row.int(Int::Wakeups, wakeups);
             }
             if let Some(tid) = tids.and_then(|tids| tids.get(&vcpu.vcpu)) {
                 row.int(Int::Tid, (*tid).into());
@@ -357,99 +262,10 @@ fn missing_rows(table: &mut Table, number: u64, frame: &Frame) {
     }
 }
 
-/// The name of a value that is written as one.
-fn name(value: &impl Serialize) -> String {
-    match serde_json::to_value(value) {
-        Ok(serde_json::Value::String(name)) => name,
-        other => unreachable!("only values that are names are asked for theirs: {other:?}"),
-    }
-}
-
-/// The row that is read now.
-struct Row<'a> {
-    table: &'a Table,
-    row: usize,
-    texts: Vec<usize>,
-    ints: Vec<usize>,
-    reals: Vec<usize>,
-}
-
-impl<'a> Row<'a> {
-    fn text(&self, column: Text) -> Result<Option<&'a str>, String> {
-        let cells = &self.table.texts[column as usize];
-        match cell(cells, self.row, self.texts[column as usize]) {
-            None => Ok(None),
-            Some(bytes) => match bytes.as_utf8() {
-                Ok(text) => Ok(Some(text)),
-                Err(error) => Err(self.wrong(column.name(), error)),
-            },
-        }
-    }
-
-    fn int(&self, column: Int) -> Option<u64> {
-        let cells = &self.table.ints[column as usize];
-        cell(cells, self.row, self.ints[column as usize]).map(|number| *number as u64)
-    }
-
-    fn real(&self, column: Real) -> Option<f64> {
-        let cells = &self.table.reals[column as usize];
-        cell(cells, self.row, self.reals[column as usize]).copied()
-    }
-
-    fn time(&self, column: Int) -> Option<Nanos> {
-        self.int(column).map(Nanos)
-    }
-
-    fn wanted_text(&self, column: Text) -> Result<&'a str, String> {
-        let text = self.text(column)?;
-        text.ok_or_else(|| self.wrong(column.name(), "null"))
-    }
-
-    /// A number that must be there, and fit.
-    fn wanted<T: TryFrom<u64>>(&self, column: Int) -> Result<T, String> {
-        let number = self.int(column);
-        let number = number.ok_or_else(|| self.wrong(column.name(), "null"))?;
-        T::try_from(number).map_err(|_| self.wrong(column.name(), number))
-    }
-
-    fn wanted_time(&self, column: Int) -> Result<Nanos, String> {
-        self.wanted(column).map(Nanos)
-    }
-
-    fn named<T: DeserializeOwned>(&self, column: Text) -> Result<T, String> {
-        let text = self.wanted_text(column)?;
-        serde_json::from_value(serde_json::Value::from(text))
-            .map_err(|error| self.wrong(column.name(), error))
-    }
-
-    fn vm(&self) -> Result<VmId, String> {
-        self.wanted(Int::Vm).map(VmId)
-    }
-
-    fn wrong(&self, column: &str, what: impl Display) -> String {
-        format!("row {}, column {column}: {what}", self.row)
-    }
-
-    /// Goes to the next row.
-    fn next(&mut self) {
-        for (at, cells) in self.texts.iter_mut().zip(&self.table.texts) {
-            *at += usize::from(cells.defined[self.row] == 1);
-        }
-        for (at, cells) in self.ints.iter_mut().zip(&self.table.ints) {
-            *at += usize::from(cells.defined[self.row] == 1);
-        }
-        for (at, cells) in self.reals.iter_mut().zip(&self.table.reals) {
-            *at += usize::from(cells.defined[self.row] == 1);
-        }
-        self.row += 1;
-    }
-}
-
-fn cell<T>(cells: &Cells<T>, row: usize, at: usize) -> Option<&T> {
-    match cells.defined[row] {
-        1 => cells.values.get(at),
-        _ => None,
-    }
+/// Settings, of which only Tandem makes something.
+fn json(settings: &impl Serialize) -> String {
+    serde_json::to_string(settings)
+        .unwrap_or_else(|error| unreachable!("plain data can be written as JSON: {error}"))
 }
 
 /// A frame that grows row by row.
@@ -509,6 +325,7 @@ fn interval_of(row: &Row<'_>) -> Result<Growing, String> {
         edges: EdgesBuilder::new().all(),
         host,
         missing: Vec::new(),
+        programs: None,
     };
     Ok(Growing {
         frame: Frame {
@@ -516,6 +333,9 @@ fn interval_of(row: &Row<'_>) -> Result<Growing, String> {
             interval,
             vms: BTreeMap::new(),
             unreadable: row.wanted(Int::Unreadable)?,
+            failed: row.int(Int::Failed).unwrap_or(0),
+            failure: row.text(Text::Failure)?.map(str::to_owned),
+            host: row.settings()?,
         },
         edges: EdgesBuilder::new(),
     })
@@ -542,6 +362,7 @@ fn read_row(kind: &str, row: &Row<'_>, growing: &mut Growing) -> Result<(), Stri
                     weight: row.real(Real::Weight).map(Weight),
                     due: row.time(Int::Due),
                     tids: BTreeMap::new(),
+                    settings: row.settings()?,
                 };
                 frame.vms.insert(vm, known);
             }
@@ -588,7 +409,12 @@ fn read_row(kind: &str, row: &Row<'_>, growing: &mut Growing) -> Result<(), Stri
             of: row.wanted(Int::Of)?,
             want: row.wanted_text(Text::Want)?.to_owned(),
         }),
-        other => return Err(row.wrong("item", format!("'{other}' is not known"))),
+        other => {
+            let is_known = programs::read(other, row, &mut interval.programs)?;
+            if !is_known {
+                return Err(row.wrong("item", format!("'{other}' is not known")));
+            }
+        }
     }
     Ok(())
 }
@@ -610,6 +436,7 @@ fn vcpu_of(row: &Row<'_>, vcpu: VcpuId, wall: Nanos) -> Result<VcpuInterval, Str
         ran: row.wanted_time(Int::Ran)?,
         waited: row.wanted_time(Int::Waited)?,
         runs: row.wanted(Int::Runs)?,
+        wakeups: row.int(Int::Wakeups),
         runnable: row.wanted::<u64>(Int::Runnable)? == 1,
         allowed: allowed.map_err(|error| row.wrong("allowed", error))?,
     })

@@ -7,6 +7,9 @@ use proptest::collection::btree_map;
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
+use tandem_linux::cgroup::CgroupPath;
+use tandem_linux::cgroup::Quota;
+use tandem_linux::cgroup::Version;
 use tandem_policy::PcpuId;
 use tandem_policy::State;
 use tandem_policy::VcpuId;
@@ -29,8 +32,19 @@ use tandem_policy::states::interval::SourceName;
 use tandem_policy::states::interval::ThreadTime;
 use tandem_policy::states::interval::VcpuInterval;
 use tandem_policy::states::interval::VmInterval;
+use tandem_policy::states::latency::BUCKETS;
+use tandem_policy::states::latency::Latency;
+use tandem_policy::states::programs::Estimated;
+use tandem_policy::states::programs::NotCounted;
+use tandem_policy::states::programs::NotSeen;
+use tandem_policy::states::programs::Programs;
 
 use super::*;
+use crate::findings::KnownHost;
+use crate::findings::KnownQuota;
+use crate::findings::KnownVm;
+
+mod failures;
 
 fn nanos() -> impl Strategy<Value = Nanos> {
     prop_oneof![Just(0), 0..2_000_000_000u64, any::<u64>()].prop_map(Nanos)
@@ -62,19 +76,22 @@ fn vcpu() -> impl Strategy<Value = VcpuInterval> {
         times(),
         nanos(),
         nanos(),
-        any::<u64>(),
+        (any::<u64>(), option::of(0..u64::MAX >> 8)),
         any::<bool>(),
         pcpus,
     )
-        .prop_map(|(times, ran, waited, runs, runnable, pcpus)| VcpuInterval {
-            vcpu: VcpuId(0),
-            times,
-            ran,
-            waited,
-            runs,
-            runnable,
-            allowed: pcpus.into_iter().map(PcpuId).collect(),
-        })
+        .prop_map(
+            |(times, ran, waited, counts, runnable, pcpus)| VcpuInterval {
+                vcpu: VcpuId(0),
+                times,
+                ran,
+                waited,
+                runs: counts.0,
+                wakeups: counts.1,
+                runnable,
+                allowed: pcpus.into_iter().map(PcpuId).collect(),
+            },
+        )
 }
 
 fn vm() -> impl Strategy<Value = VmInterval> {
@@ -151,6 +168,41 @@ fn missing() -> impl Strategy<Value = Missing> {
     })
 }
 
+fn programs() -> impl Strategy<Value = Programs> {
+    let latency = (vec(any::<u64>(), BUCKETS), nanos()).prop_map(|(counts, time)| Latency {
+        counts: std::array::from_fn(|bucket| counts[bucket]),
+        time,
+    });
+    let not_seen = (text(), text(), text()).prop_map(|(event, lacks, because)| NotSeen {
+        event,
+        lacks,
+        because,
+    });
+    let estimated = (missing(), text()).prop_map(|(missing, how)| Estimated {
+        what: missing.what,
+        how,
+    });
+    (
+        vec(not_seen, 0..3),
+        [(); 6].map(|()| any::<u64>()),
+        vec(estimated, 0..2),
+        btree_map((0..5u64).prop_map(VmId), latency, 0..3),
+    )
+        .prop_map(|(not_seen, counts, estimated, latency)| Programs {
+            not_seen,
+            not_counted: NotCounted {
+                waits: counts[0],
+                wait_time: Nanos(counts[1]),
+                edges: counts[2],
+                edge_time: Nanos(counts[3]),
+                links: counts[4],
+                events: counts[5],
+            },
+            estimated,
+            latency,
+        })
+}
+
 fn host() -> impl Strategy<Value = HostTotals> {
     let process = (text(), any::<u32>(), option::of(text()), nanos());
     let sums = [(); 4].map(|()| nanos());
@@ -193,7 +245,36 @@ fn known() -> impl Strategy<Value = RecordedVm> {
             weight: weight.map(Weight),
             due,
             tids,
+            settings: None,
         })
+}
+
+/// What is configured for a VM, and on the host.
+fn settings() -> (KnownVm, KnownHost) {
+    let vm = KnownVm {
+        cgroup: Some(CgroupPath("/machine.slice/a".to_owned())),
+        quotas: vec![KnownQuota {
+            cgroup: CgroupPath("/machine.slice".to_owned()),
+            quota: Quota {
+                quota_us: 50_000,
+                period_us: 100_000,
+            },
+            throttled: None,
+        }],
+        is_libvirt: true,
+        takes_turns: true,
+        ..KnownVm::default()
+    };
+    let host = KnownHost {
+        version: Version::V2,
+        mount: "/sys/fs/cgroup".into(),
+        online: "0-3".parse().unwrap(),
+        isolated: "3".parse().unwrap(),
+        caches: vec!["0-1".parse().unwrap(), "2-3".parse().unwrap()],
+        kernel: Some((6, 18)),
+        has_autogroup: true,
+    };
+    (vm, host)
 }
 
 fn frame() -> impl Strategy<Value = Frame> {
@@ -210,40 +291,61 @@ fn frame() -> impl Strategy<Value = Frame> {
         edges(),
         host(),
         vec(missing(), 0..3),
+        option::of(programs()),
     );
-    let interval =
-        interval.prop_map(
-            |(source, start, length, vms, edges, host, missing)| Interval {
-                source,
-                start,
-                length,
-                vms: vms
-                    .into_iter()
-                    .rev()
-                    .map(|(id, vm)| VmInterval { vm: VmId(id), ..vm })
-                    .collect(),
-                edges,
-                host,
-                missing,
-            },
-        );
+    let interval = interval.prop_map(
+        |(source, start, length, vms, edges, host, missing, programs)| Interval {
+            source,
+            start,
+            length,
+            vms: vms
+                .into_iter()
+                .rev()
+                .map(|(id, vm)| VmInterval { vm: VmId(id), ..vm })
+                .collect(),
+            edges,
+            host,
+            missing,
+            programs,
+        },
+    );
     let vms = btree_map((0..5u64).prop_map(VmId), known(), 0..5);
-    (nanos(), interval, vms, 0..9usize).prop_map(|(at, interval, vms, unreadable)| Frame {
-        at,
-        interval,
-        vms,
-        unreadable,
+    let looks = (0..9usize, 0..9u64, option::of(text()), any::<bool>());
+    (nanos(), interval, vms, looks).prop_map(|(at, interval, mut vms, looks)| {
+        let (unreadable, failed, failure, has_settings) = looks;
+        let (of_vm, of_host) = settings();
+        for vm in vms.values_mut().filter(|_| has_settings) {
+            vm.settings = Some(of_vm.clone());
+        }
+        Frame {
+            at,
+            interval,
+            vms,
+            unreadable,
+            failed,
+            failure,
+            host: has_settings.then_some(of_host),
+        }
     })
 }
 
-/// All frames of a record.
-fn all(folder: &Path) -> Result<Vec<(u64, Frame)>, RecordError> {
+/// Frames and their numbers.
+type Frames = Vec<(u64, Frame)>;
+
+/// All frames of a record, and what is lost.
+fn everything(folder: &Path) -> Result<(Frames, Vec<Damage>), RecordError> {
     let mut frames = Vec::new();
-    let everything = Nanos(0)..Nanos(u64::MAX);
-    Record::open(folder)?.read(everything, |number, frame| {
+    let damages = Record::open(folder)?.read(Wanted::ALL, |number, frame| {
         frames.push((number, frame));
         Ok::<(), RecordError>(())
     })?;
+    Ok((frames, damages))
+}
+
+/// All frames of a record that is whole.
+fn all(folder: &Path) -> Result<Frames, RecordError> {
+    let (frames, damages) = everything(folder)?;
+    assert_eq!(damages, []);
     Ok(frames)
 }
 
@@ -257,7 +359,7 @@ proptest! {
         let (path, bytes) = segment::write(folder.path(), first, &frames).unwrap();
         prop_assert_eq!(bytes, fs::metadata(&path).unwrap().len());
         let opened = segment::open(&path).unwrap();
-        prop_assert_eq!(Some(opened.summary), segment::Summary::of(first, &frames));
+        prop_assert_eq!(Some(opened.summary.clone()), segment::Summary::of(first, &frames));
         let read: Vec<(u64, Frame)> = opened.frames(&path).unwrap().into_iter().collect();
         prop_assert_eq!(read, (first..).zip(frames).collect::<Vec<_>>());
     }
@@ -297,6 +399,7 @@ fn second(n: u64) -> Frame {
         ran: parts[0].1,
         waited: parts[1].1,
         runs: n,
+        wakeups: Some(n / 2),
         runnable: true,
         allowed: "0-3".parse().unwrap(),
     };
@@ -312,6 +415,7 @@ fn second(n: u64) -> Frame {
         edges: EdgesBuilder::new().all(),
         host: HostTotals::default(),
         missing: Vec::new(),
+        programs: None,
     };
     let known = RecordedVm {
         name: "db".to_owned(),
@@ -320,12 +424,16 @@ fn second(n: u64) -> Frame {
         weight: Some(Weight(100.0)),
         due: Some(Nanos(5)),
         tids: BTreeMap::from([(VcpuId(0), 10), (VcpuId(1), 11)]),
+        settings: Some(settings().0),
     };
     Frame {
         at: Nanos::from_secs(1_000 + n),
         interval,
         vms: BTreeMap::from([(VmId(1), known)]),
         unreadable: 0,
+        failed: 0,
+        failure: None,
+        host: Some(settings().1),
     }
 }
 
@@ -349,7 +457,7 @@ fn a_record_that_was_ended_is_complete_and_holds_everything() {
     assert!(!record.is_complete().unwrap(), "the last are in a journal");
     let expected: Vec<(u64, Frame)> = (0..700).map(|n| (n, second(n))).collect();
     assert_eq!(all(&folder).unwrap(), expected, "while it is written");
-    let finished = recorder.finish().unwrap();
+    let finished = recorder.finish(None).unwrap();
     assert_eq!((finished.intervals, finished.dropped), (700, 0));
     assert!(!record.is_written() && record.is_complete().unwrap());
     assert_eq!(all(&folder).unwrap(), expected);
@@ -399,7 +507,7 @@ fn the_size_is_bounded_at_every_moment_and_the_oldest_go() {
             largest = largest.max(folder_bytes(dir.path()));
         }
     }
-    let finished = recorder.finish().unwrap();
+    let finished = recorder.finish(None).unwrap();
     assert!(largest <= LEAST_MAX_BYTES, "{largest} bytes");
     assert!(largest > LEAST_MAX_BYTES / 2, "room is used: {largest}");
     assert!(folder_bytes(dir.path()) <= LEAST_MAX_BYTES);
@@ -428,7 +536,7 @@ fn an_interval_that_leaves_no_room_is_refused_with_what_would_do() {
     let error = recorder.add(large).unwrap_err().to_string();
     assert!(error.contains("--max-size must be 1"), "{error}");
     recorder.add(second(1)).unwrap();
-    recorder.finish().unwrap();
+    recorder.finish(None).unwrap();
     assert_eq!(all(dir.path()).unwrap().len(), 2);
 }
 
@@ -447,7 +555,7 @@ fn two_recorders_and_what_is_in_the_way_are_refused() {
         create()
     );
     recorder.add(second(0)).unwrap();
-    recorder.finish().unwrap();
+    recorder.finish(None).unwrap();
     assert!(create().contains("holds a record already"), "{}", create());
     assert_eq!(all(&folder).unwrap().len(), 1, "and it is as it was");
     fs::remove_dir_all(&folder).unwrap();
@@ -461,8 +569,11 @@ fn two_recorders_and_what_is_in_the_way_are_refused() {
 #[test]
 fn what_is_no_record_or_damaged_is_said_with_its_file() {
     let dir = tempfile::tempdir().unwrap();
-    let said = || match all(dir.path()) {
-        Ok(frames) => panic!("{} frames were read", frames.len()),
+    let said = || match everything(dir.path()) {
+        Ok((frames, damages)) => match &damages[..] {
+            [only] => only.to_string(),
+            _ => panic!("{} frames were read, {damages:?}", frames.len()),
+        },
         Err(error) => error.to_string(),
     };
     let name = dir.path().to_str().unwrap();
@@ -476,15 +587,15 @@ fn what_is_no_record_or_damaged_is_said_with_its_file() {
         ("", "is not a record: record.json"),
         ("{}", "has no version"),
         (
-            r#"{"tandem_record":2}"#,
-            "of version 2, and this program reads version 1",
+            r#"{"tandem_record":3}"#,
+            "of version 3, and this program reads versions 1 to 2",
         ),
-        (r#"{"tandem_record":1}"#, "missing field `begun`"),
+        (r#"{"tandem_record":2}"#, "missing field `begun`"),
     ] {
         fs::write(&header, text).unwrap();
         assert!(said().contains(why), "{text}: {}", said());
     }
-    fs::write(&header, r#"{"tandem_record":1,"begun":0}"#).unwrap();
+    fs::write(&header, r#"{"tandem_record":2,"begun":0}"#).unwrap();
     assert_eq!(all(dir.path()).unwrap(), []);
     // A segment that is cut.
     let (path, _) = segment::write(dir.path(), 0, &[second(0)]).unwrap();
@@ -499,7 +610,7 @@ fn what_is_no_record_or_damaged_is_said_with_its_file() {
     let at = whole.windows(key.len()).position(|bytes| bytes == key);
     let at = at.unwrap() + key.len();
     let mut other = whole.clone();
-    let version = other[at..].iter().position(|byte| *byte == b'1');
+    let version = other[at..].iter().position(|byte| *byte == b'2');
     other[at + version.unwrap()] = b'7';
     fs::write(&path, &other).unwrap();
     let sum = segment::check_sum(&path).unwrap();

@@ -10,14 +10,16 @@ use std::fmt;
 use serde::Deserialize;
 use serde::Serialize;
 
-use super::State;
 use super::VcpuTimes;
-use super::edges::EdgeKind;
 use super::edges::Edges;
+use super::programs::Programs;
 use crate::pcpu_set::PcpuSet;
 use crate::units::Nanos;
 use crate::units::VcpuId;
 use crate::units::VmId;
+
+pub use super::column::Column;
+pub use super::column::HostColumn;
 
 /// What an interval came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -38,42 +40,6 @@ impl fmt::Display for SourceName {
             SourceName::Bpf => "bpf",
             SourceName::Simulator => "simulator",
         })
-    }
-}
-
-/// Something that may be measured or not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(untagged)]
-pub enum Column {
-    /// The time in a state.
-    State(State),
-    /// Who waits for whom, in one sense.
-    Edges(EdgeKind),
-    /// A part of the host's totals.
-    Host(HostColumn),
-}
-
-/// A part of the host's totals.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum HostColumn {
-    /// Idle time.
-    Idle,
-    /// Threads of VMs that are no vCPUs.
-    VmThreads,
-    /// Processes that are no VMs.
-    Processes,
-}
-
-impl fmt::Display for Column {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Column::State(state) => state.fmt(f),
-            Column::Edges(kind) => f.pad(kind.words()),
-            Column::Host(HostColumn::Idle) => f.pad("idle time"),
-            Column::Host(HostColumn::VmThreads) => f.pad("other threads of VMs"),
-            Column::Host(HostColumn::Processes) => f.pad("host processes"),
-        }
     }
 }
 
@@ -125,6 +91,9 @@ pub struct VcpuInterval {
     pub waited: Nanos,
     /// How often it was put on a pCPU.
     pub runs: u64,
+    /// How often it went to sleep of its own accord, as often as it was woken; `None`: not measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wakeups: Option<u64>,
     /// Whether it was runnable when the interval ended.
     pub runnable: bool,
     /// Where it may run.
@@ -216,15 +185,21 @@ pub struct Interval {
     pub host: HostTotals,
     /// What is not measured, and for want of what.
     pub missing: Vec<Missing>,
+    /// What programs in the kernel say beside; `None` where there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub programs: Option<Programs>,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::states::State;
     use crate::states::edges::Amount;
+    use crate::states::edges::EdgeKind;
     use crate::states::edges::EdgesBuilder;
     use crate::states::edges::Evidence;
     use crate::states::edges::Party;
+    use crate::states::latency::Latency;
 
     #[test]
     fn what_is_missing_says_of_whom() {
@@ -300,6 +275,7 @@ mod tests {
                     ran: Nanos(42),
                     waited: Nanos(5),
                     runs: 1,
+                    wakeups: None,
                     runnable: true,
                     allowed: "0-3".parse().unwrap(),
                 }],
@@ -313,11 +289,24 @@ mod tests {
                 ..HostTotals::default()
             },
             missing: vec![Missing::of_all(Column::State(State::Vmm), "kvm_exit")],
+            programs: Some(Programs {
+                latency: [(VmId(7), Latency::default())].into(),
+                ..Programs::default()
+            }),
         };
         let text = serde_json::to_string(&interval).unwrap();
         let read: Interval = serde_json::from_str(&text).unwrap();
         assert_eq!(read, interval, "{text}");
         assert_eq!(interval.host.unseen(interval.length), Some(Nanos(58)));
+        // As intervals were written before there was such a field.
+        let without = Interval {
+            programs: None,
+            ..interval.clone()
+        };
+        let text = serde_json::to_string(&without).unwrap();
+        assert!(!text.contains("programs"), "{text}");
+        let read: Interval = serde_json::from_str(&text).unwrap();
+        assert_eq!(read, without);
         for (was, is, error) in [
             (r#""run":40"#, r#""run":41"#, "sum to 91 ns of 90 ns"),
             (r#""culprit":1"#, r#""culprit":9"#, "party 9 of 2"),

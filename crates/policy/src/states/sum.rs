@@ -146,6 +146,14 @@ impl IntervalSum {
         sum.source = sum.source.min(interval.source);
         sum.start = sum.start.min(interval.start);
         sum.length += interval.length;
+        // What was looked for in some intervals only is not known of the sum.
+        sum.programs = match (sum.programs.take(), &interval.programs) {
+            (Some(mut programs), Some(more)) => {
+                programs.add(more);
+                Some(programs)
+            }
+            _ => None,
+        };
         let (host, more) = (&mut sum.host, &interval.host);
         host.pcpus = host.pcpus.max(more.pcpus);
         host.idle = host.idle.zip(more.idle).map(|(one, two)| one + two);
@@ -187,6 +195,7 @@ fn add_vcpu(sum: &mut VcpuInterval, vcpu: &VcpuInterval) {
     sum.ran += vcpu.ran;
     sum.waited += vcpu.waited;
     sum.runs += vcpu.runs;
+    sum.wakeups = sum.wakeups.zip(vcpu.wakeups).map(|(one, two)| one + two);
     sum.runnable = vcpu.runnable;
     sum.allowed = vcpu.allowed.clone();
 }

@@ -1,5 +1,5 @@
 //! Charts as inline SVG: [`BarChart`] and [`RowChart`] compare, [`StackChart`] shows what a whole
-//! consists of, [`LineChart`] what happens over time, [`HeatMap`] who has to do with whom, [`RelativeChart`]
+//! consists of, [`LineChart`] and [`TimeStack`] what happens over time, [`Matrix`] who has to do with whom, [`RelativeChart`]
 //! figures against what they should be, [`PairChart`]
 //! many things before and after. [`picture`] makes a file of its own out of one.
 //!
@@ -15,9 +15,10 @@
 
 pub mod bar;
 pub(crate) mod colour;
-pub mod heat;
 mod horizontal;
 pub mod line;
+pub mod matrix;
+pub mod over_time;
 pub mod pairs;
 pub mod picture;
 pub mod relative;
@@ -28,8 +29,9 @@ pub(crate) mod text;
 
 pub use bar::BarChart;
 pub use colour::COLOURS;
-pub use heat::HeatMap;
 pub use line::LineChart;
+pub use matrix::Matrix;
+pub use over_time::TimeStack;
 pub use pairs::PairChart;
 pub use relative::RelativeChart;
 pub use rows::RowChart;

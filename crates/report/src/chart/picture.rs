@@ -104,7 +104,7 @@ mod tests {
         let svg = svg("a & b", "", &[panel.clone(), panel]);
         assert!(!svg.contains("var("), "{svg}");
         assert!(
-            svg.contains("svg .bar.s0, svg .name.s0, svg .shade.s0 { fill: #2f6fde; }"),
+            svg.contains("svg .bar.s0, svg .name.s0 { fill: #2f6fde; }"),
             "{svg}"
         );
         assert!(svg.contains("a &amp; b") && svg.contains("work &lt;rate&gt;"));

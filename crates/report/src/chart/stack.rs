@@ -150,7 +150,7 @@ impl StackChart {
 }
 
 /// A value as a length: nothing where it is none.
-fn length(value: f64) -> f64 {
+pub(super) fn length(value: f64) -> f64 {
     if value.is_finite() {
         value.max(0.0)
     } else {
@@ -158,7 +158,7 @@ fn length(value: f64) -> f64 {
     }
 }
 
-fn class(part: &Part) -> String {
+pub(super) fn class(part: &Part) -> String {
     match part.series {
         Some(series) => format!("bar {}", colour(series)),
         None => "ghost".to_owned(),

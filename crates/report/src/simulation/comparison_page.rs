@@ -18,7 +18,6 @@ use super::threshold::Threshold;
 use super::time;
 use super::time::TimeOf;
 use super::waits;
-use super::waits::WaitsOf;
 use crate::chart::picture;
 use crate::page;
 
@@ -74,8 +73,8 @@ pub fn html(data: &Data<'_>, footer: &str) -> String {
         .filter_map(|((scenario, results), name)| Threshold::of(name, scenario, results))
         .collect();
     let most = thresholds.iter().map(Threshold::most).fold(0.0, f64::max);
-    let waits: Vec<WaitsOf<'_>> = watched()
-        .flat_map(|((_, results), name)| WaitsOf::all(name, results))
+    let waits: Vec<(&str, &Results)> = watched()
+        .map(|((_, results), name)| (name.as_str(), results))
         .collect();
     let (about, notes) = (data.about(), data.notes());
     let body = html! {

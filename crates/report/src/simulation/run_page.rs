@@ -15,7 +15,6 @@ use super::threshold::Threshold;
 use super::time;
 use super::time::TimeOf;
 use super::waits;
-use super::waits::WaitsOf;
 use crate::figure;
 use crate::page;
 
@@ -89,7 +88,7 @@ pub fn html(scenario: &Scenario, results: &Results, command: &str, footer: &str)
             h2 { "APLE's threshold over time" }
             figure { div.wide { (threshold.chart(threshold.most(), 1000.0).svg()) } }
         }
-        (waits::section(&WaitsOf::all("", results)))
+        (waits::section(&[("", results)]))
         h2 { "Figures" }
         @for (caption, table) in run_tables::list(scenario, results) {
             h3 { (caption) }

@@ -88,6 +88,8 @@ pub enum Op {
     Unmap(Dist),
     /// Sleep by a timer.
     Sleep(Dist),
+    /// Sleep until the thread's next period begins, so many ns after the one before; one that is late goes on at once.
+    Every(u64),
     /// Wait for a device for this long; the completion arrives as an interrupt.
     Io(Dist),
     /// sched_yield().

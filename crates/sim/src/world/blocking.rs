@@ -242,7 +242,7 @@ impl World {
                 let last = self.arrive(t, v, barrier);
                 match (last, spin) {
                     (true, _) => {
-                        self.let_spinners_go(barrier);
+                        self.let_spinners_go(barrier, v);
                         match self.objects[barrier as usize].waiters.count {
                             0 => OpOutcome::Next,
                             _ => self.enter_bucket(t, v, barrier, true),
@@ -291,18 +291,19 @@ impl World {
         thread.object = barrier;
         thread.wait_since = self.now;
         self.append(barrier, t, true);
+        self.wait_of_all_begins(self.threads[t as usize].vcpu, t);
         let first = self.vms[self.threads[t as usize].vm as usize].first_object;
         self.thread_state(t, ThreadState::Spinning(Some(barrier - first)));
         OpOutcome::Busy
     }
 
     /// All have come: who spins goes on as soon as it runs.
-    fn let_spinners_go(&mut self, barrier: u32) {
-        while self.let_spinner_go(barrier) {}
+    fn let_spinners_go(&mut self, barrier: u32, by: u32) {
+        while self.let_spinner_go(barrier, by) {}
     }
 
     /// Who has spun longest goes on as soon as it runs; false if nobody spins.
-    fn let_spinner_go(&mut self, object: u32) -> bool {
+    fn let_spinner_go(&mut self, object: u32, by: u32) -> bool {
         let Some(waiter) = self.pop_waiter(object, true) else {
             return false;
         };
@@ -311,6 +312,7 @@ impl World {
             self.sync(on);
             self.owe(on, KERNEL, self.costs.lock_handoff);
         }
+        self.spinning_ends(waiter, by);
         self.threads[waiter as usize].doing = Doing::Go;
         self.work.push(super::state::Work::Go(waiter));
         true
@@ -367,7 +369,7 @@ impl World {
             Phase::Start => {
                 let semaphore = self.pick(t, family);
                 self.owe(v, KERNEL, self.costs.lock_free);
-                if self.let_spinner_go(semaphore) {
+                if self.let_spinner_go(semaphore, v) {
                     return OpOutcome::Next;
                 }
                 let object = &mut self.objects[semaphore as usize];

@@ -336,6 +336,7 @@ impl Parts {
                     wait_since: 0,
                     woken_at: u64::MAX,
                     woken_by: NONE,
+                    period_began: 0,
                     next: NONE,
                     previous: NONE,
                     random: Stream::new(scenario.seed, "thread", u64::from(t)),
@@ -467,6 +468,7 @@ impl Parts {
             idle_total: 0,
             idle_periods: 0,
             halting_total: 0,
+            polled: 0,
             results: VcpuResults::default(),
         });
     }

@@ -5,6 +5,7 @@
 //!   or ended.
 //! - A spin lock or mutex has at most one holder, and that is a thread of its VM.
 //! - CPU time is conserved: what vCPUs ran and polled is what their pCPUs were busy and polling.
+//! - Who is recorded to wait for a pCPU is in its queue and not on it.
 //! - Time never goes back (checked where events are taken).
 //!
 //! The whole world is looked at, so large ones are looked at rarely.
@@ -34,6 +35,7 @@ impl World {
         self.check_pcpus()?;
         self.check_threads()?;
         self.check_objects()?;
+        self.check_waiting()?;
         self.check_time()
     }
 
@@ -127,6 +129,25 @@ impl World {
             Some(t) => Err(format!("thread {t} waits in {} lists", waits[t])),
             None => Ok(()),
         }
+    }
+
+    fn check_waiting(&self) -> Result<(), String> {
+        let Some(recorder) = &self.waits else {
+            return Ok(());
+        };
+        for (v, vcpu) in self.vcpus.iter().enumerate() {
+            let waits = vcpu.state == VcpuState::Ready && vcpu.queued;
+            let (is, should) = (
+                recorder.states.waits_on(v as u32),
+                waits.then_some(vcpu.pcpu),
+            );
+            if is != should {
+                return Err(format!(
+                    "vCPU {v} waits for {should:?} and is recorded for {is:?}"
+                ));
+            }
+        }
+        Ok(())
     }
 
     fn check_time(&self) -> Result<(), String> {

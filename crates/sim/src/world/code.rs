@@ -39,6 +39,7 @@ pub(crate) enum Instr {
     Get(Family),
     Flush,
     Sleep(Dist),
+    Every(u64),
     Io(Dist),
     Yield,
     Work,
@@ -167,6 +168,7 @@ pub(crate) fn compile(
                 leave
             }
             Op::Sleep(time) => Instr::Sleep(time),
+            Op::Every(period) => Instr::Every(period),
             Op::Io(time) => Instr::Io(time),
             Op::Yield => Instr::Yield,
             Op::Work => Instr::Work,

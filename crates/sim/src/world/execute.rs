@@ -274,6 +274,9 @@ impl World {
 
     /// A vCPU enters another state; the time in the old one is counted.
     pub(crate) fn vcpu_state(&mut self, v: u32, state: VcpuState) {
+        if self.waits.is_some() && self.vcpus[v as usize].state != state {
+            self.state_changes(v, state);
+        }
         let vcpu = &mut self.vcpus[v as usize];
         let time = self.now - vcpu.since;
         match vcpu.state {
@@ -285,6 +288,7 @@ impl World {
             VcpuState::Halted => vcpu.results.halted.0 += time,
             VcpuState::HaltPolling => {
                 vcpu.results.halted.0 += time;
+                vcpu.polled += time;
                 vcpu.ran_total += time;
             }
         }

@@ -88,9 +88,11 @@ impl World {
         self.switch_out(v, p, true);
         self.leave_host(v, p, false);
         self.host.exchange(v, p, sibling, q, self.now);
+        self.waits_no_more(sibling);
         for (vcpu, pcpu) in [(v, q), (sibling, p)] {
             self.vcpus[vcpu as usize].pcpu = pcpu;
             self.vcpus[vcpu as usize].queued = true;
+            self.waits_for_pcpu(vcpu, pcpu);
         }
         self.counts(v).swaps += 1;
         self.work.push(Work::Pcpu(p));

@@ -83,6 +83,7 @@ impl World {
         }
         thread.doing = Doing::FlushWait;
         self.thread_state(t, ThreadState::Spinning(None));
+        self.wait_of_all_begins(v, t);
         OpOutcome::Busy
     }
 
@@ -117,6 +118,7 @@ impl World {
         let (vm, waited) = (thread.vm, self.now - thread.wait_since);
         self.vms[vm as usize].shootdown_latency.add(waited);
         self.sync(asker);
+        self.spinning_ends(t, v);
         self.threads[t as usize].doing = Doing::Go;
         self.work.push(Work::Go(t));
     }

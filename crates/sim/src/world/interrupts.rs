@@ -112,7 +112,7 @@ impl World {
             }
             IpiKind::Reschedule => {
                 self.vcpus[v as usize].resched_pending = true;
-                self.knock(v);
+                self.knock(v, message.from);
                 if self.config.fast_reactivation {
                     self.reactivate(v);
                 }
@@ -120,16 +120,17 @@ impl World {
             IpiKind::Shootdown => {
                 let request = (message.thread, message.sent);
                 self.vcpus[v as usize].flushes.push(request);
-                self.knock(v);
+                self.knock(v, message.from);
             }
         }
     }
 
-    /// An interrupt waits for a vCPU that does not run.
-    fn knock(&mut self, v: u32) {
+    /// An interrupt of vCPU `by` waits for a vCPU that does not run.
+    fn knock(&mut self, v: u32, by: u32) {
         if self.vcpus[v as usize].state == VcpuState::Ready {
             self.ipi_for_preempted(v);
         } else {
+            self.halt_ends(v, by);
             self.wake_vcpu(v);
         }
     }
@@ -262,6 +263,34 @@ impl World {
         thread.phase = Phase::Woken;
         let time = time.draw(&mut thread.random);
         let at = self.now + self.owed(v) + time + slack;
+        self.sleep_until(t, v, at)
+    }
+
+    /// A thread sleeps until its next period begins. One that is late goes on at once; periods that it missed as a whole are left
+    /// out, as a timer's overruns are.
+    pub(crate) fn every(&mut self, t: u32, v: u32, period: u64) -> OpOutcome {
+        let thread = &mut self.threads[t as usize];
+        if thread.phase != Phase::Start {
+            return OpOutcome::Next;
+        }
+        let due = match thread.period_began {
+            0 => self.now + period,
+            began => began + period,
+        };
+        if due <= self.now {
+            thread.period_began = self.now - (self.now - due) % period;
+            self.owe(v, KERNEL, self.costs.syscall);
+            return OpOutcome::Next;
+        }
+        thread.period_began = due;
+        thread.phase = Phase::Woken;
+        self.owe(v, KERNEL, self.costs.syscall + self.costs.timer_work);
+        self.exit(v, ExitReason::Timer, self.costs.timer_exit);
+        let at = due.max(self.now + self.owed(v)) + self.costs.timer_slack;
+        self.sleep_until(t, v, at)
+    }
+
+    fn sleep_until(&mut self, t: u32, v: u32, at: u64) -> OpOutcome {
         let slot = self.timer_slot(t);
         self.queue.set(slot, at);
         self.block(t, v, ThreadState::Sleeping);

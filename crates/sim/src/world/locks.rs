@@ -138,7 +138,12 @@ impl World {
 
     /// The lock passes to a waiter, which goes on as soon as it can.
     fn grant(&mut self, lock: u32, to: u32) {
-        let (kind, kernel) = self.spin_kind(lock);
+        let (kind, _) = self.spin_kind(lock);
+        let on = self.threads[to as usize].vcpu;
+        // What it spun so far is counted before it stops spinning.
+        if self.vcpus[on as usize].thread == to {
+            self.sync(on);
+        }
         self.remove(lock, to, false);
         let object = &mut self.objects[lock as usize];
         object.owner = to;
@@ -149,15 +154,11 @@ impl World {
         }
         let thread = &mut self.threads[to as usize];
         thread.doing = Doing::Go;
-        let (waited, vm, on) = (self.now - thread.wait_since, thread.vm, thread.vcpu);
+        let (waited, vm) = (self.now - thread.wait_since, thread.vm);
         self.vms[vm as usize].lock_wait.add(waited);
         self.wait_is_over(to);
         self.holder_changed(lock);
-        // What it spun so far is counted before it stops spinning.
         if self.vcpus[on as usize].thread == to {
-            self.threads[to as usize].doing = spinning(lock, kernel);
-            self.sync(on);
-            self.threads[to as usize].doing = Doing::Go;
             self.owe(on, KERNEL, cost);
         }
         self.work.push(Work::Go(to));

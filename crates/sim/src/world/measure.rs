@@ -12,6 +12,7 @@ use crate::results::VmResults;
 use crate::trace::ThreadState;
 
 use super::simulation::World;
+use super::state::Thread;
 
 impl World {
     /// Everything is counted up to now.
@@ -27,8 +28,12 @@ impl World {
         }
         if self.trace.is_some() {
             for t in 0..self.threads.len() as u32 {
+                // One of a VM that has not started is in none.
+                let Thread { vm, state, .. } = self.threads[t as usize];
+                if self.vms[vm as usize].started > self.now {
+                    continue;
+                }
                 // Closes the state that the thread is in.
-                let state = self.threads[t as usize].state;
                 let other = match state {
                     ThreadState::Ended => ThreadState::Running,
                     _ => ThreadState::Ended,
@@ -46,6 +51,7 @@ impl World {
         self.measured_from = self.now;
         for vcpu in &mut self.vcpus {
             vcpu.results = VcpuResults::default();
+            vcpu.polled = 0;
         }
         for pcpu in &mut self.pcpus {
             pcpu.results = PcpuResults::default();
@@ -60,6 +66,7 @@ impl World {
         for thread in &mut self.threads {
             (thread.work, thread.computed) = (0, 0);
         }
+        self.forget_states();
     }
 
     /// What was measured so far.
@@ -75,6 +82,7 @@ impl World {
             events: self.events,
             vms: (0..self.vms.len()).map(|vm| self.vm_results(vm)).collect(),
             pcpus,
+            observed: self.observed(),
             energy_mj: (energy / 1_000_000_000) as u64,
         }
     }

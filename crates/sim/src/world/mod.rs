@@ -10,12 +10,13 @@
 //! moves, first in, first out. So nothing recurses and the order is always the same.
 //!
 //! The rooms: `simulation` is the world as data; what it holds is in `state`, `slots`, `code`, `swapper`,
-//! `agent`, `policy_host`, `rotation`, `trace_recorder` and `wait_recorder`. `build` makes it, `run` is the loop over events,
+//! `agent`, `policy_host`, `rotation`, `trace_recorder`, `wait_recorder` and `state_recorder`. `build` makes it, `run` is the loop over events,
 //! `execute` is what vCPUs do with their time, `program` interprets the threads' programs, `locks`,
 //! `blocking` and `flush` are the primitives, `wake` and `idle` are the guest's scheduler, `interrupts`
 //! are IPIs and timers, `pcpus` is the host, `pause_loop` KVM's handling of spinning, `overlays` caps and
 //! co-scheduling, `policies`, `division`, `turns`, `flexs` and `gleaner` the adapters for Tandem's policies, `measure` the
-//! results, `waits` who waited for whom, `tracing` traces, `check` the invariants.
+//! results, `waits` who waited for whom within a VM, `states` where the time of vCPUs went and who took pCPUs, `observed` both as an
+//! interval, `tracing` traces, `check` the invariants.
 
 mod agent;
 mod blocking;
@@ -32,6 +33,7 @@ mod idle;
 mod interrupts;
 mod locks;
 mod measure;
+mod observed;
 mod overlays;
 mod pause_loop;
 mod pcpus;
@@ -43,6 +45,8 @@ mod run;
 mod simulation;
 mod slots;
 mod state;
+mod state_recorder;
+mod states;
 mod swapper;
 mod trace_recorder;
 mod tracing;

@@ -193,6 +193,7 @@ impl World {
                 VcpuState::Ready if self.vcpus[v as usize].queued => {
                     self.host.dequeue(v, p, true, self.now);
                     self.vcpus[v as usize].queued = false;
+                    self.waits_no_more(v);
                 }
                 VcpuState::HaltPolling => {
                     let slot = self.poll_slot(p);

@@ -267,7 +267,9 @@ impl World {
                 self.host_account(current);
             }
         }
-        if !self.host.yield_to(v, p, c, q, self.now) {
+        let taken = self.host.yield_to(v, p, c, q, self.now);
+        self.yielded(v, c, taken);
+        if !taken {
             return false;
         }
         self.counts(v).yields += 1;

@@ -77,6 +77,7 @@ impl World {
         let p = self.host.select(v, last, &self.idle_pcpus, self.now);
         self.vcpus[v as usize].pcpu = p;
         self.vcpus[v as usize].queued = true;
+        self.waits_for_pcpu(v, p);
         let current = self.pcpus[p as usize].current;
         if current != NONE {
             self.host_account(current);
@@ -188,7 +189,9 @@ impl World {
         self.host.dequeue(moved.vcpu, moved.from, false, self.now);
         self.host
             .enqueue(moved.vcpu, moved.to, Arrival::Migrated, self.now);
+        self.waits_no_more(moved.vcpu);
         self.vcpus[moved.vcpu as usize].pcpu = moved.to;
+        self.waits_for_pcpu(moved.vcpu, moved.to);
         true
     }
 
@@ -197,6 +200,8 @@ impl World {
         self.host_account(v);
         self.host.dequeue(v, p, sleeps, self.now);
         self.vcpus[v as usize].queued = false;
+        self.waits_no_more(v);
+        self.pcpu_changes(p);
         self.pcpus[p as usize].current = NONE;
     }
 
@@ -208,6 +213,7 @@ impl World {
             self.queue.cancel(slot);
         }
         self.vcpu_state(v, VcpuState::Ready);
+        self.waits_for_pcpu(v, p);
         self.pcpus[p as usize].current = NONE;
         let vcpu = &mut self.vcpus[v as usize];
         // A pause loop ends with every exit.
@@ -247,6 +253,8 @@ impl World {
         if self.vcpus[v as usize].ran_on != p {
             self.settle_cache(v);
         }
+        self.waits_no_more(v);
+        self.pcpu_changes(p);
         self.pcpus[p as usize].current = v;
         self.pcpus[p as usize].yielded_over = NONE;
         self.pcpu_state(p, PcpuState::Busy);

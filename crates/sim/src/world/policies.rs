@@ -215,12 +215,14 @@ impl World {
         } else if state == VcpuState::Ready {
             self.host.dequeue(v, from, false, self.now);
             self.vcpus[v as usize].queued = false;
+            self.waits_no_more(v);
         } else {
             return;
         }
         let to = self.host.select(v, from, &self.idle_pcpus, self.now);
         self.vcpus[v as usize].pcpu = to;
         self.vcpus[v as usize].queued = true;
+        self.waits_for_pcpu(v, to);
         self.host.enqueue(v, to, Arrival::Migrated, self.now);
         if self.pcpus[to as usize].current == NONE {
             self.work.push(Work::Pcpu(to));

@@ -175,6 +175,7 @@ impl World {
             Instr::Get(family) => self.queue_operation(t, v, family, false),
             Instr::Flush => self.flush(t, v),
             Instr::Sleep(time) => self.sleep(t, v, time, true),
+            Instr::Every(period) => self.every(t, v, period),
             Instr::Io(time) => self.sleep(t, v, time, false),
             Instr::Yield => match phase {
                 Phase::Start => {

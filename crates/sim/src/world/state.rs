@@ -227,6 +227,8 @@ pub(crate) struct Vcpu {
     pub idle_periods: u64,
     /// Exits for halting and being woken since boot, which the guest takes for idle time.
     pub halting_total: u64,
+    /// The host polled on its pCPU since the measuring began.
+    pub polled: u64,
 }
 
 /// What a thread does or will do when it next gets to run.
@@ -304,6 +306,8 @@ pub(crate) struct Thread {
     pub wait_since: u64,
     pub woken_at: u64,
     pub woken_by: u32,
+    /// When its last period began (`every`); 0: it had none yet.
+    pub period_began: u64,
     /// Neighbours in an object's list of waiters.
     pub next: u32,
     pub previous: u32,

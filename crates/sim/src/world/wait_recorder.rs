@@ -7,8 +7,8 @@ use tandem_policy::Nanos;
 use crate::results::WaitMatrix;
 use crate::results::Waits;
 
-/// VMs with more vCPUs have no matrix.
-const MOST_VCPUS: u32 = 64;
+use super::state_recorder::MOST_VCPUS;
+use super::state_recorder::StateRecorder;
 
 /// A thread that waits for a lock, and the piece of its wait that is under way.
 #[derive(Clone, Copy, Debug, Default)]
@@ -19,6 +19,8 @@ pub(super) struct Piece {
     pub since: u64,
     /// The holder's stolen time then.
     pub stolen: u64,
+    /// What the waiter's vCPU had spun then.
+    pub spun: u64,
 }
 
 /// Time waited, while the other vCPU was on a pCPU and while it was not.
@@ -84,4 +86,6 @@ pub(crate) struct WaitRecorder {
     pub vms: Vec<Option<Matrices>>,
     /// By thread.
     pub pieces: Vec<Piece>,
+    /// Where the time of vCPUs goes.
+    pub states: StateRecorder,
 }

@@ -15,29 +15,37 @@
 //! The split costs nothing when vCPUs come and go: every vCPU has a clock of its stolen time, and the
 //! difference over a piece is the part in which it was off. A hand-over costs a visit to each waiter of
 //! that lock, so this is recorded only when asked for ([`World::record_waits`]), and only for VMs of up
-//! to [`MOST_VCPUS`](super::wait_recorder::MOST_VCPUS) vCPUs, whose matrices are allocated then and never again. Times are ns.
+//! to [`MOST_VCPUS`](super::state_recorder::MOST_VCPUS) vCPUs, whose matrices are allocated then and never again. Times are ns.
 
 use crate::results::Waits;
 use crate::trace::VcpuState;
 
 use super::simulation::World;
 use super::state::NONE;
+use super::state_recorder::StateRecorder;
 use super::wait_recorder::Cell;
 use super::wait_recorder::Matrices;
 use super::wait_recorder::Piece;
 use super::wait_recorder::WaitRecorder;
 
 impl World {
-    /// Records from now on who waited for whom.
+    /// Records from now on where the time of vCPUs goes and who waits for whom.
     pub fn record_waits(&mut self) {
         self.waits = Some(Box::new(WaitRecorder {
             vms: self.vms.iter().map(|vm| Matrices::new(vm.vcpus)).collect(),
             pieces: vec![Piece::default(); self.threads.len()],
+            states: StateRecorder::new(&self.vms, self.pcpus.len(), self.now),
         }));
+        for v in 0..self.vcpus.len() as u32 {
+            let vcpu = &self.vcpus[v as usize];
+            if vcpu.state == VcpuState::Ready && vcpu.queued {
+                self.waits_for_pcpu(v, vcpu.pcpu);
+            }
+        }
     }
 
     /// A vCPU's stolen time since boot.
-    fn stolen(&self, v: u32) -> u64 {
+    pub(super) fn stolen(&self, v: u32) -> u64 {
         let vcpu = &self.vcpus[v as usize];
         match vcpu.state {
             VcpuState::Ready => vcpu.waited_total + self.now - vcpu.since,
@@ -159,26 +167,31 @@ impl World {
             NONE => 0,
             holder => self.stolen(holder),
         };
-        let since = self.now;
+        let (since, spun) = (self.now, self.spun_by(self.threads[t as usize].vcpu));
         if let Some(waits) = &mut self.waits {
             waits.pieces[t as usize] = Piece {
                 waits: true,
                 holder,
                 since,
                 stolen,
+                spun,
             };
         }
     }
 
     /// Counts the piece of a thread's wait up to now; it goes on.
-    fn count_piece(&mut self, t: u32) {
+    pub(super) fn count_piece(&mut self, t: u32) {
         let Some(waits) = &self.waits else { return };
         let piece = waits.pieces[t as usize];
         if !piece.waits {
             return;
         }
         let (waiter, time) = (self.threads[t as usize].vcpu, self.now - piece.since);
-        let mut stolen = 0;
+        let is_current = self.vcpus[waiter as usize].thread == t;
+        if is_current {
+            self.sync(waiter);
+        }
+        let (mut stolen, spun) = (0, self.spun_by(waiter));
         if piece.holder == NONE {
             if let Some((matrices, at)) = self.cell(waiter, waiter) {
                 matrices.free[at / matrices.vcpus] += time;
@@ -188,12 +201,18 @@ impl World {
             if let Some((matrices, at)) = self.cell(waiter, piece.holder) {
                 matrices.locks[at].add(time, stolen - piece.stolen);
             }
+            if is_current {
+                let spun = (spun - piece.spun).min(time);
+                let off = (stolen - piece.stolen).min(time);
+                self.lock_waited(waiter, piece.holder, time, spun, off);
+            }
         }
         let since = self.now;
         if let Some(waits) = &mut self.waits {
             waits.pieces[t as usize] = Piece {
                 since,
                 stolen,
+                spun,
                 ..piece
             };
         }

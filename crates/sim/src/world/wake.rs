@@ -181,6 +181,8 @@ impl World {
         let vcpu = &mut self.vcpus[v as usize];
         vcpu.need_resched = false;
         let before = vcpu.thread;
+        self.guest_switches(v, before);
+        let vcpu = &mut self.vcpus[v as usize];
         if before != NONE {
             vcpu.queue.put_back(&mut self.entities);
             vcpu.thread = NONE;
@@ -200,6 +202,7 @@ impl World {
     }
 
     fn switch_to(&mut self, v: u32, t: u32, before: u32) {
+        self.thread_comes(v, t, before);
         let vcpu = &mut self.vcpus[v as usize];
         vcpu.thread = t;
         vcpu.has_tlb = true;

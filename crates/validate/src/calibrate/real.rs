@@ -33,7 +33,14 @@ use tandem_microvm::MicrovmConfig;
 use tandem_microvm::ParameterError;
 use tandem_microvm::Snapshot;
 use tandem_microvm::StartError;
+use tandem_observe::Interval;
+use tandem_observe::ObserveError;
+use tandem_observe::Source;
+use tandem_observe::WatchedVcpu;
+use tandem_observe::WatchedVm;
 use tandem_policy::PcpuSet;
+use tandem_policy::VcpuId;
+use tandem_policy::VmId;
 use tandem_policy::Weight;
 use thiserror::Error;
 
@@ -112,6 +119,9 @@ pub enum SetupError {
     /// Its cgroup cannot be made, weighed or filled.
     #[error(transparent)]
     Actuator(#[from] ActuatorError),
+    /// Its vCPUs cannot be observed.
+    #[error(transparent)]
+    Observe(#[from] ObserveError),
     /// Somebody asked us to stop.
     #[error(transparent)]
     Interrupted(#[from] Interrupted),
@@ -187,34 +197,66 @@ impl Machine {
 
     /// Runs a setup for some time.
     pub fn run(&mut self, setup: &Setup, time: Duration) -> Result<Rates, MachineError> {
+        self.within(setup, |machine, vms| {
+            let before: Vec<Snapshot> = vms.iter().map(Microvm::snapshot).collect();
+            machine.interrupt.sleep(time)?;
+            let after: Vec<Snapshot> = vms.iter().map(Microvm::snapshot).collect();
+            let rates = before.iter().zip(&after).map(|(a, b)| rates(a, b));
+            Ok(Rates(rates.collect::<Result<_, _>>()?))
+        })
+    }
+
+    /// Runs a setup and observes it for some time. Its VMs are numbered from 0.
+    pub fn observe(
+        &mut self,
+        setup: &Setup,
+        time: Duration,
+        source: &mut dyn Source,
+    ) -> Result<Interval, MachineError> {
+        self.within(setup, |machine, vms| {
+            let watched = watched(vms)?;
+            source.begin(&watched)?;
+            machine.interrupt.sleep(time)?;
+            Ok(source.interval(&watched)?)
+        })
+    }
+
+    /// Starts a setup's VMs, lets somebody look at them once they are placed, and stops them.
+    fn within<T>(
+        &mut self,
+        setup: &Setup,
+        look: impl FnOnce(&mut Machine, &[Microvm]) -> Result<T, SetupError>,
+    ) -> Result<T, MachineError> {
         self.interrupt.check()?;
-        self.run_vms(setup, time)
+        self.with_vms(setup, look)
             .map_err(|error| MachineError::Setup {
                 setup: setup.to_string(),
                 source: Box::new(error),
             })
     }
 
-    fn run_vms(&mut self, setup: &Setup, time: Duration) -> Result<Rates, SetupError> {
+    fn with_vms<T>(
+        &mut self,
+        setup: &Setup,
+        look: impl FnOnce(&mut Machine, &[Microvm]) -> Result<T, SetupError>,
+    ) -> Result<T, SetupError> {
+        let heaviest = setup.guests.iter().map(|guest| guest.weight);
+        let heaviest = heaviest.max().unwrap_or(1).max(setup::HEAVIEST);
         let mut vms = Vec::new();
         for (i, guest) in setup.guests.iter().enumerate() {
             let vm = Microvm::start(self.config(setup, i, guest)?)?;
-            self.enclose(i, guest, &vm)?;
+            self.enclose(i, guest, heaviest, &vm)?;
             vms.push(vm);
         }
         self.interrupt.sleep(SETTLE)?;
-        let before: Vec<Snapshot> = vms.iter().map(Microvm::snapshot).collect();
-        self.interrupt.sleep(time)?;
-        let after: Vec<Snapshot> = vms.iter().map(Microvm::snapshot).collect();
-        let rates = before.iter().zip(&after).map(|(a, b)| rates(a, b));
-        let rates = Rates(rates.collect::<Result<_, _>>()?);
+        let seen = look(self, &vms)?;
         for (i, vm) in vms.into_iter().enumerate() {
             let violations = vm.stop().sum(|vcpu| vcpu.violations);
             if violations > 0 {
                 return Err(SetupError::Broken { vm: i, violations });
             }
         }
-        Ok(rates)
+        Ok(seen)
     }
 
     fn config(&self, setup: &Setup, i: usize, guest: &Guest) -> Result<MicrovmConfig, SetupError> {
@@ -230,8 +272,14 @@ impl Machine {
         Ok(config)
     }
 
-    /// Moves a VM's vCPUs into a cgroup of its weight.
-    fn enclose(&mut self, i: usize, guest: &Guest, vm: &Microvm) -> Result<(), SetupError> {
+    /// Moves a VM's vCPUs into a cgroup of its weight, beside VMs of which none is heavier than `heaviest`.
+    fn enclose(
+        &mut self,
+        i: usize,
+        guest: &Guest,
+        heaviest: u32,
+        vm: &Microvm,
+    ) -> Result<(), SetupError> {
         let pid = Pid(std::process::id());
         let procfs = ProcFs::host();
         // The group of this process itself, not of a vCPU: those will have moved.
@@ -240,9 +288,7 @@ impl Machine {
         let parent = controller.cgroup_of(&own)?;
         let usual = controller.default_weight().0;
         let (_, most) = controller.weight_range();
-        let times = (most.0 / usual / f64::from(setup::HEAVIEST))
-            .floor()
-            .max(1.0);
+        let times = (most.0 / usual / f64::from(heaviest)).floor().max(1.0);
         let weight = Weight(usual * times * f64::from(guest.weight));
         let name = format!("tandem-calibrate-{i}-{pid}");
         let group = self.actuator.create_group(&parent, &name)?;
@@ -266,6 +312,27 @@ impl Machine {
             }),
         }
     }
+}
+
+/// VMs of this process as a source of observation knows them, numbered from 0.
+fn watched(vms: &[Microvm]) -> Result<Vec<WatchedVm>, SetupError> {
+    let (pid, procfs) = (Pid(std::process::id()), ProcFs::host());
+    let process = ThreadRef::of_process(&procfs, pid)?;
+    let watched = (0u64..).zip(vms).map(|(number, vm)| {
+        let vcpus = (0u32..).zip(vm.tids()).map(|(index, tid)| {
+            let tid = Tid(u32::try_from(tid)?);
+            Ok(WatchedVcpu {
+                vcpu: VcpuId(index),
+                thread: ThreadRef::read(&procfs, pid, tid)?,
+            })
+        });
+        Ok(WatchedVm {
+            vm: VmId(number),
+            process,
+            vcpus: vcpus.collect::<Result<_, SetupError>>()?,
+        })
+    });
+    watched.collect()
 }
 
 /// What each vCPU did per second.

@@ -140,6 +140,7 @@ pub fn check(workload: &Workload) -> Result<(), RealError> {
                 Op::ComputeKernel(_) => "computes in the kernel",
                 Op::Unmap(_) => "flushes TLBs",
                 Op::Io(_) => "waits for a device",
+                Op::Every(_) => "waits for periods",
                 Op::Loop {
                     repeat: Repeat::Forever,
                     ..
@@ -393,6 +394,7 @@ impl Thread<'_> {
             | Op::ComputeKernel(_)
             | Op::Unmap(_)
             | Op::Io(_)
+            | Op::Every(_)
             | Op::Loop { .. }
             | Op::Again { .. }
             | Op::Exit => {}

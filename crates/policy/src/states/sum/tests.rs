@@ -6,6 +6,7 @@ use super::*;
 use crate::states::State;
 use crate::states::interval::HostTotals;
 use crate::states::interval::SourceName;
+use crate::states::programs::Programs;
 
 /// What a vCPU did, and in which interval of which VM.
 #[derive(Clone, Debug)]
@@ -58,6 +59,7 @@ fn interval(start: u64, doings: &[Doing], idle: Option<u64>) -> Interval {
             ran: Nanos(doing.wall / 2),
             waited: Nanos(doing.waited),
             runs: 1,
+            wakeups: (doing.wall % 3 != 0).then_some(2),
             runnable: doing.wall % 2 == 0,
             allowed: "0-1".parse().unwrap(),
         };
@@ -97,6 +99,7 @@ fn interval(start: u64, doings: &[Doing], idle: Option<u64>) -> Interval {
             ..HostTotals::default()
         },
         missing: Vec::new(),
+        programs: None,
     }
 }
 
@@ -195,4 +198,23 @@ fn what_is_missing_once_is_missing_of_the_sum() {
         .map(|process| (process.pid, process.time.0))
         .collect();
     assert_eq!(named, [(0, 10), (1, 5)], "the most first");
+}
+
+#[test]
+fn what_programs_say_adds_up_and_is_not_known_where_one_interval_had_none() {
+    let with = |waits: u64| {
+        let mut one = interval(waits, &[], None);
+        let mut programs = Programs::default();
+        programs.not_counted.waits = waits;
+        programs.latency.entry(VmId(3)).or_default().counts[9] = waits;
+        one.programs = Some(programs);
+        one
+    };
+    let whole = sum([&with(1), &with(2), &with(4)]).unwrap();
+    let programs = whole.programs.unwrap();
+    assert_eq!(programs.not_counted.waits, 7);
+    assert_eq!(programs.latency[&VmId(3)].count(), 7);
+    let without = interval(9, &[], None);
+    assert_eq!(sum([&with(1), &without]).unwrap().programs, None);
+    assert_eq!(sum([&without, &with(1)]).unwrap().programs, None);
 }

@@ -5,6 +5,8 @@
 //! whether what follows can be reached. A loop must hold the same locks at its end as at its
 //! begin: then what is true of one turn is true of all.
 
+use tandem_policy::Nanos;
+
 use crate::scenario::load::LoadError;
 use crate::scenario::load::nearest;
 use crate::scenario::read::Field;
@@ -30,7 +32,7 @@ const MOST_TURNS: u32 = 1_000_000_000;
 
 pub(crate) const WORDS: [&str; 3] = ["work", "yield", "exit"];
 
-pub(crate) const VERBS: [&str; 19] = [
+pub(crate) const VERBS: [&str; 20] = [
     "compute",
     "kernel",
     "lock",
@@ -46,6 +48,7 @@ pub(crate) const VERBS: [&str; 19] = [
     "get",
     "unmap",
     "sleep",
+    "every",
     "io",
     "forever",
     "repeat",
@@ -253,6 +256,7 @@ impl Writer<'_> {
         let field = table.need(verb, "…")?;
         match verb {
             "compute" | "kernel" | "unmap" | "sleep" | "io" => self.timed(&field, verb),
+            "every" => self.every(&field),
             "lock" => self.lock(&field),
             "unlock" => self.unlock(&field),
             "locked" => {
@@ -303,6 +307,14 @@ impl Writer<'_> {
             takes_time: units::takes_time(time) || verb == "unmap",
             ends: false,
         })
+    }
+
+    /// Periods may be missed, but each turn of a loop that has this step only waits for the next one.
+    fn every(&mut self, field: &Field<'_>) -> Result<Flow, LoadError> {
+        let period = field.time(Nanos(1), units::LONGEST)?;
+        self.may_block(field, "every")?;
+        self.ops.push(Op::Every(period.0));
+        Ok(Flow::TIME)
     }
 
     fn lock(&mut self, field: &Field<'_>) -> Result<Flow, LoadError> {

@@ -1,0 +1,38 @@
+//! `tandem sim scenario`: a recorded host as a scenario ([`tandem_experiment::recorded`]).
+
+use std::fs::File;
+use std::io::Write;
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::Args;
+use tandem_experiment::recorded::Recorded;
+use tandem_host::span;
+use tandem_observe::record::Record;
+
+/// `tandem sim scenario`
+#[derive(Debug, Args)]
+pub struct ScenarioFromArgs {
+    /// The record: the folder that tandem host record wrote
+    #[arg(long, value_name = "FOLDER")]
+    from: PathBuf,
+    /// The interval of this time, or from one time to another, such as +90s, or +60s..-10m [default: all of the record]
+    #[arg(long, visible_alias = "range", value_name = "TIME[..TIME]", value_parser = span::span, allow_hyphen_values = true)]
+    at: Option<span::Span>,
+    /// The scenario: a TOML file that is not there yet
+    #[arg(short, long, value_name = "FILE.toml")]
+    output: PathBuf,
+}
+
+pub fn main(args: &ScenarioFromArgs) -> anyhow::Result<()> {
+    let (record, mut recorded) = (Record::open(&args.from)?, Recorded::new());
+    record.read(args.at.unwrap_or_default().of(&record)?, |_, frame| {
+        let vms = frame.vms.iter();
+        vms.for_each(|(vm, known)| recorded.name(*vm, &known.name, known.weight));
+        recorded.add(&frame.interval);
+        anyhow::Ok(())
+    })?;
+    let text = recorded.host(&args.from.to_string_lossy())?.toml();
+    let file = File::create_new(&args.output).and_then(|mut file| file.write_all(text.as_bytes()));
+    file.with_context(|| format!("cannot write {}", args.output.display()))
+}

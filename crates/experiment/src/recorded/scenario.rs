@@ -1,0 +1,200 @@
+//! A recorded host as data: what a scenario is written from, and what may be different in it.
+
+use tandem_policy::Nanos;
+use tandem_policy::PcpuSet;
+use tandem_policy::Weight;
+use tandem_sim::Results;
+use thiserror::Error;
+
+use super::pattern::Demand;
+
+/// There is no such VM.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("no VM is called '{name}'; there are {}", .names.join(", "))]
+pub struct NoSuchVm {
+    /// What was asked for.
+    pub name: String,
+    /// What there is.
+    pub names: Vec<String>,
+}
+
+/// The interface that weights are of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Knob {
+    /// `cpu.shares` of cgroup v1: usually 1024.
+    #[default]
+    Shares,
+    /// `cpu.weight` of cgroup v2: usually 100.
+    Weight,
+}
+
+impl Knob {
+    /// The usual weight in a scenario.
+    pub const USUAL: f64 = 1024.0;
+
+    /// Which one these weights are of. A record does not say; the usual weights differ tenfold, so their geometric mean is nearer to one
+    /// of the two.
+    pub fn of(weights: impl IntoIterator<Item = Weight>) -> Knob {
+        let logarithms: Vec<f64> = weights.into_iter().map(|weight| weight.0.ln()).collect();
+        let mean = logarithms.iter().sum::<f64>() / logarithms.len().max(1) as f64;
+        let far = |usual: f64| (mean - usual.ln()).abs();
+        match !logarithms.is_empty() && far(100.0) < far(Knob::USUAL) {
+            true => Knob::Weight,
+            false => Knob::Shares,
+        }
+    }
+
+    /// A weight in a scenario, where the usual one is 1024.
+    pub fn usual(self, weight: Weight) -> f64 {
+        let weight = match self {
+            Knob::Shares => weight.0,
+            Knob::Weight => weight.0 / 100.0 * Knob::USUAL,
+        };
+        weight.clamp(1.0, 262_144.0)
+    }
+
+    /// As scenarios call it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Knob::Shares => "v1",
+            Knob::Weight => "v2",
+        }
+    }
+}
+
+/// One vCPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostVcpu {
+    /// What it wants.
+    pub demand: Demand,
+    /// Where it may run; `None`: anywhere.
+    pub pins: Option<PcpuSet>,
+}
+
+/// One VM, or something else that takes pCPUs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HostVm {
+    /// Its name in the scenario.
+    pub name: String,
+    /// Its weight; 1024 is the usual one.
+    pub weight: f64,
+    /// Its vCPUs.
+    pub vcpus: Vec<HostVcpu>,
+    /// Whether it is no VM: no policy acts on it.
+    pub is_background: bool,
+    /// What a reader must know.
+    pub remarks: Vec<String>,
+}
+
+impl HostVm {
+    /// What used so much CPU time in `length`, on as few pCPUs as can be.
+    pub(super) fn background(
+        name: String,
+        time: Nanos,
+        length: Nanos,
+        pcpus: u32,
+        cycle: Nanos,
+    ) -> HostVm {
+        let needed = time.0.div_ceil(length.0.max(1));
+        let threads = needed.clamp(1, u64::from(pcpus.max(1)));
+        let vcpu = HostVcpu {
+            demand: Demand::background(length, Nanos(time.0 / threads), cycle),
+            pins: None,
+        };
+        HostVm {
+            name,
+            weight: Knob::USUAL,
+            vcpus: vec![vcpu; threads as usize],
+            is_background: true,
+            remarks: vec![
+                "no VM: it takes here what it got, though it may have wanted more".to_owned(),
+            ],
+        }
+    }
+}
+
+/// A host as it was recorded, or as it might be.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RecordedHost {
+    /// What it was made from.
+    pub about: String,
+    /// How many pCPUs it has.
+    pub pcpus: u32,
+    /// Its scheduler: `eevdf` or `cfs`. A record does not say.
+    pub scheduler: &'static str,
+    /// Its clock tick; `None`: the simulator's usual one. A record does not say.
+    pub tick: Option<Nanos>,
+    /// What its weights are of.
+    pub knob: Knob,
+    /// The policies of the daemon that act.
+    pub policies: Vec<String>,
+    /// How long is simulated, warm-up included.
+    pub duration: Nanos,
+    /// What is not counted of that.
+    pub warmup: Nanos,
+    /// VMs and background.
+    pub vms: Vec<HostVm>,
+    /// What a reader must know.
+    pub remarks: Vec<String>,
+}
+
+impl Default for RecordedHost {
+    fn default() -> RecordedHost {
+        RecordedHost {
+            about: String::new(),
+            pcpus: 1,
+            scheduler: "eevdf",
+            tick: None,
+            knob: Knob::default(),
+            policies: Vec::new(),
+            duration: Nanos::from_secs(12),
+            warmup: Nanos::from_secs(2),
+            vms: Vec::new(),
+            remarks: Vec::new(),
+        }
+    }
+}
+
+impl RecordedHost {
+    /// What if a VM had another vCPU? It does what the VM's others do on average, and may run where `pins` says; with `None`, anywhere.
+    pub fn add_vcpu(&mut self, name: &str, pins: Option<PcpuSet>) -> Result<(), NoSuchVm> {
+        let at = self.find(name)?;
+        let vm = &mut self.vms[at];
+        if let Some(all) = Demand::together(vm.vcpus.iter().map(|vcpu| &vcpu.demand)) {
+            let count = vm.vcpus.len() as u64;
+            let demand = Demand {
+                wall: Nanos(all.wall.0 / count),
+                ran: Nanos(all.ran.0 / count),
+                slept: Nanos(all.slept.0 / count),
+                waited: Nanos(all.waited.0 / count),
+                cycles: (all.cycles / count).max(1),
+                ..all
+            };
+            vm.vcpus.push(HostVcpu { demand, pins });
+        }
+        Ok(())
+    }
+
+    /// What if a VM were not there?
+    pub fn remove(&mut self, name: &str) -> Result<(), NoSuchVm> {
+        let at = self.find(name)?;
+        self.vms.remove(at);
+        Ok(())
+    }
+
+    fn find(&self, name: &str) -> Result<usize, NoSuchVm> {
+        let at = self.vms.iter().position(|vm| vm.name == name);
+        at.ok_or_else(|| NoSuchVm {
+            name: name.to_owned(),
+            names: self.vms.iter().map(|vm| vm.name.clone()).collect(),
+        })
+    }
+}
+
+/// What a VM of such a scenario got done per second, as time: its bursts differ from vCPU to vCPU, so that their number says less.
+/// `None` if there is no such VM.
+pub fn throughput(results: &Results, name: &str) -> Option<f64> {
+    let vm = results.vms.iter().find(|vm| vm.name == name)?;
+    let useful: Nanos = vm.vcpus.iter().map(|vcpu| vcpu.ran.useful).sum();
+    Some(useful.as_secs_f64() / results.measured.as_secs_f64().max(f64::MIN_POSITIVE))
+}

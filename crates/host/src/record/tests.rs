@@ -1,0 +1,145 @@
+//! A host that cannot be looked at now and then.
+
+use std::collections::VecDeque;
+
+use tandem_linux::procfs::ProcFs;
+use tandem_observe::record::DEFAULT_MAX_BYTES;
+use tandem_observe::record::Record;
+use tandem_policy::states::edges::EdgesBuilder;
+use tandem_policy::states::interval::HostTotals;
+use tandem_policy::states::interval::SourceName;
+
+use super::*;
+use crate::discovery::Discovery;
+use crate::replay::list;
+
+/// What a look comes to, one after the other; then the last again and again.
+struct Scripted {
+    looks: VecDeque<bool>,
+    /// How often intervals were begun.
+    begun: u64,
+    now: u64,
+}
+
+impl Scripted {
+    fn new(looks: &[bool]) -> Scripted {
+        Scripted {
+            looks: looks.iter().copied().collect(),
+            begun: 0,
+            now: 0,
+        }
+    }
+
+    fn next(&mut self) -> Result<(), WhyError> {
+        self.now += 1;
+        let is_fine = match self.looks.len() {
+            1 => self.looks[0],
+            _ => self.looks.pop_front().unwrap(),
+        };
+        match is_fine {
+            true => Ok(()),
+            // An error as it may come.
+            false => {
+                let nowhere = ProcFs::at("/nowhere/to/be/found");
+                let mut discovery = Discovery::new(DiscoveryOptions::default(), nowhere).unwrap();
+                Err(discovery.scan().unwrap_err().into())
+            }
+        }
+    }
+}
+
+impl Frames for Scripted {
+    fn begin(&mut self) -> Result<(), WhyError> {
+        self.begun += 1;
+        self.next()
+    }
+
+    fn frame(&mut self) -> Result<Frame, WhyError> {
+        self.next()?;
+        let interval = Interval {
+            source: SourceName::Plain,
+            start: Nanos::from_secs(self.now),
+            length: Nanos::from_secs(1),
+            vms: Vec::new(),
+            edges: EdgesBuilder::new().all(),
+            host: HostTotals::default(),
+            missing: Vec::new(),
+            programs: None,
+        };
+        let end = Nanos::from_secs(1_000 + self.now + 1);
+        let nothing = Settings::default();
+        Ok(frame(
+            &Scan::default(),
+            interval,
+            &BTreeMap::new(),
+            &nothing,
+            end,
+        ))
+    }
+}
+
+#[derive(Default)]
+struct Said(Vec<String>);
+
+impl Reporter for Said {
+    fn info(&mut self, _line: &str) {}
+    fn error(&mut self, line: &str) {
+        self.0.push(line.to_owned());
+    }
+    fn ready(&mut self) {}
+    fn would(&mut self, _line: &str) {}
+}
+
+#[test]
+fn a_look_that_fails_ends_nothing_and_is_a_gap() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut recorder = Recorder::create(dir.path(), DEFAULT_MAX_BYTES).unwrap();
+    // Two frames, one that fails and a begin that does; another begin that fails and one that works; frames again.
+    let mut frames = Scripted::new(&[true, true, false, false, false, true, true]);
+    let (mut looks, mut said) = (Looks::default(), Said::default());
+    for _ in 0..7 {
+        looks.look(&mut frames, &mut recorder, &mut said).unwrap();
+    }
+    let finished = recorder.finish(None).unwrap();
+    assert_eq!((finished.failed, frames.begun), (2, 3));
+    assert_eq!(said.0.len(), 1, "the same is said once: {:?}", said.0);
+    assert!(said.0[0].contains("recording goes on") && said.0[0].contains("/nowhere"));
+    let listing = list(&Record::open(dir.path()).unwrap()).unwrap();
+    assert_eq!((listing.intervals, listing.failed), (4, 2));
+    assert!(listing.complete);
+    let [gap] = &listing.gaps[..] else {
+        panic!("{listing:?}")
+    };
+    assert_eq!(gap.failed, 2);
+    // Frames at 1 and 2; the next is the seventh thing that happened.
+    assert_eq!(gap.from, Nanos::from_secs(1_003));
+    assert_eq!(gap.to, Nanos::from_secs(1_007));
+    assert!(gap.why.as_ref().unwrap().contains("/nowhere"));
+}
+
+#[test]
+fn a_record_in_which_nothing_is_says_why() {
+    let dir = tempfile::tempdir().unwrap();
+    let recorder = Recorder::create(dir.path(), DEFAULT_MAX_BYTES).unwrap();
+    let interrupt = Interrupt::watch().unwrap();
+    let (ms, end) = (
+        Duration::from_millis(1),
+        Instant::now() + Duration::from_millis(30),
+    );
+    let mut frames = Scripted::new(&[false]);
+    let ran = run(
+        &mut frames,
+        recorder,
+        ms,
+        Some(end),
+        &interrupt,
+        &mut Said::default(),
+    );
+    let error = ran.unwrap_err().to_string();
+    assert!(
+        error.contains("nothing was recorded") && error.contains("/nowhere"),
+        "{error}"
+    );
+    let listing = list(&Record::open(dir.path()).unwrap()).unwrap();
+    assert!(listing.failed > 0 && listing.intervals == 0 && listing.complete);
+}

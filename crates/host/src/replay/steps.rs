@@ -1,0 +1,134 @@
+//! A record in steps: so many sums, one after the other, for pictures over time.
+//!
+//! Steps are equally long by CLOCK_MONOTONIC. How long is not known before all is read, and days do not fit: when there are too many steps, each two
+//! become one. That does not change the sums ([`IntervalSum`]). A step in which nobody looked is not there.
+
+use std::collections::BTreeMap;
+
+use tandem_observe::record::Frame;
+use tandem_observe::record::Record;
+use tandem_observe::record::RecordError;
+use tandem_observe::record::Wanted;
+use tandem_policy::Nanos;
+use tandem_policy::VmId;
+use tandem_policy::states::interval::Interval;
+use tandem_policy::states::sum::IntervalSum;
+
+use super::Read;
+use super::is_named;
+
+/// Intervals of a record, in steps.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Steps {
+    /// When each step began by the wall clock, in ns since 1970, and the sum of its intervals.
+    pub steps: Vec<(Nanos, Interval)>,
+    /// The sum of all.
+    pub whole: Interval,
+    /// How long a step is.
+    pub length: Nanos,
+    /// The names of all VMs.
+    pub names: BTreeMap<VmId, String>,
+    /// Those whose names match.
+    pub selected: Vec<VmId>,
+}
+
+impl Steps {
+    /// Reads what is wanted in at most so many steps; VMs are selected by globs of their names, or all if there is none.
+    pub fn read(
+        record: &Record,
+        wanted: impl Into<Wanted>,
+        names: &[String],
+        most: usize,
+    ) -> Result<Read<Steps>, RecordError> {
+        let mut growing = Growing {
+            most: most.max(1) as u64,
+            ..Growing::default()
+        };
+        let damages = record.read(wanted, |_, frame| {
+            growing.add(&frame);
+            Ok::<(), RecordError>(())
+        })?;
+        Ok(Read {
+            found: growing.finish(names),
+            damages,
+        })
+    }
+}
+
+/// One step so far.
+#[derive(Debug, Default)]
+struct Step {
+    at: Nanos,
+    sum: IntervalSum,
+}
+
+#[derive(Debug, Default)]
+struct Growing {
+    most: u64,
+    begin: Nanos,
+    length: u64,
+    /// By their numbers from the begin on.
+    steps: BTreeMap<u64, Step>,
+    names: BTreeMap<VmId, String>,
+}
+
+impl Growing {
+    fn add(&mut self, frame: &Frame) {
+        let interval = &frame.interval;
+        if self.steps.is_empty() {
+            self.begin = interval.start;
+            self.length = interval.length.0.max(1);
+        }
+        let since = interval.start.saturating_sub(self.begin).0;
+        while since / self.length >= self.most {
+            self.halve();
+        }
+        let step = self
+            .steps
+            .entry(since / self.length)
+            .or_insert_with(|| Step {
+                at: frame.at,
+                sum: IntervalSum::new(),
+            });
+        step.sum.add(interval);
+        for (vm, known) in &frame.vms {
+            self.names.insert(*vm, known.name.clone());
+        }
+    }
+
+    /// Makes one of each two steps.
+    fn halve(&mut self) {
+        self.length = self.length.saturating_mul(2);
+        for (number, step) in std::mem::take(&mut self.steps) {
+            match self.steps.get_mut(&(number / 2)) {
+                Some(first) => {
+                    if let Some(second) = step.sum.finish() {
+                        first.sum.add(&second);
+                    }
+                }
+                None => {
+                    self.steps.insert(number / 2, step);
+                }
+            }
+        }
+    }
+
+    fn finish(self, names: &[String]) -> Option<Steps> {
+        let mut whole = IntervalSum::new();
+        let mut steps = Vec::new();
+        for step in self.steps.into_values() {
+            let interval = step.sum.finish()?;
+            whole.add(&interval);
+            steps.push((step.at, interval));
+        }
+        let selected = self.names.iter();
+        let selected = selected.filter(|(_, name)| is_named(names, name));
+        Some(Steps {
+            steps,
+            whole: whole.finish()?,
+            length: Nanos(self.length),
+            selected: selected.map(|(vm, _)| *vm).collect(),
+            names: self.names,
+        })
+    }
+}

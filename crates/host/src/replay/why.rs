@@ -1,0 +1,108 @@
+//! `tandem host replay --why`: what was wrong with VMs at a time of a record.
+//!
+//! The same findings as those of a live host, from the sum of the intervals and from what was configured in the last of them. Commands name processes
+//! and threads of that time. A record without settings (one of version 1, or whose settings could not be read) has findings all the same,
+//! without commands, and says what was not looked for.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use tandem_linux::cgroup::Version;
+use tandem_observe::findings::KnownHost;
+use tandem_observe::findings::KnownVm;
+use tandem_observe::findings::NotLookedFor;
+use tandem_observe::findings::Situation;
+use tandem_policy::Nanos;
+use tandem_policy::PcpuId;
+use tandem_policy::PcpuSet;
+use tandem_policy::VmId;
+
+use super::Replayed;
+use super::is_named;
+use crate::moment::printed;
+use crate::why::WhyInterval;
+use crate::why::answer;
+
+impl Replayed {
+    /// What was wrong with the VMs whose names match a glob, or with all if there is none.
+    pub fn why(&self, names: &[String]) -> WhyInterval {
+        let selected: BTreeSet<VmId> = self
+            .vms
+            .iter()
+            .filter(|(_, known)| is_named(names, &known.name))
+            .map(|(id, _)| *id)
+            .collect();
+        let situation = Situation {
+            interval: &self.interval,
+            vms: self.known(),
+            host: self.host.clone().unwrap_or_else(|| self.bare_host()),
+        };
+        let mut answer = answer(&situation, &selected, self.unreadable);
+        let mut not = |what, want: &str| {
+            answer.not_looked_for.push(NotLookedFor {
+                what,
+                want: want.to_owned(),
+            });
+        };
+        if self.host.is_none() {
+            not(
+                "quotas by name, cgroups, caches, defects of this kernel, what the daemon did; and commands",
+                "this record has no settings: a recorder of version 2 writes them, as far as it may read them",
+            );
+            for finding in &mut answer.findings {
+                finding.cure.commands.clear();
+            }
+        } else if self.has_changed {
+            not(
+                "what was configured earlier in this time",
+                "settings changed, and the last ones are taken; ask for a shorter time",
+            );
+        }
+        answer
+    }
+
+    /// From when to when, and what to know of commands.
+    pub fn heading(&self) -> String {
+        let (from, to) = self.at;
+        format!(
+            "recorded from {} to {}; commands name processes and threads of that time",
+            printed(from),
+            printed(to)
+        )
+    }
+
+    fn known(&self) -> BTreeMap<VmId, KnownVm> {
+        let known = self.vms.iter().map(|(id, recorded)| {
+            let settings = recorded.settings.clone().unwrap_or(KnownVm {
+                weight: 1.0,
+                ..KnownVm::default()
+            });
+            let known = KnownVm {
+                name: recorded.name.clone(),
+                pid: recorded.pid,
+                tids: recorded.tids.clone(),
+                due: self.due.get(id).copied().unwrap_or(Nanos::ZERO),
+                received: self.received(*id),
+                ..settings
+            };
+            (*id, known)
+        });
+        known.collect()
+    }
+
+    /// As much of the host as intervals tell. What follows from the rest is not told (`why`).
+    fn bare_host(&self) -> KnownHost {
+        let pcpus = u32::try_from(self.interval.host.pcpus).unwrap_or(0);
+        let online: PcpuSet = (0..pcpus).map(PcpuId).collect();
+        KnownHost {
+            version: Version::V2,
+            mount: PathBuf::new(),
+            online,
+            isolated: PcpuSet::default(),
+            caches: Vec::new(),
+            kernel: None,
+            has_autogroup: false,
+        }
+    }
+}

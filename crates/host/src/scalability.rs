@@ -1,0 +1,575 @@
+//! `tandem host scalability`: how far a VM scales, and how far it could, from where the time of its vCPUs goes.
+//!
+//! Source: Shan's dissertation (NJIT 2018), chapter 4; formulas and types are those of [`tandem_policy::scalability`], the figures those of
+//! `tandem sim scalability`. There the same program runs alone on hardware; here nobody can do that, so what it would do there follows
+//! from what it does in the VM:
+//!
+//! ```text
+//! working = time on pCPUs − POLL          idle = HALT + POLL
+//! active  = N · working ÷ (working + idle)
+//! blocks  = voluntary switches of vCPUs' threads ÷ (working + idle), of vCPUs that ran
+//! ```
+//!
+//! Waits (RDY, LIM, CSTP) are left out: on hardware there are none. That is right for vCPUs that do not depend on each other; a vCPU that
+//! halts because a sibling waits counts as idle unless CSTP is measured, so `active` may be too low on a busy host.
+//!
+//! In the VM, switching is VMM and POLL; unused is what it did not take of its fair share, by weight among all VMs of the host, as if all
+//! wanted CPU time all the time. A VM that received more was allocated that much. Pins and quotas are left out.
+//!
+//! Nobody sees from outside how long guests spin: RUN holds it. So efficiencies and speedups are *at most* what is shown, and
+//! [`VmScalability::not_measured`] says what it would take.
+
+pub mod text;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Serialize;
+use tandem_linux::cgroup;
+use tandem_linux::cgroup::CpuController;
+use tandem_linux::procfs::ProcFs;
+use tandem_observe::Interval;
+use tandem_observe::Source;
+use tandem_observe::record::Record;
+use tandem_observe::record::RecordError;
+use tandem_observe::record::Wanted;
+use tandem_policy::Nanos;
+use tandem_policy::State;
+use tandem_policy::VmId;
+use tandem_policy::Weight;
+use tandem_policy::fair_share::Claim;
+use tandem_policy::fair_share::fair_shares;
+use tandem_policy::scalability::Features;
+use tandem_policy::scalability::Fraction;
+use tandem_policy::scalability::PhysicalRun;
+use tandem_policy::scalability::Speedup;
+use tandem_policy::scalability::Type;
+use tandem_policy::scalability::VirtualRun;
+use tandem_policy::scalability::potential_efficiency;
+use tandem_policy::states::interval::SourceName;
+use tandem_policy::states::interval::VmInterval;
+use tandem_policy::states::sum::IntervalSum;
+use thiserror::Error;
+
+use crate::discovery::Discovery;
+use crate::discovery::DiscoveryOptions;
+use crate::discovery::Vm;
+use crate::status::configured_weights;
+use crate::watch::watched;
+use crate::why::WhyError;
+
+/// The version of the JSON documents.
+pub const SCHEMA: u32 = 1;
+
+/// The slice of a thread on one pCPU. Source: kernel/sched/fair.c, `sysctl_sched_base_slice` of 6.6.
+const BASE_SLICE: Nanos = Nanos(750_000);
+
+/// From so many pCPUs on slices do not grow. Source: kernel/sched/fair.c, `get_update_sysctl_factor`.
+const MOST_PCPUS: usize = 8;
+
+/// Why there is no analysis.
+#[derive(Debug, Error)]
+pub enum ScalabilityError {
+    /// The host cannot be looked at, or has no such VM.
+    #[error(transparent)]
+    Look(#[from] WhyError),
+    /// The record cannot be read.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// Nothing was recorded.
+    #[error("{} holds no interval yet; record for some seconds", .0.display())]
+    Empty(PathBuf),
+}
+
+/// How often the threads of a VM's vCPUs gave up their pCPU of their own accord.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blocks {
+    /// So often.
+    Counted(u64),
+    /// Not more often than vCPUs were put on pCPUs.
+    Unknown,
+}
+
+/// What is known of a VM beside its interval.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KnownVm {
+    /// Its name.
+    pub name: String,
+    /// Its process.
+    pub pid: u32,
+    /// Its configured weight.
+    pub weight: Weight,
+    /// How often its vCPUs blocked.
+    pub blocks: Blocks,
+}
+
+/// The analysis of some VMs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Analysis {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// Where the figures are from.
+    pub source: SourceName,
+    /// Over how long, in seconds.
+    pub seconds: f64,
+    /// Who blocks once in this time synchronizes often, ns.
+    pub timeslice: Nanos,
+    /// The VMs, by name.
+    pub vms: Vec<VmScalability>,
+}
+
+/// The analysis of one VM.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct VmScalability {
+    /// Its name.
+    pub name: String,
+    /// Its process.
+    pub pid: u32,
+    /// vCPUs, N.
+    pub n: u32,
+    /// vCPUs active on average, as on hardware; `None` of a VM that never ran.
+    pub parallelism: Option<f64>,
+    /// Voluntary switches of a vCPU per second, as on hardware. `None`: not measured.
+    pub synchronization: Option<f64>,
+    /// The types that it may be of, 1 … 4; several where something is not measured.
+    pub types: Vec<u8>,
+    /// Its type by name, if it is one.
+    pub class: Option<Type>,
+    /// On hardware, at most.
+    pub hardware: Option<Scaling>,
+    /// In the VM, at most.
+    pub vm: Option<VmScaling>,
+    /// What is not measured.
+    pub not_measured: Vec<NotMeasured>,
+}
+
+/// Used and lost, if nothing was spun away.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Scaling {
+    /// Part of the CPU time available that was used.
+    pub efficiency: Fraction,
+    /// N times that.
+    pub speedup: Speedup,
+}
+
+/// In the VM.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct VmScaling {
+    /// The fair share, in pCPUs.
+    pub share: f64,
+    /// What it received, in pCPUs.
+    pub received: f64,
+    /// Used and lost, of what it was allocated.
+    #[serde(flatten)]
+    pub scaling: Scaling,
+    /// What the efficiency could be: min(1, utilization on hardware ÷ share).
+    pub potential_efficiency: Option<Fraction>,
+}
+
+/// Something that is not measured, and what it would take.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct NotMeasured {
+    /// What.
+    pub what: &'static str,
+    /// What it means for the figures, and what it would take.
+    pub want: String,
+}
+
+/// What a thread gets in a row on a host of so many pCPUs: 0.75 ms · (1 + log₂ min(pCPUs, 8)).
+pub fn timeslice(pcpus: usize) -> Nanos {
+    let log = pcpus.clamp(1, MOST_PCPUS).ilog2();
+    Nanos(BASE_SLICE.0 * u64::from(1 + log))
+}
+
+/// Analyzes the VMs of an interval for which `is_asked`; all of them share the host.
+pub fn analyze(
+    interval: &Interval,
+    known: &BTreeMap<VmId, KnownVm>,
+    is_asked: impl Fn(VmId) -> bool,
+) -> Analysis {
+    let timeslice = timeslice(interval.host.pcpus);
+    let mut vms: Vec<VmScalability> = interval
+        .vms
+        .iter()
+        .zip(fair(interval, known))
+        .filter(|(vm, _)| is_asked(vm.vm))
+        .filter_map(|(vm, fair)| Some(of_vm(vm, known.get(&vm.vm)?, fair, interval, timeslice)))
+        .collect();
+    vms.sort_by(|one, two| (&one.name, one.pid).cmp(&(&two.name, two.pid)));
+    Analysis {
+        schema: SCHEMA,
+        source: interval.source,
+        seconds: interval.length.as_secs_f64(),
+        timeslice,
+        vms,
+    }
+}
+
+/// The fair share of each VM: by weight, at most as much as its vCPUs can use.
+fn fair(interval: &Interval, known: &BTreeMap<VmId, KnownVm>) -> Vec<Nanos> {
+    let span = interval.length;
+    let times = |count: usize| Nanos(span.0.saturating_mul(count as u64));
+    let claims: Vec<Claim> = interval
+        .vms
+        .iter()
+        .map(|vm| {
+            let weight = known.get(&vm.vm).map_or(Weight(1.0), |known| known.weight);
+            Claim::always_runnable(weight, times(vm.vcpus.len()), span)
+        })
+        .collect();
+    fair_shares(times(interval.host.pcpus), span, &claims)
+}
+
+/// Where the time of a VM went, for the formulas.
+struct Spent {
+    wall: Nanos,
+    received: Nanos,
+    working: Nanos,
+    idle: Nanos,
+    switching: Nanos,
+    halted: Nanos,
+}
+
+impl Spent {
+    fn of(vm: &VmInterval) -> Spent {
+        let sum = vm.times().unwrap_or_default();
+        let get = |state| sum.get(state).unwrap_or_default();
+        let received: Nanos = vm.vcpus.iter().map(|vcpu| vcpu.ran).sum();
+        Spent {
+            wall: sum.wall(),
+            received,
+            working: received.saturating_sub(get(State::Poll)),
+            idle: get(State::Halted) + get(State::Poll),
+            switching: (get(State::Vmm) + get(State::Poll)).min(received),
+            halted: get(State::Halted),
+        }
+    }
+
+    /// As a run on hardware; `None` where it neither worked nor idled.
+    fn physical(&self, cores: u32) -> Option<PhysicalRun> {
+        let execution = Nanos((self.working + self.idle).0 / u64::from(cores.max(1)));
+        (execution > Nanos::ZERO).then(|| PhysicalRun {
+            cores,
+            execution,
+            idle: self.idle.min(Nanos(execution.0 * u64::from(cores))),
+            busy_waiting: Nanos::ZERO,
+        })
+    }
+}
+
+fn of_vm(
+    vm: &VmInterval,
+    known: &KnownVm,
+    fair: Nanos,
+    interval: &Interval,
+    timeslice: Nanos,
+) -> VmScalability {
+    let n = vm.vcpus.len() as u32;
+    let spent = Spent::of(vm);
+    // One that was there for a part of the time is due for that part.
+    let span = Nanos(spent.wall.0 / u64::from(n.max(1)));
+    let part = span.0 as f64 / interval.length.0.max(1) as f64;
+    let fair = Nanos((fair.0 as f64 * part) as u64);
+    let physical = spent.physical(n);
+    let utilization = physical.and_then(|run| run.efficiency().ok());
+    let hardware = physical.and_then(|run| {
+        Some(Scaling {
+            efficiency: run.efficiency().ok()?,
+            speedup: run.speedup().ok()?,
+        })
+    });
+    let parallelism = utilization.map(|used| used.get() * f64::from(n));
+    let synchronization =
+        parallelism.and_then(|_| blocks_per_second(vm, known.blocks, &spent, timeslice));
+    let mut types = parallelism.map_or_else(Vec::new, |active| {
+        types(n, active, synchronization, timeslice)
+    });
+    types.sort_by_key(|class| class.number());
+    VmScalability {
+        name: known.name.clone(),
+        pid: known.pid,
+        n,
+        parallelism,
+        synchronization: match synchronization {
+            Some(Rate::Measured(rate)) => Some(rate),
+            _ => None,
+        },
+        class: match types.as_slice() {
+            [only] => Some(*only),
+            _ => None,
+        },
+        types: types.into_iter().map(Type::number).collect(),
+        hardware,
+        vm: in_vm(n, &spent, fair, utilization, span),
+        not_measured: not_measured(vm, synchronization, physical.is_some(), interval.source),
+    }
+}
+
+/// How often a vCPU blocks per second.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Rate {
+    Measured(f64),
+    /// Not measured, but seldom for certain.
+    Seldom,
+}
+
+fn blocks_per_second(
+    vm: &VmInterval,
+    blocks: Blocks,
+    spent: &Spent,
+    timeslice: Nanos,
+) -> Option<Rate> {
+    let ran = vm.vcpus.iter().filter(|vcpu| vcpu.ran > Nanos::ZERO);
+    // Of those that ran only: a vCPU without a thread blocks never.
+    let time: Nanos = ran
+        .clone()
+        .map(|vcpu| {
+            let waits = [State::Ready, State::Limited, State::Costop];
+            let waits = waits.map(|state| vcpu.times.get(state).unwrap_or_default());
+            vcpu.times.wall().saturating_sub(waits.into_iter().sum())
+        })
+        .sum();
+    if time == Nanos::ZERO {
+        return None;
+    }
+    let per_second = |count: u64| count as f64 / time.as_secs_f64();
+    match blocks {
+        Blocks::Counted(count) => Some(Rate::Measured(per_second(count))),
+        Blocks::Unknown if spent.halted == Nanos::ZERO => Some(Rate::Seldom),
+        Blocks::Unknown => {
+            let most = per_second(ran.map(|vcpu| vcpu.runs).sum());
+            (most * timeslice.as_secs_f64() < 1.0).then_some(Rate::Seldom)
+        }
+    }
+}
+
+/// The types that fit what is known.
+fn types(n: u32, active: f64, rate: Option<Rate>, timeslice: Nanos) -> Vec<Type> {
+    let of = |voluntary_switches_per_second: f64| {
+        let features = Features {
+            units: n,
+            active,
+            voluntary_switches_per_second,
+            timeslice,
+        };
+        features.class()
+    };
+    match rate {
+        Some(Rate::Measured(rate)) => vec![of(rate)],
+        Some(Rate::Seldom) => vec![of(0.0)],
+        None => vec![of(0.0), of(f64::INFINITY)],
+    }
+}
+
+fn in_vm(
+    n: u32,
+    spent: &Spent,
+    fair: Nanos,
+    utilization: Option<Fraction>,
+    span: Nanos,
+) -> Option<VmScaling> {
+    let run = VirtualRun {
+        vcpus: n,
+        allocated: fair.max(spent.received),
+        switching: spent.switching,
+        unused: fair.saturating_sub(spent.received),
+    };
+    let in_pcpus = |time: Nanos| time.0 as f64 / span.0.max(1) as f64;
+    let share = Fraction::new((in_pcpus(fair) / f64::from(n.max(1))).min(1.0));
+    let possible = share.ok().zip(utilization);
+    let possible = possible.and_then(|(share, used)| potential_efficiency(used, share).ok());
+    Some(VmScaling {
+        share: in_pcpus(fair),
+        received: in_pcpus(spent.received),
+        scaling: Scaling {
+            efficiency: run.efficiency().ok()?,
+            speedup: run.speedup().ok()?,
+        },
+        potential_efficiency: possible,
+    })
+}
+
+fn not_measured(
+    vm: &VmInterval,
+    rate: Option<Rate>,
+    ran: bool,
+    source: SourceName,
+) -> Vec<NotMeasured> {
+    let times = vm.times().unwrap_or_default();
+    let mut list = Vec::new();
+    let mut say = |what, want: String| list.push(NotMeasured { what, want });
+    if !ran {
+        say(
+            "parallelism",
+            "the VM neither ran nor halted: it waited all the time".to_owned(),
+        );
+    }
+    say(
+        "spinning",
+        "it is in RUN, so efficiencies and speedups are at most what is shown; it takes the guest's own account, or counters of branches: BPF \
+         sees pause exits, not how long was spun"
+            .to_owned(),
+    );
+    if ran && !matches!(rate, Some(Rate::Measured(_))) {
+        let so = match rate {
+            Some(_) => "seldom for certain, as its vCPUs were seldom put on a pCPU or never halted",
+            None => "how often vCPUs blocked was not counted all the time",
+        };
+        say(
+            "blocks",
+            format!("{so}; tandem host scalability without --from counts them"),
+        );
+    }
+    let bpf = match source {
+        SourceName::Plain => "; --source bpf may tell it",
+        SourceName::Bpf | SourceName::Simulator => "",
+    };
+    for (state, what, means) in [
+        (State::Poll, "halt polling", "it counts as work"),
+        (
+            State::Vmm,
+            "the host's work for the guest",
+            "it counts as used",
+        ),
+        (
+            State::Costop,
+            "co-stop",
+            "vCPUs that halt because a sibling waits for a pCPU count as idle, so active may be too low",
+        ),
+    ] {
+        if times.get(state).is_none() {
+            say(what, format!("{means}{bpf}"));
+        }
+    }
+    list
+}
+
+/// Looks at the host; nothing is changed.
+pub struct Look {
+    discovery: Discovery,
+    controller: Box<dyn CpuController>,
+    state_dir: PathBuf,
+    source: Box<dyn Source>,
+}
+
+impl Look {
+    /// Opens what is needed to look with this source.
+    pub fn open(
+        source: Box<dyn Source>,
+        options: DiscoveryOptions,
+        state_dir: &Path,
+    ) -> Result<Look, ScalabilityError> {
+        let procfs = ProcFs::host();
+        Ok(Look {
+            discovery: Discovery::new(options, procfs.clone()).map_err(WhyError::from)?,
+            controller: cgroup::open(&procfs).map_err(WhyError::from)?,
+            source,
+            state_dir: state_dir.to_owned(),
+        })
+    }
+
+    /// Looks for so long, at the VM of that name or process number, or at all.
+    pub fn look(
+        &mut self,
+        asked: Option<&str>,
+        length: Duration,
+    ) -> Result<Analysis, ScalabilityError> {
+        let before = self.discovery.scan().map_err(WhyError::from)?.vms;
+        let named = |vms: &[Vm]| -> BTreeMap<VmId, (String, u32)> {
+            let names = vms.iter();
+            names
+                .map(|vm| (vm.id, (vm.name.clone(), vm.process.pid.0)))
+                .collect()
+        };
+        // Who asks for a VM that is not there is told at once.
+        ids(asked, &named(&before))?;
+        self.source.count_wakeups();
+        self.source
+            .begin(&watched(&before))
+            .map_err(WhyError::from)?;
+        std::thread::sleep(length);
+        let vms = self.discovery.scan().map_err(WhyError::from)?.vms;
+        let interval = self
+            .source
+            .interval(&watched(&vms))
+            .map_err(WhyError::from)?;
+        let weights = configured_weights(self.controller.as_ref(), &self.state_dir, &vms);
+        let known = vms.iter().map(|vm| {
+            let known = KnownVm {
+                name: vm.name.clone(),
+                pid: vm.process.pid.0,
+                weight: weights.get(&vm.id).copied().unwrap_or(Weight(1.0)),
+                blocks: blocks(interval.vms.iter().find(|measured| measured.vm == vm.id)),
+            };
+            (vm.id, known)
+        });
+        let asked = ids(asked, &named(&vms))?;
+        Ok(analyze(&interval, &known.collect(), |vm| {
+            asked.contains(&vm)
+        }))
+    }
+}
+
+/// How often a VM's vCPUs blocked, where that was counted for all of them.
+fn blocks(vm: Option<&VmInterval>) -> Blocks {
+    let counted = vm.and_then(|vm| {
+        vm.vcpus
+            .iter()
+            .map(|vcpu| vcpu.wakeups)
+            .sum::<Option<u64>>()
+    });
+    counted.map_or(Blocks::Unknown, Blocks::Counted)
+}
+
+/// Analyzes all of a record: the VM of that name or process number, or all.
+pub fn of_record(folder: &Path, asked: Option<&str>) -> Result<Analysis, ScalabilityError> {
+    let mut sum = IntervalSum::new();
+    let mut known: BTreeMap<VmId, KnownVm> = BTreeMap::new();
+    Record::open(folder)?.read(Wanted::ALL, |_, frame| {
+        sum.add(&frame.interval);
+        for (id, vm) in frame.vms {
+            let vm = KnownVm {
+                name: vm.name,
+                pid: vm.pid,
+                weight: vm.weight.unwrap_or(Weight(1.0)),
+                blocks: Blocks::Unknown,
+            };
+            known.insert(id, vm);
+        }
+        Ok::<(), RecordError>(())
+    })?;
+    let interval = sum
+        .finish()
+        .ok_or_else(|| ScalabilityError::Empty(folder.to_owned()))?;
+    for vm in &interval.vms {
+        if let Some(known) = known.get_mut(&vm.vm) {
+            known.blocks = blocks(Some(vm));
+        }
+    }
+    let names = known.iter();
+    let names = names.map(|(id, vm)| (*id, (vm.name.clone(), vm.pid)));
+    let asked = ids(asked, &names.collect())?;
+    Ok(analyze(&interval, &known, |vm| asked.contains(&vm)))
+}
+
+/// The VMs of that name or process number; all if none is given.
+fn ids(asked: Option<&str>, vms: &BTreeMap<VmId, (String, u32)>) -> Result<Vec<VmId>, WhyError> {
+    let Some(asked) = asked else {
+        return Ok(vms.keys().copied().collect());
+    };
+    let is_asked = |name: &str, pid: u32| name == asked || pid.to_string() == asked;
+    let found = vms.iter().filter(|(_, (name, pid))| is_asked(name, *pid));
+    let found: Vec<VmId> = found.map(|(id, _)| *id).collect();
+    match found.is_empty() {
+        false => Ok(found),
+        true => Err(WhyError::NoSuchVm {
+            asked: asked.to_owned(),
+            names: vms.values().map(|(name, _)| name.clone()).collect(),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,320 @@
+//! Made-up intervals: a VM of each type, and what is not measured.
+
+use serde_json::json;
+use tandem_observe::record::DEFAULT_MAX_BYTES;
+use tandem_observe::record::Recorder;
+use tandem_policy::VcpuId;
+use tandem_policy::VcpuTimes;
+use tandem_policy::states::interval::HostTotals;
+use tandem_policy::states::interval::VcpuInterval;
+
+use super::text::text;
+use super::*;
+use crate::columns::Style;
+
+const SECOND: Nanos = Nanos::from_secs(1);
+
+/// A vCPU over one second: its times in ms, and how often it was put on a pCPU.
+fn vcpu(index: u32, parts: &[(State, u64)], runs: u64) -> VcpuInterval {
+    let ms = Nanos::from_millis;
+    let times = VcpuTimes::from_parts(
+        SECOND,
+        parts.iter().map(|(state, time)| (*state, ms(*time))),
+    );
+    let times = times.unwrap();
+    let get = |state| times.get(state).unwrap_or_default();
+    VcpuInterval {
+        vcpu: VcpuId(index),
+        times,
+        ran: get(State::Run) + get(State::Poll) + get(State::Vmm),
+        waited: get(State::Ready) + get(State::Limited),
+        runs,
+        wakeups: None,
+        runnable: true,
+        allowed: "0-3".parse().unwrap(),
+    }
+}
+
+/// A VM's number, what each of its vCPUs did, and how often it was put on a pCPU.
+type VmDid<'a> = (u64, &'a [(State, u64)], u64);
+
+/// VMs of four vCPUs that are alike, on four pCPUs.
+fn interval(vms: &[VmDid<'_>]) -> Interval {
+    Interval {
+        source: SourceName::Plain,
+        start: Nanos(5),
+        length: SECOND,
+        vms: vms
+            .iter()
+            .map(|(vm, parts, runs)| VmInterval {
+                vm: VmId(*vm),
+                vcpus: (0..4).map(|n| vcpu(n, parts, *runs)).collect(),
+                threads: Vec::new(),
+            })
+            .collect(),
+        edges: Default::default(),
+        host: HostTotals {
+            pcpus: 4,
+            ..HostTotals::default()
+        },
+        missing: Vec::new(),
+        programs: None,
+    }
+}
+
+fn known(name: &str, blocks: Blocks) -> KnownVm {
+    KnownVm {
+        name: name.to_owned(),
+        pid: 7,
+        weight: Weight(100.0),
+        blocks,
+    }
+}
+
+fn alone(parts: &[(State, u64)], runs: u64, blocks: Blocks) -> VmScalability {
+    let known = BTreeMap::from([(VmId(1), known("db", blocks))]);
+    let analysis = analyze(&interval(&[(1, parts, runs)]), &known, |_| true);
+    analysis.vms.into_iter().next().expect("one VM")
+}
+
+#[test]
+fn a_slice_grows_with_the_logarithm_of_the_pcpus_up_to_eight() {
+    let ns = [1, 2, 4, 8, 64].map(|pcpus| timeslice(pcpus).0);
+    assert_eq!(ns, [750_000, 1_500_000, 2_250_000, 3_000_000, 3_000_000]);
+}
+
+/// A slice is 2.25 ms, so 444 blocks of a vCPU per second are often.
+#[test]
+fn each_of_the_four_types_is_told() {
+    let busy = [(State::Run, 900), (State::Vmm, 20)];
+    let idle = [(State::Run, 200), (State::Vmm, 20)];
+    for (parts, blocks, number, class) in [
+        (&busy, 4 * 100, 1, Type::ScalesOnBoth),
+        (&idle, 4 * 600, 2, Type::PoorOnBoth),
+        (&busy, 4 * 600, 3, Type::WorseOnVm),
+        (&idle, 4 * 100, 4, Type::BetterOnVm),
+    ] {
+        let vm = alone(parts, 10, Blocks::Counted(blocks));
+        assert_eq!(
+            (vm.types.as_slice(), vm.class),
+            (&[number][..], Some(class))
+        );
+        assert_eq!(vm.synchronization, Some(blocks as f64 / 4.0));
+    }
+}
+
+#[test]
+fn alone_it_is_allocated_the_host_and_loses_exits_and_what_it_leaves() {
+    let parts = [(State::Run, 500), (State::Poll, 100), (State::Vmm, 100)];
+    let vm = alone(&parts, 10, Blocks::Counted(0));
+    // Of a second each vCPU works for 600 ms.
+    assert!((vm.parallelism.unwrap() - 2.4).abs() < 1e-9);
+    assert!((vm.hardware.unwrap().speedup.0 - 2.4).abs() < 1e-9);
+    let inside = vm.vm.unwrap();
+    assert_eq!((inside.share, inside.received), (4.0, 2.8));
+    // 4 − 4 × (0.8 s of exits and polls + 1.2 s unused) ÷ 4 s.
+    assert!((inside.scaling.speedup.0 - 2.0).abs() < 1e-9);
+    assert!((inside.potential_efficiency.unwrap().get() - 0.6).abs() < 1e-9);
+}
+
+/// Beside another that never sleeps: what it waits is not taken for idle time, and it can use all of its half.
+#[test]
+fn waits_are_left_out_and_shares_are_by_weight() {
+    let vms: [VmDid<'_>; 2] = [
+        (1, &[(State::Run, 300), (State::Ready, 400)], 10),
+        (2, &[(State::Run, 600), (State::Ready, 400)], 10),
+    ];
+    let mut names = BTreeMap::from([
+        (VmId(1), known("db", Blocks::Counted(40))),
+        (VmId(2), known("web", Blocks::Counted(0))),
+    ]);
+    let analysis = analyze(&interval(&vms), &names, |vm| vm == VmId(1));
+    assert_eq!(analysis.vms.len(), 1, "the other was not asked for");
+    let vm = &analysis.vms[0];
+    assert!(
+        (vm.parallelism.unwrap() - 2.0).abs() < 1e-9,
+        "300 of 600 ms"
+    );
+    // 40 blocks in 4 × 600 ms.
+    assert!((vm.synchronization.unwrap() - 40.0 / 2.4).abs() < 1e-9);
+    let inside = vm.vm.unwrap();
+    assert!((inside.share - 2.0).abs() < 1e-6, "{inside:?}");
+    assert!((inside.potential_efficiency.unwrap().get() - 1.0).abs() < 1e-6);
+    // What it took less than its half is unused.
+    assert!((inside.scaling.efficiency.get() - 0.6).abs() < 1e-6);
+    if let Some(vm) = names.get_mut(&VmId(1)) {
+        vm.weight = Weight(300.0);
+    }
+    let heavy = analyze(&interval(&vms), &names, |vm| vm == VmId(1));
+    assert!((heavy.vms[0].vm.unwrap().share - 3.0).abs() < 1e-6);
+}
+
+#[test]
+fn without_a_count_of_blocks_the_type_is_known_only_where_runs_are_few() {
+    let busy = [(State::Run, 900)];
+    let vm = alone(&busy, 1_000, Blocks::Unknown);
+    assert_eq!((vm.types.as_slice(), vm.class), (&[1, 3][..], None));
+    let lacks = |vm: &VmScalability, what: &str| {
+        let of = vm.not_measured.iter().find(|lack| lack.what == what);
+        of.map(|lack| lack.want.clone())
+    };
+    assert!(lacks(&vm, "blocks").unwrap().contains("without --from"));
+    let seldom = alone(&busy, 50, Blocks::Unknown);
+    assert_eq!(seldom.class, Some(Type::ScalesOnBoth));
+    assert_eq!(seldom.synchronization, None, "and is not called a figure");
+    let never = alone(
+        &[(State::Run, 600), (State::Ready, 400)],
+        1_000,
+        Blocks::Unknown,
+    );
+    assert_eq!(
+        never.class,
+        Some(Type::ScalesOnBoth),
+        "it was preempted, and never halted"
+    );
+    let idle = alone(&[(State::Run, 100)], 1_000, Blocks::Unknown);
+    assert_eq!(idle.types, [2, 4]);
+    for vm in [&vm, &seldom, &never, &idle] {
+        assert!(lacks(vm, "spinning").unwrap().contains("at most"));
+        assert!(lacks(vm, "co-stop").unwrap().contains("--source bpf"));
+    }
+}
+
+#[test]
+fn one_that_only_waited_has_no_figures() {
+    let vm = alone(&[(State::Ready, 1_000)], 0, Blocks::Counted(0));
+    assert_eq!(
+        (vm.parallelism, vm.synchronization, vm.class),
+        (None, None, None)
+    );
+    assert_eq!((vm.hardware, vm.types.len()), (None, 0));
+    let inside = vm.vm.unwrap();
+    assert_eq!((inside.received, inside.potential_efficiency), (0.0, None));
+    assert_eq!(inside.scaling.efficiency.get(), 0.0);
+    assert!(
+        vm.not_measured
+            .iter()
+            .any(|lack| lack.what == "parallelism")
+    );
+}
+
+#[test]
+fn the_text_has_a_line_per_vm_and_says_what_is_missing_once() {
+    let vms: [VmDid<'_>; 2] = [
+        (
+            1,
+            &[(State::Run, 900), (State::Poll, 0), (State::Vmm, 20)],
+            10,
+        ),
+        (2, &[(State::Ready, 1_000)], 0),
+    ];
+    let names = BTreeMap::from([
+        (VmId(1), known("db", Blocks::Counted(4_000))),
+        (VmId(2), known("web", Blocks::Counted(0))),
+    ]);
+    let analysis = analyze(&interval(&vms), &names, |_| true);
+    let said = text(&analysis, Style::default());
+    let row = |name: &str| {
+        let line = said
+            .lines()
+            .find(|line| line.starts_with(&format!("{name} ")));
+        let line = line.unwrap_or_else(|| panic!("{name}: {said}"));
+        line.split_whitespace()
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    let expected = [
+        "db", "4", "3.68", "1000", "3", "≤3.7", "2.00", "3.68", "≤3.9", "4.0",
+    ];
+    assert_eq!(row("db"), expected);
+    assert_eq!(row("web")[..6], ["web", "4", "–", "–", "–", "–"]);
+    for expected in [
+        "db: type 3,",
+        "web: its type is not known: it never ran",
+        "not measured: spinning: it is in RUN",
+        "not measured: halt polling of web: it counts as work",
+        "often from once in 2.250 ms",
+    ] {
+        assert!(said.contains(expected), "{expected}: {said}");
+    }
+    assert_eq!(said.matches("not measured: spinning").count(), 1);
+    let none = analyze(&interval(&[]), &names, |_| true);
+    assert_eq!(text(&none, Style::default()), "no VM was measured");
+}
+
+#[test]
+fn a_record_is_analyzed_as_one_interval() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("record");
+    let mut recorder = Recorder::create(&folder, DEFAULT_MAX_BYTES).unwrap();
+    for (n, run) in [(0, 1_000), (1, 500)] {
+        let parts = [(State::Run, run)];
+        let vm = json!({
+            "name": "db",
+            "pid": 70,
+            "program": "qemu",
+            "weight": "100",
+            "tids": { "0": 71, "1": 72, "2": 73, "3": 74 },
+        });
+        // As a recorder of another version would have written it.
+        let frame = json!({
+            "at": (1_700_000_000 + n) * SECOND.0,
+            "interval": interval(&[(1, &parts, 20)]),
+            "vms": { "1": vm },
+            "unreadable": 0,
+        });
+        recorder
+            .add(serde_json::from_value(frame).unwrap())
+            .unwrap();
+    }
+    recorder.finish(None).unwrap();
+    for asked in [None, Some("db"), Some("70")] {
+        let analysis = of_record(&folder, asked).unwrap();
+        assert_eq!((analysis.seconds, analysis.schema), (2.0, SCHEMA));
+        let vm = &analysis.vms[0];
+        assert_eq!((vm.name.as_str(), vm.pid, vm.n), ("db", 70, 4));
+        assert!((vm.parallelism.unwrap() - 3.0).abs() < 1e-9);
+        assert_eq!(
+            vm.class,
+            Some(Type::ScalesOnBoth),
+            "20 runs a second are seldom"
+        );
+    }
+    let error = of_record(&folder, Some("web")).unwrap_err().to_string();
+    assert!(error.contains("'web'") && error.contains("db"), "{error}");
+    let empty = dir.path().join("empty");
+    Recorder::create(&empty, DEFAULT_MAX_BYTES)
+        .unwrap()
+        .finish(None)
+        .unwrap();
+    let error = of_record(&empty, None).unwrap_err().to_string();
+    assert!(error.contains("no interval yet"), "{error}");
+}
+
+#[test]
+fn a_vm_that_was_there_for_half_of_the_time_is_due_for_that() {
+    let mut half = interval(&[(1, &[(State::Run, 1_000)], 5)]);
+    half.length = Nanos::from_secs(2);
+    let known = BTreeMap::from([(VmId(1), known("db", Blocks::Counted(0)))]);
+    let vm = &analyze(&half, &known, |_| true).vms[0];
+    let inside = vm.vm.unwrap();
+    assert_eq!((inside.share, inside.received), (4.0, 4.0));
+    assert_eq!(inside.scaling.efficiency, Fraction::ALL);
+}
+
+#[test]
+fn blocks_are_known_where_the_wake_ups_of_each_vcpu_were_counted() {
+    let vm = |wakeups: &[Option<u64>]| {
+        let mut vm = interval(&[(1, &[(State::Run, 900)], 5)]).vms.remove(0);
+        vm.vcpus.truncate(wakeups.len());
+        for (vcpu, wakeups) in vm.vcpus.iter_mut().zip(wakeups) {
+            vcpu.wakeups = *wakeups;
+        }
+        vm
+    };
+    let counted = blocks(Some(&vm(&[Some(120), Some(3)])));
+    assert!(matches!(counted, Blocks::Counted(123)), "{counted:?}");
+    let partly = blocks(Some(&vm(&[Some(120), None])));
+    assert!(matches!(partly, Blocks::Unknown), "{partly:?}");
+    assert!(matches!(blocks(None), Blocks::Unknown), "it was not seen");
+}

@@ -1,0 +1,141 @@
+//! The quotas above VMs' vCPUs, and how much of the interval each throttled.
+//!
+//! Each cgroup is read once at the begin and once at the end of the interval, however many VMs are below it. One that has no quota at the
+//! begin, or cannot be read then, throttled for a time that is not known.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use tandem_linux::cgroup::CgroupPath;
+use tandem_linux::cgroup::CpuController;
+use tandem_linux::cgroup::Quota;
+use tandem_linux::cgroup::Throttled;
+use tandem_observe::findings::KnownQuota;
+use tandem_policy::Nanos;
+
+use crate::discovery::Vm;
+
+/// What quotas had throttled when the interval began.
+#[derive(Debug, Default)]
+pub(super) struct Quotas {
+    before: BTreeMap<CgroupPath, Throttled>,
+    /// Those at the end, once they are read.
+    after: BTreeMap<CgroupPath, Option<KnownQuota>>,
+}
+
+/// The cgroups of a VM's vCPUs. What cannot be read has none that is known.
+pub(super) fn cgroups(controller: &dyn CpuController, vm: &Vm) -> BTreeSet<CgroupPath> {
+    let vcpus = vm.vcpus.iter();
+    vcpus
+        .filter_map(|vcpu| controller.cgroup_of(&vcpu.thread).ok())
+        .collect()
+}
+
+/// These cgroups and those above, without the root, which has no quota.
+fn at_and_above(cgroups: &BTreeSet<CgroupPath>) -> BTreeSet<CgroupPath> {
+    let mut all = cgroups.clone();
+    all.extend(cgroups.iter().flat_map(CgroupPath::ancestors));
+    all.retain(|cgroup| !cgroup.is_root());
+    all
+}
+
+fn quota(controller: &dyn CpuController, cgroup: &CgroupPath) -> Option<Quota> {
+    controller.quota(cgroup).ok()?
+}
+
+impl Quotas {
+    /// Reads those above these VMs, as the interval begins.
+    pub(super) fn begin(controller: &dyn CpuController, vms: &[Vm]) -> Quotas {
+        let leaves = vms.iter().flat_map(|vm| cgroups(controller, vm)).collect();
+        let with_quota = at_and_above(&leaves)
+            .into_iter()
+            .filter(|cgroup| quota(controller, cgroup).is_some());
+        let before = with_quota.filter_map(|cgroup| {
+            let throttled = controller.throttled(&cgroup).ok()??;
+            Some((cgroup, throttled))
+        });
+        Quotas {
+            before: before.collect(),
+            after: BTreeMap::new(),
+        }
+    }
+
+    /// Those of these cgroups and of those above, as the interval ends.
+    pub(super) fn of(
+        &mut self,
+        controller: &dyn CpuController,
+        cgroups: &BTreeSet<CgroupPath>,
+    ) -> Vec<KnownQuota> {
+        let mut quotas = Vec::new();
+        for cgroup in at_and_above(cgroups) {
+            let before = self.before.get(&cgroup);
+            let read = || {
+                let quota = quota(controller, &cgroup)?;
+                let now = controller.throttled(&cgroup).ok().flatten();
+                let grown = |(now, before): (Throttled, &Throttled)| -> Nanos {
+                    now.time.saturating_sub(before.time)
+                };
+                Some(KnownQuota {
+                    quota,
+                    throttled: now.zip(before).map(grown),
+                    cgroup: cgroup.clone(),
+                })
+            };
+            let known = self.after.entry(cgroup.clone()).or_insert_with(read);
+            quotas.extend(known.clone());
+        }
+        quotas
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use tandem_linux::cgroup;
+    use tandem_linux::procfs::ProcFs;
+
+    use crate::fixtures::vm;
+
+    use super::*;
+
+    #[test]
+    fn what_a_quota_throttled_in_the_interval_is_read_once_for_all_vms() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path();
+        let cpu = root.join("sys/fs/cgroup/cpu");
+        let place = |cgroup: &str, quota: &str, throttled: u64| {
+            let folder = cpu.join(cgroup);
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("cpu.cfs_quota_us"), quota).unwrap();
+            fs::write(folder.join("cpu.cfs_period_us"), "100000\n").unwrap();
+            let stat = format!("nr_periods 9\nnr_throttled 3\nthrottled_time {throttled}\n");
+            fs::write(folder.join("cpu.stat"), stat).unwrap();
+        };
+        fs::create_dir_all(root.join("proc")).unwrap();
+        let mount = "cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\n";
+        fs::write(root.join("proc/mounts"), mount).unwrap();
+        place("", "-1\n", 0);
+        place("vms", "20000\n", 500);
+        place("vms/free", "-1\n", 0);
+        let vms = [vm(1, "a", 1), vm(2, "b", 1)];
+        for vm in &vms {
+            let thread = vm.vcpus[0].thread;
+            let task = root.join(format!("proc/{}/task/{}", thread.pid, thread.tid));
+            fs::create_dir_all(&task).unwrap();
+            fs::write(task.join("cgroup"), "2:cpu:/vms/free\n").unwrap();
+        }
+        let controller = cgroup::open(&ProcFs::at(root)).unwrap();
+        let mut quotas = Quotas::begin(&*controller, &vms);
+        place("vms", "20000\n", 800);
+        let of = |quotas: &mut Quotas, vm: &Vm| quotas.of(&*controller, &cgroups(&*controller, vm));
+        let first = of(&mut quotas, &vms[0]);
+        assert_eq!(first.len(), 1, "{first:?}");
+        assert_eq!(first[0].cgroup.0, "/vms");
+        assert_eq!(first[0].throttled, Some(Nanos(300)));
+        place("vms", "20000\n", 900);
+        assert_eq!(of(&mut quotas, &vms[1]), first, "read once");
+        let mut late = Quotas::default();
+        assert_eq!(of(&mut late, &vms[0])[0].throttled, None);
+    }
+}

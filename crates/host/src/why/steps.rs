@@ -1,0 +1,441 @@
+//! A cure as journaled changes: what it acts on, whether it may, making it and taking it back.
+//!
+//! Nothing is changed on a VM that was not named: a cgroup that holds another one is left as it is. Settings of the host, which are
+//! nobody's VM, take `--yes`. What a cure acts on is looked up again when it is tried, since threads and processes come and go.
+
+use std::collections::BTreeSet;
+
+use tandem_linux::actuator::Actuator;
+use tandem_linux::actuator::ActuatorError;
+use tandem_linux::actuator::Outcome;
+use tandem_linux::affinity::affinity;
+use tandem_linux::cgroup::CgroupPath;
+use tandem_linux::cgroup::CpuController;
+use tandem_linux::cgroup::Knob;
+use tandem_linux::procfs::ProcFs;
+use tandem_linux::procfs::read_text;
+use tandem_linux::thread::Pid;
+use tandem_linux::thread::ThreadRef;
+use tandem_linux::thread::Tid;
+use tandem_observe::findings::Change;
+use tandem_policy::Nice;
+use tandem_policy::PcpuSet;
+use tandem_policy::VmId;
+use tandem_policy::Weight;
+
+use crate::discovery::Vm;
+use crate::fleet::own_cgroup;
+use crate::fleet::residences;
+
+/// One journaled change.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Step {
+    /// A thread runs there.
+    Affinity(ThreadRef, PcpuSet),
+    /// A thread has this nice value.
+    Nice(ThreadRef, Nice),
+    /// A cgroup has no quota.
+    NoQuota(CgroupPath),
+    /// A cgroup has this weight.
+    Weight(CgroupPath, Weight),
+}
+
+/// What a step acts on: two cures must not have the same in their hands.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Target {
+    /// A thread.
+    Thread(ThreadRef),
+    /// A knob of a cgroup.
+    Knob(CgroupPath, Knob),
+}
+
+impl Step {
+    /// What it acts on.
+    pub(super) fn target(&self) -> Target {
+        match self {
+            Step::Affinity(thread, _) | Step::Nice(thread, _) => Target::Thread(*thread),
+            Step::NoQuota(cgroup) => Target::Knob(cgroup.clone(), Knob::Quota),
+            Step::Weight(cgroup, _) => Target::Knob(cgroup.clone(), Knob::Weight),
+        }
+    }
+}
+
+/// The host, as far as it tells what a cure acts on.
+pub(super) struct Ground<'a> {
+    pub(super) procfs: &'a ProcFs,
+    pub(super) controller: &'a dyn CpuController,
+    /// All VMs of the host.
+    pub(super) vms: &'a [Vm],
+    /// Those that may be changed.
+    pub(super) selected: &'a BTreeSet<VmId>,
+    /// Whether settings of the host may be changed, too.
+    pub(super) yes: bool,
+}
+
+impl Ground<'_> {
+    /// The steps of a cure of a VM; says why it is not tried.
+    pub(super) fn steps(&self, vm: VmId, changes: &[Change]) -> Result<Vec<Step>, String> {
+        let vm = self.vms.iter().find(|one| one.id == vm);
+        let vm = vm.ok_or("the VM is gone")?;
+        if changes.is_empty() {
+            return Err(
+                "its cure is not a change that could be made, and undone, for some seconds"
+                    .to_owned(),
+            );
+        }
+        let mut steps = Vec::new();
+        for change in changes {
+            steps.extend(self.of(vm, change)?);
+        }
+        match steps.is_empty() {
+            true => Err("the threads that it is about are gone".to_owned()),
+            false => Ok(steps),
+        }
+    }
+
+    fn of(&self, vm: &Vm, change: &Change) -> Result<Vec<Step>, String> {
+        match change {
+            Change::Vcpu { vcpu, pcpus } => {
+                let of_vcpu = vm.vcpus.iter().filter(|known| known.index == *vcpu);
+                Ok(of_vcpu
+                    .map(|known| Step::Affinity(known.thread, pcpus.clone()))
+                    .collect())
+            }
+            Change::ThreadsTo { name, pcpus } => {
+                let threads = self.other_threads(vm, name)?.into_iter();
+                Ok(threads
+                    .map(|thread| Step::Affinity(thread, pcpus.clone()))
+                    .collect())
+            }
+            Change::ThreadsNice { name, nice } => {
+                let threads = self.other_threads(vm, name)?.into_iter();
+                Ok(threads.map(|thread| Step::Nice(thread, *nice)).collect())
+            }
+            Change::NoQuota { cgroup } => {
+                let own = self.own_cgroup(vm)?;
+                if !own.is_some_and(|own| cgroup.is_within(&own)) {
+                    self.check_yes("a cgroup that is not the VM's alone")?;
+                }
+                self.check_cgroup(cgroup)?;
+                Ok(vec![Step::NoQuota(cgroup.clone())])
+            }
+            Change::VmWeight { percent } => self.vm_weight(vm, *percent).map(|step| vec![step]),
+            Change::Weight { cgroup, weight } => {
+                self.check_yes("a cgroup of the host's")?;
+                self.check_cgroup(cgroup)?;
+                Ok(vec![Step::Weight(
+                    cgroup.clone(),
+                    Weight(f64::from(*weight)),
+                )])
+            }
+            Change::ProcessNice { pid, name, nice } => {
+                self.check_yes("a process of the host's")?;
+                let folder = self.procfs.process(Pid(*pid));
+                let comm = read_text(&folder.join("comm")).unwrap_or_default();
+                // By now the number may be another's.
+                if comm.trim_end() != name {
+                    return Ok(Vec::new());
+                }
+                let threads = self.threads(Pid(*pid)).into_iter();
+                Ok(threads
+                    .map(|(thread, _)| Step::Nice(thread, *nice))
+                    .collect())
+            }
+        }
+    }
+
+    fn check_yes(&self, what: &str) -> Result<(), String> {
+        match self.yes {
+            true => Ok(()),
+            false => Err(format!("it changes {what}: --yes lets it")),
+        }
+    }
+
+    /// Whether a cgroup holds no VM that may not be changed.
+    fn check_cgroup(&self, cgroup: &CgroupPath) -> Result<(), String> {
+        let holds = |vm: &&Vm| {
+            let threads = vm.vcpus.iter().map(|vcpu| &vcpu.thread);
+            let mut threads = threads.chain([&vm.process]);
+            threads.any(|thread| {
+                let place = self.controller.cgroup_of(thread);
+                place.is_ok_and(|place| place.is_within(cgroup))
+            })
+        };
+        let others = self.vms.iter().filter(|vm| !self.selected.contains(&vm.id));
+        let names: Vec<&str> = others.filter(holds).map(|vm| vm.name.as_str()).collect();
+        match names.is_empty() {
+            true => Ok(()),
+            false => Err(format!(
+                "{cgroup} also holds {}, which nobody named",
+                names.join(", ")
+            )),
+        }
+    }
+
+    /// The cgroup that is this VM's alone, if it has one.
+    fn own_cgroup(&self, vm: &Vm) -> Result<Option<CgroupPath>, String> {
+        let homes = residences(self.controller, self.vms);
+        own_cgroup(self.controller, vm.id, &homes).map_err(|error| error.to_string())
+    }
+
+    fn vm_weight(&self, vm: &Vm, percent: u32) -> Result<Step, String> {
+        let own = self.own_cgroup(vm)?;
+        let own = own.ok_or("it has no cgroup of its own whose weight could be raised")?;
+        let now = self.controller.weight(&own);
+        let now = now.map_err(|error| error.to_string())?;
+        let raised = now.0 * f64::from(percent) / 100.0;
+        Ok(Step::Weight(own, Weight(raised)))
+    }
+
+    /// The threads of a process, with their names.
+    fn threads(&self, pid: Pid) -> Vec<(ThreadRef, String)> {
+        let folder = self.procfs.process(pid).join("task");
+        let tasks = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        let mut tids: Vec<Tid> = tasks
+            .filter_map(|task| Some(Tid(task.file_name().to_str()?.parse().ok()?)))
+            .collect();
+        tids.sort_unstable();
+        let threads = tids.into_iter().filter_map(|tid| {
+            let thread = ThreadRef::read(self.procfs, pid, tid).ok()?;
+            let comm = read_text(&self.procfs.task(pid, tid).join("comm")).ok()?;
+            Some((thread, comm.trim_end().to_owned()))
+        });
+        threads.collect()
+    }
+
+    /// The threads of that name that are no vCPUs of any VM.
+    fn other_threads(&self, vm: &Vm, name: &str) -> Result<Vec<ThreadRef>, String> {
+        let pid = vm.process.pid;
+        let of_process = self.vms.iter().filter(|other| other.process.pid == pid);
+        if let Some(other) = of_process
+            .clone()
+            .find(|other| !self.selected.contains(&other.id))
+        {
+            return Err(format!(
+                "process {pid} also runs {}, which nobody named",
+                other.name
+            ));
+        }
+        let vcpus: BTreeSet<Tid> = of_process
+            .flat_map(|vm| vm.vcpus.iter().map(|vcpu| vcpu.thread.tid))
+            .collect();
+        let threads = self.threads(pid).into_iter();
+        let named = threads.filter(|(thread, comm)| comm == name && !vcpus.contains(&thread.tid));
+        Ok(named.map(|(thread, _)| thread).collect())
+    }
+}
+
+/// Makes these changes. If one of them cannot be made, those before it are left for [`take_back`].
+pub(super) fn make(actuator: &mut Actuator, steps: &[Step]) -> Result<(), String> {
+    for step in steps {
+        let outcome = match step {
+            Step::Affinity(thread, pcpus) => actuator.set_affinity(thread, pcpus),
+            Step::Nice(thread, nice) => actuator.set_nice(thread, *nice),
+            Step::NoQuota(cgroup) => actuator.set_quota(cgroup, None).map(|()| Outcome::Done),
+            Step::Weight(cgroup, weight) => {
+                let set = actuator.set_weight(cgroup, *weight);
+                set.map(|_| Outcome::Done)
+            }
+        };
+        match outcome.map_err(|error| error.to_string())? {
+            Outcome::Done => {}
+            Outcome::Gone => return Err("a thread ended meanwhile".to_owned()),
+        }
+        // A cpuset may leave less than what was asked for.
+        if let Step::Affinity(thread, pcpus) = step {
+            let now = affinity(thread.tid).map_err(|error| error.to_string())?;
+            if now != *pcpus {
+                return Err(format!(
+                    "{thread} may run on pCPUs {now} only, not on all of {pcpus}: its cpuset bounds it"
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Puts back what these changes were, the last first. What fails stays in the journal, and is tried again, and said, at the end.
+pub(super) fn take_back(actuator: &mut Actuator, steps: &[Step]) -> Result<(), ActuatorError> {
+    for step in steps.iter().rev() {
+        match step.target() {
+            Target::Thread(thread) => actuator.release_thread(&thread)?,
+            Target::Knob(cgroup, knob) => actuator.release_knob(&cgroup, knob)?,
+        };
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use tandem_linux::cgroup;
+    use tandem_policy::VcpuId;
+
+    use crate::fixtures::thread;
+    use crate::fixtures::vm;
+
+    use super::*;
+
+    /// A host whose cpu controller is v1's, with these threads: process, number, name, cgroup.
+    fn host(threads: &[(u32, u32, &str, &str)]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path();
+        let cgroups = root.join("sys/fs/cgroup/cpu");
+        let write = |path: &Path, text: &str| {
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        write(
+            &root.join("proc/mounts"),
+            "cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\n",
+        );
+        for (pid, tid, name, cgroup) in threads {
+            let process = root.join(format!("proc/{pid}"));
+            let task = process.join(format!("task/{tid}"));
+            let zeros = "0 ".repeat(11);
+            let stat = format!("{tid} ({name}) S 1 1 1 0 -1 {zeros}1 0 1 0 0\n");
+            for folder in [&process, &task] {
+                write(&folder.join("stat"), &stat);
+                write(&folder.join("comm"), &format!("{name}\n"));
+                write(&folder.join("cgroup"), &format!("2:cpu:{cgroup}\n"));
+            }
+            let path = CgroupPath((*cgroup).to_owned());
+            for above in path.ancestors() {
+                let folder = cgroups.join(above.0.trim_start_matches('/'));
+                if !folder.join("cgroup.procs").exists() {
+                    write(&folder.join("cgroup.procs"), "");
+                }
+            }
+            let folder = cgroups.join(cgroup.trim_start_matches('/'));
+            write(&folder.join("cgroup.procs"), &format!("{pid}\n"));
+            write(&folder.join("cpu.shares"), "1024\n");
+        }
+        dir
+    }
+
+    /// VMs 1 and 2, with a vCPU each in cgroups of their own below /vms, and what else there is.
+    fn two(more: &[(u32, u32, &str, &str)]) -> tempfile::TempDir {
+        let vms = [
+            (100, 100, "qemu", "/vms/a"),
+            (100, 101, "CPU 0/KVM", "/vms/a"),
+            (200, 200, "qemu", "/vms/b"),
+            (200, 201, "CPU 0/KVM", "/vms/b"),
+        ];
+        host(&[&vms, more].concat())
+    }
+
+    fn steps(
+        dir: &tempfile::TempDir,
+        selected: &[u64],
+        yes: bool,
+        change: Change,
+    ) -> Result<Vec<Step>, String> {
+        let procfs = ProcFs::at(dir.path());
+        let controller = cgroup::open(&procfs).unwrap();
+        let ground = Ground {
+            procfs: &procfs,
+            controller: &*controller,
+            vms: &[vm(1, "a", 1), vm(2, "b", 1)],
+            selected: &selected.iter().map(|id| VmId(*id)).collect(),
+            yes,
+        };
+        ground.steps(VmId(1), &[change])
+    }
+
+    fn path(text: &str) -> CgroupPath {
+        CgroupPath(text.to_owned())
+    }
+
+    #[test]
+    fn a_vm_that_nobody_named_is_not_changed() {
+        let dir = two(&[]);
+        let lift = |cgroup: &str, selected: &[u64], yes| {
+            let cgroup = path(cgroup);
+            steps(&dir, selected, yes, Change::NoQuota { cgroup })
+        };
+        assert_eq!(
+            lift("/vms/a", &[1], false),
+            Ok(vec![Step::NoQuota(path("/vms/a"))])
+        );
+        let refused = lift("/vms", &[1], true).unwrap_err();
+        assert!(refused.contains("/vms also holds b"), "{refused}");
+        let refused = lift("/vms", &[1, 2], false).unwrap_err();
+        assert!(refused.contains("--yes"), "{refused}");
+        assert!(lift("/vms", &[1, 2], true).is_ok());
+    }
+
+    #[test]
+    fn settings_of_the_host_take_a_yes() {
+        let dir = two(&[(300, 300, "dd", "/"), (300, 301, "dd", "/")]);
+        let calm = |yes, name: &str| {
+            let change = Change::ProcessNice {
+                pid: 300,
+                name: name.to_owned(),
+                nice: Nice::MOST,
+            };
+            steps(&dir, &[1], yes, change)
+        };
+        assert!(calm(false, "dd").unwrap_err().contains("--yes"));
+        let tids: Vec<Target> = calm(true, "dd").unwrap().iter().map(Step::target).collect();
+        let both = [300, 301].map(|tid| Target::Thread(thread(300, tid)));
+        assert_eq!(tids, both, "all of its threads");
+        let other = calm(true, "cc1").unwrap_err();
+        assert!(other.contains("gone"), "the number is another's: {other}");
+        let weight = Change::Weight {
+            cgroup: path("/vms/b"),
+            weight: 102,
+        };
+        let refused = steps(&dir, &[1], true, weight).unwrap_err();
+        assert!(refused.contains("also holds b"), "{refused}");
+    }
+
+    #[test]
+    fn other_threads_of_a_name_are_not_the_vcpus() {
+        let dir = two(&[
+            (100, 102, "CPU 0/KVM", "/vms/a"),
+            (100, 103, "worker", "/vms/a"),
+        ]);
+        let change = |name: &str| Change::ThreadsTo {
+            name: name.to_owned(),
+            pcpus: "1".parse().unwrap(),
+        };
+        let of = |name: &str| {
+            let steps = steps(&dir, &[1], false, change(name)).unwrap();
+            steps.iter().map(Step::target).collect::<Vec<_>>()
+        };
+        assert_eq!(of("CPU 0/KVM"), [Target::Thread(thread(100, 102))]);
+        assert_eq!(of("worker"), [Target::Thread(thread(100, 103))]);
+        assert!(steps(&dir, &[1], false, change("nobody")).is_err());
+    }
+
+    #[test]
+    fn a_vms_weight_is_that_of_its_own_cgroup() {
+        let raised =
+            |dir: &tempfile::TempDir| steps(dir, &[1], false, Change::VmWeight { percent: 150 });
+        let own = raised(&two(&[]));
+        assert_eq!(own, Ok(vec![Step::Weight(path("/vms/a"), Weight(1536.0))]));
+        let shared = host(&[
+            (100, 100, "qemu", "/vms"),
+            (100, 101, "CPU 0/KVM", "/vms"),
+            (200, 200, "qemu", "/vms"),
+            (200, 201, "CPU 0/KVM", "/vms"),
+        ]);
+        let refused = raised(&shared).unwrap_err();
+        assert!(refused.contains("no cgroup of its own"), "{refused}");
+    }
+
+    #[test]
+    fn a_vcpu_goes_where_its_cure_sends_it() {
+        let dir = two(&[]);
+        let pcpus: PcpuSet = "0-1".parse().unwrap();
+        let send = |vcpu| Change::Vcpu {
+            vcpu: VcpuId(vcpu),
+            pcpus: pcpus.clone(),
+        };
+        let step = Step::Affinity(thread(100, 101), pcpus.clone());
+        assert_eq!(steps(&dir, &[1], false, send(0)), Ok(vec![step]));
+        assert!(steps(&dir, &[1], false, send(7)).is_err());
+    }
+}

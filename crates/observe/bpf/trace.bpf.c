@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT
+/*
+ * Every switch of this host, for some seconds: who left which pCPU and who came; and of watched threads wake-ups and moves.
+ *
+ * Events leave by a ring buffer, in the order in which they got their place in it, which is nearly that of time; user space sorts. What finds no
+ * room there is counted. Nothing else is kept.
+ *
+ * Separate from tandem.bpf.c, which runs all day and lets no event out.
+ */
+#include "vmlinux.h"
+
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_tracing.h>
+
+char LICENSE[] SEC("license") = "Dual MIT/GPL";
+
+/* Of the interface to user space. */
+#define MAP_TYPE_RINGBUF 27
+
+/* What an event is. src/trace/event.rs says the same in Rust. */
+enum {
+	SWITCH,		/* `from` left the pCPU, `to` came */
+	WAKE,		/* `from` woke `to`, which is in that pCPU's queue now */
+	MOVE,		/* `to` is in that pCPU's queue now */
+};
+
+#define FROM_SLEEPS 1u		/* who left cannot go on */
+#define TO_IS_KERNEL 2u		/* who came is a thread of the kernel */
+
+struct event {
+	u64 at;
+	u32 kind;
+	u32 pcpu;
+	u32 from;		/* thread; 0 is idle */
+	u32 to;
+	u32 tgid;		/* of `to` */
+	u32 flags;
+	char comm[16];		/* of `to` */
+};
+
+struct {
+	__uint(type, MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4096);
+} events SEC(".maps");
+
+/* Threads whose wake-ups and moves are wanted. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, u32);
+} traced SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, u64);
+} dropped SEC(".maps");
+
+static __always_inline struct event *begin(u32 kind, u32 pcpu)
+{
+	struct event *e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
+	u32 zero = 0;
+	u64 *count;
+
+	if (!e) {
+		count = bpf_map_lookup_elem(&dropped, &zero);
+		if (count)
+			__sync_fetch_and_add(count, 1);
+		return 0;
+	}
+	e->at = bpf_ktime_get_ns();
+	e->kind = kind;
+	e->pcpu = pcpu;
+	e->flags = 0;
+	return e;
+}
+
+static __always_inline void name(struct event *e, struct task_struct *to)
+{
+	e->to = to->pid;
+	e->tgid = to->tgid;
+	if (to->flags & PF_KTHREAD)
+		e->flags |= TO_IS_KERNEL;
+	bpf_probe_read_kernel_str(&e->comm, sizeof(e->comm), &to->comm);
+}
+
+static __always_inline bool is_traced(struct task_struct *task)
+{
+	u32 tid = task->pid;
+
+	return bpf_map_lookup_elem(&traced, &tid);
+}
+
+/* As in state.h: the argument of the tracepoint is no help. */
+static __always_inline bool sleeps(bool preempt, struct task_struct *task)
+{
+	struct task_struct___old *old = (void *)task;
+
+	if (preempt)
+		return false;
+	if (bpf_core_field_exists(task->__state))
+		return task->__state != 0;
+	return old->state != 0;
+}
+
+static __always_inline u32 pcpu_of_task(struct task_struct *task)
+{
+	struct task_struct___old *old = (void *)task;
+
+	if (bpf_core_field_exists(task->thread_info.cpu))
+		return task->thread_info.cpu;
+	return old->cpu;
+}
+
+SEC("tp_btf/sched_switch")
+int BPF_PROG(trace_switch, bool preempt, struct task_struct *prev, struct task_struct *next)
+{
+	struct event *e = begin(SWITCH, bpf_get_smp_processor_id());
+
+	if (!e)
+		return 0;
+	e->from = prev->pid;
+	if (sleeps(preempt, prev))
+		e->flags |= FROM_SLEEPS;
+	name(e, next);
+	bpf_ringbuf_submit(e, 0);
+	return 0;
+}
+
+static __always_inline int woken(struct task_struct *task)
+{
+	struct event *e;
+
+	if (!is_traced(task))
+		return 0;
+	e = begin(WAKE, pcpu_of_task(task));
+	if (!e)
+		return 0;
+	e->from = (u32)bpf_get_current_pid_tgid();
+	name(e, task);
+	bpf_ringbuf_submit(e, 0);
+	return 0;
+}
+
+SEC("tp_btf/sched_wakeup")
+int BPF_PROG(trace_wakeup, struct task_struct *task)
+{
+	return woken(task);
+}
+
+SEC("tp_btf/sched_wakeup_new")
+int BPF_PROG(trace_wakeup_new, struct task_struct *task)
+{
+	return woken(task);
+}
+
+SEC("tp_btf/sched_migrate_task")
+int BPF_PROG(trace_move, struct task_struct *task, int to)
+{
+	struct event *e;
+
+	if (!is_traced(task))
+		return 0;
+	e = begin(MOVE, to);
+	if (!e)
+		return 0;
+	e->from = 0;
+	name(e, task);
+	bpf_ringbuf_submit(e, 0);
+	return 0;
+}

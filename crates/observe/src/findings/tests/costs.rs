@@ -1,0 +1,139 @@
+//! What quotas and halt polling cost.
+
+use super::*;
+
+/// Quotas by cgroup, and for how many ms each throttled.
+type QuotasOf<'a> = &'a [(&'a str, Option<u64>)];
+
+/// VMs of a vCPU on pCPU 0 or 1: number, throttled for so many ms, and the quotas.
+fn throttled(vms: &[(u64, u64, QuotasOf<'_>)], idle: u64) -> World {
+    let mut world = World::new().idle(idle);
+    for (id, limited, quotas) in vms {
+        let second = Second {
+            limited: *limited,
+            ..vcpu(1000 - limited, 0, "0-1")
+        };
+        world = world.vm(*id, &[second]).known(*id, |known| {
+            known.quotas = quotas
+                .iter()
+                .map(|(cgroup, throttled)| KnownQuota {
+                    cgroup: CgroupPath((*cgroup).to_owned()),
+                    quota: Quota {
+                        quota_us: 30_000,
+                        period_us: 100_000,
+                    },
+                    throttled: throttled.map(ms),
+                })
+                .collect();
+        });
+    }
+    world
+}
+
+fn lost(world: World) -> Vec<(u64, u64)> {
+    let findings = world.all().findings.into_iter();
+    let of_quota = findings.filter(|finding| finding.kind == Kind::Quota);
+    of_quota
+        .map(|finding| (finding.id.0, finding.lost_per_second.0 / 1_000_000))
+        .collect()
+}
+
+#[test]
+fn what_idled_is_divided_among_all_that_were_throttled() {
+    let two = |idle| {
+        let quota: QuotasOf<'_> = &[("/vms", None)];
+        lost(throttled(&[(1, 600, quota), (2, 200, quota)], idle))
+    };
+    assert_eq!(two(400), [(1, 300), (2, 100)], "never more than what idled");
+    assert_eq!(
+        two(1600),
+        [(1, 600), (2, 200)],
+        "nor than what was withheld"
+    );
+}
+
+#[test]
+fn throttled_time_of_a_cgroup_counts_once() {
+    // A source that sees each vCPU has both in LIM all the time; the cgroup was throttled on one pCPU.
+    let shared: QuotasOf<'_> = &[("/vms", Some(600))];
+    let vms = [(1, 800, shared), (2, 400, shared)];
+    assert_eq!(lost(throttled(&vms, 2000)), [(1, 400), (2, 200)]);
+    let two: QuotasOf<'_> = &[("/vms/a", Some(100)), ("/vms", Some(200))];
+    assert_eq!(lost(throttled(&[(1, 800, two)], 2000)), [(1, 300)]);
+    // Of one of them it is not known: the other may be the least of it.
+    let unknown: QuotasOf<'_> = &[("/vms/a", Some(100)), ("/vms", None)];
+    assert_eq!(lost(throttled(&[(1, 800, unknown)], 2000)), [(1, 800)]);
+}
+
+#[test]
+fn a_throttling_that_may_not_be_over_is_not_known() {
+    let quota: QuotasOf<'_> = &[("/vms", Some(0))];
+    let long = throttled(&[(1, 800, quota)], 2000).known(1, |known| {
+        known.quotas[0].quota.period_us = 1_000_000;
+    });
+    assert_eq!(lost(long), [(1, 800)]);
+}
+
+#[test]
+fn the_quota_that_throttled_most_is_the_one_to_lift() {
+    let quotas: QuotasOf<'_> = &[("/vms", Some(50)), ("/vms/vm1", Some(700))];
+    let world = throttled(&[(1, 700, quotas)], 2000).known(1, |known| {
+        // By its size the other is the tightest.
+        known.quotas[0].quota.quota_us = 10_000;
+    });
+    let finding = world.only();
+    assert_eq!(
+        finding.cure.commands,
+        ["echo -1 | sudo tee /cg/vms/vm1/cpu.cfs_quota_us"]
+    );
+    assert!(
+        finding.evidence[1].contains("throttled 0.70"),
+        "{finding:#?}"
+    );
+    let cgroup = CgroupPath("/vms/vm1".to_owned());
+    assert_eq!(finding.cure.changes, [Change::NoQuota { cgroup }]);
+}
+
+#[test]
+fn halt_polling_comes_after_all_waits_by_what_it_burns() {
+    let poll = |run, poll| Second {
+        poll,
+        ..vcpu(run, 0, "0")
+    };
+    let world = World::new()
+        .vm(1, &[poll(100, 300)])
+        .vm(2, &[poll(200, 700)])
+        .vm(3, &[vcpu(840, 60, "1")])
+        .edge(3, 0, process("dd", "/"), 60);
+    let findings = world.all().findings;
+    let found: Vec<(u64, Kind)> = findings.iter().map(|one| (one.id.0, one.kind)).collect();
+    let expected = [
+        (3, Kind::HostProcess),
+        (2, Kind::HaltPolling),
+        (1, Kind::HaltPolling),
+    ];
+    assert_eq!(found, expected);
+    assert_eq!(findings[1].lost_per_second, Nanos::ZERO);
+    assert_eq!(findings[1].lost_of_run, None);
+    assert_eq!(findings[1].burned_per_second, Some(ms(700)));
+    assert_eq!(findings[0].burned_per_second, None);
+}
+
+#[test]
+fn what_others_wait_for_polling_is_said() {
+    let second = Second {
+        poll: 600,
+        ..vcpu(200, 0, "0")
+    };
+    let world = World::new()
+        .vm(1, &[second])
+        .vm(2, &[vcpu(600, 400, "0")])
+        .edge(2, 0, own(1, 0), 400);
+    let findings = world.all().findings;
+    let polling = findings.iter().find(|one| one.kind == Kind::HaltPolling);
+    let said = &polling.unwrap().evidence[1];
+    assert!(
+        said.contains("0.40 pCPUs") && said.contains("0.30"),
+        "{said}"
+    );
+}

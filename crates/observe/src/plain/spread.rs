@@ -1,0 +1,144 @@
+//! On which pCPUs those ran that have a choice: everywhere alike, as far as those with less choice leave room.
+//!
+//! Who may run on few pCPUs ran there, whatever others would have liked; so sets of pCPUs are gone through from the smallest to the
+//! largest. What the threads of a set ran is poured over its pCPUs like water: each gets the same, but none more than the
+//! interval has left beside what smaller sets put there.
+//!
+//! ```text
+//! left(p) = length − Σ_smaller sets put(p)
+//! put(p) = min(level, left(p)), with the level at which Σ_p put(p) is what they ran
+//! ```
+//!
+//! Sets of one size do not see each other, so the order among them does not matter. What has no room (a thread was pinned meanwhile,
+//! clocks were read one after the other) is put everywhere alike. Times are ns.
+
+use std::collections::BTreeMap;
+
+use tandem_policy::Nanos;
+use tandem_policy::PcpuId;
+use tandem_policy::PcpuSet;
+
+/// What the threads of each set put on each pCPU of it.
+#[derive(Debug, Default)]
+pub(super) struct Spread<'a> {
+    of: BTreeMap<&'a PcpuSet, BTreeMap<PcpuId, u128>>,
+}
+
+impl<'a> Spread<'a> {
+    /// Of sets and what their threads ran together in an interval of that length.
+    pub(super) fn new(
+        sums: impl IntoIterator<Item = (&'a PcpuSet, u128)>,
+        length: Nanos,
+    ) -> Spread<'a> {
+        let mut by_size: BTreeMap<usize, Vec<(&PcpuSet, u128)>> = BTreeMap::new();
+        for (set, sum) in sums {
+            by_size.entry(set.len()).or_default().push((set, sum));
+        }
+        let mut filled: BTreeMap<PcpuId, u128> = BTreeMap::new();
+        let mut spread = Spread::default();
+        for (size, sets) in by_size {
+            let mut here = Vec::with_capacity(sets.len());
+            for (set, sum) in sets.into_iter().filter(|_| size > 0) {
+                let left = set.iter().map(|pcpu| {
+                    let filled = filled.get(&pcpu).copied().unwrap_or(0);
+                    u128::from(length.0).saturating_sub(filled)
+                });
+                let put = pour(sum, &left.collect::<Vec<u128>>());
+                here.push((set, set.iter().zip(put).collect::<BTreeMap<_, _>>()));
+            }
+            for (set, put) in here {
+                for (pcpu, time) in &put {
+                    *filled.entry(*pcpu).or_default() += time;
+                }
+                spread.of.insert(set, put);
+            }
+        }
+        spread
+    }
+
+    /// Of what the threads of `allowed` ran, the part on the pCPUs of `set`, as a numerator and a denominator.
+    pub(super) fn there(&self, allowed: &PcpuSet, set: &PcpuSet) -> (u128, u128) {
+        let Some(put) = self.of.get(allowed) else {
+            return (0, 0);
+        };
+        let whole: u128 = put.values().sum();
+        // Who ran nothing ran it everywhere alike.
+        if whole == 0 {
+            return (allowed.common(set) as u128, allowed.len() as u128);
+        }
+        let there = put.iter().filter(|(pcpu, _)| set.contains(**pcpu));
+        (there.map(|(_, time)| time).sum(), whole)
+    }
+}
+
+/// Divides a sum among places with so much room, to each the same as far as it has room.
+fn pour(sum: u128, left: &[u128]) -> Vec<u128> {
+    let room: u128 = left.iter().sum();
+    let count = left.len() as u128;
+    if room <= sum {
+        let over = (sum - room) / count.max(1);
+        return left.iter().map(|left| left + over).collect();
+    }
+    // The fullest first: who has less room than its part leaves more to the others.
+    let mut order: Vec<usize> = (0..left.len()).collect();
+    order.sort_by_key(|place| left[*place]);
+    let mut put = vec![0; left.len()];
+    let mut rest = sum;
+    for (done, place) in order.into_iter().enumerate() {
+        put[place] = (rest / (count - done as u128)).min(left[place]);
+        rest -= put[place];
+    }
+    put
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn set(list: &str) -> PcpuSet {
+        list.parse().unwrap()
+    }
+
+    #[test]
+    fn each_gets_the_same_as_far_as_it_has_room() {
+        assert_eq!(pour(900, &[1000, 1000, 1000]), [300, 300, 300]);
+        assert_eq!(pour(900, &[0, 1000, 1000]), [0, 450, 450]);
+        assert_eq!(pour(900, &[1000, 100, 500]), [400, 100, 400]);
+        assert_eq!(
+            pour(900, &[100, 200, 0]),
+            [300, 400, 200],
+            "more than there is room"
+        );
+        assert_eq!(pour(0, &[5, 5]), [0, 0]);
+        assert!(pour(7, &[]).is_empty());
+    }
+
+    #[test]
+    fn smaller_sets_come_first_in_whatever_order_they_are_given() {
+        let (pinned, pair, all) = (set("0"), set("0-1"), set("0-3"));
+        let sums = [(&all, 1200), (&pinned, 1000), (&pair, 600)];
+        let spread = Spread::new(sums, Nanos(1000));
+        assert_eq!(spread.there(&pinned, &pinned), (1000, 1000));
+        assert_eq!(spread.there(&pair, &pinned), (0, 600), "no room on pCPU 0");
+        // pCPU 1 has 400 left, pCPUs 2 and 3 all.
+        assert_eq!(spread.there(&all, &pair), (400, 1200));
+        assert_eq!(spread.there(&all, &set("2")), (400, 1200));
+        assert_eq!(spread.there(&set("9"), &all), (0, 0), "nobody is there");
+    }
+
+    proptest! {
+        /// What is poured is there again but for what rounding leaves, and no place gets more than it has room if there is room.
+        #[test]
+        fn nothing_is_spilt(sum in 0..5_000u128, left in proptest::collection::vec(0..1_000u128, 1..9)) {
+            let put = pour(sum, &left);
+            let there: u128 = put.iter().sum();
+            prop_assert!(there <= sum && sum - there < left.len() as u128);
+            if left.iter().sum::<u128>() > sum {
+                prop_assert!(put.iter().zip(&left).all(|(put, left)| put <= left));
+                prop_assert_eq!(there, sum);
+            }
+        }
+    }
+}

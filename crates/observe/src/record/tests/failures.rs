@@ -1,0 +1,271 @@
+//! Records to which something happened: cut off, damaged, ended by an error, the clock set meanwhile, written by an earlier Tandem.
+
+use super::*;
+use crate::record::durable::synced;
+
+/// A record of so many seconds; not ended.
+fn begun(folder: &Path, seconds: u64) -> Recorder {
+    let mut recorder = Recorder::create(folder, DEFAULT_MAX_BYTES).unwrap();
+    for n in 0..seconds {
+        recorder.add(second(n)).unwrap();
+    }
+    recorder
+}
+
+fn numbers(folder: &Path, wanted: Wanted) -> (Vec<u64>, Vec<Damage>) {
+    let mut numbers = Vec::new();
+    let record = Record::open(folder).unwrap();
+    let damages = record.read(wanted, |number, _| {
+        numbers.push(number);
+        Ok::<(), RecordError>(())
+    });
+    (numbers, damages.unwrap())
+}
+
+/// The segment whose first interval has this number.
+fn segment_of(folder: &Path, first: u64) -> PathBuf {
+    let begin = format!("{first:010}-");
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
+    entries
+        .map(|entry| entry.path())
+        .find(|path| {
+            path.file_name()
+                .unwrap()
+                .to_str()
+                .unwrap()
+                .starts_with(&begin)
+        })
+        .unwrap()
+}
+
+fn damage(path: &Path) {
+    let mut bytes = fs::read(path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 0xff;
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn header_and_folders_are_on_the_disk_before_anything_is_recorded() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("r");
+    synced::take();
+    let recorder = begun(&folder, 0);
+    let expected = [folder.join(HEADER), folder.clone(), dir.path().to_owned()];
+    assert_eq!(synced::take(), expected);
+    let mut recorder = {
+        let mut recorder = recorder;
+        recorder.add(second(0)).unwrap();
+        recorder
+    };
+    recorder.add(second(1)).unwrap();
+    synced::take();
+    recorder.finish(None).unwrap();
+    let synced = synced::take();
+    // The segment and its name, that its journal is gone, the end and its name.
+    assert_eq!(synced.len(), 5, "{synced:?}");
+    assert_eq!(synced[0], folder.join("0000000000.part"));
+    assert_eq!(synced[3], folder.join("end.json.part"));
+    for place in [1, 2, 4] {
+        assert_eq!(synced[place], folder, "{synced:?}");
+    }
+}
+
+#[test]
+fn a_record_without_an_end_was_cut_off_also_between_two_journals() {
+    let dir = tempfile::tempdir().unwrap();
+    let recorder = begun(dir.path(), 300);
+    drop(recorder);
+    // Killed when all was in a segment and the next journal was not begun.
+    let frames: Vec<Frame> = (0..300).map(second).collect();
+    segment::write(dir.path(), 0, &frames).unwrap();
+    fs::remove_file(part(dir.path(), 0, JOURNAL)).unwrap();
+    let record = Record::open(dir.path()).unwrap();
+    assert!(!record.is_complete().unwrap());
+    assert_eq!(record.end().unwrap(), None);
+    assert_eq!(all(dir.path()).unwrap().len(), 300);
+}
+
+#[test]
+fn a_record_that_an_error_ended_says_which() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut recorder = begun(dir.path(), 3);
+    recorder.failed("the host is on fire");
+    recorder.finish(Some("no space left".to_owned())).unwrap();
+    let record = Record::open(dir.path()).unwrap();
+    assert!(!record.is_complete().unwrap());
+    let end = record.end().unwrap().unwrap();
+    assert_eq!((end.intervals, end.dropped, end.failed), (3, 0, 1));
+    assert_eq!(end.failure.as_deref(), Some("the host is on fire"));
+    assert_eq!(end.error.as_deref(), Some("no space left"));
+}
+
+#[test]
+fn looks_that_failed_are_in_the_next_interval() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut recorder = begun(dir.path(), 1);
+    recorder.failed("first");
+    recorder.failed(&"second ".repeat(1_000));
+    recorder.add(second(1)).unwrap();
+    recorder.add(second(2)).unwrap();
+    recorder.finish(None).unwrap();
+    let frames = all(dir.path()).unwrap();
+    let failed: Vec<u64> = frames.iter().map(|(_, frame)| frame.failed).collect();
+    assert_eq!(failed, [0, 2, 0]);
+    let failure = frames[1].1.failure.as_deref().unwrap();
+    assert!(
+        failure.starts_with("second ") && failure.len() <= 300,
+        "{failure}"
+    );
+}
+
+#[test]
+fn a_damaged_segment_costs_what_it_held_and_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    begun(dir.path(), 1_000).finish(None).unwrap();
+    damage(&segment_of(dir.path(), 300));
+    let (read, damages) = numbers(dir.path(), Wanted::ALL);
+    let expected: Vec<u64> = (0..300).chain(600..1_000).collect();
+    assert_eq!(read, expected);
+    let [only] = &damages[..] else {
+        panic!("{damages:?}")
+    };
+    assert_eq!((only.first, only.intervals), (300, Some(300)));
+    let said = only.to_string();
+    assert!(said.contains("/0000000300-"), "{said}");
+    assert!(
+        said.ends_with("300 intervals are lost, from number 300 on"),
+        "{said}"
+    );
+    // Who asks for another time has all of it. Interval n is at 1000 + n seconds, and steadily at n.
+    let wall = |from, to| Wanted::from(Nanos::from_secs(from)..Nanos::from_secs(to));
+    assert_eq!(
+        numbers(dir.path(), wall(1_000, 1_300)),
+        ((0..300).collect(), vec![])
+    );
+    assert_eq!(
+        numbers(dir.path(), wall(1_600, 9_000)),
+        ((600..1_000).collect(), vec![])
+    );
+    let (read, damages) = numbers(dir.path(), wall(1_299, 1_301));
+    assert_eq!((read, damages.len()), (vec![299], 1));
+    let steady = Wanted {
+        steady: Nanos::from_secs(700)..Nanos::from_secs(702),
+        ..Wanted::ALL
+    };
+    assert_eq!(numbers(dir.path(), steady), (vec![700, 701], vec![]));
+    // The last one: the end knows how many there were.
+    damage(&segment_of(dir.path(), 900));
+    let (_, damages) = numbers(dir.path(), Wanted::ALL);
+    assert_eq!(damages.len(), 2);
+    assert_eq!((damages[1].first, damages[1].intervals), (900, Some(100)));
+    fs::remove_file(dir.path().join(END)).unwrap();
+    let (_, damages) = numbers(dir.path(), Wanted::ALL);
+    assert_eq!(damages[1].intervals, None);
+    assert!(
+        damages[1].to_string().contains("is not known"),
+        "{}",
+        damages[1]
+    );
+}
+
+#[test]
+fn a_damaged_line_costs_one_interval() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(begun(dir.path(), 5));
+    let path = part(dir.path(), 0, JOURNAL);
+    let text = fs::read_to_string(&path).unwrap();
+    let lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    let broken = [
+        &lines[0],
+        &lines[1][..50],
+        &lines[2][..9],
+        &lines[3],
+        &lines[4],
+    ]
+    .map(|line| format!("{line}\n"));
+    fs::write(&path, broken.concat()).unwrap();
+    let (read, damages) = numbers(dir.path(), Wanted::ALL);
+    assert_eq!(read, [0, 3, 4]);
+    assert_eq!((damages[0].first, damages[0].intervals), (1, Some(2)));
+    assert!(
+        damages[0]
+            .what
+            .contains("0000000000.jsonl is damaged: line 2: "),
+        "{}",
+        damages[0]
+    );
+}
+
+#[test]
+fn a_damaged_segment_whose_journal_is_still_there_costs_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(begun(dir.path(), 5));
+    let frames: Vec<Frame> = (0..5).map(second).collect();
+    let (path, _) = segment::write(dir.path(), 0, &frames).unwrap();
+    damage(&path);
+    assert_eq!(numbers(dir.path(), Wanted::ALL), ((0..5).collect(), vec![]));
+}
+
+#[test]
+fn intervals_stay_in_order_when_the_clock_is_set_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut recorder = begun(dir.path(), 3);
+    for n in 3..6 {
+        let mut frame = second(n);
+        frame.at = frame.at.saturating_sub(Nanos::from_secs(3));
+        recorder.add(frame).unwrap();
+    }
+    recorder.finish(None).unwrap();
+    assert_eq!(numbers(dir.path(), Wanted::ALL).0, [0, 1, 2, 3, 4, 5]);
+    // A time that was there twice is there twice; CLOCK_MONOTONIC tells them apart.
+    let twice = Nanos::from_secs(1_001)..Nanos::from_secs(1_002);
+    assert_eq!(numbers(dir.path(), twice.clone().into()).0, [1, 4]);
+    let second_time = Wanted {
+        wall: twice,
+        steady: Nanos::from_secs(3)..Nanos(u64::MAX),
+    };
+    assert_eq!(numbers(dir.path(), second_time).0, [4]);
+}
+
+/// A record of version 1: other versions in header and segment, no `end.json`, and lines without what came later.
+#[test]
+fn records_of_version_1_are_read() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join(HEADER), r#"{"tandem_record":1,"begun":7}"#).unwrap();
+    let (path, _) = segment::write(dir.path(), 0, &[second(0)]).unwrap();
+    let mut bytes = fs::read(&path).unwrap();
+    let key = b"tandem_record";
+    let at = bytes.windows(key.len()).position(|bytes| bytes == key);
+    let at = at.unwrap() + key.len();
+    let version = bytes[at..].iter().position(|byte| *byte == b'2').unwrap();
+    bytes[at + version] = b'1';
+    fs::write(&path, &bytes).unwrap();
+    let sum = segment::check_sum(&path).unwrap();
+    let sealed = dir.path().join(format!("0000000000-{sum:016x}.parquet"));
+    fs::rename(&path, &sealed).unwrap();
+    assert_eq!(all(dir.path()).unwrap(), [(0, second(0))]);
+    let record = Record::open(dir.path()).unwrap();
+    assert!(record.is_complete().unwrap(), "nothing is in a journal");
+    assert_eq!(record.end().unwrap(), None, "it does not say");
+
+    let line = recorder::Line {
+        number: 1,
+        frame: second(1),
+    };
+    let mut line = serde_json::to_value(&line).unwrap();
+    let frame = line["frame"].as_object_mut().unwrap();
+    for later in ["failed", "failure", "host"] {
+        assert!(frame.remove(later).is_some(), "{later}");
+    }
+    let vms = frame["vms"].as_object_mut().unwrap();
+    for vm in vms.values_mut() {
+        assert!(vm.as_object_mut().unwrap().remove("settings").is_some());
+    }
+    fs::write(part(dir.path(), 1, JOURNAL), format!("{line}\n")).unwrap();
+    let mut expected = second(1);
+    expected.host = None;
+    expected.vms.get_mut(&VmId(1)).unwrap().settings = None;
+    assert_eq!(all(dir.path()).unwrap(), [(0, second(0)), (1, expected)]);
+    assert!(!record.is_complete().unwrap(), "it was cut off");
+}

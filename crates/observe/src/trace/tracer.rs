@@ -1,0 +1,231 @@
+//! The programs, and what comes out of them.
+
+use std::cell::Cell;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use std::time::Instant;
+
+use libbpf_rs::ErrorKind;
+use libbpf_rs::MapCore;
+use libbpf_rs::MapFlags;
+use libbpf_rs::MapHandle;
+use libbpf_rs::Object;
+use libbpf_rs::ObjectBuilder;
+use libbpf_rs::RingBufferBuilder;
+use tandem_linux::affinity::affinity;
+use tandem_linux::procfs::ProcFs;
+use tandem_linux::thread::Pid;
+use tandem_linux::thread::Tid;
+use tandem_policy::Nanos;
+use tandem_policy::VmId;
+use tandem_policy::states::edges::Party;
+use tandem_policy::states::trace::HostTrace;
+
+use super::TraceOptions;
+use super::event::Event;
+use super::event::Task;
+use super::event::decode;
+use super::story::Traced;
+use super::story::tell;
+use crate::bpf::BpfError;
+use crate::bpf::Culprit;
+use crate::bpf::kernel;
+use crate::bpf::parties::Parties;
+use crate::source::WatchedVm;
+
+/// `bpf/trace.bpf.c`
+const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/trace.bpf.o"));
+
+/// How long a wait for events is at most: after that somebody is asked whether it is enough.
+const SLICE: Duration = Duration::from_millis(50);
+
+/// Threads that can be traced at once.
+const MOST_VCPUS: u32 = 16_384;
+
+/// The programs, loaded; they are attached while [`Tracer::trace`] runs.
+#[derive(Debug)]
+pub struct Tracer {
+    object: Object,
+    procfs: ProcFs,
+    options: TraceOptions,
+}
+
+impl Tracer {
+    /// Loads the programs. Nothing is traced yet.
+    pub fn open(procfs: ProcFs, options: TraceOptions) -> Result<Tracer, BpfError> {
+        kernel::check_permissions()?;
+        kernel::KernelTypes::load()?;
+        let before = libbpf_rs::set_print(None);
+        let object = load(options);
+        libbpf_rs::set_print(before);
+        Ok(Tracer {
+            object: object.map_err(|source| BpfError::Load {
+                source: source.into(),
+                log: String::new(),
+            })?,
+            procfs,
+            options,
+        })
+    }
+
+    /// Traces all pCPUs and these VMs for so long, or until it is enough.
+    pub fn trace(
+        self,
+        vms: &[WatchedVm],
+        length: Duration,
+        mut is_enough: impl FnMut() -> bool,
+    ) -> Result<HostTrace, BpfError> {
+        let traced = self.traced(vms);
+        let map = self.map("traced")?;
+        for one in &traced {
+            map.update(&one.tid.0.to_ne_bytes(), &[0; 4], MapFlags::ANY)
+                .map_err(failed("traced", "write"))?;
+        }
+        let (events, too_many) = (RefCell::new(Vec::<Event>::new()), Cell::new(0u64));
+        let most = self.options.most_events;
+        let take = |bytes: &[u8]| {
+            let mut events = events.borrow_mut();
+            match decode(bytes).filter(|_| events.len() < most) {
+                Some(event) => events.push(event),
+                None => too_many.set(too_many.get() + 1),
+            }
+            0
+        };
+        let ring_map = self.map("events")?;
+        let mut builder = RingBufferBuilder::new();
+        let read = failed("events", "read");
+        builder.add(&ring_map, take).map_err(&read)?;
+        let ring = builder.build().map_err(&read)?;
+        let links = self.attach()?;
+        let begin = now();
+        let deadline = Instant::now() + length;
+        while Instant::now() < deadline && !is_enough() && too_many.get() == 0 {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match ring.poll(left.min(SLICE).max(Duration::from_millis(1))) {
+                Err(error) if error.kind() != ErrorKind::Interrupted => return Err(read(error)),
+                _ => {}
+            }
+        }
+        // Where there was no room for more, that is where the trace ends.
+        let last = events.borrow().last().map(|event| event.at);
+        let end = match too_many.get() {
+            0 => now(),
+            _ => last.unwrap_or(begin),
+        };
+        drop(links);
+        match ring.consume() {
+            Err(error) if error.kind() != ErrorKind::Interrupted => return Err(read(error)),
+            _ => {}
+        }
+        drop(ring);
+        let lost = self.dropped()? + too_many.get();
+        let names = self.namer(vms);
+        Ok(tell(events.take(), &traced, (begin, end), lost, names))
+    }
+
+    fn attach(&self) -> Result<Vec<libbpf_rs::Link>, BpfError> {
+        let programs = self.object.progs_mut();
+        let links = programs.map(|program| {
+            program.attach().map_err(|source| BpfError::Attach {
+                event: program.name().to_string_lossy().into_owned(),
+                source: source.into(),
+            })
+        });
+        links.collect()
+    }
+
+    /// The threads of all vCPUs, and whether each sleeps now.
+    fn traced(&self, vms: &[WatchedVm]) -> Vec<Traced> {
+        let all = vms.iter().flat_map(|vm| {
+            vm.vcpus.iter().map(|vcpu| {
+                let stat = vcpu.thread.stat(&self.procfs);
+                Traced {
+                    tid: vcpu.thread.tid,
+                    vm: vm.vm,
+                    vcpu: vcpu.vcpu,
+                    allowed: affinity(vcpu.thread.tid).unwrap_or_default(),
+                    slept: stat.is_ok_and(|stat| !stat.state.is_runnable()),
+                }
+            })
+        });
+        all.take(MOST_VCPUS as usize).collect()
+    }
+
+    /// Says who a thread is that is no vCPU.
+    fn namer(&self, vms: &[WatchedVm]) -> impl FnMut(Tid, Option<&Task>) -> Party {
+        let mut parties = Parties::new(self.procfs.clone());
+        let vms: BTreeMap<Pid, VmId> = vms.iter().map(|vm| (vm.process.pid, vm.vm)).collect();
+        move |tid, task| {
+            let culprit = match task {
+                None => Culprit::Task {
+                    tid,
+                    pid: None,
+                    comm: comm_of(tid),
+                    cgroup: None,
+                },
+                Some(task) if task.is_kernel => Culprit::Kernel {
+                    tid,
+                    comm: task.name(),
+                },
+                Some(task) => Culprit::Task {
+                    tid,
+                    pid: Some(task.pid),
+                    comm: task.name(),
+                    cgroup: None,
+                },
+            };
+            parties.of(&culprit, &vms)
+        }
+    }
+
+    fn dropped(&self) -> Result<u64, BpfError> {
+        let map = self.map("dropped")?;
+        let value = map.lookup(&[0; 4], MapFlags::ANY);
+        let value = value
+            .map_err(failed("dropped", "read"))?
+            .unwrap_or_default();
+        Ok(value.try_into().map_or(0, u64::from_ne_bytes))
+    }
+
+    fn map(&self, name: &'static str) -> Result<MapHandle, BpfError> {
+        let map = self
+            .object
+            .maps()
+            .find(|map| map.name() == name)
+            .unwrap_or_else(|| panic!("bpf/trace.bpf.c has the map {name}"));
+        MapHandle::try_from(&map).map_err(failed(name, "open"))
+    }
+}
+
+fn load(options: TraceOptions) -> libbpf_rs::Result<Object> {
+    let mut open = ObjectBuilder::default().open_memory(OBJECT)?;
+    for mut map in open.maps_mut() {
+        match map.name().to_str().unwrap_or_default() {
+            "events" => map.set_max_entries(options.ring_bytes)?,
+            "traced" => map.set_max_entries(MOST_VCPUS)?,
+            _ => {}
+        }
+    }
+    open.load()
+}
+
+fn failed(map: &'static str, action: &'static str) -> impl Fn(libbpf_rs::Error) -> BpfError {
+    move |source| BpfError::Map {
+        map,
+        action,
+        source: source.into(),
+    }
+}
+
+/// The name of a thread that no event told; empty if it is gone.
+fn comm_of(tid: Tid) -> String {
+    let name = std::fs::read_to_string(format!("/proc/{tid}/comm"));
+    name.unwrap_or_default().trim_end().to_owned()
+}
+
+/// CLOCK_MONOTONIC, which the programs read too.
+fn now() -> Nanos {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+}

@@ -1,0 +1,36 @@
+//! What is there where the programs were not built: an answer that says so.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use tandem_linux::procfs::ProcFs;
+use tandem_policy::states::trace::HostTrace;
+
+use super::TraceOptions;
+use crate::bpf::BpfError;
+use crate::source::WatchedVm;
+
+/// Never opens.
+#[derive(Debug)]
+pub struct Tracer {
+    never: Infallible,
+}
+
+impl Tracer {
+    /// Says why there are no programs.
+    pub fn open(_procfs: ProcFs, _options: TraceOptions) -> Result<Tracer, BpfError> {
+        Err(BpfError::BuiltWithout {
+            missing: env!("TANDEM_BPF_MISSING"),
+        })
+    }
+
+    /// Traces.
+    pub fn trace(
+        self,
+        _vms: &[WatchedVm],
+        _length: Duration,
+        _is_enough: impl FnMut() -> bool,
+    ) -> Result<HostTrace, BpfError> {
+        match self.never {}
+    }
+}

@@ -1,0 +1,167 @@
+//! Traces of this machine: threads that take turns on a pCPU, one that sleeps, a buffer that is too small.
+//!
+//! A program of its own instead of libtest's, because it is also the VM that it looks at. Harness and helper are those of the live tests of `tandem-linux`.
+
+#[path = "../../linux/tests/live/harness.rs"]
+mod harness;
+#[allow(dead_code, reason = "other live tests use the rest of it")]
+#[path = "../../linux/tests/live/helper.rs"]
+mod helper;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use tandem_linux::ProcFs;
+use tandem_linux::affinity::affinity;
+use tandem_linux::affinity::set_affinity;
+use tandem_linux::thread::ThreadRef;
+use tandem_observe::WatchedVcpu;
+use tandem_observe::WatchedVm;
+use tandem_observe::bpf::BpfError;
+use tandem_observe::trace::TraceOptions;
+use tandem_observe::trace::Tracer;
+use tandem_policy::Nanos;
+use tandem_policy::PcpuSet;
+use tandem_policy::State;
+use tandem_policy::VcpuId;
+use tandem_policy::VmId;
+use tandem_policy::states::edges::EdgeKind;
+use tandem_policy::states::edges::Party;
+
+use harness::Skip;
+use harness::Test;
+use helper::Helper;
+
+/// All tests, in the order in which they run.
+const ALL: &[(&str, Test)] = &[
+    ("threads_that_take_turns_run_and_wait_for_each_other", turns),
+    ("what_finds_no_room_is_counted", no_room),
+];
+
+fn main() -> ExitCode {
+    match helper::role().as_deref() {
+        Some("vm") => helper::be_a_vm(),
+        Some(other) => panic!("no helper is called '{other}'"),
+        None => harness::run(ALL),
+    }
+}
+
+/// The programs, or why this machine cannot have them. That the kernel refuses what we compiled is no excuse.
+fn open(options: TraceOptions) -> Result<Tracer, Skip> {
+    match Tracer::open(ProcFs::host(), options) {
+        Ok(tracer) => Ok(tracer),
+        Err(error @ BpfError::Load { .. }) => panic!("{error}"),
+        Err(error) => Err(Skip(error.to_string())),
+    }
+}
+
+/// A VM of three threads, of which two spin on one pCPU.
+fn vm() -> (Helper, WatchedVm) {
+    let mut vm = Helper::start("vm", &["trace", "3"]);
+    let procfs = ProcFs::host();
+    let threads = helper::vcpu_threads(vm.pid());
+    let allowed = affinity(threads[0].tid).expect("an affinity");
+    let first: PcpuSet = allowed.iter().take(1).collect();
+    for (n, thread) in threads.iter().take(2).enumerate() {
+        set_affinity(thread.tid, &first).expect("it may be pinned");
+        vm.tell(&format!("spin {n}"));
+    }
+    helper::wait_until("both spin", || {
+        let spins = |thread: &ThreadRef| thread.stat(&procfs).is_ok_and(|s| s.state.is_runnable());
+        threads[..2].iter().all(spins)
+    });
+    let vcpus = (0..).zip(&threads).map(|(n, thread)| WatchedVcpu {
+        vcpu: VcpuId(n),
+        thread: *thread,
+    });
+    let watched = WatchedVm {
+        vm: VmId(3),
+        process: ThreadRef::of_process(&procfs, vm.pid()).expect("it lives"),
+        vcpus: vcpus.collect(),
+    };
+    (vm, watched)
+}
+
+fn turns() -> Result<(), Skip> {
+    let tracer = open(TraceOptions::default())?;
+    let (_vm, watched) = vm();
+    let trace = tracer
+        .trace(&[watched], Duration::from_millis(1_000), || false)
+        .expect("a trace");
+    assert_eq!(trace.lost, 0);
+    let length = trace.end.saturating_sub(trace.begin);
+    assert!(length >= Nanos::from_millis(1_000), "{length}");
+    for (number, pcpu) in &trace.pcpus {
+        for two in pcpu.ran.windows(2) {
+            assert!(two[0].to <= two[1].from, "pCPU {number}: {two:?}");
+        }
+        let ran: Nanos = pcpu
+            .ran
+            .iter()
+            .map(|ran| ran.to.saturating_sub(ran.from))
+            .sum();
+        assert!(
+            ran + pcpu.idle <= length,
+            "{ran} and {} of {length}",
+            pcpu.idle
+        );
+    }
+    let [interval] = &trace.intervals(length)[..] else {
+        panic!("one is as long as the trace")
+    };
+    let vcpus = &interval.vms[0].vcpus;
+    assert_eq!(vcpus.len(), 3, "{vcpus:#?}");
+    let party = |vcpu| Party::Vcpu {
+        vm: VmId(3),
+        vcpu: VcpuId(vcpu),
+    };
+    for (vcpu, sibling) in [(0, 1), (1, 0)] {
+        let of = &vcpus[vcpu as usize];
+        assert!(of.runs > 2 && of.ran > Nanos::ZERO, "{of:?}");
+        // It never sleeps: it runs or waits.
+        assert_eq!(of.ran + of.waited, of.times.wall(), "{of:?}");
+        let edges: Vec<_> = interval.edges.of(&party(vcpu), EdgeKind::Pcpu).collect();
+        let waited_for = |culprit: &Party| -> Nanos {
+            let edges = edges.iter().filter(|edge| edge.culprit == culprit);
+            edges.map(|edge| edge.time()).sum()
+        };
+        // The sibling ran only there, so it is waited for as long as it ran, but for the time of the switches.
+        let ran = vcpus[sibling as usize].ran;
+        let waited = waited_for(&party(sibling));
+        assert!(waited.0.abs_diff(ran.0) < ran.0 / 50, "{waited} of {ran}");
+        let all: Nanos = edges.iter().map(|edge| edge.time()).sum();
+        assert!(
+            all.0.abs_diff(of.waited.0) < of.waited.0 / 20,
+            "{all} of {}",
+            of.waited
+        );
+    }
+    assert_eq!(
+        vcpus[2].times.get(State::Halted),
+        Some(vcpus[2].times.wall())
+    );
+    Ok(())
+}
+
+fn no_room() -> Result<(), Skip> {
+    let (_vm, watched) = vm();
+    let few = TraceOptions {
+        most_events: 20,
+        ..TraceOptions::default()
+    };
+    let trace = open(few)?
+        .trace(&[watched], Duration::from_secs(5), || false)
+        .expect("a trace");
+    assert!(trace.lost > 0, "{} events", trace.woken.len());
+    let length = trace.end.saturating_sub(trace.begin);
+    assert!(
+        length < Nanos::from_secs(5),
+        "it ends where there is no room: {length}"
+    );
+    for vcpu in &trace.vcpus {
+        for did in &vcpu.did {
+            assert!(did.from >= trace.begin && did.to <= trace.end, "{did:?}");
+        }
+    }
+    Ok(())
+}

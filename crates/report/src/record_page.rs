@@ -1,0 +1,401 @@
+//! What happened on a host over some time, as a page: where the time of each VM went, moment by moment, who waited for whom, and totals.
+//!
+//! It is made from intervals, whatever they came from: a record, or a trace. A time without an interval has no bar. What is not measured is said, and never
+//! drawn as nothing: its time is in the state that contains it.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use maud::html;
+use tandem_policy::Nanos;
+use tandem_policy::State;
+use tandem_policy::VcpuTimes;
+use tandem_policy::VmId;
+use tandem_policy::states::interval::Interval;
+use tandem_policy::states::interval::VmInterval;
+
+use crate::chart::StackChart;
+use crate::chart::over_time::TimeBar;
+use crate::chart::over_time::TimeStack;
+use crate::chart::stack::Part;
+use crate::chart::stack::Whole;
+use crate::figure;
+use crate::page;
+use crate::table::Align;
+use crate::table::Cell;
+use crate::table::Table;
+use crate::table::Tone;
+use crate::waits_matrix;
+
+/// VMs with a picture of their own at most: those that waited most.
+pub const MOST_VMS: usize = 16;
+
+/// Rows of the chart of totals at most.
+const MOST_ROWS: usize = 40;
+
+/// Moments on the axis of time.
+const TICKS: usize = 5;
+
+/// How states are drawn: what is lost stands out.
+const COLOURS: [(State, Option<usize>); 7] = [
+    (State::Run, Some(0)),
+    (State::Poll, Some(5)),
+    (State::Vmm, Some(4)),
+    (State::Ready, Some(7)),
+    (State::Limited, Some(1)),
+    (State::Costop, Some(3)),
+    (State::Halted, None),
+];
+
+/// What a page is made from.
+#[derive(Clone, Debug)]
+pub struct RecordPage<'a> {
+    /// Its title.
+    pub title: &'a str,
+    /// Steps of time: when each began and its intervals' sum. Moments as they are to be written are made by `moment`.
+    pub steps: &'a [(Nanos, Interval)],
+    /// The sum of all.
+    pub whole: &'a Interval,
+    /// The names of all VMs.
+    pub names: &'a BTreeMap<VmId, String>,
+    /// The VMs that are shown; any may be a culprit.
+    pub selected: &'a [VmId],
+    /// What else is to be said: gaps, damages, what was lost.
+    pub notes: Vec<String>,
+    /// How a moment is written.
+    pub moment: fn(Nanos) -> String,
+}
+
+impl RecordPage<'_> {
+    /// The whole page; `command` made it.
+    pub fn html(&self, command: &str, footer: &str) -> String {
+        let whole = self.whole;
+        let mut shown: Vec<&VmInterval> = whole
+            .vms
+            .iter()
+            .filter(|vm| self.selected.contains(&vm.vm))
+            .collect();
+        let waited = |vm: &VmInterval| vm.times().map_or(0.0, |times| lost(&times));
+        shown.sort_by(|one, two| waited(two).total_cmp(&waited(one)));
+        let mut notes = self.notes.clone();
+        notes.extend(whole.missing.iter().map(ToString::to_string));
+        if shown.len() > MOST_VMS {
+            notes.push(format!(
+                "of {} VMs those {MOST_VMS} that waited most are shown over time",
+                shown.len()
+            ));
+        }
+        let from = self.steps.first().map(|(at, _)| (self.moment)(*at));
+        let body = html! {
+            h1 { (self.title) }
+            p.faint {
+                "From " (from.unwrap_or_default()) " on, " (figure::time(whole.length.0 as f64))
+                " in " (self.steps.len()) " steps; measured by " (whole.source) "."
+            }
+            @if !notes.is_empty() { ul.notes { @for note in &notes { li { (note) } } } }
+            div.tiles { @for (name, value, beside) in self.tiles() {
+                (page::tile(name, html! { (value) }, &beside))
+            } }
+            h2 { "Where the time of each VM went" }
+            p.faint {
+                "Parts of the time of a VM's vCPUs. RDY is waiting for a pCPU, LIM being kept off by a quota; hollow: halted. "
+                "Where nobody looked there is no bar."
+            }
+            @for vm in shown.iter().take(MOST_VMS) {
+                figure {
+                    figcaption { (self.name(vm.vm)) }
+                    div.wide { (self.over_time(vm.vm).svg()) }
+                }
+            }
+            @if shown.is_empty() { p { "No VM was measured." } }
+            @if !shown.is_empty() {
+                figure {
+                    figcaption { "All the time, by VM" }
+                    div.wide { (self.totals(&shown).svg()) }
+                }
+            }
+            (waits_matrix::section(whole, self.names))
+            h2 { "Figures" }
+            (self.table(&shown).html("Where the time of each VM went, in all"))
+            @if !whole.host.top_tasks.is_empty() {
+                h3 { "Host processes" }
+                (self.processes().html("CPU time of processes that are no VMs"))
+            }
+            h2 { "How it was made" }
+            dl { dt { "Command" } dd { pre { (command) } } }
+        };
+        page::page(self.title, body, footer)
+    }
+
+    fn name(&self, vm: VmId) -> String {
+        let name = self.names.get(&vm);
+        name.map_or_else(|| format!("VM {vm}"), String::clone)
+    }
+
+    /// A VM's states, step by step.
+    fn over_time(&self, vm: VmId) -> TimeStack {
+        let begin = self.steps.first().map_or(0, |(_, step)| step.start.0);
+        let seconds = |at: u64| at.saturating_sub(begin) as f64 / 1e9;
+        let end = |step: &Interval| seconds(step.start.0.saturating_add(step.length.0));
+        let bars = self.steps.iter().filter_map(|(at, step)| {
+            let times = step.vms.iter().find(|other| other.vm == vm)?.times()?;
+            Some(TimeBar {
+                time: (seconds(step.start.0), end(step)),
+                values: COLOURS
+                    .iter()
+                    .map(|(state, _)| percent(&times, *state))
+                    .collect(),
+                tooltip: format!("{}: {}", (self.moment)(*at), in_words(&times)),
+            })
+        });
+        let every = self.steps.len().div_ceil(TICKS).max(1);
+        let ticks = self.steps.iter().step_by(every);
+        TimeStack {
+            title: format!("{}: states over time", self.name(vm)),
+            unit: "% of its vCPUs' time".to_owned(),
+            parts: parts(),
+            bars: bars.collect(),
+            time: (0.0, self.steps.last().map_or(1.0, |(_, step)| end(step))),
+            ticks: ticks
+                .map(|(at, step)| (seconds(step.start.0), (self.moment)(*at)))
+                .collect(),
+            most: 100.0,
+            size: (1000.0, 170.0),
+        }
+    }
+
+    fn totals(&self, shown: &[&VmInterval]) -> StackChart {
+        let wholes = shown.iter().take(MOST_ROWS).filter_map(|vm| {
+            let times = vm.times()?;
+            let values = COLOURS.iter().map(|(state, _)| percent(&times, *state));
+            let label = |(state, _): &(State, Option<usize>)| {
+                let time = times.get(*state);
+                time.map_or_else(
+                    || figure::NOT_MEASURED.to_owned(),
+                    |t| figure::time(t.0 as f64),
+                )
+            };
+            Some(Whole {
+                name: self.name(vm.vm),
+                values: values.collect(),
+                labels: COLOURS.iter().map(label).collect(),
+            })
+        });
+        StackChart {
+            title: "Where the time of each VM went, in all".to_owned(),
+            unit: "% of its vCPUs' time".to_owned(),
+            parts: parts(),
+            wholes: wholes.collect(),
+            width: 1000.0,
+        }
+    }
+
+    fn tiles(&self) -> Vec<(&'static str, String, String)> {
+        let (host, length) = (&self.whole.host, self.whole.length.0.max(1) as f64);
+        let pcpus = |time: Nanos| figure::pcpus(time.0 as f64 / length);
+        let of = format!("of {} pCPUs", host.pcpus);
+        let times: Vec<VcpuTimes> = self
+            .whole
+            .vms
+            .iter()
+            .filter_map(VmInterval::times)
+            .collect();
+        let all = VcpuTimes::sum(&times);
+        let ready = all.and_then(|times| times.get(State::Ready));
+        let not = || figure::NOT_MEASURED.to_owned();
+        vec![
+            ("vCPUs ran", pcpus(host.vcpus), of.clone()),
+            (
+                "vCPUs waited",
+                ready.map_or_else(not, pcpus),
+                "pCPUs that they lacked, on average".to_owned(),
+            ),
+            ("Idle", host.idle.map_or_else(not, pcpus), of),
+            (
+                "Host processes",
+                pcpus(host.tasks),
+                format!("kernel threads {}", pcpus(host.kernel)),
+            ),
+        ]
+    }
+
+    fn table(&self, shown: &[&VmInterval]) -> Table {
+        let mut headings = vec![("VM", Align::Left), ("vCPUs", Align::Right)];
+        headings.extend(State::ALL.map(|state| (state.name(), Align::Right)));
+        headings.push(("vCPUs' time", Align::Right));
+        let mut table = Table::new(&headings);
+        for vm in shown {
+            let Some(times) = vm.times() else { continue };
+            let mut row = vec![
+                Cell::toned(self.name(vm.vm), Tone::Strong),
+                vm.vcpus.len().to_string().into(),
+            ];
+            row.extend(State::ALL.map(|state| match times.share(state) {
+                Some(share) => figure::percent(share).into(),
+                None => Cell::toned("–", Tone::Faint),
+            }));
+            row.push(figure::time(times.wall().0 as f64).into());
+            table.row(row);
+        }
+        table
+    }
+
+    fn processes(&self) -> Table {
+        let mut table = Table::new(&[
+            ("process", Align::Left),
+            ("pid", Align::Right),
+            ("cgroup", Align::Left),
+            ("time", Align::Right),
+        ]);
+        let mut processes: Vec<_> = self.whole.host.top_tasks.iter().collect();
+        processes.sort_by_key(|process| Reverse(process.time));
+        for process in processes.into_iter().take(MOST_ROWS) {
+            table.row([
+                process.name.clone(),
+                process.pid.to_string(),
+                process.cgroup.clone().unwrap_or_default(),
+                figure::time(process.time.0 as f64),
+            ]);
+        }
+        table
+    }
+}
+
+fn parts() -> Vec<Part> {
+    let part = |(state, series): &(State, Option<usize>)| Part {
+        name: state.name().to_owned(),
+        series: *series,
+    };
+    COLOURS.iter().map(part).collect()
+}
+
+fn percent(times: &VcpuTimes, state: State) -> f64 {
+    times.share(state).unwrap_or(0.0) * 100.0
+}
+
+/// What a VM lost: the part of its time that it waited or was kept off.
+fn lost(times: &VcpuTimes) -> f64 {
+    let states = [State::Ready, State::Limited, State::Costop];
+    states.iter().filter_map(|state| times.share(*state)).sum()
+}
+
+/// The measured states.
+fn in_words(times: &VcpuTimes) -> String {
+    let measured = State::ALL.iter().filter_map(|state| {
+        let share = times.share(*state)?;
+        Some(format!("{state} {}", figure::percent(share)))
+    });
+    measured.collect::<Vec<String>>().join(", ")
+}
+
+/// What stands below such a page.
+pub fn footer() -> String {
+    format!("tandem {}", env!("CARGO_PKG_VERSION"))
+}
+
+#[cfg(test)]
+mod tests {
+    use tandem_policy::VcpuId;
+    use tandem_policy::states::edges::EdgesBuilder;
+    use tandem_policy::states::interval::Column;
+    use tandem_policy::states::interval::HostTotals;
+    use tandem_policy::states::interval::Missing;
+    use tandem_policy::states::interval::SourceName;
+    use tandem_policy::states::interval::VcpuInterval;
+    use tandem_policy::states::sum::IntervalSum;
+
+    use super::*;
+
+    fn step(start: u64, ready: u64, vms: u64) -> Interval {
+        let ms = Nanos::from_millis;
+        let vcpu = VcpuInterval {
+            vcpu: VcpuId(0),
+            times: VcpuTimes::from_parts(
+                ms(1_000),
+                [(State::Run, ms(500)), (State::Ready, ms(ready))],
+            )
+            .unwrap(),
+            ran: ms(500),
+            waited: ms(ready),
+            runs: 3,
+            wakeups: None,
+            runnable: true,
+            allowed: "0".parse().unwrap(),
+        };
+        Interval {
+            source: SourceName::Plain,
+            start: Nanos::from_secs(start),
+            length: ms(1_000),
+            vms: (1..=vms)
+                .map(|vm| VmInterval {
+                    vm: VmId(vm),
+                    vcpus: vec![vcpu.clone()],
+                    threads: Vec::new(),
+                })
+                .collect(),
+            edges: EdgesBuilder::new().all(),
+            host: HostTotals {
+                pcpus: 2,
+                ..HostTotals::default()
+            },
+            missing: vec![Missing::of_all(Column::State(State::Poll), "run as root")],
+            programs: None,
+        }
+    }
+
+    fn page(vms: u64, names: &BTreeMap<VmId, String>, selected: &[VmId]) -> String {
+        let steps: Vec<(Nanos, Interval)> = [(100, 100), (101, 250), (105, 500)]
+            .iter()
+            .map(|(start, ready)| (Nanos(*start), step(*start, *ready, vms)))
+            .collect();
+        let mut whole = IntervalSum::new();
+        steps.iter().for_each(|(_, step)| whole.add(step));
+        let whole = whole.finish().unwrap();
+        let page = RecordPage {
+            title: "night",
+            steps: &steps,
+            whole: &whole,
+            names,
+            selected,
+            notes: vec!["a gap <here>".to_owned()],
+            moment: |at| format!("at {}", at.0),
+        };
+        page.html("tandem host replay night", "tandem")
+    }
+
+    #[test]
+    fn each_step_has_its_bar_and_what_is_not_measured_is_said() {
+        let names = BTreeMap::from([(VmId(1), "db".to_owned())]);
+        let page = page(1, &names, &[VmId(1)]);
+        for expected in [
+            "at 100: RUN 50.0 %, RDY 10.0 %, HALT 40.0 %",
+            "at 105: RUN 50.0 %, RDY 50.0 %, HALT 0.0 %",
+            "a gap &lt;here&gt;",
+            "POLL not measured: run as root",
+            "28.3 %",
+            "not measured",
+        ] {
+            assert!(page.contains(expected), "{expected}");
+        }
+        // From 102 on nobody looked: the third bar is at five sixths of the axis.
+        assert_eq!(page.matches("<g><title>at ").count(), 3);
+        for outside in ["http:", "https:", "src=", "<script"] {
+            assert!(!page.contains(outside), "{outside}");
+        }
+    }
+
+    #[test]
+    fn vms_that_are_not_selected_and_those_too_many_have_no_picture() {
+        let names: BTreeMap<VmId, String> =
+            (1..=40).map(|n| (VmId(n), format!("vm{n}-"))).collect();
+        let selected: Vec<VmId> = names.keys().copied().collect();
+        let all = page(40, &names, &selected);
+        assert_eq!(all.matches(": states over time").count(), MOST_VMS);
+        assert!(all.contains("of 40 VMs those 16 that waited most"));
+        let one = page(40, &names, &[VmId(7)]);
+        assert_eq!(one.matches(": states over time").count(), 1);
+        assert!(one.contains("vm7-") && !one.contains("vm8-"));
+        let none = page(3, &names, &[]);
+        assert!(none.contains("No VM was measured."));
+    }
+}

@@ -1,0 +1,394 @@
+//! Who waited for whom in an interval, victim by culprit: live, recorded or simulated.
+//!
+//! One matrix for each kind of wait that has times, by VM, and one by vCPU where they fit; a table with the longest pairs, also of what is
+//! counted and has no time. A cell is the part of the time of the victim's vCPUs that it lost to the culprit. Rows and columns are those with
+//! the most time; what has no row or column of its own is in the column `others`, and how many rows are left out is said.
+//! What the source does not see is said, too.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use maud::Markup;
+use maud::html;
+use tandem_policy::Nanos;
+use tandem_policy::VmId;
+use tandem_policy::states::edges::Edge;
+use tandem_policy::states::edges::EdgeKind;
+use tandem_policy::states::edges::Edges;
+use tandem_policy::states::edges::Evidence;
+use tandem_policy::states::edges::Party;
+use tandem_policy::states::interval::Column;
+use tandem_policy::states::interval::Interval;
+
+use crate::chart::Matrix;
+use crate::chart::matrix::MatrixCell;
+use crate::figure;
+use crate::table::Align;
+use crate::table::Cell;
+use crate::table::Table;
+use crate::table::Tone;
+
+/// Rows, and columns, of a matrix at most.
+pub const MOST: usize = 24;
+
+/// Pairs in the table at most.
+pub const MOST_PAIRS: usize = 200;
+
+/// The whole section: VMs by their names, or by number where they have none. Nothing if nobody waited and all waits are seen.
+pub fn section(interval: &Interval, names: &BTreeMap<VmId, String>) -> Markup {
+    let unseen: Vec<String> = interval
+        .missing
+        .iter()
+        .filter(|missing| matches!(missing.what, Column::Edges(_)))
+        .map(ToString::to_string)
+        .collect();
+    if interval.edges.is_empty() && unseen.is_empty() {
+        return html! {};
+    }
+    let waits = Waits {
+        walls: walls(interval),
+        names,
+    };
+    let of_vms = interval.edges.by_vm();
+    let is_estimated = |edge: Edge<'_>| edge.evidence == Evidence::Estimated;
+    html! {
+        h2 { "Who waited for whom" }
+        p.faint {
+            "Rows waited, columns had what they waited for. A cell is the part of the time of the row's vCPUs that went so."
+            @if interval.edges.iter().any(is_estimated) {
+                " Estimated waits are divided by what everybody ran where the victim could have run."
+            }
+        }
+        @if !unseen.is_empty() {
+            ul.notes { @for note in &unseen { li { (note) } } }
+        }
+        @for kind in [EdgeKind::Pcpu, EdgeKind::Sibling] {
+            @if let Some((matrix, left_out)) = waits.matrix(&of_vms, kind) {
+                (figure(&format!("{}, by VM", caption(kind)), left_out, &matrix))
+            }
+            // Where each VM has one vCPU it would be the same again.
+            @if interval.edges.len() > of_vms.len()
+                && let Some((matrix, 0)) = waits.matrix(&interval.edges, kind) {
+                (figure(&format!("{}, by vCPU", caption(kind)), 0, &matrix))
+            }
+        }
+        (waits.table(&of_vms).html("Who waited for whom, the longest first"))
+        @if of_vms.len() > MOST_PAIRS {
+            p.faint { "The longest " (MOST_PAIRS) " of " (of_vms.len()) " pairs." }
+        }
+    }
+}
+
+fn figure(caption: &str, left_out: usize, matrix: &Matrix) -> Markup {
+    html! {
+        figure {
+            figcaption {
+                (caption)
+                @if left_out > 0 { div.faint { (left_out) " more waited for less" } }
+            }
+            div.wide { (matrix.svg()) }
+        }
+    }
+}
+
+fn caption(kind: EdgeKind) -> &'static str {
+    match kind {
+        EdgeKind::Pcpu => "For pCPUs",
+        EdgeKind::Sibling => "For siblings that did not run",
+        EdgeKind::YieldTaken => "Yields that helped",
+        EdgeKind::YieldUseless => "Yields that did not",
+    }
+}
+
+/// The time of which waits are a part.
+fn walls(interval: &Interval) -> BTreeMap<Party, Nanos> {
+    let mut walls = BTreeMap::new();
+    for vm in &interval.vms {
+        for vcpu in &vm.vcpus {
+            let wall = vcpu.times.wall();
+            let party = Party::Vcpu {
+                vm: vm.vm,
+                vcpu: vcpu.vcpu,
+            };
+            *walls.entry(party).or_default() += wall;
+            *walls.entry(Party::Vm(vm.vm)).or_default() += wall;
+        }
+    }
+    walls
+}
+
+struct Waits<'a> {
+    walls: BTreeMap<Party, Nanos>,
+    names: &'a BTreeMap<VmId, String>,
+}
+
+impl Waits<'_> {
+    fn name(&self, party: &Party) -> String {
+        let vm = |vm: &VmId| {
+            let name = self.names.get(vm);
+            name.map_or_else(|| format!("VM {vm}"), String::clone)
+        };
+        match party {
+            Party::Vcpu { vm: of, vcpu } => format!("{} vCPU {vcpu}", vm(of)),
+            Party::Vm(of) => vm(of),
+            Party::VmThread { vm: of, name } => format!("{}: {name}", vm(of)),
+            other => other.to_string(),
+        }
+    }
+
+    /// The part of the victim's time; `None` where that is not known.
+    fn part(&self, victim: &Party, time: Nanos) -> Option<f64> {
+        let wall = self.walls.get(victim).filter(|wall| wall.0 > 0)?;
+        Some(time.0 as f64 / wall.0 as f64)
+    }
+
+    /// The matrix of a kind, and how many victims have no row; `None` if nobody waited so.
+    fn matrix(&self, edges: &Edges, kind: EdgeKind) -> Option<(Matrix, usize)> {
+        let of_kind = || edges.iter().filter(|edge| edge.kind == kind);
+        let victims = longest(of_kind().map(|edge| (edge.victim, edge.time())));
+        let named = of_kind().filter(|edge| *edge.culprit != Party::Others);
+        let culprits = longest(named.map(|edge| (edge.culprit, edge.time())));
+        if victims.is_empty() {
+            return None;
+        }
+        let left_out = victims.len().saturating_sub(MOST);
+        let rows = &victims[..victims.len().min(MOST)];
+        let mut columns: Vec<&Party> = culprits.iter().take(MOST - 1).copied().collect();
+        let has_others =
+            culprits.len() >= MOST || of_kind().any(|edge| *edge.culprit == Party::Others);
+        if has_others {
+            columns.push(&Party::Others);
+        }
+        let place = |party: &Party| columns.iter().position(|column| *column == party);
+        let cells = rows.iter().map(|victim| {
+            let mut times = vec![Nanos::ZERO; columns.len()];
+            for edge in edges.of(victim, kind) {
+                // Who has no column is among the others, the last.
+                let column = place(edge.culprit).unwrap_or(columns.len() - 1);
+                times[column] += edge.time();
+            }
+            let cell = |(column, time): (usize, Nanos)| self.cell(victim, columns[column], time);
+            times.into_iter().enumerate().map(cell).collect()
+        });
+        let matrix = Matrix {
+            title: format!("{}: time that each row lost to each column", caption(kind)),
+            rows_are: "waited".to_owned(),
+            columns_are: match kind {
+                EdgeKind::Pcpu => "had the pCPU",
+                _ => "was waited for",
+            }
+            .to_owned(),
+            cells: cells.collect(),
+            rows: rows.iter().map(|party| self.name(party)).collect(),
+            columns: columns.iter().map(|party| self.name(party)).collect(),
+            series: match kind {
+                EdgeKind::Pcpu => 7,
+                _ => 4,
+            },
+            width: 1000.0,
+        };
+        Some((matrix, left_out))
+    }
+
+    fn cell(&self, victim: &Party, culprit: &Party, time: Nanos) -> Option<MatrixCell> {
+        if time == Nanos::ZERO {
+            return None;
+        }
+        let part = self.part(victim, time);
+        let in_words = figure::time(time.0 as f64);
+        let whom = match victim == culprit {
+            true => "itself".to_owned(),
+            false => self.name(culprit),
+        };
+        let of = part.map_or_else(String::new, |part| {
+            format!(", {} of the time of its vCPUs", figure::percent(part))
+        });
+        Some(MatrixCell {
+            value: part.unwrap_or(0.0),
+            label: part.map_or_else(|| in_words.clone(), figure::percent),
+            tooltip: format!("{} waited {in_words} for {whom}{of}", self.name(victim)),
+        })
+    }
+
+    /// All pairs, the longest first; of what has no time, the most frequent.
+    fn table(&self, edges: &Edges) -> Table {
+        let mut table = Table::new(&[
+            ("waited", Align::Left),
+            ("for", Align::Left),
+            ("what", Align::Left),
+            ("time", Align::Right),
+            ("of its vCPUs' time", Align::Right),
+            ("times", Align::Right),
+            ("known by", Align::Left),
+        ]);
+        let mut all: Vec<Edge<'_>> = edges.iter().collect();
+        all.sort_by_key(|edge| Reverse((edge.time(), edge.amount.count)));
+        for edge in all.into_iter().take(MOST_PAIRS) {
+            let time = match edge.time() {
+                Nanos::ZERO => Cell::default(),
+                time => figure::time(time.0 as f64).into(),
+            };
+            let part = self.part(edge.victim, edge.time());
+            let part = part.filter(|_| edge.time() > Nanos::ZERO);
+            let count = edge.amount.count;
+            table.row([
+                Cell::toned(self.name(edge.victim), Tone::Strong),
+                self.name(edge.culprit).into(),
+                caption(edge.kind).into(),
+                time,
+                part.map_or_else(Cell::default, |part| figure::percent(part).into()),
+                count.map_or_else(Cell::default, |count| count.to_string().into()),
+                match edge.evidence {
+                    Evidence::Measured => "seen",
+                    Evidence::Estimated => "estimated",
+                }
+                .into(),
+            ]);
+        }
+        table
+    }
+}
+
+/// Each party once, those with the most time first; equals in the order of parties.
+fn longest<'a>(times: impl Iterator<Item = (&'a Party, Nanos)>) -> Vec<&'a Party> {
+    let mut sums: BTreeMap<&Party, Nanos> = BTreeMap::new();
+    for (party, time) in times.filter(|(_, time)| *time > Nanos::ZERO) {
+        *sums.entry(party).or_default() += time;
+    }
+    let mut parties: Vec<(&Party, Nanos)> = sums.into_iter().collect();
+    parties.sort_by_key(|(_, time)| Reverse(*time));
+    parties.into_iter().map(|(party, _)| party).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use tandem_policy::State;
+    use tandem_policy::VcpuId;
+    use tandem_policy::VcpuTimes;
+    use tandem_policy::states::edges::Amount;
+    use tandem_policy::states::edges::EdgesBuilder;
+    use tandem_policy::states::interval::HostTotals;
+    use tandem_policy::states::interval::Missing;
+    use tandem_policy::states::interval::SourceName;
+    use tandem_policy::states::interval::VcpuInterval;
+    use tandem_policy::states::interval::VmInterval;
+
+    use super::*;
+
+    const SECOND: Nanos = Nanos::from_secs(1);
+
+    fn vcpu(vm: u64, vcpu: u32) -> Party {
+        Party::Vcpu {
+            vm: VmId(vm),
+            vcpu: VcpuId(vcpu),
+        }
+    }
+
+    /// VMs of two vCPUs over one second, and these waits in ms.
+    fn interval(vms: u64, waits: &[(Party, Party, u64)]) -> Interval {
+        let one = |index| VcpuInterval {
+            vcpu: VcpuId(index),
+            times: VcpuTimes::from_parts(SECOND, [(State::Run, Nanos(5))]).unwrap(),
+            ran: Nanos(5),
+            waited: Nanos(0),
+            runs: 1,
+            wakeups: None,
+            runnable: true,
+            allowed: "0".parse().unwrap(),
+        };
+        let mut edges = EdgesBuilder::new();
+        for (victim, culprit, ms) in waits {
+            let (victim, culprit) = (edges.party(victim), edges.party(culprit));
+            let amount = Amount::time(Nanos::from_millis(*ms));
+            edges.add(victim, culprit, EdgeKind::Pcpu, Evidence::Estimated, amount);
+        }
+        Interval {
+            source: SourceName::Plain,
+            start: Nanos(0),
+            length: SECOND,
+            vms: (1..=vms)
+                .map(|vm| VmInterval {
+                    vm: VmId(vm),
+                    vcpus: vec![one(0), one(1)],
+                    threads: Vec::new(),
+                })
+                .collect(),
+            edges: edges.all(),
+            host: HostTotals::default(),
+            missing: Vec::new(),
+            programs: None,
+        }
+    }
+
+    fn names() -> BTreeMap<VmId, String> {
+        BTreeMap::from([(VmId(1), "db".to_owned()), (VmId(2), "<web>".to_owned())])
+    }
+
+    #[test]
+    fn cells_are_parts_of_the_victims_time_and_names_are_escaped() {
+        let waits = [
+            (vcpu(1, 0), vcpu(2, 0), 300),
+            (vcpu(1, 1), vcpu(2, 1), 100),
+            (vcpu(1, 0), vcpu(1, 1), 50),
+            (vcpu(2, 0), vcpu(3, 0), 20),
+        ];
+        let page = section(&interval(3, &waits), &names()).into_string();
+        // 400 ms of two vCPUs' second each.
+        for expected in [
+            "db waited 400 ms for &lt;web&gt;, 20.0 % of the time of its vCPUs",
+            "db waited 50.0 ms for itself, 2.5 %",
+            "&lt;web&gt; waited 20.0 ms for VM 3, 1.0 %",
+            "db vCPU 0 waited 300 ms for &lt;web&gt; vCPU 0, 30.0 %",
+            "For pCPUs, by VM",
+            "Estimated waits",
+        ] {
+            assert!(page.contains(expected), "{expected}: {page}");
+        }
+        assert_eq!(page.matches("<svg").count(), 2);
+        assert!(!page.contains("<web>"));
+    }
+
+    #[test]
+    fn who_has_no_column_is_among_the_others_and_nothing_is_lost() {
+        let waits: Vec<(Party, Party, u64)> =
+            (2..60).map(|vm| (vcpu(1, 0), vcpu(vm, 0), vm)).collect();
+        let all = interval(1, &waits);
+        let names = names();
+        let waits = Waits {
+            walls: walls(&all),
+            names: &names,
+        };
+        let (matrix, left_out) = waits.matrix(&all.edges.by_vm(), EdgeKind::Pcpu).unwrap();
+        assert_eq!((matrix.columns.len(), left_out), (MOST, 0));
+        assert_eq!(matrix.columns.last().map(String::as_str), Some("others"));
+        assert_eq!(matrix.columns[0], "VM 59");
+        let sum: f64 = matrix.cells[0]
+            .iter()
+            .flatten()
+            .map(|cell| cell.value)
+            .sum();
+        let expected = (2..60).sum::<u64>() as f64 / 2_000.0;
+        assert!((sum - expected).abs() < 1e-9, "{sum} {expected}");
+    }
+
+    #[test]
+    fn victims_without_a_row_are_counted() {
+        let waits: Vec<(Party, Party, u64)> =
+            (2..40).map(|vm| (vcpu(vm, 0), vcpu(1, 0), vm)).collect();
+        let page = section(&interval(40, &waits), &names()).into_string();
+        assert!(page.contains("14 more waited for less"), "{page}");
+    }
+
+    #[test]
+    fn nothing_is_said_where_nobody_waited_but_what_is_not_seen_is() {
+        let mut quiet = interval(2, &[]);
+        assert_eq!(section(&quiet, &names()).into_string(), "");
+        let what = Column::Edges(EdgeKind::Pcpu);
+        quiet.missing = vec![Missing::of_all(what, "run as root")];
+        let page = section(&quiet, &names()).into_string();
+        assert!(
+            page.contains("who takes pCPUs not measured: run as root"),
+            "{page}"
+        );
+    }
+}

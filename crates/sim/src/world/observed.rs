@@ -1,0 +1,189 @@
+//! What was recorded, as an interval: what a source on a live host answers, of the time that was measured.
+
+use tandem_policy::Nanos;
+use tandem_policy::PcpuSet;
+use tandem_policy::State;
+use tandem_policy::VcpuId;
+use tandem_policy::VcpuTimes;
+use tandem_policy::VmId;
+use tandem_policy::states::edges::Amount;
+use tandem_policy::states::edges::EdgeKind;
+use tandem_policy::states::edges::Edges;
+use tandem_policy::states::edges::EdgesBuilder;
+use tandem_policy::states::edges::Evidence;
+use tandem_policy::states::edges::Party;
+use tandem_policy::states::edges::TOP;
+use tandem_policy::states::interval::Column;
+use tandem_policy::states::interval::HostTotals;
+use tandem_policy::states::interval::Interval;
+use tandem_policy::states::interval::Missing;
+use tandem_policy::states::interval::SourceName;
+use tandem_policy::states::interval::VcpuInterval;
+use tandem_policy::states::interval::VmInterval;
+
+use crate::host::Scheduler;
+use crate::results::Observed;
+use crate::trace::VcpuState;
+
+use super::simulation::World;
+use super::state_recorder::MOST_VCPUS;
+use super::state_recorder::StateRecorder;
+
+impl World {
+    /// The interval since the measuring began, if it was recorded; everything is settled.
+    pub(crate) fn observed(&mut self) -> Option<Observed> {
+        for p in 0..self.pcpus.len() as u32 {
+            self.pcpu_changes(p);
+        }
+        let recorder = &self.waits.as_ref()?.states;
+        let vms = 0..self.vms.len();
+        let vms: Vec<VmInterval> = vms.map(|vm| self.vm_interval(vm, recorder)).collect();
+        let vcpus = vms.iter().flat_map(|vm| &vm.vcpus).map(|vcpu| vcpu.ran);
+        let host = HostTotals {
+            pcpus: self.pcpus.len(),
+            idle: Some(self.pcpus.iter().map(|pcpu| pcpu.results.idle).sum()),
+            vcpus: vcpus.sum(),
+            ..HostTotals::default()
+        };
+        Some(Observed {
+            schema: Observed::SCHEMA,
+            interval: Interval {
+                source: SourceName::Simulator,
+                start: Nanos(self.measured_from),
+                length: Nanos(self.now - self.measured_from),
+                edges: self.edges(recorder),
+                missing: self.not_told(recorder),
+                vms,
+                host,
+                programs: None,
+            },
+        })
+    }
+
+    fn vm_interval(&self, number: usize, recorder: &StateRecorder) -> VmInterval {
+        let vm = &self.vms[number];
+        let has_costop = recorder.siblings[number].is_some();
+        let vcpus = (0..vm.vcpus).map(|index| {
+            let v = vm.first_vcpu + index;
+            let (vcpu, record) = (&self.vcpus[v as usize], &recorder.vcpus[v as usize]);
+            let (ran, steal) = (&vcpu.results.ran, vcpu.results.steal);
+            let polled = Nanos(vcpu.polled);
+            let ready = Nanos(record.ready);
+            let limited = steal.saturating_sub(ready);
+            let costop = record.costop_spinning + record.costop_halted;
+            let off = Nanos(record.costop_spinning);
+            let measured = [
+                (State::Run, Some(ran.total() - ran.exits - off)),
+                (State::Poll, Some(polled)),
+                (State::Vmm, Some(ran.exits)),
+                (
+                    State::Limited,
+                    (!self.caps_by_priority()).then_some(limited),
+                ),
+                (State::Ready, Some(ready)),
+                (State::Costop, has_costop.then_some(Nanos(costop))),
+            ];
+            let measured = measured
+                .into_iter()
+                .filter_map(|(state, time)| Some((state, time?)));
+            let wall = Nanos(self.now - self.measured_from);
+            VcpuInterval {
+                vcpu: VcpuId(index),
+                times: VcpuTimes::from_parts(wall, measured).unwrap_or_default(),
+                ran: ran.total() + polled,
+                waited: steal,
+                runs: vcpu.runs_total - record.runs_before,
+                wakeups: None,
+                runnable: matches!(vcpu.state, VcpuState::Running | VcpuState::Ready),
+                allowed: self
+                    .allowed
+                    .get(v as usize)
+                    .cloned()
+                    .unwrap_or_else(PcpuSet::default),
+            }
+        });
+        VmInterval {
+            vm: VmId(number as u64),
+            vcpus: vcpus.collect(),
+            threads: Vec::new(),
+        }
+    }
+
+    fn edges(&self, recorder: &StateRecorder) -> Edges {
+        let mut builder = EdgesBuilder::new();
+        for (number, vm) in self.vms.iter().enumerate() {
+            let party = |index: u32| Party::Vcpu {
+                vm: VmId(number as u64),
+                vcpu: VcpuId(index),
+            };
+            for index in 0..vm.vcpus {
+                let victim = builder.party(&party(index));
+                let taken = recorder.waited_for(vm.first_vcpu + index);
+                for (culprit, time) in taken.into_iter().flatten() {
+                    if time > Nanos::ZERO {
+                        let (culprit, amount) = (builder.party(culprit), Amount::time(time));
+                        let kind = EdgeKind::Pcpu;
+                        builder.add(victim, culprit, kind, Evidence::Measured, amount);
+                    }
+                }
+                let Some(siblings) = &recorder.siblings[number] else {
+                    continue;
+                };
+                let row = (index * vm.vcpus) as usize;
+                for other in 0..vm.vcpus {
+                    let cell = row + other as usize;
+                    let culprit = builder.party(&party(other));
+                    let times = |count: u64| Amount {
+                        time: Nanos::ZERO,
+                        count: Some(count),
+                    };
+                    for (kind, amount) in [
+                        (
+                            EdgeKind::Sibling,
+                            Amount::time(Nanos(siblings.costop[cell])),
+                        ),
+                        (EdgeKind::YieldTaken, times(siblings.taken[cell])),
+                        (EdgeKind::YieldUseless, times(siblings.useless[cell])),
+                    ] {
+                        builder.add(victim, culprit, kind, Evidence::Measured, amount);
+                    }
+                }
+            }
+        }
+        builder.top(TOP)
+    }
+
+    /// Whether the host's scheduler caps by itself: then nobody is kept out of its queues.
+    fn caps_by_priority(&self) -> bool {
+        self.config.cap && self.host.caps_itself()
+    }
+
+    fn not_told(&self, recorder: &StateRecorder) -> Vec<Missing> {
+        let mut missing = Vec::new();
+        if self.caps_by_priority() {
+            let want = "Xen credit caps by priority, and who is capped stays in its queue";
+            missing.push(Missing::of_all(Column::State(State::Limited), want));
+        }
+        if !recorder.has_takers() {
+            let want = "the host has too many vCPUs and VMs for a matrix of them";
+            missing.push(Missing::of_all(Column::Edges(EdgeKind::Pcpu), want));
+        }
+        let large = recorder.siblings.iter().filter(|vm| vm.is_none()).count();
+        if large > 0 {
+            for what in [
+                Column::State(State::Costop),
+                Column::Edges(EdgeKind::Sibling),
+                Column::Edges(EdgeKind::YieldTaken),
+                Column::Edges(EdgeKind::YieldUseless),
+            ] {
+                missing.push(Missing {
+                    what,
+                    vms: large,
+                    of: self.vms.len(),
+                    want: format!("siblings are told apart in VMs of up to {MOST_VCPUS} vCPUs"),
+                });
+            }
+        }
+        missing
+    }
+}
