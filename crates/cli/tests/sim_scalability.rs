@@ -24,24 +24,24 @@ fn json(scenario: &str, more: &[&str]) -> serde_json::Value {
 
 #[test]
 fn who_computes_all_the_time_scales_everywhere() {
-    let analysis = json("scalability-vm.toml", &["--set", "vm.matmul.count=1"]);
+    let analysis = json("scalability-vm.toml", &["--set", "vm.counter.count=1"]);
     // 32 vCPUs on 16 pCPUs: each runs half of the period in a row.
     assert_eq!(analysis["timeslice"], 12_000_000);
-    let matmul = &analysis["vms"][1];
+    let counter = &analysis["vms"][1];
     assert_eq!(
-        (&matmul["name"], &matmul["type"]),
-        (&"matmul".into(), &1.into())
+        (&counter["name"], &counter["type"]),
+        (&"counter".into(), &1.into())
     );
     for speedup in [
-        &matmul["hardware"]["speedup"],
-        &matmul["hardware"]["measured"],
-        &matmul["vm"]["speedup"],
-        &matmul["vm"]["measured"],
+        &counter["hardware"]["speedup"],
+        &counter["hardware"]["measured"],
+        &counter["vm"]["speedup"],
+        &counter["vm"]["measured"],
     ] {
-        assert!((speedup.as_f64().unwrap() - 16.0).abs() < 0.3, "{matmul}");
+        assert!((speedup.as_f64().unwrap() - 16.0).abs() < 0.3, "{counter}");
     }
-    assert_eq!(matmul["vm"]["share"].as_f64().unwrap().round(), 8.0);
-    assert_eq!(matmul["vm"]["potential_efficiency"], 1.0);
+    assert_eq!(counter["vm"]["share"].as_f64().unwrap().round(), 8.0);
+    assert_eq!(counter["vm"]["potential_efficiency"], 1.0);
 }
 
 #[test]

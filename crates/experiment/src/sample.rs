@@ -61,32 +61,14 @@ impl Sample {
         samples: [&Sample; N],
         combine: impl Fn([f64; N]) -> f64,
     ) -> Sample {
-        let combined = Sample::try_combine(samples, |values| {
-            Ok::<f64, std::convert::Infallible>(combine(values))
-        });
-        match combined {
-            Ok(sample) => sample,
-            Err(never) => match never {},
-        }
-    }
-
-    /// The same where it may fail.
-    pub fn try_combine<const N: usize, E>(
-        samples: [&Sample; N],
-        combine: impl Fn([f64; N]) -> Result<f64, E>,
-    ) -> Result<Sample, E> {
         let Some(runs) = by_run(&samples) else {
-            return Ok(Sample::Pending);
+            return Sample::Pending;
         };
         let run = |values: Option<Vec<f64>>| {
-            let values = values.and_then(|values| <[f64; N]>::try_from(values).ok());
-            match values {
-                Some(values) => Ok(number(combine(values)?)),
-                None => Ok(None),
-            }
+            let values = <[f64; N]>::try_from(values?).ok()?;
+            number(combine(values))
         };
-        let values: Result<Vec<Option<f64>>, E> = runs.into_iter().map(run).collect();
-        Ok(Sample::Runs(values?))
+        Sample::Runs(runs.into_iter().map(run).collect())
     }
 
     /// The mean of several figures in each run.

@@ -187,7 +187,7 @@ fn row(figure: &Figure) -> Option<RelativeRow> {
     let interval = figure.ours.and_then(|ours| ours.ci95);
     let bound = |bound: Option<f64>| bound.map_or_else(|| "anything".to_owned(), three_digits);
     Some(RelativeRow {
-        name: figure.name.clone(),
+        name: figure.label(),
         low,
         high,
         ours,
@@ -216,7 +216,7 @@ fn sentence(figure: &Figure) -> Markup {
         (false, Some(_)) => ("bad", "out of band"),
     };
     html! {
-        (figure.name) ": " span.(class) { (verdict) }
+        (figure.label()) ": " span.(class) { (verdict) }
         @if let Some(published) = published {
             ", ours " (number(figure.ours.map(|ours| ours.mean)))
             ", published " (three_digits(published))
@@ -244,6 +244,7 @@ mod tests {
                 high: published + 0.15 * published.abs(),
             },
             with_our_settings: None,
+            rule: Default::default(),
             ours: Some(Mean {
                 mean: ours,
                 ci95: Some(0.1),

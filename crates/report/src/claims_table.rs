@@ -6,6 +6,7 @@ use tandem_experiment::reproduce::claims::Wanted;
 use tandem_experiment::reproduce::verdict::Verdict;
 use tandem_experiment::reproduce::verdict::count;
 use tandem_experiment::reproduce::verdict::count_figures;
+use tandem_experiment::reproduce::verdict::count_in_reach;
 use tandem_experiment::reproduce::verdict::count_uncovered;
 
 use crate::figure;
@@ -30,7 +31,7 @@ pub fn table(verdicts: &[Verdict]) -> String {
             continue;
         }
         for figure in &verdict.figures {
-            let cells = head.clone().into_iter().chain(row(figure));
+            let cells = head.clone().into_iter().chain(row(verdict, figure));
             table.row(cells);
             head = [Cell::default(), Cell::default()];
         }
@@ -38,9 +39,10 @@ pub fn table(verdicts: &[Verdict]) -> String {
     format!("{table}\n\n{}\n", summary(verdicts))
 }
 
-fn row(figure: &Figure) -> [Cell; 5] {
+fn row(verdict: &Verdict, figure: &Figure) -> [Cell; 5] {
     let verdict = match (figure.in_band(), figure.wanted) {
         (true, _) => Cell::toned("in band", Tone::Good),
+        (false, _) if verdict.is_met(figure) => Cell::toned("another reading is", Tone::Faint),
         (false, Wanted::Holds) => Cell::toned("does not hold", Tone::Bad),
         (false, _) => Cell::toned("OUT", Tone::Bad),
     };
@@ -59,10 +61,10 @@ fn row(figure: &Figure) -> [Cell; 5] {
     let name = match figure.with_our_settings {
         Some(ours) => format!(
             "{} (with our settings {})",
-            figure.name,
+            figure.label(),
             three_digits(ours.mean)
         ),
-        None => figure.name.clone(),
+        None => figure.label(),
     };
     [
         name.into(),
@@ -77,11 +79,13 @@ fn row(figure: &Figure) -> [Cell; 5] {
 pub fn summary(verdicts: &[Verdict]) -> String {
     let (fit, of_fit) = count(verdicts, Use::Fit);
     let (check, of_check) = count(verdicts, Use::Check);
+    let (near, of_near) = count_in_reach(verdicts, Use::Check);
     let (figures, of_figures) = count_figures(verdicts);
     let open = count_uncovered(verdicts);
     format!(
-        "{check} of {of_check} claims to be checked are in band, {fit} of {of_fit} that the model may \
-         be fitted to; {figures} of {of_figures} figures. {open} claims are not covered."
+        "{check} of {of_check} claims to be checked are in band ({near} of the {of_near} without figures that are out of \
+         reach), {fit} of {of_fit} that the model may be fitted to; {figures} of {of_figures} figures. {open} claims are \
+         not covered."
     )
 }
 

@@ -107,3 +107,40 @@ fn a_hard_cap_leaves_idle_what_is_not_used() {
         assert!(vm.work > 0);
     }
 }
+
+/// Two VMs of four and three vCPUs that compute, on four of 16 pCPUs.
+fn on_a_part_of_the_host(more: &str) -> String {
+    format!(
+        "duration = \"6s\"\nwarmup = \"1s\"\n[machine]\npcpus = 16\n{FREE}{HOG}{more}
+        [[vm]]\nname = \"a\"\nvcpus = 4\npins = \"0-3\"\nworkload = \"hog\"
+        [[vm]]\nname = \"b\"\nvcpus = 3\npins = \"0-3\"\nworkload = \"hog\"\n"
+    )
+}
+
+#[test]
+fn a_cap_divides_the_pcpus_that_vms_may_use_and_no_others() {
+    for scheduler in ["cfs", "credit"] {
+        let host = format!("[host]\nscheduler = \"{scheduler}\"\ncap = true\n");
+        let results = run(&on_a_part_of_the_host(&host), &[]);
+        for vm in [0, 1] {
+            let received = pcpus(&results, vm);
+            assert!((1.85..2.02).contains(&received), "{scheduler}: {received}");
+        }
+    }
+}
+
+#[test]
+fn before_xen_4_1_weights_mean_little_to_vms_on_a_part_of_the_host() {
+    let host = "[host]\nscheduler = \"credit\"\ncredit = { as_of = \"4.0\" }\n";
+    let text = on_a_part_of_the_host(host);
+    let weights = ["vm.a.weight=256", "vm.b.weight=512"];
+    // Credits for 16 pCPUs are more than four can use: nobody is ever OVER, and queues stay as they began, with two
+    // vCPUs on three pCPUs and one of a alone on the fourth.
+    let results = run(&text, &weights);
+    near("a, confined", pcpus(&results, 0), 2.5, 0.03);
+    near("b, confined", pcpus(&results, 1), 1.5, 0.03);
+    // Where the four pCPUs are the host, credits are scarce: b is due 2.67 pCPUs.
+    let whole = ["machine.pcpus=4", weights[0], weights[1]];
+    let results = run(&text, &whole);
+    assert!(pcpus(&results, 1) > 2.3, "{}", pcpus(&results, 1));
+}

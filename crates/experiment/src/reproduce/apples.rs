@@ -1,9 +1,9 @@
 //! Claims of APPLES (Shan, Ding & Gehani, TPDS 2017): pause-loop windows and whom to yield to.
 //!
-//! Two VMs of 16 vCPUs run one program each on 16 pCPUs (`scenarios/papers/apples.toml`); everything is
-//! relative to stock KVM. The paper's set of programs that spin is not known in full: ours is the
-//! servers it names and two PARSEC programs that change their address space a lot. Epochs of 1,000
-//! exits are counted for ebizzy's default run of 10 s.
+//! Two VMs of 16 vCPUs run one program each on 16 pCPUs, vCPU i on pCPU i (`scenarios/papers/apples.toml`); everything
+//! is relative to stock KVM. The programs are those of figures 8, 13 and 14; figure 5, whose set is not named, has them here
+//! too. ebizzy's metric is its execution time, and how much it does in it is not published, so epochs of exits are
+//! compared for the same work.
 
 use super::claims::Claim;
 use super::claims::Figure;
@@ -25,14 +25,15 @@ pub const CLAIMS: &[(&str, Judge)] = &[
     ("apples.overhead", overhead),
 ];
 
-/// Programs that spin in the kernel.
-const SPINNING: [&str; 6] = [
+/// Programs that spin in the kernel; ebizzy first.
+const SPINNING: [&str; 7] = [
     "ebizzy",
     "dbench",
     "hackbench",
     "kernbench",
+    "parsec-raytrace",
+    "parsec-streamcluster",
     "parsec-dedup",
-    "parsec-vips",
 ];
 
 /// Programs that do not.
@@ -40,12 +41,6 @@ const COMPUTING: [&str; 3] = ["matmul", "parsec-blackscholes", "parsec-swaptions
 
 /// The windows of the paper's sweep, cycles.
 const WINDOWS: [u32; 7] = [512, 1024, 2048, 4096, 8192, 16384, 32768];
-
-/// Seconds of ebizzy's default run.
-const EBIZZY_SECONDS: f64 = 10.0;
-
-/// Exits of an epoch.
-const EPOCH: f64 = 1000.0;
 
 fn trial(program: &str) -> Trial {
     Trial::of("apples").set("vm.*.workload", program)
@@ -174,17 +169,18 @@ fn f8_mean(trials: &mut Trials, claim: &Claim) -> Result<Vec<Figure>, JudgeError
 
 fn f11_f12_window(trials: &mut Trials, claim: &Claim) -> Result<Vec<Figure>, JudgeError> {
     let mut figures = Vec::new();
+    let mut exits = Vec::new();
     for policy in ["stock", "aple"] {
         let outcome = trials.run(&long("ebizzy").policy(policy))?;
         // Of one of the two VMs, which are alike.
         let window = outcome.of("vm", "ple_window")?.map(|sum| sum / 2.0);
-        let exits = outcome.of("vm", "ple_exits")?.map(|sum| sum / 2.0);
         figures.push(claim.figure(&format!("{policy}_cycles"), &window)?);
-        figures.push(claim.figure(
-            &format!("{policy}_epochs"),
-            &exits.map(|rate| rate * EBIZZY_SECONDS / EPOCH),
-        )?);
+        // Epochs are of equally many exits.
+        let work = outcome.of("vm", "work_rate")?;
+        exits.push(outcome.of("vm", "ple_exits")?.over(&work));
     }
+    let ratio = exits[0].over(&exits[1]);
+    figures.push(claim.figure("epochs_stock_over_aple", &ratio)?);
     Ok(figures)
 }
 

@@ -15,7 +15,7 @@ use super::claims::Claim;
 use super::claims::Figure;
 use super::judge::Judge;
 use super::judge::JudgeError;
-use crate::programs::parsec_and_splash;
+use crate::programs::parsec_and_splash_but_cholesky as programs;
 use crate::sample::Sample;
 use crate::trials::Trial;
 use crate::trials::Trials;
@@ -34,11 +34,6 @@ const TIME_AND_LATENCY: &str = "{ time = true, latency = true, resolver = false 
 /// VMs in the alike set-up, and pCPUs.
 const VMS: f64 = 4.0;
 const PCPUS: f64 = 16.0;
-
-/// The programs of the source's set.
-fn programs() -> impl Iterator<Item = &'static str> {
-    parsec_and_splash().filter(|program| *program != "splash-cholesky")
-}
 
 fn beside(program: &str) -> Trial {
     Trial::of("asymmetric-beside").set("vm.program.workload", program)

@@ -5,6 +5,10 @@
 //! is a part of it, `{ abs = … }` so much in its own unit, and without one it is 0.15 of it. With
 //! `bound = "at-least"` or `"at-most"` the value is a bound, which the band widens. Both are said of a whole
 //! claim, or of one figure in `figures`. A claim of kind `shape` holds sentences that must hold.
+//!
+//! `figures` says three more things of one figure. `reading_of` names what several figures are readings of: the source can
+//! be read in several ways, and one of them is enough. `out_of_reach` is why the figure cannot come out without what
+//! only the authors have; it is judged all the same. `weak` is why it says little.
 
 use std::collections::BTreeMap;
 
@@ -30,6 +34,16 @@ pub enum PublishedError {
     /// A rule is for a figure that there is not.
     #[error("targets/published.toml has a rule for a figure that is not there")]
     Rule(#[source] NoNumber),
+    /// A figure is a reading that has no other.
+    #[error(
+        "targets/published.toml: claim {claim} has one reading of {what}: give the others the same reading_of, or leave it out"
+    )]
+    Reading {
+        /// The claim.
+        claim: String,
+        /// What it is a reading of.
+        what: String,
+    },
     /// A band is no width.
     #[error("targets/published.toml: claim {claim} has a band of {width}: write 0 or more")]
     Band {
@@ -104,8 +118,8 @@ pub enum Bound {
     AtMost,
 }
 
-/// How one figure of a claim is judged, where that differs from the claim's others.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+/// How one figure of a claim is judged, where that differs from the claim's others, and what is to be known of it.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
     /// What counts as reproduced.
@@ -114,6 +128,15 @@ pub struct Rule {
     /// Whether the value is a bound.
     #[serde(default)]
     pub bound: Option<Bound>,
+    /// What it is one reading of; of the claim's readings of it one is enough.
+    #[serde(default)]
+    pub reading_of: Option<String>,
+    /// Why it cannot come out without what only the authors have.
+    #[serde(default)]
+    pub out_of_reach: Option<String>,
+    /// Why it says little.
+    #[serde(default)]
+    pub weak: Option<String>,
 }
 
 /// One published claim.
@@ -156,6 +179,20 @@ fn read(text: &str) -> Result<Vec<Claim>, PublishedError> {
     for claim in &published.claim {
         for path in claim.figures.keys() {
             claim.number(path).map_err(PublishedError::Rule)?;
+        }
+        let readings = || {
+            claim
+                .figures
+                .values()
+                .filter_map(|rule| rule.reading_of.as_deref())
+        };
+        for what in readings() {
+            if readings().filter(|&other| other == what).count() < 2 {
+                return Err(PublishedError::Reading {
+                    claim: claim.id.clone(),
+                    what: what.to_owned(),
+                });
+            }
         }
         let bands = claim.figures.values().filter_map(|rule| rule.band);
         for band in bands.chain(claim.band) {
@@ -252,9 +289,23 @@ pub struct Figure {
     pub ours: Option<Mean>,
     /// The same with our settings, where `ours` is with the source's. It is shown beside the verdict and not judged.
     pub with_our_settings: Option<Mean>,
+    /// What the list of claims says of it.
+    pub rule: Rule,
 }
 
 impl Figure {
+    /// Its name, and in brackets what is to be known of it.
+    pub fn label(&self) -> String {
+        let remarks = [
+            (self.rule.reading_of.is_some(), "one of several readings"),
+            (self.rule.out_of_reach.is_some(), "out of reach"),
+            (self.rule.weak.is_some(), "weak"),
+        ];
+        let remarks = remarks.iter().filter(|(is, _)| *is);
+        let remarks = remarks.map(|(_, remark)| format!(" ({remark})"));
+        std::iter::once(self.name.clone()).chain(remarks).collect()
+    }
+
     /// Whether it is reproduced; what was not measured is not.
     pub fn in_band(&self) -> bool {
         let Some(Mean { mean: ours, .. }) = self.ours else {
@@ -272,7 +323,7 @@ impl Figure {
 impl Claim {
     /// Our figure against the published one at `path`.
     pub fn figure(&self, path: &str, ours: &Sample) -> Result<Figure, NoNumber> {
-        let rule = self.figures.get(path).copied().unwrap_or_default();
+        let rule = self.figures.get(path).cloned().unwrap_or_default();
         let band = rule.band.or(self.band).unwrap_or(BAND);
         let bound = rule.bound.or(self.bound);
         Ok(Figure {
@@ -280,6 +331,7 @@ impl Claim {
             wanted: Wanted::new(self.number(path)?, band, bound),
             ours: ours.with_interval(),
             with_our_settings: None,
+            rule,
         })
     }
 
@@ -306,6 +358,7 @@ impl Claim {
                 ci95: None,
             }),
             with_our_settings: None,
+            rule: Rule::default(),
         }
     }
 
@@ -373,8 +426,13 @@ mod tests {
             "nonspinning_percent_max",
             f64::NAN
         ));
-        // The largest of several lags is a figure like any other.
+        // The largest of several lags is a figure like any other, where the source says how large it was.
         assert!(!judged("flex.f6.lag", "xen_max_percent", 5.0));
+        assert!(judged("flex.f6.lag", "flex_max_percent", 0.5));
+        assert!(!judged("flex.f6.lag", "flex_max_percent", 15.1));
+        let overhead = "flexs_schedule_overhead_percent";
+        assert!(judged("flex.f8.parallel", overhead, 0.02));
+        assert!(!judged("flex.f8.parallel", overhead, 1.1));
     }
 
     #[test]
@@ -430,5 +488,20 @@ mod tests {
         assert!(refused("band = { rel = -1 }").contains("claim x has a band of -1"));
         assert!(refused("bound = 'above'").contains("at-least"));
         assert!(refused("band = 0.3").contains("targets/published.toml"));
+        let alone = refused("figures = { a = { reading_of = 'both' } }");
+        assert!(alone.contains("one reading of both"), "{alone}");
+    }
+
+    #[test]
+    fn what_is_to_be_known_of_a_figure_stands_behind_its_name() {
+        let text = format!(
+            "{SMALL}figures = {{ a = {{ out_of_reach = 'their patch' }}, b = {{ weak = 'short', reading_of = 'x' }}, \
+             c_max = {{ reading_of = 'x' }} }}\n"
+        );
+        let claim = read(&text).unwrap().remove(0);
+        let label = |path: &str| claim.figure(path, &Sample::Pending).unwrap().label();
+        assert_eq!(label("a"), "a (out of reach)");
+        assert_eq!(label("b"), "b (one of several readings) (weak)");
+        assert_eq!(claim.shape("it grows", true).label(), "it grows");
     }
 }

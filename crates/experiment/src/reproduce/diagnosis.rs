@@ -4,15 +4,16 @@
 //! the 16 vCPUs of a VM on 16 pCPUs, against the same without a hypervisor. Factors are switched off one after
 //! the other. A slowdown is how much longer the same work takes, percent.
 //!
-//! Which programs the source's means are over is not known to us: here they are all that have a profile.
-//! Those "above 20 %" are the ones that our default slowdown puts there, not the source's. "Divided by" and
-//! "percent" of figure 2.2 are taken to be the throughput of all VMs together against that of one.
+//! Which programs the source's means are over is not known to us: here they are all that have a profile but cholesky, which
+//! the source leaves out, as programs that run for less than 0.01 s.
+//! Those "above 20 %" are the ones that our default slowdown puts there, not the source's. "Divided by" of figure 2.2
+//! is taken to be the throughput of all VMs together against that of one; facesim's is said to increase by 74 %.
 
 use super::claims::Claim;
 use super::claims::Figure;
 use super::judge::Judge;
 use super::judge::JudgeError;
-use crate::programs::parsec_and_splash;
+use crate::programs::parsec_and_splash_but_cholesky;
 use crate::sample::Sample;
 use crate::trials::Trial;
 use crate::trials::Trials;
@@ -60,7 +61,7 @@ fn slowdown(
 
 fn f2_1_dedicated(trials: &mut Trials, claim: &Claim) -> Result<Vec<Figure>, JudgeError> {
     let of = |trials: &mut Trials, cpus: u32| -> Result<Vec<Sample>, JudgeError> {
-        parsec_and_splash()
+        parsec_and_splash_but_cholesky()
             .map(|program| slowdown(trials, program, cpus, |same| same))
             .collect()
     };
@@ -92,7 +93,8 @@ fn f2_2_several_vms(trials: &mut Trials, claim: &Claim) -> Result<Vec<Figure>, J
         figures.push(claim.figure(&format!("{program}_divided_by"), &ratio)?);
     }
     let four = together("parsec-facesim", 4)?.over(&together("parsec-facesim", 1)?);
-    figures.push(claim.figure("facesim_4vm_percent", &four.map(|ratio| 100.0 * ratio))?);
+    let gain = four.map(|ratio| 100.0 * (ratio - 1.0));
+    figures.push(claim.figure("facesim_4vm_gain_percent", &gain)?);
     Ok(figures)
 }
 
@@ -110,7 +112,7 @@ fn f2_3_factors(trials: &mut Trials, claim: &Claim) -> Result<Vec<Figure>, Judge
         })
     };
     let mut all = Vec::new();
-    for program in parsec_and_splash() {
+    for program in parsec_and_splash_but_cholesky() {
         let slowdowns = [
             without(program, &NOTHING)?,
             without(program, &HALTING)?,

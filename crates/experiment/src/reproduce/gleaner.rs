@@ -7,7 +7,8 @@
 //! Gleaner itself is an agent inside the guest, told what one could read there. Claims are judged with the paper's settings
 //! (`control = "paper"`); what comes out with ours (`control = "ours"`) stands beside. It is given three seconds before anything is measured. Run times in table 1 are compared as ratios to the one on one core without a hypervisor:
 //! ours are scaled so that this one is exact. The programs of figure 5's means are not known to us: here they
-//! are all that have a profile.
+//! are all that have a profile. cholesky's own figure is left out, as it ran for less than 0.01 s; SPLASH's mean has it, as
+//! in the source, and says little.
 
 use super::claims::Claim;
 use super::claims::Figure;
@@ -150,7 +151,6 @@ fn f5_slowdown(trials: &mut Trials, claim: &Claim) -> Result<Vec<Figure>, JudgeE
     for (name, program) in [
         ("dedup", "parsec-dedup"),
         ("facesim", "parsec-facesim"),
-        ("cholesky", "splash-cholesky"),
         ("volrend", "splash-volrend"),
     ] {
         figures.extend(both(name, &slowdowns(program)?)?);
@@ -169,20 +169,26 @@ fn f5_slowdown(trials: &mut Trials, claim: &Claim) -> Result<Vec<Figure>, JudgeE
     Ok(figures)
 }
 
-/// Beside matmul, which computes all the time. The mean is over the programs that have a profile; a gain
-/// of 203 % is three times the throughput. Of the system's throughput each VM counts half.
+/// Beside matmul, which computes all the time. The mean is over the programs that have a profile. An "average speedup of
+/// 203 %" may be a gain, which is three times the throughput, or a ratio, which is twice: both are held against it. Of the
+/// system's throughput each VM counts half.
 fn f7_speedup(trials: &mut Trials, claim: &Claim) -> Result<Vec<Figure>, JudgeError> {
     let [paper, ours] = [0, 1].map(|agent| f7_gains(trials, agent));
     let (paper, ours) = (paper?, ours?);
-    let paths = ["dedup_max", "mean_percent", "system_throughput_mean"];
+    let paths = [
+        "dedup_max",
+        "mean_gain_percent",
+        "mean_ratio_percent",
+        "system_throughput_mean",
+    ];
     let figures = paths.iter().zip(paper.iter().zip(&ours));
     figures
         .map(|(path, (paper, ours))| Ok(claim.figure_beside(path, paper, ours)?))
         .collect()
 }
 
-/// Dedup's gain, the mean gain and that of the system, with the paper's agent (0) or ours (1).
-fn f7_gains(trials: &mut Trials, agent: usize) -> Result<[Sample; 3], JudgeError> {
+/// Dedup's speedup, the mean as a gain and as a ratio, and that of the system, with the paper's agent (0) or ours (1).
+fn f7_gains(trials: &mut Trials, agent: usize) -> Result<[Sample; 4], JudgeError> {
     let (mut gains, mut systems) = (Vec::new(), Vec::new());
     let mut of_dedup = None;
     for program in parsec_and_splash() {
@@ -200,18 +206,24 @@ fn f7_gains(trials: &mut Trials, agent: usize) -> Result<[Sample; 3], JudgeError
         }
         gains.push(program_gains);
     }
-    let mean = Sample::mean_of(&gains).map(|ratio| (ratio - 1.0) * 100.0);
+    let mean = Sample::mean_of(&gains);
     let of_dedup = of_dedup.unwrap_or_else(Sample::absent);
-    Ok([of_dedup, mean, Sample::mean_of(&systems)])
+    Ok([
+        of_dedup,
+        mean.map(|ratio| (ratio - 1.0) * 100.0),
+        mean.map(|ratio| ratio * 100.0),
+        Sample::mean_of(&systems),
+    ])
 }
 
-/// MySQL alone in its VM; a thread for each connection.
+/// MySQL in two VMs that share the host, a thread for each connection; the agent is in both.
 fn f8_mysql(trials: &mut Trials, claim: &Claim) -> Result<Vec<Figure>, JudgeError> {
     let mut gains: [Vec<Sample>; 2] = Default::default();
     for connections in CONNECTIONS {
         // The profile has two connections for each vCPU.
-        let sized =
-            with_cpus("gleaner-program", "oltp", 16).set("vm.program.sized_for", connections / 2);
+        let sized = with_cpus("gleaner-program", "oltp", 16)
+            .set("vm.program.count", 2)
+            .set("vm.program.sized_for", connections / 2);
         let without = rate(trials, &long(sized.clone()))?;
         for (gains, trial) in gains.iter_mut().zip(with_agents(sized)) {
             let with = rate(trials, &trial)?;

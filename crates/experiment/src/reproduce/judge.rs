@@ -1,6 +1,5 @@
 //! What a judge of published claims is.
 
-use tandem_policy::scalability::ScalabilityError;
 use thiserror::Error;
 
 use super::claims::Claim;
@@ -22,7 +21,4 @@ pub enum JudgeError {
     /// The claim has no such figure.
     #[error(transparent)]
     Claim(#[from] NoNumber),
-    /// What was measured makes no sense to the formulas.
-    #[error(transparent)]
-    Formula(#[from] ScalabilityError),
 }

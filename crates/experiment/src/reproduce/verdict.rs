@@ -2,7 +2,8 @@
 //!
 //! The list is stable: `{id, use, covered, in_band, ours, published, command}` for each claim, in the
 //! order of `targets/published.toml`; `figures` has each figure with its bounds and interval. `in_band` is
-//! null where a claim is not covered, `ours` where nothing was measured.
+//! null where a claim is not covered, `ours` where nothing was measured. `out_of_reach` has the figures that cannot come out
+//! without what only the authors have, and `in_reach` says whether there are none.
 
 use std::collections::BTreeMap;
 
@@ -32,10 +33,26 @@ impl Verdict {
         }
     }
 
-    /// Whether all figures are in band; `None`: the claim is not covered.
+    /// Whether all figures are in band, or another reading of them is; `None`: the claim is not covered.
     pub fn in_band(&self) -> Option<bool> {
         let figures = self.figures.iter();
-        figures.map(Figure::in_band).reduce(|a, b| a && b)
+        figures
+            .map(|figure| self.is_met(figure))
+            .reduce(|a, b| a && b)
+    }
+
+    /// Whether one of the claim's figures is in band, or another reading of the same is.
+    pub fn is_met(&self, figure: &Figure) -> bool {
+        let same = |other: &&Figure| {
+            other.rule.reading_of.is_some() && other.rule.reading_of == figure.rule.reading_of
+        };
+        figure.in_band() || self.figures.iter().filter(same).any(Figure::in_band)
+    }
+
+    /// Whether a figure of it is out of reach.
+    pub fn is_out_of_reach(&self) -> bool {
+        let mut figures = self.figures.iter();
+        figures.any(|figure| figure.rule.out_of_reach.is_some())
     }
 
     /// How many of its figures are in band, and of how many.
@@ -55,6 +72,12 @@ pub fn count(verdicts: &[Verdict], purpose: Use) -> (usize, usize) {
     let of_use = verdicts.iter().filter(|v| v.claim.purpose == purpose);
     let judged: Vec<bool> = of_use.filter_map(Verdict::in_band).collect();
     (judged.iter().filter(|&&hit| hit).count(), judged.len())
+}
+
+/// The same of those that have no figure out of reach.
+pub fn count_in_reach(verdicts: &[Verdict], purpose: Use) -> (usize, usize) {
+    let in_reach = verdicts.iter().filter(|v| !v.is_out_of_reach());
+    count(&in_reach.cloned().collect::<Vec<Verdict>>(), purpose)
 }
 
 /// How many figures are in band, and of how many.
@@ -77,10 +100,20 @@ pub struct Listed {
     purpose: Use,
     covered: bool,
     in_band: Option<bool>,
+    in_reach: bool,
+    out_of_reach: Vec<OutOfReach>,
     ours: BTreeMap<String, Value>,
     published: Value,
     command: String,
     figures: Vec<ListedFigure>,
+}
+
+#[derive(Debug, Serialize)]
+struct OutOfReach {
+    figure: String,
+    published: Option<f64>,
+    ours: Option<f64>,
+    why: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -94,6 +127,12 @@ struct ListedFigure {
     in_band: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     with_our_settings: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reading_of: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    out_of_reach: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    weak: Option<String>,
 }
 
 /// The list for programs.
@@ -103,6 +142,8 @@ pub fn list(verdicts: &[Verdict]) -> Vec<Listed> {
         purpose: verdict.claim.purpose,
         covered: verdict.in_band().is_some(),
         in_band: verdict.in_band(),
+        in_reach: !verdict.is_out_of_reach(),
+        out_of_reach: verdict.figures.iter().filter_map(out_of_reach).collect(),
         ours: verdict
             .figures
             .iter()
@@ -125,6 +166,15 @@ fn ours(figure: &Figure) -> Value {
     }
 }
 
+fn out_of_reach(figure: &Figure) -> Option<OutOfReach> {
+    Some(OutOfReach {
+        figure: figure.name.clone(),
+        published: figure.wanted.published(),
+        ours: figure.ours.map(|ours| ours.mean),
+        why: figure.rule.out_of_reach.clone()?,
+    })
+}
+
 fn figure(figure: &Figure) -> ListedFigure {
     ListedFigure {
         name: figure.name.clone(),
@@ -135,6 +185,9 @@ fn figure(figure: &Figure) -> ListedFigure {
         ci95: figure.ours.and_then(|ours| ours.ci95),
         in_band: figure.in_band(),
         with_our_settings: figure.with_our_settings.map(|ours| ours.mean),
+        reading_of: figure.rule.reading_of.clone(),
+        out_of_reach: figure.rule.out_of_reach.clone(),
+        weak: figure.rule.weak.clone(),
     }
 }
 
@@ -168,6 +221,46 @@ mod tests {
         assert_eq!(count(&all, Use::Fit), (0, 0));
         assert_eq!(count_figures(&all), (3, 4));
         assert_eq!(count_uncovered(&all), 1);
+    }
+
+    #[test]
+    fn one_reading_of_several_is_enough() {
+        let readings = |gain: f64, ratio: f64| {
+            verdict(
+                "gleaner.f7.speedup",
+                &[
+                    ("dedup_max", 16.0),
+                    ("mean_gain_percent", gain),
+                    ("mean_ratio_percent", ratio),
+                ],
+            )
+        };
+        let ratio = readings(103.0, 203.0);
+        assert_eq!(ratio.in_band(), Some(true));
+        assert_eq!(ratio.hits(), (2, 3));
+        assert!(ratio.is_met(&ratio.figures[1]) && !ratio.figures[1].in_band());
+        assert_eq!(readings(203.0, 303.0).in_band(), Some(true));
+        let neither = readings(0.0, 100.0);
+        assert_eq!(neither.in_band(), Some(false));
+        assert!(!neither.is_met(&neither.figures[1]));
+    }
+
+    #[test]
+    fn claims_with_figures_out_of_reach_are_counted_apart() {
+        let all = [
+            verdict("flex.f6.lag", &[("xen_max_percent", 60.0)]),
+            verdict("scal.f4_5", &[("mean[0]", 9.6)]),
+        ];
+        assert!(all[0].is_out_of_reach() && !all[1].is_out_of_reach());
+        assert_eq!(count(&all, Use::Check), (1, 2));
+        assert_eq!(count_in_reach(&all, Use::Check), (1, 1));
+        let json = serde_json::to_value(list(&all)).unwrap();
+        assert_eq!(json[0]["in_reach"], false);
+        assert_eq!(json[0]["out_of_reach"][0]["figure"], "xen_max_percent");
+        assert!(json[0]["figures"][0]["out_of_reach"].is_string());
+        assert_eq!(json[1]["in_reach"], true);
+        assert_eq!(json[1]["out_of_reach"].as_array().unwrap().len(), 0);
+        assert_eq!(json[1]["figures"][0].get("out_of_reach"), None);
     }
 
     #[test]

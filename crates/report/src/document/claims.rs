@@ -32,8 +32,14 @@ pub fn table(list: &Value) -> Result<Table, Error> {
                 Some(value) if !sentence => three_digits(value),
                 _ => String::new(),
             };
+            let met = |other: &Value| {
+                other["reading_of"].is_string()
+                    && other["reading_of"] == figure["reading_of"]
+                    && other["in_band"] == true
+            };
             let verdict = match (figure["in_band"].as_bool(), sentence) {
                 (Some(true), _) => "in band",
+                (Some(false), _) if figures.iter().any(met) => "another reading is",
                 (Some(false), true) => "does not hold",
                 (Some(false), false) => "OUT",
                 (None, _) => "not covered",
@@ -43,8 +49,9 @@ pub fn table(list: &Value) -> Result<Table, Error> {
                 value => format!("{bound}{value}"),
             };
             let [id, purpose] = std::mem::take(&mut head);
+            let name = label(name, figure);
             let name = match digits("with_our_settings") {
-                none if none.is_empty() => name.to_owned(),
+                none if none.is_empty() => name,
                 ours => format!("{name} (with our settings {ours})"),
             };
             let cells = [id.to_owned(), purpose.to_owned(), name];
@@ -58,4 +65,16 @@ pub fn table(list: &Value) -> Result<Table, Error> {
         }
     }
     Ok(table)
+}
+
+/// A figure's name, and in brackets what is to be known of it.
+fn label(name: &str, figure: &Value) -> String {
+    let remarks = [
+        ("reading_of", "one of several readings"),
+        ("out_of_reach", "out of reach"),
+        ("weak", "weak"),
+    ];
+    let remarks = remarks.iter().filter(|(key, _)| figure[key].is_string());
+    let remarks = remarks.map(|(_, remark)| format!(" ({remark})"));
+    std::iter::once(name.to_owned()).chain(remarks).collect()
 }

@@ -258,3 +258,28 @@ fn claims_stand_as_reproduce_shows_them() {
         "{text}"
     );
 }
+
+#[test]
+fn of_several_readings_one_is_enough_and_remarks_stand_behind_names() {
+    let mut data = Data::default();
+    let figure = |name: &str, hit: bool, key: &str| json!({ "name": name, "published": 2.0, "low": 1.0, "high": 3.0, "ours": 2.5, "in_band": hit, key: "x" });
+    data.insert(
+        "claims",
+        json!([{ "id": "a", "use": "check", "figures": [
+            figure("gain", false, "reading_of"), figure("ratio", true, "reading_of"),
+            figure("most", false, "out_of_reach"), figure("mean", false, "weak"),
+        ] }]),
+    );
+    let text = render("<!-- data: claims by-claim -->\n<!-- end -->\n", &data).text;
+    let row = |name: &str| text.lines().find(|line| line.contains(name)).unwrap();
+    assert!(
+        row("gain (one of several readings)").ends_with("| another reading is |"),
+        "{text}"
+    );
+    assert!(
+        row("ratio (one of several readings)").contains("| in band "),
+        "{text}"
+    );
+    assert!(row("most (out of reach)").contains("| OUT "), "{text}");
+    assert!(row("mean (weak)").contains("| OUT "), "{text}");
+}

@@ -212,10 +212,10 @@ pub enum IdleTlb {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MmLock {
-    /// Waiters block; a free lock goes to whoever comes first, as from Linux 3.10 on.
+    /// Waiters block; a free lock goes to whoever comes first, as from Linux 3.9 on.
     Stealing,
     /// Waiters block; who lets go hands the lock over to the longest waiter, which owns it while it
-    /// is still being woken, as up to Linux 3.9.
+    /// is still being woken, as up to Linux 3.8.
     HandedOver,
     /// Waiters spin in the kernel as long as the owner runs, as from Linux 3.16 on.
     Spinning,

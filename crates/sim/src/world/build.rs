@@ -403,12 +403,16 @@ impl Parts {
             (true, Placement::Pin) => [PcpuId(index % pcpus)].into_iter().collect(),
             (true, _) => (0..pcpus).map(PcpuId).collect(),
         };
-        // VMs begin on different pCPUs, as they would on a host.
-        let spread = self.vcpus.len() as u32 % pcpus;
+        // VMs begin on different pCPUs, as they would on a host; those that share a part of it too.
+        let place = self.vcpus.len();
+        let spread = place as u32 % pcpus;
         let pcpu = match native {
             true => index,
             false if allowed.contains(PcpuId(spread)) => spread,
-            false => allowed.iter().next().map_or(0, |p| p.0),
+            false => {
+                let nth = allowed.iter().nth(place % allowed.len().max(1));
+                nth.map_or(0, |p| p.0)
+            }
         };
         self.allowed.push(allowed);
         self.vcpus.push(Vcpu {

@@ -9,6 +9,7 @@
 //!   ASPLOS 2013).
 
 use tandem_policy::Nanos;
+use tandem_policy::PcpuSet;
 use tandem_policy::Weight;
 use tandem_policy::fair_share::Claim;
 use tandem_policy::fair_share::fair_shares;
@@ -101,17 +102,25 @@ impl World {
                 self.host_account(current);
             }
         }
-        let pcpus = self.pcpus.len() as u64;
         let active: Vec<usize> = (0..self.vms.len())
             .filter(|&vm| self.vms[vm].alive > 0 && self.vms[vm].started <= self.now)
             .collect();
-        let claims: Vec<Claim> = active
-            .iter()
-            .map(|&vm| {
-                let peak = u64::from(self.vms[vm].vcpus).min(pcpus) * period.0;
-                Claim::always_runnable(Weight::saturating(self.weights[vm]), Nanos(peak), period)
-            })
-            .collect();
+        // What no VM may use is nobody's share.
+        let mut used = PcpuSet::default();
+        let mut claims = Vec::with_capacity(active.len());
+        for &vm in &active {
+            let state = &self.vms[vm];
+            let (first, size) = (state.first_vcpu as usize, state.vcpus as usize);
+            let mut own = PcpuSet::default();
+            for allowed in &self.allowed[first..first + size] {
+                own.extend(allowed);
+            }
+            let peak = u64::from(state.vcpus).min(own.len() as u64) * period.0;
+            let weight = Weight::saturating(self.weights[vm]);
+            claims.push(Claim::always_runnable(weight, Nanos(peak), period));
+            used.extend(&own);
+        }
+        let pcpus = used.len() as u64;
         let shares = fair_shares(Nanos(pcpus * period.0), period, &claims);
         if self.host.caps_itself() {
             self.tell_caps(&active, &shares, period);
