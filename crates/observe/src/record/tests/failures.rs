@@ -190,10 +190,7 @@ fn a_segment_that_is_missing_is_a_damage_wherever_it_was() {
     );
     // Who asks for another time has all of it.
     let wall = Wanted::from(Nanos::from_secs(1_600)..Nanos::from_secs(9_000));
-    assert_eq!(
-        numbers(dir.path(), wall),
-        ((600..1_000).collect(), vec![])
-    );
+    assert_eq!(numbers(dir.path(), wall), ((600..1_000).collect(), vec![]));
     // The first and the last: the end knows how many there were.
     fs::remove_file(segment_of(dir.path(), 0)).unwrap();
     fs::remove_file(segment_of(dir.path(), 900)).unwrap();
