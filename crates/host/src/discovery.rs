@@ -528,7 +528,7 @@ fn numbered_folders(path: &Path) -> io::Result<Vec<(u32, u64)>> {
 }
 
 /// How many KVM vCPUs a process holds; `None` if it does not let us look.
-fn count_kvm_vcpus(folder: &Path) -> Option<usize> {
+pub(crate) fn count_kvm_vcpus(folder: &Path) -> Option<usize> {
     let entries = match fs::read_dir(folder.join("fd")) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return None,

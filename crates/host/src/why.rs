@@ -5,7 +5,9 @@
 //!
 //! [`WhyInterval`] in JSON is an interface: `schema` is raised when a field changes its meaning or goes; fields may be added.
 
+mod changes;
 mod cpusets;
+mod heirs;
 mod quotas;
 mod steps;
 pub mod text;
@@ -30,9 +32,13 @@ use tandem_linux::procfs::read_text;
 use tandem_linux::restore::RestoreReport;
 use tandem_linux::sampler::SampleError;
 use tandem_linux::sampler::Sampler;
+use tandem_linux::thread::Pid;
+use tandem_linux::thread::StartTime;
+use tandem_linux::thread::ThreadRef;
 use tandem_observe::Interval;
 use tandem_observe::ObserveError;
 use tandem_observe::Source;
+use tandem_observe::findings::Change;
 use tandem_observe::findings::Finding;
 use tandem_observe::findings::KnownHost;
 use tandem_observe::findings::KnownVm;
@@ -52,6 +58,7 @@ use crate::check::kernel;
 use crate::discovery::Discovery;
 use crate::discovery::DiscoveryError;
 use crate::discovery::DiscoveryOptions;
+use crate::discovery::Scan;
 use crate::discovery::VcpuThread;
 use crate::discovery::Vm;
 use crate::status;
@@ -159,6 +166,7 @@ pub struct WhyInterval {
 /// Looks at the host; nothing is changed.
 pub struct Why {
     procfs: ProcFs,
+    options: DiscoveryOptions,
     pub(crate) discovery: Discovery,
     pub(crate) controller: Box<dyn CpuController>,
     pub(crate) state_dir: PathBuf,
@@ -175,7 +183,10 @@ struct Observation {
     /// The weights that counted.
     weights: BTreeMap<VmId, Weight>,
     known: BTreeMap<VmId, KnownVm>,
+    host: KnownHost,
     interval: Interval,
+    /// The processes that cures are about and that were there all the time.
+    processes: BTreeMap<u32, ThreadRef>,
     /// What was found, to be shown.
     found: WhyInterval,
 }
@@ -189,7 +200,8 @@ impl Why {
     ) -> Result<Why, WhyError> {
         let procfs = ProcFs::host();
         Ok(Why {
-            discovery: Discovery::new(options, procfs.clone())?,
+            discovery: Discovery::new(options.clone(), procfs.clone())?,
+            options,
             controller: cgroup::open(&procfs)?,
             source,
             state_dir: state_dir.to_owned(),
@@ -207,7 +219,7 @@ impl Why {
         Ok(self.observe(asked, None, wait)?.found)
     }
 
-    /// Looks for as long as `wait` takes. With `weights`, dues are by these and not by those that are configured now.
+    /// Looks for as long as `wait` takes. With `weights`, dues are by these and not by those that are configured now, but for VMs that have none there.
     fn observe(
         &mut self,
         asked: Option<&str>,
@@ -218,28 +230,47 @@ impl Why {
         // Who asks for a VM that is not there is told at once.
         asked_for(asked, &before)?;
         let mut quotas = Quotas::begin(self.controller.as_ref(), &before);
+        let begun = heirs::now(&self.procfs);
         self.source.begin(&watched(&before))?;
         wait().map_err(WhyError::Interrupted)?;
         let scan = self.discovery.scan()?;
         let interval = self.source.interval(&watched(&scan.vms))?;
         let asked = asked_for(asked, &scan.vms)?;
         let controller = self.controller.as_ref();
-        let configured = || status::configured_weights(controller, &self.state_dir, &scan.vms);
-        let weights = weights.cloned().unwrap_or_else(configured);
+        let mut configured = status::configured_weights(controller, &self.state_dir, &scan.vms);
+        configured.extend(weights.into_iter().flatten());
+        let weights = configured;
         let situation = Situation {
             vms: self.known(&scan.vms, &interval, &weights, &mut quotas),
             host: self.host()?,
             interval: &interval,
         };
         let found = answer(&situation, &asked, scan.unreadable_vmms);
+        let processes = begun.map(|begun| named_by_cures(&self.procfs, &found.findings, begun));
         Ok(Observation {
             known: situation.vms,
+            host: situation.host,
+            processes: processes.unwrap_or_default(),
             vms: scan.vms,
             asked,
             weights,
             found,
             interval,
         })
+    }
+
+    /// Who is on the host, found from scratch: what discovery remembers may be some seconds old. A VM that was known keeps its number.
+    fn who_is_there(&self, known: &[Vm]) -> Result<Scan, WhyError> {
+        let discovery = Discovery::new(self.options.clone(), self.procfs.clone());
+        let mut scan = discovery?.scan()?;
+        for (vm, n) in scan.vms.iter_mut().zip(0..) {
+            let same = |one: &&Vm| one.process == vm.process && one.name == vm.name;
+            vm.id = known
+                .iter()
+                .find(same)
+                .map_or(VmId(u64::MAX - n), |known| known.id);
+        }
+        Ok(scan)
     }
 
     /// What is configured now, for a record. For how long quotas throttled is in it as LIM.
@@ -320,6 +351,23 @@ impl Why {
             has_autogroup: read_text(&autogroup).is_ok_and(|text| text.trim() == "1"),
         })
     }
+}
+
+/// The processes that cures are about: those that began before the interval did, so that they are the ones that were measured.
+fn named_by_cures(
+    procfs: &ProcFs,
+    findings: &[Finding],
+    begun: StartTime,
+) -> BTreeMap<u32, ThreadRef> {
+    let changes = findings.iter().flat_map(|finding| &finding.cure.changes);
+    let processes = changes.filter_map(|change| {
+        let Change::ProcessNice { pid, .. } = change else {
+            return None;
+        };
+        let process = ThreadRef::of_process(procfs, Pid(*pid)).ok()?;
+        (process.start <= begun).then_some((*pid, process))
+    });
+    processes.collect()
 }
 
 /// What is wrong with these VMs.

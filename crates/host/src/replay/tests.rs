@@ -256,7 +256,9 @@ fn a_record_that_lacks_a_segment_is_not_complete() {
     assert_eq!(listing.damaged[0].intervals, Some(5));
     let text = text::text(&listing, Style::default());
     assert!(
-        text.contains(", damaged") && text.contains("cannot be read: ") && !text.contains("cut off"),
+        text.contains(", damaged")
+            && text.contains("cannot be read: ")
+            && !text.contains("cut off"),
         "{text}"
     );
 }
@@ -404,9 +406,7 @@ fn a_vm_whose_settings_nobody_recorded_yet_gets_no_command() {
     let other = of_others.vms.remove(&VmId(4)).unwrap();
     of_others.vms.insert(VmId(9), other);
     let record = throttled(dir.path(), &[of_others.clone(), of_others]);
-    let why = read(&record, Wanted::ALL)
-        .unwrap()
-        .why(&["db".to_owned()]);
+    let why = read(&record, Wanted::ALL).unwrap().why(&["db".to_owned()]);
     let cure = &why.findings[0].cure;
     assert!(cure.commands.is_empty(), "{cure:?}");
     assert!(
@@ -415,7 +415,8 @@ fn a_vm_whose_settings_nobody_recorded_yet_gets_no_command() {
     );
     let said = why.not_looked_for.iter().map(|not| not.want.as_str());
     assert!(
-        said.clone().any(|want| want.starts_with("of db: its settings are not known")),
+        said.clone()
+            .any(|want| want.starts_with("of db: its settings are not known")),
         "{:?}",
         said.collect::<Vec<_>>()
     );

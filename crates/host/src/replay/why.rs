@@ -27,8 +27,7 @@ use crate::why::WhyInterval;
 use crate::why::answer;
 
 /// What is said instead of a command for a VM without settings.
-const NOT_KNOWN: &str =
-    "its settings are not known: none were recorded in this time, as in a VM's first seconds; ask for a later time, or look at the host";
+const NOT_KNOWN: &str = "its settings are not known: none were recorded in this time, as in a VM's first seconds; ask for a later time, or look at the host";
 
 impl Replayed {
     /// What was wrong with the VMs whose names match a glob, or with all if there is none.
@@ -84,9 +83,10 @@ impl Replayed {
 
     /// The VMs of these whose settings nobody recorded, by name.
     fn without_settings(&self, selected: &BTreeSet<VmId>) -> BTreeMap<VmId, &str> {
-        let bare = self.vms.iter().filter(|(id, recorded)| {
-            selected.contains(id) && recorded.settings.is_none()
-        });
+        let bare = self
+            .vms
+            .iter()
+            .filter(|(id, recorded)| selected.contains(id) && recorded.settings.is_none());
         bare.map(|(id, recorded)| (*id, recorded.name.as_str()))
             .collect()
     }
