@@ -263,13 +263,7 @@ impl Why {
     fn who_is_there(&self, known: &[Vm]) -> Result<Scan, WhyError> {
         let discovery = Discovery::new(self.options.clone(), self.procfs.clone());
         let mut scan = discovery?.scan()?;
-        for (vm, n) in scan.vms.iter_mut().zip(0..) {
-            let same = |one: &&Vm| one.process == vm.process && one.name == vm.name;
-            vm.id = known
-                .iter()
-                .find(same)
-                .map_or(VmId(u64::MAX - n), |known| known.id);
-        }
+        renumber(&mut scan.vms, known);
         Ok(scan)
     }
 
@@ -350,6 +344,15 @@ impl Why {
             kernel: kernel::numbers(&release),
             has_autogroup: read_text(&autogroup).is_ok_and(|text| text.trim() == "1"),
         })
+    }
+}
+
+/// Gives VMs the numbers by which they are known, and others that nobody has.
+fn renumber(vms: &mut [Vm], known: &[Vm]) {
+    for (vm, n) in vms.iter_mut().zip(0..) {
+        let same = |one: &&Vm| one.process == vm.process && one.name == vm.name;
+        let known = known.iter().find(same);
+        vm.id = known.map_or(VmId(u64::MAX - n), |known| known.id);
     }
 }
 
@@ -440,6 +443,53 @@ mod tests {
         assert_eq!(there_is(&names(2)), "there are vm0, vm1");
         assert!(there_is(&names(25)).ends_with("vm19 and 5 more"));
         assert_eq!(asked_for(None, &[]).unwrap(), BTreeSet::new());
+    }
+
+    #[test]
+    fn a_vm_that_came_meanwhile_is_none_of_those_that_were_asked_for() {
+        use crate::fixtures::vm;
+        let known = [vm(1, "a", 1), vm(2, "b", 1)];
+        let mut replaced = vm(1, "a", 1);
+        replaced.process.start.0 += 1;
+        let mut grown = vm(2, "b", 2);
+        grown.id = VmId(1);
+        let mut now = [replaced, grown, vm(7, "c", 1)];
+        renumber(&mut now, &known);
+        assert_eq!(now[1].id, VmId(2), "found in another order");
+        assert!(!known.iter().any(|vm| vm.id == now[0].id), "{:?}", now[0]);
+        assert!(now[0].id != now[2].id && now[2].id.0 > 9);
+    }
+
+    #[test]
+    fn a_process_that_began_while_it_was_measured_may_be_another() {
+        let dir = tempfile::tempdir().unwrap();
+        let task = dir.path().join("proc/300/task/300");
+        std::fs::create_dir_all(&task).unwrap();
+        let stat = format!("300 (dd) R 1 1 1 0 -1 {}1 0 41 0 0\n", "0 ".repeat(11));
+        std::fs::write(task.join("stat"), stat).unwrap();
+        let finding = Finding {
+            vm: "db".to_owned(),
+            pid: 100,
+            id: VmId(1),
+            kind: tandem_observe::findings::Kind::HostProcess,
+            severity: tandem_observe::findings::Severity::Bad,
+            lost_per_second: Nanos::ZERO,
+            lost_of_run: None,
+            burned_per_second: None,
+            evidence: Vec::new(),
+            cure: tandem_observe::findings::Cure {
+                changes: vec![Change::ProcessNice {
+                    pid: 300,
+                    name: "dd".to_owned(),
+                    nice: tandem_policy::Nice::MOST,
+                }],
+                ..Default::default()
+            },
+        };
+        let procfs = ProcFs::at(dir.path());
+        let named = |begun| named_by_cures(&procfs, std::slice::from_ref(&finding), begun);
+        assert_eq!(named(StartTime(41)).len(), 1);
+        assert_eq!(named(StartTime(40)).len(), 0);
     }
 
     #[test]

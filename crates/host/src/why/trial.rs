@@ -13,7 +13,7 @@
 //! The operator stays in charge:
 //! - only VMs that were named are changed, and settings of the host (its processes, cgroups that are not one VM's alone) only with `yes`;
 //! - every change goes through the daemon's journal first: Ctrl-C, an error or a panic put everything back at once, and after kill -9
-//!   `tandem host restore` or the next start does; what threads hand on to those that they start is put back there, too ([`super::heirs`]);
+//!   `tandem host restore` or the next start does; what threads hand on to those that they start is put back there, too;
 //! - what somebody else sets meanwhile, or later, is theirs, and stays;
 //! - at the end everything is put back, unless what helped is to be kept. That stays in the journal, so that `tandem host restore` undoes it;
 //! - where a daemon acts on the same state directory, nothing can be tried: its lock is held. A VM that a daemon with another one looks after is
