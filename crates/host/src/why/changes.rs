@@ -75,17 +75,22 @@ impl Changes {
             Target::Knob(..) => None,
         });
         let threads: Vec<ThreadRef> = threads.collect();
+        self.made.push(Made {
+            steps: steps.to_vec(),
+            heirs: None,
+            born: Vec::new(),
+        });
+        if threads.is_empty() {
+            return steps::make(&mut self.actuator, steps);
+        }
         let since = heirs::now(&self.procfs);
         let since = since.ok_or("/proc/uptime cannot be read, so what the threads start meanwhile could not be told from what was there")?;
         let outcome = steps::make(&mut self.actuator, steps);
         let inheritance = self.actuator.inheritance(&threads);
-        let heirs =
-            (!threads.is_empty()).then(|| Heirs::new(&self.procfs, since, &threads, inheritance));
-        self.made.push(Made {
-            steps: steps.to_vec(),
-            heirs,
-            born: Vec::new(),
-        });
+        let heirs = Heirs::new(&self.procfs, since, &threads, inheritance);
+        if let Some(made) = self.made.last_mut() {
+            made.heirs = Some(heirs);
+        }
         outcome
     }
 
@@ -378,6 +383,30 @@ mod tests {
         // The next trial, or the daemon.
         drop(actuator(dir.path()));
         assert_eq!(place(&maker), second);
+    }
+
+    #[test]
+    fn what_cannot_be_made_takes_nothing_else_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let shell = Shell::start();
+        let maker = shell.thread();
+        let all = place(&maker);
+        let (Some(first), bare) = (narrower(&all), dir.path().join("bare")) else {
+            println!("skipped: it takes two pCPUs");
+            return;
+        };
+        fs::create_dir_all(bare.join("proc")).unwrap();
+        let uptime = bare.join("proc/uptime");
+        fs::write(&uptime, "12.34 5.6\n").unwrap();
+        let mut changes = Changes::new(ProcFs::at(&bare), actuator(dir.path()));
+        let step = Step::Affinity(maker, first.clone());
+        changes.make(std::slice::from_ref(&step)).unwrap();
+        fs::remove_file(&uptime).unwrap();
+        let other = Shell::start();
+        let step = Step::Affinity(other.thread(), first.clone());
+        assert!(changes.make(&[step]).unwrap_err().contains("uptime"));
+        changes.take_back().unwrap();
+        assert_eq!([place(&maker), place(&other.thread())], [first, all]);
     }
 
     #[test]
