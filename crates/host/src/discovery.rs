@@ -472,6 +472,16 @@ fn holds_much(user: Option<u32>) -> String {
     )
 }
 
+/// How many KVM vCPUs a process holds; `None` if it does not let us look, or has more descriptors than can be looked at in a moment. `folder` is
+/// its folder in `/proc`.
+pub(crate) fn count_kvm_vcpus(folder: &Path) -> Option<usize> {
+    let slice = Budget::new(Duration::from_secs(1)).slice();
+    match Count::default().go_on(folder, slice) {
+        Counted::All(vcpus) => vcpus,
+        Counted::Unfinished => None,
+    }
+}
+
 fn user_name(user: Option<u32>) -> String {
     user.map_or_else(|| "(not known)".to_owned(), |user| user.to_string())
 }

@@ -129,6 +129,20 @@ impl Weights {
         }
     }
 
+    /// Has what others have of VMs that both have.
+    pub(crate) fn replace(&mut self, others: &Weights) {
+        for (vm, weight) in &mut self.of_vms {
+            if let Some(other) = others.of_vms.get(vm) {
+                *weight = *other;
+            }
+        }
+        for (vm, levels) in &mut self.levels {
+            if let Some(others) = others.levels.get(vm) {
+                levels.clone_from(others);
+            }
+        }
+    }
+
     /// A VM's own; `None` where it is not known.
     pub(crate) fn get(&self, vm: &VmId) -> Option<&Weight> {
         self.of_vms.get(vm)

@@ -5,7 +5,9 @@
 //!
 //! [`WhyInterval`] in JSON is an interface: `schema` is raised when a field changes its meaning or goes; fields may be added.
 
+mod changes;
 mod cpusets;
+mod heirs;
 mod quotas;
 mod steps;
 pub mod text;
@@ -30,9 +32,13 @@ use tandem_linux::procfs::read_text;
 use tandem_linux::restore::RestoreReport;
 use tandem_linux::sampler::SampleError;
 use tandem_linux::sampler::Sampler;
+use tandem_linux::thread::Pid;
+use tandem_linux::thread::StartTime;
+use tandem_linux::thread::ThreadRef;
 use tandem_observe::Interval;
 use tandem_observe::ObserveError;
 use tandem_observe::Source;
+use tandem_observe::findings::Change;
 use tandem_observe::findings::Finding;
 use tandem_observe::findings::KnownHost;
 use tandem_observe::findings::KnownVm;
@@ -51,6 +57,7 @@ use crate::check::kernel;
 use crate::discovery::Discovery;
 use crate::discovery::DiscoveryError;
 use crate::discovery::DiscoveryOptions;
+use crate::discovery::Scan;
 use crate::discovery::VcpuThread;
 use crate::discovery::Vm;
 use crate::origin::Origin;
@@ -160,6 +167,7 @@ pub struct WhyInterval {
 /// Looks at the host; nothing is changed.
 pub struct Why {
     procfs: ProcFs,
+    options: DiscoveryOptions,
     pub(crate) discovery: Discovery,
     pub(crate) controller: Box<dyn CpuController>,
     pub(crate) state_dir: PathBuf,
@@ -176,7 +184,10 @@ struct Observation {
     /// The weights that counted.
     weights: Weights,
     known: BTreeMap<VmId, KnownVm>,
+    host: KnownHost,
     interval: Interval,
+    /// The processes that cures are about and that were there all the time.
+    processes: BTreeMap<u32, ThreadRef>,
     /// What was found, to be shown.
     found: WhyInterval,
 }
@@ -190,7 +201,8 @@ impl Why {
     ) -> Result<Why, WhyError> {
         let procfs = ProcFs::host();
         Ok(Why {
-            discovery: Discovery::new(options, procfs.clone())?,
+            discovery: Discovery::new(options.clone(), procfs.clone())?,
+            options,
             controller: cgroup::open(&procfs)?,
             source,
             state_dir: state_dir.to_owned(),
@@ -208,7 +220,7 @@ impl Why {
         Ok(self.observe(asked, None, wait)?.found)
     }
 
-    /// Looks for as long as `wait` takes. With `weights`, dues are by these and not by those that are configured now.
+    /// Looks for as long as `wait` takes. With `weights`, dues are by these and not by those that are configured now, but for VMs that have none there.
     fn observe(
         &mut self,
         asked: Option<&str>,
@@ -219,28 +231,43 @@ impl Why {
         // Who asks for a VM that is not there is told at once.
         asked_for(asked, &before)?;
         let mut quotas = Quotas::begin(self.controller.as_ref(), &before);
+        let begun = heirs::now(&self.procfs);
         self.source.begin(&watched(&before))?;
         wait().map_err(WhyError::Interrupted)?;
         let scan = self.discovery.scan()?;
         let interval = self.source.interval(&watched(&scan.vms))?;
         let asked = asked_for(asked, &scan.vms)?;
         let controller = self.controller.as_ref();
-        let configured = || Weights::read(controller, &self.state_dir, &scan.vms);
-        let weights = weights.cloned().unwrap_or_else(configured);
+        let mut configured = Weights::read(controller, &self.state_dir, &scan.vms);
+        if let Some(weights) = weights {
+            configured.replace(weights);
+        }
+        let weights = configured;
         let situation = Situation {
             vms: self.known(&scan.vms, &interval, &weights, &mut quotas),
             host: self.host()?,
             interval: &interval,
         };
         let found = answer(&situation, &asked, scan.unreadable_vmms);
+        let processes = begun.map(|begun| named_by_cures(&self.procfs, &found.findings, begun));
         Ok(Observation {
             known: situation.vms,
+            host: situation.host,
+            processes: processes.unwrap_or_default(),
             vms: scan.vms,
             asked,
             weights,
             found,
             interval,
         })
+    }
+
+    /// Who is on the host, found from scratch: what discovery remembers may be some seconds old. A VM that was known keeps its number.
+    fn who_is_there(&self, known: &[Vm]) -> Result<Scan, WhyError> {
+        let discovery = Discovery::new(self.options.clone(), self.procfs.clone());
+        let mut scan = discovery?.scan()?;
+        renumber(&mut scan.vms, known);
+        Ok(scan)
     }
 
     /// What is configured now, for a record. For how long quotas throttled is in it as LIM.
@@ -324,6 +351,32 @@ impl Why {
     }
 }
 
+/// Gives VMs the numbers by which they are known, and others that nobody has.
+fn renumber(vms: &mut [Vm], known: &[Vm]) {
+    for (vm, n) in vms.iter_mut().zip(0..) {
+        let same = |one: &&Vm| one.process == vm.process && one.name == vm.name;
+        let known = known.iter().find(same);
+        vm.id = known.map_or(VmId(u64::MAX - n), |known| known.id);
+    }
+}
+
+/// The processes that cures are about: those that began before the interval did, so that they are the ones that were measured.
+fn named_by_cures(
+    procfs: &ProcFs,
+    findings: &[Finding],
+    begun: StartTime,
+) -> BTreeMap<u32, ThreadRef> {
+    let changes = findings.iter().flat_map(|finding| &finding.cure.changes);
+    let processes = changes.filter_map(|change| {
+        let Change::ProcessNice { pid, .. } = change else {
+            return None;
+        };
+        let process = ThreadRef::of_process(procfs, Pid(*pid)).ok()?;
+        (process.start <= begun).then_some((*pid, process))
+    });
+    processes.collect()
+}
+
 /// What is wrong with these VMs.
 pub(crate) fn answer(
     situation: &Situation<'_>,
@@ -394,6 +447,53 @@ mod tests {
         assert_eq!(there_is(&names(2)), "there are vm0, vm1");
         assert!(there_is(&names(25)).ends_with("vm19 and 5 more"));
         assert_eq!(asked_for(None, &[]).unwrap(), BTreeSet::new());
+    }
+
+    #[test]
+    fn a_vm_that_came_meanwhile_is_none_of_those_that_were_asked_for() {
+        use crate::fixtures::vm;
+        let known = [vm(1, "a", 1), vm(2, "b", 1)];
+        let mut replaced = vm(1, "a", 1);
+        replaced.process.start.0 += 1;
+        let mut grown = vm(2, "b", 2);
+        grown.id = VmId(1);
+        let mut now = [replaced, grown, vm(7, "c", 1)];
+        renumber(&mut now, &known);
+        assert_eq!(now[1].id, VmId(2), "found in another order");
+        assert!(!known.iter().any(|vm| vm.id == now[0].id), "{:?}", now[0]);
+        assert!(now[0].id != now[2].id && now[2].id.0 > 9);
+    }
+
+    #[test]
+    fn a_process_that_began_while_it_was_measured_may_be_another() {
+        let dir = tempfile::tempdir().unwrap();
+        let task = dir.path().join("proc/300/task/300");
+        std::fs::create_dir_all(&task).unwrap();
+        let stat = format!("300 (dd) R 1 1 1 0 -1 {}1 0 41 0 0\n", "0 ".repeat(11));
+        std::fs::write(task.join("stat"), stat).unwrap();
+        let finding = Finding {
+            vm: "db".to_owned(),
+            pid: 100,
+            id: VmId(1),
+            kind: tandem_observe::findings::Kind::HostProcess,
+            severity: tandem_observe::findings::Severity::Bad,
+            lost_per_second: Nanos::ZERO,
+            lost_of_run: None,
+            burned_per_second: None,
+            evidence: Vec::new(),
+            cure: tandem_observe::findings::Cure {
+                changes: vec![Change::ProcessNice {
+                    pid: 300,
+                    name: "dd".to_owned(),
+                    nice: tandem_policy::Nice::MOST,
+                }],
+                ..Default::default()
+            },
+        };
+        let procfs = ProcFs::at(dir.path());
+        let named = |begun| named_by_cures(&procfs, std::slice::from_ref(&finding), begun);
+        assert_eq!(named(StartTime(41)).len(), 1);
+        assert_eq!(named(StartTime(40)).len(), 0);
     }
 
     #[test]

@@ -2,8 +2,8 @@
 /*
  * Every switch of this host, for some seconds: who left which pCPU and who came; and of watched threads wake-ups and moves.
  *
- * Events leave by a ring buffer, in the order in which they got their place in it, which is nearly that of time; user space sorts. What finds no
- * room there is counted. Nothing else is kept.
+ * Events leave by a ring buffer, in the order in which they got their place in it, which is nearly that of time; user space sorts. Those of each pCPU
+ * are numbered, and what finds no room has its number too, so that whoever reads knows between which events one is missing. Nothing else is kept.
  *
  * Separate from tandem.bpf.c, which runs all day and lets no event out.
  */
@@ -16,6 +16,7 @@
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
 /* Of the interface to user space. */
+#define MAP_TYPE_PERCPU_ARRAY 6
 #define MAP_TYPE_RINGBUF 27
 
 /* What an event is. src/trace/event.rs says the same in Rust. */
@@ -36,6 +37,8 @@ struct event {
 	u32 to;
 	u32 tgid;		/* of `to` */
 	u32 flags;
+	u32 seen_on;		/* the pCPU on which the program ran */
+	u32 number;		/* of the events there, from 0 on */
 	char comm[16];		/* of `to` */
 };
 
@@ -59,12 +62,26 @@ struct {
 	__type(value, u64);
 } dropped SEC(".maps");
 
+/* How many events each pCPU had, with and without room. Interrupts are off where the programs run. */
+struct {
+	__uint(type, MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, u64);
+} written SEC(".maps");
+
 static __always_inline struct event *begin(u32 kind, u32 pcpu)
 {
-	struct event *e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
 	u32 zero = 0;
-	u64 *count;
+	u64 *count = bpf_map_lookup_elem(&written, &zero);
+	struct event *e;
+	u32 number;
 
+	if (!count)
+		return 0;
+	number = (u32)*count;
+	*count += 1;
+	e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
 	if (!e) {
 		count = bpf_map_lookup_elem(&dropped, &zero);
 		if (count)
@@ -75,6 +92,8 @@ static __always_inline struct event *begin(u32 kind, u32 pcpu)
 	e->kind = kind;
 	e->pcpu = pcpu;
 	e->flags = 0;
+	e->seen_on = bpf_get_smp_processor_id();
+	e->number = number;
 	return e;
 }
 

@@ -50,25 +50,16 @@ pub use situation::Situation;
 
 use patient::Patient;
 use waits::Waits;
+use waits::Worth;
 
 /// What is wrong with the VMs of `situation` for which `is_asked` says so. All others are looked at as culprits.
 pub fn find(situation: &Situation<'_>, is_asked: impl Fn(VmId) -> bool) -> Findings {
     let interval = situation.interval;
-    let mut waits = Waits::new(&interval.edges);
-    let patients: Vec<Patient<'_>> = interval
-        .vms
-        .iter()
-        .filter_map(|vm| {
-            Some(Patient {
-                vm,
-                known: situation.vms.get(&vm.vm)?,
-                times: vm.times()?,
-            })
-        })
-        .collect();
+    let mut waits = Waits::new(&interval.edges, Worth::Look);
+    let patients = patients(situation);
     let mut findings = Vec::new();
     for patient in patients.iter().filter(|patient| is_asked(patient.id())) {
-        findings.extend(knobs::quota(situation, patient, &patients));
+        findings.extend(knobs::quota(situation, patient, &patients, Worth::Look));
         findings.extend(knobs::halt_polling(situation, patient));
         findings.extend(knobs::useless_spinning(situation, patient));
         // From the special to the general: each takes the waits that it explains.
@@ -96,6 +87,38 @@ pub fn find(situation: &Situation<'_>, is_asked: impl Fn(VmId) -> bool) -> Findi
         findings,
         not_looked_for: not_looked_for(interval),
     }
+}
+
+fn patients<'a>(situation: &'a Situation<'a>) -> Vec<Patient<'a>> {
+    let vms = situation.interval.vms.iter();
+    let patients = vms.filter_map(|vm| {
+        Some(Patient {
+            vm,
+            known: situation.vms.get(&vm.vm)?,
+            times: vm.times()?,
+        })
+    });
+    patients.collect()
+}
+
+/// What a cause costs a VM, in ns per second, however little that is, and whatever else explains the same waits: the same figure in one interval and
+/// in another, for whoever compares them. 0 where the cause is not there, and for causes whose cure is not a change of some setting
+/// ([`Cure::changes`]), which nobody tries.
+pub fn cost(situation: &Situation<'_>, vm: VmId, kind: Kind) -> Nanos {
+    let mut waits = Waits::new(&situation.interval.edges, Worth::Anything);
+    let patients = patients(situation);
+    let Some(patient) = patients.iter().find(|patient| patient.id() == vm) else {
+        return Nanos::ZERO;
+    };
+    let found = match kind {
+        Kind::Quota => knobs::quota(situation, patient, &patients, Worth::Anything),
+        Kind::Stacked => shape::stacked(situation, patient, &mut waits),
+        Kind::OwnThreads => others::own_threads(situation, patient, &mut waits),
+        Kind::HostProcess => others::host_process(situation, patient, &mut waits),
+        Kind::Neighbour => others::neighbour(situation, patient, &mut waits),
+        _ => None,
+    };
+    found.map_or(Nanos::ZERO, |found| found.lost_per_second)
 }
 
 /// Causes whose inputs the interval lacks, of any VM.

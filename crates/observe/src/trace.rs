@@ -16,7 +16,8 @@
 //!
 //! The programs (`bpf/trace.bpf.c`) are others than those that run all day: here every event leaves the kernel, through a ring buffer
 //! ([`TraceOptions::ring_bytes`]). What finds no room in it, or exceeds [`TraceOptions::most_events`] in this process, is lost, counted
-//! ([`HostTrace::lost`]), and leaves holes: of a time in which events are missing nothing is claimed.
+//! ([`HostTrace::lost`]), and leaves holes: events are numbered on each pCPU, and of a time in which some are missing nothing is claimed that they
+//! could have changed.
 //!
 //! `event.rs` reads what the programs write, `story.rs` makes slices of it, `tracer.rs` has the programs. It needs what
 //! [`Bpf`](crate::bpf::Bpf) needs, and says what is missing in the same words.
@@ -39,9 +40,9 @@ pub use without::Tracer;
 /// How much room a trace gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceOptions {
-    /// Bytes of the ring buffer in the kernel; a power of two, 4096 at least. Default 16 MiB: some 300,000 events that nobody took out yet.
+    /// Bytes of the ring buffer in the kernel; a power of two, 4096 at least. Default 16 MiB: some 260,000 events that nobody took out yet.
     pub ring_bytes: u32,
-    /// Events that are kept at most, 56 bytes each. Default 4,000,000.
+    /// Events that are kept at most, 64 bytes each. Default 4,000,000.
     pub most_events: usize,
 }
 

@@ -31,7 +31,7 @@ pub struct WhyArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Try the cures of the VM that is named, one at a time: measure, change, measure; put everything back at the end
+    /// Try the cures of the VM that is named, one at a time: measure, change, measure, put back, measure; put everything back at the end
     #[arg(long = "try")]
     try_cures: bool,
     /// How long each measurement of --try takes, 0.05 … 3600 s

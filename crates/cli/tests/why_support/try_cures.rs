@@ -3,6 +3,7 @@
 //!
 //! What must be as it was is looked up after every run, whether the host was calm in it or not; what a trial says counts only if it was.
 
+use std::path::Path;
 use std::process::Child;
 use std::process::Command;
 use std::process::Stdio;
@@ -16,6 +17,8 @@ use rustix::process::kill_process;
 use serde_json::Value;
 use tandem_linux::affinity::affinity;
 use tandem_linux::cgroup::Knob;
+use tandem_linux::claims::Claims;
+use tandem_linux::claims::HOST_CLAIMS;
 use tandem_linux::thread::ThreadRef;
 
 use super::LOOKS;
@@ -46,6 +49,10 @@ pub const ALL: &[(&str, Test)] = &[
     (
         "a_trial_that_is_killed_is_put_back_by_restore",
         a_trial_that_is_killed_is_put_back_by_restore,
+    ),
+    (
+        "a_vm_of_a_daemon_elsewhere_is_not_tried",
+        a_vm_of_a_daemon_elsewhere_is_not_tried,
     ),
     (
         "an_interrupted_trial_puts_back_at_once",
@@ -137,6 +144,10 @@ fn stacked_vcpus_are_taken_apart_and_kept_so_until_a_restore() -> Result<(), Ski
     let cost = |when: &str| trial[when]["cost"].as_f64().unwrap();
     // Others may take some of the pCPU that they share, and of the time that they wait.
     assert!(cost("before") > 0.6e9 && cost("after") < 0.2e9, "{trial:#}");
+    assert!(
+        cost("again") > 0.6e9,
+        "without it, it is there again: {trial:#}"
+    );
 
     // A run that keeps puts back what the one before kept, so all of them begin alike.
     let trial = tried(&name, state, &["--keep"], stacked, |said| {
@@ -151,6 +162,11 @@ fn stacked_vcpus_are_taken_apart_and_kept_so_until_a_restore() -> Result<(), Ski
         let has = |pcpu: &str| place.contains(tandem_policy::PcpuId(pcpu.parse().unwrap()));
         assert!(has(&one) && has(&two), "{kept:?}");
     }
+    // For a name that is mistyped nothing is undone.
+    let output = tandem(&arguments("nosuch", state, &[]));
+    assert!(!output.status.success());
+    assert!(text(&output.stderr).contains("no VM is called 'nosuch'"));
+    assert_eq!(places(&vcpus), kept);
     restore(state);
     assert_eq!(places(&vcpus), before);
     Ok(())
@@ -268,6 +284,24 @@ fn a_trial_that_is_killed_is_put_back_by_restore() -> Result<(), Skip> {
     assert!(!stacked.is_as_before(), "nobody could put it back");
     restore(stacked.state());
     assert!(stacked.is_as_before());
+    Ok(())
+}
+
+fn a_vm_of_a_daemon_elsewhere_is_not_tried() -> Result<(), Skip> {
+    let stacked = Stacked::start('y')?;
+    let mut claims = match Claims::open(Path::new(HOST_CLAIMS)) {
+        Ok(claims) => claims,
+        Err(error) => return skip(error),
+    };
+    // As a daemon with another state directory does.
+    let pid = stacked.vcpus[0].pid;
+    assert!(claims.claim(pid).unwrap());
+    let wanted = ("stacked", "not-tried");
+    let trial = tried(&stacked.name, stacked.state(), &[], wanted, |said| {
+        assert!(stacked.is_as_before(), "{said:#}");
+    })?;
+    let because = trial["because"].as_str().unwrap();
+    assert!(because.contains("another state directory"), "{trial:#}");
     Ok(())
 }
 

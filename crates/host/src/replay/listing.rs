@@ -84,7 +84,7 @@ pub struct Listing {
     pub vcpu_intervals: u64,
     /// Bytes of all files.
     pub bytes: u64,
-    /// Whether it was ended as somebody asked: not cut off, not ended by an error, not being written.
+    /// Whether it was ended as somebody asked, and all of it can be read: not cut off, not ended by an error, not being written, not damaged.
     pub complete: bool,
     /// The error that ended it.
     pub error: Option<String>,
@@ -98,6 +98,9 @@ pub struct Listing {
     pub clock_set: Vec<ClockSet>,
     /// What cannot be read.
     pub damaged: Vec<Damage>,
+    /// Whether it was ended, well or not, or it cannot be known that it was not.
+    #[serde(skip)]
+    pub(super) was_ended: bool,
     /// Where the interval before ended by both clocks.
     #[serde(skip)]
     before: Option<(Nanos, Nanos)>,
@@ -130,9 +133,12 @@ pub fn list(record: &Record) -> Result<Listing, RecordError> {
         }
         Ok::<(), RecordError>(())
     })?;
-    if let Some(end) = record.end()? {
+    // An end that cannot be read is among the damages.
+    if let Ok(Some(end)) = record.end() {
         listing.ended(end);
     }
+    listing.was_ended = listing.complete || !matches!(record.end(), Ok(None));
+    listing.complete &= listing.damaged.is_empty();
     listing.vms = vms.into_values().collect();
     Ok(listing)
 }

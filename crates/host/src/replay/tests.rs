@@ -244,6 +244,26 @@ fn a_listing_has_vms_and_gaps() {
     assert_eq!((listing.clock_set.len(), listing.failed), (0, 0));
 }
 
+#[test]
+fn a_record_that_lacks_a_segment_is_not_complete() {
+    let dir = tempfile::tempdir().unwrap();
+    let record = recorded(dir.path());
+    let entries = std::fs::read_dir(dir.path()).unwrap();
+    let mut paths = entries.map(|entry| entry.unwrap().path());
+    let segment = paths.find(|path| path.extension().is_some_and(|end| end == "parquet"));
+    std::fs::remove_file(segment.unwrap()).unwrap();
+    let listing = list(&record).unwrap();
+    assert_eq!((listing.complete, listing.intervals), (false, 0));
+    assert_eq!(listing.damaged[0].intervals, Some(5));
+    let text = text::text(&listing, Style::default());
+    assert!(
+        text.contains(", damaged")
+            && text.contains("cannot be read: ")
+            && !text.contains("cut off"),
+        "{text}"
+    );
+}
+
 /// Six seconds; after the third the clock is set back by ten.
 fn set_back(folder: &Path) -> Record {
     let mut recorder = Recorder::create(folder, DEFAULT_MAX_BYTES).unwrap();
@@ -377,6 +397,30 @@ fn why_is_answered_from_a_record_with_what_was_configured_then() {
         .unwrap()
         .why(&["batch".to_owned()]);
     assert!(other.findings.iter().all(|finding| finding.vm == "batch"));
+}
+
+#[test]
+fn a_vm_whose_settings_nobody_recorded_yet_gets_no_command() {
+    let dir = tempfile::tempdir().unwrap();
+    // The host's are there, and another VM's: this one has just come.
+    let mut of_others = settings();
+    let other = of_others.vms.remove(&VmId(4)).unwrap();
+    of_others.vms.insert(VmId(9), other);
+    let record = throttled(dir.path(), &[of_others.clone(), of_others]);
+    let why = read(&record, Wanted::ALL).unwrap().why(&["db".to_owned()]);
+    let cure = &why.findings[0].cure;
+    assert!(cure.commands.is_empty(), "{cure:?}");
+    assert!(
+        cure.remark.contains("its settings are not known"),
+        "{cure:?}"
+    );
+    let said = why.not_looked_for.iter().map(|not| not.want.as_str());
+    assert!(
+        said.clone()
+            .any(|want| want.starts_with("of db: its settings are not known")),
+        "{:?}",
+        said.collect::<Vec<_>>()
+    );
 }
 
 #[test]

@@ -16,6 +16,7 @@ pub fn text(listing: &Listing, style: Style) -> String {
         (_, true, _) => "being written".to_owned(),
         (true, false, _) => "complete".to_owned(),
         (false, false, Some(error)) => format!("ended by an error: {error}"),
+        (false, false, None) if listing.was_ended => "damaged".to_owned(),
         (false, false, None) => "cut off: up to the last interval that was written".to_owned(),
     };
     let mut lines = vec![format!(

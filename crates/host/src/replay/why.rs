@@ -2,13 +2,15 @@
 //!
 //! The same findings as those of a live host, from the sum of the intervals and from what was configured in the last of them. Commands name processes
 //! and threads of that time. A record without settings (one of version 1, or whose settings could not be read) has findings all the same,
-//! without commands, and says what was not looked for.
+//! without commands, and says what was not looked for. Likewise a VM of which none were recorded yet, since it had just come: a command for it could
+//! only be guessed.
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use tandem_linux::cgroup::Version;
+use tandem_observe::findings::Cure;
 use tandem_observe::findings::KnownHost;
 use tandem_observe::findings::KnownVm;
 use tandem_observe::findings::NotLookedFor;
@@ -23,6 +25,9 @@ use super::is_named;
 use crate::moment::printed;
 use crate::why::WhyInterval;
 use crate::why::answer;
+
+/// What is said instead of a command for a VM without settings.
+const NOT_KNOWN: &str = "its settings are not known: none were recorded in this time, as in a VM's first seconds; ask for a later time, or look at the host";
 
 impl Replayed {
     /// What was wrong with the VMs whose names match a glob, or with all if there is none.
@@ -39,6 +44,15 @@ impl Replayed {
             host: self.host.clone().unwrap_or_else(|| self.bare_host()),
         };
         let mut answer = answer(&situation, &selected, self.unreadable);
+        let bare = self.without_settings(&selected);
+        for finding in &mut answer.findings {
+            if bare.contains_key(&finding.id) {
+                finding.cure = Cure {
+                    remark: NOT_KNOWN.to_owned(),
+                    ..Cure::default()
+                };
+            }
+        }
         let mut not = |what, want: &str| {
             answer.not_looked_for.push(NotLookedFor {
                 what,
@@ -59,7 +73,22 @@ impl Replayed {
                 "settings changed, and the last ones are taken; ask for a shorter time",
             );
         }
+        if self.host.is_some() && !bare.is_empty() {
+            let names: Vec<&str> = bare.into_values().collect();
+            let want = format!("of {}: {NOT_KNOWN}", names.join(", "));
+            not("quotas by name, cgroups, turns; and commands", &want);
+        }
         answer
+    }
+
+    /// The VMs of these whose settings nobody recorded, by name.
+    fn without_settings(&self, selected: &BTreeSet<VmId>) -> BTreeMap<VmId, &str> {
+        let bare = self
+            .vms
+            .iter()
+            .filter(|(id, recorded)| selected.contains(id) && recorded.settings.is_none());
+        bare.map(|(id, recorded)| (*id, recorded.name.as_str()))
+            .collect()
     }
 
     /// From when to when, and what to know of commands.

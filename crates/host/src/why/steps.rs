@@ -1,19 +1,26 @@
 //! A cure as journaled changes: what it acts on, whether it may, making it and taking it back.
 //!
-//! Nothing is changed on a VM that was not named: a cgroup that holds another one is left as it is. Settings of the host, which are
-//! nobody's VM, take `--yes`. What a cure acts on is looked up again when it is tried, since threads and processes come and go.
+//! Nothing is changed on a VM that was not named: a cgroup that holds another one, or may hold one that cannot be looked into, is left as it is.
+//! Settings of the host, which are nobody's VM, take `--yes`. What a cure acts on is looked up again when it is tried, since threads and processes
+//! come and go: a thread that may be a vCPU, or a process that may be another than was measured, is not touched. Nor is what would go nowhere: threads
+//! that their cpuset holds where they are.
 
+use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
 use tandem_linux::actuator::Actuator;
 use tandem_linux::actuator::ActuatorError;
 use tandem_linux::actuator::Outcome;
 use tandem_linux::affinity::affinity;
+use tandem_linux::cgroup::CgroupError;
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::cgroup::CpuController;
 use tandem_linux::cgroup::Knob;
+use tandem_linux::cgroup::ownership::find_own_cgroup;
+use tandem_linux::cgroup::ownership::residence;
 use tandem_linux::procfs::ProcFs;
 use tandem_linux::procfs::read_text;
+use tandem_linux::restore::RestoreReport;
 use tandem_linux::thread::Pid;
 use tandem_linux::thread::ThreadRef;
 use tandem_linux::thread::Tid;
@@ -23,9 +30,10 @@ use tandem_policy::PcpuSet;
 use tandem_policy::VmId;
 use tandem_policy::Weight;
 
+use super::cpusets::Cpusets;
 use crate::discovery::Vm;
-use crate::homes::own_cgroup;
-use crate::homes::residences;
+use crate::discovery::count_kvm_vcpus;
+use crate::vmm::VcpuName;
 
 /// One journaled change.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,8 +72,12 @@ impl Step {
 pub(super) struct Ground<'a> {
     pub(super) procfs: &'a ProcFs,
     pub(super) controller: &'a dyn CpuController,
-    /// All VMs of the host.
+    /// All VMs of the host, as they are now.
     pub(super) vms: &'a [Vm],
+    /// Processes that are VMMs by their names and cannot be looked into.
+    pub(super) unreadable: usize,
+    /// The processes that were measured all the time, as far as cures are about them.
+    pub(super) processes: &'a BTreeMap<u32, ThreadRef>,
     /// Those that may be changed.
     pub(super) selected: &'a BTreeSet<VmId>,
     /// Whether settings of the host may be changed, too.
@@ -87,6 +99,7 @@ impl Ground<'_> {
         for change in changes {
             steps.extend(self.of(vm, change)?);
         }
+        self.check_cpusets(&steps)?;
         match steps.is_empty() {
             true => Err("the threads that it is about are gone".to_owned()),
             false => Ok(steps),
@@ -130,18 +143,59 @@ impl Ground<'_> {
             }
             Change::ProcessNice { pid, name, nice } => {
                 self.check_yes("a process of the host's")?;
-                let folder = self.procfs.process(Pid(*pid));
-                let comm = read_text(&folder.join("comm")).unwrap_or_default();
-                // By now the number may be another's.
-                if comm.trim_end() != name {
+                let Some(process) = self.host_process(Pid(*pid), name)? else {
                     return Ok(Vec::new());
-                }
-                let threads = self.threads(Pid(*pid)).into_iter();
+                };
+                let threads = self.threads(process.pid).into_iter();
                 Ok(threads
                     .map(|(thread, _)| Step::Nice(thread, *nice))
                     .collect())
             }
         }
+    }
+
+    /// A process of the host's that is the one that was measured, and no VM; `None` if it is gone.
+    fn host_process(&self, pid: Pid, name: &str) -> Result<Option<ThreadRef>, String> {
+        let Ok(process) = ThreadRef::of_process(self.procfs, pid) else {
+            return Ok(None);
+        };
+        let folder = self.procfs.process(pid);
+        let comm = read_text(&folder.join("comm")).unwrap_or_default();
+        // By now the number may be another's.
+        if comm.trim_end() != name {
+            return Ok(None);
+        }
+        if self.processes.get(&pid.0) != Some(&process) {
+            return Err(format!(
+                "process {pid} ({name}) was not there all the time that was measured: it may be another"
+            ));
+        }
+        if let Some(vm) = self.vms.iter().find(|vm| vm.process.pid == pid) {
+            return Err(format!("process {pid} ({name}) runs {}", vm.name));
+        }
+        match count_kvm_vcpus(&folder) {
+            Some(0) => Ok(Some(process)),
+            Some(_) => Err(format!("process {pid} ({name}) holds vCPUs of a VM")),
+            None => Err(format!(
+                "whether process {pid} ({name}) holds a VM cannot be looked up"
+            )),
+        }
+    }
+
+    /// Whether all threads may go where they are sent.
+    fn check_cpusets(&self, steps: &[Step]) -> Result<(), String> {
+        let mut cpusets = Cpusets::open(self.procfs);
+        for step in steps {
+            if let Step::Affinity(thread, pcpus) = step
+                && let Some(bound) = cpusets.of(thread, false)
+                && pcpus.common(&bound) < pcpus.len()
+            {
+                return Err(format!(
+                    "the cpuset of {thread} holds it to pCPUs {bound}, as libvirt's vcpupin and emulatorpin do: it would have to be changed too, which                      the command above does where there is one"
+                ));
+            }
+        }
+        Ok(())
     }
 
     fn check_yes(&self, what: &str) -> Result<(), String> {
@@ -153,16 +207,26 @@ impl Ground<'_> {
 
     /// Whether a cgroup holds no VM that may not be changed.
     fn check_cgroup(&self, cgroup: &CgroupPath) -> Result<(), String> {
-        let holds = |vm: &&Vm| {
-            let threads = vm.vcpus.iter().map(|vcpu| &vcpu.thread);
-            let mut threads = threads.chain([&vm.process]);
-            threads.any(|thread| {
-                let place = self.controller.cgroup_of(thread);
-                place.is_ok_and(|place| place.is_within(cgroup))
-            })
-        };
+        if self.unreadable > 0 {
+            return Err(format!(
+                "{} processes that may be VMs cannot be looked into: {cgroup} may hold one that nobody named",
+                self.unreadable
+            ));
+        }
+        let mut names = Vec::new();
         let others = self.vms.iter().filter(|vm| !self.selected.contains(&vm.id));
-        let names: Vec<&str> = others.filter(holds).map(|vm| vm.name.as_str()).collect();
+        for vm in others {
+            let threads = vm.vcpus.iter().map(|vcpu| &vcpu.thread);
+            let mut holds = false;
+            for thread in threads.chain([&vm.process]) {
+                match self.controller.cgroup_of(thread) {
+                    Ok(place) => holds |= place.is_within(cgroup),
+                    Err(error) if error.is_gone() => {}
+                    Err(error) => return Err(unknown(vm, &error)),
+                }
+            }
+            names.extend(holds.then_some(vm.name.as_str()));
+        }
         match names.is_empty() {
             true => Ok(()),
             false => Err(format!(
@@ -172,10 +236,21 @@ impl Ground<'_> {
         }
     }
 
-    /// The cgroup that is this VM's alone, if it has one.
+    /// The cgroup that is this VM's alone, if it has one. Where any VM's is not known, neither is this.
     fn own_cgroup(&self, vm: &Vm) -> Result<Option<CgroupPath>, String> {
-        let homes = residences(self.controller, self.vms);
-        own_cgroup(self.controller, vm.id, &homes).map_err(|error| error.to_string())
+        let (mut own, mut others) = (None, Vec::new());
+        for other in self.vms {
+            let vcpus: Vec<ThreadRef> = other.vcpus.iter().map(|vcpu| vcpu.thread).collect();
+            match residence(self.controller, &other.process, &vcpus) {
+                Ok(home) if other.id == vm.id => own = Some(home),
+                Ok(home) => others.push(home),
+                Err(error) if error.is_gone() => {}
+                Err(error) => return Err(unknown(other, &error)),
+            }
+        }
+        let own = own.ok_or("the VM is gone")?;
+        let found = find_own_cgroup(self.controller, self.procfs, &own, &others);
+        found.map_err(|error| error.to_string())
     }
 
     fn vm_weight(&self, vm: &Vm, percent: u32) -> Result<Step, String> {
@@ -216,6 +291,15 @@ impl Ground<'_> {
                 other.name
             ));
         }
+        if let Some(vm) = of_process.clone().find(|vm| vm.unidentified > 0) {
+            return Err(format!(
+                "{} of the vCPUs of {} have no thread that is known: '{name}' may be one",
+                vm.unidentified, vm.name
+            ));
+        }
+        if VcpuName::parse(name).is_some() {
+            return Err(format!("threads that are called '{name}' may be vCPUs"));
+        }
         let vcpus: BTreeSet<Tid> = of_process
             .flat_map(|vm| vm.vcpus.iter().map(|vcpu| vcpu.thread.tid))
             .collect();
@@ -223,6 +307,11 @@ impl Ground<'_> {
         let named = threads.filter(|(thread, comm)| comm == name && !vcpus.contains(&thread.tid));
         Ok(named.map(|(thread, _)| thread).collect())
     }
+}
+
+/// It is not known where a VM is.
+fn unknown(vm: &Vm, error: &CgroupError) -> String {
+    format!("the cgroup of {} cannot be read: {error}", vm.name)
 }
 
 /// Makes these changes. If one of them cannot be made, those before it are left for [`take_back`].
@@ -254,15 +343,19 @@ pub(super) fn make(actuator: &mut Actuator, steps: &[Step]) -> Result<(), String
     Ok(())
 }
 
-/// Puts back what these changes were, the last first. What fails stays in the journal, and is tried again, and said, at the end.
-pub(super) fn take_back(actuator: &mut Actuator, steps: &[Step]) -> Result<(), ActuatorError> {
+/// Puts back what these changes were, the last first. What fails stays in the journal.
+pub(super) fn take_back(
+    actuator: &mut Actuator,
+    steps: &[Step],
+) -> Result<RestoreReport, ActuatorError> {
+    let mut report = RestoreReport::default();
     for step in steps.iter().rev() {
-        match step.target() {
+        report.add(match step.target() {
             Target::Thread(thread) => actuator.release_thread(&thread)?,
             Target::Knob(cgroup, knob) => actuator.release_knob(&cgroup, knob)?,
-        };
+        });
     }
-    Ok(())
+    Ok(report)
 }
 
 #[cfg(test)]
@@ -332,12 +425,26 @@ mod tests {
         yes: bool,
         change: Change,
     ) -> Result<Vec<Step>, String> {
+        let vms = [vm(1, "a", 1), vm(2, "b", 1)];
+        of_vms(dir, &vms, 0, (selected, yes), change)
+    }
+
+    /// Measured was process 300, all the time.
+    fn of_vms(
+        dir: &tempfile::TempDir,
+        vms: &[Vm],
+        unreadable: usize,
+        (selected, yes): (&[u64], bool),
+        change: Change,
+    ) -> Result<Vec<Step>, String> {
         let procfs = ProcFs::at(dir.path());
         let controller = cgroup::open(&procfs).unwrap();
         let ground = Ground {
             procfs: &procfs,
             controller: &*controller,
-            vms: &[vm(1, "a", 1), vm(2, "b", 1)],
+            vms,
+            unreadable,
+            processes: &BTreeMap::from([(300, thread(300, 300))]),
             selected: &selected.iter().map(|id| VmId(*id)).collect(),
             yes,
         };
@@ -383,12 +490,101 @@ mod tests {
         assert_eq!(tids, both, "all of its threads");
         let other = calm(true, "cc1").unwrap_err();
         assert!(other.contains("gone"), "the number is another's: {other}");
+        // Of that name, too, and begun later.
+        let stat = dir.path().join("proc/300/task/300/stat");
+        let later = fs::read_to_string(&stat)
+            .unwrap()
+            .replace(" 1 0 0\n", " 2 0 0\n");
+        fs::write(&stat, later).unwrap();
+        let refused = calm(true, "dd").unwrap_err();
+        assert!(refused.contains("may be another"), "{refused}");
         let weight = Change::Weight {
             cgroup: path("/vms/b"),
             weight: 102,
         };
         let refused = steps(&dir, &[1], true, weight).unwrap_err();
         assert!(refused.contains("also holds b"), "{refused}");
+    }
+
+    #[test]
+    fn a_vmm_is_no_process_of_the_hosts() {
+        let dir = two(&[(300, 300, "dd", "/")]);
+        let calm = |vms: &[Vm]| {
+            let change = Change::ProcessNice {
+                pid: 300,
+                name: "dd".to_owned(),
+                nice: Nice::MOST,
+            };
+            of_vms(&dir, vms, 0, (&[1], true), change)
+        };
+        let named = [vm(1, "a", 1), vm(3, "c", 1)];
+        let refused = calm(&named).unwrap_err();
+        assert!(refused.contains("runs c"), "{refused}");
+        assert!(calm(&named[..1]).is_ok());
+        let fds = dir.path().join("proc/300/fd");
+        fs::create_dir_all(&fds).unwrap();
+        std::os::unix::fs::symlink("anon_inode:kvm-vcpu:0", fds.join("7")).unwrap();
+        let refused = calm(&named[..1]).unwrap_err();
+        assert!(refused.contains("holds vCPUs of a VM"), "{refused}");
+    }
+
+    #[test]
+    fn a_cgroup_that_cannot_be_read_may_be_any() {
+        let dir = two(&[]);
+        let (vms, cgroup) = ([vm(1, "a", 1), vm(2, "b", 1)], path("/vms/a"));
+        let lift = |unreadable| {
+            let change = Change::NoQuota {
+                cgroup: cgroup.clone(),
+            };
+            of_vms(&dir, &vms, unreadable, (&[1], true), change)
+        };
+        assert!(lift(0).is_ok());
+        let refused = lift(1).unwrap_err();
+        assert!(refused.contains("cannot be looked into"), "{refused}");
+        let of_b = dir.path().join("proc/200/task/201/cgroup");
+        fs::write(&of_b, "nonsense\n").unwrap();
+        let refused = lift(0).unwrap_err();
+        assert!(
+            refused.contains("the cgroup of b cannot be read"),
+            "{refused}"
+        );
+        let raise = steps(&dir, &[1], false, Change::VmWeight { percent: 150 });
+        assert!(
+            raise
+                .unwrap_err()
+                .contains("the cgroup of b cannot be read")
+        );
+        // Who is gone is nowhere.
+        fs::remove_dir_all(dir.path().join("proc/200")).unwrap();
+        assert!(lift(0).is_ok());
+    }
+
+    #[test]
+    fn a_vcpu_that_its_cpuset_holds_is_not_tried() {
+        let dir = two(&[]);
+        let root = dir.path();
+        let mounts = fs::read_to_string(root.join("proc/mounts")).unwrap();
+        let mounts = mounts + "cgroup /sys/fs/cgroup/cpuset cgroup rw,cpuset 0 0\n";
+        fs::write(root.join("proc/mounts"), mounts).unwrap();
+        let place = "2:cpu:/vms/a\n3:cpuset:/vms/a/vcpu0\n";
+        fs::write(root.join("proc/100/task/101/cgroup"), place).unwrap();
+        let cpuset = root.join("sys/fs/cgroup/cpuset/vms/a/vcpu0");
+        fs::create_dir_all(&cpuset).unwrap();
+        let send = |pcpus: &str| {
+            let change = Change::Vcpu {
+                vcpu: VcpuId(0),
+                pcpus: pcpus.parse().unwrap(),
+            };
+            steps(&dir, &[1], false, change)
+        };
+        fs::write(cpuset.join("cpuset.effective_cpus"), "0-1\n").unwrap();
+        assert!(send("0-1").is_ok());
+        fs::write(cpuset.join("cpuset.effective_cpus"), "0\n").unwrap();
+        let refused = send("0-1").unwrap_err();
+        assert!(
+            refused.contains("holds it to pCPUs 0") && refused.contains("vcpupin"),
+            "{refused}"
+        );
     }
 
     #[test]
@@ -405,7 +601,15 @@ mod tests {
             let steps = steps(&dir, &[1], false, change(name)).unwrap();
             steps.iter().map(Step::target).collect::<Vec<_>>()
         };
-        assert_eq!(of("CPU 0/KVM"), [Target::Thread(thread(100, 102))]);
+        let refused = steps(&dir, &[1], false, change("CPU 0/KVM")).unwrap_err();
+        assert!(
+            refused.contains("may be vCPUs"),
+            "plugged in meanwhile: {refused}"
+        );
+        let mut growing = vm(1, "a", 1);
+        growing.unidentified = 1;
+        let refused = of_vms(&dir, &[growing], 0, (&[1], false), change("worker"));
+        assert!(refused.unwrap_err().contains("no thread that is known"));
         assert_eq!(of("worker"), [Target::Thread(thread(100, 103))]);
         assert!(steps(&dir, &[1], false, change("nobody")).is_err());
     }

@@ -1,31 +1,43 @@
 //! `tandem host why --try`: tries the cures of what was found, one at a time, and says what each did.
 //!
 //! ```text
-//! measure ─► the costliest finding not tried yet ─► change ─► measure ─► helped? ─► stays, and is what the next is compared with
-//!                      ▲                                         │
-//!                      └──────────────── put back ◄──────────────┘ no
+//! measure ─► the costliest finding not tried yet ─► change ─► measure ─► put back ─► measure ─► helped?
+//!                      ▲                                                               no │      │ yes
+//!                      ├───────────────────────────────────────────────────────────────────┘      │
+//!                      └─────────────────────────── measure ◄─ change again, and it stays ◄───────┘
 //! ```
+//!
+//! So every cure is compared with what is without it, before and after, and what ends or begins by itself is not taken for its doing. What the next one
+//! is compared with was measured last.
 //!
 //! The operator stays in charge:
 //! - only VMs that were named are changed, and settings of the host (its processes, cgroups that are not one VM's alone) only with `yes`;
 //! - every change goes through the daemon's journal first: Ctrl-C, an error or a panic put everything back at once, and after kill -9
-//!   `tandem host restore` or the next start does;
+//!   `tandem host restore` or the next start does; what threads hand on to those that they start is put back there, too;
+//! - what somebody else sets meanwhile, or later, is theirs, and stays;
 //! - at the end everything is put back, unless what helped is to be kept. That stays in the journal, so that `tandem host restore` undoes it;
-//! - where a daemon acts on the same state directory, nothing can be tried: its lock is held.
+//! - where a daemon acts on the same state directory, nothing can be tried: its lock is held. A VM that a daemon with another one looks after is
+//!   not changed ([`Claims`]).
 //!
-//! Both measurements take equally long and are made by the same source. What counts as help is in [`super::verdict`].
+//! All measurements take equally long and are made by the same source. What counts as help is in [`super::verdict`].
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
+use std::path::Path;
 use std::time::Duration;
 
 use serde::Serialize;
 use tandem_linux::actuator::Actuator;
 use tandem_linux::cgroup;
+use tandem_linux::claims::Claims;
+use tandem_linux::claims::HOST_CLAIMS;
 use tandem_linux::interrupt::Interrupt;
+use tandem_linux::restore::RestoreFailure;
 use tandem_linux::restore::RestoreReport;
 use tandem_observe::findings::Finding;
 use tandem_observe::findings::Kind;
+use tandem_observe::findings::Situation;
+use tandem_observe::findings::cost;
 use tandem_policy::VmId;
 
 use super::Observation;
@@ -33,7 +45,8 @@ use super::SCHEMA;
 use super::Why;
 use super::WhyError;
 use super::WhyInterval;
-use super::steps;
+use super::asked_for;
+use super::changes::Changes;
 use super::steps::Ground;
 use super::steps::Step;
 use super::steps::Target;
@@ -41,7 +54,10 @@ use super::text;
 use super::text::shown;
 use super::verdict::Figures;
 use super::verdict::Share;
+use super::verdict::Without;
 use super::verdict::judge;
+use super::verdict::waits;
+use crate::weights::Weights;
 
 /// After a change, until measuring begins: threads that were moved have then run where they are now.
 const SETTLE: Duration = Duration::from_millis(200);
@@ -95,6 +111,8 @@ pub struct Trial {
     pub before: Option<Figures>,
     /// Measured with the change.
     pub after: Option<Figures>,
+    /// Measured when it was put back.
+    pub again: Option<Figures>,
 }
 
 /// All that was tried.
@@ -110,14 +128,15 @@ pub struct Trials {
     pub trials: Vec<Trial>,
     /// What was put back at the end; `None` if what helped is kept.
     pub put_back: Option<RestoreReport>,
+    /// Where what helped is kept: what did not, and could not be put back. It stays in the journal.
+    pub failed: Vec<RestoreFailure>,
 }
 
 impl Trials {
     /// Whether everything that is not to be kept is as it was.
     pub fn is_put_back(&self) -> bool {
-        self.put_back
-            .as_ref()
-            .is_none_or(RestoreReport::is_complete)
+        let is_complete = self.put_back.as_ref();
+        is_complete.is_none_or(RestoreReport::is_complete) && self.failed.is_empty()
     }
 }
 
@@ -133,14 +152,31 @@ impl Observation {
                 vm: known.name.clone(),
                 due: pcpus(known.due),
                 received: pcpus(known.received),
+                waited: waits(&self.interval, vm.vm).map(pcpus),
             })
         });
         shares.collect()
     }
 
     fn figures(&self, finding: &Finding) -> Figures {
-        Figures::of(finding, &self.interval, &self.found.findings, self.shares())
+        let situation = Situation {
+            interval: &self.interval,
+            vms: self.known.clone(),
+            host: self.host.clone(),
+        };
+        let cost = cost(&situation, finding.id, finding.kind);
+        Figures::of(finding, &self.interval, cost, self.shares())
     }
+}
+
+/// Trials on their way.
+struct Trying<'a> {
+    asked: Option<&'a str>,
+    options: &'a TryOptions,
+    interrupt: &'a Interrupt,
+    changes: &'a mut Changes,
+    /// The VMs that are ours for now, as other daemons of the host see it.
+    claims: Claims,
 }
 
 impl Why {
@@ -154,18 +190,30 @@ impl Why {
         if asked.is_none() && !options.yes {
             return Err(WhyError::NobodyNamed);
         }
+        // Before what an earlier run kept is put back: it should not be for a name that is mistyped.
+        asked_for(asked, &self.discovery.scan()?.vms)?;
+        let claims = Claims::open(Path::new(HOST_CLAIMS));
+        let claims = claims.map_err(tandem_linux::actuator::ActuatorError::Journal)?;
         let controller = cgroup::open(&self.procfs)?;
-        let (mut actuator, earlier) = Actuator::open(controller, &self.state_dir)?;
+        let (actuator, earlier) = Actuator::open(controller, &self.state_dir)?;
         if !earlier.is_complete() {
             // What stays in the journal is for `tandem host restore`.
             return Err(WhyError::EarlierLeft(earlier));
         }
-        let tried = self.try_all(asked, options, interrupt, &mut actuator);
+        let mut changes = Changes::new(self.procfs.clone(), actuator);
+        let trying = Trying {
+            asked,
+            options,
+            interrupt,
+            changes: &mut changes,
+            claims,
+        };
+        let tried = self.try_all(trying);
         // On an error nothing is kept, and dropping the actuator would put back without a word.
         let (found, mut trials) = match tried {
             Ok(tried) => tried,
             Err(error) => {
-                let report = actuator.restore();
+                let report = changes.restore();
                 return Err(match report.is_complete() {
                     true => error,
                     false => WhyError::NotPutBack {
@@ -175,14 +223,11 @@ impl Why {
                 });
             }
         };
-        let put_back = match options.keep {
-            true => {
-                actuator.abandon();
-                None
-            }
+        let (put_back, failed) = match options.keep {
+            true => (None, changes.keep().failures),
             false => {
                 trials.iter_mut().for_each(|trial| trial.in_force = false);
-                Some(actuator.restore())
+                (Some(changes.restore()), Vec::new())
             }
         };
         Ok(Trials {
@@ -191,20 +236,15 @@ impl Why {
             found,
             trials,
             put_back,
+            failed,
         })
     }
 
-    fn try_all(
-        &mut self,
-        asked: Option<&str>,
-        options: &TryOptions,
-        interrupt: &Interrupt,
-        actuator: &mut Actuator,
-    ) -> Result<(WhyInterval, Vec<Trial>), WhyError> {
-        let mut before = self.observe(asked, None, || interrupt.sleep(options.length))?;
-        let found = before.found.clone();
+    fn try_all(&mut self, mut trying: Trying<'_>) -> Result<(WhyInterval, Vec<Trial>), WhyError> {
+        let mut before = self.measure(&mut trying, None)?;
+        let (found, weights) = (before.found.clone(), before.weights.clone());
+        let first = before.shares();
         let mut tried: BTreeSet<(VmId, Kind)> = BTreeSet::new();
-        let mut in_force: BTreeSet<Target> = BTreeSet::new();
         let mut trials = Vec::new();
         loop {
             let mut findings = before.found.findings.iter();
@@ -227,8 +267,9 @@ impl Why {
                 in_force: false,
                 before: None,
                 after: None,
+                again: None,
             };
-            let steps = match self.steps(&finding, &before, options.yes, &in_force) {
+            let steps = match self.steps(&finding, &before, &mut trying)? {
                 Ok(steps) => steps,
                 Err(because) => {
                     trial.because = because;
@@ -236,61 +277,138 @@ impl Why {
                     continue;
                 }
             };
-            trial.before = Some(before.figures(&finding));
-            if let Err(because) = steps::make(actuator, &steps) {
-                steps::take_back(actuator, &steps)?;
+            let before_it = before.figures(&finding);
+            trial.before = Some(before_it.clone());
+            if let Err(because) = trying.changes.make(&steps) {
+                trying.changes.take_back()?;
                 (trial.outcome, trial.because) = (Outcome::Failed, because);
                 trials.push(trial);
+                // It was in force for a moment, and what was measured before is of then.
+                before = self.measure_after(&mut trying, &weights)?;
                 continue;
             }
-            interrupt.sleep(SETTLE).map_err(WhyError::Interrupted)?;
-            let wait = || interrupt.sleep(options.length);
-            let after = self.observe(asked, Some(&before.weights), wait)?;
-            let figures = after.figures(&finding);
-            let verdict = trial.before.as_ref().map(|before| judge(before, &figures));
-            trial.after = Some(figures);
-            let helped = verdict.as_ref().is_some_and(|verdict| verdict.helped);
-            trial.because = verdict.map_or_else(String::new, |verdict| verdict.because);
-            trial.in_force = helped;
-            match helped {
-                true => {
-                    trial.outcome = Outcome::Helped;
-                    in_force.extend(steps.iter().map(Step::target));
-                    before = after;
-                }
-                false => {
-                    trial.outcome = Outcome::DidNotHelp;
-                    steps::take_back(actuator, &steps)?;
+            let with = self.measure_after(&mut trying, &weights)?;
+            trying.changes.take_back()?;
+            let again = self.measure_after(&mut trying, &weights)?;
+            let (with_it, again_without) = (with.figures(&finding), again.figures(&finding));
+            let without = Without {
+                before: &before_it,
+                again: &again_without,
+                first: trials
+                    .iter()
+                    .any(|trial: &Trial| trial.in_force)
+                    .then_some(first.as_slice()),
+            };
+            let verdict = judge(without, &with_it);
+            (trial.after, trial.again) = (Some(with_it), Some(again_without));
+            trial.because = verdict.because;
+            trial.outcome = Outcome::DidNotHelp;
+            before = again;
+            if verdict.helped {
+                match self.make_again(&finding, &before, &mut trying)? {
+                    Ok(()) => {
+                        (trial.outcome, trial.in_force) = (Outcome::Helped, true);
+                        before = self.measure_after(&mut trying, &weights)?;
+                    }
+                    Err(because) => (trial.outcome, trial.because) = (Outcome::Failed, because),
                 }
             }
             trials.push(trial);
         }
     }
 
-    /// What a cure changes; says why it is not tried.
+    /// Puts a cure that helped in force.
+    fn make_again(
+        &mut self,
+        finding: &Finding,
+        before: &Observation,
+        trying: &mut Trying<'_>,
+    ) -> Result<Result<(), String>, WhyError> {
+        let steps = match self.steps(finding, before, trying)? {
+            Ok(steps) => steps,
+            Err(because) => return Ok(Err(because)),
+        };
+        let made = trying.changes.make(&steps);
+        if made.is_err() {
+            trying.changes.take_back()?;
+        }
+        Ok(made)
+    }
+
+    /// Measures once threads that were moved have run where they are now.
+    fn measure_after(
+        &mut self,
+        trying: &mut Trying<'_>,
+        weights: &Weights,
+    ) -> Result<Observation, WhyError> {
+        let settled = trying.changes.wait(SETTLE, trying.interrupt);
+        settled.map_err(WhyError::Interrupted)?;
+        self.measure(trying, Some(weights))
+    }
+
+    fn measure(
+        &mut self,
+        trying: &mut Trying<'_>,
+        weights: Option<&Weights>,
+    ) -> Result<Observation, WhyError> {
+        let Trying {
+            asked,
+            options,
+            interrupt,
+            changes,
+            ..
+        } = trying;
+        let wait = || changes.wait(options.length, interrupt);
+        self.observe(*asked, weights, wait)
+    }
+
+    /// What a cure changes; says why it is not tried. Who is on the host is looked up anew: who came since must not be hit.
     fn steps(
         &self,
         finding: &Finding,
         before: &Observation,
-        yes: bool,
-        in_force: &BTreeSet<Target>,
-    ) -> Result<Vec<Step>, String> {
+        trying: &mut Trying<'_>,
+    ) -> Result<Result<Vec<Step>, String>, WhyError> {
         let known = before.known.get(&finding.id);
         if known.is_some_and(|known| known.is_managed) {
-            return Err("a daemon looks after the VM".to_owned());
+            return Ok(Err("a daemon looks after the VM".to_owned()));
         }
+        let now = self.who_is_there(&before.vms)?;
         let ground = Ground {
             procfs: &self.procfs,
             controller: self.controller.as_ref(),
-            vms: &before.vms,
+            vms: &now.vms,
+            unreadable: now.unreadable_vmms,
+            processes: &before.processes,
             selected: &before.asked,
-            yes,
+            yes: trying.options.yes,
         };
-        let steps = ground.steps(finding.id, &finding.cure.changes)?;
-        match steps.iter().any(|step| in_force.contains(&step.target())) {
-            true => Err("a cure that helped has changed that already".to_owned()),
-            false => Ok(steps),
+        let steps = match ground.steps(finding.id, &finding.cure.changes) {
+            Ok(steps) => steps,
+            Err(because) => return Ok(Err(because)),
+        };
+        let targets: BTreeSet<Target> = trying.changes.targets().collect();
+        if steps.iter().any(|step| targets.contains(&step.target())) {
+            let because = "a cure that helped has changed that already";
+            return Ok(Err(because.to_owned()));
         }
+        // They are ours until the end.
+        for vm in now.vms.iter().filter(|vm| vm.id == finding.id) {
+            match trying.claims.claim(vm.process.pid) {
+                Ok(true) => {}
+                Ok(false) => {
+                    let because = "a daemon with another state directory, or another trial, looks after the VM";
+                    return Ok(Err(because.to_owned()));
+                }
+                Err(error) => {
+                    let because = format!(
+                        "whether a daemon looks after the VM cannot be known: {HOST_CLAIMS}: {error}"
+                    );
+                    return Ok(Err(because));
+                }
+            }
+        }
+        Ok(Ok(steps))
     }
 }
 
@@ -314,10 +432,18 @@ pub fn text(trials: &Trials) -> String {
         None if kept == 0 => write!(text, "\nnothing helped, and everything is put back"),
         None => write!(
             text,
-            "\nkept: {kept} of {}; 'tandem host restore', or the next start of the daemon, puts it back",
+            "\nkept: {kept} of {}; 'tandem host restore', or the next start of the daemon, puts it back; where threads were changed, what these start from now \
+             on keeps it",
             trials.trials.len()
         ),
     };
+    for failure in &trials.failed {
+        let _ = write!(
+            text,
+            "\nnot put back, and in the journal for 'tandem host restore': {}: {}",
+            failure.what, failure.error
+        );
+    }
     text
 }
 
@@ -346,9 +472,13 @@ fn one(trial: &Trial, number: usize) -> String {
     }
     if let (Some(before), Some(after)) = (&trial.before, &trial.after) {
         let ms = |figures: &Figures| figures.cost.0 as f64 / 1e6;
+        let again = trial.again.as_ref();
+        let again = again.map_or_else(String::new, |again| {
+            format!(", and {:.0} again without it", ms(again))
+        });
         let _ = writeln!(
             text,
-            "   costs {:.0} → {:.0} ms per second",
+            "   costs {:.0} → {:.0} ms per second{again}",
             ms(before),
             ms(after)
         );
@@ -397,8 +527,11 @@ mod tests {
             vm: format!("vm{id}"),
             due: 1.0,
             received,
+            waited: None,
         };
         Figures {
+            runs: None,
+            threads: None,
             cost: Nanos::from_millis(cost),
             waits: Some(Nanos::from_millis(cost + 5)),
             share: Some(share(1, 0.5)),
@@ -417,6 +550,7 @@ mod tests {
             in_force: false,
             before: None,
             after: None,
+            again: None,
         }
     }
 
@@ -438,6 +572,7 @@ mod tests {
             },
             trials,
             put_back: Some(RestoreReport::default()),
+            failed: Vec::new(),
         }
     }
 
@@ -446,12 +581,13 @@ mod tests {
         let helped = Trial {
             before: Some(figures(1000, 1.0)),
             after: Some(figures(0, 0.99)),
+            again: Some(figures(990, 1.0)),
             ..trial(Outcome::Helped, "its cost fell")
         };
         let said = text(&trials(vec![helped]));
         let expected = "tried 1  vm1 (process 812): its vCPUs are stacked while pCPUs idle
    change: vCPU 0 may run on pCPUs 0-1
-   costs 1000 → 0 ms per second
+   costs 1000 → 0 ms per second, and 990 again without it
    waits (RDY and LIM) 1005 → 5 ms per second
    vm1 received 0.50 of 1.00 → 0.50 of 1.00 pCPUs due
    vm2 received 1.00 of 1.00 → 0.99 of 1.00 pCPUs due
@@ -491,7 +627,21 @@ everything is put back: 0 changes put back, 0 needed no undoing";
             what: "the quota of /a".to_owned(),
             error: "read-only".to_owned(),
         };
-        all.put_back.as_mut().unwrap().failures.push(failure);
+        all.put_back
+            .as_mut()
+            .unwrap()
+            .failures
+            .push(failure.clone());
         assert!(!all.is_put_back());
+        // Where what helped is kept, too.
+        all.put_back = None;
+        assert!(all.is_put_back());
+        all.failed.push(failure);
+        assert!(!all.is_put_back());
+        let said = text(&all);
+        assert!(
+            said.ends_with("for 'tandem host restore': the quota of /a: read-only"),
+            "{said}"
+        );
     }
 }

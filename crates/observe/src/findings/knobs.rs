@@ -25,6 +25,7 @@ use super::finding::ratio;
 use super::patient::Patient;
 use super::situation::KnownQuota;
 use super::situation::Situation;
+use super::waits::Worth;
 
 /// LIM from which a quota is felt. esxtop's users take any %MLMTD as a limit that acts; clocks here are read one after the
 /// other, which makes up to about 1 %.
@@ -93,11 +94,13 @@ pub(super) fn quota(
     situation: &Situation<'_>,
     patient: &Patient<'_>,
     patients: &[Patient<'_>],
+    worth: Worth,
 ) -> Option<Finding> {
     let limited = patient.times.get(State::Limited)?;
     let idle = situation.interval.host.idle?;
     let part = patient.part(limited);
-    if part < LIMITED || situation.pcpus(idle) < IDLE {
+    let is_little = part < LIMITED || situation.pcpus(idle) < IDLE;
+    if is_little && worth == Worth::Look {
         return None;
     }
     let withheld = withheld(situation, patients);

@@ -170,6 +170,17 @@ impl World {
         self
     }
 
+    fn cost(self, id: u64, kind: Kind) -> Nanos {
+        let mut interval = self.interval;
+        interval.edges = self.edges.all();
+        let situation = Situation {
+            interval: &interval,
+            vms: self.vms,
+            host: self.host,
+        };
+        cost(&situation, VmId(id), kind)
+    }
+
     fn all(self) -> Findings {
         let mut interval = self.interval;
         interval.edges = self.edges.all();

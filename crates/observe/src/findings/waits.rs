@@ -24,6 +24,16 @@ pub(super) const READY: f64 = 0.05;
 /// RDY of a single vCPU that is bad, by the same rule. One such vCPU is worth a finding whatever its siblings do.
 pub(super) const READY_BAD: f64 = 0.10;
 
+/// What counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Worth {
+    /// What is worth a look: more than thresholds.
+    #[default]
+    Look,
+    /// Anything.
+    Anything,
+}
+
 /// Who had what a vCPU waited for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Who {
@@ -67,6 +77,7 @@ pub(super) struct Waits {
     left: BTreeMap<(VmId, VcpuId), BTreeMap<Who, Nanos>>,
     /// What was taken of each VM's waits so far.
     taken: BTreeMap<VmId, Nanos>,
+    worth: Worth,
 }
 
 /// Waits that have something in common.
@@ -107,8 +118,11 @@ impl Sum {
 }
 
 impl Waits {
-    pub(super) fn new(edges: &Edges) -> Waits {
-        let mut waits = Waits::default();
+    pub(super) fn new(edges: &Edges, worth: Worth) -> Waits {
+        let mut waits = Waits {
+            worth,
+            ..Waits::default()
+        };
         for edge in edges.iter().filter(|edge| edge.kind == EdgeKind::Pcpu) {
             if let Party::Vcpu { vm, vcpu } = edge.victim {
                 let of_vcpu = waits.left.entry((*vm, *vcpu)).or_default();
@@ -127,7 +141,10 @@ impl Waits {
         is_meant: impl Fn(&Who) -> bool,
     ) -> Option<(Sum, Severity)> {
         let sum = self.sum(patient, &of_vcpu, &is_meant);
-        let severity = sum.severity(patient)?;
+        let severity = match (sum.severity(patient), self.worth) {
+            (None, Worth::Anything) => Severity::Notice,
+            (severity, _) => severity?,
+        };
         let mut taken = Nanos::ZERO;
         for vcpu in patient.vm.vcpus.iter().filter(|vcpu| of_vcpu(vcpu.vcpu)) {
             let is_estimate = vcpu.allowed.len() > 1;

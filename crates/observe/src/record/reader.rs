@@ -1,7 +1,8 @@
 //! Reading a record, also while it is written.
 //!
 //! Parts are read one after the other, in the order in which they were recorded. One that cannot be read is skipped: what it held is
-//! [`Damage`]. Of a journal only the lines that are damaged are lost.
+//! [`Damage`]. Of a journal only the lines that are damaged are lost. A part's name says with which interval it begins, and the end of a record how many
+//! there were and how many of the first went to make room: so a part that is not there is a damage, too, and so is an end that cannot be read.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -83,13 +84,16 @@ impl Record {
         header.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
     }
 
-    /// How it was ended; `None` if it is being written, or was cut off. Records of version 1 do not say.
+    /// How it was ended; `None` if it is being written, or was cut off. Records of version 1 do not say. It has its name only when it is on the
+    /// disk: one that cannot be read is damaged.
     pub fn end(&self) -> Result<Option<End>, RecordError> {
         let path = self.folder.join(END);
         match fs::read_to_string(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            // It is renamed into its place when it is on the disk: what cannot be read is no end.
-            Ok(text) => Ok(serde_json::from_str(&text).ok()),
+            Ok(text) => match serde_json::from_str(&text) {
+                Ok(end) => Ok(Some(end)),
+                Err(error) => Err(RecordError::damaged(&path, error)),
+            },
             Err(error) => Err(RecordError::io("read", &path)(error)),
         }
     }
@@ -97,7 +101,9 @@ impl Record {
     /// Whether it was ended as somebody asked: it says so. One of version 1 was if nothing is in a journal.
     pub fn is_complete(&self) -> Result<bool, RecordError> {
         if self.header.tandem_record >= HAS_END {
-            return Ok(self.end()?.is_some_and(|end| end.error.is_none()));
+            // One that cannot be read is a damage of the record's (`read`), and says nothing.
+            let end = self.end().ok().flatten();
+            return Ok(end.is_some_and(|end| end.error.is_none()));
         }
         let parts = self.parts()?;
         Ok(parts.values().all(|part| part.segment.is_some()))
@@ -120,21 +126,44 @@ impl Record {
     ) -> Result<Vec<Damage>, E> {
         let wanted = wanted.into();
         let mut damages = Damages::default();
-        let parts = self.parts()?;
-        let mut ends: Vec<Option<u64>> = parts.keys().skip(1).map(|first| Some(*first)).collect();
-        ends.push(self.end()?.map(|end| end.intervals));
-        for ((first, part), end) in parts.into_iter().zip(ends) {
+        let (end, unreadable_end) = match self.end() {
+            Ok(end) => (end, None),
+            Err(error) => (None, Some(error)),
+        };
+        // The number of the interval with which the next part has to begin; `None` where nothing tells.
+        let mut next = end.as_ref().map(|end| end.dropped);
+        let mut parts = self.parts()?;
+        while let Some((mut first, mut part)) = parts.pop_first() {
+            if let Some(expected) = next.filter(|expected| *expected < first) {
+                match self.parts()?.remove_entry(&expected) {
+                    // It got another name while the folder was listed.
+                    Some(found) => {
+                        parts.insert(first, part);
+                        (first, part) = found;
+                    }
+                    None => damages.add(self.missing(expected, Some(first))),
+                }
+            }
             let read = match self.part(first, part, &wanted) {
-                Ok(read) => read,
+                Ok(Some(read)) => read,
+                // The oldest go while a record is written, and nothing else does.
+                Ok(None) => {
+                    next = (!self.is_written()).then_some(first);
+                    continue;
+                }
                 Err(error) => {
+                    let after = parts.keys().next().copied();
+                    let after = after.or(end.as_ref().map(|end| end.intervals));
                     damages.add(Damage {
                         what: error.to_string(),
                         first,
-                        intervals: end.and_then(|end| end.checked_sub(first)),
+                        intervals: after.and_then(|after| after.checked_sub(first)),
                     });
+                    next = after;
                     continue;
                 }
             };
+            next = Some(first.saturating_add(read.intervals));
             match (read.damage, &read.span) {
                 (Some(damage), Some(span)) => damages.add_within(damage, span, &wanted),
                 (Some(damage), None) => damages.add(damage),
@@ -149,7 +178,32 @@ impl Record {
                 }
             }
         }
+        let all = end.map(|end| end.intervals);
+        if let (Some(next), Some(all)) = (next, all)
+            && next < all
+        {
+            damages.add(self.missing(next, Some(all)));
+        }
+        if let Some(error) = unreadable_end {
+            damages.add(Damage {
+                what: error.to_string(),
+                first: next.unwrap_or(0),
+                intervals: None,
+            });
+        }
         Ok(damages.finish(&wanted))
+    }
+
+    /// No part has the intervals from this number to that.
+    fn missing(&self, first: u64, to: Option<u64>) -> Damage {
+        Damage {
+            what: format!(
+                "{} lacks a segment: no file has interval {first}",
+                self.folder.display()
+            ),
+            first,
+            intervals: to.and_then(|to| to.checked_sub(first)),
+        }
     }
 
     /// What there is, by the number of its first interval.
@@ -172,8 +226,13 @@ impl Record {
         Ok(parts)
     }
 
-    /// What a part holds; nothing if it is gone meanwhile.
-    fn part(&self, first: u64, mut part: Part, wanted: &Wanted) -> Result<Read, RecordError> {
+    /// What a part holds; `None` if it is gone meanwhile.
+    fn part(
+        &self,
+        first: u64,
+        mut part: Part,
+        wanted: &Wanted,
+    ) -> Result<Option<Read>, RecordError> {
         let journal = super::part(&self.folder, first, JOURNAL);
         for _ in 0..TRIES {
             let read = match &part.segment {
@@ -188,14 +247,14 @@ impl Record {
             };
             match read {
                 Err(error) if is_gone(&error) => {}
-                other => return other,
+                other => return other.map(Some),
             }
             match self.parts()?.remove(&first) {
                 Some(now) => part = now,
                 None => break,
             }
         }
-        Ok(Read::default())
+        Ok(None)
     }
 }
 
@@ -211,6 +270,8 @@ struct Part {
 struct Read {
     /// `None` if nothing was.
     span: Option<Span>,
+    /// How many intervals it holds, readable or not.
+    intervals: u64,
     /// Those of a segment only if some are wanted.
     frames: BTreeMap<u64, Frame>,
     /// What could not be.
@@ -233,6 +294,7 @@ fn of_segment(path: &Path, wanted: &Wanted) -> Result<Read, RecordError> {
         false => BTreeMap::new(),
     };
     Ok(Read {
+        intervals: summary.intervals,
         span: Some(span),
         frames,
         damage: None,
@@ -246,6 +308,7 @@ fn of_journal(path: &Path, first: u64) -> Result<Read, RecordError> {
     let whole = lines.filter(|line| line.ends_with(b"\n"));
     let mut read = Read::default();
     for (line, at) in whole.zip(1u64..) {
+        read.intervals = at;
         let line: Result<Line<Frame>, _> = serde_json::from_slice(line);
         match (line, &mut read.damage) {
             (Ok(line), _) => {

@@ -6,7 +6,7 @@ use tandem_policy::Nanos;
 use tandem_policy::PcpuId;
 
 /// `struct event`, in bytes.
-pub(super) const BYTES: usize = 48;
+pub(super) const BYTES: usize = 56;
 
 const SWITCH: u32 = 0;
 const WAKE: u32 = 1;
@@ -56,6 +56,10 @@ pub(super) struct Event {
     pub(super) to: Tid,
     /// Who `to` is.
     pub(super) task: Task,
+    /// On which pCPU it was seen.
+    pub(super) seen_on: PcpuId,
+    /// Its number among those that were seen there, whether they found room or not.
+    pub(super) number: u32,
 }
 
 /// An event from its bytes; `None` if these are not such.
@@ -79,8 +83,10 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Event> {
         task: Task {
             pid: Pid(number(24)?),
             is_kernel: flags & TO_IS_KERNEL != 0,
-            comm: bytes[32..].try_into().ok()?,
+            comm: bytes[40..].try_into().ok()?,
         },
+        seen_on: PcpuId(number(32)?),
+        number: number(36)?,
     })
 }
 
@@ -92,7 +98,7 @@ mod tests {
     fn events_are_read_as_the_programs_write_them() {
         let mut bytes = Vec::new();
         bytes.extend(77u64.to_ne_bytes());
-        for number in [SWITCH, 3, 11, 12, 10, FROM_SLEEPS | TO_IS_KERNEL] {
+        for number in [SWITCH, 3, 11, 12, 10, FROM_SLEEPS | TO_IS_KERNEL, 5, 99] {
             bytes.extend(number.to_ne_bytes());
         }
         bytes.extend(*b"kworker/3:1\0rest");
@@ -102,7 +108,8 @@ mod tests {
         assert_eq!((event.from, event.to), (Tid(11), Tid(12)));
         assert_eq!((event.task.pid, event.task.is_kernel), (Pid(10), true));
         assert_eq!(event.task.name(), "kworker/3:1");
-        assert_eq!(decode(&bytes[..47]), None);
+        assert_eq!((event.seen_on, event.number), (PcpuId(5), 99));
+        assert_eq!(decode(&bytes[..55]), None);
         bytes[8] = 9;
         assert_eq!(decode(&bytes), None);
     }

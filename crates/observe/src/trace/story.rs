@@ -1,9 +1,12 @@
 //! From events to who ran where, and what each vCPU did.
 //!
-//! Events are sorted by time. On each pCPU who came with one switch must leave with the next: if another leaves, events between were lost, and who ran in
-//! that time is not known. A vCPU's states follow from its switches, wake-ups and moves; where they do not fit each other (it leaves a pCPU that it
-//! never came to), the time between is not known. What was before the first event of a vCPU follows from that: who leaves ran, who comes without
-//! having been woken waited, who is woken slept. Of a vCPU without any event it is known only that it slept all the time, if it slept at the begin.
+//! Events are sorted by time. A vCPU's states follow from its switches, wake-ups and moves. What was before the first event of a vCPU follows from
+//! that: who leaves ran, who comes without having been woken waited, who is woken slept. Of a vCPU without any event it is known only that it slept all
+//! the time, if it slept at the begin.
+//!
+//! Events of each pCPU are numbered. Where a number is missing ([`Gap`]), nothing is known of what its pCPU may have done between the events before and
+//! after: who ran there, and every vCPU's state, but for those that ran on another pCPU, which only that one can end. After it all begins anew. Where
+//! events do not fit each other all the same (another leaves than came, or one leaves that never came), the time between is not known either.
 
 use std::collections::BTreeMap;
 
@@ -36,6 +39,64 @@ pub(super) struct Traced {
     pub(super) slept: bool,
 }
 
+/// What was seen.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    pub(super) events: Vec<Event>,
+    /// How many events each pCPU had.
+    pub(super) counts: BTreeMap<PcpuId, u32>,
+    /// How many of them found no room.
+    pub(super) lost: u64,
+}
+
+/// A time in which events of a pCPU are missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Gap {
+    pcpu: PcpuId,
+    from: Nanos,
+    to: Nanos,
+}
+
+/// Looks for numbers that are missing, one pCPU beside the other.
+struct Numbers {
+    begin: Nanos,
+    /// When the last event of each was, and the number of its next.
+    last: BTreeMap<PcpuId, (Nanos, u32)>,
+}
+
+impl Numbers {
+    fn before(&self, pcpu: PcpuId) -> (Nanos, u32) {
+        self.last.get(&pcpu).copied().unwrap_or((self.begin, 0))
+    }
+
+    /// What is missing before this event.
+    fn next(&mut self, event: &Event) -> Option<Gap> {
+        let (from, number) = self.before(event.seen_on);
+        let now = (event.at, event.number.wrapping_add(1));
+        self.last.insert(event.seen_on, now);
+        (event.number != number).then_some(Gap {
+            pcpu: event.seen_on,
+            from,
+            to: event.at,
+        })
+    }
+
+    /// What is missing between the last events and the end.
+    fn finish(&self, counts: &BTreeMap<PcpuId, u32>, end: Nanos) -> Vec<Gap> {
+        let gaps = counts.iter().filter_map(|(pcpu, count)| {
+            let (from, number) = self.before(*pcpu);
+            // A program that still ran when these were counted wrote more.
+            let is_missing = (1..=u32::MAX / 2).contains(&count.wrapping_sub(number));
+            (is_missing && from < end).then_some(Gap {
+                pcpu: *pcpu,
+                from,
+                to: end,
+            })
+        });
+        gaps.collect()
+    }
+}
+
 /// What a vCPU does since when.
 #[derive(Clone, Copy, Debug)]
 struct Doing {
@@ -47,12 +108,12 @@ struct Doing {
 
 /// Makes a trace of events; `name` says who a thread is that is not watched, by its number and what is known of it.
 pub(super) fn tell(
-    mut events: Vec<Event>,
+    seen: Seen,
     traced: &[Traced],
     (begin, end): (Nanos, Nanos),
-    lost: u64,
     mut name: impl FnMut(Tid, Option<&Task>) -> Party,
 ) -> HostTrace {
+    let mut events = seen.events;
     // Stable: those of one moment stay in the order in which they were written.
     events.sort_by_key(|event| event.at);
     let mut tasks: BTreeMap<Tid, Task> = BTreeMap::new();
@@ -68,6 +129,7 @@ pub(super) fn tell(
     let mut story = Story {
         places: traced.iter().map(|traced| traced.tid).zip(0..).collect(),
         doing: vec![None; traced.len()],
+        since: vec![begin; traced.len()],
         seats: BTreeMap::new(),
         known: BTreeMap::new(),
         of_tid: BTreeMap::new(),
@@ -75,7 +137,7 @@ pub(super) fn tell(
             begin,
             end,
             vcpus: vcpus.collect(),
-            lost,
+            lost: seen.lost,
             ..HostTrace::default()
         },
     };
@@ -86,11 +148,19 @@ pub(super) fn tell(
         },
         None => name(tid, tasks.get(&tid)),
     };
+    let last = BTreeMap::new();
+    let mut numbers = Numbers { begin, last };
     for event in events {
+        if let Some(gap) = numbers.next(&event) {
+            story.miss(gap, &mut party);
+        }
         let is_within = event.at >= begin && event.at <= end;
         if is_within {
             story.add(&event, &mut party);
         }
+    }
+    for gap in numbers.finish(&seen.counts, end) {
+        story.miss(gap, &mut party);
     }
     story.finish(traced, &mut party)
 }
@@ -99,8 +169,10 @@ struct Story {
     /// A vCPU's place by its thread.
     places: BTreeMap<Tid, usize>,
     doing: Vec<Option<Doing>>,
-    /// Who is on each pCPU since when.
-    seats: BTreeMap<PcpuId, (Tid, Nanos)>,
+    /// Since when no event that could be about it is missing.
+    since: Vec<Nanos>,
+    /// Who is on each pCPU since when; `None`: whoever leaves next.
+    seats: BTreeMap<PcpuId, (Option<Tid>, Nanos)>,
     /// A party's place.
     known: BTreeMap<Party, usize>,
     of_tid: BTreeMap<Tid, usize>,
@@ -113,11 +185,11 @@ impl Story {
     fn add(&mut self, event: &Event, name: &mut Name<'_>) {
         match event.kind {
             Kind::Switch { from_sleeps } => {
-                let seat = self.seats.insert(event.pcpu, (event.to, event.at));
-                let (who, since) = seat.unwrap_or((event.from, self.trace.begin));
-                match who == event.from {
-                    true => self.ran(event.pcpu, who, (since, event.at), name),
-                    false => self.lose(event.pcpu, who),
+                let seat = self.seats.insert(event.pcpu, (Some(event.to), event.at));
+                let (who, since) = seat.unwrap_or((None, self.trace.begin));
+                match who.filter(|who| *who != event.from) {
+                    None => self.ran(event.pcpu, event.from, (since, event.at), name),
+                    Some(other) => self.lose(event.pcpu, other),
                 }
                 let then = match from_sleeps {
                     true => State::Halted,
@@ -150,7 +222,7 @@ impl Story {
             state: was.first().copied(),
             // A wait that was not seen to begin is taken for one in the queue of the pCPU to which it led.
             pcpu: Some(event.pcpu),
-            since: self.trace.begin,
+            since: self.since[place],
         });
         // A thread that is woken before it has left its pCPU goes on.
         if event.kind == Kind::Wake && matches!(doing.state, Some(State::Run | State::Ready)) {
@@ -165,6 +237,40 @@ impl Story {
             pcpu: Some(event.pcpu),
             since: event.at,
         });
+    }
+
+    /// Of what events that are missing may have changed nothing is known; what was before is.
+    fn miss(&mut self, gap: Gap, name: &mut Name<'_>) {
+        let Gap { pcpu, from, to } = gap;
+        if to <= self.trace.begin {
+            return;
+        }
+        if let Some((Some(who), since)) = self.seats.insert(pcpu, (None, to)) {
+            self.ran(pcpu, who, (since, from), name);
+        }
+        for place in 0..self.doing.len() {
+            let elsewhere = |state, on: Option<PcpuId>| state == State::Run && on != Some(pcpu);
+            let doing = self.doing[place];
+            let is_safe = |doing: Doing| doing.state.is_some_and(|now| elsewhere(now, doing.pcpu));
+            if !doing.is_some_and(is_safe) {
+                if let Some(doing) = doing {
+                    self.did(place, doing, from);
+                }
+                self.doing[place] = None;
+                self.since[place] = to;
+            }
+            // What was told of that time before the gap showed.
+            let did = &mut self.trace.vcpus[place].did;
+            let first = did.partition_point(|did| did.to <= from);
+            let mut after = did.split_off(first);
+            after.retain_mut(|did| {
+                if !elsewhere(did.state, did.pcpu) {
+                    did.to = from;
+                }
+                did.from < did.to
+            });
+            did.append(&mut after);
+        }
     }
 
     /// Somebody left this pCPU, and nobody saw when.
@@ -233,8 +339,10 @@ impl Story {
 
     fn finish(mut self, traced: &[Traced], name: &mut Name<'_>) -> HostTrace {
         let end = self.trace.end;
-        for (pcpu, (tid, since)) in std::mem::take(&mut self.seats) {
-            self.ran(pcpu, tid, (since, end), name);
+        for (pcpu, (who, since)) in std::mem::take(&mut self.seats) {
+            if let Some(tid) = who {
+                self.ran(pcpu, tid, (since, end), name);
+            }
         }
         for (place, traced) in traced.iter().enumerate() {
             let slept = Doing {
@@ -242,7 +350,8 @@ impl Story {
                 pcpu: None,
                 since: self.trace.begin,
             };
-            let last = self.doing[place].or(traced.slept.then_some(slept));
+            let slept_on = traced.slept && self.since[place] == self.trace.begin;
+            let last = self.doing[place].or(slept_on.then_some(slept));
             if let Some(doing) = last {
                 self.did(place, doing, end);
             }
@@ -271,6 +380,8 @@ mod tests {
                 is_kernel: false,
                 comm,
             },
+            seen_on: PcpuId(pcpu),
+            number: 0,
         }
     }
 
@@ -288,8 +399,32 @@ mod tests {
         }
     }
 
+    /// Numbered on each pCPU, in the order of time; what is at `lost` has its number, and no room.
+    fn numbered(events: &[Event], lost: &[usize]) -> Seen {
+        let mut order: Vec<usize> = (0..events.len()).collect();
+        order.sort_by_key(|place| events[*place].at);
+        let mut seen = Seen {
+            events: events.to_vec(),
+            lost: lost.len() as u64,
+            ..Seen::default()
+        };
+        for place in order {
+            let count = seen.counts.entry(events[place].seen_on).or_default();
+            seen.events[place].number = *count;
+            *count += 1;
+        }
+        let mut place = 0..;
+        seen.events
+            .retain(|_| place.next().is_some_and(|place| !lost.contains(&place)));
+        seen
+    }
+
     /// From 100 to 200, with vCPUs 0, 1 and 2 as threads 10, 11 and 12.
     fn told(events: &[Event]) -> HostTrace {
+        told_without(events, &[])
+    }
+
+    fn told_without(events: &[Event], lost: &[usize]) -> HostTrace {
         let traced = [
             traced(10, 0, false),
             traced(11, 1, false),
@@ -299,7 +434,8 @@ mod tests {
             name: format!("{}{tid}", task.map(Task::name).unwrap_or_default()),
             cgroup: None,
         };
-        tell(events.to_vec(), &traced, (Nanos(100), Nanos(200)), 0, name)
+        let seen = numbered(events, lost);
+        tell(seen, &traced, (Nanos(100), Nanos(200)), name)
     }
 
     fn did(trace: &HostTrace, vcpu: usize) -> Vec<(State, Option<u32>, u64, u64)> {
@@ -390,6 +526,83 @@ mod tests {
             .map(|vcpu| vcpu.vcpu.0)
             .collect();
         assert!(!measured.contains(&0), "{measured:?}");
+    }
+
+    #[test]
+    fn an_even_number_of_lost_events_is_noticed() {
+        use State::Halted;
+        use State::Ready;
+        use State::Run;
+        // Thread 11 left at 120 and came back at 140: what is left of it fits.
+        let events = [
+            switch(110, 0, 10, false, 11),
+            switch(120, 0, 11, false, 99),
+            switch(140, 0, 99, false, 11),
+            switch(150, 0, 11, true, 99),
+        ];
+        assert_eq!(ran(&told(&events), 0).len(), 5);
+        let trace = told_without(&events, &[1, 2]);
+        assert_eq!(trace.lost, 2);
+        let places: Vec<(u64, u64)> = ran(&trace, 0)
+            .iter()
+            .map(|(_, from, to)| (*from, *to))
+            .collect();
+        assert_eq!(places, [(100, 110), (150, 200)]);
+        assert_eq!(
+            did(&trace, 1),
+            [(Ready, Some(0), 100, 110), (Halted, None, 150, 200)]
+        );
+        // It may have been woken there meanwhile, and have slept again.
+        assert!(did(&trace, 2).is_empty());
+        assert_eq!(did(&trace, 0), [(Run, Some(0), 100, 110)]);
+    }
+
+    #[test]
+    fn events_that_are_lost_elsewhere_cannot_end_a_run() {
+        use State::Ready;
+        use State::Run;
+        let events = [
+            switch(110, 1, 0, false, 10),
+            switch(115, 0, 98, false, 99),
+            switch(120, 0, 99, false, 98),
+            event(125, Kind::Wake, 1, 97, 11),
+            switch(130, 0, 98, false, 99),
+            switch(160, 1, 10, false, 11),
+            switch(170, 0, 99, false, 98),
+        ];
+        let trace = told_without(&events, &[2]);
+        // It ran on the other pCPU all the time, and waits since.
+        assert_eq!(
+            did(&trace, 0),
+            [
+                (Ready, Some(1), 100, 110),
+                (Run, Some(1), 110, 160),
+                (Ready, Some(1), 160, 200)
+            ]
+        );
+        // That it was woken at 125 is in the time of which nothing is known; since 130 it waits.
+        assert_eq!(
+            did(&trace, 1),
+            [
+                (State::Halted, None, 100, 115),
+                (Ready, Some(1), 130, 160),
+                (Run, Some(1), 160, 200)
+            ]
+        );
+        let places: Vec<(u64, u64)> = ran(&trace, 0)
+            .iter()
+            .map(|(_, from, to)| (*from, *to))
+            .collect();
+        assert_eq!(places, [(100, 115), (130, 170), (170, 200)]);
+    }
+
+    #[test]
+    fn what_is_lost_at_the_end_is_noticed() {
+        let events = [switch(110, 0, 10, false, 11), switch(120, 0, 11, true, 99)];
+        let trace = told_without(&events, &[1]);
+        assert_eq!(did(&trace, 1), [(State::Ready, Some(0), 100, 110)]);
+        assert_eq!(ran(&trace, 0).len(), 1);
+        assert!(did(&trace, 2).is_empty());
     }
 
     #[test]

@@ -18,6 +18,7 @@ use tandem_linux::procfs::ProcFs;
 use tandem_linux::thread::Pid;
 use tandem_linux::thread::Tid;
 use tandem_policy::Nanos;
+use tandem_policy::PcpuId;
 use tandem_policy::VmId;
 use tandem_policy::states::edges::Party;
 use tandem_policy::states::trace::HostTrace;
@@ -26,6 +27,7 @@ use super::TraceOptions;
 use super::event::Event;
 use super::event::Task;
 use super::event::decode;
+use super::story::Seen;
 use super::story::Traced;
 use super::story::tell;
 use crate::bpf::BpfError;
@@ -76,19 +78,27 @@ impl Tracer {
         length: Duration,
         mut is_enough: impl FnMut() -> bool,
     ) -> Result<HostTrace, BpfError> {
-        let traced = self.traced(vms);
+        let mut traced = self.traced(vms);
         let map = self.map("traced")?;
         for one in &traced {
             map.update(&one.tid.0.to_ne_bytes(), &[0; 4], MapFlags::ANY)
                 .map_err(failed("traced", "write"))?;
         }
         let (events, too_many) = (RefCell::new(Vec::<Event>::new()), Cell::new(0u64));
+        // The first on each pCPU for which there was no room here: until then all are there.
+        let beyond = RefCell::new(BTreeMap::<PcpuId, Event>::new());
         let most = self.options.most_events;
         let take = |bytes: &[u8]| {
             let mut events = events.borrow_mut();
-            match decode(bytes).filter(|_| events.len() < most) {
-                Some(event) => events.push(event),
-                None => too_many.set(too_many.get() + 1),
+            match decode(bytes) {
+                Some(event) if events.len() < most => events.push(event),
+                event => {
+                    too_many.set(too_many.get() + 1);
+                    if let Some(event) = event {
+                        let mut beyond = beyond.borrow_mut();
+                        beyond.entry(event.seen_on).or_insert(event);
+                    }
+                }
             }
             0
         };
@@ -99,6 +109,8 @@ impl Tracer {
         let ring = builder.build().map_err(&read)?;
         let links = self.attach()?;
         let begin = now();
+        // Only now: who falls asleep or wakes after this look has an event.
+        self.look_who_sleeps(&mut traced, vms);
         let deadline = Instant::now() + length;
         while Instant::now() < deadline && !is_enough() && too_many.get() == 0 {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -120,8 +132,15 @@ impl Tracer {
         }
         drop(ring);
         let lost = self.dropped()? + too_many.get();
+        let mut events = events.take();
+        events.extend(beyond.take().into_values());
+        let seen = Seen {
+            events,
+            counts: self.counts()?,
+            lost,
+        };
         let names = self.namer(vms);
-        Ok(tell(events.take(), &traced, (begin, end), lost, names))
+        Ok(tell(seen, &traced, (begin, end), names))
     }
 
     fn attach(&self) -> Result<Vec<libbpf_rs::Link>, BpfError> {
@@ -135,21 +154,41 @@ impl Tracer {
         links.collect()
     }
 
-    /// The threads of all vCPUs, and whether each sleeps now.
+    /// The threads of all vCPUs.
     fn traced(&self, vms: &[WatchedVm]) -> Vec<Traced> {
         let all = vms.iter().flat_map(|vm| {
-            vm.vcpus.iter().map(|vcpu| {
-                let stat = vcpu.thread.stat(&self.procfs);
-                Traced {
-                    tid: vcpu.thread.tid,
-                    vm: vm.vm,
-                    vcpu: vcpu.vcpu,
-                    allowed: affinity(vcpu.thread.tid).unwrap_or_default(),
-                    slept: stat.is_ok_and(|stat| !stat.state.is_runnable()),
-                }
+            vm.vcpus.iter().map(|vcpu| Traced {
+                tid: vcpu.thread.tid,
+                vm: vm.vm,
+                vcpu: vcpu.vcpu,
+                allowed: affinity(vcpu.thread.tid).unwrap_or_default(),
+                slept: false,
             })
         });
         all.take(MOST_VCPUS as usize).collect()
+    }
+
+    /// Whether each of them sleeps now.
+    fn look_who_sleeps(&self, traced: &mut [Traced], vms: &[WatchedVm]) {
+        let threads = vms.iter().flat_map(|vm| &vm.vcpus);
+        for (traced, vcpu) in traced.iter_mut().zip(threads) {
+            let stat = vcpu.thread.stat(&self.procfs);
+            traced.slept = stat.is_ok_and(|stat| !stat.state.is_runnable());
+        }
+    }
+
+    /// How many events each pCPU had.
+    fn counts(&self) -> Result<BTreeMap<PcpuId, u32>, BpfError> {
+        let map = self.map("written")?;
+        let values = map.lookup_percpu(&[0; 4], MapFlags::ANY);
+        let values = values
+            .map_err(failed("written", "read"))?
+            .unwrap_or_default();
+        let counts = (0..).map(PcpuId).zip(values).filter_map(|(pcpu, value)| {
+            let count = u64::from_ne_bytes(value.get(..8)?.try_into().ok()?);
+            (count > 0).then_some((pcpu, count as u32))
+        });
+        Ok(counts.collect())
     }
 
     /// Says who a thread is that is no vCPU.

@@ -137,3 +137,44 @@ fn what_others_wait_for_polling_is_said() {
         "{said}"
     );
 }
+
+#[test]
+fn a_cost_is_there_below_the_thresholds_of_a_finding() {
+    // Below 5 % of the VM's time and 10 % of each vCPU's.
+    let little = |on| {
+        let little = World::new().vm(1, &[vcpu(500, 49, on), vcpu(451, 49, on)]);
+        let little = little.edge(1, 0, own(1, 1), 49).edge(1, 1, own(1, 0), 49);
+        little.idle(1100)
+    };
+    assert_eq!(little("0").kinds(1), []);
+    assert_eq!(little("0").cost(1, Kind::Stacked), ms(98));
+    assert_eq!(little("0-1").cost(1, Kind::Stacked), Nanos::ZERO);
+    assert_eq!(little("0").cost(1, Kind::Neighbour), Nanos::ZERO);
+    assert_eq!(little("0").cost(9, Kind::Stacked), Nanos::ZERO);
+    let quota: QuotasOf<'_> = &[("/vms", None)];
+    let seldom = || throttled(&[(1, 9, quota)], 90);
+    assert_eq!(seldom().kinds(1), []);
+    assert_eq!(seldom().cost(1, Kind::Quota), ms(9));
+    // What a finding has is the same.
+    let much = || throttled(&[(1, 600, quota)], 1600);
+    assert_eq!(much().cost(1, Kind::Quota), much().only().lost_per_second);
+}
+
+#[test]
+fn a_cost_is_the_same_whatever_else_explains_the_waits() {
+    let waits = |idle_of_others: u64| {
+        let restless = [vcpu(500, 500, "0-1"), vcpu(500, 500, "0-1")];
+        let other = [
+            vcpu(500 - idle_of_others, 500, "0-1"),
+            vcpu(500 - idle_of_others, 500, "0-1"),
+        ];
+        let world = World::new().vm(1, &restless).vm(2, &other);
+        world.edge(1, 0, vm(2), 500).edge(1, 1, vm(2), 500)
+    };
+    // That nobody sleeps makes it a case for turns.
+    assert_eq!(waits(0).kinds(1), [Kind::Turns]);
+    assert_eq!(waits(200).kinds(1), [Kind::Neighbour]);
+    for idle in [0, 200] {
+        assert_eq!(waits(idle).cost(1, Kind::Neighbour), SECOND);
+    }
+}

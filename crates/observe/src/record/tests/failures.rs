@@ -170,6 +170,63 @@ fn a_damaged_segment_costs_what_it_held_and_nothing_else() {
 }
 
 #[test]
+fn a_segment_that_is_missing_is_a_damage_wherever_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    begun(dir.path(), 1_000).finish(None).unwrap();
+    let lost = |damages: &[Damage]| -> Vec<(u64, Option<u64>)> {
+        let lost = damages.iter();
+        lost.map(|damage| (damage.first, damage.intervals))
+            .collect()
+    };
+    fs::remove_file(segment_of(dir.path(), 300)).unwrap();
+    let (read, damages) = numbers(dir.path(), Wanted::ALL);
+    let expected: Vec<u64> = (0..300).chain(600..1_000).collect();
+    assert_eq!(read, expected);
+    assert_eq!(lost(&damages), [(300, Some(300))], "{damages:?}");
+    assert!(
+        damages[0].what.contains("lacks a segment"),
+        "{}",
+        damages[0]
+    );
+    // Who asks for another time has all of it.
+    let wall = Wanted::from(Nanos::from_secs(1_600)..Nanos::from_secs(9_000));
+    assert_eq!(numbers(dir.path(), wall), ((600..1_000).collect(), vec![]));
+    // The first and the last: the end knows how many there were.
+    fs::remove_file(segment_of(dir.path(), 0)).unwrap();
+    fs::remove_file(segment_of(dir.path(), 900)).unwrap();
+    let (read, damages) = numbers(dir.path(), Wanted::ALL);
+    assert_eq!(read, (600..900).collect::<Vec<u64>>());
+    assert_eq!(lost(&damages), [(0, Some(600)), (900, Some(100))]);
+    fs::remove_file(segment_of(dir.path(), 600)).unwrap();
+    let (read, damages) = numbers(dir.path(), Wanted::ALL);
+    assert_eq!((read.len(), lost(&damages)), (0, vec![(0, Some(1_000))]));
+}
+
+#[test]
+fn an_end_that_cannot_be_read_is_a_damage_and_the_rest_is_read() {
+    let dir = tempfile::tempdir().unwrap();
+    begun(dir.path(), 5).finish(None).unwrap();
+    let end = dir.path().join(END);
+    let check = || {
+        let (read, damages) = numbers(dir.path(), Wanted::ALL);
+        assert_eq!(read, [0, 1, 2, 3, 4]);
+        let [only] = &damages[..] else {
+            panic!("{damages:?}")
+        };
+        assert!(only.what.contains("end.json"), "{only}");
+        assert_eq!((only.first, only.intervals), (5, None));
+        let record = Record::open(dir.path()).unwrap();
+        assert!(record.end().is_err() && !record.is_complete().unwrap());
+    };
+    fs::write(&end, "{\"at\":").unwrap();
+    check();
+    // It is there, and reading it fails.
+    fs::remove_file(&end).unwrap();
+    fs::create_dir(&end).unwrap();
+    check();
+}
+
+#[test]
 fn a_damaged_line_costs_one_interval() {
     let dir = tempfile::tempdir().unwrap();
     drop(begun(dir.path(), 5));

@@ -1,0 +1,433 @@
+//! What trials change, and all that is born with it, until it is put back.
+//!
+//! ```text
+//! make ─► wait, and look for heirs ─► take back ─► all as before
+//!                                └─► stays in force ─► restore, or keep
+//! ```
+//!
+//! Every change is in the journal before it is made, so that Ctrl-C and kill -9 leave nothing ([`Actuator`]). What somebody else sets
+//! meanwhile is theirs, and stays.
+
+use std::time::Duration;
+use std::time::Instant;
+
+use tandem_linux::actuator::Actuator;
+use tandem_linux::actuator::ActuatorError;
+use tandem_linux::interrupt::Interrupt;
+use tandem_linux::interrupt::Interrupted;
+use tandem_linux::procfs::ProcFs;
+use tandem_linux::restore::RestoreFailure;
+use tandem_linux::restore::RestoreReport;
+use tandem_linux::thread::ThreadRef;
+
+use super::heirs;
+use super::heirs::Heirs;
+use super::steps;
+use super::steps::Step;
+use super::steps::Target;
+
+/// How often threads are looked for that were started by changed ones. A look reads a line of each process.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// So often what was started while heirs were put back is looked for again: one look finds what the one before left, and mostly nothing.
+const ROUNDS: usize = 8;
+
+/// A cure that is in force.
+struct Made {
+    steps: Vec<Step>,
+    /// `None` where nothing is handed on: of cgroups.
+    heirs: Option<Heirs>,
+    /// Those that have to be put back.
+    born: Vec<ThreadRef>,
+}
+
+/// The cures in force.
+pub(super) struct Changes {
+    procfs: ProcFs,
+    actuator: Actuator,
+    made: Vec<Made>,
+    /// What could not be put back.
+    left: Vec<Made>,
+}
+
+impl Changes {
+    /// None yet.
+    pub(super) fn new(procfs: ProcFs, actuator: Actuator) -> Changes {
+        Changes {
+            procfs,
+            actuator,
+            made: Vec::new(),
+            left: Vec::new(),
+        }
+    }
+
+    /// What is acted on by those that are in force.
+    pub(super) fn targets(&self) -> impl Iterator<Item = Target> {
+        self.made
+            .iter()
+            .flat_map(|made| made.steps.iter().map(Step::target))
+    }
+
+    /// Makes a cure. If that fails, what was made of it is there to be taken back.
+    pub(super) fn make(&mut self, steps: &[Step]) -> Result<(), String> {
+        let threads = steps.iter().filter_map(|step| match step.target() {
+            Target::Thread(thread) => Some(thread),
+            Target::Knob(..) => None,
+        });
+        let threads: Vec<ThreadRef> = threads.collect();
+        self.made.push(Made {
+            steps: steps.to_vec(),
+            heirs: None,
+            born: Vec::new(),
+        });
+        if threads.is_empty() {
+            return steps::make(&mut self.actuator, steps);
+        }
+        let since = heirs::now(&self.procfs);
+        let since = since.ok_or("/proc/uptime cannot be read, so what the threads start meanwhile could not be told from what was there")?;
+        let outcome = steps::make(&mut self.actuator, steps);
+        let inheritance = self.actuator.inheritance(&threads);
+        let heirs = Heirs::new(&self.procfs, since, &threads, inheritance);
+        if let Some(made) = self.made.last_mut() {
+            made.heirs = Some(heirs);
+        }
+        outcome
+    }
+
+    /// Puts the cure that was made last back. What cannot be is tried again at the end.
+    pub(super) fn take_back(&mut self) -> Result<(), ActuatorError> {
+        if let Some(mut made) = self.made.pop() {
+            let report = made.put_back(&self.procfs, &mut self.actuator)?;
+            if !report.is_complete() {
+                self.left.push(made);
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits, and journals what changed threads start meanwhile.
+    pub(super) fn wait(
+        &mut self,
+        length: Duration,
+        interrupt: &Interrupt,
+    ) -> Result<(), Interrupted> {
+        let deadline = Instant::now() + length;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return interrupt.check();
+            }
+            interrupt.sleep(left.min(LOOK_EVERY))?;
+            for made in &mut self.made {
+                // What cannot be journaled now is found again when it is put back.
+                let _ = made.look(&self.procfs, &mut self.actuator);
+            }
+        }
+    }
+
+    /// Puts everything back.
+    pub(super) fn restore(mut self) -> RestoreReport {
+        let mut report = RestoreReport::default();
+        while let Some(mut made) = self.made.pop() {
+            match made.put_back(&self.procfs, &mut self.actuator) {
+                // What failed is in the journal, and tried again right now.
+                Ok(done) => report.add(RestoreReport {
+                    failures: Vec::new(),
+                    ..done
+                }),
+                Err(error) => report.failures.push(of_heirs(&error)),
+            }
+        }
+        report.add(self.actuator.restore());
+        report
+    }
+
+    /// Ends, with what is in force in the journal, to be put back by a restore. What is not to be kept and could not be put back is tried again: the
+    /// report is about that.
+    pub(super) fn keep(mut self) -> RestoreReport {
+        let mut report = RestoreReport::default();
+        for made in &mut self.made {
+            if let Err(error) = made.look(&self.procfs, &mut self.actuator) {
+                report.failures.push(of_heirs(&error));
+            }
+        }
+        for mut made in std::mem::take(&mut self.left) {
+            match made.put_back(&self.procfs, &mut self.actuator) {
+                Ok(done) => report.add(done),
+                Err(error) => report.failures.push(of_heirs(&error)),
+            }
+        }
+        self.actuator.abandon();
+        report
+    }
+}
+
+fn of_heirs(error: &ActuatorError) -> RestoreFailure {
+    RestoreFailure {
+        what: "what changed threads started meanwhile".to_owned(),
+        error: error.to_string(),
+    }
+}
+
+impl Made {
+    fn look(&mut self, procfs: &ProcFs, actuator: &mut Actuator) -> Result<(), ActuatorError> {
+        if let Some(heirs) = &mut self.heirs {
+            self.born.extend(heirs.look(procfs, actuator)?);
+        }
+        Ok(())
+    }
+
+    /// First the makers, so that nobody is born with it any more, then all that were.
+    fn put_back(
+        &mut self,
+        procfs: &ProcFs,
+        actuator: &mut Actuator,
+    ) -> Result<RestoreReport, ActuatorError> {
+        let mut report = steps::take_back(actuator, &self.steps)?;
+        let mut failed = Vec::new();
+        for _ in 0..ROUNDS {
+            self.look(procfs, actuator)?;
+            if self.born.is_empty() {
+                break;
+            }
+            for heir in std::mem::take(&mut self.born) {
+                let released = actuator.release_thread(&heir)?;
+                failed.extend((!released.is_complete()).then_some(heir));
+                report.add(released);
+            }
+        }
+        self.born = failed;
+        Ok(report)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::Write;
+    use std::os::unix::process::CommandExt;
+    use std::process::Child;
+    use std::process::Command;
+    use std::process::Stdio;
+    use std::thread::sleep;
+
+    use tandem_linux::affinity::affinity;
+    use tandem_linux::affinity::set_affinity;
+    use tandem_linux::cgroup;
+    use tandem_linux::thread::Pid;
+    use tandem_policy::PcpuSet;
+
+    use super::*;
+
+    /// A shell that is told what to start.
+    struct Shell(Child);
+
+    impl Shell {
+        fn start() -> Shell {
+            // Not of the group of other tests' shells.
+            let child = Command::new("sh")
+                .process_group(0)
+                .stdin(Stdio::piped())
+                .spawn();
+            Shell(child.unwrap())
+        }
+
+        fn thread(&self) -> ThreadRef {
+            ThreadRef::of_process(&ProcFs::host(), Pid(self.0.id())).unwrap()
+        }
+
+        /// Starts something that writes its number to a file, and waits for that.
+        fn starts(&mut self, script: &str, file: &std::path::Path) -> ThreadRef {
+            let line = format!("{}\n", script.replace("FILE", file.to_str().unwrap()));
+            self.0
+                .stdin
+                .as_mut()
+                .unwrap()
+                .write_all(line.as_bytes())
+                .unwrap();
+            let begin = Instant::now();
+            loop {
+                assert!(begin.elapsed() < Duration::from_secs(20), "{script}");
+                let text = fs::read_to_string(file).unwrap_or_default();
+                if let Some(pid) = text.strip_suffix('\n') {
+                    let pid = Pid(pid.parse().unwrap());
+                    return ThreadRef::of_process(&ProcFs::host(), pid).unwrap();
+                }
+                sleep(Duration::from_millis(5));
+            }
+        }
+    }
+
+    impl Drop for Shell {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    /// Ends what a shell has started.
+    struct Started(ThreadRef);
+
+    impl Drop for Started {
+        fn drop(&mut self) {
+            if self.0.is_alive(&ProcFs::host())
+                && let Some(pid) = rustix::process::Pid::from_raw(self.0.pid.0 as i32)
+            {
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            }
+        }
+    }
+
+    /// Real threads, and no cgroup that would matter.
+    fn actuator(dir: &std::path::Path) -> Actuator {
+        let root = dir.join("root");
+        fs::create_dir_all(root.join("proc")).unwrap();
+        fs::create_dir_all(root.join("cpu")).unwrap();
+        fs::write(root.join("proc/mounts"), "cgroup /cpu cgroup rw,cpu 0 0\n").unwrap();
+        let controller = cgroup::open(&ProcFs::at(&root)).unwrap();
+        Actuator::open(controller, &dir.join("state")).unwrap().0
+    }
+
+    fn place(thread: &ThreadRef) -> PcpuSet {
+        affinity(thread.tid).unwrap()
+    }
+
+    /// `None` on a machine with a single pCPU.
+    fn narrower(all: &PcpuSet) -> Option<PcpuSet> {
+        (all.len() >= 2).then(|| all.iter().take(1).collect())
+    }
+
+    #[test]
+    fn what_is_started_with_a_change_is_put_back_too_unless_it_set_its_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut shell = Shell::start();
+        let maker = shell.thread();
+        let all = place(&maker);
+        let Some(first) = narrower(&all) else {
+            println!("skipped: it takes two pCPUs");
+            return;
+        };
+        let file = |name: &str| dir.path().join(name);
+        let before = Started(shell.starts("sh -c 'echo $$ > FILE; exec sleep 60' &", &file("0")));
+        set_affinity(before.0.tid, &first).unwrap();
+        sleep(Duration::from_millis(20));
+        let mut changes = Changes::new(ProcFs::host(), actuator(dir.path()));
+        changes
+            .make(&[Step::Affinity(maker, first.clone())])
+            .unwrap();
+        let child = shell.starts("sh -c 'echo $$ > FILE; exec sleep 60' &", &file("1"));
+        let child = Started(child);
+        // Its maker is gone, and its parent another.
+        let orphan = shell.starts("(sh -c 'echo $$ > FILE; exec sleep 60' &)", &file("2"));
+        let orphan = Started(orphan);
+        let own = shell.starts("sh -c 'echo $$ > FILE; exec sleep 60' &", &file("3"));
+        let own = Started(own);
+        let second: PcpuSet = all.iter().skip(1).take(1).collect();
+        set_affinity(own.0.tid, &second).unwrap();
+        for born in [&child.0, &orphan.0] {
+            assert_eq!(place(born), first);
+        }
+        let interrupt = Interrupt::watch().unwrap();
+        changes.wait(Duration::from_millis(20), &interrupt).unwrap();
+        // One more that no look has found.
+        let late = shell.starts("sh -c 'echo $$ > FILE; exec sleep 60' &", &file("4"));
+        let late = Started(late);
+        changes.take_back().unwrap();
+        for thread in [&maker, &child.0, &orphan.0, &late.0] {
+            assert_eq!(place(thread), all, "{thread}");
+        }
+        assert_eq!(place(&own.0), second, "it set its own");
+        assert_eq!(place(&before.0), first, "it was there before");
+        assert!(changes.restore().is_complete());
+    }
+
+    #[test]
+    fn what_was_started_is_put_back_after_kill_9_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut shell = Shell::start();
+        let maker = shell.thread();
+        let all = place(&maker);
+        let Some(first) = narrower(&all) else {
+            println!("skipped: it takes two pCPUs");
+            return;
+        };
+        let mut changes = Changes::new(ProcFs::host(), actuator(dir.path()));
+        changes
+            .make(&[Step::Affinity(maker, first.clone())])
+            .unwrap();
+        let file = dir.path().join("1");
+        let child = Started(shell.starts("sh -c 'echo $$ > FILE; exec sleep 60' &", &file));
+        let interrupt = Interrupt::watch().unwrap();
+        changes.wait(Duration::from_millis(20), &interrupt).unwrap();
+        assert!(changes.keep().is_complete());
+        assert_eq!(place(&child.0), first);
+        drop(actuator(dir.path()));
+        assert_eq!([place(&maker), place(&child.0)], [all.clone(), all]);
+    }
+
+    #[test]
+    fn what_somebody_sets_on_what_is_kept_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let shell = Shell::start();
+        let maker = shell.thread();
+        let all = place(&maker);
+        let Some(first) = narrower(&all) else {
+            println!("skipped: it takes two pCPUs");
+            return;
+        };
+        let mut changes = Changes::new(ProcFs::host(), actuator(dir.path()));
+        changes.make(&[Step::Affinity(maker, first)]).unwrap();
+        assert!(changes.keep().is_complete());
+        let second: PcpuSet = all.iter().skip(1).take(1).collect();
+        set_affinity(maker.tid, &second).unwrap();
+        // The next trial, or the daemon.
+        drop(actuator(dir.path()));
+        assert_eq!(place(&maker), second);
+    }
+
+    #[test]
+    fn what_cannot_be_made_takes_nothing_else_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let shell = Shell::start();
+        let maker = shell.thread();
+        let all = place(&maker);
+        let (Some(first), bare) = (narrower(&all), dir.path().join("bare")) else {
+            println!("skipped: it takes two pCPUs");
+            return;
+        };
+        fs::create_dir_all(bare.join("proc")).unwrap();
+        let uptime = bare.join("proc/uptime");
+        fs::write(&uptime, "12.34 5.6\n").unwrap();
+        let mut changes = Changes::new(ProcFs::at(&bare), actuator(dir.path()));
+        let step = Step::Affinity(maker, first.clone());
+        changes.make(std::slice::from_ref(&step)).unwrap();
+        fs::remove_file(&uptime).unwrap();
+        let other = Shell::start();
+        let step = Step::Affinity(other.thread(), first.clone());
+        assert!(changes.make(&[step]).unwrap_err().contains("uptime"));
+        changes.take_back().unwrap();
+        assert_eq!([place(&maker), place(&other.thread())], [first, all]);
+    }
+
+    #[test]
+    fn with_what_is_kept_a_failed_put_back_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let shell = Shell::start();
+        let mut changes = Changes::new(ProcFs::host(), actuator(dir.path()));
+        let cgroup = dir.path().join("root/cpu/vm");
+        fs::create_dir_all(&cgroup).unwrap();
+        let write = |file: &str, text: &str| fs::write(cgroup.join(file), text).unwrap();
+        write("cgroup.procs", "");
+        write("cpu.shares", "1024\n");
+        let vm = tandem_linux::cgroup::CgroupPath("/vm".to_owned());
+        let weight = tandem_policy::Weight::constant(2048.0);
+        changes.make(&[Step::Weight(vm, weight)]).unwrap();
+        // Now it can be neither read nor written.
+        fs::remove_file(cgroup.join("cpu.shares")).unwrap();
+        fs::create_dir(cgroup.join("cpu.shares")).unwrap();
+        changes.take_back().unwrap();
+        let report = changes.keep();
+        assert!(!report.is_complete(), "{report}");
+        drop(shell);
+    }
+}

@@ -1,0 +1,153 @@
+//! Threads and processes that were started by those whose affinity or nice value a trial changed: Linux hands both on, so they have to get
+//! their makers' own values again, too.
+//!
+//! Who was started by whom `/proc` does not tell of threads, and of processes only as long as the maker lives. So whatever began after the change
+//! counts that is a thread of a changed process, or a process below one, or an orphan of its process group (whose parent is of another), as far
+//! as it has just what the maker was given when it is first seen; who has something else set it for itself. They are looked for every
+//! quarter of a second while a change is in force, and journaled ([`Actuator::adopt`]), so that they are put back after kill -9, too: all
+//! but those that began after the last look.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use tandem_linux::actuator::Actuator;
+use tandem_linux::actuator::ActuatorError;
+use tandem_linux::actuator::Inheritance;
+use tandem_linux::procfs::ProcFs;
+use tandem_linux::procfs::read_text;
+use tandem_linux::thread::Pid;
+use tandem_linux::thread::StartTime;
+use tandem_linux::thread::ThreadRef;
+use tandem_linux::thread::ThreadStat;
+use tandem_linux::thread::Tid;
+
+/// Those of one change.
+#[derive(Debug)]
+pub(super) struct Heirs {
+    /// From then on.
+    since: StartTime,
+    makers: BTreeSet<ThreadRef>,
+    /// The process groups of their processes and of those below.
+    groups: BTreeSet<Pid>,
+    /// Processes below theirs that began since.
+    below: BTreeMap<Pid, StartTime>,
+    inheritance: Inheritance,
+    /// Threads that were looked at.
+    seen: BTreeSet<ThreadRef>,
+}
+
+/// When a thread that starts now does so by its `stat`; `None` where that cannot be read.
+///
+/// Source: proc(5): `/proc/uptime` is in seconds with two digits, field 22 of `stat` in ticks of the same clock.
+pub(super) fn now(procfs: &ProcFs) -> Option<StartTime> {
+    let text = read_text(&procfs.resolve("/proc/uptime")).ok()?;
+    let (whole, part) = text.split_ascii_whitespace().next()?.split_once('.')?;
+    let hundredths: u64 = whole
+        .parse::<u64>()
+        .ok()?
+        .checked_mul(100)?
+        .checked_add(part.get(..2)?.parse().ok()?)?;
+    let ticks = rustix::param::clock_ticks_per_second();
+    Some(StartTime(hundredths.checked_mul(ticks)? / 100))
+}
+
+impl Heirs {
+    /// None yet, of these, which have what `inheritance` says since then.
+    pub(super) fn new(
+        procfs: &ProcFs,
+        since: StartTime,
+        makers: &[ThreadRef],
+        inheritance: Inheritance,
+    ) -> Heirs {
+        let stats = makers.iter().map(|maker| maker.pid);
+        let stats: BTreeSet<Pid> = stats.collect();
+        let groups = stats
+            .into_iter()
+            .filter_map(|pid| ThreadStat::read(&procfs.process(pid)).ok()?.group);
+        Heirs {
+            since,
+            makers: makers.iter().copied().collect(),
+            groups: groups.collect(),
+            below: BTreeMap::new(),
+            inheritance,
+            seen: BTreeSet::new(),
+        }
+    }
+
+    /// Journals those that began since the last look; which these are.
+    pub(super) fn look(
+        &mut self,
+        procfs: &ProcFs,
+        actuator: &mut Actuator,
+    ) -> Result<Vec<ThreadRef>, ActuatorError> {
+        let mut found = Vec::new();
+        for thread in self.born(procfs) {
+            if !self.seen.contains(&thread) {
+                if actuator.adopt(&thread, &self.inheritance)? {
+                    found.push(thread);
+                }
+                self.seen.insert(thread);
+            }
+        }
+        Ok(found)
+    }
+
+    /// All threads that may be some.
+    fn born(&mut self, procfs: &ProcFs) -> Vec<ThreadRef> {
+        let makers: BTreeSet<Pid> = self.makers.iter().map(|maker| maker.pid).collect();
+        let pids = numbers(&procfs.resolve("/proc")).into_iter().map(Pid);
+        let all = pids.filter_map(|pid| Some((pid, ThreadStat::read(&procfs.process(pid)).ok()?)));
+        let all: BTreeMap<Pid, ThreadStat> = all.collect();
+        let counts = |(pid, stat): &(&Pid, &ThreadStat)| {
+            stat.start >= self.since && !stat.kernel_thread && !makers.contains(pid)
+        };
+        let mut young: BTreeMap<&Pid, &ThreadStat> = all.iter().filter(counts).collect();
+        self.below.retain(|pid, start| {
+            let now = all.get(pid);
+            now.is_none_or(|now| now.start == *start)
+        });
+        // Each round finds those below the last.
+        loop {
+            let is_orphan = |stat: &ThreadStat| {
+                let of_parent = all.get(&stat.parent).and_then(|parent| parent.group);
+                let group = stat.group.filter(|group| self.groups.contains(group));
+                group.is_some() && of_parent != group
+            };
+            let is_below = |stat: &ThreadStat| {
+                makers.contains(&stat.parent) || self.below.contains_key(&stat.parent)
+            };
+            let (next, rest): (BTreeMap<_, _>, _) = young
+                .into_iter()
+                .partition(|(_, stat)| is_below(stat) || is_orphan(stat));
+            young = rest;
+            if next.is_empty() {
+                break;
+            }
+            for (pid, stat) in next {
+                self.below.insert(*pid, stat.start);
+                self.groups.extend(stat.group);
+            }
+        }
+        let processes = makers.iter().chain(self.below.keys());
+        let threads = processes.flat_map(|pid| {
+            let tids = numbers(&procfs.process(*pid).join("task"));
+            let threads = tids.into_iter().map(Tid);
+            threads.filter_map(|tid| ThreadRef::read(procfs, *pid, tid).ok())
+        });
+        threads
+            .filter(|thread| thread.start >= self.since && !self.makers.contains(thread))
+            .collect()
+    }
+}
+
+/// The folders whose names are numbers, in order.
+fn numbers(folder: &Path) -> Vec<u32> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut numbers: Vec<u32> = entries
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect();
+    numbers.sort_unstable();
+    numbers
+}
