@@ -3,7 +3,8 @@
 //! Each mix of microVMs runs on this host, each VM in a cgroup of its own, and is recorded as `tandem host record` does. The record is made a
 //! scenario ([`tandem_experiment::recorded`]), and each [`WhatIf`] is done twice: to the scenario, and to the mix on this
 //! host. Compared is what each VM got done relative to before: in the simulator time that its threads computed, on the host its
-//! own counter of work.
+//! own counter of work. Beside the error of each answer stands that of a naive one ([`WhatIf::naive`]), which takes no simulation: being right
+//! counts where that one is wrong.
 //!
 //! Rounds take everything in turn, every other one in the reverse order, so that a machine that becomes slower harms both sides of a
 //! ratio alike. What the simulator is told of this host beside the record is its scheduler and its tick. It needs a quiet machine: what else
@@ -368,7 +369,8 @@ impl Stage<'_> {
             };
             let then = simulate(&what_if.host(&host, plan)?)?;
             // VMs that are gone have nothing to compare.
-            for ((vm, before), after) in plan.vms.iter().zip(&before).zip(&after) {
+            for (at, ((vm, before), after)) in plan.vms.iter().zip(&before).zip(&after).enumerate()
+            {
                 let throughput = |all: &[Results]| {
                     mean(all, |results| {
                         tandem_experiment::recorded::throughput(results, &vm.name).unwrap_or(0.0)
@@ -386,6 +388,7 @@ impl Stage<'_> {
                     vm: vm.name.clone(),
                     live: ratio(*after, *before)?,
                     simulated: ratio(throughput(&then), throughput(&simulated))?,
+                    naive: what_if.naive(at == 0, vm.vcpus),
                 });
             }
         }
