@@ -13,6 +13,7 @@
 mod figures;
 mod outcome;
 
+use std::panic::resume_unwind;
 use std::path::PathBuf;
 use std::time::Duration;
 use std::time::Instant;
@@ -21,6 +22,7 @@ use tandem_experiment::recorded::NoSuchVm;
 use tandem_experiment::recorded::Recorded;
 use tandem_experiment::recorded::RecordedError;
 use tandem_experiment::recorded::RecordedHost;
+use tandem_experiment::recorded::Topology;
 use tandem_host::config::Placement;
 use tandem_host::discovery::DiscoveryOptions;
 use tandem_host::record::Frames;
@@ -30,6 +32,7 @@ use tandem_linux::interrupt::Interrupt;
 use tandem_linux::interrupt::Interrupted;
 use tandem_observe::Choice;
 use tandem_observe::ObserveError;
+use tandem_observe::findings::KnownHost;
 use tandem_policy::Nanos;
 use tandem_policy::PcpuId;
 use tandem_policy::PcpuSet;
@@ -433,6 +436,9 @@ impl Stage<'_> {
                 for (vm, known) in &frame.vms {
                     recorded.name(*vm, &known.name, known.weight);
                 }
+                if let Some(KnownHost { caches, cores, .. }) = frame.host {
+                    recorded.topology(Topology { caches, cores });
+                }
                 recorded.add(&frame.interval);
             }
         }
@@ -466,7 +472,17 @@ fn simulate(host: &RecordedHost) -> Result<Vec<Results>, LoadError> {
         };
         World::new(&scenario).run()
     };
-    Ok((1..=SEEDS).map(run).collect())
+    // Each seed by itself: what comes out does not depend on how many run at once.
+    let all = std::thread::scope(|scope| {
+        let run = &run;
+        let seeds: Vec<_> = (1..=SEEDS)
+            .map(|seed| scope.spawn(move || run(seed)))
+            .collect();
+        let ended = seeds.into_iter().map(|seed| seed.join());
+        let results = ended.map(|one| one.unwrap_or_else(|panic| resume_unwind(panic)));
+        results.collect()
+    });
+    Ok(all)
 }
 
 fn mean(all: &[Results], of: impl Fn(&Results) -> f64) -> f64 {
@@ -506,6 +522,7 @@ mod tests {
                 vm.vcpus as usize
             ],
             is_background: false,
+            threads_of: None,
             remarks: Vec::new(),
         };
         RecordedHost {
