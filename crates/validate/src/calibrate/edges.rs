@@ -305,7 +305,17 @@ fn simulate(host: &Host, setup: &Setup, seconds: f64) -> Result<Vec<Vec<Waited>>
             |interval| waits(&interval, vms),
         ))
     };
-    (1..=SEEDS).map(of_seed).collect()
+    // Each seed by itself: what comes out does not depend on how many run at once.
+    std::thread::scope(|scope| {
+        let of_seed = &of_seed;
+        let seeds: Vec<_> = (1..=SEEDS)
+            .map(|seed| scope.spawn(move || of_seed(seed)))
+            .collect();
+        let ended = seeds.into_iter().map(|seed| seed.join());
+        ended
+            .map(|one| one.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    })
 }
 
 /// Runs all mixes here and in the simulator. What is changed meanwhile is in a journal in `state_dir` first, and put back in the end, or
@@ -437,7 +447,7 @@ impl fmt::Display for ComparedEdges {
         }
         write!(
             f,
-            "Linux {}, {}, source {}, load before {}; {} runs of {} s\n\n{waits}\n{edges}\n\
+            "Linux {}, {}, source {}, load before {}; {} runs of {} s\n\n{waits}\n\n{edges}\n\n\
              within {:.0} %: RDY of {} of {} VMs, {} of {} edges",
             self.kernel,
             self.scheduler,
