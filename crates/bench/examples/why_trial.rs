@@ -4,10 +4,9 @@
 //! why_trial --tandem target/release/tandem [-o FILE] [--seconds 5] [--source plain] [MIX …]
 //! ```
 //!
-//! For a quiet host with KVM, two pCPUs and root. Each VM gets a cgroup of its own; all that is made goes at the end, also on an error, and
+//! For a quiet host with KVM, two pCPUs and root: about three minutes with a look of 5 s, and no mix may take longer than its look and 40 s. Each VM gets a cgroup of its own; all that is made goes at the end, also on an error, and
 //! after kill -9 with the next start. With `--hog PART` as its first arguments the program is a hog that ends with its stdin.
 
-use std::collections::BTreeMap;
 use std::error::Error;
 use std::io::BufRead;
 use std::io::BufReader;
@@ -17,11 +16,11 @@ use std::process::Child;
 use std::process::Command;
 use std::process::ExitCode;
 use std::process::Stdio;
+use std::sync::mpsc;
 use std::thread::sleep;
 use std::time::Duration;
 use std::time::Instant;
 
-use serde_json::Value;
 use tandem_bench::control::Ready;
 use tandem_bench::host_facts;
 use tandem_bench::why_trial;
@@ -30,7 +29,7 @@ use tandem_bench::why_trial::Hog;
 use tandem_bench::why_trial::Mix;
 use tandem_bench::why_trial::MixResult;
 use tandem_bench::why_trial::MixVm;
-use tandem_bench::why_trial::Named;
+use tandem_bench::why_trial::Running;
 use tandem_linux::ProcFs;
 use tandem_linux::actuator::Actuator;
 use tandem_linux::affinity::set_affinity;
@@ -51,6 +50,12 @@ const STATE: &str = "/run/tandem-why-trial";
 
 /// After VMs have booted, until they are looked at.
 const WARM: Duration = Duration::from_secs(1);
+
+/// A VM that has not booted by then does not.
+const BOOT: Duration = Duration::from_secs(20);
+
+/// An answer may take so much longer than its look.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A hog is busy and sleeps in turn within this.
 const HOG_PERIOD: Duration = Duration::from_millis(10);
@@ -94,7 +99,13 @@ fn options() -> Result<Options, Failure> {
         match argument.as_str() {
             "--tandem" => options.tandem = value()?.into(),
             "-o" => options.output = Some(value()?.into()),
-            "--seconds" => options.seconds = value()?.parse()?,
+            "--seconds" => {
+                let seconds = value()?.parse()?;
+                if !(0.05..=3600.0).contains(&seconds) {
+                    return Err(format!("--seconds {seconds} is not possible: 0.05 … 3600").into());
+                }
+                options.seconds = seconds;
+            }
             "--source" => options.source = value()?,
             option if option.starts_with('-') => {
                 return Err(format!(
@@ -152,20 +163,17 @@ fn run(options: &Options) -> Result<(), Failure> {
     mixes.retain(|mix| options.mixes.is_empty() || options.mixes.contains(&mix.name));
     let pcpus: Vec<PcpuId> = host_facts::usable_pcpus()?.iter().collect();
     let mut results = Vec::new();
+    let begin = Instant::now();
+    let count = mixes.len();
     for (mix, seed) in mixes.iter().zip(1..) {
+        let seconds = begin.elapsed().as_secs();
+        eprintln!("{seed} of {count}, after {seconds} s: {} …", mix.name);
         let result = match pcpus.len() < mix.pcpus() {
             true => Err(format!("it takes {} pCPUs", mix.pcpus()).into()),
             false => measure(options, mix, seed, &pcpus),
         };
-        let result = result.unwrap_or_else(|error: Failure| MixResult {
-            mix: mix.name.clone(),
-            cause: mix.cause,
-            of: mix.of.clone(),
-            found: Vec::new(),
-            right: None,
-            others: None,
-            not_run: Some(error.to_string()),
-        });
+        let result =
+            result.unwrap_or_else(|error: Failure| MixResult::not_run(mix, error.to_string()));
         println!("{}", line(&result));
         results.push(result);
     }
@@ -177,7 +185,14 @@ fn run(options: &Options) -> Result<(), Failure> {
         options.seconds,
         results,
     );
-    println!("{} of {} right", document.right, document.run);
+    println!(
+        "{} of {} right; {} ran, {} of them without an answer; {} s",
+        document.right,
+        document.mixes,
+        document.run,
+        document.failed,
+        begin.elapsed().as_secs()
+    );
     if let Some(path) = &options.output {
         let text = serde_json::to_string_pretty(&document)? + "\n";
         std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -195,11 +210,13 @@ fn line(result: &MixResult) -> String {
         Some(false) => "WRONG",
         None => "not run",
     };
-    let why = result.not_run.as_deref().unwrap_or_default();
+    let why = result.not_run.as_deref().or(result.failed.as_deref());
+    let why = why.map_or_else(String::new, |why| format!("; {why}"));
     format!(
-        "{verdict:8} {:22} is {:?}, found {}{why}",
+        "{verdict:8} {:22} is {:?}, looked at {}, found {}{why}",
         result.mix,
         result.cause,
+        result.looked_at.join(" "),
         found.join(" ")
     )
 }
@@ -224,56 +241,20 @@ fn measure(
         mix.hog.iter().map(|hog| start_hog(hog, pcpus)).collect();
     let hogs = hogs?;
     sleep(WARM);
-    let output = Command::new(&options.tandem)
+    let mut command = Command::new(&options.tandem);
+    command
         .args(["host", "why", "--json", "--source", &options.source])
-        .args(["--interval", &options.seconds.to_string()])
-        .output()
-        .map_err(|error| format!("{}: {error}", options.tandem.display()))?;
-    if !output.status.success() {
-        return Err(String::from_utf8_lossy(&output.stderr).trim().into());
-    }
-    let said: Value = serde_json::from_slice(&output.stdout)?;
-    let pids = vms.iter().map(|(guard, _)| u64::from(guard.0.id()));
-    let names: BTreeMap<u64, &str> = pids.zip(mix.vm.iter().map(|vm| vm.name.as_str())).collect();
-    let found = said["findings"].as_array().ok_or("no findings")?.iter();
-    let of_mix = found.filter_map(|one| Some((names.get(&one["pid"].as_u64()?)?, one)));
-    let found = of_mix.map(|(name, one)| named(name, one));
-    let found: Vec<Named> = found.collect::<Result<_, Failure>>()?;
-    Ok(MixResult {
-        mix: mix.name.clone(),
-        cause: mix.cause,
-        of: mix.of.clone(),
-        right: Some(why_trial::judge(mix, &found)),
-        others: Some(others(&said, &hogs)),
-        found,
-        not_run: None,
-    })
-}
-
-fn named(name: &str, finding: &Value) -> Result<Named, Failure> {
-    Ok(Named {
-        vm: name.to_owned(),
-        kind: serde_json::from_value(finding["kind"].clone())?,
-        lost_per_second: finding["lost_per_second"].as_u64().ok_or("no cost")?,
-        burned_per_second: finding["burned_per_second"].as_u64(),
-    })
-}
-
-/// What tasks of the host and of the kernel took that are no hogs of the mix, in pCPUs.
-fn others(said: &Value, hogs: &[Guard]) -> f64 {
-    let host = &said["host"];
-    let is_hog = |pid: &Value| {
-        let mut pids = hogs.iter().map(|hog| u64::from(hog.0.id()));
-        pids.any(|hog| Some(hog) == pid.as_u64())
-    };
-    let time = |value: &Value| value.as_f64().unwrap_or_default();
-    let tasks = host["top_tasks"].as_array().into_iter().flatten();
-    let of_hogs: f64 = tasks
-        .filter(|task| is_hog(&task["pid"]))
-        .map(|task| time(&task["time"]))
-        .sum();
-    let all = time(&host["tasks"]) + time(&host["kernel"]) - of_hogs;
-    all.max(0.0) / (time(&said["seconds"]).max(1e-9) * 1e9)
+        .args(["--interval", &options.seconds.to_string()]);
+    let limit = Duration::from_secs_f64(options.seconds) + PATIENCE;
+    let answer = why_trial::ask(&mut command, limit);
+    let running = mix.vm.iter().zip(&vms).map(|(vm, (guard, _))| Running {
+        name: vm.name.clone(),
+        called: why_trial::called(seed, vm),
+        pid: guard.0.id(),
+    });
+    let running: Vec<Running> = running.collect();
+    let hogs: Vec<u32> = hogs.iter().map(|hog| hog.0.id()).collect();
+    Ok(MixResult::of(mix, &running, &hogs, answer))
 }
 
 /// The pCPUs with these numbers among those that may be used.
@@ -289,7 +270,8 @@ fn start(
 ) -> Result<(Guard, Ready), Failure> {
     let mut command = Command::new(&options.tandem);
     command
-        .args(["vm", "run", "--control-stdio", "--name", &vm.name])
+        .args(["vm", "run", "--control-stdio"])
+        .args(["--name", &why_trial::called(seed, vm)])
         .args(["--vcpus", &vm.vcpus.to_string(), "--workload", &vm.workload])
         .args(["--seed", &seed.to_string()])
         .stdin(Stdio::piped())
@@ -308,9 +290,17 @@ fn start(
         .spawn()
         .map_err(|error| format!("{}: {error}", options.tandem.display()))?;
     let mut guard = Guard(child);
-    let stdout = guard.0.stdout.as_mut().ok_or("no stdout")?;
-    let mut line = String::new();
-    BufReader::new(stdout).read_line(&mut line)?;
+    let stdout = guard.0.stdout.take().ok_or("no stdout")?;
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut line = String::new();
+        let read = BufReader::new(stdout).read_line(&mut line);
+        // Nobody waits for it any more.
+        let _ = tell.send(read.map(|_| line));
+    });
+    let line = told
+        .recv_timeout(BOOT)
+        .map_err(|_| format!("VM '{}' did not boot within {} s", vm.name, BOOT.as_secs()))??;
     let ready: Ready = serde_json::from_str(&line)
         .map_err(|error| format!("VM '{}' said '{}': {error}", vm.name, line.trim()))?;
     Ok((guard, ready))

@@ -3,7 +3,8 @@
 //! Each mix of microVMs runs on this host, each VM in a cgroup of its own, and is recorded as `tandem host record` does. The record is made a
 //! scenario ([`tandem_experiment::recorded`]), and each [`WhatIf`] is done twice: to the scenario, and to the mix on this
 //! host. Compared is what each VM got done relative to before: in the simulator time that its threads computed, on the host its
-//! own counter of work.
+//! own counter of work. Beside the error of each answer stands that of a naive one ([`WhatIf::naive`]), which takes no simulation: being right
+//! counts where that one is wrong.
 //!
 //! Rounds take everything in turn, every other one in the reverse order, so that a machine that becomes slower harms both sides of a
 //! ratio alike. What the simulator is told of this host beside the record is its scheduler and its tick. It needs a quiet machine: what else
@@ -12,6 +13,7 @@
 mod figures;
 mod outcome;
 
+use std::panic::resume_unwind;
 use std::path::PathBuf;
 use std::time::Duration;
 use std::time::Instant;
@@ -20,6 +22,7 @@ use tandem_experiment::recorded::NoSuchVm;
 use tandem_experiment::recorded::Recorded;
 use tandem_experiment::recorded::RecordedError;
 use tandem_experiment::recorded::RecordedHost;
+use tandem_experiment::recorded::Topology;
 use tandem_host::config::Placement;
 use tandem_host::discovery::DiscoveryOptions;
 use tandem_host::record::Frames;
@@ -29,6 +32,7 @@ use tandem_linux::interrupt::Interrupt;
 use tandem_linux::interrupt::Interrupted;
 use tandem_observe::Choice;
 use tandem_observe::ObserveError;
+use tandem_observe::findings::KnownHost;
 use tandem_policy::Nanos;
 use tandem_policy::PcpuId;
 use tandem_policy::PcpuSet;
@@ -368,7 +372,8 @@ impl Stage<'_> {
             };
             let then = simulate(&what_if.host(&host, plan)?)?;
             // VMs that are gone have nothing to compare.
-            for ((vm, before), after) in plan.vms.iter().zip(&before).zip(&after) {
+            for (at, ((vm, before), after)) in plan.vms.iter().zip(&before).zip(&after).enumerate()
+            {
                 let throughput = |all: &[Results]| {
                     mean(all, |results| {
                         tandem_experiment::recorded::throughput(results, &vm.name).unwrap_or(0.0)
@@ -386,6 +391,7 @@ impl Stage<'_> {
                     vm: vm.name.clone(),
                     live: ratio(*after, *before)?,
                     simulated: ratio(throughput(&then), throughput(&simulated))?,
+                    naive: what_if.naive(at == 0, vm.vcpus),
                 });
             }
         }
@@ -434,6 +440,9 @@ impl Stage<'_> {
                 for (vm, known) in &frame.vms {
                     recorded.name(*vm, &known.name, known.weight);
                 }
+                if let Some(KnownHost { caches, cores, .. }) = frame.host {
+                    recorded.topology(Topology { caches, cores });
+                }
                 recorded.add(&frame.interval);
             }
         }
@@ -467,7 +476,17 @@ fn simulate(host: &RecordedHost) -> Result<Vec<Results>, LoadError> {
         };
         World::new(&scenario).run()
     };
-    Ok((1..=SEEDS).map(run).collect())
+    // Each seed by itself: what comes out does not depend on how many run at once.
+    let all = std::thread::scope(|scope| {
+        let run = &run;
+        let seeds: Vec<_> = (1..=SEEDS)
+            .map(|seed| scope.spawn(move || run(seed)))
+            .collect();
+        let ended = seeds.into_iter().map(|seed| seed.join());
+        let results = ended.map(|one| one.unwrap_or_else(|panic| resume_unwind(panic)));
+        results.collect()
+    });
+    Ok(all)
 }
 
 fn mean(all: &[Results], of: impl Fn(&Results) -> f64) -> f64 {
@@ -507,6 +526,7 @@ mod tests {
                 vm.vcpus as usize
             ],
             is_background: false,
+            threads_of: None,
             remarks: Vec::new(),
         };
         RecordedHost {

@@ -4,7 +4,10 @@
 //! found, and from when on, is never tuned on these mixes: they are there to say how often it is right on what it has not seen.
 //!
 //! Right is the strict thing: the *first* finding of the VM that has the cause is of that kind; and where nothing is wrong, no VM of
-//! the mix has any finding. What could not be run is neither right nor wrong.
+//! the mix has any finding, though the answer says that it looked at all of them. No answer is a wrong one: who crashes, hangs or says
+//! something else has not named the cause. A mix whose VMs do not start is neither right nor wrong, and is counted apart.
+
+mod answer;
 
 use std::collections::BTreeSet;
 
@@ -12,6 +15,11 @@ use serde::Deserialize;
 use serde::Serialize;
 use tandem_observe::findings::Kind;
 use thiserror::Error;
+
+pub use answer::Answer;
+pub use answer::AskError;
+pub use answer::Found;
+pub use answer::ask;
 
 /// The version of mixes and documents.
 pub const SCHEMA: u32 = 1;
@@ -189,10 +197,27 @@ pub struct Named {
     pub burned_per_second: Option<u64>,
 }
 
-/// Whether the cause was named first: by findings of the mix's VMs, in the order in which they were given.
-pub fn judge(mix: &Mix, found: &[Named]) -> bool {
+/// A VM of a mix while it runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Running {
+    /// Its name within the mix.
+    pub name: String,
+    /// Its name on the host.
+    pub called: String,
+    /// Its process.
+    pub pid: u32,
+}
+
+/// What a VM of the n-th mix is called on the host, where others may have short names, too.
+pub fn called(n: u64, vm: &MixVm) -> String {
+    format!("w{n}-{}", vm.name)
+}
+
+/// Whether the cause was named first: by the names of the mix's VMs that were looked at, and by their findings, in the order in which
+/// they were given.
+pub fn judge(mix: &Mix, looked_at: &[String], found: &[Named]) -> bool {
     match mix.cause {
-        Cause::Nothing => found.is_empty(),
+        Cause::Nothing => found.is_empty() && mix.vm.iter().all(|vm| looked_at.contains(&vm.name)),
         Cause::Of(kind) => {
             let mut of_vm = found.iter().filter(|one| Some(&one.vm) == mix.of.as_ref());
             of_vm.next().is_some_and(|first| first.kind == kind)
@@ -209,14 +234,81 @@ pub struct MixResult {
     pub cause: Cause,
     /// With which VM.
     pub of: Option<String>,
+    /// Which of its VMs the answer says it looked at.
+    pub looked_at: Vec<String>,
     /// All that was found, in the order in which it was given.
     pub found: Vec<Named>,
-    /// Whether the cause was named first; `None` if it could not be run.
+    /// Whether the cause was named first; `None` if the mix did not run.
     pub right: Option<bool>,
-    /// What others of the host took meanwhile, in pCPUs: neither VMs nor hogs of the mix. `None` if it could not be run.
+    /// What others of the host took meanwhile, in pCPUs: neither VMs nor hogs of the mix. `None` if there is no answer.
     pub others: Option<f64>,
-    /// Why it could not be run.
+    /// Why there is no answer, which is wrong.
+    pub failed: Option<String>,
+    /// Why the mix did not run, so that nobody was asked.
     pub not_run: Option<String>,
+}
+
+impl MixResult {
+    /// Nobody was asked, since the mix did not run.
+    pub fn not_run(mix: &Mix, why: String) -> MixResult {
+        MixResult {
+            mix: mix.name.clone(),
+            cause: mix.cause,
+            of: mix.of.clone(),
+            looked_at: Vec::new(),
+            found: Vec::new(),
+            right: None,
+            others: None,
+            failed: None,
+            not_run: Some(why),
+        }
+    }
+
+    /// What was answered about these VMs, while these processes were the mix's hogs; or why nothing was.
+    pub fn of(
+        mix: &Mix,
+        vms: &[Running],
+        hogs: &[u32],
+        answer: Result<Answer, AskError>,
+    ) -> MixResult {
+        let nothing = MixResult {
+            not_run: None,
+            right: Some(false),
+            ..MixResult::not_run(mix, String::new())
+        };
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(error) => {
+                return MixResult {
+                    failed: Some(error.to_string()),
+                    ..nothing
+                };
+            }
+        };
+        let is_there = |vm: &&Running| answer.vms.contains(&vm.called);
+        let looked_at: Vec<String> = vms
+            .iter()
+            .filter(is_there)
+            .map(|vm| vm.name.clone())
+            .collect();
+        let of_mix = answer.findings.iter().filter_map(|one| {
+            let vm = vms.iter().find(|vm| vm.pid == one.pid)?;
+            Some(Named {
+                vm: vm.name.clone(),
+                kind: one.kind,
+                lost_per_second: one.lost_per_second.0,
+                burned_per_second: one.burned_per_second.map(|burned| burned.0),
+            })
+        });
+        let found: Vec<Named> = of_mix.collect();
+        MixResult {
+            right: Some(judge(mix, &looked_at, &found)),
+            others: Some(answer.others(hogs)),
+            looked_at,
+            found,
+            ..nothing
+        }
+    }
 }
 
 /// The whole trial.
@@ -232,8 +324,12 @@ pub struct Document {
     pub source: String,
     /// How long each look took, in s.
     pub seconds: f64,
-    /// How many mixes were run.
+    /// How many mixes there are.
+    pub mixes: usize,
+    /// How many of them ran, so that somebody was asked.
     pub run: usize,
+    /// Of how many there was no answer, though they ran: wrong, all of them.
+    pub failed: usize,
     /// Of how many the cause was named first.
     pub right: usize,
     /// Each mix.
@@ -249,18 +345,17 @@ impl Document {
         seconds: f64,
         results: Vec<MixResult>,
     ) -> Document {
-        let count = |wanted: &[Option<bool>]| {
-            let of = results.iter();
-            of.filter(|result| wanted.contains(&result.right)).count()
-        };
+        let count = |is: fn(&MixResult) -> bool| results.iter().filter(|result| is(result)).count();
         Document {
             schema: SCHEMA,
             kernel,
             pcpus,
             source,
             seconds,
-            run: count(&[Some(true), Some(false)]),
-            right: count(&[Some(true)]),
+            mixes: results.len(),
+            run: count(|result| result.right.is_some()),
+            failed: count(|result| result.failed.is_some()),
+            right: count(|result| result.right == Some(true)),
             results,
         }
     }
@@ -271,6 +366,7 @@ mod tests {
     use tandem_microvm::VmName;
     use tandem_microvm::Workload;
     use tandem_microvm::workload::Parameters;
+    use tandem_policy::Nanos;
 
     use super::*;
 
@@ -285,7 +381,7 @@ mod tests {
         for mix in &mixes {
             assert_eq!(mix.pcpus(), 2, "{}", mix.name);
             for vm in &mix.vm {
-                let _: VmName = vm.name.parse().unwrap();
+                let _: VmName = called(20, vm).parse().unwrap();
                 let workload: Workload = vm.workload.parse().unwrap();
                 assert!(vm.vcpus >= workload.least_vcpus(), "{}", mix.name);
                 let mut parameters = Parameters::defaults(workload);
@@ -339,10 +435,15 @@ mod tests {
         }
     }
 
+    fn names(names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
     #[test]
     fn right_is_what_names_the_cause_first() {
         let quota = &mix(&format!("cause = \"quota\"\nof = \"a\"\n{A}")).unwrap()[0];
         let (a, b) = (named("a", Kind::Quota), named("a", Kind::Neighbour));
+        let judge = |mix: &Mix, found: &[Named]| judge(mix, &names(&["a"]), found);
         assert!(judge(quota, std::slice::from_ref(&a)));
         assert!(judge(quota, &[a.clone(), b.clone()]));
         assert!(!judge(quota, &[b.clone(), a.clone()]), "not first");
@@ -355,25 +456,87 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_run_is_neither_right_nor_wrong() {
-        let result = |right: Option<bool>| MixResult {
-            mix: "m".to_owned(),
-            cause: Cause::Of(Kind::Quota),
-            of: Some("a".to_owned()),
-            found: vec![named("a", Kind::Quota)],
-            right,
-            others: right.map(|_| 0.1),
-            not_run: right.is_none().then(|| "no KVM".to_owned()),
+    fn nothing_is_wrong_only_where_all_was_looked_at() {
+        let two =
+            "vm = [{ name = \"a\", workload = \"burn\" }, { name = \"b\", workload = \"burn\" }]\n";
+        let quiet = &mix(&format!("cause = \"nothing\"\n{two}")).unwrap()[0];
+        assert!(judge(quiet, &names(&["b", "a"]), &[]));
+        assert!(!judge(quiet, &names(&["a"]), &[]));
+        assert!(!judge(quiet, &[], &[]));
+    }
+
+    fn running(name: &str, pid: u32) -> Running {
+        Running {
+            name: name.to_owned(),
+            called: format!("w1-{name}"),
+            pid,
+        }
+    }
+
+    fn found(pid: u32, kind: Kind) -> Found {
+        Found {
+            pid,
+            kind,
+            lost_per_second: Nanos(1),
+            burned_per_second: None,
+        }
+    }
+
+    #[test]
+    fn an_answer_is_of_the_vms_of_the_mix() {
+        let quota = &mix(&format!("cause = \"quota\"\nof = \"a\"\n{A}")).unwrap()[0];
+        let answer = Answer {
+            seconds: 1.0,
+            vms: names(&["w1-a", "a"]),
+            findings: vec![found(8, Kind::Stacked), found(7, Kind::Quota)],
+            ..Answer::default()
         };
-        let results = [Some(true), Some(false), None, Some(true)].map(result);
-        let document = Document::new(
-            "6.18".to_owned(),
-            2,
-            "plain".to_owned(),
-            5.0,
-            results.to_vec(),
+        let result = MixResult::of(quota, &[running("a", 7)], &[], Ok(answer.clone()));
+        assert_eq!(result.right, Some(true));
+        assert_eq!(
+            (&result.looked_at, &result.found),
+            (&names(&["a"]), &vec![named("a", Kind::Quota)])
         );
-        assert_eq!((document.run, document.right), (3, 2));
+        // Another VM of the host has that name: nobody says that the mix's was looked at.
+        let quiet = &mix(&format!("cause = \"nothing\"\n{A}")).unwrap()[0];
+        let other = Answer {
+            vms: names(&["a"]),
+            findings: Vec::new(),
+            ..answer
+        };
+        let result = MixResult::of(quiet, &[running("a", 7)], &[], Ok(other));
+        assert_eq!(result.right, Some(false));
+    }
+
+    #[test]
+    fn no_answer_is_wrong_and_a_mix_that_did_not_run_is_counted_apart() {
+        let quota = &mix(&format!("cause = \"quota\"\nof = \"a\"\n{A}")).unwrap()[0];
+        let quiet = &mix(&format!("cause = \"nothing\"\n{A}")).unwrap()[0];
+        let answer = |vms: &[&str], findings: Vec<Found>| {
+            Ok(Answer {
+                vms: names(vms),
+                findings,
+                ..Answer::default()
+            })
+        };
+        let crash = || Err(AskError::TooLong(std::time::Duration::from_secs(9)));
+        let of = |mix, answer| MixResult::of(mix, &[running("a", 7)], &[], answer);
+        let results = vec![
+            of(quota, answer(&["w1-a"], vec![found(7, Kind::Quota)])),
+            of(quota, crash()),
+            of(quiet, crash()),
+            of(quiet, answer(&[], Vec::new())),
+            of(quiet, answer(&["w1-a"], Vec::new())),
+            MixResult::not_run(quota, "no KVM".to_owned()),
+        ];
+        let rights: Vec<Option<bool>> = results.iter().map(|result| result.right).collect();
+        let (yes, no) = (Some(true), Some(false));
+        assert_eq!(rights, [yes, no, no, no, yes, None]);
+        let said = results[1].failed.as_deref().unwrap();
+        assert!(said.contains("within 9 s"), "{said}");
+        let document = Document::new("6.18".to_owned(), 2, "plain".to_owned(), 5.0, results);
+        let counts = (document.mixes, document.run, document.failed);
+        assert_eq!((counts, document.right), ((6, 5, 2), 2));
         let text = serde_json::to_string(&document).unwrap();
         assert!(text.contains("\"cause\":\"quota\""), "{text}");
         let read: Document = serde_json::from_str(&text).unwrap();

@@ -15,6 +15,8 @@
 //! What takes pCPUs beside VMs' vCPUs (processes of the host, its kernel, other threads of VMs, what nobody was seen to use) is
 //! background: VMs on which no policy acts.
 //!
+//! A VM that was started anew is in the scenario once, as it was since its last start; what it did before is left out, and said.
+//!
 //! What a record does not tell stands at the top of the scenario, and is not made up: who waits for whom within a guest, how
 //! bursts vary, what a VM would do with another vCPU, and how VMs' cgroups lie within each other (each VM has one here). Halt
 //! polling takes a pCPU and is a part of running; a quota's throttling is a part of sleeping.
@@ -83,6 +85,18 @@ pub struct Recorded {
     intervals: u64,
     names: BTreeMap<VmId, (String, Option<Weight>)>,
     regularity: BTreeMap<(VmId, VcpuId), Regularity>,
+    /// From when to when each VM was seen.
+    seen: BTreeMap<VmId, (Nanos, Nanos)>,
+    topology: Option<Topology>,
+}
+
+/// Which pCPUs of a host share what; empty where that is not known.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Topology {
+    /// The pCPUs of each last-level cache.
+    pub caches: Vec<PcpuSet>,
+    /// The pCPUs of each core.
+    pub cores: Vec<PcpuSet>,
 }
 
 impl Recorded {
@@ -96,11 +110,21 @@ impl Recorded {
         self.names.insert(vm, (name.to_owned(), weight));
     }
 
+    /// Which pCPUs share what. The last that is said counts.
+    pub fn topology(&mut self, topology: Topology) {
+        self.topology = Some(topology);
+    }
+
     /// Takes in an interval.
     pub fn add(&mut self, interval: &Interval) {
         self.intervals += 1;
         self.sum.add(interval);
+        let end = interval.start + interval.length;
         for vm in &interval.vms {
+            if !vm.vcpus.is_empty() {
+                let seen = self.seen.entry(vm.vm).or_insert((interval.start, end));
+                *seen = (seen.0.min(interval.start), seen.1.max(end));
+            }
             for vcpu in &vm.vcpus {
                 let regularity = self.regularity.entry((vm.vm, vcpu.vcpu)).or_default();
                 regularity.add(vcpu.wakeups, vcpu.times.wall());
@@ -108,20 +132,42 @@ impl Recorded {
         }
     }
 
+    /// How many VMs of that name were there before this one, one after the other; and whether one came after it.
+    fn starts(&self, vm: VmId) -> (usize, bool) {
+        let of = |vm| Some((&self.names.get(&vm)?.0, *self.seen.get(&vm)?));
+        let Some((name, (first, last))) = of(vm) else {
+            return (0, false);
+        };
+        let others = self.seen.keys().filter(|other| **other != vm);
+        let same = others.filter_map(|other| of(*other).filter(|(other, _)| *other == name));
+        let (mut before, mut is_followed) = (0, false);
+        for (_, (other_first, other_last)) in same {
+            before += usize::from(other_last <= first);
+            is_followed |= other_first >= last;
+        }
+        (before, is_followed)
+    }
+
     /// The host as it was on average; `from` says what it was made from, in a line.
     pub fn host(self, from: &str) -> Result<RecordedHost, RecordedError> {
+        let vms = self.seen.keys();
+        let starts: BTreeMap<VmId, (usize, bool)> = vms.map(|vm| (*vm, self.starts(*vm))).collect();
+        let starts = |vm: VmId| starts.get(&vm).copied().unwrap_or_default();
         let sum = self.sum.finish().ok_or(RecordedError::Empty)?;
         let pcpus = u32::try_from(sum.host.pcpus).unwrap_or(u32::MAX);
         if pcpus == 0 {
             return Err(RecordedError::NoPcpus);
         }
-        let measured: Vec<&VmInterval> = sum.vms.iter().filter(|vm| !vm.vcpus.is_empty()).collect();
+        // One that was started anew is there once.
+        let is_last = |vm: &&VmInterval| !vm.vcpus.is_empty() && !starts(vm.vm).1;
+        let measured: Vec<&VmInterval> = sum.vms.iter().filter(is_last).collect();
         if measured.is_empty() {
             return Err(RecordedError::NoVm);
         }
         let weights = self.names.values().filter_map(|(_, weight)| *weight);
         let knob = Knob::of(weights);
-        let places = Places::of(pcpus, &measured);
+        let topology = self.topology.clone().unwrap_or_default();
+        let places = Places::of(pcpus, &measured, &topology.caches);
         let mut names = Names::default();
         let mut vms = Vec::with_capacity(measured.len());
         let mut threads = Vec::new();
@@ -130,7 +176,7 @@ impl Recorded {
             let own = known.map_or_else(|| format!("vm{}", vm.vm.0), |(name, _)| name.clone());
             let name = names.unique(&own);
             let time: Nanos = vm.threads.iter().map(|thread| thread.time).sum();
-            threads.push((format!("{name}-threads"), time));
+            threads.push((format!("{name}-threads"), time, Some(name.clone())));
             let weight = known.and_then(|(_, weight)| *weight);
             let regular = |vcpu: VcpuId| {
                 let regularity = self.regularity.get(&(vm.vm, vcpu));
@@ -141,22 +187,25 @@ impl Recorded {
                 weight: weight.map_or(Knob::USUAL, |weight| knob.usual(weight)),
                 vcpus: vcpus(vm, &places, regular),
                 is_background: false,
-                remarks: remarks(vm, sum.length, weight),
+                threads_of: None,
+                remarks: remarks(vm, sum.length, weight, starts(vm.vm).0),
             });
         }
-        let background = threads.into_iter().chain(processes(&sum.host, sum.length));
-        for (name, time) in background {
+        let processes = processes(&sum.host, sum.length).into_iter();
+        let processes = processes.map(|(name, time)| (name, time, None));
+        for (name, time, threads_of) in threads.into_iter().chain(processes) {
             if parts(time, sum.length) >= LITTLE {
                 let name = names.unique(&name);
-                vms.push(HostVm::background(
-                    name,
-                    time,
-                    sum.length,
-                    pcpus,
-                    BACKGROUND_CYCLE,
-                ));
+                let background =
+                    HostVm::background(name, time, sum.length, pcpus, BACKGROUND_CYCLE);
+                vms.push(HostVm {
+                    threads_of,
+                    ..background
+                });
             }
         }
+        let mut remarks = places.remarks();
+        remarks.extend(topology.remarks(places.pcpus_per_llc.is_some()));
         Ok(RecordedHost {
             about: format!(
                 "{from}: {} intervals, {:.0} s",
@@ -164,11 +213,35 @@ impl Recorded {
                 sum.length.as_secs_f64()
             ),
             pcpus,
+            pcpus_per_llc: places.pcpus_per_llc,
             knob,
             vms,
-            remarks: places.remarks(),
+            remarks,
             ..RecordedHost::default()
         })
+    }
+}
+
+impl Topology {
+    /// What a reader must know.
+    fn remarks(&self, has_caches: bool) -> Vec<String> {
+        let mut remarks = Vec::new();
+        if !has_caches {
+            remarks.push(match self.caches.is_empty() {
+                true => "the record does not tell which pCPUs share a cache: all of them here".to_owned(),
+                false => "the caches of the host are not alike, or not of the pCPUs that were online: all pCPUs share one here".to_owned(),
+            });
+        }
+        match self.cores.iter().map(PcpuSet::len).max() {
+            None => remarks.push(
+                "the record does not tell which pCPUs share a core: none here".to_owned(),
+            ),
+            Some(0 | 1) => {}
+            Some(threads) => remarks.push(format!(
+                "up to {threads} pCPUs share a core (SMT): here each is a core of its own, so what leaves a sibling idle gains less here than there"
+            )),
+        }
+        remarks
     }
 }
 
@@ -189,8 +262,13 @@ fn vcpus(vm: &VmInterval, places: &Places, regular: impl Fn(VcpuId) -> bool) -> 
 }
 
 /// What a reader must know of a VM.
-fn remarks(vm: &VmInterval, length: Nanos, weight: Option<Weight>) -> Vec<String> {
+fn remarks(vm: &VmInterval, length: Nanos, weight: Option<Weight>, starts: usize) -> Vec<String> {
     let mut remarks = Vec::new();
+    if starts > 0 {
+        remarks.push(format!(
+            "it was started anew {starts} times: this is what it did since the last start, and what it did before is left out"
+        ));
+    }
     let wall = vm.vcpus.iter().map(|vcpu| vcpu.times.wall()).max();
     let there = parts(wall.unwrap_or_default(), length);
     if there < 950 {
@@ -262,10 +340,26 @@ struct Places {
     pcpus: u32,
     /// The scenario's number of each pCPU that somebody is bound to; empty: they keep theirs.
     numbers: BTreeMap<PcpuId, u32>,
+    /// How many pCPUs share a last-level cache, each the next so many; `None` where that is not known, or caches are not alike.
+    pcpus_per_llc: Option<u32>,
 }
 
 impl Places {
-    fn of(pcpus: u32, vms: &[&VmInterval]) -> Places {
+    fn of(pcpus: u32, vms: &[&VmInterval], caches: &[PcpuSet]) -> Places {
+        let by_cache: Vec<PcpuId> = caches.iter().flat_map(PcpuSet::iter).collect();
+        let distinct: BTreeSet<PcpuId> = by_cache.iter().copied().collect();
+        let size = caches.first().map_or(0, PcpuSet::len);
+        let is_known = distinct.len() == pcpus as usize
+            && by_cache.len() == distinct.len()
+            && caches.iter().all(|cache| cache.len() == size);
+        if is_known {
+            // In the scenario the pCPUs of a cache follow each other.
+            return Places {
+                pcpus,
+                numbers: by_cache.into_iter().zip(0..).collect(),
+                pcpus_per_llc: Some(size as u32),
+            };
+        }
         let vcpus = vms.iter().flat_map(|vm| &vm.vcpus);
         let bound = vcpus.filter(|vcpu| is_bound(&vcpu.allowed, pcpus));
         let used: BTreeSet<PcpuId> = bound.flat_map(|vcpu| vcpu.allowed.iter()).collect();
@@ -275,7 +369,11 @@ impl Places {
             // More than there are were not online all the time.
             false => used.into_iter().zip((0..pcpus).cycle()).collect(),
         };
-        Places { pcpus, numbers }
+        Places {
+            pcpus,
+            numbers,
+            pcpus_per_llc: None,
+        }
     }
 
     /// Where a vCPU may run; `None`: anywhere.

@@ -193,13 +193,29 @@ pub fn analyze(
     known: &BTreeMap<VmId, KnownVm>,
     is_asked: impl Fn(VmId) -> bool,
 ) -> Analysis {
+    let weighs = |vm| match known.get(&vm) {
+        Some(known) => (known.weight, known.levels.as_slice()),
+        None => (Weight::constant(1.0), &[][..]),
+    };
+    analyze_with(interval, known, &fair(interval, weighs), is_asked)
+}
+
+/// The same with these fair shares, as times.
+fn analyze_with(
+    interval: &Interval,
+    known: &BTreeMap<VmId, KnownVm>,
+    fair: &BTreeMap<VmId, Nanos>,
+    is_asked: impl Fn(VmId) -> bool,
+) -> Analysis {
     let timeslice = timeslice(interval.host.pcpus);
     let mut vms: Vec<VmScalability> = interval
         .vms
         .iter()
-        .zip(fair(interval, known))
-        .filter(|(vm, _)| is_asked(vm.vm))
-        .filter_map(|(vm, fair)| Some(of_vm(vm, known.get(&vm.vm)?, fair, interval, timeslice)))
+        .filter(|vm| is_asked(vm.vm))
+        .filter_map(|vm| {
+            let fair = fair.get(&vm.vm).copied().unwrap_or_default();
+            Some(of_vm(vm, known.get(&vm.vm)?, fair, interval, timeslice))
+        })
         .collect();
     vms.sort_by(|one, two| (&one.name, one.pid).cmp(&(&two.name, two.pid)));
     Analysis {
@@ -211,23 +227,34 @@ pub fn analyze(
     }
 }
 
-/// The fair share of each VM: by weight, level by level, at most as much as its vCPUs can use.
-fn fair(interval: &Interval, known: &BTreeMap<VmId, KnownVm>) -> Vec<Nanos> {
+/// The fair share of each VM: by weight, level by level, at most as much as its vCPUs can use. One that was there for a part of the time is due for
+/// that part.
+fn fair<'a>(
+    interval: &Interval,
+    weighs: impl Fn(VmId) -> (Weight, &'a [Level]),
+) -> BTreeMap<VmId, Nanos> {
     let span = interval.length;
     let times = |count: usize| Nanos(span.0.saturating_mul(count as u64));
     let claims: Vec<LeveledClaim<'_>> = interval
         .vms
         .iter()
         .map(|vm| {
-            let known = known.get(&vm.vm);
-            let weight = known.map_or(Weight::constant(1.0), |known| known.weight);
+            let (weight, levels) = weighs(vm.vm);
             LeveledClaim {
-                levels: known.map_or(&[], |known| &known.levels),
+                levels,
                 claim: Claim::always_runnable(weight, times(vm.vcpus.len()), span),
             }
         })
         .collect();
-    fair_shares_by_level(times(interval.host.pcpus), span, &claims)
+    let shares = fair_shares_by_level(times(interval.host.pcpus), span, &claims);
+    let while_there = |(vm, share): (&VmInterval, Nanos)| {
+        let wall = vm.times().unwrap_or_default().wall();
+        let there = wall.0 / (vm.vcpus.len() as u64).max(1);
+        let part = there as f64 / span.0.max(1) as f64;
+        (vm.vm, Nanos((share.0 as f64 * part) as u64))
+    };
+    let shares = interval.vms.iter().zip(shares);
+    shares.map(while_there).collect()
 }
 
 /// Where the time of a VM went, for the formulas.
@@ -276,10 +303,7 @@ fn of_vm(
 ) -> VmScalability {
     let n = vm.vcpus.len() as u32;
     let spent = Spent::of(vm);
-    // One that was there for a part of the time is due for that part.
     let span = Nanos(spent.wall.0 / u64::from(n.max(1)));
-    let part = span.0 as f64 / interval.length.0.max(1) as f64;
-    let fair = Nanos((fair.0 as f64 * part) as u64);
     let physical = spent.physical(n);
     let utilization = physical.and_then(|run| run.efficiency().ok());
     let hardware = physical.and_then(|run| {
@@ -535,12 +559,22 @@ fn blocks(vm: Option<&VmInterval>) -> Blocks {
     counted.map_or(Blocks::Unknown, Blocks::Counted)
 }
 
-/// Analyzes all of a record: the VM of that name or process number, or all.
+/// Analyzes all of a record: the VM of that name or process number, or all. A VM is due what it was due in each interval: VMs that were
+/// never there together are no rivals.
 pub fn of_record(folder: &Path, asked: Option<&str>) -> Result<Analysis, ScalabilityError> {
     let mut sum = IntervalSum::new();
     let mut known: BTreeMap<VmId, KnownVm> = BTreeMap::new();
+    let mut due: BTreeMap<VmId, Nanos> = BTreeMap::new();
     Record::open(folder)?.read(Wanted::ALL, |_, frame| {
         sum.add(&frame.interval);
+        let weighs = |vm| {
+            let known = frame.vms.get(&vm).and_then(|known| known.weight);
+            // A record does not say what is above its cgroup.
+            (known.unwrap_or(Weight::constant(1.0)), &[][..])
+        };
+        for (vm, fair) in fair(&frame.interval, weighs) {
+            *due.entry(vm).or_default() += fair;
+        }
         for (id, vm) in frame.vms {
             let vm = KnownVm {
                 name: vm.name,
@@ -565,7 +599,9 @@ pub fn of_record(folder: &Path, asked: Option<&str>) -> Result<Analysis, Scalabi
     let names = known.iter();
     let names = names.map(|(id, vm)| (*id, (vm.name.clone(), vm.pid)));
     let asked = ids(asked, &names.collect())?;
-    Ok(analyze(&interval, &known, |vm| asked.contains(&vm)))
+    Ok(analyze_with(&interval, &known, &due, |vm| {
+        asked.contains(&vm)
+    }))
 }
 
 /// The VMs of that name or process number; all if none is given.

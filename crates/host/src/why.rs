@@ -344,6 +344,7 @@ impl Why {
             mount: self.controller.mount().to_owned(),
             isolated: cpusets::isolated(&self.procfs),
             caches: self.caches.of(&self.procfs, &online).to_vec(),
+            cores: self.caches.cores().to_vec(),
             online,
             kernel: kernel::numbers(&release),
             has_autogroup: read_text(&autogroup).is_ok_and(|text| text.trim() == "1"),

@@ -23,7 +23,7 @@ enum {
 	READY,		/* waits for a pCPU */
 	LIMITED,	/* kept off by a quota */
 	ASLEEP,
-	UNKNOWN,	/* since it is watched nothing happened to it */
+	UNKNOWN,	/* since it is watched nothing happened to it; as an account, what is not known for want of an event */
 	ENDED,		/* its thread is gone, or the slot was never used */
 	COSTOP,		/* never a state, an account only: the part of ASLEEP that a sibling's wait made longer */
 	STATES = 16,	/* a power of two: the verifier wants a mask */

@@ -9,10 +9,7 @@
 #define TANDEM_STATE_H
 
 #include "model.h"
-
-#include <bpf/bpf_helpers.h>
-#include <bpf/bpf_core_read.h>
-#include <bpf/bpf_tracing.h>
+#include "task.h"
 
 /* User space makes the maps as large as it needs before it loads them. */
 struct {
@@ -151,13 +148,40 @@ static __always_inline void begin(struct vcpu *v, u32 before, u32 state, u64 now
 		v->state = state;
 }
 
+/* Whether somebody in that state is on a pCPU, or off all of them. */
+static __always_inline bool is_on(u32 state)
+{
+	return state <= POLL;
+}
+
+static __always_inline bool is_off(u32 state)
+{
+	return state == READY || state == LIMITED || state == ASLEEP;
+}
+
+/*
+ * What happens to a vCPU contradicts its state: something was not told. When it was, and so what the vCPU did since it was last heard of,
+ * is not known. Under the vCPU's lock.
+ */
+static __always_inline void begin_after_gap(struct vcpu *v, u32 state, u64 now)
+{
+	if (now > v->since) {
+		v->time[UNKNOWN] += now - v->since;
+		v->since = now;
+	}
+	v->state = state;
+}
+
 /* A vCPU that is on a pCPU turns to another work. */
 static __always_inline void turn_to(struct vcpu *v, u32 mode)
 {
 	u64 now = bpf_ktime_get_ns();
 
 	bpf_spin_lock(&v->lock);
-	if (v->state <= POLL || v->state == UNKNOWN)
+	/* It came unseen. If it is in the list of who waits, the next who looks there takes it off. */
+	if (is_off(v->state))
+		begin_after_gap(v, mode, now);
+	else if (is_on(v->state) || v->state == UNKNOWN)
 		begin(v, v->mode, mode, now);
 	v->mode = mode;
 	bpf_spin_unlock(&v->lock);
@@ -206,30 +230,6 @@ static __always_inline u64 queue_on(struct task_struct *task, u32 cpu)
 	queues = BPF_CORE_READ(task, sched_task_group, cfs_rq);
 	bpf_probe_read_kernel(&queue, sizeof(queue), queues + cpu);
 	return (u64)queue;
-}
-
-static __always_inline u32 pcpu_of_task(struct task_struct *task)
-{
-	struct task_struct___old *old = (void *)task;
-
-	if (bpf_core_field_exists(task->thread_info.cpu))
-		return task->thread_info.cpu;
-	return old->cpu;
-}
-
-/*
- * Whether a task that is switched out can go on. The argument of the tracepoint is no help: it came with 5.18, and up to 6.13
- * it says that a task sleeps which a signal kept from sleeping. The field is true here, under the run queue's lock.
- */
-static __always_inline bool sleeps(bool preempt, struct task_struct *task)
-{
-	struct task_struct___old *old = (void *)task;
-
-	if (preempt)
-		return false;
-	if (bpf_core_field_exists(task->__state))
-		return task->__state != 0;
-	return old->state != 0;
 }
 
 static __always_inline u32 log2(u64 value)

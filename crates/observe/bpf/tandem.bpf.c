@@ -16,24 +16,6 @@
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
-extern const int __preempt_count __ksym __weak;
-extern const struct pcpu_hot pcpu_hot __ksym __weak;
-
-/*
- * Whether the current thread does what is done, or was interrupted by who does it. Kernels that do not tell where their
- * variables are refuse programs that ask this, so those come in two forms, of which user space loads one.
- */
-static __always_inline bool is_own_work(void)
-{
-	u32 count = 0;
-
-	if (&__preempt_count)
-		count = *(const u32 *)bpf_this_cpu_ptr(&__preempt_count);
-	else if (&pcpu_hot)
-		count = ((const struct pcpu_hot *)bpf_this_cpu_ptr(&pcpu_hot))->preempt_count;
-	return !(count & IN_INTERRUPT);
-}
-
 static __always_inline void switch_in(u32 cpu, u32 index, u64 now)
 {
 	struct vcpu *v = vcpu_of(index);
@@ -43,7 +25,14 @@ static __always_inline void switch_in(u32 cpu, u32 index, u64 now)
 		return;
 	end_unlisted(v, now);
 	bpf_spin_lock(&v->lock);
-	begin(v, READY, v->mode, now);
+	/* It is there already: that it went was not told, nor whether it slept. */
+	if (is_on(v->state)) {
+		if (v->mode == POLL)
+			v->mode = mode_in_kvm();
+		begin_after_gap(v, v->mode, now);
+	} else {
+		begin(v, READY, v->mode, now);
+	}
 	bpf_spin_unlock(&v->lock);
 	v->waited_until = now;
 	v->runs++;
@@ -69,7 +58,7 @@ static __always_inline u32 wait_of(struct vcpu *v, struct task_struct *task, u32
 	return is_limited(v->task, v->cfs_rq) ? LIMITED : READY;
 }
 
-static __always_inline void switch_out(u32 cpu, u32 index, struct task_struct *task, bool asleep, u64 now)
+static __always_inline void switch_out(u32 cpu, u32 index, struct task_struct *task, bool asleep, bool missed, u64 now)
 {
 	struct vcpu *v = vcpu_of(index);
 	u32 state = ASLEEP;
@@ -86,7 +75,11 @@ static __always_inline void switch_out(u32 cpu, u32 index, struct task_struct *t
 	/* Polling was in vain, and ended before the way into sleep. */
 	if (asleep && v->state == POLL && v->poll_until < now)
 		begin(v, POLL, mode_in_kvm(), v->poll_until);
-	begin(v, v->mode, state, now);
+	/* That it came was not told, nor whether it went before. */
+	if (missed || is_off(v->state))
+		begin_after_gap(v, state, now);
+	else
+		begin(v, v->mode, state, now);
 	if (asleep && v->mode == POLL)
 		v->mode = mode_in_kvm();
 	bpf_spin_unlock(&v->lock);
@@ -109,7 +102,7 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 		return 0;
 	if (!p->task)
 		p->task = (u64)prev;
-	/* Some kernels do not tell of every switch: then who ran since the last one cannot be told apart. */
+	/* Some kernels do not tell of every switch: then nobody knows who ran since the last one, and nobody is charged. */
 	missed = p->task != (u64)prev;
 	if (missed) {
 		lost = losses();
@@ -124,19 +117,25 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 	 * is switched in leaves the list first, and the one that is switched out comes into it last. */
 	now = bpf_ktime_get_ns();
 	if (*(volatile u32 *)&p->count)
-		charge_all(cpu, now, 1);
-	/* It came unseen, and waited up to now for all that is known. */
+		charge_all(cpu, now, missed ? IS_LOCKED | IS_GAP : IS_LOCKED);
+	/* It came unseen, and does not wait. */
 	if (missed && out != NOBODY)
 		wait_no_more(cpu, out);
 	if (in != NOBODY)
 		switch_in(cpu, in, now);
 	p->task = (u64)next;
 	if (out != NOBODY)
-		switch_out(cpu, out, prev, sleeps(preempt, prev), now);
+		switch_out(cpu, out, prev, sleeps(preempt, prev), missed, now);
 	return 0;
 }
 
-static __always_inline int woken(struct task_struct *task)
+/* Whether a wake-up of a task that is on no pCPU begins a wait. One that was last on a pCPU has left it, and that was not told. */
+static __always_inline bool can_be_woken(u32 state)
+{
+	return state == ASLEEP || state == UNKNOWN || is_on(state);
+}
+
+static __always_inline int woken(struct task_struct *task, bool is_new)
 {
 	u32 index = watched_index(task->pid);
 	struct vcpu *v;
@@ -147,15 +146,17 @@ static __always_inline int woken(struct task_struct *task)
 	if (index == NOBODY)
 		return 0;
 	v = vcpu_of(index);
-	if (!v || (v->state != ASLEEP && v->state != UNKNOWN) || task->on_cpu)
+	if (!v || !can_be_woken(v->state) || task->on_cpu)
 		return 0;
 	cpu = pcpu_of_task(task);
 	now = bpf_ktime_get_ns();
 	state = wait_of(v, task, cpu, now);
 	v->woken_at = now;
 	bpf_spin_lock(&v->lock);
-	was_asleep = v->state == ASLEEP || v->state == UNKNOWN;
-	if (was_asleep)
+	was_asleep = can_be_woken(v->state);
+	if (is_on(v->state))
+		begin_after_gap(v, state, now);
+	else if (was_asleep)
 		begin(v, ASLEEP, state, now);
 	bpf_spin_unlock(&v->lock);
 	if (was_asleep)
@@ -163,17 +164,7 @@ static __always_inline int woken(struct task_struct *task)
 	return 0;
 }
 
-SEC("tp_btf/sched_wakeup")
-int BPF_PROG(on_wakeup, struct task_struct *task)
-{
-	return woken(task);
-}
-
-SEC("tp_btf/sched_wakeup_new")
-int BPF_PROG(on_wakeup_new, struct task_struct *task)
-{
-	return woken(task);
-}
+ON_WAKEUP(on_wakeup, woken)
 
 /* A vCPU that waits is moved to the queue of another pCPU. */
 SEC("tp_btf/sched_migrate_task")
@@ -199,7 +190,7 @@ int BPF_PROG(on_migrate, struct task_struct *task, int to)
 	now = bpf_ktime_get_ns();
 	since = wait_no_more(v->pcpu, index);
 	end_unlisted(v, now);
-	running = running_on(from);
+	running = running_on(from, v->pcpu);
 	if (state == READY && since && now > since && running)
 		charge(index, running, now - since);
 	v->cfs_rq = queue_on(task, to);
@@ -347,18 +338,7 @@ static __always_inline int waking(struct task_struct *task, bool is_own)
 	return 0;
 }
 
-/* In the context of the waker, which sched_wakeup need not be. */
-SEC("tp_btf/sched_waking")
-int BPF_PROG(on_waking, struct task_struct *task)
-{
-	return waking(task, is_own_work());
-}
-
-SEC("tp_btf/sched_waking")
-int BPF_PROG(on_waking_unsure, struct task_struct *task)
-{
-	return waking(task, true);
-}
+ON_WAKING(on_waking, waking)
 
 static __always_inline int entered(void)
 {

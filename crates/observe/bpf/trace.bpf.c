@@ -7,11 +7,7 @@
  *
  * Separate from tandem.bpf.c, which runs all day and lets no event out.
  */
-#include "vmlinux.h"
-
-#include <bpf/bpf_helpers.h>
-#include <bpf/bpf_core_read.h>
-#include <bpf/bpf_tracing.h>
+#include "task.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
@@ -47,7 +43,7 @@ struct {
 	__uint(max_entries, 4096);
 } events SEC(".maps");
 
-/* Threads whose wake-ups and moves are wanted. */
+/* Threads whose wake-ups and moves are wanted, and who last began to wake each: 0 if that was an interrupt. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1);
@@ -113,27 +109,6 @@ static __always_inline bool is_traced(struct task_struct *task)
 	return bpf_map_lookup_elem(&traced, &tid);
 }
 
-/* As in state.h: the argument of the tracepoint is no help. */
-static __always_inline bool sleeps(bool preempt, struct task_struct *task)
-{
-	struct task_struct___old *old = (void *)task;
-
-	if (preempt)
-		return false;
-	if (bpf_core_field_exists(task->__state))
-		return task->__state != 0;
-	return old->state != 0;
-}
-
-static __always_inline u32 pcpu_of_task(struct task_struct *task)
-{
-	struct task_struct___old *old = (void *)task;
-
-	if (bpf_core_field_exists(task->thread_info.cpu))
-		return task->thread_info.cpu;
-	return old->cpu;
-}
-
 SEC("tp_btf/sched_switch")
 int BPF_PROG(trace_switch, bool preempt, struct task_struct *prev, struct task_struct *next)
 {
@@ -149,32 +124,37 @@ int BPF_PROG(trace_switch, bool preempt, struct task_struct *prev, struct task_s
 	return 0;
 }
 
-static __always_inline int woken(struct task_struct *task)
+static __always_inline int waking(struct task_struct *task, bool is_own)
 {
+	u32 tid = task->pid;
+	u32 *by = bpf_map_lookup_elem(&traced, &tid);
+
+	if (by)
+		*by = is_own ? (u32)bpf_get_current_pid_tgid() : 0;
+	return 0;
+}
+
+ON_WAKING(trace_waking, waking)
+
+static __always_inline int woken(struct task_struct *task, bool is_new)
+{
+	u32 tid = task->pid;
+	u32 *by = bpf_map_lookup_elem(&traced, &tid);
 	struct event *e;
 
-	if (!is_traced(task))
+	if (!by)
 		return 0;
 	e = begin(WAKE, pcpu_of_task(task));
 	if (!e)
 		return 0;
-	e->from = (u32)bpf_get_current_pid_tgid();
+	/* This may be in the context of whoever its pCPU interrupted. */
+	e->from = is_new ? (u32)bpf_get_current_pid_tgid() : *by;
 	name(e, task);
 	bpf_ringbuf_submit(e, 0);
 	return 0;
 }
 
-SEC("tp_btf/sched_wakeup")
-int BPF_PROG(trace_wakeup, struct task_struct *task)
-{
-	return woken(task);
-}
-
-SEC("tp_btf/sched_wakeup_new")
-int BPF_PROG(trace_wakeup_new, struct task_struct *task)
-{
-	return woken(task);
-}
+ON_WAKEUP(trace_wakeup, woken)
 
 SEC("tp_btf/sched_migrate_task")
 int BPF_PROG(trace_move, struct task_struct *task, int to)

@@ -42,12 +42,25 @@ static __always_inline void name(struct edge *edge, struct task_struct *task)
 	edge->flags = EDGE_NAMED | (BPF_CORE_READ(task, flags) & PF_KTHREAD ? EDGE_KERNEL : 0);
 }
 
-/* Address of the task that runs on a pCPU; 0 if nothing was switched there yet and none was found. Whoever runs there is alive. */
-static __always_inline u64 running_on(struct pcpu *p)
+/*
+ * Address of the task that runs on a pCPU. 0 if that is not known: nothing was switched there yet and none was found, or the one that is
+ * known went and nobody told. Between the event of a switch and the switch itself it is 0, too. Whoever runs there is alive; of one that
+ * is not, the kernel gives whatever lies there, or nothing.
+ */
+static __always_inline u64 running_on(struct pcpu *p, u32 cpu)
 {
-	u64 task = p->task;
+	u64 address = p->task ? p->task : p->found;
+	struct task_struct *task = (struct task_struct *)address;
+	struct task_struct___old *old = (struct task_struct___old *)address;
+	u32 at;
 
-	return task ? task : p->found;
+	if (!address || !BPF_CORE_READ(task, on_cpu))
+		return 0;
+	if (bpf_core_field_exists(task->thread_info.cpu))
+		at = BPF_CORE_READ(task, thread_info.cpu);
+	else
+		at = BPF_CORE_READ(old, cpu);
+	return at == cpu ? address : 0;
 }
 
 /*
@@ -192,14 +205,16 @@ static __always_inline void limit(struct vcpu *v, bool limited, u64 now)
 	bpf_spin_unlock(&v->lock);
 }
 
+#define IS_LOCKED 1u		/* the caller holds the lock of the pCPU's run queue */
+#define IS_GAP 2u		/* who ran there up to now is not known: a switch was not told. Under that lock only */
+
 /*
- * Who is at this place in the list has waited up to now for the task that runs there. `is_locked`: the caller holds the lock
- * of the pCPU's run queue.
+ * Who is at this place in the list has waited up to now for the task that runs there, or for nobody that is known.
  *
  * An entry is stale if its vCPU does not wait here: its thread is not watched any more, or found out too late. Nothing of it is
  * charged, and it is taken off under the lock of the run queue only: else its vCPU could have come back between two looks.
  */
-__noinline int charge_one(u32 cpu, u32 place, u64 now, u32 is_locked)
+__noinline int charge_one(u32 cpu, u32 place, u64 now, u32 how)
 {
 	struct pcpu *p = pcpu_of(cpu);
 	u32 index = NOBODY, state;
@@ -209,9 +224,9 @@ __noinline int charge_one(u32 cpu, u32 place, u64 now, u32 is_locked)
 
 	if (!p)
 		return 0;
-	task = running_on(p);
+	task = how & IS_GAP ? 0 : running_on(p, cpu);
 	/* The next switch says who it was, and charges all of it. */
-	if (!task)
+	if (!task && !(how & IS_GAP))
 		return 0;
 	bpf_spin_lock(&p->lock);
 	if (place < p->count && place < MAX_WAITING)
@@ -222,7 +237,7 @@ __noinline int charge_one(u32 cpu, u32 place, u64 now, u32 is_locked)
 		return 0;
 	state = v->state;
 	if ((state != READY && state != LIMITED) || v->pcpu != cpu) {
-		if (is_locked)
+		if (how & IS_LOCKED)
 			take_off(p, place, index);
 		return 0;
 	}
@@ -232,7 +247,7 @@ __noinline int charge_one(u32 cpu, u32 place, u64 now, u32 is_locked)
 		p->waiting[place].since = now;
 	}
 	bpf_spin_unlock(&p->lock);
-	if (state == READY && now > since)
+	if (state == READY && now > since && task)
 		charge(index, task, now - since);
 	limited = is_limited(v->task, v->cfs_rq);
 	if (limited != (state == LIMITED))
@@ -248,14 +263,14 @@ __noinline int charge_one(u32 cpu, u32 place, u64 now, u32 is_locked)
  * already, as it was itself, or still to come. Who is charged twice for that reason has waited nothing since; who comes
  * meanwhile has not waited yet.
  */
-__noinline int charge_all(u32 cpu, u64 now, u32 is_locked)
+__noinline int charge_all(u32 cpu, u64 now, u32 how)
 {
 	struct pcpu *p = pcpu_of(cpu);
 	u32 place;
 
 	for (place = MAX_WAITING; p && place > 0; place--) {
 		if (place <= *(volatile u32 *)&p->count)
-			charge_one(cpu, place - 1, now, is_locked);
+			charge_one(cpu, place - 1, now, how);
 	}
 	return 0;
 }

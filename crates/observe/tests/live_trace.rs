@@ -14,10 +14,14 @@ use std::time::Duration;
 use tandem_linux::ProcFs;
 use tandem_linux::affinity::affinity;
 use tandem_linux::affinity::set_affinity;
+use tandem_linux::thread::Pid;
 use tandem_linux::thread::ThreadRef;
+use tandem_linux::thread::Tid;
 use tandem_observe::WatchedVcpu;
 use tandem_observe::WatchedVm;
+use tandem_observe::bpf::Bpf;
 use tandem_observe::bpf::BpfError;
+use tandem_observe::bpf::Options;
 use tandem_observe::trace::TraceOptions;
 use tandem_observe::trace::Tracer;
 use tandem_policy::Nanos;
@@ -36,6 +40,7 @@ use helper::Helper;
 const ALL: &[(&str, Test)] = &[
     ("threads_that_take_turns_run_and_wait_for_each_other", turns),
     ("what_finds_no_room_is_counted", no_room),
+    ("who_was_interrupted_woke_nobody", timers),
 ];
 
 fn main() -> ExitCode {
@@ -140,6 +145,58 @@ fn turns() -> Result<(), Skip> {
         vcpus[2].times.get(State::Halted),
         Some(vcpus[2].times.wall())
     );
+    Ok(())
+}
+
+/// A sleeper is woken by its timer, whose interrupt hits a vCPU that spins on the same pCPU.
+fn timers() -> Result<(), Skip> {
+    let tracer = open(TraceOptions::default())?;
+    let programs = Bpf::open(Options::default()).map_err(|error| Skip(error.to_string()))?;
+    if let Some(missing) = programs
+        .missing()
+        .iter()
+        .find(|missing| missing.event.ends_with("__preempt_count"))
+    {
+        return Err(Skip(missing.to_string()));
+    }
+    drop(programs);
+    let (_vm, spinning) = vm();
+    let place = affinity(spinning.vcpus[0].thread.tid).expect("it lives");
+    let (tell, told) = std::sync::mpsc::channel();
+    let (end, ends) = std::sync::mpsc::channel::<()>();
+    let sleeper = std::thread::spawn(move || {
+        set_affinity(Tid(helper::gettid()), &place).expect("it may be pinned");
+        tell.send(helper::gettid()).expect("the test waits");
+        while ends.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    });
+    let tid = Tid(told.recv().expect("it starts"));
+    let (procfs, own) = (ProcFs::host(), Pid(std::process::id()));
+    let sleeping = WatchedVm {
+        vm: VmId(4),
+        process: ThreadRef::of_process(&procfs, own).expect("it lives"),
+        vcpus: vec![WatchedVcpu {
+            vcpu: VcpuId(0),
+            thread: ThreadRef::read(&procfs, own, tid).expect("it lives"),
+        }],
+    };
+    let trace = tracer
+        .trace(&[spinning, sleeping], Duration::from_millis(1_000), || {
+            false
+        })
+        .expect("a trace");
+    drop(end);
+    sleeper.join().expect("it ends");
+    let of_sleeper = trace.vcpus.iter().position(|vcpu| vcpu.vm == VmId(4));
+    let woken = trace.woken.iter();
+    let woken: Vec<&Party> = woken
+        .filter(|woken| Some(woken.vcpu) == of_sleeper)
+        .map(|woken| &trace.parties[woken.by])
+        .collect();
+    assert!(woken.len() > 20, "{woken:?}");
+    let of_vm = woken.iter().filter(|by| by.vm() == Some(VmId(3))).count();
+    assert_eq!(of_vm, 0, "a spinning vCPU wakes nobody: {woken:?}");
     Ok(())
 }
 

@@ -66,7 +66,10 @@ fn check(results: &Results, what: &str) {
         for (vcpu, is) in vm.vcpus.iter().zip(&of.vcpus) {
             let name = format!("{what}: {number}/{}", vcpu.vcpu);
             let all: u64 = State::ALL.iter().map(|state| get(vcpu, *state)).sum();
-            assert_eq!(all, interval.length.0, "{name}");
+            let wall = vcpu.times.wall();
+            assert_eq!(all, wall.0, "{name}");
+            // Before its start a VM is not there; the results count that as halted.
+            let before = interval.length - wall;
             let victim = Party::Vcpu {
                 vm: vm.vm,
                 vcpu: vcpu.vcpu,
@@ -81,12 +84,36 @@ fn check(results: &Results, what: &str) {
             let polled = get(vcpu, State::Poll);
             assert_eq!(vcpu.ran.0, is.ran.total().0 + polled, "{name}");
             let rest = get(vcpu, State::Run) + get(vcpu, State::Costop) + get(vcpu, State::Halted);
-            let expected = is.ran.total() - is.ran.exits + is.halted;
+            let expected = is.ran.total() - is.ran.exits + is.halted - before;
             assert_eq!(rest + polled, expected.0, "{name}");
-            assert!(get(vcpu, State::Halted) + polled <= is.halted.0, "{name}");
+            assert!(
+                get(vcpu, State::Halted) + polled <= (is.halted - before).0,
+                "{name}"
+            );
         }
     }
     assert_eq!(interval.missing, []);
+}
+
+/// One that starts after a second of the two that are measured.
+#[test]
+fn a_vm_is_there_from_its_start_on() {
+    let text = "duration = \"2s\"\n[machine]\npcpus = 1\n
+[[workload]]\nname = \"burn\"
+[[workload.role]]\nname = \"r\"\nthreads = \"1 per vcpu\"\nprogram = [ { forever = [ { compute = \"1ms\" } ] } ]
+[[vm]]\nname = \"early\"\nvcpus = 1\nworkload = \"burn\"
+[[vm]]\nname = \"late\"\nvcpus = 1\nworkload = \"burn\"\nstarts = \"1s\"\n";
+    let (results, _) = recorded(text, &[]);
+    let [early, late] = &interval(&results).vms[..] else {
+        panic!("{results:?}");
+    };
+    assert_eq!(early.vcpus[0].times.wall(), Nanos::from_secs(2));
+    let times = late.vcpus[0].times;
+    assert_eq!(times.wall(), Nanos::from_secs(1));
+    // It runs or waits: it never halts, but for its start.
+    let halted = times.get(State::Halted).unwrap();
+    assert!(halted < Nanos::from_millis(1), "{halted}");
+    assert!(times.get(State::Ready).unwrap() > Nanos::from_millis(400));
 }
 
 /// Locks, TLB flushes, a spinning barrier, sleep and a queue, in VMs of two sizes.

@@ -6,8 +6,8 @@ use tandem_report::Table;
 use tandem_report::experiment::Host;
 use tandem_report::table::Look;
 
+use super::outcome::Outcome;
 use super::outcome::Round;
-use super::outcome::WhatIf;
 
 /// An answer may be off by so much.
 pub const TOLERANCE: f64 = 0.15;
@@ -37,6 +37,16 @@ pub struct WhatIfs {
     pub answers: usize,
     /// How many of them are within the tolerance.
     pub within: usize,
+    /// How many of the naive answers are.
+    pub naive_within: usize,
+    /// How many answers tell something: the naive one is not within the tolerance.
+    pub telling: usize,
+    /// How many of these are within the tolerance.
+    pub telling_within: usize,
+    /// The mean size of the errors; `None` without answers.
+    pub mean_error: Option<f64>,
+    /// That of the naive answers.
+    pub naive_mean_error: Option<f64>,
     /// The answers.
     pub rows: Vec<Row>,
     /// What the VMs received as recorded and in the simulator.
@@ -62,6 +72,12 @@ pub struct Row {
     pub error: f64,
     /// Whether it is within the tolerance.
     pub is_within: bool,
+    /// Without a simulation: (N + 1) / N for a VM that gets another vCPU, else 1.
+    pub naive: f64,
+    /// That over live, less one.
+    pub naive_error: f64,
+    /// Whether that is within the tolerance, so that the answer tells little.
+    pub is_naive_within: bool,
 }
 
 /// What a VM received, in pCPUs, the mean of the rounds.
@@ -92,6 +108,11 @@ impl WhatIfs {
             tolerance: TOLERANCE,
             answers: 0,
             within: 0,
+            naive_within: 0,
+            telling: 0,
+            telling_within: 0,
+            mean_error: None,
+            naive_mean_error: None,
             rows: Vec::new(),
             shares: Vec::new(),
         }
@@ -125,18 +146,22 @@ impl WhatIfs {
             let live: Vec<f64> = mine().map(|outcome| outcome.live).collect();
             let simulated: Vec<f64> = mine().map(|outcome| outcome.simulated).collect();
             if let (Some(live), Some(simulated)) = (Mean::of(&live), Mean::of(&simulated)) {
-                self.rows.push(Row::new(
-                    mix,
-                    what,
-                    case.what_if,
-                    &case.vm,
-                    live,
-                    simulated.mean,
-                ));
+                self.rows
+                    .push(Row::new(mix, what, case, live, simulated.mean));
             }
         }
         self.answers = self.rows.len();
-        self.within = self.rows.iter().filter(|row| row.is_within).count();
+        let count = |is: fn(&Row) -> bool| self.rows.iter().filter(|row| is(row)).count();
+        self.within = count(|row| row.is_within);
+        self.naive_within = count(|row| row.is_naive_within);
+        self.telling = count(|row| !row.is_naive_within);
+        self.telling_within = count(|row| !row.is_naive_within && row.is_within);
+        let mean = |error: fn(&Row) -> f64| {
+            let errors: Vec<f64> = self.rows.iter().map(|row| error(row).abs()).collect();
+            Mean::of(&errors).map(|mean| mean.mean)
+        };
+        self.mean_error = mean(|row| row.error);
+        self.naive_mean_error = mean(|row| row.naive_error);
     }
 }
 
@@ -144,21 +169,24 @@ impl Row {
     fn new(
         mix: &'static str,
         what: &'static str,
-        what_if: WhatIf,
-        vm: &str,
+        case: &Outcome,
         live: Mean,
         simulated: f64,
     ) -> Row {
         let error = simulated / live.mean - 1.0;
+        let naive_error = case.naive / live.mean - 1.0;
         Row {
             mix,
             what,
-            what_if: what_if.words(),
-            vm: vm.to_owned(),
+            what_if: case.what_if.words(),
+            vm: case.vm.clone(),
             live,
             simulated,
             error,
             is_within: error.abs() <= TOLERANCE,
+            naive: case.naive,
+            naive_error,
+            is_naive_within: naive_error.abs() <= TOLERANCE,
         }
     }
 }
@@ -173,7 +201,13 @@ pub fn text(figures: &WhatIfs) -> String {
         "± 95 %",
         "simulated",
         "error, %",
+        "naive",
+        "error, %",
     ]);
+    let error = |error: f64, is_within: bool| {
+        let mark = if is_within { "" } else { " !" };
+        format!("{:+.1}{mark}", error * 100.0)
+    };
     for row in &figures.rows {
         rows.row([
             row.mix.to_owned(),
@@ -184,11 +218,9 @@ pub fn text(figures: &WhatIfs) -> String {
                 .ci95
                 .map_or_else(|| "–".to_owned(), |ci| format!("{ci:.3}")),
             format!("{:.3}", row.simulated),
-            format!(
-                "{:+.1}{}",
-                row.error * 100.0,
-                if row.is_within { "" } else { " !" }
-            ),
+            error(row.error, row.is_within),
+            format!("{:.3}", row.naive),
+            error(row.naive_error, row.is_naive_within),
         ]);
     }
     let mut shares = Table::new(&["mix", "VM", "recorded, pCPUs", "simulated"]);
@@ -200,13 +232,25 @@ pub fn text(figures: &WhatIfs) -> String {
             format!("{:.3}", share.simulated),
         ]);
     }
+    let mean = |error: Option<f64>| {
+        error.map_or_else(
+            || "not measured".to_owned(),
+            |error| format!("{:.1} %", error * 100.0),
+        )
+    };
     format!(
-        "{}\n\n{}\n{} of {} answers are within {:.0} % (throughput over throughput as recorded; {} rounds of {} s; load {})\n",
+        "{}\n\n{}\n{} of {} answers are within {:.0} %, {} of the naive ones; of the {} where the naive one is not, {} are\n\
+         mean error {}, of the naive ones {}\n(throughput over throughput as recorded; {} rounds of {} s; load {})\n",
         shares.text(Look::Plain),
         rows.text(Look::Plain),
         figures.within,
         figures.answers,
         figures.tolerance * 100.0,
+        figures.naive_within,
+        figures.telling,
+        figures.telling_within,
+        mean(figures.mean_error),
+        mean(figures.naive_mean_error),
         figures.rounds,
         figures.seconds,
         figures.load_average
@@ -215,15 +259,16 @@ pub fn text(figures: &WhatIfs) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Outcome;
+    use super::super::WhatIf;
     use super::*;
 
     fn round(live: f64, simulated: f64) -> Round {
-        let outcome = |what_if, live, simulated| Outcome {
+        let outcome = |what_if: WhatIf, live, simulated| Outcome {
             what_if,
             vm: "a".to_owned(),
             live,
             simulated,
+            naive: what_if.naive(true, 2),
         };
         Round {
             outcomes: vec![
@@ -249,9 +294,20 @@ mod tests {
         assert!(fair.is_within && fair.what_if == WhatIf::Fair.words());
         assert_eq!((figures.answers, figures.within), (2, 1));
         assert!((figures.shares[0].simulated - 1.32).abs() < 1e-9);
+        // 1.5 for 1.1 tells nothing; 1 for 1 is right, so the answer of the policy tells nothing either.
+        assert!((vcpu.naive_error - (1.5 / 1.1 - 1.0)).abs() < 1e-9 && !vcpu.is_naive_within);
+        assert!(fair.is_naive_within && fair.naive == 1.0);
+        let counts = (
+            figures.naive_within,
+            figures.telling,
+            figures.telling_within,
+        );
+        assert_eq!(counts, (1, 1, 0));
+        assert!((figures.mean_error.unwrap() - 0.1).abs() < 1e-9);
+        assert!(figures.naive_mean_error > figures.mean_error);
         let text = text(&figures);
         assert!(
-            text.contains("+20.0 !") && text.contains("1 of 2 answers"),
+            text.contains("+20.0 !") && text.contains("+36.4 !") && text.contains("1 of 2 answers"),
             "{text}"
         );
     }

@@ -23,6 +23,15 @@ impl WhatIf {
             WhatIf::Fair => "the policy fair",
         }
     }
+
+    /// What somebody would say who knows nothing of scheduling: a VM with another vCPU gets (N + 1) / N done, and else nothing changes. An
+    /// answer that is no better than this was not worth a simulation. `is_first`: it is the mix's first VM, which had so many vCPUs.
+    pub fn naive(self, is_first: bool, vcpus: u32) -> f64 {
+        match self {
+            WhatIf::Vcpu if is_first => f64::from(vcpus + 1) / f64::from(vcpus.max(1)),
+            WhatIf::Vcpu | WhatIf::Neighbours | WhatIf::Fair => 1.0,
+        }
+    }
 }
 
 /// One VM in one what-if of one round: throughput then over throughput as recorded.
@@ -36,6 +45,8 @@ pub struct Outcome {
     pub live: f64,
     /// In the simulator.
     pub simulated: f64,
+    /// By [`WhatIf::naive`].
+    pub naive: f64,
 }
 
 /// One round of a mix.
@@ -45,4 +56,18 @@ pub struct Round {
     pub outcomes: Vec<Outcome>,
     /// Of each VM, what it received as recorded and in the simulator, in pCPUs.
     pub shares: Vec<(String, f64, f64)>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_naive_answer_knows_of_vcpus_only() {
+        assert_eq!(WhatIf::Vcpu.naive(true, 2), 1.5);
+        assert_eq!(WhatIf::Vcpu.naive(true, 1), 2.0);
+        assert_eq!(WhatIf::Vcpu.naive(false, 2), 1.0);
+        assert_eq!(WhatIf::Neighbours.naive(true, 2), 1.0);
+        assert_eq!(WhatIf::Fair.naive(true, 2), 1.0);
+    }
 }

@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::Args;
 use tandem_experiment::recorded::Recorded;
+use tandem_experiment::recorded::Topology;
 use tandem_host::span;
+use tandem_observe::findings::KnownHost;
 use tandem_observe::record::Record;
 
 /// `tandem sim scenario`
@@ -29,6 +31,9 @@ pub fn main(args: &ScenarioFromArgs) -> anyhow::Result<()> {
     record.read(args.at.unwrap_or_default().of(&record)?, |_, frame| {
         let vms = frame.vms.iter();
         vms.for_each(|(vm, known)| recorded.name(*vm, &known.name, known.weight));
+        if let Some(KnownHost { caches, cores, .. }) = frame.host {
+            recorded.topology(Topology { caches, cores });
+        }
         recorded.add(&frame.interval);
         anyhow::Ok(())
     })?;

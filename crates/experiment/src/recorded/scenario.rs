@@ -83,6 +83,8 @@ pub struct HostVm {
     pub vcpus: Vec<HostVcpu>,
     /// Whether it is no VM: no policy acts on it.
     pub is_background: bool,
+    /// The VM whose other threads these are (emulator, I/O, vhost): they go with it.
+    pub threads_of: Option<String>,
     /// What a reader must know.
     pub remarks: Vec<String>,
 }
@@ -107,6 +109,7 @@ impl HostVm {
             weight: Knob::USUAL,
             vcpus: vec![vcpu; threads as usize],
             is_background: true,
+            threads_of: None,
             remarks: vec![
                 "no VM: it takes here what it got, though it may have wanted more".to_owned(),
             ],
@@ -121,6 +124,8 @@ pub struct RecordedHost {
     pub about: String,
     /// How many pCPUs it has.
     pub pcpus: u32,
+    /// How many of them share a last-level cache, each the next so many; `None`: not known, and all of them.
+    pub pcpus_per_llc: Option<u32>,
     /// Its scheduler: `eevdf` or `cfs`. A record does not say.
     pub scheduler: &'static str,
     /// Its clock tick; `None`: the simulator's usual one. A record does not say.
@@ -144,6 +149,7 @@ impl Default for RecordedHost {
         RecordedHost {
             about: String::new(),
             pcpus: 1,
+            pcpus_per_llc: None,
             scheduler: "eevdf",
             tick: None,
             knob: Knob::default(),
@@ -176,10 +182,11 @@ impl RecordedHost {
         Ok(())
     }
 
-    /// What if a VM were not there?
+    /// What if a VM were not there, nor its emulator's and I/O threads?
     pub fn remove(&mut self, name: &str) -> Result<(), NoSuchVm> {
-        let at = self.find(name)?;
-        self.vms.remove(at);
+        self.find(name)?;
+        let is_its = |vm: &HostVm| vm.name == name || vm.threads_of.as_deref() == Some(name);
+        self.vms.retain(|vm| !is_its(vm));
         Ok(())
     }
 

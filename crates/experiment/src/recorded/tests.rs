@@ -425,6 +425,110 @@ fn every_kind_of_vcpu_is_written_and_read() {
 }
 
 #[test]
+fn a_vm_that_was_started_anew_is_there_once() {
+    let mut recorded = Recorded::new();
+    // VM 1 ends after the first second, and comes back as VM 3; VM 2 is there all the time, and another of that name beside it.
+    for (second, db) in [(0, 1), (1, 3), (2, 3)] {
+        let one = |number, ran| vm(number, vec![vcpu(0, [ran, 0, 0], Some(40), "0-1")]);
+        let ran = if db == 1 { 100 } else { 700 };
+        let vms = vec![one(db, ran), one(2, 300), one(4, 200)];
+        recorded.add(&interval(ms(1_000 * second), ms(1_000), vms, pcpus(2)));
+    }
+    for (number, name) in [(1, "db"), (3, "db"), (2, "web"), (4, "web")] {
+        recorded.name(VmId(number), name, Some(Weight(1024.0)));
+    }
+    let host = recorded.host("x").unwrap();
+    let names: Vec<&str> = host.vms.iter().map(|vm| vm.name.as_str()).collect();
+    assert_eq!(names, ["web", "web-2", "db"]);
+    let db = &host.vms[2];
+    let demand = db.vcpus[0].demand;
+    assert_eq!((demand.wall, demand.ran), (ms(2_000), ms(1_400)));
+    assert!(
+        db.remarks[0].contains("started anew 1 times"),
+        "{:?}",
+        db.remarks
+    );
+    assert!(
+        db.remarks[1].contains("for 66 % of the time"),
+        "{:?}",
+        db.remarks
+    );
+    assert!(host.vms[0].remarks.is_empty(), "{:?}", host.vms[0].remarks);
+}
+
+#[test]
+fn a_vm_that_is_taken_away_takes_its_threads_with_it() {
+    let mut io = vm(7, vec![vcpu(0, [100, 0, 0], Some(40), "0-1")]);
+    io.threads = vec![ThreadTime {
+        name: "vhost".to_owned(),
+        time: ms(250),
+    }];
+    let mut other = vm(8, vec![vcpu(0, [100, 0, 0], Some(40), "0-1")]);
+    other.threads.clone_from(&io.threads);
+    let mut host = recorded(vec![io, other], pcpus(2)).host("x").unwrap();
+    let names = |host: &RecordedHost| -> Vec<String> {
+        host.vms.iter().map(|vm| vm.name.clone()).collect()
+    };
+    let all = ["vm7", "vm8", "vm7-threads", "vm8-threads"];
+    assert_eq!(names(&host), all);
+    host.remove("vm7").unwrap();
+    assert_eq!(names(&host), ["vm8", "vm8-threads"]);
+}
+
+#[test]
+fn pcpus_of_a_cache_follow_each_other() {
+    let set = |text: &str| text.parse::<PcpuSet>().unwrap();
+    let host = |caches: &[&str], cores: &[&str]| {
+        let vms = vec![
+            vm(1, vec![vcpu(0, [900, 0, 0], Some(40), "0,2")]),
+            vm(2, vec![vcpu(0, [900, 0, 0], Some(40), "0-3")]),
+        ];
+        let mut recorded = recorded(vms, pcpus(4));
+        recorded.topology(Topology {
+            caches: caches.iter().map(|text| set(text)).collect(),
+            cores: cores.iter().map(|text| set(text)).collect(),
+        });
+        recorded.host("x").unwrap()
+    };
+    let alone = ["0", "1", "2", "3"];
+    let paired = host(&["0,2", "1,3"], &alone);
+    assert_eq!(paired.pcpus_per_llc, Some(2));
+    assert_eq!(paired.vms[0].vcpus[0].pins, Some(set("0-1")));
+    assert_eq!(
+        paired.remarks,
+        ["pCPUs have other numbers here: 1 is 2, 2 is 1"]
+    );
+    let scenario = load::from_text("test.toml", &paired.toml()).unwrap();
+    assert_eq!(scenario.machine.pcpus_per_llc, 2);
+    let in_order = host(&["0-1", "2-3"], &["0-1", "2-3"]);
+    assert_eq!(in_order.vms[0].vcpus[0].pins, Some(set("0,2")));
+    assert!(
+        matches!(&in_order.remarks[..], [smt] if smt.contains("2 pCPUs share a core")),
+        "{:?}",
+        in_order.remarks
+    );
+    // Not alike, or not of these pCPUs; or a record that does not tell.
+    for caches in [&["0-2", "3"][..], &["0-1"], &[]] {
+        let host = host(caches, &alone);
+        assert_eq!(host.pcpus_per_llc, None, "{caches:?}");
+        let scenario = load::from_text("test.toml", &host.toml()).unwrap();
+        assert_eq!(scenario.machine.pcpus_per_llc, 4);
+        let said = host.toml();
+        let words = match caches.is_empty() {
+            true => "does not tell which pCPUs share a cache",
+            false => "caches of the host are not alike",
+        };
+        assert!(said.contains(words), "{said}");
+    }
+    let bare = recorded(vec![vm(1, vec![vcpu(0, [9, 0, 0], None, "0-3")])], pcpus(4));
+    let said = bare.host("x").unwrap().toml();
+    assert!(
+        said.contains("does not tell which pCPUs share a core"),
+        "{said}"
+    );
+}
+
+#[test]
 fn who_says_nothing_of_pcpus_or_vms_is_told() {
     let error = |recorded: Recorded| recorded.host("x").unwrap_err();
     assert_eq!(error(Recorded::new()), RecordedError::Empty);

@@ -79,6 +79,9 @@ fn write(out: &mut String, host: &RecordedHost) -> std::fmt::Result {
     writeln!(out, "duration = \"{}\"", time(host.duration))?;
     writeln!(out, "warmup = \"{}\"", time(host.warmup))?;
     writeln!(out, "\n[machine]\npcpus = {}", host.pcpus)?;
+    if let Some(pcpus) = host.pcpus_per_llc {
+        writeln!(out, "pcpus_per_llc = {pcpus}")?;
+    }
     writeln!(out, "\n[machine.costs] # in the bursts already")?;
     for cost in COSTS {
         writeln!(out, "{cost} = 0")?;

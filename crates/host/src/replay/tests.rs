@@ -140,6 +140,7 @@ fn settings() -> Settings {
             online: "0-1".parse().unwrap(),
             isolated: Default::default(),
             caches: Vec::new(),
+            cores: Vec::new(),
             kernel: Some((6, 18)),
             has_autogroup: false,
         }),

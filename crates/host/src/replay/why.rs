@@ -130,6 +130,7 @@ impl Replayed {
             online,
             isolated: PcpuSet::default(),
             caches: Vec::new(),
+            cores: Vec::new(),
             kernel: None,
             has_autogroup: false,
         }

@@ -303,6 +303,37 @@ fn a_record_is_analyzed_as_one_interval() {
 }
 
 #[test]
+fn who_was_never_there_together_is_no_rival() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("record");
+    let mut recorder = Recorder::create(&folder, DEFAULT_MAX_BYTES).unwrap();
+    let parts = [(State::Run, 1_000)];
+    for (n, vms) in [vec![1], vec![2], vec![1, 3]].iter().enumerate() {
+        let did: Vec<VmDid<'_>> = vms.iter().map(|vm| (*vm, &parts[..], 20)).collect();
+        let names = vms.iter().map(|vm| {
+            let name = format!("vm{vm}");
+            let known = json!({ "name": name, "pid": 70 + vm, "program": "qemu", "weight": "100", "tids": {} });
+            (vm.to_string(), known)
+        });
+        let names: serde_json::Map<String, serde_json::Value> = names.collect();
+        let frame = json!({
+            "at": (1_700_000_000 + n as u64) * SECOND.0,
+            "interval": interval(&did),
+            "vms": names,
+            "unreadable": 0,
+        });
+        recorder
+            .add(serde_json::from_value(frame).unwrap())
+            .unwrap();
+    }
+    recorder.finish(None).unwrap();
+    let analysis = of_record(&folder, None).unwrap();
+    let shares: Vec<f64> = analysis.vms.iter().map(|vm| vm.vm.unwrap().share).collect();
+    // All of the host while alone, half of it beside another.
+    assert_eq!(shares, [3.0, 4.0, 2.0]);
+}
+
+#[test]
 fn a_vm_that_was_there_for_half_of_the_time_is_due_for_that() {
     let mut half = interval(&[(1, &[(State::Run, 1_000)], 5)]);
     half.length = Nanos::from_secs(2);

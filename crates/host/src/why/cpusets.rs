@@ -72,11 +72,12 @@ pub(super) fn isolated(procfs: &ProcFs) -> PcpuSet {
     isolated.unwrap_or_default()
 }
 
-/// The pCPUs of each last-level cache, read again only when other pCPUs are online.
+/// The pCPUs of each last-level cache and of each core, read again only when other pCPUs are online.
 #[derive(Debug, Default)]
 pub(super) struct Caches {
     online: PcpuSet,
     caches: Vec<PcpuSet>,
+    cores: Vec<PcpuSet>,
 }
 
 impl Caches {
@@ -88,10 +89,26 @@ impl Caches {
             let caches = online.iter().filter_map(|pcpu| last_cache(procfs, pcpu));
             let caches: BTreeSet<PcpuSet> = caches.collect();
             self.caches = caches.into_iter().collect();
+            let cores: Option<BTreeSet<PcpuSet>> =
+                online.iter().map(|pcpu| core(procfs, pcpu)).collect();
+            self.cores = cores.unwrap_or_default().into_iter().collect();
             self.online = online.clone();
         }
         &self.caches
     }
+
+    /// The pCPUs of each core, as they were read with the caches; none where that is not known of all.
+    ///
+    /// Source: Documentation/ABI/stable/sysfs-devices-system-cpu, topology/thread_siblings_list.
+    pub(super) fn cores(&self) -> &[PcpuSet] {
+        &self.cores
+    }
+}
+
+fn core(procfs: &ProcFs, pcpu: PcpuId) -> Option<PcpuSet> {
+    let file = format!("/sys/devices/system/cpu/cpu{pcpu}/topology/thread_siblings_list");
+    let text = read_text(&procfs.resolve(file)).ok()?;
+    text.trim().parse().ok()
 }
 
 fn last_cache(procfs: &ProcFs, pcpu: PcpuId) -> Option<PcpuSet> {
@@ -143,6 +160,22 @@ mod tests {
         let procfs = ProcFs::at(dir.path());
         assert_eq!(last_cache(&procfs, PcpuId(0)), Some(set("0-3")));
         assert_eq!(last_cache(&procfs, PcpuId(1)), None);
+    }
+
+    #[test]
+    fn cores_are_known_if_they_are_of_all_pcpus() {
+        let dir = tempfile::tempdir().unwrap();
+        let file =
+            |pcpu: u32| format!("sys/devices/system/cpu/cpu{pcpu}/topology/thread_siblings_list");
+        for (pcpu, core) in [(0, "0,2\n"), (1, "1\n"), (2, "0,2\n")] {
+            write(dir.path(), &file(pcpu), core);
+        }
+        let procfs = ProcFs::at(dir.path());
+        let mut caches = Caches::default();
+        caches.of(&procfs, &set("0-2"));
+        assert_eq!(caches.cores(), [set("0,2"), set("1")]);
+        caches.of(&procfs, &set("0-3"));
+        assert_eq!(caches.cores(), []);
     }
 
     #[test]

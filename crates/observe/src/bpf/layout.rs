@@ -18,7 +18,7 @@ pub const READY: usize = 3;
 pub const LIMITED: usize = 4;
 /// Sleeps.
 pub const ASLEEP: usize = 5;
-/// Nothing happened to it yet.
+/// Nothing happened to it yet; as an account, time of which nobody was told.
 pub const UNKNOWN: usize = 6;
 /// Its thread is gone.
 pub const ENDED: usize = 7;

@@ -36,7 +36,7 @@ const MIN_PAIRS: u32 = 4096;
 /// The programs, attached.
 pub struct Programs {
     /// Before the object: detached first.
-    _links: Vec<Link>,
+    links: Vec<(&'static str, Link)>,
     pub object: Object,
     pub maps: Maps,
     pub missing: Vec<MissingEvent>,
@@ -118,6 +118,22 @@ impl Programs {
             });
         }
         costs
+    }
+
+    /// Has a program see nothing any more: for tests.
+    pub fn detach(&mut self, program: &str) {
+        self.links.retain(|(name, _)| *name != program);
+    }
+
+    /// Has it see again.
+    pub fn attach_again(&mut self, program: &'static str) -> Result<(), BpfError> {
+        let attached = find_program(&self.object, program).attach();
+        let link = attached.map_err(|source| BpfError::Attach {
+            event: program.to_owned(),
+            source: source.into(),
+        })?;
+        self.links.push((program, link));
+        Ok(())
     }
 
     /// Events that were passed over, so far.
@@ -214,7 +230,7 @@ fn load(options: Options, types: &KernelTypes) -> Result<Programs, BpfError> {
         let maps = Maps::of(&object)?;
         let (attached, links) = attach(&object, &wanted, &names, &mut missing)?;
         return Ok(Programs {
-            _links: links,
+            links,
             object,
             maps,
             missing,
@@ -315,14 +331,14 @@ fn attach(
     wanted: &[Event],
     names: &[String],
     missing: &mut Vec<MissingEvent>,
-) -> Result<(Vec<&'static str>, Vec<Link>), BpfError> {
+) -> Result<(Vec<&'static str>, Vec<(&'static str, Link)>), BpfError> {
     let mut attached = Vec::new();
     let mut links = Vec::new();
     for (event, name) in wanted.iter().zip(names) {
         match find_program(object, name).attach() {
             Ok(link) => {
                 attached.push(event.program);
-                links.push(link);
+                links.push((event.program, link));
             }
             Err(source) => {
                 note(event, Absence::Refused, source.to_string(), missing).ok_or_else(|| {

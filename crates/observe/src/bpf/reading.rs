@@ -86,8 +86,11 @@ pub struct VcpuReading {
     pub vm: VmId,
     /// Its number in the VM.
     pub vcpu: VcpuId,
-    /// How long it was watched. Threads are read one after the other, so this differs by some µs from one to the other.
+    /// How long it was watched, without what is `unseen`. Threads are read one after the other, so this differs by some µs from one to the
+    /// other.
     pub wall: Nanos,
+    /// For how long it is not known what it did: the kernel did not tell that it went or came.
+    pub unseen: Nanos,
     /// Where that went.
     pub times: StateTimes,
     /// How often it was put on a pCPU.
@@ -234,6 +237,7 @@ mod tests {
             vm: VmId(vm),
             vcpu: VcpuId(index),
             wall: Nanos::ZERO,
+            unseen: Nanos::ZERO,
             times: StateTimes::default(),
             runs: 0,
             exits: None,

@@ -31,6 +31,8 @@ pub struct Slot {
     pub watch: Watch,
     /// As it was read last.
     before: RawVcpu,
+    /// The thread that has its number is another: what is kept in this place is of nobody that is watched.
+    is_another: bool,
 }
 
 /// What has to be written for a new set of threads.
@@ -140,8 +142,22 @@ impl Slots {
             tid: watch.thread.tid.0,
             ..RawVcpu::default()
         };
-        self.slots[place as usize] = Some(Slot { watch, before: raw });
+        self.slots[place as usize] = Some(Slot {
+            watch,
+            before: raw,
+            is_another: false,
+        });
         raw
+    }
+
+    /// The thread in this place is another, or ended long ago: what was counted is of somebody else. What is to be in the map instead.
+    pub fn disown(&mut self, place: u32) -> Option<RawVcpu> {
+        let slot = self.slots.get_mut(place as usize)?.as_mut()?;
+        slot.is_another = true;
+        Some(RawVcpu {
+            state: ENDED as u32,
+            ..slot.before
+        })
     }
 
     /// After a reading: retired places are free.
@@ -158,6 +174,12 @@ impl Slots {
     /// The thread in a place, if it is watched.
     pub fn watch(&self, place: u32) -> Option<Watch> {
         Some(self.slots.get(place as usize)?.as_ref()?.watch)
+    }
+
+    /// The same, if what is kept in the place is of that thread.
+    pub fn owner(&self, place: u32) -> Option<Watch> {
+        let slot = self.slots.get(place as usize)?.as_ref()?;
+        (!slot.is_another).then_some(slot.watch)
     }
 
     /// How many places from the first on hold all threads.
@@ -194,6 +216,7 @@ impl Slots {
         }
         let before = std::mem::replace(&mut slot.before, after);
         let times = differences(&before.time, &after.time);
+        let watched = after.since.saturating_sub(before.since);
         let mut latency = Latency {
             time: Nanos(after.latency_time - before.latency_time),
             ..Latency::default()
@@ -208,7 +231,8 @@ impl Slots {
             tid: watch.thread.tid,
             vm: watch.vm,
             vcpu: VcpuId(watch.vcpu.0),
-            wall: Nanos(after.since.saturating_sub(before.since)),
+            wall: Nanos(watched.saturating_sub(times[UNKNOWN])),
+            unseen: Nanos(times[UNKNOWN]),
             times: state_times(&times, tells),
             runs: after.runs - before.runs,
             exits: tells.exits.then_some(after.exits - before.exits),
@@ -225,8 +249,9 @@ impl Slots {
 }
 
 /// What each state grew by. A state can turn out to have been shorter than was read: when a halt ends, time that was taken for a part of
-/// RUN or VMM is POLL, and a part of the halt may be co-stop; and a program that ends a state may have taken the time before it was
-/// read. What was read too much there is missing elsewhere: in POLL or CSTP, or else in what grew most.
+/// RUN or VMM is POLL, and a part of the halt may be co-stop; a program that ends a state may have taken the time before it was
+/// read; and what was read of a state that nobody saw end turns out not to be known. What was read too much there is missing elsewhere: in
+/// what is not known, in POLL or CSTP, or else in what grew most.
 fn differences(before: &[u64; STATES], after: &[u64; STATES]) -> [u64; STATES] {
     let mut times: [u64; STATES] =
         std::array::from_fn(|state| after[state].saturating_sub(before[state]));
@@ -237,6 +262,7 @@ fn differences(before: &[u64; STATES], after: &[u64; STATES]) -> [u64; STATES] {
         *time -= part;
         missing -= part;
     };
+    take(&mut times[UNKNOWN], u64::MAX);
     take(&mut times[COSTOP], shrank(ASLEEP));
     take(&mut times[POLL], shrank(RUN) + shrank(VMM));
     let mut states: [usize; STATES] = std::array::from_fn(|state| state);
@@ -305,6 +331,49 @@ mod tests {
             slots.fill(*place, *watch, Nanos(1000));
         }
         change
+    }
+
+    #[test]
+    fn what_was_counted_of_another_thread_is_of_nobody() {
+        let mut slots = Slots::new(1);
+        apply(&mut slots, &[watch(0, 10)]);
+        assert_eq!(slots.owner(0), Some(watch(0, 10)));
+        let raw = slots.disown(0).unwrap();
+        assert_eq!((raw.state, raw.since), (ENDED as u32, 1000));
+        assert_eq!((raw.time, raw.runs), ([0; STATES], 0));
+        assert_eq!(slots.owner(0), None, "its edges and links are nobody's");
+        assert_eq!(slots.watch(0), Some(watch(0, 10)), "it is to be forgotten");
+        let reading = slots.read(0, raw, Nanos(9000), Tells::default()).unwrap();
+        assert!(reading.ended);
+        assert_eq!((reading.wall, reading.times.sum()), (Nanos(0), Nanos(0)));
+    }
+
+    #[test]
+    fn time_of_which_nobody_told_is_in_no_state() {
+        let mut slots = Slots::new(1);
+        apply(&mut slots, &[watch(0, 10)]);
+        let mut raw = RawVcpu {
+            since: 1500,
+            state: RUN as u32,
+            tid: 10,
+            ..RawVcpu::default()
+        };
+        raw.time[ASLEEP] = 500;
+        // As far as is known it runs.
+        let first = slots.read(0, raw, Nanos(2000), Tells::default()).unwrap();
+        assert_eq!((first.times.run, first.unseen), (Nanos(500), Nanos(0)));
+        // It had gone, and that was not told.
+        raw.time[UNKNOWN] = 1300;
+        raw.time[READY] = 100;
+        (raw.since, raw.state) = (2900, RUN as u32);
+        let second = slots.read(0, raw, Nanos(3000), Tells::default()).unwrap();
+        // It ran for 100, of which the 500 that were read too much take all, and the rest of what is not known.
+        assert_eq!(
+            (second.times.run, second.times.ready),
+            (Nanos(0), Nanos(100))
+        );
+        assert_eq!(second.unseen, Nanos(900));
+        assert_eq!((second.wall, second.times.sum()), (Nanos(100), Nanos(100)));
     }
 
     #[test]

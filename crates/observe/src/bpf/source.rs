@@ -394,6 +394,7 @@ mod tests {
             vm: VmId(1),
             vcpu: VcpuId(0),
             wall: times.sum(),
+            unseen: Nanos::ZERO,
             times,
             runs: 0,
             exits: None,

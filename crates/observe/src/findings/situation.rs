@@ -118,6 +118,9 @@ pub struct KnownHost {
     pub isolated: PcpuSet,
     /// The pCPUs of each last-level cache; empty where that is not known.
     pub caches: Vec<PcpuSet>,
+    /// The pCPUs of each core; empty where that is not known, as in older records.
+    #[serde(default)]
+    pub cores: Vec<PcpuSet>,
     /// Major and minor number of the kernel's release; `None` where that is not known.
     pub kernel: Option<(u32, u32)>,
     /// Whether processes of a session compete as one (autogroup) while they are in the root cgroup.

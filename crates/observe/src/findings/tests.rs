@@ -90,6 +90,7 @@ impl World {
                 online: set("0-1"),
                 isolated: PcpuSet::default(),
                 caches: Vec::new(),
+                cores: Vec::new(),
                 kernel: Some((6, 18)),
                 has_autogroup: false,
             },

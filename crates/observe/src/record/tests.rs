@@ -271,6 +271,7 @@ fn settings() -> (KnownVm, KnownHost) {
         online: "0-3".parse().unwrap(),
         isolated: "3".parse().unwrap(),
         caches: vec!["0-1".parse().unwrap(), "2-3".parse().unwrap()],
+        cores: vec!["0-1".parse().unwrap(), "2-3".parse().unwrap()],
         kernel: Some((6, 18)),
         has_autogroup: true,
     };

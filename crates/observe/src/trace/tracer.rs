@@ -57,9 +57,9 @@ impl Tracer {
     /// Loads the programs. Nothing is traced yet.
     pub fn open(procfs: ProcFs, options: TraceOptions) -> Result<Tracer, BpfError> {
         kernel::check_permissions()?;
-        kernel::KernelTypes::load()?;
+        let types = kernel::KernelTypes::load()?;
         let before = libbpf_rs::set_print(None);
-        let object = load(options);
+        let object = load(options, &types);
         libbpf_rs::set_print(before);
         Ok(Tracer {
             object: object.map_err(|source| BpfError::Load {
@@ -144,7 +144,7 @@ impl Tracer {
     }
 
     fn attach(&self) -> Result<Vec<libbpf_rs::Link>, BpfError> {
-        let programs = self.object.progs_mut();
+        let programs = self.object.progs_mut().filter(|program| program.autoload());
         let links = programs.map(|program| {
             program.attach().map_err(|source| BpfError::Attach {
                 event: program.name().to_string_lossy().into_owned(),
@@ -237,8 +237,17 @@ impl Tracer {
     }
 }
 
-fn load(options: TraceOptions) -> libbpf_rs::Result<Object> {
+/// Loads the programs; of those who hear of wakers the one that this kernel takes.
+fn load(options: TraceOptions, types: &kernel::KernelTypes) -> libbpf_rs::Result<Object> {
     let mut open = ObjectBuilder::default().open_memory(OBJECT)?;
+    let unwanted = match types.tells_interrupts() {
+        true => "trace_waking_unsure",
+        false => "trace_waking",
+    };
+    for mut program in open.progs_mut() {
+        let is_unwanted = program.name() == unwanted;
+        program.set_autoload(!is_unwanted);
+    }
     for mut map in open.maps_mut() {
         match map.name().to_str().unwrap_or_default() {
             "events" => map.set_max_entries(options.ring_bytes)?,

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::Read;
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::Barrier;
 use std::sync::atomic::AtomicBool;
@@ -196,8 +197,9 @@ pub fn renumbered() -> Result<(), Skip> {
     };
     assert!(!right.ended && right.times.on_pcpu() > TICK, "{right:?}");
     assert!(wrong.ended, "{wrong:?}");
-    // What happened until the kernel was asked.
-    assert!(wrong.wall < Nanos::from_millis(100), "{wrong:?}");
+    // What happened until the kernel was asked is not its.
+    assert_eq!((wrong.wall, wrong.runs), (Nanos::ZERO, 0), "{wrong:?}");
+    assert_eq!(all_waits(&reading, wrong.index), Nanos::ZERO);
     // The other waits for it as for anybody.
     let stranger = reading
         .edges
@@ -207,6 +209,48 @@ pub fn renumbered() -> Result<(), Skip> {
     let reading = bpf.read().expect("a reading");
     assert_eq!(reading.vcpus.len(), 1, "it is said once: {reading:?}");
     Ok(())
+}
+
+/// A runs and B waits for it; then switches are not told, A sleeps, and B runs.
+pub fn not_told() -> Result<(), Skip> {
+    const GAP: Duration = Duration::from_millis(600);
+    let mut bpf = open()?;
+    let (mut vm, threads) = spinning(2, 2);
+    let tid = threads[0].tid.to_string();
+    let chrt = Command::new("chrt").args(["-f", "-p", "10", &tid]).status();
+    if !chrt.is_ok_and(|status| status.success()) {
+        return Err(Skip("chrt cannot make a thread real-time here".to_owned()));
+    }
+    bpf.watch(&watch(&threads)).expect("they can be watched");
+    let mut seen = String::new();
+    // A is nearly always the one that runs when it begins, for it is real-time; if it is not, nothing contradicts what is known of it.
+    for _ in 0..6 {
+        bpf.read().expect("a reading");
+        bpf.without_switches(|| {
+            vm.tell("rest 0");
+            sleep(GAP);
+        })
+        .expect("it is possible again");
+        sleep(Duration::from_millis(20));
+        vm.tell("spin 0");
+        sleep(Duration::from_millis(100));
+        let reading = bpf.read().expect("a reading");
+        let [a, b] = &reading.vcpus[..] else {
+            panic!("{reading:?}");
+        };
+        for vcpu in [a, b] {
+            assert_eq!(vcpu.times.sum(), vcpu.wall, "{vcpu:?}");
+            assert!(vcpu.wall + vcpu.unseen >= Nanos(GAP.as_nanos() as u64));
+        }
+        // As long as it runs B waits for it, and not while nobody told.
+        let ran = a.times.on_pcpu();
+        let waited = waited_for(&reading, 1, &Culprit::Watched(0));
+        if a.unseen >= Nanos::from_millis(500) && waited <= ran + TICK {
+            return Ok(());
+        }
+        seen += &format!("\n{waited} of {reading:?}");
+    }
+    panic!("somebody is said to have done something meanwhile: {seen}");
 }
 
 /// A vCPU whose thread is gone, and which somebody lists still.

@@ -84,7 +84,8 @@ pub struct VcpuTrace {
 /// Somebody woke a vCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Woken {
-    /// Who ran there: a place in [`HostTrace::parties`]. It may have been interrupted by what really did.
+    /// Who did: a place in [`HostTrace::parties`]; [`Party::Unseen`] if it was an interrupt. Where the kernel does not tell interrupts, it may have
+    /// been interrupted by what really did.
     pub by: usize,
     /// Whom: a place in [`HostTrace::vcpus`].
     pub vcpu: usize,

@@ -29,6 +29,19 @@ use super::simulation::World;
 use super::state_recorder::MOST_VCPUS;
 use super::state_recorder::StateRecorder;
 
+/// What was added up to the ns, so that it fits into the wall time, or something was counted twice.
+fn times(wall: Nanos, measured: &[(State, Nanos)]) -> VcpuTimes {
+    let sum: Nanos = measured.iter().map(|(_, time)| *time).sum();
+    assert!(
+        sum <= wall,
+        "a vCPU's states sum to {sum} of {wall}, a bug of the simulator: {measured:?}"
+    );
+    match VcpuTimes::from_parts(wall, measured.iter().copied()) {
+        Ok(times) => times,
+        Err(error) => unreachable!("each state once, and HALT is the rest: {error}"),
+    }
+}
+
 impl World {
     /// The interval since the measuring began, if it was recorded; everything is settled.
     pub(crate) fn observed(&mut self) -> Option<Observed> {
@@ -63,7 +76,10 @@ impl World {
     fn vm_interval(&self, number: usize, recorder: &StateRecorder) -> VmInterval {
         let vm = &self.vms[number];
         let has_costop = recorder.siblings[number].is_some();
-        let vcpus = (0..vm.vcpus).map(|index| {
+        // Before it starts it does nothing, which is no HALT: a VM that has not started has no vCPUs.
+        let is_there = vm.started <= self.now;
+        let wall = self.now.saturating_sub(vm.started.max(self.measured_from));
+        let vcpus = (0..if is_there { vm.vcpus } else { 0 }).map(|index| {
             let v = vm.first_vcpu + index;
             let (vcpu, record) = (&self.vcpus[v as usize], &recorder.vcpus[v as usize]);
             let (ran, steal) = (&vcpu.results.ran, vcpu.results.steal);
@@ -86,10 +102,10 @@ impl World {
             let measured = measured
                 .into_iter()
                 .filter_map(|(state, time)| Some((state, time?)));
-            let wall = Nanos(self.now - self.measured_from);
+            let measured: Vec<(State, Nanos)> = measured.collect();
             VcpuInterval {
                 vcpu: VcpuId(index),
-                times: VcpuTimes::from_parts(wall, measured).unwrap_or_default(),
+                times: times(Nanos(wall), &measured),
                 ran: ran.total() + polled,
                 waited: steal,
                 runs: vcpu.runs_total - record.runs_before,
@@ -185,5 +201,28 @@ impl World {
             }
         }
         missing
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fits_is_taken_and_halt_is_the_rest() {
+        let times = times(
+            Nanos(10),
+            &[(State::Run, Nanos(4)), (State::Ready, Nanos(5))],
+        );
+        assert_eq!(times.get(State::Halted), Some(Nanos(1)));
+    }
+
+    #[test]
+    #[should_panic(expected = "a bug of the simulator")]
+    fn sums_that_do_not_fit_are_not_cut() {
+        times(
+            Nanos(10),
+            &[(State::Run, Nanos(6)), (State::Ready, Nanos(5))],
+        );
     }
 }

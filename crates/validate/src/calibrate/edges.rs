@@ -1,12 +1,18 @@
 //! Who makes whom wait: on this machine and in the simulator.
 //!
 //! A few mixes of microVMs run on two pCPUs of this machine while a source of observation looks, and in the simulator, which answers with the
-//! same kind of interval. Compared is, for each VM of a mix, which part of the time that its vCPUs waited for a pCPU each other VM
-//! caused: a ratio, so it does not matter how fast the machine is. Of the real runs the mean counts, with its 95 % interval; of the simulated ones
+//! same kind of interval. Three VMs or more are in each mix, so that a wait can be charged to the wrong one. Compared is, for each VM:
+//!
+//! - RDY: which part of its vCPUs' time it waited for a pCPU;
+//! - its edges: which part of what it waited for the VMs of the mix each of them caused, itself among them.
+//!
+//! Ratios, so it does not matter how fast the machine is. Of the real runs the mean counts, with its 95 % interval; of the simulated ones
 //! the mean over some seeds.
 //!
-//! What else runs on the host is a culprit too, and is not simulated: it is in the part of *the rest of the host*, and a quiet machine is needed to
-//! keep that small. Costs are those of the simulator's table.
+//! What else runs on the host makes VMs wait too, and is not simulated: it is left out of the shares on both sides, its part of the
+//! real waits is said, and a quiet machine is needed to keep that small. Costs are those of the simulator's table.
+
+mod compared;
 
 use std::fmt;
 use std::path::Path;
@@ -19,14 +25,18 @@ use tandem_microvm::Workload;
 use tandem_observe::Choice;
 use tandem_observe::ObserveError;
 use tandem_observe::Source;
-use tandem_policy::Nanos;
+use tandem_policy::State;
 use tandem_policy::VmId;
 use tandem_policy::states::edges::EdgeKind;
 use tandem_policy::states::edges::Party;
 use tandem_policy::states::interval::Interval;
 use tandem_policy::states::interval::SourceName;
+use tandem_report::Table;
 use tandem_sim::World;
 use thiserror::Error;
+
+use compared::Compared;
+use compared::TOLERANCE;
 
 use super::halt_poll;
 use super::real::Machine;
@@ -41,12 +51,6 @@ use crate::event::Event;
 use crate::event::Tell;
 use crate::this_kernel;
 use crate::this_kernel::UnknownRelease;
-
-/// Who is no VM of the mix.
-const REST: &str = "the rest of the host";
-
-/// Of a smaller real share no difference is said: it may be a single wait.
-const LEAST_SHARE: f64 = 0.01;
 
 /// Seeds of each simulated mix.
 const SEEDS: u64 = 3;
@@ -108,6 +112,16 @@ pub struct ComparedEdges {
     pub seconds: f64,
     /// Simulated runs of each mix.
     pub seeds: u64,
+    /// By how much a simulated part may be off its real one, as a part of that.
+    pub tolerance: f64,
+    /// How many VMs' RDY is compared.
+    pub waits: usize,
+    /// How many of them are within the tolerance.
+    pub waits_within: usize,
+    /// How many edges are compared.
+    pub edges: usize,
+    /// How many of them are within the tolerance.
+    pub edges_within: usize,
     /// The mixes.
     pub mixes: Vec<Mix>,
 }
@@ -117,29 +131,34 @@ pub struct ComparedEdges {
 pub struct Mix {
     /// Its VMs and where they run.
     pub mix: String,
+    /// How much each VM waited.
+    pub waits: Vec<ComparedWait>,
     /// Each victim and culprit.
     pub edges: Vec<ComparedEdge>,
 }
 
-/// What a VM waited for another.
+/// How much a VM waited.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ComparedWait {
+    /// Which: its letter in the mix, and what it does.
+    pub victim: String,
+    /// RDY: the part of its vCPUs' time, and simulated.
+    #[serde(flatten)]
+    pub rdy: Compared,
+    /// Which part of the real wait the rest of the host caused. `None`: it never waited.
+    pub rest: Option<f64>,
+}
+
+/// Whom a VM waited for.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ComparedEdge {
-    /// Who waited: its letter in the mix, and what it does.
+    /// Who waited.
     pub victim: String,
     /// Who had the pCPU.
     pub culprit: String,
-    /// How much of its vCPUs' time the victim waited for a pCPU, real.
-    pub waited: f64,
-    /// The same, simulated.
-    pub simulated_waited: f64,
-    /// Which part of that wait the culprit caused, real. `None`: it never waited.
-    pub share: Option<f64>,
-    /// Its 95 % interval, to both sides; `None` from one run.
-    pub ci95: Option<f64>,
-    /// The same, simulated; `None` of what is not simulated.
-    pub simulated: Option<f64>,
-    /// Simulated ÷ real − 1; `None` where that is not simulated, or less than 1 % of the wait.
-    pub difference: Option<f64>,
+    /// Which part of the victim's waits for VMs of the mix the culprit caused, and simulated.
+    #[serde(flatten)]
+    pub share: Compared,
 }
 
 fn guest(workload: Workload, settings: &'static [&'static str], vcpus: u32, weight: u32) -> Guest {
@@ -153,19 +172,25 @@ fn guest(workload: Workload, settings: &'static [&'static str], vcpus: u32, weig
 
 /// The mixes.
 pub fn mixes() -> Vec<Setup> {
-    let burn = || guest(Workload::Burn, &[], 2, 1);
-    let beside_burn = |other: Guest| Setup {
-        guests: vec![burn(), other],
+    let burn = |weight| guest(Workload::Burn, &[], 2, weight);
+    let mutex = || guest(Workload::Mutex, &["spin=0"], 2, 1);
+    let bursty = || guest(Workload::Bursty, &[], 2, 1);
+    let spread = |guests: Vec<Guest>| Setup {
+        guests,
         pinning: Pinning::Spread,
     };
     vec![
         Setup {
-            guests: vec![burn(), burn()],
+            guests: vec![burn(1), burn(1), bursty()],
             pinning: Pinning::Free,
         },
-        beside_burn(guest(Workload::Mutex, &["spin=0"], 2, 1)),
-        beside_burn(guest(Workload::Barrier, &["wait=spin"], 2, 1)),
-        beside_burn(guest(Workload::Bursty, &[], 2, 1)),
+        spread(vec![burn(1), mutex(), burn(2)]),
+        spread(vec![
+            burn(1),
+            guest(Workload::Barrier, &["wait=spin"], 2, 1),
+            bursty(),
+        ]),
+        spread(vec![burn(1), mutex(), bursty()]),
         Setup {
             guests: [1, 2, 4]
                 .map(|weight| guest(Workload::Burn, &[], 1, weight))
@@ -178,9 +203,11 @@ pub fn mixes() -> Vec<Setup> {
 /// What one interval says of a victim.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Waited {
-    /// The part of its vCPUs' time.
-    of_time: f64,
-    /// By culprit: each VM of the mix, then the rest. `None`: it never waited.
+    /// RDY as a part of its vCPUs' time. `None`: not measured.
+    rdy: Option<f64>,
+    /// The part of its waits that was for none of the mix's VMs. `None`: it never waited.
+    rest: Option<f64>,
+    /// Of the others, the part of each VM of the mix. `None`: it never waited for them.
     shares: Option<Vec<f64>>,
 }
 
@@ -189,78 +216,78 @@ fn waits(interval: &Interval, vms: usize) -> Vec<Waited> {
     let edges = interval.edges.by_vm();
     let of_vm = |number: usize| {
         let id = VmId(number as u64);
-        let wall = interval.vms.iter().filter(|vm| vm.vm == id);
-        let wall: Nanos = wall
-            .flat_map(|vm| &vm.vcpus)
-            .map(|vcpu| vcpu.times.wall())
-            .sum();
-        let mut times = vec![0.0; vms + 1];
+        let vm = interval.vms.iter().find(|vm| vm.vm == id);
+        let times = vm.and_then(|vm| vm.times());
+        let rdy = times.and_then(|times| {
+            let ready = times.get(State::Ready)?;
+            Some(ready.0 as f64 / times.wall().0.max(1) as f64)
+        });
+        let (mut times, mut rest) = (vec![0.0; vms], 0.0);
         for edge in edges.of(&Party::Vm(id), EdgeKind::Pcpu) {
+            let time = edge.time().0 as f64;
             let place = match edge.culprit {
-                Party::Vm(VmId(culprit)) => (*culprit as usize).min(vms),
-                _ => vms,
+                Party::Vm(VmId(culprit)) => times.get_mut(*culprit as usize),
+                _ => None,
             };
-            times[place] += edge.time().0 as f64;
+            *place.unwrap_or(&mut rest) += time;
         }
         let sum: f64 = times.iter().sum();
         Waited {
-            of_time: sum / wall.0.max(1) as f64,
+            rdy,
+            rest: (sum + rest > 0.0).then(|| rest / (sum + rest)),
             shares: (sum > 0.0).then(|| times.into_iter().map(|time| time / sum).collect()),
         }
     };
     (0..vms).map(of_vm).collect()
 }
 
-/// The mean of what several intervals say of a victim, and of a culprit's share among those in which it waited.
-fn mean(of_runs: &[Vec<Waited>], victim: usize, culprit: usize) -> (f64, Option<Mean>) {
-    let waited = of_runs.iter().map(|run| run[victim].of_time);
-    let waited: Vec<f64> = waited.collect();
-    let shares = of_runs.iter().filter_map(|run| run[victim].shares.as_ref());
-    let shares: Vec<f64> = shares.map(|shares| shares[culprit]).collect();
-    let of_time = Mean::of(&waited).map_or(0.0, |mean| mean.mean);
-    (of_time, Mean::of(&shares))
-}
-
 /// A VM's name: its letter, and what it does.
 fn name(setup: &Setup, at: usize) -> String {
-    match setup.guests.get(at) {
-        Some(guest) => format!("{} {}", char::from(b'A' + at as u8), guest.workload),
-        None => REST.to_owned(),
-    }
+    let workload = setup.guests.get(at).map(|guest| guest.workload);
+    let workload = workload.map_or_else(String::new, |workload| workload.to_string());
+    format!("{} {workload}", char::from(b'A' + at as u8))
 }
 
 fn compare(setup: &Setup, real: &[Vec<Waited>], simulated: &[Vec<Waited>]) -> Mix {
     let vms = setup.guests.len();
-    let mut edges = Vec::new();
+    let (mut waits, mut edges) = (Vec::new(), Vec::new());
     for victim in 0..vms {
-        for culprit in 0..=vms {
-            let (waited, share) = mean(real, victim, culprit);
-            let (simulated_waited, simulated) = mean(simulated, victim, culprit);
-            let is = |mean: &Option<Mean>| mean.as_ref().is_some_and(|mean| mean.mean > 0.0);
+        let of = |runs: &[Vec<Waited>], part: &dyn Fn(&Waited) -> Option<f64>| {
+            let parts = runs.iter().filter_map(|run| part(&run[victim]));
+            parts.collect::<Vec<f64>>()
+        };
+        let compared = |part: &dyn Fn(&Waited) -> Option<f64>| {
+            Compared::of(&of(real, part), &of(simulated, part))
+        };
+        waits.push(ComparedWait {
+            victim: name(setup, victim),
+            rdy: compared(&|waited| waited.rdy),
+            rest: Mean::of(&of(real, &|waited| waited.rest)).map(|mean| mean.mean),
+        });
+        for culprit in 0..vms {
+            let share = compared(&|waited| Some(waited.shares.as_ref()?[culprit]));
             // What neither has is no edge.
-            if !is(&share) && !is(&simulated) {
-                continue;
+            if share.is_some() {
+                edges.push(ComparedEdge {
+                    victim: name(setup, victim),
+                    culprit: name(setup, culprit),
+                    share,
+                });
             }
-            // The rest of the host is not simulated.
-            let simulated = simulated.map(|mean| mean.mean).filter(|_| culprit < vms);
-            let compared = share.as_ref().filter(|share| share.mean >= LEAST_SHARE);
-            let both = compared.zip(simulated);
-            edges.push(ComparedEdge {
-                victim: name(setup, victim),
-                culprit: name(setup, culprit),
-                waited,
-                simulated_waited,
-                difference: both.map(|(share, simulated)| simulated / share.mean - 1.0),
-                ci95: share.as_ref().and_then(|share| share.ci95),
-                share: share.map(|share| share.mean),
-                simulated,
-            });
         }
     }
     Mix {
         mix: setup.to_string(),
+        waits,
         edges,
     }
+}
+
+/// How many are compared, and how many of them are within the tolerance.
+fn count<'a>(all: impl Iterator<Item = &'a Compared>) -> (usize, usize) {
+    let compared: Vec<bool> = all.filter_map(|one| one.is_within).collect();
+    let within = compared.iter().filter(|is_within| **is_within);
+    (compared.len(), within.count())
 }
 
 /// A mix in the simulator.
@@ -278,7 +305,17 @@ fn simulate(host: &Host, setup: &Setup, seconds: f64) -> Result<Vec<Vec<Waited>>
             |interval| waits(&interval, vms),
         ))
     };
-    (1..=SEEDS).map(of_seed).collect()
+    // Each seed by itself: what comes out does not depend on how many run at once.
+    std::thread::scope(|scope| {
+        let of_seed = &of_seed;
+        let seeds: Vec<_> = (1..=SEEDS)
+            .map(|seed| scope.spawn(move || of_seed(seed)))
+            .collect();
+        let ended = seeds.into_iter().map(|seed| seed.join());
+        ended
+            .map(|one| one.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    })
 }
 
 /// Runs all mixes here and in the simulator. What is changed meanwhile is in a journal in `state_dir` first, and put back in the end, or
@@ -305,13 +342,23 @@ pub fn measure(
     let real = real?;
     left?;
     tell(Event::Simulating);
-    let compared = mixes.iter().enumerate().map(|(at, setup)| {
+    let mixes = mixes.iter().enumerate().map(|(at, setup)| {
         let of_runs: Vec<Vec<Waited>> = real.iter().map(|round| round[at].clone()).collect();
         let simulated = simulate(&host, setup, options.seconds)?;
         Ok(compare(setup, &of_runs, &simulated))
     });
+    let mixes: Vec<Mix> = mixes.collect::<Result<_, SimulatedError>>()?;
+    let rdy = mixes.iter().flat_map(|mix| &mix.waits);
+    let (waits, waits_within) = count(rdy.map(|wait| &wait.rdy));
+    let shares = mixes.iter().flat_map(|mix| &mix.edges);
+    let (edges, edges_within) = count(shares.map(|edge| &edge.share));
     Ok(ComparedEdges {
-        mixes: compared.collect::<Result<_, SimulatedError>>()?,
+        tolerance: TOLERANCE,
+        waits,
+        waits_within,
+        edges,
+        edges_within,
+        mixes,
         command: options.command,
         kernel: options.kernel,
         cpu: options.cpu,
@@ -358,41 +405,61 @@ fn rounds(
 
 impl fmt::Display for ComparedEdges {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut table = tandem_report::table::Table::new(&[
-            "mix",
-            "waited",
-            "for",
-            "RDY",
-            "simulated",
-            "share",
-            "±",
-            "simulated",
-            "difference",
-        ]);
         let percent = |value: f64| format!("{:.1} %", value * 100.0);
         let maybe = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), percent);
+        let figures = |compared: &Compared| {
+            let mark = if compared.is_within == Some(false) {
+                " !"
+            } else {
+                ""
+            };
+            [
+                maybe(compared.real),
+                maybe(compared.ci95),
+                maybe(compared.simulated),
+                maybe(compared.difference) + mark,
+            ]
+        };
+        let first = |at: usize, mix: &Mix| {
+            if at == 0 {
+                mix.mix.clone()
+            } else {
+                String::new()
+            }
+        };
+        let parts = ["±", "simulated", "difference"];
+        let mut waits =
+            Table::new(&[&["mix", "waited", "RDY"][..], &parts, &["rest of the host"]].concat());
+        let mut edges = Table::new(&[&["mix", "waited", "for", "share"][..], &parts].concat());
         for mix in &self.mixes {
+            for (at, wait) in mix.waits.iter().enumerate() {
+                let [real, ci95, simulated, difference] = figures(&wait.rdy);
+                let victim = wait.victim.clone();
+                let (mix, rest) = (first(at, mix), maybe(wait.rest));
+                waits.row([mix, victim, real, ci95, simulated, difference, rest]);
+            }
             for (at, edge) in mix.edges.iter().enumerate() {
-                table.row([
-                    match at {
-                        0 => mix.mix.clone(),
-                        _ => String::new(),
-                    },
-                    edge.victim.clone(),
-                    edge.culprit.clone(),
-                    percent(edge.waited),
-                    percent(edge.simulated_waited),
-                    maybe(edge.share),
-                    maybe(edge.ci95),
-                    maybe(edge.simulated),
-                    maybe(edge.difference),
-                ]);
+                let [real, ci95, simulated, difference] = figures(&edge.share);
+                let (victim, culprit) = (edge.victim.clone(), edge.culprit.clone());
+                let mix = first(at, mix);
+                edges.row([mix, victim, culprit, real, ci95, simulated, difference]);
             }
         }
         write!(
             f,
-            "Linux {}, {}, source {}, load before {}; {} runs of {} s\n\n{table}",
-            self.kernel, self.scheduler, self.source, self.load_average, self.runs, self.seconds
+            "Linux {}, {}, source {}, load before {}; {} runs of {} s\n\n{waits}\n\n{edges}\n\n\
+             within {:.0} %: RDY of {} of {} VMs, {} of {} edges",
+            self.kernel,
+            self.scheduler,
+            self.source,
+            self.load_average,
+            self.runs,
+            self.seconds,
+            self.tolerance * 100.0,
+            self.waits_within,
+            self.waits,
+            self.edges_within,
+            self.edges
         )
     }
 }
@@ -400,7 +467,7 @@ impl fmt::Display for ComparedEdges {
 #[cfg(test)]
 mod tests {
     use tandem_microvm::Calibration;
-    use tandem_policy::State;
+    use tandem_policy::Nanos;
     use tandem_policy::VcpuId;
     use tandem_policy::VcpuTimes;
     use tandem_policy::states::edges::Amount;
@@ -410,6 +477,8 @@ mod tests {
     use tandem_policy::states::interval::VcpuInterval;
     use tandem_policy::states::interval::VmInterval;
 
+    use super::super::real::testing::machine as machine_for_tests;
+    use super::super::real::testing::unless_not_root;
     use super::*;
 
     fn host() -> Host {
@@ -420,14 +489,22 @@ mod tests {
         Host::new("eevdf", 4_000_000, 200_000, calibration)
     }
 
-    /// A second of two VMs of one vCPU on one pCPU; VM 0 waited so long for these.
+    /// A second of two VMs of one vCPU on one pCPU; VM 0 waited so long for these, in ms.
     fn interval(waits: &[(Party, u64)]) -> Interval {
+        let all: u64 = waits.iter().map(|(_, ms)| ms).sum();
+        let ready = |number| match number {
+            0 => Nanos::from_millis(all),
+            _ => Nanos::ZERO,
+        };
         let vm = |number| VmInterval {
             vm: VmId(number),
             vcpus: vec![VcpuInterval {
                 vcpu: VcpuId(0),
-                times: VcpuTimes::from_parts(Nanos::from_secs(1), [(State::Run, Nanos(5))])
-                    .unwrap(),
+                times: VcpuTimes::from_parts(
+                    Nanos::from_secs(1),
+                    [(State::Run, Nanos(5)), (State::Ready, ready(number))],
+                )
+                .unwrap(),
                 ran: Nanos(5),
                 waited: Nanos(0),
                 runs: 1,
@@ -460,69 +537,86 @@ mod tests {
     }
 
     #[test]
-    fn a_share_is_a_part_of_all_that_the_victim_waited() {
+    fn a_share_is_a_part_of_what_the_victim_waited_for_the_vms_of_the_mix() {
         let process = Party::Process {
             name: "cc1".to_owned(),
             cgroup: None,
         };
         let seen = interval(&[
-            (Party::Vm(VmId(1)), 300),
+            (Party::Vm(VmId(0)), 75),
+            (Party::Vm(VmId(1)), 225),
             (process, 60),
-            (Party::Unseen, 40),
+            // No VM of the mix: one that was there already.
+            (Party::Vm(VmId(9)), 20),
+            (Party::Unseen, 20),
         ]);
         let waited = waits(&seen, 2);
-        assert!((waited[0].of_time - 0.4).abs() < 1e-9);
+        assert!((waited[0].rdy.unwrap() - 0.4).abs() < 1e-9);
+        assert!((waited[0].rest.unwrap() - 0.25).abs() < 1e-9);
         let shares = waited[0].shares.as_ref().unwrap();
-        assert!((shares[1] - 0.75).abs() < 1e-9 && (shares[2] - 0.25).abs() < 1e-9);
-        assert_eq!(
-            waited[1],
-            Waited::default(),
-            "who never waited has no shares"
-        );
+        assert_eq!(shares.len(), 2);
+        assert!((shares[0] - 0.25).abs() < 1e-9 && (shares[1] - 0.75).abs() < 1e-9);
+        let never = Waited {
+            rdy: Some(0.0),
+            ..Waited::default()
+        };
+        assert_eq!(waited[1], never, "who never waited has no shares");
     }
 
     #[test]
     fn what_both_have_is_compared_and_what_neither_has_is_left_out() {
         let setup = &mixes()[0];
-        let of = |shares: [f64; 3]| {
+        let of = |rdy: f64, shares: [f64; 3]| {
             let one = Waited {
-                of_time: 0.5,
+                rdy: Some(rdy),
+                rest: Some(0.1),
                 shares: Some(shares.to_vec()),
             };
-            vec![one, Waited::default()]
+            vec![one, Waited::default(), Waited::default()]
         };
-        let real = [of([0.0, 0.8, 0.2]), of([0.0, 0.6, 0.4])];
-        let mix = compare(setup, &real, &[of([0.0, 1.0, 0.0])]);
+        let real = [of(0.5, [0.0, 0.8, 0.2]), of(0.5, [0.0, 0.6, 0.4])];
+        let mix = compare(setup, &real, &[of(0.6, [0.0, 0.72, 0.28])]);
         let pairs: Vec<(&str, &str)> = mix
             .edges
             .iter()
             .map(|edge| (edge.victim.as_str(), edge.culprit.as_str()))
             .collect();
-        assert_eq!(pairs, [("A burn", "B burn"), ("A burn", REST)]);
-        let edge = &mix.edges[0];
-        assert!((edge.share.unwrap() - 0.7).abs() < 1e-9);
-        assert!((edge.difference.unwrap() - (1.0 / 0.7 - 1.0)).abs() < 1e-9);
-        assert!(edge.ci95.is_some());
-        let rest = &mix.edges[1];
-        assert_eq!(
-            (rest.simulated, rest.difference),
-            (None, None),
-            "it is not simulated"
-        );
+        assert_eq!(pairs, [("A burn", "B burn"), ("A burn", "C bursty")]);
+        let share = &mix.edges[0].share;
+        assert!((share.real.unwrap() - 0.7).abs() < 1e-9 && share.ci95.is_some());
+        assert!((share.difference.unwrap() - (0.72 / 0.7 - 1.0)).abs() < 1e-9);
+        assert_eq!(share.is_within, Some(true));
+        let wait = &mix.waits[0];
+        assert!((wait.rdy.difference.unwrap() - 0.2).abs() < 1e-9);
+        assert_eq!(wait.rdy.is_within, Some(false));
+        assert!((wait.rest.unwrap() - 0.1).abs() < 1e-9);
+        assert_eq!(mix.waits[1].rdy, Compared::default(), "not measured");
+        let shares = mix.edges.iter().map(|edge| &edge.share);
+        assert_eq!(count(shares), (2, 2));
+        assert_eq!(count(mix.waits.iter().map(|wait| &wait.rdy)), (1, 0));
     }
 
     #[test]
-    fn each_mix_is_simulated_and_the_weights_are_the_shares() {
+    fn each_mix_is_simulated_and_has_several_culprits_and_the_weights_are_the_shares() {
         let all = mixes();
         assert!((3..=5).contains(&all.len()));
         for setup in &all {
+            assert!(setup.guests.len() >= 3, "{setup}");
             let simulated = simulate(&host(), setup, 0.3).unwrap();
             assert_eq!(simulated.len(), SEEDS as usize, "{setup}");
             for run in &simulated {
-                assert!(run.iter().any(|waited| waited.of_time > 0.01), "{setup}");
-                for shares in run.iter().filter_map(|waited| waited.shares.as_ref()) {
+                let mut most = 0;
+                for (victim, waited) in run.iter().enumerate() {
+                    let Some(shares) = &waited.shares else {
+                        continue;
+                    };
                     assert!((shares.iter().sum::<f64>() - 1.0).abs() < 1e-9);
+                    let others = shares.iter().enumerate();
+                    let others = others.filter(|(at, share)| *at != victim && **share > 0.05);
+                    most = most.max(others.count());
+                    assert!(waited.rdy.unwrap() > 0.0, "{setup}");
                 }
+                assert!(most >= 2, "{setup}: nobody has two culprits: {run:?}");
             }
         }
         // The lightest of 1, 2 and 4 waits a third for the second and two thirds for the heaviest.
@@ -530,40 +624,27 @@ mod tests {
         let shares = simulated[0][0].shares.as_ref().unwrap();
         assert!((shares[1] - 1.0 / 3.0).abs() < 0.02, "{shares:?}");
         assert!((shares[2] - 2.0 / 3.0).abs() < 0.02, "{shares:?}");
+        let rdy = simulated[0][0].rdy.unwrap();
+        assert!((rdy - 6.0 / 7.0).abs() < 0.02, "{rdy}");
     }
 
     #[test]
     fn real_vcpus_wait_for_each_other() {
-        if let Err(error) = tandem_microvm::kvm::available() {
-            eprintln!("skipped: {error}");
+        let Some((mut machine, _dir)) = machine_for_tests() else {
             return;
-        }
-        let dir = tempfile::tempdir().unwrap();
-        let interrupt = Interrupt::watch().unwrap();
-        let mut machine = match Machine::prepare(dir.path(), interrupt) {
-            Ok(machine) => machine,
-            Err(error) => {
-                eprintln!("skipped: {error}");
-                return;
-            }
         };
         let mut source = Choice::Plain.open().unwrap();
         let weights = mixes().pop().unwrap();
         let time = Duration::from_millis(600);
-        let interval = match machine.observe(&weights, time, source.as_mut()) {
-            Ok(interval) => interval,
-            // A user who may not make cgroups.
-            Err(error) if rustix::process::getuid().as_raw() != 0 => {
-                eprintln!("skipped: {error}");
-                return;
-            }
-            Err(error) => panic!("{error}"),
+        let observed = machine.observe(&weights, time, source.as_mut());
+        let Some(interval) = unless_not_root(observed) else {
+            return;
         };
         machine.leave().unwrap();
         let waited = waits(&interval, 3);
         let shares = waited[0].shares.as_ref().expect("three share a pCPU");
-        assert!(waited[0].of_time > 0.3, "{waited:?}");
+        assert!(waited[0].rdy > Some(0.3), "{waited:?}");
         assert!(shares[2] > shares[1] && shares[1] > 0.05, "{waited:?}");
-        assert!(waited[0].of_time > waited[2].of_time, "{waited:?}");
+        assert!(waited[0].rdy > waited[2].rdy, "{waited:?}");
     }
 }

@@ -352,6 +352,42 @@ fn rates(before: &Snapshot, after: &Snapshot) -> Result<Vec<f64>, SetupError> {
         .collect())
 }
 
+/// What tests of real VMs begin with.
+#[cfg(test)]
+pub mod testing {
+    use tempfile::TempDir;
+
+    use super::*;
+
+    /// This machine, prepared, and the folder of its journal; `None`, and why, where there is no KVM or it cannot be.
+    pub fn machine() -> Option<(Machine, TempDir)> {
+        if let Err(error) = tandem_microvm::kvm::available() {
+            eprintln!("skipped: {error}");
+            return None;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        match Machine::prepare(dir.path(), Interrupt::watch().unwrap()) {
+            Ok(machine) => Some((machine, dir)),
+            Err(error) => {
+                eprintln!("skipped: {error}");
+                None
+            }
+        }
+    }
+
+    /// What ran. A user who may not make cgroups skips the test.
+    pub fn unless_not_root<T>(ran: Result<T, MachineError>) -> Option<T> {
+        match ran {
+            Ok(ran) => Some(ran),
+            Err(error) if rustix::process::getuid().as_raw() != 0 => {
+                eprintln!("skipped: {error}");
+                None
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::setup::Pinning;
@@ -378,28 +414,13 @@ mod tests {
 
     #[test]
     fn real_vcpus_get_work_done_and_leave_nothing_behind() {
-        if let Err(error) = tandem_microvm::kvm::available() {
-            eprintln!("skipped: {error}");
+        let Some((mut machine, _dir)) = testing::machine() else {
             return;
-        }
-        let dir = tempfile::tempdir().unwrap();
-        let interrupt = Interrupt::watch().unwrap();
-        let mut machine = match Machine::prepare(dir.path(), interrupt) {
-            Ok(machine) => machine,
-            Err(error) => {
-                eprintln!("skipped: {error}");
-                return;
-            }
         };
         let quantity = reference();
-        let rates = match machine.run(&quantity.setup, Duration::from_millis(100)) {
-            Ok(rates) => rates,
-            // A user who may not make cgroups.
-            Err(error) if rustix::process::getuid().as_raw() != 0 => {
-                eprintln!("skipped: {error}");
-                return;
-            }
-            Err(error) => panic!("{error}"),
+        let rates = machine.run(&quantity.setup, Duration::from_millis(100));
+        let Some(rates) = testing::unless_not_root(rates) else {
+            return;
         };
         assert!(rates.of(&quantity) > 0.0);
         machine.leave().unwrap();
