@@ -169,6 +169,7 @@ static __always_inline void begin_after_gap(struct vcpu *v, u32 state, u64 now)
 		v->time[UNKNOWN] += now - v->since;
 		v->since = now;
 	}
+	v->unlisted_since = 0;
 	v->state = state;
 }
 

@@ -33,10 +33,13 @@ pub const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/tandem.bpf.o
 const PAIRS_PER_VCPU: u32 = 8;
 const MIN_PAIRS: u32 = 4096;
 
+/// A program's name in [`EVENTS`], and what attaches it.
+type NamedLink = (&'static str, Link);
+
 /// The programs, attached.
 pub struct Programs {
     /// Before the object: detached first.
-    links: Vec<(&'static str, Link)>,
+    links: Vec<NamedLink>,
     pub object: Object,
     pub maps: Maps,
     pub missing: Vec<MissingEvent>,
@@ -331,7 +334,7 @@ fn attach(
     wanted: &[Event],
     names: &[String],
     missing: &mut Vec<MissingEvent>,
-) -> Result<(Vec<&'static str>, Vec<(&'static str, Link)>), BpfError> {
+) -> Result<(Vec<&'static str>, Vec<NamedLink>), BpfError> {
     let mut attached = Vec::new();
     let mut links = Vec::new();
     for (event, name) in wanted.iter().zip(names) {
