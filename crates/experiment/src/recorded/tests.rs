@@ -435,7 +435,7 @@ fn a_vm_that_was_started_anew_is_there_once() {
         recorded.add(&interval(ms(1_000 * second), ms(1_000), vms, pcpus(2)));
     }
     for (number, name) in [(1, "db"), (3, "db"), (2, "web"), (4, "web")] {
-        recorded.name(VmId(number), name, Some(Weight(1024.0)));
+        recorded.name(VmId(number), name, Some(Weight::constant(1024.0)));
     }
     let host = recorded.host("x").unwrap();
     let names: Vec<&str> = host.vms.iter().map(|vm| vm.name.as_str()).collect();
