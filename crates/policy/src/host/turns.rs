@@ -259,7 +259,7 @@ impl Turns {
         let serves = self.made_of.len() == candidates.len()
             && self.made_of.iter().zip(&candidates).all(is_alike);
         if !serves {
-            self.rotation = Rotation::of(&self.config, &candidates);
+            self.rotation = Rotation::after(&self.rotation, &self.config, &candidates);
             self.made_of = candidates;
             return;
         }
@@ -292,6 +292,8 @@ impl Turns {
             let seats: Vec<(VcpuId, PcpuId)> = member
                 .seats
                 .iter()
+                // Who roams is moved by the host that keeps the turns.
+                .filter(|_| member.roams.is_none())
                 .map(|(&vcpu, &pcpu)| (vcpu, pcpu))
                 .filter(|(vcpu, _)| !decisions.iter().any(|d| is_moved(d, *vcpu)))
                 .collect();
