@@ -278,6 +278,19 @@ impl Actuator {
         thread: &ThreadRef,
         pcpus: &PcpuSet,
     ) -> Result<Outcome, ActuatorError> {
+        self.change_affinity(thread, |threads| threads.set_affinity(thread.tid, pcpus))
+    }
+
+    /// Journals where a thread may run, for whoever then changes that by itself.
+    pub fn prepare_affinity(&mut self, thread: &ThreadRef) -> Result<Outcome, ActuatorError> {
+        self.change_affinity(thread, |_| Ok(()))
+    }
+
+    fn change_affinity(
+        &mut self,
+        thread: &ThreadRef,
+        change: impl FnOnce(&dyn Threads) -> Result<(), AffinityError>,
+    ) -> Result<Outcome, ActuatorError> {
         self.set_attribute(
             thread,
             Key::Affinity(thread.tid, thread.start),
@@ -288,7 +301,7 @@ impl Actuator {
                     original,
                 })
             },
-            |threads| threads.set_affinity(thread.tid, pcpus),
+            change,
         )
     }
 

@@ -106,10 +106,14 @@ impl Rotation {
                 leave(&mut left, vm, true);
                 continue;
             }
-            let vms = |members: &[Member]| members.iter().map(|m| m.vm).collect::<Vec<VmId>>();
             if before.roams()
-                && vms(&before.members) == vms(&members)
+                && before.members.len() == members.len()
                 && let Some((members, longest_pause)) = roaming(&members, &left)
+                && before
+                    .members
+                    .iter()
+                    .zip(&members)
+                    .all(|(a, b)| a.vm == b.vm && a.roams == b.roams)
             {
                 return made(members, longest_pause);
             }

@@ -48,8 +48,13 @@ impl Sequence {
         let is_gone = |vm: &VmId| rotation.member(*vm).is_none();
         let gone: Vec<VmId> = self.off.iter().copied().filter(is_gone).collect();
         self.off.retain(|vm| !is_gone(vm));
-        let roams = |vm: &VmId| rotation.member(*vm).is_some_and(|m| m.roams.is_some());
-        self.told.retain(|vm, _| roams(vm));
+        // Whoever begins to roam, or to do so elsewhere, is told anew.
+        let roams = |rotation: &Rotation, vm: &VmId| rotation.member(*vm)?.roams.clone();
+        let before = &self.rotation;
+        self.told.retain(|vm, _| {
+            let now = roams(&rotation, vm);
+            now.is_some() && now == roams(before, vm)
+        });
         self.rotor.follow(&rotation.members);
         self.rotation = rotation;
         gone
@@ -331,5 +336,11 @@ mod tests {
         assert_eq!(turn(&mut turns, Vec::new()).1, []);
         turns.follow(one_and_three());
         assert_eq!(turn(&mut turns, Vec::new()).1.len(), 3);
+        // One may sit elsewhere, too.
+        let mut wider = one_and_three();
+        wider.members[3].roams = Some("0-2".parse().unwrap());
+        turns.follow(wider);
+        let seats = turn(&mut turns, Vec::new()).1;
+        assert!(seats.iter().any(|(vm, _)| *vm == 4), "{seats:?}");
     }
 }
