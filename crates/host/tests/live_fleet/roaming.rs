@@ -115,8 +115,8 @@ fn subject() -> Result<(Subject, ThreadRef, PcpuSet, [PcpuId; 2]), Skip> {
     let (live_host, pcpus) = live_host()?;
     let subject = Subject::acting_on(live_host)?;
     let thread = subject.thread(SHARED, 0);
-    let mut numbers = pcpus.iter();
-    let (Some(first), Some(second)) = (numbers.next(), numbers.next()) else {
+    let numbers: Vec<PcpuId> = pcpus.iter().take(2).collect();
+    let [first, second] = numbers[..] else {
         return Err(Skip("needs two pCPUs".to_owned()));
     };
     Ok((subject, thread, pcpus, [second, first]))
