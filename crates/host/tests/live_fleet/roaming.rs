@@ -1,5 +1,6 @@
 //! A vCPU that roams in turns: it changes seats with the rows, and whatever ends that, it may run again where it could before.
 
+use std::collections::BTreeMap;
 use std::env;
 use std::io::Write;
 use std::io::stdout;
@@ -10,6 +11,7 @@ use std::time::Duration;
 use rand_core::Rng;
 use rand_core::SeedableRng;
 use rand_pcg::Pcg32;
+use tandem_host::discovery::Vm;
 use tandem_host::fleet::Backend;
 use tandem_host::fleet::Fleet;
 use tandem_linux::ProcFs;
@@ -25,7 +27,11 @@ use tandem_policy::PcpuId;
 use tandem_policy::PcpuSet;
 use tandem_policy::PolicySet;
 use tandem_policy::VcpuId;
+use tandem_policy::VmId;
+use tandem_policy::host::Controller;
+use tandem_policy::host::ControllerConfig;
 use tandem_policy::host::Host;
+use tandem_policy::host::registry;
 use tandem_policy::turns::Member;
 use tandem_policy::turns::Rotation;
 
@@ -34,6 +40,7 @@ use crate::harness::Test;
 use crate::helper::Helper;
 use crate::helper::StateDir;
 use crate::helper::number;
+use crate::helper::vcpu_threads;
 use crate::helper::wait_until;
 use crate::host::LiveHost;
 use crate::host::controller;
@@ -41,6 +48,7 @@ use crate::subject;
 use crate::subject::OWNER;
 use crate::subject::SHARED;
 use crate::subject::Subject;
+use crate::subject::describe;
 use crate::subject::describe_process;
 
 /// All tests, in the order in which they run.
@@ -53,6 +61,7 @@ pub const ALL: &[(&str, Test)] = &[
     ),
     ("after_kills_a_vcpu_that_roamed_may_run_everywhere", kills),
     ("a_fleet_that_is_dropped_lets_who_roams_go", dropped),
+    ("the_daemons_policies_let_three_of_four_roam", decided),
 ];
 
 /// The role of the daemon of these tests.
@@ -256,6 +265,70 @@ fn kills() -> Result<(), Skip> {
     }
     assert!(narrowed > 0, "no kill hit a vCPU with a seat");
     println!("killed 30 times: {narrowed} left a vCPU with a seat");
+    Ok(())
+}
+
+/// One VM of two vCPUs and three of one, none of which sleeps, under the daemon's default policies.
+fn decided() -> Result<(), Skip> {
+    Subject::acting()?.need_idle_class()?;
+    let mut vms: Vec<Helper> = [("wide", 2), ("a", 1), ("b", 1), ("c", 1)]
+        .iter()
+        .map(|(name, vcpus)| Helper::start("vm", &[name, &vcpus.to_string()]))
+        .collect();
+    let threads: Vec<ThreadRef> = vms.iter().flat_map(|vm| vcpu_threads(vm.pid())).collect();
+    let pcpus = now(threads[0]);
+    if pcpus.len() != 2 {
+        return Err(Skip("needs two pCPUs, and no more".to_owned()));
+    }
+    for (vm, vcpus) in vms.iter_mut().zip([2, 1, 1, 1]) {
+        (0..vcpus).for_each(|vcpu| vm.tell(&format!("spin {vcpu}")));
+    }
+    let described = (1..).zip(&vms).map(|(id, vm)| describe(VmId(id), vm));
+    let described: Vec<Vm> = described.collect();
+    let state_dir = StateDir::new();
+    let (actuator, _) = Actuator::open(controller()?, &state_dir.0).expect("it opens");
+    let mut fleet = Fleet::new(
+        Backend::Live(Box::new(actuator)),
+        Sampler::new(ProcFs::host()),
+        Vec::new(),
+        PolicySet::ALL,
+    );
+    let (_, refused) = fleet.update(&described, &described);
+    assert!(refused.is_empty(), "{refused:?}");
+    let policies = registry::set(["fair", "turns"]).expect("both exist");
+    let mut controller = Controller::new(ControllerConfig::new(policies));
+    controller.begin(&mut fleet);
+    let (mut periods, mut received) = (0u32, BTreeMap::new());
+    let mut seats: BTreeMap<Vec<PcpuSet>, u32> = BTreeMap::new();
+    wait_until("three have roamed for two seconds", || {
+        std::thread::sleep(Duration::from_millis(100));
+        let period = controller.period(&mut fleet);
+        let rotation = period.as_ref().and_then(|p| p.round.rotation.clone());
+        let members = rotation.unwrap_or_default().members;
+        let roaming = members.iter().filter(|member| member.roams.is_some());
+        if (members.len(), roaming.count()) == (4, 3) {
+            periods += 1;
+            for vm in period.iter().flat_map(|period| &period.observation.vms) {
+                *received.entry(vm.vm).or_insert(Nanos::ZERO) += vm.received();
+            }
+            *seats
+                .entry(threads[2..].iter().map(|thread| now(*thread)).collect())
+                .or_default() += 1;
+        }
+        periods >= 20
+    });
+    let stats = fleet.turn_stats().expect("they take turns");
+    println!(
+        "{} seats given in {} turns, of {} on average; received {received:?}; seats seen {seats:?}",
+        stats.moves,
+        stats.turns,
+        Nanos(stats.took.0 / stats.turns.max(1)),
+    );
+    assert!(stats.moves > 6, "{stats:?}");
+    assert!(seats.len() > 1, "{seats:?}");
+    assert_eq!(fleet.turn_errors(), Vec::<String>::new());
+    drop(fleet);
+    assert!(threads.iter().all(|thread| now(*thread) == pcpus));
     Ok(())
 }
 
