@@ -133,6 +133,10 @@ fn apply_to_vcpu(
     group: Option<CgroupPath>,
     actuator: &mut Actuator,
 ) -> Result<bool, ActuatorError> {
+    // Whoever keeps turns puts it back first.
+    if vcpu.roams && decision.knob() == Knob::Affinity {
+        return Ok(false);
+    }
     let thread = vcpu.thread;
     let outcome = match (decision, group) {
         (Decision::SetWeight { weight, .. }, Some(group)) => {

@@ -42,6 +42,8 @@ pub(crate) struct ManagedVcpu {
     pub(crate) allowed: PcpuSet,
     /// Where the operator lets it run, if we narrowed that.
     pub(crate) granted: Option<PcpuSet>,
+    /// Whether it roams in turns. Then whoever keeps these writes its affinity, and `allowed` is where it may be given a seat.
+    pub(crate) roams: bool,
     /// What else is in force.
     pub(crate) settings: VcpuSettings,
     /// The cgroup that holds it alone, if it has one.
@@ -260,11 +262,21 @@ impl ManagedVcpu {
             last: None,
             allowed,
             granted: None,
+            roams: false,
             group: None,
             ours: BTreeSet::new(),
             quiet: 0,
             runnable: true,
         }
+    }
+
+    /// It roams from now on; its affinity is journaled.
+    pub(crate) fn roam(&mut self) {
+        if let Some(granted) = self.granted.take() {
+            self.allowed = granted;
+        }
+        self.ours.insert(Setting::Affinity);
+        self.roams = true;
     }
 
     /// Reads what is set on the thread again. What somebody else set stays, and is no longer ours to put back.
@@ -279,7 +291,7 @@ impl ManagedVcpu {
             return Ok(());
         };
         let mut foreign: Vec<(Setting, String)> = Vec::new();
-        if allowed != self.allowed {
+        if allowed != self.allowed && !self.roams {
             let what = format!("its affinity to {allowed}; it stays there");
             foreign.push((Setting::Affinity, what));
             self.allowed = allowed;

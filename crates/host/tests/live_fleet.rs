@@ -18,6 +18,8 @@ mod helper;
 mod host;
 #[path = "live_fleet/hot_plug.rs"]
 mod hot_plug;
+#[path = "live_fleet/roaming.rs"]
+mod roaming;
 #[path = "live_fleet/subject.rs"]
 mod subject;
 #[path = "live_fleet/tenants.rs"]
@@ -33,6 +35,7 @@ fn main() -> ExitCode {
     match helper::role().as_deref() {
         Some("vm") => helper::be_a_vm(),
         Some("daemon") => turns_daemon::be_a_daemon(),
+        Some(roaming::DAEMON) => roaming::be_a_daemon(),
         Some("watchdog") => turns_daemon::be_a_watchdog(),
         Some(other) => panic!("no helper is called '{other}'"),
         None => harness::run(
@@ -43,6 +46,7 @@ fn main() -> ExitCode {
                 hot_plug::ALL,
                 tenants::ALL,
                 turns::ALL,
+                roaming::ALL,
             ]
             .concat(),
         ),

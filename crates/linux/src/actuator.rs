@@ -262,10 +262,7 @@ impl Actuator {
         thread: &ThreadRef,
         pcpus: &PcpuSet,
     ) -> Result<Outcome, ActuatorError> {
-        let affinity = |original| Record::Affinity {
-            thread: *thread,
-            original,
-        };
+        let affinity = affinity_of(thread);
         let outcome = self.set_attribute(
             thread,
             affinity(pcpus.clone()),
@@ -279,6 +276,28 @@ impl Actuator {
         {
             // Where this cannot be journaled, it counts as somebody else's and stays, which is in nobody's way.
             let _ = self.journal.will_write(affinity(now));
+        }
+        Ok(outcome)
+    }
+
+    /// Journals where a thread may run, and that from now on it may be found on any one of these pCPUs, or on all, for whoever then changes
+    /// that by itself. The journal keeps [`KEPT_AFFINITIES`](crate::journal::KEPT_AFFINITIES) of them.
+    pub fn prepare_affinity(
+        &mut self,
+        thread: &ThreadRef,
+        pcpus: &PcpuSet,
+    ) -> Result<Outcome, ActuatorError> {
+        let affinity = affinity_of(thread);
+        let outcome = self.set_attribute(
+            thread,
+            affinity(pcpus.clone()),
+            |threads| Ok::<_, AffinityError>(affinity(threads.affinity(thread.tid)?)),
+            |_| Ok(()),
+        )?;
+        if outcome == Outcome::Done {
+            for pcpu in pcpus.iter() {
+                self.will_write(affinity([pcpu].into_iter().collect()))?;
+            }
         }
         Ok(outcome)
     }
@@ -545,4 +564,10 @@ pub fn restore_all(
     restore_pending(state_dir, |state_dir| {
         Actuator::open_to_restore(controller, state_dir)
     })
+}
+
+/// What is journaled of where a thread may run.
+fn affinity_of(thread: &ThreadRef) -> impl Fn(PcpuSet) -> Record + Copy {
+    let thread = *thread;
+    move |original| Record::Affinity { thread, original }
 }

@@ -63,6 +63,9 @@ use crate::state_dir::check_file;
 /// has the kernel's default weight and its own in turn).
 pub const KEPT: usize = 3;
 
+/// So many of the affinities: a thread that roams may be on any of its pCPUs.
+pub const KEPT_AFFINITIES: usize = 18;
+
 /// The file is compacted when it has so many lines more than twice those that count.
 const SLACK: usize = 512;
 
@@ -257,7 +260,11 @@ impl<R: Entry> Journal<R> {
     /// come to pass.
     pub fn still_has(&mut self, now: R) -> Result<(), JournalError> {
         let written = self.written(&now.key());
-        let is_kept = written.iter().rev().take(KEPT - 1).any(|kept| now == *kept);
+        let is_kept = written
+            .iter()
+            .rev()
+            .take(now.kept() - 1)
+            .any(|kept| now == *kept);
         match written.is_empty() || is_kept || self.records.contains(&now) {
             true => Ok(()),
             false => self.will_write(now),
@@ -361,8 +368,9 @@ impl<R: Entry> Journal<R> {
     }
 
     fn remember_written(&mut self, record: R) {
+        let kept = record.kept();
         let written = self.written.entry(record.key()).or_default();
-        if written.len() == KEPT {
+        if written.len() == kept {
             written.remove(0);
         }
         written.push(record);

@@ -107,6 +107,7 @@ fn with_turns(vm: u64) -> Round {
     let member = Member {
         vm: VmId(vm),
         seats: Default::default(),
+        roams: None,
         due: 0.5,
     };
     Round {

@@ -21,6 +21,7 @@ use tandem_policy::turns::Rotation;
 use tandem_policy::turns::Rotor;
 use tandem_policy::turns::TurnsConfig;
 use tandem_policy::turns::rotation::Candidate;
+use tandem_policy::turns::rotation::SHORT;
 
 /// A VM that may run on pCPUs 0 … P-1.
 fn vm(id: u64, vcpus: u32, due: f64, pcpus: u32) -> Candidate {
@@ -38,6 +39,48 @@ fn on(id: u64, vcpus: u32, due: f64, pcpus: &PcpuSet) -> Candidate {
 
 fn rotation(candidates: &[Candidate]) -> Rotation {
     Rotation::of(&TurnsConfig::default(), candidates)
+}
+
+/// A row: each VM, and where it sits.
+type Row = Vec<(u64, PcpuSet)>;
+
+/// Some rows, and who sits where.
+fn seated_rows(rotation: &Rotation, count: usize) -> Vec<Row> {
+    let mut rotor = Rotor::default();
+    rotor.follow(&rotation.members);
+    let mut row = || {
+        let vms = rotor.next_row().to_vec().into_iter();
+        let seats = |vm: VmId| match rotor.seat(vm) {
+            Some(pcpu) => [pcpu].into_iter().collect(),
+            None => rotation.member(vm).unwrap().pcpus(),
+        };
+        vms.map(|vm| (vm.0, seats(vm))).collect()
+    };
+    (0..count).map(|_| row()).collect()
+}
+
+/// How many of these rows each VM had.
+fn had(rows: &[Row]) -> BTreeMap<u64, usize> {
+    let mut had = BTreeMap::new();
+    for (vm, _) in rows.iter().flatten() {
+        *had.entry(*vm).or_default() += 1;
+    }
+    had
+}
+
+/// The members that roam.
+fn roaming(rotation: &Rotation) -> Vec<u64> {
+    let members = rotation.members.iter().filter(|m| m.roams.is_some());
+    members.map(|member| member.vm.0).collect()
+}
+
+/// One VM of two vCPUs and three of one on two pCPUs, due so much.
+fn one_and_three(dues: [f64; 4]) -> Vec<Candidate> {
+    let vcpus = [2, 1, 1, 1];
+    (1..)
+        .zip(vcpus.into_iter().zip(dues))
+        .map(|(id, (vcpus, due))| vm(id, vcpus, due, 2))
+        .collect()
 }
 
 /// The VMs of some rows.
@@ -108,6 +151,136 @@ fn on_fixed_seats_three_vms_do_not_fit_into_two_places() {
         let vms: Vec<Candidate> = (1..=count).map(|id| vm(id, 4, due, 16)).collect();
         assert_eq!(members(&rotation(&vms)).len(), taking, "{count} VMs");
     }
+}
+
+#[test]
+fn three_vms_of_one_vcpu_roam_beside_one_of_two() {
+    // Each is due half a pCPU of two: a quarter of the rows, and half of them. On fixed seats two of the small ones would have a pCPU's other
+    // three quarters.
+    let rotation = rotation(&one_and_three([0.5; 4]));
+    assert_eq!(members(&rotation), [1, 2, 3, 4]);
+    assert_eq!(roaming(&rotation), [2, 3, 4]);
+    let due: Vec<f64> = rotation.members.iter().map(|member| member.due).collect();
+    assert_eq!(due, [0.25, 0.5, 0.5, 0.5]);
+    let rows = seated_rows(&rotation, 8);
+    let text: Vec<String> = rows
+        .iter()
+        .map(|row| {
+            let vms = row.iter().map(|(vm, pcpus)| format!("{vm} on {pcpus}"));
+            vms.collect::<Vec<_>>().join(", ")
+        })
+        .collect();
+    assert_eq!(
+        text,
+        [
+            "2 on 0, 3 on 1",
+            "2 on 1, 4 on 0",
+            "1 on 0-1",
+            "3 on 1, 4 on 0",
+            "2 on 1, 3 on 0",
+            "2 on 1, 4 on 0",
+            "1 on 0-1",
+            "3 on 0, 4 on 1",
+        ]
+    );
+}
+
+#[test]
+fn by_weights_of_two_to_one_whoever_weighs_more_has_two_rows_for_one() {
+    // Of two pCPUs 2/5 is worth 0.4: the one of two vCPUs twice that, in two rows of five, and each of the others in two.
+    let wide = rotation(&one_and_three([0.8, 0.4, 0.4, 0.4]));
+    assert_eq!(roaming(&wide), [2, 3, 4]);
+    let rows = seated_rows(&wide, 50);
+    assert_eq!(
+        had(&rows),
+        BTreeMap::from([(1, 20), (2, 20), (3, 20), (4, 20)])
+    );
+    // One of one vCPU weighs twice as much: it is in every row but those of the wide one, which are one in five.
+    let narrow = rotation(&one_and_three([0.4, 0.8, 0.4, 0.4]));
+    let rows = seated_rows(&narrow, 50);
+    let had = had(&rows);
+    assert_eq!((had[&1], had[&2]), (10, 40));
+    assert!([3, 4].iter().all(|vm| had[vm].abs_diff(20) <= 1), "{had:?}");
+}
+
+#[test]
+fn two_of_two_vcpus_and_three_of_one_share_two_pcpus() {
+    // Each is due 0.4: a row of five each, and two of five.
+    let vcpus = [2, 2, 1, 1, 1];
+    let vms: Vec<Candidate> = (1..).zip(vcpus).map(|(id, n)| vm(id, n, 0.4, 2)).collect();
+    let rotation = rotation(&vms);
+    assert_eq!(roaming(&rotation), [3, 4, 5]);
+    let rows = seated_rows(&rotation, 50);
+    let had = had(&rows);
+    assert_eq!((had[&1], had[&2]), (10, 10));
+    assert!((3..=5).all(|vm| had[&vm].abs_diff(20) <= 1), "{had:?}");
+}
+
+#[test]
+fn where_fixed_seats_fit_or_nothing_runs_together_nobody_roams() {
+    // 2, 1 and 1 on two pCPUs: two thirds each, a third of the rows, and two thirds on a pCPU of its own.
+    let third = 2.0 / 3.0;
+    let vms = [vm(1, 2, third, 2), vm(2, 1, third, 2), vm(3, 1, third, 2)];
+    let fits = rotation(&vms);
+    assert_eq!((members(&fits), roaming(&fits)), (vec![1, 2, 3], vec![]));
+    let single: Vec<Candidate> = (1..=3).map(|id| vm(id, 1, third, 2)).collect();
+    assert!(rotation(&single).is_empty());
+}
+
+#[test]
+fn who_is_pinned_does_not_roam() {
+    let set = |list: &str| list.parse::<PcpuSet>().unwrap();
+    let pinned = |id, list: &str| on(id, 1, 0.5, &set(list));
+    // All pinned: nobody can give way.
+    let vms = [
+        vm(1, 2, 0.5, 2),
+        pinned(2, "0"),
+        pinned(3, "0"),
+        pinned(4, "1"),
+    ];
+    assert!(rotation(&vms).is_empty());
+    let vms = [
+        vm(1, 2, 0.5, 2),
+        vm(2, 1, 0.5, 2),
+        pinned(3, "0"),
+        vm(4, 1, 0.5, 2),
+    ];
+    let rotation = rotation(&vms);
+    assert_eq!(roaming(&rotation), [2, 4]);
+    let rows = seated_rows(&rotation, 40);
+    let of_third = rows.iter().flatten().filter(|(vm, _)| *vm == 3);
+    assert!(of_third.clone().all(|(_, pcpus)| *pcpus == set("0")));
+    assert_eq!(of_third.count(), 20);
+}
+
+#[test]
+fn who_roams_goes_on_to_while_the_members_are_the_same() {
+    // 1 has weight for so much that on fixed seats 2 and 4 fit on a pCPU.
+    let config = TurnsConfig::default();
+    let roams = rotation(&one_and_three([0.5; 4]));
+    let fits = one_and_three([0.5, 0.2, 0.75, 0.55]);
+    assert_eq!(roaming(&rotation(&fits)), [0; 0]);
+    let after = Rotation::after(&roams, &config, &fits);
+    assert_eq!(roaming(&after), [2, 3, 4]);
+    // Another set of members begins anew.
+    let third = 2.0 / 3.0;
+    let fewer = [vm(1, 2, third, 2), vm(2, 1, third, 2), vm(3, 1, third, 2)];
+    assert_eq!(roaming(&Rotation::after(&roams, &config, &fewer)), [0; 0]);
+}
+
+#[test]
+fn one_that_roams_and_falls_asleep_leaves_its_rows_to_the_others() {
+    let rotation = rotation(&one_and_three([0.5; 4]));
+    let mut rotor = Rotor::default();
+    rotor.follow(&rotation.members);
+    rotor.next_row();
+    rotor.leave(VmId(2));
+    assert_eq!(rotor.row(), [VmId(3)]);
+    let rows: Vec<Vec<u64>> = (0..4)
+        .map(|_| rotor.next_row().iter().map(|vm| vm.0).collect())
+        .collect();
+    assert_eq!(rows, [vec![3, 4], vec![1], vec![3, 4], vec![3, 4]]);
+    assert_eq!(rotor.seat(VmId(2)), None);
 }
 
 #[test]
@@ -223,6 +396,17 @@ fn candidates() -> impl Strategy<Value = (u32, Vec<Candidate>)> {
     })
 }
 
+/// VMs mostly of one vCPU, of equal weight, on some pCPUs: such sets as fixed seats are too tight for.
+fn mostly_small() -> impl Strategy<Value = (u32, Vec<Candidate>)> {
+    (2u32..=4, 1usize..=2, 3usize..=8).prop_map(|(pcpus, wide, small)| {
+        let due = f64::from(pcpus) / (wide + small) as f64;
+        let vcpus = std::iter::repeat_n(2, wide).chain(std::iter::repeat_n(1, small));
+        let vms = (0u64..).zip(vcpus);
+        let vms = vms.map(|(id, n)| vm(id, n, due.min(f64::from(n)), pcpus));
+        (pcpus, vms.collect())
+    })
+}
+
 /// A host on which two VMs of two vCPUs never sleep, after enough periods of `turns`: the rotation.
 fn decided(placement: Placement, knobs: impl Fn(&mut Knobs), pins: bool) -> Rotation {
     let period = Nanos::from_millis(100);
@@ -279,12 +463,7 @@ proptest! {
     fn shares_over_many_rows_are_what_is_due((_, candidates) in candidates()) {
         let rotation = rotation(&candidates);
         let count = 400;
-        let mut had: BTreeMap<u64, usize> = BTreeMap::new();
-        for row in rows(&rotation, count) {
-            for vm in row {
-                *had.entry(vm).or_default() += 1;
-            }
-        }
+        let had = had(&seated_rows(&rotation, count));
         for member in &rotation.members {
             let had = had.get(&member.vm.0).copied().unwrap_or(0) as f64;
             prop_assert!(had >= member.due * count as f64 * 0.96 - 2.0, "{had} of {}", member.due);
@@ -296,16 +475,20 @@ proptest! {
         (_, candidates) in candidates(),
     ) {
         let rotation = rotation(&candidates);
-        for row in rows(&rotation, 50) {
+        for row in seated_rows(&rotation, 50) {
             let mut taken = PcpuSet::default();
-            for vm in &row {
-                let pcpus = rotation.member(VmId(*vm)).unwrap().pcpus();
-                prop_assert!(!taken.overlaps(&pcpus));
-                taken.extend(&pcpus);
+            for (_, pcpus) in &row {
+                prop_assert!(!taken.overlaps(pcpus));
+                taken.extend(pcpus);
             }
-            let others = rotation.members.iter().filter(|member| !row.contains(&member.vm.0));
+            let is_in_row = |vm: VmId| row.iter().any(|(of_row, _)| *of_row == vm.0);
+            let others = rotation.members.iter().filter(|member| !is_in_row(member.vm));
             for other in others {
-                prop_assert!(taken.overlaps(&other.pcpus()));
+                let could_sit = match &other.roams {
+                    Some(roams) => roams.iter().any(|pcpu| !taken.contains(pcpu)),
+                    None => !taken.overlaps(&other.pcpus()),
+                };
+                prop_assert!(!could_sit, "{other:?} beside {row:?}");
             }
         }
     }
@@ -322,6 +505,28 @@ proptest! {
                 *wait = if row.contains(&member.vm.0) { 0 } else { *wait + 1 };
                 prop_assert!(*wait <= longest, "{wait} rows of {longest}");
             }
+        }
+    }
+
+    #[test]
+    fn those_that_roam_have_what_is_due_in_any_stretch_of_rows(
+        (pcpus, candidates) in mostly_small(),
+        begin in 0usize..200,
+    ) {
+        let rotation = rotation(&candidates);
+        let rows = seated_rows(&rotation, begin + 100);
+        let before = had(&rows[..begin]);
+        let all = had(&rows);
+        for member in &rotation.members {
+            let rows = |had: &BTreeMap<u64, usize>| had.get(&member.vm.0).copied().unwrap_or(0);
+            let (had, due) = ((rows(&all) - rows(&before)) as f64, member.due * 100.0);
+            // Short by no more than the trial allows, and two rows.
+            prop_assert!(had >= due * (1.0 - SHORT) - 2.0, "{had} of {due} in {rotation:?}");
+        }
+        for (vm, on) in rows.iter().flatten() {
+            let member = rotation.member(VmId(*vm)).unwrap();
+            let may = member.roams.clone().unwrap_or_else(|| member.pcpus());
+            prop_assert!(on.iter().all(|pcpu| may.contains(pcpu) && pcpu.0 < pcpus));
         }
     }
 

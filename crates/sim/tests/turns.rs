@@ -14,7 +14,9 @@ use tandem_policy::Decision;
 use tandem_policy::Nanos;
 use tandem_policy::PcpuSet;
 use tandem_policy::VmId;
+use tandem_policy::flexw::Round;
 use tandem_policy::host::Host;
+use tandem_policy::host::HostObservation;
 use tandem_sim::Results;
 use tandem_sim::World;
 use tandem_sim::results::VmResults;
@@ -303,6 +305,89 @@ fn affinities_are_put_back_when_a_vm_leaves() {
             .iter()
             .all(|vcpu| vcpu.allowed == everywhere && vcpu.granted.is_none())
     );
+}
+
+/// One VM of two vCPUs and three of one that compute, on two pCPUs.
+const TIGHT: [(u32, &str, u32); 4] = [
+    (2, "hog", 1024),
+    (1, "hog", 1024),
+    (1, "hog", 1024),
+    (1, "hog", 1024),
+];
+
+/// The least that any of these VMs, due half a pCPU each, received of it in a second, after two.
+fn least_in_a_second(head: &str, vms: &[(u32, &str, u32)]) -> f64 {
+    let mut world = world_of(head, 2, EEVDF, vms);
+    let mut least = f64::MAX;
+    let mut before: Option<Vec<Nanos>> = None;
+    for second in 2..=6 {
+        world.run_until(Nanos::from_secs(second));
+        let now: Vec<Nanos> = world.results().vms.iter().map(|vm| vm.received).collect();
+        if let Some(before) = before {
+            let received = now.iter().zip(&before).map(|(now, then)| now.0 - then.0);
+            least = received.fold(least, |least, ns| least.min(ns as f64 / 0.5e9));
+        }
+        before = Some(now);
+    }
+    least
+}
+
+#[test]
+fn vms_of_one_vcpu_for_which_fixed_seats_are_too_tight_roam_and_have_their_dues() {
+    let mut world = world_of(TURNS, 2, EEVDF, &TIGHT);
+    world.record_decisions();
+    near(&received(&world.run()), &[0.5; 4], 0.02);
+    let decided = world.take_decisions();
+    let last = &decided.last().unwrap().1;
+    let members = &last.rotation.as_ref().unwrap().members;
+    let roams: Vec<bool> = members.iter().map(|m| m.roams.is_some()).collect();
+    assert_eq!(roams, [false, true, true, true]);
+    // No policy has to move them, and where they may run is what the operator allowed.
+    let everywhere: PcpuSet = "0-1".parse().unwrap();
+    for (host, round) in &decided[decided.len() / 2..] {
+        let moves = round.decisions.iter();
+        assert!(
+            !moves
+                .into_iter()
+                .any(|d| matches!(d, Decision::SetAffinity { .. }))
+        );
+        for vm in &host.vms[1..] {
+            assert_eq!(vm.vcpus[0].allowed, everywhere);
+            assert_eq!(vm.vcpus[0].granted, None);
+        }
+    }
+    let least = least_in_a_second(TURNS, &TIGHT);
+    assert!(least >= 0.95, "{least}");
+}
+
+#[test]
+fn one_that_roams_and_begins_to_sleep_may_run_everywhere_again() {
+    let mut vms = TIGHT;
+    vms[3].1 = "tires";
+    let mut world = world_of(TURNS, 2, EEVDF, &vms);
+    world.record_decisions();
+    world.run();
+    let decided = world.take_decisions();
+    let rotates = |(host, _): &&(HostObservation, Round)| host.vms[3].in_force.rotating;
+    assert!(decided.iter().any(|period| rotates(&period)));
+    assert!(!rotates(&decided.last().unwrap()));
+    // The other two fit on fixed seats then.
+    let (host, round) = decided.last().unwrap();
+    let members = &round.rotation.as_ref().unwrap().members;
+    assert_eq!(members.len(), 3);
+    assert!(members.iter().all(|member| member.roams.is_none()));
+    let seats: Vec<usize> = host
+        .vms
+        .iter()
+        .map(|vm| vm.vcpus[0].allowed.len())
+        .collect();
+    assert_eq!(seats, [1, 1, 1, 2]);
+    let granted: Vec<usize> = host
+        .vms
+        .iter()
+        .map(|vm| vm.vcpus[0].granted().len())
+        .collect();
+    assert_eq!(granted, [2; 4]);
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::io;
 use std::process::Command;
 
 use tandem_linux::actuator::ActuatorError;
+use tandem_linux::actuator::Outcome;
 use tandem_linux::cgroup;
 use tandem_linux::procfs::ProcFs;
 use tandem_policy::turns::Member;
@@ -47,10 +48,23 @@ impl Fleet {
             return;
         };
         let (left, errors) = keeper.news();
+        let (roaming, taken) = (keeper.roaming(), keeper.taken());
         self.turns.errors.extend(errors);
         self.turns.replace_watchdog();
         for managed in self.vms.values_mut() {
             managed.in_force.left_turns = false;
+            for vcpu in managed.vcpus.iter_mut().filter(|vcpu| vcpu.roams) {
+                let is_taken = taken.contains(&vcpu.thread);
+                vcpu.roams = !is_taken && roaming.contains(&vcpu.thread);
+                if is_taken && let Backend::Live(actuator) = &mut self.backend {
+                    let mut notes = Vec::new();
+                    let name = &managed.vm.name;
+                    let read = vcpu.recheck(name, &self.sampler, Some(actuator), &mut notes);
+                    let errors = &mut self.turns.errors;
+                    errors.extend(notes.into_iter().map(|note| note.0));
+                    errors.extend(read.err().map(|error| error.to_string()));
+                }
+            }
             if managed.ended_turns {
                 managed.ended_turns = false;
                 // The keeper has written the weight that it knew.
@@ -79,10 +93,22 @@ impl Fleet {
             actuator.prepare_idle(&managed.cgroup, managed.in_force.weight)?;
         }
         let sits = |vcpu: &&ManagedVcpu| member.seats.contains_key(&vcpu.index);
+        if let Some(pcpus) = &member.roams {
+            let sits = |vcpu: &&mut ManagedVcpu| member.seats.contains_key(&vcpu.index);
+            for vcpu in managed.vcpus.iter_mut().filter(sits) {
+                if !vcpu.roams {
+                    if actuator.prepare_affinity(&vcpu.thread, pcpus)? == Outcome::Gone {
+                        return Ok(None);
+                    }
+                    vcpu.roam();
+                }
+            }
+        }
         Ok(Some(Player {
             vm: member.vm,
             cgroup: managed.cgroup.clone(),
             weight: managed.in_force.weight,
+            roams: member.roams.clone(),
             threads: managed
                 .vcpus
                 .iter()

@@ -14,6 +14,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use std::time::Instant;
 
+use tandem_linux::affinity::HostThreads;
 use tandem_linux::cgroup::CgroupError;
 use tandem_linux::cgroup::CpuController;
 use tandem_linux::procfs::ProcFs;
@@ -30,6 +31,7 @@ use tandem_policy::turns::Step;
 use tandem_policy::turns::sleep::Account;
 
 use super::player::Player;
+use super::roamers::Roamers;
 use super::stats::TurnStats;
 use super::watchdog::MAY_HAVE_ACTED;
 use super::watchdog::Watchdog;
@@ -43,6 +45,8 @@ struct Board {
     version: u64,
     stop: bool,
     left: Vec<VmId>,
+    /// vCPUs that roam and that somebody else has moved.
+    taken: Vec<ThreadRef>,
     errors: Vec<String>,
     stats: TurnStats,
     /// One to watch from now on.
@@ -75,7 +79,7 @@ impl Shared {
     }
 }
 
-/// Keeps the rhythm. Dropped, it takes every VM out of the idle class first.
+/// Keeps the rhythm. Dropped, it takes every VM out of the idle class first, and lets those run where they may that roam.
 #[derive(Debug)]
 pub struct TurnKeeper {
     shared: Arc<Shared>,
@@ -171,6 +175,19 @@ impl TurnKeeper {
         (left, errors)
     }
 
+    /// The vCPUs that roam now: their affinities are written by turns only.
+    pub fn roaming(&self) -> BTreeSet<ThreadRef> {
+        let roams =
+            |player: &&Player| player.roams.is_some() && self.said.0.member(player.vm).is_some();
+        let players = self.said.1.iter().filter(roams);
+        players.flat_map(|player| player.threads.clone()).collect()
+    }
+
+    /// The vCPUs that roamed until somebody else moved them, since the last call.
+    pub fn taken(&mut self) -> Vec<ThreadRef> {
+        std::mem::take(&mut self.shared.board().taken)
+    }
+
     /// How well the rhythm was kept so far.
     pub fn stats(&self) -> TurnStats {
         self.shared.board().stats.clone()
@@ -250,6 +267,7 @@ struct Rhythm {
     speaker: Speaker,
     sampler: Sampler,
     sequence: Sequence,
+    roamers: Roamers,
     players: BTreeMap<VmId, Player>,
     watches: HashMap<ThreadRef, SleepWatch>,
     /// Times of looks count from here.
@@ -274,6 +292,7 @@ impl Rhythm {
             },
             sampler: Sampler::new(ProcFs::host()),
             sequence: Sequence::default(),
+            roamers: Roamers::new(Box::new(HostThreads::new(ProcFs::host()))),
             players: BTreeMap::new(),
             watches: HashMap::new(),
             began: Instant::now(),
@@ -336,6 +355,9 @@ impl Rhythm {
             board = shared.board();
             board.stats.count(nanos(lateness), nanos(end - now));
             board.stats.writes = self.writer.writes;
+            board.stats.moves = self.roamers.moves;
+            board.taken.append(&mut self.roamers.taken);
+            board.errors.append(&mut self.roamers.errors);
             board.left.append(&mut self.left);
             board.without_who_left();
             board.errors.append(&mut self.writer.errors);
@@ -358,6 +380,7 @@ impl Rhythm {
                 self.writer.on(gone);
             }
         }
+        self.roamers.follow(self.players.values());
         for thread in before.values().flat_map(|gone| &gone.threads) {
             self.watches.remove(thread);
             self.sampler.forget(thread);
@@ -376,6 +399,11 @@ impl Rhythm {
         let row = self.sequence.row().to_vec();
         let slept = row.into_iter().filter(|vm| self.sleeps(*vm, now)).collect();
         let step = self.sequence.begin_turn(slept);
+        for player in step.left.iter().filter_map(|vm| self.players.get(vm)) {
+            for thread in &player.threads {
+                self.roamers.leave(thread);
+            }
+        }
         self.left.extend(&step.left);
         self.write(match write_all {
             true => self.sequence.standing(),
@@ -401,6 +429,12 @@ impl Rhythm {
     }
 
     fn write(&mut self, step: Step) {
+        // First, so that nobody's turn begins on another's pCPU.
+        for (vm, pcpu) in &step.seats {
+            if let Some(thread) = self.players.get(vm).and_then(|p| p.threads.first()) {
+                self.roamers.sit(thread, *pcpu);
+            }
+        }
         for player in step.on.iter().filter_map(|vm| self.players.get(vm)) {
             self.writer.on(player);
         }
@@ -437,6 +471,7 @@ impl Rhythm {
                 self.writer.on(player);
             }
         }
+        self.roamers.follow(std::iter::empty());
     }
 }
 

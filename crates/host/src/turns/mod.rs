@@ -7,14 +7,16 @@
 //!                        └── who left, how late, what it cost, whether the watchdog was lost: then the fleet starts another
 //! ```
 //!
-//! Before a VM takes turns the fleet has journaled its weight and `cpu.idle`. Only this thread writes them while it does.
-//! The thread is real-time where the kernel allows it, and does little: it writes what changes, two files per VM at most.
+//! Before a VM takes turns the fleet has journaled its weight and `cpu.idle`, and the affinity of a vCPU that roams. Only this thread writes
+//! them while it does.
+//! The thread is real-time where the kernel allows it, and does little: it writes what changes, two files and a seat per VM at most.
 //! A kernel acts on `cpu.idle` at its next clock tick. To make every pCPU choose anew at once, by a real-time thread that runs there
 //! for a moment, gained nothing (docs/decisions/015-turns.md).
 
 mod in_use;
 mod keeper;
 mod player;
+mod roamers;
 pub(crate) mod stats;
 pub mod watchdog;
 mod watchdog_starter;

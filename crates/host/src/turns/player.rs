@@ -2,6 +2,7 @@
 
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::thread::ThreadRef;
+use tandem_policy::PcpuSet;
 use tandem_policy::VmId;
 use tandem_policy::Weight;
 
@@ -16,4 +17,6 @@ pub struct Player {
     pub weight: Weight,
     /// The threads of its vCPUs that never sleep.
     pub threads: Vec<ThreadRef>,
+    /// Where its one vCPU may run, if it roams; its affinity is journaled. Else it sits already.
+    pub roams: Option<PcpuSet>,
 }

@@ -26,6 +26,9 @@ pub struct TurnStats {
     pub took: Nanos,
     /// Writes to cgroups.
     pub writes: u64,
+    /// Seats given to VMs that roam: another one, or the first.
+    #[serde(default)]
+    pub moves: u64,
 }
 
 impl TurnStats {

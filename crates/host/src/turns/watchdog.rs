@@ -243,6 +243,7 @@ mod tests {
 
     fn player(weight: f64) -> Player {
         Player {
+            roams: None,
             vm: VmId(1),
             cgroup: CgroupPath("/a".to_owned()),
             weight: Weight::saturating(weight),

@@ -47,6 +47,7 @@ pub fn both() -> Rotation {
     let member = |vm: VmId| Member {
         vm,
         seats: (0..2).map(|n| (VcpuId(n), PcpuId(0))).collect(),
+        roams: None,
         due: 0.5,
     };
     Rotation {

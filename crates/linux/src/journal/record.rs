@@ -10,6 +10,8 @@ use tandem_policy::Nanos;
 use tandem_policy::Nice;
 use tandem_policy::PcpuSet;
 
+use super::KEPT;
+use super::KEPT_AFFINITIES;
 use crate::cgroup::CgroupId;
 use crate::cgroup::CgroupPath;
 use crate::cgroup::Knob;
@@ -40,6 +42,11 @@ pub trait Entry:
 
     /// The thread that it is about, if it is about one.
     fn thread(&self) -> Option<&ThreadRef>;
+
+    /// So many of the values that its thing was given are kept.
+    fn kept(&self) -> usize {
+        KEPT
+    }
 
     /// Whether what is in this record, read from the system, can have come of writing what is in `written`.
     fn comes_of(&self, written: &Self) -> bool {
@@ -157,6 +164,13 @@ impl Entry for Record {
             | Record::Nice { thread, .. }
             | Record::Slice { thread, .. } => Some(thread),
             Record::Enabled { .. } | Record::Created { .. } | Record::Knob { .. } => None,
+        }
+    }
+
+    fn kept(&self) -> usize {
+        match self {
+            Record::Affinity { .. } => KEPT_AFFINITIES,
+            _ => KEPT,
         }
     }
 

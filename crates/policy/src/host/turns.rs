@@ -268,7 +268,7 @@ impl Turns {
         let serves = self.made_of.len() == candidates.len()
             && self.made_of.iter().zip(&candidates).all(is_alike);
         if !serves {
-            let rotation = Rotation::of(&self.config, &candidates);
+            let rotation = Rotation::after(&self.rotation, &self.config, &candidates);
             let members = |rotation: &Rotation| -> Vec<VmId> {
                 rotation.members.iter().map(|member| member.vm).collect()
             };
@@ -308,6 +308,8 @@ impl Turns {
             let seats: Vec<(VcpuId, PcpuId)> = member
                 .seats
                 .iter()
+                // Who roams is moved by the host that keeps the turns.
+                .filter(|_| member.roams.is_none())
                 .map(|(&vcpu, &pcpu)| (vcpu, pcpu))
                 .filter(|(vcpu, _)| !decisions.iter().any(|d| is_moved(d, *vcpu)))
                 .collect();

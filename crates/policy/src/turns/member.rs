@@ -17,6 +17,9 @@ pub struct Member {
     pub vm: VmId,
     /// The pCPU of each of its vCPUs.
     pub seats: BTreeMap<VcpuId, PcpuId>,
+    /// Where its one vCPU may sit, if it roams: in each row on another of these, if need be. Then `seats` says where it begins.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub roams: Option<PcpuSet>,
     /// The part of all rows that it is due to be in, 0…1.
     pub due: f64,
 }

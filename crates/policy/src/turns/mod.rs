@@ -13,12 +13,15 @@
 //! different: rows are not fixed. The VM that is owed most opens each row ([`rotor`]), so that shares follow
 //! weights exactly, whatever the VMs' sizes.
 //!
-//! The parts, each usable alone: who never sleeps ([`wakefulness`]), a pCPU for each vCPU ([`seats`]), how often each VM is due
+//! The parts, each usable alone: who never sleeps ([`wakefulness`]), a pCPU for each vCPU ([`seats`]; in each row another,
+//! where fixed ones are too tight), how often each VM is due
 //! ([`rotation`]), whose turn it is ([`rotor`]), what each turn changes ([`sequence`]), who began to sleep ([`sleep`]). [`crate::host::turns`] is the policy made of them.
 //!
 //! Not done here: shares of VMs that sleep, which stay on through all turns, by weight ([`crate::flexw`]).
 
 pub mod member;
+mod packing;
+mod roaming;
 pub mod rotation;
 pub mod rotor;
 pub mod seats;

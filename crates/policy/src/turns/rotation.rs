@@ -3,8 +3,10 @@
 //! A VM that is due x pCPUs and sits on s of them is due in the part f = x ÷ s of all rows. VMs that stay on take
 //! their part of every row alike, so the parts are scaled until the pCPU most in demand is always in somebody's turn.
 //!
-//! Not every set of VMs can have what it is due in rows: one of a single vCPU that is due a whole pCPU and one of two, on two
-//! pCPUs, cannot. Such a set is tried out, row by row; while anybody would fall short by more than [`SHORT`], the VM with
+//! Not every set of VMs can have what it is due in rows on fixed seats: one of two vCPUs and three of one, on two pCPUs, cannot, since two of
+//! the three share a pCPU. Then VMs of one vCPU roam (`super::roaming`), and go on to do so while the members are the same: what
+//! each is due changes a little all the time. Others can in no way have it: one of a single vCPU that is due a whole pCPU and one of two, on two
+//! pCPUs. A set is tried out, row by row; while anybody would fall short by more than [`SHORT`], the VM with
 //! the fewest seats stays on instead, for it needs co-scheduling least. If it is pinned, all that it may run beside stay on too: such a VM takes
 //! from some rows more than from others, and shares were off by up to a sixth. So they do beside one that has no seats. What is left if no two VMs, or none with two seats, remain:
 //! nothing.
@@ -16,6 +18,8 @@ use serde::Serialize;
 
 use super::TurnsConfig;
 use super::member::Member;
+use super::roaming::add_roaming;
+use super::roaming::roam;
 use super::rotor::Rotor;
 use super::seats::Demand;
 use super::seats::seat;
@@ -60,6 +64,11 @@ impl Rotation {
         self.members.iter().find(|member| member.vm == vm)
     }
 
+    /// Whether anybody roams.
+    fn roams(&self) -> bool {
+        self.members.iter().any(|member| member.roams.is_some())
+    }
+
     /// The same VMs on the same seats, due what these candidates are due now.
     pub fn renew(&mut self, candidates: &[Candidate]) {
         for member in &mut self.members {
@@ -76,6 +85,19 @@ impl Rotation {
 
     /// The rotation of these VMs: as many of them as can have in rows what they are due.
     pub fn of(config: &TurnsConfig, candidates: &[Candidate]) -> Rotation {
+        Rotation::after(&Rotation::default(), config, candidates)
+    }
+
+    /// The same after another rotation: who roamed in it goes on to, if the members are the same.
+    pub fn after(before: &Rotation, config: &TurnsConfig, candidates: &[Candidate]) -> Rotation {
+        let made = |members: Vec<Member>, longest_pause: u32| {
+            let mut rotation = Rotation {
+                turn: config.turn_for(longest_pause),
+                members,
+            };
+            rotation.renew(candidates);
+            rotation
+        };
         let mut left: Vec<&Candidate> = candidates.iter().collect();
         left.sort_by_key(|candidate| candidate.vm);
         loop {
@@ -83,6 +105,17 @@ impl Rotation {
             if let Some(vm) = unseated {
                 leave(&mut left, vm, true);
                 continue;
+            }
+            if before.roams()
+                && before.members.len() == members.len()
+                && let Some((members, longest_pause)) = roaming(&members, &left)
+                && before
+                    .members
+                    .iter()
+                    .zip(&members)
+                    .all(|(a, b)| a.vm == b.vm && a.roams == b.roams)
+            {
+                return made(members, longest_pause);
             }
             // Without a VM of two vCPUs nothing has to run together, and a VM that nobody competes with needs no turns.
             let competes = |a: &Member| {
@@ -99,13 +132,11 @@ impl Rotation {
                 None => {
                     let trial = try_out(&members);
                     let Some(vm) = trial.too_tight else {
-                        let mut rotation = Rotation {
-                            turn: config.turn_for(trial.longest_pause),
-                            members,
-                        };
-                        rotation.renew(candidates);
-                        return rotation;
+                        return made(members, trial.longest_pause);
                     };
+                    if let Some((members, longest_pause)) = roaming(&members, &left) {
+                        return made(members, longest_pause);
+                    }
                     (vm, true)
                 }
             };
@@ -113,6 +144,16 @@ impl Rotation {
             leave(&mut left, vm, stays_on);
         }
     }
+}
+
+/// These members with those roaming that can, if all have their due so; and the most rows that any of them waits.
+fn roaming(members: &[Member], candidates: &[&Candidate]) -> Option<(Vec<Member>, u32)> {
+    let members = roam(members, candidates)?;
+    let trial = try_out(&members);
+    trial
+        .too_tight
+        .is_none()
+        .then_some((members, trial.longest_pause))
 }
 
 /// Takes a VM out. One that `stays_on`, never sleeps and is pinned takes from some rows more than from others, so all that it may run beside
@@ -161,6 +202,7 @@ fn seated(candidates: &[&Candidate]) -> (Vec<Member>, Option<VmId>) {
         members.push(Member {
             vm: candidate.vm,
             seats,
+            roams: None,
             due,
         });
     }
@@ -179,15 +221,16 @@ fn add(demand: &mut Demand, pcpus: &PcpuSet, due: f64) {
 }
 
 /// How much of the pCPU most in demand is spoken for.
-fn most_demand(members: &[Member]) -> f64 {
+pub(super) fn most_demand(members: &[Member]) -> f64 {
     let mut demand = Demand::new();
-    for member in members {
+    for member in members.iter().filter(|member| member.roams.is_none()) {
         add(&mut demand, &member.pcpus(), member.due);
     }
+    add_roaming(&mut demand, members.iter());
     demand.values().copied().fold(f64::MIN_POSITIVE, f64::max)
 }
 
-fn scale(members: &mut [Member], by: f64) {
+pub(super) fn scale(members: &mut [Member], by: f64) {
     for member in members {
         member.due = (member.due / by).min(1.0);
     }

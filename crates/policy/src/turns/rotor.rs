@@ -5,13 +5,19 @@
 //! rows in proportion to what is due come out, whatever the sizes: two equal VMs alternate, weights 3:1 give A A B A, and
 //! no pCPU is left over in a row while anybody in the rotation could use it.
 //!
+//! A member that roams ([`Member::roams`]) has no pCPUs of its own: it joins a row that has one for it, and sits where it sat last if
+//! that is free. Who joined before may have to sit elsewhere for it, if it roams too.
+//!
 //! A stride scheduler of rows (Waldspurger & Weihl, "Stride Scheduling", MIT/LCS/TM-528, 1995). Per turn its cost is that of sorting the
 //! members.
 
 use std::collections::BTreeMap;
 
 use super::member::Member;
+use super::packing::Packing;
+use super::seats::Demand;
 use crate::pcpu_set::PcpuSet;
+use crate::units::PcpuId;
 use crate::units::VmId;
 
 /// A row, in the units of what is owed: whole numbers, so that equals are equal.
@@ -26,7 +32,9 @@ const REMEMBERED: u64 = 500;
 /// A member as the rotor sees it.
 #[derive(Clone, Debug)]
 struct Seat {
+    /// Of one that roams: where it sat last.
     pcpus: PcpuSet,
+    roams: Option<PcpuSet>,
     due: i64,
     owed: i64,
     /// The row in which it last was.
@@ -42,6 +50,8 @@ pub struct Rotor {
     /// The VMs of the current row, by their identities.
     row: Vec<VmId>,
     rows: u64,
+    /// How much of each pCPU's time is spoken for by those that do not roam, if anybody does.
+    demand: Demand,
 }
 
 impl Rotor {
@@ -50,9 +60,17 @@ impl Rotor {
         self.gone.append(&mut self.members);
         for member in members {
             let known = self.gone.remove(&member.vm);
-            let (owed, last) = known.map_or((0, self.rows), |seat| (seat.owed, seat.last));
+            let (owed, last) = known
+                .as_ref()
+                .map_or((0, self.rows), |seat| (seat.owed, seat.last));
+            // It sits where it sat, unless it may not.
+            let sat = known.map(|seat| seat.pcpus).filter(|pcpus| {
+                let roams = member.roams.as_ref();
+                pcpus.len() == 1 && roams.is_some_and(|roams| roams.overlaps(pcpus))
+            });
             let seat = Seat {
-                pcpus: member.pcpus(),
+                pcpus: sat.unwrap_or_else(|| member.pcpus()),
+                roams: member.roams.clone(),
                 due: (member.due * ROW as f64) as i64,
                 owed,
                 last,
@@ -60,6 +78,14 @@ impl Rotor {
             self.members.insert(member.vm, seat);
         }
         self.row.retain(|vm| self.members.contains_key(vm));
+        self.demand.clear();
+        if members.iter().any(|member| member.roams.is_some()) {
+            for member in members.iter().filter(|member| member.roams.is_none()) {
+                for pcpu in member.pcpus().iter() {
+                    *self.demand.entry(pcpu).or_default() += member.due;
+                }
+            }
+        }
     }
 
     /// A VM has begun to sleep: it takes no turns any more.
@@ -78,6 +104,13 @@ impl Rotor {
         &self.row
     }
 
+    /// Where a member that roams sits, or sat last.
+    pub fn seat(&self, vm: VmId) -> Option<PcpuId> {
+        let seat = self.members.get(&vm)?;
+        seat.roams.as_ref()?;
+        seat.pcpus.iter().next()
+    }
+
     /// The next turn begins: whose it is.
     pub fn next_row(&mut self) -> &[VmId] {
         self.rows += 1;
@@ -89,12 +122,20 @@ impl Rotor {
         let mut order: Vec<(&VmId, &Seat)> = self.members.iter().collect();
         // Equals: who waited longest.
         order.sort_by(|(_, a), (_, b)| b.owed.cmp(&a.owed).then(a.last.cmp(&b.last)));
-        let mut taken = PcpuSet::default();
+        let mut packing = Packing::new(&self.demand);
         let mut row = Vec::new();
         for (vm, seat) in order {
-            if !taken.overlaps(&seat.pcpus) {
-                taken.extend(&seat.pcpus);
+            let joins = match &seat.roams {
+                None => packing.seat(&seat.pcpus),
+                Some(roams) => packing.roam(*vm, roams, &seat.pcpus),
+            };
+            if joins {
                 row.push(*vm);
+            }
+        }
+        for (vm, pcpu) in packing.seats() {
+            if let Some(seat) = self.members.get_mut(&vm) {
+                seat.pcpus = [pcpu].into_iter().collect();
             }
         }
         row.sort_unstable();

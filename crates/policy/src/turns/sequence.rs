@@ -1,15 +1,20 @@
-//! Turn after turn: who enters the idle class, who leaves it, and who takes no turns any more.
+//! Turn after turn: who enters the idle class, who leaves it, who changes seats, and who takes no turns any more.
 //!
 //! What a host that keeps the rhythm has to know between turns, whether it is live or simulated. The host looks at the VMs
 //! of the row that ends ([`Sequence::row`]), says which of them slept, and applies what changes. Time, threads and cgroups are its own.
 //!
 //! Two invariants. A VM that is in no rotation is in no idle class on our account: who leaves the rotation leaves the idle class in the same
 //! step. And a VM that slept had its turn just now, so it is out of the idle class already.
+//!
+//! A VM that roams has been told its seat at the latest when its turn begins. One that roams no more is not told: the host lets it run again
+//! where it may.
 
+use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
 use super::rotation::Rotation;
 use super::rotor::Rotor;
+use crate::units::PcpuId;
 use crate::units::VmId;
 
 /// The turns of a rotation, one after the other.
@@ -19,6 +24,8 @@ pub struct Sequence {
     rotation: Rotation,
     /// Members in the idle class.
     off: BTreeSet<VmId>,
+    /// Where those sit that roam, as far as steps have told.
+    told: BTreeMap<VmId, PcpuId>,
 }
 
 /// What a turn changes, each in the order of the VMs' identities. To be applied in this order: for a moment the VMs of two rows
@@ -27,6 +34,8 @@ pub struct Sequence {
 pub struct Step {
     /// Who slept and takes no turns any more.
     pub left: Vec<VmId>,
+    /// Who roams and sits elsewhere than before.
+    pub seats: Vec<(VmId, PcpuId)>,
     /// Who leaves the idle class.
     pub on: Vec<VmId>,
     /// Who enters the idle class.
@@ -39,6 +48,13 @@ impl Sequence {
         let is_gone = |vm: &VmId| rotation.member(*vm).is_none();
         let gone: Vec<VmId> = self.off.iter().copied().filter(is_gone).collect();
         self.off.retain(|vm| !is_gone(vm));
+        // Whoever begins to roam, or to do so elsewhere, is told anew.
+        let roams = |rotation: &Rotation, vm: &VmId| rotation.member(*vm)?.roams.clone();
+        let before = &self.rotation;
+        self.told.retain(|vm, _| {
+            let now = roams(&rotation, vm);
+            now.is_some() && now == roams(before, vm)
+        });
         self.rotor.follow(&rotation.members);
         self.rotation = rotation;
         gone
@@ -48,6 +64,7 @@ impl Sequence {
     pub fn begin_turn(&mut self, slept: Vec<VmId>) -> Step {
         for vm in &slept {
             self.rotor.leave(*vm);
+            self.told.remove(vm);
         }
         self.rotation
             .members
@@ -56,6 +73,8 @@ impl Sequence {
         let mut step = self.standing();
         step.on.retain(|vm| self.off.remove(vm));
         step.off.retain(|vm| self.off.insert(*vm));
+        step.seats
+            .retain(|(vm, pcpu)| self.told.insert(*vm, *pcpu) != Some(*pcpu));
         step.left = slept;
         step
     }
@@ -64,9 +83,11 @@ impl Sequence {
     pub fn standing(&self) -> Step {
         let row = self.rotor.row();
         let members = self.rotation.members.iter().map(|member| member.vm);
-        let (on, off) = members.partition(|vm| row.contains(vm));
+        let (on, off): (Vec<VmId>, Vec<VmId>) = members.clone().partition(|vm| row.contains(vm));
+        let seats = members.filter_map(|vm| Some((vm, self.rotor.seat(vm)?)));
         Step {
             left: Vec::new(),
+            seats: seats.collect(),
             on,
             off,
         }
@@ -111,6 +132,7 @@ mod tests {
                 .zip(pcpus)
                 .map(|(n, &pcpu)| (VcpuId(n), PcpuId(pcpu)))
                 .collect(),
+            roams: None,
             due,
         };
         Rotation {
@@ -125,6 +147,7 @@ mod tests {
             left: vms(left),
             on: vms(on),
             off: vms(off),
+            ..Step::default()
         }
     }
 
@@ -236,5 +259,88 @@ mod tests {
         assert_eq!(turns.begin_turn(Vec::new()), step(&[], &[], &[1]));
         assert_eq!(turns.begin_turn(Vec::new()), step(&[], &[1], &[2, 3]));
         assert_eq!(turns.begin_turn(Vec::new()), step(&[], &[2, 3], &[1]));
+    }
+
+    /// One of two vCPUs and three of one that roam, each due half a pCPU of two.
+    fn one_and_three() -> Rotation {
+        let mut rotation = rotation([
+            (1, &[0, 1], 0.25),
+            (2, &[0], 0.5),
+            (3, &[1], 0.5),
+            (4, &[0], 0.5),
+        ]);
+        for member in &mut rotation.members[1..] {
+            member.roams = Some("0-1".parse().unwrap());
+        }
+        rotation
+    }
+
+    /// (Who is on, who changes seats) as a turn begins.
+    fn turn(turns: &mut Sequence, slept: Vec<VmId>) -> (Vec<u64>, Vec<(u64, u32)>) {
+        let seats = turns.begin_turn(slept).seats.into_iter();
+        let seats = seats.map(|(vm, pcpu)| (vm.0, pcpu.0)).collect();
+        (turns.row().iter().map(|vm| vm.0).collect(), seats)
+    }
+
+    #[test]
+    fn who_roams_changes_seats_only_where_two_sat_on_the_same() {
+        let mut turns = Sequence::default();
+        turns.follow(one_and_three());
+        let steps: Vec<_> = (0..9).map(|_| turn(&mut turns, Vec::new())).collect();
+        let alone = || (vec![1], vec![]);
+        assert_eq!(
+            steps,
+            [
+                (vec![2, 3], vec![(2, 0), (3, 1), (4, 0)]),
+                (vec![2, 4], vec![(2, 1)]),
+                alone(),
+                (vec![3, 4], vec![]),
+                (vec![2, 3], vec![(3, 0)]),
+                (vec![2, 4], vec![]),
+                alone(),
+                (vec![3, 4], vec![(4, 1)]),
+                (vec![2, 3], vec![]),
+            ]
+        );
+        assert_eq!(
+            turns.standing().seats,
+            [(2, 1), (3, 0), (4, 1)].map(|(vm, pcpu)| (VmId(vm), PcpuId(pcpu)))
+        );
+    }
+
+    #[test]
+    fn who_roams_and_falls_asleep_leaves_the_others_their_seats() {
+        let mut turns = Sequence::default();
+        turns.follow(one_and_three());
+        turn(&mut turns, Vec::new());
+        let step = turns.begin_turn(vec![VmId(2)]);
+        assert_eq!(step.left, [VmId(2)]);
+        assert!(step.seats.iter().all(|(vm, _)| *vm != VmId(2)), "{step:?}");
+        assert_eq!(turns.row(), [VmId(3), VmId(4)], "on 1 and 0, as before");
+        assert_eq!(step.seats, []);
+        // Awake again, it is told its seat again.
+        turns.follow(one_and_three());
+        let told: Vec<u64> = (0..2)
+            .flat_map(|_| turn(&mut turns, Vec::new()).1)
+            .map(|(vm, _)| vm)
+            .collect();
+        assert!(told.contains(&2), "{told:?}");
+    }
+
+    #[test]
+    fn who_roams_no_more_is_forgotten() {
+        let mut turns = Sequence::default();
+        turns.follow(one_and_three());
+        turn(&mut turns, Vec::new());
+        turns.follow(three());
+        assert_eq!(turn(&mut turns, Vec::new()).1, []);
+        turns.follow(one_and_three());
+        assert_eq!(turn(&mut turns, Vec::new()).1.len(), 3);
+        // One may sit elsewhere, too.
+        let mut wider = one_and_three();
+        wider.members[3].roams = Some("0-2".parse().unwrap());
+        turns.follow(wider);
+        let seats = turn(&mut turns, Vec::new()).1;
+        assert!(seats.iter().any(|(vm, _)| *vm == 4), "{seats:?}");
     }
 }

@@ -93,7 +93,10 @@ impl World {
                 woken_by,
                 runnable: matches!(vcpu.state, VcpuState::Running | VcpuState::Ready),
                 granted: self.turns.granted(v),
-                ..VcpuObservation::new(VcpuId(index), self.allowed[v as usize].clone())
+                ..VcpuObservation::new(
+                    VcpuId(index),
+                    self.turns.allowed(v, &self.allowed[v as usize]).clone(),
+                )
             });
         }
         let (weight, policies, idle) = self.policies.vms[vm];
@@ -152,6 +155,8 @@ impl World {
                 self.host.set_slice(vcpu, slice.map_or(0, |slice| slice.0));
             }
             Decision::Divide { vm, portions, .. } => self.divide(*vm, portions),
+            // Turns have its affinity until they put it back.
+            Decision::SetAffinity { .. } if self.turns.roaming.contains_key(&vcpu) => {}
             Decision::SetAffinity { pcpus, .. } => {
                 self.turns.narrow(vcpu, &self.allowed[vcpu as usize], pcpus);
                 self.set_affinity(vcpu, pcpus);

@@ -1,7 +1,9 @@
-//! Turns on the simulated host: the same sequence as on a live one, and the same knob.
+//! Turns on the simulated host: the same sequence as on a live one, and the same knobs.
 //!
 //! At each turn the row that ends is looked at for VMs that slept, the next row leaves the idle class, the others enter it, and
 //! each pCPU acts on it at its next clock tick, as a kernel does. Turns begin on time and writing costs nothing.
+
+use std::collections::BTreeSet;
 
 use tandem_policy::Nanos;
 use tandem_policy::VcpuId;
@@ -22,6 +24,7 @@ impl World {
         for vm in self.turns.sequence.follow(rotation.clone()) {
             self.set_idle(vm.0 as u32, false);
         }
+        self.follow_roaming(rotation);
         // What a VM did while it took no turns says nothing about whether it sleeps in them.
         let vms = &self.vms;
         self.turns.accounts.retain(|v, _| {
@@ -38,6 +41,30 @@ impl World {
         }
     }
 
+    /// Who roams from now on, and who does so no more: that one may run again where it could before.
+    fn follow_roaming(&mut self, rotation: &Rotation) {
+        let members = rotation.members.iter().filter(|m| m.roams.is_some());
+        let roaming: BTreeSet<u32> = members
+            .flat_map(|member| {
+                let first = self.vms[member.vm.0 as usize].first_vcpu;
+                member.seats.keys().map(move |vcpu| first + vcpu.0)
+            })
+            .collect();
+        let before: Vec<u32> = self.turns.roaming.keys().copied().collect();
+        for v in before.into_iter().filter(|v| !roaming.contains(v)) {
+            self.roams_no_more(v);
+        }
+        for v in roaming {
+            self.turns.roam(v, &self.allowed[v as usize]);
+        }
+    }
+
+    fn roams_no_more(&mut self, v: u32) {
+        if let Some(home) = self.turns.roaming.remove(&v) {
+            self.set_affinity(v, &home);
+        }
+    }
+
     /// A turn begins.
     pub(crate) fn turn(&mut self) {
         let mut turns = std::mem::take(&mut self.turns);
@@ -46,7 +73,17 @@ impl World {
         let slept = slept.filter(|vm| self.slept_in_turns(&mut turns, *vm));
         let slept = slept.collect();
         let step = turns.sequence.begin_turn(slept);
-        turns.left.extend(step.left);
+        let seats = step.seats.into_iter().filter_map(|(vm, pcpu)| {
+            let member = turns.sequence.rotation().member(vm)?;
+            let vcpu = member.seats.keys().next()?;
+            Some((self.vms[vm.0 as usize].first_vcpu + vcpu.0, pcpu))
+        });
+        for (v, pcpu) in seats.collect::<Vec<_>>() {
+            self.set_affinity(v, &[pcpu].into_iter().collect());
+        }
+        let slept = |v: &u32| step.left.contains(&VmId(self.vcpus[*v as usize].vm.into()));
+        let slept: Vec<u32> = turns.roaming.keys().copied().filter(slept).collect();
+        turns.left.extend(&step.left);
         for vm in step.on {
             self.set_idle(vm.0 as u32, false);
         }
@@ -59,6 +96,9 @@ impl World {
                 .set(Slot(self.slots.turns), self.now + rotation.turn.0);
         }
         self.turns = turns;
+        for v in slept {
+            self.roams_no_more(v);
+        }
     }
 
     /// Whether a VM slept since the end of its last turn.

@@ -1,0 +1,350 @@
+//! A vCPU that roams in turns: it changes seats with the rows, and whatever ends that, it may run again where it could before.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::io::Write;
+use std::io::stdout;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use rand_core::Rng;
+use rand_core::SeedableRng;
+use rand_pcg::Pcg32;
+use tandem_host::config::VmRule;
+use tandem_host::discovery::Vm;
+use tandem_host::fleet::Backend;
+use tandem_host::fleet::Fleet;
+use tandem_linux::ProcFs;
+use tandem_linux::actuator::Actuator;
+use tandem_linux::affinity::affinity;
+use tandem_linux::affinity::set_affinity;
+use tandem_linux::cgroup;
+use tandem_linux::sampler::Sampler;
+use tandem_linux::thread::Pid;
+use tandem_linux::thread::ThreadRef;
+use tandem_policy::Nanos;
+use tandem_policy::PcpuId;
+use tandem_policy::PcpuSet;
+use tandem_policy::PolicySet;
+use tandem_policy::VcpuId;
+use tandem_policy::VmId;
+use tandem_policy::host::Controller;
+use tandem_policy::host::ControllerConfig;
+use tandem_policy::host::Host;
+use tandem_policy::host::registry;
+use tandem_policy::turns::Member;
+use tandem_policy::turns::Rotation;
+
+use crate::harness::Skip;
+use crate::harness::Test;
+use crate::helper::Helper;
+use crate::helper::StateDir;
+use crate::helper::number;
+use crate::helper::vcpu_threads;
+use crate::helper::wait_until;
+use crate::host::LiveHost;
+use crate::host::controller;
+use crate::subject;
+use crate::subject::OWNER;
+use crate::subject::SHARED;
+use crate::subject::Subject;
+use crate::subject::describe;
+use crate::subject::describe_process;
+
+/// All tests, in the order in which they run.
+pub const ALL: &[(&str, Test)] = &[
+    ("a_vcpu_that_roams_changes_seats_with_the_rows", changes),
+    ("a_vcpu_that_roams_and_sleeps_may_run_everywhere", sleeps),
+    (
+        "a_vcpu_that_somebody_moves_while_it_roams_stays_there",
+        moved,
+    ),
+    ("after_kills_a_vcpu_that_roamed_may_run_everywhere", kills),
+    ("a_fleet_that_is_dropped_lets_who_roams_go", dropped),
+    ("the_daemons_policies_let_three_of_four_roam", decided),
+];
+
+/// The role of the daemon of these tests.
+pub const DAEMON: &str = "roaming-daemon";
+
+/// The first vCPU of one VM roams on these pCPUs; the other VM sits on `taken`.
+fn beside(taken: &[PcpuId], pcpus: &PcpuSet) -> Rotation {
+    let seats = |pcpus: &[PcpuId]| (0..).map(VcpuId).zip(pcpus.iter().copied()).collect();
+    let first: Vec<PcpuId> = pcpus.iter().take(1).collect();
+    let roams = Member {
+        vm: SHARED,
+        seats: seats(&first),
+        roams: Some(pcpus.clone()),
+        due: 0.5,
+    };
+    let sits = Member {
+        vm: OWNER,
+        seats: seats(taken),
+        roams: None,
+        due: 0.5,
+    };
+    Rotation {
+        turn: Nanos::from_millis(20),
+        members: vec![roams, sits],
+    }
+}
+
+/// Rotations in each of which it has to sit elsewhere than in the one before, or takes turns with the other VM.
+fn rotations(pcpus: &PcpuSet) -> Vec<Rotation> {
+    let both: Vec<PcpuId> = pcpus.iter().take(2).collect();
+    let taken = [&both[..1], &both[1..], &both];
+    taken.iter().map(|taken| beside(taken, pcpus)).collect()
+}
+
+/// VMs that never sleep, and the pCPUs where the vCPU that is to roam may run.
+fn live_host() -> Result<(LiveHost, PcpuSet), Skip> {
+    Subject::acting()?.need_idle_class()?;
+    let mut live_host = LiveHost::new()?;
+    for (vm, vcpus) in [(&mut live_host.shared, 1), (&mut live_host.owner, 2)] {
+        (0..vcpus).for_each(|vcpu| vm.tell(&format!("spin {vcpu}")));
+    }
+    let pcpus = affinity(live_host.threads()[0].tid).expect("it lives");
+    match pcpus.len() {
+        0 | 1 => Err(Skip("needs two pCPUs".to_owned())),
+        _ => Ok((live_host, pcpus)),
+    }
+}
+
+fn only(pcpu: PcpuId) -> PcpuSet {
+    [pcpu].into_iter().collect()
+}
+
+fn now(thread: ThreadRef) -> PcpuSet {
+    affinity(thread.tid).expect("it lives")
+}
+
+/// A fleet whose first VM has a vCPU that roams, the thread of that, where it may run, and the pCPUs that it is to sit on in the first two of
+/// [`rotations`].
+fn subject() -> Result<(Subject, ThreadRef, PcpuSet, [PcpuId; 2]), Skip> {
+    let (live_host, pcpus) = live_host()?;
+    let subject = Subject::acting_on(live_host)?;
+    let thread = subject.thread(SHARED, 0);
+    let numbers: Vec<PcpuId> = pcpus.iter().take(2).collect();
+    let [first, second] = numbers[..] else {
+        return Err(Skip("needs two pCPUs".to_owned()));
+    };
+    Ok((subject, thread, pcpus, [second, first]))
+}
+
+/// Waits until it sits there. A thread that has not begun to spin yet leaves and comes back.
+fn wait_until_it_sits(subject: &mut Subject, rotation: &Rotation, thread: ThreadRef, at: PcpuId) {
+    wait_until("it sits where there is room", || {
+        let observed = subject.observe_vcpu(SHARED, 0);
+        assert_eq!(observed.granted, None);
+        subject.fleet.rotate(rotation);
+        now(thread) == only(at)
+    });
+}
+
+fn changes() -> Result<(), Skip> {
+    let (mut subject, thread, pcpus, seats) = subject()?;
+    for _ in 0..3 {
+        for (rotation, at) in rotations(&pcpus).iter().zip(seats) {
+            wait_until_it_sits(&mut subject, rotation, thread, at);
+            // It is known where it may run, and that nobody else has moved it.
+            assert_eq!(subject.observe_vcpu(SHARED, 0).allowed, pcpus);
+            assert_eq!(subject.recheck(), Vec::<String>::new());
+            // Nobody moves it meanwhile.
+            subject.apply(subject::set_affinity(SHARED, 0, &only(seats[0])));
+            assert_eq!(now(thread), only(at));
+        }
+    }
+    let moves = subject.fleet.turn_stats().map(|stats| stats.moves);
+    assert!(moves >= Some(6), "{moves:?}");
+    assert_eq!(subject.fleet.turn_errors(), Vec::<String>::new());
+    subject.fleet.rotate(&Rotation::default());
+    wait_until("it may run everywhere", || now(thread) == pcpus);
+    subject.observe(SHARED);
+    assert_eq!(subject.recheck(), Vec::<String>::new());
+    // From now on a policy may move it.
+    subject.apply(subject::set_affinity(SHARED, 0, &only(seats[0])));
+    assert_eq!(now(thread), only(seats[0]));
+    let live_host = subject.restore();
+    assert_eq!(now(live_host.threads()[0]), pcpus);
+    Ok(())
+}
+
+fn sleeps() -> Result<(), Skip> {
+    let (mut subject, thread, pcpus, seats) = subject()?;
+    let rotation = &rotations(&pcpus)[0];
+    wait_until_it_sits(&mut subject, rotation, thread, seats[0]);
+    subject.live_host.shared.tell("rest 0");
+    wait_until("it has left", || {
+        subject.observe(SHARED).in_force.left_turns
+    });
+    assert_eq!(now(thread), pcpus, "at once");
+    assert_eq!(subject.recheck(), Vec::<String>::new());
+    assert_eq!(subject.observe_vcpu(SHARED, 0).allowed, pcpus);
+    subject.restore();
+    Ok(())
+}
+
+fn moved() -> Result<(), Skip> {
+    let (mut subject, thread, pcpus, seats) = subject()?;
+    let rotations = rotations(&pcpus);
+    wait_until_it_sits(&mut subject, &rotations[0], thread, seats[0]);
+    // Where it would sit next, which the fleet cannot know.
+    let theirs = only(seats[1]);
+    set_affinity(thread.tid, &theirs).expect("the operator may");
+    let mut told = Vec::new();
+    wait_until("it is told", || {
+        subject.fleet.rotate(&rotations[1]);
+        std::thread::sleep(Duration::from_millis(20));
+        subject.fleet.rotate(&rotations[0]);
+        std::thread::sleep(Duration::from_millis(20));
+        subject.observe(SHARED);
+        told.extend(subject.fleet.turn_errors());
+        !told.is_empty()
+    });
+    assert_eq!(told.len(), 1, "{told:?}");
+    let text = format!("someone else set its affinity to {theirs}; it stays there");
+    assert!(told[0].contains(&text), "{told:?}");
+    assert_eq!(subject.observe_vcpu(SHARED, 0).allowed, theirs);
+    subject.fleet.rotate(&Rotation::default());
+    subject.observe(SHARED);
+    let live_host = subject.restore();
+    assert_eq!(now(live_host.threads()[0]), theirs);
+    Ok(())
+}
+
+/// Is a daemon in which a vCPU roams. Says `ready`.
+pub fn be_a_daemon() -> ExitCode {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let [state_dir, shared, owner] = arguments.as_slice() else {
+        panic!("{DAEMON} STATE_DIR PID PID");
+    };
+    let controller = cgroup::open(&ProcFs::host()).expect("a controller");
+    let (actuator, _) = Actuator::open(controller, Path::new(state_dir)).expect("the lock");
+    let mut fleet = Fleet::new(
+        Backend::Live(Box::new(actuator)),
+        Sampler::new(ProcFs::host()),
+        Vec::new(),
+        PolicySet::ALL,
+    );
+    let vms = [(SHARED, shared), (OWNER, owner)];
+    let vms = vms.map(|(id, pid)| describe_process(id, Pid(number(pid) as u32)));
+    let pcpus = affinity(vms[0].vcpus[0].thread.tid).expect("it lives");
+    let (_, refused) = fleet.update(&vms, &vms);
+    assert!(refused.is_empty(), "{refused:?}");
+    let period = Nanos::from_millis(100);
+    fleet.observe(period, period, false);
+    println!("ready");
+    stdout().flush().expect("the test reads");
+    for rotation in rotations(&pcpus).iter().cycle() {
+        fleet.observe(period, period, false);
+        fleet.rotate(rotation);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    ExitCode::SUCCESS
+}
+
+fn kills() -> Result<(), Skip> {
+    let (live_host, pcpus) = live_host()?;
+    let (before, thread) = (live_host.snapshot(), live_host.threads()[0]);
+    let state_dir = StateDir::new();
+    let mut random = Pcg32::seed_from_u64(5);
+    let mut narrowed = 0;
+    for kill in 0..30 {
+        let pids = [&live_host.shared, &live_host.owner].map(|vm| vm.pid().to_string());
+        let state = state_dir.0.to_str().expect("a path in UTF-8");
+        let daemon = Helper::start(DAEMON, &[state, &pids[0], &pids[1]]);
+        std::thread::sleep(Duration::from_micros(u64::from(
+            random.next_u32() % 100_000,
+        )));
+        daemon.kill();
+        narrowed += u32::from(now(thread) != pcpus);
+        let (actuator, report) = Actuator::open(controller()?, &state_dir.0).expect("it opens");
+        assert!(report.is_complete(), "{report}");
+        drop(actuator);
+        assert_eq!(live_host.snapshot(), before, "kill {kill}");
+    }
+    assert!(narrowed > 0, "no kill hit a vCPU with a seat");
+    println!("killed 30 times: {narrowed} left a vCPU with a seat");
+    Ok(())
+}
+
+/// One VM of two vCPUs and three of one, none of which sleeps, under the daemon's default policies.
+fn decided() -> Result<(), Skip> {
+    Subject::acting()?.need_idle_class()?;
+    let mut vms: Vec<Helper> = [("wide", 2), ("a", 1), ("b", 1), ("c", 1)]
+        .iter()
+        .map(|(name, vcpus)| Helper::start("vm", &[name, &vcpus.to_string()]))
+        .collect();
+    let threads: Vec<ThreadRef> = vms.iter().flat_map(|vm| vcpu_threads(vm.pid())).collect();
+    let pcpus = now(threads[0]);
+    if pcpus.len() != 2 {
+        return Err(Skip("needs two pCPUs, and no more".to_owned()));
+    }
+    for (vm, vcpus) in vms.iter_mut().zip([2, 1, 1, 1]) {
+        (0..vcpus).for_each(|vcpu| vm.tell(&format!("spin {vcpu}")));
+    }
+    let described = (1..).zip(&vms).map(|(id, vm)| describe(VmId(id), vm));
+    let described: Vec<Vm> = described.collect();
+    let state_dir = StateDir::new();
+    let (actuator, _) = Actuator::open(controller()?, &state_dir.0).expect("it opens");
+    // Whatever else runs on this machine gets little: on fixed seats there must be no room left.
+    let rule = VmRule {
+        name: Some("*".to_owned()),
+        weight: Some(50.0),
+        ..VmRule::default()
+    };
+    let mut fleet = Fleet::new(
+        Backend::Live(Box::new(actuator)),
+        Sampler::new(ProcFs::host()),
+        vec![rule],
+        PolicySet::ALL,
+    );
+    let (_, refused) = fleet.update(&described, &described);
+    assert!(refused.is_empty(), "{refused:?}");
+    let policies = registry::set(["fair", "turns"]).expect("both exist");
+    let mut controller = Controller::new(ControllerConfig::new(policies));
+    controller.begin(&mut fleet);
+    let (mut periods, mut received) = (0u32, BTreeMap::new());
+    let mut seats: BTreeMap<String, u32> = BTreeMap::new();
+    wait_until("three have roamed for two seconds", || {
+        std::thread::sleep(Duration::from_millis(100));
+        let period = controller.period(&mut fleet);
+        let rotation = period.as_ref().and_then(|p| p.round.rotation.clone());
+        let members = rotation.unwrap_or_default().members;
+        let roaming = members.iter().filter(|member| member.roams.is_some());
+        if (members.len(), roaming.count()) == (4, 3) {
+            periods += 1;
+            for vm in period.iter().flat_map(|period| &period.observation.vms) {
+                *received.entry(vm.vm).or_insert(Nanos::ZERO) += vm.received();
+            }
+            let sits = threads[2..].iter().map(|thread| now(*thread).to_string());
+            *seats.entry(sits.collect::<Vec<_>>().join(" ")).or_default() += 1;
+        }
+        periods >= 20
+    });
+    let stats = fleet.turn_stats().expect("they take turns");
+    println!(
+        "{} seats given in {} turns, of {} on average; received {received:?}; seats seen {seats:?}",
+        stats.moves,
+        stats.turns,
+        Nanos(stats.took.0 / stats.turns.max(1)),
+    );
+    assert!(stats.moves > 6, "{stats:?}");
+    assert!(seats.len() > 1, "{seats:?}");
+    assert_eq!(fleet.turn_errors(), Vec::<String>::new());
+    drop(fleet);
+    assert!(threads.iter().all(|thread| now(*thread) == pcpus));
+    Ok(())
+}
+
+fn dropped() -> Result<(), Skip> {
+    let (mut subject, thread, pcpus, seats) = subject()?;
+    wait_until_it_sits(&mut subject, &rotations(&pcpus)[0], thread, seats[0]);
+    let Subject {
+        fleet, live_host, ..
+    } = subject;
+    drop(fleet);
+    assert_eq!(now(live_host.threads()[0]), pcpus);
+    Ok(())
+}
