@@ -129,6 +129,12 @@ impl Actuator {
         Ok(())
     }
 
+    /// Whether [`Self::take_foreign`] will tell of this knob.
+    pub fn tells_of(&self, cgroup: &CgroupPath, knob: Knob) -> bool {
+        let mut told = self.foreign.iter();
+        told.any(|known| (&known.cgroup, known.knob) == (cgroup, knob))
+    }
+
     /// The knobs that somebody else set since the last call, and that have our values again.
     pub fn take_foreign(&mut self) -> Vec<Foreign> {
         std::mem::take(&mut self.foreign)
