@@ -35,7 +35,7 @@ use thiserror::Error;
 use crate::cpusets::Cpusets;
 use crate::journal::Change;
 use crate::journal::Key;
-use crate::retention::Haltpoll;
+use crate::journal::haltpoll_parameter;
 
 /// Why a change was not made.
 #[derive(Debug, Error)]
@@ -309,7 +309,7 @@ impl Actuator {
                 restore_affinity(&self.threads, thread, original)
             }
             // Whatever stands in a journal, no other file is ever written.
-            Change::Parameter { path, .. } if *path != Haltpoll::parameter(&self.procfs) => Err(
+            Change::Parameter { path, .. } if *path != haltpoll_parameter(&self.procfs) => Err(
                 format!("{} is no kernel parameter that Tandem sets", path.display()),
             ),
             Change::Parameter { path, original } => {
@@ -463,7 +463,7 @@ mod tests {
         write("cg/cgroup.controllers", "cpuset cpu\n");
         write("cg/cgroup.subtree_control", "cpuset\n");
         write("cg/a/cpuset.cpus", "0-3\n");
-        let parameter = Haltpoll::parameter(&procfs);
+        let parameter = haltpoll_parameter(&procfs);
         fs::create_dir_all(parameter.parent().unwrap()).unwrap();
         fs::write(parameter, "200000\n").unwrap();
         (root, procfs)
@@ -492,7 +492,7 @@ mod tests {
             let (_root, procfs) = vm();
             let state = tempfile::tempdir().unwrap();
             let (mut actuator, _) = Actuator::open(&procfs, state.path()).unwrap();
-            let parameter = Haltpoll::parameter(&procfs);
+            let parameter = haltpoll_parameter(&procfs);
             let cgroup = CgroupPath("/a".to_owned());
             let cpus = || actuator_text(&procfs, &cgroup);
             for number in 1..4u64 {

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 use serde::Serialize;
+use tandem_linux::ProcFs;
 use tandem_linux::cgroup::CgroupId;
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::journal::Entry;
@@ -16,6 +17,11 @@ use tandem_linux::thread::StartTime;
 use tandem_linux::thread::ThreadRef;
 use tandem_linux::thread::Tid;
 use tandem_policy::PcpuSet;
+
+/// The file of the only kernel parameter that the agent ever writes.
+pub fn haltpoll_parameter(procfs: &ProcFs) -> PathBuf {
+    procfs.resolve("/sys/module/haltpoll/parameters/guest_halt_poll_ns")
+}
 
 /// Something that is about to be changed, and what it was before. Fields that a later version adds are read over.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

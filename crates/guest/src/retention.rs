@@ -35,6 +35,7 @@ use tandem_policy::units::PcpuId;
 
 use crate::actuator::Actuator;
 use crate::actuator::ActuatorError;
+use crate::journal::haltpoll_parameter;
 
 /// So long a yielding thread sleeps after it has let its vCPU halt.
 const SLEEP: Duration = Duration::from_millis(1);
@@ -65,14 +66,9 @@ pub struct Haltpoll {
 }
 
 impl Haltpoll {
-    /// The file of the only kernel parameter that the agent ever writes.
-    pub fn parameter(procfs: &ProcFs) -> PathBuf {
-        procfs.resolve("/sys/module/haltpoll/parameters/guest_halt_poll_ns")
-    }
-
     /// Finds it; the error says why the kernel does not poll.
     pub fn find(procfs: &ProcFs) -> Result<Haltpoll, String> {
-        let parameter = Haltpoll::parameter(procfs);
+        let parameter = haltpoll_parameter(procfs);
         let governor = procfs.resolve("/sys/devices/system/cpu/cpuidle/current_governor");
         let Ok(governor) = fs::read_to_string(governor) else {
             return Err("this kernel has no cpuidle governor".to_owned());

@@ -211,12 +211,12 @@ impl ManagedVm {
         }
         let ours = self.undivided.unwrap_or(self.in_force.weight);
         if !now.idle && now.weight != ours && self.has_rule {
-            // The actuator tells of what it finds there, but not of groups that were made here.
-            if self.made {
-                let line = foreign("weight", &now.weight);
+            let line = foreign("weight", &now.weight);
+            actuator.set_weight(&self.cgroup, ours)?;
+            // The actuator tells of what it finds there, but not of groups that were made here, nor of what comes back anyway.
+            if !actuator.tells_of(&self.cgroup, Knob::Weight) {
                 notes.push(Note(format!("{line}; the rule's stays in force")));
             }
-            actuator.set_weight(&self.cgroup, ours)?;
         } else if !now.idle && now.weight != ours && self.is_tenants {
             self.write_weight(ours, actuator)?;
         } else if !now.idle && now.weight != ours {

@@ -15,6 +15,7 @@
 //!
 //! What this does not do: decide. It does not check who owns a cgroup or whether a VM was selected.
 
+mod foreign;
 mod heirs;
 mod knobs;
 
@@ -27,8 +28,8 @@ use tandem_policy::Nice;
 use tandem_policy::PcpuSet;
 use thiserror::Error;
 
+pub use crate::actuator::foreign::Foreign;
 pub use crate::actuator::heirs::Inheritance;
-pub use crate::actuator::knobs::Foreign;
 use crate::affinity::AffinityError;
 use crate::affinity::HostThreads;
 use crate::affinity::Threads;

@@ -21,7 +21,6 @@ use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::cgroup::Version;
 use tandem_linux::journal::Entry;
 use tandem_linux::journal::Journal;
-use tandem_linux::journal::KEPT;
 use tandem_linux::journal::Record;
 use tandem_linux::journal::Stamp;
 use tandem_policy::Nice;
@@ -234,7 +233,7 @@ fn damaged_journals_are_read_or_refused_as_a_whole() {
                 assert_eq!(keys.len(), seen.len(), "one original of each thing");
                 for (record, written) in &seen {
                     record.check().unwrap();
-                    assert!(written.len() <= KEPT, "{record}");
+                    assert!(written.len() <= record.kept(), "{record}");
                 }
                 assert_eq!(contents(&open().unwrap()), seen, "the same when read again");
             }

@@ -5,6 +5,7 @@ use tandem_policy::Weight;
 
 use super::Actuator;
 use super::ActuatorError;
+use super::foreign::Foreign;
 use crate::cgroup::CgroupError;
 use crate::cgroup::CgroupPath;
 use crate::cgroup::Knob;
@@ -13,17 +14,6 @@ use crate::journal::Entry;
 use crate::journal::Key;
 use crate::journal::Record;
 use crate::restore::RestoreReport;
-
-/// Somebody else set a knob of a cgroup that is not ours: this is what comes back in the end.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Foreign {
-    /// Which cgroup.
-    pub cgroup: CgroupPath,
-    /// Which of its knobs.
-    pub knob: Knob,
-    /// The knob's text.
-    pub text: String,
-}
 
 impl Actuator {
     /// Sets a cgroup's weight, rounded and brought into range; returns what was written.
@@ -127,6 +117,12 @@ impl Actuator {
             .retain(|known| (&known.cgroup, known.knob) != (cgroup, knob));
         self.foreign.push(foreign);
         Ok(())
+    }
+
+    /// Whether [`Self::take_foreign`] will tell of this knob.
+    pub fn tells_of(&self, cgroup: &CgroupPath, knob: Knob) -> bool {
+        let mut told = self.foreign.iter();
+        told.any(|known| (&known.cgroup, known.knob) == (cgroup, knob))
     }
 
     /// The knobs that somebody else set since the last call, and that have our values again.
