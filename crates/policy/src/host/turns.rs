@@ -55,7 +55,7 @@ const CORRECTION: f64 = 0.05;
 /// The most by which it is corrected in all, either way.
 const MOST_CORRECTION: f64 = 1.5;
 /// For so many periods after the members have changed nothing is corrected: what VMs received is smoothed, and still that of before.
-const PERIODS_OF_BEFORE: u32 = 8;
+const PERIODS_OF_BEFORE: u32 = 3;
 /// A member that is behind by more than this part of its due ...
 const NOT_SERVED: f64 = 0.05;
 /// ... for so many periods on end is not served by rows: VMs that stay on take from them what the trial of the rows did not know of.
