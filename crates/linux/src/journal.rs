@@ -45,6 +45,8 @@ use rustix::fs::flock;
 pub use crate::journal::error::JournalError;
 pub use crate::journal::lines::Stamp;
 pub use crate::journal::record::Entry;
+pub use crate::journal::record::KEPT;
+pub use crate::journal::record::KEPT_AFFINITIES;
 pub use crate::journal::record::Key;
 pub use crate::journal::record::Record;
 pub use crate::journal::record::check_path;
@@ -58,13 +60,6 @@ use crate::journal::lines::parse;
 use crate::journal::lock::lock;
 use crate::state_dir::check_dir;
 use crate::state_dir::check_file;
-
-/// So many of the values that a thing was given are kept: one that is in force, and two that may be by now (a VM that takes turns
-/// has the kernel's default weight and its own in turn).
-pub const KEPT: usize = 3;
-
-/// So many of the affinities: a thread that roams may be on any of its pCPUs.
-pub const KEPT_AFFINITIES: usize = 18;
 
 /// The file is compacted when it has so many lines more than twice those that count.
 const SLACK: usize = 512;

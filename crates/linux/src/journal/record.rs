@@ -10,14 +10,19 @@ use tandem_policy::Nanos;
 use tandem_policy::Nice;
 use tandem_policy::PcpuSet;
 
-use super::KEPT;
-use super::KEPT_AFFINITIES;
 use crate::cgroup::CgroupId;
 use crate::cgroup::CgroupPath;
 use crate::cgroup::Knob;
 use crate::ids::Tid;
 use crate::thread::StartTime;
 use crate::thread::ThreadRef;
+
+/// So many of the values that a thing was given are kept: one that is in force, and two that may be by now (a VM that takes turns
+/// has the kernel's default weight and its own in turn).
+pub const KEPT: usize = 3;
+
+/// So many of the affinities: a thread that roams may be on any of its pCPUs.
+pub const KEPT_AFFINITIES: usize = 18;
 
 /// The shortest and the longest slice that the kernel gives a thread; what is asked for beyond is brought into this range.
 const SLICES: (Nanos, Nanos) = (Nanos(100_000), Nanos::from_millis(100));

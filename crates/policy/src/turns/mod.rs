@@ -19,6 +19,8 @@
 //!
 //! Not done here: shares of VMs that sleep, which stay on through all turns, by weight ([`crate::flexw`]).
 
+mod candidate;
+mod demand;
 pub mod member;
 mod packing;
 mod roaming;

@@ -17,32 +17,21 @@ use serde::Deserialize;
 use serde::Serialize;
 
 use super::TurnsConfig;
+pub use super::candidate::Candidate;
+use super::demand::add;
+use super::demand::most_demand;
+use super::demand::scale;
 use super::member::Member;
-use super::roaming::add_roaming;
 use super::roaming::roam;
 use super::rotor::Rotor;
 use super::seats::Demand;
 use super::seats::seat;
 use crate::pcpu_set::PcpuSet;
 use crate::units::Nanos;
-use crate::units::VcpuId;
 use crate::units::VmId;
 
 /// The part of its due that a rotation may leave a VM short of.
 pub const SHORT: f64 = 0.03;
-
-/// A VM that never sleeps.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Candidate {
-    /// Which.
-    pub vm: VmId,
-    /// What it is due, in pCPUs.
-    pub due: f64,
-    /// By what its part of the rows is multiplied, because it receives more or less than that part gives.
-    pub correction: f64,
-    /// Its vCPUs that never sleep, and where each may run.
-    pub vcpus: Vec<(VcpuId, PcpuSet)>,
-}
 
 /// VMs that take turns.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -212,28 +201,6 @@ fn seated(candidates: &[&Candidate]) -> (Vec<Member>, Option<VmId>) {
     scale(&mut members, most.min(1.0));
     members.sort_by_key(|member| member.vm);
     (members, unseated)
-}
-
-fn add(demand: &mut Demand, pcpus: &PcpuSet, due: f64) {
-    for pcpu in pcpus.iter() {
-        *demand.entry(pcpu).or_default() += due;
-    }
-}
-
-/// How much of the pCPU most in demand is spoken for.
-pub(super) fn most_demand(members: &[Member]) -> f64 {
-    let mut demand = Demand::new();
-    for member in members.iter().filter(|member| member.roams.is_none()) {
-        add(&mut demand, &member.pcpus(), member.due);
-    }
-    add_roaming(&mut demand, members.iter());
-    demand.values().copied().fold(f64::MIN_POSITIVE, f64::max)
-}
-
-pub(super) fn scale(members: &mut [Member], by: f64) {
-    for member in members {
-        member.due = (member.due / by).min(1.0);
-    }
 }
 
 /// Rows for each member in which a set is tried out ...
