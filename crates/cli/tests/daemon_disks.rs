@@ -70,7 +70,8 @@ fn tandem() -> Command {
 }
 
 fn name() -> String {
-    format!("dd{}", std::process::id())
+    // A VM's name has eight characters at most.
+    format!("dd{:04x}", std::process::id() & 0xffff)
 }
 
 fn start_vm() -> Guard {
@@ -134,6 +135,7 @@ fn a_full_state_directory_ends_nothing_and_everything_is_put_back() {
         let mut daemon = Guard(
             tandem()
                 .args(["host", "run", "--select-name", &format!("{}*", name())])
+                .args(["--without-kvm", "uid:0"])
                 .args(["--period-ms", "30", "--scan-ms", "100", "--print-ready"])
                 .arg("--state-dir")
                 .arg(disk.dir())

@@ -58,7 +58,8 @@ impl Drop for Group<'_> {
 /// How the names of this test's VMs and cgroups begin. Others on this host, also another Tandem, have theirs, which may change at any
 /// time.
 fn ours() -> String {
-    format!("dk{}", std::process::id())
+    // A VM's name has eight characters at most.
+    format!("dk{:04x}", std::process::id() & 0xffff)
 }
 
 fn tandem() -> Command {

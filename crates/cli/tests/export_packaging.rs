@@ -218,6 +218,7 @@ fn rules_and_dashboard_name_what_the_exporter_has() {
             "tandem_export_not_counted_total",
             "tandem_export_not_seen",
             "tandem_export_source",
+            "tandem_export_vms_without_series",
             "tandem_host_vms",
             "tandem_vcpu_state_seconds_total",
         ]

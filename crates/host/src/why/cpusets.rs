@@ -173,7 +173,7 @@ mod tests {
         let procfs = ProcFs::at(dir.path());
         let mut caches = Caches::default();
         caches.of(&procfs, &set("0-2"));
-        assert_eq!(caches.cores(), [set("0,2"), set("1")]);
+        assert_eq!(caches.cores(), [set("1"), set("0,2")]);
         caches.of(&procfs, &set("0-3"));
         assert_eq!(caches.cores(), []);
     }

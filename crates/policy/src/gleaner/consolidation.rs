@@ -17,7 +17,7 @@
 //! is dear, less utilization may be more work. [`Judge::Progress`] therefore compares what the workload got
 //! done ([`super::progress`]). A step that failed is
 //! tried again after a rest, with the factors of the start, each time a longer one, so that one bad sample costs
-//! no more than that. A workload that changes and is then what it was still rests ([`super::harm`]). A vCPU that was full right after a step is no major change;
+//! no more than that. A workload that changes and is then what it was still rests (`super::harm`). A vCPU that was full right after a step is no major change;
 //! that one more thread waits for a vCPU, on average, is one: on a full vCPU nothing else shows it. Steps take half of the vCPUs where the others have room for the work of all that
 //! are taken, and half as many after one that did harm: sixteen vCPUs are down to two in a second, and a gain of
 //! a half stands out from noise where that of a sixteenth would not

@@ -4,7 +4,7 @@
 //! stolen time. On a live VM a rule may be wrong: a program whose threads crowd around a lock may do less when
 //! waiters wake sooner. So retention is tried too: what the workload got done before is compared with what it
 //! gets done after, and without a gain it is banned for a rest, each time a longer one; a workload that changes is
-//! tried anew, unless it is one again that gained nothing lately ([`super::harm`]). While one remedy is on trial the other stands still, since nobody could tell whose effect was
+//! tried anew, unless it is one again that gained nothing lately (`super::harm`). While one remedy is on trial the other stands still, since nobody could tell whose effect was
 //! seen.
 //!
 //! Where retention makes a workload twice as fast or more, waking is dear: much of the time for which its vCPUs are still

@@ -54,8 +54,6 @@ pub const ENTRY: Registered = Registered {
 const CORRECTION: f64 = 0.05;
 /// The most by which it is corrected in all, either way.
 const MOST_CORRECTION: f64 = 1.5;
-/// For so many periods after the members have changed nothing is corrected: what VMs received is smoothed, and still that of before.
-const PERIODS_OF_BEFORE: u32 = 3;
 /// A member that is behind by more than this part of its due ...
 const NOT_SERVED: f64 = 0.05;
 /// ... for so many periods on end is not served by rows: VMs that stay on take from them what the trial of the rows did not know of.
@@ -81,8 +79,6 @@ struct Turns {
     rotation: Rotation,
     made_of: Vec<Candidate>,
     corrections: BTreeMap<VmId, f64>,
-    /// For how many periods the rotation has had the same members.
-    settled: u32,
     /// Periods on end in which a member was behind.
     behind: BTreeMap<VmId, u32>,
     /// VMs that have been given seats, until it is seen that they are back where the operator allowed them to be.
@@ -101,7 +97,6 @@ impl Turns {
             rotation: Rotation::default(),
             made_of: Vec::new(),
             corrections: BTreeMap::new(),
-            settled: 0,
             behind: BTreeMap::new(),
             seated: BTreeSet::new(),
         }
@@ -223,10 +218,6 @@ impl Turns {
 
     /// Moves each member's part of all rows towards what it is due.
     fn correct(&mut self, accounts: &BTreeMap<VmId, Assessment>) {
-        self.settled = self.settled.saturating_add(1);
-        if self.settled <= PERIODS_OF_BEFORE {
-            return;
-        }
         for member in &self.rotation.members {
             let Some(account) = accounts.get(&member.vm) else {
                 continue;
@@ -268,14 +259,7 @@ impl Turns {
         let serves = self.made_of.len() == candidates.len()
             && self.made_of.iter().zip(&candidates).all(is_alike);
         if !serves {
-            let rotation = Rotation::after(&self.rotation, &self.config, &candidates);
-            let members = |rotation: &Rotation| -> Vec<VmId> {
-                rotation.members.iter().map(|member| member.vm).collect()
-            };
-            if members(&rotation) != members(&self.rotation) {
-                self.settled = 0;
-            }
-            self.rotation = rotation;
+            self.rotation = Rotation::after(&self.rotation, &self.config, &candidates);
             self.made_of = candidates;
             return;
         }
