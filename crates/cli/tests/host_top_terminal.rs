@@ -47,7 +47,8 @@ struct Terminal {
 
 impl Terminal {
     fn start() -> Terminal {
-        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        let master =
+            openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&master).unwrap();
         unlockpt(&master).unwrap();
         let name = ptsname(&master, Vec::new()).unwrap();
@@ -182,4 +183,23 @@ fn a_signal_leaves_the_terminal_as_it_was() {
         let pid = Pid::from_raw(terminal.child.id() as i32).unwrap();
         kill_process(pid, Signal::TERM).unwrap();
     });
+}
+
+#[test]
+fn it_ends_where_the_terminal_is_gone() {
+    if let Err(error) = cgroup::open(&ProcFs::host()) {
+        println!("skipped: the terminal is gone: {error}");
+        return;
+    }
+    let mut terminal = Terminal::start();
+    terminal.wait_for("pCPUs");
+    drop(std::mem::replace(
+        &mut terminal.master,
+        File::open("/dev/null").unwrap(),
+    ));
+    let begin = Instant::now();
+    while terminal.child.try_wait().unwrap().is_none() {
+        assert!(begin.elapsed() < PATIENCE, "it goes on for nobody");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }

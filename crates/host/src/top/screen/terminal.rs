@@ -3,6 +3,7 @@
 //! The terminal is put back when the loop ends, by a key, an error, SIGTERM, SIGINT or SIGHUP, and by a panic (ratatui's hook).
 
 use std::io;
+use std::io::IsTerminal;
 use std::time::Duration;
 use std::time::Instant;
 
@@ -12,6 +13,11 @@ use ratatui::crossterm::event::KeyCode;
 use ratatui::crossterm::event::KeyEvent;
 use ratatui::crossterm::event::KeyEventKind;
 use ratatui::crossterm::event::KeyModifiers;
+use rustix::event::PollFd;
+use rustix::event::PollFlags;
+use rustix::event::Timespec;
+use rustix::event::poll;
+use rustix::io::Errno;
 use tandem_linux::interrupt::Interrupt;
 use thiserror::Error;
 
@@ -70,6 +76,7 @@ fn run(
     let mut screen = Screen::new(view.with_vcpus);
     let mut next = Instant::now() + view.interval;
     let mut is_old = true;
+    let reads_stdin = io::stdin().is_terminal();
     while interrupt.check().is_ok() {
         if is_old {
             terminal.draw(|frame| {
@@ -77,7 +84,11 @@ fn run(
             })?;
         }
         let left = next.saturating_duration_since(Instant::now());
-        is_old = event::poll(left.min(SLICE))?;
+        let wait = left.min(SLICE);
+        if reads_stdin && is_gone(wait)? {
+            break;
+        }
+        is_old = event::poll(if reads_stdin { Duration::ZERO } else { wait })?;
         if is_old {
             match event::read()? {
                 Event::Key(pressed) if pressed.kind != KeyEventKind::Release => {
@@ -101,6 +112,23 @@ fn run(
         }
     }
     Ok(())
+}
+
+/// Waits for input for so long; whether the terminal is gone. Whoever then asks for an event is never answered: the end of a file is read again and
+/// again.
+fn is_gone(wait: Duration) -> io::Result<bool> {
+    let stdin = io::stdin();
+    let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
+    let timeout = Timespec {
+        tv_sec: 0,
+        tv_nsec: wait.min(SLICE).subsec_nanos().into(),
+    };
+    match poll(&mut fds, Some(&timeout)) {
+        Ok(_) | Err(Errno::INTR) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let gone = PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
+    Ok(fds[0].revents().intersects(gone))
 }
 
 fn key(pressed: KeyEvent) -> Option<Key> {
