@@ -107,14 +107,13 @@ fn weight_under(rules: Vec<VmRule>, vm: &Vm) -> Result<f64, Skip> {
 
 /// An ordinary user calls a thread as the operator's VMs are called.
 fn spoof_weight() -> Result<(), Skip> {
-    controller()?;
-    let here = LiveHost::new()?.own.clone();
-    if here.is_within(&CgroupPath("/machine.slice".to_owned())) {
-        return Err(Skip(format!(
-            "these tests run in {here}, where names count"
-        )));
-    }
+    let controller = controller()?;
+    let live_host = LiveHost::new()?;
     let poser = Helper::start_as(TENANT, "vm", &["db-1", "1"]);
+    // These tests may run in /machine.slice, where names count: the poser does not.
+    let own = live_host.own.0.trim_start_matches('/');
+    let procs = controller.mount().join(own).join("cgroup.procs");
+    std::fs::write(procs, poser.pid().to_string()).expect("a process can be moved");
     let find = |without_kvm: &[String]| {
         let options = DiscoveryOptions {
             without_kvm: without_kvm.to_vec(),
