@@ -57,6 +57,11 @@ pub const SUBJECTS: [Subject; 10] = [
     subject("server", Workload::Server, &[]),
 ];
 
+/// Whether a subject of that name waits by spinning: its CPU time says nothing of its work.
+pub fn waits_by_spinning(subject: &str) -> bool {
+    matches!(subject, "barrier-spin" | "spinlock")
+}
+
 /// Subjects whose vCPUs need unequal time, and two whose vCPUs need the same.
 pub const UNEQUAL: [Subject; 6] = [
     subject(

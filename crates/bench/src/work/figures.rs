@@ -12,6 +12,7 @@ use tandem_report::service::WindowFigures;
 use tandem_report::service::geometric_mean;
 
 use super::cell::Cell;
+use super::cell::waits_by_spinning;
 use crate::completion::CompletionOfRuns;
 use crate::mode::Mode;
 use crate::plan::Plan;
@@ -115,7 +116,8 @@ pub struct ModeVm {
     pub completion: Option<CompletionOfRuns>,
 }
 
-/// Work under Tandem relative to stock, over all subjects of all cells; a pair counts once for each of its two VMs.
+/// Work under Tandem relative to stock, over all subjects of all cells; a pair counts once for each of its two VMs. What subjects
+/// gain their neighbours may lose, so the same stands beside it for every VM.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct AgainstStock {
     /// How many were compared: those that did some work in stock.
@@ -128,6 +130,42 @@ pub struct AgainstStock {
     pub least: f64,
     /// The cell that has it.
     pub least_cell: String,
+    /// Every VM, neighbours too.
+    pub all: Ratios,
+    /// Of these, VMs that wait by spinning.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spinning: Option<Ratios>,
+    /// Of these, VMs that do not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub not_spinning: Option<Ratios>,
+}
+
+/// Ratios of several VMs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Ratios {
+    /// How many VMs.
+    pub vms: usize,
+    /// Their geometric mean; a VM that did next to nothing in stock can move it far.
+    pub geometric_mean: f64,
+    /// Their median.
+    pub median: f64,
+    /// How many lie below 0.97.
+    pub below: usize,
+    /// The least.
+    pub least: f64,
+}
+
+impl Ratios {
+    fn of(ratios: impl Iterator<Item = f64> + Clone) -> Option<Ratios> {
+        let spread = Spread::of(ratios.clone())?;
+        Some(Ratios {
+            vms: ratios.clone().count(),
+            geometric_mean: geometric_mean(ratios.clone())?,
+            median: spread.median,
+            below: ratios.filter(|ratio| *ratio < WORSE).count(),
+            least: spread.least,
+        })
+    }
 }
 
 /// A mode's name in this bench.
@@ -246,27 +284,34 @@ impl CellFigures {
 
 /// Tandem against stock over all cells.
 pub fn against_stock(cells: &[CellFigures]) -> Option<AgainstStock> {
-    let mut ratios: Vec<(f64, String)> = Vec::new();
+    let mut subjects: Vec<(f64, String)> = Vec::new();
+    let mut all: Vec<(f64, &'static str)> = Vec::new();
     for cell in cells {
-        for (vm, name) in cell.subjects() {
-            let both = (
-                cell.work(mode_name(Mode::EqualWeights), vm),
-                cell.work("tandem", vm),
-            );
-            if let (Some(stock), Some(tandem)) = both
-                && stock > 0.0
-            {
-                ratios.push((tandem / stock, name));
-            }
-        }
+        let ratio = |vm: usize| {
+            let stock = cell.work(mode_name(Mode::EqualWeights), vm)?;
+            (stock > 0.0).then_some(cell.work("tandem", vm)? / stock)
+        };
+        let subject = |(vm, name)| Some((ratio(vm)?, name));
+        subjects.extend(cell.subjects().filter_map(subject));
+        let vms = cell.vms.iter().enumerate();
+        all.extend(vms.filter_map(|(i, vm)| Some((ratio(i)?, vm.workload))));
     }
-    let (least, least_cell) = ratios.iter().min_by(|a, b| a.0.total_cmp(&b.0))?.clone();
+    let (least, least_cell) = subjects.iter().min_by(|a, b| a.0.total_cmp(&b.0))?.clone();
+    let of = |spins: bool| {
+        let those = all
+            .iter()
+            .filter(move |(_, name)| waits_by_spinning(name) == spins);
+        Ratios::of(those.map(|(ratio, _)| *ratio))
+    };
     Some(AgainstStock {
-        cells: ratios.len(),
-        geometric_mean: geometric_mean(ratios.iter().map(|(ratio, _)| *ratio))?,
-        below: ratios.iter().filter(|(ratio, _)| *ratio < WORSE).count(),
+        cells: subjects.len(),
+        geometric_mean: geometric_mean(subjects.iter().map(|(ratio, _)| *ratio))?,
+        below: subjects.iter().filter(|(ratio, _)| *ratio < WORSE).count(),
         least,
         least_cell,
+        all: Ratios::of(all.iter().map(|(ratio, _)| *ratio))?,
+        spinning: of(true),
+        not_spinning: of(false),
     })
 }
 
@@ -428,5 +473,23 @@ pub(crate) mod tests {
         assert_eq!(figures.least_cell, "mutex, 4 vCPUs, pinned, beside mutex");
         assert!((figures.least - 0.9).abs() < 1e-9);
         assert_eq!(against_stock(&[]), None);
+    }
+
+    #[test]
+    fn every_vm_counts_beside_the_subjects_and_those_that_spin_are_told_apart() {
+        let figures = against_stock(&cells()).unwrap();
+        // The burning neighbour has 1, too.
+        assert_eq!((figures.all.vms, figures.all.below), (4, 1));
+        let expected = (4.3f64 * 0.9).powf(0.25);
+        assert!((figures.all.geometric_mean - expected).abs() < 1e-9);
+        assert_eq!(figures.all.median, 1.0);
+        let spinning = figures.spinning.unwrap();
+        assert_eq!((spinning.vms, spinning.below), (1, 0));
+        assert!((spinning.least - 4.3).abs() < 1e-9);
+        let others = figures.not_spinning.unwrap();
+        assert_eq!((others.vms, others.below), (3, 1));
+        assert!((others.geometric_mean - 0.9f64.powf(1.0 / 3.0)).abs() < 1e-9);
+        let alone = against_stock(&cells()[1..]).unwrap();
+        assert_eq!(alone.spinning, None);
     }
 }

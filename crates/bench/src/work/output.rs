@@ -16,6 +16,7 @@ use tandem_report::table::Tone;
 
 use super::figures::CellFigures;
 use super::figures::ModeVm;
+use super::figures::Ratios;
 use super::figures::WORSE;
 use super::figures::Work;
 use crate::spread::Spread;
@@ -207,9 +208,23 @@ pub fn verdict(work: &Work) -> String {
         return "Tandem against stock: not measured; it takes both modes, and VMs measured alone."
             .to_owned();
     };
+    let group = |name: &str, ratios: &Ratios| {
+        let (mean, median) = (ratios.geometric_mean, ratios.median);
+        let (below, vms) = (ratios.below, ratios.vms);
+        format!(" {name}: {mean:.2}, median {median:.2}, {below} of {vms} below {WORSE}.")
+    };
+    let groups = [
+        ("All VMs, neighbours too", Some(&figures.all)),
+        ("Those that wait by spinning", figures.spinning.as_ref()),
+        ("The others", figures.not_spinning.as_ref()),
+    ];
+    let groups = groups.into_iter();
+    let groups: String = groups
+        .filter_map(|(name, ratios)| Some(group(name, ratios?)))
+        .collect();
     format!(
         "Tandem against stock: work {:.2} times as much (geometric mean over {} cells; a pair counts for each of its VMs); {} below \
-         {WORSE}; least {:.2} ({}).",
+         {WORSE}; least {:.2} ({}).{groups}",
         figures.geometric_mean, figures.cells, figures.below, figures.least, figures.least_cell
     )
 }
@@ -243,6 +258,14 @@ pub fn html(work: &Work, command: &str, footer: &str) -> String {
                 "Work against stock",
                 format!("× {:.2}", figures.geometric_mean),
                 &format!("geometric mean over {} cells", figures.cells),
+            ),
+            tile(
+                "All VMs, neighbours too",
+                format!("× {:.2}", figures.all.geometric_mean),
+                &format!(
+                    "median {:.2}, {} of {} below {WORSE}",
+                    figures.all.median, figures.all.below, figures.all.vms
+                ),
             ),
             tile(
                 &format!("Cells below {WORSE}"),
@@ -417,7 +440,8 @@ mod tests {
         assert_eq!(
             text,
             "Tandem against stock: work 1.57 times as much (geometric mean over 3 cells; a pair counts for each of its VMs); 1 below \
-             0.97; least 0.90 (mutex, 4 vCPUs, pinned, beside mutex)."
+             0.97; least 0.90 (mutex, 4 vCPUs, pinned, beside mutex). All VMs, neighbours too: 1.40, median 1.00, 1 of 4 below 0.97. \
+             Those that wait by spinning: 4.30, median 4.30, 0 of 1 below 0.97. The others: 0.97, median 1.00, 1 of 3 below 0.97."
         );
         let mut none = work();
         none.tandem_vs_stock = None;

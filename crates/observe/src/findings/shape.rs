@@ -54,6 +54,10 @@ const WAITS: f64 = 0.50;
 /// A sibling that runs less than this does no part of the work.
 const WORKS: f64 = 0.02;
 
+/// What to know of the policy that divides a VM's time among its vCPUs. It gains nothing for most programs (docs/results.md).
+const ASYMMETRIC: &str = "try this and compare the work done before and with it: it gives the VM's time to the vCPU that needs it, \
+                          but of what was measured only pipelines that were free to move gained; programs with a serial part gained nothing or lost some percent";
+
 /// What a vCPU ran or would have run.
 fn wanted(vcpu: &VcpuInterval) -> f64 {
     let limited = vcpu.times.get(State::Limited).unwrap_or_default();
@@ -416,7 +420,7 @@ pub(super) fn slow_sibling(
         situation,
         &all,
         &["--policies", "fair,turns,apart,asymmetric"],
-        "the VM's time goes to the vCPU that needs it",
+        ASYMMETRIC,
     );
     Some(patient.finding(
         situation,

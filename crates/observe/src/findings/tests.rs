@@ -436,6 +436,10 @@ fn a_vm_that_waits_for_its_own_slow_vcpu() {
     let finding = slow(100, 450).only();
     assert_eq!(finding.kind, Kind::SlowSibling);
     assert!(finding.cure.commands[0].contains("asymmetric"));
+    // Most programs of that shape gained nothing by it where it was measured: no promise.
+    let remark = &finding.cure.remark;
+    assert!(remark.starts_with("try this"), "{remark}");
+    assert!(remark.contains("gained nothing or lost"), "{remark}");
     // One that is alone in its VM with the work waits for a neighbour, and so does one whose siblings have work.
     assert_eq!(slow(5, 450).kinds(1), [Kind::Neighbour]);
     assert_eq!(slow(600, 450).kinds(1), [Kind::Neighbour]);

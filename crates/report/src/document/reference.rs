@@ -2,19 +2,22 @@
 //!
 //! ```text
 //! NAME#PATH [AGGREGATE] [over|against|less PATH [AGGREGATE]] [FORMAT]
+//! NAME#PATH each over|against|less PATH AGGREGATE [FORMAT]
 //! ```
 //!
 //! **Path.** Parts behind slashes, as in a JSON pointer (`~1` is a slash, `~0` a tilde): a key, a
-//! place in a list from 0, `*` for all elements, or `[…]` for those that meet a condition:
+//! place in a list from 0, `*` for all elements, `1..` for all from place 1 on, or `[…]` for those that meet a condition:
 //! `[variant=agent&ratio<0.98]`, with `=` `!=` `<` `<=` `>` `>=` on an element's key (`a.b` is key
 //! b of its a) and `;` between values that will do. Without `NAME#` it is the file of the figure
 //! before it; in a row of a table a path without a first slash begins at the row.
 //!
 //! **Aggregate**, where a path leads to several values: `count`, `sum`, `mean`, `geomean`,
-//! `median`, `min`, `max`; `agreeing` counts the programs for which the guest agent chose as well
-//! as the best fixed setting. Elements that lack the key or have null are left out.
+//! `median`, `min`, `max`; `below0.97` counts those below 0.97; `agreeing` counts the programs for which the guest agent chose
+//! as well as the best fixed setting. Elements that lack the key or have null are left out.
 //!
-//! **Second value.** `a over b` is a ÷ b, `a against b` is a ÷ b − 1, `a less b` is a − b.
+//! **Second value.** `a over b` is a ÷ b, `a against b` is a ÷ b − 1, `a less b` is a − b. With `each` both paths lead to as many
+//! values, in the same order; each is compared with its other, and the aggregate is of what comes out. What would be divided by 0
+//! is left out.
 //!
 //! **Format.** as `format.rs` says: decimals, sign, scale, words.
 
@@ -36,8 +39,17 @@ const AS_GOOD: f64 = 0.97;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reference {
     left: Operand,
-    right: Option<(String, Operand)>,
+    right: Option<Second>,
     format: Format,
+}
+
+/// The second value, and how the first is compared with it.
+#[derive(Clone, Debug, PartialEq)]
+struct Second {
+    operator: String,
+    operand: Operand,
+    /// What is made of all comparisons, where each value is compared with its other.
+    each: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -67,13 +79,24 @@ impl Reference {
         let mut rest = all.as_slice();
         let left = Operand::parse(text, &mut rest)?;
         let mut right = None;
+        let is_each = rest.first() == Some(&"each");
+        rest = &rest[usize::from(is_each)..];
         if let [operator, behind @ ..] = rest
             && OPERATORS.contains(operator)
         {
             rest = behind;
             let mut operand = Operand::parse(text, &mut rest)?;
             operand.file = operand.file.or_else(|| left.file.clone());
-            right = Some(((*operator).to_owned(), operand));
+            right = Some(Second {
+                operator: (*operator).to_owned(),
+                each: operand.aggregate.take_if(|_| is_each),
+                operand,
+            });
+        }
+        let is_whole = right.as_ref().is_some_and(|right| right.each.is_some());
+        if is_each && (!is_whole || left.aggregate.is_some()) {
+            let why = "wanted: NAME#/path each over|against|less path aggregate [format]";
+            return Err(Error::syntax(text, why));
         }
         let format = match (words, rest) {
             (Some(words), []) => Format::words(words)?,
@@ -93,18 +116,59 @@ impl Reference {
 
     /// The figure as it is written. Without a row every path needs its file.
     pub fn show(&self, data: &Data, row: Option<Row<'_>>) -> Result<String, Error> {
-        let Some((operator, right)) = &self.right else {
+        let Some(right) = &self.right else {
             let value = self.left.value(data, row)?;
             return self.format.write(&self.left.path, &value);
         };
-        let a = number(&self.left.path, &self.left.value(data, row)?)?;
-        let b = number(&right.path, &right.value(data, row)?)?;
-        let value = match operator.as_str() {
-            "over" => a / b,
-            "against" => a / b - 1.0,
-            _ => a - b,
+        let value = match &right.each {
+            Some(aggregate) => self.each(right, aggregate, data, row)?,
+            None => {
+                let a = number(&self.left.path, &self.left.value(data, row)?)?;
+                let b = number(&right.operand.path, &right.operand.value(data, row)?)?;
+                compared(&right.operator, a, b)
+            }
         };
         self.format.write(&self.left.path, &Value::from(value))
+    }
+
+    /// Each value compared with its other, and what is made of that.
+    fn each(
+        &self,
+        right: &Second,
+        aggregate: &str,
+        data: &Data,
+        row: Option<Row<'_>>,
+    ) -> Result<f64, Error> {
+        let (ours, path) = self.left.found(data, row)?;
+        let (others, other_path) = right.operand.found(data, row)?;
+        if ours.len() != others.len() {
+            let why = format!(
+                "{} values here and {} at {other_path}: each needs its other",
+                ours.len(),
+                others.len()
+            );
+            return Err(Error::syntax(&path, why));
+        }
+        let mut results = Vec::new();
+        for (a, b) in ours.into_iter().zip(others) {
+            if a.is_null() || b.is_null() {
+                continue;
+            }
+            let (a, b) = (number(&path, a)?, number(&other_path, b)?);
+            if b != 0.0 || right.operator == "less" {
+                results.push(Value::from(compared(&right.operator, a, b)));
+            }
+        }
+        let results: Vec<&Value> = results.iter().collect();
+        aggregated(aggregate, &results, &path)
+    }
+}
+
+fn compared(operator: &str, a: f64, b: f64) -> f64 {
+    match operator {
+        "over" => a / b,
+        "against" => a / b - 1.0,
+        _ => a - b,
     }
 }
 
@@ -116,7 +180,7 @@ impl Operand {
         *rest = behind;
         let mut aggregate = None;
         if let [first, behind @ ..] = rest
-            && AGGREGATES.contains(first)
+            && (AGGREGATES.contains(first) || limit(first).is_some())
         {
             *rest = behind;
             aggregate = Some((*first).to_owned());
@@ -132,7 +196,12 @@ impl Operand {
         })
     }
 
-    fn value(&self, data: &Data, row: Option<Row<'_>>) -> Result<Value, Error> {
+    /// What the path leads to, and the path with its file.
+    fn found<'a>(
+        &self,
+        data: &'a Data,
+        row: Option<Row<'a>>,
+    ) -> Result<(Vec<&'a Value>, String), Error> {
         let file = self.file.as_deref().or(row.map(|row| row.file));
         let file = file.ok_or_else(|| Error::syntax(&self.path, "which file? NAME#/path"))?;
         let whole = data.file(file)?;
@@ -142,6 +211,11 @@ impl Operand {
             (None, Some(row)) => select(row.value, &self.path, &path)?,
             (None, None) => return Err(Error::syntax(&self.path, "a path begins with a slash")),
         };
+        Ok((found, path))
+    }
+
+    fn value(&self, data: &Data, row: Option<Row<'_>>) -> Result<Value, Error> {
+        let (found, path) = self.found(data, row)?;
         match (&self.aggregate, found.as_slice()) {
             (Some(aggregate), found) => aggregated(aggregate, found, &path).map(Value::from),
             (None, [one]) => Ok((*one).clone()),
@@ -191,9 +265,10 @@ pub fn select<'a>(from: &'a Value, path: &str, whole: &str) -> Result<Vec<&'a Va
             segment: segment.to_owned(),
         };
         let condition = segment.strip_prefix('[').and_then(|s| s.strip_suffix(']'));
-        if segment == "*" || condition.is_some() {
-            let all = found.iter().flat_map(|value| elements(value));
-            let all: Vec<&Value> = all.collect();
+        let first: Option<usize> = segment.strip_suffix("..").and_then(|n| n.parse().ok());
+        if segment == "*" || condition.is_some() || first.is_some() {
+            let of = |value| elements(value).into_iter().skip(first.unwrap_or(0));
+            let all: Vec<&Value> = found.iter().copied().flat_map(of).collect();
             found = match condition {
                 Some(condition) => filter(all, condition).map_err(|why| match why {
                     Some(why) => Error::syntax(segment, why),
@@ -286,6 +361,9 @@ fn aggregated(aggregate: &str, found: &[&Value], path: &str) -> Result<f64, Erro
             segment: "no element meets the condition".to_owned(),
         });
     }
+    if let Some(limit) = limit(aggregate) {
+        return Ok(numbers.iter().filter(|number| **number < limit).count() as f64);
+    }
     numbers.sort_by(f64::total_cmp);
     let n = numbers.len();
     let sum: f64 = numbers.iter().sum();
@@ -297,6 +375,11 @@ fn aggregated(aggregate: &str, found: &[&Value], path: &str) -> Result<f64, Erro
         "min" => numbers[0],
         _ => numbers[n - 1],
     })
+}
+
+/// The number of `below0.97`.
+fn limit(aggregate: &str) -> Option<f64> {
+    aggregate.strip_prefix("below")?.parse().ok()
 }
 
 /// Of how many programs of `tandem bench guest --variants exhaustive` the agent's choice counts as

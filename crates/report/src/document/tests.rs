@@ -137,6 +137,45 @@ fn two_values_are_compared() {
 }
 
 #[test]
+fn each_value_is_compared_with_its_other() {
+    let mut data = Data::default();
+    let modes = |stock: [f64; 3], tandem: [f64; 3]| json!([{ "mode": "stock", "vms": stock }, { "mode": "tandem", "vms": tandem }]);
+    data.insert(
+        "work",
+        json!({ "cells": [
+            { "n": 1, "modes": modes([0.5, 0.25, 0.0], [1.0, 0.2, 0.3]) },
+            { "n": 2, "modes": modes([0.1, 0.5, 0.5], [0.4, 0.5, 0.48]) },
+            { "n": 3, "modes": [{ "mode": "stock", "vms": [null] }, { "mode": "tandem", "vms": [0.5] }] },
+        ] }),
+    );
+    let figure = |cells: &str, vms: &str, end: &str| {
+        let path = |mode: &str| format!("/cells/{cells}/modes/[mode={mode}]/vms/{vms}");
+        let reference = format!("work#{} each over {} {end}", path("tandem"), path("stock"));
+        let rendered = render(&format!("0<!-- {reference} -->"), &data);
+        let problems: Vec<String> = rendered.problems.iter().map(Problem::to_string).collect();
+        let text = rendered.text.split("<!--").next().unwrap().to_owned();
+        (text, problems.join(""))
+    };
+    // 2, 0.8, 4, 1, 0.96; one of stock's is 0, and one was not measured.
+    assert_eq!(figure("*", "*", "count").0, "5");
+    assert_eq!(figure("*", "*", "geomean .3").0, "1.438");
+    assert_eq!(figure("*", "*", "median .2").0, "1.00");
+    assert_eq!(figure("*", "*", "below0.97").0, "2");
+    assert_eq!(figure("*", "0", "max .0").0, "4");
+    assert_eq!(figure("[n=1;2]", "1..", "min .1").0, "0.8");
+    assert_eq!(figure("[n=1;2]", "1..", "count").0, "3");
+    let why = |cells: &str, end: &str| figure(cells, "*", end).1;
+    assert!(why("*", ".2").contains("each over|against|less path aggregate"));
+    let uneven = "work#/cells/0/modes/0/vms/* each less /cells/2/modes/1/vms/* max .2";
+    let rendered = render(&format!("0<!-- {uneven} -->"), &data);
+    let text = rendered.problems[0].to_string();
+    assert!(
+        text.contains("3 values here and 1 at work#/cells/2"),
+        "{text}"
+    );
+}
+
+#[test]
 fn formats_write_numbers_as_documents_do() {
     assert_eq!(figure("bench#/locks ,.0"), "225,491");
     assert_eq!(figure("bench#/locks .1/1e3"), "225.5");
