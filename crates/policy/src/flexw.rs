@@ -300,7 +300,10 @@ impl FlexW {
                 },
             };
             // Steps too small for the knob add up. Anything else in force than what was asked for is what counts.
-            if knob.written(vm, Weight::saturating(state.real_time)) != vm.in_force.weight {
+            if vm.in_force.rotating {
+                // In its rows it may weigh more, in place of those whose rows they are not.
+                state.real_time = vm.weight.value();
+            } else if knob.written(vm, Weight::saturating(state.real_time)) != vm.in_force.weight {
                 state.real_time = vm.in_force.weight.value();
             }
             // Beyond the knob's range more would be asked for than it can show, to be taken back first later.
