@@ -168,7 +168,9 @@ mod tests {
         let mut vms = [vm(1, [(25, 25); 2]), vm(2, [(75, 25); 2])];
         let due = |vms: &[VmObservation]| -> Vec<u64> {
             let due = assess(T, vms);
-            due.iter().map(|account| account.fair.0 / 1_000_000).collect()
+            due.iter()
+                .map(|account| account.fair.0 / 1_000_000)
+                .collect()
         };
         assert_eq!(due(&vms), [100, 100], "without the cap");
         vms[0].in_force.quota = Some(0.5);

@@ -173,12 +173,7 @@ fn together(
 }
 
 /// What a cgroup is made of: its VMs; and where there are hard caps further down, each of the cgroups in it as one.
-fn parts(
-    period: Nanos,
-    claims: &[LeveledClaim<'_>],
-    within: &[usize],
-    depth: usize,
-) -> Vec<Claim> {
+fn parts(period: Nanos, claims: &[LeveledClaim<'_>], within: &[usize], depth: usize) -> Vec<Claim> {
     let below = |i: &usize| claims[*i].levels.iter().skip(depth);
     let is_capped = |i: &usize| below(i).any(|level| level.quota.is_some());
     if !within.iter().any(is_capped) {

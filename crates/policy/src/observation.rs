@@ -99,7 +99,12 @@ const NEARLY_ALL: f64 = 0.9;
 
 /// What a hard cap, in pCPUs, leaves of what somebody could use who received so much. One that received more than that is not what the cap is
 /// taken for: it was changed since it was read, or lets bursts through.
-pub(crate) fn under_quota(most: Nanos, quota: Option<f64>, period: Nanos, received: Nanos) -> Nanos {
+pub(crate) fn under_quota(
+    most: Nanos,
+    quota: Option<f64>,
+    period: Nanos,
+    received: Nanos,
+) -> Nanos {
     let Some(quota) = quota else {
         return most;
     };

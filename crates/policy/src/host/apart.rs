@@ -119,10 +119,7 @@ impl State {
         let limited = part(vm.limited()) / vm.vcpus.len().max(1) as f64;
         self.limited = follow(self.limited, limited);
         for vcpu in &vm.vcpus {
-            let now = (
-                part(vcpu.wanted(period)),
-                part(vcpu.wanted_in_vain(period)),
-            );
+            let now = (part(vcpu.wanted(period)), part(vcpu.wanted_in_vain(period)));
             let average = before.get(&vcpu.vcpu).map_or(now, |before| {
                 (follow(before.0, now.0), follow(before.1, now.1))
             });
