@@ -10,6 +10,7 @@
 
 mod error;
 mod others;
+pub(crate) mod quotas;
 mod turns;
 
 use std::cell::OnceCell;
@@ -39,6 +40,7 @@ use crate::configured::Configured;
 use crate::configured::is_tenants;
 use crate::discovery::Vm;
 pub use crate::fleet::error::FleetError;
+use crate::fleet::quotas::Throttling;
 use crate::hierarchy::Hierarchy;
 use crate::homes::group_name;
 use crate::homes::own_cgroup;
@@ -95,6 +97,7 @@ pub struct Fleet {
     weight_per_vcpu: bool,
     vms: BTreeMap<VmId, ManagedVm>,
     hierarchy: Hierarchy,
+    throttling: Throttling,
     updates: u64,
     began: Instant,
     /// Whether the kernel has the idle class for groups; `None` before the first VM.
@@ -128,6 +131,7 @@ impl Fleet {
             weight_per_vcpu: false,
             vms: BTreeMap::new(),
             hierarchy: Hierarchy::default(),
+            throttling: Throttling::default(),
             updates: 0,
             began: Instant::now(),
             has_idle: None,
@@ -186,6 +190,7 @@ impl Fleet {
         self.updates = self.updates.wrapping_add(1);
         let (mut notes, mut refused) = (Vec::new(), Vec::new());
         self.hear_of_others(&mut notes);
+        self.throttling.begin_update();
         let present: BTreeSet<VmId> = found.iter().map(|vm| vm.id).collect();
         let gone: Vec<VmId> = self
             .vms
@@ -244,6 +249,7 @@ impl Fleet {
             );
         }
         self.reread_hierarchy();
+        self.forget_quotas();
         (notes, refused)
     }
 
@@ -317,6 +323,7 @@ impl Fleet {
             has_rule: wanted.is_some(),
             is_tenants,
             in_force,
+            left_below: None,
             policies,
             is_shared,
             ended_turns: false,
@@ -325,6 +332,7 @@ impl Fleet {
             sampled: false,
         };
         self.take_vcpus(&mut managed)?;
+        self.read_quotas(&mut managed);
         if !is_left_alone
             && !in_force.idle
             && let Backend::Live(actuator) = &mut self.backend
@@ -452,8 +460,12 @@ impl Fleet {
             Backend::Dry(_) => None,
         };
         managed.weigh(actuator, notes)?;
-        if (self.updates + vm.id.0).is_multiple_of(RECHECK_EVERY) {
+        let is_due = (self.updates + vm.id.0).is_multiple_of(RECHECK_EVERY);
+        if is_due {
             self.recheck(managed, notes)?;
+        }
+        if is_due || managed.vcpus.iter().any(|vcpu| vcpu.quotas.is_none()) {
+            self.read_quotas(managed);
         }
         taken
     }
@@ -617,7 +629,9 @@ impl Host for Fleet {
                     },
                 };
                 managed.waits.count(vcpu.last, sample);
-                vcpus.push(vcpu.observe(sample, scale, closely, &self.sampler));
+                let observed = vcpu.observe(sample, scale, closely, &self.sampler);
+                self.throttling.count(vcpu.caps(), observed.waited, scale);
+                vcpus.push(observed);
             }
             if vcpus.is_empty() {
                 continue;
@@ -632,7 +646,10 @@ impl Host for Fleet {
                     }
                 };
                 observations.push(VmObservation {
-                    in_force: managed.in_force,
+                    in_force: VmSettings {
+                        quota: managed.quota(),
+                        ..managed.in_force
+                    },
                     siblings: siblings as u32,
                     levels: self.hierarchy.levels(&managed.above()),
                     divisible: managed.divisible && self.divides,
@@ -641,6 +658,7 @@ impl Host for Fleet {
                 });
             }
         }
+        self.take_out_throttled(period, &mut observations);
         observations
     }
 

@@ -18,6 +18,8 @@ mod helper;
 mod host;
 #[path = "live_fleet/hot_plug.rs"]
 mod hot_plug;
+#[path = "live_fleet/quotas.rs"]
+mod quotas;
 #[path = "live_fleet/roaming.rs"]
 mod roaming;
 #[path = "live_fleet/subject.rs"]
@@ -44,6 +46,7 @@ fn main() -> ExitCode {
                 decisions::ALL,
                 foreign::ALL,
                 hot_plug::ALL,
+                quotas::ALL,
                 tenants::ALL,
                 turns::ALL,
                 roaming::ALL,
