@@ -14,10 +14,14 @@ mod foreign;
 mod harness;
 #[path = "../../linux/tests/live/helper.rs"]
 mod helper;
+#[path = "../src/fixtures/hooked.rs"]
+mod hooked;
 #[path = "../../linux/tests/live/host.rs"]
 mod host;
 #[path = "live_fleet/hot_plug.rs"]
 mod hot_plug;
+#[path = "live_fleet/panics.rs"]
+mod panics;
 #[path = "live_fleet/roaming.rs"]
 mod roaming;
 #[path = "live_fleet/subject.rs"]
@@ -46,6 +50,7 @@ fn main() -> ExitCode {
                 hot_plug::ALL,
                 tenants::ALL,
                 turns::ALL,
+                panics::ALL,
                 roaming::ALL,
             ]
             .concat(),
