@@ -612,8 +612,8 @@ mod tests {
     /// What it was told last of who takes turns.
     fn guarded(heard: &Path) -> String {
         let heard = fs::read_to_string(heard).unwrap();
-        let lines = heard.lines().filter(|line| line.contains("guard"));
-        lines.last().unwrap_or_default().to_owned()
+        let mut lines = heard.lines().filter(|line| line.contains("guard"));
+        lines.next_back().unwrap_or_default().to_owned()
     }
 
     fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
