@@ -9,6 +9,7 @@
 //! lines here; what is gone is dropped at the next scan and is no error.
 
 mod error;
+mod keeper_ended;
 mod others;
 pub(crate) mod quotas;
 mod turns;
@@ -42,9 +43,8 @@ use crate::discovery::Vm;
 pub use crate::fleet::error::FleetError;
 use crate::fleet::quotas::Throttling;
 use crate::hierarchy::Hierarchy;
+use crate::homes::Homes;
 use crate::homes::group_name;
-use crate::homes::own_cgroup;
-use crate::homes::residences;
 use crate::homes::tenants_weight;
 use crate::in_force::has_idle_class;
 use crate::in_force::settings;
@@ -59,7 +59,7 @@ use tandem_linux::actuator::ActuatorError;
 use tandem_linux::actuator::Outcome;
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::cgroup::CpuController;
-use tandem_linux::cgroup::ownership::Residence;
+use tandem_linux::cgroup::ownership::Occupants;
 use tandem_linux::claims::Claims;
 use tandem_linux::procfs::ProcFs;
 use tandem_linux::sampler::Sampler;
@@ -189,6 +189,8 @@ impl Fleet {
     pub fn update(&mut self, found: &[Vm], all: &[Vm]) -> (Vec<Note>, Vec<Refused>) {
         self.updates = self.updates.wrapping_add(1);
         let (mut notes, mut refused) = (Vec::new(), Vec::new());
+        // While pCPUs are idle there are no observations.
+        self.outlive_keeper();
         self.hear_of_others(&mut notes);
         self.throttling.begin_update();
         let present: BTreeSet<VmId> = found.iter().map(|vm| vm.id).collect();
@@ -205,9 +207,9 @@ impl Fleet {
         }
         let any_new = found.iter().any(|vm| !self.vms.contains_key(&vm.id));
         let homes = if any_new {
-            residences(self.controller(), all)
+            Homes::read(self.controller(), all)
         } else {
-            BTreeMap::new()
+            Homes::default()
         };
         let began = Instant::now();
         let mut adopted = 0;
@@ -265,7 +267,7 @@ impl Fleet {
     fn adopt(
         &mut self,
         vm: &Vm,
-        homes: &BTreeMap<VmId, Residence>,
+        homes: &Homes,
         notes: &mut Vec<Note>,
     ) -> Result<ManagedVm, FleetError> {
         let controller = self.backend.controller();
@@ -277,7 +279,7 @@ impl Fleet {
         let policies = self.policies_of(vm, &origin);
         let is_left_alone = policies == PolicySet::NONE;
         let range = controller.weight_range();
-        let own = own_cgroup(controller, vm.id, homes)?;
+        let own = homes.own_cgroup(vm.id, &mut Occupants::new(controller, &ProcFs::host()))?;
         let is_shared = own.is_none() && is_left_alone;
         let made = own.is_none() && !is_left_alone;
         let (cgroup, in_force) = match own {

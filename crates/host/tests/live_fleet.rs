@@ -14,10 +14,14 @@ mod foreign;
 mod harness;
 #[path = "../../linux/tests/live/helper.rs"]
 mod helper;
+#[path = "../src/fixtures/hooked.rs"]
+mod hooked;
 #[path = "../../linux/tests/live/host.rs"]
 mod host;
 #[path = "live_fleet/hot_plug.rs"]
 mod hot_plug;
+#[path = "live_fleet/panics.rs"]
+mod panics;
 #[path = "live_fleet/quotas.rs"]
 mod quotas;
 #[path = "live_fleet/roaming.rs"]
@@ -49,6 +53,7 @@ fn main() -> ExitCode {
                 quotas::ALL,
                 tenants::ALL,
                 turns::ALL,
+                panics::ALL,
                 roaming::ALL,
             ]
             .concat(),

@@ -176,6 +176,9 @@ pub struct Round {
     /// Who takes turns from now on; `None`: no policy says.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rotation: Option<Rotation>,
+    /// VMs that never sleep and take no turns because those who do have cgroups elsewhere.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub left_out_of_turns: Vec<VmId>,
     /// Whether there is something to do in the next period though pCPU time may be left over.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub contended: bool,

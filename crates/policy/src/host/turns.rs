@@ -35,6 +35,7 @@ use crate::pcpu_set::PcpuSet;
 use crate::turns::Member;
 use crate::turns::Rotation;
 use crate::turns::TurnsConfig;
+use crate::turns::left_out;
 use crate::turns::rotation::Candidate;
 use crate::turns::stays::Stays;
 use crate::turns::wakefulness::Wakefulness;
@@ -121,15 +122,15 @@ impl Turns {
     }
 
     /// The VMs that could take turns, and what each is due. Of several sets of siblings the one with the most vCPUs: a VM in
-    /// the idle class makes room for its siblings only.
+    /// the idle class makes room for its siblings only. And the VMs that are left out for that reason.
     fn candidates(
         &self,
         host: &HostObservation,
         scope: Scope,
         accounts: &BTreeMap<VmId, Assessment>,
-    ) -> Vec<Candidate> {
+    ) -> (Vec<Candidate>, Vec<VmId>) {
         if !host.knobs.idle {
-            return Vec::new();
+            return (Vec::new(), Vec::new());
         }
         let could = |vm: &&VmObservation| {
             scope.includes(vm) && !vm.in_force.idle && vm.in_force.quota.is_none() && !vm.is_apart()
@@ -144,10 +145,7 @@ impl Turns {
                 sets.entry(vm.siblings).or_default().push(candidate);
             }
         }
-        let vcpus = |set: &Vec<Candidate>| set.iter().map(|vm| vm.vcpus.len()).sum::<usize>();
-        // The first of the largest.
-        let largest = sets.into_values().rev().max_by_key(vcpus);
-        largest.unwrap_or_default()
+        left_out::choose(sets)
     }
 
     /// Of candidates that are pinned, those that can take turns beside pinned VMs that stay on. Such a VM has more of its pCPUs in rows that
@@ -430,7 +428,8 @@ impl Policy for Turns {
         let accounts = accounts(host, round);
         self.correct(&accounts);
         self.let_go();
-        let mut candidates = self.candidates(host, scope, &accounts);
+        let (mut candidates, left_out) = self.candidates(host, scope, &accounts);
+        round.left_out_of_turns = left_out;
         self.awake = candidates.iter().map(|candidate| candidate.vm).collect();
         self.beside_pinned(host, &accounts, &mut candidates);
         self.rotate(candidates);
@@ -588,5 +587,21 @@ mod tests {
         assert_eq!(decide(&host), (2, 4));
         host.knobs.affinity = false;
         assert_eq!(decide(&host), (2, 0), "they sit already");
+    }
+
+    #[test]
+    fn who_never_sleeps_below_another_cgroup_is_told_of() {
+        let mut host = pinned([(2, 100), (2, 100), (2, 100)]);
+        host.vms[2].siblings = 1;
+        let (mut turns, scope) = turns();
+        let mut told = Vec::new();
+        for _ in 0..8 {
+            let mut round = Round::default();
+            turns.decide(&host, scope, &mut round);
+            told.push(round.left_out_of_turns);
+        }
+        assert_eq!(turns.rotation.members.len(), 2);
+        assert_eq!(told.first(), Some(&vec![]), "it may sleep yet");
+        assert_eq!(told.last(), Some(&vec![VmId(3)]));
     }
 }
