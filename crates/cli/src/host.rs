@@ -370,7 +370,7 @@ pub struct ExportArgs {
 /// `tandem host restore`
 #[derive(Debug, Args)]
 pub struct RestoreArgs {
-    /// Where the daemon kept its journal
+    /// Where the daemon and `host check` kept their journals
     #[arg(long, default_value = DEFAULT_STATE_DIR, value_name = "DIR")]
     state_dir: PathBuf,
 }
@@ -385,6 +385,9 @@ pub struct CheckArgs {
     /// them compete by weight for so long
     #[arg(long)]
     enable_controller: bool,
+    /// Where that is journaled, so that it is put back after kill -9 too
+    #[arg(long, default_value = DEFAULT_STATE_DIR, value_name = "DIR")]
+    state_dir: PathBuf,
 }
 
 /// Runs the command.
@@ -520,8 +523,9 @@ fn check(args: &CheckArgs) -> anyhow::Result<()> {
     let interrupt = Interrupt::watch()?;
     let options = CheckOptions {
         enable_controller: args.enable_controller,
+        state_dir: args.state_dir.clone(),
     };
-    let report = check::run(myself(&["host", "check-measure"]), options, &interrupt)?;
+    let report = check::run(myself(&["host", "check-measure"]), &options, &interrupt)?;
     console::print(&match args.json {
         true => serde_json::to_string_pretty(&report)?,
         false => check_table(&report),
@@ -564,8 +568,9 @@ fn check_table(report: &Report) -> String {
 }
 
 fn restore(args: &RestoreArgs) -> anyhow::Result<()> {
-    let controller = cgroup::open(&ProcFs::default())?;
-    let report = restore_all(controller, &args.state_dir)?;
+    let open = || cgroup::open(&ProcFs::default());
+    let mut report = check::put_back(open()?, &args.state_dir)?;
+    report.add(restore_all(open()?, &args.state_dir)?);
     if report.is_complete() {
         status::remove_of_gone(&args.state_dir);
     }

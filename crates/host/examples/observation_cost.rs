@@ -1,4 +1,4 @@
-//! What seeing costs: samples of 1,000 sleeping vCPU threads in 125 processes, and scans for them.
+//! What seeing costs: samples of 1,000 sleeping vCPU threads in 125 processes, scans for them, and whole intervals of `tandem host top` without BPF.
 //!
 //! ```text
 //! cargo run --release -p tandem-host --example observation_cost [-- PROCESSES THREADS]
@@ -6,7 +6,8 @@
 //!
 //! It starts the processes (itself, again), each with threads named as a microVM's vCPUs, and
 //! prints the CPU time of this process per operation, and what the operations of a daemon's second
-//! (ten times all samples, one scan) come to as part of one pCPU. CPU time, not time by the clock,
+//! (ten times all samples, one scan) come to as part of one pCPU. An interval of `top` holds a scan, all that is
+//! read of each vCPU and of the cgroups, and what everybody is due. CPU time, not time by the clock,
 //! so that other load on the machine shows little.
 
 use std::env;
@@ -14,6 +15,7 @@ use std::io::BufRead;
 use std::io::BufReader;
 use std::io::Read;
 use std::io::Write;
+use std::path::Path;
 use std::process::Child;
 use std::process::Command;
 use std::process::Stdio;
@@ -23,9 +25,12 @@ use rustix::time::ClockId;
 use rustix::time::clock_gettime;
 use tandem_host::discovery::Discovery;
 use tandem_host::discovery::DiscoveryOptions;
+use tandem_host::select::Selector;
+use tandem_host::top::Top;
 use tandem_linux::ProcFs;
 use tandem_linux::sampler::Sampler;
 use tandem_linux::thread::ThreadRef;
+use tandem_observe::Plain;
 
 /// How often each operation is repeated.
 const ROUNDS: u32 = 50;
@@ -60,7 +65,7 @@ fn measure(pids: &[u32], wanted: usize) -> Result<(), AnyError> {
         without_kvm: pids.iter().map(u32::to_string).collect(),
         ..DiscoveryOptions::default()
     };
-    let mut discovery = Discovery::new(options, procfs.clone())?;
+    let mut discovery = Discovery::new(options.clone(), procfs.clone())?;
     let first_scan = cpu_time(1, || Ok(discovery.scan().map(drop)?))?;
     let scan = cpu_time(ROUNDS, || Ok(discovery.scan().map(drop)?))?;
     let vms = discovery.scan()?.vms;
@@ -98,6 +103,16 @@ fn measure(pids: &[u32], wanted: usize) -> Result<(), AnyError> {
     })?;
     let idle = cpu_time(ROUNDS, || Ok(sampler.pcpu_idle().map(drop)?))?;
 
+    let mut top = Top::open(
+        Box::new(Plain::new(ProcFs::host())),
+        options,
+        Selector::all(),
+        Path::new("/nonexistent"),
+    )?;
+    top.begin()?;
+    let first_interval = cpu_time(1, || Ok(top.interval().map(drop)?))?;
+    let interval = cpu_time(ROUNDS, || Ok(top.interval().map(drop)?))?;
+
     let count = threads.len() as f64;
     let each = |label: &str, seconds: f64| {
         println!("{label:<28} {:>9.2} µs", seconds / count * 1e6);
@@ -115,11 +130,21 @@ fn measure(pids: &[u32], wanted: usize) -> Result<(), AnyError> {
     println!("{:<28} {:>9.2} µs", "idle time of all pCPUs", idle * 1e6);
     println!("{:<28} {:>9.2} ms", "first scan", first_scan * 1e3);
     println!("{:<28} {:>9.2} ms", "scan", scan * 1e3);
+    println!(
+        "{:<28} {:>9.2} ms",
+        "first interval of top",
+        first_interval * 1e3
+    );
+    println!("{:<28} {:>9.2} ms", "interval of top", interval * 1e3);
     let percent = |seconds: f64| seconds * 10.0 * 100.0;
     let (all_read, in_rounds) = (percent(samples), percent(rounds));
     println!("samples every 100 ms, all read: {all_read:.2} % of a pCPU");
     println!("samples every 100 ms in rounds, all asleep: {in_rounds:.2} % of a pCPU");
     println!("a scan every second: {:.2} % of a pCPU", scan * 100.0);
+    println!(
+        "an interval of top every second: {:.2} % of a pCPU",
+        interval * 100.0
+    );
     Ok(())
 }
 

@@ -37,6 +37,7 @@ use crate::discovery::Vm;
 use crate::fleet::Backend;
 use crate::fleet::Fleet;
 use crate::hint;
+use crate::hint::LeftOutOfTurns;
 use crate::metrics::MOST_VMS;
 use crate::metrics::Metrics;
 use crate::metrics::VmLabels;
@@ -120,6 +121,8 @@ pub struct Daemon {
     said: SaidChanges,
     /// Whether it was said that turns act on nobody.
     hinted: bool,
+    /// Who never sleeps and takes no turns.
+    left_out: LeftOutOfTurns,
 }
 
 impl Daemon {
@@ -187,6 +190,7 @@ impl Daemon {
             rotation: BTreeSet::new(),
             said: SaidChanges::default(),
             hinted: false,
+            left_out: LeftOutOfTurns::default(),
             config,
         })
     }
@@ -310,6 +314,13 @@ impl Daemon {
         let Some(rotation) = &period.round.rotation else {
             return;
         };
+        let left_out = period.round.left_out_of_turns.iter();
+        let left_out: Vec<&str> = left_out
+            .filter_map(|vm| Some(self.fleet.vm(*vm)?.vm.name.as_str()))
+            .collect();
+        if let Some(line) = self.left_out.news(&left_out) {
+            reporter.info(&line);
+        }
         let now: BTreeSet<VmId> = rotation.members.iter().map(|member| member.vm).collect();
         if now == self.rotation {
             return;

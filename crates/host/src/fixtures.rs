@@ -1,5 +1,7 @@
 //! Made-up VMs, for tests.
 
+pub(crate) mod hooked;
+
 use tandem_linux::thread::Pid;
 use tandem_linux::thread::StartTime;
 use tandem_linux::thread::ThreadRef;

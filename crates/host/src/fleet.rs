@@ -9,7 +9,9 @@
 //! lines here; what is gone is dropped at the next scan and is no error.
 
 mod error;
+mod keeper_ended;
 mod others;
+pub(crate) mod quotas;
 mod turns;
 
 use std::cell::OnceCell;
@@ -39,10 +41,10 @@ use crate::configured::Configured;
 use crate::configured::is_tenants;
 use crate::discovery::Vm;
 pub use crate::fleet::error::FleetError;
+use crate::fleet::quotas::Throttling;
 use crate::hierarchy::Hierarchy;
+use crate::homes::Homes;
 use crate::homes::group_name;
-use crate::homes::own_cgroup;
-use crate::homes::residences;
 use crate::homes::tenants_weight;
 use crate::in_force::has_idle_class;
 use crate::in_force::settings;
@@ -57,7 +59,7 @@ use tandem_linux::actuator::ActuatorError;
 use tandem_linux::actuator::Outcome;
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::cgroup::CpuController;
-use tandem_linux::cgroup::ownership::Residence;
+use tandem_linux::cgroup::ownership::Occupants;
 use tandem_linux::claims::Claims;
 use tandem_linux::procfs::ProcFs;
 use tandem_linux::sampler::Sampler;
@@ -95,6 +97,7 @@ pub struct Fleet {
     weight_per_vcpu: bool,
     vms: BTreeMap<VmId, ManagedVm>,
     hierarchy: Hierarchy,
+    throttling: Throttling,
     updates: u64,
     began: Instant,
     /// Whether the kernel has the idle class for groups; `None` before the first VM.
@@ -128,6 +131,7 @@ impl Fleet {
             weight_per_vcpu: false,
             vms: BTreeMap::new(),
             hierarchy: Hierarchy::default(),
+            throttling: Throttling::default(),
             updates: 0,
             began: Instant::now(),
             has_idle: None,
@@ -185,7 +189,10 @@ impl Fleet {
     pub fn update(&mut self, found: &[Vm], all: &[Vm]) -> (Vec<Note>, Vec<Refused>) {
         self.updates = self.updates.wrapping_add(1);
         let (mut notes, mut refused) = (Vec::new(), Vec::new());
+        // While pCPUs are idle there are no observations.
+        self.outlive_keeper();
         self.hear_of_others(&mut notes);
+        self.throttling.begin_update();
         let present: BTreeSet<VmId> = found.iter().map(|vm| vm.id).collect();
         let gone: Vec<VmId> = self
             .vms
@@ -200,9 +207,9 @@ impl Fleet {
         }
         let any_new = found.iter().any(|vm| !self.vms.contains_key(&vm.id));
         let homes = if any_new {
-            residences(self.controller(), all)
+            Homes::read(self.controller(), all)
         } else {
-            BTreeMap::new()
+            Homes::default()
         };
         let began = Instant::now();
         let mut adopted = 0;
@@ -244,6 +251,7 @@ impl Fleet {
             );
         }
         self.reread_hierarchy();
+        self.forget_quotas();
         (notes, refused)
     }
 
@@ -259,7 +267,7 @@ impl Fleet {
     fn adopt(
         &mut self,
         vm: &Vm,
-        homes: &BTreeMap<VmId, Residence>,
+        homes: &Homes,
         notes: &mut Vec<Note>,
     ) -> Result<ManagedVm, FleetError> {
         let controller = self.backend.controller();
@@ -271,7 +279,7 @@ impl Fleet {
         let policies = self.policies_of(vm, &origin);
         let is_left_alone = policies == PolicySet::NONE;
         let range = controller.weight_range();
-        let own = own_cgroup(controller, vm.id, homes)?;
+        let own = homes.own_cgroup(vm.id, &mut Occupants::new(controller, &ProcFs::host()))?;
         let is_shared = own.is_none() && is_left_alone;
         let made = own.is_none() && !is_left_alone;
         let (cgroup, in_force) = match own {
@@ -317,6 +325,7 @@ impl Fleet {
             has_rule: wanted.is_some(),
             is_tenants,
             in_force,
+            left_below: None,
             policies,
             is_shared,
             ended_turns: false,
@@ -325,6 +334,7 @@ impl Fleet {
             sampled: false,
         };
         self.take_vcpus(&mut managed)?;
+        self.read_quotas(&mut managed);
         if !is_left_alone
             && !in_force.idle
             && let Backend::Live(actuator) = &mut self.backend
@@ -452,8 +462,12 @@ impl Fleet {
             Backend::Dry(_) => None,
         };
         managed.weigh(actuator, notes)?;
-        if (self.updates + vm.id.0).is_multiple_of(RECHECK_EVERY) {
+        let is_due = (self.updates + vm.id.0).is_multiple_of(RECHECK_EVERY);
+        if is_due {
             self.recheck(managed, notes)?;
+        }
+        if is_due || managed.vcpus.iter().any(|vcpu| vcpu.quotas.is_none()) {
+            self.read_quotas(managed);
         }
         taken
     }
@@ -617,7 +631,9 @@ impl Host for Fleet {
                     },
                 };
                 managed.waits.count(vcpu.last, sample);
-                vcpus.push(vcpu.observe(sample, scale, closely, &self.sampler));
+                let observed = vcpu.observe(sample, scale, closely, &self.sampler);
+                self.throttling.count(vcpu.caps(), observed.waited, scale);
+                vcpus.push(observed);
             }
             if vcpus.is_empty() {
                 continue;
@@ -632,7 +648,10 @@ impl Host for Fleet {
                     }
                 };
                 observations.push(VmObservation {
-                    in_force: managed.in_force,
+                    in_force: VmSettings {
+                        quota: managed.quota(),
+                        ..managed.in_force
+                    },
                     siblings: siblings as u32,
                     levels: self.hierarchy.levels(&managed.above()),
                     divisible: managed.divisible && self.divides,
@@ -641,6 +660,7 @@ impl Host for Fleet {
                 });
             }
         }
+        self.take_out_throttled(period, &mut observations);
         observations
     }
 

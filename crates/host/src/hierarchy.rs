@@ -1,4 +1,4 @@
-//! The cgroups above those of the VMs: among which weights divide time before a VM's own counts.
+//! The cgroups above those of the VMs: among which weights divide time before a VM's own counts, and whose hard caps bound what is in them.
 //!
 //! Read when the set of VMs changes and every few updates, since observations come ten times a second. A cgroup that the cpu controller does not
 //! reach divides nothing, and is left out.
@@ -12,6 +12,8 @@ use tandem_policy::Weight;
 use tandem_policy::observation::Level;
 
 use crate::configured::is_tenants;
+use crate::quotas::pcpus;
+use crate::quotas::quota;
 
 /// What the kernel gives a cgroup in the idle class among others (WEIGHT_IDLEPRIO of kernel/sched/sched.h), in parts of the default.
 const IDLE: f64 = 3.0 / 1024.0;
@@ -36,7 +38,12 @@ impl Hierarchy {
             let group = groups.len() as u32;
             let known = groups.entry(cgroup.clone());
             let weight = || weight(controller, &cgroup);
-            *known.or_insert_with(|| weight().map(|weight| Level { group, weight }))
+            let level = |weight| Level {
+                group,
+                weight,
+                quota: quota(controller, &cgroup).map(pcpus),
+            };
+            *known.or_insert_with(|| weight().map(level))
         };
         self.levels = above
             .into_iter()
@@ -48,11 +55,13 @@ impl Hierarchy {
             .collect();
     }
 
-    /// The levels above a VM whose cgroup is right below this one; none where all VMs are in the same.
+    /// The levels above a VM whose cgroup is right below this one; none where all VMs are in the same, without a hard cap.
     pub(crate) fn levels(&self, above: &CgroupPath) -> Vec<Level> {
-        match self.levels.len() {
-            0 | 1 => Vec::new(),
-            _ => self.levels.get(above).cloned().unwrap_or_default(),
+        let levels = self.levels.get(above).map_or(&[][..], Vec::as_slice);
+        let is_capped = levels.iter().any(|level| level.quota.is_some());
+        match self.levels.len() > 1 || is_capped {
+            true => levels.to_vec(),
+            false => Vec::new(),
         }
     }
 }

@@ -26,9 +26,41 @@ pub(crate) fn on_turns(
     )
 }
 
+/// Says which VMs take no turns because of where their cgroups are: once, since who never sleeps changes all the time.
+#[derive(Debug, Default)]
+pub(crate) struct LeftOutOfTurns {
+    is_said: bool,
+}
+
+impl LeftOutOfTurns {
+    /// What to say, given their names.
+    pub(crate) fn news(&mut self, vms: &[&str]) -> Option<String> {
+        if vms.is_empty() || std::mem::replace(&mut self.is_said, true) {
+            return None;
+        }
+        Some(format!(
+            "VMs {} never sleep and take no turns: turns are for VMs whose cgroups are right below the same one, and where there are several such sets,              for that with the most vCPUs that never sleep; these are below others (said once)",
+            vms.join(", ")
+        ))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_is_left_out_of_turns_is_said_once() {
+        let mut left_out = LeftOutOfTurns::default();
+        assert_eq!(left_out.news(&[]), None);
+        let said = left_out.news(&["web", "db"]).unwrap();
+        assert!(
+            said.starts_with("VMs web, db never sleep and take no turns"),
+            "{said}"
+        );
+        assert_eq!(left_out.news(&["web", "db"]), None);
+        assert_eq!(left_out.news(&["other"]), None);
+    }
 
     fn hint(placement: Placement, vms: &[(&str, &[&str])]) -> bool {
         let vms = vms.iter().map(|(policies, vcpus)| {

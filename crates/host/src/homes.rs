@@ -10,37 +10,55 @@ use crate::managed::Note;
 use tandem_linux::cgroup::CgroupError;
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::cgroup::CpuController;
+use tandem_linux::cgroup::ownership::Occupants;
 use tandem_linux::cgroup::ownership::Residence;
-use tandem_linux::cgroup::ownership::find_own_cgroup;
+use tandem_linux::cgroup::ownership::Residents;
 use tandem_linux::cgroup::ownership::residence;
-use tandem_linux::procfs::ProcFs;
 use tandem_linux::thread::ThreadRef;
 
 /// Where each VM's threads are; VMs that vanish meanwhile are left out.
-pub(crate) fn residences(controller: &dyn CpuController, vms: &[Vm]) -> BTreeMap<VmId, Residence> {
-    vms.iter()
-        .filter_map(|vm| {
-            let vcpus: Vec<ThreadRef> = vm.vcpus.iter().map(|vcpu| vcpu.thread).collect();
-            Some((vm.id, residence(controller, &vm.process, &vcpus).ok()?))
-        })
-        .collect()
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Homes {
+    numbers: BTreeMap<VmId, usize>,
+    residents: Residents,
 }
 
-/// The cgroup that is this VM's alone, if it has one.
-pub(crate) fn own_cgroup(
-    controller: &dyn CpuController,
-    vm: VmId,
-    homes: &BTreeMap<VmId, Residence>,
-) -> Result<Option<CgroupPath>, CgroupError> {
-    let Some(home) = homes.get(&vm) else {
-        return Ok(None);
-    };
-    let others: Vec<Residence> = homes
-        .iter()
-        .filter(|(other, _)| **other != vm)
-        .map(|(_, home)| home.clone())
-        .collect();
-    find_own_cgroup(controller, &ProcFs::host(), home, &others)
+impl Homes {
+    /// Reads it of all VMs of the host.
+    pub(crate) fn read(controller: &dyn CpuController, vms: &[Vm]) -> Homes {
+        let mut numbers = BTreeMap::new();
+        let mut residences = Vec::new();
+        for vm in vms {
+            let vcpus: Vec<ThreadRef> = vm.vcpus.iter().map(|vcpu| vcpu.thread).collect();
+            if let Ok(home) = residence(controller, &vm.process, &vcpus) {
+                numbers.insert(vm.id, residences.len());
+                residences.push(home);
+            }
+        }
+        Homes {
+            numbers,
+            residents: Residents::new(residences),
+        }
+    }
+
+    /// A VM's.
+    pub(crate) fn get(&self, vm: VmId) -> Option<&Residence> {
+        self.residents.get(*self.numbers.get(&vm)?)
+    }
+
+    /// The cgroup that is this VM's alone, if it has one.
+    pub(crate) fn own_cgroup(
+        &self,
+        vm: VmId,
+        occupants: &mut Occupants<'_>,
+    ) -> Result<Option<CgroupPath>, CgroupError> {
+        match self.numbers.get(&vm) {
+            Some(number) => self
+                .residents
+                .own_cgroup(*number, |cgroup| occupants.of(cgroup)),
+            None => Ok(None),
+        }
+    }
 }
 
 /// What an operator should know whose tenants own knobs.

@@ -9,8 +9,22 @@ use tandem_linux::cgroup::CpuController;
 use tandem_linux::thread::ThreadRef;
 use tandem_policy::VmSettings;
 
+use crate::quotas::pcpus;
+use crate::quotas::quota;
+
 /// What is in force for a cgroup.
 pub(crate) fn settings(
+    controller: &dyn CpuController,
+    cgroup: &CgroupPath,
+) -> Result<VmSettings, CgroupError> {
+    Ok(VmSettings {
+        quota: quota(controller, cgroup).map(pcpus),
+        ..shares(controller, cgroup)?
+    })
+}
+
+/// The same without a hard cap, which is not looked for.
+pub(crate) fn shares(
     controller: &dyn CpuController,
     cgroup: &CgroupPath,
 ) -> Result<VmSettings, CgroupError> {
@@ -22,16 +36,10 @@ pub(crate) fn settings(
             false => controller.default_weight(),
         },
         idle,
-        quota: quota(controller, cgroup),
+        quota: None,
         rotating: false,
         left_turns: false,
     })
-}
-
-/// A cgroup's hard cap in pCPUs; none too where it cannot be read.
-fn quota(controller: &dyn CpuController, cgroup: &CgroupPath) -> Option<f64> {
-    let quota = controller.quota(cgroup).ok().flatten()?;
-    Some(quota.quota_us as f64 / quota.period_us as f64)
 }
 
 /// The cgroup below its VM's that holds a vCPU's thread alone (libvirt makes `vcpuN`), or `known`, if the thread is still there.

@@ -29,6 +29,7 @@ pub mod moment;
 mod origin;
 mod published;
 pub mod qmp;
+mod quotas;
 pub mod record;
 pub mod replay;
 mod said;

@@ -26,7 +26,9 @@ use tandem_policy::Weight;
 
 use crate::configured::Configured;
 use crate::discovery::Vm;
+use crate::fleet::quotas::CapId;
 use crate::in_force::settings;
+use crate::in_force::shares;
 use crate::in_force::vcpu_group;
 use crate::waits::Waits;
 
@@ -48,6 +50,8 @@ pub(crate) struct ManagedVcpu {
     pub(crate) settings: VcpuSettings,
     /// The cgroup that holds it alone, if it has one.
     pub(crate) group: Option<CgroupPath>,
+    /// The quotas of the cgroups at and above its own; `None`: not read yet.
+    pub(crate) quotas: Option<Vec<CapId>>,
     /// What we set on its thread; what differs from that was set by somebody else.
     pub(crate) ours: BTreeSet<Setting>,
     /// Periods in a row without any run or wait, and whether it was runnable when last looked at.
@@ -78,6 +82,8 @@ pub struct ManagedVm {
     pub(crate) is_tenants: bool,
     /// What is in force. In the idle class there is no weight: then it is the one that the VM gets when it leaves.
     pub in_force: VmSettings,
+    /// The most that quotas below its cgroup leave it, in pCPUs, where they bind.
+    pub(crate) left_below: Option<f64>,
     /// The policies that may act on it.
     pub policies: PolicySet,
     /// Whether the cgroup is not the VM's alone: so it is for a VM without one of its own that is left as it is.
@@ -117,6 +123,12 @@ impl ManagedVm {
     /// The cgroup right above its own; the root's is the root.
     pub(crate) fn above(&self) -> CgroupPath {
         self.cgroup.parent().unwrap_or_else(CgroupPath::root)
+    }
+
+    /// The most that the quotas of its own leave it, in pCPUs; `None`: it has none.
+    pub fn quota(&self) -> Option<f64> {
+        let quotas = [self.in_force.quota, self.left_below];
+        quotas.into_iter().flatten().reduce(f64::min)
     }
 
     /// It takes no turns any more.
@@ -264,10 +276,16 @@ impl ManagedVcpu {
             granted: None,
             roams: false,
             group: None,
+            quotas: None,
             ours: BTreeSet::new(),
             quiet: 0,
             runnable: true,
         }
+    }
+
+    /// The quotas at and above its cgroup, as far as they are known.
+    pub(crate) fn caps(&self) -> &[CapId] {
+        self.quotas.as_deref().unwrap_or_default()
     }
 
     /// It roams from now on; its affinity is journaled.
@@ -336,7 +354,7 @@ impl ManagedVcpu {
         vms: &CgroupPath,
     ) -> Result<Vec<(Knob, String)>, CgroupError> {
         let found = vcpu_group(controller, vms, &self.thread, self.group.as_ref())?;
-        let now = match found.as_ref().map(|group| settings(controller, group)) {
+        let now = match found.as_ref().map(|group| shares(controller, group)) {
             // Removed a moment ago, so its thread is on its way elsewhere.
             Some(Err(error)) if error.is_gone() => None,
             read => read.transpose()?,

@@ -536,7 +536,7 @@ impl Look {
                     .get(&vm.id)
                     .copied()
                     .unwrap_or(Weight::constant(1.0)),
-                levels: weights.levels(vm.id).to_vec(),
+                levels: without_caps(weights.levels(vm.id)),
                 blocks: blocks(interval.vms.iter().find(|measured| measured.vm == vm.id)),
             };
             (vm.id, known)
@@ -546,6 +546,15 @@ impl Look {
             asked.contains(&vm)
         }))
     }
+}
+
+/// Levels as if none had a hard cap.
+fn without_caps(levels: &[Level]) -> Vec<Level> {
+    let levels = levels.iter().map(|level| Level {
+        quota: None,
+        ..*level
+    });
+    levels.collect()
 }
 
 /// How often a VM's vCPUs blocked, where that was counted for all of them.

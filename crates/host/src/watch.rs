@@ -58,12 +58,12 @@ pub(crate) fn assessed(interval: &Interval, weights: &Weights) -> BTreeMap<VmId,
 }
 
 fn observation(vcpu: &VcpuInterval) -> VcpuObservation {
+    let limited = vcpu.times.get(State::Limited).unwrap_or_default();
     VcpuObservation {
         ran: vcpu.ran,
         // What a quota keeps it off it could not have had, whatever the others do.
-        waited: vcpu
-            .waited
-            .saturating_sub(vcpu.times.get(State::Limited).unwrap_or_default()),
+        waited: vcpu.waited.saturating_sub(limited),
+        limited,
         runnable: vcpu.runnable,
         ..VcpuObservation::new(vcpu.vcpu, vcpu.allowed.clone())
     }

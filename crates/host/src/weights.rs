@@ -10,7 +10,9 @@ use std::path::Path;
 
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::cgroup::CpuController;
+use tandem_linux::cgroup::ownership::Occupants;
 use tandem_linux::cgroup::ownership::Residence;
+use tandem_linux::procfs::ProcFs;
 use tandem_policy::VmId;
 use tandem_policy::Weight;
 use tandem_policy::observation::Level;
@@ -18,8 +20,7 @@ use tandem_policy::observation::Level;
 use crate::configured::is_tenants;
 use crate::discovery::Vm;
 use crate::hierarchy::Hierarchy;
-use crate::homes::own_cgroup;
-use crate::homes::residences;
+use crate::homes::Homes;
 use crate::published;
 use crate::published::PublishedVm;
 
@@ -50,22 +51,30 @@ pub(crate) fn weigh(
     vms: &[Vm],
 ) -> BTreeMap<VmId, Weighed> {
     let by_process: BTreeMap<_, _> = published.iter().map(|vm| (vm.process, vm)).collect();
-    let homes = residences(controller, vms);
+    let homes = Homes::read(controller, vms);
+    let procfs = ProcFs::host();
+    let mut occupants = Occupants::new(controller, &procfs);
     let weighed = vms.iter().map(|vm| {
         let published = by_process.get(&vm.process).copied();
-        (vm.id, of_vm(controller, vm.id, published, &homes))
+        // Of a VM that the daemon looks after it says where its weight is.
+        let cgroup = match published {
+            Some(published) => Some(published.cgroup.clone()),
+            None => homes.own_cgroup(vm.id, &mut occupants).ok().flatten(),
+        };
+        (
+            vm.id,
+            of_vm(controller, cgroup, published, homes.get(vm.id)),
+        )
     });
     weighed.collect()
 }
 
 fn of_vm(
     controller: &dyn CpuController,
-    vm: VmId,
+    cgroup: Option<CgroupPath>,
     published: Option<&PublishedVm>,
-    homes: &BTreeMap<VmId, Residence>,
+    home: Option<&Residence>,
 ) -> Weighed {
-    let own = own_cgroup(controller, vm, homes).ok().flatten();
-    let cgroup = published.map(|vm| vm.cgroup.clone()).or(own);
     // A VM that takes turns has its weight in its turn only, and one whose vCPUs are apart has it in parts.
     let kept = published
         .filter(|vm| vm.turns || vm.apart)
@@ -82,7 +91,7 @@ fn of_vm(
         .unwrap_or(controller.default_weight());
     let above = match &cgroup {
         Some(cgroup) => Some(cgroup.parent().unwrap_or_else(CgroupPath::root)),
-        None => homes.get(&vm).map(|home| {
+        None => home.map(|home| {
             let first = home.vcpus.first();
             first.unwrap_or(&home.main).clone()
         }),
@@ -165,10 +174,12 @@ impl FromIterator<(VmId, Weight)> for Weights {
 }
 
 #[cfg(test)]
+mod many;
+
+#[cfg(test)]
 mod tests {
     use std::fs;
 
-    use tandem_linux::ProcFs;
     use tandem_linux::cgroup::open;
     use tandem_observe::Interval;
     use tandem_policy::Nanos;

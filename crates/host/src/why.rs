@@ -8,7 +8,6 @@
 mod changes;
 mod cpusets;
 mod heirs;
-mod quotas;
 mod steps;
 pub mod text;
 pub mod trial;
@@ -61,6 +60,8 @@ use crate::discovery::Scan;
 use crate::discovery::VcpuThread;
 use crate::discovery::Vm;
 use crate::origin::Origin;
+use crate::quotas;
+use crate::quotas::Quotas;
 use crate::status;
 use crate::vmm::Vmm;
 use crate::watch::assessed;
@@ -69,7 +70,6 @@ use crate::weights::Weights;
 
 use cpusets::Caches;
 use cpusets::Cpusets;
-use quotas::Quotas;
 
 /// The version of the JSON documents.
 pub const SCHEMA: u32 = 1;

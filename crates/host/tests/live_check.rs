@@ -58,10 +58,12 @@ fn helper(role: &str) -> Command {
 fn run(role: &str) -> Result<Report, Skip> {
     let interrupt = Interrupt::watch().expect("signals");
     // Put back at the end, like everything.
+    let state_dir = tempfile::tempdir().expect("a folder");
     let options = CheckOptions {
         enable_controller: true,
+        state_dir: state_dir.path().to_owned(),
     };
-    match check::run(helper(role), options, &interrupt) {
+    match check::run(helper(role), &options, &interrupt) {
         Err(error @ (CheckError::NotRoot | CheckError::Cgroup(_))) => Err(Skip(error.to_string())),
         outcome => Ok(outcome.expect("it measures")),
     }

@@ -14,10 +14,16 @@ mod foreign;
 mod harness;
 #[path = "../../linux/tests/live/helper.rs"]
 mod helper;
+#[path = "../src/fixtures/hooked.rs"]
+mod hooked;
 #[path = "../../linux/tests/live/host.rs"]
 mod host;
 #[path = "live_fleet/hot_plug.rs"]
 mod hot_plug;
+#[path = "live_fleet/panics.rs"]
+mod panics;
+#[path = "live_fleet/quotas.rs"]
+mod quotas;
 #[path = "live_fleet/roaming.rs"]
 mod roaming;
 #[path = "live_fleet/subject.rs"]
@@ -44,8 +50,10 @@ fn main() -> ExitCode {
                 decisions::ALL,
                 foreign::ALL,
                 hot_plug::ALL,
+                quotas::ALL,
                 tenants::ALL,
                 turns::ALL,
+                panics::ALL,
                 roaming::ALL,
             ]
             .concat(),

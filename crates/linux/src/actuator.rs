@@ -21,6 +21,7 @@ mod knobs;
 
 use std::collections::HashSet;
 use std::path::Path;
+use std::sync::Arc;
 
 use tandem_policy::Knob as Setting;
 use tandem_policy::Nanos;
@@ -93,7 +94,7 @@ pub enum Outcome {
 
 /// Changes the host and can put it back.
 pub struct Actuator {
-    controller: Box<dyn CpuController>,
+    controller: Arc<dyn CpuController>,
     threads: Box<dyn Threads>,
     journal: Journal,
     foreign: Vec<Foreign>,
@@ -104,23 +105,23 @@ impl Actuator {
     /// Takes the lock of `state_dir` and restores what an earlier, killed run left. Where nothing can be journaled that is an
     /// error, after all is restored.
     pub fn open(
-        controller: Box<dyn CpuController>,
+        controller: impl Into<Arc<dyn CpuController>>,
         state_dir: &Path,
     ) -> Result<(Actuator, RestoreReport), ActuatorError> {
-        let (actuator, report) = Actuator::open_to_restore(controller, state_dir)?;
+        let (actuator, report) = Actuator::open_to_restore(controller.into(), state_dir)?;
         actuator.journal.check_writable()?;
         Ok((actuator, report))
     }
 
     /// The same where the journal only has to be read.
     fn open_to_restore(
-        controller: Box<dyn CpuController>,
+        controller: Arc<dyn CpuController>,
         state_dir: &Path,
     ) -> Result<(Actuator, RestoreReport), ActuatorError> {
         // Without one, all boots look the same, and start times alone tell threads apart.
         let boot = ProcFs::host().boot_id().unwrap_or_default();
         let threads = Box::new(HostThreads::default());
-        Actuator::open_on(Box::new(HostDisk), controller, threads, state_dir, &boot)
+        Actuator::open_shared(Box::new(HostDisk), controller, threads, state_dir, &boot)
     }
 
     /// The same for threads that need not be this machine's, on the boot named `boot`.
@@ -137,6 +138,16 @@ impl Actuator {
     pub fn open_on(
         disk: Box<dyn Disk>,
         controller: Box<dyn CpuController>,
+        threads: Box<dyn Threads>,
+        state_dir: &Path,
+        boot: &str,
+    ) -> Result<(Actuator, RestoreReport), ActuatorError> {
+        Actuator::open_shared(disk, controller.into(), threads, state_dir, boot)
+    }
+
+    fn open_shared(
+        disk: Box<dyn Disk>,
+        controller: Arc<dyn CpuController>,
         threads: Box<dyn Threads>,
         state_dir: &Path,
         boot: &str,
@@ -160,6 +171,11 @@ impl Actuator {
     /// The controller, for looking only.
     pub fn controller(&self) -> &dyn CpuController {
         &*self.controller
+    }
+
+    /// The same for another thread. What that changes has to be journaled here first.
+    pub fn shared_controller(&self) -> Arc<dyn CpuController> {
+        Arc::clone(&self.controller)
     }
 
     /// Makes a cgroup for threads of the processes in `parent`; one that this actuator made before
@@ -193,6 +209,13 @@ impl Actuator {
             let _ = self.disable_unneeded(&mut RestoreReport::default());
         }
         Ok(created?)
+    }
+
+    /// Journals a cgroup that the caller is about to make, and to remove again, by itself, and lets the cpu controller down to it.
+    pub fn prepare_group(&mut self, group: &CgroupPath) -> Result<(), ActuatorError> {
+        self.enable_above(group)?;
+        let cgroup = group.clone();
+        Ok(self.journal.note(Record::Created { cgroup })?)
     }
 
     /// Moves one thread.
@@ -559,11 +582,11 @@ impl Drop for Actuator {
 /// Puts back everything that the journal in `state_dir` lists, for when no daemon runs. It only has to be readable; without a
 /// journal there is nothing to do.
 pub fn restore_all(
-    controller: Box<dyn CpuController>,
+    controller: impl Into<Arc<dyn CpuController>>,
     state_dir: &Path,
 ) -> Result<RestoreReport, ActuatorError> {
     restore_pending(state_dir, |state_dir| {
-        Actuator::open_to_restore(controller, state_dir)
+        Actuator::open_to_restore(controller.into(), state_dir)
     })
 }
 

@@ -1,13 +1,19 @@
-//! What the BPF programs cost a program that does nothing but switch: `switch_cost [SECONDS [ROUNDS]]`
+//! What the BPF programs cost a program that switches: `switch_cost [SECONDS [ROUNDS [RATE [COMMAND…]]]]`
 //!
 //! On each pCPU two threads hand a byte to and fro through pipes, which is two switches a round. Their rate is measured in turn:
-//! without the programs; with the programs, watching nothing; watching all of them; and the same while the kernel counts what the
-//! programs take, which is shown too. The order changes from round to round, and medians are shown, of how much slower each was than
-//! without in the same round.
+//! without the programs; with the programs, watching nothing; watching all of them, and reading once a second; the same while the kernel
+//! counts what the programs take, which is shown too; and beside each COMMAND (a shell's), such as `perf sched record -o /dev/null`. The
+//! order changes from round to round, and medians are shown, of how much slower each was than without in the same round.
+//!
+//! With a RATE other than 0 the threads compute between switches, so that there are about so many switches per second on all pCPUs
+//! together; what is slower then is that computing.
 
 use std::io::Read;
 use std::io::Write;
 use std::io::pipe;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::AtomicU64;
@@ -18,6 +24,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use std::time::Instant;
 
+use rustix::time::ClockId;
+use rustix::time::clock_gettime;
 use tandem_linux::ProcFs;
 use tandem_linux::affinity::affinity;
 use tandem_linux::affinity::set_affinity;
@@ -26,28 +34,59 @@ use tandem_linux::thread::ThreadRef;
 use tandem_linux::thread::Tid;
 use tandem_observe::bpf::Bpf;
 use tandem_observe::bpf::BpfCost;
-use tandem_observe::bpf::BpfError;
 use tandem_observe::bpf::Options;
 use tandem_observe::bpf::Watch;
 use tandem_policy::PcpuId;
 use tandem_policy::VcpuId;
 use tandem_policy::VmId;
 
+type AnyError = Box<dyn std::error::Error>;
+
 /// What is measured against what.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Setting {
     Without,
     Nothing,
     All,
     AllCosts,
+    /// Without the programs, beside a shell's command.
+    Beside(String),
 }
 
-const SETTINGS: [Setting; 4] = [
-    Setting::Without,
-    Setting::Nothing,
-    Setting::All,
-    Setting::AllCosts,
-];
+/// What the threads share.
+#[derive(Debug, Default)]
+struct Shared {
+    ends: AtomicBool,
+    /// Each is two switches.
+    rounds: AtomicU64,
+    /// Steps of computing before each switch.
+    steps: AtomicU64,
+}
+
+impl Shared {
+    fn compute(&self) {
+        compute(self.steps.load(Ordering::Relaxed));
+    }
+}
+
+/// What one setting showed.
+#[derive(Debug, Default)]
+struct Shown {
+    /// Switches per second.
+    rate: f64,
+    costs: Vec<BpfCost>,
+    /// CPU time that reading took, in pCPUs.
+    reading: f64,
+    /// Waits, edges, links and events that were not counted.
+    lost: u64,
+}
+
+/// Work that takes a time in proportion to `steps`.
+fn compute(steps: u64) {
+    for step in 0..steps {
+        std::hint::black_box(step);
+    }
+}
 
 /// A thread of this process.
 fn myself(tid: Tid) -> ThreadRef {
@@ -59,12 +98,7 @@ fn gettid() -> Tid {
 }
 
 /// A pair on a pCPU.
-fn start_pair(
-    pcpu: PcpuId,
-    tids: &Sender<Tid>,
-    ends: &Arc<AtomicBool>,
-    rounds: &Arc<AtomicU64>,
-) -> Vec<JoinHandle<()>> {
+fn start_pair(pcpu: PcpuId, tids: &Sender<Tid>, shared: &Arc<Shared>) -> Vec<JoinHandle<()>> {
     let (mut from_first, mut to_second) = pipe().expect("a pipe");
     let (mut from_second, mut to_first) = pipe().expect("a pipe");
     let pin = move |tids: &Sender<Tid>| {
@@ -72,20 +106,22 @@ fn start_pair(
         tids.send(gettid()).expect("who asked waits");
     };
     let (ours, theirs) = (tids.clone(), tids.clone());
-    let (ends, rounds) = (ends.clone(), rounds.clone());
+    let (mine, others) = (shared.clone(), shared.clone());
     let first = std::thread::spawn(move || {
         pin(&ours);
         let mut byte = [0];
-        while !ends.load(Ordering::Relaxed) {
+        while !mine.ends.load(Ordering::Relaxed) {
+            mine.compute();
             to_second.write_all(&byte).expect("the other reads");
             from_second.read_exact(&mut byte).expect("the other writes");
-            rounds.fetch_add(1, Ordering::Relaxed);
+            mine.rounds.fetch_add(1, Ordering::Relaxed);
         }
     });
     let second = std::thread::spawn(move || {
         pin(&theirs);
         let mut byte = [0];
         while from_first.read_exact(&mut byte).is_ok() {
+            others.compute();
             if to_first.write_all(&byte).is_err() {
                 break;
             }
@@ -94,36 +130,100 @@ fn start_pair(
     vec![first, second]
 }
 
-fn rate(rounds: &AtomicU64, time: Duration) -> f64 {
-    let (begin, before) = (Instant::now(), rounds.load(Ordering::Relaxed));
-    std::thread::sleep(time);
-    let switches = 2 * (rounds.load(Ordering::Relaxed) - before);
+/// Switches per second; each second `each` is called.
+fn rate(shared: &Shared, time: Duration, mut each: impl FnMut()) -> f64 {
+    let (begin, before) = (Instant::now(), shared.rounds.load(Ordering::Relaxed));
+    while let Some(left) = time
+        .checked_sub(begin.elapsed())
+        .filter(|left| !left.is_zero())
+    {
+        std::thread::sleep(left.min(Duration::from_secs(1)));
+        each();
+    }
+    let switches = 2 * (shared.rounds.load(Ordering::Relaxed) - before);
     switches as f64 / begin.elapsed().as_secs_f64()
 }
 
-/// The rate in a setting, and what the programs cost if that is counted.
+/// Sets the steps so that there are about `wanted` switches per second on `pcpus` pCPUs.
+fn pace(shared: &Shared, wanted: f64, pcpus: usize) {
+    let begin = Instant::now();
+    compute(10_000_000);
+    let step = begin.elapsed().as_secs_f64() / 1e7;
+    for _ in 0..4 {
+        let now = rate(shared, Duration::from_millis(500), || ());
+        let more = (1.0 / wanted - 1.0 / now) * pcpus as f64 / step;
+        let steps = shared.steps.load(Ordering::Relaxed) as f64 + more;
+        shared.steps.store(steps.max(0.0) as u64, Ordering::Relaxed);
+    }
+}
+
+/// CPU time of this thread.
+fn cpu_time() -> f64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+/// The rate while a shell's command runs.
+fn beside(command: &str, shared: &Shared, time: Duration) -> Result<f64, AnyError> {
+    let mut child = Command::new("sh")
+        .args(["-c", &format!("exec {command}")])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .process_group(0)
+        .spawn()?;
+    // It takes a while to start.
+    std::thread::sleep(Duration::from_secs(3));
+    let rate = rate(shared, time, || ());
+    if let Some(status) = child.try_wait()? {
+        return Err(format!("`{command}` ended by itself: {status}").into());
+    }
+    let group = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process_group(group, rustix::process::Signal::INT)?;
+    child.wait()?;
+    Ok(rate)
+}
+
+/// What one setting shows.
 fn measure(
-    setting: Setting,
+    setting: &Setting,
     watched: &[Watch],
-    rounds: &AtomicU64,
+    shared: &Shared,
     time: Duration,
-) -> Result<(f64, Vec<BpfCost>), BpfError> {
-    if setting == Setting::Without {
-        return Ok((rate(rounds, time), Vec::new()));
+) -> Result<Shown, AnyError> {
+    let without_programs = |rate| Shown {
+        rate,
+        ..Shown::default()
+    };
+    match setting {
+        Setting::Without => return Ok(without_programs(rate(shared, time, || ()))),
+        Setting::Beside(command) => return Ok(without_programs(beside(command, shared, time)?)),
+        Setting::Nothing | Setting::All | Setting::AllCosts => {}
     }
     let mut bpf = Bpf::open(Options::default())?;
-    if setting != Setting::Nothing {
+    if *setting != Setting::Nothing {
         bpf.watch(watched)?;
     }
     bpf.read()?;
-    if setting == Setting::AllCosts {
+    if *setting == Setting::AllCosts {
         bpf.count_costs()?;
     }
-    let rate = rate(rounds, time);
-    let costs = bpf.cost();
-    let lost = bpf.read()?.lost;
-    assert_eq!(lost, Default::default());
-    Ok((rate, costs))
+    let (mut lost, mut failed) = (0, None);
+    let before = cpu_time();
+    let rate = rate(shared, time, || match bpf.read() {
+        Ok(reading) => lost += reading.lost.parts().iter().map(|part| part.1).sum::<u64>(),
+        Err(error) => failed = Some(error),
+    });
+    let reading = (cpu_time() - before) / time.as_secs_f64();
+    match failed {
+        Some(error) => Err(error.into()),
+        None => Ok(Shown {
+            rate,
+            costs: bpf.cost(),
+            reading,
+            lost,
+        }),
+    }
 }
 
 fn median(values: &mut [f64]) -> f64 {
@@ -143,16 +243,24 @@ fn print_costs(costs: &[BpfCost], seconds: f64) {
     }
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let mut arguments = std::env::args().skip(1).map(|text| text.parse::<u64>());
-    let time = Duration::from_secs(arguments.next().transpose()?.unwrap_or(1));
-    let repeats = arguments.next().transpose()?.unwrap_or(9);
-    let ends = Arc::new(AtomicBool::new(false));
-    let rounds = Arc::new(AtomicU64::new(0));
+fn main() -> Result<(), AnyError> {
+    let mut arguments = std::env::args().skip(1);
+    let mut number = |unless: u64| arguments.next().map_or(Ok(unless), |text| text.parse());
+    let time = Duration::from_secs(number(1)?);
+    let (repeats, wanted) = (number(9)?, number(0)?);
+    let mut settings = vec![
+        Setting::Without,
+        Setting::Nothing,
+        Setting::All,
+        Setting::AllCosts,
+    ];
+    settings.extend(arguments.map(Setting::Beside));
+    let shared = Arc::new(Shared::default());
     let (tids, told) = channel();
     let mut threads = Vec::new();
-    for pcpu in affinity(gettid())?.iter() {
-        threads.extend(start_pair(pcpu, &tids, &ends, &rounds));
+    let pcpus = affinity(gettid())?;
+    for pcpu in pcpus.iter() {
+        threads.extend(start_pair(pcpu, &tids, &shared));
     }
     let numbered = (0u32..).zip(threads.iter().map(|_| told.recv().expect("it starts")));
     let watched: Vec<Watch> = numbered
@@ -163,36 +271,42 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             vcpu: VcpuId(index),
         })
         .collect();
-    let mut rates: Vec<Vec<f64>> = SETTINGS.iter().map(|_| Vec::new()).collect();
-    let mut costs = Vec::new();
+    if wanted > 0 {
+        pace(&shared, wanted as f64, pcpus.iter().count());
+    }
+    let mut shown: Vec<Vec<Shown>> = settings.iter().map(|_| Vec::new()).collect();
     for repeat in 0..repeats as usize {
-        for turn in 0..SETTINGS.len() {
-            let at = (repeat + turn) % SETTINGS.len();
-            let (rate, cost) = measure(SETTINGS[at], &watched, &rounds, time)?;
-            rates[at].push(rate);
-            if SETTINGS[at] == Setting::AllCosts {
-                costs = cost;
-            }
+        for turn in 0..settings.len() {
+            let at = (repeat + turn) % settings.len();
+            shown[at].push(measure(&settings[at], &watched, &shared, time)?);
             // The kernel takes a moment to detach.
             std::thread::sleep(Duration::from_millis(200));
         }
     }
-    // Each repeat against its own.
-    for (at, setting) in SETTINGS.iter().enumerate() {
-        let pairs = rates[at].iter().zip(&rates[0]);
+    for (setting, runs) in settings.iter().zip(&shown) {
+        // Each run against the one without in its round.
+        let pairs = runs.iter().zip(&shown[0]);
         let mut slower: Vec<f64> = pairs
-            .map(|(with, without)| (1.0 - with / without) * 100.0)
+            .map(|(with, without)| (1.0 - with.rate / without.rate) * 100.0)
             .collect();
-        let slower = median(&mut slower);
+        let mut rates: Vec<f64> = runs.iter().map(|run| run.rate).collect();
+        let mut reading: Vec<f64> = runs.iter().map(|run| run.reading * 100.0).collect();
+        let name = match setting {
+            Setting::Beside(command) => command.clone(),
+            other => format!("{other:?}"),
+        };
         println!(
-            "{:10} {:>9.0} switches/s {:>6.2} % slower",
-            format!("{setting:?}"),
-            median(&mut rates[at].clone()),
-            slower
+            "{name:24} {:>9.0} switches/s {:>6.2} % slower, reading {:.2} % of a pCPU, {} not counted",
+            median(&mut rates),
+            median(&mut slower),
+            median(&mut reading),
+            runs.iter().map(|run| run.lost).sum::<u64>()
         );
+        if let Some(run) = runs.last() {
+            print_costs(&run.costs, time.as_secs_f64());
+        }
     }
-    print_costs(&costs, time.as_secs_f64());
-    ends.store(true, Ordering::Relaxed);
+    shared.ends.store(true, Ordering::Relaxed);
     for thread in threads {
         thread.join().expect("it ends");
     }

@@ -163,6 +163,45 @@ mod tests {
     }
 
     #[test]
+    fn a_capped_vm_is_due_its_cap_and_the_other_has_the_rest() {
+        // Two vCPUs each on two pCPUs; the first may use half a pCPU, and was throttled for half of the time.
+        let mut vms = [vm(1, [(25, 25); 2]), vm(2, [(75, 25); 2])];
+        let due = |vms: &[VmObservation]| -> Vec<u64> {
+            let due = assess(T, vms);
+            due.iter()
+                .map(|account| account.fair.0 / 1_000_000)
+                .collect()
+        };
+        assert_eq!(due(&vms), [100, 100], "without the cap");
+        vms[0].in_force.quota = Some(0.5);
+        for vcpu in &mut vms[0].vcpus {
+            vcpu.limited = Nanos::from_millis(50);
+        }
+        assert_eq!(due(&vms), [50, 150]);
+        // A cap above it does the same, though nothing is known of its throttling.
+        let beside = [vm(1, [(25, 75); 2]), vms[1].clone()];
+        let [mut below, mut other] = beside;
+        let level = |group, quota| crate::observation::Level {
+            group,
+            weight: Weight::constant(1.0),
+            quota,
+        };
+        below.levels = vec![level(1, Some(0.5))];
+        other.levels = vec![level(2, None)];
+        assert_eq!(due(&[below, other]), [50, 150]);
+    }
+
+    #[test]
+    fn a_vm_that_has_less_than_its_cap_leaves_for_want_of_weight_is_behind() {
+        // Nothing of its waits was throttled.
+        let mut vms = [vm(1, [(10, 90); 2]), vm(2, [(90, 10); 2])];
+        vms[0].in_force.quota = Some(0.5);
+        let account = assess(T, &vms)[0];
+        assert_eq!(account.fair, Nanos::from_millis(50));
+        assert!(account.lag > 0.5);
+    }
+
+    #[test]
     fn bursts_are_due_what_they_waited_and_no_more() {
         assert_eq!(due([(12, 2), (12, 2)]), 28);
         assert_eq!(due([(12, 0), (12, 0)]), 24);

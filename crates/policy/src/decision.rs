@@ -210,6 +210,8 @@ pub enum Because {
     Came,
     /// The fair window ended, the VM had not used its share throughout, and its weight was above the configured one.
     FairWindow,
+    /// A hard cap holds the VM, and its weight was above the configured one: no weight gives it more.
+    Held,
     /// The VM is to have its configured weight and nothing else.
     Configured,
     /// The VM takes turns: what it receives follows from them.
@@ -297,6 +299,7 @@ impl fmt::Display for Because {
             Because::FairWindow => {
                 f.write_str("fair window over, share not used up: back to the configured weight")
             }
+            Because::Held => f.write_str("held by its quota: back towards the configured weight"),
             Because::Configured => f.write_str("its configured weight"),
             Because::TakesTurns => f.write_str("its configured weight while it takes turns"),
             Because::Seat => f.write_str("its pCPU while its VM takes turns"),

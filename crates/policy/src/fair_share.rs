@@ -22,7 +22,8 @@
 //!
 //! A host's scheduler divides by weights among the children of a cgroup only, level by level, so that is what weights mean
 //! ([`fair_shares_by_level`]): a cgroup claims what is in it could use, by its own weight, and its share is divided within.
-//! Whatever a tenant sets and starts below the cgroup that he was given divides his share, and nobody else's.
+//! Whatever a tenant sets and starts below the cgroup that he was given divides his share, and nobody else's. A cgroup with a hard cap cannot
+//! use more than that leaves, whatever is in it.
 //!
 //! The level λ is found by bisection: the entitlements are non-decreasing in λ. All times are in
 //! nanoseconds within one period.
@@ -30,6 +31,7 @@
 use std::collections::BTreeMap;
 
 use crate::observation::Level;
+use crate::observation::under_quota;
 use crate::units::Nanos;
 use crate::units::Weight;
 
@@ -110,25 +112,26 @@ fn divide_level(
     depth: usize,
     shares: &mut [Nanos],
 ) {
-    let mut members: BTreeMap<Member, (Weight, Vec<usize>)> = BTreeMap::new();
+    let mut members: BTreeMap<Member, (Option<Level>, Vec<usize>)> = BTreeMap::new();
     for &i in here {
-        let (member, weight) = match claims[i].levels.get(depth) {
-            Some(level) => (Member::Group(level.group), level.weight),
-            None => (Member::Vm(i), claims[i].claim.weight),
-        };
-        let (_, within) = members.entry(member).or_insert((weight, Vec::new()));
+        let level = claims[i].levels.get(depth).copied();
+        let member = level.map_or(Member::Vm(i), |level| Member::Group(level.group));
+        let (_, within) = members.entry(member).or_insert((level, Vec::new()));
         within.push(i);
     }
+    // One VM, or what is in a cgroup, as one.
     let own: Vec<Claim> = members
-        .iter()
-        .map(|(member, (weight, within))| match member {
-            Member::Vm(i) => claims[*i].claim,
-            Member::Group(_) => together(*weight, period, within.iter().map(|&i| claims[i].claim)),
+        .values()
+        .map(|(level, within)| match level {
+            None => claims[within[0]].claim,
+            Some(level) => together(level, period, claims, within, depth),
         })
         .collect();
-    let divided = match members.len() {
+    let mut levels = members.values().map(|(level, _)| *level);
+    let divided = match (members.len(), levels.next().flatten()) {
         // A cgroup that has it all shares with nobody.
-        1 if !matches!(members.keys().next(), Some(Member::Vm(_))) => vec![capacity],
+        (1, Some(Level { quota: None, .. })) => vec![capacity],
+        (1, Some(_)) => vec![capacity.min(own[0].peak)],
         _ => fair_shares(capacity, period, &own),
     };
     for ((member, (_, within)), share) in members.into_iter().zip(divided) {
@@ -139,23 +142,57 @@ fn divide_level(
     }
 }
 
-/// What is in a cgroup, as one: it could run while anything in it could, and use what they can use together.
-fn together(weight: Weight, period: Nanos, claims: impl Iterator<Item = Claim>) -> Claim {
+/// What is in a cgroup `depth` levels down, as one: it could run while anything in it could, and use what they can use together, at most what
+/// its hard cap leaves.
+fn together(
+    level: &Level,
+    period: Nanos,
+    claims: &[LeveledClaim<'_>],
+    within: &[usize],
+    depth: usize,
+) -> Claim {
     let mut all = Claim {
-        weight,
+        weight: level.weight,
         peak: Nanos::ZERO,
         received: Nanos::ZERO,
         could_run: Nanos::ZERO,
         backlogged: Nanos::ZERO,
     };
-    for claim in claims {
+    for claim in parts(period, claims, within, depth + 1) {
         all.peak += claim.peak;
         all.received += claim.received;
         // What is beyond its peak it could not be given within.
         all.could_run += claim.could_run.min(claim.peak).max(claim.received);
         all.backlogged = (all.backlogged + claim.backlogged).min(period);
     }
+    if level.quota.is_some() {
+        all.peak = under_quota(all.peak, level.quota, period, all.received);
+        all.could_run = all.could_run.min(all.peak).max(all.received);
+    }
     all
+}
+
+/// What a cgroup is made of: its VMs; and where there are hard caps further down, each of the cgroups in it as one.
+fn parts(period: Nanos, claims: &[LeveledClaim<'_>], within: &[usize], depth: usize) -> Vec<Claim> {
+    let below = |i: &usize| claims[*i].levels.iter().skip(depth);
+    let is_capped = |i: &usize| below(i).any(|level| level.quota.is_some());
+    if !within.iter().any(is_capped) {
+        return within.iter().map(|&i| claims[i].claim).collect();
+    }
+    let mut parts = Vec::new();
+    let mut groups: BTreeMap<u32, (Level, Vec<usize>)> = BTreeMap::new();
+    for &i in within {
+        match claims[i].levels.get(depth) {
+            None => parts.push(claims[i].claim),
+            Some(level) => {
+                let (_, within) = groups.entry(level.group).or_insert((*level, Vec::new()));
+                within.push(i);
+            }
+        }
+    }
+    let groups = groups.values();
+    parts.extend(groups.map(|(level, within)| together(level, period, claims, within, depth)));
+    parts
 }
 
 /// Divides `capacity` over `claims`, in their order; the shares sum up to `capacity` or, where the
@@ -302,6 +339,14 @@ mod tests {
         Level {
             group,
             weight: Weight::constant(weight),
+            quota: None,
+        }
+    }
+
+    fn capped(group: u32, weight: f64, quota: f64) -> Level {
+        Level {
+            quota: Some(quota),
+            ..level(group, weight)
         }
     }
 
@@ -368,6 +413,43 @@ mod tests {
         let flat: Vec<_> = claims.iter().map(|&claim| at(&[], claim)).collect();
         assert_eq!(by_level(2, &flat), shares(2, &claims));
         assert!(by_level(2, &[]).is_empty());
+    }
+
+    #[test]
+    fn a_cgroup_with_a_hard_cap_is_due_no_more_than_that_and_the_others_have_the_rest() {
+        let (a, b) = ([capped(1, 100.0, 0.5)], [level(2, 100.0)]);
+        let claims = [
+            at(&a, burner(300.0, 2)),
+            at(&a, burner(100.0, 2)),
+            at(&b, burner(100.0, 2)),
+        ];
+        assert_eq!(by_level(2, &claims), [0.375, 0.125, 1.5]);
+        // The cap of a cgroup further down, beside one that has none.
+        let (a, c) = (
+            [level(1, 100.0), capped(3, 100.0, 0.25)],
+            [level(1, 100.0), level(4, 100.0)],
+        );
+        let two = [at(&a, burner(100.0, 2)), at(&b, burner(100.0, 2))];
+        assert_eq!(by_level(2, &two), [0.25, 1.75]);
+        let claims = [two[0], two[1], at(&c, burner(100.0, 2))];
+        assert_eq!(by_level(2, &claims), [0.25, 1.0, 0.75]);
+        // Alone it has what its cap leaves.
+        assert_eq!(by_level(2, &two[..1]), [0.25]);
+        // A cap that leaves more than it is due changes nothing.
+        let wide = [capped(1, 100.0, 1.5)];
+        let claims = [at(&wide, burner(100.0, 2)), at(&b, burner(100.0, 2))];
+        assert_eq!(by_level(2, &claims), [1.0, 1.0]);
+    }
+
+    #[test]
+    fn who_has_nearly_all_that_a_cap_leaves_or_more_has_its_due() {
+        let ms = |ms: u64| Nanos(ms * 1_000_000);
+        let left = |received| under_quota(ms(200), Some(0.5), T, ms(received));
+        assert_eq!(left(20), ms(50), "the cap");
+        assert_eq!(left(46), ms(46), "slices of it are never used");
+        assert_eq!(left(80), ms(80), "the cap is another by now");
+        assert_eq!(under_quota(ms(30), Some(0.5), T, ms(20)), ms(30));
+        assert_eq!(under_quota(ms(200), None, T, ms(20)), ms(200));
     }
 
     #[test]

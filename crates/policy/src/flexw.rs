@@ -24,6 +24,8 @@
 //!   weight is small by then because it has other pCPUs nearly for itself.
 //! - **Fair window.** The paper resets all r_i. Here only those VMs are reset that were not backlogged
 //!   throughout the window and whose r_i is above w_i: they are the ones that could have hoarded weight.
+//! - **Hard caps.** A VM is due no more than its quota leaves it, and what its quota throttles answers to no weight, so it is no lag
+//!   ([`crate::observation`]). What such a VM has above w_i, from before its quota was known, goes back step by step.
 //!
 //! Not done here: placing vCPUs (see [`crate::placement`]), finding spinning vCPUs (FlexS).
 
@@ -115,6 +117,8 @@ const MAX_STEP: f64 = 2.5;
 const ASLEEP: f64 = 0.005;
 /// A VM that could run for at least this part of the time is backlogged throughout.
 const BACKLOGGED: f64 = 0.9;
+/// A VM whose own quotas throttled it for this part of a period or more is held by them.
+const HELD: f64 = 0.05;
 
 /// What FlexW remembers of a VM.
 #[derive(Clone, Debug)]
@@ -131,6 +135,8 @@ struct VmState {
     idle: bool,
     /// Received, smoothed, ns per period.
     received: f64,
+    /// Kept off pCPUs by its own quotas, smoothed, ns per period.
+    held: f64,
     /// Charged for beside that, smoothed, ns per period. Nobody received it, so it is no part of what is divided.
     charged: f64,
     /// Could run, smoothed, ns per period.
@@ -170,6 +176,9 @@ pub struct Round {
     /// Who takes turns from now on; `None`: no policy says.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rotation: Option<Rotation>,
+    /// VMs that never sleep and take no turns because those who do have cgroups elsewhere.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub left_out_of_turns: Vec<VmId>,
     /// Whether there is something to do in the next period though pCPU time may be left over.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub contended: bool,
@@ -300,7 +309,10 @@ impl FlexW {
                 },
             };
             // Steps too small for the knob add up. Anything else in force than what was asked for is what counts.
-            if knob.written(vm, Weight::saturating(state.real_time)) != vm.in_force.weight {
+            if vm.in_force.rotating {
+                // In its rows it may weigh more, in place of those whose rows they are not.
+                state.real_time = vm.weight.value();
+            } else if knob.written(vm, Weight::saturating(state.real_time)) != vm.in_force.weight {
                 state.real_time = vm.in_force.weight.value();
             }
             // Beyond the knob's range more would be asked for than it can show, to be taken back first later.
@@ -359,7 +371,7 @@ impl FlexW {
             .iter()
             .map(|vm| LeveledClaim {
                 levels: &vm.levels,
-                claim: self.vms[&vm.vm].claim(vm.peak(period)),
+                claim: self.vms[&vm.vm].claim(period, vm),
             })
             .collect();
         let capacity = claims.iter().map(|leveled| leveled.claim.received).sum();
@@ -459,6 +471,10 @@ impl FlexW {
             return (w, Some(Because::FairWindow));
         }
         if account.lag.abs() <= self.config.dead_band {
+            if state.real_time > w && state.held >= HELD * period.0 as f64 {
+                let back = (w / state.real_time).powf(self.config.gain);
+                return (state.real_time * back, Some(Because::Held));
+            }
             return (state.real_time, None);
         }
         let per_pcpu = period.0 as f64;
@@ -523,6 +539,10 @@ impl VmState {
             adjustable: true,
             idle: false,
             received: vm.received().0 as f64,
+            held: match vm.in_force.quota {
+                Some(_) => vm.limited().0 as f64,
+                None => 0.0,
+            },
             charged: vm.charged.0 as f64,
             could_run: vm.could_run(period).0 as f64,
             backlogged: vm.backlogged(period).0 as f64,
@@ -538,20 +558,22 @@ impl VmState {
         self.age = 0;
         (
             self.received,
+            self.held,
             self.charged,
             self.could_run,
             self.backlogged,
             self.elasticity,
-        ) = (0.0, 0.0, 0.0, 0.0, 0.0);
+        ) = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0);
     }
 
     /// What the VM brings to the division, from the averages.
-    fn claim(&self, peak: Nanos) -> Claim {
+    fn claim(&self, period: Nanos, vm: &VmObservation) -> Claim {
         let nanos = |average: f64| Nanos(average.round() as u64);
+        let received = nanos(self.received);
         Claim {
             weight: Weight::saturating(self.configured),
-            peak,
-            received: nanos(self.received),
+            peak: vm.peak_of(period, received),
+            received,
             could_run: nanos(self.could_run),
             backlogged: nanos(self.backlogged),
         }
@@ -564,6 +586,7 @@ impl VmState {
         self.age = self.age.saturating_add(1).min(1 << 20);
         let follow = |average: &mut f64, now: f64| *average += alpha * (now - *average);
         follow(&mut self.received, now.received);
+        follow(&mut self.held, now.held);
         follow(&mut self.charged, now.charged);
         follow(&mut self.could_run, now.could_run);
         follow(&mut self.backlogged, now.backlogged);

@@ -8,6 +8,11 @@
 //! With what happened comes what is **in force** when the period ends: weights, idle class, nice
 //! values, slices, affinities, a quota. They are read back from the host, whoever set them. So a policy needs no memory of
 //! what it asked for, and a refused write, a dry run or somebody else's change cannot mislead it.
+//!
+//! **Hard caps.** What a quota keeps a VM off it could not have had, whatever the others do and whatever the weights. So throttled time is
+//! not waiting ([`VcpuObservation::limited`]), a VM cannot use more than its quota leaves ([`VmObservation::peak`]), and a vCPU that a quota of
+//! its VM throttled wants no more than it got: had it run sooner, it would have been throttled sooner. A quota above several VMs bounds
+//! them together ([`Level::quota`]); within it weights divide as ever.
 
 use serde::Deserialize;
 use serde::Serialize;
@@ -49,7 +54,8 @@ pub struct VmSettings {
     /// Whether its group is in the idle class (`cpu.idle`).
     #[serde(default)]
     pub idle: bool,
-    /// A hard cap, in pCPUs; `None`: none.
+    /// The most that quotas of its own leave it, in pCPUs: that of its cgroup and those of cgroups below, as of single vCPUs. `None`: it has none. Those
+    /// above are in [`VmObservation::levels`].
     #[serde(default)]
     pub quota: Option<f64>,
     /// Whether it takes turns. Then it is in and out of the idle class all the time, and `idle` is false.
@@ -81,6 +87,32 @@ pub struct Level {
     pub group: u32,
     /// Its weight among its siblings.
     pub weight: Weight,
+    /// Its hard cap, in pCPUs; `None`: it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota: Option<f64>,
+}
+
+/// A vCPU that was throttled for more than this part of a period used up its quota.
+const HELD: f64 = 0.05;
+/// Who received this part of what a quota leaves has all of it: a kernel hands quotas out in slices, and a part of those stays unused.
+const NEARLY_ALL: f64 = 0.9;
+
+/// What a hard cap, in pCPUs, leaves of what somebody could use who received so much. One that received more than that is not what the cap is
+/// taken for: it was changed since it was read, or lets bursts through.
+pub(crate) fn under_quota(
+    most: Nanos,
+    quota: Option<f64>,
+    period: Nanos,
+    received: Nanos,
+) -> Nanos {
+    let Some(quota) = quota else {
+        return most;
+    };
+    let left = quota * period.0 as f64;
+    match received.0 as f64 >= NEARLY_ALL * left {
+        true => most.min(received),
+        false => most.min(Nanos(left as u64)),
+    }
 }
 
 fn is_nothing(time: &Nanos) -> bool {
@@ -102,8 +134,12 @@ pub struct VcpuObservation {
     pub in_force: VcpuSettings,
     /// CPU time received.
     pub ran: Nanos,
-    /// Time runnable without running (steal time, as the guest sees it).
+    /// Time runnable without running (steal time, as the guest sees it), but for what a quota kept it off.
     pub waited: Nanos,
+    /// Time runnable in which a quota kept it off, its VM's or one above. Of one that neither ran nor waited and is runnable: so much of the
+    /// wait that goes on.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    pub limited: Nanos,
     /// How often it was put on a pCPU, where that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runs: Option<u64>,
@@ -128,6 +164,7 @@ impl VcpuObservation {
             in_force: VcpuSettings::default(),
             ran: Nanos::ZERO,
             waited: Nanos::ZERO,
+            limited: Nanos::ZERO,
             runs: None,
             pcpu: None,
             woken_by: Vec::new(),
@@ -158,14 +195,35 @@ impl VcpuObservation {
         }
     }
 
+    /// Whether it waits all along: a kernel counts no wait that is not over.
+    pub fn is_starved(&self) -> bool {
+        self.ran + self.waited == Nanos::ZERO && self.runnable
+    }
+
+    /// For how long it wanted a pCPU and could have had one, whatever of that was in periods before.
+    pub fn wanted(&self, period: Nanos) -> Nanos {
+        match self.is_starved() {
+            true => period.saturating_sub(self.limited),
+            false => self.ran + self.waited,
+        }
+    }
+
+    /// For how long of that it waited.
+    pub fn wanted_in_vain(&self, period: Nanos) -> Nanos {
+        match self.is_starved() {
+            true => period.saturating_sub(self.limited),
+            false => self.waited,
+        }
+    }
+
     /// Time in the period during which the vCPU could have used a pCPU, at most the period.
     pub fn could_run(&self, period: Nanos) -> Nanos {
-        let seen = self.ran + self.waited;
-        if seen == Nanos::ZERO && self.runnable {
-            period
-        } else {
-            seen.min(period)
-        }
+        self.wanted(period).min(period)
+    }
+
+    /// Whether a quota throttled it.
+    pub fn is_held(&self, period: Nanos) -> bool {
+        self.limited.0 as f64 > HELD * period.0 as f64
     }
 }
 
@@ -233,14 +291,20 @@ impl VmObservation {
     }
 
     /// Sum over the vCPUs of the time in which each could have run. Those of a VM that takes turns never sleep: they wait for whole
-    /// rotations, and a wait counts only in the period in which it ends.
+    /// rotations, and a wait counts only in the period in which it ends. One that a quota of its VM throttled got what that leaves it.
     pub fn could_run(&self, period: Nanos) -> Nanos {
         let could_run = |vcpu: &VcpuObservation| match vcpu.could_run(period) {
+            _ if self.in_force.quota.is_some() && vcpu.is_held(period) => vcpu.ran.min(period),
             Nanos::ZERO => Nanos::ZERO,
-            _ if self.in_force.rotating => period,
+            _ if self.in_force.rotating => period.saturating_sub(vcpu.limited),
             part => part,
         };
         self.vcpus.iter().map(could_run).sum()
+    }
+
+    /// Time in which a quota kept its vCPUs off pCPUs.
+    pub fn limited(&self) -> Nanos {
+        self.vcpus.iter().map(|vcpu| vcpu.limited).sum()
     }
 
     /// An upper bound of the time in which at least one vCPU could have run: the sum of theirs, at most the period.
@@ -271,13 +335,19 @@ impl VmObservation {
 
     /// The most CPU time the VM can use in `period`, n_i × T: one pCPU for each vCPU, and no more
     /// pCPUs than the vCPUs may use. vCPUs that share pCPUs are counted together, so four vCPUs
-    /// pinned two by two on two pCPUs peak at two.
+    /// pinned two by two on two pCPUs peak at two. No more either than its quota leaves it.
     pub fn peak(&self, period: Nanos) -> Nanos {
+        self.peak_of(period, self.received())
+    }
+
+    /// The same, if it received so much in a period as this.
+    pub(crate) fn peak_of(&self, period: Nanos, received: Nanos) -> Nanos {
         let sets: Vec<&PcpuSet> = self.vcpus.iter().map(|vcpu| self.reach(vcpu)).collect();
         let usable: usize = components(&sets)
             .iter()
             .map(|component| component.members.len().min(component.pcpus.len()))
             .sum();
-        Nanos(period.0 * usable as u64)
+        let usable = Nanos(period.0 * usable as u64);
+        under_quota(usable, self.in_force.quota, period, received)
     }
 }

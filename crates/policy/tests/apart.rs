@@ -278,9 +278,22 @@ fn these_are_left_together() {
     };
     let mut capped = crowded();
     capped.in_force.quota = Some(1.0);
+    // By a cap above it.
+    let mut throttled = crowded();
+    for vcpu in &mut throttled.vcpus {
+        vcpu.limited = Nanos::from_millis(25);
+    }
     let mut idle = crowded();
     idle.in_force.idle = true;
-    for vm in [never_sleeps, a_pcpu_each, content, not_ours, capped, idle] {
+    for vm in [
+        never_sleeps,
+        a_pcpu_each,
+        content,
+        not_ours,
+        capped,
+        throttled,
+        idle,
+    ] {
         let mut host = Host::new(vec![vm.clone(), burn()]);
         assert_eq!(host.until_divided(), None, "{vm:?}");
     }

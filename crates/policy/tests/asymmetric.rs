@@ -30,6 +30,7 @@ use tandem_policy::host::HostObservation;
 use tandem_policy::host::IdleTimes;
 use tandem_policy::host::Placement;
 use tandem_policy::host::registry;
+use tandem_policy::observation::Level;
 
 const T: Nanos = Nanos::from_millis(100);
 
@@ -481,6 +482,39 @@ fn urgent_beside_urgent_of_another_vm_is_not_urgent() {
         slices(&mut controller, &mut vms);
     }
     assert_eq!(slices(&mut controller, &mut vms), [shortest, None]);
+}
+
+#[test]
+fn a_tenants_delegated_weight_makes_no_vcpu_of_his_urgent() {
+    // Two VMs in one slice, and one below a tenant's, in whose cgroup he set the largest weight. By the slices' weights his is due one pCPU of the two,
+    // and uses it up.
+    let mut vms = [
+        vm(1, &[(25, 75); 2]),
+        vm(2, &[(25, 75); 2]),
+        vm(3, &[(50, 40); 2]),
+    ];
+    for (at, vm) in vms.iter_mut().enumerate() {
+        let group = u32::from(at == 2);
+        vm.siblings = group;
+        vm.levels = vec![Level {
+            group,
+            weight: Weight::constant(100.0),
+            quota: None,
+        }];
+    }
+    vms[2].weight = Weight::constant(10_000.0);
+    let mut controller = controller("asymmetric", AsymmetricConfig::default());
+    for _ in 0..10 {
+        let host = HostObservation::with_any_knobs(T, vms.to_vec(), IdleTimes::new());
+        let round = controller.decide(&host);
+        for (vm, due) in [(1, 50), (2, 50), (3, 100)] {
+            let vcpus = round.vcpus[&VmId(vm)].iter();
+            let all: Nanos = vcpus.map(|vcpu| vcpu.allocation).sum();
+            let off = all.0.abs_diff(Nanos::from_millis(due).0);
+            assert!(off < 1_000, "VM {vm}: {all}");
+        }
+        assert_eq!(round.decisions, []);
+    }
 }
 
 #[test]

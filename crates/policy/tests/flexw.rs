@@ -94,6 +94,72 @@ fn weights_are_honoured_with_different_vcpu_counts() {
     assert_near(&settled(host), &[1.0, 2.0 / 3.0, 1.0 / 3.0], 0.02);
 }
 
+/// Two VMs of two vCPUs on two pCPUs, the first capped at half a pCPU.
+fn capped() -> TestHost {
+    TestHost::new(2).vm(2, 1024.0).capped(0.5).vm(2, 1024.0)
+}
+
+/// What each VM is due as of the last of some periods, in pCPUs; their weights never change in them.
+fn due_at_constant_weights(mut host: TestHost, periods: u32) -> Vec<f64> {
+    let before: Vec<f64> = host.vms.iter().map(|vm| vm.weight).collect();
+    let mut due = Vec::new();
+    for period in 0..periods {
+        let (_, round) = host.step();
+        let weights: Vec<f64> = host.vms.iter().map(|vm| vm.weight).collect();
+        assert_eq!(weights, before, "period {period}: {:?}", round.decisions);
+        let vms = round.groups.iter().flat_map(|group| &group.vms);
+        due = vms
+            .map(|account| account.fair.0 as f64 / PERIOD.0 as f64)
+            .collect();
+    }
+    due
+}
+
+#[test]
+fn a_capped_vm_is_due_its_cap_the_other_the_rest_and_weights_stay() {
+    assert_near(
+        &due_at_constant_weights(capped(), TEN_SECONDS),
+        &[0.5, 1.5],
+        0.05,
+    );
+    // Its vCPUs wait for each other, too: four on the first pCPU.
+    let stacked = TestHost::new(2)
+        .pinned(&[0; 4], 100.0)
+        .capped(0.25)
+        .pinned(&[0, 1], 100.0);
+    let due = due_at_constant_weights(stacked, TEN_SECONDS);
+    assert_near(&due, &[0.25, 1.75], 0.05);
+}
+
+#[test]
+fn a_cap_that_does_not_hold_changes_nothing() {
+    let shares = |host: TestHost| settled(host.vm(3, 1024.0));
+    let host = || TestHost::new(4).vm(4, 1024.0);
+    assert_eq!(shares(host().capped(3.5)), shares(host()));
+}
+
+#[test]
+fn a_vm_that_has_less_than_its_cap_leaves_gets_that_by_weight() {
+    // By pCPUs the second would get 0.33 pCPUs; both are due one, and its cap leaves it 0.9.
+    let host = || TestHost::new(2).pinned(&[0, 0, 1], 100.0);
+    let capped = host().pinned(&[0], 100.0).capped(0.9);
+    let shares = settled(capped);
+    assert!(shares[1] > 0.8, "{shares:?}");
+}
+
+#[test]
+fn what_was_done_before_a_quota_was_known_is_taken_back() {
+    let mut host = capped();
+    host.vms[0].cap_is_known = false;
+    host.shares_over(50);
+    let (high, low) = (host.vms[0].weight, host.vms[1].weight);
+    assert!(high > 1900.0 && low < 50.0, "nobody knew: {high} {low}");
+    host.vms[0].cap_is_known = true;
+    host.shares_over(50);
+    let weights = [host.vms[0].weight, host.vms[1].weight];
+    assert_near(&weights, &[1024.0; 2], 0.1);
+}
+
 #[test]
 fn an_infeasible_weight_gets_its_peak_and_no_more() {
     let host = TestHost::new(2)

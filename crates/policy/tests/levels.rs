@@ -35,7 +35,11 @@ fn levels(groups: &[u32]) -> Vec<Level> {
     let weight = Weight::constant(100.0);
     groups
         .iter()
-        .map(|&group| Level { group, weight })
+        .map(|&group| Level {
+            group,
+            weight,
+            quota: None,
+        })
         .collect()
 }
 
@@ -144,6 +148,32 @@ fn neighbours_lose_at_most_one_percent_by_another_tenants_delegated_weight() {
 }
 
 #[test]
+fn vms_below_a_hard_cap_share_that_by_their_weights_and_nobody_is_behind() {
+    let mut capped = [tenants(300.0), tenants(100.0)];
+    for vm in &mut capped {
+        vm.levels[0].quota = Some(0.4);
+    }
+    let vms: Vec<Vm> = [neighbour(), neighbour()]
+        .into_iter()
+        .chain(capped)
+        .collect();
+    // 0.4 of the 2 pCPUs for the tenant; the rest for the neighbours and the service of the host.
+    let received = kernel(&vms);
+    let mut policy = FlexW::new(FlexWConfig::default());
+    for _ in 0..PERIODS {
+        let observed = vms.iter().zip(&received).enumerate();
+        let observed = observed.map(|(i, (vm, received))| observe(i, vm, *received));
+        let host = HostObservation::with_any_knobs(PERIOD, observed.collect(), IdleTimes::new());
+        let round = policy.decide(&host, |_| true);
+        assert!(round.decisions.is_empty(), "{:?}", round.decisions);
+        let fair = |i: usize| round.groups[0].vms[i].fair.0 as f64 / PERIOD.0 as f64;
+        for (i, due) in [(0, 1.6 / 3.0), (1, 1.6 / 3.0), (2, 0.3), (3, 0.1)] {
+            assert!((fair(i) - due).abs() < 0.001, "{i}: {}", fair(i));
+        }
+    }
+}
+
+#[test]
 fn weights_move_among_siblings_and_keep_their_sum() {
     // Two siblings of unequal pins would be moved; what they have together stays theirs.
     let mut policy = FlexW::new(FlexWConfig::default());
@@ -185,7 +215,11 @@ fn anywhere() -> impl Strategy<Value = Vec<(Vec<Level>, Claim)>> {
                 // One cgroup has one weight.
                 let (group, weight) = *weights.entry(path.clone()).or_insert((number, weight));
                 let weight = Weight::saturating(f64::from(weight));
-                Level { group, weight }
+                Level {
+                    group,
+                    weight,
+                    quota: None,
+                }
             });
             let levels: Vec<Level> = levels.collect();
             let could_run = (received + waited).min(2 * PERIOD.0);

@@ -106,6 +106,17 @@ fn two_that_never_sleep_take_turns_after_five_periods_and_sit_side_by_side() {
 }
 
 #[test]
+fn one_that_a_quota_begins_to_throttle_takes_no_turns_any_more() {
+    let mut host = TestHost::new(Placement::Turns, vec![busy(1, "0-1"), busy(2, "0-1")]);
+    assert_eq!(members(&host.periods(5)), [1, 2]);
+    for vcpu in &mut host.vms[0].vcpus {
+        (vcpu.ran, vcpu.waited) = (Nanos::from_millis(40), Nanos::from_millis(30));
+        vcpu.limited = Nanos::from_millis(30);
+    }
+    assert_eq!(members(&host.periods(5)), [0u64; 0]);
+}
+
+#[test]
 fn one_that_begins_to_sleep_leaves_and_may_run_again_where_it_could() {
     let mut host = TestHost::new(Placement::Turns, vec![busy(1, "0-1"), busy(2, "0-1")]);
     host.periods(5);
@@ -152,6 +163,11 @@ fn an_operators_idle_class_and_a_hard_cap_keep_a_vm_out() {
     for change in [
         |vm: &mut VmObservation| vm.in_force.idle = true,
         |vm: &mut VmObservation| vm.in_force.quota = Some(1.0),
+        // A cap above it throttles one of its vCPUs.
+        |vm: &mut VmObservation| {
+            (vm.vcpus[0].waited, vm.vcpus[0].limited) =
+                (Nanos::from_millis(45), Nanos::from_millis(15));
+        },
     ] {
         let mut vms = vec![busy(1, "0-1"), busy(2, "0-1")];
         change(&mut vms[0]);

@@ -25,31 +25,38 @@ use std::io;
 use std::io::BufRead;
 use std::io::BufReader;
 use std::io::Write;
+use std::path::Path;
+use std::path::PathBuf;
 use std::process::Child;
 use std::process::ChildStdin;
 use std::process::Command;
 use std::process::Stdio;
+use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 use std::time::Instant;
 
+use tandem_linux::actuator::ActuatorError;
 use tandem_linux::affinity::AffinityError;
 use tandem_linux::affinity::affinity;
 use tandem_linux::cgroup;
 use tandem_linux::cgroup::CgroupError;
+use tandem_linux::cgroup::CpuController;
 use tandem_linux::ids::Pid;
 use tandem_linux::ids::Tid;
 use tandem_linux::interrupt::Interrupt;
 use tandem_linux::interrupt::Interrupted;
 use tandem_linux::procfs::ProcFs;
+use tandem_linux::restore::RestoreReport;
 use tandem_linux::sampler::SampleError;
 use tandem_linux::sampler::Sampler;
 use tandem_policy::PcpuSet;
 use thiserror::Error;
 
 use self::ground::Ground;
+pub use self::ground::GroundError;
 use self::measure::Orders;
 use self::report::Finding;
 use self::report::Report;
@@ -73,6 +80,9 @@ pub enum CheckError {
     /// The host has no usable cpu controller.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
+    /// Not everything was put back.
+    #[error(transparent)]
+    Ground(#[from] GroundError),
     /// pCPUs cannot be chosen.
     #[error(transparent)]
     Affinity(#[from] AffinityError),
@@ -93,17 +103,28 @@ pub enum CheckError {
 }
 
 /// What may be done for the check beside making cgroups of its own.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct CheckOptions {
     /// On cgroup v2, let the cpu controller into the cgroups below the root for as long as the check takes, if nobody has yet. All of
     /// them then compete by weight for so long.
     pub enable_controller: bool,
+    /// The state directory, where that is journaled.
+    pub state_dir: PathBuf,
+}
+
+/// Puts back what checks left that were killed: their cgroups, and the cpu controller where they let it down. One that runs does so
+/// itself.
+pub fn put_back(
+    controller: Box<dyn CpuController>,
+    state_dir: &Path,
+) -> Result<RestoreReport, ActuatorError> {
+    ground::put_back(&controller.into(), state_dir)
 }
 
 /// Measures everything. `helper` starts a process that calls [`measure::main`].
 pub fn run(
     helper: Command,
-    options: CheckOptions,
+    options: &CheckOptions,
     interrupt: &Interrupt,
 ) -> Result<Report, CheckError> {
     if !rustix::process::geteuid().is_root() {
@@ -111,11 +132,15 @@ pub fn run(
     }
     let begin = Instant::now();
     let procfs = ProcFs::host();
-    let controller = cgroup::open(&procfs)?;
+    let controller: Arc<dyn CpuController> = cgroup::open(&procfs)?.into();
     let kernel = kernel::read(&procfs, controller.as_ref());
     let pcpus = quietest(interrupt)?;
     let mut findings = vec![real_time::measure(&pcpus)];
-    let mut ground = Ground::new(controller, options.enable_controller);
+    let CheckOptions {
+        enable_controller,
+        state_dir,
+    } = options;
+    let mut ground = Ground::new(&procfs, controller, state_dir, *enable_controller);
     match ground.make() {
         Ok(top) => {
             let orders = Orders {

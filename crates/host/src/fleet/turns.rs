@@ -2,11 +2,10 @@
 
 use std::io;
 use std::process::Command;
+use std::time::Instant;
 
 use tandem_linux::actuator::ActuatorError;
 use tandem_linux::actuator::Outcome;
-use tandem_linux::cgroup;
-use tandem_linux::procfs::ProcFs;
 use tandem_policy::turns::Member;
 use tandem_policy::turns::Rotation;
 
@@ -29,7 +28,7 @@ impl Fleet {
 
     /// How well the rhythm of turns was kept; `None`: nobody took turns yet.
     pub fn turn_stats(&self) -> Option<TurnStats> {
-        self.turns.keeper.as_ref().map(TurnKeeper::stats)
+        self.turns.stats()
     }
 
     /// The process that watches over turns, once it is started; none where it was lost and no other is started yet.
@@ -44,6 +43,7 @@ impl Fleet {
 
     /// Takes in who began to sleep since the last observation and takes no turns any more.
     pub(super) fn hear_of_turns(&mut self) {
+        self.outlive_keeper();
         let Some(keeper) = &mut self.turns.keeper else {
             return;
         };
@@ -120,7 +120,10 @@ impl Fleet {
 
     /// Starts what keeps the rhythm.
     fn start_turns(&mut self) -> Result<TurnKeeper, String> {
-        let controller = cgroup::open(&ProcFs::host()).map_err(|error| error.to_string())?;
+        let Backend::Live(actuator) = &self.backend else {
+            return Err("nobody takes turns in a dry run".to_owned());
+        };
+        let controller = actuator.shared_controller();
         let watchdog = self.turns.start_watchdog();
         let keeper = TurnKeeper::start(controller, watchdog)
             .map_err(|error| format!("cannot start the thread that keeps turns: {error}"))?;
@@ -132,6 +135,10 @@ impl Fleet {
     /// A VM that cannot be made ready takes no turns; why is told, and the next period tries again.
     pub(super) fn take_turns(&mut self, rotation: &Rotation) {
         if rotation.is_empty() && self.turns.keeper.is_none() {
+            return;
+        }
+        // One that ended a moment ago is not started anew at once; until then nobody is made ready.
+        if self.turns.keeper.is_none() && !self.turns.keepers.is_due(Instant::now()) {
             return;
         }
         let mut players = Vec::new();

@@ -153,7 +153,11 @@ fn waits_are_left_out_and_shares_are_by_weight() {
         if let Some(known) = names.get_mut(&VmId(vm)) {
             let weight = Weight::constant(weight);
             let group = vm as u32;
-            known.levels = vec![Level { group, weight }];
+            known.levels = vec![Level {
+                group,
+                weight,
+                quota: None,
+            }];
         }
     }
     let within = analyze(&interval(&vms), &names, |vm| vm == VmId(1));

@@ -1,9 +1,11 @@
 //! The thread that keeps the rhythm.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::collections::HashMap;
 use std::io;
+use std::iter;
 use std::sync::Arc;
 use std::sync::Condvar;
 use std::sync::Mutex;
@@ -92,7 +94,7 @@ pub struct TurnKeeper {
 impl TurnKeeper {
     /// Starts the thread; it sleeps until there is a rotation.
     pub fn start(
-        controller: Box<dyn CpuController>,
+        controller: Arc<dyn CpuController>,
         watchdog: Option<Watchdog>,
     ) -> io::Result<TurnKeeper> {
         let shared = Arc::new(Shared::default());
@@ -125,6 +127,14 @@ impl TurnKeeper {
     /// The process that watches over it; `None` too from when [`TurnKeeper::news`] tells that it was lost.
     pub fn watchdog(&self) -> Option<u32> {
         self.watchdog
+    }
+
+    /// Why its thread has ended by itself, once; a panic there has been printed too. VMs may be left in the idle class, and vCPUs that roam on
+    /// their seats; the watchdog takes the former out of it, if there is one.
+    pub fn ended(&mut self) -> Option<String> {
+        let thread = self.thread.take_if(|thread| thread.is_finished())?;
+        let panic = thread.join().err();
+        Some(panic.map_or_else(|| "nobody told it to".to_owned(), |panic| in_words(&*panic)))
     }
 
     /// Another watchdog, in the place of one that was lost.
@@ -205,9 +215,16 @@ impl Drop for TurnKeeper {
     }
 }
 
+/// What a thread said that panicked.
+fn in_words(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    text.unwrap_or_else(|| "it panicked".to_owned())
+}
+
 /// Writes what turns change.
 struct Writer {
-    controller: Box<dyn CpuController>,
+    controller: Arc<dyn CpuController>,
     errors: Vec<String>,
     writes: u64,
 }
@@ -259,6 +276,11 @@ impl Speaker {
             self.lost = self.watchdog.take().map(|watchdog| (watchdog, error));
         }
     }
+
+    /// Whether the watchdog has yet to be told all of who takes turns.
+    fn is_behind(&self) -> bool {
+        self.watchdog.as_ref().is_some_and(Watchdog::is_behind)
+    }
 }
 
 /// The thread's own.
@@ -274,12 +296,14 @@ struct Rhythm {
     began: Instant,
     /// What it was told last.
     version: u64,
+    /// Whether a turn was left out, so that what was written before may not be in force.
+    left_out: bool,
     /// What is to be told.
     left: Vec<VmId>,
 }
 
 impl Rhythm {
-    fn new(controller: Box<dyn CpuController>, watchdog: Option<Watchdog>) -> Rhythm {
+    fn new(controller: Arc<dyn CpuController>, watchdog: Option<Watchdog>) -> Rhythm {
         Rhythm {
             writer: Writer {
                 controller,
@@ -297,6 +321,7 @@ impl Rhythm {
             watches: HashMap::new(),
             began: Instant::now(),
             version: 0,
+            left_out: false,
             left: Vec::new(),
         }
     }
@@ -345,7 +370,11 @@ impl Rhythm {
             }
             drop(board);
             let lateness = now - next;
-            self.turn(now, lateness >= MAY_HAVE_ACTED);
+            let begins = self.may_begin();
+            if begins {
+                let write_all = std::mem::take(&mut self.left_out) || lateness >= MAY_HAVE_ACTED;
+                self.turn(now, write_all);
+            }
             let turn = Duration::from_nanos(self.sequence.rotation().turn.0);
             next += turn;
             let end = Instant::now();
@@ -353,7 +382,9 @@ impl Rhythm {
                 next = end + turn;
             }
             board = shared.board();
-            board.stats.count(nanos(lateness), nanos(end - now));
+            if begins {
+                board.stats.count(nanos(lateness), nanos(end - now));
+            }
             board.stats.writes = self.writer.writes;
             board.stats.moves = self.roamers.moves;
             board.taken.append(&mut self.roamers.taken);
@@ -392,6 +423,16 @@ impl Rhythm {
     fn guard(&mut self) {
         self.speaker
             .tell(|watchdog| watchdog.guard(self.players.values()));
+    }
+
+    /// Whether a turn may begin: not before the watchdog has been told of everybody whom it puts into the idle class.
+    fn may_begin(&mut self) -> bool {
+        if self.speaker.is_behind() {
+            self.speaker.tell(Watchdog::beat);
+        }
+        let is_behind = self.speaker.is_behind();
+        self.left_out |= is_behind;
+        !is_behind
     }
 
     /// A turn begins.
@@ -464,14 +505,18 @@ impl Rhythm {
         sleeps
     }
 
-    /// Takes every VM out of the idle class.
+    /// Takes every VM out of the idle class. If that succeeds the watchdog has nothing to guard any more.
     fn all_on(&mut self) {
+        let errors = self.writer.errors.len();
         for vm in self.sequence.end() {
             if let Some(player) = self.players.get(&vm) {
                 self.writer.on(player);
             }
         }
-        self.roamers.follow(std::iter::empty());
+        if self.writer.errors.len() == errors {
+            self.speaker.tell(|watchdog| watchdog.guard(iter::empty()));
+        }
+        self.roamers.follow(iter::empty());
     }
 }
 
@@ -484,4 +529,140 @@ fn account(sample: VcpuSample) -> Account {
 
 fn nanos(time: Duration) -> Nanos {
     Nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+    use std::process::Command;
+
+    use tandem_linux::cgroup::CgroupPath;
+    use tandem_linux::cgroup::Knob;
+    use tandem_linux::cgroup::open;
+    use tandem_policy::PcpuId;
+    use tandem_policy::VcpuId;
+    use tandem_policy::Weight;
+    use tandem_policy::turns::Member;
+
+    use super::*;
+    use crate::fixtures::hooked::Change;
+    use crate::fixtures::hooked::Hooked;
+    use crate::turns::WatchdogStarter;
+
+    fn path(vm: u64) -> CgroupPath {
+        CgroupPath(format!("/{vm}"))
+    }
+
+    /// A hierarchy of v2 with a cgroup for each of two VMs, in `root`, and what happens after each write of a knob.
+    fn controller(
+        root: &Path,
+        after: impl Fn(&CgroupPath, Knob, &str) + Send + Sync + 'static,
+    ) -> Arc<dyn CpuController> {
+        let (cg, proc) = (root.join("cg"), root.join("proc"));
+        fs::create_dir_all(&proc).unwrap();
+        fs::write(proc.join("mounts"), "cgroup2 /cg cgroup2 rw 0 0\n").unwrap();
+        fs::create_dir_all(&cg).unwrap();
+        fs::write(cg.join("cgroup.controllers"), "cpu\n").unwrap();
+        for vm in [1, 2] {
+            let folder = cg.join(vm.to_string());
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("cpu.idle"), "0\n").unwrap();
+            fs::write(folder.join("cpu.weight"), "100\n").unwrap();
+        }
+        Arc::new(Hooked {
+            inner: open(&ProcFs::at(root)).unwrap(),
+            after: Box::new(move |change| match change {
+                Change::Knob(cgroup, knob, text) => after(cgroup, knob, text),
+                Change::Enabled | Change::Disabled => {}
+            }),
+        })
+    }
+
+    /// Two VMs that take turns on one pCPU, with no threads to look at.
+    fn two() -> (Rotation, Vec<Player>) {
+        let member = |vm: u64| Member {
+            vm: VmId(vm),
+            seats: [(VcpuId(0), PcpuId(0))].into(),
+            roams: None,
+            due: 0.5,
+        };
+        let player = |vm: u64| Player {
+            vm: VmId(vm),
+            cgroup: path(vm),
+            weight: Weight::constant(100.0),
+            threads: Vec::new(),
+            roams: None,
+        };
+        let rotation = Rotation {
+            turn: Nanos::from_millis(5),
+            members: [1, 2].map(member).into(),
+        };
+        (rotation, [1, 2].map(player).into())
+    }
+
+    /// A watchdog that only writes down what it hears.
+    fn listener(to: &Path) -> Watchdog {
+        let mut command = Command::new("sh");
+        command.args(["-c", "exec cat > \"$0\""]).arg(to);
+        let mut starter = WatchdogStarter::new(command);
+        starter.start(Instant::now()).unwrap().unwrap()
+    }
+
+    /// What it was told last of who takes turns.
+    fn guarded(heard: &Path) -> String {
+        let heard = fs::read_to_string(heard).unwrap();
+        let mut lines = heard.lines().filter(|line| line.contains("guard"));
+        lines.next_back().unwrap_or_default().to_owned()
+    }
+
+    fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+        let end = Instant::now() + Duration::from_secs(20);
+        while !is_so() {
+            assert!(Instant::now() < end, "{what}");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn a_thread_that_panics_leaves_the_watchdog_armed() {
+        let root = tempfile::tempdir().unwrap();
+        let heard = root.path().join("heard");
+        let controller = controller(root.path(), |cgroup, knob, text| {
+            assert!(
+                (knob, text) != (Knob::Idle, "1"),
+                "no cgroup is like {cgroup}"
+            );
+        });
+        let (rotation, players) = two();
+        let mut keeper = TurnKeeper::start(controller, Some(listener(&heard))).unwrap();
+        assert_eq!(keeper.ended(), None);
+        keeper.follow(&rotation, players);
+        let mut why = None;
+        wait_until("it has ended", || {
+            why = keeper.ended();
+            why.is_some()
+        });
+        assert_eq!(why.as_deref(), Some("no cgroup is like /2"));
+        assert_eq!(keeper.ended(), None, "it is told once");
+        let last = guarded(&heard);
+        assert!(last.contains("\"/1\"") && last.contains("\"/2\""), "{last}");
+        drop(keeper);
+        assert_eq!(guarded(&heard), last);
+    }
+
+    #[test]
+    fn a_thread_that_is_told_to_end_leaves_the_watchdog_nothing_to_guard() {
+        let root = tempfile::tempdir().unwrap();
+        let heard = root.path().join("heard");
+        let controller = controller(root.path(), |_, _, _| {});
+        let (rotation, players) = two();
+        let mut keeper = TurnKeeper::start(controller.clone(), Some(listener(&heard))).unwrap();
+        keeper.follow(&rotation, players);
+        let is_idle = |vm| controller.is_idle(&path(vm)).unwrap() == Some(true);
+        wait_until("somebody waits for its turn", || is_idle(1) || is_idle(2));
+        drop(keeper);
+        assert!(!is_idle(1) && !is_idle(2));
+        assert_eq!(guarded(&heard), "{\"guard\":[]}");
+    }
 }

@@ -7,12 +7,16 @@
 //!                        └── who left, how late, what it cost, whether the watchdog was lost: then the fleet starts another
 //! ```
 //!
+//! A thread that ends by itself (a panic) leaves the watchdog armed, which takes all out of the idle class at once; so does the fleet when it
+//! next looks, and starts another thread (`again`).
+//!
 //! Before a VM takes turns the fleet has journaled its weight and `cpu.idle`, and the affinity of a vCPU that roams. Only this thread writes
 //! them while it does.
 //! The thread is real-time where the kernel allows it, and does little: it writes what changes, two files and a seat per VM at most.
 //! A kernel acts on `cpu.idle` at its next clock tick. To make every pCPU choose anew at once, by a real-time thread that runs there
 //! for a moment, gained nothing (docs/decisions/015-turns.md).
 
+mod again;
 mod in_use;
 mod keeper;
 mod player;

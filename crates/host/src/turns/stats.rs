@@ -44,6 +44,23 @@ impl TurnStats {
         self.took += took;
     }
 
+    /// With those of turns that others kept.
+    pub(super) fn plus(&self, others: &TurnStats) -> TurnStats {
+        let mut lateness = self.lateness;
+        for (count, others) in lateness.iter_mut().zip(others.lateness) {
+            *count += others;
+        }
+        TurnStats {
+            turns: self.turns + others.turns,
+            late: self.late + others.late,
+            lateness,
+            late_by: self.late_by + others.late_by,
+            took: self.took + others.took,
+            writes: self.writes + others.writes,
+            moves: self.moves + others.moves,
+        }
+    }
+
     /// At most so late began this part of the turns, by the bound of the class; `None`: beyond the last bound, or no turn yet.
     pub fn lateness_us(&self, part: f64) -> Option<u64> {
         let wanted = (self.turns as f64 * part).ceil() as u64;
@@ -75,5 +92,19 @@ mod tests {
         assert_eq!((stats.turns, stats.late), (100, 1));
         assert_eq!(stats.took, Nanos(1_000_000));
         assert_eq!(stats.late_by, Nanos(99 * 30_000 + 50_000_000));
+    }
+
+    #[test]
+    fn turns_of_a_keeper_that_was_lost_still_count() {
+        let (mut first, mut second) = (TurnStats::default(), TurnStats::default());
+        first.count(Nanos(30_000), Nanos(10_000));
+        first.writes = 5;
+        second.count(Nanos::from_millis(50), Nanos(20_000));
+        second.moves = 3;
+        let mut both = TurnStats::default();
+        both.count(Nanos(30_000), Nanos(10_000));
+        both.count(Nanos::from_millis(50), Nanos(20_000));
+        (both.writes, both.moves) = (5, 3);
+        assert_eq!(first.plus(&second), both);
     }
 }

@@ -6,6 +6,10 @@
 //! takes those cgroups out of the idle class and gives them their weights. It holds nothing else and changes nothing
 //! else. If it is killed or does not listen, the daemon goes on, says so and starts another.
 //!
+//! It goes on guarding a cgroup until it is told otherwise, and that it is told when the cgroup has left the idle class; so it also acts when the
+//! thread that keeps the rhythm panics. The list of a thousand VMs is longer than a pipe: what there is no room for waits until there is, and no turn
+//! begins before all of it is in the pipe.
+//!
 //! When beats come again (the daemon was stopped and goes on), the daemon itself writes everything anew.
 
 use std::io;
@@ -47,6 +51,9 @@ pub(super) const MAY_HAVE_ACTED: Duration = PATIENCE
     .saturating_sub(BEAT_EVERY.saturating_mul(2))
     .saturating_sub(Duration::from_nanos(TurnsConfig::TURNS.1.0));
 
+/// The watchdog reads so much at once: what fits into a pipe (PIPE_DEF_BUFFERS of include/linux/pipe_fs_i.h).
+const AT_ONCE: usize = 1 << 16;
+
 /// What the daemon says, a line each.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -70,6 +77,10 @@ pub struct Watchdog {
     stdin: Option<ChildStdin>,
     said: Vec<Guarded>,
     beaten: Instant,
+    /// What the pipe had no room for yet.
+    unsent: Vec<u8>,
+    /// Since when it has had no room at all.
+    stuck: Option<Instant>,
 }
 
 impl Watchdog {
@@ -96,6 +107,8 @@ impl Watchdog {
             stdin,
             said: Vec::new(),
             beaten: Instant::now(),
+            unsent: Vec::new(),
+            stuck: None,
         })
     }
 
@@ -124,6 +137,10 @@ impl Watchdog {
 
     /// All is well. An error: it does not hear any more, and is of no use.
     pub(super) fn beat(&mut self) -> io::Result<()> {
+        // What it is told late is as good as a beat.
+        if !self.unsent.is_empty() {
+            return self.send();
+        }
         if self.beaten.elapsed() < BEAT_EVERY {
             return Ok(());
         }
@@ -131,13 +148,47 @@ impl Watchdog {
         self.say(&Line::Beat)
     }
 
-    /// A line that was written in part leaves it unusable too: what it reads next makes no sense.
+    /// Whether it has yet to be told all of who takes turns.
+    pub(super) fn is_behind(&self) -> bool {
+        !self.unsent.is_empty()
+    }
+
     fn say(&mut self, line: &Line) -> io::Result<()> {
-        let mut line = serde_json::to_vec(line)?;
-        line.push(b'\n');
-        match &mut self.stdin {
-            Some(stdin) => stdin.write_all(&line),
-            None => Err(io::ErrorKind::BrokenPipe.into()),
+        serde_json::to_writer(&mut self.unsent, line)?;
+        self.unsent.push(b'\n');
+        self.send()
+    }
+
+    /// Writes what there is room for. Where there has been none for [`PATIENCE`], it does not listen.
+    fn send(&mut self) -> io::Result<()> {
+        let Some(stdin) = &mut self.stdin else {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        };
+        let mut sent = 0;
+        let outcome = loop {
+            if sent == self.unsent.len() {
+                break Ok(());
+            }
+            match stdin.write(&self.unsent[sent..]) {
+                Ok(0) => break Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => sent += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => break Err(error),
+            }
+        };
+        self.unsent.drain(..sent);
+        if sent > 0 {
+            self.stuck = None;
+        }
+        match outcome {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let since = *self.stuck.get_or_insert_with(Instant::now);
+                match since.elapsed() < PATIENCE {
+                    true => Ok(()),
+                    false => Err(error),
+                }
+            }
+            other => other,
         }
     }
 
@@ -157,17 +208,19 @@ impl Watchdog {
 }
 
 impl Drop for Watchdog {
+    /// It ends with its stdin, and first takes out of the idle class what it guards still.
     fn drop(&mut self) {
-        // One that does not hear it is killed below.
-        let _ = self.guard(std::iter::empty());
         self.stdin = None;
-        // It ends with its stdin; one that somebody has stopped is not waited for. Errors: somebody else has waited for it.
+        // One that somebody has stopped is not waited for. Errors: somebody else has waited for it.
         let end = Instant::now() + PATIENCE;
         while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < end {
             thread::sleep(Duration::from_millis(2));
         }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        // One that guards something is left to do so.
+        if self.said.is_empty() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
     }
 }
 
@@ -178,6 +231,7 @@ pub fn watch(
 ) -> io::Result<()> {
     let mut guarded: Vec<Guarded> = Vec::new();
     let mut heard = Vec::new();
+    let mut buffer = vec![0; AT_ONCE];
     let mut stdin = stdin;
     let mut has_acted = false;
     loop {
@@ -196,7 +250,6 @@ pub fn watch(
             has_acted = true;
             continue;
         }
-        let mut buffer = [0; 4096];
         let read = stdin.read(&mut buffer)?;
         if read == 0 {
             put_back(&guarded, controller);
@@ -227,6 +280,10 @@ fn put_back(guarded: &[Guarded], controller: &dyn CpuController) {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
+    use tandem_linux::ProcFs;
+    use tandem_linux::cgroup::open;
     use tandem_policy::VmId;
 
     use super::*;
@@ -256,17 +313,88 @@ mod tests {
         let mut watchdog = start(Command::new("sleep").arg("600"));
         let pid = watchdog.pid();
         // The pipe takes so much and no more.
-        let error = (0..1_000_000u32)
-            .find_map(|n| {
-                let player = player(f64::from(n + 2));
-                watchdog.guard([&player].into_iter()).err()
-            })
-            .expect("the pipe is full");
+        let many: Vec<Player> = (0..2_000).map(libvirts).collect();
+        watchdog
+            .guard(many.iter())
+            .expect("what is full for a moment may be read yet");
+        let (begin, error) = (
+            Instant::now(),
+            loop {
+                match watchdog.beat() {
+                    Ok(()) => thread::sleep(Duration::from_millis(5)),
+                    Err(error) => break error,
+                }
+            },
+        );
+        assert!(watchdog.is_behind() && begin.elapsed() < 10 * PATIENCE);
         let said = watchdog.end(&error);
         let names_it = said.contains(&format!("process {pid}")) && said.contains("does not listen");
         assert!(names_it, "{said}");
         let path = format!("/proc/{pid}");
         assert!(!std::path::Path::new(&path).exists(), "it has ended");
+    }
+
+    /// A VM whose cgroup is called as libvirt and systemd would call it.
+    fn libvirts(n: u64) -> Player {
+        let scope = format!(
+            "/machine.slice/machine-qemu\\x2d{n}\\x2dinstance\\x2d0000{n:04}\\x2dproduction\\x2ddatabase\\x2dreplica.scope"
+        );
+        Player {
+            vm: VmId(n),
+            cgroup: CgroupPath(scope),
+            ..player(333.0)
+        }
+    }
+
+    /// A hierarchy of v2 in which all of these are in the idle class.
+    fn all_idle(players: &[Player]) -> (tempfile::TempDir, Box<dyn CpuController>) {
+        let root = tempfile::tempdir().unwrap();
+        let (cg, proc) = (root.path().join("cg"), root.path().join("proc"));
+        fs::create_dir_all(&proc).unwrap();
+        fs::write(proc.join("mounts"), "cgroup2 /cg cgroup2 rw 0 0\n").unwrap();
+        fs::create_dir_all(&cg).unwrap();
+        fs::write(cg.join("cgroup.controllers"), "cpu\n").unwrap();
+        for player in players {
+            let folder = cg.join(player.cgroup.0.trim_start_matches('/'));
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("cpu.idle"), "1\n").unwrap();
+            fs::write(folder.join("cpu.weight"), "100\n").unwrap();
+        }
+        let controller = open(&ProcFs::at(root.path())).unwrap();
+        (root, controller)
+    }
+
+    #[test]
+    fn a_thousand_vms_with_long_names_are_guarded() {
+        let players: Vec<Player> = (0..1_000).map(libvirts).collect();
+        let (root, controller) = all_idle(&players);
+        // Between the two is a process that reads nothing for a while.
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 0.2; exec cat"]);
+        Watchdog::prepare(&mut command);
+        command.stdout(Stdio::piped());
+        let mut watchdog = Watchdog::start(&mut command).unwrap();
+        let heard = watchdog.child.stdout.take().unwrap();
+        let watching = thread::spawn(move || watch(heard, controller.as_ref()));
+        watchdog
+            .guard(players.iter())
+            .expect("a full pipe is no end");
+        assert!(watchdog.is_behind(), "a pipe has no room for all of it");
+        while watchdog.is_behind() {
+            thread::sleep(Duration::from_millis(5));
+            watchdog.beat().expect("it is read in the end");
+        }
+        drop(watchdog);
+        watching.join().unwrap().unwrap();
+        for player in &players {
+            let file = |name: &str| {
+                let place = player.cgroup.0.trim_start_matches('/');
+                let path = root.path().join("cg").join(place).join(name);
+                fs::read_to_string(path).unwrap()
+            };
+            let now = (file("cpu.idle"), file("cpu.weight"));
+            assert_eq!(now, ("0".to_owned(), "333".to_owned()), "{}", player.cgroup);
+        }
     }
 
     #[test]

@@ -91,14 +91,14 @@ fn beside(taken: &[PcpuId], pcpus: &PcpuSet) -> Rotation {
 }
 
 /// Rotations in each of which it has to sit elsewhere than in the one before, or takes turns with the other VM.
-fn rotations(pcpus: &PcpuSet) -> Vec<Rotation> {
+pub fn rotations(pcpus: &PcpuSet) -> Vec<Rotation> {
     let both: Vec<PcpuId> = pcpus.iter().take(2).collect();
     let taken = [&both[..1], &both[1..], &both];
     taken.iter().map(|taken| beside(taken, pcpus)).collect()
 }
 
 /// VMs that never sleep, and the pCPUs where the vCPU that is to roam may run.
-fn live_host() -> Result<(LiveHost, PcpuSet), Skip> {
+pub fn live_host() -> Result<(LiveHost, PcpuSet), Skip> {
     Subject::acting()?.need_idle_class()?;
     let mut live_host = LiveHost::new()?;
     for (vm, vcpus) in [(&mut live_host.shared, 1), (&mut live_host.owner, 2)] {

@@ -1,5 +1,7 @@
 //! What the tests work on: two VMs under care, one in a group that the fleet made, one in a cgroup of its own.
 
+use std::sync::Arc;
+
 use tandem_host::apply::Applied;
 use tandem_host::config::VmRule;
 use tandem_host::discovery::VcpuThread;
@@ -11,6 +13,7 @@ use tandem_linux::ProcFs;
 use tandem_linux::actuator::Actuator;
 use tandem_linux::actuator::Outcome;
 use tandem_linux::cgroup::CgroupPath;
+use tandem_linux::cgroup::CpuController;
 use tandem_linux::sampler::Sampler;
 use tandem_linux::thread::Pid;
 use tandem_linux::thread::ThreadRef;
@@ -31,6 +34,7 @@ use tandem_policy::host::Host;
 use crate::harness::Skip;
 use crate::helper::Helper;
 use crate::helper::StateDir;
+use crate::helper::command;
 use crate::helper::vcpu_threads;
 use crate::host::LiveHost;
 use crate::host::controller;
@@ -95,6 +99,14 @@ impl Subject {
             dir,
             Backend::Live(Box::new(actuator)),
         ))
+    }
+
+    /// A fleet that acts through this controller, with a watchdog.
+    pub fn acting_through(live_host: LiveHost, controller: Arc<dyn CpuController>) -> Subject {
+        let dir = StateDir::new();
+        let (actuator, _) = Actuator::open(controller, &dir.0).expect("it opens");
+        let fleet = Subject::fleet(Backend::Live(Box::new(actuator)));
+        Subject::with(live_host, dir, fleet.with_watchdog(command("watchdog")))
     }
 
     /// A fleet that acts by a rule: all VMs have this weight, in parts of the kernel's default.

@@ -16,11 +16,13 @@
 //! a folder like `/vms` holds one VM only until the next one starts.
 //!
 //! Helper processes of a VM (virtiofsd, swtpm) live in its machine scope, so in a scope named
-//! `machine-…` processes that are no VMs do not count. Everything here is a pure function over
-//! [`Occupants`]; [`find_own_cgroup`] reads them from the host.
+//! `machine-…` processes that are no VMs do not count.
+//!
+//! Of many VMs: [`Residents`] has an index of who is at or below each cgroup, so that what others there are is found without going
+//! through them; and [`Occupants`] reads a cgroup's processes only where that index leaves the VM alone there, and once. So a thousand VMs
+//! cost a thousand times what one does.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::HashMap;
 
 use crate::cgroup::controller::CpuController;
 use crate::cgroup::error::CgroupError;
@@ -40,39 +42,179 @@ pub struct Residence {
     pub vcpus: Vec<CgroupPath>,
 }
 
-/// Which processes have threads in which cgroup (not in those below).
-pub type Occupants = BTreeMap<CgroupPath, BTreeSet<Pid>>;
+/// Whose processes have threads in a cgroup or below it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Occupant {
+    /// Nobody's.
+    Nobody,
+    /// One process's.
+    One(Pid),
+    /// Those of several.
+    Several,
+}
 
-/// The cgroup that is this VM's alone. `others` are the other VMs, of which several may be in one
-/// process.
-pub fn own_cgroup(
-    vm: &Residence,
-    others: &[Residence],
-    occupants: &Occupants,
-) -> Option<CgroupPath> {
-    let start = lowest_common(&vm.vcpus)?;
-    let is_own = |cgroup: &CgroupPath| {
-        can_belong_to_one(cgroup)
-            && !others.iter().any(|other| {
-                (other.pid != vm.pid && other.main.is_within(cgroup))
-                    || other.vcpus.iter().any(|vcpu| vcpu.is_within(cgroup))
-            })
-            && (is_machine_scope(cgroup) || holds_only(cgroup, vm.pid, occupants))
-    };
-    if !is_own(&start) {
-        // The threads may each have a cgroup below one with helpers in it: libvirt's scope.
-        return scope_above(&start).filter(|scope| is_machine_scope(scope) && is_own(scope));
+impl Occupant {
+    /// Both together.
+    #[must_use]
+    pub fn and(self, other: Occupant) -> Occupant {
+        match (self, other) {
+            (Occupant::Nobody, only) | (only, Occupant::Nobody) => only,
+            (one, same) if one == same => one,
+            _ => Occupant::Several,
+        }
     }
-    let mut own = start;
-    while !ends_climb(&own)
-        && let Some(above) = own.parent()
-        && is_own(&above)
-        && (holds_main_beside(&above, &own, vm)
-            || scope_above(&above).is_some_and(|scope| is_own(&scope)))
-    {
-        own = above;
+}
+
+/// Asked who has threads in a cgroup or below it.
+type Asked<'a> = dyn FnMut(&CgroupPath) -> Result<Occupant, CgroupError> + 'a;
+
+/// The VMs of a host, of which several may be in one process, by where they are.
+#[derive(Clone, Debug, Default)]
+pub struct Residents {
+    residences: Vec<Residence>,
+    /// Who is in each cgroup or below it.
+    tenants: HashMap<String, Tenants>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Tenants {
+    /// VMs with a vCPU thread there, by their numbers.
+    vcpus: First<usize>,
+    /// Processes of VMs whose first thread is there.
+    mains: First<Pid>,
+}
+
+/// The first of some, and whether there is another.
+#[derive(Clone, Debug)]
+struct First<T> {
+    first: Option<T>,
+    has_another: bool,
+}
+
+impl<T> Default for First<T> {
+    fn default() -> First<T> {
+        First {
+            first: None,
+            has_another: false,
+        }
     }
-    Some(own)
+}
+
+impl<T: PartialEq> First<T> {
+    fn add(&mut self, one: T) {
+        match &self.first {
+            None => self.first = Some(one),
+            Some(first) => self.has_another |= *first != one,
+        }
+    }
+
+    fn has_other_than(&self, one: &T) -> bool {
+        self.has_another || self.first.as_ref().is_some_and(|first| first != one)
+    }
+}
+
+impl Residents {
+    /// These, numbered in this order.
+    pub fn new(residences: Vec<Residence>) -> Residents {
+        let mut residents = Residents::default();
+        for (vm, home) in residences.iter().enumerate() {
+            residents.enter(&home.main, |tenants| tenants.mains.add(home.pid));
+            let mut before = None;
+            for place in &home.vcpus {
+                // vCPUs of a VM are often in one cgroup.
+                if before.replace(place) != Some(place) {
+                    residents.enter(place, |tenants| tenants.vcpus.add(vm));
+                }
+            }
+        }
+        residents.residences = residences;
+        residents
+    }
+
+    fn enter(&mut self, place: &CgroupPath, enter: impl Fn(&mut Tenants)) {
+        for cgroup in at_and_above(place) {
+            match self.tenants.get_mut(cgroup) {
+                Some(tenants) => enter(tenants),
+                None => enter(self.tenants.entry(cgroup.to_owned()).or_default()),
+            }
+        }
+    }
+
+    /// A VM by its number.
+    pub fn get(&self, vm: usize) -> Option<&Residence> {
+        self.residences.get(vm)
+    }
+
+    /// The cgroup that is this VM's alone. `occupant` says who has threads in one or below it.
+    pub fn own_cgroup(
+        &self,
+        vm: usize,
+        mut occupant: impl FnMut(&CgroupPath) -> Result<Occupant, CgroupError>,
+    ) -> Result<Option<CgroupPath>, CgroupError> {
+        let Some(home) = self.get(vm) else {
+            return Ok(None);
+        };
+        let Some(start) = lowest_common(&home.vcpus).filter(can_belong_to_one) else {
+            return Ok(None);
+        };
+        let mut is_own = |cgroup: &CgroupPath| self.is_own(vm, cgroup, &mut occupant);
+        let machine = scope_above(&start).filter(is_machine_scope);
+        // Right below it, it is the answer whoever else has threads there.
+        if let Some(scope) = &machine
+            && (start == *scope || start.parent().as_ref() == Some(scope))
+            && is_own(scope)?
+        {
+            return Ok(machine);
+        }
+        if !is_own(&start)? {
+            // The threads may each have a cgroup below one with helpers in it: libvirt's scope.
+            return match machine {
+                Some(scope) if is_own(&scope)? => Ok(Some(scope)),
+                _ => Ok(None),
+            };
+        }
+        let mut own = start;
+        while !ends_climb(&own)
+            && let Some(above) = own.parent()
+            && (holds_main_beside(&above, &own, home)
+                || matches!(scope_above(&above), Some(scope) if is_own(&scope)?))
+            && is_own(&above)?
+        {
+            own = above;
+        }
+        Ok(Some(own))
+    }
+
+    fn is_own(
+        &self,
+        vm: usize,
+        cgroup: &CgroupPath,
+        occupant: &mut Asked<'_>,
+    ) -> Result<bool, CgroupError> {
+        let Some(home) = self.get(vm).filter(|_| can_belong_to_one(cgroup)) else {
+            return Ok(false);
+        };
+        let is_shared = |tenants: &Tenants| {
+            tenants.vcpus.has_other_than(&vm) || tenants.mains.has_other_than(&home.pid)
+        };
+        if self.tenants.get(&cgroup.0).is_some_and(is_shared) {
+            return Ok(false);
+        }
+        if is_machine_scope(cgroup) {
+            return Ok(true);
+        }
+        let occupant = occupant(cgroup)?;
+        Ok(occupant == Occupant::Nobody || occupant == Occupant::One(home.pid))
+    }
+}
+
+/// A cgroup and those above it, without the root.
+fn at_and_above(cgroup: &CgroupPath) -> impl Iterator<Item = &str> {
+    let first = Some(cgroup.0.trim_end_matches('/'));
+    std::iter::successors(first, |below| {
+        below.rsplit_once('/').map(|(above, _)| above)
+    })
+    .take_while(|place| !place.is_empty())
 }
 
 /// The lowest cgroup that is at or above all of these.
@@ -103,13 +245,6 @@ fn scope_above(cgroup: &CgroupPath) -> Option<CgroupPath> {
         .find(ends_climb)
 }
 
-fn holds_only(cgroup: &CgroupPath, pid: Pid, occupants: &Occupants) -> bool {
-    occupants
-        .iter()
-        .filter(|(place, _)| place.is_within(cgroup))
-        .all(|(_, pids)| pids.iter().all(|&p| p == pid))
-}
-
 /// Whether the VM's first thread is in `above`, but not in `own`.
 fn holds_main_beside(above: &CgroupPath, own: &CgroupPath, vm: &Residence) -> bool {
     vm.main.is_within(above) && !vm.main.is_within(own)
@@ -137,43 +272,72 @@ pub fn residence(
     })
 }
 
-/// The cgroup that is this VM's alone on this host, if it has one.
+/// Who has threads in the cgroups of this host: each cgroup is read when it is asked for, and once.
+pub struct Occupants<'a> {
+    controller: &'a dyn CpuController,
+    procfs: &'a ProcFs,
+    known: HashMap<CgroupPath, Occupant>,
+    kernel_threads: HashMap<Pid, bool>,
+}
+
+impl<'a> Occupants<'a> {
+    /// Nothing is read yet.
+    pub fn new(controller: &'a dyn CpuController, procfs: &'a ProcFs) -> Occupants<'a> {
+        Occupants {
+            controller,
+            procfs,
+            known: HashMap::new(),
+            kernel_threads: HashMap::new(),
+        }
+    }
+
+    /// Who has threads in this cgroup or below it. vhost workers and their like are threads of the kernel that serve the VM, and do not count.
+    pub fn of(&mut self, cgroup: &CgroupPath) -> Result<Occupant, CgroupError> {
+        let mut occupant = Occupant::Nobody;
+        let mut open = vec![cgroup.clone()];
+        while occupant != Occupant::Several
+            && let Some(next) = open.pop()
+        {
+            if let Some(known) = self.known.get(&next) {
+                occupant = occupant.and(*known);
+                continue;
+            }
+            let here = self.controller.processes(&next).and_then(|pids| {
+                open.extend(self.controller.children(&next)?);
+                Ok(pids)
+            });
+            match here {
+                Ok(pids) => {
+                    for pid in pids {
+                        if !self.is_kernel_thread(pid) {
+                            occupant = occupant.and(Occupant::One(pid));
+                        }
+                    }
+                }
+                Err(error) if error.is_gone() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.known.insert(cgroup.clone(), occupant);
+        Ok(occupant)
+    }
+
+    fn is_kernel_thread(&mut self, pid: Pid) -> bool {
+        let known = self.kernel_threads.entry(pid);
+        *known.or_insert_with(|| is_kernel_thread(self.procfs, pid))
+    }
+}
+
+/// The cgroup that is this VM's alone on this host, if it has one. `others` are the other VMs. For all of a host's VMs, see [`Residents`].
 pub fn find_own_cgroup(
     controller: &dyn CpuController,
     procfs: &ProcFs,
     vm: &Residence,
     others: &[Residence],
 ) -> Result<Option<CgroupPath>, CgroupError> {
-    let Some(start) = lowest_common(&vm.vcpus).filter(can_belong_to_one) else {
-        return Ok(None);
-    };
-    let mut top = start;
-    while !ends_climb(&top)
-        && let Some(above) = top.parent().filter(can_belong_to_one)
-    {
-        top = above;
-    }
-    let mut occupants = Occupants::new();
-    let mut open = vec![top];
-    while let Some(cgroup) = open.pop() {
-        let here = controller.processes(&cgroup).and_then(|pids| {
-            open.extend(controller.children(&cgroup)?);
-            Ok(pids)
-        });
-        match here {
-            Ok(pids) => {
-                // vhost workers and their like are threads of the kernel that serve the VM.
-                let users = pids
-                    .into_iter()
-                    .filter(|&pid| !is_kernel_thread(procfs, pid))
-                    .collect();
-                occupants.insert(cgroup, users);
-            }
-            Err(error) if error.is_gone() => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(own_cgroup(vm, others, &occupants))
+    let all = [std::slice::from_ref(vm), others].concat();
+    let mut occupants = Occupants::new(controller, procfs);
+    Residents::new(all).own_cgroup(0, |cgroup| occupants.of(cgroup))
 }
 
 fn is_kernel_thread(procfs: &ProcFs, pid: Pid) -> bool {
@@ -196,18 +360,22 @@ mod tests {
         }
     }
 
-    /// What `own_cgroup` says, with the VMs' own threads as occupants besides `extra`.
+    /// What is this VM's own, with the VMs' own threads as occupants besides `extra`.
     fn own(vm: &Residence, others: &[Residence], extra: &[(&str, u32)]) -> Option<String> {
-        let mut occupants = Occupants::new();
-        for vm in others.iter().chain([vm]) {
-            for place in vm.vcpus.iter().chain([&vm.main]) {
-                occupants.entry(place.clone()).or_default().insert(vm.pid);
-            }
-        }
-        for &(place, pid) in extra {
-            occupants.entry(path(place)).or_default().insert(Pid(pid));
-        }
-        own_cgroup(vm, others, &occupants).map(|cgroup| cgroup.0)
+        let all = [std::slice::from_ref(vm), others].concat();
+        let of_vms = all.iter().flat_map(|vm| {
+            let places = vm.vcpus.iter().chain([&vm.main]);
+            places.map(|place| (place.clone(), vm.pid))
+        });
+        let extra = extra.iter().map(|&(place, pid)| (path(place), Pid(pid)));
+        let threads: Vec<(CgroupPath, Pid)> = of_vms.chain(extra).collect();
+        let occupant = |cgroup: &CgroupPath| {
+            let inside = threads.iter().filter(|(place, _)| place.is_within(cgroup));
+            let inside = inside.map(|(_, pid)| Occupant::One(*pid));
+            Ok(inside.fold(Occupant::Nobody, Occupant::and))
+        };
+        let found = Residents::new(all).own_cgroup(0, occupant);
+        found.unwrap().map(|cgroup| cgroup.0)
     }
 
     const SCOPE: &str = "/machine.slice/machine-qemu\\x2d1\\x2dweb.scope";

@@ -11,7 +11,8 @@
 //! would divide it anew at each wake-up, so all others are better off in one group: a VM with little to do wakes with all its weight,
 //! and one whose vCPUs never sleep is to take turns ([`super::turns`]), which needs a group for all.
 //!
-//! Only groups that were made for a VM are divided. libvirt's own stay as they are.
+//! Only groups that were made for a VM are divided. libvirt's own stay as they are. A VM with a hard cap is not divided, nor is one that a cap
+//! above it throttles: what it lacks is not for others to give.
 
 use std::collections::BTreeMap;
 
@@ -48,6 +49,8 @@ const SMOOTHING: f64 = 0.1;
 const BACKLOGGED: f64 = 0.8;
 /// And so much of the time its vCPUs wait, on average, if they do not get it.
 const WAITS: f64 = 0.1;
+/// Whom a quota keeps off for more than this part of the time has what that leaves it.
+const THROTTLED: f64 = 0.05;
 /// Only over so many periods is it told who never sleeps: one that takes all and gets nothing in turn, which is what this is for, seems
 /// awake for several periods on end while it gets nothing.
 const WINDOW: u32 = 15;
@@ -70,6 +73,8 @@ struct State {
     /// Of each vCPU: the parts of the time that it could run and that it waited, smoothed. A wait counts in the period in
     /// which it ends, so in one period it can be more than 1.
     vcpus: BTreeMap<VcpuId, (f64, f64)>,
+    /// The part of its vCPUs' time in which a quota kept them off, smoothed.
+    limited: f64,
     /// Whether its vCPUs were apart in the last period, or were to be.
     apart: bool,
     /// Periods in which what it wants was not what is in force, less those in which it was.
@@ -111,13 +116,10 @@ impl State {
         let part = |time: Nanos| time.0 as f64 / period.0 as f64;
         let before = std::mem::take(&mut self.vcpus);
         let follow = |average: f64, now: f64| average + SMOOTHING * (now - average);
+        let limited = part(vm.limited()) / vm.vcpus.len().max(1) as f64;
+        self.limited = follow(self.limited, limited);
         for vcpu in &vm.vcpus {
-            let seen = vcpu.ran + vcpu.waited;
-            let starved = seen == Nanos::ZERO && vcpu.runnable;
-            let now = match starved {
-                true => (1.0, 1.0),
-                false => (part(seen), part(vcpu.waited)),
-            };
+            let now = (part(vcpu.wanted(period)), part(vcpu.wanted_in_vain(period)));
             let average = before.get(&vcpu.vcpu).map_or(now, |before| {
                 (follow(before.0, now.0), follow(before.1, now.1))
             });
@@ -127,6 +129,9 @@ impl State {
 
     /// Why the VM's vCPUs should be apart, if they should.
     fn wants_more(&self) -> Option<Because> {
+        if self.limited > THROTTLED {
+            return None;
+        }
         let active = self
             .vcpus
             .values()

@@ -1,6 +1,6 @@
 //! `asymmetric`: within each VM, CPU time to the vCPUs that need it, when they need it (see [`crate::asymmetric`]).
 //!
-//! What a VM gets as a whole stays what it is; with `fair` it is what the VM is due. Its vCPUs' weights follow their allocations: of the
+//! What a VM gets as a whole stays what it is; with `fair` it is what the VM is due, divided level by level as the kernel does. Its vCPUs' weights follow their allocations: of the
 //! groups that hold one vCPU each where the VM has such (libvirt makes `vcpuN`), else their threads' nice values, in steps of
 //! 1.25. How soon an urgent vCPU runs is its slice, and where slices cannot be set, a weight for as long as it is urgent. A VM in
 //! turns or apart, in the idle class or with a single vCPU is left as it is.
@@ -31,7 +31,8 @@ use crate::decision::Decision;
 use crate::decision::Knob;
 use crate::decision::Target;
 use crate::fair_share::Claim;
-use crate::fair_share::fair_shares;
+use crate::fair_share::LeveledClaim;
+use crate::fair_share::fair_shares_by_level;
 use crate::flexw::Round;
 use crate::flexw::VcpuDemand;
 use crate::observation::VcpuObservation;
@@ -140,16 +141,20 @@ impl Default for VmState {
     }
 }
 
-/// What each VM is due by its weight if all want all they can get. What is left by those who do not comes to more.
+/// What each VM is due by its weight among its siblings, and those of the cgroups above, if all want all they can get. What is left by those who do
+/// not comes to more.
 fn shares(host: &HostObservation) -> BTreeMap<VmId, Nanos> {
     let mut due = BTreeMap::new();
     for group in accounting_groups(&host.vms) {
         let members = || group.members.iter().map(|&i| &host.vms[i]);
-        let claims: Vec<Claim> = members()
-            .map(|vm| Claim::always_runnable(vm.weight, vm.peak(host.period), host.period))
+        let claims: Vec<LeveledClaim<'_>> = members()
+            .map(|vm| LeveledClaim {
+                levels: &vm.levels,
+                claim: Claim::always_runnable(vm.weight, vm.peak(host.period), host.period),
+            })
             .collect();
         let capacity = Nanos(host.period.0 * group.pcpus.len() as u64);
-        let shares = fair_shares(capacity, host.period, &claims);
+        let shares = fair_shares_by_level(capacity, host.period, &claims);
         due.extend(members().map(|vm| vm.vm).zip(shares));
     }
     due
@@ -157,11 +162,7 @@ fn shares(host: &HostObservation) -> BTreeMap<VmId, Nanos> {
 
 /// For how long a vCPU wanted to run and could not, ns. A wait that is not over counts as none in the kernel's accounts.
 fn waited(period: Nanos, vcpu: &VcpuObservation) -> f64 {
-    let starved = vcpu.ran == Nanos::ZERO && vcpu.waited == Nanos::ZERO && vcpu.runnable;
-    match starved {
-        true => period.0 as f64,
-        false => vcpu.waited.0 as f64,
-    }
+    vcpu.wanted_in_vain(period).0 as f64
 }
 
 /// Whether a vCPU wanted to run and could not.

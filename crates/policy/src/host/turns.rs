@@ -2,9 +2,12 @@
 //!
 //! It decides who takes part, where their vCPUs sit, and how often each is due; the host keeps the rhythm, because turns
 //! are shorter than accounting periods. A member's part of all rows is what it is due, corrected by what it received: a slow
-//! integral, since rows give exact shares and only what disturbs them is left to correct. Weights of members stay
-//! as configured: among themselves they would do nothing. VMs that sleep stay on through all turns, and `fair` holds them to
-//! what they are due.
+//! integral, since rows give exact shares and only what disturbs them is left to correct. VMs that sleep stay on through all turns, and
+//! `fair` holds them to what they are due, so weights of members stay as configured: among themselves they would do nothing.
+//!
+//! Where others compete that no policy holds (containers, services, VMs that were not selected), a row of few members would have to stand
+//! for all: each then weighs as much more as all members together weigh more than those of a row do on average
+//! ([`Rotation::raise`]), so that the rotation has of the pCPUs what its members would have without turns.
 //!
 //! A host without the idle class has no turns: nobody takes part. One whose affinities cannot be set has them only for VMs whose
 //! vCPUs have a pCPU each already.
@@ -32,6 +35,7 @@ use crate::pcpu_set::PcpuSet;
 use crate::turns::Member;
 use crate::turns::Rotation;
 use crate::turns::TurnsConfig;
+use crate::turns::left_out;
 use crate::turns::rotation::Candidate;
 use crate::turns::stays::Stays;
 use crate::turns::wakefulness::Wakefulness;
@@ -39,12 +43,18 @@ use crate::units::Nanos;
 use crate::units::PcpuId;
 use crate::units::VcpuId;
 use crate::units::VmId;
+use crate::units::Weight;
 
 /// The entry.
 pub const ENTRY: Registered = Registered {
     name: "turns",
     about: "VMs that never sleep take turns, so that their vCPUs run together",
-    sees: &[Sight::RunAndWait, Sight::Runnable, Sight::Affinity],
+    sees: &[
+        Sight::RunAndWait,
+        Sight::Runnable,
+        Sight::Affinity,
+        Sight::IdleTime,
+    ],
     turns: &[Knob::Idle, Knob::Affinity, Knob::Weight],
     excludes: &[],
     build: |config| Box::new(Turns::new(config)),
@@ -62,6 +72,12 @@ const PERIODS_BEHIND: u32 = 50;
 const PRESSES: f64 = 0.1;
 /// ... and does until it is due less than this part.
 const STILL_PRESSES: f64 = 0.05;
+/// Others that no policy holds count once they take this part of the rotation's pCPUs ...
+const OTHERS: f64 = 0.05;
+/// ... and do until they take less than this part.
+const STILL_OTHERS: f64 = 0.025;
+/// The weight of the newest period in the average of what they take: idle times come in ticks.
+const SMOOTHING: f64 = 0.1;
 /// A rotation is made anew when what anybody is due has changed by this factor.
 const ANEW: f64 = 1.15;
 
@@ -79,6 +95,8 @@ struct Turns {
     rotation: Rotation,
     made_of: Vec<Candidate>,
     corrections: BTreeMap<VmId, f64>,
+    /// What others that no policy holds take of the rotation's pCPUs, as a part, smoothed; and whether that counts.
+    others: (f64, bool),
     /// Periods on end in which a member was behind.
     behind: BTreeMap<VmId, u32>,
     /// VMs that have been given seats, until it is seen that they are back where the operator allowed them to be.
@@ -97,21 +115,22 @@ impl Turns {
             rotation: Rotation::default(),
             made_of: Vec::new(),
             corrections: BTreeMap::new(),
+            others: (0.0, false),
             behind: BTreeMap::new(),
             seated: BTreeSet::new(),
         }
     }
 
     /// The VMs that could take turns, and what each is due. Of several sets of siblings the one with the most vCPUs: a VM in
-    /// the idle class makes room for its siblings only.
+    /// the idle class makes room for its siblings only. And the VMs that are left out for that reason.
     fn candidates(
         &self,
         host: &HostObservation,
         scope: Scope,
         accounts: &BTreeMap<VmId, Assessment>,
-    ) -> Vec<Candidate> {
+    ) -> (Vec<Candidate>, Vec<VmId>) {
         if !host.knobs.idle {
-            return Vec::new();
+            return (Vec::new(), Vec::new());
         }
         let could = |vm: &&VmObservation| {
             scope.includes(vm) && !vm.in_force.idle && vm.in_force.quota.is_none() && !vm.is_apart()
@@ -126,10 +145,7 @@ impl Turns {
                 sets.entry(vm.siblings).or_default().push(candidate);
             }
         }
-        let vcpus = |set: &Vec<Candidate>| set.iter().map(|vm| vm.vcpus.len()).sum::<usize>();
-        // The first of the largest.
-        let largest = sets.into_values().rev().max_by_key(vcpus);
-        largest.unwrap_or_default()
+        left_out::choose(sets)
     }
 
     /// Of candidates that are pinned, those that can take turns beside pinned VMs that stay on. Such a VM has more of its pCPUs in rows that
@@ -266,8 +282,40 @@ impl Turns {
         self.rotation.renew(&candidates);
     }
 
+    /// Takes in what others take of the rotation's pCPUs that no policy holds: what is neither idle nor of a VM that one acts on.
+    fn look_at_others(&mut self, host: &HostObservation, scope: Scope) {
+        let mut pcpus = PcpuSet::default();
+        for member in &self.rotation.members {
+            pcpus.extend(member.roams.as_ref().unwrap_or(&member.pcpus()));
+        }
+        let idle: Option<Vec<Nanos>> = pcpus.iter().map(|p| host.idle.get(&p).copied()).collect();
+        let Some(idle) = idle.filter(|idle| !idle.is_empty()) else {
+            // Nobody takes turns, or it is not known.
+            self.others = (0.0, false);
+            return;
+        };
+        let all = (host.period.0 * pcpus.len() as u64) as f64;
+        // Who is in the idle class takes what is left.
+        let is_held = |vm: &&VmObservation| scope.includes(vm) || vm.in_force.idle;
+        let held = host.vms.iter().filter(is_held);
+        let held = held.filter(|vm| vm.allowed().overlaps(&pcpus));
+        let held: u64 = held.map(|vm| vm.received().0).sum();
+        let idle: u64 = idle.iter().map(|idle| idle.0).sum();
+        let now = ((all - idle as f64 - held as f64) / all).max(0.0);
+        let (before, counted) = self.others;
+        let part = before + SMOOTHING * (now - before);
+        let limit = if counted { STILL_OTHERS } else { OTHERS };
+        self.others = (part, part > limit);
+    }
+
     /// What has to change on a VM.
-    fn settle(&mut self, placement: Placement, vm: &VmObservation, decisions: &mut Vec<Decision>) {
+    fn settle(
+        &mut self,
+        placement: Placement,
+        raise: f64,
+        vm: &VmObservation,
+        decisions: &mut Vec<Decision>,
+    ) {
         let Some(member) = self.rotation.member(vm.vm) else {
             if let Some(weight) = self.stays.leave(vm) {
                 decisions.push(Decision::SetWeight {
@@ -312,7 +360,7 @@ impl Turns {
         }
         decisions.push(Decision::SetWeight {
             target: Target::Vm(vm.vm),
-            weight: vm.weight,
+            weight: vm.weight.times(raise),
             because: Because::TakesTurns,
         });
     }
@@ -380,14 +428,24 @@ impl Policy for Turns {
         let accounts = accounts(host, round);
         self.correct(&accounts);
         self.let_go();
-        let mut candidates = self.candidates(host, scope, &accounts);
+        let (mut candidates, left_out) = self.candidates(host, scope, &accounts);
+        round.left_out_of_turns = left_out;
         self.awake = candidates.iter().map(|candidate| candidate.vm).collect();
         self.beside_pinned(host, &accounts, &mut candidates);
         self.rotate(candidates);
         self.seated.retain(|vm| present.contains(vm));
+        self.look_at_others(host, scope);
+        let raise = match self.others {
+            (_, true) => {
+                let weights: BTreeMap<VmId, Weight> =
+                    host.vms.iter().map(|vm| (vm.vm, vm.weight)).collect();
+                self.rotation.raise(|vm| weights.get(&vm).copied())
+            }
+            (_, false) => 1.0,
+        };
         let placement = self.placement_on(host);
         for vm in &host.vms {
-            self.settle(placement, vm, &mut round.decisions);
+            self.settle(placement, raise, vm, &mut round.decisions);
         }
         round.rotation = Some(self.rotation.clone());
     }
@@ -398,7 +456,7 @@ mod tests {
     use super::*;
     use crate::host::observation::IdleTimes;
     use crate::host::registry;
-    use crate::units::Weight;
+    use crate::policy_set::PolicySet;
 
     /// VMs by their numbers of vCPUs, vCPU i on pCPU i mod 2, each runnable for so many ms of 100 as far as is known.
     fn pinned<const N: usize>(vms: [(u32, u64); N]) -> HostObservation {
@@ -466,11 +524,84 @@ mod tests {
         assert_eq!(members_beside(60, true), 2, "who is idle takes nothing");
     }
 
+    /// Four VMs of two vCPUs that never sleep on two pCPUs, which others keep busy for so many ms of 100 each: the weights that they get
+    /// after so many periods.
+    fn weights_beside(others: u64, periods: u32) -> BTreeSet<u32> {
+        let (mut turns, scope) = turns();
+        let mut host = pinned([(2, 100), (2, 100), (2, 100), (2, 100)]);
+        for vcpu in host.vms.iter_mut().flat_map(|vm| &mut vm.vcpus) {
+            vcpu.ran = Nanos::from_millis((100 - others) / 4);
+            vcpu.waited = Nanos::from_millis(100) - vcpu.ran;
+        }
+        host.idle = (0..2).map(|p| (PcpuId(p), Nanos::ZERO)).collect();
+        let mut round = Round::default();
+        for _ in 0..periods {
+            round = Round::default();
+            turns.decide(&host, scope, &mut round);
+        }
+        let weights = round
+            .decisions
+            .iter()
+            .filter_map(|decision| match decision {
+                Decision::SetWeight { weight, .. } => Some(weight.value().round() as u32),
+                _ => None,
+            });
+        weights.collect()
+    }
+
+    #[test]
+    fn beside_others_that_nobody_holds_a_row_weighs_as_much_as_all_members() {
+        assert_eq!(weights_beside(0, 50), [1024].into());
+        assert_eq!(weights_beside(4, 50), [1024].into(), "that is little");
+        assert_eq!(weights_beside(60, 50), [4096].into());
+    }
+
+    #[test]
+    fn a_vm_without_turns_is_one_of_the_others_and_an_idle_one_is_not() {
+        for (is_idle, weight) in [(false, 3072), (true, 1024)] {
+            let (mut turns, scope) = turns();
+            let mut host = pinned([(2, 75), (2, 75), (2, 75), (2, 75)]);
+            host.vms[3].policies = PolicySet::NONE;
+            host.vms[3].in_force.idle = is_idle;
+            for vcpu in host.vms.iter_mut().flat_map(|vm| &mut vm.vcpus) {
+                vcpu.ran = Nanos::from_millis(25);
+                vcpu.waited = Nanos::from_millis(75);
+            }
+            host.idle = (0..2).map(|p| (PcpuId(p), Nanos::ZERO)).collect();
+            let mut round = Round::default();
+            for _ in 0..50 {
+                round = Round::default();
+                turns.decide(&host, scope, &mut round);
+            }
+            let of_first = round.decisions.iter().find_map(|decision| match decision {
+                Decision::SetWeight { weight, .. } if decision.vm() == VmId(1) => Some(*weight),
+                _ => None,
+            });
+            assert_eq!(of_first, Some(Weight::constant(f64::from(weight))));
+        }
+    }
+
     #[test]
     fn where_affinities_cannot_be_set_nobody_is_seated() {
         let mut host = pinned([(2, 100), (2, 100)]);
         assert_eq!(decide(&host), (2, 4));
         host.knobs.affinity = false;
         assert_eq!(decide(&host), (2, 0), "they sit already");
+    }
+
+    #[test]
+    fn who_never_sleeps_below_another_cgroup_is_told_of() {
+        let mut host = pinned([(2, 100), (2, 100), (2, 100)]);
+        host.vms[2].siblings = 1;
+        let (mut turns, scope) = turns();
+        let mut told = Vec::new();
+        for _ in 0..8 {
+            let mut round = Round::default();
+            turns.decide(&host, scope, &mut round);
+            told.push(round.left_out_of_turns);
+        }
+        assert_eq!(turns.rotation.members.len(), 2);
+        assert_eq!(told.first(), Some(&vec![]), "it may sleep yet");
+        assert_eq!(told.last(), Some(&vec![VmId(3)]));
     }
 }

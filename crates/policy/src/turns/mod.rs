@@ -21,6 +21,7 @@
 
 mod candidate;
 mod demand;
+pub(crate) mod left_out;
 pub mod member;
 mod packing;
 mod roaming;

@@ -29,6 +29,7 @@ use super::seats::seat;
 use crate::pcpu_set::PcpuSet;
 use crate::units::Nanos;
 use crate::units::VmId;
+use crate::units::Weight;
 
 /// The part of its due that a rotation may leave a VM short of.
 pub const SHORT: f64 = 0.03;
@@ -51,6 +52,23 @@ impl Rotation {
     /// A member by its VM.
     pub fn member(&self, vm: VmId) -> Option<&Member> {
         self.members.iter().find(|member| member.vm == vm)
+    }
+
+    /// How much more all members weigh than those of a row do on average, by their configured weights: what a member has to weigh more
+    /// in its rows, for the rotation to have of its pCPUs beside others what its members would have without turns. 1 without members.
+    ///
+    /// Four VMs of weight 1 that are in a quarter of all rows each: 4.
+    pub fn raise(&self, weight: impl Fn(VmId) -> Option<Weight>) -> f64 {
+        let (mut all, mut of_a_row) = (0.0, 0.0);
+        for member in &self.members {
+            let weight = weight(member.vm).map_or(0.0, Weight::value);
+            all += weight;
+            of_a_row += weight * member.due.min(1.0);
+        }
+        match of_a_row > 0.0 {
+            true => (all / of_a_row).max(1.0),
+            false => 1.0,
+        }
     }
 
     /// Whether anybody roams.

@@ -3,12 +3,13 @@
 //! Over a window of some periods, each of a VM's vCPUs must have been runnable for [`NEVER_SLEEPS`] of the time, but for those that
 //! slept all along: a VM with one busy vCPU and three that sleep never sleeps either, and only the busy one takes part. A kernel
 //! counts a wait when it is over, so a single period shows too little or too much; a window shows the truth but for its
-//! edges.
+//! edges. What a quota throttles is no waiting to run, and whom it throttles sleeps, as far as others can tell: its time is not theirs to give.
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::collections::VecDeque;
 
+use crate::observation::VcpuObservation;
 use crate::observation::VmObservation;
 use crate::units::Nanos;
 use crate::units::VcpuId;
@@ -20,6 +21,8 @@ pub const NEVER_SLEEPS: f64 = 0.95;
 /// who stays on at a small weight, count in the period in which they end, so much less than [`NEVER_SLEEPS`] is no sleep yet; a member of the
 /// rotation that really sleeps is seen at the end of its turn ([`super::sleep`]).
 pub const STILL_AWAKE: f64 = 0.5;
+/// A VM one of whose vCPUs a quota kept off for more than this part of a window is not awake, whatever it was.
+const THROTTLED: f64 = 0.05;
 /// A vCPU that was runnable for less than this part of a window sleeps all along.
 pub const SLEEPS_ALL_ALONG: f64 = 0.005;
 
@@ -30,8 +33,8 @@ pub struct Wakefulness {
     vms: BTreeMap<VmId, Window>,
 }
 
-/// Each vCPU's runnable time in some periods.
-type Window = VecDeque<BTreeMap<VcpuId, Nanos>>;
+/// In some periods, for how long each vCPU was runnable, and for how long a quota kept it off.
+type Window = VecDeque<BTreeMap<VcpuId, (Nanos, Nanos)>>;
 
 impl Wakefulness {
     /// Watches windows of so many periods.
@@ -48,12 +51,9 @@ impl Wakefulness {
         self.vms.retain(|vm, _| present.contains(vm));
         for vm in vms {
             let window = self.vms.entry(vm.vm).or_default();
-            let runnable = vm.vcpus.iter().map(|vcpu| {
-                let seen = vcpu.ran + vcpu.waited;
-                let all = seen == Nanos::ZERO && vcpu.runnable;
-                (vcpu.vcpu, if all { period } else { seen })
-            });
-            window.push_back(runnable.collect());
+            let seen = |vcpu: &VcpuObservation| (vcpu.wanted(period), vcpu.limited);
+            let vcpus = vm.vcpus.iter().map(|vcpu| (vcpu.vcpu, seen(vcpu)));
+            window.push_back(vcpus.collect());
             while window.len() > self.periods {
                 window.pop_front();
             }
@@ -78,13 +78,16 @@ impl Wakefulness {
         let length = period.0 as f64 * window.len() as f64;
         let mut awake = Vec::new();
         for vcpu in newest.keys() {
-            let runnable = window.iter().map(|period| period.get(vcpu));
+            let seen = window.iter().map(|period| period.get(vcpu));
             // One that was plugged in within the window is too new to tell.
-            let Some(runnable) = runnable.collect::<Option<Vec<_>>>() else {
+            let Some(seen) = seen.collect::<Option<Vec<_>>>() else {
                 return Vec::new();
             };
-            let part = runnable.into_iter().copied().sum::<Nanos>().0 as f64 / length;
-            match part {
+            let part = |time: Nanos| time.0 as f64 / length;
+            if part(seen.iter().map(|(_, limited)| *limited).sum()) > THROTTLED {
+                return Vec::new();
+            }
+            match part(seen.iter().map(|(runnable, _)| *runnable).sum()) {
                 part if part >= limit => awake.push(*vcpu),
                 part if part < SLEEPS_ALL_ALONG => {}
                 _ => return Vec::new(),
@@ -97,7 +100,6 @@ impl Wakefulness {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observation::VcpuObservation;
     use crate::pcpu_set::PcpuSet;
     use crate::units::Weight;
 
@@ -147,6 +149,29 @@ mod tests {
         assert_eq!(awake([&[90]; 5], true), [0]);
         assert_eq!(awake([&[64], &[80], &[156], &[64], &[60]], true), [0]);
         assert_eq!(awake([&[40]; 5], true), [0u32; 0]);
+    }
+
+    #[test]
+    fn whom_a_quota_throttles_is_not_awake() {
+        let awake = |limited: u64, was_awake| {
+            let mut watch = Wakefulness::new(5);
+            let mut throttled = vm(&[100 - limited, 100]);
+            throttled.vcpus[0].limited = Nanos::from_millis(limited);
+            for _ in 0..5 {
+                watch.observe(T, std::slice::from_ref(&throttled));
+            }
+            watch.awake(T, VmId(1), was_awake).len()
+        };
+        assert_eq!((awake(0, false), awake(3, false)), (2, 2));
+        assert_eq!((awake(20, false), awake(20, true)), (0, 0));
+        // One that is throttled all along, a wait that is not over.
+        let mut watch = Wakefulness::new(2);
+        let mut throttled = vm(&[0]);
+        (throttled.vcpus[0].runnable, throttled.vcpus[0].limited) = (true, T);
+        for _ in 0..2 {
+            watch.observe(T, std::slice::from_ref(&throttled));
+        }
+        assert_eq!(watch.awake(T, VmId(1), true), []);
     }
 
     #[test]

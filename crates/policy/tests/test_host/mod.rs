@@ -3,7 +3,7 @@
 //! Each VM's weight is split evenly over its runnable vCPUs, and each pCPU divides its period by
 //! the weights queued there, as CFS and EEVDF do with task groups. Received time wobbles by up to a
 //! slice per period and carries the remainder over, as accounting at ticks does. The wobble is
-//! seeded.
+//! seeded. A VM with a hard cap is throttled for the rest of the period once that is used up.
 
 #![allow(dead_code)]
 
@@ -44,6 +44,9 @@ pub struct TestVm {
     pub configured: f64,
     pub weight: f64,
     pub vcpus: Vec<TestVcpu>,
+    /// Hard cap in pCPUs, and whether the policy is told of it.
+    pub cap: Option<f64>,
+    pub cap_is_known: bool,
 }
 
 pub struct TestHost {
@@ -98,24 +101,38 @@ impl TestHost {
             configured: weight,
             weight,
             vcpus,
+            cap: None,
+            cap_is_known: true,
         });
+    }
+
+    /// The last VM that was added has a hard cap.
+    pub fn capped(mut self, pcpus: f64) -> TestHost {
+        self.vms.last_mut().unwrap().cap = Some(pcpus);
+        self
     }
 
     /// One period without the policy: what each vCPU ran and waited.
     pub fn run_period(&mut self) -> (Vec<VmObservation>, BTreeMap<PcpuId, Nanos>) {
         let t = PERIOD.0 as f64;
-        let mut ran: Vec<Vec<f64>> = self
-            .vms
-            .iter()
-            .map(|vm| vec![0.0; vm.vcpus.len()])
-            .collect();
-        let mut idle = BTreeMap::new();
-        for pcpu in 0..self.pcpus {
-            let left = self.divide(pcpu, t, &mut ran);
-            idle.insert(PcpuId(pcpu), Nanos(left as u64));
+        let wants = |vm: &TestVm| vm.vcpus.iter().map(|vcpu| vcpu.demand * t).collect();
+        let mut wants: Vec<Vec<f64>> = self.vms.iter().map(wants).collect();
+        let (mut ran, mut idle) = self.divide_all(t, &wants);
+        // For how long each VM is not throttled: then it runs as without a cap.
+        let mut active = vec![t; self.vms.len()];
+        for (i, vm) in self.vms.iter().enumerate() {
+            let all: f64 = ran[i].iter().sum();
+            if let Some(cap) = vm.cap.filter(|cap| all > cap * t) {
+                let part = cap * t / all;
+                wants[i] = ran[i].iter().map(|ran| ran * part).collect();
+                active[i] = t * part;
+            }
+        }
+        if active.iter().any(|active| *active < t) {
+            (ran, idle) = self.divide_all(t, &wants);
         }
         let mut observed = Vec::new();
-        for (vm, ran) in self.vms.iter_mut().zip(&ran) {
+        for ((vm, ran), active) in self.vms.iter_mut().zip(&ran).zip(active) {
             let mut vcpus = Vec::new();
             for ((vcpu, &ran), number) in vm.vcpus.iter_mut().zip(ran).zip(0..) {
                 let due = ran + vcpu.carry;
@@ -130,10 +147,15 @@ impl TestHost {
                 let waited = ((t - ran) * if vcpu.demand > 0.0 { 1.0 } else { 0.0 }).min(
                     (vcpu.demand * t - seen).max(0.0) * if vcpu.demand < 1.0 { 1.5 } else { 1.0 },
                 );
+                let limited = match vm.cap_is_known {
+                    true => (t - active).min(waited),
+                    false => 0.0,
+                };
                 let allowed = [PcpuId(vcpu.pcpu)].into_iter().collect();
                 vcpus.push(VcpuObservation {
                     ran: Nanos(seen as u64),
-                    waited: Nanos(waited as u64),
+                    waited: Nanos((waited - limited) as u64),
+                    limited: Nanos(limited as u64),
                     runnable: vcpu.demand >= 1.0,
                     ..VcpuObservation::new(VcpuId(number), allowed)
                 });
@@ -141,13 +163,25 @@ impl TestHost {
             let mut observation =
                 VmObservation::new(VmId(vm.id), Weight::saturating(vm.configured), vcpus);
             observation.in_force.weight = Weight::saturating(vm.weight);
+            observation.in_force.quota = vm.cap.filter(|_| vm.cap_is_known);
             observed.push(observation);
         }
         (observed, idle)
     }
 
+    /// What each vCPU runs of what it wants, and what stays idle of each pCPU.
+    fn divide_all(&self, t: f64, wants: &[Vec<f64>]) -> (Vec<Vec<f64>>, BTreeMap<PcpuId, Nanos>) {
+        let mut ran: Vec<Vec<f64>> = wants.iter().map(|vcpus| vec![0.0; vcpus.len()]).collect();
+        let mut idle = BTreeMap::new();
+        for pcpu in 0..self.pcpus {
+            let left = self.divide(pcpu, t, wants, &mut ran);
+            idle.insert(PcpuId(pcpu), Nanos(left as u64));
+        }
+        (ran, idle)
+    }
+
     /// Water-fills one pCPU by group weight; returns what stays idle.
-    fn divide(&self, pcpu: u32, t: f64, ran: &mut [Vec<f64>]) -> f64 {
+    fn divide(&self, pcpu: u32, t: f64, wants: &[Vec<f64>], ran: &mut [Vec<f64>]) -> f64 {
         let mut open: Vec<(usize, usize, f64, f64)> = Vec::new();
         for (i, vm) in self.vms.iter().enumerate() {
             let runnable = vm
@@ -158,7 +192,7 @@ impl TestHost {
                 .max(1);
             for (j, vcpu) in vm.vcpus.iter().enumerate() {
                 if vcpu.pcpu == pcpu && vcpu.demand > 0.0 {
-                    open.push((i, j, vm.weight / runnable as f64, vcpu.demand * t));
+                    open.push((i, j, vm.weight / runnable as f64, wants[i][j]));
                 }
             }
         }

@@ -1,7 +1,8 @@
-//! The quotas above VMs' vCPUs, and how much of the interval each throttled.
+//! The quotas at and above VMs' vCPUs: what `why` tells of them, and what the daemon keeps to.
 //!
-//! Each cgroup is read once at the begin and once at the end of the interval, however many VMs are below it. One that has no quota at the
-//! begin, or cannot be read then, throttled for a time that is not known.
+//! [`Quotas`] has how much of an interval each throttled. Each cgroup is read once at the begin and once at the end of the interval, however many VMs are
+//! below it. One that has no quota at the begin, or cannot be read then, throttled for a time that is not known. What the daemon makes of quotas
+//! from period to period is in `fleet::quotas`.
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
@@ -17,14 +18,14 @@ use crate::discovery::Vm;
 
 /// What quotas had throttled when the interval began.
 #[derive(Debug, Default)]
-pub(super) struct Quotas {
+pub(crate) struct Quotas {
     before: BTreeMap<CgroupPath, Throttled>,
     /// Those at the end, once they are read.
     after: BTreeMap<CgroupPath, Option<KnownQuota>>,
 }
 
 /// The cgroups of a VM's vCPUs. What cannot be read has none that is known.
-pub(super) fn cgroups(controller: &dyn CpuController, vm: &Vm) -> BTreeSet<CgroupPath> {
+pub(crate) fn cgroups(controller: &dyn CpuController, vm: &Vm) -> BTreeSet<CgroupPath> {
     let vcpus = vm.vcpus.iter();
     vcpus
         .filter_map(|vcpu| controller.cgroup_of(&vcpu.thread).ok())
@@ -39,13 +40,50 @@ fn at_and_above(cgroups: &BTreeSet<CgroupPath>) -> BTreeSet<CgroupPath> {
     all
 }
 
-fn quota(controller: &dyn CpuController, cgroup: &CgroupPath) -> Option<Quota> {
+/// A cgroup's hard cap; none too where it cannot be read.
+pub(crate) fn quota(controller: &dyn CpuController, cgroup: &CgroupPath) -> Option<Quota> {
     controller.quota(cgroup).ok()?
+}
+
+/// A hard cap in pCPUs.
+pub(crate) fn pcpus(quota: Quota) -> f64 {
+    quota.quota_us as f64 / quota.period_us.max(1) as f64
+}
+
+/// The most that quotas below a VM's own cgroup leave its vCPUs together, in pCPUs, where they bind: libvirt has such for each vCPU (`vcpu_quota`)
+/// and, on cgroup v2, for all of them (`global_quota`). `places` are the cgroups of the vCPUs' threads; of those elsewhere nothing is bound here.
+pub(crate) fn left_below(
+    own: &CgroupPath,
+    places: &[CgroupPath],
+    mut quota: impl FnMut(&CgroupPath) -> Option<Quota>,
+) -> Option<f64> {
+    // What is in each cgroup could use, in pCPUs; those at the bottom first.
+    let mut wants: BTreeMap<(usize, CgroupPath), f64> = BTreeMap::new();
+    let (mut all, mut binds) = (0.0, false);
+    for place in places {
+        match place != own && place.is_within(own) {
+            true => {
+                let at = (place.ancestors().len(), place.clone());
+                *wants.entry(at).or_default() += 1.0;
+            }
+            false => all += 1.0,
+        }
+    }
+    while let Some(((depth, cgroup), wanted)) = wants.pop_last() {
+        let cap = quota(&cgroup).map(pcpus).filter(|cap| *cap < wanted);
+        binds |= cap.is_some();
+        let left = cap.unwrap_or(wanted);
+        match cgroup.parent().filter(|parent| parent != own) {
+            Some(parent) => *wants.entry((depth.saturating_sub(1), parent)).or_default() += left,
+            None => all += left,
+        }
+    }
+    binds.then_some(all)
 }
 
 impl Quotas {
     /// Reads those above these VMs, as the interval begins.
-    pub(super) fn begin(controller: &dyn CpuController, vms: &[Vm]) -> Quotas {
+    pub(crate) fn begin(controller: &dyn CpuController, vms: &[Vm]) -> Quotas {
         let leaves = vms.iter().flat_map(|vm| cgroups(controller, vm)).collect();
         let with_quota = at_and_above(&leaves)
             .into_iter()
@@ -61,7 +99,7 @@ impl Quotas {
     }
 
     /// Those of these cgroups and of those above, as the interval ends.
-    pub(super) fn of(
+    pub(crate) fn of(
         &mut self,
         controller: &dyn CpuController,
         cgroups: &BTreeSet<CgroupPath>,
@@ -98,6 +136,32 @@ mod tests {
     use crate::fixtures::vm;
 
     use super::*;
+
+    #[test]
+    fn quotas_below_a_vms_cgroup_are_added_up_and_those_above_them_bound_the_sum() {
+        let path = |path: &str| CgroupPath(path.to_owned());
+        let left = |caps: &[(&str, u64)]| {
+            let places = ["/vm/all/vcpu0", "/vm/all/vcpu1", "/vm/vcpu2", "/elsewhere"].map(path);
+            left_below(&path("/vm"), &places, |cgroup| {
+                let (_, percent) = caps.iter().find(|(capped, _)| cgroup.0 == *capped)?;
+                Some(Quota {
+                    quota_us: percent * 1_000,
+                    period_us: 100_000,
+                })
+            })
+        };
+        assert_eq!(left(&[]), None);
+        assert_eq!(left(&[("/vm", 10)]), None, "its own is not below");
+        assert_eq!(left(&[("/vm/all", 200)]), None, "all that they can use");
+        assert_eq!(left(&[("/vm/all/vcpu0", 25)]), Some(3.25));
+        assert_eq!(left(&[("/vm/all/vcpu0", 25), ("/vm/all", 50)]), Some(2.5));
+        let each = [
+            ("/vm/all/vcpu0", 25),
+            ("/vm/all/vcpu1", 50),
+            ("/vm/vcpu2", 75),
+        ];
+        assert_eq!(left(&each), Some(2.5));
+    }
 
     #[test]
     fn what_a_quota_throttled_in_the_interval_is_read_once_for_all_vms() {

@@ -1,0 +1,355 @@
+//! What quotas leave the fleet's VMs, and how much of what their vCPUs wait is no waiting for a pCPU, because a quota throttles them.
+//!
+//! Which cgroups at and above vCPUs have quotas is read when a vCPU is taken, and again when all that others may change is; each cgroup at most once in an
+//! update. Where nobody has one, that is all.
+//!
+//! What quotas did (`cpu.stat`) is read of those only, in each period of at most [`MOST_LOOKS`], in turn. The kernel counts a throttled thread as waiting. So
+//! a quota's throttled time is taken out of what vCPUs below it wait, in proportion, as [`tandem_observe::plain`] does for LIM; from the lowest
+//! cgroup up, since a quota above counts only what is left. The kernel adds a throttling, and a wait, when it is over, and that may be in different periods;
+//! and not all quotas are looked at in each. So the proportion is that of some looks ([`FADES`]). A wait that goes on, longer than a period, is
+//! taken as throttled in that proportion too.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::ops::Bound::Excluded;
+use std::ops::Bound::Unbounded;
+
+use tandem_linux::cgroup::CgroupPath;
+use tandem_linux::cgroup::CpuController;
+use tandem_linux::cgroup::Quota;
+use tandem_linux::cgroup::Throttled;
+use tandem_policy::Nanos;
+use tandem_policy::VmObservation;
+
+use super::Fleet;
+use crate::managed::ManagedVcpu;
+use crate::managed::ManagedVm;
+use crate::quotas::left_below;
+use crate::quotas::pcpus;
+use crate::quotas::quota;
+
+/// So many quotas' figures are read in a period. One read takes some µs, on cgroup v2 some ten on hosts of many pCPUs.
+const MOST_LOOKS: usize = 64;
+/// What an earlier look counts at the next.
+const FADES: f64 = 0.8;
+
+/// A quota that is known, by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct CapId(u64);
+
+/// What is known of a cgroup with a quota.
+#[derive(Debug)]
+struct Cap {
+    cgroup: CgroupPath,
+    /// At the last look.
+    seen: Option<Throttled>,
+    /// What vCPUs below waited since then, ns.
+    waiting: f64,
+    /// What it throttled, and what vCPUs below waited, fading, ns.
+    throttled: f64,
+    waited: f64,
+}
+
+/// The quotas at and above vCPUs, and how much of their waits each throttles.
+#[derive(Debug, Default)]
+pub(crate) struct Throttling {
+    caps: BTreeMap<CapId, Cap>,
+    ids: BTreeMap<CgroupPath, CapId>,
+    made: u64,
+    /// The one that was looked at last.
+    looked: Option<CapId>,
+    /// What was read in this update.
+    read: BTreeMap<CgroupPath, Option<Quota>>,
+}
+
+impl Cap {
+    /// The part of what vCPUs below wait that it throttles.
+    fn share(&self) -> f64 {
+        match (self.throttled > 0.0, self.waited > self.throttled) {
+            (false, _) => 0.0,
+            (true, true) => self.throttled / self.waited,
+            (true, false) => 1.0,
+        }
+    }
+
+    fn look(&mut self, controller: &dyn CpuController) {
+        let Ok(Some(now)) = controller.throttled(&self.cgroup) else {
+            return;
+        };
+        if let Some(seen) = self.seen.replace(now) {
+            let grown = now.time.saturating_sub(seen.time).0 as f64;
+            self.throttled = FADES * self.throttled + grown;
+            self.waited = FADES * self.waited + self.waiting;
+        }
+        self.waiting = 0.0;
+    }
+}
+
+impl Throttling {
+    /// What was read before may be another by now.
+    pub(super) fn begin_update(&mut self) {
+        self.read.clear();
+    }
+
+    fn quota(&mut self, controller: &dyn CpuController, cgroup: &CgroupPath) -> Option<Quota> {
+        if let Some(known) = self.read.get(cgroup) {
+            return *known;
+        }
+        let read = quota(controller, cgroup);
+        self.read.insert(cgroup.clone(), read);
+        read
+    }
+
+    /// The quotas at and above a cgroup, the lowest first.
+    fn caps_of(&mut self, controller: &dyn CpuController, place: &CgroupPath) -> Vec<CapId> {
+        let mut caps = Vec::new();
+        for cgroup in std::iter::successors(Some(place.clone()), CgroupPath::parent) {
+            if !cgroup.is_root() && self.quota(controller, &cgroup).is_some() {
+                caps.push(self.id(cgroup));
+            }
+        }
+        caps
+    }
+
+    fn id(&mut self, cgroup: CgroupPath) -> CapId {
+        if let Some(known) = self.ids.get(&cgroup) {
+            return *known;
+        }
+        self.made += 1;
+        let id = CapId(self.made);
+        let cap = Cap {
+            cgroup: cgroup.clone(),
+            seen: None,
+            waiting: 0.0,
+            throttled: 0.0,
+            waited: 0.0,
+        };
+        self.caps.insert(id, cap);
+        self.ids.insert(cgroup, id);
+        id
+    }
+
+    /// Forgets all but these.
+    fn retain(&mut self, used: &BTreeSet<CapId>) {
+        self.caps.retain(|id, _| used.contains(id));
+        self.ids.retain(|_, id| used.contains(id));
+    }
+
+    /// A vCPU below these waited so long in a period that stands for `scale` times its length.
+    pub(super) fn count(&mut self, caps: &[CapId], waited: Nanos, scale: f64) {
+        for id in caps {
+            if let Some(cap) = self.caps.get_mut(id) {
+                cap.waiting += waited.0 as f64 / scale.max(f64::MIN_POSITIVE);
+            }
+        }
+    }
+
+    /// Reads what quotas did, of those whose turn it is.
+    fn look(&mut self, controller: &dyn CpuController) {
+        let after = self.looked.map_or(Unbounded, Excluded);
+        let ids: Vec<CapId> = self
+            .caps
+            .range((after, Unbounded))
+            .chain(&self.caps)
+            .map(|(id, _)| *id)
+            .take(self.caps.len().min(MOST_LOOKS))
+            .collect();
+        for id in &ids {
+            if let Some(cap) = self.caps.get_mut(id) {
+                cap.look(controller);
+            }
+        }
+        self.looked = ids.last().copied();
+    }
+
+    /// The part of its waits for which a vCPU below these was throttled.
+    fn share(&self, caps: &[CapId]) -> f64 {
+        let caps = caps.iter().filter_map(|id| self.caps.get(id));
+        1.0 - caps.map(|cap| 1.0 - cap.share()).product::<f64>()
+    }
+}
+
+impl Fleet {
+    /// Reads which quotas bound a VM. Of a vCPU whose thread is gone none are known.
+    pub(super) fn read_quotas(&mut self, managed: &mut ManagedVm) {
+        let controller = self.backend.controller();
+        let throttling = &mut self.throttling;
+        let mut places = Vec::with_capacity(managed.vcpus.len());
+        for vcpu in &mut managed.vcpus {
+            let place = controller.cgroup_of(&vcpu.thread).ok();
+            let caps = |place: &CgroupPath| throttling.caps_of(controller, place);
+            vcpu.quotas = place.as_ref().map(caps);
+            places.extend(place);
+        }
+        let own = &managed.cgroup;
+        managed.left_below = left_below(own, &places, |at| throttling.quota(controller, at));
+        if managed.is_shared {
+            managed.in_force.quota = throttling.quota(controller, own).map(pcpus);
+        }
+    }
+
+    /// Forgets quotas that bound nobody any more.
+    pub(super) fn forget_quotas(&mut self) {
+        if self.throttling.caps.is_empty() {
+            return;
+        }
+        let vcpus = self.vms.values().flat_map(|managed| &managed.vcpus);
+        let used = vcpus.flat_map(ManagedVcpu::caps).copied().collect();
+        self.throttling.retain(&used);
+    }
+
+    /// Takes out of what vCPUs waited in a period what quotas throttled.
+    pub(super) fn take_out_throttled(&mut self, period: Nanos, observed: &mut [VmObservation]) {
+        if self.throttling.caps.is_empty() {
+            return;
+        }
+        self.throttling.look(self.backend.controller());
+        for vm in observed {
+            let Some(managed) = self.vms.get(&vm.vm) else {
+                continue;
+            };
+            for vcpu in &mut vm.vcpus {
+                let mut all = managed.vcpus.iter();
+                let caps = all.find(|managed| managed.index == vcpu.vcpu);
+                let share = self.throttling.share(caps.map_or(&[], ManagedVcpu::caps));
+                let part = |time: Nanos| Nanos((time.0 as f64 * share) as u64);
+                // A wait that goes on is not counted yet.
+                vcpu.limited = match vcpu.is_starved() {
+                    true => part(period),
+                    false => part(vcpu.waited),
+                };
+                vcpu.waited = vcpu.waited.saturating_sub(vcpu.limited);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use tandem_linux::cgroup;
+    use tandem_linux::procfs::ProcFs;
+
+    use super::*;
+
+    /// A hierarchy of v1 in a folder, in which no cgroup has a quota yet.
+    struct Tree {
+        root: tempfile::TempDir,
+        controller: Box<dyn CpuController>,
+    }
+
+    impl Tree {
+        fn new() -> Tree {
+            let root = tempfile::tempdir().unwrap();
+            fs::create_dir_all(root.path().join("proc")).unwrap();
+            fs::create_dir_all(root.path().join("sys/fs/cgroup/cpu")).unwrap();
+            let mount = "cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\n";
+            fs::write(root.path().join("proc/mounts"), mount).unwrap();
+            let controller = cgroup::open(&ProcFs::at(root.path())).unwrap();
+            Tree { root, controller }
+        }
+
+        fn folder(&self, cgroup: &str) -> std::path::PathBuf {
+            let cpu: &Path = &self.root.path().join("sys/fs/cgroup/cpu");
+            cpu.join(cgroup)
+        }
+
+        /// A cgroup with this quota in µs of 100 ms, that throttled for so many ms so far.
+        fn place(&self, cgroup: &str, quota: i64, throttled_ms: u64) {
+            let folder = self.folder(cgroup);
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("cpu.cfs_quota_us"), format!("{quota}\n")).unwrap();
+            fs::write(folder.join("cpu.cfs_period_us"), "100000\n").unwrap();
+            let time = throttled_ms * 1_000_000;
+            let stat = format!("nr_periods 9\nnr_throttled 3\nthrottled_time {time}\n");
+            fs::write(folder.join("cpu.stat"), stat).unwrap();
+        }
+    }
+
+    fn path(path: &str) -> CgroupPath {
+        CgroupPath(path.to_owned())
+    }
+
+    /// Periods in which the cgroup throttles for so many ms and a vCPU below it waits so long; the share after each.
+    fn shares<const N: usize>(periods: [(u64, u64); N]) -> Vec<f64> {
+        let tree = Tree::new();
+        tree.place("vm", 50_000, 0);
+        let mut throttling = Throttling::default();
+        let caps = throttling.caps_of(tree.controller.as_ref(), &path("/vm"));
+        throttling.look(tree.controller.as_ref());
+        let mut all = 0;
+        let mut shares = Vec::new();
+        for (throttled, waited) in periods {
+            all += throttled;
+            tree.place("vm", 50_000, all);
+            throttling.count(&caps, Nanos::from_millis(waited), 1.0);
+            throttling.look(tree.controller.as_ref());
+            shares.push((throttling.share(&caps) * 100.0).round() / 100.0);
+        }
+        shares
+    }
+
+    #[test]
+    fn throttled_time_is_a_part_of_what_vcpus_wait() {
+        assert_eq!(shares([(60, 80)]), [0.75]);
+        assert_eq!(shares([(90, 80), (0, 0)]), [1.0, 1.0], "at most all");
+        assert_eq!(shares([(0, 80), (0, 0)]), [0.0, 0.0]);
+        // Counted in a period, and waited for in the next.
+        let straddling = shares([(50, 0), (0, 100), (50, 0), (0, 100), (50, 0), (0, 100)]);
+        assert!(straddling[5] > 0.3, "{straddling:?}");
+        // What was is forgotten within two seconds.
+        let mut periods = [(0, 50); 25];
+        periods[0] = (100, 100);
+        let last = shares(periods)[24];
+        assert!(last < 0.01, "{last}");
+    }
+
+    #[test]
+    fn quotas_above_take_of_what_those_below_leave() {
+        let tree = Tree::new();
+        let controller = tree.controller.as_ref();
+        for (cgroup, throttled) in [("a", 0), ("a/vm", 0)] {
+            tree.place(cgroup, 50_000, throttled);
+        }
+        tree.place("a/vm/vcpu0", -1, 0);
+        let mut throttling = Throttling::default();
+        let caps = throttling.caps_of(controller, &path("/a/vm/vcpu0"));
+        assert_eq!(caps.len(), 2, "where there is a quota");
+        throttling.look(controller);
+        tree.place("a", 50_000, 25);
+        tree.place("a/vm", 50_000, 50);
+        throttling.count(&caps, Nanos::from_millis(200), 2.0);
+        throttling.look(controller);
+        // Half of 100 ms, and a quarter of the rest.
+        assert!((throttling.share(&caps) - 0.625).abs() < 1e-9);
+        // Nobody is below them any more.
+        throttling.retain(&caps[..1].iter().copied().collect());
+        assert_eq!((throttling.caps.len(), throttling.ids.len()), (1, 1));
+        // A quota that is taken away is none from the next update on.
+        tree.place("a/vm", -1, 50);
+        assert_eq!(throttling.caps_of(controller, &path("/a/vm")).len(), 2);
+        throttling.begin_update();
+        assert_eq!(throttling.caps_of(controller, &path("/a/vm")).len(), 1);
+    }
+
+    #[test]
+    fn of_many_quotas_some_are_read_in_a_period_and_all_in_turn() {
+        let tree = Tree::new();
+        let controller = tree.controller.as_ref();
+        let mut throttling = Throttling::default();
+        for vm in 0..100 {
+            tree.place(&format!("vm{vm}"), 50_000, 0);
+            throttling.caps_of(controller, &path(&format!("/vm{vm}")));
+        }
+        let looked = |throttling: &Throttling| {
+            let caps = throttling.caps.values();
+            caps.filter(|cap| cap.seen.is_some()).count()
+        };
+        throttling.look(controller);
+        assert_eq!(looked(&throttling), MOST_LOOKS);
+        throttling.look(controller);
+        assert_eq!(looked(&throttling), 100);
+    }
+}

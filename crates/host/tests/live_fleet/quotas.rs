@@ -1,0 +1,181 @@
+//! Hard caps, whoever sets them and wherever: on a VM's own cgroup, on those of its vCPUs, on one above.
+
+use std::thread::sleep;
+use std::time::Duration;
+use std::time::Instant;
+
+use tandem_linux::cgroup::CgroupPath;
+use tandem_linux::cgroup::CpuController;
+use tandem_linux::cgroup::Knob;
+use tandem_policy::Decision;
+use tandem_policy::FlexW;
+use tandem_policy::FlexWConfig;
+use tandem_policy::Nanos;
+use tandem_policy::VmObservation;
+use tandem_policy::host::Host;
+use tandem_policy::host::HostObservation;
+
+use crate::harness::Skip;
+use crate::harness::Test;
+use crate::helper::wait_until;
+use crate::host::LiveHost;
+use crate::host::controller;
+use crate::subject::OWNER;
+use crate::subject::SHARED;
+use crate::subject::Subject;
+
+/// All tests, in the order in which they run.
+pub const ALL: &[(&str, Test)] = &[
+    ("quotas::of_its_own_cgroup_bounds_a_vm", own),
+    ("quotas::of_its_vcpus_cgroups_bound_a_vm", of_vcpus),
+    ("quotas::of_a_cgroup_above_bounds_a_vm", above),
+    ("quotas::one_set_and_lifted_meanwhile_is_seen", meanwhile),
+];
+
+const PERIOD: Nanos = Nanos::from_millis(100);
+
+fn set(cgroup: &CgroupPath, text: &str) -> Result<(), Skip> {
+    let written = controller()?.write_knob(cgroup, Knob::Quota, text);
+    written.map_err(|error| Skip(error.to_string()))
+}
+
+/// Both VMs' vCPUs never sleep.
+fn spin(live_host: &mut LiveHost) {
+    for vcpu in 0..2 {
+        live_host.owner.tell(&format!("spin {vcpu}"));
+        live_host.shared.tell(&format!("spin {vcpu}"));
+    }
+}
+
+/// A period passes, and this is what is observed in it.
+fn period(subject: &mut Subject) -> Vec<VmObservation> {
+    let began = Instant::now();
+    sleep(Duration::from_nanos(PERIOD.0));
+    let elapsed = Nanos(began.elapsed().as_nanos() as u64);
+    subject.fleet.observe(elapsed, PERIOD, true)
+}
+
+fn of(observed: &[VmObservation], vm: tandem_policy::VmId) -> &VmObservation {
+    let mut all = observed.iter();
+    all.find(|observed| observed.vm == vm).expect("it is in it")
+}
+
+fn pcpus(time: Nanos) -> f64 {
+    time.0 as f64 / PERIOD.0 as f64
+}
+
+/// The VM is throttled, which is no waiting: it is due what the cap leaves it, for three seconds its weight and the other's stay where they
+/// are, and it does not seem never to sleep.
+fn holds(subject: &mut Subject, cap: f64) {
+    wait_until("it is throttled", || {
+        let observed = period(subject);
+        let owner = of(&observed, OWNER);
+        owner.limited() > Nanos(PERIOD.0 / 4)
+    });
+    let mut policy = FlexW::new(FlexWConfig::default());
+    let (mut due, mut limited, mut waited) = (0.0, 0.0, 0.0);
+    let periods = 30;
+    for _ in 0..periods {
+        let mut vms = period(subject);
+        // What is in force is what was decided, nothing is written; and as siblings they would gain by each other's weights.
+        for vm in &mut vms {
+            vm.siblings = 0;
+            let weight = policy.real_time_weight(vm.vm);
+            vm.in_force.weight = weight.unwrap_or(vm.weight);
+        }
+        let host = HostObservation::with_any_knobs(PERIOD, vms, Default::default());
+        let round = policy.decide(&host, |_| true);
+        for decision in &round.decisions {
+            if let Decision::SetWeight { weight, .. } = decision {
+                let usual = subject.fleet.controller().default_weight();
+                let factor = weight.value() / usual.value();
+                assert!((0.5..=2.0).contains(&factor), "{decision:?}");
+            }
+        }
+        let accounts = round.groups.iter().flat_map(|group| &group.vms);
+        let account = accounts.into_iter().find(|account| account.vm == OWNER);
+        due += pcpus(account.expect("it is in a group").fair) / f64::from(periods);
+        let owner = of(&host.vms, OWNER);
+        limited += pcpus(owner.limited());
+        waited += pcpus(owner.vcpus.iter().map(|vcpu| vcpu.waited).sum());
+    }
+    assert!(due < 1.2 * cap, "due {due:.3} of {cap}");
+    assert!(
+        limited > waited,
+        "throttled {limited:.2}, waited {waited:.2}"
+    );
+    // The other VM has the host, as far as this does not.
+    let observed = period(subject);
+    assert_eq!(of(&observed, SHARED).limited(), Nanos::ZERO);
+    assert_eq!(of(&observed, SHARED).in_force.quota, None);
+}
+
+fn own() -> Result<(), Skip> {
+    let mut live_host = LiveHost::new()?;
+    live_host.operator_lets_the_controller_down();
+    set(&live_host.own, "20000 100000")?;
+    spin(&mut live_host);
+    let before = live_host.snapshot();
+    let mut subject = Subject::acting_on(live_host)?;
+    assert_eq!(subject.observe(OWNER).in_force.quota, Some(0.2));
+    holds(&mut subject, 0.2);
+    assert_eq!(subject.restore().snapshot(), before);
+    Ok(())
+}
+
+fn of_vcpus() -> Result<(), Skip> {
+    let mut live_host = LiveHost::like_libvirt()?;
+    let controller = controller()?;
+    for thread in live_host.own_threads() {
+        let group = controller.cgroup_of(&thread).expect("it lives");
+        set(&group, "10000 100000")?;
+    }
+    spin(&mut live_host);
+    let mut subject = Subject::acting_on(live_host)?;
+    assert_eq!(subject.observe(OWNER).in_force.quota, Some(0.2));
+    holds(&mut subject, 0.2);
+    // One may go on: what is left is a pCPU more.
+    let thread = subject.thread(OWNER, 1);
+    let group = controller.cgroup_of(&thread).expect("it lives");
+    set(&group, "max 100000")?;
+    subject.recheck();
+    assert_eq!(subject.observe(OWNER).in_force.quota, Some(1.1));
+    Ok(())
+}
+
+fn above() -> Result<(), Skip> {
+    let machine = CgroupPath("/machine.slice".to_owned());
+    if controller()?.exists(&machine) {
+        let why = format!("{machine} is somebody else's here");
+        return Err(Skip(why));
+    }
+    let mut live_host = LiveHost::like_libvirt()?;
+    assert_eq!(live_host.own.parent(), Some(machine.clone()));
+    set(&machine, "20000 100000")?;
+    spin(&mut live_host);
+    let mut subject = Subject::acting_on(live_host)?;
+    let observed = subject.observe(OWNER);
+    assert_eq!(observed.in_force.quota, None, "it has none of its own");
+    let quotas = observed.levels.iter().map(|level| level.quota);
+    assert_eq!(quotas.collect::<Vec<_>>(), [Some(0.2)]);
+    holds(&mut subject, 0.2);
+    Ok(())
+}
+
+fn meanwhile() -> Result<(), Skip> {
+    let mut live_host = LiveHost::new()?;
+    live_host.operator_lets_the_controller_down();
+    spin(&mut live_host);
+    let mut subject = Subject::acting_on(live_host)?;
+    let own = subject.cgroup(OWNER);
+    assert_eq!(subject.observe(OWNER).in_force.quota, None);
+    set(&own, "20000 100000")?;
+    subject.recheck();
+    assert_eq!(subject.observe(OWNER).in_force.quota, Some(0.2));
+    holds(&mut subject, 0.2);
+    set(&own, "max 100000")?;
+    subject.recheck();
+    assert_eq!(subject.observe(OWNER).in_force.quota, None);
+    assert_eq!(period(&mut subject)[1].limited(), Nanos::ZERO);
+    Ok(())
+}
