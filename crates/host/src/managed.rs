@@ -26,10 +26,10 @@ use tandem_policy::Weight;
 
 use crate::configured::Configured;
 use crate::discovery::Vm;
-use crate::fleet::quotas::CapId;
 use crate::in_force::settings;
 use crate::in_force::shares;
 use crate::in_force::vcpu_group;
+use crate::quotas::CapId;
 use crate::waits::Waits;
 
 /// A vCPU that has just become quiet is looked at once, and from then on every so many periods.

@@ -16,6 +16,10 @@ use tandem_policy::Nanos;
 
 use crate::discovery::Vm;
 
+/// A quota that is known, by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct CapId(pub(crate) u64);
+
 /// What quotas had throttled when the interval began.
 #[derive(Debug, Default)]
 pub(crate) struct Quotas {

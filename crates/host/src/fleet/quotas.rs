@@ -24,6 +24,7 @@ use tandem_policy::VmObservation;
 use super::Fleet;
 use crate::managed::ManagedVcpu;
 use crate::managed::ManagedVm;
+use crate::quotas::CapId;
 use crate::quotas::left_below;
 use crate::quotas::pcpus;
 use crate::quotas::quota;
@@ -32,10 +33,6 @@ use crate::quotas::quota;
 const MOST_LOOKS: usize = 64;
 /// What an earlier look counts at the next.
 const FADES: f64 = 0.8;
-
-/// A quota that is known, by number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct CapId(u64);
 
 /// What is known of a cgroup with a quota.
 #[derive(Debug)]

@@ -5,7 +5,6 @@ use std::time::Duration;
 use std::time::Instant;
 
 use tandem_linux::cgroup::CgroupPath;
-use tandem_linux::cgroup::CpuController;
 use tandem_linux::cgroup::Knob;
 use tandem_policy::Decision;
 use tandem_policy::FlexW;
