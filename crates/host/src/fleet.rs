@@ -251,7 +251,7 @@ impl Fleet {
             );
         }
         self.reread_hierarchy();
-        self.forget_quotas();
+        self.throttling.forget_quotas(&self.vms);
         (notes, refused)
     }
 
@@ -334,7 +334,8 @@ impl Fleet {
             sampled: false,
         };
         self.take_vcpus(&mut managed)?;
-        self.read_quotas(&mut managed);
+        self.throttling
+            .read_quotas(self.backend.controller(), &mut managed);
         if !is_left_alone
             && !in_force.idle
             && let Backend::Live(actuator) = &mut self.backend
@@ -467,7 +468,8 @@ impl Fleet {
             self.recheck(managed, notes)?;
         }
         if is_due || managed.vcpus.iter().any(|vcpu| vcpu.quotas.is_none()) {
-            self.read_quotas(managed);
+            self.throttling
+                .read_quotas(self.backend.controller(), managed);
         }
         taken
     }
@@ -660,7 +662,12 @@ impl Host for Fleet {
                 });
             }
         }
-        self.take_out_throttled(period, &mut observations);
+        self.throttling.take_out_throttled(
+            self.backend.controller(),
+            &self.vms,
+            period,
+            &mut observations,
+        );
         observations
     }
 

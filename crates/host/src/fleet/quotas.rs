@@ -19,9 +19,9 @@ use tandem_linux::cgroup::CpuController;
 use tandem_linux::cgroup::Quota;
 use tandem_linux::cgroup::Throttled;
 use tandem_policy::Nanos;
+use tandem_policy::VmId;
 use tandem_policy::VmObservation;
 
-use super::Fleet;
 use crate::managed::ManagedVcpu;
 use crate::managed::ManagedVm;
 use crate::quotas::CapId;
@@ -166,49 +166,53 @@ impl Throttling {
     }
 }
 
-impl Fleet {
+impl Throttling {
     /// Reads which quotas bound a VM. Of a vCPU whose thread is gone none are known.
-    pub(super) fn read_quotas(&mut self, managed: &mut ManagedVm) {
-        let controller = self.backend.controller();
-        let throttling = &mut self.throttling;
+    pub(super) fn read_quotas(&mut self, controller: &dyn CpuController, managed: &mut ManagedVm) {
         let mut places = Vec::with_capacity(managed.vcpus.len());
         for vcpu in &mut managed.vcpus {
             let place = controller.cgroup_of(&vcpu.thread).ok();
-            let caps = |place: &CgroupPath| throttling.caps_of(controller, place);
+            let caps = |place: &CgroupPath| self.caps_of(controller, place);
             vcpu.quotas = place.as_ref().map(caps);
             places.extend(place);
         }
         let own = &managed.cgroup;
-        managed.left_below = left_below(own, &places, |at| throttling.quota(controller, at));
+        managed.left_below = left_below(own, &places, |at| self.quota(controller, at));
         if managed.is_shared {
-            managed.in_force.quota = throttling.quota(controller, own).map(pcpus);
+            managed.in_force.quota = self.quota(controller, own).map(pcpus);
         }
     }
 
     /// Forgets quotas that bound nobody any more.
-    pub(super) fn forget_quotas(&mut self) {
-        if self.throttling.caps.is_empty() {
+    pub(super) fn forget_quotas(&mut self, vms: &BTreeMap<VmId, ManagedVm>) {
+        if self.caps.is_empty() {
             return;
         }
-        let vcpus = self.vms.values().flat_map(|managed| &managed.vcpus);
+        let vcpus = vms.values().flat_map(|managed| &managed.vcpus);
         let used = vcpus.flat_map(ManagedVcpu::caps).copied().collect();
-        self.throttling.retain(&used);
+        self.retain(&used);
     }
 
     /// Takes out of what vCPUs waited in a period what quotas throttled.
-    pub(super) fn take_out_throttled(&mut self, period: Nanos, observed: &mut [VmObservation]) {
-        if self.throttling.caps.is_empty() {
+    pub(super) fn take_out_throttled(
+        &mut self,
+        controller: &dyn CpuController,
+        vms: &BTreeMap<VmId, ManagedVm>,
+        period: Nanos,
+        observed: &mut [VmObservation],
+    ) {
+        if self.caps.is_empty() {
             return;
         }
-        self.throttling.look(self.backend.controller());
+        self.look(controller);
         for vm in observed {
-            let Some(managed) = self.vms.get(&vm.vm) else {
+            let Some(managed) = vms.get(&vm.vm) else {
                 continue;
             };
             for vcpu in &mut vm.vcpus {
                 let mut all = managed.vcpus.iter();
                 let caps = all.find(|managed| managed.index == vcpu.vcpu);
-                let share = self.throttling.share(caps.map_or(&[], ManagedVcpu::caps));
+                let share = self.share(caps.map_or(&[], ManagedVcpu::caps));
                 let part = |time: Nanos| Nanos((time.0 as f64 * share) as u64);
                 // A wait that goes on is not counted yet.
                 vcpu.limited = match vcpu.is_starved() {

@@ -33,6 +33,10 @@ pub const ALL: &[(&str, Test)] = &[
 
 const PERIOD: Nanos = Nanos::from_millis(100);
 
+/// What the VM is capped at, as text and in pCPUs: so little that it gets it however busy this machine is.
+const CAP: &str = "4000 100000";
+const PCPUS: f64 = 0.04;
+
 fn set(cgroup: &CgroupPath, text: &str) -> Result<(), Skip> {
     let written = controller()?.write_knob(cgroup, Knob::Quota, text);
     written.map_err(|error| Skip(error.to_string()))
@@ -63,9 +67,8 @@ fn pcpus(time: Nanos) -> f64 {
     time.0 as f64 / PERIOD.0 as f64
 }
 
-/// The VM is throttled, which is no waiting: it is due what the cap leaves it, for three seconds its weight and the other's stay where they
-/// are, and it does not seem never to sleep.
-fn holds(subject: &mut Subject, cap: f64) {
+/// The VM is throttled, which is no waiting: it is due what the cap leaves it, and for three seconds its weight and the other's stay where they are.
+fn holds(subject: &mut Subject) {
     wait_until("it is throttled", || {
         let observed = period(subject);
         let owner = of(&observed, OWNER);
@@ -98,11 +101,10 @@ fn holds(subject: &mut Subject, cap: f64) {
         limited += pcpus(owner.limited());
         waited += pcpus(owner.vcpus.iter().map(|vcpu| vcpu.waited).sum());
     }
-    assert!(due < 1.2 * cap, "due {due:.3} of {cap}");
-    assert!(
-        limited > waited,
-        "throttled {limited:.2}, waited {waited:.2}"
-    );
+    assert!(due < 1.5 * PCPUS, "due {due:.3} of {PCPUS}");
+    // How much else it waited, others on this machine decide.
+    let part = limited / (limited + waited);
+    assert!(part > 0.1, "throttled {limited:.2}, waited {waited:.2}");
     // The other VM has the host, as far as this does not.
     let observed = period(subject);
     assert_eq!(of(&observed, SHARED).limited(), Nanos::ZERO);
@@ -112,12 +114,12 @@ fn holds(subject: &mut Subject, cap: f64) {
 fn own() -> Result<(), Skip> {
     let mut live_host = LiveHost::new()?;
     live_host.operator_lets_the_controller_down();
-    set(&live_host.own, "20000 100000")?;
+    set(&live_host.own, CAP)?;
     spin(&mut live_host);
     let before = live_host.snapshot();
     let mut subject = Subject::acting_on(live_host)?;
-    assert_eq!(subject.observe(OWNER).in_force.quota, Some(0.2));
-    holds(&mut subject, 0.2);
+    assert_eq!(subject.observe(OWNER).in_force.quota, Some(PCPUS));
+    holds(&mut subject);
     assert_eq!(subject.restore().snapshot(), before);
     Ok(())
 }
@@ -127,18 +129,23 @@ fn of_vcpus() -> Result<(), Skip> {
     let controller = controller()?;
     for thread in live_host.own_threads() {
         let group = controller.cgroup_of(&thread).expect("it lives");
-        set(&group, "10000 100000")?;
+        set(&group, "2000 100000")?;
     }
     spin(&mut live_host);
     let mut subject = Subject::acting_on(live_host)?;
-    assert_eq!(subject.observe(OWNER).in_force.quota, Some(0.2));
-    holds(&mut subject, 0.2);
+    assert_eq!(subject.observe(OWNER).in_force.quota, Some(PCPUS));
+    holds(&mut subject);
     // One may go on: what is left is a pCPU more.
     let thread = subject.thread(OWNER, 1);
     let group = controller.cgroup_of(&thread).expect("it lives");
     set(&group, "max 100000")?;
     subject.recheck();
-    assert_eq!(subject.observe(OWNER).in_force.quota, Some(1.1));
+    let left = subject
+        .observe(OWNER)
+        .in_force
+        .quota
+        .expect("one has a cap");
+    assert!((left - 1.02).abs() < 1e-9, "{left}");
     Ok(())
 }
 
@@ -150,14 +157,14 @@ fn above() -> Result<(), Skip> {
     }
     let mut live_host = LiveHost::like_libvirt()?;
     assert_eq!(live_host.own.parent(), Some(machine.clone()));
-    set(&machine, "20000 100000")?;
+    set(&machine, CAP)?;
     spin(&mut live_host);
     let mut subject = Subject::acting_on(live_host)?;
     let observed = subject.observe(OWNER);
     assert_eq!(observed.in_force.quota, None, "it has none of its own");
     let quotas = observed.levels.iter().map(|level| level.quota);
-    assert_eq!(quotas.collect::<Vec<_>>(), [Some(0.2)]);
-    holds(&mut subject, 0.2);
+    assert_eq!(quotas.collect::<Vec<_>>(), [Some(PCPUS)]);
+    holds(&mut subject);
     Ok(())
 }
 
@@ -168,10 +175,10 @@ fn meanwhile() -> Result<(), Skip> {
     let mut subject = Subject::acting_on(live_host)?;
     let own = subject.cgroup(OWNER);
     assert_eq!(subject.observe(OWNER).in_force.quota, None);
-    set(&own, "20000 100000")?;
+    set(&own, CAP)?;
     subject.recheck();
-    assert_eq!(subject.observe(OWNER).in_force.quota, Some(0.2));
-    holds(&mut subject, 0.2);
+    assert_eq!(subject.observe(OWNER).in_force.quota, Some(PCPUS));
+    holds(&mut subject);
     set(&own, "max 100000")?;
     subject.recheck();
     assert_eq!(subject.observe(OWNER).in_force.quota, None);
