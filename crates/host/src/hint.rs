@@ -39,7 +39,8 @@ impl LeftOutOfTurns {
             return None;
         }
         Some(format!(
-            "VMs {} never sleep and take no turns: turns are for VMs whose cgroups are right below the same one, and where there are several such sets,              for that with the most vCPUs that never sleep; these are below others (said once)",
+            "VMs {} never sleep and take no turns: turns are for VMs whose cgroups are right below the same one, and where there are several such sets, \
+             for that with the most vCPUs that never sleep; these are below others (said once)",
             vms.join(", ")
         ))
     }
