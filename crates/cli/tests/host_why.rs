@@ -257,7 +257,7 @@ fn a_quota_is_found() -> Result<(), Skip> {
     assert!((0.6e9..=0.9e9).contains(&lost), "80 % are withheld: {lost}");
     actuator.set_quota(&groups[0], None).unwrap();
     let findings = look(&[&name], None)?;
-    assert!(findings.is_empty(), "{findings:#?}");
+    assert!(!kinds(&findings).contains(&"quota"), "{findings:#?}");
     Ok(())
 }
 
@@ -278,7 +278,9 @@ fn a_spinning_vm_beside_one_that_computes_is_told_of_turns() -> Result<(), Skip>
     );
     drop(burner);
     let findings = look(&[&spin], None)?;
-    assert!(findings.is_empty(), "alone it gains nothing: {findings:#?}");
+    // What else takes time on this host may be found besides.
+    let turns = kinds(&findings).contains(&"turns");
+    assert!(!turns, "alone it gains nothing: {findings:#?}");
     Ok(())
 }
 
