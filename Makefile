@@ -30,6 +30,12 @@ build: ## release build of the tandem binary
 	@scripts/setup build
 	cargo build --release --package tandem-cli
 
+.PHONY: wheel
+wheel: ## the Python wheel tandem-sched, under target/wheels (make test installs and tests one)
+	@scripts/setup build
+	@scripts/setup wheel
+	@scripts/wheel
+
 .PHONY: demo
 demo: build ## boot microVMs on this host, show what sharing it costs them, and what Tandem changes
 	$(TANDEM) demo $(ARGS)

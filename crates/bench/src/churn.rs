@@ -3,23 +3,17 @@
 //! VMs start and stop one after the other, a few at a time, each long enough for the daemon to find
 //! it and to act on it. Before and after, with no VM running, the daemon's open files, memory,
 //! cgroups and journal are counted; the most cgroups seen in between shows that it did act. Nothing
-//! may grow with the number of starts.
+//! may grow with the number of starts. The same is counted now and then in between, and the first quarter of the time
+//! held against the last ([`crate::traces`]): spread over an hour, that is a soak.
 
 use std::collections::VecDeque;
-use std::io;
-use std::path::Path;
 use std::path::PathBuf;
 use std::time::Duration;
+use std::time::Instant;
 
 use serde::Serialize;
-use tandem_linux::ProcFs;
-use tandem_linux::cgroup;
-use tandem_linux::cgroup::CgroupError;
 use tandem_linux::interrupt::Interrupt;
 use tandem_linux::interrupt::Interrupted;
-use tandem_linux::usage::Usage;
-use tandem_linux::usage::UsageError;
-use tandem_linux::usage::files_kept_open;
 use tandem_microvm::Backend;
 use tandem_report::experiment::Host;
 use tandem_report::explain;
@@ -34,27 +28,43 @@ use crate::plan::DaemonPlan;
 use crate::plan::VmPlan;
 use crate::state_dir::StateDir;
 use crate::state_dir::StateDirError;
+use crate::traces::Quarters;
+use crate::traces::Sample;
+use crate::traces::Traces;
+use crate::traces::TracesError;
+use crate::traces::cgroups;
+use crate::traces::quarters;
 use crate::vm_process::VmError;
 use crate::vm_process::VmProcess;
 use crate::vm_process::stop_all;
 
-/// Names of this bench's VMs, for the daemon's selection.
-const NAMES: &str = "churn*";
-
 /// How many VMs run at a time.
 const TOGETHER: usize = 4;
 
-/// Time between two starts.
+/// The least time between two starts.
 const STEP: Duration = Duration::from_millis(150);
+
+/// So many samples are taken, if the time allows.
+const SAMPLES: u32 = 240;
+
+/// The least time between two samples.
+const BETWEEN_SAMPLES: Duration = Duration::from_secs(1);
 
 /// Time for the daemon to notice that VMs are gone, before it is counted.
 const SETTLE: Duration = Duration::from_secs(3);
+
+/// Names of this bench's VMs begin so. Another one at the same time has other names, so neither's daemon takes the other's VMs.
+fn prefix() -> String {
+    format!("churn{}-", std::process::id())
+}
 
 /// What to measure.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Number of VM starts.
     pub starts: u32,
+    /// Over how many minutes they are spread; without that, one follows the other.
+    pub minutes: Option<u32>,
     /// vCPUs of each VM.
     pub vcpus: u32,
     /// What runs the vCPUs; without one, KVM if there is KVM.
@@ -70,19 +80,12 @@ impl Settings {
     pub fn steps(&self) -> u64 {
         u64::from(self.starts)
     }
-}
 
-/// The daemon and its traces at one moment.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct Traces {
-    /// What it uses.
-    pub daemon: Usage,
-    /// Files that the daemon keeps open; those it reads at the moment are not among them.
-    pub open_files: usize,
-    /// Cgroups of Tandem's.
-    pub cgroups: usize,
-    /// Size of its journal.
-    pub journal_bytes: u64,
+    /// Time between two starts.
+    fn step(&self) -> Duration {
+        let length = Duration::from_secs(u64::from(self.minutes.unwrap_or(0)) * 60);
+        STEP.max(length / self.starts.max(1))
+    }
 }
 
 /// What stayed behind.
@@ -102,6 +105,12 @@ pub struct Churn {
     pub after: Traces,
     /// The most cgroups of Tandem's in between.
     pub most_cgroups: usize,
+    /// From the first start to the end of the last VM, in seconds.
+    pub seconds: f64,
+    /// The same in between, while VMs run.
+    pub samples: Vec<Sample>,
+    /// These figures in the first and in the last quarter of the time; `None` if there are too few samples to say.
+    pub quarters: Option<Vec<Quarters>>,
     /// The lines in which the daemon reported errors.
     pub daemon_errors: Vec<String>,
 }
@@ -118,20 +127,9 @@ pub enum ChurnError {
     /// The daemon failed.
     #[error(transparent)]
     Daemon(#[from] DaemonError),
-    /// What the daemon uses could not be read.
+    /// What the daemon holds and leaves is not known.
     #[error(transparent)]
-    Usage(#[from] UsageError),
-    /// There are no cgroups to count.
-    #[error(transparent)]
-    Cgroups(#[from] CgroupError),
-    /// The daemon's journal could not be measured.
-    #[error("cannot look at {}", path.display())]
-    Journal {
-        /// The journal.
-        path: PathBuf,
-        /// What the kernel said.
-        source: io::Error,
-    },
+    Traces(#[from] TracesError),
     /// Somebody asked for the end.
     #[error(transparent)]
     Interrupted(#[from] Interrupted),
@@ -148,7 +146,7 @@ pub fn measure(
         .backend
         .unwrap_or_else(|| usable_backend(&dir, progress));
 
-    let selected = Selected::Names(NAMES.to_owned());
+    let selected = Selected::Names(format!("{}*", prefix()));
     // Looking often for VMs makes each one's short life long enough to be acted on.
     let extra = ["--scan-ms", "100"];
     let mut daemon = DaemonProcess::start(&selected, &settings.daemon, &extra, &dir.daemon())?;
@@ -159,17 +157,20 @@ pub fn measure(
         interrupt,
         next: 0,
         most: 0,
+        samples: Vec::new(),
     };
-    churner.run(TOGETHER as u32 * 2, &Progress::hidden())?;
+    churner.run(TOGETHER as u32 * 2, STEP, None, &Progress::hidden())?;
     interrupt.sleep(SETTLE)?;
-    let before = traces(&daemon)?;
+    let before = Traces::read(&daemon)?;
     churner.most = 0;
     progress.say(&format!("{} VM starts and stops", settings.starts));
-    churner.run(settings.starts, progress)?;
+    let begin = Instant::now();
+    churner.run(settings.starts, settings.step(), Some(&daemon), progress)?;
+    let seconds = begin.elapsed().as_secs_f64();
     interrupt.sleep(SETTLE)?;
     daemon.check_alive()?;
-    let after = traces(&daemon)?;
-    let most_cgroups = churner.most;
+    let after = Traces::read(&daemon)?;
+    let (most_cgroups, samples) = (churner.most, churner.samples);
     let daemon_errors = daemon.errors()?;
     daemon.stop()?;
     dir.finish();
@@ -182,6 +183,9 @@ pub fn measure(
         before,
         after,
         most_cgroups,
+        seconds,
+        quarters: quarters(&samples),
+        samples,
         daemon_errors,
     })
 }
@@ -223,22 +227,43 @@ struct Churner<'a> {
     interrupt: &'a Interrupt,
     next: u64,
     most: usize,
+    samples: Vec<Sample>,
 }
 
 impl Churner<'_> {
-    /// Starts this many VMs, and ends with none running.
-    fn run(&mut self, starts: u32, progress: &Progress) -> Result<(), ChurnError> {
+    /// Starts this many VMs, one in each step, and ends with none running. Of the daemon, if one is given, samples are taken.
+    fn run(
+        &mut self,
+        starts: u32,
+        step: Duration,
+        daemon: Option<&DaemonProcess>,
+        progress: &Progress,
+    ) -> Result<(), ChurnError> {
+        let begin = Instant::now();
+        let every = BETWEEN_SAMPLES.max(step * starts / SAMPLES);
+        let mut next_sample = begin + every;
         let mut running: VecDeque<VmProcess> = VecDeque::new();
         for start in 1..=starts {
             progress.detail(&format!("VM {start} of {starts}"));
             // Names come again, as they do when a VM is restarted.
-            let plan = vm(&format!("churn{}", self.next % 10), self.vcpus);
+            let plan = vm(&format!("{}{}", prefix(), self.next % 10), self.vcpus);
             let mut vm = VmProcess::start(&plan, self.backend, self.next, self.dir.logs())?;
             vm.ready()?;
             self.next += 1;
             running.push_back(vm);
-            self.interrupt.sleep(STEP)?;
-            self.most = self.most.max(cgroups()?);
+            // Who is behind catches up, but gives each VM its time.
+            let end = (begin + step * start).max(Instant::now() + STEP);
+            while let Some(daemon) = daemon.filter(|_| next_sample < end) {
+                self.interrupt.sleep_until(next_sample)?;
+                self.samples.push(Sample {
+                    seconds: begin.elapsed().as_secs_f64(),
+                    starts: start,
+                    traces: Traces::read(daemon)?,
+                });
+                next_sample = Instant::now().max(next_sample + every);
+            }
+            self.interrupt.sleep_until(end)?;
+            self.most = self.most.max(cgroups().map_err(TracesError::from)?);
             if running.len() == TOGETHER
                 && let Some(oldest) = running.pop_front()
             {
@@ -250,60 +275,33 @@ impl Churner<'_> {
     }
 }
 
-fn traces(daemon: &DaemonProcess) -> Result<Traces, ChurnError> {
-    let journal = daemon.journal();
-    let journal_bytes = std::fs::metadata(&journal)
-        .map_err(|source| ChurnError::Journal {
-            path: journal,
-            source,
-        })?
-        .len();
-    Ok(Traces {
-        daemon: Usage::read(daemon.pid())?,
-        open_files: files_kept_open(daemon.pid())?,
-        cgroups: cgroups()?,
-        journal_bytes,
-    })
-}
-
-/// How many cgroups of Tandem's there are.
-fn cgroups() -> Result<usize, CgroupError> {
-    Ok(count(cgroup::open(&ProcFs::host())?.mount()))
-}
-
-/// Folders come and go while we look; what is gone does not count.
-fn count(folder: &Path) -> usize {
-    let Ok(entries) = std::fs::read_dir(folder) else {
-        return 0;
-    };
-    let folders = entries
-        .filter_map(Result::ok)
-        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-    folders
-        .map(|entry| {
-            let ours = entry.file_name().to_string_lossy().starts_with("tandem");
-            usize::from(ours) + count(&entry.path())
-        })
-        .sum()
-}
-
 #[cfg(test)]
 mod tests {
+    use tandem_host::config::Placement;
+
     use super::*;
 
     #[test]
-    fn tandems_cgroups_are_counted_at_any_depth() {
-        let dir = tempfile::tempdir().unwrap();
-        for path in [
-            "tandem-a",
-            "machine/tandem-b",
-            "machine/other",
-            "tandem-a/vcpus",
-        ] {
-            std::fs::create_dir_all(dir.path().join(path)).unwrap();
-        }
-        std::fs::write(dir.path().join("tandem.txt"), "").unwrap();
-        assert_eq!(count(dir.path()), 2);
-        assert_eq!(count(&dir.path().join("gone")), 0);
+    fn starts_are_spread_over_the_minutes_and_never_hurried() {
+        let step = |starts, minutes| {
+            let daemon = DaemonPlan {
+                period_ms: None,
+                placement: Placement::Keep,
+                policies: None,
+                asymmetric: None,
+            };
+            Settings {
+                starts,
+                minutes,
+                vcpus: 1,
+                backend: None,
+                daemon,
+                state_dir: PathBuf::new(),
+            }
+            .step()
+        };
+        assert_eq!(step(1_000, Some(60)), Duration::from_millis(3_600));
+        assert_eq!(step(1_000, None), STEP);
+        assert_eq!(step(100_000, Some(1)), STEP);
     }
 }

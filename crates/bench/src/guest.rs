@@ -18,6 +18,7 @@ pub mod folder;
 pub mod inputs;
 pub mod measure;
 pub mod output;
+pub mod paced;
 pub mod page;
 pub mod process;
 pub mod program;

@@ -52,6 +52,7 @@ pub mod tables;
 #[cfg(test)]
 mod test_plan;
 pub mod timeslices;
+pub mod traces;
 pub mod vm_process;
 pub mod vm_run;
 pub mod vm_spec;

@@ -14,6 +14,7 @@ use crate::fairness::Suite;
 use crate::mode::Mode;
 use crate::overhead::Overhead;
 use crate::spread::Spread;
+use crate::traces::Quarters;
 
 /// Lags of every mix: stock beside Tandem.
 pub fn fairness(suite: &Suite) -> Table {
@@ -250,6 +251,28 @@ pub fn churn(figures: &Churn) -> Table {
     ];
     for (name, before, after) in rows {
         table.row([name.to_owned(), before, after]);
+    }
+    table
+}
+
+/// What the daemon held and left in the first quarter of the time, and in the last.
+pub fn churn_quarters(quarters: &[Quarters]) -> Table {
+    let mut table = Table::new(&[
+        "figure while VMs come and go",
+        "first quarter, mean",
+        "most",
+        "last quarter, mean",
+        "most",
+    ]);
+    for row in quarters {
+        let value = |value: f64| format!("{value:.1} {}", row.unit).trim_end().to_owned();
+        table.row([
+            row.figure.to_owned(),
+            value(row.first.mean),
+            value(row.first.most),
+            value(row.last.mean),
+            value(row.last.most),
+        ]);
     }
     table
 }

@@ -41,6 +41,9 @@ pub enum BenchCommand {
     /// Two threads that hand on a token: a program of `guest`
     #[command(hide = true)]
     GuestToken(token::TokenArgs),
+    /// Pieces of work by timers: a program of `guest --one-vcpu`
+    #[command(hide = true)]
+    GuestPaced { name: String, seconds: f64 },
     /// How long vCPUs were awake since boot: a part of `guest`
     #[command(hide = true)]
     GuestCounters,
@@ -57,6 +60,9 @@ pub fn main(command: BenchCommand) -> anyhow::Result<()> {
         BenchCommand::Churn(args) => churn::main(&args),
         BenchCommand::Guest(args) => guest::main(&args),
         BenchCommand::GuestToken(args) => token::main(&args),
+        BenchCommand::GuestPaced { name, seconds } => {
+            crate::console::print(&tandem_bench::guest::paced::run(&name, seconds)?.to_string())
+        }
         BenchCommand::GuestCounters => guest::print_counters(),
     }
 }

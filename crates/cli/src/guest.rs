@@ -17,6 +17,7 @@ use tandem_guest::agent::Agent;
 use tandem_guest::config::GuestConfig;
 use tandem_guest::config::RetentionSetting;
 use tandem_guest::config::Vcpus;
+use tandem_guest::config::delay_bound;
 use tandem_guest::retention::Means;
 use tandem_guest::status;
 use tandem_guest::status::Status;
@@ -26,6 +27,7 @@ use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::restore::RestoreReport;
 use tandem_linux::service::Console;
 use tandem_linux::thread::Pid;
+use tandem_policy::Nanos;
 use tandem_report::table::Look;
 use tandem_report::table::Table;
 
@@ -87,6 +89,9 @@ pub struct RunArgs {
     /// Each thread on a vCPU of its own, in turn: for VMs with far more vCPUs than the host has pCPUs
     #[arg(long)]
     per_thread: bool,
+    /// On a single vCPU, by how much threads may be held back: a time such as 500us, or off [default: 1ms]
+    #[arg(long, value_name = "TIME", value_parser = delay_bound)]
+    delay: Option<Nanos>,
     /// Length of a period, 20 … 2000 ms [default: 100]
     #[arg(long, value_name = "MS", value_parser = time::<u64>("milliseconds"))]
     period_ms: Option<u64>,
@@ -134,6 +139,7 @@ impl RunArgs {
             Some(MeansArg::Haltpoll) => Means::Haltpoll,
             Some(MeansArg::Yield) => Means::Yield,
         };
+        config.delay.bound = self.delay.unwrap_or(config.delay.bound);
         config.per_thread |= self.per_thread;
         config.dry_run |= self.dry_run;
         config.period_ms = self.period_ms.unwrap_or(config.period_ms);
@@ -272,6 +278,7 @@ fn table(status: &Status) -> Table {
         format!("{retention:.0} us, by {}", status.means),
     );
     row("because", status.retention.clone());
+    row("held back", status.delay.clone());
     row(
         "utilization",
         format!("{:.1} %", status.utilization * 100.0),

@@ -43,6 +43,7 @@ use tandem_host::top::screen::terminal;
 use tandem_host::top::screen::terminal::View;
 use tandem_host::turns::watchdog;
 use tandem_linux::actuator::restore_all;
+use tandem_linux::branch_counters::CounterChoice;
 use tandem_linux::cgroup;
 use tandem_linux::interrupt::Interrupt;
 use tandem_linux::procfs::ProcFs;
@@ -155,7 +156,8 @@ pub struct RunArgs {
     weight_per_vcpu: bool,
     /// What acts on the selected VMs: fair (each receives its fair share), turns (VMs that never sleep take turns, so that their
     /// vCPUs run together), apart (VMs that sleep at times and have more vCPUs than pCPUs: a group for each vCPU), asymmetric (a
-    /// VM's time goes to those of its vCPUs that need it), configured (each has its configured weight and nothing more) or none [default: fair,turns,apart]
+    /// VM's time goes to those of its vCPUs that need it), flexs (a vCPU that spins changes places with a sibling that waits: needs a PMU
+    /// and --placement rebalance), configured (each has its configured weight and nothing more) or none [default: fair,turns,apart]
     #[arg(long, value_name = "NAME,…", value_parser = policy_names)]
     policies: Option<PolicySet>,
     /// Other policies for the VMs with this name (glob) or process id: 'db-*=configured'; several are
@@ -193,6 +195,9 @@ pub struct RunArgs {
     /// [default: all]
     #[arg(long, value_name = "PART,…", value_parser = AsymmetricConfig::parse)]
     asymmetric: Option<AsymmetricConfig>,
+    /// Branch counters that the policy flexs reads: hardware, or synthetic (of Tandem's own microVMs) [default: hardware]
+    #[arg(long, value_name = "SOURCE")]
+    counters: Option<CounterChoice>,
     /// May the daemon change where vCPUs run? [default: turns]
     #[arg(long, value_enum)]
     placement: Option<PlacementArg>,
@@ -242,6 +247,7 @@ impl RunArgs {
         set(&mut config.placement, self.placement.map(Placement::from));
         set(&mut config.turn_ms, self.turn_ms);
         set(&mut config.asymmetric, self.asymmetric);
+        set(&mut config.counters, self.counters);
         config.dry_run |= self.dry_run;
         config.weight_per_vcpu |= self.weight_per_vcpu;
         config.metrics_listen = self.metrics_listen.or(config.metrics_listen);

@@ -9,6 +9,8 @@ use anyhow::Context;
 use anyhow::bail;
 use clap::Args;
 use serde::Serialize;
+use tandem_experiment::figures::Format;
+use tandem_report::chart::drawing::Drawing;
 use tandem_report::json;
 
 use crate::console::check_writable;
@@ -20,9 +22,9 @@ pub struct OutputArgs {
     /// Write all figures as JSON; without PATH to standard output, in place of the tables
     #[arg(long, value_name = "PATH", num_args = 0..=1, default_missing_value = "-")]
     pub json: Option<PathBuf>,
-    /// Write all figures as Parquet, a row for each
-    #[arg(long, value_name = "PATH")]
-    pub parquet: Option<PathBuf>,
+    /// Write all figures as a table, a row for each: Parquet, or CSV if PATH ends in .csv
+    #[arg(long, visible_alias = "parquet", value_name = "PATH")]
+    pub table: Option<PathBuf>,
     /// Write a page with charts, one file that opens offline
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
@@ -32,7 +34,11 @@ impl OutputArgs {
     /// Finds out before anything runs whether the files can be written.
     pub fn check(&self) -> anyhow::Result<()> {
         check_json(self.json.as_deref())?;
-        let files = self.parquet.iter().chain(&self.html);
+        if let Some(path) = &self.table {
+            refuse_scenario(path)?;
+            Format::of(path)?;
+        }
+        let files = self.table.iter().chain(&self.html);
         files.map(PathBuf::as_path).try_for_each(check)
     }
 
@@ -55,8 +61,14 @@ pub fn check_json(json: Option<&Path>) -> anyhow::Result<()> {
     }
 }
 
-/// Whether a file can be written. A scenario is never overwritten, however the arguments are mixed up.
+/// Whether a file can be written.
 pub fn check(path: &Path) -> anyhow::Result<()> {
+    refuse_scenario(path)?;
+    check_writable(path)
+}
+
+/// A scenario is never overwritten, however the arguments are mixed up.
+fn refuse_scenario(path: &Path) -> anyhow::Result<()> {
     if path
         .extension()
         .is_some_and(|extension| extension == "toml")
@@ -66,7 +78,16 @@ pub fn check(path: &Path) -> anyhow::Result<()> {
             path.display()
         );
     }
-    check_writable(path)
+    Ok(())
+}
+
+/// Whether a picture can be drawn into a file, found out before anything runs.
+pub fn check_picture(path: Option<&Path>) -> anyhow::Result<Option<Drawing>> {
+    let Some(path) = path else { return Ok(None) };
+    refuse_scenario(path)?;
+    let drawing = Drawing::of(path)?;
+    check(path)?;
+    Ok(Some(drawing))
 }
 
 /// Writes a page or picture, and says where it is.

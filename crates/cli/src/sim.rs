@@ -1,6 +1,7 @@
 //! `tandem sim`: simulated hosts, for what a real one cannot show: any size, any scheduler, every
 //! cause counted, the same again for the same seed.
 //!
+//! - [`new`]: a commented project to begin with.
 //! - [`run`]: one scenario once; tables, JSON, Parquet, a trace for Perfetto.
 //! - [`compare`]: one scenario with every combination of some settings, several seeds each.
 //! - [`sweep`]: a grid of settings and seeds, in shards that other machines can take.
@@ -20,6 +21,7 @@ pub mod calibrate;
 pub mod compare;
 mod input;
 pub mod kernel;
+pub mod new;
 pub mod page;
 mod progress;
 pub mod reproduce;
@@ -36,6 +38,8 @@ pub use tandem_experiment::vary;
 /// `tandem sim …`
 #[derive(Debug, Subcommand)]
 pub enum SimCommand {
+    /// Make a commented scenario, a workload and first commands to begin with
+    New(new::NewArgs),
     /// Run one scenario and show where the time went
     Run(run::RunArgs),
     /// Run every combination of some settings several times and show what differs
@@ -61,6 +65,7 @@ pub enum SimCommand {
 /// Carries it out.
 pub fn main(command: SimCommand) -> anyhow::Result<()> {
     match command {
+        SimCommand::New(args) => new::main(&args),
         SimCommand::Run(args) => run::main(&args),
         SimCommand::Compare(args) => compare::main(&args),
         SimCommand::Sweep(args) => sweep::main(&args),

@@ -27,6 +27,7 @@ use tandem_linux::thread::Pid;
 use tandem_linux::thread::ThreadRef;
 use tandem_linux::thread::Tid;
 
+/// How often it is killed, unless TANDEM_KILLS says otherwise.
 const KILLS: u32 = 50;
 /// The daemon is killed within this time after its start; by then it has made groups, moved threads and pins and written weights. Turns and
 /// vCPUs apart come later than that: the live tests of the fleet kill daemons in these.
@@ -222,7 +223,13 @@ fn kill_9_at_fifty_random_moments_leaves_nothing_changed() {
     let before = snapshot(controller, &vms);
     let mut moments = Pcg32::seed_from_u64(9);
     let mut changed = 0;
-    for kill in 0..KILLS {
+    let kills = match std::env::var("TANDEM_KILLS") {
+        Ok(text) => text
+            .parse()
+            .expect("TANDEM_KILLS is a number, such as 1000"),
+        Err(_) => KILLS,
+    };
+    for kill in 0..kills {
         let mut daemon = start_daemon(state.path());
         let moment = moments.next_u32() % WITHIN_MS;
         std::thread::sleep(Duration::from_millis(u64::from(moment)));
@@ -276,8 +283,8 @@ fn kill_9_at_fifty_random_moments_leaves_nothing_changed() {
     }
     // If the kills had come before any change, they would show nothing.
     assert!(
-        changed > KILLS / 2,
-        "only {changed} of {KILLS} kills found anything changed"
+        changed > kills / 2,
+        "only {changed} of {kills} kills found anything changed"
     );
-    println!("{changed} of {KILLS} kills came after a change");
+    println!("{changed} of {kills} kills came after a change");
 }

@@ -191,6 +191,16 @@ fn churn_sees_the_daemon_act_and_let_go() {
     ]);
     assert_eq!(figures["daemon_errors"], serde_json::json!([]));
     assert!(figures["most_cgroups"].as_u64().unwrap() > 0);
+    let samples = figures["samples"].as_array().unwrap();
+    assert!(
+        samples
+            .iter()
+            .all(|sample| sample["daemon"]["rss_kib"].as_u64() > Some(0))
+    );
+    assert!(
+        figures["quarters"].is_null(),
+        "two seconds have no quarters"
+    );
     assert_eq!(figures["after"]["cgroups"], figures["before"]["cgroups"]);
     assert_eq!(
         figures["after"]["open_files"],
@@ -225,6 +235,7 @@ fn sizes_out_of_range_are_refused_with_the_range() {
         ),
         (&["overhead", "--period-ms", "1"], "30 … 1000"),
         (&["churn", "--starts", "0"], "--starts 0 is not possible"),
+        (&["churn", "--minutes", "0"], "--minutes 0 is not possible"),
         (&["churn", "--json", "/nowhere/x.json"], "/nowhere/x.json"),
     ] {
         let mut whole = vec!["bench"];

@@ -284,6 +284,32 @@ fn many_combinations_with_long_names_fit() {
 }
 
 #[test]
+fn a_number_that_is_varied_has_lines() {
+    let browser = match browser() {
+        Ok(browser) => browser,
+        Err(reason) => return println!("skipped: {reason}"),
+    };
+    let scenario = scenario("lock-holder-preemption.toml");
+    let args = ["compare", &scenario, "--runs", "2", "--duration", "60ms"];
+    let rest = [
+        "--vary",
+        "vm.burn.vcpus=log:1..8",
+        "--vary",
+        "host.pause_loop.candidate=stock,hvs",
+        "--vary",
+        "host.pause_loop.policy=stock,aple",
+        "--metrics",
+        "received,steal",
+    ];
+    let path = page("number.html", &[&args[..], &rest].concat());
+    let opened = check(browser, &path);
+    // For each of two metrics and two VMs four lines.
+    assert!(opened.number("lines") >= 2 * 2 * 4, "{}", opened.probe);
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert_eq!(text.matches("<circle").count(), 2 * 2 * 4 * 4);
+}
+
+#[test]
 fn published_claims_show_their_charts() {
     let browser = match browser() {
         Ok(browser) => browser,

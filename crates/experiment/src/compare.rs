@@ -17,9 +17,10 @@ use thiserror::Error;
 use crate::execute;
 use crate::execute::ExecuteError;
 use crate::execute::Job;
+use crate::figures::Row;
 use crate::metrics;
 use crate::metrics::Metric;
-use crate::parquet::Row;
+use crate::parameters::Parameters;
 use crate::progress::Progress;
 use crate::statistics::Mean;
 use crate::vary::Combination;
@@ -54,6 +55,8 @@ pub struct UnknownMetric {
 /// A comparison, as it is kept as JSON.
 #[derive(Debug, Serialize)]
 pub struct Comparison {
+    /// [`Comparison::SCHEMA`].
+    pub schema: u32,
     /// The scenario's name.
     pub scenario: String,
     /// The seeds of the runs.
@@ -63,6 +66,9 @@ pub struct Comparison {
 }
 
 impl Comparison {
+    /// The version of its form in JSON (`docs/schemas`): raised when a field changes its meaning or goes; fields may be added.
+    pub const SCHEMA: u32 = 1;
+
     /// A figure of a combination.
     pub fn figure(&self, combination: usize, vm: &str, metric: &str) -> Option<&Figure> {
         self.combinations.get(combination)?.figure(vm, metric)
@@ -132,6 +138,7 @@ pub struct Figure {
 #[derive(Debug)]
 pub struct Plan {
     combinations: Vec<Combination>,
+    parameters: Parameters,
     /// One for each combination.
     scenarios: Vec<Scenario>,
     seeds: Vec<u64>,
@@ -161,18 +168,6 @@ pub struct Run {
     pub metrics: Vec<Metric>,
 }
 
-impl Run {
-    /// A row for each figure.
-    pub fn rows(&self) -> impl Iterator<Item = Row<'_>> {
-        self.metrics.iter().map(|metric| Row {
-            scenario: &self.scenario,
-            combination: &self.combination,
-            seed: self.seed,
-            metric,
-        })
-    }
-}
-
 impl Plan {
     /// Reads the scenario of every combination, before any runs.
     pub fn read(
@@ -189,8 +184,28 @@ impl Plan {
             seeds: (0..u64::from(runs))
                 .map(|run| first.wrapping_add(run))
                 .collect(),
+            parameters: Parameters::of(&combinations),
             combinations,
             scenarios,
+        })
+    }
+
+    /// What is varied.
+    pub fn parameters(&self) -> &Parameters {
+        &self.parameters
+    }
+
+    /// A row for each figure of each run.
+    pub fn rows<'a>(&'a self, runs: &'a [Run]) -> impl Iterator<Item = Row<'a>> {
+        let each = self.seeds.len().max(1);
+        runs.iter().enumerate().flat_map(move |(at, run)| {
+            run.metrics.iter().map(move |metric| Row {
+                scenario: &run.scenario,
+                combination: &run.combination,
+                parameters: self.parameters.row(at / each),
+                seed: run.seed,
+                metric,
+            })
         })
     }
 
@@ -243,6 +258,7 @@ impl Plan {
         let scenario = self.scenarios.first().ok_or(CompareError::Nothing)?;
         Ok(Outcome {
             comparison: Comparison {
+                schema: Comparison::SCHEMA,
                 scenario: scenario.name.clone(),
                 seeds: self.seeds.clone(),
                 combinations: self.figures(&runs),

@@ -4,9 +4,12 @@
 //! - [`execute`]: runs, on several threads, with [`progress`] that a caller shows.
 //! - [`metrics`]: everything that a simulation measures, under one name each.
 //! - [`averages`], [`statistics`] and [`interval`]: medians, geometric means, means with their intervals.
-//! - [`vary`], [`policies`], [`programs`]: what is varied, and the names that stand for it.
+//! - [`vary`], [`range`], [`policies`], [`programs`]: what is varied, and the names that stand for it; [`parameters`]: its values
+//!   as columns.
 //! - [`compare`]: every combination of some settings, several runs each.
-//! - [`sweep`]: a grid of settings and seeds in shards; [`parquet`]: figures as files.
+//! - [`sweep`]: a grid of settings and seeds in shards.
+//! - [`figures`]: figures as Parquet and CSV files; [`columns`]: what all our Parquet files share.
+//! - [`starter`]: a commented project to begin with.
 //! - [`trials`]: named scenarios with settings, run once whoever asks; [`sample`]: their figures.
 //! - [`survey`]: every policy with every program.
 //! - [`reproduce`]: published figures against the simulator's.
@@ -18,19 +21,23 @@
 //! causes say what was wrong, where, and what would be right.
 
 pub mod averages;
+pub mod columns;
 pub mod compare;
 pub mod execute;
+pub mod figures;
 pub mod input;
 pub mod interval;
 pub mod metrics;
-pub mod parquet;
+pub mod parameters;
 pub mod policies;
 pub mod programs;
 pub mod progress;
+pub mod range;
 pub mod recorded;
 pub mod reproduce;
 pub mod sample;
 pub mod scalability;
+pub mod starter;
 pub mod statistics;
 pub mod survey;
 pub mod sweep;

@@ -6,7 +6,7 @@
 //! `as-it-is` replaces. The daemon's policies have here the names that they have
 //! there: those of their registry.
 
-use tandem_policy::host::registry::REGISTRY;
+use tandem_policy::host::registry::simulated;
 use tandem_sim::scenario::load::Setting;
 use thiserror::Error;
 
@@ -113,13 +113,13 @@ pub enum PolicyError {
 
 /// The names of all policies.
 pub fn names() -> impl Iterator<Item = &'static str> {
-    let of_daemon = REGISTRY.iter().map(|policy| policy.name);
+    let of_daemon = simulated().map(|policy| policy.name);
     of_daemon.chain(POLICIES.iter().map(|&(name, _)| name))
 }
 
 /// What a policy sets; `None`: there is none of that name.
 fn settings(name: &str) -> Option<Vec<Setting>> {
-    if REGISTRY.iter().any(|policy| policy.name == name) {
+    if simulated().any(|policy| policy.name == name) {
         return Some(vec![Setting::new(format!("policies.{name}"), "true")]);
     }
     let (_, sets) = POLICIES.iter().find(|(known, _)| *known == name)?;
@@ -167,14 +167,14 @@ fn combination(name: &str) -> Result<Combination, PolicyError> {
         }
     }
     // Host policies are one choice: a name replaces those that the scenario has.
-    let of_host = REGISTRY.iter().map(|policy| policy.name).chain(["flexw"]);
+    let of_host = simulated().map(|policy| policy.name).chain(["flexw"]);
     for host in of_host.filter(|_| name != AS_IT_IS) {
         let key = format!("policies.{host}");
         if !settings.iter().any(|setting| setting.key == key) {
             settings.push(Setting::new(key, "false"));
         }
     }
-    Ok(Combination::named(name, settings))
+    Ok(Combination::of_policy(name, settings))
 }
 
 #[cfg(test)]

@@ -28,6 +28,7 @@ pub mod verdict;
 
 use std::path::Path;
 
+use tandem_sim::scenario::load::Setting;
 use thiserror::Error;
 
 use self::claims::Claim;
@@ -75,16 +76,20 @@ const JUDGES: [&[(&str, Judge)]; 7] = [
     scalability::CLAIMS,
 ];
 
-/// Runs what these claims need, with the scenarios of `folder` (`None`: those of the checkout), `runs`
-/// times each, and judges them.
+/// Runs what these claims need, with the scenarios of `folder` (`None`: those of the checkout) and `settings` in every
+/// trial, `runs` times each, and judges them.
 pub fn judge_all(
     claims: Vec<Claim>,
     folder: Option<&Path>,
+    settings: &[String],
     runs: u32,
     workers: usize,
     progress: &dyn Progress,
 ) -> Result<Vec<Verdict>, ReproduceError> {
     let mut trials = Trials::open(folder, runs)?;
+    for setting in settings {
+        trials.set(Setting::parse(setting).map_err(TrialsError::from)?);
+    }
     for claim in &claims {
         if let Some(judge) = judge(&claim.id) {
             judge(&mut trials, claim)?;

@@ -11,7 +11,7 @@
 //! replaced unless asked.
 //!
 //! - [`grid`]: which cells there are, and what tells grids apart.
-//! - [`file`](mod@file): the Parquet file.
+//! - [`file`](mod@file): the Parquet file; [`writer`]: that, or CSV.
 //! - [`place`]: what is there already, and how a file comes under its name.
 //! - [`merge`]: shards to one file.
 //!
@@ -21,10 +21,13 @@ pub mod file;
 pub mod grid;
 pub mod merge;
 pub mod place;
+pub mod writer;
 
 use std::path::Path;
+use std::sync::Arc;
 
 use self::file::Row;
+use self::grid::Cell;
 use self::grid::Grid;
 use self::grid::Shard;
 use self::place::WriteError;
@@ -32,6 +35,7 @@ use crate::execute;
 use crate::execute::ExecuteError;
 use crate::execute::Job;
 use crate::metrics::Metric;
+use crate::parameters::Value;
 use crate::progress::Progress;
 
 /// The cells of a shard with their figures.
@@ -66,34 +70,48 @@ pub fn run<'a>(
 }
 
 impl Figures<'_> {
+    /// Each cell of the shard with its figures.
+    pub fn cells(&self) -> impl Iterator<Item = (u64, Cell<'_>, &[Metric])> {
+        let cells = self.shard.cells(self.grid.cells());
+        let figures = cells.zip(&self.metrics);
+        figures.filter_map(move |(number, metrics)| {
+            Some((number, self.grid.cell(number)?, metrics.as_slice()))
+        })
+    }
+
     /// Writes the shard's file, whole or not at all; how many rows it has. Nothing is left once
     /// `is_interrupted` says so.
     pub fn write(&self, path: &Path, is_interrupted: &dyn Fn() -> bool) -> Result<u64, WriteError> {
         let identity = self.grid.identity(self.shard);
-        place::write(path, &identity, is_interrupted, |writer| {
-            let cells = self.shard.cells(self.grid.cells());
-            for (number, metrics) in cells.zip(&self.metrics) {
-                let Some(cell) = self.grid.cell(number) else {
-                    continue;
-                };
-                for metric in metrics {
-                    writer.push(Row {
-                        cell: number,
-                        scenario: cell.scenario.name.as_str().into(),
-                        combination: cell.combination.into(),
-                        seed: cell.seed,
-                        vm: metric.vm.as_str().into(),
-                        metric: metric.metric.into(),
-                        unit: metric.unit.into(),
-                        value: metric.value,
-                    });
+        let parameters = self.grid.parameters();
+        place::write(
+            path,
+            &identity,
+            parameters.columns(),
+            is_interrupted,
+            |writer| {
+                for (number, cell, metrics) in self.cells() {
+                    let values: Arc<[Value]> = cell.parameters.into();
+                    for metric in metrics {
+                        writer.push(Row {
+                            cell: number,
+                            scenario: cell.scenario.name.as_str().into(),
+                            combination: cell.combination.into(),
+                            parameters: Arc::clone(&values),
+                            seed: cell.seed,
+                            vm: metric.vm.as_str().into(),
+                            metric: metric.metric.into(),
+                            unit: metric.unit.into(),
+                            value: metric.value,
+                        });
+                    }
+                    writer.end_cell().map_err(|cause| WriteError::Write {
+                        path: path.to_owned(),
+                        cause,
+                    })?;
                 }
-                writer.end_cell().map_err(|cause| WriteError::Write {
-                    path: path.to_owned(),
-                    cause,
-                })?;
-            }
-            Ok(())
-        })
+                Ok(())
+            },
+        )
     }
 }

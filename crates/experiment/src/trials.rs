@@ -201,6 +201,8 @@ impl Outcome {
 pub struct Trials {
     folder: PathBuf,
     runs: u32,
+    /// Set in every trial, after its own settings.
+    settings: Vec<Setting>,
     noted: BTreeMap<Trial, Scenario>,
     /// `None` until all have run.
     done: Option<BTreeMap<Trial, Rc<Vec<Vec<Metric>>>>>,
@@ -226,9 +228,15 @@ impl Trials {
         Ok(Trials {
             folder,
             runs,
+            settings: Vec::new(),
             noted: BTreeMap::new(),
             done: None,
         })
+    }
+
+    /// Sets a value in every trial that is noted down from now on, after the trial's own settings.
+    pub fn set(&mut self, setting: Setting) {
+        self.settings.push(setting);
     }
 
     /// What came out of a trial; before [`Trials::run_all`], notes it down.
@@ -282,6 +290,9 @@ impl Trials {
         }
         for (key, value) in &trial.settings {
             source.set(Setting::new(key, value));
+        }
+        for setting in &self.settings {
+            source.set(setting.clone());
         }
         source.scenario().map_err(|cause| TrialsError::Settings {
             trial: trial.name(),

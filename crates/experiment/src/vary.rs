@@ -1,7 +1,7 @@
 //! `--vary KEY=VALUE,VALUE,…`: every combination of the values given.
 //!
 //! A comma within parentheses, brackets, braces or quotes belongs to a value:
-//! `--vary workload.w.role.0.think=exp(1us),uniform(1us, 3us)` has two.
+//! `--vary workload.w.role.0.think=exp(1us),uniform(1us, 3us)` has two. A value may be a [`range`].
 
 use tandem_sim::Scenario;
 use tandem_sim::scenario::load::LoadError;
@@ -9,8 +9,14 @@ use tandem_sim::scenario::load::Setting;
 use tandem_sim::scenario::load::Source;
 use thiserror::Error;
 
+use crate::range;
+use crate::range::RangeError;
+
 /// Combinations of one comparison.
 const MOST: usize = 1_000;
+
+/// What `--policies` varies.
+pub const POLICIES: &str = "policies";
 
 /// What is wrong with what is to be varied.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -18,6 +24,14 @@ pub enum VaryError {
     /// A text is no `KEY=VALUE,VALUE`.
     #[error("--vary {0} is not possible: write KEY=VALUE,VALUE, such as host.scheduler=cfs,eevdf")]
     Malformed(String),
+    /// A range is wrong.
+    #[error("--vary {text} is not possible: {cause}")]
+    Range {
+        /// What was given.
+        text: String,
+        /// What is wrong with it.
+        cause: RangeError,
+    },
     /// A value is there twice.
     #[error("--vary {text} is not possible: {value} is there twice")]
     SameValue {
@@ -48,17 +62,25 @@ pub enum VaryError {
 pub struct Combination {
     /// What it is called, a part for each of `--policies` and `--vary`.
     parts: Vec<String>,
+    /// What was varied and its value here, in the order given; policies are one of them.
+    parameters: Vec<(String, String)>,
     /// What is set.
     pub settings: Vec<Setting>,
 }
 
 impl Combination {
-    /// Settings under one name.
-    pub fn named(name: &str, settings: Vec<Setting>) -> Combination {
+    /// The settings of a policy, or of several joined by `+`, under its name.
+    pub fn of_policy(name: &str, settings: Vec<Setting>) -> Combination {
         Combination {
             parts: vec![name.to_owned()],
+            parameters: vec![(POLICIES.to_owned(), name.to_owned())],
             settings,
         }
+    }
+
+    /// What was varied and its value here, in the order given.
+    pub fn parameters(&self) -> &[(String, String)] {
+        &self.parameters
     }
 
     /// What it is called; empty if nothing is set.
@@ -79,6 +101,8 @@ impl Combination {
         let mut combination = self.clone();
         let part = format!("{}={}", setting.key, setting.value);
         combination.parts.push(part);
+        let parameter = (setting.key.clone(), setting.value.clone());
+        combination.parameters.push(parameter);
         combination.settings.push(setting);
         combination
     }
@@ -127,7 +151,15 @@ pub fn combinations(
 fn parse(text: &str) -> Result<(String, Vec<String>), VaryError> {
     let malformed = || VaryError::Malformed(text.to_owned());
     let (key, values) = text.split_once('=').ok_or_else(malformed)?;
-    let values = split(values);
+    let mut all = Vec::new();
+    for value in split(values) {
+        let expanded = range::expand(&value).map_err(|cause| VaryError::Range {
+            text: text.to_owned(),
+            cause,
+        })?;
+        all.extend(expanded);
+    }
+    let values = all;
     if key.trim().is_empty() || values.iter().any(String::is_empty) {
         return Err(malformed());
     }
@@ -181,6 +213,18 @@ mod tests {
     }
 
     #[test]
+    fn ranges_and_values_stand_side_by_side() {
+        let vary = ["vm.0.vcpus=2..6:2,16".to_owned()];
+        let all = combinations(Vec::new(), &vary).unwrap();
+        let values: Vec<&str> = all
+            .iter()
+            .map(|one| one.parameters()[0].1.as_str())
+            .collect();
+        assert_eq!(values, ["2", "4", "6", "16"]);
+        assert_eq!(all[3].name(), "vm.0.vcpus=16");
+    }
+
+    #[test]
     fn commas_within_parentheses_and_quotes_belong_to_the_value() {
         assert_eq!(split("exp(1us),uniform(1us, 3us)").len(), 2);
         assert_eq!(split("\"a,b\",c"), ["\"a,b\"", "c"]);
@@ -198,6 +242,12 @@ mod tests {
         assert!(error(&["a=1,1"]).contains("twice"));
         assert!(error(&["seed=1,2"]).contains("--runs"));
         assert!(error(&["a=1", "a=2"]).contains("twice"));
+        assert!(error(&["a=1..4,3"]).contains("3 is there twice"));
+        let range = error(&["a=4..1"]);
+        assert!(
+            range.starts_with("--vary a=4..1 is not possible: "),
+            "{range}"
+        );
         let policies = error(&["policies=fair, turns"]);
         assert!(
             policies.ends_with("give --policies fair,turns"),

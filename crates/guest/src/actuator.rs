@@ -3,6 +3,8 @@
 //! [`Actuator::open`] first puts back what a killed agent left behind. Cgroups, processes and threads may vanish
 //! at any moment; then there is nothing left to undo.
 
+mod delay;
+
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -26,6 +28,7 @@ use tandem_linux::restore::nearest;
 use tandem_linux::restore::restore_affinity;
 use tandem_linux::restore::restore_pending;
 use tandem_linux::restore::undo_each;
+use tandem_linux::sched_attr::SchedAttrError;
 use tandem_linux::thread::Pid;
 use tandem_linux::thread::ThreadRef;
 use tandem_linux::thread::Tid;
@@ -59,6 +62,17 @@ pub enum ActuatorError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// A thread is not scheduled otherwise.
+    #[error(transparent)]
+    Scheduling(#[from] SchedAttrError),
+    /// A thread's timers are not later.
+    #[error("cannot set the timer slack of {thread}: {source}; it takes root, or CAP_SYS_NICE")]
+    TimerSlack {
+        /// Which thread.
+        thread: ThreadRef,
+        /// What the kernel said.
+        source: io::Error,
+    },
     /// The processes of the VM cannot be listed.
     #[error("cannot list the processes of this VM in /proc: {0}")]
     Processes(io::Error),
@@ -70,6 +84,8 @@ impl ActuatorError {
         match self {
             ActuatorError::Cgroup(error) => error.is_gone(),
             ActuatorError::Affinity(error) => error.is_gone(),
+            ActuatorError::Scheduling(error) => error.is_gone(),
+            ActuatorError::TimerSlack { source, .. } => tandem_linux::procfs::is_gone(source),
             _ => false,
         }
     }
@@ -289,12 +305,15 @@ impl Actuator {
     pub fn restore(&mut self) -> RestoreReport {
         self.is_restored = true;
         let mut report = RestoreReport::default();
+        self.put_back_heirs(&mut report);
         // Threads last: a thread can only be bound to vCPUs that its cgroup has again.
         let is_thread = |change: &&Change| matches!(change, Change::Affinity { .. });
         let records = self.journal.records();
         let others = records.iter().rev().filter(|change| !is_thread(change));
         let ordered = others.chain(records.iter().rev().filter(is_thread));
         let failed = undo_each(ordered, &mut report, |change, _| self.undo(change));
+        // Those that were born meanwhile, of threads that were not put back yet.
+        self.put_back_heirs(&mut report);
         let kept = records.iter().filter(|&record| failed.contains(record));
         let kept = kept.cloned().collect();
         if let Err(error) = self.journal.rewrite(kept) {
@@ -308,6 +327,7 @@ impl Actuator {
             Change::Affinity { thread, original } => {
                 restore_affinity(&self.threads, thread, original)
             }
+            Change::TimerSlack { .. } | Change::Scheduling { .. } => self.undo_delay(change),
             // Whatever stands in a journal, no other file is ever written.
             Change::Parameter { path, .. } if *path != haltpoll_parameter(&self.procfs) => Err(
                 format!("{} is no kernel parameter that Tandem sets", path.display()),

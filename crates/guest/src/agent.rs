@@ -47,6 +47,7 @@ use crate::config::Vcpus;
 use crate::controller::Controller;
 use crate::counters::CounterError;
 use crate::cpusets::Cpusets;
+use crate::delayed::Delayed;
 use crate::knobs::Knobs;
 use crate::metrics::Found;
 use crate::metrics::Metrics;
@@ -149,6 +150,10 @@ pub struct Agent {
     controller: Controller,
     sampler: Sampler,
     profiling: Profiling,
+    delay: Delayed,
+    /// What was decided last.
+    decided: Option<Decision>,
+    began: Instant,
     metrics: Metrics,
     exporter: Option<Exporter>,
     account: Account,
@@ -215,7 +220,12 @@ impl Agent {
                 (knobs, workload)
             }
         };
-        let vcpus = workload.vcpus.clone().unwrap_or(own);
+        let vcpus = match (&workload.target, &workload.vcpus) {
+            // A command inherits the agent's affinity.
+            (Target::Command(_), Some(vcpus)) => within(vcpus, &own),
+            (_, Some(vcpus)) => vcpus.clone(),
+            (_, None) => own,
+        };
         if let Knobs::Live {
             retention, pinning, ..
         } = &mut knobs
@@ -261,6 +271,9 @@ impl Agent {
             controller: Controller::new(config.dry_run, count, settings),
             sampler: Sampler::new(&procfs, &vcpus, cpu_stat),
             profiling: Profiling::default(),
+            delay: Delayed::new(config.delay.clone(), &procfs),
+            decided: None,
+            began,
             all: vcpus.iter().collect(),
             active: vcpus,
             retention: Nanos::ZERO,
@@ -314,10 +327,18 @@ impl Agent {
         reporter: &mut dyn Reporter,
     ) -> Result<Ended, AgentError> {
         let command = self.periods(limit, reporter);
-        // Journal threads created since the last period: they inherited our affinity.
+        // Journal threads created since the last period: they inherited our affinity, timer slack and scheduling.
         let left = self.workload.processes(self.knobs.cpusets());
         if let Err(error) = self.bind(Some(&left)) {
             reporter.error(&error.to_string());
+        }
+        if self.delay.held().is_any()
+            && let Knobs::Live { actuator, .. } = &mut self.knobs
+        {
+            let threads = self.workload.threads(actuator.cpusets(), &left);
+            if let Err(error) = self.delay.apply(actuator, &threads) {
+                reporter.error(&error.to_string());
+            }
         }
         let bound = |when| self.metrics.bound.get(when).map_or(0, |count| count.get());
         let report = self.account.report();
@@ -325,6 +346,9 @@ impl Agent {
         report.bound_at_birth = bound(&BORN);
         report.bound_later = bound(&LATER);
         report.agent_cpu_ns = own_cpu_time().0;
+        report.delay_slack_ns = self.delay.held().slack.0;
+        report.delay_batch = self.delay.held().batch;
+        report.delays = self.delay.take_changes();
         let report = self.account.finish();
         if let Knobs::Live {
             mut actuator,
@@ -415,7 +439,13 @@ impl Agent {
             Ok(Some(code)) => self.controller.saw(&code),
             Err(error) => without_profiler(&error, reporter),
         }
-        let decision = self.controller.decide(&sample.observed);
+        // One change at a time.
+        let is_delay_on_trial = self.delay.is_trying();
+        let decision = match self.decided.filter(|_| is_delay_on_trial) {
+            Some(decision) => decision,
+            None => self.controller.decide(&sample.observed),
+        };
+        self.decided = Some(decision);
         if let Some(closely) = self.controller.wants_code() {
             let all = self.all.iter().copied().collect();
             let open = || Profiler::open(&self.procfs, &all, &self.config.state_dir);
@@ -424,14 +454,48 @@ impl Agent {
             }
         }
         self.account(&sample, &averages);
-        self.apply(&decision, reporter);
+        let before = self.setting();
+        if !is_delay_on_trial {
+            self.apply(&decision, reporter);
+        }
+        if self.setting() != before {
+            self.delay.forget();
+        }
+        if decision.retention != controller::Because::OnTrial {
+            self.delay(&sample, &processes, reporter);
+        }
         if let Err(error) = self.publish(&decision, &averages) {
             // Others know less; that is no reason to end.
             self.errors.error(error, reporter);
         }
         let is_set = self.active.len() < self.all.len() || self.retention > Nanos::ZERO;
+        let is_set = is_set || self.delay.is_any();
         let is_busy = is_set || self.config.per_thread || self.profiling.is_sampling();
         Ok(!is_busy && !(NO_IDLE..=ALL_IDLE).contains(&averages.idle))
+    }
+
+    /// On a single vCPU: decides what is held back, and gives it to all threads.
+    fn delay(&mut self, sample: &Sample, processes: &[Pid], reporter: &mut dyn Reporter) {
+        let may_have_more = self.config.vcpus == Vcpus::Auto && self.all.len() > 1;
+        if self.active.len() != 1 || may_have_more {
+            return;
+        }
+        let Knobs::Live { actuator, .. } = &mut self.knobs else {
+            self.delay.preview(&sample.observed, reporter);
+            return;
+        };
+        let at_ms = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let is_changed = self.delay.decide(&sample.observed, at_ms, reporter);
+        if is_changed {
+            self.metrics.changes.inc();
+        }
+        if is_changed || self.delay.held().is_any() {
+            let threads = self.workload.threads(actuator.cpusets(), processes);
+            if let Err(error) = self.delay.apply(actuator, &threads) {
+                self.metrics.errors.inc();
+                self.errors.error(error, reporter);
+            }
+        }
     }
 
     /// With a vCPU for each thread: binds those that were born, and of these processes all that are new.
@@ -557,6 +621,7 @@ impl Agent {
             utilization: averages.utilization,
             periods: self.metrics.periods.get(),
             agent_cpu_ns: own_cpu_time().0,
+            delay: self.delay.text(),
         };
         Ok(status::file(&self.config.state_dir).write(&status)?)
     }
@@ -564,6 +629,12 @@ impl Agent {
     fn first(&self, count: u32) -> PcpuSet {
         self.all.iter().copied().take(count as usize).collect()
     }
+}
+
+/// The vCPUs that are in both; the first where none is.
+fn within(vcpus: &PcpuSet, own: &PcpuSet) -> PcpuSet {
+    let both: PcpuSet = vcpus.iter().filter(|&vcpu| own.contains(vcpu)).collect();
+    if !both.is_empty() { both } else { vcpus.clone() }
 }
 
 /// Why so many vCPUs, and why such a retention.

@@ -16,6 +16,7 @@ use tandem_linux::settings::check_real;
 use tandem_linux::settings::check_whole;
 use tandem_policy::Nanos;
 use tandem_policy::gleaner::ControllerConfig;
+use tandem_policy::gleaner::DelayConfig;
 
 use crate::retention::Means;
 
@@ -24,6 +25,9 @@ pub const DEFAULT_STATE_DIR: &str = "/run/tandem-guest";
 
 /// The longest retention that can be held.
 const LONGEST: Nanos = Nanos::from_millis(100);
+
+/// The longest bound of a delay.
+const LONGEST_DELAY: Nanos = Nanos::from_millis(20);
 
 /// How many vCPUs the workload may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,6 +68,26 @@ impl FromStr for Vcpus {
     }
 }
 
+/// A whole number and its unit.
+fn time(text: &str) -> Option<Nanos> {
+    let units = [("ns", 1), ("us", 1_000), ("ms", 1_000_000)];
+    units.iter().find_map(|(unit, nanos)| {
+        let number: u64 = text.strip_suffix(unit)?.trim().parse().ok()?;
+        number.checked_mul(*nanos).map(Nanos)
+    })
+}
+
+/// The bound of delayed scheduling: `off` or a time.
+pub fn delay_bound(text: &str) -> Result<Nanos, String> {
+    match (text, time(text)) {
+        ("off", _) => Ok(Nanos::ZERO),
+        (_, Some(time)) if time <= LONGEST_DELAY => Ok(time),
+        _ => Err(format!(
+            "'{text}' is no delay; write off, or up to 20ms, such as 500us"
+        )),
+    }
+}
+
 impl fmt::Display for Vcpus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -83,12 +107,7 @@ impl FromStr for RetentionSetting {
             "off" => return Ok(RetentionSetting::Held(Nanos::ZERO)),
             _ => {}
         }
-        let units = [("ns", 1), ("us", 1_000), ("ms", 1_000_000)];
-        let parsed = units.iter().find_map(|(unit, nanos)| {
-            let number: u64 = text.strip_suffix(unit)?.trim().parse().ok()?;
-            number.checked_mul(*nanos).map(Nanos)
-        });
-        match parsed {
+        match time(text) {
             Some(time) if time <= LONGEST => Ok(RetentionSetting::Held(time)),
             _ => Err(format!(
                 "'{text}' is no retention; write auto, off, or up to 100ms, such as 200us"
@@ -159,6 +178,8 @@ pub struct GuestConfig {
     pub metrics_file: Option<PathBuf>,
     /// Tunables of the controller.
     pub controller: ControllerConfig,
+    /// Delayed scheduling on a single vCPU: the bound of the delay, and its tunables.
+    pub delay: DelayConfig,
 }
 
 impl Default for GuestConfig {
@@ -174,6 +195,7 @@ impl Default for GuestConfig {
             metrics_listen: None,
             metrics_file: None,
             controller: ControllerConfig::default(),
+            delay: DelayConfig::default(),
         }
     }
 }
@@ -273,10 +295,42 @@ impl GuestConfig {
         for (key, value, least, most) in parts {
             check_real(key, value, least, most)?;
         }
+        self.check_delay()?;
         if retention.most > LONGEST {
             let expected = "up to 100000000 ns (100 ms)";
             let key = "controller.retention.most";
             return Err(SettingsError::value(key, retention.most.0, expected));
+        }
+        Ok(())
+    }
+
+    fn check_delay(&self) -> Result<(), SettingsError> {
+        let delay = &self.delay;
+        if delay.bound > LONGEST_DELAY {
+            let expected = "0 (nothing is held back) up to 20000000 ns (20 ms)";
+            return Err(SettingsError::value("delay.bound", delay.bound.0, expected));
+        }
+        check_whole(
+            "delay.judged_over",
+            delay.judged_over.into(),
+            1,
+            1000,
+            "periods",
+        )?;
+        check_whole("delay.rest", delay.rest.into(), 1, 100_000, "periods")?;
+        let most = 1e6;
+        check_real(
+            "delay.least_transitions",
+            delay.least_transitions,
+            1.0,
+            most,
+        )?;
+        for (key, part) in [
+            ("delay.fewer", delay.fewer),
+            ("delay.cheaper", delay.cheaper),
+            ("delay.tolerance", delay.tolerance),
+        ] {
+            check_real(key, part, 0.0, 1.0)?;
         }
         Ok(())
     }
@@ -374,10 +428,28 @@ mod tests {
         assert!(error("[guest]\nperiod_ms = 5").contains("20 … 2000"));
         assert!(error("[guest]\nperiods = 5").contains("periods"));
         assert!(error("[guest]\nmetrics_listen = '10.0.0.1:80'").contains("loopback"));
+        assert!(error("[guest.delay]\nbound = 30000000").contains("20 ms"));
+        assert!(error("[guest.delay]\ntolerance = 2.0").contains("delay.tolerance"));
+        assert!(error("[guest.delay]\njudged_over = 0").contains("1 … 1000"));
         assert!(error("[guest]\nper_thread = true\nvcpus = '1'").contains("per_thread"));
         assert!(
             error("[guest.controller.retention]\nmost_stolen = 2.0").contains("most_stolen = 2")
         );
+    }
+
+    #[test]
+    fn a_bound_of_the_delay_is_off_or_a_time() {
+        assert_eq!(delay_bound("off"), Ok(Nanos::ZERO));
+        assert_eq!(delay_bound("500us"), Ok(Nanos(500_000)));
+        for text in ["on", "21ms", "5", ""] {
+            assert!(
+                delay_bound(text).unwrap_err().contains("write off"),
+                "{text}"
+            );
+        }
+        let config = read("[guest.delay]\nbound = 300000\n").unwrap();
+        assert_eq!(config.delay.bound, Nanos(300_000));
+        assert_eq!(config.delay.rest, GuestConfig::default().delay.rest);
     }
 
     #[test]

@@ -13,9 +13,11 @@ use tandem_linux::cgroup::CgroupId;
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::journal::Entry;
 use tandem_linux::journal::check_path;
+use tandem_linux::sched_attr::FairScheduling;
 use tandem_linux::thread::StartTime;
 use tandem_linux::thread::ThreadRef;
 use tandem_linux::thread::Tid;
+use tandem_policy::Nanos;
 use tandem_policy::PcpuSet;
 
 /// The file of the only kernel parameter that the agent ever writes.
@@ -64,6 +66,20 @@ pub enum Change {
         /// Where it was allowed to run.
         original: PcpuSet,
     },
+    /// A thread's timers may be late.
+    TimerSlack {
+        /// Which thread.
+        thread: ThreadRef,
+        /// By how much they might before, ns.
+        original: Nanos,
+    },
+    /// A thread is scheduled otherwise.
+    Scheduling {
+        /// Which thread.
+        thread: ThreadRef,
+        /// How it was.
+        original: FairScheduling,
+    },
 }
 
 /// What a record is about.
@@ -79,6 +95,10 @@ pub enum Key {
     Parameter(PathBuf),
     /// Of [`Change::Affinity`].
     Affinity(Tid, StartTime),
+    /// Of [`Change::TimerSlack`].
+    TimerSlack(Tid, StartTime),
+    /// Of [`Change::Scheduling`].
+    Scheduling(Tid, StartTime),
 }
 
 impl Entry for Change {
@@ -93,12 +113,16 @@ impl Entry for Change {
             Change::Vcpus { cgroup, id, .. } => Key::Vcpus(cgroup.clone(), *id),
             Change::Parameter { path, .. } => Key::Parameter(path.clone()),
             Change::Affinity { thread, .. } => Key::Affinity(thread.tid, thread.start),
+            Change::TimerSlack { thread, .. } => Key::TimerSlack(thread.tid, thread.start),
+            Change::Scheduling { thread, .. } => Key::Scheduling(thread.tid, thread.start),
         }
     }
 
     fn thread(&self) -> Option<&ThreadRef> {
         match self {
-            Change::Affinity { thread, .. } => Some(thread),
+            Change::Affinity { thread, .. }
+            | Change::TimerSlack { thread, .. }
+            | Change::Scheduling { thread, .. } => Some(thread),
             _ => None,
         }
     }
@@ -125,7 +149,10 @@ impl Entry for Change {
         match self {
             Change::Enabled { cgroup, .. } | Change::Vcpus { cgroup, .. } => check_path(cgroup),
             Change::Created { cgroup, home } => check_path(cgroup).and_then(|()| check_path(home)),
-            Change::Parameter { .. } | Change::Affinity { .. } => Ok(()),
+            Change::Parameter { .. }
+            | Change::Affinity { .. }
+            | Change::TimerSlack { .. }
+            | Change::Scheduling { .. } => Ok(()),
         }
     }
 }
@@ -145,6 +172,20 @@ impl std::fmt::Display for Change {
             }
             Change::Affinity { thread, original } => {
                 write!(f, "{thread} to vCPUs {original}")
+            }
+            Change::TimerSlack { thread, original } => {
+                write!(f, "{thread} to a timer slack of {original}")
+            }
+            Change::Scheduling { thread, original } => {
+                let policy = if original.batch {
+                    "SCHED_BATCH"
+                } else {
+                    "SCHED_OTHER"
+                };
+                match original.slice {
+                    Some(slice) => write!(f, "{thread} to {policy} with a slice of {slice}"),
+                    None => write!(f, "{thread} to {policy} with the scheduler's slice"),
+                }
             }
         }
     }

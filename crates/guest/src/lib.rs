@@ -2,7 +2,8 @@
 //!
 //! A thread that blocks lets its vCPU halt, and waking a halted vCPU costs an exit, an interrupt and a turn
 //! on the host. The agent keeps idle vCPUs awake while that is worth it (retention), and puts a workload on fewer
-//! vCPUs where it gets more done there (consolidation; [`tandem_policy::gleaner`]).
+//! vCPUs where it gets more done there (consolidation; [`tandem_policy::gleaner`]). On a single vCPU it holds woken threads
+//! back a little, so that pieces of work run together ([`delaying`]).
 //!
 //! The modules follow the data: [`workload`] says whose threads, [`sampler`] reads what they and the vCPUs
 //! did, [`agent`] asks the policy once a period, [`cpusets`], [`retention`] and [`actuator`] carry it out. Every
@@ -19,6 +20,8 @@ pub mod config;
 mod controller;
 pub mod counters;
 pub mod cpusets;
+mod delayed;
+pub mod delaying;
 pub mod dry_run;
 pub mod journal;
 mod knobs;

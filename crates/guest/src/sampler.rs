@@ -8,6 +8,7 @@
 //! | context switches | `/proc/stat` `ctxt`, less those to the idle thread | yes |
 //! | time in user mode | the cgroup's `cpu.stat` (v2), else `/proc/stat` | sampled at ticks |
 //! | waiting for a vCPU | `/proc/TID/schedstat` of up to [`MOST_THREADS`] threads | yes |
+//! | sleeps of their own accord, on a single vCPU | `/proc/TID/status` of these threads | yes |
 //! | calls of read and write | `/proc/PID/io` of up to [`MOST_PROCESSES`] processes | yes |
 //!
 //! No tracepoint is used: a BPF program at sched_switch costs each switch of the program that it watches
@@ -52,6 +53,7 @@ pub const MOST_PROCESSES: usize = 8;
 #[derive(Clone, Debug, Default)]
 struct WorkloadCounters {
     waited: BTreeMap<Tid, u64>,
+    wakes: BTreeMap<Tid, u64>,
     calls: BTreeMap<Pid, u64>,
 }
 
@@ -112,7 +114,7 @@ impl Sampler {
         processes: &[Pid],
         threads: &[Tid],
     ) -> Result<Option<Sample>, CounterError> {
-        let now = self.moment(processes, threads)?;
+        let now = self.moment(processes, threads, active.len() == 1)?;
         let Some(then) = self.last.replace(now.clone()) else {
             return Ok(None);
         };
@@ -144,10 +146,17 @@ impl Sampler {
         observed.user = Nanos(since(now.user, then.user));
         observed.calls = gained(&then.workload.calls, &now.workload.calls);
         observed.waiting = Nanos(gained(&then.workload.waited, &now.workload.waited));
+        observed.wakes = gained(&then.workload.wakes, &now.workload.wakes);
         Ok(Some(sample))
     }
 
-    fn moment(&self, processes: &[Pid], threads: &[Tid]) -> Result<Moment, CounterError> {
+    /// On a `single` vCPU, threads' sleeps are read too: there they tell progress.
+    fn moment(
+        &self,
+        processes: &[Pid],
+        threads: &[Tid],
+        single: bool,
+    ) -> Result<Moment, CounterError> {
         let stat = Stat::read(&self.procfs)?;
         let mut vcpus = Vec::with_capacity(self.vcpus.len());
         for (vcpu, states) in &self.vcpus {
@@ -170,24 +179,26 @@ impl Sampler {
             vcpus,
             switches: stat.switches,
             user,
-            workload: self.workload(processes, threads),
+            workload: self.workload(processes, threads, single),
         })
     }
 
     /// Processes and threads may end at any moment, and then count no more.
-    fn workload(&self, processes: &[Pid], threads: &[Tid]) -> WorkloadCounters {
+    fn workload(&self, processes: &[Pid], threads: &[Tid], single: bool) -> WorkloadCounters {
         let calls = processes.iter().take(MOST_PROCESSES);
-        let waited = threads.iter().take(MOST_THREADS);
+        // A thread has a folder of its own in /proc, which is not listed, but there.
+        let file = |tid: Tid, name: &str| self.procfs.process(Pid(tid.0)).join(name);
+        let threads = || threads.iter().take(MOST_THREADS);
         WorkloadCounters {
             calls: calls
                 .filter_map(|&pid| Some((pid, calls_of(&self.procfs.process(pid))?)))
                 .collect(),
-            // A thread has a folder of its own in /proc, which is not listed, but there.
-            waited: waited
-                .filter_map(|&tid| {
-                    let path = self.procfs.process(Pid(tid.0)).join("schedstat");
-                    Some((tid, waited_of(&path)?))
-                })
+            waited: threads()
+                .filter_map(|&tid| Some((tid, waited_of(&file(tid, "schedstat"))?)))
+                .collect(),
+            wakes: threads()
+                .filter(|_| single)
+                .filter_map(|&tid| Some((tid, sleeps_of(&file(tid, "status"))?)))
                 .collect(),
         }
     }
@@ -228,6 +239,14 @@ fn user_of(path: &Path) -> Result<u64, CounterError> {
 fn waited_of(path: &Path) -> Option<u64> {
     let text = fs::read_to_string(path).ok()?;
     text.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
+/// `voluntary_ctxt_switches` of `status`: how often the thread went to sleep of its own accord.
+fn sleeps_of(path: &Path) -> Option<u64> {
+    let text = fs::read_to_string(path).ok()?;
+    let mut lines = text.lines();
+    let number = lines.find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+    number.trim().parse().ok()
 }
 
 /// `syscr` and `syscw` of a process.
@@ -306,6 +325,16 @@ mod tests {
         let one: PcpuSet = "3".parse().unwrap();
         let sample = sampler.sample(&one, &[], &[]).unwrap().unwrap();
         assert_eq!(sample.observed.vcpus.len(), 1);
+    }
+
+    #[test]
+    fn sleeps_of_their_own_accord_are_counted() {
+        let path = tempfile::NamedTempFile::new().unwrap();
+        let text = "Name:\tx\nvoluntary_ctxt_switches:\t42\nnonvoluntary_ctxt_switches:\t7\n";
+        fs::write(path.path(), text).unwrap();
+        assert_eq!(sleeps_of(path.path()), Some(42));
+        fs::write(path.path(), "Name:\tx\n").unwrap();
+        assert_eq!(sleeps_of(path.path()), None);
     }
 
     #[test]

@@ -45,6 +45,22 @@ pub struct Status {
     pub periods: u64,
     /// The agent's own CPU time, ns.
     pub agent_cpu_ns: u64,
+    /// Delayed scheduling: what is held back and why.
+    #[serde(default)]
+    pub delay: String,
+}
+
+/// A change of what is held back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DelayChanged {
+    /// When, since the agent began, ms.
+    pub at_ms: u64,
+    /// Timer slack from then on, ns; zero: as the workload has it.
+    pub slack_ns: u64,
+    /// Whether woken threads do not preempt from then on.
+    pub batch: bool,
+    /// Why.
+    pub because: String,
 }
 
 /// A decision that changed something.
@@ -94,6 +110,15 @@ pub struct Report {
     /// Threads that were bound at the next period.
     #[serde(default)]
     pub bound_later: u64,
+    /// Delayed scheduling: the timer slack in the end, ns; zero: as the workload has it.
+    #[serde(default)]
+    pub delay_slack_ns: u64,
+    /// Whether woken threads did not preempt in the end.
+    #[serde(default)]
+    pub delay_batch: bool,
+    /// Every change of delayed scheduling, the first ones if there were very many.
+    #[serde(default)]
+    pub delays: Vec<DelayChanged>,
 }
 
 impl Report {

@@ -7,6 +7,7 @@
 //! policies = ["fair", "turns", "apart"] # what acts on the selected VMs
 //! turn_ms = 20              # how long a turn is, 5 … 100
 //! weight_per_vcpu = false   # true: a weight is that of each vCPU of a VM, not that of the VM
+//! counters = "hardware"     # branch counters of the policy flexs; "synthetic": those of Tandem's own microVMs
 //! placement = "turns"       # "keep": no affinity is changed; "rebalance": may move vCPUs that are pinned to one pCPU
 //!
 //! [host.select]             # which VMs to act on; nothing is touched that is not selected
@@ -34,6 +35,7 @@ use serde::Deserialize;
 use serde::Deserializer;
 use serde::Serialize;
 use serde::de::Error;
+use tandem_linux::branch_counters::CounterChoice;
 use tandem_linux::settings;
 use tandem_linux::settings::SettingsError;
 use tandem_linux::settings::check_metrics_listen;
@@ -43,6 +45,7 @@ use tandem_policy::FlexWConfig;
 use tandem_policy::Nanos;
 use tandem_policy::PolicySet;
 use tandem_policy::asymmetric::AsymmetricConfig;
+use tandem_policy::flexs::FlexSConfig;
 use tandem_policy::host::ControllerConfig;
 pub use tandem_policy::host::Placement;
 use tandem_policy::host::registry;
@@ -288,6 +291,8 @@ pub struct HostConfig {
     pub turn_ms: u64,
     /// Which parts of the policy `asymmetric` act.
     pub asymmetric: AsymmetricConfig,
+    /// Whose branch counters the policy `flexs` reads.
+    pub counters: CounterChoice,
     /// May affinities be changed?
     pub placement: Placement,
     /// Print decisions with their reasons; change nothing.
@@ -329,6 +334,7 @@ impl Default for HostConfig {
             weight_per_vcpu: false,
             turn_ms: TurnsConfig::default().turn.0 / 1_000_000,
             asymmetric: AsymmetricConfig::default(),
+            counters: CounterChoice::default(),
             placement: Placement::default(),
             dry_run: false,
             state_dir: PathBuf::from(DEFAULT_STATE_DIR),
@@ -446,6 +452,10 @@ impl HostConfig {
                 ..TurnsConfig::default()
             },
             asymmetric: self.asymmetric,
+            flexs: FlexSConfig {
+                fair_window: Nanos::from_secs(self.fair_window_s),
+                ..FlexSConfig::of_periods()
+            },
             dry_run: self.dry_run,
         }
     }

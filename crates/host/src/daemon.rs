@@ -24,6 +24,8 @@ use tandem_policy::flexw::VcpuDemand;
 use tandem_policy::host::Controller;
 use tandem_policy::host::HostObservation;
 use tandem_policy::host::Period;
+use tandem_policy::host::flexs;
+use tandem_policy::host::registry;
 use thiserror::Error;
 
 use crate::apply::Applied;
@@ -45,12 +47,15 @@ use crate::origin::Origin;
 use crate::said::SaidChanges;
 use crate::scanner::Scanner;
 use crate::select::Selector;
+use crate::spins;
+use crate::spins::Spins;
 use crate::status;
 use crate::status::Due;
 use crate::status::Wanted;
 use crate::turns::TurnStats;
 use tandem_linux::actuator::Actuator;
 use tandem_linux::actuator::ActuatorError;
+use tandem_linux::branch_counters;
 use tandem_linux::cgroup;
 use tandem_linux::cgroup::CgroupError;
 use tandem_linux::claims::Claims;
@@ -119,6 +124,8 @@ pub struct Daemon {
     rotation: BTreeSet<VmId>,
     /// What a dry run has said.
     said: SaidChanges,
+    /// What vCPUs' branch counters told.
+    spins: Spins,
     /// Whether it was said that turns act on nobody.
     hinted: bool,
     /// Who never sleeps and takes no turns.
@@ -176,6 +183,7 @@ impl Daemon {
                 fleet
             }
         };
+        let fleet = with_counters(fleet, &config, reporter);
         Ok(Daemon {
             controller: Controller::new(config.controller()),
             selector,
@@ -189,6 +197,7 @@ impl Daemon {
             published: BTreeSet::new(),
             rotation: BTreeSet::new(),
             said: SaidChanges::default(),
+            spins: Spins::default(),
             hinted: false,
             left_out: LeftOutOfTurns::default(),
             config,
@@ -235,12 +244,17 @@ impl Daemon {
         let found = self.scanner.look().ok_or(DaemonError::ScannerEnded)?;
         self.take_in(&found?, reporter);
         let mut scanned = Instant::now();
+        let mut begun = scanned;
+        let mut longest = Duration::ZERO;
         self.controller.begin(&mut self.fleet);
         let service_manager = ServiceManager::ready(reporter);
         let mut next = Instant::now() + period;
         let mut accounts = Accounts::default();
         while end.is_none_or(|end| next < end) && self.signals.wait_until(next) != Wake::Stop {
             let woke = Instant::now();
+            longest = longest.max(woke.duration_since(begun));
+            self.metrics.longest_gap.set(longest.as_secs_f64());
+            begun = woke;
             if woke.duration_since(next) >= period {
                 self.metrics.late.inc();
             }
@@ -275,6 +289,7 @@ impl Daemon {
     /// Says what was done, or would be, and counts it.
     fn account(&mut self, period: &Period<Applied>, reporter: &mut dyn Reporter) {
         self.account_turns(period, reporter);
+        self.account_spins(period, reporter);
         let Some(applied) = &period.applied else {
             self.said.retain(|vm| self.fleet.vm(vm).is_some());
             let decisions = &period.round.decisions;
@@ -302,6 +317,24 @@ impl Daemon {
                 reporter.info(&format!(
                     "VM {name} vCPU {vcpu} moved to pCPU {pcpus}: {because}"
                 ));
+            }
+        }
+    }
+
+    /// Counts what branch counters told; a dry run says it, too.
+    fn account_spins(&mut self, period: &Period<Applied>, reporter: &mut dyn Reporter) {
+        for error in self.fleet.counter_errors() {
+            self.errors.error(error, reporter);
+        }
+        self.spins.retain(|vm| self.fleet.vm(vm).is_some());
+        let reports = &period.round.spins;
+        self.spins.count(reports);
+        if !self.config.dry_run {
+            return;
+        }
+        for report in self.spins.news(Instant::now(), reports) {
+            if let Some(managed) = self.fleet.vm(report.vm) {
+                reporter.info(&spins::in_words(&managed.vm.name, report));
             }
         }
     }
@@ -558,8 +591,26 @@ impl Daemon {
         reporter: &mut dyn Reporter,
     ) {
         let dir = &self.config.state_dir;
-        if let Err(error) = status::write(dir, &self.fleet, due, wanted, turns) {
+        if let Err(error) = status::write(dir, &self.fleet, due, wanted, turns, &self.spins) {
             self.errors.error(error, reporter);
+        }
+    }
+}
+
+/// The fleet with branch counters, if a policy asks for them and there are any.
+fn with_counters(fleet: Fleet, config: &HostConfig, reporter: &mut dyn Reporter) -> Fleet {
+    let policies = config.controller().policies;
+    if !registry::find(flexs::ENTRY.name).is_ok_and(|flexs| policies.contains(flexs)) {
+        return fleet;
+    }
+    match branch_counters::open(config.counters, ProcFs::host()) {
+        Ok(source) => {
+            reporter.info(&spins::opened(source.source(), config.placement));
+            fleet.with_counters(source)
+        }
+        Err(error) => {
+            reporter.error(&format!("the policy flexs is off: {error}"));
+            fleet
         }
     }
 }

@@ -421,7 +421,9 @@ impl Discovery {
             let owner = match qmp::query_vcpus(&path, qmp::DEADLINE) {
                 Ok(answer) => match owner_of(hosts, &answer, &self.procfs) {
                     Ok(owner) => owner.map(|host| {
+                        // Whatever else a socket names is none of its process's.
                         let vcpus = answer.vcpus.iter();
+                        let vcpus = vcpus.filter(|vcpu| host.tasks.contains_key(&vcpu.tid));
                         host.qmp = vcpus.map(|vcpu| (vcpu.tid, vcpu.index)).collect();
                         host.qmp_wanted = false;
                         host.process.pid

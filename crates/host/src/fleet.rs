@@ -8,6 +8,7 @@
 //! A dry run does all of this except to change anything. VMs and vCPUs may vanish between any two
 //! lines here; what is gone is dropped at the next scan and is no error.
 
+mod counted;
 mod error;
 mod keeper_ended;
 mod others;
@@ -39,6 +40,7 @@ use crate::check::kernel::may_inflate_lag;
 use crate::config::VmRule;
 use crate::configured::Configured;
 use crate::configured::is_tenants;
+use crate::counted::Counters;
 use crate::discovery::Vm;
 pub use crate::fleet::error::FleetError;
 use crate::fleet::quotas::Throttling;
@@ -106,6 +108,8 @@ pub struct Fleet {
     divides: bool,
     /// Which VMs are this daemon's, for other daemons of the host.
     claims: Option<Claims>,
+    /// What vCPUs' branch counters tell, for VMs whose policies ask for it.
+    counters: Counters,
 }
 
 /// What somebody else may have changed (affinities, weights) is read of each VM in every so many
@@ -138,6 +142,7 @@ impl Fleet {
             divides: may_inflate_lag(),
             turns: Turns::default(),
             claims: None,
+            counters: Counters::default(),
         }
     }
 
@@ -522,6 +527,7 @@ impl Fleet {
     fn let_go_of_vcpus(&mut self, vcpus: Vec<ManagedVcpu>) -> Result<(), ActuatorError> {
         for vcpu in vcpus {
             self.sampler.forget(&vcpu.thread);
+            self.counters.forget(&vcpu.thread);
             if let Backend::Live(actuator) = &mut self.backend {
                 actuator.release_thread(&vcpu.thread)?;
                 if let Some(group) = &vcpu.group {
@@ -633,8 +639,11 @@ impl Host for Fleet {
                     },
                 };
                 managed.waits.count(vcpu.last, sample);
-                let observed = vcpu.observe(sample, scale, closely, &self.sampler);
+                let mut observed = vcpu.observe(sample, scale, closely, &self.sampler);
                 self.throttling.count(vcpu.caps(), observed.waited, scale);
+                if !stood_still {
+                    observed.branches = self.counters.read(managed.policies, vcpu);
+                }
                 vcpus.push(observed);
             }
             if vcpus.is_empty() {

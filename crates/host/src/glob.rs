@@ -6,6 +6,9 @@ use globset::GlobBuilder;
 use globset::GlobMatcher;
 use tandem_linux::cgroup::CgroupPath;
 
+/// The longest glob, in bytes. Braces nest, and each is a level of recursion where globs are compiled.
+const LONGEST: usize = 1_000;
+
 /// A glob for names of VMs. The error says what is wrong, and what a glob looks like.
 pub fn for_names(glob: &str) -> Result<GlobMatcher, String> {
     compile(glob, false).map_err(|error| format!("a glob such as web-* ({error})"))
@@ -36,10 +39,18 @@ pub fn name_matches(glob: &str, name: &str) -> bool {
     }
 }
 
-fn compile(glob: &str, levels: bool) -> Result<GlobMatcher, globset::Error> {
+/// Compiles a glob; with `levels`, `*` stays within one. The error says what is wrong with it.
+pub(crate) fn compile(glob: &str, levels: bool) -> Result<GlobMatcher, String> {
+    if glob.len() > LONGEST {
+        return Err(format!(
+            "{} bytes are too many: at most {LONGEST}",
+            glob.len()
+        ));
+    }
     let glob = GlobBuilder::new(glob.trim_end_matches(|c| levels && c == '/' && glob.len() > 1))
         .literal_separator(levels)
-        .build()?;
+        .build()
+        .map_err(|error| error.kind().to_string())?;
     Ok(glob.compile_matcher())
 }
 
@@ -54,5 +65,8 @@ mod tests {
         assert!(error.starts_with("a glob such as web-*"), "{error}");
         assert!(for_cgroups("vms").unwrap_err().contains("begins with '/'"));
         assert!(for_cgroups("/vms/[").unwrap_err().contains("a glob"));
+        let error = for_names(&"{".repeat(100_000)).unwrap_err();
+        assert!(error.contains("at most 1000"), "{error}");
+        assert!(!name_matches(&"{".repeat(100_000), "web"));
     }
 }

@@ -67,6 +67,8 @@ pub struct Metrics {
     pub periods: Counter,
     /// Periods that began late.
     pub late: Counter,
+    /// The longest time from the begin of a period to that of the next, in seconds: nothing was decided in between.
+    pub longest_gap: Real,
     /// Weights written.
     pub weights_written: Counter,
     /// vCPUs moved to another pCPU.
@@ -187,6 +189,13 @@ impl Metrics {
             self.periods.clone(),
         );
         registry.register("periods_late", "Periods that began late", self.late.clone());
+        let gap = "Longest time from the begin of an accounting period to that of the next";
+        registry.register_with_unit(
+            "period_gap_longest",
+            gap,
+            Unit::Seconds,
+            self.longest_gap.clone(),
+        );
         registry.register(
             "weights_written",
             "Weights written",

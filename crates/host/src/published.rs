@@ -10,6 +10,7 @@ use serde::Deserialize;
 use serde::Serialize;
 use tandem_policy::Weight;
 
+use crate::spins::SpinAccount;
 use crate::turns::TurnStats;
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::procfs::ProcFs;
@@ -50,6 +51,9 @@ pub(crate) struct PublishedVm {
     /// The newest account; none before the first.
     #[serde(default, flatten)]
     pub(crate) account: Option<Due>,
+    /// What FlexS did for it; none unless its branches are counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) flexs: Option<SpinAccount>,
     /// What its vCPUs want of its time; none unless a policy looks at single vCPUs.
     #[serde(default)]
     pub(crate) vcpus: BTreeMap<u32, Wanted>,

@@ -10,6 +10,7 @@
 //! Anybody may listen at a path that a pattern matches, and name threads that are not its own. The kernel tells who listens
 //! (SO_PEERCRED: who called listen(2)), and [`Peer::speaks_for`] says for whom that one is believed.
 
+use std::fmt;
 use std::fs;
 use std::io;
 use std::io::BufReader;
@@ -21,7 +22,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 use std::time::Instant;
 
-use globset::GlobBuilder;
 use globset::GlobMatcher;
 use rustix::io::Errno;
 use rustix::net::AddressFamily;
@@ -31,15 +31,25 @@ use rustix::net::SocketType;
 use rustix::net::connect;
 use rustix::net::socket_with;
 use rustix::net::sockopt::socket_peercred;
-use serde_json::Value;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde::de::IgnoredAny;
+use serde_json::de::IoRead;
+use serde_json::error::Category;
+use tandem_linux::printable::printable;
 use tandem_linux::procfs::ProcFs;
 use tandem_linux::thread::Pid;
 use tandem_linux::thread::Tid;
 use tandem_policy::VcpuId;
 use thiserror::Error;
 
+use crate::glob::compile;
+
 /// How long one exchange may take.
 pub const DEADLINE: Duration = Duration::from_millis(250);
+
+/// As many characters of what others wrote are told.
+const MOST_SAID: usize = 120;
 
 /// The most that is read from a socket before it is taken for something else than QMP.
 const MOST_BYTES: u64 = 4 << 20;
@@ -142,48 +152,45 @@ pub fn query_vcpus(socket: &Path, deadline: Duration) -> Result<QmpAnswer, QmpEr
     .take(MOST_BYTES);
     // The parser takes a byte at a time.
     let reader = BufReader::with_capacity(BUFFER, reader);
-    let mut messages = serde_json::Deserializer::from_reader(reader).into_iter::<Value>();
-    let mut next = || match messages.next() {
-        Some(Ok(message)) => Ok(message),
-        Some(Err(error)) => Err(match error.io_error_kind() {
-            Some(kind) => failed(kind.into()),
-            None => unexpected(format!("what came is no JSON ({error})")),
+    let mut messages = Messages(serde_json::Deserializer::from_reader(reader));
+    let wrong = |command: &str, error: serde_json::Error| match error.io_error_kind() {
+        Some(kind) => failed(kind.into()),
+        None => unexpected(match error.classify() {
+            Category::Eof => "closed without an answer".to_owned(),
+            Category::Data => format!("{command} answers something else: {}", short(&error)),
+            _ => format!("what came is no JSON ({})", short(&error)),
         }),
-        None => Err(unexpected("closed without an answer".to_owned())),
     };
-    let greeting = next()?;
-    if greeting.get("QMP").is_none() {
-        return Err(unexpected(format!(
-            "no QMP greeting, but {}",
-            short(&greeting)
-        )));
+    let greeting: Message<IgnoredAny> = messages.next().map_err(|error| wrong("it", error))?;
+    if greeting.greeting.is_none() {
+        return Err(unexpected(
+            "it does not begin with a QMP greeting".to_owned(),
+        ));
     }
-    let mut answer = Value::Null;
-    for command in ["qmp_capabilities", "query-cpus-fast"] {
+    let mut ask = |command: &str| {
         let request = format!("{{\"execute\":\"{command}\"}}\r\n");
-        stream.write_all(request.as_bytes()).map_err(failed)?;
-        answer = loop {
-            let mut message = next()?;
-            if let Some(value) = message.get_mut("return") {
-                break value.take();
-            }
-            if let Some(error) = message.get("error") {
-                return Err(unexpected(format!("{command} fails: {}", short(error))));
-            }
-        };
-    }
-    let vcpus = answer.as_array().and_then(|list| {
-        let vcpus = list.iter().map(|entry| {
-            let field = |name: &str| u32::try_from(entry.get(name)?.as_u64()?).ok();
-            Some(QmpVcpu {
-                index: VcpuId(field("cpu-index")?),
-                tid: Tid(field("thread-id")?),
-            })
-        });
-        vcpus.collect::<Option<Vec<_>>>()
-    });
-    let vcpus =
-        vcpus.ok_or_else(|| unexpected(format!("query-cpus-fast answers {}", short(&answer))))?;
+        stream.write_all(request.as_bytes()).map_err(failed)
+    };
+    let refused =
+        |command: &str, fault: &Fault| unexpected(format!("{command} fails: {}", short(fault)));
+    let command = "qmp_capabilities";
+    ask(command)?;
+    messages
+        .answer::<IgnoredAny>()
+        .map_err(|error| wrong(command, error))?
+        .map_err(|fault| refused(command, &fault))?;
+    let command = "query-cpus-fast";
+    ask(command)?;
+    let vcpus = messages
+        .answer::<Vec<CpuInfo>>()
+        .map_err(|error| wrong(command, error))?
+        .map_err(|fault| refused(command, &fault))?
+        .into_iter()
+        .map(|vcpu| QmpVcpu {
+            index: VcpuId(vcpu.index),
+            tid: Tid(vcpu.tid),
+        })
+        .collect();
     Ok(QmpAnswer {
         peer: Peer {
             pid: Pid(peer.pid.as_raw_nonzero().get().unsigned_abs()),
@@ -193,8 +200,71 @@ pub fn query_vcpus(socket: &Path, deadline: Duration) -> Result<QmpAnswer, QmpEr
     })
 }
 
-fn short(value: &Value) -> String {
-    value.to_string().chars().take(120).collect()
+/// What may come: a greeting, an answer, a failure, or an event, of which nothing is wanted. No more is kept than is wanted: four megabytes of any
+/// JSON are more than a hundred as a tree.
+#[derive(Deserialize)]
+struct Message<T> {
+    #[serde(rename = "QMP")]
+    greeting: Option<IgnoredAny>,
+    #[serde(rename = "return")]
+    answer: Option<T>,
+    error: Option<Fault>,
+}
+
+/// Why a command failed.
+#[derive(Deserialize)]
+struct Fault {
+    class: Option<String>,
+    desc: Option<String>,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Others wrote it, and perhaps megabytes.
+        let text = |text: &Option<String>| -> String {
+            text.iter()
+                .flat_map(|text| text.chars().take(MOST_SAID))
+                .collect()
+        };
+        write!(f, "{}: {}", text(&self.class), text(&self.desc))
+    }
+}
+
+/// A vCPU in the answer to query-cpus-fast.
+#[derive(Deserialize)]
+struct CpuInfo {
+    #[serde(rename = "cpu-index")]
+    index: u32,
+    #[serde(rename = "thread-id")]
+    tid: u32,
+}
+
+/// What a socket says, one message after the other.
+struct Messages<R: Read>(serde_json::Deserializer<IoRead<R>>);
+
+impl<R: Read> Messages<R> {
+    fn next<T: DeserializeOwned>(&mut self) -> Result<Message<T>, serde_json::Error> {
+        Message::deserialize(&mut self.0)
+    }
+
+    /// The next answer; events before it are passed over.
+    fn answer<T: DeserializeOwned>(&mut self) -> Result<Result<T, Fault>, serde_json::Error> {
+        loop {
+            let message = self.next()?;
+            if let Some(answer) = message.answer {
+                return Ok(Ok(answer));
+            }
+            if let Some(fault) = message.error {
+                return Ok(Err(fault));
+            }
+        }
+    }
+}
+
+/// As much of what others wrote as fits a line.
+fn short(text: &impl fmt::Display) -> String {
+    let text: String = text.to_string().chars().take(MOST_SAID).collect();
+    printable(&text).chars().take(MOST_SAID).collect()
 }
 
 /// Connects without waiting: a full queue of clients would block a plain connect for ever.
@@ -244,7 +314,7 @@ impl SocketPattern {
     /// Compiles a pattern.
     pub fn new(pattern: &str) -> Result<SocketPattern, QmpError> {
         let wrong = |why: String| QmpError::Pattern {
-            pattern: pattern.to_owned(),
+            pattern: pattern.chars().take(200).collect(),
             why,
         };
         let Some(path) = pattern.strip_prefix('/') else {
@@ -252,10 +322,7 @@ impl SocketPattern {
         };
         let part = |part: &str| match part.contains(['*', '?', '[', '{']) {
             false => Ok(Part::Name(part.to_owned())),
-            true => GlobBuilder::new(part)
-                .build()
-                .map(|glob| Part::Glob(glob.compile_matcher()))
-                .map_err(|error| wrong(error.to_string())),
+            true => compile(part, false).map(Part::Glob).map_err(wrong),
         };
         let parts = path.split('/').filter(|p| !p.is_empty()).map(part);
         Ok(SocketPattern {
@@ -296,6 +363,8 @@ mod tests {
     use std::io::BufReader;
     use std::os::unix::net::UnixListener;
     use std::thread;
+
+    use serde_json::Value;
 
     use super::*;
 
@@ -416,7 +485,7 @@ mod tests {
     fn other_answers_are_named() {
         let error = ask("{\"hello\": 1}\n", &[]).unwrap_err();
         assert!(
-            error.contains("no QMP greeting") && error.contains("hello"),
+            error.contains("does not begin with a QMP greeting"),
             "{error}"
         );
         let error = ask("SSH-2.0\n", &[]).unwrap_err();

@@ -40,6 +40,8 @@ use crate::published::PublishedVm;
 use crate::published::file;
 use crate::published::read;
 use crate::select::Selector;
+use crate::spins::SpinAccount;
+use crate::spins::Spins;
 use crate::turns::TurnStats;
 use crate::waits::mean;
 use crate::watch::assessed;
@@ -75,12 +77,13 @@ pub enum StatusError {
 }
 
 /// Publishes the daemon's view.
-pub fn write(
+pub(crate) fn write(
     state_dir: &Path,
     fleet: &Fleet,
     accounts: &BTreeMap<VmId, Due>,
     wanted: &BTreeMap<VmId, BTreeMap<u32, Wanted>>,
     turns: Option<TurnStats>,
+    spins: &Spins,
 ) -> Result<(), StatusError> {
     // Of a VM that is left as it is there is nothing to tell that its cgroup does not.
     let vms = fleet
@@ -94,6 +97,7 @@ pub fn write(
             turns: managed.in_force.rotating,
             apart: managed.is_apart(),
             account: accounts.get(&managed.vm.id).cloned(),
+            flexs: spins.of(managed.vm.id).cloned(),
             vcpus: wanted.get(&managed.vm.id).cloned().unwrap_or_default(),
         })
         .collect();
@@ -154,6 +158,9 @@ pub struct VmStatus {
     pub turns: bool,
     /// Whether each of its vCPUs has a group of its own beside the VM's, with a part of its weight (a running daemon says so).
     pub apart: bool,
+    /// What FlexS did for it; none unless a running daemon counts branches (policy `flexs`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub flexs: Option<SpinAccount>,
     /// Received, in pCPUs.
     pub received: f64,
     /// Due, in pCPUs: its fair share by weights of what it could use.
@@ -293,6 +300,7 @@ fn status_of(
         cgroup: weighed.cgroup.clone(),
         turns: published.is_some_and(|vm| vm.turns),
         apart: published.is_some_and(|vm| vm.apart),
+        flexs: published.and_then(|vm| vm.flexs.clone()),
         received: 0.0,
         due: 0.0,
         lag: 0.0,

@@ -20,12 +20,13 @@
 
 use std::fmt;
 
-use globset::GlobBuilder;
 use globset::GlobMatcher;
 use serde::Deserialize;
 use serde::Serialize;
 use tandem_policy::VcpuId;
 use thiserror::Error;
+
+use crate::glob::compile;
 
 /// The program that runs a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -197,19 +198,14 @@ impl ThreadPattern {
     /// Compiles a pattern.
     pub fn new(pattern: &str) -> Result<ThreadPattern, PatternError> {
         let wrong = |why: String| PatternError {
-            pattern: pattern.to_owned(),
+            pattern: pattern.chars().take(100).collect(),
             why,
         };
         let mut parts = pattern.split("{n}");
         let (Some(before), Some(after), None) = (parts.next(), parts.next(), parts.next()) else {
             return Err(wrong("it must hold {n} exactly once".to_owned()));
         };
-        let compile = |part: &str| {
-            GlobBuilder::new(part)
-                .build()
-                .map(|glob| glob.compile_matcher())
-                .map_err(|error| wrong(error.to_string()))
-        };
+        let compile = |part: &str| compile(part, false).map_err(wrong);
         Ok(ThreadPattern {
             before: compile(before)?,
             after: compile(after)?,

@@ -1,7 +1,7 @@
 //! What Tandem's host daemon and guest agent share of a Linux system.
 //!
 //! The modules follow the data: [`ids`], [`procfs`] and [`thread`] name processes and threads, [`sampler`] reads
-//! what each thread ran and waited, [`cgroup`], [`mod@affinity`] and [`actuator`] change weights, caps,
+//! what each thread ran and waited, [`branch_counters`] what its guest branched, [`cgroup`], [`mod@affinity`] and [`actuator`] change weights, caps,
 //! groups and affinity masks. Every change is in [`journal`] before it is made, and [`restore`] puts it
 //! back, whoever made it and however that process ended.
 //!
@@ -11,6 +11,7 @@
 
 pub mod actuator;
 pub mod affinity;
+pub mod branch_counters;
 pub mod cgroup;
 pub mod claims;
 pub mod cpu_clock;

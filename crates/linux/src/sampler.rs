@@ -378,18 +378,20 @@ impl Sampler {
             };
             // After the name: user, nice, system, idle, iowait.
             let mut ticks = fields.skip(3).map(str::parse::<u64>);
-            match (ticks.next(), ticks.next()) {
-                (Some(Ok(idle_ticks)), Some(Ok(iowait))) => {
-                    idle.insert(pcpu, Nanos((idle_ticks + iowait) * tick));
-                }
-                _ => {
-                    return Err(SampleError::Malformed {
-                        path,
-                        text: line.to_owned(),
-                        wanted: "a pCPU's times: user, nice, system, idle, iowait, …",
-                    });
-                }
-            }
+            let time = match (ticks.next(), ticks.next()) {
+                (Some(Ok(idle_ticks)), Some(Ok(iowait))) => idle_ticks
+                    .checked_add(iowait)
+                    .and_then(|ticks| ticks.checked_mul(tick)),
+                _ => None,
+            };
+            let Some(time) = time else {
+                return Err(SampleError::Malformed {
+                    path,
+                    text: short(line),
+                    wanted: "a pCPU's times: user, nice, system, idle, iowait, …",
+                });
+            };
+            idle.insert(pcpu, Nanos(time));
         }
         Ok(idle)
     }
@@ -400,7 +402,7 @@ impl Sampler {
         let text = self.read(&path)?;
         text.parse().map_err(|_| SampleError::Malformed {
             path,
-            text: text.trim_end().to_owned(),
+            text: short(text.trim_end()),
             wanted: "a list of pCPUs such as 0-3,7",
         })
     }
@@ -411,6 +413,11 @@ impl Sampler {
             source,
         })
     }
+}
+
+/// As much of a text as somebody needs who looks for what is wrong with it.
+fn short(text: &str) -> String {
+    text.chars().take(80).collect()
 }
 
 fn schedstat_path(procfs: &ProcFs, thread: &ThreadRef) -> PathBuf {

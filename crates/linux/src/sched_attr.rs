@@ -1,4 +1,4 @@
-//! A thread's scheduler attributes besides its affinity: nice value and EEVDF slice.
+//! A thread's scheduler attributes besides its affinity: nice value, EEVDF slice, and whether it is of SCHED_BATCH.
 //!
 //! A slice of its own is what sched_setattr(2) takes as `sched_runtime` of an ordinary thread since Linux 6.12: shorter means an earlier
 //! deadline. The kernel tells the slice in use, not whether it is the thread's own. A thread that has the scheduler's slice
@@ -9,6 +9,8 @@
 
 use std::io;
 
+use serde::Deserialize;
+use serde::Serialize;
 use tandem_policy::Nanos;
 use tandem_policy::Nice;
 use thiserror::Error;
@@ -143,6 +145,49 @@ pub fn set_slice(tid: Tid, slice: Option<Nanos>) -> Result<(), SchedAttrError> {
     set(tid, Attr { runtime, ..attr }).map_err(failed)
 }
 
+/// How a thread of the fair class is scheduled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct FairScheduling {
+    /// SCHED_BATCH: once woken, it does not preempt who runs.
+    pub batch: bool,
+    /// A slice of its own, ns; `None`: the scheduler's, or this kernel has no others.
+    pub slice: Option<Nanos>,
+}
+
+/// How a thread is scheduled; `None` if it is not of the fair class, or of SCHED_IDLE.
+pub fn fair_scheduling(tid: Tid) -> Result<Option<FairScheduling>, SchedAttrError> {
+    let failed = |error| SchedAttrError::of("read the scheduling policy", tid, error);
+    let attr = get(tid).map_err(failed)?;
+    let batch = match attr.policy as libc::c_int {
+        libc::SCHED_OTHER => false,
+        libc::SCHED_BATCH => true,
+        _ => return Ok(None),
+    };
+    let usual = schedulers_slice().map_or(0, |slice| slice.0);
+    let slice = (attr.runtime != usual).then_some(Nanos(attr.runtime));
+    Ok(Some(FairScheduling { batch, slice }))
+}
+
+/// Lets a thread of the fair class be scheduled so; its nice value stays. Without slices of threads' own only the policy is set.
+pub fn set_fair_scheduling(tid: Tid, scheduling: FairScheduling) -> Result<(), SchedAttrError> {
+    let failed = |error| SchedAttrError::of("set the scheduling policy", tid, error);
+    let attr = get(tid).map_err(failed)?;
+    let policy = match scheduling.batch {
+        true => libc::SCHED_BATCH,
+        false => libc::SCHED_OTHER,
+    };
+    let runtime = match schedulers_slice() {
+        Some(_) => scheduling.slice.map_or(0, |slice| slice.0),
+        None => 0,
+    };
+    let attr = Attr {
+        policy: policy as u32,
+        runtime,
+        ..attr
+    };
+    set(tid, attr).map_err(failed)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -175,6 +220,21 @@ mod tests {
             assert_eq!(slice(me).unwrap(), Some(Nanos(500_000)));
             set_slice(me, None).unwrap();
             assert_eq!(slice(me).unwrap(), None);
+        });
+    }
+
+    #[test]
+    fn a_thread_becomes_batch_with_a_slice_and_is_put_back() {
+        in_a_thread(|me| {
+            let before = fair_scheduling(me).unwrap().unwrap();
+            let nice_before = nice(me).unwrap();
+            let slice = schedulers_slice().map(|usual| Nanos(usual.0 * 2));
+            let batch = FairScheduling { batch: true, slice };
+            set_fair_scheduling(me, batch).unwrap();
+            assert_eq!(fair_scheduling(me).unwrap(), Some(batch));
+            set_fair_scheduling(me, before).unwrap();
+            assert_eq!(fair_scheduling(me).unwrap(), Some(before));
+            assert_eq!(nice(me).unwrap(), nice_before);
         });
     }
 

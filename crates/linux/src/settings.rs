@@ -5,11 +5,20 @@
 
 use std::fmt::Display;
 use std::io;
+use std::io::Read;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::path::PathBuf;
 
 use thiserror::Error;
+
+use crate::printable::printable;
+
+/// The longest file of settings, in bytes.
+const MOST_BYTES: u64 = 1 << 20;
+
+/// So many characters of a value that is not possible are said.
+const LONGEST_VALUE: usize = 200;
 
 /// Why settings cannot be used.
 #[derive(Debug, Error)]
@@ -43,12 +52,13 @@ pub enum SettingsError {
 }
 
 impl SettingsError {
-    /// A value that is out of range.
+    /// A value that is out of range. Of a long one as much is said as fits some lines.
     pub fn value(key: &str, value: impl Display, expected: impl Display) -> SettingsError {
+        let value = value.to_string();
         SettingsError::Value {
             key: key.to_owned(),
-            value: value.to_string(),
-            expected: expected.to_string(),
+            value: printable(&value).chars().take(LONGEST_VALUE).collect(),
+            expected: printable(&expected.to_string()).into_owned(),
         }
     }
 }
@@ -58,10 +68,19 @@ pub fn read<T, E: Display>(
     path: &Path,
     parse: impl FnOnce(&str) -> Result<T, E>,
 ) -> Result<T, SettingsError> {
-    let text = std::fs::read_to_string(path).map_err(|source| SettingsError::Read {
+    let failed = |source| SettingsError::Read {
         path: path.to_owned(),
         source,
-    })?;
+    };
+    let mut text = String::new();
+    // Some files never end.
+    std::fs::File::open(path)
+        .and_then(|file| file.take(MOST_BYTES + 1).read_to_string(&mut text))
+        .map_err(failed)?;
+    if text.len() as u64 > MOST_BYTES {
+        let too_long = format!("it is longer than {MOST_BYTES} bytes; no settings are");
+        return Err(failed(io::Error::other(too_long)));
+    }
     parse(&text).map_err(|error| SettingsError::Parse {
         path: path.to_owned(),
         message: error.to_string().trim_end().to_owned(),
@@ -127,6 +146,18 @@ mod tests {
         assert!(error(check_real("b", 0.0, f64::MIN_POSITIVE, 1.0)).contains("above 0 … 1"));
         assert!(error(check_real("b", f64::NAN, 0.0, 1.0)).contains("b = NaN"));
         assert!(error(check_real("b", f64::INFINITY, 0.0, 1.0)).contains("0 … 1"));
+    }
+
+    #[test]
+    fn long_values_and_files_without_end_are_refused_in_a_line() {
+        let error = SettingsError::value("a", format!("\u{1b}{}", "x".repeat(1 << 20)), "less");
+        let said = error.to_string();
+        assert!(
+            said.starts_with("a = \\x1bxxx") && said.len() < 300,
+            "{said}"
+        );
+        let endless = read(Path::new("/dev/zero"), |_| Err::<(), _>("read")).unwrap_err();
+        assert!(endless.to_string().contains("longer than"), "{endless}");
     }
 
     #[test]

@@ -1,20 +1,20 @@
 //! Journals that something has damaged, or somebody has written: read or refused as a whole, never a panic.
 //!
-//! Each case begins from a seed of its own, which a failure names. `TANDEM_FUZZ_SECONDS=3600 cargo test -p tandem-linux --test
-//! journal_fuzz` goes on for an hour instead of for some thousand cases; `TANDEM_FUZZ_CASE=N` begins with that one.
+//! How to go on for hours, and how to repeat an input: `fuzz`.
 
 #[allow(dead_code, reason = "not every test uses all of it")]
 mod fake_host;
+#[allow(dead_code, reason = "not every fuzzer uses all of it")]
+mod fuzz;
 
 use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
-use std::time::Instant;
 
 use fake_host::Fake;
+use fuzz::below;
+use fuzz::each_input;
 use rand_core::Rng;
-use rand_core::SeedableRng;
 use rand_pcg::Pcg64;
 use tandem_linux::actuator::Actuator;
 use tandem_linux::cgroup::CgroupPath;
@@ -54,45 +54,6 @@ const TOKENS: [&str; 24] = [
     "{\"pid\":1,\"tid\":102,\"start\":102}",
     "[[[[[[[[]]]]]]]]",
 ];
-
-/// Says which case it was that failed.
-struct Case(u64);
-
-impl Drop for Case {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("again: TANDEM_FUZZ_CASE={}", self.0);
-        }
-    }
-}
-
-/// Goes through cases: so many, or for so long as is asked for.
-fn each_case(cases: u64, mut run: impl FnMut(&mut Pcg64)) {
-    let number = |name| {
-        std::env::var(name)
-            .ok()
-            .and_then(|text| text.parse::<u64>().ok())
-    };
-    let first = number("TANDEM_FUZZ_CASE").unwrap_or(0);
-    let length = number("TANDEM_FUZZ_SECONDS").map(Duration::from_secs);
-    let begin = Instant::now();
-    for case in first.. {
-        let is_over = match length {
-            Some(length) => begin.elapsed() >= length,
-            None => case >= first + cases,
-        };
-        if is_over {
-            println!("{} cases", case - first);
-            return;
-        }
-        let _case = Case(case);
-        run(&mut Pcg64::seed_from_u64(case));
-    }
-}
-
-fn below(random: &mut Pcg64, bound: usize) -> usize {
-    (random.next_u64() % bound.max(1) as u64) as usize
-}
 
 /// A place between two bytes of it.
 fn place(random: &mut Pcg64, text: &[u8]) -> usize {
@@ -152,14 +113,6 @@ fn damage(random: &mut Pcg64, text: &mut Vec<u8>) {
     }
 }
 
-fn state_dir() -> tempfile::TempDir {
-    let shm = Path::new("/dev/shm");
-    match shm.is_dir() {
-        true => tempfile::tempdir_in(shm).unwrap(),
-        false => tempfile::tempdir().unwrap(),
-    }
-}
-
 /// What a killed Tandem left of a host: the host, and its journal with records and values of every kind.
 fn left(version: Version, dir: &Path) -> (Fake, Vec<u8>) {
     let _ = fs::remove_file(dir.join("journal"));
@@ -200,11 +153,11 @@ fn contents(journal: &Journal<Record>) -> Vec<(Record, Vec<Record>)> {
 
 #[test]
 fn damaged_journals_are_read_or_refused_as_a_whole() {
-    let dir = state_dir();
+    let dir = fuzz::folder();
     let path = dir.path().join("journal");
     let journals = [Version::V1, Version::V2].map(|version| (version, left(version, dir.path()).1));
     let (mut read, mut refused) = (0, 0);
-    each_case(4_000, |random| {
+    each_input("journals read", 4_000, 8 << 20, |random| {
         let (version, whole) = &journals[below(random, 2)];
         let mut text = whole.clone();
         for _ in 0..=below(random, 6) {
@@ -245,9 +198,9 @@ fn damaged_journals_are_read_or_refused_as_a_whole() {
 
 #[test]
 fn a_restore_from_a_damaged_journal_is_whole_or_none_and_the_second_changes_nothing() {
-    let dir = state_dir();
+    let dir = fuzz::folder();
     let path = dir.path().join("journal");
-    each_case(300, |random| {
+    each_input("journals restored", 300, 16 << 20, |random| {
         let version = [Version::V1, Version::V2][below(random, 2)];
         let (host, mut text) = left(version, dir.path());
         for _ in 0..=below(random, 3) {

@@ -37,9 +37,11 @@ static inline void compute(const struct tandem_vm *vm, struct tandem_vcpu *me, u
         if (stopping(vm))
             return;
         me->chain = chain(me->chain, slice);
+        __atomic_store_n(&me->steps, me->steps + slice, __ATOMIC_RELEASE);
         steps -= slice;
     }
     me->chain = chain(me->chain, steps);
+    __atomic_store_n(&me->steps, me->steps + steps, __ATOMIC_RELEASE);
 }
 
 #endif

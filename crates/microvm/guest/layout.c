@@ -17,6 +17,7 @@ const u64 tandem_layout[] = {
     offsetof(struct tandem_vm, lock) + offsetof(struct tandem_lock, guarded),
     offsetof(struct tandem_vcpu, completion_cycles),
     TANDEM_COMPLETION_BUCKETS,
+    offsetof(struct tandem_vcpu, steps),
 };
 
 /* The bucket that a completion time is counted in, for src/completion.rs to compare with its own bounds. */

@@ -85,6 +85,9 @@ struct tandem_vcpu {
     u64 random_stream;
     u64 chain; /* the value that runs through the dependent chain */
     u32 index;
+    /* Counters, for whoever asks what it does (counters.rs): one line, because both change all the time. */
+    u64 steps; /* of the dependent chain */
+    u64 spins; /* turns of a loop that waits */
 
     /* Completion times, for the VMM to read. */
     TANDEM_OWN_LINE u64 completion_cycles;      /* all of them added up */

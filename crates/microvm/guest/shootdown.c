@@ -21,6 +21,7 @@ static void shoot(struct tandem_vm *vm, struct tandem_vcpu *me, u64 request)
             if (stopping(vm))
                 return;
             platform_pause();
+            count(&me->spins);
         }
     }
 }

@@ -47,6 +47,7 @@ static inline void expect(struct tandem_vcpu *me, int holds)
         int holds_ = (condition);                                                              \
         while (!holds_ && !stopping(vm) && platform_now() < until_) {                          \
             platform_pause();                                                                  \
+            count(&(me)->spins);                                                               \
             holds_ = (condition);                                                              \
         }                                                                                      \
         if (holds_)                                                                            \
@@ -113,6 +114,7 @@ static inline int ticket_lock(struct tandem_vm *vm, struct tandem_vcpu *me)
         if (stopping(vm))
             return 0;
         platform_pause();
+        count(&me->spins);
     }
     lock_entered(lock, me);
     return 1;

@@ -11,8 +11,13 @@
 //! program that guards itself against nobody. A workload at ring 0 keeps to the CPL 3 stack of its
 //! vCPU: an interrupt that changes no privilege changes no stack. Formats: Intel SDM volume 3A, chapters 3 to 8.
 
+use std::fs::File;
+
+use rustix::fs::MemfdFlags;
+use rustix::fs::memfd_create;
 use thiserror::Error;
 use vm_memory::Bytes;
+use vm_memory::FileOffset;
 use vm_memory::GuestAddress;
 use vm_memory::GuestMemoryMmap;
 
@@ -81,13 +86,13 @@ pub enum MemoryError {
 }
 
 /// Memory for the threads backend: the shared area alone.
-pub(crate) fn for_threads() -> Result<SharedArea, MemoryError> {
-    area(0)
+pub(crate) fn for_threads(vcpus: u32) -> Result<SharedArea, MemoryError> {
+    area(vcpus, 0)
 }
 
 /// Memory for a KVM guest, with its image and tables in place.
-pub(crate) fn for_kvm() -> Result<SharedArea, MemoryError> {
-    let area = area(SHARED_START)?;
+pub(crate) fn for_kvm(vcpus: u32) -> Result<SharedArea, MemoryError> {
+    let area = area(vcpus, SHARED_START)?;
     let memory = area.memory();
     write(memory, "image", image::IMAGE_START, image::bytes())?;
     write(memory, "GDT", GDT, &words(&gdt()))?;
@@ -142,15 +147,25 @@ fn kernel_stack(index: u32) -> u64 {
     KERNEL_STACKS + (u64::from(index) + 1) * KERNEL_STACK_SIZE
 }
 
-fn area(start: u64) -> Result<SharedArea, MemoryError> {
+/// Memory in a file without a path, so that whoever may look into this process can read the counters while it runs. Where there are no
+/// such files it is memory like any other.
+fn area(vcpus: u32, start: u64) -> Result<SharedArea, MemoryError> {
     let bytes = (start as usize + shared::size()).next_multiple_of(4096);
-    let memory = GuestMemoryMmap::<()>::from_ranges(&[(GuestAddress(0), bytes)]).map_err(|e| {
-        MemoryError::Map {
+    let file = memory_file(&shared::file_name(vcpus, start), bytes as u64);
+    let file = file.map(|file| FileOffset::new(file, 0));
+    let ranges = [(GuestAddress(0), bytes, file)];
+    let memory =
+        GuestMemoryMmap::<()>::from_ranges_with_files(ranges).map_err(|e| MemoryError::Map {
             bytes,
             cause: e.to_string(),
-        }
-    })?;
+        })?;
     SharedArea::at(memory, start).ok_or(MemoryError::Shared(start))
+}
+
+fn memory_file(name: &str, bytes: u64) -> Option<File> {
+    let file = File::from(memfd_create(name, MemfdFlags::CLOEXEC).ok()?);
+    file.set_len(bytes).ok()?;
+    Some(file)
 }
 
 fn write(

@@ -60,9 +60,13 @@ pub(crate) struct VcpuRecord {
     completions: CompletionCounters,
 }
 
-/// What only the vCPU itself touches.
+/// What only the vCPU itself writes.
 #[repr(C, align(64))]
-struct PrivateLine([AtomicU64; 4]);
+struct PrivateLine {
+    state: [AtomicU64; 4],
+    steps: AtomicU64,
+    spins: AtomicU64,
+}
 
 /// Completion times, in TSC cycles.
 #[repr(C, align(64))]
@@ -83,6 +87,7 @@ struct Layout {
     guarded_at: u64,
     completions_at: u64,
     buckets: u64,
+    steps_at: u64,
 }
 
 unsafe extern "C" {
@@ -92,7 +97,7 @@ unsafe extern "C" {
 }
 
 fn layout() -> &'static Layout {
-    // SAFETY: a constant of the host library, never written, of nine u64 as declared in C.
+    // SAFETY: a constant of the host library, never written, of ten u64 as declared in C.
     unsafe { &tandem_layout }
 }
 
@@ -104,6 +109,13 @@ pub(crate) fn size() -> usize {
 /// Where in the shared memory the record of vCPU `index` is.
 pub(crate) fn vcpu_offset(index: u32) -> u64 {
     layout().vcpus_at + u64::from(index) * layout().vcpu_size
+}
+
+/// The name of the memory file of a VM of `vcpus` vCPUs whose shared area begins at `start`. It says where others find what each vCPU
+/// counts: vCPUs, the first one's counters (steps, then spins, of 8 bytes), and the distance from one to the next.
+pub(crate) fn file_name(vcpus: u32, start: u64) -> String {
+    let first = start + vcpu_offset(0) + layout().steps_at;
+    format!("tandem-counters-{vcpus}-{first}-{}", layout().vcpu_size)
 }
 
 /// The shared memory of one VM, kept mapped for as long as anybody has a clone of this.
@@ -240,6 +252,15 @@ mod tests {
             offset_of!(VcpuRecord, completions)
         );
         assert_eq!(layout().buckets as usize, BUCKETS);
+        let private = offset_of!(VcpuRecord, private);
+        assert_eq!(
+            layout().steps_at as usize,
+            private + offset_of!(PrivateLine, steps)
+        );
+        assert_eq!(
+            offset_of!(PrivateLine, spins),
+            offset_of!(PrivateLine, steps) + 8
+        );
     }
 
     #[test]

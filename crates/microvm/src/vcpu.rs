@@ -110,7 +110,7 @@ mod tests {
     /// Runs a vCPU from `code`, put where the guest's stacks are.
     fn run_code(code: &[u8]) -> Option<VcpuError> {
         const CODE: u64 = 0x6_0000;
-        let area = memory::for_kvm().expect("memory for a guest");
+        let area = memory::for_kvm(1).expect("memory for a guest");
         area.memory()
             .write_slice(code, GuestAddress(CODE))
             .expect("the code fits");

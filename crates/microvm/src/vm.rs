@@ -134,14 +134,14 @@ impl Microvm {
         let calibration = config.calibration.unwrap_or_else(Calibration::measure);
         let (area, engines, machine) = match config.backend {
             Backend::Kvm => {
-                let area = memory::for_kvm()?;
+                let area = memory::for_kvm(config.vcpus)?;
                 let kvm = kvm::create(&area, config.vcpus, config.ring)?;
                 let engines = kvm.vcpus.into_iter().map(Engine::Kvm).collect();
                 (area, engines, Some((kvm.vm, kvm.stats)))
             }
             Backend::Threads => {
                 let engines = (0..config.vcpus).map(|_| Engine::Thread).collect();
-                (memory::for_threads()?, engines, None)
+                (memory::for_threads(config.vcpus)?, engines, None)
             }
         };
         area.set_up(&config, &calibration);

@@ -9,6 +9,7 @@ use std::fmt;
 use serde::Deserialize;
 use serde::Serialize;
 
+use crate::flexs::CounterSource;
 use crate::pcpu_set::PcpuSet;
 use crate::units::Nanos;
 use crate::units::Nice;
@@ -256,8 +257,40 @@ pub enum Because {
         /// Where it goes.
         to: PcpuId,
     },
+    /// It busy-waits, and gives its place to a sibling that waits with work.
+    BusyWaits {
+        /// The sibling.
+        with: VcpuId,
+        /// Where it was.
+        from: PcpuId,
+        /// Where it goes: the sibling's pCPU.
+        to: PcpuId,
+        /// Its branches ÷ instructions.
+        bpi: f64,
+        /// The largest of its VM's vCPUs in this fair window.
+        max_bpi: f64,
+        /// Its mispredicted ÷ branches.
+        bmpr: f64,
+        /// The smallest of its VM's vCPUs in this fair window.
+        min_bmpr: f64,
+        /// Whose counters these are.
+        by: CounterSource,
+    },
+    /// It waits with work, and gets the place of a sibling that busy-waits.
+    TakesPlace {
+        /// The sibling.
+        of: VcpuId,
+        /// Where it was.
+        from: PcpuId,
+        /// Where it goes: the sibling's pCPU.
+        to: PcpuId,
+        /// The part of the period that it waited.
+        waited: f64,
+    },
     /// It has been moved, and may go anywhere again.
     MayRoam,
+    /// A policy from outside the registry, such as a prototype, has its own reasons.
+    Outside,
     /// Its pins leave VMs no way to their fair shares, whatever the weights.
     PinsInfeasible {
         /// The pCPU that too many are pinned to.
@@ -331,6 +364,31 @@ impl fmt::Display for Because {
                 f,
                 "too much is wanted on pCPU {from}, less on pCPU {to}, or the other way round: two vCPUs change places"
             ),
+            Because::BusyWaits {
+                with,
+                from,
+                to,
+                bpi,
+                max_bpi,
+                bmpr,
+                min_bmpr,
+                by,
+            } => write!(
+                f,
+                "busy-waits on pCPU {from}: {bpi:.4} branches per instruction (most of its VM {max_bpi:.4}), {bmpr:.4} of them mispredicted \
+                 (least {min_bmpr:.4}), by {by}; it changes places with vCPU {with}, which waits on pCPU {to}"
+            ),
+            Because::TakesPlace {
+                of,
+                from,
+                to,
+                waited,
+            } => write!(
+                f,
+                "waits {:.0} % of the time on pCPU {from}, and vCPU {of}, which busy-waits, gives it pCPU {to}",
+                waited * 100.0
+            ),
+            Because::Outside => f.write_str("a policy from outside the registry wants it"),
             Because::MayRoam => f.write_str("has been moved, and may go anywhere again"),
             Because::PinsInfeasible { from, gain } => write!(
                 f,

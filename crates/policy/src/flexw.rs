@@ -42,6 +42,7 @@ use crate::decision::Target;
 use crate::fair_share::Claim;
 use crate::fair_share::LeveledClaim;
 use crate::fair_share::fair_shares_by_level;
+use crate::flexs::report::SpinReport;
 use crate::host::knobs::WeightKnob;
 use crate::host::observation::HostObservation;
 use crate::host::observation::IdleTimes;
@@ -188,6 +189,9 @@ pub struct Round {
     /// What policies that look at single vCPUs made of them.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub vcpus: BTreeMap<VmId, Vec<VcpuDemand>>,
+    /// What branch counters told of vCPUs, and what came of it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub spins: Vec<SpinReport>,
 }
 
 /// What a vCPU wants of its VM's time.

@@ -18,6 +18,7 @@ use serde::Deserialize;
 use serde::Serialize;
 
 use crate::accounting_group::components;
+use crate::flexs::Counted;
 use crate::pcpu_set::PcpuSet;
 use crate::policy_set::PolicySet;
 use crate::units::Nanos;
@@ -149,6 +150,9 @@ pub struct VcpuObservation {
     /// Its siblings that woke it in the period, where that is known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub woken_by: Vec<VcpuId>,
+    /// What its branch counters counted, where they are read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub branches: Option<Counted>,
     /// Whether it was runnable when the period ended. Kernels count a wait only once it is over, so
     /// a vCPU that never ran in the period shows no wait at all; this tells it from a sleeper.
     pub runnable: bool,
@@ -168,6 +172,7 @@ impl VcpuObservation {
             runs: None,
             pcpu: None,
             woken_by: Vec::new(),
+            branches: None,
             runnable: false,
         }
     }

@@ -463,7 +463,14 @@ fn the_registry_holds_these_policies() {
         .collect();
     assert_eq!(
         names,
-        ["fair", "configured", "turns", "apart", "asymmetric"]
+        [
+            "fair",
+            "configured",
+            "turns",
+            "apart",
+            "asymmetric",
+            "flexs"
+        ]
     );
     let text = std::fs::read_to_string(concat!(
         env!("CARGO_MANIFEST_DIR"),

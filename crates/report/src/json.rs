@@ -7,6 +7,16 @@ use std::path::PathBuf;
 use serde::Serialize;
 use thiserror::Error;
 
+/// Figures with the version of their form (`docs/schemas`).
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Versioned<'a, T> {
+    /// The version.
+    pub schema: u32,
+    /// The figures, a structure.
+    #[serde(flatten)]
+    pub figures: &'a T,
+}
+
 /// Why figures were not written.
 #[derive(Debug, Error)]
 pub enum JsonError {

@@ -15,8 +15,13 @@ use tandem_policy::Nice;
 use tandem_policy::Target;
 use tandem_policy::VcpuId;
 use tandem_policy::VmId;
+use tandem_policy::VmObservation;
 use tandem_policy::Weight;
+use tandem_policy::flexw::Round;
 use tandem_policy::host::Host;
+use tandem_policy::host::HostObservation;
+use tandem_policy::host::Policy;
+use tandem_policy::host::policy::Scope;
 use tandem_sim::Results;
 use tandem_sim::Scenario;
 use tandem_sim::World;
@@ -408,4 +413,52 @@ fn a_host_says_which_knobs_it_has() {
     let credit = knobs("credit");
     assert!(!credit.idle && !credit.nice && !credit.vcpu_groups && credit.affinity);
     assert_eq!(credit.weight.step, 4.0);
+}
+
+/// Gives VM a four times the weight of VM b.
+#[derive(Debug)]
+struct FourToOne;
+
+impl Policy for FourToOne {
+    fn decide(&mut self, host: &HostObservation, _scope: Scope, round: &mut Round) {
+        round.contended = true;
+        let wants = |vm: &VmObservation| Decision::SetWeight {
+            target: Target::Vm(vm.vm),
+            weight: Weight::saturating(if vm.vm == VmId(0) { 4096.4 } else { 1024.0 }),
+            because: Because::Outside,
+        };
+        round.decisions.extend(host.vms.iter().map(wants));
+    }
+}
+
+#[test]
+fn a_policy_from_outside_the_registry_takes_the_place_of_the_scenarios() {
+    let text = |head: &str| {
+        format!(
+            "{head}\nduration = \"6s\"\nwarmup = \"3s\"\n[machine]\npcpus = 1\n\
+             [[vm]]\nname = \"a\"\nvcpus = 1\nworkload = \"hog\"\n\
+             [[vm]]\nname = \"b\"\nvcpus = 1\nworkload = \"hog\"\n{HOG}"
+        )
+    };
+    let mut world = World::new(&scenario(&text("policies = [\"fair\"]"), &[]));
+    world.record_decisions();
+    assert!(world.replace_policies(Box::new(FourToOne)));
+    near(&received(&world.run()), &[0.8, 0.2]);
+    // Rounded to what the knob takes, and then in force.
+    let decided = world.take_decisions();
+    let decisions: Vec<&Decision> = decided
+        .iter()
+        .flat_map(|(_, round)| &round.decisions)
+        .collect();
+    let [Decision::SetWeight { weight, .. }] = decisions[..] else {
+        panic!("{decisions:?}");
+    };
+    assert_eq!(weight.value(), 4096.0);
+    assert!(
+        decided.len() > 50,
+        "every period is decided: {}",
+        decided.len()
+    );
+    let mut world = World::new(&scenario(&text(""), &[]));
+    assert!(!world.replace_policies(Box::new(FourToOne)));
 }

@@ -453,6 +453,47 @@ fn before_lazy_tlbs_were_left_out_the_first_flush_wakes_who_became_idle() {
     assert!(longest >= 50_000, "{longest}");
 }
 
+/// One thread flushes, the others compute on every other vCPU; an exit to send costs 5 µs.
+fn one_flushes(vcpus: u32, apic: &str) -> (f64, u64) {
+    let text = format!(
+        "duration = \"200ms\"\n[machine]\npcpus = {vcpus}\n{FREE}
+        [[workload]]\nname = \"maps\"
+        [[workload.role]]\nname = \"map\"\nprogram = [ {{ forever = [ {{ compute = \"90us\" }}, {{ unmap = \"10us\" }}, \"work\" ] }} ]
+        [[workload.role]]\nname = \"hog\"\nthreads = {others}\nprogram = [ {{ forever = [ {{ compute = \"1ms\" }} ] }} ]
+        [[vm]]\nname = \"a\"\nvcpus = {vcpus}\nworkload = \"maps\"\n",
+        others = vcpus - 1,
+    );
+    let settings = [
+        "machine.costs.ipi_send_exit=5000",
+        "host.apicv=false",
+        "machine.costs.interrupt_exit=3000",
+        &format!("vm.a.apic={apic}"),
+    ];
+    let vm = run(&text, &settings).vms.remove(0);
+    let asked = vm.counts.shootdown_ipis / vm.counts.shootdowns.max(1);
+    let each = 200_000.0 / vm.work as f64;
+    (each, asked)
+}
+
+#[test]
+fn how_many_vcpus_one_write_interrupts_is_the_apics_mode() {
+    // 100 µs without flushing; one write for all 12, or one for each of 11 or 3 others. Who is asked exits for 3 µs,
+    // while the others are still being asked but for the last.
+    for (vcpus, apic, writes, exit) in [
+        (12, "cluster", 1.0, 3.0),
+        (12, "xapic", 11.0, 3.0),
+        (12, "x2apic", 11.0, 3.0),
+        (12, "posted", 11.0, 0.0),
+        (4, "xapic", 1.0, 3.0),
+        (4, "x2apic", 3.0, 3.0),
+    ] {
+        let (each, asked) = one_flushes(vcpus, apic);
+        assert_eq!(asked, u64::from(vcpus) - 1, "{apic}");
+        let wanted = 100.0 + 5.0 * writes + exit;
+        near(&format!("{apic} with {vcpus}"), each, wanted, 0.01);
+    }
+}
+
 #[test]
 fn a_peer_is_any_thread_of_the_role_and_nobody_else() {
     // Items go to queues of which only three have a taker.

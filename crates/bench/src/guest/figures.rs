@@ -9,7 +9,7 @@ use tandem_report::json;
 use tandem_report::json::JsonError;
 use thiserror::Error;
 
-use crate::guest::program::PROGRAMS;
+use crate::guest::program;
 use crate::guest::row::Row;
 
 /// Why a file's figures are not known.
@@ -58,11 +58,9 @@ pub fn save(path: &Path, rows: &[Row]) -> Result<(), JsonError> {
 /// Sorts rows as the set has its programs, then by variant.
 pub fn in_order(rows: &mut [Row]) {
     let place = |row: &Row| {
-        let programs = PROGRAMS.iter();
-        let at = programs
-            .map(|p| p.name)
-            .position(|name| name == row.program);
-        (at.unwrap_or(PROGRAMS.len()), row.variant)
+        let mut programs = program::all().map(|p| p.name);
+        let at = programs.position(|name| name == row.program);
+        (at.unwrap_or(usize::MAX), row.variant)
     };
     rows.sort_by_key(place);
 }

@@ -13,8 +13,11 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use tandem_guest::counters::CounterError;
+use tandem_guest::counters::IdleStates;
+use tandem_linux::ProcFs;
 use tandem_linux::interrupt::Interrupt;
 use tandem_linux::interrupt::Interrupted;
+use tandem_policy::PcpuId;
 use tandem_report::explain;
 use tandem_report::progress::Progress;
 use thiserror::Error;
@@ -25,6 +28,7 @@ use crate::guest::database::DatabaseError;
 use crate::guest::folder::Folder;
 use crate::guest::inputs;
 use crate::guest::inputs::InputsError;
+use crate::guest::output;
 use crate::guest::output::Work;
 use crate::guest::process;
 use crate::guest::process::RunError;
@@ -188,7 +192,7 @@ impl<'a> Bench<'a> {
 
     /// Whether a variant works here at all; otherwise why not.
     pub fn try_out(&self, variant: Variant) -> Result<Result<(), String>, Interrupted> {
-        let argv = self.wrapped(variant, &["true".to_owned()]);
+        let argv = self.wrapped(variant, &["true".to_owned()], false);
         let limit = Duration::from_secs(60);
         let run = process::run(&argv, self.folder.path(), limit, self.interrupt);
         self.interrupt.check()?;
@@ -356,11 +360,12 @@ impl<'a> Bench<'a> {
         }
     }
 
-    fn wrapped(&self, variant: Variant, command: &[String]) -> Vec<String> {
+    fn wrapped(&self, variant: Variant, command: &[String], one_vcpu: bool) -> Vec<String> {
         let with = Agent {
             tandem: &self.plan.tandem,
             state_dir: self.plan.state_dir.as_deref(),
             vcpu: self.plan.vcpu,
+            one_vcpu,
         };
         variant.command(command, &with, &self.account())
     }
@@ -391,13 +396,21 @@ impl<'a> Bench<'a> {
             }
             _ => load.command(&setting),
         };
-        let argv = self.wrapped(variant, &command);
+        let argv = self.wrapped(variant, &command, load.is_for_one_vcpu());
         // An account that was left from another run would be taken for this one's.
         let _ = std::fs::remove_file(self.account());
         let limit = Duration::from_secs(u64::from(self.plan.seconds * PATIENCE) + 60);
+        let idle = IdleStates::open(&ProcFs::host(), PcpuId(self.plan.vcpu));
+        let idle_before = idle.read().filter(|_| load.is_for_one_vcpu());
         let before = Counters::read()?;
         let run = process::run(&argv, self.folder.path(), limit, self.interrupt)?;
         let after = Counters::read()?;
+        // Polling comes before halting, in the same idle period.
+        let idle = idle_before.zip(idle.read()).map(|(before, after)| {
+            let periods = (after.polls - before.polls).max(after.halts - before.halts);
+            (periods as f64, (after.time - before.time) as f64 / 1e9)
+        });
+        let wall = run.wall.as_secs_f64();
         if !run.status.success() {
             return Err(MeasureError::Failed {
                 status: run.status,
@@ -418,7 +431,7 @@ impl<'a> Bench<'a> {
             _ => (whole, run.cpu.as_secs_f64()),
         };
         let account = match variant {
-            Variant::Stock | Variant::Taskset => Account::default(),
+            Variant::Stock | Variant::Taskset | Variant::Slack => Account::default(),
             _ => Account::read(&self.account()).unwrap_or_default(),
         };
         let sample = Sample {
@@ -430,6 +443,11 @@ impl<'a> Bench<'a> {
             agent_cpu: account
                 .agent_cpu_ns
                 .map(|ns| ns / 1e9 / run.wall.as_secs_f64()),
+            transitions: idle.map(|(periods, _)| periods / work.units),
+            busy: idle.map(|(_, time)| (wall - time).max(0.0) / work.units),
+            latency_p99_ns: output::latency_p99(&run.text),
+            delay_slack_ns: account.delay_slack_ns,
+            delay_batch: account.delay_batch,
             others: Some((whole.tasks - run.cpu.as_secs_f64()).max(0.0) / run.wall.as_secs_f64()),
         };
         Ok((sample, work))

@@ -98,6 +98,19 @@ pub fn token(text: &str) -> Option<Work> {
     )
 }
 
+/// Pieces of work of `tandem bench guest-paced`.
+pub fn paced(text: &str) -> Option<Work> {
+    Work::new(
+        number_after(text, "done:")?,
+        number_after(text, "seconds:")?,
+    )
+}
+
+/// The 99th percentile of latencies that it printed, ns.
+pub fn latency_p99(text: &str) -> Option<f64> {
+    Some(number_after(text, "latency_p99_us:")? * 1e3)
+}
+
 /// `tandem vm run --json`.
 pub fn microvm(text: &str) -> Option<Work> {
     #[derive(Deserialize)]
@@ -195,6 +208,14 @@ mod tests {
             token("passes: 120000\nseconds: 3.0001\n"),
             work(1.2e5, 3.0001)
         );
+    }
+
+    #[test]
+    fn paced_programs_say_their_latency() {
+        let text = "done: 27000\nseconds: 10.000000\nlatency_p99_us: 812.4\n";
+        assert_eq!(paced(text), work(27_000.0, 10.0));
+        assert_eq!(latency_p99(text), Some(812_400.0));
+        assert_eq!(latency_p99("done: 0\nseconds: 10.0\n"), None);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use thiserror::Error;
 use crate::guest::inputs;
 use crate::guest::output;
 use crate::guest::output::Work;
+use crate::guest::paced::Structure;
 use crate::guest::process::Finished;
 use crate::guest::token::Means;
 
@@ -20,7 +21,7 @@ use crate::guest::token::Means;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
     "'{0}' is no program of the set; the programs are {known}",
-    known = PROGRAMS.map(|program| program.name).join(", ")
+    known = all().map(|program| program.name).collect::<Vec<_>>().join(", ")
 )]
 pub struct UnknownProgram(pub String);
 
@@ -85,6 +86,15 @@ pub enum Load {
     Dbench,
     /// `stress-ng --futex`.
     StressFutex,
+    /// [`crate::guest::paced`], on one vCPU.
+    Paced(Structure),
+    /// A stressor of `stress-ng`, an instance, on one vCPU.
+    Stress {
+        /// Which.
+        stressor: &'static str,
+        /// Its settings.
+        settings: &'static str,
+    },
     /// `make -j` of a generated C program.
     Make,
     /// `tandem vm run`.
@@ -212,7 +222,48 @@ pub const PROGRAMS: [Program; 25] = [
     microvm("vm-pipeline", Kind::Mixed, "pipeline", &[]),
 ];
 
+const fn paced(name: &'static str, structure: Structure) -> Program {
+    program(name, Kind::Mixed, Load::Paced(structure))
+}
+
+/// The programs for one vCPU, in the order in which they run.
+pub const ONE_VCPU: [Program; 9] = [
+    paced("timers", Structure::Timers),
+    paced("timers-relative", Structure::TimersRelative),
+    paced("event-loop", Structure::EventLoop),
+    paced("requests-workers", Structure::RequestsWorkers),
+    paced("requests-loop", Structure::RequestsLoop),
+    paced("redis", Structure::Redis),
+    paced("memcached", Structure::Memcached),
+    program(
+        "stress-timer",
+        Kind::Mixed,
+        Load::Stress {
+            stressor: "timer",
+            settings: "--timer 1 --timer-freq 2000",
+        },
+    ),
+    program(
+        "stress-nanosleep",
+        Kind::Mixed,
+        Load::Stress {
+            stressor: "nanosleep",
+            settings: "--nanosleep 1",
+        },
+    ),
+];
+
+/// The programs of both sets.
+pub fn all() -> impl Iterator<Item = &'static Program> {
+    PROGRAMS.iter().chain(&ONE_VCPU)
+}
+
 impl Load {
+    /// Whether it is for one vCPU.
+    pub fn is_for_one_vcpu(self) -> bool {
+        matches!(self, Load::Paced(_) | Load::Stress { .. })
+    }
+
     /// What it does and what is counted.
     pub fn what(self) -> String {
         let many = format!("{GROUPS} groups of {FELLOWS} senders and {FELLOWS} receivers");
@@ -249,6 +300,10 @@ impl Load {
             Load::StressFutex => {
                 "stress-ng futex, an instance per vCPU; bogo operations".to_owned()
             }
+            Load::Paced(structure) => structure.what().to_owned(),
+            Load::Stress { stressor, .. } => {
+                format!("stress-ng {stressor}, an instance; bogo operations")
+            }
             Load::Make => "make -j of a generated C program, a job per vCPU; files".to_owned(),
             Load::Microvm { workload, .. } => {
                 format!("tandem vm run: a VM of 2 vCPUs, workload {workload}; its items")
@@ -266,7 +321,8 @@ impl Load {
             Load::SysbenchMutex { .. } => "locks",
             Load::Oltp { .. } => "transactions",
             Load::Pbzip2 | Load::Dbench => "MB",
-            Load::StressFutex => "bogo ops",
+            Load::StressFutex | Load::Stress { .. } => "bogo ops",
+            Load::Paced(_) => "pieces",
             Load::Make => "files",
             Load::Microvm { .. } => "items",
         }
@@ -289,7 +345,10 @@ impl Load {
             ],
             Load::Pbzip2 => &[Need::Command("pbzip2", "pbzip2")],
             Load::Dbench => &[Need::Command("dbench", "dbench")],
-            Load::StressFutex => &[Need::Command("stress-ng", "stress-ng")],
+            Load::StressFutex | Load::Stress { .. } => &[Need::Command("stress-ng", "stress-ng")],
+            Load::Paced(Structure::Redis) => &[Need::Command("redis-server", "redis-server")],
+            Load::Paced(Structure::Memcached) => &[Need::Command("memcached", "memcached")],
+            Load::Paced(_) => &[],
             Load::Make => &[Need::Command("make", "make"), Need::Command("cc", "gcc")],
             Load::Microvm { .. } => &[Need::Kvm],
         }
@@ -360,6 +419,12 @@ impl Load {
             Load::StressFutex => {
                 format!("stress-ng --futex {vcpus} --timeout {seconds} --metrics --no-rand-seed")
             }
+            Load::Paced(structure) => {
+                format!("bench guest-paced {} {seconds}", structure.name())
+            }
+            Load::Stress { settings, .. } => {
+                format!("stress-ng {settings} --timeout {seconds} --metrics --no-rand-seed")
+            }
             Load::Make => format!("make -s -B -j{vcpus} COUNT={count} -C"),
             Load::Microvm { workload, .. } => {
                 format!("vm run --json --vcpus 2 --workload {workload} --seconds {seconds}")
@@ -367,7 +432,7 @@ impl Load {
         };
         let mut argv: Vec<String> = line.split_ascii_whitespace().map(str::to_owned).collect();
         match self {
-            Load::Token(_) => argv.insert(0, tandem.to_owned()),
+            Load::Token(_) | Load::Paced(_) => argv.insert(0, tandem.to_owned()),
             Load::Microvm { settings, .. } => {
                 argv.insert(0, tandem.to_owned());
                 for setting in settings {
@@ -405,22 +470,26 @@ impl Load {
             Load::Oltp { .. } => output::sysbench_transactions(text),
             Load::Dbench => output::dbench(text, f64::from(setting.seconds.max(DBENCH_SECONDS))),
             Load::StressFutex => output::stress_ng(text, "futex"),
+            Load::Stress { stressor, .. } => output::stress_ng(text, stressor),
+            Load::Paced(_) => output::paced(text),
             Load::Pbzip2 | Load::Make => Work::new(units, run.wall.as_secs_f64()),
             Load::Microvm { .. } => output::microvm(text),
         }
     }
 }
 
-/// The programs of these names, in the order of the set; all for no names.
-pub fn chosen(names: &[String]) -> Result<Vec<Program>, UnknownProgram> {
+/// The programs of these names, in the order of the sets; for no names those for one vCPU or the others.
+pub fn chosen(names: &[String], one_vcpu: bool) -> Result<Vec<Program>, UnknownProgram> {
     for name in names {
-        if !PROGRAMS.iter().any(|program| program.name == name) {
+        if !all().any(|program| program.name == name) {
             return Err(UnknownProgram(name.clone()));
         }
     }
-    let wanted =
-        |program: &&Program| names.is_empty() || names.iter().any(|name| program.name == name);
-    Ok(PROGRAMS.iter().filter(wanted).copied().collect())
+    let wanted = |program: &&Program| match names.is_empty() {
+        true => program.load.is_for_one_vcpu() == one_vcpu,
+        false => names.iter().any(|name| program.name == name),
+    };
+    Ok(all().filter(wanted).copied().collect())
 }
 
 /// Why a program cannot run, if something it needs is missing.
@@ -491,6 +560,10 @@ mod tests {
                 Load::Token(Means::Condvar),
                 "tandem bench guest-token --by condvar --seconds 3",
             ),
+            (
+                Load::Paced(Structure::EventLoop),
+                "tandem bench guest-paced event-loop 3",
+            ),
             (Load::Dbench, "dbench -t 3 -D /tmp/f/dbench 2"),
             (Load::Make, "make -s -B -j2 COUNT=100 -C /tmp/f/program"),
             (
@@ -521,12 +594,15 @@ mod tests {
 
     #[test]
     fn names_are_distinct_and_an_unknown_one_lists_them() {
-        let names: std::collections::BTreeSet<_> = PROGRAMS.iter().map(|p| p.name).collect();
-        assert_eq!(names.len(), PROGRAMS.len());
-        let one = chosen(&["make".to_owned()]).unwrap();
+        let names: std::collections::BTreeSet<_> = all().map(|p| p.name).collect();
+        assert_eq!(names.len(), PROGRAMS.len() + ONE_VCPU.len());
+        let one = chosen(&["make".to_owned()], false).unwrap();
         assert_eq!(one.len(), 1);
-        assert_eq!(chosen(&[]).unwrap().len(), PROGRAMS.len());
-        let error = chosen(&["x".to_owned()]).unwrap_err().to_string();
+        let timers = chosen(&["timers".to_owned()], false).unwrap();
+        assert!(timers[0].load.is_for_one_vcpu());
+        assert_eq!(chosen(&[], false).unwrap().len(), PROGRAMS.len());
+        assert_eq!(chosen(&[], true).unwrap().len(), ONE_VCPU.len());
+        let error = chosen(&["x".to_owned()], false).unwrap_err().to_string();
         assert!(error.contains("oltp-16, dbench"), "{error}");
     }
 

@@ -42,6 +42,16 @@ pub struct Sample {
     pub agent_cpu: Option<f64>,
     /// What everything else on the machine took meanwhile, in vCPUs.
     pub others: Option<f64>,
+    /// On one vCPU: how often it went idle, per unit of work.
+    pub transitions: Option<f64>,
+    /// On one vCPU: seconds for which it was not idle, with all that ran on it, per unit of work.
+    pub busy: Option<f64>,
+    /// The 99th percentile of the latencies that the program measured, ns.
+    pub latency_p99_ns: Option<f64>,
+    /// Delayed scheduling: the timer slack that the agent had set in the end.
+    pub delay_slack_ns: Option<f64>,
+    /// Delayed scheduling: whether woken threads did not preempt in the end.
+    pub delay_batch: Option<bool>,
 }
 
 /// One program in one variant.
@@ -88,6 +98,24 @@ pub struct Row {
     /// variant's, in vCPUs.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub others: Option<f64>,
+    /// On one vCPU: how often it went idle, per unit of work, against stock.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub transitions_ratio: Option<f64>,
+    /// The same per second, in this variant and in stock, the medians.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub transitions_per_second: Option<[f64; 2]>,
+    /// On one vCPU: time for which it was not idle, per unit of work, against stock.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub busy_ratio: Option<f64>,
+    /// The 99th percentile of latencies, ns, in this variant and in stock, the medians.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub latency_p99_ns: Option<[f64; 2]>,
+    /// Delayed scheduling: the timer slack that the agent had set in the end, the median.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub delay_slack_ns: Option<f64>,
+    /// Delayed scheduling: in how many runs woken threads did not preempt in the end.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub delay_batch_runs: Option<usize>,
     /// vCPUs of the machine.
     pub vcpus: usize,
     /// The ratio of each pair.
@@ -119,6 +147,11 @@ impl Row {
             let ratio = |(a, b)| Some(of(b)? / of(a).filter(|stock| *stock > 0.0)?);
             median(pairs().filter_map(ratio))
         };
+        let both = |of: fn(&Sample) -> Option<f64>| {
+            let of_all = |all: &[Sample]| median(all.iter().filter_map(of));
+            Some([of_all(samples)?, of_all(stock)?])
+        };
+        let batch = || samples.iter().filter_map(|sample| sample.delay_batch);
         let own = |of: fn(&Sample) -> Option<f64>| median(samples.iter().filter_map(of));
         Some(Row {
             program: about.program.to_owned(),
@@ -142,6 +175,12 @@ impl Row {
                 .chain(samples)
                 .filter_map(|sample| sample.others)
                 .max_by(f64::total_cmp),
+            transitions_ratio: against(|sample| sample.transitions),
+            transitions_per_second: both(|sample| Some(sample.transitions? * sample.rate)),
+            busy_ratio: against(|sample| sample.busy),
+            latency_p99_ns: both(|sample| sample.latency_p99_ns),
+            delay_slack_ns: own(|sample| sample.delay_slack_ns),
+            delay_batch_runs: batch().next().map(|_| batch().filter(|is| *is).count()),
             vcpus: about.vcpus,
             pairs: ratios,
         })

@@ -143,6 +143,48 @@ pub fn costs(rows: &[Row]) -> Table {
     table
 }
 
+/// Programs on one vCPU: how often it went idle, what it was busy for, and latencies; variants and stock.
+pub fn one_vcpu(rows: &[Row]) -> Table {
+    let names = [
+        "work",
+        "idle periods",
+        "per second",
+        "in stock",
+        "busy",
+        "latency p99",
+        "in stock",
+        "slack in the end",
+    ];
+    let mut table = headed(
+        &["program", "variant"],
+        names.map(str::to_owned).into_iter(),
+    );
+    for row in rows.iter().filter(|row| is_of_one_vcpu(row)) {
+        let part = |value: Option<f64>| value.map_or_else(absent, |v| format!("{v:.3}").into());
+        let rate = |pair: Option<[f64; 2]>, at: usize| {
+            pair.map_or_else(absent, |pair| figure::rate(pair[at]).into())
+        };
+        let time = |ns: Option<f64>| ns.map_or_else(absent, |ns| figure::time(ns).into());
+        table.row([
+            Cell::toned(row.program.clone(), Tone::Strong),
+            row.variant.name().into(),
+            ratio(row),
+            part(row.transitions_ratio),
+            rate(row.transitions_per_second, 0),
+            rate(row.transitions_per_second, 1),
+            part(row.busy_ratio),
+            time(row.latency_p99_ns.map(|pair| pair[0])),
+            time(row.latency_p99_ns.map(|pair| pair[1])),
+            time(row.delay_slack_ns),
+        ]);
+    }
+    table
+}
+
+fn is_of_one_vcpu(row: &Row) -> bool {
+    row.transitions_ratio.is_some() || row.latency_p99_ns.is_some()
+}
+
 /// What the agent chose, when, and what it took itself.
 pub fn choices(rows: &[Row]) -> Table {
     let names = ["vCPUs", "retention", "settled after", "agent's CPU"];
@@ -261,6 +303,11 @@ pub fn summary(rows: &[Row], agreements: &[Agreement], account: &Account) -> Str
     parts.extend(warning(rows));
     parts.push("CPU time and awake time per unit of work, against stock:".to_owned());
     parts.push(costs(rows).to_string());
+    if rows.iter().any(is_of_one_vcpu) {
+        let what = "On one vCPU: idle periods, and time for which it was not idle, per unit of work against stock:";
+        parts.push(what.to_owned());
+        parts.push(one_vcpu(rows).to_string());
+    }
     let choices = choices(rows);
     if !choices.is_empty() {
         parts.push("What the agent chose in most runs, and when:".to_owned());
@@ -323,6 +370,22 @@ mod tests {
             text.contains("agent awake") && text.contains("0.25"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn programs_on_one_vcpu_have_a_table_of_their_own() {
+        let mut rows = vec![
+            row("timers", Variant::Agent, 1.0),
+            row("make", Variant::Agent, 1.0),
+        ];
+        rows[0].transitions_ratio = Some(0.55);
+        rows[0].transitions_per_second = Some([1_000.0, 1_800.0]);
+        rows[0].latency_p99_ns = Some([800_000.0, 90_000.0]);
+        let text = one_vcpu(&rows).text(Look::Plain);
+        assert!(text.contains("0.550") && text.contains("timers"), "{text}");
+        assert!(!text.contains("make"), "{text}");
+        // The time for which it was busy is not known here.
+        assert!(text.contains(figure::NOT_MEASURED), "{text}");
     }
 
     #[test]

@@ -17,8 +17,8 @@ use thiserror::Error;
 pub enum VariantError {
     /// No variant has the name.
     #[error(
-        "'{0}' is no variant; the variants are agent, taskset, haltpoll, and exhaustive for the agent \
-         with all fixed settings"
+        "'{0}' is no variant; the variants are agent, taskset, haltpoll, slack, and exhaustive for the \
+         agent with all fixed settings"
     )]
     Unknown(String),
     /// The list is empty.
@@ -28,6 +28,9 @@ pub enum VariantError {
 
 /// Retention where it is on: some ten halt-wake round trips, and what haltpoll is tuned to by hand.
 const RETENTION: &str = "200us";
+
+/// Timer slack by hand, ns: half of the agent's bound on the delay.
+pub const SLACK: u64 = 500_000;
 
 /// A way to run a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -41,6 +44,8 @@ pub enum Variant {
     Taskset,
     /// The kernel's haltpoll, tuned by hand to 200 µs, on all vCPUs.
     Haltpoll,
+    /// Timer slack by hand, [`SLACK`].
+    Slack,
     /// All vCPUs, and they halt at once.
     AllOff,
     /// All vCPUs, and they stay awake for 200 µs, by whatever means the agent would take.
@@ -77,6 +82,7 @@ impl Variant {
             Variant::Agent => "agent",
             Variant::Taskset => "taskset",
             Variant::Haltpoll => "haltpoll",
+            Variant::Slack => "slack",
             Variant::AllOff => "all-off",
             Variant::AllOn => "all-on",
             Variant::OneOff => "one-off",
@@ -91,6 +97,7 @@ impl Variant {
             Variant::Agent => "tandem guest run: vCPUs and retention as the agent decides",
             Variant::Taskset => "taskset to one vCPU",
             Variant::Haltpoll => "the kernel's haltpoll, tuned by hand to 200 µs",
+            Variant::Slack => "timer slack of 500 µs, by hand",
             Variant::AllOff => "all vCPUs, no retention, held fixed",
             Variant::AllOn => "all vCPUs, awake for 200 µs when idle, held fixed",
             Variant::OneOff => "one vCPU, no retention, held fixed",
@@ -106,18 +113,32 @@ impl Variant {
             Variant::AllOn => fixed(false, true),
             Variant::OneOff => fixed(true, false),
             Variant::OneOn => fixed(true, true),
-            Variant::Stock | Variant::Agent | Variant::Taskset | Variant::Haltpoll => None,
+            Variant::Stock
+            | Variant::Agent
+            | Variant::Taskset
+            | Variant::Haltpoll
+            | Variant::Slack => None,
         }
     }
 
-    /// The command that runs `command` so; the agent writes its account to `report`.
+    /// The command that runs `command` so; the agent writes its account to `report`. On one vCPU the agent is there too.
     pub fn command(self, command: &[String], with: &Agent, report: &Path) -> Vec<String> {
+        let whole = self.on_all_vcpus(command, with, report);
+        match with.one_vcpu && self != Variant::Taskset {
+            true => taskset(with.vcpu, &whole),
+            false => whole,
+        }
+    }
+
+    fn on_all_vcpus(self, command: &[String], with: &Agent, report: &Path) -> Vec<String> {
         let (vcpus, retention) = match self {
             Variant::Stock => return command.to_vec(),
-            Variant::Taskset => {
-                let mut argv = vec!["taskset".to_owned(), "-c".to_owned(), with.vcpu.to_string()];
-                argv.extend_from_slice(command);
-                return argv;
+            Variant::Taskset => return taskset(with.vcpu, command),
+            Variant::Slack => {
+                // The shell may set its own, and what it becomes keeps it.
+                let script = format!("echo {SLACK} >/proc/$$/timerslack_ns && exec \"$@\"");
+                let shell = ["sh", "-c", &script, "sh"].map(str::to_owned);
+                return shell.into_iter().chain(command.iter().cloned()).collect();
             }
             Variant::Agent => ("auto", "auto"),
             Variant::Haltpoll | Variant::AllOn => ("all", RETENTION),
@@ -132,7 +153,9 @@ impl Variant {
             argv.extend(["--state-dir".to_owned(), dir.display().to_string()]);
         }
         if self != Variant::Agent {
-            argv.extend(["--vcpus", vcpus, "--retention", retention].map(str::to_owned));
+            // Held, all of it: on one vCPU wake-ups would be delayed, too.
+            let held = ["--vcpus", vcpus, "--retention", retention, "--delay", "off"];
+            argv.extend(held.map(str::to_owned));
         }
         if self == Variant::Haltpoll {
             // Without it there is nothing to tune, and this variant is left out.
@@ -154,6 +177,13 @@ pub struct Agent<'a> {
     pub state_dir: Option<&'a Path>,
     /// The vCPU that `taskset` takes.
     pub vcpu: u32,
+    /// Whether everything is to run on that one.
+    pub one_vcpu: bool,
+}
+
+fn taskset(vcpu: u32, command: &[String]) -> Vec<String> {
+    let words = ["taskset".to_owned(), "-c".to_owned(), vcpu.to_string()];
+    words.into_iter().chain(command.iter().cloned()).collect()
 }
 
 /// The variants of these names, each once; `exhaustive` is several.
@@ -164,6 +194,7 @@ pub fn list(names: &[String]) -> Result<Vec<Variant>, VariantError> {
             "agent" => &[Variant::Agent],
             "taskset" => &[Variant::Taskset],
             "haltpoll" => &[Variant::Haltpoll],
+            "slack" => &[Variant::Slack],
             "exhaustive" => &Variant::EXHAUSTIVE,
             other => return Err(VariantError::Unknown(other.to_owned())),
         };
@@ -190,6 +221,10 @@ pub struct Account {
     pub agent_cpu_ns: Option<f64>,
     /// CPU time that retention took.
     pub retention_burnt_ns: Option<f64>,
+    /// Delayed scheduling: the timer slack in the end.
+    pub delay_slack_ns: Option<f64>,
+    /// Delayed scheduling: whether woken threads did not preempt in the end.
+    pub delay_batch: Option<bool>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -246,6 +281,7 @@ mod tests {
         tandem: "tandem",
         state_dir: None,
         vcpu: 1,
+        one_vcpu: false,
     };
 
     #[test]
@@ -262,6 +298,17 @@ mod tests {
         );
         let haltpoll = line(Variant::Haltpoll, &WITH);
         assert!(haltpoll.contains("--vcpus all --retention 200us --means haltpoll"));
+        let one = Agent {
+            one_vcpu: true,
+            ..WITH
+        };
+        assert_eq!(line(Variant::Stock, &one), "taskset -c 1 prog -x");
+        assert_eq!(line(Variant::Taskset, &one), "taskset -c 1 prog -x");
+        assert_eq!(
+            line(Variant::Slack, &one),
+            "taskset -c 1 sh -c echo 500000 >/proc/$$/timerslack_ns && exec \"$@\" sh prog -x"
+        );
+        assert!(line(Variant::Agent, &one).starts_with("taskset -c 1 tandem guest run"));
         let with = Agent {
             state_dir: Some(Path::new("/s")),
             ..WITH

@@ -27,6 +27,9 @@ pub struct ChurnArgs {
     /// Number of VM starts, 1 … 100000
     #[arg(long, default_value_t = 200)]
     starts: u32,
+    /// Spread the starts over so many minutes, 1 … 10080 [default: one follows the other]
+    #[arg(long, value_name = "M")]
+    minutes: Option<u32>,
     /// vCPUs of each VM, 1 … 64
     #[arg(long, default_value_t = 2)]
     vcpus: u32,
@@ -47,6 +50,10 @@ pub struct ChurnArgs {
 pub fn main(args: &ChurnArgs) -> anyhow::Result<()> {
     let settings = Settings {
         starts: range::whole("--starts", args.starts, 1, 100_000)?,
+        minutes: args
+            .minutes
+            .map(|minutes| range::whole("--minutes", minutes, 1, 10_080))
+            .transpose()?,
         vcpus: range::whole("--vcpus", args.vcpus, 1, MAX_VCPUS)?,
         backend: args.backend.map(Backend::from),
         daemon: args.daemon.plan(Placement::Rebalance)?,
@@ -60,6 +67,9 @@ pub fn main(args: &ChurnArgs) -> anyhow::Result<()> {
     let figures = churn::measure(&settings, &progress, &interrupt)?;
     drop(progress);
     print(&tables::churn(&figures).to_string())?;
+    if let Some(quarters) = &figures.quarters {
+        print(&tables::churn_quarters(quarters).to_string())?;
+    }
     for error in figures.daemon_errors.iter().take(5) {
         tell!("the daemon said: {error}");
     }

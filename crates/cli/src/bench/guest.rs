@@ -35,7 +35,10 @@ pub struct GuestArgs {
     /// Pairs of runs of each program and variant, 1 … 1000; from 6 on, intervals cover 95 %
     #[arg(long, value_name = "N", default_value_t = 10)]
     runs: u32,
-    /// What to compare with stock: agent, taskset, haltpoll, exhaustive (agent and all fixed settings)
+    /// Run the programs for one vCPU [default: the others]
+    #[arg(long)]
+    one_vcpu: bool,
+    /// What to compare with stock: agent, taskset, haltpoll, slack, exhaustive (agent and all fixed settings)
     #[arg(
         long,
         value_name = "NAME,…",
@@ -84,7 +87,7 @@ impl GuestArgs {
 
 /// Runs the bench.
 pub fn main(args: &GuestArgs) -> anyhow::Result<()> {
-    let programs = program::chosen(&args.programs)?;
+    let programs = program::chosen(&args.programs, args.one_vcpu)?;
     if args.list {
         return print(&tables::list(&programs).to_string());
     }

@@ -3,12 +3,10 @@
 
 use std::path::PathBuf;
 
-use anyhow::Context;
 use clap::Args;
 use tandem_experiment::compare::Plan;
-use tandem_experiment::compare::Run;
 use tandem_experiment::compare::SHOWN;
-use tandem_experiment::parquet;
+use tandem_experiment::figures;
 use tandem_report::simulation;
 use tandem_report::simulation::comparison_page;
 use tandem_report::simulation::comparison_page::Data;
@@ -42,7 +40,8 @@ pub struct CompareArgs {
     /// Metrics in table, page and picture; an unknown one lists all
     #[arg(long, value_name = "NAME,…", default_value = SHOWN)]
     metrics: String,
-    /// Write the metrics relative to the first combination as a bar chart, SVG
+    /// Write a picture of the metrics, SVG or PNG by its name: lines over a number that is varied, else bars relative to the
+    /// first combination
     #[arg(long, value_name = "FILE")]
     picture: Option<PathBuf>,
     #[command(flatten)]
@@ -54,8 +53,11 @@ pub fn main(args: &CompareArgs) -> anyhow::Result<()> {
     let workers = input::workers(args.runs, args.workers)?;
     let combinations = input::combinations(&args.policies, &args.vary)?;
     let plan = Plan::read(&args.scenario.source()?, combinations, args.runs)?;
+    if args.picture.is_some() {
+        comparison_page::can_draw(plan.parameters())?;
+    }
     args.output.check()?;
-    args.picture.as_deref().map_or(Ok(()), output::check)?;
+    let drawing = output::check_picture(args.picture.as_deref())?;
     // The page also shows what one run of each combination has besides figures.
     let outcome = plan.run(workers, args.output.html.is_some(), &Bar::new())?;
     let comparison = &outcome.comparison;
@@ -66,6 +68,7 @@ pub fn main(args: &CompareArgs) -> anyhow::Result<()> {
     output::write_json(args.output.json.as_deref(), comparison)?;
     let data = Data {
         comparison,
+        parameters: plan.parameters(),
         scenarios: plan.scenarios(),
         watched: &outcome.watched,
         shown: &shown,
@@ -75,13 +78,12 @@ pub fn main(args: &CompareArgs) -> anyhow::Result<()> {
         let page = comparison_page::html(&data, &simulation::footer());
         output::write_text(path, "page", &page)?;
     }
-    if let Some(path) = &args.picture {
-        let picture = comparison_page::picture(&data)
-            .with_context(|| comparison_page::no_picture(comparison.combinations.len()))?;
-        output::write_text(path, "picture", &picture)?;
+    if let Some(drawing) = &drawing {
+        let picture = comparison_page::picture(&data)?;
+        tell!("picture: {}", drawing.write(&picture)?.display());
     }
-    if let Some(path) = &args.output.parquet {
-        parquet::write(path, outcome.runs.iter().flat_map(Run::rows))?;
+    if let Some(path) = &args.output.table {
+        figures::write(path, plan.parameters().columns(), plan.rows(&outcome.runs))?;
     }
     Ok(())
 }

@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use anyhow::ensure;
 use clap::Args;
 use tandem_experiment::input::source;
+pub use tandem_experiment::input::workers;
 use tandem_experiment::policies;
 use tandem_experiment::vary;
 use tandem_experiment::vary::Combination;
@@ -38,20 +38,4 @@ impl ScenarioArgs {
 /// The combinations of `--policies` and `--vary`.
 pub fn combinations(policies: &[String], vary: &[String]) -> anyhow::Result<Vec<Combination>> {
     Ok(vary::combinations(policies::combinations(policies)?, vary)?)
-}
-
-/// How many worker threads are meant; refuses numbers of runs and workers that are not possible.
-pub fn workers(runs: u32, workers: Option<usize>) -> anyhow::Result<usize> {
-    ensure!(
-        (1..=1000).contains(&runs),
-        "--runs {runs} is not possible: 1 … 1000"
-    );
-    let Some(workers) = workers else {
-        return Ok(std::thread::available_parallelism().map_or(1, usize::from));
-    };
-    ensure!(
-        (1..=1024).contains(&workers),
-        "--workers {workers} is not possible: 1 … 1024"
-    );
-    Ok(workers)
 }

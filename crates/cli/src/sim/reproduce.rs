@@ -21,6 +21,9 @@ pub struct ReproduceArgs {
     /// Only these claims, or all that begin so, such as apples.f6.ebizzy,flex
     #[arg(long, value_name = "ID,…", value_delimiter = ',')]
     claims: Vec<String>,
+    /// Replace a value in every trial, such as vm.*.apic=cluster
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    settings: Vec<String>,
     /// Runs of each trial, with seeds one apart, 1 … 1000
     #[arg(long, value_name = "N", default_value_t = 3)]
     runs: u32,
@@ -45,7 +48,8 @@ pub fn main(args: &ReproduceArgs) -> anyhow::Result<()> {
     args.html.as_deref().map_or(Ok(()), output::check)?;
     let claims = reproduce::chosen(&args.claims)?;
     let folder = args.scenarios.as_deref();
-    let verdicts = reproduce::judge_all(claims, folder, args.runs, workers, &Bar::new())?;
+    let (settings, runs) = (&args.settings, args.runs);
+    let verdicts = reproduce::judge_all(claims, folder, settings, runs, workers, &Bar::new())?;
     if !output::is_stdout(args.json.as_deref()) {
         print(&claims_table::table(&verdicts))?;
     }

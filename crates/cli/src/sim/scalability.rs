@@ -10,6 +10,7 @@ use anyhow::ensure;
 use clap::Args;
 use tandem_experiment::scalability;
 use tandem_policy::Nanos;
+use tandem_report::simulation;
 use tandem_report::simulation::scalability_table;
 use tandem_sim::scenario::load;
 
@@ -50,5 +51,8 @@ pub fn main(args: &ScalabilityArgs) -> anyhow::Result<()> {
     if !output::is_stdout(args.json.as_deref()) {
         print(&scalability_table::text(&scenario, &analysis))?;
     }
-    output::write_json(args.json.as_deref(), &analysis)
+    output::write_json(
+        args.json.as_deref(),
+        &simulation::versioned_analysis(&analysis),
+    )
 }

@@ -61,7 +61,7 @@ struct GridArgs {
     /// Worker threads [default: one for each CPU]
     #[arg(long, value_name = "N")]
     workers: Option<usize>,
-    /// The file to write: Parquet, a row for each figure
+    /// The file to write, a row for each figure: Parquet, or CSV by its name, which no shard can be
     #[arg(long, value_name = "FILE.parquet")]
     out: PathBuf,
     /// Only the cells of shard I of N, I from 1 [default: all]
@@ -129,6 +129,7 @@ fn merge(args: &MergeArgs) -> anyhow::Result<()> {
 
 /// Whether there is nothing to do, which is said then; refuses a file that cannot be written.
 fn is_done(out: &Path, identity: &Identity, force: bool) -> anyhow::Result<bool> {
+    place::check_name(out, identity.shard)?;
     if place::is_done(out, identity, force)? {
         print(&format!(
             "{} is complete already: {identity}. Nothing to do.\n",

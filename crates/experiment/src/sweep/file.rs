@@ -1,4 +1,4 @@
-//! The Parquet file of a shard: what `compare` writes, with the number of the cell before it, and in
+//! The Parquet file of a shard: the table that `compare` writes, with the number of the cell before it, and in
 //! the metadata of which grid it is.
 //!
 //! Rows are in the order of cells. A row group ends with the first cell that brings it to
@@ -15,6 +15,7 @@ use std::path::Path;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use parquet::basic::Type as PhysicalType;
 use parquet::column::reader::get_typed_column_reader;
 use parquet::data_type::ByteArray;
 use parquet::data_type::ByteArrayType;
@@ -28,24 +29,24 @@ use parquet::file::reader::FileReader;
 use parquet::file::reader::RowGroupReader;
 use parquet::file::reader::SerializedFileReader;
 use parquet::file::writer::SerializedFileWriter;
-use parquet::schema::parser::parse_message_type;
+use parquet::schema::types::Type;
 use thiserror::Error;
 
 use super::grid::Identity;
 use super::grid::IdentityError;
-use crate::parquet::ColumnError;
-use crate::parquet::column;
+use crate::columns;
+use crate::columns::ColumnError;
+use crate::columns::column;
+use crate::parameters::Column;
+use crate::parameters::FIGURES;
+use crate::parameters::Kind;
+use crate::parameters::Value;
 
-const SCHEMA: &str = "message sweep {
-    required int64 cell;
-    required binary scenario (utf8);
-    required binary combination (utf8);
-    required int64 seed;
-    required binary vm (utf8);
-    required binary metric (utf8);
-    required binary unit (utf8);
-    required double value;
-}";
+/// What the schema is called.
+const NAME: &str = "sweep";
+
+/// Columns before those of parameters.
+const BEFORE: usize = 3;
 
 /// Rows that make a row group, to the end of their cell.
 const GROUP: usize = 65_536;
@@ -115,6 +116,8 @@ pub struct Row {
     pub scenario: ByteArray,
     /// What was varied; empty: nothing.
     pub combination: ByteArray,
+    /// The same, a value for each parameter.
+    pub parameters: Arc<[Value]>,
     /// The run's seed.
     pub seed: u64,
     /// The VM; empty: the host.
@@ -133,6 +136,7 @@ struct Columns {
     cell: Vec<i64>,
     scenario: Vec<ByteArray>,
     combination: Vec<ByteArray>,
+    parameters: Vec<Arc<[Value]>>,
     seed: Vec<i64>,
     vm: Vec<ByteArray>,
     metric: Vec<ByteArray>,
@@ -146,6 +150,7 @@ impl Columns {
             cell: u64::try_from(*self.cell.get(at)?).ok()?,
             scenario: self.scenario.get(at)?.clone(),
             combination: self.combination.get(at)?.clone(),
+            parameters: Arc::clone(self.parameters.get(at)?),
             seed: *self.seed.get(at)? as u64,
             vm: self.vm.get(at)?.clone(),
             metric: self.metric.get(at)?.clone(),
@@ -158,21 +163,27 @@ impl Columns {
 /// Writes a file, row by row.
 pub struct Writer {
     writer: SerializedFileWriter<File>,
+    parameters: Vec<Column>,
     columns: Columns,
     rows: u64,
 }
 
 impl Writer {
-    /// Begins.
-    pub fn new(file: File, identity: &Identity) -> Result<Writer, ColumnError> {
+    /// Begins; `parameters` are the columns of what was varied.
+    pub fn new(
+        file: File,
+        identity: &Identity,
+        parameters: &[Column],
+    ) -> Result<Writer, ColumnError> {
         let pairs = identity.to_pairs().into_iter();
         let pairs = pairs.map(|(key, value)| KeyValue::new(key.to_owned(), value));
         let properties = WriterProperties::builder()
             .set_key_value_metadata(Some(pairs.collect()))
             .build();
-        let schema = Arc::new(parse_message_type(SCHEMA)?);
+        let schema = columns::schema(NAME, &columns::columns(true, parameters))?;
         Ok(Writer {
-            writer: SerializedFileWriter::new(file, schema, Arc::new(properties))?,
+            writer: SerializedFileWriter::new(file, Arc::new(schema), Arc::new(properties))?,
+            parameters: parameters.to_vec(),
             columns: Columns::default(),
             rows: 0,
         })
@@ -183,6 +194,7 @@ impl Writer {
         self.columns.cell.push(row.cell as i64);
         self.columns.scenario.push(row.scenario);
         self.columns.combination.push(row.combination);
+        self.columns.parameters.push(row.parameters);
         self.columns.seed.push(row.seed as i64);
         self.columns.vm.push(row.vm);
         self.columns.metric.push(row.metric);
@@ -214,6 +226,8 @@ impl Writer {
         column::<Int64Type>(&mut group, &columns.cell)?;
         column::<ByteArrayType>(&mut group, &columns.scenario)?;
         column::<ByteArrayType>(&mut group, &columns.combination)?;
+        let values: Vec<&[Value]> = columns.parameters.iter().map(|row| &**row).collect();
+        columns::parameters(&mut group, &self.parameters, &values)?;
         column::<Int64Type>(&mut group, &columns.seed)?;
         column::<ByteArrayType>(&mut group, &columns.vm)?;
         column::<ByteArrayType>(&mut group, &columns.metric)?;
@@ -228,6 +242,7 @@ impl Writer {
 pub struct Reader {
     reader: SerializedFileReader<File>,
     identity: Identity,
+    parameters: Vec<Column>,
     columns: Columns,
     /// The next row of these.
     at: usize,
@@ -256,12 +271,11 @@ impl Reader {
             let pair = pairs?.iter().find(|pair| pair.key == key)?;
             pair.value.clone()
         })?;
-        if *metadata.schema() != parse_message_type(SCHEMA)? {
-            return Err(ContentError::Columns);
-        }
+        let parameters = parameters_of(metadata.schema())?;
         Ok(Reader {
             reader,
             identity,
+            parameters,
             columns: Columns::default(),
             at: 0,
             group: 0,
@@ -271,6 +285,11 @@ impl Reader {
     /// Of which grid it is.
     pub fn identity(&self) -> &Identity {
         &self.identity
+    }
+
+    /// The columns of what was varied.
+    pub fn parameters(&self) -> &[Column] {
+        &self.parameters
     }
 
     /// The next row, if it is of this cell.
@@ -290,8 +309,8 @@ impl Reader {
             if self.group >= self.reader.num_row_groups() {
                 return Ok(None);
             }
-            let (reader, group) = (&self.reader, self.group);
-            self.columns = guarded(|| read_group(&*reader.get_row_group(group)?))?;
+            let (reader, group, parameters) = (&self.reader, self.group, &self.parameters);
+            self.columns = guarded(|| read_group(&*reader.get_row_group(group)?, parameters))?;
             self.group += 1;
             self.at = 0;
         }
@@ -315,17 +334,90 @@ fn guarded<T>(read: impl FnOnce() -> Result<T, ContentError>) -> Result<T, Conte
     }
 }
 
-fn read_group(group: &dyn RowGroupReader) -> Result<Columns, ContentError> {
+/// The columns of parameters in a schema; refuses one that is not a sweep's.
+fn parameters_of(schema: &Type) -> Result<Vec<Column>, ContentError> {
+    let fields = schema.get_fields();
+    let after = FIGURES.len() - BEFORE;
+    let between = fields.get(BEFORE..fields.len().saturating_sub(after));
+    let column = |field: &Arc<Type>| {
+        let kind = match field.is_primitive().then(|| field.get_physical_type()) {
+            Some(PhysicalType::INT64) => Kind::Integer,
+            Some(PhysicalType::DOUBLE) => Kind::Real,
+            Some(PhysicalType::BYTE_ARRAY) => Kind::Text,
+            _ => return Err(ContentError::Columns),
+        };
+        let name = field.name().to_owned();
+        Ok(Column { name, kind })
+    };
+    let between = between.ok_or(ContentError::Columns)?;
+    let parameters: Vec<Column> = between.iter().map(column).collect::<Result<_, _>>()?;
+    match *schema == columns::schema(NAME, &columns::columns(true, &parameters))? {
+        true => Ok(parameters),
+        false => Err(ContentError::Columns),
+    }
+}
+
+fn read_group(group: &dyn RowGroupReader, parameters: &[Column]) -> Result<Columns, ContentError> {
+    let after = BEFORE + parameters.len();
+    let cell = read_column::<Int64Type>(group, 0)?;
     Ok(Columns {
-        cell: read_column::<Int64Type>(group, 0)?,
+        parameters: read_parameters(group, parameters, cell.len())?,
+        cell,
         scenario: read_column::<ByteArrayType>(group, 1)?,
         combination: read_column::<ByteArrayType>(group, 2)?,
-        seed: read_column::<Int64Type>(group, 3)?,
-        vm: read_column::<ByteArrayType>(group, 4)?,
-        metric: read_column::<ByteArrayType>(group, 5)?,
-        unit: read_column::<ByteArrayType>(group, 6)?,
-        value: read_column::<DoubleType>(group, 7)?,
+        seed: read_column::<Int64Type>(group, after)?,
+        vm: read_column::<ByteArrayType>(group, after + 1)?,
+        metric: read_column::<ByteArrayType>(group, after + 2)?,
+        unit: read_column::<ByteArrayType>(group, after + 3)?,
+        value: read_column::<DoubleType>(group, after + 4)?,
     })
+}
+
+/// For each row the values of its parameters; rows that have the same share them.
+fn read_parameters(
+    group: &dyn RowGroupReader,
+    parameters: &[Column],
+    rows: usize,
+) -> Result<Vec<Arc<[Value]>>, ContentError> {
+    let read = |(at, column): (usize, &Column)| -> Result<Vec<Value>, ContentError> {
+        Ok(match column.kind {
+            Kind::Integer => {
+                let numbers = read_column::<Int64Type>(group, BEFORE + at)?;
+                numbers.into_iter().map(Value::Integer).collect()
+            }
+            Kind::Real => {
+                let numbers = read_column::<DoubleType>(group, BEFORE + at)?;
+                numbers.into_iter().map(Value::Real).collect()
+            }
+            Kind::Text => {
+                let text = |bytes: ByteArray| match bytes.as_utf8() {
+                    Ok(text) => Ok(Value::Text(text.to_owned())),
+                    Err(_) => Err(ContentError::Damaged),
+                };
+                let texts = read_column::<ByteArrayType>(group, BEFORE + at)?;
+                texts.into_iter().map(text).collect::<Result<_, _>>()?
+            }
+        })
+    };
+    let columns = parameters.iter().enumerate().map(read);
+    let columns: Vec<Vec<Value>> = columns.collect::<Result<_, _>>()?;
+    let mut all: Vec<Arc<[Value]>> = Vec::with_capacity(rows.min(GROUP));
+    for at in 0..rows {
+        let same = |values: &&Arc<[Value]>| {
+            let mut pairs = columns.iter().zip(values.iter());
+            pairs.all(|(column, value)| column.get(at) == Some(value))
+        };
+        let row = match all.last().filter(same) {
+            Some(values) => Arc::clone(values),
+            None => columns
+                .iter()
+                .map(|column| column.get(at).cloned())
+                .collect::<Option<Arc<[Value]>>>()
+                .ok_or(ContentError::Damaged)?,
+        };
+        all.push(row);
+    }
+    Ok(all)
 }
 
 /// All values of a column of a group. How many there should be is only what the file claims: room is
@@ -369,6 +461,12 @@ mod tests {
             cell,
             scenario: "s".into(),
             combination: "".into(),
+            parameters: [
+                Value::Text(format!("p{}", at % 3)),
+                Value::Integer(cell as i64 * 2),
+                Value::Real(cell as f64 / 7.0),
+            ]
+            .into(),
             seed: u64::MAX - cell,
             vm: format!("vm{}", at % 7).as_str().into(),
             metric: "m".into(),
@@ -377,7 +475,17 @@ mod tests {
         };
         // The first three cells together go beyond a group, the fifth as well.
         let rows = [GROUP / 2, GROUP / 4, GROUP / 2, 1, GROUP + 1];
-        let mut writer = Writer::new(File::create(&path).unwrap(), &identity).unwrap();
+        let column = |name: &str, kind| Column {
+            name: name.to_owned(),
+            kind,
+        };
+        let parameters = [
+            column("policies", Kind::Text),
+            column("vm.*.vcpus", Kind::Integer),
+            column("host.x [ns]", Kind::Real),
+        ];
+        let file = File::create(&path).unwrap();
+        let mut writer = Writer::new(file, &identity, &parameters).unwrap();
         for (cell, &rows) in (0..).zip(&rows) {
             (0..rows).for_each(|at| writer.push(row(cell, at)));
             writer.end_cell().unwrap();
@@ -385,6 +493,7 @@ mod tests {
         assert_eq!(writer.finish().unwrap(), rows.iter().sum::<usize>() as u64);
         let mut reader = Reader::open(&path).unwrap();
         assert_eq!(*reader.identity(), identity);
+        assert_eq!(reader.parameters(), parameters);
         assert_eq!(reader.reader.num_row_groups(), 2);
         for (cell, &rows) in (0..).zip(&rows) {
             assert!(!reader.is_at_end().unwrap());

@@ -2,7 +2,7 @@
 //!
 //! A grid's fingerprint is FNV-1a of 128 bits (Fowler, Noll, Vo; RFC 9923) over everything that its
 //! figures depend on: the scenario of every combination as it was understood, workload files and
-//! settings included, the names of the combinations, and the seeds. Comments and the order of keys in a
+//! settings included, the names of the combinations, the columns of what is varied, and the seeds. Comments and the order of keys in a
 //! scenario are not part of it. It guards against mistakes, not against forgery.
 //!
 //! The version of the program is kept beside it and must be the same too: another version may
@@ -20,6 +20,8 @@ use tandem_sim::scenario::load::LoadError;
 use tandem_sim::scenario::load::Source;
 use thiserror::Error;
 
+use crate::parameters::Parameters;
+use crate::parameters::Value;
 use crate::vary::Combination;
 
 /// Shards of one grid; `merge` has all their files open at once.
@@ -148,6 +150,8 @@ pub enum IdentityError {
 pub struct Cell<'a> {
     /// The combination's name.
     pub combination: &'a str,
+    /// A value for each parameter.
+    pub parameters: &'a [Value],
     /// What is simulated.
     pub scenario: &'a Scenario,
     /// With which seed.
@@ -159,6 +163,7 @@ pub struct Cell<'a> {
 pub struct Grid {
     /// A name and what is simulated, for each combination.
     combinations: Vec<(String, Scenario)>,
+    parameters: Parameters,
     runs: u32,
     seed: u64,
 }
@@ -170,6 +175,7 @@ impl Grid {
         combinations: &[Combination],
         runs: u32,
     ) -> Result<Grid, GridError> {
+        let parameters = Parameters::of(combinations);
         let combinations = combinations
             .iter()
             .map(|combination| Ok((combination.name(), combination.scenario(source)?)))
@@ -178,6 +184,7 @@ impl Grid {
         Ok(Grid {
             seed: first.seed,
             combinations,
+            parameters,
             runs,
         })
     }
@@ -187,6 +194,11 @@ impl Grid {
         self.combinations.len() as u64 * u64::from(self.runs)
     }
 
+    /// What is varied.
+    pub fn parameters(&self) -> &Parameters {
+        &self.parameters
+    }
+
     /// A cell.
     pub fn cell(&self, cell: u64) -> Option<Cell<'_>> {
         let runs = u64::from(self.runs.max(1));
@@ -194,6 +206,7 @@ impl Grid {
         let (combination, scenario) = self.combinations.get(at)?;
         Some(Cell {
             combination,
+            parameters: self.parameters.row(at),
             scenario,
             seed: self.seed.wrapping_add(cell % runs),
         })
@@ -213,6 +226,7 @@ impl Grid {
         let mut fingerprint = Fingerprint::default();
         // A Fingerprint takes every text; there is no error to be had.
         let _ = write!(fingerprint, "{} {} ", self.seed, self.runs);
+        let _ = write!(fingerprint, "{:?} ", self.parameters.columns());
         for (name, scenario) in &self.combinations {
             let _ = write!(fingerprint, "{name:?} {scenario:?} ");
         }

@@ -78,6 +78,18 @@ pub enum MergeError {
         /// The other.
         other: PathBuf,
     },
+    /// Two have other columns.
+    #[error(
+        "{} and {} have other columns: one of them is damaged, run the shard again with --force",
+        path.display(),
+        other.display()
+    )]
+    Columns {
+        /// One file.
+        path: PathBuf,
+        /// The other file.
+        other: PathBuf,
+    },
     /// Some are not there.
     #[error(
         "not all shards are there: {} of {identity} {} missing",
@@ -168,7 +180,9 @@ impl Merge {
         is_interrupted: &dyn Fn() -> bool,
     ) -> Result<u64, MergeError> {
         let Merge { parts, whole } = self;
-        place::write(out, whole, is_interrupted, |writer| {
+        let first = parts.first().ok_or(MergeError::Nothing)?;
+        let parameters = first.reader.parameters().to_vec();
+        place::write(out, whole, &parameters, is_interrupted, |writer| {
             let shards = parts.len() as u64;
             for cell in 0..whole.cells {
                 let part = parts
@@ -209,6 +223,7 @@ fn part_error(path: &Path) -> impl Fn(ContentError) -> MergeError {
 fn in_order(mut parts: Vec<Part>) -> Result<Merge, MergeError> {
     let first = parts.first().ok_or(MergeError::Nothing)?;
     let (path, identity) = (first.path.clone(), first.reader.identity().clone());
+    let parameters = first.reader.parameters().to_vec();
     for part in &parts {
         let own = part.reader.identity();
         if !own.same_grid(&identity) {
@@ -225,6 +240,12 @@ fn in_order(mut parts: Vec<Part>) -> Result<Merge, MergeError> {
                 own: own.shard,
                 other: path,
                 others: identity.shard,
+            });
+        }
+        if part.reader.parameters() != parameters {
+            return Err(MergeError::Columns {
+                path: part.path.clone(),
+                other: path,
             });
         }
     }

@@ -13,9 +13,13 @@ use thiserror::Error;
 
 use super::file::OpenError;
 use super::file::Reader;
-use super::file::Writer;
 use super::grid::Identity;
-use crate::parquet::ColumnError;
+use super::grid::Shard;
+use super::writer::Writer;
+use crate::columns::ColumnError;
+use crate::figures::Format;
+use crate::figures::NoTable;
+use crate::parameters::Column;
 
 /// Why a file may not be replaced.
 #[derive(Debug, Error)]
@@ -34,6 +38,13 @@ pub enum OccupiedError {
         /// What it should.
         wanted: Box<Identity>,
     },
+    /// Nobody can tell what it is.
+    #[error(
+        "{} is there, and a CSV file does not say of which grid it is. Name another file, or replace it \
+         with --force",
+        .0.display()
+    )]
+    Csv(PathBuf),
     /// It is no sweep's at all.
     #[error(
         "{} is there and does not hold what is asked for, {wanted}. Name another file, or replace \
@@ -63,6 +74,21 @@ pub enum WriteError {
     /// There is a directory.
     #[error("{} is a directory; name a file", .0.display())]
     Directory(PathBuf),
+    /// Its name says that it is no table.
+    #[error(transparent)]
+    Name(#[from] NoTable),
+    /// A shard's file must say which one it is.
+    #[error(
+        "{} cannot be shard {shard}: a CSV file does not say of which grid it is. Write shards as Parquet and \
+         the merged file as CSV",
+        path.display()
+    )]
+    CsvShard {
+        /// The file.
+        path: PathBuf,
+        /// What was asked for.
+        shard: Shard,
+    },
     /// The path ends in no name.
     #[error("{} names no file", .0.display())]
     NoName(PathBuf),
@@ -85,6 +111,12 @@ pub fn is_done(path: &Path, wanted: &Identity, force: bool) -> Result<bool, Occu
     if !path.exists() {
         return Ok(false);
     }
+    if Format::of(path) == Ok(Format::Csv) {
+        return match force {
+            true => Ok(false),
+            false => Err(OccupiedError::Csv(path.to_owned())),
+        };
+    }
     match Reader::open(path) {
         Ok(reader) if reader.identity() == wanted => Ok(true),
         _ if force => Ok(false),
@@ -101,8 +133,8 @@ pub fn is_done(path: &Path, wanted: &Identity, force: bool) -> Result<bool, Occu
     }
 }
 
-/// Finds out before anything runs whether a file can be put there; leaves nothing.
-pub fn check(path: &Path) -> Result<(), WriteError> {
+/// Whether a shard's file may be called so.
+pub fn check_name(path: &Path, shard: Shard) -> Result<(), WriteError> {
     if path
         .extension()
         .is_some_and(|extension| extension == "toml")
@@ -112,23 +144,35 @@ pub fn check(path: &Path) -> Result<(), WriteError> {
     if path.is_dir() {
         return Err(WriteError::Directory(path.to_owned()));
     }
+    if Format::of(path)? == Format::Csv && shard.of > 1 {
+        let path = path.to_owned();
+        return Err(WriteError::CsvShard { path, shard });
+    }
+    Ok(())
+}
+
+/// Finds out before anything runs whether a file can be put there; leaves nothing.
+pub fn check(path: &Path) -> Result<(), WriteError> {
     Partial::create(path).map(drop)
 }
 
-/// Writes a file whole or not at all; how many rows it has. `is_interrupted` is asked before the file
-/// comes under its name.
+/// Writes a file whole or not at all; how many rows it has. `parameters` are the columns of what was varied; `is_interrupted`
+/// is asked before the file comes under its name.
 pub fn write<E: From<WriteError>>(
     path: &Path,
     identity: &Identity,
+    parameters: &[Column],
     is_interrupted: &dyn Fn() -> bool,
     rows: impl FnOnce(&mut Writer) -> Result<(), E>,
 ) -> Result<u64, E> {
+    let format = Format::of(path).map_err(WriteError::Name)?;
     let (partial, file) = Partial::create(path)?;
     let cannot = |cause: ColumnError| WriteError::Write {
         path: path.to_owned(),
         cause,
     };
-    let mut writer = Writer::new(file, identity).map_err(cannot)?;
+    let writer = Writer::new(file, format, identity, parameters);
+    let mut writer = writer.map_err(cannot)?;
     rows(&mut writer)?;
     let rows = writer.finish().map_err(cannot)?;
     if is_interrupted() {

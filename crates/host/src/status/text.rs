@@ -155,6 +155,7 @@ mod tests {
                 weight: None,
                 turns: false,
                 apart: true,
+                flexs: None,
                 received: 1.0,
                 due: 1.25,
                 lag: 0.2,

@@ -250,7 +250,8 @@ fn kills() -> Result<(), Skip> {
     let state_dir = StateDir::new();
     let mut random = Pcg32::seed_from_u64(5);
     let mut narrowed = 0;
-    for kill in 0..30 {
+    let kills = crate::helper::kills(30);
+    for kill in 0..kills {
         let pids = [&live_host.shared, &live_host.owner].map(|vm| vm.pid().to_string());
         let state = state_dir.0.to_str().expect("a path in UTF-8");
         let daemon = Helper::start(DAEMON, &[state, &pids[0], &pids[1]]);
@@ -265,7 +266,7 @@ fn kills() -> Result<(), Skip> {
         assert_eq!(live_host.snapshot(), before, "kill {kill}");
     }
     assert!(narrowed > 0, "no kill hit a vCPU with a seat");
-    println!("killed 30 times: {narrowed} left a vCPU with a seat");
+    println!("killed {kills} times: {narrowed} left a vCPU with a seat");
     Ok(())
 }
 

@@ -244,7 +244,8 @@ fn division(live_host: &LiveHost) -> Result<Division, Skip> {
     })
 }
 
-/// Kills 100 daemons that let two VMs take turns and put the vCPUs of a third apart and together; an emulated machine gets through fewer.
+/// Kills 100 daemons that let two VMs take turns and put the vCPUs of a third apart and together; an emulated machine gets through fewer, unless it is
+/// told how many (TANDEM_KILLS).
 fn kill_often(live_host: &mut LiveHost, random: &mut Pcg32) -> Result<(), Skip> {
     live_host.third = Some(Helper::start("vm", &["third", "2"]));
     let before = live_host.snapshot();
@@ -255,7 +256,10 @@ fn kill_often(live_host: &mut LiveHost, random: &mut Pcg32) -> Result<(), Skip> 
     let mut divisions: BTreeMap<Division, u32> = BTreeMap::new();
     let end = Instant::now() + Duration::from_secs(30);
     let mut count = 0;
-    while count < 100 && (count < 10 || Instant::now() < end) {
+    let wanted = crate::helper::kills(100);
+    let is_told = std::env::var_os("TANDEM_KILLS").is_some();
+    let patience = || is_told || Instant::now() < end;
+    while count < wanted && (count < 10 || patience()) {
         let kill = count;
         count += 1;
         let daemon = Daemon::start(&state_dir, live_host);

@@ -250,7 +250,12 @@ impl Hierarchy {
             return Err(CgroupError::NotListed {
                 path,
                 controller,
-                text: text.trim_end().replace('\n', ", "),
+                text: text
+                    .trim_end()
+                    .replace('\n', ", ")
+                    .chars()
+                    .take(400)
+                    .collect(),
             });
         };
         let cgroup = CgroupPath(found.to_owned());

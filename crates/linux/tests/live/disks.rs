@@ -21,6 +21,7 @@ use crate::harness::Skip;
 use crate::harness::Test;
 use crate::helper::Helper;
 use crate::helper::StateDir;
+use crate::helper::kills;
 use crate::host::LiveHost;
 use crate::host::controller;
 
@@ -105,7 +106,8 @@ fn kill_9() -> Result<(), Skip> {
     let pid = live_host.shared.pid().to_string();
     let mut random = Pcg32::seed_from_u64(7);
     let mut pending = 0;
-    for round in 0..KILLS {
+    let kills = kills(KILLS);
+    for round in 0..kills {
         let seed = random.next_u32().to_string();
         let arguments = [&state_dir, &seed, &pid, &live_host.own.0, &live_host.prefix];
         let daemon = Helper::start("daemon", &arguments.map(String::as_str));
@@ -137,7 +139,7 @@ fn kill_9() -> Result<(), Skip> {
         assert!(!is_pending(disk.dir()), "and empties the journal");
     }
     assert!(pending > 0, "no kill hit a changed host");
-    println!("killed {KILLS} times: {pending} left changes behind, all were put back");
+    println!("killed {kills} times: {pending} left changes behind, all were put back");
     Ok(())
 }
 

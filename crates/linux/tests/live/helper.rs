@@ -53,6 +53,17 @@ pub fn command(role: &str) -> Command {
     command
 }
 
+/// How often a daemon is killed: so often as TANDEM_KILLS says, or `usual`ly.
+#[allow(dead_code, reason = "some tests kill nobody")]
+pub fn kills(usual: u32) -> u32 {
+    match env::var("TANDEM_KILLS") {
+        Ok(text) => text
+            .parse()
+            .expect("TANDEM_KILLS is a number, such as 1000"),
+        Err(_) => usual,
+    }
+}
+
 /// A number among a helper's arguments.
 pub fn number(text: &str) -> u64 {
     text.parse().expect("a number")

@@ -25,6 +25,7 @@ use crate::harness::Skip;
 use crate::harness::Test;
 use crate::helper::Helper;
 use crate::helper::StateDir;
+use crate::helper::kills;
 use crate::helper::vcpu_threads;
 use crate::helper::wait_until;
 use crate::host::LiveHost;
@@ -205,7 +206,8 @@ fn kill_9() -> Result<(), Skip> {
     let pid = live_host.shared.pid().to_string();
     let mut random = Pcg32::seed_from_u64(20_261_121);
     let (mut pending, mut put_back) = (0, 0);
-    for round in 0..50 {
+    let kills = kills(50);
+    for round in 0..kills {
         let seed = random.next_u32().to_string();
         let arguments = [state_dir, &seed, &pid, &live_host.own.0, &live_host.prefix];
         let daemon = Helper::start("daemon", &arguments);
@@ -219,7 +221,7 @@ fn kill_9() -> Result<(), Skip> {
     }
     // A run in which nothing was ever left behind would show nothing.
     assert!(pending > 0, "no kill hit a changed host");
-    println!("killed 50 times: {pending} left changes behind, {put_back} were put back");
+    println!("killed {kills} times: {pending} left changes behind, {put_back} were put back");
     Ok(())
 }
 

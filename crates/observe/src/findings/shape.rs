@@ -58,6 +58,12 @@ const WORKS: f64 = 0.02;
 const ASYMMETRIC: &str = "try this and compare the work done before and with it: it gives the VM's time to the vCPU that needs it, \
                           but of what was measured only pipelines that were free to move gained; programs with a serial part gained nothing or lost some percent";
 
+/// What a vCPU waited while no quota held it.
+fn in_vain(vcpu: &VcpuInterval) -> Nanos {
+    let limited = vcpu.times.get(State::Limited).unwrap_or_default();
+    vcpu.waited.saturating_sub(limited)
+}
+
 /// What a vCPU ran or would have run.
 fn wanted(vcpu: &VcpuInterval) -> f64 {
     let limited = vcpu.times.get(State::Limited).unwrap_or_default();
@@ -111,10 +117,15 @@ pub(super) fn stacked(
         .iter()
         .flat_map(|(_, vcpus)| vcpus.iter().map(|vcpu| vcpu.vcpu))
         .collect();
+    // What others had there, too, is a matter of these pins if enough idles elsewhere for most of it.
+    let is_room_for_all = crowds.iter().all(|(set, vcpus)| {
+        let wanted_more: Nanos = vcpus.iter().map(|vcpu| in_vain(vcpu)).sum();
+        idle_elsewhere(situation, set).is_some_and(|idle| idle.0 >= wanted_more.0 / 2)
+    });
     let (sum, severity) = waits.take(
         patient,
         |vcpu| ids.contains(&vcpu),
-        |who| *who == Who::Itself,
+        |who| is_room_for_all || *who == Who::Itself,
     )?;
     let mut evidence: Vec<String> = crowds
         .iter()
@@ -128,8 +139,12 @@ pub(super) fn stacked(
         })
         .collect();
     let idle = situation.interval.host.idle.unwrap_or_default();
+    let for_whom = match sum.by.iter().any(|(who, _)| *who != Who::Itself) {
+        true => "for each other and for others",
+        false => "for each other",
+    };
     evidence.push(format!(
-        "they wait for each other: {}, while {:.2} pCPUs idled",
+        "they wait {for_whom}: {}, while {:.2} pCPUs idled",
         sum.ready(patient),
         situation.pcpus(idle)
     ));

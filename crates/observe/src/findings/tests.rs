@@ -256,6 +256,21 @@ fn stacked_vcpus_beside_an_idle_pcpu() {
 }
 
 #[test]
+fn what_others_took_there_counts_where_enough_idles_elsewhere() {
+    // A VM that computes is pinned to the same pCPU, and has half of it.
+    let beside = |idle: u64| {
+        let world = World::new()
+            .vm(1, &[vcpu(250, 750, "0"), vcpu(250, 750, "0")])
+            .vm(2, &[vcpu(500, 500, "0")])
+            .idle(idle);
+        let world = world.edge(1, 0, own(1, 1), 250).edge(1, 1, own(1, 0), 250);
+        world.edge(1, 0, own(2, 0), 500).edge(1, 1, own(2, 0), 500)
+    };
+    assert_eq!(beside(1000).kinds(1), [Kind::Stacked]);
+    assert_eq!(beside(600).kinds(1), [Kind::Neighbour, Kind::Stacked]);
+}
+
+#[test]
 fn stacked_vcpus_are_not_where_nothing_idles_or_each_has_a_pcpu() {
     let busy = stacked("0", 50).only();
     assert_eq!(busy.kind, Kind::TooManyVcpus);

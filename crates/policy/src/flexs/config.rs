@@ -95,6 +95,15 @@ pub enum FlexSConfigError {
 }
 
 impl FlexSConfig {
+    /// For vCPUs that are accounted once an accounting period, not every 10 ms. A swap moves threads and caches, so nothing is judged
+    /// before a VM of two vCPUs was seen for two periods.
+    pub fn of_periods() -> FlexSConfig {
+        FlexSConfig {
+            warm_up: 4,
+            ..FlexSConfig::default()
+        }
+    }
+
     /// Checks every value against its range; the first that is out of it is the error.
     pub fn validate(&self) -> Result<(), FlexSConfigError> {
         time("tick", self.tick, SHORTEST, LONGEST_TICK)?;

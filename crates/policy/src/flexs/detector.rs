@@ -26,10 +26,11 @@
 use std::cmp::Ordering;
 use std::fmt;
 
+use serde::Deserialize;
 use serde::Serialize;
 
 /// What a vCPU did since its last accounting, as its performance counters tell.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BranchCounts {
     /// Instructions retired.
     pub instructions: u64,

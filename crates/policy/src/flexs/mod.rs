@@ -20,8 +20,10 @@
 //! threads; randomness is seeded, so that the same calls give the same answers on every machine.
 
 mod config;
+mod counted;
 mod detector;
 mod pcg;
+pub mod report;
 mod swap;
 
 use std::collections::BTreeMap;
@@ -31,6 +33,8 @@ use serde::Serialize;
 
 pub use config::FlexSConfig;
 pub use config::FlexSConfigError;
+pub use counted::Counted;
+pub use counted::CounterSource;
 pub use detector::Basis;
 pub use detector::BranchCounts;
 pub use detector::Ratio;
@@ -216,6 +220,13 @@ impl FlexS {
         counts: &BranchCounts,
         view: &impl RunQueues,
     ) -> Outcome {
+        let verdict = self.account(now, vcpu, counts);
+        self.act(now, vcpu, on, verdict, view)
+    }
+
+    /// The first half of a [`FlexS::tick`]: takes in what the vCPU counted, judges it and marks it. Who accounts many vCPUs at once
+    /// does this for all of them first, so that each is compared with siblings of the same time.
+    pub fn account(&mut self, now: Nanos, vcpu: VcpuKey, counts: &BranchCounts) -> Verdict {
         self.roll_window(now);
         let similarity = self.config.similarity;
         let warm_up = self.config.warm_up;
@@ -227,6 +238,18 @@ impl FlexS {
         if verdict.says_something() {
             self.vcpus.entry(vcpu).or_default().marked = verdict.busy_waiting;
         }
+        verdict
+    }
+
+    /// The second half of a [`FlexS::tick`]: looks for a sibling if the vCPU, which runs on `on`, spins.
+    pub fn act(
+        &mut self,
+        now: Nanos,
+        vcpu: VcpuKey,
+        on: PcpuId,
+        verdict: Verdict,
+        view: &impl RunQueues,
+    ) -> Outcome {
         let found = match verdict.busy_waiting {
             true => self.search(vcpu, on, view),
             false => Search::default(),

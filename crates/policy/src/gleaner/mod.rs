@@ -9,6 +9,8 @@
 //!   busy time on few;
 //! - [`retention`]: an idle vCPU is kept awake for a time that is worth a halt and its wake-up.
 //!
+//! A VM of a single vCPU has nothing to consolidate: there [`delay`] holds woken threads back a little.
+//!
 //! [`controller`] has both on one VM, one change at a time; [`progress`] and, for programs that crowd around a lock,
 //! [`code`] say whether a change did good.
 //!
@@ -23,6 +25,7 @@ use crate::units::Nanos;
 pub mod code;
 pub mod consolidation;
 pub mod controller;
+pub mod delay;
 mod harm;
 pub mod progress;
 pub mod retention;
@@ -33,6 +36,8 @@ pub use consolidation::ConsolidationConfig;
 pub use controller::Controller;
 pub use controller::ControllerConfig;
 pub use controller::Decision;
+pub use delay::Delay;
+pub use delay::DelayConfig;
 pub use retention::Retention;
 pub use retention::RetentionConfig;
 
@@ -53,6 +58,8 @@ pub struct Observation {
     pub calls: u64,
     /// For how long its threads, together, could have run and waited for a vCPU.
     pub waiting: Nanos,
+    /// How often those threads went to sleep of their own accord, and so were woken; zero where that is not known.
+    pub wakes: u64,
 }
 
 impl Observation {
@@ -74,6 +81,7 @@ impl Observation {
         self.tick = next.tick;
         self.calls += next.calls;
         self.waiting += next.waiting;
+        self.wakes += next.wakes;
     }
 
     /// Several periods as one.

@@ -15,6 +15,12 @@ use super::policy::Policy;
 use super::policy::Registered;
 use super::policy::Scope;
 use super::policy::Sight;
+use super::swaps::Nudged;
+use super::swaps::READY;
+use super::swaps::exchange;
+use super::swaps::is_ready;
+use super::swaps::moving;
+use super::swaps::waited;
 use crate::assess::accounting_groups;
 use crate::asymmetric::AsymmetricConfig;
 use crate::asymmetric::charge::Switches;
@@ -56,8 +62,6 @@ pub const ENTRY: Registered = Registered {
     build: |config| Box::new(Asymmetric::new(config)),
 };
 
-/// A vCPU that waited for longer than this part of the period is ready to run.
-const READY: f64 = 0.1;
 /// The weight of the newest period in what a vCPU usually does.
 const SMOOTHING: f64 = 0.2;
 /// A vCPU that never slept does not until it usually could run for less than this part of the period. A wait that is not over at the end of a
@@ -89,8 +93,7 @@ struct Asymmetric {
     config: AsymmetricConfig,
     may_move: bool,
     vms: BTreeMap<VmId, VmState>,
-    /// vCPUs that were moved in the last period and may roam again, with where.
-    nudged: Vec<(VmId, VcpuId, PcpuSet)>,
+    nudged: Nudged,
     since_resolved: u32,
 }
 
@@ -158,16 +161,6 @@ fn shares(host: &HostObservation) -> BTreeMap<VmId, Nanos> {
         due.extend(members().map(|vm| vm.vm).zip(shares));
     }
     due
-}
-
-/// For how long a vCPU wanted to run and could not, ns. A wait that is not over counts as none in the kernel's accounts.
-fn waited(period: Nanos, vcpu: &VcpuObservation) -> f64 {
-    vcpu.wanted_in_vain(period).0 as f64
-}
-
-/// Whether a vCPU wanted to run and could not.
-fn is_ready(period: Nanos, vcpu: &VcpuObservation) -> bool {
-    waited(period, vcpu) > READY * period.0 as f64
 }
 
 fn pcpus(time: Nanos, period: Nanos) -> f64 {
@@ -392,7 +385,7 @@ impl Asymmetric {
             config: config.asymmetric,
             may_move: config.placement == Placement::Rebalance,
             vms: BTreeMap::new(),
-            nudged: Vec::new(),
+            nudged: Nudged::default(),
             since_resolved: 0,
         }
     }
@@ -459,10 +452,7 @@ impl Asymmetric {
     /// The swaps of a period, at most one of each kind per accounting group. A group waits in a round in which another policy moves
     /// anybody in it: who will be where is not known yet.
     fn resolve(&mut self, host: &HostObservation, others: &[Decision]) -> Vec<Decision> {
-        let moves = others
-            .iter()
-            .filter(|decision| decision.knob() == Knob::Affinity && !host.is_in_force(decision));
-        let moved: BTreeSet<VmId> = moves.map(Decision::vm).collect();
+        let moved = moving(host, others);
         let mut decisions = Vec::new();
         for group in accounting_groups(&host.vms) {
             let members: Vec<&VmObservation> =
@@ -478,24 +468,13 @@ impl Asymmetric {
             };
             for swap in swaps {
                 let (one, other) = (&placed[swap.one], &placed[swap.other]);
-                for (who, to) in [(one, other.pcpu), (other, one.pcpu)] {
-                    decisions.push(Decision::SetAffinity {
-                        vm: who.vm,
-                        vcpu: who.vcpu,
-                        pcpus: PcpuSet::from_iter([to]),
-                        because: Because::Swap { from: who.pcpu, to },
-                    });
-                }
+                let one = (one.vm, one.vcpu, one.pcpu);
+                let other = (other.vm, other.vcpu, other.pcpu);
+                let because = |from, to| Because::Swap { from, to };
+                decisions.extend(exchange(one, other, because));
             }
         }
-        for decision in &decisions {
-            if let (vm, Some(vcpu)) = (decision.vm(), decision.vcpu())
-                && let Some(observed) = host.vm(vm).and_then(|vm| vm.vcpu(vcpu))
-                && observed.allowed.len() > 1
-            {
-                self.nudged.push((vm, vcpu, observed.allowed.clone()));
-            }
-        }
+        self.nudged.note(host, &decisions);
         decisions
     }
 
@@ -590,18 +569,10 @@ impl Policy for Asymmetric {
             round.decisions.extend(decisions);
             self.vms.insert(vm.vm, state);
         }
-        for (vm, vcpu, pcpus) in std::mem::take(&mut self.nudged) {
-            // In turns it has a seat, and after them it is let go where the operator allowed.
-            if host.vm(vm).is_some_and(takes_turns) {
-                continue;
-            }
-            round.decisions.push(Decision::SetAffinity {
-                vm,
-                vcpu,
-                pcpus,
-                because: Because::MayRoam,
-            });
-        }
+        let roams = self
+            .nudged
+            .release(|vm| host.vm(vm).is_some_and(takes_turns));
+        round.decisions.extend(roams);
         self.since_resolved = self.since_resolved.saturating_add(1);
         if self.config.resolver && self.may_move && self.since_resolved >= RESOLVE_EVERY {
             let swaps = self.resolve(host, &round.decisions);

@@ -4,6 +4,7 @@ use serde::Deserialize;
 use serde::Serialize;
 
 use crate::asymmetric::AsymmetricConfig;
+use crate::flexs::FlexSConfig;
 use crate::flexw::FlexWConfig;
 use crate::policy_set::PolicySet;
 use crate::turns::TurnsConfig;
@@ -39,6 +40,8 @@ pub struct ControllerConfig {
     pub turns: TurnsConfig,
     /// Of the policy `asymmetric`.
     pub asymmetric: AsymmetricConfig,
+    /// Of the policy `flexs`. Its tick is the period.
+    pub flexs: FlexSConfig,
     /// Decide and change nothing.
     pub dry_run: bool,
 }
@@ -53,6 +56,7 @@ impl ControllerConfig {
             flexw: FlexWConfig::default(),
             turns: TurnsConfig::default(),
             asymmetric: AsymmetricConfig::default(),
+            flexs: FlexSConfig::of_periods(),
             dry_run: false,
         }
     }

@@ -13,6 +13,7 @@ use std::collections::BTreeSet;
 
 use super::config::ControllerConfig;
 use super::config::Placement;
+use super::configured;
 use super::idle_watch::IdleWatch;
 use super::knobs::Knobs;
 use super::observation::HostObservation;
@@ -30,6 +31,28 @@ use crate::policy_set::PolicyId;
 use crate::turns::Rotation;
 use crate::units::Nanos;
 use crate::units::VmId;
+
+/// The entry of a policy from outside the registry, which may see and turn everything but take turns.
+static OUTSIDE: Registered = Registered {
+    name: "outside",
+    about: "a policy from outside the registry, such as a prototype",
+    sees: &[
+        Sight::RunAndWait,
+        Sight::Runnable,
+        Sight::Affinity,
+        Sight::IdleTime,
+    ],
+    turns: &[
+        Knob::Weight,
+        Knob::Idle,
+        Knob::Nice,
+        Knob::Slice,
+        Knob::Division,
+        Knob::Affinity,
+    ],
+    excludes: &[],
+    build: configured::ENTRY.build,
+};
 
 /// A host with VMs, live or simulated.
 pub trait Host {
@@ -92,6 +115,13 @@ impl Controller {
             charges: BTreeMap::new(),
             config,
         }
+    }
+
+    /// Puts a policy from outside the registry in the place of those that were there. It acts on the VMs of the first of them.
+    pub fn replace(&mut self, policy: Box<dyn Policy>) {
+        let first = self.policies.first();
+        let id = first.map_or(PolicyId(0), |(id, _, _)| *id);
+        self.policies = vec![(id, &OUTSIDE, policy)];
     }
 
     /// The settings.

@@ -14,11 +14,13 @@ pub mod config;
 pub mod configured;
 pub mod controller;
 pub mod fair;
+pub mod flexs;
 pub mod idle_watch;
 pub mod knobs;
 pub mod observation;
 pub mod policy;
 pub mod registry;
+mod swaps;
 pub mod turns;
 
 pub use config::ControllerConfig;

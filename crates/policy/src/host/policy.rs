@@ -40,6 +40,8 @@ pub enum Sight {
     Affinity,
     /// Each pCPU's idle time.
     IdleTime,
+    /// What vCPUs' branch counters count. Live hosts only: simulated ones have FlexS in the scheduler.
+    Branches,
 }
 
 /// A policy's entry in the registry.

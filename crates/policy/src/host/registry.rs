@@ -6,7 +6,9 @@ use super::apart;
 use super::asymmetric;
 use super::configured;
 use super::fair;
+use super::flexs;
 use super::policy::Registered;
+use super::policy::Sight;
 use super::turns;
 use crate::policy_set::PolicyId;
 use crate::policy_set::PolicySet;
@@ -19,6 +21,7 @@ pub const REGISTRY: &[Registered] = &[
     turns::ENTRY,
     apart::ENTRY,
     asymmetric::ENTRY,
+    flexs::ENTRY,
 ];
 
 /// Why a list of policies cannot be used.
@@ -87,6 +90,12 @@ pub fn check(set: PolicySet) -> Result<(), PolicyError> {
 pub fn entries(set: PolicySet) -> impl Iterator<Item = (PolicyId, &'static Registered)> {
     let numbered = (0u8..).map(PolicyId).zip(REGISTRY);
     numbered.filter(move |(id, _)| set.contains(*id))
+}
+
+/// The policies that simulated hosts run as they are: all but those that need counters which only a live host has.
+pub fn simulated() -> impl Iterator<Item = &'static Registered> + Clone {
+    let runs = |policy: &&Registered| !policy.sees.contains(&Sight::Branches);
+    REGISTRY.iter().filter(runs)
 }
 
 /// The names of the registered policies of a set, for people.

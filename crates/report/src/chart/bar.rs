@@ -291,7 +291,7 @@ struct Entry<'a> {
 }
 
 /// An upright interval with caps.
-fn whisker(x: f64, (top, bottom): (f64, f64), step: f64) -> Markup {
+pub(super) fn whisker(x: f64, (top, bottom): (f64, f64), step: f64) -> Markup {
     let cap = (step * 0.18).min(6.0);
     let path = format!(
         "M{0},{2}H{1}M{3},{2}V{4}M{0},{4}H{1}",

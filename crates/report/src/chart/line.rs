@@ -4,6 +4,7 @@ use maud::Markup;
 use maud::html;
 
 use super::colour::colour;
+use super::labels::apart;
 use super::scale::Scale;
 use super::text::at;
 use super::text::bold_width;
@@ -146,20 +147,10 @@ impl LineChart {
             .filter_map(|series| Some((plot.y(series.points.last()?.1), series)))
             .collect();
         ends.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let room = plot.bottom - TOP;
-        let spacing = LINE_HEIGHT.min(room / ends.len().max(1) as f64);
-        let mut lowest = TOP;
-        for (y, _) in &mut ends {
-            *y = y.max(lowest);
-            lowest = *y + spacing;
-        }
-        let mut highest = plot.bottom;
-        for (y, _) in ends.iter_mut().rev() {
-            *y = y.min(highest);
-            highest = *y - spacing;
-        }
+        let mut places: Vec<f64> = ends.iter().map(|end| end.0).collect();
+        apart(&mut places, TOP, plot.bottom, LINE_HEIGHT);
         html! {
-            @for (y, series) in &ends {
+            @for (y, (_, series)) in places.iter().zip(&ends) {
                 text.name.(colour(series.colour)) x=(at(plot.right + 8.0)) y=(at(y + SIZE * 0.35)) {
                     (series.name)
                 }

@@ -181,6 +181,7 @@ mod tests {
             figures: Vec::new(),
         };
         super::names(&Comparison {
+            schema: Comparison::SCHEMA,
             scenario: "s".to_owned(),
             seeds: vec![1],
             combinations: names.iter().map(combination).collect(),

@@ -5,8 +5,10 @@ use maud::Markup;
 use maud::html;
 use tandem_experiment::compare::CombinationFigures;
 use tandem_experiment::compare::Comparison;
+use tandem_experiment::parameters::Parameters;
 use tandem_sim::Results;
 use tandem_sim::Scenario;
+use thiserror::Error;
 
 use super::MOST_VMS;
 use super::comparison_charts;
@@ -14,18 +16,39 @@ use super::comparison_table;
 use super::comparison_table::runs_in_words;
 use super::comparison_table::vms;
 use super::measures::Measure;
+use super::over_number::OverNumber;
 use super::threshold::Threshold;
 use super::time;
 use super::time::TimeOf;
 use super::waits;
+use crate::chart::COLOURS;
 use crate::chart::picture;
 use crate::page;
+
+/// Why there is no picture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum NoPicture {
+    /// There is nothing to compare, or too much for bars.
+    #[error(
+        "--picture: there is nothing to draw: it shows metrics relative to the first of 2 … {COLOURS} combinations, or over a \
+         number with three values or more and at most {COLOURS} combinations of the rest; there are {0} combinations; --html \
+         shows any number"
+    )]
+    Combinations(usize),
+    /// No VM has any of the metrics to compare.
+    #[error(
+        "--picture: there is nothing to draw: no VM has the metrics under the first combination; see --metrics"
+    )]
+    Metrics,
+}
 
 /// What is shown.
 #[derive(Clone, Copy, Debug)]
 pub struct Data<'a> {
     /// The figures.
     pub comparison: &'a Comparison,
+    /// What was varied.
+    pub parameters: &'a Parameters,
     /// The scenario of each combination.
     pub scenarios: &'a [Scenario],
     /// What one run of each combination has besides its figures; empty: only figures are shown.
@@ -77,6 +100,7 @@ pub fn html(data: &Data<'_>, footer: &str) -> String {
         .map(|((_, results), name)| (name.as_str(), results))
         .collect();
     let (about, notes) = (data.about(), data.notes());
+    let over = OverNumber::of(data.parameters);
     let body = html! {
         h1 { (comparison.scenario) }
         @if !about.is_empty() { p.lead { (about) } }
@@ -87,7 +111,8 @@ pub fn html(data: &Data<'_>, footer: &str) -> String {
             ul.notes { @for note in &notes { li { (note) } } }
         }
         @for measure in data.measures() {
-            (measure.section(&names, runs))
+            @let lines = over.as_ref().map_or(html! {}, |over| over.section(&measure));
+            (measure.section(&names, runs, &lines))
         }
         (times(&comparison_charts::time(comparison, &names, &vms)))
         @if !thresholds.is_empty() {
@@ -107,23 +132,42 @@ pub fn html(data: &Data<'_>, footer: &str) -> String {
     page::page(&comparison.scenario, body, footer)
 }
 
-/// The charts relative to the first combination as an SVG file; `None` where there are none.
-pub fn picture(data: &Data<'_>) -> Option<String> {
+/// Whether there can be a picture of what is varied so, found out before anything runs.
+pub fn can_draw(parameters: &Parameters) -> Result<(), NoPicture> {
+    let combinations = parameters.combinations();
+    match OverNumber::of(parameters).is_some() || (2..=COLOURS).contains(&combinations) {
+        true => Ok(()),
+        false => Err(NoPicture::Combinations(combinations)),
+    }
+}
+
+/// Lines over a number that was varied, or else bars relative to the first combination, as an SVG file.
+pub fn picture(data: &Data<'_>) -> Result<String, NoPicture> {
+    can_draw(data.parameters)?;
     let names = comparison_charts::names(data.comparison);
+    let over = OverNumber::of(data.parameters);
     let panels: Vec<_> = data
         .measures()
         .iter()
-        .filter_map(|measure| measure.picture(&names))
+        .flat_map(|measure| match &over {
+            Some(over) => over.panels(measure),
+            None => measure.picture(&names).into_iter().collect(),
+        })
         .collect();
     let title = match data.about() {
         "" => &data.comparison.scenario,
         about => about,
     };
-    let subtitle = format!(
-        "simulated; {}; whiskers: 95 % intervals of the paired difference",
-        runs_in_words(&data.comparison.seeds)
-    );
-    (!panels.is_empty()).then(|| picture::svg(title, &subtitle, &panels))
+    let whiskers = match over {
+        Some(_) => "95 % intervals",
+        None => "95 % intervals of the paired difference",
+    };
+    let runs = runs_in_words(&data.comparison.seeds);
+    let subtitle = format!("simulated; {runs}; whiskers: {whiskers}");
+    match panels.is_empty() {
+        true => Err(NoPicture::Metrics),
+        false => Ok(picture::svg(title, &subtitle, &panels)),
+    }
 }
 
 fn times(time: &[(String, Vec<TimeOf>)]) -> Markup {
@@ -168,13 +212,4 @@ fn settings(combination: &CombinationFigures) -> String {
         .map(|(key, value)| format!("{key}={value}"))
         .collect();
     settings.join(", ")
-}
-
-/// What is said of a picture that cannot be drawn.
-pub fn no_picture(combinations: usize) -> String {
-    format!(
-        "--picture: there is nothing to draw: it shows metrics relative to the first of 2 … {} \
-         combinations, and there are {combinations}; --html shows any number",
-        crate::chart::COLOURS
-    )
 }

@@ -69,8 +69,8 @@ pub struct Measure {
 }
 
 impl Measure {
-    /// Everything about it.
-    pub fn section(&self, combinations: &[String], runs: usize) -> Markup {
+    /// Everything about it; `lines` is what is drawn of it over a number, if that is.
+    pub fn section(&self, combinations: &[String], runs: usize, lines: &Markup) -> Markup {
         let whiskers = match runs {
             1 => "one run, so no intervals".to_owned(),
             runs => format!("means of {runs} runs; whiskers are 95 % intervals"),
@@ -82,6 +82,7 @@ impl Measure {
                 (self.unit) "; " (whiskers)
                 @if !self.better.is_empty() { "; " (self.better) }
             }
+            (lines)
             @if let Some(chart) = self.relative_chart(combinations) {
                 figure {
                     figcaption {
@@ -120,7 +121,7 @@ impl Measure {
     }
 
     /// The VMs that have it.
-    fn measured(&self) -> impl Iterator<Item = &VmValues> {
+    pub fn measured(&self) -> impl Iterator<Item = &VmValues> {
         let has = |vm: &&VmValues| vm.values.iter().any(Option::is_some);
         self.vms.iter().filter(has)
     }
@@ -275,7 +276,9 @@ mod tests {
         );
         assert!(measure(8, 22).relative_chart(&names(22)).is_none());
         assert!(measure(40, 4).relative_chart(&names(4)).is_none());
-        let many = measure(8, 22).section(&names(22), 3).into_string();
+        let many = measure(8, 22)
+            .section(&names(22), 3, &html! {})
+            .into_string();
         assert_eq!(many.matches("<svg").count(), 8);
         assert!(many.contains("+21.0 %"), "rows then say the difference");
     }
@@ -288,7 +291,7 @@ mod tests {
         }
         assert!(measure.relative_chart(&names(2)).is_none());
         measure.vms[0].values[1] = None;
-        let section = measure.section(&names(2), 1).into_string();
+        let section = measure.section(&names(2), 1, &html! {}).into_string();
         assert!(
             section.contains("not measured") && section.contains("one run"),
             "{section}"

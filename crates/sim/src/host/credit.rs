@@ -40,6 +40,7 @@ use super::Move;
 use super::Placement;
 use super::Scheduler;
 use super::Shape;
+use super::Starts;
 
 /// Nobody.
 const NONE: u32 = u32::MAX;
@@ -56,6 +57,7 @@ impl CreditConfig {
     pub fn of(age: CreditAge) -> CreditConfig {
         CreditConfig {
             age,
+            starts: Starts::Spread,
             tick: Nanos::from_millis(10),
             timeslice: Nanos::from_millis(30),
             ratelimit: match age {

@@ -20,6 +20,7 @@ use crate::sched::fair::Discipline;
 mod any;
 pub mod credit;
 pub mod linux;
+pub mod starts;
 #[cfg(test)]
 mod tests;
 
@@ -58,11 +59,30 @@ pub enum CreditAge {
     Xen42,
 }
 
+/// Where vCPUs begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Starts {
+    /// Spread over the pCPUs where they may be.
+    Spread,
+    /// Where Xen 4.0 puts them when it makes a VM and sets its pins ([`starts`]).
+    Picked,
+}
+
+impl Starts {
+    fn is_spread(&self) -> bool {
+        *self == Starts::Spread
+    }
+}
+
 /// Settings of Xen credit (xen/common/sched/credit.c).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct CreditConfig {
     /// As of which release.
     pub age: CreditAge,
+    /// Where vCPUs begin.
+    #[serde(skip_serializing_if = "Starts::is_spread")]
+    pub starts: Starts,
     /// Credits are burnt at each tick: 10 ms.
     pub tick: Nanos,
     /// Credits are given out and priorities set anew: 30 ms.

@@ -21,6 +21,7 @@ use crate::host::HostScheduler;
 use crate::host::PauseLoop;
 use crate::host::Placement;
 use crate::host::Ranking;
+use crate::host::Starts;
 use crate::scenario::units;
 use crate::sched::fair::Discipline;
 use crate::sched::fair::Reweight;
@@ -186,10 +187,13 @@ pub fn fair(table: &Table<'_>, name: SchedulerName, cpus: u32) -> Result<Discipl
 /// `[host.credit]`: the defaults are CSCHED_DEFAULT_TSLICE_MS and what follows from it.
 fn credit(table: &Table<'_>) -> Result<CreditConfig, LoadError> {
     let mut config = CreditConfig::default();
-    let keys = ["as_of", "tick", "timeslice", "ratelimit"];
+    let keys = ["as_of", "starts", "tick", "timeslice", "ratelimit"];
     if let Some(credit) = table.table("credit", &keys)? {
         let ages = [("4.0", CreditAge::Xen40), ("4.2", CreditAge::Xen42)];
         config = CreditConfig::of(credit.or("as_of", config.age, |field| field.choice(&ages))?);
+        config.starts = credit.or("starts", config.starts, |field| {
+            field.choice(&[("spread", Starts::Spread), ("picked", Starts::Picked)])
+        })?;
         let time = |field: &Field<'_>| field.time(Nanos(100_000), Nanos::from_secs(1));
         config.tick = credit.or("tick", config.tick, time)?;
         config.timeslice = credit.or("timeslice", config.timeslice, time)?;

@@ -11,6 +11,7 @@
 //!
 //! Every key with unit, range and default: `docs/scenarios.md`.
 
+use std::io::Read;
 use std::path::Path;
 use std::path::PathBuf;
 
@@ -20,6 +21,7 @@ use super::Scenario;
 use super::host;
 use super::machine;
 pub use super::place::LoadError;
+use super::place::MOST_BYTES;
 pub use super::place::Place;
 pub use super::place::nearest;
 use super::policies;
@@ -33,6 +35,7 @@ use super::units;
 pub use super::units::time;
 use super::vm;
 use crate::workload::Workload;
+use crate::workload::library;
 use crate::workload::parse;
 
 pub(super) const KEYS: [&str; 10] = [
@@ -210,8 +213,15 @@ impl Source {
     ) -> Result<Node, LoadError> {
         let looked = self.candidates(reference);
         let Some(path) = looked.iter().find(|path| path.is_file()) else {
+            if let Some(text) = library::text(reference) {
+                let name = format!("{reference}.toml");
+                let mut file = Node::parse(&format!("built-in workloads/{name}"), text)?;
+                file.name_by(Path::new(&name));
+                return Ok(file);
+            }
             let names = known.iter().map(|(name, _)| name.as_str());
-            let hint = match nearest(reference, names.filter(|&name| name != reference)) {
+            let near = nearest(reference, names.filter(|&name| name != reference));
+            let hint = match near.or_else(|| nearest(reference, library::names())) {
                 Some(name) => format!("did you mean \"{name}\"?"),
                 None => {
                     let places: Vec<String> = looked
@@ -265,8 +275,16 @@ fn workloads(document: &Table<'_>) -> Result<Vec<Workload>, LoadError> {
         return Ok(Vec::new());
     };
     let mut workloads: Vec<Workload> = Vec::new();
+    let mut objects = 0;
     for field in list.list()? {
         let workload = parse::workload(&field)?;
+        objects += workload.objects.len();
+        if objects > parse::objects::MOST_OBJECTS {
+            return Err(field.wrong(format!(
+                "with this one the workloads have {objects} objects: at most {}",
+                parse::objects::MOST_OBJECTS
+            )));
+        }
         if workloads.iter().any(|other| other.name == workload.name) {
             return Err(field.wrong(format!(
                 "another workload is called `{}` too: names must differ",
@@ -279,8 +297,20 @@ fn workloads(document: &Table<'_>) -> Result<Vec<Workload>, LoadError> {
 }
 
 fn text_of(path: &Path) -> Result<String, LoadError> {
-    std::fs::read_to_string(path).map_err(|source| LoadError::Read {
+    let failed = |source| LoadError::Read {
         path: path.to_owned(),
         source,
-    })
+    };
+    let file = std::fs::File::open(path).map_err(failed)?;
+    let mut text = String::new();
+    // Some files never end.
+    file.take(MOST_BYTES + 1)
+        .read_to_string(&mut text)
+        .map_err(failed)?;
+    match text.len() as u64 <= MOST_BYTES {
+        true => Ok(text),
+        false => Err(LoadError::TooLong {
+            path: path.to_owned(),
+        }),
+    }
 }

@@ -163,8 +163,14 @@ pub struct Guest {
     pub tlb: TlbFlush,
     /// Whether idle vCPUs are asked to flush, too.
     pub idle_tlb: IdleTlb,
+    /// How vCPUs interrupt each other.
+    #[serde(skip_serializing_if = "is_cluster")]
+    pub apic: Apic,
     /// How the lock of an address space is waited for.
     pub mm_lock: MmLock,
+    /// Whether page faults and giving memory back take that lock for reading, instead of alone as changes do.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub mm_readers: bool,
     /// How the kernel's own spin locks are built, those of futexes, queues and a spinning `mm_lock`.
     #[serde(skip_serializing_if = "is_queued")]
     pub spin_locks: SpinKind,
@@ -175,9 +181,20 @@ pub struct Guest {
     /// Whether each thread is pinned to a vCPU of its own, in turn.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub per_thread: bool,
+    /// For how long at most a thread is held back whose wake-up would end an idle period; zero: not at all.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub wake_delay: Nanos,
     /// Gleaner, if it runs there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<Agent>,
+}
+
+fn is_zero(time: &Nanos) -> bool {
+    *time == Nanos::ZERO
+}
+
+fn is_cluster(apic: &Apic) -> bool {
+    *apic == Apic::Cluster
 }
 
 fn is_queued(kind: &SpinKind) -> bool {
@@ -195,6 +212,34 @@ pub enum IdleLoop {
     /// Poll up to this long, then halt (the haltpoll cpuidle governor: this is
     /// `guest_halt_poll_ns`, adapted downwards as the governor does).
     HaltPoll(Nanos),
+}
+
+/// How a VM's interrupt controllers are addressed, which decides how many vCPUs one write, and one exit, reaches. Without a
+/// hypervisor it is always [`Apic::Cluster`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Apic {
+    /// x2APIC with logical addresses: one write for up to 16 vCPUs, as on a machine that remaps interrupts.
+    Cluster,
+    /// xAPIC: one write for all vCPUs of a VM that has up to eight; in larger ones, whose addresses are physical, one for each vCPU
+    /// (arch/x86/kernel/apic/ipi.c, `default_send_IPI_mask_sequence_phys`).
+    Xapic,
+    /// x2APIC with physical addresses, as in KVM guests without remapping of interrupts: one write for each vCPU
+    /// (arch/x86/kernel/apic/apic.c, `try_to_enable_x2apic`; x2apic_phys.c).
+    X2apic,
+    /// As [`Apic::X2apic`], and interrupts are posted: who receives them does not exit, whatever the host's `apicv` is.
+    Posted,
+}
+
+impl Apic {
+    /// How many vCPUs of a VM that has so many are reached by one write.
+    pub fn receivers(self, vcpus: u32) -> u32 {
+        match self {
+            Apic::Cluster => 16,
+            Apic::Xapic if vcpus <= 8 => 8,
+            Apic::Xapic | Apic::X2apic | Apic::Posted => 1,
+        }
+    }
 }
 
 /// Whether a TLB flush concerns idle vCPUs, whose TLB still holds the address space (lazy TLB).

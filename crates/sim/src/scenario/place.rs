@@ -10,6 +10,12 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
+/// The longest scenario or workload, in bytes.
+pub(super) const MOST_BYTES: u64 = 4 << 20;
+
+/// The longest message about a place, in bytes.
+const LONGEST_MESSAGE: usize = 1_000;
+
 /// Where a setting stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
@@ -51,6 +57,16 @@ pub enum LoadError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// A file is longer than any scenario.
+    #[error(
+        "{path} is longer than {most} MiB: no scenario and no workload is",
+        path = path.display(),
+        most = MOST_BYTES >> 20
+    )]
+    TooLong {
+        /// The file.
+        path: PathBuf,
+    },
     /// A `--set` is no setting.
     #[error("--set {0}: write KEY=VALUE, such as vm.0.vcpus=8")]
     Malformed(String),
@@ -65,13 +81,35 @@ pub enum LoadError {
 }
 
 impl LoadError {
-    /// Something is wrong at a place.
+    /// Something is wrong at a place. What the file holds may be part of the message: of that as much is said as fits some lines, and nothing that a
+    /// terminal would obey.
     pub fn at(place: &Place, message: impl Into<String>) -> LoadError {
+        let message: String = message.into();
+        let is_plain = |c: char| !c.is_control();
         LoadError::Wrong {
             place: place.clone(),
-            message: message.into(),
+            message: match message.len() <= LONGEST_MESSAGE && message.chars().all(is_plain) {
+                true => message,
+                false => shortened(&message),
+            },
         }
     }
+}
+
+/// The first of a message, with control characters written out.
+fn shortened(message: &str) -> String {
+    let mut said = String::new();
+    for c in message.chars() {
+        if said.len() >= LONGEST_MESSAGE {
+            said.push('…');
+            break;
+        }
+        match c.is_control() {
+            true => said.extend(c.escape_default()),
+            false => said.push(c),
+        }
+    }
+    said
 }
 
 /// The candidate that a mistyped word was probably meant to be.
@@ -81,9 +119,12 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         letters.flat_map(char::to_lowercase).collect()
     };
     let word = plain(word);
-    let most = (word.chars().count() / 3).clamp(1, 3);
+    let length = word.chars().count();
+    let most = (length / 3).clamp(1, 3);
     candidates
         .into_iter()
+        // Each letter more or less is a step: words may be as long as a file.
+        .filter(|candidate| plain(candidate).chars().count().abs_diff(length) <= most)
         .map(|candidate| (distance(&word, &plain(candidate)), candidate))
         .filter(|&(distance, candidate)| distance <= most && distance < candidate.len())
         .min_by_key(|&(distance, _)| distance)
@@ -123,6 +164,20 @@ mod tests {
         assert_eq!(nearest("Pins", keys), Some("pins"));
         assert_eq!(nearest("colour", keys), None);
         assert_eq!(nearest("", keys), None);
+    }
+
+    #[test]
+    fn messages_about_what_is_as_long_as_a_file_stay_short() {
+        let long = "wieght".repeat(200_000);
+        assert_eq!(nearest(&long, ["weight", "vcpus"]), None);
+        let place = Place::Line {
+            file: "a.toml".into(),
+            line: 1,
+        };
+        let said = LoadError::at(&place, format!("`{long}\n\u{1b}[2J`")).to_string();
+        assert!(said.len() < 1_100 && said.ends_with('…'), "{said}");
+        let said = LoadError::at(&place, "`a\n\u{1b}[2J` is no key").to_string();
+        assert_eq!(said, "a.toml:1: `a\\n\\u{1b}[2J` is no key");
     }
 
     #[test]

@@ -17,7 +17,6 @@ use tandem_policy::host::ControllerConfig;
 use tandem_policy::host::Placement;
 use tandem_policy::host::WeightKnob;
 use tandem_policy::host::registry;
-use tandem_policy::host::registry::REGISTRY;
 use tandem_policy::turns::TurnsConfig;
 
 use super::HostPolicies;
@@ -99,7 +98,7 @@ pub fn read(document: &Table<'_>, scheduler: &HostScheduler) -> Result<Policies,
     if !matches!(field.node.value, Value::Table(_)) {
         return Err(field.wrong("a table, or a list of names such as [\"fair\"], is needed"));
     }
-    let names = REGISTRY.iter().map(|policy| policy.name);
+    let names = registry::simulated().map(|policy| policy.name);
     let keys: Vec<&str> = names.clone().chain(KEYS).collect();
     let table = field.table(&keys)?;
     for name in names.filter(|name| !["fair", "turns", "asymmetric"].contains(name)) {
@@ -185,7 +184,13 @@ fn one(name: &str, table: &Table<'_>) -> Result<PolicySet, LoadError> {
 pub fn list(field: &Field<'_>) -> Result<PolicySet, LoadError> {
     let mut policies = PolicySet::NONE;
     for name in field.list()? {
-        match registry::find(name.text()?) {
+        let text = name.text()?;
+        if registry::find(text).is_ok() && !registry::simulated().any(|p| p.name == text) {
+            let wrong =
+                format!("{text} is of the simulated host as a whole: write it in [policies]");
+            return Err(name.wrong(wrong));
+        }
+        match registry::find(text) {
             Ok(policy) => policies.insert(policy),
             Err(error) => return Err(name.wrong(error)),
         }

@@ -10,6 +10,9 @@ use super::tree::Entry;
 use super::tree::Node;
 use super::tree::Value;
 
+/// The most parts of a key; as deep as TOML may nest.
+const DEEPEST: usize = 80;
+
 /// A value to be replaced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
@@ -53,6 +56,13 @@ impl Setting {
     /// Replaces the value in a document.
     pub fn apply(&self, root: &mut Node) -> Result<(), LoadError> {
         let steps: Vec<&str> = self.key.split('.').map(str::trim).collect();
+        if steps.len() > DEEPEST {
+            let message = format!(
+                "a key has at most {DEEPEST} parts, this one has {}",
+                steps.len()
+            );
+            return Err(LoadError::at(&self.place(), message));
+        }
         let value = Node::given(self.place(), &self.value);
         self.put(root, &steps, "", &value)
     }

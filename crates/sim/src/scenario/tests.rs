@@ -243,3 +243,17 @@ fn workloads_are_found_beside_and_above_the_scenario() {
     );
     std::fs::remove_dir_all(&dir).unwrap();
 }
+
+#[test]
+fn workloads_of_the_repository_are_built_in() {
+    let text = "duration = \"1ms\"\n[machine]\npcpus = 1\n\
+        [[vm]]\nname = \"a\"\nvcpus = 1\nworkload = \"fine-locks\"\n";
+    let scenario = load::from_text("s.toml", text).unwrap();
+    assert_eq!(scenario.vms[0].workload.name, "fine-locks");
+    let error = load::from_text("s.toml", &text.replace("fine-locks", "fine-lock"));
+    let error = error.unwrap_err().to_string();
+    assert!(
+        error.starts_with("s.toml:7: ") && error.contains("did you mean \"fine-locks\"?"),
+        "{error}"
+    );
+}

@@ -3,11 +3,14 @@
 //! `count` makes several alike. In native mode the one VM is the machine itself: its vCPUs are the
 //! pCPUs.
 
+use std::collections::HashSet;
+
 use tandem_kpolicy::MOST_VCPUS as MOST_RANKED;
 use tandem_policy::Nanos;
 use tandem_policy::PcpuSet;
 use tandem_policy::Weight;
 
+use super::Apic;
 use super::Guest;
 use super::IdleLoop;
 use super::IdleTlb;
@@ -43,7 +46,13 @@ const MOST_THREADS: u64 = 1_000_000;
 /// Objects of all VMs together.
 const MOST_OBJECTS: u64 = 4_000_000;
 
-pub(super) const KEYS: [&str; 24] = [
+/// Steps of the programs of all VMs together, with the pins of their threads: each VM has its own.
+const MOST_STEPS: u64 = 4_000_000;
+
+/// Changes of a VM's number of vCPUs.
+const MOST_CHANGES: usize = 1_000;
+
+pub(super) const KEYS: [&str; 27] = [
     "name",
     "count",
     "vcpus",
@@ -61,11 +70,14 @@ pub(super) const KEYS: [&str; 24] = [
     "tick",
     "tlb",
     "idle_tlb",
+    "apic",
     "mm_lock",
+    "mm_readers",
     "spin_locks",
     "steal_clock",
     "balance",
     "gleaner",
+    "wake_delay",
     "per_thread",
     "sized_for",
 ];
@@ -87,7 +99,8 @@ pub fn read(document: &Table<'_>, context: &VmContext<'_>) -> Result<Vec<Vm>, Lo
     let list = document.need("vm", "[{ name = \"a\", vcpus = 4, workload = \"spin\" }]")?;
     let fields = list.list()?;
     let mut vms: Vec<Vm> = Vec::new();
-    let (mut vcpus, mut threads, mut objects) = (0u64, 0u64, 0u64);
+    let mut names = HashSet::new();
+    let (mut vcpus, mut threads, mut objects, mut steps) = (0u64, 0u64, 0u64, 0u64);
     for field in &fields {
         let (vm, count) = one(field, context)?;
         vcpus += u64::from(vm.vcpus) * u64::from(count);
@@ -97,10 +110,14 @@ pub fn read(document: &Table<'_>, context: &VmContext<'_>) -> Result<Vec<Vm>, Lo
             .sum();
         threads += of_one * u64::from(count);
         objects += vm.workload.objects.len() as u64 * u64::from(count);
+        let roles = vm.workload.roles.iter();
+        let of_one: usize = roles.map(|role| role.program.len() + role.pins.len()).sum();
+        steps += of_one as u64 * u64::from(count);
         for (what, sum, most) in [
             ("vCPUs", vcpus, MOST_VCPUS_IN_ALL),
             ("threads", threads, MOST_THREADS),
             ("objects", objects, MOST_OBJECTS),
+            ("steps of programs", steps, MOST_STEPS),
         ] {
             if sum > most {
                 return Err(field.wrong(format!(
@@ -113,7 +130,7 @@ pub fn read(document: &Table<'_>, context: &VmContext<'_>) -> Result<Vec<Vm>, Lo
                 1 => vm.name.clone(),
                 _ => format!("{}-{number}", vm.name),
             };
-            if vms.iter().any(|other| other.name == name) {
+            if !names.insert(name.clone()) {
                 return Err(field.wrong(format!(
                     "another VM is called `{name}` too: names must differ"
                 )));
@@ -212,8 +229,15 @@ fn hotplug(
             "the machine itself, and VMs with gleaner or per_thread, keep their vCPUs: leave it out",
         ));
     }
+    let list = field.list()?;
+    if list.len() > MOST_CHANGES {
+        return Err(field.wrong(format!(
+            "{} changes are too many: at most {MOST_CHANGES}",
+            list.len()
+        )));
+    }
     let mut changes: Vec<(Nanos, u32)> = Vec::new();
-    for field in field.list()? {
+    for field in list {
         let change = field.table(&["at", "vcpus"])?;
         let at = change
             .need("at", "\"2s\"")?
@@ -326,6 +350,14 @@ fn guest(table: &Table<'_>, vcpus: u32) -> Result<Guest, LoadError> {
         idle_tlb: table.or("idle_tlb", IdleTlb::LeftOut, |field| {
             field.choice(&[("left-out", IdleTlb::LeftOut), ("asked", IdleTlb::Asked)])
         })?,
+        apic: table.or("apic", Apic::Cluster, |field| {
+            field.choice(&[
+                ("cluster", Apic::Cluster),
+                ("xapic", Apic::Xapic),
+                ("x2apic", Apic::X2apic),
+                ("posted", Apic::Posted),
+            ])
+        })?,
         mm_lock: table.or("mm_lock", MmLock::Stealing, |field| {
             field.choice(&[
                 ("stealing", MmLock::Stealing),
@@ -333,6 +365,7 @@ fn guest(table: &Table<'_>, vcpus: u32) -> Result<Guest, LoadError> {
                 ("spinning", MmLock::Spinning),
             ])
         })?,
+        mm_readers: table.or("mm_readers", false, Field::flag)?,
         spin_locks: table.or("spin_locks", SpinKind::Queued, |field| {
             field.choice(&[
                 ("ticket", SpinKind::Ticket),
@@ -343,8 +376,25 @@ fn guest(table: &Table<'_>, vcpus: u32) -> Result<Guest, LoadError> {
         steal_clock: table.or("steal_clock", true, Field::flag)?,
         balance: table.or("balance", true, Field::flag)?,
         per_thread: table.or("per_thread", false, Field::flag)?,
+        wake_delay: wake_delay(table, vcpus)?,
         agent: agent::read(table)?,
     })
+}
+
+/// Delayed scheduling: the bound of the delay.
+fn wake_delay(table: &Table<'_>, vcpus: u32) -> Result<Nanos, LoadError> {
+    const LONGEST: Nanos = Nanos::from_millis(100);
+    let Some(field) = table.get("wake_delay") else {
+        return Ok(Nanos::ZERO);
+    };
+    let delay = field.time(Nanos::ZERO, LONGEST)?;
+    match delay > Nanos::ZERO && vcpus > 1 {
+        true => Err(field.wrong(format!(
+            "delayed scheduling is for VMs of one vCPU, and this one has {vcpus}: leave it out, or set \
+             vcpus = 1; threads on several vCPUs are consolidated by gleaner"
+        ))),
+        false => Ok(delay),
+    }
 }
 
 /// `halt`, `poll`, `haltpoll` or `haltpoll(200us)`.

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::random::Dist;
 
+pub mod library;
 pub mod parse;
 
 /// Which of a family of objects an operation means.
@@ -86,6 +87,14 @@ pub enum Op {
     /// Change the address space, shared by all threads of the VM's process: take its lock, work
     /// under it, then flush the TLBs of all vCPUs that use it and wait for them.
     Unmap(Dist),
+    /// Give memory back (madvise with MADV_DONTNEED): as [`Op::Unmap`], but with the lock taken for reading where it has
+    /// readers, so that others can do the same meanwhile.
+    Discard(Dist),
+    /// Page faults: work with the lock of the address space taken for reading where it has readers; nothing is flushed.
+    Fault(Dist),
+    /// Let memory be used that nobody has touched yet (mprotect where a heap grows): work with the lock of the address space
+    /// taken alone; nothing is flushed.
+    Protect(Dist),
     /// Sleep by a timer.
     Sleep(Dist),
     /// Sleep until the thread's next period begins, so many ns after the one before; one that is late goes on at once.

@@ -28,6 +28,8 @@
 pub(crate) mod objects;
 pub(crate) mod program;
 
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::BranchProfile;
@@ -187,6 +189,7 @@ pub fn fits(workload: &Workload, vcpus: u32, sized_for: u32) -> Result<(), Strin
             ));
         }
     }
+    let users = barrier_users(workload, sized_for);
     for (number, object) in workload.objects.iter().enumerate() {
         let Object::Barrier {
             parties: Some(parties),
@@ -195,8 +198,10 @@ pub fn fits(workload: &Workload, vcpus: u32, sized_for: u32) -> Result<(), Strin
         else {
             continue;
         };
-        let come = users(workload, number as u32, sized_for);
-        if come > 0 && parties > come {
+        let number_before = users.range(..=number as u32).next_back();
+        let family = number_before.filter(|(first, (count, _))| number as u32 - *first < *count);
+        let come = family.map_or(0, |(_, (_, threads))| *threads);
+        if come > 0 && u64::from(parties) > come {
             return Err(format!(
                 "barrier `{}` waits for {parties} parties, but on {vcpus} vCPUs only {come} \
                  threads use it: they would wait for ever",
@@ -207,15 +212,21 @@ pub fn fits(workload: &Workload, vcpus: u32, sized_for: u32) -> Result<(), Strin
     Ok(())
 }
 
-/// How many threads use a barrier's family.
-fn users(workload: &Workload, object: u32, vcpus: u32) -> u32 {
-    let uses = |op: &Op| match op {
-        Op::Barrier(family) => (family.first..family.first + family.count).contains(&object),
-        _ => false,
-    };
-    let roles = workload.roles.iter();
-    let using = roles.filter(|role| role.program.iter().any(uses));
-    using.map(|role| role.threads.count(vcpus)).sum()
+/// The families of barriers that are used, by their first objects: how many objects each has, and how many threads use it.
+fn barrier_users(workload: &Workload, vcpus: u32) -> BTreeMap<u32, (u32, u64)> {
+    let mut users: BTreeMap<u32, (u32, u64)> = BTreeMap::new();
+    for role in &workload.roles {
+        let barriers = role.program.iter().filter_map(|op| match op {
+            Op::Barrier(family) => Some((family.first, family.count)),
+            _ => None,
+        });
+        let used: BTreeSet<(u32, u32)> = barriers.collect();
+        for (first, count) in used {
+            let (_, threads) = users.entry(first).or_insert((count, 0));
+            *threads += u64::from(role.threads.count(vcpus));
+        }
+    }
+    users
 }
 
 #[cfg(test)]

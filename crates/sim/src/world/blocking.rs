@@ -26,7 +26,7 @@ use super::state::Phase;
 
 impl World {
     /// Into the kernel and to the bucket's lock.
-    fn enter_bucket(&mut self, t: u32, v: u32, object: u32, syscall: bool) -> OpOutcome {
+    pub(super) fn enter_bucket(&mut self, t: u32, v: u32, object: u32, syscall: bool) -> OpOutcome {
         if syscall {
             self.owe(v, KERNEL, self.costs.syscall);
         }
@@ -39,21 +39,26 @@ impl World {
     }
 
     /// The bucket's lock is held: works under it for a while.
-    fn work_in_bucket(&mut self, t: u32, time: u64) -> OpOutcome {
+    pub(super) fn work_in_bucket(&mut self, t: u32, time: u64) -> OpOutcome {
         let thread = &mut self.threads[t as usize];
         thread.remaining = time;
         thread.doing = Doing::Hold;
         OpOutcome::Busy
     }
 
-    fn leave_bucket(&mut self, t: u32, v: u32, object: u32) {
+    pub(super) fn leave_bucket(&mut self, t: u32, v: u32, object: u32) {
         let bucket = self.objects[object as usize].bucket;
         self.spin_unlock(t, v, bucket);
     }
 
     /// Queues the thread on the object and blocks it. The bucket's lock is still held here.
-    fn wait_on(&mut self, t: u32, v: u32, object: u32, putter: bool) -> OpOutcome {
+    pub(super) fn wait_on(&mut self, t: u32, v: u32, object: u32, putter: bool) -> OpOutcome {
         self.append(object, t, putter);
+        self.blocks_in(t, v, object)
+    }
+
+    /// Blocks a thread that is queued on the object, whose bucket's lock is still held.
+    pub(super) fn blocks_in(&mut self, t: u32, v: u32, object: u32) -> OpOutcome {
         self.leave_bucket(t, v, object);
         self.threads[t as usize].phase = Phase::Woken;
         let first = self.vms[self.threads[t as usize].vm as usize].first_object;

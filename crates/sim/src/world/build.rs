@@ -17,9 +17,12 @@ use tandem_policy::host::ControllerConfig;
 use crate::host;
 use crate::host::Candidate;
 use crate::host::HostConfig;
+use crate::host::HostScheduler;
 use crate::host::PauseLoop;
 use crate::host::Placement;
 use crate::host::Shape;
+use crate::host::Starts;
+use crate::host::starts;
 use crate::machine::Cache;
 use crate::queue::EventQueue;
 use crate::queue::Slot;
@@ -53,6 +56,7 @@ use super::simulation::World;
 use super::slots::Slots;
 use super::state::Doing;
 use super::state::Idle;
+use super::state::MmWait;
 use super::state::NONE;
 use super::state::Object;
 use super::state::ObjectKind;
@@ -91,6 +95,7 @@ impl World {
         for (number, _) in scenario.vms.iter().enumerate() {
             parts.add_vm(scenario, number);
         }
+        parts.begin_where_xen_picks(scenario);
         let pcpus = (0..machine.pcpus)
             .map(|p| Pcpu {
                 current: if native { p } else { NONE },
@@ -255,6 +260,7 @@ fn slots(parts: &Parts, pcpus: usize) -> Slots {
         flexs: take(pcpus),
         agents: take(parts.vms.len()),
         rescheds: take(pcpus),
+        delays: take(parts.vcpus.len()),
         messages: take(0),
     }
 }
@@ -279,6 +285,21 @@ fn vcpu_weights(scenario: &Scenario) -> Vec<u32> {
 }
 
 impl Parts {
+    /// Under credit with `starts = "picked"` vCPUs begin where Xen puts them.
+    fn begin_where_xen_picks(&mut self, scenario: &Scenario) {
+        let HostScheduler::Credit(credit) = &scenario.host.scheduler else {
+            return;
+        };
+        if credit.starts == Starts::Spread || is_native(scenario) {
+            return;
+        }
+        let vm_of: Vec<u32> = self.vcpus.iter().map(|vcpu| vcpu.vm).collect();
+        let on = starts::picked(scenario.machine.pcpus, &vm_of, &self.allowed);
+        for (vcpu, p) in self.vcpus.iter_mut().zip(on) {
+            vcpu.pcpu = p;
+        }
+    }
+
     fn add_vm(&mut self, scenario: &Scenario, number: usize) {
         let vm = &scenario.vms[number];
         let first_vcpu = self.vcpus.len() as u32;
@@ -295,7 +316,7 @@ impl Parts {
                 &role.program,
                 role.threads.count(vm.sized_for()),
                 objects.first,
-                (objects.mm, vm.guest.mm_lock),
+                (objects.mm, vm.guest.mm_lock, vm.guest.mm_readers),
                 pc,
                 &mut self.code,
             );
@@ -331,6 +352,7 @@ impl Parts {
                     held: [NONE; MOST_HELD],
                     held_count: 0,
                     loops: [0; MOST_LOOPS],
+                    mm_wait: MmWait::Reader,
                     generation: 0,
                     answers_left: 0,
                     wait_since: 0,
@@ -514,6 +536,7 @@ impl Parts {
             self.add_object(kind, vm, count, bucket_of(id));
         }
         let mm_kind = match guest.mm_lock {
+            how if guest.mm_readers => ObjectKind::AddressSpace(how),
             MmLock::Stealing => ObjectKind::Mutex { fair: false },
             MmLock::HandedOver => ObjectKind::Mutex { fair: true },
             MmLock::Spinning => ObjectKind::Spin {

@@ -5,15 +5,18 @@
 //!   or ended.
 //! - A spin lock or mutex has at most one holder, and that is a thread of its VM.
 //! - CPU time is conserved: what vCPUs ran and polled is what their pCPUs were busy and polling.
+//! - A vCPU with a thread is not idle to its guest, and its tick comes while it runs.
 //! - Who is recorded to wait for a pCPU is in its queue and not on it.
 //! - Time never goes back (checked where events are taken).
 //!
 //! The whole world is looked at, so large ones are looked at rarely.
 
+use crate::bits::has_bit;
 use crate::trace::VcpuState;
 
 use super::simulation::World;
 use super::state::Doing;
+use super::state::Idle;
 use super::state::NONE;
 use super::state::ObjectKind;
 use super::state::PcpuState;
@@ -59,6 +62,24 @@ impl World {
             }
             if vcpu.state == VcpuState::Halted && vcpu.thread != NONE && !vcpu.pv_halted {
                 return Err(format!("vCPU {v} halted with thread {}", vcpu.thread));
+            }
+            // A thread that a paravirtual lock halts keeps its vCPU.
+            if vcpu.thread == NONE || vcpu.pv_halted {
+                continue;
+            }
+            let vm = &self.vms[vcpu.vm as usize];
+            if vcpu.idle != Idle::Busy || has_bit(&vm.idle, v as u32 - vm.first_vcpu) {
+                return Err(format!(
+                    "vCPU {v}, {:?}, is {:?} with thread {}",
+                    vcpu.state, vcpu.idle, vcpu.thread
+                ));
+            }
+            let tick = self.guest_tick_slot(v as u32);
+            if vcpu.state == VcpuState::Running && !self.queue.is_set(tick) {
+                return Err(format!(
+                    "vCPU {v} runs thread {} without ticks",
+                    vcpu.thread
+                ));
             }
         }
         Ok(())

@@ -38,6 +38,8 @@ pub(crate) enum Instr {
     Put(Family),
     Get(Family),
     Flush,
+    TakeMm { mm: u32, write: bool },
+    LeaveMm { mm: u32, write: bool },
     Sleep(Dist),
     Every(u64),
     Io(Dist),
@@ -103,16 +105,20 @@ pub(crate) fn compile(
     ops: &[Op],
     threads: u32,
     base: u32,
-    (mm, lock): (u32, MmLock),
+    (mm, lock, readers): (u32, MmLock, bool),
     at: u32,
     code: &mut Vec<Instr>,
 ) {
-    // Unmap becomes four operations, so jump targets move.
+    // A change of the address space becomes three or four operations, so jump targets move.
     let mut moved = Vec::with_capacity(ops.len() + 1);
     let mut next = at;
     for op in ops {
         moved.push(next);
-        next += if matches!(op, Op::Unmap(_)) { 4 } else { 1 };
+        next += match op {
+            Op::Unmap(_) | Op::Discard(_) => 4,
+            Op::Fault(_) | Op::Protect(_) => 3,
+            _ => 1,
+        };
     }
     moved.push(next);
     let target = |op: u32| moved[(op as usize).min(ops.len())];
@@ -130,10 +136,17 @@ pub(crate) fn compile(
         }
     };
     let object = |reference: ObjectRef| workload.objects[reference.first as usize];
-    let mm = Family {
+    let whole = Family {
         first: mm,
         count: 1,
         pick: Pick::Fixed(0),
+    };
+    let around = |write: bool| match lock {
+        _ if readers => (Instr::TakeMm { mm, write }, Instr::LeaveMm { mm, write }),
+        MmLock::Spinning => (Instr::SpinLock(whole), Instr::SpinUnlock(whole)),
+        MmLock::Stealing | MmLock::HandedOver => {
+            (Instr::MutexLock(whole), Instr::MutexUnlock(whole))
+        }
     };
     for op in ops {
         let instr = match *op {
@@ -157,14 +170,14 @@ pub(crate) fn compile(
             Op::Release(semaphore) => Instr::Release(family(semaphore)),
             Op::Put(queue) => Instr::Put(family(queue)),
             Op::Get(queue) => Instr::Get(family(queue)),
-            Op::Unmap(time) => {
-                let (take, leave) = match lock {
-                    MmLock::Spinning => (Instr::SpinLock(mm), Instr::SpinUnlock(mm)),
-                    MmLock::Stealing | MmLock::HandedOver => {
-                        (Instr::MutexLock(mm), Instr::MutexUnlock(mm))
-                    }
-                };
+            Op::Unmap(time) | Op::Discard(time) => {
+                let (take, leave) = around(matches!(op, Op::Unmap(_)));
                 code.extend([take, Instr::Compute { time }, Instr::Flush]);
+                leave
+            }
+            Op::Fault(time) | Op::Protect(time) => {
+                let (take, leave) = around(matches!(op, Op::Protect(_)));
+                code.extend([take, Instr::Compute { time }]);
                 leave
             }
             Op::Sleep(time) => Instr::Sleep(time),

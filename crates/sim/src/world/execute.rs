@@ -225,7 +225,9 @@ impl World {
         thread.no_preempt == 0
             && match thread.doing {
                 Doing::Go | Doing::Compute | Doing::SpinUser(_) => true,
-                Doing::Spin(_) | Doing::Hold | Doing::FlushWait => false,
+                // A writer that spins for an address space gives way to whom its guest wants to run.
+                Doing::Spin(lock) => self.address_space(lock).is_some(),
+                Doing::Hold | Doing::FlushWait => false,
                 Doing::Blocked | Doing::Ended => true,
             }
     }
@@ -236,6 +238,13 @@ impl World {
             // It goes on when the switch is paid: a lock that it was woken for may be taken by another
             // until then.
             Doing::Go if self.owed(v) == 0 => self.work.push(Work::Go(t)),
+            Doing::Spin(mm) if self.address_space(mm).is_some() => {
+                if self.retry_mm(t, mm) {
+                    self.work.push(Work::Go(t));
+                } else {
+                    self.plan(v);
+                }
+            }
             Doing::Spin(lock) | Doing::SpinUser(lock) if self.is_spin_lock(lock) => {
                 if self.retry_spin(t, v, lock) {
                     self.work.push(Work::Go(t));

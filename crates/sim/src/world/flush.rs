@@ -11,6 +11,7 @@
 //!
 //! All threads of a VM belong to one process.
 
+use crate::scenario::Apic;
 use crate::scenario::IdleTlb;
 use crate::scenario::TlbFlush;
 use crate::trace::ExitReason;
@@ -29,9 +30,6 @@ use super::state::NONE;
 use super::state::Phase;
 use super::state::Work;
 
-/// Receivers of one write to the interrupt command register.
-const CLUSTER: u32 = 16;
-
 impl World {
     /// The operation: asks, then waits.
     pub(crate) fn flush(&mut self, t: u32, v: u32) -> OpOutcome {
@@ -41,6 +39,11 @@ impl World {
         let vm = &self.vms[self.vcpus[v as usize].vm as usize];
         let (first, size, how) = (vm.first_vcpu, vm.vcpus, vm.guest.tlb);
         let asks_idle = vm.guest.idle_tlb == IdleTlb::Asked;
+        let apic = match self.native || how == TlbFlush::Hypercall {
+            true => Apic::Cluster,
+            false => vm.guest.apic,
+        };
+        let at_once = apic.receivers(size);
         self.owe(v, KERNEL, self.costs.tlb_flush);
         self.counts(v).shootdowns += 1;
         if how == TlbFlush::Hypercall {
@@ -57,7 +60,7 @@ impl World {
                 vcpu.flush_on_entry = true;
                 continue;
             }
-            if asked % CLUSTER == 0 {
+            if asked % at_once == 0 {
                 match how {
                     TlbFlush::Hypercall => self.owe(v, EXITS, self.costs.native_ipi_send),
                     TlbFlush::Ipi | TlbFlush::Paravirtual => self.pay_for_sending(v),

@@ -99,7 +99,7 @@ impl World {
             || vcpu.resched_pending
             || !vcpu.due.is_empty()
         {
-            vcpu.idle = Idle::Busy;
+            // It is idle until a thread comes: that ends the idle time and starts the tick.
             self.owe(v, EXITS, self.costs.vm_exit);
             self.handle_pending(v);
             self.schedule(v);

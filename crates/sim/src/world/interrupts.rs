@@ -4,11 +4,12 @@
 //! little with APIC virtualization. For one that halted it wakes the vCPU. For one that was
 //! preempted it waits until the vCPU is back on a pCPU, which nobody tells the sender.
 //!
-//! Sending costs an exit for each write to the interrupt command register. A TLB flush goes to up to
-//! 16 vCPUs with one write, as x2APIC clusters allow.
+//! Sending costs an exit for each write to the interrupt command register. How many vCPUs a TLB flush reaches with one
+//! write depends on how they are addressed ([`Apic`]): up to 16 as x2APIC clusters allow, or one.
 
 use crate::host::Scheduler;
 use crate::random::Dist;
+use crate::scenario::Apic;
 use crate::trace::ExitReason;
 use crate::trace::IpiKind;
 use crate::trace::ThreadState;
@@ -163,8 +164,10 @@ impl World {
 
     /// A running vCPU, up to date, is interrupted.
     fn interrupted(&mut self, v: u32) {
+        let vm = self.vcpus[v as usize].vm;
+        let posted = self.vms[vm as usize].guest.apic == Apic::Posted;
         if self.native {
-        } else if self.config.apicv {
+        } else if self.config.apicv || posted {
             self.owe(v, EXITS, self.costs.posted_interrupt);
         } else {
             self.exit(v, ExitReason::Interrupt, self.costs.interrupt_exit);
@@ -223,10 +226,18 @@ impl World {
             return;
         }
         self.interrupted(v);
+        let is_delayed = self.wake_delay(v) > 0;
+        if is_delayed {
+            self.end_delay(v);
+        }
         let mut due = std::mem::take(&mut self.vcpus[v as usize].due);
         for &t in &due {
             self.owe(v, KERNEL, self.costs.timer_work);
             self.wake(t, v, NONE);
+            if is_delayed {
+                let thread = &mut self.threads[t as usize];
+                thread.woken_at = thread.wait_since;
+            }
         }
         due.clear();
         self.vcpus[v as usize].due = due;
@@ -236,6 +247,13 @@ impl World {
     pub(crate) fn timer(&mut self, t: u32) {
         let v = self.threads[t as usize].vcpu;
         self.vcpus[v as usize].due.push(t);
+        if self.wake_delay(v) > 0 {
+            // A thread that sleeps waits for no lock: this is when it was to wake.
+            self.threads[t as usize].wait_since = self.now;
+            if self.hold_back(v) {
+                return;
+            }
+        }
         match self.vcpus[v as usize].state {
             VcpuState::Running => {
                 self.sync(v);

@@ -44,6 +44,7 @@ impl World {
     fn spin_kind(&self, lock: u32) -> (SpinKind, bool) {
         match self.objects[lock as usize].kind {
             ObjectKind::Spin { kind, kernel } => (kind, kernel),
+            ObjectKind::AddressSpace(_) => (SpinKind::Queued, true),
             // Only spin locks are spun for; a barrier's waiters have a state of their own.
             _ => (SpinKind::Queued, false),
         }
@@ -112,7 +113,7 @@ impl World {
     }
 
     /// Whether a waiter really spins now: current on a vCPU that is on a pCPU, in guest mode.
-    fn is_spinning(&self, t: u32) -> bool {
+    pub(super) fn is_spinning(&self, t: u32) -> bool {
         let vcpu = &self.vcpus[self.threads[t as usize].vcpu as usize];
         vcpu.thread == t && vcpu.state == VcpuState::Running && vcpu.search == NONE
     }
@@ -242,6 +243,21 @@ impl World {
         }
         let thread = &mut self.threads[t as usize];
         (thread.previous, thread.next) = (tail, NONE);
+    }
+
+    /// Puts a thread at the begin of an object's list of waiters.
+    pub(crate) fn prepend(&mut self, object: u32, t: u32) {
+        let list = self.list(object, false);
+        let head = list.head;
+        list.head = t;
+        list.count += 1;
+        if head == NONE {
+            list.tail = t;
+        } else {
+            self.threads[head as usize].previous = t;
+        }
+        let thread = &mut self.threads[t as usize];
+        (thread.previous, thread.next) = (NONE, head);
     }
 
     /// Takes a thread out of an object's list of waiters.

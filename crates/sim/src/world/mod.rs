@@ -12,18 +12,20 @@
 //! The rooms: `simulation` is the world as data; what it holds is in `state`, `slots`, `code`, `swapper`,
 //! `agent`, `policy_host`, `rotation`, `trace_recorder`, `wait_recorder` and `state_recorder`. `build` makes it, `run` is the loop over events,
 //! `execute` is what vCPUs do with their time, `program` interprets the threads' programs, `locks`,
-//! `blocking` and `flush` are the primitives, `wake` and `idle` are the guest's scheduler, `interrupts`
+//! `blocking` and `flush` are the primitives, `wake`, `delay` and `idle` are the guest's scheduler, `interrupts`
 //! are IPIs and timers, `pcpus` is the host, `pause_loop` KVM's handling of spinning, `overlays` caps and
 //! co-scheduling, `policies`, `division`, `turns`, `flexs` and `gleaner` the adapters for Tandem's policies, `measure` the
 //! results, `waits` who waited for whom within a VM, `states` where the time of vCPUs went and who took pCPUs, `observed` both as an
 //! interval, `tracing` traces, `check` the invariants.
 
+mod address_space;
 mod agent;
 mod blocking;
 mod build;
 mod caches;
 mod check;
 mod code;
+mod delay;
 mod division;
 mod execute;
 mod flexs;

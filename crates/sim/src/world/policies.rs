@@ -20,6 +20,7 @@ use tandem_policy::host::Host;
 use tandem_policy::host::HostObservation;
 use tandem_policy::host::IdleTimes;
 use tandem_policy::host::Knobs;
+use tandem_policy::host::Policy;
 use tandem_policy::turns::Rotation;
 
 use crate::host::Arrival;
@@ -45,6 +46,15 @@ impl World {
 }
 
 impl World {
+    /// Puts a policy from outside the registry in the place of the scenario's host policies; false if the scenario has none, and so
+    /// no controller.
+    pub fn replace_policies(&mut self, policy: Box<dyn Policy>) -> bool {
+        let controller = self.policies.controller.as_mut();
+        controller
+            .map(|controller| controller.replace(policy))
+            .is_some()
+    }
+
     /// The controller takes its first look.
     pub(crate) fn begin_policies(&mut self) {
         if let Some(mut controller) = self.policies.controller.take() {
@@ -204,6 +214,13 @@ impl World {
 
     /// Where a vCPU may run, from now on.
     pub(crate) fn set_affinity(&mut self, v: u32, allowed: &PcpuSet) {
+        // Of a set without any of them the kernel would say that it is invalid.
+        let pcpus = self.pcpus.len() as u32;
+        let allowed: PcpuSet = allowed.iter().filter(|pcpu| pcpu.0 < pcpus).collect();
+        if allowed.is_empty() {
+            return;
+        }
+        let allowed = &allowed;
         self.allowed[v as usize] = allowed.clone();
         self.host.set_affinity(v, allowed);
         let (from, state, queued) = {

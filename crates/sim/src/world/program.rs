@@ -174,6 +174,8 @@ impl World {
             Instr::Put(family) => self.queue_operation(t, v, family, true),
             Instr::Get(family) => self.queue_operation(t, v, family, false),
             Instr::Flush => self.flush(t, v),
+            Instr::TakeMm { mm, write } => self.take_mm(t, v, mm, write),
+            Instr::LeaveMm { mm, write } => self.leave_mm(t, v, mm, write),
             Instr::Sleep(time) => self.sleep(t, v, time, true),
             Instr::Every(period) => self.every(t, v, period),
             Instr::Io(time) => self.sleep(t, v, time, false),

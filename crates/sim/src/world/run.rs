@@ -119,8 +119,10 @@ impl World {
             self.flexs_tick(slot - s.flexs);
         } else if slot < s.rescheds {
             self.agent(slot - s.agents);
-        } else if slot < s.messages {
+        } else if slot < s.delays {
             self.told_to_reschedule(slot - s.rescheds);
+        } else if slot < s.messages {
+            self.delay_over(slot - s.delays);
         } else {
             self.message(slot - s.messages);
         }

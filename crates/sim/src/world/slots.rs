@@ -20,5 +20,6 @@ pub(super) struct Slots {
     pub flexs: u32,
     pub agents: u32,
     pub rescheds: u32,
+    pub delays: u32,
     pub messages: u32,
 }

@@ -14,6 +14,7 @@ use crate::results::Histogram;
 use crate::results::PcpuResults;
 use crate::results::VcpuResults;
 use crate::scenario::Guest;
+use crate::scenario::MmLock;
 use crate::sched::fair::FairQueue;
 use crate::trace::IpiKind;
 use crate::trace::ThreadState;
@@ -252,6 +253,15 @@ pub(crate) enum Doing {
     Ended,
 }
 
+/// As what a thread waits for the lock of its address space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MmWait {
+    Reader,
+    Writer,
+    /// A writer that was woken to try, and counts in the lock's `generation`.
+    WokenWriter,
+}
+
 /// How far a thread is within one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
@@ -299,6 +309,7 @@ pub(crate) struct Thread {
     /// The mutex to take again after a condition.
     pub relock: u32,
     pub loops: [u32; MOST_LOOPS],
+    pub mm_wait: MmWait,
     /// The barrier's generation when it arrived.
     pub generation: u32,
     /// Answers still missing.
@@ -353,6 +364,9 @@ pub(crate) enum ObjectKind {
     Queue {
         capacity: u32,
     },
+    /// The lock of an address space that has readers: `count` of them have it, and `generation` writers were woken and have not tried
+    /// yet. Writers that spin are in `putters`.
+    AddressSpace(MmLock),
 }
 
 #[derive(Clone, Debug)]

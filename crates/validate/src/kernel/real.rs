@@ -138,7 +138,8 @@ pub fn check(workload: &Workload) -> Result<(), RealError> {
         for op in &role.program {
             let what = match op {
                 Op::ComputeKernel(_) => "computes in the kernel",
-                Op::Unmap(_) => "flushes TLBs",
+                Op::Unmap(_) | Op::Discard(_) => "flushes TLBs",
+                Op::Fault(_) | Op::Protect(_) => "takes the lock of its address space",
                 Op::Io(_) => "waits for a device",
                 Op::Every(_) => "waits for periods",
                 Op::Loop {
@@ -393,6 +394,9 @@ impl Thread<'_> {
             Op::Work
             | Op::ComputeKernel(_)
             | Op::Unmap(_)
+            | Op::Discard(_)
+            | Op::Fault(_)
+            | Op::Protect(_)
             | Op::Io(_)
             | Op::Every(_)
             | Op::Loop { .. }

@@ -18,8 +18,14 @@ use crate::workload::Spin;
 use crate::workload::SpinKind;
 use crate::workload::Wake;
 
+/// Objects of a workload, and of all workloads of a scenario together.
+pub(crate) const MOST_OBJECTS: usize = 1_000_000;
+
 /// Members of one family.
 const MOST: u32 = 65_536;
+
+/// Names of objects in a workload.
+const MOST_NAMES: usize = 4_096;
 
 /// Keys of any kind.
 pub(crate) const KEYS: [&str; 9] = [
@@ -86,7 +92,13 @@ impl Families {
         let Value::Table(entries) = &field.node.value else {
             return Err(field.wrong("a table of objects is needed, such as m = \"mutex\""));
         };
-        let mut first = 0;
+        if entries.len() > MOST_NAMES {
+            return Err(field.wrong(format!(
+                "{} names are too many: at most {MOST_NAMES}; `count` gives one name to many",
+                entries.len()
+            )));
+        }
+        let mut first: u32 = 0;
         for entry in entries {
             let fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
             if entry.key.is_empty() || !entry.key.chars().all(fine) {
@@ -109,6 +121,11 @@ impl Families {
                 place: entry.place.clone(),
             });
             first += count;
+            if first as usize > MOST_OBJECTS {
+                return Err(field.wrong(format!(
+                    "with these the workload has {first} objects: at most {MOST_OBJECTS}"
+                )));
+            }
         }
         Ok(families)
     }

@@ -5,6 +5,8 @@
 //! whether what follows can be reached. A loop must hold the same locks at its end as at its
 //! begin: then what is true of one turn is true of all.
 
+use std::collections::BTreeSet;
+
 use tandem_policy::Nanos;
 
 use crate::scenario::load::LoadError;
@@ -32,7 +34,7 @@ const MOST_TURNS: u32 = 1_000_000_000;
 
 pub(crate) const WORDS: [&str; 3] = ["work", "yield", "exit"];
 
-pub(crate) const VERBS: [&str; 20] = [
+pub(crate) const VERBS: [&str; 23] = [
     "compute",
     "kernel",
     "lock",
@@ -47,6 +49,9 @@ pub(crate) const VERBS: [&str; 20] = [
     "put",
     "get",
     "unmap",
+    "discard",
+    "fault",
+    "protect",
     "sleep",
     "every",
     "io",
@@ -58,19 +63,19 @@ pub(crate) const VERBS: [&str; 20] = [
 /// What the programs of a workload do to each family, by its first object.
 #[derive(Clone, Debug, Default)]
 pub struct Uses {
-    waits: Vec<u32>,
-    wakes: Vec<u32>,
-    acquires: Vec<u32>,
-    releases: Vec<u32>,
-    puts: Vec<u32>,
-    gets: Vec<u32>,
+    waits: BTreeSet<u32>,
+    wakes: BTreeSet<u32>,
+    acquires: BTreeSet<u32>,
+    releases: BTreeSet<u32>,
+    puts: BTreeSet<u32>,
+    gets: BTreeSet<u32>,
 }
 
 impl Uses {
     /// Whether anybody gives what somebody waits for.
     pub fn check(&self, families: &Families) -> Result<(), LoadError> {
         for family in families.iter() {
-            let has = |list: &Vec<u32>| list.contains(&family.first);
+            let has = |list: &BTreeSet<u32>| list.contains(&family.first);
             let name = &family.name;
             let message = match family.object {
                 Object::Condition if has(&self.waits) && !has(&self.wakes) => format!(
@@ -255,7 +260,9 @@ impl Writer<'_> {
         let table = step.table(keys)?;
         let field = table.need(verb, "…")?;
         match verb {
-            "compute" | "kernel" | "unmap" | "sleep" | "io" => self.timed(&field, verb),
+            "compute" | "kernel" | "unmap" | "discard" | "fault" | "protect" | "sleep" | "io" => {
+                self.timed(&field, verb)
+            }
             "every" => self.every(&field),
             "lock" => self.lock(&field),
             "unlock" => self.unlock(&field),
@@ -290,21 +297,25 @@ impl Writer<'_> {
     /// Steps that take a time.
     fn timed(&mut self, field: &Field<'_>, verb: &str) -> Result<Flow, LoadError> {
         let time = field.dist()?;
-        if matches!(verb, "sleep" | "io" | "unmap") {
+        let takes_lock = matches!(verb, "unmap" | "discard" | "fault" | "protect");
+        if takes_lock || matches!(verb, "sleep" | "io") {
             self.may_block(field, verb)?;
         }
-        if verb == "unmap" && self.held.len() == MOST_HELD {
+        if takes_lock && self.held.len() == MOST_HELD {
             return Err(self.too_many(field));
         }
         self.ops.push(match verb {
             "compute" => Op::Compute(time),
             "kernel" => Op::ComputeKernel(time),
             "unmap" => Op::Unmap(time),
+            "discard" => Op::Discard(time),
+            "fault" => Op::Fault(time),
+            "protect" => Op::Protect(time),
             "sleep" => Op::Sleep(time),
             _ => Op::Io(time),
         });
         Ok(Flow {
-            takes_time: units::takes_time(time) || verb == "unmap",
+            takes_time: units::takes_time(time) || matches!(verb, "unmap" | "discard"),
             ends: false,
         })
     }
@@ -399,7 +410,7 @@ impl Writer<'_> {
         // Taken again, it is the newest.
         let held = self.held.remove(at);
         self.held.push(held);
-        self.uses.waits.push(family.first);
+        self.uses.waits.insert(family.first);
         self.ops.push(Op::Wait {
             condition,
             mutex: reference,
@@ -450,7 +461,7 @@ impl Writer<'_> {
             _ => (Op::Get(reference), Some(&mut self.uses.gets), Flow::TIME),
         };
         if let Some(list) = list {
-            list.push(first);
+            list.insert(first);
         }
         self.ops.push(op);
         Ok(flow)

@@ -1,0 +1,209 @@
+//! Changes of delayed scheduling: timer slack and scheduling policy of threads, made and undone.
+//!
+//! Both are inherited by new threads, which the journal need not know when the agent is killed: they are found as threads of
+//! processes that it knows, with exactly what was given ([`Actuator::put_back_heirs`]).
+
+use tandem_linux::affinity::Threads;
+use tandem_linux::journal::Entry;
+use tandem_linux::restore::RestoreReport;
+use tandem_linux::restore::Undone;
+use tandem_linux::sched_attr;
+use tandem_linux::sched_attr::FairScheduling;
+use tandem_linux::thread::Pid;
+use tandem_linux::thread::ThreadRef;
+use tandem_linux::thread::Tid;
+use tandem_policy::Nanos;
+
+use super::Actuator;
+use super::ActuatorError;
+use super::foreign;
+use super::threads_of;
+use crate::delaying;
+use crate::journal::Change;
+
+impl Actuator {
+    /// Gives a thread a timer slack; it is to have the original one back. What somebody else set meanwhile is that from now on.
+    pub fn set_timer_slack(
+        &mut self,
+        thread: ThreadRef,
+        slack: Nanos,
+        original: Nanos,
+    ) -> Result<(), ActuatorError> {
+        let Some(now) = delaying::timer_slack(&self.procfs, thread.tid) else {
+            return Ok(());
+        };
+        let record = |original| Change::TimerSlack { thread, original };
+        let is_new = !self.journal.knows(&record(now).key());
+        if now == slack && (!is_new || now == original) {
+            return Ok(());
+        }
+        // One that was made by a thread with ours has inherited it.
+        let key = self.before(record(if is_new { original } else { now }), record(slack))?;
+        let written = delaying::set_timer_slack(&self.procfs, thread.tid, slack);
+        if written.is_err() {
+            self.journal.was_not_written(&key);
+        }
+        written.map_err(|source| ActuatorError::TimerSlack { thread, source })
+    }
+
+    /// Lets a thread of the fair class be scheduled so; it is to be as it originally was.
+    pub fn set_scheduling(
+        &mut self,
+        thread: ThreadRef,
+        scheduling: FairScheduling,
+        original: FairScheduling,
+    ) -> Result<(), ActuatorError> {
+        let Some(now) = sched_attr::fair_scheduling(thread.tid)? else {
+            return Ok(());
+        };
+        let record = |original| Change::Scheduling { thread, original };
+        let is_new = !self.journal.knows(&record(now).key());
+        if now == scheduling && (!is_new || now == original) {
+            return Ok(());
+        }
+        let key = self.before(
+            record(if is_new { original } else { now }),
+            record(scheduling),
+        )?;
+        let set = sched_attr::set_fair_scheduling(thread.tid, scheduling);
+        if set.is_err() {
+            self.journal.was_not_written(&key);
+        }
+        Ok(set?)
+    }
+
+    /// Threads that a killed agent did not see any more: they inherited what it had given to others of their process, or of a
+    /// cgroup that it made, and get what those had.
+    pub(super) fn put_back_heirs(&self, report: &mut RestoreReport) {
+        let records = self.journal.records();
+        let slacks = records.iter().filter_map(|record| match record {
+            Change::TimerSlack { thread, original } => Some((thread, *original)),
+            _ => None,
+        });
+        let slacks: Vec<(&ThreadRef, Nanos)> = slacks.collect();
+        let schedulings = records.iter().filter_map(|record| match record {
+            Change::Scheduling { thread, original } => Some((thread, *original)),
+            _ => None,
+        });
+        let schedulings: Vec<(&ThreadRef, FairScheduling)> = schedulings.collect();
+        let threads = || {
+            let slacks = slacks.iter().map(|(thread, _)| *thread);
+            slacks.chain(schedulings.iter().map(|(thread, _)| *thread))
+        };
+        // Another thread may have the number of one that has ended.
+        let known = |tid: Tid| {
+            let mut same = threads().filter(|thread| thread.tid == tid);
+            same.any(|thread| self.threads.is_alive(thread))
+        };
+        for pid in self.heirs(threads().map(|thread| thread.pid)) {
+            for tid in threads_of(&self.procfs, pid) {
+                if known(tid) {
+                    continue;
+                }
+                let of = |thread: &ThreadRef| thread.pid == pid;
+                let slack = slacks.iter().find(|(t, _)| of(t)).or(slacks.first());
+                if let (Some(&(thread, original)), Some(now)) =
+                    (slack, delaying::timer_slack(&self.procfs, tid))
+                    && self.was_given(&Change::TimerSlack {
+                        thread: *thread,
+                        original: now,
+                    })
+                    && delaying::set_timer_slack(&self.procfs, tid, original).is_ok()
+                {
+                    report.put_back += 1;
+                }
+                let scheduling = schedulings.iter().find(|(t, _)| of(t));
+                if let (Some(&(thread, original)), Ok(Some(now))) = (
+                    scheduling.or(schedulings.first()),
+                    sched_attr::fair_scheduling(tid),
+                ) && self.was_given(&Change::Scheduling {
+                    thread: *thread,
+                    original: now,
+                }) && sched_attr::set_fair_scheduling(tid, original).is_ok()
+                {
+                    report.put_back += 1;
+                }
+            }
+        }
+    }
+
+    /// Whether a thing was given this value, and did not have it before.
+    fn was_given(&self, now: &Change) -> bool {
+        let is_original = self.journal.records().contains(now);
+        !is_original && self.journal.written(&now.key()).contains(now)
+    }
+
+    /// Processes that live, of these and in cgroups that the agent made.
+    fn heirs(&self, of: impl Iterator<Item = Pid>) -> Vec<Pid> {
+        let mut pids: Vec<Pid> = of.collect();
+        if pids.is_empty() {
+            return pids;
+        }
+        for record in self.journal.records() {
+            if let Change::Created { cgroup, .. } | Change::Vcpus { cgroup, .. } = record {
+                pids.extend(self.cpusets.processes_within(cgroup).unwrap_or_default());
+            }
+        }
+        pids.sort_unstable();
+        pids.dedup();
+        pids
+    }
+
+    /// Undoes a change of delayed scheduling; of others there is nothing to do here.
+    pub(super) fn undo_delay(&self, change: &Change) -> Result<Undone, String> {
+        match change {
+            Change::TimerSlack { thread, .. } | Change::Scheduling { thread, .. }
+                if !self.threads.is_alive(thread) =>
+            {
+                Ok(Undone::Nothing)
+            }
+            Change::TimerSlack { thread, original } => {
+                let Some(now) = delaying::timer_slack(&self.procfs, thread.tid) else {
+                    return Ok(Undone::Nothing);
+                };
+                let found = Change::TimerSlack {
+                    thread: *thread,
+                    original: now,
+                };
+                self.undo_one(now == *original, &found, || {
+                    delaying::set_timer_slack(&self.procfs, thread.tid, *original)
+                        .map_err(|error| error.to_string())
+                })
+            }
+            Change::Scheduling { thread, original } => {
+                let now = match sched_attr::fair_scheduling(thread.tid) {
+                    Ok(Some(now)) => now,
+                    // Somebody made it a real-time thread.
+                    Ok(None) => return Ok(foreign(&format!("the scheduling policy of {thread}"))),
+                    Err(error) if error.is_gone() => return Ok(Undone::Nothing),
+                    Err(error) => return Err(error.to_string()),
+                };
+                let found = Change::Scheduling {
+                    thread: *thread,
+                    original: now,
+                };
+                self.undo_one(now == *original, &found, || {
+                    sched_attr::set_fair_scheduling(thread.tid, *original)
+                        .map_err(|error| error.to_string())
+                })
+            }
+            _ => Ok(Undone::Nothing),
+        }
+    }
+
+    /// Puts back what is found to be ours.
+    fn undo_one(
+        &self,
+        is_as_it_was: bool,
+        found: &Change,
+        put_back: impl FnOnce() -> Result<(), String>,
+    ) -> Result<Undone, String> {
+        match () {
+            () if is_as_it_was => Ok(Undone::Nothing),
+            () if !self.journal.is_ours(found) => {
+                Ok(foreign(&format!("what is set now ({found})")))
+            }
+            () => put_back().map(|()| Undone::PutBack),
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Branch counters of the VMs under the policy `flexs`, read once a period.
+
+use std::collections::BTreeSet;
+
+use tandem_linux::branch_counters::BranchCounters;
+use tandem_linux::branch_counters::CounterError;
+use tandem_linux::thread::ThreadRef;
+use tandem_policy::PolicyId;
+use tandem_policy::PolicySet;
+use tandem_policy::flexs::Counted;
+
+use crate::managed::ManagedVcpu;
+
+/// A source, or none: then nothing is counted.
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub(crate) source: Option<Box<dyn BranchCounters>>,
+    pub(crate) policy: Option<PolicyId>,
+    /// What went wrong in the last periods.
+    pub(crate) errors: BTreeSet<String>,
+}
+
+impl Counters {
+    /// What a vCPU counted since it was last read, if the VM's policies ask for that and it ran.
+    pub(crate) fn read(&mut self, policies: PolicySet, vcpu: &ManagedVcpu) -> Option<Counted> {
+        let source = self.source.as_mut()?;
+        if !policies.contains(self.policy?) {
+            return None;
+        }
+        match source.count(vcpu.index, &vcpu.thread) {
+            Ok(counts) => counts.map(|counts| Counted {
+                counts,
+                source: source.source(),
+            }),
+            Err(error) if error.is_gone() => None,
+            Err(error) => {
+                let line = match &error {
+                    CounterError::NoMicrovm { .. } | CounterError::TooManyFiles => {
+                        format!("flexs: {error}")
+                    }
+                    _ => format!("flexs: vCPU {} ({}): {error}", vcpu.index, vcpu.thread),
+                };
+                self.errors.insert(line);
+                None
+            }
+        }
+    }
+
+    pub(crate) fn forget(&mut self, thread: &ThreadRef) {
+        if let Some(source) = &mut self.source {
+            source.forget(thread);
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! What the policy `flexs` finds, for operators: lines for the log and a dry run, and figures for the status.
+//!
+//! A vCPU's counters are another number in every period. A dry run says them when what follows from them changed, of each vCPU once a
+//! second at most.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+use std::time::Instant;
+
+use serde::Deserialize;
+use serde::Serialize;
+use tandem_policy::VcpuId;
+use tandem_policy::VmId;
+use tandem_policy::flexs::CounterSource;
+use tandem_policy::flexs::SwapAction;
+use tandem_policy::host::Placement;
+use tandem_policy::host::flexs::SpinOutcome;
+use tandem_policy::host::flexs::SpinReport;
+
+/// Of each vCPU, values are said no more often.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// What FlexS did for a VM since the daemon looks after it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpinAccount {
+    /// Where counters come from.
+    pub counters: CounterSource,
+    /// vCPUs that spun throughout the last period.
+    pub spinning: Vec<u32>,
+    /// Periods in which a vCPU was judged, of all vCPUs.
+    pub judged: u64,
+    /// Of these, those in which it spun.
+    pub spun: u64,
+    /// Swaps.
+    pub swaps: u64,
+    /// Searches for a sibling that found none.
+    pub failed: u64,
+}
+
+/// The accounts of all VMs, and what a dry run has said.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Spins {
+    accounts: BTreeMap<VmId, SpinAccount>,
+    said: BTreeMap<(VmId, VcpuId), (Instant, &'static str)>,
+}
+
+/// What follows from the counters, without figures.
+fn kind(report: &SpinReport) -> &'static str {
+    match report.outcome {
+        _ if !report.verdict.busy_waiting => "does not spin",
+        SpinOutcome::Left(left) => left.in_words(),
+        SpinOutcome::Decided(SwapAction::Swap { .. }) => "swap",
+        SpinOutcome::Decided(SwapAction::GoOn { .. }) => "no sibling",
+    }
+}
+
+/// A vCPU's counters, what they say and what follows, in words.
+pub(crate) fn in_words(vm: &str, report: &SpinReport) -> String {
+    let SpinReport {
+        vcpu,
+        counted,
+        verdict,
+        extremes,
+        outcome,
+        ..
+    } = report;
+    let counts = counted.counts;
+    let ratios = match (verdict.ratios(), extremes) {
+        (Some((bpi, bmpr)), Some((max_bpi, min_bmpr))) => format!(
+            ": {bpi} per instruction (most {max_bpi}), {bmpr} mispredicted (least {min_bmpr})"
+        ),
+        _ => String::new(),
+    };
+    let why = match outcome {
+        SpinOutcome::Left(left) => format!("spins, but {}", left.in_words()),
+        SpinOutcome::Decided(SwapAction::GoOn { because }) => because.to_string(),
+        SpinOutcome::Decided(SwapAction::Swap { with, on, .. }) => {
+            format!("spins, and vCPU {with} waits with work on pCPU {on}: they change places")
+        }
+    };
+    format!(
+        "VM {vm} vCPU {vcpu} by {}: {} instructions, {} branches, {} mispredicted{ratios}: {why}",
+        counted.source, counts.instructions, counts.branches, counts.mispredicted
+    )
+}
+
+impl Spins {
+    /// Takes in a period's reports.
+    pub(crate) fn count(&mut self, reports: &[SpinReport]) {
+        for account in self.accounts.values_mut() {
+            account.spinning.clear();
+        }
+        for report in reports {
+            let account = self.accounts.entry(report.vm).or_insert(SpinAccount {
+                counters: report.counted.source,
+                spinning: Vec::new(),
+                judged: 0,
+                spun: 0,
+                swaps: 0,
+                failed: 0,
+            });
+            account.judged += u64::from(report.verdict.says_something());
+            if !report.verdict.busy_waiting {
+                continue;
+            }
+            account.spun += 1;
+            account.spinning.push(report.vcpu.0);
+            match report.outcome {
+                SpinOutcome::Decided(SwapAction::Swap { .. }) => account.swaps += 1,
+                SpinOutcome::Decided(SwapAction::GoOn { .. }) => account.failed += 1,
+                SpinOutcome::Left(_) => {}
+            }
+        }
+    }
+
+    /// Of a period's reports those that are worth a line in a dry run; they count as said.
+    pub(crate) fn news<'a>(
+        &mut self,
+        now: Instant,
+        reports: &'a [SpinReport],
+    ) -> Vec<&'a SpinReport> {
+        let is_news = |report: &&SpinReport| {
+            let kind = kind(report);
+            let key = (report.vm, report.vcpu);
+            let is_news = match self.said.get(&key) {
+                Some((at, said)) => *said != kind && now.duration_since(*at) >= EVERY,
+                None => true,
+            };
+            if is_news {
+                self.said.insert(key, (now, kind));
+            }
+            is_news
+        };
+        reports.iter().filter(is_news).collect()
+    }
+
+    /// Forgets VMs that are gone.
+    pub(crate) fn retain(&mut self, is_there: impl Fn(VmId) -> bool) {
+        self.accounts.retain(|vm, _| is_there(*vm));
+        self.said.retain(|(vm, _), _| is_there(*vm));
+    }
+
+    /// What was done for a VM; `None`: nothing was counted.
+    pub(crate) fn of(&self, vm: VmId) -> Option<&SpinAccount> {
+        self.accounts.get(&vm)
+    }
+}
+
+/// What to say of a source of counters once it is open.
+pub(crate) fn opened(source: CounterSource, placement: Placement) -> String {
+    let of = match source {
+        CounterSource::Hardware => "hardware counters (how well it does with them is not measured)",
+        CounterSource::Synthetic => {
+            "synthetic counters, of Tandem's own microVMs alone: an experiment, no measurement of hardware"
+        }
+    };
+    let acts = match placement {
+        Placement::Rebalance => "",
+        Placement::Keep | Placement::Turns => {
+            "; it says who spins and swaps nobody, which needs --placement rebalance"
+        }
+    };
+    format!("flexs finds vCPUs that spin by {of}{acts}")
+}
+
+#[cfg(test)]
+mod tests {
+    use tandem_policy::flexs::BranchCounts;
+    use tandem_policy::flexs::Counted;
+    use tandem_policy::flexs::SpinDetector;
+    use tandem_policy::host::flexs::Left;
+
+    use super::*;
+
+    fn report(vcpu: u32, counts: (u64, u64, u64)) -> SpinReport {
+        let counts = BranchCounts {
+            instructions: counts.0,
+            branches: counts.1,
+            mispredicted: counts.2,
+        };
+        let mut detector = SpinDetector::new(10, 1);
+        detector.observe(&BranchCounts {
+            instructions: 3000,
+            branches: 1000,
+            mispredicted: 1,
+        });
+        SpinReport {
+            vm: VmId(1),
+            vcpu: VcpuId(vcpu),
+            counted: Counted {
+                counts,
+                source: CounterSource::Synthetic,
+            },
+            verdict: detector.observe(&counts),
+            extremes: detector.max_bpi().zip(detector.min_bmpr()),
+            outcome: SpinOutcome::Left(Left::Placement),
+        }
+    }
+
+    #[test]
+    fn counters_are_said_with_their_values_and_the_reason() {
+        let line = in_words("db", &report(0, (6000, 2000, 2)));
+        assert_eq!(
+            line,
+            "VM db vCPU 0 by synthetic counters: 6000 instructions, 2000 branches, 2 mispredicted: 0.3333 per instruction (most 0.3333), \
+             0.0010 mispredicted (least 0.0010): spins, but vCPUs are not to be moved: that needs --placement rebalance"
+        );
+    }
+
+    #[test]
+    fn a_verdict_is_said_when_it_changes_and_once_a_second() {
+        let (mut spins, begin) = (Spins::default(), Instant::now());
+        let (spinning, working) = ([report(0, (6000, 2000, 2))], [report(0, (9000, 1000, 30))]);
+        let mut count = |ms, reports: &[SpinReport]| {
+            spins.news(begin + Duration::from_millis(ms), reports).len()
+        };
+        assert_eq!(count(0, &spinning), 1);
+        assert_eq!(count(100, &spinning), 0);
+        assert_eq!(count(200, &working), 0);
+        assert_eq!(count(1200, &working), 1);
+        assert_eq!(count(9000, &working), 0);
+    }
+
+    #[test]
+    fn accounts_add_up() {
+        let mut spins = Spins::default();
+        spins.count(&[report(0, (6000, 2000, 2)), report(1, (9000, 1000, 30))]);
+        spins.count(&[report(1, (6000, 2000, 2))]);
+        let account = spins.of(VmId(1)).unwrap();
+        assert_eq!((account.judged, account.spun, account.swaps), (3, 2, 0));
+        assert_eq!(account.spinning, [1]);
+        spins.retain(|_| false);
+        assert!(spins.of(VmId(1)).is_none());
+    }
+}

@@ -1,0 +1,218 @@
+//! Synthetic counters of Tandem's own microVMs.
+//!
+//! A microVM's program counts what it does: steps of its computing, and turns of loops that wait. Both lie in memory that the VMM
+//! shares with the guest, in a memory file whose name says where:
+//! `tandem-counters-VCPUS-OFFSET-DISTANCE`, two numbers of 8 bytes per vCPU. Who may look into the VMM's process reads that file while
+//! it runs.
+//!
+//! From these, counters are made up as a PMU would show them of a usual program that computes, and of a spin loop (the simulator
+//! assumes the same): the loop of FlexS can run where there is no PMU. They are exact where real ones vary, so nothing about how well
+//! FlexS detects spinning on hardware follows from them.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use tandem_policy::VcpuId;
+use tandem_policy::flexs::BranchCounts;
+use tandem_policy::flexs::CounterSource;
+
+use super::source::BranchCounters;
+use super::source::CounterError;
+use crate::procfs::ProcFs;
+use crate::procfs::is_gone;
+use crate::thread::ThreadRef;
+
+/// How the name of the memory file begins, as the kernel shows it.
+const NAME: &str = "/memfd:tandem-counters-";
+
+/// Instructions of a step: multiply, add, subtract, branch.
+const OF_STEP: u64 = 4;
+/// Instructions of a turn of a loop that waits: PAUSE, compare, branch.
+const OF_TURN: u64 = 3;
+/// Branches in 100 instructions of a usual program, and mispredicted ones in 100 branches (Hennessy & Patterson); the simulator's defaults.
+const BRANCHES: u64 = 16;
+const MISPREDICTED: u64 = 3;
+/// Turns of a spin loop to one mispredicted branch; assumed, as in the simulator.
+const TURNS_TO_MISS: u64 = 1000;
+
+/// What a program counted of itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Done {
+    /// Steps of computing.
+    pub steps: u64,
+    /// Turns of loops that wait.
+    pub spins: u64,
+}
+
+impl Done {
+    /// What it did since `before`.
+    fn since(self, before: Done) -> Done {
+        Done {
+            steps: self.steps.saturating_sub(before.steps),
+            spins: self.spins.saturating_sub(before.spins),
+        }
+    }
+
+    /// The counters that a PMU might show of this.
+    pub fn as_counts(self) -> BranchCounts {
+        let computed = self.steps.saturating_mul(OF_STEP);
+        let branches = computed / 100 * BRANCHES;
+        BranchCounts {
+            instructions: computed.saturating_add(self.spins.saturating_mul(OF_TURN)),
+            branches: branches.saturating_add(self.spins),
+            mispredicted: (branches / 100 * MISPREDICTED)
+                .saturating_add(self.spins / TURNS_TO_MISS),
+        }
+    }
+}
+
+/// Where a microVM's counters are: vCPUs, offset of the first, distance.
+fn parse(link: &str) -> Option<(u64, u64, u64)> {
+    let numbers = link.strip_prefix(NAME)?.split(' ').next()?;
+    let mut numbers = numbers.split('-').map(str::parse);
+    let mut next = || numbers.next()?.ok();
+    Some((next()?, next()?, next()?))
+}
+
+/// One vCPU's counters.
+struct Place {
+    file: File,
+    at: u64,
+    last: Done,
+}
+
+impl Place {
+    fn read(&self) -> std::io::Result<Done> {
+        let mut bytes = [0; 16];
+        self.file.read_exact_at(&mut bytes, self.at)?;
+        let number = |half: &[u8]| {
+            let mut eight = [0; 8];
+            eight.copy_from_slice(half);
+            u64::from_ne_bytes(eight)
+        };
+        Ok(Done {
+            steps: number(&bytes[..8]),
+            spins: number(&bytes[8..]),
+        })
+    }
+}
+
+/// The synthetic counters of the vCPUs that were asked about.
+pub struct MicrovmCounters {
+    procfs: ProcFs,
+    /// `None`: its process is no microVM.
+    threads: BTreeMap<ThreadRef, Option<Place>>,
+}
+
+impl MicrovmCounters {
+    /// Of processes in this `/proc`.
+    pub fn new(procfs: ProcFs) -> MicrovmCounters {
+        MicrovmCounters {
+            procfs,
+            threads: BTreeMap::new(),
+        }
+    }
+
+    /// Finds the file of a vCPU's counters, by the names of what its process holds open.
+    fn find(&self, vcpu: VcpuId, thread: &ThreadRef) -> Result<Option<Place>, CounterError> {
+        let folder = self.procfs.resolve(format!("/proc/{}/fd", thread.pid.0));
+        let wrong = |cause: std::io::Error| match is_gone(&cause) {
+            true => CounterError::Gone,
+            false => CounterError::Other { cause },
+        };
+        for entry in std::fs::read_dir(folder).map_err(wrong)? {
+            let path = entry.map_err(wrong)?.path();
+            let Ok(link) = std::fs::read_link(&path) else {
+                continue;
+            };
+            let Some((vcpus, first, distance)) = link.to_str().and_then(parse) else {
+                continue;
+            };
+            let at = distance
+                .checked_mul(u64::from(vcpu.0))
+                .and_then(|at| at.checked_add(first));
+            if let Some(at) = at.filter(|_| u64::from(vcpu.0) < vcpus) {
+                let file = File::open(&path).map_err(wrong)?;
+                let last = Done::default();
+                return Ok(Some(Place { file, at, last }));
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl BranchCounters for MicrovmCounters {
+    fn source(&self) -> CounterSource {
+        CounterSource::Synthetic
+    }
+
+    fn count(
+        &mut self,
+        vcpu: VcpuId,
+        thread: &ThreadRef,
+    ) -> Result<Option<BranchCounts>, CounterError> {
+        let is_new = !self.threads.contains_key(thread);
+        if is_new {
+            let found = self.find(vcpu, thread)?;
+            self.threads.insert(*thread, found);
+        }
+        let Some(Some(place)) = self.threads.get_mut(thread) else {
+            return Err(CounterError::NoMicrovm { pid: thread.pid.0 });
+        };
+        let now = place
+            .read()
+            .map_err(|cause| CounterError::Other { cause })?;
+        let did = now.since(std::mem::replace(&mut place.last, now));
+        Ok((!is_new && did != Done::default()).then(|| did.as_counts()))
+    }
+
+    fn forget(&mut self, thread: &ThreadRef) {
+        self.threads.remove(thread);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_says_where_counters_are() {
+        let link = "/memfd:tandem-counters-4-2097408-2048 (deleted)";
+        assert_eq!(parse(link), Some((4, 2_097_408, 2048)));
+        for other in ["/dev/null", "/memfd:x", "/memfd:tandem-counters-4-x-1"] {
+            assert_eq!(parse(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn spinning_and_computing_look_as_they_do_to_a_pmu() {
+        let done = |steps, spins| Done { steps, spins }.as_counts();
+        let spun = done(0, 1_000_000);
+        assert_eq!(
+            (spun.instructions, spun.branches, spun.mispredicted),
+            (3_000_000, 1_000_000, 1000)
+        );
+        let computed = done(1_000_000, 0);
+        assert_eq!(
+            (
+                computed.instructions,
+                computed.branches,
+                computed.mispredicted
+            ),
+            (4_000_000, 640_000, 19_200)
+        );
+    }
+
+    #[test]
+    fn a_process_that_is_no_microvm_is_named() {
+        let me = crate::thread::ThreadRef::of_process(
+            &ProcFs::host(),
+            crate::thread::Pid(std::process::id()),
+        )
+        .unwrap();
+        let mut counters = MicrovmCounters::new(ProcFs::host());
+        let error = counters.count(VcpuId(0), &me).unwrap_err().to_string();
+        assert!(error.contains(&std::process::id().to_string()), "{error}");
+    }
+}

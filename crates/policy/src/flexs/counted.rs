@@ -1,0 +1,36 @@
+//! Branch counters of a vCPU, and where they come from.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde::Serialize;
+
+use super::BranchCounts;
+
+/// Where counters come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CounterSource {
+    /// The processor's performance counters.
+    Hardware,
+    /// Made up from what a guest's program counts of itself.
+    Synthetic,
+}
+
+impl fmt::Display for CounterSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            CounterSource::Hardware => "hardware counters",
+            CounterSource::Synthetic => "synthetic counters",
+        })
+    }
+}
+
+/// What a vCPU did since it was last counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counted {
+    /// The counts. Only their ratios matter.
+    pub counts: BranchCounts,
+    /// Where they come from.
+    pub source: CounterSource,
+}

@@ -1,0 +1,244 @@
+//! Whether to hold back, worked by hand.
+
+use super::super::VcpuPeriod;
+use super::*;
+
+const PERIOD: Nanos = Nanos::from_millis(100);
+
+/// A period in which the vCPU was busy for a part, so often idle, with so many calls and wake-ups, and threads waited.
+#[derive(Clone, Copy)]
+struct Seen {
+    busy: f64,
+    idle_periods: u64,
+    calls: u64,
+    wakes: u64,
+    wait_us: u64,
+}
+
+const TIMERS: Seen = Seen {
+    busy: 0.2,
+    idle_periods: 180,
+    calls: 0,
+    wakes: 200,
+    wait_us: 5,
+};
+
+fn observed(seen: Seen) -> Observation {
+    let busy = Nanos((PERIOD.0 as f64 * seen.busy) as u64);
+    Observation {
+        period: PERIOD,
+        vcpus: vec![VcpuPeriod {
+            work: busy,
+            idle: PERIOD - busy,
+            idle_periods: seen.idle_periods,
+            stolen: Nanos::ZERO,
+        }],
+        calls: seen.calls,
+        wakes: seen.wakes,
+        waiting: Nanos(seen.wakes * seen.wait_us * 1_000),
+        ..Observation::default()
+    }
+}
+
+/// Periods until what is held differs, with what is seen given what is held.
+fn until_decided(delay: &mut Delay, react: impl Fn(Held) -> Seen) -> Because {
+    for _ in 0..1_000 {
+        let because = delay.decide(&observed(react(delay.held())));
+        if matches!(
+            because,
+            Because::Kept { .. } | Because::Lost { .. } | Because::Late { .. } | Because::Changed
+        ) {
+            return because;
+        }
+    }
+    panic!("nothing was decided in 1000 periods: {delay:?}");
+}
+
+#[test]
+fn slack_that_saves_idle_periods_is_kept_and_batch_that_saves_none_is_not() {
+    let mut delay = Delay::new(DelayConfig::default());
+    let react = |held: Held| match held.slack > Nanos::ZERO {
+        true => Seen {
+            busy: 0.18,
+            idle_periods: 100,
+            wait_us: 20,
+            ..TIMERS
+        },
+        false => TIMERS,
+    };
+    let slack = until_decided(&mut delay, react);
+    assert!(
+        matches!(
+            slack,
+            Because::Kept {
+                means: Means::Slack,
+                ..
+            }
+        ),
+        "{slack}"
+    );
+    let batch = until_decided(&mut delay, react);
+    assert!(
+        matches!(
+            batch,
+            Because::Lost {
+                means: Means::Batch,
+                ..
+            }
+        ),
+        "{batch}"
+    );
+    let held = Held {
+        slack: Nanos(500_000),
+        batch: false,
+    };
+    assert_eq!(delay.held(), held);
+    for _ in 0..50 {
+        assert_eq!(delay.decide(&observed(react(held))), Because::Settled);
+    }
+}
+
+#[test]
+fn who_does_less_with_it_has_it_back_and_rest_doubles() {
+    let mut delay = Delay::new(DelayConfig::default());
+    // Sleeps after each piece of work: fewer idle periods, and fewer pieces.
+    let react = |held: Held| match held.slack > Nanos::ZERO {
+        true => Seen {
+            busy: 0.12,
+            idle_periods: 100,
+            wakes: 120,
+            ..TIMERS
+        },
+        false => TIMERS,
+    };
+    let mut rests = Vec::new();
+    for _ in 0..2 {
+        let lost = until_decided(&mut delay, react);
+        assert!(
+            matches!(
+                lost,
+                Because::Lost {
+                    means: Means::Slack,
+                    ..
+                }
+            ),
+            "{lost}"
+        );
+        until_decided(&mut delay, react);
+        assert_eq!(delay.held(), Held::default());
+        let mut rest = 0;
+        while delay.decide(&observed(TIMERS)) == Because::Resting {
+            rest += 1;
+        }
+        rests.push(rest);
+    }
+    assert_eq!(rests, [101, 201]);
+}
+
+#[test]
+fn calls_tell_that_a_thread_that_wakes_less_often_does_as_much() {
+    let of = |calls: u64| {
+        let mut delay = Delay::new(DelayConfig::default());
+        until_decided(&mut delay, move |held| match held.slack > Nanos::ZERO {
+            true => Seen {
+                busy: 0.17,
+                idle_periods: 90,
+                wakes: 90,
+                calls,
+                ..TIMERS
+            },
+            false => Seen { calls, ..TIMERS },
+        })
+    };
+    assert!(matches!(of(200), Because::Kept { .. }));
+    assert!(
+        matches!(of(0), Because::Lost { .. }),
+        "nothing tells that it does"
+    );
+}
+
+#[test]
+fn a_latency_beyond_the_bound_is_refused_and_later_taken_back() {
+    let slow = Seen {
+        busy: 0.18,
+        idle_periods: 100,
+        wait_us: 300,
+        ..TIMERS
+    };
+    let good = Seen {
+        wait_us: 20,
+        ..slow
+    };
+    let react = |with: Seen| {
+        move |held: Held| {
+            if held.slack > Nanos::ZERO {
+                with
+            } else {
+                TIMERS
+            }
+        }
+    };
+    let mut delay = Delay::new(DelayConfig::default());
+    let lost = until_decided(&mut delay, react(slow));
+    // 500 us of slack and twice 300.
+    assert!(
+        matches!(lost, Because::Lost { effect, .. } if effect.latency == 1_100_000.0),
+        "{lost}"
+    );
+    let mut delay = Delay::new(DelayConfig::default());
+    until_decided(&mut delay, react(good));
+    until_decided(&mut delay, react(good));
+    let late = until_decided(&mut delay, react(slow));
+    assert!(matches!(late, Because::Late { .. }), "{late}");
+    assert_eq!(delay.held(), Held::default());
+}
+
+#[test]
+fn another_workload_starts_anew() {
+    let mut delay = Delay::new(DelayConfig::default());
+    let react = |held: Held| match held.slack > Nanos::ZERO {
+        true => Seen {
+            busy: 0.18,
+            idle_periods: 100,
+            ..TIMERS
+        },
+        false => TIMERS,
+    };
+    until_decided(&mut delay, react);
+    until_decided(&mut delay, react);
+    let other = Seen {
+        wakes: 20,
+        idle_periods: 20,
+        ..TIMERS
+    };
+    assert_eq!(until_decided(&mut delay, |_| other), Because::Changed);
+    assert_eq!(delay.held(), Held::default());
+}
+
+#[test]
+fn seldom_idle_vcpus_and_a_bound_of_zero_are_left_alone() {
+    let mut delay = Delay::new(DelayConfig::default());
+    for seen in [
+        Seen {
+            idle_periods: 10,
+            ..TIMERS
+        },
+        Seen {
+            busy: 1.0,
+            ..TIMERS
+        },
+    ] {
+        for _ in 0..50 {
+            let because = delay.decide(&observed(seen));
+            assert!(matches!(because, Because::Seldom { .. }), "{because}");
+        }
+    }
+    let mut off = Delay::new(DelayConfig {
+        bound: Nanos::ZERO,
+        ..DelayConfig::default()
+    });
+    for _ in 0..50 {
+        assert_eq!(off.decide(&observed(TIMERS)), Because::Off);
+    }
+    assert_eq!(off.held(), Held::default());
+}

@@ -1,0 +1,370 @@
+//! `flexs`: a vCPU that busy-waits changes places with a sibling that waits with work (see [`crate::flexs`]).
+//!
+//! Source: Rao & Zhou, PPoPP 2014, section 4.2, with the accounting period in the place of the 10 ms tick: counters are read once a period, and
+//! judge what a vCPU did in all of it. So only spinning that lasts for a period is found, and a search that failed is repeated in the
+//! next one, not earlier. "Waits in a queue" is read off the period too: a sibling is a candidate if it waited for more than a tenth of it, and for a
+//! tenth more than the vCPU that spins, as otherwise it would come to a place that is no better.
+//!
+//! The two exchange their pCPUs and, where theirs differ, their own weights or nice values: each pCPU keeps as many vCPUs of each VM and as much
+//! weight as it had. Ours are the limits: a VM swaps once in [`EVERY`] periods, an accounting group once in a period, and none while
+//! another policy moves anybody in it.
+//!
+//! It acts where the operator allows that pins are changed (`Placement::Rebalance`); elsewhere it only tells who spins. VMs that take
+//! turns, are apart, or in the idle class are left as they are. Without counters nothing is known and nothing is done.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use super::config::ControllerConfig;
+use super::config::Placement;
+use super::observation::HostObservation;
+use super::policy::Policy;
+use super::policy::Registered;
+use super::policy::Scope;
+use super::policy::Sight;
+use super::swaps::Nudged;
+use super::swaps::READY;
+use super::swaps::exchange;
+use super::swaps::is_ready;
+use super::swaps::moving;
+use super::swaps::waited;
+use crate::assess::accounting_groups;
+use crate::decision::Because;
+use crate::decision::Decision;
+use crate::decision::Knob;
+use crate::decision::Target;
+use crate::flexs::Basis;
+use crate::flexs::Counted;
+use crate::flexs::FlexS;
+use crate::flexs::RunQueues;
+use crate::flexs::SwapAction;
+use crate::flexs::VcpuKey;
+use crate::flexs::Verdict;
+use crate::flexw::Round;
+use crate::observation::VcpuObservation;
+use crate::observation::VmObservation;
+use crate::pcpu_set::PcpuSet;
+use crate::units::Nanos;
+use crate::units::PcpuId;
+use crate::units::VcpuId;
+use crate::units::VmId;
+
+pub use crate::flexs::report::Left;
+pub use crate::flexs::report::SpinOutcome;
+pub use crate::flexs::report::SpinReport;
+
+/// The entry.
+pub const ENTRY: Registered = Registered {
+    name: "flexs",
+    about: "a vCPU that busy-waits changes places with a sibling that waits with work; needs a PMU",
+    sees: &[
+        Sight::RunAndWait,
+        Sight::Runnable,
+        Sight::Affinity,
+        Sight::Branches,
+    ],
+    turns: &[Knob::Weight, Knob::Nice, Knob::Affinity],
+    excludes: &["asymmetric"],
+    build: |config| Box::new(Swapper::new(config)),
+};
+
+/// A VM swaps once in so many periods at most.
+pub const EVERY: u32 = 3;
+/// Random choices are the same in every run: the daemon's decisions can be repeated from its observations.
+const SEED: u64 = 0x7a9d_e300;
+
+#[derive(Debug)]
+struct Swapper {
+    /// `None`: its settings are out of their ranges, which whoever reads them has refused.
+    flexs: Option<FlexS>,
+    may_move: bool,
+    /// Time in the periods that were seen.
+    now: Nanos,
+    /// Periods since each VM was first seen or swapped.
+    since: BTreeMap<VmId, u32>,
+    nudged: Nudged,
+}
+
+/// What one vCPU may change places with: the siblings that wait where it would not have to, by pCPU.
+struct Places<'a> {
+    pcpus: Vec<PcpuId>,
+    queued: BTreeMap<PcpuId, Vec<VcpuKey>>,
+    may_be_on: BTreeMap<VcpuKey, &'a PcpuSet>,
+}
+
+/// Where a vCPU may be put. Pinned to one pCPU: the operator lets pins be changed, within the group.
+fn may_be_on<'a>(vcpu: &'a VcpuObservation, all: &'a PcpuSet) -> &'a PcpuSet {
+    match vcpu.granted().len() {
+        1 => all,
+        _ => vcpu.granted(),
+    }
+}
+
+impl<'a> Places<'a> {
+    fn of(
+        period: Nanos,
+        vm: &'a VmObservation,
+        spins: &'a VcpuObservation,
+        all: &'a PcpuSet,
+    ) -> Places<'a> {
+        let key = |vcpu: VcpuId| VcpuKey { vm: vm.vm, vcpu };
+        let least = waited(period, spins) + READY * period.0 as f64;
+        let mut queued: BTreeMap<PcpuId, Vec<VcpuKey>> = BTreeMap::new();
+        let mut allowed = BTreeMap::from([(key(spins.vcpu), may_be_on(spins, all))]);
+        for sibling in &vm.vcpus {
+            if let Some(pcpu) = sibling.position()
+                && waited(period, sibling) > least
+                // Where two of a VM share a pCPU, a swap is not the cure.
+                && spins.position() != Some(pcpu)
+            {
+                queued.entry(pcpu).or_default().push(key(sibling.vcpu));
+                allowed.insert(key(sibling.vcpu), may_be_on(sibling, all));
+            }
+        }
+        Places {
+            pcpus: all.iter().collect(),
+            queued,
+            may_be_on: allowed,
+        }
+    }
+
+    /// Nobody waits.
+    fn nobody() -> Places<'a> {
+        Places {
+            pcpus: Vec::new(),
+            queued: BTreeMap::new(),
+            may_be_on: BTreeMap::new(),
+        }
+    }
+}
+
+impl RunQueues for Places<'_> {
+    fn pcpus(&self) -> &[PcpuId] {
+        &self.pcpus
+    }
+
+    fn queued(&self, pcpu: PcpuId) -> &[VcpuKey] {
+        self.queued.get(&pcpu).map_or(&[], Vec::as_slice)
+    }
+
+    fn allowed(&self, vcpu: VcpuKey, pcpu: PcpuId) -> bool {
+        let pcpus = self.may_be_on.get(&vcpu);
+        pcpus.is_some_and(|pcpus| pcpus.contains(pcpu))
+    }
+}
+
+/// Whether a VM is one whose vCPUs can change places.
+fn acts(vm: &VmObservation, takes_turns: bool) -> bool {
+    vm.vcpus.len() > 1 && !(vm.in_force.idle || vm.is_apart() || takes_turns)
+}
+
+/// What two vCPUs exchange besides their pCPUs: the weights of groups of their own, or else their nice values.
+fn exchange_weights(
+    vm: VmId,
+    one: &VcpuObservation,
+    other: &VcpuObservation,
+    because: &[Because; 2],
+) -> Vec<Decision> {
+    let (a, b) = (&one.in_force, &other.in_force);
+    let ids = [one.vcpu, other.vcpu];
+    match (a.weight, b.weight) {
+        (Some(of_one), Some(of_other)) if of_one != of_other => {
+            let weights = [of_other, of_one];
+            let both = ids.into_iter().zip(weights).zip(because);
+            both.map(|((vcpu, weight), because)| Decision::SetWeight {
+                target: Target::Vcpu(vm, vcpu),
+                weight,
+                because: because.clone(),
+            })
+            .collect()
+        }
+        (None, None) if a.nice != b.nice => {
+            let both = ids.into_iter().zip([b.nice, a.nice]).zip(because);
+            both.map(|((vcpu, nice), because)| Decision::SetNice {
+                vm,
+                vcpu,
+                nice,
+                because: because.clone(),
+            })
+            .collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+impl Swapper {
+    fn new(config: &ControllerConfig) -> Swapper {
+        Swapper {
+            flexs: FlexS::new(config.flexs.clone(), SEED).ok(),
+            may_move: config.placement == Placement::Rebalance,
+            now: Nanos::ZERO,
+            since: BTreeMap::new(),
+            nudged: Nudged::default(),
+        }
+    }
+
+    /// Counts periods, and forgets VMs that are gone.
+    fn begin(&mut self, flexs: &mut FlexS, host: &HostObservation) {
+        self.now = Nanos(self.now.0.saturating_add(host.period.0));
+        self.since.retain(|vm, _| {
+            let is_there = host.vm(*vm).is_some();
+            if !is_there {
+                flexs.forget(*vm);
+            }
+            is_there
+        });
+        for vm in &host.vms {
+            let since = self.since.entry(vm.vm).or_default();
+            *since = since.saturating_add(1);
+        }
+    }
+
+    /// The decisions by which a vCPU that spins and its sibling change places.
+    fn swap(
+        host: &HostObservation,
+        vm: &VmObservation,
+        report: &SpinReport,
+        with: VcpuId,
+    ) -> Option<Vec<Decision>> {
+        let (spins, sibling) = (vm.vcpu(report.vcpu)?, vm.vcpu(with)?);
+        let (from, to) = (spins.position()?, sibling.position()?);
+        let (bpi, bmpr) = report.verdict.ratios()?;
+        let (max_bpi, min_bmpr) = report.extremes?;
+        let because = [
+            Because::BusyWaits {
+                with,
+                from,
+                to,
+                bpi: bpi.as_f64(),
+                max_bpi: max_bpi.as_f64(),
+                bmpr: bmpr.as_f64(),
+                min_bmpr: min_bmpr.as_f64(),
+                by: report.counted.source,
+            },
+            Because::TakesPlace {
+                of: report.vcpu,
+                from: to,
+                to: from,
+                waited: (waited(host.period, sibling) / host.period.0.max(1) as f64).min(1.0),
+            },
+        ];
+        let moves = exchange(
+            (vm.vm, report.vcpu, from),
+            (vm.vm, with, to),
+            |leaves, _| because[usize::from(leaves != from)].clone(),
+        );
+        let mut decisions = exchange_weights(vm.vm, spins, sibling, &because);
+        decisions.extend(moves);
+        Some(decisions)
+    }
+}
+
+impl Policy for Swapper {
+    fn decide(&mut self, host: &HostObservation, scope: Scope, round: &mut Round) {
+        let Some(mut flexs) = self.flexs.take() else {
+            return;
+        };
+        self.begin(&mut flexs, host);
+        let rotation = round.rotation.clone().unwrap_or_default();
+        let takes_turns =
+            |vm: &VmObservation| vm.in_force.rotating || rotation.member(vm.vm).is_some();
+        let roams = self
+            .nudged
+            .release(|vm| host.vm(vm).is_some_and(takes_turns));
+        round.decisions.extend(roams);
+        // All of them are judged before any looks for a sibling.
+        let mut verdicts: BTreeMap<VcpuKey, (Counted, Verdict)> = BTreeMap::new();
+        for vm in &host.vms {
+            if !scope.includes(vm) || !acts(vm, takes_turns(vm)) {
+                continue;
+            }
+            round.contended |= vm.vcpus.iter().any(|vcpu| is_ready(host.period, vcpu));
+            for vcpu in &vm.vcpus {
+                let Some(counted) = vcpu.branches else {
+                    continue;
+                };
+                let key = VcpuKey {
+                    vm: vm.vm,
+                    vcpu: vcpu.vcpu,
+                };
+                let verdict = flexs.account(self.now, key, &counted.counts);
+                verdicts.insert(key, (counted, verdict));
+            }
+        }
+        let new: BTreeSet<VmId> = verdicts
+            .iter()
+            .filter(|(_, (_, verdict))| verdict.basis == Basis::WarmingUp)
+            .map(|(key, _)| key.vm)
+            .collect();
+        let moved = moving(host, &round.decisions);
+        let mut swaps = Vec::new();
+        for group in accounting_groups(&host.vms) {
+            let members = || group.members.iter().map(|&i| &host.vms[i]);
+            let is_moving = members().any(|vm| moved.contains(&vm.vm));
+            let mut has_swapped = false;
+            // Whose last swap is longest ago comes first: a group swaps once in a period, and all of its VMs come to it.
+            let mut order: Vec<&VmObservation> = members().collect();
+            order.sort_by_key(|vm| Reverse(self.since.get(&vm.vm).copied()));
+            let waits: BTreeSet<VmId> = members()
+                .filter(|vm| vm.vcpus.iter().any(|vcpu| is_ready(host.period, vcpu)))
+                .map(|vm| vm.vm)
+                .collect();
+            for (vm, vcpu) in order
+                .into_iter()
+                .flat_map(|vm| vm.vcpus.iter().map(move |v| (vm, v)))
+            {
+                let key = VcpuKey {
+                    vm: vm.vm,
+                    vcpu: vcpu.vcpu,
+                };
+                let Some(&(counted, verdict)) = verdicts.get(&key) else {
+                    continue;
+                };
+                let rests = self.since.get(&vm.vm).is_none_or(|since| *since < EVERY);
+                let outcome = match vcpu.position() {
+                    _ if verdict.busy_waiting && !self.may_move => {
+                        SpinOutcome::Left(Left::Placement)
+                    }
+                    None if verdict.busy_waiting => SpinOutcome::Left(Left::NoPlace),
+                    _ if verdict.busy_waiting && is_moving => SpinOutcome::Left(Left::Moving),
+                    _ if verdict.busy_waiting && new.contains(&vm.vm) => {
+                        SpinOutcome::Left(Left::New)
+                    }
+                    _ if verdict.busy_waiting && (has_swapped || rests) => {
+                        SpinOutcome::Left(Left::Recent)
+                    }
+                    on => {
+                        let places = match verdict.busy_waiting && waits.contains(&vm.vm) {
+                            true => Places::of(host.period, vm, vcpu, &group.pcpus),
+                            false => Places::nobody(),
+                        };
+                        let on = on.unwrap_or(PcpuId(u32::MAX));
+                        let outcome = flexs.act(self.now, key, on, verdict, &places);
+                        SpinOutcome::Decided(outcome.action)
+                    }
+                };
+                let detector = flexs.detector(vm.vm);
+                let report = SpinReport {
+                    vm: vm.vm,
+                    vcpu: vcpu.vcpu,
+                    counted,
+                    verdict,
+                    extremes: detector.and_then(|d| d.max_bpi().zip(d.min_bmpr())),
+                    outcome,
+                };
+                if let SpinOutcome::Decided(SwapAction::Swap { with, .. }) = outcome
+                    && let Some(decisions) = Swapper::swap(host, vm, &report, with)
+                {
+                    has_swapped = true;
+                    self.since.insert(vm.vm, 0);
+                    swaps.extend(decisions);
+                }
+                round.spins.push(report);
+            }
+        }
+        self.nudged.note(host, &swaps);
+        round.decisions.extend(swaps);
+        self.flexs = Some(flexs);
+    }
+}

@@ -1,0 +1,66 @@
+"""Policies written in Python, for prototypes: slow, but whole.
+
+A policy is a function (or an object with ``__call__``) of what the host shows at the end of a period; it gives decisions:
+
+>>> def favour_the_first(host):
+...     return [set_weight(vm, 4096 if vm["vm"] == 0 else 1024) for vm in host["vms"]]
+>>> tandem_sched.run(scenario, policy=favour_the_first)
+
+``host`` is a dictionary with ``period`` (ns), ``idle`` (of each pCPU, ns in the period, by its number as a text), ``knobs`` and ``vms``.
+Each VM has ``vm`` (its number in the scenario, from 0), ``weight`` (the configured one), ``in_force`` and ``vcpus``; each of these ``vcpu``,
+``allowed`` (pCPUs, as the kernel writes lists), ``ran`` and ``waited`` (ns in the period), ``runnable`` and ``in_force``. It is what the
+daemon's own policies see. Values are rounded to what the knobs take, and what is in force already is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Optional, Union
+
+__all__ = ["set_affinity", "set_idle", "set_nice", "set_slice", "set_weight"]
+
+#: A VM of the observation, or its number.
+Vm = Union[int, Mapping[str, Any]]
+#: A vCPU of the observation, or its number.
+Vcpu = Union[int, Mapping[str, Any]]
+
+
+def set_weight(vm: Vm, weight: float, vcpu: Optional[Vcpu] = None) -> dict[str, Any]:
+    """Gives a VM, or a vCPU within it, this weight."""
+    return _decision("set-weight", target=_target(vm, vcpu), weight=float(weight))
+
+
+def set_idle(vm: Vm, idle: bool, vcpu: Optional[Vcpu] = None) -> dict[str, Any]:
+    """Puts a VM, or a vCPU, into the idle class, where it gets what nobody else wants, or takes it out."""
+    return _decision("set-idle", target=_target(vm, vcpu), idle=bool(idle))
+
+
+def set_nice(vm: Vm, vcpu: Vcpu, nice: int) -> dict[str, Any]:
+    """Gives a vCPU a nice value, -20 (most) to 19."""
+    return _decision("set-nice", vm=_vm(vm), vcpu=_vcpu(vcpu), nice=nice)
+
+
+def set_slice(vm: Vm, vcpu: Vcpu, nanoseconds: Optional[int]) -> dict[str, Any]:
+    """Gives a vCPU a slice of its own under EEVDF; None: the scheduler's again."""
+    return _decision("set-slice", vm=_vm(vm), vcpu=_vcpu(vcpu), slice=nanoseconds)
+
+
+def set_affinity(vm: Vm, vcpu: Vcpu, pcpus: str) -> dict[str, Any]:
+    """Lets a vCPU run on these pCPUs only, written as the kernel writes lists: ``"0-3,7"``."""
+    return _decision("set-affinity", vm=_vm(vm), vcpu=_vcpu(vcpu), pcpus=pcpus)
+
+
+def _decision(action: str, **more: Any) -> dict[str, Any]:
+    return {"action": action, **more, "because": {"reason": "outside"}}
+
+
+def _target(vm: Vm, vcpu: Optional[Vcpu]) -> dict[str, Any]:
+    return {"vm": _vm(vm)} if vcpu is None else {"vcpu": [_vm(vm), _vcpu(vcpu)]}
+
+
+def _vm(vm: Vm) -> int:
+    return vm if isinstance(vm, int) else int(vm["vm"])
+
+
+def _vcpu(vcpu: Vcpu) -> int:
+    return vcpu if isinstance(vcpu, int) else int(vcpu["vcpu"])

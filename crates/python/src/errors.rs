@@ -1,0 +1,77 @@
+//! Our errors as exceptions: what is wrong in a scenario is a `ScenarioError` that knows file and line, a file that cannot be read an
+//! `OSError` (`FileNotFoundError`, `PermissionError`, …), any other argument that cannot be a `ValueError`.
+
+use std::error::Error;
+
+use pyo3::exceptions::PyOSError;
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use tandem_experiment::compare::CompareError;
+use tandem_experiment::execute::ExecuteError;
+use tandem_experiment::sweep::grid::GridError;
+use tandem_report::explain;
+use tandem_sim::scenario::load::LoadError;
+use tandem_sim::scenario::load::Place;
+
+pyo3::create_exception!(
+    tandem_sched,
+    ScenarioError,
+    PyValueError,
+    "Something is wrong in a scenario. `file` and `line` say where, as far as it is in a file or text; else they are None."
+);
+
+/// What is wrong with a scenario.
+pub fn load(py: Python<'_>, error: &LoadError) -> PyErr {
+    if let LoadError::Read { source, .. } = error {
+        return std::io::Error::new(source.kind(), error.to_string()).into();
+    }
+    let raised = ScenarioError::new_err(explain(error));
+    let (file, line) = match error {
+        LoadError::Wrong {
+            place: Place::Line { file, line },
+            ..
+        } => (Some(file.to_string()), Some(*line)),
+        _ => (None, None),
+    };
+    let value = raised.value(py);
+    let set = value
+        .setattr("file", file)
+        .and_then(|()| value.setattr("line", line));
+    match set {
+        Ok(()) => raised,
+        Err(error) => error,
+    }
+}
+
+/// An argument that cannot be.
+pub fn argument(error: &(dyn Error + 'static)) -> PyErr {
+    PyValueError::new_err(explain(error))
+}
+
+/// A file that cannot be written, or may not be replaced.
+pub fn file(error: &(dyn Error + 'static)) -> PyErr {
+    PyOSError::new_err(explain(error))
+}
+
+/// Runs that did not end.
+pub fn execute(error: ExecuteError) -> PyErr {
+    PyRuntimeError::new_err(error.to_string())
+}
+
+/// Why there is no comparison.
+pub fn compare(py: Python<'_>, error: &CompareError) -> PyErr {
+    match error {
+        CompareError::Scenario(error) => load(py, error),
+        CompareError::Execute(error) => execute(*error),
+        CompareError::Nothing => argument(error),
+    }
+}
+
+/// Why there is no grid.
+pub fn grid(py: Python<'_>, error: &GridError) -> PyErr {
+    match error {
+        GridError::Scenario(error) => load(py, error),
+        GridError::Nothing | GridError::TooManyShards { .. } => argument(error),
+    }
+}
