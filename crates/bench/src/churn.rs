@@ -54,8 +54,9 @@ const BETWEEN_SAMPLES: Duration = Duration::from_secs(1);
 const SETTLE: Duration = Duration::from_secs(3);
 
 /// Names of this bench's VMs begin so. Another one at the same time has other names, so neither's daemon takes the other's VMs.
+/// Seven characters, as pids have at most 22 bits: a VM's name may have eight.
 fn prefix() -> String {
-    format!("churn{}-", std::process::id())
+    format!("c{:06x}", std::process::id())
 }
 
 /// What to measure.
