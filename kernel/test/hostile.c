@@ -34,6 +34,7 @@ const char *const program = "hostile";
 #define TABLE (SHARED + 0x10000)	/* the masks, for the guest */
 #define NOT_THERE (-1000)		/* -KVM_ENOSYS */
 #define NO_SUCH_ID (-95)		/* -KVM_EOPNOTSUPP */
+#define ELSEWHERE 0x4fffffff		/* a leaf of CPUID that nobody reads */
 #define RULE_CALLS 50
 
 /* At SHARED; the guest code below knows these offsets. */
@@ -225,9 +226,11 @@ static void rules_of_the_gate(void)
 
 	make_vm(&vm, guest_code, guest_end, hypercalls);
 	features = kvm_features(vm.cpuid);
-	make_vcpu(&vm, &vcpus[0], 0, NULL);
+	features->function = ELSEWHERE;
+	make_vcpu(&vm, &vcpus[0], 0, vm.cpuid);
 	switch_apic_on(&vcpus[0]);
-	rule(call(&vcpus[0], 1, 0, 0) == NOT_THERE, "no CPUID at all, and not refused", 0);
+	rule(call(&vcpus[0], 1, 0, 0) == NOT_THERE, "no such leaf of CPUID, and not refused", 0);
+	features->function = KVM_FEATURES;
 
 	features->eax &= ~(1u << FEATURE_HC_FLUSH_TLB);
 	make_vcpu(&vm, &vcpus[1], 1, vm.cpuid);
@@ -235,7 +238,7 @@ static void rules_of_the_gate(void)
 
 	features->eax |= 1u << FEATURE_HC_FLUSH_TLB;
 	make_vcpu(&vm, &vcpus[2], 2, vm.cpuid);
-	features->function = 0x4fffffff;
+	features->function = ELSEWHERE;
 	sure(ioctl(vcpus[2].fd, KVM_SET_CPUID2, vm.cpuid), "KVM_SET_CPUID2");
 	rule(call(&vcpus[2], 1, 0, 0) == NOT_THERE, "the bit was taken away, and not refused", 2);
 	features->function = KVM_FEATURES;

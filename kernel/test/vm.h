@@ -204,8 +204,7 @@ static inline void make_vcpu(struct vm *vm, struct vcpu *vcpu, unsigned int id,
 	vcpu->run = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, vcpu->fd, 0);
 	if (vcpu->run == MAP_FAILED)
 		fail("mapping vCPU %u", id);
-	if (cpuid)
-		sure(ioctl(vcpu->fd, KVM_SET_CPUID2, cpuid), "KVM_SET_CPUID2");
+	sure(ioctl(vcpu->fd, KVM_SET_CPUID2, cpuid), "KVM_SET_CPUID2");
 
 	sure(ioctl(vcpu->fd, KVM_GET_SREGS, &sregs), "KVM_GET_SREGS");
 	sregs.cs = code;
