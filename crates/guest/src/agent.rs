@@ -634,7 +634,11 @@ impl Agent {
 /// The vCPUs that are in both; the first where none is.
 fn within(vcpus: &PcpuSet, own: &PcpuSet) -> PcpuSet {
     let both: PcpuSet = vcpus.iter().filter(|&vcpu| own.contains(vcpu)).collect();
-    if !both.is_empty() { both } else { vcpus.clone() }
+    if !both.is_empty() {
+        both
+    } else {
+        vcpus.clone()
+    }
 }
 
 /// Why so many vCPUs, and why such a retention.

@@ -13,6 +13,7 @@ use crate::guest::account::Account;
 use crate::guest::program;
 use crate::guest::program::Program;
 use crate::guest::row::Agreement;
+use crate::guest::held_back;
 use crate::guest::row::HARMLESS;
 use crate::guest::row::QUIET;
 use crate::guest::row::Row;
@@ -307,6 +308,7 @@ pub fn summary(rows: &[Row], agreements: &[Agreement], account: &Account) -> Str
         let what = "On one vCPU: idle periods, and time for which it was not idle, per unit of work against stock:";
         parts.push(what.to_owned());
         parts.push(one_vcpu(rows).to_string());
+        parts.extend(held_back::finding(rows));
     }
     let choices = choices(rows);
     if !choices.is_empty() {

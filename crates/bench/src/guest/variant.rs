@@ -297,7 +297,7 @@ mod tests {
             "tandem guest run --quiet --json r -- prog -x"
         );
         let haltpoll = line(Variant::Haltpoll, &WITH);
-        assert!(haltpoll.contains("--vcpus all --retention 200us --means haltpoll"));
+        assert!(haltpoll.contains("--vcpus all --retention 200us --delay off --means haltpoll"));
         let one = Agent {
             one_vcpu: true,
             ..WITH
@@ -315,7 +315,7 @@ mod tests {
         };
         assert_eq!(
             line(Variant::OneOff, &with),
-            "tandem guest run --quiet --state-dir /s --vcpus 1 --retention off --json r -- prog -x"
+            "tandem guest run --quiet --state-dir /s --vcpus 1 --retention off --delay off --json r -- prog -x"
         );
     }
 
