@@ -290,7 +290,10 @@ fn without_a_pmu_it_says_so_and_moves_nobody() -> Result<(), Skip> {
         .iter()
         .find(|line| line.starts_with("error: the policy flexs is off: "));
     let off = off.unwrap_or_else(|| panic!("{said:?}"));
-    assert!(off.contains("needs a PMU") || off.contains("CAP_PERFMON"), "{off}");
+    assert!(
+        off.contains("needs a PMU") || off.contains("CAP_PERFMON"),
+        "{off}"
+    );
     // Long enough for swaps with counters.
     sleep(Duration::from_millis(u64::from(2 * WITHIN_MS)));
     let pins = |seen: BTreeMap<u32, (PcpuSet, String)>| {

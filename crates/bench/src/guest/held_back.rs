@@ -1,7 +1,7 @@
 //! Whether the agent held woken threads back where that helps, on one vCPU: its row against that of timer slack by hand.
 //!
-//! By hand slack *helps* if it saves something and costs nothing: idle periods per unit of work fall by [`FEWER`] and the vCPU is not busy for longer,
-//! or it is busy for less by [`CHEAPER`]; work falls by less than 2 %, and the 99th percentile of latencies stays within [`BOUND`]. The agent decided
+//! By hand slack *helps* if it saves something and costs nothing: idle periods per unit of work fall by [`FEWER`] and the vCPU is not busy for longer
+//! (by [`TOLERANCE`]), or it is busy for less by [`CHEAPER`] and they fall by half of that; work falls by less than 2 %, and the 99th percentile of latencies stays within [`BOUND`]. The agent decided
 //! *right* if it has slack in the end exactly where it helps, and is itself within those limits of work and latency. What is not measured counts
 //! neither for nor against.
 
@@ -13,6 +13,8 @@ use crate::guest::variant::Variant;
 const FEWER: f64 = 0.1;
 /// Or the busy time per unit of work.
 const CHEAPER: f64 = 0.03;
+/// The busy time may grow by this part: chance.
+const TOLERANCE: f64 = 0.015;
 /// Latencies within this are as they should be: the agent's default bound, ns.
 const BOUND: f64 = 1e6;
 
@@ -26,7 +28,8 @@ pub fn is_harmless(row: &Row) -> bool {
 /// Whether holding back by hand helps; `None`: it was not measured.
 fn helps(row: &Row) -> Option<bool> {
     let (periods, busy) = (row.transitions_ratio?, row.busy_ratio?);
-    let saves = periods <= 1.0 - FEWER && busy <= 1.0 || busy <= 1.0 - CHEAPER;
+    let saves = periods <= 1.0 - FEWER && busy <= 1.0 + TOLERANCE
+        || periods <= 1.0 - FEWER / 2.0 && busy <= 1.0 - CHEAPER;
     Some(saves && is_harmless(row))
 }
 
@@ -97,7 +100,7 @@ mod tests {
     fn slack_is_right_exactly_where_it_helps_by_hand() {
         let rows = [
             program("fewer", 0.6, 0.98, 5e5),
-            program("cheaper", 0.95, 0.9, 5e5),
+            program("cheaper", 0.94, 0.9, 5e5),
             program("missed", 0.6, 0.98, 0.0),
             program("useless", 0.97, 1.0, 0.0),
             program("harms", 0.6, 1.2, 5e5),
@@ -132,6 +135,9 @@ mod tests {
         assert_eq!(finding(&rows), None);
         judge(&mut rows);
         let text = finding(&rows).unwrap();
-        assert!(text.contains("for 1 of 2 programs; not for missed."), "{text}");
+        assert!(
+            text.contains("for 1 of 2 programs; not for missed."),
+            "{text}"
+        );
     }
 }

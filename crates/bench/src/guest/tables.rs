@@ -10,10 +10,10 @@ use tandem_report::table::Table;
 use tandem_report::table::Tone;
 
 use crate::guest::account::Account;
+use crate::guest::held_back;
 use crate::guest::program;
 use crate::guest::program::Program;
 use crate::guest::row::Agreement;
-use crate::guest::held_back;
 use crate::guest::row::HARMLESS;
 use crate::guest::row::QUIET;
 use crate::guest::row::Row;

@@ -29,6 +29,11 @@ use crate::output::save_json;
 #[derive(Debug, Args)]
 #[command(mut_arg("seconds", |seconds| seconds.default_value("20")))]
 #[command(mut_arg("alone_seconds", |seconds| seconds.default_value("5")))]
+#[command(mut_arg("period_ms", |period| {
+    period
+        .default_value("30")
+        .help("The daemon's accounting period, 30 … 1000 ms: who spins is judged by a whole one")
+}))]
 #[command(mut_arg("policies", |policies| {
     policies.default_value("fair").help("The policies of the daemon; mode flexs adds flexs")
 }))]
