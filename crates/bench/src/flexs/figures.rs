@@ -9,7 +9,7 @@ use tandem_report::experiment::Host;
 use tandem_report::experiment::VmFigures;
 use tandem_report::service::SpinFigures;
 
-use super::Mix;
+use super::mix::Mix;
 use crate::mode::Mode;
 use crate::plan::Plan;
 use crate::spread::Spread;
@@ -222,7 +222,7 @@ pub(crate) mod tests {
     use tandem_report::service::Waits;
 
     use super::*;
-    use crate::flexs::WORK;
+    use crate::flexs::mix::WORK;
     use crate::test_plan;
 
     /// A run in which the VM that spins did so much of its work alone in stock and with FlexS, and the other got so much of its due.

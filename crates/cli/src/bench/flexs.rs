@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use tandem_bench::flexs;
-use tandem_bench::flexs::MODES;
-use tandem_bench::flexs::Settings;
-use tandem_bench::flexs::WORK;
+use tandem_bench::flexs::measure;
+use tandem_bench::flexs::measure::MODES;
+use tandem_bench::flexs::measure::Settings;
+use tandem_bench::flexs::mix;
+use tandem_bench::flexs::mix::WORK;
 use tandem_bench::flexs::output;
 use tandem_bench::host_facts;
 use tandem_bench::mode;
@@ -86,7 +87,7 @@ impl FlexsArgs {
         };
         let runs = range::whole("--runs", self.runs, 1, 100)?;
         let work = range::whole("--work", self.work, 1, 100_000)?;
-        Ok(Settings::new(runs, &flexs::list(&self.mixes)?, work, plan)?)
+        Ok(Settings::new(runs, &mix::list(&self.mixes)?, work, plan)?)
     }
 }
 
@@ -99,7 +100,7 @@ pub fn main(args: &FlexsArgs) -> anyhow::Result<()> {
     tell!("{}", settings.announce());
     let interrupt = Interrupt::watch()?;
     let progress = Progress::begin(settings.steps());
-    let figures = flexs::measure(&settings, &progress, &interrupt)?;
+    let figures = measure::measure(&settings, &progress, &interrupt)?;
     drop(progress);
     print(&format!("{}\n", output::work(&figures)))?;
     print(&format!("{}\n", output::verdicts(&figures)))?;
@@ -110,43 +111,4 @@ pub fn main(args: &FlexsArgs) -> anyhow::Result<()> {
     args.json
         .as_ref()
         .map_or(Ok(()), |path| save_json(path, &figures))
-}
-
-#[cfg(test)]
-mod tests {
-    use clap::Parser;
-
-    use super::*;
-
-    #[derive(Parser)]
-    struct Whole {
-        #[command(flatten)]
-        flexs: FlexsArgs,
-    }
-
-    fn settings(args: &[&str]) -> anyhow::Result<Settings> {
-        let args = ["flexs"].iter().chain(args);
-        Whole::try_parse_from(args)?.flexs.settings()
-    }
-
-    #[test]
-    fn malformed_arguments_name_the_option_and_what_would_be_right() {
-        for (args, said) in [
-            (
-                &["--mixes", "x"][..],
-                "--mixes x: 'x' is not known; it takes a list of one-burner",
-            ),
-            (&["--mixes", "even,even"], "names 'even' twice"),
-            (&["--work", "0"], "--work 0 is not possible: 1 … 100000"),
-            (&["--modes", "fair"], "'fair' is no mode"),
-            (&["--runs", "0"], "--runs 0 is not possible: 1 … 100"),
-            (
-                &["--seconds", "0"],
-                "--seconds 0 is not possible: 0.5 … 3600",
-            ),
-        ] {
-            let error = format!("{:#}", settings(args).unwrap_err());
-            assert!(error.contains(said), "{args:?}: {error}");
-        }
-    }
 }
