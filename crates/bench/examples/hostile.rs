@@ -351,6 +351,7 @@ fn watch(
         placement: Placement::Turns,
         policies: None,
         asymmetric: None,
+        counters: None,
     };
     let mut daemon = DaemonProcess::start(&selected, &plan, &extra, &dir.daemon())?;
     interrupt.sleep(Duration::from_secs(seconds))?;

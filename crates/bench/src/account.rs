@@ -68,6 +68,7 @@ pub fn figures(plan: &Plan, window: Window, alone: Option<&[MeasuredAlone]>) -> 
         .enumerate()
         .map(
             |(i, (((vm, assessment), &(work, work_seconds)), (windows, waits)))| VmFigures {
+                spins: None,
                 name: vm.name.clone(),
                 vcpus: vm.vcpus,
                 weight: vm.weight,

@@ -290,6 +290,7 @@ mod tests {
                 placement: Placement::Keep,
                 policies: None,
                 asymmetric: None,
+                counters: None,
             };
             Settings {
                 starts,

@@ -5,6 +5,7 @@
 //! is a SIGTERM: it puts everything back before it ends. Should it have to be killed, we put back
 //! what it left.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::io::Write;
@@ -15,6 +16,8 @@ use std::time::Duration;
 use std::time::Instant;
 
 use tandem_host::config::Placement;
+use tandem_host::spins::SpinAccount;
+use tandem_host::status;
 use tandem_linux::thread::Pid;
 use tandem_policy::PolicySet;
 use tandem_policy::host::registry;
@@ -148,6 +151,11 @@ impl DaemonProcess {
         self.state_dir.join("journal")
     }
 
+    /// What the policy `flexs` did for each VM, by its process, as of its last look for VMs; a VM whose branches it counts.
+    pub fn spins(&self) -> BTreeMap<Pid, SpinAccount> {
+        status::spins(&self.state_dir)
+    }
+
     /// An error if it has ended by itself.
     pub fn check_alive(&mut self) -> Result<(), DaemonError> {
         let running = self.running.as_mut().ok_or(DaemonError::Stopped)?;
@@ -257,6 +265,9 @@ fn arguments(selected: &Selected, plan: &DaemonPlan, state_dir: &Path) -> Vec<St
     if let Some(parts) = plan.asymmetric {
         args.extend(["--asymmetric".to_owned(), parts.to_string()]);
     }
+    if let Some(counters) = plan.counters {
+        args.extend(["--counters".to_owned(), counters.to_string()]);
+    }
     // Benches run VMs without KVM where there is none.
     match selected {
         Selected::Names(glob) => {
@@ -288,6 +299,7 @@ mod tests {
             placement: Placement::Rebalance,
             policies: Some(registry::set(["turns", "fair"]).unwrap()),
             asymmetric: Some(AsymmetricConfig::parse("time,latency").unwrap()),
+            counters: None,
         };
         let pids = Selected::Pids(vec![(Pid(7), 1.0), (Pid(8), 2.5)]);
         assert_eq!(
@@ -296,5 +308,17 @@ mod tests {
              --policies fair,turns --asymmetric time,latency --select-pid 7 --without-kvm 7 --weight 7=1 \
              --select-pid 8 --without-kvm 8 --weight 8=2.5"
         );
+        let plan = DaemonPlan {
+            policies: Some(registry::set(["fair"]).unwrap()),
+            placement: Placement::Keep,
+            asymmetric: None,
+            ..plan
+        };
+        let flexs = arguments(&pids, &plan.with_flexs(), Path::new("/run/x")).join(" ");
+        assert!(
+            flexs.contains("--placement rebalance") && flexs.contains("--policies fair,flexs"),
+            "{flexs}"
+        );
+        assert!(flexs.contains("--counters synthetic"), "{flexs}");
     }
 }

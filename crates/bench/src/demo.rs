@@ -278,7 +278,10 @@ impl Stage<'_> {
             ticks,
             series,
         };
-        let figures = account::figures(self.plan, window, self.alone);
+        let mut figures = account::figures(self.plan, window, self.alone);
+        for (vm, spins) in figures.vms.iter_mut().zip(in_force.spins(&self.vms)) {
+            vm.spins = spins;
+        }
         in_force
             .leave()
             .map_err(|source| DemoError::Leaving { mode, source })?;

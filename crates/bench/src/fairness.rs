@@ -280,6 +280,7 @@ mod tests {
 
     fn experiment(lags: Result<[f64; 2], &str>) -> Experiment {
         let vm = |lag: f64| VmFigures {
+            spins: None,
             name: "vm".to_owned(),
             vcpus: 1,
             weight: 1.0,

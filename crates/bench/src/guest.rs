@@ -15,6 +15,7 @@ pub mod counters;
 pub mod database;
 pub mod figures;
 pub mod folder;
+pub mod held_back;
 pub mod inputs;
 pub mod measure;
 pub mod output;

@@ -16,7 +16,7 @@
 //! - [`cpu_time`] and [`account`]: from readings to shares, fair shares and lags; [`timeslices`] and [`windows`]: the same
 //!   over short windows, and waits; [`completion`]: how long bursts and requests took. [`spread`]: the same figure over several runs.
 //!
-//! The experiments: [`demo`], [`fairness`] over [`mixes`], [`work`], [`overhead`], [`changes`], [`churn`]; [`guest`], programs
+//! The experiments: [`demo`], [`fairness`] over [`mixes`], [`work`], [`flexs`], [`overhead`], [`changes`], [`churn`]; [`guest`], programs
 //! under the agent; [`what_if`], the simulator's answers for recorded hosts against the hosts; [`simulator`], how fast the simulator is; [`why_trial`], how often `tandem host why` is right. They print nothing but progress, and what went wrong
 //! with a daemon that is stopped on the way out of another error: figures go back to the caller, and [`tables`] shows
 //! them. They judge nothing: a figure outside its promise is shown as it is.
@@ -35,6 +35,7 @@ pub mod cpu_time;
 pub mod daemon_process;
 pub mod demo;
 pub mod fairness;
+pub mod flexs;
 pub mod groups;
 pub mod guest;
 pub mod host_facts;

@@ -39,6 +39,8 @@ pub enum Mode {
     Tandem,
     /// The same, with the policy `asymmetric` besides.
     Asymmetric,
+    /// The daemon with the policy `flexs` besides, on the synthetic counters of the VMs.
+    Flexs,
 }
 
 /// The nice value of neighbours in mode `nice`: a third of the default's weight, so that three quarters are left to an equal VM.
@@ -46,7 +48,7 @@ pub const NEIGHBOUR_NICE: i8 = 5;
 
 impl Mode {
     /// All modes.
-    pub const ALL: [Mode; 8] = [
+    pub const ALL: [Mode; 9] = [
         Mode::AsIs,
         Mode::EqualWeights,
         Mode::HardCap,
@@ -55,6 +57,7 @@ impl Mode {
         Mode::Batch,
         Mode::Tandem,
         Mode::Asymmetric,
+        Mode::Flexs,
     ];
 
     /// The modes that a demo of pinned VMs goes through unless told otherwise, in their order.
@@ -71,6 +74,7 @@ impl Mode {
             Mode::Batch => "batch",
             Mode::Tandem => "tandem",
             Mode::Asymmetric => "asymmetric",
+            Mode::Flexs => "flexs",
         }
     }
 }
@@ -122,8 +126,8 @@ mod tests {
         let error = list("as-is,fair").unwrap_err().to_string();
         assert_eq!(
             error,
-            "'fair' is no mode; the modes are as-is, equal-weights, hard-cap, pinning, nice, batch, tandem, asymmetric; stock is another \
-             name of equal-weights"
+            "'fair' is no mode; the modes are as-is, equal-weights, hard-cap, pinning, nice, batch, tandem, asymmetric, flexs; stock is \
+             another name of equal-weights"
         );
         assert!(list("").unwrap_err().to_string().contains("'' is no mode"));
         assert!(

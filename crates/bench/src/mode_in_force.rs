@@ -1,6 +1,10 @@
 //! A mode in force: enter it, check that it still holds, leave it. Dropping it takes everything away, as leaving does.
 
+use std::collections::BTreeMap;
+
+use tandem_host::spins::SpinAccount;
 use tandem_policy::Nice;
+use tandem_report::service::SpinFigures;
 use thiserror::Error;
 
 use crate::account;
@@ -32,6 +36,20 @@ pub enum ModeFailure {
     /// It acts on neighbours, and there are none.
     #[error("it acts on every VM but the first, and there is one VM")]
     NoNeighbour,
+}
+
+fn figures_of(account: &SpinAccount) -> SpinFigures {
+    let truth = account.against_truth.unwrap_or_default();
+    SpinFigures {
+        judged: account.judged,
+        called_spinning: account.spun,
+        swaps: account.swaps,
+        failed: account.failed,
+        spun: truth.spun,
+        found: truth.found,
+        worked: truth.worked,
+        false_alarms: truth.false_alarms,
+    }
 }
 
 /// What a mode has put in place.
@@ -76,20 +94,32 @@ impl ModeInForce {
                 groups
             }
             Mode::Batch => return Ok(ModeInForce::Batch(Box::new(equal()?), Batch::enter(vms)?)),
-            Mode::Tandem | Mode::Asymmetric => {
-                let asymmetric = plan.daemon.with_asymmetric();
+            Mode::Tandem | Mode::Asymmetric | Mode::Flexs => {
                 let how = match mode {
-                    Mode::Asymmetric => &asymmetric,
-                    _ => &plan.daemon,
+                    Mode::Asymmetric => plan.daemon.with_asymmetric(),
+                    Mode::Flexs => plan.daemon.with_flexs(),
+                    _ => plan.daemon.clone(),
                 };
                 let weights = plan.vms.iter().map(|vm| vm.weight);
                 let pids = vms.iter().map(VmProcess::pid).zip(weights).collect();
                 let selected = Selected::Pids(pids);
-                let daemon = DaemonProcess::start(&selected, how, &[], &dir.daemon())?;
+                let daemon = DaemonProcess::start(&selected, &how, &[], &dir.daemon())?;
                 return Ok(ModeInForce::Daemon(daemon));
             }
         };
         Ok(ModeInForce::Groups(Box::new(groups)))
+    }
+
+    /// What the policy `flexs` did for each of these VMs; none where it does not count the branches of any.
+    pub fn spins(&self, vms: &[VmProcess]) -> Vec<Option<SpinFigures>> {
+        let accounts = match self {
+            ModeInForce::Daemon(daemon) => daemon.spins(),
+            ModeInForce::Nothing | ModeInForce::Groups(_) | ModeInForce::Batch(..) => {
+                BTreeMap::new()
+            }
+        };
+        let of = |vm: &VmProcess| accounts.get(&vm.pid()).map(figures_of);
+        vms.iter().map(of).collect()
     }
 
     /// An error if it no longer holds.

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use tandem_host::config::HostConfig;
 use tandem_host::config::Placement;
+use tandem_linux::branch_counters::CounterChoice;
 use tandem_microvm::Backend;
 use tandem_microvm::MAX_VCPUS;
 use tandem_microvm::Parameters;
@@ -21,6 +22,7 @@ use tandem_policy::PcpuSet;
 use tandem_policy::PolicySet;
 use tandem_policy::asymmetric::AsymmetricConfig;
 use tandem_policy::host::asymmetric;
+use tandem_policy::host::flexs;
 use tandem_policy::host::registry;
 use thiserror::Error;
 
@@ -177,6 +179,8 @@ pub struct DaemonPlan {
     pub policies: Option<PolicySet>,
     /// Which parts of the policy `asymmetric` act; the daemon's own default where it is not given.
     pub asymmetric: Option<AsymmetricConfig>,
+    /// Which branch counters the policy `flexs` reads; the daemon's own default where it is not given.
+    pub counters: Option<CounterChoice>,
 }
 
 impl DaemonPlan {
@@ -186,6 +190,18 @@ impl DaemonPlan {
         let asymmetric = registry::set([asymmetric::ENTRY.name]).unwrap_or(PolicySet::NONE);
         DaemonPlan {
             policies: Some(policies.or(asymmetric)),
+            ..self.clone()
+        }
+    }
+
+    /// The same with the policy `flexs` besides, on the VMs' synthetic counters. It swaps pinned vCPUs.
+    pub fn with_flexs(&self) -> DaemonPlan {
+        let policies = self.policies.unwrap_or(HostConfig::default().policies.0);
+        let flexs = registry::set([flexs::ENTRY.name]).unwrap_or(PolicySet::NONE);
+        DaemonPlan {
+            policies: Some(policies.or(flexs)),
+            placement: Placement::Rebalance,
+            counters: Some(CounterChoice::Synthetic),
             ..self.clone()
         }
     }

@@ -32,6 +32,7 @@ pub fn plan(mix: &str, weights: &str, workloads: &str, pcpus: &str) -> Plan {
         daemon: DaemonPlan {
             policies: None,
             asymmetric: None,
+            counters: None,
             period_ms: None,
             placement: Placement::Rebalance,
         },

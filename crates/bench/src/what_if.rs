@@ -315,6 +315,7 @@ fn plan(mix: &Mix, settings: &Settings) -> Result<Plan, WhatIfError> {
             placement: Placement::Turns,
             policies: Some(registry::set(["fair"]).unwrap_or(PolicySet::NONE)),
             asymmetric: None,
+            counters: None,
         },
         state_dir: settings.state_dir.clone(),
         pcpus,

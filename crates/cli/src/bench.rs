@@ -3,6 +3,7 @@
 //! - [`fairness`]: lags over named mixes of VMs, stock against Tandem.
 //! - [`work`]: work relative to alone, of every workload beside others, in every mode.
 //!   In the same file `asymmetric`: the same of VMs whose vCPUs need unequal time.
+//! - [`flexs`]: VMs that wait by spinning beside VMs that compute, with and without FlexS.
 //! - [`overhead`]: what the daemon costs with many vCPUs.
 //! - [`changes`]: how soon VMs are fair again after one starts, sleeps, wakes or stops.
 //! - [`churn`]: what stays behind after many VMs have come and gone.
@@ -14,6 +15,7 @@
 pub mod changes;
 pub mod churn;
 pub mod fairness;
+pub mod flexs;
 pub mod guest;
 pub mod overhead;
 pub mod token;
@@ -30,6 +32,8 @@ pub enum BenchCommand {
     Work(work::WorkArgs),
     /// Work of VMs whose vCPUs need unequal time, beside others: stock, Tandem, and Tandem with the policy asymmetric
     Asymmetric(work::AsymmetricArgs),
+    /// Work of VMs that wait by spinning beside VMs that compute, and who is found to spin: stock, the daemon, and the daemon with FlexS
+    Flexs(flexs::FlexsArgs),
     /// CPU time, memory and files of the daemon with many vCPUs
     Overhead(overhead::OverheadArgs),
     /// How soon VMs are fair again after one starts, sleeps, wakes or stops
@@ -55,6 +59,7 @@ pub fn main(command: BenchCommand) -> anyhow::Result<()> {
         BenchCommand::Fairness(args) => fairness::main(&args),
         BenchCommand::Work(args) => work::main(&args),
         BenchCommand::Asymmetric(args) => work::asymmetric(&args),
+        BenchCommand::Flexs(args) => flexs::main(&args),
         BenchCommand::Overhead(args) => overhead::main(&args),
         BenchCommand::Changes(args) => changes::main(&args),
         BenchCommand::Churn(args) => churn::main(&args),

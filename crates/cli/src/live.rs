@@ -87,6 +87,7 @@ impl DaemonArgs {
             placement: self.placement.map_or(placement, Placement::from),
             policies: self.policies,
             asymmetric: self.asymmetric,
+            counters: None,
         })
     }
 }

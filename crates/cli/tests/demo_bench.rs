@@ -34,6 +34,47 @@ fn figures(args: &[&str]) -> Value {
 }
 
 #[test]
+fn flexs_reports_work_shares_and_verdicts_of_every_vm() {
+    if !may_change_cgroups() {
+        return;
+    }
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let figures = figures(&[
+        "flexs",
+        "--mixes",
+        "one-burner",
+        "--runs",
+        "1",
+        "--seconds",
+        "2",
+        "--settle-seconds",
+        "1",
+        "--alone-seconds",
+        "0.5",
+        "--work",
+        "20",
+        "--period-ms",
+        "30",
+        "--backend",
+        "threads",
+    ]);
+    assert_eq!(figures["counters"], "synthetic");
+    let modes = figures["mixes"][0]["modes"].as_array().unwrap();
+    let names: Vec<&str> = modes.iter().map(|m| m["mode"].as_str().unwrap()).collect();
+    assert_eq!(names, ["stock", "tandem", "flexs"]);
+    for mode in modes {
+        assert_eq!(mode["measured_runs"], 1, "{mode}");
+        let verdicts = &mode["vms"][0]["verdicts"];
+        assert_eq!(verdicts.is_object(), mode["mode"] == "flexs", "{mode}");
+    }
+    let told = &modes[2]["vms"][0]["verdicts"];
+    assert!(told["judged"].as_u64().unwrap() > 0, "{told}");
+    let all = told["spun"].as_u64().unwrap() + told["worked"].as_u64().unwrap();
+    assert!(all > 0 && all <= told["judged"].as_u64().unwrap(), "{told}");
+    assert!(figures["promised"]["least_of_due"].as_f64().unwrap() > 0.0);
+}
+
+#[test]
 fn fairness_reports_every_mode_of_every_mix() {
     if !may_change_cgroups() {
         return;

@@ -355,3 +355,118 @@ fn state_directories() {
         &["/proc/no/dir"],
     );
 }
+
+/// The same command with each of these arguments.
+fn each_fails(command: &[&str], cases: &[(&[&str], &str)]) {
+    for (args, needle) in cases {
+        fails(&[command, *args].concat(), &[*needle]);
+    }
+}
+
+#[test]
+fn benches_of_vms_name_the_option_and_what_would_be_right() {
+    each_fails(
+        &["bench", "work"],
+        &[
+            (
+                &["--workloads", "sleepy"],
+                "--workloads sleepy: 'sleepy' is not known; it takes a list of barrier-spin",
+            ),
+            (
+                &["--vcpus", "0"],
+                "--vcpus 0: '0' is no number of vCPUs; a VM has 1 to 64",
+            ),
+            (&["--vcpus", "1"], "needs 2 vCPUs or more"),
+            (
+                &["--placements", "x"],
+                "--placements x: 'x' is not known; it takes a list of free,pinned",
+            ),
+            (
+                &["--beside", "burn3"],
+                "--beside burn3: 'burn3' is not known; it takes a list of burn1,burn2,pairs,itself",
+            ),
+            (&["--modes", "fair"], "'fair' is no mode"),
+            (&["--modes", "stock,equal-weights"], "twice"),
+            (
+                &["--modes", "pinning", "--placements", "pinned"],
+                "--placements free",
+            ),
+            (&["--runs", "0"], "--runs 0 is not possible: 1 … 100"),
+            (
+                &["--seconds", "0"],
+                "--seconds 0 is not possible: 0.5 … 3600",
+            ),
+            (
+                &["--settle-seconds", "-1"],
+                "--settle-seconds -1 is not possible: 0 … 600",
+            ),
+            (
+                &["--alone-seconds", "0"],
+                "--alone-seconds 0 is not possible: 0.5 … 60",
+            ),
+        ],
+    );
+    each_fails(
+        &["bench", "flexs"],
+        &[
+            (
+                &["--mixes", "x"],
+                "--mixes x: 'x' is not known; it takes a list of one-burner",
+            ),
+            (&["--mixes", "even,even"], "names 'even' twice"),
+            (&["--work", "0"], "--work 0 is not possible: 1 … 100000"),
+            (&["--modes", "fair"], "'fair' is no mode"),
+            (&["--runs", "0"], "--runs 0 is not possible: 1 … 100"),
+            (
+                &["--seconds", "0"],
+                "--seconds 0 is not possible: 0.5 … 3600",
+            ),
+        ],
+    );
+}
+
+#[test]
+fn demos_say_what_would_be_right() {
+    each_fails(
+        &["demo"],
+        &[
+            (&["--mix", "4,2,1", "--weights", "1"], "one weight per VM"),
+            (&["--mix", "0"], "1 to 64"),
+            (&["--mix", "65"], "1 to 64"),
+            (&["--mix", "two"], "4,2,1"),
+            (&["--mix", "1,1,1", "--weights", "1,1,-1"], "0.01 to 100"),
+            (&["--weights", "1,1,1,inf"], "0.01 to 100"),
+            (&["--weights", "1"], "there are 4 VMs and --weights has 1"),
+            (&["--workload", "mutex"], "--mix"),
+            (&["--pinned", "--unpinned"], "cannot be used with"),
+            (&["--alone-seconds", "0.1"], "0.5 … 60"),
+            (
+                &["--modes", "fair"],
+                "as-is, equal-weights, hard-cap, pinning, nice, batch, tandem",
+            ),
+            (&["--modes", "tandem,tandem"], "twice"),
+            (&["--seconds", "0"], "0.5 … 3600"),
+            (&["--seconds", "-1"], "0.5 … 3600"),
+            (&["--seconds", "x"], "invalid value 'x'"),
+            (&["--settle-seconds", "nan"], "0 … 600"),
+            (&["--period-ms", "5"], "30 … 1000"),
+            (&["--backend", "xen"], "kvm, threads"),
+            (&["--placement", "move"], "keep, turns, rebalance"),
+            (&["--vm", "name=a"], "vcpus is missing"),
+            (
+                &["--vm", "name=a,vcpus=1", "--mix", "1"],
+                "cannot be used with",
+            ),
+            (
+                &["--vm", "name=a,vcpus=1", "--vm", "name=a,vcpus=2"],
+                "names must differ",
+            ),
+            (&["--vm", "name=A,vcpus=1"], "a-z, 0-9"),
+            (
+                &["--vm", "name=a,vcpus=1,cpus=8000"],
+                "this process may use",
+            ),
+            (&["--html", "a", "--no-html"], "cannot be used with"),
+        ],
+    );
+}

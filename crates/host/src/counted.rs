@@ -28,10 +28,7 @@ impl Counters {
             return None;
         }
         match source.count(vcpu.index, &vcpu.thread) {
-            Ok(counts) => counts.map(|counts| Counted {
-                counts,
-                source: source.source(),
-            }),
+            Ok(counted) => counted,
             Err(error) if error.is_gone() => None,
             Err(error) => {
                 let line = match &error {

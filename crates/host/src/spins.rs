@@ -11,8 +11,10 @@ use serde::Deserialize;
 use serde::Serialize;
 use tandem_policy::VcpuId;
 use tandem_policy::VmId;
+use tandem_policy::flexs::Basis;
 use tandem_policy::flexs::CounterSource;
 use tandem_policy::flexs::SwapAction;
+use tandem_policy::flexs::Truth;
 use tandem_policy::host::Placement;
 use tandem_policy::host::flexs::SpinOutcome;
 use tandem_policy::host::flexs::SpinReport;
@@ -35,6 +37,40 @@ pub struct SpinAccount {
     pub swaps: u64,
     /// Searches for a sibling that found none.
     pub failed: u64,
+    /// The verdicts against what the VM's programs say of themselves; none for counters that do not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub against_truth: Option<AgainstTruth>,
+}
+
+/// Verdicts against the truth, in periods of a vCPU. The first ones of a fair window, which judge nobody, do not count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgainstTruth {
+    /// It did nothing but wait in a loop.
+    pub spun: u64,
+    /// Of these, it was found to spin.
+    pub found: u64,
+    /// It computed, at least for a part of the period.
+    pub worked: u64,
+    /// Of these, it was taken for one that spins.
+    pub false_alarms: u64,
+}
+
+impl AgainstTruth {
+    fn add(&mut self, truth: Truth, says_spinning: bool) {
+        let (all, spinning) = match truth {
+            Truth::Spun => (&mut self.spun, &mut self.found),
+            Truth::Worked => (&mut self.worked, &mut self.false_alarms),
+        };
+        *all += 1;
+        *spinning += u64::from(says_spinning);
+    }
+
+    /// What was right, as a part of all; `None`: nothing was judged.
+    pub fn right(&self) -> Option<f64> {
+        let all = self.spun + self.worked;
+        let right = self.found + self.worked - self.false_alarms;
+        (all > 0).then(|| right as f64 / all as f64)
+    }
 }
 
 /// The accounts of all VMs, and what a dry run has said.
@@ -98,8 +134,15 @@ impl Spins {
                 spun: 0,
                 swaps: 0,
                 failed: 0,
+                against_truth: None,
             });
             account.judged += u64::from(report.verdict.says_something());
+            let is_judged =
+                report.verdict.says_something() && report.verdict.basis != Basis::WarmingUp;
+            if let Some(truth) = report.counted.truth.filter(|_| is_judged) {
+                let against = account.against_truth.get_or_insert_default();
+                against.add(truth, report.verdict.busy_waiting);
+            }
             if !report.verdict.busy_waiting {
                 continue;
             }
@@ -190,6 +233,7 @@ mod tests {
             counted: Counted {
                 counts,
                 source: CounterSource::Synthetic,
+                truth: Some(Truth::Spun),
             },
             verdict: detector.observe(&counts),
             extremes: detector.max_bpi().zip(detector.min_bmpr()),
@@ -222,6 +266,18 @@ mod tests {
     }
 
     #[test]
+    fn a_vcpu_that_worked_and_is_called_spinning_is_a_false_alarm() {
+        let mut truth = AgainstTruth::default();
+        assert_eq!(truth.right(), None);
+        truth.add(Truth::Worked, true);
+        truth.add(Truth::Worked, false);
+        truth.add(Truth::Spun, true);
+        truth.add(Truth::Spun, true);
+        assert_eq!((truth.worked, truth.false_alarms), (2, 1));
+        assert_eq!(truth.right(), Some(0.75));
+    }
+
+    #[test]
     fn accounts_add_up() {
         let mut spins = Spins::default();
         spins.count(&[report(0, (6000, 2000, 2)), report(1, (9000, 1000, 30))]);
@@ -229,6 +285,10 @@ mod tests {
         let account = spins.of(VmId(1)).unwrap();
         assert_eq!((account.judged, account.spun, account.swaps), (3, 2, 0));
         assert_eq!(account.spinning, [1]);
+        // All of them say that they spun; one is not found.
+        let truth = account.against_truth.unwrap();
+        assert_eq!((truth.spun, truth.found, truth.worked), (3, 2, 0));
+        assert_eq!(truth.right(), Some(2.0 / 3.0));
         spins.retain(|_| false);
         assert!(spins.of(VmId(1)).is_none());
     }

@@ -105,6 +105,13 @@ pub(crate) fn write(
     Ok(file(state_dir).write(&Published { daemon, vms, turns })?)
 }
 
+/// What the policy `flexs` did for each VM, by its process; empty without a daemon that counts branches.
+pub fn spins(state_dir: &Path) -> BTreeMap<Pid, SpinAccount> {
+    let vms = read(state_dir).1.vms.into_iter();
+    let of = |vm: PublishedVm| Some((vm.process.pid, vm.flexs?));
+    vms.filter_map(of).collect()
+}
+
 /// Takes the daemon's view away; nobody minds if there was none.
 pub fn remove(state_dir: &Path) {
     file(state_dir).remove();

@@ -33,6 +33,7 @@ use tandem_host::daemon::Daemon;
 use tandem_linux::ProcFs;
 use tandem_linux::actuator::restore_all;
 use tandem_linux::affinity::affinity;
+use tandem_linux::branch_counters;
 use tandem_linux::branch_counters::CounterChoice;
 use tandem_linux::cgroup;
 use tandem_linux::service::Reporter;
@@ -46,7 +47,8 @@ use tandem_policy::host::registry;
 
 /// The variable that makes this program a VM or a daemon.
 const ROLE: &str = "TANDEM_LIVE_ROLE";
-/// How often the daemon is killed, and within what time after its start, in ms. The first swaps come after some tenths of a second.
+/// How often the daemon is killed, unless TANDEM_KILLS says otherwise, and within what time after its start, in ms. The first swaps come after some
+/// tenths of a second.
 const KILLS: u32 = 50;
 const WITHIN_MS: u32 = 900;
 
@@ -63,6 +65,10 @@ fn main() -> ExitCode {
             (
                 "after_kill_9_everything_is_put_back",
                 after_kill_9_everything_is_put_back,
+            ),
+            (
+                "without_a_pmu_it_says_so_and_moves_nobody",
+                without_a_pmu_it_says_so_and_moves_nobody,
             ),
         ]),
     }
@@ -115,15 +121,16 @@ impl Reporter for Told {
     }
 }
 
-/// Is a daemon: arguments STATE_DIR PID….
+/// Is a daemon: arguments STATE_DIR COUNTERS PID….
 fn be_a_daemon() -> ExitCode {
     let mut arguments = env::args().skip(1);
-    let state_dir = arguments.next().expect("daemon STATE_DIR PID…");
+    let state_dir = arguments.next().expect("daemon STATE_DIR COUNTERS PID…");
+    let counters = arguments.next().expect("daemon STATE_DIR COUNTERS PID…");
     let pids: Vec<String> = arguments.collect();
     let mut config = HostConfig {
         period_ms: 50,
-        policies: Policies(registry::parse("flexs").expect("it exists")),
-        counters: CounterChoice::Synthetic,
+        policies: Policies(registry::parse("fair,flexs").expect("they exist")),
+        counters: counters.parse().expect("a source of counters"),
         placement: Placement::Rebalance,
         state_dir: state_dir.into(),
         without_kvm: pids.clone(),
@@ -191,9 +198,14 @@ fn vms() -> Result<Vec<Guard>, Skip> {
 }
 
 fn daemon(state_dir: &Path, vms: &[Guard]) -> Guard {
+    daemon_with(CounterChoice::Synthetic, state_dir, vms)
+}
+
+fn daemon_with(counters: CounterChoice, state_dir: &Path, vms: &[Guard]) -> Guard {
     let state_dir = state_dir.to_str().expect("a plain path").to_owned();
     let pids = vms.iter().map(|vm| vm.0.id().to_string());
-    start("daemon", &[vec![state_dir], pids.collect()].concat())
+    let first = vec![state_dir, counters.to_string()];
+    start("daemon", &[first, pids.collect()].concat())
 }
 
 /// Where each thread of the VMs may run, and its cgroups.
@@ -263,13 +275,52 @@ fn one_that_spins_is_swapped_and_put_back_after_exit() -> Result<(), Skip> {
     Ok(())
 }
 
+fn without_a_pmu_it_says_so_and_moves_nobody() -> Result<(), Skip> {
+    if branch_counters::open(CounterChoice::Hardware, ProcFs::host()).is_ok() {
+        return Err(Skip("this host has a PMU".to_owned()));
+    }
+    let vms = vms()?;
+    let before = snapshot(&vms);
+    let dir = tempfile::tempdir().expect("a folder");
+    let mut daemon = daemon_with(CounterChoice::Hardware, dir.path(), &vms);
+    let out = daemon.0.stdout.as_mut().expect("it is piped");
+    let lines = BufReader::new(out).lines().map_while(Result::ok);
+    let said: Vec<String> = lines.take_while(|line| line != "ready").collect();
+    let off = said
+        .iter()
+        .find(|line| line.starts_with("error: the policy flexs is off: "));
+    let off = off.unwrap_or_else(|| panic!("{said:?}"));
+    assert!(
+        off.contains("needs a PMU") || off.contains("CAP_PERFMON"),
+        "{off}"
+    );
+    // Long enough for swaps with counters.
+    sleep(Duration::from_millis(u64::from(2 * WITHIN_MS)));
+    let pins = |seen: BTreeMap<u32, (PcpuSet, String)>| {
+        let pins = seen.into_values().map(|(on, _)| on);
+        pins.collect::<Vec<_>>()
+    };
+    assert_eq!(pins(snapshot(&vms)), pins(before));
+    Ok(())
+}
+
+fn kills() -> u32 {
+    match env::var("TANDEM_KILLS") {
+        Ok(text) => text
+            .parse()
+            .expect("TANDEM_KILLS is a number, such as 1000"),
+        Err(_) => KILLS,
+    }
+}
+
 fn after_kill_9_everything_is_put_back() -> Result<(), Skip> {
     let vms = vms()?;
     let before = snapshot(&vms);
     let dir = tempfile::tempdir().expect("a folder");
     let mut random = Pcg32::seed_from_u64(21);
     let mut changed = 0;
-    for kill in 0..KILLS {
+    let kills = kills();
+    for kill in 0..kills {
         let daemon = daemon(dir.path(), &vms);
         sleep(Duration::from_millis(u64::from(
             random.next_u32() % WITHIN_MS,
@@ -286,6 +337,6 @@ fn after_kill_9_everything_is_put_back() -> Result<(), Skip> {
         assert_eq!(snapshot(&vms), before, "kill {kill}");
     }
     assert!(changed > 0, "no kill found a swap");
-    println!("{changed} of {KILLS} kills found vCPUs in each other's places");
+    println!("{changed} of {kills} kills found vCPUs in each other's places");
     Ok(())
 }

@@ -48,6 +48,7 @@ fn vm(id: u64, vcpus: &[(u64, u64, [u64; 3])]) -> VmObservation {
                     mispredicted: counts[2],
                 },
                 source: CounterSource::Synthetic,
+                truth: None,
             }),
             ..VcpuObservation::new(VcpuId(n), n.to_string().parse().unwrap())
         });

@@ -13,6 +13,7 @@ use serde::Serializer;
 
 use crate::service::Alone;
 use crate::service::Completion;
+use crate::service::SpinFigures;
 use crate::service::Waits;
 use crate::service::WindowFigures;
 
@@ -159,6 +160,9 @@ pub struct VmFigures {
     /// How long its bursts or requests took; absent where its workload has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub completion: Option<Completion>,
+    /// What the policy `flexs` found and did; absent where it was not in force.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spins: Option<SpinFigures>,
 }
 
 /// The VMs' shares over a short time.
@@ -243,6 +247,7 @@ mod tests {
             .iter()
             .enumerate()
             .map(|(i, &(share, work_per_second))| VmFigures {
+                spins: None,
                 name: format!("vm{i}"),
                 vcpus: 1,
                 weight: 1.0,

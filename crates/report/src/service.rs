@@ -6,6 +6,7 @@
 //! - [`WindowFigures`]: CPU time against what was due in windows of one length, the worst and the best of them.
 //! - [`Waits`]: how long a vCPU waited for a pCPU each time before it ran.
 //! - [`Completion`]: how long a guest's bursts or requests took, from when each was due until it was done.
+//! - [`SpinFigures`]: what branch counters told of its vCPUs, against what its guest says of itself.
 //! - [`Alone`]: what the same VM does alone on the same pCPUs, and so what its share deserves of that.
 //!
 //! Nothing here measures. Parts are fractions: 0.9 is 90 % of the due.
@@ -49,6 +50,51 @@ impl WindowFigures {
             }
         }
         all
+    }
+}
+
+/// What the policy `flexs` found of a VM's vCPUs and did, since the daemon began, in periods of a vCPU: a vCPU in one accounting period.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct SpinFigures {
+    /// Those in which it was judged.
+    pub judged: u64,
+    /// Of these, those in which it was taken for one that spins.
+    pub called_spinning: u64,
+    /// Swaps with a sibling.
+    pub swaps: u64,
+    /// Searches for a sibling that found none.
+    pub failed: u64,
+    /// By what the guest says, those in which it did nothing but wait in a loop.
+    pub spun: u64,
+    /// Of these, those in which it was taken for one that spins.
+    pub found: u64,
+    /// By what the guest says, those in which it computed.
+    pub worked: u64,
+    /// Of these, those in which it was taken for one that spins.
+    pub false_alarms: u64,
+}
+
+impl SpinFigures {
+    /// The sums of both.
+    #[must_use]
+    pub fn plus(self, other: SpinFigures) -> SpinFigures {
+        SpinFigures {
+            judged: self.judged + other.judged,
+            called_spinning: self.called_spinning + other.called_spinning,
+            swaps: self.swaps + other.swaps,
+            failed: self.failed + other.failed,
+            spun: self.spun + other.spun,
+            found: self.found + other.found,
+            worked: self.worked + other.worked,
+            false_alarms: self.false_alarms + other.false_alarms,
+        }
+    }
+
+    /// Verdicts that agree with the guest, as a part of all that can be held against it; absent where there are none.
+    pub fn right(&self) -> Option<f64> {
+        let all = self.spun + self.worked;
+        let right = self.found + self.worked.saturating_sub(self.false_alarms);
+        (all > 0).then(|| right as f64 / all as f64)
     }
 }
 

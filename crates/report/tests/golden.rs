@@ -26,6 +26,7 @@ use tandem_report::table::Look;
 fn figures(shares: [f64; 3], idle: f64) -> Figures {
     let fair = shares.iter().sum::<f64>() / 3.0;
     let vm = |i: usize| VmFigures {
+        spins: None,
         name: format!("vm{i}"),
         vcpus: [4, 2, 1][i],
         weight: 1.0,

@@ -116,6 +116,9 @@ pub struct Row {
     /// Delayed scheduling: in how many runs woken threads did not preempt in the end.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub delay_batch_runs: Option<usize>,
+    /// The agent held threads back exactly where that helps by hand ([`crate::guest::held_back`]).
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub held_back_right: Option<bool>,
     /// vCPUs of the machine.
     pub vcpus: usize,
     /// The ratio of each pair.
@@ -181,6 +184,7 @@ impl Row {
             latency_p99_ns: both(|sample| sample.latency_p99_ns),
             delay_slack_ns: own(|sample| sample.delay_slack_ns),
             delay_batch_runs: batch().next().map(|_| batch().filter(|is| *is).count()),
+            held_back_right: None,
             vcpus: about.vcpus,
             pairs: ratios,
         })

@@ -15,6 +15,7 @@ use crate::guest::account::Account;
 use crate::guest::figures;
 use crate::guest::folder::Folder;
 use crate::guest::folder::FolderError;
+use crate::guest::held_back;
 use crate::guest::measure::Bench;
 use crate::guest::measure::MeasureError;
 use crate::guest::measure::Plan;
@@ -129,6 +130,7 @@ impl Session {
                 self.account.failed.push((name, failure));
             }
             rows = row::merged(rows, &measured.rows);
+            held_back::judge(&mut rows);
             if let Some(file) = file {
                 figures::save(file, &rows)?;
             }

@@ -10,6 +10,7 @@ use tandem_report::table::Table;
 use tandem_report::table::Tone;
 
 use crate::guest::account::Account;
+use crate::guest::held_back;
 use crate::guest::program;
 use crate::guest::program::Program;
 use crate::guest::row::Agreement;
@@ -307,6 +308,7 @@ pub fn summary(rows: &[Row], agreements: &[Agreement], account: &Account) -> Str
         let what = "On one vCPU: idle periods, and time for which it was not idle, per unit of work against stock:";
         parts.push(what.to_owned());
         parts.push(one_vcpu(rows).to_string());
+        parts.extend(held_back::finding(rows));
     }
     let choices = choices(rows);
     if !choices.is_empty() {

@@ -335,6 +335,7 @@ pub(crate) mod tests {
         let figures = |work: f64| Figures {
             vms: (0..vms)
                 .map(|i| VmFigures {
+                    spins: None,
                     name: format!("vm{i}"),
                     vcpus: 2,
                     weight: 1.0,

@@ -220,49 +220,4 @@ mod tests {
         let again: Vec<&str> = command.split(' ').skip(3).collect();
         assert_eq!(parse(&again).unwrap().1.announce(), text);
     }
-
-    #[test]
-    fn malformed_arguments_name_the_option_and_what_would_be_right() {
-        for (args, said) in [
-            (
-                &["--workloads", "sleepy"][..],
-                "--workloads sleepy: 'sleepy' is not known; it takes a list of barrier-spin",
-            ),
-            (
-                &["--vcpus", "0"],
-                "--vcpus 0: '0' is no number of vCPUs; a VM has 1 to 64",
-            ),
-            (&["--vcpus", "1"], "needs 2 vCPUs or more"),
-            (
-                &["--placements", "x"],
-                "--placements x: 'x' is not known; it takes a list of free,pinned",
-            ),
-            (
-                &["--beside", "burn3"],
-                "--beside burn3: 'burn3' is not known; it takes a list of burn1,burn2,pairs,itself",
-            ),
-            (&["--modes", "fair"], "'fair' is no mode"),
-            (&["--modes", "stock,equal-weights"], "twice"),
-            (
-                &["--modes", "pinning", "--placements", "pinned"],
-                "--placements free",
-            ),
-            (&["--runs", "0"], "--runs 0 is not possible: 1 … 100"),
-            (
-                &["--seconds", "0"],
-                "--seconds 0 is not possible: 0.5 … 3600",
-            ),
-            (
-                &["--settle-seconds", "-1"],
-                "--settle-seconds -1 is not possible: 0 … 600",
-            ),
-            (
-                &["--alone-seconds", "0"],
-                "--alone-seconds 0 is not possible: 0.5 … 60",
-            ),
-        ] {
-            let error = format!("{:#}", parse(args).unwrap_err());
-            assert!(error.contains(said), "{args:?}: {error}");
-        }
-    }
 }

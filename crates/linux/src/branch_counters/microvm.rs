@@ -6,7 +6,8 @@
 //! it runs.
 //!
 //! From these, counters are made up as a PMU would show them of a usual program that computes, and of a spin loop (the simulator
-//! assumes the same): the loop of FlexS can run where there is no PMU. They are exact where real ones vary, so nothing about how well
+//! assumes the same): the loop of FlexS can run where there is no PMU. With them comes the truth, whether the program did nothing but wait,
+//! which verdicts can be held against. They are exact where real ones vary, so nothing about how well
 //! FlexS detects spinning on hardware follows from them.
 
 use std::collections::BTreeMap;
@@ -15,7 +16,9 @@ use std::os::unix::fs::FileExt;
 
 use tandem_policy::VcpuId;
 use tandem_policy::flexs::BranchCounts;
+use tandem_policy::flexs::Counted;
 use tandem_policy::flexs::CounterSource;
+use tandem_policy::flexs::Truth;
 
 use super::source::BranchCounters;
 use super::source::CounterError;
@@ -51,6 +54,18 @@ impl Done {
         Done {
             steps: self.steps.saturating_sub(before.steps),
             spins: self.spins.saturating_sub(before.spins),
+        }
+    }
+
+    /// The counters, and what the program says of itself.
+    fn as_counted(self) -> Counted {
+        Counted {
+            counts: self.as_counts(),
+            source: CounterSource::Synthetic,
+            truth: Some(match self.steps {
+                0 => Truth::Spun,
+                _ => Truth::Worked,
+            }),
         }
     }
 
@@ -147,11 +162,7 @@ impl BranchCounters for MicrovmCounters {
         CounterSource::Synthetic
     }
 
-    fn count(
-        &mut self,
-        vcpu: VcpuId,
-        thread: &ThreadRef,
-    ) -> Result<Option<BranchCounts>, CounterError> {
+    fn count(&mut self, vcpu: VcpuId, thread: &ThreadRef) -> Result<Option<Counted>, CounterError> {
         let is_new = !self.threads.contains_key(thread);
         if is_new {
             let found = self.find(vcpu, thread)?;
@@ -164,7 +175,7 @@ impl BranchCounters for MicrovmCounters {
             .read()
             .map_err(|cause| CounterError::Other { cause })?;
         let did = now.since(std::mem::replace(&mut place.last, now));
-        Ok((!is_new && did != Done::default()).then(|| did.as_counts()))
+        Ok((!is_new && did != Done::default()).then(|| did.as_counted()))
     }
 
     fn forget(&mut self, thread: &ThreadRef) {
@@ -202,6 +213,14 @@ mod tests {
             ),
             (4_000_000, 640_000, 19_200)
         );
+    }
+
+    #[test]
+    fn who_did_a_step_has_worked() {
+        let truth = |steps, spins| Done { steps, spins }.as_counted().truth;
+        assert_eq!(truth(0, 1), Some(Truth::Spun));
+        assert_eq!(truth(1, 1_000_000), Some(Truth::Worked));
+        assert_eq!(truth(1, 0), Some(Truth::Worked));
     }
 
     #[test]

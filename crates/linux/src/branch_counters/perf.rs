@@ -5,7 +5,8 @@
 //! all, and `time_enabled` ÷ `time_running` scales what was counted meanwhile (multiplexing). The guest is counted in user and kernel mode, the host
 //! is not (`exclude_host`).
 //!
-//! Not measured on hardware: the machines that this was written on have no PMU. What it does with readings is tested with recorded ones.
+//! Not measured on hardware: the machines that this was written on have no PMU. What it does with threads, readings and errors is tested
+//! with recorded ones.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,6 +18,7 @@ use perf_event::Group;
 use perf_event::events::Hardware;
 use tandem_policy::VcpuId;
 use tandem_policy::flexs::BranchCounts;
+use tandem_policy::flexs::Counted;
 use tandem_policy::flexs::CounterSource;
 
 use super::source::BranchCounters;
@@ -63,16 +65,25 @@ impl Reading {
     }
 }
 
-/// The counters of one thread.
-struct Events {
+/// A thread's group of events.
+trait Events {
+    /// What it counted since it was opened.
+    fn read(&mut self) -> io::Result<Reading>;
+}
+
+/// Opens the group of the thread with this number; 0: of the thread that asks.
+type Open = Box<dyn FnMut(i32) -> io::Result<Box<dyn Events>>>;
+
+/// The kernel's counters of one thread.
+struct KernelEvents {
     group: Group,
     instructions: Counter,
     branches: Counter,
     mispredicted: Counter,
 }
 
-impl Events {
-    fn open(tid: i32) -> io::Result<Events> {
+impl KernelEvents {
+    fn open(tid: i32) -> io::Result<KernelEvents> {
         let mut group = Group::builder().observe_pid(tid).any_cpu().build_group()?;
         let mut add = |event: Hardware| {
             let mut builder = Builder::new(event);
@@ -84,14 +95,16 @@ impl Events {
         let branches = add(Hardware::BRANCH_INSTRUCTIONS)?;
         let mispredicted = add(Hardware::BRANCH_MISSES)?;
         group.enable()?;
-        Ok(Events {
+        Ok(KernelEvents {
             group,
             instructions,
             branches,
             mispredicted,
         })
     }
+}
 
+impl Events for KernelEvents {
     fn read(&mut self) -> io::Result<Reading> {
         let data = self.group.read()?;
         let value = |counter: &Counter| data.get(counter).map_or(0, |entry| entry.value());
@@ -108,15 +121,22 @@ impl Events {
 /// The counters of the threads that were asked about.
 pub struct PerfCounters {
     procfs: ProcFs,
-    threads: BTreeMap<ThreadRef, (Events, Reading)>,
+    open: Open,
+    threads: BTreeMap<ThreadRef, (Box<dyn Events>, Reading)>,
 }
 
 impl PerfCounters {
     /// Tries the counters on this thread, so that what is missing is known before the first period.
     pub fn open(procfs: ProcFs) -> Result<PerfCounters, CounterError> {
-        match Events::open(0) {
+        let kernel = |tid| Ok(Box::new(KernelEvents::open(tid)?) as Box<dyn Events>);
+        PerfCounters::with(procfs, Box::new(kernel))
+    }
+
+    fn with(procfs: ProcFs, mut open: Open) -> Result<PerfCounters, CounterError> {
+        match open(0) {
             Ok(_) => Ok(PerfCounters {
                 procfs,
+                open,
                 threads: BTreeMap::new(),
             }),
             Err(cause) => Err(CounterError::of(cause, &procfs)),
@@ -133,16 +153,21 @@ impl BranchCounters for PerfCounters {
         &mut self,
         _vcpu: VcpuId,
         thread: &ThreadRef,
-    ) -> Result<Option<BranchCounts>, CounterError> {
+    ) -> Result<Option<Counted>, CounterError> {
         let wrong = |cause| CounterError::of(cause, &self.procfs);
         match self.threads.get_mut(thread) {
             Some((events, last)) => {
                 let now = events.read().map_err(wrong)?;
-                now.since(&std::mem::replace(last, now))
+                let counts = now.since(&std::mem::replace(last, now))?;
+                Ok(counts.map(|counts| Counted {
+                    counts,
+                    source: CounterSource::Hardware,
+                    truth: None,
+                }))
             }
             // A vCPU that was plugged in has a thread that nobody asked about before.
             None => {
-                let mut events = Events::open(thread.tid.0 as i32).map_err(wrong)?;
+                let mut events = (self.open)(thread.tid.0 as i32).map_err(wrong)?;
                 let now = events.read().map_err(wrong)?;
                 self.threads.insert(*thread, (events, now));
                 Ok(None)
@@ -157,7 +182,16 @@ impl BranchCounters for PerfCounters {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+    use std::collections::VecDeque;
+    use std::rc::Rc;
+
+    use rustix::io::Errno;
+
     use super::*;
+    use crate::thread::Pid;
+    use crate::thread::StartTime;
+    use crate::thread::Tid;
 
     fn reading(counts: [u64; 3], enabled_ms: u64, running_ms: u64) -> Reading {
         Reading {
@@ -202,6 +236,144 @@ mod tests {
         let shut_out = reading([1000, 300, 3], 50, 10).since(&before);
         assert!(matches!(shut_out, Err(CounterError::NotScheduled)));
         assert!(before.since(&before).unwrap().is_none());
+    }
+
+    /// What the kernel answers for a thread: the error of opening, or readings one after the other.
+    type Recorded = Result<Vec<Result<Reading, Errno>>, Errno>;
+
+    struct RecordedEvents(VecDeque<Result<Reading, Errno>>);
+
+    impl Events for RecordedEvents {
+        fn read(&mut self) -> io::Result<Reading> {
+            let next = self.0.pop_front().expect("a reading for each call");
+            next.map_err(io::Error::from)
+        }
+    }
+
+    /// A host whose kernel answers so, by thread. It can be told more while it is used.
+    fn recorded(
+        threads: &[(i32, Recorded)],
+    ) -> (PerfCounters, Rc<RefCell<BTreeMap<i32, Recorded>>>) {
+        let answers: BTreeMap<i32, Recorded> = threads.iter().cloned().collect();
+        let answers = Rc::new(RefCell::new(answers));
+        let of_thread = Rc::clone(&answers);
+        let open = move |tid: i32| match of_thread.borrow().get(&tid) {
+            Some(Ok(readings)) => {
+                let readings = readings.iter().copied().collect();
+                Ok(Box::new(RecordedEvents(readings)) as Box<dyn Events>)
+            }
+            Some(Err(errno)) => Err(io::Error::from(*errno)),
+            // The thread that tries whether there is a PMU.
+            None if tid == 0 => Ok(Box::new(RecordedEvents(VecDeque::new())) as Box<dyn Events>),
+            None => Err(io::Error::from(Errno::SRCH)),
+        };
+        let counters = PerfCounters::with(ProcFs::host(), Box::new(open));
+        (counters.expect("it has a PMU"), answers)
+    }
+
+    fn thread(tid: u32) -> ThreadRef {
+        ThreadRef {
+            pid: Pid(100),
+            tid: Tid(tid),
+            start: StartTime(1),
+        }
+    }
+
+    #[test]
+    fn recorded_counters_of_two_vcpus_are_differences_per_period() {
+        let of = |spins| {
+            let of_period = move |n: u64| {
+                let counts = match spins {
+                    true => [3_000_000 * n, 1_000_000 * n, 100 * n],
+                    false => [6_000_000 * n, 1_000_000 * n, 20_000 * n],
+                };
+                Ok(reading(counts, 100 * n, 100 * n))
+            };
+            Ok((1..=3).map(of_period).collect())
+        };
+        let (mut counters, _) = recorded(&[(7, of(true)), (8, of(false))]);
+        let mut count = |tid: u32| counters.count(VcpuId(tid - 7), &thread(tid));
+        assert!(count(7).unwrap().is_none() && count(8).unwrap().is_none());
+        for _ in 0..2 {
+            let (spun, worked) = (count(7).unwrap().unwrap(), count(8).unwrap().unwrap());
+            assert_eq!(
+                (spun.counts.branches, spun.counts.mispredicted),
+                (1_000_000, 100)
+            );
+            assert_eq!(worked.counts.instructions, 6_000_000);
+            assert_eq!((spun.source, spun.truth), (CounterSource::Hardware, None));
+        }
+    }
+
+    #[test]
+    fn hosts_without_a_pmu_or_the_permission_are_told_apart() {
+        let try_open = |errno: Errno| {
+            let open = move |_| Err(io::Error::from(errno));
+            PerfCounters::with(ProcFs::host(), Box::new(open)).err()
+        };
+        for errno in [Errno::NOENT, Errno::NODEV, Errno::OPNOTSUPP, Errno::NOSYS] {
+            assert!(matches!(try_open(errno), Some(CounterError::NoPmu { .. })));
+        }
+        for errno in [Errno::ACCESS, Errno::PERM] {
+            let error = try_open(errno).unwrap();
+            assert!(matches!(error, CounterError::NotAllowed { .. }), "{error}");
+            assert!(error.to_string().contains("perf_event_paranoid"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_pmu_that_others_hold_is_said_and_what_comes_after_counts() {
+        let readings = vec![
+            Ok(reading([1000, 300, 3], 10, 10)),
+            Ok(reading([1000, 300, 3], 50, 10)),
+            // Half of the time the group had the PMU.
+            Ok(reading([3000, 800, 8], 90, 30)),
+        ];
+        let (mut counters, _) = recorded(&[(7, Ok(readings))]);
+        let mut count = || counters.count(VcpuId(0), &thread(7));
+        assert!(count().unwrap().is_none());
+        let error = count().unwrap_err();
+        assert!(matches!(error, CounterError::NotScheduled), "{error}");
+        let counts = count().unwrap().unwrap().counts;
+        assert_eq!((counts.instructions, counts.branches), (4000, 1000));
+    }
+
+    #[test]
+    fn vcpus_that_are_plugged_in_and_out_are_followed() {
+        let readings = |from: u64| {
+            let at = |n: u64| Ok(reading([n * 1000, n * 100, n], n, n));
+            Ok(vec![at(from), at(from + 1)])
+        };
+        let (mut counters, answers) = recorded(&[(7, readings(1))]);
+        assert!(counters.count(VcpuId(0), &thread(7)).unwrap().is_none());
+        // Unplugged between being found and being opened: nothing to say but that it is gone.
+        let gone = counters.count(VcpuId(1), &thread(8)).unwrap_err();
+        assert!(gone.is_gone(), "{gone}");
+        // Plugged in: counted from its second period on, as all are.
+        answers.borrow_mut().insert(9, readings(5));
+        assert!(counters.count(VcpuId(1), &thread(9)).unwrap().is_none());
+        let counts = counters
+            .count(VcpuId(1), &thread(9))
+            .unwrap()
+            .unwrap()
+            .counts;
+        assert_eq!((counts.instructions, counts.mispredicted), (1000, 1));
+        // A number that the kernel gave to another thread is another thread.
+        counters.forget(&thread(9));
+        assert!(counters.count(VcpuId(1), &thread(9)).unwrap().is_none());
+    }
+
+    #[test]
+    fn want_of_files_and_other_errors_are_named() {
+        let (mut counters, _) = recorded(&[
+            (7, Err(Errno::MFILE)),
+            (8, Err(Errno::INVAL)),
+            (9, Ok(vec![Err(Errno::IO)])),
+        ]);
+        let mut error = |tid: u32| counters.count(VcpuId(0), &thread(tid)).unwrap_err();
+        assert!(matches!(error(7), CounterError::TooManyFiles));
+        assert!(error(8).to_string().contains("Invalid argument"));
+        assert!(error(9).to_string().contains("cannot count branches"));
     }
 
     /// Where there is a PMU this opens it; where there is none, what is missing is said in words.

@@ -4,7 +4,7 @@ use std::io;
 
 use rustix::io::Errno;
 use tandem_policy::VcpuId;
-use tandem_policy::flexs::BranchCounts;
+use tandem_policy::flexs::Counted;
 use tandem_policy::flexs::CounterSource;
 use thiserror::Error;
 
@@ -100,11 +100,7 @@ pub trait BranchCounters {
     fn source(&self) -> CounterSource;
 
     /// What the vCPU that `thread` runs counted since the last call for it; `None` the first time, and if it did not run.
-    fn count(
-        &mut self,
-        vcpu: VcpuId,
-        thread: &ThreadRef,
-    ) -> Result<Option<BranchCounts>, CounterError>;
+    fn count(&mut self, vcpu: VcpuId, thread: &ThreadRef) -> Result<Option<Counted>, CounterError>;
 
     /// Forgets a thread that is gone.
     fn forget(&mut self, thread: &ThreadRef);

@@ -49,6 +49,10 @@ pub struct FlexSConfig {
     /// the first is its own extreme and always counts; 1 … 1000. Higher avoids such false alarms and
     /// starts later.
     pub warm_up: u32,
+    /// Whether nobody counts as spinning while all that a VM ran in a window looks alike. Default false, as in the paper: there a VM
+    /// that only computes, evenly, counts as spinning, which does no harm where all of its vCPUs are marked. With it a VM whose
+    /// vCPUs all spin is not found either.
+    pub contrast: bool,
 }
 
 impl Default for FlexSConfig {
@@ -61,6 +65,7 @@ impl Default for FlexSConfig {
             earlier: Nanos::from_millis(1),
             floor: Nanos::from_millis(1),
             warm_up: 1,
+            contrast: false,
         }
     }
 }
@@ -96,10 +101,11 @@ pub enum FlexSConfigError {
 
 impl FlexSConfig {
     /// For vCPUs that are accounted once an accounting period, not every 10 ms. A swap moves threads and caches, so nothing is judged
-    /// before a VM of two vCPUs was seen for two periods.
+    /// before a VM of two vCPUs was seen for two periods, and nobody is called spinning who is like all else that its VM ran.
     pub fn of_periods() -> FlexSConfig {
         FlexSConfig {
             warm_up: 4,
+            contrast: true,
             ..FlexSConfig::default()
         }
     }

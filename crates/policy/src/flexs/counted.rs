@@ -26,6 +26,16 @@ impl fmt::Display for CounterSource {
     }
 }
 
+/// What a vCPU's program says of itself: what verdicts can be held against, where it is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Truth {
+    /// It waited in a loop, and did nothing else.
+    Spun,
+    /// It computed, at least for a part of the time.
+    Worked,
+}
+
 /// What a vCPU did since it was last counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counted {
@@ -33,4 +43,7 @@ pub struct Counted {
     pub counts: BranchCounts,
     /// Where they come from.
     pub source: CounterSource,
+    /// What its program says that it did; synthetic counters alone have it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub truth: Option<Truth>,
 }

@@ -21,7 +21,8 @@
 //! max_bpi = 0 never meets a comparison. min_bmpr = 0: only bmpr = 0 counts as near it.
 //!
 //! Not known here: whether the work is useful. A VM that only computes, evenly, looks like its own
-//! extremes; that such vCPUs are not swapped for nothing is due to the marks (see [`super::FlexS`]).
+//! extremes; that such vCPUs are not swapped for nothing is due to the marks (see [`super::FlexS`]). Ours is
+//! [`SpinDetector::with_contrast`]: while all samples of a window look alike, nothing tells spinning from work.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -56,6 +57,22 @@ impl Ratio {
     /// As a number, for people.
     pub fn as_f64(self) -> f64 {
         self.part as f64 / self.whole as f64
+    }
+
+    /// The larger one.
+    fn greatest(self, other: Ratio) -> Ratio {
+        match other.compare(1, self, 1) {
+            Ordering::Greater => other,
+            Ordering::Less | Ordering::Equal => self,
+        }
+    }
+
+    /// The smaller one.
+    fn least(self, other: Ratio) -> Ratio {
+        match other.compare(1, self, 1) {
+            Ordering::Less => other,
+            Ordering::Greater | Ordering::Equal => self,
+        }
     }
 
     /// Compares a × self with b × other.
@@ -94,6 +111,8 @@ pub enum Basis {
     Compared,
     /// The VM has too few samples in this fair window.
     WarmingUp,
+    /// All that the VM ran in this fair window looks alike.
+    Alike,
     /// It ran no branches.
     NoBranches,
     /// It ran no instructions.
@@ -107,6 +126,7 @@ impl fmt::Display for Basis {
         f.write_str(match self {
             Basis::Compared => "its branches are unlike those of the VM's tightest loop",
             Basis::WarmingUp => "too few samples of the VM in this fair window",
+            Basis::Alike => "all that its VM ran in this fair window looks alike",
             Basis::NoBranches => "no branches since its last accounting",
             Basis::NoInstructions => "no instructions since its last accounting",
             Basis::Inconsistent => {
@@ -150,6 +170,9 @@ pub struct SpinDetector {
     samples: u32,
     /// The largest branches ÷ instructions, and smallest mispredicted ÷ branches.
     extremes: Option<(Ratio, Ratio)>,
+    /// The smallest branches ÷ instructions, and largest mispredicted ÷ branches.
+    opposite: Option<(Ratio, Ratio)>,
+    contrast: bool,
 }
 
 impl SpinDetector {
@@ -161,7 +184,15 @@ impl SpinDetector {
             warm_up,
             samples: 0,
             extremes: None,
+            opposite: None,
+            contrast: false,
         }
+    }
+
+    /// Whether nobody counts as spinning while all samples of a window are near its extremes.
+    #[must_use]
+    pub fn with_contrast(self, contrast: bool) -> SpinDetector {
+        SpinDetector { contrast, ..self }
     }
 
     /// The largest branches ÷ instructions in this window.
@@ -178,6 +209,7 @@ impl SpinDetector {
     pub fn clear(&mut self) {
         self.samples = 0;
         self.extremes = None;
+        self.opposite = None;
     }
 
     /// Takes in what one of the VM's vCPUs did, and judges it.
@@ -204,6 +236,9 @@ impl SpinDetector {
         if self.samples < self.warm_up {
             return verdict(false, Basis::WarmingUp);
         }
+        if self.contrast && self.all_alike(max_bpi, min_bmpr) {
+            return verdict(false, Basis::Alike);
+        }
         let spins = self.near_max(bpi, max_bpi) && self.near_min(bmpr, min_bmpr);
         verdict(spins, Basis::Compared)
     }
@@ -211,14 +246,18 @@ impl SpinDetector {
     /// The extremes with a new sample among them.
     fn take_in(&mut self, bpi: Ratio, bmpr: Ratio) -> (Ratio, Ratio) {
         let (max_bpi, min_bmpr) = self.extremes.unwrap_or((bpi, bmpr));
-        let larger = bpi.compare(1, max_bpi, 1) == Ordering::Greater;
-        let smaller = bmpr.compare(1, min_bmpr, 1) == Ordering::Less;
-        let extremes = (
-            if larger { bpi } else { max_bpi },
-            if smaller { bmpr } else { min_bmpr },
-        );
+        let (min_bpi, max_bmpr) = self.opposite.unwrap_or((bpi, bmpr));
+        self.opposite = Some((min_bpi.least(bpi), max_bmpr.greatest(bmpr)));
+        let extremes = (max_bpi.greatest(bpi), min_bmpr.least(bmpr));
         self.extremes = Some(extremes);
         extremes
+    }
+
+    /// Whether every sample of this window is near its extremes.
+    fn all_alike(&self, max_bpi: Ratio, min_bmpr: Ratio) -> bool {
+        self.opposite.is_none_or(|(min_bpi, max_bmpr)| {
+            self.near_max(min_bpi, max_bpi) && self.near_min(max_bmpr, min_bmpr)
+        })
     }
 
     /// ⌊(max_bpi − bpi) × n ÷ max_bpi⌋ = 0, that is n × bpi > (n − 1) × max_bpi.

@@ -35,6 +35,7 @@ pub use config::FlexSConfig;
 pub use config::FlexSConfigError;
 pub use counted::Counted;
 pub use counted::CounterSource;
+pub use counted::Truth;
 pub use detector::Basis;
 pub use detector::BranchCounts;
 pub use detector::Ratio;
@@ -228,13 +229,13 @@ impl FlexS {
     /// does this for all of them first, so that each is compared with siblings of the same time.
     pub fn account(&mut self, now: Nanos, vcpu: VcpuKey, counts: &BranchCounts) -> Verdict {
         self.roll_window(now);
-        let similarity = self.config.similarity;
-        let warm_up = self.config.warm_up;
-        let verdict = self
-            .detectors
-            .entry(vcpu.vm)
-            .or_insert_with(|| SpinDetector::new(similarity, warm_up))
-            .observe(counts);
+        let config = &self.config;
+        let new = || {
+            let detector = SpinDetector::new(config.similarity, config.warm_up);
+            detector.with_contrast(config.contrast)
+        };
+        let detector = self.detectors.entry(vcpu.vm).or_insert_with(new);
+        let verdict = detector.observe(counts);
         if verdict.says_something() {
             self.vcpus.entry(vcpu).or_default().marked = verdict.busy_waiting;
         }

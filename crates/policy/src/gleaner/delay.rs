@@ -15,9 +15,11 @@
 //!   tells, and then it counts as less;
 //! - the latency stays within [`DelayConfig::bound`]: the slack and twice what a woken thread waits on average for its turn. That is an
 //!   estimate; no kernel tells tails without tracing every switch;
-//! - something is gained: idle periods per progress, or CPU time per progress.
+//! - something is gained: idle periods per progress, or CPU time per progress. Slack acts by fewer idle periods alone: without them, less CPU
+//!   time is chance.
 //!
-//! What gained nothing rests, twice as long each time. What is kept is watched: when the latency goes beyond the bound, or the
+//! A trial that makes clear after a period or two that much less gets done ([`EARLY`]) ends at once: who sleeps *for* a time after each piece of
+//! work does a fraction of it with slack. What gained nothing rests, twice as long each time. What is kept is watched: when the latency goes beyond the bound, or the
 //! workload is another one, it is taken back. Times are in ns.
 
 use std::collections::VecDeque;
@@ -46,6 +48,10 @@ const LEAST_IDLE: f64 = 0.05;
 const MOST_DOUBLINGS: u32 = 5;
 /// A workload is another one with so many times the progress, or so much less, for [`CHANGED`] periods.
 const ANOTHER: f64 = 2.0;
+/// After so many periods a trial ends if progress is less than this part of what it was.
+const EARLY: [(usize, f64); 2] = [(1, 0.5), (2, 0.8)];
+/// So many fewer idle periods must come with less CPU time if that is to be due to slack, as a part of [`DelayConfig::fewer`].
+const SOME_FEWER: f64 = 0.5;
 /// See [`ANOTHER`].
 const CHANGED: u32 = 4;
 
@@ -57,7 +63,7 @@ pub struct DelayConfig {
     pub bound: Nanos,
     /// Idle periods a second from which on it is worth a trial. Default 300.
     pub least_transitions: f64,
-    /// By this part, 0 … 1, idle periods have to become fewer for a means to be kept. Default 0.1.
+    /// By this part, 0 … 1, idle periods have to become fewer for a means to be kept, while CPU time grows by [`DelayConfig::tolerance`] at most. Default 0.1.
     pub fewer: f64,
     /// Or by this part CPU time for the same work. Default 0.03.
     pub cheaper: f64,
@@ -383,11 +389,11 @@ impl Delay {
 
     fn judge(&mut self, number: usize, before: &Figures) -> Because {
         let means = MEANS[number];
-        if !self.is_seen() {
-            return Because::OnTrial { means };
-        }
         let now = self.figures();
         let progress = now.progress(before);
+        if !self.is_seen() && !self.is_clearly_less(progress) {
+            return Because::OnTrial { means };
+        }
         let per_progress = |ratio: f64| match progress > 0.0 {
             true => ratio / progress,
             false => f64::INFINITY,
@@ -400,8 +406,7 @@ impl Delay {
         };
         let is_harmless =
             progress >= 1.0 - self.config.tolerance && effect.latency <= self.config.bound.0 as f64;
-        let saves_periods = effect.transitions <= 1.0 - self.config.fewer && effect.cpu <= 1.0;
-        let is_kept = is_harmless && (saves_periods || effect.cpu <= 1.0 - self.config.cheaper);
+        let is_kept = is_harmless && self.gains(means, &effect);
         if !is_kept {
             match means {
                 Means::Slack => self.held.slack = Nanos::ZERO,
@@ -419,6 +424,24 @@ impl Delay {
             true => Because::Kept { means, effect },
             false => Because::Lost { means, effect },
         }
+    }
+
+    /// Whether so little is done after the periods of a trial so far that no more are needed.
+    fn is_clearly_less(&self, progress: f64) -> bool {
+        let mut early = EARLY.iter();
+        early.any(|&(periods, least)| self.seen.len() >= periods && progress < least)
+    }
+
+    /// Whether a means saves idle periods and costs no CPU time, or saves CPU time.
+    fn gains(&self, means: Means, effect: &Effect) -> bool {
+        let config = &self.config;
+        let saves_periods =
+            effect.transitions <= 1.0 - config.fewer && effect.cpu <= 1.0 + config.tolerance;
+        let is_cause = match means {
+            Means::Slack => effect.transitions <= 1.0 - config.fewer * SOME_FEWER,
+            Means::Batch => true,
+        };
+        saves_periods || is_cause && effect.cpu <= 1.0 - config.cheaper
     }
 
     fn rest(&mut self) -> Stage {

@@ -136,6 +136,23 @@ fn the_first_sample_is_its_own_extreme_unless_there_is_a_warm_up() {
     assert_eq!(warm.observe(&WORK).basis, Basis::Compared);
 }
 
+#[test]
+fn with_contrast_nobody_spins_while_all_looks_alike() {
+    let mut detector = SpinDetector::new(10, 1).with_contrast(true);
+    let nearly = counts(6_100_000, 1_000_000, 20_400);
+    for sample in [WORK, nearly, WORK] {
+        let verdict = detector.observe(&sample);
+        assert_eq!((verdict.busy_waiting, verdict.basis), (false, Basis::Alike));
+    }
+    // Something else: now the extremes tell, also of work that looks as before.
+    assert!(detector.observe(&SPIN).busy_waiting);
+    let work = detector.observe(&WORK);
+    assert_eq!((work.busy_waiting, work.basis), (false, Basis::Compared));
+    // A window in which only spinning was seen tells nothing, either.
+    detector.clear();
+    assert_eq!(detector.observe(&SPIN).basis, Basis::Alike);
+}
+
 /// A number of 0 … 1.
 fn unit(random: &mut Pcg64) -> f64 {
     random.next_u32() as f64 / f64::from(u32::MAX)

@@ -268,7 +268,7 @@ fn asymmetric(field: &Field<'_>) -> Result<Option<AsymmetricConfig>, LoadError> 
 
 /// `flexs = true`, or a table of its settings.
 fn flexs(field: &Field<'_>) -> Result<Option<FlexSConfig>, LoadError> {
-    const KEYS: [&str; 7] = [
+    const KEYS: [&str; 8] = [
         "tick",
         "choices",
         "similarity",
@@ -276,6 +276,7 @@ fn flexs(field: &Field<'_>) -> Result<Option<FlexSConfig>, LoadError> {
         "earlier",
         "floor",
         "warm_up",
+        "contrast",
     ];
     let default = FlexSConfig::default();
     if let super::tree::Value::Flag(on) = field.node.value {
@@ -296,6 +297,7 @@ fn flexs(field: &Field<'_>) -> Result<Option<FlexSConfig>, LoadError> {
         earlier: time("earlier", default.earlier)?,
         floor: time("floor", default.floor)?,
         warm_up: number("warm_up", default.warm_up)?,
+        contrast: table.or("contrast", default.contrast, Field::flag)?,
     };
     match config.validate() {
         Ok(()) => Ok(Some(config)),

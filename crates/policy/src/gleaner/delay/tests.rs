@@ -136,6 +136,54 @@ fn who_does_less_with_it_has_it_back_and_rest_doubles() {
 }
 
 #[test]
+fn a_trial_ends_at_once_where_a_fraction_is_done() {
+    // Sleeps for 50 us after each piece of work, which takes 500 us more with slack.
+    let on_trial = |of_before: f64| {
+        let mut delay = Delay::new(DelayConfig::default());
+        let react = |held: Held| match held.slack > Nanos::ZERO {
+            true => Seen {
+                wakes: (200.0 * of_before) as u64,
+                ..TIMERS
+            },
+            false => TIMERS,
+        };
+        let mut periods = 0;
+        for _ in 0..100 {
+            let because = delay.decide(&observed(react(delay.held())));
+            periods += u32::from(delay.held().slack > Nanos::ZERO);
+            if matches!(because, Because::Lost { .. }) {
+                break;
+            }
+        }
+        periods
+    };
+    assert_eq!([0.24, 0.7, 0.9].map(on_trial), [1, 2, 8]);
+}
+
+#[test]
+fn less_cpu_time_by_slack_needs_fewer_idle_periods() {
+    let of = |idle_periods: u64, busy: f64| {
+        let mut delay = Delay::new(DelayConfig::default());
+        until_decided(&mut delay, move |held| match held.slack > Nanos::ZERO {
+            true => Seen {
+                busy,
+                idle_periods,
+                ..TIMERS
+            },
+            false => TIMERS,
+        })
+    };
+    // Of 180 idle periods and 20 % busy.
+    assert!(matches!(of(180, 0.19), Because::Lost { .. }), "chance");
+    assert!(matches!(of(168, 0.19), Because::Kept { .. }));
+    assert!(
+        matches!(of(90, 0.202), Because::Kept { .. }),
+        "within the tolerance"
+    );
+    assert!(matches!(of(90, 0.21), Because::Lost { .. }));
+}
+
+#[test]
 fn calls_tell_that_a_thread_that_wakes_less_often_does_as_much() {
     let of = |calls: u64| {
         let mut delay = Delay::new(DelayConfig::default());

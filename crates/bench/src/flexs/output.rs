@@ -1,0 +1,197 @@
+//! The bench for people: a table of work and shares, a table of verdicts, and last lines.
+//!
+//! Every VM of every mix has a row in each mode. A value is the median of the runs, with their range if there were several.
+
+use tandem_report::figure;
+use tandem_report::table::Align;
+use tandem_report::table::Cell;
+use tandem_report::table::Table;
+use tandem_report::table::Tone;
+
+use super::figures::Flexs;
+use super::figures::MixFigures;
+use super::figures::MixMode;
+use super::figures::ModeVm;
+use crate::spread::Spread;
+
+fn absent() -> Cell {
+    Cell::toned(figure::NOT_MEASURED, Tone::Faint)
+}
+
+/// A table with a row for each VM in each mode for which `row` makes one.
+fn rows(flexs: &Flexs, headings: &[&str], row: impl Fn(&ModeVm) -> Option<Vec<Cell>>) -> Table {
+    let left = ["mix", "VM", "mode"].map(|name| (name, Align::Left));
+    let right = headings.iter().map(|&name| (name, Align::Right));
+    let all: Vec<(&str, Align)> = left.into_iter().chain(right).collect();
+    let mut table = Table::new(&all);
+    for mix in &flexs.mixes {
+        for i in 0..mix.vms.len() {
+            for mode in &mix.modes {
+                if let Some(cells) = mode.vms.get(i).and_then(&row) {
+                    table.row([named(mix, i, mode), cells].concat());
+                }
+            }
+        }
+    }
+    table
+}
+
+fn named(mix: &MixFigures, vm: usize, mode: &MixMode) -> Vec<Cell> {
+    vec![
+        Cell::toned(mix.mix, Tone::Strong),
+        mix.vms[vm].name.clone().into(),
+        mode.mode.into(),
+    ]
+}
+
+/// Work and shares of every VM in every mode.
+pub fn work(flexs: &Flexs) -> Table {
+    let headings = [
+        "work of alone",
+        "against stock",
+        "pCPUs",
+        "due",
+        "of its due",
+    ];
+    rows(flexs, &headings, |vm| {
+        let spread = |spread: Option<Spread>| spread.map_or_else(absent, |s| s.text().into());
+        let ratio = vm.work_vs_stock.map(|ratio| format!("{ratio:.3}").into());
+        Some(vec![
+            spread(vm.work_of_alone),
+            ratio.unwrap_or_else(absent),
+            vm.share.text().into(),
+            vm.due.text().into(),
+            format!("{:.1} %", vm.of_due.median * 100.0).into(),
+        ])
+    })
+}
+
+/// Verdicts against the truth, of every VM whose branches were counted.
+pub fn verdicts(flexs: &Flexs) -> Table {
+    let headings = [
+        "judged",
+        "spun",
+        "found",
+        "worked",
+        "false alarms",
+        "right",
+        "swaps",
+        "no sibling",
+    ];
+    rows(flexs, &headings, |vm| {
+        let told = vm.verdicts?;
+        let right = vm.right.map(|part| format!("{:.1} %", part * 100.0).into());
+        Some(vec![
+            told.judged.to_string().into(),
+            told.spun.to_string().into(),
+            told.found.to_string().into(),
+            told.worked.to_string().into(),
+            told.false_alarms.to_string().into(),
+            right.unwrap_or_else(absent),
+            told.swaps.to_string().into(),
+            told.failed.to_string().into(),
+        ])
+    })
+}
+
+/// What is promised, beside what was measured.
+pub fn findings(flexs: &Flexs) -> String {
+    let promised = &flexs.promised;
+    let percent = |part: Option<f64>| {
+        part.map_or_else(
+            || figure::NOT_MEASURED.to_owned(),
+            |part| format!("{:.1} %", part * 100.0),
+        )
+    };
+    let ratio = promised.least_work_vs_stock.map_or_else(
+        || figure::NOT_MEASURED.to_owned(),
+        |ratio| format!("{ratio:.3}"),
+    );
+    format!(
+        "By {} counters, no measurement of hardware: verdicts that agree with the guests: {} (95 % promised). Least work of a VM that spins against stock, \
+         where there is something to be gained: {ratio} (1.05 promised). Least CPU time of a VM as a part of its due: {} (97 % promised).",
+        flexs.counters,
+        percent(promised.right),
+        percent(promised.least_of_due)
+    )
+}
+
+/// Reasons and notes, one line each.
+pub fn notes(flexs: &Flexs) -> Vec<String> {
+    let mut lines = flexs.notes.clone();
+    for mix in &flexs.mixes {
+        let failures = mix.failures.iter();
+        lines.extend(failures.map(|reason| format!("{}: a run failed: {reason}", mix.mix)));
+        for mode in &mix.modes {
+            let reasons = mode.not_measured.iter();
+            lines.extend(reasons.map(|reason| {
+                format!(
+                    "{}, {}: {}: {reason}",
+                    mix.mix,
+                    mode.mode,
+                    figure::NOT_MEASURED
+                )
+            }));
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use tandem_report::experiment::Host;
+    use tandem_report::table::Look;
+
+    use super::*;
+    use crate::flexs::figures;
+
+    fn flexs() -> Flexs {
+        let mixes = figures::tests::mixes();
+        Flexs {
+            host: Host::default(),
+            backend: "threads".to_owned(),
+            counters: "synthetic",
+            runs: 3,
+            seconds: 3.0,
+            settle_seconds: 1.0,
+            alone_seconds: 0.0,
+            promised: figures::promised(&mixes),
+            mixes,
+            notes: vec!["a note".to_owned()],
+        }
+    }
+
+    #[test]
+    fn every_vm_has_a_row_per_mode_and_verdicts_only_where_branches_are_counted() {
+        let flexs = flexs();
+        let text = work(&flexs).text(Look::Plain);
+        assert_eq!(text.lines().count(), 2 + 8, "{text}");
+        assert!(text.contains("1.453") && text.contains("97.5 %"), "{text}");
+        let text = verdicts(&flexs).text(Look::Plain);
+        assert_eq!(text.lines().count(), 2 + 4, "{text}");
+        assert!(text.contains("| 80 |") || text.contains(" 80 |"), "{text}");
+        assert!(text.contains("99.0 %"), "{text}");
+    }
+
+    #[test]
+    fn promises_stand_beside_what_was_measured() {
+        let text = findings(&flexs());
+        assert!(text.contains("99.8 % (95 % promised)"), "{text}");
+        assert!(text.contains("1.453 (1.05 promised)"), "{text}");
+        assert!(text.contains("97.5 % (97 % promised)"), "{text}");
+        let mut none = flexs();
+        none.promised = figures::promised(&[]);
+        assert!(findings(&none).contains(figure::NOT_MEASURED));
+    }
+
+    #[test]
+    fn reasons_are_lines_with_their_mix() {
+        let lines = notes(&flexs());
+        assert!(lines.contains(&"a note".to_owned()));
+        assert!(lines.contains(&"even: a run failed: a VM ended".to_owned()));
+        assert!(
+            lines.contains(&"one-burner, flexs: not measured: the daemon said: no".to_owned()),
+            "{lines:?}"
+        );
+    }
+}
