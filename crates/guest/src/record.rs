@@ -194,13 +194,13 @@ pub fn record(options: Options, reporter: &mut dyn Reporter) -> Result<Recording
         within: Did::default(),
         outside: Did::default(),
         window: WINDOW,
+        cpus: 1,
         missing: missing.into_iter().collect(),
     };
-    let cpus = affinity(Tid(root.pid.0)).map_or(1, |cpus| cpus.len().max(1));
     reporter.ready();
     let (status, used) = recorder.run(&mut signals, began, options.seconds, command, root)?;
     let wall = Nanos(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX));
-    let profile = recorder.profile(program, cpus, wall, used);
+    let profile = recorder.profile(program, wall, used);
     judge(&profile, began.elapsed(), status, command.is_some())?;
     Ok(Recording {
         profile,
@@ -216,6 +216,8 @@ struct Recorder {
     within: Did,
     outside: Did,
     window: Duration,
+    /// How many CPUs the first process could use at last.
+    cpus: usize,
     missing: Vec<String>,
 }
 
@@ -253,6 +255,9 @@ impl Recorder {
             }
             let looked = Instant::now();
             self.add(false);
+            if let Ok(cpus) = affinity(root.tid) {
+                self.cpus = cpus.len().max(1);
+            }
             if command.is_none() && self.tree.is_over() {
                 break;
             }
@@ -323,11 +328,11 @@ impl Recorder {
         false
     }
 
-    fn profile(self, program: String, cpus: usize, wall: Nanos, used: Option<Nanos>) -> Profile {
+    fn profile(self, program: String, wall: Nanos, used: Option<Nanos>) -> Profile {
         let was_traced = self.tracer.is_some() || self.story.steps() > 0;
         let seen = Seen {
             program,
-            cpus,
+            cpus: self.cpus,
             wall,
             threads: self.tree.threads(),
             within: self.within,

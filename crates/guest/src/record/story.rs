@@ -370,14 +370,15 @@ impl Row {
     }
 }
 
-/// The median, and the median distance from it.
+/// The median, and how far three quarters are from it at most.
 fn middle(values: &[f64]) -> (f64, f64) {
-    let median = |mut values: Vec<f64>| {
+    let quarter = |mut values: Vec<f64>, quarters: usize| {
         values.sort_by(f64::total_cmp);
-        values.get(values.len() / 2).copied().unwrap_or_default()
+        let at = values.len() * quarters / 4;
+        values.get(at).copied().unwrap_or_default()
     };
-    let center = median(values.to_vec());
-    let spread = median(values.iter().map(|value| (value - center).abs()).collect());
+    let center = quarter(values.to_vec(), 2);
+    let spread = quarter(values.iter().map(|value| (value - center).abs()).collect(), 3);
     (center, spread)
 }
 
