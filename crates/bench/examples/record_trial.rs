@@ -52,7 +52,10 @@ fn main() -> Result<(), AnyError> {
 
 /// Computes on each of these CPUs, for ever.
 fn hog(cpus: &[String]) -> Result<(), AnyError> {
-    let cpus: Vec<u32> = cpus.iter().map(|cpu| cpu.parse()).collect::<Result<_, _>>()?;
+    let cpus: Vec<u32> = cpus
+        .iter()
+        .map(|cpu| cpu.parse())
+        .collect::<Result<_, _>>()?;
     let threads = cpus.into_iter().map(|cpu| {
         thread::spawn(move || {
             if let Err(error) = set_affinity(Tid(0), &PcpuSet::from_iter([PcpuId(cpu)])) {

@@ -12,6 +12,7 @@
 //! It needs root, for cgroups and tracing, and a quiet machine; the load average before and after is in the figures.
 
 mod figures;
+mod place;
 
 use std::ffi::OsString;
 use std::io;
@@ -56,6 +57,11 @@ pub use figures::RecordTrial;
 pub use figures::Row;
 pub use figures::TOLERANCE;
 pub use figures::text;
+pub use place::PLACES;
+pub use place::Place;
+
+use place::CPUS;
+use place::RECORDED;
 
 use crate::guest::folder::Folder;
 use crate::guest::folder::FolderError;
@@ -84,9 +90,6 @@ pub const PROGRAMS: [(&str, Load); 8] = [
     ("make", Load::Make),
 ];
 
-/// CPUs of the recorded setting.
-const CPUS: usize = 2;
-
 /// Seeds of each simulation.
 const SEEDS: u64 = 3;
 
@@ -95,54 +98,6 @@ const ENOUGH: f64 = 0.3;
 
 /// A run that takes so many times as long as it should is stuck.
 const PATIENCE: u64 = 20;
-
-/// Where a program runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// On so many CPUs.
-    pub cpus: usize,
-    /// Beside a hog on each of them.
-    pub has_hog: bool,
-}
-
-/// As it is recorded.
-const RECORDED: Place = Place {
-    cpus: CPUS,
-    has_hog: false,
-};
-
-/// The other settings.
-pub const PLACES: [Place; 3] = [
-    Place {
-        cpus: 1,
-        has_hog: false,
-    },
-    Place {
-        cpus: CPUS,
-        has_hog: true,
-    },
-    Place {
-        cpus: 1,
-        has_hog: true,
-    },
-];
-
-impl Place {
-    /// In words.
-    pub fn words(self) -> String {
-        let cpus = if self.cpus == 1 { "1 CPU" } else { "2 CPUs" };
-        match self.has_hog {
-            true => format!("{cpus}, beside a hog"),
-            false => format!("{cpus}, alone"),
-        }
-    }
-
-    /// What one would say without recording anything: work goes with the CPUs that are left.
-    pub fn naive(self) -> f64 {
-        let share = if self.has_hog { 0.5 } else { 1.0 };
-        share * self.cpus as f64 / CPUS as f64
-    }
-}
 
 /// What to measure.
 #[derive(Clone, Debug)]
@@ -254,7 +209,9 @@ impl Groups {
         let mut make = |name: &str| -> Result<PathBuf, TrialError> {
             let name = format!("tandem-trial-{name}-{}", std::process::id());
             let group = actuator.create_group(&parent, &name)?;
-            Ok(mount.join(group.0.trim_start_matches('/')).join("cgroup.procs"))
+            Ok(mount
+                .join(group.0.trim_start_matches('/'))
+                .join("cgroup.procs"))
         };
         let (program, hog) = (make("program")?, make("hog")?);
         Ok(Groups {
@@ -276,8 +233,18 @@ fn wrapped(argv: &[String], entrance: &Path, cpus: &[PcpuId], quiet: bool) -> Ve
         true => "echo $$ >\"$0\" && exec taskset -c \"$@\" >/dev/null 2>&1",
         false => "echo $$ >\"$0\" && exec taskset -c \"$@\"",
     };
-    let before = ["sh", "-c", enter, &entrance.to_string_lossy(), &cpus.join(",")];
-    before.into_iter().map(str::to_owned).chain(argv.iter().cloned()).collect()
+    let before = [
+        "sh",
+        "-c",
+        enter,
+        &entrance.to_string_lossy(),
+        &cpus.join(","),
+    ];
+    before
+        .into_iter()
+        .map(str::to_owned)
+        .chain(argv.iter().cloned())
+        .collect()
 }
 
 /// A hog, ended on drop.
@@ -320,7 +287,7 @@ pub fn measure(
     let scheduler = this_kernel::scheduler(&host.kernel)?;
     let folder = Folder::new()?;
     let dir = StateDir::open(&settings.state_dir)?;
-    let mut trial = RecordTrial::new(host, scheduler, settings);
+    let mut trial = RecordTrial::new(host, scheduler, settings.rounds, settings.seconds);
     trial.load_before = this_kernel::load_average();
     let groups = Groups::make(&dir.groups())?;
     let stage = Stage {
@@ -357,7 +324,9 @@ fn chosen(names: &[String]) -> Result<Vec<(&'static str, Load)>, TrialError> {
     }
     let find = |name: &String| {
         let found = PROGRAMS.iter().find(|(known, _)| known == name);
-        found.copied().ok_or_else(|| TrialError::NoProgram(name.clone()))
+        found
+            .copied()
+            .ok_or_else(|| TrialError::NoProgram(name.clone()))
     };
     names.iter().map(find).collect()
 }
@@ -370,7 +339,8 @@ impl Stage<'_> {
         let count = self.size(load)?;
         let profile = self.record(name, load, count)?;
         let mut rates = vec![Vec::new(); 1 + PLACES.len()];
-        let mut places: Vec<(usize, Place)> = [RECORDED].into_iter().chain(PLACES).enumerate().collect();
+        let mut places: Vec<(usize, Place)> =
+            [RECORDED].into_iter().chain(PLACES).enumerate().collect();
         for _ in 0..self.settings.rounds {
             for (at, place) in &places {
                 rates[*at].push(self.run(load, count, *place)?.0);
@@ -382,10 +352,17 @@ impl Stage<'_> {
         for place in [RECORDED].into_iter().chain(PLACES) {
             simulated.push(self.simulate(name, &profile, place)?);
         }
-        let before = simulated.first().copied().filter(|done| *done > 0.0).ok_or(ProgramError::NoWork)?;
+        let before = simulated
+            .first()
+            .copied()
+            .filter(|done| *done > 0.0)
+            .ok_or(ProgramError::NoWork)?;
         let base = &rates[0];
         let answers = PLACES.iter().enumerate().map(|(at, place)| {
-            let ratios = rates[at + 1].iter().zip(base).map(|(rate, base)| rate / base);
+            let ratios = rates[at + 1]
+                .iter()
+                .zip(base)
+                .map(|(rate, base)| rate / base);
             Answer::new(*place, ratios.collect(), simulated[at + 1] / before)
         });
         Ok(Row::new(name, load, &profile, answers.collect()))
@@ -449,14 +426,20 @@ impl Stage<'_> {
     }
 
     fn hog(&self, cpus: &[PcpuId]) -> Result<Hog, ProgramError> {
-        let hog = [self.settings.hog.to_string_lossy().into_owned(), "hog".to_owned()];
+        let hog = [
+            self.settings.hog.to_string_lossy().into_owned(),
+            "hog".to_owned(),
+        ];
         let mut argv = hog.to_vec();
         argv.extend(cpus.iter().map(ToString::to_string));
         let argv = wrapped(&argv, &self.groups.hog, cpus, true);
         let mut command = Command::new(&argv[0]);
         command.args(&argv[1..]).stdin(Stdio::null());
         let child = command.spawn().map_err(|error| {
-            ProgramError::Hog(format!("cannot start {}: {error}", self.settings.hog.display()))
+            ProgramError::Hog(format!(
+                "cannot start {}: {error}",
+                self.settings.hog.display()
+            ))
         })?;
         Ok(Hog(child))
     }
@@ -479,7 +462,10 @@ impl Stage<'_> {
         let mut profile = recording.profile.clone();
         let status = recording.wait()?;
         if let Some(status) = status.filter(|status| !status.success()) {
-            return Err(ProgramError::Failed(status, "while it was recorded".to_owned()));
+            return Err(ProgramError::Failed(
+                status,
+                "while it was recorded".to_owned(),
+            ));
         }
         profile.program = name.to_owned();
         Ok(profile)
@@ -526,7 +512,10 @@ mod tests {
         assert_eq!(chosen(&[]).unwrap().len(), 8);
         assert_eq!(chosen(&["make".to_owned()]).unwrap()[0].1, Load::Make);
         let error = chosen(&["x".to_owned()]).unwrap_err().to_string();
-        assert!(error.contains("'x'") && error.contains("pbzip2, stress-futex"), "{error}");
+        assert!(
+            error.contains("'x'") && error.contains("pbzip2, stress-futex"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -193,7 +193,12 @@ pub struct RecordArgs {
     #[arg(short, long, value_name = "FILE.toml")]
     output: PathBuf,
     /// Record this process and what descends from it
-    #[arg(long, value_name = "PID", conflicts_with = "command", required_unless_present = "command")]
+    #[arg(
+        long,
+        value_name = "PID",
+        conflicts_with = "command",
+        required_unless_present = "command"
+    )]
     pid: Option<u32>,
     /// Record for this many seconds; the program goes on [default: until it is over, or Ctrl-C]
     #[arg(long, value_name = "S", value_parser = time::<u64>("seconds"))]

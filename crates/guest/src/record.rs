@@ -30,6 +30,7 @@ use std::time::Instant;
 
 use tandem_linux::ProcFs;
 use tandem_linux::affinity::affinity;
+use tandem_linux::procfs::read_head;
 use tandem_linux::service::Reporter;
 use tandem_linux::signals::Signals;
 use tandem_linux::signals::Wake;
@@ -76,6 +77,9 @@ const START: Duration = Duration::from_millis(300);
 
 /// Less time on CPUs than that part of the time, one in so many, is nothing.
 const NOTHING: u64 = 10_000;
+
+/// Bytes of a command line that are enough to know it by.
+const LONGEST_NAME: usize = 1024;
 
 /// What is left out is said from this part of the CPU time on, in hundredths.
 const WORTH_SAYING: u64 = 2;
@@ -167,7 +171,7 @@ impl Recording {
 /// Records until the time is over, the program is, or a signal comes. SIGTERM and SIGINT end a command, too.
 pub fn record(options: Options, reporter: &mut dyn Reporter) -> Result<Recording, RecordError> {
     let procfs = ProcFs::host();
-    let program = name(&options.target);
+    let program = name(&options.target, &procfs);
     let mut signals = Signals::catch(true).map_err(RecordError::Signals)?;
     let tracer = tracer(&options, &procfs, reporter);
     let began = Instant::now();
@@ -314,7 +318,8 @@ impl Recorder {
         };
         let before = self.story.steps();
         let most = STEPS_OF_WINDOW.min(MOST_STEPS - before);
-        self.story.window(&self.tree.there(), (begin, complete), &events, most);
+        self.story
+            .window(&self.tree.there(), (begin, complete), &events, most);
         if self.story.steps() - before < STEPS_OF_WINDOW / 3 {
             self.window = (self.window * 3).min(LONGEST_WINDOW);
         }
@@ -398,14 +403,22 @@ fn tracer(
     })
 }
 
-/// What the program is called.
-fn name(target: &Target) -> String {
+/// What the program is called: its command line.
+fn name(target: &Target, procfs: &ProcFs) -> String {
     match target {
         Target::Command(words) => {
             let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
             words.join(" ")
         }
-        other => other.to_string(),
+        Target::Process(pid) => {
+            let line = read_head(&procfs.process(*pid).join("cmdline"), LONGEST_NAME);
+            let line = String::from_utf8_lossy(&line.unwrap_or_default()).replace('\0', " ");
+            match line.trim() {
+                "" => target.to_string(),
+                line => line.to_owned(),
+            }
+        }
+        Target::Cgroup(_) => target.to_string(),
     }
 }
 
@@ -423,7 +436,8 @@ fn reap_if_ended(
 
 /// Waits for a child: how it ended, and its CPU time with that of its children.
 fn reap(pid: Pid, flags: libc::c_int) -> Result<Option<(ExitStatus, Nanos)>, RecordError> {
-    let child = libc::pid_t::try_from(pid.0).map_err(|error| RecordError::Wait(io::Error::other(error)))?;
+    let child =
+        libc::pid_t::try_from(pid.0).map_err(|error| RecordError::Wait(io::Error::other(error)))?;
     let mut status = 0;
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     loop {
@@ -442,7 +456,8 @@ fn reap(pid: Pid, flags: libc::c_int) -> Result<Option<(ExitStatus, Nanos)>, Rec
     }
     // SAFETY: zeroes are a valid rusage, and the kernel has filled it.
     let usage = unsafe { usage.assume_init() };
-    let nanos = |time: libc::timeval| time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1000;
+    let nanos =
+        |time: libc::timeval| time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1000;
     let used = Nanos(nanos(usage.ru_utime) + nanos(usage.ru_stime));
     Ok(Some((ExitStatus::from_raw(status), used)))
 }

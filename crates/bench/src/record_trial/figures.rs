@@ -8,8 +8,7 @@ use tandem_report::Table;
 use tandem_report::experiment::Host;
 use tandem_report::table::Look;
 
-use super::Place;
-use super::Settings;
+use super::place::Place;
 use crate::guest::program::Load;
 
 /// An answer may be off by so much.
@@ -109,9 +108,11 @@ impl Answer {
     /// From the ratios of the rounds.
     pub(super) fn new(place: Place, ratios: Vec<f64>, simulated: f64) -> Answer {
         let real = averages::median(ratios.iter().copied()).unwrap_or(0.0);
-        let (least, most) = ratios.iter().fold((f64::INFINITY, 0.0), |(least, most), one| {
-            (f64::min(least, *one), f64::max(most, *one))
-        });
+        let (least, most) = ratios
+            .iter()
+            .fold((f64::INFINITY, 0.0), |(least, most), one| {
+                (f64::min(least, *one), f64::max(most, *one))
+            });
         let real = real.max(f64::MIN_POSITIVE);
         let naive = place.naive();
         Answer {
@@ -127,7 +128,12 @@ impl Answer {
 }
 
 impl Row {
-    pub(super) fn new(name: &'static str, load: Load, profile: &Profile, answers: Vec<Answer>) -> Row {
+    pub(super) fn new(
+        name: &'static str,
+        load: Load,
+        profile: &Profile,
+        answers: Vec<Answer>,
+    ) -> Row {
         Row {
             program: name,
             what: load.what(),
@@ -136,7 +142,11 @@ impl Row {
             idle_wake_ns: profile.idle_wake.map(|Nanos(ns)| ns),
             used: profile.ran.as_secs_f64() / profile.wall.as_secs_f64().max(f64::MIN_POSITIVE),
             threads: profile.threads.len(),
-            steps: profile.threads.iter().map(|thread| thread.steps.len()).sum(),
+            steps: profile
+                .threads
+                .iter()
+                .map(|thread| thread.steps.len())
+                .sum(),
             within: answers.iter().all(|answer| answer.error.abs() <= TOLERANCE),
             answers,
         }
@@ -144,14 +154,14 @@ impl Row {
 }
 
 impl RecordTrial {
-    pub(super) fn new(host: Host, scheduler: &str, settings: &Settings) -> RecordTrial {
+    pub(super) fn new(host: Host, scheduler: &str, rounds: u32, seconds: u32) -> RecordTrial {
         RecordTrial {
             host,
             scheduler: scheduler.to_owned(),
             load_before: String::new(),
             load_after: String::new(),
-            rounds: settings.rounds,
-            seconds: settings.seconds,
+            rounds,
+            seconds,
             tolerance: TOLERANCE,
             programs: 0,
             programs_within: 0,
@@ -175,7 +185,10 @@ impl RecordTrial {
         let all: Vec<&Answer> = self.rows.iter().flat_map(|row| &row.answers).collect();
         self.answers = all.len();
         self.within = all.iter().filter(|answer| is_near(answer.error)).count();
-        self.naive_within = all.iter().filter(|answer| is_near(answer.naive_error)).count();
+        self.naive_within = all
+            .iter()
+            .filter(|answer| is_near(answer.naive_error))
+            .count();
         let errors = all.iter().map(|answer| answer.error.abs());
         self.mean_error = (!all.is_empty()).then(|| errors.sum::<f64>() / all.len() as f64);
         self.programs = self.rows.len();
@@ -187,7 +200,15 @@ impl RecordTrial {
 
 /// As a table and some lines.
 pub fn text(trial: &RecordTrial) -> String {
-    let mut table = Table::new(&["program", "setting", "real", "range", "simulated", "error", "naive"]);
+    let mut table = Table::new(&[
+        "program",
+        "setting",
+        "real",
+        "range",
+        "simulated",
+        "error",
+        "naive",
+    ]);
     for row in &trial.rows {
         for answer in &row.answers {
             let (least, most) = answer.real_range;
@@ -241,20 +262,12 @@ mod tests {
             });
             Row::new("x", Load::Make, &Profile::default(), answers.collect())
         };
-        let settings = Settings {
-            rounds: 3,
-            seconds: 2,
-            programs: Vec::new(),
-            hog: "x".into(),
-            state_dir: "x".into(),
-            keep: None,
-        };
         let host = Host {
             kernel: "6.12".to_owned(),
             cpu: "x".to_owned(),
             cgroup: "v1".to_owned(),
         };
-        let mut trial = RecordTrial::new(host, "eevdf", &settings);
+        let mut trial = RecordTrial::new(host, "eevdf", 3, 2);
         trial.rows = vec![row(&[0.1, -0.19]), row(&[0.1, 0.21])];
         trial.skip("make", "no make".to_owned());
         trial.count();

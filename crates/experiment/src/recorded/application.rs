@@ -76,7 +76,11 @@ impl Setting {
 
 /// The name of the program's VM in the scenario.
 pub fn vm_name(profile: &Profile) -> String {
-    let word = profile.program.split_whitespace().next().unwrap_or_default();
+    let word = profile
+        .program
+        .split_whitespace()
+        .next()
+        .unwrap_or_default();
     let name = word.rsplit('/').next().unwrap_or_default();
     match name {
         "hog" => "program".to_owned(),
@@ -104,7 +108,11 @@ fn write(out: &mut String, profile: &Profile, setting: &Setting) -> std::fmt::Re
     out.push_str(NOT_KNOWN);
     write_seen(out, profile)?;
     let short: String = program.chars().take(80).collect();
-    writeln!(out, "\nabout = \"{}\"", quoted(&format!("recorded: {short}")))?;
+    writeln!(
+        out,
+        "\nabout = \"{}\"",
+        quoted(&format!("recorded: {short}"))
+    )?;
     writeln!(out, "duration = \"{}\"", time(setting.duration))?;
     writeln!(out, "warmup = \"{}\"", time(setting.warmup))?;
     writeln!(out, "\n[machine]\npcpus = {}", setting.vcpus)?;
@@ -113,7 +121,11 @@ fn write(out: &mut String, profile: &Profile, setting: &Setting) -> std::fmt::Re
         writeln!(out, "{cost} = 0")?;
     }
     if let Some(wake) = profile.idle_wake {
-        writeln!(out, "idle_pcpu_wake = {} # measured: a thread that was woken on an idle CPU ran so much later", wake.0)?;
+        writeln!(
+            out,
+            "idle_pcpu_wake = {} # measured: a thread that was woken on an idle CPU ran so much later",
+            wake.0
+        )?;
     }
     writeln!(out, "\n[host]\nscheduler = \"{}\"", setting.scheduler)?;
     if let Some(tick) = setting.tick {
@@ -128,15 +140,25 @@ fn write(out: &mut String, profile: &Profile, setting: &Setting) -> std::fmt::Re
         out.push_str("program = [{ forever = [{ compute = \"1ms\" }, \"work\"] }]\n");
     }
     writeln!(out, "\n[[workload]]\nname = \"{name}\"\nunit = \"passes\"")?;
-    match profile.threads.iter().any(|thread| !thread.steps.is_empty()) {
+    match profile
+        .threads
+        .iter()
+        .any(|thread| !thread.steps.is_empty())
+    {
         true => write_steps(out, profile),
         false => write_patterns(out, profile),
     }
 }
 
 fn write_vm(out: &mut String, name: &str, setting: &Setting) -> std::fmt::Result {
-    let pins: Vec<String> = (0..setting.vcpus).map(|vcpu| format!("\"{vcpu}\"")).collect();
-    writeln!(out, "\n[[vm]]\nname = \"{name}\"\nvcpus = {}", setting.vcpus)?;
+    let pins: Vec<String> = (0..setting.vcpus)
+        .map(|vcpu| format!("\"{vcpu}\""))
+        .collect();
+    writeln!(
+        out,
+        "\n[[vm]]\nname = \"{name}\"\nvcpus = {}",
+        setting.vcpus
+    )?;
     writeln!(out, "pins = [{}]\nworkload = \"{name}\"", pins.join(", "))?;
     writeln!(out, "scheduler = \"{}\"", setting.scheduler)?;
     match setting.tick {
@@ -386,7 +408,8 @@ mod tests {
             ..Setting::recorded(profile)
         };
         let text = scenario(profile, &setting);
-        let scenario = load::from_text("test", &text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        let scenario =
+            load::from_text("test", &text).unwrap_or_else(|error| panic!("{error}\n{text}"));
         let results = World::new(&scenario).run();
         throughput(&results, &vm_name(profile)).unwrap()
     }
@@ -441,7 +464,10 @@ mod tests {
 
     #[test]
     fn a_clock_keeps_its_period_beside_a_hog() {
-        let mut timer = thread(&[Step::Sleep(Nanos::from_millis(8)), Step::Run(Nanos::from_millis(2))]);
+        let mut timer = thread(&[
+            Step::Sleep(Nanos::from_millis(8)),
+            Step::Run(Nanos::from_millis(2)),
+        ]);
         timer.period = Some(Nanos::from_millis(10));
         let timer = profile(vec![timer]);
         assert!(near(done(&timer, 1, false), 0.2));

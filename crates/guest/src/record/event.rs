@@ -324,7 +324,9 @@ mod tests {
         let mut state = 1u64;
         for _ in 0..2000 {
             let bytes: Vec<u8> = std::iter::repeat_with(|| {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                state = state
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1);
                 (state >> 56) as u8
             })
             .take(600)

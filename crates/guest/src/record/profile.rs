@@ -80,8 +80,11 @@ fn add_story(profile: &mut Profile, seen: &Seen, story: Story) {
     let mut latencies = story.idle_wakes.clone();
     latencies.sort_unstable();
     profile.idle_wake = latencies.get(latencies.len() / 2).copied();
-    let by_tid: HashMap<Tid, &ThreadProfile> =
-        seen.threads.iter().map(|(tid, thread)| (*tid, thread)).collect();
+    let by_tid: HashMap<Tid, &ThreadProfile> = seen
+        .threads
+        .iter()
+        .map(|(tid, thread)| (*tid, thread))
+        .collect();
     let mut told = Nanos::ZERO;
     for row in &story.rows {
         let mut thread = ThreadProfile::default();
@@ -128,7 +131,11 @@ fn add(all: &mut ThreadProfile, one: &ThreadProfile) {
     all.preempted += one.preempted;
     all.by_time.extend(&one.by_time);
     for asleep in &one.asleep_in {
-        match all.asleep_in.iter_mut().find(|other| other.what == asleep.what) {
+        match all
+            .asleep_in
+            .iter_mut()
+            .find(|other| other.what == asleep.what)
+        {
             Some(other) => other.samples += asleep.samples,
             None => all.asleep_in.push(asleep.clone()),
         }
@@ -187,7 +194,12 @@ mod tests {
         };
         let mut story = Story::default();
         let events = [switch(0, 0, false, 1), switch(300, 1, true, 0)];
-        story.window(&[(Tid(1), Nanos(300))], (Nanos(0), Nanos(400)), &events, 100);
+        story.window(
+            &[(Tid(1), Nanos(300))],
+            (Nanos(0), Nanos(400)),
+            &events,
+            100,
+        );
         let seen = Seen {
             threads: vec![thread(1, 500), thread(2, 100)],
             within: did(3000, 1000),
@@ -198,7 +210,10 @@ mod tests {
         assert_eq!(profile.tracing_cost, 1.5);
         assert_eq!(profile.threads.len(), 1);
         let one = &profile.threads[0];
-        assert_eq!((one.name.as_str(), one.lives, one.ran), ("t1", 1, Nanos(500)));
+        assert_eq!(
+            (one.name.as_str(), one.lives, one.ran),
+            ("t1", 1, Nanos(500))
+        );
         assert_eq!(one.steps, [Step::Run(Nanos(200))]);
         assert_eq!(one.bursts.p50, Nanos(200));
         assert_eq!(profile.unseen, Nanos(100), "of thread 2");

@@ -47,7 +47,6 @@ pub struct Row {
     burst: Nanos,
     on_cpu: Option<Nanos>,
     asleep: Asleep,
-    yields: bool,
     ended: bool,
 }
 
@@ -104,7 +103,7 @@ impl Story {
         for row in &mut self.rows {
             row.ended |= row.tids.last().is_none_or(|tid| !threads.contains(tid));
             (row.asleep, row.on_cpu) = (Asleep::Unknown, None);
-            (row.run, row.burst, row.yields) = (Nanos::ZERO, Nanos::ZERO, false);
+            (row.run, row.burst) = (Nanos::ZERO, Nanos::ZERO);
         }
         self.row_of.retain(|tid, _| threads.contains(tid));
         self.woken_at.clear();
@@ -113,7 +112,10 @@ impl Story {
         }
         // Steps are counted as they are seen: one for each event at most, and a run before it.
         let mut seen = 0;
-        for event in events.iter().filter(|event| event.at >= begin && event.at <= end) {
+        for event in events
+            .iter()
+            .filter(|event| event.at >= begin && event.at <= end)
+        {
             self.event(event, begin);
             seen += 2;
             if seen >= most {
@@ -128,7 +130,9 @@ impl Story {
             row.finish(begin, end);
         }
         for (tid, ran) in ran {
-            let Some(row) = self.known(*tid) else { continue };
+            let Some(row) = self.known(*tid) else {
+                continue;
+            };
             let row = &mut self.rows[row];
             let is_silent = row.asleep == Asleep::Unknown && row.tids.last() == Some(tid);
             let length = end.saturating_sub(begin).0;
@@ -208,7 +212,8 @@ impl Story {
             }
             Kind::Yield => {
                 if let Some(row) = self.known(event.by) {
-                    self.rows[row].yields = true;
+                    self.rows[row].pause(at, begin);
+                    self.rows[row].steps.push(Step::Yield);
                 }
             }
             Kind::FutexWait(_) | Kind::FutexWake(_) => {}
@@ -313,9 +318,6 @@ impl Row {
             self.pause(at, begin);
             self.bursts.push(std::mem::take(&mut self.burst));
             self.asleep = Asleep::Since(at);
-        } else if std::mem::take(&mut self.yields) {
-            self.pause(at, begin);
-            self.steps.push(Step::Yield);
         } else {
             let since = self.on_cpu.unwrap_or(match self.asleep {
                 Asleep::Unknown => begin,
@@ -325,7 +327,6 @@ impl Row {
             self.burst += at.saturating_sub(since);
             self.asleep = Asleep::No;
         }
-        self.yields = false;
         self.on_cpu = None;
     }
 
@@ -378,10 +379,12 @@ fn middle(values: &[f64]) -> (f64, f64) {
         values.get(at).copied().unwrap_or_default()
     };
     let center = quarter(values.to_vec(), 2);
-    let spread = quarter(values.iter().map(|value| (value - center).abs()).collect(), 3);
+    let spread = quarter(
+        values.iter().map(|value| (value - center).abs()).collect(),
+        3,
+    );
     (center, spread)
 }
 
 #[cfg(test)]
-#[path = "story_tests.rs"]
 mod tests;

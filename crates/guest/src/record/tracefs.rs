@@ -121,7 +121,9 @@ impl Tracefs {
         let entries = fs::read_dir(&path).map_err(|source| TraceError::File { path, source })?;
         for entry in entries.flatten() {
             let name = entry.file_name();
-            let number = name.to_str().and_then(|name| name.strip_prefix("cpu")?.parse().ok());
+            let number = name
+                .to_str()
+                .and_then(|name| name.strip_prefix("cpu")?.parse().ok());
             self.cpus.extend(number.map(|cpu| (cpu, entry.path())));
         }
         Ok(())
@@ -144,7 +146,11 @@ impl Tracefs {
         };
         for (number, some) in threads.chunks(TIDS).enumerate() {
             let (mut options, is_first) = (OpenOptions::new(), number == 0);
-            let file = options.write(true).truncate(is_first).append(!is_first).open(&path);
+            let file = options
+                .write(true)
+                .truncate(is_first)
+                .append(!is_first)
+                .open(&path);
             let text: Vec<String> = some.iter().map(Tid::to_string).collect();
             let written = file.and_then(|mut file| file.write_all(text.join(" ").as_bytes()));
             written.map_err(failed)?;
@@ -169,7 +175,9 @@ impl Tracefs {
                 .map_err(|source| TraceError::File { path, source })?;
             let stats = fs::read_to_string(folder.join("stats")).unwrap_or_default();
             if is_full(&stats) {
-                let last = events[before..].last().map_or(Nanos::ZERO, |event| event.at);
+                let last = events[before..]
+                    .last()
+                    .map_or(Nanos::ZERO, |event| event.at);
                 until = until.min(last);
             }
         }
@@ -181,7 +189,10 @@ impl Tracefs {
 
     fn pages(&self, path: &Path, cpu: u32, events: &mut Vec<Event>) -> io::Result<()> {
         let mut options = OpenOptions::new();
-        let mut file = options.read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+        let mut file = options
+            .read(true)
+            .custom_flags(libc::O_NONBLOCK)
+            .open(path)?;
         let mut page = vec![0u8; self.page];
         loop {
             match file.read(&mut page) {
@@ -224,7 +235,10 @@ impl Drop for Tracefs {
 /// The folder of tracefs.
 fn root(procfs: &ProcFs) -> Result<(PathBuf, Option<OwnedFd>), TraceError> {
     let mounts = MOUNTS.map(|mount| procfs.resolve(mount));
-    if let Some(mount) = mounts.into_iter().find(|mount| mount.join("instances").is_dir()) {
+    if let Some(mount) = mounts
+        .into_iter()
+        .find(|mount| mount.join("instances").is_dir())
+    {
         return Ok((mount, None));
     }
     let own = open_unmounted().map_err(TraceError::NoTracefs)?;
@@ -307,7 +321,6 @@ pub fn now() -> Nanos {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
-
 
 #[cfg(test)]
 mod tests {

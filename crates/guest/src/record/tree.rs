@@ -119,7 +119,11 @@ impl Tree {
         let is_born_since = self.looks > 0;
         let began = self.began;
         let seen = self.seen.entry(thread).or_insert_with(|| {
-            let first = if is_born_since { Counts::default() } else { counts };
+            let first = if is_born_since {
+                Counts::default()
+            } else {
+                counts
+            };
             Seen {
                 tid,
                 name: String::new(),
@@ -173,7 +177,9 @@ impl Tree {
     pub fn threads(&self) -> Vec<(Tid, ThreadProfile)> {
         let mut all: Vec<_> = self.seen.values().collect();
         all.sort_by_key(|seen| (std::cmp::Reverse(seen.ran()), seen.tid));
-        all.into_iter().map(|seen| (seen.tid, seen.profile())).collect()
+        all.into_iter()
+            .map(|seen| (seen.tid, seen.profile()))
+            .collect()
     }
 }
 
@@ -289,7 +295,9 @@ mod tests {
             fs::write(at.join("stat"), &stat).unwrap();
         }
         fs::write(folder.join("schedstat"), schedstat).unwrap();
-        let status = format!("Name:\tp\nvoluntary_ctxt_switches:\t{sleeps}\nnonvoluntary_ctxt_switches:\t2\n");
+        let status = format!(
+            "Name:\tp\nvoluntary_ctxt_switches:\t{sleeps}\nnonvoluntary_ctxt_switches:\t2\n"
+        );
         fs::write(folder.join("status"), status).unwrap();
         fs::write(folder.join("syscall"), "202 0x1 0x2\n").unwrap();
     }
@@ -311,7 +319,11 @@ mod tests {
         write(dir.path(), 7, 6, "20 0 1", 0, 'R');
         let did = tree.look(Nanos(1_000_000_000));
         assert_eq!((did.ran, did.sleeps), (Nanos(920), 6));
-        let there = [(Tid(5), Nanos(600)), (Tid(6), Nanos(300)), (Tid(7), Nanos(20))];
+        let there = [
+            (Tid(5), Nanos(600)),
+            (Tid(6), Nanos(300)),
+            (Tid(7), Nanos(20)),
+        ];
         assert_eq!(tree.there(), there);
         let threads = tree.threads();
         let (tid, first) = &threads[0];
