@@ -170,6 +170,8 @@ pub struct Profile {
     pub tracing_cost: f64,
     /// From a wake-up until the thread ran, where its CPU was idle: the median. `None`: not measured.
     pub idle_wake: Option<Nanos>,
+    /// By how much a wake-up keeps the waker longer, where the CPU is idle and has to be told: the median. It is in no burst. `None`: not measured.
+    pub idle_send: Option<Nanos>,
     /// Its threads.
     pub threads: Vec<ThreadProfile>,
     /// Who woke whom.

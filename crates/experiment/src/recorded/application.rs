@@ -5,7 +5,8 @@
 //! that a wake-up before the wait is not lost, threads keep the order that they had, and no order of threads ends in a deadlock. Without steps a
 //! thread runs and sleeps as it did on average, as a vCPU of a recorded host does ([`Demand`]).
 //!
-//! What the kernel did for the program is in its bursts, so costs are 0 here, but for what an idle CPU takes to wake up, where that was measured.
+//! What the kernel did for the program is in its bursts, so costs are 0 here, but for what it takes to tell an idle CPU and until it is awake, where that
+//! was measured.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -40,8 +41,8 @@ const IN_A_LINE: usize = 6;
 /// Who was there for less than this part of the time, in hundredths, did not live all the time.
 const ALL_THE_TIME: u64 = 90;
 
-/// How a thread without any time in it is kept from looping for nothing.
-const LEAST: Nanos = Nanos(100);
+/// How long a thread without any time in its steps computes, lest it loop for nothing.
+const LEAST: Nanos = Nanos(10_000);
 
 /// Where a recorded program is to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,7 +119,14 @@ fn write(out: &mut String, profile: &Profile, setting: &Setting) -> std::fmt::Re
     writeln!(out, "\n[machine]\npcpus = {}", setting.vcpus)?;
     writeln!(out, "\n[machine.costs] # in the bursts already")?;
     for cost in COSTS {
-        writeln!(out, "{cost} = 0")?;
+        match profile.idle_send {
+            Some(send) if cost == "ipi_send_exit" => writeln!(
+                out,
+                "{cost} = {} # measured: waking a thread on an idle CPU keeps the waker so much longer",
+                send.0
+            )?,
+            _ => writeln!(out, "{cost} = 0")?,
+        }
     }
     if let Some(wake) = profile.idle_wake {
         writeln!(

@@ -39,6 +39,8 @@ pub enum Kind {
     },
     /// A thread is woken.
     Waking(Tid),
+    /// A thread is in the queue of that CPU now, which has been told.
+    Woken(Tid, u32),
     /// A thread is born.
     Fork(Tid),
     /// Who runs ends.
@@ -67,12 +69,13 @@ pub struct Event {
 }
 
 /// Events that are recorded: their folder in tracefs, the fields that are used. Those of the second half need not be there.
-pub const EVENTS: [(&str, &[&str]); 6] = [
+pub const EVENTS: [(&str, &[&str]); 7] = [
     (
         "sched/sched_switch",
         &["prev_pid", "prev_state", "next_pid"],
     ),
     ("sched/sched_waking", &["pid"]),
+    ("sched/sched_wakeup", &["pid", "target_cpu"]),
     ("sched/sched_process_fork", &["child_pid"]),
     ("sched/sched_process_exit", &[]),
     ("syscalls/sys_enter_futex", &["uaddr", "op"]),
@@ -80,7 +83,7 @@ pub const EVENTS: [(&str, &[&str]); 6] = [
 ];
 
 /// How many of them must be there.
-pub const NEEDED: usize = 4;
+pub const NEEDED: usize = 5;
 
 /// Where the fields of an event lie.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -191,9 +194,10 @@ impl Formats {
                 next: tid(2)?,
             },
             1 => Kind::Waking(tid(0)?),
-            2 => Kind::Fork(tid(0)?),
-            3 => Kind::Exit,
-            4 => {
+            2 => Kind::Woken(tid(0)?, value(1)? as u32),
+            3 => Kind::Fork(tid(0)?),
+            4 => Kind::Exit,
+            5 => {
                 let (address, command) = (value(0)?, value(1)? & FUTEX_COMMANDS);
                 match command {
                     _ if FUTEX_WAITS.contains(&command) => Kind::FutexWait(address),
@@ -229,8 +233,8 @@ mod tests {
     fn formats() -> Formats {
         let mut all = vec![None; EVENTS.len()];
         all[0] = Format::parse(SWITCH, EVENTS[0].1);
-        all[4] = Format::parse(FUTEX, EVENTS[4].1);
-        assert!(all[0].is_some() && all[4].is_some());
+        all[5] = Format::parse(FUTEX, EVENTS[5].1);
+        assert!(all[0].is_some() && all[5].is_some());
         Formats(all)
     }
 

@@ -77,9 +77,8 @@ fn add_story(profile: &mut Profile, seen: &Seen, story: Story) {
     profile.traced = story.traced;
     profile.wakes = story.wake_edges();
     profile.lock_like = story.lock_like();
-    let mut latencies = story.idle_wakes.clone();
-    latencies.sort_unstable();
-    profile.idle_wake = latencies.get(latencies.len() / 2).copied();
+    profile.idle_wake = median(&story.idle_wakes);
+    profile.idle_send = median(&story.idle_sends);
     let by_tid: HashMap<Tid, &ThreadProfile> = seen
         .threads
         .iter()
@@ -108,6 +107,12 @@ fn add_story(profile: &mut Profile, seen: &Seen, story: Story) {
         profile.threads.push(thread);
     }
     profile.unseen = profile.ran.saturating_sub(told);
+}
+
+fn median(times: &[Nanos]) -> Option<Nanos> {
+    let mut times = times.to_vec();
+    times.sort_unstable();
+    times.get(times.len() / 2).copied()
 }
 
 /// How many times as long bursts are while they are traced.

@@ -29,6 +29,9 @@ const CLOCK: f64 = 0.05;
 /// Who ran for less than this part of a window, one in so many, and has no event there, did nothing.
 const NEXT_TO_NOTHING: u64 = 100;
 
+/// What queueing a thread takes without telling an idle CPU, about; the rest of a wake-up of one is the telling.
+const QUEUEING: Nanos = Nanos(700);
+
 /// Of fewer nothing is said.
 const FEW: usize = 8;
 
@@ -46,6 +49,8 @@ pub struct Row {
     run: Nanos,
     burst: Nanos,
     on_cpu: Option<Nanos>,
+    /// What it spent on telling idle CPUs that a thread is there, which is no part of its burst.
+    sent: Nanos,
     asleep: Asleep,
     ended: bool,
 }
@@ -66,12 +71,16 @@ pub struct Story {
     pub rows: Vec<Row>,
     /// Of wake-ups on idle CPUs: how long until the thread ran.
     pub idle_wakes: Vec<Nanos>,
+    /// How much longer a wake-up took the waker because the other's CPU was idle and had to be told.
+    pub idle_sends: Vec<Nanos>,
     /// How long was traced.
     pub traced: Nanos,
     edges: BTreeMap<(usize, usize), (u64, Nanos)>,
     futexes: BTreeMap<u64, Futex>,
     row_of: HashMap<Tid, usize>,
     woken_at: HashMap<Tid, Nanos>,
+    /// Who is on each CPU, as far as it was seen.
+    on: HashMap<u32, Tid>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -103,10 +112,11 @@ impl Story {
         for row in &mut self.rows {
             row.ended |= row.tids.last().is_none_or(|tid| !threads.contains(tid));
             (row.asleep, row.on_cpu) = (Asleep::Unknown, None);
-            (row.run, row.burst) = (Nanos::ZERO, Nanos::ZERO);
+            (row.run, row.burst, row.sent) = Default::default();
         }
         self.row_of.retain(|tid, _| threads.contains(tid));
         self.woken_at.clear();
+        self.on.clear();
         for tid in &threads {
             self.row(*tid);
         }
@@ -171,6 +181,7 @@ impl Story {
         let at = event.at;
         match event.kind {
             Kind::Switch { prev, sleeps, next } => {
+                self.on.insert(event.cpu, next);
                 if let Some(row) = self.known(prev) {
                     self.rows[row].leaves(at, begin, sleeps);
                 }
@@ -186,6 +197,18 @@ impl Story {
                 if let Some(to) = self.known(tid) {
                     self.wakes(event, to, begin);
                     self.woken_at.insert(tid, at);
+                }
+            }
+            Kind::Woken(tid, cpu) => {
+                let begun = self.woken_at.get(&tid).copied();
+                let is_idle = cpu != event.cpu && self.on.get(&cpu) == Some(&Tid(0));
+                if let (Some(begun), Some(row)) = (begun, self.known(event.by))
+                    && is_idle
+                    && !event.in_interrupt
+                {
+                    let sent = at.saturating_sub(begun).saturating_sub(QUEUEING);
+                    self.idle_sends.push(sent);
+                    self.rows[row].sent += sent;
                 }
             }
             Kind::Fork(child) => {
@@ -292,6 +315,14 @@ impl Row {
         self.asleep = Asleep::No;
     }
 
+    /// It was on a CPU for so long.
+    fn runs(&mut self, time: Nanos) {
+        let ran = time.saturating_sub(self.sent);
+        self.sent = self.sent.saturating_sub(time);
+        self.run += ran;
+        self.burst += ran;
+    }
+
     /// Adds what it ran until now, and goes on.
     fn pause(&mut self, at: Nanos, begin: Nanos) {
         // Who was on a CPU when the window began came by no switch.
@@ -300,9 +331,7 @@ impl Row {
             (None, Asleep::Unknown) => begin,
             (None, _) => at,
         };
-        let ran = at.saturating_sub(since);
-        self.run += ran;
-        self.burst += ran;
+        self.runs(at.saturating_sub(since));
         if self.on_cpu.is_some() || self.asleep == Asleep::Unknown {
             self.on_cpu = Some(at);
             self.asleep = Asleep::No;
@@ -323,8 +352,7 @@ impl Row {
                 Asleep::Unknown => begin,
                 _ => at,
             });
-            self.run += at.saturating_sub(since);
-            self.burst += at.saturating_sub(since);
+            self.runs(at.saturating_sub(since));
             self.asleep = Asleep::No;
         }
         self.on_cpu = None;
@@ -336,7 +364,7 @@ impl Row {
 
     fn finish(&mut self, begin: Nanos, end: Nanos) {
         if let Some(since) = self.on_cpu.take() {
-            self.run += end.saturating_sub(since);
+            self.runs(end.saturating_sub(since));
         }
         if self.run > Nanos::ZERO {
             self.steps.push(Step::Run(self.run));

@@ -132,7 +132,7 @@ impl Tracefs {
     /// What is not traced for want of events, in words.
     pub fn lacks(&self) -> Option<&'static str> {
         let is_there = |number: usize| self.formats.0.get(number).is_some_and(Option::is_some);
-        (!is_there(4) || !is_there(5)).then_some(
+        (!is_there(NEEDED) || !is_there(NEEDED + 1)).then_some(
             "yields and futexes: the kernel has no events of system calls (CONFIG_FTRACE_SYSCALLS)",
         )
     }

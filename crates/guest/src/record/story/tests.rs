@@ -252,3 +252,34 @@ fn of_a_thread_without_an_event_counts_what_it_ran() {
     let steps: Vec<_> = story.rows.iter().map(|row| row.steps.clone()).collect();
     assert_eq!(steps, [vec![run(990)], vec![], vec![run(500)]]);
 }
+
+#[test]
+fn what_telling_an_idle_cpu_takes_is_no_part_of_the_burst() {
+    let woken = |at, by, whom, cpu| event(at, 0, by, Kind::Woken(Tid(whom), cpu));
+    let events = [
+        switch(0, 0, 0, false, 1),
+        switch(100, 1, 2, true, 0),
+        waking(1_000, 1, 2),
+        woken(6_700, 1, 2, 1),
+        switch(7_000, 1, 0, false, 2),
+        switch(8_000, 1, 2, true, 0),
+        // On its own CPU nobody has to be told.
+        waking(9_000, 1, 2),
+        woken(9_900, 1, 2, 0),
+        switch(10_000, 0, 1, true, 2),
+    ];
+    let story = story(&[1, 2], 10_000, &events);
+    assert_eq!(story.idle_sends, [Nanos(5_000)]);
+    let ran: u64 = story.rows[0]
+        .steps
+        .iter()
+        .map(|step| {
+            if let Step::Run(time) = step {
+                time.0
+            } else {
+                0
+            }
+        })
+        .sum();
+    assert_eq!(ran, 5_000, "{:?}", story.rows[0].steps);
+}
