@@ -15,7 +15,6 @@ mod figures;
 mod place;
 
 use std::ffi::OsString;
-use std::io;
 use std::path::Path;
 use std::path::PathBuf;
 use std::process::Child;
@@ -160,14 +159,6 @@ pub enum TrialError {
     /// Where programs work.
     #[error(transparent)]
     Folder(#[from] FolderError),
-    /// The hog, or a scenario that was to be kept.
-    #[error("{path}: {source}")]
-    File {
-        /// Which.
-        path: PathBuf,
-        /// What the kernel said.
-        source: io::Error,
-    },
 }
 
 /// Why there is no row for a program.
@@ -298,21 +289,10 @@ pub fn measure(
         scheduler,
         interrupt,
     };
-    for (name, load) in programs {
-        progress.say(name);
-        match program::missing(load, program::present) {
-            Some(why) => trial.skip(name, why),
-            None => match stage.program(name, load) {
-                Ok(row) => trial.rows.push(row),
-                Err(ProgramError::Run(RunError::Interrupted(error))) => return Err(error.into()),
-                Err(error) => trial.skip(name, tandem_report::explain(&error)),
-            },
-        }
-        interrupt.check()?;
-        progress.step();
-    }
+    let outcome = stage.all(&programs, &mut trial, progress);
     groups.leave()?;
     dir.finish();
+    outcome?;
     trial.load_after = this_kernel::load_average();
     trial.count();
     Ok(trial)
@@ -332,6 +312,28 @@ fn chosen(names: &[String]) -> Result<Vec<(&'static str, Load)>, TrialError> {
 }
 
 impl Stage<'_> {
+    /// All of these programs. What goes wrong with one leaves it out.
+    fn all(
+        &self,
+        programs: &[(&'static str, Load)],
+        trial: &mut RecordTrial,
+        progress: &Progress,
+    ) -> Result<(), Interrupted> {
+        for &(name, load) in programs {
+            progress.say(name);
+            match program::missing(load, program::present) {
+                Some(why) => trial.skip(name, why),
+                None => match self.program(name, load) {
+                    Ok(row) => trial.rows.push(row),
+                    Err(error) => trial.skip(name, tandem_report::explain(&error)),
+                },
+            }
+            self.interrupt.check()?;
+            progress.step();
+        }
+        Ok(())
+    }
+
     fn program(&self, name: &'static str, load: Load) -> Result<Row, ProgramError> {
         if load == Load::Make {
             inputs::write_program(&self.folder.join("program"))?;
