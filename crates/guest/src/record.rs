@@ -21,6 +21,7 @@ pub mod story;
 pub mod tracefs;
 pub mod tree;
 
+use std::collections::HashSet;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::unix::process::ExitStatusExt;
@@ -318,8 +319,12 @@ impl Recorder {
         };
         let before = self.story.steps();
         let most = STEPS_OF_WINDOW.min(MOST_STEPS - before);
-        self.story
-            .window(&self.tree.there(), (begin, complete), &events, most);
+        let mut ran = self.tree.there();
+        let there: HashSet<Tid> = ran.iter().map(|(tid, _)| *tid).collect();
+        // Those that ended meanwhile have their events.
+        let gone = threads.iter().filter(|tid| !there.contains(tid));
+        ran.extend(gone.map(|tid| (*tid, Nanos::ZERO)));
+        self.story.window(&ran, (begin, complete), &events, most);
         if self.story.steps() - before < STEPS_OF_WINDOW / 3 {
             self.window = (self.window * 3).min(LONGEST_WINDOW);
         }

@@ -13,6 +13,7 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::collections::HashMap;
+use std::collections::HashSet;
 
 use tandem_linux::thread::Tid;
 use tandem_policy::Nanos;
@@ -52,6 +53,9 @@ pub struct Row {
     /// What it spent on telling idle CPUs that a thread is there, which is no part of its burst.
     sent: Nanos,
     asleep: Asleep,
+    /// The thread is about to end.
+    ending: bool,
+    /// The row is free.
     ended: bool,
 }
 
@@ -108,9 +112,17 @@ impl Story {
     ) {
         let (begin, mut end) = window;
         let before = self.steps();
-        let threads: Vec<Tid> = ran.iter().map(|(tid, _)| *tid).collect();
+        // Who is born in the window comes when it is.
+        let children = events.iter().filter_map(|event| match event.kind {
+            Kind::Fork(child) => Some(child),
+            _ => None,
+        });
+        let born: HashSet<Tid> = children.collect();
+        let tids = ran.iter().map(|(tid, _)| *tid);
+        let threads: BTreeSet<Tid> = tids.filter(|tid| !born.contains(tid)).collect();
         for row in &mut self.rows {
             row.ended |= row.tids.last().is_none_or(|tid| !threads.contains(tid));
+            row.ending = false;
             (row.asleep, row.on_cpu) = (Asleep::Unknown, None);
             (row.run, row.burst, row.sent) = Default::default();
         }
@@ -184,6 +196,10 @@ impl Story {
                 self.on.insert(event.cpu, next);
                 if let Some(row) = self.known(prev) {
                     self.rows[row].leaves(at, begin, sleeps);
+                    if self.rows[row].ending {
+                        (self.rows[row].ending, self.rows[row].ended) = (false, true);
+                        self.row_of.remove(&prev);
+                    }
                 }
                 if let Some(row) = self.known(next) {
                     let woken = self.woken_at.remove(&next);
@@ -219,8 +235,9 @@ impl Story {
                 }
             }
             Kind::Exit => {
+                // It wakes its parent yet, and its row is free once it left its CPU.
                 if let Some(row) = self.known(event.by) {
-                    self.rows[row].is_leaving(event.by);
+                    self.rows[row].ending = true;
                 }
             }
             Kind::FutexWait(address) if self.row_of.contains_key(&event.by) => {
@@ -356,10 +373,6 @@ impl Row {
             self.asleep = Asleep::No;
         }
         self.on_cpu = None;
-    }
-
-    fn is_leaving(&mut self, tid: Tid) {
-        self.ended = self.tids.last() == Some(&tid);
     }
 
     fn finish(&mut self, begin: Nanos, end: Nanos) {
