@@ -46,6 +46,7 @@ pub mod overhead;
 pub mod plan;
 pub mod put_back;
 pub mod range;
+pub mod record_trial;
 pub mod simulator;
 pub mod spread;
 pub mod state_dir;

@@ -1,10 +1,13 @@
 //! `tandem guest`: the agent inside a VM, its status, and putting things back.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::IsTerminal;
+use std::io::Write;
 use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
+use std::process::ExitStatus;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -12,12 +15,16 @@ use anyhow::bail;
 use clap::Args;
 use clap::Subcommand;
 use clap::ValueEnum;
+use tandem_experiment::recorded::application;
+use tandem_experiment::recorded::application::Setting;
 use tandem_guest::actuator::restore_all;
 use tandem_guest::agent::Agent;
 use tandem_guest::config::GuestConfig;
 use tandem_guest::config::RetentionSetting;
 use tandem_guest::config::Vcpus;
 use tandem_guest::config::delay_bound;
+use tandem_guest::record;
+use tandem_guest::record::RecordError;
 use tandem_guest::retention::Means;
 use tandem_guest::status;
 use tandem_guest::status::Status;
@@ -39,6 +46,8 @@ use crate::number::time;
 pub enum GuestCommand {
     /// Help one workload, until it is over or the agent is stopped; then put everything back
     Run(Box<RunArgs>),
+    /// Record a program's threads, and write a scenario of the simulator that runs the same
+    Record(RecordArgs),
     /// Show what a running agent does, and what this VM offers
     Status(StatusArgs),
     /// Put back what a killed agent left behind
@@ -173,6 +182,38 @@ impl RunArgs {
     }
 }
 
+/// `tandem guest record`
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "tandem guest record [OPTIONS] -o FILE.toml -- COMMAND [ARG]...\n       \
+                            tandem guest record [OPTIONS] -o FILE.toml --pid PID"
+)]
+pub struct RecordArgs {
+    /// The scenario: a TOML file that is not there yet
+    #[arg(short, long, value_name = "FILE.toml")]
+    output: PathBuf,
+    /// Record this process and what descends from it
+    #[arg(
+        long,
+        value_name = "PID",
+        conflicts_with = "command",
+        required_unless_present = "command"
+    )]
+    pid: Option<u32>,
+    /// Record for this many seconds; the program goes on [default: until it is over, or Ctrl-C]
+    #[arg(long, value_name = "S", value_parser = time::<u64>("seconds"))]
+    seconds: Option<u64>,
+    /// Do not trace who wakes whom, though it could be done
+    #[arg(long)]
+    no_trace: bool,
+    /// Write what was seen of the threads, as JSON, to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// A program to start and record, with its arguments; its exit status is passed on
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
 /// Which agent: by where it keeps its state.
 #[derive(Debug, Args)]
 struct WhichArgs {
@@ -211,6 +252,7 @@ pub struct RestoreArgs {
 pub fn main(command: GuestCommand) -> anyhow::Result<()> {
     match command {
         GuestCommand::Run(args) => run(&args),
+        GuestCommand::Record(args) => record_program(args),
         GuestCommand::Status(args) => show(&args),
         GuestCommand::Restore(args) => restore(&args),
     }
@@ -231,14 +273,51 @@ fn run(args: &RunArgs) -> anyhow::Result<()> {
         std::fs::write(path, text + "\n")
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
-    match ended.command {
-        Some(status) if !status.success() => {
-            // As a shell would: the agent stands for its command.
-            let code = status.code().or(status.signal().map(|signal| 128 + signal));
-            std::process::exit(code.unwrap_or(1));
-        }
-        _ => Ok(()),
+    pass_on(ended.command);
+    Ok(())
+}
+
+/// Ends as a command did that failed: we stand for it, as a shell would.
+fn pass_on(command: Option<ExitStatus>) {
+    if let Some(status) = command.filter(|status| !status.success()) {
+        let code = status.code().or(status.signal().map(|signal| 128 + signal));
+        std::process::exit(code.unwrap_or(1));
     }
+}
+
+fn record_program(args: RecordArgs) -> anyhow::Result<()> {
+    let mut console = Console {
+        info: "tandem guest",
+        error: "tandem guest: error",
+        print_ready: false,
+        quiet: false,
+    };
+    // Who waits for a program wants to hear before that its file cannot be.
+    let cannot = || format!("cannot write {}", args.output.display());
+    let mut file = File::create_new(&args.output).with_context(cannot)?;
+    let command = Target::Command(args.command);
+    let options = record::Options {
+        target: args.pid.map_or(command, |pid| Target::Process(Pid(pid))),
+        seconds: args.seconds.map(Duration::from_secs),
+        traces: !args.no_trace,
+    };
+    let recording = record::record(options, &mut console).inspect_err(|error| {
+        let _ = std::fs::remove_file(&args.output);
+        if let RecordError::EndedAtOnce { status, .. } = error
+            && status.0.is_some_and(|status| !status.success())
+        {
+            tell!("tandem: {error}");
+            pass_on(status.0);
+        }
+    })?;
+    let setting = Setting::recorded(&recording.profile);
+    let text = application::scenario(&recording.profile, &setting);
+    file.write_all(text.as_bytes()).with_context(cannot)?;
+    if let Some(path) = &args.json {
+        tandem_report::json::write(path, &recording.profile)?;
+    }
+    pass_on(recording.wait()?);
+    Ok(())
 }
 
 fn show(args: &StatusArgs) -> anyhow::Result<()> {

@@ -13,7 +13,7 @@
 //! - [`trials`]: named scenarios with settings, run once whoever asks; [`sample`]: their figures.
 //! - [`survey`]: every policy with every program.
 //! - [`reproduce`]: published figures against the simulator's.
-//! - [`recorded`]: a recorded host as a scenario, and what-ifs.
+//! - [`recorded`]: a recorded host as a scenario, and what-ifs; a recorded program as one.
 //! - [`scalability`]: how far programs scale, on hardware and in their VMs.
 //!
 //! Nothing here prints, reads arguments or draws: `tandem_report` shows what is computed here, and the

@@ -21,6 +21,7 @@
 //! bursts vary, what a VM would do with another vCPU, and how VMs' cgroups lie within each other (each VM has one here). Halt
 //! polling takes a pCPU and is a part of running; a quota's throttling is a part of sleeping.
 
+pub mod application;
 mod pattern;
 mod scenario;
 mod text;

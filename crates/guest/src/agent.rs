@@ -665,7 +665,7 @@ fn own_cpu_time() -> Nanos {
     Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
-fn end_process(pid: Pid) {
+pub(crate) fn end_process(pid: Pid) {
     // SAFETY: kill has no memory effects; the process is a child that was not waited for, so that its number
     // cannot be another's.
     unsafe {

@@ -10,6 +10,8 @@
 //! change is in [`journal`] before it is made and is put back on exit, on a signal, and after kill -9 by the
 //! next start or `tandem guest restore`.
 //!
+//! [`record`] changes nothing: it records a program for the simulator.
+//!
 //! Cgroup files, threads and the journal's file are those of [`tandem_linux`]: they are the same in a VM.
 
 mod account;
@@ -29,6 +31,7 @@ pub mod metrics;
 pub mod pinning;
 pub mod profiler;
 mod profiling;
+pub mod record;
 pub mod retention;
 pub mod round_trip;
 pub mod sampler;

@@ -284,7 +284,7 @@ fn name(agent: Pid) -> String {
     format!("tandem-guest-{agent}")
 }
 
-fn process(procfs: &ProcFs, pid: Pid) -> Result<ThreadRef, WorkloadError> {
+pub(crate) fn process(procfs: &ProcFs, pid: Pid) -> Result<ThreadRef, WorkloadError> {
     ThreadRef::of_process(procfs, pid).map_err(|source| WorkloadError::Process { pid, source })
 }
 
@@ -331,7 +331,7 @@ fn alone(
 }
 
 /// Starts the command, in the cgroup with this entrance from its first instruction on.
-fn start(words: &[OsString], entrance: Option<PathBuf>) -> Result<Child, WorkloadError> {
+pub(crate) fn start(words: &[OsString], entrance: Option<PathBuf>) -> Result<Child, WorkloadError> {
     let (program, arguments) = words.split_first().ok_or(WorkloadError::NoCommand)?;
     let failed = |source| WorkloadError::Start {
         program: program.to_string_lossy().into_owned(),

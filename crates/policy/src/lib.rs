@@ -4,6 +4,7 @@
 //! code decides in the host daemon, in tests and in simulators.
 
 pub mod accounting_group;
+pub mod application;
 pub mod assess;
 pub mod asymmetric;
 pub mod decision;

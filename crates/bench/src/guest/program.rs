@@ -68,6 +68,8 @@ pub enum Load {
     },
     /// [`crate::guest::token`].
     Token(Means),
+    /// `sysbench cpu`: a thread per vCPU that computes primes. Of no set: the agent leaves it alone.
+    SysbenchCpu,
     /// `sysbench threads`: threads that lock and yield.
     SysbenchThreads,
     /// `sysbench mutex`: threads that want the same mutex all the time.
@@ -285,6 +287,7 @@ impl Load {
             Load::Token(means) => {
                 format!("two threads hand on a token by {}; passes", means.name())
             }
+            Load::SysbenchCpu => "sysbench cpu: a thread per vCPU; events".to_owned(),
             Load::SysbenchThreads => {
                 "sysbench threads: 4 threads lock one of 8 mutexes and yield; events".to_owned()
             }
@@ -317,7 +320,7 @@ impl Load {
             Load::Pipe { .. } => "round trips",
             Load::Messaging { .. } | Load::Hackbench { .. } => "messages",
             Load::Token(_) => "passes",
-            Load::SysbenchThreads => "events",
+            Load::SysbenchCpu | Load::SysbenchThreads => "events",
             Load::SysbenchMutex { .. } => "locks",
             Load::Oltp { .. } => "transactions",
             Load::Pbzip2 | Load::Dbench => "MB",
@@ -334,7 +337,7 @@ impl Load {
             Load::Pipe { .. } | Load::Messaging { .. } => &[Need::Command("perf", "linux-perf")],
             Load::Hackbench { .. } => &[Need::Command("hackbench", "rt-tests")],
             Load::Token(_) => &[],
-            Load::SysbenchThreads | Load::SysbenchMutex { .. } => {
+            Load::SysbenchCpu | Load::SysbenchThreads | Load::SysbenchMutex { .. } => {
                 &[Need::Command("sysbench", "sysbench")]
             }
             Load::Oltp { .. } => &[
@@ -408,6 +411,9 @@ impl Load {
                     means.name()
                 )
             }
+            Load::SysbenchCpu => {
+                format!("sysbench cpu --threads={vcpus} --time={seconds} run")
+            }
             Load::SysbenchThreads => format!("sysbench threads --threads=4 --time={seconds} run"),
             Load::SysbenchMutex { threads } => format!(
                 "sysbench mutex --threads={threads} --mutex-num=1 --mutex-loops=0 \
@@ -465,7 +471,7 @@ impl Load {
             Load::Pipe { .. } | Load::Messaging { .. } => output::perf(text, units),
             Load::Hackbench { .. } => output::hackbench(text, units),
             Load::Token(_) => output::token(text),
-            Load::SysbenchThreads => output::sysbench_events(text),
+            Load::SysbenchCpu | Load::SysbenchThreads => output::sysbench_events(text),
             Load::SysbenchMutex { .. } => output::sysbench_mutex(text, units),
             Load::Oltp { .. } => output::sysbench_transactions(text),
             Load::Dbench => output::dbench(text, f64::from(setting.seconds.max(DBENCH_SECONDS))),

@@ -25,7 +25,7 @@ const NOT_KNOWN: &str = "\
 ";
 
 /// What a burst costs is in it: it was measured with its wake-ups, exits and the guest kernel's work.
-const COSTS: [&str; 21] = [
+pub(super) const COSTS: [&str; 21] = [
     "vm_exit",
     "halt_exit",
     "halt_wake",
@@ -164,7 +164,7 @@ fn pins(vcpus: &[HostVcpu], pcpus: u32) -> Option<String> {
 }
 
 /// What a vCPU does, as steps.
-fn program(pattern: Pattern) -> String {
+pub(super) fn program(pattern: Pattern) -> String {
     match pattern {
         Pattern::Idle => "[{ forever = [{ sleep = \"1s\" }] }]".to_owned(),
         Pattern::Always => "[{ forever = [{ compute = \"1ms\" }, \"work\"] }]".to_owned(),
@@ -202,7 +202,7 @@ fn seen(demand: &Demand) -> String {
 }
 
 /// A time as scenarios have it.
-fn time(time: Nanos) -> String {
+pub(super) fn time(time: Nanos) -> String {
     let (unit, factor, decimals) = match time.0 {
         0..1_000 => return format!("{}ns", time.0),
         1_000..1_000_000 => ("us", 1e3, 3),
@@ -215,13 +215,13 @@ fn time(time: Nanos) -> String {
 }
 
 /// Text of a comment: what would end the line is a blank.
-fn in_a_line(text: &str) -> String {
+pub(super) fn in_a_line(text: &str) -> String {
     text.chars()
         .map(|c| if c.is_control() { ' ' } else { c })
         .collect()
 }
 
 /// Text between quotes.
-fn quoted(text: &str) -> String {
+pub(super) fn quoted(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"")
 }

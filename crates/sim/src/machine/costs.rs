@@ -23,6 +23,8 @@ pub struct Costs {
     pub halt_wake: u64,
     /// The same while the host still polled.
     pub halt_poll_wake: u64,
+    /// So much more where the vCPU's pCPU was idle when it was woken.
+    pub idle_pcpu_wake: u64,
     /// Interrupt command register write: exit and emulation.
     pub ipi_send_exit: u64,
     /// An interrupt for a running vCPU without APIC virtualization.
@@ -122,6 +124,7 @@ impl Costs {
             halt_exit: 0,
             halt_wake: 0,
             halt_poll_wake: 0,
+            idle_pcpu_wake: 0,
             ipi_send_exit: self.native_ipi_send,
             interrupt_exit: 0,
             posted_interrupt: 0,

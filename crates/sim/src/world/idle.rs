@@ -18,6 +18,7 @@ use super::simulation::World;
 use super::state::EXITS;
 use super::state::Idle;
 use super::state::KERNEL;
+use super::state::NONE;
 use super::state::PcpuState;
 use super::state::Work;
 
@@ -173,8 +174,12 @@ impl World {
             self.back_on_pcpu(v, p);
             return;
         }
-        self.owe(v, EXITS, self.costs.halt_wake);
-        self.vcpus[v as usize].halting_total += self.costs.halt_wake;
+        let mut cost = self.costs.halt_wake;
+        if self.pcpus[p as usize].current == NONE {
+            cost += self.costs.idle_pcpu_wake;
+        }
+        self.owe(v, EXITS, cost);
+        self.vcpus[v as usize].halting_total += cost;
         self.vcpu_state(v, VcpuState::Ready);
         self.enter_host(v);
     }

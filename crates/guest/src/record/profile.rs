@@ -1,0 +1,233 @@
+//! A [`Profile`] from what was seen of threads and what they did in traced windows. Pure.
+//!
+//! Tracing makes a thread run longer. Bursts are shortened by what it cost: how long threads ran between two sleeps in traced windows, over the same
+//! outside of them. Where something was traced, threads are those of the windows; the others are left out, and how long they ran is said.
+
+use std::collections::HashMap;
+
+use tandem_linux::thread::Tid;
+use tandem_policy::Nanos;
+use tandem_policy::application::Profile;
+use tandem_policy::application::SCHEMA;
+use tandem_policy::application::Spread;
+use tandem_policy::application::Step;
+use tandem_policy::application::ThreadProfile;
+
+use super::story::Story;
+use super::tree::Did;
+
+/// With fewer sleeps in traced windows, or outside, what tracing costs is left to chance.
+const FEW_SLEEPS: u64 = 500;
+
+/// Tracing is not believed to make bursts longer than that many times.
+const MOST_COST: f64 = 3.0;
+
+/// What was recorded.
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    /// The command, or whose process it was.
+    pub program: String,
+    /// How many CPUs it could use.
+    pub cpus: usize,
+    /// How long.
+    pub wall: Nanos,
+    /// All threads that were seen.
+    pub threads: Vec<(Tid, ThreadProfile)>,
+    /// What all did within traced windows, and outside.
+    pub within: Did,
+    /// The same outside.
+    pub outside: Did,
+    /// CPU time of the command and of its children that it waited for, as the kernel said in the end.
+    pub used: Option<Nanos>,
+    /// What is not known, in words.
+    pub missing: Vec<String>,
+}
+
+/// The profile.
+pub fn profile(seen: Seen, story: Option<Story>) -> Profile {
+    let sum = |threads: &[(Tid, ThreadProfile)]| -> Nanos {
+        threads.iter().map(|(_, thread)| thread.ran).sum()
+    };
+    let of_seen = sum(&seen.threads);
+    let ran = seen.used.unwrap_or(of_seen).max(of_seen);
+    let mut profile = Profile {
+        schema: SCHEMA,
+        program: seen.program.clone(),
+        cpus: seen.cpus,
+        wall: seen.wall,
+        ran,
+        unseen: ran.saturating_sub(of_seen),
+        tracing_cost: 1.0,
+        missing: seen.missing.clone(),
+        ..Profile::default()
+    };
+    match story.filter(|story| story.steps() > 0) {
+        Some(story) => add_story(&mut profile, &seen, story),
+        None => {
+            let ran = seen.threads.into_iter().map(|(_, thread)| thread);
+            profile.threads = ran.filter(|thread| thread.ran > Nanos::ZERO).collect();
+        }
+    }
+    profile
+}
+
+fn add_story(profile: &mut Profile, seen: &Seen, story: Story) {
+    let cost = cost(seen.within, seen.outside);
+    profile.tracing_cost = cost;
+    profile.traced = story.traced;
+    profile.wakes = story.wake_edges();
+    profile.lock_like = story.lock_like();
+    profile.idle_wake = median(&story.idle_wakes);
+    profile.idle_send = median(&story.idle_sends);
+    let by_tid: HashMap<Tid, &ThreadProfile> = seen
+        .threads
+        .iter()
+        .map(|(tid, thread)| (*tid, thread))
+        .collect();
+    let mut told = Nanos::ZERO;
+    for row in &story.rows {
+        let mut thread = ThreadProfile::default();
+        for tid in &row.tids {
+            thread.lives += 1;
+            if let Some(one) = by_tid.get(tid) {
+                add(&mut thread, one);
+            }
+        }
+        told += thread.ran;
+        let shorter = |time: Nanos| Nanos(((time.0 as f64 / cost) as u64).max(1));
+        let period = row.period();
+        thread.period = period;
+        thread.bursts = Spread::of(row.bursts.iter().copied().map(shorter).collect());
+        thread.steps = row.steps.clone();
+        for step in &mut thread.steps {
+            if let Step::Run(time) = step {
+                *time = shorter(*time);
+            }
+        }
+        profile.threads.push(thread);
+    }
+    profile.unseen = profile.ran.saturating_sub(told);
+}
+
+fn median(times: &[Nanos]) -> Option<Nanos> {
+    let mut times = times.to_vec();
+    times.sort_unstable();
+    times.get(times.len() / 2).copied()
+}
+
+/// How many times as long bursts are while they are traced.
+fn cost(within: Did, outside: Did) -> f64 {
+    if within.sleeps < FEW_SLEEPS || outside.sleeps < FEW_SLEEPS {
+        return 1.0;
+    }
+    let burst = |did: Did| did.ran.0 as f64 / did.sleeps as f64;
+    (burst(within) / burst(outside)).clamp(1.0, MOST_COST)
+}
+
+/// Adds a thread to one that stands for several.
+fn add(all: &mut ThreadProfile, one: &ThreadProfile) {
+    if all.name.is_empty() {
+        all.name.clone_from(&one.name);
+    }
+    all.wall += one.wall;
+    all.ran += one.ran;
+    all.waited += one.waited;
+    all.sleeps += one.sleeps;
+    all.preempted += one.preempted;
+    all.by_time.extend(&one.by_time);
+    for asleep in &one.asleep_in {
+        match all
+            .asleep_in
+            .iter_mut()
+            .find(|other| other.what == asleep.what)
+        {
+            Some(other) => other.samples += asleep.samples,
+            None => all.asleep_in.push(asleep.clone()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::event::Event;
+    use crate::record::event::Kind;
+
+    fn thread(tid: u32, ran: u64) -> (Tid, ThreadProfile) {
+        let thread = ThreadProfile {
+            name: format!("t{tid}"),
+            lives: 1,
+            wall: Nanos(1000),
+            ran: Nanos(ran),
+            ..ThreadProfile::default()
+        };
+        (Tid(tid), thread)
+    }
+
+    fn did(ran: u64, sleeps: u64) -> Did {
+        Did {
+            ran: Nanos(ran),
+            sleeps,
+        }
+    }
+
+    #[test]
+    fn without_windows_threads_are_those_that_ran() {
+        let seen = Seen {
+            threads: vec![thread(1, 500), thread(2, 0)],
+            used: Some(Nanos(700)),
+            ..Seen::default()
+        };
+        let profile = profile(seen, None);
+        assert_eq!(profile.threads.len(), 1);
+        assert_eq!((profile.ran, profile.unseen), (Nanos(700), Nanos(200)));
+        assert_eq!(profile.idle_wake, None);
+    }
+
+    #[test]
+    fn bursts_of_windows_are_shortened_by_what_tracing_cost() {
+        let switch = |at, prev, sleeps, next| Event {
+            at: Nanos(at),
+            cpu: 0,
+            by: Tid(prev),
+            in_interrupt: false,
+            kind: Kind::Switch {
+                prev: Tid(prev),
+                sleeps,
+                next: Tid(next),
+            },
+        };
+        let mut story = Story::default();
+        let events = [switch(0, 0, false, 1), switch(300, 1, true, 0)];
+        story.window(
+            &[(Tid(1), Nanos(300))],
+            (Nanos(0), Nanos(400)),
+            &events,
+            100,
+        );
+        let seen = Seen {
+            threads: vec![thread(1, 500), thread(2, 100)],
+            within: did(3000, 1000),
+            outside: did(2000, 1000),
+            ..Seen::default()
+        };
+        let profile = profile(seen, Some(story));
+        assert_eq!(profile.tracing_cost, 1.5);
+        assert_eq!(profile.threads.len(), 1);
+        let one = &profile.threads[0];
+        assert_eq!(
+            (one.name.as_str(), one.lives, one.ran),
+            ("t1", 1, Nanos(500))
+        );
+        assert_eq!(one.steps, [Step::Run(Nanos(200))]);
+        assert_eq!(one.bursts.p50, Nanos(200));
+        assert_eq!(profile.unseen, Nanos(100), "of thread 2");
+    }
+
+    #[test]
+    fn what_tracing_costs_is_said_only_of_many_sleeps_and_within_bounds() {
+        assert_eq!(cost(did(3000, 10), did(1000, 10)), 1.0);
+        assert_eq!(cost(did(9_000, 1000), did(1_000, 1000)), MOST_COST);
+        assert_eq!(cost(did(500, 1000), did(1_000, 1000)), 1.0);
+    }
+}

@@ -1,0 +1,357 @@
+//! The kernel's event tracing (tracefs) for windows of time, in an instance of our own: events of some threads and of those that they bear.
+//!
+//! An instance has its own buffers and switches, so that nobody else's tracing is disturbed, and ours is over when its folder is removed: on drop. What
+//! a recorder that was killed left behind is removed by the next one; the folder's name says whose it is. Between windows no event is enabled: those of system calls
+//! would make every call of every program slower.
+//!
+//! Where tracefs is not mounted, it is mounted nowhere, but opened by fsopen(2), and gone with this process.
+//!
+//! Sources: Documentation/trace/ftrace.rst of Linux (instances, `set_event_pid`, `event-fork`); [`super::event`] reads the pages.
+
+use std::ffi::CStr;
+use std::fs;
+use std::fs::OpenOptions;
+use std::io;
+use std::io::Read;
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::os::fd::FromRawFd;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::path::PathBuf;
+
+use tandem_linux::ProcFs;
+use tandem_linux::thread::Pid;
+use tandem_linux::thread::ThreadRef;
+use tandem_linux::thread::Tid;
+use tandem_policy::Nanos;
+use thiserror::Error;
+
+use super::event::EVENTS;
+use super::event::Event;
+use super::event::Format;
+use super::event::Formats;
+use super::event::NEEDED;
+
+/// Where it is mounted.
+const MOUNTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+/// Our instances.
+const PREFIX: &str = "tandem-record-";
+/// Room for events of each CPU, KiB: some 60,000.
+const BUFFER_KIB: &str = "4096";
+/// Thread numbers that are written at once.
+const TIDS: usize = 100;
+
+/// Why nothing is traced.
+#[derive(Debug, Error)]
+pub enum TraceError {
+    /// It cannot be opened.
+    #[error(
+        "tracefs is neither mounted at /sys/kernel/tracing nor can be opened ({0}); be root, or mount it: mount -t tracefs nodev /sys/kernel/tracing"
+    )]
+    NoTracefs(io::Error),
+    /// The kernel lacks an event.
+    #[error("the kernel has no event {0} in tracefs; it needs CONFIG_EVENT_TRACING")]
+    NoEvent(&'static str),
+    /// A file.
+    #[error("{path}: {source}")]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+/// An instance, empty and off.
+#[derive(Debug)]
+pub struct Tracefs {
+    folder: PathBuf,
+    formats: Formats,
+    cpus: Vec<(u32, PathBuf)>,
+    /// Bytes of a page.
+    page: usize,
+    /// Where tracefs is, if it is mounted nowhere.
+    _own: Option<OwnedFd>,
+}
+
+impl Tracefs {
+    /// Makes an instance.
+    pub fn open(procfs: &ProcFs) -> Result<Tracefs, TraceError> {
+        let (root, own) = root(procfs)?;
+        let instances = root.join("instances");
+        remove_orphans(procfs, &instances);
+        let me = ThreadRef::of_process(procfs, Pid(std::process::id()));
+        let start = me.map_or(0, |me| me.start.0);
+        let folder = instances.join(format!("{PREFIX}{}-{start}", std::process::id()));
+        fs::create_dir(&folder).map_err(|source| TraceError::File {
+            path: folder.clone(),
+            source,
+        })?;
+        let mut tracefs = Tracefs {
+            folder,
+            formats: Formats::default(),
+            cpus: Vec::new(),
+            page: 4096,
+            _own: own,
+        };
+        tracefs.set_up()?;
+        Ok(tracefs)
+    }
+
+    fn set_up(&mut self) -> Result<(), TraceError> {
+        self.write("tracing_on", "0")?;
+        self.write("buffer_size_kb", BUFFER_KIB)?;
+        self.write("trace_clock", "mono")?;
+        self.write("options/overwrite", "0")?;
+        self.write("options/event-fork", "1")?;
+        let page = self.read("events/header_page").ok();
+        let data = page.as_deref().and_then(page_bytes);
+        self.page = data.map_or(4096, |data| data + 16);
+        for (number, (event, fields)) in EVENTS.iter().enumerate() {
+            let text = self.read(&format!("events/{event}/format"));
+            let format = text.ok().and_then(|text| Format::parse(&text, fields));
+            if format.is_none() && number < NEEDED {
+                return Err(TraceError::NoEvent(event));
+            }
+            self.formats.0.push(format);
+        }
+        let path = self.folder.join("per_cpu");
+        let entries = fs::read_dir(&path).map_err(|source| TraceError::File { path, source })?;
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            let number = name
+                .to_str()
+                .and_then(|name| name.strip_prefix("cpu")?.parse().ok());
+            self.cpus.extend(number.map(|cpu| (cpu, entry.path())));
+        }
+        Ok(())
+    }
+
+    /// What is not traced for want of events, in words.
+    pub fn lacks(&self) -> Option<&'static str> {
+        let is_there = |number: usize| self.formats.0.get(number).is_some_and(Option::is_some);
+        (!is_there(NEEDED) || !is_there(NEEDED + 1)).then_some(
+            "yields and futexes: the kernel has no events of system calls (CONFIG_FTRACE_SYSCALLS)",
+        )
+    }
+
+    /// A window begins, of these threads and of those that they bear.
+    pub fn begin(&self, threads: &[Tid]) -> Result<(), TraceError> {
+        let path = self.folder.join("set_event_pid");
+        let failed = |source| TraceError::File {
+            path: path.clone(),
+            source,
+        };
+        for (number, some) in threads.chunks(TIDS).enumerate() {
+            let (mut options, is_first) = (OpenOptions::new(), number == 0);
+            let file = options
+                .write(true)
+                .truncate(is_first)
+                .append(!is_first)
+                .open(&path);
+            let text: Vec<String> = some.iter().map(Tid::to_string).collect();
+            let written = file.and_then(|mut file| file.write_all(text.join(" ").as_bytes()));
+            written.map_err(failed)?;
+        }
+        self.enable("1")?;
+        self.write("tracing_on", "1")
+    }
+
+    /// It ends.
+    pub fn stop(&self) -> Result<(), TraceError> {
+        self.write("tracing_on", "0")?;
+        self.enable("0")
+    }
+
+    /// Its events in the order of time, and until when they are complete: a CPU whose buffer was full has no later ones.
+    pub fn take(&self, end: Nanos) -> Result<(Vec<Event>, Nanos), TraceError> {
+        let (mut events, mut until) = (Vec::new(), end);
+        for (cpu, folder) in &self.cpus {
+            let before = events.len();
+            let path = folder.join("trace_pipe_raw");
+            self.pages(&path, *cpu, &mut events)
+                .map_err(|source| TraceError::File { path, source })?;
+            let stats = fs::read_to_string(folder.join("stats")).unwrap_or_default();
+            if is_full(&stats) {
+                let last = events[before..]
+                    .last()
+                    .map_or(Nanos::ZERO, |event| event.at);
+                until = until.min(last);
+            }
+        }
+        // What was dropped is counted until the buffer is emptied.
+        self.write("trace", "0")?;
+        events.sort_by_key(|event| event.at);
+        Ok((events, until))
+    }
+
+    fn pages(&self, path: &Path, cpu: u32, events: &mut Vec<Event>) -> io::Result<()> {
+        let mut options = OpenOptions::new();
+        let mut file = options
+            .read(true)
+            .custom_flags(libc::O_NONBLOCK)
+            .open(path)?;
+        let mut page = vec![0u8; self.page];
+        loop {
+            match file.read(&mut page) {
+                Ok(0) => return Ok(()),
+                Ok(bytes) => self.formats.page(&page[..bytes], cpu, events),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn enable(&self, value: &str) -> Result<(), TraceError> {
+        for (event, format) in EVENTS.iter().zip(&self.formats.0) {
+            if format.is_some() {
+                self.write(&format!("events/{}/enable", event.0), value)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self, file: &str, value: &str) -> Result<(), TraceError> {
+        let path = self.folder.join(file);
+        fs::write(&path, value).map_err(|source| TraceError::File { path, source })
+    }
+
+    fn read(&self, file: &str) -> Result<String, TraceError> {
+        let path = self.folder.join(file);
+        fs::read_to_string(&path).map_err(|source| TraceError::File { path, source })
+    }
+}
+
+impl Drop for Tracefs {
+    fn drop(&mut self) {
+        // Removing the folder ends all that it does.
+        let _ = self.write("tracing_on", "0");
+        let _ = fs::remove_dir(&self.folder);
+    }
+}
+
+/// The folder of tracefs.
+fn root(procfs: &ProcFs) -> Result<(PathBuf, Option<OwnedFd>), TraceError> {
+    let mounts = MOUNTS.map(|mount| procfs.resolve(mount));
+    if let Some(mount) = mounts
+        .into_iter()
+        .find(|mount| mount.join("instances").is_dir())
+    {
+        return Ok((mount, None));
+    }
+    let own = open_unmounted().map_err(TraceError::NoTracefs)?;
+    let path = PathBuf::from(format!("/proc/self/fd/{}", own.as_raw_fd()));
+    Ok((path, Some(own)))
+}
+
+/// Tracefs as a file that stands for a mount which nobody else sees.
+fn open_unmounted() -> io::Result<OwnedFd> {
+    const NAME: &CStr = c"tracefs";
+    /// FSCONFIG_CMD_CREATE of include/uapi/linux/mount.h.
+    const CREATE: libc::c_uint = 6;
+    let done = |result: libc::c_long| match result {
+        ..0 => Err(io::Error::last_os_error()),
+        fd => Ok(fd as libc::c_int),
+    };
+    // SAFETY: the name is a text that ends with a zero byte; the flag is FSOPEN_CLOEXEC.
+    let context = done(unsafe { libc::syscall(libc::SYS_fsopen, NAME.as_ptr(), 1) })?;
+    // SAFETY: the number is of a file that was just opened, and that nobody else closes.
+    let context = unsafe { OwnedFd::from_raw_fd(context) };
+    let none = std::ptr::null::<libc::c_void>();
+    // SAFETY: this command takes no key, no value and no number.
+    let created = unsafe {
+        libc::syscall(
+            libc::SYS_fsconfig,
+            context.as_raw_fd(),
+            CREATE,
+            none,
+            none,
+            0,
+        )
+    };
+    done(created)?;
+    // SAFETY: the file is a file system's context; the flag is FSMOUNT_CLOEXEC, without attributes.
+    let mount = done(unsafe { libc::syscall(libc::SYS_fsmount, context.as_raw_fd(), 1, 0) })?;
+    // SAFETY: as above.
+    Ok(unsafe { OwnedFd::from_raw_fd(mount) })
+}
+
+/// Removes instances of recorders that are gone.
+fn remove_orphans(procfs: &ProcFs, instances: &Path) {
+    let Ok(entries) = fs::read_dir(instances) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let owner = name.to_str().and_then(|name| owner(name));
+        let is_alive = |(pid, start): (Pid, u64)| {
+            ThreadRef::of_process(procfs, pid).is_ok_and(|now| now.start.0 == start)
+        };
+        if owner.is_some_and(|owner| !is_alive(owner)) {
+            let _ = fs::remove_dir(entry.path());
+        }
+    }
+}
+
+/// Whose instance this is, by its name; `None`: not one of ours.
+fn owner(name: &str) -> Option<(Pid, u64)> {
+    let (pid, start) = name.strip_prefix(PREFIX)?.split_once('-')?;
+    Some((Pid(pid.parse().ok()?), start.parse().ok()?))
+}
+
+/// Bytes of data in a page, by `header_page`.
+fn page_bytes(text: &str) -> Option<usize> {
+    let line = text.lines().find(|line| line.contains("char data;"))?;
+    let size = line.split("size:").nth(1)?;
+    size.split(';').next()?.trim().parse().ok()
+}
+
+/// Whether a CPU had more events than room, by its `stats`.
+fn is_full(stats: &str) -> bool {
+    let mut counts = stats.lines().filter_map(|line| line.split_once(':'));
+    counts.any(|(name, count)| {
+        matches!(name.trim(), "overrun" | "dropped events") && count.trim() != "0"
+    })
+}
+
+/// CLOCK_MONOTONIC, which events have.
+pub fn now() -> Nanos {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_files_and_counts_are_read_as_the_kernel_writes_them() {
+        assert_eq!(owner("tandem-record-12-345"), Some((Pid(12), 345)));
+        assert_eq!(owner("tandem-record-12"), None);
+        assert_eq!(owner("perf-12-345"), None);
+        let header = "\tfield: u64 timestamp;\toffset:0;\tsize:8;\tsigned:0;\n\
+                      \tfield: char data;\toffset:16;\tsize:65520;\tsigned:0;\n";
+        assert_eq!(page_bytes(header), Some(65_520));
+        assert!(!is_full("entries: 3\noverrun: 0\ndropped events: 0\n"));
+        assert!(is_full("entries: 3\noverrun: 0\ndropped events: 17\n"));
+    }
+
+    #[test]
+    fn orphans_go_and_those_of_the_living_and_of_others_stay() {
+        let procfs = ProcFs::host();
+        let me = ThreadRef::of_process(&procfs, Pid(std::process::id())).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let mine = format!("{PREFIX}{}-{}", me.pid, me.start.0);
+        let orphan = format!("{PREFIX}{}-{}", me.pid, me.start.0 + 1);
+        for name in [mine.as_str(), orphan.as_str(), "other"] {
+            fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        remove_orphans(&procfs, dir.path());
+        let left = fs::read_dir(dir.path()).unwrap();
+        let mut left: Vec<_> = left.map(|one| one.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, ["other", mine.as_str()]);
+    }
+}
