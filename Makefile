@@ -71,7 +71,7 @@ bench-guest: build ## programs in this VM: stock, the guest agent, settings by h
 		--json $(TARGET)/bench-guest.json --html $(TARGET)/bench-guest.html $(ARGS)
 
 .PHONY: lab
-lab: build ## the lab from nothing to tables (ARGS=full: every experiment, hours; or ARGS='apples wake')
+lab: build ## the lab from nothing to tables (ARGS=full: every experiment, hours; ARGS=programs: Debian's in Linux VMs; or ARGS='apples wake')
 	@scripts/setup lab
 	@lab/experiments/all $(ARGS)
 
