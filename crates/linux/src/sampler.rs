@@ -307,6 +307,11 @@ impl Sampler {
         sample.ok_or_else(|| malformed(&self.procfs, thread, bytes))
     }
 
+    /// Of how many threads files are open.
+    pub fn open(&self) -> usize {
+        self.open.len()
+    }
+
     /// Closes a thread's files.
     pub fn forget(&mut self, thread: &ThreadRef) {
         self.open.remove(thread);

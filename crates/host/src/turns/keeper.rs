@@ -412,10 +412,11 @@ impl Rhythm {
             }
         }
         self.roamers.follow(self.players.values());
-        for thread in before.values().flat_map(|gone| &gone.threads) {
-            self.watches.remove(thread);
-            self.sampler.forget(thread);
-        }
+        // Also those of VMs that stay: a VM ends one vCPU after the other.
+        let threads = self.players.values().flat_map(|player| &player.threads);
+        let threads: BTreeSet<ThreadRef> = threads.copied().collect();
+        self.watches.retain(|thread, _| threads.contains(thread));
+        self.sampler.retain(|thread| threads.contains(thread));
         self.guard();
     }
 
@@ -540,6 +541,7 @@ mod tests {
     use tandem_linux::cgroup::CgroupPath;
     use tandem_linux::cgroup::Knob;
     use tandem_linux::cgroup::open;
+    use tandem_linux::thread::Pid;
     use tandem_policy::PcpuId;
     use tandem_policy::VcpuId;
     use tandem_policy::Weight;
@@ -664,5 +666,21 @@ mod tests {
         drop(keeper);
         assert!(!is_idle(1) && !is_idle(2));
         assert_eq!(guarded(&heard), "{\"guard\":[]}");
+    }
+
+    #[test]
+    fn files_of_a_thread_that_ended_before_its_vm_are_closed() {
+        let root = tempfile::tempdir().unwrap();
+        let (rotation, mut players) = two();
+        let mut rhythm = Rhythm::new(controller(root.path(), |_, _, _| {}), None);
+        let own = std::process::id();
+        let thread = ThreadRef::of_process(&ProcFs::host(), Pid(own)).unwrap();
+        players[0].threads = vec![thread];
+        rhythm.follow(rotation.clone(), players.clone());
+        rhythm.sleeps(VmId(1), Instant::now());
+        assert_eq!((rhythm.watches.len(), rhythm.sampler.open()), (1, 1));
+        players[0].threads.clear();
+        rhythm.follow(rotation, players);
+        assert_eq!((rhythm.watches.len(), rhythm.sampler.open()), (0, 0));
     }
 }
