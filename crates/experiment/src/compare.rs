@@ -244,17 +244,28 @@ impl Plan {
             },
         )?;
         let (done, watched): (Vec<_>, Vec<_>) = done.into_iter().unzip();
-        let runs = jobs.iter().zip(done).enumerate();
-        let run = |(at, (job, metrics)): (usize, (&Job<'_>, Vec<Metric>))| Run {
-            scenario: job.scenario.name.clone(),
-            combination: self
-                .combinations
-                .get(at / self.seeds.len().max(1))
-                .map_or_else(String::new, Combination::name),
-            seed: job.seed,
-            metrics,
+        self.outcome(done, watched.into_iter().flatten().collect())
+    }
+
+    /// What comes out of these figures of each run, in the order of combinations and seeds.
+    pub fn outcome(
+        &self,
+        figures: Vec<Vec<Metric>>,
+        watched: Vec<Results>,
+    ) -> Result<Outcome, CompareError> {
+        let of_seeds = || self.seeds.iter();
+        let each = self.combinations.iter().zip(&self.scenarios);
+        let each = each.flat_map(|one| of_seeds().map(move |&seed| (one, seed)));
+        let run = |(((combination, scenario), seed), metrics): ((_, u64), Vec<Metric>)| {
+            let (combination, scenario): (&Combination, &Scenario) = (combination, scenario);
+            Run {
+                scenario: scenario.name.clone(),
+                combination: combination.name(),
+                seed,
+                metrics,
+            }
         };
-        let runs: Vec<Run> = runs.map(run).collect();
+        let runs: Vec<Run> = each.zip(figures).map(run).collect();
         let scenario = self.scenarios.first().ok_or(CompareError::Nothing)?;
         Ok(Outcome {
             comparison: Comparison {
@@ -264,7 +275,7 @@ impl Plan {
                 combinations: self.figures(&runs),
             },
             runs,
-            watched: watched.into_iter().flatten().collect(),
+            watched,
         })
     }
 

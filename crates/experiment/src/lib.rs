@@ -10,6 +10,7 @@
 //! - [`sweep`]: a grid of settings and seeds in shards.
 //! - [`figures`]: figures as Parquet and CSV files; [`columns`]: what all our Parquet files share.
 //! - [`starter`]: a commented project to begin with.
+//! - [`papers`]: the scenarios of published experiments, built in.
 //! - [`trials`]: named scenarios with settings, run once whoever asks; [`sample`]: their figures.
 //! - [`survey`]: every policy with every program.
 //! - [`reproduce`]: published figures against the simulator's.
@@ -28,6 +29,7 @@ pub mod figures;
 pub mod input;
 pub mod interval;
 pub mod metrics;
+pub mod papers;
 pub mod parameters;
 pub mod policies;
 pub mod programs;

@@ -79,6 +79,9 @@ pub const NAMES: [&str; 59] = [
     "lock_wait_max",
 ];
 
+/// The units of all metrics.
+pub const UNITS: [&str; 7] = ["pCPUs", "1/s", "J", "s", "1", "cycles", "ns"];
+
 /// One figure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Metric {
@@ -90,6 +93,21 @@ pub struct Metric {
     pub unit: &'static str,
     /// How much.
     pub value: f64,
+}
+
+impl Metric {
+    /// A figure of a file; `None`: no simulation has such a one.
+    pub fn read(vm: &str, metric: &str, unit: &str, value: f64) -> Option<Metric> {
+        let metric = NAMES.into_iter().find(|known| *known == metric)?;
+        let unit = UNITS.into_iter().find(|known| *known == unit)?;
+        let vm = vm.to_owned();
+        Some(Metric {
+            vm,
+            metric,
+            unit,
+            value,
+        })
+    }
 }
 
 /// All figures of a run.
@@ -315,5 +333,9 @@ mod tests {
         let had: BTreeSet<&str> = metrics.iter().map(|metric| metric.metric).collect();
         let named: BTreeSet<&str> = NAMES.into_iter().collect();
         assert_eq!(had, named);
+        for metric in metrics {
+            let read = Metric::read(&metric.vm, metric.metric, metric.unit, metric.value);
+            assert_eq!(read, Some(metric));
+        }
     }
 }

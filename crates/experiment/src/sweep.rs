@@ -14,13 +14,16 @@
 //! - [`file`](mod@file): the Parquet file; [`writer`]: that, or CSV.
 //! - [`place`]: what is there already, and how a file comes under its name.
 //! - [`merge`]: shards to one file.
+//! - [`division`]: into how many shards, and which of them are there; [`slurm`]: the script that has Slurm run them.
 //!
 //! It does not start other processes, and an interrupted shard begins anew.
 
+pub mod division;
 pub mod file;
 pub mod grid;
 pub mod merge;
 pub mod place;
+pub mod slurm;
 pub mod writer;
 
 use std::path::Path;

@@ -24,6 +24,7 @@ use crate::execute::ExecuteError;
 use crate::execute::Job;
 use crate::metrics;
 use crate::metrics::Metric;
+use crate::papers;
 use crate::policies;
 use crate::policies::PolicyError;
 use crate::progress::Progress;
@@ -32,19 +33,12 @@ use crate::sample::Sample;
 /// Why a trial has no outcome.
 #[derive(Debug, Error)]
 pub enum TrialsError {
-    /// Nobody knows where we are.
-    #[error("cannot tell the current folder")]
-    Here(#[source] std::io::Error),
-    /// There are no scenarios here.
-    #[error(
-        "there is no folder scenarios/papers in {} or above it: run this in a checkout of Tandem, or \
-         say where it is with --scenarios",
-        .0.display()
-    )]
-    NotFound(PathBuf),
     /// There are no scenarios there.
     #[error("--scenarios {}: there is no such folder", .0.display())]
     NoFolder(PathBuf),
+    /// No such scenario is built in.
+    #[error("no scenario of a published experiment is called {0}")]
+    Unknown(String),
     /// A trial's file cannot be read.
     #[error(transparent)]
     Scenario(#[from] LoadError),
@@ -199,7 +193,8 @@ impl Outcome {
 /// All trials.
 #[derive(Debug)]
 pub struct Trials {
-    folder: PathBuf,
+    /// `None`: the scenarios are those that are built in.
+    folder: Option<PathBuf>,
     runs: u32,
     /// Set in every trial, after its own settings.
     settings: Vec<Setting>,
@@ -209,21 +204,20 @@ pub struct Trials {
 }
 
 impl Trials {
-    /// Finds the scenarios: in `folder`, or in `scenarios/papers` of the current folder or one above.
+    /// Finds the scenarios: in `folder`, or in `scenarios/papers` of the current folder or one above, or else those that are
+    /// built in.
     pub fn open(folder: Option<&Path>, runs: u32) -> Result<Trials, TrialsError> {
         let folder = match folder {
-            Some(folder) => folder.to_owned(),
-            None => {
-                let here = std::env::current_dir().map_err(TrialsError::Here)?;
-                let found = here
+            Some(folder) => Some(folder.to_owned()),
+            None => std::env::current_dir().ok().and_then(|here| {
+                let mut above = here
                     .ancestors()
-                    .map(|above| above.join("scenarios/papers"))
-                    .find(|folder| folder.is_dir());
-                found.ok_or(TrialsError::NotFound(here))?
-            }
+                    .map(|folder| folder.join("scenarios/papers"));
+                above.find(|folder| folder.is_dir())
+            }),
         };
-        if !folder.is_dir() {
-            return Err(TrialsError::NoFolder(folder));
+        if let Some(folder) = folder.as_ref().filter(|folder| !folder.is_dir()) {
+            return Err(TrialsError::NoFolder(folder.clone()));
         }
         Ok(Trials {
             folder,
@@ -281,8 +275,12 @@ impl Trials {
     }
 
     fn scenario(&self, trial: &Trial) -> Result<Scenario, TrialsError> {
-        let path = self.folder.join(format!("{}.toml", trial.scenario));
-        let mut source = Source::read(&path)?;
+        let file = format!("{}.toml", trial.scenario);
+        let mut source = match &self.folder {
+            Some(folder) => Source::read(&folder.join(file))?,
+            None => papers::source(&trial.scenario)
+                .ok_or_else(|| TrialsError::Unknown(trial.scenario.clone()))??,
+        };
         for combination in policies::combinations(&trial.policies)? {
             for setting in combination.settings {
                 source.set(setting);

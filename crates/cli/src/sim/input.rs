@@ -15,16 +15,16 @@ use tandem_sim::scenario::load::Source;
 pub struct ScenarioArgs {
     /// The scenario: a TOML file, see docs/scenarios.md
     #[arg(value_name = "SCENARIO.toml")]
-    scenario: PathBuf,
+    pub scenario: PathBuf,
     /// Replace a value, such as host.scheduler=cfs, vm.0.vcpus=8, vm.*.idle=poll
     #[arg(long = "set", value_name = "KEY=VALUE")]
-    settings: Vec<String>,
+    pub settings: Vec<String>,
     /// Seed of all randomness [default: the scenario's]
     #[arg(long, value_name = "N")]
-    seed: Option<u64>,
+    pub seed: Option<u64>,
     /// How long to simulate, such as 200ms [default: the scenario's]
     #[arg(long, value_name = "TIME")]
-    duration: Option<String>,
+    pub duration: Option<String>,
 }
 
 impl ScenarioArgs {

@@ -30,7 +30,7 @@ pub struct ReproduceArgs {
     /// Worker threads [default: one for each CPU]
     #[arg(long, value_name = "N")]
     workers: Option<usize>,
-    /// The folder of the scenarios [default: scenarios/papers, here or above]
+    /// The folder of the scenarios [default: scenarios/papers, here or above, else those built in]
     #[arg(long, value_name = "DIR")]
     scenarios: Option<PathBuf>,
     /// Write the list of claims as JSON; without PATH to standard output, in place of the table

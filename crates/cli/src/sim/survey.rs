@@ -43,7 +43,7 @@ pub struct SurveyArgs {
     /// Worker threads [default: one for each CPU]
     #[arg(long, value_name = "N")]
     workers: Option<usize>,
-    /// The folder of the scenarios [default: scenarios/papers, here or above]
+    /// The folder of the scenarios [default: scenarios/papers, here or above, else those built in]
     #[arg(long, value_name = "DIR")]
     scenarios: Option<PathBuf>,
     /// Write all figures as JSON; without PATH to standard output, in place of the tables

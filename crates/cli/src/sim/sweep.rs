@@ -11,11 +11,13 @@ use std::time::Instant;
 use clap::Args;
 use clap::Subcommand;
 use tandem_experiment::sweep;
+use tandem_experiment::sweep::division::Division;
 use tandem_experiment::sweep::grid::Grid;
 use tandem_experiment::sweep::grid::Identity;
 use tandem_experiment::sweep::grid::Shard;
 use tandem_experiment::sweep::merge::Merge;
 use tandem_experiment::sweep::place;
+use tandem_experiment::sweep::slurm::Script;
 use tandem_linux::interrupt::Interrupt;
 use tandem_report::figure;
 use tandem_report::table::Cell;
@@ -70,6 +72,12 @@ struct GridArgs {
     /// Replace a file of another grid
     #[arg(long)]
     force: bool,
+    /// Write a script that has Slurm run the grid in shards (bash FILE.sh), and run nothing
+    #[arg(long, value_name = "FILE.sh", conflicts_with_all = ["shard", "force"])]
+    slurm: Option<PathBuf>,
+    /// Into how many shards [default: those of FILE.parquet.shards, or as many as take about a second each]
+    #[arg(long, value_name = "N", requires = "slurm")]
+    shards: Option<u32>,
 }
 
 /// `tandem sim sweep merge`
@@ -102,6 +110,9 @@ fn sweep(scenario: &ScenarioArgs, args: &GridArgs) -> anyhow::Result<()> {
     let workers = input::workers(args.runs, args.workers)?;
     let combinations = input::combinations(&args.policies, &args.vary)?;
     let grid = Grid::read(&scenario.source()?, &combinations, args.runs)?;
+    if let Some(script) = &args.slurm {
+        return slurm(scenario, args, &grid, script);
+    }
     let shard = args.shard.unwrap_or(Shard::WHOLE);
     grid.check(shard)?;
     let identity = grid.identity(shard);
@@ -113,6 +124,26 @@ fn sweep(scenario: &ScenarioArgs, args: &GridArgs) -> anyhow::Result<()> {
     let interrupt = Interrupt::watch()?;
     let rows = figures.write(&args.out, &|| interrupt.check().is_err())?;
     print(&table(&args.out, &identity, rows, began))
+}
+
+fn slurm(scenario: &ScenarioArgs, args: &GridArgs, grid: &Grid, file: &Path) -> anyhow::Result<()> {
+    place::check_name(&args.out, Shard::WHOLE)?;
+    let division = Division::of(grid, &args.out, args.shards, &Bar::new())?;
+    let script = Script {
+        scenario: &scenario.scenario,
+        settings: &scenario.settings,
+        seed: scenario.seed,
+        duration: scenario.duration.as_deref(),
+        policies: &args.policies,
+        vary: &args.vary,
+        runs: args.runs,
+        out: &args.out,
+    };
+    script.write(file, grid, &division)?;
+    let (file, missing, of) = (file.display(), division.missing().len(), division.of);
+    print(&format!(
+        "{file} runs {missing} of {of} shards: bash {file}\n"
+    ))
 }
 
 fn merge(args: &MergeArgs) -> anyhow::Result<()> {
@@ -144,15 +175,11 @@ fn is_done(out: &Path, identity: &Identity, force: bool) -> anyhow::Result<bool>
 /// What was written, in a line.
 fn table(out: &Path, identity: &Identity, rows: u64, began: Instant) -> String {
     let mut table = Table::new(&["file", "shard", "cells", "rows", "seconds"]);
+    let cells = identity.shard.cells(identity.cells).count();
     table.row(vec![
         Cell::toned(out.display().to_string(), Tone::Strong),
         identity.shard.to_string().into(),
-        identity
-            .shard
-            .cells(identity.cells)
-            .count()
-            .to_string()
-            .into(),
+        cells.to_string().into(),
         rows.to_string().into(),
         figure::rate(began.elapsed().as_secs_f64()).into(),
     ]);

@@ -25,7 +25,7 @@ use crate::parameters::Value;
 use crate::vary::Combination;
 
 /// Shards of one grid; `merge` has all their files open at once.
-const SHARDS: RangeInclusive<u32> = 1..=1000;
+pub const SHARDS: RangeInclusive<u32> = 1..=1000;
 
 /// Names of combinations that a message shows.
 const SHOWN: usize = 3;

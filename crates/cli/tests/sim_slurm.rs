@@ -1,0 +1,198 @@
+//! `tandem sim sweep --slurm`: the script it writes, run by bash with a stand-in for `sbatch` that runs each task at once. That a real Slurm
+//! takes it too is tested by scripts/test-slurm.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use tempfile::TempDir;
+
+const SCENARIO: &str = r#"
+duration = "4ms"
+[machine]
+pcpus = 2
+[[vm]]
+name = "a"
+vcpus = 2
+workload = "mutex"
+"#;
+
+/// Runs each task of an array, then what is to be wrapped into a job if none failed. `FAILING` is a task whose program is not there.
+const SBATCH: &str = r#"#!/bin/bash
+printf '%s\n' "$*" >> "$HERE/calls"
+while (($#)); do
+    case $1 in
+        --array=*) array=${1#*=} ;;
+        --wrap) wrap=$2; shift ;;
+        *) script=$1 ;;
+    esac
+    shift
+done
+export SLURM_JOB_ID=7
+if [[ -n ${wrap:-} ]]; then
+    [[ -e $HERE/failed ]] || (cd / && bash -c "$wrap")
+    echo 8
+    exit
+fi
+rm -f "$HERE/failed"
+for range in ${array//,/ }; do
+    for number in $(seq "${range%-*}" "${range#*-}"); do
+        [[ $number != "${FAILING:-}" ]] || export TANDEM=/nowhere/tandem
+        (cd / && SLURM_ARRAY_TASK_ID=$number bash "$script") || touch "$HERE/failed"
+        unset TANDEM
+    done
+done
+echo '7;cluster'
+"#;
+
+/// A folder with a scenario, whose name needs quotes in a script, and the stand-in.
+struct Folder(TempDir);
+
+impl Folder {
+    fn new() -> Folder {
+        let folder = Folder(tempfile::tempdir().unwrap());
+        std::fs::create_dir(folder.path("bin")).unwrap();
+        std::fs::write(folder.path("my host.toml"), SCENARIO).unwrap();
+        let sbatch = folder.path("bin/sbatch");
+        std::fs::write(&sbatch, SBATCH).unwrap();
+        std::fs::set_permissions(&sbatch, PermissionsExt::from_mode(0o755)).unwrap();
+        folder
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn bytes(&self, name: &str) -> Vec<u8> {
+        std::fs::read(self.path(name)).unwrap()
+    }
+
+    fn text(&self, name: &str) -> String {
+        String::from_utf8(self.bytes(name)).unwrap()
+    }
+
+    /// Whether it succeeds, and what it says.
+    fn run(&self, program: &str, args: &[&str], failing: &str) -> (bool, String) {
+        let path = std::env::var("PATH").unwrap();
+        let output = Command::new(program)
+            .current_dir(self.0.path())
+            .args(args)
+            .env("PATH", format!("{}:{path}", self.path("bin").display()))
+            .env("HERE", self.0.path())
+            .env("FAILING", failing)
+            .env_remove("TANDEM")
+            .output()
+            .unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8(said).unwrap())
+    }
+
+    fn sweep(&self, more: &[&str]) -> (bool, String) {
+        let grid = ["sim", "sweep", "my host.toml", "--runs", "2", "--seed", "5"];
+        let vary = ["--vary", "vm.*.vcpus=1..3", "--policies", "stock,aple"];
+        let args = [&grid[..], &vary, more].concat();
+        self.run(env!("CARGO_BIN_EXE_tandem"), &args, "")
+    }
+
+    fn bash(&self, args: &[&str]) -> String {
+        let (success, said) = self.run("bash", args, "");
+        assert!(success, "{args:?}: {said}");
+        said
+    }
+
+    fn files(&self) -> Vec<String> {
+        let files = std::fs::read_dir(self.path("all.parquet.shards")).unwrap();
+        let mut names: Vec<String> = files
+            .map(|file| file.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+}
+
+#[test]
+fn the_script_makes_the_bytes_of_one_machine_and_goes_on_after_a_failure() {
+    let folder = Folder::new();
+    assert!(folder.sweep(&["--out", "whole.parquet"]).0);
+    let slurm = [
+        "--out",
+        "all.parquet",
+        "--slurm",
+        "sweep.sh",
+        "--shards",
+        "5",
+    ];
+    let (success, said) = folder.sweep(&slurm);
+    assert!(success, "{said}");
+    assert!(said.contains("5 of 5 shards: bash sweep.sh"), "{said}");
+    assert!(!folder.path("all.parquet").exists() && folder.files().is_empty());
+
+    let (success, said) = folder.run("bash", &["sweep.sh", "--partition=short"], "3");
+    assert!(success, "{said}");
+    assert_eq!(folder.files().len(), 5, "four shards and a log");
+    assert!(!folder.path("all.parquet").exists());
+    let calls = folder.text("calls");
+    assert!(
+        calls.contains("--partition=short --array=1-5 ")
+            && calls.contains("--dependency=afterok:7 "),
+        "{calls}"
+    );
+    let said = folder.bash(&["sweep.sh", "status"]);
+    assert!(said.contains("4 of 5 shards are there"), "{said}");
+    assert!(said.contains("3.log") && said.contains("/nowhere/tandem"));
+
+    // Written anew it knows what is there, and keeps the division.
+    let (success, said) = folder.sweep(&slurm[..4]);
+    assert!(success && said.contains("runs 1 of 5 shards"), "{said}");
+    let said = folder.bash(&["sweep.sh"]);
+    assert!(said.contains("1 of 5 shards are job 7"), "{said}");
+    assert!(folder.text("calls").contains("--array=3 "));
+    assert_eq!(folder.bytes("all.parquet"), folder.bytes("whole.parquet"));
+    let names = folder.files();
+    assert_eq!(names.first().unwrap(), "0001-of-0005.parquet");
+    assert_eq!(names.len(), 5, "no log is left: {names:?}");
+
+    // Where all is there, it is joined at once.
+    std::fs::remove_file(folder.path("all.parquet")).unwrap();
+    folder.bash(&["sweep.sh"]);
+    assert_eq!(folder.bytes("all.parquet"), folder.bytes("whole.parquet"));
+    let said = folder.bash(&["sweep.sh", "status"]);
+    assert!(said.contains("5 of 5 shards are there"), "{said}");
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let folder = Folder::new();
+    let fails = |more: &[&str], needles: &[&str]| {
+        let (success, said) = folder.sweep(more);
+        assert!(!success, "{more:?} was accepted: {said}");
+        for needle in needles {
+            assert!(said.contains(needle), "{more:?}: no '{needle}' in {said}");
+        }
+    };
+    let out = ["--out", "all.parquet", "--slurm"];
+    std::fs::write(folder.path("notes"), "mine").unwrap();
+    fails(
+        &[&out[..], &["notes"]].concat(),
+        &["notes", "no such script"],
+    );
+    assert_eq!(folder.text("notes"), "mine");
+    let number = |shards| [&out[..], &["s.sh", "--shards", shards]].concat();
+    fails(&number("0"), &["0 shards", "1 … 1000"]);
+    fails(&number("13"), &["13 shards", "cells"]);
+    fails(
+        &[&out[..], &["s.sh", "--shard", "1/2"]].concat(),
+        &["--shard"],
+    );
+    fails(&["--out", "x.parquet", "--shards", "2"], &["--slurm"]);
+    // Shards of another sweep are not mixed with these.
+    let shard = "all.parquet.shards/0001-of-0002.parquet";
+    std::fs::create_dir(folder.path("all.parquet.shards")).unwrap();
+    assert!(
+        folder
+            .sweep(&["--out", shard, "--shard", "1/2", "--set", "vm.a.count=2"])
+            .0
+    );
+    fails(&[&out[..], &["s.sh"]].concat(), &[shard, "another sweep"]);
+    assert!(!folder.path("s.sh").exists());
+}

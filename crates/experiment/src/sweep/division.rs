@@ -1,0 +1,332 @@
+//! How a grid is divided among many machines: into shards of about a second, each a file in a folder beside the file of the whole.
+//!
+//! The folder of `all.parquet` is `all.parquet.shards`, and its files are `0001-of-0120.parquet` and so on. What is there
+//! decides: the same sweep again keeps its division, however fast this machine is today, and needs only the shards that are
+//! missing. Files of another grid, or of two divisions, are never mixed.
+//!
+//! How long a shard takes is measured on this machine: a few cells, spread over the grid, run for a moment each. So the number of
+//! shards varies. What is in the merged file does not depend on it.
+
+use std::path::Path;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use std::time::Instant;
+
+use tandem_policy::Nanos;
+use tandem_sim::Scenario;
+use tandem_sim::World;
+use thiserror::Error;
+
+use super::file::OpenError;
+use super::file::Reader;
+use super::grid::Grid;
+use super::grid::Identity;
+use super::grid::SHARDS;
+use super::grid::Shard;
+use crate::execute;
+use crate::execute::ExecuteError;
+use crate::progress::Progress;
+
+/// What a shard should take on one CPU.
+const SHARD: Duration = Duration::from_secs(1);
+
+/// Cells that are tried.
+const TRIED: u64 = 8;
+
+/// How long one of them is tried.
+const TRIAL: Duration = Duration::from_millis(100);
+
+/// Why the shards that are there cannot be used.
+#[derive(Debug, Error)]
+pub enum DivisionError {
+    /// The folder cannot be read.
+    #[error("cannot read the folder {}", path.display())]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        cause: std::io::Error,
+    },
+    /// A file in it is no shard.
+    #[error("{} is among the shards: remove it, or name another file for the sweep", path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// What it is.
+        #[source]
+        cause: OpenError,
+    },
+    /// A file in it is of another sweep.
+    #[error(
+        "{} is of another sweep: {found}. Asked for is {wanted}. Remove the folder, or name another file for the sweep",
+        path.display()
+    )]
+    Other {
+        /// The file.
+        path: PathBuf,
+        /// What it holds.
+        found: Box<Identity>,
+        /// What it should.
+        wanted: Box<Identity>,
+    },
+    /// Files in it are of other divisions.
+    #[error(
+        "{} is shard {found}, and there are to be {of} shards: remove the folder, or leave the number of shards out",
+        path.display()
+    )]
+    Divided {
+        /// The file.
+        path: PathBuf,
+        /// Which shard it is.
+        found: Shard,
+        /// How many there should be.
+        of: u32,
+    },
+    /// The shards of one sweep have this number.
+    #[error(
+        "{0} shards are not possible: 1 … {most}, and not more than there are cells",
+        most = SHARDS.end()
+    )]
+    Number(u32),
+    /// The runs that are to show how long shards take did not end.
+    #[error(transparent)]
+    Execute(#[from] ExecuteError),
+}
+
+/// A grid in shards.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Division {
+    /// Where the shards' files are.
+    pub folder: PathBuf,
+    /// How many shards there are.
+    pub of: u32,
+    /// Those whose files are complete.
+    pub done: Vec<u32>,
+}
+
+impl Division {
+    /// The division of the grid whose file is `out`: as it is found, or else into `of` shards, or else into shards of about a
+    /// second.
+    pub fn of(
+        grid: &Grid,
+        out: &Path,
+        of: Option<u32>,
+        progress: &dyn Progress,
+    ) -> Result<Division, DivisionError> {
+        let most = grid.cells().min(u64::from(*SHARDS.end()));
+        if let Some(of) = of.filter(|of| !(1..=most).contains(&u64::from(*of))) {
+            return Err(DivisionError::Number(of));
+        }
+        let folder = folder(out);
+        let mut found: Vec<(PathBuf, Shard)> = Vec::new();
+        for path in files(&folder)? {
+            let shard = check(&path, grid)?;
+            found.push((path, shard));
+        }
+        let first = found.first().map(|(_, shard)| shard.of);
+        let of = match of.or(first) {
+            Some(of) => of,
+            None => measured(grid, progress)?,
+        };
+        if let Some((path, shard)) = found.iter().find(|(_, shard)| shard.of != of) {
+            let (path, found) = (path.clone(), *shard);
+            return Err(DivisionError::Divided { path, found, of });
+        }
+        let mut done: Vec<u32> = found.iter().map(|(_, shard)| shard.number).collect();
+        done.sort_unstable();
+        Ok(Division { folder, of, done })
+    }
+
+    /// A shard's file.
+    pub fn file(&self, number: u32) -> PathBuf {
+        self.folder
+            .join(format!("{number:04}-of-{:04}.parquet", self.of))
+    }
+
+    /// The files of all shards.
+    pub fn files(&self) -> Vec<PathBuf> {
+        (1..=self.of).map(|number| self.file(number)).collect()
+    }
+
+    /// The shards that are not there yet.
+    pub fn missing(&self) -> Vec<u32> {
+        (1..=self.of)
+            .filter(|number| self.done.binary_search(number).is_err())
+            .collect()
+    }
+}
+
+/// Where the shards of a file are.
+pub fn folder(out: &Path) -> PathBuf {
+    let mut name = out.as_os_str().to_owned();
+    name.push(".shards");
+    PathBuf::from(name)
+}
+
+/// The shards' files in a folder, by name; none where there is no folder.
+fn files(folder: &Path) -> Result<Vec<PathBuf>, DivisionError> {
+    let cannot = |cause| DivisionError::Folder {
+        path: folder.to_owned(),
+        cause,
+    };
+    if !folder.exists() {
+        return Ok(Vec::new());
+    }
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(cannot)? {
+        let path = entry.map_err(cannot)?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        // What begins with a dot is being written.
+        if name.ends_with(".parquet") && !name.starts_with('.') {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// Which shard of this grid a file is.
+fn check(path: &Path, grid: &Grid) -> Result<Shard, DivisionError> {
+    let reader = Reader::open(path).map_err(|cause| DivisionError::Foreign {
+        path: path.to_owned(),
+        cause,
+    })?;
+    let found = reader.identity();
+    let wanted = grid.identity(found.shard);
+    match *found == wanted {
+        true => Ok(found.shard),
+        false => Err(DivisionError::Other {
+            path: path.to_owned(),
+            found: Box::new(found.clone()),
+            wanted: Box::new(wanted),
+        }),
+    }
+}
+
+/// So many shards that each takes about a second on a CPU of this machine.
+fn measured(grid: &Grid, progress: &dyn Progress) -> Result<u32, ExecuteError> {
+    let cells = grid.cells();
+    let tried = cells.min(TRIED);
+    let (mut simulated, mut took) = (0.0, 0.0);
+    for at in 0..tried {
+        // From the middles of so many parts.
+        let number = (2 * at + 1) * cells / (2 * tried);
+        let Some(cell) = grid.cell(number) else {
+            continue;
+        };
+        let scenario = Scenario {
+            seed: cell.seed,
+            ..cell.scenario.clone()
+        };
+        let watch = Stopwatch::begin(progress);
+        // One that was not done in time says enough.
+        let _ = execute::run(&mut World::new(&scenario), scenario.duration, &watch);
+        if progress.is_cancelled() {
+            return Err(ExecuteError::Cancelled);
+        }
+        simulated += watch.simulated.load(Ordering::Relaxed) as f64;
+        took += watch.began.elapsed().as_secs_f64();
+    }
+    let all: f64 = (0..cells)
+        .filter_map(|cell| grid.cell(cell))
+        .map(|cell| cell.scenario.duration.0 as f64)
+        .sum();
+    let seconds = took / simulated.max(1.0) * all;
+    let most = cells.min(u64::from(*SHARDS.end())) as f64;
+    let shards = (seconds / SHARD.as_secs_f64()).ceil();
+    Ok(shards.clamp(1.0, most.max(1.0)) as u32)
+}
+
+/// Ends a run after a while, and says how far it came.
+struct Stopwatch<'a> {
+    outer: &'a dyn Progress,
+    began: Instant,
+    simulated: AtomicU64,
+}
+
+impl Stopwatch<'_> {
+    fn begin(outer: &dyn Progress) -> Stopwatch<'_> {
+        Stopwatch {
+            outer,
+            began: Instant::now(),
+            simulated: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Progress for Stopwatch<'_> {
+    fn begin(&self, _total: Nanos) {}
+
+    fn say(&self, _what: &str) {}
+
+    fn add(&self, time: Nanos) {
+        self.simulated.fetch_add(time.0, Ordering::Relaxed);
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.began.elapsed() > TRIAL || self.outer.is_cancelled()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::progress::Silent;
+    use crate::sweep;
+    use crate::vary;
+    use tandem_sim::scenario::load::Source;
+
+    fn grid(duration: &str, runs: u32) -> Grid {
+        let text = format!(
+            "duration = \"{duration}\"\n[machine]\npcpus = 2\n[[vm]]\nname = \"a\"\nvcpus = 2\nworkload = \"mutex\"\n"
+        );
+        let source = Source::from_text("s.toml", &text).unwrap();
+        let combinations = vary::combinations(Vec::new(), &["vm.a.vcpus=1,2".to_owned()]);
+        Grid::read(&source, &combinations.unwrap(), runs).unwrap()
+    }
+
+    #[test]
+    fn what_takes_a_moment_is_one_shard_and_what_takes_long_is_many() {
+        assert_eq!(measured(&grid("1ms", 2), &Silent), Ok(1));
+        // Hours of simulated time: more shards than cells there cannot be, nor more than a thousand.
+        assert_eq!(measured(&grid("4000s", 3), &Silent), Ok(6));
+        assert_eq!(measured(&grid("4000s", 900), &Silent), Ok(1000));
+    }
+
+    #[test]
+    fn what_is_there_decides() {
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("all.parquet");
+        let small = grid("1ms", 3);
+        let divide = |of| Division::of(&small, &out, of, &Silent);
+        let division = divide(Some(4)).unwrap();
+        assert_eq!(division.missing(), [1, 2, 3, 4]);
+        std::fs::create_dir(&division.folder).unwrap();
+        let write = |grid: &Grid, number: u32, of: u32, path: &Path| {
+            let figures = sweep::run(grid, Shard { number, of }, 1, &Silent).unwrap();
+            figures.write(path, &|| false).unwrap();
+        };
+        write(&small, 3, 4, &division.file(3));
+        std::fs::write(division.folder.join(".0001-of-0004.parquet.7.partial"), "").unwrap();
+        std::fs::write(division.folder.join("3.log"), "").unwrap();
+        let again = divide(None).unwrap();
+        assert_eq!((again.of, again.done.as_slice()), (4, &[3][..]));
+        assert_eq!(again.missing(), [1, 2, 4]);
+        assert!(matches!(
+            divide(Some(5)),
+            Err(DivisionError::Divided { .. })
+        ));
+        assert!(matches!(divide(Some(7)), Err(DivisionError::Number(7))));
+        assert!(matches!(divide(Some(0)), Err(DivisionError::Number(0))));
+        let other = Division::of(&grid("2ms", 3), &out, None, &Silent);
+        assert!(
+            matches!(other, Err(DivisionError::Other { .. })),
+            "{other:?}"
+        );
+        std::fs::write(division.file(1), "nonsense").unwrap();
+        assert!(matches!(divide(None), Err(DivisionError::Foreign { .. })));
+    }
+}
