@@ -93,10 +93,6 @@ fn of_a_ping_pong_each_wakes_the_other() {
         let count = |wanted: Step| one.steps.iter().filter(|step| **step == wanted).count();
         let (waits, wakes) = (count(Step::Wait), count(Step::Wake(other)));
         assert!(waits > 10 && wakes > 10, "{number}: {waits} {wakes}");
-        assert!(
-            one.asleep_in.iter().any(|asleep| asleep.what == "read"),
-            "{one:?}"
-        );
     }
     let edges = profile.wakes.iter().filter(|edge| edge.count > 10).count();
     assert_eq!(edges, 2, "{:?}", profile.wakes);

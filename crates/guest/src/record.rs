@@ -253,13 +253,16 @@ impl Recorder {
                 }
                 Wake::Child | Wake::Time | Wake::Other => {}
             }
+            let looked = Instant::now();
+            let spent = cpu_time();
+            // Before its number is given away, also of a command that has just ended.
+            self.add(false);
+            let cost = cpu_time().saturating_sub(spent);
             if let Some(pid) = command
-                && let Some((status, used)) = reap_if_ended(pid, self)?
+                && let Some((status, used)) = reap(pid, libc::WNOHANG)?
             {
                 return Ok((Some(status), Some(used)));
             }
-            let looked = Instant::now();
-            self.add(false);
             if let Ok(cpus) = affinity(root.tid) {
                 self.cpus = cpus.len().max(1);
             }
@@ -272,7 +275,7 @@ impl Recorder {
             if looked >= next_window && self.trace(end) {
                 next_window = Instant::now() + self.window.max(START);
             }
-            next = Instant::now() + PERIOD.max(looked.elapsed().min(PERIOD) * LOOKS);
+            next = Instant::now() + PERIOD.max(cost * LOOKS);
         }
         Ok((None, None))
     }
@@ -427,16 +430,10 @@ fn name(target: &Target, procfs: &ProcFs) -> String {
     }
 }
 
-/// The command's end, if it came. Before its number is given away its threads are looked at once more.
-fn reap_if_ended(
-    pid: Pid,
-    recorder: &mut Recorder,
-) -> Result<Option<(ExitStatus, Nanos)>, RecordError> {
-    let ended = reap(pid, libc::WNOHANG)?;
-    if ended.is_some() {
-        recorder.add(false);
-    }
-    Ok(ended)
+/// CPU time of this thread: on a busy machine a look takes longer than it costs.
+fn cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// Waits for a child: how it ended, and its CPU time with that of its children.
