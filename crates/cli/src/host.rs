@@ -336,6 +336,8 @@ struct LookArgs {
 pub struct StatusArgs {
     #[command(flatten)]
     look: LookArgs,
+    #[command(flatten)]
+    source: SourceArgs,
     /// Print JSON: one document, or with --watch one per line
     #[arg(long)]
     json: bool,
@@ -452,7 +454,12 @@ fn status(args: &StatusArgs) -> anyhow::Result<()> {
     let look = &args.look;
     let select = look.select.wanted();
     let selector = Selector::from_config(&select)?;
-    let mut watcher = Watcher::open(look.find.options(), selector, &look.state_dir)?;
+    let mut watcher = Watcher::open(
+        args.source.open()?,
+        look.find.options(),
+        selector,
+        &look.state_dir,
+    )?;
     let is_terminal = std::io::stdout().is_terminal();
     for round in 0.. {
         let status = watcher.observe(look.interval)?;

@@ -2,6 +2,7 @@
 
 mod vm_support;
 
+use std::path::PathBuf;
 use std::process::Command;
 use std::process::Output;
 
@@ -116,6 +117,17 @@ fn a_vm_that_computes_scales_and_one_that_often_waits_does_not() {
         waits["synchronization"].as_f64().unwrap() > 100.0,
         "a record counts too: {waits:#}"
     );
+    // A file that cannot be read is said, and what is left is analyzed.
+    let segments = std::fs::read_dir(folder).unwrap();
+    let paths = segments.map(|entry| entry.unwrap().path());
+    let is_segment = |path: &PathBuf| path.extension().is_some_and(|end| end == "parquet");
+    let mut segments: Vec<PathBuf> = paths.filter(is_segment).collect();
+    segments.sort();
+    std::fs::write(&segments[0], "no Parquet").unwrap();
+    let output = tandem(&["host", "scalability", "--json", "--from", folder]);
+    let said = text(&output.stderr);
+    let file = segments[0].file_name().unwrap().to_str().unwrap();
+    assert!(!output.status.success() && said.contains(file), "{said}");
     std::fs::remove_dir_all(folder).unwrap();
 }
 

@@ -4,8 +4,12 @@
 //! calm for long the tests are skipped. A program of its own like the live tests of `tandem-linux`: what could not be judged to
 //! its end is skipped with its reason, and not counted as passed.
 
+#[path = "why_support/beside_others.rs"]
+mod beside_others;
 #[path = "../../linux/tests/live/harness.rs"]
 mod harness;
+#[path = "why_support/own_doing.rs"]
+mod own_doing;
 #[path = "why_support/try_cures.rs"]
 mod try_cures;
 mod vm_support;
@@ -62,7 +66,7 @@ const ALL: &[(&str, Test)] = &[
 ];
 
 fn main() -> ExitCode {
-    harness::run(&[ALL, try_cures::ALL].concat())
+    harness::run(&[ALL, beside_others::ALL, own_doing::ALL, try_cures::ALL].concat())
 }
 
 fn tandem(args: &[&str]) -> Output {
@@ -107,8 +111,17 @@ fn pcpus_used(time: &Value) -> f64 {
     time.as_f64().unwrap_or_default() / (SECONDS * 1e9)
 }
 
-/// Whether nobody but these VMs and this process took much.
-fn is_calm(found: &Value, vms: &[&str], burner: Option<u32>) -> bool {
+/// What may take time in a calm look beside its VMs.
+#[derive(Default)]
+struct Allowed {
+    /// This process.
+    burner: Option<u32>,
+    /// Whatever is in no account.
+    unseen: bool,
+}
+
+/// Whether nobody but these VMs and what is allowed took much.
+fn is_calm(found: &Value, vms: &[&str], allowed: &Allowed) -> bool {
     let only_ours = found["vms"]
         .as_array()
         .unwrap()
@@ -118,26 +131,38 @@ fn is_calm(found: &Value, vms: &[&str], burner: Option<u32>) -> bool {
     let tasks = host["top_tasks"].as_array().unwrap();
     let of_burner: f64 = tasks
         .iter()
-        .filter(|task| burner.is_some_and(|pid| task["pid"] == pid))
+        .filter(|task| allowed.burner.is_some_and(|pid| task["pid"] == pid))
         .map(|task| pcpus_used(&task["time"]))
         .sum();
     let all = ["vcpus", "vm_threads", "tasks", "kernel", "idle"];
     let seen: f64 = all.iter().map(|what| pcpus_used(&host[what])).sum();
     // Tasks that ended within the look, and what a hypervisor below took, are in no account.
-    let unseen = (host["pcpus"].as_f64().unwrap() - seen).max(0.0);
+    let unseen = match allowed.unseen {
+        true => 0.0,
+        false => (host["pcpus"].as_f64().unwrap() - seen).max(0.0),
+    };
     let others = pcpus_used(&host["tasks"]) - of_burner + pcpus_used(&host["kernel"]) + unseen;
     only_ours && others < CALM
 }
 
-/// The findings of one VM in a calm look.
+/// The findings of the first of these VMs in a look that is calm but for a process.
 fn look(vms: &[&str], burner: Option<u32>) -> Result<Vec<Value>, Skip> {
+    let allowed = Allowed {
+        burner,
+        ..Allowed::default()
+    };
+    look_allowing(vms, &allowed)
+}
+
+/// The findings of the first of these VMs in a calm look.
+fn look_allowing(vms: &[&str], allowed: &Allowed) -> Result<Vec<Value>, Skip> {
     for _ in 0..LOOKS {
         let interval = SECONDS.to_string();
         let output = tandem(&["host", "why", "--json", "--interval", &interval]);
         assert!(output.status.success(), "{}", text(&output.stderr));
         let found: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(found["schema"], 1);
-        if is_calm(&found, vms, burner) {
+        if is_calm(&found, vms, allowed) {
             let findings = found["findings"].as_array().unwrap();
             let of_vm = findings.iter().filter(|finding| finding["vm"] == vms[0]);
             return Ok(of_vm.cloned().collect());

@@ -163,6 +163,43 @@ pub fn line(text: &str, style: Style) -> String {
     cut(text, style.width.unwrap_or(usize::MAX))
 }
 
+/// Text whose lines are no longer than the style allows: they go on below, as deep as they began and three blanks more, and break at
+/// blanks. A line with a command to paste (`do: …`) is left as it is, and so is a word that is longer than a line.
+pub fn wrapped(text: &str, style: Style) -> String {
+    let Some(width) = style.width else {
+        return text.to_owned();
+    };
+    let lines: Vec<String> = text.lines().map(|line| wrapped_line(line, width)).collect();
+    lines.join("\n")
+}
+
+fn wrapped_line(line: &str, width: usize) -> String {
+    let words = line.trim_start();
+    let depth = length(line) - length(words);
+    if length(line) <= width || words.starts_with("do: ") {
+        return line.to_owned();
+    }
+    let margin = " ".repeat((depth + 3).min(width / 2));
+    let mut text = " ".repeat(depth);
+    let mut used = depth;
+    let mut is_first = true;
+    for word in words.split(' ') {
+        let blank = usize::from(!is_first);
+        if used + blank + length(word) > width && !is_first {
+            text.push('\n');
+            text.push_str(&margin);
+            used = length(&margin);
+        } else if !is_first {
+            text.push(' ');
+            used += 1;
+        }
+        text.push_str(word);
+        used += length(word);
+        is_first = false;
+    }
+    text
+}
+
 fn length(text: &str) -> usize {
     text.chars().count()
 }
@@ -233,6 +270,28 @@ web        0.5";
         };
         let text = example().text(narrow);
         assert!(text.contains("databas… "), "names are cut: {text}");
+    }
+
+    #[test]
+    fn long_lines_go_on_below_and_commands_stay_whole() {
+        let text = "1  db: other VMs take its time\n   it waits for build (98 %): RDY 30 %\n   do: sudo tandem host run --select-name db";
+        assert_eq!(wrapped(text, Style::default()), text);
+        let narrow = |width| Style {
+            colour: false,
+            width: Some(width),
+        };
+        let expected = "\
+1  db: other VMs
+   take its time
+   it waits for build
+      (98 %): RDY 30 %
+   do: sudo tandem host run --select-name db";
+        assert_eq!(wrapped(text, narrow(21)), expected);
+        for width in 1..60 {
+            let wrapped = wrapped(text, narrow(width));
+            let words: Vec<&str> = wrapped.split_whitespace().collect();
+            assert_eq!(words, text.split_whitespace().collect::<Vec<&str>>());
+        }
     }
 
     #[test]

@@ -26,31 +26,25 @@ use std::time::Instant;
 use prometheus_client::registry::Registry;
 use rustix::time::ClockId;
 use rustix::time::clock_gettime;
-use tandem_linux::cgroup;
-use tandem_linux::cgroup::CgroupError;
-use tandem_linux::cgroup::CpuController;
 use tandem_linux::exporter::Exporter;
 use tandem_linux::exporter::MetricsError;
-use tandem_linux::procfs::ProcFs;
 use tandem_linux::service::ReportOnce;
 use tandem_linux::service::Reporter;
 use tandem_linux::service::ServiceManager;
 use tandem_linux::signals::Signals;
 use tandem_linux::signals::Wake;
 use tandem_observe::Interval;
-use tandem_observe::ObserveError;
 use tandem_observe::Source;
 use tandem_policy::Nanos;
 use tandem_policy::VmId;
 use thiserror::Error;
 
-use crate::discovery::Discovery;
-use crate::discovery::DiscoveryError;
 use crate::discovery::DiscoveryOptions;
 use crate::discovery::Scan;
 use crate::select::Selector;
+use crate::watch::Look as HostLook;
+use crate::watch::LookError;
 use crate::watch::assessed;
-use crate::watch::watched;
 use crate::weights::Weights;
 
 use accounts::Accounts;
@@ -71,15 +65,9 @@ pub const MOST_CULPRITS: u64 = 100;
 /// Why there are no metrics.
 #[derive(Debug, Error)]
 pub enum ExportError {
-    /// The host has no usable cpu controller.
+    /// The host cannot be looked at.
     #[error(transparent)]
-    Cgroup(#[from] CgroupError),
-    /// Processes cannot be looked through.
-    #[error(transparent)]
-    Discovery(#[from] DiscoveryError),
-    /// Threads cannot be measured.
-    #[error(transparent)]
-    Observe(#[from] ObserveError),
+    Look(#[from] LookError),
     /// Nobody can scrape.
     #[error(transparent)]
     Metrics(#[from] MetricsError),
@@ -108,9 +96,7 @@ pub struct ExportConfig {
 /// The exporter between start and end.
 pub struct Export {
     config: ExportConfig,
-    discovery: Discovery,
-    controller: Box<dyn CpuController>,
-    source: Box<dyn Source>,
+    look: HostLook,
     accounts: Arc<Mutex<Accounts>>,
     exporter: Exporter,
     signals: Signals,
@@ -118,19 +104,15 @@ pub struct Export {
 
 impl Export {
     /// Opens what is needed to look with this source, and the port; begins the first interval.
-    pub fn open(mut source: Box<dyn Source>, config: ExportConfig) -> Result<Export, ExportError> {
-        let procfs = ProcFs::host();
-        let mut discovery = Discovery::new(config.find.clone(), procfs.clone())?;
-        let controller = cgroup::open(&procfs)?;
-        source.begin(&watched(&discovery.scan()?.vms))?;
+    pub fn open(source: Box<dyn Source>, config: ExportConfig) -> Result<Export, ExportError> {
+        let mut look = HostLook::open(source, config.find.clone(), &config.state_dir)?;
+        look.begin()?;
         let accounts = Arc::new(Mutex::new(Accounts::new(config.detail)));
         let exporter = Exporter::listen(registry(&accounts), config.listen)?;
         let signals = Signals::catch(false).map_err(ExportError::Signals)?;
         Ok(Export {
             config,
-            discovery,
-            controller,
-            source,
+            look,
             accounts,
             exporter,
             signals,
@@ -173,9 +155,8 @@ impl Export {
 
     fn interval(&mut self) -> Result<(), ExportError> {
         let begin = Instant::now();
-        let scan = self.discovery.scan()?;
-        let interval = self.source.interval(&watched(&scan.vms))?;
-        let weights = Weights::read(self.controller.as_ref(), &self.config.state_dir, &scan.vms);
+        let (scan, interval) = self.look.interval()?;
+        let weights = self.look.weights(&scan.vms);
         let selected = self.selected(&scan);
         let mut accounts = self.accounts();
         add(&mut accounts, &scan, &interval, &weights, &selected);
@@ -188,7 +169,7 @@ impl Export {
     fn selected(&self, scan: &Scan) -> BTreeSet<VmId> {
         let selector = &self.config.selector;
         let vms = scan.vms.iter();
-        vms.filter(|vm| selector.matches(vm, self.controller.as_ref()))
+        vms.filter(|vm| selector.matches(vm, self.look.controller.as_ref()))
             .map(|vm| vm.id)
             .collect()
     }

@@ -45,6 +45,6 @@ pub mod trace;
 pub mod turns;
 pub mod vmm;
 pub mod waits;
-mod watch;
+pub mod watch;
 mod weights;
 pub mod why;

@@ -33,7 +33,6 @@ use crate::discovery::DiscoveryOptions;
 use crate::discovery::Scan;
 use crate::moment;
 use crate::watch::assessed;
-use crate::watch::watched;
 use crate::weights::Weights;
 use crate::why::Why;
 use crate::why::WhyError;
@@ -77,7 +76,7 @@ impl HostFrames {
             settings_at: None,
         };
         // What is made of the record later may be a scenario.
-        frames.why.source.count_wakeups();
+        frames.why.look.source.count_wakeups();
         Frames::begin(&mut frames)?;
         Ok(frames)
     }
@@ -101,17 +100,16 @@ impl HostFrames {
 
 impl Frames for HostFrames {
     fn begin(&mut self) -> Result<(), WhyError> {
-        let vms = self.why.discovery.scan()?.vms;
-        Ok(self.why.source.begin(&watched(&vms))?)
+        self.why.look.begin()?;
+        Ok(())
     }
 
     fn frame(&mut self) -> Result<Frame, WhyError> {
-        let scan = self.why.discovery.scan()?;
+        let scan = self.why.look.scan()?;
         // An interval ends when its source begins to read.
         let now = moment::now();
-        let interval = self.why.source.interval(&watched(&scan.vms))?;
-        let controller = self.why.controller.as_ref();
-        let weights = Weights::read(controller, &self.why.state_dir, &scan.vms);
+        let interval = self.why.look.interval_with(&scan.vms)?;
+        let weights = self.why.look.weights(&scan.vms);
         self.read_settings(&scan, &interval);
         Ok(frame(&scan, interval, &weights, &self.settings, now))
     }

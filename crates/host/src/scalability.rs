@@ -27,11 +27,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Serialize;
-use tandem_linux::cgroup;
-use tandem_linux::cgroup::CpuController;
-use tandem_linux::procfs::ProcFs;
 use tandem_observe::Interval;
 use tandem_observe::Source;
+use tandem_observe::record::Damage;
 use tandem_observe::record::Record;
 use tandem_observe::record::RecordError;
 use tandem_observe::record::Wanted;
@@ -55,11 +53,9 @@ use tandem_policy::states::interval::VmInterval;
 use tandem_policy::states::sum::IntervalSum;
 use thiserror::Error;
 
-use crate::discovery::Discovery;
 use crate::discovery::DiscoveryOptions;
 use crate::discovery::Vm;
-use crate::watch::watched;
-use crate::weights::Weights;
+use crate::watch::Look as HostLook;
 use crate::why::WhyError;
 
 /// The version of the JSON documents.
@@ -83,6 +79,14 @@ pub enum ScalabilityError {
     /// Nothing was recorded.
     #[error("{} holds no interval yet; record for some seconds", .0.display())]
     Empty(PathBuf),
+    /// What was recorded cannot be read.
+    #[error("{}: nothing can be read: {damage}", .folder.display())]
+    Lost {
+        /// The record.
+        folder: PathBuf,
+        /// The first that is damaged.
+        damage: Damage,
+    },
 }
 
 /// How often the threads of a VM's vCPUs gave up their pCPU of their own accord.
@@ -479,12 +483,7 @@ fn not_measured(
 }
 
 /// Looks at the host; nothing is changed.
-pub struct Look {
-    discovery: Discovery,
-    controller: Box<dyn CpuController>,
-    state_dir: PathBuf,
-    source: Box<dyn Source>,
-}
+pub struct Look(HostLook);
 
 impl Look {
     /// Opens what is needed to look with this source.
@@ -493,13 +492,9 @@ impl Look {
         options: DiscoveryOptions,
         state_dir: &Path,
     ) -> Result<Look, ScalabilityError> {
-        let procfs = ProcFs::host();
-        Ok(Look {
-            discovery: Discovery::new(options, procfs.clone()).map_err(WhyError::from)?,
-            controller: cgroup::open(&procfs).map_err(WhyError::from)?,
-            source,
-            state_dir: state_dir.to_owned(),
-        })
+        let mut look = HostLook::open(source, options, state_dir).map_err(WhyError::from)?;
+        look.source.count_wakeups();
+        Ok(Look(look))
     }
 
     /// Looks for so long, at the VM of that name or process number, or at all.
@@ -508,7 +503,7 @@ impl Look {
         asked: Option<&str>,
         length: Duration,
     ) -> Result<Analysis, ScalabilityError> {
-        let before = self.discovery.scan().map_err(WhyError::from)?.vms;
+        let before = self.0.begin().map_err(WhyError::from)?;
         let named = |vms: &[Vm]| -> BTreeMap<VmId, (String, u32)> {
             let names = vms.iter();
             names
@@ -517,17 +512,10 @@ impl Look {
         };
         // Who asks for a VM that is not there is told at once.
         ids(asked, &named(&before))?;
-        self.source.count_wakeups();
-        self.source
-            .begin(&watched(&before))
-            .map_err(WhyError::from)?;
         std::thread::sleep(length);
-        let vms = self.discovery.scan().map_err(WhyError::from)?.vms;
-        let interval = self
-            .source
-            .interval(&watched(&vms))
-            .map_err(WhyError::from)?;
-        let weights = Weights::read(self.controller.as_ref(), &self.state_dir, &vms);
+        let (scan, interval) = self.0.interval().map_err(WhyError::from)?;
+        let vms = scan.vms;
+        let weights = self.0.weights(&vms);
         let known = vms.iter().map(|vm| {
             let known = KnownVm {
                 name: vm.name.clone(),
@@ -569,12 +557,15 @@ fn blocks(vm: Option<&VmInterval>) -> Blocks {
 }
 
 /// Analyzes all of a record: the VM of that name or process number, or all. A VM is due what it was due in each interval: VMs that were
-/// never there together are no rivals.
-pub fn of_record(folder: &Path, asked: Option<&str>) -> Result<Analysis, ScalabilityError> {
+/// never there together are no rivals. Also by what some of the record is missing in it.
+pub fn of_record(
+    folder: &Path,
+    asked: Option<&str>,
+) -> Result<(Analysis, Vec<Damage>), ScalabilityError> {
     let mut sum = IntervalSum::new();
     let mut known: BTreeMap<VmId, KnownVm> = BTreeMap::new();
     let mut due: BTreeMap<VmId, Nanos> = BTreeMap::new();
-    Record::open(folder)?.read(Wanted::ALL, |_, frame| {
+    let damages = Record::open(folder)?.read(Wanted::ALL, |_, frame| {
         sum.add(&frame.interval);
         let weighs = |vm| {
             let known = frame.vms.get(&vm).and_then(|known| known.weight);
@@ -597,9 +588,13 @@ pub fn of_record(folder: &Path, asked: Option<&str>) -> Result<Analysis, Scalabi
         }
         Ok::<(), RecordError>(())
     })?;
-    let interval = sum
-        .finish()
-        .ok_or_else(|| ScalabilityError::Empty(folder.to_owned()))?;
+    let Some(interval) = sum.finish() else {
+        let folder = folder.to_owned();
+        return Err(match damages.into_iter().next() {
+            Some(damage) => ScalabilityError::Lost { folder, damage },
+            None => ScalabilityError::Empty(folder),
+        });
+    };
     for vm in &interval.vms {
         if let Some(known) = known.get_mut(&vm.vm) {
             known.blocks = blocks(Some(vm));
@@ -608,9 +603,8 @@ pub fn of_record(folder: &Path, asked: Option<&str>) -> Result<Analysis, Scalabi
     let names = known.iter();
     let names = names.map(|(id, vm)| (*id, (vm.name.clone(), vm.pid)));
     let asked = ids(asked, &names.collect())?;
-    Ok(analyze_with(&interval, &known, &due, |vm| {
-        asked.contains(&vm)
-    }))
+    let analysis = analyze_with(&interval, &known, &due, |vm| asked.contains(&vm));
+    Ok((analysis, damages))
 }
 
 /// The VMs of that name or process number; all if none is given.

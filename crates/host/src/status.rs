@@ -12,12 +12,9 @@ pub mod text;
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Serialize;
-use tandem_observe::ObserveError;
-use tandem_observe::Plain;
 use tandem_observe::Source;
 use tandem_policy::Nanos;
 use tandem_policy::PcpuSet;
@@ -30,8 +27,6 @@ pub use crate::published::DaemonState;
 pub use crate::published::Due;
 pub use crate::published::Wanted;
 
-use crate::discovery::Discovery;
-use crate::discovery::DiscoveryError;
 use crate::discovery::DiscoveryOptions;
 use crate::discovery::Vm;
 use crate::fleet::Fleet;
@@ -44,15 +39,14 @@ use crate::spins::SpinAccount;
 use crate::spins::Spins;
 use crate::turns::TurnStats;
 use crate::waits::mean;
+use crate::watch::Look;
+use crate::watch::LookError;
 use crate::watch::assessed;
-use crate::watch::watched;
 use crate::weights::Weighed;
 use crate::weights::Weights;
 use crate::weights::weigh;
 use tandem_linux::cgroup;
-use tandem_linux::cgroup::CgroupError;
 use tandem_linux::cgroup::CgroupPath;
-use tandem_linux::cgroup::CpuController;
 use tandem_linux::journal::is_pending;
 use tandem_linux::procfs::ProcFs;
 use tandem_linux::status_file::StatusFileError;
@@ -65,15 +59,9 @@ pub enum StatusError {
     /// The daemon's status cannot be written.
     #[error(transparent)]
     File(#[from] StatusFileError),
-    /// The host has no usable cpu controller.
+    /// The host cannot be looked at.
     #[error(transparent)]
-    Cgroup(#[from] CgroupError),
-    /// Processes cannot be looked through.
-    #[error(transparent)]
-    Discovery(#[from] DiscoveryError),
-    /// Threads cannot be measured.
-    #[error(transparent)]
-    Observe(#[from] ObserveError),
+    Look(#[from] LookError),
 }
 
 /// Publishes the daemon's view.
@@ -204,39 +192,31 @@ pub struct HostStatus {
 
 /// Observes the host again and again.
 pub struct Watcher {
-    discovery: Discovery,
-    source: Plain,
-    controller: Box<dyn CpuController>,
+    look: Look,
     selector: Selector,
-    state_dir: PathBuf,
 }
 
 impl Watcher {
-    /// Opens what is needed to look; nothing is changed.
+    /// Opens what is needed to look, with this source; nothing is changed.
     pub fn open(
+        source: Box<dyn Source>,
         options: DiscoveryOptions,
         selector: Selector,
         state_dir: &Path,
     ) -> Result<Watcher, StatusError> {
-        let proc = ProcFs::default();
         Ok(Watcher {
-            discovery: Discovery::new(options, proc.clone())?,
-            controller: cgroup::open(&proc)?,
-            source: Plain::new(proc),
+            look: Look::open(source, options, state_dir)?,
             selector,
-            state_dir: state_dir.to_owned(),
         })
     }
 
     /// Watches for `interval` and reports.
     pub fn observe(&mut self, interval: Duration) -> Result<HostStatus, StatusError> {
-        let all = self.discovery.scan()?.vms;
-        let watched = watched(&all);
-        self.source.begin(&watched)?;
+        let all = self.look.begin()?;
         std::thread::sleep(interval);
-        let interval = self.source.interval(&watched)?;
-        let controller = self.controller.as_ref();
-        let (daemon, published) = read(&self.state_dir);
+        let interval = self.look.interval_with(&all)?;
+        let controller = self.look.controller.as_ref();
+        let (daemon, published) = read(&self.look.state_dir);
         let by_process: BTreeMap<_, _> = published.vms.iter().map(|vm| (vm.process, vm)).collect();
         let published_of = |vm: &Vm| by_process.get(&vm.process).copied();
         let weighed = weigh(controller, &published.vms, &all);
@@ -266,7 +246,7 @@ impl Watcher {
             seconds: interval.length.as_secs_f64(),
             idle: interval.host.idle.map(pcpus),
             daemon,
-            unrestored: daemon == DaemonState::Gone && is_pending(&self.state_dir),
+            unrestored: daemon == DaemonState::Gone && is_pending(&self.look.state_dir),
             turns: published.turns.clone(),
             vms: vms.collect(),
             found: all.len(),

@@ -12,16 +12,10 @@ pub mod text;
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::path::PathBuf;
 
 use serde::Serialize;
-use tandem_linux::cgroup;
-use tandem_linux::cgroup::CgroupError;
-use tandem_linux::cgroup::CpuController;
 use tandem_linux::printable::printable;
-use tandem_linux::procfs::ProcFs;
 use tandem_observe::Interval;
-use tandem_observe::ObserveError;
 use tandem_observe::Source;
 use tandem_policy::Nanos;
 use tandem_policy::PcpuSet;
@@ -41,16 +35,14 @@ use tandem_policy::states::interval::ThreadTime;
 use tandem_policy::states::interval::VmInterval;
 use tandem_policy::states::latency::Latency;
 use tandem_policy::states::programs::Programs;
-use thiserror::Error;
 
-use crate::discovery::Discovery;
-use crate::discovery::DiscoveryError;
 use crate::discovery::DiscoveryOptions;
 use crate::discovery::Scan;
 use crate::discovery::Vm;
 use crate::select::Selector;
+use crate::watch::Look;
+use crate::watch::LookError;
 use crate::watch::assessed;
-use crate::watch::watched;
 use crate::weights::Weights;
 
 /// The version of the JSON documents.
@@ -58,20 +50,6 @@ pub const SCHEMA: u32 = 2;
 
 /// How many culprits of a VM or vCPU are named.
 const CULPRITS: usize = 3;
-
-/// Why there is nothing to show.
-#[derive(Debug, Error)]
-pub enum TopError {
-    /// The host has no usable cpu controller.
-    #[error(transparent)]
-    Cgroup(#[from] CgroupError),
-    /// Processes cannot be looked through.
-    #[error(transparent)]
-    Discovery(#[from] DiscoveryError),
-    /// Threads cannot be measured.
-    #[error(transparent)]
-    Observe(#[from] ObserveError),
-}
 
 /// What somebody waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -215,11 +193,8 @@ pub struct Found {
 
 /// Looks at the host again and again; nothing is changed.
 pub struct Top {
-    discovery: Discovery,
+    look: Look,
     selector: Selector,
-    controller: Box<dyn CpuController>,
-    state_dir: PathBuf,
-    source: Box<dyn Source>,
 }
 
 impl Top {
@@ -229,21 +204,16 @@ impl Top {
         options: DiscoveryOptions,
         selector: Selector,
         state_dir: &Path,
-    ) -> Result<Top, TopError> {
-        let procfs = ProcFs::host();
+    ) -> Result<Top, LookError> {
         Ok(Top {
-            discovery: Discovery::new(options, procfs.clone())?,
-            controller: cgroup::open(&procfs)?,
-            source,
+            look: Look::open(source, options, state_dir)?,
             selector,
-            state_dir: state_dir.to_owned(),
         })
     }
 
     /// Begins the first interval.
-    pub fn begin(&mut self) -> Result<Found, TopError> {
-        let vms = self.discovery.scan()?.vms;
-        self.source.begin(&watched(&vms))?;
+    pub fn begin(&mut self) -> Result<Found, LookError> {
+        let vms = self.look.begin()?;
         let selected = vms.iter().filter(|vm| self.is_selected(vm)).count();
         Ok(Found {
             all: vms.len(),
@@ -252,15 +222,14 @@ impl Top {
     }
 
     /// What happened since the last call, or the beginning.
-    pub fn interval(&mut self) -> Result<TopInterval, TopError> {
-        let scan = self.discovery.scan()?;
-        let interval = self.source.interval(&watched(&scan.vms))?;
-        let weights = Weights::read(self.controller.as_ref(), &self.state_dir, &scan.vms);
+    pub fn interval(&mut self) -> Result<TopInterval, LookError> {
+        let (scan, interval) = self.look.interval()?;
+        let weights = self.look.weights(&scan.vms);
         Ok(shown(&scan, &interval, &weights, |vm| self.is_selected(vm)))
     }
 
     fn is_selected(&self, vm: &Vm) -> bool {
-        self.selector.matches(vm, self.controller.as_ref())
+        self.selector.matches(vm, self.look.controller.as_ref())
     }
 }
 

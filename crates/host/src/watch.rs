@@ -1,11 +1,22 @@
-//! What the measured time of VMs means by their weights: the same for all that say what VMs are due.
+//! Looking at VMs, and what their measured time means by their weights: the same for all that say what VMs are due.
+//!
+//! [`Look`] holds what every command that looks needs: how VMs are found, their weights, and the source that measures. `top`, `why`, `record`,
+//! `export`, `status` and `scalability` differ in what they make of it.
 //!
 //! All VMs of the host are measured and assessed, selected or not: pCPUs that an unselected VM is due are not there for the others,
 //! and any VM may be a culprit.
 
 use std::collections::BTreeMap;
+use std::path::Path;
+use std::path::PathBuf;
 
+use tandem_linux::cgroup;
+use tandem_linux::cgroup::CgroupError;
+use tandem_linux::cgroup::CpuController;
+use tandem_linux::procfs::ProcFs;
 use tandem_observe::Interval;
+use tandem_observe::ObserveError;
+use tandem_observe::Source;
 use tandem_observe::WatchedVcpu;
 use tandem_observe::WatchedVm;
 use tandem_policy::Assessment;
@@ -15,9 +26,87 @@ use tandem_policy::VmId;
 use tandem_policy::VmObservation;
 use tandem_policy::Weight;
 use tandem_policy::states::interval::VcpuInterval;
+use thiserror::Error;
 
+use crate::discovery::Discovery;
+use crate::discovery::DiscoveryError;
+use crate::discovery::DiscoveryOptions;
+use crate::discovery::Scan;
 use crate::discovery::Vm;
 use crate::weights::Weights;
+
+/// Why the host cannot be looked at.
+#[derive(Debug, Error)]
+pub enum LookError {
+    /// The host has no usable cpu controller.
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
+    /// Processes cannot be looked through.
+    #[error(transparent)]
+    Discovery(#[from] DiscoveryError),
+    /// Threads cannot be measured.
+    #[error(transparent)]
+    Observe(#[from] ObserveError),
+}
+
+/// Looks at the host again and again; nothing is changed.
+pub(crate) struct Look {
+    discovery: Discovery,
+    pub(crate) controller: Box<dyn CpuController>,
+    pub(crate) source: Box<dyn Source>,
+    pub(crate) state_dir: PathBuf,
+}
+
+impl Look {
+    /// Opens what is needed to look, with this source. Where a running daemon keeps its state, it says what is configured.
+    pub(crate) fn open(
+        source: Box<dyn Source>,
+        options: DiscoveryOptions,
+        state_dir: &Path,
+    ) -> Result<Look, LookError> {
+        let procfs = ProcFs::host();
+        Ok(Look {
+            discovery: Discovery::new(options, procfs.clone())?,
+            controller: cgroup::open(&procfs)?,
+            source,
+            state_dir: state_dir.to_owned(),
+        })
+    }
+
+    /// The VMs that are there.
+    pub(crate) fn scan(&mut self) -> Result<Scan, LookError> {
+        Ok(self.discovery.scan()?)
+    }
+
+    /// Begins the first interval; the VMs that are there.
+    pub(crate) fn begin(&mut self) -> Result<Vec<Vm>, LookError> {
+        let vms = self.scan()?.vms;
+        self.begin_with(&vms)?;
+        Ok(vms)
+    }
+
+    /// Begins the first interval, with these VMs.
+    pub(crate) fn begin_with(&mut self, vms: &[Vm]) -> Result<(), LookError> {
+        Ok(self.source.begin(&watched(vms))?)
+    }
+
+    /// What is there now, and what happened since the last call or the beginning.
+    pub(crate) fn interval(&mut self) -> Result<(Scan, Interval), LookError> {
+        let scan = self.scan()?;
+        let interval = self.interval_with(&scan.vms)?;
+        Ok((scan, interval))
+    }
+
+    /// What these VMs did since the last call or the beginning.
+    pub(crate) fn interval_with(&mut self, vms: &[Vm]) -> Result<Interval, LookError> {
+        Ok(self.source.interval(&watched(vms))?)
+    }
+
+    /// What these VMs weigh now.
+    pub(crate) fn weights(&self, vms: &[Vm]) -> Weights {
+        Weights::read(self.controller.as_ref(), &self.state_dir, vms)
+    }
+}
 
 /// VMs as a source of observation knows them.
 pub(crate) fn watched(vms: &[Vm]) -> Vec<WatchedVm> {

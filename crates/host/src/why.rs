@@ -16,15 +16,11 @@ pub mod verdict;
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Serialize;
 use tandem_linux::actuator::ActuatorError;
-use tandem_linux::cgroup;
-use tandem_linux::cgroup::CgroupError;
 use tandem_linux::cgroup::CgroupPath;
-use tandem_linux::cgroup::CpuController;
 use tandem_linux::interrupt::Interrupted;
 use tandem_linux::procfs::ProcFs;
 use tandem_linux::procfs::read_text;
@@ -35,7 +31,6 @@ use tandem_linux::thread::Pid;
 use tandem_linux::thread::StartTime;
 use tandem_linux::thread::ThreadRef;
 use tandem_observe::Interval;
-use tandem_observe::ObserveError;
 use tandem_observe::Source;
 use tandem_observe::findings::Change;
 use tandem_observe::findings::Finding;
@@ -54,7 +49,6 @@ use thiserror::Error;
 
 use crate::check::kernel;
 use crate::discovery::Discovery;
-use crate::discovery::DiscoveryError;
 use crate::discovery::DiscoveryOptions;
 use crate::discovery::Scan;
 use crate::discovery::VcpuThread;
@@ -64,8 +58,9 @@ use crate::quotas;
 use crate::quotas::Quotas;
 use crate::status;
 use crate::vmm::Vmm;
+use crate::watch::Look;
+use crate::watch::LookError;
 use crate::watch::assessed;
-use crate::watch::watched;
 use crate::weights::Weights;
 
 use cpusets::Caches;
@@ -80,15 +75,9 @@ const NAMES: usize = 20;
 /// Why there is no answer.
 #[derive(Debug, Error)]
 pub enum WhyError {
-    /// The host has no usable cpu controller.
+    /// The host cannot be looked at.
     #[error(transparent)]
-    Cgroup(#[from] CgroupError),
-    /// Processes cannot be looked through.
-    #[error(transparent)]
-    Discovery(#[from] DiscoveryError),
-    /// Threads cannot be measured.
-    #[error(transparent)]
-    Observe(#[from] ObserveError),
+    Look(#[from] LookError),
     /// The host's pCPUs are not known.
     #[error(transparent)]
     Sample(#[from] SampleError),
@@ -168,10 +157,7 @@ pub struct WhyInterval {
 pub struct Why {
     procfs: ProcFs,
     options: DiscoveryOptions,
-    pub(crate) discovery: Discovery,
-    pub(crate) controller: Box<dyn CpuController>,
-    pub(crate) state_dir: PathBuf,
-    pub(crate) source: Box<dyn Source>,
+    pub(crate) look: Look,
     caches: Caches,
 }
 
@@ -201,11 +187,8 @@ impl Why {
     ) -> Result<Why, WhyError> {
         let procfs = ProcFs::host();
         Ok(Why {
-            discovery: Discovery::new(options.clone(), procfs.clone())?,
+            look: Look::open(source, options.clone(), state_dir)?,
             options,
-            controller: cgroup::open(&procfs)?,
-            source,
-            state_dir: state_dir.to_owned(),
             caches: Caches::default(),
             procfs,
         })
@@ -227,18 +210,16 @@ impl Why {
         weights: Option<&Weights>,
         wait: impl FnOnce() -> Result<(), Interrupted>,
     ) -> Result<Observation, WhyError> {
-        let before = self.discovery.scan()?.vms;
+        let before = self.look.scan()?.vms;
         // Who asks for a VM that is not there is told at once.
         asked_for(asked, &before)?;
-        let mut quotas = Quotas::begin(self.controller.as_ref(), &before);
+        let mut quotas = Quotas::begin(self.look.controller.as_ref(), &before);
         let begun = heirs::now(&self.procfs);
-        self.source.begin(&watched(&before))?;
+        self.look.begin_with(&before)?;
         wait().map_err(WhyError::Interrupted)?;
-        let scan = self.discovery.scan()?;
-        let interval = self.source.interval(&watched(&scan.vms))?;
+        let (scan, interval) = self.look.interval()?;
         let asked = asked_for(asked, &scan.vms)?;
-        let controller = self.controller.as_ref();
-        let mut configured = Weights::read(controller, &self.state_dir, &scan.vms);
+        let mut configured = self.look.weights(&scan.vms);
         if let Some(weights) = weights {
             configured.replace(weights);
         }
@@ -265,7 +246,9 @@ impl Why {
     /// Who is on the host, found from scratch: what discovery remembers may be some seconds old. A VM that was known keeps its number.
     fn who_is_there(&self, known: &[Vm]) -> Result<Scan, WhyError> {
         let discovery = Discovery::new(self.options.clone(), self.procfs.clone());
-        let mut scan = discovery?.scan()?;
+        let mut scan = discovery
+            .and_then(|mut discovery| discovery.scan())
+            .map_err(LookError::from)?;
         renumber(&mut scan.vms, known);
         Ok(scan)
     }
@@ -276,7 +259,7 @@ impl Why {
         vms: &[Vm],
         interval: &'a Interval,
     ) -> Result<Situation<'a>, WhyError> {
-        let weights = Weights::read(self.controller.as_ref(), &self.state_dir, vms);
+        let weights = self.look.weights(vms);
         Ok(Situation {
             vms: self.known(vms, interval, &weights, &mut Quotas::default()),
             host: self.host()?,
@@ -291,9 +274,9 @@ impl Why {
         weights: &Weights,
         quotas: &mut Quotas,
     ) -> BTreeMap<VmId, KnownVm> {
-        let controller = self.controller.as_ref();
+        let controller = self.look.controller.as_ref();
         let default = controller.default_weight();
-        let managed = status::managed(&self.state_dir);
+        let managed = status::managed(&self.look.state_dir);
         let accounts = assessed(interval, weights);
         let mut cpusets = Cpusets::open(&self.procfs);
         let known = vms.iter().map(|vm| {
@@ -340,8 +323,8 @@ impl Why {
             .procfs
             .resolve("/proc/sys/kernel/sched_autogroup_enabled");
         Ok(KnownHost {
-            version: self.controller.version(),
-            mount: self.controller.mount().to_owned(),
+            version: self.look.controller.version(),
+            mount: self.look.controller.mount().to_owned(),
             isolated: cpusets::isolated(&self.procfs),
             caches: self.caches.of(&self.procfs, &online).to_vec(),
             cores: self.caches.cores().to_vec(),

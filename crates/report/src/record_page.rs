@@ -157,10 +157,27 @@ impl RecordPage<'_> {
             bars: bars.collect(),
             time: (0.0, self.steps.last().map_or(1.0, |(_, step)| end(step))),
             ticks: ticks
-                .map(|(at, step)| (seconds(step.start.0), (self.moment)(*at)))
+                .map(|(at, step)| (seconds(step.start.0), self.tick(*at)))
                 .collect(),
             most: 100.0,
             size: (1000.0, 170.0),
+        }
+    }
+
+    /// A moment on the axis: the time of day alone where all are of one day, which is above the charts.
+    fn tick(&self, at: Nanos) -> String {
+        let text = (self.moment)(at);
+        let day = |step: Option<&(Nanos, _)>| {
+            let moment = step.map(|(at, _)| (self.moment)(*at))?;
+            Some(moment.split_once('T')?.0.to_owned())
+        };
+        let is_one_day = day(self.steps.first()) == day(self.steps.last());
+        match text.split_once('T') {
+            Some((_, time)) if is_one_day => {
+                let time = time.trim_end_matches('Z');
+                time.strip_suffix(".000").unwrap_or(time).to_owned()
+            }
+            _ => text,
         }
     }
 
@@ -361,6 +378,26 @@ mod tests {
             moment: |at| format!("at {}", at.0),
         };
         page.html("tandem host replay night", "tandem")
+    }
+
+    #[test]
+    fn moments_of_one_day_are_times_on_the_axis() {
+        let ends = |one: u64, two: u64| {
+            let steps = [(Nanos(one), step(1, 100, 2)), (Nanos(two), step(1, 102, 2))];
+            let page = RecordPage {
+                title: "night",
+                steps: &steps,
+                whole: &steps[0].1,
+                names: &BTreeMap::new(),
+                selected: &[],
+                notes: Vec::new(),
+                moment: |at| format!("2026-11-{:02}T02:14:00.{:03}Z", at.0 / 1000, at.0 % 1000),
+            };
+            [page.tick(Nanos(one)), page.tick(Nanos(two))]
+        };
+        assert_eq!(ends(23_000, 23_250), ["02:14:00", "02:14:00.250"]);
+        let two_days = ["2026-11-23T02:14:00.000Z", "2026-11-24T02:14:00.000Z"];
+        assert_eq!(ends(23_000, 24_000), two_days);
     }
 
     #[test]

@@ -203,7 +203,7 @@ pub fn replay(args: &ReplayArgs) -> anyhow::Result<()> {
 }
 
 /// Says by what some may be missing, and ends so that scripts know.
-fn partial(damages: &[Damage], is_said: bool) -> anyhow::Result<()> {
+pub(super) fn partial(damages: &[Damage], is_said: bool) -> anyhow::Result<()> {
     for damage in damages.iter().filter(|_| is_said) {
         tell!("tandem: {damage}");
     }

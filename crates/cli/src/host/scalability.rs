@@ -8,6 +8,7 @@ use tandem_host::config::DEFAULT_STATE_DIR;
 use tandem_host::scalability;
 
 use super::look;
+use super::record::partial;
 use crate::console;
 
 /// `tandem host scalability`
@@ -33,16 +34,17 @@ pub struct ScalabilityArgs {
 /// Runs the command.
 pub fn main(args: &ScalabilityArgs) -> anyhow::Result<()> {
     let asked = args.vm.as_deref();
-    let found = match &args.from {
+    let (found, damages) = match &args.from {
         Some(folder) => scalability::of_record(folder, asked)?,
         None => {
             let (source, find) = (args.source.open()?, args.find.options());
-            scalability::Look::open(source, find, Path::new(DEFAULT_STATE_DIR))?
-                .look(asked, args.interval)?
+            let mut look = scalability::Look::open(source, find, Path::new(DEFAULT_STATE_DIR))?;
+            (look.look(asked, args.interval)?, Vec::new())
         }
     };
     console::print(&match args.json {
         true => serde_json::to_string_pretty(&found)?,
         false => scalability::text::text(&found, look::style(false)),
-    })
+    })?;
+    partial(&damages, true)
 }

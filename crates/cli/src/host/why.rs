@@ -1,10 +1,12 @@
 //! `tandem host why`: what is wrong with a VM, what to do, and what that does.
 
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::bail;
 use clap::Args;
+use tandem_host::columns::wrapped;
 use tandem_host::config::DEFAULT_STATE_DIR;
 use tandem_host::why;
 use tandem_host::why::Why;
@@ -14,6 +16,7 @@ use tandem_linux::interrupt::Interrupt;
 use super::look::FindArgs;
 use super::look::SourceArgs;
 use super::look::seconds;
+use super::look::style;
 use crate::console;
 
 /// `tandem host why`
@@ -57,8 +60,13 @@ pub fn main(args: &WhyArgs) -> anyhow::Result<()> {
     let found = why.look(args.vm.as_deref(), args.interval)?;
     console::print(&match args.json {
         true => serde_json::to_string_pretty(&found)?,
-        false => why::text::text(&found),
+        false => shown(&why::text::text(&found)),
     })
+}
+
+/// As wide as the terminal, if there is one.
+fn shown(text: &str) -> String {
+    wrapped(text, style(std::io::stdout().is_terminal()))
 }
 
 fn try_cures(why: &mut Why, args: &WhyArgs) -> anyhow::Result<()> {
@@ -70,7 +78,7 @@ fn try_cures(why: &mut Why, args: &WhyArgs) -> anyhow::Result<()> {
     let trials = why.try_cures(args.vm.as_deref(), &options, &Interrupt::watch()?)?;
     console::print(&match args.json {
         true => serde_json::to_string_pretty(&trials)?,
-        false => why::trial::text(&trials),
+        false => shown(&why::trial::text(&trials)),
     })?;
     match trials.is_put_back() {
         true => Ok(()),

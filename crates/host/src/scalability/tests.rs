@@ -284,7 +284,8 @@ fn a_record_is_analyzed_as_one_interval() {
     }
     recorder.finish(None).unwrap();
     for asked in [None, Some("db"), Some("70")] {
-        let analysis = of_record(&folder, asked).unwrap();
+        let (analysis, damages) = of_record(&folder, asked).unwrap();
+        assert_eq!(damages, []);
         assert_eq!((analysis.seconds, analysis.schema), (2.0, SCHEMA));
         let vm = &analysis.vms[0];
         assert_eq!((vm.name.as_str(), vm.pid, vm.n), ("db", 70, 4));
@@ -331,7 +332,7 @@ fn who_was_never_there_together_is_no_rival() {
             .unwrap();
     }
     recorder.finish(None).unwrap();
-    let analysis = of_record(&folder, None).unwrap();
+    let (analysis, _) = of_record(&folder, None).unwrap();
     let shares: Vec<f64> = analysis.vms.iter().map(|vm| vm.vm.unwrap().share).collect();
     // All of the host while alone, half of it beside another.
     assert_eq!(shares, [3.0, 4.0, 2.0]);
@@ -363,4 +364,41 @@ fn blocks_are_known_where_the_wake_ups_of_each_vcpu_were_counted() {
     let partly = blocks(Some(&vm(&[Some(120), None])));
     assert!(matches!(partly, Blocks::Unknown), "{partly:?}");
     assert!(matches!(blocks(None), Blocks::Unknown), "it was not seen");
+}
+
+#[test]
+fn what_is_damaged_is_said_and_the_rest_is_analyzed() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("record");
+    let mut recorder = Recorder::create(&folder, DEFAULT_MAX_BYTES).unwrap();
+    let known = json!({ "name": "db", "pid": 70, "program": "qemu", "weight": "100", "tids": {} });
+    for n in 0..3 {
+        let frame = json!({
+            "at": (1_700_000_000 + n) * SECOND.0,
+            "interval": interval(&[(1, &[(State::Run, 1_000)], 20)]),
+            "vms": { "1": known },
+            "unreadable": 0,
+        });
+        recorder
+            .add(serde_json::from_value(frame).unwrap())
+            .unwrap();
+    }
+    // As after a kill: the intervals are in the journal still.
+    drop(recorder);
+    let files = std::fs::read_dir(&folder).unwrap();
+    let mut files = files.map(|file| file.unwrap().path());
+    let journal = files
+        .find(|path| path.extension().is_some_and(|end| end == "jsonl"))
+        .unwrap();
+    let text = std::fs::read_to_string(&journal).unwrap();
+    let mut lines: Vec<&str> = text.lines().collect();
+    let (second, of) = (lines.len() - 2, lines.len());
+    assert!(of >= 3, "{text}");
+    lines[second] = "{";
+    std::fs::write(&journal, lines.join("\n") + "\n").unwrap();
+    let (analysis, damages) = of_record(&folder, None).unwrap();
+    assert_eq!((analysis.seconds, damages.len()), (2.0, 1), "{damages:?}");
+    std::fs::write(&journal, "{\n{\n").unwrap();
+    let error = of_record(&folder, None).unwrap_err().to_string();
+    assert!(error.contains("nothing can be read"), "{error}");
 }

@@ -57,6 +57,7 @@ use super::verdict::Share;
 use super::verdict::Without;
 use super::verdict::judge;
 use super::verdict::waits;
+use crate::watch::LookError;
 use crate::weights::Weights;
 
 /// After a change, until measuring begins: threads that were moved have then run where they are now.
@@ -191,11 +192,11 @@ impl Why {
             return Err(WhyError::NobodyNamed);
         }
         // Before what an earlier run kept is put back: it should not be for a name that is mistyped.
-        asked_for(asked, &self.discovery.scan()?.vms)?;
+        asked_for(asked, &self.look.scan()?.vms)?;
         let claims = Claims::open(Path::new(HOST_CLAIMS));
         let claims = claims.map_err(tandem_linux::actuator::ActuatorError::Journal)?;
-        let controller = cgroup::open(&self.procfs)?;
-        let (actuator, earlier) = Actuator::open(controller, &self.state_dir)?;
+        let controller = cgroup::open(&self.procfs).map_err(LookError::from)?;
+        let (actuator, earlier) = Actuator::open(controller, &self.look.state_dir)?;
         if !earlier.is_complete() {
             // What stays in the journal is for `tandem host restore`.
             return Err(WhyError::EarlierLeft(earlier));
@@ -376,7 +377,7 @@ impl Why {
         let now = self.who_is_there(&before.vms)?;
         let ground = Ground {
             procfs: &self.procfs,
-            controller: self.controller.as_ref(),
+            controller: self.look.controller.as_ref(),
             vms: &now.vms,
             unreadable: now.unreadable_vmms,
             processes: &before.processes,
@@ -461,8 +462,12 @@ fn fell_most<'a>(before: &'a Figures, after: &'a Figures) -> Vec<(&'a Share, &'a
 }
 
 fn one(trial: &Trial, number: usize) -> String {
+    let heading = match trial.outcome {
+        Outcome::NotTried => "not tried",
+        _ => "tried",
+    };
     let mut text = format!(
-        "\ntried {number}  {} (process {}): {}\n",
+        "\n{heading} {number}  {} (process {}): {}\n",
         shown(&trial.vm),
         trial.pid,
         trial.kind.words()
@@ -504,12 +509,12 @@ fn one(trial: &Trial, number: usize) -> String {
         }
     }
     let verdict = match trial.outcome {
-        Outcome::Helped => "it helped",
-        Outcome::DidNotHelp => "it did not help and is put back",
-        Outcome::Failed => "it could not be made",
-        Outcome::NotTried => "not tried",
+        Outcome::Helped => "it helped: ",
+        Outcome::DidNotHelp => "it did not help and is put back: ",
+        Outcome::Failed => "it could not be made: ",
+        Outcome::NotTried => "",
     };
-    let _ = writeln!(text, "   {verdict}: {}", shown(&trial.because));
+    let _ = writeln!(text, "   {verdict}{}", shown(&trial.because));
     text
 }
 
@@ -601,7 +606,8 @@ everything is put back: 0 changes put back, 0 needed no undoing";
     fn what_is_kept_is_said_with_how_to_undo_it() {
         let not_tried = trial(Outcome::NotTried, "it changes a process of the host's");
         let mut all = trials(vec![not_tried]);
-        assert!(text(&all).contains("   not tried: it changes a process"));
+        let expected = "not tried 1  vm1 (process 812): its vCPUs are stacked while pCPUs idle\n   it changes a process of the host's\n";
+        assert!(text(&all).contains(expected), "{}", text(&all));
         all.put_back = None;
         assert!(text(&all).ends_with("nothing helped, and everything is put back"));
         all.trials[0].in_force = true;

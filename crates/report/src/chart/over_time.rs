@@ -81,12 +81,20 @@ impl TimeStack {
                     }
                 }
                 @for (moment, label) in &self.ticks {
-                    text.tick x=(at(self.x(*moment))) y=(at(bottom + 16.0)) text-anchor="middle" {
+                    text.tick x=(at(self.x(*moment))) y=(at(bottom + 16.0)) text-anchor=(self.anchor(*moment)) {
                         (label)
                     }
                 }
                 @for bar in &self.bars { (self.bar(bar, &y)) }
             }
+        }
+    }
+
+    /// What is written at the axis' begin would be cut off in the middle of it.
+    fn anchor(&self, moment: f64) -> &'static str {
+        match moment <= self.time.0 {
+            true => "start",
+            false => "middle",
         }
     }
 

@@ -22,12 +22,12 @@ use tandem_linux::interrupt::Interrupt;
 use thiserror::Error;
 
 use crate::top::Top;
-use crate::top::TopError;
 use crate::top::screen::Key;
 use crate::top::screen::Screen;
 use crate::top::screen::Then;
 use crate::top::screen::draw::draw;
 use crate::top::text::notes;
+use crate::watch::LookError;
 
 /// A signal is seen after so long at most.
 const SLICE: Duration = Duration::from_millis(50);
@@ -40,7 +40,7 @@ pub enum TerminalError {
     Terminal(#[from] io::Error),
     /// The host cannot be looked at.
     #[error(transparent)]
-    Top(#[from] TopError),
+    Look(#[from] LookError),
 }
 
 /// How it is shown.

@@ -1,0 +1,245 @@
+//! Findings that are no matter of other VMs: halt polling, the VM's own other threads, spinning in vain, and waits for nobody that is seen. Each is
+//! made, and nearly made.
+
+use std::io::Read;
+use std::io::Write;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+
+use serde_json::Value;
+use tandem_linux::affinity::set_affinity;
+use tandem_linux::thread::Tid;
+use tandem_policy::PcpuSet;
+
+use super::Allowed;
+use super::SECONDS;
+use super::harness::Skip;
+use super::harness::Test;
+use super::kinds;
+use super::look;
+use super::look_allowing;
+use super::name;
+use super::pcpus;
+use super::skip;
+use super::tandem;
+use super::text;
+use super::vm_support::Guard;
+use super::vm_support::start_vm;
+
+/// All that is here.
+pub const ALL: &[(&str, Test)] = &[
+    (
+        "a_vm_that_naps_is_polled_for_and_one_that_sleeps_is_not",
+        a_vm_that_naps_is_polled_for_and_one_that_sleeps_is_not,
+    ),
+    (
+        "a_vms_own_thread_is_found_on_its_pcpu_and_not_elsewhere",
+        a_vms_own_thread_is_found_on_its_pcpu_and_not_elsewhere,
+    ),
+    (
+        "processes_that_end_unseen_leave_waits_unexplained",
+        processes_that_end_unseen_leave_waits_unexplained,
+    ),
+    (
+        "spinning_in_vain_is_found_by_pause_exits",
+        spinning_in_vain_is_found_by_pause_exits,
+    ),
+];
+
+fn set(pcpu: &str) -> PcpuSet {
+    pcpu.parse().unwrap()
+}
+
+fn a_vm_that_naps_is_polled_for_and_one_that_sleeps_is_not() -> Result<(), Skip> {
+    let [one, _] = pcpus()?;
+    let most = std::fs::read_to_string("/sys/module/kvm/parameters/halt_poll_ns");
+    match most.as_deref().map(str::trim) {
+        Ok("0") => return skip("KVM polls for nobody here: its halt_poll_ns is 0"),
+        Ok(_) => {}
+        Err(error) => return skip(format!("KVM's halt_poll_ns: {error}")),
+    }
+    let name = name('l');
+    let bursty = |work: &str, period: &str| {
+        let (work, period) = (format!("work={work}"), format!("period={period}"));
+        let bursty = ["--workload", "bursty", "--set", &work, "--set", &period];
+        start_vm(&name, &[bursty.as_slice(), &["--pin", &one]].concat())
+    };
+    let naps = bursty("20000", "500000");
+    let findings = look(&[&name], None)?;
+    assert_eq!(kinds(&findings), ["halt-polling"], "{findings:#?}");
+    let burned = findings[0]["burned_per_second"].as_f64().unwrap();
+    assert!((0.1e9..1e9).contains(&burned), "{burned}");
+    assert_eq!(
+        findings[0]["lost_per_second"], 0,
+        "the VM itself loses nothing"
+    );
+    drop(naps);
+    // Sleeps of some ms are longer than KVM polls, and so it soon gives up polling for them.
+    let _sleeps = bursty("2000000", "25000000");
+    let findings = look(&[&name], None)?;
+    assert!(findings.is_empty(), "{findings:#?}");
+    Ok(())
+}
+
+/// Writes lines to a VM's stdin, and reads what it answers, on one pCPU, until told to stop. For each line the VM's main thread makes a
+/// report, so it computes nearly all of the time.
+struct Asking {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Asking {
+    fn of(vm: &mut Guard, pcpu: &PcpuSet) -> Asking {
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut input = vm.0.stdin.take().unwrap();
+        let mut output = vm.0.stdout.take().unwrap();
+        let here = |pcpu: &PcpuSet| {
+            let me = std::fs::read_link("/proc/thread-self").unwrap();
+            let tid = me.file_name().and_then(|name| name.to_str()).unwrap();
+            set_affinity(Tid(tid.parse().unwrap()), pcpu).unwrap();
+        };
+        let (asks, place) = (Arc::clone(&stop), pcpu.clone());
+        let ask = std::thread::spawn(move || {
+            here(&place);
+            let lines = [b'\n'; 512];
+            while !asks.load(Ordering::Relaxed) && input.write_all(&lines).is_ok() {}
+        });
+        let place = pcpu.clone();
+        let hear = std::thread::spawn(move || {
+            here(&place);
+            let mut answers = vec![0; 1 << 16];
+            while output.read(&mut answers).is_ok_and(|read| read > 0) {}
+        });
+        Asking {
+            stop,
+            threads: vec![ask, hear],
+        }
+    }
+}
+
+impl Drop for Asking {
+    /// The VM ends with its stdin, so what is written there is read, and both threads end.
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn a_vms_own_thread_is_found_on_its_pcpu_and_not_elsewhere() -> Result<(), Skip> {
+    let [one, two] = pcpus()?;
+    let name = name('o');
+    let mut vm = start_vm(&name, &["--workload", "burn", "--pin", &one]);
+    let main = Tid(vm.0.id());
+    set_affinity(main, &set(&one)).unwrap();
+    let _asking = Asking::of(&mut vm, &set(&two));
+    // Who asks is this process.
+    let me = Some(std::process::id());
+    let findings = look(&[&name], me)?;
+    assert_eq!(
+        kinds(&findings).first(),
+        Some(&"own-threads"),
+        "{findings:#?}"
+    );
+    let lost = findings[0]["lost_per_second"].as_f64().unwrap();
+    assert!((0.1e9..=0.7e9).contains(&lost), "{lost}");
+    let commands = findings[0]["cure"]["commands"].as_array().unwrap();
+    assert!(!commands.is_empty(), "{findings:#?}");
+    // As busy as before, but not where its vCPU runs.
+    set_affinity(main, &set(&two)).unwrap();
+    let findings = look(&[&name], me)?;
+    assert!(!kinds(&findings).contains(&"own-threads"), "{findings:#?}");
+    Ok(())
+}
+
+fn processes_that_end_unseen_leave_waits_unexplained() -> Result<(), Skip> {
+    let [one, _] = pcpus()?;
+    let name = name('n');
+    let _vm = start_vm(&name, &["--workload", "burn", "--pin", &one]);
+    // Each process computes for some ms and ends; the one that starts them does next to nothing.
+    let script = "while :; do sh -c 'i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done'; done";
+    let storm = Command::new("taskset")
+        .args(["-c", &one, "sh", "-c", script])
+        .spawn();
+    let storm = match storm {
+        Ok(child) => Guard(child),
+        Err(error) => return skip(format!("taskset: {error}")),
+    };
+    let unseen = Allowed {
+        burner: Some(storm.0.id()),
+        unseen: true,
+    };
+    let findings = look_allowing(&[&name], &unseen)?;
+    assert_eq!(
+        kinds(&findings).first(),
+        Some(&"unexplained"),
+        "{findings:#?}"
+    );
+    let evidence = findings[0]["evidence"].to_string();
+    assert!(
+        evidence.contains("nobody that was seen") && evidence.contains("tasks that ended"),
+        "{evidence}"
+    );
+    drop(storm);
+    let findings = look(&[&name], None)?;
+    assert!(!kinds(&findings).contains(&"unexplained"), "{findings:#?}");
+    Ok(())
+}
+
+/// A look with BPF, or why there is none that sees pause exits.
+fn look_at_pause_exits(vm: &str) -> Result<Vec<Value>, Skip> {
+    let interval = SECONDS.to_string();
+    let arguments = ["host", "why", "--json", "--source", "bpf", "--interval"];
+    let output = tandem(&[arguments.as_slice(), &[&interval]].concat());
+    if !output.status.success() {
+        return skip(text(&output.stderr).trim());
+    }
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let mut not = found["not_looked_for"].as_array().unwrap().iter();
+    let spinning = |one: &&Value| one["what"].as_str().unwrap().starts_with("spinning");
+    if let Some(not) = not.find(spinning) {
+        return skip(format!("{}: {}", not["what"], not["want"]));
+    }
+    let findings = found["findings"].as_array().unwrap().iter();
+    Ok(findings.filter(|one| one["vm"] == vm).cloned().collect())
+}
+
+fn spinning_in_vain_is_found_by_pause_exits() -> Result<(), Skip> {
+    let [one, two] = pcpus()?;
+    let name = name('z');
+    let both = format!("{one},{two}");
+    // At CPL 0, where processors see pause loops.
+    let pinned = ["--vcpus", "2", "--ring", "0", "--pin", &both, "--workload"];
+    let spin = ["barrier", "--set", "wait=spin"];
+    let spins = start_vm(&name, &[pinned.as_slice(), &spin].concat());
+    let hog = |pcpu: &str| {
+        let hog = Command::new("taskset")
+            .args(["-c", pcpu, "sh", "-c", "while :; do :; done"])
+            .spawn();
+        hog.map(Guard)
+    };
+    let Ok(_hogs) = [hog(&one), hog(&two)]
+        .into_iter()
+        .collect::<Result<Vec<_>, _>>()
+    else {
+        return skip("taskset cannot be started");
+    };
+    let findings = look_at_pause_exits(&name)?;
+    if !kinds(&findings).contains(&"useless-spinning") {
+        return skip(
+            "this processor makes too few pause exits of two vCPUs that spin for each other",
+        );
+    }
+    drop(spins);
+    let _burns = start_vm(&name, &[pinned.as_slice(), &["burn"]].concat());
+    let findings = look_at_pause_exits(&name)?;
+    assert!(
+        !kinds(&findings).contains(&"useless-spinning"),
+        "{findings:#?}"
+    );
+    Ok(())
+}
