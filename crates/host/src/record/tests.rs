@@ -12,6 +12,7 @@ use tandem_policy::states::interval::SourceName;
 use super::*;
 use crate::discovery::Discovery;
 use crate::replay::list;
+use crate::watch::LookError;
 
 /// What a look comes to, one after the other; then the last again and again.
 struct Scripted {
@@ -42,7 +43,7 @@ impl Scripted {
             false => {
                 let nowhere = ProcFs::at("/nowhere/to/be/found");
                 let mut discovery = Discovery::new(DiscoveryOptions::default(), nowhere).unwrap();
-                Err(discovery.scan().unwrap_err().into())
+                Err(LookError::from(discovery.scan().unwrap_err()).into())
             }
         }
     }
