@@ -281,10 +281,11 @@ web        0.5";
             width: Some(width),
         };
         let expected = "\
-1  db: other VMs
-   take its time
+1  db: other VMs take
+   its time
    it waits for build
-      (98 %): RDY 30 %
+      (98 %): RDY 30
+      %
    do: sudo tandem host run --select-name db";
         assert_eq!(wrapped(text, narrow(21)), expected);
         for width in 1..60 {

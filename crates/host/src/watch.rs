@@ -1,6 +1,6 @@
 //! Looking at VMs, and what their measured time means by their weights: the same for all that say what VMs are due.
 //!
-//! [`Look`] holds what every command that looks needs: how VMs are found, their weights, and the source that measures. `top`, `why`, `record`,
+//! `Look` holds what every command that looks needs: how VMs are found, their weights, and the source that measures. `top`, `why`, `record`,
 //! `export`, `status` and `scalability` differ in what they make of it.
 //!
 //! All VMs of the host are measured and assessed, selected or not: pCPUs that an unselected VM is due are not there for the others,

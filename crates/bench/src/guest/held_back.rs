@@ -1,7 +1,7 @@
 //! Whether the agent held woken threads back where that helps, on one vCPU: its row against that of timer slack by hand.
 //!
-//! By hand slack *helps* if it saves something and costs nothing: idle periods per unit of work fall by [`FEWER`] and the vCPU is not busy for longer
-//! (by [`TOLERANCE`]), or it is busy for less by [`CHEAPER`] and they fall by half of that; work falls by less than 2 %, and the 99th percentile of latencies stays within [`BOUND`]. The agent decided
+//! By hand slack *helps* if it saves something and costs nothing: idle periods per unit of work fall by `FEWER` and the vCPU is not busy for longer
+//! (by `TOLERANCE`), or it is busy for less by `CHEAPER` and they fall by half of that; work falls by less than 2 %, and the 99th percentile of latencies stays within `BOUND`. The agent decided
 //! *right* if it has slack in the end exactly where it helps, and is itself within those limits of work and latency. What is not measured counts
 //! neither for nor against.
 

@@ -285,7 +285,7 @@ fn remove_orphans(procfs: &ProcFs, instances: &Path) {
     };
     for entry in entries.flatten() {
         let name = entry.file_name();
-        let owner = name.to_str().and_then(|name| owner(name));
+        let owner = name.to_str().and_then(owner);
         let is_alive = |(pid, start): (Pid, u64)| {
             ThreadRef::of_process(procfs, pid).is_ok_and(|now| now.start.0 == start)
         };

@@ -18,7 +18,7 @@
 //! - something is gained: idle periods per progress, or CPU time per progress. Slack acts by fewer idle periods alone: without them, less CPU
 //!   time is chance.
 //!
-//! A trial that makes clear after a period or two that much less gets done ([`EARLY`]) ends at once: who sleeps *for* a time after each piece of
+//! A trial that makes clear after a period or two that much less gets done (`EARLY`) ends at once: who sleeps *for* a time after each piece of
 //! work does a fraction of it with slack. What gained nothing rests, twice as long each time. What is kept is watched: when the latency goes beyond the bound, or the
 //! workload is another one, it is taken back. Times are in ns.
 
