@@ -219,7 +219,7 @@ class Files(Case):
 class Tables(Case):
     def setUp(self):
         super().setUp()
-        self.comparison = ts.compare(self.scenario, {**VARY, "host.halt_poll": ["0", "50us"]}, ["stock"], runs=2)
+        self.comparison = ts.compare(self.scenario, {**VARY, "host.halt_poll": ["0us", "50us"]}, ["stock"], runs=2)
         self.table = self.comparison.table
 
     def test_columns(self):
