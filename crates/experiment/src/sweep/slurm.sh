@@ -34,7 +34,7 @@ missing() {
 # 1 2 3 7 8 9 as 1-3,7-9.
 ranges() {
     awk 'function end() { if (last) printf "%s%s", comma, first == last ? first : first "-" last; comma = "," }
-         $1 != last + 1 { if (last) end(); first = $1 }
+         NR == 1 || $1 != last + 1 { if (last) end(); first = $1 }
          { last = $1 }
          END { end() }'
 }
