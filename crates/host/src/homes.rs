@@ -26,14 +26,19 @@ pub(crate) struct Homes {
 impl Homes {
     /// Reads it of all VMs of the host.
     pub(crate) fn read(controller: &dyn CpuController, vms: &[Vm]) -> Homes {
+        let homes = vms.iter().filter_map(|vm| {
+            let home = residence(controller, &vm.process, &threads(vm)).ok()?;
+            Some((vm.id, home))
+        });
+        Homes::new(homes)
+    }
+
+    fn new(homes: impl Iterator<Item = (VmId, Residence)>) -> Homes {
         let mut numbers = BTreeMap::new();
         let mut residences = Vec::new();
-        for vm in vms {
-            let vcpus: Vec<ThreadRef> = vm.vcpus.iter().map(|vcpu| vcpu.thread).collect();
-            if let Ok(home) = residence(controller, &vm.process, &vcpus) {
-                numbers.insert(vm.id, residences.len());
-                residences.push(home);
-            }
+        for (vm, home) in homes {
+            numbers.insert(vm, residences.len());
+            residences.push(home);
         }
         Homes {
             numbers,
@@ -58,6 +63,62 @@ impl Homes {
                 .own_cgroup(*number, |cgroup| occupants.of(cgroup)),
             None => Ok(None),
         }
+    }
+}
+
+fn threads(vm: &Vm) -> Vec<ThreadRef> {
+    vm.vcpus.iter().map(|vcpu| vcpu.thread).collect()
+}
+
+/// A VM is looked for where it was last, but each time at first: whoever starts VMs moves their threads then ...
+const LOOKS_AT_FIRST: u32 = 3;
+/// ... and later every so many looks, not all VMs in the same one: a thousand VMs have thousands of files to read.
+const LOOKS_PER_READ: u32 = 8;
+
+/// Where VMs were when they were looked at before.
+#[derive(Debug, Default)]
+pub(crate) struct KnownHomes(BTreeMap<ThreadRef, Known>);
+
+#[derive(Debug)]
+struct Known {
+    vcpus: Vec<ThreadRef>,
+    home: Residence,
+    looks: u32,
+}
+
+impl Known {
+    /// Whether it is believed once more.
+    fn holds(&mut self, vcpus: &[ThreadRef]) -> bool {
+        self.looks += 1;
+        let phase = self.home.pid.0;
+        self.vcpus == vcpus
+            && self.looks >= LOOKS_AT_FIRST
+            && !self.looks.wrapping_add(phase).is_multiple_of(LOOKS_PER_READ)
+    }
+}
+
+impl KnownHomes {
+    /// Where all VMs of the host are: read of those whose threads are others than before, and of the rest now and then, so a VM that moves
+    /// may be seen where it was for up to 7 looks.
+    pub(crate) fn look(&mut self, controller: &dyn CpuController, vms: &[Vm]) -> Homes {
+        let mut before = std::mem::take(&mut self.0);
+        for vm in vms {
+            let vcpus = threads(vm);
+            let known = before.remove(&vm.process);
+            let looks = known.as_ref().map_or(0, |known| known.looks + 1);
+            let known = known.and_then(|mut known| known.holds(&vcpus).then_some(known));
+            let read = || {
+                let home = residence(controller, &vm.process, &vcpus).ok()?;
+                Some(Known { vcpus, home, looks })
+            };
+            if let Some(known) = known.or_else(read) {
+                self.0.insert(vm.process, known);
+            }
+        }
+        Homes::new(vms.iter().filter_map(|vm| {
+            let known = self.0.get(&vm.process)?;
+            Some((vm.id, known.home.clone()))
+        }))
     }
 }
 

@@ -33,6 +33,7 @@ use crate::discovery::DiscoveryError;
 use crate::discovery::DiscoveryOptions;
 use crate::discovery::Scan;
 use crate::discovery::Vm;
+use crate::homes::KnownHomes;
 use crate::weights::Weights;
 
 /// Why the host cannot be looked at.
@@ -55,6 +56,7 @@ pub(crate) struct Look {
     pub(crate) controller: Box<dyn CpuController>,
     pub(crate) source: Box<dyn Source>,
     pub(crate) state_dir: PathBuf,
+    homes: KnownHomes,
 }
 
 impl Look {
@@ -70,6 +72,7 @@ impl Look {
             controller: cgroup::open(&procfs)?,
             source,
             state_dir: state_dir.to_owned(),
+            homes: KnownHomes::default(),
         })
     }
 
@@ -103,8 +106,9 @@ impl Look {
     }
 
     /// What these VMs weigh now.
-    pub(crate) fn weights(&self, vms: &[Vm]) -> Weights {
-        Weights::read(self.controller.as_ref(), &self.state_dir, vms)
+    pub(crate) fn weights(&mut self, vms: &[Vm]) -> Weights {
+        let homes = self.homes.look(self.controller.as_ref(), vms);
+        Weights::read(self.controller.as_ref(), &self.state_dir, vms, &homes)
     }
 }
 

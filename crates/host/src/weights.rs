@@ -50,8 +50,17 @@ pub(crate) fn weigh(
     published: &[PublishedVm],
     vms: &[Vm],
 ) -> BTreeMap<VmId, Weighed> {
+    weigh_at(controller, published, vms, &Homes::read(controller, vms))
+}
+
+/// Weighs all VMs of the host, which are there.
+fn weigh_at(
+    controller: &dyn CpuController,
+    published: &[PublishedVm],
+    vms: &[Vm],
+    homes: &Homes,
+) -> BTreeMap<VmId, Weighed> {
     let by_process: BTreeMap<_, _> = published.iter().map(|vm| (vm.process, vm)).collect();
-    let homes = Homes::read(controller, vms);
     let procfs = ProcFs::host();
     let mut occupants = Occupants::new(controller, &procfs);
     let weighed = vms.iter().map(|vm| {
@@ -106,9 +115,15 @@ fn of_vm(
 
 impl Weights {
     /// Those of all VMs of the host: what a running daemon says, or else what their cgroups have.
-    pub(crate) fn read(controller: &dyn CpuController, state_dir: &Path, vms: &[Vm]) -> Weights {
+    pub(crate) fn read(
+        controller: &dyn CpuController,
+        state_dir: &Path,
+        vms: &[Vm],
+        homes: &Homes,
+    ) -> Weights {
         let (_, published) = published::read(state_dir);
-        Weights::new(controller, &weigh(controller, &published.vms, vms))
+        let weighed = weigh_at(controller, &published.vms, vms, homes);
+        Weights::new(controller, &weighed)
     }
 
     /// Those of VMs that have been weighed, with the weights of the cgroups above them now.

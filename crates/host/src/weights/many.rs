@@ -17,6 +17,7 @@ use tandem_linux::thread::Tid;
 
 use super::*;
 use crate::fixtures;
+use crate::homes::KnownHomes;
 
 const VCPUS: u32 = 8;
 
@@ -230,4 +231,38 @@ fn ten_times_as_many_vms_take_ten_times_as_many_reads() {
         // Where each of nine threads is, what the VM's cgroup and those above have, and who is in ten cgroups and below.
         assert!(many <= 1_000 * 50, "{name}: {many} reads");
     }
+}
+
+#[test]
+fn who_was_found_is_looked_for_now_and_then() {
+    let (mut controller, mut vms) = host(80, |n, _| format!("/vms/{n}"));
+    let mut known = KnownHomes::default();
+    let mut reads = || {
+        let before = controller.reads.load(Ordering::Relaxed);
+        let homes = known.look(&controller, &vms);
+        assert!(vms.iter().all(|vm| homes.get(vm.id).is_some()));
+        controller.reads.load(Ordering::Relaxed) - before
+    };
+    let all = 80 * (VCPUS as usize + 1);
+    let first: Vec<usize> = (0..3).map(|_| reads()).collect();
+    assert_eq!(first, [all; 3], "whoever starts VMs moves them then");
+    let later: Vec<usize> = (0..8).map(|_| reads()).collect();
+    assert_eq!(later.iter().sum::<usize>(), all, "each once: {later:?}");
+    assert!(later.iter().all(|reads| *reads <= all / 4), "{later:?}");
+    // One that moved is found within eight looks, one whose threads are others at once.
+    controller.places.clear();
+    for vm in &vms {
+        for thread in vm.vcpus.iter().map(|vcpu| vcpu.thread).chain([vm.process]) {
+            controller.put(thread, &CgroupPath("/elsewhere".to_owned()));
+        }
+    }
+    vms[0].vcpus.pop();
+    let moved = |homes: &Homes, vm: &Vm| homes.get(vm.id).unwrap().main.0 == "/elsewhere";
+    let homes = known.look(&controller, &vms);
+    assert!(moved(&homes, &vms[0]) && !vms.iter().all(|vm| moved(&homes, vm)));
+    (0..7).for_each(|_| drop(known.look(&controller, &vms)));
+    let homes = known.look(&controller, &vms);
+    assert!(vms.iter().all(|vm| moved(&homes, vm)));
+    // One that is gone is not remembered.
+    assert!(known.look(&controller, &vms[1..]).get(vms[0].id).is_none());
 }

@@ -1,0 +1,315 @@
+//! What watching a large host costs: `tandem host top` and `tandem host export` beside 1,000 VMs of 8 vCPUs.
+//!
+//! ```text
+//! cargo run --release -p tandem-host --example fleet_cost [-- PROCESSES THREADS MOVING…]
+//! ```
+//!
+//! The VMs are processes of this program's, whose threads are named as a microVM's vCPUs. The vCPUs of MOVING of them (each number is a case of its
+//! own: 0, 100 and 1000 unless given) wake up twice a second, those of the others sleep. KVM has no figures of such vCPUs, so what reading POLL costs is
+//! not in this. It prints JSON:
+//!
+//! - `top`: an interval a second, each measured, put in order and drawn on a screen of 110 × 40, by `refresh_ms` on the clock (median and most),
+//!   and `cpu`: the CPU time of all of it as a part of one pCPU.
+//! - `export`: the exporter as a process of its own with its default interval of 5 s, scraped each second: `scrape_ms` on the clock until the whole
+//!   page is there, `page_bytes`, `series`, `interval_ms` (what it says that an interval took, the most) and `cpu` as above.
+//!
+//! Other load on the machine shows in what is by the clock. It runs about 45 s for each case.
+
+use std::env;
+use std::io::BufRead;
+use std::io::BufReader;
+use std::io::Read;
+use std::io::Write;
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::Child;
+use std::process::Command;
+use std::process::Stdio;
+use std::thread;
+use std::time::Duration;
+use std::time::Instant;
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use serde_json::Value;
+use serde_json::json;
+use tandem_host::discovery::DiscoveryOptions;
+use tandem_host::export::Detail;
+use tandem_host::export::Export;
+use tandem_host::export::ExportConfig;
+use tandem_host::select::Selector;
+use tandem_host::top::Top;
+use tandem_host::top::screen::Screen;
+use tandem_host::top::screen::draw::draw;
+use tandem_host::top::text::notes;
+use tandem_linux::ProcFs;
+use tandem_linux::cpu_clock::process_cpu_time;
+use tandem_linux::service::Console;
+use tandem_linux::thread::Pid;
+use tandem_observe::Plain;
+
+/// How many intervals of `top` are measured.
+const REFRESHES: u32 = 15;
+
+/// How long the exporter is watched once it has its first pages.
+const SCRAPES: u32 = 20;
+
+/// The default interval of `tandem host export`.
+const EXPORT_INTERVAL: Duration = Duration::from_secs(5);
+
+/// No daemon keeps its state here.
+const NO_STATE: &str = "/nonexistent";
+
+type AnyError = Box<dyn std::error::Error>;
+
+fn main() -> Result<(), AnyError> {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    match arguments.first().map(String::as_str) {
+        Some("--vm") => return be_a_vm(&arguments[1..]),
+        Some("--export") => return export(arguments[1..].to_vec()),
+        _ => {}
+    }
+    let numbers: Vec<usize> = arguments
+        .iter()
+        .map(|text| text.parse())
+        .collect::<Result<_, _>>()?;
+    let of = |at: usize, default| numbers.get(at).copied().unwrap_or(default);
+    let (processes, threads) = (of(0, 1_000), of(1, 8));
+    let cases = match numbers.get(2..) {
+        Some(given) if !given.is_empty() => given.to_vec(),
+        _ => vec![0, processes / 10, processes],
+    };
+    let cases: Result<Vec<Value>, AnyError> = cases
+        .into_iter()
+        .map(|moving| case(processes, threads, moving))
+        .collect();
+    let document = json!({ "vms": processes, "vcpus_of_each": threads, "cases": cases? });
+    println!("{}", serde_json::to_string_pretty(&document)?);
+    Ok(())
+}
+
+/// Measures beside VMs of which so many move.
+fn case(processes: usize, threads: usize, moving: usize) -> Result<Value, AnyError> {
+    eprintln!("{processes} VMs of {threads} vCPUs, {moving} of which move …");
+    let mut vms = Vec::new();
+    let outcome = (0..processes)
+        .try_for_each(|n| {
+            vms.push(start_vm(n, threads, n < moving)?);
+            Ok(())
+        })
+        .and_then(|()| {
+            let pids: Vec<String> = vms.iter().map(|vm| vm.id().to_string()).collect();
+            let top = watch_top(&pids, threads)?;
+            let export = watch_export(&pids)?;
+            Ok(json!({ "moving": moving, "top": top, "export": export }))
+        });
+    for vm in &mut vms {
+        drop(vm.stdin.take());
+    }
+    for vm in &mut vms {
+        vm.wait()?;
+    }
+    outcome
+}
+
+fn find(pids: Vec<String>) -> DiscoveryOptions {
+    DiscoveryOptions {
+        without_kvm: pids,
+        ..DiscoveryOptions::default()
+    }
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    (time.as_secs_f64() * 1e5).round() / 1e2
+}
+
+/// Median and most.
+fn spread(mut times: Vec<Duration>) -> Value {
+    times.sort_unstable();
+    let median = times.get(times.len() / 2).copied().unwrap_or_default();
+    let most = times.last().copied().unwrap_or_default();
+    json!({ "median": milliseconds(median), "most": milliseconds(most) })
+}
+
+/// What all threads of a process ran so far, in seconds.
+fn cpu_seconds(pid: u32) -> Result<f64, AnyError> {
+    let time = process_cpu_time(Pid(pid)).ok_or("the process is gone")?;
+    Ok(time.as_secs_f64())
+}
+
+fn watch_top(pids: &[String], threads: usize) -> Result<Value, AnyError> {
+    let mut top = Top::open(
+        Box::new(Plain::new(ProcFs::host())),
+        find(pids.to_vec()),
+        Selector::all(),
+        Path::new(NO_STATE),
+    )?;
+    let mut screen = Screen::new(false);
+    let area = Rect::new(0, 0, 110, 40);
+    let me = std::process::id();
+    top.begin()?;
+    let (begin, before) = (Instant::now(), cpu_seconds(me)?);
+    let mut times = Vec::new();
+    for round in 1..=REFRESHES {
+        let next = begin + Duration::from_secs(1) * round;
+        thread::sleep(next.saturating_duration_since(Instant::now()));
+        let woken = Instant::now();
+        let interval = top.interval()?;
+        let seen: usize = interval.vms.iter().map(|vm| vm.vcpus.len()).sum();
+        // Other VMs of this host may be there besides.
+        if seen < pids.len() * threads {
+            return Err(format!("{seen} vCPUs are in the interval").into());
+        }
+        let said = notes(&interval, true);
+        screen.take(interval, said);
+        let mut buffer = Buffer::empty(area);
+        draw(&mut screen, area, &mut buffer, true);
+        times.push(woken.elapsed());
+    }
+    let cpu = (cpu_seconds(me)? - before) / begin.elapsed().as_secs_f64();
+    Ok(json!({ "refresh_ms": spread(times), "cpu": rounded(cpu) }))
+}
+
+fn rounded(part: f64) -> f64 {
+    (part * 1e5).round() / 1e5
+}
+
+/// An exporter, until it is killed.
+fn export(pids: Vec<String>) -> Result<(), AnyError> {
+    let config = ExportConfig {
+        find: find(pids),
+        selector: Selector::all(),
+        state_dir: NO_STATE.into(),
+        listen: "127.0.0.1:0".parse()?,
+        interval: EXPORT_INTERVAL,
+        detail: Detail {
+            culprits: 5,
+            vcpus: false,
+            process_names: true,
+        },
+    };
+    let mut console = Console {
+        info: "info",
+        error: "error",
+        print_ready: false,
+        quiet: false,
+    };
+    let source = Box::new(Plain::new(ProcFs::host()));
+    Ok(Export::open(source, config)?.run(&mut console)?)
+}
+
+/// A child that ends with this.
+struct Guard(Child);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn watch_export(pids: &[String]) -> Result<Value, AnyError> {
+    let mut exporter = Guard(
+        Command::new("/proc/self/exe")
+            .arg("--export")
+            .args(pids)
+            .stderr(Stdio::piped())
+            .spawn()?,
+    );
+    let said = exporter.0.stderr.take().ok_or("no stderr")?;
+    let mut line = String::new();
+    BufReader::new(said).read_line(&mut line)?;
+    let address = line
+        .trim()
+        .strip_prefix("info: metrics at http://")
+        .and_then(|rest| rest.strip_suffix("/metrics"))
+        .ok_or_else(|| format!("the exporter says '{}'", line.trim()))?
+        .to_owned();
+    // From the second interval on all files are open.
+    thread::sleep(EXPORT_INTERVAL * 2 + EXPORT_INTERVAL / 2);
+    let pid = exporter.0.id();
+    let (begin, before) = (Instant::now(), cpu_seconds(pid)?);
+    let (mut times, mut intervals, mut page) = (Vec::new(), Vec::new(), String::new());
+    for round in 1..=SCRAPES {
+        let asked = Instant::now();
+        page = scrape(&address)?;
+        times.push(asked.elapsed());
+        let took = value(&page, "tandem_export_took_seconds ").ok_or("no interval was read")?;
+        intervals.push(Duration::from_secs_f64(took));
+        let next = begin + Duration::from_secs(1) * round;
+        thread::sleep(next.saturating_duration_since(Instant::now()));
+    }
+    let cpu = (cpu_seconds(pid)? - before) / begin.elapsed().as_secs_f64();
+    let vms = value(&page, "tandem_export_vms ").unwrap_or_default();
+    if vms < pids.len() as f64 {
+        return Err(format!("{vms} VMs have series").into());
+    }
+    let series = page.lines().filter(|line| line.starts_with("tandem_"));
+    Ok(json!({
+        "scrape_ms": spread(times),
+        "page_bytes": page.len(),
+        "series": series.count(),
+        "interval_ms": spread(intervals),
+        "cpu": rounded(cpu),
+    }))
+}
+
+/// The whole page.
+fn scrape(address: &str) -> Result<String, AnyError> {
+    let mut connection = TcpStream::connect(address)?;
+    write!(
+        connection,
+        "GET /metrics HTTP/1.0\r\nHost: {address}\r\n\r\n"
+    )?;
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer)?;
+    let (_, page) = answer
+        .split_once("\r\n\r\n")
+        .ok_or("an answer without a page")?;
+    Ok(page.to_owned())
+}
+
+fn value(page: &str, beginning: &str) -> Option<f64> {
+    let line = page.lines().find(|line| line.starts_with(beginning))?;
+    line.rsplit_once(' ')?.1.parse().ok()
+}
+
+fn start_vm(n: usize, threads: usize, moves: bool) -> Result<Child, AnyError> {
+    let moves = if moves { "moves" } else { "sleeps" };
+    let mut vm = Command::new("/proc/self/exe")
+        .args(["--vm", &format!("vm{n}"), &threads.to_string(), moves])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let mut line = String::new();
+    if let Some(output) = vm.stdout.take() {
+        BufReader::new(output).read_line(&mut line)?;
+    }
+    match line.as_str() {
+        "ready\n" => Ok(vm),
+        other => Err(format!("the process says '{other}' instead of 'ready'").into()),
+    }
+}
+
+/// Threads that sleep, or wake up twice a second, until the input ends.
+fn be_a_vm(arguments: &[String]) -> Result<(), AnyError> {
+    let [name, threads, moves] = arguments else {
+        return Err("usage: fleet_cost --vm NAME THREADS moves|sleeps".into());
+    };
+    let naps = match moves.as_str() {
+        "moves" => Duration::from_millis(500),
+        _ => Duration::from_secs(1_000_000),
+    };
+    for n in 0..threads.parse()? {
+        let vcpu = thread::Builder::new().stack_size(64 << 10);
+        vcpu.name(format!("{name}/vcpu{n}")).spawn(move || {
+            loop {
+                thread::sleep(naps);
+            }
+        })?;
+    }
+    println!("ready");
+    std::io::stdout().flush()?;
+    std::io::stdin().read_to_end(&mut Vec::new())?;
+    Ok(())
+}
