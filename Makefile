@@ -1,7 +1,6 @@
 # Tandem's verbs. Each one first puts in place what it needs (scripts/setup), so that a fresh clone
 # needs no step of its own; `make` alone lists them. Nothing here keeps state outside `target/`,
-# except the test VM's kernel, and the lab's kernels and saved machines, which are cached under
-# ~/.cache/tandem.
+# except the test VM's kernel, the lab's kernels and saved machines, and mdBook, which are cached under ~/.cache/tandem.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -93,10 +92,12 @@ check: ## the quick part of test: house rules, formatting, lints
 	cargo clippy --workspace --all-targets -- -D warnings
 
 .PHONY: docs
-docs: ## the API documentation, under target/doc
+docs: ## the book of the documents, and the API documentation (mdBook is built once, if it is missing: a minute or two)
 	@scripts/setup build
+	@scripts/setup check
+	@scripts/book >/dev/null
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps
-	@echo "open $(TARGET)/doc/tandem_policy/index.html"
+	@echo "open $(TARGET)/book/html/index.html and $(TARGET)/doc/tandem_policy/index.html"
 
 .PHONY: clean
 clean: ## remove everything that was built (the test VM's kernel stays in ~/.cache/tandem)
