@@ -41,10 +41,10 @@ ranges() {
 
 # In a job, what is said goes to a log beside the shards, which is kept only if the job fails.
 log() {
-    local log=$folder/$1.log
     [[ -n ${SLURM_JOB_ID:-} ]] || return 0
-    exec >"$log" 2>&1
-    trap 'status=$?; ((status)) || rm -f "'"$log"'"; exit $status' EXIT
+    kept=$folder/$1.log
+    exec >"$kept" 2>&1
+    trap 'status=$?; if ((status == 0)); then rm -f "$kept"; fi; exit $status' EXIT
 }
 
 shard() {
