@@ -34,8 +34,10 @@ def sweep(
     listener: Optional[Callable[[float, float, str], object]],
 ) -> None:
     """Has the file ``out`` made."""
-    from distributed import as_completed
+    import distributed
 
+    # Its types are unknown.
+    as_completed: Any = distributed.as_completed
     grid = _grid(asked)
     folder = Path(f"{out}.shards")
     try:

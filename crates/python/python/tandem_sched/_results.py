@@ -138,7 +138,8 @@ class Run:
 
     def to_dict(self) -> dict[str, Any]:
         """The same as a dictionary."""
-        return _json.loads(self.json())
+        read: dict[str, Any] = _json.loads(self.json())
+        return read
 
     @property
     def decisions(self) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
@@ -173,7 +174,8 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """The same as a dictionary."""
-        return _json.loads(self.json())
+        read: dict[str, Any] = _json.loads(self.json())
+        return read
 
     def text(self, metrics: Optional[Sequence[str]] = None) -> str:
         """A table for a terminal, of these metrics."""
