@@ -210,7 +210,7 @@ impl Grid {
 #[pyclass(frozen, module = "tandem_sched._native")]
 pub struct Sweep {
     table: Table,
-    /// Those of each cell; empty if the file has some that no simulation has.
+    /// Those of each cell, without any that no simulation has.
     figures: Vec<Vec<Metric>>,
     /// `None`: it is a shard.
     whole: Option<Asked>,
