@@ -4,6 +4,7 @@ What they share is in support.py; scripts/test-wheel runs them.
 """
 
 import contextlib
+import io
 import re
 import signal
 import subprocess
@@ -347,7 +348,7 @@ class Documents(Case):
         text = (REPOSITORY / "crates/python/README.md").read_text()
         examples = [part.split("```")[0] for part in text.split("```python\n")[1:]]
         found = {}
-        with contextlib.chdir(self.path):
+        with contextlib.chdir(self.path), contextlib.redirect_stdout(io.StringIO()) as said:
             for number, example in enumerate(examples):
                 if "Client(" in example:
                     continue
@@ -357,6 +358,7 @@ class Documents(Case):
             self.assertIn("vm.locks.vcpus", list(found["frame"]))
             self.assertTrue((self.path / "locks.svg").read_text().startswith("<svg"))
             self.assertGreater((self.path / "locks.parquet").stat().st_size, 1000)
+        self.assertIn("against first", said.getvalue())
 
     def test_ten_lines_give_a_frame_and_a_plot(self):
         text = (REPOSITORY / "crates/python/README.md").read_text()
