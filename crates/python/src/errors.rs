@@ -9,6 +9,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use tandem_experiment::compare::CompareError;
 use tandem_experiment::execute::ExecuteError;
+use tandem_experiment::sweep::division::DivisionError;
 use tandem_experiment::sweep::grid::GridError;
 use tandem_report::explain;
 use tandem_sim::scenario::load::LoadError;
@@ -73,5 +74,17 @@ pub fn grid(py: Python<'_>, error: &GridError) -> PyErr {
     match error {
         GridError::Scenario(error) => load(py, error),
         GridError::Nothing | GridError::TooManyShards { .. } => argument(error),
+    }
+}
+
+/// Why a grid is not divided.
+pub fn division(error: &DivisionError) -> PyErr {
+    match error {
+        DivisionError::Number(_) => argument(error),
+        DivisionError::Execute(error) => execute(*error),
+        DivisionError::Folder { .. }
+        | DivisionError::Foreign { .. }
+        | DivisionError::Other { .. }
+        | DivisionError::Divided { .. } => file(error),
     }
 }

@@ -1,9 +1,5 @@
-//! `run`, `compare` and `sweep`, with what comes out.
+//! `run` and `compare`, with what comes out.
 
-use std::path::Path;
-use std::path::PathBuf;
-
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use tandem_experiment::compare;
 use tandem_experiment::execute;
@@ -11,11 +7,6 @@ use tandem_experiment::execute::ExecuteError;
 use tandem_experiment::input;
 use tandem_experiment::metrics;
 use tandem_experiment::policies;
-use tandem_experiment::sweep;
-use tandem_experiment::sweep::file;
-use tandem_experiment::sweep::grid::Grid;
-use tandem_experiment::sweep::grid::Shard;
-use tandem_experiment::sweep::place;
 use tandem_experiment::vary;
 use tandem_experiment::vary::Combination;
 use tandem_policy::PolicySet;
@@ -42,9 +33,6 @@ use crate::scenario::Source;
 use crate::table::Line;
 use crate::table::Table;
 use crate::watch::watched;
-
-/// What stands for a text of a damaged file.
-const NO_TEXT: &str = "\u{fffd}";
 
 /// One run.
 #[pyclass(frozen, module = "tandem_sched._native")]
@@ -159,7 +147,7 @@ fn has_controller(scenario: &Scenario) -> bool {
 }
 
 /// What is varied: policies by name, then `KEY=VALUE,…`.
-fn combinations(policies: &[String], vary: &[String]) -> PyResult<Vec<Combination>> {
+pub fn combinations(policies: &[String], vary: &[String]) -> PyResult<Vec<Combination>> {
     let first = policies::combinations(policies).map_err(|error| errors::argument(&error))?;
     vary::combinations(first, vary).map_err(|error| errors::argument(&error))
 }
@@ -167,8 +155,10 @@ fn combinations(policies: &[String], vary: &[String]) -> PyResult<Vec<Combinatio
 /// A comparison.
 #[pyclass(frozen, module = "tandem_sched._native")]
 pub struct Comparison {
-    plan: compare::Plan,
-    outcome: compare::Outcome,
+    /// What was compared.
+    pub plan: compare::Plan,
+    /// What came out.
+    pub outcome: compare::Outcome,
 }
 
 impl Comparison {
@@ -263,99 +253,4 @@ pub fn run_comparison(
     })?;
     let outcome = outcome.map_err(|error| errors::compare(py, &error))?;
     Ok(Comparison { plan, outcome })
-}
-
-/// Runs a grid, or a shard of it; with `out` into a file, which is read instead if it is complete.
-#[pyfunction(name = "sweep")]
-#[pyo3(signature = (source, policies, vary, runs, workers=None, out=None, shard=None, force=false, listener=None))]
-// They are those of the Python function, where they have names.
-#[allow(clippy::too_many_arguments)]
-pub fn run_sweep(
-    py: Python<'_>,
-    source: &Source,
-    policies: Vec<String>,
-    vary: Vec<String>,
-    runs: u32,
-    workers: Option<usize>,
-    out: Option<PathBuf>,
-    shard: Option<&str>,
-    force: bool,
-    listener: Option<Bound<'_, PyAny>>,
-) -> PyResult<Table> {
-    let workers = input::workers(runs, workers).map_err(|error| errors::argument(&error))?;
-    let combinations = combinations(&policies, &vary)?;
-    let grid = Grid::read(&source.source, &combinations, runs);
-    let grid = grid.map_err(|error| errors::grid(py, &error))?;
-    let shard: Shard = match shard {
-        None => Shard::WHOLE,
-        Some(text) => text.parse().map_err(|error| {
-            PyValueError::new_err(format!("shard {text:?} is not possible: {error}"))
-        })?,
-    };
-    grid.check(shard)
-        .map_err(|error| errors::grid(py, &error))?;
-    if let Some(out) = &out {
-        let identity = grid.identity(shard);
-        place::check_name(out, shard).map_err(|error| errors::argument(&error))?;
-        if place::is_done(out, &identity, force).map_err(|error| errors::file(&error))? {
-            return written(out, grid.cells());
-        }
-        place::check(out).map_err(|error| errors::file(&error))?;
-    }
-    let figures = watched(py, listener.as_ref(), |progress| {
-        sweep::run(&grid, shard, workers, progress)
-    })?;
-    let figures = figures.map_err(errors::execute)?;
-    if let Some(out) = &out {
-        // Ctrl-C while the file is written is heard once it is whole.
-        let rows = figures.write(out, &|| false);
-        rows.map_err(|error| errors::file(&error))?;
-    }
-    let lines = figures.cells().flat_map(|(number, cell, metrics)| {
-        metrics.iter().map(move |metric| Line {
-            cell: number,
-            scenario: &cell.scenario.name,
-            combination: cell.combination,
-            parameters: cell.parameters,
-            seed: cell.seed,
-            vm: &metric.vm,
-            metric: metric.metric,
-            unit: metric.unit,
-            value: metric.value,
-        })
-    });
-    Table::new(true, grid.parameters().columns(), lines)
-}
-
-/// The table of a complete file of so many cells.
-fn written(path: &Path, cells: u64) -> PyResult<Table> {
-    let mut reader = file::Reader::open(path).map_err(|error| errors::file(&error))?;
-    let mut rows = Vec::new();
-    for cell in 0..cells {
-        while let Some(row) = reader.next_of(cell).map_err(|error| errors::file(&error))? {
-            rows.push(row);
-        }
-    }
-    let lines = rows.iter().map(|row| {
-        let text = [
-            &row.scenario,
-            &row.combination,
-            &row.vm,
-            &row.metric,
-            &row.unit,
-        ]
-        .map(|bytes| bytes.as_utf8().unwrap_or(NO_TEXT));
-        Line {
-            cell: row.cell,
-            scenario: text[0],
-            combination: text[1],
-            parameters: &row.parameters,
-            seed: row.seed,
-            vm: text[2],
-            metric: text[3],
-            unit: text[4],
-            value: row.value,
-        }
-    });
-    Table::new(true, reader.parameters(), lines)
 }

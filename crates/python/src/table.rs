@@ -94,7 +94,8 @@ impl Filling {
 }
 
 /// Figures as an Arrow table.
-#[pyclass(frozen, module = "tandem_sched._native")]
+#[derive(Clone)]
+#[pyclass(frozen, skip_from_py_object, module = "tandem_sched._native")]
 pub struct Table {
     batch: RecordBatch,
 }

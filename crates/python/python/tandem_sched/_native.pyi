@@ -1,9 +1,13 @@
 """The native half; use the classes of `tandem_sched`, which wrap these."""
 
-from typing import Any, Callable, Optional
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any, Callable, Optional, Union
 
 VERSION: str
 
+_Path = Union[str, PathLike[str]]
 _Listener = Optional[Callable[[float, float, str], object]]
 
 class ScenarioError(ValueError):
@@ -45,6 +49,36 @@ class Comparison:
     def svg(self, metrics: Optional[str] = None) -> str: ...
     def table(self) -> Table: ...
 
+class Grid:
+    cells: int
+    fingerprint: str
+    def __new__(cls, source: Source, policies: list[str], vary: list[str], runs: int) -> Grid: ...
+    def run(
+        self,
+        workers: Optional[int] = None,
+        out: Optional[_Path] = None,
+        shard: Optional[str] = None,
+        listener: _Listener = None,
+    ) -> Sweep: ...
+    def is_done(self, out: _Path, shard: Optional[str] = None, force: bool = False) -> bool: ...
+    def read(self, out: _Path, shard: Optional[str] = None) -> Sweep: ...
+    def divide(self, out: _Path, of: Optional[int] = None, listener: _Listener = None) -> tuple[list[Path], list[int]]: ...
+    def merge(self, out: _Path, shards: Sequence[_Path]) -> None: ...
+
+class Sweep:
+    def table(self) -> Table: ...
+    def comparison(self) -> Comparison: ...
+
+class Survey:
+    def json(self) -> str: ...
+    def text(self) -> str: ...
+    def html(self, command: str) -> str: ...
+
+class Reproduction:
+    def json(self) -> str: ...
+    def text(self) -> str: ...
+    def html(self, command: str) -> str: ...
+
 def run(
     source: Source,
     listener: _Listener = None,
@@ -60,14 +94,21 @@ def compare(
     watch: bool = False,
     listener: _Listener = None,
 ) -> Comparison: ...
-def sweep(
-    source: Source,
+def survey(
     policies: list[str],
-    vary: list[str],
+    workloads: list[str],
+    overcommit: list[int],
+    pcpus: int,
     runs: int,
     workers: Optional[int] = None,
-    out: Optional[str] = None,
-    shard: Optional[str] = None,
-    force: bool = False,
+    scenarios: Optional[str] = None,
     listener: _Listener = None,
-) -> Table: ...
+) -> Survey: ...
+def reproduce(
+    claims: list[str],
+    settings: list[str],
+    runs: int,
+    workers: Optional[int] = None,
+    scenarios: Optional[str] = None,
+    listener: _Listener = None,
+) -> Reproduction: ...

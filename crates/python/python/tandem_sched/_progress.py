@@ -12,15 +12,16 @@ Listener = Callable[[float, float, str], object]
 class Bar:
     """Draws while it is entered; entering gives the function to call."""
 
-    def __init__(self, progress: Union[bool, Listener]) -> None:
+    def __init__(self, progress: Union[bool, Listener], unit: str = "s") -> None:
         self._progress = progress
+        self._unit = unit
         self._bar: Any = None
         self._drawn = False
 
     @classmethod
-    def of(cls, progress: Union[bool, Listener]) -> "Bar":
-        """For what a caller gave: whether to draw, or what to call."""
-        return cls(progress)
+    def of(cls, progress: Union[bool, Listener], unit: str = "s") -> "Bar":
+        """For what a caller gave: whether to draw, or what to call. The unit is simulated seconds, or shards."""
+        return cls(progress, unit)
 
     def __enter__(self) -> Optional[Listener]:
         if callable(self._progress):
@@ -45,11 +46,12 @@ class Bar:
             except ImportError:
                 pass
             else:
-                self._bar = tqdm(total=total, desc=what, unit="s", unit_scale=True)
+                self._bar = tqdm(total=total, desc=what, unit=self._unit, unit_scale=True)
         if self._bar is not None:
             self._bar.total = total
             self._bar.update(done - self._bar.n)
         elif sys.stderr.isatty():
             self._drawn = True
             part = done / total if total else 0.0
-            print(f"\r{what}: {part:4.0%} of {total:g} simulated seconds", end="", file=sys.stderr, flush=True)
+            unit = "simulated seconds" if self._unit == "s" else self._unit
+            print(f"\r{what}: {part:4.0%} of {total:g} {unit}", end="", file=sys.stderr, flush=True)

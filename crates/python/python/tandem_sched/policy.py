@@ -25,9 +25,16 @@ Vm = Union[int, Mapping[str, Any]]
 Vcpu = Union[int, Mapping[str, Any]]
 
 
-def set_weight(vm: Vm, weight: float, vcpu: Optional[Vcpu] = None) -> dict[str, Any]:
-    """Gives a VM, or a vCPU within it, this weight."""
-    return _decision("set-weight", target=_target(vm, vcpu), weight=float(weight))
+def set_weight(
+    vm: Vm, weight: float, vcpu: Optional[Vcpu] = None, *, because: Optional[Mapping[str, Any]] = None
+) -> dict[str, Any]:
+    """Gives a VM, or a vCPU within it, this weight.
+
+    ``because`` is a reason as the daemon writes it, such as ``{"reason": "keep-sum"}``, for ports of its policies; by default a policy
+    has its own reasons.
+    """
+    decision = _decision("set-weight", target=_target(vm, vcpu), weight=float(weight))
+    return {**decision, "because": dict(because)} if because else decision
 
 
 def set_idle(vm: Vm, idle: bool, vcpu: Optional[Vcpu] = None) -> dict[str, Any]:

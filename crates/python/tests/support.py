@@ -1,0 +1,61 @@
+"""What the tests of the wheel share: a scenario, the command to compare with, and what libraries there are.
+
+TANDEM names the binary whose results the wheel must have to the byte, REPOSITORY the folder of its sources; scripts/test-wheel sets both.
+"""
+
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+import tandem_sched as ts
+
+REPOSITORY = Path(os.environ.get("REPOSITORY", Path(__file__).parents[3]))
+sys.path.insert(0, str(REPOSITORY / "scripts"))
+sys.dont_write_bytecode = True
+import like_libtest
+
+TEXT = """
+duration = "20ms"
+warmup = "4ms"
+[machine]
+pcpus = 2
+[[vm]]
+name = "a"
+vcpus = 2
+workload = "mutex"
+[[vm]]
+name = "b"
+vcpus = 2
+workload = "burn"
+"""
+LONG = TEXT.replace("20ms", "4000s")
+VARY = {"host.scheduler": ["cfs", "eevdf"], "vm.a.vcpus": "1..3"}
+ARGUMENTS = ["--vary", "host.scheduler=cfs,eevdf", "--vary", "vm.a.vcpus=1..3"]
+TANDEM = os.environ.get("TANDEM", "")
+
+
+def has(library):
+    return importlib.util.find_spec(library) is not None
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.path = Path(self.folder.name)
+        self.file = self.path / "s.toml"
+        self.file.write_text(TEXT)
+        self.scenario = ts.Scenario.from_file(self.file)
+
+    def tandem(self, *arguments):
+        """What the command writes into a file whose name is the last argument."""
+        if not Path(TANDEM).is_file():
+            self.skipTest("TANDEM names no binary to compare with")
+        command = [TANDEM, "sim", *map(str, arguments)]
+        done = subprocess.run(command, cwd=self.path, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return (self.path / str(arguments[-1])).read_bytes()
