@@ -38,13 +38,13 @@ pub fn main(args: &ScenarioFromArgs) -> anyhow::Result<()> {
         recorded.add(&frame.interval);
         anyhow::Ok(())
     })?;
+    let text = recorded.host(&args.from.to_string_lossy())?.toml();
     if args.output.exists() {
         bail!(
-            "{} is there already, and is not overwritten: name another file for -o, or remove it first",
+            "{} exists and is not overwritten: name another file for -o, or remove it first",
             args.output.display()
         );
     }
-    let text = recorded.host(&args.from.to_string_lossy())?.toml();
     let file = File::create_new(&args.output).and_then(|mut file| file.write_all(text.as_bytes()));
     file.with_context(|| format!("cannot write {}", args.output.display()))
 }
