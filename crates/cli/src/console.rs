@@ -5,8 +5,12 @@ use std::path::Path;
 
 use anyhow::Context;
 use anyhow::bail;
+use tandem_host::config::ConfigError;
+use tandem_host::daemon::DaemonError;
 use tandem_host::replay::ReplayError;
+use tandem_host::scalability::ScalabilityError;
 use tandem_host::select::NothingMatched;
+use tandem_host::select::WrongArgument;
 use tandem_host::why::WhyError;
 use tandem_linux::restore::RestoreReport;
 
@@ -23,12 +27,24 @@ pub fn explain(error: &anyhow::Error) -> String {
     tandem_report::explain(error.as_ref())
 }
 
-/// The exit status: 3 where nothing matched, 1 for any other failure. Arguments that cannot be are clap's, with 2; what is there
-/// in part is `replay`'s, with 4.
+/// The exit status: 2 for arguments that cannot be, of which most are clap's, 3 where nothing matched, 1 for any other failure. What is
+/// there in part is `replay`'s, with 4.
 pub fn exit_status(error: &anyhow::Error) -> u8 {
     let no_vm = matches!(error.downcast_ref(), Some(WhyError::NoSuchVm { .. }));
-    let none_then = matches!(error.downcast_ref(), Some(ReplayError::NoneMatches { .. }));
-    match no_vm || none_then || error.is::<NothingMatched>() {
+    let no_scaling = matches!(
+        error.downcast_ref(),
+        Some(ScalabilityError::Look(WhyError::NoSuchVm { .. }))
+    );
+    let none_then = error.downcast_ref().is_some_and(ReplayError::is_of_nothing);
+    let unselected = matches!(error.downcast_ref(), Some(ConfigError::NothingSelected))
+        || matches!(
+            error.downcast_ref(),
+            Some(DaemonError::Config(ConfigError::NothingSelected))
+        );
+    if unselected || error.is::<WrongArgument>() {
+        return 2;
+    }
+    match no_vm || no_scaling || none_then || error.is::<NothingMatched>() {
         true => 3,
         false => 1,
     }

@@ -17,6 +17,7 @@ use tandem_bench::control;
 use tandem_bench::vm_run;
 use tandem_bench::vm_run::Signals;
 use tandem_bench::vm_tables;
+use tandem_host::select::WrongArgument;
 use tandem_microvm::Calibration;
 use tandem_microvm::MicrovmConfig;
 use tandem_microvm::VmName;
@@ -25,6 +26,7 @@ use tandem_microvm::workload;
 use tandem_report::json;
 use tandem_report::table::Look;
 
+use crate::console::explain;
 use crate::number::time;
 
 /// How long a VM runs if nothing says otherwise.
@@ -90,8 +92,9 @@ pub fn main(command: VmCommand) -> anyhow::Result<()> {
 }
 
 fn run(args: &RunArgs) -> anyhow::Result<()> {
-    let config = config(args)?;
-    let limit = limit(args)?;
+    let wrong = |error: anyhow::Error| WrongArgument(explain(&error));
+    let config = config(args).map_err(wrong)?;
+    let limit = limit(args).map_err(wrong)?;
     let signals = Signals::listen()?;
     let mut stdout = std::io::stdout();
     let ended = match args.control_stdio {

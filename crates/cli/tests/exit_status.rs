@@ -74,7 +74,25 @@ fn usage_failure_and_nothing_matched_differ() {
     assert_eq!(code, Some(2));
     let (code, said) = run(&["host", "run", "--config", "/no/such.toml"], Stdio::null());
     assert_eq!(code, Some(1), "{said}");
-    let looks: [&[&str]; 2] = [
+    let impossible: [&[&str]; 5] = [
+        &["vm", "run", "--workload", "nosuch"],
+        &["vm", "run", "--set", "colour=1"],
+        &["vm", "run", "--name", "Data Base"],
+        &["vm", "run", "--seconds", "0"],
+        &["host", "run", "--dry-run"],
+    ];
+    for arguments in impossible {
+        let (code, said) = run(arguments, Stdio::null());
+        assert_eq!(code, Some(2), "{arguments:?}: {said}");
+    }
+    let looks: [&[&str]; 3] = [
+        &[
+            "host",
+            "scalability",
+            "nobody-is-called-so",
+            "--interval",
+            "50ms",
+        ],
         &[
             "host",
             "status",

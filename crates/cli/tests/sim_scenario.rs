@@ -122,7 +122,10 @@ fn what_makes_no_scenario_is_said_and_nothing_is_written_over() {
         error(&[&args, more].concat())
     };
     let said = of(folder, &[]);
-    assert!(said.contains("s.toml") && said.contains("exists"), "{said}");
+    assert!(
+        said.contains("s.toml") && said.contains("exists and is not overwritten: name another"),
+        "{said}"
+    );
     assert!(of("/nowhere/x", &[]).contains("/nowhere/x"));
     let said = of(folder, &["--at", "noon"]);
     assert!(said.contains("noon") && said.contains("+90s"), "{said}");

@@ -284,6 +284,16 @@ fn remarks(vm: &VmInterval, length: Nanos, weight: Option<Weight>, starts: usize
                 .to_owned(),
         );
     }
+    if vm
+        .vcpus
+        .iter()
+        .any(|vcpu| Demand::of(vcpu, false).is_starved())
+    {
+        remarks.push(
+            "a vCPU of it waited for pCPUs nearly all the time: what it got is too little to tell how it sleeps, and it is taken to compute without a pause"
+                .to_owned(),
+        );
+    }
     if weight.is_none() {
         remarks.push("its weight is not known: the usual one".to_owned());
     }

@@ -37,6 +37,8 @@ pub struct Refused {
     pub error: String,
     /// Whether the journal could not be written: then it is the same for all VMs.
     pub is_of_disk: bool,
+    /// Whether another daemon looks after the VM.
+    pub is_others: bool,
 }
 
 impl Refused {
@@ -46,6 +48,7 @@ impl Refused {
             vm: vm.to_owned(),
             error: error.to_string(),
             is_of_disk: matches!(error, ActuatorError::Journal(error) if error.is_of_disk()),
+            is_others: false,
         }
     }
 

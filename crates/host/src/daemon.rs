@@ -53,6 +53,7 @@ use crate::status;
 use crate::status::Due;
 use crate::status::Wanted;
 use crate::turns::TurnStats;
+use crate::unseen::Unseen;
 use tandem_linux::actuator::Actuator;
 use tandem_linux::actuator::ActuatorError;
 use tandem_linux::branch_counters;
@@ -99,6 +100,11 @@ pub enum DaemonError {
     /// VMs are not looked for any more.
     #[error("the thread that looks for VMs has ended: please report what it said before")]
     ScannerEnded,
+    /// Nothing was done, and others did it.
+    #[error(
+        "every VM that is selected was another Tandem daemon's: this one looked after none; see the warnings above"
+    )]
+    AllTaken,
 }
 
 /// Looking for VMs for longer than that is worth a line.
@@ -130,6 +136,11 @@ pub struct Daemon {
     hinted: bool,
     /// Who never sleeps and takes no turns.
     left_out: LeftOutOfTurns,
+    /// What is asked for and not seen.
+    unseen: Unseen,
+    /// Whether any VM was taken into care, and whether one was another daemon's.
+    took: bool,
+    was_refused: bool,
 }
 
 impl Daemon {
@@ -200,6 +211,9 @@ impl Daemon {
             spins: Spins::default(),
             hinted: false,
             left_out: LeftOutOfTurns::default(),
+            unseen: Unseen::default(),
+            took: false,
+            was_refused: false,
             config,
         })
     }
@@ -221,7 +235,10 @@ impl Daemon {
         if !self.config.dry_run {
             status::remove(&self.config.state_dir);
         }
-        outcome
+        match self.was_refused && !self.took {
+            true => outcome.and(Err(DaemonError::AllTaken)),
+            false => outcome,
+        }
     }
 
     fn periods(
@@ -456,7 +473,13 @@ impl Daemon {
             .collect();
         let present: BTreeSet<VmId> = scan.vms.iter().map(|vm| vm.id).collect();
         self.believed.retain(|vm, _| present.contains(vm));
+        let is_root = rustix::process::geteuid().is_root();
+        for line in self.unseen.news(scan, &self.config, is_root) {
+            reporter.info(&line);
+        }
         let (notes, refused) = self.fleet.update(&selected, &scan.vms);
+        self.took |= self.fleet.vms().next().is_some();
+        self.was_refused |= refused.iter().any(|refused| refused.is_others);
         for note in notes {
             match self.config.dry_run && note.0.starts_with("would") {
                 true => reporter.would(&note.0),
@@ -507,7 +530,10 @@ impl Daemon {
     fn refused(&mut self, refused: &[Refused], reporter: &mut dyn Reporter) {
         for refused in refused {
             self.metrics.errors.inc();
-            self.errors.error(refused.in_words(), reporter);
+            match refused.is_others {
+                true => self.errors.warning(refused.in_words(), reporter),
+                false => self.errors.error(refused.in_words(), reporter),
+            }
         }
     }
 

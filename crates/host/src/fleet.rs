@@ -557,6 +557,7 @@ impl Fleet {
                     vm: vm.clone(),
                     error: report.to_string(),
                     is_of_disk: false,
+                    is_others: false,
                 }),
                 Err(error) => refused.push(Refused::new(vm, &error)),
             }

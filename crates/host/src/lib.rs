@@ -43,6 +43,7 @@ pub mod status;
 pub mod top;
 pub mod trace;
 pub mod turns;
+mod unseen;
 pub mod vmm;
 pub mod waits;
 pub mod watch;

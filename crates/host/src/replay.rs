@@ -56,6 +56,16 @@ pub enum ReplayError {
     /// There is nothing to which a time could be relative.
     #[error("it holds no interval; --list says what it holds")]
     Empty,
+    /// The record is over before.
+    #[error("the record begins at {from} and ends at {to}; nothing was recorded at {at}")]
+    Outside {
+        /// What was asked for.
+        at: String,
+        /// The record's begin.
+        from: String,
+        /// The record's end.
+        to: String,
+    },
     /// Nobody looked then.
     #[error("no interval at that time; --list says what it holds")]
     NothingThen,
@@ -80,6 +90,18 @@ pub enum ReplayError {
     },
 }
 
+impl ReplayError {
+    /// Whether the record can be read and has nothing of what was asked for.
+    pub fn is_of_nothing(&self) -> bool {
+        matches!(
+            self,
+            ReplayError::NoneMatches { .. }
+                | ReplayError::Outside { .. }
+                | ReplayError::NothingThen
+        )
+    }
+}
+
 /// The time that is asked for: the interval of a moment, or all from one to another. Moments that are relative to the record's begin or end are those
 /// of CLOCK_MONOTONIC: it does not matter to them that the wall clock was set.
 pub fn wanted(
@@ -100,7 +122,16 @@ pub fn wanted(
         false => (Nanos(0), Nanos(0)..Nanos(0)),
     };
     let resolved = |moment: Moment| moment.within(steady.start, steady.end);
+    let by_wall = |at: Nanos| Nanos(begin.0.saturating_add(at.saturating_sub(steady.start).0));
     if let Some(at) = at {
+        let moment = resolved(at);
+        if at.is_relative() && !(steady.start..=steady.end).contains(&moment) {
+            return Err(ReplayError::Outside {
+                at: printed(by_wall(moment)),
+                from: printed(begin),
+                to: printed(by_wall(steady.end)),
+            });
+        }
         // The end of a record is in its last interval.
         let moment = match at.is_relative() {
             true => resolved(at).min(steady.end.saturating_sub(Nanos(1))),
@@ -129,7 +160,6 @@ pub fn wanted(
         steady: asked,
     } = &wanted;
     if wall.start >= wall.end || asked.start >= asked.end {
-        let by_wall = |at: Nanos| Nanos(begin.0.saturating_add(at.saturating_sub(steady.start).0));
         let (from, to) = match wall.start >= wall.end {
             true => (wall.start, wall.end),
             false => (by_wall(asked.start), by_wall(asked.end)),

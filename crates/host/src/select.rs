@@ -22,6 +22,11 @@ use tandem_linux::thread::Pid;
 #[error("{0}")]
 pub struct NothingMatched(pub String);
 
+/// An argument that cannot be, and why.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct WrongArgument(pub String);
+
 /// The compiled selection.
 #[derive(Clone, Debug, Default)]
 pub struct Selector {

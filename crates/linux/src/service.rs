@@ -78,15 +78,28 @@ pub struct ReportOnce {
 impl ReportOnce {
     /// Reports an error, unless it was reported before.
     pub fn error(&mut self, error: impl Display, reporter: &mut dyn Reporter) {
-        let line = error.to_string();
+        if let Some(line) = self.news(error.to_string()) {
+            reporter.error(line);
+        }
+    }
+
+    /// Reports what is no failure and should be known, unless it was reported before.
+    pub fn warning(&mut self, warning: impl Display, reporter: &mut dyn Reporter) {
+        if let Some(line) = self.news(format!("warning: {warning}")) {
+            reporter.info(line);
+        }
+    }
+
+    /// The line, if it was not reported before; it counts as reported.
+    fn news(&mut self, line: String) -> Option<&str> {
         if self.reported.contains(&line) {
-            return;
+            return None;
         }
         if self.reported.len() >= MOST_REMEMBERED {
             self.reported.clear();
         }
-        reporter.error(&line);
         self.reported.push(line);
+        self.reported.last().map(String::as_str)
     }
 }
 

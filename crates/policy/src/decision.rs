@@ -216,7 +216,11 @@ pub enum Because {
     /// The VM is to have its configured weight and nothing else.
     Configured,
     /// The VM takes turns: what it receives follows from them.
-    TakesTurns,
+    TakesTurns {
+        /// Its weight over the configured one: above 1 where others compete that no policy holds.
+        #[serde(default)]
+        raise: f64,
+    },
     /// The vCPU's VM takes turns, and this pCPU is its own in them.
     Seat,
     /// The VM takes no turns any more, or the vCPU sleeps in them.
@@ -334,7 +338,12 @@ impl fmt::Display for Because {
             }
             Because::Held => f.write_str("held by its quota: back towards the configured weight"),
             Because::Configured => f.write_str("its configured weight"),
-            Because::TakesTurns => f.write_str("its configured weight while it takes turns"),
+            Because::TakesTurns { raise } if *raise > 1.0 => write!(
+                f,
+                "raised to {raise:.2} of its configured weight while it takes turns: others compete for these pCPUs that no policy holds \
+                 (processes, VMs that are not selected), and the VMs whose turn it is weigh for those that wait for theirs, too"
+            ),
+            Because::TakesTurns { .. } => f.write_str("its configured weight while it takes turns"),
             Because::Seat => f.write_str("its pCPU while its VM takes turns"),
             Because::LeftTurns => f.write_str("takes no turns: as it was out of them"),
             Because::WantsMore { backlogged, waited } => write!(

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::Context;
+use anyhow::bail;
 use clap::Args;
 use tandem_experiment::recorded::Recorded;
 use tandem_experiment::recorded::Topology;
@@ -38,6 +39,12 @@ pub fn main(args: &ScenarioFromArgs) -> anyhow::Result<()> {
         anyhow::Ok(())
     })?;
     let text = recorded.host(&args.from.to_string_lossy())?.toml();
+    if args.output.exists() {
+        bail!(
+            "{} exists and is not overwritten: name another file for -o, or remove it first",
+            args.output.display()
+        );
+    }
     let file = File::create_new(&args.output).and_then(|mut file| file.write_all(text.as_bytes()));
     file.with_context(|| format!("cannot write {}", args.output.display()))
 }

@@ -10,6 +10,13 @@ use tandem_policy::states::interval::VcpuInterval;
 /// Who sleeps less than this part of what it runs and sleeps, one in so many, does not sleep.
 const HARDLY: u64 = 200;
 
+/// Who waited for pCPUs more than so many times as long as it ran and slept, never sleeps: of the little that it got to do its own pauses are a large part
+/// by chance, such as those of the guest's start or of a tick. Alone it would run.
+const STARVED: u64 = 4;
+
+/// Of a starved vCPU, sleep below this part of the time is such a pause: one in so many.
+const STARVED_SLEEP: u64 = 20;
+
 /// Who ran less than this part of the time, one in so many, does nothing.
 const NEXT_TO_NOTHING: u64 = 10_000;
 
@@ -132,6 +139,9 @@ impl Demand {
         if self.slept.0.saturating_mul(HARDLY) < (self.ran + self.slept).0 {
             return Pattern::Always;
         }
+        if self.is_starved() {
+            return Pattern::Always;
+        }
         let run = Nanos((self.ran.0 / cycles).max(1));
         if self.is_regular && !self.is_throttled {
             let period = Nanos((self.wall.0 / cycles).max(1));
@@ -142,6 +152,13 @@ impl Demand {
             sleep: Nanos((self.slept.0 / cycles).max(1)),
             varies: cycles >= MANY && !self.is_throttled,
         }
+    }
+
+    /// Whether it was kept off its pCPU nearly all the time, and slept next to nothing of it.
+    pub(super) fn is_starved(&self) -> bool {
+        let wanted = (self.ran + self.slept).0.saturating_mul(STARVED);
+        let slept = self.slept.0.saturating_mul(STARVED_SLEEP);
+        !self.is_throttled && self.waited.0 > wanted && slept < self.wall.0
     }
 
     /// Whether it does what all of them do together.

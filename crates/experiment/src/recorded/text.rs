@@ -20,7 +20,8 @@ const NOT_KNOWN: &str = "\
 # - how bursts and sleeps vary: exponentially here, or not at all where there were few
 # - what a VM would do with another vCPU: where its vCPUs are alike, `--set vm.NAME.vcpus=N` gives it more of the same
 # - quotas: throttled time is sleep, in periods of 100 ms; halt polling is a part of running
-# - how cgroups lie within each other: each VM has one of its own; the host's scheduler and tick: EEVDF and 4 ms unless set
+# - how cgroups lie within each other: each VM has one of its own, and so has what is background here, at the usual weight;
+#   the shares of the host's cgroups with processes are not in it, so beside VMs that wait these take another part here than there; the host's scheduler and tick: EEVDF and 4 ms unless set
 # Throughput of a VM is its `useful` time; a unit of work is a burst, which differs from vCPU to vCPU.
 ";
 

@@ -42,6 +42,7 @@ impl FleetError {
                 vm: vm.to_owned(),
                 error: other.to_string(),
                 is_of_disk: false,
+                is_others: matches!(other, FleetError::Taken { .. }),
             },
         }
     }
@@ -53,5 +54,22 @@ impl FleetError {
             FleetError::Actuator(error) => error.is_gone(),
             FleetError::Taken { .. } | FleetError::Claim { .. } => false,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_daemons_vm_is_told_from_what_fails() {
+        let taken = FleetError::Taken { pid: Pid(4711) }.refused("db");
+        assert!(taken.is_others && taken.in_words().contains("process 4711"));
+        let source = std::io::Error::from(std::io::ErrorKind::OutOfMemory);
+        let failed = FleetError::Claim {
+            pid: Pid(4711),
+            source,
+        };
+        assert!(!failed.refused("db").is_others);
     }
 }

@@ -337,6 +337,15 @@ fn moments_that_make_no_range_are_said() {
         absolute.contains("--from 2026-01-02T00:00:00.000Z"),
         "{absolute}"
     );
+    for outside in ["+99h", "-99h"] {
+        let error = wanted(&record, moment(outside), None, None).unwrap_err();
+        assert!(error.is_of_nothing());
+        let said = error.to_string();
+        assert!(
+            said.contains(&format!("begins at {}", printed(begin(0)))) && said.contains("ends at"),
+            "{said}"
+        );
+    }
     let at = wanted(&record, moment("-0s"), None, None).unwrap();
     let last = read(&record, at).unwrap().interval;
     assert_eq!((last.start, last.length), (start(4), Nanos::from_secs(1)));

@@ -361,7 +361,7 @@ impl Turns {
         decisions.push(Decision::SetWeight {
             target: Target::Vm(vm.vm),
             weight: vm.weight.times(raise),
-            because: Because::TakesTurns,
+            because: Because::TakesTurns { raise },
         });
     }
 

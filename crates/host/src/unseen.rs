@@ -1,0 +1,158 @@
+//! What an operator asked for and the daemon does not see: processes that it may not look into, and names that no VM has.
+//!
+//! Both are found out at every look for VMs, and said when they change, not each time. A VM that is to come may have the name, so none of it is an error.
+
+use tandem_linux::thread::Pid;
+
+use crate::config::HostConfig;
+use crate::discovery::Scan;
+use crate::discovery::Vm;
+use crate::glob::name_matches;
+
+/// What was said.
+#[derive(Debug, Default)]
+pub(crate) struct Unseen {
+    is_unreadable_said: bool,
+    unmatched: Vec<String>,
+}
+
+impl Unseen {
+    /// What is new since the last look.
+    pub(crate) fn news(&mut self, scan: &Scan, config: &HostConfig, is_root: bool) -> Vec<String> {
+        let unreadable = unreadable(scan, is_root).filter(|_| !self.is_unreadable_said);
+        self.is_unreadable_said |= unreadable.is_some();
+        let now = unmatched(&scan.vms, config);
+        let is_new = now != self.unmatched && !now.is_empty();
+        self.unmatched = now;
+        let unmatched = is_new.then(|| {
+            format!(
+                "no VM of {} matches {}: what is asked for there acts on nobody until one comes",
+                scan.vms.len(),
+                self.unmatched.join(", ")
+            )
+        });
+        unreadable.into_iter().chain(unmatched).collect()
+    }
+}
+
+/// Processes whose descriptors are not for this user to see: whether they hold KVM vCPUs is not known, so VMs among them are not found. Root sees all of
+/// them, except in a container.
+fn unreadable(scan: &Scan, is_root: bool) -> Option<String> {
+    if scan.unreadable == 0 || (is_root && scan.unreadable_vmms == 0) {
+        return None;
+    }
+    let (of, vmms) = (scan.unreadable, scan.unreadable_vmms);
+    Some(match is_root {
+        false => format!(
+            "VMs of other users cannot be seen without root: {of} processes could not be looked into, {vmms} of them VMMs by their names; run as root"
+        ),
+        true => format!(
+            "{of} processes could not be looked into, {vmms} of them VMMs by their names: this process may not (a container, or hidepid?)"
+        ),
+    })
+}
+
+/// The names and processes that are asked for and that no VM has, as they were written.
+fn unmatched(vms: &[Vm], config: &HostConfig) -> Vec<String> {
+    let has_name = |glob: &String| vms.iter().any(|vm| name_matches(glob, &vm.name));
+    let has_pid = |pid: &u32| vms.iter().any(|vm| vm.process.pid == Pid(*pid));
+    let (select, rules) = (&config.select, &config.rule);
+    let names = select.names.iter().filter(|name| !has_name(name));
+    let pids = select.pids.iter().filter(|pid| !has_pid(pid));
+    let names = names.map(|name| format!("the name '{name}'"));
+    let pids = pids.map(|pid| format!("the process {pid}"));
+    let mut all: Vec<String> = names.chain(pids).collect();
+    for rule in rules {
+        let of_name = rule.name.iter().filter(|name| !has_name(name));
+        let of_pid = rule.pid.iter().filter(|pid| !has_pid(pid));
+        all.extend(of_name.map(|name| format!("the rule for the name '{name}'")));
+        all.extend(of_pid.map(|pid| format!("the rule for the process {pid}")));
+    }
+    all.dedup();
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use tandem_linux::thread::StartTime;
+    use tandem_linux::thread::ThreadRef;
+    use tandem_linux::thread::Tid;
+    use tandem_policy::VmId;
+
+    use super::*;
+    use crate::config::Select;
+    use crate::config::VmRule;
+    use crate::vmm::Vmm;
+
+    fn scan(names: &[&str], unreadable: usize) -> Scan {
+        let vms = names.iter().zip(1..).map(|(name, n)| Vm {
+            id: VmId(u64::from(n)),
+            process: ThreadRef {
+                pid: Pid(n),
+                tid: Tid(n),
+                start: StartTime(1),
+            },
+            name: (*name).to_owned(),
+            vmm: Vmm::Qemu,
+            vcpus: Vec::new(),
+            unidentified: 0,
+        });
+        Scan {
+            vms: vms.collect(),
+            unreadable,
+            ..Scan::default()
+        }
+    }
+
+    fn all() -> HostConfig {
+        HostConfig {
+            select: Select {
+                all: true,
+                ..Select::default()
+            },
+            ..HostConfig::default()
+        }
+    }
+
+    #[test]
+    fn processes_that_cannot_be_looked_into_are_counted_once() {
+        let mut unseen = Unseen::default();
+        assert!(unseen.news(&scan(&[], 0), &all(), false).is_empty());
+        let said = unseen.news(&scan(&[], 7), &all(), false);
+        assert!(
+            said.len() == 1 && said[0].contains("without root: 7 processes"),
+            "{said:?}"
+        );
+        assert!(unseen.news(&scan(&[], 8), &all(), false).is_empty());
+        assert!(
+            Unseen::default()
+                .news(&scan(&[], 7), &all(), true)
+                .is_empty(),
+            "no VMMs among them"
+        );
+    }
+
+    #[test]
+    fn names_that_no_vm_has_are_said_and_again_only_when_they_are_others() {
+        let mut config = all();
+        config.select.names = vec!["db-*".to_owned(), "web".to_owned()];
+        config.rule = vec![VmRule::whose("build-*"), VmRule::whose("web")];
+        let mut unseen = Unseen::default();
+        let said = unseen.news(&scan(&["web"], 0), &config, true);
+        assert_eq!(
+            said,
+            [
+                "no VM of 1 matches the name 'db-*', the rule for the name 'build-*': what is asked for there acts on nobody until one comes"
+            ]
+        );
+        assert!(unseen.news(&scan(&["web"], 0), &config, true).is_empty());
+        let came = scan(&["web", "db-1"], 0);
+        let said = unseen.news(&came, &config, true);
+        assert!(
+            said.len() == 1 && !said[0].contains("db-*"),
+            "it came: {said:?}"
+        );
+        let said = unseen.news(&scan(&["db-1"], 0), &config, true);
+        assert!(said[0].contains("'web'"), "it went: {said:?}");
+    }
+}
