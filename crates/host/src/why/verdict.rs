@@ -248,7 +248,9 @@ fn worst_off(without: Without<'_>, with: &Figures) -> Option<String> {
         let noise = NOISE * (then.received - again.received).abs();
         let may_lose = |due: f64| noise.max(BEHIND * due).max(BEHIND_PCPUS);
         let (short, lag) = (then.short().max(again.short()), then.lag().max(again.lag()));
-        if now.short() - short > may_lose(now.due) && now.lag() - lag > BEHIND {
+        // Where the cure makes it due more, as when VMs leave its pCPU, who receives more than before has lost nothing.
+        let gained = now.received > then.received.max(again.received);
+        if !gained && now.short() - short > may_lose(now.due) && now.lag() - lag > BEHIND {
             let more = now.lag() - lag;
             objections.push((
                 more,
@@ -431,6 +433,18 @@ mod tests {
         assert!(!helped(&ahead, &figures(0, 0, &[share(2, 0.5, 0.4)])));
         // One that came in between is compared with nothing.
         assert!(after(&[share(9, 1.0, 0.1)]).helped);
+    }
+
+    #[test]
+    fn a_due_that_rises_with_the_cure_is_no_loss_of_who_received_more() {
+        // Two vCPUs that were on its pCPU may run elsewhere, too.
+        let before = figures(915, 916, &[share(2, 0.5, 0.52)]);
+        assert!(helped(&before, &figures(0, 0, &[share(2, 0.84, 0.76)])));
+        let verdict = judged(&before, &figures(0, 0, &[share(2, 0.84, 0.52)]));
+        assert!(
+            !verdict.helped && verdict.because.starts_with("vm2 fell behind its due"),
+            "{verdict:?}"
+        );
     }
 
     #[test]
