@@ -93,7 +93,10 @@ impl Known {
         let phase = self.home.pid.0;
         self.vcpus == vcpus
             && self.looks >= LOOKS_AT_FIRST
-            && !self.looks.wrapping_add(phase).is_multiple_of(LOOKS_PER_READ)
+            && !self
+                .looks
+                .wrapping_add(phase)
+                .is_multiple_of(LOOKS_PER_READ)
     }
 }
 
