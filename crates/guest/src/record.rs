@@ -205,6 +205,10 @@ pub fn record(options: Options, reporter: &mut dyn Reporter) -> Result<Recording
     reporter.ready();
     let (status, used) = recorder.run(&mut signals, began, options.seconds, command, root)?;
     let wall = Nanos(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX));
+    // One that had only just been started may not have had its command line yet.
+    let program = program
+        .or_else(|| name(&options.target, &ProcFs::host()))
+        .unwrap_or_else(|| options.target.to_string());
     let profile = recorder.profile(program, wall, used);
     judge(&profile, began.elapsed(), status, command.is_some())?;
     Ok(Recording {
@@ -411,22 +415,20 @@ fn tracer(
     })
 }
 
-/// What the program is called: its command line.
-fn name(target: &Target, procfs: &ProcFs) -> String {
+/// What the program is called: its command line, where it has one.
+fn name(target: &Target, procfs: &ProcFs) -> Option<String> {
     match target {
         Target::Command(words) => {
             let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
-            words.join(" ")
+            Some(words.join(" "))
         }
         Target::Process(pid) => {
-            let line = read_head(&procfs.process(*pid).join("cmdline"), LONGEST_NAME);
-            let line = String::from_utf8_lossy(&line.unwrap_or_default()).replace('\0', " ");
-            match line.trim() {
-                "" => target.to_string(),
-                line => line.to_owned(),
-            }
+            let line = read_head(&procfs.process(*pid).join("cmdline"), LONGEST_NAME).ok()?;
+            let line = String::from_utf8_lossy(&line).replace('\0', " ");
+            let line = line.trim();
+            (!line.is_empty()).then(|| line.to_owned())
         }
-        Target::Cgroup(_) => target.to_string(),
+        Target::Cgroup(_) => None,
     }
 }
 
