@@ -86,18 +86,10 @@ struct Known {
     looks: u32,
 }
 
-impl Known {
-    /// Whether it is believed once more.
-    fn holds(&mut self, vcpus: &[ThreadRef]) -> bool {
-        self.looks += 1;
-        let phase = self.home.pid.0;
-        self.vcpus == vcpus
-            && self.looks >= LOOKS_AT_FIRST
-            && !self
-                .looks
-                .wrapping_add(phase)
-                .is_multiple_of(LOOKS_PER_READ)
-    }
+/// Whether a VM that was found is believed to be where it was, after so many looks at it.
+fn is_believed(process: &ThreadRef, looks: u32) -> bool {
+    let phase = looks.wrapping_add(process.pid.0);
+    looks >= LOOKS_AT_FIRST && !phase.is_multiple_of(LOOKS_PER_READ)
 }
 
 impl KnownHomes {
@@ -109,13 +101,14 @@ impl KnownHomes {
             let vcpus = threads(vm);
             let known = before.remove(&vm.process);
             let looks = known.as_ref().map_or(0, |known| known.looks + 1);
-            let known = known.and_then(|mut known| known.holds(&vcpus).then_some(known));
-            let read = || {
-                let home = residence(controller, &vm.process, &vcpus).ok()?;
-                Some(Known { vcpus, home, looks })
+            let known =
+                known.filter(|known| known.vcpus == vcpus && is_believed(&vm.process, looks));
+            let home = match known {
+                Some(known) => Ok(known.home),
+                None => residence(controller, &vm.process, &vcpus),
             };
-            if let Some(known) = known.or_else(read) {
-                self.0.insert(vm.process, known);
+            if let Ok(home) = home {
+                self.0.insert(vm.process, Known { vcpus, home, looks });
             }
         }
         Homes::new(vms.iter().filter_map(|vm| {

@@ -1,6 +1,7 @@
 //! `tandem sim scenario`: a recorded host as a scenario ([`tandem_experiment::recorded`]).
 
 use std::fs::File;
+use std::io::ErrorKind;
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -39,12 +40,15 @@ pub fn main(args: &ScenarioFromArgs) -> anyhow::Result<()> {
         anyhow::Ok(())
     })?;
     let text = recorded.host(&args.from.to_string_lossy())?.toml();
-    if args.output.exists() {
+    let file = File::create_new(&args.output).and_then(|mut file| file.write_all(text.as_bytes()));
+    if file
+        .as_ref()
+        .is_err_and(|error| error.kind() == ErrorKind::AlreadyExists)
+    {
         bail!(
             "{} exists and is not overwritten: name another file for -o, or remove it first",
             args.output.display()
         );
     }
-    let file = File::create_new(&args.output).and_then(|mut file| file.write_all(text.as_bytes()));
     file.with_context(|| format!("cannot write {}", args.output.display()))
 }
