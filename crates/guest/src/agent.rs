@@ -419,6 +419,7 @@ impl Agent {
 
     fn sample(&mut self, processes: &[Pid]) -> Result<Option<Sample>, CounterError> {
         let threads = self.workload.threads(self.knobs.cpusets(), processes);
+        self.sampler.look_closely(self.delay.is_trying());
         self.sampler.sample(&self.active, processes, &threads)
     }
 

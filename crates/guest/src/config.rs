@@ -317,6 +317,8 @@ impl GuestConfig {
             1000,
             "periods",
         )?;
+        let blocks = delay.most_blocks.into();
+        check_whole("delay.most_blocks", blocks, 1, 100, "blocks of periods")?;
         check_whole("delay.rest", delay.rest.into(), 1, 100_000, "periods")?;
         let most = 1e6;
         check_real(
@@ -431,6 +433,7 @@ mod tests {
         assert!(error("[guest.delay]\nbound = 30000000").contains("20 ms"));
         assert!(error("[guest.delay]\ntolerance = 2.0").contains("delay.tolerance"));
         assert!(error("[guest.delay]\njudged_over = 0").contains("1 … 1000"));
+        assert!(error("[guest.delay]\nmost_blocks = 0").contains("1 … 100"));
         assert!(error("[guest]\nper_thread = true\nvcpus = '1'").contains("per_thread"));
         assert!(
             error("[guest.controller.retention]\nmost_stolen = 2.0").contains("most_stolen = 2")

@@ -79,9 +79,16 @@ impl Delayed {
         let held = self.policy.held();
         let is_verdict = matches!(because, Because::Kept { .. } | Because::Lost { .. });
         let is_changed = held != self.held;
+        let is_same_trial =
+            matches!(because, Because::OnTrial { .. }) && self.because == Some(because);
+        let is_first = matches!(because, Because::OnTrial { .. }) && !is_same_trial;
         self.because = Some(because);
-        if is_changed || is_verdict {
+        if is_first {
+            reporter.info(&because.to_string());
+        } else if is_verdict || is_changed && !is_same_trial {
             reporter.info(&format!("{}: {because}", text(held)));
+        }
+        if is_changed || is_verdict {
             if self.changes.len() < MOST_CHANGES {
                 self.changes.push(DelayChanged {
                     at_ms,

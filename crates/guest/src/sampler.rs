@@ -7,7 +7,7 @@
 //! | work of a vCPU | the rest of the period | |
 //! | context switches | `/proc/stat` `ctxt`, less those to the idle thread | yes |
 //! | time in user mode | the cgroup's `cpu.stat` (v2), else `/proc/stat` | sampled at ticks |
-//! | waiting for a vCPU | `/proc/TID/schedstat` of up to [`MOST_THREADS`] threads | yes |
+//! | waiting for a vCPU | `/proc/TID/schedstat` of up to [`MOST_THREADS`] threads, [`MOST_THREADS_ON_TRIAL`] while delayed scheduling is on trial | yes |
 //! | sleeps of their own accord, on a single vCPU | `/proc/TID/status` of these threads | yes |
 //! | calls of read and write | `/proc/PID/io` of up to [`MOST_PROCESSES`] processes | yes |
 //!
@@ -45,6 +45,9 @@ use crate::counters::Stat;
 
 /// Of so many threads the waiting time is read.
 pub const MOST_THREADS: usize = 8;
+
+/// And of so many while delayed scheduling is on trial, which is judged by how often they sleep.
+pub const MOST_THREADS_ON_TRIAL: usize = 64;
 
 /// Of so many processes the calls are read.
 pub const MOST_PROCESSES: usize = 8;
@@ -92,6 +95,7 @@ pub struct Sampler {
     cpu_stat: Option<PathBuf>,
     tick: Nanos,
     last: Option<Moment>,
+    most_threads: usize,
 }
 
 impl Sampler {
@@ -104,7 +108,16 @@ impl Sampler {
             procfs: procfs.clone(),
             tick: tick(),
             last: None,
+            most_threads: MOST_THREADS,
         }
+    }
+
+    /// Whether more threads are read from now on, as delayed scheduling needs while it is on trial.
+    pub fn look_closely(&mut self, closely: bool) {
+        self.most_threads = match closely {
+            true => MOST_THREADS_ON_TRIAL,
+            false => MOST_THREADS,
+        };
     }
 
     /// What happened since the last time, with `active` in use and these processes and threads; `None` the first time.
@@ -188,7 +201,7 @@ impl Sampler {
         let calls = processes.iter().take(MOST_PROCESSES);
         // A thread has a folder of its own in /proc, which is not listed, but there.
         let file = |tid: Tid, name: &str| self.procfs.process(Pid(tid.0)).join(name);
-        let threads = || threads.iter().take(MOST_THREADS);
+        let threads = || threads.iter().take(self.most_threads);
         WorkloadCounters {
             calls: calls
                 .filter_map(|&pid| Some((pid, calls_of(&self.procfs.process(pid))?)))

@@ -8,7 +8,8 @@
 //! - [`Means::Batch`]: woken threads do not preempt who runs, which has a longer slice.
 //!
 //! A means is tried where the vCPU goes idle often ([`DelayConfig::least_transitions`]), which for a vCPU that is idle for part
-//! of the time also means: for short. Then the same is measured as before it, and it is kept if
+//! of the time also means: for short. A trial is periods without it and with it in turn ([`trial`]), so that a program that starts or changes is not taken for
+//! an effect. It ends when blocks of periods agree, or after [`DelayConfig::most_blocks`] by their sum. The means is kept if
 //!
 //! - progress is not less (by [`DelayConfig::tolerance`]): calls of read and write, where there are many; else how often the
 //!   threads slept and were woken. A single thread that wakes less often by itself may do as much as before; without calls nothing
@@ -18,7 +19,7 @@
 //! - something is gained: idle periods per progress, or CPU time per progress. Slack acts by fewer idle periods alone: without them, less CPU
 //!   time is chance.
 //!
-//! A trial that makes clear after a period or two that much less gets done (`EARLY`) ends at once: who sleeps *for* a time after each piece of
+//! A trial that makes clear after a period or two with the means that much less gets done (`EARLY`) ends at once: who sleeps *for* a time after each piece of
 //! work does a fraction of it with slack. What gained nothing rests, twice as long each time. What is kept is watched: when the latency goes beyond the bound, or the
 //! workload is another one, it is taken back. Times are in ns.
 
@@ -32,24 +33,27 @@ use crate::units::Nanos;
 
 use super::Averages;
 use super::Observation;
-use super::progress::over;
 
-/// Fewer calls a second than this are no measure of work.
-const CALLS: f64 = 500.0;
-/// Fewer wake-ups a second than this are none either.
-const WAKES: f64 = 50.0;
+mod trial;
+
+pub use trial::Effect;
+use trial::Figures;
+use trial::Trial;
+
 /// A part of the slack and of the bound.
 const SLACK_OF_BOUND: u64 = 2;
-/// A thread's tail against its mean wait.
-const TAIL: f64 = 2.0;
 /// With less of the vCPU's time idle there are no idle periods to be saved.
 const LEAST_IDLE: f64 = 0.05;
 /// Rests double up to this many times.
 const MOST_DOUBLINGS: u32 = 5;
 /// A workload is another one with so many times the progress, or so much less, for [`CHANGED`] periods.
 const ANOTHER: f64 = 2.0;
-/// After so many periods a trial ends if progress is less than this part of what it was.
-const EARLY: [(usize, f64); 2] = [(1, 0.5), (2, 0.8)];
+/// After so many periods with a means a trial ends if progress is less than this part of what it is without.
+const EARLY: [(u32, f64); 2] = [(1, 0.5), (2, 0.8)];
+/// A workload is seen to go idle often for so many periods before the first trial; the first of them may be its start.
+const SETTLED: u32 = 2;
+/// So many blocks that agree end a trial.
+const LEAST_BLOCKS: usize = 2;
 /// So many fewer idle periods must come with less CPU time if that is to be due to slack, as a part of [`DelayConfig::fewer`].
 const SOME_FEWER: f64 = 0.5;
 /// See [`ANOTHER`].
@@ -69,8 +73,10 @@ pub struct DelayConfig {
     pub cheaper: f64,
     /// Progress may be less by this part, 0 … 1. Default 0.015.
     pub tolerance: f64,
-    /// Periods that are compared. Default 8.
+    /// Periods of a block of a trial, half of them with the means, rounded up to a multiple of 4; what is kept is watched over as many. Default 8.
     pub judged_over: u32,
+    /// A trial whose blocks do not agree ends after so many of them, by their sum. Default 5.
+    pub most_blocks: u32,
     /// Periods until what gained nothing is tried again; doubles each time. Default 100.
     pub rest: u32,
 }
@@ -84,6 +90,7 @@ impl Default for DelayConfig {
             cheaper: 0.03,
             tolerance: 0.015,
             judged_over: 8,
+            most_blocks: 5,
             rest: 100,
         }
     }
@@ -121,32 +128,6 @@ impl Held {
     /// Whether anything is held back.
     pub fn is_any(self) -> bool {
         self != Held::default()
-    }
-}
-
-/// What a trial showed, after over before.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Effect {
-    /// Work done.
-    pub progress: f64,
-    /// Idle periods for the same work.
-    pub transitions: f64,
-    /// CPU time for the same work.
-    pub cpu: f64,
-    /// The latency that was estimated, ns.
-    pub latency: f64,
-}
-
-impl fmt::Display for Effect {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{:.2} x progress, {:.2} x idle periods, {:.2} x CPU time, latency {:.0} us",
-            self.progress,
-            self.transitions,
-            self.cpu,
-            self.latency / 1e3
-        )
     }
 }
 
@@ -222,52 +203,16 @@ impl fmt::Display for Because {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 enum Stage {
-    /// Before the means with this number.
-    Measuring(usize),
-    /// The means with this number is on.
-    Trying(usize, Figures),
+    /// The vCPU has gone idle often for so many periods.
+    Measuring(u32),
+    /// The means with this number is on trial.
+    Trying(usize, Trial),
     /// Both were tried.
     Watching(Figures),
     /// For so many periods.
     Resting(u32),
-}
-
-/// What is compared, per second.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Figures {
-    calls: f64,
-    wakes: f64,
-    transitions: f64,
-    work: f64,
-    /// Mean wait of a thread for its turn, ns.
-    wait: f64,
-}
-
-impl Figures {
-    fn of(observed: &Observation) -> Figures {
-        let period = observed.period.0.max(1) as f64;
-        let per_second = |count: u64| count as f64 / period * 1e9;
-        let averages = Averages::of(observed);
-        let periods = observed.vcpus.iter().map(|vcpu| vcpu.idle_periods);
-        Figures {
-            calls: averages.calls,
-            wakes: per_second(observed.wakes),
-            transitions: per_second(periods.sum()),
-            work: averages.work,
-            wait: observed.waiting.0 as f64 / observed.wakes.max(1) as f64,
-        }
-    }
-
-    /// Progress against before. Nothing that counts: no progress that could be told.
-    fn progress(&self, before: &Figures) -> f64 {
-        match () {
-            () if before.calls >= CALLS => over(self.calls, before.calls),
-            () if before.wakes >= WAKES => over(self.wakes, before.wakes),
-            () => 0.0,
-        }
-    }
 }
 
 /// The controller of one VM's workload.
@@ -302,11 +247,11 @@ impl Delay {
         self.held
     }
 
-    /// Whether a means is on trial, or what is before a trial is being measured, so that nothing else should be changed.
+    /// Whether a means is on trial, or about to be, so that nothing else should be changed.
     pub fn is_trying(&self) -> bool {
         match self.stage {
             Stage::Trying(..) => true,
-            Stage::Measuring(_) => !self.seen.is_empty(),
+            Stage::Measuring(periods) => periods > 0,
             Stage::Watching(_) | Stage::Resting(_) => false,
         }
     }
@@ -318,10 +263,10 @@ impl Delay {
         self.config.bound > Nanos::ZERO && is_idle && transitions >= self.config.least_transitions
     }
 
-    /// Something else was changed: what was measured before no longer counts.
+    /// Something else was changed: what was seen before no longer counts.
     pub fn forget(&mut self) {
-        if let Stage::Measuring(_) = self.stage {
-            self.seen.clear();
+        if let Stage::Measuring(periods) = &mut self.stage {
+            *periods = 0;
         }
     }
 
@@ -330,106 +275,102 @@ impl Delay {
         if self.config.bound == Nanos::ZERO {
             return Because::Off;
         }
-        self.seen.push_back(observed.clone());
-        while self.seen.len() > self.config.judged_over.max(1) as usize {
-            self.seen.pop_front();
-        }
-        match self.stage {
+        match std::mem::replace(&mut self.stage, Stage::Resting(0)) {
             Stage::Resting(0) => {
-                self.start();
+                self.stage = Stage::Measuring(0);
                 Because::Resting
             }
             Stage::Resting(left) => {
                 self.stage = Stage::Resting(left - 1);
                 Because::Resting
             }
-            Stage::Measuring(number) => self.measure(number, observed),
-            Stage::Trying(number, before) => self.judge(number, &before),
-            Stage::Watching(kept) => self.watch(&kept),
+            Stage::Measuring(periods) => self.measure(periods, observed),
+            Stage::Trying(number, trial) => self.go_on(number, trial, observed),
+            Stage::Watching(kept) => self.watch(kept, observed),
         }
     }
 
-    fn start(&mut self) {
-        self.stage = Stage::Measuring(0);
-        self.seen.clear();
-    }
-
-    fn is_seen(&self) -> bool {
-        self.seen.len() >= self.config.judged_over.max(1) as usize
-    }
-
-    fn figures(&self) -> Figures {
-        Figures::of(&Observation::merged(&self.seen))
-    }
-
-    fn measure(&mut self, number: usize, observed: &Observation) -> Because {
+    fn measure(&mut self, periods: u32, observed: &Observation) -> Because {
         let transitions = Figures::of(observed).transitions;
-        if number == 0 && !self.is_worth(observed) {
-            self.seen.clear();
+        if !self.is_worth(observed) {
+            self.stage = Stage::Measuring(0);
             return Because::Seldom { transitions };
         }
-        if !self.is_seen() {
+        if periods + 1 < SETTLED {
+            self.stage = Stage::Measuring(periods + 1);
             return Because::Often { transitions };
         }
-        let before = self.figures();
-        let means = MEANS[number];
+        self.begin(0);
+        Because::OnTrial { means: MEANS[0] }
+    }
+
+    /// Begins the trial of the means with this number.
+    fn begin(&mut self, number: usize) {
+        let trial = Trial::new(self.config.judged_over);
+        self.set(MEANS[number], trial.is_with());
+        self.stage = Stage::Trying(number, trial);
+    }
+
+    fn set(&mut self, means: Means, is_on: bool) {
         match means {
-            Means::Slack => self.held.slack = Nanos(self.config.bound.0 / SLACK_OF_BOUND),
-            Means::Batch => self.held.batch = true,
+            Means::Slack if is_on => self.held.slack = self.slack(),
+            Means::Slack => self.held.slack = Nanos::ZERO,
+            Means::Batch => self.held.batch = is_on,
         }
-        self.stage = Stage::Trying(number, before);
-        self.seen.clear();
-        Because::OnTrial { means }
     }
 
-    /// The slack, and what a thread waits for its turn.
-    fn latency(&self, now: &Figures) -> f64 {
-        self.held.slack.0 as f64 + TAIL * now.wait
+    fn slack(&self) -> Nanos {
+        Nanos(self.config.bound.0 / SLACK_OF_BOUND)
     }
 
-    fn judge(&mut self, number: usize, before: &Figures) -> Because {
+    fn go_on(&mut self, number: usize, mut trial: Trial, observed: &Observation) -> Because {
         let means = MEANS[number];
-        let now = self.figures();
-        let progress = now.progress(before);
-        if !self.is_seen() && !self.is_clearly_less(progress) {
-            return Because::OnTrial { means };
+        let is_block = trial.add(observed);
+        let slack = match means {
+            Means::Slack => self.slack(),
+            Means::Batch => self.held.slack,
+        };
+        if !is_block && trial.is_clearly_less(&EARLY) {
+            let effect = trial.so_far().effect(slack);
+            return self.end(number, &trial, Because::Lost { means, effect });
         }
-        let per_progress = |ratio: f64| match progress > 0.0 {
-            true => ratio / progress,
-            false => f64::INFINITY,
-        };
-        let effect = Effect {
-            progress,
-            transitions: per_progress(over(now.transitions, before.transitions)),
-            cpu: per_progress(over(now.work, before.work)),
-            latency: self.latency(&now),
-        };
-        let is_harmless =
-            progress >= 1.0 - self.config.tolerance && effect.latency <= self.config.bound.0 as f64;
-        let is_kept = is_harmless && self.gains(means, &effect);
-        if !is_kept {
-            match means {
-                Means::Slack => self.held.slack = Nanos::ZERO,
-                Means::Batch => self.held.batch = false,
+        let last = trial.blocks().last().filter(|_| is_block && number == 0);
+        let transitions = last.map(|block| Figures::of(&block.without).transitions);
+        if let Some(transitions) = transitions.filter(|&n| n < self.config.least_transitions) {
+            self.set(means, false);
+            self.stage = Stage::Measuring(0);
+            return Because::Seldom { transitions };
+        }
+        match self.verdict(means, &trial, slack) {
+            Some(because) if is_block => self.end(number, &trial, because),
+            _ => {
+                self.set(means, trial.is_with());
+                self.stage = Stage::Trying(number, trial);
+                Because::OnTrial { means }
             }
         }
-        self.seen.clear();
-        let is_last = number + 1 == MEANS.len();
-        self.stage = match (is_last, self.held.is_any()) {
-            (false, _) => Stage::Measuring(number + 1),
-            (true, true) => Stage::Watching(if is_kept { now } else { *before }),
-            (true, false) => self.rest(),
-        };
-        match is_kept {
-            true => Because::Kept { means, effect },
-            false => Because::Lost { means, effect },
-        }
     }
 
-    /// Whether so little is done after the periods of a trial so far that no more are needed.
-    fn is_clearly_less(&self, progress: f64) -> bool {
-        let mut early = EARLY.iter();
-        early.any(|&(periods, least)| self.seen.len() >= periods && progress < least)
+    /// What the blocks so far say: all the same, or so many of them that their sum decides.
+    fn verdict(&self, means: Means, trial: &Trial, slack: Nanos) -> Option<Because> {
+        let effect = trial.sum().effect(slack);
+        let is_kept = self.is_good(means, &effect);
+        let mut blocks = trial.blocks().iter();
+        let count = trial.blocks().len();
+        let is_agreed = count >= LEAST_BLOCKS
+            && blocks.all(|block| self.is_good(means, &block.effect(slack)) == is_kept);
+        let is_last = count >= self.config.most_blocks.max(1) as usize;
+        (is_agreed || is_last).then_some(match is_kept {
+            true => Because::Kept { means, effect },
+            false => Because::Lost { means, effect },
+        })
+    }
+
+    /// Whether a means with this effect is kept.
+    fn is_good(&self, means: Means, effect: &Effect) -> bool {
+        let is_harmless = effect.progress >= 1.0 - self.config.tolerance
+            && effect.latency <= self.config.bound.0 as f64;
+        is_harmless && self.gains(means, effect)
     }
 
     /// Whether a means saves idle periods and costs no CPU time, or saves CPU time.
@@ -444,24 +385,48 @@ impl Delay {
         saves_periods || is_cause && effect.cpu <= 1.0 - config.cheaper
     }
 
+    /// The trial is over, with this verdict.
+    fn end(&mut self, number: usize, trial: &Trial, because: Because) -> Because {
+        let is_kept = matches!(because, Because::Kept { .. });
+        self.set(MEANS[number], is_kept);
+        self.seen.clear();
+        let seen = trial.sum();
+        let is_last = number + 1 == MEANS.len();
+        match (is_last, self.held.is_any()) {
+            (false, _) => self.begin(number + 1),
+            (true, true) => {
+                let in_force = if is_kept { &seen.with } else { &seen.without };
+                self.stage = Stage::Watching(Figures::of(in_force));
+            }
+            (true, false) => self.stage = self.rest(),
+        }
+        because
+    }
+
     fn rest(&mut self) -> Stage {
         let rest = self.config.rest << self.failures.min(MOST_DOUBLINGS);
         self.failures += 1;
         Stage::Resting(rest)
     }
 
-    fn watch(&mut self, kept: &Figures) -> Because {
-        if !self.is_seen() {
+    fn watch(&mut self, kept: Figures, observed: &Observation) -> Because {
+        self.stage = Stage::Watching(kept);
+        let periods = self.config.judged_over.max(1) as usize;
+        self.seen.push_back(observed.clone());
+        while self.seen.len() > periods {
+            self.seen.pop_front();
+        }
+        if self.seen.len() < periods {
             return Because::Settled;
         }
-        let now = self.figures();
-        let latency = self.latency(&now);
+        let now = Figures::of(&Observation::merged(&self.seen));
+        let latency = now.latency(self.held.slack);
         if latency > self.config.bound.0 as f64 {
             self.held = Held::default();
             self.stage = self.rest();
             return Because::Late { latency };
         }
-        let progress = now.progress(kept);
+        let progress = now.progress(&kept);
         let is_same = progress * ANOTHER >= 1.0 && progress <= ANOTHER;
         self.changed = if is_same { 0 } else { self.changed + 1 };
         if self.changed < CHANGED {
@@ -470,7 +435,7 @@ impl Delay {
         self.changed = 0;
         self.failures = 0;
         self.held = Held::default();
-        self.start();
+        self.stage = Stage::Measuring(0);
         Because::Changed
     }
 }

@@ -157,7 +157,84 @@ fn a_trial_ends_at_once_where_a_fraction_is_done() {
         }
         periods
     };
+    // Else two blocks, of which half has the means.
     assert_eq!([0.24, 0.7, 0.9].map(on_trial), [1, 2, 8]);
+}
+
+#[test]
+fn a_program_that_starts_is_no_effect() {
+    // Threads are still being started: each period does more than the one before, and slack costs a thirtieth of the work.
+    let mut delay = Delay::new(DelayConfig::default());
+    let mut started = 0;
+    let mut because = Because::Off;
+    while !matches!(because, Because::Lost { .. } | Because::Kept { .. }) {
+        started = (started + 1).min(20);
+        let seen = match delay.held().slack > Nanos::ZERO {
+            true => Seen {
+                idle_periods: 100,
+                wakes: 970,
+                ..TIMERS
+            },
+            false => Seen {
+                wakes: 1000,
+                ..TIMERS
+            },
+        };
+        let part = |count: u64| count * started / 20;
+        because = delay.decide(&observed(Seen {
+            idle_periods: seen.idle_periods.min(part(seen.idle_periods) + 40),
+            wakes: part(seen.wakes),
+            ..seen
+        }));
+    }
+    let Because::Lost { effect, .. } = because else {
+        panic!("{because}");
+    };
+    assert!((effect.progress - 0.97).abs() < 0.005, "{effect}");
+}
+
+#[test]
+fn blocks_that_disagree_are_added_up() {
+    // One block in five says that idle periods became fewer: chance.
+    let mut delay = Delay::new(DelayConfig::default());
+    let mut periods = 0;
+    let verdict = loop {
+        let block = periods / 8;
+        periods += 1;
+        let fewer = delay.held().slack > Nanos::ZERO && block == 1;
+        let idle_periods = if fewer { 150 } else { 180 };
+        let because = delay.decide(&observed(Seen {
+            idle_periods,
+            ..TIMERS
+        }));
+        if matches!(because, Because::Kept { .. } | Because::Lost { .. }) {
+            break because;
+        }
+    };
+    let Because::Lost { effect, .. } = verdict else {
+        panic!("{verdict}");
+    };
+    // Four periods of 150 among 16 of 180, and two before the trial.
+    assert_eq!(periods, 2 + 5 * 8);
+    assert!((effect.transitions - 0.967).abs() < 0.01, "{effect}");
+}
+
+#[test]
+fn a_trial_ends_where_the_vcpu_no_longer_goes_idle_often() {
+    let mut delay = Delay::new(DelayConfig::default());
+    for _ in 0..5 {
+        delay.decide(&observed(TIMERS));
+    }
+    assert!(delay.is_trying());
+    let calm = Seen {
+        idle_periods: 10,
+        ..TIMERS
+    };
+    // The rest of the first block, in half of which it still did, and the second.
+    let until = (1..=13).find(|_| matches!(delay.decide(&observed(calm)), Because::Seldom { .. }));
+    assert_eq!(until, Some(13));
+    assert_eq!(delay.held(), Held::default());
+    assert!(!delay.is_trying());
 }
 
 #[test]
