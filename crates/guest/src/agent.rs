@@ -440,9 +440,9 @@ impl Agent {
             Ok(Some(code)) => self.controller.saw(&code),
             Err(error) => without_profiler(&error, reporter),
         }
-        // One change at a time.
-        let is_delay_on_trial = self.delay.is_trying();
-        let decision = match self.decided.filter(|_| is_delay_on_trial) {
+        // One change at a time; and what is awake all the time does not gain by going idle less often.
+        let is_delaying = self.delay.is_any();
+        let decision = match self.decided.filter(|_| is_delaying) {
             Some(decision) => decision,
             None => self.controller.decide(&sample.observed),
         };
@@ -456,7 +456,7 @@ impl Agent {
         }
         self.account(&sample, &averages);
         let before = self.setting();
-        if !is_delay_on_trial {
+        if !is_delaying {
             self.apply(&decision, reporter);
         }
         if self.setting() != before {

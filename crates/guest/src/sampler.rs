@@ -7,7 +7,7 @@
 //! | work of a vCPU | the rest of the period | |
 //! | context switches | `/proc/stat` `ctxt`, less those to the idle thread | yes |
 //! | time in user mode | the cgroup's `cpu.stat` (v2), else `/proc/stat` | sampled at ticks |
-//! | waiting for a vCPU | `/proc/TID/schedstat` of up to [`MOST_THREADS`] threads, [`MOST_THREADS_ON_TRIAL`] while delayed scheduling is on trial | yes |
+//! | CPU time, turns on a vCPU, waiting for one | `/proc/TID/schedstat` of up to [`MOST_THREADS`] threads, [`MOST_THREADS_ON_TRIAL`] while delayed scheduling is on trial | yes |
 //! | sleeps of their own accord, on a single vCPU | `/proc/TID/status` of these threads | yes |
 //! | calls of read and write | `/proc/PID/io` of up to [`MOST_PROCESSES`] processes | yes |
 //!
@@ -34,6 +34,7 @@ use tandem_linux::thread::Tid;
 use tandem_policy::Nanos;
 use tandem_policy::PcpuSet;
 use tandem_policy::gleaner::Observation;
+use tandem_policy::gleaner::ThreadPeriod;
 use tandem_policy::gleaner::VcpuPeriod;
 use tandem_policy::units::PcpuId;
 
@@ -55,6 +56,8 @@ pub const MOST_PROCESSES: usize = 8;
 /// Counters of the workload since each thread's start.
 #[derive(Clone, Debug, Default)]
 struct WorkloadCounters {
+    ran: BTreeMap<Tid, u64>,
+    turns: BTreeMap<Tid, u64>,
     waited: BTreeMap<Tid, u64>,
     wakes: BTreeMap<Tid, u64>,
     calls: BTreeMap<Pid, u64>,
@@ -160,6 +163,7 @@ impl Sampler {
         observed.calls = gained(&then.workload.calls, &now.workload.calls);
         observed.waiting = Nanos(gained(&then.workload.waited, &now.workload.waited));
         observed.wakes = gained(&then.workload.wakes, &now.workload.wakes);
+        observed.threads = threads_since(&then.workload, &now.workload);
         Ok(Some(sample))
     }
 
@@ -202,19 +206,42 @@ impl Sampler {
         // A thread has a folder of its own in /proc, which is not listed, but there.
         let file = |tid: Tid, name: &str| self.procfs.process(Pid(tid.0)).join(name);
         let threads = || threads.iter().take(self.most_threads);
+        let schedstats: Vec<(Tid, [u64; 3])> = threads()
+            .filter_map(|&tid| Some((tid, schedstat_of(&file(tid, "schedstat"))?)))
+            .collect();
+        let each = |field: usize| {
+            let fields = schedstats.iter();
+            fields.map(|&(tid, all)| (tid, all[field])).collect()
+        };
         WorkloadCounters {
             calls: calls
                 .filter_map(|&pid| Some((pid, calls_of(&self.procfs.process(pid))?)))
                 .collect(),
-            waited: threads()
-                .filter_map(|&tid| Some((tid, waited_of(&file(tid, "schedstat"))?)))
-                .collect(),
+            ran: each(0),
+            waited: each(1),
+            turns: each(2),
             wakes: threads()
                 .filter(|_| single)
                 .filter_map(|&tid| Some((tid, sleeps_of(&file(tid, "status"))?)))
                 .collect(),
         }
     }
+}
+
+/// What each thread did that was there before, where sleeps are known, ascending.
+fn threads_since(then: &WorkloadCounters, now: &WorkloadCounters) -> Vec<ThreadPeriod> {
+    let since = |tid: Tid, then: &BTreeMap<Tid, u64>, now: &BTreeMap<Tid, u64>| {
+        Some(now.get(&tid)?.saturating_sub(*then.get(&tid)?))
+    };
+    let of = |&tid: &Tid| {
+        Some(ThreadPeriod {
+            id: u64::from(tid.0),
+            wakes: since(tid, &then.wakes, &now.wakes)?,
+            turns: since(tid, &then.turns, &now.turns)?,
+            ran: Nanos(since(tid, &then.ran, &now.ran)?),
+        })
+    };
+    now.wakes.keys().filter_map(of).collect()
 }
 
 /// The sum of what grew, over what is in both.
@@ -248,10 +275,12 @@ fn user_of(path: &Path) -> Result<u64, CounterError> {
         })
 }
 
-/// Field 2 of `schedstat`: ns for which the thread waited for a vCPU.
-fn waited_of(path: &Path) -> Option<u64> {
+/// Fields of `schedstat`: ns for which the thread ran, for which it waited for a vCPU, and how often it was given one.
+fn schedstat_of(path: &Path) -> Option<[u64; 3]> {
     let text = fs::read_to_string(path).ok()?;
-    text.split_ascii_whitespace().nth(1)?.parse().ok()
+    let mut fields = text.split_ascii_whitespace().map(str::parse);
+    let mut next = || fields.next()?.ok();
+    Some([next()?, next()?, next()?])
 }
 
 /// `voluntary_ctxt_switches` of `status`: how often the thread went to sleep of its own accord.

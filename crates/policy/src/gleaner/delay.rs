@@ -9,15 +9,15 @@
 //!
 //! A means is tried where the vCPU goes idle often ([`DelayConfig::least_transitions`]), which for a vCPU that is idle for part
 //! of the time also means: for short. A trial is periods without it and with it in turn ([`trial`]), so that a program that starts or changes is not taken for
-//! an effect. It ends when blocks of periods agree, or after [`DelayConfig::most_blocks`] by their sum. The means is kept if
+//! an effect. It ends when one more block of periods changes nothing, or after [`DelayConfig::most_blocks`]. The means is kept if
 //!
-//! - progress is not less (by [`DelayConfig::tolerance`]): calls of read and write, where there are many; else how often the
-//!   threads slept and were woken. A single thread that wakes less often by itself may do as much as before; without calls nothing
-//!   tells, and then it counts as less;
+//! - progress is not less (by [`DelayConfig::tolerance`]): calls of read and write, where there are many; else how often those
+//!   threads slept and were woken that do not just serve more at once. Of a single thread that wakes less often nothing tells, without calls, that it does as
+//!   much as before, and then it counts as less;
 //! - the latency stays within [`DelayConfig::bound`]: the slack and twice what a woken thread waits on average for its turn. That is an
 //!   estimate; no kernel tells tails without tracing every switch;
 //! - something is gained: idle periods per progress, or CPU time per progress. Slack acts by fewer idle periods alone: without them, less CPU
-//!   time is chance.
+//!   time is chance. No preemption may save CPU time by itself, but has to save twice as much then.
 //!
 //! A trial that makes clear after a period or two with the means that much less gets done (`EARLY`) ends at once: who sleeps *for* a time after each piece of
 //! work does a fraction of it with slack. What gained nothing rests, twice as long each time. What is kept is watched: when the latency goes beyond the bound, or the
@@ -52,10 +52,13 @@ const ANOTHER: f64 = 2.0;
 const EARLY: [(u32, f64); 2] = [(1, 0.5), (2, 0.8)];
 /// A workload is seen to go idle often for so many periods before the first trial; the first of them may be its start.
 const SETTLED: u32 = 2;
-/// So many blocks that agree end a trial.
-const LEAST_BLOCKS: usize = 2;
-/// So many fewer idle periods must come with less CPU time if that is to be due to slack, as a part of [`DelayConfig::fewer`].
+/// So many blocks end a trial if all but the last say the same. Programs whose threads begin together have patterns of some periods' length; three blocks
+/// have each place of a pattern of three periods as often with as without.
+const LEAST_BLOCKS: usize = 3;
+/// So many fewer idle periods must come with less CPU time if that is to be due to the means, as a part of [`DelayConfig::fewer`].
 const SOME_FEWER: f64 = 0.5;
+/// By so many times [`DelayConfig::cheaper`] CPU time has to fall where idle periods do not.
+const MUCH: f64 = 2.0;
 /// See [`ANOTHER`].
 const CHANGED: u32 = 4;
 
@@ -75,7 +78,7 @@ pub struct DelayConfig {
     pub tolerance: f64,
     /// Periods of a block of a trial, half of them with the means, rounded up to a multiple of 4; what is kept is watched over as many. Default 8.
     pub judged_over: u32,
-    /// A trial whose blocks do not agree ends after so many of them, by their sum. Default 5.
+    /// A trial ends after so many blocks at the latest, by their sum. Default 6.
     pub most_blocks: u32,
     /// Periods until what gained nothing is tried again; doubles each time. Default 100.
     pub rest: u32,
@@ -90,7 +93,7 @@ impl Default for DelayConfig {
             cheaper: 0.03,
             tolerance: 0.015,
             judged_over: 8,
-            most_blocks: 5,
+            most_blocks: 6,
             rest: 100,
         }
     }
@@ -209,8 +212,8 @@ enum Stage {
     Measuring(u32),
     /// The means with this number is on trial.
     Trying(usize, Trial),
-    /// Both were tried.
-    Watching(Figures),
+    /// Both were tried. What is in force did this; `None`: it is being measured.
+    Watching(Option<Figures>),
     /// For so many periods.
     Resting(u32),
 }
@@ -332,9 +335,9 @@ impl Delay {
         };
         if !is_block && trial.is_clearly_less(&EARLY) {
             let effect = trial.so_far().effect(slack);
-            return self.end(number, &trial, Because::Lost { means, effect });
+            return self.end(number, Because::Lost { means, effect });
         }
-        let last = trial.blocks().last().filter(|_| is_block && number == 0);
+        let last = trial.last().filter(|_| is_block && number == 0);
         let transitions = last.map(|block| Figures::of(&block.without).transitions);
         if let Some(transitions) = transitions.filter(|&n| n < self.config.least_transitions) {
             self.set(means, false);
@@ -342,7 +345,7 @@ impl Delay {
             return Because::Seldom { transitions };
         }
         match self.verdict(means, &trial, slack) {
-            Some(because) if is_block => self.end(number, &trial, because),
+            Some(because) if is_block => self.end(number, because),
             _ => {
                 self.set(means, trial.is_with());
                 self.stage = Stage::Trying(number, trial);
@@ -351,14 +354,13 @@ impl Delay {
         }
     }
 
-    /// What the blocks so far say: all the same, or so many of them that their sum decides.
+    /// What the blocks so far say: the same as without the last of them, or so many are they that they decide.
     fn verdict(&self, means: Means, trial: &Trial, slack: Nanos) -> Option<Because> {
-        let effect = trial.sum().effect(slack);
+        let count = trial.blocks();
+        let effect = trial.effect(count, slack);
         let is_kept = self.is_good(means, &effect);
-        let mut blocks = trial.blocks().iter();
-        let count = trial.blocks().len();
         let is_agreed = count >= LEAST_BLOCKS
-            && blocks.all(|block| self.is_good(means, &block.effect(slack)) == is_kept);
+            && self.is_good(means, &trial.effect(count - 1, slack)) == is_kept;
         let is_last = count >= self.config.most_blocks.max(1) as usize;
         (is_agreed || is_last).then_some(match is_kept {
             true => Because::Kept { means, effect },
@@ -378,26 +380,21 @@ impl Delay {
         let config = &self.config;
         let saves_periods =
             effect.transitions <= 1.0 - config.fewer && effect.cpu <= 1.0 + config.tolerance;
-        let is_cause = match means {
-            Means::Slack => effect.transitions <= 1.0 - config.fewer * SOME_FEWER,
-            Means::Batch => true,
-        };
-        saves_periods || is_cause && effect.cpu <= 1.0 - config.cheaper
+        let is_cause = effect.transitions <= 1.0 - config.fewer * SOME_FEWER;
+        let saves_time = is_cause && effect.cpu <= 1.0 - config.cheaper;
+        let saves_switches = means == Means::Batch && effect.cpu <= 1.0 - MUCH * config.cheaper;
+        saves_periods || saves_time || saves_switches
     }
 
     /// The trial is over, with this verdict.
-    fn end(&mut self, number: usize, trial: &Trial, because: Because) -> Because {
+    fn end(&mut self, number: usize, because: Because) -> Because {
         let is_kept = matches!(because, Because::Kept { .. });
         self.set(MEANS[number], is_kept);
         self.seen.clear();
-        let seen = trial.sum();
         let is_last = number + 1 == MEANS.len();
         match (is_last, self.held.is_any()) {
             (false, _) => self.begin(number + 1),
-            (true, true) => {
-                let in_force = if is_kept { &seen.with } else { &seen.without };
-                self.stage = Stage::Watching(Figures::of(in_force));
-            }
+            (true, true) => self.stage = Stage::Watching(None),
             (true, false) => self.stage = self.rest(),
         }
         because
@@ -409,7 +406,7 @@ impl Delay {
         Stage::Resting(rest)
     }
 
-    fn watch(&mut self, kept: Figures, observed: &Observation) -> Because {
+    fn watch(&mut self, kept: Option<Figures>, observed: &Observation) -> Because {
         self.stage = Stage::Watching(kept);
         let periods = self.config.judged_over.max(1) as usize;
         self.seen.push_back(observed.clone());
@@ -426,6 +423,10 @@ impl Delay {
             self.stage = self.rest();
             return Because::Late { latency };
         }
+        let Some(kept) = kept else {
+            self.stage = Stage::Watching(Some(now));
+            return Because::Settled;
+        };
         let progress = now.progress(&kept);
         let is_same = progress * ANOTHER >= 1.0 && progress <= ANOTHER;
         self.changed = if is_same { 0 } else { self.changed + 1 };

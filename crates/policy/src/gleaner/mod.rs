@@ -60,6 +60,21 @@ pub struct Observation {
     pub waiting: Nanos,
     /// How often those threads went to sleep of their own accord, and so were woken; zero where that is not known.
     pub wakes: u64,
+    /// Each of those threads, ascending by `id`; empty where that is not known.
+    pub threads: Vec<ThreadPeriod>,
+}
+
+/// A thread of the workload in one period.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ThreadPeriod {
+    /// Whatever tells it from others.
+    pub id: u64,
+    /// How often it went to sleep of its own accord.
+    pub wakes: u64,
+    /// How often it was given the vCPU: after each sleep, and each time that others had preempted it.
+    pub turns: u64,
+    /// Its CPU time.
+    pub ran: Nanos,
 }
 
 impl Observation {
@@ -82,6 +97,16 @@ impl Observation {
         self.calls += next.calls;
         self.waiting += next.waiting;
         self.wakes += next.wakes;
+        for thread in &next.threads {
+            match self.threads.binary_search_by_key(&thread.id, |own| own.id) {
+                Ok(place) => {
+                    self.threads[place].wakes += thread.wakes;
+                    self.threads[place].turns += thread.turns;
+                    self.threads[place].ran += thread.ran;
+                }
+                Err(place) => self.threads.insert(place, *thread),
+            }
+        }
     }
 
     /// Several periods as one.

@@ -2,6 +2,10 @@
 //!
 //! A block is four phases of the same length: without, with, with, without. What grows or falls steadily by itself, as a program does that
 //! warms up, falls out of a comparison of such a block's halves; what comes and goes makes blocks disagree. Times are in ns.
+//!
+//! **Progress** is calls of read and write, where there are many; else how often threads slept and were woken, or got the vCPU. A thread that serves others is
+//! woken less often for the same work where pieces come together. It is told from one that does less by its CPU time, which then falls
+//! by much less than its wake-ups ([`Thread::serves_more_at_once`]); such threads are left out.
 
 use std::fmt;
 
@@ -16,6 +20,12 @@ use crate::units::Nanos;
 const CALLS: f64 = 500.0;
 /// Fewer wake-ups a second than this are none either.
 const WAKES: f64 = 50.0;
+/// A thread with so much less wake-ups may serve more at once.
+const FEWER_WAKES: f64 = 0.9;
+/// A thread that wakes less often a second than this says nothing by itself.
+const SELDOM: f64 = 5.0;
+/// Where wake-ups in all fall below this part, a few threads may do most of the work and lose it: then all count.
+const GROSS: f64 = 0.9;
 /// A thread's tail against its mean wait.
 const TAIL: f64 = 2.0;
 /// Whether the phases of a block have the means.
@@ -54,6 +64,7 @@ pub(super) struct Figures {
     wakes: f64,
     /// Idle periods.
     pub transitions: f64,
+    /// CPU time: of the threads where they are known, else of the vCPU.
     work: f64,
     /// Mean wait of a thread for its turn, ns.
     wait: f64,
@@ -65,11 +76,15 @@ impl Figures {
         let per_second = |count: u64| count as f64 / period * 1e9;
         let averages = Averages::of(observed);
         let periods = observed.vcpus.iter().map(|vcpu| vcpu.idle_periods);
+        let ran = observed.threads.iter().map(|thread| thread.ran.0);
         Figures {
             calls: averages.calls,
             wakes: per_second(observed.wakes),
             transitions: per_second(periods.sum()),
-            work: averages.work,
+            work: match observed.threads.is_empty() {
+                true => averages.work,
+                false => ran.sum::<u64>() as f64 / period,
+            },
             wait: observed.waiting.0 as f64 / observed.wakes.max(1) as f64,
         }
     }
@@ -96,11 +111,82 @@ pub(super) struct Halves {
     pub with: Observation,
 }
 
+/// What a thread does with the means over without.
+struct Thread {
+    wakes: f64,
+    turns: f64,
+    ran: f64,
+    /// Its wake-ups a second without, and with.
+    rates: [f64; 2],
+}
+
+impl Thread {
+    /// It is woken less often, and its CPU time fell by less than half as much: pieces of work came together.
+    fn serves_more_at_once(&self) -> bool {
+        self.wakes <= FEWER_WAKES && self.ran >= f64::midpoint(1.0, self.wakes)
+    }
+
+    /// Its wake-ups, or its turns on the vCPU where these fell by less: who asks a server on the same vCPU either sleeps until the reply or
+    /// is preempted by the server, and both are a turn.
+    fn progress(&self) -> f64 {
+        self.wakes.max(self.turns)
+    }
+}
+
 impl Halves {
+    /// Threads that were there in both halves.
+    fn threads(&self) -> impl Iterator<Item = Thread> {
+        let part = |of: &Observation| of.period.0.max(1) as f64;
+        let (without, with) = (part(&self.without), part(&self.with));
+        self.without.threads.iter().filter_map(move |before| {
+            let now = &self.with.threads;
+            let place = now.binary_search_by_key(&before.id, |thread| thread.id);
+            let now = now[place.ok()?];
+            let ratio = |now: u64, before: u64| over(now as f64 / with, before as f64 / without);
+            let rate = |count: u64, period: f64| count as f64 * 1e9 / period;
+            Some(Thread {
+                wakes: ratio(now.wakes, before.wakes),
+                turns: match before.turns {
+                    0 => 0.0,
+                    turns => ratio(now.turns, turns),
+                },
+                ran: ratio(now.ran.0, before.ran.0),
+                rates: [rate(before.wakes, without), rate(now.wakes, with)],
+            })
+        })
+    }
+
+    /// Progress by the threads that do not serve more at once: the median of theirs, since servers are woken a little less often too, and seldom are the
+    /// most threads. `None` where threads are not known, or these seldom wake.
+    fn progress_of_threads(&self) -> Option<f64> {
+        let counted = self
+            .threads()
+            .filter(|thread| !thread.serves_more_at_once());
+        let counted: Vec<Thread> = counted.collect();
+        let sum = |place: usize| {
+            counted
+                .iter()
+                .map(|thread| thread.rates[place])
+                .sum::<f64>()
+        };
+        let all = over(sum(1), sum(0));
+        let often = counted.iter().filter(|thread| thread.rates[0] >= SELDOM);
+        let mut each: Vec<f64> = often.map(Thread::progress).collect();
+        each.sort_by(f64::total_cmp);
+        let is_measure = sum(0) >= WAKES && !each.is_empty();
+        is_measure.then(|| match all < GROSS {
+            true => all,
+            false => median(&each),
+        })
+    }
+
     /// What the means does, that comes to this slack.
     pub(super) fn effect(&self, slack: Nanos) -> Effect {
         let (before, now) = (Figures::of(&self.without), Figures::of(&self.with));
-        let progress = now.progress(&before);
+        let progress = match self.without.threads.is_empty() || before.calls >= CALLS {
+            true => now.progress(&before),
+            false => self.progress_of_threads().unwrap_or(0.0),
+        };
         let per_progress = |ratio: f64| match progress > 0.0 {
             true => ratio / progress,
             false => f64::INFINITY,
@@ -112,6 +198,12 @@ impl Halves {
             latency: now.latency(slack),
         }
     }
+}
+
+/// The middle of what is sorted; infinite for nothing.
+fn median(sorted: &[f64]) -> f64 {
+    let at = |place: usize| sorted.get(place).copied().unwrap_or(f64::INFINITY);
+    f64::midpoint(at(sorted.len().saturating_sub(1) / 2), at(sorted.len() / 2))
 }
 
 /// A trial under way.
@@ -156,22 +248,30 @@ impl Trial {
         is_whole
     }
 
-    /// Those that are whole.
-    pub(super) fn blocks(&self) -> &[Halves] {
-        &self.blocks
+    /// How many are whole.
+    pub(super) fn blocks(&self) -> usize {
+        self.blocks.len()
     }
 
-    /// All that are whole, as one; of a trial without any, what there is of the first.
-    pub(super) fn sum(&self) -> Halves {
-        let Some((first, others)) = self.blocks.split_first() else {
-            return self.block.clone();
-        };
-        let mut sum = first.clone();
-        for block in others {
+    /// The last that is whole.
+    pub(super) fn last(&self) -> Option<&Halves> {
+        self.blocks.last()
+    }
+
+    /// What the first so many blocks show together. CPU time is the median of theirs, since what the host does meanwhile makes single ones stand out.
+    pub(super) fn effect(&self, count: usize, slack: Nanos) -> Effect {
+        let blocks = &self.blocks[..count.min(self.blocks.len())];
+        let mut sum = Halves::default();
+        for block in blocks {
             sum.without.merge(&block.without);
             sum.with.merge(&block.with);
         }
-        sum
+        let mut cpu: Vec<f64> = blocks.iter().map(|block| block.effect(slack).cpu).collect();
+        cpu.sort_by(f64::total_cmp);
+        Effect {
+            cpu: median(&cpu),
+            ..sum.effect(slack)
+        }
     }
 
     /// The block under way.
@@ -183,11 +283,7 @@ impl Trial {
     pub(super) fn is_clearly_less(&self, early: &[(u32, f64)]) -> bool {
         let periods = (0..self.place).filter(|place| WITH[(place / self.phase) as usize]);
         let periods = periods.count() as u32;
-        let (before, now) = (
-            Figures::of(&self.block.without),
-            Figures::of(&self.block.with),
-        );
-        let progress = now.progress(&before);
+        let progress = self.block.effect(Nanos::ZERO).progress;
         early
             .iter()
             .any(|&(least, part)| periods >= least && progress < part)
