@@ -14,6 +14,7 @@ pub mod configured;
 mod counted;
 pub mod daemon;
 pub mod discovery;
+mod demands;
 mod division;
 pub mod export;
 #[cfg(test)]
