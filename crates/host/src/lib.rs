@@ -13,8 +13,8 @@ pub mod config;
 pub mod configured;
 mod counted;
 pub mod daemon;
-pub mod discovery;
 mod demands;
+pub mod discovery;
 mod division;
 pub mod export;
 #[cfg(test)]
@@ -41,6 +41,7 @@ pub mod select;
 pub mod span;
 pub mod spins;
 pub mod status;
+mod told_apart;
 pub mod top;
 pub mod trace;
 pub mod turns;
