@@ -46,7 +46,7 @@ impl SaidDemands {
             let kind = (
                 demands
                     .iter()
-                    .filter(|demand| demand.wants_more())
+                    .filter(|demand| demand.wants_more)
                     .map(|demand| demand.vcpu)
                     .collect(),
                 left,
@@ -85,7 +85,7 @@ fn in_words(period: Nanos, demands: &[VcpuDemand], left: Option<LeftAlone>) -> S
         )
     };
     let mut ordered: Vec<&VcpuDemand> = demands.iter().collect();
-    ordered.sort_by_key(|demand| (!demand.wants_more(), demand.vcpu));
+    ordered.sort_by_key(|demand| (!demand.wants_more, demand.vcpu));
     let mut parts: Vec<String> = ordered
         .iter()
         .take(SHOWN)
@@ -113,6 +113,7 @@ mod tests {
             demand: Nanos::from_millis(demand),
             allocation: Nanos::from_millis(allocation),
             urgency: 0,
+            wants_more: demand > ran,
         }
     }
 

@@ -211,13 +211,9 @@ pub struct VcpuDemand {
     pub allocation: Nanos,
     /// How urgent it is: 0 as any, more if it gets its time too late.
     pub urgency: u8,
-}
-
-impl VcpuDemand {
-    /// Whether it wants more than it got.
-    pub fn wants_more(&self) -> bool {
-        self.demand > self.ran
-    }
+    /// Whether it usually is still ready to run when a period ends: it wants more than it gets.
+    #[serde(skip)]
+    pub wants_more: bool,
 }
 
 #[derive(Clone, Debug, Default)]

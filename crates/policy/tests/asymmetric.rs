@@ -338,7 +338,7 @@ fn a_dry_run_says_who_is_left_alone_and_why() {
     assert_eq!(left(7), Some(LeftAlone::NobodyShort));
     let wants = |id| -> Vec<bool> {
         let vcpus = round.vcpus[&VmId(id)].iter();
-        vcpus.map(|vcpu| vcpu.wants_more()).collect()
+        vcpus.map(|vcpu| vcpu.wants_more).collect()
     };
     assert_eq!(wants(1), [true, false, false, false]);
     assert_eq!(wants(7), [false, false]);

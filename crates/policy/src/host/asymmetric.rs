@@ -164,6 +164,11 @@ fn shares(host: &HostObservation) -> BTreeMap<VmId, Nanos> {
     due
 }
 
+/// Whether who waited so long in a period, in ns, was still ready to run.
+fn is_long(period: Nanos, waited: f64) -> bool {
+    waited > READY * period.0 as f64
+}
+
 /// Why a VM is left as it is whatever its vCPUs want.
 fn left_alone(vm: &VmObservation, takes_turns: bool) -> Option<LeftAlone> {
     let whys = [
@@ -285,7 +290,7 @@ impl VmState {
             .map(|(&vcpu, &(ran, waited))| Use {
                 vcpu,
                 ran: Nanos(ran as u64),
-                ready: waited > READY * period.0 as f64,
+                ready: is_long(period, waited),
             })
             .collect();
         let even = Nanos(total.0 / uses.len().max(1) as u64);
@@ -373,6 +378,12 @@ impl VmState {
             siblings: ran.0 as f64 / of.0.max(1) as f64,
             gets: pcpus(self.allocations.of(vcpu.vcpu).unwrap_or(even), period),
         }
+    }
+
+    /// Whether a vCPU usually waits so long that it wants more than it gets.
+    fn wants_more(&self, period: Nanos, vcpu: VcpuId) -> bool {
+        let usual = self.usual_use.get(&vcpu);
+        usual.is_some_and(|(_, waited)| is_long(period, *waited))
     }
 
     /// Whether none of its vCPUs is to have another weight or slice than usual.
@@ -559,6 +570,7 @@ impl Policy for Asymmetric {
                     demand: state.demands.get(&vcpu.vcpu).copied().unwrap_or_default(),
                     allocation: state.allocations.of(vcpu.vcpu).unwrap_or_default(),
                     urgency: state.urgencies.of(vcpu.vcpu),
+                    wants_more: state.wants_more(period, vcpu.vcpu),
                 });
                 round.vcpus.insert(vm.vm, demands.collect());
                 if state.is_usual() {
