@@ -111,6 +111,37 @@ fn a_record_becomes_a_scenario_that_runs_as_the_host_did() {
 }
 
 #[test]
+fn what_is_simulated_stands_beside_what_was_recorded() {
+    let dir = tempfile::tempdir().unwrap();
+    let (folder, file) = (dir.path().join("record"), dir.path().join("s.toml"));
+    record(&folder);
+    let (folder, file) = (folder.to_str().unwrap(), file.to_str().unwrap());
+    let args = [
+        "sim", "scenario", "--from", folder, "--at", "-5s", "-o", file,
+    ];
+    let output = tandem(&[&args[..], &["--check"]].concat());
+    assert!(output.status.success(), "{output:?}");
+    let said = String::from_utf8(output.stdout).unwrap();
+    let row = said.lines().find(|line| line.contains("db")).unwrap();
+    let numbers: Vec<f64> = row
+        .split(|c: char| !(c.is_ascii_digit() || c == '.'))
+        .filter_map(|word| word.parse().ok())
+        .collect();
+    // Its vCPU, then recorded and simulated of ran, waited and halted.
+    assert_eq!(
+        (numbers[0], numbers[1], numbers[3]),
+        (1.0, 0.6, 0.0),
+        "{said}"
+    );
+    assert!((numbers[2] - 0.6).abs() < 0.02, "{said}");
+    assert!(
+        (numbers[5] - 0.4).abs() < 1e-9 && (numbers[6] - 0.4).abs() < 0.02,
+        "{said}"
+    );
+    assert!(Path::new(file).exists());
+}
+
+#[test]
 fn what_makes_no_scenario_is_said_and_nothing_is_written_over() {
     let dir = tempfile::tempdir().unwrap();
     let (folder, file) = (dir.path().join("record"), dir.path().join("s.toml"));

@@ -22,6 +22,7 @@
 //! polling takes a pCPU and is a part of running; a quota's throttling is a part of sleeping.
 
 pub mod application;
+mod beside;
 mod pattern;
 mod scenario;
 mod text;
@@ -41,6 +42,9 @@ use tandem_policy::states::interval::VmInterval;
 use tandem_policy::states::sum::IntervalSum;
 use thiserror::Error;
 
+pub use beside::Beside;
+pub use beside::Shares;
+pub use beside::beside;
 pub use pattern::Demand;
 pub use pattern::Pattern;
 use pattern::Regularity;

@@ -32,6 +32,7 @@ use crate::apply::Applied;
 use crate::apply::Refused;
 use crate::config::ConfigError;
 use crate::config::HostConfig;
+use crate::demands::SaidDemands;
 use crate::discovery::Discovery;
 use crate::discovery::DiscoveryError;
 use crate::discovery::Scan;
@@ -130,6 +131,8 @@ pub struct Daemon {
     rotation: BTreeSet<VmId>,
     /// What a dry run has said.
     said: SaidChanges,
+    /// What a dry run has said of what vCPUs want.
+    demands: SaidDemands,
     /// What vCPUs' branch counters told.
     spins: Spins,
     /// Whether it was said that turns act on nobody.
@@ -208,6 +211,7 @@ impl Daemon {
             published: BTreeSet::new(),
             rotation: BTreeSet::new(),
             said: SaidChanges::default(),
+            demands: SaidDemands::default(),
             spins: Spins::default(),
             hinted: false,
             left_out: LeftOutOfTurns::default(),
@@ -309,6 +313,7 @@ impl Daemon {
         self.account_spins(period, reporter);
         let Some(applied) = &period.applied else {
             self.said.retain(|vm| self.fleet.vm(vm).is_some());
+            self.say_demands(period, reporter);
             let decisions = &period.round.decisions;
             let news: Vec<&Decision> = self.said.news(Instant::now(), decisions).collect();
             for decision in news {
@@ -334,6 +339,18 @@ impl Daemon {
                 reporter.info(&format!(
                     "VM {name} vCPU {vcpu} moved to pCPU {pcpus}: {because}"
                 ));
+            }
+        }
+    }
+
+    /// Says in a dry run what vCPUs want, and which VMs are left as they are.
+    fn say_demands(&mut self, period: &Period<Applied>, reporter: &mut dyn Reporter) {
+        self.demands.retain(|vm| self.fleet.vm(vm).is_some());
+        let length = period.observation.period;
+        let news = self.demands.news(Instant::now(), length, &period.round);
+        for (vm, line) in news {
+            if let Some(managed) = self.fleet.vm(vm) {
+                reporter.info(&format!("VM {} {line}", managed.vm.name));
             }
         }
     }

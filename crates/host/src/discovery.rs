@@ -9,6 +9,7 @@
 //! - A process that is no VM is looked into again after 0.25, 0.5, 1, 2, … 32 s, because a shell
 //!   may turn into a VMM by exec, and a VMM makes its vCPUs some time after it starts. Threads of
 //!   the kernel are never looked into again.
+//!   This process itself is looked into once.
 //! - Of a known VM the threads are counted, and listed only when their number changed or every few
 //!   scans; then the names of new threads are read. A thread without a vCPU's name is looked at
 //!   again at the same growing ages, since names are given after birth. Even that is left out while
@@ -144,6 +145,8 @@ pub struct Discovery {
     procfs: ProcFs,
     /// CPU clocks are the machine's own, so they say nothing about a tree made for a test.
     has_clocks: bool,
+    /// This process, which is looked into once: it makes no VMs while it looks, and may hold two descriptors for each vCPU.
+    me: Option<Pid>,
     strict: bool,
     pattern: Option<ThreadPattern>,
     named: Named,
@@ -207,6 +210,7 @@ impl Discovery {
                 procfs.resolve("/"),
             ),
             has_clocks: procfs == ProcFs::host(),
+            me: (procfs == ProcFs::host()).then(|| Pid(std::process::id())),
             procfs,
             others: HashMap::new(),
             hosts: BTreeMap::new(),
@@ -285,13 +289,19 @@ impl Discovery {
         }
     }
 
+    /// Whether a process that is no known VM is to be looked into.
+    fn is_due(&self, pid: Pid, now: Instant) -> bool {
+        match self.others.get(&pid) {
+            Some(_) if self.me == Some(pid) => false,
+            Some(other) => other.is_due(now),
+            None => !self.hosts.contains_key(&pid),
+        }
+    }
+
     /// Looks into the processes that are due, those first that were not looked into when the last scan ended.
     fn look_into_due(&mut self, listed: &HashMap<Pid, u64>, now: Instant, budget: &mut Budget) {
-        let is_due = |pid: &Pid| {
-            !self.hosts.contains_key(pid)
-                && self.others.get(pid).is_none_or(|other| other.is_due(now))
-        };
-        let due = listed.keys().copied().filter(is_due).collect();
+        let due = listed.keys().copied();
+        let due = due.filter(|pid| self.is_due(*pid, now)).collect();
         for (done, pid) in in_turn(due, self.last_looked_into).into_iter().enumerate() {
             if done > 0 && budget.is_over() {
                 return;

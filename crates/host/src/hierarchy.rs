@@ -8,15 +8,13 @@ use std::collections::BTreeSet;
 
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::cgroup::CpuController;
+use tandem_linux::cgroup::IDLE_CLASS;
 use tandem_policy::Weight;
 use tandem_policy::observation::Level;
 
 use crate::configured::is_tenants;
 use crate::quotas::pcpus;
 use crate::quotas::quota;
-
-/// What the kernel gives a cgroup in the idle class among others (WEIGHT_IDLEPRIO of kernel/sched/sched.h), in parts of the default.
-const IDLE: f64 = 3.0 / 1024.0;
 
 /// The weights of the cgroups above VMs.
 #[derive(Debug, Default)]
@@ -71,7 +69,7 @@ fn weight(controller: &dyn CpuController, cgroup: &CgroupPath) -> Option<Weight>
     let default = controller.default_weight();
     let weight = controller.weight(cgroup).ok()?;
     match controller.is_idle(cgroup) {
-        Ok(Some(true)) => Some(default.times(IDLE)),
+        Ok(Some(true)) => Some(default.times(IDLE_CLASS)),
         _ if is_tenants(controller, cgroup).unwrap_or(false) => Some(default),
         _ => Some(weight),
     }

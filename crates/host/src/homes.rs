@@ -1,6 +1,7 @@
 //! Where VMs are in the hierarchy of cgroups, and what a group made for one is called.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use tandem_policy::VmId;
 use tandem_policy::Weight;
@@ -28,12 +29,12 @@ impl Homes {
     pub(crate) fn read(controller: &dyn CpuController, vms: &[Vm]) -> Homes {
         let homes = vms.iter().filter_map(|vm| {
             let home = residence(controller, &vm.process, &threads(vm)).ok()?;
-            Some((vm.id, home))
+            Some((vm.id, Arc::new(home)))
         });
         Homes::new(homes)
     }
 
-    fn new(homes: impl Iterator<Item = (VmId, Residence)>) -> Homes {
+    fn new(homes: impl Iterator<Item = (VmId, Arc<Residence>)>) -> Homes {
         let mut numbers = BTreeMap::new();
         let mut residences = Vec::new();
         for (vm, home) in homes {
@@ -72,8 +73,9 @@ fn threads(vm: &Vm) -> Vec<ThreadRef> {
 
 /// A VM is looked for where it was last, but each time at first: whoever starts VMs moves their threads then ...
 const LOOKS_AT_FIRST: u32 = 3;
-/// ... and later every so many looks, not all VMs in the same one: a thousand VMs have thousands of files to read.
-const LOOKS_PER_READ: u32 = 8;
+/// ... and later every so many looks, not all VMs in the same one: a thousand VMs have thousands of files to read. Twice as many halve these
+/// reads, and a VM that moves is seen where it was for twice as long.
+const LOOKS_PER_READ: u32 = 16;
 
 /// Where VMs were when they were looked at before.
 #[derive(Debug, Default)]
@@ -82,7 +84,7 @@ pub(crate) struct KnownHomes(BTreeMap<ThreadRef, Known>);
 #[derive(Debug)]
 struct Known {
     vcpus: Vec<ThreadRef>,
-    home: Residence,
+    home: Arc<Residence>,
     looks: u32,
 }
 
@@ -94,7 +96,7 @@ fn is_believed(process: &ThreadRef, looks: u32) -> bool {
 
 impl KnownHomes {
     /// Where all VMs of the host are: read of those whose threads are others than before, and of the rest now and then, so a VM that moves
-    /// may be seen where it was for up to 7 looks.
+    /// may be seen where it was for up to 15 looks.
     pub(crate) fn look(&mut self, controller: &dyn CpuController, vms: &[Vm]) -> Homes {
         let mut before = std::mem::take(&mut self.0);
         for vm in vms {
@@ -105,7 +107,7 @@ impl KnownHomes {
                 known.filter(|known| known.vcpus == vcpus && is_believed(&vm.process, looks));
             let home = match known {
                 Some(known) => Ok(known.home),
-                None => residence(controller, &vm.process, &vcpus),
+                None => residence(controller, &vm.process, &vcpus).map(Arc::new),
             };
             if let Ok(home) = home {
                 self.0.insert(vm.process, Known { vcpus, home, looks });
@@ -113,7 +115,7 @@ impl KnownHomes {
         }
         Homes::new(vms.iter().filter_map(|vm| {
             let known = self.0.get(&vm.process)?;
-            Some((vm.id, known.home.clone()))
+            Some((vm.id, Arc::clone(&known.home)))
         }))
     }
 }

@@ -98,6 +98,8 @@ pub enum DaemonState {
     Running,
     /// The one that published was killed.
     Gone,
+    /// None has published anything here, and one that keeps its state elsewhere looks after VMs.
+    Elsewhere,
 }
 
 /// What the daemon published that is still there; of one that is gone nothing counts any more.

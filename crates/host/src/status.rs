@@ -6,11 +6,16 @@
 //! real-time ones, and which VMs take turns; without it, a VM's own cgroup says what its weight is, and a VM that has none
 //! counts with the kernel's default. The file stays after kill -9: what it says counts for as long as the daemon lives that wrote it.
 //!
+//! What a daemon with another state directory published is not known here. That it looks after a VM shows in the host's file of claims
+//! ([`tandem_linux::claims`]), which only root can read. Such a VM's cgroup has the weight that the daemon keeps in force, so neither what is
+//! configured nor what the VM is due is known; nor is it of a VM that is in the idle class, where a cgroup has no weight.
+//!
 //! The file also has the daemon's own, smoothed figures, for other programs: `due`, `received` (pCPUs), `lag`, `wait_ms` of each VM.
 
 pub mod text;
 
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
@@ -47,6 +52,8 @@ use crate::weights::Weights;
 use crate::weights::weigh;
 use tandem_linux::cgroup;
 use tandem_linux::cgroup::CgroupPath;
+use tandem_linux::claims::ClaimsReader;
+use tandem_linux::claims::HOST_CLAIMS;
 use tandem_linux::journal::is_pending;
 use tandem_linux::procfs::ProcFs;
 use tandem_linux::status_file::StatusFileError;
@@ -145,10 +152,14 @@ pub struct VmStatus {
     pub cgroup: Option<CgroupPath>,
     /// Whether a running daemon looks after it.
     pub managed: bool,
-    /// Configured weight w_i, in the knob's units.
-    pub configured: f64,
-    /// The weight in force, in the knob's units; none without a cgroup.
+    /// Whether a daemon that keeps its state elsewhere looks after it.
+    pub elsewhere: bool,
+    /// Configured weight w_i, in the knob's units; none if that is not known.
+    pub configured: Option<f64>,
+    /// The weight in force, in the knob's units; none without a cgroup, and in the idle class.
     pub weight: Option<f64>,
+    /// Whether its cgroup is in the idle class, other than for turns.
+    pub idle: bool,
     /// Whether it takes turns (a running daemon says so).
     pub turns: bool,
     /// Whether each of its vCPUs has a group of its own beside the VM's, with a part of its weight (a running daemon says so).
@@ -158,10 +169,10 @@ pub struct VmStatus {
     pub flexs: Option<SpinAccount>,
     /// Received, in pCPUs.
     pub received: f64,
-    /// Due, in pCPUs: its fair share by weights of what it could use.
-    pub due: f64,
+    /// Due, in pCPUs: its fair share by weights of what it could use; none if its weight is not known, or if it was not measured.
+    pub due: Option<f64>,
     /// (due − received) ÷ due.
-    pub lag: f64,
+    pub lag: Option<f64>,
     /// Mean wait per run of its vCPUs, in ms; none if none of them ran.
     pub wait_ms: Option<f64>,
     /// Its vCPUs.
@@ -219,6 +230,11 @@ impl Watcher {
         let (daemon, published) = read(&self.look.state_dir);
         let by_process: BTreeMap<_, _> = published.vms.iter().map(|vm| (vm.process, vm)).collect();
         let published_of = |vm: &Vm| by_process.get(&vm.process).copied();
+        let elsewhere = looked_after_elsewhere(Path::new(HOST_CLAIMS), daemon, &all);
+        let daemon = match elsewhere.is_empty() {
+            true => daemon,
+            false => DaemonState::Elsewhere,
+        };
         let weighed = weigh(controller, &published.vms, &all);
         let accounts = assessed(&interval, &Weights::new(controller, &weighed));
         let measured: BTreeMap<VmId, &VmInterval> =
@@ -233,11 +249,14 @@ impl Watcher {
                 measured.get(&vm.id).copied(),
                 weighed.get(&vm.id)?,
                 published_of(vm),
+                elsewhere.contains(&vm.process),
             );
             if let Some(account) = accounts.get(&vm.id) {
                 status.received = pcpus(account.received);
-                status.due = pcpus(account.fair);
-                status.lag = account.lag;
+                if status.configured.is_some() {
+                    status.due = Some(pcpus(account.fair));
+                    status.lag = Some(account.lag);
+                }
             }
             Some(status)
         });
@@ -254,13 +273,32 @@ impl Watcher {
     }
 }
 
+/// The processes whose VMs a daemon looks after that keeps its state elsewhere, as far as that can be told: the kernel does not say whose a claim
+/// is, so where a daemon runs that is known all claims are taken for its.
+fn looked_after_elsewhere(claims: &Path, daemon: DaemonState, vms: &[Vm]) -> BTreeSet<ThreadRef> {
+    let reader = match daemon {
+        DaemonState::Running => None,
+        // Who may not read it, as who is not root, is told nothing.
+        _ => ClaimsReader::open(claims).ok().flatten(),
+    };
+    let processes = vms.iter().map(|vm| vm.process);
+    let Some(reader) = reader else {
+        return BTreeSet::new();
+    };
+    processes
+        .filter(|process| reader.is_claimed(process.pid).unwrap_or(false))
+        .collect()
+}
+
 /// What was measured of a VM, without what it is due.
 fn status_of(
     vm: &Vm,
     measured: Option<&VmInterval>,
     weighed: &Weighed,
     published: Option<&PublishedVm>,
+    elsewhere: bool,
 ) -> VmStatus {
+    let is_known = published.is_some() || !(elsewhere || weighed.is_idle);
     let measured = measured.map_or(&[][..], |measured| &measured.vcpus);
     let vcpus = measured.iter().map(|vcpu| {
         let thread = vm.vcpus.iter().find(|known| known.index == vcpu.vcpu);
@@ -282,15 +320,17 @@ fn status_of(
         pid: vm.process.pid.0,
         vmm: vm.vmm.to_string(),
         managed: published.is_some(),
-        configured: weighed.configured.value(),
+        elsewhere,
+        configured: is_known.then(|| weighed.configured.value()),
+        idle: weighed.is_idle,
         weight: weighed.weight.map(|weight| weight.value()),
         cgroup: weighed.cgroup.clone(),
         turns: published.is_some_and(|vm| vm.turns),
         apart: published.is_some_and(|vm| vm.apart),
         flexs: published.and_then(|vm| vm.flexs.clone()),
         received: 0.0,
-        due: 0.0,
-        lag: 0.0,
+        due: None,
+        lag: None,
         wait_ms: wait_ms(waited, runs),
         vcpus: vcpus.collect(),
     }
@@ -310,9 +350,11 @@ fn wait_ms(waited: Nanos, runs: u64) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
+    use tandem_linux::claims::Claims;
     use tandem_policy::Weight;
 
     use super::*;
+    use crate::fixtures;
 
     const PROCESS: &str = r#"{"pid":7,"tid":7,"start":99}"#;
 
@@ -366,6 +408,42 @@ mod tests {
         );
         let text = serde_json::to_value(&vms[0]).unwrap();
         assert_eq!((&text["due"], &text["turns"]), (&1.0.into(), &true.into()));
+    }
+
+    #[test]
+    fn vms_of_a_daemon_with_another_state_directory_are_known() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("vms.lock");
+        let vms = [fixtures::vm(1, "a", 1), fixtures::vm(2, "b", 1)];
+        let of = |daemon| looked_after_elsewhere(&path, daemon, &vms);
+        assert!(of(DaemonState::None).is_empty(), "no daemon ever ran");
+        let mut claims = Claims::open(&path).unwrap();
+        assert!(of(DaemonState::None).is_empty());
+        assert!(claims.claim(vms[1].process.pid).unwrap());
+        assert_eq!(of(DaemonState::None), BTreeSet::from([vms[1].process]));
+        assert_eq!(of(DaemonState::Gone).len(), 1);
+        assert!(of(DaemonState::Running).is_empty(), "they may be its own");
+        drop(claims);
+        assert!(of(DaemonState::None).is_empty());
+    }
+
+    #[test]
+    fn without_a_known_weight_nothing_is_said_to_be_due() {
+        let vm = fixtures::vm(1, "a", 1);
+        let weighed = |is_idle| {
+            let mut weighed = Weighed::with(Weight::constant(100.0));
+            weighed.is_idle = is_idle;
+            weighed
+        };
+        let known = |is_idle, published: Option<&PublishedVm>, elsewhere| {
+            let status = status_of(&vm, None, &weighed(is_idle), published, elsewhere);
+            (status.configured, status.due)
+        };
+        assert_eq!(known(false, None, false), (Some(100.0), None));
+        assert_eq!(known(true, None, false), (None, None));
+        assert_eq!(known(false, None, true), (None, None));
+        let ours = published(r#""cgroup":"/a","configured":512.0"#);
+        assert_eq!(known(true, Some(&ours.vms[0]), false).0, Some(100.0));
     }
 
     #[test]

@@ -40,6 +40,7 @@ use crate::discovery::DiscoveryOptions;
 use crate::discovery::Scan;
 use crate::discovery::Vm;
 use crate::select::Selector;
+use crate::told_apart::told_apart;
 use crate::watch::Look;
 use crate::watch::LookError;
 use crate::watch::assessed;
@@ -109,6 +110,9 @@ pub struct TopVcpu {
 pub struct TopVm {
     /// Its name.
     pub name: String,
+    /// What it is called beside the others: its name, with the process where several have that.
+    #[serde(skip)]
+    pub called: String,
     /// Its process.
     pub pid: u32,
     /// What kind of VMM runs it.
@@ -245,6 +249,8 @@ pub(crate) fn shown(
     let pcpus = |time: Nanos| time.0 as f64 / length.0.max(1) as f64;
     let accounts = assessed(interval, weights);
     let of_vms = interval.edges.by_vm();
+    let all = scan.vms.iter();
+    let called = told_apart(all.map(|vm| (vm.id, vm.name.as_str(), vm.process.pid)));
     let mut vms = Vec::new();
     for measured in &interval.vms {
         let vm = by_id.get(&measured.vm).filter(|vm| is_selected(vm));
@@ -253,20 +259,21 @@ pub(crate) fn shown(
         };
         vms.push(TopVm {
             name: vm.name.clone(),
+            called: called.get(&vm.id).unwrap_or(&vm.name).clone(),
             pid: vm.process.pid.0,
             vmm: vm.vmm.to_string(),
             times: measured.times().unwrap_or_default(),
             due: pcpus(account.fair),
             received: pcpus(account.received),
             lag: account.lag,
-            culprits: culprits(&of_vms, &Party::Vm(vm.id), vm.id, &by_id),
+            culprits: culprits(&of_vms, &Party::Vm(vm.id), vm.id, &called),
             threads: measured.threads.clone(),
             wakeup_latency: interval
                 .programs
                 .as_ref()
                 .and_then(|programs| programs.latency.get(&vm.id))
                 .map(WakeupLatency::from),
-            vcpus: vcpus(vm, measured, &interval.edges, &by_id),
+            vcpus: vcpus(vm, measured, &interval.edges, &called),
         });
     }
     vms.sort_by(worst_first);
@@ -305,7 +312,7 @@ fn vcpus(
     vm: &Vm,
     measured: &VmInterval,
     edges: &Edges,
-    by_id: &BTreeMap<VmId, &Vm>,
+    called: &BTreeMap<VmId, String>,
 ) -> Vec<TopVcpu> {
     let shown = measured.vcpus.iter().map(|vcpu| {
         let thread = vm.vcpus.iter().find(|known| known.index == vcpu.vcpu);
@@ -319,30 +326,38 @@ fn vcpus(
             allowed: vcpu.allowed.clone(),
             runs: vcpu.runs,
             times: vcpu.times,
-            culprits: culprits(edges, &itself, vm.id, by_id),
+            culprits: culprits(edges, &itself, vm.id, called),
         }
     });
     shown.collect()
 }
 
 /// Names what a victim of a VM waited for most.
-fn culprits(edges: &Edges, victim: &Party, vm: VmId, by_id: &BTreeMap<VmId, &Vm>) -> Vec<Culprit> {
+fn culprits(
+    edges: &Edges,
+    victim: &Party,
+    vm: VmId,
+    called: &BTreeMap<VmId, String>,
+) -> Vec<Culprit> {
+    let name = |vm: &VmId| called.get(vm).map(String::as_str);
     let waits = edges.of(victim, EdgeKind::Pcpu);
     waits
         .take(CULPRITS)
-        .map(|edge| culprit(edge, vm, by_id))
+        .map(|edge| culprit(edge, vm, name))
         .collect()
 }
 
-pub(crate) fn culprit(edge: Edge<'_>, victim: VmId, by_id: &BTreeMap<VmId, &Vm>) -> Culprit {
-    let name_of = |vm: &VmId| {
-        let vm = by_id.get(vm);
-        vm.map_or_else(|| "a VM that is gone".to_owned(), |vm| vm.name.clone())
-    };
+/// Who was waited for, with what a VM is called; `None` of one that is gone.
+pub(crate) fn culprit<'a>(
+    edge: Edge<'_>,
+    victim: VmId,
+    name: impl Fn(&VmId) -> Option<&'a str>,
+) -> Culprit {
+    let name_of = |vm: &VmId| name(vm).unwrap_or("a VM that is gone");
     let mut in_cgroup = None;
     let (kind, name) = match edge.culprit {
         Party::Vm(vm) if *vm == victim => (CulpritKind::Itself, "itself".to_owned()),
-        Party::Vm(vm) => (CulpritKind::Vm, name_of(vm)),
+        Party::Vm(vm) => (CulpritKind::Vm, name_of(vm).to_owned()),
         Party::Vcpu { vm, vcpu } => match *vm == victim {
             true => (CulpritKind::Itself, format!("own vCPU {vcpu}")),
             false => (CulpritKind::Vm, format!("{} vCPU {vcpu}", name_of(vm))),

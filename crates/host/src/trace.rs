@@ -17,6 +17,7 @@ use thiserror::Error;
 use crate::discovery::Discovery;
 use crate::discovery::DiscoveryError;
 use crate::discovery::DiscoveryOptions;
+use crate::told_apart::told_apart;
 use crate::watch::watched;
 
 /// Why there is no trace.
@@ -35,7 +36,7 @@ pub enum TraceError {
 pub struct Traced {
     /// The host, switch by switch.
     pub trace: HostTrace,
-    /// The names of the VMs.
+    /// The names of the VMs, with the process where several have the same.
     pub names: BTreeMap<VmId, String>,
 }
 
@@ -71,6 +72,9 @@ pub fn trace(
     let trace = tracer.trace(&watched(&vms), length, || interrupt.check().is_err())?;
     Ok(Traced {
         trace,
-        names: vms.into_iter().map(|vm| (vm.id, vm.name)).collect(),
+        names: told_apart(
+            vms.iter()
+                .map(|vm| (vm.id, vm.name.as_str(), vm.process.pid)),
+        ),
     })
 }

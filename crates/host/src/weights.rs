@@ -29,12 +29,28 @@ use crate::published::PublishedVm;
 pub(crate) struct Weighed {
     /// The cgroup whose weight is the VM's; `None` if its vCPUs share a cgroup with others.
     pub(crate) cgroup: Option<CgroupPath>,
-    /// In force; `None` without a cgroup.
+    /// In force; `None` without a cgroup, and in the idle class.
     pub(crate) weight: Option<Weight>,
-    /// What counts.
+    /// Whether its cgroup is in the idle class, other than for turns.
+    pub(crate) is_idle: bool,
+    /// What counts. In the idle class a cgroup has no weight of its own, so there the kernel's default stands for it.
     pub(crate) configured: Weight,
     /// The cgroup right above its own, or the one that it shares with others; `None` where that cannot be read.
     above: Option<CgroupPath>,
+}
+
+#[cfg(test)]
+impl Weighed {
+    /// What counts is this, and nothing else is known.
+    pub(crate) fn with(configured: Weight) -> Weighed {
+        Weighed {
+            cgroup: None,
+            weight: None,
+            is_idle: false,
+            configured,
+            above: None,
+        }
+    }
 }
 
 /// The configured weights of VMs, and the levels above them.
@@ -88,8 +104,12 @@ fn of_vm(
     let kept = published
         .filter(|vm| vm.turns || vm.apart)
         .and_then(|vm| vm.weight);
-    let read = || controller.weight(cgroup.as_ref()?).ok();
-    let weight = kept.or_else(read);
+    let read = || controller.weight_outside_idle(cgroup.as_ref()?).ok();
+    let (weight, is_idle) = match kept.map(Some).or_else(read) {
+        Some(Some(weight)) => (Some(weight), false),
+        Some(None) => (None, true),
+        None => (None, false),
+    };
     let counts = |_: &Weight| {
         let cgroup = cgroup.as_ref();
         !cgroup.is_some_and(|cgroup| is_tenants(controller, cgroup).unwrap_or(false))
@@ -108,6 +128,7 @@ fn of_vm(
     Weighed {
         cgroup,
         weight,
+        is_idle,
         configured,
         above,
     }
@@ -241,11 +262,35 @@ mod tests {
 
     fn weighed(configured: f64, above: &str) -> Weighed {
         Weighed {
-            cgroup: None,
-            weight: None,
-            configured: Weight::constant(configured),
             above: Some(path(above)),
+            ..Weighed::with(Weight::constant(configured))
         }
+    }
+
+    #[test]
+    fn what_a_cgroup_in_the_idle_class_shows_is_no_weight() {
+        let (root, controller) = tree(&[("vm", "1"), ("light", "1")]);
+        let knob = |place: &str, idle: &str| {
+            fs::write(root.path().join("cg").join(place).join("cpu.idle"), idle).unwrap();
+        };
+        knob("vm", "1\n");
+        knob("light", "0\n");
+        let of = |place: &str, published: Option<&PublishedVm>| {
+            let cgroup = published.map_or_else(|| path(place), |vm| vm.cgroup.clone());
+            let weighed = of_vm(controller.as_ref(), Some(cgroup), published, None);
+            (
+                weighed.weight.map(|weight| weight.value()),
+                weighed.configured.value(),
+                weighed.is_idle,
+            )
+        };
+        assert_eq!(of("/vm", None), (None, 100.0, true));
+        assert_eq!(of("/light", None), (Some(1.0), 1.0, false));
+        // A VM that takes turns is there for a while; its daemon says what it weighs.
+        let text = r#"{"process":{"pid":7,"tid":7,"start":99},"cgroup":"/vm","configured":300.0,
+            "weight":250.0,"turns":true}"#;
+        let published: PublishedVm = serde_json::from_str(text).unwrap();
+        assert_eq!(of("/vm", Some(&published)), (Some(250.0), 300.0, false));
     }
 
     #[test]

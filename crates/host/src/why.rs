@@ -21,6 +21,7 @@ use std::time::Duration;
 use serde::Serialize;
 use tandem_linux::actuator::ActuatorError;
 use tandem_linux::cgroup::CgroupPath;
+use tandem_linux::cgroup::CpuController;
 use tandem_linux::interrupt::Interrupted;
 use tandem_linux::procfs::ProcFs;
 use tandem_linux::procfs::read_text;
@@ -42,6 +43,7 @@ use tandem_observe::findings::find;
 use tandem_policy::Nanos;
 use tandem_policy::VcpuId;
 use tandem_policy::VmId;
+use tandem_policy::states::edges::Party;
 use tandem_policy::states::interval::HostTotals;
 use tandem_policy::states::interval::SourceName;
 use tandem_policy::states::programs::Programs;
@@ -227,6 +229,7 @@ impl Why {
         let situation = Situation {
             vms: self.known(&scan.vms, &interval, &weights, &mut quotas),
             host: self.host()?,
+            weights: weights_of_culprits(self.look.controller.as_ref(), &interval),
             interval: &interval,
         };
         let found = answer(&situation, &asked, scan.unreadable_vmms);
@@ -263,6 +266,7 @@ impl Why {
         Ok(Situation {
             vms: self.known(vms, interval, &weights, &mut Quotas::default()),
             host: self.host()?,
+            weights: BTreeMap::new(),
             interval,
         })
     }
@@ -333,6 +337,28 @@ impl Why {
             has_autogroup: read_text(&autogroup).is_ok_and(|text| text.trim() == "1"),
         })
     }
+}
+
+/// What the cgroups weigh, with those above, of processes for which vCPUs waited.
+fn weights_of_culprits(
+    controller: &dyn CpuController,
+    interval: &Interval,
+) -> BTreeMap<CgroupPath, u32> {
+    let culprits = interval.edges.iter().map(|edge| edge.culprit);
+    let places: BTreeSet<CgroupPath> = culprits
+        .filter_map(|culprit| match culprit {
+            Party::Process { cgroup, .. } => cgroup.clone().map(CgroupPath),
+            _ => None,
+        })
+        .flat_map(|cgroup| [cgroup.ancestors(), vec![cgroup]].concat())
+        .filter(|cgroup| !cgroup.is_root())
+        .collect();
+    let weights = places.into_iter().filter_map(|cgroup| {
+        let weight = controller.weight_outside_idle(&cgroup).ok()?;
+        let shown = weight.map_or(0, |weight| weight.value().round() as u32);
+        Some((cgroup, shown))
+    });
+    weights.collect()
 }
 
 /// Gives VMs the numbers by which they are known, and others that nobody has.

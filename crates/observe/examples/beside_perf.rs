@@ -1,18 +1,23 @@
 //! Where the time of threads goes by the BPF programs, beside `perf sched` in the same seconds: `beside_perf SECONDS TID…`
 //!
-//! `perf sched latency` tells how long each thread ran, how often it waited for a pCPU and for how long on average: its RDY is the
-//! product. Recording begins some ms before the reading and ends some ms after, so figures differ by that, and waits that are open at the
-//! ends are perf's not at all. Needs perf, and root.
+//! perf records by CLOCK_MONOTONIC, which is the programs' clock, from a second before the interval until a second after it. `perf sched timehist
+//! --time` then cuts that to the interval, from one reading of the programs to the other: so both tell of the same seconds, to the time that a
+//! reading takes, which is printed. Its summary has for each thread the time that it ran, and its RDY in two parts: preempted, and from the
+//! wake-up on. A wait that began before the interval counts with perf in whole, and one that is not over at its end not at all. Needs perf, and
+//! root.
 
 use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::Duration;
 
+use rustix::time::ClockId;
+use rustix::time::clock_gettime;
 use tandem_linux::ProcFs;
 use tandem_linux::thread::Pid;
 use tandem_linux::thread::ThreadRef;
 use tandem_linux::thread::Tid;
 use tandem_observe::bpf::Bpf;
+use tandem_observe::bpf::BpfReading;
 use tandem_observe::bpf::Options;
 use tandem_observe::bpf::Watch;
 use tandem_policy::VcpuId;
@@ -21,23 +26,40 @@ use tandem_policy::VmId;
 /// By number: how long a thread ran and waited, in ms.
 type Figures = BTreeMap<u32, (f64, f64)>;
 
-/// What `perf sched latency -p` says, line by line: `COMM:TID | RUNTIME ms | COUNT | avg: MEAN ms | …`.
+/// What the summary says, line by line: `COMM[TID/PID] PARENT SCHED-IN RUN-TIME SLEEP IOWAIT PREEMPT DELAY`, times in ms.
 fn figures(text: &str) -> Figures {
-    let number = |column: &str| -> Option<f64> {
-        let words = column.split_ascii_whitespace();
-        words
-            .flat_map(|word| word.trim_start_matches("avg:").parse())
-            .next()
-    };
     let line = |line: &str| {
-        let columns: Vec<&str> = line.split('|').collect();
-        let [name, runtime, count, mean, ..] = columns[..] else {
+        // A name may have anything in it.
+        let (_, rest) = line.rsplit_once('[')?;
+        let (numbers, rest) = rest.split_once(']')?;
+        let tid = numbers.split('/').next()?.parse().ok()?;
+        let columns = rest.split_ascii_whitespace().map(str::parse::<f64>);
+        let columns: Vec<f64> = columns.collect::<Result<_, _>>().ok()?;
+        let [_, _, ran, _, _, preempted, delayed] = columns[..] else {
             return None;
         };
-        let tid = name.trim().rsplit_once(':')?.1.parse().ok()?;
-        Some((tid, (number(runtime)?, number(count)? * number(mean)?)))
+        Some((tid, (ran, preempted + delayed)))
     };
     text.lines().filter_map(line).collect()
+}
+
+/// CLOCK_MONOTONIC, in ns.
+fn now() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Reads the programs: when, in the middle of the reading, and how long that took, in ns.
+fn read(bpf: &mut Bpf) -> Result<(BpfReading, u64, u64), Box<dyn std::error::Error>> {
+    let begun = now();
+    let reading = bpf.read()?;
+    let took = now() - begun;
+    Ok((reading, begun + took / 2, took))
+}
+
+/// A time as perf takes it.
+fn in_seconds(ns: u64) -> String {
+    format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000)
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -62,23 +84,30 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut bpf = Bpf::open(Options::default())?;
     bpf.watch(&threads)?;
     let mut record = Command::new("perf")
-        .args(["sched", "record", "-o"])
+        .args(["sched", "record", "-k", "CLOCK_MONOTONIC", "-o"])
         .arg(&data)
-        .args(["--", "sleep", &format!("{}.5", seconds)])
+        .args(["--", "sleep", &(seconds + 2).to_string()])
         .spawn()?;
     // perf begins within this time as a rule.
-    std::thread::sleep(Duration::from_millis(250));
-    bpf.read()?;
+    std::thread::sleep(Duration::from_secs(1));
+    let (_, start, first) = read(&mut bpf)?;
     std::thread::sleep(Duration::from_secs(seconds.into()));
-    let reading = bpf.read()?;
+    let (reading, stop, second) = read(&mut bpf)?;
     record.wait()?;
     let perf = Command::new("perf")
         .args(["sched", "-i"])
         .arg(&data)
-        .args(["latency", "-p"])
+        .args(["timehist", "--state", "--summary", "--time"])
+        .arg(format!("{},{}", in_seconds(start), in_seconds(stop)))
         .output()?;
     std::fs::remove_file(&data)?;
     let perf = figures(&String::from_utf8_lossy(&perf.stdout));
+    println!(
+        "{:.3} s; readings took {:.1} and {:.1} ms",
+        (stop - start) as f64 / 1e9,
+        first as f64 / 1e6,
+        second as f64 / 1e6
+    );
     println!("thread    ran ms: BPF      perf    RDY ms: BPF      perf");
     for vcpu in &reading.vcpus {
         let ms = |time: tandem_policy::Nanos| time.0 as f64 / 1e6;

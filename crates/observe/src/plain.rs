@@ -40,6 +40,7 @@ mod tasks;
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
+use std::collections::HashMap;
 
 use rustix::time::ClockId;
 use rustix::time::clock_gettime;
@@ -55,6 +56,7 @@ use tandem_linux::thread::ThreadRef;
 use tandem_linux::thread::Tid;
 use tandem_policy::Nanos;
 use tandem_policy::PcpuId;
+use tandem_policy::VcpuId;
 use tandem_policy::VmId;
 use tandem_policy::states::interval::Interval;
 use tandem_policy::states::interval::Missing;
@@ -72,6 +74,7 @@ use account::Before;
 use places::Places;
 use quota::Quotas;
 use quota::Wait;
+use round::NoGuest;
 use round::Round;
 use round::VmRound;
 use tasks::Tasks;
@@ -86,6 +89,12 @@ const LITTLE: u64 = 1_000;
 
 /// Says what time it is.
 type Clock = Box<dyn Fn() -> Nanos + Send>;
+
+/// Where a vCPU that sleeps may run is read again after so many intervals, a multiple of [`RELOOK`].
+const REREAD_ALLOWED: u64 = 8 * RELOOK;
+
+/// What the vCPUs of a VM did, and why there is no POLL and no VMM of them.
+type VmRead = (Vec<(VcpuId, Account)>, Option<NoPoll>, Option<NoGuest>);
 
 /// A vCPU, what was read of it now, and what before.
 type VcpuRead = (WatchedVcpu, Before, Option<Before>);
@@ -108,7 +117,7 @@ pub struct Plain {
     polls: Polls,
     quotas: Quotas,
     tasks: Tasks,
-    vcpus: BTreeMap<ThreadRef, Before>,
+    vcpus: HashMap<ThreadRef, Before>,
     /// The other threads of VMs' processes, and what they ran and waited so far.
     threads: BTreeMap<(Pid, Tid), (ThreadRef, VcpuSample)>,
     /// What VMs' processes and their vCPUs ran when the other threads were last looked at.
@@ -199,7 +208,7 @@ impl Plain {
             polls: Polls::new(),
             quotas: Quotas::default(),
             tasks: Tasks::new(procfs.clone()),
-            vcpus: BTreeMap::new(),
+            vcpus: HashMap::new(),
             threads: BTreeMap::new(),
             listed: BTreeMap::new(),
             places: Places::new(procfs.clone()),
@@ -213,33 +222,13 @@ impl Plain {
     }
 
     fn read_vm(&mut self, vm: &WatchedVm, round: &mut Round) -> Result<(), ObserveError> {
-        let still = self.stood_still(vm);
-        let is_still = still.is_some();
-        let (read, no_poll) = match still {
-            Some(read) => (read, self.polls.why_not(&vm.process)),
-            None => self.read_vcpus(vm)?,
+        let (vcpus, no_poll, no_guest) = match self.stood_still(vm) {
+            true => self.leave_asleep(vm, round),
+            false => self.read_awake(vm, round)?,
         };
-        // Whether the kernel counts guest time of this VM, any of its vCPUs shows.
-        let counts_guest = read.iter().any(|(_, now, _)| now.guest > Nanos::ZERO);
-        let mut vcpus = Vec::with_capacity(read.len());
-        for (vcpu, mut now, before) in read {
-            round.threads.insert(vcpu.thread);
-            let controller = self.controller.as_deref();
-            let cgroup = match is_still {
-                true => self.places.cgroup_as_was(controller, &vcpu.thread),
-                false => self.places.cgroup(controller, &vcpu.thread),
-            };
-            round.cgroups.extend(cgroup.clone());
-            if let Some(before) = before {
-                let mut account = Account::new(&before, &mut now, counts_guest);
-                account.cgroup = cgroup;
-                vcpus.push((vcpu.vcpu, account));
-            }
-            self.vcpus.insert(vcpu.thread, now);
-        }
         if !vcpus.is_empty() {
             round.no_poll.extend(no_poll);
-            round.no_guest += usize::from(!counts_guest);
+            round.no_guest.extend(no_guest);
             round.vms.push(VmRound {
                 vm: vm.vm,
                 vcpus,
@@ -250,26 +239,60 @@ impl Plain {
         Ok(())
     }
 
-    /// The vCPUs of a VM as they were, where that is how they are: its process's clock stood still, and none of them waits.
-    fn stood_still(&mut self, vm: &WatchedVm) -> Option<Vec<VcpuRead>> {
+    /// Whether the vCPUs of a VM are as they were: its process's clock stood still, and none of them waits.
+    fn stood_still(&mut self, vm: &WatchedVm) -> bool {
+        let sleeps = |vcpu: &WatchedVcpu| {
+            let before = self.vcpus.get(&vcpu.thread);
+            before.is_some_and(|before| !before.runnable)
+        };
+        self.sampler.stood_still(vm.process.pid)
+            && !self.is_due(vm, RELOOK)
+            && vm.vcpus.iter().all(sleeps)
+    }
+
+    /// Says of a VM that stood still that it slept.
+    fn leave_asleep(&mut self, vm: &WatchedVm, round: &mut Round) -> VmRead {
         let at = (self.clock)();
-        if !self.sampler.stood_still(vm.process.pid) || self.is_due(vm) {
-            return None;
-        }
-        let read = vm.vcpus.iter().map(|vcpu| {
-            let before = self.vcpus.get(&vcpu.thread)?;
-            let now = Before {
-                at,
-                ..before.clone()
+        let known = vm.vcpus.iter().map(|vcpu| &vcpu.thread);
+        let no_guest = NoGuest::of(known.filter_map(|thread| self.vcpus.get(thread)));
+        let controller = self.controller.as_deref();
+        let mut vcpus = Vec::with_capacity(vm.vcpus.len());
+        for vcpu in &vm.vcpus {
+            let Some(before) = self.vcpus.get_mut(&vcpu.thread) else {
+                continue;
             };
-            (!before.runnable).then(|| (*vcpu, now, Some(before.clone())))
-        });
-        read.collect()
+            round.threads.insert(vcpu.thread);
+            let mut account = Account::asleep(before, at, no_guest.is_none());
+            account.cgroup = self.places.cgroup_as_was(controller, &vcpu.thread);
+            round.cgroup(account.cgroup.as_ref());
+            vcpus.push((vcpu.vcpu, account));
+        }
+        (vcpus, self.polls.why_not(&vm.process), no_guest)
+    }
+
+    /// Reads a VM that may have run or waits.
+    fn read_awake(&mut self, vm: &WatchedVm, round: &mut Round) -> Result<VmRead, ObserveError> {
+        let (read, no_poll) = self.read_vcpus(vm)?;
+        let no_guest = NoGuest::of(read.iter().map(|(_, now, _)| now));
+        let mut vcpus = Vec::with_capacity(read.len());
+        for (vcpu, mut now, before) in read {
+            round.threads.insert(vcpu.thread);
+            let controller = self.controller.as_deref();
+            let cgroup = self.places.cgroup(controller, &vcpu.thread);
+            round.cgroup(cgroup.as_ref());
+            if let Some(before) = before {
+                let mut account = Account::new(&before, &mut now, no_guest.is_none());
+                account.cgroup = cgroup;
+                vcpus.push((vcpu.vcpu, account));
+            }
+            self.vcpus.insert(vcpu.thread, now);
+        }
+        Ok((vcpus, no_poll, no_guest))
     }
 
     /// Whether all of a VM is to be read, whatever it did; not all VMs in one interval.
-    fn is_due(&self, vm: &WatchedVm) -> bool {
-        (self.rounds + u64::from(vm.process.pid.0)).is_multiple_of(RELOOK)
+    fn is_due(&self, vm: &WatchedVm, every: u64) -> bool {
+        (self.rounds + u64::from(vm.process.pid.0)).is_multiple_of(every)
     }
 
     /// Reads the accounts of a VM's vCPUs, each with what was read of it before, and says why there is no POLL.
@@ -277,7 +300,8 @@ impl Plain {
         &mut self,
         vm: &WatchedVm,
     ) -> Result<(Vec<VcpuRead>, Option<NoPoll>), ObserveError> {
-        let is_due = self.is_due(vm);
+        let is_due = self.is_due(vm, RELOOK);
+        let is_moved_due = self.is_due(vm, REREAD_ALLOWED);
         let polls = self.polls.of(&self.procfs, &vm.process, vm.vcpus.len());
         let (mut polls, mut no_poll) = match polls {
             Ok(polls) => (Some(polls), None),
@@ -295,7 +319,7 @@ impl Plain {
                 // It ended; there is nothing to say of it.
                 Err(_) => continue,
             };
-            let before = self.vcpus.get(thread).cloned();
+            let before = self.vcpus.remove(thread);
             if let Some(before) = &before
                 && !is_due
                 && did_little(before, &sample, at)
@@ -325,16 +349,21 @@ impl Plain {
                 },
                 None => None,
             };
+            let runnable = activity.state.is_runnable();
+            let slept = before.as_ref().filter(|_| !has_run && !runnable);
             let now = Before {
                 at,
                 sample,
                 guest: activity.guest,
                 polled,
-                runnable: activity.state.is_runnable(),
-                allowed: self.places.allowed(thread),
-                sleeps: match self.counts_wakeups {
-                    true => voluntary_switches(&self.procfs, thread),
-                    false => None,
+                runnable,
+                allowed: match slept {
+                    Some(before) if !is_moved_due => before.allowed.clone(),
+                    _ => self.places.allowed(thread),
+                },
+                sleeps: match slept.and_then(|before| before.sleeps) {
+                    None if self.counts_wakeups => voluntary_switches(&self.procfs, thread),
+                    known => known,
                 },
                 counted: before.as_ref().map_or(Nanos::ZERO, |before| before.counted),
             };
@@ -352,11 +381,13 @@ impl Plain {
             return;
         };
         // Also of vCPUs that are new: what is read of them now is where the next interval begins.
-        let limits = self.quotas.read(controller, round.cgroups.iter());
+        let limits = self
+            .quotas
+            .read(controller, round.cgroups.iter().map(|at| &**at));
         let vcpus = round.vms.iter().flat_map(|vm| &vm.vcpus);
         let waits = vcpus.filter_map(|(_, account)| {
             Some(Wait {
-                cgroup: account.cgroup.as_ref()?,
+                cgroup: account.cgroup.as_deref()?,
                 time: account.waited,
                 is_over: account.is_over,
             })
@@ -393,6 +424,10 @@ impl Plain {
                 range.map(|(_, (thread, _))| *thread).collect()
             };
             let before = known(&self.threads);
+            if !before.is_empty() && self.is_as_listed(pid, &vcpus) {
+                round.threads.extend(before);
+                continue;
+            }
             let ran = self.ran_so_far(pid, &vcpus);
             if !before.is_empty() && self.others_did_little(pid, ran.as_ref(), round.length) {
                 round.threads.extend(before);
@@ -436,6 +471,15 @@ impl Plain {
                 }
             }
         }
+    }
+
+    /// Whether nothing of a process ran, and its vCPUs are those that they were when its other threads were looked at.
+    fn is_as_listed(&mut self, pid: Pid, vcpus: &[ThreadRef]) -> bool {
+        let same = |listed: &Listed| {
+            let tids = vcpus.iter().map(|vcpu| vcpu.tid);
+            tids.eq(listed.which.iter().copied())
+        };
+        self.sampler.stood_still(pid) && self.listed.get(&pid).is_some_and(same)
     }
 
     /// What a process and its vCPUs ran so far, where there is a clock of processes.
@@ -497,7 +541,7 @@ impl Plain {
                         false => {
                             let controller = self.controller.as_deref();
                             let cgroup = self.places.cgroup(controller, &task.process);
-                            cgroup.map(|cgroup| cgroup.0)
+                            cgroup.map(|cgroup| cgroup.0.clone())
                         }
                     };
                     round.task(task, cgroup, allowed);

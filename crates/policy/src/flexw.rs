@@ -36,6 +36,7 @@ use serde::Serialize;
 
 use crate::assess::Assessment;
 use crate::assess::accounting_groups;
+use crate::asymmetric::report::LeftAlone;
 use crate::decision::Because;
 use crate::decision::Decision;
 use crate::decision::Target;
@@ -189,6 +190,9 @@ pub struct Round {
     /// What policies that look at single vCPUs made of them.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub vcpus: BTreeMap<VmId, Vec<VcpuDemand>>,
+    /// The VMs that a policy that looks at single vCPUs leaves as they are, and why.
+    #[serde(skip)]
+    pub left_alone: BTreeMap<VmId, LeftAlone>,
     /// What branch counters told of vCPUs, and what came of it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub spins: Vec<SpinReport>,
@@ -207,6 +211,9 @@ pub struct VcpuDemand {
     pub allocation: Nanos,
     /// How urgent it is: 0 as any, more if it gets its time too late.
     pub urgency: u8,
+    /// Whether it usually is still ready to run when a period ends: it wants more than it gets.
+    #[serde(skip)]
+    pub wants_more: bool,
 }
 
 #[derive(Clone, Debug, Default)]

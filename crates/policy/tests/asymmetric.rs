@@ -19,6 +19,7 @@ use tandem_policy::asymmetric::AsymmetricConfig;
 use tandem_policy::asymmetric::latency;
 use tandem_policy::asymmetric::latency::Standing;
 use tandem_policy::asymmetric::latency::Urgencies;
+use tandem_policy::asymmetric::report::LeftAlone;
 use tandem_policy::asymmetric::resolver::Placed;
 use tandem_policy::asymmetric::resolver::balance;
 use tandem_policy::asymmetric::resolver::spread;
@@ -319,6 +320,29 @@ fn a_dry_run_says_what_a_vcpu_used_and_what_it_gets() {
     }
     let settled = decide(&mut controller, &vms);
     assert!(settled.is_empty(), "{settled:?}");
+}
+
+#[test]
+fn a_dry_run_says_who_is_left_alone_and_why() {
+    let mut controller = controller("asymmetric", TIME);
+    let mut vms = beside(vm(1, &[(76, 24), (8, 0), (8, 0), (8, 0)]));
+    let mut idle = vm(6, &[(5, 5), (1, 0)]);
+    idle.in_force.idle = true;
+    vms.extend([vm(5, &[(10, 90)]), idle, vm(7, &[(5, 0), (1, 0)])]);
+    let host = HostObservation::with_any_knobs(T, vms, IdleTimes::new());
+    let round = controller.decide(&host);
+    let left = |id| round.left_alone.get(&VmId(id)).copied();
+    assert_eq!(left(1), None);
+    assert_eq!(left(5), Some(LeftAlone::OneVcpu));
+    assert_eq!(left(6), Some(LeftAlone::IdleClass));
+    assert_eq!(left(7), Some(LeftAlone::NobodyShort));
+    let wants = |id| -> Vec<bool> {
+        let vcpus = round.vcpus[&VmId(id)].iter();
+        vcpus.map(|vcpu| vcpu.wants_more).collect()
+    };
+    assert_eq!(wants(1), [true, false, false, false]);
+    assert_eq!(wants(7), [false, false]);
+    assert!(!round.vcpus.contains_key(&VmId(5)), "nothing to divide");
 }
 
 #[test]

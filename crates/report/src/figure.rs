@@ -4,6 +4,8 @@
 //! are fractions inside the program and per cent on paper; work is counted in items per second, with
 //! a decimal prefix once it no longer fits a table cell.
 
+use tandem_policy::Nanos;
+
 /// What stands where nothing was measured.
 pub const NOT_MEASURED: &str = "not measured";
 
@@ -34,6 +36,14 @@ pub fn rate(value: f64) -> String {
         v if v >= 1000.0 => format!("{scaled:.0}{prefix}"),
         v if v >= 100.0 => format!("{scaled:.1}{prefix}"),
         _ => format!("{scaled:.2}{prefix}"),
+    }
+}
+
+/// How long something took. Times are counted in whole ns, so one of 0 took less than the least that is counted.
+pub fn took(time: Nanos) -> String {
+    match time {
+        Nanos::ZERO => "< 1 ns".to_owned(),
+        time => time.to_string(),
     }
 }
 
@@ -90,6 +100,13 @@ mod tests {
         assert_eq!(signed_percent(-1.27), "-127.0 %");
         assert_eq!(signed_percent(-0.0001), "+0.0 %");
         assert_eq!(pcpus(-0.0001), "0.000");
+    }
+
+    #[test]
+    fn what_took_no_time_took_less_than_can_be_counted() {
+        assert_eq!(took(Nanos::ZERO), "< 1 ns");
+        assert_eq!(took(Nanos(1)), Nanos(1).to_string());
+        assert_eq!(took(Nanos(2_500)), Nanos(2_500).to_string());
     }
 
     #[test]

@@ -15,6 +15,7 @@
 //! A comparison may hold hundreds of combinations; then the paper's form, a group of upright bars for
 //! each VM, gives way to rows, and what would make the page too large is left out and named.
 
+pub mod beside_record;
 pub mod comparison_charts;
 pub mod comparison_page;
 pub mod comparison_table;

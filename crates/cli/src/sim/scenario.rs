@@ -8,11 +8,22 @@ use std::path::PathBuf;
 use anyhow::Context;
 use anyhow::bail;
 use clap::Args;
+use tandem_experiment::execute;
+use tandem_experiment::progress::Progress;
+use tandem_experiment::recorded;
 use tandem_experiment::recorded::Recorded;
+use tandem_experiment::recorded::RecordedHost;
 use tandem_experiment::recorded::Topology;
 use tandem_host::span;
 use tandem_observe::findings::KnownHost;
 use tandem_observe::record::Record;
+use tandem_report::simulation::beside_record;
+use tandem_sim::Scenario;
+use tandem_sim::World;
+use tandem_sim::scenario::load;
+
+use super::progress::Bar;
+use crate::console::print;
 
 /// `tandem sim scenario`
 #[derive(Debug, Args)]
@@ -26,6 +37,9 @@ pub struct ScenarioFromArgs {
     /// The scenario: a TOML file that is not there yet
     #[arg(short, long, value_name = "FILE.toml")]
     output: PathBuf,
+    /// Simulate the scenario, and print what each VM ran, waited and halted beside what was recorded
+    #[arg(long)]
+    check: bool,
 }
 
 pub fn main(args: &ScenarioFromArgs) -> anyhow::Result<()> {
@@ -39,7 +53,8 @@ pub fn main(args: &ScenarioFromArgs) -> anyhow::Result<()> {
         recorded.add(&frame.interval);
         anyhow::Ok(())
     })?;
-    let text = recorded.host(&args.from.to_string_lossy())?.toml();
+    let host = recorded.host(&args.from.to_string_lossy())?;
+    let text = host.toml();
     let file = File::create_new(&args.output).and_then(|mut file| file.write_all(text.as_bytes()));
     if file
         .as_ref()
@@ -50,5 +65,23 @@ pub fn main(args: &ScenarioFromArgs) -> anyhow::Result<()> {
             args.output.display()
         );
     }
-    file.with_context(|| format!("cannot write {}", args.output.display()))
+    file.with_context(|| format!("cannot write {}", args.output.display()))?;
+    match args.check {
+        true => check(&host, &load::read(&args.output)?),
+        false => Ok(()),
+    }
+}
+
+/// Runs the scenario once, as `tandem sim run` would, and prints it beside the record.
+fn check(host: &RecordedHost, scenario: &Scenario) -> anyhow::Result<()> {
+    let progress = Bar::new();
+    progress.begin(scenario.duration);
+    progress.say(&scenario.name);
+    let results = execute::run(&mut World::new(scenario), scenario.duration, &progress)?;
+    drop(progress);
+    let table = beside_record::table(&recorded::beside(host, &results));
+    print(&format!(
+        "pCPUs, the vCPUs of a VM together; simulated for {} after {} of warm-up\n\n{table}",
+        results.measured, scenario.warmup
+    ))
 }

@@ -222,7 +222,22 @@ fn a_record_of_an_overcommitted_host_gives_the_same_shares_with_what_was_waited_
         "it does wait: {:?}",
         shares(&first, "a")
     );
-    near("again", &first, &simulate(&host), &all, 0.03);
+    let again = simulate(&host);
+    near("again", &first, &again, &all, 0.03);
+    // Side by side: all of each vCPU's time, and what was waited in both.
+    let both = beside(&host, &again);
+    assert_eq!(both.iter().map(|vm| &vm.vm).collect::<Vec<_>>(), all);
+    for vm in &both {
+        for of in [vm.recorded, vm.simulated] {
+            let all = of.ran + of.waited + of.halted;
+            assert!((all - vm.vcpus as f64).abs() < 1e-6, "{vm:?}");
+        }
+        let gap = vm.recorded.waited - vm.simulated.waited;
+        assert!(
+            vm.recorded.waited > 0.03 && gap.abs() < 0.03 * vm.vcpus as f64,
+            "{vm:?}"
+        );
+    }
 }
 
 #[test]

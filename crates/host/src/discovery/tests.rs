@@ -446,3 +446,18 @@ fn a_silent_qmp_socket_is_a_problem_told_and_asked_ever_less() {
     }
     assert!((4..=8).contains(&told), "{told}");
 }
+
+#[test]
+fn who_looks_is_looked_into_once() {
+    let mut discovery = Discovery::new(DiscoveryOptions::default(), ProcFs::host()).unwrap();
+    let (me, now) = (Pid(std::process::id()), Instant::now());
+    assert!(discovery.is_due(me, now));
+    discovery.scan_at(now, UNHURRIED).unwrap();
+    let later = now + Duration::from_secs(3_600);
+    assert!(!discovery.is_due(me, later));
+    let is_of_others = |pid: &Pid| *pid != me && discovery.is_due(*pid, later);
+    assert!(
+        discovery.others.keys().any(is_of_others),
+        "others are again"
+    );
+}

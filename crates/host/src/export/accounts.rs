@@ -382,7 +382,8 @@ impl VmAccount {
             match edge.culprit {
                 Party::Others => *rest.entry(edge.evidence).or_default() += edge.time(),
                 _ => {
-                    let culprit = culprit(edge, id, by_id);
+                    let name = |vm: &VmId| by_id.get(vm).map(|vm| vm.name.as_str());
+                    let culprit = culprit(edge, id, name);
                     let of_evidence = named.entry(edge.evidence).or_default();
                     of_evidence.push((CulpritKey::of(&culprit, detail), culprit.time));
                 }

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use tandem_linux::thread::Pid;
 use tandem_observe::record::Frame;
 use tandem_observe::record::Record;
 use tandem_observe::record::RecordError;
@@ -16,6 +17,7 @@ use tandem_policy::states::sum::IntervalSum;
 
 use super::Read;
 use super::is_named;
+use crate::told_apart::told_apart;
 
 /// Intervals of a record, in steps.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,7 +28,7 @@ pub struct Steps {
     pub whole: Interval,
     /// How long a step is.
     pub length: Nanos,
-    /// The names of all VMs.
+    /// The names of all VMs, with the process where several have the same.
     pub names: BTreeMap<VmId, String>,
     /// Those whose names match.
     pub selected: Vec<VmId>,
@@ -69,7 +71,7 @@ struct Growing {
     length: u64,
     /// By their numbers from the begin on.
     steps: BTreeMap<u64, Step>,
-    names: BTreeMap<VmId, String>,
+    names: BTreeMap<VmId, (String, Pid)>,
 }
 
 impl Growing {
@@ -92,7 +94,7 @@ impl Growing {
             });
         step.sum.add(interval);
         for (vm, known) in &frame.vms {
-            self.names.insert(*vm, known.name.clone());
+            self.names.insert(*vm, (known.name.clone(), Pid(known.pid)));
         }
     }
 
@@ -122,13 +124,14 @@ impl Growing {
             steps.push((step.at, interval));
         }
         let selected = self.names.iter();
-        let selected = selected.filter(|(_, name)| is_named(names, name));
+        let selected = selected.filter(|(_, (name, _))| is_named(names, name));
+        let all = self.names.iter();
         Some(Steps {
             steps,
             whole: whole.finish()?,
             length: Nanos(self.length),
             selected: selected.map(|(vm, _)| *vm).collect(),
-            names: self.names,
+            names: told_apart(all.map(|(vm, (name, pid))| (*vm, name.as_str(), *pid))),
         })
     }
 }

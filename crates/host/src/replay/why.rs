@@ -42,6 +42,8 @@ impl Replayed {
             interval: &self.interval,
             vms: self.known(),
             host: self.host.clone().unwrap_or_else(|| self.bare_host()),
+            // A command acts on what runs now, and what that weighs no record tells.
+            weights: BTreeMap::new(),
         };
         let mut answer = answer(&situation, &selected, self.unreadable);
         let bare = self.without_settings(&selected);
@@ -66,6 +68,7 @@ impl Replayed {
             );
             for finding in &mut answer.findings {
                 finding.cure.commands.clear();
+                finding.cure.undo.clear();
             }
         } else if self.has_changed {
             not(

@@ -84,6 +84,22 @@ fn a_slice_grows_with_the_logarithm_of_the_pcpus_up_to_eight() {
     assert_eq!(ns, [750_000, 1_500_000, 2_250_000, 3_000_000, 3_000_000]);
 }
 
+#[test]
+fn vms_of_one_name_are_told_apart_in_every_line() {
+    let parts: [(State, u64); 1] = [(State::Run, 500)];
+    let of = |pid| KnownVm {
+        pid,
+        ..known("db", Blocks::Unknown)
+    };
+    let known = BTreeMap::from([(VmId(1), of(7)), (VmId(2), of(8))]);
+    let did = interval(&[(1, &parts, 10), (2, &parts, 10)]);
+    let text = text(&analyze(&did, &known, |_| true), Style::default());
+    for called in ["db (7)", "db (8)"] {
+        let lines = text.lines().filter(|line| line.starts_with(called));
+        assert_eq!(lines.count(), 2, "{text}");
+    }
+}
+
 /// A slice is 2.25 ms, so 444 blocks of a vCPU per second are often.
 #[test]
 fn each_of_the_four_types_is_told() {

@@ -1,5 +1,6 @@
 //! The analysis as text: a line for each VM, what its type means, and what is not measured.
 
+use tandem_linux::thread::Pid;
 use tandem_policy::scalability::Speedup;
 use tandem_policy::scalability::Type;
 
@@ -10,6 +11,7 @@ use crate::columns::Columns;
 use crate::columns::Field;
 use crate::columns::Style;
 use crate::columns::Tone;
+use crate::told_apart::told_apart;
 
 /// What stands for a figure that is not measured.
 const NONE: &str = "–";
@@ -35,8 +37,11 @@ pub fn text(analysis: &Analysis, style: Style) -> String {
         "in the VM",
         "possible",
     ]);
-    for vm in &analysis.vms {
-        columns.row(row(vm));
+    let vms = analysis.vms.iter().enumerate();
+    let called = told_apart(vms.map(|(at, vm)| (at, vm.name.as_str(), Pid(vm.pid))));
+    let called = || analysis.vms.iter().zip(called.values());
+    for (vm, called) in called() {
+        columns.row(row(vm, called));
     }
     let mut parts = vec![
         format!(
@@ -47,9 +52,9 @@ pub fn text(analysis: &Analysis, style: Style) -> String {
         columns.text(style),
         String::new(),
     ];
-    parts.extend(analysis.vms.iter().map(said));
+    parts.extend(called().map(|(vm, called)| said(vm, called)));
     parts.push(String::new());
-    parts.extend(not_measured(analysis));
+    parts.extend(not_measured(analysis, called));
     parts.push(format!(
         "{LEGEND} {}. Speedups are N × the part of the CPU time available (in the VM: allocated) that was used; possible: what the VM's share \
          allows.",
@@ -58,7 +63,7 @@ pub fn text(analysis: &Analysis, style: Style) -> String {
     parts.join("\n")
 }
 
-fn row(vm: &VmScalability) -> Vec<Field> {
+fn row(vm: &VmScalability, called: &str) -> Vec<Field> {
     let number = |value: Option<f64>, digits: usize| {
         value.map_or_else(
             || Field::toned(NONE, Tone::Faint),
@@ -75,7 +80,7 @@ fn row(vm: &VmScalability) -> Vec<Field> {
     let types: Vec<String> = vm.types.iter().map(u8::to_string).collect();
     let possible = inside.and_then(|of| of.potential_efficiency);
     vec![
-        vm.name.as_str().into(),
+        called.into(),
         vm.n.to_string().into(),
         number(vm.parallelism, 2),
         number(vm.synchronization, 0),
@@ -92,7 +97,7 @@ fn row(vm: &VmScalability) -> Vec<Field> {
 }
 
 /// What its type means.
-fn said(vm: &VmScalability) -> String {
+fn said(vm: &VmScalability, called: &str) -> String {
     let what = match vm.class {
         Some(Type::ScalesOnBoth) => {
             "type 1, many vCPUs active and seldom blocked: scales on hardware and in a VM"
@@ -110,11 +115,14 @@ fn said(vm: &VmScalability) -> String {
         None if vm.types.is_empty() => "its type is not known: it never ran",
         None => "its type is not known for want of how often it blocks",
     };
-    format!("{}: {what}", vm.name)
+    format!("{called}: {what}")
 }
 
 /// What is not measured, each once, with the VMs if not all lack it.
-fn not_measured(analysis: &Analysis) -> Vec<String> {
+fn not_measured<'a, I: Iterator<Item = (&'a VmScalability, &'a String)>>(
+    analysis: &Analysis,
+    called: impl Fn() -> I,
+) -> Vec<String> {
     let mut all: Vec<&NotMeasured> = Vec::new();
     for lack in analysis.vms.iter().flat_map(|vm| &vm.not_measured) {
         if !all.contains(&lack) {
@@ -122,9 +130,8 @@ fn not_measured(analysis: &Analysis) -> Vec<String> {
         }
     }
     let line = |lack: &NotMeasured| {
-        let of = analysis.vms.iter();
-        let of = of.filter(|vm| vm.not_measured.contains(lack));
-        let names: Vec<&str> = of.map(|vm| vm.name.as_str()).collect();
+        let of = called().filter(|(vm, _)| vm.not_measured.contains(lack));
+        let names: Vec<&str> = of.map(|(_, called)| called.as_str()).collect();
         let whose = match names.len() == analysis.vms.len() {
             true => String::new(),
             false => format!(" of {}", names.join(", ")),

@@ -24,6 +24,13 @@ pub fn text(status: &HostStatus, with_vcpus: bool, state_dir: &Path, style: Styl
         (DaemonState::Gone, false) => {
             format!("the daemon is gone; nothing that it changed is left\n{table}")
         }
+        (DaemonState::Elsewhere, _) => {
+            let vms = status.vms.iter().filter(|vm| vm.elsewhere).count();
+            format!(
+                "a daemon that keeps its state elsewhere looks after {vms} of these VMs: what is configured for them, and due to them, is not known \
+                 here; give its --state-dir\n{table}"
+            )
+        }
         (DaemonState::Running | DaemonState::None, _) => table,
     }
 }
@@ -88,10 +95,13 @@ fn table(status: &HostStatus, with_vcpus: bool, style: Style) -> String {
 
 fn of_vm(vm: &VmStatus) -> [Field; 12] {
     let sum = |of: fn(&crate::status::VcpuStatus) -> f64| vm.vcpus.iter().map(of).sum::<f64>();
-    let weight = match vm.weight {
-        Some(weight) if weight != vm.configured => format!("{weight:.0} ({:.0})", vm.configured),
-        Some(weight) => format!("{weight:.0}"),
-        None => "none".to_owned(),
+    let weight = match (vm.weight, vm.configured) {
+        (Some(weight), Some(configured)) if weight != configured => {
+            format!("{weight:.0} ({configured:.0})")
+        }
+        (Some(weight), _) => format!("{weight:.0}"),
+        (None, _) if vm.idle => "idle".to_owned(),
+        (None, _) => "none".to_owned(),
     };
     let yes = |is: bool| Field::from(if is { "yes" } else { "no" });
     [
@@ -102,9 +112,9 @@ fn of_vm(vm: &VmStatus) -> [Field; 12] {
         format!("{:.1}", sum(|vcpu| vcpu.wait) * 100.0).into(),
         wait_ms(vm.wait_ms).into(),
         weight.into(),
-        format!("{:.3}", vm.due).into(),
+        known(vm.due, |due| format!("{due:.3}")).into(),
         format!("{:.3}", vm.received).into(),
-        format!("{:+.1}", vm.lag * 100.0).into(),
+        known(vm.lag, |lag| format!("{:+.1}", lag * 100.0)).into(),
         yes(vm.turns),
         yes(vm.apart),
     ]
@@ -112,7 +122,12 @@ fn of_vm(vm: &VmStatus) -> [Field; 12] {
 
 /// Mean wait per run; a dash for what did not run.
 fn wait_ms(wait: Option<f64>) -> String {
-    wait.map_or_else(|| "–".to_owned(), |wait| format!("{wait:.2}"))
+    known(wait, |wait| format!("{wait:.2}"))
+}
+
+/// A figure, or a dash where it is not known.
+fn known(figure: Option<f64>, shown: impl FnOnce(f64) -> String) -> String {
+    figure.map_or_else(|| "–".to_owned(), shown)
 }
 
 #[cfg(test)]
@@ -151,14 +166,16 @@ mod tests {
                 vmm: "qemu".to_owned(),
                 cgroup: None,
                 managed: false,
-                configured: 100.0,
+                elsewhere: false,
+                configured: Some(100.0),
                 weight: None,
+                idle: false,
                 turns: false,
                 apart: true,
                 flexs: None,
                 received: 1.0,
-                due: 1.25,
-                lag: 0.2,
+                due: Some(1.25),
+                lag: Some(0.2),
                 wait_ms: Some(2.5),
                 vcpus: vec![vcpu(0), vcpu(1)],
             }],
@@ -207,6 +224,20 @@ mod tests {
             lines[3].ends_with("0-1"),
             "nothing is known of its wants: {text}"
         );
+    }
+
+    #[test]
+    fn what_is_not_known_of_a_vm_is_a_dash() {
+        let mut status = status();
+        status.daemon = DaemonState::Elsewhere;
+        let vm = &mut status.vms[0];
+        (vm.elsewhere, vm.idle) = (true, true);
+        (vm.configured, vm.due, vm.lag) = (None, None, None);
+        let text = shown(&status, false);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[0].contains("looks after 1 of these VMs"), "{text}");
+        let words: Vec<&str> = lines[2].split_whitespace().collect();
+        assert_eq!(words[6..10], ["idle", "–", "1.000", "–"], "{text}");
     }
 
     #[test]

@@ -248,7 +248,7 @@ impl Screen {
         let wanted = self.search.to_lowercase();
         let all = self.interval.iter().flat_map(|interval| &interval.vms);
         let mut vms: Vec<&TopVm> = all
-            .filter(|vm| vm.name.to_lowercase().contains(&wanted))
+            .filter(|vm| vm.called.to_lowercase().contains(&wanted))
             .collect();
         vms.sort_by(|one, two| self.sort_key().order(one, two));
         vms

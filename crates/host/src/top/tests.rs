@@ -148,6 +148,19 @@ fn the_selected_are_shown_and_the_others_are_culprits_still() {
 }
 
 #[test]
+fn vms_of_one_name_are_told_apart_by_their_processes() {
+    let (mut scan, interval) = example();
+    scan.vms[0].name = "hurt".to_owned();
+    let top = shown(&scan, &interval, &Weights::default(), |_| true);
+    assert!(top.vms.iter().all(|vm| vm.name == "hurt"));
+    let text = text::text(&top, false, Style::default());
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines[1].starts_with("hurt (200)"), "{text}");
+    assert!(lines[1].ends_with("hurt (100) 75%"), "{text}");
+    assert!(lines[2].starts_with("hurt (100)"), "{text}");
+}
+
+#[test]
 fn a_vm_is_a_line_of_at_most_80_columns_without_escapes() {
     let text = text::text(&all(), false, Style::default());
     let lines: Vec<&str> = text.lines().collect();

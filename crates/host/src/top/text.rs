@@ -69,7 +69,7 @@ pub fn text(interval: &TopInterval, with_vcpus: bool, style: Style) -> String {
     let mut columns = Columns::new(&headings);
     for vm in &interval.vms {
         columns.row(
-            [vm.name.as_str().into(), vm.vcpus.len().to_string().into()]
+            [vm.called.as_str().into(), vm.vcpus.len().to_string().into()]
                 .into_iter()
                 .chain(shares(&vm.times, &states))
                 .chain([

@@ -8,8 +8,10 @@
 //!    (lets the host's scheduler spread them)
 //! ```
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use tandem_observe::findings::Cure;
 use tandem_observe::findings::Finding;
 
 use super::WhyInterval;
@@ -17,8 +19,9 @@ use super::WhyInterval;
 /// The findings, or that nothing is wrong; then what was not looked for.
 pub fn text(interval: &WhyInterval) -> String {
     let mut text = String::new();
+    let mut said = BTreeMap::new();
     for (finding, number) in interval.findings.iter().zip(1..) {
-        text += &one(finding, number);
+        text += &one(finding, number, &mut said);
     }
     if interval.findings.is_empty() {
         text += &quiet(interval);
@@ -51,7 +54,12 @@ pub(super) fn shown(text: &str) -> String {
     shown.collect()
 }
 
-fn one(finding: &Finding, number: usize) -> String {
+/// One finding. `said` has the number of the finding with which each command was printed first.
+fn one<'a>(
+    finding: &'a Finding,
+    number: usize,
+    said: &mut BTreeMap<&'a [String], usize>,
+) -> String {
     let margin = " ".repeat(number.to_string().len() + 2);
     let mut text = format!(
         "{number}  {} (process {}): {}\n",
@@ -80,8 +88,23 @@ fn one(finding: &Finding, number: usize) -> String {
     for line in &finding.evidence {
         let _ = writeln!(text, "{margin}{}", shown(line));
     }
-    for command in &finding.cure.commands {
-        let _ = writeln!(text, "{margin}do: {}", shown(command));
+    let Cure { commands, undo, .. } = &finding.cure;
+    match said
+        .get(commands.as_slice())
+        .filter(|_| !commands.is_empty())
+    {
+        // Who pastes all that is there would do it twice.
+        Some(first) => {
+            let _ = writeln!(text, "{margin}do: what {first} says, once for both");
+        }
+        None => {
+            said.insert(commands, number);
+            for (verb, commands) in [("do", commands), ("undo", undo)] {
+                for command in commands {
+                    let _ = writeln!(text, "{margin}{verb}: {}", shown(command));
+                }
+            }
+        }
     }
     let _ = writeln!(text, "{margin}({})\n", shown(&finding.cure.remark));
     text
@@ -116,7 +139,6 @@ fn quiet(interval: &WhyInterval) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tandem_observe::findings::Cure;
     use tandem_observe::findings::Kind;
     use tandem_observe::findings::NotLookedFor;
     use tandem_observe::findings::Severity;
@@ -162,6 +184,7 @@ mod tests {
             evidence: vec!["it waits for \x1b[31mcc1\ndo: sh /tmp/x".to_owned()],
             cure: Cure {
                 commands: vec!["sudo renice -n 19 -p 77".to_owned()],
+                undo: Vec::new(),
                 remark: "stands back".to_owned(),
                 changes: Vec::new(),
             },
@@ -176,6 +199,31 @@ mod tests {
              it waits for ?[31mcc1?do: sh /tmp/x\n   do: sudo renice -n 19 -p 77\n   (stands back)\n\n\
              not looked for: halt polling, for want of: run as root"
         );
+    }
+
+    #[test]
+    fn a_command_is_printed_once_with_what_undoes_it() {
+        let set = |weight: u32| format!("echo {weight} | sudo tee /cg/build/cpu.weight");
+        let slow = |vm: &str| Finding {
+            vm: vm.to_owned(),
+            cure: Cure {
+                commands: vec![set(10)],
+                undo: vec![set(100)],
+                remark: "weight 10 instead of 100".to_owned(),
+                changes: Vec::new(),
+            },
+            ..finding()
+        };
+        let said = text(&interval(vec![slow("db"), finding(), slow("web")]));
+        let lines = |start: &str| -> Vec<&str> {
+            let lines = said.lines().map(str::trim_start);
+            lines.filter(|line| line.starts_with(start)).collect()
+        };
+        let done = format!("do: {}", set(10));
+        let renice = "do: sudo renice -n 19 -p 77";
+        let again = "do: what 1 says, once for both";
+        assert_eq!(lines("do: "), [done.as_str(), renice, again], "{said}");
+        assert_eq!(lines("undo: "), [format!("undo: {}", set(100))], "{said}");
     }
 
     #[test]

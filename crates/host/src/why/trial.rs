@@ -21,6 +21,7 @@
 //!
 //! All measurements take equally long and are made by the same source. What counts as help is in [`super::verdict`].
 
+use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::Path;
@@ -164,6 +165,7 @@ impl Observation {
             interval: &self.interval,
             vms: self.known.clone(),
             host: self.host.clone(),
+            weights: BTreeMap::new(),
         };
         let cost = cost(&situation, finding.id, finding.kind);
         Figures::of(finding, &self.interval, cost, self.shares())

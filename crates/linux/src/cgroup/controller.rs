@@ -23,6 +23,9 @@ use crate::ids::Pid;
 use crate::ids::Tid;
 use crate::thread::ThreadRef;
 
+/// What the kernel gives a cgroup in the idle class among others (WEIGHT_IDLEPRIO of kernel/sched/sched.h), in parts of the default.
+pub const IDLE_CLASS: f64 = 3.0 / 1024.0;
+
 /// The kernel's CPU controller.
 ///
 /// A knob's text is the same for both versions: a weight is a whole number, a quota is
@@ -123,6 +126,18 @@ pub trait CpuController: Send + Sync {
                 text,
                 wanted: "a whole number",
             }),
+        }
+    }
+
+    /// A cgroup's weight; `None` in the idle class, where what `cpu.weight` and `cpu.shares` show is nobody's setting. Only of weights that look
+    /// like that class's (0, or 3/1024 of the default) a second file is read.
+    fn weight_outside_idle(&self, cgroup: &CgroupPath) -> Result<Option<Weight>, CgroupError> {
+        let text = self.read_knob(cgroup, Knob::Weight)?;
+        let shown = text.parse().unwrap_or(f64::MAX);
+        let of_idle = (self.default_weight().value() * IDLE_CLASS).ceil();
+        match shown <= of_idle && self.is_idle(cgroup)? == Some(true) {
+            true => Ok(None),
+            false => self.weight(cgroup).map(Some),
         }
     }
 

@@ -21,6 +21,7 @@ pub mod v1;
 pub mod v2;
 
 pub use controller::CpuController;
+pub use controller::IDLE_CLASS;
 pub use error::CgroupError;
 pub use knob::Knob;
 pub use knob::Quota;

@@ -23,6 +23,7 @@
 //! cost a thousand times what one does.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use crate::cgroup::controller::CpuController;
 use crate::cgroup::error::CgroupError;
@@ -71,7 +72,7 @@ type Asked<'a> = dyn FnMut(&CgroupPath) -> Result<Occupant, CgroupError> + 'a;
 /// The VMs of a host, of which several may be in one process, by where they are.
 #[derive(Clone, Debug, Default)]
 pub struct Residents {
-    residences: Vec<Residence>,
+    residences: Vec<Arc<Residence>>,
     /// Who is in each cgroup or below it.
     tenants: HashMap<String, Tenants>,
 }
@@ -115,7 +116,7 @@ impl<T: PartialEq> First<T> {
 
 impl Residents {
     /// These, numbered in this order.
-    pub fn new(residences: Vec<Residence>) -> Residents {
+    pub fn new(residences: Vec<Arc<Residence>>) -> Residents {
         let mut residents = Residents::default();
         for (vm, home) in residences.iter().enumerate() {
             residents.enter(&home.main, |tenants| tenants.mains.add(home.pid));
@@ -142,7 +143,7 @@ impl Residents {
 
     /// A VM by its number.
     pub fn get(&self, vm: usize) -> Option<&Residence> {
-        self.residences.get(vm)
+        self.residences.get(vm).map(Arc::as_ref)
     }
 
     /// The cgroup that is this VM's alone. `occupant` says who has threads in one or below it.
@@ -337,7 +338,8 @@ pub fn find_own_cgroup(
 ) -> Result<Option<CgroupPath>, CgroupError> {
     let all = [std::slice::from_ref(vm), others].concat();
     let mut occupants = Occupants::new(controller, procfs);
-    Residents::new(all).own_cgroup(0, |cgroup| occupants.of(cgroup))
+    Residents::new(all.into_iter().map(Arc::new).collect())
+        .own_cgroup(0, |cgroup| occupants.of(cgroup))
 }
 
 fn is_kernel_thread(procfs: &ProcFs, pid: Pid) -> bool {
@@ -374,7 +376,7 @@ mod tests {
             let inside = inside.map(|(_, pid)| Occupant::One(*pid));
             Ok(inside.fold(Occupant::Nobody, Occupant::and))
         };
-        let found = Residents::new(all).own_cgroup(0, occupant);
+        let found = Residents::new(all.into_iter().map(Arc::new).collect()).own_cgroup(0, occupant);
         found.unwrap().map(|cgroup| cgroup.0)
     }
 

@@ -33,9 +33,15 @@ impl Cure {
         let is_shown = |command: &String| !command.chars().any(char::is_control);
         Cure {
             commands: commands.into_iter().filter(is_shown).collect(),
+            undo: Vec::new(),
             remark: remark.into(),
             changes: Vec::new(),
         }
+    }
+
+    fn undone_by(self, command: Option<String>) -> Cure {
+        let undo = Cure::new(command, "").commands;
+        Cure { undo, ..self }
     }
 
     fn with(self, changes: impl IntoIterator<Item = Change>) -> Cure {
@@ -273,25 +279,7 @@ pub(super) fn calm_processes(
                 ),
             );
         }
-        let remark =
-            format!("a tenth of the usual weight for {group}, which competes with the VM's cgroup");
-        let (on_v1, on_v2) = STAND_BACK;
-        let change = [Change::Weight {
-            cgroup: group.clone(),
-            weight: match situation.host.version {
-                Version::V1 => on_v1,
-                Version::V2 => on_v2,
-            },
-        }];
-        if let Some(unit) = unit(situation, &group) {
-            let command = format!("sudo systemctl set-property --runtime {unit} CPUWeight={on_v2}");
-            return Cure::new([command], remark).with(change);
-        }
-        let command = match situation.host.version {
-            Version::V1 => write(situation, &group, "cpu.shares", &on_v1.to_string()),
-            Version::V2 => write(situation, &group, "cpu.weight", &on_v2.to_string()),
-        };
-        return Cure::new([command], remark).with(change);
+        return stand_back(situation, &group);
     }
     let pids = &pids[..pids.len().min(PROCESSES)];
     let in_root = theirs.is_some_and(|cgroup| cgroup.is_root());
@@ -313,6 +301,44 @@ pub(super) fn calm_processes(
         nice: Nice::MOST,
     });
     Cure::new(commands, "lets it have what nobody else wants").with(changes)
+}
+
+/// A tenth of the usual weight for a cgroup, if it has more.
+fn stand_back(situation: &Situation<'_>, group: &CgroupPath) -> Cure {
+    let (on_v1, on_v2) = STAND_BACK;
+    let weight = match situation.host.version {
+        Version::V1 => on_v1,
+        Version::V2 => on_v2,
+    };
+    let set = |weight: u32| match (unit(situation, group), situation.host.version) {
+        (Some(unit), _) => {
+            format!("sudo systemctl set-property --runtime {unit} CPUWeight={weight}")
+        }
+        (None, Version::V1) => write(situation, group, "cpu.shares", &weight.to_string()),
+        (None, Version::V2) => write(situation, group, "cpu.weight", &weight.to_string()),
+    };
+    let which = format!("{group}, which competes with the VM's cgroup");
+    let now = situation.weights.get(group).copied();
+    let remark = match now {
+        Some(now) if now <= weight => {
+            let has = match now {
+                0 => "is in the idle class".to_owned(),
+                now => format!("has weight {now}"),
+            };
+            let instead = "cap it (CPUQuota=, cpu.max), or give the VM's cgroup more weight";
+            return Cure::new([], format!("{which}, {has} already: {instead}"));
+        }
+        Some(now) => format!("weight {weight}, a tenth of the usual, instead of {now} for {which}"),
+        None => format!(
+            "weight {weight}, a tenth of the usual, for {which}; what it has now is not known: note it first"
+        ),
+    };
+    Cure::new([set(weight)], remark)
+        .undone_by(now.map(set))
+        .with([Change::Weight {
+            cgroup: group.clone(),
+            weight,
+        }])
 }
 
 /// The cgroup at or above `theirs` that is a sibling of one at or above `vms`: what the kernel weighs against the VM. None where

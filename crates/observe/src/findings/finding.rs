@@ -123,6 +123,8 @@ pub struct Findings {
 pub struct Cure {
     /// To be pasted into a shell, one after the other; none where only the operator can act.
     pub commands: Vec<String>,
+    /// What undoes them; none where what is in force now is not known, or stands in the commands' remark.
+    pub undo: Vec<String>,
     /// What they do, or what to do instead.
     pub remark: String,
     /// The same without a shell, for whoever tries it; none where nothing can be made, and undone, that way.

@@ -252,7 +252,7 @@ fn names(situation: &Situation<'_>, sum: &Sum) -> String {
     let name = |who: &Who| match who {
         Who::Itself => "itself".to_owned(),
         Who::OwnThread(name) | Who::Process { name, .. } => name.clone(),
-        Who::Vm(vm) => situation.name(*vm).to_owned(),
+        Who::Vm(vm) => situation.name(*vm),
         Who::Kernel(name) => format!("[{name}]"),
         Who::Unseen => "nobody that was seen".to_owned(),
         Who::Others => "others".to_owned(),

@@ -25,14 +25,22 @@ pub struct Situation<'a> {
     pub vms: BTreeMap<VmId, KnownVm>,
     /// The host.
     pub host: KnownHost,
+    /// The weights of cgroups in which processes of the host are, and of those above, in the knob's units; 0 in the idle class. One that is not
+    /// here is not known.
+    pub weights: BTreeMap<CgroupPath, u32>,
 }
 
 impl Situation<'_> {
-    /// A VM's name.
-    pub(super) fn name(&self, vm: VmId) -> &str {
-        self.vms
-            .get(&vm)
-            .map_or("a VM that is gone", |vm| vm.name.as_str())
+    /// A VM's name, with its process where another has the same.
+    pub(super) fn name(&self, vm: VmId) -> String {
+        let Some(known) = self.vms.get(&vm) else {
+            return "a VM that is gone".to_owned();
+        };
+        let mut others = self.vms.iter().filter(|(id, _)| **id != vm);
+        match others.any(|(_, other)| other.name == known.name) {
+            true => format!("{} ({})", known.name, known.pid),
+            false => known.name.clone(),
+        }
     }
 
     /// How many pCPUs a time in the interval is.

@@ -3,6 +3,7 @@
 mod costs;
 mod once;
 mod room;
+mod weight;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -63,6 +64,7 @@ struct World {
     interval: Interval,
     vms: BTreeMap<VmId, KnownVm>,
     host: KnownHost,
+    weights: BTreeMap<CgroupPath, u32>,
     edges: EdgesBuilder,
 }
 
@@ -94,6 +96,7 @@ impl World {
                 kernel: Some((6, 18)),
                 has_autogroup: false,
             },
+            weights: BTreeMap::new(),
             edges: EdgesBuilder::new(),
         }
     }
@@ -172,25 +175,22 @@ impl World {
     }
 
     fn cost(self, id: u64, kind: Kind) -> Nanos {
+        self.look(|situation| cost(situation, VmId(id), kind))
+    }
+
+    fn look<T>(self, look: impl FnOnce(&Situation<'_>) -> T) -> T {
         let mut interval = self.interval;
         interval.edges = self.edges.all();
-        let situation = Situation {
+        look(&Situation {
             interval: &interval,
             vms: self.vms,
             host: self.host,
-        };
-        cost(&situation, VmId(id), kind)
+            weights: self.weights,
+        })
     }
 
     fn all(self) -> Findings {
-        let mut interval = self.interval;
-        interval.edges = self.edges.all();
-        let situation = Situation {
-            interval: &interval,
-            vms: self.vms,
-            host: self.host,
-        };
-        find(&situation, |_| true)
+        self.look(|situation| find(situation, |_| true))
     }
 
     /// The kinds of what is wrong with a VM, the costliest first.
@@ -666,20 +666,13 @@ fn yields_that_help_nobody() {
 fn what_costs_most_comes_first_and_only_who_was_asked_for_is_answered() {
     let mut world = quota(300, 1700).vm(2, &[vcpu(400, 600, "1")]);
     world = world.edge(2, 0, process("dd", "/"), 600);
-    let mut interval = world.interval;
-    interval.edges = world.edges.all();
-    let situation = Situation {
-        interval: &interval,
-        vms: world.vms,
-        host: world.host,
-    };
-    let kinds: Vec<Kind> = find(&situation, |_| true)
-        .findings
-        .iter()
-        .map(|finding| finding.kind)
-        .collect();
+    let (all, of_first) = world.look(|situation| {
+        let of_first = find(situation, |vm| vm == VmId(1));
+        (find(situation, |_| true), of_first)
+    });
+    let kinds: Vec<Kind> = all.findings.iter().map(|finding| finding.kind).collect();
     assert_eq!(kinds, [Kind::HostProcess, Kind::Quota]);
-    assert_eq!(find(&situation, |vm| vm == VmId(1)).findings.len(), 1);
+    assert_eq!(of_first.findings.len(), 1);
 }
 
 #[test]

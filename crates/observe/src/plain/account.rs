@@ -1,5 +1,7 @@
 //! One vCPU over one interval: two readings of its accounts, and where its time went between them.
 
+use std::sync::Arc;
+
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::sampler::VcpuSample;
 use tandem_policy::Nanos;
@@ -39,7 +41,7 @@ pub(super) struct Account {
     pub(super) wakeups: Option<u64>,
     pub(super) runnable: bool,
     pub(super) allowed: PcpuSet,
-    pub(super) cgroup: Option<CgroupPath>,
+    pub(super) cgroup: Option<Arc<CgroupPath>>,
 }
 
 impl Account {
@@ -83,6 +85,26 @@ impl Account {
                 .map(|(now, before)| now.saturating_sub(before)),
             runnable: now.runnable,
             allowed: now.allowed.clone(),
+            cgroup: None,
+        }
+    }
+
+    /// Of a vCPU that slept until now and did nothing else, which is as it was but for when it was looked at.
+    pub(super) fn asleep(before: &mut Before, at: Nanos, counts_guest: bool) -> Account {
+        let wall = at.saturating_sub(std::mem::replace(&mut before.at, at));
+        before.counted = Nanos::ZERO;
+        Account {
+            wall,
+            ran: Nanos::ZERO,
+            polled: before.polled.map(|_| Nanos::ZERO),
+            guest: counts_guest.then_some(Nanos::ZERO),
+            waited: Nanos::ZERO,
+            is_over: true,
+            limited: None,
+            runs: 0,
+            wakeups: before.sleeps.map(|_| 0),
+            runnable: false,
+            allowed: before.allowed.clone(),
             cgroup: None,
         }
     }

@@ -5,6 +5,8 @@
 //! at, every [`REREAD`] intervals. What each thread of it ran is not known here, so it is taken to have run everywhere alike.
 
 use std::collections::BTreeMap;
+use std::collections::HashMap;
+use std::sync::Arc;
 
 use tandem_linux::affinity::affinity;
 use tandem_linux::cgroup::CgroupPath;
@@ -41,7 +43,7 @@ struct Kept<T> {
 pub(super) struct Places {
     procfs: ProcFs,
     round: u64,
-    cgroups: BTreeMap<ThreadRef, Kept<Option<CgroupPath>>>,
+    cgroups: HashMap<ThreadRef, Kept<Option<Arc<CgroupPath>>>>,
     processes: BTreeMap<ThreadRef, Kept<PcpuSet>>,
 }
 
@@ -50,7 +52,7 @@ impl Places {
         Places {
             procfs,
             round: 0,
-            cgroups: BTreeMap::new(),
+            cgroups: HashMap::new(),
             processes: BTreeMap::new(),
         }
     }
@@ -116,7 +118,7 @@ impl Places {
         &mut self,
         controller: Option<&dyn CpuController>,
         thread: &ThreadRef,
-    ) -> Option<CgroupPath> {
+    ) -> Option<Arc<CgroupPath>> {
         let (round, due) = (self.round, self.due(thread.tid, REREAD_CGROUP));
         if let Some(kept) = self.cgroups.get_mut(thread)
             && kept.due > round
@@ -124,7 +126,7 @@ impl Places {
             kept.used = round;
             return kept.value.clone();
         }
-        let value = controller?.cgroup_of(thread).ok();
+        let value = controller?.cgroup_of(thread).ok().map(Arc::new);
         let kept = Kept {
             value: value.clone(),
             due,
@@ -139,7 +141,7 @@ impl Places {
         &mut self,
         controller: Option<&dyn CpuController>,
         thread: &ThreadRef,
-    ) -> Option<CgroupPath> {
+    ) -> Option<Arc<CgroupPath>> {
         match self.cgroups.get_mut(thread) {
             Some(kept) => {
                 kept.used = self.round;

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
+use std::collections::HashSet;
+use std::sync::Arc;
 
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::thread::ThreadRef;
@@ -24,6 +26,7 @@ use tandem_policy::states::interval::VmInterval;
 use crate::poll::NoPoll;
 
 use super::account::Account;
+use super::account::Before;
 use super::charge::Ran;
 use super::charge::Waited;
 use super::charge::charge;
@@ -35,6 +38,47 @@ const TOP_TASKS: usize = 5;
 /// Why there is no CSTP.
 const NO_COSTOP: &str = "it takes IPIs and wake-ups, which BPF sees";
 
+/// vCPUs that ran for so long without any guest time have none counted: some clock ticks must have found them there. Guest time is
+/// in clock ticks of 10 ms, and on most kernels counted by what ticks find.
+const TELLING: Nanos = Nanos::from_millis(100);
+
+/// Why it is not known how long a VM's vCPUs were in the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NoGuest {
+    /// They hardly ran since they began, so that no guest time says nothing.
+    RanTooLittle,
+    /// They ran, and no guest time is counted.
+    NotCounted,
+}
+
+impl NoGuest {
+    /// Why, of a VM with these vCPUs; `None` where guest time of any of them is counted: then the kernel counts that of all.
+    pub(super) fn of<'a>(vcpus: impl Iterator<Item = &'a Before>) -> Option<NoGuest> {
+        let mut ran = Nanos::ZERO;
+        for vcpu in vcpus {
+            if vcpu.guest > Nanos::ZERO {
+                return None;
+            }
+            ran += vcpu.sample.ran;
+        }
+        match ran < TELLING {
+            true => Some(NoGuest::RanTooLittle),
+            false => Some(NoGuest::NotCounted),
+        }
+    }
+
+    fn want(self) -> &'static str {
+        match self {
+            NoGuest::RanTooLittle => {
+                "their vCPUs ran for less than 100 ms so far, too little to tell whether the kernel counts guest time"
+            }
+            NoGuest::NotCounted => {
+                "the kernel counts no guest time for their vCPUs (no KVM, or a KVM that does not tell)"
+            }
+        }
+    }
+}
+
 /// A VM in the interval.
 #[derive(Debug)]
 pub(super) struct VmRound {
@@ -42,7 +86,7 @@ pub(super) struct VmRound {
     pub(super) vcpus: Vec<(VcpuId, Account)>,
     pub(super) threads: BTreeMap<String, Nanos>,
     /// What its other threads waited, and in which cgroup.
-    pub(super) other_waits: Vec<(CgroupPath, Nanos)>,
+    pub(super) other_waits: Vec<(Arc<CgroupPath>, Nanos)>,
 }
 
 /// What is read in one interval.
@@ -55,12 +99,12 @@ pub(super) struct Round {
     /// Who ran, beside vCPUs.
     pub(super) ran: Vec<Ran>,
     pub(super) no_poll: Vec<NoPoll>,
-    /// VMs of which guest time is not counted.
-    pub(super) no_guest: usize,
+    /// Why guest time is not known, of each VM of which it is not.
+    pub(super) no_guest: Vec<NoGuest>,
     /// All threads whose files are open.
-    pub(super) threads: BTreeSet<ThreadRef>,
+    pub(super) threads: HashSet<ThreadRef>,
     /// Where vCPUs and VMs' other threads are.
-    pub(super) cgroups: BTreeSet<CgroupPath>,
+    pub(super) cgroups: BTreeSet<Arc<CgroupPath>>,
 }
 
 impl Round {
@@ -72,14 +116,23 @@ impl Round {
             host: HostTotals::default(),
             ran: Vec::new(),
             no_poll: Vec::new(),
-            no_guest: 0,
-            threads: BTreeSet::new(),
+            no_guest: Vec::new(),
+            threads: HashSet::new(),
             cgroups: BTreeSet::new(),
         }
     }
 
-    pub(super) fn vm_thread_waited(&mut self, vm: VmId, cgroup: CgroupPath, time: Nanos) {
-        self.cgroups.insert(cgroup.clone());
+    /// Somebody is in this cgroup.
+    pub(super) fn cgroup(&mut self, cgroup: Option<&Arc<CgroupPath>>) {
+        if let Some(cgroup) = cgroup
+            && !self.cgroups.contains(cgroup)
+        {
+            self.cgroups.insert(Arc::clone(cgroup));
+        }
+    }
+
+    pub(super) fn vm_thread_waited(&mut self, vm: VmId, cgroup: Arc<CgroupPath>, time: Nanos) {
+        self.cgroup(Some(&cgroup));
         if let Some(round) = self.vms.iter_mut().find(|round| round.vm == vm) {
             round.other_waits.push((cgroup, time));
         }
@@ -141,18 +194,24 @@ impl Round {
             for (vcpu, account) in vm.vcpus {
                 let times = account.times();
                 self.host.vcpus += account.ran;
-                self.ran.push(Ran {
-                    party: Party::Vcpu { vm: vm.vm, vcpu },
-                    time: account.ran,
-                    allowed: account.allowed.clone(),
-                });
-                waits.push(Waited {
-                    vm: vm.vm,
-                    vcpu,
-                    time: times.get(State::Ready).unwrap_or_default(),
-                    ran: account.ran,
-                    allowed: account.allowed.clone(),
-                });
+                // Most vCPUs of a host sleep.
+                if account.ran > Nanos::ZERO {
+                    self.ran.push(Ran {
+                        party: Party::Vcpu { vm: vm.vm, vcpu },
+                        time: account.ran,
+                        allowed: account.allowed.clone(),
+                    });
+                }
+                let ready = times.get(State::Ready).unwrap_or_default();
+                if ready > Nanos::ZERO {
+                    waits.push(Waited {
+                        vm: vm.vm,
+                        vcpu,
+                        time: ready,
+                        ran: account.ran,
+                        allowed: account.allowed.clone(),
+                    });
+                }
                 vcpus.push(VcpuInterval {
                     vcpu,
                     times,
@@ -182,7 +241,7 @@ impl Round {
             missing: missing(
                 vms.len(),
                 &self.no_poll,
-                self.no_guest,
+                &self.no_guest,
                 no_limit,
                 no_controller,
             ),
@@ -207,7 +266,7 @@ pub(super) fn missing_always(no_poll: Option<NoPoll>, no_controller: &str) -> Ve
 fn missing(
     of: usize,
     no_poll: &[NoPoll],
-    no_guest: usize,
+    no_guest: &[NoGuest],
     no_limit: usize,
     no_controller: &str,
 ) -> Vec<Missing> {
@@ -227,11 +286,10 @@ fn missing(
         let vms = no_poll.iter().filter(|other| **other == why).count();
         add(State::Poll, vms, why.want());
     }
-    add(
-        State::Vmm,
-        no_guest,
-        "the kernel counts no guest time for their vCPUs (no KVM, or a KVM that does not tell)",
-    );
+    for why in [NoGuest::RanTooLittle, NoGuest::NotCounted] {
+        let vms = no_guest.iter().filter(|other| **other == why).count();
+        add(State::Vmm, vms, why.want());
+    }
     add(
         State::Limited,
         no_limit,

@@ -366,6 +366,37 @@ fn guest_time_divides_what_ran_where_the_kernel_counts_it() {
 }
 
 #[test]
+fn a_vm_that_hardly_ran_is_not_said_to_have_no_kvm() {
+    let mut tree = Tree::new();
+    let vms = [vm(1, 100, 1), vm(2, 200, 1)];
+    tree.set_all(&[Thread::new(100, 100, "x"), Thread::new(200, 200, "x")]);
+    let young = Thread::new(100, 101, "CPU 0/KVM");
+    let without = Thread::new(200, 201, "CPU 0/TCG");
+    tree.set_all(&[young.clone(), without.clone()]);
+    tree.begin(&vms);
+    tree.set_all(&[young.clone().at(60, 0), without.at(700, 0)]);
+    let said = |interval: &Interval| -> Vec<String> {
+        let missing = interval.missing.iter();
+        let of_vmm = missing.filter(|missing| missing.what == Column::State(State::Vmm));
+        of_vmm.map(Missing::to_string).collect()
+    };
+    let first = said(&tree.interval(&vms, 1_000));
+    assert!(
+        first[0].contains("1 of 2") && first[0].contains("too little to tell"),
+        "{first:?}"
+    );
+    assert!(
+        first[1].contains("1 of 2") && first[1].contains("no KVM"),
+        "{first:?}"
+    );
+    // A clock tick found it in the guest.
+    tree.set(&young.at(160, 0).guest(80));
+    let second = said(&tree.interval(&vms, 2_000));
+    assert_eq!(second.len(), 1, "{second:?}");
+    assert!(second[0].contains("no KVM"), "{second:?}");
+}
+
+#[test]
 fn throttling_is_limited_time_from_the_first_interval_on() {
     let mut tree = Tree::new();
     let vms = [vm(1, 100, 2)];
@@ -507,10 +538,10 @@ fn each_vcpu_has_a_wall_time_of_its_own() {
         .iter()
         .map(|vcpu| vcpu.times.wall().0 / 1_000_000)
         .collect();
-    assert_eq!(walls, [1_002, 1_003]);
+    assert_eq!(walls, [1_001, 1_002]);
     // Both waited all of it, each of its own.
-    assert_eq!(time(&interval, 0, 0, State::Ready), Some(1_002));
-    assert_eq!(time(&interval, 0, 1, State::Ready), Some(1_003));
+    assert_eq!(time(&interval, 0, 0, State::Ready), Some(1_001));
+    assert_eq!(time(&interval, 0, 1, State::Ready), Some(1_002));
 }
 
 #[test]

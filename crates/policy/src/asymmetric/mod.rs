@@ -12,6 +12,7 @@
 
 pub mod charge;
 pub mod latency;
+pub mod report;
 pub mod resolver;
 pub mod time;
 

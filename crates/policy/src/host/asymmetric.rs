@@ -27,6 +27,7 @@ use crate::asymmetric::charge::Switches;
 use crate::asymmetric::latency;
 use crate::asymmetric::latency::Standing;
 use crate::asymmetric::latency::Urgencies;
+use crate::asymmetric::report::LeftAlone;
 use crate::asymmetric::resolver;
 use crate::asymmetric::resolver::Placed;
 use crate::asymmetric::resolver::Swap;
@@ -163,6 +164,23 @@ fn shares(host: &HostObservation) -> BTreeMap<VmId, Nanos> {
     due
 }
 
+/// Whether who waited so long in a period, in ns, was still ready to run.
+fn is_long(period: Nanos, waited: f64) -> bool {
+    waited > READY * period.0 as f64
+}
+
+/// Why a VM is left as it is whatever its vCPUs want.
+fn left_alone(vm: &VmObservation, takes_turns: bool) -> Option<LeftAlone> {
+    let whys = [
+        (vm.vcpus.len() < 2, LeftAlone::OneVcpu),
+        (takes_turns, LeftAlone::TakesTurns),
+        (vm.in_force.idle, LeftAlone::IdleClass),
+        (vm.is_apart(), LeftAlone::Apart),
+    ];
+    let mut whys = whys.into_iter().filter(|(is_so, _)| *is_so);
+    whys.next().map(|(_, why)| why)
+}
+
 fn pcpus(time: Nanos, period: Nanos) -> f64 {
     time.0 as f64 / period.0.max(1) as f64
 }
@@ -272,7 +290,7 @@ impl VmState {
             .map(|(&vcpu, &(ran, waited))| Use {
                 vcpu,
                 ran: Nanos(ran as u64),
-                ready: waited > READY * period.0 as f64,
+                ready: is_long(period, waited),
             })
             .collect();
         let even = Nanos(total.0 / uses.len().max(1) as u64);
@@ -360,6 +378,18 @@ impl VmState {
             siblings: ran.0 as f64 / of.0.max(1) as f64,
             gets: pcpus(self.allocations.of(vcpu.vcpu).unwrap_or(even), period),
         }
+    }
+
+    /// Whether a vCPU usually waits so long that it wants more than it gets.
+    fn wants_more(&self, period: Nanos, vcpu: VcpuId) -> bool {
+        let usual = self.usual_use.get(&vcpu);
+        usual.is_some_and(|(_, waited)| is_long(period, *waited))
+    }
+
+    /// Whether none of its vCPUs is to have another weight or slice than usual.
+    fn is_usual(&self) -> bool {
+        let urgent = |vcpu: &VcpuId| self.urgencies.of(*vcpu) > 0;
+        self.calm >= CALM && !self.usual_use.keys().any(urgent)
     }
 
     /// By how much a vCPU's weight is to differ from what it usually is.
@@ -524,12 +554,11 @@ impl Policy for Asymmetric {
         for vm in host.vms.iter().filter(|vm| scope.includes(vm)) {
             let mut state = before.remove(&vm.vm).unwrap_or_default();
             state.remember(vm);
-            let acts =
-                vm.vcpus.len() > 1 && !(vm.in_force.idle || vm.is_apart() || takes_turns(vm));
-            state.acts = acts;
+            let left = left_alone(vm, takes_turns(vm));
+            state.acts = left.is_none();
             let due = due.get(&vm.vm).copied().unwrap_or_default();
             let total = due.max(vm.received());
-            if acts {
+            if state.acts {
                 let charge = state.follow(period, vm, total);
                 if self.config.latency && charge > Nanos::ZERO {
                     round.charges.insert(vm.vm, charge);
@@ -541,8 +570,12 @@ impl Policy for Asymmetric {
                     demand: state.demands.get(&vcpu.vcpu).copied().unwrap_or_default(),
                     allocation: state.allocations.of(vcpu.vcpu).unwrap_or_default(),
                     urgency: state.urgencies.of(vcpu.vcpu),
+                    wants_more: state.wants_more(period, vcpu.vcpu),
                 });
                 round.vcpus.insert(vm.vm, demands.collect());
+                if state.is_usual() {
+                    round.left_alone.insert(vm.vm, LeftAlone::NobodyShort);
+                }
             } else {
                 // As it was before, until it is known again.
                 state = VmState {
@@ -551,6 +584,7 @@ impl Policy for Asymmetric {
                     ..VmState::default()
                 };
             }
+            round.left_alone.extend(left.map(|why| (vm.vm, why)));
             totals.insert(vm.vm, total);
             self.vms.insert(vm.vm, state);
         }

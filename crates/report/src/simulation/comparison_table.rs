@@ -112,13 +112,20 @@ fn difference(figure: &Figure, base: Option<&Figure>) -> [Cell; 2] {
 /// A value in its unit as people read it.
 pub fn number(value: f64, unit: &str) -> String {
     match unit {
-        "ns" => Nanos(value.max(0.0).round() as u64).to_string(),
+        "ns" => figure::took(nanos(value)),
         "pCPUs" => figure::pcpus(value),
         _ => figure::rate(value),
     }
 }
 
+fn nanos(value: f64) -> Nanos {
+    Nanos(value.max(0.0).round() as u64)
+}
+
 fn half_width(mean: &Mean, unit: &str) -> String {
-    mean.ci95
-        .map_or_else(String::new, |ci95| number(ci95, unit))
+    let width = |ci95| match unit {
+        "ns" => nanos(ci95).to_string(),
+        _ => number(ci95, unit),
+    };
+    mean.ci95.map_or_else(String::new, width)
 }

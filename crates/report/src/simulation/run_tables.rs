@@ -162,22 +162,32 @@ fn waiting(results: &Results) -> Option<Table> {
             count => rate(count, measured),
         })
     };
-    let latency = |times: fn(&VmResults) -> &Histogram, of: f64| {
-        let cell = move |vm: &VmResults| {
-            let time = times(vm).quantile(of).filter(|_| times(vm).count > 0);
-            time.map_or_else(String::new, |time| time.to_string())
+    // `none` stands for a VM that had none while another had some.
+    let latency = |times: fn(&VmResults) -> &Histogram, of: f64, none: &'static str| {
+        let is_measured = results.vms.iter().any(|vm| times(vm).count > 0);
+        let cell = move |vm: &VmResults| match times(vm).quantile(of) {
+            Some(time) if times(vm).count > 0 => figure::took(time),
+            _ if is_measured => none.to_owned(),
+            _ => String::new(),
         };
         Box::new(cell) as Box<dyn Fn(&VmResults) -> String>
     };
+    let not_measured = figure::NOT_MEASURED;
     by_vm(
         results,
         vec![
-            ("wake-up p50", latency(|vm| &vm.wake_latency, 0.5)),
-            ("p99", latency(|vm| &vm.wake_latency, 0.99)),
-            ("lock wait p50", latency(|vm| &vm.lock_wait, 0.5)),
-            ("p99", latency(|vm| &vm.lock_wait, 0.99)),
-            ("shootdown p50", latency(|vm| &vm.shootdown_latency, 0.5)),
-            ("p99", latency(|vm| &vm.shootdown_latency, 0.99)),
+            (
+                "wake-up p50",
+                latency(|vm| &vm.wake_latency, 0.5, not_measured),
+            ),
+            ("p99", latency(|vm| &vm.wake_latency, 0.99, not_measured)),
+            ("lock wait p50", latency(|vm| &vm.lock_wait, 0.5, "")),
+            ("p99", latency(|vm| &vm.lock_wait, 0.99, "")),
+            (
+                "shootdown p50",
+                latency(|vm| &vm.shootdown_latency, 0.5, ""),
+            ),
+            ("p99", latency(|vm| &vm.shootdown_latency, 0.99, "")),
             ("PLE/s", per_second(|vm| vm.counts.ple_exits)),
             ("yields/s", per_second(|vm| vm.counts.yields)),
             ("halts/s", per_second(|vm| vm.counts.halts)),

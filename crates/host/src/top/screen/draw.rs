@@ -224,7 +224,7 @@ fn draw_table(
             let (name, count, times, culprits) = match line {
                 Line::Vm(vm) => {
                     let mark = if screen.is_unfolded(vm) { '▾' } else { '▸' };
-                    let name = format!("{mark}{}", vm.name);
+                    let name = format!("{mark}{}", vm.called);
                     (name, vm.vcpus.len().to_string(), vm.times, &vm.culprits)
                 }
                 Line::Vcpu(_, vcpu) => {
@@ -313,7 +313,7 @@ fn draw_beside(interval: &TopInterval, area: Rect, buffer: &mut Buffer) {
         .iter()
         .flat_map(|vm| {
             let threads = vm.threads.iter();
-            threads.map(|thread| (thread.time, format!("{}: {}", vm.name, thread.name)))
+            threads.map(|thread| (thread.time, format!("{}: {}", vm.called, thread.name)))
         })
         .collect();
     threads.sort_by_key(|(time, _)| std::cmp::Reverse(*time));

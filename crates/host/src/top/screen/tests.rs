@@ -194,7 +194,7 @@ fn keys_that_leave_leave() {
 #[test]
 fn no_size_is_too_small_and_names_cannot_write_to_the_terminal() {
     let mut interval = shown();
-    interval.vms[0].name = "a\x1b[2Jb\n".to_owned();
+    interval.vms[0].called = "a\x1b[2Jb\n".to_owned();
     let mut screen = Screen::new(true);
     assert!(text(&mut screen, 80, 24).starts_with("measuring"));
     screen.take(interval, vec!["a note".to_owned()]);
