@@ -1,12 +1,13 @@
 //! Runs simulations, one or many, and says how far they are.
 //!
-//! Worker threads take runs in turn; what is kept of them stands in the order of the runs, so that
-//! results do not depend on how many workers there are. Running in portions changes nothing in the
+//! Worker threads take runs, the longest first (`order`); what is kept of them stands in the order in which they were
+//! asked for, so that results do not depend on how many workers there are. Running in portions changes nothing in the
 //! results: a portion ends between two events.
 
+mod order;
+
 use std::sync::Mutex;
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use tandem_policy::Nanos;
 use tandem_sim::Results;
@@ -14,6 +15,7 @@ use tandem_sim::Scenario;
 use tandem_sim::World;
 use thiserror::Error;
 
+use self::order::Order;
 use crate::metrics;
 use crate::metrics::Metric;
 use crate::progress::Progress;
@@ -92,17 +94,17 @@ pub fn each<T: Send>(
 ) -> Result<Vec<T>, ExecuteError> {
     progress.begin(jobs.iter().map(|job| job.scenario.duration).sum());
     progress.say(&format!("{} runs", jobs.len()));
-    let next = AtomicUsize::new(0);
     let done: Vec<Mutex<Option<T>>> = jobs.iter().map(|_| Mutex::new(None)).collect();
+    let order = Mutex::new(Order::new(jobs.iter().map(|job| job.scenario)));
+    let next = || {
+        let at = order.lock().ok()?.next()?;
+        Some((at, jobs.get(at)?, done.get(at)?))
+    };
     std::thread::scope(|scope| {
         for _ in 0..workers.min(jobs.len()) {
             scope.spawn(|| {
-                while let Some((at, job, place)) = {
-                    let at = next.fetch_add(1, Ordering::Relaxed);
-                    jobs.get(at)
-                        .zip(done.get(at))
-                        .map(|(job, place)| (at, job, place))
-                } {
+                while let Some((at, job, place)) = next() {
+                    let began = Instant::now();
                     let scenario = Scenario {
                         seed: job.seed,
                         ..job.scenario.clone()
@@ -114,6 +116,9 @@ pub fn each<T: Send>(
                     };
                     if let Ok(mut place) = place.lock() {
                         *place = Some(keep(at, &scenario, results));
+                    }
+                    if let Ok(mut order) = order.lock() {
+                        order.ended(at, began.elapsed());
                     }
                 }
             });
@@ -133,6 +138,7 @@ mod tests {
     use super::*;
     use crate::progress::Silent;
     use std::sync::atomic::AtomicU64;
+    use std::sync::atomic::Ordering;
     use tandem_sim::scenario::load;
 
     fn scenario() -> Scenario {

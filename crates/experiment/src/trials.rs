@@ -252,24 +252,32 @@ impl Trials {
         Ok(Outcome { runs })
     }
 
-    /// Runs all trials that were noted down.
+    /// Runs all trials that were noted down. Those that mean the same in other words run once.
     pub fn run_all(&mut self, workers: usize, progress: &dyn Progress) -> Result<(), TrialsError> {
+        let mut scenarios: Vec<&Scenario> = Vec::new();
+        let mut scenario_of: Vec<usize> = Vec::with_capacity(self.noted.len());
+        for scenario in self.noted.values() {
+            let known = scenarios.iter().position(|&other| other == scenario);
+            scenario_of.push(known.unwrap_or(scenarios.len()));
+            if known.is_none() {
+                scenarios.push(scenario);
+            }
+        }
         let runs = u64::from(self.runs);
-        let jobs: Vec<Job<'_>> = self
-            .noted
-            .values()
-            .flat_map(|scenario| {
-                (0..runs).map(move |run| Job {
-                    scenario,
-                    seed: scenario.seed.wrapping_add(run),
-                })
+        let of = |scenario| {
+            (0..runs).map(move |run| Job {
+                scenario,
+                seed: scenario.seed.wrapping_add(run),
             })
-            .collect();
+        };
+        let jobs: Vec<Job<'_>> = scenarios.iter().copied().flat_map(of).collect();
         let mut figures = execute::all(&jobs, workers, progress)?.into_iter();
-        let done = self.noted.keys().map(|trial| {
-            let own: Vec<Vec<Metric>> = figures.by_ref().take(self.runs as usize).collect();
-            (trial.clone(), Rc::new(own))
-        });
+        let each: Vec<Rc<Vec<Vec<Metric>>>> = scenarios
+            .iter()
+            .map(|_| Rc::new(figures.by_ref().take(self.runs as usize).collect()))
+            .collect();
+        let done = self.noted.keys().zip(scenario_of);
+        let done = done.filter_map(|(trial, at)| Some((trial.clone(), Rc::clone(each.get(at)?))));
         self.done = Some(done.collect());
         Ok(())
     }
@@ -303,6 +311,8 @@ impl Trials {
 mod tests {
     use super::*;
     use crate::progress::Silent;
+    use std::sync::Mutex;
+    use tandem_policy::Nanos;
 
     fn trials() -> (Trials, Trial) {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/papers");
@@ -330,6 +340,39 @@ mod tests {
         assert!(after.of("pair", "work_rte").is_err());
         let error = after.of("pear", "work_rate").unwrap_err().to_string();
         assert!(error.contains("`pear`: there are pair"), "{error}");
+    }
+
+    /// Keeps what it was told last.
+    struct Said(Mutex<String>);
+
+    impl Progress for Said {
+        fn begin(&self, _total: Nanos) {}
+
+        fn say(&self, what: &str) {
+            *self.0.lock().unwrap() = what.to_owned();
+        }
+
+        fn add(&self, _time: Nanos) {}
+    }
+
+    #[test]
+    fn trials_that_mean_the_same_run_once() {
+        let (mut trials, trial) = trials();
+        let same = trial.clone().set("vm.pair.weight", 1024);
+        let other = trial.clone().set("duration", "10ms");
+        for one in [&trial, &same, &other] {
+            trials.run(one).unwrap();
+        }
+        let said = Said(Mutex::new(String::new()));
+        trials.run_all(2, &said).unwrap();
+        assert_eq!(
+            said.0.into_inner().unwrap(),
+            "4 runs",
+            "of two trials, two each"
+        );
+        let mut rate = |trial| trials.run(trial).unwrap().of("pair", "work_rate").unwrap();
+        assert_eq!(rate(&trial), rate(&same));
+        assert_ne!(rate(&trial), rate(&other));
     }
 
     #[test]

@@ -237,44 +237,44 @@ impl EventQueue {
         &self.heap[at / 4][at % 4]
     }
 
-    #[inline]
-    fn place(&mut self, at: usize, entry: Entry) {
-        self.heap[at / 4][at % 4] = entry;
-        self.position[entry.slot as usize] = at as u32;
-    }
-
-    #[inline]
+    /// Puts an entry where the place `at` or one above it is, and what is later down.
     fn up(&mut self, mut at: usize, entry: Entry) {
+        let heap = self.heap.as_flattened_mut();
         while at > ROOT {
-            let above = *self.at(parent(at));
+            let above = heap[parent(at)];
             if above.key <= entry.key {
                 break;
             }
-            self.place(at, above);
+            heap[at] = above;
+            self.position[above.slot as usize] = at as u32;
             at = parent(at);
         }
-        self.place(at, entry);
+        heap[at] = entry;
+        self.position[entry.slot as usize] = at as u32;
     }
 
-    #[inline]
+    /// Puts an entry where the place `at` or one below it is, and what is earlier up.
     fn down(&mut self, mut at: usize, entry: Entry) {
-        while let Some(four) = self.heap.get(children(at)) {
+        let heap = self.heap.as_mut_slice();
+        while let Some(four) = heap.get(children(at)) {
             // Two pairs, without a branch that depends on data.
-            let [a, b, c, d] = four;
-            let left = usize::from(b.key < a.key);
-            let right = 2 + usize::from(d.key < c.key);
-            let least = match c.key.min(d.key) < a.key.min(b.key) {
-                true => right,
-                false => left,
+            let [a, b, c, d] = [four[0].key, four[1].key, four[2].key, four[3].key];
+            let (left, first) = if b < a { (1, b) } else { (0, a) };
+            let (right, second) = if d < c { (3, d) } else { (2, c) };
+            let (least, key) = match second < first {
+                true => (right, second),
+                false => (left, first),
             };
-            let below = four[least % 4];
-            if entry.key <= below.key {
+            if entry.key <= key {
                 break;
             }
-            self.place(at, below);
+            let slot = four[least % 4].slot;
+            heap.as_flattened_mut()[at] = Entry { key, slot };
+            self.position[slot as usize] = at as u32;
             at = children(at) * 4 + least;
         }
-        self.place(at, entry);
+        heap.as_flattened_mut()[at] = entry;
+        self.position[entry.slot as usize] = at as u32;
     }
 }
 

@@ -1,9 +1,11 @@
 //! The progress bar of simulations.
 //!
-//! It counts simulated time. It appears on a terminal once two seconds have gone by, so that short
-//! runs stay quiet; elsewhere there is none.
+//! It counts simulated time. It appears on a terminal once two seconds have gone by, so that short runs stay quiet. Where standard
+//! error is something else, such as a log, it gets a line every half minute.
 
 use std::io::IsTerminal;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use indicatif::ProgressBar;
@@ -15,9 +17,16 @@ use tandem_policy::Nanos;
 /// What runs shorter needs no bar.
 const QUIET: Duration = Duration::from_secs(2);
 
+/// Between two lines, seconds.
+const LINE: u64 = 30;
+
 /// The bar; goes away with this.
 #[derive(Debug)]
-pub struct Bar(ProgressBar);
+pub struct Bar {
+    bar: ProgressBar,
+    /// Lines written.
+    lines: AtomicU64,
+}
 
 impl Bar {
     /// A bar that nobody sees yet.
@@ -28,30 +37,57 @@ impl Bar {
         if let Ok(style) = ProgressStyle::with_template(style) {
             bar.set_style(style.progress_chars("━╸─"));
         }
-        Bar(bar)
+        let lines = AtomicU64::new(0);
+        Bar { bar, lines }
+    }
+
+    /// Writes the line that is due, if there is one; one worker of several does.
+    fn write_line(&self) {
+        let elapsed = self.bar.elapsed().as_secs();
+        let lines = self.lines.load(Ordering::Relaxed);
+        let due = elapsed / LINE;
+        let is_mine = || {
+            let order = Ordering::Relaxed;
+            let set = self.lines.compare_exchange(lines, due, order, order);
+            set.is_ok()
+        };
+        if due > lines && is_mine() {
+            let (bar, what) = (&self.bar, self.bar.message());
+            let (done, all) = (bar.position(), bar.length().unwrap_or(0).max(1));
+            let percent = u128::from(done) * 100 / u128::from(all);
+            let left = u128::from(elapsed) * u128::from(all.saturating_sub(done));
+            let left = left / u128::from(done.max(1));
+            eprintln!("{what}: {percent} % after {elapsed} s, about {left} s to go");
+        }
     }
 }
 
 impl Progress for Bar {
     fn begin(&self, total: Nanos) {
-        self.0.set_length(total.0);
-        self.0.reset();
+        self.bar.set_length(total.0);
+        self.bar.reset();
+        self.lines.store(0, Ordering::Relaxed);
     }
 
     fn say(&self, what: &str) {
-        self.0.set_message(what.to_owned());
+        self.bar.set_message(what.to_owned());
     }
 
     fn add(&self, time: Nanos) {
-        self.0.inc(time.0);
-        if self.0.is_hidden() && self.0.elapsed() >= QUIET && std::io::stderr().is_terminal() {
-            self.0.set_draw_target(ProgressDrawTarget::stderr());
+        self.bar.inc(time.0);
+        if !self.bar.is_hidden() || self.bar.elapsed() < QUIET {
+            return;
+        }
+        if std::io::stderr().is_terminal() {
+            self.bar.set_draw_target(ProgressDrawTarget::stderr());
+        } else {
+            self.write_line();
         }
     }
 }
 
 impl Drop for Bar {
     fn drop(&mut self) {
-        self.0.finish_and_clear();
+        self.bar.finish_and_clear();
     }
 }

@@ -54,8 +54,16 @@ impl Cache {
         {
             return 0;
         }
-        let had = self.holds(owner).min(kib);
-        self.held.retain(|(of, _)| *of != owner);
+        let mut had = 0;
+        if let Some(at) = self.held.iter().position(|(of, _)| *of == owner) {
+            let held = self.held.remove(at);
+            if held.1 == kib {
+                // It fits as it did before.
+                self.held.push(held);
+                return 0;
+            }
+            had = held.1.min(kib);
+        }
         let mut too_many = (self.held.iter().map(|(_, kib)| kib).sum::<u64>() + kib)
             .saturating_sub(costs.cache_kib);
         self.held.retain_mut(|(_, kib)| {

@@ -104,6 +104,10 @@ impl Entity {
     /// Time as it counts for this entity.
     #[inline]
     pub(super) fn scaled(&self, time: u64) -> i64 {
+        if self.weight == 1024 * FINE {
+            // The usual weight, by which nothing needs to be divided.
+            return time as i64;
+        }
         match time.checked_mul(1024 * FINE) {
             Some(product) => (product / self.weight) as i64,
             None => (u128::from(time) * u128::from(1024 * FINE) / u128::from(self.weight)) as i64,

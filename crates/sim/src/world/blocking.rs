@@ -79,12 +79,12 @@ impl World {
 
     pub(crate) fn mutex_lock(&mut self, t: u32, v: u32, family: Family) -> OpOutcome {
         if self.threads[t as usize].phase == Phase::Start {
-            self.threads[t as usize].object = self.pick(t, family);
+            self.threads[t as usize].object = self.threads[t as usize].pick(family);
         }
         let mutex = self.threads[t as usize].object;
         let flow = self.take_mutex(t, v, mutex);
         if flow == OpOutcome::Next {
-            self.hold(t, mutex);
+            self.threads[t as usize].hold(mutex);
         }
         flow
     }
@@ -118,7 +118,7 @@ impl World {
     pub(crate) fn mutex_unlock(&mut self, t: u32, v: u32, family: Family) -> OpOutcome {
         match self.threads[t as usize].phase {
             Phase::Start => {
-                let Some(mutex) = self.unhold(t, family) else {
+                let Some(mutex) = self.threads[t as usize].unhold(family) else {
                     return OpOutcome::Next;
                 };
                 self.threads[t as usize].object = mutex;
@@ -148,8 +148,8 @@ impl World {
     pub(crate) fn wait(&mut self, t: u32, v: u32, condition: Family, mutex: Family) -> OpOutcome {
         match self.threads[t as usize].phase {
             Phase::Start => {
-                let condition = self.pick(t, condition);
-                let Some(held) = self.unhold(t, mutex) else {
+                let condition = self.threads[t as usize].pick(condition);
+                let Some(held) = self.threads[t as usize].unhold(mutex) else {
                     return OpOutcome::Next;
                 };
                 self.threads[t as usize].relock = held;
@@ -184,7 +184,7 @@ impl World {
         let mutex = self.threads[t as usize].relock;
         let flow = self.take_mutex(t, v, mutex);
         if flow == OpOutcome::Next {
-            self.hold(t, mutex);
+            self.threads[t as usize].hold(mutex);
         }
         flow
     }
@@ -192,7 +192,7 @@ impl World {
     pub(crate) fn signal(&mut self, t: u32, v: u32, family: Family, all: bool) -> OpOutcome {
         match self.threads[t as usize].phase {
             Phase::Start => {
-                let condition = self.pick(t, family);
+                let condition = self.threads[t as usize].pick(family);
                 self.owe(v, KERNEL, self.costs.lock_free);
                 if self.objects[condition as usize].waiters.count == 0 {
                     return OpOutcome::Next;
@@ -236,7 +236,7 @@ impl World {
     /// Who comes to a barrier spins for a while in user space, blocks, or as the last lets all go on.
     pub(crate) fn barrier(&mut self, t: u32, v: u32, family: Family) -> OpOutcome {
         let barrier = match self.threads[t as usize].phase {
-            Phase::Start => self.pick(t, family),
+            Phase::Start => self.threads[t as usize].pick(family),
             _ => self.threads[t as usize].object,
         };
         let ObjectKind::Barrier { spin, wake, .. } = self.objects[barrier as usize].kind else {
@@ -341,7 +341,7 @@ impl World {
 
     pub(crate) fn acquire(&mut self, t: u32, v: u32, family: Family) -> OpOutcome {
         if self.threads[t as usize].phase == Phase::Start {
-            self.threads[t as usize].object = self.pick(t, family);
+            self.threads[t as usize].object = self.threads[t as usize].pick(family);
         }
         let semaphore = self.threads[t as usize].object;
         let units = self.objects[semaphore as usize].count;
@@ -372,7 +372,7 @@ impl World {
     pub(crate) fn release(&mut self, t: u32, v: u32, family: Family) -> OpOutcome {
         match self.threads[t as usize].phase {
             Phase::Start => {
-                let semaphore = self.pick(t, family);
+                let semaphore = self.threads[t as usize].pick(family);
                 self.owe(v, KERNEL, self.costs.lock_free);
                 if self.let_spinner_go(semaphore, v) {
                     return OpOutcome::Next;
@@ -402,7 +402,7 @@ impl World {
         put: bool,
     ) -> OpOutcome {
         if self.threads[t as usize].phase == Phase::Start {
-            self.threads[t as usize].object = self.pick(t, family);
+            self.threads[t as usize].object = self.threads[t as usize].pick(family);
         }
         let queue = self.threads[t as usize].object;
         match self.threads[t as usize].phase {

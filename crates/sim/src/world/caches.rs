@@ -83,9 +83,10 @@ impl World {
 
     /// A kernel's own work: what it misses is in the cache at once.
     fn fetch_kernel(&mut self, v: u32, kernel: Owner) {
-        let (p, costs) = (self.vcpus[v as usize].pcpu as usize, self.costs);
-        let missing = self.pcpus[p].cache.bring(kernel, costs.kernel_kib, &costs);
-        self.owe(v, CACHE, missing * costs.refill_kernel_per_kib);
+        let (p, costs) = (self.vcpus[v as usize].pcpu as usize, &self.costs);
+        let missing = self.pcpus[p].cache.bring(kernel, costs.kernel_kib, costs);
+        let time = missing * costs.refill_kernel_per_kib;
+        self.owe(v, CACHE, time);
     }
 
     /// Somebody else comes to the pCPU that a vCPU ran on, or to a vCPU: what was fetched is in the cache,

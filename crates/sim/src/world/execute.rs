@@ -22,6 +22,7 @@ use super::state::NONE;
 use super::state::Phase;
 use super::state::SWITCH;
 use super::state::Thread;
+use super::state::Vcpu;
 use super::state::Work;
 
 impl World {
@@ -33,75 +34,12 @@ impl World {
 
     #[inline]
     pub(crate) fn owed(&self, v: u32) -> u64 {
-        let owed = &self.vcpus[v as usize].owed;
-        owed[KERNEL] + owed[EXITS] + owed[CACHE] + owed[SWITCH]
+        self.vcpus[v as usize].owed()
     }
 
     /// Counts what a running vCPU did since it was last counted.
-    #[inline]
     pub(crate) fn sync(&mut self, v: u32) {
-        let vcpu = &mut self.vcpus[v as usize];
-        let mut left = self.now - vcpu.synced;
-        if left == 0 || vcpu.state != VcpuState::Running {
-            return;
-        }
-        vcpu.synced = self.now;
-        vcpu.ran_total += left;
-        let ran = &mut vcpu.results.ran;
-        let owed = &mut vcpu.owed;
-        let sum = owed[KERNEL] + owed[EXITS] + owed[CACHE] + owed[SWITCH];
-        if sum <= left {
-            // Mostly all is paid.
-            ran.guest_kernel.0 += owed[KERNEL];
-            ran.exits.0 += owed[EXITS] + owed[SWITCH];
-            ran.cache.0 += owed[CACHE];
-            *owed = [0; 4];
-            left -= sum;
-        } else {
-            let mut burn = |what: usize| {
-                let burnt = owed[what].min(left);
-                owed[what] -= burnt;
-                left -= burnt;
-                burnt
-            };
-            ran.exits.0 += burn(SWITCH);
-            ran.guest_kernel.0 += burn(KERNEL);
-            ran.exits.0 += burn(EXITS);
-            ran.cache.0 += burn(CACHE);
-        }
-        if left == 0 {
-            return;
-        }
-        let t = vcpu.thread;
-        if t == NONE {
-            // Without a thread on a native CPU the CPU is idle; that is counted where it begins
-            // and ends.
-            ran.idle_poll.0 += left;
-            return;
-        }
-        let thread = &mut self.threads[t as usize];
-        match thread.doing {
-            Doing::Compute => {
-                debug_assert!(left <= thread.remaining, "computed too much");
-                thread.remaining -= left.min(thread.remaining);
-                thread.computed += left;
-                ran.useful.0 += left;
-            }
-            Doing::Hold => {
-                thread.remaining -= left.min(thread.remaining);
-                ran.guest_kernel.0 += left;
-            }
-            Doing::Spin(_) => ran.spin_kernel.0 += left,
-            Doing::SpinUser(_) => {
-                if thread.remaining != u64::MAX {
-                    thread.remaining -= left.min(thread.remaining);
-                }
-                ran.spin_user.0 += left;
-            }
-            Doing::FlushWait => ran.shootdown_wait.0 += left,
-            // In the hypervisor's hands, or about to go on.
-            Doing::Go | Doing::Blocked | Doing::Ended => ran.exits.0 += left,
-        }
+        self.vcpus[v as usize].count(&mut self.threads, self.now);
     }
 
     /// Sets the vCPU's slot to when something happens by itself.
@@ -150,9 +88,10 @@ impl World {
     }
 
     /// The vCPU's slot came: what it did has come to its end.
+    #[inline]
     pub(crate) fn executed(&mut self, v: u32) {
-        self.sync(v);
         let vcpu = &mut self.vcpus[v as usize];
+        vcpu.count(&mut self.threads, self.now);
         if !vcpu.answers.is_empty() {
             if self.owed(v) == 0 {
                 self.answer_flushes(v);
@@ -326,6 +265,75 @@ impl World {
         if was_ready != is_ready {
             let vm = &mut self.vms[vcpu.vm as usize];
             set_bit(&mut vm.ready, v - vm.first_vcpu, is_ready);
+        }
+    }
+}
+
+impl Vcpu {
+    /// Counts what a running vCPU did since it was last counted.
+    #[inline(always)]
+    fn count(&mut self, threads: &mut [Thread], now: u64) {
+        let vcpu = self;
+        let mut left = now - vcpu.synced;
+        if left == 0 || vcpu.state != VcpuState::Running {
+            return;
+        }
+        vcpu.synced = now;
+        vcpu.ran_total += left;
+        let ran = &mut vcpu.results.ran;
+        let owed = &mut vcpu.owed;
+        let sum: u64 = owed.iter().sum();
+        if sum <= left {
+            // Mostly all is paid.
+            ran.guest_kernel.0 += owed[KERNEL];
+            ran.exits.0 += owed[EXITS] + owed[SWITCH];
+            ran.cache.0 += owed[CACHE];
+            *owed = [0; 4];
+            left -= sum;
+        } else {
+            let mut burn = |what: usize| {
+                let burnt = owed[what].min(left);
+                owed[what] -= burnt;
+                left -= burnt;
+                burnt
+            };
+            ran.exits.0 += burn(SWITCH);
+            ran.guest_kernel.0 += burn(KERNEL);
+            ran.exits.0 += burn(EXITS);
+            ran.cache.0 += burn(CACHE);
+        }
+        if left == 0 {
+            return;
+        }
+        let t = vcpu.thread;
+        if t == NONE {
+            // Without a thread on a native CPU the CPU is idle; that is counted where it begins
+            // and ends.
+            ran.idle_poll.0 += left;
+            return;
+        }
+        let thread = &mut threads[t as usize];
+        match thread.doing {
+            Doing::Compute => {
+                debug_assert!(left <= thread.remaining, "computed too much");
+                thread.remaining -= left.min(thread.remaining);
+                thread.computed += left;
+                ran.useful.0 += left;
+            }
+            Doing::Hold => {
+                thread.remaining -= left.min(thread.remaining);
+                ran.guest_kernel.0 += left;
+            }
+            Doing::Spin(_) => ran.spin_kernel.0 += left,
+            Doing::SpinUser(_) => {
+                if thread.remaining != u64::MAX {
+                    thread.remaining -= left.min(thread.remaining);
+                }
+                ran.spin_user.0 += left;
+            }
+            Doing::FlushWait => ran.shootdown_wait.0 += left,
+            // In the hypervisor's hands, or about to go on.
+            Doing::Go | Doing::Blocked | Doing::Ended => ran.exits.0 += left,
         }
     }
 }

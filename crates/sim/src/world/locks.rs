@@ -42,12 +42,13 @@ impl World {
     }
 
     fn spin_kind(&self, lock: u32) -> (SpinKind, bool) {
-        match self.objects[lock as usize].kind {
-            ObjectKind::Spin { kind, kernel } => (kind, kernel),
-            ObjectKind::AddressSpace(_) => (SpinKind::Queued, true),
+        let object = self.objects[lock as usize].kind;
+        let kind = match object {
+            ObjectKind::Spin { kind, .. } => kind,
             // Only spin locks are spun for; a barrier's waiters have a state of their own.
-            _ => (SpinKind::Queued, false),
-        }
+            _ => SpinKind::Queued,
+        };
+        (kind, object.is_of_kernel())
     }
 
     /// Takes a free lock, or begins to spin for it.

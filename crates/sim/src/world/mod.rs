@@ -11,7 +11,7 @@
 //!
 //! The rooms: `simulation` is the world as data; what it holds is in `state`, `slots`, `code`, `swapper`,
 //! `agent`, `policy_host`, `rotation`, `trace_recorder`, `wait_recorder` and `state_recorder`. `build` makes it, `run` is the loop over events,
-//! `execute` is what vCPUs do with their time, `program` interprets the threads' programs, `locks`,
+//! `execute` is what vCPUs do with their time, `program` interprets the threads' programs and `alone` what concerns nobody else, `locks`,
 //! `blocking` and `flush` are the primitives, `wake`, `delay` and `idle` are the guest's scheduler, `interrupts`
 //! are IPIs and timers, `pcpus` is the host, `pause_loop` KVM's handling of spinning, `overlays` caps and
 //! co-scheduling, `policies`, `division`, `turns`, `flexs` and `gleaner` the adapters for Tandem's policies, `measure` the
@@ -20,6 +20,7 @@
 
 mod address_space;
 mod agent;
+mod alone;
 mod blocking;
 mod build;
 mod caches;

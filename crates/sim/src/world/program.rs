@@ -1,17 +1,16 @@
 //! The interpreter of threads' programs.
 //!
-//! `go_on` runs a thread that is current on a running vCPU until it needs time, blocks or spins.
+//! `go_on` runs a thread that is current on a running vCPU until it needs time, blocks or spins. What concerns nobody
+//! else is done by `go_alone`, one operation after the other.
 //! Operations that take a few ns (an atomic on a free lock) cost their time by being owed by the
 //! vCPU, not by an event of their own.
 
 use crate::trace::ThreadState;
 use crate::trace::VcpuState;
-use crate::workload::Pick;
 
-use super::code::Family;
+use super::alone::RowEnd;
 use super::code::Instr;
 use super::code::OpOutcome;
-use super::code::Turns;
 use super::simulation::World;
 use super::state::Doing;
 use super::state::KERNEL;
@@ -39,11 +38,37 @@ impl World {
     }
 
     /// Runs the program of the current thread of a running vCPU whose account is up to date.
+    #[inline]
     pub(crate) fn advance(&mut self, t: u32) {
-        let v = self.threads[t as usize].vcpu;
-        self.thread_state(t, ThreadState::Running);
-        for _ in 0..MOST_AT_ONCE {
-            match self.operate(t, v) {
+        self.advance_by(t, self.threads[t as usize].vcpu, MOST_AT_ONCE);
+    }
+
+    /// The same, for so many operations at most without any time passing.
+    fn advance_by(&mut self, t: u32, v: u32, mut operations: u32) {
+        // Mostly it did before.
+        if !matches!(self.threads[t as usize].state, ThreadState::Running) {
+            self.thread_state(t, ThreadState::Running);
+        }
+        loop {
+            let outcome = match self.go_alone(t, v, &mut operations) {
+                RowEnd::Planned => return,
+                RowEnd::Busy => OpOutcome::Busy,
+                RowEnd::Preempted => OpOutcome::Left,
+                RowEnd::Enough => break,
+                RowEnd::Takes(lock) => match self.spin_lock(t, v, lock) {
+                    OpOutcome::Again => {
+                        self.threads[t as usize].hold(lock);
+                        OpOutcome::Next
+                    }
+                    outcome => outcome,
+                },
+                RowEnd::Releases(lock) => {
+                    self.spin_unlock(t, v, lock);
+                    OpOutcome::Next
+                }
+                RowEnd::Concerns => self.operate(t, v),
+            };
+            match outcome {
                 OpOutcome::Next => {
                     if !self.next(t, v) {
                         return;
@@ -59,6 +84,7 @@ impl World {
                     return;
                 }
             }
+            operations -= 1;
         }
         let thread = &mut self.threads[t as usize];
         thread.doing = Doing::Compute;
@@ -73,9 +99,8 @@ impl World {
         thread.doing = Doing::Go;
         let is_done = thread.phase == Phase::Done
             && matches!(self.code[thread.pc as usize], Instr::Compute { .. });
-        if !is_done || self.next(t, v) {
-            self.advance(t);
-        }
+        // The end of a computation is not one of the operations of this instant.
+        self.advance_by(t, v, MOST_AT_ONCE + u32::from(is_done));
     }
 
     /// On to the next operation; false if the vCPU is taken from the thread instead.
@@ -92,77 +117,18 @@ impl World {
         true
     }
 
-    #[inline]
+    /// An operation that concerns others.
+    #[inline(never)]
     fn operate(&mut self, t: u32, v: u32) -> OpOutcome {
         let Thread { pc, phase, .. } = self.threads[t as usize];
         match self.code[pc as usize] {
-            Instr::Compute { time } => match phase {
-                Phase::Start => {
-                    let percent = 100 + self.vcpus[v as usize].slower_percent;
-                    let thread = &mut self.threads[t as usize];
-                    thread.remaining = time.draw(&mut thread.random);
-                    if percent > 100 {
-                        thread.remaining = thread.remaining.saturating_mul(percent) / 100;
-                    }
-                    if thread.remaining == 0 {
-                        return OpOutcome::Next;
-                    }
-                    thread.phase = Phase::Done;
-                    thread.doing = Doing::Compute;
-                    OpOutcome::Busy
-                }
-                _ if self.threads[t as usize].remaining > 0 => {
-                    // Preempted before the end, or the guard of `advance`.
-                    self.threads[t as usize].doing = Doing::Compute;
-                    OpOutcome::Busy
-                }
-                _ => OpOutcome::Next,
-            },
-            Instr::SpinLock(family) => match phase {
-                Phase::Start => {
-                    let lock = self.pick(t, family);
-                    self.threads[t as usize].object = lock;
-                    match self.spin_lock(t, v, lock) {
-                        OpOutcome::Again => {
-                            self.hold(t, lock);
-                            OpOutcome::Next
-                        }
-                        flow => flow,
-                    }
-                }
-                _ => {
-                    let lock = self.threads[t as usize].object;
-                    self.hold(t, lock);
-                    OpOutcome::Next
-                }
-            },
-            Instr::SpinUnlock(family) => {
-                if let Some(lock) = self.unhold(t, family) {
-                    self.spin_unlock(t, v, lock);
-                }
-                OpOutcome::Next
-            }
-            Instr::Loop { turns, end, depth } => {
-                let thread = &mut self.threads[t as usize];
-                if turns != Turns::Endless {
-                    let done = &mut thread.loops[depth as usize];
-                    if turns.are_over(*done, thread.number) {
-                        *done = 0;
-                        thread.pc = end;
-                        return OpOutcome::Again;
-                    }
-                    *done += 1;
-                }
-                OpOutcome::Next
-            }
-            Instr::Again { begin } => {
-                self.threads[t as usize].pc = begin;
-                OpOutcome::Again
-            }
-            Instr::Work => {
-                self.threads[t as usize].work += 1;
-                OpOutcome::Next
-            }
+            // These are done by `go_alone`.
+            Instr::Compute { .. }
+            | Instr::SpinLock(_)
+            | Instr::SpinUnlock(_)
+            | Instr::Loop { .. }
+            | Instr::Again { .. }
+            | Instr::Work => OpOutcome::Again,
             Instr::MutexLock(family) => self.mutex_lock(t, v, family),
             Instr::MutexUnlock(family) => self.mutex_unlock(t, v, family),
             Instr::Wait { condition, mutex } => self.wait(t, v, condition, mutex),
@@ -200,43 +166,6 @@ impl World {
                 OpOutcome::Left
             }
         }
-    }
-
-    /// Which object of a family is meant this time.
-    pub(crate) fn pick(&mut self, t: u32, family: Family) -> u32 {
-        let thread = &mut self.threads[t as usize];
-        family.first
-            + match family.pick {
-                Pick::Fixed(which) => which.min(family.count - 1),
-                Pick::Random | Pick::Peer => thread.random.below(family.count),
-                Pick::Own => thread.number % family.count,
-                Pick::Next => (thread.number + 1) % family.count,
-            }
-    }
-
-    /// Remembers a lock taken.
-    pub(crate) fn hold(&mut self, t: u32, lock: u32) {
-        let thread = &mut self.threads[t as usize];
-        if let Some(place) = thread.held.get_mut(thread.held_count as usize) {
-            *place = lock;
-            thread.held_count += 1;
-        }
-    }
-
-    /// The newest lock held of a family; it is no longer remembered.
-    pub(crate) fn unhold(&mut self, t: u32, family: Family) -> Option<u32> {
-        let thread = &mut self.threads[t as usize];
-        let held = &mut thread.held[..thread.held_count as usize];
-        let at = held
-            .iter()
-            .rposition(|&lock| (family.first..family.first + family.count).contains(&lock))?;
-        let lock = held[at];
-        // Mostly it is the newest of all.
-        if at + 1 < held.len() {
-            held.copy_within(at + 1.., at);
-        }
-        thread.held_count -= 1;
-        Some(lock)
     }
 
     fn end_thread(&mut self, t: u32, v: u32) {

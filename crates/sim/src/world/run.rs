@@ -74,7 +74,7 @@ impl World {
         (self.tracks(), events)
     }
 
-    #[inline]
+    #[inline(always)]
     fn step(&mut self, time: u64, slot: Slot) {
         debug_assert!(time >= self.now, "time went back");
         if self.now < self.warmup && time >= self.warmup {
@@ -83,19 +83,24 @@ impl World {
         }
         self.now = time;
         self.events += 1;
-        self.dispatch(slot.0);
-        self.drain();
+        if slot.0 < self.slots.guest_ticks {
+            self.executed(slot.0);
+        } else {
+            self.dispatch(slot.0);
+        }
+        if !self.work.is_empty() {
+            self.drain();
+        }
         if self.checks {
             self.check();
         }
     }
 
-    #[inline]
+    /// The handler of a slot that is not a vCPU's own.
+    #[inline(never)]
     fn dispatch(&mut self, slot: u32) {
         let s = self.slots;
-        if slot < s.guest_ticks {
-            self.executed(slot);
-        } else if slot < s.timers {
+        if slot < s.timers {
             self.guest_tick(slot - s.guest_ticks);
         } else if slot < s.host_ticks {
             self.timer(slot - s.timers);
@@ -129,7 +134,7 @@ impl World {
     }
 
     /// Does what the last handler caused, first in, first out.
-    #[inline]
+    #[inline(never)]
     fn drain(&mut self) {
         while self.work_done < self.work.len() {
             let work = self.work[self.work_done];

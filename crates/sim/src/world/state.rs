@@ -232,6 +232,14 @@ pub(crate) struct Vcpu {
     pub polled: u64,
 }
 
+impl Vcpu {
+    /// What is owed before the thread goes on, of all kinds.
+    #[inline]
+    pub fn owed(&self) -> u64 {
+        self.owed.iter().sum()
+    }
+}
+
 /// What a thread does or will do when it next gets to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Doing {
@@ -367,6 +375,18 @@ pub(crate) enum ObjectKind {
     /// The lock of an address space that has readers: `count` of them have it, and `generation` writers were woken and have not tried
     /// yet. Writers that spin are in `putters`.
     AddressSpace(MmLock),
+}
+
+impl ObjectKind {
+    /// Whether its spinners spin in the guest's kernel.
+    #[inline]
+    pub fn is_of_kernel(self) -> bool {
+        match self {
+            ObjectKind::Spin { kernel, .. } => kernel,
+            ObjectKind::AddressSpace(_) => true,
+            _ => false,
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
