@@ -11,6 +11,8 @@ use indicatif::ProgressDrawTarget;
 use indicatif::ProgressStyle;
 use tandem_experiment::progress::Progress;
 use tandem_policy::Nanos;
+use tandem_report::terminal::has_colour;
+use tandem_report::terminal::is_quiet;
 
 /// What runs shorter needs no bar.
 const QUIET: Duration = Duration::from_secs(2);
@@ -23,9 +25,12 @@ impl Bar {
     /// A bar that nobody sees yet.
     pub fn new() -> Bar {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
-        let style = "{bar:32.cyan} {percent:>3} %  {elapsed_precise}, {eta} to go  {msg}";
-        // The template is a constant; should it not parse, the default style serves as well.
-        if let Ok(style) = ProgressStyle::with_template(style) {
+        let colour = if has_colour(true) { ".cyan" } else { "" };
+        let style = format!(
+            "{{bar:32{colour}}} {{percent:>3}} %  {{elapsed_precise}}, {{eta}} to go  {{msg}}"
+        );
+        // The template is known; should it not parse, the default style serves as well.
+        if let Ok(style) = ProgressStyle::with_template(&style) {
             bar.set_style(style.progress_chars("━╸─"));
         }
         Bar(bar)
@@ -44,7 +49,8 @@ impl Progress for Bar {
 
     fn add(&self, time: Nanos) {
         self.0.inc(time.0);
-        if self.0.is_hidden() && self.0.elapsed() >= QUIET && std::io::stderr().is_terminal() {
+        let is_wanted = !is_quiet() && std::io::stderr().is_terminal();
+        if self.0.is_hidden() && self.0.elapsed() >= QUIET && is_wanted {
             self.0.set_draw_target(ProgressDrawTarget::stderr());
         }
     }
