@@ -1,6 +1,6 @@
 # Tandem's verbs. Each one first puts in place what it needs (scripts/setup), so that a fresh clone
 # needs no step of its own; `make` alone lists them. Nothing here keeps state outside `target/`,
-# except the test VM's kernel, the lab's kernels and saved machines, and mdBook, which are cached under ~/.cache/tandem.
+# except the test VM's kernel, a Debian 12, the lab's kernels and saved machines, and mdBook, which are cached under ~/.cache/tandem.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -34,6 +34,11 @@ wheel: ## the Python wheel tandem-sched, under target/wheels (make test installs
 	@scripts/setup build
 	@scripts/setup wheel
 	@scripts/wheel
+
+.PHONY: deb
+deb: build ## the Debian package, under target/deb: program, units, manual, completions, dashboard and rules (make test installs and purges one)
+	@scripts/setup deb
+	@scripts/deb
 
 .PHONY: demo
 demo: build ## boot microVMs on this host, show what sharing it costs them, and what Tandem changes

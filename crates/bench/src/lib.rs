@@ -34,6 +34,7 @@ pub mod control;
 pub mod cpu_time;
 pub mod daemon_process;
 pub mod demo;
+pub mod demo_words;
 pub mod fairness;
 pub mod flexs;
 pub mod groups;

@@ -36,6 +36,7 @@ use tandem_linux::cgroup::CgroupError;
 use tandem_linux::interrupt::Interrupt;
 use tandem_linux::interrupt::Interrupted;
 use tandem_linux::service::Console;
+use tandem_linux::service::Level;
 use tandem_linux::thread::Pid;
 use tandem_linux::thread::ThreadError;
 use tandem_linux::thread::ThreadRef;
@@ -453,7 +454,7 @@ impl Stage<'_> {
             info: "record_trial",
             error: "record_trial: error",
             print_ready: false,
-            quiet: true,
+            level: Level::Quiet,
         };
         let options = record::Options {
             target: Target::Command(argv.into_iter().map(OsString::from).collect()),

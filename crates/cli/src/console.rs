@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use anyhow::Context;
 use anyhow::bail;
@@ -13,8 +14,9 @@ use tandem_host::select::NothingMatched;
 use tandem_host::select::WrongArgument;
 use tandem_host::why::WhyError;
 use tandem_linux::restore::RestoreReport;
+use tandem_linux::service::Level;
 
-/// A line on standard error, which nobody may read.
+/// A line on standard error, which nobody may read: an error.
 macro_rules! tell {
     ($($words:tt)*) => {{
         use std::io::Write as _;
@@ -22,9 +24,35 @@ macro_rules! tell {
     }};
 }
 
+/// A line on standard error that says what happened; nothing where nothing but results and errors is wanted.
+macro_rules! note {
+    ($($words:tt)*) => {
+        if $crate::console::level() != tandem_linux::service::Level::Quiet {
+            tell!($($words)*);
+        }
+    };
+}
+
+static LEVEL: OnceLock<Level> = OnceLock::new();
+
+/// Says, once, how much is said.
+pub fn set_level(level: Level) {
+    let _ = LEVEL.set(level);
+}
+
+/// How much is said.
+pub fn level() -> Level {
+    LEVEL.get().copied().unwrap_or_default()
+}
+
 /// The error and its causes, from the outside in, without what has been said already.
 pub fn explain(error: &anyhow::Error) -> String {
     tandem_report::explain(error.as_ref())
+}
+
+/// The same error, as one of arguments or settings that cannot be.
+pub fn wrong_argument(error: anyhow::Error) -> anyhow::Error {
+    WrongArgument(explain(&error)).into()
 }
 
 /// The exit status: 2 for arguments that cannot be, of which most are clap's, 3 where nothing matched, 1 for any other failure. What is

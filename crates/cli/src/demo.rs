@@ -15,6 +15,7 @@ use anyhow::Context;
 use clap::Args;
 use tandem_bench::alone::AloneResults;
 use tandem_bench::demo;
+use tandem_bench::demo_words;
 use tandem_bench::host_facts;
 use tandem_bench::mode;
 use tandem_bench::mode::Mode;
@@ -145,6 +146,7 @@ pub fn main(args: DemoArgs) -> anyhow::Result<()> {
         check_writable(path)?;
     }
     let interrupt = Interrupt::watch()?;
+    note!("{}", demo_words::announce(&plan));
     let steps = demo::steps_alone([&plan]) + demo::steps(&plan);
     let progress = Progress::begin(steps);
     let mut alone = AloneResults::default();
@@ -159,7 +161,14 @@ pub fn main(args: DemoArgs) -> anyhow::Result<()> {
         let footer = format!("tandem {} demo", env!("CARGO_PKG_VERSION"));
         std::fs::write(&path, experiment_page::html(&experiment, &footer))
             .with_context(|| format!("cannot write {}", path.display()))?;
-        tell!("charts: {}", path.display());
+        note!("charts: {}", path.display());
+    }
+    if !args.json {
+        let program = std::env::args().next();
+        note!(
+            "\n{}",
+            demo_words::next(program.as_deref().unwrap_or("tandem"))
+        );
     }
     Ok(())
 }

@@ -33,6 +33,7 @@ use tandem_linux::ProcFs;
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::restore::RestoreReport;
 use tandem_linux::service::Console;
+use tandem_linux::service::Reporter;
 use tandem_linux::thread::Pid;
 use tandem_policy::Nanos;
 use tandem_report::table::Look;
@@ -125,9 +126,10 @@ pub struct RunArgs {
     /// Print 'ready' on stdout once acting
     #[arg(long)]
     print_ready: bool,
-    /// Say nothing but errors
-    #[arg(long, short)]
-    quiet: bool,
+    /// Check options and settings, print the settings that would be in force, and end: status 0, or 2 where something cannot be. Changes
+    /// nothing, and starts no program
+    #[arg(long)]
+    check_config: bool,
     /// A program to start and help, with its arguments
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -158,6 +160,17 @@ impl RunArgs {
         }
         config.metrics_listen = self.metrics_listen.or(config.metrics_listen);
         config.metrics_file = self.metrics_file.clone().or(config.metrics_file);
+        Ok(config)
+    }
+
+    /// The settings, where all of them are possible; whom to help need not be said.
+    fn checked_settings(&self) -> anyhow::Result<GuestConfig> {
+        let is_given = self.pid.is_some() || self.cgroup.is_some();
+        if is_given {
+            self.target()?;
+        }
+        let config = self.settings()?;
+        config.check()?;
         Ok(config)
     }
 
@@ -259,14 +272,22 @@ pub fn main(command: GuestCommand) -> anyhow::Result<()> {
 }
 
 fn run(args: &RunArgs) -> anyhow::Result<()> {
+    if args.check_config {
+        let config = args.checked_settings().map_err(console::wrong_argument)?;
+        return console::print(config.to_toml().trim_end());
+    }
     let mut console = Console {
         info: "tandem guest",
         error: "tandem guest: error",
         print_ready: args.print_ready,
-        quiet: args.quiet,
+        level: console::level(),
     };
     let target = args.target()?;
-    let agent = Agent::open(args.settings()?, target, &mut console)?;
+    let config = args.settings()?;
+    if console.is_verbose() {
+        console.info(&format!("settings in force:\n{}", config.to_toml()));
+    }
+    let agent = Agent::open(config, target, &mut console)?;
     let ended = agent.run(args.seconds.map(Duration::from_secs), &mut console)?;
     if let Some(path) = &args.json {
         let text = serde_json::to_string_pretty(&ended.report)?;
@@ -290,7 +311,7 @@ fn record_program(args: RecordArgs) -> anyhow::Result<()> {
         info: "tandem guest",
         error: "tandem guest: error",
         print_ready: false,
-        quiet: false,
+        level: console::level(),
     };
     // Who waits for a program wants to hear before that its file cannot be.
     let cannot = || format!("cannot write {}", args.output.display());

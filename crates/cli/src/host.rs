@@ -32,6 +32,7 @@ use tandem_host::config::Policies;
 use tandem_host::config::Select;
 use tandem_host::config::VmRule;
 use tandem_host::daemon::Daemon;
+use tandem_host::discovery::Discovery;
 use tandem_host::glob;
 use tandem_host::select::NothingMatched;
 use tandem_host::select::Selector;
@@ -48,6 +49,7 @@ use tandem_linux::cgroup;
 use tandem_linux::interrupt::Interrupt;
 use tandem_linux::procfs::ProcFs;
 use tandem_linux::service::Console;
+use tandem_linux::service::Reporter;
 use tandem_linux::settings::SettingsError;
 use tandem_policy::FlexWConfig;
 use tandem_policy::PolicySet;
@@ -219,9 +221,21 @@ pub struct RunArgs {
     /// Print 'ready' on stdout once acting
     #[arg(long)]
     print_ready: bool,
+    /// Check options and settings, print the settings that would be in force, and end: status 0, or 2 where something cannot be. Changes nothing
+    #[arg(long)]
+    check_config: bool,
 }
 
 impl RunArgs {
+    /// The settings, where all of them are possible.
+    fn checked_settings(self) -> anyhow::Result<HostConfig> {
+        let config = self.settings()?;
+        config.check()?;
+        Selector::from_config(&config.select)?;
+        Discovery::new(config.discovery_options(), ProcFs::default())?;
+        Ok(config)
+    }
+
     /// The file's settings with the flags on top; not checked yet.
     fn settings(self) -> anyhow::Result<HostConfig> {
         let mut config = match &self.config {
@@ -420,14 +434,21 @@ pub fn main(command: HostCommand) -> anyhow::Result<()> {
 }
 
 fn run(args: RunArgs) -> anyhow::Result<()> {
+    if args.check_config {
+        let config = args.checked_settings().map_err(console::wrong_argument)?;
+        return console::print(config.to_toml().trim_end());
+    }
     let mut console = Console {
         info: "info",
         error: "error",
         print_ready: args.print_ready,
-        quiet: false,
+        level: console::level(),
     };
     let limit = args.seconds.map(Duration::from_secs);
     let config = args.settings()?;
+    if console.is_verbose() {
+        console.info(&format!("settings in force:\n{}", config.to_toml()));
+    }
     let watchdog = myself(&["host", "watchdog"]);
     let daemon = Daemon::open(config, Some(watchdog), &mut console)?;
     daemon.run(limit, &mut console)?;

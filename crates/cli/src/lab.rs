@@ -143,7 +143,7 @@ fn run(args: RunArgs) -> anyhow::Result<()> {
         initramfs: args.initramfs,
         work: args.work,
     };
-    let report = run::run(&order, &|event: Event| tell!("lab: {event}"))?;
+    let report = run::run(&order, &|event: Event| note!("lab: {event}"))?;
     write_json(args.json.as_deref(), &report)?;
     if !is_stdout(args.json.as_deref()) {
         print(&tables::text(&report, look()))?;

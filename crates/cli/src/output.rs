@@ -93,14 +93,14 @@ pub fn check_picture(path: Option<&Path>) -> anyhow::Result<Option<Drawing>> {
 /// Writes a page or picture, and says where it is.
 pub fn write_text(path: &Path, what: &str, text: &str) -> anyhow::Result<()> {
     std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
-    tell!("{what}: {}", path.display());
+    note!("{what}: {}", path.display());
     Ok(())
 }
 
 /// Writes figures as JSON to a file, and says where they are.
 pub fn save_json(path: &Path, figures: &impl Serialize) -> anyhow::Result<()> {
     json::write(path, figures)?;
-    tell!("figures: {}", path.display());
+    note!("figures: {}", path.display());
     Ok(())
 }
 

@@ -1,5 +1,6 @@
 //! Settings of the agent: a `[guest]` section in TOML, flags on top, checked before anything is touched.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -223,6 +224,12 @@ impl GuestConfig {
             overlay(&mut settings, given);
         }
         settings.try_into().map_err(message)
+    }
+
+    /// The settings as a file that [`GuestConfig::read`] reads.
+    pub fn to_toml(&self) -> String {
+        // Every field has a form in TOML, so nothing can fail.
+        toml::to_string_pretty(&BTreeMap::from([("guest", self)])).unwrap_or_default()
     }
 
     /// Checks every value's range.

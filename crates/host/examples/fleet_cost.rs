@@ -45,6 +45,7 @@ use tandem_host::top::text::notes;
 use tandem_linux::ProcFs;
 use tandem_linux::cpu_clock::process_cpu_time;
 use tandem_linux::service::Console;
+use tandem_linux::service::Level;
 use tandem_linux::thread::Pid;
 use tandem_observe::Plain;
 
@@ -192,7 +193,7 @@ fn export(pids: Vec<String>) -> Result<(), AnyError> {
         info: "info",
         error: "error",
         print_ready: false,
-        quiet: false,
+        level: Level::Normal,
     };
     let source = Box::new(Plain::new(ProcFs::host()));
     Ok(Export::open(source, config)?.run(&mut console)?)

@@ -34,6 +34,7 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use serde::Deserializer;
 use serde::Serialize;
+use serde::Serializer;
 use serde::de::Error;
 use tandem_linux::branch_counters::CounterChoice;
 use tandem_linux::settings;
@@ -108,7 +109,7 @@ impl Select {
 }
 
 /// What counts for the VMs that match. For weight, what it is the weight of, and policies each, the first rule that says something counts.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct VmRule {
     /// VM name, as a glob. Alone it is for VMs of who runs this host: root's, and those in `/machine.slice` (`crate::origin`).
     pub name: Option<String>,
@@ -123,7 +124,22 @@ pub struct VmRule {
     /// Whether the weight (of this rule, another one, or the VM's own cgroup) is that of each vCPU, not that of the VM.
     pub weight_per_vcpu: Option<bool>,
     /// The policies that may act on the VM; none of them: it is measured and left as it is.
+    #[serde(serialize_with = "some_names")]
     pub policies: Option<PolicySet>,
+}
+
+fn names<S: Serializer>(policies: PolicySet, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(registry::entries(policies).map(|(_, policy)| policy.name))
+}
+
+fn some_names<S: Serializer>(
+    policies: &Option<PolicySet>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    match policies {
+        Some(policies) => names(*policies, serializer),
+        None => serializer.serialize_none(),
+    }
 }
 
 impl VmRule {
@@ -250,6 +266,12 @@ impl<'de> Deserialize<'de> for VmRule {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Policies(pub PolicySet);
 
+impl Serialize for Policies {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        names(self.0, serializer)
+    }
+}
+
 impl<'de> Deserialize<'de> for Policies {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Policies, D::Error> {
         let names: Vec<String> = Vec::deserialize(deserializer)?;
@@ -264,7 +286,7 @@ impl<'de> Deserialize<'de> for Policies {
 }
 
 /// The `[host]` section.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HostConfig {
     /// Accounting period T in milliseconds, 30 … 1000.
@@ -349,7 +371,7 @@ impl Default for HostConfig {
     }
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct File {
     host: HostConfig,
@@ -370,6 +392,13 @@ impl HostConfig {
     pub fn read(path: &Path) -> Result<HostConfig, ConfigError> {
         let file: File = settings::read(path, |text| toml::from_str(text))?;
         Ok(file.host)
+    }
+
+    /// The settings as a file that [`HostConfig::read`] reads.
+    pub fn to_toml(&self) -> String {
+        let host = self.clone();
+        // Every field has a form in TOML, so nothing can fail.
+        toml::to_string_pretty(&File { host }).unwrap_or_default()
     }
 
     /// Checks every value's range, and that something is selected.

@@ -311,16 +311,11 @@ impl Daemon {
     fn account(&mut self, period: &Period<Applied>, reporter: &mut dyn Reporter) {
         self.account_turns(period, reporter);
         self.account_spins(period, reporter);
+        if period.applied.is_none() || reporter.is_verbose() {
+            self.say_decisions(period, reporter);
+        }
         let Some(applied) = &period.applied else {
-            self.said.retain(|vm| self.fleet.vm(vm).is_some());
             self.say_demands(period, reporter);
-            let decisions = &period.round.decisions;
-            let news: Vec<&Decision> = self.said.news(Instant::now(), decisions).collect();
-            for decision in news {
-                if let Some(line) = self.in_words(decision, &period.observation) {
-                    reporter.would(&format!("would {line}"));
-                }
-            }
             return;
         };
         self.metrics.weights_written.inc_by(applied.weights);
@@ -351,6 +346,24 @@ impl Daemon {
         for (vm, line) in news {
             if let Some(managed) = self.fleet.vm(vm) {
                 reporter.info(&format!("VM {} {line}", managed.vm.name));
+            }
+        }
+    }
+
+    /// Says each decision once, until it is another one.
+    fn say_decisions(&mut self, period: &Period<Applied>, reporter: &mut dyn Reporter) {
+        self.said.retain(|vm| self.fleet.vm(vm).is_some());
+        let decisions = &period.round.decisions;
+        let news: Vec<&Decision> = self.said.news(Instant::now(), decisions).collect();
+        for decision in news {
+            let Some(line) = self.in_words(decision, &period.observation) else {
+                continue;
+            };
+            match (&period.applied, decision) {
+                (None, _) => reporter.would(&format!("would {line}")),
+                // Said whether verbose or not.
+                (Some(_), Decision::SetAffinity { .. }) => {}
+                (Some(_), _) => reporter.info(&line),
             }
         }
     }

@@ -25,6 +25,22 @@ pub trait Reporter {
     fn ready(&mut self);
     /// What a dry run would do now.
     fn would(&mut self, line: &str);
+    /// Whether each change is worth a line, too.
+    fn is_verbose(&self) -> bool {
+        false
+    }
+}
+
+/// How much is said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Level {
+    /// Nothing but errors and results.
+    Quiet,
+    /// What happened.
+    #[default]
+    Normal,
+    /// Each change, too.
+    Verbose,
 }
 
 /// Log lines on standard error, results on standard output. Who closed one of them has seen enough.
@@ -36,13 +52,13 @@ pub struct Console {
     pub error: &'static str,
     /// Print `ready` on standard output once acting, for scripts that wait for it.
     pub print_ready: bool,
-    /// Say nothing but errors and results.
-    pub quiet: bool,
+    /// How much is said.
+    pub level: Level,
 }
 
 impl Reporter for Console {
     fn info(&mut self, line: &str) {
-        if !self.quiet {
+        if self.level != Level::Quiet {
             let _ = writeln!(std::io::stderr(), "{}: {}", self.info, entry(line));
         }
     }
@@ -59,6 +75,10 @@ impl Reporter for Console {
 
     fn would(&mut self, line: &str) {
         let _ = writeln!(std::io::stdout(), "{}", entry(line));
+    }
+
+    fn is_verbose(&self) -> bool {
+        self.level == Level::Verbose
     }
 }
 

@@ -20,6 +20,7 @@
 //! - [`waits_matrix`]: who waited for whom in an interval, live, recorded or simulated.
 //! - [`host_trace`]: some seconds of a host, switch by switch, for Perfetto and as a page.
 //! - [`json`]: figures as JSON files.
+//! - [`terminal`]: whether there is colour, and whether anything but results is said.
 //! - [`mod@explain`]: an error and its causes on one line.
 //!
 //! Nothing here measures, and nothing here rounds before it must: figures are kept as measured and
@@ -46,6 +47,7 @@ pub mod service;
 pub mod simulation;
 pub mod survey;
 pub mod table;
+pub mod terminal;
 pub mod timeline;
 pub mod waits_matrix;
 

@@ -1,11 +1,14 @@
 //! Progress on stderr: a bar on a terminal, plain lines elsewhere; never on stdout, which belongs to
-//! the result.
+//! the result. Nothing where nothing but results is wanted ([`crate::terminal`]).
 
 use std::io::IsTerminal;
 use std::io::Write;
 
 use indicatif::ProgressBar;
 use indicatif::ProgressStyle;
+
+use crate::terminal::has_colour;
+use crate::terminal::is_quiet;
 
 /// Progress of something with a known number of steps.
 #[derive(Debug)]
@@ -20,11 +23,17 @@ pub struct Progress {
 impl Progress {
     /// Begins; `steps` of which [`Progress::step`] counts.
     pub fn begin(steps: u64) -> Progress {
-        let bar = std::io::stderr().is_terminal().then(|| {
+        if is_quiet() {
+            return Progress::hidden();
+        }
+        let is_terminal = std::io::stderr().is_terminal();
+        let bar = is_terminal.then(|| {
             let bar = ProgressBar::new(steps);
-            let style = "{bar:32.cyan} {elapsed_precise} / {duration_precise}  {msg}";
-            // The template is a constant; should it not parse, the default style serves as well.
-            if let Ok(style) = ProgressStyle::with_template(style) {
+            let colour = if has_colour(is_terminal) { ".cyan" } else { "" };
+            let style =
+                format!("{{bar:32{colour}}} {{elapsed_precise}} / {{duration_precise}}  {{msg}}");
+            // The template is known; should it not parse, the default style serves as well.
+            if let Ok(style) = ProgressStyle::with_template(&style) {
                 bar.set_style(style.progress_chars("━╸─"));
             }
             bar

@@ -1,6 +1,6 @@
 //! Tables: filled once, written as terminal text or as HTML.
 //!
-//! On a terminal a table has lines and colour; anywhere else (a pipe, a file, a log) it is a plain
+//! On a terminal a table has lines, and colour where that is wanted ([`crate::terminal`]); anywhere else (a pipe, a file, a log) it is a plain
 //! Markdown table, so that it can be searched, cut, and pasted into an issue as it stands. A cell's
 //! tone says what it means (good, bad, beside the point), and each form shows that in its own way;
 //! it never carries meaning alone, the text does.
@@ -20,22 +20,26 @@ use comfy_table::presets::UTF8_FULL_CONDENSED;
 use maud::Markup;
 use maud::html;
 
+use crate::terminal::has_colour;
+
 /// Where the text of a table goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
     /// A terminal: lines and colour.
     Terminal,
+    /// A terminal without colour: lines.
+    Uncoloured,
     /// Anything else: a Markdown table.
     Plain,
 }
 
 impl Look {
-    /// [`Look::Terminal`] where `is_terminal`, otherwise [`Look::Plain`].
+    /// [`Look::Plain`] unless `is_terminal` or colour is wanted everywhere.
     pub fn of(is_terminal: bool) -> Look {
-        if is_terminal {
-            Look::Terminal
-        } else {
-            Look::Plain
+        match (has_colour(is_terminal), is_terminal) {
+            (true, _) => Look::Terminal,
+            (false, true) => Look::Uncoloured,
+            (false, false) => Look::Plain,
         }
     }
 }
@@ -171,6 +175,7 @@ impl Table {
         }
         match look {
             Look::Terminal => table.load_style(UTF8_FULL_CONDENSED).enforce_styling(),
+            Look::Uncoloured => table.load_style(UTF8_FULL_CONDENSED).force_no_tty(),
             Look::Plain => table.load_style(ASCII_MARKDOWN).force_no_tty(),
         };
         table.trim_fmt()
@@ -208,7 +213,7 @@ impl Table {
 }
 
 impl fmt::Display for Table {
-    /// The table for stdout: [`Look::Terminal`] if that is a terminal.
+    /// The table for stdout, with lines if that is a terminal.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text(Look::of(std::io::stdout().is_terminal())))
     }
@@ -230,7 +235,7 @@ fn aligned(cell: ComfyCell, align: Align) -> ComfyCell {
 fn comfy_cell(cell: &Cell, align: Align, look: Look) -> ComfyCell {
     let comfy = aligned(ComfyCell::new(&cell.text), align);
     match (look, cell.tone) {
-        (Look::Plain, _) | (_, Tone::Plain) => comfy,
+        (Look::Plain | Look::Uncoloured, _) | (_, Tone::Plain) => comfy,
         (_, Tone::Good) => comfy.fg(Color::Green),
         (_, Tone::Bad) => comfy.fg(Color::Red),
         (_, Tone::Faint) => comfy.add_attribute(Attribute::Dim),

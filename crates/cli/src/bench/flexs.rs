@@ -97,7 +97,7 @@ pub fn main(args: &FlexsArgs) -> anyhow::Result<()> {
     if let Some(path) = &args.json {
         check_writable(path)?;
     }
-    tell!("{}", settings.announce());
+    note!("{}", settings.announce());
     let interrupt = Interrupt::watch()?;
     let progress = Progress::begin(settings.steps());
     let figures = measure::measure(&settings, &progress, &interrupt)?;

@@ -117,7 +117,7 @@ fn finish(args: &GuestArgs, session: &Session, rows: &[Row]) -> anyhow::Result<(
     if let Some(path) = &args.html {
         let text = page::html(rows, &agreements, account, session.plan());
         std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
-        tell!("charts: {}", path.display());
+        note!("charts: {}", path.display());
     }
     let failures = account.failed.len();
     ensure!(

@@ -159,7 +159,7 @@ fn measure_and_show(args: &WorkArgs, subjects: &[Subject], bench: &str) -> anyho
         // Before hours of measuring, not after.
         check_writable(path)?;
     }
-    tell!("{}", settings.announce());
+    note!("{}", settings.announce());
     let interrupt = Interrupt::watch()?;
     let progress = Progress::begin(settings.steps());
     let work = measure::measure(&settings, &progress, &interrupt)?;

@@ -17,6 +17,7 @@ use tandem_linux::service::Console;
 
 use super::look::SourceArgs;
 use super::look::seconds;
+use crate::console;
 use crate::number::whole;
 
 /// What is measured how often, and where it is served.
@@ -54,7 +55,7 @@ impl ServeArgs {
             info: "info",
             error: "error",
             print_ready: self.print_ready,
-            quiet: false,
+            level: console::level(),
         };
         let export = Export::open(
             self.source.open()?,

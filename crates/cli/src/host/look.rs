@@ -11,6 +11,7 @@ use tandem_host::glob;
 use tandem_host::moment::in_units;
 use tandem_observe::Choice;
 use tandem_observe::Source;
+use tandem_report::terminal::has_colour;
 
 use crate::number::not_possible;
 use crate::number::real;
@@ -98,11 +99,11 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
     real((0.05, 3600.0))(&in_units(text, "seconds")).map(Duration::from_secs_f64)
 }
 
-/// How text is to look: on a terminal as wide as that, with colour unless NO_COLOR says otherwise.
+/// How text is to look: on a terminal as wide as that, with colour unless somebody said otherwise.
 pub fn style(is_terminal: bool) -> Style {
     let width = || rustix::termios::tcgetwinsize(std::io::stdout()).ok();
     Style {
-        colour: is_terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
+        colour: has_colour(is_terminal),
         width: is_terminal
             .then(width)
             .flatten()

@@ -121,13 +121,13 @@ pub fn record(args: &RecordArgs) -> anyhow::Result<()> {
     let mut frames = HostFrames::begin(args.source.open()?, args.find.options(), &args.state_dir)?;
     let max = args.max_size.unwrap_or(DEFAULT_MAX_BYTES);
     let recorder = Recorder::create(&args.output, max)?;
-    tell!("recording to {}; Ctrl-C ends it", args.output.display());
+    note!("recording to {}; Ctrl-C ends it", args.output.display());
     let end = args.length.and_then(|length| begin.checked_add(length));
     let mut console = Console {
         info: "info",
         error: "error",
         print_ready: false,
-        quiet: false,
+        level: console::level(),
     };
     let recorded = run(
         &mut frames,
@@ -138,7 +138,7 @@ pub fn record(args: &RecordArgs) -> anyhow::Result<()> {
         &mut console,
     );
     let finished = recorded.context("recording ended; what was recorded before stays readable")?;
-    tell!("{}: {}", args.output.display(), summary(&finished));
+    note!("{}: {}", args.output.display(), summary(&finished));
     Ok(())
 }
 
@@ -155,7 +155,7 @@ fn trace(args: &RecordArgs, length: Duration, interrupt: &Interrupt) -> anyhow::
     let bytes = host_trace::perfetto(&traced.trace, &traced.names).encode()?;
     std::fs::write(&args.output, bytes)
         .with_context(|| format!("cannot write {}", args.output.display()))?;
-    tell!("trace for ui.perfetto.dev: {}", args.output.display());
+    note!("trace for ui.perfetto.dev: {}", args.output.display());
     if let (Some(path), Some(page)) = (&args.html, TracePage::of(&traced.trace, begun)) {
         let title = args.output.display().to_string();
         let page = page.page(&title, &traced.names, remarks, moment::printed);

@@ -65,7 +65,7 @@ pub fn main(args: &CalibrateArgs) -> anyhow::Result<()> {
         kernel: facts.kernel,
         cpu: facts.cpu,
     };
-    let tell = |event: Event| tell!("{event}");
+    let tell = |event: Event| note!("{event}");
     let measurement = Measurement::take(options, &state.groups(), interrupt, &tell)?;
     state.finish();
     let calibrated = measurement.calibrate(&tell)?;

@@ -80,7 +80,7 @@ pub fn main(args: &CompareArgs) -> anyhow::Result<()> {
     }
     if let Some(drawing) = &drawing {
         let picture = comparison_page::picture(&data)?;
-        tell!("picture: {}", drawing.write(&picture)?.display());
+        note!("picture: {}", drawing.write(&picture)?.display());
     }
     if let Some(path) = &args.output.table {
         figures::write(path, plan.parameters().columns(), plan.rows(&outcome.runs))?;

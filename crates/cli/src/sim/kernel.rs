@@ -27,7 +27,7 @@ pub struct KernelArgs {
 pub fn main(args: &KernelArgs) -> anyhow::Result<()> {
     output::check_json(args.json.as_deref())?;
     let workloads = kernel::read(&args.workloads)?;
-    let comparison = kernel::compare(&workloads, args.runs, &|event| tell!("{event}"))?;
+    let comparison = kernel::compare(&workloads, args.runs, &|event| note!("{event}"))?;
     if !output::is_stdout(args.json.as_deref()) {
         print(&kernel::text(&comparison))?;
     }

@@ -13,6 +13,8 @@ use indicatif::ProgressDrawTarget;
 use indicatif::ProgressStyle;
 use tandem_experiment::progress::Progress;
 use tandem_policy::Nanos;
+use tandem_report::terminal::has_colour;
+use tandem_report::terminal::is_quiet;
 
 /// What runs shorter needs no bar.
 const QUIET: Duration = Duration::from_secs(2);
@@ -32,9 +34,12 @@ impl Bar {
     /// A bar that nobody sees yet.
     pub fn new() -> Bar {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
-        let style = "{bar:32.cyan} {percent:>3} %  {elapsed_precise}, {eta} to go  {msg}";
-        // The template is a constant; should it not parse, the default style serves as well.
-        if let Ok(style) = ProgressStyle::with_template(style) {
+        let colour = if has_colour(true) { ".cyan" } else { "" };
+        let style = format!(
+            "{{bar:32{colour}}} {{percent:>3}} %  {{elapsed_precise}}, {{eta}} to go  {{msg}}"
+        );
+        // The template is known; should it not parse, the default style serves as well.
+        if let Ok(style) = ProgressStyle::with_template(&style) {
             bar.set_style(style.progress_chars("━╸─"));
         }
         let lines = AtomicU64::new(0);
@@ -75,7 +80,7 @@ impl Progress for Bar {
 
     fn add(&self, time: Nanos) {
         self.bar.inc(time.0);
-        if !self.bar.is_hidden() || self.bar.elapsed() < QUIET {
+        if is_quiet() || !self.bar.is_hidden() || self.bar.elapsed() < QUIET {
             return;
         }
         if std::io::stderr().is_terminal() {
