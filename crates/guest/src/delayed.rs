@@ -88,15 +88,13 @@ impl Delayed {
         } else if is_verdict || is_changed && !is_same_trial {
             reporter.info(&format!("{}: {because}", text(held)));
         }
-        if is_changed || is_verdict {
-            if self.changes.len() < MOST_CHANGES {
-                self.changes.push(DelayChanged {
-                    at_ms,
-                    slack_ns: held.slack.0,
-                    batch: held.batch,
-                    because: because.to_string(),
-                });
-            }
+        if (is_changed || is_verdict) && self.changes.len() < MOST_CHANGES {
+            self.changes.push(DelayChanged {
+                at_ms,
+                slack_ns: held.slack.0,
+                batch: held.batch,
+                because: because.to_string(),
+            });
         }
         self.held = held;
         is_changed

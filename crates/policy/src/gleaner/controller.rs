@@ -161,7 +161,7 @@ enum Trial {
     /// Nothing to find out.
     None,
     /// What is seen is compared with what was before.
-    Judging(Averages, Option<Observation>, u32),
+    Judging(Averages, Option<Box<Observation>>, u32),
     /// Banned for so many periods.
     Resting(u32),
 }
@@ -284,7 +284,7 @@ impl Controller {
                 return Because::Rule(rule.because);
             }
             Trial::Judging(before, seen, periods) => {
-                return self.judge(&before, seen, periods, observed, rule);
+                return self.judge(&before, seen.map(|seen| *seen), periods, observed, rule);
             }
             Trial::None | Trial::Resting(_) => {}
         }
@@ -331,7 +331,7 @@ impl Controller {
             false => COUNTED,
         };
         if periods < needed {
-            self.trial = Trial::Judging(*before, Some(seen), periods);
+            self.trial = Trial::Judging(*before, Some(Box::new(seen)), periods);
             return Because::OnTrial;
         }
         if progress.ratio < least {
