@@ -35,5 +35,6 @@ pub mod record;
 pub mod retention;
 pub mod round_trip;
 pub mod sampler;
+mod sends;
 pub mod status;
 pub mod workload;

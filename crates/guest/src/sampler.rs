@@ -10,8 +10,9 @@
 //! | CPU time, turns on a vCPU, waiting for one | `/proc/TID/schedstat` of up to [`MOST_THREADS`] threads, [`MOST_THREADS_ON_TRIAL`] while delayed scheduling is on trial | yes |
 //! | sleeps of their own accord, on a single vCPU | `/proc/TID/status` of these threads | yes |
 //! | calls of read and write | `/proc/PID/io` of up to [`MOST_PROCESSES`] processes | yes |
+//! | messages on sockets, while delayed scheduling is on trial | a counter of the tracepoint `sock_send_length` | yes, of the whole vCPU |
 //!
-//! No tracepoint is used: a BPF program at sched_switch costs each switch of the program that it watches
+//! No other tracepoint is used: a BPF program at sched_switch costs each switch of the program that it watches
 //! something, and a program that hands a token on switches 200,000 times a second; with these files
 //! the agent takes less than 1 % of a vCPU, whatever the program does.
 //!
@@ -43,6 +44,7 @@ use crate::counters::CounterError;
 use crate::counters::Idle;
 use crate::counters::IdleStates;
 use crate::counters::Stat;
+use crate::sends::Sends;
 
 /// Of so many threads the waiting time is read.
 pub const MOST_THREADS: usize = 8;
@@ -77,6 +79,8 @@ struct Moment {
     vcpus: Vec<VcpuCounters>,
     switches: u64,
     user: u64,
+    /// Messages on sockets, while they are counted.
+    sends: Option<u64>,
     workload: WorkloadCounters,
 }
 
@@ -99,6 +103,7 @@ pub struct Sampler {
     tick: Nanos,
     last: Option<Moment>,
     most_threads: usize,
+    sends: Option<Sends>,
 }
 
 impl Sampler {
@@ -112,15 +117,24 @@ impl Sampler {
             tick: tick(),
             last: None,
             most_threads: MOST_THREADS,
+            sends: None,
         }
     }
 
-    /// Whether more threads are read from now on, as delayed scheduling needs while it is on trial.
+    /// Whether more threads are read from now on, and messages on sockets are counted among calls, as delayed scheduling needs while it is on trial.
+    /// Kernels that do not count messages are asked once a trial.
     pub fn look_closely(&mut self, closely: bool) {
+        let was_close = self.most_threads == MOST_THREADS_ON_TRIAL;
         self.most_threads = match closely {
             true => MOST_THREADS_ON_TRIAL,
             false => MOST_THREADS,
         };
+        if closely && !was_close {
+            let vcpus = self.vcpus.iter().map(|(vcpu, _)| *vcpu);
+            self.sends = Sends::open(&self.procfs, vcpus).ok();
+        } else if !closely {
+            self.sends = None;
+        }
     }
 
     /// What happened since the last time, with `active` in use and these processes and threads; `None` the first time.
@@ -160,7 +174,9 @@ impl Sampler {
         }
         observed.switches = since(now.switches, then.switches).saturating_sub(idle_periods);
         observed.user = Nanos(since(now.user, then.user));
-        observed.calls = gained(&then.workload.calls, &now.workload.calls);
+        let sent = now.sends.zip(then.sends);
+        observed.calls = gained(&then.workload.calls, &now.workload.calls)
+            + sent.map_or(0, |(now, then)| since(now, then));
         observed.waiting = Nanos(gained(&then.workload.waited, &now.workload.waited));
         observed.wakes = gained(&then.workload.wakes, &now.workload.wakes);
         observed.threads = threads_since(&then.workload, &now.workload);
@@ -169,7 +185,7 @@ impl Sampler {
 
     /// On a `single` vCPU, threads' sleeps are read too: there they tell progress.
     fn moment(
-        &self,
+        &mut self,
         processes: &[Pid],
         threads: &[Tid],
         single: bool,
@@ -196,6 +212,7 @@ impl Sampler {
             vcpus,
             switches: stat.switches,
             user,
+            sends: self.sends.as_mut().and_then(|sends| sends.count().ok()),
             workload: self.workload(processes, threads, single),
         })
     }

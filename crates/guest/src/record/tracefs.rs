@@ -233,7 +233,7 @@ impl Drop for Tracefs {
 }
 
 /// The folder of tracefs.
-fn root(procfs: &ProcFs) -> Result<(PathBuf, Option<OwnedFd>), TraceError> {
+pub(crate) fn root(procfs: &ProcFs) -> Result<(PathBuf, Option<OwnedFd>), TraceError> {
     let mounts = MOUNTS.map(|mount| procfs.resolve(mount));
     if let Some(mount) = mounts
         .into_iter()

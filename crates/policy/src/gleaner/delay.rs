@@ -8,7 +8,7 @@
 //! - [`Means::Batch`]: woken threads do not preempt who runs, which has a longer slice.
 //!
 //! A means is tried where the vCPU goes idle often ([`DelayConfig::least_transitions`]), which for a vCPU that is idle for part
-//! of the time also means: for short. A trial is periods without it and with it in turn ([`trial`]), so that a program that starts or changes is not taken for
+//! of the time also means: for short. A trial is periods without it and with it in turn, so that a program that starts or changes is not taken for
 //! an effect. It ends when one more block of periods changes nothing, or after [`DelayConfig::most_blocks`]. The means is kept if
 //!
 //! - progress is not less (by [`DelayConfig::tolerance`]): calls of read and write, where there are many; else how often those

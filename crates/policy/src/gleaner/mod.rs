@@ -54,7 +54,7 @@ pub struct Observation {
     pub user: Nanos,
     /// How finely that is measured: a timer tick where the kernel samples it, zero where it is exact.
     pub tick: Nanos,
-    /// Their calls of read and write; zero where that is not known.
+    /// Their calls of read and write, and messages on sockets; zero where that is not known.
     pub calls: u64,
     /// For how long its threads, together, could have run and waited for a vCPU.
     pub waiting: Nanos,

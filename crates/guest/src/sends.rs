@@ -1,0 +1,82 @@
+//! How often messages are sent on sockets: progress of programs that serve requests.
+//!
+//! The kernel counts a process's calls of read and write ([`crate::sampler`]), and not those of send and recv. The tracepoint `sock_send_length` sees
+//! each message, by whatever call. A counter of it (perf_event_open(2)) costs every message something, so there is one only while
+//! delayed scheduling is on trial. It counts what is sent on these vCPUs by anybody.
+//!
+//! Source: net/socket.c, include/trace/events/sock.h (Linux 6.3 and later).
+
+use std::fs;
+use std::io;
+
+use perf_event::Builder;
+use perf_event::Counter;
+use perf_event::events::Tracepoint;
+use tandem_linux::ProcFs;
+use tandem_policy::units::PcpuId;
+
+use crate::record::tracefs;
+
+/// Its identifier, in tracefs.
+const EVENT: &str = "events/sock/sock_send_length/id";
+
+/// Counters of messages on some vCPUs.
+#[derive(Debug)]
+pub(crate) struct Sends {
+    counters: Vec<Counter>,
+}
+
+impl Sends {
+    /// Counts from now on. It needs tracefs, the kernel's tracepoint, and the right to count what others do.
+    pub(crate) fn open(procfs: &ProcFs, vcpus: impl Iterator<Item = PcpuId>) -> io::Result<Sends> {
+        let (root, _mount) = tracefs::root(procfs).map_err(io::Error::other)?;
+        let text = fs::read_to_string(root.join(EVENT))?;
+        let id: u64 = text.trim().parse().map_err(io::Error::other)?;
+        let open = |vcpu: PcpuId| -> io::Result<Counter> {
+            let mut event = Builder::new(Tracepoint::with_id(id));
+            event.any_pid().one_cpu(vcpu.0 as usize).include_kernel();
+            let mut counter = event.build()?;
+            counter.enable()?;
+            Ok(counter)
+        };
+        Ok(Sends {
+            counters: vcpus.map(open).collect::<io::Result<Vec<Counter>>>()?,
+        })
+    }
+
+    /// Messages since it was opened.
+    pub(crate) fn count(&mut self) -> io::Result<u64> {
+        self.counters.iter_mut().map(Counter::read).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+    use std::thread::available_parallelism;
+
+    use super::*;
+
+    #[test]
+    fn each_message_counts_by_whatever_call() {
+        let vcpus = available_parallelism().map_or(1, |count| count.get() as u32);
+        let mut sends = match Sends::open(&ProcFs::host(), (0..vcpus).map(PcpuId)) {
+            Ok(sends) => sends,
+            Err(error) => {
+                println!("skipped: messages on sockets cannot be counted: {error}");
+                return;
+            }
+        };
+        let (mut here, mut there) = UnixStream::pair().unwrap();
+        let before = sends.count().unwrap();
+        for _ in 0..500 {
+            here.write_all(b"x").unwrap();
+            there.read_exact(&mut [0]).unwrap();
+        }
+        // Others on this machine send, too.
+        let counted = sends.count().unwrap() - before;
+        assert!((500..50_000).contains(&counted), "{counted}");
+    }
+}
