@@ -141,7 +141,7 @@ mod tests {
     use std::sync::atomic::Ordering;
     use tandem_sim::scenario::load;
 
-    fn scenario() -> Scenario {
+    pub(super) fn scenario() -> Scenario {
         let text = r#"
             duration = "5ms"
             [machine]

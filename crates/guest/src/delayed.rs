@@ -79,13 +79,12 @@ impl Delayed {
         let held = self.policy.held();
         let is_verdict = matches!(because, Because::Kept { .. } | Because::Lost { .. });
         let is_changed = held != self.held;
-        let is_same_trial =
-            matches!(because, Because::OnTrial { .. }) && self.because == Some(because);
-        let is_first = matches!(because, Because::OnTrial { .. }) && !is_same_trial;
-        self.because = Some(because);
-        if is_first {
+        let is_on_trial = matches!(because, Because::OnTrial { .. });
+        let is_news = self.because.replace(because) != Some(because);
+        // Within a trial a means comes and goes; that it is on trial is said once.
+        if is_on_trial && is_news {
             reporter.info(&because.to_string());
-        } else if is_verdict || is_changed && !is_same_trial {
+        } else if is_verdict || is_changed && !is_on_trial {
             reporter.info(&format!("{}: {because}", text(held)));
         }
         if (is_changed || is_verdict) && self.changes.len() < MOST_CHANGES {

@@ -106,28 +106,11 @@ fn vcpu_time(scenario: &Scenario) -> u128 {
 mod tests {
     use super::*;
     use tandem_policy::Nanos;
-    use tandem_sim::scenario::load;
 
     fn scenario(ms: u64) -> Scenario {
-        let text = r#"
-            duration = "1ms"
-            [machine]
-            pcpus = 1
-            [host]
-            scheduler = "cfs"
-            [[workload]]
-            name = "w"
-            [[workload.role]]
-            threads = 1
-            program = [{ forever = [{ compute = "1ms" }, "work"] }]
-            [[vm]]
-            name = "a"
-            vcpus = 1
-            workload = "w"
-        "#;
         Scenario {
             duration: Nanos(ms * 1_000_000),
-            ..load::from_text("s", text).unwrap()
+            ..super::super::tests::scenario()
         }
     }
 

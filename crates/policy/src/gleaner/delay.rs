@@ -344,9 +344,10 @@ impl Delay {
             self.stage = Stage::Measuring(0);
             return Because::Seldom { transitions };
         }
-        match self.verdict(means, &trial, slack) {
-            Some(because) if is_block => self.end(number, because),
-            _ => {
+        let verdict = is_block.then(|| self.verdict(means, &trial, slack));
+        match verdict.flatten() {
+            Some(because) => self.end(number, because),
+            None => {
                 self.set(means, trial.is_with());
                 self.stage = Stage::Trying(number, trial);
                 Because::OnTrial { means }
