@@ -69,7 +69,7 @@ use crate::workload::Workload;
 use crate::workload::WorkloadError;
 use crate::workload::check_held;
 
-/// So many periods pass between two looks at a workload for which nothing can be done now.
+/// So many periods pass between two looks at a workload for which nothing is to be decided now.
 const CALM_PERIODS: u32 = 4;
 
 /// With less of the vCPUs' time idle, nobody waits to be woken.
@@ -417,17 +417,20 @@ impl Agent {
         }
     }
 
-    fn sample(&mut self, processes: &[Pid]) -> Result<Option<Sample>, CounterError> {
+    /// What happened since the last time, and the threads that are there.
+    fn sample(&mut self, processes: &[Pid]) -> Result<(Option<Sample>, Vec<Tid>), CounterError> {
         let threads = self.workload.threads(self.knobs.cpusets(), processes);
-        self.sampler.look_closely(self.delay.is_trying());
-        self.sampler.sample(&self.active, processes, &threads)
+        self.sampler.look(self.delay.closeness());
+        let sample = self.sampler.sample(&self.active, processes, &threads)?;
+        Ok((sample, threads))
     }
 
-    /// One period. True if nothing is set and nothing can be gained now: with no time idle, or all of it.
+    /// One period. True if the next may be longer: nothing is set and nothing can be gained now, with no time idle or all of it, or what is held back has
+    /// been tried and is only watched.
     fn period(&mut self, reporter: &mut dyn Reporter) -> Result<bool, AgentError> {
         let processes = self.workload.processes(self.knobs.cpusets());
         self.bind(Some(&processes))?;
-        let Some(sample) = self.sample(&processes)? else {
+        let (Some(sample), threads) = self.sample(&processes)? else {
             return Ok(false);
         };
         // Of nobody's work there is nothing to decide.
@@ -463,20 +466,23 @@ impl Agent {
             self.delay.forget();
         }
         if decision.retention != controller::Because::OnTrial {
-            self.delay(&sample, &processes, reporter);
+            self.delay(&sample, &threads, reporter);
         }
         if let Err(error) = self.publish(&decision, &averages) {
             // Others know less; that is no reason to end.
             self.errors.error(error, reporter);
         }
         let is_set = self.active.len() < self.all.len() || self.retention > Nanos::ZERO;
-        let is_set = is_set || self.delay.is_any();
         let is_busy = is_set || self.config.per_thread || self.profiling.is_sampling();
-        Ok(!is_busy && !(NO_IDLE..=ALL_IDLE).contains(&averages.idle))
+        let is_calm = match self.delay.is_any() {
+            true => self.delay.is_settled(),
+            false => !(NO_IDLE..=ALL_IDLE).contains(&averages.idle),
+        };
+        Ok(!is_busy && is_calm)
     }
 
-    /// On a single vCPU: decides what is held back, and gives it to all threads.
-    fn delay(&mut self, sample: &Sample, processes: &[Pid], reporter: &mut dyn Reporter) {
+    /// On a single vCPU: decides what is held back, and gives it to all these threads.
+    fn delay(&mut self, sample: &Sample, threads: &[Tid], reporter: &mut dyn Reporter) {
         let may_have_more = self.config.vcpus == Vcpus::Auto && self.all.len() > 1;
         if self.active.len() != 1 || may_have_more {
             return;
@@ -490,12 +496,11 @@ impl Agent {
         if is_changed {
             self.metrics.changes.inc();
         }
-        if is_changed || self.delay.held().is_any() {
-            let threads = self.workload.threads(actuator.cpusets(), processes);
-            if let Err(error) = self.delay.apply(actuator, &threads) {
-                self.metrics.errors.inc();
-                self.errors.error(error, reporter);
-            }
+        if (is_changed || self.delay.held().is_any())
+            && let Err(error) = self.delay.apply(actuator, threads)
+        {
+            self.metrics.errors.inc();
+            self.errors.error(error, reporter);
         }
     }
 

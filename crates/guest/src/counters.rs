@@ -15,6 +15,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 use tandem_linux::ProcFs;
+use tandem_linux::procfs::read_text;
 use tandem_policy::units::PcpuId;
 use thiserror::Error;
 
@@ -132,7 +133,7 @@ impl Stat {
     /// Reads it now.
     pub fn read(procfs: &ProcFs) -> Result<Stat, CounterError> {
         let path = procfs.resolve("/proc/stat");
-        let text = fs::read_to_string(&path).map_err(|source| CounterError::Read {
+        let text = read_text(&path).map_err(|source| CounterError::Read {
             path: path.clone(),
             source,
         })?;

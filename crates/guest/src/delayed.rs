@@ -15,6 +15,7 @@ use tandem_policy::gleaner::delay::Held;
 use crate::actuator::Actuator;
 use crate::actuator::ActuatorError;
 use crate::delaying::Delaying;
+use crate::sampler::Closeness;
 use crate::status::DelayChanged;
 
 /// So many changes are kept for the report.
@@ -46,6 +47,20 @@ impl Delayed {
     /// Whether nothing else should be changed.
     pub(crate) fn is_trying(&self) -> bool {
         self.policy.is_trying()
+    }
+
+    /// Whether all was tried and something is kept.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.held.is_any() && !self.policy.is_trying()
+    }
+
+    /// How closely threads have to be looked at.
+    pub(crate) fn closeness(&self) -> Closeness {
+        match (self.is_trying(), self.held.is_any()) {
+            (true, _) => Closeness::Trial,
+            (false, true) => Closeness::Sleeps,
+            (false, false) => Closeness::Usual,
+        }
     }
 
     /// Whether anything is held back, or about to be.

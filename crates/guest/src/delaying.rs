@@ -16,6 +16,7 @@ use std::fs;
 use std::io;
 
 use tandem_linux::ProcFs;
+use tandem_linux::procfs::read_text;
 use tandem_linux::sched_attr;
 use tandem_linux::sched_attr::FairScheduling;
 use tandem_linux::thread::Pid;
@@ -55,7 +56,7 @@ pub struct Delaying {
 /// A thread's timer slack; `None`: it is gone, or the kernel does not tell.
 pub fn timer_slack(procfs: &ProcFs, tid: Tid) -> Option<Nanos> {
     let path = procfs.process(Pid(tid.0)).join("timerslack_ns");
-    let text = fs::read_to_string(path).ok()?;
+    let text = read_text(&path).ok()?;
     text.trim().parse().ok().map(Nanos)
 }
 
@@ -67,7 +68,7 @@ pub fn set_timer_slack(procfs: &ProcFs, tid: Tid, slack: Nanos) -> io::Result<()
 
 /// The process of a thread.
 fn process_of(procfs: &ProcFs, tid: Tid) -> Option<Pid> {
-    let status = fs::read_to_string(procfs.process(Pid(tid.0)).join("status")).ok()?;
+    let status = read_text(&procfs.process(Pid(tid.0)).join("status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
     line.trim().parse().ok().map(Pid)
 }

@@ -8,7 +8,7 @@
 //! | context switches | `/proc/stat` `ctxt`, less those to the idle thread | yes |
 //! | time in user mode | the cgroup's `cpu.stat` (v2), else `/proc/stat` | sampled at ticks |
 //! | CPU time, turns on a vCPU, waiting for one | `/proc/TID/schedstat` of up to [`MOST_THREADS`] threads, [`MOST_THREADS_ON_TRIAL`] while delayed scheduling is on trial | yes |
-//! | sleeps of their own accord, on a single vCPU | `/proc/TID/status` of these threads | yes |
+//! | sleeps of their own accord, while delayed scheduling is on trial or in force | `/proc/TID/status` of these threads | yes |
 //! | calls of read and write | `/proc/PID/io` of up to [`MOST_PROCESSES`] processes | yes |
 //! | messages on sockets, while delayed scheduling is on trial | a counter of the tracepoint `sock_send_length` | yes, of the whole vCPU |
 //!
@@ -23,13 +23,13 @@
 //! period of idleness is counted once. Sources: drivers/cpuidle/sysfs.c, fs/proc/stat.c, kernel/sched/stats.h.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io;
 use std::path::Path;
 use std::path::PathBuf;
 use std::time::Instant;
 
 use tandem_linux::ProcFs;
+use tandem_linux::procfs::read_text;
 use tandem_linux::thread::Pid;
 use tandem_linux::thread::Tid;
 use tandem_policy::Nanos;
@@ -93,6 +93,18 @@ pub struct Sample {
     pub polled: Nanos,
 }
 
+/// How much of the workload's threads is read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Closeness {
+    /// How long [`MOST_THREADS`] of them ran and waited.
+    #[default]
+    Usual,
+    /// And how often they slept, which tells how long a thread waits that was woken: threads are held back.
+    Sleeps,
+    /// That of [`MOST_THREADS_ON_TRIAL`], and messages on sockets among calls: delayed scheduling is on trial.
+    Trial,
+}
+
 /// Reads a VM's counters, period by period.
 #[derive(Debug)]
 pub struct Sampler {
@@ -102,7 +114,7 @@ pub struct Sampler {
     cpu_stat: Option<PathBuf>,
     tick: Nanos,
     last: Option<Moment>,
-    most_threads: usize,
+    closeness: Closeness,
     sends: Option<Sends>,
 }
 
@@ -116,24 +128,19 @@ impl Sampler {
             procfs: procfs.clone(),
             tick: tick(),
             last: None,
-            most_threads: MOST_THREADS,
+            closeness: Closeness::default(),
             sends: None,
         }
     }
 
-    /// Whether more threads are read from now on, and messages on sockets are counted among calls, as delayed scheduling needs while it is on trial.
-    /// Kernels that do not count messages are asked once a trial.
-    pub fn look_closely(&mut self, closely: bool) {
-        let was_close = self.most_threads == MOST_THREADS_ON_TRIAL;
-        self.most_threads = match closely {
-            true => MOST_THREADS_ON_TRIAL,
-            false => MOST_THREADS,
-        };
-        if closely && !was_close {
+    /// How closely is looked from now on. Kernels that do not count messages on sockets are asked once a trial.
+    pub fn look(&mut self, closeness: Closeness) {
+        let before = std::mem::replace(&mut self.closeness, closeness);
+        if closeness != Closeness::Trial {
+            self.sends = None;
+        } else if before != Closeness::Trial {
             let vcpus = self.vcpus.iter().map(|(vcpu, _)| *vcpu);
             self.sends = Sends::open(&self.procfs, vcpus).ok();
-        } else if !closely {
-            self.sends = None;
         }
     }
 
@@ -144,7 +151,7 @@ impl Sampler {
         processes: &[Pid],
         threads: &[Tid],
     ) -> Result<Option<Sample>, CounterError> {
-        let now = self.moment(processes, threads, active.len() == 1)?;
+        let now = self.moment(processes, threads)?;
         let Some(then) = self.last.replace(now.clone()) else {
             return Ok(None);
         };
@@ -183,13 +190,7 @@ impl Sampler {
         Ok(Some(sample))
     }
 
-    /// On a `single` vCPU, threads' sleeps are read too: there they tell progress.
-    fn moment(
-        &mut self,
-        processes: &[Pid],
-        threads: &[Tid],
-        single: bool,
-    ) -> Result<Moment, CounterError> {
+    fn moment(&mut self, processes: &[Pid], threads: &[Tid]) -> Result<Moment, CounterError> {
         let stat = Stat::read(&self.procfs)?;
         let mut vcpus = Vec::with_capacity(self.vcpus.len());
         for (vcpu, states) in &self.vcpus {
@@ -213,16 +214,20 @@ impl Sampler {
             switches: stat.switches,
             user,
             sends: self.sends.as_mut().and_then(|sends| sends.count().ok()),
-            workload: self.workload(processes, threads, single),
+            workload: self.workload(processes, threads),
         })
     }
 
     /// Processes and threads may end at any moment, and then count no more.
-    fn workload(&self, processes: &[Pid], threads: &[Tid], single: bool) -> WorkloadCounters {
+    fn workload(&self, processes: &[Pid], threads: &[Tid]) -> WorkloadCounters {
         let calls = processes.iter().take(MOST_PROCESSES);
         // A thread has a folder of its own in /proc, which is not listed, but there.
         let file = |tid: Tid, name: &str| self.procfs.process(Pid(tid.0)).join(name);
-        let threads = || threads.iter().take(self.most_threads);
+        let most = match self.closeness {
+            Closeness::Usual | Closeness::Sleeps => MOST_THREADS,
+            Closeness::Trial => MOST_THREADS_ON_TRIAL,
+        };
+        let threads = || threads.iter().take(most);
         let schedstats: Vec<(Tid, [u64; 3])> = threads()
             .filter_map(|&tid| Some((tid, schedstat_of(&file(tid, "schedstat"))?)))
             .collect();
@@ -238,7 +243,7 @@ impl Sampler {
             waited: each(1),
             turns: each(2),
             wakes: threads()
-                .filter(|_| single)
+                .filter(|_| self.closeness != Closeness::Usual)
                 .filter_map(|&tid| Some((tid, sleeps_of(&file(tid, "status"))?)))
                 .collect(),
         }
@@ -271,7 +276,7 @@ fn gained<K: Ord>(then: &BTreeMap<K, u64>, now: &BTreeMap<K, u64>) -> u64 {
 
 /// `user_usec` of a v2 cgroup.
 fn user_of(path: &Path) -> Result<u64, CounterError> {
-    let text = match fs::read_to_string(path) {
+    let text = match read_text(path) {
         Ok(text) => text,
         // Its cgroup was removed: the workload is over.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
@@ -294,7 +299,7 @@ fn user_of(path: &Path) -> Result<u64, CounterError> {
 
 /// Fields of `schedstat`: ns for which the thread ran, for which it waited for a vCPU, and how often it was given one.
 fn schedstat_of(path: &Path) -> Option<[u64; 3]> {
-    let text = fs::read_to_string(path).ok()?;
+    let text = read_text(path).ok()?;
     let mut fields = text.split_ascii_whitespace().map(str::parse);
     let mut next = || fields.next()?.ok();
     Some([next()?, next()?, next()?])
@@ -302,7 +307,7 @@ fn schedstat_of(path: &Path) -> Option<[u64; 3]> {
 
 /// `voluntary_ctxt_switches` of `status`: how often the thread went to sleep of its own accord.
 fn sleeps_of(path: &Path) -> Option<u64> {
-    let text = fs::read_to_string(path).ok()?;
+    let text = read_text(path).ok()?;
     let mut lines = text.lines();
     let number = lines.find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
     number.trim().parse().ok()
@@ -310,7 +315,7 @@ fn sleeps_of(path: &Path) -> Option<u64> {
 
 /// `syscr` and `syscw` of a process.
 fn calls_of(folder: &Path) -> Option<u64> {
-    let text = fs::read_to_string(folder.join("io")).ok()?;
+    let text = read_text(&folder.join("io")).ok()?;
     let of = |name: &str| -> Option<u64> {
         let line = text.lines().find_map(|line| line.strip_prefix(name))?;
         line.trim().parse().ok()
@@ -328,6 +333,8 @@ fn tick() -> Nanos {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use crate::counters::tests::STAT;
 

@@ -90,7 +90,7 @@ pub fn user_of(process: &Path) -> Option<u32> {
 /// A small text file. What is not UTF-8 (a command line may hold anything) is replaced.
 pub fn read_text(path: &Path) -> io::Result<String> {
     // A file of the kernel's says that it is empty, and then `fs::read` begins with a few bytes.
-    let mut bytes = Vec::with_capacity(1024);
+    let mut bytes = Vec::with_capacity(4096);
     let all = u64::MAX;
     fs::File::open(path)?.take(all).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())

@@ -76,7 +76,7 @@ pub struct DelayConfig {
     pub cheaper: f64,
     /// Progress may be less by this part, 0 … 1. Default 0.015.
     pub tolerance: f64,
-    /// Periods of a block of a trial, half of them with the means, rounded up to a multiple of 4; what is kept is watched over as many. Default 8.
+    /// Periods of a block of a trial, half of them with the means, rounded up to a multiple of 4; what is kept is watched over as long. Default 8.
     pub judged_over: u32,
     /// A trial ends after so many blocks at the latest, by their sum. Default 6.
     pub most_blocks: u32,
@@ -227,6 +227,8 @@ pub struct Delay {
     failures: u32,
     changed: u32,
     seen: VecDeque<Observation>,
+    /// How long a block of the last trial was that had one.
+    block: Nanos,
 }
 
 /// The means in the order of their trials.
@@ -242,6 +244,7 @@ impl Delay {
             failures: 0,
             changed: 0,
             seen: VecDeque::new(),
+            block: Nanos::ZERO,
         }
     }
 
@@ -329,6 +332,9 @@ impl Delay {
     fn go_on(&mut self, number: usize, mut trial: Trial, observed: &Observation) -> Because {
         let means = MEANS[number];
         let is_block = trial.add(observed);
+        if let Some(block) = trial.last().filter(|_| is_block) {
+            self.block = block.without.period + block.with.period;
+        }
         let slack = match means {
             Means::Slack => self.slack(),
             Means::Batch => self.held.slack,
@@ -409,12 +415,18 @@ impl Delay {
 
     fn watch(&mut self, kept: Option<Figures>, observed: &Observation) -> Because {
         self.stage = Stage::Watching(kept);
-        let periods = self.config.judged_over.max(1) as usize;
+        // Periods may be longer than they were in the trial.
         self.seen.push_back(observed.clone());
-        while self.seen.len() > periods {
+        let length = |seen: &VecDeque<Observation>| -> Nanos {
+            seen.iter().map(|observed| observed.period).sum()
+        };
+        let is_enough = |length: Nanos| length >= self.block;
+        while self.seen.len() > 1
+            && is_enough(length(&self.seen).saturating_sub(self.seen[0].period))
+        {
             self.seen.pop_front();
         }
-        if self.seen.len() < periods {
+        if !is_enough(length(&self.seen)) {
             return Because::Settled;
         }
         let now = Figures::of(&Observation::merged(&self.seen));

@@ -399,6 +399,34 @@ fn a_latency_beyond_the_bound_is_refused_and_later_taken_back() {
 }
 
 #[test]
+fn what_is_kept_is_watched_over_as_long_a_time_with_longer_periods() {
+    let react = |wait_us: u64| {
+        move |held: Held| match held.slack > Nanos::ZERO {
+            true => Seen {
+                busy: 0.18,
+                idle_periods: 100,
+                wait_us,
+                ..TIMERS
+            },
+            false => TIMERS,
+        }
+    };
+    let mut delay = Delay::new(DelayConfig::default());
+    until_decided(&mut delay, react(20));
+    until_decided(&mut delay, react(20));
+    let long = |delay: &Delay| {
+        let mut seen = observed(react(300)(delay.held()));
+        (0..3).for_each(|_| seen.merge(&observed(react(300)(delay.held()))));
+        seen
+    };
+    // A block is eight periods of 100 ms: two of 400 ms.
+    let first = delay.decide(&long(&delay));
+    assert_eq!(first, Because::Settled);
+    let second = delay.decide(&long(&delay));
+    assert!(matches!(second, Because::Late { .. }), "{second}");
+}
+
+#[test]
 fn another_workload_starts_anew() {
     let mut delay = Delay::new(DelayConfig::default());
     let react = |held: Held| match held.slack > Nanos::ZERO {
