@@ -53,6 +53,7 @@ use tandem_validate::this_kernel::UnknownRelease;
 use thiserror::Error;
 
 pub use figures::Answer;
+pub use figures::Done;
 pub use figures::RecordTrial;
 pub use figures::Row;
 pub use figures::TOLERANCE;
@@ -341,12 +342,12 @@ impl Stage<'_> {
         }
         let count = self.size(load)?;
         let profile = self.record(name, load, count)?;
-        let mut rates = vec![Vec::new(); 1 + PLACES.len()];
+        let mut runs = vec![Vec::new(); 1 + PLACES.len()];
         let mut places: Vec<(usize, Place)> =
             [RECORDED].into_iter().chain(PLACES).enumerate().collect();
         for _ in 0..self.settings.rounds {
             for (at, place) in &places {
-                rates[*at].push(self.run(load, count, *place)?.0);
+                runs[*at].push(self.run(load, count, *place)?);
             }
             // What drifts favours none.
             places.reverse();
@@ -360,13 +361,9 @@ impl Stage<'_> {
             .copied()
             .filter(|done| *done > 0.0)
             .ok_or(ProgramError::NoWork)?;
-        let base = &rates[0];
         let answers = PLACES.iter().enumerate().map(|(at, place)| {
-            let ratios = rates[at + 1]
-                .iter()
-                .zip(base)
-                .map(|(rate, base)| rate / base);
-            Answer::new(*place, ratios.collect(), simulated[at + 1] / before)
+            let pairs = runs[at + 1].iter().zip(&runs[0]);
+            Answer::new(*place, pairs, simulated[at + 1] / before)
         });
         Ok(Row::new(name, load, &profile, answers.collect()))
     }
@@ -379,7 +376,7 @@ impl Stage<'_> {
         let wanted = f64::from(self.settings.seconds);
         let mut count = least;
         loop {
-            let (_, took) = self.run(load, count, RECORDED)?;
+            let took = self.run(load, count, RECORDED)?.took;
             let next = count as f64 * (wanted / took).min(16.0);
             let next = (next.round() as u64).clamp(least, most);
             if took >= wanted * ENOUGH || next <= count {
@@ -411,8 +408,7 @@ impl Stage<'_> {
         }
     }
 
-    /// What a program gets done per second, and how long it took.
-    fn run(&self, load: Load, count: u64, place: Place) -> Result<(f64, f64), ProgramError> {
+    fn run(&self, load: Load, count: u64, place: Place) -> Result<Done, ProgramError> {
         let cpus = &self.cpus[..place.cpus];
         let (argv, folder) = self.setting(load, count)?;
         let hog = place.has_hog.then(|| self.hog(cpus)).transpose()?;
@@ -425,7 +421,12 @@ impl Stage<'_> {
         }
         let work = load.work(&run, &self.words(count, &folder));
         let work = work.ok_or_else(|| ProgramError::NoFigure(run.quote()))?;
-        Ok((work.rate(), run.wall.as_secs_f64()))
+        let (rate, took) = (work.rate(), run.wall.as_secs_f64());
+        Ok(Done {
+            rate,
+            took,
+            unit_cpu: run.cpu.as_secs_f64() / (rate * took),
+        })
     }
 
     fn hog(&self, cpus: &[PcpuId]) -> Result<Hog, ProgramError> {

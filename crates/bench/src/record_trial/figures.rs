@@ -35,6 +35,8 @@ pub struct RecordTrial {
     pub programs: usize,
     /// Programs all of whose answers are within the tolerance.
     pub programs_within: usize,
+    /// The same, had bursts been simulated as long as they are in each setting.
+    pub programs_within_with_cpu: usize,
     /// The same of naive answers.
     pub naive_programs_within: usize,
     /// How many answers there are.
@@ -85,6 +87,17 @@ pub struct Row {
     pub answers: Vec<Answer>,
 }
 
+/// What came of a run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Done {
+    /// Units of work a second.
+    pub rate: f64,
+    /// How long it took, s.
+    pub took: f64,
+    /// CPU time for a unit of work, s.
+    pub unit_cpu: f64,
+}
+
 /// What it gets done in a setting, over what it does as recorded.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Answer {
@@ -98,6 +111,10 @@ pub struct Answer {
     pub simulated: f64,
     /// Simulated ÷ real − 1.
     pub error: f64,
+    /// CPU time for the same work, over that as recorded, the median of the rounds. A record knows bursts only as long as they were.
+    pub cpu: f64,
+    /// What `error` is if bursts are simulated as long as they are in this setting: `simulated` ÷ `cpu` instead.
+    pub error_with_cpu: f64,
     /// Without recording anything.
     pub naive: f64,
     /// Naive ÷ real − 1.
@@ -105,9 +122,17 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// From the ratios of the rounds.
-    pub(super) fn new(place: Place, ratios: Vec<f64>, simulated: f64) -> Answer {
+    /// From what came of each round here, and as recorded.
+    pub(super) fn new<'a>(
+        place: Place,
+        rounds: impl Iterator<Item = (&'a Done, &'a Done)>,
+        simulated: f64,
+    ) -> Answer {
+        let ratios =
+            rounds.map(|(here, there)| (here.rate / there.rate, here.unit_cpu / there.unit_cpu));
+        let (ratios, cpu): (Vec<f64>, Vec<f64>) = ratios.unzip();
         let real = averages::median(ratios.iter().copied()).unwrap_or(0.0);
+        let cpu = averages::median(cpu).unwrap_or(1.0).max(f64::MIN_POSITIVE);
         let (least, most) = ratios
             .iter()
             .fold((f64::INFINITY, 0.0), |(least, most), one| {
@@ -121,6 +146,8 @@ impl Answer {
             real_range: (least, most),
             simulated,
             error: simulated / real - 1.0,
+            cpu,
+            error_with_cpu: simulated / cpu / real - 1.0,
             naive,
             naive_error: naive / real - 1.0,
         }
@@ -165,6 +192,7 @@ impl RecordTrial {
             tolerance: TOLERANCE,
             programs: 0,
             programs_within: 0,
+            programs_within_with_cpu: 0,
             naive_programs_within: 0,
             answers: 0,
             within: 0,
@@ -192,9 +220,13 @@ impl RecordTrial {
         let errors = all.iter().map(|answer| answer.error.abs());
         self.mean_error = (!all.is_empty()).then(|| errors.sum::<f64>() / all.len() as f64);
         self.programs = self.rows.len();
-        self.programs_within = self.rows.iter().filter(|row| row.within).count();
-        let naive = |row: &&Row| row.answers.iter().all(|answer| is_near(answer.naive_error));
-        self.naive_programs_within = self.rows.iter().filter(naive).count();
+        let programs = |error: fn(&Answer) -> f64| {
+            let is_within = |row: &&Row| row.answers.iter().all(|answer| is_near(error(answer)));
+            self.rows.iter().filter(is_within).count()
+        };
+        self.programs_within = programs(|answer| answer.error);
+        self.programs_within_with_cpu = programs(|answer| answer.error_with_cpu);
+        self.naive_programs_within = programs(|answer| answer.naive_error);
     }
 }
 
@@ -207,6 +239,8 @@ pub fn text(trial: &RecordTrial) -> String {
         "range",
         "simulated",
         "error",
+        "CPU for the same work",
+        "error with that",
         "naive",
     ]);
     for row in &trial.rows {
@@ -219,6 +253,8 @@ pub fn text(trial: &RecordTrial) -> String {
                 format!("{least:.3} … {most:.3}"),
                 format!("{:.3}", answer.simulated),
                 format!("{:+.1} %", answer.error * 100.0),
+                format!("{:.2}", answer.cpu),
+                format!("{:+.1} %", answer.error_with_cpu * 100.0),
                 format!("{:.2}", answer.naive),
             ]);
         }
@@ -228,10 +264,11 @@ pub fn text(trial: &RecordTrial) -> String {
     lines.extend(skipped.map(|one| format!("skipped: {}: {}", one.program, one.why)));
     let percent = TOLERANCE * 100.0;
     lines.push(format!(
-        "{} of {} programs are within {percent:.0} % in every setting ({} by the naive answer); {} of {} answers ({})",
+        "{} of {} programs are within {percent:.0} % in every setting ({} by the naive answer; {} with bursts as long as they are there); {} of {} answers ({})",
         trial.programs_within,
         trial.programs,
         trial.naive_programs_within,
+        trial.programs_within_with_cpu,
         trial.within,
         trial.answers,
         trial.naive_within
@@ -255,9 +292,20 @@ mod tests {
         };
         let row = |errors: &[f64]| {
             let answers = errors.iter().map(|error| {
-                let answer = Answer::new(place, vec![0.4, 0.5, 0.9], 0.5 * (1.0 + error));
+                let done = |rate, unit_cpu| Done {
+                    rate,
+                    took: 1.0,
+                    unit_cpu,
+                };
+                let here = [done(0.4, 0.5), done(0.5, 0.6), done(0.9, 0.7)];
+                let there = done(1.0, 1.2);
+                let rounds = here.iter().map(|here| (here, &there));
+                let answer = Answer::new(place, rounds, 0.5 * (1.0 + error));
                 assert!((answer.error - error).abs() < 1e-9);
                 assert_eq!(answer.real_range, (0.4, 0.9));
+                // The same work takes half the CPU time here: twice as much gets done.
+                assert!((answer.cpu - 0.5).abs() < 1e-9);
+                assert!((answer.error_with_cpu - (1.0 + 2.0 * error)).abs() < 1e-9);
                 answer
             });
             Row::new("x", Load::Make, &Profile::default(), answers.collect())
@@ -272,6 +320,7 @@ mod tests {
         trial.skip("make", "no make".to_owned());
         trial.count();
         assert_eq!((trial.programs, trial.programs_within), (2, 1));
+        assert_eq!(trial.programs_within_with_cpu, 0);
         assert_eq!((trial.answers, trial.within, trial.naive_within), (4, 3, 4));
         let said = text(&trial);
         assert!(said.contains("1 of 2 programs are within 20 %"), "{said}");
