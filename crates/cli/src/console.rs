@@ -6,15 +6,25 @@ use std::sync::OnceLock;
 
 use anyhow::Context;
 use anyhow::bail;
+use tandem_experiment::compare::UnknownMetric;
+use tandem_experiment::figures::NoTable;
+use tandem_experiment::input::InputError;
+use tandem_experiment::policies::PolicyError;
+use tandem_experiment::reproduce::ReproduceError;
+use tandem_experiment::vary::VaryError;
 use tandem_host::config::ConfigError;
 use tandem_host::daemon::DaemonError;
 use tandem_host::replay::ReplayError;
 use tandem_host::scalability::ScalabilityError;
 use tandem_host::select::NothingMatched;
 use tandem_host::select::WrongArgument;
+use tandem_host::span::SpanError;
 use tandem_host::why::WhyError;
 use tandem_linux::restore::RestoreReport;
 use tandem_linux::service::Level;
+use tandem_report::simulation::recording::RecordingError;
+use tandem_sim::scenario::load::LoadError;
+use tandem_sim::scenario::load::Place;
 
 /// A line on standard error, which nobody may read: an error.
 macro_rules! tell {
@@ -69,13 +79,32 @@ pub fn exit_status(error: &anyhow::Error) -> u8 {
             error.downcast_ref(),
             Some(DaemonError::Config(ConfigError::NothingSelected))
         );
-    if unselected || error.is::<WrongArgument>() {
+    if unselected || error.is::<WrongArgument>() || error.chain().any(is_of_an_argument) {
         return 2;
     }
+    let none_then = none_then || matches!(error.downcast_ref(), Some(SpanError::Outside { .. }));
     match no_vm || no_scaling || none_then || error.is::<NothingMatched>() {
         true => 3,
         false => 1,
     }
+}
+
+/// Whether it says what is wrong with an option of the simulator's commands.
+fn is_of_an_argument(error: &(dyn std::error::Error + 'static)) -> bool {
+    let of_setting = match error.downcast_ref() {
+        Some(LoadError::Malformed(_)) => true,
+        Some(LoadError::Wrong { place, .. }) => matches!(place, Place::Given { .. }),
+        _ => false,
+    };
+    let is_claim = matches!(error.downcast_ref(), Some(ReproduceError::Unknown { .. }));
+    of_setting
+        || is_claim
+        || error.is::<InputError>()
+        || error.is::<PolicyError>()
+        || error.is::<VaryError>()
+        || error.is::<UnknownMetric>()
+        || error.is::<RecordingError>()
+        || error.is::<NoTable>()
 }
 
 /// Prints to stdout; whoever closed it has seen enough.
@@ -95,17 +124,20 @@ pub fn print_restored(report: &RestoreReport) -> anyhow::Result<()> {
     }
 }
 
-/// Fails where `path` could not be written; changes no file that is there.
+/// Fails where `path` could not be written; changes no file that is there, and leaves none that was not.
 pub fn check_writable(path: &Path) -> anyhow::Result<()> {
     if path.is_dir() {
         bail!("{} is a directory; name a file", path.display());
     }
-    std::fs::OpenOptions::new()
-        .append(true)
-        .create(true)
-        .open(path)
-        .map(drop)
-        .with_context(|| format!("cannot write {}", path.display()))
+    let cannot = || format!("cannot write {}", path.display());
+    let is_new = std::fs::symlink_metadata(path).is_err();
+    let mut options = std::fs::OpenOptions::new();
+    options.append(true).create(true);
+    options.open(path).with_context(cannot)?;
+    match is_new {
+        true => std::fs::remove_file(path).with_context(cannot),
+        false => Ok(()),
+    }
 }
 
 #[cfg(test)]

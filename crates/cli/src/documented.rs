@@ -13,6 +13,7 @@ use crate::Cli;
 use documents::Shown;
 use documents::commands;
 use documents::in_blocks;
+use documents::in_plain_blocks;
 use documents::in_sentences;
 use documents::repository;
 
@@ -44,6 +45,11 @@ fn of_tandem(shown: Vec<Shown>) -> Vec<Shown> {
 #[test]
 fn commands_of_shell_blocks_are_taken_as_they_stand() {
     none_is_refused(40, &of_tandem(in_blocks()), |_| true);
+}
+
+#[test]
+fn commands_of_other_blocks_are_taken_as_they_stand() {
+    none_is_refused(30, &of_tandem(in_plain_blocks()), |_| true);
 }
 
 #[test]

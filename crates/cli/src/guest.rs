@@ -41,6 +41,7 @@ use tandem_report::table::Table;
 
 use crate::console;
 use crate::number::time;
+use crate::number::whole;
 
 /// `tandem guest …`
 #[derive(Debug, Subcommand)]
@@ -213,8 +214,8 @@ pub struct RecordArgs {
         required_unless_present = "command"
     )]
     pid: Option<u32>,
-    /// Record for this many seconds; the program goes on [default: until it is over, or Ctrl-C]
-    #[arg(long, value_name = "S", value_parser = time::<u64>("seconds"))]
+    /// Record for this many seconds, from 1 on; the program goes on [default: until it is over, or Ctrl-C]
+    #[arg(long, value_name = "S", value_parser = whole((1, 86_400), "seconds"))]
     seconds: Option<u64>,
     /// Do not trace who wakes whom, though it could be done
     #[arg(long)]
@@ -315,6 +316,9 @@ fn record_program(args: RecordArgs) -> anyhow::Result<()> {
     };
     // Who waits for a program wants to hear before that its file cannot be.
     let cannot = || format!("cannot write {}", args.output.display());
+    if let Some(path) = &args.json {
+        console::check_writable(path)?;
+    }
     let mut file = File::create_new(&args.output).with_context(cannot)?;
     let command = Target::Command(args.command);
     let options = record::Options {
@@ -333,11 +337,18 @@ fn record_program(args: RecordArgs) -> anyhow::Result<()> {
     })?;
     let setting = Setting::recorded(&recording.profile);
     let text = application::scenario(&recording.profile, &setting);
-    file.write_all(text.as_bytes()).with_context(cannot)?;
-    if let Some(path) = &args.json {
-        tandem_report::json::write(path, &recording.profile)?;
+    if let Some(waited) = application::waited_for_others(&recording.profile) {
+        console.info(&waited);
     }
-    pass_on(recording.wait()?);
+    let mut written = file.write_all(text.as_bytes()).with_context(cannot);
+    if let Some(path) = &args.json {
+        let json = tandem_report::json::write(path, &recording.profile);
+        written = written.and(json.map_err(Into::into));
+    }
+    // Also where the disk is full: the command is somebody's.
+    let status = recording.wait();
+    written?;
+    pass_on(status?);
     Ok(())
 }
 

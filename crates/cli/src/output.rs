@@ -6,15 +6,17 @@ use std::path::Path;
 use std::path::PathBuf;
 
 use anyhow::Context;
-use anyhow::bail;
+use anyhow::anyhow;
 use clap::Args;
 use serde::Serialize;
 use tandem_experiment::figures::Format;
 use tandem_report::chart::drawing::Drawing;
+use tandem_report::chart::drawing::DrawingError;
 use tandem_report::json;
 
 use crate::console::check_writable;
 use crate::console::print;
+use crate::console::wrong_argument;
 
 /// Where figures go besides the terminal.
 #[derive(Debug, Args)]
@@ -73,10 +75,10 @@ fn refuse_scenario(path: &Path) -> anyhow::Result<()> {
         .extension()
         .is_some_and(|extension| extension == "toml")
     {
-        bail!(
+        return Err(wrong_argument(anyhow!(
             "{} is a scenario's name, not an output's: name another file",
             path.display()
-        );
+        )));
     }
     Ok(())
 }
@@ -85,7 +87,10 @@ fn refuse_scenario(path: &Path) -> anyhow::Result<()> {
 pub fn check_picture(path: Option<&Path>) -> anyhow::Result<Option<Drawing>> {
     let Some(path) = path else { return Ok(None) };
     refuse_scenario(path)?;
-    let drawing = Drawing::of(path)?;
+    let drawing = Drawing::of(path).map_err(|error| match error {
+        DrawingError::Form(_) => wrong_argument(error.into()),
+        error => error.into(),
+    })?;
     check(path)?;
     Ok(Some(drawing))
 }

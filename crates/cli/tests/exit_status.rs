@@ -114,6 +114,44 @@ fn usage_failure_and_nothing_matched_differ() {
 }
 
 #[test]
+fn arguments_that_cannot_be_end_with_2_and_leave_no_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let inside = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+    let scenario = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/pipeline.toml");
+    let short = ["--set", "duration=20ms", "--set", "warmup=1ms"];
+    let files = [inside("a.json"), inside("a.html"), inside("a.csv")];
+    for wrong in [
+        &["compare", scenario, "--runs", "0"][..],
+        &["compare", scenario, "--workers", "0"],
+        &["compare", scenario, "--policies", "foo"],
+        &["compare", scenario, "--metrics", "foo", "--runs", "1"],
+        &["compare", scenario, "--vary", "foo"],
+        &["run", scenario, "--set", "foo"],
+        &["run", scenario, "--duration", "5"],
+        &["run", scenario, "--window", "foo"],
+        &["run", scenario, "--picture", &inside("x.pdf")],
+        &["run", scenario, "--table", &inside("x.txt")],
+        &["reproduce", "--claims", "foo"],
+    ] {
+        let mut arguments = [&["sim"], wrong].concat();
+        if wrong[0] != "reproduce" {
+            arguments.extend(short);
+        }
+        if wrong[0] == "compare" {
+            let names = ["--json", "--html", "--table"].iter().zip(&files);
+            arguments.extend(names.flat_map(|(option, file)| [*option, file.as_str()]));
+        }
+        let (code, said) = run(&arguments, Stdio::null());
+        assert_eq!(code, Some(2), "{wrong:?}: {said}");
+    }
+    let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+    // A file that cannot be read is no fault of an option.
+    let (code, said) = run(&["sim", "run", "/no/such.toml"], Stdio::null());
+    assert_eq!(code, Some(1), "{said}");
+}
+
+#[test]
 fn times_have_units_wherever_they_stand() {
     for wrong in [
         ["host", "run", "--period-ms", "2s"],

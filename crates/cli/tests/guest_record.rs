@@ -224,6 +224,49 @@ fn errors_say_what_would_be_right_and_leave_no_file() {
 }
 
 #[test]
+fn a_command_that_outlives_its_recording_still_hears_of_a_signal() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("program.toml");
+    let command = "$SIG{TERM} = sub { exit 5 }; 1 while 1";
+    let mut recorder = tandem(&["guest", "record", "--no-trace", "--seconds", "1", "-o"]);
+    recorder.arg(&path).args(["--", "perl", "-e", command]);
+    let mut recorder = recorder.spawn().unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    // The scenario is written when the recording is over.
+    while fs::read_to_string(&path).is_ok_and(|text| text.is_empty()) || !path.exists() {
+        assert!(Instant::now() < deadline, "nothing is recorded");
+        sleep(Duration::from_millis(50));
+    }
+    let pid = rustix::process::Pid::from_child(&recorder);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    while recorder.try_wait().unwrap().is_none() {
+        assert!(Instant::now() < deadline, "it does not end");
+        sleep(Duration::from_millis(50));
+    }
+    assert_eq!(recorder.wait().unwrap().code(), Some(5));
+}
+
+#[test]
+fn where_a_file_cannot_be_written_nothing_is_started() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, json) = (
+        folder.path().join("p.toml"),
+        folder.path().join("no/p.json"),
+    );
+    let started = folder.path().join("started");
+    let mut recorder = tandem(&["guest", "record", "--no-trace", "-o"]);
+    recorder
+        .arg(&path)
+        .arg("--json")
+        .arg(&json)
+        .args(["--", "touch"]);
+    let output = recorder.arg(&started).output().unwrap();
+    assert!(!output.status.success());
+    assert!(said(&output).contains("no/p.json"), "{}", said(&output));
+    assert!(!started.exists() && !path.exists());
+}
+
+#[test]
 fn a_signal_keeps_what_there_is_and_nothing_of_the_tracing_stays() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("program.toml");

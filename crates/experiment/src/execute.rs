@@ -23,6 +23,9 @@ use crate::progress::Progress;
 /// Portions of a run, between which progress is told.
 const PORTIONS: u64 = 500;
 
+/// And the longest of them: large hosts take a second and more to simulate 10 ms, and nobody waits longer for Ctrl-C.
+const LONGEST_PORTION: u64 = 2_000_000;
+
 /// Why there are no results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ExecuteError {
@@ -49,7 +52,7 @@ pub fn run(
     duration: Nanos,
     progress: &dyn Progress,
 ) -> Result<Results, ExecuteError> {
-    let portion = (duration.0 / PORTIONS).max(1);
+    let portion = (duration.0 / PORTIONS).clamp(1, LONGEST_PORTION);
     let mut counted = Nanos::ZERO;
     loop {
         if progress.is_cancelled() {

@@ -79,6 +79,9 @@ const START: Duration = Duration::from_millis(300);
 /// Less time on CPUs than that part of the time, one in so many, is nothing.
 const NOTHING: u64 = 10_000;
 
+/// A command that goes on after its recording is looked after once in so long a time, should no signal tell of its end.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// Bytes of a command line that are enough to know it by.
 const LONGEST_NAME: usize = 1024;
 
@@ -157,14 +160,29 @@ pub struct Recording {
     pub profile: Profile,
     command: Option<Pid>,
     status: Option<ExitStatus>,
+    signals: Signals,
 }
 
 impl Recording {
-    /// How the command ended; waits for it if it still runs. `None`: it was no command.
-    pub fn wait(self) -> Result<Option<ExitStatus>, RecordError> {
-        match (self.status, self.command) {
-            (None, Some(pid)) => Ok(reap(pid, 0)?.map(|(status, _)| status)),
-            (status, _) => Ok(status),
+    /// How the command ended; waits for it if it still runs. A signal that asks to stop ends the command, and a second one the wait. `None`: it
+    /// was no command, or still runs.
+    pub fn wait(mut self) -> Result<Option<ExitStatus>, RecordError> {
+        let Some(pid) = self.command.filter(|_| self.status.is_none()) else {
+            return Ok(self.status);
+        };
+        let mut is_stopping = false;
+        loop {
+            if let Some((status, _)) = reap(pid)? {
+                return Ok(Some(status));
+            }
+            match self.signals.wait_until(Instant::now() + PATIENCE) {
+                Wake::Stop if is_stopping => return Ok(None),
+                Wake::Stop => {
+                    is_stopping = true;
+                    end_process(pid);
+                }
+                Wake::Child | Wake::Time | Wake::Other => {}
+            }
         }
     }
 }
@@ -215,6 +233,7 @@ pub fn record(options: Options, reporter: &mut dyn Reporter) -> Result<Recording
         profile,
         command,
         status,
+        signals,
     })
 }
 
@@ -263,7 +282,7 @@ impl Recorder {
             self.add(false);
             let cost = cpu_time().saturating_sub(spent);
             if let Some(pid) = command
-                && let Some((status, used)) = reap(pid, libc::WNOHANG)?
+                && let Some((status, used)) = reap(pid)?
             {
                 return Ok((Some(status), Some(used)));
             }
@@ -438,15 +457,15 @@ fn cpu_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Waits for a child: how it ended, and its CPU time with that of its children.
-fn reap(pid: Pid, flags: libc::c_int) -> Result<Option<(ExitStatus, Nanos)>, RecordError> {
+/// How a child ended, and its CPU time with that of its children; `None`: it still runs.
+fn reap(pid: Pid) -> Result<Option<(ExitStatus, Nanos)>, RecordError> {
     let child =
         libc::pid_t::try_from(pid.0).map_err(|error| RecordError::Wait(io::Error::other(error)))?;
     let mut status = 0;
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     loop {
         // SAFETY: both pointers are to memory of ours of the right types, for as long as the call takes.
-        let ended = unsafe { libc::wait4(child, &mut status, flags, usage.as_mut_ptr()) };
+        let ended = unsafe { libc::wait4(child, &mut status, libc::WNOHANG, usage.as_mut_ptr()) };
         match ended {
             0 => return Ok(None),
             1.. => break,

@@ -22,6 +22,12 @@ pub enum SpanError {
     /// It holds nothing.
     #[error("the record holds no interval")]
     Empty,
+    /// The record is of another time.
+    #[error("nothing was recorded then: the record is from {} to {}", printed(.held.start), printed(.held.end))]
+    Outside {
+        /// From when to when it is.
+        held: Range<Nanos>,
+    },
     /// The end comes first.
     #[error("{} is not before {}", printed(.0.start), printed(.0.end))]
     Backwards(Range<Nanos>),
@@ -66,6 +72,9 @@ impl Span {
         let resolved = |moment: Moment| moment.within(begin, end);
         let range = match self {
             Span::All => Wanted::ALL.wall,
+            Span::At(at) if !(begin..=end).contains(&resolved(at)) => {
+                return Err(SpanError::Outside { held: begin..end });
+            }
             Span::At(at) => {
                 // The end of a record is in its last interval.
                 let at = resolved(at).min(end.saturating_sub(Nanos(1)));
@@ -74,6 +83,9 @@ impl Span {
             Span::Range(from, to) => from.map_or(begin, resolved)..to.map_or(end, resolved),
         };
         match range.start < range.end {
+            true if self != Span::All && (range.end <= begin || range.start >= end) => {
+                Err(SpanError::Outside { held: begin..end })
+            }
             true => Ok(range),
             false => Err(SpanError::Backwards(range)),
         }
@@ -96,6 +108,13 @@ mod tests {
         assert_eq!(within(span("-5s..")).unwrap(), (995, 1_000));
         assert_eq!(within(span("..")).unwrap(), (100, 1_000));
         assert_eq!(within(span("-0s")).unwrap().0, 999, "the last interval");
+        for outside in ["+901s", "2030-01-01T00:00:00Z", "+20m..+30m"] {
+            let refused = within(span(outside));
+            assert!(
+                matches!(refused, Err(SpanError::Outside { .. })),
+                "{outside}"
+            );
+        }
         let error = within(span("-5s..+5s")).unwrap_err().to_string();
         assert!(error.contains("is not before"), "{error}");
         for wrong in ["", "now..", "+5s...-5s"] {

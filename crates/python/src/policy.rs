@@ -4,15 +4,19 @@
 //! alone. The call happens on the thread that simulates, which waits for the interpreter. The first exception ends the
 //! simulation and is raised where it was started.
 
+use std::ffi::c_long;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::Mutex;
 
+use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::exceptions::PyValueError;
+use pyo3::ffi;
 use pyo3::prelude::*;
 use tandem_experiment::progress::Progress;
 use tandem_policy::Decision;
 use tandem_policy::Nanos;
+use tandem_policy::VcpuId;
 use tandem_policy::flexw::Round;
 use tandem_policy::host::HostObservation;
 use tandem_policy::host::Policy;
@@ -20,21 +24,44 @@ use tandem_policy::host::policy::Scope;
 
 /// The exception that ended everything, if one did.
 #[derive(Clone, Default)]
-pub struct Failure(Arc<Mutex<Option<PyErr>>>);
+pub struct Failure {
+    raised: Arc<Mutex<Option<PyErr>>>,
+    /// Python's number of the thread that the policy runs on, while it does.
+    asking: Arc<Mutex<Option<c_long>>>,
+}
 
 impl Failure {
     /// It, if there is one.
     pub fn take(&self) -> Option<PyErr> {
-        self.0.lock().ok()?.take()
+        self.raised.lock().ok()?.take()
+    }
+
+    /// Raises a KeyboardInterrupt in the policy, if it is being asked: one that does not return would never hear of Ctrl-C.
+    pub fn interrupt(&self, py: Python<'_>) {
+        // The interpreter is ours, so that the policy neither begins nor ends meanwhile.
+        let Some(thread) = self.asking.lock().ok().and_then(|asking| *asking) else {
+            return;
+        };
+        let exception = py.get_type::<PyKeyboardInterrupt>();
+        // SAFETY: the interpreter is ours; the exception is a live class, of which Python takes a reference of its own. A number that is no thread's is ignored.
+        unsafe {
+            ffi::PyThreadState_SetAsyncExc(thread, exception.as_ptr());
+        }
     }
 
     fn is_there(&self) -> bool {
-        self.0.lock().is_ok_and(|failure| failure.is_some())
+        self.raised.lock().is_ok_and(|failure| failure.is_some())
     }
 
     fn set(&self, error: PyErr) {
-        if let Ok(mut failure) = self.0.lock() {
+        if let Ok(mut failure) = self.raised.lock() {
             failure.get_or_insert(error);
+        }
+    }
+
+    fn asks(&self, thread: Option<c_long>) {
+        if let Ok(mut asking) = self.asking.lock() {
+            *asking = thread;
         }
     }
 }
@@ -56,10 +83,16 @@ impl PythonPolicy {
             PyValueError::new_err(format!("the decisions of a policy cannot be read: {error}"))
         };
         let observation = serde_json::to_string(host).map_err(wrong)?;
-        let decisions: String =
-            Python::attach(|py| self.function.bind(py).call1((observation,))?.extract())?;
+        let decisions: String = Python::attach(|py| {
+            let thread = py.import("threading")?.call_method0("get_ident")?;
+            self.failure.asks(Some(thread.extract()?));
+            let said = self.function.bind(py).call1((observation,));
+            self.failure.asks(None);
+            said?.extract()
+        })?;
         let decisions: Vec<Decision> = serde_json::from_str(&decisions).map_err(wrong)?;
         for decision in &decisions {
+            is_about_somebody(decision, host)?;
             if let Decision::SetAffinity { vcpu, pcpus, .. } = decision
                 && !pcpus.iter().any(|pcpu| host.idle.contains_key(&pcpu))
             {
@@ -69,6 +102,33 @@ impl PythonPolicy {
             }
         }
         Ok(decisions)
+    }
+}
+
+/// Whether there is the VM and the vCPU that a decision is about.
+fn is_about_somebody(decision: &Decision, host: &HostObservation) -> PyResult<()> {
+    let refused = |text| Err(PyValueError::new_err(text));
+    let vm = decision.vm();
+    let Some(observed) = host.vm(vm) else {
+        let vms: Vec<String> = host.vms.iter().map(|vm| vm.vm.to_string()).collect();
+        let vms = vms.join(", ");
+        return refused(format!(
+            "a policy decides about VM {vm}, which there is not; there are {vms}"
+        ));
+    };
+    let divided = match decision {
+        Decision::Divide { portions, .. } => portions.as_slice(),
+        _ => &[],
+    };
+    let divided = divided.iter().map(|(vcpu, _)| *vcpu);
+    let mut vcpus = decision.vcpu().into_iter().chain(divided);
+    let is_known = |vcpu: &VcpuId| observed.vcpus.iter().any(|known| known.vcpu == *vcpu);
+    match vcpus.find(|vcpu| !is_known(vcpu)) {
+        Some(vcpu) => refused(format!(
+            "a policy decides about vCPU {vcpu} of VM {vm}, which has {} vCPUs",
+            observed.vcpus.len()
+        )),
+        None => Ok(()),
     }
 }
 

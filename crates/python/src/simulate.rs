@@ -32,6 +32,7 @@ use crate::policy::UntilFailure;
 use crate::scenario::Source;
 use crate::table::Line;
 use crate::table::Table;
+use crate::watch::interruptible;
 use crate::watch::watched;
 
 /// One run.
@@ -113,7 +114,8 @@ pub fn run(
     }
     let failure = Failure::default();
     let policy = policy.map(|function| PythonPolicy::new(function, failure.clone()));
-    let done = watched(py, listener.as_ref(), |progress| {
+    let interrupt = || failure.interrupt(py);
+    let done = interruptible(py, listener.as_ref(), interrupt, |progress| {
         let mut world = World::new(&scenario);
         world.record_waits();
         if decisions {

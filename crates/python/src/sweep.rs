@@ -97,36 +97,17 @@ impl Grid {
         let runs = self.asked.runs;
         let workers = input::workers(runs, workers).map_err(|error| errors::argument(&error))?;
         let shard = self.shard(py, shard)?;
-        let figures = watched(py, listener.as_ref(), |progress| {
-            sweep::run(&self.grid, shard, workers, progress)
-        })?;
-        let figures = figures.map_err(errors::execute)?;
-        if let Some(out) = &out {
-            // Ctrl-C while the file is written is heard once it is whole.
-            let rows = figures.write(out, &|| false);
-            rows.map_err(|error| errors::file(&error))?;
-        }
-        let lines = figures.cells().flat_map(|(number, cell, metrics)| {
-            metrics.iter().map(move |metric| Line {
-                cell: number,
-                scenario: &cell.scenario.name,
-                combination: cell.combination,
-                parameters: cell.parameters,
-                seed: cell.seed,
-                vm: &metric.vm,
-                metric: metric.metric,
-                unit: metric.unit,
-                value: metric.value,
-            })
-        });
-        Ok(Sweep {
-            table: Table::new(true, self.grid.parameters().columns(), lines)?,
-            figures: figures
-                .cells()
-                .map(|(_, _, metrics)| metrics.to_vec())
-                .collect(),
-            whole: (shard == Shard::WHOLE).then(|| self.asked.clone()),
-        })
+        let whole = (shard == Shard::WHOLE).then(|| self.asked.clone());
+        // The file and the table of a large one take seconds, too.
+        watched(py, listener.as_ref(), |progress| {
+            let figures = sweep::run(&self.grid, shard, workers, progress);
+            let figures = figures.map_err(errors::execute)?;
+            if let Some(out) = &out {
+                let rows = figures.write(out, &|| progress.is_cancelled());
+                rows.map_err(|error| errors::file(&error))?;
+            }
+            self.sweep(&figures, whole)
+        })?
     }
 
     /// Whether the complete file of it, or of a shard, is there; refuses a name that cannot be, and a file of something else unless
@@ -155,7 +136,10 @@ impl Grid {
     fn read(&self, py: Python<'_>, out: PathBuf, shard: Option<&str>) -> PyResult<Sweep> {
         let shard = self.shard(py, shard)?;
         let whole = (shard == Shard::WHOLE).then(|| self.asked.clone());
-        written(&out, shard.cells(self.grid.cells()), whole)
+        let cells = shard.cells(self.grid.cells());
+        watched(py, None, |progress| {
+            written(&out, cells, whole, &|| progress.is_cancelled())
+        })?
     }
 
     /// Into how many shards it is divided whose file is `out`, where their files are, and which are there.
@@ -176,7 +160,7 @@ impl Grid {
 
     /// Joins the files of all shards into `out`.
     fn merge(&self, py: Python<'_>, out: PathBuf, shards: Vec<PathBuf>) -> PyResult<()> {
-        py.detach(|| {
+        watched(py, None, |progress| {
             let mut merge = Merge::open(&out, &shards).map_err(|error| errors::file(&error))?;
             let wanted = self.grid.identity(Shard::WHOLE);
             if *merge.identity() != wanted {
@@ -185,13 +169,36 @@ impl Grid {
                     "the shards are of another sweep: {found}. Asked for is {wanted}"
                 )));
             }
-            let rows = merge.write(&out, &|| false);
+            let rows = merge.write(&out, &|| progress.is_cancelled());
             rows.map(|_| ()).map_err(|error| errors::file(&error))
-        })
+        })?
     }
 }
 
 impl Grid {
+    /// What came out of runs of it.
+    fn sweep(&self, figures: &sweep::Figures<'_>, whole: Option<Asked>) -> PyResult<Sweep> {
+        let lines = figures.cells().flat_map(|(number, cell, metrics)| {
+            metrics.iter().map(move |metric| Line {
+                cell: number,
+                scenario: &cell.scenario.name,
+                combination: cell.combination,
+                parameters: cell.parameters,
+                seed: cell.seed,
+                vm: &metric.vm,
+                metric: metric.metric,
+                unit: metric.unit,
+                value: metric.value,
+            })
+        });
+        let own = figures.cells().map(|(_, _, metrics)| metrics.to_vec());
+        Ok(Sweep {
+            table: Table::new(true, self.grid.parameters().columns(), lines)?,
+            figures: own.collect(),
+            whole,
+        })
+    }
+
     /// A shard as it is written; `None`: all of it.
     fn shard(&self, py: Python<'_>, text: Option<&str>) -> PyResult<Shard> {
         let shard: Shard = match text {
@@ -239,8 +246,13 @@ impl Sweep {
     }
 }
 
-/// What a complete file of these cells holds.
-fn written(path: &Path, cells: impl Iterator<Item = u64>, whole: Option<Asked>) -> PyResult<Sweep> {
+/// What a complete file of these cells holds, unless nobody wants to know any more.
+fn written(
+    path: &Path,
+    cells: impl Iterator<Item = u64>,
+    whole: Option<Asked>,
+    is_interrupted: &dyn Fn() -> bool,
+) -> PyResult<Sweep> {
     let mut reader = Reader::open(path).map_err(|error| errors::file(&error))?;
     let (mut rows, mut ends) = (Vec::new(), Vec::new());
     for cell in cells {
@@ -248,6 +260,9 @@ fn written(path: &Path, cells: impl Iterator<Item = u64>, whole: Option<Asked>) 
             rows.push(row);
         }
         ends.push(rows.len());
+        if is_interrupted() {
+            break;
+        }
     }
     let lines: Vec<Line<'_>> = rows
         .iter()

@@ -71,6 +71,16 @@ pub fn watched<T: Send>(
     listener: Option<&Bound<'_, PyAny>>,
     work: impl FnOnce(&dyn Progress) -> T + Send,
 ) -> PyResult<T> {
+    interruptible(py, listener, || {}, work)
+}
+
+/// The same; `interrupt` is called again and again once the work is to end, for work that runs Python itself.
+pub fn interruptible<T: Send>(
+    py: Python<'_>,
+    listener: Option<&Bound<'_, PyAny>>,
+    interrupt: impl Fn(),
+    work: impl FnOnce(&dyn Progress) -> T + Send,
+) -> PyResult<T> {
     let state = State::default();
     let watcher = std::thread::current();
     std::thread::scope(|scope| {
@@ -83,6 +93,7 @@ pub fn watched<T: Send>(
         while !state.ended.load(Ordering::Acquire) {
             py.detach(|| std::thread::park_timeout(PERIOD));
             if raised.is_some() {
+                interrupt();
                 continue;
             }
             if let Err(error) = py.check_signals().and_then(|()| state.tell(listener)) {

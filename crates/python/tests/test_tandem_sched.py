@@ -305,6 +305,16 @@ class Policies(Case):
             ts.run(self.scenario, policy=nowhere)
 
 
+    def test_vms_and_vcpus_that_there_are_not_are_refused(self):
+        strange = {
+            "VM 99": lambda host: [ts.policy.set_weight({"vm": 99}, 5)],
+            "vCPU 77": lambda host: [ts.policy.set_nice(host["vms"][0], {"vcpu": 77}, 5)],
+        }
+        for name, decide in strange.items():
+            with self.assertRaisesRegex(ValueError, name):
+                ts.run(self.scenario, policy=decide)
+
+
 class Watching(Case):
     def test_progress_is_told(self):
         told = []
@@ -334,6 +344,22 @@ class Watching(Case):
         self.assertIsNone(process.poll(), "it should be running")
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
+        self.assertIn("KeyboardInterrupt", said)
+
+    def test_ctrl_c_ends_a_policy_that_does_not_return(self):
+        program = (
+            "import sys, tandem_sched as ts\n"
+            "def stuck(host):\n"
+            "    print('asked', flush=True)\n"
+            "    while True: pass\n"
+            "ts.run(ts.Scenario.from_toml(sys.argv[1]), policy=stuck, duration='3s')\n"
+        )
+        listen = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)
+        command = [sys.executable, "-c", program, TEXT]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=listen) as process:
+            self.assertEqual(process.stdout.readline(), "asked\n")
+            process.send_signal(signal.SIGINT)
+            said = process.communicate(timeout=60)[1]
         self.assertIn("KeyboardInterrupt", said)
 
     def test_a_bar_draws_nothing_where_there_is_no_terminal(self):

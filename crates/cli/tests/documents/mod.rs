@@ -58,6 +58,15 @@ pub fn documents() -> Vec<String> {
 
 /// The commands of all documents' shell blocks, in their order.
 pub fn in_blocks() -> Vec<Shown> {
+    shown_in(blocks)
+}
+
+/// Those of blocks that are not said to be of a shell: `tandem …` at the beginning of a line.
+pub fn in_plain_blocks() -> Vec<Shown> {
+    shown_in(plain_blocks)
+}
+
+fn shown_in(blocks: fn(&str) -> Vec<String>) -> Vec<Shown> {
     let commands = |document: String| {
         let text = fs::read_to_string(repository().join(&document)).unwrap();
         let blocks = blocks(&text).join("\n");
@@ -97,15 +106,32 @@ pub fn in_sentences() -> Vec<Shown> {
 
 /// The shell blocks of a document. In `console` blocks only lines after a prompt are commands.
 fn blocks(text: &str) -> Vec<String> {
-    let mut found = Vec::new();
-    let mut kind = None;
+    let lines = in_fences(text)
+        .into_iter()
+        .filter_map(|(kind, line)| match kind {
+            "sh" => Some(line.to_owned()),
+            "console" => line.strip_prefix("$ ").map(str::to_owned),
+            _ => None,
+        });
+    lines.collect()
+}
+
+/// The commands of blocks without a kind.
+fn plain_blocks(text: &str) -> Vec<String> {
+    let lines = in_fences(text).into_iter();
+    let commands = lines.filter(|(kind, line)| kind.is_empty() && line.starts_with("tandem "));
+    commands.map(|(_, line)| line.to_owned()).collect()
+}
+
+/// Each line within a block, and of what kind that is.
+fn in_fences(text: &str) -> Vec<(&str, &str)> {
+    let (mut found, mut kind) = (Vec::new(), None);
     for line in text.lines() {
         match (line.trim_start().strip_prefix("```"), kind) {
             (Some(opened), None) => kind = Some(opened.trim()),
             (Some(_), Some(_)) => kind = None,
-            (None, Some("sh")) => found.push(line.to_owned()),
-            (None, Some("console")) => found.extend(line.strip_prefix("$ ").map(str::to_owned)),
-            (None, _) => {}
+            (None, Some(kind)) => found.push((kind, line)),
+            (None, None) => {}
         }
     }
     found

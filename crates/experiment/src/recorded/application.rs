@@ -41,6 +41,12 @@ const IN_A_LINE: usize = 6;
 /// Who was there for less than this part of the time, in hundredths, did not live all the time.
 const ALL_THE_TIME: u64 = 90;
 
+/// Threads that waited for longer than this part of what they ran, while the program used less than [`MOST_USED`] of its CPUs, waited for others.
+const MUCH_WAITED: f64 = 0.2;
+
+/// See [`MUCH_WAITED`].
+const MOST_USED: f64 = 0.75;
+
 /// How long a thread without any time in its steps computes, lest it loop for nothing.
 const LEAST: Nanos = Nanos(10_000);
 
@@ -89,6 +95,22 @@ pub fn vm_name(profile: &Profile) -> String {
     }
 }
 
+/// What is to be said where others had the CPUs while it was recorded, `None` where they had not: alone it gets more done than it did.
+pub fn waited_for_others(profile: &Profile) -> Option<String> {
+    let waited: Nanos = profile.threads.iter().map(|thread| thread.waited).sum();
+    let part = |time: Nanos, of: f64| time.as_secs_f64() / of.max(f64::MIN_POSITIVE);
+    let for_its_time = part(waited, profile.ran.as_secs_f64());
+    let used = part(
+        profile.ran,
+        profile.wall.as_secs_f64() * profile.cpus as f64,
+    );
+    (for_its_time > MUCH_WAITED && used < MOST_USED).then(|| {
+        format!(
+            "Others had the CPUs while it was recorded: its threads waited {for_its_time:.1} times as long as they ran. Simulated alone it gets more done than it did; record it on a quiet machine"
+        )
+    })
+}
+
 /// The scenario.
 pub fn scenario(profile: &Profile, setting: &Setting) -> String {
     let mut out = String::new();
@@ -106,6 +128,9 @@ fn write(out: &mut String, profile: &Profile, setting: &Setting) -> std::fmt::Re
         "# A recorded program: {program}, {seconds:.1} s on {} CPUs, of which it used {cpus:.2}.",
         profile.cpus
     )?;
+    if let Some(waited) = waited_for_others(profile) {
+        writeln!(out, "# {waited}")?;
+    }
     out.push_str(NOT_KNOWN);
     write_seen(out, profile)?;
     let short: String = program.chars().take(80).collect();
@@ -159,14 +184,11 @@ fn write(out: &mut String, profile: &Profile, setting: &Setting) -> std::fmt::Re
 }
 
 fn write_vm(out: &mut String, name: &str, setting: &Setting) -> std::fmt::Result {
+    out.push_str("\n# Each vCPU has a pCPU. With other numbers of vCPUs set machine.pcpus and pins too, such as pins = \"0-3\" for any of four.\n");
     let pins: Vec<String> = (0..setting.vcpus)
         .map(|vcpu| format!("\"{vcpu}\""))
         .collect();
-    writeln!(
-        out,
-        "\n[[vm]]\nname = \"{name}\"\nvcpus = {}",
-        setting.vcpus
-    )?;
+    writeln!(out, "[[vm]]\nname = \"{name}\"\nvcpus = {}", setting.vcpus)?;
     writeln!(out, "pins = [{}]\nworkload = \"{name}\"", pins.join(", "))?;
     writeln!(out, "scheduler = \"{}\"", setting.scheduler)?;
     match setting.tick {

@@ -22,6 +22,7 @@ use std::path::Path;
 use std::path::PathBuf;
 
 use tandem_linux::ProcFs;
+use tandem_linux::procfs::read_text;
 use tandem_linux::thread::Pid;
 use tandem_linux::thread::ThreadRef;
 use tandem_linux::thread::Tid;
@@ -51,6 +52,11 @@ pub enum TraceError {
         "tracefs is neither mounted at /sys/kernel/tracing nor can be opened ({0}); be root, or mount it: mount -t tracefs nodev /sys/kernel/tracing"
     )]
     NoTracefs(io::Error),
+    /// Threads have other numbers here than where the kernel's tracing runs.
+    #[error(
+        "this is a PID namespace of its own (a container), and tracing knows threads by the numbers that they have outside: those of strangers would be traced"
+    )]
+    Namespace,
     /// The kernel lacks an event.
     #[error("the kernel has no event {0} in tracefs; it needs CONFIG_EVENT_TRACING")]
     NoEvent(&'static str),
@@ -79,6 +85,9 @@ pub struct Tracefs {
 impl Tracefs {
     /// Makes an instance.
     pub fn open(procfs: &ProcFs) -> Result<Tracefs, TraceError> {
+        if is_in_namespace(procfs) {
+            return Err(TraceError::Namespace);
+        }
         let (root, own) = root(procfs)?;
         let instances = root.join("instances");
         remove_orphans(procfs, &instances);
@@ -276,6 +285,14 @@ fn open_unmounted() -> io::Result<OwnedFd> {
     let mount = done(unsafe { libc::syscall(libc::SYS_fsmount, context.as_raw_fd(), 1, 0) })?;
     // SAFETY: as above.
     Ok(unsafe { OwnedFd::from_raw_fd(mount) })
+}
+
+/// Whether this process has another number in a PID namespace outside of its own.
+fn is_in_namespace(procfs: &ProcFs) -> bool {
+    let status = procfs.process(Pid(std::process::id())).join("status");
+    let status = read_text(&status).unwrap_or_default();
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    numbers.is_some_and(|numbers| numbers.split_ascii_whitespace().count() > 1)
 }
 
 /// Removes instances of recorders that are gone.

@@ -117,8 +117,8 @@ def sweep(
 ) -> Sweep:
     """Runs a grid, or shard ``"I/N"`` of it; the table has a column ``cell`` for the number in the grid.
 
-    ``out`` is the file that ``tandem sim sweep --out`` writes, to the byte (Parquet, or CSV by its name). If it is there and complete it is
-    read and nothing runs; a file of something else raises :class:`OSError` unless ``force``.
+    ``out`` is the file that ``tandem sim sweep --out`` writes, to the byte (Parquet, or CSV by its name). If a Parquet
+    file is there and complete it is read and nothing runs (a CSV file does not say of which grid it is); a file of something else raises :class:`OSError` unless ``force``.
 
     With ``client``, a ``dask.distributed.Client``, the grid runs on the workers of that cluster, in ``shards`` shards or as many as take
     about a second each. The bytes are the same. A shard whose worker dies is run again elsewhere. Shards that are done are kept in the folder
@@ -196,6 +196,9 @@ def reproduce(
 
 
 def _with(scenario: Scenario, seed: Optional[int], duration: Optional[str]) -> Scenario:
+    if not isinstance(scenario, Scenario):
+        given = type(scenario).__name__
+        raise TypeError(f"a scenario is wanted, not a {given}: Scenario.from_file(path), from_toml(text) or from_dict(...) makes one")
     settings = {key: value for key, value in (("seed", seed), ("duration", duration)) if value is not None}
     return scenario.with_settings(settings) if settings else scenario
 
