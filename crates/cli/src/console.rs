@@ -6,12 +6,6 @@ use std::sync::OnceLock;
 
 use anyhow::Context;
 use anyhow::bail;
-use tandem_experiment::compare::UnknownMetric;
-use tandem_experiment::figures::NoTable;
-use tandem_experiment::input::InputError;
-use tandem_experiment::policies::PolicyError;
-use tandem_experiment::reproduce::ReproduceError;
-use tandem_experiment::vary::VaryError;
 use tandem_host::config::ConfigError;
 use tandem_host::daemon::DaemonError;
 use tandem_host::replay::ReplayError;
@@ -22,9 +16,7 @@ use tandem_host::span::SpanError;
 use tandem_host::why::WhyError;
 use tandem_linux::restore::RestoreReport;
 use tandem_linux::service::Level;
-use tandem_report::simulation::recording::RecordingError;
-use tandem_sim::scenario::load::LoadError;
-use tandem_sim::scenario::load::Place;
+use tandem_report::is_of_an_argument;
 
 /// A line on standard error, which nobody may read: an error.
 macro_rules! tell {
@@ -73,7 +65,8 @@ pub fn exit_status(error: &anyhow::Error) -> u8 {
         error.downcast_ref(),
         Some(ScalabilityError::Look(WhyError::NoSuchVm { .. }))
     );
-    let none_then = error.downcast_ref().is_some_and(ReplayError::is_of_nothing);
+    let outside = matches!(error.downcast_ref(), Some(SpanError::Outside { .. }));
+    let none_then = error.downcast_ref().is_some_and(ReplayError::is_of_nothing) || outside;
     let unselected = matches!(error.downcast_ref(), Some(ConfigError::NothingSelected))
         || matches!(
             error.downcast_ref(),
@@ -82,29 +75,10 @@ pub fn exit_status(error: &anyhow::Error) -> u8 {
     if unselected || error.is::<WrongArgument>() || error.chain().any(is_of_an_argument) {
         return 2;
     }
-    let none_then = none_then || matches!(error.downcast_ref(), Some(SpanError::Outside { .. }));
     match no_vm || no_scaling || none_then || error.is::<NothingMatched>() {
         true => 3,
         false => 1,
     }
-}
-
-/// Whether it says what is wrong with an option of the simulator's commands.
-fn is_of_an_argument(error: &(dyn std::error::Error + 'static)) -> bool {
-    let of_setting = match error.downcast_ref() {
-        Some(LoadError::Malformed(_)) => true,
-        Some(LoadError::Wrong { place, .. }) => matches!(place, Place::Given { .. }),
-        _ => false,
-    };
-    let is_claim = matches!(error.downcast_ref(), Some(ReproduceError::Unknown { .. }));
-    of_setting
-        || is_claim
-        || error.is::<InputError>()
-        || error.is::<PolicyError>()
-        || error.is::<VaryError>()
-        || error.is::<UnknownMetric>()
-        || error.is::<RecordingError>()
-        || error.is::<NoTable>()
 }
 
 /// Prints to stdout; whoever closed it has seen enough.
@@ -126,18 +100,15 @@ pub fn print_restored(report: &RestoreReport) -> anyhow::Result<()> {
 
 /// Fails where `path` could not be written; changes no file that is there, and leaves none that was not.
 pub fn check_writable(path: &Path) -> anyhow::Result<()> {
-    if path.is_dir() {
-        bail!("{} is a directory; name a file", path.display());
-    }
-    let cannot = || format!("cannot write {}", path.display());
+    let is_file = !path.is_dir();
+    anyhow::ensure!(is_file, "{} is a directory; name a file", path.display());
     let is_new = std::fs::symlink_metadata(path).is_err();
     let mut options = std::fs::OpenOptions::new();
-    options.append(true).create(true);
-    options.open(path).with_context(cannot)?;
-    match is_new {
-        true => std::fs::remove_file(path).with_context(cannot),
-        false => Ok(()),
-    }
+    let opened = options.append(true).create(true).open(path);
+    let removed = opened.and_then(|_| is_new.then(|| std::fs::remove_file(path)).transpose());
+    removed
+        .map(drop)
+        .with_context(|| format!("cannot write {}", path.display()))
 }
 
 #[cfg(test)]

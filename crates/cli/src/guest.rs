@@ -335,19 +335,18 @@ fn record_program(args: RecordArgs) -> anyhow::Result<()> {
             pass_on(status.0);
         }
     })?;
-    let setting = Setting::recorded(&recording.profile);
-    let text = application::scenario(&recording.profile, &setting);
-    if let Some(waited) = application::waited_for_others(&recording.profile) {
+    let profile = &recording.profile;
+    let text = application::scenario(profile, &Setting::recorded(profile));
+    if let Some(waited) = application::waited_for_others(profile) {
         console.info(&waited);
     }
-    let mut written = file.write_all(text.as_bytes()).with_context(cannot);
-    if let Some(path) = &args.json {
-        let json = tandem_report::json::write(path, &recording.profile);
-        written = written.and(json.map_err(Into::into));
-    }
+    let scenario = file.write_all(text.as_bytes()).with_context(cannot);
+    let write = |path| tandem_report::json::write(path, profile);
+    let json = args.json.as_deref().map(write);
     // Also where the disk is full: the command is somebody's.
     let status = recording.wait();
-    written?;
+    scenario?;
+    json.transpose()?;
     pass_on(status?);
     Ok(())
 }

@@ -21,11 +21,13 @@
 //! - [`host_trace`]: some seconds of a host, switch by switch, for Perfetto and as a page.
 //! - [`json`]: figures as JSON files.
 //! - [`terminal`]: whether there is colour, and whether anything but results is said.
+//! - [`mod@argument`]: whether an error is about an option.
 //! - [`mod@explain`]: an error and its causes on one line.
 //!
 //! Nothing here measures, and nothing here rounds before it must: figures are kept as measured and
 //! rounded where they are shown. A figure that was not measured is absent, never zero.
 
+pub mod argument;
 pub mod bench_page;
 pub mod chart;
 pub mod claims_page;
@@ -51,6 +53,7 @@ pub mod terminal;
 pub mod timeline;
 pub mod waits_matrix;
 
+pub use argument::is_of_an_argument;
 pub use experiment::Experiment;
 pub use explain::explain;
 pub use section::Section;

@@ -17,7 +17,7 @@ fn root() -> PathBuf {
 /// The Markdown files of the given folders, by their path from the root.
 fn documents() -> Vec<String> {
     let mut found = Vec::new();
-    for folder in ["", "docs", "docs/decisions", "kernel"] {
+    for folder in ["", "docs", "docs/decisions", "kernel", "crates/python"] {
         for entry in fs::read_dir(root().join(folder)).unwrap() {
             let name = entry.unwrap().file_name().into_string().unwrap();
             if name.ends_with(".md") {
