@@ -155,6 +155,13 @@ class Files(Case):
         with self.assertRaisesRegex(OSError, "another|something else"):
             sweep(seed=9)
         self.assertNotEqual(sweep(seed=9, force=True).to_dict(), first)
+        # What is damaged is not taken for complete.
+        whole = out.read_bytes()
+        out.write_bytes(whole.replace(b"work_rate", b"work_rats", 1))
+        with self.assertRaises(OSError):
+            sweep(seed=9)
+        sweep(seed=9, force=True)
+        self.assertEqual(out.read_bytes(), whole)
         with self.assertRaises(OSError):
             ts.sweep(self.scenario, VARY, runs=1, out=self.path / "no" / "x.parquet")
         with self.assertRaisesRegex(ValueError, "xlsx"):
