@@ -413,6 +413,31 @@ fn another_grid_than_was_expected_is_refused() {
     assert!(!folder.path("o.parquet").exists() && !folder.path("m.parquet").exists());
 }
 
+#[test]
+fn seeds_have_no_sign() {
+    use parquet::file::reader::FileReader;
+    use parquet::file::reader::SerializedFileReader;
+    use parquet::record::Field;
+    let folder = Folder::new();
+    // The greatest that a scenario may have; seeds of runs are one apart.
+    let seed = i64::MAX.to_string();
+    folder.succeeds(&[
+        "s.toml",
+        "--seed",
+        &seed,
+        "--runs",
+        "2",
+        "--out",
+        "s.parquet",
+    ]);
+    let file = std::fs::File::open(folder.path("s.parquet")).unwrap();
+    let reader = SerializedFileReader::new(file).unwrap();
+    let row = reader.get_row_iter(None).unwrap().last().unwrap().unwrap();
+    let mut columns = row.get_column_iter();
+    let (_, field) = columns.find(|(name, _)| *name == "seed").unwrap();
+    assert_eq!(*field, Field::ULong(1 << 63));
+}
+
 /// Whether programs started from here ignore SIGINT, as background jobs of a shell script do.
 fn interrupts_are_ignored() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();

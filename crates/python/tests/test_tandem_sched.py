@@ -167,6 +167,13 @@ class Files(Case):
         with self.assertRaisesRegex(ValueError, "xlsx"):
             ts.sweep(self.scenario, VARY, runs=1, out=self.path / "x.xlsx")
 
+    def test_seeds_have_no_sign(self):
+        seed = 2**63 - 1
+        sweep = ts.sweep(self.scenario, runs=2, seed=seed, out=self.path / "s.parquet")
+        self.assertEqual(set(sweep.column("seed")), {seed, seed + 1})
+        read = ts.sweep(self.scenario, runs=2, seed=seed, out=self.path / "s.parquet")
+        self.assertEqual(read.to_dict(), sweep.to_dict())
+
     def test_shards_are_the_commands(self):
         for number in (1, 2):
             ts.sweep(self.scenario, VARY, runs=2, shard=f"{number}/2", out=self.path / f"{number}.parquet")
