@@ -24,7 +24,8 @@ while (($#)); do
     case $1 in
         --array=*) array=${1#*=} ;;
         --wrap) wrap=$2; shift ;;
-        *) script=$1 ;;
+        -*) ;;
+        *) script=$1; shift; break ;;
     esac
     shift
 done
@@ -38,7 +39,7 @@ rm -f "$HERE/failed"
 for range in ${array//,/ }; do
     for number in $(seq "${range%-*}" "${range#*-}"); do
         [[ $number != "${FAILING:-}" ]] || export TANDEM=/nowhere/tandem
-        (cd / && SLURM_ARRAY_TASK_ID=$number bash "$script") || touch "$HERE/failed"
+        (cd / && SLURM_ARRAY_TASK_ID=$number bash "$script" "$@") || touch "$HERE/failed"
         unset TANDEM
     done
 done
@@ -158,6 +159,77 @@ fn the_script_makes_the_bytes_of_one_machine_and_goes_on_after_a_failure() {
     assert_eq!(folder.bytes("all.parquet"), folder.bytes("whole.parquet"));
     let said = folder.bash(&["sweep.sh", "status"]);
     assert!(said.contains("5 of 5 shards are there"), "{said}");
+}
+
+#[test]
+fn a_scenario_that_was_edited_is_not_joined_under_the_old_name() {
+    let folder = Folder::new();
+    let slurm = ["--out", "all.parquet", "--slurm", "sweep.sh"];
+    assert!(folder.sweep(&[&slurm[..], &["--shards", "3"]].concat()).0);
+    let edited = SCENARIO.replace("4ms", "5ms");
+    std::fs::write(folder.path("my host.toml"), &edited).unwrap();
+    assert!(folder.run("bash", &["sweep.sh"], "").0);
+    assert!(!folder.path("all.parquet").exists());
+    let said = folder.bash(&["sweep.sh", "status"]);
+    assert!(said.contains("0 of 3 shards are there"), "{said}");
+    assert!(said.contains("write the script anew"), "{said}");
+    // Nor are shards that came into its folder by other ways.
+    for number in 1..=3 {
+        let shard = format!("{number}/3");
+        let out = format!("all.parquet.shards/000{number}-of-0003.parquet");
+        assert!(folder.sweep(&["--out", &out, "--shard", &shard]).0);
+    }
+    let (success, said) = folder.run("bash", &["sweep.sh"], "");
+    assert!(!success && said.contains("--expect"), "{said}");
+    assert!(!folder.path("all.parquet").exists());
+    // Written anew, the script is of what is there.
+    assert!(folder.sweep(&slurm).0);
+    folder.bash(&["sweep.sh"]);
+    assert!(folder.path("all.parquet").exists());
+}
+
+#[test]
+fn what_is_joined_is_not_submitted_again() {
+    let folder = Folder::new();
+    let slurm = ["--out", "all.parquet", "--slurm", "sweep.sh"];
+    assert!(folder.sweep(&[&slurm[..], &["--shards", "3"]].concat()).0);
+    folder.bash(&["sweep.sh"]);
+    let (calls, bytes) = (folder.text("calls"), folder.bytes("all.parquet"));
+    std::fs::remove_dir_all(folder.path("all.parquet.shards")).unwrap();
+    let said = folder.bash(&["sweep.sh"]);
+    assert!(said.contains("Nothing to do"), "{said}");
+    assert_eq!(folder.text("calls"), calls);
+    assert_eq!(folder.bytes("all.parquet"), bytes);
+    let broken: Vec<u8> = bytes.iter().map(|byte| byte ^ 1).collect();
+    std::fs::write(folder.path("all.parquet"), broken).unwrap();
+    assert!(!folder.run("bash", &["sweep.sh"], "").0);
+    assert_eq!(folder.text("calls"), calls);
+}
+
+#[test]
+fn in_a_job_of_somebody_else_it_says_what_it_has_to_say() {
+    let folder = Folder::new();
+    let slurm = ["--out", "all.parquet", "--slurm", "sweep.sh"];
+    assert!(folder.sweep(&[&slurm[..], &["--shards", "3"]].concat()).0);
+    let inside = |variable: &str, args: &str| {
+        let script = format!("{variable}=5 exec bash sweep.sh {args}");
+        folder.run("bash", &["-c", &script], "")
+    };
+    let (success, said) = inside("SLURM_JOB_ID", "merge");
+    assert!(!success && said.contains("0001-of-0003.parquet"), "{said}");
+    let (success, said) = inside("SLURM_JOB_ID", "");
+    assert!(success && said.contains("3 of 3 shards are job"), "{said}");
+    let (success, said) = inside("SLURM_ARRAY_TASK_ID", "status");
+    assert!(
+        success && said.contains("3 of 3 shards are there"),
+        "{said}"
+    );
+    // A task of an array that was not told which of our commands it is must not submit all.
+    let calls = folder.text("calls");
+    let (success, said) = inside("SLURM_ARRAY_TASK_ID", "");
+    assert!(!success && said.contains("sbatch"), "{said}");
+    assert!(!inside("SLURM_JOB_ID", "shard").0);
+    assert_eq!(folder.text("calls"), calls);
 }
 
 #[test]

@@ -345,6 +345,99 @@ fn files_that_are_no_shards_are_refused_and_damaged_ones_do_no_harm() {
     assert!(refused > 20, "only {refused} of 200 were refused");
 }
 
+#[test]
+fn a_flipped_bit_in_a_page_is_found_and_force_mends_it() {
+    use parquet::file::reader::FileReader;
+    use parquet::file::reader::SerializedFileReader;
+    let folder = Folder::new();
+    folder.shards();
+    let right = folder.bytes("2.parquet");
+    let file = std::fs::File::open(folder.path("2.parquet")).unwrap();
+    let reader = SerializedFileReader::new(file).unwrap();
+    let group = reader.metadata().row_group(0).clone();
+    let values = group.columns().last().unwrap();
+    assert_eq!(values.column_path().string(), "value");
+    // The last byte of its dictionary: the exponent of a double, in no header.
+    let at = values.data_page_offset() as usize - 1;
+    let mut bytes = right.clone();
+    bytes[at] ^= 1;
+    std::fs::write(folder.path("2.parquet"), &bytes).unwrap();
+    let merge = ["merge", "m.parquet", "1.parquet", "2.parquet", "3.parquet"];
+    folder.fails(&merge, &["2.parquet", "digest", "--force"]);
+    assert!(!folder.path("m.parquet").exists());
+    let again = [&GRID[..], &["--out", "2.parquet", "--shard", "2/3"]].concat();
+    folder.fails(&again, &["2.parquet is damaged", "--force"]);
+    assert_eq!(folder.bytes("2.parquet"), bytes);
+    folder.sweep("2.parquet", &["--shard", "2/3", "--force"]);
+    assert_eq!(folder.bytes("2.parquet"), right);
+    folder.succeeds(&merge);
+    // What nobody reads here may be damaged too: with --force even what seems complete is made anew.
+    let before = std::fs::metadata(folder.path("1.parquet")).unwrap();
+    folder.sweep("1.parquet", &["--shard", "1/3", "--force"]);
+    let after = std::fs::metadata(folder.path("1.parquet")).unwrap();
+    assert_ne!(before.modified().unwrap(), after.modified().unwrap());
+}
+
+#[test]
+fn many_shards_need_few_file_descriptors() {
+    let folder = Folder::new();
+    let names: Vec<String> = (1..=24).map(|number| format!("{number}.parquet")).collect();
+    let grid = ["s.toml", "--duration", "1ms", "--runs", "24", "--out"];
+    for (number, name) in (1..).zip(&names) {
+        folder.succeeds(&[&grid[..], &[name, "--shard", &format!("{number}/24")]].concat());
+    }
+    folder.succeeds(&[&grid[..], &["whole.parquet"]].concat());
+    let program = env!("CARGO_BIN_EXE_tandem");
+    let line = format!("ulimit -n 16 && exec {program} sim sweep merge m.parquet \"$@\"");
+    let output = Command::new("bash")
+        .current_dir(folder.0.path())
+        .args(["-c", &line, "bash"])
+        .args(&names)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert_eq!(folder.bytes("m.parquet"), folder.bytes("whole.parquet"));
+}
+
+#[test]
+fn another_grid_than_was_expected_is_refused() {
+    let folder = Folder::new();
+    let wrong = "0".repeat(32);
+    let args = [&GRID[..], &["--out", "o.parquet", "--expect", &wrong]].concat();
+    folder.fails(&args, &["--expect", &wrong, "fingerprint"]);
+    folder.shards();
+    let shards = ["1.parquet", "2.parquet", "3.parquet"];
+    let merge = [&["merge", "--expect", &wrong, "m.parquet"][..], &shards].concat();
+    folder.fails(&merge, &["--expect", &wrong, "fingerprint"]);
+    assert!(!folder.path("o.parquet").exists() && !folder.path("m.parquet").exists());
+}
+
+#[test]
+fn seeds_have_no_sign() {
+    use parquet::file::reader::FileReader;
+    use parquet::file::reader::SerializedFileReader;
+    use parquet::record::Field;
+    let folder = Folder::new();
+    // The greatest that a scenario may have; seeds of runs are one apart.
+    let seed = i64::MAX.to_string();
+    folder.succeeds(&[
+        "s.toml",
+        "--seed",
+        &seed,
+        "--runs",
+        "2",
+        "--out",
+        "s.parquet",
+    ]);
+    let file = std::fs::File::open(folder.path("s.parquet")).unwrap();
+    let reader = SerializedFileReader::new(file).unwrap();
+    let row = reader.get_row_iter(None).unwrap().last().unwrap().unwrap();
+    let mut columns = row.get_column_iter();
+    let (_, field) = columns.find(|(name, _)| *name == "seed").unwrap();
+    assert_eq!(*field, Field::ULong(1 << 63));
+}
+
 /// Whether programs started from here ignore SIGINT, as background jobs of a shell script do.
 fn interrupts_are_ignored() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();

@@ -23,8 +23,11 @@ use crate::parameters::FIGURES;
 use crate::parameters::Kind;
 use crate::parameters::Value;
 
+/// The column of seeds, whose numbers have no sign: up to 2^64 - 1.
+pub const SEED: &str = "seed";
+
 /// The column before which those of parameters stand.
-const AFTER_PARAMETERS: &str = "seed";
+const AFTER_PARAMETERS: &str = SEED;
 
 /// Why columns could not be written.
 #[derive(Debug, Error)]
@@ -54,7 +57,7 @@ pub fn columns(has_cell: bool, parameters: &[Column]) -> Vec<Column> {
         columns.push(Column {
             name: (*name).to_owned(),
             kind: match *name {
-                "cell" | "seed" => Kind::Integer,
+                "cell" | SEED => Kind::Integer,
                 "value" => Kind::Real,
                 _ => Kind::Text,
             },
@@ -67,6 +70,10 @@ pub fn columns(has_cell: bool, parameters: &[Column]) -> Vec<Column> {
 pub fn schema(name: &str, columns: &[Column]) -> Result<Type, ParquetError> {
     let field = |column: &Column| -> Result<Arc<Type>, ParquetError> {
         let builder = match column.kind {
+            Kind::Integer if column.name == SEED => {
+                Type::primitive_type_builder(SEED, PhysicalType::INT64)
+                    .with_converted_type(ConvertedType::UINT_64)
+            }
             Kind::Integer => Type::primitive_type_builder(&column.name, PhysicalType::INT64),
             Kind::Real => Type::primitive_type_builder(&column.name, PhysicalType::DOUBLE),
             Kind::Text => Type::primitive_type_builder(&column.name, PhysicalType::BYTE_ARRAY)

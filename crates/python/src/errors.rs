@@ -73,7 +73,9 @@ pub fn compare(py: Python<'_>, error: &CompareError) -> PyErr {
 pub fn grid(py: Python<'_>, error: &GridError) -> PyErr {
     match error {
         GridError::Scenario(error) => load(py, error),
-        GridError::Nothing | GridError::TooManyShards { .. } => argument(error),
+        GridError::Nothing | GridError::Unexpected { .. } | GridError::TooManyShards { .. } => {
+            argument(error)
+        }
     }
 }
 
@@ -84,6 +86,8 @@ pub fn division(error: &DivisionError) -> PyErr {
         DivisionError::Execute(error) => execute(*error),
         DivisionError::Folder { .. }
         | DivisionError::Foreign { .. }
+        | DivisionError::Read(_)
+        | DivisionError::Remove { .. }
         | DivisionError::Other { .. }
         | DivisionError::Divided { .. } => file(error),
     }

@@ -142,17 +142,19 @@ impl Grid {
         })?
     }
 
-    /// Into how many shards it is divided whose file is `out`, where their files are, and which are there.
-    #[pyo3(signature = (out, of=None, listener=None))]
+    /// Into how many shards it is divided whose file is `out`, where their files are, and which are there. With `force` shards that
+    /// are in the way are removed.
+    #[pyo3(signature = (out, of=None, force=false, listener=None))]
     fn divide(
         &self,
         py: Python<'_>,
         out: PathBuf,
         of: Option<u32>,
+        force: bool,
         listener: Option<Bound<'_, PyAny>>,
     ) -> PyResult<(Vec<PathBuf>, Vec<u32>)> {
         let division = watched(py, listener.as_ref(), |progress| {
-            Division::of(&self.grid, &out, of, progress)
+            Division::of(&self.grid, &out, of, force, progress)
         })?;
         let division = division.map_err(|error| errors::division(&error))?;
         Ok((division.files(), division.missing()))
@@ -263,6 +265,13 @@ fn written(
         if is_interrupted() {
             break;
         }
+    }
+    // Whether these are the rows that were written shows at the end.
+    if !reader.is_at_end().map_err(|error| errors::file(&error))? {
+        return Err(PyOSError::new_err(format!(
+            "{} has rows of cells that are not its own: it is damaged, make it anew with force",
+            path.display()
+        )));
     }
     let lines: Vec<Line<'_>> = rows
         .iter()

@@ -13,6 +13,7 @@ use arrow_array::Int64Array;
 use arrow_array::RecordBatch;
 use arrow_array::RecordBatchIterator;
 use arrow_array::StringArray;
+use arrow_array::UInt64Array;
 use arrow_array::builder::StringBuilder;
 use arrow_array::ffi_stream::FFI_ArrowArrayStream;
 use arrow_schema::ArrowError;
@@ -53,6 +54,7 @@ pub struct Line<'a> {
 
 /// A column that is being filled.
 enum Filling {
+    Seed(Vec<u64>),
     Integer(Vec<i64>),
     Real(Vec<f64>),
     Text(StringBuilder),
@@ -61,6 +63,7 @@ enum Filling {
 impl Filling {
     fn new(column: &Column) -> Filling {
         match column.kind {
+            Kind::Integer if column.name == columns::SEED => Filling::Seed(Vec::new()),
             Kind::Integer => Filling::Integer(Vec::new()),
             Kind::Real => Filling::Real(Vec::new()),
             Kind::Text => Filling::Text(StringBuilder::new()),
@@ -72,9 +75,16 @@ impl Filling {
         match (self, value) {
             (Filling::Integer(column), Value::Integer(number)) => column.push(*number),
             (Filling::Integer(column), _) => column.push(0),
+            (Filling::Seed(column), _) => column.push(0),
             (Filling::Real(column), value) => column.push(value.number().unwrap_or(f64::NAN)),
             (Filling::Text(column), Value::Text(text)) => column.append_value(text),
             (Filling::Text(column), value) => column.append_value(value.to_string()),
+        }
+    }
+
+    fn push_seed(&mut self, seed: u64) {
+        if let Filling::Seed(column) = self {
+            column.push(seed);
         }
     }
 
@@ -86,6 +96,7 @@ impl Filling {
 
     fn end(self) -> ArrayRef {
         match self {
+            Filling::Seed(values) => Arc::new(UInt64Array::from(values)),
             Filling::Integer(values) => Arc::new(Int64Array::from(values)),
             Filling::Real(values) => Arc::new(Float64Array::from(values)),
             Filling::Text(mut values) => Arc::new(values.finish()),
@@ -120,7 +131,7 @@ impl Table {
             for value in line.parameters {
                 fill(&|column| column.push(value));
             }
-            fill(&|column| column.push(&Value::Integer(line.seed as i64)));
+            fill(&|column| column.push_seed(line.seed));
             fill(&|column| column.push_text(line.vm));
             fill(&|column| column.push_text(line.metric));
             fill(&|column| column.push_text(line.unit));
@@ -128,6 +139,7 @@ impl Table {
         }
         let field = |column: &Column| {
             let kind = match column.kind {
+                Kind::Integer if column.name == columns::SEED => DataType::UInt64,
                 Kind::Integer => DataType::Int64,
                 Kind::Real => DataType::Float64,
                 Kind::Text => DataType::Utf8,
@@ -188,6 +200,9 @@ impl Table {
         };
         let column = column.as_any();
         if let Some(numbers) = column.downcast_ref::<Int64Array>() {
+            return numbers.values().to_vec().into_pyobject(py);
+        }
+        if let Some(numbers) = column.downcast_ref::<UInt64Array>() {
             return numbers.values().to_vec().into_pyobject(py);
         }
         if let Some(numbers) = column.downcast_ref::<Float64Array>() {

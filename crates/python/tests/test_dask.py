@@ -105,6 +105,20 @@ class Cluster(Case):
         self.assertEqual(self.out.read_bytes(), self.whole.read_bytes())
         self.assertFalse(folder.exists())
 
+    def test_force_removes_what_is_in_the_way_and_nothing_else(self):
+        folder = self.path / "all.parquet.shards"
+        folder.mkdir()
+        for name in ("notes.txt", "mine.parquet", "0001-of-0003.parquet"):
+            (folder / name).write_text("mine")
+        ts.sweep(self.scenario, {"vm.a.vcpus": "1..3"}, runs=1, shard="2/3", out=folder / "0002-of-0003.parquet")
+        told = []
+        arguments = dict(vary={"vm.a.vcpus": "1..3"}, runs=1, out=self.out, client=self.client, shards=3)
+        with self.assertRaisesRegex(OSError, "0001-of-0003.parquet is among the shards"):
+            ts.sweep(self.scenario, **arguments)
+        ts.sweep(self.scenario, **arguments, force=True, progress=lambda *far: told.append(far))
+        self.assertEqual(told[0], (1.0, 3.0, "shards"))
+        self.assertEqual(sorted(os.listdir(folder)), ["mine.parquet", "notes.txt"])
+
     def test_what_arrives_is_checked(self):
         from tandem_sched import _dask, _native
 

@@ -8,6 +8,7 @@ import pickle
 import re
 import subprocess
 import sys
+from unittest import mock
 
 import tandem_sched as ts
 from support import REPOSITORY, VARY, Case, like_libtest
@@ -68,6 +69,13 @@ class Pictures(Case):
         self.assertEqual((self.path / "p.svg").read_text(), picture.svg)
         with self.assertRaisesRegex(ValueError, "x.gif cannot be a picture"):
             picture.save("x.gif")
+        # A picture that was there is kept where the new one cannot be made.
+        kept = self.path / "p.png"
+        kept.write_bytes(b"old")
+        with mock.patch("subprocess.run", side_effect=FileNotFoundError):
+            with self.assertRaisesRegex(RuntimeError, "needs the program rsvg-convert"):
+                picture.save(kept)
+        self.assertEqual(kept.read_bytes(), b"old")
         with self.assertRaisesRegex(ValueError, "a shard has not all runs"):
             ts.sweep(self.scenario, VARY, runs=2, shard="1/2").picture()
         with self.assertRaisesRegex(ValueError, "nothing to draw"):

@@ -155,10 +155,24 @@ class Files(Case):
         with self.assertRaisesRegex(OSError, "another|something else"):
             sweep(seed=9)
         self.assertNotEqual(sweep(seed=9, force=True).to_dict(), first)
+        # What is damaged is not taken for complete.
+        whole = out.read_bytes()
+        out.write_bytes(whole.replace(b"work_rate", b"work_rats", 1))
+        with self.assertRaises(OSError):
+            sweep(seed=9)
+        sweep(seed=9, force=True)
+        self.assertEqual(out.read_bytes(), whole)
         with self.assertRaises(OSError):
             ts.sweep(self.scenario, VARY, runs=1, out=self.path / "no" / "x.parquet")
         with self.assertRaisesRegex(ValueError, "xlsx"):
             ts.sweep(self.scenario, VARY, runs=1, out=self.path / "x.xlsx")
+
+    def test_seeds_have_no_sign(self):
+        seed = 2**63 - 1
+        sweep = ts.sweep(self.scenario, runs=2, seed=seed, out=self.path / "s.parquet")
+        self.assertEqual(set(sweep.column("seed")), {seed, seed + 1})
+        read = ts.sweep(self.scenario, runs=2, seed=seed, out=self.path / "s.parquet")
+        self.assertEqual(read.to_dict(), sweep.to_dict())
 
     def test_shards_are_the_commands(self):
         for number in (1, 2):

@@ -69,9 +69,12 @@ struct GridArgs {
     /// Only the cells of shard I of N, I from 1 [default: all]
     #[arg(long, value_name = "I/N")]
     shard: Option<Shard>,
-    /// Replace a file of another grid
+    /// Make the file anew, whatever is in its place: of this grid, of another, damaged
     #[arg(long)]
     force: bool,
+    /// Run nothing if the grid's fingerprint is another, as when the scenario was edited (scripts of --slurm say it)
+    #[arg(long, value_name = "FINGERPRINT")]
+    expect: Option<String>,
     /// Write a script that has Slurm run the grid in shards (bash FILE.sh), and run nothing
     #[arg(long, value_name = "FILE.sh", conflicts_with_all = ["shard", "force"])]
     slurm: Option<PathBuf>,
@@ -89,9 +92,12 @@ struct MergeArgs {
     /// The files of all shards, in any order
     #[arg(value_name = "SHARD.parquet", required = true)]
     shards: Vec<PathBuf>,
-    /// Replace a file of another grid
+    /// Make the file anew, whatever is in its place: of this grid, of another, damaged
     #[arg(long)]
     force: bool,
+    /// Join nothing if the shards are of a grid with another fingerprint (scripts of --slurm say it)
+    #[arg(long, value_name = "FINGERPRINT")]
+    expect: Option<String>,
 }
 
 /// Carries it out.
@@ -110,6 +116,9 @@ fn sweep(scenario: &ScenarioArgs, args: &GridArgs) -> anyhow::Result<()> {
     let workers = input::workers(args.runs, args.workers)?;
     let combinations = input::combinations(&args.policies, &args.vary)?;
     let grid = Grid::read(&scenario.source()?, &combinations, args.runs)?;
+    if let Some(expected) = &args.expect {
+        grid.expect(expected)?;
+    }
     if let Some(script) = &args.slurm {
         return slurm(scenario, args, &grid, script);
     }
@@ -128,7 +137,7 @@ fn sweep(scenario: &ScenarioArgs, args: &GridArgs) -> anyhow::Result<()> {
 
 fn slurm(scenario: &ScenarioArgs, args: &GridArgs, grid: &Grid, file: &Path) -> anyhow::Result<()> {
     place::check_name(&args.out, Shard::WHOLE)?;
-    let division = Division::of(grid, &args.out, args.shards, &Bar::new())?;
+    let division = Division::of(grid, &args.out, args.shards, false, &Bar::new())?;
     let script = Script {
         scenario: &scenario.scenario,
         settings: &scenario.settings,
@@ -149,6 +158,9 @@ fn slurm(scenario: &ScenarioArgs, args: &GridArgs, grid: &Grid, file: &Path) -> 
 fn merge(args: &MergeArgs) -> anyhow::Result<()> {
     let began = Instant::now();
     let mut merge = Merge::open(&args.out, &args.shards)?;
+    if let Some(expected) = &args.expect {
+        merge.expect(expected)?;
+    }
     let identity = merge.identity().clone();
     if is_done(&args.out, &identity, args.force)? {
         return Ok(());

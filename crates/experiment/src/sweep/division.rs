@@ -2,11 +2,13 @@
 //!
 //! The folder of `all.parquet` is `all.parquet.shards`, and its files are `0001-of-0120.parquet` and so on. What is there
 //! decides: the same sweep again keeps its division, however fast this machine is today, and needs only the shards that are
-//! missing. Files of another grid, or of two divisions, are never mixed.
+//! missing. Files of another grid, or of two divisions, are never mixed, and damaged ones are not taken for complete. Files with other
+//! names are whoever put them there's, and are left alone.
 //!
 //! How long a shard takes is measured on this machine: a few cells, spread over the grid, run for a moment each. So the number of
 //! shards varies. What is in the merged file does not depend on it.
 
+use std::ffi::OsStr;
 use std::path::Path;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
@@ -50,8 +52,8 @@ pub enum DivisionError {
         #[source]
         cause: std::io::Error,
     },
-    /// A file in it is no shard.
-    #[error("{} is among the shards: remove it, or name another file for the sweep", path.display())]
+    /// A file in it is no shard, or a damaged one.
+    #[error("{} is among the shards and is none: remove it, or name another file for the sweep", path.display())]
     Foreign {
         /// The file.
         path: PathBuf,
@@ -59,6 +61,18 @@ pub enum DivisionError {
         #[source]
         cause: OpenError,
     },
+    /// A file in it is in the way and cannot be removed.
+    #[error("cannot remove {}", path.display())]
+    Remove {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        cause: std::io::Error,
+    },
+    /// A file in it cannot be read.
+    #[error(transparent)]
+    Read(OpenError),
     /// A file in it is of another sweep.
     #[error(
         "{} is of another sweep: {found}. Asked for is {wanted}. Remove the folder, or name another file for the sweep",
@@ -109,11 +123,12 @@ pub struct Division {
 
 impl Division {
     /// The division of the grid whose file is `out`: as it is found, or else into `of` shards, or else into shards of about a
-    /// second.
+    /// second. With `force` shards that are in the way are removed: of something else, of other divisions, damaged.
     pub fn of(
         grid: &Grid,
         out: &Path,
         of: Option<u32>,
+        force: bool,
         progress: &dyn Progress,
     ) -> Result<Division, DivisionError> {
         let most = grid.cells().min(u64::from(*SHARDS.end()));
@@ -122,9 +137,14 @@ impl Division {
         }
         let folder = folder(out);
         let mut found: Vec<(PathBuf, Shard)> = Vec::new();
-        for path in files(&folder)? {
-            let shard = check(&path, grid)?;
-            found.push((path, shard));
+        for (path, shard) in files(&folder)? {
+            match check(&path, shard, grid) {
+                Ok(()) => found.push((path, shard)),
+                Err(DivisionError::Foreign { .. } | DivisionError::Other { .. }) if force => {
+                    remove(&path)?;
+                }
+                Err(error) => return Err(error),
+            }
         }
         let first = found.first().map(|(_, shard)| shard.of);
         let of = match of.or(first) {
@@ -132,8 +152,15 @@ impl Division {
             None => measured(grid, progress)?,
         };
         if let Some((path, shard)) = found.iter().find(|(_, shard)| shard.of != of) {
-            let (path, found) = (path.clone(), *shard);
-            return Err(DivisionError::Divided { path, found, of });
+            if !force {
+                let (path, found) = (path.clone(), *shard);
+                return Err(DivisionError::Divided { path, found, of });
+            }
+            let others = found.iter().filter(|(_, shard)| shard.of != of);
+            others
+                .map(|(path, _)| remove(path))
+                .collect::<Result<(), _>>()?;
+            found.retain(|(_, shard)| shard.of == of);
         }
         let mut done: Vec<u32> = found.iter().map(|(_, shard)| shard.number).collect();
         done.sort_unstable();
@@ -142,8 +169,10 @@ impl Division {
 
     /// A shard's file.
     pub fn file(&self, number: u32) -> PathBuf {
-        self.folder
-            .join(format!("{number:04}-of-{:04}.parquet", self.of))
+        self.folder.join(name(Shard {
+            number,
+            of: self.of,
+        }))
     }
 
     /// The files of all shards.
@@ -166,8 +195,27 @@ pub fn folder(out: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
+/// What a shard's file is called.
+fn name(shard: Shard) -> String {
+    format!("{:04}-of-{:04}.parquet", shard.number, shard.of)
+}
+
+/// Whose file is called so.
+fn named(file: &str) -> Option<Shard> {
+    let (number, of) = file.strip_suffix(".parquet")?.split_once("-of-")?;
+    let shard: Shard = format!("{number}/{of}").parse().ok()?;
+    (name(shard) == file).then_some(shard)
+}
+
+fn remove(path: &Path) -> Result<(), DivisionError> {
+    std::fs::remove_file(path).map_err(|cause| DivisionError::Remove {
+        path: path.to_owned(),
+        cause,
+    })
+}
+
 /// The shards' files in a folder, by name; none where there is no folder.
-fn files(folder: &Path) -> Result<Vec<PathBuf>, DivisionError> {
+fn files(folder: &Path) -> Result<Vec<(PathBuf, Shard)>, DivisionError> {
     let cannot = |cause| DivisionError::Folder {
         path: folder.to_owned(),
         cause,
@@ -178,32 +226,34 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>, DivisionError> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(cannot)? {
         let path = entry.map_err(cannot)?.path();
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        // What begins with a dot is being written.
-        if name.ends_with(".parquet") && !name.starts_with('.') {
-            files.push(path);
+        if let Some(shard) = path.file_name().and_then(OsStr::to_str).and_then(named) {
+            files.push((path, shard));
         }
     }
-    files.sort();
+    files.sort_by(|(one, _), (other, _)| one.cmp(other));
     Ok(files)
 }
 
-/// Which shard of this grid a file is.
-fn check(path: &Path, grid: &Grid) -> Result<Shard, DivisionError> {
-    let reader = Reader::open(path).map_err(|cause| DivisionError::Foreign {
-        path: path.to_owned(),
-        cause,
-    })?;
-    let found = reader.identity();
-    let wanted = grid.identity(found.shard);
-    match *found == wanted {
-        true => Ok(found.shard),
-        false => Err(DivisionError::Other {
+/// Refuses a file that is not this shard of this grid, whole and as it was written.
+fn check(path: &Path, shard: Shard, grid: &Grid) -> Result<(), DivisionError> {
+    let open_error = |cause: OpenError| match cause.is_of_file() {
+        true => DivisionError::Foreign {
+            path: path.to_owned(),
+            cause,
+        },
+        false => DivisionError::Read(cause),
+    };
+    let reader = Reader::open(path).map_err(open_error)?;
+    let (found, wanted) = (reader.identity(), grid.identity(shard));
+    if *found != wanted {
+        return Err(DivisionError::Other {
             path: path.to_owned(),
             found: Box::new(found.clone()),
             wanted: Box::new(wanted),
-        }),
+        });
     }
+    let checked = reader.check();
+    checked.map_err(|cause| open_error(cause.of(path)))
 }
 
 /// So many shards that each takes about a second on a CPU of this machine.
@@ -301,7 +351,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let out = folder.path().join("all.parquet");
         let small = grid("1ms", 3);
-        let divide = |of| Division::of(&small, &out, of, &Silent);
+        let divide = |of| Division::of(&small, &out, of, false, &Silent);
         let division = divide(Some(4)).unwrap();
         assert_eq!(division.missing(), [1, 2, 3, 4]);
         std::fs::create_dir(&division.folder).unwrap();
@@ -321,12 +371,68 @@ mod tests {
         ));
         assert!(matches!(divide(Some(7)), Err(DivisionError::Number(7))));
         assert!(matches!(divide(Some(0)), Err(DivisionError::Number(0))));
-        let other = Division::of(&grid("2ms", 3), &out, None, &Silent);
+        let other = Division::of(&grid("2ms", 3), &out, None, false, &Silent);
         assert!(
             matches!(other, Err(DivisionError::Other { .. })),
             "{other:?}"
         );
         std::fs::write(division.file(1), "nonsense").unwrap();
         assert!(matches!(divide(None), Err(DivisionError::Foreign { .. })));
+    }
+
+    #[test]
+    fn what_is_in_the_way_goes_only_if_asked_and_nothing_else_with_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("all.parquet");
+        let (own, other) = (grid("1ms", 3), grid("2ms", 3));
+        let divide = |of, force| Division::of(&own, &out, of, force, &Silent);
+        let division = divide(Some(4), false).unwrap();
+        std::fs::create_dir(&division.folder).unwrap();
+        let write = |grid: &Grid, shard: Shard, path: &Path| {
+            let figures = sweep::run(grid, shard, 1, &Silent).unwrap();
+            figures.write(path, &|| false).unwrap();
+        };
+        let part = |number, of| Shard { number, of };
+        let mine = division.folder.join("mine.parquet");
+        std::fs::write(&mine, "a user's own").unwrap();
+        write(&own, part(1, 4), &division.file(1));
+        write(&other, part(2, 4), &division.file(2));
+        // A shard under another's name is not that one.
+        write(&own, part(4, 4), &division.file(3));
+        let five = division.folder.join(name(part(5, 5)));
+        write(&own, part(5, 5), &five);
+        let mut bytes = std::fs::read(division.file(1)).unwrap();
+        assert!(divide(Some(4), false).is_err());
+        assert!(division.file(2).exists() && five.exists());
+        let forced = divide(Some(4), true).unwrap();
+        assert_eq!(forced.done, [1]);
+        assert_eq!(std::fs::read(&mine).unwrap(), b"a user's own");
+        let left = std::fs::read_dir(&division.folder).unwrap().count();
+        assert_eq!(left, 2, "the shard that is done, and the user's file");
+        // A letter in a page: the footer is intact.
+        let name = b"work_rate";
+        let at = bytes.windows(name.len()).position(|part| part == name);
+        bytes[at.unwrap()] ^= 1;
+        std::fs::write(division.file(1), &bytes).unwrap();
+        let error = divide(None, false).unwrap_err();
+        assert!(matches!(error, DivisionError::Foreign { .. }), "{error}");
+        assert_eq!(divide(Some(4), true).unwrap().missing(), [1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn only_names_of_shards_are_shards() {
+        assert_eq!(
+            named("0003-of-0120.parquet"),
+            Some(Shard { number: 3, of: 120 })
+        );
+        for wrong in [
+            "3-of-120.parquet",
+            "0004-of-0003.parquet",
+            ".0003-of-0120.parquet",
+            "all.parquet",
+            "0003-of-0120.csv",
+        ] {
+            assert_eq!(named(wrong), None, "{wrong}");
+        }
     }
 }

@@ -1,14 +1,20 @@
 //! The Parquet file of a shard: the table that `compare` writes, with the number of the cell before it, and in
-//! the metadata of which grid it is.
+//! the metadata of which grid it is and a digest of all that it says.
 //!
 //! Rows are in the order of cells. A row group ends with the first cell that brings it to
 //! 65,536 rows: where it ends depends on the rows alone, so a merged file has the groups of one that
 //! was written at once. Both writing and reading hold one row group at a time.
 //!
-//! What is read may be any file: the schema, every page and the order of cells are checked, and what
-//! is wrong is an error. So it is where the Parquet library panics, as it does on some damaged pages.
+//! What is read may be any file: the schema, the order of cells and the digest are checked, and what is wrong is an error. So it is
+//! where the Parquet library panics, as it does on some damaged pages. The digest ([`Fingerprint`]) is of the metadata, of the
+//! columns of parameters and of every row, and is known to be right once all rows were taken: [`Reader::is_at_end`]. It guards
+//! against damage, not against forgery, and does not see what nobody reads here, such as the least and greatest value of a page.
+//!
+//! A reader has its file open only while it reads a row group, so any number of readers needs few file descriptors.
 
+use std::fmt::Write as _;
 use std::fs::File;
+use std::io;
 use std::num::TryFromIntError;
 use std::panic::AssertUnwindSafe;
 use std::path::Path;
@@ -32,6 +38,7 @@ use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::Type;
 use thiserror::Error;
 
+use super::grid::Fingerprint;
 use super::grid::Identity;
 use super::grid::IdentityError;
 use crate::columns;
@@ -48,6 +55,12 @@ const NAME: &str = "sweep";
 /// Columns before those of parameters.
 const BEFORE: usize = 3;
 
+/// The metadata's key of the digest.
+const DIGEST: &str = "tandem.digest";
+
+/// What Linux says if the process, or the whole system, has no file descriptor left: EMFILE, ENFILE.
+const NO_DESCRIPTOR: [i32; 2] = [24, 23];
+
 /// Rows that make a row group, to the end of their cell.
 const GROUP: usize = 65_536;
 
@@ -61,7 +74,19 @@ pub enum OpenError {
         path: PathBuf,
         /// Why.
         #[source]
-        cause: std::io::Error,
+        cause: io::Error,
+    },
+    /// There is no file descriptor left.
+    #[error(
+        "cannot read {}: no file descriptor is left; close files, or raise the limit (ulimit -n)",
+        path.display()
+    )]
+    Descriptors {
+        /// The file, which need not be wrong.
+        path: PathBuf,
+        /// What the system says.
+        #[source]
+        cause: io::Error,
     },
     /// It is something else, or damaged.
     #[error("{} is no complete file of tandem sim sweep", path.display())]
@@ -79,7 +104,24 @@ pub enum OpenError {
 pub enum ContentError {
     /// It is no Parquet.
     #[error(transparent)]
-    Parquet(#[from] ParquetError),
+    Parquet(ParquetError),
+    /// The system refused it.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// There is no file descriptor left.
+    #[error("no file descriptor is left; close files, or raise the limit (ulimit -n)")]
+    Descriptors(#[source] io::Error),
+    /// Nobody can tell whether it is what was written.
+    #[error("its metadata has no {DIGEST}: an earlier version of tandem wrote it")]
+    NoDigest,
+    /// It is not what was written.
+    #[error("it is damaged: the digest of what it holds is {found}, and {wanted} was written")]
+    Digest {
+        /// That of what is there.
+        found: String,
+        /// That in the metadata.
+        wanted: String,
+    },
     /// It is not of a sweep.
     #[error(transparent)]
     Identity(#[from] IdentityError),
@@ -107,6 +149,49 @@ pub enum ContentError {
     },
 }
 
+impl From<ParquetError> for ContentError {
+    fn from(cause: ParquetError) -> ContentError {
+        match cause {
+            ParquetError::External(cause) => match cause.downcast::<io::Error>() {
+                Ok(cause) if is_no_descriptor(&cause) => ContentError::Descriptors(*cause),
+                Ok(cause) => ContentError::Io(*cause),
+                Err(cause) => ContentError::Parquet(ParquetError::External(cause)),
+            },
+            cause => ContentError::Parquet(cause),
+        }
+    }
+}
+
+impl OpenError {
+    /// Whether it says something about the file, and not about this process or machine.
+    pub fn is_of_file(&self) -> bool {
+        matches!(self, OpenError::Foreign { cause, .. } if cause.is_of_file())
+    }
+}
+
+impl ContentError {
+    /// The same, with the file's name.
+    pub fn of(self, path: &Path) -> OpenError {
+        match self {
+            ContentError::Io(cause) | ContentError::Descriptors(cause) => open_error(path, cause),
+            cause => OpenError::Foreign {
+                path: path.to_owned(),
+                cause,
+            },
+        }
+    }
+
+    /// Whether it says something about the file, and not about this process or machine.
+    pub fn is_of_file(&self) -> bool {
+        !matches!(self, ContentError::Io(_) | ContentError::Descriptors(_))
+    }
+}
+
+fn is_no_descriptor(error: &io::Error) -> bool {
+    let code = error.raw_os_error();
+    code.is_some_and(|code| NO_DESCRIPTOR.contains(&code))
+}
+
 /// One figure and whose it is.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
@@ -128,6 +213,37 @@ pub struct Row {
     pub unit: ByteArray,
     /// How much.
     pub value: f64,
+}
+
+impl Row {
+    /// Adds it to a digest, so that no two sequences of rows are the same bytes.
+    fn digest(&self, digest: &mut Fingerprint) {
+        let mut text = |text: &[u8]| {
+            digest.bytes(&(text.len() as u64).to_le_bytes());
+            digest.bytes(text);
+        };
+        let texts = [&self.scenario, &self.combination, &self.vm];
+        let texts = texts.into_iter().chain([&self.metric, &self.unit]);
+        texts.for_each(|bytes| text(bytes.data()));
+        for value in self.parameters.iter() {
+            match value {
+                Value::Text(own) => text(own.as_bytes()),
+                Value::Integer(number) => text(&number.to_le_bytes()),
+                Value::Real(number) => text(&number.to_bits().to_le_bytes()),
+            }
+        }
+        for number in [self.cell, self.seed, self.value.to_bits()] {
+            digest.bytes(&number.to_le_bytes());
+        }
+    }
+}
+
+/// The digest of a file without rows.
+fn digest_of(identity: &Identity, parameters: &[Column]) -> Fingerprint {
+    let mut digest = Fingerprint::default();
+    // A Fingerprint takes every text; there is no error to be had.
+    let _ = write!(digest, "{:?} {parameters:?}", identity.to_pairs());
+    digest
 }
 
 /// The rows of a row group.
@@ -165,6 +281,7 @@ pub struct Writer {
     writer: SerializedFileWriter<File>,
     parameters: Vec<Column>,
     columns: Columns,
+    digest: Fingerprint,
     rows: u64,
 }
 
@@ -185,12 +302,14 @@ impl Writer {
             writer: SerializedFileWriter::new(file, Arc::new(schema), Arc::new(properties))?,
             parameters: parameters.to_vec(),
             columns: Columns::default(),
+            digest: digest_of(identity, parameters),
             rows: 0,
         })
     }
 
     /// Takes a row.
     pub fn push(&mut self, row: Row) {
+        row.digest(&mut self.digest);
         self.columns.cell.push(row.cell as i64);
         self.columns.scenario.push(row.scenario);
         self.columns.combination.push(row.combination);
@@ -216,6 +335,8 @@ impl Writer {
         if !self.columns.cell.is_empty() {
             self.end_group()?;
         }
+        let digest = KeyValue::new(DIGEST.to_owned(), self.digest.to_string());
+        self.writer.append_key_value_metadata(digest);
         self.writer.into_inner()?.sync_all()?;
         Ok(self.rows)
     }
@@ -240,9 +361,14 @@ impl Writer {
 
 /// Reads a file, row by row.
 pub struct Reader {
-    reader: SerializedFileReader<File>,
+    path: PathBuf,
     identity: Identity,
     parameters: Vec<Column>,
+    /// The digest that was written.
+    wanted: String,
+    /// That of the rows that were taken.
+    digest: Fingerprint,
+    groups: usize,
     columns: Columns,
     /// The next row of these.
     at: usize,
@@ -253,27 +379,25 @@ pub struct Reader {
 impl Reader {
     /// Opens a file and finds out what it is.
     pub fn open(path: &Path) -> Result<Reader, OpenError> {
-        let file = File::open(path).map_err(|cause| OpenError::Read {
-            path: path.to_owned(),
-            cause,
-        })?;
-        Reader::new(file).map_err(|cause| OpenError::Foreign {
-            path: path.to_owned(),
-            cause,
-        })
+        let file = File::open(path).map_err(|cause| open_error(path, cause))?;
+        Reader::new(path, file).map_err(|cause| cause.of(path))
     }
 
-    fn new(file: File) -> Result<Reader, ContentError> {
+    fn new(path: &Path, file: File) -> Result<Reader, ContentError> {
         let reader = guarded(|| Ok(SerializedFileReader::new(file)?))?;
         let metadata = reader.metadata().file_metadata();
         let pairs = metadata.key_value_metadata();
-        let identity = Identity::from_pairs(|key| {
+        let get = |key: &str| {
             let pair = pairs?.iter().find(|pair| pair.key == key)?;
             pair.value.clone()
-        })?;
+        };
+        let identity = Identity::from_pairs(get)?;
         let parameters = parameters_of(metadata.schema())?;
         Ok(Reader {
-            reader,
+            path: path.to_owned(),
+            wanted: get(DIGEST).ok_or(ContentError::NoDigest)?,
+            digest: digest_of(&identity, &parameters),
+            groups: reader.num_row_groups(),
             identity,
             parameters,
             columns: Columns::default(),
@@ -295,22 +419,54 @@ impl Reader {
     /// The next row, if it is of this cell.
     pub fn next_of(&mut self, cell: u64) -> Result<Option<Row>, ContentError> {
         let row = self.peek()?.filter(|row| row.cell == cell);
-        self.at += usize::from(row.is_some());
+        if let Some(row) = &row {
+            row.digest(&mut self.digest);
+            self.at += 1;
+        }
         Ok(row)
     }
 
-    /// Whether all rows were taken.
+    /// Whether all rows were taken; an error if they are not those that were written.
     pub fn is_at_end(&mut self) -> Result<bool, ContentError> {
-        Ok(self.peek()?.is_none())
+        if self.peek()?.is_some() {
+            return Ok(false);
+        }
+        let found = self.digest.to_string();
+        match found == self.wanted {
+            true => Ok(true),
+            false => Err(ContentError::Digest {
+                found,
+                wanted: self.wanted.clone(),
+            }),
+        }
+    }
+
+    /// Reads all that is left; an error if it is not what was written.
+    pub fn check(mut self) -> Result<(), ContentError> {
+        while let Some(row) = self.peek()? {
+            row.digest(&mut self.digest);
+            self.at += 1;
+        }
+        self.is_at_end().map(drop)
     }
 
     fn peek(&mut self) -> Result<Option<Row>, ContentError> {
         while self.at >= self.columns.cell.len() {
-            if self.group >= self.reader.num_row_groups() {
+            if self.group >= self.groups {
                 return Ok(None);
             }
-            let (reader, group, parameters) = (&self.reader, self.group, &self.parameters);
-            self.columns = guarded(|| read_group(&*reader.get_row_group(group)?, parameters))?;
+            let file = File::open(&self.path).map_err(|cause| match is_no_descriptor(&cause) {
+                true => ContentError::Descriptors(cause),
+                false => ContentError::Io(cause),
+            })?;
+            let (group, parameters) = (self.group, &self.parameters);
+            self.columns = guarded(|| {
+                let reader = SerializedFileReader::new(file)?;
+                if group >= reader.num_row_groups() {
+                    return Err(ContentError::Damaged);
+                }
+                read_group(&*reader.get_row_group(group)?, parameters)
+            })?;
             self.group += 1;
             self.at = 0;
         }
@@ -318,6 +474,14 @@ impl Reader {
             Some(row) => Ok(Some(row)),
             None => Err(ContentError::Cell(self.at)),
         }
+    }
+}
+
+fn open_error(path: &Path, cause: io::Error) -> OpenError {
+    let path = path.to_owned();
+    match is_no_descriptor(&cause) {
+        true => OpenError::Descriptors { path, cause },
+        false => OpenError::Read { path, cause },
     }
 }
 
@@ -494,7 +658,7 @@ mod tests {
         let mut reader = Reader::open(&path).unwrap();
         assert_eq!(*reader.identity(), identity);
         assert_eq!(reader.parameters(), parameters);
-        assert_eq!(reader.reader.num_row_groups(), 2);
+        assert_eq!(reader.groups, 2);
         for (cell, &rows) in (0..).zip(&rows) {
             assert!(!reader.is_at_end().unwrap());
             for at in 0..rows {
@@ -503,5 +667,21 @@ mod tests {
             assert_eq!(reader.next_of(cell).unwrap(), None);
         }
         assert!(reader.is_at_end().unwrap());
+        Reader::open(&path).unwrap().check().unwrap();
+    }
+
+    #[test]
+    fn a_lack_of_descriptors_is_not_the_fault_of_a_file() {
+        let path = Path::new("s.parquet");
+        for code in NO_DESCRIPTOR {
+            let error = open_error(path, io::Error::from_raw_os_error(code));
+            assert!(error.to_string().contains("no file descriptor"), "{error}");
+            assert!(!error.is_of_file());
+            let inner = Box::new(io::Error::from_raw_os_error(code));
+            let error = ContentError::from(ParquetError::External(inner));
+            assert!(matches!(error, ContentError::Descriptors(_)), "{error}");
+        }
+        let error = open_error(path, io::Error::from_raw_os_error(2));
+        assert!(matches!(error, OpenError::Read { .. }), "{error}");
     }
 }

@@ -24,7 +24,7 @@ use crate::parameters::Parameters;
 use crate::parameters::Value;
 use crate::vary::Combination;
 
-/// Shards of one grid; `merge` has all their files open at once.
+/// Shards of one grid.
 pub const SHARDS: RangeInclusive<u32> = 1..=1000;
 
 /// Names of combinations that a message shows.
@@ -87,6 +87,18 @@ pub enum GridError {
     /// There is no combination.
     #[error("there is nothing to sweep")]
     Nothing,
+    /// It is another grid than was expected.
+    #[error(
+        "--expect {expected}: this is {found}, with fingerprint {}. The scenario, its settings or what is varied has changed since; \
+         write the script anew, or undo the change",
+        found.fingerprint
+    )]
+    Unexpected {
+        /// What it is.
+        found: Box<Identity>,
+        /// The fingerprint that was expected.
+        expected: String,
+    },
     /// There are fewer cells than shards.
     #[error(
         "--shard {shard} is not possible: the grid has {cells} cells, so it has that many shards at \
@@ -221,6 +233,18 @@ impl Grid {
         }
     }
 
+    /// Refuses a grid with another fingerprint than this.
+    pub fn expect(&self, fingerprint: &str) -> Result<(), GridError> {
+        let found = self.identity(Shard::WHOLE);
+        match found.fingerprint == fingerprint {
+            true => Ok(()),
+            false => Err(GridError::Unexpected {
+                found: Box::new(found),
+                expected: fingerprint.to_owned(),
+            }),
+        }
+    }
+
     /// What a file of one of its shards says about itself.
     pub fn identity(&self, shard: Shard) -> Identity {
         let mut fingerprint = Fingerprint::default();
@@ -245,7 +269,7 @@ impl Grid {
             runs: self.runs,
             seed: self.seed,
             cells: self.cells(),
-            fingerprint: format!("{:032x}", fingerprint.0),
+            fingerprint: fingerprint.to_string(),
             shard,
         }
     }
@@ -363,8 +387,25 @@ impl fmt::Display for Identity {
     }
 }
 
-/// FNV-1a of 128 bits.
-struct Fingerprint(u128);
+/// FNV-1a of 128 bits. Two inputs of one length that differ in a single byte never have the same.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Fingerprint(u128);
+
+impl Fingerprint {
+    /// Takes more.
+    pub(super) fn bytes(&mut self, bytes: &[u8]) {
+        const PRIME: u128 = (1 << 88) + (1 << 8) + 0x3b;
+        for &byte in bytes {
+            self.0 = (self.0 ^ u128::from(byte)).wrapping_mul(PRIME);
+        }
+    }
+}
+
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
 
 impl Default for Fingerprint {
     fn default() -> Fingerprint {
@@ -374,10 +415,7 @@ impl Default for Fingerprint {
 
 impl Write for Fingerprint {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        const PRIME: u128 = (1 << 88) + (1 << 8) + 0x3b;
-        for byte in text.bytes() {
-            self.0 = (self.0 ^ u128::from(byte)).wrapping_mul(PRIME);
-        }
+        self.bytes(text.as_bytes());
         Ok(())
     }
 }

@@ -1,7 +1,8 @@
 //! The files of all shards to the one that the whole grid would have written.
 //!
-//! All files are opened at once and their rows taken cell by cell, so memory holds a row group of each
-//! and no more. Every cell must be there once, in the shard that it belongs to.
+//! Rows are taken from all files cell by cell, so memory holds a row group of each and no more. A file is open only while a row group
+//! of it is read, so a thousand shards need no more file descriptors than two. Every cell must be there once, in the shard that it
+//! belongs to, and the rows of every shard must be those that were written.
 
 use std::path::Path;
 use std::path::PathBuf;
@@ -102,6 +103,26 @@ pub enum MergeError {
         /// The grid.
         identity: Box<Identity>,
     },
+    /// It is another grid than was expected.
+    #[error(
+        "--expect {expected}: the shards are of {found}, with fingerprint {}. Remove them, or write the script anew",
+        found.fingerprint
+    )]
+    Unexpected {
+        /// What the shards are of.
+        found: Box<Identity>,
+        /// The fingerprint that was expected.
+        expected: String,
+    },
+    /// Rows of a shard are not those that were written.
+    #[error("{} cannot be joined: run the shard again with --force", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        cause: ContentError,
+    },
     /// Rows of a shard cannot be read.
     #[error("cannot read {}", path.display())]
     Rows {
@@ -172,6 +193,17 @@ impl Merge {
         &self.whole
     }
 
+    /// Refuses shards of another grid than that with this fingerprint.
+    pub fn expect(&self, fingerprint: &str) -> Result<(), MergeError> {
+        match self.whole.fingerprint == fingerprint {
+            true => Ok(()),
+            false => Err(MergeError::Unexpected {
+                found: Box::new(self.whole.clone()),
+                expected: fingerprint.to_owned(),
+            }),
+        }
+    }
+
     /// Writes the merged file, whole or not at all; how many rows it has. Nothing is left once
     /// `is_interrupted` says so.
     pub fn write(
@@ -213,9 +245,12 @@ impl Merge {
 }
 
 fn part_error(path: &Path) -> impl Fn(ContentError) -> MergeError {
-    move |cause| MergeError::Rows {
-        path: path.to_owned(),
-        cause,
+    move |cause| {
+        let path = path.to_owned();
+        match cause.is_of_file() {
+            true => MergeError::Damaged { path, cause },
+            false => MergeError::Rows { path, cause },
+        }
     }
 }
 

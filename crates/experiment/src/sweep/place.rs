@@ -1,16 +1,22 @@
 //! What is under a file's name already, and how a complete file comes there.
 //!
-//! A file is written beside its place, under a hidden name with the process's number, and renamed when
-//! it is complete and on the disk. Until then nothing is under its name, or what was there before.
+//! A file is written beside its place, under a hidden name that was drawn and that nobody had, and renamed when it is complete and on
+//! the disk; then the folder is brought to the disk too. Until then nothing is under its name, or what was there before.
 //! Whoever turns signals into a flag says so to [`write()`], which then removes what it has written.
 //! A kill -9 in that moment can leave the hidden file, which is in nobody's way.
 
+use std::ffi::OsStr;
 use std::fs::File;
+use std::hash::BuildHasher;
+use std::hash::Hasher;
+use std::hash::RandomState;
+use std::io;
 use std::path::Path;
 use std::path::PathBuf;
 
 use thiserror::Error;
 
+use super::file::ContentError;
 use super::file::OpenError;
 use super::file::Reader;
 use super::grid::Identity;
@@ -37,6 +43,18 @@ pub enum OccupiedError {
         found: Box<Identity>,
         /// What it should.
         wanted: Box<Identity>,
+    },
+    /// It cannot be read, whatever it is.
+    #[error(transparent)]
+    Read(OpenError),
+    /// It is what was asked for, and damaged.
+    #[error("{} is damaged: replace it with --force", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        cause: ContentError,
     },
     /// Nobody can tell what it is.
     #[error(
@@ -106,25 +124,31 @@ pub enum WriteError {
     Interrupted(PathBuf),
 }
 
-/// Whether the complete file is there; an error if another is and may not be replaced.
+/// Whether the complete file is there; an error if another is, or a damaged one. With `force` whatever is there may be replaced.
 pub fn is_done(path: &Path, wanted: &Identity, force: bool) -> Result<bool, OccupiedError> {
-    if !path.exists() {
+    if force || !path.exists() {
         return Ok(false);
     }
     if Format::of(path) == Ok(Format::Csv) {
-        return match force {
-            true => Ok(false),
-            false => Err(OccupiedError::Csv(path.to_owned())),
-        };
+        return Err(OccupiedError::Csv(path.to_owned()));
     }
     match Reader::open(path) {
-        Ok(reader) if reader.identity() == wanted => Ok(true),
-        _ if force => Ok(false),
+        Ok(reader) if reader.identity() == wanted => {
+            let checked = reader.check().map(|()| true);
+            checked.map_err(|cause| match cause.is_of_file() {
+                true => OccupiedError::Damaged {
+                    path: path.to_owned(),
+                    cause,
+                },
+                false => OccupiedError::Read(cause.of(path)),
+            })
+        }
         Ok(reader) => Err(OccupiedError::Other {
             path: path.to_owned(),
             found: Box::new(reader.identity().clone()),
             wanted: Box::new(wanted.clone()),
         }),
+        Err(cause) if !cause.is_of_file() => Err(OccupiedError::Read(cause)),
         Err(cause) => Err(OccupiedError::Foreign {
             path: path.to_owned(),
             wanted: Box::new(wanted.clone()),
@@ -179,7 +203,23 @@ pub fn write<E: From<WriteError>>(
         return Err(WriteError::Interrupted(path.to_owned()).into());
     }
     std::fs::rename(&partial.0, path).map_err(|cause| cannot(cause.into()))?;
+    sync_folder(path).map_err(|cause| cannot(cause.into()))?;
     Ok(rows)
+}
+
+/// Sees to it that a file's name outlasts a loss of power.
+fn sync_folder(path: &Path) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| *folder != Path::new(""));
+    match File::open(folder.unwrap_or(Path::new(".")))?.sync_all() {
+        // File systems that cannot do it say so.
+        Err(cause) if cause.kind() == io::ErrorKind::InvalidInput => Ok(()),
+        synced => synced,
+    }
+}
+
+/// A number that nobody else draws, on any machine: from the keys with which the standard library guards its hash tables.
+fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
 }
 
 /// A file that is not complete yet; goes when dropped, unless it was renamed.
@@ -190,13 +230,23 @@ impl Partial {
         let name = path
             .file_name()
             .ok_or_else(|| WriteError::NoName(path.to_owned()))?;
-        let name = format!(".{}.{}.partial", name.to_string_lossy(), std::process::id());
-        let partial = path.with_file_name(name);
-        let file = File::create(&partial).map_err(|cause| WriteError::Write {
+        Partial::drawn(path, name, random).map_err(|cause| WriteError::Write {
             path: path.to_owned(),
             cause: cause.into(),
-        })?;
-        Ok((Partial(partial), file))
+        })
+    }
+
+    /// Draws until there is no such file.
+    fn drawn(path: &Path, name: &OsStr, draw: impl Fn() -> u64) -> io::Result<(Partial, File)> {
+        loop {
+            let name = format!(".{}.{:016x}.partial", name.to_string_lossy(), draw());
+            let partial = path.with_file_name(name);
+            match File::create_new(&partial) {
+                Ok(file) => return Ok((Partial(partial), file)),
+                Err(cause) if cause.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(cause) => return Err(cause),
+            }
+        }
     }
 }
 
@@ -204,5 +254,27 @@ impl Drop for Partial {
     fn drop(&mut self) {
         // Not there: it was renamed. Not removable: nothing more can be done.
         let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[test]
+    fn a_hidden_file_of_another_process_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s.parquet");
+        let other = folder.path().join(".s.parquet.0000000000000007.partial");
+        std::fs::write(&other, "another's").unwrap();
+        let next = Cell::new(7);
+        let draw = || next.replace(next.get() + 1);
+        let (partial, _) = Partial::drawn(&path, OsStr::new("s.parquet"), draw).unwrap();
+        assert_eq!(next.get(), 9);
+        drop(partial);
+        assert_eq!(std::fs::read(&other).unwrap(), b"another's");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+        assert_ne!(random(), random());
     }
 }

@@ -4,8 +4,8 @@
 //! which shards are missing, so a failed sweep goes on by running it again (its own text says how). A task runs
 //! `tandem sim sweep --shard I/N`, whose file appears only once it is complete.
 //!
-//! Nothing here talks to Slurm. That a file is of the same sweep as the others is checked where it is written and where they are
-//! joined.
+//! Nothing here talks to Slurm. The grid's fingerprint is in the script, and whatever runs or joins shards is told to refuse another: a
+//! scenario that was edited since is an error and not another result.
 
 use std::path::Path;
 use std::path::PathBuf;
@@ -95,11 +95,12 @@ impl Script<'_> {
             true => letter,
             false => '_',
         };
-        let name = grid.identity(Shard::WHOLE).scenario;
-        let name: String = name.chars().take(NAME).map(safe).collect();
+        let identity = grid.identity(Shard::WHOLE);
+        let name: String = identity.scenario.chars().take(NAME).map(safe).collect();
         let values = [
             ("@NAME@", format!("tandem-{name}")),
             ("@OF@", division.of.to_string()),
+            ("@FINGERPRINT@", identity.fingerprint),
             ("@CELLS@", grid.cells().to_string()),
             ("@SCRIPT@", word(script)?),
             ("@PROGRAM@", word(program)?),
@@ -236,6 +237,7 @@ mod tests {
             "# A sweep of 100 cells in 12 shards, written by `tandem sim sweep --slurm`.",
             "arguments=('/data/my host.toml' --seed=7 --policies=stock --policies=aple '--vary=vm.*.vcpus=1,2' --runs=50)",
             "folder=/data/all.parquet.shards",
+            &format!("fingerprint={}", grid.identity(Shard::WHOLE).fingerprint),
         ] {
             assert!(text.lines().any(|own| own == line), "{line}: {text}");
         }

@@ -9,8 +9,10 @@
 #   bash THIS status              says how many are there, and shows the logs of those that failed
 #   bash THIS merge               joins them
 #
-# After a failure the first of these again submits what is missing. `sbatch THIS` submits all shards and joins nothing; a shard that is
-# complete already ends at once. Every node needs program, scenario and folder under the names below (TANDEM=PATH is another program).
+# After a failure the first of these again submits what is missing; where the joined file is complete there is nothing to do. A shard that
+# `merge` finds damaged is to be removed first. `sbatch THIS shard` submits all shards and joins nothing; a shard that is complete already
+# ends at once. Every node needs program, scenario and folder under the names below (TANDEM=PATH is another program). The scenario must be
+# what it was when this was written: its grid has the fingerprint below, and nothing else runs or is joined.
 set -euo pipefail
 
 script=@SCRIPT@
@@ -18,6 +20,7 @@ tandem=${TANDEM:-@PROGRAM@}
 folder=@FOLDER@
 out=@OUT@
 of=@OF@
+fingerprint=@FINGERPRINT@
 arguments=(@ARGUMENTS@)
 
 file() {
@@ -39,9 +42,9 @@ ranges() {
          END { end() }'
 }
 
-# In a job, what is said goes to a log beside the shards, which is kept only if the job fails.
+# What is said goes to a log beside the shards, which is kept only if the job fails. Only for the commands that jobs of this script are
+# given: in somebody's own job (salloc) the others say what they have to say where they are called.
 log() {
-    [[ -n ${SLURM_JOB_ID:-} ]] || return 0
     kept=$folder/$1.log
     exec >"$kept" 2>&1
     trap 'status=$?; if ((status == 0)); then rm -f "$kept"; fi; exit $status' EXIT
@@ -49,16 +52,15 @@ log() {
 
 shard() {
     log "$1"
-    "$tandem" sim sweep "${arguments[@]}" --workers 1 --shard "$1/$of" --out "$(file "$1")"
+    "$tandem" sim sweep "${arguments[@]}" --expect "$fingerprint" --workers 1 --shard "$1/$of" --out "$(file "$1")"
 }
 
 merge() {
     local files=() number
-    log merge
     for ((number = 1; number <= of; number++)); do
         files+=("$(file "$number")")
     done
-    "$tandem" sim sweep merge "$out" "${files[@]}"
+    "$tandem" sim sweep merge --expect "$fingerprint" "$out" "${files[@]}"
 }
 
 status() {
@@ -75,23 +77,43 @@ status() {
 
 submit() {
     local numbers array join
+    if [[ -e $out ]]; then
+        # It is read, and nothing else is done: of something else, or damaged, it is an error.
+        "$tandem" sim sweep "${arguments[@]}" --expect "$fingerprint" --out "$out"
+        return
+    fi
+    mkdir -p "$folder"
     numbers=$(missing)
     if [[ -z $numbers ]]; then
         merge
         return
     fi
-    array=$(sbatch --parsable "$@" --array="$(ranges <<<"$numbers")" "$script")
+    array=$(sbatch --parsable "$@" --array="$(ranges <<<"$numbers")" "$script" shard)
     array=${array%%;*}
     join=$(sbatch --parsable "$@" --job-name=@NAME@-merge --output=/dev/null --dependency="afterok:$array" --kill-on-invalid-dep=yes \
-        --wrap "exec bash $(printf %q "$script") merge")
+        --wrap "exec bash $(printf %q "$script") merge-job")
     echo "$(wc -l <<<"$numbers") of $of shards are job $array; job ${join%%;*} joins them into $out"
 }
 
-if [[ -n ${SLURM_ARRAY_TASK_ID:-} ]]; then
-    shard "$SLURM_ARRAY_TASK_ID"
-else
-    case ${1:-} in
-        merge | status) "$1" ;;
-        *) submit "$@" ;;
-    esac
-fi
+# Said to whoever calls, and to a log for `status`: what a job says is lost.
+refuse() {
+    echo "$script: $*" | tee "$folder/refused.log" >&2
+    exit 2
+}
+
+case ${1:-} in
+    merge | status) "$1" ;;
+    merge-job)
+        log merge
+        merge
+        ;;
+    shard)
+        [[ -n ${SLURM_ARRAY_TASK_ID:-} ]] || refuse "shard is for tasks of an array: sbatch $script shard"
+        shard "$SLURM_ARRAY_TASK_ID"
+        ;;
+    *)
+        # Each task would submit everything.
+        [[ -z ${SLURM_ARRAY_TASK_ID:-} ]] || refuse "this is a task of an array: call it outside, or sbatch $script shard"
+        submit "$@"
+        ;;
+esac

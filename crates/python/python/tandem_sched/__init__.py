@@ -117,11 +117,12 @@ def sweep(
 ) -> Sweep:
     """Runs a grid, or shard ``"I/N"`` of it; the table has a column ``cell`` for the number in the grid.
 
-    ``out`` is the file that ``tandem sim sweep --out`` writes, to the byte (Parquet, or CSV by its name). If a Parquet
-    file is there and complete it is read and nothing runs (a CSV file does not say of which grid it is); a file of something else raises :class:`OSError` unless ``force``.
+    ``out`` is the file that ``tandem sim sweep --out`` writes, to the byte (Parquet, or CSV by its name). If a Parquet file is there and complete
+    it is read and nothing runs (a CSV file does not say of which grid it is); one that is damaged or of something else raises
+    :class:`OSError`. With ``force`` it is made anew, whatever is there.
 
     With ``client``, a ``dask.distributed.Client``, the grid runs on the workers of that cluster, in ``shards`` shards or as many as take
-    about a second each. The bytes are the same. A shard whose worker dies is run again elsewhere. Shards that are done are kept in the folder
+    about a second each (``force`` also removes shards that are in the way: damaged, or of something else). The bytes are the same. A shard whose worker dies is run again elsewhere. Shards that are done are kept in the folder
     ``OUT.shards`` until all are, so the same call again goes on with a sweep that broke off. Workers need this wheel and, if the
     scenario is a file, that file under the same path.
     """

@@ -10,9 +10,10 @@ Dask runs a shard again whose worker died. Any other error, and Ctrl-C, cancels 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
-import shutil
+import secrets
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,13 +41,7 @@ def sweep(
     as_completed: Any = distributed.as_completed
     grid = _grid(asked)
     folder = Path(f"{out}.shards")
-    try:
-        files, missing = grid.divide(out, shards)
-    except OSError:
-        if not force:
-            raise
-        shutil.rmtree(folder)
-        files, missing = grid.divide(out, shards)
+    files, missing = grid.divide(out, shards, force)
     folder.mkdir(exist_ok=True)
     said = "shards"
     total, done = len(files), len(files) - len(missing)
@@ -66,8 +61,15 @@ def sweep(
     finally:
         # Nothing is left where all went well.
         client.cancel(list(futures))
+    # It is on the disk, and its name too, before the shards go.
     grid.merge(out, files)
-    shutil.rmtree(folder)
+    for file in files:
+        Path(file).unlink()
+    try:
+        folder.rmdir()
+    except OSError:
+        # Something else is in it, which is not ours.
+        pass
 
 
 def shard(asked: Asked, shard: str, fingerprint: str) -> tuple[bytes, str]:
@@ -91,9 +93,10 @@ def keep(grid: _native.Grid, content: bytes, digest: str, path: Path, shard: str
     if hashlib.sha256(content).hexdigest() != digest:
         raise RuntimeError(f"shard {shard} was damaged on its way from the worker: run the sweep again")
     path = Path(path)
-    partial = path.with_name(f".{os.getpid()}.{path.name}")
+    # A name of its own, also where another machine writes into this folder; with the mode that any file of this user gets.
+    partial = path.with_name(f".{secrets.token_hex(8)}.{path.name}")
     try:
-        with open(partial, "wb") as file:
+        with open(partial, "xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -102,6 +105,20 @@ def keep(grid: _native.Grid, content: bytes, digest: str, path: Path, shard: str
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+    _sync(path.parent)
+
+
+def _sync(folder: Path) -> None:
+    """Sees to it that the names in a folder outlast a loss of power."""
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(opened)
+    except OSError as error:
+        # File systems that cannot do it say so.
+        if error.errno != errno.EINVAL:
+            raise
+    finally:
+        os.close(opened)
 
 
 def _grid(asked: Asked) -> _native.Grid:

@@ -95,13 +95,14 @@ class Picture:
         """Writes it to a file that ends in ``.svg``, or, where the program ``rsvg-convert`` is installed, in ``.png``."""
         name = _os.fspath(path)
         if name.lower().endswith(".svg"):
-            with open(name, "w", encoding="utf-8") as file:
-                file.write(self._svg)
+            content = self._svg.encode()
         elif name.lower().endswith(".png"):
-            with open(name, "wb") as binary:
-                binary.write(self._png())
+            content = self._png()
         else:
             raise ValueError(f"{name} cannot be a picture: name a file that ends in .svg or .png")
+        # Only now: a picture that was there is kept where there is no new one.
+        with open(name, "wb") as file:
+            file.write(content)
 
     def _png(self) -> bytes:
         import subprocess
