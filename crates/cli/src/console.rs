@@ -1,7 +1,6 @@
 //! Standard output, and whether a file can be written; errors with their causes on one line.
 
 use std::io::Write;
-use std::path::Path;
 use std::sync::OnceLock;
 
 use anyhow::Context;
@@ -16,6 +15,7 @@ use tandem_host::span::SpanError;
 use tandem_host::why::WhyError;
 use tandem_linux::restore::RestoreReport;
 use tandem_linux::service::Level;
+pub use tandem_report::check_writable;
 use tandem_report::is_of_an_argument;
 
 /// A line on standard error, which nobody may read: an error.
@@ -98,19 +98,6 @@ pub fn print_restored(report: &RestoreReport) -> anyhow::Result<()> {
     }
 }
 
-/// Fails where `path` could not be written; changes no file that is there, and leaves none that was not.
-pub fn check_writable(path: &Path) -> anyhow::Result<()> {
-    let is_file = !path.is_dir();
-    anyhow::ensure!(is_file, "{} is a directory; name a file", path.display());
-    let is_new = std::fs::symlink_metadata(path).is_err();
-    let mut options = std::fs::OpenOptions::new();
-    let opened = options.append(true).create(true).open(path);
-    let removed = opened.and_then(|_| is_new.then(|| std::fs::remove_file(path)).transpose());
-    removed
-        .map(drop)
-        .with_context(|| format!("cannot write {}", path.display()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -122,15 +109,5 @@ mod tests {
             explain(&error.context("mode y")),
             "mode y: cannot write x: no permission"
         );
-    }
-
-    #[test]
-    fn a_page_that_cannot_be_written_is_found_out_at_once() {
-        let error = format!(
-            "{:#}",
-            check_writable(Path::new("/nowhere/x.html")).unwrap_err()
-        );
-        assert!(error.contains("/nowhere/x.html"), "{error}");
-        assert!(check_writable(Path::new("/")).is_err());
     }
 }

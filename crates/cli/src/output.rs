@@ -66,7 +66,7 @@ pub fn check_json(json: Option<&Path>) -> anyhow::Result<()> {
 /// Whether a file can be written.
 pub fn check(path: &Path) -> anyhow::Result<()> {
     refuse_scenario(path)?;
-    check_writable(path)
+    Ok(check_writable(path)?)
 }
 
 /// A scenario is never overwritten, however the arguments are mixed up.

@@ -22,6 +22,7 @@
 //! - [`json`]: figures as JSON files.
 //! - [`terminal`]: whether there is colour, and whether anything but results is said.
 //! - [`mod@argument`]: whether an error is about an option.
+//! - [`writable`]: whether a file could be written.
 //! - [`mod@explain`]: an error and its causes on one line.
 //!
 //! Nothing here measures, and nothing here rounds before it must: figures are kept as measured and
@@ -52,12 +53,14 @@ pub mod table;
 pub mod terminal;
 pub mod timeline;
 pub mod waits_matrix;
+pub mod writable;
 
 pub use argument::is_of_an_argument;
 pub use experiment::Experiment;
 pub use explain::explain;
 pub use section::Section;
 pub use table::Table;
+pub use writable::check_writable;
 
 /// The former place of [`Section`].
 pub mod survey_page {

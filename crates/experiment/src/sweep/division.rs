@@ -156,10 +156,8 @@ impl Division {
                 let (path, found) = (path.clone(), *shard);
                 return Err(DivisionError::Divided { path, found, of });
             }
-            let others = found.iter().filter(|(_, shard)| shard.of != of);
-            others
-                .map(|(path, _)| remove(path))
-                .collect::<Result<(), _>>()?;
+            let mut others = found.iter().filter(|(_, shard)| shard.of != of);
+            others.try_for_each(|(path, _)| remove(path))?;
             found.retain(|(_, shard)| shard.of == of);
         }
         let mut done: Vec<u32> = found.iter().map(|(_, shard)| shard.number).collect();
