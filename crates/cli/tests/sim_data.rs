@@ -80,6 +80,7 @@ impl Folder {
             let value = |field: &parquet::record::Field| match field {
                 parquet::record::Field::Str(text) => text.clone(),
                 parquet::record::Field::Long(number) => number.to_string(),
+                parquet::record::Field::ULong(number) => number.to_string(),
                 parquet::record::Field::Double(number) => number.to_string(),
                 other => panic!("{other:?}"),
             };

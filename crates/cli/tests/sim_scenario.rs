@@ -166,6 +166,6 @@ fn what_makes_no_scenario_is_said_and_nothing_is_written_over() {
         folder,
         &["--at", "2030-01-01T00:00:00Z..2031-01-01T00:00:00Z"],
     );
-    assert!(said.contains("no interval at that time"), "{said}");
+    assert!(said.contains("nothing was recorded then"), "{said}");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "mine");
 }

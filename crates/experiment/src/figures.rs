@@ -275,7 +275,7 @@ mod tests {
         assert_eq!(rows[0].get_string(2).unwrap(), "cfs");
         assert_eq!(rows[0].get_long(3).unwrap(), 8);
         assert_eq!(rows[0].get_double(4).unwrap(), 1.5);
-        assert_eq!(rows[0].get_long(5).unwrap(), 7);
+        assert_eq!(rows[0].get_ulong(5).unwrap(), 7);
         assert_eq!(rows[0].get_string(6).unwrap(), "web, the first");
         assert_eq!(rows[1].get_string(7).unwrap(), "idle");
         assert_eq!(rows[1].get_double(9).unwrap(), 0.25);

@@ -33,12 +33,16 @@ pub enum FiguresError {
     },
 }
 
-/// The rows that a file holds; an empty file holds none.
+/// The rows that a file holds; one that is empty, or not there, holds none.
 pub fn read(path: &Path) -> Result<Vec<Row>, FiguresError> {
-    let text = std::fs::read_to_string(path).map_err(|source| FiguresError::Read {
-        path: path.to_owned(),
-        source,
-    })?;
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(source) => {
+            let path = path.to_owned();
+            return Err(FiguresError::Read { path, source });
+        }
+    };
     if text.trim().is_empty() {
         return Ok(Vec::new());
     }

@@ -6,7 +6,7 @@
 //! was written at once. Both writing and reading hold one row group at a time.
 //!
 //! What is read may be any file: the schema, the order of cells and the digest are checked, and what is wrong is an error. So it is
-//! where the Parquet library panics, as it does on some damaged pages. The digest ([`Fingerprint`]) is of the metadata, of the
+//! where the Parquet library panics, as it does on some damaged pages. The digest (the hash of a grid's fingerprint) is of the metadata, of the
 //! columns of parameters and of every row, and is known to be right once all rows were taken: [`Reader::is_at_end`]. It guards
 //! against damage, not against forgery, and does not see what nobody reads here, such as the least and greatest value of a page.
 //!
