@@ -23,6 +23,7 @@
 
 pub mod account;
 pub mod alone;
+mod argument;
 pub mod batch;
 pub mod boot;
 pub mod changes;
@@ -64,3 +65,5 @@ pub mod what_if;
 pub mod why_trial;
 pub mod windows;
 pub mod work;
+
+pub use argument::is_of_an_argument;

@@ -72,7 +72,9 @@ pub fn exit_status(error: &anyhow::Error) -> u8 {
             error.downcast_ref(),
             Some(DaemonError::Config(ConfigError::NothingSelected))
         );
-    if unselected || error.is::<WrongArgument>() || error.chain().any(is_of_an_argument) {
+    let of_bench = error.chain().any(tandem_bench::is_of_an_argument);
+    if unselected || of_bench || error.is::<WrongArgument>() || error.chain().any(is_of_an_argument)
+    {
         return 2;
     }
     match no_vm || no_scaling || none_then || error.is::<NothingMatched>() {

@@ -32,7 +32,6 @@ use tandem_host::config::Policies;
 use tandem_host::config::Select;
 use tandem_host::config::VmRule;
 use tandem_host::daemon::Daemon;
-use tandem_host::discovery::Discovery;
 use tandem_host::glob;
 use tandem_host::select::NothingMatched;
 use tandem_host::select::Selector;
@@ -221,21 +220,13 @@ pub struct RunArgs {
     /// Print 'ready' on stdout once acting
     #[arg(long)]
     print_ready: bool,
-    /// Check options and settings, print the settings that would be in force, and end: status 0, or 2 where something cannot be. Changes nothing
+    /// Check options and settings, print the settings that would be in force, and end: status 0, or 2 where something cannot be.
+    /// Changes nothing; whether a process or a cgroup is there is not looked at, as it may come later
     #[arg(long)]
     check_config: bool,
 }
 
 impl RunArgs {
-    /// The settings, where all of them are possible.
-    fn checked_settings(self) -> anyhow::Result<HostConfig> {
-        let config = self.settings()?;
-        config.check()?;
-        Selector::from_config(&config.select)?;
-        Discovery::new(config.discovery_options(), ProcFs::default())?;
-        Ok(config)
-    }
-
     /// The file's settings with the flags on top; not checked yet.
     fn settings(self) -> anyhow::Result<HostConfig> {
         let mut config = match &self.config {
@@ -435,7 +426,11 @@ pub fn main(command: HostCommand) -> anyhow::Result<()> {
 
 fn run(args: RunArgs) -> anyhow::Result<()> {
     if args.check_config {
-        let config = args.checked_settings().map_err(console::wrong_argument)?;
+        let config = args.settings().map_err(console::wrong_argument)?;
+        Daemon::check(&config).map_err(|error| console::wrong_argument(error.into()))?;
+        for remark in config.remarks() {
+            note!("{remark}");
+        }
         return console::print(config.to_toml().trim_end());
     }
     let mut console = Console {

@@ -88,6 +88,21 @@ fn what_is_printed_for_the_agent_is_what_would_be_in_force() {
 }
 
 #[test]
+fn what_does_less_than_it_says_is_remarked_and_possible() {
+    let (status, printed, said) = run(&[
+        "host",
+        "run",
+        "--check-config",
+        "--select-all",
+        "--policies",
+        "fair,flexs",
+    ]);
+    assert_eq!(status, Some(0));
+    assert!(printed.contains("\"flexs\""), "{printed}");
+    assert!(said.contains("swaps nobody"), "{said}");
+}
+
+#[test]
 fn what_cannot_be_is_said_with_status_2() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("t.toml");
@@ -106,6 +121,20 @@ fn what_cannot_be_is_said_with_status_2() {
         ),
         (&["guest", "run", "--config", file], "unknown key 'host'"),
         (&["guest", "run", "--cgroup", "x"], "--cgroup 'x'"),
+        (
+            &[
+                "host",
+                "run",
+                "--select-all",
+                "--metrics-file",
+                "/no/x.prom",
+            ],
+            "metrics_file = /no/x.prom is not possible: /no is no folder",
+        ),
+        (
+            &["guest", "run", "--metrics-file", "/no/x.prom"],
+            "metrics_file = /no/x.prom is not possible: /no is no folder",
+        ),
     ];
     for (arguments, wanted) in cases {
         let (status, printed, said) = run(&[*arguments, &["--check-config"]].concat());

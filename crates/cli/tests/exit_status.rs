@@ -128,7 +128,18 @@ fn arguments_that_cannot_be_end_with_2_and_leave_no_file() {
         &["compare", scenario, "--vary", "foo"],
         &["run", scenario, "--set", "foo"],
         &["run", scenario, "--duration", "5"],
-        &["run", scenario, "--window", "foo"],
+        &[
+            "run",
+            scenario,
+            "--window",
+            "foo",
+            "--picture",
+            &inside("x.svg"),
+        ],
+        &["run", scenario, "--window", "4ms-5ms"],
+        &["run", scenario, "--trace-from", "4ms"],
+        &["scalability", scenario, "--timeslice", "0ms"],
+        &["scalability", scenario, "--timeslice", "soon"],
         &["run", scenario, "--picture", &inside("x.pdf")],
         &["run", scenario, "--table", &inside("x.txt")],
         &["reproduce", "--claims", "foo"],
@@ -142,6 +153,23 @@ fn arguments_that_cannot_be_end_with_2_and_leave_no_file() {
             arguments.extend(names.flat_map(|(option, file)| [*option, file.as_str()]));
         }
         let (code, said) = run(&arguments, Stdio::null());
+        assert_eq!(code, Some(2), "{wrong:?}: {said}");
+    }
+    for wrong in [
+        &["sim", "survey", "--pcpus", "5"][..],
+        &["sim", "survey", "--overcommit", "3"],
+        &["sim", "survey", "--policies", "foo"],
+        &["bench", "work", "--modes", "foo"],
+        &["bench", "work", "--vcpus", "0"],
+        &["bench", "fairness", "--mixes", "foo"],
+        &["bench", "flexs", "--mixes", "foo"],
+        &["bench", "guest", "--program", "foo"],
+        &["bench", "guest", "--variants", "foo"],
+        &["bench", "changes", "--runs", "0"],
+        &["bench", "churn", "--starts", "0"],
+        &["demo", "--mix", "foo"],
+    ] {
+        let (code, said) = run(wrong, Stdio::null());
         assert_eq!(code, Some(2), "{wrong:?}: {said}");
     }
     let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().collect();

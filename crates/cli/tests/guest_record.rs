@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::process::Output;
 use std::process::Stdio;
+use std::sync::LazyLock;
 use std::thread::sleep;
 use std::time::Duration;
 use std::time::Instant;
@@ -29,11 +30,15 @@ fn tandem(arguments: &[&str]) -> Command {
 
 /// Whether the scheduler's events can be traced here; says so if not.
 fn can_trace() -> bool {
-    let traced = Tracefs::open(&ProcFs::host());
-    if let Err(error) = &traced {
+    // Once: two of one process would have one name.
+    static TRACED: LazyLock<Result<(), String>> = LazyLock::new(|| {
+        let traced = Tracefs::open(&ProcFs::host());
+        traced.map(drop).map_err(|error| error.to_string())
+    });
+    if let Err(error) = &*TRACED {
         println!("skipped: {error}");
     }
-    traced.is_ok()
+    TRACED.is_ok()
 }
 
 /// Records a command with these options: the profile, and what the recorder said.

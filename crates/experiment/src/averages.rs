@@ -28,10 +28,10 @@ pub fn geometric_mean(values: impl IntoIterator<Item = f64>) -> Option<f64> {
         if value.is_nan() || value < 0.0 {
             return None;
         }
-        sum += value.ln();
+        sum += libm::log(value);
         count += 1;
     }
-    (count > 0).then(|| (sum / f64::from(count)).exp())
+    (count > 0).then(|| libm::exp(sum / f64::from(count)))
 }
 
 #[cfg(test)]

@@ -81,8 +81,8 @@ impl Sample {
     /// The geometric mean of several figures in each run.
     pub fn geometric_mean_of(samples: &[Sample]) -> Sample {
         Sample::fold(samples, |values| {
-            let logs: f64 = values.iter().map(|value| value.ln()).sum();
-            (logs / values.len() as f64).exp()
+            let logs: f64 = values.iter().map(|value| libm::log(*value)).sum();
+            libm::exp(logs / values.len() as f64)
         })
     }
 

@@ -27,6 +27,7 @@ use tandem_sim::World;
 use tandem_sim::host::HostScheduler;
 use tandem_sim::scenario::Mode;
 use tandem_sim::scenario::Vm;
+use tandem_sim::scenario::load;
 use tandem_sim::sched::fair::Discipline;
 use thiserror::Error;
 
@@ -120,6 +121,14 @@ pub struct VmScaling {
     pub scaling: Scaling,
     /// What the efficiency could be: min(1, utilization on hardware ÷ share).
     pub potential_efficiency: Fraction,
+}
+
+/// A time above 0, as an argument says it.
+pub fn timeslice_of(text: &str) -> Result<Nanos, String> {
+    match load::time(text)? {
+        Nanos::ZERO => Err("above 0, such as 6ms".to_owned()),
+        time => Ok(time),
+    }
 }
 
 /// What a vCPU gets in a row on the host where all vCPUs are runnable.

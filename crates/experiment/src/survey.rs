@@ -294,7 +294,7 @@ impl Compared {
         });
         let worst = least(of_stock.iter().copied());
         let worst_by_due = least(by_due);
-        let logs: f64 = of_stock.iter().map(|(gain, _)| gain.ln()).sum();
+        let logs: f64 = of_stock.iter().map(|(gain, _)| libm::log(*gain)).sum();
         let most = slowdowns.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let fewest = slowdowns.iter().copied().fold(f64::INFINITY, f64::min);
         let when = |value: f64| measured.then_some(value);
@@ -307,7 +307,7 @@ impl Compared {
             pcpus,
             overcommit,
             policy: policy.to_owned(),
-            throughput: when((logs / of_stock.len() as f64).exp()),
+            throughput: when(libm::exp(logs / of_stock.len() as f64)),
             unfairness: when(most / fewest),
             worst: worst.and_then(|(value, _)| when(value)),
             victim: name(worst),

@@ -12,6 +12,7 @@ use serde::Deserialize;
 use serde::Serialize;
 use tandem_linux::settings;
 use tandem_linux::settings::SettingsError;
+use tandem_linux::settings::check_metrics_file;
 use tandem_linux::settings::check_metrics_listen;
 use tandem_linux::settings::check_real;
 use tandem_linux::settings::check_whole;
@@ -236,6 +237,7 @@ impl GuestConfig {
     pub fn check(&self) -> Result<(), SettingsError> {
         check_whole("period_ms", self.period_ms, 20, 2000, "milliseconds")?;
         check_metrics_listen(self.metrics_listen, 9465)?;
+        check_metrics_file(self.metrics_file.as_deref())?;
         if self.per_thread && self.vcpus != Vcpus::Auto && self.vcpus != Vcpus::All {
             let expected = "with per_thread threads spread over all vCPUs; leave vcpus away";
             return Err(SettingsError::value("vcpus", self.vcpus, expected));

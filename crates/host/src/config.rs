@@ -39,6 +39,7 @@ use serde::de::Error;
 use tandem_linux::branch_counters::CounterChoice;
 use tandem_linux::settings;
 use tandem_linux::settings::SettingsError;
+use tandem_linux::settings::check_metrics_file;
 use tandem_linux::settings::check_metrics_listen;
 use tandem_linux::settings::check_real;
 use tandem_linux::settings::check_whole;
@@ -49,6 +50,7 @@ use tandem_policy::asymmetric::AsymmetricConfig;
 use tandem_policy::flexs::FlexSConfig;
 use tandem_policy::host::ControllerConfig;
 pub use tandem_policy::host::Placement;
+use tandem_policy::host::flexs;
 use tandem_policy::host::registry;
 use tandem_policy::turns::TurnsConfig;
 
@@ -439,6 +441,7 @@ impl HostConfig {
         )?;
         in_range("spread", self.spread, FlexWConfig::SPREADS)?;
         check_metrics_listen(self.metrics_listen, 9464)?;
+        check_metrics_file(self.metrics_file.as_deref())?;
         for text in &self.without_kvm {
             check_named(text)
                 .map_err(|error| SettingsError::value("without_kvm", text, error.why))?;
@@ -450,6 +453,17 @@ impl HostConfig {
             true => Err(ConfigError::NothingSelected),
             false => Ok(()),
         }
+    }
+
+    /// What is possible and yet does less than its words say.
+    pub fn remarks(&self) -> Vec<String> {
+        let policies = self.controller().policies;
+        let swaps = registry::find(flexs::ENTRY.name).is_ok_and(|flexs| policies.contains(flexs));
+        let may_swap = self.placement == Placement::Rebalance;
+        let flexs = (swaps && !may_swap).then_some(
+            "policies: flexs says who spins and swaps nobody, which needs placement = \"rebalance\"",
+        );
+        flexs.into_iter().map(str::to_owned).collect()
     }
 
     /// The accounting period.
@@ -548,6 +562,20 @@ mod tests {
         assert!(config.weight_per_vcpu);
         assert_eq!(config.rule[0].weight_per_vcpu, Some(false));
         assert_eq!(config.rule[0].weight, None);
+    }
+
+    #[test]
+    fn a_policy_that_may_not_act_is_remarked() {
+        let remarks = |text: &str| read(&format!("[host]\n{text}")).unwrap().remarks();
+        let remark = remarks("policies = [\"fair\", \"flexs\"]");
+        assert_eq!(remark.len(), 1);
+        assert!(
+            remark[0].contains("needs placement = \"rebalance\""),
+            "{}",
+            remark[0]
+        );
+        assert!(remarks("policies = [\"flexs\"]\nplacement = \"rebalance\"").is_empty());
+        assert!(remarks("").is_empty());
     }
 
     #[test]

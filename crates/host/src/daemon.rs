@@ -147,6 +147,14 @@ pub struct Daemon {
 }
 
 impl Daemon {
+    /// Checks what [`Daemon::open`] would check of the settings, and opens nothing.
+    pub fn check(config: &HostConfig) -> Result<(), DaemonError> {
+        config.check()?;
+        Selector::from_config(&config.select)?;
+        Discovery::new(config.discovery_options(), ProcFs::default())?;
+        Ok(())
+    }
+
     /// Checks the settings, opens what is needed, and puts back what an earlier run left.
     ///
     /// `watchdog` runs [`crate::turns::watchdog::watch`] in a process of its own, should VMs take turns.

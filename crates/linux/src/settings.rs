@@ -132,6 +132,24 @@ pub fn check_metrics_listen(
     }
 }
 
+/// Checks that a file of metrics can stand where it shall: the folder is there, and what has the name is no folder.
+pub fn check_metrics_file(file: Option<&Path>) -> Result<(), SettingsError> {
+    let Some(file) = file else {
+        return Ok(());
+    };
+    let wrong = |expected: String| SettingsError::value("metrics_file", file.display(), expected);
+    if file.is_dir() {
+        return Err(wrong("it is a folder; name a file".to_owned()));
+    }
+    match file.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() && !folder.is_dir() => Err(wrong(format!(
+            "{} is no folder; make it first, or name a file in one that is there",
+            folder.display()
+        ))),
+        _ => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -167,6 +185,22 @@ mod tests {
         assert!(check_metrics_listen(at("127.0.0.1:80"), 1).is_ok());
         let error = check_metrics_listen(at("0.0.0.0:80"), 9464).unwrap_err();
         assert!(error.to_string().contains("127.0.0.1:9464"), "{error}");
+    }
+
+    #[test]
+    fn metrics_need_a_folder_for_their_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let said = |path: &Path| check_metrics_file(Some(path)).map_err(|error| error.to_string());
+        assert!(check_metrics_file(None).is_ok());
+        assert!(said(&folder.path().join("new.prom")).is_ok());
+        assert!(said(Path::new("here.prom")).is_ok());
+        let missing = said(&folder.path().join("no/new.prom")).unwrap_err();
+        assert!(missing.starts_with("metrics_file = "), "{missing}");
+        assert!(
+            missing.contains("no is no folder; make it first"),
+            "{missing}"
+        );
+        assert!(said(folder.path()).unwrap_err().contains("name a file"));
     }
 
     #[test]

@@ -452,10 +452,10 @@ impl FlexW {
         let ratios: Vec<f64> = others
             .filter_map(|other| self.vms.get(&other.vm))
             .filter(|other| other.adjustable && !other.comes)
-            .map(|other| (other.real_time / other.configured).ln())
+            .map(|other| libm::log(other.real_time / other.configured))
             .collect();
         let mean = ratios.iter().sum::<f64>() / ratios.len() as f64;
-        (!ratios.is_empty()).then(|| state.configured * mean.exp())
+        (!ratios.is_empty()).then(|| state.configured * libm::exp(mean))
     }
 
     /// r_i for the next period before the sum is kept.
@@ -483,7 +483,7 @@ impl FlexW {
         }
         if account.lag.abs() <= self.config.dead_band {
             if state.real_time > w && state.held >= HELD * period.0 as f64 {
-                let back = (w / state.real_time).powf(self.config.gain);
+                let back = libm::pow(w / state.real_time, self.config.gain);
                 return (state.real_time * back, Some(Because::Held));
             }
             return (state.real_time, None);

@@ -25,7 +25,7 @@ pyo3::create_exception!(
 /// What is wrong with a scenario.
 pub fn load(py: Python<'_>, error: &LoadError) -> PyErr {
     if let LoadError::Read { source, .. } = error {
-        return std::io::Error::new(source.kind(), error.to_string()).into();
+        return of_system(source, error.to_string());
     }
     let raised = ScenarioError::new_err(explain(error));
     let (file, line) = match error {
@@ -52,7 +52,20 @@ pub fn argument(error: &(dyn Error + 'static)) -> PyErr {
 
 /// A file that cannot be written, or may not be replaced.
 pub fn file(error: &(dyn Error + 'static)) -> PyErr {
-    PyOSError::new_err(explain(error))
+    let causes = std::iter::successors(Some(error), |&error| error.source());
+    let mut refusals = causes.filter_map(|cause| cause.downcast_ref());
+    match refusals.next() {
+        Some(source) => of_system(source, explain(error)),
+        None => PyOSError::new_err(explain(error)),
+    }
+}
+
+/// What the system refused: an `OSError` of its number, where it has one.
+fn of_system(source: &std::io::Error, text: String) -> PyErr {
+    match source.raw_os_error() {
+        Some(number) => PyOSError::new_err((number, text)),
+        None => std::io::Error::new(source.kind(), text).into(),
+    }
 }
 
 /// Runs that did not end.

@@ -3,6 +3,7 @@
 What they share is in support.py; scripts/test-wheel runs them.
 """
 
+import importlib.metadata
 import importlib.util
 import pickle
 import re
@@ -177,6 +178,13 @@ class Ports(Case):
 
 
 class Installed(Case):
+    def test_licences_of_all_that_is_in_it_go_with_it(self):
+        files = importlib.metadata.files("tandem-sched")
+        texts = {file.name: file.read_text() for file in files if file.name.startswith("LICENSE-")}
+        self.assertEqual(set(texts), {"LICENSE-APACHE", "LICENSE-MIT", "LICENSE-CRATES"})
+        for crate in ("parquet", "pyo3"):
+            self.assertRegex(texts["LICENSE-CRATES"], rf"(?m)^{crate} v[0-9.]+: .*(MIT|Apache-2.0)")
+
     def test_it_needs_no_other_library(self):
         program = (
             "import sys\n"

@@ -4,6 +4,7 @@ What they share is in support.py; scripts/test-wheel runs them.
 """
 
 import contextlib
+import errno
 import io
 import re
 import signal
@@ -74,6 +75,7 @@ class Scenarios(Case):
         with self.assertRaises(FileNotFoundError) as raised:
             ts.Scenario.from_file(self.path / "gone.toml")
         self.assertIn("gone.toml", str(raised.exception))
+        self.assertEqual(raised.exception.errno, errno.ENOENT)
 
 
 class Results(Case):
@@ -162,8 +164,9 @@ class Files(Case):
             sweep(seed=9)
         sweep(seed=9, force=True)
         self.assertEqual(out.read_bytes(), whole)
-        with self.assertRaises(OSError):
+        with self.assertRaises(FileNotFoundError) as raised:
             ts.sweep(self.scenario, VARY, runs=1, out=self.path / "no" / "x.parquet")
+        self.assertEqual(raised.exception.errno, errno.ENOENT)
         with self.assertRaisesRegex(ValueError, "xlsx"):
             ts.sweep(self.scenario, VARY, runs=1, out=self.path / "x.xlsx")
 

@@ -7,6 +7,8 @@ use tandem_experiment::figures::NoTable;
 use tandem_experiment::input::InputError;
 use tandem_experiment::policies::PolicyError;
 use tandem_experiment::reproduce::ReproduceError;
+use tandem_experiment::survey::SurveyError;
+use tandem_experiment::trials::TrialsError;
 use tandem_experiment::vary::VaryError;
 use tandem_sim::scenario::load::LoadError;
 use tandem_sim::scenario::load::Place;
@@ -20,8 +22,17 @@ pub fn is_of_an_argument(error: &(dyn Error + 'static)) -> bool {
         Some(LoadError::Wrong { place, .. }) => matches!(place, Place::Given { .. }),
         _ => false,
     };
+    let of_survey = matches!(
+        error.downcast_ref(),
+        Some(
+            SurveyError::Overcommit(_)
+                | SurveyError::Pcpus(_)
+                | SurveyError::Trials(TrialsError::Policy(_) | TrialsError::NoFolder(_))
+        )
+    );
     let is_claim = matches!(error.downcast_ref(), Some(ReproduceError::Unknown { .. }));
     of_setting
+        || of_survey
         || is_claim
         || error.is::<InputError>()
         || error.is::<PolicyError>()
@@ -50,6 +61,7 @@ mod tests {
         };
         assert!(!is_of_an_argument(&LoadError::at(&line, "no number")));
         assert!(is_of_an_argument(&InputError::Runs(0)));
+        assert!(is_of_an_argument(&SurveyError::Pcpus(5)));
         assert!(!is_of_an_argument(&std::io::Error::other("full")));
     }
 }

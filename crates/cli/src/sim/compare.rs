@@ -25,7 +25,7 @@ use crate::output::OutputArgs;
 pub struct CompareArgs {
     #[command(flatten)]
     scenario: ScenarioArgs,
-    /// Values to compare, such as host.scheduler=cfs,eevdf,credit; several make all combinations
+    /// Values to compare, such as host.scheduler=cfs,eevdf,credit; several make all combinations. Set after what --policies sets
     #[arg(long, value_name = "KEY=VALUE,…")]
     vary: Vec<String>,
     /// Policies to compare, such as stock,aple,hvs,aple+hvs; an unknown one lists all

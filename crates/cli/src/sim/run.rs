@@ -4,6 +4,7 @@ use std::path::Path;
 use std::path::PathBuf;
 
 use anyhow::Context;
+use clap::ArgGroup;
 use clap::Args;
 use tandem_experiment::execute;
 use tandem_experiment::figures;
@@ -27,6 +28,7 @@ use crate::output::OutputArgs;
 
 /// `tandem sim run`
 #[derive(Debug, Args)]
+#[command(group = ArgGroup::new("recorded").args(["trace", "picture"]).multiple(true))]
 pub struct RunArgs {
     #[command(flatten)]
     scenario: ScenarioArgs,
@@ -39,11 +41,11 @@ pub struct RunArgs {
     #[arg(long, value_name = "PATH")]
     picture: Option<PathBuf>,
     /// The picture's window in simulated time [default: 20ms from --trace-from on, or from the end of the warm-up]
-    #[arg(long, value_name = "FROM-TO")]
+    #[arg(long, value_name = "FROM-TO", requires = "picture")]
     window: Option<String>,
     /// Record for trace and picture only from this simulated time on [default: from the end of the warm-up for a picture whose
     /// window is not said, else 0ms]
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", requires = "recorded")]
     trace_from: Option<String>,
     /// Events that the trace holds at most; what happens later is left out
     #[arg(long, value_name = "N", default_value_t = 2_000_000)]

@@ -5,14 +5,11 @@
 
 use std::path::PathBuf;
 
-use anyhow::Context;
-use anyhow::ensure;
 use clap::Args;
 use tandem_experiment::scalability;
 use tandem_policy::Nanos;
 use tandem_report::simulation;
 use tandem_report::simulation::scalability_table;
-use tandem_sim::scenario::load;
 
 use super::input::ScenarioArgs;
 use super::progress::Bar;
@@ -26,8 +23,8 @@ pub struct ScalabilityArgs {
     scenario: ScenarioArgs,
     /// A thread that blocks once in this time synchronizes often [default: what a vCPU gets in a row where all
     /// are runnable]
-    #[arg(long, value_name = "TIME")]
-    timeslice: Option<String>,
+    #[arg(long, value_name = "TIME", value_parser = scalability::timeslice_of)]
+    timeslice: Option<Nanos>,
     /// Write the analysis as JSON; without PATH to standard output, in place of the tables
     #[arg(long, value_name = "PATH", num_args = 0..=1, default_missing_value = "-")]
     json: Option<PathBuf>,
@@ -37,16 +34,8 @@ pub struct ScalabilityArgs {
 pub fn main(args: &ScalabilityArgs) -> anyhow::Result<()> {
     let scenario = args.scenario.source()?.scenario()?;
     output::check_json(args.json.as_deref())?;
-    let timeslice = match &args.timeslice {
-        None => scalability::timeslice(&scenario),
-        Some(text) => load::time(text)
-            .map_err(anyhow::Error::msg)
-            .with_context(|| format!("--timeslice {text} is not possible"))?,
-    };
-    ensure!(
-        timeslice > Nanos::ZERO,
-        "--timeslice 0 is not possible: write a time such as 6ms"
-    );
+    let usual = || scalability::timeslice(&scenario);
+    let timeslice = args.timeslice.unwrap_or_else(usual);
     let analysis = scalability::analyze(&scenario, timeslice, &Bar::new())?;
     if !output::is_stdout(args.json.as_deref()) {
         print(&scalability_table::text(&scenario, &analysis))?;

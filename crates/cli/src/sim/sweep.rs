@@ -51,7 +51,7 @@ enum SweepCommand {
 /// A shard of a grid, or all of it.
 #[derive(Debug, Args)]
 struct GridArgs {
-    /// Values of the grid, such as host.scheduler=cfs,eevdf,credit; several make all combinations
+    /// Values of the grid, such as host.scheduler=cfs,eevdf,credit; several make all combinations. Set after what --policies sets
     #[arg(long, value_name = "KEY=VALUE,…")]
     vary: Vec<String>,
     /// Policies of the grid, such as stock,aple,hvs,aple+hvs; an unknown one lists all

@@ -35,10 +35,10 @@ impl Knob {
     /// Which one these weights are of. A record does not say; the usual weights differ tenfold, so their geometric mean is nearer to one
     /// of the two.
     pub fn of(weights: impl IntoIterator<Item = Weight>) -> Knob {
-        let logarithms = weights.into_iter().map(|weight| weight.value().ln());
+        let logarithms = weights.into_iter().map(|weight| libm::log(weight.value()));
         let logarithms: Vec<f64> = logarithms.collect();
         let mean = logarithms.iter().sum::<f64>() / logarithms.len().max(1) as f64;
-        let far = |usual: f64| (mean - usual.ln()).abs();
+        let far = |usual: f64| (mean - libm::log(usual)).abs();
         match !logarithms.is_empty() && far(100.0) < far(Knob::USUAL) {
             true => Knob::Weight,
             false => Knob::Shares,

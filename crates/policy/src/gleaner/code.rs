@@ -118,7 +118,7 @@ impl Code {
         }
         let longer = before.period.0.max(1) as f64 / self.period.0.max(1) as f64;
         let error = (1.0 / f64::from(sum.0) + 1.0 / f64::from(sum.1)).sqrt();
-        Some(ratio(sum) * longer * (-DOUBT * error).exp())
+        Some(ratio(sum) * longer * libm::exp(-DOUBT * error))
     }
 
     /// Which part of its time in user mode it spends in the same code as `other`, 0 … 1; `None` where too little was

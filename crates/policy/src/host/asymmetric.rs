@@ -452,7 +452,7 @@ impl Asymmetric {
                     }
                 }
                 _ => {
-                    let wanted = f64::from(nice.0) - factor.ln() / PER_LEVEL.ln();
+                    let wanted = f64::from(nice.0) - libm::log(factor) / libm::log(PER_LEVEL);
                     let is_near = (wanted - f64::from(vcpu.in_force.nice.0)).abs() < NEAR_NICE;
                     let wanted = Nice(wanted.round().clamp(-20.0, 19.0) as i8);
                     let is_usual = wanted == nice;

@@ -6,10 +6,12 @@
 
 use tandem_experiment::metrics;
 use tandem_policy::Nanos;
+use tandem_policy::PolicySet;
 use tandem_sim::Results;
 use tandem_sim::Scenario;
 use tandem_sim::results::Histogram;
 use tandem_sim::results::VmResults;
+use tandem_sim::scenario::Vm;
 
 use crate::figure;
 use crate::table::Cell;
@@ -25,10 +27,26 @@ pub fn text(scenario: &Scenario, results: &Results) -> String {
     if !scenario.about.is_empty() {
         text = format!("{text}: {}", scenario.about);
     }
+    if let Some(remark) = too_short(scenario) {
+        text = format!("{text}\n\n{remark}");
+    }
     for (_, table) in list(scenario, results) {
         text = format!("{text}\n\n{table}");
     }
     text
+}
+
+/// What to say where host policies are in force and never decide.
+fn too_short(scenario: &Scenario) -> Option<String> {
+    let controller = &scenario.policies.host.controller;
+    let of = |vm: &Vm| vm.policies.unwrap_or(controller.policies);
+    let acts = scenario.vms.iter().any(|vm| of(vm) != PolicySet::NONE);
+    (acts && controller.period >= scenario.duration).then(|| {
+        format!(
+            "The host's policies decided nothing: they decide once in {}, and the run is over after {}.",
+            controller.period, scenario.duration
+        )
+    })
 }
 
 /// All tables of a run, with what each says.
@@ -229,4 +247,29 @@ fn rate(count: u64, measured: Nanos) -> String {
 
 fn pcpus(time: Nanos, measured: Nanos) -> String {
     figure::pcpus(time.0 as f64 / measured.0.max(1) as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use tandem_sim::scenario::load;
+
+    use super::*;
+
+    #[test]
+    fn a_run_that_ends_before_the_policies_decide_says_so() {
+        let said = |duration: &str, policies: &str| {
+            let text = format!(
+                "duration = \"{duration}\"\nwarmup = \"1ms\"\npolicies = {policies}\n[machine]\npcpus = 1\n\
+                [[vm]]\nname = \"a\"\nvcpus = 1\nworkload = \"burn\"\n"
+            );
+            too_short(&load::from_text("s.toml", &text).unwrap())
+        };
+        let remark = said("90ms", "[\"fair\"]").unwrap();
+        assert!(
+            remark.contains("once in 100.000 ms, and the run is over after 90.000 ms"),
+            "{remark}"
+        );
+        assert_eq!(said("200ms", "[\"fair\"]"), None);
+        assert_eq!(said("90ms", "[]"), None);
+    }
 }

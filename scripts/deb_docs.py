@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+"""Puts the documents where a package has them, for who has the package and not the source.
+
+  scripts/deb_docs.py ROOT
+
+Links to what the package has elsewhere lead there, links to what is only in the source lose their target, and comments, from which the numbers of the
+documents are generated, are left out. What cannot be read as a link stays as it is.
+"""
+
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+
+SOURCE = Path(__file__).resolve().parent.parent
+DOC = Path("usr/share/doc/tandem")
+DOCUMENTS = ["README.md", "ARCHITECTURE.md", "SPECIFICATION.md", "docs/*.md", "docs/decisions/*.md"]
+# Where the package has what the source has in other folders.
+ELSEWHERE = {
+    "packaging/tandem.toml": "etc/tandem.toml",
+    "packaging/systemd": "usr/lib/systemd/system",
+    "packaging/systemd/tandem-export.service.d": "usr/share/doc/tandem/examples/tandem-export.service.d",
+    "packaging/grafana": "usr/share/tandem/grafana",
+    "packaging/prometheus": "usr/share/tandem/prometheus",
+    "CHANGELOG.md": "usr/share/doc/tandem/CHANGELOG.md.gz",
+    "LICENSE-APACHE": "usr/share/common-licenses/Apache-2.0",
+    "LICENSE-GPL-2.0": "usr/share/common-licenses/GPL-2",
+    "LICENSE-MIT": "usr/share/doc/tandem/copyright",
+}
+LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s]+)\)")
+COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+
+
+def installed(path, documents):
+    """Where the package has a file or folder of the source; None where it has not."""
+    if path in documents or any(path in document.parents for document in documents):
+        return DOC / path
+    for above in [path, *path.parents]:
+        if str(above) in ELSEWHERE:
+            return Path(ELSEWHERE[str(above)]) / path.relative_to(above)
+    return None
+
+
+def adapted(path, text, documents, pictures):
+    """The text of a document as it stands in the package; names its pictures."""
+
+    def link(match):
+        bang, words, target = match.groups()
+        if re.match(r"[a-z]+:|#", target):
+            return match[0]
+        file, _, part = target.partition("#")
+        inside = Path(os.path.normpath(path.parent / file))
+        there = installed(inside, documents)
+        if there is None and bang and (SOURCE / inside).is_file():
+            pictures.add(inside)
+            there = DOC / inside
+        if there is None:
+            return words
+        begin = "/" if there.parts[:4] != DOC.parts else ""
+        to = there if begin else Path(os.path.relpath(there, (DOC / path).parent))
+        return f"{bang}[{words}]({begin}{to}{'#' + part if part else ''})"
+
+    without = COMMENT.sub("", text)
+    # A comment that stood in lines of its own leaves none.
+    without = re.sub(r"\n{3,}", "\n\n", without)
+    return LINK.sub(link, without)
+
+
+def main():
+    root = Path(sys.argv[1])
+    found = sorted(path.relative_to(SOURCE) for pattern in DOCUMENTS for path in SOURCE.glob(pattern))
+    documents, pictures = set(found), set()
+    for path in found:
+        into = root / DOC / path
+        into.parent.mkdir(parents=True, exist_ok=True)
+        into.write_text(adapted(path, (SOURCE / path).read_text(), documents, pictures))
+        into.chmod(0o644)
+    for path in sorted(pictures):
+        (root / DOC / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(SOURCE / path, root / DOC / path)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: scripts/deb_docs.py ROOT")
+    main()
