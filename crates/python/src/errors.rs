@@ -7,6 +7,7 @@ use pyo3::exceptions::PyOSError;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use tandem_experiment::columns::ColumnError;
 use tandem_experiment::compare::CompareError;
 use tandem_experiment::execute::ExecuteError;
 use tandem_experiment::sweep::division::DivisionError;
@@ -52,12 +53,20 @@ pub fn argument(error: &(dyn Error + 'static)) -> PyErr {
 
 /// A file that cannot be written, or may not be replaced.
 pub fn file(error: &(dyn Error + 'static)) -> PyErr {
-    let causes = std::iter::successors(Some(error), |&error| error.source());
-    let mut refusals = causes.filter_map(|cause| cause.downcast_ref());
-    match refusals.next() {
+    let mut causes = std::iter::successors(Some(error), |&error| error.source());
+    match causes.find_map(refusal) {
         Some(source) => of_system(source, explain(error)),
         None => PyOSError::new_err(explain(error)),
     }
+}
+
+/// What the system said, where this error is that and nothing else.
+fn refusal<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a std::io::Error> {
+    let of_column = || match error.downcast_ref()? {
+        ColumnError::Io(source) => Some(source),
+        _ => None,
+    };
+    error.downcast_ref().or_else(of_column)
 }
 
 /// What the system refused: an `OSError` of its number, where it has one.

@@ -183,7 +183,8 @@ class Installed(Case):
         texts = {file.name: file.read_text() for file in files if file.name.startswith("LICENSE-")}
         self.assertEqual(set(texts), {"LICENSE-APACHE", "LICENSE-MIT", "LICENSE-CRATES"})
         for crate in ("parquet", "pyo3"):
-            self.assertRegex(texts["LICENSE-CRATES"], rf"(?m)^{crate} v[0-9.]+: .*(MIT|Apache-2.0)")
+            listed = re.search(rf"^{crate} [0-9.]+: .*(MIT|Apache-2.0)", texts["LICENSE-CRATES"], re.MULTILINE)
+            self.assertIsNotNone(listed, crate)
 
     def test_it_needs_no_other_library(self):
         program = (
