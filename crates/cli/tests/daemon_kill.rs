@@ -271,9 +271,11 @@ fn kill_9_at_fifty_random_moments_leaves_nothing_changed() {
             assert!(next.status.success(), "{next:?}");
         }
         let status = status(state.path());
-        assert_eq!(
-            (&status["daemon"], &status["unrestored"]),
-            (&"none".into(), &false.into())
+        // Another one may run on this host meanwhile.
+        let daemon = status["daemon"].as_str();
+        assert!(
+            matches!(daemon, Some("none" | "elsewhere")) && status["unrestored"] == false,
+            "kill {kill}: {status}"
         );
         assert_eq!(
             snapshot(controller, &vms),
