@@ -153,7 +153,7 @@ impl Row {
             let ratio = |(a, b)| Some(of(b)? / of(a).filter(|stock| *stock > 0.0)?);
             pairs().filter_map(ratio).collect::<Vec<f64>>()
         };
-        let against = |of: fn(&Sample) -> Option<f64>| median(each(of).into_iter());
+        let against = |of: fn(&Sample) -> Option<f64>| median(each(of));
         let busy = Interval::of(&each(|sample| sample.busy));
         let both = |of: fn(&Sample) -> Option<f64>| {
             let of_all = |all: &[Sample]| median(all.iter().filter_map(of));
