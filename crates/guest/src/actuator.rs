@@ -73,6 +73,16 @@ pub enum ActuatorError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// What a thread's timer slack is, is not told.
+    #[error(
+        "cannot read the timer slack of thread {tid}: {source}; it takes root, or CAP_SYS_NICE, and Linux 4.6 or later"
+    )]
+    TimerSlackUnread {
+        /// Which thread.
+        tid: Tid,
+        /// What the kernel said.
+        source: io::Error,
+    },
     /// The processes of the VM cannot be listed.
     #[error("cannot list the processes of this VM in /proc: {0}")]
     Processes(io::Error),
@@ -85,7 +95,10 @@ impl ActuatorError {
             ActuatorError::Cgroup(error) => error.is_gone(),
             ActuatorError::Affinity(error) => error.is_gone(),
             ActuatorError::Scheduling(error) => error.is_gone(),
-            ActuatorError::TimerSlack { source, .. } => tandem_linux::procfs::is_gone(source),
+            ActuatorError::TimerSlack { source, .. }
+            | ActuatorError::TimerSlackUnread { source, .. } => {
+                tandem_linux::procfs::is_gone(source)
+            }
             _ => false,
         }
     }
@@ -98,6 +111,8 @@ pub struct Actuator {
     procfs: ProcFs,
     threads: HostThreads,
     journal: Journal<Change>,
+    /// Where the workload is.
+    workload: Option<CgroupPath>,
     is_restored: bool,
 }
 
@@ -115,6 +130,7 @@ impl Actuator {
             procfs: procfs.clone(),
             threads: HostThreads::new(procfs.clone()),
             journal: Journal::open(state_dir, stamp)?,
+            workload: None,
             is_restored: true,
         };
         let report = actuator.restore();
@@ -125,6 +141,11 @@ impl Actuator {
     /// Whether anything can be journaled, and so changed.
     pub fn check_writable(&self) -> Result<(), ActuatorError> {
         Ok(self.journal.check_writable()?)
+    }
+
+    /// Threads in this cgroup may inherit what others of it were given.
+    pub fn workload_is_in(&mut self, cgroup: &CgroupPath) {
+        self.workload = Some(cgroup.clone());
     }
 
     /// The cpuset hierarchy, to look at.

@@ -212,6 +212,9 @@ impl Agent {
                 report_restore(&restored, reporter);
                 actuator.check_writable()?;
                 let workload = Workload::open(target, held, &procfs, &mut actuator)?;
+                if let Some(cgroup) = &workload.cgroup {
+                    actuator.workload_is_in(cgroup);
+                }
                 let knobs = Knobs::Live {
                     actuator: Box::new(actuator),
                     retention: None,
@@ -332,11 +335,9 @@ impl Agent {
         if let Err(error) = self.bind(Some(&left)) {
             reporter.error(&error.to_string());
         }
-        if self.delay.held().is_any()
-            && let Knobs::Live { actuator, .. } = &mut self.knobs
-        {
-            let threads = self.workload.threads(actuator.cpusets(), &left);
-            if let Err(error) = self.delay.apply(actuator, &threads) {
+        if let Knobs::Live { actuator, .. } = &mut self.knobs {
+            let list = |cpusets: &Cpusets| self.workload.threads_now(cpusets);
+            if let Err(error) = self.delay.give_back(actuator, list) {
                 reporter.error(&error.to_string());
             }
         }
@@ -420,7 +421,7 @@ impl Agent {
     /// What happened since the last time, and the threads that are there.
     fn sample(&mut self, processes: &[Pid]) -> Result<(Option<Sample>, Vec<Tid>), CounterError> {
         let threads = self.workload.threads(self.knobs.cpusets(), processes);
-        self.sampler.look(self.delay.closeness());
+        self.sampler.look(self.delay.closeness(), &self.active);
         let sample = self.sampler.sample(&self.active, processes, &threads)?;
         Ok((sample, threads))
     }
@@ -465,9 +466,8 @@ impl Agent {
         if self.setting() != before {
             self.delay.forget();
         }
-        if decision.retention != controller::Because::OnTrial {
-            self.delay(&sample, &threads, reporter);
-        }
+        let may_decide = decision.retention != controller::Because::OnTrial;
+        self.delay(&sample, &threads, may_decide, reporter);
         if let Err(error) = self.publish(&decision, &averages) {
             // Others know less; that is no reason to end.
             self.errors.error(error, reporter);
@@ -476,28 +476,37 @@ impl Agent {
         let is_busy = is_set || self.config.per_thread || self.profiling.is_sampling();
         let is_calm = match self.delay.is_any() {
             true => self.delay.is_settled(),
-            false => !(NO_IDLE..=ALL_IDLE).contains(&averages.idle),
+            false => !self.delay.is_due() && !(NO_IDLE..=ALL_IDLE).contains(&averages.idle),
         };
         Ok(!is_busy && is_calm)
     }
 
-    /// On a single vCPU: decides what is held back, and gives it to all these threads.
-    fn delay(&mut self, sample: &Sample, threads: &[Tid], reporter: &mut dyn Reporter) {
+    /// On a single vCPU: decides what is held back, if it may, and gives it to all these threads.
+    fn delay(
+        &mut self,
+        sample: &Sample,
+        threads: &[Tid],
+        may_decide: bool,
+        reporter: &mut dyn Reporter,
+    ) {
         let may_have_more = self.config.vcpus == Vcpus::Auto && self.all.len() > 1;
         if self.active.len() != 1 || may_have_more {
             return;
         }
         let Knobs::Live { actuator, .. } = &mut self.knobs else {
-            self.delay.preview(&sample.observed, reporter);
+            if may_decide {
+                self.delay.preview(&sample.observed, reporter);
+            }
             return;
         };
         let at_ms = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let is_changed = self.delay.decide(&sample.observed, at_ms, reporter);
+        let is_changed = may_decide && self.delay.decide(&sample.observed, at_ms, reporter);
         if is_changed {
             self.metrics.changes.inc();
         }
-        if (is_changed || self.delay.held().is_any())
-            && let Err(error) = self.delay.apply(actuator, threads)
+        let list = |cpusets: &Cpusets| self.workload.threads_now(cpusets);
+        if (is_changed || self.delay.is_due())
+            && let Err(error) = self.delay.apply(actuator, threads, list)
         {
             self.metrics.errors.inc();
             self.errors.error(error, reporter);

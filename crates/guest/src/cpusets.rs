@@ -267,6 +267,11 @@ impl Cpusets {
 
     /// The process and all that descend from it, as far as they are found.
     pub fn family(&self, pid: Pid) -> io::Result<Vec<Pid>> {
+        self.families(&[pid])
+    }
+
+    /// These processes and all that descend from them.
+    pub fn families(&self, of: &[Pid]) -> io::Result<Vec<Pid>> {
         let mut parents = Vec::new();
         for entry in fs::read_dir(self.procfs.resolve("/proc"))? {
             let name = entry?.file_name();
@@ -277,7 +282,7 @@ impl Cpusets {
                 parents.push((Pid(child), parent));
             }
         }
-        let mut family = vec![pid];
+        let mut family = of.to_vec();
         let mut at = 0;
         while let Some(&parent) = family.get(at) {
             let children = parents.iter().filter(|(_, of)| *of == parent);

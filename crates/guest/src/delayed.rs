@@ -13,8 +13,9 @@ use tandem_policy::gleaner::delay::Because;
 use tandem_policy::gleaner::delay::Held;
 
 use crate::actuator::Actuator;
-use crate::actuator::ActuatorError;
+use crate::cpusets::Cpusets;
 use crate::delaying::Delaying;
+use crate::delaying::Refused;
 use crate::sampler::Closeness;
 use crate::status::DelayChanged;
 
@@ -29,6 +30,8 @@ pub(crate) struct Delayed {
     held: Held,
     because: Option<Because>,
     changes: Vec<DelayChanged>,
+    /// When the last period was over.
+    at_ms: u64,
     has_said: bool,
 }
 
@@ -40,6 +43,7 @@ impl Delayed {
             held: Held::default(),
             because: None,
             changes: Vec::new(),
+            at_ms: 0,
             has_said: false,
         }
     }
@@ -51,7 +55,7 @@ impl Delayed {
 
     /// Whether all was tried and something is kept.
     pub(crate) fn is_settled(&self) -> bool {
-        self.held.is_any() && !self.policy.is_trying()
+        self.held.is_any() && !self.policy.is_trying() && !self.delaying.is_unfinished()
     }
 
     /// How closely threads have to be looked at.
@@ -91,6 +95,7 @@ impl Delayed {
         reporter: &mut dyn Reporter,
     ) -> bool {
         let because = self.policy.decide(observed);
+        self.at_ms = at_ms;
         let held = self.policy.held();
         let is_verdict = matches!(because, Because::Kept { .. } | Because::Lost { .. });
         let is_changed = held != self.held;
@@ -102,25 +107,59 @@ impl Delayed {
         } else if is_verdict || is_changed && !is_on_trial {
             reporter.info(&format!("{}: {because}", text(held)));
         }
-        if (is_changed || is_verdict) && self.changes.len() < MOST_CHANGES {
-            self.changes.push(DelayChanged {
-                at_ms,
-                slack_ns: held.slack.0,
-                batch: held.batch,
-                because: because.to_string(),
-            });
+        if is_changed || is_verdict {
+            self.note(held, because);
         }
         self.held = held;
         is_changed
     }
 
-    /// Gives all these threads, which are the workload's, what is in force.
+    fn note(&mut self, held: Held, because: Because) {
+        if self.changes.len() < MOST_CHANGES {
+            self.changes.push(DelayChanged {
+                at_ms: self.at_ms,
+                slack_ns: held.slack.0,
+                batch: held.batch,
+                because: because.to_string(),
+            });
+        }
+    }
+
+    /// Gives all these threads, which are the workload's, what is in force, and those that were born meanwhile, which `list` tells. Where hardly any can be given it,
+    /// nothing would be judged but chance: then nothing is in force.
     pub(crate) fn apply(
         &mut self,
         actuator: &mut Actuator,
         threads: &[Tid],
-    ) -> Result<(), ActuatorError> {
-        self.delaying.set(actuator, threads, self.held)
+        mut list: impl FnMut(&Cpusets) -> Vec<Tid>,
+    ) -> Result<(), Refused> {
+        let outcome = self.delaying.set(actuator, threads, self.held, &mut list);
+        if let Err(refused) = &outcome
+            && refused.is_most()
+            && self.held.is_any()
+        {
+            let because = self.policy.refused();
+            self.held = self.policy.held();
+            self.because = Some(because);
+            self.note(self.held, because);
+            // Who cannot have back what it had is tried again in the next period.
+            let _ = self.delaying.set(actuator, threads, self.held, &mut list);
+        }
+        outcome
+    }
+
+    /// The agent goes: lets all have back what they had. What was in force stays told.
+    pub(crate) fn give_back(
+        &mut self,
+        actuator: &mut Actuator,
+        mut list: impl FnMut(&Cpusets) -> Vec<Tid>,
+    ) -> Result<(), Refused> {
+        self.delaying.give_back(actuator, &mut list)
+    }
+
+    /// Whether [`Delayed::apply`] is due although nothing was decided: threads are born, and some could not be given what they should have.
+    pub(crate) fn is_due(&self) -> bool {
+        self.held.is_any() || self.delaying.is_unfinished()
     }
 
     /// What is in force.
@@ -149,5 +188,76 @@ fn text(held: Held) -> String {
         (true, false) => slack,
         (false, true) => "SCHED_BATCH".to_owned(),
         (true, true) => format!("{slack}, SCHED_BATCH"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use tandem_policy::Nanos;
+    use tandem_policy::gleaner::VcpuPeriod;
+
+    use super::*;
+
+    struct Silent;
+
+    impl Reporter for Silent {
+        fn info(&mut self, _: &str) {}
+        fn error(&mut self, _: &str) {}
+        fn ready(&mut self) {}
+        fn would(&mut self, _: &str) {}
+    }
+
+    #[test]
+    fn a_trial_whose_slack_cannot_be_read_ends_without_a_verdict() {
+        // A VM of files, in which this thread's timer slack cannot be read.
+        let root = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        let me = Tid(std::process::id());
+        write("proc/mounts", "none /cg cgroup2 rw 0 0\n");
+        write("cg/cgroup.controllers", "cpuset cpu\n");
+        write("cg/cgroup.subtree_control", "cpuset\n");
+        write(&format!("proc/{me}/stat"), "");
+        fs::create_dir(root.path().join(format!("proc/{me}/timerslack_ns"))).unwrap();
+        let procfs = ProcFs::at(root.path());
+        let state = tempfile::tempdir().unwrap();
+        let (mut actuator, _) = Actuator::open(&procfs, state.path()).unwrap();
+        let mut delayed = Delayed::new(DelayConfig::default(), &procfs);
+        let often = Observation {
+            period: Nanos::from_millis(100),
+            vcpus: vec![VcpuPeriod {
+                work: Nanos::from_millis(20),
+                idle: Nanos::from_millis(80),
+                idle_periods: 180,
+                stolen: Nanos::ZERO,
+            }],
+            wakes: 200,
+            ..Observation::default()
+        };
+        let mut at_ms = 0;
+        while !delayed.held().is_any() {
+            at_ms += 100;
+            delayed.decide(&often, at_ms, &mut Silent);
+        }
+        let refused = delayed.apply(&mut actuator, &[me], |_| vec![me]);
+        let text = refused.unwrap_err().to_string();
+        assert!(
+            text.contains(&format!("cannot read the timer slack of thread {me}")),
+            "{text}"
+        );
+        assert_eq!(delayed.held(), Held::default());
+        assert!(!delayed.is_trying() && !delayed.is_due());
+        assert_eq!(
+            delayed.text(),
+            "nothing is held back: threads could not be held back"
+        );
+        let changes = delayed.take_changes();
+        let last = changes.last().unwrap();
+        assert_eq!((last.slack_ns, last.at_ms), (0, at_ms));
     }
 }

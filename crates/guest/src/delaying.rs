@@ -8,12 +8,14 @@
 //! A thread that is woken by the network, by a device or by another VM cannot be held back from user level.
 //!
 //! New threads inherit both from who makes them. They are found once a period, and what they are to have back is what their
-//! process's threads had before. Real-time threads and those of SCHED_IDLE are left alone.
+//! process's threads had before, or the nearest ancestor's. What a thread has that was not given to it here, it chose itself, or somebody else did: from
+//! then on that is what it is to have back. Real-time threads and those of SCHED_IDLE are left alone.
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
+use std::time::Duration;
 
 use tandem_linux::ProcFs;
 use tandem_linux::procfs::read_text;
@@ -24,9 +26,21 @@ use tandem_linux::thread::ThreadRef;
 use tandem_linux::thread::Tid;
 use tandem_policy::Nanos;
 use tandem_policy::gleaner::delay::Held;
+use thiserror::Error;
 
 use crate::actuator::Actuator;
 use crate::actuator::ActuatorError;
+use crate::cpusets::Cpusets;
+use crate::cpusets::parent_of;
+
+/// Threads are listed so often at most until nobody is found that was born meanwhile.
+const MOST_PASSES: u32 = 20;
+
+/// So long a fork takes at most, until the new thread is listed.
+const A_FORK: Duration = Duration::from_millis(1);
+
+/// Of so many ancestors one is looked for that is known.
+const MOST_ANCESTORS: usize = 32;
 
 /// A thread's slice against the scheduler's, while nobody preempts.
 const LONGER: u64 = 2;
@@ -40,30 +54,80 @@ pub struct Had {
     pub scheduling: FairScheduling,
 }
 
+/// A thread of the workload.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    thread: ThreadRef,
+    had: Had,
+    /// What is in force; `None`: what was asked for last could not be given, and is tried again.
+    held: Option<Held>,
+}
+
+/// Some threads could not be given what they were to have.
+#[derive(Debug, Error)]
+#[error("{failed} of {of} threads could not be held back, or be as they were: {first}")]
+pub struct Refused {
+    /// So many.
+    pub failed: usize,
+    /// Of so many.
+    pub of: usize,
+    /// What was wrong with the first of them.
+    pub first: ActuatorError,
+}
+
+impl Refused {
+    /// Whether what is to be in force hardly is.
+    pub fn is_most(&self) -> bool {
+        self.failed * 2 >= self.of
+    }
+}
+
 /// Holds threads back, or no longer.
 #[derive(Debug)]
 pub struct Delaying {
     procfs: ProcFs,
-    /// What threads had, and what was asked for them last.
-    threads: BTreeMap<Tid, (ThreadRef, Had, Held)>,
+    threads: BTreeMap<Tid, Entry>,
     /// Everything that threads were given; who has that without having been given it has inherited it.
     given: BTreeSet<Nanos>,
     given_scheduling: Vec<FairScheduling>,
     /// What the first thread had.
     usual: Option<Had>,
+    /// What was asked for last.
+    asked: Held,
+    /// Something was given back, and threads may have been born meanwhile to one that still had it.
+    has_heirs: bool,
 }
 
-/// A thread's timer slack; `None`: it is gone, or the kernel does not tell.
-pub fn timer_slack(procfs: &ProcFs, tid: Tid) -> Option<Nanos> {
-    let path = procfs.process(Pid(tid.0)).join("timerslack_ns");
-    let text = read_text(&path).ok()?;
-    text.trim().parse().ok().map(Nanos)
+/// A thread's timer slack.
+pub fn timer_slack(procfs: &ProcFs, tid: Tid) -> io::Result<Nanos> {
+    let folder = procfs.process(Pid(tid.0));
+    let text = match read_text(&folder.join("timerslack_ns")) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && folder.join("stat").exists() => {
+            let why = "this kernel has no /proc/PID/timerslack_ns";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+        }
+        text => text?,
+    };
+    let number = text.trim().parse().map(Nanos);
+    number.map_err(|_| {
+        io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("'{}' is no number", text.trim()),
+        )
+    })
 }
 
 /// Gives a thread a timer slack.
 pub fn set_timer_slack(procfs: &ProcFs, tid: Tid, slack: Nanos) -> io::Result<()> {
     let path = procfs.process(Pid(tid.0)).join("timerslack_ns");
     fs::write(path, slack.0.to_string())
+}
+
+/// The nearest of a process and its ancestors that is known: who made its threads.
+pub(crate) fn maker(procfs: &ProcFs, pid: Pid, is_known: impl Fn(Pid) -> bool) -> Option<Pid> {
+    let of = |pid: &Pid| parent_of(procfs, *pid).filter(|parent| parent.0 > 1);
+    let mut ancestors = std::iter::successors(Some(pid), of).take(MOST_ANCESTORS);
+    ancestors.find(|pid| is_known(*pid))
 }
 
 /// The process of a thread.
@@ -91,81 +155,197 @@ impl Delaying {
             given: BTreeSet::new(),
             given_scheduling: Vec::new(),
             usual: None,
+            asked: Held::default(),
+            has_heirs: false,
         }
     }
 
-    /// Lets the workload's threads, which are these, be held back so. Threads that end meanwhile do not matter.
+    /// Lets the workload's threads be held back so. These were its threads a moment ago; `list` tells them anew. Threads that end meanwhile do not matter.
+    ///
+    /// When less is in force than before, a thread that is born meanwhile may have what its maker had a moment before. So threads are listed until nobody is found
+    /// with what it should not have, and once more the next time, for forks that were under way ([`Delaying::is_unfinished`]). Who could not be given what it
+    /// should have does not keep the others from it, and is tried again.
     pub fn set(
         &mut self,
         actuator: &mut Actuator,
         threads: &[Tid],
         held: Held,
-    ) -> Result<(), ActuatorError> {
-        if !held.is_any() && self.threads.is_empty() {
+        list: &mut dyn FnMut(&Cpusets) -> Vec<Tid>,
+    ) -> Result<(), Refused> {
+        let is_less = held.slack < self.asked.slack || self.asked.batch && !held.batch;
+        self.asked = held;
+        let was_less = std::mem::take(&mut self.has_heirs);
+        let (found, mut outcome) = self.pass(actuator, threads, held, was_less);
+        let is_untouched = !held.is_any() && self.has_given_nothing();
+        if is_untouched || !is_less && !was_less {
+            return outcome;
+        }
+        self.has_heirs = is_less || found > 0;
+        for _ in 0..MOST_PASSES {
+            let threads = list(actuator.cpusets());
+            let (found, again) = self.pass(actuator, &threads, held, true);
+            outcome = again;
+            if found == 0 {
+                break;
+            }
+            self.has_heirs = true;
+        }
+        outcome
+    }
+
+    /// Lets all have back what they had: the agent goes.
+    pub fn give_back(
+        &mut self,
+        actuator: &mut Actuator,
+        list: &mut dyn FnMut(&Cpusets) -> Vec<Tid>,
+    ) -> Result<(), Refused> {
+        if self.has_given_nothing() {
             return Ok(());
+        }
+        let mut outcome = Ok(());
+        self.has_heirs = true;
+        for _ in 0..MOST_PASSES {
+            let threads = list(actuator.cpusets());
+            outcome = self.set(actuator, &threads, Held::default(), list);
+            if !self.has_heirs {
+                break;
+            }
+            std::thread::sleep(A_FORK);
+        }
+        outcome
+    }
+
+    fn has_given_nothing(&self) -> bool {
+        self.given.is_empty() && self.given_scheduling.is_empty()
+    }
+
+    /// Whether [`Delaying::set`] has to be called again although nothing else is asked for.
+    pub fn is_unfinished(&self) -> bool {
+        let is_other = |entry: &Entry| entry.held != Some(self.asked);
+        self.has_heirs || self.threads.values().any(is_other)
+    }
+
+    /// Gives these threads what they are to have; with `all` also looks at those that have it as far as is known. How many had something else, and
+    /// whether all could be given it.
+    fn pass(
+        &mut self,
+        actuator: &mut Actuator,
+        threads: &[Tid],
+        held: Held,
+        all: bool,
+    ) -> (usize, Result<(), Refused>) {
+        if !held.is_any() && self.has_given_nothing() {
+            self.threads.clear();
+            return (0, Ok(()));
         }
         let now: BTreeSet<Tid> = threads.iter().copied().collect();
         self.threads.retain(|tid, _| now.contains(tid));
+        let (mut found, mut failed, mut first) = (0, 0, None);
         for &tid in threads {
-            let known = self.threads.get(&tid).copied();
-            let (thread, had, before) = match known {
-                Some(known) => known,
-                None => match self.look(tid) {
-                    Some((thread, had)) => (thread, had, Held::default()),
-                    None => continue,
-                },
-            };
-            if known.is_some() && before == held {
+            let known = self.threads.get(&tid);
+            if !all && known.is_some_and(|entry| entry.held == Some(held)) {
                 continue;
             }
-            match self.give(actuator, thread, had, held) {
-                Err(error) if !error.is_gone() => return Err(error),
-                _ => {}
+            match self.give(actuator, tid, held) {
+                Ok(is_other) => found += usize::from(is_other),
+                Err(error) if error.is_gone() => {
+                    self.threads.remove(&tid);
+                }
+                Err(error) => {
+                    failed += 1;
+                    first.get_or_insert(error);
+                }
             }
-            // What could not be given is tried again.
-            self.threads.insert(tid, (thread, had, held));
         }
-        Ok(())
+        let of = threads.len();
+        let refused = first.map(|first| Refused { failed, of, first });
+        (found, refused.map_or(Ok(()), Err))
     }
 
-    /// What a thread that is new has to have back.
-    fn look(&mut self, tid: Tid) -> Option<(ThreadRef, Had)> {
-        let pid = process_of(&self.procfs, tid)?;
-        let thread = ThreadRef::read(&self.procfs, pid, tid).ok()?;
-        let now = Had {
-            slack: timer_slack(&self.procfs, tid)?,
-            scheduling: sched_attr::fair_scheduling(tid).ok()??,
+    /// What a thread has, and what it is to have back; `None`: it is not of the fair class.
+    fn look(&self, tid: Tid) -> Result<Option<(Had, Entry)>, ActuatorError> {
+        let unread = |source| ActuatorError::TimerSlackUnread { tid, source };
+        let Some(scheduling) = sched_attr::fair_scheduling(tid)? else {
+            return Ok(None);
         };
-        let of_process = self.threads.values().find(|(other, ..)| other.pid == pid);
-        let maker = of_process.map(|(_, had, _)| *had).or(self.usual);
-        let had = self.before(now, maker);
-        self.usual.get_or_insert(had);
-        Some((thread, had))
+        let now = Had {
+            slack: timer_slack(&self.procfs, tid).map_err(unread)?,
+            scheduling,
+        };
+        let known = self.threads.get(&tid).copied();
+        let same = known.filter(|entry| entry.thread.is_alive(&self.procfs));
+        if let Some(entry) = same {
+            let had = self.still(now, entry.had);
+            return Ok(Some((now, Entry { had, ..entry })));
+        }
+        let Some(pid) = process_of(&self.procfs, tid) else {
+            return Ok(None);
+        };
+        let Ok(thread) = ThreadRef::read(&self.procfs, pid, tid) else {
+            return Ok(None);
+        };
+        let is_heir =
+            self.given.contains(&now.slack) || self.given_scheduling.contains(&now.scheduling);
+        let maker = is_heir.then(|| self.maker_had(tid, pid)).flatten();
+        let entry = Entry {
+            thread,
+            had: self.before(now, maker),
+            held: None,
+        };
+        Ok(Some((now, entry)))
+    }
+
+    /// What the one had that made this thread.
+    fn maker_had(&self, tid: Tid, pid: Pid) -> Option<Had> {
+        let others = || self.threads.iter().filter(|(other, _)| **other != tid);
+        let of = |pid: Pid| others().find(move |(_, entry)| entry.thread.pid == pid);
+        let maker = maker(&self.procfs, pid, |pid| of(pid).is_some());
+        let entry = maker.and_then(of).map(|(_, entry)| entry.had);
+        entry.or(self.usual)
     }
 
     /// What a thread had before, that has this now, and was made by one that had that before.
     fn before(&self, now: Had, maker: Option<Had>) -> Had {
-        let maker = maker.unwrap_or(now);
-        let has_ours = self.given_scheduling.contains(&now.scheduling);
+        self.still(now, maker.unwrap_or(now))
+    }
+
+    /// What a thread is to have back that has this now, and had that: what was not given here, it or somebody else chose.
+    fn still(&self, now: Had, had: Had) -> Had {
         Had {
             slack: match self.given.contains(&now.slack) {
-                true => maker.slack,
+                true => had.slack,
                 false => now.slack,
             },
-            scheduling: match has_ours {
-                true => maker.scheduling,
+            scheduling: match self.given_scheduling.contains(&now.scheduling) {
+                true => had.scheduling,
                 false => now.scheduling,
             },
         }
     }
 
+    /// Gives a thread what it is to have. Whether it had something else.
     fn give(
         &mut self,
         actuator: &mut Actuator,
-        thread: ThreadRef,
-        had: Had,
+        tid: Tid,
         held: Held,
-    ) -> Result<(), ActuatorError> {
+    ) -> Result<bool, ActuatorError> {
+        if let Some(entry) = self.threads.get_mut(&tid) {
+            entry.held = None;
+        }
+        let Some((now, entry)) = self.look(tid)? else {
+            self.threads.remove(&tid);
+            return Ok(false);
+        };
+        let Entry { thread, had, .. } = entry;
+        self.usual.get_or_insert(had);
+        self.threads.insert(
+            tid,
+            Entry {
+                held: None,
+                ..entry
+            },
+        );
         // Nobody gets less slack than it had.
         let slack = had.slack.max(held.slack);
         let scheduling = match held.batch {
@@ -179,7 +359,10 @@ impl Delaying {
             self.given_scheduling.push(scheduling);
         }
         actuator.set_timer_slack(thread, slack, had.slack)?;
-        actuator.set_scheduling(thread, scheduling, had.scheduling)
+        actuator.set_scheduling(thread, scheduling, had.scheduling)?;
+        let held = Some(held);
+        self.threads.insert(tid, Entry { held, ..entry });
+        Ok(now != Had { slack, scheduling })
     }
 }
 
@@ -222,9 +405,10 @@ mod tests {
         assert_eq!(process_of(&procfs, me), Some(Pid(me.0)));
         // The kernel tells it only to who may set it.
         match timer_slack(&procfs, me) {
-            Some(slack) => assert!(slack > Nanos::ZERO),
-            None => println!("skipped: the timer slack cannot be read"),
+            Ok(slack) => assert!(slack > Nanos::ZERO),
+            Err(error) => println!("skipped: the timer slack cannot be read: {error}"),
         }
-        assert_eq!(timer_slack(&procfs, Tid(i32::MAX as u32)), None);
+        let gone = timer_slack(&procfs, Tid(i32::MAX as u32)).unwrap_err();
+        assert!(tandem_linux::procfs::is_gone(&gone), "{gone}");
     }
 }

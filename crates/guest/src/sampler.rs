@@ -7,10 +7,10 @@
 //! | work of a vCPU | the rest of the period | |
 //! | context switches | `/proc/stat` `ctxt`, less those to the idle thread | yes |
 //! | time in user mode | the cgroup's `cpu.stat` (v2), else `/proc/stat` | sampled at ticks |
-//! | CPU time, turns on a vCPU, waiting for one | `/proc/TID/schedstat` of up to [`MOST_THREADS`] threads, [`MOST_THREADS_ON_TRIAL`] while delayed scheduling is on trial | yes |
+//! | CPU time, turns on a vCPU, waiting for one | `/proc/TID/schedstat` of up to [`MOST_THREADS`] threads, [`MOST_THREADS_HELD_BACK`] while delayed scheduling is on trial or in force | yes |
 //! | sleeps of their own accord, while delayed scheduling is on trial or in force | `/proc/TID/status` of these threads | yes |
 //! | calls of read and write | `/proc/PID/io` of up to [`MOST_PROCESSES`] processes | yes |
-//! | messages on sockets, while delayed scheduling is on trial | a counter of the tracepoint `sock_send_length` | yes, of the whole vCPU |
+//! | messages on sockets, while delayed scheduling is on trial | a counter of the tracepoint `sock_send_length` on the active vCPUs | yes, of all that send there |
 //!
 //! No other tracepoint is used: a BPF program at sched_switch costs each switch of the program that it watches
 //! something, and a program that hands a token on switches 200,000 times a second; with these files
@@ -49,8 +49,8 @@ use crate::sends::Sends;
 /// Of so many threads the waiting time is read.
 pub const MOST_THREADS: usize = 8;
 
-/// And of so many while delayed scheduling is on trial, which is judged by how often they sleep.
-pub const MOST_THREADS_ON_TRIAL: usize = 64;
+/// And of so many while delayed scheduling is on trial or in force, which is judged by how often they sleep and by the one that waits longest.
+pub const MOST_THREADS_HELD_BACK: usize = 64;
 
 /// Of so many processes the calls are read.
 pub const MOST_PROCESSES: usize = 8;
@@ -99,9 +99,9 @@ pub enum Closeness {
     /// How long [`MOST_THREADS`] of them ran and waited.
     #[default]
     Usual,
-    /// And how often they slept, which tells how long a thread waits that was woken: threads are held back.
+    /// That of [`MOST_THREADS_HELD_BACK`], and how often they slept, which tells how long a thread waits that was woken: threads are held back.
     Sleeps,
-    /// That of [`MOST_THREADS_ON_TRIAL`], and messages on sockets among calls: delayed scheduling is on trial.
+    /// And messages on sockets: delayed scheduling is on trial.
     Trial,
 }
 
@@ -133,14 +133,13 @@ impl Sampler {
         }
     }
 
-    /// How closely is looked from now on. Kernels that do not count messages on sockets are asked once a trial.
-    pub fn look(&mut self, closeness: Closeness) {
+    /// How closely is looked from now on, with these vCPUs in use. Kernels that do not count messages on sockets are asked once a trial.
+    pub fn look(&mut self, closeness: Closeness, active: &PcpuSet) {
         let before = std::mem::replace(&mut self.closeness, closeness);
         if closeness != Closeness::Trial {
             self.sends = None;
         } else if before != Closeness::Trial {
-            let vcpus = self.vcpus.iter().map(|(vcpu, _)| *vcpu);
-            self.sends = Sends::open(&self.procfs, vcpus).ok();
+            self.sends = Sends::open(&self.procfs, active.iter()).ok();
         }
     }
 
@@ -182,8 +181,8 @@ impl Sampler {
         observed.switches = since(now.switches, then.switches).saturating_sub(idle_periods);
         observed.user = Nanos(since(now.user, then.user));
         let sent = now.sends.zip(then.sends);
-        observed.calls = gained(&then.workload.calls, &now.workload.calls)
-            + sent.map_or(0, |(now, then)| since(now, then));
+        observed.calls = gained(&then.workload.calls, &now.workload.calls);
+        observed.messages = sent.map_or(0, |(now, then)| since(now, then));
         observed.waiting = Nanos(gained(&then.workload.waited, &now.workload.waited));
         observed.wakes = gained(&then.workload.wakes, &now.workload.wakes);
         observed.threads = threads_since(&then.workload, &now.workload);
@@ -224,8 +223,8 @@ impl Sampler {
         // A thread has a folder of its own in /proc, which is not listed, but there.
         let file = |tid: Tid, name: &str| self.procfs.process(Pid(tid.0)).join(name);
         let most = match self.closeness {
-            Closeness::Usual | Closeness::Sleeps => MOST_THREADS,
-            Closeness::Trial => MOST_THREADS_ON_TRIAL,
+            Closeness::Usual => MOST_THREADS,
+            Closeness::Sleeps | Closeness::Trial => MOST_THREADS_HELD_BACK,
         };
         let threads = || threads.iter().take(most);
         let schedstats: Vec<(Tid, [u64; 3])> = threads()
@@ -261,6 +260,7 @@ fn threads_since(then: &WorkloadCounters, now: &WorkloadCounters) -> Vec<ThreadP
             wakes: since(tid, &then.wakes, &now.wakes)?,
             turns: since(tid, &then.turns, &now.turns)?,
             ran: Nanos(since(tid, &then.ran, &now.ran)?),
+            waited: Nanos(since(tid, &then.waited, &now.waited)?),
         })
     };
     now.wakes.keys().filter_map(of).collect()
@@ -401,6 +401,36 @@ mod tests {
         assert_eq!(sleeps_of(path.path()), Some(42));
         fs::write(path.path(), "Name:\tx\n").unwrap();
         assert_eq!(sleeps_of(path.path()), None);
+    }
+
+    #[test]
+    fn messages_on_other_vcpus_are_not_counted() {
+        let here: PcpuSet = "0".parse().unwrap();
+        let there: PcpuSet = "1".parse().unwrap();
+        let before = tandem_linux::affinity::affinity(Tid(0)).unwrap();
+        let all: PcpuSet = "0-1".parse().unwrap();
+        let mut sampler = Sampler::new(&ProcFs::host(), &all, None);
+        sampler.look(Closeness::Trial, &here);
+        if sampler.sends.is_none() || !before.contains(PcpuId(1)) {
+            println!("skipped: messages on sockets cannot be counted, or there is one vCPU only");
+            return;
+        }
+        let mut messages_from = |vcpus: &PcpuSet| {
+            tandem_linux::affinity::set_affinity(Tid(0), vcpus).unwrap();
+            let _ = sampler.sample(&here, &[], &[]).unwrap();
+            let (mut own, mut other) = std::os::unix::net::UnixStream::pair().unwrap();
+            for _ in 0..20_000 {
+                io::Write::write_all(&mut own, b"x").unwrap();
+                io::Read::read_exact(&mut other, &mut [0]).unwrap();
+            }
+            let sample = sampler.sample(&here, &[], &[]).unwrap().unwrap();
+            assert_eq!(sample.observed.calls, 0);
+            sample.observed.messages
+        };
+        let counted = [&here, &there].map(&mut messages_from);
+        tandem_linux::affinity::set_affinity(Tid(0), &before).unwrap();
+        // Others on this machine send, too.
+        assert!(counted[0] >= 20_000 && counted[1] < 20_000, "{counted:?}");
     }
 
     #[test]

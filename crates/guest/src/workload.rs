@@ -243,6 +243,11 @@ impl Workload {
         }
     }
 
+    /// Its threads now, its processes listed anew.
+    pub fn threads_now(&self, cpusets: &Cpusets) -> Vec<Tid> {
+        self.threads(cpusets, &self.processes(cpusets))
+    }
+
     /// Whether it is over: the process ended, or the cgroup is gone. A command's end is told by its status.
     pub fn is_over(&self, procfs: &ProcFs, cpusets: &Cpusets) -> bool {
         match (&self.target, &self.root, &self.cgroup) {

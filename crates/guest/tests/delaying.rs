@@ -21,6 +21,7 @@ use tandem_linux::ProcFs;
 use tandem_linux::sched_attr::FairScheduling;
 use tandem_linux::sched_attr::fair_scheduling;
 use tandem_linux::thread::Pid;
+use tandem_linux::thread::ThreadRef;
 use tandem_linux::thread::Tid;
 use tandem_policy::Nanos;
 use tandem_policy::gleaner::delay::Held;
@@ -29,6 +30,38 @@ const HELD: Held = Held {
     slack: Nanos(500_000),
     batch: true,
 };
+
+/// A thread's timer slack and scheduling; `None`: it ended.
+type Has = (Option<Nanos>, Option<FairScheduling>);
+
+fn has(tid: Tid) -> Has {
+    let scheduling = fair_scheduling(tid).ok().flatten();
+    (timer_slack(&ProcFs::host(), tid).ok(), scheduling)
+}
+
+/// Sets, where no threads are born meanwhile.
+fn set(delaying: &mut Delaying, actuator: &mut Actuator, threads: &[Tid], held: Held) {
+    let mut list = |_: &Cpusets| threads.to_vec();
+    delaying.set(actuator, threads, held, &mut list).unwrap();
+}
+
+/// Gives back, period after period until it is finished, with threads listed anew but the first time.
+fn give_back(
+    delaying: &mut Delaying,
+    actuator: &mut Actuator,
+    threads: &[Tid],
+    list: &mut dyn FnMut(&Cpusets) -> Vec<Tid>,
+) {
+    let mut periods = 0;
+    while periods == 0 || delaying.is_unfinished() {
+        let outcome = delaying.set(actuator, threads, Held::default(), list);
+        outcome.unwrap();
+        periods += 1;
+        assert!(periods < 20);
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    assert!(periods > 1, "a fork that was under way is looked for");
+}
 
 /// This test program, as another role.
 struct Role(Child);
@@ -57,12 +90,22 @@ impl Role {
         threads_of(&ProcFs::host(), self.pid())
     }
 
-    fn have(&self) -> Vec<(Option<Nanos>, Option<FairScheduling>)> {
-        let of = |&tid: &Tid| {
-            let scheduling = fair_scheduling(tid).unwrap();
-            (timer_slack(&ProcFs::host(), tid), scheduling)
-        };
-        self.threads().iter().map(of).collect()
+    fn have(&self) -> Vec<Has> {
+        self.threads().iter().map(|&tid| has(tid)).collect()
+    }
+
+    /// Lets the workload make something.
+    fn make(&mut self, what: &str) {
+        writeln!(self.0.stdin.as_mut().unwrap(), "{what}").unwrap();
+        self.wait_for(&format!("made {what}"));
+    }
+
+    /// Its threads, and those of all that descends from it.
+    fn family(&self) -> Vec<Tid> {
+        let cpusets = Cpusets::open(&ProcFs::host()).unwrap();
+        let pids = cpusets.family(self.pid()).unwrap();
+        let threads = pids.into_iter().map(|pid| threads_of(&ProcFs::host(), pid));
+        threads.flatten().collect()
     }
 }
 
@@ -78,7 +121,21 @@ impl Drop for Role {
 fn workload() {
     println!("\nworks");
     for line in std::io::stdin().lines().map_while(Result::ok) {
-        std::thread::spawn(|| std::thread::sleep(Duration::from_secs(60)));
+        let sleep = |command: &str| Command::new("sh").args(["-c", command]).spawn().unwrap();
+        match line.as_str() {
+            "child" => drop(sleep("sleep 60; true")),
+            "orphan" => drop(sleep("sleep 61 & true").wait()),
+            "forks" => {
+                std::thread::spawn(move || {
+                    loop {
+                        let _ = sleep("sleep 0.02 & sleep 0.01; true").wait();
+                    }
+                });
+            }
+            _ => drop(std::thread::spawn(|| {
+                std::thread::sleep(Duration::from_secs(60));
+            })),
+        }
         println!("\nmade {line}");
     }
 }
@@ -92,9 +149,7 @@ fn holder() {
     let procfs = ProcFs::host();
     let threads = threads_of(&procfs, Pid(pid.parse().unwrap()));
     let (mut actuator, _) = Actuator::open(&procfs, Path::new(&state)).unwrap();
-    Delaying::new(&procfs)
-        .set(&mut actuator, &threads, HELD)
-        .unwrap();
+    set(&mut Delaying::new(&procfs), &mut actuator, &threads, HELD);
     println!("\nholds");
     std::thread::sleep(Duration::from_secs(60));
 }
@@ -128,7 +183,7 @@ fn what_was_set_is_put_back_and_what_somebody_else_set_stays() {
     let mut delaying = Delaying::new(&procfs);
     let threads = workload.threads();
     for held in [HELD, Held::default(), HELD] {
-        delaying.set(&mut actuator, &threads, held).unwrap();
+        set(&mut delaying, &mut actuator, &threads, held);
         let is_held = workload.have().iter().all(|(slack, scheduling)| {
             *slack == Some(HELD.slack) && scheduling.is_some_and(|now| now.batch)
         });
@@ -158,9 +213,10 @@ fn after_kill_9_all_threads_have_theirs_again() {
     ];
     let mut holder = Role::start("holder", &environment);
     holder.wait_for("holds");
-    // Born to a thread that is held back, and seen by nobody.
-    writeln!(workload.0.stdin.as_mut().unwrap(), "one").unwrap();
-    workload.wait_for("made one");
+    // Born to threads that are held back, and seen by nobody.
+    workload.make("one");
+    workload.make("child");
+    let family = workload.family();
     holder.0.kill().unwrap();
     holder.0.wait().unwrap();
     let held = workload.have();
@@ -176,4 +232,291 @@ fn after_kill_9_all_threads_have_theirs_again() {
         "{:?}",
         workload.have()
     );
+    assert!(family.len() > held.len(), "{family:?}");
+    assert!(family.iter().all(|tid| has(*tid) == before[0]));
+    end_family(&workload);
+}
+
+/// Children do not end with their parent.
+fn end_family(workload: &Role) {
+    let cpusets = Cpusets::open(&ProcFs::host()).unwrap();
+    for pid in cpusets.family(workload.pid()).unwrap() {
+        let number = rustix::process::Pid::from_raw(i32::try_from(pid.0).unwrap()).unwrap();
+        let _ = rustix::process::kill_process(number, rustix::process::Signal::KILL);
+    }
+}
+
+#[test]
+fn threads_that_are_born_while_others_are_given_back_have_theirs_too() {
+    if !can_run() {
+        return;
+    }
+    let procfs = ProcFs::host();
+    let mut workload = workload_of_two_threads();
+    let before = workload.have()[0];
+    let state = tempfile::tempdir().unwrap();
+    let (mut actuator, _) = Actuator::open(&procfs, state.path()).unwrap();
+    let mut delaying = Delaying::new(&procfs);
+    let threads = workload.threads();
+    set(&mut delaying, &mut actuator, &threads, HELD);
+    // After the threads were listed.
+    workload.make("child");
+    workload.make("one");
+    let mut list = |_: &Cpusets| workload.family();
+    give_back(&mut delaying, &mut actuator, &threads, &mut list);
+    let now: Vec<Has> = workload.family().into_iter().map(has).collect();
+    assert!(now.len() > threads.len() + 1, "{now:?}");
+    assert!(now.iter().all(|now| *now == before), "{now:?}");
+    end_family(&workload);
+}
+
+#[test]
+fn a_workload_that_forks_all_the_time_has_its_own_in_the_end() {
+    if !can_run() {
+        return;
+    }
+    let procfs = ProcFs::host();
+    let mut workload = workload_of_two_threads();
+    let before = workload.have()[0];
+    let state = tempfile::tempdir().unwrap();
+    let (mut actuator, _) = Actuator::open(&procfs, state.path()).unwrap();
+    let mut delaying = Delaying::new(&procfs);
+    workload.make("forks");
+    for held in [HELD, Held::default(), HELD, Held::default(), HELD] {
+        let threads = workload.family();
+        std::thread::sleep(Duration::from_millis(30));
+        let mut list = |_: &Cpusets| workload.family();
+        delaying
+            .set(&mut actuator, &threads, held, &mut list)
+            .unwrap();
+    }
+    let mut list = |_: &Cpusets| workload.family();
+    delaying.give_back(&mut actuator, &mut list).unwrap();
+    let report = actuator.restore();
+    assert!(report.is_complete(), "{report}");
+    for _ in 0..10 {
+        let now: Vec<Has> = workload.family().into_iter().map(has).collect();
+        let is_own = |now: &Has| {
+            now.0.is_none_or(|slack| Some(slack) == before.0)
+                && now.1.is_none_or(|now| Some(now) == before.1)
+        };
+        assert!(now.iter().all(is_own), "{now:?}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    end_family(&workload);
+}
+
+#[test]
+fn a_process_whose_parent_ended_is_found_in_the_workloads_cgroup() {
+    if !can_run() {
+        return;
+    }
+    let procfs = ProcFs::host();
+    let mut workload = workload_of_two_threads();
+    let before = workload.have()[0];
+    let state = tempfile::tempdir().unwrap();
+    let (mut actuator, _) = Actuator::open(&procfs, state.path()).unwrap();
+    let root = ThreadRef::of_process(&procfs, workload.pid()).unwrap();
+    let cgroup = actuator.cpusets().cgroup_of(&root).unwrap();
+    actuator.workload_is_in(&cgroup);
+    let mut delaying = Delaying::new(&procfs);
+    let threads = workload.threads();
+    // The other tests' workloads are in this cgroup too: what they are given is not to be put back here.
+    let held = Held {
+        slack: Nanos(333_000),
+        batch: false,
+    };
+    set(&mut delaying, &mut actuator, &threads, held);
+    let here = |actuator: &Actuator| actuator.cpusets().processes_within(&cgroup).unwrap();
+    workload.make("orphan");
+    let is_orphan = |pid: &Pid| {
+        let folder = procfs.process(*pid);
+        let command = std::fs::read_to_string(folder.join("cmdline")).unwrap_or_default();
+        command == "sleep\u{0}61\u{0}"
+    };
+    // Until the shell's child has become it.
+    let found = (0..100).map(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        let orphans = here(&actuator).into_iter().filter(is_orphan);
+        orphans.collect::<Vec<Pid>>()
+    });
+    let orphans = found.into_iter().find(|found| !found.is_empty()).unwrap();
+    assert!(orphans.iter().all(|pid| has(Tid(pid.0)) != before));
+    set(&mut delaying, &mut actuator, &threads, Held::default());
+    let report = actuator.restore();
+    assert!(report.is_complete(), "{report}");
+    let now: Vec<Has> = orphans.iter().map(|pid| has(Tid(pid.0))).collect();
+    for pid in orphans {
+        let number = rustix::process::Pid::from_raw(i32::try_from(pid.0).unwrap()).unwrap();
+        let _ = rustix::process::kill_process(number, rustix::process::Signal::KILL);
+    }
+    assert!(now.iter().all(|now| *now == before), "{now:?}");
+}
+
+#[test]
+fn what_the_application_chose_later_is_kept() {
+    if !can_run() {
+        return;
+    }
+    let procfs = ProcFs::host();
+    let workload = workload_of_two_threads();
+    let threads = workload.threads();
+    for chosen in [Nanos(1), Nanos(5_000_000)] {
+        let state = tempfile::tempdir().unwrap();
+        let (mut actuator, _) = Actuator::open(&procfs, state.path()).unwrap();
+        let mut delaying = Delaying::new(&procfs);
+        let slack = |tid: Tid| timer_slack(&procfs, tid).unwrap();
+        set(&mut delaying, &mut actuator, &threads, HELD);
+        set_timer_slack(&procfs, threads[0], chosen).unwrap();
+        set(&mut delaying, &mut actuator, &threads, Held::default());
+        assert_eq!(slack(threads[0]), chosen, "nothing is held back");
+        set(&mut delaying, &mut actuator, &threads, HELD);
+        let held = chosen.max(HELD.slack);
+        assert_eq!(slack(threads[0]), held, "nobody gets less than it had");
+        set(&mut delaying, &mut actuator, &threads, Held::default());
+        assert_eq!(slack(threads[0]), chosen);
+        let report = actuator.restore();
+        assert!(report.is_complete(), "{report}");
+        assert_eq!(slack(threads[0]), chosen, "{report}");
+    }
+}
+
+#[test]
+fn a_new_process_gets_back_what_its_parent_had() {
+    if !can_run() {
+        return;
+    }
+    let procfs = ProcFs::host();
+    let first = workload_of_two_threads();
+    let mut other = workload_of_two_threads();
+    let own = Nanos(70_000);
+    for tid in other.threads() {
+        set_timer_slack(&procfs, tid, own).unwrap();
+    }
+    let state = tempfile::tempdir().unwrap();
+    let (mut actuator, _) = Actuator::open(&procfs, state.path()).unwrap();
+    let mut delaying = Delaying::new(&procfs);
+    let mut threads = first.threads();
+    threads.extend(other.threads());
+    set(&mut delaying, &mut actuator, &threads, HELD);
+    other.make("child");
+    let mut all = first.threads();
+    all.extend(other.family());
+    set(&mut delaying, &mut actuator, &all, HELD);
+    let mut list = |_: &Cpusets| [first.family(), other.family()].concat();
+    give_back(&mut delaying, &mut actuator, &all, &mut list);
+    let family = other.family();
+    assert!(family.len() > other.threads().len());
+    let slacks: Vec<Option<Nanos>> = family.iter().map(|tid| has(*tid).0).collect();
+    assert!(slacks.iter().all(|slack| *slack == Some(own)), "{slacks:?}");
+    end_family(&other);
+}
+
+/// A VM of files, whose threads are this test's own: what is scheduled is real, and timer slacks are files.
+fn vm_of_files(threads: &[Tid]) -> (tempfile::TempDir, ProcFs) {
+    let root = tempfile::tempdir().unwrap();
+    let write = |path: &str, text: &str| {
+        let path = root.path().join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    };
+    write("proc/mounts", "none /cg cgroup2 rw 0 0\n");
+    write("cg/cgroup.controllers", "cpuset cpu\n");
+    write("cg/cgroup.subtree_control", "cpuset\n");
+    let pid = std::process::id();
+    for tid in threads {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).unwrap();
+        write(&format!("proc/{pid}/task/{tid}/stat"), &stat);
+        write(&format!("proc/{tid}/stat"), &stat);
+        write(&format!("proc/{tid}/status"), &format!("Tgid:\t{pid}\n"));
+        write(&format!("proc/{tid}/timerslack_ns"), "50000\n");
+    }
+    let procfs = ProcFs::at(root.path());
+    (root, procfs)
+}
+
+#[test]
+fn one_thread_that_cannot_be_read_keeps_no_other_from_it_and_is_tried_again() {
+    let (send, receive) = std::sync::mpsc::channel();
+    for _ in 0..3 {
+        let send = send.clone();
+        std::thread::spawn(move || {
+            send.send(Tid(rustix::thread::gettid().as_raw_nonzero().get() as u32))
+                .unwrap();
+            std::thread::sleep(Duration::from_secs(60));
+        });
+    }
+    let threads: Vec<Tid> = receive.iter().take(3).collect();
+    let (root, procfs) = vm_of_files(&threads);
+    let file = |tid: Tid| root.path().join(format!("proc/{tid}/timerslack_ns"));
+    let slack = |tid: Tid| std::fs::read_to_string(file(tid)).unwrap();
+    let state = tempfile::tempdir().unwrap();
+    let (mut actuator, _) = Actuator::open(&procfs, state.path()).unwrap();
+    let mut delaying = Delaying::new(&procfs);
+    let held = Held {
+        batch: false,
+        ..HELD
+    };
+    // As where nobody may read it.
+    std::fs::remove_file(file(threads[0])).unwrap();
+    std::fs::create_dir(file(threads[0])).unwrap();
+    let mut list = |_: &Cpusets| threads.clone();
+    let refused = delaying
+        .set(&mut actuator, &threads, held, &mut list)
+        .unwrap_err();
+    assert_eq!((refused.failed, refused.of), (1, 3));
+    assert!(!refused.is_most());
+    let text = refused.to_string();
+    assert!(text.contains("cannot read the timer slack"), "{text}");
+    assert_eq!([slack(threads[1]), slack(threads[2])], ["500000", "500000"]);
+    // It can be read now.
+    std::fs::remove_dir(file(threads[0])).unwrap();
+    std::fs::write(file(threads[0]), "50000\n").unwrap();
+    delaying
+        .set(&mut actuator, &threads, held, &mut list)
+        .unwrap();
+    assert_eq!(slack(threads[0]), "500000");
+    // To give back is tried again too.
+    std::fs::remove_file(file(threads[0])).unwrap();
+    std::fs::create_dir(file(threads[0])).unwrap();
+    delaying
+        .set(&mut actuator, &threads, Held::default(), &mut list)
+        .unwrap_err();
+    assert_eq!([slack(threads[1]), slack(threads[2])], ["50000", "50000"]);
+    assert!(delaying.is_unfinished());
+    std::fs::remove_dir(file(threads[0])).unwrap();
+    std::fs::write(file(threads[0]), "500000\n").unwrap();
+    delaying
+        .set(&mut actuator, &threads, Held::default(), &mut list)
+        .unwrap();
+    assert_eq!(slack(threads[0]), "50000");
+}
+
+#[test]
+fn another_process_with_the_number_of_one_that_ended_is_left_alone() {
+    let me = Tid(std::process::id());
+    let (root, procfs) = vm_of_files(&[me]);
+    let file = root.path().join(format!("proc/{me}/timerslack_ns"));
+    let state = tempfile::tempdir().unwrap();
+    let (mut actuator, _) = Actuator::open(&procfs, state.path()).unwrap();
+    let held = Held {
+        batch: false,
+        ..HELD
+    };
+    set(&mut Delaying::new(&procfs), &mut actuator, &[me], held);
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "500000");
+    // It ended, and a later one that has chosen such a slack itself has its number.
+    let stat = root.path().join(format!("proc/{me}/stat"));
+    let text = std::fs::read_to_string(&stat).unwrap();
+    let (name, rest) = text.rsplit_once(") ").unwrap();
+    let mut fields: Vec<String> = rest.split(' ').map(str::to_owned).collect();
+    let start: u64 = fields[19].parse().unwrap();
+    fields[19] = (start + 1).to_string();
+    let later = format!("{name}) {}", fields.join(" "));
+    for path in [stat, root.path().join(format!("proc/{me}/task/{me}/stat"))] {
+        std::fs::write(path, &later).unwrap();
+    }
+    let report = actuator.restore();
+    assert!(report.is_complete() && report.put_back == 0, "{report}");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "500000");
 }

@@ -2,8 +2,8 @@
 //!
 //! By hand slack *helps* if it saves something and costs nothing: idle periods per unit of work fall by `FEWER` and the vCPU is not busy for longer
 //! (by `TOLERANCE`), or it is busy for less by `CHEAPER` and they fall by half of that; work falls by less than 2 %, and the 99th percentile of latencies stays within `BOUND`. The agent decided
-//! *right* if it has slack in the end exactly where it helps, and is itself within those limits of work and latency. What is not measured counts
-//! neither for nor against.
+//! *right* if it has slack in the end exactly where it helps, and is itself within those limits of work and latency, and, where it keeps slack, leaves the vCPU no busier
+//! than by `DEARER`: of several pairs of runs the lower end of their interval decides, of one its ratio. What is not measured counts neither for nor against.
 
 use crate::guest::row::HARMLESS;
 use crate::guest::row::Row;
@@ -15,6 +15,8 @@ const FEWER: f64 = 0.1;
 const CHEAPER: f64 = 0.03;
 /// The busy time may grow by this part: chance.
 const TOLERANCE: f64 = 0.015;
+/// The agent tries before it keeps, and takes time itself: its busy time may grow by this part.
+const DEARER: f64 = 0.03;
 /// Latencies within this are as they should be: the agent's default bound, ns.
 const BOUND: f64 = 1e6;
 
@@ -33,6 +35,12 @@ fn helps(row: &Row) -> Option<bool> {
     Some(saves && is_harmless(row))
 }
 
+/// Whether the agent's vCPU is not clearly busier than stock's.
+fn is_no_dearer(row: &Row) -> bool {
+    let least = row.busy_interval.map(|[low, _]| low).or(row.busy_ratio);
+    least.is_none_or(|least| least <= 1.0 + DEARER)
+}
+
 /// Notes in the agent's rows whether it decided right, where slack by hand was measured too.
 pub fn judge(rows: &mut [Row]) {
     let by_hand = rows.iter().filter(|row| row.variant == Variant::Slack);
@@ -42,9 +50,10 @@ pub fn judge(rows: &mut [Row]) {
     for row in rows.iter_mut().filter(|row| row.variant == Variant::Agent) {
         let found = by_hand.iter().find(|(program, _)| *program == row.program);
         let helps = found.and_then(|(_, helps)| *helps);
-        row.held_back_right = helps
-            .zip(row.delay_slack_ns)
-            .map(|(helps, slack)| helps == (slack > 0.0) && is_harmless(row));
+        row.held_back_right = helps.zip(row.delay_slack_ns).map(|(helps, slack)| {
+            let keeps = slack > 0.0;
+            helps == keeps && is_harmless(row) && (!keeps || is_no_dearer(row))
+        });
     }
 }
 
@@ -123,6 +132,24 @@ mod tests {
             right([slower, late, late_anyway].into_iter().flatten()),
             [false, false, true].map(Some)
         );
+    }
+
+    #[test]
+    fn who_keeps_slack_and_is_busier_is_not_right() {
+        let busier = |busy: f64, interval: Option<[f64; 2]>, slack: f64| {
+            let helps = if slack > 0.0 { 0.6 } else { 0.99 };
+            let mut program = program("busier", helps, 0.9, slack);
+            program[0].busy_ratio = Some(busy);
+            program[0].busy_interval = interval;
+            right(program)[0]
+        };
+        assert_eq!(busier(1.07, None, 5e5), Some(false));
+        assert_eq!(busier(1.07, Some([1.05, 1.09]), 5e5), Some(false));
+        // Its pairs do not agree that it is.
+        assert_eq!(busier(1.07, Some([0.95, 1.2]), 5e5), Some(true));
+        assert_eq!(busier(1.02, Some([1.02, 1.02]), 5e5), Some(true));
+        // It keeps nothing: the program is not busier for that.
+        assert_eq!(busier(1.07, None, 0.0), Some(true));
     }
 
     #[test]

@@ -107,6 +107,9 @@ pub struct Row {
     /// On one vCPU: time for which it was not idle, per unit of work, against stock.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub busy_ratio: Option<f64>,
+    /// The interval of that over the pairs.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub busy_interval: Option<[f64; 2]>,
     /// The 99th percentile of latencies, ns, in this variant and in stock, the medians.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub latency_p99_ns: Option<[f64; 2]>,
@@ -146,10 +149,12 @@ impl Row {
         let pairs = || stock.iter().zip(samples);
         let ratios: Vec<f64> = pairs().map(|(a, b)| b.rate / a.rate).collect();
         let interval = Interval::of(&ratios)?;
-        let against = |of: fn(&Sample) -> Option<f64>| {
+        let each = |of: fn(&Sample) -> Option<f64>| {
             let ratio = |(a, b)| Some(of(b)? / of(a).filter(|stock| *stock > 0.0)?);
-            median(pairs().filter_map(ratio))
+            pairs().filter_map(ratio).collect::<Vec<f64>>()
         };
+        let against = |of: fn(&Sample) -> Option<f64>| median(each(of));
+        let busy = Interval::of(&each(|sample| sample.busy));
         let both = |of: fn(&Sample) -> Option<f64>| {
             let of_all = |all: &[Sample]| median(all.iter().filter_map(of));
             Some([of_all(samples)?, of_all(stock)?])
@@ -180,7 +185,8 @@ impl Row {
                 .max_by(f64::total_cmp),
             transitions_ratio: against(|sample| sample.transitions),
             transitions_per_second: both(|sample| Some(sample.transitions? * sample.rate)),
-            busy_ratio: against(|sample| sample.busy),
+            busy_ratio: busy.map(|busy| busy.median),
+            busy_interval: busy.map(|busy| [busy.low, busy.high]),
             latency_p99_ns: both(|sample| sample.latency_p99_ns),
             delay_slack_ns: own(|sample| sample.delay_slack_ns),
             delay_batch_runs: batch().next().map(|_| batch().filter(|is| *is).count()),

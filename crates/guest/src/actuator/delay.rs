@@ -1,7 +1,8 @@
 //! Changes of delayed scheduling: timer slack and scheduling policy of threads, made and undone.
 //!
 //! Both are inherited by new threads, which the journal need not know when the agent is killed: they are found as threads of
-//! processes that it knows, with exactly what was given ([`Actuator::put_back_heirs`]).
+//! processes that it knows, of those that descend from them, and of cgroups that the agent made or that its workload is in, with exactly what was given
+//! ([`Actuator::put_back_heirs`]).
 
 use tandem_linux::affinity::Threads;
 use tandem_linux::journal::Entry;
@@ -11,6 +12,7 @@ use tandem_linux::sched_attr;
 use tandem_linux::sched_attr::FairScheduling;
 use tandem_linux::thread::Pid;
 use tandem_linux::thread::ThreadRef;
+use tandem_linux::thread::ThreadStat;
 use tandem_linux::thread::Tid;
 use tandem_policy::Nanos;
 
@@ -29,9 +31,9 @@ impl Actuator {
         slack: Nanos,
         original: Nanos,
     ) -> Result<(), ActuatorError> {
-        let Some(now) = delaying::timer_slack(&self.procfs, thread.tid) else {
-            return Ok(());
-        };
+        let tid = thread.tid;
+        let now = delaying::timer_slack(&self.procfs, tid)
+            .map_err(|source| ActuatorError::TimerSlackUnread { tid, source })?;
         let record = |original| Change::TimerSlack { thread, original };
         let is_new = !self.journal.knows(&record(now).key());
         if now == slack && (!is_new || now == original) {
@@ -95,14 +97,17 @@ impl Actuator {
             let mut same = threads().filter(|thread| thread.tid == tid);
             same.any(|thread| self.threads.is_alive(thread))
         };
-        for pid in self.heirs(threads().map(|thread| thread.pid)) {
+        for pid in self.heirs(threads()) {
+            let maker = delaying::maker(&self.procfs, pid, |pid| {
+                threads().any(|thread| thread.pid == pid)
+            });
             for tid in threads_of(&self.procfs, pid) {
                 if known(tid) {
                     continue;
                 }
-                let of = |thread: &ThreadRef| thread.pid == pid;
+                let of = |thread: &ThreadRef| Some(thread.pid) == maker;
                 let slack = slacks.iter().find(|(t, _)| of(t)).or(slacks.first());
-                if let (Some(&(thread, original)), Some(now)) =
+                if let (Some(&(thread, original)), Ok(now)) =
                     (slack, delaying::timer_slack(&self.procfs, tid))
                     && self.was_given(&Change::TimerSlack {
                         thread: *thread,
@@ -133,11 +138,24 @@ impl Actuator {
         !is_original && self.journal.written(&now.key()).contains(now)
     }
 
-    /// Processes that live, of these and in cgroups that the agent made.
-    fn heirs(&self, of: impl Iterator<Item = Pid>) -> Vec<Pid> {
-        let mut pids: Vec<Pid> = of.collect();
-        if pids.is_empty() {
-            return pids;
+    /// Processes that live: of these threads, what descends from those, and what is in cgroups that the agent made or its workload is in.
+    fn heirs<'t>(&self, threads: impl Iterator<Item = &'t ThreadRef>) -> Vec<Pid> {
+        let mut threads = threads.peekable();
+        if threads.peek().is_none() {
+            return Vec::new();
+        }
+        // A process that began after one of its threads is another one with its number.
+        let is_same = |thread: &&ThreadRef| {
+            let leader = ThreadStat::read(&self.procfs.process(thread.pid));
+            leader.is_ok_and(|leader| leader.start <= thread.start)
+        };
+        let mut pids: Vec<Pid> = threads.filter(is_same).map(|thread| thread.pid).collect();
+        pids.sort_unstable();
+        pids.dedup();
+        pids = self.cpusets.families(&pids).unwrap_or(pids);
+        let workload = self.workload.iter();
+        for cgroup in workload {
+            pids.extend(self.cpusets.processes_within(cgroup).unwrap_or_default());
         }
         for record in self.journal.records() {
             if let Change::Created { cgroup, .. } | Change::Vcpus { cgroup, .. } = record {
@@ -158,8 +176,14 @@ impl Actuator {
                 Ok(Undone::Nothing)
             }
             Change::TimerSlack { thread, original } => {
-                let Some(now) = delaying::timer_slack(&self.procfs, thread.tid) else {
-                    return Ok(Undone::Nothing);
+                let now = match delaying::timer_slack(&self.procfs, thread.tid) {
+                    Ok(now) => now,
+                    Err(error) if tandem_linux::procfs::is_gone(&error) => {
+                        return Ok(Undone::Nothing);
+                    }
+                    Err(error) => {
+                        return Err(format!("cannot read the timer slack of {thread}: {error}"));
+                    }
                 };
                 let found = Change::TimerSlack {
                     thread: *thread,

@@ -14,8 +14,9 @@
 //! - progress is not less (by [`DelayConfig::tolerance`]): calls of read and write, where there are many; else how often those
 //!   threads slept and were woken that do not just serve more at once. Of a single thread that wakes less often nothing tells, without calls, that it does as
 //!   much as before, and then it counts as less;
-//! - the latency stays within [`DelayConfig::bound`]: the slack and twice what a woken thread waits on average for its turn. That is an
-//!   estimate; no kernel tells tails without tracing every switch;
+//! - the latency stays within [`DelayConfig::bound`]: the slack and twice what the thread that waits longest waits on average for its turn, or, without
+//!   preemption, what one wake-up in a hundred waits for the turns of others. That is an estimate (the file `latency.rs`); no kernel tells tails without
+//!   tracing every switch;
 //! - something is gained: idle periods per progress, or CPU time per progress. Slack acts by fewer idle periods alone: without them, less CPU
 //!   time is chance. No preemption may save CPU time by itself, but has to save twice as much then.
 //!
@@ -34,8 +35,11 @@ use crate::units::Nanos;
 use super::Averages;
 use super::Observation;
 
+mod held;
+mod latency;
 mod trial;
 
+pub use held::Held;
 pub use trial::Effect;
 use trial::Figures;
 use trial::Trial;
@@ -61,6 +65,9 @@ const SOME_FEWER: f64 = 0.5;
 const MUCH: f64 = 2.0;
 /// See [`ANOTHER`].
 const CHANGED: u32 = 4;
+/// What is kept is taken back when a single thread is estimated to be late for so many blocks on end: one of many may have bad luck, which is seen for a
+/// block.
+const LATE: u64 = 2;
 
 /// Tunables of delayed scheduling.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -118,22 +125,6 @@ impl fmt::Display for Means {
     }
 }
 
-/// What is in force.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
-pub struct Held {
-    /// Timers may be late by so much, ns; zero: as the workload has it.
-    pub slack: Nanos,
-    /// Woken threads do not preempt who runs.
-    pub batch: bool,
-}
-
-impl Held {
-    /// Whether anything is held back.
-    pub fn is_any(self) -> bool {
-        self != Held::default()
-    }
-}
-
 /// Why so much is held back.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "reason")]
@@ -180,6 +171,8 @@ pub enum Because {
     },
     /// The workload is another one: all was taken back.
     Changed,
+    /// What was decided could not be given to the threads: nothing that was seen is its effect.
+    Refused,
 }
 
 impl fmt::Display for Because {
@@ -202,6 +195,7 @@ impl fmt::Display for Because {
                 write!(f, "the latency became {:.0} us", latency / 1e3)
             }
             Because::Changed => f.write_str("the workload changed"),
+            Because::Refused => f.write_str("threads could not be held back"),
         }
     }
 }
@@ -226,6 +220,8 @@ pub struct Delay {
     stage: Stage,
     failures: u32,
     changed: u32,
+    /// For how long a thread has been late.
+    late: Nanos,
     seen: VecDeque<Observation>,
     /// How long a block of the last trial was that had one.
     block: Nanos,
@@ -243,6 +239,7 @@ impl Delay {
             stage: Stage::Measuring(0),
             failures: 0,
             changed: 0,
+            late: Nanos::ZERO,
             seen: VecDeque::new(),
             block: Nanos::ZERO,
         }
@@ -274,6 +271,14 @@ impl Delay {
         if let Stage::Measuring(periods) = &mut self.stage {
             *periods = 0;
         }
+    }
+
+    /// What was decided last could not be carried out, so nothing is to be held back, and nothing tried for a while.
+    pub fn refused(&mut self) -> Because {
+        self.held = Held::default();
+        self.seen.clear();
+        self.stage = self.rest();
+        Because::Refused
     }
 
     /// A period is over. What is to be in force in the next is [`Delay::held`].
@@ -335,12 +340,18 @@ impl Delay {
         if let Some(block) = trial.last().filter(|_| is_block) {
             self.block = block.without.period + block.with.period;
         }
-        let slack = match means {
-            Means::Slack => self.slack(),
-            Means::Batch => self.held.slack,
+        let held = match means {
+            Means::Slack => Held {
+                slack: self.slack(),
+                ..self.held
+            },
+            Means::Batch => Held {
+                batch: true,
+                ..self.held
+            },
         };
         if !is_block && trial.is_clearly_less(&EARLY) {
-            let effect = trial.so_far().effect(slack);
+            let effect = trial.so_far().effect(held);
             return self.end(number, Because::Lost { means, effect });
         }
         let last = trial.last().filter(|_| is_block && number == 0);
@@ -350,7 +361,7 @@ impl Delay {
             self.stage = Stage::Measuring(0);
             return Because::Seldom { transitions };
         }
-        let verdict = is_block.then(|| self.verdict(means, &trial, slack));
+        let verdict = is_block.then(|| self.verdict(means, &trial, held));
         match verdict.flatten() {
             Some(because) => self.end(number, because),
             None => {
@@ -362,12 +373,12 @@ impl Delay {
     }
 
     /// What the blocks so far say: the same as without the last of them, or so many are they that they decide.
-    fn verdict(&self, means: Means, trial: &Trial, slack: Nanos) -> Option<Because> {
+    fn verdict(&self, means: Means, trial: &Trial, held: Held) -> Option<Because> {
         let count = trial.blocks();
-        let effect = trial.effect(count, slack);
+        let effect = trial.effect(count, held);
         let is_kept = self.is_good(means, &effect);
-        let is_agreed = count >= LEAST_BLOCKS
-            && self.is_good(means, &trial.effect(count - 1, slack)) == is_kept;
+        let is_agreed =
+            count >= LEAST_BLOCKS && self.is_good(means, &trial.effect(count - 1, held)) == is_kept;
         let is_last = count >= self.config.most_blocks.max(1) as usize;
         (is_agreed || is_last).then_some(match is_kept {
             true => Because::Kept { means, effect },
@@ -430,8 +441,15 @@ impl Delay {
             return Because::Settled;
         }
         let now = Figures::of(&Observation::merged(&self.seen));
-        let latency = now.latency(self.held.slack);
-        if latency > self.config.bound.0 as f64 {
+        let latency = now.waits.latency(self.held);
+        let is_late = |latency: f64| latency > self.config.bound.0 as f64;
+        match is_late(latency) {
+            true => self.late += observed.period,
+            false => self.late = Nanos::ZERO,
+        }
+        let is_long = self.late >= Nanos(self.block.0 * LATE);
+        if is_late(now.waits.latency_of_all(self.held)) || is_long {
+            self.late = Nanos::ZERO;
             self.held = Held::default();
             self.stage = self.rest();
             return Because::Late { latency };

@@ -54,8 +54,10 @@ pub struct Observation {
     pub user: Nanos,
     /// How finely that is measured: a timer tick where the kernel samples it, zero where it is exact.
     pub tick: Nanos,
-    /// Their calls of read and write, and messages on sockets; zero where that is not known.
+    /// Their calls of read and write; zero where that is not known.
     pub calls: u64,
+    /// Messages on sockets that were sent on these vCPUs, by whomever; zero where that is not known.
+    pub messages: u64,
     /// For how long its threads, together, could have run and waited for a vCPU.
     pub waiting: Nanos,
     /// How often those threads went to sleep of their own accord, and so were woken; zero where that is not known.
@@ -75,6 +77,8 @@ pub struct ThreadPeriod {
     pub turns: u64,
     /// Its CPU time.
     pub ran: Nanos,
+    /// For how long it could have run and waited for its turn, in all.
+    pub waited: Nanos,
 }
 
 impl Observation {
@@ -95,6 +99,7 @@ impl Observation {
         self.user += next.user;
         self.tick = next.tick;
         self.calls += next.calls;
+        self.messages += next.messages;
         self.waiting += next.waiting;
         self.wakes += next.wakes;
         for thread in &next.threads {
@@ -103,6 +108,7 @@ impl Observation {
                     self.threads[place].wakes += thread.wakes;
                     self.threads[place].turns += thread.turns;
                     self.threads[place].ran += thread.ran;
+                    self.threads[place].waited += thread.waited;
                 }
                 Err(place) => self.threads.insert(place, *thread),
             }

@@ -235,6 +235,7 @@ fn served(of_clients: f64, of_server: [f64; 2]) -> impl Fn(Held) -> Observation 
             wakes: wakes as u64,
             turns: wakes as u64,
             ran: Nanos(ran as u64),
+            waited: Nanos::ZERO,
         };
         let client = |id| thread(id, 20.0 * part(of_clients), 1e5 * part(of_clients));
         let server = thread(99, 240.0 * part(of_server[0]), 8e6 * part(of_server[1]));
@@ -281,11 +282,11 @@ fn a_server_that_serves_more_at_once_does_as_much() {
 
 #[test]
 fn who_is_preempted_by_its_server_instead_of_sleeping_does_as_much() {
-    let of = |turns: f64| {
+    let of = |server: [f64; 2], turns: f64| {
         let mut delay = Delay::new(DelayConfig::default());
         loop {
             let is_on = delay.held().slack > Nanos::ZERO;
-            let mut seen = served(0.9, [1.0, 1.0])(delay.held());
+            let mut seen = served(0.91, server)(delay.held());
             for thread in &mut seen.threads {
                 thread.turns = (240.0 * if is_on { turns } else { 1.0 }) as u64;
             }
@@ -295,8 +296,144 @@ fn who_is_preempted_by_its_server_instead_of_sleeping_does_as_much() {
             }
         }
     };
-    assert!(matches!(of(1.0), Because::Kept { .. }));
-    assert!(matches!(of(0.95), Because::Lost { .. }));
+    let serves_more_at_once = [2.0 / 3.0, 0.9];
+    assert!(matches!(of(serves_more_at_once, 1.0), Because::Kept { .. }));
+    assert!(matches!(
+        of(serves_more_at_once, 0.95),
+        Because::Lost { .. }
+    ));
+    // Without such a server turns are preemptions, and wake-ups tell that less is done.
+    let less = of([1.0, 1.0], 1.0);
+    assert!(
+        matches!(less, Because::Lost { effect, .. } if (effect.progress - 0.9).abs() < 0.02),
+        "{less}"
+    );
+}
+
+#[test]
+fn messages_of_others_do_not_hide_that_the_workload_does_less() {
+    // Sleeps for a time after each piece of work, beside a server of somebody else's on the same vCPU.
+    let of = |wakes: f64, ran: f64| {
+        let mut delay = Delay::new(DelayConfig::default());
+        loop {
+            let mut seen = served(wakes, [wakes, ran])(delay.held());
+            seen.messages = 300;
+            let because = delay.decide(&seen);
+            if matches!(because, Because::Kept { .. } | Because::Lost { .. }) {
+                return because;
+            }
+        }
+    };
+    let less = of(0.85, 0.86);
+    assert!(
+        matches!(less, Because::Lost { effect, .. } if (effect.progress - 0.85).abs() < 0.01),
+        "{less}"
+    );
+    // Its own messages: pieces of work came together, and took most of the CPU time that they took before.
+    let same = of(0.7, 0.9);
+    assert!(
+        matches!(same, Because::Kept { effect, .. } if effect.progress == 1.0),
+        "{same}"
+    );
+}
+
+/// Ten threads with 20 wake-ups a period, that wait for so many us each time, and one with one wake-up, that waits and computes for so long.
+fn beside_one(wait_us: u64, one_waits_us: u64, one_runs_us: u64, held: Held) -> Observation {
+    let thread = |id: u64, wakes: u64, waited_us: u64, ran_us: u64| ThreadPeriod {
+        id,
+        wakes,
+        turns: wakes,
+        ran: Nanos(ran_us * 1_000),
+        waited: Nanos(waited_us * 1_000),
+    };
+    let many = (1..=10).map(|id| thread(id, 20, 20 * wait_us, 1_000));
+    let one = thread(11, 1, one_waits_us, one_runs_us);
+    let threads: Vec<ThreadPeriod> = many.chain([one]).collect();
+    let idle_periods = match (held.slack > Nanos::ZERO, held.batch) {
+        (false, _) => 180,
+        (true, false) => 120,
+        (true, true) => 90,
+    };
+    Observation {
+        wakes: threads.iter().map(|thread| thread.wakes).sum(),
+        waiting: threads.iter().map(|thread| thread.waited).sum(),
+        threads,
+        ..observed(Seen {
+            idle_periods,
+            ..TIMERS
+        })
+    }
+}
+
+fn verdicts(react: impl Fn(Held) -> Observation) -> [Because; 2] {
+    let mut delay = Delay::new(DelayConfig::default());
+    [(); 2].map(|()| {
+        loop {
+            let because = delay.decide(&react(delay.held()));
+            if matches!(because, Because::Kept { .. } | Because::Lost { .. }) {
+                return because;
+            }
+        }
+    })
+}
+
+#[test]
+fn who_waits_seldom_and_long_behind_one_that_computes_is_not_hidden() {
+    // With SCHED_BATCH one wake-up in forty waits for half of 2.5 ms: 31 us on average, and 1.5 ms or more of each hundredth.
+    let [slack, batch] = verdicts(|held| match held.batch {
+        true => beside_one(31, 0, 2_500, held),
+        false => beside_one(5, 0, 2_500, held),
+    });
+    assert!(matches!(slack, Because::Kept { .. }), "{slack}");
+    assert!(
+        matches!(batch, Because::Lost { effect, .. } if effect.latency > 1.9e6),
+        "{batch}"
+    );
+    // In turns of 100 us nobody waits for long.
+    let [_, short] = verdicts(|held| beside_one(5, 0, 100, held));
+    assert!(matches!(short, Because::Kept { .. }), "{short}");
+}
+
+#[test]
+fn the_thread_that_waits_longest_counts() {
+    let [late, _] = verdicts(|held| match held.slack > Nanos::ZERO {
+        true => beside_one(5, 2_500, 100, held),
+        false => beside_one(5, 5, 100, held),
+    });
+    assert!(
+        matches!(late, Because::Lost { effect, .. } if effect.latency > 1e6),
+        "{late}"
+    );
+    // And when what is kept is watched, if it does not happen once only.
+    let mut delay = Delay::new(DelayConfig::default());
+    let mut kept = 0;
+    while kept < 2 {
+        let because = delay.decide(&beside_one(5, 5, 100, delay.held()));
+        kept += u32::from(matches!(because, Because::Kept { .. }));
+    }
+    (0..20).for_each(|_| {
+        let _ = delay.decide(&beside_one(5, 5, 100, delay.held()));
+    });
+    let once = delay.decide(&beside_one(5, 9_000, 100, delay.held()));
+    assert_eq!(once, Because::Settled);
+    let late = (0..20)
+        .map(|_| delay.decide(&beside_one(5, 2_500, 100, delay.held())))
+        .find(|because| *because != Because::Settled);
+    assert!(matches!(late, Some(Because::Late { .. })), "{late:?}");
+    assert_eq!(delay.held(), Held::default());
+}
+
+#[test]
+fn a_means_that_cannot_be_given_is_not_judged() {
+    let mut delay = Delay::new(DelayConfig::default());
+    while !delay.held().is_any() {
+        delay.decide(&observed(TIMERS));
+    }
+    assert_eq!(delay.refused(), Because::Refused);
+    assert_eq!(delay.held(), Held::default());
+    assert!(!delay.is_trying());
+    let next = delay.decide(&observed(TIMERS));
+    assert_eq!(next, Because::Resting);
 }
 
 #[test]

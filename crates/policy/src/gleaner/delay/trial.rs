@@ -3,9 +3,12 @@
 //! A block is four phases of the same length: without, with, with, without. What grows or falls steadily by itself, as a program does that
 //! warms up, falls out of a comparison of such a block's halves; what comes and goes makes blocks disagree. Times are in ns.
 //!
-//! **Progress** is calls of read and write, where there are many; else how often threads slept and were woken, or got the vCPU. A thread that serves others is
-//! woken less often for the same work where pieces come together. It is told from one that does less by its CPU time, which then falls
-//! by much less than its wake-ups ([`Thread::serves_more_at_once`]); such threads are left out.
+//! **Progress** is calls of read and write and messages on sockets, where there are many; else how often threads slept and were woken. A thread that serves
+//! others is woken less often for the same work where pieces come together. It is told from one that does less by its CPU time, which then falls
+//! by much less than its wake-ups ([`Thread::serves_more_at_once`]); such threads are left out. Messages may be others': where the
+//! workload's threads do grossly less by wake-ups and by CPU time, messages do not count against that ([`Halves::contradiction`]).
+//!
+//! **Latency** is an estimate by means ([`super::latency`]).
 
 use std::fmt;
 
@@ -13,8 +16,9 @@ use serde::Serialize;
 
 use crate::gleaner::Averages;
 use crate::gleaner::Observation;
+use crate::gleaner::delay::held::Held;
+use crate::gleaner::delay::latency::Waits;
 use crate::gleaner::progress::over;
-use crate::units::Nanos;
 
 /// Fewer calls a second than this are no measure of work.
 const CALLS: f64 = 500.0;
@@ -26,8 +30,8 @@ const FEWER_WAKES: f64 = 0.9;
 const SELDOM: f64 = 5.0;
 /// Where wake-ups in all fall below this part, a few threads may do most of the work and lose it: then all count.
 const GROSS: f64 = 0.9;
-/// A thread's tail against its mean wait.
-const TAIL: f64 = 2.0;
+/// With wake-ups and CPU time both down, CPU time has to have kept so much of the difference for pieces of work to have come together.
+const KEPT_CPU: f64 = 0.25;
 /// Whether the phases of a block have the means.
 const WITH: [bool; 4] = [false, true, true, false];
 
@@ -60,14 +64,17 @@ impl fmt::Display for Effect {
 /// What is compared, per second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Figures {
+    /// Calls of read and write by the workload's processes.
     calls: f64,
+    /// Messages on sockets, by whomever.
+    messages: f64,
     wakes: f64,
     /// Idle periods.
     pub transitions: f64,
     /// CPU time: of the threads where they are known, else of the vCPU.
     work: f64,
-    /// Mean wait of a thread for its turn, ns.
-    wait: f64,
+    /// What threads wait for their turn.
+    pub waits: Waits,
 }
 
 impl Figures {
@@ -79,28 +86,29 @@ impl Figures {
         let ran = observed.threads.iter().map(|thread| thread.ran.0);
         Figures {
             calls: averages.calls,
+            messages: per_second(observed.messages),
             wakes: per_second(observed.wakes),
             transitions: per_second(periods.sum()),
             work: match observed.threads.is_empty() {
                 true => averages.work,
                 false => ran.sum::<u64>() as f64 / period,
             },
-            wait: observed.waiting.0 as f64 / observed.wakes.max(1) as f64,
+            waits: Waits::of(observed),
         }
+    }
+
+    /// Calls and messages.
+    fn requests(&self) -> f64 {
+        self.calls + self.messages
     }
 
     /// Progress against before. Nothing that counts: no progress that could be told.
     pub(super) fn progress(&self, before: &Figures) -> f64 {
         match () {
-            () if before.calls >= CALLS => over(self.calls, before.calls),
+            () if before.requests() >= CALLS => over(self.requests(), before.requests()),
             () if before.wakes >= WAKES => over(self.wakes, before.wakes),
             () => 0.0,
         }
-    }
-
-    /// With this slack: the slack, and what a thread waits for its turn.
-    pub(super) fn latency(&self, slack: Nanos) -> f64 {
-        slack.0 as f64 + TAIL * self.wait
     }
 }
 
@@ -126,10 +134,13 @@ impl Thread {
         self.wakes <= FEWER_WAKES && self.ran >= f64::midpoint(1.0, self.wakes)
     }
 
-    /// Its wake-ups, or its turns on the vCPU where these fell by less: who asks a server on the same vCPU either sleeps until the reply or
-    /// is preempted by the server, and both are a turn.
-    fn progress(&self) -> f64 {
-        self.wakes.max(self.turns)
+    /// Its wake-ups; beside a server that serves more at once its turns on the vCPU where these fell by less: who asks a server on the same vCPU
+    /// either sleeps until the reply or is preempted by the server, and both are a turn. Without one, a turn more is a preemption, and no progress.
+    fn progress(&self, is_served: bool) -> f64 {
+        match is_served {
+            true => self.wakes.max(self.turns),
+            false => self.wakes,
+        }
     }
 }
 
@@ -159,6 +170,8 @@ impl Halves {
     /// Progress by the threads that do not serve more at once: the median of theirs, since servers are woken a little less often too, and seldom are the
     /// most threads. `None` where threads are not known, or these seldom wake.
     fn progress_of_threads(&self) -> Option<f64> {
+        let is_server = |thread: &Thread| thread.rates[0] >= WAKES && thread.serves_more_at_once();
+        let is_served = self.threads().any(|thread| is_server(&thread));
         let counted = self
             .threads()
             .filter(|thread| !thread.serves_more_at_once());
@@ -171,7 +184,7 @@ impl Halves {
         };
         let all = over(sum(1), sum(0));
         let often = counted.iter().filter(|thread| thread.rates[0] >= SELDOM);
-        let mut each: Vec<f64> = often.map(Thread::progress).collect();
+        let mut each: Vec<f64> = often.map(|thread| thread.progress(is_served)).collect();
         each.sort_by(f64::total_cmp);
         let is_measure = sum(0) >= WAKES && !each.is_empty();
         is_measure.then(|| match all < GROSS {
@@ -180,13 +193,34 @@ impl Halves {
         })
     }
 
-    /// What the means does, that comes to this slack.
-    pub(super) fn effect(&self, slack: Nanos) -> Effect {
+    /// What the median thread does by wake-ups and turns, if that is grossly less and the CPU time of all fell with it: they do less, whoever sends as many
+    /// messages as before. `None`: nothing speaks against the messages.
+    fn contradiction(&self) -> Option<f64> {
+        let often = self.threads().filter(|thread| thread.rates[0] >= SELDOM);
+        let mut each: Vec<f64> = often.map(|thread| thread.progress(true)).collect();
+        each.sort_by(f64::total_cmp);
+        let turns = median(&each);
+        let ran = |of: &Observation| Figures::of(of).work;
+        let ran = over(ran(&self.with), ran(&self.without));
+        let is_explained = ran >= turns + KEPT_CPU * (1.0 - turns);
+        (turns < GROSS && !is_explained).then_some(turns)
+    }
+
+    /// What gets done with the means over what does without.
+    fn progress(&self) -> f64 {
         let (before, now) = (Figures::of(&self.without), Figures::of(&self.with));
-        let progress = match self.without.threads.is_empty() || before.calls >= CALLS {
+        match self.without.threads.is_empty() || before.requests() >= CALLS {
             true => now.progress(&before),
             false => self.progress_of_threads().unwrap_or(0.0),
-        };
+        }
+    }
+
+    /// What the means does, with so much in force.
+    pub(super) fn effect(&self, held: Held) -> Effect {
+        let (before, now) = (Figures::of(&self.without), Figures::of(&self.with));
+        let by_messages = before.requests() >= CALLS && before.messages > before.calls;
+        let less = self.contradiction().filter(|_| by_messages);
+        let progress = self.progress().min(less.unwrap_or(f64::INFINITY));
         let per_progress = |ratio: f64| match progress > 0.0 {
             true => ratio / progress,
             false => f64::INFINITY,
@@ -195,7 +229,7 @@ impl Halves {
             progress,
             transitions: per_progress(over(now.transitions, before.transitions)),
             cpu: per_progress(over(now.work, before.work)),
-            latency: now.latency(slack),
+            latency: now.waits.latency(held),
         }
     }
 }
@@ -259,18 +293,18 @@ impl Trial {
     }
 
     /// What the first so many blocks show together. CPU time is the median of theirs, since what the host does meanwhile makes single ones stand out.
-    pub(super) fn effect(&self, count: usize, slack: Nanos) -> Effect {
+    pub(super) fn effect(&self, count: usize, held: Held) -> Effect {
         let blocks = &self.blocks[..count.min(self.blocks.len())];
         let mut sum = Halves::default();
         for block in blocks {
             sum.without.merge(&block.without);
             sum.with.merge(&block.with);
         }
-        let mut cpu: Vec<f64> = blocks.iter().map(|block| block.effect(slack).cpu).collect();
+        let mut cpu: Vec<f64> = blocks.iter().map(|block| block.effect(held).cpu).collect();
         cpu.sort_by(f64::total_cmp);
         Effect {
             cpu: median(&cpu),
-            ..sum.effect(slack)
+            ..sum.effect(held)
         }
     }
 
@@ -283,7 +317,7 @@ impl Trial {
     pub(super) fn is_clearly_less(&self, early: &[(u32, f64)]) -> bool {
         let periods = (0..self.place).filter(|place| WITH[(place / self.phase) as usize]);
         let periods = periods.count() as u32;
-        let progress = self.block.effect(Nanos::ZERO).progress;
+        let progress = self.block.progress();
         early
             .iter()
             .any(|&(least, part)| periods >= least && progress < part)
