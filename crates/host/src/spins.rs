@@ -238,6 +238,7 @@ mod tests {
             verdict: detector.observe(&counts),
             extremes: detector.max_bpi().zip(detector.min_bmpr()),
             outcome: SpinOutcome::Left(Left::Placement),
+            refused: Vec::new(),
         }
     }
 

@@ -148,6 +148,7 @@ impl Controller {
         let closely = self.saturated && self.needs(Sight::Runnable);
         let observation = HostObservation {
             period,
+            elapsed,
             idle,
             knobs: host.knobs(),
             vms: self.charge(host.observe(elapsed, period, closely)),

@@ -23,6 +23,9 @@ pub type IdleTimes = BTreeMap<PcpuId, Nanos>;
 pub struct HostObservation {
     /// The period's nominal length, to which all times here are scaled.
     pub period: Nanos,
+    /// How long it really was: longer where the periods before needed no decision. 0: as long as it should be.
+    #[serde(default)]
+    pub elapsed: Nanos,
     /// Each pCPU's idle time in the period.
     pub idle: IdleTimes,
     /// What can be changed.
@@ -41,9 +44,18 @@ impl HostObservation {
         vms.sort_by_key(|observed| observed.vm);
         HostObservation {
             period,
+            elapsed: period,
             idle,
             knobs: Knobs::all(WeightKnob::ANY),
             vms,
+        }
+    }
+
+    /// Time since the last observation.
+    pub fn elapsed(&self) -> Nanos {
+        match self.elapsed {
+            Nanos::ZERO => self.period,
+            elapsed => elapsed,
         }
     }
 
