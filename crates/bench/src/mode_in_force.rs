@@ -39,7 +39,7 @@ pub enum ModeFailure {
 }
 
 fn figures_of(account: &SpinAccount) -> SpinFigures {
-    let truth = account.against_truth.unwrap_or_default();
+    let truth = account.against_truth.clone().unwrap_or_default();
     SpinFigures {
         judged: account.judged,
         called_spinning: account.spun,
