@@ -43,10 +43,14 @@ fn figures_of(account: &SpinAccount) -> SpinFigures {
     SpinFigures {
         judged: account.judged,
         called_spinning: account.spun,
+        decided: account.decided,
         swaps: account.swaps,
+        left: account.left.clone(),
         failed: account.failed,
+        refused: account.refused.clone(),
         spun: truth.spun,
         found: truth.found,
+        missed: truth.missed,
         worked: truth.worked,
         false_alarms: truth.false_alarms,
     }
