@@ -39,14 +39,18 @@ pub enum ModeFailure {
 }
 
 fn figures_of(account: &SpinAccount) -> SpinFigures {
-    let truth = account.against_truth.unwrap_or_default();
+    let truth = account.against_truth.clone().unwrap_or_default();
     SpinFigures {
         judged: account.judged,
         called_spinning: account.spun,
+        decided: account.decided,
         swaps: account.swaps,
+        left: account.left.clone(),
         failed: account.failed,
+        refused: account.refused.clone(),
         spun: truth.spun,
         found: truth.found,
+        missed: truth.missed,
         worked: truth.worked,
         false_alarms: truth.false_alarms,
     }

@@ -1,4 +1,11 @@
 //! Decisions made real: which knob of which cgroup or thread each one turns.
+//!
+//! Each is made for itself, but for those of a swap, of which all are made or none (`swap`).
+
+mod swap;
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use tandem_linux::actuator::Actuator;
 use tandem_linux::actuator::ActuatorError;
@@ -10,6 +17,8 @@ use tandem_policy::Decision;
 use tandem_policy::Knob;
 use tandem_policy::Target;
 use tandem_policy::VcpuId;
+use tandem_policy::VmId;
+use tandem_policy::decision::Swap;
 
 use crate::division;
 use crate::managed::ManagedVcpu;
@@ -22,6 +31,10 @@ pub struct Applied {
     pub weights: u64,
     /// vCPUs moved to other pCPUs.
     pub moves: u64,
+    /// Which vCPUs were.
+    pub moved: BTreeSet<(VmId, VcpuId)>,
+    /// vCPUs that changed places.
+    pub swaps: Vec<Swap>,
     /// Other settings changed.
     pub others: u64,
     /// Changes that could not be made.
@@ -65,22 +78,50 @@ impl Refused {
 }
 
 impl Applied {
-    /// Makes one change. A thread or cgroup that is gone is dropped at the next scan, and is no error.
-    pub(crate) fn apply(
-        &mut self,
-        decision: &Decision,
-        managed: &mut ManagedVm,
+    /// Makes changes, in order; those of a swap together, in the place of the first of them.
+    pub(crate) fn all(
+        decisions: &[Decision],
+        vms: &mut BTreeMap<VmId, ManagedVm>,
         actuator: &mut Actuator,
-    ) {
+    ) -> Applied {
+        let mut applied = Applied::default();
+        let mut seen: BTreeSet<Swap> = BTreeSet::new();
+        for decision in decisions {
+            let Some(managed) = vms.get_mut(&decision.vm()) else {
+                continue;
+            };
+            match decision.swap() {
+                None => applied.apply(decision, managed, actuator),
+                Some(swap) => {
+                    if seen.insert(swap) {
+                        applied.swap(swap, decisions, managed, actuator);
+                    }
+                }
+            }
+        }
+        applied
+    }
+
+    /// Makes one change. A thread or cgroup that is gone is dropped at the next scan, and is no error.
+    fn apply(&mut self, decision: &Decision, managed: &mut ManagedVm, actuator: &mut Actuator) {
         match apply(decision, managed, actuator) {
-            Ok(true) => match decision.knob() {
-                Knob::Weight => self.weights += 1,
-                Knob::Affinity => self.moves += 1,
-                Knob::Idle | Knob::Nice | Knob::Slice | Knob::Division => self.others += 1,
-            },
+            Ok(true) => self.count(decision),
             Ok(false) => {}
             Err(error) if error.is_gone() => {}
             Err(error) => self.refused.push(Refused::new(&managed.vm.name, &error)),
+        }
+    }
+
+    /// A change was made.
+    fn count(&mut self, decision: &Decision) {
+        match decision.knob() {
+            Knob::Weight => self.weights += 1,
+            Knob::Affinity => {
+                self.moves += 1;
+                let vcpu = decision.vcpu();
+                self.moved.extend(vcpu.map(|vcpu| (decision.vm(), vcpu)));
+            }
+            Knob::Idle | Knob::Nice | Knob::Slice | Knob::Division => self.others += 1,
         }
     }
 }

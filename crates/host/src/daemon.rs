@@ -336,6 +336,7 @@ impl Daemon {
                 pcpus,
                 because,
             } = decision
+                && applied.moved.contains(&(*vm, *vcpu))
                 && let Some(managed) = self.fleet.vm(*vm)
             {
                 let name = &managed.vm.name;
@@ -353,7 +354,8 @@ impl Daemon {
         }
         self.spins.retain(|vm| self.fleet.vm(vm).is_some());
         let reports = &period.round.spins;
-        self.spins.count(reports);
+        let made = period.applied.as_ref().map(|applied| &*applied.swaps);
+        self.spins.count(reports, made.unwrap_or_default());
         if !self.config.dry_run {
             return;
         }

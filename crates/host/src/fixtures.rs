@@ -2,17 +2,24 @@
 
 pub(crate) mod hooked;
 
+use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::thread::Pid;
 use tandem_linux::thread::StartTime;
 use tandem_linux::thread::ThreadRef;
 use tandem_linux::thread::Tid;
 use tandem_policy::Nanos;
+use tandem_policy::PolicySet;
 use tandem_policy::VcpuId;
 use tandem_policy::VmId;
+use tandem_policy::VmSettings;
+use tandem_policy::Weight;
 
+use crate::configured::Configured;
 use crate::discovery::VcpuThread;
 use crate::discovery::Vm;
+use crate::managed::ManagedVm;
 use crate::vmm::Vmm;
+use crate::waits::Waits;
 
 /// Milliseconds.
 pub(crate) const fn ms(ms: u64) -> Nanos {
@@ -43,5 +50,29 @@ pub(crate) fn vm(id: u64, name: &str, vcpus: u32) -> Vm {
             })
             .collect(),
         unidentified: 0,
+    }
+}
+
+/// A VM under care, in a cgroup of its own, without vCPUs yet.
+pub(crate) fn managed(vm: Vm) -> ManagedVm {
+    let weight = Weight::constant(1024.0);
+    ManagedVm {
+        cgroup: CgroupPath(format!("/{}", vm.name)),
+        vm,
+        made: true,
+        divisible: true,
+        undivided: None,
+        configured: weight,
+        worth: Configured::new(weight, false, (weight, weight)),
+        has_rule: false,
+        is_tenants: false,
+        in_force: VmSettings::new(weight),
+        left_below: None,
+        policies: PolicySet::ALL,
+        is_shared: false,
+        ended_turns: false,
+        waits: Waits::default(),
+        vcpus: Vec::new(),
+        sampled: false,
     }
 }

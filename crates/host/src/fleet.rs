@@ -341,6 +341,7 @@ impl Fleet {
         self.take_vcpus(&mut managed)?;
         self.throttling
             .read_quotas(self.backend.controller(), &mut managed);
+        self.read_cpusets(&mut managed);
         if !is_left_alone
             && !in_force.idle
             && let Backend::Live(actuator) = &mut self.backend
@@ -475,6 +476,7 @@ impl Fleet {
         if is_due || managed.vcpus.iter().any(|vcpu| vcpu.quotas.is_none()) {
             self.throttling
                 .read_quotas(self.backend.controller(), managed);
+            self.read_cpusets(managed);
         }
         taken
     }
@@ -682,16 +684,10 @@ impl Host for Fleet {
     }
 
     fn apply(&mut self, decisions: &[Decision]) -> Applied {
-        let mut applied = Applied::default();
-        let Backend::Live(actuator) = &mut self.backend else {
-            return applied;
-        };
-        for decision in decisions {
-            if let Some(managed) = self.vms.get_mut(&decision.vm()) {
-                applied.apply(decision, managed, actuator);
-            }
+        match &mut self.backend {
+            Backend::Live(actuator) => Applied::all(decisions, &mut self.vms, actuator),
+            Backend::Dry(_) => Applied::default(),
         }
-        applied
     }
 
     fn rotate(&mut self, rotation: &Rotation) {

@@ -12,6 +12,7 @@ pub mod columns;
 pub mod config;
 pub mod configured;
 mod counted;
+mod cpusets;
 pub mod daemon;
 mod demands;
 pub mod discovery;

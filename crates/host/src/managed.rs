@@ -44,6 +44,8 @@ pub(crate) struct ManagedVcpu {
     pub(crate) allowed: PcpuSet,
     /// Where the operator lets it run, if we narrowed that.
     pub(crate) granted: Option<PcpuSet>,
+    /// Where its cpuset lets it run; `None`: nothing is known that keeps it from anywhere, or no policy asks.
+    pub(crate) cpuset: Option<PcpuSet>,
     /// Whether it roams in turns. Then whoever keeps these writes its affinity, and `allowed` is where it may be given a seat.
     pub(crate) roams: bool,
     /// What else is in force.
@@ -274,6 +276,7 @@ impl ManagedVcpu {
             last: None,
             allowed,
             granted: None,
+            cpuset: None,
             roams: false,
             group: None,
             quotas: None,
@@ -441,6 +444,7 @@ impl ManagedVcpu {
         let fresh = VcpuObservation {
             in_force: self.settings,
             granted: self.granted.clone(),
+            cpuset: self.cpuset.clone(),
             ..VcpuObservation::new(self.index, self.allowed.clone())
         };
         let Some(last) = self.last.replace(sample) else {

@@ -11,11 +11,15 @@ use serde::Deserialize;
 use serde::Serialize;
 use tandem_policy::VcpuId;
 use tandem_policy::VmId;
+use tandem_policy::decision::Swap;
 use tandem_policy::flexs::Basis;
 use tandem_policy::flexs::CounterSource;
 use tandem_policy::flexs::SwapAction;
 use tandem_policy::flexs::Truth;
+use tandem_policy::flexs::Verdict;
 use tandem_policy::host::Placement;
+use tandem_policy::host::flexs::Left;
+use tandem_policy::host::flexs::Refusal;
 use tandem_policy::host::flexs::SpinOutcome;
 use tandem_policy::host::flexs::SpinReport;
 
@@ -33,22 +37,38 @@ pub struct SpinAccount {
     pub judged: u64,
     /// Of these, those in which it spun.
     pub spun: u64,
-    /// Swaps.
+    /// All accountings of its vCPUs, by what the verdicts rest on.
+    #[serde(default)]
+    pub bases: BTreeMap<Basis, u64>,
+    /// Swaps that were decided.
+    #[serde(default)]
+    pub decided: u64,
+    /// Swaps that were made: none in a dry run, and not those of which a part was refused.
     pub swaps: u64,
+    /// Periods in which a vCPU spun and nobody looked for a sibling, by the reason.
+    #[serde(default)]
+    pub left: BTreeMap<Left, u64>,
     /// Searches for a sibling that found none.
     pub failed: u64,
+    /// Siblings that were no candidates in these, by the reason.
+    #[serde(default)]
+    pub refused: BTreeMap<Refusal, u64>,
     /// The verdicts against what the VM's programs say of themselves; none for counters that do not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub against_truth: Option<AgainstTruth>,
 }
 
-/// Verdicts against the truth, in periods of a vCPU. The first ones of a fair window, which judge nobody, do not count.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// Verdicts against the truth, in periods of a vCPU. The first ones of a fair window, which judge nobody, do not count. One in which it ran for too short a
+/// time to be judged counts if it spun: then it was not found.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgainstTruth {
     /// It did nothing but wait in a loop.
     pub spun: u64,
     /// Of these, it was found to spin.
     pub found: u64,
+    /// The others, by what the verdicts rest on.
+    #[serde(default)]
+    pub missed: BTreeMap<Basis, u64>,
     /// It computed, at least for a part of the period.
     pub worked: u64,
     /// Of these, it was taken for one that spins.
@@ -56,20 +76,20 @@ pub struct AgainstTruth {
 }
 
 impl AgainstTruth {
-    fn add(&mut self, truth: Truth, says_spinning: bool) {
-        let (all, spinning) = match truth {
-            Truth::Spun => (&mut self.spun, &mut self.found),
-            Truth::Worked => (&mut self.worked, &mut self.false_alarms),
-        };
-        *all += 1;
-        *spinning += u64::from(says_spinning);
-    }
-
-    /// What was right, as a part of all; `None`: nothing was judged.
-    pub fn right(&self) -> Option<f64> {
-        let all = self.spun + self.worked;
-        let right = self.found + self.worked - self.false_alarms;
-        (all > 0).then(|| right as f64 / all as f64)
+    fn add(&mut self, truth: Truth, verdict: &Verdict) {
+        let spins = verdict.busy_waiting;
+        match truth {
+            Truth::Spun if spins => (self.spun, self.found) = (self.spun + 1, self.found + 1),
+            Truth::Spun => {
+                self.spun += 1;
+                *self.missed.entry(verdict.basis).or_default() += 1;
+            }
+            Truth::Worked if verdict.basis == Basis::TooFew => {}
+            Truth::Worked => {
+                self.worked += 1;
+                self.false_alarms += u64::from(spins);
+            }
+        }
     }
 }
 
@@ -121,8 +141,8 @@ pub(crate) fn in_words(vm: &str, report: &SpinReport) -> String {
 }
 
 impl Spins {
-    /// Takes in a period's reports.
-    pub(crate) fn count(&mut self, reports: &[SpinReport]) {
+    /// Takes in a period's reports, and the swaps that were made.
+    pub(crate) fn count(&mut self, reports: &[SpinReport], made: &[Swap]) {
         for account in self.accounts.values_mut() {
             account.spinning.clear();
         }
@@ -132,16 +152,24 @@ impl Spins {
                 spinning: Vec::new(),
                 judged: 0,
                 spun: 0,
+                bases: BTreeMap::new(),
+                decided: 0,
                 swaps: 0,
+                left: BTreeMap::new(),
                 failed: 0,
+                refused: BTreeMap::new(),
                 against_truth: None,
             });
+            let basis = report.verdict.basis;
+            *account.bases.entry(basis).or_default() += 1;
             account.judged += u64::from(report.verdict.says_something());
-            let is_judged =
-                report.verdict.says_something() && report.verdict.basis != Basis::WarmingUp;
-            if let Some(truth) = report.counted.truth.filter(|_| is_judged) {
+            let counts = match basis {
+                Basis::Compared | Basis::Alike | Basis::NoBranches | Basis::TooFew => true,
+                Basis::WarmingUp | Basis::NoInstructions | Basis::Inconsistent => false,
+            };
+            if let Some(truth) = report.counted.truth.filter(|_| counts) {
                 let against = account.against_truth.get_or_insert_default();
-                against.add(truth, report.verdict.busy_waiting);
+                against.add(truth, &report.verdict);
             }
             if !report.verdict.busy_waiting {
                 continue;
@@ -149,9 +177,17 @@ impl Spins {
             account.spun += 1;
             account.spinning.push(report.vcpu.0);
             match report.outcome {
-                SpinOutcome::Decided(SwapAction::Swap { .. }) => account.swaps += 1,
+                SpinOutcome::Decided(SwapAction::Swap { .. }) => account.decided += 1,
                 SpinOutcome::Decided(SwapAction::GoOn { .. }) => account.failed += 1,
-                SpinOutcome::Left(_) => {}
+                SpinOutcome::Left(left) => *account.left.entry(left).or_default() += 1,
+            }
+            for (_, refusal) in &report.refused {
+                *account.refused.entry(*refusal).or_default() += 1;
+            }
+        }
+        for swap in made {
+            if let Some(account) = self.accounts.get_mut(&swap.vm) {
+                account.swaps += 1;
             }
         }
     }
@@ -208,10 +244,11 @@ pub(crate) fn opened(source: CounterSource, placement: Placement) -> String {
 
 #[cfg(test)]
 mod tests {
+    use tandem_policy::PcpuId;
     use tandem_policy::flexs::BranchCounts;
     use tandem_policy::flexs::Counted;
     use tandem_policy::flexs::SpinDetector;
-    use tandem_policy::host::flexs::Left;
+    use tandem_policy::flexs::SwapReason;
 
     use super::*;
 
@@ -238,6 +275,7 @@ mod tests {
             verdict: detector.observe(&counts),
             extremes: detector.max_bpi().zip(detector.min_bmpr()),
             outcome: SpinOutcome::Left(Left::Placement),
+            refused: Vec::new(),
         }
     }
 
@@ -268,27 +306,91 @@ mod tests {
     #[test]
     fn a_vcpu_that_worked_and_is_called_spinning_is_a_false_alarm() {
         let mut truth = AgainstTruth::default();
-        assert_eq!(truth.right(), None);
-        truth.add(Truth::Worked, true);
-        truth.add(Truth::Worked, false);
-        truth.add(Truth::Spun, true);
-        truth.add(Truth::Spun, true);
+        let verdict = |busy_waiting, basis| Verdict {
+            busy_waiting,
+            basis,
+            ..report(0, (6000, 2000, 2)).verdict
+        };
+        truth.add(Truth::Worked, &verdict(true, Basis::Compared));
+        truth.add(Truth::Worked, &verdict(false, Basis::Compared));
+        truth.add(Truth::Spun, &verdict(true, Basis::Compared));
+        truth.add(Truth::Spun, &verdict(true, Basis::Compared));
         assert_eq!((truth.worked, truth.false_alarms), (2, 1));
-        assert_eq!(truth.right(), Some(0.75));
+        assert_eq!((truth.spun, truth.found), (2, 2));
+    }
+
+    #[test]
+    fn spinning_that_is_not_found_is_counted_by_the_reason_and_short_runs_are_no_work_that_was_judged()
+     {
+        let mut spins = Spins::default();
+        let mut reports = [report(0, (9000, 1000, 30)), report(1, (4500, 1500, 1))];
+        reports[1].verdict = SpinDetector::new(10, 1)
+            .with_least_branches(100_000)
+            .observe(&reports[1].counted.counts);
+        spins.count(&reports, &[]);
+        reports[1].counted.truth = Some(Truth::Worked);
+        spins.count(&reports[1..], &[]);
+        let account = spins.of(VmId(1)).unwrap();
+        let truth = account.against_truth.as_ref().unwrap();
+        assert_eq!((truth.spun, truth.found, truth.worked), (2, 0, 0));
+        let missed: Vec<_> = truth.missed.iter().collect();
+        assert_eq!(missed, [(&Basis::Compared, &1), (&Basis::TooFew, &1)]);
+        assert_eq!((account.judged, account.bases[&Basis::TooFew]), (1, 2));
+        let json = serde_json::to_string(&account).unwrap();
+        assert!(
+            json.contains(r#""missed":{"compared":1,"too-few":1}"#),
+            "{json}"
+        );
+        assert_eq!(
+            &serde_json::from_str::<SpinAccount>(&json).unwrap(),
+            account
+        );
+    }
+
+    #[test]
+    fn a_swap_counts_once_it_was_made() {
+        let mut spins = Spins::default();
+        let mut spinning = report(0, (6000, 2000, 2));
+        let (bpi, bmpr) = spinning.verdict.ratios().unwrap();
+        spinning.outcome = SpinOutcome::Decided(SwapAction::Swap {
+            with: VcpuId(1),
+            on: PcpuId(1),
+            because: SwapReason::Spinning {
+                bpi,
+                bmpr,
+                looked: 1,
+            },
+        });
+        spins.count(&[spinning.clone()], &[]);
+        let account = spins.of(VmId(1)).unwrap();
+        assert_eq!((account.decided, account.swaps), (1, 0));
+        let made = Swap {
+            vm: VmId(1),
+            vcpus: [VcpuId(0), VcpuId(1)],
+        };
+        spins.count(&[spinning], &[made]);
+        let account = spins.of(VmId(1)).unwrap();
+        assert_eq!((account.decided, account.swaps), (2, 1));
     }
 
     #[test]
     fn accounts_add_up() {
         let mut spins = Spins::default();
-        spins.count(&[report(0, (6000, 2000, 2)), report(1, (9000, 1000, 30))]);
-        spins.count(&[report(1, (6000, 2000, 2))]);
+        let mut second = report(1, (6000, 2000, 2));
+        second.refused = vec![(VcpuId(0), Refusal::Cpuset)];
+        spins.count(
+            &[report(0, (6000, 2000, 2)), report(1, (9000, 1000, 30))],
+            &[],
+        );
+        spins.count(&[second], &[]);
         let account = spins.of(VmId(1)).unwrap();
         assert_eq!((account.judged, account.spun, account.swaps), (3, 2, 0));
         assert_eq!(account.spinning, [1]);
         // All of them say that they spun; one is not found.
-        let truth = account.against_truth.unwrap();
+        let truth = account.against_truth.as_ref().unwrap();
         assert_eq!((truth.spun, truth.found, truth.worked), (3, 2, 0));
-        assert_eq!(truth.right(), Some(2.0 / 3.0));
+        assert_eq!(account.left[&Left::Placement], 2);
+        assert_eq!(account.refused[&Refusal::Cpuset], 1);
         spins.retain(|_| false);
         assert!(spins.of(VmId(1)).is_none());
     }

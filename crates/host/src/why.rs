@@ -6,7 +6,6 @@
 //! [`WhyInterval`] in JSON is an interface: `schema` is raised when a field changes its meaning or goes; fields may be added.
 
 mod changes;
-mod cpusets;
 mod heirs;
 mod steps;
 pub mod text;
@@ -50,6 +49,9 @@ use tandem_policy::states::programs::Programs;
 use thiserror::Error;
 
 use crate::check::kernel;
+use crate::cpusets;
+use crate::cpusets::Caches;
+use crate::cpusets::Cpusets;
 use crate::discovery::Discovery;
 use crate::discovery::DiscoveryOptions;
 use crate::discovery::Scan;
@@ -64,9 +66,6 @@ use crate::watch::Look;
 use crate::watch::LookError;
 use crate::watch::assessed;
 use crate::weights::Weights;
-
-use cpusets::Caches;
-use cpusets::Cpusets;
 
 /// The version of the JSON documents.
 pub const SCHEMA: u32 = 1;

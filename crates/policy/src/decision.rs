@@ -37,6 +37,15 @@ impl Target {
     }
 }
 
+/// Two vCPUs of a VM that change places: all decisions of one swap are made, or none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Swap {
+    /// Whose.
+    pub vm: VmId,
+    /// The vCPUs, that of the smaller number first.
+    pub vcpus: [VcpuId; 2],
+}
+
 /// One change to the host.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "action", rename_all = "kebab-case")]
@@ -127,6 +136,21 @@ impl Decision {
             | Decision::SetSlice { vcpu, .. }
             | Decision::SetAffinity { vcpu, .. } => Some(*vcpu),
         }
+    }
+
+    /// The swap that it is a part of; `None`: it stands for itself.
+    pub fn swap(&self) -> Option<Swap> {
+        let (Because::BusyWaits { with: other, .. } | Because::TakesPlace { of: other, .. }) =
+            *self.because()
+        else {
+            return None;
+        };
+        let mut vcpus = [self.vcpu()?, other];
+        vcpus.sort();
+        Some(Swap {
+            vm: self.vm(),
+            vcpus,
+        })
     }
 
     /// The knob it turns.

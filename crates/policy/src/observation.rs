@@ -130,6 +130,9 @@ pub struct VcpuObservation {
     /// Where the operator lets it run, if a policy has narrowed that; `None`: that is what is in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub granted: Option<PcpuSet>,
+    /// Where its cpuset lets it run, whatever its affinity; `None`: nothing is known that keeps it from anywhere. Only read for policies that swap.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpuset: Option<PcpuSet>,
     /// What else is in force.
     #[serde(default)]
     pub in_force: VcpuSettings,
@@ -165,6 +168,7 @@ impl VcpuObservation {
             vcpu,
             allowed,
             granted: None,
+            cpuset: None,
             in_force: VcpuSettings::default(),
             ran: Nanos::ZERO,
             waited: Nanos::ZERO,
@@ -189,6 +193,12 @@ impl VcpuObservation {
     /// Where the operator lets it run.
     pub fn granted(&self) -> &PcpuSet {
         self.granted.as_ref().unwrap_or(&self.allowed)
+    }
+
+    /// Whether its cpuset lets it run there, as far as is known.
+    pub fn reaches(&self, pcpu: PcpuId) -> bool {
+        let cpuset = self.cpuset.as_ref();
+        cpuset.is_none_or(|cpuset| cpuset.contains(pcpu))
     }
 
     /// Where it runs outside of turns: where the operator lets it, or, if that is one pCPU, the one where it is now. A seat in turns does not

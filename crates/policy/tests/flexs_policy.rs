@@ -11,6 +11,7 @@ use tandem_policy::VcpuObservation;
 use tandem_policy::VmId;
 use tandem_policy::VmObservation;
 use tandem_policy::Weight;
+use tandem_policy::flexs::Basis;
 use tandem_policy::flexs::BranchCounts;
 use tandem_policy::flexs::Counted;
 use tandem_policy::flexs::CounterSource;
@@ -23,6 +24,7 @@ use tandem_policy::host::Placement;
 use tandem_policy::host::Policy;
 use tandem_policy::host::flexs::EVERY;
 use tandem_policy::host::flexs::Left;
+use tandem_policy::host::flexs::Refusal;
 use tandem_policy::host::flexs::SpinOutcome;
 use tandem_policy::host::policy::Scope;
 use tandem_policy::host::registry;
@@ -66,6 +68,7 @@ struct World {
     scope: Scope,
     vms: Vec<VmObservation>,
     last: Round,
+    elapsed: Nanos,
 }
 
 impl World {
@@ -81,6 +84,7 @@ impl World {
             scope: Scope(id),
             vms,
             last: Round::default(),
+            elapsed: T,
         }
     }
 
@@ -88,13 +92,30 @@ impl World {
     fn periods(&mut self, periods: u32, begun: &Round) -> Vec<Decision> {
         let mut decided = Vec::new();
         for _ in 0..periods {
-            let host = HostObservation::with_any_knobs(T, self.vms.clone(), IdleTimes::new());
+            let host = HostObservation {
+                elapsed: self.elapsed,
+                ..HostObservation::with_any_knobs(T, self.vms.clone(), IdleTimes::new())
+            };
             let mut round = begun.clone();
             self.policy.decide(&host, self.scope, &mut round);
             decided.extend(round.decisions.split_off(begun.decisions.len()));
             self.last = round;
         }
         decided
+    }
+
+    /// What vCPU `n` of the first VM ran and waited, in ms, and counted from now on; none if it did not run.
+    fn now(&mut self, n: usize, ran: u64, waited: u64, counts: Option<[u64; 3]>) {
+        let fresh = vm(1, &[(ran, waited, counts.unwrap_or_default())]);
+        let vcpu = &mut self.vms[0].vcpus[n];
+        (vcpu.ran, vcpu.waited) = (fresh.vcpus[0].ran, fresh.vcpus[0].waited);
+        vcpu.branches = counts.and(fresh.vcpus[0].branches);
+    }
+
+    fn refused(&self) -> Vec<(u32, Refusal)> {
+        let spins = self.last.spins.iter();
+        let refused = spins.flat_map(|report| &report.refused);
+        refused.map(|(vcpu, why)| (vcpu.0, *why)).collect()
     }
 
     fn outcome(&self, vcpu: usize) -> SpinOutcome {
@@ -275,4 +296,78 @@ fn siblings_are_never_stacked_and_pcpus_keep_as_many_vcpus() {
         on.dedup();
         assert_eq!(on.len(), 3, "stacked");
     }
+}
+
+#[test]
+fn a_sliver_of_spinning_does_not_end_swaps_for_the_window() {
+    let mut world = World::new(vec![spinning()], Placement::Rebalance);
+    world.periods(EVERY, &Round::default());
+    // vCPU 1 was kept off its pCPU, and the end of a period cut its turn at the barrier after 1,500 turns, one of them mispredicted.
+    world.now(1, 1, 99, Some([4500, 1500, 1]));
+    world.periods(1, &Round::default());
+    world.now(1, 33, 67, Some(WORK));
+    let decided = world.periods(3 * EVERY, &Round::default());
+    assert_eq!(moves(&decided).len(), 2 * 3, "{:?}", world.outcome(0));
+}
+
+#[test]
+fn one_that_spun_and_did_not_run_since_is_a_candidate() {
+    // Both spin; vCPU 1 has computed before, so that there is a contrast.
+    let mut world = World::new(vec![spinning()], Placement::Rebalance);
+    world.periods(1, &Round::default());
+    world.now(1, 33, 67, Some(SPIN));
+    assert!(world.periods(EVERY, &Round::default()).is_empty());
+    let refused = [(1, Refusal::Spins), (0, Refusal::WaitsTooLittle)];
+    assert_eq!(world.refused(), refused);
+    // It is let go on, and waits for its pCPU since: nothing says that it spins still.
+    world.now(1, 0, 0, None);
+    let decided = world.periods(EVERY, &Round::default());
+    assert_eq!(moves(&decided), [(0, "1".to_owned()), (1, "0".to_owned())]);
+    // So with one that ran for too short a time to tell.
+    world.now(1, 33, 67, Some(SPIN));
+    assert!(world.periods(EVERY, &Round::default()).is_empty());
+    world.now(1, 1, 99, Some([4500, 1500, 1]));
+    assert!(!world.periods(1, &Round::default()).is_empty());
+}
+
+#[test]
+fn whose_cpuset_lacks_the_others_pcpu_is_not_swapped() {
+    for (vcpu, cpuset) in [(0, "0"), (1, "1")] {
+        let mut pinned = spinning();
+        pinned.vcpus[vcpu].cpuset = Some(cpuset.parse().unwrap());
+        let mut world = World::new(vec![pinned], Placement::Rebalance);
+        assert!(world.periods(20, &Round::default()).is_empty());
+        assert_eq!(world.refused(), [(1, Refusal::Cpuset)]);
+    }
+    let mut wide = spinning();
+    for vcpu in &mut wide.vcpus {
+        vcpu.cpuset = Some("0-3".parse().unwrap());
+    }
+    let mut world = World::new(vec![wide], Placement::Rebalance);
+    assert!(!world.periods(EVERY, &Round::default()).is_empty());
+}
+
+#[test]
+fn all_decisions_of_a_swap_say_which_they_belong_to() {
+    let mut nice = spinning();
+    nice.vcpus[1].in_force.nice = Nice(5);
+    let decided = World::new(vec![nice], Placement::Rebalance).periods(EVERY, &Round::default());
+    assert_eq!(decided.len(), 4);
+    let swap = decided[0].swap().expect("it is part of a swap");
+    assert_eq!((swap.vm, swap.vcpus), (VmId(1), [VcpuId(0), VcpuId(1)]));
+    assert!(decided.iter().all(|decision| decision.swap() == Some(swap)));
+}
+
+#[test]
+fn a_fair_window_lasts_for_its_time_though_periods_need_no_decision() {
+    // Of ten periods one needs a decision, so a window of 10 s has ten of them.
+    let mut world = World::new(vec![spinning()], Placement::Rebalance);
+    world.elapsed = Nanos(10 * T.0);
+    let mut new = 0;
+    for _ in 0..100 {
+        world.periods(1, &Round::default());
+        new += u32::from(world.last.spins[0].verdict.basis == Basis::WarmingUp);
+    }
+    // Two decisions of each window judge nobody.
+    assert!((18..=22).contains(&new), "in 100 s: {new}");
 }

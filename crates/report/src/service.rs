@@ -11,7 +11,12 @@
 //!
 //! Nothing here measures. Parts are fractions: 0.9 is 90 % of the due.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
+use tandem_policy::flexs::Basis;
+use tandem_policy::host::flexs::Left;
+use tandem_policy::host::flexs::Refusal;
 
 /// A VM's CPU time against its due, over windows of one length.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -54,20 +59,28 @@ impl WindowFigures {
 }
 
 /// What the policy `flexs` found of a VM's vCPUs and did, since the daemon began, in periods of a vCPU: a vCPU in one accounting period.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SpinFigures {
     /// Those in which it was judged.
     pub judged: u64,
     /// Of these, those in which it was taken for one that spins.
     pub called_spinning: u64,
-    /// Swaps with a sibling.
+    /// Swaps with a sibling that were decided.
+    pub decided: u64,
+    /// Those that were made.
     pub swaps: u64,
+    /// Those in which a vCPU spun and nobody looked for a sibling, by the reason.
+    pub left: BTreeMap<Left, u64>,
     /// Searches for a sibling that found none.
     pub failed: u64,
+    /// Siblings that were no candidates in these, by the reason.
+    pub refused: BTreeMap<Refusal, u64>,
     /// By what the guest says, those in which it did nothing but wait in a loop.
     pub spun: u64,
     /// Of these, those in which it was taken for one that spins.
     pub found: u64,
+    /// The others, by what the verdicts rest on.
+    pub missed: BTreeMap<Basis, u64>,
     /// By what the guest says, those in which it computed.
     pub worked: u64,
     /// Of these, those in which it was taken for one that spins.
@@ -81,21 +94,45 @@ impl SpinFigures {
         SpinFigures {
             judged: self.judged + other.judged,
             called_spinning: self.called_spinning + other.called_spinning,
+            decided: self.decided + other.decided,
             swaps: self.swaps + other.swaps,
+            left: sums(self.left, other.left),
             failed: self.failed + other.failed,
+            refused: sums(self.refused, other.refused),
             spun: self.spun + other.spun,
             found: self.found + other.found,
+            missed: sums(self.missed, other.missed),
             worked: self.worked + other.worked,
             false_alarms: self.false_alarms + other.false_alarms,
         }
     }
 
-    /// Verdicts that agree with the guest, as a part of all that can be held against it; absent where there are none.
-    pub fn right(&self) -> Option<f64> {
-        let all = self.spun + self.worked;
-        let right = self.found + self.worked.saturating_sub(self.false_alarms);
-        (all > 0).then(|| right as f64 / all as f64)
+    /// Recall: the part of the periods in which a vCPU spun that were found; absent where none spun.
+    pub fn recall(&self) -> Option<f64> {
+        part(self.found, self.spun)
     }
+
+    /// The same, of those periods in which it ran for long enough to be judged.
+    pub fn recall_of_judged(&self) -> Option<f64> {
+        let too_few = self.missed.get(&Basis::TooFew).copied();
+        part(self.found, self.spun.saturating_sub(too_few.unwrap_or(0)))
+    }
+
+    /// The part of the periods in which a vCPU worked that it was taken for one that spins; absent where none worked.
+    pub fn false_alarm_rate(&self) -> Option<f64> {
+        part(self.false_alarms, self.worked)
+    }
+}
+
+fn part(of: u64, all: u64) -> Option<f64> {
+    (all > 0).then(|| of as f64 / all as f64)
+}
+
+fn sums<K: Ord>(mut one: BTreeMap<K, u64>, other: BTreeMap<K, u64>) -> BTreeMap<K, u64> {
+    for (key, count) in other {
+        *one.entry(key).or_default() += count;
+    }
+    one
 }
 
 /// How long vCPUs waited for a pCPU before they ran. Percentiles are not measured: the kernel keeps sums only.
@@ -159,6 +196,36 @@ mod tests {
         assert!((mean - 1.0).abs() < 1e-12);
         assert_eq!(geometric_mean([]), None);
         assert_eq!(geometric_mean([0.0, 4.0]), Some(0.0));
+    }
+
+    #[test]
+    fn who_never_says_that_anybody_spins_has_a_recall_of_0_however_often_it_is_right() {
+        let never = SpinFigures {
+            judged: 1000,
+            spun: 100,
+            worked: 900,
+            missed: BTreeMap::from([(Basis::Compared, 60), (Basis::TooFew, 40)]),
+            ..SpinFigures::default()
+        };
+        assert_eq!(
+            (never.recall(), never.false_alarm_rate()),
+            (Some(0.0), Some(0.0))
+        );
+        let found = SpinFigures {
+            spun: 100,
+            found: 90,
+            missed: BTreeMap::from([(Basis::TooFew, 10)]),
+            ..SpinFigures::default()
+        };
+        assert_eq!(
+            (found.recall(), found.recall_of_judged()),
+            (Some(0.9), Some(1.0))
+        );
+        let both = never.plus(found);
+        assert_eq!(both.missed[&Basis::TooFew], 50);
+        assert_eq!(both.recall(), Some(0.45));
+        let none = SpinFigures::default();
+        assert_eq!((none.recall(), none.false_alarm_rate()), (None, None));
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! The figures of the bench, in its JSON form: medians and ranges over runs, sums of verdicts over runs, and what was promised.
 //!
 //! Work is relative to the same VM alone (1 is as much), CPU time in pCPUs, its due by weight of what all VMs received. Verdicts count periods of a
-//! vCPU, since the daemon of a mode began, so also those of settling. What was not measured is absent.
+//! vCPU, since the daemon of a mode began, so also those of settling. How well spinning is found is judged by VMs that spin alone: of one that never does
+//! every detector is right that never says so. What was not measured is absent.
 
 use serde::Serialize;
 use tandem_report::experiment::Experiment;
@@ -40,13 +41,58 @@ pub struct Flexs {
     pub notes: Vec<String>,
 }
 
+/// The part of the periods in which vCPUs spun that are promised to be found, in each mix.
+pub const RECALL: f64 = 0.95;
+
+/// How well spinning is found, of VMs that spin.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Detection {
+    /// Periods in which a vCPU spun that were found, as a part of all of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recall: Option<f64>,
+    /// The same, of those in which it ran for long enough to be judged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recall_of_judged: Option<f64>,
+    /// Periods in which a vCPU worked and was taken for one that spins, as a part of all in which it worked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub false_alarm_rate: Option<f64>,
+}
+
+impl Detection {
+    fn of(verdicts: &SpinFigures) -> Detection {
+        Detection {
+            recall: verdicts.recall(),
+            recall_of_judged: verdicts.recall_of_judged(),
+            false_alarm_rate: verdicts.false_alarm_rate(),
+        }
+    }
+}
+
+/// The mix that does worst in something.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Worst {
+    /// Its name.
+    pub mix: &'static str,
+    /// What it has.
+    pub value: f64,
+}
+
 /// What is promised of FlexS, over all mixes in which there is something to be gained.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Promised {
-    /// Verdicts that agree with the guests, as a part of all, of all VMs of all mixes.
+    /// Of all VMs that spin of all mixes.
+    #[serde(flatten)]
+    pub detection: Detection,
+    /// The mix with the least recall.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub right: Option<f64>,
-    /// The verdicts.
+    pub least_recall: Option<Worst>,
+    /// The mix with the greatest rate of false alarms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub greatest_false_alarm_rate: Option<Worst>,
+    /// Whether the recall is as promised in each mix; absent where none was measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recall_met: Option<bool>,
+    /// The verdicts on the VMs that spin.
     pub verdicts: SpinFigures,
     /// The least ratio of the work of a VM that spins to its work in stock.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -95,6 +141,9 @@ pub struct MixMode {
     /// Why it was not, in the other runs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub not_measured: Vec<String>,
+    /// How well spinning was found; absent where branches were not counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub detection: Option<Detection>,
     /// The VMs, in the order of the mix's; none where no run measured them.
     pub vms: Vec<ModeVm>,
 }
@@ -119,9 +168,6 @@ pub struct ModeVm {
     /// What branch counters told, of all runs; absent where they were not read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verdicts: Option<SpinFigures>,
-    /// Verdicts that agree with its guest, as a part of all.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub right: Option<f64>,
 }
 
 /// A mix's figures from its runs.
@@ -168,8 +214,7 @@ fn of_mode(mode: Mode, vms: &[MixVm], runs: &[Experiment]) -> MixMode {
     let reasons = reasons.filter_map(|result| result.outcome.as_ref().err());
     let vm = |(i, vm): (usize, &MixVm)| {
         let of_runs: Vec<&VmFigures> = measured.iter().filter_map(|run| run.vms.get(i)).collect();
-        let verdicts = of_runs.iter().filter_map(|vm| vm.spins);
-        let verdicts = verdicts.reduce(SpinFigures::plus);
+        let verdicts = of_runs.iter().filter_map(|vm| vm.spins.clone());
         let due = of_runs.iter().filter(|vm| vm.fair > 0.0);
         Some(ModeVm {
             name: vm.name.clone(),
@@ -178,35 +223,57 @@ fn of_mode(mode: Mode, vms: &[MixVm], runs: &[Experiment]) -> MixMode {
             share: Spread::of(of_runs.iter().map(|vm| vm.share))?,
             due: Spread::of(of_runs.iter().map(|vm| vm.fair))?,
             of_due: Spread::of(due.map(|vm| vm.share / vm.fair))?,
-            right: verdicts.and_then(|verdicts| verdicts.right()),
-            verdicts,
+            verdicts: verdicts.reduce(SpinFigures::plus),
         })
     };
+    let of_vms: Vec<ModeVm> = vms.iter().enumerate().filter_map(vm).collect();
     MixMode {
         mode: mode_name(mode),
         measured_runs: measured.len(),
         not_measured: reasons.cloned().collect(),
-        vms: vms.iter().enumerate().filter_map(vm).collect(),
+        detection: on_spinning(&of_vms, vms).as_ref().map(Detection::of),
+        vms: of_vms,
     }
+}
+
+/// The verdicts on those of the VMs that spin.
+fn on_spinning(vms: &[ModeVm], described: &[MixVm]) -> Option<SpinFigures> {
+    let spinning = vms.iter().zip(described).filter(|(_, vm)| vm.spins);
+    let verdicts = spinning.filter_map(|(vm, _)| vm.verdicts.clone());
+    verdicts.reduce(SpinFigures::plus)
 }
 
 /// What is promised, from the mode `flexs` of all mixes. In [`Mix::Even`] nothing is to be gained, so its work does not count.
 pub fn promised(mixes: &[MixFigures]) -> Promised {
     let mut verdicts = SpinFigures::default();
     let (mut works, mut dues) = (Vec::new(), Vec::new());
+    let (mut recalls, mut alarms) = (Vec::new(), Vec::new());
     for mix in mixes {
         let modes = mix.modes.iter();
-        let modes = modes.filter(|mode| mode.mode == mode_name(Mode::Flexs));
-        for (vm, described) in modes.flat_map(|mode| mode.vms.iter().zip(&mix.vms)) {
-            verdicts = verdicts.plus(vm.verdicts.unwrap_or_default());
-            dues.push(vm.of_due.median);
-            if described.spins && mix.mix != Mix::Even.name() {
-                works.extend(vm.work_vs_stock);
+        for mode in modes.filter(|mode| mode.mode == mode_name(Mode::Flexs)) {
+            let worst = |value| Worst {
+                mix: mix.mix,
+                value,
+            };
+            let detection = mode.detection.clone().unwrap_or_default();
+            recalls.extend(detection.recall.map(worst));
+            alarms.extend(detection.false_alarm_rate.map(worst));
+            verdicts = verdicts.plus(on_spinning(&mode.vms, &mix.vms).unwrap_or_default());
+            for (vm, described) in mode.vms.iter().zip(&mix.vms) {
+                dues.push(vm.of_due.median);
+                if described.spins && mix.mix != Mix::Even.name() {
+                    works.extend(vm.work_vs_stock);
+                }
             }
         }
     }
+    let by_value = |a: &Worst, b: &Worst| a.value.total_cmp(&b.value);
+    let least_recall = recalls.into_iter().min_by(by_value);
     Promised {
-        right: verdicts.right(),
+        detection: Detection::of(&verdicts),
+        recall_met: least_recall.as_ref().map(|least| least.value >= RECALL),
+        least_recall,
+        greatest_false_alarm_rate: alarms.into_iter().max_by(by_value),
         verdicts,
         least_work_vs_stock: works.into_iter().min_by(f64::total_cmp),
         least_of_due: dues.into_iter().min_by(f64::total_cmp),
@@ -215,8 +282,11 @@ pub fn promised(mixes: &[MixFigures]) -> Promised {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::collections::BTreeMap;
     use std::time::Duration;
 
+    use tandem_policy::flexs::Basis;
+    use tandem_policy::host::flexs::Refusal;
     use tandem_report::experiment::Figures;
     use tandem_report::experiment::ModeResult;
     use tandem_report::service::Waits;
@@ -244,15 +314,24 @@ pub(crate) mod tests {
                     mean_ns: None,
                 },
                 completion: None,
-                spins: has_spins.then_some(SpinFigures {
+                spins: has_spins.then(|| SpinFigures {
                     judged: 100,
                     called_spinning: found,
+                    decided: 8,
                     swaps: 7,
                     failed: 1,
+                    refused: BTreeMap::from([(Refusal::Spins, 1)]),
                     spun: if i == 0 { 40 } else { 0 },
                     found: if i == 0 { found } else { 0 },
+                    missed: match 40 - found {
+                        missed if i == 0 && missed > 0 => {
+                            BTreeMap::from([(Basis::TooFew, 1), (Basis::Alike, missed - 1)])
+                        }
+                        _ => BTreeMap::new(),
+                    },
                     worked: if i == 0 { 60 } else { 100 },
-                    false_alarms: 0,
+                    false_alarms: if i == 0 { 3 } else { 0 },
+                    ..SpinFigures::default()
                 }),
             };
             Figures {
@@ -299,7 +378,7 @@ pub(crate) mod tests {
             ..test_plan::plan("1", "1", "burn", "0-1")
         };
         let one = [
-            run(0.30, Ok(0.45), 0.99, 38),
+            run(0.30, Ok(0.45), 0.99, 30),
             run(0.32, Ok(0.48), 0.96, 40),
             run(0.34, Err("the daemon said: no"), 1.0, 0),
         ];
@@ -322,13 +401,20 @@ pub(crate) mod tests {
         assert_eq!((flexs.measured_runs, flexs.not_measured.len()), (2, 1));
         let spin = &flexs.vms[0];
         assert!((spin.work_vs_stock.unwrap() - 0.465 / 0.32).abs() < 1e-9);
-        let verdicts = spin.verdicts.unwrap();
+        let verdicts = spin.verdicts.clone().unwrap();
         assert_eq!(
             (verdicts.spun, verdicts.found, verdicts.swaps),
-            (80, 78, 14)
+            (80, 70, 14)
         );
-        assert!((spin.right.unwrap() - 198.0 / 200.0).abs() < 1e-9);
+        let missed: Vec<_> = verdicts.missed.into_iter().collect();
+        assert_eq!(missed, [(Basis::Alike, 9), (Basis::TooFew, 1)]);
+        let detection = flexs.detection.clone().unwrap();
+        assert_eq!(detection.recall, Some(70.0 / 80.0));
+        assert_eq!(detection.recall_of_judged, Some(70.0 / 79.0));
+        // Not of the VM that computes.
+        assert_eq!(detection.false_alarm_rate, Some(6.0 / 120.0));
         assert_eq!(mixes[0].modes[0].vms[0].verdicts, None);
+        assert_eq!(mixes[0].modes[0].detection, None);
         assert!((flexs.vms[1].of_due.median - 0.975).abs() < 1e-9);
         assert_eq!(mixes[1].failures, ["a VM ended"]);
     }
@@ -336,11 +422,17 @@ pub(crate) mod tests {
     #[test]
     fn promises_are_held_against_all_mixes_but_work_only_where_there_is_a_gain() {
         let promised = promised(&mixes());
-        // Of two VMs in four runs 100 verdicts each, two of them wrong.
-        assert!((promised.right.unwrap() - 798.0 / 800.0).abs() < 1e-9);
+        // Of four runs, in which a vCPU spun in 40 periods each.
+        assert_eq!(promised.detection.recall, Some(150.0 / 160.0));
+        assert_eq!(promised.detection.false_alarm_rate, Some(12.0 / 240.0));
+        let worst = promised.least_recall.clone().unwrap();
+        assert_eq!((worst.mix, worst.value), ("one-burner", 70.0 / 80.0));
+        // 95 % in each mix.
+        assert_eq!(promised.recall_met, Some(false));
         assert!((promised.least_work_vs_stock.unwrap() - 0.465 / 0.32).abs() < 1e-9);
         assert!((promised.least_of_due.unwrap() - 0.975).abs() < 1e-9);
         let none = super::promised(&[]);
-        assert_eq!((none.right, none.least_of_due), (None, None));
+        assert_eq!(none.detection, Detection::default());
+        assert_eq!((none.recall_met, none.least_of_due), (None, None));
     }
 }

@@ -104,6 +104,9 @@ pub fn main(args: &FlexsArgs) -> anyhow::Result<()> {
     drop(progress);
     print(&format!("{}\n", output::work(&figures)))?;
     print(&format!("{}\n", output::verdicts(&figures)))?;
+    for reasons in output::reasons(&figures) {
+        print(&reasons)?;
+    }
     for note in output::notes(&figures) {
         tell!("{note}");
     }

@@ -3,11 +3,14 @@
 use std::collections::BTreeSet;
 
 use tandem_linux::branch_counters::BranchCounters;
+use tandem_linux::procfs::ProcFs;
 use tandem_policy::flexs::CounterSource;
 use tandem_policy::host::flexs;
 use tandem_policy::host::registry;
 
 use super::Fleet;
+use crate::cpusets::Cpusets;
+use crate::managed::ManagedVm;
 
 impl Fleet {
     /// With counters of what VMs' branches are, for the policy `flexs`.
@@ -22,6 +25,19 @@ impl Fleet {
     pub fn counter_source(&self) -> Option<CounterSource> {
         let source = self.counters.source.as_ref();
         source.map(|source| source.source())
+    }
+
+    /// Reads where the cpusets of a VM's vCPUs let them run, if one of its policies swaps by what is counted.
+    pub(super) fn read_cpusets(&self, managed: &mut ManagedVm) {
+        let swaps = |policy| managed.policies.contains(policy);
+        if !self.counters.policy.is_some_and(swaps) {
+            return;
+        }
+        let mut cpusets = Cpusets::open(&ProcFs::host());
+        for vcpu in &mut managed.vcpus {
+            // What libvirt set as a pin keeps our affinities within it as any other does.
+            vcpu.cpuset = cpusets.of(&vcpu.thread, false);
+        }
     }
 
     /// What went wrong with counters since the last call.

@@ -30,7 +30,7 @@ use tandem_policy::PcpuSet;
 use tandem_policy::VmId;
 use tandem_policy::Weight;
 
-use super::cpusets::Cpusets;
+use crate::cpusets::Cpusets;
 use crate::discovery::Vm;
 use crate::discovery::count_kvm_vcpus;
 use crate::vmm::VcpuName;

@@ -5,6 +5,9 @@
 //! `tandem-counters-VCPUS-OFFSET-DISTANCE`, two numbers of 8 bytes per vCPU. Who may look into the VMM's process reads that file while
 //! it runs.
 //!
+//! Names of open files are what their process wants them to be: a pipe or a file of a file system in user space may have one like that, and would hold up
+//! whoever opens it. So what is behind the name is looked at first, without opening it, and only a memory file is opened.
+//!
 //! From these, counters are made up as a PMU would show them of a usual program that computes, and of a spin loop (the simulator
 //! assumes the same): the loop of FlexS can run where there is no PMU. With them comes the truth, whether the program did nothing but wait,
 //! which verdicts can be held against. They are exact where real ones vary, so nothing about how well
@@ -12,8 +15,21 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
+use rustix::fs::AtFlags;
+use rustix::fs::FileType;
+use rustix::fs::MemfdFlags;
+use rustix::fs::Mode;
+use rustix::fs::OFlags;
+use rustix::fs::StatxFlags;
+use rustix::fs::memfd_create;
+use rustix::fs::open;
+use rustix::fs::statx;
 use tandem_policy::VcpuId;
 use tandem_policy::flexs::BranchCounts;
 use tandem_policy::flexs::Counted;
@@ -90,6 +106,28 @@ fn parse(link: &str) -> Option<(u64, u64, u64)> {
     Some((next()?, next()?, next()?))
 }
 
+/// The device and the type of an open file, from what the kernel knows by itself: no file system in user space is asked.
+fn device_and_type(file: impl AsFd) -> io::Result<((u32, u32), FileType)> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let stat = statx(file, c"", flags, StatxFlags::TYPE)?;
+    let file_type = FileType::from_raw_mode(stat.stx_mode.into());
+    Ok(((stat.stx_dev_major, stat.stx_dev_minor), file_type))
+}
+
+/// Opens what a process holds open, if it is a memory file: all of them are regular files of one device, which nothing else is on that has a name.
+fn open_memory_file(path: &Path) -> io::Result<Option<File>> {
+    let behind = open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    let known = memfd_create("tandem-compare", MemfdFlags::CLOEXEC)?;
+    let (device, file_type) = device_and_type(&behind)?;
+    if file_type != FileType::RegularFile || device != device_and_type(&known)?.0 {
+        return Ok(None);
+    }
+    // The very same file, whatever the process has put there meanwhile.
+    let path = format!("/proc/self/fd/{}", behind.as_raw_fd());
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    Ok(Some(File::from(open(path, flags, Mode::empty())?)))
+}
+
 /// One vCPU's counters.
 struct Place {
     file: File,
@@ -148,9 +186,10 @@ impl MicrovmCounters {
                 .checked_mul(u64::from(vcpu.0))
                 .and_then(|at| at.checked_add(first));
             if let Some(at) = at.filter(|_| u64::from(vcpu.0) < vcpus) {
-                let file = File::open(&path).map_err(wrong)?;
                 let last = Done::default();
-                return Ok(Some(Place { file, at, last }));
+                if let Some(file) = open_memory_file(&path).map_err(wrong)? {
+                    return Ok(Some(Place { file, at, last }));
+                }
             }
         }
         Ok(None)
@@ -221,6 +260,27 @@ mod tests {
         assert_eq!(truth(0, 1), Some(Truth::Spun));
         assert_eq!(truth(1, 1_000_000), Some(Truth::Worked));
         assert_eq!(truth(1, 0), Some(Truth::Worked));
+    }
+
+    #[test]
+    fn hostile_files_with_the_name_of_counters_are_not_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        let fifo = dir.path().join("fifo");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, Mode::RUSR | Mode::WUSR).unwrap();
+        let file = dir.path().join("file");
+        std::fs::write(&file, [0; 4096]).unwrap();
+        // Nobody writes to the pipe: who opens it to read waits for ever.
+        for hostile in [&fifo, &file, &dir.path().to_path_buf()] {
+            assert!(open_memory_file(hostile).unwrap().is_none(), "{hostile:?}");
+        }
+        let memory =
+            File::from(memfd_create("tandem-counters-4-64-16", MemfdFlags::CLOEXEC).unwrap());
+        memory.write_all_at(&[7; 128], 0).unwrap();
+        let path = format!("/proc/self/fd/{}", memory.as_raw_fd());
+        let opened = open_memory_file(Path::new(&path)).unwrap().unwrap();
+        let mut bytes = [0; 16];
+        opened.read_exact_at(&mut bytes, 64).unwrap();
+        assert_eq!(bytes, [7; 16]);
     }
 
     #[test]

@@ -22,6 +22,11 @@ const LONGEST_WINDOW: Nanos = Nanos::from_secs(3600);
 const MOST_CHOICES: u32 = 64;
 /// The finest similarity: 1 ÷ 1000 is below what counters repeat to.
 const FINEST: u32 = 1000;
+/// More branches than this are not run in the shortest accounting period.
+const MOST_BRANCHES: u32 = 1_000_000;
+/// The branches of a vCPU that is accounted once a period: a loop that mispredicts one in 1,000 has 100 ± 10 mispredicted ones among them, which is as much
+/// as the default similarity (within 10 %) lets pass.
+const BRANCHES_OF_A_PERIOD: u32 = 100_000;
 /// The longest warm-up in samples.
 const LONGEST_WARM_UP: u32 = 1000;
 
@@ -53,6 +58,9 @@ pub struct FlexSConfig {
     /// that only computes, evenly, counts as spinning, which does no harm where all of its vCPUs are marked. With it a VM whose
     /// vCPUs all spin is not found either.
     pub contrast: bool,
+    /// A sample of fewer branches is not judged, and moves no extreme. Default 0, as in the paper; 0 … 1,000,000. Higher keeps the chance of small numbers out
+    /// of the extremes, and leaves more short runs of a vCPU without a verdict.
+    pub least_branches: u32,
 }
 
 impl Default for FlexSConfig {
@@ -66,6 +74,7 @@ impl Default for FlexSConfig {
             floor: Nanos::from_millis(1),
             warm_up: 1,
             contrast: false,
+            least_branches: 0,
         }
     }
 }
@@ -101,11 +110,13 @@ pub enum FlexSConfigError {
 
 impl FlexSConfig {
     /// For vCPUs that are accounted once an accounting period, not every 10 ms. A swap moves threads and caches, so nothing is judged
-    /// before a VM of two vCPUs was seen for two periods, and nobody is called spinning who is like all else that its VM ran.
+    /// before a VM of two vCPUs was seen for two periods, and nobody is called spinning who is like all else that its VM ran. A vCPU that others keep off
+    /// its pCPU runs in slivers, some of them cut by the end of a period: those too small to tell do not count.
     pub fn of_periods() -> FlexSConfig {
         FlexSConfig {
             warm_up: 4,
             contrast: true,
+            least_branches: BRANCHES_OF_A_PERIOD,
             ..FlexSConfig::default()
         }
     }
@@ -118,6 +129,7 @@ impl FlexSConfig {
         time("fair_window", self.fair_window, self.tick, LONGEST_WINDOW)?;
         time("earlier", self.earlier, Nanos::ZERO, self.tick)?;
         time("floor", self.floor, SHORTEST, self.tick)?;
+        number("least_branches", self.least_branches, 0, MOST_BRANCHES)?;
         number("warm_up", self.warm_up, 1, LONGEST_WARM_UP)
     }
 

@@ -20,6 +20,10 @@
 //! mispredicted ones does not exist, and what does not branch does not loop: not busy-waiting. So
 //! max_bpi = 0 never meets a comparison. min_bmpr = 0: only bmpr = 0 counts as near it.
 //!
+//! Small samples. Of B branches of a loop that mispredicts a part p, about p × B are counted, give or take √(p × B): a sample that is small enough shows
+//! any ratio, 0 among them, and as the smallest one it would hide spinning until the window ends. The source has none, as its ticks are as long as they
+//! are. Ours is [`SpinDetector::with_least_branches`]: a sample of fewer moves no extreme, and is not judged.
+//!
 //! Not known here: whether the work is useful. A VM that only computes, evenly, looks like its own
 //! extremes; that such vCPUs are not swapped for nothing is due to the marks (see [`super::FlexS`]). Ours is
 //! [`SpinDetector::with_contrast`]: while all samples of a window look alike, nothing tells spinning from work.
@@ -104,7 +108,7 @@ fn product(a: u32, b: u64, c: u64) -> (u128, u64) {
 }
 
 /// What a verdict rests on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Basis {
     /// Both ratios were compared with the VM's extremes.
@@ -113,6 +117,8 @@ pub enum Basis {
     WarmingUp,
     /// All that the VM ran in this fair window looks alike.
     Alike,
+    /// It ran too few branches for its ratios to mean anything.
+    TooFew,
     /// It ran no branches.
     NoBranches,
     /// It ran no instructions.
@@ -127,6 +133,7 @@ impl fmt::Display for Basis {
             Basis::Compared => "its branches are unlike those of the VM's tightest loop",
             Basis::WarmingUp => "too few samples of the VM in this fair window",
             Basis::Alike => "all that its VM ran in this fair window looks alike",
+            Basis::TooFew => "too few branches since its last accounting to tell",
             Basis::NoBranches => "no branches since its last accounting",
             Basis::NoInstructions => "no instructions since its last accounting",
             Basis::Inconsistent => {
@@ -153,7 +160,10 @@ pub struct Verdict {
 impl Verdict {
     /// Whether the counters could be judged at all; if not, what was known of the vCPU still holds.
     pub fn says_something(&self) -> bool {
-        !matches!(self.basis, Basis::NoInstructions | Basis::Inconsistent)
+        !matches!(
+            self.basis,
+            Basis::NoInstructions | Basis::Inconsistent | Basis::TooFew
+        )
     }
 
     /// Both ratios, where both exist.
@@ -173,6 +183,7 @@ pub struct SpinDetector {
     /// The smallest branches ÷ instructions, and largest mispredicted ÷ branches.
     opposite: Option<(Ratio, Ratio)>,
     contrast: bool,
+    least_branches: u64,
 }
 
 impl SpinDetector {
@@ -186,6 +197,7 @@ impl SpinDetector {
             extremes: None,
             opposite: None,
             contrast: false,
+            least_branches: 0,
         }
     }
 
@@ -193,6 +205,15 @@ impl SpinDetector {
     #[must_use]
     pub fn with_contrast(self, contrast: bool) -> SpinDetector {
         SpinDetector { contrast, ..self }
+    }
+
+    /// How many branches a sample needs to count.
+    #[must_use]
+    pub fn with_least_branches(self, least_branches: u32) -> SpinDetector {
+        SpinDetector {
+            least_branches: u64::from(least_branches),
+            ..self
+        }
     }
 
     /// The largest branches ÷ instructions in this window.
@@ -228,6 +249,9 @@ impl SpinDetector {
         let Some(bpi) = bpi else {
             return verdict(false, Basis::NoInstructions);
         };
+        if counts.branches < self.least_branches {
+            return verdict(false, Basis::TooFew);
+        }
         self.samples = self.samples.saturating_add(1);
         let Some(bmpr) = bmpr else {
             return verdict(false, Basis::NoBranches);

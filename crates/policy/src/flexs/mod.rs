@@ -232,14 +232,26 @@ impl FlexS {
         let config = &self.config;
         let new = || {
             let detector = SpinDetector::new(config.similarity, config.warm_up);
-            detector.with_contrast(config.contrast)
+            detector
+                .with_contrast(config.contrast)
+                .with_least_branches(config.least_branches)
         };
         let detector = self.detectors.entry(vcpu.vm).or_insert_with(new);
         let verdict = detector.observe(counts);
         if verdict.says_something() {
             self.vcpus.entry(vcpu).or_default().marked = verdict.busy_waiting;
+        } else if verdict.basis == Basis::TooFew {
+            self.unmark(vcpu);
         }
         verdict
+    }
+
+    /// Nothing new is known of the vCPU, as it hardly ran or did not: that it was spinning when it last did says nothing of now. Its sibling may have let it go
+    /// on meanwhile, and whoever is marked is no candidate for a swap.
+    pub fn unmark(&mut self, vcpu: VcpuKey) {
+        if let Some(state) = self.vcpus.get_mut(&vcpu) {
+            state.marked = false;
+        }
     }
 
     /// The second half of a [`FlexS::tick`]: looks for a sibling if the vCPU, which runs on `on`, spins.

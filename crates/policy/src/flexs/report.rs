@@ -1,5 +1,6 @@
 //! What the counters of vCPUs told in a period, and what came of it.
 
+use serde::Deserialize;
 use serde::Serialize;
 
 use super::Counted;
@@ -10,7 +11,7 @@ use crate::units::VcpuId;
 use crate::units::VmId;
 
 /// Why a vCPU that spins was left where it is before anybody looked for a sibling.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Left {
     /// Affinities are not to be changed.
@@ -38,6 +39,38 @@ impl Left {
     }
 }
 
+/// Why a sibling was no candidate for a swap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Refusal {
+    /// Where it is, is not known.
+    NoPlace,
+    /// It is on the same pCPU: no swap would help.
+    SamePcpu,
+    /// It does not wait, or not for so much longer that the swap would gain anything.
+    WaitsTooLittle,
+    /// It spins, too.
+    Spins,
+    /// One of the two may not run where the other is: its cpuset, or what the operator set, keeps it from there.
+    Cpuset,
+    /// Its pCPU was not among those chosen.
+    NotLooked,
+}
+
+impl Refusal {
+    /// In words.
+    pub fn in_words(self) -> &'static str {
+        match self {
+            Refusal::NoPlace => "it is not known where it is",
+            Refusal::SamePcpu => "it is on the same pCPU",
+            Refusal::WaitsTooLittle => "it does not wait for so much longer that it would gain",
+            Refusal::Spins => "it spins, too",
+            Refusal::Cpuset => "one of the two may not run on the other's pCPU",
+            Refusal::NotLooked => "its pCPU was not among those looked at",
+        }
+    }
+}
+
 /// What came of an accounting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -49,7 +82,7 @@ pub enum SpinOutcome {
 }
 
 /// What the counters of a vCPU told in a period, and what came of it.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SpinReport {
     /// Whose.
     pub vm: VmId,
@@ -63,4 +96,7 @@ pub struct SpinReport {
     pub extremes: Option<(Ratio, Ratio)>,
     /// What came of it.
     pub outcome: SpinOutcome,
+    /// Where a sibling was looked for in vain: why each was no candidate.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<(VcpuId, Refusal)>,
 }

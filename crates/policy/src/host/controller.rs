@@ -148,6 +148,10 @@ impl Controller {
         let closely = self.saturated && self.needs(Sight::Runnable);
         let observation = HostObservation {
             period,
+            elapsed: match elapsed == period {
+                true => Nanos::ZERO,
+                false => elapsed,
+            },
             idle,
             knobs: host.knobs(),
             vms: self.charge(host.observe(elapsed, period, closely)),

@@ -3,10 +3,11 @@
 //! Source: Rao & Zhou, PPoPP 2014, section 4.2, with the accounting period in the place of the 10 ms tick: counters are read once a period, and
 //! judge what a vCPU did in all of it. So only spinning that lasts for a period is found, and a search that failed is repeated in the
 //! next one, not earlier. "Waits in a queue" is read off the period too: a sibling is a candidate if it waited for more than a tenth of it, and for a
-//! tenth more than the vCPU that spins, as otherwise it would come to a place that is no better.
+//! tenth more than the vCPU that spins, as otherwise it would come to a place that is no better. One that hardly ran in a period is not marked any more.
 //!
 //! The two exchange their pCPUs and, where theirs differ, their own weights or nice values: each pCPU keeps as many vCPUs of each VM and as much
-//! weight as it had. Ours are the limits: a VM swaps once in [`EVERY`] periods, an accounting group once in a period, and none while
+//! weight as it had. A host makes all of that or nothing ([`Decision::swap`]). Whose cpuset lacks the other's pCPU, as where libvirt pinned it, cannot be
+//! swapped. Ours are the limits: a VM swaps once in [`EVERY`] periods, an accounting group once in a period, and none while
 //! another policy moves anybody in it.
 //!
 //! It acts where the operator allows that pins are changed (`Placement::Rebalance`); elsewhere it only tells who spins. VMs that take
@@ -51,6 +52,7 @@ use crate::units::VcpuId;
 use crate::units::VmId;
 
 pub use crate::flexs::report::Left;
+pub use crate::flexs::report::Refusal;
 pub use crate::flexs::report::SpinOutcome;
 pub use crate::flexs::report::SpinReport;
 
@@ -87,18 +89,13 @@ struct Swapper {
 }
 
 /// What one vCPU may change places with: the siblings that wait where it would not have to, by pCPU.
+#[derive(Default)]
 struct Places<'a> {
     pcpus: Vec<PcpuId>,
     queued: BTreeMap<PcpuId, Vec<VcpuKey>>,
-    may_be_on: BTreeMap<VcpuKey, &'a PcpuSet>,
-}
-
-/// Where a vCPU may be put. Pinned to one pCPU: the operator lets pins be changed, within the group.
-fn may_be_on<'a>(vcpu: &'a VcpuObservation, all: &'a PcpuSet) -> &'a PcpuSet {
-    match vcpu.granted().len() {
-        1 => all,
-        _ => vcpu.granted(),
-    }
+    observed: BTreeMap<VcpuKey, &'a VcpuObservation>,
+    /// Siblings that were left out before anybody looked.
+    refused: Vec<(VcpuId, Refusal)>,
 }
 
 impl<'a> Places<'a> {
@@ -106,36 +103,55 @@ impl<'a> Places<'a> {
         period: Nanos,
         vm: &'a VmObservation,
         spins: &'a VcpuObservation,
-        all: &'a PcpuSet,
+        all: &PcpuSet,
     ) -> Places<'a> {
         let key = |vcpu: VcpuId| VcpuKey { vm: vm.vm, vcpu };
         let least = waited(period, spins) + READY * period.0 as f64;
         let mut queued: BTreeMap<PcpuId, Vec<VcpuKey>> = BTreeMap::new();
-        let mut allowed = BTreeMap::from([(key(spins.vcpu), may_be_on(spins, all))]);
-        for sibling in &vm.vcpus {
-            if let Some(pcpu) = sibling.position()
-                && waited(period, sibling) > least
+        let mut refused = Vec::new();
+        for sibling in vm.vcpus.iter().filter(|vcpu| vcpu.vcpu != spins.vcpu) {
+            match sibling.position() {
+                None => refused.push((sibling.vcpu, Refusal::NoPlace)),
                 // Where two of a VM share a pCPU, a swap is not the cure.
-                && spins.position() != Some(pcpu)
-            {
-                queued.entry(pcpu).or_default().push(key(sibling.vcpu));
-                allowed.insert(key(sibling.vcpu), may_be_on(sibling, all));
+                on if on == spins.position() => {
+                    refused.push((sibling.vcpu, Refusal::SamePcpu));
+                }
+                Some(_) if waited(period, sibling) <= least => {
+                    refused.push((sibling.vcpu, Refusal::WaitsTooLittle));
+                }
+                Some(pcpu) => queued.entry(pcpu).or_default().push(key(sibling.vcpu)),
             }
         }
         Places {
             pcpus: all.iter().collect(),
             queued,
-            may_be_on: allowed,
+            observed: vm.vcpus.iter().map(|vcpu| (key(vcpu.vcpu), vcpu)).collect(),
+            refused,
         }
     }
 
-    /// Nobody waits.
-    fn nobody() -> Places<'a> {
-        Places {
-            pcpus: Vec::new(),
-            queued: BTreeMap::new(),
-            may_be_on: BTreeMap::new(),
-        }
+    /// Why each sibling was no candidate, after a search by the vCPU on `on` found none.
+    fn refusals(
+        &self,
+        flexs: &FlexS,
+        spins: VcpuKey,
+        on: Option<PcpuId>,
+    ) -> Vec<(VcpuId, Refusal)> {
+        let waiting = self
+            .queued
+            .iter()
+            .flat_map(|(pcpu, keys)| keys.iter().map(move |key| (*pcpu, *key)));
+        let refusal = |(pcpu, key): (PcpuId, VcpuKey)| {
+            let fits = self.allowed(spins, pcpu) && on.is_some_and(|on| self.allowed(key, on));
+            let why = match flexs.is_marked(key) {
+                true => Refusal::Spins,
+                false if !fits => Refusal::Cpuset,
+                false => Refusal::NotLooked,
+            };
+            (key.vcpu, why)
+        };
+        let waiting = waiting.map(refusal);
+        self.refused.iter().copied().chain(waiting).collect()
     }
 }
 
@@ -148,9 +164,12 @@ impl RunQueues for Places<'_> {
         self.queued.get(&pcpu).map_or(&[], Vec::as_slice)
     }
 
+    /// Of one that is pinned to one pCPU: the operator lets pins be changed, within the group and its cpuset.
     fn allowed(&self, vcpu: VcpuKey, pcpu: PcpuId) -> bool {
-        let pcpus = self.may_be_on.get(&vcpu);
-        pcpus.is_some_and(|pcpus| pcpus.contains(pcpu))
+        self.observed.get(&vcpu).is_some_and(|vcpu| {
+            let granted = vcpu.granted();
+            vcpu.reaches(pcpu) && (granted.len() == 1 || granted.contains(pcpu))
+        })
     }
 }
 
@@ -206,7 +225,7 @@ impl Swapper {
 
     /// Counts periods, and forgets VMs that are gone.
     fn begin(&mut self, flexs: &mut FlexS, host: &HostObservation) {
-        self.now = Nanos(self.now.0.saturating_add(host.period.0));
+        self.now = Nanos(self.now.0.saturating_add(host.elapsed().0));
         self.since.retain(|vm, _| {
             let is_there = host.vm(*vm).is_some();
             if !is_there {
@@ -281,12 +300,15 @@ impl Policy for Swapper {
             }
             round.contended |= vm.vcpus.iter().any(|vcpu| is_ready(host.period, vcpu));
             for vcpu in &vm.vcpus {
-                let Some(counted) = vcpu.branches else {
-                    continue;
-                };
                 let key = VcpuKey {
                     vm: vm.vm,
                     vcpu: vcpu.vcpu,
+                };
+                let Some(counted) = vcpu.branches else {
+                    if vcpu.ran == Nanos::ZERO {
+                        flexs.unmark(key);
+                    }
+                    continue;
                 };
                 let verdict = flexs.account(self.now, key, &counted.counts);
                 verdicts.insert(key, (counted, verdict));
@@ -322,6 +344,7 @@ impl Policy for Swapper {
                     continue;
                 };
                 let rests = self.since.get(&vm.vm).is_none_or(|since| *since < EVERY);
+                let mut refused = Vec::new();
                 let outcome = match vcpu.position() {
                     _ if verdict.busy_waiting && !self.may_move => {
                         SpinOutcome::Left(Left::Placement)
@@ -335,12 +358,24 @@ impl Policy for Swapper {
                         SpinOutcome::Left(Left::Recent)
                     }
                     on => {
-                        let places = match verdict.busy_waiting && waits.contains(&vm.vm) {
+                        let places = match verdict.busy_waiting {
                             true => Places::of(host.period, vm, vcpu, &group.pcpus),
-                            false => Places::nobody(),
+                            false => Places::default(),
                         };
-                        let on = on.unwrap_or(PcpuId(u32::MAX));
-                        let outcome = flexs.act(self.now, key, on, verdict, &places);
+                        let places = match waits.contains(&vm.vm) {
+                            true => places,
+                            // There is nowhere to look.
+                            false => Places {
+                                pcpus: Vec::new(),
+                                ..places
+                            },
+                        };
+                        let at = on.unwrap_or(PcpuId(u32::MAX));
+                        let outcome = flexs.act(self.now, key, at, verdict, &places);
+                        if verdict.busy_waiting && matches!(outcome.action, SwapAction::GoOn { .. })
+                        {
+                            refused = places.refusals(&flexs, key, on);
+                        }
                         SpinOutcome::Decided(outcome.action)
                     }
                 };
@@ -352,6 +387,7 @@ impl Policy for Swapper {
                     verdict,
                     extremes: detector.and_then(|d| d.max_bpi().zip(d.min_bmpr())),
                     outcome,
+                    refused,
                 };
                 if let SpinOutcome::Decided(SwapAction::Swap { with, .. }) = outcome
                     && let Some(decisions) = Swapper::swap(host, vm, &report, with)

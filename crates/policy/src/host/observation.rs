@@ -18,11 +18,18 @@ use crate::units::VmId;
 /// Each pCPU's idle time: since boot, or within a period.
 pub type IdleTimes = BTreeMap<PcpuId, Nanos>;
 
+fn is_nothing(time: &Nanos) -> bool {
+    *time == Nanos::ZERO
+}
+
 /// A host at the end of a period.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HostObservation {
     /// The period's nominal length, to which all times here are scaled.
     pub period: Nanos,
+    /// How long it really was, where that was another time: longer where the periods before needed no decision. 0: as long as it should be.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    pub elapsed: Nanos,
     /// Each pCPU's idle time in the period.
     pub idle: IdleTimes,
     /// What can be changed.
@@ -41,9 +48,18 @@ impl HostObservation {
         vms.sort_by_key(|observed| observed.vm);
         HostObservation {
             period,
+            elapsed: Nanos::ZERO,
             idle,
             knobs: Knobs::all(WeightKnob::ANY),
             vms,
+        }
+    }
+
+    /// Time since the last observation.
+    pub fn elapsed(&self) -> Nanos {
+        match self.elapsed {
+            Nanos::ZERO => self.period,
+            elapsed => elapsed,
         }
     }
 

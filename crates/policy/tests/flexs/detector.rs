@@ -153,6 +153,51 @@ fn with_contrast_nobody_spins_while_all_looks_alike() {
     assert_eq!(detector.observe(&SPIN).basis, Basis::Alike);
 }
 
+/// Counts of a loop of so many turns, of which one in 1,000 is mispredicted, as synthetic counters show it.
+fn turns(turns: u64) -> BranchCounts {
+    counts(3 * turns, turns, turns / 1000)
+}
+
+#[test]
+fn a_small_sample_does_not_hide_spinning_until_the_window_ends() {
+    let large = [turns(1_500_000), WORK, turns(1_499_000)];
+    // 1,500 turns have one mispredicted branch, a ratio of 0.00067; 900 have none, and then only 0 would be near.
+    for small in [turns(1_500), turns(900)] {
+        let mut detector = SpinDetector::new(10, 1).with_least_branches(100_000);
+        for sample in large {
+            detector.observe(&sample);
+        }
+        let verdict = detector.observe(&small);
+        assert_eq!(
+            (verdict.busy_waiting, verdict.basis),
+            (false, Basis::TooFew)
+        );
+        assert!(!verdict.says_something());
+        assert_eq!(detector.min_bmpr().map(|r| r.as_f64()), Some(0.001));
+        assert!(detector.observe(&turns(1_500_000)).busy_waiting);
+        // In the source every sample counts.
+        let mut of_the_paper = self::detector();
+        for sample in large.into_iter().chain([small]) {
+            of_the_paper.observe(&sample);
+        }
+        assert!(!of_the_paper.observe(&turns(1_500_000)).busy_waiting);
+    }
+}
+
+#[test]
+fn a_small_sample_is_no_contrast_and_no_warm_up() {
+    let mut detector = SpinDetector::new(10, 2)
+        .with_contrast(true)
+        .with_least_branches(100_000);
+    for _ in 0..5 {
+        assert_eq!(detector.observe(&turns(1_500)).basis, Basis::TooFew);
+    }
+    assert_eq!(detector.observe(&WORK).basis, Basis::WarmingUp);
+    assert_eq!(detector.observe(&WORK).basis, Basis::Alike);
+    assert_eq!(detector.observe(&turns(1_500)).basis, Basis::TooFew);
+    assert_eq!(detector.observe(&WORK).basis, Basis::Alike);
+}
+
 /// A number of 0 … 1.
 fn unit(random: &mut Pcg64) -> f64 {
     random.next_u32() as f64 / f64::from(u32::MAX)

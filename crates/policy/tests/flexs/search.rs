@@ -211,6 +211,10 @@ fn tunables_out_of_range_are_named() {
         "floor is 11.000 ms: expected 100.000 µs … 10.000 ms"
     );
     assert_eq!(wrong(|c| c.warm_up = 0), "warm_up is 0: expected 1 … 1000");
+    assert_eq!(
+        wrong(|c| c.least_branches = 1_000_001),
+        "least_branches is 1000001: expected 0 … 1000000"
+    );
     assert_eq!(wrong(|_| ()), "accepted");
 }
 

@@ -6,7 +6,7 @@ A policy is a function (or an object with ``__call__``) of what the host shows a
 ...     return [set_weight(vm, 4096 if vm["vm"] == 0 else 1024) for vm in host["vms"]]
 >>> tandem_sched.run(scenario, policy=favour_the_first)
 
-``host`` is a dictionary with ``period`` (ns), ``idle`` (of each pCPU, ns in the period, by its number as a text), ``knobs`` and ``vms``.
+``host`` is a dictionary with ``period`` (ns), ``elapsed`` (ns, where the time since the last observation was another), ``idle`` (of each pCPU, ns in the period, by its number as a text), ``knobs`` and ``vms``.
 Each VM has ``vm`` (its number in the scenario, from 0), ``weight`` (the configured one), ``in_force`` and ``vcpus``; each of these ``vcpu``,
 ``allowed`` (pCPUs, as the kernel writes lists), ``ran`` and ``waited`` (ns in the period), ``runnable`` and ``in_force``. It is what the
 daemon's own policies see. Values are rounded to what the knobs take, and what is in force already is left alone.

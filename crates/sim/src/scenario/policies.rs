@@ -268,7 +268,7 @@ fn asymmetric(field: &Field<'_>) -> Result<Option<AsymmetricConfig>, LoadError> 
 
 /// `flexs = true`, or a table of its settings.
 fn flexs(field: &Field<'_>) -> Result<Option<FlexSConfig>, LoadError> {
-    const KEYS: [&str; 8] = [
+    const KEYS: [&str; 9] = [
         "tick",
         "choices",
         "similarity",
@@ -277,6 +277,7 @@ fn flexs(field: &Field<'_>) -> Result<Option<FlexSConfig>, LoadError> {
         "floor",
         "warm_up",
         "contrast",
+        "least_branches",
     ];
     let default = FlexSConfig::default();
     if let super::tree::Value::Flag(on) = field.node.value {
@@ -298,6 +299,7 @@ fn flexs(field: &Field<'_>) -> Result<Option<FlexSConfig>, LoadError> {
         floor: time("floor", default.floor)?,
         warm_up: number("warm_up", default.warm_up)?,
         contrast: table.or("contrast", default.contrast, Field::flag)?,
+        least_branches: number("least_branches", default.least_branches)?,
     };
     match config.validate() {
         Ok(()) => Ok(Some(config)),

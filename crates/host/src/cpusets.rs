@@ -20,7 +20,7 @@ use tandem_policy::PcpuId;
 use tandem_policy::PcpuSet;
 
 /// The cpusets of threads' cgroups, each read once.
-pub(super) struct Cpusets {
+pub(crate) struct Cpusets {
     /// Where they are; `None` on a host without any.
     hierarchy: Option<(Version, Hierarchy)>,
     read: BTreeMap<CgroupPath, Option<PcpuSet>>,
@@ -28,7 +28,7 @@ pub(super) struct Cpusets {
 
 impl Cpusets {
     /// Finds them.
-    pub(super) fn open(procfs: &ProcFs) -> Cpusets {
+    pub(crate) fn open(procfs: &ProcFs) -> Cpusets {
         let found = mounts::find(procfs, "cpuset").ok();
         Cpusets {
             hierarchy: found.map(|(version, mount)| (version, Hierarchy::new(procfs, &mount))),
@@ -37,7 +37,7 @@ impl Cpusets {
     }
 
     /// Where the cpuset of a vCPU's thread lets it be moved; `None` if nothing is known that keeps it from anywhere.
-    pub(super) fn of(&mut self, thread: &ThreadRef, is_libvirt: bool) -> Option<PcpuSet> {
+    pub(crate) fn of(&mut self, thread: &ThreadRef, is_libvirt: bool) -> Option<PcpuSet> {
         let (version, files) = self.hierarchy.as_ref()?;
         let cgroup = files.cgroup_of(thread, *version, "cpuset").ok()?;
         let is_pin = is_libvirt && cgroup.name().starts_with("vcpu");
@@ -66,7 +66,7 @@ fn effective(version: Version, files: &Hierarchy, cgroup: &CgroupPath) -> Option
 }
 
 /// The pCPUs that the kernel's command line takes out of scheduling (isolcpus); none where that is not known.
-pub(super) fn isolated(procfs: &ProcFs) -> PcpuSet {
+pub(crate) fn isolated(procfs: &ProcFs) -> PcpuSet {
     let text = read_text(&procfs.resolve("/sys/devices/system/cpu/isolated"));
     let isolated = text.ok().and_then(|text| text.trim().parse().ok());
     isolated.unwrap_or_default()
@@ -74,7 +74,7 @@ pub(super) fn isolated(procfs: &ProcFs) -> PcpuSet {
 
 /// The pCPUs of each last-level cache and of each core, read again only when other pCPUs are online.
 #[derive(Debug, Default)]
-pub(super) struct Caches {
+pub(crate) struct Caches {
     online: PcpuSet,
     caches: Vec<PcpuSet>,
     cores: Vec<PcpuSet>,
@@ -84,7 +84,7 @@ impl Caches {
     /// Of these pCPUs.
     ///
     /// Source: Documentation/ABI/testing/sysfs-devices-system-cpu, cache/index*/{level,shared_cpu_list}.
-    pub(super) fn of(&mut self, procfs: &ProcFs, online: &PcpuSet) -> &[PcpuSet] {
+    pub(crate) fn of(&mut self, procfs: &ProcFs, online: &PcpuSet) -> &[PcpuSet] {
         if self.online != *online {
             let caches = online.iter().filter_map(|pcpu| last_cache(procfs, pcpu));
             let caches: BTreeSet<PcpuSet> = caches.collect();
@@ -100,7 +100,7 @@ impl Caches {
     /// The pCPUs of each core, as they were read with the caches; none where that is not known of all.
     ///
     /// Source: Documentation/ABI/stable/sysfs-devices-system-cpu, topology/thread_siblings_list.
-    pub(super) fn cores(&self) -> &[PcpuSet] {
+    pub(crate) fn cores(&self) -> &[PcpuSet] {
         &self.cores
     }
 }

@@ -1,0 +1,380 @@
+//! Two vCPUs change places: all changes of a swap are made, or none.
+//!
+//! A swap is two moves and, where the vCPUs have weights or nice values of their own that differ, two more changes. Half of one would be worse than none: both
+//! vCPUs would share a pCPU, and from then on no policy would swap them. So the moves come first, then what goes with them, and where one cannot be made,
+//! or a thread is gone, those before it are undone in the reverse order. Each change and each undoing is journaled as any other; between the two moves both
+//! are on one pCPU, for some microseconds.
+//!
+//! What keeps a vCPU from the other's pCPU is its cpuset as a rule, as where libvirt pinned it. Policies see cpusets, and plan no such swap; one may change
+//! meanwhile.
+
+use tandem_linux::actuator::Actuator;
+use tandem_linux::actuator::ActuatorError;
+use tandem_policy::Decision;
+use tandem_policy::Knob;
+use tandem_policy::decision::Swap;
+
+use super::Applied;
+use super::Refused;
+use super::apply;
+use crate::managed::ManagedVm;
+
+impl Applied {
+    /// Makes those of the decisions that belong to this swap.
+    pub(super) fn swap(
+        &mut self,
+        swap: Swap,
+        decisions: &[Decision],
+        managed: &mut ManagedVm,
+        actuator: &mut Actuator,
+    ) {
+        let parts = decisions
+            .iter()
+            .filter(|decision| decision.swap() == Some(swap));
+        let (moves, others): (Vec<&Decision>, Vec<&Decision>) =
+            parts.partition(|decision| decision.knob() == Knob::Affinity);
+        // Another policy has a place for one of the two after all.
+        if moves.len() != 2 {
+            return;
+        }
+        let parts = [moves, others].concat();
+        match make_all(&parts, managed, actuator) {
+            Ok(true) => {
+                for decision in parts {
+                    self.count(decision);
+                }
+                self.swaps.push(swap);
+            }
+            Ok(false) => {}
+            Err(failed) => {
+                let [one, other] = swap.vcpus;
+                for error in failed {
+                    let refused = Refused::new(&managed.vm.name, &error);
+                    let error = format!(
+                        "vCPUs {one} and {other} do not change places: {}",
+                        refused.error
+                    );
+                    self.refused.push(Refused { error, ..refused });
+                }
+            }
+        }
+    }
+}
+
+/// Makes all changes, or none; false if a thread is gone. Errors are that of the change, and those of undoing others.
+fn make_all(
+    parts: &[&Decision],
+    managed: &mut ManagedVm,
+    actuator: &mut Actuator,
+) -> Result<bool, Vec<ActuatorError>> {
+    let mut made: Vec<Decision> = Vec::new();
+    for part in parts {
+        let outcome = match before(part, managed) {
+            Some(before) => apply(part, managed, actuator).inspect(|is_made| {
+                made.extend(is_made.then_some(before));
+            }),
+            None => Ok(false),
+        };
+        let cause = match outcome {
+            Ok(true) => continue,
+            Ok(false) => None,
+            Err(error) => Some(error),
+        };
+        let back = made.iter().rev();
+        let undone = back.filter_map(|before| apply(before, managed, actuator).err());
+        let failed: Vec<ActuatorError> = cause
+            .into_iter()
+            .chain(undone)
+            .filter(|error| !error.is_gone())
+            .collect();
+        return match failed.is_empty() {
+            true => Ok(false),
+            false => Err(failed),
+        };
+    }
+    Ok(true)
+}
+
+/// The change that puts back what is in force now; `None`: nothing is known of it.
+fn before(decision: &Decision, managed: &ManagedVm) -> Option<Decision> {
+    let vcpu = decision.vcpu()?;
+    let now = managed.vcpus.iter().find(|known| known.index == vcpu)?;
+    let mut before = decision.clone();
+    match &mut before {
+        Decision::SetAffinity { pcpus, .. } => pcpus.clone_from(&now.allowed),
+        Decision::SetNice { nice, .. } => *nice = now.settings.nice,
+        Decision::SetWeight { weight, .. } => *weight = now.settings.weight?,
+        Decision::SetIdle { .. } | Decision::SetSlice { .. } | Decision::Divide { .. } => {
+            return None;
+        }
+    }
+    Some(before)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::fs;
+    use std::sync::Arc;
+    use std::sync::Mutex;
+
+    use tandem_linux::affinity::AffinityError;
+    use tandem_linux::affinity::Threads;
+    use tandem_linux::cgroup;
+    use tandem_linux::procfs::ProcFs;
+    use tandem_linux::sched_attr::SchedAttrError;
+    use tandem_linux::thread::ThreadRef;
+    use tandem_linux::thread::Tid;
+    use tandem_policy::Because;
+    use tandem_policy::Nanos;
+    use tandem_policy::Nice;
+    use tandem_policy::PcpuId;
+    use tandem_policy::PcpuSet;
+    use tandem_policy::VcpuId;
+    use tandem_policy::VmId;
+    use tandem_policy::flexs::CounterSource;
+
+    use super::*;
+    use crate::fixtures;
+    use crate::managed::ManagedVcpu;
+
+    /// Beyond what a kernel gives to a thread.
+    const TID: u32 = 1 << 30;
+
+    /// Where threads may run, their nice values, and what is refused.
+    #[derive(Default)]
+    struct State {
+        on: BTreeMap<Tid, (PcpuSet, Nice)>,
+        /// Whose cpuset holds which pCPUs.
+        cpusets: BTreeMap<Tid, PcpuSet>,
+        /// Whose nice value cannot be set.
+        no_nice: Option<Tid>,
+    }
+
+    #[derive(Clone, Default)]
+    struct Fake(Arc<Mutex<State>>);
+
+    impl Threads for Fake {
+        fn is_alive(&self, thread: &ThreadRef) -> bool {
+            self.0.lock().unwrap().on.contains_key(&thread.tid)
+        }
+
+        fn affinity(&self, tid: Tid) -> Result<PcpuSet, AffinityError> {
+            let known = self.0.lock().unwrap().on.get(&tid).cloned();
+            known.map(|(on, _)| on).ok_or(AffinityError::Gone(tid))
+        }
+
+        fn set_affinity(&self, tid: Tid, pcpus: &PcpuSet) -> Result<(), AffinityError> {
+            let mut state = self.0.lock().unwrap();
+            if let Some(cpuset) = state.cpusets.get(&tid)
+                && !cpuset.overlaps(pcpus)
+            {
+                let pcpus = pcpus.clone();
+                return Err(AffinityError::NotAllowed { tid, pcpus });
+            }
+            state.on.get_mut(&tid).unwrap().0 = pcpus.clone();
+            Ok(())
+        }
+
+        fn nice(&self, tid: Tid) -> Result<Nice, SchedAttrError> {
+            let known = self.0.lock().unwrap().on.get(&tid).cloned();
+            known.map(|(_, nice)| nice).ok_or(SchedAttrError::Gone(tid))
+        }
+
+        fn set_nice(&self, tid: Tid, nice: Nice) -> Result<(), SchedAttrError> {
+            let mut state = self.0.lock().unwrap();
+            if state.no_nice == Some(tid) {
+                return Err(SchedAttrError::Kernel {
+                    action: "set",
+                    tid,
+                    source: rustix::io::Errno::ACCESS.into(),
+                });
+            }
+            state.on.get_mut(&tid).unwrap().1 = nice;
+            Ok(())
+        }
+
+        fn slice(&self, _: Tid) -> Result<Option<Nanos>, SchedAttrError> {
+            unreachable!("a swap sets no slice")
+        }
+
+        fn set_slice(&self, _: Tid, _: Option<Nanos>) -> Result<(), SchedAttrError> {
+            unreachable!("a swap sets no slice")
+        }
+    }
+
+    /// A VM whose vCPUs 0 and 1 are on pCPUs 0 and 1, with nice values 0 and 5.
+    struct World {
+        _dir: tempfile::TempDir,
+        threads: Fake,
+        actuator: Actuator,
+        vms: BTreeMap<VmId, ManagedVm>,
+    }
+
+    fn tid(vcpu: u32) -> Tid {
+        Tid(TID + vcpu)
+    }
+
+    fn only(pcpu: u32) -> PcpuSet {
+        PcpuSet::from_iter([PcpuId(pcpu)])
+    }
+
+    impl World {
+        fn new() -> World {
+            let dir = tempfile::tempdir().unwrap();
+            fs::create_dir_all(dir.path().join("proc")).unwrap();
+            fs::create_dir_all(dir.path().join("cg")).unwrap();
+            fs::write(
+                dir.path().join("proc/mounts"),
+                "cgroup2 /cg cgroup2 rw 0 0\n",
+            )
+            .unwrap();
+            fs::write(dir.path().join("cg/cgroup.controllers"), "cpu\n").unwrap();
+            let controller = cgroup::open(&ProcFs::at(dir.path())).unwrap();
+            let threads = Fake::default();
+            let mut managed = fixtures::managed(fixtures::vm(1, "web", 0));
+            for n in 0..2 {
+                let nice = Nice(5 * n as i8);
+                let on = (only(n), nice);
+                threads.0.lock().unwrap().on.insert(tid(n), on);
+                let thread = fixtures::thread(TID, tid(n).0);
+                let mut vcpu = ManagedVcpu::new(VcpuId(n), thread, only(n));
+                vcpu.settings.nice = nice;
+                managed.vcpus.push(vcpu);
+            }
+            let state_dir = dir.path().join("state");
+            let all = Box::new(threads.clone());
+            let (actuator, _) = Actuator::open_with(controller, all, &state_dir, "a boot").unwrap();
+            World {
+                _dir: dir,
+                threads,
+                actuator,
+                vms: BTreeMap::from([(VmId(1), managed)]),
+            }
+        }
+
+        fn apply(&mut self, decisions: &[Decision]) -> Applied {
+            Applied::all(decisions, &mut self.vms, &mut self.actuator)
+        }
+
+        /// Where each vCPU is, with its nice value: by the kernel, which must be what the daemon takes to be in force.
+        fn places(&self) -> Vec<(String, i8)> {
+            let state = self.threads.0.lock().unwrap();
+            let vcpus = self.vms[&VmId(1)].vcpus.iter();
+            let place = |vcpu: &ManagedVcpu| {
+                let (on, nice) = &state.on[&vcpu.thread.tid];
+                assert_eq!((on, nice), (&vcpu.allowed, &vcpu.settings.nice));
+                (on.to_string(), nice.0)
+            };
+            vcpus.map(place).collect()
+        }
+    }
+
+    /// vCPU 0 spins, and changes places with vCPU 1; in the order in which the policy decides.
+    fn swap() -> Vec<Decision> {
+        let [from, to] = [PcpuId(0), PcpuId(1)];
+        let because = [
+            Because::BusyWaits {
+                with: VcpuId(1),
+                from,
+                to,
+                bpi: 0.33,
+                max_bpi: 0.33,
+                bmpr: 0.001,
+                min_bmpr: 0.001,
+                by: CounterSource::Synthetic,
+            },
+            Because::TakesPlace {
+                of: VcpuId(0),
+                from: to,
+                to: from,
+                waited: 0.5,
+            },
+        ];
+        let nice = |n: usize, nice| Decision::SetNice {
+            vm: VmId(1),
+            vcpu: VcpuId(n as u32),
+            nice: Nice(nice),
+            because: because[n].clone(),
+        };
+        let goes = |n: usize, pcpu| Decision::SetAffinity {
+            vm: VmId(1),
+            vcpu: VcpuId(n as u32),
+            pcpus: only(pcpu),
+            because: because[n].clone(),
+        };
+        vec![nice(0, 5), nice(1, 0), goes(0, 1), goes(1, 0)]
+    }
+
+    fn as_before() -> Vec<(String, i8)> {
+        vec![("0".to_owned(), 0), ("1".to_owned(), 5)]
+    }
+
+    #[test]
+    fn a_swap_exchanges_places_and_nice_values() {
+        let mut world = World::new();
+        let applied = world.apply(&swap());
+        assert!(applied.refused.is_empty(), "{:?}", applied.refused);
+        assert_eq!(
+            (applied.swaps.len(), applied.moves, applied.others),
+            (1, 2, 2)
+        );
+        assert_eq!(applied.moved.len(), 2);
+        assert_eq!(world.places(), [("1".to_owned(), 5), ("0".to_owned(), 0)]);
+    }
+
+    #[test]
+    fn where_the_second_move_is_refused_the_first_is_undone_and_nothing_else_changes() {
+        for held in [0, 1] {
+            let mut world = World::new();
+            let cpusets = BTreeMap::from([(tid(held), only(held))]);
+            world.threads.0.lock().unwrap().cpusets = cpusets;
+            for _ in 0..3 {
+                let applied = world.apply(&swap());
+                assert_eq!(world.places(), as_before());
+                assert!(applied.swaps.is_empty() && applied.moved.is_empty());
+                assert_eq!((applied.moves, applied.others), (0, 0));
+                assert_eq!(applied.refused.len(), 1, "{:?}", applied.refused);
+                let error = &applied.refused[0].error;
+                assert!(
+                    error.contains("vCPUs 0 and 1 do not change places")
+                        && error.contains("cpuset"),
+                    "{error}"
+                );
+            }
+            let vcpus = &world.vms[&VmId(1)].vcpus;
+            assert!(vcpus.iter().all(|vcpu| vcpu.granted.is_none()));
+        }
+    }
+
+    #[test]
+    fn where_a_nice_value_is_refused_the_moves_are_undone_too() {
+        for refused in [0, 1] {
+            let mut world = World::new();
+            world.threads.0.lock().unwrap().no_nice = Some(tid(refused));
+            let applied = world.apply(&swap());
+            assert_eq!(world.places(), as_before());
+            assert!(applied.swaps.is_empty(), "{refused}");
+            assert_eq!(applied.refused.len(), 1, "{:?}", applied.refused);
+        }
+    }
+
+    #[test]
+    fn half_a_swap_is_none() {
+        let mut world = World::new();
+        let half: Vec<Decision> = swap().into_iter().take(3).collect();
+        let applied = world.apply(&half);
+        assert_eq!(world.places(), as_before());
+        assert!(applied.swaps.is_empty() && applied.refused.is_empty());
+    }
+
+    #[test]
+    fn with_one_that_ended_the_other_stays_where_it_is() {
+        let mut world = World::new();
+        world.threads.0.lock().unwrap().on.remove(&tid(1));
+        let applied = world.apply(&swap());
+        assert!(applied.swaps.is_empty() && applied.refused.is_empty());
+        let state = world.threads.0.lock().unwrap();
+        assert_eq!(state.on[&tid(0)], (only(0), Nice(0)));
+    }
+}
