@@ -266,7 +266,7 @@ fn one_that_spins_is_swapped_and_put_back_after_exit() -> Result<(), Skip> {
     on.sort();
     on.dedup();
     assert_eq!(on.len(), 2, "stacked: {on:?}");
-    end(daemon);
+    stop(daemon);
     reader.join().expect("it ends with the daemon's output");
     rest.join().expect("it ends with the reader");
     assert_eq!(snapshot(&vms), before);
@@ -299,12 +299,12 @@ fn without_a_pmu_it_says_so_and_moves_nobody() -> Result<(), Skip> {
         pins.collect::<Vec<_>>()
     };
     assert_eq!(pins(snapshot(&vms)), pins(before));
-    end(daemon);
+    stop(daemon);
     Ok(())
 }
 
 /// Ends a daemon as its service would, so that it puts everything back.
-fn end(mut daemon: Guard) {
+fn stop(mut daemon: Guard) {
     let pid = rustix::process::Pid::from_raw(daemon.0.id() as i32).expect("a process");
     rustix::process::kill_process(pid, Signal::TERM).expect("it lives");
     assert!(daemon.0.wait().expect("it ends").success());
