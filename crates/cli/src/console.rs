@@ -72,9 +72,8 @@ pub fn exit_status(error: &anyhow::Error) -> u8 {
             error.downcast_ref(),
             Some(DaemonError::Config(ConfigError::NothingSelected))
         );
-    let of_bench = error.chain().any(tandem_bench::is_of_an_argument);
-    if unselected || of_bench || error.is::<WrongArgument>() || error.chain().any(is_of_an_argument)
-    {
+    let is_wrong = |cause| is_of_an_argument(cause) || tandem_bench::is_of_an_argument(cause);
+    if unselected || error.is::<WrongArgument>() || error.chain().any(is_wrong) {
         return 2;
     }
     match no_vm || no_scaling || none_then || error.is::<NothingMatched>() {

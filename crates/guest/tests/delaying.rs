@@ -15,9 +15,11 @@ use tandem_guest::actuator::restore_all;
 use tandem_guest::actuator::threads_of;
 use tandem_guest::cpusets::Cpusets;
 use tandem_guest::delaying::Delaying;
+use tandem_guest::delaying::Refused;
 use tandem_guest::delaying::set_timer_slack;
 use tandem_guest::delaying::timer_slack;
 use tandem_linux::ProcFs;
+use tandem_linux::restore::RestoreReport;
 use tandem_linux::sched_attr::FairScheduling;
 use tandem_linux::sched_attr::fair_scheduling;
 use tandem_linux::thread::Pid;
@@ -39,28 +41,72 @@ fn has(tid: Tid) -> Has {
     (timer_slack(&ProcFs::host(), tid).ok(), scheduling)
 }
 
-/// Sets, where no threads are born meanwhile.
-fn set(delaying: &mut Delaying, actuator: &mut Actuator, threads: &[Tid], held: Held) {
-    let mut list = |_: &Cpusets| threads.to_vec();
-    delaying.set(actuator, threads, held, &mut list).unwrap();
+/// What holds threads back, with a journal of its own.
+struct Agent {
+    actuator: Actuator,
+    delaying: Delaying,
+    /// Where the journal is, if it goes with the agent.
+    _state: Option<tempfile::TempDir>,
 }
 
-/// Gives back, period after period until it is finished, with threads listed anew but the first time.
-fn give_back(
-    delaying: &mut Delaying,
-    actuator: &mut Actuator,
-    threads: &[Tid],
-    list: &mut dyn FnMut(&Cpusets) -> Vec<Tid>,
-) {
-    let mut periods = 0;
-    while periods == 0 || delaying.is_unfinished() {
-        let outcome = delaying.set(actuator, threads, Held::default(), list);
-        outcome.unwrap();
-        periods += 1;
-        assert!(periods < 20);
-        std::thread::sleep(Duration::from_millis(2));
+impl Agent {
+    fn new(procfs: &ProcFs) -> Agent {
+        let state = tempfile::tempdir().unwrap();
+        let agent = Agent::in_folder(procfs, state.path());
+        Agent {
+            _state: Some(state),
+            ..agent
+        }
     }
-    assert!(periods > 1, "a fork that was under way is looked for");
+
+    fn in_folder(procfs: &ProcFs, state: &Path) -> Agent {
+        let (actuator, _) = Actuator::open(procfs, state).unwrap();
+        Agent {
+            actuator,
+            delaying: Delaying::new(procfs),
+            _state: None,
+        }
+    }
+
+    /// Sets as the agent does; `list` tells the threads that there are meanwhile.
+    fn try_set(
+        &mut self,
+        threads: &[Tid],
+        held: Held,
+        list: &mut dyn FnMut(&Cpusets) -> Vec<Tid>,
+    ) -> Result<(), Refused> {
+        self.delaying.set(&mut self.actuator, threads, held, list)
+    }
+
+    /// Sets, where no threads are born meanwhile.
+    fn set(&mut self, threads: &[Tid], held: Held) {
+        let mut list = |_: &Cpusets| threads.to_vec();
+        self.try_set(threads, held, &mut list).unwrap();
+    }
+
+    /// Gives back, period after period until it is finished, with threads listed anew but the first time.
+    fn give_back(&mut self, threads: &[Tid], list: &mut dyn FnMut(&Cpusets) -> Vec<Tid>) {
+        let mut periods = 0;
+        while periods == 0 || self.delaying.is_unfinished() {
+            self.try_set(threads, Held::default(), list).unwrap();
+            periods += 1;
+            assert!(periods < 20);
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        assert!(periods > 1, "a fork that was under way is looked for");
+    }
+
+    /// Puts everything back.
+    fn restore(&mut self) -> RestoreReport {
+        let report = self.actuator.restore();
+        assert!(report.is_complete(), "{report}");
+        report
+    }
+}
+
+fn kill(pid: Pid) {
+    let number = rustix::process::Pid::from_raw(i32::try_from(pid.0).unwrap()).unwrap();
+    let _ = rustix::process::kill_process(number, rustix::process::Signal::KILL);
 }
 
 /// This test program, as another role.
@@ -148,8 +194,8 @@ fn holder() {
     };
     let procfs = ProcFs::host();
     let threads = threads_of(&procfs, Pid(pid.parse().unwrap()));
-    let (mut actuator, _) = Actuator::open(&procfs, Path::new(&state)).unwrap();
-    set(&mut Delaying::new(&procfs), &mut actuator, &threads, HELD);
+    let mut agent = Agent::in_folder(&procfs, Path::new(&state));
+    agent.set(&threads, HELD);
     println!("\nholds");
     std::thread::sleep(Duration::from_secs(60));
 }
@@ -178,20 +224,18 @@ fn what_was_set_is_put_back_and_what_somebody_else_set_stays() {
     let procfs = ProcFs::host();
     let workload = workload_of_two_threads();
     let before = workload.have();
-    let state = tempfile::tempdir().unwrap();
-    let (mut actuator, _) = Actuator::open(&procfs, state.path()).unwrap();
-    let mut delaying = Delaying::new(&procfs);
+    let mut agent = Agent::new(&procfs);
     let threads = workload.threads();
     for held in [HELD, Held::default(), HELD] {
-        set(&mut delaying, &mut actuator, &threads, held);
+        agent.set(&threads, held);
         let is_held = workload.have().iter().all(|(slack, scheduling)| {
             *slack == Some(HELD.slack) && scheduling.is_some_and(|now| now.batch)
         });
         assert_eq!(is_held, held.is_any(), "{:?}", workload.have());
     }
     set_timer_slack(&procfs, threads[0], Nanos(123_456)).unwrap();
-    let report = actuator.restore();
-    assert!(report.is_complete() && report.left.len() == 1, "{report}");
+    let report = agent.restore();
+    assert!(report.left.len() == 1, "{report}");
     let mut wanted = before;
     wanted[0].0 = Some(Nanos(123_456));
     assert_eq!(workload.have(), wanted);
@@ -241,8 +285,7 @@ fn after_kill_9_all_threads_have_theirs_again() {
 fn end_family(workload: &Role) {
     let cpusets = Cpusets::open(&ProcFs::host()).unwrap();
     for pid in cpusets.family(workload.pid()).unwrap() {
-        let number = rustix::process::Pid::from_raw(i32::try_from(pid.0).unwrap()).unwrap();
-        let _ = rustix::process::kill_process(number, rustix::process::Signal::KILL);
+        kill(pid);
     }
 }
 
@@ -254,16 +297,14 @@ fn threads_that_are_born_while_others_are_given_back_have_theirs_too() {
     let procfs = ProcFs::host();
     let mut workload = workload_of_two_threads();
     let before = workload.have()[0];
-    let state = tempfile::tempdir().unwrap();
-    let (mut actuator, _) = Actuator::open(&procfs, state.path()).unwrap();
-    let mut delaying = Delaying::new(&procfs);
+    let mut agent = Agent::new(&procfs);
     let threads = workload.threads();
-    set(&mut delaying, &mut actuator, &threads, HELD);
+    agent.set(&threads, HELD);
     // After the threads were listed.
     workload.make("child");
     workload.make("one");
     let mut list = |_: &Cpusets| workload.family();
-    give_back(&mut delaying, &mut actuator, &threads, &mut list);
+    agent.give_back(&threads, &mut list);
     let now: Vec<Has> = workload.family().into_iter().map(has).collect();
     assert!(now.len() > threads.len() + 1, "{now:?}");
     assert!(now.iter().all(|now| *now == before), "{now:?}");
@@ -278,22 +319,18 @@ fn a_workload_that_forks_all_the_time_has_its_own_in_the_end() {
     let procfs = ProcFs::host();
     let mut workload = workload_of_two_threads();
     let before = workload.have()[0];
-    let state = tempfile::tempdir().unwrap();
-    let (mut actuator, _) = Actuator::open(&procfs, state.path()).unwrap();
-    let mut delaying = Delaying::new(&procfs);
+    let mut agent = Agent::new(&procfs);
     workload.make("forks");
     for held in [HELD, Held::default(), HELD, Held::default(), HELD] {
         let threads = workload.family();
         std::thread::sleep(Duration::from_millis(30));
         let mut list = |_: &Cpusets| workload.family();
-        delaying
-            .set(&mut actuator, &threads, held, &mut list)
-            .unwrap();
+        agent.try_set(&threads, held, &mut list).unwrap();
     }
     let mut list = |_: &Cpusets| workload.family();
-    delaying.give_back(&mut actuator, &mut list).unwrap();
-    let report = actuator.restore();
-    assert!(report.is_complete(), "{report}");
+    let outcome = agent.delaying.give_back(&mut agent.actuator, &mut list);
+    outcome.unwrap();
+    agent.restore();
     for _ in 0..10 {
         let now: Vec<Has> = workload.family().into_iter().map(has).collect();
         let is_own = |now: &Has| {
@@ -314,20 +351,17 @@ fn a_process_whose_parent_ended_is_found_in_the_workloads_cgroup() {
     let procfs = ProcFs::host();
     let mut workload = workload_of_two_threads();
     let before = workload.have()[0];
-    let state = tempfile::tempdir().unwrap();
-    let (mut actuator, _) = Actuator::open(&procfs, state.path()).unwrap();
+    let mut agent = Agent::new(&procfs);
     let root = ThreadRef::of_process(&procfs, workload.pid()).unwrap();
-    let cgroup = actuator.cpusets().cgroup_of(&root).unwrap();
-    actuator.workload_is_in(&cgroup);
-    let mut delaying = Delaying::new(&procfs);
+    let cgroup = agent.actuator.cpusets().cgroup_of(&root).unwrap();
+    agent.actuator.workload_is_in(&cgroup);
     let threads = workload.threads();
     // The other tests' workloads are in this cgroup too: what they are given is not to be put back here.
     let held = Held {
         slack: Nanos(333_000),
         batch: false,
     };
-    set(&mut delaying, &mut actuator, &threads, held);
-    let here = |actuator: &Actuator| actuator.cpusets().processes_within(&cgroup).unwrap();
+    agent.set(&threads, held);
     workload.make("orphan");
     let is_orphan = |pid: &Pid| {
         let folder = procfs.process(*pid);
@@ -337,18 +371,17 @@ fn a_process_whose_parent_ended_is_found_in_the_workloads_cgroup() {
     // Until the shell's child has become it.
     let found = (0..100).map(|_| {
         std::thread::sleep(Duration::from_millis(10));
-        let orphans = here(&actuator).into_iter().filter(is_orphan);
+        let here = agent.actuator.cpusets().processes_within(&cgroup).unwrap();
+        let orphans = here.into_iter().filter(is_orphan);
         orphans.collect::<Vec<Pid>>()
     });
     let orphans = found.into_iter().find(|found| !found.is_empty()).unwrap();
     assert!(orphans.iter().all(|pid| has(Tid(pid.0)) != before));
-    set(&mut delaying, &mut actuator, &threads, Held::default());
-    let report = actuator.restore();
-    assert!(report.is_complete(), "{report}");
+    agent.set(&threads, Held::default());
+    agent.restore();
     let now: Vec<Has> = orphans.iter().map(|pid| has(Tid(pid.0))).collect();
     for pid in orphans {
-        let number = rustix::process::Pid::from_raw(i32::try_from(pid.0).unwrap()).unwrap();
-        let _ = rustix::process::kill_process(number, rustix::process::Signal::KILL);
+        kill(pid);
     }
     assert!(now.iter().all(|now| *now == before), "{now:?}");
 }
@@ -362,22 +395,19 @@ fn what_the_application_chose_later_is_kept() {
     let workload = workload_of_two_threads();
     let threads = workload.threads();
     for chosen in [Nanos(1), Nanos(5_000_000)] {
-        let state = tempfile::tempdir().unwrap();
-        let (mut actuator, _) = Actuator::open(&procfs, state.path()).unwrap();
-        let mut delaying = Delaying::new(&procfs);
+        let mut agent = Agent::new(&procfs);
         let slack = |tid: Tid| timer_slack(&procfs, tid).unwrap();
-        set(&mut delaying, &mut actuator, &threads, HELD);
+        agent.set(&threads, HELD);
         set_timer_slack(&procfs, threads[0], chosen).unwrap();
-        set(&mut delaying, &mut actuator, &threads, Held::default());
+        agent.set(&threads, Held::default());
         assert_eq!(slack(threads[0]), chosen, "nothing is held back");
-        set(&mut delaying, &mut actuator, &threads, HELD);
+        agent.set(&threads, HELD);
         let held = chosen.max(HELD.slack);
         assert_eq!(slack(threads[0]), held, "nobody gets less than it had");
-        set(&mut delaying, &mut actuator, &threads, Held::default());
+        agent.set(&threads, Held::default());
         assert_eq!(slack(threads[0]), chosen);
-        let report = actuator.restore();
-        assert!(report.is_complete(), "{report}");
-        assert_eq!(slack(threads[0]), chosen, "{report}");
+        agent.restore();
+        assert_eq!(slack(threads[0]), chosen);
     }
 }
 
@@ -393,18 +423,16 @@ fn a_new_process_gets_back_what_its_parent_had() {
     for tid in other.threads() {
         set_timer_slack(&procfs, tid, own).unwrap();
     }
-    let state = tempfile::tempdir().unwrap();
-    let (mut actuator, _) = Actuator::open(&procfs, state.path()).unwrap();
-    let mut delaying = Delaying::new(&procfs);
+    let mut agent = Agent::new(&procfs);
     let mut threads = first.threads();
     threads.extend(other.threads());
-    set(&mut delaying, &mut actuator, &threads, HELD);
+    agent.set(&threads, HELD);
     other.make("child");
     let mut all = first.threads();
     all.extend(other.family());
-    set(&mut delaying, &mut actuator, &all, HELD);
+    agent.set(&all, HELD);
     let mut list = |_: &Cpusets| [first.family(), other.family()].concat();
-    give_back(&mut delaying, &mut actuator, &all, &mut list);
+    agent.give_back(&all, &mut list);
     let family = other.family();
     assert!(family.len() > other.threads().len());
     let slacks: Vec<Option<Nanos>> = family.iter().map(|tid| has(*tid).0).collect();
@@ -450,9 +478,7 @@ fn one_thread_that_cannot_be_read_keeps_no_other_from_it_and_is_tried_again() {
     let (root, procfs) = vm_of_files(&threads);
     let file = |tid: Tid| root.path().join(format!("proc/{tid}/timerslack_ns"));
     let slack = |tid: Tid| std::fs::read_to_string(file(tid)).unwrap();
-    let state = tempfile::tempdir().unwrap();
-    let (mut actuator, _) = Actuator::open(&procfs, state.path()).unwrap();
-    let mut delaying = Delaying::new(&procfs);
+    let mut agent = Agent::new(&procfs);
     let held = Held {
         batch: false,
         ..HELD
@@ -461,9 +487,7 @@ fn one_thread_that_cannot_be_read_keeps_no_other_from_it_and_is_tried_again() {
     std::fs::remove_file(file(threads[0])).unwrap();
     std::fs::create_dir(file(threads[0])).unwrap();
     let mut list = |_: &Cpusets| threads.clone();
-    let refused = delaying
-        .set(&mut actuator, &threads, held, &mut list)
-        .unwrap_err();
+    let refused = agent.try_set(&threads, held, &mut list).unwrap_err();
     assert_eq!((refused.failed, refused.of), (1, 3));
     assert!(!refused.is_most());
     let text = refused.to_string();
@@ -472,23 +496,19 @@ fn one_thread_that_cannot_be_read_keeps_no_other_from_it_and_is_tried_again() {
     // It can be read now.
     std::fs::remove_dir(file(threads[0])).unwrap();
     std::fs::write(file(threads[0]), "50000\n").unwrap();
-    delaying
-        .set(&mut actuator, &threads, held, &mut list)
-        .unwrap();
+    agent.set(&threads, held);
     assert_eq!(slack(threads[0]), "500000");
     // To give back is tried again too.
     std::fs::remove_file(file(threads[0])).unwrap();
     std::fs::create_dir(file(threads[0])).unwrap();
-    delaying
-        .set(&mut actuator, &threads, Held::default(), &mut list)
+    agent
+        .try_set(&threads, Held::default(), &mut list)
         .unwrap_err();
     assert_eq!([slack(threads[1]), slack(threads[2])], ["50000", "50000"]);
-    assert!(delaying.is_unfinished());
+    assert!(agent.delaying.is_unfinished());
     std::fs::remove_dir(file(threads[0])).unwrap();
     std::fs::write(file(threads[0]), "500000\n").unwrap();
-    delaying
-        .set(&mut actuator, &threads, Held::default(), &mut list)
-        .unwrap();
+    agent.set(&threads, Held::default());
     assert_eq!(slack(threads[0]), "50000");
 }
 
@@ -497,13 +517,12 @@ fn another_process_with_the_number_of_one_that_ended_is_left_alone() {
     let me = Tid(std::process::id());
     let (root, procfs) = vm_of_files(&[me]);
     let file = root.path().join(format!("proc/{me}/timerslack_ns"));
-    let state = tempfile::tempdir().unwrap();
-    let (mut actuator, _) = Actuator::open(&procfs, state.path()).unwrap();
+    let mut agent = Agent::new(&procfs);
     let held = Held {
         batch: false,
         ..HELD
     };
-    set(&mut Delaying::new(&procfs), &mut actuator, &[me], held);
+    agent.set(&[me], held);
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "500000");
     // It ended, and a later one that has chosen such a slack itself has its number.
     let stat = root.path().join(format!("proc/{me}/stat"));
@@ -516,7 +535,7 @@ fn another_process_with_the_number_of_one_that_ended_is_left_alone() {
     for path in [stat, root.path().join(format!("proc/{me}/task/{me}/stat"))] {
         std::fs::write(path, &later).unwrap();
     }
-    let report = actuator.restore();
-    assert!(report.is_complete() && report.put_back == 0, "{report}");
+    let report = agent.restore();
+    assert!(report.put_back == 0, "{report}");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "500000");
 }

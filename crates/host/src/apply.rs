@@ -30,8 +30,6 @@ pub struct Applied {
     /// Weights written, of VMs and vCPUs.
     pub weights: u64,
     /// vCPUs moved to other pCPUs.
-    pub moves: u64,
-    /// Which vCPUs were.
     pub moved: BTreeSet<(VmId, VcpuId)>,
     /// vCPUs that changed places.
     pub swaps: Vec<Swap>,
@@ -117,7 +115,6 @@ impl Applied {
         match decision.knob() {
             Knob::Weight => self.weights += 1,
             Knob::Affinity => {
-                self.moves += 1;
                 let vcpu = decision.vcpu();
                 self.moved.extend(vcpu.map(|vcpu| (decision.vm(), vcpu)));
             }

@@ -149,10 +149,14 @@ pub struct Daemon {
 impl Daemon {
     /// Checks what [`Daemon::open`] would check of the settings, and opens nothing.
     pub fn check(config: &HostConfig) -> Result<(), DaemonError> {
+        Daemon::checked(config, &ProcFs::default()).map(drop)
+    }
+
+    fn checked(config: &HostConfig, proc: &ProcFs) -> Result<(Selector, Discovery), DaemonError> {
         config.check()?;
-        Selector::from_config(&config.select)?;
-        Discovery::new(config.discovery_options(), ProcFs::default())?;
-        Ok(())
+        let selector = Selector::from_config(&config.select)?;
+        let discovery = Discovery::new(config.discovery_options(), proc.clone())?;
+        Ok((selector, discovery))
     }
 
     /// Checks the settings, opens what is needed, and puts back what an earlier run left.
@@ -163,10 +167,8 @@ impl Daemon {
         watchdog: Option<Command>,
         reporter: &mut dyn Reporter,
     ) -> Result<Daemon, DaemonError> {
-        config.check()?;
         let proc = ProcFs::default();
-        let selector = Selector::from_config(&config.select)?;
-        let discovery = Discovery::new(config.discovery_options(), proc.clone())?;
+        let (selector, discovery) = Daemon::checked(&config, &proc)?;
         let scanner = Scanner::start(discovery, !config.dry_run).map_err(DaemonError::Scanner)?;
         let controller = cgroup::open(&proc)?;
         let metrics = Metrics::default();
@@ -327,7 +329,7 @@ impl Daemon {
             return;
         };
         self.metrics.weights_written.inc_by(applied.weights);
-        self.metrics.vcpus_moved.inc_by(applied.moves);
+        self.metrics.vcpus_moved.inc_by(applied.moved.len() as u64);
         self.refused(&applied.refused, reporter);
         for decision in &period.round.decisions {
             if let Decision::SetAffinity {

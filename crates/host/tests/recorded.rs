@@ -385,7 +385,7 @@ fn the_live_path_decides_as_the_simulated_one() {
         let applied = period.applied.unwrap();
         assert!(applied.refused.is_empty(), "{:?}", applied.refused);
         weights += applied.weights;
-        moves += applied.moves;
+        moves += applied.moved.len();
     }
     assert!(
         weights >= 20 && moves >= 1,

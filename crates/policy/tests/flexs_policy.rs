@@ -93,7 +93,7 @@ impl World {
         let mut decided = Vec::new();
         for _ in 0..periods {
             let host = HostObservation {
-                elapsed: self.elapsed,
+                elapsed: Some(self.elapsed),
                 ..HostObservation::with_any_knobs(T, self.vms.clone(), IdleTimes::new())
             };
             let mut round = begun.clone();

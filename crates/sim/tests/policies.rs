@@ -393,7 +393,7 @@ fn what_is_in_force_is_observed() {
     // What is in force already is nothing to do.
     let host = tandem_policy::host::HostObservation {
         period: Nanos(1),
-        elapsed: Nanos(1),
+        elapsed: Some(Nanos(1)),
         idle: Default::default(),
         knobs: world.knobs(),
         vms: observed,

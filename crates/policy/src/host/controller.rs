@@ -148,10 +148,7 @@ impl Controller {
         let closely = self.saturated && self.needs(Sight::Runnable);
         let observation = HostObservation {
             period,
-            elapsed: match elapsed == period {
-                true => Nanos::ZERO,
-                false => elapsed,
-            },
+            elapsed: (elapsed != period).then_some(elapsed),
             idle,
             knobs: host.knobs(),
             vms: self.charge(host.observe(elapsed, period, closely)),

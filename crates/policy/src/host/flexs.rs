@@ -103,7 +103,7 @@ impl<'a> Places<'a> {
         period: Nanos,
         vm: &'a VmObservation,
         spins: &'a VcpuObservation,
-        all: &PcpuSet,
+        look_on: &PcpuSet,
     ) -> Places<'a> {
         let key = |vcpu: VcpuId| VcpuKey { vm: vm.vm, vcpu };
         let least = waited(period, spins) + READY * period.0 as f64;
@@ -123,7 +123,7 @@ impl<'a> Places<'a> {
             }
         }
         Places {
-            pcpus: all.iter().collect(),
+            pcpus: look_on.iter().collect(),
             queued,
             observed: vm.vcpus.iter().map(|vcpu| (key(vcpu.vcpu), vcpu)).collect(),
             refused,
@@ -320,6 +320,7 @@ impl Policy for Swapper {
             .map(|(key, _)| key.vm)
             .collect();
         let moved = moving(host, &round.decisions);
+        let nowhere = PcpuSet::default();
         let mut swaps = Vec::new();
         for group in accounting_groups(&host.vms) {
             let members = || group.members.iter().map(|&i| &host.vms[i]);
@@ -358,17 +359,14 @@ impl Policy for Swapper {
                         SpinOutcome::Left(Left::Recent)
                     }
                     on => {
-                        let places = match verdict.busy_waiting {
-                            true => Places::of(host.period, vm, vcpu, &group.pcpus),
-                            false => Places::default(),
+                        // Where none of its VM waits there is nowhere to look.
+                        let look_on = match waits.contains(&vm.vm) {
+                            true => &group.pcpus,
+                            false => &nowhere,
                         };
-                        let places = match waits.contains(&vm.vm) {
-                            true => places,
-                            // There is nowhere to look.
-                            false => Places {
-                                pcpus: Vec::new(),
-                                ..places
-                            },
+                        let places = match verdict.busy_waiting {
+                            true => Places::of(host.period, vm, vcpu, look_on),
+                            false => Places::default(),
                         };
                         let at = on.unwrap_or(PcpuId(u32::MAX));
                         let outcome = flexs.act(self.now, key, at, verdict, &places);

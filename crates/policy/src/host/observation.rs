@@ -18,18 +18,14 @@ use crate::units::VmId;
 /// Each pCPU's idle time: since boot, or within a period.
 pub type IdleTimes = BTreeMap<PcpuId, Nanos>;
 
-fn is_nothing(time: &Nanos) -> bool {
-    *time == Nanos::ZERO
-}
-
 /// A host at the end of a period.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HostObservation {
     /// The period's nominal length, to which all times here are scaled.
     pub period: Nanos,
-    /// How long it really was, where that was another time: longer where the periods before needed no decision. 0: as long as it should be.
-    #[serde(default, skip_serializing_if = "is_nothing")]
-    pub elapsed: Nanos,
+    /// Time since the last observation, where that is not `period`: longer where the periods before needed no decision.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub elapsed: Option<Nanos>,
     /// Each pCPU's idle time in the period.
     pub idle: IdleTimes,
     /// What can be changed.
@@ -48,7 +44,7 @@ impl HostObservation {
         vms.sort_by_key(|observed| observed.vm);
         HostObservation {
             period,
-            elapsed: Nanos::ZERO,
+            elapsed: None,
             idle,
             knobs: Knobs::all(WeightKnob::ANY),
             vms,
@@ -57,10 +53,7 @@ impl HostObservation {
 
     /// Time since the last observation.
     pub fn elapsed(&self) -> Nanos {
-        match self.elapsed {
-            Nanos::ZERO => self.period,
-            elapsed => elapsed,
-        }
+        self.elapsed.unwrap_or(self.period)
     }
 
     /// A VM by its identity.

@@ -220,7 +220,8 @@ impl Halves {
         let (before, now) = (Figures::of(&self.without), Figures::of(&self.with));
         let by_messages = before.requests() >= CALLS && before.messages > before.calls;
         let less = self.contradiction().filter(|_| by_messages);
-        let progress = self.progress().min(less.unwrap_or(f64::INFINITY));
+        let progress = self.progress();
+        let progress = less.map_or(progress, |less| progress.min(less));
         let per_progress = |ratio: f64| match progress > 0.0 {
             true => ratio / progress,
             false => f64::INFINITY,
