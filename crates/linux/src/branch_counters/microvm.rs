@@ -273,8 +273,8 @@ mod tests {
         for hostile in [&fifo, &file, &dir.path().to_path_buf()] {
             assert!(open_memory_file(hostile).unwrap().is_none(), "{hostile:?}");
         }
-        let memory =
-            File::from(memfd_create("tandem-counters-4-64-16", MemfdFlags::CLOEXEC).unwrap());
+        // Of another name: to the test below, which may run meanwhile, this process is to be no microVM.
+        let memory = File::from(memfd_create("memory", MemfdFlags::CLOEXEC).unwrap());
         memory.write_all_at(&[7; 128], 0).unwrap();
         let path = format!("/proc/self/fd/{}", memory.as_raw_fd());
         let opened = open_memory_file(Path::new(&path)).unwrap().unwrap();
