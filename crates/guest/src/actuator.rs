@@ -3,6 +3,7 @@
 //! [`Actuator::open`] first puts back what a killed agent left behind. Cgroups, processes and threads may vanish
 //! at any moment; then there is nothing left to undo.
 
+mod binding;
 mod delay;
 
 use std::fs;
@@ -25,7 +26,6 @@ use tandem_linux::restore::Undone;
 use tandem_linux::restore::empty_and_remove;
 use tandem_linux::restore::gone_is_fine;
 use tandem_linux::restore::nearest;
-use tandem_linux::restore::restore_affinity;
 use tandem_linux::restore::restore_pending;
 use tandem_linux::restore::undo_each;
 use tandem_linux::sched_attr::SchedAttrError;
@@ -198,29 +198,6 @@ impl Actuator {
         Ok(())
     }
 
-    /// Notes the vCPUs of threads that are bound to some of `all` only: kernels before 6.2 forget that when
-    /// a cpuset shrinks.
-    pub fn note_bound_threads(
-        &mut self,
-        cgroup: &CgroupPath,
-        all: &PcpuSet,
-    ) -> Result<(), ActuatorError> {
-        for pid in self.cpusets.processes_within(cgroup)? {
-            for tid in threads_of(&self.procfs, pid) {
-                let Ok(original) = tandem_linux::affinity::affinity(tid) else {
-                    continue;
-                };
-                if original == *all {
-                    continue;
-                }
-                if let Ok(thread) = ThreadRef::read(&self.procfs, pid, tid) {
-                    self.note_affinity(thread, original)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// Lets the processes of a cgroup use these vCPUs only.
     pub fn set_vcpus(&mut self, cgroup: &CgroupPath, vcpus: &PcpuSet) -> Result<(), ActuatorError> {
         let is_ours = Change::Created {
@@ -260,12 +237,6 @@ impl Actuator {
         Ok(key)
     }
 
-    fn note_affinity(&mut self, thread: ThreadRef, original: PcpuSet) -> Result<(), ActuatorError> {
-        self.journal.note(Change::Affinity { thread, original })?;
-        self.compact_if_due();
-        Ok(())
-    }
-
     /// Threads that ended leave the journal when it has grown.
     fn compact_if_due(&mut self) {
         if self.journal.wants_compaction() {
@@ -279,28 +250,6 @@ impl Actuator {
             // Where there is no room, it grows on for as long as there is some.
             let _ = self.journal.compact();
         }
-    }
-
-    /// Gives back to threads the vCPUs that they were bound to.
-    pub fn rebind_threads(&mut self) {
-        for record in self.journal.records() {
-            if let Change::Affinity { thread, original } = record
-                && self.threads.is_alive(thread)
-            {
-                let _ = self.threads.set_affinity(thread.tid, original);
-            }
-        }
-    }
-
-    /// Binds a thread to these vCPUs; it is to have the original ones back.
-    pub fn bind(
-        &mut self,
-        thread: ThreadRef,
-        vcpus: &PcpuSet,
-        original: PcpuSet,
-    ) -> Result<(), ActuatorError> {
-        self.note_affinity(thread, original)?;
-        Ok(tandem_linux::affinity::set_affinity(thread.tid, vcpus)?)
     }
 
     /// Sets a kernel parameter.
@@ -345,9 +294,7 @@ impl Actuator {
 
     fn undo(&self, change: &Change) -> Result<Undone, String> {
         match change {
-            Change::Affinity { thread, original } => {
-                restore_affinity(&self.threads, thread, original)
-            }
+            Change::Affinity { thread, original } => self.undo_affinity(thread, original),
             Change::TimerSlack { .. } | Change::Scheduling { .. } => self.undo_delay(change),
             // Whatever stands in a journal, no other file is ever written.
             Change::Parameter { path, .. } if *path != haltpoll_parameter(&self.procfs) => Err(
@@ -480,7 +427,7 @@ pub fn restore_all(procfs: &ProcFs, state_dir: &Path) -> Result<RestoreReport, A
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     #[test]
@@ -492,7 +439,7 @@ mod tests {
     }
 
     /// A VM of files, with cpusets of v2 and haltpoll.
-    fn vm() -> (tempfile::TempDir, ProcFs) {
+    pub(crate) fn vm() -> (tempfile::TempDir, ProcFs) {
         let root = tempfile::tempdir().unwrap();
         let procfs = ProcFs::at(root.path());
         let write = |path: &str, text: &str| {

@@ -59,7 +59,7 @@ pub enum Change {
         /// Its text as it was.
         original: String,
     },
-    /// A thread may lose the vCPUs that it was bound to.
+    /// A thread is bound to other vCPUs, or may lose those that it was bound to.
     Affinity {
         /// Which thread.
         thread: ThreadRef,
@@ -127,8 +127,7 @@ impl Entry for Change {
         }
     }
 
-    /// The same vCPUs, however they are listed. Threads are bound again by the agent itself as their cgroup shrinks and grows, and by
-    /// kernels before 6.2, so of those what is there does not tell.
+    /// The same vCPUs, however they are listed.
     fn comes_of(&self, written: &Change) -> bool {
         match (self, written) {
             (
@@ -140,7 +139,6 @@ impl Entry for Change {
                 let (now, asked) = (now.parse::<PcpuSet>(), asked.parse::<PcpuSet>());
                 now.is_ok() && now.ok() == asked.ok()
             }
-            (Change::Affinity { .. }, _) => true,
             _ => self == written,
         }
     }

@@ -24,6 +24,7 @@ use tandem_linux::cgroup::CpuController;
 use tandem_linux::interrupt::Interrupted;
 use tandem_linux::procfs::ProcFs;
 use tandem_linux::procfs::read_text;
+use tandem_linux::release;
 use tandem_linux::restore::RestoreReport;
 use tandem_linux::sampler::SampleError;
 use tandem_linux::sampler::Sampler;
@@ -48,7 +49,6 @@ use tandem_policy::states::interval::SourceName;
 use tandem_policy::states::programs::Programs;
 use thiserror::Error;
 
-use crate::check::kernel;
 use crate::cpusets;
 use crate::cpusets::Caches;
 use crate::cpusets::Cpusets;
@@ -318,10 +318,7 @@ impl Why {
 
     fn host(&mut self) -> Result<KnownHost, WhyError> {
         let online = Sampler::new(self.procfs.clone()).online_pcpus()?;
-        let release = rustix::system::uname()
-            .release()
-            .to_string_lossy()
-            .into_owned();
+        let release = release::running();
         let autogroup = self
             .procfs
             .resolve("/proc/sys/kernel/sched_autogroup_enabled");
@@ -332,7 +329,7 @@ impl Why {
             caches: self.caches.of(&self.procfs, &online).to_vec(),
             cores: self.caches.cores().to_vec(),
             online,
-            kernel: kernel::numbers(&release),
+            kernel: release::numbers(&release),
             has_autogroup: read_text(&autogroup).is_ok_and(|text| text.trim() == "1"),
         })
     }

@@ -490,9 +490,13 @@ fn again(error: &io::Error) -> io::Error {
     }
 }
 
-/// Whether there is a journal with something in it to put back.
+/// Whether there is a journal with something in it to put back, or may be: one that cannot be looked at is no empty one, and who
+/// opens it is told why.
 pub fn is_pending(dir: &Path) -> bool {
-    fs::metadata(dir.join("journal")).is_ok_and(|metadata| metadata.len() > 0)
+    match fs::metadata(dir.join("journal")) {
+        Ok(metadata) => metadata.len() > 0,
+        Err(error) => error.kind() != io::ErrorKind::NotFound,
+    }
 }
 
 #[cfg(test)]

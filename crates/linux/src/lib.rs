@@ -23,6 +23,7 @@ pub mod journal;
 pub mod printable;
 pub mod procfs;
 pub mod real_time;
+pub mod release;
 pub mod replace;
 pub mod restore;
 pub mod sampler;

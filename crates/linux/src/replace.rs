@@ -2,22 +2,32 @@
 //!
 //! The new text goes to a file of its own beside the old one (`NAME.new`) and takes its name. A reader sees either,
 //! never a part. It is not forced to the disk: after a crash of the machine it may be gone, as what it tells of is.
+//! Whatever stands there under that name is taken away first and never opened: in a directory that others may write to it could be a
+//! link to somebody's file, or a pipe that nobody reads.
 //! The journal, which has to survive that, writes for itself ([`crate::journal`]).
 
 use std::fs;
+use std::fs::File;
 use std::io;
+use std::io::Write;
 use std::path::Path;
 
 /// Gives the file at `path` this text.
 pub fn replace(path: &Path, text: &str) -> io::Result<()> {
     let mut fresh = path.as_os_str().to_owned();
     fresh.push(".new");
-    fs::write(&fresh, text)?;
+    match fs::remove_file(&fresh) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    File::create_new(&fresh)?.write_all(text.as_bytes())?;
     fs::rename(&fresh, path)
 }
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::Mode;
+
     use super::*;
 
     #[test]
@@ -30,5 +40,20 @@ mod tests {
         }
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
         assert!(replace(&dir.path().join("no/such"), "").is_err());
+    }
+
+    #[test]
+    fn what_others_put_there_is_neither_followed_nor_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, fresh) = (dir.path().join("metrics"), dir.path().join("metrics.new"));
+        let victim = dir.path().join("victim");
+        fs::write(&victim, "theirs").unwrap();
+        std::os::unix::fs::symlink(&victim, &fresh).unwrap();
+        replace(&path, "ours").unwrap();
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "theirs");
+        assert!(fs::symlink_metadata(&path).unwrap().is_file());
+        rustix::fs::mkfifoat(rustix::fs::CWD, &fresh, Mode::RUSR | Mode::WUSR).unwrap();
+        replace(&path, "again").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "again");
     }
 }

@@ -36,6 +36,7 @@ use rustix::process::PidfdGetfdFlags;
 use rustix::process::pidfd_getfd;
 use rustix::process::pidfd_open;
 use tandem_linux::procfs::ProcFs;
+use tandem_linux::release;
 use tandem_linux::thread::ThreadRef;
 use tandem_policy::Nanos;
 
@@ -198,9 +199,8 @@ pub struct Polls {
 impl Polls {
     /// Nothing is looked at yet.
     pub fn new() -> Polls {
-        let kernel = rustix::system::uname();
         Polls {
-            is_safe: is_safe(&kernel.release().to_string_lossy()),
+            is_safe: is_safe(&release::running()),
             looked: BTreeMap::new(),
         }
     }
@@ -299,11 +299,7 @@ fn vcpu_of(link: &Path) -> Option<u32> {
 
 /// Whether this release of the kernel keeps the VM alive while the file is open.
 fn is_safe(release: &str) -> bool {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
-    let mut next = || numbers.next()?.parse().ok();
-    next()
-        .zip(next())
-        .is_some_and(|version| version >= SAFE_SINCE)
+    release::numbers(release).is_some_and(|version| version >= SAFE_SINCE)
 }
 
 impl Held {

@@ -11,6 +11,7 @@ use rustix::time::clock_getres;
 use tandem_linux::cgroup::CpuController;
 use tandem_linux::procfs::ProcFs;
 use tandem_linux::procfs::read_text;
+use tandem_linux::release;
 use tandem_policy::Nanos;
 
 use super::report::Finding;
@@ -27,10 +28,7 @@ const EEVDF: (u32, u32) = (6, 6);
 
 /// Everything it says.
 pub fn read(procfs: &ProcFs, controller: &dyn CpuController) -> Kernel {
-    let release = rustix::system::uname()
-        .release()
-        .to_string_lossy()
-        .into_owned();
+    let release = release::running();
     let (scheduler, scheduler_from) = scheduler(procfs, &release);
     Kernel {
         release,
@@ -55,7 +53,7 @@ fn scheduler(procfs: &ProcFs, release: &str) -> (Option<String>, String) {
             return (Some(name.to_owned()), format!("{TUNABLES}/{file}"));
         }
     }
-    let name = numbers(release).map(|version| match version >= EEVDF {
+    let name = release::numbers(release).map(|version| match version >= EEVDF {
         true => "EEVDF".to_owned(),
         false => "CFS".to_owned(),
     });
@@ -68,15 +66,7 @@ const INFLATES_LAG: (u32, u32) = (6, 13);
 
 /// Whether the running kernel may give a group that is reweighted while queued far more or less than its weight says.
 pub fn may_inflate_lag() -> bool {
-    let name = rustix::system::uname();
-    let release = name.release().to_string_lossy();
-    numbers(&release).is_some_and(|version| version >= INFLATES_LAG)
-}
-
-/// The first two numbers of a release.
-pub(crate) fn numbers(release: &str) -> Option<(u32, u32)> {
-    let mut parts = release.split(|c: char| !c.is_ascii_digit());
-    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+    release::is_since(INFLATES_LAG)
 }
 
 /// Whether a scheduler of BPF is loaded. What it does to weights, the weights themselves show.

@@ -1,5 +1,9 @@
 //! What tenants set for themselves is no claim on others.
 
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+
 use tandem_host::config::VmRule;
 use tandem_host::discovery::Discovery;
 use tandem_host::discovery::DiscoveryOptions;
@@ -28,6 +32,7 @@ pub const ALL: &[(&str, Test)] = &[
     ("delegated_weight", delegated_weight),
     ("roots_weight_counts", roots_weight),
     ("a_cgroup_called_deleted_is_one", deleted),
+    ("a_cgroup_whose_name_is_no_text_is_told", no_text),
 ];
 
 /// A user without any rights.
@@ -161,5 +166,37 @@ fn deleted() -> Result<(), Skip> {
         return Err(Skip(error.to_string()));
     }
     assert_eq!(place.expect("it is there"), group);
+    Ok(())
+}
+
+/// A tenant gives his cgroup a name to which no text leads: that is said, and the VM is not taken for one that is gone.
+fn no_text() -> Result<(), Skip> {
+    let live_host = LiveHost::new()?;
+    let controller = controller()?;
+    let thread = live_host.own_threads()[0];
+    let own = live_host.own.0.trim_start_matches('/');
+    let mut name = live_host.prefix.clone().into_bytes();
+    name.extend(b"x\xff");
+    let folder = controller.mount().join(own).join(OsStr::from_bytes(&name));
+    fs::create_dir(&folder).map_err(|error| Skip(error.to_string()))?;
+    let members = match controller.version() {
+        Version::V1 => "tasks",
+        Version::V2 => "cgroup.threads",
+    };
+    if controller.version() == Version::V2 {
+        fs::write(folder.join("cgroup.type"), "threaded").ok();
+    }
+    let moved = fs::write(folder.join(members), thread.tid.to_string());
+    let place = controller.cgroup_of(&thread);
+    controller.move_thread(thread.tid, &live_host.own).ok();
+    fs::remove_dir(&folder).expect("it is empty");
+    if let Err(error) = moved {
+        return Err(Skip(error.to_string()));
+    }
+    let error = place.expect_err("no path leads there");
+    assert!(
+        !error.is_gone() && error.to_string().contains("UTF-8"),
+        "{error}"
+    );
     Ok(())
 }

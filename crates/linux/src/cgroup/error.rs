@@ -69,6 +69,17 @@ pub enum CgroupError {
         /// The path as the kernel shows it.
         cgroup: CgroupPath,
     },
+    /// A cgroup's name is no text, so that no path leads to it.
+    #[error(
+        "the cgroup {cgroup} in {path} has a name that is not UTF-8, so the VM is not looked after; move it to \
+         another cgroup"
+    )]
+    NotText {
+        /// Where it stands.
+        path: PathBuf,
+        /// Its path, as far as it is text.
+        cgroup: CgroupPath,
+    },
     /// A file could not be read.
     #[error("cannot read {path}: {source}")]
     Read {

@@ -259,6 +259,10 @@ impl Hierarchy {
             });
         };
         let cgroup = CgroupPath(found.to_owned());
+        // What is read is text: what was none has this in its place.
+        if found.contains(char::REPLACEMENT_CHARACTER) {
+            return Err(CgroupError::NotText { path, cgroup });
+        }
         // The kernel says so of a cgroup that was removed; but anybody may call one so that is there.
         if let Some(removed) = found.strip_suffix(" (deleted)")
             && !self.folder(&cgroup).exists()

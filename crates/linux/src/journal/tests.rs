@@ -169,6 +169,20 @@ fn compaction_keeps_what_it_is_told_and_empties_on_nothing() {
     assert!(!is_pending(dir.path()));
 }
 
+#[test]
+fn a_journal_that_cannot_be_looked_at_is_no_empty_one() {
+    let dir = tempfile::tempdir().unwrap();
+    assert!(!is_pending(&dir.path().join("none")));
+    let file = dir.path().join("file");
+    fs::write(&file, "").unwrap();
+    assert!(is_pending(&file));
+    let restored = crate::restore::restore_pending(&file, |dir| {
+        Journal::<Record>::open(dir, stamp()).map(|journal| (journal, Default::default()))
+    });
+    let error = restored.unwrap_err().to_string();
+    assert!(error.contains(file.to_str().unwrap()), "{error}");
+}
+
 /// A weight, or what is given to one.
 fn weight(text: &str) -> Record {
     Record::Knob {
