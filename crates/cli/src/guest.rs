@@ -19,6 +19,7 @@ use tandem_experiment::recorded::application;
 use tandem_experiment::recorded::application::Setting;
 use tandem_guest::actuator::restore_all;
 use tandem_guest::agent::Agent;
+use tandem_guest::agent::AgentError;
 use tandem_guest::config::GuestConfig;
 use tandem_guest::config::RetentionSetting;
 use tandem_guest::config::Vcpus;
@@ -277,18 +278,23 @@ fn run(args: &RunArgs) -> anyhow::Result<()> {
         let config = args.checked_settings().map_err(console::wrong_argument)?;
         return console::print(config.to_toml().trim_end());
     }
+    let config = args.settings()?;
+    let checked = config.check().map_err(anyhow::Error::from);
+    checked.map_err(console::wrong_argument)?;
+    let target = args.target().map_err(console::wrong_argument)?;
     let mut console = Console {
         info: "tandem guest",
         error: "tandem guest: error",
         print_ready: args.print_ready,
         level: console::level(),
     };
-    let target = args.target()?;
-    let config = args.settings()?;
     if console.is_verbose() {
         console.info(&format!("settings in force:\n{}", config.to_toml()));
     }
-    let agent = Agent::open(config, target, &mut console)?;
+    let agent = Agent::open(config, target, &mut console).map_err(|error| match error {
+        AgentError::Settings(_) => console::wrong_argument(error.into()),
+        other => other.into(),
+    })?;
     let ended = agent.run(args.seconds.map(Duration::from_secs), &mut console)?;
     if let Some(path) = &args.json {
         let text = serde_json::to_string_pretty(&ended.report)?;

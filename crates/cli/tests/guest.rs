@@ -495,6 +495,12 @@ fn after_kill_9_at_any_moment_everything_is_put_back() {
             .unwrap();
         agent.kill().unwrap();
         agent.wait().unwrap();
+        let status = vm.tandem(&["status"]).output().unwrap();
+        let is_left = tandem_linux::journal::is_pending(vm.state.path());
+        assert_eq!(
+            text(&status.stdout).contains("puts back what it changed"),
+            is_left
+        );
         // Every other time the next start puts things back.
         match round % 2 {
             0 => drop(vm.restore()),

@@ -47,6 +47,7 @@ use crate::config::Vcpus;
 use crate::controller::Controller;
 use crate::counters::CounterError;
 use crate::cpusets::Cpusets;
+use crate::delayed;
 use crate::delayed::Delayed;
 use crate::knobs::Knobs;
 use crate::metrics::Found;
@@ -247,6 +248,9 @@ impl Agent {
                 }
                 *pinning = Some(opened);
             }
+        }
+        if let Some(said) = delayed::without_effect(&config, vcpus.len()) {
+            reporter.info(&said);
         }
         let settings = &mut config.controller;
         settings.consolidate = config.vcpus == Vcpus::Auto && !config.per_thread;

@@ -6,6 +6,7 @@
 use tandem_linux::ProcFs;
 use tandem_linux::service::Reporter;
 use tandem_linux::thread::Tid;
+use tandem_policy::Nanos;
 use tandem_policy::gleaner::Delay;
 use tandem_policy::gleaner::DelayConfig;
 use tandem_policy::gleaner::Observation;
@@ -13,6 +14,8 @@ use tandem_policy::gleaner::delay::Because;
 use tandem_policy::gleaner::delay::Held;
 
 use crate::actuator::Actuator;
+use crate::config::GuestConfig;
+use crate::config::Vcpus;
 use crate::cpusets::Cpusets;
 use crate::delaying::Delaying;
 use crate::delaying::Refused;
@@ -181,6 +184,22 @@ impl Delayed {
     }
 }
 
+/// What is to be said of a bound that was given, where there are so many vCPUs that nothing is ever held back.
+pub(crate) fn without_effect(config: &GuestConfig, vcpus: usize) -> Option<String> {
+    let bound = config.delay.bound;
+    let is_given = bound != DelayConfig::default().bound && bound > Nanos::ZERO;
+    let vcpus = match config.vcpus {
+        Vcpus::Held(held) => held as usize,
+        _ => vcpus,
+    };
+    (is_given && vcpus > 1).then(|| {
+        format!(
+            "nothing is held back, as there are {vcpus} vCPUs: delayed scheduling is for one (vcpus = \"1\"; or the agent itself under \
+             taskset, where it starts the command)"
+        )
+    })
+}
+
 fn text(held: Held) -> String {
     let slack = format!("timer slack {:.0} us", held.slack.0 as f64 / 1e3);
     match (held.slack.0 > 0, held.batch) {
@@ -207,6 +226,21 @@ mod tests {
         fn error(&mut self, _: &str) {}
         fn ready(&mut self) {}
         fn would(&mut self, _: &str) {}
+    }
+
+    #[test]
+    fn a_bound_without_effect_is_told() {
+        let mut config = GuestConfig::default();
+        assert_eq!(without_effect(&config, 2), None, "nobody asked");
+        config.delay.bound = Nanos(500_000);
+        let said = without_effect(&config, 2).unwrap();
+        assert!(said.contains("2 vCPUs"), "{said}");
+        assert_eq!(without_effect(&config, 1), None);
+        config.vcpus = Vcpus::Held(1);
+        assert_eq!(without_effect(&config, 2), None);
+        config.delay.bound = Nanos::ZERO;
+        config.vcpus = Vcpus::Held(2);
+        assert_eq!(without_effect(&config, 2), None, "off is off");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde::Serialize;
 use tandem_linux::ProcFs;
 use tandem_linux::cgroup::CgroupPath;
+use tandem_linux::journal::is_pending;
 use tandem_linux::status_file::StatusFile;
 use tandem_linux::status_file::StatusFileError;
 use tandem_linux::thread::ThreadRef;
@@ -186,6 +187,14 @@ pub fn of_vm(procfs: &ProcFs, running: &[Status], dirs: &[PathBuf]) -> String {
             ),
         });
     }
+    let is_left =
+        |dir: &&PathBuf| is_pending(dir) && !matches!(self::running(dir, procfs), Ok(Some(_)));
+    lines.extend(dirs.iter().filter(is_left).map(|dir| {
+        format!(
+            "an agent was killed: `tandem guest restore --state-dir {}` puts back what it changed",
+            dir.display()
+        )
+    }));
     lines.push(match Haltpoll::find(procfs) {
         Ok(_) => "idle vCPUs can be kept awake by the kernel's haltpoll".to_owned(),
         Err(why) => format!("idle vCPUs can be kept awake by yielding threads only: {why}"),

@@ -73,6 +73,7 @@ pub struct FlexsArgs {
 
 impl FlexsArgs {
     fn settings(&self) -> anyhow::Result<Settings> {
+        self.daemon.goes_with_flexs()?;
         let plan = Plan {
             vms: Vec::new(),
             modes: mode::list(&self.modes)?,
