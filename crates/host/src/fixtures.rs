@@ -1,6 +1,7 @@
 //! Made-up VMs, for tests.
 
 pub(crate) mod hooked;
+pub(crate) mod tree;
 
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::thread::Pid;

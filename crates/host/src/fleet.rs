@@ -8,11 +8,16 @@
 //! A dry run does all of this except to change anything. VMs and vCPUs may vanish between any two
 //! lines here; what is gone is dropped at the next scan and is no error.
 
+mod adopt;
+mod candidates;
 mod counted;
 mod error;
 mod keeper_ended;
+mod leaving;
 mod others;
 pub(crate) mod quotas;
+#[cfg(test)]
+mod tests;
 mod turns;
 
 use std::cell::OnceCell;
@@ -31,37 +36,30 @@ use tandem_policy::host::Host;
 use tandem_policy::host::IdleTimes;
 use tandem_policy::host::Knobs;
 use tandem_policy::host::WeightKnob;
-use tandem_policy::host::registry;
 use tandem_policy::turns::Rotation;
 
 use crate::apply::Applied;
 use crate::apply::Refused;
 use crate::check::kernel::may_inflate_lag;
 use crate::config::VmRule;
-use crate::configured::Configured;
-use crate::configured::is_tenants;
 use crate::counted::Counters;
 use crate::discovery::Vm;
+use crate::fleet::candidates::Candidates;
 pub use crate::fleet::error::FleetError;
+use crate::fleet::leaving::Leaving;
+use crate::fleet::leaving::held;
 use crate::fleet::quotas::Throttling;
 use crate::hierarchy::Hierarchy;
-use crate::homes::Homes;
-use crate::homes::group_name;
-use crate::homes::tenants_weight;
-use crate::in_force::has_idle_class;
 use crate::in_force::settings;
 use crate::managed::ManagedVcpu;
 use crate::managed::ManagedVm;
 use crate::managed::Note;
 use crate::origin::Origin;
 use crate::turns::Turns;
-use crate::waits::Waits;
 use tandem_linux::actuator::Actuator;
-use tandem_linux::actuator::ActuatorError;
 use tandem_linux::actuator::Outcome;
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::cgroup::CpuController;
-use tandem_linux::cgroup::ownership::Occupants;
 use tandem_linux::claims::Claims;
 use tandem_linux::procfs::ProcFs;
 use tandem_linux::sampler::Sampler;
@@ -98,6 +96,12 @@ pub struct Fleet {
     /// Whether weights are those of single vCPUs, of VMs whose rules say nothing of it.
     weight_per_vcpu: bool,
     vms: BTreeMap<VmId, ManagedVm>,
+    /// Those that are found and not under care yet.
+    candidates: Candidates,
+    /// Those that were under care, until nothing of ours is left on them.
+    leaving: Leaving,
+    /// For how long an update does either.
+    budget: Duration,
     hierarchy: Hierarchy,
     throttling: Throttling,
     updates: u64,
@@ -116,8 +120,9 @@ pub struct Fleet {
 /// updates only, of different VMs in different ones.
 const RECHECK_EVERY: u64 = 8;
 
-/// For how long an update adopts new VMs; those beyond wait for the next. Who starts thousands at once must not stop the control loop.
-const ADOPTING: Duration = Duration::from_millis(100);
+/// For how long an update adopts new VMs, and for how long it puts back what was changed for those that left; those beyond wait for the next.
+/// Who starts or ends thousands at once must not stop the control loop.
+const BUDGET: Duration = Duration::from_millis(100);
 
 impl Fleet {
     /// A fleet without VMs yet.
@@ -134,6 +139,9 @@ impl Fleet {
             policies,
             weight_per_vcpu: false,
             vms: BTreeMap::new(),
+            candidates: Candidates::default(),
+            leaving: Leaving::default(),
+            budget: BUDGET,
             hierarchy: Hierarchy::default(),
             throttling: Throttling::default(),
             updates: 0,
@@ -190,7 +198,8 @@ impl Fleet {
     }
 
     /// Brings the fleet in line with what a scan found: adopts new VMs, follows hot-plugged vCPUs,
-    /// lets go of what is gone. `found` holds the selected VMs, `all` every VM on the host.
+    /// lets go of what is gone. `found` holds the selected VMs, `all` every VM on the host. What takes too long is gone on with in the next one: then
+    /// new VMs are not under care yet, and what was changed for VMs that are gone is not put back yet.
     pub fn update(&mut self, found: &[Vm], all: &[Vm]) -> (Vec<Note>, Vec<Refused>) {
         self.updates = self.updates.wrapping_add(1);
         let (mut notes, mut refused) = (Vec::new(), Vec::new());
@@ -199,62 +208,30 @@ impl Fleet {
         self.hear_of_others(&mut notes);
         self.throttling.begin_update();
         let present: BTreeSet<VmId> = found.iter().map(|vm| vm.id).collect();
-        let gone: Vec<VmId> = self
-            .vms
-            .keys()
-            .copied()
-            .filter(|id| !present.contains(id))
-            .collect();
+        let is_gone = |id: &VmId| !present.contains(id);
+        let gone: Vec<VmId> = self.vms.keys().copied().filter(is_gone).collect();
         for id in gone {
             if let Some(managed) = self.vms.remove(&id) {
-                self.let_go(managed, &mut notes, &mut refused);
+                self.leave(managed, &mut notes);
             }
         }
-        let any_new = found.iter().any(|vm| !self.vms.contains_key(&vm.id));
-        let homes = if any_new {
-            Homes::read(self.controller(), all)
-        } else {
-            Homes::default()
-        };
-        let began = Instant::now();
-        let mut adopted = 0;
+        let mut new = Vec::new();
         for vm in found {
-            let is_new = !self.vms.contains_key(&vm.id);
-            // The first update is before the first period: nobody waits.
-            if is_new && self.updates > 1 && adopted > 0 && began.elapsed() >= ADOPTING {
+            let Some(mut managed) = self.vms.remove(&vm.id) else {
+                new.push(vm);
                 continue;
-            }
-            adopted += usize::from(is_new);
-            let (managed, failed) = match self.vms.remove(&vm.id) {
-                Some(mut managed) => match self.follow(&mut managed, vm, &mut notes) {
-                    // Its cgroup is gone; a VM that is not is adopted anew.
-                    Err(error) if error.is_gone() => {
-                        self.let_go(managed, &mut notes, &mut refused);
-                        continue;
-                    }
-                    outcome => (Some(managed), outcome.err()),
-                },
-                None => match self
-                    .claim(vm)
-                    .and_then(|()| self.adopt(vm, &homes, &mut notes))
-                {
-                    Ok(managed) => (Some(managed), None),
-                    Err(error @ FleetError::Taken { .. }) => (None, Some(error)),
-                    Err(error) => {
-                        self.give_up(vm, self.policies_of(vm, &OnceCell::new()));
-                        (None, Some(error))
-                    }
-                },
             };
-            if let Some(managed) = managed {
-                self.vms.insert(vm.id, managed);
+            match self.follow(&mut managed, vm, &mut notes) {
+                // Its cgroup is gone; a VM that is not is adopted anew at the next look.
+                Err(error) if error.is_gone() => self.leave(managed, &mut notes),
+                outcome => {
+                    self.vms.insert(vm.id, managed);
+                    refused.extend(outcome.err().map(|error| error.refused(&vm.name)));
+                }
             }
-            refused.extend(
-                failed
-                    .filter(|error| !error.is_gone())
-                    .map(|error| error.refused(&vm.name)),
-            );
         }
+        self.release_leaving(&mut refused);
+        self.adopt_new(new, all, &mut notes, &mut refused);
         self.reread_hierarchy();
         self.throttling.forget_quotas(&self.vms);
         (notes, refused)
@@ -266,142 +243,6 @@ impl Fleet {
         let is_known = above.iter().all(|above| self.hierarchy.knows(above));
         if !is_known || self.updates.is_multiple_of(RECHECK_EVERY) {
             self.hierarchy.read(self.backend.controller(), above);
-        }
-    }
-
-    fn adopt(
-        &mut self,
-        vm: &Vm,
-        homes: &Homes,
-        notes: &mut Vec<Note>,
-    ) -> Result<ManagedVm, FleetError> {
-        let controller = self.backend.controller();
-        let default = controller.default_weight();
-        let origin = OnceCell::new();
-        let wanted = self
-            .rule(vm, &origin, |rule| rule.weight)
-            .map(|times| default.times(times));
-        let policies = self.policies_of(vm, &origin);
-        let is_left_alone = policies == PolicySet::NONE;
-        let range = controller.weight_range();
-        let own = homes.own_cgroup(vm.id, &mut Occupants::new(controller, &ProcFs::host()))?;
-        let is_shared = own.is_none() && is_left_alone;
-        let made = own.is_none() && !is_left_alone;
-        let (cgroup, in_force) = match own {
-            Some(cgroup) => {
-                let in_force = settings(controller, &cgroup)?;
-                (cgroup, in_force)
-            }
-            None => {
-                let home = self.home_of(vm)?;
-                let in_force = VmSettings::new(default);
-                match is_left_alone {
-                    true => (home, in_force),
-                    false => (self.make_group(vm, &home, notes)?, in_force),
-                }
-            }
-        };
-        // What nobody may write, nobody is due.
-        let wanted = wanted.filter(|_| !is_left_alone);
-        let per_vcpu = self.rule(vm, &origin, |rule| rule.weight_per_vcpu);
-        let is_tenants = !made && is_tenants(self.backend.controller(), &cgroup)?;
-        let found = match is_tenants {
-            true => {
-                notes.push(tenants_weight(vm, &cgroup, default));
-                default
-            }
-            false => in_force.weight,
-        };
-        let mut worth = Configured::new(
-            wanted.unwrap_or(found),
-            per_vcpu.unwrap_or(self.weight_per_vcpu) && !is_left_alone,
-            range,
-        );
-        let configured = worth.weight(vm.vcpus.len());
-        notes.extend(worth.news(&vm.name, vm.vcpus.len()).map(Note));
-        let mut managed = ManagedVm {
-            vm: vm.clone(),
-            cgroup,
-            made,
-            divisible: made,
-            undivided: None,
-            configured,
-            worth,
-            has_rule: wanted.is_some(),
-            is_tenants,
-            in_force,
-            left_below: None,
-            policies,
-            is_shared,
-            ended_turns: false,
-            waits: Waits::default(),
-            vcpus: Vec::new(),
-            sampled: false,
-        };
-        self.take_vcpus(&mut managed)?;
-        self.throttling
-            .read_quotas(self.backend.controller(), &mut managed);
-        self.read_cpusets(&mut managed);
-        if !is_left_alone
-            && !in_force.idle
-            && let Backend::Live(actuator) = &mut self.backend
-        {
-            managed.in_force.weight = actuator.set_weight(&managed.cgroup, configured)?;
-        }
-        self.has_idle = self
-            .has_idle
-            .or_else(|| has_idle_class(self.controller(), &managed.cgroup));
-        let whose = format!(
-            "VM {} (pid {}, {} vCPUs)",
-            vm.name,
-            vm.process.pid,
-            vm.vcpus.len()
-        );
-        notes.push(Note(match is_left_alone {
-            true => format!("{whose} is measured and left as it is: it has no policy"),
-            false => format!(
-                "{whose} at weight {} in {}{}, under {}",
-                managed.configured,
-                managed.cgroup,
-                if made { "" } else { ", its own cgroup" },
-                registry::names(policies),
-            ),
-        }));
-        if vm.unidentified > 0 {
-            notes.push(Note(format!(
-                "VM {} (pid {}): {} vCPU threads are not recognized by name; give a QMP socket or \
-                 a thread pattern",
-                vm.name, vm.process.pid, vm.unidentified
-            )));
-        }
-        Ok(managed)
-    }
-
-    /// The cgroup that the VM's vCPU threads are in before anything is done.
-    fn home_of(&self, vm: &Vm) -> Result<CgroupPath, FleetError> {
-        let first = vm.vcpus.first().map_or(&vm.process, |vcpu| &vcpu.thread);
-        Ok(self.backend.controller().cgroup_of(first)?)
-    }
-
-    fn make_group(
-        &mut self,
-        vm: &Vm,
-        parent: &CgroupPath,
-        notes: &mut Vec<Note>,
-    ) -> Result<CgroupPath, FleetError> {
-        let name = group_name(vm);
-        match &mut self.backend {
-            Backend::Live(actuator) => Ok(actuator.create_group(parent, &name)?),
-            Backend::Dry(_) => {
-                let path = format!("{}/{name}", parent.0.trim_end_matches('/'));
-                notes.push(Note(format!(
-                    "would make {path} and move {} vCPU threads of VM {} there: it has no cgroup of \
-                     its own",
-                    vm.vcpus.len(),
-                    vm.name
-                )));
-                Ok(CgroupPath(path))
-            }
         }
     }
 
@@ -457,12 +298,12 @@ impl Fleet {
         notes: &mut Vec<Note>,
     ) -> Result<(), FleetError> {
         let threads: BTreeSet<ThreadRef> = vm.vcpus.iter().map(|vcpu| vcpu.thread).collect();
-        let (kept, gone) = std::mem::take(&mut managed.vcpus)
+        let (kept, gone): (_, Vec<ManagedVcpu>) = std::mem::take(&mut managed.vcpus)
             .into_iter()
             .partition(|vcpu| threads.contains(&vcpu.thread));
         managed.vcpus = kept;
         managed.vm = vm.clone();
-        self.let_go_of_vcpus(gone)?;
+        self.let_go_of_vcpus(&gone);
         let taken = self.take_vcpus(managed);
         let actuator = match &mut self.backend {
             Backend::Live(actuator) => Some(actuator.as_mut()),
@@ -526,49 +367,40 @@ impl Fleet {
 
     /// Puts back what was set on vCPUs' threads, if they still live, and removes the groups made for them. What cannot be put
     /// back now stays in the journal.
-    fn let_go_of_vcpus(&mut self, vcpus: Vec<ManagedVcpu>) -> Result<(), ActuatorError> {
+    fn let_go_of_vcpus(&mut self, vcpus: &[ManagedVcpu]) {
+        if vcpus.is_empty() {
+            return;
+        }
+        self.close_files_of(vcpus);
+        if let Backend::Live(actuator) = &mut self.backend {
+            actuator.release(&[&held(vcpus)], || true);
+        }
+    }
+
+    fn close_files_of(&mut self, vcpus: &[ManagedVcpu]) {
         for vcpu in vcpus {
             self.sampler.forget(&vcpu.thread);
             self.counters.forget(&vcpu.thread);
-            if let Backend::Live(actuator) = &mut self.backend {
-                actuator.release_thread(&vcpu.thread)?;
-                if let Some(group) = &vcpu.group {
-                    actuator.release_group(group)?;
-                }
-            }
         }
-        Ok(())
     }
 
-    fn let_go(
-        &mut self,
-        mut managed: ManagedVm,
-        notes: &mut Vec<Note>,
-        refused: &mut Vec<Refused>,
-    ) {
-        let vcpus = std::mem::take(&mut managed.vcpus);
-        let vm = &managed.vm.name;
-        let threads = self.let_go_of_vcpus(vcpus).err();
-        refused.extend(threads.map(|error| Refused::new(vm, &error)));
-        if let Backend::Live(actuator) = &mut self.backend
-            && !managed.is_left_alone()
-        {
-            match actuator.release_group(&managed.cgroup) {
-                Ok(report) if report.is_complete() => {}
-                Ok(report) => refused.push(Refused {
-                    vm: vm.clone(),
-                    error: report.to_string(),
-                    is_of_disk: false,
-                    is_others: false,
-                }),
-                Err(error) => refused.push(Refused::new(vm, &error)),
-            }
+    /// A VM is not under care any more: nothing is left to do but to put back what was changed.
+    fn leave(&mut self, managed: ManagedVm, notes: &mut Vec<Note>) {
+        self.close_files_of(&managed.vcpus);
+        let (name, pid) = (&managed.vm.name, managed.vm.process.pid);
+        notes.push(Note(format!("VM {name} (pid {pid}) is gone")));
+        self.leaving.push(managed);
+    }
+
+    /// Puts back what was changed for VMs that left, as far as there is time.
+    fn release_leaving(&mut self, refused: &mut Vec<Refused>) {
+        let actuator = match &mut self.backend {
+            Backend::Live(actuator) => Some(actuator.as_mut()),
+            Backend::Dry(_) => None,
+        };
+        for left in self.leaving.release(actuator, self.budget, refused) {
+            self.give_up(&left.vm, left.policies);
         }
-        self.give_up(&managed.vm, managed.policies);
-        notes.push(Note(format!(
-            "VM {} (pid {}) is gone",
-            managed.vm.name, managed.vm.process.pid
-        )));
     }
 
     /// What the first rule for this VM that says something says. Where it comes from is read once, if a rule asks.

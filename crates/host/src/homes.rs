@@ -61,7 +61,7 @@ impl Homes {
         match self.numbers.get(&vm) {
             Some(number) => self
                 .residents
-                .own_cgroup(*number, |cgroup| occupants.of(cgroup)),
+                .own_cgroup(*number, |cgroup, vcpus| occupants.of(cgroup, vcpus)),
             None => Ok(None),
         }
     }

@@ -18,6 +18,7 @@
 mod foreign;
 mod heirs;
 mod knobs;
+mod release;
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -31,6 +32,7 @@ use thiserror::Error;
 
 pub use crate::actuator::foreign::Foreign;
 pub use crate::actuator::heirs::Inheritance;
+pub use crate::actuator::release::Held;
 use crate::affinity::AffinityError;
 use crate::affinity::HostThreads;
 use crate::affinity::Threads;
@@ -52,7 +54,6 @@ use crate::restore::restore_pending;
 use crate::sched_attr::SchedAttrError;
 use crate::thread::ThreadRef;
 use crate::undo::Undo;
-use crate::undo::needs_controller;
 
 /// Why a change was not made.
 #[derive(Debug, Error)]
@@ -395,43 +396,6 @@ impl Actuator {
         }
     }
 
-    /// Gives a cgroup and those below it up, because its VM is gone or no longer selected. One that this actuator made
-    /// is emptied (threads go back to where they came from) and removed; one that was there before
-    /// gets its own values back. The journal forgets both, and threads that ended.
-    pub fn release_group(&mut self, cgroup: &CgroupPath) -> Result<RestoreReport, ActuatorError> {
-        let mut report = RestoreReport::default();
-        self.undo_where(&mut report, |record| match record {
-            Record::Created { cgroup: c } | Record::Knob { cgroup: c, .. } => c.is_within(cgroup),
-            Record::Moved { to, .. } => to.is_within(cgroup),
-            Record::Enabled { .. }
-            | Record::Affinity { .. }
-            | Record::Nice { .. }
-            | Record::Slice { .. } => false,
-        })?;
-        self.disable_unneeded(&mut report)?;
-        self.forget_ended();
-        Ok(report)
-    }
-
-    /// Puts a thread's affinity mask, nice value and slice back, and forgets them; of one that ended there is only the latter to do.
-    pub fn release_thread(&mut self, thread: &ThreadRef) -> Result<RestoreReport, ActuatorError> {
-        if !self.threads.is_alive(thread) {
-            self.journal
-                .forget_ended(|record| record.thread() == Some(thread));
-            self.compact_if_due();
-            return Ok(RestoreReport::default());
-        }
-        let (tid, start) = (thread.tid, thread.start);
-        let keys = [
-            Key::Affinity(tid, start),
-            Key::Nice(tid, start),
-            Key::Slice(tid, start),
-        ];
-        let mut report = RestoreReport::default();
-        self.undo_where(&mut report, |record| keys.contains(&record.key()))?;
-        Ok(report)
-    }
-
     /// Somebody else changed this setting of a thread: it is no longer ours to put back.
     pub fn forget_thread(
         &mut self,
@@ -523,15 +487,6 @@ impl Actuator {
             }
         }
         Ok(())
-    }
-
-    /// Takes the cpu controller back from below cgroups where no change of ours needs it.
-    fn disable_unneeded(&mut self, report: &mut RestoreReport) -> Result<(), ActuatorError> {
-        let needed: Vec<Record> = self.journal.records().to_vec();
-        self.undo_where(report, |record| match record {
-            Record::Enabled { cgroup, .. } => !needs_controller(&needed, cgroup),
-            _ => false,
-        })
     }
 
     /// Undoes some of the records and forgets those that were undone.

@@ -6,6 +6,8 @@
 //!
 //! A setting that is none of those that the journal says Tandem made is somebody else's, and stays.
 
+use std::collections::HashSet;
+
 use crate::affinity::Threads;
 use crate::cgroup::CgroupError;
 use crate::cgroup::CgroupPath;
@@ -239,12 +241,24 @@ fn is_of_idle_class(record: &Record) -> bool {
     )
 }
 
+/// The cgroup that the record is about, if it needs the controller from those above it.
+fn changed(record: &Record) -> Option<&CgroupPath> {
+    match record {
+        Record::Created { cgroup } | Record::Knob { cgroup, .. } => Some(cgroup),
+        _ => None,
+    }
+}
+
 /// Whether one of these records is about a cgroup that has its knobs from `above`.
-pub(crate) fn needs_controller(records: &[Record], above: &CgroupPath) -> bool {
-    records.iter().any(|record| match record {
-        Record::Created { cgroup } | Record::Knob { cgroup, .. } => {
-            cgroup != above && cgroup.is_within(above)
-        }
-        _ => false,
-    })
+fn needs_controller(records: &[Record], above: &CgroupPath) -> bool {
+    let mut changed = records.iter().filter_map(changed);
+    changed.any(|cgroup| cgroup != above && cgroup.is_within(above))
+}
+
+/// The cgroups from which those that these records are about have their knobs, as [`CgroupPath::at_and_above`] has them.
+pub(crate) fn above_changed(records: &[Record]) -> HashSet<&str> {
+    let changed = records.iter().filter_map(changed);
+    changed
+        .flat_map(|cgroup| cgroup.at_and_above().skip(1))
+        .collect()
 }

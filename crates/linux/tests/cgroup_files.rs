@@ -15,6 +15,8 @@ use tandem_linux::cgroup::Knob;
 use tandem_linux::cgroup::Quota;
 use tandem_linux::cgroup::Version;
 use tandem_linux::cgroup::open;
+use tandem_linux::cgroup::ownership::Occupant;
+use tandem_linux::cgroup::ownership::Occupants;
 use tandem_linux::thread::Pid;
 use tandem_linux::thread::StartTime;
 use tandem_linux::thread::ThreadRef;
@@ -394,4 +396,65 @@ fn v2_leaves_the_controller_where_somebody_uses_it() {
     }
     disable().unwrap();
     assert_eq!(tree.text("/a", "cgroup.subtree_control"), "-cpu");
+}
+
+#[test]
+fn v2_looks_at_a_bounded_number_of_a_tenants_cgroups() {
+    let tree = Tree::new(Version::V2);
+    let c = &tree.controller;
+    tree.v2_cgroup("/his", "domain\n", "cpu\n");
+    for n in 0..256 {
+        tree.v2_cgroup(&format!("/his/{n}"), "domain\n", "\n");
+    }
+    assert_eq!(c.some_children(&path("/his"), 100).unwrap().len(), 100);
+    assert_eq!(c.some_children(&path("/his"), 999).unwrap().len(), 256);
+    c.check_parent(&path("/his")).unwrap();
+    tree.v2_cgroup("/his/one-more", "domain\n", "\n");
+    let error = refusal(c.check_parent(&path("/his")));
+    assert!(
+        error.contains("more than 256 cgroups") && error.contains("of its own"),
+        "{error}"
+    );
+    // Root's are all looked through before the controller goes, others' are not.
+    let is_roots = c.owners(&path("/his")).unwrap().folder == 0;
+    if is_roots {
+        c.disable(&path("/his")).unwrap();
+        tree.put("/his", "cgroup.subtree_control", "cpu\n");
+        std::os::unix::fs::chown(tree.root.path().join("cg/his"), Some(1000), None).unwrap();
+    }
+    let error = refusal(c.disable(&path("/his")));
+    assert!(error.contains("more than 256 cgroups of user"), "{error}");
+    assert_eq!(tree.text("/his", "cgroup.subtree_control"), "cpu\n");
+}
+
+/// Who is in a cgroup and below it; the VM is process 50.
+#[test]
+fn whose_a_cgroup_is_is_seen_from_a_bounded_number_below_it() {
+    let tree = Tree::new(Version::V2);
+    let procfs = ProcFs::at(tree.root.path());
+    let of = |cgroup: &str, vcpus: usize| {
+        let mut occupants = Occupants::new(tree.controller.as_ref(), &procfs);
+        occupants.of(&path(cgroup), vcpus).unwrap()
+    };
+    tree.put("/vm", "cgroup.procs", "50\n");
+    for n in 0..300 {
+        tree.put(&format!("/vm/{n}"), "cgroup.procs", "");
+    }
+    // The cgroup itself, those below it, and the process.
+    assert_eq!(of("/vm", 22), Occupant::Several);
+    assert_eq!(of("/vm", 23), Occupant::One(Pid(50)));
+    // Threads of the kernel do not count; to see that they are takes a look at each.
+    let workers: Vec<u32> = (100..400).collect();
+    let mut procs = String::from("50\n");
+    for pid in &workers {
+        let folder = tree.root.path().join(format!("proc/{pid}"));
+        fs::create_dir_all(&folder).unwrap();
+        let stat =
+            format!("{pid} (vhost-50) S 2 0 0 0 -1 2129984 0 0 0 0 0 0 0 0 20 0 1 0 7 0 0\n");
+        fs::write(folder.join("stat"), stat).unwrap();
+        procs += &format!("{pid}\n");
+    }
+    tree.put("/fast", "cgroup.procs", &procs);
+    assert_eq!(of("/fast", 1), Occupant::Several);
+    assert_eq!(of("/fast", 23), Occupant::One(Pid(50)));
 }

@@ -3,6 +3,7 @@
 
 #[allow(dead_code, reason = "not every test uses all of it")]
 mod fake_host;
+#[allow(dead_code, reason = "not every test uses all of it")]
 mod faulty;
 
 use fake_host::Fake;
@@ -11,6 +12,7 @@ use faulty::FaultyDisk;
 use faulty::FaultyHost;
 use tandem_linux::actuator::Actuator;
 use tandem_linux::actuator::ActuatorError;
+use tandem_linux::actuator::Held;
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::cgroup::Quota;
 use tandem_linux::cgroup::Version;
@@ -90,6 +92,18 @@ fn change_everything(actuator: &mut Actuator, host: &Fake) {
     let _ = actuator.create_group(&deep, "tandem-y");
     let _ = actuator.release_thread(&threads[2]);
     let _ = actuator.release_group(&deep.child("tandem-y"));
+    let _ = actuator.create_group(&shared, "tandem-z");
+    let _ = actuator.move_thread(&threads[2], &shared.child("tandem-z"));
+    let _ = actuator.set_nice(&threads[2], Nice(6));
+    let leaving = Held {
+        threads: vec![threads[2]],
+        cgroups: vec![shared.child("tandem-z")],
+    };
+    let unplugged = Held {
+        threads: vec![threads[3]],
+        ..Held::default()
+    };
+    let _ = actuator.release(&[&leaving, &unplugged], || true);
     let _ = actuator.set_idle(&own, true);
     let _ = actuator.set_idle(&own, false);
     let _ = actuator.set_weight(&own, Weight::constant(650.0));

@@ -17,6 +17,7 @@ use fake_host::Fake;
 use proptest::prelude::*;
 use tandem_linux::actuator::Actuator;
 use tandem_linux::actuator::ActuatorError;
+use tandem_linux::actuator::Held;
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::cgroup::Knob;
 use tandem_linux::cgroup::Quota;
@@ -29,21 +30,63 @@ use tandem_policy::Weight;
 /// What is asked or happens. Numbers choose among what there is, modulo its count.
 #[derive(Clone, Debug)]
 enum Step {
-    CreateGroup { parent: usize, name: u8 },
-    Move { thread: usize, to: usize },
-    Weight { cgroup: usize, weight: u16 },
-    Quota { cgroup: usize, quota: Option<u32> },
-    Idle { cgroup: usize, idle: bool },
-    Affinity { thread: usize, pcpus: u8 },
-    Nice { thread: usize, nice: i8 },
-    Slice { thread: usize, ms: u64 },
-    Release { cgroup: usize },
-    ReleaseThread { thread: usize },
-    ReleaseKnob { cgroup: usize, knob: usize },
+    CreateGroup {
+        parent: usize,
+        name: u8,
+    },
+    Move {
+        thread: usize,
+        to: usize,
+    },
+    Weight {
+        cgroup: usize,
+        weight: u16,
+    },
+    Quota {
+        cgroup: usize,
+        quota: Option<u32>,
+    },
+    Idle {
+        cgroup: usize,
+        idle: bool,
+    },
+    Affinity {
+        thread: usize,
+        pcpus: u8,
+    },
+    Nice {
+        thread: usize,
+        nice: i8,
+    },
+    Slice {
+        thread: usize,
+        ms: u64,
+    },
+    Release {
+        cgroup: usize,
+    },
+    ReleaseThread {
+        thread: usize,
+    },
+    ReleaseSome {
+        first: usize,
+        second: usize,
+        most: usize,
+    },
+    ReleaseKnob {
+        cgroup: usize,
+        knob: usize,
+    },
     Restore,
-    ThreadEnds { thread: usize },
-    ThreadStarts { beside: usize },
-    CgroupVanishes { cgroup: usize },
+    ThreadEnds {
+        thread: usize,
+    },
+    ThreadStarts {
+        beside: usize,
+    },
+    CgroupVanishes {
+        cgroup: usize,
+    },
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -61,6 +104,8 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (n.clone(), 0..4u64).prop_map(|(thread, ms)| Step::Slice { thread, ms }),
         2 => n.clone().prop_map(|cgroup| Step::Release { cgroup }),
         1 => n.clone().prop_map(|thread| Step::ReleaseThread { thread }),
+        2 => (n.clone(), n.clone(), 0..3usize)
+            .prop_map(|(first, second, most)| Step::ReleaseSome { first, second, most }),
         1 => (n.clone(), 0..3usize)
             .prop_map(|(cgroup, knob)| Step::ReleaseKnob { cgroup, knob }),
         1 => Just(Step::Restore),
@@ -122,6 +167,23 @@ fn take(actuator: &mut Actuator, host: &Fake, step: &Step) -> Result<(), Actuato
             if let Some(thread) = host.thread(thread) {
                 actuator.release_thread(&thread)?;
             }
+        }
+        Step::ReleaseSome {
+            first,
+            second,
+            most,
+        } => {
+            let all = [first, second].map(|n| Held {
+                threads: host.thread(n).into_iter().collect(),
+                cgroups: vec![host.cgroup(n)],
+            });
+            let mut left = most;
+            let reports = actuator.release(&all.each_ref(), || {
+                let goes_on = left > 0;
+                left = left.saturating_sub(1);
+                goes_on
+            });
+            assert_eq!(reports.len(), most.min(2));
         }
         Step::ReleaseKnob { cgroup, knob } => {
             let knob = [Knob::Weight, Knob::Quota, Knob::Idle][knob];

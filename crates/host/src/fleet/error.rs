@@ -47,6 +47,15 @@ impl FleetError {
         }
     }
 
+    /// Whether the reason is the VM, or where it is: then the next try most likely fails, too.
+    pub(crate) fn is_of_the_vm(&self) -> bool {
+        match self {
+            FleetError::Actuator(ActuatorError::Journal(error)) => !error.is_of_disk(),
+            FleetError::Cgroup(_) | FleetError::Actuator(_) => true,
+            FleetError::Taken { .. } | FleetError::Claim { .. } => false,
+        }
+    }
+
     /// Whether the reason is only that the VM or its cgroup has vanished meanwhile.
     pub fn is_gone(&self) -> bool {
         match self {

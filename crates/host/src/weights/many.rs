@@ -1,170 +1,17 @@
 //! What it takes to weigh many VMs: reads of the tree of cgroups, counted, so that a host of a thousand costs ten times one of a hundred.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
-use std::path::Path;
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering;
-
-use tandem_linux::cgroup::CgroupError;
-use tandem_linux::cgroup::CgroupId;
-use tandem_linux::cgroup::Knob;
-use tandem_linux::cgroup::Version;
-use tandem_linux::thread::Pid;
-use tandem_linux::thread::ThreadError;
-use tandem_linux::thread::ThreadRef;
-use tandem_linux::thread::Tid;
-
 use super::*;
-use crate::fixtures;
+use crate::fixtures::tree::Tree;
 use crate::homes::KnownHomes;
 
 const VCPUS: u32 = 8;
 
-/// Numbers of processes begin here: beyond all that this machine can have, so that none of them is a thread of its kernel.
-const FIRST_PID: u32 = 5_000_000;
-
-/// A tree of cgroups in memory that counts how often it is read.
-#[derive(Default)]
-struct Counting {
-    places: BTreeMap<Tid, CgroupPath>,
-    processes: BTreeMap<CgroupPath, Vec<Pid>>,
-    children: BTreeMap<CgroupPath, BTreeSet<CgroupPath>>,
-    reads: AtomicUsize,
-}
-
-impl Counting {
-    fn put(&mut self, thread: ThreadRef, place: &CgroupPath) {
-        self.places.insert(thread.tid, place.clone());
-        let here = self.processes.entry(place.clone()).or_default();
-        if !here.contains(&thread.pid) {
-            here.push(thread.pid);
-        }
-        let mut below = place.clone();
-        while let Some(above) = below.parent() {
-            if !self
-                .children
-                .entry(above.clone())
-                .or_default()
-                .insert(below)
-            {
-                break;
-            }
-            below = above;
-        }
-    }
-
-    fn read<T: Clone + Default>(&self, known: Option<&T>) -> Result<T, CgroupError> {
-        self.reads.fetch_add(1, Ordering::Relaxed);
-        Ok(known.cloned().unwrap_or_default())
-    }
-}
-
-/// Only what reads.
-impl CpuController for Counting {
-    fn version(&self) -> Version {
-        Version::V2
-    }
-
-    fn mount(&self) -> &Path {
-        Path::new("/in-memory")
-    }
-
-    fn default_weight(&self) -> Weight {
-        Weight::constant(100.0)
-    }
-
-    fn weight_range(&self) -> (Weight, Weight) {
-        (Weight::constant(1.0), Weight::constant(10_000.0))
-    }
-
-    fn cgroup_of(&self, thread: &ThreadRef) -> Result<CgroupPath, CgroupError> {
-        self.reads.fetch_add(1, Ordering::Relaxed);
-        let place = self.places.get(&thread.tid).cloned();
-        place.ok_or_else(|| ThreadError::Gone(thread.to_string()).into())
-    }
-
-    fn id(&self, _: &CgroupPath) -> Result<CgroupId, CgroupError> {
-        self.reads.fetch_add(1, Ordering::Relaxed);
-        Ok(CgroupId(1))
-    }
-
-    fn read_knob(&self, _: &CgroupPath, knob: Knob) -> Result<String, CgroupError> {
-        self.reads.fetch_add(1, Ordering::Relaxed);
-        let text = match knob {
-            Knob::Weight => "100",
-            Knob::Idle => "0",
-            Knob::Quota => "max 100000",
-        };
-        Ok(text.to_owned())
-    }
-
-    fn stat(&self, _: &CgroupPath) -> Result<String, CgroupError> {
-        self.read(None)
-    }
-
-    fn threads(&self, _: &CgroupPath) -> Result<Vec<Tid>, CgroupError> {
-        self.read(None)
-    }
-
-    fn processes(&self, cgroup: &CgroupPath) -> Result<Vec<Pid>, CgroupError> {
-        self.read(self.processes.get(cgroup))
-    }
-
-    fn children(&self, cgroup: &CgroupPath) -> Result<Vec<CgroupPath>, CgroupError> {
-        let children = self.read(self.children.get(cgroup))?;
-        Ok(children.into_iter().collect())
-    }
-
-    fn missing_enables(&self, _: &CgroupPath) -> Result<Vec<CgroupPath>, CgroupError> {
-        self.read(None)
-    }
-
-    fn write_knob(&self, _: &CgroupPath, _: Knob, _: &str) -> Result<(), CgroupError> {
-        unreachable!("who looks writes nothing")
-    }
-
-    fn move_thread(&self, _: Tid, _: &CgroupPath) -> Result<(), CgroupError> {
-        unreachable!("who looks moves nothing")
-    }
-
-    fn check_parent(&self, _: &CgroupPath) -> Result<(), CgroupError> {
-        unreachable!("who looks makes nothing")
-    }
-
-    fn create_child(&self, _: &CgroupPath, _: &str) -> Result<CgroupPath, CgroupError> {
-        unreachable!("who looks makes nothing")
-    }
-
-    fn remove(&self, _: &CgroupPath) -> Result<(), CgroupError> {
-        unreachable!("who looks removes nothing")
-    }
-
-    fn enable(&self, _: &CgroupPath) -> Result<(), CgroupError> {
-        unreachable!("who looks changes nothing")
-    }
-
-    fn disable(&self, _: &CgroupPath) -> Result<(), CgroupError> {
-        unreachable!("who looks changes nothing")
-    }
-}
-
 /// A host of so many VMs of 8 vCPUs: where the first thread and each vCPU of the n-th are.
-fn host(count: u32, place: impl Fn(u32, Option<u32>) -> String) -> (Counting, Vec<Vm>) {
-    let mut controller = Counting::default();
-    let mut vms = Vec::new();
-    for n in 0..count {
-        let mut vm = fixtures::vm(u64::from(n) + 1, &format!("vm{n}"), VCPUS);
-        let pid = FIRST_PID + n * (VCPUS + 1);
-        vm.process = fixtures::thread(pid, pid);
-        controller.put(vm.process, &CgroupPath(place(n, None)));
-        for (vcpu, at) in vm.vcpus.iter_mut().zip(0..) {
-            vcpu.thread = fixtures::thread(pid, pid + 1 + at);
-            controller.put(vcpu.thread, &CgroupPath(place(n, Some(at))));
-        }
-        vms.push(vm);
-    }
-    (controller, vms)
+fn host(count: u32, place: impl Fn(u32, Option<u32>) -> String) -> (Tree, Vec<Vm>) {
+    let tree = Tree::default();
+    let vms = (0..count).map(|n| tree.vm(n, VCPUS, |vcpu| place(n, vcpu)));
+    let vms = vms.collect();
+    (tree, vms)
 }
 
 /// How often the tree is read to weigh so many VMs, and how many of them have a cgroup of their own.
@@ -173,7 +20,9 @@ fn reads(count: u32, place: &dyn Fn(u32, Option<u32>) -> String) -> (usize, usiz
     let weighed = weigh(&controller, &[], &vms);
     Weights::new(&controller, &weighed);
     let own = weighed.values().filter(|vm| vm.cgroup.is_some()).count();
-    (controller.reads.into_inner(), own)
+    let asked = controller.asked();
+    assert_eq!(asked.changes, 0, "who looks changes nothing");
+    (asked.reads, own)
 }
 
 /// Below `above`, as libvirt has it: a cgroup for the emulator and one for each vCPU.
@@ -235,13 +84,13 @@ fn ten_times_as_many_vms_take_ten_times_as_many_reads() {
 
 #[test]
 fn who_was_found_is_looked_for_now_and_then() {
-    let (mut controller, mut vms) = host(80, |n, _| format!("/vms/{n}"));
+    let (controller, mut vms) = host(80, |n, _| format!("/vms/{n}"));
     let mut known = KnownHomes::default();
     let mut reads = || {
-        let before = controller.reads.load(Ordering::Relaxed);
+        let before = controller.asked().reads;
         let homes = known.look(&controller, &vms);
         assert!(vms.iter().all(|vm| homes.get(vm.id).is_some()));
-        controller.reads.load(Ordering::Relaxed) - before
+        controller.asked().reads - before
     };
     let all = 80 * (VCPUS as usize + 1);
     let first: Vec<usize> = (0..3).map(|_| reads()).collect();
@@ -250,7 +99,6 @@ fn who_was_found_is_looked_for_now_and_then() {
     assert_eq!(later.iter().sum::<usize>(), all, "each once: {later:?}");
     assert!(later.iter().all(|reads| *reads <= all / 8), "{later:?}");
     // One that moved is found within sixteen looks, one whose threads are others at once.
-    controller.places.clear();
     for vm in &vms {
         for thread in vm.vcpus.iter().map(|vcpu| vcpu.thread).chain([vm.process]) {
             controller.put(thread, &CgroupPath("/elsewhere".to_owned()));
@@ -265,4 +113,41 @@ fn who_was_found_is_looked_for_now_and_then() {
     assert!(vms.iter().all(|vm| moved(&homes, vm)));
     // One that is gone is not remembered.
     assert!(known.look(&controller, &vms[1..]).get(vms[0].id).is_none());
+}
+
+/// Whether a VM in `/vms/0` has a cgroup of its own beside whatever else is below it, and how often the tree is read to see that.
+fn own_beside(below: impl Fn(&Tree)) -> (bool, usize) {
+    let (controller, vms) = host(1, |_, _| "/vms/0".to_owned());
+    below(&controller);
+    let before = controller.asked().reads;
+    let weighed = weigh(&controller, &[], &vms);
+    let own = weighed[&vms[0].id].cgroup.is_some();
+    (own, controller.asked().reads - before)
+}
+
+#[test]
+fn hostile_numbers_of_cgroups_and_processes_are_not_looked_through() {
+    let wide =
+        |count: u32| move |tree: &Tree| (0..count).for_each(|n| tree.make(&format!("/vms/0/{n}")));
+    let deep = |count: u32| {
+        move |tree: &Tree| {
+            let chains = (0..count).map(|n| format!("/vms/0/{}", "d/".repeat(n as usize % 500)));
+            chains
+                .zip(0..)
+                .for_each(|(chain, n)| tree.make(&format!("{chain}{n}")));
+        }
+    };
+    let (is_own, plain) = own_beside(|_| {});
+    assert!(is_own);
+    // As many as a VM can need are nothing to be afraid of: two for each vCPU beside 256.
+    let (is_own, some) = own_beside(wide(250));
+    assert!(is_own && some > plain + 250, "{some} reads");
+    for count in [300, 3_000] {
+        let (is_own, wide) = own_beside(wide(count));
+        assert!(!is_own, "{count} cgroups");
+        assert!(wide <= plain + 10, "{wide} reads of {count} cgroups");
+        let (is_own, deep) = own_beside(deep(count));
+        assert!(!is_own, "{count} cgroups below each other");
+        assert!(deep <= plain + 2 * 300, "{deep} reads of {count} cgroups");
+    }
 }

@@ -89,11 +89,22 @@ pub trait CpuController: Send + Sync {
     /// The cgroups right below.
     fn children(&self, cgroup: &CgroupPath) -> Result<Vec<CgroupPath>, CgroupError>;
 
+    /// So many of them at most; which, where there are more, is not said. Whoever may make cgroups can make a million.
+    fn some_children(
+        &self,
+        cgroup: &CgroupPath,
+        most: usize,
+    ) -> Result<Vec<CgroupPath>, CgroupError> {
+        let mut children = self.children(cgroup)?;
+        children.truncate(most);
+        Ok(children)
+    }
+
     /// Moves one thread, and none of its process's others.
     fn move_thread(&self, tid: Tid, cgroup: &CgroupPath) -> Result<(), CgroupError>;
 
     /// Whether `parent` can hold a cgroup for single threads of the processes in it. The error says
-    /// what is in the way.
+    /// what is in the way. It takes a bounded number of reads.
     fn check_parent(&self, parent: &CgroupPath) -> Result<(), CgroupError>;
 
     /// Makes a cgroup that takes single threads.
@@ -110,7 +121,8 @@ pub trait CpuController: Send + Sync {
     fn enable(&self, cgroup: &CgroupPath) -> Result<(), CgroupError>;
 
     /// Takes the cpu controller out of the cgroups below. An error of kind
-    /// [`CgroupError::InUse`], and nothing changed, when one of them has settings of its own.
+    /// [`CgroupError::InUse`], and nothing changed, when one of them has settings of its own, or where a tenant has made more of
+    /// them in a cgroup of his than are looked through.
     fn disable(&self, cgroup: &CgroupPath) -> Result<(), CgroupError>;
 
     /// A cgroup's weight. One in the idle class has none: before Linux 6.12 its `cpu.weight` then shows 0, for which the kernel's default

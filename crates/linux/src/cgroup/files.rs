@@ -163,10 +163,22 @@ impl Hierarchy {
 
     /// The cgroups right below, in order of their names.
     pub fn children(&self, cgroup: &CgroupPath) -> Result<Vec<CgroupPath>, CgroupError> {
+        self.some_children(cgroup, usize::MAX)
+    }
+
+    /// So many of them at most: those that the kernel lists first, in order of their names.
+    pub fn some_children(
+        &self,
+        cgroup: &CgroupPath,
+        most: usize,
+    ) -> Result<Vec<CgroupPath>, CgroupError> {
         let folder = self.folder(cgroup);
         let list = || -> io::Result<Vec<CgroupPath>> {
             let mut children = Vec::new();
             for entry in fs::read_dir(&folder)? {
+                if children.len() >= most {
+                    break;
+                }
                 let entry = entry?;
                 if entry.file_type()?.is_dir() {
                     children.push(cgroup.child(&entry.file_name().to_string_lossy()));

@@ -20,7 +20,7 @@
 //!
 //! Of many VMs: [`Residents`] has an index of who is at or below each cgroup, so that what others there are is found without going
 //! through them; and [`Occupants`] reads a cgroup's processes only where that index leaves the VM alone there, and once. So a thousand VMs
-//! cost a thousand times what one does.
+//! cost a thousand times what one does. What is in a cgroup may be a tenant's making, so what is looked at there is bounded.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -66,8 +66,8 @@ impl Occupant {
     }
 }
 
-/// Asked who has threads in a cgroup or below it.
-type Asked<'a> = dyn FnMut(&CgroupPath) -> Result<Occupant, CgroupError> + 'a;
+/// Asked who has threads in a cgroup or below it, for a VM of so many vCPUs.
+type Asked<'a> = dyn FnMut(&CgroupPath, usize) -> Result<Occupant, CgroupError> + 'a;
 
 /// The VMs of a host, of which several may be in one process, by where they are.
 #[derive(Clone, Debug, Default)]
@@ -133,7 +133,7 @@ impl Residents {
     }
 
     fn enter(&mut self, place: &CgroupPath, enter: impl Fn(&mut Tenants)) {
-        for cgroup in at_and_above(place) {
+        for cgroup in place.at_and_above().filter(|path| !path.is_empty()) {
             match self.tenants.get_mut(cgroup) {
                 Some(tenants) => enter(tenants),
                 None => enter(self.tenants.entry(cgroup.to_owned()).or_default()),
@@ -146,11 +146,11 @@ impl Residents {
         self.residences.get(vm).map(Arc::as_ref)
     }
 
-    /// The cgroup that is this VM's alone. `occupant` says who has threads in one or below it.
+    /// The cgroup that is this VM's alone. `occupant` says who has threads in one or below it, and is told how many vCPUs the VM has.
     pub fn own_cgroup(
         &self,
         vm: usize,
-        mut occupant: impl FnMut(&CgroupPath) -> Result<Occupant, CgroupError>,
+        mut occupant: impl FnMut(&CgroupPath, usize) -> Result<Occupant, CgroupError>,
     ) -> Result<Option<CgroupPath>, CgroupError> {
         let Some(home) = self.get(vm) else {
             return Ok(None);
@@ -204,18 +204,9 @@ impl Residents {
         if is_machine_scope(cgroup) {
             return Ok(true);
         }
-        let occupant = occupant(cgroup)?;
+        let occupant = occupant(cgroup, home.vcpus.len())?;
         Ok(occupant == Occupant::Nobody || occupant == Occupant::One(home.pid))
     }
-}
-
-/// A cgroup and those above it, without the root.
-fn at_and_above(cgroup: &CgroupPath) -> impl Iterator<Item = &str> {
-    let first = Some(cgroup.0.trim_end_matches('/'));
-    std::iter::successors(first, |below| {
-        below.rsplit_once('/').map(|(above, _)| above)
-    })
-    .take_while(|place| !place.is_empty())
 }
 
 /// The lowest cgroup that is at or above all of these.
@@ -273,6 +264,11 @@ pub fn residence(
     })
 }
 
+/// So many cgroups and processes are looked at to see whose a cgroup is: a VMM has a few, with its helpers and vhost workers, ...
+pub const MOST_LOOKED_AT: usize = 256;
+/// ... and so many more for each vCPU: libvirt makes a cgroup for each, and vhost has about a worker for each.
+pub const PER_VCPU: usize = 2;
+
 /// Who has threads in the cgroups of this host: each cgroup is read when it is asked for, and once.
 pub struct Occupants<'a> {
     controller: &'a dyn CpuController,
@@ -292,8 +288,13 @@ impl<'a> Occupants<'a> {
         }
     }
 
-    /// Who has threads in this cgroup or below it. vhost workers and their like are threads of the kernel that serve the VM, and do not count.
-    pub fn of(&mut self, cgroup: &CgroupPath) -> Result<Occupant, CgroupError> {
+    /// Who has threads in this cgroup or below it, for a VM of so many vCPUs. vhost workers and their like are threads of the kernel
+    /// that serve the VM, and do not count.
+    ///
+    /// No more than [`MOST_LOOKED_AT`] cgroups and processes are looked at, and [`PER_VCPU`] more for each vCPU: where there are more, that
+    /// counts as several processes, because no VM needs them, and whoever may make cgroups could keep everybody waiting.
+    pub fn of(&mut self, cgroup: &CgroupPath, vcpus: usize) -> Result<Occupant, CgroupError> {
+        let mut left = MOST_LOOKED_AT.saturating_add(vcpus.saturating_mul(PER_VCPU));
         let mut occupant = Occupant::Nobody;
         let mut open = vec![cgroup.clone()];
         while occupant != Occupant::Several
@@ -303,24 +304,43 @@ impl<'a> Occupants<'a> {
                 occupant = occupant.and(*known);
                 continue;
             }
+            left = left.saturating_sub(1);
             let here = self.controller.processes(&next).and_then(|pids| {
-                open.extend(self.controller.children(&next)?);
+                open.extend(self.controller.some_children(&next, left + 1)?);
                 Ok(pids)
             });
-            match here {
-                Ok(pids) => {
-                    for pid in pids {
-                        if !self.is_kernel_thread(pid) {
-                            occupant = occupant.and(Occupant::One(pid));
-                        }
-                    }
-                }
-                Err(error) if error.is_gone() => {}
+            let pids = match here {
+                Ok(pids) => pids,
+                Err(error) if error.is_gone() => continue,
                 Err(error) => return Err(error),
+            };
+            occupant = occupant.and(self.who(&pids, &mut left));
+            if open.len() > left {
+                occupant = Occupant::Several;
             }
         }
         self.known.insert(cgroup.clone(), occupant);
         Ok(occupant)
+    }
+
+    /// Whose processes these are, if that takes no more than `left` looks at them.
+    fn who(&mut self, pids: &[Pid], left: &mut usize) -> Occupant {
+        let mut occupant = Occupant::Nobody;
+        for pid in pids {
+            if occupant == Occupant::Several {
+                break;
+            }
+            if !self.kernel_threads.contains_key(pid) {
+                match left.checked_sub(1) {
+                    Some(rest) => *left = rest,
+                    None => return Occupant::Several,
+                }
+            }
+            if !self.is_kernel_thread(*pid) {
+                occupant = occupant.and(Occupant::One(*pid));
+            }
+        }
+        occupant
     }
 
     fn is_kernel_thread(&mut self, pid: Pid) -> bool {
@@ -339,7 +359,7 @@ pub fn find_own_cgroup(
     let all = [std::slice::from_ref(vm), others].concat();
     let mut occupants = Occupants::new(controller, procfs);
     Residents::new(all.into_iter().map(Arc::new).collect())
-        .own_cgroup(0, |cgroup| occupants.of(cgroup))
+        .own_cgroup(0, |cgroup, vcpus| occupants.of(cgroup, vcpus))
 }
 
 fn is_kernel_thread(procfs: &ProcFs, pid: Pid) -> bool {
@@ -371,7 +391,7 @@ mod tests {
         });
         let extra = extra.iter().map(|&(place, pid)| (path(place), Pid(pid)));
         let threads: Vec<(CgroupPath, Pid)> = of_vms.chain(extra).collect();
-        let occupant = |cgroup: &CgroupPath| {
+        let occupant = |cgroup: &CgroupPath, _: usize| {
             let inside = threads.iter().filter(|(place, _)| place.is_within(cgroup));
             let inside = inside.map(|(_, pid)| Occupant::One(*pid));
             Ok(inside.fold(Occupant::Nobody, Occupant::and))

@@ -78,6 +78,14 @@ impl CgroupPath {
         }
     }
 
+    /// Its path and those of the cgroups above it, without slashes at their ends: the root's, which is the last, is empty.
+    pub(crate) fn at_and_above(&self) -> impl Iterator<Item = &str> {
+        let first = Some(self.0.trim_end_matches('/'));
+        std::iter::successors(first, |below| {
+            below.rsplit_once('/').map(|(above, _)| above)
+        })
+    }
+
     /// All cgroups from the root down to and without this one.
     pub fn ancestors(&self) -> Vec<CgroupPath> {
         let mut above: Vec<CgroupPath> =
@@ -129,6 +137,9 @@ mod tests {
         assert_eq!(path("/").child("a"), path("/a"));
         assert_eq!(path("/a").child("b"), path("/a/b"));
         assert_eq!(path("/a/b").ancestors(), [path("/"), path("/a")]);
+        let above = |of: &str| path(of).at_and_above().map(path).collect::<Vec<_>>();
+        assert_eq!(above("/a/b"), ["/a/b", "/a", ""].map(path));
+        assert_eq!(above("/"), [path("")]);
         assert!(path("/a/b").is_within(&path("/a")));
         assert!(path("/a").is_within(&path("/a")));
         assert!(path("/a").is_within(&path("/")));

@@ -162,6 +162,14 @@ impl CpuController for V1 {
         self.files.children(cgroup)
     }
 
+    fn some_children(
+        &self,
+        cgroup: &CgroupPath,
+        most: usize,
+    ) -> Result<Vec<CgroupPath>, CgroupError> {
+        self.files.some_children(cgroup, most)
+    }
+
     fn move_thread(&self, tid: Tid, cgroup: &CgroupPath) -> Result<(), CgroupError> {
         self.files.write_tid(cgroup, "tasks", tid, move_hint)
     }

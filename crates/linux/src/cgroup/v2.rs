@@ -13,7 +13,8 @@
 //!
 //! The kernel answers EBUSY or EOPNOTSUPP where the process's cgroup cannot be a threaded domain:
 //! it has domain controllers (memory, io, …) enabled for its children, or children that hold
-//! processes. [`V2::check_parent`] looks for both first, so that the operator reads which.
+//! processes. [`V2::check_parent`] looks for both first, so that the operator reads which; a cgroup with more than 256 children is
+//! refused unseen.
 //!
 //! Enabling `+cpu` somewhere makes that cgroup's children compete by weight where their threads
 //! competed one by one before; it is undone like everything else.
@@ -44,6 +45,9 @@ const WEIGHTS: (Weight, Weight) = (Weight::constant(1.0), Weight::constant(10_00
 
 /// The controllers that work in threaded cgroups; any other makes a cgroup's children domains.
 const THREADED: [&str; 4] = ["cpu", "cpuset", "perf_event", "pids"];
+
+/// So many cgroups right below one are looked at: a tenant can make any number in one of his, and each takes reads.
+const MOST_CHILDREN: usize = 256;
 
 const SUBTREE: &str = "cgroup.subtree_control";
 
@@ -85,9 +89,27 @@ impl V2 {
             .is_ok_and(|text| text.lines().any(|line| line == "populated 1"))
     }
 
-    /// A child that would lose settings if the controller went.
-    fn user_of_cpu(&self, cgroup: &CgroupPath) -> Result<Option<CgroupPath>, CgroupError> {
-        for child in self.files.children(cgroup)? {
+    /// The children; `None`: there are more than are looked at.
+    fn few_children(&self, cgroup: &CgroupPath) -> Result<Option<Vec<CgroupPath>>, CgroupError> {
+        let children = self.files.some_children(cgroup, MOST_CHILDREN + 1)?;
+        Ok((children.len() <= MOST_CHILDREN).then_some(children))
+    }
+
+    /// A child that would lose settings if the controller went, in words. Root's cgroups are looked through whole, a tenant's as far as
+    /// he can keep nobody waiting.
+    fn user_of_cpu(&self, cgroup: &CgroupPath) -> Result<Option<String>, CgroupError> {
+        let children = match self.owners(cgroup)?.folder {
+            0 => self.files.children(cgroup)?,
+            owner => match self.few_children(cgroup)? {
+                Some(children) => children,
+                None => {
+                    return Ok(Some(format!(
+                        "perhaps one of the more than {MOST_CHILDREN} cgroups of user {owner} below it"
+                    )));
+                }
+            },
+        };
+        for child in children {
             let set = |file: &str, default: &str| {
                 self.files
                     .read(&child, file)
@@ -98,7 +120,7 @@ impl V2 {
                 || set("cpu.idle", "0")
                 || self.enables_cpu(&child).unwrap_or(false)
             {
-                return Ok(Some(child));
+                return Ok(Some(child.to_string()));
             }
         }
         Ok(None)
@@ -226,6 +248,14 @@ impl CpuController for V2 {
         self.files.children(cgroup)
     }
 
+    fn some_children(
+        &self,
+        cgroup: &CgroupPath,
+        most: usize,
+    ) -> Result<Vec<CgroupPath>, CgroupError> {
+        self.files.some_children(cgroup, most)
+    }
+
     fn move_thread(&self, tid: Tid, cgroup: &CgroupPath) -> Result<(), CgroupError> {
         self.files
             .write_tid(cgroup, "cgroup.threads", tid, move_hint)
@@ -253,7 +283,15 @@ impl CpuController for V2 {
                         ),
                     ));
                 }
-                let children = self.files.children(parent)?;
+                let Some(children) = self.few_children(parent)? else {
+                    return Err(V2::not_threadable(
+                        parent,
+                        format!(
+                            "there are more than {MOST_CHILDREN} cgroups below it, and any that holds processes would be in the way; \
+                             start the VM in a cgroup of its own"
+                        ),
+                    ));
+                };
                 match children.iter().find(|child| {
                     self.is_populated(child) && self.kind(child).is_ok_and(|kind| kind == "domain")
                 }) {
@@ -316,7 +354,7 @@ impl CpuController for V2 {
             return Ok(());
         }
         if let Some(user) = self.user_of_cpu(cgroup)? {
-            return Err(in_use(user.to_string()));
+            return Err(in_use(user));
         }
         match self.files.write(cgroup, SUBTREE, "-cpu", |_| "") {
             Err(CgroupError::Write { source, .. })

@@ -40,6 +40,9 @@ struct Plan {
     fuse: Option<(usize, i32)>,
     has_fired: bool,
     is_read_only: bool,
+    /// Calls so far, and those of them that put a new file in the place of an old one.
+    calls: usize,
+    renames: usize,
 }
 
 /// What is to fail; clones are the same.
@@ -65,6 +68,12 @@ impl Faults {
         (plan.fuse, plan.is_read_only) = (None, false);
     }
 
+    /// How many calls there were so far, and how many of them put a new file in the place of an old one.
+    pub fn calls(&self) -> (usize, usize) {
+        let plan = self.0.lock().unwrap();
+        (plan.calls, plan.renames)
+    }
+
     /// Whether any call failed.
     pub fn has_fired(&self) -> bool {
         self.0.lock().unwrap().has_fired
@@ -72,6 +81,7 @@ impl Faults {
 
     fn hit(&self) -> Option<i32> {
         let mut plan = self.0.lock().unwrap();
+        plan.calls += 1;
         let (left, error) = plan.fuse?;
         if left > 0 {
             plan.fuse = Some((left - 1, error));
@@ -148,6 +158,7 @@ impl Disk for FaultyDisk {
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.0.check_write()?;
+        self.0.0.lock().unwrap().renames += 1;
         HostDisk.rename(from, to)
     }
 

@@ -1,0 +1,207 @@
+//! How the fleet takes VMs under care: in which cgroup, at which weight.
+
+use std::cell::OnceCell;
+use std::time::Instant;
+
+use tandem_linux::cgroup::CgroupPath;
+use tandem_linux::cgroup::ownership::Occupants;
+use tandem_linux::procfs::ProcFs;
+use tandem_policy::PolicySet;
+use tandem_policy::VmSettings;
+use tandem_policy::host::registry;
+
+use super::Backend;
+use super::Fleet;
+use super::FleetError;
+use crate::apply::Refused;
+use crate::configured::Configured;
+use crate::configured::is_tenants;
+use crate::discovery::Vm;
+use crate::homes::Homes;
+use crate::homes::group_name;
+use crate::homes::tenants_weight;
+use crate::in_force::has_idle_class;
+use crate::in_force::settings;
+use crate::managed::ManagedVm;
+use crate::managed::Note;
+use crate::waits::Waits;
+
+impl Fleet {
+    /// Takes VMs under care that are not yet, as far as there is time: one of those that were not tried yet at least, and one of those that failed
+    /// before. `all` is every VM on the host.
+    pub(super) fn adopt_new(
+        &mut self,
+        mut new: Vec<&Vm>,
+        all: &[Vm],
+        notes: &mut Vec<Note>,
+        refused: &mut Vec<Refused>,
+    ) {
+        // Groups are called by processes: first what another VM of the process left is put back.
+        let leaving = self.leaving.pids();
+        new.retain(|vm| !leaving.contains(&vm.process.pid));
+        let due = self.candidates.due(new, self.updates);
+        if due.is_empty() {
+            return;
+        }
+        let began = Instant::now();
+        let homes = Homes::read(self.controller(), all);
+        let mut tried = [false; 2];
+        for due in due {
+            let any = std::mem::replace(&mut tried[usize::from(due.has_failed)], true);
+            // The first update is before the first period: nobody waits.
+            if self.updates > 1 && any && began.elapsed() >= self.budget {
+                continue;
+            }
+            let vm = due.vm;
+            let adopted = self.claim(vm).and_then(|()| self.adopt(vm, &homes, notes));
+            match adopted {
+                Ok(managed) => drop(self.vms.insert(vm.id, managed)),
+                Err(error) => {
+                    if !matches!(error, FleetError::Taken { .. }) {
+                        self.give_up(vm, self.policies_of(vm, &OnceCell::new()));
+                    }
+                    self.candidates
+                        .failed(vm.id, self.updates, error.is_of_the_vm());
+                    let is_told = !error.is_gone();
+                    refused.extend(is_told.then(|| error.refused(&vm.name)));
+                }
+            }
+        }
+    }
+
+    fn adopt(
+        &mut self,
+        vm: &Vm,
+        homes: &Homes,
+        notes: &mut Vec<Note>,
+    ) -> Result<ManagedVm, FleetError> {
+        let controller = self.backend.controller();
+        let default = controller.default_weight();
+        let origin = OnceCell::new();
+        let wanted = self
+            .rule(vm, &origin, |rule| rule.weight)
+            .map(|times| default.times(times));
+        let policies = self.policies_of(vm, &origin);
+        let is_left_alone = policies == PolicySet::NONE;
+        let range = controller.weight_range();
+        let own = homes.own_cgroup(vm.id, &mut Occupants::new(controller, &ProcFs::host()))?;
+        let is_shared = own.is_none() && is_left_alone;
+        let made = own.is_none() && !is_left_alone;
+        let (cgroup, in_force) = match own {
+            Some(cgroup) => {
+                let in_force = settings(controller, &cgroup)?;
+                (cgroup, in_force)
+            }
+            None => {
+                let home = self.home_of(vm)?;
+                let in_force = VmSettings::new(default);
+                match is_left_alone {
+                    true => (home, in_force),
+                    false => (self.make_group(vm, &home, notes)?, in_force),
+                }
+            }
+        };
+        // What nobody may write, nobody is due.
+        let wanted = wanted.filter(|_| !is_left_alone);
+        let per_vcpu = self.rule(vm, &origin, |rule| rule.weight_per_vcpu);
+        let is_tenants = !made && is_tenants(self.backend.controller(), &cgroup)?;
+        let found = match is_tenants {
+            true => {
+                notes.push(tenants_weight(vm, &cgroup, default));
+                default
+            }
+            false => in_force.weight,
+        };
+        let mut worth = Configured::new(
+            wanted.unwrap_or(found),
+            per_vcpu.unwrap_or(self.weight_per_vcpu) && !is_left_alone,
+            range,
+        );
+        let configured = worth.weight(vm.vcpus.len());
+        notes.extend(worth.news(&vm.name, vm.vcpus.len()).map(Note));
+        let mut managed = ManagedVm {
+            vm: vm.clone(),
+            cgroup,
+            made,
+            divisible: made,
+            undivided: None,
+            configured,
+            worth,
+            has_rule: wanted.is_some(),
+            is_tenants,
+            in_force,
+            left_below: None,
+            policies,
+            is_shared,
+            ended_turns: false,
+            waits: Waits::default(),
+            vcpus: Vec::new(),
+            sampled: false,
+        };
+        self.take_vcpus(&mut managed)?;
+        self.throttling
+            .read_quotas(self.backend.controller(), &mut managed);
+        self.read_cpusets(&mut managed);
+        if !is_left_alone
+            && !in_force.idle
+            && let Backend::Live(actuator) = &mut self.backend
+        {
+            managed.in_force.weight = actuator.set_weight(&managed.cgroup, configured)?;
+        }
+        self.has_idle = self
+            .has_idle
+            .or_else(|| has_idle_class(self.controller(), &managed.cgroup));
+        let whose = format!(
+            "VM {} (pid {}, {} vCPUs)",
+            vm.name,
+            vm.process.pid,
+            vm.vcpus.len()
+        );
+        notes.push(Note(match is_left_alone {
+            true => format!("{whose} is measured and left as it is: it has no policy"),
+            false => format!(
+                "{whose} at weight {} in {}{}, under {}",
+                managed.configured,
+                managed.cgroup,
+                if made { "" } else { ", its own cgroup" },
+                registry::names(policies),
+            ),
+        }));
+        if vm.unidentified > 0 {
+            notes.push(Note(format!(
+                "VM {} (pid {}): {} vCPU threads are not recognized by name; give a QMP socket or \
+                 a thread pattern",
+                vm.name, vm.process.pid, vm.unidentified
+            )));
+        }
+        Ok(managed)
+    }
+
+    /// The cgroup that the VM's vCPU threads are in before anything is done.
+    fn home_of(&self, vm: &Vm) -> Result<CgroupPath, FleetError> {
+        let first = vm.vcpus.first().map_or(&vm.process, |vcpu| &vcpu.thread);
+        Ok(self.backend.controller().cgroup_of(first)?)
+    }
+
+    fn make_group(
+        &mut self,
+        vm: &Vm,
+        parent: &CgroupPath,
+        notes: &mut Vec<Note>,
+    ) -> Result<CgroupPath, FleetError> {
+        let name = group_name(vm);
+        match &mut self.backend {
+            Backend::Live(actuator) => Ok(actuator.create_group(parent, &name)?),
+            Backend::Dry(_) => {
+                let path = format!("{}/{name}", parent.0.trim_end_matches('/'));
+                notes.push(Note(format!(
+                    "would make {path} and move {} vCPU threads of VM {} there: it has no cgroup of \
+                     its own",
+                    vm.vcpus.len(),
+                    vm.name
+                )));
+                Ok(CgroupPath(path))
+            }
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! VMs that are gone, or no longer selected, until what was changed for them is put back.
+//!
+//! Nothing is done with them any more but that, and nobody hears of them. Thousands may end at once: an update puts back what it can in its time,
+//! one of them at least, and the next goes on. The journal lists them until then, so the end of the daemon puts them back, whatever end that is.
+
+use std::collections::BTreeSet;
+use std::collections::VecDeque;
+use std::time::Duration;
+use std::time::Instant;
+
+use tandem_linux::actuator::Actuator;
+use tandem_linux::actuator::Held;
+use tandem_linux::thread::Pid;
+use tandem_policy::PolicySet;
+
+use crate::apply::Refused;
+use crate::discovery::Vm;
+use crate::managed::ManagedVcpu;
+use crate::managed::ManagedVm;
+
+/// The VMs, in the order in which they left.
+#[derive(Debug, Default)]
+pub(super) struct Leaving(VecDeque<Left>);
+
+/// One that left.
+#[derive(Debug)]
+pub(super) struct Left {
+    /// As it was discovered.
+    pub(super) vm: Vm,
+    /// The policies that acted on it.
+    pub(super) policies: PolicySet,
+    held: Held,
+}
+
+impl Leaving {
+    /// A VM leaves.
+    pub(super) fn push(&mut self, managed: ManagedVm) {
+        let mut held = held(&managed.vcpus);
+        if !managed.is_left_alone() {
+            held.cgroups.push(managed.cgroup);
+        }
+        self.0.push_back(Left {
+            vm: managed.vm,
+            policies: managed.policies,
+            held,
+        });
+    }
+
+    /// Their processes.
+    pub(super) fn pids(&self) -> BTreeSet<Pid> {
+        self.0.iter().map(|left| left.vm.process.pid).collect()
+    }
+
+    /// Puts back what was changed, for so long; returns those of which all is done, and says what could not be put back. Without an actuator nothing
+    /// was changed.
+    pub(super) fn release(
+        &mut self,
+        actuator: Option<&mut Actuator>,
+        for_so_long: Duration,
+        refused: &mut Vec<Refused>,
+    ) -> Vec<Left> {
+        let Some(actuator) = actuator.filter(|_| !self.0.is_empty()) else {
+            return self.0.drain(..).collect();
+        };
+        let all: Vec<&Held> = self.0.iter().map(|left| &left.held).collect();
+        let began = Instant::now();
+        let mut any = false;
+        let reports = actuator.release(&all, || {
+            !std::mem::replace(&mut any, true) || began.elapsed() < for_so_long
+        });
+        for (left, report) in self.0.iter().zip(&reports) {
+            if !report.is_complete() {
+                refused.push(Refused {
+                    vm: left.vm.name.clone(),
+                    error: report.to_string(),
+                    is_of_disk: false,
+                    is_others: false,
+                });
+            }
+        }
+        self.0.drain(..reports.len()).collect()
+    }
+}
+
+/// What vCPUs hold: their threads, and the cgroups that hold one alone.
+pub(super) fn held(vcpus: &[ManagedVcpu]) -> Held {
+    Held {
+        threads: vcpus.iter().map(|vcpu| vcpu.thread).collect(),
+        cgroups: vcpus.iter().filter_map(|vcpu| vcpu.group.clone()).collect(),
+    }
+}

@@ -1,0 +1,247 @@
+//! Many VMs that come or go at once, and some that cannot be adopted, on a host in memory: nobody waits for them. Nothing here is timed: updates
+//! have no time at all or any, and what they ask and change is counted.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering;
+
+use tandem_linux::disk::Disk;
+use tandem_linux::disk::HostDisk;
+use tandem_linux::disk::How;
+use tandem_linux::journal::is_pending;
+
+use super::*;
+use crate::fixtures::tree::Tree;
+
+const VCPUS: u32 = 2;
+
+/// This machine's disk; it counts how often a journal is written anew.
+#[derive(Clone, Debug, Default)]
+struct Counted(Arc<AtomicUsize>);
+
+impl Disk for Counted {
+    fn make_dir(&self, dir: &Path) -> io::Result<()> {
+        HostDisk.make_dir(dir)
+    }
+
+    fn open(&self, path: &Path, how: How) -> io::Result<File> {
+        HostDisk.open(path, how)
+    }
+
+    fn read(&self, file: &File) -> io::Result<Vec<u8>> {
+        HostDisk.read(file)
+    }
+
+    fn write_at(&self, file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
+        HostDisk.write_at(file, bytes, at)
+    }
+
+    fn set_len(&self, file: &File, length: u64) -> io::Result<()> {
+        HostDisk.set_len(file, length)
+    }
+
+    fn sync(&self, _: &File) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        HostDisk.rename(from, to)
+    }
+
+    fn lock(&self, file: &File) -> io::Result<()> {
+        HostDisk.lock(file)
+    }
+}
+
+/// A fleet whose updates have so much time for those that come, and for those that go.
+struct Subject {
+    fleet: Fleet,
+    tree: Tree,
+    disk: Counted,
+    dir: tempfile::TempDir,
+}
+
+impl Subject {
+    fn new(budget: Duration) -> Subject {
+        let (dir, tree) = (tempfile::tempdir().unwrap(), Tree::default());
+        let disk = Counted::default();
+        let actuator = Actuator::open_on(
+            Box::new(disk.clone()),
+            Box::new(tree.clone()),
+            Box::new(tree.clone()),
+            dir.path(),
+            "boot",
+        );
+        let backend = Backend::Live(Box::new(actuator.unwrap().0));
+        let sampler = Sampler::new(ProcFs::at(dir.path()));
+        let mut fleet = Fleet::new(backend, sampler, Vec::new(), PolicySet::ALL);
+        fleet.budget = budget;
+        // The first update takes all that there are.
+        fleet.update(&[], &[]);
+        Subject {
+            fleet,
+            tree,
+            disk,
+            dir,
+        }
+    }
+
+    /// VMs that share a cgroup with others.
+    fn vms(&self, count: u32) -> Vec<Vm> {
+        self.tree.put_other(0, "/vms");
+        (0..count)
+            .map(|n| self.tree.vm(n, VCPUS, |_| "/vms".to_owned()))
+            .collect()
+    }
+
+    /// A look finds these; who is then under care.
+    fn update(&mut self, found: &[Vm]) -> Vec<VmId> {
+        self.fleet.update(found, found);
+        self.fleet.vms().map(|managed| managed.vm.id).collect()
+    }
+}
+
+/// A VM whose tenant sees to it that it cannot be adopted, and that it takes long to see that: another process in the first of thousands of cgroups.
+fn hostile(tree: &Tree) -> Vm {
+    tree.make_unfit("/his");
+    tree.put_other(1, "/his/a");
+    (0..5_000).for_each(|n| tree.make(&format!("/his/b{n}")));
+    tree.vm(0, VCPUS, |_| "/his".to_owned())
+}
+
+#[test]
+fn hostile_vms_that_cannot_be_adopted_keep_no_others_waiting() {
+    let mut subject = Subject::new(Duration::ZERO);
+    let first = hostile(&subject.tree);
+    let before = subject.tree.asked();
+    assert!(subject.update(std::slice::from_ref(&first)).is_empty());
+    let tried = subject.tree.asked();
+    assert_eq!(tried.parents - before.parents, 1);
+    assert!(
+        tried.reads - before.reads < 100,
+        "of thousands of cgroups: {tried:?}"
+    );
+    // There is no time at all: one of those that were not tried yet is, and one of those that failed.
+    let fresh = subject.tree.vm(1, VCPUS, |_| "/fresh".to_owned());
+    let both = [first, fresh];
+    assert_eq!(subject.update(&both), [both[1].id]);
+}
+
+#[test]
+fn who_cannot_be_adopted_is_tried_now_and_then_and_adopted_once_it_can_be() {
+    let mut subject = Subject::new(Duration::ZERO);
+    let tree = subject.tree.clone();
+    let first = hostile(&tree);
+    let selected = std::slice::from_ref(&first);
+    // Where all VMs of the host are is read to adopt one.
+    let mut all: Vec<Vm> = (1..50)
+        .map(|n| tree.vm(n, VCPUS, |_| "/others".to_owned()))
+        .collect();
+    all.push(first.clone());
+    let before = tree.asked();
+    for _ in 0..127 {
+        let (_, refused) = subject.fleet.update(selected, &all);
+        assert!(refused.len() <= 1);
+    }
+    let after = tree.asked();
+    let tries = after.parents - before.parents;
+    assert!((6..=8).contains(&tries), "{tries} tries in 127 looks");
+    let (places, threads) = (after.places - before.places, VCPUS as usize + 1);
+    assert!(
+        places <= tries * (all.len() * threads + 1),
+        "{places} looks where a thread is, in {tries} tries"
+    );
+    tree.make_fit("/his");
+    let looks = (1..=64).find(|_| !subject.update(selected).is_empty());
+    assert!(looks.is_some(), "it is adopted in the end");
+}
+
+#[test]
+fn who_waited_for_a_try_has_it_before_who_came_later() {
+    let mut subject = Subject::new(Duration::ZERO);
+    let vms = subject.vms(4);
+    let ids: Vec<VmId> = vms.iter().map(|vm| vm.id).collect();
+    assert_eq!(subject.update(&vms[2..]), ids[2..3]);
+    assert_eq!(subject.update(&vms), ids[2..], "the last has waited");
+    assert_eq!(subject.update(&vms), [ids[0], ids[2], ids[3]]);
+    assert_eq!(subject.update(&vms), ids);
+}
+
+#[test]
+fn many_vms_that_end_leave_at_once_and_cost_one_write_of_the_journal() {
+    let mut subject = Subject::new(Duration::MAX);
+    let vms = subject.vms(200);
+    assert_eq!(subject.update(&vms).len(), 200);
+    let (gone, others) = vms.split_at(100);
+    // What a look at the others takes.
+    let before = subject.tree.asked().lives;
+    subject.update(&vms);
+    let quiet = subject.tree.asked().lives - before;
+    gone.iter().for_each(|vm| subject.tree.end(vm));
+    let (before, rewrites) = (
+        subject.tree.asked().lives,
+        subject.disk.0.load(Ordering::Relaxed),
+    );
+    assert_eq!(subject.update(others).len(), 100);
+    let lives = subject.tree.asked().lives - before;
+    assert!(
+        lives <= quiet / 2 + 100 * VCPUS as usize,
+        "{lives} looks whether a thread lives, {quiet} in a look at which nobody left"
+    );
+    let after = subject.disk.0.load(Ordering::Relaxed);
+    assert_eq!(after - rewrites, 1, "of the journal");
+    assert_eq!(subject.tree.below("/vms"), 100);
+}
+
+#[test]
+fn what_there_is_no_time_for_is_put_back_at_the_next_looks() {
+    let mut subject = Subject::new(Duration::MAX);
+    let vms = subject.vms(10);
+    assert_eq!(subject.update(&vms).len(), 10);
+    subject.fleet.budget = Duration::ZERO;
+    for looks in 1..=9 {
+        // None of them is acted on or told of; their groups go one by one.
+        assert!(subject.update(&[]).is_empty());
+        assert!(subject.fleet.observe(Nanos(1), Nanos(1), false).is_empty());
+        assert_eq!(subject.tree.below("/vms"), 10 - looks);
+    }
+    // The last is selected again: it waits until what was its own is put back, and is adopted then.
+    assert_eq!(subject.update(&vms[9..]), [vms[9].id]);
+    assert_eq!(subject.tree.below("/vms"), 1);
+    assert!(subject.update(&[]).is_empty());
+    assert_eq!(subject.tree.below("/vms"), 0);
+    assert!(!is_pending(subject.dir.path()));
+}
+
+#[test]
+fn who_comes_back_before_what_it_left_is_put_back_waits() {
+    let mut subject = Subject::new(Duration::MAX);
+    let vms = subject.vms(3);
+    assert_eq!(subject.update(&vms).len(), 3);
+    subject.fleet.budget = Duration::ZERO;
+    assert!(subject.update(&[]).is_empty(), "the first is put back");
+    assert!(subject.update(&vms[2..]).is_empty(), "the second is");
+    assert_eq!(subject.tree.below("/vms"), 1);
+    assert_eq!(subject.update(&vms[2..]), [vms[2].id]);
+    assert_eq!(subject.tree.below("/vms"), 1);
+    // What was put back is not what the new one has.
+    assert_eq!(subject.update(&vms[2..]), [vms[2].id]);
+    assert_eq!(subject.tree.below("/vms"), 1);
+}
+
+#[test]
+fn the_end_of_the_daemon_puts_back_what_there_was_no_time_for() {
+    let mut subject = Subject::new(Duration::MAX);
+    let vms = subject.vms(5);
+    subject.update(&vms);
+    subject.fleet.budget = Duration::ZERO;
+    subject.update(&[]);
+    assert_eq!(subject.tree.below("/vms"), 4);
+    drop(subject.fleet);
+    assert_eq!(subject.tree.below("/vms"), 0);
+    assert!(!is_pending(subject.dir.path()));
+}

@@ -1,0 +1,214 @@
+//! Giving up what VMs hold, because they are gone or no longer selected.
+//!
+//! However many VMs end at once, the journal is looked through once and written once for all of them, and no thread of another VM is looked
+//! at: first everything is put back, then all of it is forgotten. Killed in between, the journal lists what is put back already, and to undo
+//! that again changes nothing (`crate::restore`). What cannot be put back now stays in the journal.
+//!
+//! Of a thread that ended there is nothing to put back. Where there was nothing else the file stays as it is, and its records go with the next
+//! compaction.
+
+use std::collections::HashMap;
+use std::collections::HashSet;
+
+use super::Actuator;
+use super::ActuatorError;
+use crate::cgroup::CgroupPath;
+use crate::journal::Entry;
+use crate::journal::Key;
+use crate::journal::Record;
+use crate::restore::RestoreReport;
+use crate::thread::ThreadRef;
+use crate::undo::above_changed;
+
+/// What one VM holds, or some of its vCPUs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Threads: they get their affinity, nice value and slice back.
+    pub threads: Vec<ThreadRef>,
+    /// Cgroups, with those below them. One that the actuator made is emptied (threads go back to where they came from) and removed; one that
+    /// was there before gets its own values back.
+    pub cgroups: Vec<CgroupPath>,
+}
+
+/// Which of these each record belongs to, by their numbers.
+fn shares(records: &[Record], all: &[&Held]) -> Vec<Vec<usize>> {
+    let mut threads: HashMap<ThreadRef, usize> = HashMap::new();
+    let mut cgroups: HashMap<&str, usize> = HashMap::new();
+    for (number, held) in all.iter().enumerate() {
+        threads.extend(held.threads.iter().map(|thread| (*thread, number)));
+        let paths = held.cgroups.iter();
+        cgroups.extend(paths.map(|cgroup| (cgroup.0.trim_end_matches('/'), number)));
+    }
+    let inside = |cgroup: &CgroupPath| {
+        let mut paths = cgroup.at_and_above();
+        paths.find_map(|path| cgroups.get(path).copied())
+    };
+    // Of a thread that was moved there and has ended all is forgotten.
+    for record in records {
+        if let Record::Moved { thread, to, .. } = record
+            && let Some(number) = inside(to)
+        {
+            threads.entry(*thread).or_insert(number);
+        }
+    }
+    let mut shares = vec![Vec::new(); all.len()];
+    for (at, record) in records.iter().enumerate() {
+        let number = match record {
+            Record::Created { cgroup } | Record::Knob { cgroup, .. } => inside(cgroup),
+            Record::Moved { thread, to, .. } => inside(to).or(threads.get(thread).copied()),
+            Record::Affinity { thread, .. }
+            | Record::Nice { thread, .. }
+            | Record::Slice { thread, .. } => threads.get(thread).copied(),
+            Record::Enabled { .. } => None,
+        };
+        if let Some(number) = number {
+            shares[number].push(at);
+        }
+    }
+    shares
+}
+
+impl Held {
+    /// Whether a record of what still lives is to be undone.
+    fn holds(&self, record: &Record, threads: &HashSet<ThreadRef>) -> bool {
+        match record {
+            Record::Moved { to, .. } => self.cgroups.iter().any(|cgroup| to.is_within(cgroup)),
+            other => other.thread().is_none_or(|thread| threads.contains(thread)),
+        }
+    }
+}
+
+impl Actuator {
+    /// Gives these up, one after the other, for as long as `goes_on` says so before each; there is a report of each that was given up. The
+    /// journal forgets what was put back, and threads that ended.
+    pub fn release(
+        &mut self,
+        all: &[&Held],
+        mut goes_on: impl FnMut() -> bool,
+    ) -> Vec<RestoreReport> {
+        let mut reports = Vec::new();
+        let (mut undone, mut ended) = (HashSet::new(), HashSet::new());
+        let mut gave_up_cgroups = false;
+        for (held, share) in all.iter().zip(shares(self.journal.records(), all)) {
+            if !goes_on() {
+                break;
+            }
+            let mut report = RestoreReport::default();
+            let records = share.iter().map(|at| &self.journal.records()[*at]);
+            let (of_ended, mut others) = self.split_ended(records);
+            report.nothing_to_do += of_ended.len();
+            ended.extend(of_ended);
+            let threads: HashSet<ThreadRef> = held.threads.iter().copied().collect();
+            others.retain(|record| held.holds(record, &threads));
+            let failed = self.undo().undo_all(&others, &mut report);
+            let failed: HashSet<Key> = failed.iter().map(Record::key).collect();
+            let keys = others.iter().map(Record::key);
+            undone.extend(keys.filter(|key| !failed.contains(key)));
+            gave_up_cgroups |= !held.cgroups.is_empty();
+            reports.push(report);
+        }
+        let Some(last) = reports.last_mut() else {
+            return reports;
+        };
+        if undone.is_empty() && !gave_up_cgroups {
+            self.journal
+                .forget_ended(|record| ended.contains(&record.key()));
+            self.compact_if_due();
+            return reports;
+        }
+        let records = self.journal.records().iter();
+        let is_kept = |record: &&Record| {
+            let key = record.key();
+            !undone.contains(&key) && !ended.contains(&key)
+        };
+        let kept: Vec<Record> = records.filter(is_kept).cloned().collect();
+        let kept = match gave_up_cgroups {
+            true => self.without_unneeded(kept, last),
+            false => kept,
+        };
+        if let Err(error) = self.journal.rewrite(kept) {
+            last.keeps_journal(&error);
+        }
+        reports
+    }
+
+    /// The keys of records of threads that ended, and the other records. Each thread is looked at once.
+    fn split_ended<'r>(
+        &self,
+        records: impl Iterator<Item = &'r Record>,
+    ) -> (Vec<Key>, Vec<Record>) {
+        let mut alive: HashMap<ThreadRef, bool> = HashMap::new();
+        let (mut of_ended, mut others) = (Vec::new(), Vec::new());
+        for record in records {
+            let is_alive = record.thread().is_none_or(|thread| {
+                let known = alive.entry(*thread);
+                *known.or_insert_with(|| self.threads.is_alive(thread))
+            });
+            match is_alive {
+                true => others.push(record.clone()),
+                false => of_ended.push(record.key()),
+            }
+        }
+        (of_ended, others)
+    }
+
+    fn release_one(&mut self, held: &Held) -> RestoreReport {
+        self.release(&[held], || true).pop().unwrap_or_default()
+    }
+
+    /// Gives up a cgroup and those below it, as [`Actuator::release`] does.
+    pub fn release_group(&mut self, cgroup: &CgroupPath) -> Result<RestoreReport, ActuatorError> {
+        Ok(self.release_one(&Held {
+            cgroups: vec![cgroup.clone()],
+            ..Held::default()
+        }))
+    }
+
+    /// Puts a thread's affinity mask, nice value and slice back, and forgets them; of one that ended there is only the latter to do.
+    pub fn release_thread(&mut self, thread: &ThreadRef) -> Result<RestoreReport, ActuatorError> {
+        Ok(self.release_one(&Held {
+            threads: vec![*thread],
+            ..Held::default()
+        }))
+    }
+
+    /// Takes the cpu controller back from below cgroups where no change of ours needs it.
+    pub(super) fn disable_unneeded(
+        &mut self,
+        report: &mut RestoreReport,
+    ) -> Result<(), ActuatorError> {
+        let kept = self.without_unneeded(self.journal.records().to_vec(), report);
+        if let Err(error) = self.journal.rewrite(kept) {
+            report.keeps_journal(&error);
+        }
+        Ok(())
+    }
+
+    /// Takes the cpu controller back from below cgroups where none of these changes needs it; returns them without what was undone.
+    fn without_unneeded(
+        &self,
+        mut records: Vec<Record>,
+        report: &mut RestoreReport,
+    ) -> Vec<Record> {
+        let is_enabled = |record: &Record| matches!(record, Record::Enabled { .. });
+        if !records.iter().any(is_enabled) {
+            return records;
+        }
+        let unneeded: Vec<Record> = {
+            let needed = above_changed(&records);
+            let is_unneeded = |record: &&Record| match record {
+                Record::Enabled { cgroup, .. } => !needed.contains(cgroup.0.trim_end_matches('/')),
+                _ => false,
+            };
+            records.iter().filter(is_unneeded).cloned().collect()
+        };
+        let failed = self.undo().undo_all(&unneeded, report);
+        let failed: HashSet<Key> = failed.iter().map(Record::key).collect();
+        let unneeded: HashSet<Key> = unneeded.iter().map(Record::key).collect();
+        records.retain(|record| {
+            let key = record.key();
+            !unneeded.contains(&key) || failed.contains(&key)
+        });
+        records
+    }
+}
