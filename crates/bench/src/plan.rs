@@ -27,6 +27,7 @@ use tandem_policy::host::registry;
 use thiserror::Error;
 
 use crate::mode::Mode;
+use crate::range::RangeError;
 use crate::vm_spec::VmSpec;
 
 /// Weights that the daemon and the kernel's knobs can express, 1 = the kernel's default.
@@ -192,6 +193,32 @@ impl DaemonPlan {
             policies: Some(policies.or(asymmetric)),
             ..self.clone()
         }
+    }
+
+    /// The same, if FlexS can act with it: it swaps pinned vCPUs, and no other policy that swaps can be beside it.
+    pub fn checked_for_flexs(self) -> Result<DaemonPlan, RangeError> {
+        let wrong = |flag, value: &str, range: &str| RangeError {
+            flag,
+            value: value.to_owned(),
+            range: range.to_owned(),
+        };
+        if self.placement != Placement::Rebalance {
+            let value = if self.placement == Placement::Keep {
+                "keep"
+            } else {
+                "turns"
+            };
+            let range = "rebalance, without which FlexS swaps nobody";
+            return Err(wrong("--placement", value, range));
+        }
+        let asymmetric = registry::find(asymmetric::ENTRY.name).ok();
+        let swaps =
+            |policies: &PolicySet| asymmetric.is_some_and(|policy| policies.contains(policy));
+        if self.policies.as_ref().is_some_and(swaps) {
+            let range = "policies that do not swap vCPUs, which FlexS does";
+            return Err(wrong("--policies", asymmetric::ENTRY.name, range));
+        }
+        Ok(self)
     }
 
     /// The same with the policy `flexs` besides, on the VMs' synthetic counters. It swaps pinned vCPUs.

@@ -17,7 +17,6 @@ use tandem_host::config::Placement;
 use tandem_microvm::Backend;
 use tandem_policy::PolicySet;
 use tandem_policy::asymmetric::AsymmetricConfig;
-use tandem_policy::host::asymmetric;
 use tandem_policy::host::registry;
 
 /// What runs the vCPUs.
@@ -79,31 +78,6 @@ impl DaemonArgs {
             .into_iter()
             .flatten()
             .collect()
-    }
-
-    /// Whether FlexS can act with these: it swaps vCPUs that are pinned, and no other policy that swaps can be beside it.
-    pub fn goes_with_flexs(&self) -> Result<(), RangeError> {
-        let wrong = |flag, value: String, range: &str| {
-            let range = range.to_owned();
-            Err(RangeError { flag, value, range })
-        };
-        let given = self
-            .placement
-            .filter(|&arg| Placement::from(arg) != Placement::Rebalance);
-        if let Some(value) = given.and_then(|arg| arg.to_possible_value()) {
-            let range = "rebalance, without which FlexS swaps nobody";
-            return wrong("--placement", value.get_name().to_owned(), range);
-        }
-        let swaps = |policies: PolicySet| {
-            registry::entries(policies).any(|(_, policy)| policy.name == asymmetric::ENTRY.name)
-        };
-        match self.policies.filter(|&policies| swaps(policies)) {
-            Some(policies) => {
-                let range = "policies without asymmetric, which swaps vCPUs too";
-                wrong("--policies", daemon_process::policy_names(policies), range)
-            }
-            None => Ok(()),
-        }
     }
 
     /// The checked form, with the placement that is meant where none was given.

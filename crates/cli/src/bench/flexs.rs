@@ -73,7 +73,6 @@ pub struct FlexsArgs {
 
 impl FlexsArgs {
     fn settings(&self) -> anyhow::Result<Settings> {
-        self.daemon.goes_with_flexs()?;
         let plan = Plan {
             vms: Vec::new(),
             modes: mode::list(&self.modes)?,
@@ -82,7 +81,10 @@ impl FlexsArgs {
             backend: self.backend.map(Backend::from),
             seed: 1,
             pcpus: host_facts::usable_pcpus()?,
-            daemon: self.daemon.plan(Placement::Rebalance)?,
+            daemon: self
+                .daemon
+                .plan(Placement::Rebalance)?
+                .checked_for_flexs()?,
             state_dir: live::state_dir(self.state_dir.as_ref()),
             alone: self.seconds.alone_if_wanted()?,
         };
