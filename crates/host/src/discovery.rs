@@ -489,13 +489,18 @@ impl Discovery {
         if !self.qmp.is_used() || !self.hosts.values().any(|host| host.qmp_wanted) {
             return;
         }
-        let hosts = &mut self.hosts;
-        for path in self
-            .qmp
-            .due(now, |pid| hosts.get(&pid).map(|h| h.qmp_wanted))
-        {
-            let owner = match qmp::query_vcpus(&path, qmp::DEADLINE) {
-                Ok(answer) => match owner_of(hosts, &answer, &self.procfs) {
+        let (hosts, tenants) = (&mut self.hosts, &self.tenants);
+        let waiting = hosts.values().filter(|host| host.qmp_wanted);
+        let waiting: BTreeSet<u32> = waiting.filter_map(|host| host.owner.tenant).collect();
+        let maker = |uid| {
+            let tenant = tenants.of(uid);
+            (uid == 0 || waiting.contains(&tenant)).then_some(tenant)
+        };
+        let wants = |pid| hosts.get(&pid).map(|host| host.qmp_wanted);
+        for socket in self.qmp.due(now, wants, maker) {
+            let path = &socket.path;
+            let owner = match qmp::query_vcpus(path, qmp::DEADLINE) {
+                Ok(answer) => match owner_of(hosts, &answer) {
                     Ok(owner) => owner.map(|host| {
                         // Whatever else a socket names is none of its process's.
                         let vcpus = answer.vcpus.iter();
@@ -514,7 +519,7 @@ impl Discovery {
                     None
                 }
             };
-            self.qmp.asked(path, owner, now);
+            self.qmp.asked(socket, owner, now);
         }
     }
 }
@@ -523,7 +528,6 @@ impl Discovery {
 fn owner_of<'a>(
     hosts: &'a mut BTreeMap<Pid, Host>,
     answer: &QmpAnswer,
-    procfs: &ProcFs,
 ) -> Result<Option<&'a mut Host>, String> {
     let owner = hosts.values_mut().find(|host| {
         let mut vcpus = answer.vcpus.iter();
@@ -533,10 +537,10 @@ fn owner_of<'a>(
         return Ok(None);
     };
     let (peer, process) = (answer.peer, host.process.pid);
-    match peer.speaks_for(process, host.owner.uid, procfs) {
+    match peer.speaks_for(process) {
         true => Ok(Some(host)),
         false => Err(format!(
-            "process {} of user {} listens there, and names threads of process {process}: it is not believed",
+            "process {} of user {} answers there, and names threads of process {process}: it is not believed",
             peer.pid, peer.uid
         )),
     }

@@ -345,14 +345,16 @@ fn qmp_hostile_sockets_do_not_make_vcpus_of_others_threads() {
             tid: tandem_linux::thread::Tid(100),
         }],
     };
-    let procfs = ProcFs::at(proc.root.path());
     proc.add(&process(66, "liar"));
     let mut owner = |pid, uid| {
-        let owner = owner_of(&mut discovery.hosts, &answer(pid, uid), &procfs);
+        let owner = owner_of(&mut discovery.hosts, &answer(pid, uid));
         owner.map(|owner| owner.map(|host| host.process.pid))
     };
     assert_eq!(owner(100, 1000), Ok(Some(Pid(100))));
     let error = owner(66, 1001).unwrap_err();
     assert!(error.contains("process 66 of user 1001"), "{error}");
     assert!(owner(66, 1000).is_err());
+    // One that is gone, of the same user.
+    assert!(owner(65, 1000).is_err());
+    assert_eq!(owner(65, 0), Ok(Some(Pid(100))));
 }
