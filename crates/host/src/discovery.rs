@@ -15,7 +15,8 @@
 //!   again at the same growing ages, since names are given after birth. Even that is left out while
 //!   the VM's process does not run (see [`tandem_linux::cpu_clock`]).
 //! - Whatever processes hold, a scan ends in time, and the next goes on where it ended (`budget`). There are bounds for what one process
-//!   and one user may have under care ([`MOST_VCPUS`], [`MOST_THREADS`], [`MOST_VMS_OF_USER`], [`MOST_VCPUS_OF_USER`]).
+//!   ([`MOST_VCPUS`], [`MOST_THREADS`]), one user ([`MOST_VMS_OF_USER`], [`MOST_VCPUS_OF_USER`]) and all together may have under care
+//!   ([`MOST_VMS_OF_HOST`], [`MOST_VCPUS_OF_HOST`], [`MOST_THREADS_OF_HOST`]). Nothing is kept of VMs beyond but that they are there.
 //!
 //! That a listed process is the one seen before is told by the inode number of its folder in
 //! `/proc`, which comes with the list for free. The kernel normally gives a later process of the
@@ -46,14 +47,21 @@ use tandem_linux::procfs::user_of;
 use tandem_linux::thread::Pid;
 use tandem_linux::thread::ThreadStat;
 
+mod bounds;
 mod budget;
 mod descriptors;
 mod host;
 mod look;
 mod named;
 mod qmp_sockets;
+mod tenants;
 mod vm;
 
+pub use bounds::MOST_THREADS_OF_HOST;
+pub use bounds::MOST_VCPUS_OF_HOST;
+pub use bounds::MOST_VCPUS_OF_USER;
+pub use bounds::MOST_VMS_OF_HOST;
+pub use bounds::MOST_VMS_OF_USER;
 pub use host::MOST_THREADS;
 pub use host::MOST_VCPUS;
 pub use named::NamedError;
@@ -61,6 +69,9 @@ pub use named::check_named;
 pub use vm::VcpuThread;
 pub use vm::Vm;
 
+use bounds::Bound;
+use bounds::Claim;
+use bounds::Size;
 use budget::Budget;
 use budget::Slice;
 use descriptors::Count;
@@ -70,12 +81,8 @@ use host::numbered_folders;
 use look::Look;
 use named::Named;
 use qmp_sockets::QmpSockets;
-
-/// The most VMs that a user may have under care.
-pub const MOST_VMS_OF_USER: usize = 4096;
-
-/// The most vCPUs that a user may have under care.
-pub const MOST_VCPUS_OF_USER: usize = 16_384;
+use tenants::Owner;
+use tenants::Tenants;
 
 /// How long a scan may take for who has all the time there is. It takes so long only where somebody's processes hold very much.
 pub const UNHURRIED: Duration = Duration::from_secs(5);
@@ -136,6 +143,8 @@ pub struct Scan {
     pub unreadable: usize,
     /// How many of these are VMMs by their names.
     pub unreadable_vmms: usize,
+    /// How many VMs are left alone because their user or the host has as many as there may be.
+    pub left_out: usize,
     /// What an operator should know, such as a QMP socket that does not answer.
     pub problems: Vec<String>,
 }
@@ -153,6 +162,8 @@ pub struct Discovery {
     qmp: QmpSockets,
     others: HashMap<Pid, Other>,
     hosts: BTreeMap<Pid, Host>,
+    /// Who counts as one user.
+    tenants: Tenants,
     /// Whose processes were found to hold very much in this scan.
     hoarders: BTreeSet<Option<u32>>,
     /// The VM brought up to date last, and the process looked into last: the next scan begins behind them.
@@ -162,31 +173,43 @@ pub struct Discovery {
     scans: u64,
 }
 
-/// A process that holds no VM.
+/// A process that holds no VM, or none for which there is room.
 struct Other {
     inode: u64,
     kernel: bool,
     readable: bool,
     vmm: Vmm,
     look: Look,
-    user: Option<u32>,
+    owner: Owner,
     /// How far its descriptors have been counted, if that is not done.
     count: Option<Count>,
+    /// How many VMs it holds for which there is no room, and where there is none.
+    left_out: Option<(Bound, usize)>,
 }
 
 impl Other {
-    fn new(inode: u64, stat: &ThreadStat, folder: &Path, now: Instant) -> Other {
+    fn new(inode: u64, kernel: bool, owner: Owner, now: Instant) -> Other {
         Other {
             inode,
-            kernel: stat.kernel_thread,
+            kernel,
             readable: true,
             vmm: Vmm::Other,
             look: Look::due(now),
-            user: match stat.kernel_thread {
-                true => Some(0),
-                false => user_of(folder),
-            },
+            owner,
             count: None,
+            left_out: None,
+        }
+    }
+
+    /// Of a process for whose VMs there is no room.
+    fn left_out(host: &Host, left_out: (Bound, usize), now: Instant) -> Other {
+        let mut look = host.look;
+        look.again(now);
+        Other {
+            vmm: host.program(),
+            look,
+            left_out: Some(left_out),
+            ..Other::new(host.inode, false, host.owner, now)
         }
     }
 
@@ -209,6 +232,7 @@ impl Discovery {
                 options.qmp_by_pid,
                 procfs.resolve("/"),
             ),
+            tenants: Tenants::new(procfs.resolve("/etc/subuid")),
             has_clocks: procfs == ProcFs::host(),
             me: (procfs == ProcFs::host()).then(|| Pid(std::process::id())),
             procfs,
@@ -235,6 +259,7 @@ impl Discovery {
     /// The same, as if it were `now`: times given must not run backwards.
     fn scan_at(&mut self, now: Instant, time: Duration) -> Result<Scan, DiscoveryError> {
         self.scans += 1;
+        self.tenants.refresh();
         let path = self.procfs.resolve("/proc");
         let listed = numbered_folders(&path)
             .map_err(|source| DiscoveryError::Proc { path, source })?
@@ -262,7 +287,7 @@ impl Discovery {
             ..Scan::default()
         };
         self.ask_qmp(now, &mut scan.problems);
-        self.assemble(&mut scan);
+        self.assemble(now, &mut scan);
         Ok(scan)
     }
 
@@ -274,7 +299,7 @@ impl Discovery {
                 return;
             }
             self.last_refreshed = pid;
-            let user = self.hosts.get(&pid).and_then(|host| host.user);
+            let user = self.hosts.get(&pid).and_then(|host| host.owner.tenant);
             if budget.is_over_for(user) {
                 continue;
             }
@@ -307,7 +332,7 @@ impl Discovery {
                 return;
             }
             self.last_looked_into = pid;
-            let known = self.others.get(&pid).map(|other| other.user);
+            let known = self.others.get(&pid).map(|other| other.owner.tenant);
             if let Some(user) = known
                 && budget.is_over_for(user)
             {
@@ -326,12 +351,17 @@ impl Discovery {
         let Ok(stat) = ThreadStat::read(&folder) else {
             return;
         };
-        let mut other = known.unwrap_or_else(|| Other::new(inode, &stat, &folder, now));
-        let user = other.user;
+        let mut other = known.unwrap_or_else(|| {
+            let owner = self.owner(&stat, &folder);
+            Other::new(inode, stat.kernel_thread, owner, now)
+        });
+        let owner = other.owner;
+        let user = owner.tenant;
         if other.kernel || budget.is_over_for(user) {
             self.others.insert(pid, other);
             return;
         }
+        other.left_out = None;
         let slice = budget.slice();
         let mut count = other.count.take().unwrap_or_default();
         let counted = count.go_on(&folder, slice);
@@ -345,9 +375,10 @@ impl Discovery {
         };
         if !is_unfinished || count.vcpus > 0 {
             let mut host = Host::new(inode, pid, &stat, kvm_vcpus, now);
-            host.user = user;
+            host.owner = owner;
             host.strict = self.strict;
-            host.is_named = self.named.includes(pid, user, &folder);
+            host.is_named = self.named.includes(pid, owner.uid, &folder);
+            host.look = other.look;
             host.count = is_unfinished.then_some(count);
             // Names matter only where there is something for them to name.
             if host.names_count() || (host.is_named && stat.threads > 1) {
@@ -368,6 +399,14 @@ impl Discovery {
             other.look.again(now);
         }
         self.others.insert(pid, other);
+    }
+
+    /// Whose a process is. `folder` is its folder in `/proc`.
+    fn owner(&self, stat: &ThreadStat, folder: &Path) -> Owner {
+        self.tenants.owner(match stat.kernel_thread {
+            true => Some(0),
+            false => user_of(folder),
+        })
     }
 
     /// Brings a known VM's threads up to date; drops it when it is gone or no VM any more.
@@ -393,27 +432,54 @@ impl Discovery {
         }
     }
 
-    /// The VMs as they are now, as many as a user may have.
-    fn assemble(&mut self, scan: &mut Scan) {
-        let mut held: HashMap<Option<u32>, (usize, usize)> = HashMap::new();
-        let (hosts, next_id) = (&mut self.hosts, &mut self.next_id);
-        for host in hosts.values_mut() {
-            let (vms, vcpus) = held.entry(host.user).or_default();
-            for vm in host.vms(next_id) {
-                let is_too_much =
-                    *vms >= MOST_VMS_OF_USER || *vcpus + vm.vcpus.len() > MOST_VCPUS_OF_USER;
-                if is_too_much {
-                    scan.problems.push(format!(
-                        "user {} has more than {MOST_VMS_OF_USER} VMs or {MOST_VCPUS_OF_USER} vCPUs: what is beyond is left alone",
-                        user_name(host.user)
-                    ));
-                    continue;
-                }
-                *vms += 1;
-                *vcpus += vm.vcpus.len();
-                scan.vms.push(vm);
+    /// The VMs as they are now, as many as there may be. Of processes none of whose VMs is among them nothing more is kept; they are looked into again,
+    /// ever less often.
+    fn assemble(&mut self, now: Instant, scan: &mut Scan) {
+        let (mut claims, mut vms) = (Vec::new(), Vec::new());
+        for host in self.hosts.values_mut() {
+            let mut threads = host.tasks.len();
+            for vm in host.vms(&mut self.next_id) {
+                let size = Size {
+                    vms: 1,
+                    vcpus: vm.vcpus.len(),
+                    threads: std::mem::take(&mut threads),
+                };
+                claims.push(Claim {
+                    user: host.owner.tenant,
+                    vm: vm.id,
+                    size,
+                });
+                vms.push(vm);
             }
         }
+        let verdicts = bounds::admit(&claims);
+        let mut full: BTreeSet<(Bound, Option<u32>)> = BTreeSet::new();
+        let mut left_out: BTreeMap<Pid, (Bound, usize)> = BTreeMap::new();
+        for ((vm, claim), verdict) in vms.into_iter().zip(&claims).zip(verdicts) {
+            match verdict {
+                None => scan.vms.push(vm),
+                Some(bound) => {
+                    full.insert((bound, claim.user));
+                    left_out.entry(vm.process.pid).or_insert((bound, 0)).1 += 1;
+                }
+            }
+        }
+        scan.left_out = left_out.values().map(|(_, vms)| vms).sum();
+        for vm in &scan.vms {
+            left_out.remove(&vm.process.pid);
+        }
+        let others = self.others.values();
+        for (other, (bound, vms)) in others.filter_map(|other| Some((other, other.left_out?))) {
+            full.insert((bound, other.owner.tenant));
+            scan.left_out += vms;
+        }
+        for (pid, left_out) in left_out {
+            if let Some(host) = self.hosts.remove(&pid) {
+                self.others
+                    .insert(pid, Other::left_out(&host, left_out, now));
+            }
+        }
+        scan.problems.extend(full.into_iter().map(is_full));
         scan.problems.sort();
         scan.problems.dedup();
     }
@@ -423,13 +489,18 @@ impl Discovery {
         if !self.qmp.is_used() || !self.hosts.values().any(|host| host.qmp_wanted) {
             return;
         }
-        let hosts = &mut self.hosts;
-        for path in self
-            .qmp
-            .due(now, |pid| hosts.get(&pid).map(|h| h.qmp_wanted))
-        {
-            let owner = match qmp::query_vcpus(&path, qmp::DEADLINE) {
-                Ok(answer) => match owner_of(hosts, &answer, &self.procfs) {
+        let (hosts, tenants) = (&mut self.hosts, &self.tenants);
+        let waiting = hosts.values().filter(|host| host.qmp_wanted);
+        let waiting: BTreeSet<u32> = waiting.filter_map(|host| host.owner.tenant).collect();
+        let maker = |uid| {
+            let tenant = tenants.of(uid);
+            (uid == 0 || waiting.contains(&tenant)).then_some(tenant)
+        };
+        let wants = |pid| hosts.get(&pid).map(|host| host.qmp_wanted);
+        for socket in self.qmp.due(now, wants, maker) {
+            let path = &socket.path;
+            let owner = match qmp::query_vcpus(path, qmp::DEADLINE) {
+                Ok(answer) => match owner_of(hosts, &answer) {
                     Ok(owner) => owner.map(|host| {
                         // Whatever else a socket names is none of its process's.
                         let vcpus = answer.vcpus.iter();
@@ -448,7 +519,7 @@ impl Discovery {
                     None
                 }
             };
-            self.qmp.asked(path, owner, now);
+            self.qmp.asked(socket, owner, now);
         }
     }
 }
@@ -457,7 +528,6 @@ impl Discovery {
 fn owner_of<'a>(
     hosts: &'a mut BTreeMap<Pid, Host>,
     answer: &QmpAnswer,
-    procfs: &ProcFs,
 ) -> Result<Option<&'a mut Host>, String> {
     let owner = hosts.values_mut().find(|host| {
         let mut vcpus = answer.vcpus.iter();
@@ -467,10 +537,10 @@ fn owner_of<'a>(
         return Ok(None);
     };
     let (peer, process) = (answer.peer, host.process.pid);
-    match peer.speaks_for(process, host.user, procfs) {
+    match peer.speaks_for(process) {
         true => Ok(Some(host)),
         false => Err(format!(
-            "process {} of user {} listens there, and names threads of process {process}: it is not believed",
+            "process {} of user {} answers there, and names threads of process {process}: it is not believed",
             peer.pid, peer.uid
         )),
     }
@@ -482,6 +552,19 @@ fn holds_much(user: Option<u32>) -> String {
         "processes of user {} hold thousands of descriptors: they are looked at piece by piece, and VMs among them are found late",
         user_name(user)
     )
+}
+
+/// What an operator should know of whose VMs there is no room.
+fn is_full((bound, user): (Bound, Option<u32>)) -> String {
+    match bound {
+        Bound::User => format!(
+            "user {} has more than {MOST_VMS_OF_USER} VMs or {MOST_VCPUS_OF_USER} vCPUs: what is beyond is left alone",
+            user_name(user)
+        ),
+        Bound::Host => format!(
+            "this host has more than {MOST_VMS_OF_HOST} VMs, or VMs of more than {MOST_VCPUS_OF_HOST} vCPUs or {MOST_THREADS_OF_HOST} threads: what is beyond is left alone, of those users who have most"
+        ),
+    }
 }
 
 /// How many KVM vCPUs a process holds; `None` if it does not let us look, or has more descriptors than can be looked at in a moment. `folder` is

@@ -7,11 +7,12 @@
 //! A QMP socket serves one client at a time. While libvirt, say, holds it, a connection succeeds and
 //! then nothing comes, so every exchange has a deadline, and so has the connection.
 //!
-//! Anybody may listen at a path that a pattern matches, and name threads that are not its own. The kernel tells who listens
-//! (SO_PEERCRED: who called listen(2)), and [`Peer::speaks_for`] says for whom that one is believed.
+//! Anybody may listen at a path that a pattern matches, and name threads that are not its own. Who called listen(2) proves nothing: libvirt opens
+//! sockets for its VMs, a QEMU may have become a daemon since, and a process that is gone may have left its socket, or its number, to another. So the
+//! kernel is asked who writes the answer ([`senders`]), and [`Peer::speaks_for`] says for whom that one is believed.
 
+use std::cell::Cell;
 use std::fmt;
-use std::fs;
 use std::io;
 use std::io::BufReader;
 use std::io::Read;
@@ -22,7 +23,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 use std::time::Instant;
 
-use globset::GlobMatcher;
 use rustix::io::Errno;
 use rustix::net::AddressFamily;
 use rustix::net::SocketAddrUnix;
@@ -30,20 +30,27 @@ use rustix::net::SocketFlags;
 use rustix::net::SocketType;
 use rustix::net::connect;
 use rustix::net::socket_with;
-use rustix::net::sockopt::socket_peercred;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde::de::IgnoredAny;
 use serde_json::de::IoRead;
 use serde_json::error::Category;
 use tandem_linux::printable::printable;
-use tandem_linux::procfs::ProcFs;
+use tandem_linux::senders;
+use tandem_linux::senders::Sender;
 use tandem_linux::thread::Pid;
 use tandem_linux::thread::Tid;
 use tandem_policy::VcpuId;
 use thiserror::Error;
 
-use crate::glob::compile;
+mod paths;
+
+pub use paths::FoundSocket;
+pub use paths::MOST_ENTRIES;
+pub use paths::MOST_OF_FOLDER;
+pub use paths::SocketPattern;
+pub use paths::SocketWalk;
+pub use paths::Walked;
 
 /// How long one exchange may take.
 pub const DEADLINE: Duration = Duration::from_millis(250);
@@ -101,21 +108,19 @@ pub struct QmpVcpu {
     pub tid: Tid,
 }
 
-/// Who listens at a socket.
+/// Who answers at a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// The process that called listen(2).
+    /// The process that wrote the answer.
     pub pid: Pid,
     /// Its user.
     pub uid: u32,
 }
 
 impl Peer {
-    /// Whether it is believed what it says about this process of this user: it is that process, or root (libvirt opens sockets for its
-    /// VMs), or it was a process of the same user that is gone, as of a QEMU with `-daemonize`.
-    pub fn speaks_for(&self, process: Pid, user: Option<u32>, procfs: &ProcFs) -> bool {
-        let is_gone = || !procfs.process(self.pid).exists();
-        self.pid == process || self.uid == 0 || (user == Some(self.uid) && is_gone())
+    /// Whether it is believed what it says about this process: it is that process, or root.
+    pub fn speaks_for(&self, process: Pid) -> bool {
+        self.pid == process || self.uid == 0
     }
 }
 
@@ -143,17 +148,19 @@ pub fn query_vcpus(socket: &Path, deadline: Duration) -> Result<QmpAnswer, QmpEr
         what,
     };
     let mut stream = connect_now(socket).map_err(failed)?;
-    let peer = socket_peercred(&stream).map_err(|error| failed(error.into()))?;
     stream.set_write_timeout(Some(deadline)).map_err(failed)?;
+    let sender = Cell::new(None);
     let reader = Bounded {
         stream: stream.try_clone().map_err(failed)?,
         end,
+        sender: &sender,
     }
     .take(MOST_BYTES);
     // The parser takes a byte at a time.
     let reader = BufReader::with_capacity(BUFFER, reader);
     let mut messages = Messages(serde_json::Deserializer::from_reader(reader));
     let wrong = |command: &str, error: serde_json::Error| match error.io_error_kind() {
+        Some(SEVERAL) => unexpected("several processes answer there".to_owned()),
         Some(kind) => failed(kind.into()),
         None => unexpected(match error.classify() {
             Category::Eof => "closed without an answer".to_owned(),
@@ -191,13 +198,17 @@ pub fn query_vcpus(socket: &Path, deadline: Duration) -> Result<QmpAnswer, QmpEr
             tid: Tid(vcpu.tid),
         })
         .collect();
-    Ok(QmpAnswer {
-        peer: Peer {
-            pid: Pid(peer.pid.as_raw_nonzero().get().unsigned_abs()),
-            uid: peer.uid.as_raw(),
-        },
-        vcpus,
-    })
+    let peer = sender.get().and_then(|sender| {
+        let (pid, uid) = (sender.pid?, sender.uid);
+        Some(Peer { pid, uid })
+    });
+    match peer {
+        Some(peer) => Ok(QmpAnswer { peer, vcpus }),
+        None => Err(unexpected(
+            "who answers there is no process that is seen from here (of another PID namespace?)"
+                .to_owned(),
+        )),
+    }
 }
 
 /// What may come: a greeting, an answer, a failure, or an event, of which nothing is wanted. No more is kept than is wanted: four megabytes of any
@@ -272,6 +283,7 @@ fn connect_now(path: &Path) -> io::Result<UnixStream> {
     let address = SocketAddrUnix::new(path)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    senders::tell_senders(&socket)?;
     match connect(&socket, &address) {
         Err(Errno::AGAIN | Errno::INPROGRESS) => return Err(io::ErrorKind::WouldBlock.into()),
         other => other?,
@@ -281,89 +293,49 @@ fn connect_now(path: &Path) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// A reader that fails once its time is over, however slowly bytes drip in.
-struct Bounded {
+/// How a read fails that is of another process than those before.
+const SEVERAL: io::ErrorKind = io::ErrorKind::InvalidData;
+
+/// A reader that fails once its time is over, however slowly bytes drip in, and when another process goes on.
+struct Bounded<'a> {
     stream: UnixStream,
     end: Instant,
+    /// Who wrote all of it so far.
+    sender: &'a Cell<Option<Sender>>,
 }
 
-impl Read for Bounded {
+impl Read for Bounded<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let left = self.end.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
         }
         self.stream.set_read_timeout(Some(left))?;
-        self.stream.read(buffer)
-    }
-}
-
-/// Where QMP sockets may be: a path whose parts may be globs, as `/var/lib/libvirt/qemu/*/mon.sock`.
-#[derive(Clone, Debug)]
-pub struct SocketPattern {
-    parts: Vec<Part>,
-}
-
-#[derive(Clone, Debug)]
-enum Part {
-    Name(String),
-    Glob(GlobMatcher),
-}
-
-impl SocketPattern {
-    /// Compiles a pattern.
-    pub fn new(pattern: &str) -> Result<SocketPattern, QmpError> {
-        let wrong = |why: String| QmpError::Pattern {
-            pattern: pattern.chars().take(200).collect(),
-            why,
-        };
-        let Some(path) = pattern.strip_prefix('/') else {
-            return Err(wrong("it must be an absolute path".to_owned()));
-        };
-        let part = |part: &str| match part.contains(['*', '?', '[', '{']) {
-            false => Ok(Part::Name(part.to_owned())),
-            true => compile(part, false).map(Part::Glob).map_err(wrong),
-        };
-        let parts = path.split('/').filter(|p| !p.is_empty()).map(part);
-        Ok(SocketPattern {
-            parts: parts.collect::<Result<_, _>>()?,
-        })
-    }
-
-    /// The paths below `root` that match now. Folders that cannot be read hold none.
-    pub fn expand(&self, root: &Path) -> Vec<PathBuf> {
-        let mut paths = vec![root.to_owned()];
-        for part in &self.parts {
-            paths = match part {
-                Part::Name(name) => paths.iter().map(|path| path.join(name)).collect(),
-                Part::Glob(glob) => paths.iter().flat_map(|path| matching(path, glob)).collect(),
-            };
+        let (length, sender) = senders::receive(&self.stream, buffer)?;
+        if length > 0 {
+            let before = self.sender.replace(sender);
+            if before.is_some() && before != sender {
+                return Err(SEVERAL.into());
+            }
         }
-        paths.retain(|path| path.exists());
-        paths
+        Ok(length)
     }
-}
-
-fn matching(folder: &Path, glob: &GlobMatcher) -> Vec<PathBuf> {
-    let Ok(entries) = fs::read_dir(folder) else {
-        return Vec::new();
-    };
-    let mut paths: Vec<PathBuf> = entries
-        .filter_map(Result::ok)
-        .filter(|entry| glob.is_match(Path::new(&entry.file_name())))
-        .map(|entry| entry.path())
-        .collect();
-    paths.sort();
-    paths
 }
 
 #[cfg(test)]
 mod tests {
     use std::io::BufRead;
     use std::io::BufReader;
+    use std::os::fd::OwnedFd;
     use std::os::unix::net::UnixListener;
+    use std::os::unix::process::CommandExt;
+    use std::process::Command;
     use std::thread;
 
+    use rustix::net::bind;
+    use rustix::net::listen;
+    use rustix::net::sockopt::socket_peercred;
+    use rustix::process::getuid;
     use serde_json::Value;
 
     use super::*;
@@ -374,6 +346,11 @@ mod tests {
     fn serve(greeting: &'static str, answers: &'static [&'static str]) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(dir.path().join("qmp")).unwrap();
+        serve_at(listener, greeting, answers);
+        dir
+    }
+
+    fn serve_at(listener: UnixListener, greeting: &'static str, answers: &'static [&'static str]) {
         thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             stream.write_all(greeting.as_bytes()).unwrap();
@@ -385,7 +362,6 @@ mod tests {
                 stream.write_all(answer.as_bytes()).unwrap();
             }
         });
-        dir
     }
 
     fn ask(
@@ -399,27 +375,75 @@ mod tests {
             .map_err(|error| error.to_string())
     }
 
+    /// A socket at which a child that is gone called listen(2), as a QEMU that became a daemon leaves it, or one who wants to be taken for another.
+    fn left_behind(path: &Path) -> UnixListener {
+        let flags = SocketFlags::CLOEXEC;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+        bind(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
+        let in_child = socket.try_clone().unwrap();
+        let mut child = Command::new("true");
+        // SAFETY: between fork and exec the child makes one system call and allocates nothing.
+        unsafe { child.pre_exec(move || Ok(listen(&in_child, 1)?)) };
+        let mut child = child.spawn().unwrap();
+        let number = child.id();
+        child.wait().unwrap();
+        let listener = UnixListener::from(socket);
+        let client = UnixStream::connect(path).unwrap();
+        let listened = socket_peercred(&client).unwrap();
+        assert_eq!(listened.pid.as_raw_nonzero().get().unsigned_abs(), number);
+        listener.accept().unwrap();
+        listener
+    }
+
     #[test]
     fn hostile_listeners_speak_for_themselves_alone() {
+        let speaks = |pid, uid| Peer { pid: Pid(pid), uid }.speaks_for(Pid(100));
+        assert!(speaks(100, 1000), "the VMM itself");
+        assert!(speaks(66, 0), "root");
+        assert!(!speaks(66, 1000), "another process");
+
+        // Who called listen(2) is gone, and of the same user as everybody: it counts who answers.
         let dir = tempfile::tempdir().unwrap();
-        fs::create_dir_all(dir.path().join("proc/66")).unwrap();
-        let procfs = ProcFs::at(dir.path());
-        let speaks = |pid, uid, user| {
-            let peer = Peer { pid: Pid(pid), uid };
-            peer.speaks_for(Pid(100), user, &procfs)
-        };
-        assert!(speaks(100, 1000, Some(1000)), "the VMM itself");
-        assert!(speaks(66, 0, Some(1000)), "root, such as libvirt");
-        assert!(speaks(65, 1000, Some(1000)), "it became a daemon since");
-        assert!(!speaks(66, 1000, Some(1000)), "another process of its user");
-        assert!(!speaks(65, 1001, Some(1000)), "another user's");
-        assert!(!speaks(65, 1001, None));
-        // The kernel tells who listens.
-        let listened = serve(GREETING, &["{\"return\": {}}\n", "{\"return\": []}\n"]);
-        let path = listened.path().join("qmp");
+        let path = dir.path().join("qmp");
+        let listener = left_behind(&path);
+        serve_at(
+            listener,
+            GREETING,
+            &["{\"return\": {}}\n", "{\"return\": []}\n"],
+        );
         let peer = query_vcpus(&path, Duration::from_secs(20)).unwrap().peer;
-        assert_eq!(peer.pid, Pid(std::process::id()));
-        assert_eq!(peer.uid, rustix::process::geteuid().as_raw());
+        let me = Pid(std::process::id());
+        assert_eq!(
+            peer,
+            Peer {
+                pid: me,
+                uid: getuid().as_raw()
+            }
+        );
+        assert!(peer.speaks_for(me), "a QEMU with -daemonize");
+        let of_a_user = Peer { uid: 1000, ..peer };
+        assert!(!of_a_user.speaks_for(Pid(1)), "its neighbour");
+    }
+
+    #[test]
+    fn hostile_answers_of_several_processes_are_nobodys() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("qmp");
+        let listener = UnixListener::bind(&path).unwrap();
+        let serve = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.write_all(GREETING.as_bytes()).unwrap();
+            // The answer is a child's.
+            let mut requests = BufReader::new(stream.try_clone().unwrap());
+            requests.read_line(&mut String::new()).unwrap();
+            let output = OwnedFd::from(stream);
+            let mut child = Command::new("echo");
+            let child = child.arg("{\"return\": {}}").stdout(output);
+            assert!(child.status().unwrap().success());
+        });
+        let error = query_vcpus(&path, Duration::from_secs(20)).unwrap_err();
+        assert!(error.to_string().contains("several processes"), "{error}");
+        serve.join().unwrap();
     }
 
     #[test]
@@ -513,28 +537,5 @@ mod tests {
     fn a_missing_socket_is_named() {
         let error = query_vcpus(Path::new("/nonexistent/qmp"), DEADLINE).unwrap_err();
         assert!(error.to_string().contains("/nonexistent/qmp"), "{error}");
-    }
-
-    #[test]
-    fn patterns_expand_part_by_part() {
-        let dir = tempfile::tempdir().unwrap();
-        for path in ["q/a/mon.sock", "q/b/mon.sock", "q/b/other", "q/c.qmp"] {
-            let path = dir.path().join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, "").unwrap();
-        }
-        let expand = |pattern: &str| {
-            let paths = SocketPattern::new(pattern).unwrap().expand(dir.path());
-            let names = paths.iter().map(|p| p.strip_prefix(dir.path()).unwrap());
-            names.map(|p| p.display().to_string()).collect::<Vec<_>>()
-        };
-        assert_eq!(expand("/q/*/mon.sock"), ["q/a/mon.sock", "q/b/mon.sock"]);
-        assert_eq!(expand("/q/*.qmp"), ["q/c.qmp"]);
-        assert_eq!(expand("/q/b/other"), ["q/b/other"]);
-        assert!(expand("/none/*").is_empty());
-        for pattern in ["q/*.qmp", "/q/[.qmp"] {
-            let error = SocketPattern::new(pattern).unwrap_err().to_string();
-            assert!(error.contains(pattern), "{error}");
-        }
     }
 }

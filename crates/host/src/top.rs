@@ -178,6 +178,8 @@ pub struct TopInterval {
     pub found: usize,
     /// Processes that are VMMs by their names and could not be looked into.
     pub unreadable: usize,
+    /// VMs that are left alone because their user or the host has as many as there may be.
+    pub left_out: usize,
     /// Selected VMs of which no vCPU thread is known.
     pub unidentified: usize,
     /// The selected VMs that were there all the time, those first that wait most.
@@ -289,6 +291,7 @@ pub(crate) fn shown(
             .map_or_else(Vec::new, Programs::notes),
         found: scan.vms.len(),
         unreadable: scan.unreadable_vmms,
+        left_out: scan.left_out,
         unidentified: scan
             .vms
             .iter()

@@ -6,7 +6,8 @@
 //! back, whoever made it and however that process ended.
 //!
 //! A command that runs for long has its settings from [`settings`], waits with [`signals`], and tells what it does by
-//! [`service`] (people and the service manager), [`status_file`] and [`exporter`] (other programs). What others named is
+//! [`service`] (people and the service manager), [`status_file`] and [`exporter`] (other programs). What others write comes
+//! through a socket with who wrote it ([`senders`]), and what they named is
 //! [`mod@printable`] before anybody reads it.
 
 pub mod actuator;
@@ -28,6 +29,7 @@ pub mod replace;
 pub mod restore;
 pub mod sampler;
 pub mod sched_attr;
+pub mod senders;
 pub mod service;
 pub mod settings;
 pub mod signals;

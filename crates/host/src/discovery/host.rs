@@ -16,6 +16,7 @@ use super::budget::Slice;
 use super::descriptors::Count;
 use super::descriptors::Counted;
 use super::look::Look;
+use super::tenants::Owner;
 use super::vm::VcpuThread;
 use super::vm::Vm;
 use crate::vmm::ThreadPattern;
@@ -48,8 +49,8 @@ const CHUNK: usize = 16;
 pub(super) struct Host {
     pub(super) inode: u64,
     pub(super) process: ThreadRef,
-    /// Its real user, if that could be read.
-    pub(super) user: Option<u32>,
+    /// Whose it is.
+    pub(super) owner: Owner,
     /// Whether the operator named it: then names count though it holds no KVM vCPU.
     pub(super) is_named: bool,
     /// Whether names count only where KVM vCPUs are seen.
@@ -69,6 +70,8 @@ pub(super) struct Host {
     /// Whether threads came or went since that began.
     is_stale: bool,
     recount: Look,
+    /// When to look into it again where there is no room for its VMs.
+    pub(super) look: Look,
     /// The process's CPU clock before its threads were last listed.
     pub(super) clock: Option<Nanos>,
     /// The links of its list of threads before they were last listed: one per thread and some.
@@ -102,7 +105,7 @@ impl Host {
                 tid: pid.main_thread(),
                 start: stat.start,
             },
-            user: None,
+            owner: Owner::default(),
             is_named: false,
             strict: false,
             comm: stat.comm.clone(),
@@ -114,6 +117,7 @@ impl Host {
             count: None,
             is_stale: false,
             recount: Look::first(now),
+            look: Look::due(now),
             clock: None,
             links: None,
             ids: BTreeMap::new(),
@@ -320,7 +324,7 @@ impl Host {
                 id
             });
             // The process's own name is surer than a thread's, which any VMM may use.
-            let vmm = match Vmm::of_process(&self.comm) {
+            let vmm = match self.program() {
                 Vmm::Other => vmm,
                 known => known,
             };
@@ -335,6 +339,11 @@ impl Host {
             });
         }
         found
+    }
+
+    /// What the name of the process says.
+    pub(super) fn program(&self) -> Vmm {
+        Vmm::of_process(&self.comm)
     }
 
     /// Reads what the command line calls the VM; no more of it is kept. `folder` is the process's in `/proc`.

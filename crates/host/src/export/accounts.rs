@@ -172,6 +172,7 @@ pub(super) struct HostAccount {
     /// Selected VMs that have no series, because [`MOST_VMS`] others have.
     pub(super) without_series: usize,
     pub(super) unreadable: usize,
+    pub(super) left_out: usize,
     pub(super) unidentified: usize,
     /// What is not measured, for want of what, and of which part of the VMs.
     pub(super) missing: BTreeMap<(String, String), f64>,
@@ -229,6 +230,7 @@ impl Accounts {
                 found: 0,
                 without_series: 0,
                 unreadable: 0,
+                left_out: 0,
                 unidentified: 0,
                 missing: BTreeMap::new(),
                 not_seen: BTreeSet::new(),
@@ -483,6 +485,7 @@ impl HostAccount {
         self.pcpus = host.pcpus;
         self.found = scan.vms.len();
         self.unreadable = scan.unreadable_vmms;
+        self.left_out = scan.left_out;
         let unidentified = scan.vms.iter().filter(|vm| vm.vcpus.is_empty());
         self.unidentified = unidentified
             .filter(|vm| look.selected.contains(&vm.id))

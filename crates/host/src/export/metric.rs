@@ -50,6 +50,8 @@ pub enum Metric {
     HostVms,
     /// VMs that cannot be looked into.
     HostVmsUnreadable,
+    /// VMs for which there is no room.
+    HostVmsLeftOut,
     /// VMs without known vCPU threads.
     HostVmsUnidentified,
     /// VMs on this page.
@@ -97,7 +99,7 @@ pub struct Description {
 
 impl Metric {
     /// All, in the order in which they stand on the page.
-    pub const ALL: [Metric; 30] = [
+    pub const ALL: [Metric; 31] = [
         Metric::VmState,
         Metric::VcpuState,
         Metric::VmReadyWorstVcpu,
@@ -115,6 +117,7 @@ impl Metric {
         Metric::HostProcess,
         Metric::HostVms,
         Metric::HostVmsUnreadable,
+        Metric::HostVmsLeftOut,
         Metric::HostVmsUnidentified,
         Metric::ExportVms,
         Metric::ExportVmsWithoutSeries,
@@ -220,6 +223,12 @@ impl Metric {
                 None,
                 &[],
                 "Processes that are VMMs by their names and could not be looked into; root can",
+            ),
+            Metric::HostVmsLeftOut => gauge(
+                "host_vms_left_out",
+                None,
+                &[],
+                "VMs that are left alone because their user or the host has as many as there may be",
             ),
             Metric::HostVmsUnidentified => gauge(
                 "host_vms_unidentified",

@@ -139,6 +139,7 @@ fn samples(metric: Metric, accounts: &Accounts, series: &mut Series<'_>) -> fmt:
         | Metric::HostProcess
         | Metric::HostVms
         | Metric::HostVmsUnreadable
+        | Metric::HostVmsLeftOut
         | Metric::HostVmsUnidentified
         | Metric::ExportVmsWithoutSeries
         | Metric::ExportNotMeasured
@@ -184,6 +185,7 @@ fn of_host(metric: Metric, accounts: &Accounts, series: &mut Series<'_>) -> fmt:
         }
         Metric::HostVms => series.put(&[], host.found as f64),
         Metric::HostVmsUnreadable => series.put(&[], host.unreadable as f64),
+        Metric::HostVmsLeftOut => series.put(&[], host.left_out as f64),
         Metric::HostVmsUnidentified => series.put(&[], host.unidentified as f64),
         Metric::ExportVmsWithoutSeries => series.put(&[], host.without_series as f64),
         Metric::ExportNotMeasured => {

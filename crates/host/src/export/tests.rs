@@ -181,6 +181,7 @@ fn host() -> Host {
             ],
             unreadable: 9,
             unreadable_vmms: 2,
+            left_out: 4,
             problems: Vec::new(),
         },
         interval,

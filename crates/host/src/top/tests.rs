@@ -44,6 +44,7 @@ fn example() -> (Scan, Interval) {
         vms: vec![vm(1, "calm", 1), vm(2, "hurt", 2), vm(3, "silent", 0)],
         unreadable: 9,
         unreadable_vmms: 2,
+        left_out: 0,
         problems: Vec::new(),
     };
     let make = Party::Process {
@@ -290,6 +291,19 @@ fn the_json_document_has_a_schema_and_null_for_what_is_not_measured() {
     assert_eq!(json["vms"][0]["vcpus"][1]["allowed"], "0-1");
     assert_eq!(json["missing"][0]["what"], "costop");
     assert_eq!(json["host"]["idle"], 200_000_000u64);
+}
+
+#[test]
+fn vms_for_which_there_is_no_room_are_counted_and_told() {
+    let (mut scan, interval) = example();
+    scan.left_out = 4;
+    let top = shown(&scan, &interval, &Weights::default(), |_| true);
+    assert_eq!(top.left_out, 4);
+    let notes = text::notes(&top, true);
+    let told = notes
+        .iter()
+        .find(|note| note.starts_with("4 VMs not shown"));
+    assert!(told.is_some(), "{notes:?}");
 }
 
 #[test]

@@ -40,6 +40,12 @@ pub fn notes(interval: &TopInterval, is_root: bool) -> Vec<String> {
         };
         notes.push(format!("{} not readable: {cure}", vms(interval.unreadable)));
     }
+    if interval.left_out > 0 {
+        notes.push(format!(
+            "{} not shown: their users, or this host, have more than Tandem takes care of",
+            vms(interval.left_out)
+        ));
+    }
     if interval.unidentified > 0 {
         notes.push(format!(
             "{} without known vCPU threads: give a QMP socket or a thread pattern",

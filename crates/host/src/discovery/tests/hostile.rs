@@ -1,5 +1,7 @@
 //! Tenants who pose as others, or hold as much as they can.
 
+use std::os::unix::fs::MetadataExt;
+
 use super::*;
 use crate::discovery::descriptors::CHUNK;
 
@@ -15,6 +17,16 @@ impl FakeProc {
     fn hold_files(&self, pid: u32, from: usize, count: usize) {
         for n in from..from + count {
             symlink("/dev/null", self.folder(pid).join(format!("fd/{n}"))).unwrap();
+        }
+    }
+
+    /// Processes with a VM each, without a tree for each.
+    fn start(&self, discovery: &mut Discovery, user: u32, first: u32, count: u32) {
+        let stat = ThreadStat::read(&self.folder(100)).unwrap();
+        for pid in (first..first + count).map(Pid) {
+            let mut host = Host::new(1, pid, &stat, Some(1), self.now);
+            host.owner = discovery.tenants.owner(Some(user));
+            discovery.hosts.insert(pid, host);
         }
     }
 
@@ -171,17 +183,12 @@ fn hostile_users_have_so_many_vcpus_under_care_and_others_theirs() {
     proc.belongs(100, 0, "/machine.slice");
     let mut discovery = proc.discovery(DiscoveryOptions::default());
     proc.scan(&mut discovery, 0);
-    // As many VMs as there may be, and one more, without a tree for each.
-    let stat = ThreadStat::read(&proc.folder(100)).unwrap();
-    for pid in 0..=MOST_VMS_OF_USER as u32 {
-        let pid = Pid(10_000 + pid);
-        let mut host = Host::new(1, pid, &stat, Some(1), proc.now);
-        host.user = Some(1000);
-        discovery.hosts.insert(pid, host);
-    }
+    // As many VMs as there may be, and one more.
+    proc.start(&mut discovery, 1000, 10_000, MOST_VMS_OF_USER as u32 + 1);
     let mut scan = Scan::default();
-    discovery.assemble(&mut scan);
+    discovery.assemble(proc.now, &mut scan);
     assert_eq!(scan.vms.len(), MOST_VMS_OF_USER + 1);
+    assert_eq!(scan.left_out, 1);
     assert_eq!(scan.vms[0].process.pid, Pid(100));
     assert_eq!(scan.problems.len(), 1, "{:?}", scan.problems);
     assert!(
@@ -189,6 +196,102 @@ fn hostile_users_have_so_many_vcpus_under_care_and_others_theirs() {
         "{:?}",
         scan.problems
     );
+}
+
+#[test]
+fn hostile_numbers_of_users_fill_the_host_and_nothing_is_kept_of_what_is_beyond() {
+    let proc = FakeProc::new();
+    proc.add(&qemu());
+    proc.belongs(100, 1000, "/machine.slice");
+    let mut discovery = proc.discovery(DiscoveryOptions::default());
+    // Whoever comes first: his VM is there last.
+    for user in 0..4 {
+        let first = 10_000 * (user + 1);
+        proc.start(&mut discovery, 100_000 + user, first, 3000);
+    }
+    let mut scan = Scan::default();
+    discovery.assemble(proc.now, &mut scan);
+    assert_eq!(scan.vms.len(), MOST_VMS_OF_HOST);
+    let listed = |pid: u32, discovery: &mut Discovery| {
+        let stat = ThreadStat::read(&proc.folder(pid)).unwrap();
+        let mut host = Host::new(1, Pid(pid), &stat, Some(2), proc.now);
+        host.owner = discovery.tenants.owner(Some(1000));
+        discovery.hosts.insert(Pid(pid), host);
+    };
+    listed(100, &mut discovery);
+    let mut scan = Scan::default();
+    discovery.assemble(proc.now, &mut scan);
+    assert_eq!(scan.vms.len(), MOST_VMS_OF_HOST);
+    assert!(scan.vms.iter().any(|vm| vm.process.pid == Pid(100)));
+    assert_eq!(discovery.hosts.len(), MOST_VMS_OF_HOST);
+    assert_eq!(scan.left_out, 12_001 - MOST_VMS_OF_HOST);
+    assert_eq!(scan.problems.len(), 1, "{:?}", scan.problems);
+    assert!(scan.problems[0].contains("this host has more than 8192 VMs"));
+    // It is told as long as it is so, and they are looked into again, not at once.
+    let mut scan = Scan::default();
+    discovery.assemble(proc.now, &mut scan);
+    assert_eq!(
+        (scan.left_out, scan.problems.len()),
+        (12_001 - MOST_VMS_OF_HOST, 1)
+    );
+    let left_out = discovery.others.values().filter(|o| o.left_out.is_some());
+    let next: Vec<bool> = left_out.map(|other| other.is_due(proc.now)).collect();
+    assert_eq!(next.len(), scan.left_out);
+    assert!(!next.contains(&true));
+}
+
+#[test]
+fn who_is_left_out_is_under_care_when_there_is_room() {
+    let mut proc = FakeProc::new();
+    proc.add(&qemu());
+    proc.belongs(100, 1000, "/machine.slice");
+    let mut discovery = proc.discovery(DiscoveryOptions::default());
+    proc.start(&mut discovery, 1000, 10_000, MOST_VMS_OF_USER as u32);
+    discovery.assemble(proc.now, &mut Scan::default());
+    // Found after all others of its user, which are gone at the next scan: no folder of theirs is there.
+    let listed = HashMap::from([(Pid(100), 1)]);
+    discovery.look_into_due(&listed, proc.now, &mut Budget::new(UNHURRIED));
+    let mut scan = Scan::default();
+    discovery.assemble(proc.now, &mut scan);
+    assert!(scan.vms.iter().all(|vm| vm.process.pid != Pid(100)));
+    assert_eq!((scan.left_out, scan.unreadable_vmms), (1, 0));
+    let inode = fs::metadata(proc.folder(100)).unwrap().ino();
+    discovery.others.get_mut(&Pid(100)).unwrap().inode = inode;
+    assert!(proc.scan(&mut discovery, 0).is_empty(), "not due yet");
+    assert_eq!(proc.scan(&mut discovery, 1000).len(), 1);
+    let scan = discovery.scan_at(proc.now, UNHURRIED).unwrap();
+    assert_eq!((scan.left_out, scan.problems.len()), (0, 0));
+}
+
+#[test]
+fn hostile_numbers_given_to_a_user_are_one_user() {
+    let mut proc = FakeProc::new();
+    fs::create_dir(proc.root.path().join("etc")).unwrap();
+    let subuid = proc.root.path().join("etc/subuid");
+    fs::write(subuid, "alice:100000:65536\n").unwrap();
+    proc.add(&qemu());
+    proc.belongs(100, 1000, "/machine.slice");
+    let mut discovery = proc.discovery(named(&["uid:100007"]));
+    // A VM under each of many numbers.
+    for n in 0..=MOST_VMS_OF_USER as u32 {
+        proc.start(&mut discovery, 100_000 + n, 10_000 + n, 1);
+    }
+    let mut scan = Scan::default();
+    discovery.assemble(proc.now, &mut scan);
+    assert_eq!((scan.vms.len(), scan.left_out), (MOST_VMS_OF_USER, 1));
+    assert!(
+        scan.problems[0].contains("user 100000 "),
+        "{:?}",
+        scan.problems
+    );
+    // The operator still names single numbers.
+    proc.add(&process(20, "emulator").thread(21, "CPU 0/TCG"));
+    proc.belongs(20, 100_007, "/user.slice");
+    proc.add(&process(30, "emulator").thread(31, "CPU 0/TCG"));
+    proc.belongs(30, 100_008, "/user.slice");
+    let vms = proc.scan(&mut discovery, 0);
+    let pids: Vec<u32> = vms.iter().map(|vm| vm.process.pid.0).collect();
+    assert_eq!(pids, [20, 100]);
 }
 
 #[test]
@@ -242,14 +345,16 @@ fn qmp_hostile_sockets_do_not_make_vcpus_of_others_threads() {
             tid: tandem_linux::thread::Tid(100),
         }],
     };
-    let procfs = ProcFs::at(proc.root.path());
     proc.add(&process(66, "liar"));
     let mut owner = |pid, uid| {
-        let owner = owner_of(&mut discovery.hosts, &answer(pid, uid), &procfs);
+        let owner = owner_of(&mut discovery.hosts, &answer(pid, uid));
         owner.map(|owner| owner.map(|host| host.process.pid))
     };
     assert_eq!(owner(100, 1000), Ok(Some(Pid(100))));
     let error = owner(66, 1001).unwrap_err();
     assert!(error.contains("process 66 of user 1001"), "{error}");
     assert!(owner(66, 1000).is_err());
+    // One that is gone, of the same user.
+    assert!(owner(65, 1000).is_err());
+    assert_eq!(owner(65, 0), Ok(Some(Pid(100))));
 }
