@@ -227,6 +227,9 @@ fn cgroup_lines_are_read_or_refused() {
                 Err(error @ CgroupError::NotListed { .. }) => {
                     check_said(&error, "task/101/cgroup");
                 }
+                Err(error @ CgroupError::NotText { .. }) => {
+                    check_said(&error, "task/101/cgroup");
+                }
                 // These say the path.
                 Err(CgroupError::Gone(_) | CgroupError::OutsideNamespace { .. }) => {}
                 Err(error) => panic!("{error}"),

@@ -77,7 +77,7 @@ pub enum CgroupError {
     NotText {
         /// Where it stands.
         path: PathBuf,
-        /// Its path, as far as it is text.
+        /// Its path, as far as it is text; 400 characters at most.
         cgroup: CgroupPath,
     },
     /// A file could not be read.

@@ -273,6 +273,7 @@ impl Hierarchy {
         let cgroup = CgroupPath(found.to_owned());
         // What is read is text: what was none has this in its place.
         if found.contains(char::REPLACEMENT_CHARACTER) {
+            let cgroup = CgroupPath(found.chars().take(400).collect());
             return Err(CgroupError::NotText { path, cgroup });
         }
         // The kernel says so of a cgroup that was removed; but anybody may call one so that is there.
