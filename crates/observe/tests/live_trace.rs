@@ -31,6 +31,7 @@ use tandem_policy::VcpuId;
 use tandem_policy::VmId;
 use tandem_policy::states::edges::EdgeKind;
 use tandem_policy::states::edges::Party;
+use tandem_policy::states::trace::HostTrace;
 
 use harness::Skip;
 use harness::Test;
@@ -88,11 +89,29 @@ fn vm() -> (Helper, WatchedVm) {
 }
 
 fn turns() -> Result<(), Skip> {
-    let tracer = open(TraceOptions::default())?;
     let (_vm, watched) = vm();
-    let trace = tracer
-        .trace(&[watched], Duration::from_millis(1_000), || false)
-        .expect("a trace");
+    let watched = [watched];
+    let take = || -> Result<HostTrace, Skip> {
+        let length = Duration::from_millis(1_000);
+        let trace = open(TraceOptions::default())?.trace(&watched, length, || false);
+        Ok(trace.expect("a trace"))
+    };
+    // Of whom anything is unknown is left out of an interval: some traces in a hundred lack the beginning or the end of a wait.
+    let is_whole = |trace: &HostTrace| {
+        let intervals = trace.intervals(Nanos::from_secs(2));
+        intervals[0]
+            .vms
+            .iter()
+            .map(|vm| vm.vcpus.len())
+            .sum::<usize>()
+            == 3
+    };
+    let mut trace = take()?;
+    for _ in 0..2 {
+        if !is_whole(&trace) {
+            trace = take()?;
+        }
+    }
     assert_eq!(trace.lost, 0);
     let length = trace.end.saturating_sub(trace.begin);
     assert!(length >= Nanos::from_millis(1_000), "{length}");
@@ -111,10 +130,8 @@ fn turns() -> Result<(), Skip> {
             pcpu.idle
         );
     }
-    // Who is switched just as the trace begins is known from its next turn on only.
-    let halves = trace.intervals(Nanos(length.0.div_ceil(2)));
-    let [_, interval] = &halves[..] else {
-        panic!("two halves are as long as the trace")
+    let [interval] = &trace.intervals(length)[..] else {
+        panic!("one is as long as the trace")
     };
     let vcpus = &interval.vms[0].vcpus;
     assert_eq!(vcpus.len(), 3, "{vcpus:#?}");
