@@ -15,7 +15,6 @@ use std::process::ExitStatus;
 use std::time::Duration;
 use std::time::Instant;
 
-use tandem_host::config::Placement;
 use tandem_host::spins::SpinAccount;
 use tandem_host::status;
 use tandem_linux::thread::Pid;
@@ -28,6 +27,7 @@ use crate::child::ChildError;
 use crate::child::Running;
 use crate::child_log::quote;
 use crate::plan::DaemonPlan;
+use crate::plan::placement_name;
 use crate::put_back::PutBackError;
 use crate::put_back::put_back;
 
@@ -246,11 +246,7 @@ fn arguments(selected: &Selected, plan: &DaemonPlan, state_dir: &Path) -> Vec<St
         "run",
         "--print-ready",
         "--placement",
-        match plan.placement {
-            Placement::Keep => "keep",
-            Placement::Turns => "turns",
-            Placement::Rebalance => "rebalance",
-        },
+        placement_name(plan.placement),
         "--state-dir",
     ]
     .map(str::to_owned)
@@ -288,6 +284,7 @@ fn arguments(selected: &Selected, plan: &DaemonPlan, state_dir: &Path) -> Vec<St
 
 #[cfg(test)]
 mod tests {
+    use tandem_host::config::Placement;
     use tandem_policy::asymmetric::AsymmetricConfig;
 
     use super::*;

@@ -203,13 +203,8 @@ impl DaemonPlan {
             range: range.to_owned(),
         };
         if self.placement != Placement::Rebalance {
-            let value = if self.placement == Placement::Keep {
-                "keep"
-            } else {
-                "turns"
-            };
             let range = "rebalance, without which FlexS swaps nobody";
-            return Err(wrong("--placement", value, range));
+            return Err(wrong("--placement", placement_name(self.placement), range));
         }
         let asymmetric = registry::find(asymmetric::ENTRY.name).ok();
         let swaps =
@@ -231,6 +226,15 @@ impl DaemonPlan {
             counters: Some(CounterChoice::Synthetic),
             ..self.clone()
         }
+    }
+}
+
+/// A placement as the daemon's arguments have it.
+pub(crate) fn placement_name(placement: Placement) -> &'static str {
+    match placement {
+        Placement::Keep => "keep",
+        Placement::Turns => "turns",
+        Placement::Rebalance => "rebalance",
     }
 }
 

@@ -22,9 +22,9 @@ use tandem_linux::actuator::ActuatorError;
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::cgroup::CpuController;
 use tandem_linux::interrupt::Interrupted;
+use tandem_linux::kernel_release;
 use tandem_linux::procfs::ProcFs;
 use tandem_linux::procfs::read_text;
-use tandem_linux::release;
 use tandem_linux::restore::RestoreReport;
 use tandem_linux::sampler::SampleError;
 use tandem_linux::sampler::Sampler;
@@ -318,7 +318,7 @@ impl Why {
 
     fn host(&mut self) -> Result<KnownHost, WhyError> {
         let online = Sampler::new(self.procfs.clone()).online_pcpus()?;
-        let release = release::running();
+        let release = kernel_release::running();
         let autogroup = self
             .procfs
             .resolve("/proc/sys/kernel/sched_autogroup_enabled");
@@ -329,7 +329,7 @@ impl Why {
             caches: self.caches.of(&self.procfs, &online).to_vec(),
             cores: self.caches.cores().to_vec(),
             online,
-            kernel: release::numbers(&release),
+            kernel: kernel_release::numbers(&release),
             has_autogroup: read_text(&autogroup).is_ok_and(|text| text.trim() == "1"),
         })
     }

@@ -35,8 +35,8 @@ use rustix::process::PidfdFlags;
 use rustix::process::PidfdGetfdFlags;
 use rustix::process::pidfd_getfd;
 use rustix::process::pidfd_open;
+use tandem_linux::kernel_release;
 use tandem_linux::procfs::ProcFs;
-use tandem_linux::release;
 use tandem_linux::thread::ThreadRef;
 use tandem_policy::Nanos;
 
@@ -200,7 +200,7 @@ impl Polls {
     /// Nothing is looked at yet.
     pub fn new() -> Polls {
         Polls {
-            is_safe: is_safe(&release::running()),
+            is_safe: is_safe(&kernel_release::running()),
             looked: BTreeMap::new(),
         }
     }
@@ -299,7 +299,7 @@ fn vcpu_of(link: &Path) -> Option<u32> {
 
 /// Whether this release of the kernel keeps the VM alive while the file is open.
 fn is_safe(release: &str) -> bool {
-    release::numbers(release).is_some_and(|version| version >= SAFE_SINCE)
+    kernel_release::numbers(release).is_some_and(|version| version >= SAFE_SINCE)
 }
 
 impl Held {

@@ -8,7 +8,7 @@ use tandem_linux::affinity::AffinityError;
 use tandem_linux::affinity::Threads;
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::journal::Entry;
-use tandem_linux::release;
+use tandem_linux::kernel_release;
 use tandem_linux::restore::Undone;
 use tandem_linux::restore::restore_affinity;
 use tandem_linux::thread::ThreadRef;
@@ -30,7 +30,7 @@ impl Actuator {
         cgroup: &CgroupPath,
         all: &PcpuSet,
     ) -> Result<(), ActuatorError> {
-        if release::is_since(KEEPS_WHAT_WAS_ASKED_FOR) {
+        if kernel_release::is_since(KEEPS_WHAT_WAS_ASKED_FOR) {
             return Ok(());
         }
         for pid in self.cpusets.processes_within(cgroup)? {
@@ -106,7 +106,7 @@ impl Actuator {
             original: now.clone(),
         };
         // Where the kernel forgets what is asked for, what is there tells nothing of who asked.
-        if release::is_since(KEEPS_WHAT_WAS_ASKED_FOR) && !self.journal.is_ours(&found) {
+        if kernel_release::is_since(KEEPS_WHAT_WAS_ASKED_FOR) && !self.journal.is_ours(&found) {
             return Ok(foreign(&format!("{thread}, bound to vCPUs {now},")));
         }
         restore_affinity(&self.threads, thread, original)
@@ -156,7 +156,7 @@ mod tests {
             return;
         };
         assert_eq!(put_back(None, &one, &all), all);
-        let kept = match release::is_since(KEEPS_WHAT_WAS_ASKED_FOR) {
+        let kept = match kernel_release::is_since(KEEPS_WHAT_WAS_ASKED_FOR) {
             true => &other,
             // Whose it is cannot be told there.
             false => &all,

@@ -9,9 +9,9 @@ use std::path::Path;
 use rustix::time::ClockId;
 use rustix::time::clock_getres;
 use tandem_linux::cgroup::CpuController;
+use tandem_linux::kernel_release;
 use tandem_linux::procfs::ProcFs;
 use tandem_linux::procfs::read_text;
-use tandem_linux::release;
 use tandem_policy::Nanos;
 
 use super::report::Finding;
@@ -28,7 +28,7 @@ const EEVDF: (u32, u32) = (6, 6);
 
 /// Everything it says.
 pub fn read(procfs: &ProcFs, controller: &dyn CpuController) -> Kernel {
-    let release = release::running();
+    let release = kernel_release::running();
     let (scheduler, scheduler_from) = scheduler(procfs, &release);
     Kernel {
         release,
@@ -53,7 +53,7 @@ fn scheduler(procfs: &ProcFs, release: &str) -> (Option<String>, String) {
             return (Some(name.to_owned()), format!("{TUNABLES}/{file}"));
         }
     }
-    let name = release::numbers(release).map(|version| match version >= EEVDF {
+    let name = kernel_release::numbers(release).map(|version| match version >= EEVDF {
         true => "EEVDF".to_owned(),
         false => "CFS".to_owned(),
     });
@@ -66,7 +66,7 @@ const INFLATES_LAG: (u32, u32) = (6, 13);
 
 /// Whether the running kernel may give a group that is reweighted while queued far more or less than its weight says.
 pub fn may_inflate_lag() -> bool {
-    release::is_since(INFLATES_LAG)
+    kernel_release::is_since(INFLATES_LAG)
 }
 
 /// Whether a scheduler of BPF is loaded. What it does to weights, the weights themselves show.
