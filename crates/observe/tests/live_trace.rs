@@ -31,7 +31,6 @@ use tandem_policy::VcpuId;
 use tandem_policy::VmId;
 use tandem_policy::states::edges::EdgeKind;
 use tandem_policy::states::edges::Party;
-use tandem_policy::states::trace::HostTrace;
 
 use harness::Skip;
 use harness::Test;
@@ -91,27 +90,9 @@ fn vm() -> (Helper, WatchedVm) {
 fn turns() -> Result<(), Skip> {
     let (_vm, watched) = vm();
     let watched = [watched];
-    let take = || -> Result<HostTrace, Skip> {
-        let length = Duration::from_millis(1_000);
-        let trace = open(TraceOptions::default())?.trace(&watched, length, || false);
-        Ok(trace.expect("a trace"))
-    };
-    // Of whom anything is unknown is left out of an interval: some traces in a hundred lack the beginning or the end of a wait.
-    let is_whole = |trace: &HostTrace| {
-        let intervals = trace.intervals(Nanos::from_secs(2));
-        intervals[0]
-            .vms
-            .iter()
-            .map(|vm| vm.vcpus.len())
-            .sum::<usize>()
-            == 3
-    };
-    let mut trace = take()?;
-    for _ in 0..2 {
-        if !is_whole(&trace) {
-            trace = take()?;
-        }
-    }
+    let length = Duration::from_millis(1_000);
+    let trace = open(TraceOptions::default())?.trace(&watched, length, || false);
+    let trace = trace.expect("a trace");
     assert_eq!(trace.lost, 0);
     let length = trace.end.saturating_sub(trace.begin);
     assert!(length >= Nanos::from_millis(1_000), "{length}");
@@ -139,6 +120,9 @@ fn turns() -> Result<(), Skip> {
         vm: VmId(3),
         vcpu: VcpuId(vcpu),
     };
+    // There are kernels that do not tell when some threads leave: who came after them is not known for a moment.
+    let walls = vcpus[..2].iter().map(|vcpu| vcpu.times.wall());
+    let unknown: Nanos = walls.map(|wall| length.saturating_sub(wall)).sum();
     for (vcpu, sibling) in [(0, 1), (1, 0)] {
         let of = &vcpus[vcpu as usize];
         assert!(of.runs > 2 && of.ran > Nanos::ZERO, "{of:?}");
@@ -152,10 +136,11 @@ fn turns() -> Result<(), Skip> {
         // The sibling ran only there, so it is waited for as long as it ran, but for the time of the switches.
         let ran = vcpus[sibling as usize].ran;
         let waited = waited_for(&party(sibling));
-        assert!(waited.0.abs_diff(ran.0) < ran.0 / 50, "{waited} of {ran}");
+        let most = ran.0 / 50 + unknown.0;
+        assert!(waited.0.abs_diff(ran.0) < most, "{waited} of {ran}");
         let all: Nanos = edges.iter().map(|edge| edge.time()).sum();
         assert!(
-            all.0.abs_diff(of.waited.0) < of.waited.0 / 20,
+            all.0.abs_diff(of.waited.0) < of.waited.0 / 20 + unknown.0,
             "{all} of {}",
             of.waited
         );

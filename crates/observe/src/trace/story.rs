@@ -6,7 +6,8 @@
 //!
 //! Events of each pCPU are numbered. Where a number is missing ([`Gap`]), nothing is known of what its pCPU may have done between the events before and
 //! after: who ran there, and every vCPU's state, but for those that ran on another pCPU, which only that one can end. After it all begins anew. Where
-//! events do not fit each other all the same (another leaves than came, or one leaves that never came), the time between is not known either.
+//! events do not fit each other all the same (another leaves than came, or one leaves that never came), the time between is not known either. There are
+//! kernels that do not tell when some threads leave, in any of their traces.
 
 use std::collections::BTreeMap;
 
@@ -189,7 +190,10 @@ impl Story {
                 let (who, since) = seat.unwrap_or((None, self.trace.begin));
                 match who.filter(|who| *who != event.from) {
                     None => self.ran(event.pcpu, event.from, (since, event.at), name),
-                    Some(other) => self.lose(event.pcpu, other),
+                    Some(other) => {
+                        self.lose(event.pcpu, other);
+                        self.came_unseen(event.pcpu, event.from, since);
+                    }
                 }
                 let then = match from_sleeps {
                     true => State::Halted,
@@ -282,6 +286,24 @@ impl Story {
             && (doing.state, doing.pcpu) == (Some(State::Run), Some(pcpu))
         {
             doing.state = None;
+        }
+    }
+
+    /// Somebody came to this pCPU after `since`, when another came, and nobody saw when: until then it waited if it did before.
+    fn came_unseen(&mut self, pcpu: PcpuId, tid: Tid, since: Nanos) {
+        let Some(&place) = self.places.get(&tid) else {
+            return;
+        };
+        let waits = |doing: &Doing| (doing.state, doing.pcpu) == (Some(State::Ready), Some(pcpu));
+        if let Some(doing) = self.doing[place].filter(waits)
+            && doing.since <= since
+        {
+            self.did(place, doing, since);
+            self.doing[place] = Some(Doing {
+                state: None,
+                since,
+                ..doing
+            });
         }
     }
 
@@ -526,6 +548,25 @@ mod tests {
             .map(|vcpu| vcpu.vcpu.0)
             .collect();
         assert!(!measured.contains(&0), "{measured:?}");
+    }
+
+    #[test]
+    fn who_comes_unseen_waited_until_another_came() {
+        // Nobody saw thread 99 leave: from 120 on it ran, or thread 10 did.
+        let trace = told(&[
+            switch(110, 0, 10, false, 11),
+            switch(120, 0, 11, false, 99),
+            switch(150, 0, 10, false, 11),
+        ]);
+        assert_eq!(
+            did(&trace, 0),
+            [
+                (State::Run, Some(0), 100, 110),
+                (State::Ready, Some(0), 110, 120),
+                (State::Ready, Some(0), 150, 200)
+            ]
+        );
+        assert_eq!(ran(&trace, 0).len(), 3, "{:?}", ran(&trace, 0));
     }
 
     #[test]
