@@ -529,6 +529,7 @@ fn owner_of<'a>(
     hosts: &'a mut BTreeMap<Pid, Host>,
     answer: &QmpAnswer,
 ) -> Result<Option<&'a mut Host>, String> {
+    let is_vm = hosts.contains_key(&answer.peer.pid);
     let owner = hosts.values_mut().find(|host| {
         let mut vcpus = answer.vcpus.iter();
         vcpus.any(|vcpu| host.tasks.contains_key(&vcpu.tid))
@@ -537,7 +538,7 @@ fn owner_of<'a>(
         return Ok(None);
     };
     let (peer, process) = (answer.peer, host.process.pid);
-    match peer.speaks_for(process) {
+    match peer.speaks_for(process, is_vm) {
         true => Ok(Some(host)),
         false => Err(format!(
             "process {} of user {} answers there, and names threads of process {process}: it is not believed",

@@ -23,6 +23,7 @@ mod turns;
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
+use std::collections::HashMap;
 use std::time::Duration;
 use std::time::Instant;
 
@@ -50,6 +51,7 @@ use crate::fleet::leaving::Leaving;
 use crate::fleet::leaving::held;
 use crate::fleet::quotas::Throttling;
 use crate::hierarchy::Hierarchy;
+use crate::homes::KnownHomes;
 use crate::in_force::settings;
 use crate::managed::ManagedVcpu;
 use crate::managed::ManagedVm;
@@ -98,6 +100,8 @@ pub struct Fleet {
     vms: BTreeMap<VmId, ManagedVm>,
     /// Those that are found and not under care yet.
     candidates: Candidates,
+    /// Where all VMs of the host are, as far as it was read.
+    homes: KnownHomes,
     /// Those that were under care, until nothing of ours is left on them.
     leaving: Leaving,
     /// For how long an update does either.
@@ -105,6 +109,8 @@ pub struct Fleet {
     hierarchy: Hierarchy,
     throttling: Throttling,
     updates: u64,
+    /// The last VM of which new vCPUs were taken.
+    taken_up_to: VmId,
     began: Instant,
     /// Whether the kernel has the idle class for groups; `None` before the first VM.
     has_idle: Option<bool>,
@@ -120,7 +126,8 @@ pub struct Fleet {
 /// updates only, of different VMs in different ones.
 const RECHECK_EVERY: u64 = 8;
 
-/// For how long an update adopts new VMs, and for how long it puts back what was changed for those that left; those beyond wait for the next.
+/// For how long an update adopts new VMs, for how long it takes new vCPUs of those it has, and for how long it puts back what was changed for
+/// those that left; those beyond wait for the next.
 /// Who starts or ends thousands at once must not stop the control loop.
 const BUDGET: Duration = Duration::from_millis(100);
 
@@ -140,6 +147,8 @@ impl Fleet {
             weight_per_vcpu: false,
             vms: BTreeMap::new(),
             candidates: Candidates::default(),
+            homes: KnownHomes::default(),
+            taken_up_to: VmId(0),
             leaving: Leaving::default(),
             budget: BUDGET,
             hierarchy: Hierarchy::default(),
@@ -215,21 +224,21 @@ impl Fleet {
                 self.leave(managed, &mut notes);
             }
         }
-        let mut new = Vec::new();
+        let (mut new, mut ended, mut grown) = (Vec::new(), Vec::new(), Vec::new());
         for vm in found {
             let Some(mut managed) = self.vms.remove(&vm.id) else {
                 new.push(vm);
                 continue;
             };
-            match self.follow(&mut managed, vm, &mut notes) {
-                // Its cgroup is gone; a VM that is not is adopted anew at the next look.
-                Err(error) if error.is_gone() => self.leave(managed, &mut notes),
-                outcome => {
-                    self.vms.insert(vm.id, managed);
-                    refused.extend(outcome.err().map(|error| error.refused(&vm.name)));
-                }
+            ended.extend(follow_vcpus(&mut managed, vm));
+            if managed.vcpus.len() < vm.vcpus.len() {
+                grown.push(vm.id);
             }
+            let outcome = self.follow(&mut managed, &mut notes);
+            self.keep(managed, outcome, &mut notes, &mut refused);
         }
+        self.let_go_of_vcpus(&ended);
+        self.take_new_vcpus(grown, &mut notes, &mut refused);
         self.release_leaving(&mut refused);
         self.adopt_new(new, all, &mut notes, &mut refused);
         self.reread_hierarchy();
@@ -237,27 +246,64 @@ impl Fleet {
         (notes, refused)
     }
 
-    /// Reads the cgroups above the VMs', if it is time or one is new.
-    fn reread_hierarchy(&mut self) {
-        let above: BTreeSet<CgroupPath> = self.vms.values().map(ManagedVm::above).collect();
-        let is_known = above.iter().all(|above| self.hierarchy.knows(above));
-        if !is_known || self.updates.is_multiple_of(RECHECK_EVERY) {
-            self.hierarchy.read(self.backend.controller(), above);
+    /// What came of looking after a VM: it stays under care, unless its cgroup is gone; a VM that is not is adopted anew at the next look.
+    fn keep(
+        &mut self,
+        managed: ManagedVm,
+        outcome: Result<(), FleetError>,
+        notes: &mut Vec<Note>,
+        refused: &mut Vec<Refused>,
+    ) {
+        match outcome {
+            Err(error) if error.is_gone() => self.leave(managed, notes),
+            outcome => {
+                refused.extend(outcome.err().map(|error| error.refused(&managed.vm.name)));
+                self.vms.insert(managed.vm.id, managed);
+            }
         }
+    }
+
+    /// Takes the new vCPUs of these VMs, as far as there is time, of one VM at least; the next update goes on with those that follow.
+    fn take_new_vcpus(
+        &mut self,
+        mut grown: Vec<VmId>,
+        notes: &mut Vec<Note>,
+        refused: &mut Vec<Refused>,
+    ) {
+        grown.sort_unstable();
+        let next = grown.partition_point(|vm| *vm <= self.taken_up_to);
+        grown.rotate_left(next);
+        let began = Instant::now();
+        for (nth, id) in grown.into_iter().enumerate() {
+            if nth > 0 && began.elapsed() >= self.budget {
+                break;
+            }
+            let Some(mut managed) = self.vms.remove(&id) else {
+                continue;
+            };
+            self.taken_up_to = id;
+            let outcome = self.take_vcpus(&mut managed);
+            self.read_bounds(&mut managed);
+            self.keep(managed, outcome, notes, refused);
+        }
+    }
+
+    /// Reads the cgroups above the VMs', those that are new or, if it is time, all.
+    fn reread_hierarchy(&mut self) {
+        if self.updates.is_multiple_of(RECHECK_EVERY) {
+            self.hierarchy.forget();
+        }
+        let above = self.vms.values().map(ManagedVm::above).collect();
+        self.hierarchy.read(self.backend.controller(), above);
     }
 
     /// Moves vCPU threads that are new into the VM's group and starts to measure them. One that cannot be moved is left out;
     /// the first such error is returned.
     fn take_vcpus(&mut self, managed: &mut ManagedVm) -> Result<(), FleetError> {
         let mut failed = None;
-        for vcpu in &managed.vm.vcpus {
-            if managed
-                .vcpus
-                .iter()
-                .any(|known| known.thread == vcpu.thread)
-            {
-                continue;
-            }
+        let known: BTreeSet<ThreadRef> = managed.vcpus.iter().map(|vcpu| vcpu.thread).collect();
+        let new = managed.vm.vcpus.iter();
+        for vcpu in new.filter(|vcpu| !known.contains(&vcpu.thread)) {
             if managed.made
                 && let Backend::Live(actuator) = &mut self.backend
             {
@@ -290,36 +336,25 @@ impl Fleet {
         }
     }
 
-    /// Follows what changed on a VM since the last scan: vCPUs, affinities, the operator's weight.
-    fn follow(
-        &mut self,
-        managed: &mut ManagedVm,
-        vm: &Vm,
-        notes: &mut Vec<Note>,
-    ) -> Result<(), FleetError> {
-        let threads: BTreeSet<ThreadRef> = vm.vcpus.iter().map(|vcpu| vcpu.thread).collect();
-        let (kept, gone): (_, Vec<ManagedVcpu>) = std::mem::take(&mut managed.vcpus)
-            .into_iter()
-            .partition(|vcpu| threads.contains(&vcpu.thread));
-        managed.vcpus = kept;
-        managed.vm = vm.clone();
-        self.let_go_of_vcpus(&gone);
-        let taken = self.take_vcpus(managed);
+    /// Follows what changed on a VM since the last scan: how many vCPUs it has, their affinities, the operator's weight.
+    fn follow(&mut self, managed: &mut ManagedVm, notes: &mut Vec<Note>) -> Result<(), FleetError> {
         let actuator = match &mut self.backend {
             Backend::Live(actuator) => Some(actuator.as_mut()),
             Backend::Dry(_) => None,
         };
         managed.weigh(actuator, notes)?;
-        let is_due = (self.updates + vm.id.0).is_multiple_of(RECHECK_EVERY);
-        if is_due {
+        if (self.updates + managed.vm.id.0).is_multiple_of(RECHECK_EVERY) {
             self.recheck(managed, notes)?;
+            self.read_bounds(managed);
         }
-        if is_due || managed.vcpus.iter().any(|vcpu| vcpu.quotas.is_none()) {
-            self.throttling
-                .read_quotas(self.backend.controller(), managed);
-            self.read_cpusets(managed);
-        }
-        taken
+        Ok(())
+    }
+
+    /// Reads what bounds a VM besides its weight.
+    fn read_bounds(&mut self, managed: &mut ManagedVm) {
+        self.throttling
+            .read_quotas(self.backend.controller(), managed);
+        self.read_cpusets(managed);
     }
 
     /// Reads again what somebody else may have changed.
@@ -425,6 +460,17 @@ impl Fleet {
     }
 }
 
+/// A VM is now as it was found; returns those of its vCPUs that ended.
+fn follow_vcpus(managed: &mut ManagedVm, vm: &Vm) -> Vec<ManagedVcpu> {
+    let threads: BTreeSet<ThreadRef> = vm.vcpus.iter().map(|vcpu| vcpu.thread).collect();
+    let (kept, ended) = std::mem::take(&mut managed.vcpus)
+        .into_iter()
+        .partition(|vcpu| threads.contains(&vcpu.thread));
+    managed.vcpus = kept;
+    managed.vm = vm.clone();
+    ended
+}
+
 impl Host for Fleet {
     type Applied = Applied;
 
@@ -458,7 +504,7 @@ impl Host for Fleet {
         self.hear_of_turns();
         self.sampler.begin_round();
         let mut observations = Vec::with_capacity(self.vms.len());
-        let mut parents: Vec<Option<CgroupPath>> = Vec::new();
+        let mut parents: HashMap<Option<CgroupPath>, usize> = HashMap::new();
         for (id, managed) in &mut self.vms {
             let mut vcpus = Vec::with_capacity(managed.vcpus.len());
             let stood_still = self.sampler.stood_still(managed.vm.process.pid);
@@ -486,13 +532,8 @@ impl Host for Fleet {
             }
             if std::mem::replace(&mut managed.sampled, true) {
                 let parent = managed.cgroup.parent();
-                let siblings = match parents.iter().position(|known| *known == parent) {
-                    Some(known) => known,
-                    None => {
-                        parents.push(parent);
-                        parents.len() - 1
-                    }
-                };
+                let next = parents.len();
+                let siblings = *parents.entry(parent).or_insert(next);
                 observations.push(VmObservation {
                     in_force: VmSettings {
                         quota: managed.quota(),

@@ -19,38 +19,48 @@ use crate::quotas::quota;
 /// The weights of the cgroups above VMs.
 #[derive(Debug, Default)]
 pub(crate) struct Hierarchy {
+    /// What is known of each cgroup on the way to them; `None`: it divides nothing.
+    groups: BTreeMap<CgroupPath, Option<Level>>,
+    /// How many were numbered.
+    numbered: u32,
     /// By the cgroup right above a VM's, from the top.
     levels: BTreeMap<CgroupPath, Vec<Level>>,
 }
 
 impl Hierarchy {
-    /// Whether this cgroup's is known.
-    pub(crate) fn knows(&self, above: &CgroupPath) -> bool {
-        self.levels.contains_key(above)
+    /// Forgets what was read.
+    pub(crate) fn forget(&mut self) {
+        *self = Hierarchy::default();
     }
 
-    /// Reads those above these, which are the cgroups right above VMs'.
+    /// Reads what is not known yet of those above these, which are the cgroups right above VMs'; forgets others.
     pub(crate) fn read(&mut self, controller: &dyn CpuController, above: BTreeSet<CgroupPath>) {
-        let mut groups: BTreeMap<CgroupPath, Option<Level>> = BTreeMap::new();
-        let mut level = |cgroup: CgroupPath| {
-            let group = groups.len() as u32;
-            let known = groups.entry(cgroup.clone());
-            let weight = || weight(controller, &cgroup);
-            let level = |weight| Level {
-                group,
-                weight,
-                quota: quota(controller, &cgroup).map(pcpus),
-            };
-            *known.or_insert_with(|| weight().map(level))
-        };
-        self.levels = above
-            .into_iter()
-            .map(|place| {
-                let way = place.ancestors().into_iter().chain([place.clone()]);
-                let levels = way.filter(|cgroup| !cgroup.is_root());
-                (place, levels.filter_map(&mut level).collect())
-            })
-            .collect();
+        self.levels.retain(|place, _| above.contains(place));
+        for place in above {
+            if self.levels.contains_key(&place) {
+                continue;
+            }
+            let way = place.ancestors().into_iter().chain([place.clone()]);
+            let way = way.filter(|cgroup| !cgroup.is_root());
+            let levels = way.filter_map(|cgroup| self.level(controller, cgroup));
+            let levels = levels.collect();
+            self.levels.insert(place, levels);
+        }
+    }
+
+    fn level(&mut self, controller: &dyn CpuController, cgroup: CgroupPath) -> Option<Level> {
+        if let Some(known) = self.groups.get(&cgroup) {
+            return *known;
+        }
+        let group = self.numbered;
+        self.numbered += 1;
+        let level = weight(controller, &cgroup).map(|weight| Level {
+            group,
+            weight,
+            quota: quota(controller, &cgroup).map(pcpus),
+        });
+        self.groups.insert(cgroup, level);
+        level
     }
 
     /// The levels above a VM whose cgroup is right below this one; none where all VMs are in the same, without a hard cap.

@@ -120,6 +120,19 @@ impl KnownHomes {
     }
 }
 
+impl KnownHomes {
+    /// Whether a VM is where it was taken to be; it is read anew at the next look if not.
+    pub(crate) fn confirm(&mut self, controller: &dyn CpuController, vm: &Vm) -> bool {
+        let now = residence(controller, &vm.process, &threads(vm)).ok();
+        let known = self.0.get(&vm.process).map(|known| known.home.as_ref());
+        let is_there = known == now.as_ref();
+        if !is_there {
+            self.0.remove(&vm.process);
+        }
+        is_there
+    }
+}
+
 /// What an operator should know whose tenants own knobs.
 pub(crate) fn tenants_weight(vm: &Vm, cgroup: &CgroupPath, default: Weight) -> Note {
     Note(format!(

@@ -118,9 +118,10 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Whether it is believed what it says about this process: it is that process, or root.
-    pub fn speaks_for(&self, process: Pid) -> bool {
-        self.pid == process || self.uid == 0
+    /// Whether it is believed what it says about this process: it is that process, or one of root's that is no VM. What a VM's process writes may
+    /// be its guest's word, as on a serial console.
+    pub fn speaks_for(&self, process: Pid, is_vm: bool) -> bool {
+        self.pid == process || (self.uid == 0 && !is_vm)
     }
 }
 
@@ -397,10 +398,13 @@ mod tests {
 
     #[test]
     fn hostile_listeners_speak_for_themselves_alone() {
-        let speaks = |pid, uid| Peer { pid: Pid(pid), uid }.speaks_for(Pid(100));
-        assert!(speaks(100, 1000), "the VMM itself");
-        assert!(speaks(66, 0), "root");
-        assert!(!speaks(66, 1000), "another process");
+        let speaks = |pid, uid, is_vm| Peer { pid: Pid(pid), uid }.speaks_for(Pid(100), is_vm);
+        assert!(speaks(100, 1000, true), "the VMM itself");
+        assert!(speaks(66, 0, false), "root");
+        assert!(!speaks(66, 1000, false), "another process");
+        // A VMM of root's writes what its guest says, where the socket is a serial console.
+        assert!(speaks(100, 0, true), "the VMM itself");
+        assert!(!speaks(66, 0, true), "another VMM of root's");
 
         // Who called listen(2) is gone, and of the same user as everybody: it counts who answers.
         let dir = tempfile::tempdir().unwrap();
@@ -420,9 +424,9 @@ mod tests {
                 uid: getuid().as_raw()
             }
         );
-        assert!(peer.speaks_for(me), "a QEMU with -daemonize");
+        assert!(peer.speaks_for(me, true), "a QEMU with -daemonize");
         let of_a_user = Peer { uid: 1000, ..peer };
-        assert!(!of_a_user.speaks_for(Pid(1)), "its neighbour");
+        assert!(!of_a_user.speaks_for(Pid(1), false), "its neighbour");
     }
 
     #[test]

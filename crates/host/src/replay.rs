@@ -341,6 +341,7 @@ fn found(id: VmId, known: &RecordedVm) -> Vm {
     };
     let vmm = serde_json::from_value(serde_json::Value::from(known.program.as_str()));
     Vm {
+        tenant: None,
         id,
         process: thread(known.pid),
         name: known.name.clone(),

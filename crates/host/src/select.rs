@@ -106,6 +106,7 @@ mod tests {
 
     fn vm(pid: u32, name: &str) -> Vm {
         Vm {
+            tenant: None,
             id: VmId(1),
             process: ThreadRef {
                 pid: Pid(pid),

@@ -86,6 +86,7 @@ mod tests {
 
     fn scan(names: &[&str], unreadable: usize) -> Scan {
         let vms = names.iter().zip(1..).map(|(name, n)| Vm {
+            tenant: None,
             id: VmId(u64::from(n)),
             process: ThreadRef {
                 pid: Pid(n),

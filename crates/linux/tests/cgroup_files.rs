@@ -228,6 +228,26 @@ fn nonsense_in_a_file_is_shown_with_its_place() {
 }
 
 #[test]
+fn some_of_many_processes_are_whole_numbers_and_no_more_than_asked_for() {
+    for version in [Version::V1, Version::V2] {
+        let tree = Tree::new(version);
+        let (c, vm) = (&tree.controller, path("/vm"));
+        let all: String = (1_000_000..1_020_000).map(|n| format!("{n}\n")).collect();
+        // What is not read cannot be found wrong.
+        tree.put("/vm", "cgroup.procs", &format!("{all}x\n"));
+        let first = |most| c.some_processes(&vm, most).unwrap();
+        assert_eq!(first(0), []);
+        assert_eq!(first(1), [Pid(1_000_000)]);
+        assert_eq!(first(300).len(), 300);
+        assert!(c.some_processes(&vm, 30_000).is_err(), "all of it is");
+        // Of short numbers more fit.
+        tree.put("/vm", "cgroup.procs", "1\n2\n3\n4\n5\n");
+        assert_eq!(first(2), [Pid(1), Pid(2)]);
+        assert_eq!(first(30).len(), 5);
+    }
+}
+
+#[test]
 fn a_vanished_cgroup_is_gone_and_a_missing_file_is_not() {
     for version in [Version::V1, Version::V2] {
         let tree = Tree::new(version);

@@ -329,6 +329,7 @@ impl Host {
                 known => known,
             };
             found.push(Vm {
+                tenant: self.owner.tenant,
                 id,
                 process: self.process,
                 name: prefix.unwrap_or_else(|| self.vm_name(vmm)),

@@ -31,4 +31,7 @@ pub struct Vm {
     pub vcpus: Vec<VcpuThread>,
     /// How many KVM vCPUs it holds beyond those: their threads are not known.
     pub unidentified: usize,
+    /// Who it counts for where users are bounded: its process's user, or who was given that user's number (subuid(5)). `None`: not known.
+    #[serde(skip)]
+    pub tenant: Option<u32>,
 }

@@ -1,6 +1,7 @@
 //! How the fleet takes VMs under care: in which cgroup, at which weight.
 
 use std::cell::OnceCell;
+use std::time::Duration;
 use std::time::Instant;
 
 use tandem_linux::cgroup::CgroupPath;
@@ -26,6 +27,9 @@ use crate::managed::ManagedVm;
 use crate::managed::Note;
 use crate::waits::Waits;
 
+/// For how long the first update adopts those that are there: a service manager waits for it.
+const FIRST_BUDGET: Duration = Duration::from_secs(5);
+
 impl Fleet {
     /// Takes VMs under care that are not yet, as far as there is time: one of those that were not tried yet at least, and one of those that failed
     /// before. `all` is every VM on the host.
@@ -43,16 +47,24 @@ impl Fleet {
         if due.is_empty() {
             return;
         }
+        // Before the first period nobody waits but who starts the service.
+        let budget = match self.updates {
+            1 => FIRST_BUDGET.max(self.budget),
+            _ => self.budget,
+        };
         let began = Instant::now();
-        let homes = Homes::read(self.controller(), all);
+        let homes = self.homes.look(self.backend.controller(), all);
         let mut tried = [false; 2];
         for due in due {
             let any = std::mem::replace(&mut tried[usize::from(due.has_failed)], true);
-            // The first update is before the first period: nobody waits.
-            if self.updates > 1 && any && began.elapsed() >= self.budget {
+            if any && began.elapsed() >= budget {
                 continue;
             }
             let vm = due.vm;
+            // Of whom it is not read where it is now, that is done at the next look.
+            if !self.homes.confirm(self.backend.controller(), vm) {
+                continue;
+            }
             let adopted = self.claim(vm).and_then(|()| self.adopt(vm, &homes, notes));
             match adopted {
                 Ok(managed) => drop(self.vms.insert(vm.id, managed)),

@@ -1,6 +1,7 @@
 //! VMs that are found and not under care yet: which are tried at a look for VMs, and in which order.
 //!
-//! Those that were not tried yet go first, the longest known at their front. One that failed is tried again at the next look, then after up to 2, 4,
+//! Those that were not tried yet go first: one of each tenant's, the longest known at the front, then the second of each, and so on. So who starts
+//! thousands at once, or the same ones again and again, waits for himself. One that failed is tried again at the next look, then after up to 2, 4,
 //! 8 … 64 looks, for as long as it fails: whoever has a VM that cannot be adopted, and whose tries take long, must not keep others waiting at
 //! each look. The looks of many that failed are the same ones, because for any that is tried it has to be read where all VMs are.
 
@@ -54,12 +55,19 @@ impl Candidates {
                 due.push((candidate, vm));
             }
         }
-        due.sort_by_key(|(candidate, _)| (candidate.failures > 0, candidate.due));
-        let due = due.into_iter().map(|(candidate, vm)| Due {
-            vm,
-            has_failed: candidate.failures > 0,
-        });
-        due.collect()
+        due.sort_by_key(|(candidate, _)| candidate.due);
+        let mut counts: BTreeMap<(bool, Option<u32>), usize> = BTreeMap::new();
+        let mut due: Vec<(usize, Due<'v>)> = due
+            .into_iter()
+            .map(|(candidate, vm)| {
+                let has_failed = candidate.failures > 0;
+                let count = counts.entry((has_failed, vm.tenant)).or_default();
+                *count += 1;
+                (*count, Due { vm, has_failed })
+            })
+            .collect();
+        due.sort_by_key(|(nth_of_tenant, due)| (due.has_failed, *nth_of_tenant));
+        due.into_iter().map(|(_, due)| due).collect()
     }
 
     /// One was tried at this look and failed. Where that was not for reasons of its own, it is tried again at the next look.
@@ -106,6 +114,29 @@ mod tests {
         // One that was gone begins anew.
         assert!(ids(&candidates.due(&vms[1..], 258)) == [2]);
         assert_eq!(ids(&candidates.due(&vms, 259)), [1, 2]);
+    }
+
+    #[test]
+    fn hostile_tenants_with_many_new_vms_wait_for_themselves() {
+        let of = |id, tenant| Vm {
+            tenant: Some(tenant),
+            ..fixtures::vm(id, "vm", 1)
+        };
+        let mut candidates = Candidates::default();
+        let mut vms: Vec<Vm> = (1..=1_000).map(|id| of(id, 1000)).collect();
+        candidates.due(&vms, 1);
+        // Another's that comes later is the second one, or the first where that one was started anew.
+        vms.push(of(2_001, 1001));
+        assert_eq!(ids(&candidates.due(&vms, 2))[..3], [1, 2_001, 2]);
+        let again: Vec<Vm> = (3_001..=4_000).map(|id| of(id, 1000)).collect();
+        let both = || vms[1_000..].iter().chain(&again);
+        assert_eq!(ids(&candidates.due(both(), 3))[..3], [2_001, 3_001, 3_002]);
+        // So it is with those that failed.
+        for vm in both() {
+            candidates.failed(vm.id, 3, true);
+        }
+        let due = candidates.due(both(), 4);
+        assert!(ids(&due)[..2].contains(&2_001), "{:?}", &ids(&due)[..2]);
     }
 
     #[test]

@@ -210,8 +210,11 @@ impl Throttling {
                 continue;
             };
             for vcpu in &mut vm.vcpus {
-                let mut all = managed.vcpus.iter();
-                let caps = all.find(|managed| managed.index == vcpu.vcpu);
+                // They are sorted by it.
+                let place = managed
+                    .vcpus
+                    .binary_search_by_key(&vcpu.vcpu, |vcpu| vcpu.index);
+                let caps = place.ok().and_then(|place| managed.vcpus.get(place));
                 let share = self.share(caps.map_or(&[], ManagedVcpu::caps));
                 let part = |time: Nanos| Nanos((time.0 as f64 * share) as u64);
                 // A wait that goes on is not counted yet.

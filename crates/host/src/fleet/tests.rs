@@ -12,6 +12,8 @@ use tandem_linux::disk::Disk;
 use tandem_linux::disk::HostDisk;
 use tandem_linux::disk::How;
 use tandem_linux::journal::is_pending;
+use tandem_linux::thread::Pid;
+use tandem_linux::thread::Tid;
 
 use super::*;
 use crate::fixtures::tree::Tree;
@@ -80,7 +82,7 @@ impl Subject {
         let sampler = Sampler::new(ProcFs::at(dir.path()));
         let mut fleet = Fleet::new(backend, sampler, Vec::new(), PolicySet::ALL);
         fleet.budget = budget;
-        // The first update takes all that there are.
+        // The first update has more time.
         fleet.update(&[], &[]);
         Subject {
             fleet,
@@ -244,4 +246,137 @@ fn the_end_of_the_daemon_puts_back_what_there_was_no_time_for() {
     drop(subject.fleet);
     assert_eq!(subject.tree.below("/vms"), 0);
     assert!(!is_pending(subject.dir.path()));
+}
+
+/// Threads of this process, which take part in nothing and end with this.
+struct Idlers {
+    threads: Vec<ThreadRef>,
+    _ends: Vec<std::sync::mpsc::Sender<()>>,
+}
+
+impl Idlers {
+    fn new(count: usize) -> Idlers {
+        let (tell, told) = std::sync::mpsc::channel();
+        let ends = (0..count).map(|_| {
+            let (end, ends) = std::sync::mpsc::channel::<()>();
+            let tell = tell.clone();
+            std::thread::spawn(move || {
+                let tid = rustix::thread::gettid().as_raw_nonzero().get();
+                tell.send(tid.unsigned_abs()).unwrap();
+                let _ = ends.recv();
+            });
+            end
+        });
+        let _ends = ends.collect();
+        let (procfs, own) = (ProcFs::host(), Pid(std::process::id()));
+        let threads = told.into_iter().take(count);
+        let threads = threads.map(|tid| ThreadRef::read(&procfs, own, Tid(tid)).unwrap());
+        Idlers {
+            threads: threads.collect(),
+            _ends,
+        }
+    }
+}
+
+impl Subject {
+    /// VMs whose vCPUs are threads that there are, and, one for each, what their second vCPUs are replaced with.
+    fn vms_of_threads(&self, idlers: &Idlers) -> (Vec<Vm>, Vec<ThreadRef>) {
+        let count = idlers.threads.len() / 3;
+        let mut vms = self.vms(count as u32);
+        let (vcpus, others) = idlers.threads.split_at(2 * count);
+        for (vm, threads) in vms.iter_mut().zip(vcpus.chunks(2)) {
+            for (vcpu, thread) in vm.vcpus.iter_mut().zip(threads) {
+                vcpu.thread = *thread;
+                self.tree.put(*thread, &CgroupPath("/vms".to_owned()));
+            }
+        }
+        (vms, others.to_vec())
+    }
+
+    fn replace_vcpus(&self, vms: &mut [Vm], others: &[ThreadRef]) {
+        for (vm, thread) in vms.iter_mut().zip(others) {
+            vm.vcpus[1].thread = *thread;
+            self.tree.put(*thread, &CgroupPath("/vms".to_owned()));
+        }
+    }
+
+    fn has_vcpus(&self, vm: &Vm) -> bool {
+        let managed = self.fleet.vm(vm.id).unwrap();
+        let threads: Vec<ThreadRef> = managed.vcpus.iter().map(|vcpu| vcpu.thread).collect();
+        vm.vcpus.iter().all(|vcpu| threads.contains(&vcpu.thread))
+    }
+}
+
+#[test]
+fn hostile_vcpus_that_end_and_are_replaced_cost_one_write_of_the_journal() {
+    let mut subject = Subject::new(Duration::MAX);
+    let idlers = Idlers::new(60);
+    let (mut vms, others) = subject.vms_of_threads(&idlers);
+    assert_eq!(subject.update(&vms).len(), 20);
+    assert!(vms.iter().all(|vm| subject.has_vcpus(vm)));
+    subject.replace_vcpus(&mut vms, &others);
+    let before = subject.disk.0.load(Ordering::Relaxed);
+    subject.update(&vms);
+    assert!(vms.iter().all(|vm| subject.has_vcpus(vm)));
+    let rewrites = subject.disk.0.load(Ordering::Relaxed) - before;
+    assert!(rewrites <= 1, "{rewrites} of the journal");
+}
+
+#[test]
+fn hostile_vcpus_that_are_replaced_keep_nobody_elses_waiting_for_long() {
+    let mut subject = Subject::new(Duration::MAX);
+    let idlers = Idlers::new(30);
+    let (mut vms, others) = subject.vms_of_threads(&idlers);
+    assert_eq!(subject.update(&vms).len(), 10);
+    subject.fleet.budget = Duration::ZERO;
+    subject.replace_vcpus(&mut vms, &others);
+    for looks in 1..=10 {
+        assert_eq!(subject.update(&vms).len(), 10, "all stay under care");
+        let taken = vms.iter().filter(|vm| subject.has_vcpus(vm)).count();
+        assert_eq!(taken, looks);
+        // The first one's are replaced anew each time.
+        let first = vms[0].vcpus[0].thread;
+        vms[0].vcpus[0].thread = vms[0].vcpus[1].thread;
+        vms[0].vcpus[1].thread = first;
+    }
+}
+
+#[test]
+fn hostile_vms_that_come_one_by_one_have_nobody_elses_places_read() {
+    let mut subject = Subject::new(Duration::MAX);
+    let tree = subject.tree.clone();
+    let mut vms: Vec<Vm> = (0..200)
+        .map(|n| tree.vm(n, VCPUS, |_| format!("/others/{n}/vm")))
+        .collect();
+    subject.update(&vms);
+    let come = |subject: &mut Subject, vms: &mut Vec<Vm>| {
+        let n = vms.len() as u32;
+        vms.push(tree.vm(n, VCPUS, |_| format!("/his/{n}/vm")));
+        subject.update(vms)
+    };
+    // At first all are looked for where they may be, a few times.
+    for _ in 0..3 {
+        come(&mut subject, &mut vms);
+    }
+    let looks = 8;
+    let before = tree.asked();
+    for _ in 0..looks {
+        come(&mut subject, &mut vms);
+    }
+    assert_eq!(vms.len(), subject.fleet.vms().count());
+    let places = tree.asked().places - before.places;
+    // What a look reads of the VMs that are under care, without one that comes.
+    let before = tree.asked();
+    for _ in 0..looks {
+        subject.update(&vms);
+    }
+    let quiet = tree.asked().places - before.places;
+    let of_new = places.saturating_sub(quiet);
+    // Every 16th look reads it of each anyhow.
+    let all = vms.len() * (VCPUS as usize + 1);
+    let most = all * looks / 16 + looks * 40;
+    assert!(
+        of_new <= most,
+        "{of_new} places were read for {looks} that came, and {most} at most"
+    );
 }

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
+use std::fs::Metadata;
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
@@ -77,11 +78,14 @@ pub struct FoundSocket {
 }
 
 impl FoundSocket {
-    /// What is at a path, if that is a socket.
+    /// What is at a path, if that is a socket, or a link to one by root or by the socket's owner. Others' links could lead to what is none of theirs.
     pub fn at(path: PathBuf) -> Option<FoundSocket> {
         let file = fs::symlink_metadata(&path).ok()?;
+        let is_rightful = |to: &Metadata| file.uid() == 0 || file.uid() == to.uid();
         let is_socket = match file.is_symlink() {
-            true => fs::metadata(&path).is_ok_and(|file| file.file_type().is_socket()),
+            true => {
+                fs::metadata(&path).is_ok_and(|to| to.file_type().is_socket() && is_rightful(&to))
+            }
             false => file.file_type().is_socket(),
         };
         is_socket.then(|| FoundSocket {
@@ -243,8 +247,11 @@ fn list(
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+    use std::os::unix::fs::lchown;
     use std::os::unix::fs::symlink;
     use std::os::unix::net::UnixListener;
+
+    use rustix::process::getuid;
 
     use super::*;
 
@@ -286,6 +293,28 @@ mod tests {
             let error = SocketPattern::new(pattern).unwrap_err().to_string();
             assert!(error.contains(pattern), "{error}");
         }
+    }
+
+    #[test]
+    fn hostile_links_lead_nowhere() {
+        let dir = tempfile::tempdir().unwrap();
+        socket(&dir.path().join("q/console"));
+        let link = dir.path().join("q/link.qmp");
+        symlink("console", &link).unwrap();
+        let found = || FoundSocket::at(link.clone()).is_some();
+        assert!(found(), "who owns both");
+        if !getuid().is_root() {
+            return;
+        }
+        let owned = |path: &str, uid| lchown(dir.path().join(path), Some(uid), None).unwrap();
+        owned("q/link.qmp", 1000);
+        assert!(!found(), "another's link to what is root's");
+        owned("q/console", 1000);
+        assert!(found());
+        owned("q/link.qmp", 0);
+        assert!(found(), "root's link");
+        owned("q/link.qmp", 1001);
+        assert!(!found());
     }
 
     #[test]

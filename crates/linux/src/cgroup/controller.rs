@@ -86,6 +86,13 @@ pub trait CpuController: Send + Sync {
     /// processes belong to the cgroup above, there are none.
     fn processes(&self, cgroup: &CgroupPath) -> Result<Vec<Pid>, CgroupError>;
 
+    /// So many of them at most; which, where there are more, is not said. There may be a hundred thousand.
+    fn some_processes(&self, cgroup: &CgroupPath, most: usize) -> Result<Vec<Pid>, CgroupError> {
+        let mut processes = self.processes(cgroup)?;
+        processes.truncate(most);
+        Ok(processes)
+    }
+
     /// The cgroups right below.
     fn children(&self, cgroup: &CgroupPath) -> Result<Vec<CgroupPath>, CgroupError>;
 

@@ -18,9 +18,13 @@ use crate::ids::Pid;
 use crate::ids::Tid;
 use crate::procfs::ProcFs;
 use crate::procfs::is_gone;
+use crate::procfs::read_head;
 use crate::procfs::read_text;
 use crate::thread::ThreadError;
 use crate::thread::ThreadRef;
+
+/// A line of the longest number of a process (PID_MAX_LIMIT is 4,194,304), bytes.
+const LONGEST_PID: usize = 8;
 
 /// One mounted hierarchy.
 #[derive(Clone, Debug)]
@@ -91,6 +95,15 @@ impl Hierarchy {
     /// A file of one number per line.
     pub fn read_numbers(&self, cgroup: &CgroupPath, file: &str) -> Result<Vec<u32>, CgroupError> {
         let text = self.read(cgroup, file)?;
+        self.numbers(cgroup, file, &text)
+    }
+
+    fn numbers(
+        &self,
+        cgroup: &CgroupPath,
+        file: &str,
+        text: &str,
+    ) -> Result<Vec<u32>, CgroupError> {
         text.lines()
             .map(|line| {
                 line.trim().parse().map_err(|_| CgroupError::Malformed {
@@ -113,6 +126,24 @@ impl Hierarchy {
         let mut numbers = self.read_numbers(cgroup, "cgroup.procs")?;
         numbers.sort_unstable();
         numbers.dedup();
+        Ok(numbers.into_iter().map(Pid).collect())
+    }
+
+    /// So many of them at most, of as many bytes as those have.
+    pub fn some_pids(&self, cgroup: &CgroupPath, most: usize) -> Result<Vec<Pid>, CgroupError> {
+        let path = self.file(cgroup, "cgroup.procs");
+        let bytes = most.saturating_mul(LONGEST_PID);
+        let head = read_head(&path, bytes).map_err(|error| self.reading(cgroup, path, error))?;
+        let text = String::from_utf8_lossy(&head);
+        // The last line may be a part of one.
+        let whole = match head.len() < bytes {
+            true => &*text,
+            false => text.rsplit_once('\n').map_or("", |(whole, _)| whole),
+        };
+        let mut numbers = self.numbers(cgroup, "cgroup.procs", whole)?;
+        numbers.sort_unstable();
+        numbers.dedup();
+        numbers.truncate(most);
         Ok(numbers.into_iter().map(Pid).collect())
     }
 

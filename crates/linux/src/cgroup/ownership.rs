@@ -305,10 +305,17 @@ impl<'a> Occupants<'a> {
                 continue;
             }
             left = left.saturating_sub(1);
-            let here = self.controller.processes(&next).and_then(|pids| {
-                open.extend(self.controller.some_children(&next, left + 1)?);
-                Ok(pids)
-            });
+            // Threads of the kernel that are known cost no look.
+            let most = left
+                .saturating_add(1)
+                .saturating_add(self.kernel_threads.len());
+            let here = self
+                .controller
+                .some_processes(&next, most)
+                .and_then(|pids| {
+                    open.extend(self.controller.some_children(&next, left + 1)?);
+                    Ok(pids)
+                });
             let pids = match here {
                 Ok(pids) => pids,
                 Err(error) if error.is_gone() => continue,

@@ -158,6 +158,10 @@ impl CpuController for V1 {
         self.files.read_pids(cgroup)
     }
 
+    fn some_processes(&self, cgroup: &CgroupPath, most: usize) -> Result<Vec<Pid>, CgroupError> {
+        self.files.some_pids(cgroup, most)
+    }
+
     fn children(&self, cgroup: &CgroupPath) -> Result<Vec<CgroupPath>, CgroupError> {
         self.files.children(cgroup)
     }

@@ -173,6 +173,18 @@ fn knob_hint(error: &io::Error) -> &'static str {
     }
 }
 
+/// What a threaded cgroup, whose processes belong to the cgroup above, says of them.
+fn or_none(pids: Result<Vec<Pid>, CgroupError>) -> Result<Vec<Pid>, CgroupError> {
+    match pids {
+        Err(CgroupError::Read { source, .. })
+            if source.raw_os_error() == Some(libc::EOPNOTSUPP) =>
+        {
+            Ok(Vec::new())
+        }
+        other => other,
+    }
+}
+
 impl CpuController for V2 {
     fn version(&self) -> Version {
         Version::V2
@@ -234,14 +246,11 @@ impl CpuController for V2 {
     }
 
     fn processes(&self, cgroup: &CgroupPath) -> Result<Vec<Pid>, CgroupError> {
-        match self.files.read_pids(cgroup) {
-            Err(CgroupError::Read { source, .. })
-                if source.raw_os_error() == Some(libc::EOPNOTSUPP) =>
-            {
-                Ok(Vec::new())
-            }
-            other => other,
-        }
+        or_none(self.files.read_pids(cgroup))
+    }
+
+    fn some_processes(&self, cgroup: &CgroupPath, most: usize) -> Result<Vec<Pid>, CgroupError> {
+        or_none(self.files.some_pids(cgroup, most))
     }
 
     fn children(&self, cgroup: &CgroupPath) -> Result<Vec<CgroupPath>, CgroupError> {
