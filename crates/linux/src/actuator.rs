@@ -20,9 +20,10 @@ mod heirs;
 mod knobs;
 mod release;
 
-use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
+use std::time::Instant;
 
 use tandem_policy::Knob as Setting;
 use tandem_policy::Nanos;
@@ -54,6 +55,9 @@ use crate::restore::restore_pending;
 use crate::sched_attr::SchedAttrError;
 use crate::thread::ThreadRef;
 use crate::undo::Undo;
+
+/// For want of room in the journal, threads that ended are looked for once in so long: that takes a look at each.
+const LOOK_FOR_ENDED: Duration = Duration::from_secs(1);
 
 /// Why a change was not made.
 #[derive(Debug, Error)]
@@ -99,6 +103,8 @@ pub struct Actuator {
     threads: Box<dyn Threads>,
     journal: Journal,
     foreign: Vec<Foreign>,
+    /// When room was made for a change last by looking for threads that ended.
+    looked_for_ended: Option<Instant>,
     abandoned: bool,
 }
 
@@ -163,6 +169,7 @@ impl Actuator {
             threads,
             journal: Journal::open_on(disk, state_dir, stamp)?,
             foreign: Vec::new(),
+            looked_for_ended: None,
             abandoned: false,
         };
         let report = actuator.restore();
@@ -205,9 +212,9 @@ impl Actuator {
             // not ours. Why it was not made says more than what is wrong with the journal.
             let is_ours = !matches!(error, CgroupError::Exists(_));
             if !(is_ours && self.controller.remove(&group).is_err()) {
-                let _ = self.forget(&key);
+                let _ = self.journal.forget(&key);
             }
-            let _ = self.disable_unneeded(&mut RestoreReport::default());
+            self.disable_unneeded(&mut RestoreReport::default());
         }
         Ok(created?)
     }
@@ -248,7 +255,7 @@ impl Actuator {
             Ok(()) => Ok(Outcome::Done),
             Err(error) => {
                 // A record that cannot be forgotten does no harm: the thread is not where it says.
-                let _ = self.forget(&key);
+                let _ = self.journal.forget(&key);
                 match error {
                     CgroupError::ThreadGone(_) => Ok(Outcome::Gone),
                     error => Err(error.into()),
@@ -260,24 +267,13 @@ impl Actuator {
     /// Where a thread belongs that is in `now`: where we took it from, if we put it there; above
     /// the group, if it was started in one of ours; else where the operator has it.
     fn origin(&self, thread: &ThreadRef, now: CgroupPath) -> CgroupPath {
-        let moved_here = self
-            .journal
-            .records()
-            .iter()
-            .find_map(|record| match record {
-                Record::Moved {
-                    thread: t,
-                    from,
-                    to,
-                } if t == thread && *to == now => Some(from.clone()),
-                _ => None,
-            });
-        match moved_here {
-            Some(from) => from,
-            None if self.journal.knows(&Key::Created(now.clone())) => {
+        let key = Key::Moved(thread.tid, thread.start, now.clone());
+        match self.journal.record(&key) {
+            Some(Record::Moved { from, .. }) => from.clone(),
+            _ if self.journal.knows(&Key::Created(now.clone())) => {
                 now.parent().unwrap_or_else(CgroupPath::root)
             }
-            None => now,
+            _ => now,
         }
     }
 
@@ -388,7 +384,7 @@ impl Actuator {
             Err(error) => {
                 // Where neither can be journaled: what is there is what was there.
                 match is_new {
-                    true => drop(self.forget(&key)),
+                    true => drop(self.journal.forget(&key)),
                     false => self.journal.was_not_written(&key),
                 }
                 or_gone(error)
@@ -403,20 +399,21 @@ impl Actuator {
         setting: Setting,
     ) -> Result<(), ActuatorError> {
         let (tid, start) = (thread.tid, thread.start);
-        match setting {
-            Setting::Affinity => self.forget(&Key::Affinity(tid, start)),
-            Setting::Nice => self.forget(&Key::Nice(tid, start)),
-            Setting::Slice => self.forget(&Key::Slice(tid, start)),
+        let key = match setting {
+            Setting::Affinity => Key::Affinity(tid, start),
+            Setting::Nice => Key::Nice(tid, start),
+            Setting::Slice => Key::Slice(tid, start),
             // Of cgroups.
-            Setting::Weight | Setting::Idle | Setting::Division => Ok(()),
-        }
+            Setting::Weight | Setting::Idle | Setting::Division => return Ok(()),
+        };
+        Ok(self.journal.forget(&key)?)
     }
 
     /// Undoes every change, the last first, and empties the journal but for what failed.
     pub fn restore(&mut self) -> RestoreReport {
         let mut report = RestoreReport::default();
         let failed = self.undo().undo_all(self.journal.records(), &mut report);
-        if let Err(error) = self.journal.rewrite(failed) {
+        if let Err(error) = self.journal.keep(|record| failed.contains(&record.key())) {
             report.keeps_journal(&error);
         }
         report
@@ -439,10 +436,18 @@ impl Actuator {
     /// Makes a record durable. Where the journal has grown, or this thread's process has too much in it, it is rid of threads that
     /// ended first.
     fn append(&mut self, record: Record) -> Result<(), ActuatorError> {
-        if self.journal.full_of(&record).is_some() {
+        let user = record.thread().and_then(|thread| {
+            let known = self.journal.user_of(thread.pid);
+            known.or_else(|| self.threads.user(thread.pid))
+        });
+        let is_due = |at: Instant| at.elapsed() >= LOOK_FOR_ENDED;
+        if self.journal.check_room(&record, user).is_err()
+            && self.looked_for_ended.is_none_or(is_due)
+        {
+            self.looked_for_ended = Some(Instant::now());
             self.forget_ended();
         }
-        self.journal.append(record)?;
+        self.journal.append_of(record, user)?;
         self.compact_if_due();
         Ok(())
     }
@@ -461,18 +466,6 @@ impl Actuator {
         }
     }
 
-    fn forget(&mut self, key: &Key) -> Result<(), ActuatorError> {
-        if self.journal.knows(key) {
-            let kept = self.journal.records().iter();
-            let kept = kept
-                .filter(|record| record.key() != *key)
-                .cloned()
-                .collect();
-            self.journal.rewrite(kept)?;
-        }
-        Ok(())
-    }
-
     /// Lets the cpu controller down to `cgroup`, where v2 needs that.
     fn enable_above(&mut self, cgroup: &CgroupPath) -> Result<(), ActuatorError> {
         for above in self.controller.missing_enables(cgroup)? {
@@ -481,8 +474,8 @@ impl Actuator {
             let cgroup = above.clone();
             self.journal.note(Record::Enabled { cgroup, id })?;
             if let Err(error) = self.controller.enable(&above) {
-                let _ = self.forget(&key);
-                let _ = self.disable_unneeded(&mut RestoreReport::default());
+                let _ = self.journal.forget(&key);
+                self.disable_unneeded(&mut RestoreReport::default());
                 return Err(error.into());
             }
         }
@@ -490,27 +483,13 @@ impl Actuator {
     }
 
     /// Undoes some of the records and forgets those that were undone.
-    fn undo_where(
-        &mut self,
-        report: &mut RestoreReport,
-        which: impl Fn(&Record) -> bool,
-    ) -> Result<(), ActuatorError> {
-        let records = self.journal.records().iter();
-        let chosen: Vec<Record> = records.filter(|record| which(record)).cloned().collect();
-        if chosen.is_empty() {
-            return Ok(());
-        }
-        let failed = self.undo().undo_all(&chosen, report);
-        let failed: HashSet<Key> = failed.iter().map(Record::key).collect();
-        let records = self.journal.records().iter();
-        let kept = records
-            .filter(|record| !which(record) || failed.contains(&record.key()))
-            .cloned()
-            .collect();
-        if let Err(error) = self.journal.rewrite(kept) {
+    fn undo_where(&mut self, report: &mut RestoreReport, which: impl Fn(&Record) -> bool) {
+        let chosen: Vec<&Record> = self.journal.records().filter(|r| which(r)).collect();
+        let failed = self.undo().undo_all(chosen, report);
+        let is_kept = |record: &Record| !which(record) || failed.contains(&record.key());
+        if let Err(error) = self.journal.keep(is_kept) {
             report.keeps_journal(&error);
         }
-        Ok(())
     }
 
     /// Drops the records of threads that ended, so that a journal of a long life stays short.

@@ -72,7 +72,11 @@ impl RestoreReport {
     }
 
     /// Counts a change that was or was not undone. True if it stays in the journal.
-    fn count(&mut self, undone: Result<Undone, String>, what: &impl fmt::Display) -> bool {
+    pub(crate) fn count(
+        &mut self,
+        undone: Result<Undone, String>,
+        what: &impl fmt::Display,
+    ) -> bool {
         match undone {
             Ok(Undone::PutBack) => self.put_back += 1,
             Ok(Undone::Nothing) => self.nothing_to_do += 1,

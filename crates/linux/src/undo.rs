@@ -2,7 +2,8 @@
 //!
 //! Records are undone from the last to the first, so that each finds the host as it was left, but for the idle class: it goes
 //! first. In it a cgroup has no weight to put back, and the kernel sets the default when a cgroup leaves it. A controller that
-//! was enabled for a cgroup stays enabled while a change below that could not be undone needs it.
+//! was enabled for a cgroup stays enabled while a change below that could not be undone needs it, and a cgroup stays while a thread could not be
+//! moved out of it to where it came from.
 //!
 //! A setting that is none of those that the journal says Tandem made is somebody else's, and stays.
 
@@ -16,6 +17,7 @@ use crate::cgroup::Knob;
 use crate::ids::Tid;
 use crate::journal::Entry;
 use crate::journal::Journal;
+use crate::journal::Key;
 use crate::journal::Record;
 use crate::restore::RestoreReport;
 use crate::restore::Undone;
@@ -23,7 +25,6 @@ use crate::restore::empty_and_remove;
 use crate::restore::gone_is_fine;
 use crate::restore::nearest;
 use crate::restore::restore_affinity;
-use crate::restore::undo_each;
 use crate::sched_attr::SchedAttrError;
 
 /// Undoes records: what they are about.
@@ -35,31 +36,27 @@ pub(crate) struct Undo<'a> {
 }
 
 impl Undo<'_> {
-    /// Undoes these records, the last first, and returns those that failed, in their order.
-    pub(crate) fn undo_all(&self, records: &[Record], report: &mut RestoreReport) -> Vec<Record> {
+    /// Undoes these records, which are in the journal's order, the last first, and returns which failed.
+    pub(crate) fn undo_all<'r>(
+        &self,
+        records: impl IntoIterator<Item = &'r Record, IntoIter: DoubleEndedIterator>,
+        report: &mut RestoreReport,
+    ) -> HashSet<Key> {
         let (idle, others): (Vec<&Record>, Vec<&Record>) = records
-            .iter()
+            .into_iter()
             .rev()
             .partition(|record| is_of_idle_class(record));
-        let order = idle.into_iter().chain(others);
-        let mut failed = undo_each(order, report, |record, failed| {
-            match record {
-            Record::Enabled { cgroup, .. } if needs_controller(failed, cgroup) => Ok(Undone::Waits),
-            Record::Knob {
-                cgroup,
-                knob: Knob::Weight,
-                ..
-            } if failed.iter().any(|failed| {
-                matches!(failed, Record::Knob { cgroup: c, knob: Knob::Idle, .. } if c == cgroup)
-            }) =>
-            {
-                Ok(Undone::Waits)
+        let mut failed = Failed::default();
+        for record in idle.into_iter().chain(others) {
+            let undone = match failed.keeps(record) {
+                true => Ok(Undone::Waits),
+                false => self.undo(record),
+            };
+            if report.count(undone, record) {
+                failed.add(record);
             }
-            _ => self.undo(record),
         }
-        });
-        failed.reverse();
-        failed
+        failed.keys
     }
 
     fn undo(&self, record: &Record) -> Result<Undone, String> {
@@ -249,16 +246,60 @@ fn changed(record: &Record) -> Option<&CgroupPath> {
     }
 }
 
-/// Whether one of these records is about a cgroup that has its knobs from `above`.
-fn needs_controller(records: &[Record], above: &CgroupPath) -> bool {
-    let mut changed = records.iter().filter_map(changed);
-    changed.any(|cgroup| cgroup != above && cgroup.is_within(above))
+/// What could not be undone, and what that keeps from being undone.
+#[derive(Default)]
+struct Failed<'r> {
+    keys: HashSet<Key>,
+    /// The cgroups that the controller has to reach, from above, for what is left below.
+    above: HashSet<&'r str>,
+    /// Where threads are that could not be moved back: emptied, the cgroup would not tell any more where each came from.
+    holding: HashSet<&'r CgroupPath>,
+    /// In the idle class, where there is no weight to put back.
+    idle: HashSet<&'r CgroupPath>,
+}
+
+impl<'r> Failed<'r> {
+    fn add(&mut self, record: &'r Record) {
+        self.keys.insert(record.key());
+        let mut paths = changed(record).into_iter().flat_map(above);
+        let _ = paths.try_for_each(|above| self.above.insert(above).then_some(()));
+        match record {
+            Record::Moved { to, .. } => drop(self.holding.insert(to)),
+            Record::Knob {
+                cgroup,
+                knob: Knob::Idle,
+                ..
+            } => drop(self.idle.insert(cgroup)),
+            _ => {}
+        }
+    }
+
+    /// Whether one of these has to be undone before this one.
+    fn keeps(&self, record: &Record) -> bool {
+        match record {
+            Record::Enabled { cgroup, .. } => self.above.contains(cgroup.0.trim_end_matches('/')),
+            Record::Created { cgroup } => self.holding.contains(cgroup),
+            Record::Knob {
+                cgroup,
+                knob: Knob::Weight,
+                ..
+            } => self.idle.contains(cgroup),
+            _ => false,
+        }
+    }
+}
+
+/// The cgroups above one, as [`CgroupPath::at_and_above`] has them.
+fn above(cgroup: &CgroupPath) -> impl Iterator<Item = &str> {
+    cgroup.at_and_above().skip(1)
 }
 
 /// The cgroups from which those that these records are about have their knobs, as [`CgroupPath::at_and_above`] has them.
-pub(crate) fn above_changed(records: &[Record]) -> HashSet<&str> {
-    let changed = records.iter().filter_map(changed);
-    changed
-        .flat_map(|cgroup| cgroup.at_and_above().skip(1))
-        .collect()
+pub(crate) fn above_changed<'r>(records: impl Iterator<Item = &'r Record>) -> HashSet<&'r str> {
+    let mut all = HashSet::new();
+    for cgroup in records.filter_map(changed) {
+        // What is above one that is known is known.
+        let _ = above(cgroup).try_for_each(|above| all.insert(above).then_some(()));
+    }
+    all
 }

@@ -195,15 +195,16 @@ impl Actuator {
         self.undo_where(
             &mut report,
             |record| matches!(record, Record::Knob { cgroup: c, knob: k, .. } if c == cgroup && goes(*k)),
-        )?;
-        self.disable_unneeded(&mut report)?;
+        );
+        self.disable_unneeded(&mut report);
         Ok(report)
     }
 
     /// The operator changed a knob of a cgroup that is not ours: it is not ours to put back.
     pub fn forget_knob(&mut self, cgroup: &CgroupPath, knob: Knob) -> Result<(), ActuatorError> {
         let id = self.controller.id(cgroup)?;
-        self.forget(&Key::Knob(cgroup.clone(), id, knob))
+        let key = Key::Knob(cgroup.clone(), id, knob);
+        Ok(self.journal.forget(&key)?)
     }
 }
 

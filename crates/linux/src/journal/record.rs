@@ -42,6 +42,12 @@ pub trait Entry:
     /// So many records are kept of the threads of one process.
     const MOST_PER_PROCESS: usize = usize::MAX;
 
+    /// So many bytes of lines are kept of the threads of one user's processes: 1 KiB of each of his 16,384 vCPUs.
+    const MOST_BYTES_PER_USER: usize = 16 << 20;
+
+    /// So many bytes of lines are kept: 1 KiB of each of the host's 65,536 vCPUs.
+    const MOST_BYTES: usize = 64 << 20;
+
     /// What the record is about.
     fn key(&self) -> Self::Key;
 

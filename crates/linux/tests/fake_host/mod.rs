@@ -298,9 +298,12 @@ impl Fake {
         self.lock().now.cgroups[cgroup].weight.clone()
     }
 
-    /// The operator gives a cgroup another weight.
+    /// The operator gives a cgroup another weight; in the idle class that is refused.
     pub fn operator_sets_weight(&self, cgroup: &CgroupPath, weight: &str) {
         let mut inner = self.lock();
+        if inner.now.cgroups[cgroup].idle {
+            return;
+        }
         let Inner { now, wanted, .. } = &mut *inner;
         for state in [now, wanted] {
             state.cgroups.get_mut(cgroup).unwrap().weight = weight.to_owned();

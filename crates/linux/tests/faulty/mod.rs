@@ -43,6 +43,8 @@ struct Plan {
     /// Calls so far, and those of them that put a new file in the place of an old one.
     calls: usize,
     renames: usize,
+    /// Bytes written so far.
+    bytes: usize,
 }
 
 /// What is to fail; clones are the same.
@@ -72,6 +74,11 @@ impl Faults {
     pub fn calls(&self) -> (usize, usize) {
         let plan = self.0.lock().unwrap();
         (plan.calls, plan.renames)
+    }
+
+    /// How many bytes were written so far.
+    pub fn bytes(&self) -> usize {
+        self.0.lock().unwrap().bytes
     }
 
     /// Whether any call failed.
@@ -143,6 +150,7 @@ impl Disk for FaultyDisk {
             HostDisk.write_at(file, &bytes[..bytes.len() / 2], at)?;
             return Err(error);
         }
+        self.0.0.lock().unwrap().bytes += bytes.len();
         HostDisk.write_at(file, bytes, at)
     }
 
