@@ -20,6 +20,7 @@ mod heirs;
 mod knobs;
 mod release;
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,6 +39,7 @@ use crate::affinity::AffinityError;
 use crate::affinity::HostThreads;
 use crate::affinity::Threads;
 use crate::cgroup::CgroupError;
+use crate::cgroup::CgroupId;
 use crate::cgroup::CgroupPath;
 use crate::cgroup::CpuController;
 use crate::cgroup::check_name;
@@ -55,6 +57,7 @@ use crate::restore::restore_pending;
 use crate::sched_attr::SchedAttrError;
 use crate::thread::ThreadRef;
 use crate::undo::Undo;
+use crate::undo::identities;
 
 /// For want of room in the journal, threads that ended are looked for once in so long: that takes a look at each.
 const LOOK_FOR_ENDED: Duration = Duration::from_secs(1);
@@ -102,6 +105,8 @@ pub struct Actuator {
     controller: Arc<dyn CpuController>,
     threads: Box<dyn Threads>,
     journal: Journal,
+    /// Which cgroups they are that were made here.
+    groups: HashMap<CgroupPath, CgroupId>,
     foreign: Vec<Foreign>,
     /// When room was made for a change last by looking for threads that ended.
     looked_for_ended: Option<Instant>,
@@ -164,10 +169,12 @@ impl Actuator {
             controller.version(),
             controller.mount().to_owned(),
         );
+        let journal = Journal::open_on(disk, state_dir, stamp)?;
         let mut actuator = Actuator {
             controller,
             threads,
-            journal: Journal::open_on(disk, state_dir, stamp)?,
+            groups: identities(&journal),
+            journal,
             foreign: Vec::new(),
             looked_for_ended: None,
             abandoned: false,
@@ -196,32 +203,56 @@ impl Actuator {
         check_name(parent, name)?;
         let group = parent.child(name);
         let key = Key::Created(group.clone());
-        if self.controller.exists(&group) {
-            return match self.journal.knows(&key) {
-                true => Ok(group),
-                false => Err(CgroupError::Exists(group).into()),
-            };
+        match self.made(&group) {
+            Made::Ours => return Ok(group),
+            Made::Others => return Err(CgroupError::Exists(group).into()),
+            Made::Gone => {}
         }
         self.controller.check_parent(parent)?;
         self.enable_above(&group)?;
         let cgroup = group.clone();
+        self.groups.remove(&group);
         self.journal.note(Record::Created { cgroup })?;
         let created = self.controller.create_child(parent, name);
+        let created = created.map_err(ActuatorError::from);
+        let created = created.and_then(|group| self.identify(group));
         if let Err(error) = &created {
             // One that was made in part goes, or stays journaled. Where none was made, one that somebody else makes there later is
             // not ours. Why it was not made says more than what is wrong with the journal.
-            let is_ours = !matches!(error, CgroupError::Exists(_));
+            let is_ours = !matches!(error, ActuatorError::Cgroup(CgroupError::Exists(_)));
             if !(is_ours && self.controller.remove(&group).is_err()) {
                 let _ = self.journal.forget(&key);
             }
             self.disable_unneeded(&mut RestoreReport::default());
         }
-        Ok(created?)
+        created
+    }
+
+    /// Journals which cgroup it is that was made there, by a record that an earlier version reads, too (`crate::undo`).
+    fn identify(&mut self, group: CgroupPath) -> Result<CgroupPath, ActuatorError> {
+        let id = self.controller.id(&group)?;
+        let cgroup = group.clone();
+        self.journal.note(Record::Enabled { cgroup, id })?;
+        self.groups.insert(group.clone(), id);
+        Ok(group)
+    }
+
+    /// What is at this path: the cgroup that was made here, or that the journal of an earlier version or of a killed run says was, or another.
+    fn made(&self, group: &CgroupPath) -> Made {
+        let id = self.controller.id(group);
+        let is_made = self.journal.knows(&Key::Created(group.clone()));
+        match (id, self.groups.get(group)) {
+            (Err(error), _) if error.is_gone() => Made::Gone,
+            (Ok(now), Some(id)) if now != *id => Made::Others,
+            _ if is_made => Made::Ours,
+            _ => Made::Others,
+        }
     }
 
     /// Journals a cgroup that the caller is about to make, and to remove again, by itself, and lets the cpu controller down to it.
     pub fn prepare_group(&mut self, group: &CgroupPath) -> Result<(), ActuatorError> {
         self.enable_above(group)?;
+        self.groups.remove(group);
         let cgroup = group.clone();
         Ok(self.journal.note(Record::Created { cgroup })?)
     }
@@ -430,6 +461,7 @@ impl Actuator {
             controller: &*self.controller,
             threads: &*self.threads,
             journal: &self.journal,
+            groups: &self.groups,
         }
     }
 
@@ -474,7 +506,9 @@ impl Actuator {
             let cgroup = above.clone();
             self.journal.note(Record::Enabled { cgroup, id })?;
             if let Err(error) = self.controller.enable(&above) {
-                let _ = self.journal.forget(&key);
+                if !self.journal.knows(&Key::Created(above)) {
+                    let _ = self.journal.forget(&key);
+                }
                 self.disable_unneeded(&mut RestoreReport::default());
                 return Err(error.into());
             }
@@ -522,6 +556,17 @@ pub fn restore_all(
     restore_pending(state_dir, |state_dir| {
         Actuator::open_to_restore(controller.into(), state_dir)
     })
+}
+
+/// What is at the path of a cgroup that was made here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Made {
+    /// That one.
+    Ours,
+    /// Another.
+    Others,
+    /// Nothing.
+    Gone,
 }
 
 /// What is journaled of where a thread may run.

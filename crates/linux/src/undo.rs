@@ -5,12 +5,20 @@
 //! was enabled for a cgroup stays enabled while a change below that could not be undone needs it, and a cgroup stays while a thread could not be
 //! moved out of it to where it came from.
 //!
+//! **Which cgroup was made.** Who owns the cgroup above can remove one that Tandem made and make another of its name: that is not Tandem's to
+//! remove, nor to look through. So once a cgroup is made, the journal says which it is, in the words of [`Record::Enabled`]: that record has
+//! the number, and earlier versions read it as a controller that may have been enabled below, find nothing to undo, and go on. Here
+//! it goes with the cgroup, whose controllers go with it. Of a cgroup without one (an earlier version made it, or a run that was killed in
+//! between) the path counts.
+//!
 //! A setting that is none of those that the journal says Tandem made is somebody else's, and stays.
 
+use std::collections::HashMap;
 use std::collections::HashSet;
 
 use crate::affinity::Threads;
 use crate::cgroup::CgroupError;
+use crate::cgroup::CgroupId;
 use crate::cgroup::CgroupPath;
 use crate::cgroup::CpuController;
 use crate::cgroup::Knob;
@@ -33,6 +41,8 @@ pub(crate) struct Undo<'a> {
     pub(crate) threads: &'a dyn Threads,
     /// What was written.
     pub(crate) journal: &'a Journal,
+    /// Which cgroups they are that were made.
+    pub(crate) groups: &'a HashMap<CgroupPath, CgroupId>,
 }
 
 impl Undo<'_> {
@@ -42,9 +52,12 @@ impl Undo<'_> {
         records: impl IntoIterator<Item = &'r Record, IntoIter: DoubleEndedIterator>,
         report: &mut RestoreReport,
     ) -> HashSet<Key> {
-        let (idle, others): (Vec<&Record>, Vec<&Record>) = records
+        let (identities, records): (Vec<&Record>, Vec<&Record>) = records
             .into_iter()
             .rev()
+            .partition(|record| is_identity(self.journal, record));
+        let (idle, others): (Vec<&Record>, Vec<&Record>) = records
+            .into_iter()
             .partition(|record| is_of_idle_class(record));
         let mut failed = Failed::default();
         for record in idle.into_iter().chain(others) {
@@ -56,7 +69,14 @@ impl Undo<'_> {
                 failed.add(record);
             }
         }
-        failed.keys
+        let mut keys = failed.keys;
+        let with_theirs = identities.into_iter().filter(|record| match record {
+            Record::Enabled { cgroup, .. } => keys.contains(&Key::Created(cgroup.clone())),
+            _ => false,
+        });
+        let stay: Vec<Key> = with_theirs.map(Record::key).collect();
+        keys.extend(stay);
+        keys
     }
 
     fn undo(&self, record: &Record) -> Result<Undone, String> {
@@ -147,7 +167,10 @@ impl Undo<'_> {
                 Ok(Undone::PutBack)
             })),
             Record::Created { cgroup } => match self.controller.exists(cgroup) {
-                true => gone_is_fine(self.remove_group(cgroup)),
+                true => gone_is_fine(self.is_ours(cgroup).and_then(|is_ours| match is_ours {
+                    true => self.remove_group(cgroup),
+                    false => Ok(Undone::Nothing),
+                })),
                 false => Ok(Undone::Nothing),
             },
             Record::Enabled { cgroup, id } => {
@@ -195,6 +218,14 @@ impl Undo<'_> {
         }
     }
 
+    /// Whether what is there now is the cgroup that was made, as far as that is known.
+    fn is_ours(&self, cgroup: &CgroupPath) -> Result<bool, CgroupError> {
+        match self.groups.get(cgroup) {
+            Some(id) => Ok(self.controller.id(cgroup)? == *id),
+            None => Ok(true),
+        }
+    }
+
     /// Empties and removes a group. What is in it now are threads that vCPU threads started, which
     /// begin where their maker is; they go to the cgroup above.
     fn remove_group(&self, cgroup: &CgroupPath) -> Result<Undone, CgroupError> {
@@ -226,6 +257,26 @@ fn foreign(now: &Record) -> Undone {
         other => other.to_string(),
     };
     Undone::Left(format!("{stays} stays: somebody else set it meanwhile"))
+}
+
+/// Whether a record says which cgroup it was that was made.
+pub(crate) fn is_identity(journal: &Journal, record: &Record) -> bool {
+    match record {
+        Record::Enabled { cgroup, .. } => journal.knows(&Key::Created(cgroup.clone())),
+        _ => false,
+    }
+}
+
+/// Which cgroups they are that a journal says were made.
+pub(crate) fn identities(journal: &Journal) -> HashMap<CgroupPath, CgroupId> {
+    let identities = journal
+        .records()
+        .filter(|record| is_identity(journal, record));
+    let each = identities.filter_map(|record| match record {
+        Record::Enabled { cgroup, id } => Some((cgroup.clone(), *id)),
+        _ => None,
+    });
+    each.collect()
 }
 
 fn is_of_idle_class(record: &Record) -> bool {

@@ -5,6 +5,7 @@ use tandem_policy::Weight;
 
 use super::Actuator;
 use super::ActuatorError;
+use super::Made;
 use super::foreign::Foreign;
 use crate::cgroup::CgroupError;
 use crate::cgroup::CgroupPath;
@@ -51,7 +52,7 @@ impl Actuator {
         knob: Knob,
         text: &str,
     ) -> Result<Option<Key>, ActuatorError> {
-        if self.journal.knows(&Key::Created(cgroup.clone())) {
+        if self.is_made(cgroup)? {
             return Ok(None);
         }
         let id = self.controller.id(cgroup)?;
@@ -78,6 +79,17 @@ impl Actuator {
         }
         self.will_write(record(text))?;
         Ok(Some(key))
+    }
+
+    /// Whether it was made here. One that somebody else made in its place is nobody's whose knobs are set: ours is gone.
+    fn is_made(&self, cgroup: &CgroupPath) -> Result<bool, CgroupError> {
+        if !self.journal.knows(&Key::Created(cgroup.clone())) {
+            return Ok(false);
+        }
+        match self.made(cgroup) {
+            Made::Ours => Ok(true),
+            Made::Others | Made::Gone => Err(CgroupError::Gone(cgroup.clone())),
+        }
     }
 
     /// A knob that was announced has its value now, or still the one before.
@@ -145,7 +157,7 @@ impl Actuator {
         cgroup: &CgroupPath,
         weight: Weight,
     ) -> Result<(), ActuatorError> {
-        if self.journal.knows(&Key::Created(cgroup.clone())) {
+        if self.is_made(cgroup)? {
             // To find out whether there is such a class.
             self.before_idle(cgroup, true)?;
             return Ok(());

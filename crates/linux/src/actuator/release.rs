@@ -19,6 +19,7 @@ use crate::journal::Record;
 use crate::restore::RestoreReport;
 use crate::thread::ThreadRef;
 use crate::undo::above_changed;
+use crate::undo::is_identity;
 
 /// What one VM holds, or some of its vCPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,6 +34,7 @@ pub struct Held {
 /// Which of these each record belongs to, by their numbers.
 fn shares<'r>(
     records: impl Iterator<Item = &'r Record> + Clone,
+    is_identity: impl Fn(&Record) -> bool,
     all: &[&Held],
 ) -> Vec<Vec<&'r Record>> {
     let mut threads: HashMap<ThreadRef, usize> = HashMap::new();
@@ -62,6 +64,7 @@ fn shares<'r>(
             Record::Affinity { thread, .. }
             | Record::Nice { thread, .. }
             | Record::Slice { thread, .. } => threads.get(thread).copied(),
+            Record::Enabled { cgroup, .. } if is_identity(record) => inside(cgroup),
             Record::Enabled { .. } => None,
         };
         if let Some(number) = number {
@@ -92,7 +95,9 @@ impl Actuator {
         let mut reports = Vec::new();
         let (mut undone, mut ended) = (HashSet::new(), HashSet::new());
         let mut gave_up_cgroups = false;
-        for (held, share) in all.iter().zip(shares(self.journal.records(), all)) {
+        let is_identity = |record: &Record| is_identity(&self.journal, record);
+        let shares = shares(self.journal.records(), is_identity, all);
+        for (held, share) in all.iter().zip(shares) {
             if !goes_on() {
                 break;
             }
@@ -126,6 +131,11 @@ impl Actuator {
         let is_kept = |record: &Record| !undone.contains(&record.key());
         if let Err(error) = self.journal.keep(is_kept) {
             last.keeps_journal(&error);
+        }
+        for key in &undone {
+            if let Key::Created(group) = key {
+                self.groups.remove(group);
+            }
         }
         reports
     }
@@ -181,7 +191,9 @@ impl Actuator {
         kept: impl Fn(&&Record) -> bool,
         report: &mut RestoreReport,
     ) -> HashSet<Key> {
-        let is_enabled = |record: &&Record| matches!(record, Record::Enabled { .. });
+        let is_enabled = |record: &&Record| {
+            matches!(record, Record::Enabled { .. }) && !is_identity(&self.journal, record)
+        };
         let enabled: Vec<&Record> = self.journal.records().filter(is_enabled).collect();
         if enabled.is_empty() {
             return HashSet::new();

@@ -275,6 +275,23 @@ impl Fake {
         inner.wanted.cgroups.remove(&cgroup);
     }
 
+    /// Somebody else removes a cgroup, whose threads go to the one above, and makes another of the same name.
+    pub fn swap_cgroup(&self, cgroup: &CgroupPath) {
+        let mut inner = self.lock();
+        let above = cgroup.parent().unwrap();
+        let threads = inner.now.threads.values_mut();
+        for thread in threads.filter(|thread| thread.place == *cgroup) {
+            thread.place = above.clone();
+        }
+        inner.now.cgroups.remove(cgroup);
+        inner.make(self.version, cgroup);
+    }
+
+    /// Somebody else makes a cgroup.
+    pub fn make_cgroup(&self, cgroup: &CgroupPath) {
+        self.lock().make(self.version, cgroup);
+    }
+
     /// The operator pins a thread.
     pub fn operator_sets_affinity(&self, thread: &ThreadRef, pcpus: &PcpuSet) {
         let mut inner = self.lock();
@@ -364,6 +381,20 @@ impl Fake {
 }
 
 impl Inner {
+    fn make(&mut self, version: Version, cgroup: &CgroupPath) {
+        self.next_id += 1;
+        let made = Cgroup {
+            id: self.next_id,
+            weight: "100".to_owned(),
+            quota: "max 100000".to_owned(),
+            idle: false,
+            enables: version == Version::V1,
+        };
+        for state in [&mut self.now, &mut self.wanted] {
+            state.cgroups.insert(cgroup.clone(), made.clone());
+        }
+    }
+
     fn start(&mut self, mut thread: Thread, mut wanted: Thread) -> ThreadRef {
         let used: BTreeSet<u32> = self.now.threads.keys().copied().collect();
         let tid = (100..).find(|tid| !used.contains(tid)).unwrap();

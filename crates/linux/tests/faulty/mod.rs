@@ -45,6 +45,8 @@ struct Plan {
     renames: usize,
     /// Bytes written so far.
     bytes: usize,
+    /// Looks for the cgroups below one so far.
+    children_looks: usize,
 }
 
 /// What is to fail; clones are the same.
@@ -79,6 +81,11 @@ impl Faults {
     /// How many bytes were written so far.
     pub fn bytes(&self) -> usize {
         self.0.lock().unwrap().bytes
+    }
+
+    /// How often all cgroups below one were looked for so far.
+    pub fn children_looks(&self) -> usize {
+        self.0.lock().unwrap().children_looks
     }
 
     /// Whether any call failed.
@@ -285,6 +292,7 @@ impl CpuController for FaultyHost {
     }
 
     fn children(&self, cgroup: &CgroupPath) -> Result<Vec<CgroupPath>, CgroupError> {
+        self.faults.0.lock().unwrap().children_looks += 1;
         self.faults.check_cgroup(cgroup)?;
         self.host.children(cgroup)
     }
