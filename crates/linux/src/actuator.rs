@@ -23,6 +23,7 @@ mod release;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::thread::sleep;
 use std::time::Duration;
 use std::time::Instant;
 
@@ -56,11 +57,18 @@ use crate::restore::RestoreReport;
 use crate::restore::restore_pending;
 use crate::sched_attr::SchedAttrError;
 use crate::thread::ThreadRef;
+use crate::undo::Emptying;
 use crate::undo::Undo;
 use crate::undo::identities;
 
 /// For want of room in the journal, threads that ended are looked for once in so long: that takes a look at each.
 const LOOK_FOR_ENDED: Duration = Duration::from_secs(1);
+
+/// So long a restore tries groups in which somebody still is, all of them together: a moment is what threads that are about to end need.
+const BUSY_PATIENCE: Duration = Duration::from_secs(1);
+
+/// After the first try; each pause is twice as long as the one before.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
 
 /// Why a change was not made.
 #[derive(Debug, Error)]
@@ -440,11 +448,36 @@ impl Actuator {
         Ok(self.journal.forget(&key)?)
     }
 
-    /// Undoes every change, the last first, and empties the journal but for what failed.
+    /// Undoes every change, the last first, and empties the journal but for what failed. Groups in which somebody still is come after all
+    /// else, and have a second together.
     pub fn restore(&mut self) -> RestoreReport {
         let mut report = RestoreReport::default();
-        let failed = self.undo().undo_all(self.journal.records(), &mut report);
-        if let Err(error) = self.journal.keep(|record| failed.contains(&record.key())) {
+        let undo = self.undo(Emptying::Not);
+        let mut stay = undo.undo_all(self.journal.records(), &[], &mut report);
+        let end = Instant::now() + BUSY_PATIENCE;
+        let mut pause = FIRST_PAUSE;
+        while !report.busy.is_empty() {
+            report.busy.clear();
+            let is_left = |record: &&Record| stay.keys.contains(&record.key());
+            let left = self.journal.records().filter(is_left);
+            let (stuck, again): (Vec<&Record>, Vec<&Record>) =
+                left.partition(|record| stay.stuck.contains(&record.key()));
+            let undo = self.undo(Emptying::Until(end));
+            stay = undo.undo_all(again, &stuck, &mut report);
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            if !report.busy.is_empty() {
+                sleep(pause.min(left));
+                pause *= 2;
+            }
+        }
+        report.failures.append(&mut report.busy);
+        if let Err(error) = self
+            .journal
+            .keep(|record| stay.keys.contains(&record.key()))
+        {
             report.keeps_journal(&error);
         }
         report
@@ -456,12 +489,13 @@ impl Actuator {
         self.abandoned = true;
     }
 
-    fn undo(&self) -> Undo<'_> {
+    fn undo(&self, emptying: Emptying) -> Undo<'_> {
         Undo {
             controller: &*self.controller,
             threads: &*self.threads,
             journal: &self.journal,
             groups: &self.groups,
+            emptying,
         }
     }
 
@@ -519,8 +553,8 @@ impl Actuator {
     /// Undoes some of the records and forgets those that were undone.
     fn undo_where(&mut self, report: &mut RestoreReport, which: impl Fn(&Record) -> bool) {
         let chosen: Vec<&Record> = self.journal.records().filter(|r| which(r)).collect();
-        let failed = self.undo().undo_all(chosen, report);
-        let is_kept = |record: &Record| !which(record) || failed.contains(&record.key());
+        let stay = self.undo(Emptying::Not).undo_all(chosen, &[], report);
+        let is_kept = |record: &Record| !which(record) || stay.keys.contains(&record.key());
         if let Err(error) = self.journal.keep(is_kept) {
             report.keeps_journal(&error);
         }

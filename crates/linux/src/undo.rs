@@ -11,10 +11,16 @@
 //! it goes with the cgroup, whose controllers go with it. Of a cgroup without one (an earlier version made it, or a run that was killed in
 //! between) the path counts.
 //!
+//! **Groups that are not empty.** Threads that others started in a group of Tandem's are moved to the cgroup above, but no more at once than
+//! [`Emptying`] says, and nobody is waited for: the group is busy then, and is to be tried again. In a restore all else is put back
+//! first.
+//!
 //! A setting that is none of those that the journal says Tandem made is somebody else's, and stays.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::collections::HashSet;
+use std::time::Instant;
 
 use crate::affinity::Threads;
 use crate::cgroup::CgroupError;
@@ -29,7 +35,6 @@ use crate::journal::Key;
 use crate::journal::Record;
 use crate::restore::RestoreReport;
 use crate::restore::Undone;
-use crate::restore::empty_and_remove;
 use crate::restore::gone_is_fine;
 use crate::restore::nearest;
 use crate::restore::restore_affinity;
@@ -43,15 +48,59 @@ pub(crate) struct Undo<'a> {
     pub(crate) journal: &'a Journal,
     /// Which cgroups they are that were made.
     pub(crate) groups: &'a HashMap<CgroupPath, CgroupId>,
+    /// How far groups that are not empty are emptied.
+    pub(crate) emptying: Emptying,
+}
+
+/// How far groups are emptied.
+pub(crate) enum Emptying {
+    /// Not at all: one in which somebody is is busy.
+    Not,
+    /// So many threads more are moved out of all groups together.
+    Most(Cell<usize>),
+    /// Until then.
+    Until(Instant),
+}
+
+impl Emptying {
+    /// At most so many threads.
+    pub(crate) fn most(threads: usize) -> Emptying {
+        Emptying::Most(Cell::new(threads))
+    }
+
+    /// Whether another thread may be moved.
+    fn goes_on(&self) -> bool {
+        match self {
+            Emptying::Not => false,
+            Emptying::Most(left) => left.get() > 0,
+            Emptying::Until(end) => Instant::now() < *end,
+        }
+    }
+
+    fn moved_one(&self) {
+        if let Emptying::Most(left) = self {
+            left.set(left.get().saturating_sub(1));
+        }
+    }
+}
+
+/// What stays in the journal.
+#[derive(Debug, Default)]
+pub(crate) struct Stay {
+    /// All of it.
+    pub(crate) keys: HashSet<Key>,
+    /// What failed; the rest waits or is busy.
+    pub(crate) stuck: HashSet<Key>,
 }
 
 impl Undo<'_> {
-    /// Undoes these records, which are in the journal's order, the last first, and returns which failed.
+    /// Undoes these records, which are in the journal's order, the last first, and returns which stay. Those that are `stuck` stay, too.
     pub(crate) fn undo_all<'r>(
         &self,
         records: impl IntoIterator<Item = &'r Record, IntoIter: DoubleEndedIterator>,
+        stuck: &[&'r Record],
         report: &mut RestoreReport,
-    ) -> HashSet<Key> {
+    ) -> Stay {
         let (identities, records): (Vec<&Record>, Vec<&Record>) = records
             .into_iter()
             .rev()
@@ -60,23 +109,27 @@ impl Undo<'_> {
             .into_iter()
             .partition(|record| is_of_idle_class(record));
         let mut failed = Failed::default();
+        for record in stuck {
+            failed.add(record, true);
+        }
         for record in idle.into_iter().chain(others) {
             let undone = match failed.keeps(record) {
                 true => Ok(Undone::Waits),
                 false => self.undo(record),
             };
+            let is_stuck = undone.is_err();
             if report.count(undone, record) {
-                failed.add(record);
+                failed.add(record, is_stuck);
             }
         }
-        let mut keys = failed.keys;
+        let Stay { mut keys, stuck } = failed.stay;
         let with_theirs = identities.into_iter().filter(|record| match record {
             Record::Enabled { cgroup, .. } => keys.contains(&Key::Created(cgroup.clone())),
             _ => false,
         });
         let stay: Vec<Key> = with_theirs.map(Record::key).collect();
         keys.extend(stay);
-        keys
+        Stay { keys, stuck }
     }
 
     fn undo(&self, record: &Record) -> Result<Undone, String> {
@@ -229,13 +282,35 @@ impl Undo<'_> {
     /// Empties and removes a group. What is in it now are threads that vCPU threads started, which
     /// begin where their maker is; they go to the cgroup above.
     fn remove_group(&self, cgroup: &CgroupPath) -> Result<Undone, CgroupError> {
+        let try_it = || match self.controller.remove(cgroup) {
+            Ok(()) => Ok(None),
+            Err(busy @ CgroupError::Busy { .. }) => Ok(Some(busy)),
+            Err(error) => Err(error),
+        };
+        let Some(busy) = try_it()? else {
+            return Ok(Undone::PutBack);
+        };
+        // What is below it is somebody else's, or could not be removed.
+        if !self.controller.some_children(cgroup, 1)?.is_empty() {
+            return Err(busy);
+        }
+        if !self.emptying.goes_on() {
+            return Ok(Undone::Busy(busy.to_string()));
+        }
         let above = cgroup.parent().unwrap_or_else(CgroupPath::root);
-        empty_and_remove(
-            || self.controller.threads(cgroup),
-            |tid| self.controller.move_thread(tid, &above),
-            || self.controller.remove(cgroup),
-            || self.controller.children(cgroup),
-        )
+        for tid in self.controller.threads(cgroup)? {
+            if !self.emptying.goes_on() {
+                break;
+            }
+            match self.controller.move_thread(tid, &above) {
+                Err(error) if !error.is_gone() => return Err(error),
+                _ => self.emptying.moved_one(),
+            }
+        }
+        Ok(match try_it()? {
+            None => Undone::PutBack,
+            Some(busy) => Undone::Busy(busy.to_string()),
+        })
     }
 }
 
@@ -300,7 +375,7 @@ fn changed(record: &Record) -> Option<&CgroupPath> {
 /// What could not be undone, and what that keeps from being undone.
 #[derive(Default)]
 struct Failed<'r> {
-    keys: HashSet<Key>,
+    stay: Stay,
     /// The cgroups that the controller has to reach, from above, for what is left below.
     above: HashSet<&'r str>,
     /// Where threads are that could not be moved back: emptied, the cgroup would not tell any more where each came from.
@@ -310,8 +385,11 @@ struct Failed<'r> {
 }
 
 impl<'r> Failed<'r> {
-    fn add(&mut self, record: &'r Record) {
-        self.keys.insert(record.key());
+    fn add(&mut self, record: &'r Record, is_stuck: bool) {
+        self.stay.keys.insert(record.key());
+        if is_stuck {
+            self.stay.stuck.insert(record.key());
+        }
         let mut paths = changed(record).into_iter().flat_map(above);
         let _ = paths.try_for_each(|above| self.above.insert(above).then_some(()));
         match record {
@@ -329,7 +407,9 @@ impl<'r> Failed<'r> {
     fn keeps(&self, record: &Record) -> bool {
         match record {
             Record::Enabled { cgroup, .. } => self.above.contains(cgroup.0.trim_end_matches('/')),
-            Record::Created { cgroup } => self.holding.contains(cgroup),
+            Record::Created { cgroup } => {
+                self.holding.contains(cgroup) || self.above.contains(cgroup.0.trim_end_matches('/'))
+            }
             Record::Knob {
                 cgroup,
                 knob: Knob::Weight,

@@ -4,6 +4,8 @@
 //! at: first everything is put back, then all of it is forgotten. Killed in between, the journal lists what is put back already, and to undo
 //! that again changes nothing (`crate::restore`). What cannot be put back now stays in the journal.
 //!
+//! A group that somebody is still in is busy ([`RestoreReport::busy`]): nobody is waited for, and whoever gives it up tries again.
+//!
 //! Of a thread that ended there is nothing to put back. Where there was nothing else the file stays as it is, and its records go with the next
 //! compaction.
 
@@ -18,8 +20,12 @@ use crate::journal::Key;
 use crate::journal::Record;
 use crate::restore::RestoreReport;
 use crate::thread::ThreadRef;
+use crate::undo::Emptying;
 use crate::undo::above_changed;
 use crate::undo::is_identity;
+
+/// So many threads that others started in a VM's groups are moved out of them in one go.
+const MOST_MOVED: usize = 1024;
 
 /// What one VM holds, or some of its vCPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -108,8 +114,9 @@ impl Actuator {
             let threads: HashSet<ThreadRef> = held.threads.iter().copied().collect();
             others.retain(|record| held.holds(record, &threads));
             let keys: Vec<Key> = others.iter().map(|record| record.key()).collect();
-            let failed = self.undo().undo_all(others, &mut report);
-            undone.extend(keys.into_iter().filter(|key| !failed.contains(key)));
+            let undo = self.undo(Emptying::most(MOST_MOVED));
+            let stay = undo.undo_all(others, &[], &mut report).keys;
+            undone.extend(keys.into_iter().filter(|key| !stay.contains(key)));
             gave_up_cgroups |= !held.cgroups.is_empty();
             reports.push(report);
         }
@@ -205,8 +212,9 @@ impl Actuator {
         };
         let unneeded: Vec<&Record> = enabled.into_iter().filter(is_unneeded).collect();
         let mut undone: HashSet<Key> = unneeded.iter().map(|record| record.key()).collect();
-        for failed in self.undo().undo_all(unneeded, report) {
-            undone.remove(&failed);
+        let undo = self.undo(Emptying::Not);
+        for stays in undo.undo_all(unneeded, &[], report).keys {
+            undone.remove(&stays);
         }
         undone
     }

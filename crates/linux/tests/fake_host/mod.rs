@@ -72,6 +72,8 @@ struct Inner {
     now: State,
     wanted: State,
     next_id: u64,
+    /// Threads that are about to end and cannot be moved any more.
+    stuck: BTreeSet<u32>,
     /// How many changes are left, and whether the last one takes effect.
     fuse: Option<(usize, bool)>,
 }
@@ -145,6 +147,7 @@ impl Fake {
             wanted: now.clone(),
             now,
             next_id: 1000,
+            stuck: BTreeSet::new(),
             fuse: None,
         };
         Fake {
@@ -208,6 +211,11 @@ impl Fake {
         }
     }
 
+    /// A thread is about to end: it cannot be moved any more, and stays where it is until it has ended.
+    pub fn begin_end(&self, thread: &ThreadRef) {
+        self.lock().stuck.insert(thread.tid.0);
+    }
+
     /// A thread ends by itself.
     pub fn end(&self, thread: &ThreadRef) {
         let mut inner = self.lock();
@@ -250,6 +258,14 @@ impl Fake {
             slice: None,
         };
         self.lock().start(thread.clone(), thread)
+    }
+
+    /// A thread starts in a group of ours; untouched it would have in the cgroup above.
+    pub fn start_belonging_above(&self, group: &CgroupPath) -> ThreadRef {
+        let thread = self.start_in(group);
+        let mut inner = self.lock();
+        inner.wanted.threads.get_mut(&thread.tid.0).unwrap().place = above_ours(group);
+        thread
     }
 
     /// The n-th cgroup is removed by somebody else, if it is empty and not ours.
@@ -519,9 +535,11 @@ impl CpuController for Fake {
 
     fn move_thread(&self, tid: Tid, cgroup: &CgroupPath) -> Result<(), CgroupError> {
         self.with(cgroup, |_| ())?;
-        if !self.lock().now.threads.contains_key(&tid.0) {
+        let inner = self.lock();
+        if inner.stuck.contains(&tid.0) || !inner.now.threads.contains_key(&tid.0) {
             return Err(CgroupError::ThreadGone(tid));
         }
+        drop(inner);
         self.change(|state, _| {
             state.threads.get_mut(&tid.0).unwrap().place = cgroup.clone();
         });
