@@ -20,6 +20,7 @@ mod heirs;
 mod knobs;
 mod release;
 
+use std::collections::BTreeMap;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -43,6 +44,8 @@ use crate::cgroup::CgroupError;
 use crate::cgroup::CgroupId;
 use crate::cgroup::CgroupPath;
 use crate::cgroup::CpuController;
+use crate::cgroup::Knob;
+use crate::cgroup::check_length;
 use crate::cgroup::check_name;
 use crate::disk::Disk;
 use crate::disk::HostDisk;
@@ -115,7 +118,8 @@ pub struct Actuator {
     journal: Journal,
     /// Which cgroups they are that were made here.
     groups: HashMap<CgroupPath, CgroupId>,
-    foreign: Vec<Foreign>,
+    /// The texts of knobs that somebody else set.
+    foreign: BTreeMap<(CgroupPath, Knob), String>,
     /// When room was made for a change last by looking for threads that ended.
     looked_for_ended: Option<Instant>,
     abandoned: bool,
@@ -183,7 +187,7 @@ impl Actuator {
             threads,
             groups: identities(&journal),
             journal,
-            foreign: Vec::new(),
+            foreign: BTreeMap::new(),
             looked_for_ended: None,
             abandoned: false,
         };
@@ -209,6 +213,10 @@ impl Actuator {
         name: &str,
     ) -> Result<CgroupPath, ActuatorError> {
         check_name(parent, name)?;
+        // A group of ours in one of ours may be a little longer.
+        if !self.journal.knows(&Key::Created(parent.clone())) {
+            check_length(parent)?;
+        }
         let group = parent.child(name);
         let key = Key::Created(group.clone());
         match self.made(&group) {
@@ -284,6 +292,7 @@ impl Actuator {
         let key = Key::Moved(thread.tid, thread.start, to.clone());
         if !self.journal.knows(&key) {
             let from = self.origin(thread, now);
+            check_length(&from)?;
             self.append(Record::Moved {
                 thread: *thread,
                 from,

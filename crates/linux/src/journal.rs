@@ -70,7 +70,7 @@ use crate::journal::shares::Shares;
 use crate::state_dir::check_dir;
 use crate::state_dir::check_file;
 
-/// The file is compacted when it is so much longer, in bytes, than half as long again as what counts.
+/// The file is compacted when it is so much longer, in bytes, than a quarter as long again as what counts.
 const SLACK: u64 = 64 << 10;
 
 /// So many bytes of a new file are written at once.
@@ -181,9 +181,11 @@ impl<R: Entry> Journal<R> {
             }
         }
         journal.length = journal.live_length();
-        journal.compact_at = journal.length + journal.length / 2 + SLACK;
+        journal.compact_at = journal.length + journal.length / 4 + SLACK;
         // Takes away a torn last line, the records of an earlier boot, and what counts no more.
-        if !journal.reads(&bytes) && journal.file.is_ok() {
+        let is_as_it_should_be = journal.reads(&bytes);
+        drop(bytes);
+        if !is_as_it_should_be && journal.file.is_ok() {
             // What cannot be done now is done before the next record.
             journal.needs_replacing = journal.replace().is_err();
         }
@@ -373,7 +375,7 @@ impl<R: Entry> Journal<R> {
         match &outcome {
             Ok(()) => {
                 self.needs_replacing = false;
-                self.compact_at = self.length + self.length / 2 + SLACK;
+                self.compact_at = self.length + self.length / 4 + SLACK;
             }
             Err(_) => self.compact_at = 2 * self.length + SLACK,
         }

@@ -11,6 +11,7 @@ use crate::cgroup::CgroupError;
 use crate::cgroup::CgroupPath;
 use crate::cgroup::Knob;
 use crate::cgroup::Quota;
+use crate::cgroup::check_length;
 use crate::journal::Entry;
 use crate::journal::Key;
 use crate::journal::Record;
@@ -69,6 +70,7 @@ impl Actuator {
             if cgroup.is_root() {
                 return Err(CgroupError::RootHasNone(knob).into());
             }
+            check_length(cgroup)?;
             self.enable_above(cgroup)?;
             let mut original = self.controller.read_knob(cgroup, knob)?;
             // In the idle class the file shows what cannot be written: the kernel gives the default to a cgroup that leaves it.
@@ -120,26 +122,20 @@ impl Actuator {
             return Ok(());
         }
         self.journal.replace_original(now)?;
-        let foreign = Foreign {
-            cgroup: cgroup.clone(),
-            knob,
-            text,
-        };
-        self.foreign
-            .retain(|known| (&known.cgroup, known.knob) != (cgroup, knob));
-        self.foreign.push(foreign);
+        self.foreign.insert((cgroup.clone(), knob), text);
         Ok(())
     }
 
     /// Whether [`Self::take_foreign`] will tell of this knob.
     pub fn tells_of(&self, cgroup: &CgroupPath, knob: Knob) -> bool {
-        let mut told = self.foreign.iter();
-        told.any(|known| (&known.cgroup, known.knob) == (cgroup, knob))
+        self.foreign.contains_key(&(cgroup.clone(), knob))
     }
 
     /// The knobs that somebody else set since the last call, and that have our values again.
     pub fn take_foreign(&mut self) -> Vec<Foreign> {
-        std::mem::take(&mut self.foreign)
+        let told = std::mem::take(&mut self.foreign).into_iter();
+        told.map(|((cgroup, knob), text)| Foreign { cgroup, knob, text })
+            .collect()
     }
 
     /// Puts a cgroup into the idle class, or takes it out. Out of it, it has the kernel's default weight: the caller sets its own

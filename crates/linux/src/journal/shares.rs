@@ -1,8 +1,8 @@
 //! How much of a journal is whose: no process and no user may fill it.
 //!
 //! Counted are records and the bytes of their lines, with those of what was given. A process of which it is not known whose it is counts for
-//! itself. What is about cgroups counts in the sum alone; its number is bounded by that of VMs and vCPUs, and its length by
-//! [`LONGEST`](crate::cgroup::LONGEST).
+//! itself. What is about cgroups counts in the sum alone; its number is bounded by that of VMs and vCPUs. No path is longer than
+//! [`LONGEST`](crate::cgroup::LONGEST) and the names of groups made there.
 
 use std::collections::HashMap;
 
