@@ -55,6 +55,7 @@ use crate::managed::ManagedVcpu;
 use crate::managed::ManagedVm;
 use crate::managed::Note;
 use crate::origin::Origin;
+use crate::summed::Summed;
 use crate::turns::Turns;
 use tandem_linux::actuator::Actuator;
 use tandem_linux::actuator::Outcome;
@@ -112,6 +113,8 @@ pub struct Fleet {
     divides: bool,
     /// Which VMs are this daemon's, for other daemons of the host.
     claims: Option<Claims>,
+    /// Lines of this update about what others set.
+    summed: Summed,
     /// What vCPUs' branch counters tell, for VMs whose policies ask for it.
     counters: Counters,
 }
@@ -150,6 +153,7 @@ impl Fleet {
             divides: may_inflate_lag(),
             turns: Turns::default(),
             claims: None,
+            summed: Summed::default(),
             counters: Counters::default(),
         }
     }
@@ -234,6 +238,7 @@ impl Fleet {
         self.adopt_new(new, all, &mut notes, &mut refused);
         self.reread_hierarchy();
         self.throttling.forget_quotas(&self.vms);
+        self.summed.end(&mut notes);
         (notes, refused)
     }
 
@@ -312,7 +317,10 @@ impl Fleet {
         managed.weigh(actuator, notes)?;
         let is_due = (self.updates + vm.id.0).is_multiple_of(RECHECK_EVERY);
         if is_due {
-            self.recheck(managed, notes)?;
+            let mut theirs = Vec::new();
+            let rechecked = self.recheck(managed, &mut theirs);
+            self.sum_up(&managed.cgroup, theirs, notes);
+            rechecked?;
         }
         if is_due || managed.vcpus.iter().any(|vcpu| vcpu.quotas.is_none()) {
             self.throttling
