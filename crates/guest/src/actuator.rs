@@ -278,15 +278,13 @@ impl Actuator {
         self.put_back_heirs(&mut report);
         // Threads last: a thread can only be bound to vCPUs that its cgroup has again.
         let is_thread = |change: &&Change| matches!(change, Change::Affinity { .. });
-        let records = self.journal.records();
-        let others = records.iter().rev().filter(|change| !is_thread(change));
-        let ordered = others.chain(records.iter().rev().filter(is_thread));
+        let records = self.journal.records().rev();
+        let others = records.clone().filter(|change| !is_thread(change));
+        let ordered = others.chain(records.filter(is_thread));
         let failed = undo_each(ordered, &mut report, |change, _| self.undo(change));
         // Those that were born meanwhile, of threads that were not put back yet.
         self.put_back_heirs(&mut report);
-        let kept = records.iter().filter(|&record| failed.contains(record));
-        let kept = kept.cloned().collect();
-        if let Err(error) = self.journal.rewrite(kept) {
+        if let Err(error) = self.journal.keep(|record| failed.contains(record)) {
             report.keeps_journal(&error);
         }
         report
@@ -347,16 +345,12 @@ impl Actuator {
                         return Ok(Undone::Nothing);
                     }
                     // Those that had no vCPUs of their own need none.
-                    let ours = self
-                        .journal
-                        .records()
-                        .iter()
-                        .filter_map(|record| match record {
-                            Change::Vcpus {
-                                cgroup, original, ..
-                            } if original.is_empty() => Some(cgroup),
-                            _ => None,
-                        });
+                    let ours = self.journal.records().filter_map(|record| match record {
+                        Change::Vcpus {
+                            cgroup, original, ..
+                        } if original.is_empty() => Some(cgroup),
+                        _ => None,
+                    });
                     let ours: Vec<&CgroupPath> = ours.collect();
                     Ok(match self.cpusets.disable(cgroup, &ours)? {
                         None => Undone::PutBack,

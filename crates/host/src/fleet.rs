@@ -57,6 +57,7 @@ use crate::managed::ManagedVcpu;
 use crate::managed::ManagedVm;
 use crate::managed::Note;
 use crate::origin::Origin;
+use crate::summed::Summed;
 use crate::turns::Turns;
 use tandem_linux::actuator::Actuator;
 use tandem_linux::actuator::Outcome;
@@ -118,6 +119,8 @@ pub struct Fleet {
     divides: bool,
     /// Which VMs are this daemon's, for other daemons of the host.
     claims: Option<Claims>,
+    /// Lines of this update about what others set.
+    summed: Summed,
     /// What vCPUs' branch counters tell, for VMs whose policies ask for it.
     counters: Counters,
 }
@@ -159,6 +162,7 @@ impl Fleet {
             divides: may_inflate_lag(),
             turns: Turns::default(),
             claims: None,
+            summed: Summed::default(),
             counters: Counters::default(),
         }
     }
@@ -243,6 +247,7 @@ impl Fleet {
         self.adopt_new(new, all, &mut notes, &mut refused);
         self.reread_hierarchy();
         self.throttling.forget_quotas(&self.vms);
+        self.summed.end(&mut notes);
         (notes, refused)
     }
 
@@ -344,7 +349,10 @@ impl Fleet {
         };
         managed.weigh(actuator, notes)?;
         if (self.updates + managed.vm.id.0).is_multiple_of(RECHECK_EVERY) {
-            self.recheck(managed, notes)?;
+            let mut theirs = Vec::new();
+            let rechecked = self.recheck(managed, &mut theirs);
+            self.sum_up(&managed.cgroup, theirs, notes);
+            rechecked?;
             self.read_bounds(managed);
         }
         Ok(())

@@ -42,6 +42,7 @@ pub mod select;
 pub mod span;
 pub mod spins;
 pub mod status;
+mod summed;
 mod told_apart;
 pub mod top;
 pub mod trace;

@@ -231,6 +231,7 @@ impl Played {
                 threads.insert((vm.vm.0, vcpu.vcpu.0), (thread, sleeper));
             }
             vms.push(Vm {
+                tenant: None,
                 id: vm.vm,
                 // No thread of the host's: where the process itself is, is not known.
                 process: ThreadRef {

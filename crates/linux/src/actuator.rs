@@ -20,9 +20,13 @@ mod heirs;
 mod knobs;
 mod release;
 
-use std::collections::HashSet;
+use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::thread::sleep;
+use std::time::Duration;
+use std::time::Instant;
 
 use tandem_policy::Knob as Setting;
 use tandem_policy::Nanos;
@@ -37,8 +41,11 @@ use crate::affinity::AffinityError;
 use crate::affinity::HostThreads;
 use crate::affinity::Threads;
 use crate::cgroup::CgroupError;
+use crate::cgroup::CgroupId;
 use crate::cgroup::CgroupPath;
 use crate::cgroup::CpuController;
+use crate::cgroup::Knob;
+use crate::cgroup::check_length;
 use crate::cgroup::check_name;
 use crate::disk::Disk;
 use crate::disk::HostDisk;
@@ -53,7 +60,18 @@ use crate::restore::RestoreReport;
 use crate::restore::restore_pending;
 use crate::sched_attr::SchedAttrError;
 use crate::thread::ThreadRef;
+use crate::undo::Emptying;
 use crate::undo::Undo;
+use crate::undo::identities;
+
+/// For want of room in the journal, threads that ended are looked for once in so long: that takes a look at each.
+const LOOK_FOR_ENDED: Duration = Duration::from_secs(1);
+
+/// So long a restore tries groups in which somebody still is, all of them together: a moment is what threads that are about to end need.
+const BUSY_PATIENCE: Duration = Duration::from_secs(1);
+
+/// After the first try; each pause is twice as long as the one before.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
 
 /// Why a change was not made.
 #[derive(Debug, Error)]
@@ -98,7 +116,12 @@ pub struct Actuator {
     controller: Arc<dyn CpuController>,
     threads: Box<dyn Threads>,
     journal: Journal,
-    foreign: Vec<Foreign>,
+    /// Which cgroups they are that were made here.
+    groups: HashMap<CgroupPath, CgroupId>,
+    /// The texts of knobs that somebody else set.
+    foreign: BTreeMap<(CgroupPath, Knob), String>,
+    /// When room was made for a change last by looking for threads that ended.
+    looked_for_ended: Option<Instant>,
     abandoned: bool,
 }
 
@@ -158,11 +181,14 @@ impl Actuator {
             controller.version(),
             controller.mount().to_owned(),
         );
+        let journal = Journal::open_on(disk, state_dir, stamp)?;
         let mut actuator = Actuator {
             controller,
             threads,
-            journal: Journal::open_on(disk, state_dir, stamp)?,
-            foreign: Vec::new(),
+            groups: identities(&journal),
+            journal,
+            foreign: BTreeMap::new(),
+            looked_for_ended: None,
             abandoned: false,
         };
         let report = actuator.restore();
@@ -187,34 +213,62 @@ impl Actuator {
         name: &str,
     ) -> Result<CgroupPath, ActuatorError> {
         check_name(parent, name)?;
+        // A group of ours in one of ours may be a little longer.
+        if !self.journal.knows(&Key::Created(parent.clone())) {
+            check_length(parent)?;
+        }
         let group = parent.child(name);
         let key = Key::Created(group.clone());
-        if self.controller.exists(&group) {
-            return match self.journal.knows(&key) {
-                true => Ok(group),
-                false => Err(CgroupError::Exists(group).into()),
-            };
+        match self.made(&group) {
+            Made::Ours => return Ok(group),
+            Made::Others => return Err(CgroupError::Exists(group).into()),
+            Made::Gone => {}
         }
         self.controller.check_parent(parent)?;
         self.enable_above(&group)?;
         let cgroup = group.clone();
+        self.groups.remove(&group);
         self.journal.note(Record::Created { cgroup })?;
         let created = self.controller.create_child(parent, name);
+        let created = created.map_err(ActuatorError::from);
+        let created = created.and_then(|group| self.identify(group));
         if let Err(error) = &created {
             // One that was made in part goes, or stays journaled. Where none was made, one that somebody else makes there later is
             // not ours. Why it was not made says more than what is wrong with the journal.
-            let is_ours = !matches!(error, CgroupError::Exists(_));
+            let is_ours = !matches!(error, ActuatorError::Cgroup(CgroupError::Exists(_)));
             if !(is_ours && self.controller.remove(&group).is_err()) {
-                let _ = self.forget(&key);
+                let _ = self.journal.forget(&key);
             }
-            let _ = self.disable_unneeded(&mut RestoreReport::default());
+            self.disable_unneeded(&mut RestoreReport::default());
         }
-        Ok(created?)
+        created
+    }
+
+    /// Journals which cgroup it is that was made there, by a record that an earlier version reads, too (`crate::undo`).
+    fn identify(&mut self, group: CgroupPath) -> Result<CgroupPath, ActuatorError> {
+        let id = self.controller.id(&group)?;
+        let cgroup = group.clone();
+        self.journal.note(Record::Enabled { cgroup, id })?;
+        self.groups.insert(group.clone(), id);
+        Ok(group)
+    }
+
+    /// What is at this path: the cgroup that was made here, or that the journal of an earlier version or of a killed run says was, or another.
+    fn made(&self, group: &CgroupPath) -> Made {
+        let id = self.controller.id(group);
+        let is_made = self.journal.knows(&Key::Created(group.clone()));
+        match (id, self.groups.get(group)) {
+            (Err(error), _) if error.is_gone() => Made::Gone,
+            (Ok(now), Some(id)) if now != *id => Made::Others,
+            _ if is_made => Made::Ours,
+            _ => Made::Others,
+        }
     }
 
     /// Journals a cgroup that the caller is about to make, and to remove again, by itself, and lets the cpu controller down to it.
     pub fn prepare_group(&mut self, group: &CgroupPath) -> Result<(), ActuatorError> {
         self.enable_above(group)?;
+        self.groups.remove(group);
         let cgroup = group.clone();
         Ok(self.journal.note(Record::Created { cgroup })?)
     }
@@ -238,6 +292,7 @@ impl Actuator {
         let key = Key::Moved(thread.tid, thread.start, to.clone());
         if !self.journal.knows(&key) {
             let from = self.origin(thread, now);
+            check_length(&from)?;
             self.append(Record::Moved {
                 thread: *thread,
                 from,
@@ -248,7 +303,7 @@ impl Actuator {
             Ok(()) => Ok(Outcome::Done),
             Err(error) => {
                 // A record that cannot be forgotten does no harm: the thread is not where it says.
-                let _ = self.forget(&key);
+                let _ = self.journal.forget(&key);
                 match error {
                     CgroupError::ThreadGone(_) => Ok(Outcome::Gone),
                     error => Err(error.into()),
@@ -260,24 +315,13 @@ impl Actuator {
     /// Where a thread belongs that is in `now`: where we took it from, if we put it there; above
     /// the group, if it was started in one of ours; else where the operator has it.
     fn origin(&self, thread: &ThreadRef, now: CgroupPath) -> CgroupPath {
-        let moved_here = self
-            .journal
-            .records()
-            .iter()
-            .find_map(|record| match record {
-                Record::Moved {
-                    thread: t,
-                    from,
-                    to,
-                } if t == thread && *to == now => Some(from.clone()),
-                _ => None,
-            });
-        match moved_here {
-            Some(from) => from,
-            None if self.journal.knows(&Key::Created(now.clone())) => {
+        let key = Key::Moved(thread.tid, thread.start, now.clone());
+        match self.journal.record(&key) {
+            Some(Record::Moved { from, .. }) => from.clone(),
+            _ if self.journal.knows(&Key::Created(now.clone())) => {
                 now.parent().unwrap_or_else(CgroupPath::root)
             }
-            None => now,
+            _ => now,
         }
     }
 
@@ -388,7 +432,7 @@ impl Actuator {
             Err(error) => {
                 // Where neither can be journaled: what is there is what was there.
                 match is_new {
-                    true => drop(self.forget(&key)),
+                    true => drop(self.journal.forget(&key)),
                     false => self.journal.was_not_written(&key),
                 }
                 or_gone(error)
@@ -403,20 +447,46 @@ impl Actuator {
         setting: Setting,
     ) -> Result<(), ActuatorError> {
         let (tid, start) = (thread.tid, thread.start);
-        match setting {
-            Setting::Affinity => self.forget(&Key::Affinity(tid, start)),
-            Setting::Nice => self.forget(&Key::Nice(tid, start)),
-            Setting::Slice => self.forget(&Key::Slice(tid, start)),
+        let key = match setting {
+            Setting::Affinity => Key::Affinity(tid, start),
+            Setting::Nice => Key::Nice(tid, start),
+            Setting::Slice => Key::Slice(tid, start),
             // Of cgroups.
-            Setting::Weight | Setting::Idle | Setting::Division => Ok(()),
-        }
+            Setting::Weight | Setting::Idle | Setting::Division => return Ok(()),
+        };
+        Ok(self.journal.forget(&key)?)
     }
 
-    /// Undoes every change, the last first, and empties the journal but for what failed.
+    /// Undoes every change, the last first, and empties the journal but for what failed. Groups in which somebody still is come after all
+    /// else, and have a second together.
     pub fn restore(&mut self) -> RestoreReport {
         let mut report = RestoreReport::default();
-        let failed = self.undo().undo_all(self.journal.records(), &mut report);
-        if let Err(error) = self.journal.rewrite(failed) {
+        let undo = self.undo(Emptying::Not);
+        let mut stay = undo.undo_all(self.journal.records(), &[], &mut report);
+        let end = Instant::now() + BUSY_PATIENCE;
+        let mut pause = FIRST_PAUSE;
+        while !report.busy.is_empty() {
+            report.busy.clear();
+            let is_left = |record: &&Record| stay.keys.contains(&record.key());
+            let left = self.journal.records().filter(is_left);
+            let (stuck, again): (Vec<&Record>, Vec<&Record>) =
+                left.partition(|record| stay.stuck.contains(&record.key()));
+            let undo = self.undo(Emptying::Until(end));
+            stay = undo.undo_all(again, &stuck, &mut report);
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            if !report.busy.is_empty() {
+                sleep(pause.min(left));
+                pause *= 2;
+            }
+        }
+        report.failures.append(&mut report.busy);
+        if let Err(error) = self
+            .journal
+            .keep(|record| stay.keys.contains(&record.key()))
+        {
             report.keeps_journal(&error);
         }
         report
@@ -428,21 +498,31 @@ impl Actuator {
         self.abandoned = true;
     }
 
-    fn undo(&self) -> Undo<'_> {
+    fn undo(&self, emptying: Emptying) -> Undo<'_> {
         Undo {
             controller: &*self.controller,
             threads: &*self.threads,
             journal: &self.journal,
+            groups: &self.groups,
+            emptying,
         }
     }
 
     /// Makes a record durable. Where the journal has grown, or this thread's process has too much in it, it is rid of threads that
     /// ended first.
     fn append(&mut self, record: Record) -> Result<(), ActuatorError> {
-        if self.journal.full_of(&record).is_some() {
+        let user = record.thread().and_then(|thread| {
+            let known = self.journal.user_of(thread.pid);
+            known.or_else(|| self.threads.user(thread.pid))
+        });
+        let is_due = |at: Instant| at.elapsed() >= LOOK_FOR_ENDED;
+        if self.journal.check_room(&record, user).is_err()
+            && self.looked_for_ended.is_none_or(is_due)
+        {
+            self.looked_for_ended = Some(Instant::now());
             self.forget_ended();
         }
-        self.journal.append(record)?;
+        self.journal.append_of(record, user)?;
         self.compact_if_due();
         Ok(())
     }
@@ -461,18 +541,6 @@ impl Actuator {
         }
     }
 
-    fn forget(&mut self, key: &Key) -> Result<(), ActuatorError> {
-        if self.journal.knows(key) {
-            let kept = self.journal.records().iter();
-            let kept = kept
-                .filter(|record| record.key() != *key)
-                .cloned()
-                .collect();
-            self.journal.rewrite(kept)?;
-        }
-        Ok(())
-    }
-
     /// Lets the cpu controller down to `cgroup`, where v2 needs that.
     fn enable_above(&mut self, cgroup: &CgroupPath) -> Result<(), ActuatorError> {
         for above in self.controller.missing_enables(cgroup)? {
@@ -481,8 +549,10 @@ impl Actuator {
             let cgroup = above.clone();
             self.journal.note(Record::Enabled { cgroup, id })?;
             if let Err(error) = self.controller.enable(&above) {
-                let _ = self.forget(&key);
-                let _ = self.disable_unneeded(&mut RestoreReport::default());
+                if !self.journal.knows(&Key::Created(above)) {
+                    let _ = self.journal.forget(&key);
+                }
+                self.disable_unneeded(&mut RestoreReport::default());
                 return Err(error.into());
             }
         }
@@ -490,27 +560,13 @@ impl Actuator {
     }
 
     /// Undoes some of the records and forgets those that were undone.
-    fn undo_where(
-        &mut self,
-        report: &mut RestoreReport,
-        which: impl Fn(&Record) -> bool,
-    ) -> Result<(), ActuatorError> {
-        let records = self.journal.records().iter();
-        let chosen: Vec<Record> = records.filter(|record| which(record)).cloned().collect();
-        if chosen.is_empty() {
-            return Ok(());
-        }
-        let failed = self.undo().undo_all(&chosen, report);
-        let failed: HashSet<Key> = failed.iter().map(Record::key).collect();
-        let records = self.journal.records().iter();
-        let kept = records
-            .filter(|record| !which(record) || failed.contains(&record.key()))
-            .cloned()
-            .collect();
-        if let Err(error) = self.journal.rewrite(kept) {
+    fn undo_where(&mut self, report: &mut RestoreReport, which: impl Fn(&Record) -> bool) {
+        let chosen: Vec<&Record> = self.journal.records().filter(|r| which(r)).collect();
+        let stay = self.undo(Emptying::Not).undo_all(chosen, &[], report);
+        let is_kept = |record: &Record| !which(record) || stay.keys.contains(&record.key());
+        if let Err(error) = self.journal.keep(is_kept) {
             report.keeps_journal(&error);
         }
-        Ok(())
     }
 
     /// Drops the records of threads that ended, so that a journal of a long life stays short.
@@ -543,6 +599,17 @@ pub fn restore_all(
     restore_pending(state_dir, |state_dir| {
         Actuator::open_to_restore(controller.into(), state_dir)
     })
+}
+
+/// What is at the path of a cgroup that was made here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Made {
+    /// That one.
+    Ours,
+    /// Another.
+    Others,
+    /// Nothing.
+    Gone,
 }
 
 /// What is journaled of where a thread may run.

@@ -16,8 +16,10 @@ use tandem_policy::PcpuSet;
 use tandem_policy::units::PcpuId;
 use thiserror::Error;
 
+use crate::ids::Pid;
 use crate::ids::Tid;
 use crate::procfs::ProcFs;
+use crate::procfs::user_of;
 use crate::sched_attr;
 use crate::sched_attr::SchedAttrError;
 use crate::thread::ThreadRef;
@@ -68,6 +70,11 @@ pub trait Threads: Send + Sync {
     /// Whether this very thread exists.
     fn is_alive(&self, thread: &ThreadRef) -> bool;
 
+    /// Whose a process is, where that can be told.
+    fn user(&self, _: Pid) -> Option<u32> {
+        None
+    }
+
     /// Where it may run.
     fn affinity(&self, tid: Tid) -> Result<PcpuSet, AffinityError>;
 
@@ -108,6 +115,10 @@ impl HostThreads {
 impl Threads for HostThreads {
     fn is_alive(&self, thread: &ThreadRef) -> bool {
         thread.is_alive(&self.procfs)
+    }
+
+    fn user(&self, pid: Pid) -> Option<u32> {
+        user_of(&self.procfs.process(pid))
     }
 
     fn affinity(&self, tid: Tid) -> Result<PcpuSet, AffinityError> {

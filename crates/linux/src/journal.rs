@@ -8,16 +8,24 @@
 //! So after kill -9 at any moment the journal holds all that was changed, and perhaps one record of a change that was not made;
 //! undoing that one changes nothing. What is none of the values that Tandem gave, somebody else set: it stays.
 //!
+//! **What counts no more.** A line that repeats the last one that its thing was given closes the thing: nothing of it is journaled from there
+//! on, and the next line about it, if there is one, is an original again. ([`Journal::will_write`] never writes what was given last.) So
+//! what somebody else set costs two lines, not another file, whoever sets it how often. Killed before the closing line, the
+//! journal holds what it held before somebody set it: that is none of the values that Tandem gave, and stays. Killed between it and the
+//! new original, nothing is journaled of the thing, which has not been changed since: what somebody set stays, too. Only after both
+//! does [`Journal::replace_original`] return, and may the thing be changed again.
+//!
 //! A last line without its end is a record that was being written: its change was never made, so it is ignored. Any other
 //! line that does not parse is an error, and nothing is touched.
 //!
 //! **Versions.** A Tandem that knows nothing of the later lines undoes all lines, the last first, and ends at the originals
-//! too. A journal without later lines, of such a Tandem, does not tell whose a value is: the original wins. Fields that are
+//! too, at the first of several. A journal without later lines, of such a Tandem, does not tell whose a value is: the original wins. Fields that are
 //! not known are read over; [`Stamp::tandem_journal`] says which readers can put a journal back.
 //!
 //! **Disks that fail.** Reading is enough to restore: without a lock file the directory is locked, and where the journal cannot be
-//! emptied it stays, which does no harm. What cannot be journaled is not changed. The file and what is remembered
-//! of it never differ but for threads that ended, whose records go with the next compaction.
+//! emptied it stays, which does no harm: what it lists is put back, to undo that again changes nothing, and before anything else is
+//! journaled it is replaced. What cannot be journaled is not changed. The file and what is remembered of it never differ but for
+//! that, and for threads that ended, whose records go with the next compaction.
 //!
 //! The state directory is locked (flock on the file `lock`, which holds the owner's pid): two daemons would take each other's
 //! changes for the original values. Nobody else may be able to write to it, nor to any directory
@@ -30,9 +38,9 @@ mod error;
 mod lines;
 mod lock;
 mod record;
+mod shares;
 
 use std::collections::HashMap;
-use std::collections::HashSet;
 use std::fs;
 use std::fs::File;
 use std::io;
@@ -58,11 +66,15 @@ use crate::ids::Pid;
 use crate::journal::lines::line;
 use crate::journal::lines::parse;
 use crate::journal::lock::lock;
+use crate::journal::shares::Shares;
 use crate::state_dir::check_dir;
 use crate::state_dir::check_file;
 
-/// The file is compacted when it has so many lines more than twice those that count.
-const SLACK: usize = 512;
+/// The file is compacted when it is so much longer, in bytes, than a quarter as long again as what counts.
+const SLACK: u64 = 64 << 10;
+
+/// So many bytes of a new file are written at once.
+const PIECE: usize = 256 << 10;
 
 /// The journal of one state directory, locked for as long as this lives.
 #[derive(Debug)]
@@ -75,19 +87,19 @@ pub struct Journal<R: Entry = Record> {
     file: Result<File, io::Error>,
     /// Length of the file, all of it whole lines.
     length: u64,
-    /// Lines in the file.
-    lines: usize,
-    /// With so many lines it is compacted.
-    compact_at: usize,
+    /// When it is so long it is compacted.
+    compact_at: u64,
     /// What is in the file behind `length` has to go first.
     needs_trim: bool,
     /// The file has to be replaced first: it holds an earlier boot's, or a torn end.
     needs_replacing: bool,
-    records: Vec<R>,
-    known: HashSet<R::Key>,
+    /// In their order; those that are forgotten leave their places empty.
+    records: Vec<Option<R>>,
+    /// Where each is in `records`.
+    known: HashMap<R::Key, usize>,
     /// What each thing was given, the newest last.
     written: HashMap<R::Key, Vec<R>>,
-    per_process: HashMap<Pid, usize>,
+    shares: Shares,
     lock: File,
 }
 
@@ -151,31 +163,31 @@ impl<R: Entry> Journal<R> {
             stamp,
             file,
             length: 0,
-            lines: 0,
             compact_at: 0,
             needs_trim: false,
             needs_replacing: false,
             records: Vec::new(),
-            known: HashSet::new(),
+            known: HashMap::new(),
             written: HashMap::new(),
-            per_process: HashMap::new(),
+            shares: Shares::default(),
             lock,
         };
         for line in lines {
-            match journal.known.insert(line.key()) {
-                true => journal.records.push(line),
-                false => journal.remember_written(line),
+            let key = line.key();
+            match journal.knows(&key) {
+                false => journal.remember(line, None),
+                true if journal.written(&key).last() == Some(&line) => journal.drop_record(&key),
+                true => journal.remember_written(line),
             }
         }
-        journal.count_processes();
-        // Takes away a torn last line and the records of an earlier boot.
-        let kept = journal.render(&journal.records);
-        journal.length = kept.len() as u64;
-        journal.lines = journal.live_lines();
-        journal.compact_at = 2 * journal.lines + SLACK;
-        if kept != bytes && journal.file.is_ok() {
+        journal.length = journal.live_length();
+        journal.compact_at = journal.length + journal.length / 4 + SLACK;
+        // Takes away a torn last line, the records of an earlier boot, and what counts no more.
+        let is_as_it_should_be = journal.reads(&bytes);
+        drop(bytes);
+        if !is_as_it_should_be && journal.file.is_ok() {
             // What cannot be done now is done before the next record.
-            journal.needs_replacing = journal.replace(&kept).is_err();
+            journal.needs_replacing = journal.replace().is_err();
         }
         Ok(journal)
     }
@@ -186,13 +198,18 @@ impl<R: Entry> Journal<R> {
     }
 
     /// All records, the oldest first.
-    pub fn records(&self) -> &[R] {
-        &self.records
+    pub fn records(&self) -> impl DoubleEndedIterator<Item = &R> + Clone {
+        self.records.iter().flatten()
+    }
+
+    /// The record about this.
+    pub fn record(&self, key: &R::Key) -> Option<&R> {
+        self.records[*self.known.get(key)?].as_ref()
     }
 
     /// Whether there is a record about this.
     pub fn knows(&self, key: &R::Key) -> bool {
-        self.known.contains(key)
+        self.known.contains_key(key)
     }
 
     /// What this was given, the newest last; nothing too in the journal of an earlier version.
@@ -205,10 +222,9 @@ impl<R: Entry> Journal<R> {
         let key = now.key();
         let written = self.written(&key);
         // To put the original back may take more than one step, in which a restore may have been killed.
-        let is_original = |record: &R| record.key() == key && now.comes_of(record);
         written.is_empty()
             || written.iter().any(|written| now.comes_of(written))
-            || self.records.iter().any(is_original)
+            || self.record(&key).is_some_and(|record| now.comes_of(record))
     }
 
     /// Why nothing can be journaled, if the file could not be opened for that.
@@ -229,23 +245,24 @@ impl<R: Entry> Journal<R> {
 
     /// Makes a record durable. On an error there is none, and the change must not be made.
     pub fn append(&mut self, record: R) -> Result<(), JournalError> {
-        if let Some(pid) = self.full_of(&record) {
-            let most = R::MOST_PER_PROCESS;
-            return Err(JournalError::TooMany { pid, most });
-        }
-        self.write_line(&record, true)?;
-        if let Some(thread) = record.thread() {
-            *self.per_process.entry(thread.pid).or_default() += 1;
-        }
-        self.known.insert(record.key());
-        self.records.push(record);
+        self.append_of(record, None)
+    }
+
+    /// The same of a thread of this user's.
+    pub fn append_of(&mut self, record: R, user: Option<u32>) -> Result<(), JournalError> {
+        self.check_room(&record, user)?;
+        self.write(&line(&record), true)?;
+        self.remember(record, user);
         Ok(())
     }
 
     /// What is journaled already is about to get the value in `record`. On an error it must not be.
     pub fn will_write(&mut self, record: R) -> Result<(), JournalError> {
         if self.written(&record.key()).last() != Some(&record) {
-            self.write_line(&record, false)?;
+            let text = line(&record);
+            self.shares
+                .check_bytes::<R>(record.thread(), None, text.len())?;
+            self.write(&text, false)?;
             self.remember_written(record);
         }
         Ok(())
@@ -254,13 +271,14 @@ impl<R: Entry> Journal<R> {
     /// What is there now, of what it was given, stays among what is kept when the next one is announced: those before may never have
     /// come to pass.
     pub fn still_has(&mut self, now: R) -> Result<(), JournalError> {
-        let written = self.written(&now.key());
+        let key = now.key();
+        let written = self.written(&key);
         let is_kept = written
             .iter()
             .rev()
             .take(now.kept() - 1)
             .any(|kept| now == *kept);
-        match written.is_empty() || is_kept || self.records.contains(&now) {
+        match written.is_empty() || is_kept || self.record(&key) == Some(&now) {
             true => Ok(()),
             false => self.will_write(now),
         }
@@ -279,108 +297,145 @@ impl<R: Entry> Journal<R> {
     /// Somebody else gave a thing the value in `record`: that is to be put back from now on.
     pub fn replace_original(&mut self, record: R) -> Result<(), JournalError> {
         let key = record.key();
-        let Some(at) = self.records.iter().position(|known| known.key() == key) else {
+        if !self.knows(&key) {
             return self.append(record);
-        };
-        let written = self.written.remove(&key);
-        let before = std::mem::replace(&mut self.records[at], record);
-        let outcome = self.compact();
-        if outcome.is_err() {
-            self.records[at] = before;
-            if let Some(written) = written {
-                self.written.insert(key, written);
-            }
         }
-        outcome
+        let mut text = self.closing(&key);
+        text.extend(line(&record));
+        self.write(&text, true)?;
+        let user = record
+            .thread()
+            .and_then(|thread| self.shares.user_of(thread.pid));
+        self.drop_record(&key);
+        self.remember(record, user);
+        Ok(())
     }
 
-    /// Keeps only these records, by replacing the file in one step. On an error nothing is forgotten.
-    pub fn rewrite(&mut self, records: Vec<R>) -> Result<(), JournalError> {
-        if records == self.records {
+    /// What is journaled of this counts no more, and is not to be put back. On an error it does.
+    pub fn forget(&mut self, key: &R::Key) -> Result<(), JournalError> {
+        if self.knows(key) {
+            self.write(&self.closing(key), false)?;
+            self.drop_record(key);
+            if self.known.is_empty() {
+                // Where that fails, the lines say as much.
+                let _ = self.compact();
+            }
+        }
+        Ok(())
+    }
+
+    /// The lines that close a thing.
+    fn closing(&self, key: &R::Key) -> Vec<u8> {
+        match (self.written(key).last(), self.record(key)) {
+            (Some(last), _) => line(last),
+            // As if it had been given its own value.
+            (None, Some(original)) => line(original).repeat(2),
+            (None, None) => Vec::new(),
+        }
+    }
+
+    /// Forgets the records that are not to be kept, by replacing the file in one step. On an error it holds them still: they have been undone, and
+    /// to undo them again changes nothing. Before anything else is journaled it is replaced.
+    pub fn keep(&mut self, is_kept: impl Fn(&R) -> bool) -> Result<(), JournalError> {
+        if !self.drop_where(|record| !is_kept(record)) && !self.needs_replacing {
             return Ok(());
         }
-        self.replace(&self.render(&records))?;
-        self.keep(records);
-        self.lines = self.live_lines();
-        self.compact_at = 2 * self.lines + SLACK;
-        Ok(())
+        self.needs_replacing = true;
+        self.compact()
     }
 
     /// Forgets records of threads that have ended: they need no undoing, whatever the file says, and go with the next compaction.
     pub fn forget_ended(&mut self, has_ended: impl Fn(&R) -> bool) {
-        let Journal {
-            known,
-            written,
-            per_process,
-            ..
-        } = self;
-        self.records.retain(|record| {
-            let ended = record.thread().filter(|_| has_ended(record));
-            if let Some(thread) = ended {
-                known.remove(&record.key());
-                written.remove(&record.key());
-                let count = per_process.entry(thread.pid).or_default();
-                *count = count.saturating_sub(1);
-                if *count == 0 {
-                    per_process.remove(&thread.pid);
-                }
-            }
-            ended.is_none()
-        });
-        if self.records.is_empty() && self.length > 0 {
+        self.drop_where(|record| record.thread().is_some() && has_ended(record));
+        if self.known.is_empty() && self.length > 0 {
             let _ = self.compact();
         }
     }
 
     /// Whether the file holds far more than counts.
     pub fn wants_compaction(&self) -> bool {
-        self.lines >= self.compact_at
+        self.length >= self.compact_at
     }
 
-    /// Whether there are so many records of the thread's process that this one is refused; which process that is.
-    pub fn full_of(&self, record: &R) -> Option<Pid> {
-        let pid = record.thread()?.pid;
-        let count = self.per_process.get(&pid).copied().unwrap_or_default();
-        (count >= R::MOST_PER_PROCESS).then_some(pid)
+    /// Whether there is room for a record, of a thread of this user's: how many there may be, and how long, [`Entry`] says.
+    pub fn check_room(&self, record: &R, user: Option<u32>) -> Result<(), JournalError> {
+        self.shares.check_records::<R>(record.thread())?;
+        let bytes = line(record).len();
+        self.shares.check_bytes::<R>(record.thread(), user, bytes)
+    }
+
+    /// Whose a process is of which something is journaled, as far as that was said.
+    pub fn user_of(&self, process: Pid) -> Option<u32> {
+        self.shares.user_of(process)
     }
 
     /// Brings the file down to what counts. Where that fails it grows on, and is tried again when it is twice as long.
     pub fn compact(&mut self) -> Result<(), JournalError> {
-        let outcome = self.replace(&self.render(&self.records));
-        if outcome.is_ok() {
-            self.lines = self.live_lines();
+        let outcome = self.replace();
+        match &outcome {
+            Ok(()) => {
+                self.needs_replacing = false;
+                self.compact_at = self.length + self.length / 4 + SLACK;
+            }
+            Err(_) => self.compact_at = 2 * self.length + SLACK,
         }
-        self.compact_at = 2 * self.lines + SLACK;
         outcome
     }
 
-    fn keep(&mut self, records: Vec<R>) {
-        self.known = records.iter().map(R::key).collect();
-        let known = &self.known;
-        self.written.retain(|key, _| known.contains(key));
-        self.records = records;
-        self.count_processes();
+    /// A record is in the file.
+    fn remember(&mut self, record: R, user: Option<u32>) {
+        let bytes = line(&record).len();
+        self.shares.add(record.thread(), user, 1, bytes);
+        self.known.insert(record.key(), self.records.len());
+        self.records.push(Some(record));
+    }
+
+    /// What the file says of this counts no more.
+    fn drop_record(&mut self, key: &R::Key) {
+        let at = self.known.remove(key);
+        let Some(record) = at.and_then(|at| self.records[at].take()) else {
+            return;
+        };
+        let written = self.written.remove(key).unwrap_or_default();
+        let lines = written.iter().chain([&record]);
+        let bytes = lines.map(|record| line(record).len()).sum();
+        self.shares.take(record.thread(), 1, bytes);
+        // So that those that are left are found in about as many steps.
+        if self.records.len() > 2 * self.known.len() + 16 {
+            self.records.retain(Option::is_some);
+            let places = self.records.iter().flatten().zip(0..);
+            self.known = places.map(|(record, at)| (record.key(), at)).collect();
+        }
+    }
+
+    /// The same of all these; whether there were any.
+    fn drop_where(&mut self, is_dropped: impl Fn(&R) -> bool) -> bool {
+        let dropped = self.records().filter(|record| is_dropped(record));
+        let dropped: Vec<R::Key> = dropped.map(R::key).collect();
+        for key in &dropped {
+            self.drop_record(key);
+        }
+        !dropped.is_empty()
     }
 
     fn remember_written(&mut self, record: R) {
+        let bytes = line(&record).len();
+        self.shares.add(record.thread(), None, 0, bytes);
         let kept = record.kept();
         let written = self.written.entry(record.key()).or_default();
         if written.len() == kept {
-            written.remove(0);
+            let first = written.remove(0);
+            self.shares.take(first.thread(), 0, line(&first).len());
         }
         written.push(record);
     }
 
-    fn count_processes(&mut self) {
-        self.per_process.clear();
-        for thread in self.records.iter().filter_map(R::thread) {
-            *self.per_process.entry(thread.pid).or_default() += 1;
+    /// How long the file is with what counts, and nothing else.
+    fn live_length(&self) -> u64 {
+        match self.known.is_empty() {
+            true => 0,
+            false => (line(&self.stamp).len() + self.shares.bytes()) as u64,
         }
-    }
-
-    /// The lines that the file needs, without its head.
-    fn live_lines(&self) -> usize {
-        self.records.len() + self.written.values().map(Vec::len).sum::<usize>()
     }
 
     fn failed(&self, action: &'static str, source: io::Error) -> JournalError {
@@ -391,16 +446,16 @@ impl<R: Entry> Journal<R> {
         }
     }
 
-    fn write_line(&mut self, record: &R, durable: bool) -> Result<(), JournalError> {
+    /// Writes whole lines to the end of the file.
+    fn write(&mut self, lines: &[u8], durable: bool) -> Result<(), JournalError> {
         if self.needs_replacing {
-            self.replace(&self.render(&self.records))?;
-            self.needs_replacing = false;
+            self.compact()?;
         }
         let mut text = match self.length {
             0 => line(&self.stamp),
             _ => Vec::new(),
         };
-        text.extend(line(record));
+        text.extend(lines);
         let file = match &self.file {
             Ok(file) => file,
             Err(why) => return Err(self.failed("write to", again(why))),
@@ -422,45 +477,60 @@ impl<R: Entry> Journal<R> {
         }
         self.needs_trim = false;
         self.length += text.len() as u64;
-        self.lines += 1;
         Ok(())
     }
 
-    /// The file's text for these records; none at all for none.
-    fn render(&self, records: &[R]) -> Vec<u8> {
-        let mut text = Vec::new();
-        if !records.is_empty() {
-            text.extend(line(&self.stamp));
-        }
-        for record in records {
-            text.extend(line(record));
-            for written in self.written(&record.key()) {
-                text.extend(line(written));
-            }
-        }
-        text
+    /// The lines of a file with what counts, and nothing else; none at all for none.
+    fn lines(&self) -> impl Iterator<Item = Vec<u8>> {
+        let head = (!self.known.is_empty()).then(|| line(&self.stamp));
+        let of_each = self.records().flat_map(|record| {
+            let written = self.written(&record.key()).iter();
+            std::iter::once(record).chain(written).map(line)
+        });
+        head.into_iter().chain(of_each)
     }
 
-    /// Gives the file this text in one step. To empty it no room is needed.
-    fn replace(&mut self, text: &[u8]) -> Result<(), JournalError> {
-        if let (Ok(file), true) = (&self.file, text.is_empty()) {
+    /// Whether this is such a file.
+    fn reads(&self, bytes: &[u8]) -> bool {
+        let mut rest = bytes;
+        self.lines().all(|line| match rest.strip_prefix(&line[..]) {
+            Some(after) => {
+                rest = after;
+                true
+            }
+            None => false,
+        }) && rest.is_empty()
+    }
+
+    /// Gives the file these lines in one step. To empty it no room is needed.
+    fn replace(&mut self) -> Result<(), JournalError> {
+        if let (Ok(file), true) = (&self.file, self.known.is_empty()) {
             let emptied = self.disk.set_len(file, 0);
             emptied.map_err(|source| self.failed("empty", source))?;
         } else {
-            self.file = Ok(self.fresh(text)?);
+            self.file = Ok(self.fresh()?);
         }
-        self.length = text.len() as u64;
+        self.length = self.live_length();
         self.needs_trim = false;
         Ok(())
     }
 
-    /// Another file of this text in the place of the old one.
-    fn fresh(&self, text: &[u8]) -> Result<File, JournalError> {
+    /// Another file with these lines in the place of the old one.
+    fn fresh(&self) -> Result<File, JournalError> {
         let path = self.dir.join("journal.new");
         let disk = &*self.disk;
         let write = || -> io::Result<File> {
             let file = disk.open(&path, How::Fresh)?;
-            disk.write_at(&file, text, 0)?;
+            let (mut text, mut at) = (Vec::new(), 0);
+            for line in self.lines() {
+                text.extend(line);
+                if text.len() >= PIECE {
+                    disk.write_at(&file, &text, at)?;
+                    at += text.len() as u64;
+                    text.clear();
+                }
+            }
+            disk.write_at(&file, &text, at)?;
             disk.sync(&file)?;
             disk.rename(&path, &self.path)?;
             Ok(file)

@@ -6,6 +6,10 @@
 //! whose journal cannot be written only has to read it.
 //!
 //! What fails stays in the journal and is tried again by the next restore.
+//!
+//! A cgroup is only removed once it is empty, and threads that are about to end hold on to it: for a moment as a rule, for as long as they like if
+//! somebody wants that. What the daemon undoes waits for none of them ([`Undone::Busy`], `crate::undo`). [`empty_and_remove`] waits, for the
+//! guest's agent, which has no tenants.
 
 use std::fmt;
 use std::path::Path;
@@ -49,6 +53,9 @@ pub struct RestoreReport {
     pub left: Vec<String>,
     /// What could not be undone; it stays in the journal.
     pub failures: Vec<RestoreFailure>,
+    /// Groups that somebody is still in. They stay in the journal, too, and are to be tried again; at the end of a restore they are failures.
+    #[serde(skip)]
+    pub busy: Vec<RestoreFailure>,
 }
 
 impl RestoreReport {
@@ -64,20 +71,30 @@ impl RestoreReport {
         self.nothing_to_do += other.nothing_to_do;
         self.left.extend(other.left);
         self.failures.extend(other.failures);
+        self.busy.extend(other.busy);
     }
 
     /// Whether everything is as it was before.
     pub fn is_complete(&self) -> bool {
-        self.failures.is_empty()
+        self.failures.is_empty() && self.busy.is_empty()
     }
 
     /// Counts a change that was or was not undone. True if it stays in the journal.
-    fn count(&mut self, undone: Result<Undone, String>, what: &impl fmt::Display) -> bool {
+    pub(crate) fn count(
+        &mut self,
+        undone: Result<Undone, String>,
+        what: &impl fmt::Display,
+    ) -> bool {
         match undone {
             Ok(Undone::PutBack) => self.put_back += 1,
             Ok(Undone::Nothing) => self.nothing_to_do += 1,
             Ok(Undone::Left(why)) => self.left.push(why),
             Ok(Undone::Waits) => return true,
+            Ok(Undone::Busy(error)) => {
+                let what = what.to_string();
+                self.busy.push(RestoreFailure { what, error });
+                return true;
+            }
             Err(error) => {
                 let what = what.to_string();
                 self.failures.push(RestoreFailure { what, error });
@@ -98,7 +115,7 @@ impl fmt::Display for RestoreReport {
         for left in &self.left {
             write!(f, "; {left}")?;
         }
-        for failure in &self.failures {
+        for failure in self.failures.iter().chain(&self.busy) {
             write!(
                 f,
                 "; {} could not be put back: {}",
@@ -120,6 +137,8 @@ pub enum Undone {
     Left(String),
     /// Not yet: another change, which could not be undone, needs it. It stays in the journal.
     Waits,
+    /// Not yet: somebody is still in it, which is said here. It stays in the journal.
+    Busy(String),
 }
 
 /// Undoes records in this order and returns those that stay in the journal, in the order of their attempts. `undo`

@@ -2,28 +2,42 @@
 //!
 //! Records are undone from the last to the first, so that each finds the host as it was left, but for the idle class: it goes
 //! first. In it a cgroup has no weight to put back, and the kernel sets the default when a cgroup leaves it. A controller that
-//! was enabled for a cgroup stays enabled while a change below that could not be undone needs it.
+//! was enabled for a cgroup stays enabled while a change below that could not be undone needs it, and a cgroup stays while a thread could not be
+//! moved out of it to where it came from.
+//!
+//! **Which cgroup was made.** Who owns the cgroup above can remove one that Tandem made and make another of its name: that is not Tandem's to
+//! remove, nor to look through. So once a cgroup is made, the journal says which it is, in the words of [`Record::Enabled`]: that record has
+//! the number, and earlier versions read it as a controller that may have been enabled below, find nothing to undo, and go on. Here
+//! it goes with the cgroup, whose controllers go with it. Of a cgroup without one (an earlier version made it, or a run that was killed in
+//! between) the path counts.
+//!
+//! **Groups that are not empty.** Threads that others started in a group of Tandem's are moved to the cgroup above, but no more at once than
+//! [`Emptying`] says, and nobody is waited for: the group is busy then, and is to be tried again. In a restore all else is put back
+//! first.
 //!
 //! A setting that is none of those that the journal says Tandem made is somebody else's, and stays.
 
+use std::cell::Cell;
+use std::collections::HashMap;
 use std::collections::HashSet;
+use std::time::Instant;
 
 use crate::affinity::Threads;
 use crate::cgroup::CgroupError;
+use crate::cgroup::CgroupId;
 use crate::cgroup::CgroupPath;
 use crate::cgroup::CpuController;
 use crate::cgroup::Knob;
 use crate::ids::Tid;
 use crate::journal::Entry;
 use crate::journal::Journal;
+use crate::journal::Key;
 use crate::journal::Record;
 use crate::restore::RestoreReport;
 use crate::restore::Undone;
-use crate::restore::empty_and_remove;
 use crate::restore::gone_is_fine;
 use crate::restore::nearest;
 use crate::restore::restore_affinity;
-use crate::restore::undo_each;
 use crate::sched_attr::SchedAttrError;
 
 /// Undoes records: what they are about.
@@ -32,34 +46,90 @@ pub(crate) struct Undo<'a> {
     pub(crate) threads: &'a dyn Threads,
     /// What was written.
     pub(crate) journal: &'a Journal,
+    /// Which cgroups they are that were made.
+    pub(crate) groups: &'a HashMap<CgroupPath, CgroupId>,
+    /// How far groups that are not empty are emptied.
+    pub(crate) emptying: Emptying,
+}
+
+/// How far groups are emptied.
+pub(crate) enum Emptying {
+    /// Not at all: one in which somebody is is busy.
+    Not,
+    /// So many threads more are moved out of all groups together.
+    Most(Cell<usize>),
+    /// Until then.
+    Until(Instant),
+}
+
+impl Emptying {
+    /// At most so many threads.
+    pub(crate) fn most(threads: usize) -> Emptying {
+        Emptying::Most(Cell::new(threads))
+    }
+
+    /// Whether another thread may be moved.
+    fn goes_on(&self) -> bool {
+        match self {
+            Emptying::Not => false,
+            Emptying::Most(left) => left.get() > 0,
+            Emptying::Until(end) => Instant::now() < *end,
+        }
+    }
+
+    fn moved_one(&self) {
+        if let Emptying::Most(left) = self {
+            left.set(left.get().saturating_sub(1));
+        }
+    }
+}
+
+/// What stays in the journal.
+#[derive(Debug, Default)]
+pub(crate) struct Stay {
+    /// All of it.
+    pub(crate) keys: HashSet<Key>,
+    /// What failed; the rest waits or is busy.
+    pub(crate) stuck: HashSet<Key>,
 }
 
 impl Undo<'_> {
-    /// Undoes these records, the last first, and returns those that failed, in their order.
-    pub(crate) fn undo_all(&self, records: &[Record], report: &mut RestoreReport) -> Vec<Record> {
-        let (idle, others): (Vec<&Record>, Vec<&Record>) = records
-            .iter()
+    /// Undoes these records, which are in the journal's order, the last first, and returns which stay. Those that are `stuck` stay, too.
+    pub(crate) fn undo_all<'r>(
+        &self,
+        records: impl IntoIterator<Item = &'r Record, IntoIter: DoubleEndedIterator>,
+        stuck: &[&'r Record],
+        report: &mut RestoreReport,
+    ) -> Stay {
+        let (identities, records): (Vec<&Record>, Vec<&Record>) = records
+            .into_iter()
             .rev()
+            .partition(|record| is_identity(self.journal, record));
+        let (idle, others): (Vec<&Record>, Vec<&Record>) = records
+            .into_iter()
             .partition(|record| is_of_idle_class(record));
-        let order = idle.into_iter().chain(others);
-        let mut failed = undo_each(order, report, |record, failed| {
-            match record {
-            Record::Enabled { cgroup, .. } if needs_controller(failed, cgroup) => Ok(Undone::Waits),
-            Record::Knob {
-                cgroup,
-                knob: Knob::Weight,
-                ..
-            } if failed.iter().any(|failed| {
-                matches!(failed, Record::Knob { cgroup: c, knob: Knob::Idle, .. } if c == cgroup)
-            }) =>
-            {
-                Ok(Undone::Waits)
-            }
-            _ => self.undo(record),
+        let mut failed = Failed::default();
+        for record in stuck {
+            failed.add(record, true);
         }
+        for record in idle.into_iter().chain(others) {
+            let undone = match failed.keeps(record) {
+                true => Ok(Undone::Waits),
+                false => self.undo(record),
+            };
+            let is_stuck = undone.is_err();
+            if report.count(undone, record) {
+                failed.add(record, is_stuck);
+            }
+        }
+        let Stay { mut keys, stuck } = failed.stay;
+        let with_theirs = identities.into_iter().filter(|record| match record {
+            Record::Enabled { cgroup, .. } => keys.contains(&Key::Created(cgroup.clone())),
+            _ => false,
         });
-        failed.reverse();
-        failed
+        let stay: Vec<Key> = with_theirs.map(Record::key).collect();
+        keys.extend(stay);
+        Stay { keys, stuck }
     }
 
     fn undo(&self, record: &Record) -> Result<Undone, String> {
@@ -150,7 +220,10 @@ impl Undo<'_> {
                 Ok(Undone::PutBack)
             })),
             Record::Created { cgroup } => match self.controller.exists(cgroup) {
-                true => gone_is_fine(self.remove_group(cgroup)),
+                true => gone_is_fine(self.is_ours(cgroup).and_then(|is_ours| match is_ours {
+                    true => self.remove_group(cgroup),
+                    false => Ok(Undone::Nothing),
+                })),
                 false => Ok(Undone::Nothing),
             },
             Record::Enabled { cgroup, id } => {
@@ -198,16 +271,46 @@ impl Undo<'_> {
         }
     }
 
+    /// Whether what is there now is the cgroup that was made, as far as that is known.
+    fn is_ours(&self, cgroup: &CgroupPath) -> Result<bool, CgroupError> {
+        match self.groups.get(cgroup) {
+            Some(id) => Ok(self.controller.id(cgroup)? == *id),
+            None => Ok(true),
+        }
+    }
+
     /// Empties and removes a group. What is in it now are threads that vCPU threads started, which
     /// begin where their maker is; they go to the cgroup above.
     fn remove_group(&self, cgroup: &CgroupPath) -> Result<Undone, CgroupError> {
+        let try_it = || match self.controller.remove(cgroup) {
+            Ok(()) => Ok(None),
+            Err(busy @ CgroupError::Busy { .. }) => Ok(Some(busy)),
+            Err(error) => Err(error),
+        };
+        let Some(busy) = try_it()? else {
+            return Ok(Undone::PutBack);
+        };
+        // What is below it is somebody else's, or could not be removed.
+        if !self.controller.some_children(cgroup, 1)?.is_empty() {
+            return Err(busy);
+        }
+        if !self.emptying.goes_on() {
+            return Ok(Undone::Busy(busy.to_string()));
+        }
         let above = cgroup.parent().unwrap_or_else(CgroupPath::root);
-        empty_and_remove(
-            || self.controller.threads(cgroup),
-            |tid| self.controller.move_thread(tid, &above),
-            || self.controller.remove(cgroup),
-            || self.controller.children(cgroup),
-        )
+        for tid in self.controller.threads(cgroup)? {
+            if !self.emptying.goes_on() {
+                break;
+            }
+            match self.controller.move_thread(tid, &above) {
+                Err(error) if !error.is_gone() => return Err(error),
+                _ => self.emptying.moved_one(),
+            }
+        }
+        Ok(match try_it()? {
+            None => Undone::PutBack,
+            Some(busy) => Undone::Busy(busy.to_string()),
+        })
     }
 }
 
@@ -231,6 +334,26 @@ fn foreign(now: &Record) -> Undone {
     Undone::Left(format!("{stays} stays: somebody else set it meanwhile"))
 }
 
+/// Whether a record says which cgroup it was that was made.
+pub(crate) fn is_identity(journal: &Journal, record: &Record) -> bool {
+    match record {
+        Record::Enabled { cgroup, .. } => journal.knows(&Key::Created(cgroup.clone())),
+        _ => false,
+    }
+}
+
+/// Which cgroups they are that a journal says were made.
+pub(crate) fn identities(journal: &Journal) -> HashMap<CgroupPath, CgroupId> {
+    let identities = journal
+        .records()
+        .filter(|record| is_identity(journal, record));
+    let each = identities.filter_map(|record| match record {
+        Record::Enabled { cgroup, id } => Some((cgroup.clone(), *id)),
+        _ => None,
+    });
+    each.collect()
+}
+
 fn is_of_idle_class(record: &Record) -> bool {
     matches!(
         record,
@@ -249,16 +372,65 @@ fn changed(record: &Record) -> Option<&CgroupPath> {
     }
 }
 
-/// Whether one of these records is about a cgroup that has its knobs from `above`.
-fn needs_controller(records: &[Record], above: &CgroupPath) -> bool {
-    let mut changed = records.iter().filter_map(changed);
-    changed.any(|cgroup| cgroup != above && cgroup.is_within(above))
+/// What could not be undone, and what that keeps from being undone.
+#[derive(Default)]
+struct Failed<'r> {
+    stay: Stay,
+    /// The cgroups that the controller has to reach, from above, for what is left below.
+    above: HashSet<&'r str>,
+    /// Where threads are that could not be moved back: emptied, the cgroup would not tell any more where each came from.
+    holding: HashSet<&'r CgroupPath>,
+    /// In the idle class, where there is no weight to put back.
+    idle: HashSet<&'r CgroupPath>,
+}
+
+impl<'r> Failed<'r> {
+    fn add(&mut self, record: &'r Record, is_stuck: bool) {
+        self.stay.keys.insert(record.key());
+        if is_stuck {
+            self.stay.stuck.insert(record.key());
+        }
+        let mut paths = changed(record).into_iter().flat_map(above);
+        let _ = paths.try_for_each(|above| self.above.insert(above).then_some(()));
+        match record {
+            Record::Moved { to, .. } => drop(self.holding.insert(to)),
+            Record::Knob {
+                cgroup,
+                knob: Knob::Idle,
+                ..
+            } => drop(self.idle.insert(cgroup)),
+            _ => {}
+        }
+    }
+
+    /// Whether one of these has to be undone before this one.
+    fn keeps(&self, record: &Record) -> bool {
+        match record {
+            Record::Enabled { cgroup, .. } => self.above.contains(cgroup.0.trim_end_matches('/')),
+            Record::Created { cgroup } => {
+                self.holding.contains(cgroup) || self.above.contains(cgroup.0.trim_end_matches('/'))
+            }
+            Record::Knob {
+                cgroup,
+                knob: Knob::Weight,
+                ..
+            } => self.idle.contains(cgroup),
+            _ => false,
+        }
+    }
+}
+
+/// The cgroups above one, as [`CgroupPath::at_and_above`] has them.
+fn above(cgroup: &CgroupPath) -> impl Iterator<Item = &str> {
+    cgroup.at_and_above().skip(1)
 }
 
 /// The cgroups from which those that these records are about have their knobs, as [`CgroupPath::at_and_above`] has them.
-pub(crate) fn above_changed(records: &[Record]) -> HashSet<&str> {
-    let changed = records.iter().filter_map(changed);
-    changed
-        .flat_map(|cgroup| cgroup.at_and_above().skip(1))
-        .collect()
+pub(crate) fn above_changed<'r>(records: impl Iterator<Item = &'r Record>) -> HashSet<&'r str> {
+    let mut all = HashSet::new();
+    for cgroup in records.filter_map(changed) {
+        // What is above one that is known is known.
+        let _ = above(cgroup).try_for_each(|above| all.insert(above).then_some(()));
+    }
+    all
 }

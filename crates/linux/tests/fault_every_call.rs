@@ -14,6 +14,7 @@ use tandem_linux::actuator::Actuator;
 use tandem_linux::actuator::ActuatorError;
 use tandem_linux::actuator::Held;
 use tandem_linux::cgroup::CgroupPath;
+use tandem_linux::cgroup::Knob;
 use tandem_linux::cgroup::Quota;
 use tandem_linux::cgroup::Version;
 use tandem_linux::journal::is_pending;
@@ -72,7 +73,8 @@ fn change_everything(actuator: &mut Actuator, host: &Fake) {
     let threads: Vec<_> = (0..5).filter_map(|n| host.thread(n)).collect();
     let pcpus = [PcpuId(0)].into_iter().collect();
     let _ = actuator.create_group(&shared, "tandem-x");
-    for thread in &threads[2..4] {
+    // Of threads that begin elsewhere, only the journal knows where.
+    for thread in &threads[2..5] {
         let _ = actuator.move_thread(thread, &group);
         let _ = actuator.set_affinity(thread, &pcpus);
         let _ = actuator.set_nice(thread, Nice(5));
@@ -81,6 +83,14 @@ fn change_everything(actuator: &mut Actuator, host: &Fake) {
     let _ = actuator.set_weight(&group, Weight::constant(50.0));
     for weight in [700.0, 701.0, 702.0] {
         let _ = actuator.set_weight(&own, Weight::constant(weight));
+    }
+    // Somebody else sets it twice: once it is taken over as what comes back in the end, once it is left alone.
+    host.operator_sets_weight(&own, "777");
+    let _ = actuator.set_weight(&own, Weight::constant(703.0));
+    host.operator_sets_weight(&own, "778");
+    if actuator.forget_knob(&own, Knob::Weight).is_ok() {
+        host.operator_sets_weight(&own, "779");
+        let _ = actuator.set_weight(&own, Weight::constant(704.0));
     }
     let _ = actuator.set_quota(
         &own,

@@ -145,7 +145,7 @@ fn left(version: Version, dir: &Path) -> (Fake, Vec<u8>) {
 
 /// What is in a journal: records, and what each thing was given.
 fn contents(journal: &Journal<Record>) -> Vec<(Record, Vec<Record>)> {
-    let records = journal.records().iter();
+    let records = journal.records();
     records
         .map(|record| (record.clone(), journal.written(&record.key()).to_vec()))
         .collect()

@@ -5,7 +5,9 @@ mod fake_host;
 
 use fake_host::Fake;
 use tandem_linux::actuator::Actuator;
+use tandem_linux::actuator::ActuatorError;
 use tandem_linux::cgroup::CgroupPath;
+use tandem_linux::cgroup::LONGEST;
 use tandem_linux::cgroup::Version;
 use tandem_linux::thread::ThreadRef;
 use tandem_policy::Nanos;
@@ -111,4 +113,36 @@ fn one_vm_cannot_fill_the_journal() {
     assert_eq!(host.now(), host.wanted());
     let thread = host.start_in(&home);
     actuator.set_nice(&thread, Nice(1)).unwrap();
+}
+
+#[test]
+fn nothing_is_changed_in_cgroups_with_long_paths() {
+    let dir = state_dir();
+    let host = Fake::new(Version::V1);
+    let mut actuator = open(&host, dir.path());
+    let mut cgroup = CgroupPath("/vms".to_owned());
+    while cgroup.0.len() <= LONGEST {
+        let free = LONGEST - cgroup.0.len();
+        cgroup = cgroup.child(&"x".repeat(free.clamp(1, 100)));
+        host.make_cgroup(&cgroup);
+    }
+    let too_long = |error: Option<ActuatorError>| {
+        let said = error.expect("it is refused").to_string();
+        let bytes = cgroup.0.len().to_string();
+        assert!(said.contains(&bytes) && said.contains("512"), "{said}");
+        assert!(said.len() < 500, "{said}");
+    };
+    let thread = host.start_in(&cgroup);
+    let home = CgroupPath("/vms/shared".to_owned());
+    let group = actuator.create_group(&home, "tandem-x").unwrap();
+    too_long(actuator.create_group(&cgroup, "tandem-x").err());
+    too_long(actuator.move_thread(&thread, &group).err());
+    too_long(actuator.set_weight(&cgroup, Weight::constant(5.0)).err());
+    // One that is not longer, and groups in a group that is made there.
+    let above = cgroup.parent().unwrap();
+    assert!(above.0.len() > LONGEST - 110, "{}", above.0.len());
+    let group = actuator.create_group(&above, "tandem-x").unwrap();
+    actuator.create_group(&group, "vcpu0").unwrap();
+    drop(actuator);
+    assert_eq!(host.now(), host.wanted());
 }

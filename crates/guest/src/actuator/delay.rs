@@ -78,12 +78,12 @@ impl Actuator {
     /// cgroup that it made, and get what those had.
     pub(super) fn put_back_heirs(&self, report: &mut RestoreReport) {
         let records = self.journal.records();
-        let slacks = records.iter().filter_map(|record| match record {
+        let slacks = records.clone().filter_map(|record| match record {
             Change::TimerSlack { thread, original } => Some((thread, *original)),
             _ => None,
         });
         let slacks: Vec<(&ThreadRef, Nanos)> = slacks.collect();
-        let schedulings = records.iter().filter_map(|record| match record {
+        let schedulings = records.filter_map(|record| match record {
             Change::Scheduling { thread, original } => Some((thread, *original)),
             _ => None,
         });
@@ -134,7 +134,7 @@ impl Actuator {
 
     /// Whether a thing was given this value, and did not have it before.
     fn was_given(&self, now: &Change) -> bool {
-        let is_original = self.journal.records().contains(now);
+        let is_original = self.journal.record(&now.key()) == Some(now);
         !is_original && self.journal.written(&now.key()).contains(now)
     }
 

@@ -1,7 +1,7 @@
 //! VMs that are gone, or no longer selected, until what was changed for them is put back.
 //!
 //! Nothing is done with them any more but that, and nobody hears of them. Thousands may end at once: an update puts back what it can in its time,
-//! one of them at least, and the next goes on. The journal lists them until then, so the end of the daemon puts them back, whatever end that is.
+//! one of them at least, and the next goes on. A group in which threads still are is tried again at each look, after those that were not tried. The journal lists them until then, so the end of the daemon puts them back, whatever end that is.
 
 use std::collections::BTreeSet;
 use std::collections::VecDeque;
@@ -18,6 +18,9 @@ use crate::discovery::Vm;
 use crate::managed::ManagedVcpu;
 use crate::managed::ManagedVm;
 
+/// After so many tries it is told that a group cannot be removed.
+const TOLD_AFTER: u32 = 20;
+
 /// The VMs, in the order in which they left.
 #[derive(Debug, Default)]
 pub(super) struct Leaving(VecDeque<Left>);
@@ -30,6 +33,8 @@ pub(super) struct Left {
     /// The policies that acted on it.
     pub(super) policies: PolicySet,
     held: Held,
+    /// How often it was tried to put that back.
+    tries: u32,
 }
 
 impl Leaving {
@@ -43,6 +48,7 @@ impl Leaving {
             vm: managed.vm,
             policies: managed.policies,
             held,
+            tries: 0,
         });
     }
 
@@ -68,17 +74,27 @@ impl Leaving {
         let reports = actuator.release(&all, || {
             !std::mem::replace(&mut any, true) || began.elapsed() < for_so_long
         });
-        for (left, report) in self.0.iter().zip(&reports) {
-            if !report.is_complete() {
+        let tried: Vec<Left> = self.0.drain(..reports.len()).collect();
+        let mut done = Vec::new();
+        for (mut left, report) in tried.into_iter().zip(&reports) {
+            let is_busy = !report.busy.is_empty();
+            left.tries += 1;
+            if !report.is_complete() && (!is_busy || left.tries == TOLD_AFTER) {
+                let again = if is_busy { "; it is tried again" } else { "" };
                 refused.push(Refused {
                     vm: left.vm.name.clone(),
-                    error: report.to_string(),
+                    error: format!("{report}{again}"),
                     is_of_disk: false,
                     is_others: false,
                 });
             }
+            // Behind those that were not tried yet.
+            match is_busy {
+                true => self.0.push_back(left),
+                false => done.push(left),
+            }
         }
-        self.0.drain(..reports.len()).collect()
+        done
     }
 }
 

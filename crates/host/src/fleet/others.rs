@@ -1,8 +1,11 @@
 //! Others that act on the same VMs: daemons of their own, and people who set weights.
 
 use std::cell::OnceCell;
+use std::collections::HashMap;
 
+use tandem_linux::cgroup::CgroupPath;
 use tandem_policy::PolicySet;
+use tandem_policy::VmId;
 
 use super::Backend;
 use super::Fleet;
@@ -46,18 +49,34 @@ impl Fleet {
         let Backend::Live(actuator) = &mut self.backend else {
             return;
         };
-        for foreign in actuator.take_foreign() {
-            let owner = self
-                .vms
-                .values_mut()
-                .find(|managed| managed.cgroup == foreign.cgroup);
-            match owner {
-                Some(managed) => notes.push(managed.hear_of(&foreign)),
-                None => notes.push(Note(format!(
+        let theirs = actuator.take_foreign();
+        if theirs.is_empty() {
+            return;
+        }
+        let vms = self.vms.iter();
+        let by_cgroup: HashMap<CgroupPath, VmId> = vms
+            .map(|(id, managed)| (managed.cgroup.clone(), *id))
+            .collect();
+        for foreign in theirs {
+            let owner = by_cgroup.get(&foreign.cgroup);
+            let note = match owner.and_then(|id| self.vms.get_mut(id)) {
+                Some(managed) => managed.hear_of(&foreign),
+                None => Note(format!(
                     "someone else set the {} of {} to {}: that comes back in the end",
                     foreign.knob, foreign.cgroup, foreign.text
-                ))),
-            }
+                )),
+            };
+            self.sum_up(&foreign.cgroup, vec![note], notes);
+        }
+    }
+
+    /// Says what others set on a cgroup, or some of it: whoever owns the cgroup above has his share of the lines.
+    pub(super) fn sum_up(&mut self, cgroup: &CgroupPath, theirs: Vec<Note>, notes: &mut Vec<Note>) {
+        if !theirs.is_empty() {
+            let above = cgroup.parent().unwrap_or_else(CgroupPath::root);
+            let owners = self.controller().owners(&above);
+            let user = owners.map_or(0, |owners| owners.folder);
+            self.summed.say(user, theirs, notes);
         }
     }
 }

@@ -220,6 +220,31 @@ fn what_there_is_no_time_for_is_put_back_at_the_next_looks() {
 }
 
 #[test]
+fn hostile_groups_that_stay_busy_keep_nobody_waiting_and_are_told_once() {
+    let mut subject = Subject::new(Duration::MAX);
+    let vms = subject.vms(10);
+    assert_eq!(subject.update(&vms).len(), 10);
+    subject.tree.make_busy("/vms", true);
+    let others = subject.vms(12).split_off(10);
+    let before = subject.tree.asked();
+    assert_eq!(subject.update(&others).len(), 2, "others are adopted");
+    let told = (0..40).map(|_| subject.fleet.update(&others, &others).1);
+    let told: Vec<Refused> = told.flatten().collect();
+    assert_eq!(told.len(), 10, "each is told once: {told:?}");
+    assert!(told[0].error.contains("1 threads") && told[0].error.ends_with("it is tried again"));
+    let asked = subject.tree.asked();
+    let tries = 41 * 10;
+    let reads = asked.reads - before.reads;
+    assert!(reads < tries * 12, "{reads} reads for {tries} tries");
+    assert_eq!(subject.tree.below("/vms"), 12);
+    subject.tree.make_busy("/vms", false);
+    subject.update(&others);
+    assert_eq!(subject.tree.below("/vms"), 2);
+    subject.update(&[]);
+    assert!(!is_pending(subject.dir.path()));
+}
+
+#[test]
 fn who_comes_back_before_what_it_left_is_put_back_waits() {
     let mut subject = Subject::new(Duration::MAX);
     let vms = subject.vms(3);

@@ -44,7 +44,7 @@ impl Actuator {
     /// What these threads have been given and have not been rid of.
     pub fn inheritance(&self, makers: &[ThreadRef]) -> Inheritance {
         let mut inheritance = Inheritance::default();
-        let records = self.journal.records().iter();
+        let records = self.journal.records();
         for record in records.filter(|record| record.thread().is_some_and(|t| makers.contains(t))) {
             match (record, self.journal.written(&record.key()).last()) {
                 (

@@ -5,11 +5,13 @@ use tandem_policy::Weight;
 
 use super::Actuator;
 use super::ActuatorError;
+use super::Made;
 use super::foreign::Foreign;
 use crate::cgroup::CgroupError;
 use crate::cgroup::CgroupPath;
 use crate::cgroup::Knob;
 use crate::cgroup::Quota;
+use crate::cgroup::check_length;
 use crate::journal::Entry;
 use crate::journal::Key;
 use crate::journal::Record;
@@ -51,7 +53,7 @@ impl Actuator {
         knob: Knob,
         text: &str,
     ) -> Result<Option<Key>, ActuatorError> {
-        if self.journal.knows(&Key::Created(cgroup.clone())) {
+        if self.is_made(cgroup)? {
             return Ok(None);
         }
         let id = self.controller.id(cgroup)?;
@@ -68,6 +70,7 @@ impl Actuator {
             if cgroup.is_root() {
                 return Err(CgroupError::RootHasNone(knob).into());
             }
+            check_length(cgroup)?;
             self.enable_above(cgroup)?;
             let mut original = self.controller.read_knob(cgroup, knob)?;
             // In the idle class the file shows what cannot be written: the kernel gives the default to a cgroup that leaves it.
@@ -78,6 +81,17 @@ impl Actuator {
         }
         self.will_write(record(text))?;
         Ok(Some(key))
+    }
+
+    /// Whether it was made here. One that somebody else made in its place is nobody's whose knobs are set: ours is gone.
+    fn is_made(&self, cgroup: &CgroupPath) -> Result<bool, CgroupError> {
+        if !self.journal.knows(&Key::Created(cgroup.clone())) {
+            return Ok(false);
+        }
+        match self.made(cgroup) {
+            Made::Ours => Ok(true),
+            Made::Others | Made::Gone => Err(CgroupError::Gone(cgroup.clone())),
+        }
     }
 
     /// A knob that was announced has its value now, or still the one before.
@@ -108,26 +122,20 @@ impl Actuator {
             return Ok(());
         }
         self.journal.replace_original(now)?;
-        let foreign = Foreign {
-            cgroup: cgroup.clone(),
-            knob,
-            text,
-        };
-        self.foreign
-            .retain(|known| (&known.cgroup, known.knob) != (cgroup, knob));
-        self.foreign.push(foreign);
+        self.foreign.insert((cgroup.clone(), knob), text);
         Ok(())
     }
 
     /// Whether [`Self::take_foreign`] will tell of this knob.
     pub fn tells_of(&self, cgroup: &CgroupPath, knob: Knob) -> bool {
-        let mut told = self.foreign.iter();
-        told.any(|known| (&known.cgroup, known.knob) == (cgroup, knob))
+        self.foreign.contains_key(&(cgroup.clone(), knob))
     }
 
     /// The knobs that somebody else set since the last call, and that have our values again.
     pub fn take_foreign(&mut self) -> Vec<Foreign> {
-        std::mem::take(&mut self.foreign)
+        let told = std::mem::take(&mut self.foreign).into_iter();
+        told.map(|((cgroup, knob), text)| Foreign { cgroup, knob, text })
+            .collect()
     }
 
     /// Puts a cgroup into the idle class, or takes it out. Out of it, it has the kernel's default weight: the caller sets its own
@@ -145,7 +153,7 @@ impl Actuator {
         cgroup: &CgroupPath,
         weight: Weight,
     ) -> Result<(), ActuatorError> {
-        if self.journal.knows(&Key::Created(cgroup.clone())) {
+        if self.is_made(cgroup)? {
             // To find out whether there is such a class.
             self.before_idle(cgroup, true)?;
             return Ok(());
@@ -195,15 +203,16 @@ impl Actuator {
         self.undo_where(
             &mut report,
             |record| matches!(record, Record::Knob { cgroup: c, knob: k, .. } if c == cgroup && goes(*k)),
-        )?;
-        self.disable_unneeded(&mut report)?;
+        );
+        self.disable_unneeded(&mut report);
         Ok(report)
     }
 
     /// The operator changed a knob of a cgroup that is not ours: it is not ours to put back.
     pub fn forget_knob(&mut self, cgroup: &CgroupPath, knob: Knob) -> Result<(), ActuatorError> {
         let id = self.controller.id(cgroup)?;
-        self.forget(&Key::Knob(cgroup.clone(), id, knob))
+        let key = Key::Knob(cgroup.clone(), id, knob);
+        Ok(self.journal.forget(&key)?)
     }
 }
 

@@ -4,6 +4,8 @@
 //! at: first everything is put back, then all of it is forgotten. Killed in between, the journal lists what is put back already, and to undo
 //! that again changes nothing (`crate::restore`). What cannot be put back now stays in the journal.
 //!
+//! A group that somebody is still in is busy ([`RestoreReport::busy`]): nobody is waited for, and whoever gives it up tries again.
+//!
 //! Of a thread that ended there is nothing to put back. Where there was nothing else the file stays as it is, and its records go with the next
 //! compaction.
 
@@ -18,7 +20,12 @@ use crate::journal::Key;
 use crate::journal::Record;
 use crate::restore::RestoreReport;
 use crate::thread::ThreadRef;
+use crate::undo::Emptying;
 use crate::undo::above_changed;
+use crate::undo::is_identity;
+
+/// So many threads that others started in a VM's groups are moved out of them in one go.
+const MOST_MOVED: usize = 1024;
 
 /// What one VM holds, or some of its vCPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,7 +38,11 @@ pub struct Held {
 }
 
 /// Which of these each record belongs to, by their numbers.
-fn shares(records: &[Record], all: &[&Held]) -> Vec<Vec<usize>> {
+fn shares<'r>(
+    records: impl Iterator<Item = &'r Record> + Clone,
+    is_identity: impl Fn(&Record) -> bool,
+    all: &[&Held],
+) -> Vec<Vec<&'r Record>> {
     let mut threads: HashMap<ThreadRef, usize> = HashMap::new();
     let mut cgroups: HashMap<&str, usize> = HashMap::new();
     for (number, held) in all.iter().enumerate() {
@@ -44,7 +55,7 @@ fn shares(records: &[Record], all: &[&Held]) -> Vec<Vec<usize>> {
         paths.find_map(|path| cgroups.get(path).copied())
     };
     // Of a thread that was moved there and has ended all is forgotten.
-    for record in records {
+    for record in records.clone() {
         if let Record::Moved { thread, to, .. } = record
             && let Some(number) = inside(to)
         {
@@ -52,17 +63,18 @@ fn shares(records: &[Record], all: &[&Held]) -> Vec<Vec<usize>> {
         }
     }
     let mut shares = vec![Vec::new(); all.len()];
-    for (at, record) in records.iter().enumerate() {
+    for record in records {
         let number = match record {
             Record::Created { cgroup } | Record::Knob { cgroup, .. } => inside(cgroup),
             Record::Moved { thread, to, .. } => inside(to).or(threads.get(thread).copied()),
             Record::Affinity { thread, .. }
             | Record::Nice { thread, .. }
             | Record::Slice { thread, .. } => threads.get(thread).copied(),
+            Record::Enabled { cgroup, .. } if is_identity(record) => inside(cgroup),
             Record::Enabled { .. } => None,
         };
         if let Some(number) = number {
-            shares[number].push(at);
+            shares[number].push(record);
         }
     }
     shares
@@ -89,21 +101,22 @@ impl Actuator {
         let mut reports = Vec::new();
         let (mut undone, mut ended) = (HashSet::new(), HashSet::new());
         let mut gave_up_cgroups = false;
-        for (held, share) in all.iter().zip(shares(self.journal.records(), all)) {
+        let is_identity = |record: &Record| is_identity(&self.journal, record);
+        let shares = shares(self.journal.records(), is_identity, all);
+        for (held, share) in all.iter().zip(shares) {
             if !goes_on() {
                 break;
             }
             let mut report = RestoreReport::default();
-            let records = share.iter().map(|at| &self.journal.records()[*at]);
-            let (of_ended, mut others) = self.split_ended(records);
+            let (of_ended, mut others) = self.split_ended(share);
             report.nothing_to_do += of_ended.len();
             ended.extend(of_ended);
             let threads: HashSet<ThreadRef> = held.threads.iter().copied().collect();
             others.retain(|record| held.holds(record, &threads));
-            let failed = self.undo().undo_all(&others, &mut report);
-            let failed: HashSet<Key> = failed.iter().map(Record::key).collect();
-            let keys = others.iter().map(Record::key);
-            undone.extend(keys.filter(|key| !failed.contains(key)));
+            let keys: Vec<Key> = others.iter().map(|record| record.key()).collect();
+            let undo = self.undo(Emptying::most(MOST_MOVED));
+            let stay = undo.undo_all(others, &[], &mut report).keys;
+            undone.extend(keys.into_iter().filter(|key| !stay.contains(key)));
             gave_up_cgroups |= !held.cgroups.is_empty();
             reports.push(report);
         }
@@ -116,27 +129,26 @@ impl Actuator {
             self.compact_if_due();
             return reports;
         }
-        let records = self.journal.records().iter();
-        let is_kept = |record: &&Record| {
-            let key = record.key();
-            !undone.contains(&key) && !ended.contains(&key)
-        };
-        let kept: Vec<Record> = records.filter(is_kept).cloned().collect();
-        let kept = match gave_up_cgroups {
-            true => self.without_unneeded(kept, last),
-            false => kept,
-        };
-        if let Err(error) = self.journal.rewrite(kept) {
+        undone.extend(ended);
+        if gave_up_cgroups {
+            let kept = |record: &&Record| !undone.contains(&record.key());
+            let unneeded = self.undo_unneeded(kept, last);
+            undone.extend(unneeded);
+        }
+        let is_kept = |record: &Record| !undone.contains(&record.key());
+        if let Err(error) = self.journal.keep(is_kept) {
             last.keeps_journal(&error);
+        }
+        for key in &undone {
+            if let Key::Created(group) = key {
+                self.groups.remove(group);
+            }
         }
         reports
     }
 
     /// The keys of records of threads that ended, and the other records. Each thread is looked at once.
-    fn split_ended<'r>(
-        &self,
-        records: impl Iterator<Item = &'r Record>,
-    ) -> (Vec<Key>, Vec<Record>) {
+    fn split_ended<'r>(&self, records: Vec<&'r Record>) -> (Vec<Key>, Vec<&'r Record>) {
         let mut alive: HashMap<ThreadRef, bool> = HashMap::new();
         let (mut of_ended, mut others) = (Vec::new(), Vec::new());
         for record in records {
@@ -145,7 +157,7 @@ impl Actuator {
                 *known.or_insert_with(|| self.threads.is_alive(thread))
             });
             match is_alive {
-                true => others.push(record.clone()),
+                true => others.push(record),
                 false => of_ended.push(record.key()),
             }
         }
@@ -173,42 +185,37 @@ impl Actuator {
     }
 
     /// Takes the cpu controller back from below cgroups where no change of ours needs it.
-    pub(super) fn disable_unneeded(
-        &mut self,
-        report: &mut RestoreReport,
-    ) -> Result<(), ActuatorError> {
-        let kept = self.without_unneeded(self.journal.records().to_vec(), report);
-        if let Err(error) = self.journal.rewrite(kept) {
+    pub(super) fn disable_unneeded(&mut self, report: &mut RestoreReport) {
+        let undone = self.undo_unneeded(|_| true, report);
+        if let Err(error) = self.journal.keep(|record| !undone.contains(&record.key())) {
             report.keeps_journal(&error);
         }
-        Ok(())
     }
 
-    /// Takes the cpu controller back from below cgroups where none of these changes needs it; returns them without what was undone.
-    fn without_unneeded(
+    /// Takes the cpu controller back from below cgroups where none of the changes that are `kept` needs it; returns what was undone.
+    fn undo_unneeded(
         &self,
-        mut records: Vec<Record>,
+        kept: impl Fn(&&Record) -> bool,
         report: &mut RestoreReport,
-    ) -> Vec<Record> {
-        let is_enabled = |record: &Record| matches!(record, Record::Enabled { .. });
-        if !records.iter().any(is_enabled) {
-            return records;
-        }
-        let unneeded: Vec<Record> = {
-            let needed = above_changed(&records);
-            let is_unneeded = |record: &&Record| match record {
-                Record::Enabled { cgroup, .. } => !needed.contains(cgroup.0.trim_end_matches('/')),
-                _ => false,
-            };
-            records.iter().filter(is_unneeded).cloned().collect()
+    ) -> HashSet<Key> {
+        let is_enabled = |record: &&Record| {
+            matches!(record, Record::Enabled { .. }) && !is_identity(&self.journal, record)
         };
-        let failed = self.undo().undo_all(&unneeded, report);
-        let failed: HashSet<Key> = failed.iter().map(Record::key).collect();
-        let unneeded: HashSet<Key> = unneeded.iter().map(Record::key).collect();
-        records.retain(|record| {
-            let key = record.key();
-            !unneeded.contains(&key) || failed.contains(&key)
-        });
-        records
+        let enabled: Vec<&Record> = self.journal.records().filter(is_enabled).collect();
+        if enabled.is_empty() {
+            return HashSet::new();
+        }
+        let needed = above_changed(self.journal.records().filter(kept));
+        let is_unneeded = |record: &&Record| match record {
+            Record::Enabled { cgroup, .. } => !needed.contains(cgroup.0.trim_end_matches('/')),
+            _ => false,
+        };
+        let unneeded: Vec<&Record> = enabled.into_iter().filter(is_unneeded).collect();
+        let mut undone: HashSet<Key> = unneeded.iter().map(|record| record.key()).collect();
+        let undo = self.undo(Emptying::Not);
+        for stays in undo.undo_all(unneeded, &[], report).keys {
+            undone.remove(&stays);
+        }
+        undone
     }
 }

@@ -80,6 +80,18 @@ pub enum CgroupError {
         /// Its path, as far as it is text; 400 characters at most.
         cgroup: CgroupPath,
     },
+    /// A cgroup's path is longer than what is journaled of one.
+    #[error(
+        "the path of the cgroup {begin}… has {bytes} bytes, and no more than {} are journaled, so nothing is changed there; start the VM in a \
+         cgroup with shorter names, or with fewer above it",
+        crate::cgroup::LONGEST
+    )]
+    TooLong {
+        /// How it begins: 100 characters.
+        begin: String,
+        /// How long it is.
+        bytes: usize,
+    },
     /// A file could not be read.
     #[error("cannot read {path}: {source}")]
     Read {

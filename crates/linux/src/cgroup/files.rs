@@ -253,11 +253,15 @@ impl Hierarchy {
             Ok(()) => Ok(()),
             Err(error) if is_gone(&error) => Ok(()),
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
-                let children = self.children(cgroup).map_or(0, |children| children.len());
+                // Whoever may make cgroups below it can make any number.
+                let child = self.some_children(cgroup, 1).unwrap_or_default().pop();
                 let threads = self.read_tids(cgroup, threads).map_or(0, |tids| tids.len());
                 Err(CgroupError::Busy {
                     cgroup: cgroup.clone(),
-                    held: format!("{threads} threads and {children} cgroups"),
+                    held: match child {
+                        Some(child) => format!("{threads} threads, and cgroups such as {child}"),
+                        None => format!("{threads} threads"),
+                    },
                 })
             }
             Err(source) => Err(CgroupError::Write {

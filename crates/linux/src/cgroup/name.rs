@@ -1,7 +1,19 @@
-//! Which names a cgroup can have beside the kernel's own files.
+//! Which names a cgroup can have beside the kernel's own files, and how long its path may be.
 
 use crate::cgroup::error::CgroupError;
 use crate::cgroup::path::CgroupPath;
+use crate::cgroup::path::LONGEST;
+
+/// Whether a cgroup's path is short enough for the journal.
+pub fn check_length(cgroup: &CgroupPath) -> Result<(), CgroupError> {
+    match cgroup.0.len() {
+        0..=LONGEST => Ok(()),
+        bytes => Err(CgroupError::TooLong {
+            begin: cgroup.0.chars().take(100).collect(),
+            bytes,
+        }),
+    }
+}
 
 /// Whether `name` may become a cgroup beside the kernel's own files.
 pub fn check_name(parent: &CgroupPath, name: &str) -> Result<(), CgroupError> {

@@ -33,6 +33,9 @@ impl fmt::Display for Version {
 #[serde(transparent)]
 pub struct CgroupPath(pub String);
 
+/// The longest path of a cgroup in which anything is changed, in bytes. The kernel has up to 4,095, and the journal names each vCPU's cgroup.
+pub const LONGEST: usize = 512;
+
 impl fmt::Display for CgroupPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)

@@ -86,6 +86,17 @@ pub enum JournalError {
         /// So many are kept.
         most: usize,
     },
+    /// One user, or all together, would fill the journal.
+    #[error(
+        "the changes{whose} that are journaled would take more than {} MiB; nothing more is changed there until there is room: have fewer vCPUs, \
+         or cgroups with shorter paths", most >> 20
+    )]
+    TooLong {
+        /// Whose they are; nothing for those of all.
+        whose: String,
+        /// So many bytes are kept.
+        most: usize,
+    },
 }
 
 impl JournalError {

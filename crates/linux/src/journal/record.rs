@@ -42,6 +42,13 @@ pub trait Entry:
     /// So many records are kept of the threads of one process.
     const MOST_PER_PROCESS: usize = usize::MAX;
 
+    /// So many bytes of lines are kept of the threads of one user's processes: 640 of each of his 16,384 vCPUs.
+    const MOST_BYTES_PER_USER: usize = 10 << 20;
+
+    /// So many bytes of lines are kept: 640 of each of the host's 65,536 vCPUs. In memory they take two and a half times
+    /// as much (`journal_size`), and while the file is replaced there are two.
+    const MOST_BYTES: usize = 40 << 20;
+
     /// What the record is about.
     fn key(&self) -> Self::Key;
 

@@ -21,6 +21,10 @@ fn created(name: &str) -> Record {
     }
 }
 
+fn records(journal: &Journal) -> Vec<Record> {
+    journal.records().cloned().collect()
+}
+
 fn samples() -> Vec<Record> {
     let thread = ThreadRef {
         pid: Pid(10),
@@ -63,7 +67,7 @@ fn records_are_read_back_in_order() {
     let dir = tempfile::tempdir().unwrap();
     filled(dir.path());
     let journal = Journal::<Record>::open(dir.path(), stamp()).unwrap();
-    assert_eq!(journal.records(), samples());
+    assert_eq!(records(&journal), samples());
     assert!(samples().iter().all(|record| journal.knows(&record.key())));
 }
 
@@ -88,11 +92,11 @@ fn any_torn_end_is_ignored_and_taken_away() {
         fs::write(&path, &bytes[..length]).unwrap();
         let whole = bytes[..length].iter().filter(|&&b| b == b'\n').count();
         let mut journal = Journal::<Record>::open(dir.path(), stamp()).unwrap();
-        assert_eq!(journal.records(), &samples()[..whole.saturating_sub(1)]);
+        assert_eq!(records(&journal), &samples()[..whole.saturating_sub(1)]);
         journal.append(created("/next")).unwrap();
         drop(journal);
         let journal = Journal::<Record>::open(dir.path(), stamp()).unwrap();
-        assert_eq!(journal.records().len(), whole.saturating_sub(1) + 1);
+        assert_eq!(journal.records().count(), whole.saturating_sub(1) + 1);
     }
 }
 
@@ -135,7 +139,7 @@ fn an_earlier_boot_leaves_nothing_to_put_back() {
         ..stamp()
     };
     let journal = Journal::<Record>::open(dir.path(), later).unwrap();
-    assert_eq!(journal.records(), []);
+    assert_eq!(records(&journal), []);
     assert!(!is_pending(dir.path()));
 }
 
@@ -159,13 +163,15 @@ fn compaction_keeps_what_it_is_told_and_empties_on_nothing() {
     let dir = tempfile::tempdir().unwrap();
     filled(dir.path());
     let mut journal = Journal::<Record>::open(dir.path(), stamp()).unwrap();
-    journal.rewrite(samples()[..2].to_vec()).unwrap();
+    journal
+        .keep(|record| samples()[..2].contains(record))
+        .unwrap();
     journal.append(created("/later")).unwrap();
     drop(journal);
     let mut journal = Journal::<Record>::open(dir.path(), stamp()).unwrap();
-    assert_eq!(journal.records().len(), 3);
+    assert_eq!(journal.records().count(), 3);
     assert!(!journal.knows(&samples()[3].key()));
-    journal.rewrite(Vec::new()).unwrap();
+    journal.keep(|_| false).unwrap();
     assert!(!is_pending(dir.path()));
 }
 
@@ -208,7 +214,7 @@ fn the_first_record_is_the_original_and_later_ones_are_what_was_given() {
         }
         drop(journal);
         journal = Journal::open(dir.path(), stamp()).unwrap();
-        assert_eq!(journal.records(), [weight("512")]);
+        assert_eq!(records(&journal), [weight("512")]);
         let ours: Vec<&str> = ["1", "2", "3", "4", "5", "512"]
             .into_iter()
             .filter(|text| journal.is_ours(&weight(text)))
@@ -225,7 +231,7 @@ fn the_first_record_is_the_original_and_later_ones_are_what_was_given() {
     journal.replace_original(weight("1024")).unwrap();
     drop(journal);
     let journal = Journal::<Record>::open(dir.path(), stamp()).unwrap();
-    assert_eq!(journal.records(), [weight("1024")]);
+    assert_eq!(records(&journal), [weight("1024")]);
     assert_eq!(journal.written(&weight("").key()), []);
 }
 
@@ -314,9 +320,147 @@ fn records_after_a_replacement_go_to_the_new_file_whatever_fails_then() {
     filled(dir.path());
     let disk = Box::new(NoDirectories);
     let mut journal = Journal::<Record>::open_on(disk, dir.path(), stamp()).unwrap();
-    let _ = journal.rewrite(samples()[..2].to_vec());
+    let _ = journal.keep(|record| samples()[..2].contains(record));
     journal.append(created("/later")).unwrap();
     drop(journal);
     let journal = Journal::<Record>::open(dir.path(), stamp()).unwrap();
-    assert_eq!(journal.records().last(), Some(&created("/later")));
+    assert_eq!(journal.records().next_back(), Some(&created("/later")));
+}
+
+/// A record that counts how often any is looked at.
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+struct Counted(u32, String);
+
+thread_local! {
+    static LOOKS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+impl std::fmt::Display for Counted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.1)
+    }
+}
+
+impl Entry for Counted {
+    type Key = u32;
+
+    const RESTORE: &'static str = "none";
+
+    const MOST_BYTES: usize = 1 << 20;
+
+    fn key(&self) -> u32 {
+        LOOKS.set(LOOKS.get() + 1);
+        self.0
+    }
+
+    fn thread(&self) -> Option<&ThreadRef> {
+        None
+    }
+
+    fn comes_of(&self, written: &Counted) -> bool {
+        LOOKS.set(LOOKS.get() + 1);
+        self == written
+    }
+
+    fn check(&self) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_record_is_found_without_a_look_at_the_others() {
+    let looks = |others: u32| {
+        let dir = tempfile::tempdir().unwrap();
+        let mut journal = Journal::open(dir.path(), stamp()).unwrap();
+        let of = |key, text: &str| Counted(key, text.to_owned());
+        for key in 0..others {
+            journal.append(of(key, "own")).unwrap();
+            journal.will_write(of(key, "ours")).unwrap();
+        }
+        let before = LOOKS.get();
+        for key in others - 20..others {
+            assert!(!journal.is_ours(&of(key, "theirs")));
+            journal.still_has(of(key, "own")).unwrap();
+            journal.replace_original(of(key, "theirs")).unwrap();
+            assert_eq!(journal.record(&key), Some(&of(key, "theirs")));
+            journal.forget(&key).unwrap();
+        }
+        LOOKS.get() - before
+    };
+    let few = looks(100);
+    assert!(few <= 20 * 40, "{few}");
+    assert_eq!(looks(3_000), few);
+}
+
+#[test]
+fn what_counts_no_more_is_not_read_back_and_what_follows_is_an_original() {
+    for given in [0, 1, 5] {
+        for follows in [None, Some("2048")] {
+            let dir = tempfile::tempdir().unwrap();
+            let mut journal = Journal::open(dir.path(), stamp()).unwrap();
+            journal.append(created("/other")).unwrap();
+            journal.append(weight("512")).unwrap();
+            for text in 0..given {
+                let written = weight(&text.to_string());
+                journal.will_write(written).unwrap();
+            }
+            journal.forget(&weight("").key()).unwrap();
+            assert!(!journal.knows(&weight("").key()));
+            if let Some(text) = follows {
+                journal.append(weight(text)).unwrap();
+                journal.will_write(weight("9")).unwrap();
+            }
+            let remembered = records(&journal);
+            drop(journal);
+            let journal = Journal::open(dir.path(), stamp()).unwrap();
+            assert_eq!(records(&journal), remembered, "{given} {follows:?}");
+            assert_eq!(journal.knows(&weight("").key()), follows.is_some());
+            let written = journal.written(&weight("").key());
+            assert_eq!(written.len(), usize::from(follows.is_some()));
+        }
+    }
+}
+
+/// Where it is cut off after the line that closes and before the new original, nothing is journaled.
+#[test]
+fn a_new_original_that_is_cut_off_leaves_nothing_to_put_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut journal = Journal::open(dir.path(), stamp()).unwrap();
+    journal.append(weight("512")).unwrap();
+    journal.will_write(weight("7")).unwrap();
+    journal.replace_original(weight("1024")).unwrap();
+    drop(journal);
+    let path = dir.path().join("journal");
+    let bytes = fs::read(&path).unwrap();
+    let is_end = |(at, byte): (usize, &u8)| (*byte == b'\n').then_some(at + 1);
+    let ends: Vec<usize> = bytes.iter().enumerate().filter_map(is_end).collect();
+    let originals = ends.iter().map(|&end| {
+        fs::write(&path, &bytes[..end]).unwrap();
+        let journal = Journal::<Record>::open(dir.path(), stamp()).unwrap();
+        records(&journal).pop()
+    });
+    let originals: Vec<_> = originals.collect();
+    let own = Some(weight("512"));
+    let wanted = [None, own.clone(), own, None, Some(weight("1024"))];
+    assert_eq!(originals, wanted);
+}
+
+#[test]
+fn what_was_undone_is_forgotten_even_where_the_file_cannot_say_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut journal = Journal::<Record>::open(dir.path(), stamp()).unwrap();
+    journal.append(created("/a")).unwrap();
+    journal.append(created("/b")).unwrap();
+    // A folder in the way of the new file.
+    let blocker = dir.path().join("journal.new");
+    fs::create_dir(&blocker).unwrap();
+    journal.keep(|record| *record == created("/b")).unwrap_err();
+    assert_eq!(records(&journal), [created("/b")]);
+    let error = journal.append(created("/c")).unwrap_err();
+    assert!(error.is_of_disk(), "{error}");
+    fs::remove_dir(&blocker).unwrap();
+    journal.append(created("/c")).unwrap();
+    drop(journal);
+    let journal = Journal::<Record>::open(dir.path(), stamp()).unwrap();
+    assert_eq!(records(&journal), [created("/b"), created("/c")]);
 }

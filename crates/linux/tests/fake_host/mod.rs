@@ -72,6 +72,8 @@ struct Inner {
     now: State,
     wanted: State,
     next_id: u64,
+    /// Threads that are about to end and cannot be moved any more.
+    stuck: BTreeSet<u32>,
     /// How many changes are left, and whether the last one takes effect.
     fuse: Option<(usize, bool)>,
 }
@@ -145,6 +147,7 @@ impl Fake {
             wanted: now.clone(),
             now,
             next_id: 1000,
+            stuck: BTreeSet::new(),
             fuse: None,
         };
         Fake {
@@ -208,6 +211,11 @@ impl Fake {
         }
     }
 
+    /// A thread is about to end: it cannot be moved any more, and stays where it is until it has ended.
+    pub fn begin_end(&self, thread: &ThreadRef) {
+        self.lock().stuck.insert(thread.tid.0);
+    }
+
     /// A thread ends by itself.
     pub fn end(&self, thread: &ThreadRef) {
         let mut inner = self.lock();
@@ -252,6 +260,14 @@ impl Fake {
         self.lock().start(thread.clone(), thread)
     }
 
+    /// A thread starts in a group of ours; untouched it would have in the cgroup above.
+    pub fn start_belonging_above(&self, group: &CgroupPath) -> ThreadRef {
+        let thread = self.start_in(group);
+        let mut inner = self.lock();
+        inner.wanted.threads.get_mut(&thread.tid.0).unwrap().place = above_ours(group);
+        thread
+    }
+
     /// The n-th cgroup is removed by somebody else, if it is empty and not ours.
     pub fn remove_cgroup(&self, n: usize) {
         let cgroup = self.cgroup(n);
@@ -273,6 +289,23 @@ impl Fake {
         }
         inner.now.cgroups.remove(&cgroup);
         inner.wanted.cgroups.remove(&cgroup);
+    }
+
+    /// Somebody else removes a cgroup, whose threads go to the one above, and makes another of the same name.
+    pub fn swap_cgroup(&self, cgroup: &CgroupPath) {
+        let mut inner = self.lock();
+        let above = cgroup.parent().unwrap();
+        let threads = inner.now.threads.values_mut();
+        for thread in threads.filter(|thread| thread.place == *cgroup) {
+            thread.place = above.clone();
+        }
+        inner.now.cgroups.remove(cgroup);
+        inner.make(self.version, cgroup);
+    }
+
+    /// Somebody else makes a cgroup.
+    pub fn make_cgroup(&self, cgroup: &CgroupPath) {
+        self.lock().make(self.version, cgroup);
     }
 
     /// The operator pins a thread.
@@ -298,9 +331,12 @@ impl Fake {
         self.lock().now.cgroups[cgroup].weight.clone()
     }
 
-    /// The operator gives a cgroup another weight.
+    /// The operator gives a cgroup another weight; in the idle class that is refused.
     pub fn operator_sets_weight(&self, cgroup: &CgroupPath, weight: &str) {
         let mut inner = self.lock();
+        if inner.now.cgroups[cgroup].idle {
+            return;
+        }
         let Inner { now, wanted, .. } = &mut *inner;
         for state in [now, wanted] {
             state.cgroups.get_mut(cgroup).unwrap().weight = weight.to_owned();
@@ -361,6 +397,20 @@ impl Fake {
 }
 
 impl Inner {
+    fn make(&mut self, version: Version, cgroup: &CgroupPath) {
+        self.next_id += 1;
+        let made = Cgroup {
+            id: self.next_id,
+            weight: "100".to_owned(),
+            quota: "max 100000".to_owned(),
+            idle: false,
+            enables: version == Version::V1,
+        };
+        for state in [&mut self.now, &mut self.wanted] {
+            state.cgroups.insert(cgroup.clone(), made.clone());
+        }
+    }
+
     fn start(&mut self, mut thread: Thread, mut wanted: Thread) -> ThreadRef {
         let used: BTreeSet<u32> = self.now.threads.keys().copied().collect();
         let tid = (100..).find(|tid| !used.contains(tid)).unwrap();
@@ -485,9 +535,11 @@ impl CpuController for Fake {
 
     fn move_thread(&self, tid: Tid, cgroup: &CgroupPath) -> Result<(), CgroupError> {
         self.with(cgroup, |_| ())?;
-        if !self.lock().now.threads.contains_key(&tid.0) {
+        let inner = self.lock();
+        if inner.stuck.contains(&tid.0) || !inner.now.threads.contains_key(&tid.0) {
             return Err(CgroupError::ThreadGone(tid));
         }
+        drop(inner);
         self.change(|state, _| {
             state.threads.get_mut(&tid.0).unwrap().place = cgroup.clone();
         });

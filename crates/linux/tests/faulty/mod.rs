@@ -43,6 +43,10 @@ struct Plan {
     /// Calls so far, and those of them that put a new file in the place of an old one.
     calls: usize,
     renames: usize,
+    /// Bytes written so far.
+    bytes: usize,
+    /// Looks for the cgroups below one so far.
+    children_looks: usize,
 }
 
 /// What is to fail; clones are the same.
@@ -72,6 +76,16 @@ impl Faults {
     pub fn calls(&self) -> (usize, usize) {
         let plan = self.0.lock().unwrap();
         (plan.calls, plan.renames)
+    }
+
+    /// How many bytes were written so far.
+    pub fn bytes(&self) -> usize {
+        self.0.lock().unwrap().bytes
+    }
+
+    /// How often all cgroups below one were looked for so far.
+    pub fn children_looks(&self) -> usize {
+        self.0.lock().unwrap().children_looks
     }
 
     /// Whether any call failed.
@@ -143,6 +157,7 @@ impl Disk for FaultyDisk {
             HostDisk.write_at(file, &bytes[..bytes.len() / 2], at)?;
             return Err(error);
         }
+        self.0.0.lock().unwrap().bytes += bytes.len();
         HostDisk.write_at(file, bytes, at)
     }
 
@@ -277,6 +292,7 @@ impl CpuController for FaultyHost {
     }
 
     fn children(&self, cgroup: &CgroupPath) -> Result<Vec<CgroupPath>, CgroupError> {
+        self.faults.0.lock().unwrap().children_looks += 1;
         self.faults.check_cgroup(cgroup)?;
         self.host.children(cgroup)
     }

@@ -59,6 +59,10 @@ pub const ALL: &[(&str, Test)] = &[
         "a_group_named_like_a_foreign_cgroup_is_refused",
         foreign_name,
     ),
+    (
+        "what_is_below_a_cgroup_that_stays_is_not_looked_through",
+        not_looked_through,
+    ),
 ];
 
 /// An actuator whose journal is in this folder.
@@ -374,6 +378,28 @@ fn no_leak() -> Result<(), Skip> {
     assert_eq!(open_files(), files);
     assert!(!is_pending(&dir.0), "the journal is empty");
     assert_eq!(live_host.snapshot(), before);
+    Ok(())
+}
+
+/// Of a cgroup that cannot be removed one of those below it is named, however many there are.
+fn not_looked_through() -> Result<(), Skip> {
+    let live_host = LiveHost::new()?;
+    let dir = StateDir::new();
+    let actuator = open(&dir)?;
+    let controller = actuator.controller();
+    let name = format!("{}full", live_host.prefix);
+    let full = controller.create_child(&CgroupPath::root(), &name);
+    let full = full.expect("a cgroup");
+    let below: Vec<CgroupPath> = (0..50)
+        .filter_map(|n| controller.create_child(&full, &format!("below-{n}")).ok())
+        .collect();
+    let refused = controller.remove(&full).expect_err("it holds others");
+    for cgroup in below.iter().chain([&full]) {
+        controller.remove(cgroup).expect("it is empty");
+    }
+    let said = refused.to_string();
+    assert_eq!(said.matches("/below-").count(), 1, "{said}");
+    assert!(said.contains("cgroups such as"), "{said}");
     Ok(())
 }
 

@@ -1,0 +1,124 @@
+//! Groups that are not empty when they are given up, because a tenant started threads in them, or has some that are about to end and take their
+//! time: that keeps nobody waiting, and what is left is tried again.
+
+#[allow(dead_code, reason = "not every test uses all of it")]
+mod fake_host;
+#[allow(dead_code, reason = "not every test uses all of it")]
+mod faulty;
+
+use fake_host::Fake;
+use faulty::Faults;
+use faulty::FaultyDisk;
+use faulty::FaultyHost;
+use tandem_linux::actuator::Actuator;
+use tandem_linux::actuator::Held;
+use tandem_linux::cgroup::CgroupPath;
+use tandem_linux::cgroup::Version;
+use tandem_linux::journal::is_pending;
+use tandem_linux::restore::RestoreReport;
+use tandem_linux::thread::ThreadRef;
+use tandem_policy::Weight;
+
+fn open(host: &Fake, faults: &Faults, dir: &std::path::Path) -> (Actuator, RestoreReport) {
+    let counted = FaultyHost {
+        host: host.clone(),
+        faults: faults.clone(),
+    };
+    let disk = Box::new(FaultyDisk(faults.clone()));
+    let threads = Box::new(counted.clone());
+    Actuator::open_on(disk, Box::new(counted), threads, dir, "boot").unwrap()
+}
+
+/// A VM in a group of its own, with a vCPU; a thread of it is about to end.
+fn busy_vm(actuator: &mut Actuator, host: &Fake, n: usize) -> (Held, ThreadRef) {
+    let home = CgroupPath("/vms/shared".to_owned());
+    let group = actuator.create_group(&home, &format!("tandem-{n}"));
+    let group = group.unwrap();
+    let vcpu = host.start_in(&home);
+    actuator.move_thread(&vcpu, &group).unwrap();
+    let ending = host.start_in(&group);
+    host.begin_end(&ending);
+    let held = Held {
+        threads: vec![vcpu],
+        cgroups: vec![group],
+    };
+    (held, ending)
+}
+
+#[test]
+fn a_group_full_of_threads_is_emptied_over_several_goes() {
+    let dir = tempfile::tempdir().unwrap();
+    let (host, faults) = (Fake::new(Version::V2), Faults::default());
+    let (mut actuator, _) = open(&host, &faults, dir.path());
+    let (held, ending) = busy_vm(&mut actuator, &host, 0);
+    let group = &held.cgroups[0];
+    for _ in 0..3_000 {
+        host.start_belonging_above(group);
+    }
+    for goes in 1.. {
+        let before = faults.calls().0;
+        let report = actuator.release(&[&held], || true).pop().unwrap();
+        let calls = faults.calls().0 - before;
+        assert!(calls < 1_100, "{calls} calls in one go");
+        assert!(!report.is_complete() && report.failures.is_empty());
+        assert_eq!(report.busy.len(), 1, "{report}");
+        let here = actuator.controller().threads(group).unwrap();
+        if here == [ending.tid] {
+            assert_eq!(goes, 3);
+            break;
+        }
+    }
+    // One that does not end costs a look in each.
+    let before = faults.calls().0;
+    actuator.release(&[&held], || true);
+    assert!(faults.calls().0 - before < 20);
+    assert!(is_pending(dir.path()));
+    host.end(&ending);
+    let report = actuator.release(&[&held], || true).pop().unwrap();
+    assert!(report.is_complete(), "{report}");
+    assert!(!is_pending(dir.path()));
+    assert_eq!(host.now(), host.wanted());
+}
+
+#[test]
+fn a_restore_of_many_busy_groups_puts_all_else_back_first_and_ends() {
+    const BUSY: usize = 80;
+    for is_killed in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let (host, faults) = (Fake::new(Version::V2), Faults::default());
+        let (mut actuator, _) = open(&host, &faults, dir.path());
+        // The oldest record, so the last to be undone.
+        let own = CgroupPath("/vms/own.scope".to_owned());
+        actuator.set_weight(&own, Weight::constant(7.0)).unwrap();
+        let busy: Vec<(Held, ThreadRef)> = (0..BUSY)
+            .map(|n| busy_vm(&mut actuator, &host, n))
+            .collect();
+        let before = faults.calls().0;
+        let report = match is_killed {
+            false => actuator.restore(),
+            true => {
+                actuator.abandon();
+                let (again, report) = open(&host, &faults, dir.path());
+                actuator = again;
+                report
+            }
+        };
+        let calls = faults.calls().0 - before;
+        assert!(calls < BUSY * 80, "{calls} calls for {BUSY} groups");
+        assert_eq!(host.weight_of(&own), "250");
+        assert_eq!(report.failures.len(), BUSY, "{report}");
+        assert!(report.to_string().contains("1 threads"), "{report}");
+        for (held, ending) in &busy {
+            let place = actuator.controller().cgroup_of(&held.threads[0]);
+            assert_eq!(place.unwrap().0, "/vms/shared");
+            host.end(ending);
+        }
+        // Not by the end of the run that left them: what is left is the next one's.
+        actuator.abandon();
+        let (actuator, report) = open(&host, &faults, dir.path());
+        assert!(report.is_complete(), "{report}");
+        drop(actuator);
+        assert_eq!(host.now(), host.wanted());
+        assert!(!is_pending(dir.path()));
+    }
+}
