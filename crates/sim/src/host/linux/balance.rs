@@ -92,6 +92,9 @@ impl LinuxHost {
     /// Compares the loads of those domains whose time has come; at most one vCPU is moved.
     pub(super) fn compare_loads(&mut self, p: u32, now: u64) -> Option<Move> {
         for domain in Domain::ALL {
+            if domain.is_redundant(&self.shape) {
+                continue;
+            }
             let next = now + domain.interval(&self.shape);
             let due = &mut self.balance_due[p as usize][domain as usize];
             if now < *due {

@@ -20,6 +20,11 @@ pub(super) enum Domain {
 impl Domain {
     pub(super) const ALL: [Domain; 2] = [Domain::Cache, Domain::Machine];
 
+    /// Where all pCPUs share a cache there is one domain (sd_degenerate).
+    pub(super) fn is_redundant(self, shape: &Shape) -> bool {
+        self == Domain::Machine && shape.pcpus_per_llc >= shape.pcpus
+    }
+
     /// Between two comparisons of a busy pCPU's load, ns: sd_weight × busy_factor ms (sd_init, get_sd_balance_interval).
     pub(super) fn interval(self, shape: &Shape) -> u64 {
         let pcpus = match self {

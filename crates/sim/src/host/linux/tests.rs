@@ -277,6 +277,12 @@ fn loads_are_compared_every_busy_factor_ms_for_each_pcpu_of_the_domain() {
         let taken = first_taken_at(host);
         assert_eq!(taken, Some(wanted), "{pcpus} pCPUs, {cache}, {factor}");
     }
+    // With one cache there is one domain: after a comparison that moved a vCPU none comes before the next interval.
+    let mut host = uneven(2, 2, 16, 1);
+    let moved: Vec<u64> = (1..=64)
+        .filter(|ms| host.balance(0, ms * 1_000_000).is_some())
+        .collect();
+    assert_eq!(moved, [32, 64]);
     // Nothing to even out: one vCPU each.
     let mut host = uneven(2, 2, 16, 1);
     for v in [2, 3] {
