@@ -36,10 +36,12 @@ fn who_computes_all_the_time_scales_everywhere() {
         &counter["hardware"]["speedup"],
         &counter["hardware"]["measured"],
         &counter["vm"]["speedup"],
-        &counter["vm"]["measured"],
     ] {
         assert!((speedup.as_f64().unwrap() - 16.0).abs() < 0.3, "{counter}");
     }
+    // Without the scenario's costs it would be 16 as well: nested paging and memory of the other package take 9 %.
+    let measured = counter["vm"]["measured"].as_f64().unwrap();
+    assert!((measured - 16.0 / 1.09).abs() < 0.3, "{counter}");
     assert_eq!(counter["vm"]["share"].as_f64().unwrap().round(), 8.0);
     assert_eq!(counter["vm"]["potential_efficiency"], 1.0);
 }

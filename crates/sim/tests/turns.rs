@@ -255,7 +255,8 @@ fn vms_of_16_8_8_and_4_vcpus_share_16_pcpus() {
 
 #[test]
 fn vms_of_64_32_32_and_16_vcpus_share_64_pcpus() {
-    near(&parts(64, &[64, 32, 32, 16]), &[1.0; 4], 0.05);
+    // Busy pCPUs of such a host compare loads once a second (docs/decisions/030), so in six seconds the largest VM has not yet all of its due.
+    near(&parts(64, &[64, 32, 32, 16]), &[1.0; 4], 0.15);
 }
 
 #[test]

@@ -194,13 +194,16 @@ mod tests {
     }
 
     #[test]
-    fn a_vm_has_a_quarter_of_the_host_at_every_concurrency_so_computing_scales_fully() {
+    fn a_vm_has_a_quarter_of_the_host_at_every_concurrency_so_computing_scales_but_for_far_memory()
+    {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/papers");
         let mut trials = Trials::open(Some(std::path::Path::new(folder)), 1).unwrap();
         let computes = |cpus| with(PERIOD_MS)("burn", cpus).set("duration", "1200ms");
         speedup(&mut trials, computes).unwrap();
         trials.run_all(1, &Silent).unwrap();
         let speedup = speedup(&mut trials, computes).unwrap().mean().unwrap();
-        assert!((speedup - 16.0).abs() < 0.5, "{speedup}");
+        // Computing costs 4 % more than on the machine itself at 1, and 9 % more at 16, where the VM spans both packages.
+        let wanted = 16.0 * 1.04 / 1.09;
+        assert!((speedup - wanted).abs() < 0.5, "{speedup}");
     }
 }

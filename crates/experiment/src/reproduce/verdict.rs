@@ -248,7 +248,7 @@ mod tests {
     #[test]
     fn claims_with_figures_out_of_reach_are_counted_apart() {
         let all = [
-            verdict("flex.f6.lag", &[("xen_max_percent", 60.0)]),
+            verdict("flex.f8.parallel", &[("bodytrack_over_xen", 2.0)]),
             verdict("scal.f4_5", &[("mean[0]", 9.6)]),
         ];
         assert!(all[0].is_out_of_reach() && !all[1].is_out_of_reach());
@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(count_in_reach(&all, Use::Check), (1, 1));
         let json = serde_json::to_value(list(&all)).unwrap();
         assert_eq!(json[0]["in_reach"], false);
-        assert_eq!(json[0]["out_of_reach"][0]["figure"], "xen_max_percent");
+        assert_eq!(json[0]["out_of_reach"][0]["figure"], "bodytrack_over_xen");
         assert!(json[0]["figures"][0]["out_of_reach"].is_string());
         assert_eq!(json[1]["in_reach"], true);
         assert_eq!(json[1]["out_of_reach"].as_array().unwrap().len(), 0);

@@ -10,9 +10,8 @@
 //!
 //! Placement: a woken vCPU goes where it was if that is idle, else to an idle pCPU of the same
 //! last-level cache, else to any idle one, else where it was (select_idle_sibling). A pCPU that
-//! becomes idle takes a vCPU from the busiest, first of its own cache. Busy pCPUs compare loads every
-//! 32 ms within the cache and every 128 ms with all, and take one vCPU if that makes the larger load
-//! smaller (imbalance above 25 %). No account is taken of cache heat, and looking costs nothing.
+//! becomes idle takes a vCPU from the busiest, first of its own cache. Busy pCPUs compare loads from
+//! time to time (see `balance`). No account is taken of cache heat, and looking costs nothing.
 //!
 //! Directed yield: both levels get the candidate as next buddy, and the yielder the skip buddy or a
 //! later deadline (yield_to_task_fair). A custom slice counts for the vCPU within its group.
@@ -25,6 +24,8 @@
 //! kernel's task_group: each VM has one, with the VM's number, and so has each vCPU that was apart at some time.
 
 mod apart;
+mod balance;
+mod domain;
 mod load_average;
 mod slices;
 
@@ -42,7 +43,6 @@ use super::Move;
 use super::Placement;
 use super::Scheduler;
 use super::Shape;
-use crate::bits::next_bit;
 use crate::bits::set_bit;
 use crate::sched::entity::Entity;
 use crate::sched::entity::FINE;
@@ -52,12 +52,6 @@ use crate::sched::fair::FairQueue;
 
 /// Nobody.
 const NONE: u32 = u32::MAX;
-
-/// Between two comparisons of a pCPU's load within its cache, ns.
-const NEAR_INTERVAL: u64 = 32_000_000;
-
-/// Every so many of these it is compared with all pCPUs.
-const FAR_EVERY: u32 = 4;
 
 /// A VM on a pCPU.
 #[derive(Clone, Debug)]
@@ -102,8 +96,8 @@ pub struct LinuxHost {
     current: Vec<u32>,
     /// pCPUs with more than one runnable vCPU, a bit each.
     overloaded: Vec<u64>,
-    /// Per pCPU: when loads are compared next, and how often they were.
-    balance_due: Vec<(u64, u32)>,
+    /// Per pCPU and scheduling domain: when loads are compared next.
+    balance_due: Vec<[u64; 2]>,
     /// Families in the idle class.
     idle_families: Vec<bool>,
     /// The families of vCPUs that are apart or were, by vCPU.
@@ -148,7 +142,7 @@ impl LinuxHost {
             queued: vec![0; pcpus],
             current: vec![NONE; pcpus],
             overloaded: vec![0; pcpus.div_ceil(64)],
-            balance_due: vec![(NEAR_INTERVAL, 0); pcpus],
+            balance_due: vec![domain::intervals(&shape); pcpus],
             idle_families: vec![false; shape.weights.len()],
             own_families: BTreeMap::new(),
             has_slices: false,
@@ -301,71 +295,6 @@ impl LinuxHost {
     fn is_runnable(&self, family: u32, p: u32) -> bool {
         let group = self.group_of[self.place(p, family)];
         group != NONE && !self.groups[group as usize].vcpus.is_empty()
-    }
-
-    /// A queued vCPU on `from` that may be moved to `to`.
-    fn movable(&self, from: u32, to: u32, least: u64, most: u64) -> Option<u32> {
-        let entities = &self.group_entities;
-        let root = &self.roots[from as usize];
-        // The current vCPU's group may have others waiting; it is out of the tree.
-        let groups = root.queued(entities).chain(root.current());
-        for group in groups {
-            let queue = &self.groups[group as usize].vcpus;
-            let weight = entities[group as usize].weight() / u64::from(queue.len().max(1));
-            if weight < least || weight > most {
-                continue;
-            }
-            let found = queue
-                .queued(&self.vcpu_entities)
-                .find(|&v| self.may_be_on(v, to));
-            if found.is_some() {
-                return found;
-            }
-        }
-        None
-    }
-
-    /// The pCPU with the largest load among those with more than one vCPU, except `p`.
-    fn busiest(&self, p: u32, near: bool) -> Option<u32> {
-        let mut best: Option<(u64, u32)> = None;
-        let mut at = 0;
-        while let Some(q) = next_bit(&self.overloaded, at, self.shape.pcpus) {
-            if q < at {
-                break;
-            }
-            at = q + 1;
-            if q != p && (!near || self.llc(q) == self.llc(p)) {
-                let load = self.roots[q as usize].load();
-                if best.is_none_or(|(most, _)| load > most) {
-                    best = Some((load, q));
-                }
-            }
-            if at >= self.shape.pcpus {
-                break;
-            }
-        }
-        best.map(|(_, q)| q)
-    }
-
-    /// A waiting vCPU of the pCPU with the largest load among those that have one to spare: where
-    /// none may move, the next is asked (LBF_ALL_PINNED).
-    fn take_from_busiest(&self, p: u32, near: bool) -> Option<Move> {
-        let mut best: Option<(u64, Move)> = None;
-        let mut at = 0;
-        while at < self.shape.pcpus
-            && let Some(from) = next_bit(&self.overloaded, at, self.shape.pcpus)
-            && from >= at
-        {
-            at = from + 1;
-            let load = self.roots[from as usize].load();
-            let is_candidate = from != p
-                && (!near || self.llc(from) == self.llc(p))
-                && best.is_none_or(|(most, _)| load > most);
-            if is_candidate && let Some(vcpu) = self.movable(from, p, 0, u64::MAX) {
-                best = Some((load, Move { vcpu, from, to: p }));
-            }
-        }
-        best.map(|(_, taken)| taken)
     }
 
     /// The pCPU with the fewest vCPUs on which a vCPU may be queued.
@@ -532,24 +461,7 @@ impl Scheduler for LinuxHost {
     }
 
     fn balance(&mut self, p: u32, now: u64) -> Option<Move> {
-        let (due, times) = &mut self.balance_due[p as usize];
-        if now < *due {
-            return None;
-        }
-        *due = now + NEAR_INTERVAL;
-        *times = times.wrapping_add(1);
-        let near = !times.is_multiple_of(FAR_EVERY);
-        let from = self.busiest(p, near)?;
-        let (more, less) = (
-            self.roots[from as usize].load(),
-            self.roots[p as usize].load(),
-        );
-        if more <= less + less / 4 {
-            return None;
-        }
-        // After the move neither may have as much as the larger had.
-        let vcpu = self.movable(from, p, 1, (more - less).saturating_sub(1))?;
-        Some(Move { vcpu, from, to: p })
+        self.compare_loads(p, now)
     }
 
     fn yield_to(&mut self, from: u32, p: u32, to: u32, q: u32, _now: u64) -> bool {

@@ -223,6 +223,13 @@ impl Default for AplePolicy {
     }
 }
 
+/// busy_factor of kernel/sched/topology.c since Linux 5.10; before it was 32.
+pub const BUSY_FACTOR: u32 = 16;
+
+fn is_default_busy_factor(factor: &u32) -> bool {
+    *factor == BUSY_FACTOR
+}
+
 /// Everything about the host that can be set.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HostConfig {
@@ -232,6 +239,9 @@ pub struct HostConfig {
     pub tick: Nanos,
     /// Placement.
     pub placement: Placement,
+    /// Between two comparisons of loads by a busy pCPU: so many ms for each pCPU of the domain.
+    #[serde(skip_serializing_if = "is_default_busy_factor")]
+    pub busy_factor: u32,
     /// Co-scheduling.
     pub together: CoScheduling,
     /// A VM is stopped for the rest of each `cap_period` once it has used its fair share.
@@ -391,4 +401,6 @@ pub struct Shape {
     pub allowed: Vec<PcpuSet>,
     /// Where vCPUs may be queued.
     pub placement: Placement,
+    /// [`HostConfig::busy_factor`].
+    pub busy_factor: u32,
 }

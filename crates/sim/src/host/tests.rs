@@ -60,6 +60,7 @@ impl TestHost {
             vcpu_weights: vcpus().map(|_| 1024).collect(),
             allowed: vcpus().map(|(_, allowed)| set(allowed)).collect(),
             placement: Placement::LoadBalancing,
+            busy_factor: BUSY_FACTOR,
         };
         TestHost {
             host: build(scheduler, shape),
@@ -359,6 +360,7 @@ fn a_woken_vcpu_goes_where_it_was_else_near_else_far_else_where_it_was() {
             vcpu_weights: vec![1024],
             allowed: vec![set(&[0, 1, 2, 3])],
             placement: Placement::LoadBalancing,
+            busy_factor: BUSY_FACTOR,
         };
         let mut host = build(&scheduler, shape);
         for (idle, wanted) in [

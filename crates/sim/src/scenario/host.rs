@@ -12,6 +12,7 @@ use super::place::LoadError;
 use super::read::Field;
 use super::read::Table;
 use crate::host::AplePolicy;
+use crate::host::BUSY_FACTOR;
 use crate::host::Candidate;
 use crate::host::CoScheduling;
 use crate::host::CreditAge;
@@ -26,13 +27,14 @@ use crate::scenario::units;
 use crate::sched::fair::Discipline;
 use crate::sched::fair::Reweight;
 
-pub(super) const KEYS: [&str; 13] = [
+pub(super) const KEYS: [&str; 14] = [
     "scheduler",
     "cfs",
     "eevdf",
     "credit",
     "tick",
     "placement",
+    "busy_factor",
     "together",
     "cap",
     "cap_period",
@@ -46,6 +48,9 @@ pub(super) const EEVDF_KEYS: [&str; 2] = ["base_slice", "reweight"];
 
 /// The shortest time that a scheduler's setting may have: below, it would switch and do nothing else.
 const SHORTEST: Nanos = Nanos(10_000);
+
+/// No kernel had a larger busy_factor than 128.
+const MOST_BUSY_FACTOR: u32 = 1024;
 
 /// The longest.
 const LONGEST: Nanos = Nanos::from_secs(10);
@@ -105,6 +110,9 @@ fn settings(table: &Table<'_>, pcpus: u32) -> Result<HostConfig, LoadError> {
                 ("pin", Placement::Pin),
                 ("no-stacking", Placement::NoStacking),
             ])
+        })?,
+        busy_factor: table.or("busy_factor", BUSY_FACTOR, |field| {
+            field.small(1, MOST_BUSY_FACTOR)
         })?,
         together: table.or("together", CoScheduling::No, |field| {
             field.choice(&[

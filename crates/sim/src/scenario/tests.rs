@@ -134,6 +134,14 @@ fn what_is_replaced_wrongly_names_the_replacement() {
         ("host.cfs.latency=1ms", "longer than latency"),
         ("host.credit.tick=50ms", "longer than timeslice"),
         ("host.pause_loop.most=1", "below window"),
+        (
+            "host.busy_factor=0",
+            "host.busy_factor = 0 is not possible: 1 … 1024",
+        ),
+        (
+            "host.busy_factor=2000",
+            "host.busy_factor = 2000 is not possible: 1 … 1024",
+        ),
         ("host.pause_loop.aple={ initial = 1 }", "not between lower"),
         ("host.pause_loop.aple={ step = 0 }", "1 … "),
         ("host.pause_loop.candidate=best", "\"cch\""),

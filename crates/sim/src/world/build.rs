@@ -121,6 +121,7 @@ impl World {
             vcpu_weights: vcpu_weights(scenario),
             allowed: parts.allowed.clone(),
             placement: scenario.host.placement,
+            busy_factor: scenario.host.busy_factor,
         };
         let slots = slots(&parts, pcpus.len());
         let mut queue = EventQueue::new(slots.messages as usize);

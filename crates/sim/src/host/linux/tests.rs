@@ -1,6 +1,7 @@
 //! What a VM weighs on a pCPU when its vCPUs elsewhere fall asleep, wake and move, and when they are apart.
 
 use super::*;
+use crate::host::BUSY_FACTOR;
 
 /// What is forgotten to a half.
 const HALF_LIFE: u64 = 1 << 25;
@@ -18,6 +19,7 @@ fn host(discipline: Discipline) -> LinuxHost {
             vcpu_weights: vec![1024; 2],
             allowed: vec![pcpus; 2],
             placement: Placement::LoadBalancing,
+            busy_factor: BUSY_FACTOR,
         },
     );
     for v in 0..2 {
@@ -90,6 +92,7 @@ fn a_heavier_vcpu_gets_more_of_what_its_vm_weighs() {
             vcpu_weights: vec![3072, 1024],
             allowed: vec!["0-1".parse().unwrap(); 2],
             placement: Placement::LoadBalancing,
+            busy_factor: BUSY_FACTOR,
         },
     );
     for v in 0..2 {
@@ -140,6 +143,7 @@ fn crowded(discipline: Discipline, placement: Placement) -> LinuxHost {
             vcpu_weights: vec![1024; 4],
             allowed: vec!["0-1".parse().unwrap(); 4],
             placement,
+            busy_factor: BUSY_FACTOR,
         },
     );
     for v in 0..4 {
@@ -225,4 +229,64 @@ fn no_vcpu_is_stacked_on_a_sibling_that_is_apart() {
     host.set_own_group(3, Some(512.0), 0);
     host.set_own_group(1, None, 0);
     assert_eq!(host.select(3, 1, &none, 0), 0);
+}
+
+/// A host of so many pCPUs, so many for each cache, and four VMs of one vCPU: the first on pCPU 0, the others on pCPU `crowded`.
+fn uneven(pcpus: u32, pcpus_per_llc: u32, busy_factor: u32, crowded: u32) -> LinuxHost {
+    let allowed: PcpuSet = (0..pcpus).map(PcpuId).collect();
+    let mut host = LinuxHost::new(
+        Discipline::cfs(pcpus),
+        Shape {
+            pcpus,
+            pcpus_per_llc,
+            vm_of: vec![0, 1, 2, 3],
+            weights: vec![1024.0; 4],
+            vcpu_weights: vec![1024; 4],
+            allowed: vec![allowed; 4],
+            placement: Placement::LoadBalancing,
+            busy_factor,
+        },
+    );
+    for v in 0..4 {
+        let p = if v == 0 { 0 } else { crowded };
+        host.enqueue(v, p, Arrival::New, 0);
+    }
+    host.pick(0, 0);
+    host.pick(crowded, 0);
+    host
+}
+
+/// When pCPU 0 first takes a vCPU, ms, if it asks at each ms of two seconds.
+fn first_taken_at(mut host: LinuxHost) -> Option<u64> {
+    (1..=2000).find(|ms| host.balance(0, ms * 1_000_000).is_some())
+}
+
+#[test]
+fn loads_are_compared_every_busy_factor_ms_for_each_pcpu_of_the_domain() {
+    // pCPUs, of them in a cache, busy_factor, where the load is: when it is first compared.
+    for (pcpus, cache, factor, crowded, wanted) in [
+        (2, 2, 16, 1, 32),
+        (16, 8, 16, 1, 128),
+        (16, 8, 16, 8, 256),
+        (16, 8, 32, 1, 256),
+        (16, 8, 32, 8, 512),
+        (4, 1, 16, 1, 64),
+        (6, 6, 32, 5, 192),
+    ] {
+        let host = uneven(pcpus, cache, factor, crowded);
+        let taken = first_taken_at(host);
+        assert_eq!(taken, Some(wanted), "{pcpus} pCPUs, {cache}, {factor}");
+    }
+    // With one cache there is one domain: after a comparison that moved a vCPU none comes before the next interval.
+    let mut host = uneven(2, 2, 16, 1);
+    let moved: Vec<u64> = (1..=64)
+        .filter(|ms| host.balance(0, ms * 1_000_000).is_some())
+        .collect();
+    assert_eq!(moved, [32, 64]);
+    // Nothing to even out: one vCPU each.
+    let mut host = uneven(2, 2, 16, 1);
+    for v in [2, 3] {
+        host.dequeue(v, 1, true, 0);
+    }
+    assert_eq!(first_taken_at(host), None);
 }

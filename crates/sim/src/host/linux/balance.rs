@@ -1,0 +1,111 @@
+//! Who takes a waiting vCPU from whom: a pCPU that becomes idle, and one that is busy.
+//!
+//! A busy pCPU compares its load with those of its last-level cache and of the machine, when the time of each has come (`domain`), and takes one vCPU
+//! if that makes the larger load smaller (imbalance above 25 %).
+
+use super::LinuxHost;
+use super::domain::Domain;
+use crate::bits::next_bit;
+use crate::host::Move;
+
+impl LinuxHost {
+    /// A queued vCPU on `from` that may be moved to `to`.
+    pub(super) fn movable(&self, from: u32, to: u32, least: u64, most: u64) -> Option<u32> {
+        let entities = &self.group_entities;
+        let root = &self.roots[from as usize];
+        // The current vCPU's group may have others waiting; it is out of the tree.
+        let groups = root.queued(entities).chain(root.current());
+        for group in groups {
+            let queue = &self.groups[group as usize].vcpus;
+            let weight = entities[group as usize].weight() / u64::from(queue.len().max(1));
+            if weight < least || weight > most {
+                continue;
+            }
+            let found = queue
+                .queued(&self.vcpu_entities)
+                .find(|&v| self.may_be_on(v, to));
+            if found.is_some() {
+                return found;
+            }
+        }
+        None
+    }
+
+    /// The pCPU with the largest load among those with more than one vCPU, except `p`.
+    fn busiest(&self, p: u32, near: bool) -> Option<u32> {
+        let mut best: Option<(u64, u32)> = None;
+        let mut at = 0;
+        while let Some(q) = next_bit(&self.overloaded, at, self.shape.pcpus) {
+            if q < at {
+                break;
+            }
+            at = q + 1;
+            if q != p && (!near || self.llc(q) == self.llc(p)) {
+                let load = self.roots[q as usize].load();
+                if best.is_none_or(|(most, _)| load > most) {
+                    best = Some((load, q));
+                }
+            }
+            if at >= self.shape.pcpus {
+                break;
+            }
+        }
+        best.map(|(_, q)| q)
+    }
+
+    /// A waiting vCPU of the pCPU with the largest load among those that have one to spare: where
+    /// none may move, the next is asked (LBF_ALL_PINNED).
+    pub(super) fn take_from_busiest(&self, p: u32, near: bool) -> Option<Move> {
+        let mut best: Option<(u64, Move)> = None;
+        let mut at = 0;
+        while at < self.shape.pcpus
+            && let Some(from) = next_bit(&self.overloaded, at, self.shape.pcpus)
+            && from >= at
+        {
+            at = from + 1;
+            let load = self.roots[from as usize].load();
+            let is_candidate = from != p
+                && (!near || self.llc(from) == self.llc(p))
+                && best.is_none_or(|(most, _)| load > most);
+            if is_candidate && let Some(vcpu) = self.movable(from, p, 0, u64::MAX) {
+                best = Some((load, Move { vcpu, from, to: p }));
+            }
+        }
+        best.map(|(_, taken)| taken)
+    }
+
+    /// The move to a busy pCPU that makes the larger load smaller, if there is one.
+    fn evens_out(&self, p: u32, near: bool) -> Option<Move> {
+        let from = self.busiest(p, near)?;
+        let (more, less) = (
+            self.roots[from as usize].load(),
+            self.roots[p as usize].load(),
+        );
+        if more <= less + less / 4 {
+            return None;
+        }
+        // After the move neither may have as much as the larger had.
+        let vcpu = self.movable(from, p, 1, (more - less).saturating_sub(1))?;
+        Some(Move { vcpu, from, to: p })
+    }
+
+    /// Compares the loads of those domains whose time has come; at most one vCPU is moved.
+    pub(super) fn compare_loads(&mut self, p: u32, now: u64) -> Option<Move> {
+        for domain in Domain::ALL {
+            if domain.is_redundant(&self.shape) {
+                continue;
+            }
+            let next = now + domain.interval(&self.shape);
+            let due = &mut self.balance_due[p as usize][domain as usize];
+            if now < *due {
+                continue;
+            }
+            *due = next;
+            let found = self.evens_out(p, domain == Domain::Cache);
+            if found.is_some() {
+                return found;
+            }
+        }
+        None
+    }
+}
