@@ -1,7 +1,8 @@
 //! VMs that are gone, or no longer selected, until what was changed for them is put back.
 //!
 //! Nothing is done with them any more but that, and nobody hears of them. Thousands may end at once: an update puts back what it can in its time,
-//! one of them at least, and the next goes on. A group in which threads still are is tried again at each look, after those that were not tried. The journal lists them until then, so the end of the daemon puts them back, whatever end that is.
+//! one of them at least, and the next goes on. A group in which threads still are is tried again at each look, after those that were not tried. The
+//! journal lists them until then, so the end of the daemon puts them back, whatever end that is.
 
 use std::collections::BTreeSet;
 use std::collections::VecDeque;
