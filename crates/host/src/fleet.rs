@@ -60,6 +60,7 @@ use crate::origin::Origin;
 use crate::summed::Summed;
 use crate::turns::Turns;
 use tandem_linux::actuator::Actuator;
+use tandem_linux::actuator::Held;
 use tandem_linux::actuator::Outcome;
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::cgroup::CpuController;
@@ -133,6 +134,9 @@ const RECHECK_EVERY: u64 = 8;
 /// those that left; those beyond wait for the next.
 /// Who starts or ends thousands at once must not stop the control loop.
 const BUDGET: Duration = Duration::from_millis(100);
+
+/// What so many vCPUs that ended held is put back at once.
+const PIECE: usize = 256;
 
 impl Fleet {
     /// A fleet without VMs yet.
@@ -234,7 +238,7 @@ impl Fleet {
                 new.push(vm);
                 continue;
             };
-            ended.extend(follow_vcpus(&mut managed, vm));
+            ended.push(follow_vcpus(&mut managed, vm));
             if managed.vcpus.len() < vm.vcpus.len() {
                 grown.push(vm.id);
             }
@@ -410,13 +414,19 @@ impl Fleet {
 
     /// Puts back what was set on vCPUs' threads, if they still live, and removes the groups made for them. What cannot be put
     /// back now stays in the journal.
-    fn let_go_of_vcpus(&mut self, vcpus: &[ManagedVcpu]) {
-        if vcpus.is_empty() {
+    fn let_go_of_vcpus(&mut self, of_vms: &[Vec<ManagedVcpu>]) {
+        // Each record is held against all cgroups of a piece.
+        let pieces = of_vms.iter().flat_map(|vcpus| vcpus.chunks(PIECE));
+        let pieces: Vec<&[ManagedVcpu]> = pieces.collect();
+        if pieces.is_empty() {
             return;
         }
-        self.close_files_of(vcpus);
+        for vcpus in &pieces {
+            self.close_files_of(vcpus);
+        }
         if let Backend::Live(actuator) = &mut self.backend {
-            actuator.release(&[&held(vcpus)], || true);
+            let held: Vec<Held> = pieces.into_iter().map(held).collect();
+            actuator.release(&held.iter().collect::<Vec<_>>(), || true);
         }
     }
 

@@ -77,9 +77,9 @@ const LOOKS_AT_FIRST: u32 = 3;
 /// reads, and a VM that moves is seen where it was for twice as long.
 const LOOKS_PER_READ: u32 = 16;
 
-/// Where VMs were when they were looked at before.
+/// Where VMs were when they were looked at before. A process may have several.
 #[derive(Debug, Default)]
-pub(crate) struct KnownHomes(BTreeMap<ThreadRef, Known>);
+pub(crate) struct KnownHomes(BTreeMap<(ThreadRef, VmId), Known>);
 
 #[derive(Debug)]
 struct Known {
@@ -101,7 +101,8 @@ impl KnownHomes {
         let mut before = std::mem::take(&mut self.0);
         for vm in vms {
             let vcpus = threads(vm);
-            let known = before.remove(&vm.process);
+            let key = (vm.process, vm.id);
+            let known = before.remove(&key);
             let looks = known.as_ref().map_or(0, |known| known.looks + 1);
             let known =
                 known.filter(|known| known.vcpus == vcpus && is_believed(&vm.process, looks));
@@ -110,11 +111,11 @@ impl KnownHomes {
                 None => residence(controller, &vm.process, &vcpus).map(Arc::new),
             };
             if let Ok(home) = home {
-                self.0.insert(vm.process, Known { vcpus, home, looks });
+                self.0.insert(key, Known { vcpus, home, looks });
             }
         }
         Homes::new(vms.iter().filter_map(|vm| {
-            let known = self.0.get(&vm.process)?;
+            let known = self.0.get(&(vm.process, vm.id))?;
             Some((vm.id, Arc::clone(&known.home)))
         }))
     }
@@ -124,10 +125,11 @@ impl KnownHomes {
     /// Whether a VM is where it was taken to be; it is read anew at the next look if not.
     pub(crate) fn confirm(&mut self, controller: &dyn CpuController, vm: &Vm) -> bool {
         let now = residence(controller, &vm.process, &threads(vm)).ok();
-        let known = self.0.get(&vm.process).map(|known| known.home.as_ref());
+        let key = (vm.process, vm.id);
+        let known = self.0.get(&key).map(|known| known.home.as_ref());
         let is_there = known == now.as_ref();
         if !is_there {
-            self.0.remove(&vm.process);
+            self.0.remove(&key);
         }
         is_there
     }

@@ -224,10 +224,18 @@ impl Actuator {
             Made::Others => return Err(CgroupError::Exists(group).into()),
             Made::Gone => {}
         }
+        // Somebody may have made another in the place of one of ours.
+        let is_ours = |of: &CgroupPath| matches!(self.made(of), Made::Ours);
+        if self.journal.knows(&Key::Created(parent.clone())) && !is_ours(parent) {
+            return Err(CgroupError::Gone(parent.clone()).into());
+        }
         self.controller.check_parent(parent)?;
         self.enable_above(&group)?;
         let cgroup = group.clone();
-        self.groups.remove(&group);
+        // Which one was there before says nothing of the one that is made now.
+        if let Some(id) = self.groups.remove(&group) {
+            self.journal.forget(&Key::Enabled(cgroup.clone(), id))?;
+        }
         self.journal.note(Record::Created { cgroup })?;
         let created = self.controller.create_child(parent, name);
         let created = created.map_err(ActuatorError::from);

@@ -258,13 +258,31 @@ impl<R: Entry> Journal<R> {
 
     /// What is journaled already is about to get the value in `record`. On an error it must not be.
     pub fn will_write(&mut self, record: R) -> Result<(), JournalError> {
-        if self.written(&record.key()).last() != Some(&record) {
-            let text = line(&record);
-            self.shares
-                .check_bytes::<R>(record.thread(), None, text.len())?;
-            self.write(&text, false)?;
-            self.remember_written(record);
+        let key = record.key();
+        let (last, count) = {
+            let written = self.written(&key);
+            (written.last(), written.len())
+        };
+        if last == Some(&record) {
+            return Ok(());
         }
+        let text = line(&record);
+        // One more line in the place of another takes no room.
+        let room = match count < record.kept() {
+            true => self
+                .shares
+                .check_bytes::<R>(record.thread(), None, text.len()),
+            false => Ok(()),
+        };
+        if let Err(error) = room {
+            // It was given nothing yet, so whatever it has is somebody else's.
+            if count == 0 {
+                let _ = self.forget(&key);
+            }
+            return Err(error);
+        }
+        self.write(&text, false)?;
+        self.remember_written(record);
         Ok(())
     }
 

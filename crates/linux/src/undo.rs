@@ -176,16 +176,14 @@ impl Undo<'_> {
                     return Ok(Undone::Nothing);
                 }
                 gone_is_fine(self.controller.cgroup_of(thread).and_then(|now| {
-                    match now == *to {
-                        true => self
-                            .controller
-                            .move_thread(
-                                thread.tid,
-                                &nearest(from, |cgroup| self.controller.exists(cgroup)),
-                            )
-                            .map(|()| Undone::PutBack),
-                        false => Ok(Undone::Nothing),
+                    // In another that somebody made in its place it is where somebody else put it.
+                    if now != *to || !self.is_ours(to)? {
+                        return Ok(Undone::Nothing);
                     }
+                    let from = nearest(from, |cgroup| self.controller.exists(cgroup));
+                    self.controller
+                        .move_thread(thread.tid, &from)
+                        .map(|()| Undone::PutBack)
                 }))
             }
             Record::Knob {

@@ -83,6 +83,26 @@ fn a_group_that_somebody_else_made_in_the_place_of_ours_stays() {
 }
 
 #[test]
+fn nothing_is_made_in_it_or_moved_out_of_it() {
+    for version in [Version::V1, Version::V2] {
+        let dir = tempfile::tempdir().unwrap();
+        let (host, faults) = (Fake::new(version), Faults::default());
+        let mut actuator = open(&host, &faults, dir.path());
+        let group = actuator.create_group(&home(), "tandem-x").unwrap();
+        let thread = host.thread(2).unwrap();
+        actuator.move_thread(&thread, &group).unwrap();
+        host.swap_cgroup(&group);
+        host.controller().move_thread(thread.tid, &group).unwrap();
+        let error = actuator.create_group(&group, "vcpu0").unwrap_err();
+        assert!(error.is_gone(), "{version}: {error}");
+        drop(actuator);
+        let place = host.controller().cgroup_of(&thread).unwrap();
+        assert_eq!(place, group, "{version}: he put it there");
+        assert!(!is_pending(dir.path()), "{version}");
+    }
+}
+
+#[test]
 fn a_group_that_was_removed_is_made_again_and_is_ours() {
     let dir = tempfile::tempdir().unwrap();
     let (host, faults) = (Fake::new(Version::V2), Faults::default());

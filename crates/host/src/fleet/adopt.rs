@@ -52,8 +52,8 @@ impl Fleet {
             1 => FIRST_BUDGET.max(self.budget),
             _ => self.budget,
         };
-        let began = Instant::now();
         let homes = self.homes.look(self.backend.controller(), all);
+        let began = Instant::now();
         let mut tried = [false; 2];
         for due in due {
             let any = std::mem::replace(&mut tried[usize::from(due.has_failed)], true);
@@ -61,8 +61,9 @@ impl Fleet {
                 continue;
             }
             let vm = due.vm;
-            // Of whom it is not read where it is now, that is done at the next look.
+            // Of whom it is not read where it is now, that is done when it is tried again. Who moves all the time must not be the first all the time.
             if !self.homes.confirm(self.backend.controller(), vm) {
+                self.candidates.failed(vm.id, self.updates, true);
                 continue;
             }
             let adopted = self.claim(vm).and_then(|()| self.adopt(vm, &homes, notes));

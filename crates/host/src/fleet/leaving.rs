@@ -45,12 +45,15 @@ impl Leaving {
         if !managed.is_left_alone() {
             held.cgroups.push(managed.cgroup);
         }
-        self.0.push_back(Left {
+        let again = self.0.iter().position(|left| left.tries > 0);
+        let place = again.unwrap_or(self.0.len());
+        let left = Left {
             vm: managed.vm,
             policies: managed.policies,
             held,
             tries: 0,
-        });
+        };
+        self.0.insert(place, left);
     }
 
     /// Their processes.

@@ -245,6 +245,29 @@ fn hostile_groups_that_stay_busy_keep_nobody_waiting_and_are_told_once() {
 }
 
 #[test]
+fn who_leaves_is_put_back_before_groups_that_were_busy_are_tried_again() {
+    let mut subject = Subject::new(Duration::MAX);
+    let vms = subject.vms(3);
+    assert_eq!(subject.update(&vms).len(), 3);
+    subject.tree.make_busy("/vms", true);
+    let other = subject.vms(4).split_off(3);
+    assert_eq!(subject.update(&other), [other[0].id]);
+    assert_eq!(subject.tree.below("/vms"), 4);
+    subject.fleet.budget = Duration::ZERO;
+    assert!(subject.update(&[]).is_empty());
+    assert_eq!(subject.tree.below("/vms"), 3);
+}
+
+#[test]
+fn vms_of_one_process_are_all_adopted() {
+    let mut subject = Subject::new(Duration::MAX);
+    let mut vms = subject.vms(2);
+    vms[1].process = vms[0].process;
+    vms[1].vcpus.truncate(1);
+    assert_eq!(subject.update(&vms).len(), 2);
+}
+
+#[test]
 fn who_comes_back_before_what_it_left_is_put_back_waits() {
     let mut subject = Subject::new(Duration::MAX);
     let vms = subject.vms(3);

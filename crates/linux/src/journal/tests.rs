@@ -393,6 +393,25 @@ fn a_record_is_found_without_a_look_at_the_others() {
 }
 
 #[test]
+fn where_the_journal_is_full_what_is_in_force_changes_and_nothing_new_is_given() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut journal = Journal::open(dir.path(), stamp()).unwrap();
+    let of = |key, first: char| Counted(key, format!("{first}{}", "-".repeat(1_000)));
+    journal.append(of(0, 'o')).unwrap();
+    for given in 'a'..='j' {
+        journal.will_write(of(0, given)).unwrap();
+    }
+    let beyond = (1..10_000).find(|key| journal.append(of(*key, 'o')).is_err());
+    let last = beyond.expect("it is full") - 1;
+    for given in 'k'..='t' {
+        journal.will_write(of(0, given)).unwrap();
+    }
+    assert!(journal.will_write(of(last, 'a')).is_err());
+    // Whatever it has is not ours.
+    assert!(!journal.knows(&last) && journal.knows(&(last - 1)));
+}
+
+#[test]
 fn what_counts_no_more_is_not_read_back_and_what_follows_is_an_original() {
     for given in [0, 1, 5] {
         for follows in [None, Some("2048")] {
