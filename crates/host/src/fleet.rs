@@ -106,7 +106,7 @@ pub struct Fleet {
     homes: KnownHomes,
     /// Those that were under care, until nothing of ours is left on them.
     leaving: Leaving,
-    /// For how long an update does either.
+    /// For how long an update does each of these, and takes new vCPUs.
     budget: Duration,
     hierarchy: Hierarchy,
     throttling: Throttling,
@@ -131,8 +131,7 @@ pub struct Fleet {
 const RECHECK_EVERY: u64 = 8;
 
 /// For how long an update adopts new VMs, for how long it takes new vCPUs of those it has, and for how long it puts back what was changed for
-/// those that left; those beyond wait for the next.
-/// Who starts or ends thousands at once must not stop the control loop.
+/// those that left; those beyond wait for the next. Who starts or ends thousands at once must not stop the control loop.
 const BUDGET: Duration = Duration::from_millis(100);
 
 /// What so many vCPUs that ended held is put back at once.

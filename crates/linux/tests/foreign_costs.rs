@@ -8,8 +8,7 @@ mod faulty;
 
 use fake_host::Fake;
 use faulty::Faults;
-use faulty::FaultyDisk;
-use faulty::FaultyHost;
+use faulty::open;
 use tandem_linux::actuator::Actuator;
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::cgroup::Knob;
@@ -24,17 +23,6 @@ const TIMES: u32 = 200;
 
 fn own() -> CgroupPath {
     CgroupPath("/vms/own.scope".to_owned())
-}
-
-fn open(host: &Fake, faults: &Faults, dir: &std::path::Path) -> Actuator {
-    let counted = FaultyHost {
-        host: host.clone(),
-        faults: faults.clone(),
-    };
-    let disk = Box::new(FaultyDisk(faults.clone()));
-    let threads = Box::new(counted.clone());
-    let opened = Actuator::open_on(disk, Box::new(counted), threads, dir, "boot");
-    opened.unwrap().0
 }
 
 /// Who sets something, and what is done about it.

@@ -8,8 +8,7 @@ mod faulty;
 
 use fake_host::Fake;
 use faulty::Faults;
-use faulty::FaultyDisk;
-use faulty::FaultyHost;
+use faulty::open;
 use tandem_linux::actuator::Actuator;
 use tandem_linux::actuator::Held;
 use tandem_linux::cgroup::CgroupPath;
@@ -27,17 +26,6 @@ struct Subject {
     host: Fake,
     faults: Faults,
     actuator: Actuator,
-}
-
-fn open(host: &Fake, faults: &Faults, dir: &std::path::Path) -> Actuator {
-    let counted = FaultyHost {
-        host: host.clone(),
-        faults: faults.clone(),
-    };
-    let disk = Box::new(FaultyDisk(faults.clone()));
-    let threads = Box::new(counted.clone());
-    let opened = Actuator::open_on(disk, Box::new(counted), threads, dir, "boot");
-    opened.unwrap().0
 }
 
 impl Subject {

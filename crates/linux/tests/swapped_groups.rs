@@ -8,24 +8,11 @@ mod faulty;
 
 use fake_host::Fake;
 use faulty::Faults;
-use faulty::FaultyDisk;
-use faulty::FaultyHost;
-use tandem_linux::actuator::Actuator;
+use faulty::open;
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::cgroup::Version;
 use tandem_linux::journal::is_pending;
 use tandem_policy::Weight;
-
-fn open(host: &Fake, faults: &Faults, dir: &std::path::Path) -> Actuator {
-    let counted = FaultyHost {
-        host: host.clone(),
-        faults: faults.clone(),
-    };
-    let disk = Box::new(FaultyDisk(faults.clone()));
-    let threads = Box::new(counted.clone());
-    let opened = Actuator::open_on(disk, Box::new(counted), threads, dir, "boot");
-    opened.unwrap().0
-}
 
 fn home() -> CgroupPath {
     CgroupPath("/vms/shared".to_owned())

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::Mutex;
 
+use tandem_linux::actuator::Actuator;
 use tandem_linux::affinity::AffinityError;
 use tandem_linux::affinity::Threads;
 use tandem_linux::cgroup::CgroupError;
@@ -52,6 +53,18 @@ struct Plan {
 /// What is to fail; clones are the same.
 #[derive(Clone, Debug, Default)]
 pub struct Faults(Arc<Mutex<Plan>>);
+
+/// An actuator of a host and a disk with these faults.
+pub fn open(host: &Fake, faults: &Faults, dir: &Path) -> Actuator {
+    let counted = FaultyHost {
+        host: host.clone(),
+        faults: faults.clone(),
+    };
+    let disk = Box::new(FaultyDisk(faults.clone()));
+    let threads = Box::new(counted.clone());
+    let opened = Actuator::open_on(disk, Box::new(counted), threads, dir, "boot");
+    opened.unwrap().0
+}
 
 impl Faults {
     /// The call after `calls` others fails.
