@@ -18,7 +18,6 @@ use std::io::BufReader;
 use std::io::Read;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::time::Duration;
 use std::time::Instant;
 
@@ -39,11 +38,12 @@ use tandem_linux::senders::Sender;
 use tandem_linux::thread::Pid;
 use tandem_linux::thread::Tid;
 use tandem_policy::VcpuId;
-use thiserror::Error;
 
+mod error;
 mod opened;
 mod paths;
 
+pub use error::QmpError;
 pub use opened::OpenSocket;
 pub use paths::FoundSocket;
 pub use paths::MOST_ENTRIES;
@@ -63,41 +63,6 @@ const MOST_BYTES: u64 = 4 << 20;
 
 /// What is read at a time: an answer of a hundred vCPUs and more.
 const BUFFER: usize = 16 << 10;
-
-/// Why a QMP socket gave no answer.
-#[derive(Debug, Error)]
-pub enum QmpError {
-    /// No connection, or it broke.
-    #[error("QMP socket {socket}: {source}")]
-    Socket {
-        /// The socket.
-        socket: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// Nothing came in time.
-    #[error(
-        "QMP socket {0} does not answer: another client (libvirt?) holds it; give QEMU a second one \
-         with -qmp unix:PATH,server=on,wait=off"
-    )]
-    Timeout(PathBuf),
-    /// What came is not QMP, or not what was asked for.
-    #[error("QMP socket {socket}: {what}")]
-    Protocol {
-        /// The socket.
-        socket: PathBuf,
-        /// What came instead.
-        what: String,
-    },
-    /// A pattern of socket paths that cannot be used.
-    #[error("'{pattern}' is no pattern of QMP sockets: {why}; write one such as /run/qemu/*.qmp")]
-    Pattern {
-        /// The pattern.
-        pattern: String,
-        /// What is wrong with it.
-        why: String,
-    },
-}
 
 /// One vCPU as QEMU names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,21 +1,18 @@
 //! How the fleet follows the vCPUs of VMs that it has: new ones are taken, those that ended are let go of.
 //!
 //! Who starts vCPUs by the thousand waits for himself: new ones are taken in a bounded time of each update, of one VM of each tenant after the other
-//! ([`ByTenant`]), and the next goes on with those that have waited longest. What was changed for those that ended is put back in the same update.
+//! (`grown`), and the next goes on with those that have waited longest. What was changed for those that ended is put back in the same update.
 
-use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::time::Instant;
 
 use tandem_linux::actuator::Held;
 use tandem_linux::actuator::Outcome;
 use tandem_linux::thread::ThreadRef;
-use tandem_policy::VmId;
 
 use super::Backend;
 use super::Fleet;
 use super::FleetError;
-use super::by_tenant::ByTenant;
 use super::leaving::held;
 use crate::apply::Refused;
 use crate::discovery::Vm;
@@ -25,33 +22,6 @@ use crate::managed::Note;
 
 /// What so many vCPUs that ended held is put back at once.
 const PIECE: usize = 256;
-
-/// VMs whose new vCPUs are not taken yet.
-#[derive(Debug, Default)]
-pub(super) struct Grown {
-    /// Who waits longest first.
-    waiting: Vec<VmId>,
-    by_tenant: ByTenant,
-}
-
-impl Grown {
-    /// These have new vCPUs now, and no others; in the order in which they are tried.
-    fn due<'v>(&mut self, grown: &[&'v Vm]) -> Vec<&'v Vm> {
-        let mut vms: BTreeMap<VmId, &'v Vm> = grown.iter().map(|vm| (vm.id, *vm)).collect();
-        self.waiting.retain(|id| vms.contains_key(id));
-        let known: BTreeSet<VmId> = self.waiting.iter().copied().collect();
-        let new = vms.keys().copied().filter(|id| !known.contains(id));
-        self.waiting.extend(new);
-        let waiting = self.waiting.iter().filter_map(|id| vms.remove(id));
-        self.by_tenant.order(waiting.collect(), |vm| vm.tenant)
-    }
-
-    /// It is tried; where that leaves some, it waits behind the others.
-    fn tried(&mut self, vm: &Vm) {
-        self.waiting.retain(|id| *id != vm.id);
-        self.by_tenant.tried(vm.tenant);
-    }
-}
 
 impl Fleet {
     /// Takes the new vCPUs of these VMs, as far as there is time, one of them at least; the next update goes on.
@@ -161,15 +131,4 @@ impl Fleet {
             self.counters.forget(&vcpu.thread);
         }
     }
-}
-
-/// A VM is now as it was found; returns those of its vCPUs that ended.
-pub(super) fn follow_vcpus(managed: &mut ManagedVm, vm: &Vm) -> Vec<ManagedVcpu> {
-    let threads: BTreeSet<ThreadRef> = vm.vcpus.iter().map(|vcpu| vcpu.thread).collect();
-    let (kept, ended) = std::mem::take(&mut managed.vcpus)
-        .into_iter()
-        .partition(|vcpu| threads.contains(&vcpu.thread));
-    managed.vcpus = kept;
-    managed.vm = vm.clone();
-    ended
 }

@@ -28,7 +28,7 @@ use rustix::fs::readlinkat;
 use rustix::io::Errno;
 use rustix::net::SocketAddrUnix;
 
-use super::QmpError;
+use super::error::QmpError;
 
 /// So many parts a path may have, with those of links in it: tenants make links, and each part takes three system calls.
 const MOST_PARTS: usize = 64;

@@ -19,7 +19,7 @@ use rustix::fs::RawDir;
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
-use super::QmpError;
+use super::error::QmpError;
 use super::opened::OpenSocket;
 use crate::glob::compile;
 
