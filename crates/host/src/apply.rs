@@ -23,6 +23,7 @@ use tandem_policy::decision::Swap;
 use crate::division;
 use crate::managed::ManagedVcpu;
 use crate::managed::ManagedVm;
+use crate::managed::give_up_group;
 
 /// What came of a set of decisions.
 #[derive(Debug, Default)]
@@ -242,7 +243,8 @@ fn vcpu_group(
     actuator: &mut Actuator,
 ) -> Result<Option<CgroupPath>, ActuatorError> {
     let cgroup = managed.cgroup.clone();
-    let Some(vcpu) = managed.vcpu_mut(vcpu) else {
+    let mut vcpus = managed.vcpus.iter_mut();
+    let Some(vcpu) = vcpus.find(|managed| managed.index == vcpu) else {
         return Ok(None);
     };
     if vcpu.group.is_none() {
@@ -251,7 +253,7 @@ fn vcpu_group(
     if vcpu.group.is_none() {
         let group = actuator.create_group(&cgroup, &format!("vcpu{}", vcpu.index))?;
         if actuator.move_thread(&vcpu.thread, &group)? == Outcome::Gone {
-            actuator.release_group(&group)?;
+            give_up_group(group, &mut managed.busy, actuator)?;
             return Ok(None);
         }
         vcpu.reread_group(actuator.controller(), &cgroup)?;

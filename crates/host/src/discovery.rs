@@ -499,7 +499,9 @@ impl Discovery {
         let wants = |pid| hosts.get(&pid).map(|host| host.qmp_wanted);
         for socket in self.qmp.due(now, wants, maker) {
             let path = &socket.path;
-            let owner = match qmp::query_vcpus(path, qmp::DEADLINE) {
+            let opened = self.qmp.open(&socket);
+            let asked = opened.and_then(|opened| qmp::query_vcpus(&opened, qmp::DEADLINE));
+            let owner = match asked {
                 Ok(answer) => match owner_of(hosts, &answer) {
                     Ok(owner) => owner.map(|host| {
                         // Whatever else a socket names is none of its process's.

@@ -15,6 +15,7 @@ use tandem_policy::Weight;
 
 use crate::managed::ManagedVcpu;
 use crate::managed::ManagedVm;
+use crate::managed::give_up_group;
 
 /// Puts the vCPUs apart in these portions of the VM's weight, or together if there are none; true if anything was changed. Of a VM in the
 /// idle class, in turns, or with a group that is not ours nothing is. If one cannot be put apart, all are put together again.
@@ -35,7 +36,7 @@ pub(crate) fn divide(
         };
         if vcpu.settings.portion.is_none() {
             let weight = weight.times(*portion);
-            match part(&managed.cgroup, vcpu, weight, actuator) {
+            match part(&managed.cgroup, vcpu, weight, &mut managed.busy, actuator) {
                 Ok(true) => {}
                 Ok(false) => continue,
                 Err(error) => {
@@ -55,11 +56,12 @@ fn part(
     vms: &CgroupPath,
     vcpu: &mut ManagedVcpu,
     weight: Weight,
+    busy: &mut Vec<CgroupPath>,
     actuator: &mut Actuator,
 ) -> Result<bool, ActuatorError> {
     // One that it has inside its VM's group goes with the settings there.
     if let Some(group) = vcpu.group.take() {
-        actuator.release_group(&group)?;
+        give_up_group(group, busy, actuator)?;
     }
     let parent = vms.parent().unwrap_or_else(CgroupPath::root);
     let name = format!("{}-vcpu{}", vms.name(), vcpu.index);
@@ -74,11 +76,11 @@ fn part(
             Ok(true)
         }
         Ok((_, Outcome::Gone)) => {
-            actuator.release_group(&group)?;
+            give_up_group(group, busy, actuator)?;
             Ok(false)
         }
         Err(error) => {
-            actuator.release_group(&group)?;
+            give_up_group(group, busy, actuator)?;
             Err(error)
         }
     }
@@ -93,7 +95,7 @@ fn unite(managed: &mut ManagedVm, actuator: &mut Actuator) -> Result<bool, Actua
         any = true;
         actuator.move_thread(&vcpu.thread, &managed.cgroup)?;
         if let Some(group) = vcpu.group.take() {
-            actuator.release_group(&group)?;
+            give_up_group(group, &mut managed.busy, actuator)?;
         }
         (vcpu.settings.portion, vcpu.settings.weight) = (None, None);
         vcpu.settings.idle = false;

@@ -73,6 +73,7 @@ pub(crate) fn managed(vm: Vm) -> ManagedVm {
         policies: PolicySet::ALL,
         is_shared: false,
         ended_turns: false,
+        busy: Vec::new(),
         waits: Waits::default(),
         vcpus: Vec::new(),
         sampled: false,

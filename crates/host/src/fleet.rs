@@ -9,9 +9,11 @@
 //! lines here; what is gone is dropped at the next scan and is no error.
 
 mod adopt;
+mod by_tenant;
 mod candidates;
 mod counted;
 mod error;
+mod grown;
 mod keeper_ended;
 mod leaving;
 mod others;
@@ -19,6 +21,7 @@ pub(crate) mod quotas;
 #[cfg(test)]
 mod tests;
 mod turns;
+mod vcpus;
 
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -47,28 +50,25 @@ use crate::counted::Counters;
 use crate::discovery::Vm;
 use crate::fleet::candidates::Candidates;
 pub use crate::fleet::error::FleetError;
+use crate::fleet::grown::Grown;
+use crate::fleet::grown::follow_vcpus;
 use crate::fleet::leaving::Leaving;
-use crate::fleet::leaving::held;
 use crate::fleet::quotas::Throttling;
 use crate::hierarchy::Hierarchy;
 use crate::homes::KnownHomes;
 use crate::in_force::settings;
-use crate::managed::ManagedVcpu;
 use crate::managed::ManagedVm;
 use crate::managed::Note;
 use crate::origin::Origin;
 use crate::summed::Summed;
 use crate::turns::Turns;
 use tandem_linux::actuator::Actuator;
-use tandem_linux::actuator::Held;
-use tandem_linux::actuator::Outcome;
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::cgroup::CpuController;
 use tandem_linux::claims::Claims;
 use tandem_linux::procfs::ProcFs;
 use tandem_linux::sampler::Sampler;
 use tandem_linux::sched_attr::schedulers_slice;
-use tandem_linux::thread::ThreadRef;
 
 /// How the daemon acts: for real, or only in words.
 pub enum Backend {
@@ -111,8 +111,10 @@ pub struct Fleet {
     hierarchy: Hierarchy,
     throttling: Throttling,
     updates: u64,
-    /// The last VM of which new vCPUs were taken.
-    taken_up_to: VmId,
+    /// VMs whose new vCPUs are not taken yet.
+    grown: Grown,
+    /// What the time is.
+    now: Box<dyn Fn() -> Instant + Send>,
     began: Instant,
     /// Whether the kernel has the idle class for groups; `None` before the first VM.
     has_idle: Option<bool>,
@@ -134,9 +136,6 @@ const RECHECK_EVERY: u64 = 8;
 /// those that left; those beyond wait for the next. Who starts or ends thousands at once must not stop the control loop.
 const BUDGET: Duration = Duration::from_millis(100);
 
-/// What so many vCPUs that ended held is put back at once.
-const PIECE: usize = 256;
-
 impl Fleet {
     /// A fleet without VMs yet.
     pub fn new(
@@ -154,7 +153,8 @@ impl Fleet {
             vms: BTreeMap::new(),
             candidates: Candidates::default(),
             homes: KnownHomes::default(),
-            taken_up_to: VmId(0),
+            grown: Grown::default(),
+            now: Box::new(Instant::now),
             leaving: Leaving::default(),
             budget: BUDGET,
             hierarchy: Hierarchy::default(),
@@ -237,15 +237,16 @@ impl Fleet {
                 new.push(vm);
                 continue;
             };
-            ended.push(follow_vcpus(&mut managed, vm));
+            ended.push((vm, follow_vcpus(&mut managed, vm)));
             if managed.vcpus.len() < vm.vcpus.len() {
-                grown.push(vm.id);
+                grown.push(vm);
             }
             let outcome = self.follow(&mut managed, &mut notes);
             self.keep(managed, outcome, &mut notes, &mut refused);
         }
         self.let_go_of_vcpus(&ended);
-        self.take_new_vcpus(grown, &mut notes, &mut refused);
+        self.take_new_vcpus(&grown, &mut notes, &mut refused);
+        self.take_busy_groups();
         self.release_leaving(&mut refused);
         self.adopt_new(new, all, &mut notes, &mut refused);
         self.reread_hierarchy();
@@ -271,31 +272,6 @@ impl Fleet {
         }
     }
 
-    /// Takes the new vCPUs of these VMs, as far as there is time, of one VM at least; the next update goes on with those that follow.
-    fn take_new_vcpus(
-        &mut self,
-        mut grown: Vec<VmId>,
-        notes: &mut Vec<Note>,
-        refused: &mut Vec<Refused>,
-    ) {
-        grown.sort_unstable();
-        let next = grown.partition_point(|vm| *vm <= self.taken_up_to);
-        grown.rotate_left(next);
-        let began = Instant::now();
-        for (nth, id) in grown.into_iter().enumerate() {
-            if nth > 0 && began.elapsed() >= self.budget {
-                break;
-            }
-            let Some(mut managed) = self.vms.remove(&id) else {
-                continue;
-            };
-            self.taken_up_to = id;
-            let outcome = self.take_vcpus(&mut managed);
-            self.read_bounds(&mut managed);
-            self.keep(managed, outcome, notes, refused);
-        }
-    }
-
     /// Reads the cgroups above the VMs', those that are new or, if it is time, all.
     fn reread_hierarchy(&mut self) {
         if self.updates.is_multiple_of(RECHECK_EVERY) {
@@ -303,45 +279,6 @@ impl Fleet {
         }
         let above = self.vms.values().map(ManagedVm::above).collect();
         self.hierarchy.read(self.backend.controller(), above);
-    }
-
-    /// Moves vCPU threads that are new into the VM's group and starts to measure them. One that cannot be moved is left out;
-    /// the first such error is returned.
-    fn take_vcpus(&mut self, managed: &mut ManagedVm) -> Result<(), FleetError> {
-        let mut failed = None;
-        let known: BTreeSet<ThreadRef> = managed.vcpus.iter().map(|vcpu| vcpu.thread).collect();
-        let new = managed.vm.vcpus.iter();
-        for vcpu in new.filter(|vcpu| !known.contains(&vcpu.thread)) {
-            if managed.made
-                && let Backend::Live(actuator) = &mut self.backend
-            {
-                match actuator.move_thread(&vcpu.thread, &managed.cgroup) {
-                    Ok(Outcome::Done) => {}
-                    Ok(Outcome::Gone) => continue,
-                    Err(error) if error.is_gone() => return Err(error.into()),
-                    Err(error) => {
-                        failed.get_or_insert(error);
-                        continue;
-                    }
-                }
-            }
-            let Ok(allowed) = self.sampler.read_affinity(&vcpu.thread) else {
-                continue;
-            };
-            let mut taken = ManagedVcpu::new(vcpu.index, vcpu.thread, allowed);
-            if !managed.made {
-                match taken.reread_group(self.backend.controller(), &managed.cgroup) {
-                    Err(error) if error.is_gone() => continue,
-                    other => other?,
-                };
-            }
-            managed.vcpus.push(taken);
-        }
-        managed.vcpus.sort_by_key(|vcpu| vcpu.index);
-        match failed {
-            Some(error) => Err(error.into()),
-            None => Ok(()),
-        }
     }
 
     /// Follows what changed on a VM since the last scan: how many vCPUs it has, their affinities, the operator's weight.
@@ -380,7 +317,8 @@ impl Fleet {
             match &mut self.backend {
                 Backend::Live(actuator) => {
                     vcpu.recheck(vm, &self.sampler, Some(actuator), notes)?;
-                    let moved = vcpu.recheck_group(vm, cgroup, actuator, notes)?;
+                    let moved =
+                        vcpu.recheck_group(vm, cgroup, &mut managed.busy, actuator, notes)?;
                     managed.divisible &= !moved;
                 }
                 Backend::Dry(controller) => {
@@ -411,31 +349,6 @@ impl Fleet {
         Ok(())
     }
 
-    /// Puts back what was set on vCPUs' threads, if they still live, and removes the groups made for them. What cannot be put
-    /// back now stays in the journal.
-    fn let_go_of_vcpus(&mut self, of_vms: &[Vec<ManagedVcpu>]) {
-        // Each record is held against all cgroups of a piece.
-        let pieces = of_vms.iter().flat_map(|vcpus| vcpus.chunks(PIECE));
-        let pieces: Vec<&[ManagedVcpu]> = pieces.collect();
-        if pieces.is_empty() {
-            return;
-        }
-        for vcpus in &pieces {
-            self.close_files_of(vcpus);
-        }
-        if let Backend::Live(actuator) = &mut self.backend {
-            let held: Vec<Held> = pieces.into_iter().map(held).collect();
-            actuator.release(&held.iter().collect::<Vec<_>>(), || true);
-        }
-    }
-
-    fn close_files_of(&mut self, vcpus: &[ManagedVcpu]) {
-        for vcpu in vcpus {
-            self.sampler.forget(&vcpu.thread);
-            self.counters.forget(&vcpu.thread);
-        }
-    }
-
     /// A VM is not under care any more: nothing is left to do but to put back what was changed.
     fn leave(&mut self, managed: ManagedVm, notes: &mut Vec<Note>) {
         self.close_files_of(&managed.vcpus);
@@ -444,14 +357,36 @@ impl Fleet {
         self.leaving.push(managed);
     }
 
-    /// Puts back what was changed for VMs that left, as far as there is time.
+    /// Groups of vCPUs that were busy when they were given up are tried again, but for those that are in use again by now.
+    fn take_busy_groups(&mut self) {
+        for managed in self.vms.values_mut() {
+            for group in std::mem::take(&mut managed.busy) {
+                self.leaving.push_group(&managed.vm, group);
+            }
+        }
+        if self.leaving.has_groups() {
+            let vcpus = self.vms.values().flat_map(|managed| &managed.vcpus);
+            let in_use = vcpus.filter_map(|vcpu| vcpu.group.as_ref()).collect();
+            self.leaving.withdraw(&in_use);
+        }
+    }
+
+    /// For how long it has been later than that.
+    fn since(&self, began: Instant) -> Duration {
+        (self.now)().saturating_duration_since(began)
+    }
+
+    /// Puts back what was changed for VMs that left, and busy groups of vCPUs, as far as there is time.
     fn release_leaving(&mut self, refused: &mut Vec<Refused>) {
         let actuator = match &mut self.backend {
             Backend::Live(actuator) => Some(actuator.as_mut()),
             Backend::Dry(_) => None,
         };
-        for left in self.leaving.release(actuator, self.budget, refused) {
-            self.give_up(&left.vm, left.policies);
+        let (now, budget) = (&self.now, self.budget);
+        let began = now();
+        let goes_on = || now().saturating_duration_since(began) < budget;
+        for left in self.leaving.release(actuator, goes_on, refused) {
+            self.give_up(left.pid, left.policies);
         }
     }
 
@@ -475,17 +410,6 @@ impl Fleet {
         self.turns.keeper = None;
         self.backend
     }
-}
-
-/// A VM is now as it was found; returns those of its vCPUs that ended.
-fn follow_vcpus(managed: &mut ManagedVm, vm: &Vm) -> Vec<ManagedVcpu> {
-    let threads: BTreeSet<ThreadRef> = vm.vcpus.iter().map(|vcpu| vcpu.thread).collect();
-    let (kept, ended) = std::mem::take(&mut managed.vcpus)
-        .into_iter()
-        .partition(|vcpu| threads.contains(&vcpu.thread));
-    managed.vcpus = kept;
-    managed.vm = vm.clone();
-    ended
 }
 
 impl Host for Fleet {

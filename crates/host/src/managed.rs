@@ -92,6 +92,8 @@ pub struct ManagedVm {
     pub(crate) is_shared: bool,
     /// Whether it takes turns no more, and what is in force has to be read again.
     pub(crate) ended_turns: bool,
+    /// Groups of its vCPUs that were busy when they were given up; the fleet tries them again.
+    pub(crate) busy: Vec<CgroupPath>,
     /// How long its vCPUs waited.
     pub(crate) waits: Waits,
     pub(crate) vcpus: Vec<ManagedVcpu>,
@@ -249,6 +251,19 @@ impl ManagedVm {
     }
 }
 
+/// Gives up a group that held a vCPU alone. One in which somebody still is goes to the `busy` ones.
+pub(crate) fn give_up_group(
+    group: CgroupPath,
+    busy: &mut Vec<CgroupPath>,
+    actuator: &mut Actuator,
+) -> Result<(), ActuatorError> {
+    let report = actuator.release_group(&group)?;
+    if !report.busy.is_empty() {
+        busy.push(group);
+    }
+    Ok(())
+}
+
 /// Somebody else put a cgroup into the idle class, and with that gave up the weight that it had, or took it out.
 fn forget_idle_class(
     actuator: &mut Actuator,
@@ -399,6 +414,7 @@ impl ManagedVcpu {
         &mut self,
         vm: &str,
         vms: &CgroupPath,
+        busy: &mut Vec<CgroupPath>,
         actuator: &mut Actuator,
         notes: &mut Vec<Note>,
     ) -> Result<bool, ActuatorError> {
@@ -411,11 +427,11 @@ impl ManagedVcpu {
             && self.group.as_ref() != Some(&group)
         {
             self.settings.portion = None;
-            actuator.release_group(&group)?;
             notes.push(Note(format!(
                 "VM {vm} vCPU {}: someone else moved it out of {group}; it stays there, and the VM's vCPUs are not put apart any more",
                 self.index
             )));
+            give_up_group(group, busy, actuator)?;
             return Ok(true);
         }
         for (knob, what) in foreign {

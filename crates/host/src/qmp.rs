@@ -18,14 +18,11 @@ use std::io::BufReader;
 use std::io::Read;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
-use std::path::PathBuf;
 use std::time::Duration;
 use std::time::Instant;
 
 use rustix::io::Errno;
 use rustix::net::AddressFamily;
-use rustix::net::SocketAddrUnix;
 use rustix::net::SocketFlags;
 use rustix::net::SocketType;
 use rustix::net::connect;
@@ -41,10 +38,13 @@ use tandem_linux::senders::Sender;
 use tandem_linux::thread::Pid;
 use tandem_linux::thread::Tid;
 use tandem_policy::VcpuId;
-use thiserror::Error;
 
+mod error;
+mod opened;
 mod paths;
 
+pub use error::QmpError;
+pub use opened::OpenSocket;
 pub use paths::FoundSocket;
 pub use paths::MOST_ENTRIES;
 pub use paths::MOST_OF_FOLDER;
@@ -63,41 +63,6 @@ const MOST_BYTES: u64 = 4 << 20;
 
 /// What is read at a time: an answer of a hundred vCPUs and more.
 const BUFFER: usize = 16 << 10;
-
-/// Why a QMP socket gave no answer.
-#[derive(Debug, Error)]
-pub enum QmpError {
-    /// No connection, or it broke.
-    #[error("QMP socket {socket}: {source}")]
-    Socket {
-        /// The socket.
-        socket: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// Nothing came in time.
-    #[error(
-        "QMP socket {0} does not answer: another client (libvirt?) holds it; give QEMU a second one \
-         with -qmp unix:PATH,server=on,wait=off"
-    )]
-    Timeout(PathBuf),
-    /// What came is not QMP, or not what was asked for.
-    #[error("QMP socket {socket}: {what}")]
-    Protocol {
-        /// The socket.
-        socket: PathBuf,
-        /// What came instead.
-        what: String,
-    },
-    /// A pattern of socket paths that cannot be used.
-    #[error("'{pattern}' is no pattern of QMP sockets: {why}; write one such as /run/qemu/*.qmp")]
-    Pattern {
-        /// The pattern.
-        pattern: String,
-        /// What is wrong with it.
-        why: String,
-    },
-}
 
 /// One vCPU as QEMU names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,8 +100,9 @@ pub struct QmpAnswer {
 }
 
 /// Asks one socket, within `deadline`.
-pub fn query_vcpus(socket: &Path, deadline: Duration) -> Result<QmpAnswer, QmpError> {
+pub fn query_vcpus(opened: &OpenSocket, deadline: Duration) -> Result<QmpAnswer, QmpError> {
     let end = Instant::now() + deadline;
+    let socket = opened.path();
     let failed = |source: io::Error| match source.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => QmpError::Timeout(socket.to_owned()),
         _ => QmpError::Socket {
@@ -148,7 +114,7 @@ pub fn query_vcpus(socket: &Path, deadline: Duration) -> Result<QmpAnswer, QmpEr
         socket: socket.to_owned(),
         what,
     };
-    let mut stream = connect_now(socket).map_err(failed)?;
+    let mut stream = connect_now(opened).map_err(failed)?;
     stream.set_write_timeout(Some(deadline)).map_err(failed)?;
     let sender = Cell::new(None);
     let reader = Bounded {
@@ -280,8 +246,8 @@ fn short(text: &impl fmt::Display) -> String {
 }
 
 /// Connects without waiting: a full queue of clients would block a plain connect for ever.
-fn connect_now(path: &Path) -> io::Result<UnixStream> {
-    let address = SocketAddrUnix::new(path)?;
+fn connect_now(opened: &OpenSocket) -> io::Result<UnixStream> {
+    let address = opened.address()?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     senders::tell_senders(&socket)?;
@@ -325,14 +291,18 @@ impl Read for Bounded<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::io::BufRead;
     use std::io::BufReader;
     use std::os::fd::OwnedFd;
+    use std::os::unix::fs::symlink;
     use std::os::unix::net::UnixListener;
     use std::os::unix::process::CommandExt;
+    use std::path::Path;
     use std::process::Command;
     use std::thread;
 
+    use rustix::net::SocketAddrUnix;
     use rustix::net::bind;
     use rustix::net::listen;
     use rustix::net::sockopt::socket_peercred;
@@ -365,13 +335,17 @@ mod tests {
         });
     }
 
+    fn query(path: &Path, deadline: Duration) -> Result<QmpAnswer, QmpError> {
+        query_vcpus(&OpenSocket::named(path)?, deadline)
+    }
+
     fn ask(
         greeting: &'static str,
         answers: &'static [&'static str],
     ) -> Result<Vec<QmpVcpu>, String> {
         let dir = serve(greeting, answers);
         // A generous deadline, so that a loaded machine does not fail the test.
-        query_vcpus(&dir.path().join("qmp"), Duration::from_secs(20))
+        query(&dir.path().join("qmp"), Duration::from_secs(20))
             .map(|answer| answer.vcpus)
             .map_err(|error| error.to_string())
     }
@@ -415,7 +389,7 @@ mod tests {
             GREETING,
             &["{\"return\": {}}\n", "{\"return\": []}\n"],
         );
-        let peer = query_vcpus(&path, Duration::from_secs(20)).unwrap().peer;
+        let peer = query(&path, Duration::from_secs(20)).unwrap().peer;
         let me = Pid(std::process::id());
         assert_eq!(
             peer,
@@ -427,6 +401,30 @@ mod tests {
         assert!(peer.speaks_for(me, true), "a QEMU with -daemonize");
         let of_a_user = Peer { uid: 1000, ..peer };
         assert!(!of_a_user.speaks_for(Pid(1), false), "its neighbour");
+    }
+
+    #[test]
+    fn hostile_swaps_after_the_look_lead_nowhere() {
+        for found in [OpenSocket::found, OpenSocket::named] {
+            let dir = serve(
+                GREETING,
+                &[
+                    "{\"return\": {}}\n",
+                    "{\"return\": [{\"cpu-index\": 0, \"thread-id\": 71}]}\n",
+                ],
+            );
+            let (path, others) = (dir.path().join("qmp"), dir.path().join("others"));
+            let other = UnixListener::bind(&others).unwrap();
+            let opened = found(&path).unwrap();
+            // Between the look and the use.
+            fs::rename(&path, dir.path().join("away")).unwrap();
+            symlink(&others, &path).unwrap();
+            let answer = query_vcpus(&opened, Duration::from_secs(20)).unwrap();
+            assert_eq!(answer.vcpus.len(), 1);
+            other.set_nonblocking(true).unwrap();
+            let asked = other.accept().map(drop).map_err(|error| error.kind());
+            assert_eq!(asked, Err(io::ErrorKind::WouldBlock));
+        }
     }
 
     #[test]
@@ -445,7 +443,7 @@ mod tests {
             let child = child.arg("{\"return\": {}}").stdout(output);
             assert!(child.status().unwrap().success());
         });
-        let error = query_vcpus(&path, Duration::from_secs(20)).unwrap_err();
+        let error = query(&path, Duration::from_secs(20)).unwrap_err();
         assert!(error.to_string().contains("several processes"), "{error}");
         serve.join().unwrap();
     }
@@ -465,7 +463,7 @@ mod tests {
         let dir = serve(GREETING, answers);
         let path = dir.path().join("qmp");
         let begin = Instant::now();
-        let answered = query_vcpus(&path, Duration::from_secs(20)).unwrap();
+        let answered = query(&path, Duration::from_secs(20)).unwrap();
         assert_eq!(answered.vcpus.len(), 288);
         assert!(
             begin.elapsed() < Duration::from_secs(5),
@@ -486,7 +484,7 @@ mod tests {
             });
             let begin = Instant::now();
             let path = dir.path().join("qmp");
-            query_vcpus(&path, Duration::from_millis(100)).unwrap_err();
+            query(&path, Duration::from_millis(100)).unwrap_err();
             assert!(begin.elapsed() < Duration::from_secs(5));
             dribble.join().unwrap();
         }
@@ -532,14 +530,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("qmp");
         let _silent = UnixListener::bind(&path).unwrap();
-        let error = query_vcpus(&path, Duration::from_millis(20)).unwrap_err();
+        let error = query(&path, Duration::from_millis(20)).unwrap_err();
         assert!(matches!(error, QmpError::Timeout(_)), "{error}");
         assert!(error.to_string().contains("another client"));
     }
 
     #[test]
     fn a_missing_socket_is_named() {
-        let error = query_vcpus(Path::new("/nonexistent/qmp"), DEADLINE).unwrap_err();
+        let error = query(Path::new("/nonexistent/qmp"), DEADLINE).unwrap_err();
         assert!(error.to_string().contains("/nonexistent/qmp"), "{error}");
     }
 }

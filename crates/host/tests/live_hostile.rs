@@ -1,6 +1,6 @@
 //! The daemon beside processes that hold as much as they can: it goes on controlling, and stays small.
 //!
-//! It runs dry and in a process of its own, so that its memory is its own; it writes its metrics at every look for VMs, from the control loop, so the
+//! It runs dry, but for one test, and in a process of its own, so that its memory is its own; it writes its metrics at every look for VMs, from the control loop, so the
 //! longest time between two pages bounds the longest gap in control. A program of its own like the live tests of `tandem-linux`: it starts
 //! itself again as each of the hostile processes and as the daemon.
 
@@ -17,6 +17,7 @@ use std::io::Write;
 use std::io::stdin;
 use std::io::stdout;
 use std::path::Path;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::thread::sleep;
 use std::time::Duration;
@@ -25,12 +26,17 @@ use std::time::SystemTime;
 
 use rustix::process::Resource;
 use rustix::process::getrlimit;
+use rustix::process::getuid;
 use tandem_host::config::HostConfig;
 use tandem_host::daemon::Daemon;
 use tandem_linux::ProcFs;
 use tandem_linux::cgroup;
+use tandem_linux::cgroup::CgroupError;
+use tandem_linux::journal::is_pending;
 use tandem_linux::service::Reporter;
 use tandem_linux::thread::Pid;
+use tandem_linux::thread::ThreadRef;
+use tandem_linux::thread::Tid;
 use tandem_linux::usage::Usage;
 
 use harness::Skip;
@@ -38,12 +44,15 @@ use harness::Test;
 use helper::Helper;
 use helper::StateDir;
 use helper::number;
+use helper::unique;
+use helper::vcpu_threads;
 
 /// All tests, in the order in which they run.
 const ALL: &[(&str, Test)] = &[
     ("hostile_descriptors", descriptors),
     ("hostile_threads", threads),
     ("hostile_arguments", arguments),
+    ("hostile_vms_of_a_daemon_that_acts", acting),
 ];
 
 /// The longest gap in control, beside the time between two pages: half a second, and a period in which it may begin late.
@@ -51,6 +60,12 @@ const GAP: Duration = Duration::from_millis(1000 + 500 + 100);
 
 /// The most memory that the daemon may ever have, in KiB.
 const MEMORY_KIB: u64 = 64 << 10;
+
+/// The file in its state directory to which the daemon writes its metrics.
+const PAGE: &str = "page";
+
+/// So many vCPUs come at once where the daemon acts.
+const CROWD: u32 = 400;
 
 /// How long the daemon is watched.
 const WATCHED: Duration = Duration::from_secs(6);
@@ -63,7 +78,8 @@ fn main() -> ExitCode {
         Some("vm") => helper::be_a_vm(),
         Some("hoard") => be_a_hoard(),
         Some("crowd") => be_a_crowd(),
-        Some("daemon") => be_a_daemon(),
+        Some("daemon") => be_a_daemon(false),
+        Some("acting daemon") => be_a_daemon(true),
         Some(other) => panic!("no helper is called '{other}'"),
         None => harness::run(ALL),
     }
@@ -117,16 +133,24 @@ impl Reporter for Silent {
     fn would(&mut self, _: &str) {}
 }
 
-/// Is the daemon: arguments PAGE, and whose names count without KVM.
-fn be_a_daemon() -> ExitCode {
+/// Is the daemon: arguments STATE_DIR, and whose names count without KVM. Where it acts, it acts on these alone.
+fn be_a_daemon(acts: bool) -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
+    let state_dir = PathBuf::from(&arguments[0]);
     let mut config = HostConfig {
-        dry_run: true,
-        metrics_file: Some(arguments[0].clone().into()),
+        dry_run: !acts,
+        metrics_file: Some(state_dir.join(PAGE)),
+        state_dir,
         without_kvm: arguments[1..].to_vec(),
         ..HostConfig::default()
     };
-    config.select.all = true;
+    match acts {
+        true => {
+            let pids = arguments[1..].iter();
+            config.select.pids = pids.map(|pid| number(pid) as u32).collect();
+        }
+        false => config.select.all = true,
+    }
     let daemon = Daemon::open(config, None, &mut Silent).expect("it opens");
     match daemon.run(None, &mut Silent) {
         Ok(()) => ExitCode::SUCCESS,
@@ -153,15 +177,26 @@ fn longest_gap(page: &Path) -> Duration {
 fn watch(named: &[&str]) -> Result<(), Skip> {
     cgroup::open(&ProcFs::host()).map_err(|error| Skip(error.to_string()))?;
     let dir = StateDir::new();
-    let page = dir.0.join("page");
-    let page_text = page.display().to_string();
-    let arguments = [&[page_text.as_str()], named].concat();
+    let dir_text = dir.0.display().to_string();
+    let arguments = [&[dir_text.as_str()], named].concat();
     let daemon = Helper::start("daemon", &arguments);
+    watch_daemon(&daemon, &dir, |_| ());
+    daemon.kill();
+    Ok(())
+}
+
+/// Watches a daemon while something is done in each try.
+fn watch_daemon(daemon: &Helper, dir: &StateDir, mut during: impl FnMut(usize) + Send) {
+    let page = dir.0.join(PAGE);
     let mut gaps = Vec::new();
     // On a busy machine nobody gets pCPUs in time; a gap of ours is there each time.
-    for _ in 0..TRIES {
-        gaps.push(longest_gap(&page));
-        if gaps.last() <= Some(&GAP) {
+    for nth in 0..TRIES {
+        let gap = std::thread::scope(|scope| {
+            scope.spawn(|| during(nth));
+            longest_gap(&page)
+        });
+        gaps.push(gap);
+        if gap <= GAP {
             break;
         }
     }
@@ -171,7 +206,75 @@ fn watch(named: &[&str]) -> Result<(), Skip> {
     assert!(usage.peak_rss_kib <= MEMORY_KIB, "{usage:?}");
     let page = fs::read_to_string(&page).expect("it is written");
     assert!(page.contains("tandem_vms "), "{page}");
-    daemon.kill();
+}
+
+/// Whether this user may make cgroups here.
+fn can_act() -> Result<(), Skip> {
+    let skip = |error: CgroupError| Skip(error.to_string());
+    if !getuid().is_root() {
+        return Err(Skip("needs root".to_owned()));
+    }
+    let controller = cgroup::open(&ProcFs::host()).map_err(skip)?;
+    let me = Pid(std::process::id());
+    let me = ThreadRef::read(&ProcFs::host(), me, Tid(me.0)).expect("this one lives");
+    let own = controller.cgroup_of(&me).map_err(skip)?;
+    controller.check_parent(&own).map_err(skip)?;
+    let made = controller.create_child(&own, &unique("probe"));
+    controller.remove(&made.map_err(skip)?).map_err(skip)
+}
+
+/// The cgroups of a VM's vCPU threads.
+fn cgroups(vm: &Helper) -> Vec<String> {
+    let threads = vcpu_threads(vm.pid()).into_iter();
+    let cgroups = threads.map(|thread| {
+        let task = ProcFs::host().task(thread.pid, thread.tid);
+        fs::read_to_string(task.join("cgroup")).unwrap_or_default()
+    });
+    cgroups.collect()
+}
+
+/// Hundreds of VMs come and end at once while a daemon acts on them: it goes on, and another VM is as it was in the end.
+fn acting() -> Result<(), Skip> {
+    can_act()?;
+    let dir = StateDir::new();
+    let vm = Helper::start("vm", &["kept", "2"]);
+    let before = cgroups(&vm);
+    assert_eq!(before.len(), 2);
+    let mut crowds: Vec<Helper> = (0..TRIES)
+        .map(|_| Helper::start("vm", &["crowd", "1"]))
+        .collect();
+    let all = crowds.iter().chain([&vm]);
+    let pids: Vec<String> = all.map(|vm| vm.pid().to_string()).collect();
+    let dir_text = dir.0.display().to_string();
+    let arguments: Vec<&str> = [&dir_text]
+        .into_iter()
+        .chain(&pids)
+        .map(String::as_str)
+        .collect();
+    let daemon = Helper::start("acting daemon", &arguments);
+    let is_ours = |cgroup: &String| cgroup.contains("/tandem-");
+    assert!(cgroups(&vm).iter().all(is_ours), "{:?}", cgroups(&vm));
+    let mut most = 0;
+    watch_daemon(&daemon, &dir, |nth| {
+        let crowd = &mut crowds[nth];
+        for n in 0..CROWD {
+            crowd.tell(&format!("start late-{}/vcpu{}", n / 4, n % 4));
+        }
+        // Half of the time they come, then they end.
+        let end = Instant::now() + WATCHED / 2;
+        while Instant::now() < end {
+            sleep(Duration::from_millis(100));
+            most = most.max(cgroups(crowd).into_iter().filter(is_ours).count());
+        }
+        crowd.end();
+    });
+    println!("of {CROWD} vCPUs {most} were moved");
+    assert!(most > 1, "some of them were moved");
+    assert!(is_pending(&dir.0), "what is changed is journaled");
+    let status = daemon.finish();
+    assert!(status.success(), "{status}");
+    assert_eq!(cgroups(&vm), before);
+    assert!(!is_pending(&dir.0), "all of it is put back");
     Ok(())
 }
 

@@ -26,6 +26,7 @@ use fuzz::most_held;
 use serde_json::Value;
 use tandem_host::discovery::Discovery;
 use tandem_host::discovery::DiscoveryOptions;
+use tandem_host::qmp::OpenSocket;
 use tandem_host::qmp::QmpVcpu;
 use tandem_host::qmp::SocketPattern;
 use tandem_host::qmp::SocketWalk;
@@ -271,12 +272,13 @@ fn qmp_replies_are_read_or_refused_and_cost_little() {
     );
     let listener = Listener::new();
     let path = listener.folder.path().join("qmp");
+    let socket = OpenSocket::found(&path).unwrap();
     let (mut answers, mut refused, mut compared) = (0, 0, 0);
     each_input("QMP replies", 2_000, 1 << 20, |random| {
         let reply = mutator.input(random);
         listener.replies.send(reply.clone()).unwrap();
         // Longer than any machine needs: what there is to read is there at once.
-        match query_vcpus(&path, Duration::from_secs(60)) {
+        match query_vcpus(&socket, Duration::from_secs(60)) {
             Ok(answer) => {
                 answers += 1;
                 assert_eq!(answer.peer.pid, Pid(std::process::id()));
@@ -300,7 +302,7 @@ fn qmp_replies_are_read_or_refused_and_cost_little() {
 #[test]
 fn qmp_replies_of_megabytes_are_not_kept() {
     let listener = Listener::new();
-    let path = listener.folder.path().join("qmp");
+    let socket = OpenSocket::found(&listener.folder.path().join("qmp")).unwrap();
     // An event with more in it than any has, and then what was asked for.
     let lists = "[0],".repeat(900_000);
     let reply = format!(
@@ -313,7 +315,7 @@ fn qmp_replies_of_megabytes_are_not_kept() {
     let bytes = reply.len();
     listener.replies.send(reply.into_bytes()).unwrap();
     let held = most_held(|| {
-        let answer = query_vcpus(&path, Duration::from_secs(60)).unwrap();
+        let answer = query_vcpus(&socket, Duration::from_secs(60)).unwrap();
         assert_eq!(answer.vcpus.len(), 1);
     });
     println!("of {bytes} bytes {held} are kept; as a tree they would take {tree}");

@@ -12,7 +12,8 @@
 //! between) the path counts.
 //!
 //! **Groups that are not empty.** Threads that others started in a group of Tandem's are moved to the cgroup above, but no more at once than
-//! [`Emptying`] says, and nobody is waited for: the group is busy then, and is to be tried again. In a restore all else is put back
+//! [`Emptying`] says, and nobody is waited for: the group is busy then, and is to be tried again. So it is with one in which a group of another VM
+//! of Tandem's is, because a thread of the one started the other. In a restore all else is put back
 //! first.
 //!
 //! A setting that is none of those that the journal says Tandem made is somebody else's, and stays.
@@ -288,9 +289,12 @@ impl Undo<'_> {
         let Some(busy) = try_it()? else {
             return Ok(Undone::PutBack);
         };
-        // What is below it is somebody else's, or could not be removed.
-        if !self.controller.some_children(cgroup, 1)?.is_empty() {
-            return Err(busy);
+        // What is below it is somebody else's, could not be removed, or was made for another VM, which has it still.
+        if let Some(below) = self.controller.some_children(cgroup, 1)?.into_iter().next() {
+            return match self.journal.knows(&Key::Created(below)) {
+                true => Ok(Undone::Busy(busy.to_string())),
+                false => Err(busy),
+            };
         }
         if !self.emptying.goes_on() {
             return Ok(Undone::Busy(busy.to_string()));

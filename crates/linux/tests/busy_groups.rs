@@ -81,6 +81,38 @@ fn a_group_full_of_threads_is_emptied_over_several_goes() {
 }
 
 #[test]
+fn a_group_with_another_vms_in_it_is_tried_again_and_not_left_behind() {
+    for is_tried_again in [true, false] {
+        let dir = tempfile::tempdir().unwrap();
+        let (host, faults) = (Fake::new(Version::V2), Faults::default());
+        let (mut actuator, _) = open(&host, &faults, dir.path());
+        let home = CgroupPath("/vms/shared".to_owned());
+        let outer = actuator.create_group(&home, "tandem-0").unwrap();
+        let vcpu = host.start_in(&home);
+        actuator.move_thread(&vcpu, &outer).unwrap();
+        // A thread of the one started the other, whose group is in its.
+        let inner = actuator.create_group(&outer, "tandem-1").unwrap();
+        let held = |cgroup: &CgroupPath, threads: &[ThreadRef]| Held {
+            threads: threads.to_vec(),
+            cgroups: vec![cgroup.clone()],
+        };
+        let (outer, inner) = (held(&outer, &[vcpu]), held(&inner, &[]));
+        // Both leave, the outer one first.
+        let reports = actuator.release(&[&outer, &inner], || true);
+        assert!(reports[0].failures.is_empty(), "{}", reports[0]);
+        assert_eq!(reports[0].busy.len(), 1, "{}", reports[0]);
+        assert!(reports[1].is_complete(), "{}", reports[1]);
+        if is_tried_again {
+            let report = actuator.release(&[&outer], || true).pop().unwrap();
+            assert!(report.is_complete(), "{report}");
+            assert!(!is_pending(dir.path()));
+        }
+        drop(actuator);
+        assert_eq!(host.now(), host.wanted());
+    }
+}
+
+#[test]
 fn a_restore_of_many_busy_groups_puts_all_else_back_first_and_ends() {
     const BUSY: usize = 80;
     for is_killed in [false, true] {

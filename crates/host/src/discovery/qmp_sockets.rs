@@ -14,6 +14,8 @@ use std::time::Instant;
 
 use super::look::Look;
 use crate::qmp::FoundSocket;
+use crate::qmp::OpenSocket;
+use crate::qmp::QmpError;
 use crate::qmp::SocketPattern;
 use crate::qmp::SocketWalk;
 use tandem_linux::thread::Pid;
@@ -145,6 +147,14 @@ impl QmpSockets {
             chosen.push(next);
         }
         chosen
+    }
+
+    /// Opens one that is due. Where the operator named its path, links lead where they may.
+    pub(super) fn open(&self, due: &DueSocket) -> Result<OpenSocket, QmpError> {
+        match self.by_pid.values().any(|named| *named == due.path) {
+            true => OpenSocket::named(&due.path),
+            false => OpenSocket::found(&due.path),
+        }
     }
 
     /// Remembers whose a socket is. One that gave no useful answer is asked ever less often.

@@ -2,7 +2,6 @@
 
 use std::cell::OnceCell;
 use std::time::Duration;
-use std::time::Instant;
 
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::cgroup::ownership::Occupants;
@@ -53,14 +52,15 @@ impl Fleet {
             _ => self.budget,
         };
         let homes = self.homes.look(self.backend.controller(), all);
-        let began = Instant::now();
+        let began = (self.now)();
         let mut tried = [false; 2];
         for due in due {
             let any = std::mem::replace(&mut tried[usize::from(due.has_failed)], true);
-            if any && began.elapsed() >= budget {
+            if any && self.since(began) >= budget {
                 continue;
             }
             let vm = due.vm;
+            self.candidates.tried(vm.tenant);
             // Of whom it is not read where it is now, that is done when it is tried again. Who moves all the time must not be the first all the time.
             if !self.homes.confirm(self.backend.controller(), vm) {
                 self.candidates.failed(vm.id, self.updates, true);
@@ -71,7 +71,8 @@ impl Fleet {
                 Ok(managed) => drop(self.vms.insert(vm.id, managed)),
                 Err(error) => {
                     if !matches!(error, FleetError::Taken { .. }) {
-                        self.give_up(vm, self.policies_of(vm, &OnceCell::new()));
+                        let policies = self.policies_of(vm, &OnceCell::new());
+                        self.give_up(vm.process.pid, policies);
                     }
                     self.candidates
                         .failed(vm.id, self.updates, error.is_of_the_vm());
@@ -147,11 +148,12 @@ impl Fleet {
             policies,
             is_shared,
             ended_turns: false,
+            busy: Vec::new(),
             waits: Waits::default(),
             vcpus: Vec::new(),
             sampled: false,
         };
-        self.take_vcpus(&mut managed)?;
+        self.take_vcpus(&mut managed, None)?;
         self.throttling
             .read_quotas(self.backend.controller(), &mut managed);
         self.read_cpusets(&mut managed);

@@ -1,7 +1,7 @@
 //! VMs that are found and not under care yet: which are tried at a look for VMs, and in which order.
 //!
-//! Those that were not tried yet go first: one of each tenant's, the longest known at the front, then the second of each, and so on. So who starts
-//! thousands at once, or the same ones again and again, waits for himself. One that failed is tried again at the next look, then after up to 2, 4,
+//! Those that were not tried yet go first: one of each tenant's, the longest known at the front, then the second of each, and so on ([`ByTenant`]). So
+//! who starts thousands at once, or the same ones again and again, waits for himself. One that failed is tried again at the next look, then after up to 2, 4,
 //! 8 … 64 looks, for as long as it fails: whoever has a VM that cannot be adopted, and whose tries take long, must not keep others waiting at
 //! each look. The looks of many that failed are the same ones, because for any that is tried it has to be read where all VMs are.
 
@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use tandem_policy::VmId;
 
+use super::by_tenant::ByTenant;
 use crate::discovery::Vm;
 
 /// The doublings of the time between two tries of one that fails: from 1 look to 64.
@@ -16,7 +17,10 @@ const DOUBLINGS: u32 = 6;
 
 /// The VMs.
 #[derive(Debug, Default)]
-pub(super) struct Candidates(BTreeMap<VmId, Candidate>);
+pub(super) struct Candidates {
+    vms: BTreeMap<VmId, Candidate>,
+    by_tenant: ByTenant,
+}
 
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
@@ -42,7 +46,7 @@ impl Candidates {
         new: impl IntoIterator<Item = &'v Vm>,
         look: u64,
     ) -> Vec<Due<'v>> {
-        let mut before = std::mem::take(&mut self.0);
+        let mut before = std::mem::take(&mut self.vms);
         let mut due = Vec::new();
         for vm in new {
             let fresh = Candidate {
@@ -50,29 +54,32 @@ impl Candidates {
                 due: look,
             };
             let candidate = before.remove(&vm.id).unwrap_or(fresh);
-            self.0.insert(vm.id, candidate);
+            self.vms.insert(vm.id, candidate);
             if candidate.due <= look {
                 due.push((candidate, vm));
             }
         }
         due.sort_by_key(|(candidate, _)| candidate.due);
-        let mut counts: BTreeMap<(bool, Option<u32>), usize> = BTreeMap::new();
-        let mut due: Vec<(usize, Due<'v>)> = due
+        let (failed, fresh): (Vec<_>, Vec<_>) = due
             .into_iter()
-            .map(|(candidate, vm)| {
-                let has_failed = candidate.failures > 0;
-                let count = counts.entry((has_failed, vm.tenant)).or_default();
-                *count += 1;
-                (*count, Due { vm, has_failed })
-            })
-            .collect();
-        due.sort_by_key(|(nth_of_tenant, due)| (due.has_failed, *nth_of_tenant));
-        due.into_iter().map(|(_, due)| due).collect()
+            .partition(|(candidate, _)| candidate.failures > 0);
+        let in_turns = |due: Vec<(Candidate, &'v Vm)>, has_failed| {
+            let due = self.by_tenant.order(due, |(_, vm)| vm.tenant).into_iter();
+            due.map(move |(_, vm)| Due { vm, has_failed })
+        };
+        in_turns(fresh, false)
+            .chain(in_turns(failed, true))
+            .collect()
+    }
+
+    /// One of this tenant's is tried.
+    pub(super) fn tried(&mut self, tenant: Option<u32>) {
+        self.by_tenant.tried(tenant);
     }
 
     /// One was tried at this look and failed. Where that was not for reasons of its own, it is tried again at the next look.
     pub(super) fn failed(&mut self, vm: VmId, look: u64, of_its_own: bool) {
-        if let Some(candidate) = self.0.get_mut(&vm) {
+        if let Some(candidate) = self.vms.get_mut(&vm) {
             candidate.failures = match of_its_own {
                 true => candidate.failures.saturating_add(1),
                 false => 1,
@@ -137,6 +144,20 @@ mod tests {
         }
         let due = candidates.due(both(), 4);
         assert!(ids(&due)[..2].contains(&2_001), "{:?}", &ids(&due)[..2]);
+    }
+
+    #[test]
+    fn hostile_tenants_whose_vms_take_all_the_time_wait_for_themselves() {
+        let of = |id, tenant| Vm {
+            tenant: Some(tenant),
+            ..fixtures::vm(id, "vm", 1)
+        };
+        let vms = [of(1, 1000), of(2, 1000), of(3, 1001)];
+        let mut candidates = Candidates::default();
+        assert_eq!(ids(&candidates.due(&vms, 1)), [1, 3, 2]);
+        // There was time for the first only, and it is adopted.
+        candidates.tried(Some(1000));
+        assert_eq!(ids(&candidates.due(&vms[1..], 2)), [3, 2]);
     }
 
     #[test]

@@ -1,19 +1,21 @@
-//! VMs that are gone, or no longer selected, until what was changed for them is put back.
+//! VMs that are gone, or no longer selected, until what was changed for them is put back; and groups of single vCPUs that were busy when they were
+//! given up.
 //!
 //! Nothing is done with them any more but that, and nobody hears of them. Thousands may end at once: an update puts back what it can in its time,
-//! one of them at least, and the next goes on. A group in which threads still are is tried again at each look, after those that were not tried. The
-//! journal lists them until then, so the end of the daemon puts them back, whatever end that is.
+//! one of them at least, and the next goes on, with one of each tenant's after the other ([`ByTenant`]). A group in which threads still are is tried
+//! again at each look, after those that were not tried. The journal lists them until then, so the end of the daemon puts them back, whatever end
+//! that is. A vCPU's group that is in use again by then is no longer given up.
 
 use std::collections::BTreeSet;
-use std::collections::VecDeque;
-use std::time::Duration;
-use std::time::Instant;
+use std::collections::HashSet;
 
 use tandem_linux::actuator::Actuator;
 use tandem_linux::actuator::Held;
+use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::thread::Pid;
 use tandem_policy::PolicySet;
 
+use super::by_tenant::ByTenant;
 use crate::apply::Refused;
 use crate::discovery::Vm;
 use crate::managed::ManagedVcpu;
@@ -22,82 +24,148 @@ use crate::managed::ManagedVm;
 /// After so many tries it is told that a group cannot be removed.
 const TOLD_AFTER: u32 = 20;
 
-/// The VMs, in the order in which they left.
+/// What is to be put back, in the order in which it was given up, but for what was tried since.
 #[derive(Debug, Default)]
-pub(super) struct Leaving(VecDeque<Left>);
+pub(super) struct Leaving {
+    left: Vec<Left>,
+    /// The groups of vCPUs among that.
+    groups: HashSet<CgroupPath>,
+    by_tenant: ByTenant,
+}
 
-/// One that left.
+/// A VM that left, or the group of a vCPU.
 #[derive(Debug)]
-pub(super) struct Left {
-    /// As it was discovered.
-    pub(super) vm: Vm,
-    /// The policies that acted on it.
-    pub(super) policies: PolicySet,
+struct Left {
+    /// Its VM's name.
+    name: String,
+    tenant: Option<u32>,
+    /// What left; `None`: a vCPU's group, whose VM may be under care.
+    vm: Option<LeftVm>,
     held: Held,
     /// How often it was tried to put that back.
     tries: u32,
 }
 
+/// A VM that left.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LeftVm {
+    /// Its process.
+    pub(super) pid: Pid,
+    /// The policies that acted on it.
+    pub(super) policies: PolicySet,
+}
+
+impl Left {
+    /// The vCPU's group, if it is one.
+    fn group(&self) -> Option<&CgroupPath> {
+        self.held.cgroups.first().filter(|_| self.vm.is_none())
+    }
+}
+
 impl Leaving {
     /// A VM leaves.
     pub(super) fn push(&mut self, managed: ManagedVm) {
+        for group in &managed.busy {
+            self.push_group(&managed.vm, group.clone());
+        }
         let mut held = held(&managed.vcpus);
         if !managed.is_left_alone() {
             held.cgroups.push(managed.cgroup);
         }
-        let again = self.0.iter().position(|left| left.tries > 0);
-        let place = again.unwrap_or(self.0.len());
-        let left = Left {
-            vm: managed.vm,
-            policies: managed.policies,
+        self.left.push(Left {
+            name: managed.vm.name,
+            tenant: managed.vm.tenant,
+            vm: Some(LeftVm {
+                pid: managed.vm.process.pid,
+                policies: managed.policies,
+            }),
             held,
             tries: 0,
-        };
-        self.0.insert(place, left);
+        });
     }
 
-    /// Their processes.
+    /// A group that held a vCPU of this VM's alone was busy when it was given up.
+    pub(super) fn push_group(&mut self, vm: &Vm, group: CgroupPath) {
+        if !self.groups.insert(group.clone()) {
+            return;
+        }
+        self.left.push(Left {
+            name: vm.name.clone(),
+            tenant: vm.tenant,
+            vm: None,
+            held: Held {
+                cgroups: vec![group],
+                ..Held::default()
+            },
+            tries: 1,
+        });
+    }
+
+    /// Whether there are groups of vCPUs.
+    pub(super) fn has_groups(&self) -> bool {
+        !self.groups.is_empty()
+    }
+
+    /// Groups of vCPUs that are among these are not given up any more.
+    pub(super) fn withdraw(&mut self, in_use: &HashSet<&CgroupPath>) {
+        let is_in_use = |group: &CgroupPath| in_use.contains(group);
+        self.left
+            .retain(|left| !left.group().is_some_and(is_in_use));
+        self.groups.retain(|group| !is_in_use(group));
+    }
+
+    /// The processes of VMs.
     pub(super) fn pids(&self) -> BTreeSet<Pid> {
-        self.0.iter().map(|left| left.vm.process.pid).collect()
+        let vms = self.left.iter().filter_map(|left| left.vm);
+        vms.map(|vm| vm.pid).collect()
     }
 
-    /// Puts back what was changed, for so long; returns those of which all is done, and says what could not be put back. Without an actuator nothing
-    /// was changed.
+    /// Puts back what was changed, one at least and for as long as `goes_on` says so; returns the VMs of which all is done, and says what could not be
+    /// put back. Without an actuator nothing was changed.
     pub(super) fn release(
         &mut self,
         actuator: Option<&mut Actuator>,
-        for_so_long: Duration,
+        goes_on: impl Fn() -> bool,
         refused: &mut Vec<Refused>,
-    ) -> Vec<Left> {
-        let Some(actuator) = actuator.filter(|_| !self.0.is_empty()) else {
-            return self.0.drain(..).collect();
+    ) -> Vec<LeftVm> {
+        let left = std::mem::take(&mut self.left);
+        let Some(actuator) = actuator.filter(|_| !left.is_empty()) else {
+            return left.into_iter().filter_map(|left| left.vm).collect();
         };
-        let all: Vec<&Held> = self.0.iter().map(|left| &left.held).collect();
-        let began = Instant::now();
+        let (fresh, again): (Vec<Left>, Vec<Left>) =
+            left.into_iter().partition(|left| left.tries == 0);
+        let order = |left: Vec<Left>| self.by_tenant.order(left, |left: &Left| left.tenant);
+        let left = order(fresh).into_iter().chain(order(again));
+        let left: Vec<Left> = left.collect();
+        let all: Vec<&Held> = left.iter().map(|left| &left.held).collect();
         let mut any = false;
-        let reports = actuator.release(&all, || {
-            !std::mem::replace(&mut any, true) || began.elapsed() < for_so_long
-        });
-        let tried: Vec<Left> = self.0.drain(..reports.len()).collect();
-        let mut done = Vec::new();
-        for (mut left, report) in tried.into_iter().zip(&reports) {
+        let reports = actuator.release(&all, || !std::mem::replace(&mut any, true) || goes_on());
+        let (mut done, mut busy) = (Vec::new(), Vec::new());
+        let mut left = left.into_iter();
+        for (report, mut left) in reports.iter().zip(left.by_ref()) {
             let is_busy = !report.busy.is_empty();
+            self.by_tenant.tried(left.tenant);
             left.tries += 1;
             if !report.is_complete() && (!is_busy || left.tries == TOLD_AFTER) {
                 let again = if is_busy { "; it is tried again" } else { "" };
                 refused.push(Refused {
-                    vm: left.vm.name.clone(),
+                    vm: left.name.clone(),
                     error: format!("{report}{again}"),
                     is_of_disk: false,
                     is_others: false,
                 });
             }
-            // Behind those that were not tried yet.
-            match is_busy {
-                true => self.0.push_back(left),
-                false => done.push(left),
+            if is_busy {
+                busy.push(left);
+                continue;
             }
+            if let Some(group) = left.group() {
+                self.groups.remove(group);
+            }
+            done.extend(left.vm);
         }
+        // Behind those that were not tried yet.
+        self.left = left.chain(busy).collect();
         done
     }
 }

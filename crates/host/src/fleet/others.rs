@@ -4,6 +4,7 @@ use std::cell::OnceCell;
 use std::collections::HashMap;
 
 use tandem_linux::cgroup::CgroupPath;
+use tandem_linux::thread::Pid;
 use tandem_policy::PolicySet;
 use tandem_policy::VmId;
 
@@ -28,12 +29,12 @@ impl Fleet {
         }
     }
 
-    /// Tells other daemons that it is not ours any more.
-    pub(super) fn give_up(&mut self, vm: &Vm, policies: PolicySet) {
+    /// Tells other daemons that a process's VM is not ours any more.
+    pub(super) fn give_up(&mut self, pid: Pid, policies: PolicySet) {
         if policies != PolicySet::NONE
             && let Some(claims) = &mut self.claims
         {
-            claims.release(vm.process.pid);
+            claims.release(pid);
         }
     }
 

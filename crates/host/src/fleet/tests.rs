@@ -1,6 +1,8 @@
 //! Many VMs that come or go at once, and some that cannot be adopted, on a host in memory: nobody waits for them. Nothing here is timed: updates
 //! have no time at all or any, and what they ask and change is counted.
 
+mod vcpus;
+
 use std::fs::File;
 use std::io;
 use std::path::Path;
@@ -13,6 +15,7 @@ use tandem_linux::disk::HostDisk;
 use tandem_linux::disk::How;
 use tandem_linux::journal::is_pending;
 use tandem_linux::thread::Pid;
+use tandem_linux::thread::ThreadRef;
 use tandem_linux::thread::Tid;
 
 use super::*;
@@ -69,6 +72,14 @@ struct Subject {
 
 impl Subject {
     fn new(budget: Duration) -> Subject {
+        let mut subject = Subject::before_the_first_update();
+        subject.fleet.budget = budget;
+        // The first update has more time.
+        subject.fleet.update(&[], &[]);
+        subject
+    }
+
+    fn before_the_first_update() -> Subject {
         let (dir, tree) = (tempfile::tempdir().unwrap(), Tree::default());
         let disk = Counted::default();
         let actuator = Actuator::open_on(
@@ -80,12 +91,8 @@ impl Subject {
         );
         let backend = Backend::Live(Box::new(actuator.unwrap().0));
         let sampler = Sampler::new(ProcFs::at(dir.path()));
-        let mut fleet = Fleet::new(backend, sampler, Vec::new(), PolicySet::ALL);
-        fleet.budget = budget;
-        // The first update has more time.
-        fleet.update(&[], &[]);
         Subject {
-            fleet,
+            fleet: Fleet::new(backend, sampler, Vec::new(), PolicySet::ALL),
             tree,
             disk,
             dir,
@@ -171,6 +178,19 @@ fn who_waited_for_a_try_has_it_before_who_came_later() {
     assert_eq!(subject.update(&vms), ids[2..], "the last has waited");
     assert_eq!(subject.update(&vms), [ids[0], ids[2], ids[3]]);
     assert_eq!(subject.update(&vms), ids);
+}
+
+#[test]
+fn the_first_update_adopts_for_five_seconds_and_later_ones_for_a_tenth() {
+    let mut subject = Subject::before_the_first_update();
+    let vms = subject.vms(10);
+    // Each group that is made takes a second.
+    let (began, tree) = (Instant::now(), subject.tree.clone());
+    subject.fleet.now =
+        Box::new(move || began + Duration::from_secs(1) * tree.below("/vms") as u32);
+    for adopted in 5..=10 {
+        assert_eq!(subject.update(&vms).len(), adopted);
+    }
 }
 
 #[test]

@@ -6,12 +6,8 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::fs;
-use std::fs::Metadata;
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileTypeExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::path::PathBuf;
 
@@ -23,7 +19,8 @@ use rustix::fs::RawDir;
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
-use super::QmpError;
+use super::error::QmpError;
+use super::opened::OpenSocket;
 use crate::glob::compile;
 
 /// The most entries that are looked at in one go, give or take those of a folder.
@@ -78,20 +75,10 @@ pub struct FoundSocket {
 }
 
 impl FoundSocket {
-    /// What is at a path, if that is a socket, or a link to one by root or by the socket's owner. Others' links could lead to what is none of theirs.
+    /// What is at a path, if that is a socket, and links there are root's or of who owns it. Others' could lead to what is none of theirs.
     pub fn at(path: PathBuf) -> Option<FoundSocket> {
-        let file = fs::symlink_metadata(&path).ok()?;
-        let is_rightful = |to: &Metadata| file.uid() == 0 || file.uid() == to.uid();
-        let is_socket = match file.is_symlink() {
-            true => {
-                fs::metadata(&path).is_ok_and(|to| to.file_type().is_socket() && is_rightful(&to))
-            }
-            false => file.file_type().is_socket(),
-        };
-        is_socket.then(|| FoundSocket {
-            path,
-            user: file.uid(),
-        })
+        let user = OpenSocket::found(&path).ok()?.user();
+        Some(FoundSocket { path, user })
     }
 }
 
@@ -247,6 +234,7 @@ fn list(
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+    use std::fs;
     use std::os::unix::fs::lchown;
     use std::os::unix::fs::symlink;
     use std::os::unix::net::UnixListener;
@@ -315,6 +303,49 @@ mod tests {
         assert!(found(), "root's link");
         owned("q/link.qmp", 1001);
         assert!(!found());
+        // Behind root's link is another's, to what is root's.
+        owned("q/console", 0);
+        symlink("q/link.qmp", dir.path().join("first")).unwrap();
+        let at = |path: &str| FoundSocket::at(dir.path().join(path)).map(|found| found.user);
+        assert_eq!(at("first"), None);
+        owned("q/console", 1001);
+        assert_eq!(at("first"), Some(0));
+        assert_eq!(at("q/console"), Some(1001));
+    }
+
+    #[test]
+    fn hostile_links_to_folders_lead_nowhere() {
+        let dir = tempfile::tempdir().unwrap();
+        socket(&dir.path().join("roots/mon.sock"));
+        fs::create_dir(dir.path().join("q")).unwrap();
+        symlink(dir.path().join("roots"), dir.path().join("q/vm")).unwrap();
+        symlink("../q/vm/../roots", dir.path().join("q/other")).unwrap();
+        let found = |pattern: &str| {
+            let walked = walk(pattern, dir.path()).go_on();
+            let users = walked.sockets.iter().map(|socket| socket.user);
+            users.collect::<Vec<_>>()
+        };
+        let me = getuid().as_raw();
+        assert_eq!(found("/q/*/mon.sock"), [me, me]);
+        if !getuid().is_root() {
+            return;
+        }
+        let owned = |path: &str, uid| lchown(dir.path().join(path), Some(uid), None).unwrap();
+        owned("q/vm", 1000);
+        assert!(found("/q/*/mon.sock").is_empty(), "another's link in each");
+        owned("roots/mon.sock", 1000);
+        assert_eq!(found("/q/*/mon.sock"), [1000, 1000]);
+    }
+
+    #[test]
+    fn hostile_links_without_end_are_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        socket(&dir.path().join("mon.sock"));
+        symlink("round", dir.path().join("round")).unwrap();
+        symlink("./".repeat(2_000) + "mon.sock", dir.path().join("long")).unwrap();
+        symlink("./././mon.sock", dir.path().join("short")).unwrap();
+        let at = |path: &str| FoundSocket::at(dir.path().join(path)).is_some();
+        assert_eq!(["round", "long", "short"].map(at), [false, false, true]);
     }
 
     #[test]

@@ -241,6 +241,14 @@ impl Helper {
         let _ = self.child.wait();
     }
 
+    /// Asks it to end, by SIGTERM, and waits.
+    #[allow(dead_code, reason = "some tests only kill")]
+    pub fn finish(mut self) -> std::process::ExitStatus {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it lives");
+        self.child.wait().expect("it is ours")
+    }
+
     /// Ends it by kill -9; it must have been alive.
     pub fn kill(mut self) {
         let ended = self.child.try_wait().expect("it can be asked");

@@ -1,0 +1,185 @@
+//! vCPUs that come in numbers, and groups of single vCPUs that are busy when they are given up: each tenant waits for himself.
+
+use tandem_policy::VcpuId;
+use tandem_policy::decision::Because;
+
+use super::*;
+use crate::discovery::VcpuThread;
+
+/// The tenant who does what he can.
+const HOSTILE: Option<u32> = Some(1000);
+
+/// His neighbour.
+const OTHER: Option<u32> = Some(1001);
+
+impl Subject {
+    /// Puts a VM's two vCPUs apart or together again.
+    fn divide(&mut self, vm: &Vm, is_apart: bool) {
+        let portions = [(VcpuId(0), 0.75), (VcpuId(1), 0.25)];
+        let applied = self.fleet.apply(&[Decision::Divide {
+            vm: vm.id,
+            portions: portions.into_iter().filter(|_| is_apart).collect(),
+            because: Because::Together,
+        }]);
+        assert!(applied.refused.is_empty(), "{:?}", applied.refused);
+    }
+
+    /// How many groups of single vCPUs a VM has.
+    fn groups_of(&self, vm: &Vm) -> usize {
+        let groups = self.fleet.controller().children(&CgroupPath("/vms".into()));
+        let name = format!("tandem-{}-{}-vcpu", vm.name, vm.process.pid.0);
+        let groups = groups.unwrap().into_iter();
+        groups
+            .filter(|group| group.name().starts_with(&name))
+            .count()
+    }
+
+    /// The name of the cgroup in which a thread is.
+    fn place(&self, thread: &ThreadRef) -> String {
+        let place = self.fleet.controller().cgroup_of(thread).unwrap();
+        place.name().to_owned()
+    }
+}
+
+#[test]
+fn hostile_groups_of_vcpus_that_stay_busy_are_gone_at_a_later_look() {
+    let mut subject = Subject::new(Duration::MAX);
+    let idlers = Idlers::new(3);
+    let (vms, _) = subject.vms_of_threads(&idlers);
+    let vm = &vms[0];
+    assert_eq!(subject.update(&vms).len(), 1);
+    subject.divide(vm, true);
+    assert_eq!(subject.groups_of(vm), 2);
+    subject.tree.make_busy("/vms", true);
+    subject.divide(vm, false);
+    let told = (0..40).flat_map(|_| subject.fleet.update(&vms, &vms).1);
+    let told: Vec<Refused> = told.collect();
+    assert_eq!(told.len(), 2, "each is told once: {told:?}");
+    assert_eq!(told[0].vm, vm.name);
+    assert_eq!(subject.groups_of(vm), 2);
+    subject.tree.make_busy("/vms", false);
+    assert_eq!(subject.update(&vms), [vm.id], "it stays under care");
+    assert_eq!(subject.groups_of(vm), 0);
+    assert_eq!(subject.tree.below("/vms"), 1);
+    subject.update(&[]);
+    assert!(!is_pending(subject.dir.path()));
+}
+
+#[test]
+fn a_busy_group_that_is_in_use_again_stays() {
+    let mut subject = Subject::new(Duration::MAX);
+    let idlers = Idlers::new(3);
+    let (vms, _) = subject.vms_of_threads(&idlers);
+    let vm = &vms[0];
+    subject.update(&vms);
+    subject.divide(vm, true);
+    subject.tree.make_busy("/vms", true);
+    subject.divide(vm, false);
+    subject.update(&vms);
+    let apart = subject.place(&vm.vcpus[0].thread);
+    subject.divide(vm, true);
+    subject.tree.make_busy("/vms", false);
+    for _ in 0..3 {
+        subject.update(&vms);
+        assert_eq!(subject.groups_of(vm), 2);
+        let place = subject.place(&vm.vcpus[0].thread);
+        assert_ne!(place, apart);
+        assert!(place.ends_with("-vcpu0"), "{place}");
+    }
+    subject.divide(vm, false);
+    assert_eq!(subject.groups_of(vm), 0);
+}
+
+#[test]
+fn busy_groups_of_vcpus_that_ended_or_whose_vm_left_are_tried_again() {
+    let mut subject = Subject::new(Duration::MAX);
+    let idlers = Idlers::new(6);
+    let (mut vms, others) = subject.vms_of_threads(&idlers);
+    assert_eq!(subject.update(&vms).len(), 2);
+    vms.iter().for_each(|vm| subject.divide(vm, true));
+    subject.tree.make_busy("/vms", true);
+    // A vCPU of the first ends; the other is put together again and leaves before an update.
+    subject.replace_vcpus(&mut vms[..1], &others);
+    subject.divide(&vms[1], false);
+    assert_eq!(subject.update(&vms[..1]).len(), 1);
+    assert_eq!(
+        (subject.groups_of(&vms[0]), subject.groups_of(&vms[1])),
+        (2, 2)
+    );
+    subject.tree.make_busy("/vms", false);
+    subject.update(&vms[..1]);
+    assert_eq!(
+        (subject.groups_of(&vms[0]), subject.groups_of(&vms[1])),
+        (1, 0)
+    );
+}
+
+#[test]
+fn hostile_tenants_with_many_busy_groups_wait_for_themselves() {
+    let mut subject = Subject::new(Duration::MAX);
+    let idlers = Idlers::new(30);
+    let (mut vms, _) = subject.vms_of_threads(&idlers);
+    let last = vms.len() - 1;
+    vms[..last].iter_mut().for_each(|vm| vm.tenant = HOSTILE);
+    vms[last].tenant = OTHER;
+    assert_eq!(subject.update(&vms).len(), 10);
+    vms.iter().for_each(|vm| subject.divide(vm, true));
+    subject.tree.make_busy("/vms", true);
+    vms.iter().for_each(|vm| subject.divide(vm, false));
+    subject.update(&vms);
+    subject.tree.make_busy("/vms", false);
+    // One in each update: of his, and of his neighbour's.
+    subject.fleet.budget = Duration::ZERO;
+    for _ in 0..4 {
+        subject.update(&vms);
+    }
+    assert_eq!(subject.groups_of(&vms[last]), 0);
+    let his: usize = vms[..last].iter().map(|vm| subject.groups_of(vm)).sum();
+    assert_eq!(his, 2 * last - 2);
+}
+
+#[test]
+fn hostile_tenants_with_many_new_vcpus_wait_for_themselves() {
+    let mut subject = Subject::new(Duration::MAX);
+    let idlers = Idlers::new(30);
+    let (mut vms, others) = subject.vms_of_threads(&idlers);
+    let last = vms.len() - 1;
+    vms[..last].iter_mut().for_each(|vm| vm.tenant = HOSTILE);
+    vms[last].tenant = OTHER;
+    assert_eq!(subject.update(&vms).len(), 10);
+    subject.fleet.budget = Duration::ZERO;
+    subject.replace_vcpus(&mut vms, &others);
+    for looks in 1..=10 {
+        subject.update(&vms);
+        let his = vms[..last].iter().filter(|vm| subject.has_vcpus(vm));
+        assert_eq!(his.count(), if looks == 1 { 1 } else { looks - 1 });
+        assert_eq!(subject.has_vcpus(&vms[last]), looks > 1);
+    }
+}
+
+#[test]
+fn hostile_numbers_of_new_vcpus_of_one_vm_are_taken_over_several_looks() {
+    let mut subject = Subject::new(Duration::MAX);
+    let idlers = Idlers::new(60);
+    let (mut vms, others) = subject.vms_of_threads(&idlers);
+    vms.truncate(2);
+    (vms[0].tenant, vms[1].tenant) = (HOSTILE, OTHER);
+    assert_eq!(subject.update(&vms).len(), 2);
+    subject.fleet.budget = Duration::ZERO;
+    let (his, one) = others.split_at(others.len() - 1);
+    subject.replace_vcpus(&mut vms[1..], one);
+    for (thread, index) in his.iter().zip(2..) {
+        subject.tree.put(*thread, &CgroupPath("/vms".into()));
+        let (index, thread) = (VcpuId(index), *thread);
+        vms[0].vcpus.push(VcpuThread { index, thread });
+    }
+    let has = |subject: &Subject| subject.fleet.vm(vms[0].id).unwrap().vcpu_count();
+    subject.update(&vms);
+    assert_eq!((has(&subject), subject.has_vcpus(&vms[1])), (3, false));
+    subject.update(&vms);
+    assert_eq!((has(&subject), subject.has_vcpus(&vms[1])), (3, true));
+    // With more time all of it is taken.
+    subject.fleet.budget = Duration::MAX;
+    subject.update(&vms);
+    assert_eq!(has(&subject), 2 + his.len());
+}

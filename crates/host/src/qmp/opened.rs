@@ -1,0 +1,163 @@
+//! A QMP socket that was opened before it is asked: what was looked at is what is asked, whatever is put at its path meanwhile.
+//!
+//! It is opened without a connection (O_PATH, open(2)), looked at by its descriptor, and connected to by `/proc/self/fd`. Where the operator did not
+//! name the path, links in it lead on if they are root's or of who owns the socket, wherever in the path they are: others' could lead to what is none
+//! of theirs. So the path is followed part by part, and the kernel follows no link by itself.
+
+use std::ffi::OsStr;
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::OsStringExt;
+use std::path::Path;
+use std::path::PathBuf;
+
+use rustix::fs::CWD;
+use rustix::fs::FileType;
+use rustix::fs::Mode;
+use rustix::fs::OFlags;
+use rustix::fs::ResolveFlags;
+use rustix::fs::Stat;
+use rustix::fs::fstat;
+use rustix::fs::open;
+use rustix::fs::openat;
+use rustix::fs::openat2;
+use rustix::fs::readlinkat;
+use rustix::io::Errno;
+use rustix::net::SocketAddrUnix;
+
+use super::error::QmpError;
+
+/// So many parts a path may have, with those of links in it: tenants make links, and each part takes three system calls.
+const MOST_PARTS: usize = 64;
+
+/// Nothing is read or written.
+const FOLLOW: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
+
+/// The same, and links are opened themselves.
+const FLAGS: OFlags = FOLLOW.union(OFlags::NOFOLLOW);
+
+/// The socket, open. Nobody is connected to it yet.
+#[derive(Debug)]
+pub struct OpenSocket {
+    path: PathBuf,
+    file: OwnedFd,
+    user: u32,
+}
+
+impl OpenSocket {
+    /// What is at a path that the operator named, wherever links lead.
+    pub fn named(path: &Path) -> Result<OpenSocket, QmpError> {
+        let opened = open(path, FOLLOW, Mode::empty()).and_then(|file| {
+            let user = fstat(&file)?.st_uid;
+            Ok((file, user))
+        });
+        OpenSocket::new(path, opened.map_err(io::Error::from))
+    }
+
+    /// What is at a path that was found, if that is a socket, and if links in the path are root's or of who owns the socket.
+    pub fn found(path: &Path) -> Result<OpenSocket, QmpError> {
+        OpenSocket::new(path, follow(path))
+    }
+
+    fn new(path: &Path, opened: io::Result<(OwnedFd, u32)>) -> Result<OpenSocket, QmpError> {
+        let path = path.to_owned();
+        match opened {
+            Ok((file, user)) => Ok(OpenSocket { path, file, user }),
+            Err(source) => Err(QmpError::Socket {
+                socket: path,
+                source,
+            }),
+        }
+    }
+
+    /// The path at which it was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Who made it, or the link at its path.
+    pub fn user(&self) -> u32 {
+        self.user
+    }
+
+    /// Where to connect to it, for as long as it is open.
+    pub(super) fn address(&self) -> io::Result<SocketAddrUnix> {
+        let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        Ok(SocketAddrUnix::new(path)?)
+    }
+}
+
+/// The socket at a path, and who owns what the path's last part names.
+fn follow(path: &Path) -> io::Result<(OwnedFd, u32)> {
+    // Most paths have no links in them. One at the end would be opened itself.
+    let (flags, without) = (FOLLOW, ResolveFlags::NO_SYMLINKS);
+    if let Ok(file) = openat2(CWD, path, flags, Mode::empty(), without) {
+        let user = socket_at(&file)?.st_uid;
+        return Ok((file, user));
+    }
+    let mut left = parts(path.as_os_str());
+    let mut named_left = left.len();
+    let mut here = start(path.as_os_str())?;
+    let (mut user, mut owners) = (None, Vec::new());
+    let mut passed = 0;
+    while let Some(part) = left.pop() {
+        passed += 1;
+        if passed + left.len() > MOST_PARTS {
+            return Err(Errno::LOOP.into());
+        }
+        let next = openat(&here, &part, FLAGS, Mode::empty())?;
+        let stat = fstat(&next)?;
+        if left.len() < named_left {
+            named_left = left.len();
+            user = Some(stat.st_uid);
+        }
+        if FileType::from_raw_mode(stat.st_mode) != FileType::Symlink {
+            here = next;
+            continue;
+        }
+        owners.push(stat.st_uid);
+        let target = OsString::from_vec(readlinkat(&next, "", Vec::new())?.into_bytes());
+        left.extend(parts(&target));
+        if target.as_bytes().starts_with(b"/") {
+            here = start(&target)?;
+        }
+    }
+    let socket = socket_at(&here)?.st_uid;
+    match owners.iter().find(|owner| ![0, socket].contains(owner)) {
+        Some(other) => Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            format!("a link of user {other} leads there, and the socket is user {socket}'s"),
+        )),
+        None => Ok((here, user.unwrap_or(socket))),
+    }
+}
+
+/// The parts of a path, the first at the end.
+fn parts(path: &OsStr) -> Vec<OsString> {
+    let parts = path.as_bytes().split(|byte| *byte == b'/').rev();
+    let parts = parts.filter(|part| !part.is_empty());
+    parts
+        .map(|part| OsStr::from_bytes(part).to_owned())
+        .collect()
+}
+
+/// Where a path begins.
+fn start(path: &OsStr) -> io::Result<OwnedFd> {
+    let at = match path.as_bytes().starts_with(b"/") {
+        true => "/",
+        false => ".",
+    };
+    Ok(open(at, FLAGS, Mode::empty())?)
+}
+
+/// What is known of an open file that is a socket.
+fn socket_at(file: &OwnedFd) -> io::Result<Stat> {
+    let stat = fstat(file)?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Socket => Ok(stat),
+        _ => Err(Errno::NOTSOCK.into()),
+    }
+}
