@@ -44,6 +44,8 @@ use crate::vmm::Vmm;
 use tandem_linux::cpu_clock::process_cpu_time;
 use tandem_linux::procfs::ProcFs;
 use tandem_linux::procfs::user_of;
+use tandem_linux::tenants::Owner;
+use tandem_linux::tenants::Tenants;
 use tandem_linux::thread::Pid;
 use tandem_linux::thread::ThreadStat;
 
@@ -54,7 +56,6 @@ mod host;
 mod look;
 mod named;
 mod qmp_sockets;
-mod tenants;
 mod vm;
 
 pub use bounds::MOST_THREADS_OF_HOST;
@@ -81,8 +82,6 @@ use host::numbered_folders;
 use look::Look;
 use named::Named;
 use qmp_sockets::QmpSockets;
-use tenants::Owner;
-use tenants::Tenants;
 
 /// How long a scan may take for who has all the time there is. It takes so long only where somebody's processes hold very much.
 pub const UNHURRIED: Duration = Duration::from_secs(5);

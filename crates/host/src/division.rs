@@ -65,7 +65,14 @@ fn part(
     }
     let parent = vms.parent().unwrap_or_else(CgroupPath::root);
     let name = format!("{}-vcpu{}", vms.name(), vcpu.index);
-    let group = actuator.create_group(&parent, &name)?;
+    actuator.count_with(&parent.child(&name), vms);
+    let group = match actuator.create_group(&parent, &name) {
+        Ok(group) => group,
+        Err(error) => {
+            actuator.stop_counting(&parent.child(&name));
+            return Err(error);
+        }
+    };
     let moved = actuator
         .set_weight(&group, weight)
         .and_then(|written| Ok((written, actuator.move_thread(&vcpu.thread, &group)?)));

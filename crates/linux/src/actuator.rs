@@ -18,6 +18,7 @@
 mod foreign;
 mod heirs;
 mod knobs;
+mod owners;
 mod release;
 
 use std::collections::BTreeMap;
@@ -49,6 +50,7 @@ use crate::cgroup::check_length;
 use crate::cgroup::check_name;
 use crate::disk::Disk;
 use crate::disk::HostDisk;
+use crate::ids::Pid;
 use crate::journal::Entry;
 use crate::journal::Journal;
 use crate::journal::JournalError;
@@ -118,6 +120,8 @@ pub struct Actuator {
     journal: Journal,
     /// Which cgroups they are that were made here.
     groups: HashMap<CgroupPath, CgroupId>,
+    /// The users for whose VMs cgroups are changed, by the cgroups' paths without slashes at their ends.
+    owners: HashMap<String, u32>,
     /// The texts of knobs that somebody else set.
     foreign: BTreeMap<(CgroupPath, Knob), String>,
     /// When room was made for a change last by looking for threads that ended.
@@ -187,11 +191,13 @@ impl Actuator {
             threads,
             groups: identities(&journal),
             journal,
+            owners: HashMap::new(),
             foreign: BTreeMap::new(),
             looked_for_ended: None,
             abandoned: false,
         };
         let report = actuator.restore();
+        actuator.count_what_stayed();
         Ok((actuator, report))
     }
 
@@ -231,12 +237,12 @@ impl Actuator {
         }
         self.controller.check_parent(parent)?;
         self.enable_above(&group)?;
-        let cgroup = group.clone();
+        let (cgroup, user) = (group.clone(), self.user_of(&group));
         // Which one was there before says nothing of the one that is made now.
         if let Some(id) = self.groups.remove(&group) {
             self.journal.forget(&Key::Enabled(cgroup.clone(), id))?;
         }
-        self.journal.note(Record::Created { cgroup })?;
+        self.note(Record::Created { cgroup }, user)?;
         let created = self.controller.create_child(parent, name);
         let created = created.map_err(ActuatorError::from);
         let created = created.and_then(|group| self.identify(group));
@@ -255,8 +261,8 @@ impl Actuator {
     /// Journals which cgroup it is that was made there, by a record that an earlier version reads, too (`crate::undo`).
     fn identify(&mut self, group: CgroupPath) -> Result<CgroupPath, ActuatorError> {
         let id = self.controller.id(&group)?;
-        let cgroup = group.clone();
-        self.journal.note(Record::Enabled { cgroup, id })?;
+        let (cgroup, user) = (group.clone(), self.user_of(&group));
+        self.note(Record::Enabled { cgroup, id }, user)?;
         self.groups.insert(group.clone(), id);
         Ok(group)
     }
@@ -277,8 +283,8 @@ impl Actuator {
     pub fn prepare_group(&mut self, group: &CgroupPath) -> Result<(), ActuatorError> {
         self.enable_above(group)?;
         self.groups.remove(group);
-        let cgroup = group.clone();
-        Ok(self.journal.note(Record::Created { cgroup })?)
+        let (cgroup, user) = (group.clone(), self.user_of(group));
+        self.note(Record::Created { cgroup }, user)
     }
 
     /// Moves one thread.
@@ -523,6 +529,18 @@ impl Actuator {
             let known = self.journal.user_of(thread.pid);
             known.or_else(|| self.threads.user(thread.pid))
         });
+        self.append_of(record, user)
+    }
+
+    /// The same, unless there is a record about the same thing. It counts for this user.
+    fn note(&mut self, record: Record, user: Option<u32>) -> Result<(), ActuatorError> {
+        match self.journal.knows(&record.key()) {
+            true => Ok(()),
+            false => self.append_of(record, user),
+        }
+    }
+
+    fn append_of(&mut self, record: Record, user: Option<u32>) -> Result<(), ActuatorError> {
         let is_due = |at: Instant| at.elapsed() >= LOOK_FOR_ENDED;
         if self.journal.check_room(&record, user).is_err()
             && self.looked_for_ended.is_none_or(is_due)
@@ -551,11 +569,12 @@ impl Actuator {
 
     /// Lets the cpu controller down to `cgroup`, where v2 needs that.
     fn enable_above(&mut self, cgroup: &CgroupPath) -> Result<(), ActuatorError> {
+        let user = self.user_of(cgroup);
         for above in self.controller.missing_enables(cgroup)? {
             let id = self.controller.id(&above)?;
             let key = Key::Enabled(above.clone(), id);
             let cgroup = above.clone();
-            self.journal.note(Record::Enabled { cgroup, id })?;
+            self.note(Record::Enabled { cgroup, id }, user)?;
             if let Err(error) = self.controller.enable(&above) {
                 if !self.journal.knows(&Key::Created(above)) {
                     let _ = self.journal.forget(&key);
@@ -575,6 +594,17 @@ impl Actuator {
         if let Err(error) = self.journal.keep(is_kept) {
             report.keeps_journal(&error);
         }
+    }
+
+    /// What could not be put back on threads that live counts for whose they are.
+    fn count_what_stayed(&mut self) {
+        let threads = &*self.threads;
+        let mut users: HashMap<Pid, Option<u32>> = HashMap::new();
+        self.journal.count(|record| {
+            let thread = record.thread().filter(|thread| threads.is_alive(thread))?;
+            let user = users.entry(thread.pid);
+            *user.or_insert_with(|| threads.user(thread.pid))
+        });
     }
 
     /// Drops the records of threads that ended, so that a journal of a long life stays short.

@@ -9,6 +9,9 @@
 //! Source: sched_setaffinity(2); kernel/sched/syscalls.c.
 
 use std::io;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::PoisonError;
 
 use tandem_policy::Nanos;
 use tandem_policy::Nice;
@@ -22,6 +25,7 @@ use crate::procfs::ProcFs;
 use crate::procfs::user_of;
 use crate::sched_attr;
 use crate::sched_attr::SchedAttrError;
+use crate::tenants::Tenants;
 use crate::thread::ThreadRef;
 
 /// Bytes of a mask with room for the kernel's largest NR_CPUS, 8192.
@@ -70,7 +74,7 @@ pub trait Threads: Send + Sync {
     /// Whether this very thread exists.
     fn is_alive(&self, thread: &ThreadRef) -> bool;
 
-    /// Whose a process is, where that can be told.
+    /// Who a process counts for where users are bounded ([`Tenants`]), where that can be told.
     fn user(&self, _: Pid) -> Option<u32> {
         None
     }
@@ -100,15 +104,26 @@ pub trait Threads: Send + Sync {
 }
 
 /// The threads of this machine.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct HostThreads {
     procfs: ProcFs,
+    tenants: Arc<Mutex<Tenants>>,
+}
+
+impl Default for HostThreads {
+    fn default() -> HostThreads {
+        HostThreads::new(ProcFs::host())
+    }
 }
 
 impl HostThreads {
     /// Threads by their `/proc` in this tree.
     pub fn new(procfs: ProcFs) -> HostThreads {
-        HostThreads { procfs }
+        let tenants = Tenants::new(procfs.resolve("/etc/subuid"));
+        HostThreads {
+            procfs,
+            tenants: Arc::new(Mutex::new(tenants)),
+        }
     }
 }
 
@@ -118,7 +133,11 @@ impl Threads for HostThreads {
     }
 
     fn user(&self, pid: Pid) -> Option<u32> {
-        user_of(&self.procfs.process(pid))
+        let uid = user_of(&self.procfs.process(pid))?;
+        // Whoever held it did not panic between two writes that belong together.
+        let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
+        tenants.refresh();
+        Some(tenants.of(uid))
     }
 
     fn affinity(&self, tid: Tid) -> Result<PcpuSet, AffinityError> {
@@ -265,6 +284,23 @@ mod tests {
             let pcpus: PcpuSet = list.parse().unwrap();
             assert_eq!(pcpus_of(&mask_of(&pcpus)), pcpus);
         }
+    }
+
+    #[test]
+    fn hostile_numbers_given_to_a_user_count_as_one() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("etc")).unwrap();
+        for (pid, uid) in [(1, 100_000), (2, 165_535), (3, 1000)] {
+            let process = dir.path().join(format!("proc/{pid}"));
+            std::fs::create_dir_all(&process).unwrap();
+            std::fs::write(process.join("status"), format!("Uid:\t{uid}\t0\t0\t0\n")).unwrap();
+        }
+        let threads = HostThreads::new(ProcFs::at(dir.path()));
+        assert_eq!(threads.user(Pid(2)), Some(165_535), "there is no file");
+        let subuid = dir.path().join("etc/subuid");
+        std::fs::write(subuid, "alice:100000:65536\n").unwrap();
+        let users = [1, 2, 3, 4].map(|pid| threads.user(Pid(pid)));
+        assert_eq!(users, [Some(100_000), Some(100_000), Some(1000), None]);
     }
 
     #[test]

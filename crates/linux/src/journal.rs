@@ -19,7 +19,9 @@
 //! line that does not parse is an error, and nothing is touched.
 //!
 //! **Versions.** A Tandem that knows nothing of the later lines undoes all lines, the last first, and ends at the originals
-//! too, at the first of several. A journal without later lines, of such a Tandem, does not tell whose a value is: the original wins. Fields that are
+//! too, at the first of several. But of what was made ([`Entry::takes_away`]) it would take away what somebody else made there since. So a record
+//! that is forgotten is cut off where it is the last line, as it is when what it announced failed; otherwise, for those, the file is
+//! compacted, once in [`BROUGHT_DOWN`]. A journal without later lines, of such a Tandem, does not tell whose a value is: the original wins. Fields that are
 //! not known are read over; [`Stamp::tandem_journal`] says which readers can put a journal back.
 //!
 //! **Disks that fail.** Reading is enough to restore: without a lock file the directory is locked, and where the journal cannot be
@@ -46,6 +48,8 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::path::PathBuf;
+use std::time::Duration;
+use std::time::Instant;
 
 use rustix::fs::FlockOperation;
 use rustix::fs::flock;
@@ -67,11 +71,15 @@ use crate::journal::lines::line;
 use crate::journal::lines::parse;
 use crate::journal::lock::lock;
 use crate::journal::shares::Shares;
+use crate::journal::shares::Whose;
 use crate::state_dir::check_dir;
 use crate::state_dir::check_file;
 
 /// The file is compacted when it is so much longer, in bytes, than a quarter as long again as what counts.
 const SLACK: u64 = 64 << 10;
+
+/// For what the version before would take for ours, the file is compacted once in so long.
+const BROUGHT_DOWN: Duration = Duration::from_secs(10);
 
 /// So many bytes of a new file are written at once.
 const PIECE: usize = 256 << 10;
@@ -89,18 +97,31 @@ pub struct Journal<R: Entry = Record> {
     length: u64,
     /// When it is so long it is compacted.
     compact_at: u64,
+    /// What the last line is a record of, and where that line begins; `None`: it may be anything.
+    last: Option<(R::Key, u64)>,
+    /// The file has a closed record that the version before would undo.
+    misleads: bool,
+    /// When it was brought down for that the last time.
+    brought_down: Option<Instant>,
     /// What is in the file behind `length` has to go first.
     needs_trim: bool,
     /// The file has to be replaced first: it holds an earlier boot's, or a torn end.
     needs_replacing: bool,
     /// In their order; those that are forgotten leave their places empty.
-    records: Vec<Option<R>>,
+    records: Vec<Option<Counted<R>>>,
     /// Where each is in `records`.
     known: HashMap<R::Key, usize>,
     /// What each thing was given, the newest last.
     written: HashMap<R::Key, Vec<R>>,
     shares: Shares,
     lock: File,
+}
+
+/// A record, and who it counts for.
+#[derive(Debug)]
+struct Counted<R> {
+    record: R,
+    whose: Option<Whose>,
 }
 
 impl<R: Entry> Journal<R> {
@@ -164,6 +185,9 @@ impl<R: Entry> Journal<R> {
             file,
             length: 0,
             compact_at: 0,
+            last: None,
+            misleads: false,
+            brought_down: None,
             needs_trim: false,
             needs_replacing: false,
             records: Vec::new(),
@@ -175,7 +199,10 @@ impl<R: Entry> Journal<R> {
         for line in lines {
             let key = line.key();
             match journal.knows(&key) {
-                false => journal.remember(line, None),
+                false => {
+                    let whose = journal.shares.whose(line.thread(), None);
+                    journal.remember(line, whose);
+                }
                 true if journal.written(&key).last() == Some(&line) => journal.drop_record(&key),
                 true => journal.remember_written(line),
             }
@@ -199,12 +226,21 @@ impl<R: Entry> Journal<R> {
 
     /// All records, the oldest first.
     pub fn records(&self) -> impl DoubleEndedIterator<Item = &R> + Clone {
-        self.records.iter().flatten()
+        self.records.iter().flatten().map(|counted| &counted.record)
     }
 
     /// The record about this.
     pub fn record(&self, key: &R::Key) -> Option<&R> {
+        self.counted(key).map(|counted| &counted.record)
+    }
+
+    fn counted(&self, key: &R::Key) -> Option<&Counted<R>> {
         self.records[*self.known.get(key)?].as_ref()
+    }
+
+    /// Who the record about this counts for.
+    fn whose(&self, key: &R::Key) -> Option<Whose> {
+        self.counted(key)?.whose
     }
 
     /// Whether there is a record about this.
@@ -248,11 +284,14 @@ impl<R: Entry> Journal<R> {
         self.append_of(record, None)
     }
 
-    /// The same of a thread of this user's.
+    /// The same of a thread of this user's, or of a cgroup for a VM of this user's.
     pub fn append_of(&mut self, record: R, user: Option<u32>) -> Result<(), JournalError> {
         self.check_room(&record, user)?;
-        self.write(&line(&record), true)?;
-        self.remember(record, user);
+        let text = line(&record);
+        self.write(&text, true)?;
+        self.last = Some((record.key(), self.length - text.len() as u64));
+        let whose = self.shares.whose(record.thread(), user);
+        self.remember(record, whose);
         Ok(())
     }
 
@@ -269,9 +308,7 @@ impl<R: Entry> Journal<R> {
         let text = line(&record);
         // One more line in the place of another takes no room.
         let room = match count < record.kept() {
-            true => self
-                .shares
-                .check_bytes::<R>(record.thread(), None, text.len()),
+            true => self.shares.check_bytes::<R>(self.whose(&key), text.len()),
             false => Ok(()),
         };
         if let Err(error) = room {
@@ -321,25 +358,49 @@ impl<R: Entry> Journal<R> {
         let mut text = self.closing(&key);
         text.extend(line(&record));
         self.write(&text, true)?;
-        let user = record
-            .thread()
-            .and_then(|thread| self.shares.user_of(thread.pid));
+        let whose = self.whose(&key);
         self.drop_record(&key);
-        self.remember(record, user);
+        self.remember(record, whose);
         Ok(())
     }
 
     /// What is journaled of this counts no more, and is not to be put back. On an error it does.
     pub fn forget(&mut self, key: &R::Key) -> Result<(), JournalError> {
-        if self.knows(key) {
+        let Some(record) = self.record(key) else {
+            return Ok(());
+        };
+        let takes_away = record.takes_away();
+        if !self.cut_off(key) {
             self.write(&self.closing(key), false)?;
-            self.drop_record(key);
-            if self.known.is_empty() {
-                // Where that fails, the lines say as much.
-                let _ = self.compact();
-            }
+            self.misleads |= takes_away;
+        }
+        self.drop_record(key);
+        if self.known.is_empty() || self.has_to_be_brought_down() {
+            // Where that fails, the lines say as much.
+            let _ = self.compact();
         }
         Ok(())
+    }
+
+    /// Takes the file's last line away if that is all there is of this; whether it is gone.
+    fn cut_off(&mut self, key: &R::Key) -> bool {
+        let (Ok(file), Some((last, at))) = (&self.file, &self.last) else {
+            return false;
+        };
+        let is_cut = !self.needs_replacing && last == key && self.disk.set_len(file, *at).is_ok();
+        if is_cut {
+            self.length = *at;
+            self.needs_trim = false;
+            self.last = None;
+        }
+        is_cut
+    }
+
+    /// Whether what the version before would take for ours is to go from the file now. Whoever has it come about again and again does not have
+    /// it written as often.
+    fn has_to_be_brought_down(&self) -> bool {
+        let is_due = |at: Instant| at.elapsed() >= BROUGHT_DOWN;
+        self.misleads && self.brought_down.is_none_or(is_due)
     }
 
     /// The lines that close a thing.
@@ -372,14 +433,33 @@ impl<R: Entry> Journal<R> {
 
     /// Whether the file holds far more than counts.
     pub fn wants_compaction(&self) -> bool {
-        self.length >= self.compact_at
+        self.length >= self.compact_at || self.has_to_be_brought_down()
     }
 
-    /// Whether there is room for a record, of a thread of this user's: how many there may be, and how long, [`Entry`] says.
+    /// Whether there is room for a record, as [`Journal::append_of`] counts it: how many there may be, and how long, [`Entry`] says.
     pub fn check_room(&self, record: &R, user: Option<u32>) -> Result<(), JournalError> {
         self.shares.check_records::<R>(record.thread())?;
         let bytes = line(record).len();
-        self.shares.check_bytes::<R>(record.thread(), user, bytes)
+        let whose = self.shares.whose(record.thread(), user);
+        self.shares.check_bytes::<R>(whose, bytes)
+    }
+
+    /// Has records that count for a process alone, because it was not known whose it is, count for the user who is said now.
+    pub fn count(&mut self, mut user: impl FnMut(&R) -> Option<u32>) {
+        for counted in self.records.iter_mut().flatten() {
+            let Counted { record, whose } = counted;
+            if let Some(Whose::Process(_)) = whose
+                && let Some(user) = user(record)
+            {
+                let written = self.written.get(&record.key());
+                let lines = written.into_iter().flatten().chain([&*record]);
+                let bytes = lines.map(|record| line(record).len()).sum();
+                self.shares.take(*whose, bytes);
+                *whose = Some(Whose::User(user));
+                self.shares.add(*whose, bytes);
+                self.shares.tell(record.thread(), user);
+            }
+        }
     }
 
     /// Whose a process is of which something is journaled, as far as that was said.
@@ -389,6 +469,9 @@ impl<R: Entry> Journal<R> {
 
     /// Brings the file down to what counts. Where that fails it grows on, and is tried again when it is twice as long.
     pub fn compact(&mut self) -> Result<(), JournalError> {
+        if self.misleads {
+            self.brought_down = Some(Instant::now());
+        }
         let outcome = self.replace();
         match &outcome {
             Ok(()) => {
@@ -401,27 +484,28 @@ impl<R: Entry> Journal<R> {
     }
 
     /// A record is in the file.
-    fn remember(&mut self, record: R, user: Option<u32>) {
-        let bytes = line(&record).len();
-        self.shares.add(record.thread(), user, 1, bytes);
+    fn remember(&mut self, record: R, whose: Option<Whose>) {
+        self.shares.add_record(record.thread(), whose);
+        self.shares.add(whose, line(&record).len());
         self.known.insert(record.key(), self.records.len());
-        self.records.push(Some(record));
+        self.records.push(Some(Counted { record, whose }));
     }
 
     /// What the file says of this counts no more.
     fn drop_record(&mut self, key: &R::Key) {
         let at = self.known.remove(key);
-        let Some(record) = at.and_then(|at| self.records[at].take()) else {
+        let Some(Counted { record, whose }) = at.and_then(|at| self.records[at].take()) else {
             return;
         };
         let written = self.written.remove(key).unwrap_or_default();
         let lines = written.iter().chain([&record]);
         let bytes = lines.map(|record| line(record).len()).sum();
-        self.shares.take(record.thread(), 1, bytes);
+        self.shares.take_record(record.thread());
+        self.shares.take(whose, bytes);
         // So that those that are left are found in about as many steps.
         if self.records.len() > 2 * self.known.len() + 16 {
             self.records.retain(Option::is_some);
-            let places = self.records.iter().flatten().zip(0..);
+            let places = self.records().zip(0..);
             self.known = places.map(|(record, at)| (record.key(), at)).collect();
         }
     }
@@ -437,13 +521,14 @@ impl<R: Entry> Journal<R> {
     }
 
     fn remember_written(&mut self, record: R) {
-        let bytes = line(&record).len();
-        self.shares.add(record.thread(), None, 0, bytes);
+        let key = record.key();
+        let whose = self.whose(&key);
+        self.shares.add(whose, line(&record).len());
         let kept = record.kept();
-        let written = self.written.entry(record.key()).or_default();
+        let written = self.written.entry(key).or_default();
         if written.len() == kept {
             let first = written.remove(0);
-            self.shares.take(first.thread(), 0, line(&first).len());
+            self.shares.take(whose, line(&first).len());
         }
         written.push(record);
     }
@@ -469,6 +554,7 @@ impl<R: Entry> Journal<R> {
         if self.needs_replacing {
             self.compact()?;
         }
+        self.last = None;
         let mut text = match self.length {
             0 => line(&self.stamp),
             _ => Vec::new(),
@@ -529,7 +615,7 @@ impl<R: Entry> Journal<R> {
             self.file = Ok(self.fresh()?);
         }
         self.length = self.live_length();
-        self.needs_trim = false;
+        (self.last, self.misleads, self.needs_trim) = (None, false, false);
         Ok(())
     }
 

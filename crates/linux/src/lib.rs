@@ -8,7 +8,7 @@
 //! A command that runs for long has its settings from [`settings`], waits with [`signals`], and tells what it does by
 //! [`service`] (people and the service manager), [`status_file`] and [`exporter`] (other programs). What others write comes
 //! through a socket with who wrote it ([`senders`]), and what they named is
-//! [`mod@printable`] before anybody reads it.
+//! [`mod@printable`] before anybody reads it. Whom a process counts for where users are bounded, [`tenants`] says.
 
 pub mod actuator;
 pub mod affinity;
@@ -35,6 +35,7 @@ pub mod settings;
 pub mod signals;
 mod state_dir;
 pub mod status_file;
+pub mod tenants;
 pub mod thread;
 mod undo;
 pub mod usage;

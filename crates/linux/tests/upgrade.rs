@@ -18,6 +18,10 @@ use tandem_linux::cgroup::CpuController;
 use tandem_linux::cgroup::Knob;
 use tandem_linux::cgroup::Quota;
 use tandem_linux::cgroup::Version;
+use tandem_linux::journal::Entry;
+use tandem_linux::journal::Journal;
+use tandem_linux::journal::Record;
+use tandem_linux::journal::Stamp;
 use tandem_linux::journal::is_pending;
 use tandem_linux::thread::Tid;
 use tandem_policy::Nanos;
@@ -125,6 +129,51 @@ fn the_version_before_puts_back_journals_of_this_one() {
         assert_eq!(failed, Vec::<String>::new());
         assert_eq!(host.now(), host.wanted(), "{version}");
     }
+}
+
+/// Somebody makes a cgroup where one of ours was to be, and starts a thread in it: the version before leaves that alone.
+fn is_left_alone_by_the_version_before(host: &Fake, dir: &Path, cgroup: &CgroupPath) {
+    host.make_cgroup(cgroup);
+    host.start_in(cgroup);
+    let failed = previous::restore(host, &dir.join("journal"));
+    assert_eq!(failed, Vec::<String>::new());
+    assert_eq!(host.now(), host.wanted());
+}
+
+#[test]
+fn what_could_not_be_made_is_nothing_to_the_version_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let host = Fake::new(Version::V1);
+    let (mut actuator, _) =
+        Actuator::open_with(host.controller(), host.threads(), dir.path(), "boot").unwrap();
+    let own = path("/vms/own.scope");
+    actuator.set_weight(&own, Weight::constant(101.0)).unwrap();
+    // The fake host makes none of that name.
+    actuator.create_group(&own, "tandem-3").unwrap_err();
+    actuator.set_weight(&own, Weight::constant(102.0)).unwrap();
+    actuator.abandon();
+    is_left_alone_by_the_version_before(&host, dir.path(), &own.child("tandem-3"));
+}
+
+#[test]
+fn what_was_made_and_is_forgotten_is_nothing_to_the_version_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let host = Fake::new(Version::V1);
+    let stamp = Stamp::new("boot".to_owned(), Version::V1, host.mount().to_owned());
+    let mut journal = Journal::<Record>::open(dir.path(), stamp).unwrap();
+    let cgroup = path("/vms/shared/tandem-x");
+    let made = Record::Created {
+        cgroup: cgroup.clone(),
+    };
+    let nice = Record::Nice {
+        thread: host.thread(1).unwrap(),
+        original: Nice(2),
+    };
+    journal.append(made.clone()).unwrap();
+    journal.append(nice).unwrap();
+    journal.forget(&made.key()).unwrap();
+    drop(journal);
+    is_left_alone_by_the_version_before(&host, dir.path(), &cgroup);
 }
 
 #[test]

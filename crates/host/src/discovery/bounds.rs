@@ -1,6 +1,6 @@
 //! How much may be under care: of one user, and on the host.
 //!
-//! Who may start processes under many numbers could have as many times a user's bound (see `tenants` for the usual way), and what is under care takes memory, of
+//! Who may start processes under many numbers could have as many times a user's bound (see [`tandem_linux::tenants`] for the usual way), and what is under care takes memory, of
 //! which the service has 256 MB. So the host has bounds of its own. Where they do not suffice for all, they are filled from the small ends: a VM
 //! goes before another if its user has less with it, in that of the three bounds of which he has most (dominant resource fairness, Ghodsi et al., NSDI 2011).
 //! So who has few VMs keeps them, whoever starts how many. Of one user, and among equals, those go first that were there first. Root's go before all.

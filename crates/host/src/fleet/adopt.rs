@@ -66,10 +66,16 @@ impl Fleet {
                 self.candidates.failed(vm.id, self.updates, true);
                 continue;
             }
-            let adopted = self.claim(vm).and_then(|()| self.adopt(vm, &homes, notes));
+            let mut counted = None;
+            let adopted = self
+                .claim(vm)
+                .and_then(|()| self.adopt(vm, &homes, notes, &mut counted));
             match adopted {
                 Ok(managed) => drop(self.vms.insert(vm.id, managed)),
                 Err(error) => {
+                    if let (Backend::Live(actuator), Some(cgroup)) = (&mut self.backend, counted) {
+                        actuator.stop_counting(&cgroup);
+                    }
                     if !matches!(error, FleetError::Taken { .. }) {
                         let policies = self.policies_of(vm, &OnceCell::new());
                         self.give_up(vm.process.pid, policies);
@@ -83,11 +89,13 @@ impl Fleet {
         }
     }
 
+    /// `counted` is the cgroup that is changed for it from now on.
     fn adopt(
         &mut self,
         vm: &Vm,
         homes: &Homes,
         notes: &mut Vec<Note>,
+        counted: &mut Option<CgroupPath>,
     ) -> Result<ManagedVm, FleetError> {
         let controller = self.backend.controller();
         let default = controller.default_weight();
@@ -104,6 +112,9 @@ impl Fleet {
         let (cgroup, in_force) = match own {
             Some(cgroup) => {
                 let in_force = settings(controller, &cgroup)?;
+                if !is_left_alone {
+                    *counted = self.count(vm, &cgroup);
+                }
                 (cgroup, in_force)
             }
             None => {
@@ -111,7 +122,10 @@ impl Fleet {
                 let in_force = VmSettings::new(default);
                 match is_left_alone {
                     true => (home, in_force),
-                    false => (self.make_group(vm, &home, notes)?, in_force),
+                    false => {
+                        *counted = self.count(vm, &home.child(&group_name(vm)));
+                        (self.make_group(vm, &home, notes)?, in_force)
+                    }
                 }
             }
         };
@@ -196,6 +210,16 @@ impl Fleet {
     fn home_of(&self, vm: &Vm) -> Result<CgroupPath, FleetError> {
         let first = vm.vcpus.first().map_or(&vm.process, |vcpu| &vcpu.thread);
         Ok(self.backend.controller().cgroup_of(first)?)
+    }
+
+    /// What is changed in this cgroup counts for the VM's user; the cgroup, if that is new.
+    fn count(&mut self, vm: &Vm, cgroup: &CgroupPath) -> Option<CgroupPath> {
+        match &mut self.backend {
+            Backend::Live(actuator) => actuator
+                .count_for(cgroup, vm.process.pid)
+                .then(|| cgroup.clone()),
+            Backend::Dry(_) => None,
+        }
     }
 
     fn make_group(

@@ -77,7 +77,8 @@ impl Actuator {
             if knob == Knob::Weight && self.controller.is_idle(cgroup)? == Some(true) {
                 original = text_of(self.controller.default_weight());
             }
-            self.append(record(&original))?;
+            let user = self.user_of(cgroup);
+            self.append_of(record(&original), user)?;
         }
         self.will_write(record(text))?;
         Ok(Some(key))

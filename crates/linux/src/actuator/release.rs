@@ -120,6 +120,13 @@ impl Actuator {
             gave_up_cgroups |= !held.cgroups.is_empty();
             reports.push(report);
         }
+        for cgroup in all
+            .iter()
+            .take(reports.len())
+            .flat_map(|held| &held.cgroups)
+        {
+            self.stop_counting(cgroup);
+        }
         let Some(last) = reports.last_mut() else {
             return reports;
         };

@@ -60,6 +60,11 @@ pub trait Entry:
         KEPT
     }
 
+    /// Whether undoing it takes away what is there, without a value that tells whose that is.
+    fn takes_away(&self) -> bool {
+        false
+    }
+
     /// Whether what is in this record, read from the system, can have come of writing what is in `written`.
     fn comes_of(&self, written: &Self) -> bool {
         self == written
@@ -184,6 +189,10 @@ impl Entry for Record {
             Record::Affinity { .. } => KEPT_AFFINITIES,
             _ => KEPT,
         }
+    }
+
+    fn takes_away(&self) -> bool {
+        matches!(self, Record::Created { .. })
     }
 
     /// The kernel brings slices into its range. On cgroup v1 a quota is written in three steps, of which the first lifts the cap.

@@ -1,8 +1,10 @@
 //! How much of a journal is whose: no process and no user may fill it.
 //!
-//! Counted are records and the bytes of their lines, with those of what was given. A process of which it is not known whose it is counts for
-//! itself. What is about cgroups counts in the sum alone; its number is bounded by that of VMs and vCPUs. No path is longer than
-//! [`LONGEST`](crate::cgroup::LONGEST) and the names of groups made there.
+//! Counted are records and the bytes of their lines, with those of what was given. What is about a thread counts for the user of its process, and
+//! for that process alone where its user is not known; what is about a cgroup for the user that it is journaled for. "User" is who has one share
+//! of what is bounded: all numbers that `/etc/subuid` gives to one name are one ([`crate::tenants`]). What is about a cgroup of nobody's counts in
+//! the sum alone: that is what an operator changes beside VMs, and what a killed run left of which nobody knows whose it is.
+//! No path is longer than [`LONGEST`](crate::cgroup::LONGEST) and the names of groups made there.
 
 use std::collections::HashMap;
 
@@ -11,19 +13,27 @@ use crate::journal::error::JournalError;
 use crate::journal::record::Entry;
 use crate::thread::ThreadRef;
 
+/// Who a record counts for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Whose {
+    /// A user.
+    User(u32),
+    /// A process of which it is not known whose it is.
+    Process(Pid),
+}
+
 /// What is journaled.
 #[derive(Debug, Default)]
 pub(crate) struct Shares {
     bytes: usize,
+    of_each: HashMap<Whose, usize>,
     processes: HashMap<Pid, Share>,
-    users: HashMap<u32, usize>,
 }
 
-/// Of one process.
+/// Of the threads of one process.
 #[derive(Debug, Default)]
 struct Share {
     records: usize,
-    bytes: usize,
     user: Option<u32>,
 }
 
@@ -33,54 +43,72 @@ impl Shares {
         self.bytes
     }
 
-    /// Whose a process is of which something is journaled, as far as that is known.
+    /// Whose a process is of whose threads something is journaled, as far as that is known.
     pub(crate) fn user_of(&self, pid: Pid) -> Option<u32> {
         self.processes.get(&pid)?.user
     }
 
-    /// So many records of a thread's process, or of no process, and their lines are journaled. Whose it is counts with the first.
-    pub(crate) fn add(
-        &mut self,
-        thread: Option<&ThreadRef>,
-        user: Option<u32>,
-        records: usize,
-        bytes: usize,
-    ) {
-        self.bytes += bytes;
+    /// Who a record counts for that is about this thread, or about none, and that is journaled for this user. What a process counted for before
+    /// it counts for again.
+    pub(crate) fn whose(&self, thread: Option<&ThreadRef>, user: Option<u32>) -> Option<Whose> {
+        match thread.map(|thread| thread.pid) {
+            Some(pid) => {
+                let user = self.user_of(pid).or(user);
+                Some(user.map_or(Whose::Process(pid), Whose::User))
+            }
+            None => user.map(Whose::User),
+        }
+    }
+
+    /// A record is journaled.
+    pub(crate) fn add_record(&mut self, thread: Option<&ThreadRef>, whose: Option<Whose>) {
         if let Some(thread) = thread {
             let share = self.processes.entry(thread.pid).or_default();
-            if share.bytes == 0 {
-                share.user = user;
-            }
-            share.records += records;
-            share.bytes += bytes;
-            if let Some(user) = share.user {
-                *self.users.entry(user).or_default() += bytes;
+            share.records += 1;
+            if let Some(Whose::User(user)) = whose {
+                share.user = Some(user);
             }
         }
     }
 
-    /// They are not any more.
-    pub(crate) fn take(&mut self, thread: Option<&ThreadRef>, records: usize, bytes: usize) {
-        self.bytes = self.bytes.saturating_sub(bytes);
-        let Some(thread) = thread else {
-            return;
-        };
-        let Some(share) = self.processes.get_mut(&thread.pid) else {
-            return;
-        };
-        share.records = share.records.saturating_sub(records);
-        share.bytes = share.bytes.saturating_sub(bytes);
-        let (user, is_empty) = (share.user, share.bytes == 0);
-        if is_empty {
-            self.processes.remove(&thread.pid);
-        }
-        if let Some(user) = user
-            && let Some(of_user) = self.users.get_mut(&user)
+    /// It is known now whose a thread's process is.
+    pub(crate) fn tell(&mut self, thread: Option<&ThreadRef>, user: u32) {
+        if let Some(thread) = thread
+            && let Some(share) = self.processes.get_mut(&thread.pid)
         {
-            *of_user = of_user.saturating_sub(bytes);
-            if *of_user == 0 {
-                self.users.remove(&user);
+            share.user = Some(user);
+        }
+    }
+
+    /// It is not any more.
+    pub(crate) fn take_record(&mut self, thread: Option<&ThreadRef>) {
+        if let Some(thread) = thread
+            && let Some(share) = self.processes.get_mut(&thread.pid)
+        {
+            share.records = share.records.saturating_sub(1);
+            if share.records == 0 {
+                self.processes.remove(&thread.pid);
+            }
+        }
+    }
+
+    /// So many bytes of lines are journaled.
+    pub(crate) fn add(&mut self, whose: Option<Whose>, bytes: usize) {
+        self.bytes += bytes;
+        if let Some(whose) = whose {
+            *self.of_each.entry(whose).or_default() += bytes;
+        }
+    }
+
+    /// They are not any more.
+    pub(crate) fn take(&mut self, whose: Option<Whose>, bytes: usize) {
+        self.bytes = self.bytes.saturating_sub(bytes);
+        if let Some(whose) = whose
+            && let Some(share) = self.of_each.get_mut(&whose)
+        {
+            *share = share.saturating_sub(bytes);
+            if *share == 0 {
+                self.of_each.remove(&whose);
             }
         }
     }
@@ -97,25 +125,21 @@ impl Shares {
         }
     }
 
-    /// Whether there is room for so many bytes more of the thread's process, or of no process; `user` is whose it is, where nothing is
-    /// journaled of it yet.
+    /// Whether there is room for so many bytes more.
     pub(crate) fn check_bytes<R: Entry>(
         &self,
-        thread: Option<&ThreadRef>,
-        user: Option<u32>,
+        whose: Option<Whose>,
         bytes: usize,
     ) -> Result<(), JournalError> {
         let too_long = |whose, most| JournalError::TooLong { whose, most };
-        if let Some(pid) = thread.map(|thread| thread.pid) {
-            let most = R::MOST_BYTES_PER_USER;
-            let share = self.processes.get(&pid);
-            let user = share.map_or(user, |share| share.user);
-            let (of_user, whose) = match user {
-                Some(user) => (self.users.get(&user).copied(), format!(" of user {user}")),
-                None => (share.map(|share| share.bytes), format!(" of process {pid}")),
+        if let Some(whose) = whose {
+            let share = self.of_each.get(&whose).copied().unwrap_or_default();
+            let name = match whose {
+                Whose::User(user) => format!(" of user {user}"),
+                Whose::Process(pid) => format!(" of process {pid}"),
             };
-            if of_user.unwrap_or_default() + bytes > most {
-                return Err(too_long(whose, most));
+            if share + bytes > R::MOST_BYTES_PER_USER {
+                return Err(too_long(name, R::MOST_BYTES_PER_USER));
             }
         }
         match self.bytes + bytes > R::MOST_BYTES {

@@ -440,6 +440,44 @@ fn what_counts_no_more_is_not_read_back_and_what_follows_is_an_original() {
     }
 }
 
+/// The version before would take a cgroup of that name for ours.
+#[test]
+fn what_was_made_and_is_forgotten_leaves_the_file_but_not_each_time_another() {
+    use std::os::unix::fs::MetadataExt;
+    let dir = tempfile::tempdir().unwrap();
+    let mut journal = Journal::<Record>::open(dir.path(), stamp()).unwrap();
+    for name in ["/a", "/b", "/c", "/d", "/e"] {
+        journal.append(created(name)).unwrap();
+    }
+    let path = dir.path().join("journal");
+    let has = |name: &str| {
+        let text = fs::read_to_string(&path).unwrap();
+        text.contains(&format!("\"{name}\""))
+    };
+    let file = || fs::metadata(&path).unwrap().ino();
+    // The last line is cut off.
+    let first = file();
+    journal.forget(&created("/e").key()).unwrap();
+    assert!(!has("/e") && has("/d") && file() == first);
+    journal.forget(&created("/a").key()).unwrap();
+    assert!(!has("/a") && has("/b"));
+    let second = file();
+    assert_ne!(second, first);
+    for name in ["/b", "/c"] {
+        journal.forget(&created(name).key()).unwrap();
+    }
+    assert_eq!(file(), second);
+    assert!(!journal.wants_compaction());
+    let long_ago = Instant::now().checked_sub(2 * BROUGHT_DOWN);
+    journal.brought_down = Some(long_ago.expect("the machine is up for longer"));
+    assert!(journal.wants_compaction());
+    journal.compact().unwrap();
+    assert!(!has("/b") && !has("/c") && has("/d") && !journal.wants_compaction());
+    drop(journal);
+    let journal = Journal::<Record>::open(dir.path(), stamp()).unwrap();
+    assert_eq!(records(&journal), [created("/d")]);
+}
+
 /// Where it is cut off after the line that closes and before the new original, nothing is journaled.
 #[test]
 fn a_new_original_that_is_cut_off_leaves_nothing_to_put_back() {

@@ -9,7 +9,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-use tandem_linux::procfs::read_head;
+use crate::procfs::read_head;
 
 /// How many numbers a container of root's has.
 const BLOCK: u32 = 1 << 16;
@@ -19,16 +19,16 @@ const MOST_BYTES: usize = 1 << 20;
 
 /// Whose a process is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Owner {
+pub struct Owner {
     /// Its real user, if that could be read.
-    pub(super) uid: Option<u32>,
+    pub uid: Option<u32>,
     /// Who it counts for where users are bounded.
-    pub(super) tenant: Option<u32>,
+    pub tenant: Option<u32>,
 }
 
 /// Which numbers count as which.
 #[derive(Debug, Default)]
-pub(super) struct Tenants {
+pub struct Tenants {
     path: PathBuf,
     /// What the file was like when it was read: inode, length, change in s and ns.
     seen: Option<(u64, u64, i64, i64)>,
@@ -46,7 +46,7 @@ struct Range {
 
 impl Tenants {
     /// As the file says; it need not be there.
-    pub(super) fn new(path: PathBuf) -> Tenants {
+    pub fn new(path: PathBuf) -> Tenants {
         let mut tenants = Tenants {
             path,
             ..Tenants::default()
@@ -56,7 +56,7 @@ impl Tenants {
     }
 
     /// Reads the file again if it was changed.
-    pub(super) fn refresh(&mut self) {
+    pub fn refresh(&mut self) {
         let seen = fs::metadata(&self.path)
             .ok()
             .map(|file| (file.ino(), file.size(), file.ctime(), file.ctime_nsec()));
@@ -68,13 +68,13 @@ impl Tenants {
     }
 
     /// Whose a process of this real user is.
-    pub(super) fn owner(&self, uid: Option<u32>) -> Owner {
+    pub fn owner(&self, uid: Option<u32>) -> Owner {
         let tenant = uid.map(|uid| self.of(uid));
         Owner { uid, tenant }
     }
 
     /// Who a user's processes count for.
-    pub(super) fn of(&self, user: u32) -> u32 {
+    pub fn of(&self, user: u32) -> u32 {
         let end = self.ranges.partition_point(|range| range.first <= user);
         let range = end.checked_sub(1).and_then(|at| self.ranges.get(at));
         match range.filter(|range| user <= range.last) {
