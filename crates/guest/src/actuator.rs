@@ -10,6 +10,8 @@ use std::fs;
 use std::io;
 use std::path::Path;
 use std::path::PathBuf;
+use std::thread::sleep;
+use std::time::Duration;
 
 use tandem_linux::ProcFs;
 use tandem_linux::affinity::AffinityError;
@@ -23,7 +25,6 @@ use tandem_linux::journal::JournalError;
 use tandem_linux::journal::Stamp;
 use tandem_linux::restore::RestoreReport;
 use tandem_linux::restore::Undone;
-use tandem_linux::restore::empty_and_remove;
 use tandem_linux::restore::gone_is_fine;
 use tandem_linux::restore::nearest;
 use tandem_linux::restore::restore_pending;
@@ -39,6 +40,12 @@ use crate::cpusets::Cpusets;
 use crate::journal::Change;
 use crate::journal::Key;
 use crate::journal::haltpoll_parameter;
+
+/// How often a group that still holds ending processes is looked at again.
+const REMOVE_TRIES: u32 = 50;
+
+/// How long to wait in between.
+const REMOVE_PAUSE: Duration = Duration::from_millis(10);
 
 /// Why a change was not made.
 #[derive(Debug, Error)]
@@ -363,15 +370,29 @@ impl Actuator {
         }
     }
 
-    /// Empties and removes a cgroup. What is in it goes to `home`, or the lowest above it that still exists.
+    /// Empties and removes a cgroup. What is in it goes to `home`, or the lowest above it that still exists. More may start meanwhile, and
+    /// ending processes hold on to the cgroup for a moment, so this may take a few rounds; with cgroups below it there is no point in waiting.
     fn remove_group(&self, cgroup: &CgroupPath, home: &CgroupPath) -> Result<Undone, CgroupError> {
         let home = nearest(home, |cgroup| self.cpusets.exists(cgroup));
-        empty_and_remove(
-            || self.cpusets.processes(cgroup),
-            |pid| self.cpusets.move_process(pid, &home),
-            || self.cpusets.remove(cgroup),
-            || self.cpusets.children(cgroup),
-        )
+        let mut tries = 0;
+        loop {
+            for pid in self.cpusets.processes(cgroup)? {
+                match self.cpusets.move_process(pid, &home) {
+                    Err(error) if !error.is_gone() => return Err(error),
+                    _ => {}
+                }
+            }
+            match self.cpusets.remove(cgroup) {
+                Ok(()) => return Ok(Undone::PutBack),
+                Err(CgroupError::Busy { .. })
+                    if tries < REMOVE_TRIES && self.cpusets.children(cgroup)?.is_empty() =>
+                {
+                    tries += 1;
+                    sleep(REMOVE_PAUSE);
+                }
+                Err(error) => return Err(error),
+            }
+        }
     }
 }
 

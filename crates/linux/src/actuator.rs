@@ -237,7 +237,7 @@ impl Actuator {
         }
         self.controller.check_parent(parent)?;
         self.enable_above(&group)?;
-        let (cgroup, user) = (group.clone(), self.user_of(&group));
+        let (cgroup, user) = (group.clone(), self.counted_for(&group));
         // Which one was there before says nothing of the one that is made now.
         if let Some(id) = self.groups.remove(&group) {
             self.journal.forget(&Key::Enabled(cgroup.clone(), id))?;
@@ -261,7 +261,7 @@ impl Actuator {
     /// Journals which cgroup it is that was made there, by a record that an earlier version reads, too (`crate::undo`).
     fn identify(&mut self, group: CgroupPath) -> Result<CgroupPath, ActuatorError> {
         let id = self.controller.id(&group)?;
-        let (cgroup, user) = (group.clone(), self.user_of(&group));
+        let (cgroup, user) = (group.clone(), self.counted_for(&group));
         self.note(Record::Enabled { cgroup, id }, user)?;
         self.groups.insert(group.clone(), id);
         Ok(group)
@@ -283,7 +283,7 @@ impl Actuator {
     pub fn prepare_group(&mut self, group: &CgroupPath) -> Result<(), ActuatorError> {
         self.enable_above(group)?;
         self.groups.remove(group);
-        let (cgroup, user) = (group.clone(), self.user_of(group));
+        let (cgroup, user) = (group.clone(), self.counted_for(group));
         self.note(Record::Created { cgroup }, user)
     }
 
@@ -569,7 +569,7 @@ impl Actuator {
 
     /// Lets the cpu controller down to `cgroup`, where v2 needs that.
     fn enable_above(&mut self, cgroup: &CgroupPath) -> Result<(), ActuatorError> {
-        let user = self.user_of(cgroup);
+        let user = self.counted_for(cgroup);
         for above in self.controller.missing_enables(cgroup)? {
             let id = self.controller.id(&above)?;
             let key = Key::Enabled(above.clone(), id);

@@ -21,7 +21,7 @@
 //! **Versions.** A Tandem that knows nothing of the later lines undoes all lines, the last first, and ends at the originals
 //! too, at the first of several. But of what was made ([`Entry::takes_away`]) it would take away what somebody else made there since. So a record
 //! that is forgotten is cut off where it is the last line, as it is when what it announced failed; otherwise, for those, the file is
-//! compacted, once in [`BROUGHT_DOWN`]. A journal without later lines, of such a Tandem, does not tell whose a value is: the original wins. Fields that are
+//! compacted, once in 10 s. A journal without later lines, of such a Tandem, does not tell whose a value is: the original wins. Fields that are
 //! not known are read over; [`Stamp::tandem_journal`] says which readers can put a journal back.
 //!
 //! **Disks that fail.** Reading is enough to restore: without a lock file the directory is locked, and where the journal cannot be

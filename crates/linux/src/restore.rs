@@ -8,13 +8,10 @@
 //! What fails stays in the journal and is tried again by the next restore.
 //!
 //! A cgroup is only removed once it is empty, and threads that are about to end hold on to it: for a moment as a rule, for as long as they like if
-//! somebody wants that. What the daemon undoes waits for none of them ([`Undone::Busy`], `crate::undo`). [`empty_and_remove`] waits, for the
-//! guest's agent, which has no tenants.
+//! somebody wants that. What the daemon undoes waits for none of them ([`Undone::Busy`], `crate::undo`).
 
 use std::fmt;
 use std::path::Path;
-use std::thread::sleep;
-use std::time::Duration;
 
 use serde::Serialize;
 use tandem_policy::PcpuSet;
@@ -26,12 +23,6 @@ use crate::journal::Entry;
 use crate::journal::JournalError;
 use crate::journal::is_pending;
 use crate::thread::ThreadRef;
-
-/// How often a group that still holds ending threads is looked at again.
-const REMOVE_TRIES: u32 = 50;
-
-/// How long to wait in between.
-const REMOVE_PAUSE: Duration = Duration::from_millis(10);
 
 /// One change that could not be undone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -192,33 +183,6 @@ pub fn nearest(cgroup: &CgroupPath, exists: impl Fn(&CgroupPath) -> bool) -> Cgr
     std::iter::successors(Some(cgroup.clone()), CgroupPath::parent)
         .find(exists)
         .unwrap_or_else(CgroupPath::root)
-}
-
-/// Moves the `members` of a cgroup out of it and removes it. More may start meanwhile, and ending ones hold on to
-/// the cgroup for a moment, so this may take a few rounds; with cgroups below it there is no point in waiting.
-pub fn empty_and_remove<M>(
-    members: impl Fn() -> Result<Vec<M>, CgroupError>,
-    move_out: impl Fn(M) -> Result<(), CgroupError>,
-    remove: impl Fn() -> Result<(), CgroupError>,
-    children: impl Fn() -> Result<Vec<CgroupPath>, CgroupError>,
-) -> Result<Undone, CgroupError> {
-    let mut tries = 0;
-    loop {
-        for member in members()? {
-            match move_out(member) {
-                Err(error) if !error.is_gone() => return Err(error),
-                _ => {}
-            }
-        }
-        match remove() {
-            Ok(()) => return Ok(Undone::PutBack),
-            Err(CgroupError::Busy { .. }) if tries < REMOVE_TRIES && children()?.is_empty() => {
-                tries += 1;
-                sleep(REMOVE_PAUSE);
-            }
-            Err(error) => return Err(error),
-        }
-    }
 }
 
 /// What is about a cgroup or thread that is gone needs no undoing.

@@ -17,9 +17,12 @@ use tandem_linux::journal::is_pending;
 use tandem_linux::thread::Pid;
 use tandem_linux::thread::ThreadRef;
 use tandem_linux::thread::Tid;
+use tandem_policy::PcpuSet;
+use tandem_policy::VcpuId;
 
 use super::*;
 use crate::fixtures::tree::Tree;
+use crate::fixtures::tree::USER;
 
 const VCPUS: u32 = 2;
 
@@ -447,4 +450,47 @@ fn hostile_vms_that_come_one_by_one_have_nobody_elses_places_read() {
         of_new <= most,
         "{of_new} places were read for {looks} that came, and {most} at most"
     );
+}
+
+#[test]
+fn hostile_cgroups_count_for_the_user_whose_vm_they_are_changed_for() {
+    let mut subject = Subject::new(Duration::from_secs(60));
+    let tree = subject.tree.clone();
+    let mut vms = subject.vms(2);
+    vms.push(tree.vm(2, VCPUS, |_| "/own".to_owned()));
+    assert_eq!(subject.update(&vms).len(), 3);
+    let user = |subject: &Subject, cgroup: &CgroupPath| match &subject.fleet.backend {
+        Backend::Live(actuator) => actuator.counted_for(cgroup),
+        Backend::Dry(_) => None,
+    };
+    let mut cgroups: Vec<CgroupPath> = subject.fleet.vms().map(|vm| vm.cgroup.clone()).collect();
+    assert!(cgroups.contains(&CgroupPath("/own".to_owned())));
+    // One of them puts its vCPUs apart.
+    let portions: Vec<(VcpuId, f64)> = (0..VCPUS).map(|n| (VcpuId(n), 0.5)).collect();
+    if let (Some(managed), Backend::Live(actuator)) = (
+        subject.fleet.vms.get_mut(&vms[0].id),
+        &mut subject.fleet.backend,
+    ) {
+        // Nothing is read of threads that are not this machine's.
+        let threads = vms[0].vcpus.iter();
+        managed.vcpus = threads
+            .map(|vcpu| ManagedVcpu::new(vcpu.index, vcpu.thread, PcpuSet::default()))
+            .collect();
+        assert!(crate::division::divide(managed, &portions, actuator).unwrap());
+        cgroups.extend(managed.vcpus.iter().filter_map(|vcpu| vcpu.group.clone()));
+    }
+    assert_eq!(cgroups.len(), 3 + VCPUS as usize);
+    for cgroup in &cgroups {
+        assert_eq!(user(&subject, cgroup), Some(USER), "{cgroup}");
+    }
+    assert_eq!(user(&subject, &CgroupPath("/vms".to_owned())), None);
+    assert!(subject.update(&[]).is_empty());
+    for cgroup in &cgroups {
+        assert_eq!(user(&subject, cgroup), None, "{cgroup} is given up");
+    }
+    // Of who cannot be adopted nothing is kept.
+    let unfit = hostile(&tree);
+    assert!(subject.update(std::slice::from_ref(&unfit)).is_empty());
+    let group = CgroupPath("/his".to_owned()).child(&crate::homes::group_name(&unfit));
+    assert_eq!(user(&subject, &group), None);
 }

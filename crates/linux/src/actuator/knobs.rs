@@ -77,7 +77,7 @@ impl Actuator {
             if knob == Knob::Weight && self.controller.is_idle(cgroup)? == Some(true) {
                 original = text_of(self.controller.default_weight());
             }
-            let user = self.user_of(cgroup);
+            let user = self.counted_for(cgroup);
             self.append_of(record(&original), user)?;
         }
         self.will_write(record(text))?;

@@ -17,7 +17,7 @@ impl Actuator {
 
     /// What is changed in `group` is changed for whom `cgroup` is.
     pub fn count_with(&mut self, group: &CgroupPath, cgroup: &CgroupPath) {
-        if let Some(user) = self.user_of(cgroup) {
+        if let Some(user) = self.counted_for(cgroup) {
             self.owners.insert(place(group).to_owned(), user);
         }
     }
@@ -28,7 +28,7 @@ impl Actuator {
     }
 
     /// The user for whom this cgroup is changed, if that was said.
-    pub(super) fn user_of(&self, cgroup: &CgroupPath) -> Option<u32> {
+    pub fn counted_for(&self, cgroup: &CgroupPath) -> Option<u32> {
         let mut paths = cgroup.at_and_above();
         paths.find_map(|path| self.owners.get(path).copied())
     }

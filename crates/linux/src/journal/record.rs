@@ -42,7 +42,7 @@ pub trait Entry:
     /// So many records are kept of the threads of one process.
     const MOST_PER_PROCESS: usize = usize::MAX;
 
-    /// So many bytes of lines are kept of the threads of one user's processes: 640 of each of his 16,384 vCPUs.
+    /// So many bytes of lines are kept of what is changed for one user: 640 of each of his 16,384 vCPUs.
     const MOST_BYTES_PER_USER: usize = 10 << 20;
 
     /// So many bytes of lines are kept: 640 of each of the host's 65,536 vCPUs. In memory they take two and a half times
