@@ -232,7 +232,7 @@ pub struct VmResults {
     /// What Gleaner changed, where it runs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gleaner: Vec<AgentChoice>,
-    /// Waking a thread → it runs.
+    /// A thread is woken by another, or the timer or device that it sleeps for is due → it runs. With an interrupt that waits for a preempted vCPU.
     pub wake_latency: Histogram,
     /// Sending a rescheduling or TLB-flush IPI → the receiver handles it.
     pub ipi_latency: Histogram,

@@ -89,24 +89,37 @@ pub fn table(comparison: &Comparison, shown: &[&str]) -> Table {
     table
 }
 
-/// The difference to the first combination, relative to it; faint where it may be none.
+/// So many times as large as the first combination's mean a difference may be to be shown relative to it.
+const MOST_TIMES: f64 = 10.0;
+
+/// The difference to the first combination; faint where it may be none. It is relative to the first's mean, but in the metric's unit where that mean
+/// is zero or less than a tenth of the difference: as a share of next to nothing it would say nothing.
 fn difference(figure: &Figure, base: Option<&Figure>) -> [Cell; 2] {
     let (Some(difference), Some(base)) = (figure.against_first, base) else {
         return [Cell::default(), Cell::default()];
     };
-    if base.mean.mean == 0.0 {
-        return [Cell::default(), Cell::default()];
-    }
-    let relative = |value: f64| value / base.mean.mean.abs();
     let tone = match difference.differs_from_zero() {
         true => Tone::Plain,
         false => Tone::Faint,
     };
-    let width = difference.ci95.map(|ci95| figure::percent(relative(ci95)));
-    [
-        Cell::toned(figure::signed_percent(relative(difference.mean)), tone),
-        Cell::toned(width.unwrap_or_default(), tone),
-    ]
+    let size = base.mean.mean.abs();
+    let is_near_zero = size == 0.0 || difference.mean.abs() > MOST_TIMES * size;
+    let (mean, width) = match is_near_zero {
+        true => {
+            let sign = if difference.mean < 0.0 { '-' } else { '+' };
+            let mean = number(difference.mean.abs(), figure.unit);
+            (
+                format!("{sign}{mean}"),
+                half_width(&difference, figure.unit),
+            )
+        }
+        false => {
+            let width = difference.ci95.map(|ci95| figure::percent(ci95 / size));
+            let mean = figure::signed_percent(difference.mean / size);
+            (mean, width.unwrap_or_default())
+        }
+    };
+    [Cell::toned(mean, tone), Cell::toned(width, tone)]
 }
 
 /// A value in its unit as people read it.
@@ -128,4 +141,56 @@ fn half_width(mean: &Mean, unit: &str) -> String {
         _ => number(ci95, unit),
     };
     mean.ci95.map_or_else(String::new, width)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tandem_experiment::compare::CombinationFigures;
+
+    /// What stands against the first combination, for two runs of each.
+    fn against_first(unit: &'static str, first: [f64; 2], second: [f64; 2]) -> String {
+        let combination = |name: &str, values: [f64; 2]| CombinationFigures {
+            name: name.to_owned(),
+            settings: std::collections::BTreeMap::new(),
+            figures: vec![Figure {
+                vm: "a".to_owned(),
+                metric: "wake_p99",
+                unit,
+                runs: values.len(),
+                mean: Mean::of(&values).unwrap(),
+                against_first: (name != "first")
+                    .then(|| Mean::of_difference(&values, &first).unwrap()),
+                values: values.to_vec(),
+            }],
+        };
+        let comparison = Comparison {
+            schema: Comparison::SCHEMA,
+            scenario: "s".to_owned(),
+            seeds: vec![1, 2],
+            combinations: vec![combination("first", first), combination("second", second)],
+        };
+        let text = table(&comparison, &["wake_p99"]).to_string();
+        let row = text.lines().find(|line| line.contains("second")).unwrap();
+        row.split_whitespace().skip(1).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn differences_are_relative_to_the_first() {
+        let shown = against_first("1/s", [100.0, 102.0], [110.0, 112.0]);
+        assert!(shown.contains("+9.9 %"), "{shown}");
+        let tenfold = against_first("ns", [1000.0, 1000.0], [11_000.0, 11_000.0]);
+        assert!(tenfold.contains("+1000.0 %"), "{tenfold}");
+    }
+
+    #[test]
+    fn differences_to_next_to_nothing_are_in_the_metrics_unit() {
+        let shown = against_first("ns", [2_000.0, 2_000.0], [4_002_000.0, 4_002_000.0]);
+        assert!(shown.contains("+4.0") && shown.contains("ms"), "{shown}");
+        assert!(!shown.contains('%'), "{shown}");
+        let shown = against_first("1/s", [0.0, 0.0], [7.0, 9.0]);
+        assert!(shown.contains("+8") && !shown.contains('%'), "{shown}");
+        let shown = against_first("1/s", [0.0, 0.0], [-7.0, -9.0]);
+        assert!(shown.contains("-8"), "{shown}");
+    }
 }

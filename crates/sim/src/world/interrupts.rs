@@ -226,18 +226,16 @@ impl World {
             return;
         }
         self.interrupted(v);
-        let is_delayed = self.wake_delay(v) > 0;
-        if is_delayed {
+        if self.wake_delay(v) > 0 {
             self.end_delay(v);
         }
         let mut due = std::mem::take(&mut self.vcpus[v as usize].due);
         for &t in &due {
             self.owe(v, KERNEL, self.costs.timer_work);
             self.wake(t, v, NONE);
-            if is_delayed {
-                let thread = &mut self.threads[t as usize];
-                thread.woken_at = thread.wait_since;
-            }
+            // Whoever waits for it waits since the interrupt was due, whether or not the vCPU was there to handle it.
+            let thread = &mut self.threads[t as usize];
+            thread.woken_at = thread.wait_since;
         }
         due.clear();
         self.vcpus[v as usize].due = due;
@@ -247,12 +245,10 @@ impl World {
     pub(crate) fn timer(&mut self, t: u32) {
         let v = self.threads[t as usize].vcpu;
         self.vcpus[v as usize].due.push(t);
-        if self.wake_delay(v) > 0 {
-            // A thread that sleeps waits for no lock: this is when it was to wake.
-            self.threads[t as usize].wait_since = self.now;
-            if self.hold_back(v) {
-                return;
-            }
+        // A thread that sleeps waits for no lock: this is when it was to wake.
+        self.threads[t as usize].wait_since = self.now;
+        if self.wake_delay(v) > 0 && self.hold_back(v) {
+            return;
         }
         match self.vcpus[v as usize].state {
             VcpuState::Running => {
