@@ -560,7 +560,13 @@ impl Actuator {
     }
 
     fn compact_if_due(&mut self) {
-        if self.journal.wants_compaction() {
+        self.compact_if_due_at(Instant::now());
+    }
+
+    /// Brings the journal's file down to what counts, if that is due at this time. Each change looks after it, too; so this is for whoever may
+    /// change nothing for long.
+    pub fn compact_if_due_at(&mut self, now: Instant) {
+        if self.journal.wants_compaction_at(now) {
             self.forget_ended();
             // Where there is no room, it grows on for as long as there is some.
             let _ = self.journal.compact();

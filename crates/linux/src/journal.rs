@@ -21,7 +21,7 @@
 //! **Versions.** A Tandem that knows nothing of the later lines undoes all lines, the last first, and ends at the originals
 //! too, at the first of several. But of what was made ([`Entry::takes_away`]) it would take away what somebody else made there since. So a record
 //! that is forgotten is cut off where it is the last line, as it is when what it announced failed; otherwise, for those, the file is
-//! compacted, once in 10 s. A journal without later lines, of such a Tandem, does not tell whose a value is: the original wins. Fields that are
+//! compacted, once in 10 s. Whoever may journal nothing for long has to ask whether it is due ([`Journal::wants_compaction`]). A journal without later lines, of such a Tandem, does not tell whose a value is: the original wins. Fields that are
 //! not known are read over; [`Stamp::tandem_journal`] says which readers can put a journal back.
 //!
 //! **Disks that fail.** Reading is enough to restore: without a lock file the directory is locked, and where the journal cannot be
@@ -375,7 +375,7 @@ impl<R: Entry> Journal<R> {
             self.misleads |= takes_away;
         }
         self.drop_record(key);
-        if self.known.is_empty() || self.has_to_be_brought_down() {
+        if self.known.is_empty() || self.has_to_be_brought_down(Instant::now()) {
             // Where that fails, the lines say as much.
             let _ = self.compact();
         }
@@ -398,8 +398,8 @@ impl<R: Entry> Journal<R> {
 
     /// Whether what the version before would take for ours is to go from the file now. Whoever has it come about again and again does not have
     /// it written as often.
-    fn has_to_be_brought_down(&self) -> bool {
-        let is_due = |at: Instant| at.elapsed() >= BROUGHT_DOWN;
+    fn has_to_be_brought_down(&self, now: Instant) -> bool {
+        let is_due = |at| now.saturating_duration_since(at) >= BROUGHT_DOWN;
         self.misleads && self.brought_down.is_none_or(is_due)
     }
 
@@ -431,9 +431,14 @@ impl<R: Entry> Journal<R> {
         }
     }
 
-    /// Whether the file holds far more than counts.
+    /// Whether the file holds far more than counts, or for too long what the version before would take for ours.
     pub fn wants_compaction(&self) -> bool {
-        self.length >= self.compact_at || self.has_to_be_brought_down()
+        self.wants_compaction_at(Instant::now())
+    }
+
+    /// The same at this time.
+    pub fn wants_compaction_at(&self, now: Instant) -> bool {
+        self.length >= self.compact_at || self.has_to_be_brought_down(now)
     }
 
     /// Whether there is room for a record, as [`Journal::append_of`] counts it: how many there may be, and how long, [`Entry`] says.
