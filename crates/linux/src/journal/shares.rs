@@ -3,7 +3,7 @@
 //! Counted are records and the bytes of their lines, with those of what was given. What is about a thread counts for the user of its process, and
 //! for that process alone where its user is not known; what is about a cgroup for the user that it is journaled for. "User" is who has one share
 //! of what is bounded: all numbers that `/etc/subuid` gives to one name are one ([`crate::tenants`]). What is about a cgroup of nobody's counts in
-//! the sum alone: that is what an operator changes beside VMs, and what a killed run left of which nobody knows whose it is.
+//! the sum alone: that is what an operator changes beside VMs, and what a killed run left, until somebody says for whom that cgroup is changed.
 //! No path is longer than [`LONGEST`](crate::cgroup::LONGEST) and the names of groups made there.
 
 use std::collections::HashMap;
@@ -48,12 +48,12 @@ impl Shares {
         self.processes.get(&pid)?.user
     }
 
-    /// Who a record counts for that is about this thread, or about none, and that is journaled for this user. What a process counted for before
-    /// it counts for again.
+    /// Who a record counts for that is about this thread, or about none, and that is journaled for this user. Where that is not known, a process
+    /// counts for whom it counted before; but its number may have been another's then.
     pub(crate) fn whose(&self, thread: Option<&ThreadRef>, user: Option<u32>) -> Option<Whose> {
         match thread.map(|thread| thread.pid) {
             Some(pid) => {
-                let user = self.user_of(pid).or(user);
+                let user = user.or_else(|| self.user_of(pid));
                 Some(user.map_or(Whose::Process(pid), Whose::User))
             }
             None => user.map(Whose::User),
@@ -63,15 +63,14 @@ impl Shares {
     /// A record is journaled.
     pub(crate) fn add_record(&mut self, thread: Option<&ThreadRef>, whose: Option<Whose>) {
         if let Some(thread) = thread {
-            let share = self.processes.entry(thread.pid).or_default();
-            share.records += 1;
-            if let Some(Whose::User(user)) = whose {
-                share.user = Some(user);
-            }
+            self.processes.entry(thread.pid).or_default().records += 1;
+        }
+        if let Some(Whose::User(user)) = whose {
+            self.tell(thread, user);
         }
     }
 
-    /// It is known now whose a thread's process is.
+    /// It is known whose a thread's process is.
     pub(crate) fn tell(&mut self, thread: Option<&ThreadRef>, user: u32) {
         if let Some(thread) = thread
             && let Some(share) = self.processes.get_mut(&thread.pid)
