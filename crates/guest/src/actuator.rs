@@ -164,7 +164,7 @@ impl Actuator {
     pub fn enable_down_to(&mut self, cgroup: &CgroupPath) -> Result<(), ActuatorError> {
         for above in self.cpusets.missing_enables(cgroup)? {
             let id = self.cpusets.id(&above)?;
-            self.journal.note(Change::Enabled {
+            self.journal.append(Change::Enabled {
                 cgroup: above.clone(),
                 id,
             })?;
@@ -187,7 +187,7 @@ impl Actuator {
         };
         let cgroup = parent.child(&name);
         self.enable_down_to(&cgroup)?;
-        self.journal.note(Change::Created {
+        self.journal.append(Change::Created {
             cgroup,
             home: home.clone(),
         })?;

@@ -251,6 +251,10 @@ impl Fleet {
         self.adopt_new(new, all, &mut notes, &mut refused);
         self.reread_hierarchy();
         self.throttling.forget_quotas(&self.vms);
+        // On a quiet host nothing else is journaled.
+        if let Backend::Live(actuator) = &mut self.backend {
+            actuator.compact_if_due_at((self.now)());
+        }
         self.summed.end(&mut notes);
         (notes, refused)
     }

@@ -50,7 +50,6 @@ use crate::cgroup::check_length;
 use crate::cgroup::check_name;
 use crate::disk::Disk;
 use crate::disk::HostDisk;
-use crate::ids::Pid;
 use crate::journal::Entry;
 use crate::journal::Journal;
 use crate::journal::JournalError;
@@ -122,6 +121,9 @@ pub struct Actuator {
     groups: HashMap<CgroupPath, CgroupId>,
     /// The users for whose VMs cgroups are changed, by the cgroups' paths without slashes at their ends.
     owners: HashMap<String, u32>,
+    /// What a killed run left of cgroups, by their paths without slashes at their ends: it counts for nobody until somebody says for whom they are
+    /// changed.
+    left: BTreeMap<String, Vec<Key>>,
     /// The texts of knobs that somebody else set.
     foreign: BTreeMap<(CgroupPath, Knob), String>,
     /// When room was made for a change last by looking for threads that ended.
@@ -192,6 +194,7 @@ impl Actuator {
             groups: identities(&journal),
             journal,
             owners: HashMap::new(),
+            left: BTreeMap::new(),
             foreign: BTreeMap::new(),
             looked_for_ended: None,
             abandoned: false,
@@ -242,7 +245,7 @@ impl Actuator {
         if let Some(id) = self.groups.remove(&group) {
             self.journal.forget(&Key::Enabled(cgroup.clone(), id))?;
         }
-        self.note(Record::Created { cgroup }, user)?;
+        self.append_of(Record::Created { cgroup }, user)?;
         let created = self.controller.create_child(parent, name);
         let created = created.map_err(ActuatorError::from);
         let created = created.and_then(|group| self.identify(group));
@@ -262,7 +265,7 @@ impl Actuator {
     fn identify(&mut self, group: CgroupPath) -> Result<CgroupPath, ActuatorError> {
         let id = self.controller.id(&group)?;
         let (cgroup, user) = (group.clone(), self.counted_for(&group));
-        self.note(Record::Enabled { cgroup, id }, user)?;
+        self.append_of(Record::Enabled { cgroup, id }, user)?;
         self.groups.insert(group.clone(), id);
         Ok(group)
     }
@@ -284,7 +287,7 @@ impl Actuator {
         self.enable_above(group)?;
         self.groups.remove(group);
         let (cgroup, user) = (group.clone(), self.counted_for(group));
-        self.note(Record::Created { cgroup }, user)
+        self.append_of(Record::Created { cgroup }, user)
     }
 
     /// Moves one thread.
@@ -525,23 +528,16 @@ impl Actuator {
     /// Makes a record durable. Where the journal has grown, or this thread's process has too much in it, it is rid of threads that
     /// ended first.
     fn append(&mut self, record: Record) -> Result<(), ActuatorError> {
-        let user = record.thread().and_then(|thread| {
-            let known = self.journal.user_of(thread.pid);
-            known.or_else(|| self.threads.user(thread.pid))
-        });
+        let user = record.thread().and_then(|thread| self.user_of(thread.pid));
         self.append_of(record, user)
     }
 
-    /// The same, unless there is a record about the same thing. It counts for this user.
-    fn note(&mut self, record: Record, user: Option<u32>) -> Result<(), ActuatorError> {
-        match self.journal.knows(&record.key()) {
-            true => Ok(()),
-            false => self.append_of(record, user),
-        }
-    }
-
+    /// The same, for this user, unless there is a record about the same thing.
     fn append_of(&mut self, record: Record, user: Option<u32>) -> Result<(), ActuatorError> {
         let is_due = |at: Instant| at.elapsed() >= LOOK_FOR_ENDED;
+        if self.journal.knows(&record.key()) {
+            return Ok(());
+        }
         if self.journal.check_room(&record, user).is_err()
             && self.looked_for_ended.is_none_or(is_due)
         {
@@ -560,7 +556,13 @@ impl Actuator {
     }
 
     fn compact_if_due(&mut self) {
-        if self.journal.wants_compaction() {
+        self.compact_if_due_at(Instant::now());
+    }
+
+    /// Brings the journal's file down to what counts, if that is due at this time. Each change looks after it, too; so this is for whoever may
+    /// change nothing for long.
+    pub fn compact_if_due_at(&mut self, now: Instant) {
+        if self.journal.wants_compaction_at(now) {
             self.forget_ended();
             // Where there is no room, it grows on for as long as there is some.
             let _ = self.journal.compact();
@@ -574,7 +576,7 @@ impl Actuator {
             let id = self.controller.id(&above)?;
             let key = Key::Enabled(above.clone(), id);
             let cgroup = above.clone();
-            self.note(Record::Enabled { cgroup, id }, user)?;
+            self.append_of(Record::Enabled { cgroup, id }, user)?;
             if let Err(error) = self.controller.enable(&above) {
                 if !self.journal.knows(&Key::Created(above)) {
                     let _ = self.journal.forget(&key);
@@ -594,17 +596,6 @@ impl Actuator {
         if let Err(error) = self.journal.keep(is_kept) {
             report.keeps_journal(&error);
         }
-    }
-
-    /// What could not be put back on threads that live counts for whose they are.
-    fn count_what_stayed(&mut self) {
-        let threads = &*self.threads;
-        let mut users: HashMap<Pid, Option<u32>> = HashMap::new();
-        self.journal.count(|record| {
-            let thread = record.thread().filter(|thread| threads.is_alive(thread))?;
-            let user = users.entry(thread.pid);
-            *user.or_insert_with(|| threads.user(thread.pid))
-        });
     }
 
     /// Drops the records of threads that ended, so that a journal of a long life stays short.

@@ -21,7 +21,7 @@
 //! **Versions.** A Tandem that knows nothing of the later lines undoes all lines, the last first, and ends at the originals
 //! too, at the first of several. But of what was made ([`Entry::takes_away`]) it would take away what somebody else made there since. So a record
 //! that is forgotten is cut off where it is the last line, as it is when what it announced failed; otherwise, for those, the file is
-//! compacted, once in 10 s. A journal without later lines, of such a Tandem, does not tell whose a value is: the original wins. Fields that are
+//! compacted, once in 10 s. Whoever may journal nothing for long has to ask whether it is due ([`Journal::wants_compaction`]). A journal without later lines, of such a Tandem, does not tell whose a value is: the original wins. Fields that are
 //! not known are read over; [`Stamp::tandem_journal`] says which readers can put a journal back.
 //!
 //! **Disks that fail.** Reading is enough to restore: without a lock file the directory is locked, and where the journal cannot be
@@ -271,21 +271,17 @@ impl<R: Entry> Journal<R> {
         }
     }
 
-    /// Makes a record durable, unless there is one about the same thing, which tells the original.
-    pub fn note(&mut self, record: R) -> Result<(), JournalError> {
-        match self.knows(&record.key()) {
-            true => Ok(()),
-            false => self.append(record),
-        }
-    }
-
-    /// Makes a record durable. On an error there is none, and the change must not be made.
+    /// Makes a record durable, unless there is one about the same thing, which tells the original. On an error there is none, and the change must
+    /// not be made.
     pub fn append(&mut self, record: R) -> Result<(), JournalError> {
         self.append_of(record, None)
     }
 
     /// The same of a thread of this user's, or of a cgroup for a VM of this user's.
     pub fn append_of(&mut self, record: R, user: Option<u32>) -> Result<(), JournalError> {
+        if self.knows(&record.key()) {
+            return Ok(());
+        }
         self.check_room(&record, user)?;
         let text = line(&record);
         self.write(&text, true)?;
@@ -375,7 +371,7 @@ impl<R: Entry> Journal<R> {
             self.misleads |= takes_away;
         }
         self.drop_record(key);
-        if self.known.is_empty() || self.has_to_be_brought_down() {
+        if self.known.is_empty() || self.has_to_be_brought_down(Instant::now()) {
             // Where that fails, the lines say as much.
             let _ = self.compact();
         }
@@ -398,8 +394,8 @@ impl<R: Entry> Journal<R> {
 
     /// Whether what the version before would take for ours is to go from the file now. Whoever has it come about again and again does not have
     /// it written as often.
-    fn has_to_be_brought_down(&self) -> bool {
-        let is_due = |at: Instant| at.elapsed() >= BROUGHT_DOWN;
+    fn has_to_be_brought_down(&self, now: Instant) -> bool {
+        let is_due = |at| now.saturating_duration_since(at) >= BROUGHT_DOWN;
         self.misleads && self.brought_down.is_none_or(is_due)
     }
 
@@ -431,9 +427,14 @@ impl<R: Entry> Journal<R> {
         }
     }
 
-    /// Whether the file holds far more than counts.
+    /// Whether the file holds far more than counts, or for too long what the version before would take for ours.
     pub fn wants_compaction(&self) -> bool {
-        self.length >= self.compact_at || self.has_to_be_brought_down()
+        self.wants_compaction_at(Instant::now())
+    }
+
+    /// The same at this time.
+    pub fn wants_compaction_at(&self, now: Instant) -> bool {
+        self.length >= self.compact_at || self.has_to_be_brought_down(now)
     }
 
     /// Whether there is room for a record, as [`Journal::append_of`] counts it: how many there may be, and how long, [`Entry`] says.
@@ -444,22 +445,24 @@ impl<R: Entry> Journal<R> {
         self.shares.check_bytes::<R>(whose, bytes)
     }
 
-    /// Has records that count for a process alone, because it was not known whose it is, count for the user who is said now.
-    pub fn count(&mut self, mut user: impl FnMut(&R) -> Option<u32>) {
-        for counted in self.records.iter_mut().flatten() {
-            let Counted { record, whose } = counted;
-            if let Some(Whose::Process(_)) = whose
-                && let Some(user) = user(record)
-            {
-                let written = self.written.get(&record.key());
-                let lines = written.into_iter().flatten().chain([&*record]);
-                let bytes = lines.map(|record| line(record).len()).sum();
-                self.shares.take(*whose, bytes);
-                *whose = Some(Whose::User(user));
-                self.shares.add(*whose, bytes);
-                self.shares.tell(record.thread(), user);
-            }
+    /// Has a record that counts for nobody, or for a process alone because it was not known whose it is, count for this user.
+    pub fn count_for(&mut self, key: &R::Key, user: u32) {
+        let bytes = self.bytes_of(key);
+        let at = self.known.get(key);
+        if let Some(counted) = at.and_then(|at| self.records[*at].as_mut())
+            && !matches!(counted.whose, Some(Whose::User(_)))
+        {
+            self.shares.take(counted.whose, bytes);
+            counted.whose = Some(Whose::User(user));
+            self.shares.add(counted.whose, bytes);
+            self.shares.tell(counted.record.thread(), user);
         }
+    }
+
+    /// How long all lines about this are that count.
+    fn bytes_of(&self, key: &R::Key) -> usize {
+        let lines = self.written(key).iter().chain(self.record(key));
+        lines.map(|record| line(record).len()).sum()
     }
 
     /// Whose a process is of which something is journaled, as far as that was said.
@@ -493,13 +496,12 @@ impl<R: Entry> Journal<R> {
 
     /// What the file says of this counts no more.
     fn drop_record(&mut self, key: &R::Key) {
+        let bytes = self.bytes_of(key);
         let at = self.known.remove(key);
         let Some(Counted { record, whose }) = at.and_then(|at| self.records[at].take()) else {
             return;
         };
-        let written = self.written.remove(key).unwrap_or_default();
-        let lines = written.iter().chain([&record]);
-        let bytes = lines.map(|record| line(record).len()).sum();
+        self.written.remove(key);
         self.shares.take_record(record.thread());
         self.shares.take(whose, bytes);
         // So that those that are left are found in about as many steps.

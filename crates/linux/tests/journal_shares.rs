@@ -35,6 +35,7 @@ use tandem_policy::Weight;
 const PROCESSES: u32 = 64;
 const FIRST: u32 = 100_000;
 const OTHERS: Pid = Pid(7);
+const OTHER: u32 = 1000;
 
 /// The fake host's threads, of processes whose users are read from a folder.
 struct Owned {
@@ -102,23 +103,25 @@ struct Subject {
 
 impl Subject {
     fn new() -> Subject {
-        let dir = in_memory();
-        let is = |pid: Pid, uid: u32| {
-            let process = dir.path().join(format!("proc/{pid}"));
-            fs::create_dir_all(&process).unwrap();
-            let status = format!("Name:\tvmm\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n");
-            fs::write(process.join("status"), status).unwrap();
-        };
-        (0..PROCESSES).for_each(|n| is(tenants(n), FIRST + n));
-        is(OTHERS, 1000);
-        fs::create_dir(dir.path().join("etc")).unwrap();
-        fs::write(dir.path().join("etc/subuid"), "alice:100000:65536\n").unwrap();
-        let host = Fake::new(Version::V2);
-        Subject {
-            dir,
-            host,
+        let subject = Subject {
+            dir: in_memory(),
+            host: Fake::new(Version::V2),
             is_stuck: Arc::default(),
-        }
+        };
+        (0..PROCESSES).for_each(|n| subject.has(tenants(n), FIRST + n));
+        subject.has(OTHERS, OTHER);
+        let etc = subject.dir.path().join("etc");
+        fs::create_dir(&etc).unwrap();
+        fs::write(etc.join("subuid"), "alice:100000:65536\n").unwrap();
+        subject
+    }
+
+    /// This number is of a process of this user.
+    fn has(&self, pid: Pid, uid: u32) {
+        let process = self.dir.path().join(format!("proc/{pid}"));
+        fs::create_dir_all(&process).unwrap();
+        let status = format!("Name:\tvmm\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n");
+        fs::write(process.join("status"), status).unwrap();
     }
 
     fn open(&self) -> Actuator {
@@ -151,6 +154,17 @@ impl Subject {
         self.host.make_cgroup(&cgroup);
         cgroup
     }
+
+    /// Makes a cgroup as deep below one of this name as paths may be long, and all above it.
+    fn deep(&self, name: &str) -> CgroupPath {
+        let mut cgroup = CgroupPath(format!("/vms/{name}"));
+        self.host.make_cgroup(&cgroup);
+        while cgroup.0.len() < 500 {
+            cgroup = cgroup.child("xxx");
+            self.host.make_cgroup(&cgroup);
+        }
+        cgroup
+    }
 }
 
 /// The tenant's processes.
@@ -159,9 +173,9 @@ fn tenants(n: u32) -> Pid {
 }
 
 /// The first time that something is refused, how often it was not before, and in which words it is.
-fn first_refused(
+fn first_refused<T>(
     most: u32,
-    mut change: impl FnMut(u32) -> Result<(), ActuatorError>,
+    mut change: impl FnMut(u32) -> Result<T, ActuatorError>,
 ) -> (u32, String) {
     let refused = (0..most).find_map(|n| change(n).err().map(|error| (n, error.to_string())));
     refused.unwrap_or_else(|| panic!("none of {most} was refused"))
@@ -175,13 +189,14 @@ fn is_the_tenants(said: &str) {
 }
 
 /// Changes where a thread of this process may run, which was on so many pCPUs that the journal has 20 kB of it.
-fn bind(subject: &Subject, actuator: &mut Actuator, pid: Pid) -> Result<(), ActuatorError> {
+fn bind(subject: &Subject, actuator: &mut Actuator, pid: Pid) -> Result<ThreadRef, ActuatorError> {
     let every_second: PcpuSet = (0..8192).step_by(2).map(PcpuId).collect();
     let thread = subject.host.start_in(&CgroupPath("/vms/shared".to_owned()));
     subject.host.operator_sets_affinity(&thread, &every_second);
     let one = [PcpuId(0)].into_iter().collect();
-    actuator.set_affinity(&ThreadRef { pid, ..thread }, &one)?;
-    Ok(())
+    let thread = ThreadRef { pid, ..thread };
+    actuator.set_affinity(&thread, &one)?;
+    Ok(thread)
 }
 
 #[test]
@@ -211,6 +226,58 @@ fn hostile_threads_that_could_not_be_put_back_count_after_a_restart() {
     is_the_tenants(&said);
     assert!(more < 10, "{many}, and {more} more");
     bind(&subject, &mut actuator, OTHERS).unwrap();
+}
+
+#[test]
+fn hostile_processes_count_for_their_users_whoever_had_their_numbers_before() {
+    let subject = Subject::new();
+    let mut actuator = subject.open();
+    let (first, next) = (tenants(0), tenants(1));
+    let threads: Vec<ThreadRef> = (0..8)
+        .map(|_| bind(&subject, &mut actuator, first).unwrap())
+        .collect();
+    first_refused(1_000, |_| bind(&subject, &mut actuator, next));
+    // What is journaled of them is there until somebody looks.
+    threads.iter().for_each(|thread| subject.host.end(thread));
+    subject.has(first, OTHER);
+    let cgroup = CgroupPath("/vms/shared".to_owned());
+    actuator.count_for(&cgroup, first);
+    assert_eq!(actuator.counted_for(&cgroup), Some(OTHER));
+    for n in 0..200 {
+        let bound = bind(&subject, &mut actuator, first);
+        assert!(bound.is_ok(), "{n}: {bound:?}");
+    }
+}
+
+#[test]
+fn hostile_groups_that_could_not_be_emptied_count_after_a_restart() {
+    // Groups in one cgroup with a long path, and some deep below, for whose sake those above have controllers.
+    for is_deep in [false, true] {
+        let subject = Subject::new();
+        let (home, groups) = match is_deep {
+            false => (subject.long("home"), 200),
+            true => (subject.deep("home"), 1),
+        };
+        let name = |n: u32| format!("tandem-{n}");
+        let mut actuator = subject.open();
+        for n in 0..groups {
+            actuator.count_for(&home.child(&name(n)), tenants(n));
+            let group = actuator.create_group(&home, &name(n)).unwrap();
+            let thread = subject.host.start_in(&group);
+            subject.host.begin_end(&thread);
+        }
+        let (before, said) = first_refused(1_000, |n| bind(&subject, &mut actuator, tenants(n)));
+        is_the_tenants(&said);
+        actuator.abandon();
+        let mut actuator = subject.open_for_ever();
+        for n in 0..groups {
+            actuator.count_for(&home.child(&name(n)), tenants(n));
+        }
+        let (after, said) = first_refused(1_000, |n| bind(&subject, &mut actuator, tenants(n)));
+        is_the_tenants(&said);
+        assert_eq!(after, before, "they are counted as before");
+        bind(&subject, &mut actuator, OTHERS).unwrap();
+    }
 }
 
 #[test]
@@ -249,12 +316,7 @@ fn hostile_trees_of_cgroups_have_one_share_of_the_journal() {
     let subject = Subject::new();
     let mut actuator = subject.open_for_ever();
     let mut change = |n: u32, pid| {
-        let mut cgroup = CgroupPath(format!("/vms/{n}"));
-        subject.host.make_cgroup(&cgroup);
-        while cgroup.0.len() < 500 {
-            cgroup = cgroup.child("xxx");
-            subject.host.make_cgroup(&cgroup);
-        }
+        let cgroup = subject.deep(&n.to_string());
         actuator.count_for(&cgroup, pid);
         actuator
             .set_weight(&cgroup, Weight::constant(200.0))

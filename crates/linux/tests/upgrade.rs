@@ -9,6 +9,8 @@ mod fake_host;
 mod previous;
 
 use std::path::Path;
+use std::time::Duration;
+use std::time::Instant;
 
 use fake_host::Fake;
 use tandem_linux::actuator::Actuator;
@@ -174,6 +176,38 @@ fn what_was_made_and_is_forgotten_is_nothing_to_the_version_before() {
     journal.forget(&made.key()).unwrap();
     drop(journal);
     is_left_alone_by_the_version_before(&host, dir.path(), &cgroup);
+}
+
+/// Two that could not be made, one right after the other, and then nothing is journaled any more.
+#[test]
+fn what_is_forgotten_within_ten_seconds_of_another_is_nothing_to_the_version_before_after_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let host = Fake::new(Version::V1);
+    let (mut actuator, _) =
+        Actuator::open_with(host.controller(), host.threads(), dir.path(), "boot").unwrap();
+    let own = path("/vms/own.scope");
+    // The fake host makes none of these names.
+    let names = ["tandem-3", "tandem-13"];
+    for name in names {
+        actuator.prepare_group(&own.child(name)).unwrap();
+    }
+    actuator.set_weight(&own, Weight::constant(101.0)).unwrap();
+    for name in names {
+        actuator.create_group(&own, name).unwrap_err();
+    }
+    let has = |name: &str| {
+        let text = std::fs::read_to_string(dir.path().join("journal")).unwrap();
+        text.contains(&format!("/{name}\""))
+    };
+    assert!(
+        !has("tandem-3") && has("tandem-13"),
+        "the file is written anew once"
+    );
+    actuator.compact_if_due_at(Instant::now() + Duration::from_secs(5));
+    assert!(has("tandem-13"), "it is not due");
+    actuator.compact_if_due_at(Instant::now() + Duration::from_secs(11));
+    actuator.abandon();
+    is_left_alone_by_the_version_before(&host, dir.path(), &own.child("tandem-13"));
 }
 
 #[test]

@@ -50,7 +50,7 @@ impl Actuator {
     }
 
     fn note_affinity(&mut self, thread: ThreadRef, original: PcpuSet) -> Result<(), ActuatorError> {
-        self.journal.note(Change::Affinity { thread, original })?;
+        self.journal.append(Change::Affinity { thread, original })?;
         self.compact_if_due();
         Ok(())
     }

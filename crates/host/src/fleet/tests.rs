@@ -23,6 +23,7 @@ use tandem_policy::VcpuId;
 use super::*;
 use crate::fixtures::tree::Tree;
 use crate::fixtures::tree::USER;
+use crate::managed::ManagedVcpu;
 
 const VCPUS: u32 = 2;
 
@@ -279,6 +280,32 @@ fn who_leaves_is_put_back_before_groups_that_were_busy_are_tried_again() {
     subject.fleet.budget = Duration::ZERO;
     assert!(subject.update(&[]).is_empty());
     assert_eq!(subject.tree.below("/vms"), 3);
+}
+
+/// Two groups could not be made, one right after the other, and are in nobody's way later, whichever version then reads the journal.
+#[test]
+fn a_quiet_hosts_journal_is_rid_of_what_the_version_before_would_take_for_ours() {
+    let mut subject = Subject::new(Duration::MAX);
+    let vms = subject.vms(1);
+    subject.update(&vms);
+    let Backend::Live(actuator) = &mut subject.fleet.backend else {
+        unreachable!("it is live")
+    };
+    let parent = CgroupPath("/vms".to_owned());
+    let names = ["a-refused", "b-refused", "c"];
+    for name in names {
+        actuator.prepare_group(&parent.child(name)).unwrap();
+    }
+    for name in &names[..2] {
+        actuator.create_group(&parent, name).unwrap_err();
+    }
+    let path = subject.dir.path().join("journal");
+    let has = |name: &str| std::fs::read_to_string(&path).unwrap().contains(name);
+    subject.update(&vms);
+    assert!(!has("a-refused") && has("b-refused"));
+    subject.fleet.now = Box::new(|| Instant::now() + Duration::from_secs(11));
+    subject.update(&vms);
+    assert!(!has("b-refused") && has("/vms/c"));
 }
 
 #[test]

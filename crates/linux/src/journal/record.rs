@@ -42,7 +42,8 @@ pub trait Entry:
     /// So many records are kept of the threads of one process.
     const MOST_PER_PROCESS: usize = usize::MAX;
 
-    /// So many bytes of lines are kept of what is changed for one user: 640 of each of his 16,384 vCPUs.
+    /// So many bytes of lines are kept of what is changed for one user, of threads and cgroups together: 640 of each of 16,384 vCPUs, where he has so
+    /// many. Numbers that `/etc/subuid` gives to one name are one user. `how_many_vcpus_one_user_has_room_for` says what that suffices for.
     const MOST_BYTES_PER_USER: usize = 10 << 20;
 
     /// So many bytes of lines are kept: 640 of each of the host's 65,536 vCPUs. In memory they take two and a half times
