@@ -1,6 +1,7 @@
 //! How the fleet takes VMs under care: in which cgroup, at which weight.
 
 use std::cell::OnceCell;
+use std::collections::HashSet;
 use std::time::Duration;
 use std::time::Instant;
 
@@ -30,6 +31,12 @@ use crate::waits::Waits;
 /// For how long the first update adopts those that are there: a service manager waits for it.
 const FIRST_BUDGET: Duration = Duration::from_secs(5);
 
+/// Whether a cgroup is one of these, or below one.
+fn is_within_any(cgroup: &CgroupPath, any: &HashSet<CgroupPath>) -> bool {
+    let above = |below: &CgroupPath| below.parent();
+    std::iter::successors(Some(cgroup.clone()), above).any(|cgroup| any.contains(&cgroup))
+}
+
 impl Fleet {
     /// Takes VMs under care that are not yet, as far as there is time: one of those that were not tried yet at least, and one of those that failed
     /// before. `all` is every VM on the host. What is changed for one that then cannot be adopted is put back like that of one that left.
@@ -52,6 +59,7 @@ impl Fleet {
             1 => FIRST_BUDGET.max(self.budget),
             _ => self.budget,
         };
+        let mut changing = self.leaving.cgroups();
         let homes = self.homes.look(self.backend.controller(), all);
         let began = (self.now)();
         let mut tried = [false; 2];
@@ -75,6 +83,12 @@ impl Fleet {
                 .claim(vm)
                 .and_then(|()| self.prepare(vm, &homes, &mut theirs));
             let error = match prepared {
+                // One that began where another ended a moment ago: what that one had there is put back first.
+                Ok(managed) if is_within_any(&managed.cgroup, &changing) => {
+                    self.give_up(vm.process.pid, managed.policies);
+                    self.candidates.failed(vm.id, self.updates, false);
+                    continue;
+                }
                 Ok(mut managed) => {
                     let until = began.checked_add(budget);
                     match self.take_up(&mut managed, until, &mut theirs) {
@@ -85,6 +99,7 @@ impl Fleet {
                         }
                         Err(error) => {
                             leaving.insert(vm.process.pid);
+                            changing.insert(managed.cgroup.clone());
                             self.close_files_of(&managed.vcpus);
                             self.leaving.push(managed);
                             error
