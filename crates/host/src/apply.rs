@@ -12,6 +12,7 @@ use tandem_linux::actuator::ActuatorError;
 use tandem_linux::actuator::Outcome;
 use tandem_linux::affinity::affinity;
 use tandem_linux::cgroup::CgroupPath;
+use tandem_linux::restore::RestoreReport;
 use tandem_linux::sched_attr;
 use tandem_policy::Decision;
 use tandem_policy::Knob;
@@ -60,6 +61,16 @@ impl Refused {
             vm: vm.to_owned(),
             error: error.to_string(),
             is_of_disk: matches!(error, ActuatorError::Journal(error) if error.is_of_disk()),
+            is_others: false,
+        }
+    }
+
+    /// Of this VM something is not put back.
+    pub(crate) fn not_put_back(vm: &str, report: &RestoreReport, hint: &str) -> Refused {
+        Refused {
+            vm: vm.to_owned(),
+            error: format!("{report}{hint}"),
+            is_of_disk: false,
             is_others: false,
         }
     }
@@ -253,7 +264,7 @@ fn vcpu_group(
     if vcpu.group.is_none() {
         let group = actuator.create_group(&cgroup, &format!("vcpu{}", vcpu.index))?;
         if actuator.move_thread(&vcpu.thread, &group)? == Outcome::Gone {
-            give_up_group(group, &mut managed.busy, actuator)?;
+            give_up_group(group, &mut managed.busy, actuator);
             return Ok(None);
         }
         vcpu.reread_group(actuator.controller(), &cgroup)?;

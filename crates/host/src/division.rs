@@ -61,7 +61,7 @@ fn part(
 ) -> Result<bool, ActuatorError> {
     // One that it has inside its VM's group goes with the settings there.
     if let Some(group) = vcpu.group.take() {
-        give_up_group(group, busy, actuator)?;
+        give_up_group(group, busy, actuator);
     }
     let parent = vms.parent().unwrap_or_else(CgroupPath::root);
     let name = format!("{}-vcpu{}", vms.name(), vcpu.index);
@@ -73,24 +73,35 @@ fn part(
             return Err(error);
         }
     };
-    let moved = actuator
-        .set_weight(&group, weight)
+    let moved = weigh(&group, weight, actuator)
         .and_then(|written| Ok((written, actuator.move_thread(&vcpu.thread, &group)?)));
     match moved {
         Ok((written, Outcome::Done)) => {
-            vcpu.settings.weight = Some(written);
+            (vcpu.settings.weight, vcpu.settings.idle) = (Some(written), false);
             vcpu.group = Some(group);
             Ok(true)
         }
         Ok((_, Outcome::Gone)) => {
-            give_up_group(group, busy, actuator)?;
+            give_up_group(group, busy, actuator);
             Ok(false)
         }
         Err(error) => {
-            give_up_group(group, busy, actuator)?;
+            give_up_group(group, busy, actuator);
             Err(error)
         }
     }
+}
+
+/// Gives a vCPU's group a weight. One that was busy when it was given up may still be in the idle class, where there is none.
+fn weigh(
+    group: &CgroupPath,
+    weight: Weight,
+    actuator: &mut Actuator,
+) -> Result<Weight, ActuatorError> {
+    if actuator.controller().is_idle(group)? == Some(true) {
+        actuator.set_idle(group, false)?;
+    }
+    actuator.set_weight(group, weight)
 }
 
 /// Moves the vCPUs into their VM's group, which gets the VM's weight again. In the idle class, into which somebody else put it, it has none.
@@ -102,7 +113,7 @@ fn unite(managed: &mut ManagedVm, actuator: &mut Actuator) -> Result<bool, Actua
         any = true;
         actuator.move_thread(&vcpu.thread, &managed.cgroup)?;
         if let Some(group) = vcpu.group.take() {
-            give_up_group(group, &mut managed.busy, actuator)?;
+            give_up_group(group, &mut managed.busy, actuator);
         }
         (vcpu.settings.portion, vcpu.settings.weight) = (None, None);
         vcpu.settings.idle = false;

@@ -244,7 +244,7 @@ impl Fleet {
             let outcome = self.follow(&mut managed, &mut notes);
             self.keep(managed, outcome, &mut notes, &mut refused);
         }
-        self.let_go_of_vcpus(&ended);
+        self.let_go_of_vcpus(&ended, &mut refused);
         self.take_new_vcpus(&grown, &mut notes, &mut refused);
         self.take_busy_groups();
         self.release_leaving(&mut refused);

@@ -6,10 +6,12 @@ use std::collections::BTreeSet;
 use tandem_linux::actuator::Actuator;
 use tandem_linux::actuator::ActuatorError;
 use tandem_linux::actuator::Foreign;
+use tandem_linux::actuator::Held;
 use tandem_linux::cgroup::CgroupError;
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::cgroup::CpuController;
 use tandem_linux::cgroup::Knob;
+use tandem_linux::restore::RestoreReport;
 use tandem_linux::sampler::Sampler;
 use tandem_linux::sampler::VcpuSample;
 use tandem_linux::sched_attr;
@@ -92,7 +94,7 @@ pub struct ManagedVm {
     pub(crate) is_shared: bool,
     /// Whether it takes turns no more, and what is in force has to be read again.
     pub(crate) ended_turns: bool,
-    /// Groups of its vCPUs that were busy when they were given up; the fleet tries them again.
+    /// Groups of its vCPUs that could not be removed when they were given up; the fleet tries them again.
     pub(crate) busy: Vec<CgroupPath>,
     /// How long its vCPUs waited.
     pub(crate) waits: Waits,
@@ -251,17 +253,20 @@ impl ManagedVm {
     }
 }
 
-/// Gives up a group that held a vCPU alone. One in which somebody still is goes to the `busy` ones.
+/// Gives up a group that held a vCPU alone. One that cannot be removed, because somebody is in it or for another reason, goes to the `busy` ones.
 pub(crate) fn give_up_group(
     group: CgroupPath,
     busy: &mut Vec<CgroupPath>,
     actuator: &mut Actuator,
-) -> Result<(), ActuatorError> {
-    let report = actuator.release_group(&group)?;
-    if !report.busy.is_empty() {
+) {
+    let held = Held {
+        cgroups: vec![group.clone()],
+        ..Held::default()
+    };
+    let reports = actuator.release_empty(&[&held]);
+    if !reports.iter().all(RestoreReport::is_complete) {
         busy.push(group);
     }
-    Ok(())
 }
 
 /// Somebody else put a cgroup into the idle class, and with that gave up the weight that it had, or took it out.
@@ -431,7 +436,7 @@ impl ManagedVcpu {
                 "VM {vm} vCPU {}: someone else moved it out of {group}; it stays there, and the VM's vCPUs are not put apart any more",
                 self.index
             )));
-            give_up_group(group, busy, actuator)?;
+            give_up_group(group, busy, actuator);
             return Ok(true);
         }
         for (knob, what) in foreign {

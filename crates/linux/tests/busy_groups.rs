@@ -81,6 +81,45 @@ fn a_group_full_of_threads_is_emptied_over_several_goes() {
 }
 
 #[test]
+fn hostile_groups_full_of_threads_are_emptied_together_in_bounded_goes() {
+    const GROUPS: usize = 4;
+    const THREADS: usize = 600;
+    let dir = tempfile::tempdir().unwrap();
+    let (host, faults) = (Fake::new(Version::V2), Faults::default());
+    let (mut actuator, _) = open(&host, &faults, dir.path());
+    let vms: Vec<(Held, ThreadRef)> = (0..GROUPS)
+        .map(|n| busy_vm(&mut actuator, &host, n))
+        .collect();
+    for (held, _) in &vms {
+        for _ in 1..THREADS {
+            host.start_belonging_above(&held.cgroups[0]);
+        }
+    }
+    let all: Vec<&Held> = vms.iter().map(|(held, _)| held).collect();
+    let left = |actuator: &Actuator| {
+        let groups = all.iter().map(|held| &held.cgroups[0]);
+        let here = groups.map(|group| actuator.controller().threads(group).unwrap().len());
+        here.sum::<usize>()
+    };
+    // What is not emptied at all has its vCPUs back where they were, and no more.
+    let reports = actuator.release_empty(&all);
+    assert!(reports.iter().all(|report| report.busy.len() == 1));
+    assert_eq!(left(&actuator), GROUPS * THREADS);
+    actuator.release(&all, || true);
+    let moved = GROUPS * THREADS - left(&actuator);
+    assert!((900..=1_024).contains(&moved), "{moved} in one go");
+    for (_, ending) in &vms {
+        host.end(ending);
+    }
+    let goes = (1..10).find(|_| {
+        let reports = actuator.release(&all, || true);
+        reports.iter().all(RestoreReport::is_complete)
+    });
+    assert_eq!(goes, Some(2));
+    assert_eq!(host.now(), host.wanted());
+}
+
+#[test]
 fn a_group_with_another_vms_in_it_is_tried_again_and_not_left_behind() {
     for is_tried_again in [true, false] {
         let dir = tempfile::tempdir().unwrap();

@@ -1,7 +1,9 @@
 //! How the fleet takes VMs under care: in which cgroup, at which weight.
 
 use std::cell::OnceCell;
+use std::collections::HashSet;
 use std::time::Duration;
+use std::time::Instant;
 
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::cgroup::ownership::Occupants;
@@ -29,20 +31,26 @@ use crate::waits::Waits;
 /// For how long the first update adopts those that are there: a service manager waits for it.
 const FIRST_BUDGET: Duration = Duration::from_secs(5);
 
+/// Whether a cgroup is one of these, or below one.
+fn is_within_any(cgroup: &CgroupPath, any: &HashSet<CgroupPath>) -> bool {
+    let above = |below: &CgroupPath| below.parent();
+    std::iter::successors(Some(cgroup.clone()), above).any(|cgroup| any.contains(&cgroup))
+}
+
 impl Fleet {
     /// Takes VMs under care that are not yet, as far as there is time: one of those that were not tried yet at least, and one of those that failed
-    /// before. `all` is every VM on the host.
+    /// before. `all` is every VM on the host. What is changed for one that then cannot be adopted is put back like that of one that left.
     pub(super) fn adopt_new(
         &mut self,
-        mut new: Vec<&Vm>,
+        new: Vec<&Vm>,
         all: &[Vm],
         notes: &mut Vec<Note>,
         refused: &mut Vec<Refused>,
     ) {
         // Groups are called by processes: first what another VM of the process left is put back.
-        let leaving = self.leaving.pids();
-        new.retain(|vm| !leaving.contains(&vm.process.pid));
-        let due = self.candidates.due(new, self.updates);
+        let mut leaving = self.leaving.pids();
+        let mut due = self.candidates.due(new, self.updates);
+        due.retain(|due| !leaving.contains(&due.vm.process.pid));
         if due.is_empty() {
             return;
         }
@@ -51,10 +59,14 @@ impl Fleet {
             1 => FIRST_BUDGET.max(self.budget),
             _ => self.budget,
         };
+        let mut changing = self.leaving.cgroups();
         let homes = self.homes.look(self.backend.controller(), all);
         let began = (self.now)();
         let mut tried = [false; 2];
         for due in due {
+            if leaving.contains(&due.vm.process.pid) {
+                continue;
+            }
             let any = std::mem::replace(&mut tried[usize::from(due.has_failed)], true);
             if any && self.since(began) >= budget {
                 continue;
@@ -66,36 +78,55 @@ impl Fleet {
                 self.candidates.failed(vm.id, self.updates, true);
                 continue;
             }
-            let mut counted = None;
-            let adopted = self
+            let mut theirs = Vec::new();
+            let prepared = self
                 .claim(vm)
-                .and_then(|()| self.adopt(vm, &homes, notes, &mut counted));
-            match adopted {
-                Ok(managed) => drop(self.vms.insert(vm.id, managed)),
-                Err(error) => {
-                    if let (Backend::Live(actuator), Some(cgroup)) = (&mut self.backend, counted) {
-                        actuator.stop_counting(&cgroup);
+                .and_then(|()| self.prepare(vm, &homes, &mut theirs));
+            let error = match prepared {
+                // One that began where another ended a moment ago: what that one had there is put back first.
+                Ok(managed) if is_within_any(&managed.cgroup, &changing) => {
+                    self.give_up(vm.process.pid, managed.policies);
+                    self.candidates.failed(vm.id, self.updates, false);
+                    continue;
+                }
+                Ok(mut managed) => {
+                    let until = began.checked_add(budget);
+                    match self.take_up(&mut managed, until, &mut theirs) {
+                        Ok(()) => {
+                            notes.append(&mut theirs);
+                            self.vms.insert(vm.id, managed);
+                            continue;
+                        }
+                        Err(error) => {
+                            leaving.insert(vm.process.pid);
+                            changing.insert(managed.cgroup.clone());
+                            self.close_files_of(&managed.vcpus);
+                            self.leaving.push(managed);
+                            error
+                        }
                     }
+                }
+                Err(error) => {
                     if !matches!(error, FleetError::Taken { .. }) {
                         let policies = self.policies_of(vm, &OnceCell::new());
                         self.give_up(vm.process.pid, policies);
                     }
-                    self.candidates
-                        .failed(vm.id, self.updates, error.is_of_the_vm());
-                    let is_told = !error.is_gone();
-                    refused.extend(is_told.then(|| error.refused(&vm.name)));
+                    error
                 }
-            }
+            };
+            self.candidates
+                .failed(vm.id, self.updates, error.is_of_the_vm());
+            let is_told = !error.is_gone();
+            refused.extend(is_told.then(|| error.refused(&vm.name)));
         }
     }
 
-    /// `counted` is the cgroup that is changed for it from now on.
-    fn adopt(
+    /// A VM as it will be under care: in which cgroup, at which weight. Nothing is changed yet.
+    fn prepare(
         &mut self,
         vm: &Vm,
         homes: &Homes,
         notes: &mut Vec<Note>,
-        counted: &mut Option<CgroupPath>,
     ) -> Result<ManagedVm, FleetError> {
         let controller = self.backend.controller();
         let default = controller.default_weight();
@@ -112,27 +143,21 @@ impl Fleet {
         let (cgroup, in_force) = match own {
             Some(cgroup) => {
                 let in_force = settings(controller, &cgroup)?;
-                if !is_left_alone {
-                    *counted = self.count(vm, &cgroup);
-                }
                 (cgroup, in_force)
             }
             None => {
                 let home = self.home_of(vm)?;
-                let in_force = VmSettings::new(default);
-                match is_left_alone {
-                    true => (home, in_force),
-                    false => {
-                        *counted = self.count(vm, &home.child(&group_name(vm)));
-                        (self.make_group(vm, &home, notes)?, in_force)
-                    }
-                }
+                let cgroup = match made {
+                    true => home.child(&group_name(vm)),
+                    false => home,
+                };
+                (cgroup, VmSettings::new(default))
             }
         };
         // What nobody may write, nobody is due.
         let wanted = wanted.filter(|_| !is_left_alone);
         let per_vcpu = self.rule(vm, &origin, |rule| rule.weight_per_vcpu);
-        let is_tenants = !made && is_tenants(self.backend.controller(), &cgroup)?;
+        let is_tenants = !made && is_tenants(controller, &cgroup)?;
         let found = match is_tenants {
             true => {
                 notes.push(tenants_weight(vm, &cgroup, default));
@@ -147,7 +172,7 @@ impl Fleet {
         );
         let configured = worth.weight(vm.vcpus.len());
         notes.extend(worth.news(&vm.name, vm.vcpus.len()).map(Note));
-        let mut managed = ManagedVm {
+        Ok(ManagedVm {
             vm: vm.clone(),
             cgroup,
             made,
@@ -166,20 +191,39 @@ impl Fleet {
             waits: Waits::default(),
             vcpus: Vec::new(),
             sampled: false,
-        };
-        self.take_vcpus(&mut managed, None)?;
+        })
+    }
+
+    /// Makes the changes that take a VM under care. On an error some may have been made: they are to be put back.
+    fn take_up(
+        &mut self,
+        managed: &mut ManagedVm,
+        until: Option<Instant>,
+        notes: &mut Vec<Note>,
+    ) -> Result<(), FleetError> {
+        let is_left_alone = managed.is_left_alone();
+        if let Backend::Live(actuator) = &mut self.backend
+            && !is_left_alone
+        {
+            actuator.count_for(&managed.cgroup, managed.vm.process.pid);
+        }
+        if managed.made {
+            self.make_group(&managed.vm, &managed.above(), notes)?;
+        }
+        self.take_vcpus(managed, until)?;
         self.throttling
-            .read_quotas(self.backend.controller(), &mut managed);
-        self.read_cpusets(&mut managed);
+            .read_quotas(self.backend.controller(), managed);
+        self.read_cpusets(managed);
         if !is_left_alone
-            && !in_force.idle
+            && !managed.in_force.idle
             && let Backend::Live(actuator) = &mut self.backend
         {
-            managed.in_force.weight = actuator.set_weight(&managed.cgroup, configured)?;
+            managed.in_force.weight = actuator.set_weight(&managed.cgroup, managed.configured)?;
         }
         self.has_idle = self
             .has_idle
             .or_else(|| has_idle_class(self.controller(), &managed.cgroup));
+        let vm = &managed.vm;
         let whose = format!(
             "VM {} (pid {}, {} vCPUs)",
             vm.name,
@@ -192,8 +236,8 @@ impl Fleet {
                 "{whose} at weight {} in {}{}, under {}",
                 managed.configured,
                 managed.cgroup,
-                if made { "" } else { ", its own cgroup" },
-                registry::names(policies),
+                if managed.made { "" } else { ", its own cgroup" },
+                registry::names(managed.policies),
             ),
         }));
         if vm.unidentified > 0 {
@@ -203,7 +247,7 @@ impl Fleet {
                 vm.name, vm.process.pid, vm.unidentified
             )));
         }
-        Ok(managed)
+        Ok(())
     }
 
     /// The cgroup that the VM's vCPU threads are in before anything is done.
@@ -212,25 +256,15 @@ impl Fleet {
         Ok(self.backend.controller().cgroup_of(first)?)
     }
 
-    /// What is changed in this cgroup counts for the VM's user; the cgroup, if that is new.
-    fn count(&mut self, vm: &Vm, cgroup: &CgroupPath) -> Option<CgroupPath> {
-        match &mut self.backend {
-            Backend::Live(actuator) => actuator
-                .count_for(cgroup, vm.process.pid)
-                .then(|| cgroup.clone()),
-            Backend::Dry(_) => None,
-        }
-    }
-
     fn make_group(
         &mut self,
         vm: &Vm,
         parent: &CgroupPath,
         notes: &mut Vec<Note>,
-    ) -> Result<CgroupPath, FleetError> {
+    ) -> Result<(), FleetError> {
         let name = group_name(vm);
         match &mut self.backend {
-            Backend::Live(actuator) => Ok(actuator.create_group(parent, &name)?),
+            Backend::Live(actuator) => drop(actuator.create_group(parent, &name)?),
             Backend::Dry(_) => {
                 let path = format!("{}/{name}", parent.0.trim_end_matches('/'));
                 notes.push(Note(format!(
@@ -239,8 +273,8 @@ impl Fleet {
                     vm.vcpus.len(),
                     vm.name
                 )));
-                Ok(CgroupPath(path))
             }
         }
+        Ok(())
     }
 }

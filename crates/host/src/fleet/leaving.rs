@@ -2,8 +2,8 @@
 //! given up.
 //!
 //! Nothing is done with them any more but that, and nobody hears of them. Thousands may end at once: an update puts back what it can in its time,
-//! one of them at least, and the next goes on, with one of each tenant's after the other ([`ByTenant`]). A group in which threads still are is tried
-//! again at each look, after those that were not tried. The journal lists them until then, so the end of the daemon puts them back, whatever end
+//! one of them at least, and the next goes on, with one of each tenant's after the other ([`ByTenant`]). Those in which threads still are are tried
+//! again at each look, one of them at least, and the rest after those that were not tried. The journal lists them until then, so the end of the daemon puts them back, whatever end
 //! that is. A vCPU's group that is in use again by then is no longer given up.
 
 use std::collections::BTreeSet;
@@ -84,7 +84,7 @@ impl Leaving {
         });
     }
 
-    /// A group that held a vCPU of this VM's alone was busy when it was given up.
+    /// A group that held a vCPU of this VM's alone could not be removed when it was given up.
     pub(super) fn push_group(&mut self, vm: &Vm, group: CgroupPath) {
         if !self.groups.insert(group.clone()) {
             return;
@@ -120,7 +120,13 @@ impl Leaving {
         vms.map(|vm| vm.pid).collect()
     }
 
-    /// Puts back what was changed, one at least and for as long as `goes_on` says so; returns the VMs of which all is done, and says what could not be
+    /// The cgroups in which something is put back.
+    pub(super) fn cgroups(&self) -> HashSet<CgroupPath> {
+        let cgroups = self.left.iter().flat_map(|left| &left.held.cgroups);
+        cgroups.cloned().collect()
+    }
+
+    /// Puts back what was changed, one that was not tried yet and one that was busy at least, and for as long as `goes_on` says so; returns the VMs of which all is done, and says what could not be
     /// put back. Without an actuator nothing was changed.
     pub(super) fn release(
         &mut self,
@@ -134,12 +140,20 @@ impl Leaving {
         };
         let (fresh, again): (Vec<Left>, Vec<Left>) =
             left.into_iter().partition(|left| left.tries == 0);
+        // Whoever has VMs end all the time must not keep the others' groups from being tried again.
+        let mut at_least = usize::from(!fresh.is_empty()) + usize::from(!again.is_empty());
         let order = |left: Vec<Left>| self.by_tenant.order(left, |left: &Left| left.tenant);
-        let left = order(fresh).into_iter().chain(order(again));
-        let left: Vec<Left> = left.collect();
+        let mut fresh = order(fresh).into_iter();
+        let first = fresh.next().into_iter();
+        let mut again = order(again).into_iter();
+        let second = again.next().into_iter();
+        let left: Vec<Left> = first.chain(second).chain(fresh).chain(again).collect();
         let all: Vec<&Held> = left.iter().map(|left| &left.held).collect();
-        let mut any = false;
-        let reports = actuator.release(&all, || !std::mem::replace(&mut any, true) || goes_on());
+        let reports = actuator.release(&all, || {
+            let is_due = at_least > 0;
+            at_least = at_least.saturating_sub(1);
+            is_due || goes_on()
+        });
         let (mut done, mut busy) = (Vec::new(), Vec::new());
         let mut left = left.into_iter();
         for (report, mut left) in reports.iter().zip(left.by_ref()) {
@@ -148,12 +162,7 @@ impl Leaving {
             left.tries += 1;
             if !report.is_complete() && (!is_busy || left.tries == TOLD_AFTER) {
                 let again = if is_busy { "; it is tried again" } else { "" };
-                refused.push(Refused {
-                    vm: left.name.clone(),
-                    error: format!("{report}{again}"),
-                    is_of_disk: false,
-                    is_others: false,
-                });
+                refused.push(Refused::not_put_back(&left.name, report, again));
             }
             if is_busy {
                 busy.push(left);

@@ -1,6 +1,7 @@
 //! Many VMs that come or go at once, and some that cannot be adopted, on a host in memory: nobody waits for them. Nothing here is timed: updates
 //! have no time at all or any, and what they ask and change is counted.
 
+mod adopt;
 mod vcpus;
 
 use std::fs::File;
@@ -27,9 +28,13 @@ use crate::managed::ManagedVcpu;
 
 const VCPUS: u32 = 2;
 
-/// This machine's disk; it counts how often a journal is written anew.
+/// This machine's disk; it counts how often a journal is written anew, and fails once if that is wanted.
 #[derive(Clone, Debug, Default)]
-struct Counted(Arc<AtomicUsize>);
+struct Counted {
+    rewrites: Arc<AtomicUsize>,
+    /// The write of this number from here on fails; 0: none does.
+    fails_at: Arc<AtomicUsize>,
+}
 
 impl Disk for Counted {
     fn make_dir(&self, dir: &Path) -> io::Result<()> {
@@ -45,6 +50,11 @@ impl Disk for Counted {
     }
 
     fn write_at(&self, file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
+        if self.fails_at.load(Ordering::Relaxed) > 0
+            && self.fails_at.fetch_sub(1, Ordering::Relaxed) == 1
+        {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
         HostDisk.write_at(file, bytes, at)
     }
 
@@ -57,7 +67,7 @@ impl Disk for Counted {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.0.fetch_add(1, Ordering::Relaxed);
+        self.rewrites.fetch_add(1, Ordering::Relaxed);
         HostDisk.rename(from, to)
     }
 
@@ -210,7 +220,7 @@ fn many_vms_that_end_leave_at_once_and_cost_one_write_of_the_journal() {
     gone.iter().for_each(|vm| subject.tree.end(vm));
     let (before, rewrites) = (
         subject.tree.asked().lives,
-        subject.disk.0.load(Ordering::Relaxed),
+        subject.disk.rewrites.load(Ordering::Relaxed),
     );
     assert_eq!(subject.update(others).len(), 100);
     let lives = subject.tree.asked().lives - before;
@@ -218,7 +228,7 @@ fn many_vms_that_end_leave_at_once_and_cost_one_write_of_the_journal() {
         lives <= quiet / 2 + 100 * VCPUS as usize,
         "{lives} looks whether a thread lives, {quiet} in a look at which nobody left"
     );
-    let after = subject.disk.0.load(Ordering::Relaxed);
+    let after = subject.disk.rewrites.load(Ordering::Relaxed);
     assert_eq!(after - rewrites, 1, "of the journal");
     assert_eq!(subject.tree.below("/vms"), 100);
 }
@@ -413,10 +423,10 @@ fn hostile_vcpus_that_end_and_are_replaced_cost_one_write_of_the_journal() {
     assert_eq!(subject.update(&vms).len(), 20);
     assert!(vms.iter().all(|vm| subject.has_vcpus(vm)));
     subject.replace_vcpus(&mut vms, &others);
-    let before = subject.disk.0.load(Ordering::Relaxed);
+    let before = subject.disk.rewrites.load(Ordering::Relaxed);
     subject.update(&vms);
     assert!(vms.iter().all(|vm| subject.has_vcpus(vm)));
-    let rewrites = subject.disk.0.load(Ordering::Relaxed) - before;
+    let rewrites = subject.disk.rewrites.load(Ordering::Relaxed) - before;
     assert!(rewrites <= 1, "{rewrites} of the journal");
 }
 

@@ -94,9 +94,13 @@ impl Fleet {
         }
     }
 
-    /// Puts back what was set on vCPUs' threads, if they still live, and removes the groups made for them. A group that is busy is tried again later; what
-    /// cannot be put back now stays in the journal.
-    pub(super) fn let_go_of_vcpus(&mut self, ended: &[(&Vm, Vec<ManagedVcpu>)]) {
+    /// Puts back what was set on vCPUs' threads, if they still live, and removes the groups made for them. A group in which somebody is is not
+    /// emptied now, but tried again later; what cannot be put back is told, and stays in the journal.
+    pub(super) fn let_go_of_vcpus(
+        &mut self,
+        ended: &[(&Vm, Vec<ManagedVcpu>)],
+        refused: &mut Vec<Refused>,
+    ) {
         // Each record is held against all cgroups of a piece.
         let pieces = ended
             .iter()
@@ -112,8 +116,11 @@ impl Fleet {
             return;
         };
         let all: Vec<Held> = pieces.iter().map(|(_, vcpus)| held(vcpus)).collect();
-        let reports = actuator.release(&all.iter().collect::<Vec<_>>(), || true);
+        let reports = actuator.release_empty(&all.iter().collect::<Vec<_>>());
         for (((vm, _), held), report) in pieces.iter().zip(all).zip(&reports) {
+            if !report.failures.is_empty() {
+                refused.push(Refused::not_put_back(&vm.name, report, ""));
+            }
             if report.busy.is_empty() {
                 continue;
             }

@@ -24,7 +24,7 @@ use crate::undo::Emptying;
 use crate::undo::above_changed;
 use crate::undo::is_identity;
 
-/// So many threads that others started in a VM's groups are moved out of them in one go.
+/// So many threads that others started in VMs' groups are moved out of them in one go, of all VMs together.
 const MOST_MOVED: usize = 1024;
 
 /// What one VM holds, or some of its vCPUs.
@@ -93,8 +93,18 @@ impl Held {
 impl Actuator {
     /// Gives these up, one after the other, for as long as `goes_on` says so before each; there is a report of each that was given up. The
     /// journal forgets what was put back, and threads that ended.
-    pub fn release(
+    pub fn release(&mut self, all: &[&Held], goes_on: impl FnMut() -> bool) -> Vec<RestoreReport> {
+        self.release_emptying(Emptying::most(MOST_MOVED), all, goes_on)
+    }
+
+    /// Gives up all of these; but a group in which somebody is is not emptied, and stays busy.
+    pub fn release_empty(&mut self, all: &[&Held]) -> Vec<RestoreReport> {
+        self.release_emptying(Emptying::Not, all, || true)
+    }
+
+    fn release_emptying(
         &mut self,
+        emptying: Emptying,
         all: &[&Held],
         mut goes_on: impl FnMut() -> bool,
     ) -> Vec<RestoreReport> {
@@ -103,6 +113,7 @@ impl Actuator {
         let mut gave_up_cgroups = false;
         let is_identity = |record: &Record| is_identity(&self.journal, record);
         let shares = shares(self.journal.records(), is_identity, all);
+        let undo = self.undo(emptying);
         for (held, share) in all.iter().zip(shares) {
             if !goes_on() {
                 break;
@@ -114,7 +125,6 @@ impl Actuator {
             let threads: HashSet<ThreadRef> = held.threads.iter().copied().collect();
             others.retain(|record| held.holds(record, &threads));
             let keys: Vec<Key> = others.iter().map(|record| record.key()).collect();
-            let undo = self.undo(Emptying::most(MOST_MOVED));
             let stay = undo.undo_all(others, &[], &mut report).keys;
             undone.extend(keys.into_iter().filter(|key| !stay.contains(key)));
             gave_up_cgroups |= !held.cgroups.is_empty();

@@ -1,5 +1,6 @@
 //! vCPUs that come in numbers, and groups of single vCPUs that are busy when they are given up: each tenant waits for himself.
 
+use tandem_policy::Target;
 use tandem_policy::VcpuId;
 use tandem_policy::decision::Because;
 
@@ -32,6 +33,15 @@ impl Subject {
         groups
             .filter(|group| group.name().starts_with(&name))
             .count()
+    }
+
+    /// Another thread of the VM is where a vCPU is.
+    fn start_beside(&mut self, vcpu: &ThreadRef) -> ThreadRef {
+        let mut other = *vcpu;
+        other.tid.0 += 1_000_000_000;
+        let place = self.fleet.controller().cgroup_of(vcpu).unwrap();
+        self.tree.put(other, &place);
+        other
     }
 
     /// The name of the cgroup in which a thread is.
@@ -136,6 +146,110 @@ fn hostile_tenants_with_many_busy_groups_wait_for_themselves() {
     assert_eq!(subject.groups_of(&vms[last]), 0);
     let his: usize = vms[..last].iter().map(|vm| subject.groups_of(vm)).sum();
     assert_eq!(his, 2 * last - 2);
+}
+
+#[test]
+fn hostile_tenants_whose_vms_end_all_the_time_keep_nobody_elses_groups() {
+    let mut subject = Subject::new(Duration::MAX);
+    let mut vms = subject.vms(12);
+    vms.iter_mut().for_each(|vm| vm.tenant = HOSTILE);
+    vms[11].tenant = OTHER;
+    assert_eq!(subject.update(&vms).len(), 12);
+    let group = subject.fleet.vm(vms[11].id).unwrap().cgroup.clone();
+    subject.tree.make_busy("/vms", true);
+    subject.update(&vms[..11]);
+    subject.tree.make_busy("/vms", false);
+    assert!(subject.fleet.controller().exists(&group));
+    // There is no time, and more of his end than are put back.
+    subject.fleet.budget = Duration::ZERO;
+    subject.update(&vms[..8]);
+    assert!(!subject.fleet.controller().exists(&group));
+    assert_eq!(subject.tree.below("/vms"), 10, "and one of his is");
+}
+
+#[test]
+fn hostile_threads_in_groups_of_vcpus_are_moved_when_there_is_time() {
+    let mut subject = Subject::new(Duration::MAX);
+    let idlers = Idlers::new(6);
+    let (mut vms, others) = subject.vms_of_threads(&idlers);
+    assert_eq!(subject.update(&vms).len(), 2);
+    vms.iter().for_each(|vm| subject.divide(vm, true));
+    let start = |subject: &mut Subject, vcpu: usize| {
+        let threads = vms.iter().map(|vm| vm.vcpus[vcpu].thread);
+        let threads: Vec<ThreadRef> = threads.collect();
+        let threads = threads.iter().map(|vcpu| subject.start_beside(vcpu));
+        threads.collect::<Vec<ThreadRef>>()
+    };
+    let beside = [0, 1].map(|vcpu| start(&mut subject, vcpu));
+    let left = |subject: &Subject, threads: &[ThreadRef]| {
+        let places = threads.iter().map(|thread| subject.place(thread));
+        places.filter(|place| place != "vms").count()
+    };
+    subject.tree.make_busy("/vms", true);
+    // Of vCPUs that end, then of those that are put together.
+    subject.replace_vcpus(&mut vms, &others);
+    subject.fleet.budget = Duration::ZERO;
+    subject.update(&vms);
+    assert_eq!(left(&subject, &beside[1]), 1, "one group in an update");
+    subject.update(&vms);
+    assert_eq!(left(&subject, &beside[1]), 0);
+    subject.fleet.budget = Duration::MAX;
+    subject.update(&vms);
+    vms.iter().for_each(|vm| subject.divide(vm, false));
+    assert_eq!(left(&subject, &beside[0]), 2);
+    subject.update(&vms);
+    assert_eq!(left(&subject, &beside[0]), 0);
+}
+
+#[test]
+fn a_busy_group_in_the_idle_class_has_a_weight_when_it_is_used_again() {
+    let mut subject = Subject::new(Duration::MAX);
+    let idlers = Idlers::new(3);
+    let (vms, _) = subject.vms_of_threads(&idlers);
+    let vm = &vms[0];
+    subject.update(&vms);
+    subject.divide(vm, true);
+    let applied = subject.fleet.apply(&[Decision::SetIdle {
+        target: Target::Vcpu(vm.id, VcpuId(0)),
+        idle: true,
+        because: Because::Together,
+    }]);
+    assert!(applied.refused.is_empty(), "{:?}", applied.refused);
+    subject.tree.make_busy("/vms", true);
+    subject.divide(vm, false);
+    assert_eq!(subject.groups_of(vm), 2);
+    subject.divide(vm, true);
+    let thread = &vm.vcpus[0].thread;
+    let group = subject.fleet.controller().cgroup_of(thread).unwrap();
+    assert_eq!(
+        subject.fleet.controller().is_idle(&group).unwrap(),
+        Some(false)
+    );
+    let weight = subject.fleet.controller().weight(&group).unwrap();
+    assert_eq!(weight.value(), 75.0);
+}
+
+#[test]
+fn groups_of_vcpus_that_cannot_be_removed_are_told_once() {
+    let mut subject = Subject::new(Duration::MAX);
+    let idlers = Idlers::new(6);
+    let (mut vms, others) = subject.vms_of_threads(&idlers);
+    assert_eq!(subject.update(&vms).len(), 2);
+    vms.iter().for_each(|vm| subject.divide(vm, true));
+    subject.tree.make_stuck("/vms");
+    // A vCPU of the first ends; the other's are put together.
+    subject.replace_vcpus(&mut vms[..1], &others);
+    subject.divide(&vms[1], false);
+    let (_, refused) = subject.fleet.update(&vms, &vms);
+    let told: Vec<&str> = refused.iter().map(|refused| refused.vm.as_str()).collect();
+    assert_eq!(told, [&vms[0].name, &vms[1].name, &vms[1].name]);
+    assert!(
+        refused
+            .iter()
+            .all(|refused| refused.error.contains("cannot remove"))
+    );
+    let (_, refused) = subject.fleet.update(&vms, &vms);
+    assert!(refused.is_empty(), "{refused:?}");
 }
 
 #[test]

@@ -1,0 +1,96 @@
+//! VMs that cannot be adopted after something was changed for them already, or where another left a moment ago: all of that is put back before they
+//! are tried again. And one with many vCPUs.
+
+use tandem_policy::VcpuId;
+
+use super::*;
+use crate::discovery::VcpuThread;
+
+impl Subject {
+    /// The adoption of a VM fails at this write of the journal; false: there are fewer.
+    fn fail_at(&mut self, vms: &[Vm], write: usize) -> bool {
+        self.disk.fails_at.store(write, Ordering::Relaxed);
+        let (_, refused) = self.fleet.update(vms, vms);
+        let has_failed = self.disk.fails_at.swap(0, Ordering::Relaxed) == 0;
+        assert_eq!(has_failed, !refused.is_empty(), "{refused:?}");
+        assert_eq!(has_failed, self.fleet.vms().count() == 0);
+        has_failed
+    }
+}
+
+#[test]
+fn hostile_vms_whose_adoption_fails_half_way_leave_nothing() {
+    let idlers = Idlers::new(3);
+    let fails = |write: usize, ends: bool| {
+        let mut subject = Subject::new(Duration::MAX);
+        let (vms, _) = subject.vms_of_threads(&idlers);
+        if !subject.fail_at(&vms, write) {
+            return false;
+        }
+        if ends {
+            subject.update(&[]);
+            assert_eq!(subject.tree.below("/vms"), 0, "at write {write}");
+            assert!(!is_pending(subject.dir.path()));
+            return true;
+        }
+        assert_eq!(subject.update(&vms), [vms[0].id]);
+        assert_eq!(subject.tree.below("/vms"), 1, "at write {write}");
+        let group = &subject.fleet.vm(vms[0].id).unwrap().cgroup;
+        assert_eq!(group.parent().unwrap().0, "/vms", "at write {write}");
+        for vcpu in &vms[0].vcpus {
+            let place = subject.fleet.controller().cgroup_of(&vcpu.thread);
+            assert_eq!(place.unwrap(), *group);
+        }
+        true
+    };
+    let writes = (1..).take_while(|write| fails(*write, false) && fails(*write, true));
+    // The group, which one it is, and two vCPUs.
+    assert_eq!(writes.count(), 4);
+}
+
+#[test]
+fn hostile_numbers_of_vcpus_of_a_new_vm_are_taken_over_several_looks() {
+    let mut subject = Subject::new(Duration::ZERO);
+    let idlers = Idlers::new(60);
+    let (mut vms, others) = subject.vms_of_threads(&idlers);
+    vms.truncate(1);
+    for (thread, index) in others.iter().zip(2..) {
+        subject.tree.put(*thread, &CgroupPath("/vms".into()));
+        let (index, thread) = (VcpuId(index), *thread);
+        vms[0].vcpus.push(VcpuThread { index, thread });
+    }
+    assert_eq!(subject.update(&vms), [vms[0].id]);
+    let has = |subject: &Subject| subject.fleet.vm(vms[0].id).unwrap().vcpu_count();
+    assert_eq!(has(&subject), 1);
+    subject.update(&vms);
+    assert_eq!(has(&subject), 2);
+    // With more time all of it is taken.
+    subject.fleet.budget = Duration::MAX;
+    subject.update(&vms);
+    assert_eq!(has(&subject), vms[0].vcpus.len());
+}
+
+#[test]
+fn a_vm_in_the_cgroup_of_one_that_left_waits_until_that_is_put_back() {
+    let mut subject = Subject::new(Duration::MAX);
+    let tree = subject.tree.clone();
+    let other = tree.vm(0, VCPUS, |_| "/other/vm".to_owned());
+    let first = tree.vm(1, VCPUS, |_| "/his/vm".to_owned());
+    let both = [other, first];
+    assert_eq!(subject.update(&both).len(), 2);
+    let group = subject.fleet.vm(both[1].id).unwrap().cgroup.clone();
+    assert!(group.is_within(&CgroupPath("/his".to_owned())));
+    // Both end, and there is time to put back one.
+    both.iter().for_each(|vm| tree.end(vm));
+    let second = [tree.vm(2, VCPUS, |_| "/his/vm".to_owned())];
+    subject.fleet.budget = Duration::ZERO;
+    assert!(subject.update(&second).is_empty());
+    assert_eq!(subject.update(&second), [second[0].id]);
+    assert_eq!(subject.fleet.vm(second[0].id).unwrap().cgroup, group);
+    // What was put back is not what the second one has.
+    assert!(is_pending(subject.dir.path()));
+    subject.update(&second);
+    assert!(is_pending(subject.dir.path()));
+    subject.update(&[]);
+    assert!(!is_pending(subject.dir.path()));
+}
