@@ -69,6 +69,14 @@ impl Emptying {
         Emptying::Most(Cell::new(threads))
     }
 
+    /// How many more threads may be moved, if that is bounded.
+    pub(crate) fn left(&self) -> usize {
+        match self {
+            Emptying::Not | Emptying::Until(_) => 0,
+            Emptying::Most(left) => left.get(),
+        }
+    }
+
     /// Whether another thread may be moved.
     fn goes_on(&self) -> bool {
         match self {

@@ -120,6 +120,24 @@ fn hostile_groups_full_of_threads_are_emptied_together_in_bounded_goes() {
 }
 
 #[test]
+fn hostile_groups_full_of_threads_leave_others_their_share_of_a_go() {
+    let dir = tempfile::tempdir().unwrap();
+    let (host, faults) = (Fake::new(Version::V2), Faults::default());
+    let (mut actuator, _) = open(&host, &faults, dir.path());
+    let his = busy_vm(&mut actuator, &host, 0).0;
+    let (others, ending) = busy_vm(&mut actuator, &host, 1);
+    for (held, threads) in [(&his, 3_000), (&others, 10)] {
+        for _ in 0..threads {
+            host.start_belonging_above(&held.cgroups[0]);
+        }
+    }
+    host.end(&ending);
+    let reports = actuator.release(&[&his, &others], || true);
+    assert_eq!(reports[0].busy.len(), 1, "{}", reports[0]);
+    assert!(reports[1].is_complete(), "{}", reports[1]);
+}
+
+#[test]
 fn a_group_with_another_vms_in_it_is_tried_again_and_not_left_behind() {
     for is_tried_again in [true, false] {
         let dir = tempfile::tempdir().unwrap();

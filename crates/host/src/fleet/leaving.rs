@@ -3,8 +3,8 @@
 //!
 //! Nothing is done with them any more but that, and nobody hears of them. Thousands may end at once: an update puts back what it can in its time,
 //! one of them at least, and the next goes on, with one of each tenant's after the other ([`ByTenant`]). Those in which threads still are are tried
-//! again at each look, one of them at least, and the rest after those that were not tried. The journal lists them until then, so the end of the daemon puts them back, whatever end
-//! that is. A vCPU's group that is in use again by then is no longer given up.
+//! again at each look, one of them at least, and the rest after those that were not tried. The journal lists them until then, so the end of the
+//! daemon puts them back, whatever end that is. A vCPU's group that is in use again by then is no longer given up.
 
 use std::collections::BTreeSet;
 use std::collections::HashSet;
@@ -126,8 +126,8 @@ impl Leaving {
         cgroups.cloned().collect()
     }
 
-    /// Puts back what was changed, one that was not tried yet and one that was busy at least, and for as long as `goes_on` says so; returns the VMs of which all is done, and says what could not be
-    /// put back. Without an actuator nothing was changed.
+    /// Puts back what was changed, one that was not tried yet and one that was busy at least, and for as long as `goes_on` says so; returns the VMs of
+    /// which all is done, and says what could not be put back. Without an actuator nothing was changed.
     pub(super) fn release(
         &mut self,
         actuator: Option<&mut Actuator>,

@@ -27,6 +27,9 @@ use crate::undo::is_identity;
 /// So many threads that others started in VMs' groups are moved out of them in one go, of all VMs together.
 const MOST_MOVED: usize = 1024;
 
+/// So many of each VM, where there are many: one whose groups are full must not take all of them each time.
+const LEAST_SHARE: usize = 16;
+
 /// What one VM holds, or some of its vCPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Held {
@@ -94,17 +97,17 @@ impl Actuator {
     /// Gives these up, one after the other, for as long as `goes_on` says so before each; there is a report of each that was given up. The
     /// journal forgets what was put back, and threads that ended.
     pub fn release(&mut self, all: &[&Held], goes_on: impl FnMut() -> bool) -> Vec<RestoreReport> {
-        self.release_emptying(Emptying::most(MOST_MOVED), all, goes_on)
+        self.release_emptying(MOST_MOVED, all, goes_on)
     }
 
     /// Gives up all of these; but a group in which somebody is is not emptied, and stays busy.
     pub fn release_empty(&mut self, all: &[&Held]) -> Vec<RestoreReport> {
-        self.release_emptying(Emptying::Not, all, || true)
+        self.release_emptying(0, all, || true)
     }
 
     fn release_emptying(
         &mut self,
-        emptying: Emptying,
+        mut most_moved: usize,
         all: &[&Held],
         mut goes_on: impl FnMut() -> bool,
     ) -> Vec<RestoreReport> {
@@ -113,8 +116,7 @@ impl Actuator {
         let mut gave_up_cgroups = false;
         let is_identity = |record: &Record| is_identity(&self.journal, record);
         let shares = shares(self.journal.records(), is_identity, all);
-        let undo = self.undo(emptying);
-        for (held, share) in all.iter().zip(shares) {
+        for (number, (held, share)) in all.iter().zip(shares).enumerate() {
             if !goes_on() {
                 break;
             }
@@ -125,7 +127,12 @@ impl Actuator {
             let threads: HashSet<ThreadRef> = held.threads.iter().copied().collect();
             others.retain(|record| held.holds(record, &threads));
             let keys: Vec<Key> = others.iter().map(|record| record.key()).collect();
+            let may_move = (most_moved / (all.len() - number))
+                .max(LEAST_SHARE)
+                .min(most_moved);
+            let undo = self.undo(Emptying::most(may_move));
             let stay = undo.undo_all(others, &[], &mut report).keys;
+            most_moved -= may_move - undo.emptying.left();
             undone.extend(keys.into_iter().filter(|key| !stay.contains(key)));
             gave_up_cgroups |= !held.cgroups.is_empty();
             reports.push(report);
