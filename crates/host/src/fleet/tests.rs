@@ -525,9 +525,10 @@ fn hostile_cgroups_count_for_the_user_whose_vm_they_are_changed_for() {
     for cgroup in &cgroups {
         assert_eq!(user(&subject, cgroup), None, "{cgroup} is given up");
     }
-    // Of who cannot be adopted nothing is kept.
+    // Of who cannot be adopted nothing is kept, once what was begun is put back.
     let unfit = hostile(&tree);
     assert!(subject.update(std::slice::from_ref(&unfit)).is_empty());
+    assert!(subject.update(&[]).is_empty());
     let group = CgroupPath("/his".to_owned()).child(&crate::homes::group_name(&unfit));
     assert_eq!(user(&subject, &group), None);
 }
