@@ -368,7 +368,7 @@ impl Fleet {
                 self.leaving.push_group(&managed.vm, group);
             }
         }
-        if self.leaving.has_groups() {
+        if !self.leaving.is_empty() {
             let vcpus = self.vms.values().flat_map(|managed| &managed.vcpus);
             let in_use = vcpus.filter_map(|vcpu| vcpu.group.as_ref()).collect();
             self.leaving.withdraw(&in_use);

@@ -41,6 +41,7 @@ fn busy_vm(actuator: &mut Actuator, host: &Fake, n: usize) -> (Held, ThreadRef) 
     let held = Held {
         threads: vec![vcpu],
         cgroups: vec![group],
+        ..Held::default()
     };
     (held, ending)
 }
@@ -152,6 +153,7 @@ fn a_group_with_another_vms_in_it_is_tried_again_and_not_left_behind() {
         let held = |cgroup: &CgroupPath, threads: &[ThreadRef]| Held {
             threads: threads.to_vec(),
             cgroups: vec![cgroup.clone()],
+            ..Held::default()
         };
         let (outer, inner) = (held(&outer, &[vcpu]), held(&inner, &[]));
         // Both leave, the outer one first.

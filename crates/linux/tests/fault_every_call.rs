@@ -108,6 +108,7 @@ fn change_everything(actuator: &mut Actuator, host: &Fake) {
     let leaving = Held {
         threads: vec![threads[2]],
         cgroups: vec![shared.child("tandem-z")],
+        ..Held::default()
     };
     let unplugged = Held {
         threads: vec![threads[3]],

@@ -59,6 +59,7 @@ impl Subject {
             Held {
                 threads,
                 cgroups: vec![group],
+                ..Held::default()
             }
         });
         vms.collect()

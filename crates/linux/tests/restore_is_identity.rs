@@ -176,6 +176,7 @@ fn take(actuator: &mut Actuator, host: &Fake, step: &Step) -> Result<(), Actuato
             let all = [first, second].map(|n| Held {
                 threads: host.thread(n).into_iter().collect(),
                 cgroups: vec![host.cgroup(n)],
+                ..Held::default()
             });
             let mut left = most;
             let reports = actuator.release(&all.each_ref(), || {

@@ -1,7 +1,6 @@
 //! How the fleet takes VMs under care: in which cgroup, at which weight.
 
 use std::cell::OnceCell;
-use std::collections::HashSet;
 use std::time::Duration;
 use std::time::Instant;
 
@@ -15,6 +14,7 @@ use tandem_policy::host::registry;
 use super::Backend;
 use super::Fleet;
 use super::FleetError;
+use super::leaving::held_by;
 use crate::apply::Refused;
 use crate::configured::Configured;
 use crate::configured::is_tenants;
@@ -30,12 +30,6 @@ use crate::waits::Waits;
 
 /// For how long the first update adopts those that are there: a service manager waits for it.
 const FIRST_BUDGET: Duration = Duration::from_secs(5);
-
-/// Whether a cgroup is one of these, or below one.
-fn is_within_any(cgroup: &CgroupPath, any: &HashSet<CgroupPath>) -> bool {
-    let above = |below: &CgroupPath| below.parent();
-    std::iter::successors(Some(cgroup.clone()), above).any(|cgroup| any.contains(&cgroup))
-}
 
 impl Fleet {
     /// Takes VMs under care that are not yet, as far as there is time: one of those that were not tried yet at least, and one of those that failed
@@ -59,7 +53,7 @@ impl Fleet {
             1 => FIRST_BUDGET.max(self.budget),
             _ => self.budget,
         };
-        let mut changing = self.leaving.cgroups();
+        let mut changing = self.leaving.changing();
         let homes = self.homes.look(self.backend.controller(), all);
         let began = (self.now)();
         let mut tried = [false; 2];
@@ -84,9 +78,9 @@ impl Fleet {
                 .and_then(|()| self.prepare(vm, &homes, &mut theirs));
             let error = match prepared {
                 // One that began where another ended a moment ago: what that one had there is put back first.
-                Ok(managed) if is_within_any(&managed.cgroup, &changing) => {
+                Ok(managed) if !managed.is_left_alone() && changing.has(&managed.cgroup) => {
                     self.give_up(vm.process.pid, managed.policies);
-                    self.candidates.failed(vm.id, self.updates, false);
+                    self.candidates.failed(vm.id, self.updates, true);
                     continue;
                 }
                 Ok(mut managed) => {
@@ -99,7 +93,7 @@ impl Fleet {
                         }
                         Err(error) => {
                             leaving.insert(vm.process.pid);
-                            changing.insert(managed.cgroup.clone());
+                            changing.add(held_by(&managed));
                             self.close_files_of(&managed.vcpus);
                             self.leaving.push(managed);
                             error

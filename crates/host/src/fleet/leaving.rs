@@ -68,18 +68,14 @@ impl Leaving {
         for group in &managed.busy {
             self.push_group(&managed.vm, group.clone());
         }
-        let mut held = held(&managed.vcpus);
-        if !managed.is_left_alone() {
-            held.cgroups.push(managed.cgroup);
-        }
         self.left.push(Left {
+            held: held_by(&managed),
             name: managed.vm.name,
             tenant: managed.vm.tenant,
             vm: Some(LeftVm {
                 pid: managed.vm.process.pid,
                 policies: managed.policies,
             }),
-            held,
             tries: 0,
         });
     }
@@ -101,17 +97,20 @@ impl Leaving {
         });
     }
 
-    /// Whether there are groups of vCPUs.
-    pub(super) fn has_groups(&self) -> bool {
-        !self.groups.is_empty()
+    /// Whether nothing is to be put back.
+    pub(super) fn is_empty(&self) -> bool {
+        self.left.is_empty()
     }
 
     /// Groups of vCPUs that are among these are not given up any more.
     pub(super) fn withdraw(&mut self, in_use: &HashSet<&CgroupPath>) {
-        let is_in_use = |group: &CgroupPath| in_use.contains(group);
+        let is_free = |group: &CgroupPath| !in_use.contains(group);
+        for left in &mut self.left {
+            left.held.cgroups.retain(is_free);
+        }
         self.left
-            .retain(|left| !left.group().is_some_and(is_in_use));
-        self.groups.retain(|group| !is_in_use(group));
+            .retain(|left| left.vm.is_some() || left.group().is_some());
+        self.groups.retain(is_free);
     }
 
     /// The processes of VMs.
@@ -120,10 +119,13 @@ impl Leaving {
         vms.map(|vm| vm.pid).collect()
     }
 
-    /// The cgroups in which something is put back.
-    pub(super) fn cgroups(&self) -> HashSet<CgroupPath> {
-        let cgroups = self.left.iter().flat_map(|left| &left.held.cgroups);
-        cgroups.cloned().collect()
+    /// Where something is put back.
+    pub(super) fn changing(&self) -> Changing {
+        let mut changing = Changing::default();
+        for left in &self.left {
+            changing.add(left.held.clone());
+        }
+        changing
     }
 
     /// Puts back what was changed, one that was not tried yet and one that was busy at least, and for as long as `goes_on` says so; returns the VMs of
@@ -165,6 +167,8 @@ impl Leaving {
                 refused.push(Refused::not_put_back(&left.name, report, again));
             }
             if is_busy {
+                // What was its own was put back, and may be another VM's by the next try.
+                left.held.own = None;
                 busy.push(left);
                 continue;
             }
@@ -179,10 +183,47 @@ impl Leaving {
     }
 }
 
+/// Cgroups in which something is put back.
+#[derive(Debug, Default)]
+pub(super) struct Changing {
+    /// There and below.
+    within: HashSet<CgroupPath>,
+    /// There alone.
+    own: HashSet<CgroupPath>,
+}
+
+impl Changing {
+    /// Also what is held here.
+    pub(super) fn add(&mut self, held: Held) {
+        self.within.extend(held.cgroups);
+        self.own.extend(held.own);
+    }
+
+    /// Whether this cgroup is one of them.
+    pub(super) fn has(&self, cgroup: &CgroupPath) -> bool {
+        let mut at_and_above = std::iter::successors(Some(cgroup.clone()), CgroupPath::parent);
+        self.own.contains(cgroup) || at_and_above.any(|cgroup| self.within.contains(&cgroup))
+    }
+}
+
+/// What a VM under care holds. A cgroup that is its own may have those of other VMs below it.
+pub(super) fn held_by(managed: &ManagedVm) -> Held {
+    let mut held = held(&managed.vcpus);
+    if managed.is_left_alone() {
+        return held;
+    }
+    match managed.made {
+        true => held.cgroups.push(managed.cgroup.clone()),
+        false => held.own = Some(managed.cgroup.clone()),
+    }
+    held
+}
+
 /// What vCPUs hold: their threads, and the cgroups that hold one alone.
 pub(super) fn held(vcpus: &[ManagedVcpu]) -> Held {
     Held {
         threads: vcpus.iter().map(|vcpu| vcpu.thread).collect(),
         cgroups: vcpus.iter().filter_map(|vcpu| vcpu.group.clone()).collect(),
+        own: None,
     }
 }

@@ -38,6 +38,8 @@ pub struct Held {
     /// Cgroups, with those below them. One that the actuator made is emptied (threads go back to where they came from) and removed; one that
     /// was there before gets its own values back.
     pub cgroups: Vec<CgroupPath>,
+    /// A cgroup that was there before, without those below it, which may be of other VMs: it gets its own values back.
+    pub own: Option<CgroupPath>,
 }
 
 /// Which of these each record belongs to, by their numbers.
@@ -47,15 +49,19 @@ fn shares<'r>(
     all: &[&Held],
 ) -> Vec<Vec<&'r Record>> {
     let mut threads: HashMap<ThreadRef, usize> = HashMap::new();
-    let mut cgroups: HashMap<&str, usize> = HashMap::new();
+    let (mut cgroups, mut own) = (HashMap::new(), HashMap::new());
     for (number, held) in all.iter().enumerate() {
         threads.extend(held.threads.iter().map(|thread| (*thread, number)));
         let paths = held.cgroups.iter();
         cgroups.extend(paths.map(|cgroup| (cgroup.0.trim_end_matches('/'), number)));
+        let path = held.own.iter();
+        own.extend(path.map(|cgroup| (cgroup.0.trim_end_matches('/'), number)));
     }
-    let inside = |cgroup: &CgroupPath| {
+    let inside = |cgroup: &CgroupPath| -> Option<usize> {
         let mut paths = cgroup.at_and_above();
-        paths.find_map(|path| cgroups.get(path).copied())
+        let is_own = own.get(cgroup.0.trim_end_matches('/'));
+        let number = is_own.or_else(|| paths.find_map(|path| cgroups.get(path)));
+        number.copied()
     };
     // Of a thread that was moved there and has ended all is forgotten.
     for record in records.clone() {
@@ -87,7 +93,10 @@ impl Held {
     /// Whether a record of what still lives is to be undone.
     fn holds(&self, record: &Record, threads: &HashSet<ThreadRef>) -> bool {
         match record {
-            Record::Moved { to, .. } => self.cgroups.iter().any(|cgroup| to.is_within(cgroup)),
+            Record::Moved { to, .. } => {
+                self.own.as_ref() == Some(to)
+                    || self.cgroups.iter().any(|cgroup| to.is_within(cgroup))
+            }
             other => other.thread().is_none_or(|thread| threads.contains(thread)),
         }
     }
@@ -134,13 +143,13 @@ impl Actuator {
             let stay = undo.undo_all(others, &[], &mut report).keys;
             most_moved -= may_move - undo.emptying.left();
             undone.extend(keys.into_iter().filter(|key| !stay.contains(key)));
-            gave_up_cgroups |= !held.cgroups.is_empty();
+            gave_up_cgroups |= !held.cgroups.is_empty() || held.own.is_some();
             reports.push(report);
         }
         for cgroup in all
             .iter()
             .take(reports.len())
-            .flat_map(|held| &held.cgroups)
+            .flat_map(|held| held.cgroups.iter().chain(&held.own))
         {
             self.stop_counting(cgroup);
         }

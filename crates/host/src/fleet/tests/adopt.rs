@@ -94,3 +94,37 @@ fn a_vm_in_the_cgroup_of_one_that_left_waits_until_that_is_put_back() {
     subject.update(&[]);
     assert!(!is_pending(subject.dir.path()));
 }
+
+#[test]
+fn who_leaves_a_cgroup_of_its_own_leaves_those_below_it_alone() {
+    let mut subject = Subject::new(Duration::MAX);
+    let tree = subject.tree.clone();
+    let vm = |n: u32| tree.vm(n, VCPUS, |_| "/folder".to_owned());
+    // It is alone in the folder, which is its own then; others come there.
+    let mut vms = vec![vm(0)];
+    assert_eq!(subject.update(&vms), [vms[0].id]);
+    assert_eq!(subject.fleet.vm(vms[0].id).unwrap().cgroup.0, "/folder");
+    vms.push(vm(1));
+    assert_eq!(subject.update(&vms).len(), 2);
+    let group = subject.fleet.vm(vms[1].id).unwrap().cgroup.clone();
+    assert_eq!(group.parent().unwrap().0, "/folder");
+    let places = |subject: &Subject, vm: &Vm| -> Vec<CgroupPath> {
+        let controller = subject.fleet.controller();
+        let threads = vm.vcpus.iter().map(|vcpu| &vcpu.thread);
+        threads
+            .map(|thread| controller.cgroup_of(thread).unwrap())
+            .collect()
+    };
+    let before = places(&subject, &vms[1]);
+    assert!(before.iter().all(|place| *place == group), "{before:?}");
+    // The group of the other is full of threads, and the first leaves.
+    tree.make_busy("/folder", true);
+    tree.end(&vms[0]);
+    vms.remove(0);
+    assert_eq!(subject.update(&vms), [vms[0].id]);
+    assert_eq!(places(&subject, &vms[0]), before);
+    // Who comes now waits for nobody.
+    vms.push(vm(2));
+    assert_eq!(subject.update(&vms).len(), 2);
+    assert_eq!(places(&subject, &vms[0]), before);
+}
