@@ -22,10 +22,11 @@ impl Actuator {
         user.or_else(|| self.journal.user_of(process))
     }
 
-    /// What is changed in this cgroup, which need not be there yet, is changed for a VM of this process. True if nobody said before for whom.
-    pub fn count_for(&mut self, cgroup: &CgroupPath, process: Pid) -> bool {
-        let user = self.user_of(process);
-        user.is_some_and(|user| self.count_for_user(cgroup, user))
+    /// What is changed in this cgroup, which need not be there yet, is changed for a VM of this process.
+    pub fn count_for(&mut self, cgroup: &CgroupPath, process: Pid) {
+        if let Some(user) = self.user_of(process) {
+            self.count_for_user(cgroup, user);
+        }
     }
 
     /// What is changed in `group` is changed for whom `cgroup` is.
@@ -35,12 +36,11 @@ impl Actuator {
         }
     }
 
-    fn count_for_user(&mut self, cgroup: &CgroupPath, user: u32) -> bool {
+    fn count_for_user(&mut self, cgroup: &CgroupPath, user: u32) {
         for key in self.take_left(cgroup) {
             self.journal.count_for(&key, user);
         }
-        let place = place(cgroup).to_owned();
-        self.owners.insert(place, user).is_none()
+        self.owners.insert(place(cgroup).to_owned(), user);
     }
 
     /// What a killed run left in this cgroup and below, and of controllers above for their sake.
