@@ -12,6 +12,7 @@ use tandem_linux::actuator::ActuatorError;
 use tandem_linux::actuator::Outcome;
 use tandem_linux::affinity::affinity;
 use tandem_linux::cgroup::CgroupPath;
+use tandem_linux::journal::JournalError;
 use tandem_linux::restore::RestoreReport;
 use tandem_linux::sched_attr;
 use tandem_policy::Decision;
@@ -57,10 +58,17 @@ pub struct Refused {
 impl Refused {
     /// Of this VM.
     pub(crate) fn new(vm: &str, error: &ActuatorError) -> Refused {
+        // Whichever step it was at which the disk failed: it is the same trouble, and is told once.
+        let of_disk = match error {
+            ActuatorError::Journal(JournalError::File { path, source, .. }) => {
+                Some(format!("cannot write to {}: {source}", path.display()))
+            }
+            _ => None,
+        };
         Refused {
             vm: vm.to_owned(),
-            error: error.to_string(),
-            is_of_disk: matches!(error, ActuatorError::Journal(error) if error.is_of_disk()),
+            is_of_disk: of_disk.is_some(),
+            error: of_disk.unwrap_or_else(|| error.to_string()),
             is_others: false,
         }
     }

@@ -68,6 +68,8 @@ impl FleetError {
 
 #[cfg(test)]
 mod tests {
+    use tandem_linux::journal::JournalError;
+
     use super::*;
 
     #[test]
@@ -80,5 +82,25 @@ mod tests {
             source,
         };
         assert!(!failed.refused("db").is_others);
+    }
+
+    #[test]
+    fn a_disk_that_fails_at_different_steps_is_told_of_once() {
+        let words = |action, vm| {
+            let error = JournalError::File {
+                action,
+                path: "/run/tandem/journal".into(),
+                source: std::io::ErrorKind::StorageFull.into(),
+            };
+            let refused = FleetError::Actuator(error.into()).refused(vm);
+            assert!(refused.is_of_disk);
+            refused.in_words()
+        };
+        let told = words("write to", "db");
+        assert!(
+            told.contains("/run/tandem/journal: no storage space"),
+            "{told}"
+        );
+        assert_eq!(words("replace", "web"), told);
     }
 }
