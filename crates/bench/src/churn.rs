@@ -162,7 +162,7 @@ pub fn measure(
     };
     churner.run(TOGETHER as u32 * 2, STEP, None, &Progress::hidden())?;
     interrupt.sleep(SETTLE)?;
-    let before = Traces::read(&daemon)?;
+    let before = Traces::read(&daemon, &prefix())?;
     churner.most = 0;
     progress.say(&format!("{} VM starts and stops", settings.starts));
     let begin = Instant::now();
@@ -170,7 +170,7 @@ pub fn measure(
     let seconds = begin.elapsed().as_secs_f64();
     interrupt.sleep(SETTLE)?;
     daemon.check_alive()?;
-    let after = Traces::read(&daemon)?;
+    let after = Traces::read(&daemon, &prefix())?;
     let (most_cgroups, samples) = (churner.most, churner.samples);
     let daemon_errors = daemon.errors()?;
     daemon.stop()?;
@@ -259,12 +259,14 @@ impl Churner<'_> {
                 self.samples.push(Sample {
                     seconds: begin.elapsed().as_secs_f64(),
                     starts: start,
-                    traces: Traces::read(daemon)?,
+                    traces: Traces::read(daemon, &prefix())?,
                 });
                 next_sample = Instant::now().max(next_sample + every);
             }
             self.interrupt.sleep_until(end)?;
-            self.most = self.most.max(cgroups().map_err(TracesError::from)?);
+            self.most = self
+                .most
+                .max(cgroups(&prefix()).map_err(TracesError::from)?);
             if running.len() == TOGETHER
                 && let Some(oldest) = running.pop_front()
             {

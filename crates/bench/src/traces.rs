@@ -54,8 +54,8 @@ pub enum TracesError {
 }
 
 impl Traces {
-    /// Those of this moment; it takes a sixth of a second, to tell files that are kept open from others.
-    pub fn read(daemon: &DaemonProcess) -> Result<Traces, TracesError> {
+    /// Those of this moment, of VMs whose names begin so; it takes a sixth of a second, to tell files that are kept open from others.
+    pub fn read(daemon: &DaemonProcess, names: &str) -> Result<Traces, TracesError> {
         let journal = daemon.journal();
         let journal_bytes = std::fs::metadata(&journal)
             .map_err(|source| TracesError::Journal {
@@ -66,7 +66,7 @@ impl Traces {
         Ok(Traces {
             daemon: Usage::read(daemon.pid())?,
             open_files: files_kept_open(daemon.pid())?,
-            cgroups: cgroups()?,
+            cgroups: cgroups(names)?,
             journal_bytes,
         })
     }
@@ -142,13 +142,14 @@ pub fn quarters(samples: &[Sample]) -> Option<Vec<Quarters>> {
     Some(quarters.to_vec())
 }
 
-/// How many cgroups of Tandem's there are.
-pub fn cgroups() -> Result<usize, CgroupError> {
-    Ok(count(cgroup::open(&ProcFs::host())?.mount()))
+/// How many cgroups of Tandem's there are for VMs whose names begin so, and below those.
+pub fn cgroups(names: &str) -> Result<usize, CgroupError> {
+    let ours = format!("tandem-{names}");
+    Ok(count(cgroup::open(&ProcFs::host())?.mount(), &ours))
 }
 
-/// Folders come and go while we look; what is gone does not count.
-fn count(folder: &Path) -> usize {
+/// Folders whose names begin so, and those below them. They come and go while we look; what is gone does not count.
+fn count(folder: &Path, ours: &str) -> usize {
     let Ok(entries) = std::fs::read_dir(folder) else {
         return 0;
     };
@@ -156,9 +157,9 @@ fn count(folder: &Path) -> usize {
         .filter_map(Result::ok)
         .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
     folders
-        .map(|entry| {
-            let ours = entry.file_name().to_string_lossy().starts_with("tandem");
-            usize::from(ours) + count(&entry.path())
+        .map(|entry| match entry.file_name().to_string_lossy() {
+            name if name.starts_with(ours) => 1 + count(&entry.path(), ""),
+            _ => count(&entry.path(), ours),
         })
         .sum()
 }
@@ -209,18 +210,19 @@ mod tests {
     }
 
     #[test]
-    fn tandems_cgroups_are_counted_at_any_depth() {
+    fn tandems_cgroups_of_these_vms_are_counted_at_any_depth() {
         let dir = tempfile::tempdir().unwrap();
         for path in [
-            "tandem-a",
-            "machine/tandem-b",
+            "tandem-a0-1",
+            "tandem-a0-1/vcpu0",
+            "machine/tandem-a1-2",
+            "machine/tandem-b0-3",
             "machine/other",
-            "tandem-a/vcpus",
         ] {
             std::fs::create_dir_all(dir.path().join(path)).unwrap();
         }
-        std::fs::write(dir.path().join("tandem.txt"), "").unwrap();
-        assert_eq!(count(dir.path()), 2);
-        assert_eq!(count(&dir.path().join("gone")), 0);
+        std::fs::write(dir.path().join("tandem-a.txt"), "").unwrap();
+        assert_eq!(count(dir.path(), "tandem-a"), 3);
+        assert_eq!(count(&dir.path().join("gone"), "tandem-a"), 0);
     }
 }
