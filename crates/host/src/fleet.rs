@@ -365,7 +365,7 @@ impl Fleet {
     fn take_busy_groups(&mut self) {
         for managed in self.vms.values_mut() {
             for group in std::mem::take(&mut managed.busy) {
-                self.leaving.push_group(&managed.vm, group);
+                self.leaving.push_group(&managed.vm, group, false);
             }
         }
         if !self.leaving.is_empty() {

@@ -44,6 +44,8 @@ struct Left {
     held: Held,
     /// How often it was tried to put that back.
     tries: u32,
+    /// Whether it was told that it cannot be put back, for another reason than that somebody is in it.
+    told: bool,
 }
 
 /// A VM that left.
@@ -66,7 +68,7 @@ impl Leaving {
     /// A VM leaves.
     pub(super) fn push(&mut self, managed: ManagedVm) {
         for group in &managed.busy {
-            self.push_group(&managed.vm, group.clone());
+            self.push_group(&managed.vm, group.clone(), false);
         }
         self.left.push(Left {
             held: held_by(&managed),
@@ -77,11 +79,12 @@ impl Leaving {
                 policies: managed.policies,
             }),
             tries: 0,
+            told: false,
         });
     }
 
-    /// A group that held a vCPU of this VM's alone could not be removed when it was given up.
-    pub(super) fn push_group(&mut self, vm: &Vm, group: CgroupPath) {
+    /// A group that held a vCPU of this VM's alone could not be removed when it was given up, which was told or is to be.
+    pub(super) fn push_group(&mut self, vm: &Vm, group: CgroupPath, told: bool) {
         if !self.groups.insert(group.clone()) {
             return;
         }
@@ -94,6 +97,7 @@ impl Leaving {
                 ..Held::default()
             },
             tries: 1,
+            told,
         });
     }
 
@@ -162,11 +166,20 @@ impl Leaving {
             let is_busy = !report.busy.is_empty();
             self.by_tenant.tried(left.tenant);
             left.tries += 1;
-            if !report.is_complete() && (!is_busy || left.tries == TOLD_AFTER) {
-                let again = if is_busy { "; it is tried again" } else { "" };
+            // A VM of which not all can be put back must be free to come back.
+            let is_tried_again = is_busy || left.vm.is_none() && !report.is_complete();
+            let is_due = match is_busy {
+                true => left.tries == TOLD_AFTER,
+                false => !std::mem::replace(&mut left.told, true),
+            };
+            if !report.is_complete() && is_due {
+                let again = match is_tried_again {
+                    true => "; it is tried again",
+                    false => "",
+                };
                 refused.push(Refused::not_put_back(&left.name, report, again));
             }
-            if is_busy {
+            if is_tried_again {
                 // What was its own was put back, and may be another VM's by the next try.
                 left.held.own = None;
                 busy.push(left);

@@ -95,7 +95,7 @@ impl Fleet {
     }
 
     /// Puts back what was set on vCPUs' threads, if they still live, and removes the groups made for them. A group in which somebody is is not
-    /// emptied now, but tried again later; what cannot be put back is told, and stays in the journal.
+    /// emptied now, but tried again later, as is one that cannot be removed, which is told.
     pub(super) fn let_go_of_vcpus(
         &mut self,
         ended: &[(&Vm, Vec<ManagedVcpu>)],
@@ -118,15 +118,16 @@ impl Fleet {
         let all: Vec<Held> = pieces.iter().map(|(_, vcpus)| held(vcpus)).collect();
         let reports = actuator.release_empty(&all.iter().collect::<Vec<_>>());
         for (((vm, _), held), report) in pieces.iter().zip(all).zip(&reports) {
-            if !report.failures.is_empty() {
+            let told = !report.failures.is_empty();
+            if told {
                 refused.push(Refused::not_put_back(&vm.name, report, ""));
             }
-            if report.busy.is_empty() {
+            if report.is_complete() {
                 continue;
             }
             for group in held.cgroups {
                 if actuator.controller().exists(&group) {
-                    self.leaving.push_group(vm, group);
+                    self.leaving.push_group(vm, group, told);
                 }
             }
         }

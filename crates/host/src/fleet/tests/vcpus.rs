@@ -230,13 +230,13 @@ fn a_busy_group_in_the_idle_class_has_a_weight_when_it_is_used_again() {
 }
 
 #[test]
-fn groups_of_vcpus_that_cannot_be_removed_are_told_once() {
+fn groups_of_vcpus_that_cannot_be_removed_are_told_once_and_tried_again() {
     let mut subject = Subject::new(Duration::MAX);
     let idlers = Idlers::new(6);
     let (mut vms, others) = subject.vms_of_threads(&idlers);
     assert_eq!(subject.update(&vms).len(), 2);
     vms.iter().for_each(|vm| subject.divide(vm, true));
-    subject.tree.make_stuck("/vms");
+    subject.tree.make_stuck("/vms", true);
     // A vCPU of the first ends; the other's are put together.
     subject.replace_vcpus(&mut vms[..1], &others);
     subject.divide(&vms[1], false);
@@ -250,6 +250,11 @@ fn groups_of_vcpus_that_cannot_be_removed_are_told_once() {
     );
     let (_, refused) = subject.fleet.update(&vms, &vms);
     assert!(refused.is_empty(), "{refused:?}");
+    let groups = |subject: &Subject| [0, 1].map(|nth| subject.groups_of(&vms[nth]));
+    assert_eq!(groups(&subject), [2, 2]);
+    subject.tree.make_stuck("/vms", false);
+    subject.update(&vms);
+    assert_eq!(groups(&subject), [1, 0]);
 }
 
 #[test]
