@@ -98,7 +98,7 @@ pub enum DaemonState {
     Running,
     /// The one that published was killed.
     Gone,
-    /// None has published anything here, and one that keeps its state elsewhere looks after VMs.
+    /// None has left anything to put back here, and one that keeps its state elsewhere looks after some of the VMs.
     Elsewhere,
 }
 

@@ -231,10 +231,6 @@ impl Watcher {
         let by_process: BTreeMap<_, _> = published.vms.iter().map(|vm| (vm.process, vm)).collect();
         let published_of = |vm: &Vm| by_process.get(&vm.process).copied();
         let elsewhere = looked_after_elsewhere(Path::new(HOST_CLAIMS), daemon, &all);
-        let daemon = match elsewhere.is_empty() {
-            true => daemon,
-            false => DaemonState::Elsewhere,
-        };
         let weighed = weigh(controller, &published.vms, &all);
         let accounts = assessed(&interval, &Weights::new(controller, &weighed));
         let measured: BTreeMap<VmId, &VmInterval> =
@@ -243,33 +239,45 @@ impl Watcher {
             .iter()
             .filter(|vm| self.selector.matches(vm, controller));
         let pcpus = |time: Nanos| time.0 as f64 / interval.length.0.max(1) as f64;
-        let vms = selected.filter_map(|vm| {
-            let mut status = status_of(
-                vm,
-                measured.get(&vm.id).copied(),
-                weighed.get(&vm.id)?,
-                published_of(vm),
-                elsewhere.contains(&vm.process),
-            );
-            if let Some(account) = accounts.get(&vm.id) {
-                status.received = pcpus(account.received);
-                if status.configured.is_some() {
-                    status.due = Some(pcpus(account.fair));
-                    status.lag = Some(account.lag);
+        let vms: Vec<VmStatus> = selected
+            .filter_map(|vm| {
+                let mut status = status_of(
+                    vm,
+                    measured.get(&vm.id).copied(),
+                    weighed.get(&vm.id)?,
+                    published_of(vm),
+                    elsewhere.contains(&vm.process),
+                );
+                if let Some(account) = accounts.get(&vm.id) {
+                    status.received = pcpus(account.received);
+                    if status.configured.is_some() {
+                        status.due = Some(pcpus(account.fair));
+                        status.lag = Some(account.lag);
+                    }
                 }
-            }
-            Some(status)
-        });
+                Some(status)
+            })
+            .collect();
+        let unrestored = daemon == DaemonState::Gone && is_pending(&self.look.state_dir);
+        let elsewhere = vms.iter().any(|vm| vm.elsewhere);
         Ok(HostStatus {
             cgroup: controller.version(),
             seconds: interval.length.as_secs_f64(),
             idle: interval.host.idle.map(pcpus),
-            daemon,
-            unrestored: daemon == DaemonState::Gone && is_pending(&self.look.state_dir),
+            daemon: state_of(daemon, unrestored, elsewhere),
+            unrestored,
             turns: published.turns.clone(),
-            vms: vms.collect(),
+            vms,
             found: all.len(),
         })
+    }
+}
+
+/// Whether a daemon acts on VMs, which another one `elsewhere` looks after or not. What one that is gone left behind here is not forgotten over that.
+fn state_of(here: DaemonState, unrestored: bool, elsewhere: bool) -> DaemonState {
+    match elsewhere && !unrestored {
+        true => DaemonState::Elsewhere,
+        false => here,
     }
 }
 
@@ -425,6 +433,15 @@ mod tests {
         assert!(of(DaemonState::Running).is_empty(), "they may be its own");
         drop(claims);
         assert!(of(DaemonState::None).is_empty());
+    }
+
+    #[test]
+    fn what_a_killed_daemon_left_is_told_beside_another_daemon() {
+        let (gone, elsewhere) = (DaemonState::Gone, DaemonState::Elsewhere);
+        assert_eq!(state_of(gone, true, true), gone);
+        assert_eq!(state_of(gone, false, true), elsewhere);
+        assert_eq!(state_of(DaemonState::None, false, true), elsewhere);
+        assert_eq!(state_of(DaemonState::None, false, false), DaemonState::None);
     }
 
     #[test]

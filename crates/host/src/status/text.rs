@@ -17,21 +17,23 @@ pub fn text(status: &HostStatus, with_vcpus: bool, state_dir: &Path, style: Styl
         true => String::new(),
         false => format!(" --state-dir {}", state_dir.display()),
     };
+    let elsewhere = match status.vms.iter().filter(|vm| vm.elsewhere).count() {
+        0 => String::new(),
+        vms => format!(
+            "a daemon that keeps its state elsewhere looks after {vms} of these VMs: what is configured for them, and due to them, is not known here; \
+             give its --state-dir\n"
+        ),
+    };
     match (status.daemon, status.unrestored) {
         (DaemonState::Gone, true) => format!(
-            "the daemon is gone; `tandem host restore{state_dir}` puts back what it changed\n{table}"
+            "the daemon is gone; `tandem host restore{state_dir}` puts back what it changed\n{elsewhere}{table}"
         ),
         (DaemonState::Gone, false) => {
             format!("the daemon is gone; nothing that it changed is left\n{table}")
         }
-        (DaemonState::Elsewhere, _) => {
-            let vms = status.vms.iter().filter(|vm| vm.elsewhere).count();
-            format!(
-                "a daemon that keeps its state elsewhere looks after {vms} of these VMs: what is configured for them, and due to them, is not known \
-                 here; give its --state-dir\n{table}"
-            )
+        (DaemonState::Elsewhere | DaemonState::Running | DaemonState::None, _) => {
+            format!("{elsewhere}{table}")
         }
-        (DaemonState::Running | DaemonState::None, _) => table,
     }
 }
 
@@ -242,10 +244,16 @@ mod tests {
 
     #[test]
     fn a_daemon_that_is_gone_is_said_first() {
-        let mut status = status();
-        status.vms.clear();
-        assert_eq!(shown(&status, false), "no VM found");
+        let (mut status, mut empty) = (status(), status());
+        empty.vms.clear();
+        assert_eq!(shown(&empty, false), "no VM found");
         (status.daemon, status.unrestored) = (DaemonState::Gone, true);
+        status.vms[0].elsewhere = true;
+        let beside_another = shown(&status, false);
+        let lines: Vec<&str> = beside_another.lines().collect();
+        assert!(lines[0].starts_with("the daemon is gone"));
+        assert!(lines[1].contains("looks after 1 of these VMs"));
+        status.vms.clear();
         let text = text(&status, false, Path::new("/tmp/x"), Style::default());
         assert!(
             text.contains("restore --state-dir /tmp/x` puts back"),
