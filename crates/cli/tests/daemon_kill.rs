@@ -130,8 +130,11 @@ fn weights(
     // Somebody else's may be gone by now.
     for child in controller.children(cgroup).unwrap_or_default() {
         if child.0.contains(&ours()) {
-            let weight = controller.read_knob(&child, Knob::Weight);
-            seen.insert(format!("weight of {child}"), weight.unwrap_or_default());
+            // There is no idle class before Linux 5.15.
+            for (what, knob) in [("weight", Knob::Weight), ("idle class", Knob::Idle)] {
+                let text = controller.read_knob(&child, knob).unwrap_or_default();
+                seen.insert(format!("{what} of {child}"), text);
+            }
         }
         weights(controller, &child, seen);
     }
@@ -246,16 +249,16 @@ fn kill_9_at_fifty_random_moments_leaves_nothing_changed() {
             assert_eq!(vms.len(), 3, "{status}");
             assert!(vms.iter().all(|vm| vm["managed"] == false), "{status}");
         }
-        if kill % 2 == 0 {
-            let restored = tandem()
+        let journal = std::fs::read_to_string(state.path().join("journal")).unwrap_or_default();
+        let output = if kill % 2 == 0 {
+            tandem()
                 .args(["host", "restore", "--state-dir"])
                 .arg(state.path())
                 .output()
-                .unwrap();
-            assert!(restored.status.success(), "{restored:?}");
+                .unwrap()
         } else {
             // The next start puts back first; told to stop at once, it leaves nothing of its own.
-            let next = tandem()
+            tandem()
                 .args([
                     "host",
                     "run",
@@ -267,9 +270,9 @@ fn kill_9_at_fifty_random_moments_leaves_nothing_changed() {
                 ])
                 .arg(state.path())
                 .output()
-                .unwrap();
-            assert!(next.status.success(), "{next:?}");
-        }
+                .unwrap()
+        };
+        assert!(output.status.success(), "{output:?}");
         let status = status(state.path());
         // Another one may run on this host meanwhile.
         let daemon = status["daemon"].as_str();
@@ -280,7 +283,7 @@ fn kill_9_at_fifty_random_moments_leaves_nothing_changed() {
         assert_eq!(
             snapshot(controller, &vms),
             before,
-            "kill {kill} after {moment} ms"
+            "kill {kill} after {moment} ms, put back by {output:?} from {journal}"
         );
     }
     // If the kills had come before any change, they would show nothing.

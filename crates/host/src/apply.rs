@@ -271,9 +271,12 @@ fn vcpu_group(
     }
     if vcpu.group.is_none() {
         let group = actuator.create_group(&cgroup, &format!("vcpu{}", vcpu.index))?;
-        if actuator.move_thread(&vcpu.thread, &group)? == Outcome::Gone {
-            give_up_group(group, &mut managed.busy, actuator);
-            return Ok(None);
+        match actuator.move_thread(&vcpu.thread, &group) {
+            Ok(Outcome::Done) => {}
+            other => {
+                give_up_group(group, &mut managed.busy, actuator);
+                return other.map(|_| None);
+            }
         }
         vcpu.reread_group(actuator.controller(), &cgroup)?;
     }

@@ -428,16 +428,19 @@ impl ManagedVcpu {
             Err(error) if error.is_gone() => return Ok(false),
             other => other?,
         };
-        if let Some(group) = before.filter(|_| self.settings.portion.is_some())
+        if let Some(group) = before
             && self.group.as_ref() != Some(&group)
         {
-            self.settings.portion = None;
-            notes.push(Note(format!(
-                "VM {vm} vCPU {}: someone else moved it out of {group}; it stays there, and the VM's vCPUs are not put apart any more",
-                self.index
-            )));
+            let was_apart = self.settings.portion.take().is_some();
+            if was_apart {
+                notes.push(Note(format!(
+                    "VM {vm} vCPU {}: someone else moved it out of {group}; it stays there, and the VM's vCPUs are not put apart any more",
+                    self.index
+                )));
+            }
+            // Also what was set on one that was there before comes back.
             give_up_group(group, busy, actuator);
-            return Ok(true);
+            return Ok(was_apart);
         }
         for (knob, what) in foreign {
             if let Some(group) = &self.group {

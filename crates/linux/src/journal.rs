@@ -81,6 +81,9 @@ const SLACK: u64 = 64 << 10;
 /// For what the version before would take for ours, the file is compacted once in so long.
 const BROUGHT_DOWN: Duration = Duration::from_secs(10);
 
+/// Where the file has to be replaced first and cannot be, that is tried again after so long: what a full disk refuses is all of it.
+const TRIED_AGAIN: Duration = Duration::from_secs(1);
+
 /// So many bytes of a new file are written at once.
 const PIECE: usize = 256 << 10;
 
@@ -107,6 +110,8 @@ pub struct Journal<R: Entry = Record> {
     needs_trim: bool,
     /// The file has to be replaced first: it holds an earlier boot's, or a torn end.
     needs_replacing: bool,
+    /// When that failed the last time, and why.
+    not_replaced: Option<(Instant, io::Error)>,
     /// In their order; those that are forgotten leave their places empty.
     records: Vec<Option<Counted<R>>>,
     /// Where each is in `records`.
@@ -190,6 +195,7 @@ impl<R: Entry> Journal<R> {
             brought_down: None,
             needs_trim: false,
             needs_replacing: false,
+            not_replaced: None,
             records: Vec::new(),
             known: HashMap::new(),
             written: HashMap::new(),
@@ -307,14 +313,14 @@ impl<R: Entry> Journal<R> {
             true => self.shares.check_bytes::<R>(self.whose(&key), text.len()),
             false => Ok(()),
         };
-        if let Err(error) = room {
+        if let Err(error) = room.and_then(|()| self.write(&text, false)) {
             // It was given nothing yet, so whatever it has is somebody else's.
-            if count == 0 {
-                let _ = self.forget(&key);
+            if count == 0 && self.forget(&key).is_err() {
+                self.drop_record(&key);
+                self.needs_replacing = true;
             }
             return Err(error);
         }
-        self.write(&text, false)?;
         self.remember_written(record);
         Ok(())
     }
@@ -478,12 +484,25 @@ impl<R: Entry> Journal<R> {
         let outcome = self.replace();
         match &outcome {
             Ok(()) => {
-                self.needs_replacing = false;
+                (self.needs_replacing, self.not_replaced) = (false, None);
                 self.compact_at = self.length + self.length / 4 + SLACK;
             }
-            Err(_) => self.compact_at = 2 * self.length + SLACK,
+            Err(why) => {
+                self.not_replaced = Some((Instant::now(), again(why)));
+                self.compact_at = 2 * self.length + SLACK;
+            }
         }
-        outcome
+        outcome.map_err(|source| self.failed("replace", source))
+    }
+
+    /// Replaces the file, unless that failed a moment ago.
+    fn replace_first(&mut self) -> Result<(), JournalError> {
+        match &self.not_replaced {
+            Some((at, why)) if at.elapsed() < TRIED_AGAIN => {
+                Err(self.failed("replace", again(why)))
+            }
+            _ => self.compact(),
+        }
     }
 
     /// A record is in the file.
@@ -554,9 +573,8 @@ impl<R: Entry> Journal<R> {
     /// Writes whole lines to the end of the file.
     fn write(&mut self, lines: &[u8], durable: bool) -> Result<(), JournalError> {
         if self.needs_replacing {
-            self.compact()?;
+            self.replace_first()?;
         }
-        self.last = None;
         let mut text = match self.length {
             0 => line(&self.stamp),
             _ => Vec::new(),
@@ -581,7 +599,7 @@ impl<R: Entry> Journal<R> {
             self.needs_trim = disk.set_len(file, self.length).is_err();
             return Err(self.failed("write to", source));
         }
-        self.needs_trim = false;
+        (self.needs_trim, self.last) = (false, None);
         self.length += text.len() as u64;
         Ok(())
     }
@@ -609,12 +627,10 @@ impl<R: Entry> Journal<R> {
     }
 
     /// Gives the file these lines in one step. To empty it no room is needed.
-    fn replace(&mut self) -> Result<(), JournalError> {
-        if let (Ok(file), true) = (&self.file, self.known.is_empty()) {
-            let emptied = self.disk.set_len(file, 0);
-            emptied.map_err(|source| self.failed("empty", source))?;
-        } else {
-            self.file = Ok(self.fresh()?);
+    fn replace(&mut self) -> io::Result<()> {
+        match &self.file {
+            Ok(file) if self.known.is_empty() => self.disk.set_len(file, 0)?,
+            _ => self.file = Ok(self.fresh()?),
         }
         self.length = self.live_length();
         (self.last, self.misleads, self.needs_trim) = (None, false, false);
@@ -622,31 +638,35 @@ impl<R: Entry> Journal<R> {
     }
 
     /// Another file with these lines in the place of the old one.
-    fn fresh(&self) -> Result<File, JournalError> {
-        let path = self.dir.join("journal.new");
-        let disk = &*self.disk;
-        let write = || -> io::Result<File> {
-            let file = disk.open(&path, How::Fresh)?;
-            let (mut text, mut at) = (Vec::new(), 0);
-            for line in self.lines() {
-                text.extend(line);
-                if text.len() >= PIECE {
-                    disk.write_at(&file, &text, at)?;
-                    at += text.len() as u64;
-                    text.clear();
-                }
-            }
-            disk.write_at(&file, &text, at)?;
-            disk.sync(&file)?;
-            disk.rename(&path, &self.path)?;
-            Ok(file)
-        };
-        let file = write().map_err(|source| self.failed("replace", source))?;
+    fn fresh(&self) -> io::Result<File> {
+        let (disk, path) = (&*self.disk, self.dir.join("journal.new"));
+        let file = disk.open(&path, How::Fresh)?;
+        let written = self.write_all(&file);
+        if let Err(error) = written.and_then(|()| disk.rename(&path, &self.path)) {
+            // What is there of it must not take the room of others, nor of the next line of the old one.
+            let _ = disk.set_len(&file, 0);
+            return Err(error);
+        }
         // From here on that is the journal. Only a crash of the machine could bring the old one back, and after that no
         // journal counts.
         let directory = disk.open(&self.dir, How::Read);
         let _ = directory.and_then(|directory| disk.sync(&directory));
         Ok(file)
+    }
+
+    /// Writes all that counts to a new file.
+    fn write_all(&self, file: &File) -> io::Result<()> {
+        let (mut text, mut at) = (Vec::new(), 0);
+        for line in self.lines() {
+            text.extend(line);
+            if text.len() >= PIECE {
+                self.disk.write_at(file, &text, at)?;
+                at += text.len() as u64;
+                text.clear();
+            }
+        }
+        self.disk.write_at(file, &text, at)?;
+        self.disk.sync(file)
     }
 }
 

@@ -234,3 +234,32 @@ fn a_disk_that_becomes_read_only_is_enough_to_restore() {
         }
     }
 }
+
+/// Whatever fails of a change that was asked for, what somebody else then sets is theirs.
+#[test]
+fn what_others_set_after_a_change_that_failed_stays() {
+    for end in [End::Killed, End::Restored] {
+        for call in 0.. {
+            let what = format!("call {call}, {end:?}");
+            let dir = state_dir();
+            let host = Fake::new(Version::V1);
+            let faults = Faults::default();
+            let (mut actuator, _) = open(&host, &faults, dir.path()).unwrap();
+            let thread = host.thread(0).unwrap();
+            faults.fail_after(call, libc::EIO);
+            let _ = actuator.set_nice(&thread, Nice(5));
+            let has_fired = faults.has_fired();
+            faults.stop();
+            host.operator_sets_nice(&thread, Nice(7));
+            match end {
+                End::Killed => actuator.abandon(),
+                End::Restored => drop(actuator),
+            }
+            assert_put_back(&host, dir.path(), &what);
+            if !has_fired {
+                assert!(call > 3, "{what}");
+                break;
+            }
+        }
+    }
+}

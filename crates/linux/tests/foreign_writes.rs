@@ -165,3 +165,28 @@ fn what_was_set_after_kill_9_stays() {
         "{said}"
     );
 }
+
+/// Before a look at its idle class and after one at its weight the cgroup may have left the class.
+#[test]
+fn what_the_idle_class_shows_is_nobodys_weight() {
+    for (version, shown) in [(Version::V1, "3"), (Version::V2, "0"), (Version::V2, "1")] {
+        let dir = state_dir();
+        let host = Fake::new(version);
+        let mut actuator = open(&host, dir.path());
+        for weight in [500.0, 600.0, 700.0, 800.0] {
+            match weight == 500.0 {
+                true => actuator.prepare_idle(&own(), Weight::constant(weight)),
+                false => actuator.prepare_weight(&own(), Weight::constant(weight)),
+            }
+            .unwrap();
+            host.has_weight(&own(), shown);
+        }
+        assert_eq!(actuator.take_foreign(), []);
+        // Out of the class, and killed before it had its weight.
+        let default = host.controller().default_weight();
+        host.has_weight(&own(), &default.value().to_string());
+        actuator.abandon();
+        drop(open(&host, dir.path()));
+        assert_eq!(host.now(), host.wanted());
+    }
+}

@@ -49,12 +49,15 @@ impl Applied {
             Err(failed) => {
                 let [one, other] = swap.vcpus;
                 for error in failed {
-                    let refused = Refused::new(&managed.vm.name, &error);
-                    let error = format!(
-                        "vCPUs {one} and {other} do not change places: {}",
-                        refused.error
-                    );
-                    self.refused.push(Refused { error, ..refused });
+                    let mut refused = Refused::new(&managed.vm.name, &error);
+                    // A disk's trouble is the same whoever was to change places.
+                    if !refused.is_of_disk {
+                        refused.error = format!(
+                            "vCPUs {one} and {other} do not change places: {}",
+                            refused.error
+                        );
+                    }
+                    self.refused.push(refused);
                 }
             }
         }

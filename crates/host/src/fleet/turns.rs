@@ -11,6 +11,7 @@ use tandem_policy::turns::Rotation;
 
 use super::Backend;
 use super::Fleet;
+use crate::apply::Refused;
 use crate::in_force::settings;
 use crate::managed::ManagedVcpu;
 use crate::turns::Player;
@@ -88,9 +89,10 @@ impl Fleet {
         else {
             return Ok(None);
         };
-        // A group that was made here goes whole, whatever its weight.
-        if !managed.in_force.rotating || !managed.made {
-            actuator.prepare_idle(&managed.cgroup, managed.in_force.weight)?;
+        let (group, weight) = (&managed.cgroup, managed.in_force.weight);
+        match managed.in_force.rotating {
+            false => actuator.prepare_idle(group, weight)?,
+            true => actuator.prepare_weight(group, weight)?,
         }
         let sits = |vcpu: &&ManagedVcpu| member.seats.contains_key(&vcpu.index);
         if let Some(pcpus) = &member.roams {
@@ -151,7 +153,9 @@ impl Fleet {
             Ok(None) => false,
             Err(error) if error.is_gone() => false,
             Err(error) => {
-                self.turns.errors.push(error.to_string());
+                let name = self.vms.get(&member.vm).map(|managed| &managed.vm.name);
+                let refused = Refused::new(name.map_or("", String::as_str), &error);
+                self.turns.errors.push(refused.in_words());
                 false
             }
         });

@@ -148,7 +148,7 @@ impl Actuator {
     }
 
     /// Journals what putting a cgroup into the idle class and taking it out again with this weight changes, for whoever then does so
-    /// by itself. To be said again with each other weight.
+    /// by itself. [`Self::prepare_weight`] says it of each other weight, once that somebody has begun.
     pub fn prepare_idle(
         &mut self,
         cgroup: &CgroupPath,
@@ -159,23 +159,59 @@ impl Actuator {
             self.before_idle(cgroup, true)?;
             return Ok(());
         }
-        let written = self.controller.writable(weight);
-        let text = text_of(written);
-        let id = self.controller.id(cgroup)?;
-        let record = |knob, text: &str| Record::Knob {
-            cgroup: cgroup.clone(),
-            id,
-            knob,
-            original: text.to_owned(),
-        };
-        let key = Key::Knob(cgroup.clone(), id, Knob::Idle);
-        let weighs = record(Knob::Weight, &text);
-        if self.journal.knows(&key) && self.journal.written(&weighs.key()).last() == Some(&weighs) {
+        let weighs = self.weight_record(cgroup, weight)?;
+        let idle = self.knob_record(cgroup, Knob::Idle, "0".to_owned())?;
+        if self.journal.knows(&idle.key())
+            && self.journal.written(&weighs.key()).last() == Some(&weighs)
+        {
             return Ok(());
         }
         self.before_idle(cgroup, true)?;
-        self.will_write(record(Knob::Idle, "0"))?;
+        self.will_write(idle)?;
         self.will_write(weighs)
+    }
+
+    /// Whoever puts a cgroup into the idle class and takes it out again gives it another weight from now on. What it has in the meantime tells
+    /// nothing: between two looks at it, it may have left the class, and what the class shows would be taken for somebody's weight.
+    pub fn prepare_weight(
+        &mut self,
+        cgroup: &CgroupPath,
+        weight: Weight,
+    ) -> Result<(), ActuatorError> {
+        if self.is_made(cgroup)? {
+            return Ok(());
+        }
+        let weighs = self.weight_record(cgroup, weight)?;
+        if self.journal.written(&weighs.key()).last() == Some(&weighs) {
+            return Ok(());
+        }
+        if !self.journal.knows(&weighs.key()) {
+            return self.prepare_idle(cgroup, weight);
+        }
+        // It has that one between two steps.
+        let default = self.weight_record(cgroup, self.controller.default_weight())?;
+        self.will_write(default)?;
+        self.will_write(weighs)
+    }
+
+    /// What setting a cgroup's weight gives it.
+    fn weight_record(&self, cgroup: &CgroupPath, weight: Weight) -> Result<Record, ActuatorError> {
+        let text = text_of(self.controller.writable(weight));
+        self.knob_record(cgroup, Knob::Weight, text)
+    }
+
+    fn knob_record(
+        &self,
+        cgroup: &CgroupPath,
+        knob: Knob,
+        text: String,
+    ) -> Result<Record, ActuatorError> {
+        Ok(Record::Knob {
+            cgroup: cgroup.clone(),
+            id: self.controller.id(cgroup)?,
+            knob,
+            original: text,
+        })
     }
 
     /// Journals what one step into the idle class or out of it changes.

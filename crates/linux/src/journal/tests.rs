@@ -1,6 +1,10 @@
 //! The journal on disk: order, torn ends, malformed lines, other owners, compaction.
 
 use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering;
 
 use super::*;
 use crate::cgroup::CgroupId;
@@ -273,6 +277,130 @@ fn records_that_lead_out_of_the_hierarchy_are_refused() {
     }
 }
 
+/// A disk that may be full, and on which files that are begun anew are counted.
+#[derive(Clone, Debug, Default)]
+struct Full(Arc<Room>);
+
+#[derive(Debug, Default)]
+struct Room {
+    /// No file can be longer; 0: as long as it likes.
+    most: AtomicU64,
+    begun: AtomicUsize,
+}
+
+impl Full {
+    fn holds(&self, most: u64) {
+        self.0.most.store(most, Ordering::Relaxed);
+    }
+
+    fn begun(&self) -> usize {
+        self.0.begun.load(Ordering::Relaxed)
+    }
+}
+
+impl Disk for Full {
+    fn make_dir(&self, dir: &Path) -> io::Result<()> {
+        HostDisk.make_dir(dir)
+    }
+
+    fn open(&self, path: &Path, how: How) -> io::Result<File> {
+        if how == How::Fresh {
+            self.0.begun.fetch_add(1, Ordering::Relaxed);
+        }
+        HostDisk.open(path, how)
+    }
+
+    fn read(&self, file: &File) -> io::Result<Vec<u8>> {
+        HostDisk.read(file)
+    }
+
+    /// What there is room for is written before it is found out that there is no more.
+    fn write_at(&self, file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
+        let room = match self.0.most.load(Ordering::Relaxed) {
+            0 => bytes.len(),
+            most => most.saturating_sub(at).min(bytes.len() as u64) as usize,
+        };
+        HostDisk.write_at(file, &bytes[..room], at)?;
+        match room == bytes.len() {
+            true => Ok(()),
+            false => Err(io::ErrorKind::StorageFull.into()),
+        }
+    }
+
+    fn set_len(&self, file: &File, length: u64) -> io::Result<()> {
+        HostDisk.set_len(file, length)
+    }
+
+    fn sync(&self, file: &File) -> io::Result<()> {
+        HostDisk.sync(file)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        HostDisk.rename(from, to)
+    }
+
+    fn lock(&self, file: &File) -> io::Result<()> {
+        HostDisk.lock(file)
+    }
+}
+
+#[test]
+fn a_new_file_that_a_full_disk_refuses_takes_no_room_and_is_not_begun_at_each_record() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = Full::default();
+    let mut journal =
+        Journal::<Record>::open_on(Box::new(disk.clone()), dir.path(), stamp()).unwrap();
+    let name = |n: u32| created(&format!("/{n:04}"));
+    for n in 0..1_000 {
+        journal.append(name(n)).unwrap();
+    }
+    disk.holds(10_000);
+    journal.keep(|record| *record != name(0)).unwrap_err();
+    let length = fs::metadata(dir.path().join("journal.new")).unwrap().len();
+    assert_eq!(length, 0);
+    let before = disk.begun();
+    for n in 1_000..2_000 {
+        journal.append(name(n)).unwrap_err();
+        journal.will_write(weight("7")).unwrap_err();
+    }
+    // A busy machine may take seconds for it.
+    assert!(disk.begun() - before < 100, "{}", disk.begun() - before);
+    disk.holds(0);
+    journal.not_replaced = None;
+    journal.append(name(2_000)).unwrap();
+    drop(journal);
+    let journal = Journal::<Record>::open(dir.path(), stamp()).unwrap();
+    assert_eq!(journal.records().count(), 1_000);
+    assert!(journal.knows(&name(2_000).key()) && !journal.knows(&name(0).key()));
+}
+
+#[test]
+fn what_was_given_nothing_is_not_ours_even_where_nothing_can_be_taken_away() {
+    for needs_replacing in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = Full::default();
+        let mut journal =
+            Journal::<Record>::open_on(Box::new(disk.clone()), dir.path(), stamp()).unwrap();
+        journal.append(created("/a")).unwrap();
+        journal.append(weight("512")).unwrap();
+        disk.holds(1);
+        if needs_replacing {
+            // What went before cannot be taken from the file.
+            journal.keep(|record| *record != created("/a")).unwrap_err();
+        }
+        journal.will_write(weight("7")).unwrap_err();
+        assert!(!journal.knows(&weight("").key()), "{needs_replacing}");
+        disk.holds(0);
+        journal.not_replaced = None;
+        journal.append(created("/b")).unwrap();
+        let remembered = records(&journal);
+        drop(journal);
+        let journal = Journal::<Record>::open(dir.path(), stamp()).unwrap();
+        assert_eq!(records(&journal), remembered);
+        assert!(!journal.knows(&weight("").key()));
+    }
+}
+
 /// A disk on which directories cannot be opened.
 #[derive(Debug)]
 struct NoDirectories;
@@ -516,6 +644,8 @@ fn what_was_undone_is_forgotten_even_where_the_file_cannot_say_so() {
     let error = journal.append(created("/c")).unwrap_err();
     assert!(error.is_of_disk(), "{error}");
     fs::remove_dir(&blocker).unwrap();
+    // As if a second had gone by.
+    journal.not_replaced = None;
     journal.append(created("/c")).unwrap();
     drop(journal);
     let journal = Journal::<Record>::open(dir.path(), stamp()).unwrap();

@@ -343,6 +343,12 @@ impl Fake {
         }
     }
 
+    /// A cgroup shows another weight, which is nobody's setting.
+    pub fn has_weight(&self, cgroup: &CgroupPath, weight: &str) {
+        let mut inner = self.lock();
+        inner.now.cgroups.get_mut(cgroup).unwrap().weight = weight.to_owned();
+    }
+
     /// The host as a controller.
     pub fn controller(&self) -> Box<dyn CpuController> {
         Box::new(self.clone())

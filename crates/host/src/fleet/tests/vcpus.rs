@@ -2,6 +2,7 @@
 
 use tandem_policy::Target;
 use tandem_policy::VcpuId;
+use tandem_policy::Weight;
 use tandem_policy::decision::Because;
 
 use super::*;
@@ -301,4 +302,39 @@ fn hostile_numbers_of_new_vcpus_of_one_vm_are_taken_over_several_looks() {
     subject.fleet.budget = Duration::MAX;
     subject.update(&vms);
     assert_eq!(has(&subject), 2 + his.len());
+}
+
+#[test]
+fn a_vcpus_own_cgroup_that_its_thread_was_moved_out_of_has_its_own_weight_again() {
+    let mut subject = Subject::new(Duration::MAX);
+    let idlers = Idlers::new(3);
+    let own = CgroupPath("/own".to_owned());
+    let mut vm = subject.tree.vm(0, VCPUS, |_| "/elsewhere".to_owned());
+    vm.process = idlers.threads[2];
+    subject.tree.put(vm.process, &own);
+    for (at, vcpu) in vm.vcpus.iter_mut().enumerate() {
+        vcpu.thread = idlers.threads[at];
+        subject
+            .tree
+            .put(vcpu.thread, &own.child(&format!("vcpu{at}")));
+    }
+    assert_eq!(subject.update(std::slice::from_ref(&vm)), [vm.id]);
+    let applied = subject.fleet.apply(&[Decision::SetWeight {
+        target: Target::Vcpu(vm.id, VcpuId(0)),
+        weight: Weight::constant(300.0),
+        because: Because::Together,
+    }]);
+    assert!(applied.refused.is_empty(), "{:?}", applied.refused);
+    let weight = |subject: &Subject| {
+        let controller = subject.fleet.controller();
+        controller.weight(&own.child("vcpu0")).unwrap().value()
+    };
+    assert_eq!(weight(&subject), 300.0);
+    subject.tree.put(vm.vcpus[0].thread, &own);
+    let mut managed = subject.fleet.vms.remove(&vm.id).unwrap();
+    let rechecked = subject.fleet.recheck(&mut managed, &mut Vec::new());
+    rechecked.unwrap();
+    assert_eq!(weight(&subject), 100.0);
+    let journal = std::fs::read_to_string(subject.dir.path().join("journal")).unwrap();
+    assert!(!journal.contains("vcpu0"), "{journal}");
 }
