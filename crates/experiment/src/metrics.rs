@@ -15,7 +15,7 @@ use tandem_sim::results::VcpuTime;
 use tandem_sim::results::VmResults;
 
 /// The names of all metrics.
-pub const NAMES: [&str; 59] = [
+pub const NAMES: [&str; 63] = [
     // Of the host.
     "busy",
     "polling",
@@ -61,6 +61,10 @@ pub const NAMES: [&str; 59] = [
     "involuntary_switches",
     "ple_window",
     "ple_inefficiency",
+    "request_mean",
+    "request_p50",
+    "request_p99",
+    "request_max",
     "wake_mean",
     "wake_p50",
     "wake_p99",
@@ -256,6 +260,10 @@ impl List {
             self.add("ple_inefficiency", "1", lost / received);
         }
         self.latency(
+            ["request_mean", "request_p50", "request_p99", "request_max"],
+            &vm.request_time,
+        );
+        self.latency(
             ["wake_mean", "wake_p50", "wake_p99", "wake_max"],
             &vm.wake_latency,
         );
@@ -319,7 +327,7 @@ mod tests {
             m = "mutex"
             [[workload.role]]
             threads = 4
-            program = [{ repeat = 200, do = [{ lock = "s" }, { compute = "exp(20us)" }, { unlock = "s" }, { lock = "m" }, { compute = "exp(20us)" }, { unlock = "m" }, { unmap = "1us" }, { sleep = "exp(50us)" }, "work"] }]
+            program = [{ repeat = 200, do = ["request", { lock = "s" }, { compute = "exp(20us)" }, { unlock = "s" }, { lock = "m" }, { compute = "exp(20us)" }, { unlock = "m" }, { unmap = "1us" }, { sleep = "exp(50us)" }, "work"] }]
             [[vm]]
             name = "a"
             count = 2

@@ -78,6 +78,11 @@ impl Histogram {
         self.buckets[(u64::BITS - time.leading_zeros()) as usize] += 1;
     }
 
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
     /// The mean; `None` if there are none.
     pub fn mean(&self) -> Option<Nanos> {
         (self.count > 0).then(|| Nanos(self.sum.0 / self.count))
@@ -232,6 +237,9 @@ pub struct VmResults {
     /// What Gleaner changed, where it runs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gleaner: Vec<AgentChoice>,
+    /// A request comes (`"request"` in a program) → its unit of work is done, from when the device, timer or period that its thread waited for was due.
+    #[serde(skip_serializing_if = "Histogram::is_empty")]
+    pub request_time: Histogram,
     /// A thread is woken by another, or the timer or device that it sleeps for is due → it runs. With an interrupt that waits for a preempted vCPU.
     pub wake_latency: Histogram,
     /// Sending a rescheduling or TLB-flush IPI → the receiver handles it.

@@ -9,6 +9,11 @@ use tandem_sim::results::VmResults;
 
 /// A thread that wakes every 20 ms and computes for 1 ms, on the one pCPU, beside so many VMs that compute.
 fn woken(hogs: u32, settings: &[&str]) -> VmResults {
+    served(hogs, "1ms", settings)
+}
+
+/// The same that computes for so long.
+fn served(hogs: u32, compute: &str, settings: &[&str]) -> VmResults {
     let beside = match hogs {
         0 => String::new(),
         hogs => format!("[[vm]]\nname = \"b\"\ncount = {hogs}\nvcpus = 1\nworkload = \"hog\"\n"),
@@ -17,7 +22,7 @@ fn woken(hogs: u32, settings: &[&str]) -> VmResults {
         "duration = \"2s\"\n[machine]\npcpus = 1\n{FREE}
         [host]\nscheduler = \"eevdf\"\nhalt_poll = 0\n[host.pause_loop]\npolicy = \"off\"
         [[workload]]\nname = \"timer\"
-        [[workload.role]]\nname = \"t\"\nprogram = [ {{ forever = [ {{ every = \"20ms\" }}, {{ compute = \"1ms\" }}, \"work\" ] }} ]
+        [[workload.role]]\nname = \"t\"\nprogram = [ {{ forever = [ {{ every = \"20ms\" }}, \"request\", {{ compute = \"{compute}\" }}, \"work\" ] }} ]
         [[workload]]\nname = \"hog\"
         [[workload.role]]\nname = \"h\"\nprogram = [ {{ forever = [ {{ compute = \"1ms\" }}, \"work\" ] }} ]
         [[vm]]\nname = \"a\"\nvcpus = 1\nworkload = \"timer\"\n{beside}"
@@ -55,4 +60,38 @@ fn waiting_for_the_pcpu_is_part_of_a_wakeups_latency() {
     );
     // And it waits for nothing else, but for being preempted in its millisecond.
     assert!(mean <= waited, "{mean} ns of {waited} ns");
+}
+
+#[test]
+fn a_request_takes_what_its_thread_waits_and_computes() {
+    let alone = woken(0, &[]);
+    let times = &alone.request_time;
+    assert!(times.count >= 99, "{}", times.count);
+    assert_eq!(
+        (times.mean(), times.max),
+        (Some(Nanos(1_000_000)), Nanos(1_000_000))
+    );
+    let beside = woken(1, &["vm.a.weight=128"]);
+    let times = &beside.request_time;
+    let requests = times.count;
+    assert!(requests >= 90, "{requests}");
+    // Waiting to run, and then computing, in which it is preempted.
+    let least = beside.wake_latency.sum.0 + (requests - 1) * 1_000_000;
+    let most = beside.vcpus[0].steal.0 + (requests + 1) * 1_000_000;
+    assert!(
+        (least..=most).contains(&times.sum.0),
+        "{least} {most} {:?}",
+        times.sum
+    );
+}
+
+#[test]
+fn a_request_for_which_nobody_was_there_in_time_came_when_its_period_began() {
+    // Periods begin at 20, 40, 60, 80 and 100 ms; it is there at 20, 45, 70, 95 and 120 ms.
+    let late = served(0, "25ms", &[]);
+    let times = &late.request_time;
+    assert_eq!(times.count, 79);
+    assert_eq!(times.max, Nanos(40_000_000));
+    let mean = times.mean().unwrap().0;
+    assert!((32_000_000..33_000_000).contains(&mean), "{mean}");
 }

@@ -126,7 +126,7 @@ fn better(metric: &str) -> &'static str {
         "ple_inefficiency",
         "useless_searches",
     ];
-    let is_latency = ["wake_", "ipi_", "shootdown_", "lock_wait_"]
+    let is_latency = ["request_", "wake_", "ipi_", "shootdown_", "lock_wait_"]
         .iter()
         .any(|kind| metric.starts_with(kind));
     match metric {

@@ -194,6 +194,8 @@ fn waiting(results: &Results) -> Option<Table> {
     by_vm(
         results,
         vec![
+            ("request p50", latency(|vm| &vm.request_time, 0.5, "")),
+            ("p99", latency(|vm| &vm.request_time, 0.99, "")),
             (
                 "wake-up p50",
                 latency(|vm| &vm.wake_latency, 0.5, not_measured),

@@ -103,6 +103,8 @@ pub enum Op {
     Io(Dist),
     /// sched_yield().
     Yield,
+    /// A request has come, when the wait before was over; the next unit of work ends it.
+    Request,
     /// One unit of useful work is done.
     Work,
     /// Begin of a loop: if it is over, go on at `end`.

@@ -116,7 +116,18 @@ impl World {
                     *operations -= 1;
                     continue;
                 }
-                Instr::Work => thread.work += 1,
+                Instr::Request => {
+                    // Who did not have to wait begins now.
+                    thread.request =
+                        std::mem::replace(&mut thread.ready_at, u64::MAX).min(self.now);
+                }
+                Instr::Work => {
+                    thread.work += 1;
+                    if thread.request != u64::MAX {
+                        let came = std::mem::replace(&mut thread.request, u64::MAX);
+                        self.vms[vcpu.vm as usize].request_time.add(self.now - came);
+                    }
+                }
                 _ => return RowEnd::Concerns,
             }
             *operations -= 1;

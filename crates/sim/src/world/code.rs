@@ -44,6 +44,7 @@ pub(crate) enum Instr {
     Every(u64),
     Io(Dist),
     Yield,
+    Request,
     Work,
     Loop { turns: Turns, end: u32, depth: u8 },
     Again { begin: u32 },
@@ -184,6 +185,7 @@ pub(crate) fn compile(
             Op::Every(period) => Instr::Every(period),
             Op::Io(time) => Instr::Io(time),
             Op::Yield => Instr::Yield,
+            Op::Request => Instr::Request,
             Op::Work => Instr::Work,
             Op::Loop { repeat, end, depth } => Instr::Loop {
                 turns: Turns::new(repeat, threads.max(1)),

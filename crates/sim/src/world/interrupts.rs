@@ -236,6 +236,7 @@ impl World {
             // Whoever waits for it waits since the interrupt was due, whether or not the vCPU was there to handle it.
             let thread = &mut self.threads[t as usize];
             thread.woken_at = thread.wait_since;
+            thread.ready_at = thread.wait_since;
         }
         due.clear();
         self.vcpus[v as usize].due = due;
@@ -293,6 +294,7 @@ impl World {
         };
         if due <= self.now {
             thread.period_began = self.now - (self.now - due) % period;
+            thread.ready_at = thread.period_began;
             self.owe(v, KERNEL, self.costs.syscall);
             return OpOutcome::Next;
         }

@@ -58,6 +58,7 @@ impl World {
         }
         for vm in &mut self.vms {
             vm.counts = Counts::default();
+            vm.request_time = Histogram::default();
             vm.wake_latency = Histogram::default();
             vm.ipi_latency = Histogram::default();
             vm.shootdown_latency = Histogram::default();
@@ -139,6 +140,7 @@ impl World {
                 Some(agent) => agent.choices.clone(),
                 None => Vec::new(),
             },
+            request_time: vm.request_time.clone(),
             wake_latency: vm.wake_latency.clone(),
             ipi_latency: vm.ipi_latency.clone(),
             shootdown_latency: vm.shootdown_latency.clone(),

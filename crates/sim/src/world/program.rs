@@ -128,6 +128,7 @@ impl World {
             | Instr::SpinUnlock(_)
             | Instr::Loop { .. }
             | Instr::Again { .. }
+            | Instr::Request
             | Instr::Work => OpOutcome::Again,
             Instr::MutexLock(family) => self.mutex_lock(t, v, family),
             Instr::MutexUnlock(family) => self.mutex_unlock(t, v, family),

@@ -101,6 +101,7 @@ pub(crate) struct SimulatedVm {
     /// When APLE's threshold became what.
     pub windows: Vec<(Nanos, u32)>,
     pub counts: Counts,
+    pub request_time: Histogram,
     pub wake_latency: Histogram,
     pub ipi_latency: Histogram,
     pub shootdown_latency: Histogram,
@@ -325,6 +326,10 @@ pub(crate) struct Thread {
     pub wait_since: u64,
     pub woken_at: u64,
     pub woken_by: u32,
+    /// When its last wait was over; `u64::MAX`: a request has begun since then.
+    pub ready_at: u64,
+    /// When the request came that it is at; `u64::MAX`: it is at none.
+    pub request: u64,
     /// When its last period began (`every`); 0: it had none yet.
     pub period_began: u64,
     /// Neighbours in an object's list of waiters.

@@ -93,6 +93,7 @@ impl World {
         let thread = &mut self.threads[t as usize];
         thread.doing = Doing::Go;
         (thread.woken_at, thread.woken_by) = (self.now, waker);
+        thread.ready_at = self.now;
         let before = thread.vcpu;
         let target = self.choose_vcpu(t, before, by);
         if target != before {

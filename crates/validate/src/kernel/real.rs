@@ -391,7 +391,8 @@ impl Thread<'_> {
                 }
             }
             // Counted by the simulator only; the others were refused by `check`.
-            Op::Work
+            Op::Request
+            | Op::Work
             | Op::ComputeKernel(_)
             | Op::Unmap(_)
             | Op::Discard(_)

@@ -1,6 +1,6 @@
 //! Programs: lists of steps, flattened into operations with jumps.
 //!
-//! A step is a word (`"work"`, `"yield"`, `"exit"`) or a table with a verb (`{ compute = "2us" }`).
+//! A step is a word (`"request"`, `"work"`, `"yield"`, `"exit"`) or a table with a verb (`{ compute = "2us" }`).
 //! While it flattens, [`Writer`] follows which locks the thread holds, whether time passes, and
 //! whether what follows can be reached. A loop must hold the same locks at its end as at its
 //! begin: then what is true of one turn is true of all.
@@ -32,7 +32,7 @@ const MOST_OPS: usize = 100_000;
 /// Turns of one loop.
 const MOST_TURNS: u32 = 1_000_000_000;
 
-pub(crate) const WORDS: [&str; 3] = ["work", "yield", "exit"];
+pub(crate) const WORDS: [&str; 4] = ["request", "work", "yield", "exit"];
 
 pub(crate) const VERBS: [&str; 23] = [
     "compute",
@@ -217,6 +217,7 @@ impl Writer<'_> {
 
     fn word(&mut self, field: &Field<'_>, word: &str) -> Result<Flow, LoadError> {
         match word {
+            "request" => self.ops.push(Op::Request),
             "work" => self.ops.push(Op::Work),
             "yield" => {
                 self.may_block(field, "yield")?;
@@ -242,7 +243,8 @@ impl Writer<'_> {
             _ => {
                 let hint = match nearest(word, WORDS.into_iter().chain(VERBS)) {
                     Some(near) => format!("did you mean \"{near}\"?"),
-                    None => "steps without a value are \"work\", \"yield\", \"exit\"".to_owned(),
+                    None => "steps without a value are \"request\", \"work\", \"yield\", \"exit\""
+                        .to_owned(),
                 };
                 return Err(field.wrong(hint));
             }
