@@ -207,7 +207,8 @@ impl Daemon {
                 fleet
             }
         };
-        let fleet = with_counters(fleet, &config, reporter);
+        let mut spins = Spins::default();
+        let fleet = with_counters(fleet, &config, &mut spins, reporter);
         Ok(Daemon {
             controller: Controller::new(config.controller()),
             selector,
@@ -222,7 +223,7 @@ impl Daemon {
             rotation: BTreeSet::new(),
             said: SaidChanges::default(),
             demands: SaidDemands::default(),
-            spins: Spins::default(),
+            spins,
             hinted: false,
             left_out: LeftOutOfTurns::default(),
             unseen: Unseen::default(),
@@ -358,6 +359,7 @@ impl Daemon {
         let reports = &period.round.spins;
         let made = period.applied.as_ref().map(|applied| &*applied.swaps);
         self.spins.count(reports, made.unwrap_or_default());
+        self.metrics.spins.count(reports, made.unwrap_or_default());
         if !self.config.dry_run {
             return;
         }
@@ -586,7 +588,12 @@ impl Daemon {
 }
 
 /// The fleet with branch counters, if a policy asks for them and there are any.
-fn with_counters(fleet: Fleet, config: &HostConfig, reporter: &mut dyn Reporter) -> Fleet {
+fn with_counters(
+    fleet: Fleet,
+    config: &HostConfig,
+    spins: &mut Spins,
+    reporter: &mut dyn Reporter,
+) -> Fleet {
     let policies = config.controller().policies;
     if !registry::find(flexs::ENTRY.name).is_ok_and(|flexs| policies.contains(flexs)) {
         return fleet;
@@ -598,6 +605,7 @@ fn with_counters(fleet: Fleet, config: &HostConfig, reporter: &mut dyn Reporter)
         }
         Err(error) => {
             reporter.error(&format!("the policy flexs is off: {error}"));
+            spins.off = Some(error.to_string());
             fleet
         }
     }

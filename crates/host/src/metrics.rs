@@ -19,6 +19,9 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use prometheus_client::registry::Unit;
 use tandem_policy::Nanos;
+use tandem_policy::decision::Swap;
+use tandem_policy::flexs::Verdict;
+use tandem_policy::host::flexs::SpinReport;
 
 use crate::turns::TurnStats;
 use crate::turns::stats::BOUNDS_US;
@@ -63,6 +66,8 @@ pub struct Metrics {
     pub wait: Family<VmLabels, Real>,
     /// How well the rhythm of turns is kept.
     pub turns: TurnMetrics,
+    /// What branch counters told.
+    pub spins: SpinMetrics,
     /// Accounting periods completed.
     pub periods: Counter,
     /// Periods that began late.
@@ -133,6 +138,36 @@ impl TurnMetrics {
     }
 }
 
+/// What the policy `flexs` found and did.
+#[derive(Clone, Debug, Default)]
+pub struct SpinMetrics {
+    judged: Counter,
+    spun: Counter,
+    swaps: Counter,
+}
+
+impl SpinMetrics {
+    /// Takes in a period's reports, and the swaps that were made.
+    pub(crate) fn count(&self, reports: &[SpinReport], made: &[Swap]) {
+        let of = |is: fn(&Verdict) -> bool| {
+            let reports = reports.iter().filter(|report| is(&report.verdict));
+            reports.count() as u64
+        };
+        self.judged.inc_by(of(Verdict::says_something));
+        self.spun.inc_by(of(|verdict| verdict.busy_waiting));
+        self.swaps.inc_by(made.len() as u64);
+    }
+
+    fn register(&self, registry: &mut Registry) {
+        let judged = "Periods of a vCPU that the policy flexs judged";
+        registry.register("flexs_judged", judged, self.judged.clone());
+        let spun = "Periods in which a vCPU spun, by its branch counters";
+        registry.register("flexs_spun", spun, self.spun.clone());
+        let swaps = "vCPUs that spun and changed places with a sibling";
+        registry.register("flexs_swaps", swaps, self.swaps.clone());
+    }
+}
+
 /// A histogram that is counted elsewhere, in the classes of [`TurnStats`].
 #[derive(Clone, Debug, Default)]
 struct Lateness(Arc<Mutex<TurnStats>>);
@@ -183,6 +218,7 @@ impl Metrics {
         let wait = "Mean wait for a pCPU per run, over the last second";
         registry.register_with_unit("vm_wait", wait, ms, self.wait.clone());
         self.turns.register(&mut registry);
+        self.spins.register(&mut registry);
         registry.register(
             "periods",
             "Accounting periods completed",

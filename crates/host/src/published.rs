@@ -28,6 +28,9 @@ pub(crate) struct Published {
     /// How well the rhythm of turns is kept; none before anybody took one.
     #[serde(default)]
     pub(crate) turns: Option<TurnStats>,
+    /// Why the policy `flexs` is off; none if it is not, or nobody asked for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) flexs_off: Option<String>,
 }
 
 /// What it says of a VM.

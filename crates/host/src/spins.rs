@@ -93,9 +93,29 @@ impl AgainstTruth {
     }
 }
 
+impl SpinAccount {
+    /// In words, without the VM's name.
+    pub(crate) fn in_words(&self) -> String {
+        let now = match &self.spinning[..] {
+            [] => "none spins now".to_owned(),
+            [one] => format!("vCPU {one} spins now"),
+            several => {
+                let several: Vec<String> = several.iter().map(u32::to_string).collect();
+                format!("vCPUs {} spin now", several.join(", "))
+            }
+        };
+        format!(
+            "by {} a vCPU spun in {} of {} periods that were judged; swaps: {}; {now}",
+            self.counters, self.spun, self.judged, self.swaps
+        )
+    }
+}
+
 /// The accounts of all VMs, and what a dry run has said.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Spins {
+    /// Why nobody's branches are counted, though a policy asks for it.
+    pub(crate) off: Option<String>,
     accounts: BTreeMap<VmId, SpinAccount>,
     said: BTreeMap<(VmId, VcpuId), (Instant, &'static str)>,
 }
@@ -386,6 +406,10 @@ mod tests {
         let account = spins.of(VmId(1)).unwrap();
         assert_eq!((account.judged, account.spun, account.swaps), (3, 2, 0));
         assert_eq!(account.spinning, [1]);
+        assert_eq!(
+            account.in_words(),
+            "by synthetic counters a vCPU spun in 2 of 3 periods that were judged; swaps: 0; vCPU 1 spins now"
+        );
         // All of them say that they spun; one is not found.
         let truth = account.against_truth.as_ref().unwrap();
         assert_eq!((truth.spun, truth.found, truth.worked), (3, 2, 0));

@@ -97,7 +97,13 @@ pub(crate) fn write(
         })
         .collect();
     let daemon = ThreadRef::of_process(&ProcFs::host(), Pid(std::process::id())).ok();
-    Ok(file(state_dir).write(&Published { daemon, vms, turns })?)
+    let flexs_off = spins.off.clone();
+    Ok(file(state_dir).write(&Published {
+        daemon,
+        vms,
+        turns,
+        flexs_off,
+    })?)
 }
 
 /// What the policy `flexs` did for each VM, by its process; empty without a daemon that counts branches.
@@ -194,6 +200,9 @@ pub struct HostStatus {
     pub unrestored: bool,
     /// How well the rhythm of turns is kept since the daemon started; none without a daemon, or before anybody took one.
     pub turns: Option<TurnStats>,
+    /// Why the policy `flexs` of a running daemon is off, such as for want of a PMU; none if it is not, or nobody asked for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub flexs_off: Option<String>,
     /// The selected VMs, by process id.
     pub vms: Vec<VmStatus>,
     /// How many VMs there are, selected or not.
@@ -267,6 +276,7 @@ impl Watcher {
             daemon: state_of(daemon, unrestored, elsewhere),
             unrestored,
             turns: published.turns.clone(),
+            flexs_off: published.flexs_off.clone(),
             vms,
             found: all.len(),
         })

@@ -88,8 +88,15 @@ fn table(status: &HostStatus, with_vcpus: bool, style: Style) -> String {
         Some(idle) => format!("{idle:.2} pCPUs idle"),
         None => "idle time not measured".to_owned(),
     };
+    let off = status.flexs_off.iter();
+    let off = off.map(|why| format!("\nthe policy flexs is off: {why}"));
+    let spins = status.vms.iter().filter_map(|vm| {
+        let account = vm.flexs.as_ref()?;
+        Some(format!("\nVM {}: {}", vm.name, account.in_words()))
+    });
+    let flexs: String = off.chain(spins).collect();
     format!(
-        "{}\n{idle} over {:.2} s{turns}",
+        "{}\n{idle} over {:.2} s{turns}{flexs}",
         columns.text(style),
         status.seconds
     )
@@ -162,6 +169,7 @@ mod tests {
             daemon: DaemonState::None,
             unrestored: false,
             turns: None,
+            flexs_off: None,
             vms: vec![VmStatus {
                 name: "web".to_owned(),
                 pid: 100,
@@ -226,6 +234,23 @@ mod tests {
             lines[3].ends_with("0-1"),
             "nothing is known of its wants: {text}"
         );
+    }
+
+    #[test]
+    fn who_spins_and_why_nobody_is_looked_at_have_lines_of_their_own() {
+        let mut status = status();
+        status.flexs_off = Some("needs a PMU".to_owned());
+        status.vms[0].flexs = serde_json::from_str(
+            r#"{"counters": "synthetic", "spinning": [0, 1], "judged": 9, "spun": 4, "swaps": 2, "failed": 0}"#,
+        )
+        .unwrap();
+        let text = shown(&status, false);
+        let lines: Vec<&str> = text.lines().skip(3).collect();
+        let wanted = [
+            "the policy flexs is off: needs a PMU",
+            "VM web: by synthetic counters a vCPU spun in 4 of 9 periods that were judged; swaps: 2; vCPUs 0, 1 spin now",
+        ];
+        assert_eq!(lines, wanted);
     }
 
     #[test]
