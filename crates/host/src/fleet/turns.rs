@@ -90,9 +90,11 @@ impl Fleet {
             return Ok(None);
         };
         let (group, weight) = (&managed.cgroup, managed.in_force.weight);
-        match managed.in_force.rotating {
-            false => actuator.prepare_idle(group, weight)?,
-            true => actuator.prepare_weight(group, weight)?,
+        match (managed.in_force.rotating, managed.made) {
+            (false, _) => actuator.prepare_idle(group, weight)?,
+            // A group that was made here goes whole, whatever its weight.
+            (true, true) => {}
+            (true, false) => actuator.prepare_weight(group, weight)?,
         }
         let sits = |vcpu: &&ManagedVcpu| member.seats.contains_key(&vcpu.index);
         if let Some(pcpus) = &member.roams {
