@@ -27,6 +27,7 @@ use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::collections::HashMap;
+use std::collections::HashSet;
 use std::time::Duration;
 use std::time::Instant;
 
@@ -53,6 +54,7 @@ pub use crate::fleet::error::FleetError;
 use crate::fleet::grown::Grown;
 use crate::fleet::grown::follow_vcpus;
 use crate::fleet::leaving::Leaving;
+use crate::fleet::leaving::held_by;
 use crate::fleet::quotas::Throttling;
 use crate::hierarchy::Hierarchy;
 use crate::homes::KnownHomes;
@@ -382,6 +384,14 @@ impl Fleet {
 
     /// Puts back what was changed for VMs that left, and busy groups of vCPUs, as far as there is time.
     fn release_leaving(&mut self, refused: &mut Vec<Refused>) {
+        let kept = match self.leaving.is_empty() {
+            true => HashSet::new(),
+            false => self
+                .vms
+                .values()
+                .flat_map(|managed| held_by(managed).cgroups)
+                .collect(),
+        };
         let actuator = match &mut self.backend {
             Backend::Live(actuator) => Some(actuator.as_mut()),
             Backend::Dry(_) => None,
@@ -389,7 +399,7 @@ impl Fleet {
         let (now, budget) = (&self.now, self.budget);
         let began = now();
         let goes_on = || now().saturating_duration_since(began) < budget;
-        for left in self.leaving.release(actuator, goes_on, refused) {
+        for left in self.leaving.release(actuator, &kept, goes_on, refused) {
             self.give_up(left.pid, left.policies);
         }
     }

@@ -172,6 +172,33 @@ fn a_group_with_another_vms_in_it_is_tried_again_and_not_left_behind() {
 }
 
 #[test]
+fn a_vm_that_stays_keeps_its_group_in_that_of_one_that_leaves() {
+    let dir = tempfile::tempdir().unwrap();
+    let (host, faults) = (Fake::new(Version::V2), Faults::default());
+    let (mut actuator, _) = open(&host, &faults, dir.path());
+    let home = CgroupPath("/vms/shared".to_owned());
+    let outer = actuator.create_group(&home, "tandem-0").unwrap();
+    let leaves = host.start_in(&home);
+    actuator.move_thread(&leaves, &outer).unwrap();
+    let inner = actuator.create_group(&outer, "tandem-1").unwrap();
+    let stays = host.start_in(&outer);
+    actuator.move_thread(&stays, &inner).unwrap();
+    let held = Held {
+        threads: vec![leaves],
+        cgroups: vec![outer.clone()],
+        ..Held::default()
+    };
+    let kept = [inner.clone()].into_iter().collect();
+    let reports = actuator.release_beside(&[&held], &kept, || true);
+    assert_eq!(reports[0].busy.len(), 1, "{}", reports[0]);
+    let place = |thread: &ThreadRef| host.controller().cgroup_of(thread).unwrap();
+    assert_eq!((place(&leaves), place(&stays)), (home.clone(), inner));
+    drop(actuator);
+    assert_eq!(place(&stays), home);
+    assert!(!is_pending(dir.path()));
+}
+
+#[test]
 fn a_restore_of_many_busy_groups_puts_all_else_back_first_and_ends() {
     const BUSY: usize = 80;
     for is_killed in [false, true] {

@@ -133,10 +133,12 @@ impl Leaving {
     }
 
     /// Puts back what was changed, one that was not tried yet and one that was busy at least, and for as long as `goes_on` says so; returns the VMs of
-    /// which all is done, and says what could not be put back. Without an actuator nothing was changed.
+    /// which all is done, and says what could not be put back. Without an actuator nothing was changed. Groups of VMs under care are `kept`, also
+    /// where they are below others, because a thread of the one VM started the other.
     pub(super) fn release(
         &mut self,
         actuator: Option<&mut Actuator>,
+        kept: &HashSet<CgroupPath>,
         goes_on: impl Fn() -> bool,
         refused: &mut Vec<Refused>,
     ) -> Vec<LeftVm> {
@@ -155,7 +157,7 @@ impl Leaving {
         let second = again.next().into_iter();
         let left: Vec<Left> = first.chain(second).chain(fresh).chain(again).collect();
         let all: Vec<&Held> = left.iter().map(|left| &left.held).collect();
-        let reports = actuator.release(&all, || {
+        let reports = actuator.release_beside(&all, kept, || {
             let is_due = at_least > 0;
             at_least = at_least.saturating_sub(1);
             is_due || goes_on()

@@ -47,21 +47,26 @@ fn shares<'r>(
     records: impl Iterator<Item = &'r Record> + Clone,
     is_identity: impl Fn(&Record) -> bool,
     all: &[&Held],
+    kept: &HashSet<CgroupPath>,
 ) -> Vec<Vec<&'r Record>> {
     let mut threads: HashMap<ThreadRef, usize> = HashMap::new();
     let (mut cgroups, mut own) = (HashMap::new(), HashMap::new());
+    // What is there and below belongs to nobody who is given up.
+    let paths = kept.iter();
+    cgroups.extend(paths.map(|cgroup| (cgroup.0.trim_end_matches('/'), None)));
     for (number, held) in all.iter().enumerate() {
         threads.extend(held.threads.iter().map(|thread| (*thread, number)));
         let paths = held.cgroups.iter();
-        cgroups.extend(paths.map(|cgroup| (cgroup.0.trim_end_matches('/'), number)));
+        cgroups.extend(paths.map(|cgroup| (cgroup.0.trim_end_matches('/'), Some(number))));
         let path = held.own.iter();
         own.extend(path.map(|cgroup| (cgroup.0.trim_end_matches('/'), number)));
     }
     let inside = |cgroup: &CgroupPath| -> Option<usize> {
         let mut paths = cgroup.at_and_above();
-        let is_own = own.get(cgroup.0.trim_end_matches('/'));
-        let number = is_own.or_else(|| paths.find_map(|path| cgroups.get(path)));
-        number.copied()
+        match own.get(cgroup.0.trim_end_matches('/')) {
+            Some(number) => Some(*number),
+            None => paths.find_map(|path| cgroups.get(path).copied())?,
+        }
     };
     // Of a thread that was moved there and has ended all is forgotten.
     for record in records.clone() {
@@ -106,25 +111,36 @@ impl Actuator {
     /// Gives these up, one after the other, for as long as `goes_on` says so before each; there is a report of each that was given up. The
     /// journal forgets what was put back, and threads that ended.
     pub fn release(&mut self, all: &[&Held], goes_on: impl FnMut() -> bool) -> Vec<RestoreReport> {
-        self.release_emptying(MOST_MOVED, all, goes_on)
+        self.release_beside(all, &HashSet::new(), goes_on)
+    }
+
+    /// The same, but for these cgroups and what is below them, which may be below those that are given up.
+    pub fn release_beside(
+        &mut self,
+        all: &[&Held],
+        kept: &HashSet<CgroupPath>,
+        goes_on: impl FnMut() -> bool,
+    ) -> Vec<RestoreReport> {
+        self.release_emptying(MOST_MOVED, all, kept, goes_on)
     }
 
     /// Gives up all of these; but a group in which somebody is is not emptied, and stays busy.
     pub fn release_empty(&mut self, all: &[&Held]) -> Vec<RestoreReport> {
-        self.release_emptying(0, all, || true)
+        self.release_emptying(0, all, &HashSet::new(), || true)
     }
 
     fn release_emptying(
         &mut self,
         mut most_moved: usize,
         all: &[&Held],
+        kept: &HashSet<CgroupPath>,
         mut goes_on: impl FnMut() -> bool,
     ) -> Vec<RestoreReport> {
         let mut reports = Vec::new();
         let (mut undone, mut ended) = (HashSet::new(), HashSet::new());
         let mut gave_up_cgroups = false;
         let is_identity = |record: &Record| is_identity(&self.journal, record);
-        let shares = shares(self.journal.records(), is_identity, all);
+        let shares = shares(self.journal.records(), is_identity, all, kept);
         for (number, (held, share)) in all.iter().zip(shares).enumerate() {
             if !goes_on() {
                 break;

@@ -128,3 +128,27 @@ fn who_leaves_a_cgroup_of_its_own_leaves_those_below_it_alone() {
     assert_eq!(subject.update(&vms).len(), 2);
     assert_eq!(places(&subject, &vms[0]), before);
 }
+
+#[test]
+fn who_was_started_by_a_thread_of_one_that_leaves_stays_where_it_is() {
+    let mut subject = Subject::new(Duration::MAX);
+    let mut vms = subject.vms(2);
+    assert_eq!(subject.update(&vms).len(), 2);
+    let outer = subject.fleet.vm(vms[0].id).unwrap().cgroup.clone();
+    vms.push(subject.tree.vm(2, VCPUS, |_| outer.0.clone()));
+    assert_eq!(subject.update(&vms).len(), 3);
+    let inner = subject.fleet.vm(vms[2].id).unwrap().cgroup.clone();
+    assert_eq!(inner.parent().as_ref(), Some(&outer));
+    subject.tree.end(&vms[0]);
+    for _ in 0..2 {
+        assert_eq!(subject.update(&vms[1..]).len(), 2);
+        for vcpu in &vms[2].vcpus {
+            let place = subject.fleet.controller().cgroup_of(&vcpu.thread);
+            assert_eq!(place.unwrap(), inner);
+        }
+    }
+    // Once it is gone, too, so are both groups.
+    subject.tree.end(&vms[2]);
+    subject.update(&vms[1..2]);
+    assert_eq!(subject.tree.below("/vms"), 1);
+}
