@@ -39,13 +39,14 @@
 mod error;
 mod lines;
 mod lock;
+mod pending;
 mod record;
 mod shares;
 
 use std::collections::HashMap;
-use std::fs;
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -56,6 +57,7 @@ use rustix::fs::flock;
 
 pub use crate::journal::error::JournalError;
 pub use crate::journal::lines::Stamp;
+pub use crate::journal::pending::is_pending;
 pub use crate::journal::record::Entry;
 pub use crate::journal::record::KEPT;
 pub use crate::journal::record::KEPT_AFFINITIES;
@@ -67,6 +69,7 @@ use crate::disk::Disk;
 use crate::disk::HostDisk;
 use crate::disk::How;
 use crate::ids::Pid;
+use crate::journal::error::again;
 use crate::journal::lines::line;
 use crate::journal::lines::parse;
 use crate::journal::lock::lock;
@@ -440,7 +443,15 @@ impl<R: Entry> Journal<R> {
 
     /// The same at this time.
     pub fn wants_compaction_at(&self, now: Instant) -> bool {
-        self.length >= self.compact_at || self.has_to_be_brought_down(now)
+        self.length >= self.compact_at
+            || self.has_to_be_brought_down(now)
+            || !self.known.is_empty() && self.is_unlinked()
+    }
+
+    /// Whether somebody has removed the file.
+    fn is_unlinked(&self) -> bool {
+        let metadata = self.file.as_ref().map(File::metadata);
+        metadata.is_ok_and(|metadata| metadata.is_ok_and(|there| there.nlink() == 0))
     }
 
     /// Whether there is room for a record, as [`Journal::append_of`] counts it: how many there may be, and how long, [`Entry`] says.
@@ -572,7 +583,7 @@ impl<R: Entry> Journal<R> {
 
     /// Writes whole lines to the end of the file.
     fn write(&mut self, lines: &[u8], durable: bool) -> Result<(), JournalError> {
-        if self.needs_replacing {
+        if self.needs_replacing || self.is_unlinked() {
             self.replace_first()?;
         }
         let mut text = match self.length {
@@ -629,7 +640,9 @@ impl<R: Entry> Journal<R> {
     /// Gives the file these lines in one step. To empty it no room is needed.
     fn replace(&mut self) -> io::Result<()> {
         match &self.file {
-            Ok(file) if self.known.is_empty() => self.disk.set_len(file, 0)?,
+            Ok(file) if self.known.is_empty() && !self.is_unlinked() => {
+                self.disk.set_len(file, 0)?
+            }
             _ => self.file = Ok(self.fresh()?),
         }
         self.length = self.live_length();
@@ -675,23 +688,6 @@ impl<R: Entry> Drop for Journal<R> {
     /// moment, and the lock with it.
     fn drop(&mut self) {
         let _ = flock(&self.lock, FlockOperation::Unlock);
-    }
-}
-
-/// The same error once more.
-fn again(error: &io::Error) -> io::Error {
-    match error.raw_os_error() {
-        Some(number) => io::Error::from_raw_os_error(number),
-        None => error.kind().into(),
-    }
-}
-
-/// Whether there is a journal with something in it to put back, or may be: one that cannot be looked at is no empty one, and who
-/// opens it is told why.
-pub fn is_pending(dir: &Path) -> bool {
-    match fs::metadata(dir.join("journal")) {
-        Ok(metadata) => metadata.len() > 0,
-        Err(error) => error.kind() != io::ErrorKind::NotFound,
     }
 }
 

@@ -3,7 +3,7 @@
 //! The new text goes to a file of its own beside the old one (`NAME.new`) and takes its name. A reader sees either,
 //! never a part. It is not forced to the disk: after a crash of the machine it may be gone, as what it tells of is.
 //! Whatever stands there under that name is taken away first and never opened: in a directory that others may write to it could be a
-//! link to somebody's file, or a pipe that nobody reads.
+//! link to somebody's file, or a pipe that nobody reads. What is no file (a device, a pipe) is not replaced.
 //! The journal, which has to survive that, writes for itself ([`crate::journal`]).
 
 use std::fs;
@@ -12,8 +12,20 @@ use std::io;
 use std::io::Write;
 use std::path::Path;
 
+/// What is wrong with such a path.
+pub(crate) const NO_FILE: &str =
+    "it is a device, a pipe or another thing that is no file; name a file";
+
+/// Whether something else than a file is there, or where a link there leads.
+pub(crate) fn is_no_file(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|there| !there.is_file())
+}
+
 /// Gives the file at `path` this text.
 pub fn replace(path: &Path, text: &str) -> io::Result<()> {
+    if is_no_file(path) {
+        return Err(io::Error::other(NO_FILE));
+    }
     let mut fresh = path.as_os_str().to_owned();
     fresh.push(".new");
     match fs::remove_file(&fresh) {
@@ -40,6 +52,19 @@ mod tests {
         }
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
         assert!(replace(&dir.path().join("no/such"), "").is_err());
+    }
+
+    #[test]
+    fn devices_and_pipes_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let (pipe, link) = (dir.path().join("pipe"), dir.path().join("link"));
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, Mode::RUSR | Mode::WUSR).unwrap();
+        std::os::unix::fs::symlink("/dev/null", &link).unwrap();
+        for path in [&pipe, &link] {
+            let error = replace(path, "x").unwrap_err().to_string();
+            assert!(error.contains("name a file"), "{error}");
+            assert!(!fs::symlink_metadata(path).unwrap().is_file());
+        }
     }
 
     #[test]

@@ -22,6 +22,7 @@ use crate::cgroup::CgroupPath;
 use crate::journal::Entry;
 use crate::journal::JournalError;
 use crate::journal::is_pending;
+use crate::state_dir::check_dir;
 use crate::thread::ThreadRef;
 
 /// One change that could not be undone.
@@ -149,12 +150,15 @@ pub fn undo_each<'r, R: Entry + 'r>(
 }
 
 /// Puts back what the journal in `state_dir` lists, for when nobody runs: `open` does it. Without a
-/// journal there is nothing to do.
-pub fn restore_pending<A, E>(
+/// journal there is nothing to do, unless others could have taken it away.
+pub fn restore_pending<A, E: From<JournalError>>(
     state_dir: &Path,
     open: impl FnOnce(&Path) -> Result<(A, RestoreReport), E>,
 ) -> Result<RestoreReport, E> {
     if !is_pending(state_dir) {
+        if state_dir.is_dir() {
+            check_dir(state_dir)?;
+        }
         return Ok(RestoreReport::default());
     }
     let (_actuator, report) = open(state_dir)?;

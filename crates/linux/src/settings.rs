@@ -13,6 +13,8 @@ use std::path::PathBuf;
 use thiserror::Error;
 
 use crate::printable::printable;
+use crate::replace::NO_FILE;
+use crate::replace::is_no_file;
 
 /// The longest file of settings, in bytes.
 const MOST_BYTES: u64 = 1 << 20;
@@ -141,6 +143,9 @@ pub fn check_metrics_file(file: Option<&Path>) -> Result<(), SettingsError> {
     if file.is_dir() {
         return Err(wrong("it is a folder; name a file".to_owned()));
     }
+    if is_no_file(file) {
+        return Err(wrong(NO_FILE.to_owned()));
+    }
     match file.parent() {
         Some(folder) if !folder.as_os_str().is_empty() && !folder.is_dir() => Err(wrong(format!(
             "{} is no folder; make it first, or name a file in one that is there",
@@ -201,6 +206,8 @@ mod tests {
             "{missing}"
         );
         assert!(said(folder.path()).unwrap_err().contains("name a file"));
+        let device = said(Path::new("/dev/null")).unwrap_err();
+        assert!(device.contains("name a file"), "{device}");
     }
 
     #[test]

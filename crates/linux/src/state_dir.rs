@@ -2,12 +2,15 @@
 //!
 //! What is in a journal is done by root: a cgroup gets the weight that stands there. So the directory, what is in it and every
 //! directory above must belong to root or to the caller, and must not be writable by others. A directory above may be
-//! sticky (`/tmp`): then others cannot rename what is in it.
+//! sticky (`/tmp`): then others cannot rename what is in it. So it is with each link in the path and with what is above where it leads: whose link it is
+//! can have it lead elsewhere at any time.
 
+use std::ffi::OsString;
 use std::fs;
 use std::fs::Metadata;
 use std::io;
 use std::os::unix::fs::MetadataExt;
+use std::path::Component;
 use std::path::Path;
 use std::path::PathBuf;
 
@@ -17,6 +20,9 @@ const GROUP: u32 = 0o020;
 const OTHERS: u32 = 0o002;
 const STICKY: u32 = 0o1000;
 
+/// The kernel follows so many links in a path (MAXSYMLINKS of include/linux/namei.h).
+const MOST_LINKS: u32 = 40;
+
 /// Whether nobody else can have written to this directory, or put another in its place; its path without links.
 pub(crate) fn check_dir(dir: &Path) -> Result<PathBuf, JournalError> {
     let looking = |source: io::Error| JournalError::File {
@@ -24,18 +30,55 @@ pub(crate) fn check_dir(dir: &Path) -> Result<PathBuf, JournalError> {
         path: dir.to_owned(),
         source,
     };
-    let real = fs::canonicalize(dir).map_err(looking)?;
-    for (above, path) in real.ancestors().enumerate() {
-        let metadata = fs::metadata(path).map_err(looking)?;
-        let is_sticky = above > 0 && metadata.mode() & STICKY != 0;
+    let untrusted = |path: &Path, what| JournalError::Untrusted {
+        path: path.to_owned(),
+        what,
+    };
+    // What is yet to be walked, the next one last.
+    let mut rest = parts(&std::path::absolute(dir).map_err(looking)?);
+    let (mut real, mut links) = (PathBuf::from("/"), 0);
+    loop {
+        let metadata = fs::metadata(&real).map_err(looking)?;
+        let is_sticky = !rest.is_empty() && metadata.mode() & STICKY != 0;
         if let Some(what) = distrust(&metadata, is_sticky) {
-            return Err(JournalError::Untrusted {
-                path: path.to_owned(),
-                what,
-            });
+            return Err(untrusted(&real, what));
         }
+        let Some(part) = rest.pop() else {
+            return Ok(real);
+        };
+        if part == ".." {
+            real.pop();
+            continue;
+        }
+        real.push(part);
+        let metadata = fs::symlink_metadata(&real).map_err(looking)?;
+        if !metadata.is_symlink() {
+            continue;
+        }
+        // Anybody may write to a link, by its mode, and can not.
+        if let Some(what) = distrust(&metadata, true) {
+            return Err(untrusted(&real, format!("{what}, and is a link")));
+        }
+        links += 1;
+        if links > MOST_LINKS {
+            return Err(looking(rustix::io::Errno::LOOP.into()));
+        }
+        let target = fs::read_link(&real).map_err(looking)?;
+        match target.is_absolute() {
+            true => real = PathBuf::from("/"),
+            false => drop(real.pop()),
+        }
+        rest.extend(parts(&target));
     }
-    Ok(real)
+}
+
+/// The parts of a path, the first one last.
+fn parts(path: &Path) -> Vec<OsString> {
+    let parts = path.components().rev().filter_map(|part| match part {
+        Component::Normal(_) | Component::ParentDir => Some(part.as_os_str().to_owned()),
+        Component::RootDir | Component::CurDir | Component::Prefix(_) => None,
+    });
+    parts.collect()
 }
 
 /// The same of a file that is open.
@@ -115,5 +158,38 @@ mod tests {
         std::os::unix::fs::chown(dir.path(), Some(1000), None).unwrap();
         let error = check_dir(dir.path()).unwrap_err();
         assert!(error.to_string().contains("user 1000"), "{error}");
+    }
+
+    #[test]
+    fn links_of_others_are_not_followed_and_ones_own_are() {
+        use std::os::unix::fs::lchown;
+        use std::os::unix::fs::symlink;
+        let dir = tempfile::tempdir().unwrap();
+        let place = fs::canonicalize(dir.path()).unwrap();
+        let (state, open) = (place.join("state"), place.join("open"));
+        fs::create_dir(&state).unwrap();
+        fs::create_dir(&open).unwrap();
+        fs::set_permissions(&open, Permissions::from_mode(0o1777)).unwrap();
+        let absolute = open.join("absolute");
+        symlink(&state, &absolute).unwrap();
+        symlink("../open", state.join("up")).unwrap();
+        assert_eq!(check_dir(&absolute).unwrap(), state);
+        let round = state.join("up/absolute/../state");
+        assert_eq!(check_dir(&round).unwrap(), state);
+        symlink("loop", place.join("loop")).unwrap();
+        assert!(check_dir(&place.join("loop")).is_err());
+        // Whoever may write to its folder can put another in its place.
+        fs::set_permissions(&open, Permissions::from_mode(0o777)).unwrap();
+        assert!(check_dir(&absolute).is_err() && check_dir(&round).is_err());
+        fs::set_permissions(&open, Permissions::from_mode(0o1777)).unwrap();
+        if !rustix::process::geteuid().is_root() {
+            println!("skipped: giving a link to somebody else needs root");
+            return;
+        }
+        lchown(&absolute, Some(1000), None).unwrap();
+        for path in [&absolute, &round] {
+            let error = check_dir(path).unwrap_err().to_string();
+            assert!(error.contains("user 1000, and is a link"), "{error}");
+        }
     }
 }

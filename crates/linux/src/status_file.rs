@@ -3,7 +3,10 @@
 //! The file is replaced whole, so that a reader never sees half of it, and taken away at the end. After kill -9 it
 //! stays; whether its writer still runs its contents have to tell. What is in it is the writer's own business.
 
+use std::fs::OpenOptions;
 use std::io;
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::path::PathBuf;
 
@@ -12,6 +15,9 @@ use serde::de::DeserializeOwned;
 use thiserror::Error;
 
 use crate::replace::replace;
+
+/// No status is longer, in bytes: one of 8,192 VMs with 65,536 vCPUs has about a quarter.
+const MOST: u64 = 64 << 20;
 
 /// The status could not be written or read.
 #[derive(Debug, Error)]
@@ -48,7 +54,7 @@ impl StatusFile {
 
     /// What was published last; `None` without a file.
     pub fn read<T: DeserializeOwned>(&self) -> Result<Option<T>, StatusFileError> {
-        match std::fs::read_to_string(&self.path) {
+        match read(&self.path) {
             Ok(text) => serde_json::from_str(&text)
                 .map(Some)
                 .map_err(|error| self.failed("read", error.into())),
@@ -72,6 +78,22 @@ impl StatusFile {
     }
 }
 
+/// Reads a file, and nothing else that may be there: a pipe would be waited for, and a device may have no end.
+fn read(path: &Path) -> io::Result<String> {
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+        .open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is no file; remove it"));
+    }
+    let mut text = String::new();
+    match file.take(MOST + 1).read_to_string(&mut text)? as u64 > MOST {
+        true => Err(io::Error::other("it is longer than 64 MiB; remove it")),
+        false => Ok(text),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -88,6 +110,32 @@ mod tests {
         file.remove();
         file.remove();
         assert_eq!(file.read::<Vec<u32>>().unwrap(), None);
+    }
+
+    #[test]
+    fn what_is_no_file_is_not_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("status.json");
+        let file = StatusFile::new(dir.path(), "daemon");
+        let put: [(&str, &dyn Fn()); 3] = [
+            ("no file", &|| {
+                let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+                rustix::fs::mkfifoat(rustix::fs::CWD, &path, mode).unwrap();
+            }),
+            ("symbolic links", &|| {
+                std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
+            }),
+            ("64 MiB", &|| {
+                let long = std::fs::File::create(&path).unwrap();
+                long.set_len(MOST + 1).unwrap();
+            }),
+        ];
+        for (why, put) in put {
+            put();
+            let error = file.read::<Vec<u32>>().unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+            std::fs::remove_file(&path).unwrap();
+        }
     }
 
     #[test]

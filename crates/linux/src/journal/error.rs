@@ -112,3 +112,11 @@ fn holder_text(holder: Option<u32>) -> String {
         None => "another process".to_owned(),
     }
 }
+
+/// The same error once more.
+pub(crate) fn again(error: &io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(number) => io::Error::from_raw_os_error(number),
+        None => error.kind().into(),
+    }
+}

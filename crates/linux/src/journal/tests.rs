@@ -1,5 +1,6 @@
 //! The journal on disk: order, torn ends, malformed lines, other owners, compaction.
 
+use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -650,4 +651,28 @@ fn what_was_undone_is_forgotten_even_where_the_file_cannot_say_so() {
     drop(journal);
     let journal = Journal::<Record>::open(dir.path(), stamp()).unwrap();
     assert_eq!(records(&journal), [created("/b"), created("/c")]);
+}
+
+#[test]
+fn a_file_that_somebody_removed_is_written_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("journal");
+    let mut journal = Journal::<Record>::open(dir.path(), stamp()).unwrap();
+    fs::remove_file(&path).unwrap();
+    assert!(!journal.wants_compaction(), "there is nothing to say");
+    journal.append(created("/a")).unwrap();
+    assert!(is_pending(dir.path()));
+    fs::remove_file(&path).unwrap();
+    assert!(journal.wants_compaction());
+    journal.compact().unwrap();
+    assert!(is_pending(dir.path()) && !journal.wants_compaction());
+    fs::remove_file(&path).unwrap();
+    journal.append(created("/b")).unwrap();
+    drop(journal);
+    let mut journal = Journal::<Record>::open(dir.path(), stamp()).unwrap();
+    assert!(records(&journal).starts_with(&[created("/a")]));
+    assert!(journal.knows(&created("/b").key()));
+    fs::remove_file(&path).unwrap();
+    journal.keep(|_| false).unwrap();
+    assert!(!is_pending(dir.path()));
 }
