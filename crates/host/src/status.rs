@@ -54,6 +54,7 @@ use tandem_linux::cgroup;
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::claims::ClaimsReader;
 use tandem_linux::claims::HOST_CLAIMS;
+use tandem_linux::journal::is_abandoned;
 use tandem_linux::journal::is_pending;
 use tandem_linux::procfs::ProcFs;
 use tandem_linux::status_file::StatusFileError;
@@ -267,7 +268,11 @@ impl Watcher {
                 Some(status)
             })
             .collect();
-        let unrestored = daemon == DaemonState::Gone && is_pending(&self.look.state_dir);
+        let unrestored = match daemon {
+            DaemonState::Running | DaemonState::Elsewhere => false,
+            DaemonState::Gone => is_pending(&self.look.state_dir),
+            DaemonState::None => is_abandoned(&self.look.state_dir),
+        };
         let elsewhere = vms.iter().any(|vm| vm.elsewhere);
         Ok(HostStatus {
             cgroup: controller.version(),
@@ -283,11 +288,13 @@ impl Watcher {
     }
 }
 
-/// Whether a daemon acts on VMs, which another one `elsewhere` looks after or not. What one that is gone left behind here is not forgotten over that.
+/// Whether a daemon acts on VMs, which another one `elsewhere` looks after or not. What one that is gone left behind here is not forgotten over that, nor
+/// where it was gone before it said that it is there.
 fn state_of(here: DaemonState, unrestored: bool, elsewhere: bool) -> DaemonState {
-    match elsewhere && !unrestored {
-        true => DaemonState::Elsewhere,
-        false => here,
+    match (unrestored, elsewhere) {
+        (true, _) => DaemonState::Gone,
+        (false, true) => DaemonState::Elsewhere,
+        (false, false) => here,
     }
 }
 
@@ -451,6 +458,7 @@ mod tests {
         assert_eq!(state_of(gone, true, true), gone);
         assert_eq!(state_of(gone, false, true), elsewhere);
         assert_eq!(state_of(DaemonState::None, false, true), elsewhere);
+        assert_eq!(state_of(DaemonState::None, true, true), gone);
         assert_eq!(state_of(DaemonState::None, false, false), DaemonState::None);
     }
 

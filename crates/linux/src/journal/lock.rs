@@ -7,13 +7,27 @@ use std::thread;
 use std::time::Duration;
 use std::time::Instant;
 
+use rustix::fs::FlockOperation;
+use rustix::fs::flock;
+
 use crate::disk::Disk;
+use crate::disk::HostDisk;
 use crate::disk::How;
 use crate::journal::error::JournalError;
+use crate::journal::pending::is_pending;
 use crate::state_dir::check_file;
 
 /// So long is waited for a lock that somebody holds.
 const PATIENCE: Duration = Duration::from_millis(250);
+
+/// Whether a journal has something to put back and nobody holds its directory: whoever wrote it is gone. Where that cannot be told it is not said.
+pub fn is_abandoned(dir: &Path) -> bool {
+    let is_free = |file: File| flock(&file, FlockOperation::NonBlockingLockShared).is_ok();
+    is_pending(dir)
+        && HostDisk
+            .open(&dir.join("lock"), How::Read)
+            .is_ok_and(is_free)
+}
 
 /// Takes it.
 pub(crate) fn lock(disk: &dyn Disk, dir: &Path) -> Result<File, JournalError> {

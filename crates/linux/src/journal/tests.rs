@@ -676,3 +676,19 @@ fn a_file_that_somebody_removed_is_written_anew() {
     journal.keep(|_| false).unwrap();
     assert!(!is_pending(dir.path()));
 }
+
+#[test]
+fn a_journal_whose_writer_is_gone_is_abandoned() {
+    let dir = tempfile::tempdir().unwrap();
+    assert!(!is_abandoned(dir.path()));
+    let mut journal = Journal::<Record>::open(dir.path(), stamp()).unwrap();
+    journal.append(created("/a")).unwrap();
+    assert!(!is_abandoned(dir.path()));
+    drop(journal);
+    assert!(is_abandoned(dir.path()));
+    // Also one that cannot be read.
+    fs::write(dir.path().join("journal"), "?").unwrap();
+    assert!(is_abandoned(dir.path()));
+    fs::write(dir.path().join("journal"), "").unwrap();
+    assert!(!is_abandoned(dir.path()));
+}

@@ -125,6 +125,10 @@ pub fn read(field: &Field<'_>, families: &Families, uses: &mut Uses) -> Result<V
     } else if writer.ops.last() != Some(&Op::Exit) {
         writer.ops.push(Op::Exit);
     }
+    let has = |op: &Op| writer.ops.contains(op);
+    if has(&Op::Request) && !has(&Op::Work) {
+        return Err(field.wrong("no \"work\" ends the \"request\": add one where it is done"));
+    }
     Ok(writer.ops)
 }
 
@@ -201,9 +205,12 @@ impl Writer<'_> {
         match verbs.as_slice() {
             [verb] => self.verb(field, verb),
             [] => {
-                let known = VERBS.iter().chain(&["yield", "exit"]).copied();
+                let known = VERBS.into_iter().chain(WORDS);
                 let given = entries.first().map_or("", |entry| entry.key.as_str());
                 let hint = match nearest(given, known) {
+                    Some(near) if WORDS.contains(&near) => {
+                        format!("\"{near}\" has no value: write it without {{ … }}")
+                    }
                     Some(near) => format!("did you mean `{near}`?"),
                     None => format!("steps are {}", VERBS.join(", ")),
                 };

@@ -173,6 +173,11 @@ fn programs_that_cannot_run_are_refused_with_the_line_and_the_way_out() {
         ("[ \"wrok\" ]", "did you mean \"work\""),
         ("[ \"compute\" ]", "needs a value"),
         ("[ { work = 1 } ]", "write \"work\""),
+        ("[ { request = \"1ms\" } ]", "\"request\" has no value"),
+        (
+            "[ \"request\", { compute = \"1us\" } ]",
+            "no \"work\" ends the \"request\"",
+        ),
         ("[ { compute = 5 } ]", "such as \"4us\""),
         ("[ { compute = \"5\" } ]", "a number and a unit"),
         ("[ { compute = \"1us\", sleep = \"1us\" } ]", "two steps"),
