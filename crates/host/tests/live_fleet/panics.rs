@@ -116,8 +116,10 @@ fn vms() -> Result<(), Skip> {
     let is_idle = |subject: &Subject| groups.iter().any(|group| subject.is_idle(group));
     // The fleet does not look: the watchdog is alone.
     burn(&fuse);
-    wait_until("the watchdog has put them back", || !is_idle(&subject));
-    assert_eq!(subject.weight(&groups[0]), Weight::constant(700.0));
+    // Out of the class a cgroup has the kernel's default weight for a moment.
+    wait_until("the watchdog has put them back", || {
+        !is_idle(&subject) && subject.weight(&groups[0]) == Weight::constant(700.0)
+    });
     let said = told(&mut subject);
     assert!(said.len() == 1 && said[0].contains(SAID), "{said:?}");
     let observed = subject.observe(SHARED).in_force;
