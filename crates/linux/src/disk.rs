@@ -14,7 +14,8 @@ use std::path::Path;
 use rustix::fs::FlockOperation;
 use rustix::fs::flock;
 
-/// How a file is opened. None of them follows a symbolic link, and what is made is for nobody else to read.
+/// How a file is opened. None of them follows a symbolic link or waits for whoever is at the other end of a pipe, and what is made
+/// is for nobody else to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
     /// To read, if it is there. A directory too.
@@ -69,7 +70,7 @@ impl Disk for HostDisk {
             .create(writes)
             .truncate(how == How::Fresh)
             .mode(0o600)
-            .custom_flags(libc::O_NOFOLLOW)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
             .open(path)
     }
 

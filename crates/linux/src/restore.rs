@@ -150,7 +150,7 @@ pub fn undo_each<'r, R: Entry + 'r>(
 }
 
 /// Puts back what the journal in `state_dir` lists, for when nobody runs: `open` does it. Without a
-/// journal there is nothing to do, unless others could have taken it away.
+/// journal there is nothing to do; where others could have taken it away, that is an error.
 pub fn restore_pending<A, E: From<JournalError>>(
     state_dir: &Path,
     open: impl FnOnce(&Path) -> Result<(A, RestoreReport), E>,

@@ -2,8 +2,8 @@
 //!
 //! What is in a journal is done by root: a cgroup gets the weight that stands there. So the directory, what is in it and every
 //! directory above must belong to root or to the caller, and must not be writable by others. A directory above may be
-//! sticky (`/tmp`): then others cannot rename what is in it. So it is with each link in the path and with what is above where it leads: whose link it is
-//! can have it lead elsewhere at any time.
+//! sticky (`/tmp`): then others cannot rename what is in it. The same holds for each link in the path, and for what is above the place where it leads: the
+//! owner of a link can have it lead elsewhere at any time.
 
 use std::ffi::OsString;
 use std::fs;
@@ -55,7 +55,7 @@ pub(crate) fn check_dir(dir: &Path) -> Result<PathBuf, JournalError> {
         if !metadata.is_symlink() {
             continue;
         }
-        // Anybody may write to a link, by its mode, and can not.
+        // The mode of a link says that anybody may write to it, and nobody can: its owner counts.
         if let Some(what) = distrust(&metadata, true) {
             return Err(untrusted(&real, format!("{what}, and is a link")));
         }

@@ -16,7 +16,7 @@ use thiserror::Error;
 
 use crate::replace::replace;
 
-/// No status is longer, in bytes: one of 8,192 VMs with 65,536 vCPUs has about a quarter.
+/// The longest status that is read, in bytes.
 const MOST: u64 = 64 << 20;
 
 /// The status could not be written or read.

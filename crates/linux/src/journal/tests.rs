@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering;
@@ -278,7 +279,7 @@ fn records_that_lead_out_of_the_hierarchy_are_refused() {
     }
 }
 
-/// A disk that may be full, and on which files that are begun anew are counted.
+/// A disk that may be full or open no directories, and on which files that are begun anew are counted.
 #[derive(Clone, Debug, Default)]
 struct Full(Arc<Room>);
 
@@ -286,6 +287,7 @@ struct Full(Arc<Room>);
 struct Room {
     /// No file can be longer; 0: as long as it likes.
     most: AtomicU64,
+    opens_no_directories: AtomicBool,
     begun: AtomicUsize,
 }
 
@@ -305,6 +307,9 @@ impl Disk for Full {
     }
 
     fn open(&self, path: &Path, how: How) -> io::Result<File> {
+        if path.is_dir() && self.0.opens_no_directories.load(Ordering::Relaxed) {
+            return Err(io::Error::from_raw_os_error(libc::EMFILE));
+        }
         if how == How::Fresh {
             self.0.begun.fetch_add(1, Ordering::Relaxed);
         }
@@ -402,53 +407,13 @@ fn what_was_given_nothing_is_not_ours_even_where_nothing_can_be_taken_away() {
     }
 }
 
-/// A disk on which directories cannot be opened.
-#[derive(Debug)]
-struct NoDirectories;
-
-impl Disk for NoDirectories {
-    fn make_dir(&self, dir: &Path) -> io::Result<()> {
-        HostDisk.make_dir(dir)
-    }
-
-    fn open(&self, path: &Path, how: How) -> io::Result<File> {
-        match path.is_dir() {
-            true => Err(io::Error::from_raw_os_error(libc::EMFILE)),
-            false => HostDisk.open(path, how),
-        }
-    }
-
-    fn read(&self, file: &File) -> io::Result<Vec<u8>> {
-        HostDisk.read(file)
-    }
-
-    fn write_at(&self, file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
-        HostDisk.write_at(file, bytes, at)
-    }
-
-    fn set_len(&self, file: &File, length: u64) -> io::Result<()> {
-        HostDisk.set_len(file, length)
-    }
-
-    fn sync(&self, file: &File) -> io::Result<()> {
-        HostDisk.sync(file)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        HostDisk.rename(from, to)
-    }
-
-    fn lock(&self, file: &File) -> io::Result<()> {
-        HostDisk.lock(file)
-    }
-}
-
 #[test]
 fn records_after_a_replacement_go_to_the_new_file_whatever_fails_then() {
     let dir = tempfile::tempdir().unwrap();
     filled(dir.path());
-    let disk = Box::new(NoDirectories);
-    let mut journal = Journal::<Record>::open_on(disk, dir.path(), stamp()).unwrap();
+    let disk = Full::default();
+    disk.0.opens_no_directories.store(true, Ordering::Relaxed);
+    let mut journal = Journal::<Record>::open_on(Box::new(disk), dir.path(), stamp()).unwrap();
     let _ = journal.keep(|record| samples()[..2].contains(record));
     journal.append(created("/later")).unwrap();
     drop(journal);
@@ -689,6 +654,11 @@ fn a_journal_whose_writer_is_gone_is_abandoned() {
     // Also one that cannot be read.
     fs::write(dir.path().join("journal"), "?").unwrap();
     assert!(is_abandoned(dir.path()));
+    // A pipe in the place of the lock is not waited for.
+    let lock = dir.path().join("lock");
+    fs::remove_file(&lock).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, &lock, rustix::fs::Mode::RUSR).unwrap();
+    is_abandoned(dir.path());
     fs::write(dir.path().join("journal"), "").unwrap();
     assert!(!is_abandoned(dir.path()));
 }
