@@ -35,6 +35,7 @@ use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::restore::RestoreReport;
 use tandem_linux::service::Console;
 use tandem_linux::service::Reporter;
+use tandem_linux::settings::parse_address;
 use tandem_linux::thread::Pid;
 use tandem_policy::Nanos;
 use tandem_report::table::Look;
@@ -114,7 +115,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
     /// Serve metrics in OpenMetrics text on this loopback address, such as 127.0.0.1:9465
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
     metrics_listen: Option<SocketAddr>,
     /// Write metrics in OpenMetrics text to this file
     #[arg(long, value_name = "FILE")]

@@ -50,6 +50,7 @@ use tandem_linux::procfs::ProcFs;
 use tandem_linux::service::Console;
 use tandem_linux::service::Reporter;
 use tandem_linux::settings::SettingsError;
+use tandem_linux::settings::parse_address;
 use tandem_policy::FlexWConfig;
 use tandem_policy::PolicySet;
 use tandem_policy::asymmetric::AsymmetricConfig;
@@ -97,7 +98,7 @@ pub enum HostCommand {
     CheckMeasure,
     /// What the daemon starts to take VMs out of the idle class if it cannot do so itself; listens on stdin
     #[command(hide = true)]
-    Watchdog,
+    Watchdog { state_dir: PathBuf },
 }
 
 /// Which VMs.
@@ -209,7 +210,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
     /// Serve metrics in OpenMetrics text on this loopback address, such as 127.0.0.1:9464
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
     metrics_listen: Option<SocketAddr>,
     /// Write metrics in OpenMetrics text to this file
     #[arg(long, value_name = "FILE")]
@@ -315,7 +316,7 @@ fn rule<'a>(text: &'a str, expected: &str) -> Result<(VmRule, &'a str), String> 
     if whose.is_empty() {
         return Err(expected.to_owned());
     }
-    Ok((VmRule::whose(whose), what))
+    Ok((VmRule::whose(whose)?, what))
 }
 
 /// What `status` and `top` look at, and for how long.
@@ -417,9 +418,9 @@ pub fn main(command: HostCommand) -> anyhow::Result<()> {
         HostCommand::Restore(args) => restore(&args),
         HostCommand::Check(args) => check(&args),
         HostCommand::CheckMeasure => Ok(measure::main()?),
-        HostCommand::Watchdog => {
+        HostCommand::Watchdog { state_dir } => {
             let controller = cgroup::open(&ProcFs::host())?;
-            Ok(watchdog::watch(std::io::stdin(), &*controller)?)
+            Ok(watchdog::watch(std::io::stdin(), &*controller, &state_dir)?)
         }
     }
 }
@@ -444,7 +445,8 @@ fn run(args: RunArgs) -> anyhow::Result<()> {
     if console.is_verbose() {
         console.info(&format!("settings in force:\n{}", config.to_toml()));
     }
-    let watchdog = myself(&["host", "watchdog"]);
+    let mut watchdog = myself(&["host", "watchdog"]);
+    watchdog.arg(&config.state_dir);
     let daemon = Daemon::open(config, Some(watchdog), &mut console)?;
     daemon.run(limit, &mut console)?;
     Ok(())

@@ -69,16 +69,17 @@ fn tandem() -> Command {
     Command::new(env!("CARGO_BIN_EXE_tandem"))
 }
 
-fn name() -> String {
+/// The name of a test's VMs.
+fn name(test: char) -> String {
     // A VM's name has eight characters at most.
-    format!("dd{:04x}", std::process::id() & 0xffff)
+    format!("d{test}{:04x}", std::process::id() & 0xffff)
 }
 
-fn start_vm() -> Guard {
+fn start_vm(test: char) -> Guard {
     let mut vm = Guard(
         tandem()
             .args(["vm", "run", "--control-stdio", "--backend", "threads"])
-            .args(["--workload", "burn", "--vcpus", "2", "--name", &name()])
+            .args(["--workload", "burn", "--vcpus", "2", "--name", &name(test)])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -106,39 +107,78 @@ fn places(controller: &dyn CpuController, vm: &Guard) -> Vec<CgroupPath> {
         .collect()
 }
 
-#[test]
-fn a_full_state_directory_ends_nothing_and_everything_is_put_back() {
+/// What is needed; says what is missing.
+fn ground() -> Option<(Box<dyn CpuController>, Disk)> {
     if !rustix::process::geteuid().is_root() {
         println!("skipped: cgroups need root");
-        return;
+        return None;
     }
     let controller = match cgroup::open(&ProcFs::host()) {
         Ok(controller) => controller,
         Err(error) => {
             println!("skipped: no usable cpu controller: {error}");
-            return;
+            return None;
         }
     };
-    let Some(disk) = Disk::new() else {
+    let disk = Disk::new();
+    if disk.is_none() {
         println!("skipped: no tmpfs can be mounted here");
+    }
+    Some((controller, disk?))
+}
+
+/// A daemon for the VMs of this test.
+fn daemon(disk: &Disk, test: char) -> Command {
+    let mut daemon = tandem();
+    daemon
+        .args(["host", "run", "--select-name", &format!("{}*", name(test))])
+        .args(["--without-kvm", "uid:0"])
+        .args(["--period-ms", "30", "--scan-ms", "100", "--print-ready"])
+        .arg("--state-dir")
+        .arg(disk.dir());
+    daemon
+}
+
+#[test]
+fn a_state_directory_that_is_full_from_the_start_is_a_failure() {
+    let Some((controller, disk)) = ground() else {
+        return;
+    };
+    let vm = start_vm('s');
+    let before = places(&*controller, &vm);
+    fs::write(disk.dir().join("lock"), "").unwrap();
+    disk.fill();
+    let ended = daemon(&disk, 's')
+        .args(["--seconds", "2"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8(ended.stderr).unwrap();
+    assert_eq!(ended.status.code(), Some(1), "{said}");
+    assert!(said.contains("nothing could be changed"), "{said}");
+    assert!(
+        !said.contains("they take turns"),
+        "nobody takes any: {said}"
+    );
+    assert_eq!(places(&*controller, &vm), before);
+    assert!(!disk.dir().join("status.json.new").exists());
+}
+
+#[test]
+fn a_full_state_directory_ends_nothing_and_everything_is_put_back() {
+    let Some((controller, disk)) = ground() else {
         return;
     };
     for is_killed in [false, true] {
-        let first = start_vm();
+        let first = start_vm('f');
         let before = places(&*controller, &first);
         let log = disk
             .0
             .path()
             .parent()
             .unwrap()
-            .join(format!("{}.log", name()));
+            .join(format!("{}.log", name('f')));
         let mut daemon = Guard(
-            tandem()
-                .args(["host", "run", "--select-name", &format!("{}*", name())])
-                .args(["--without-kvm", "uid:0"])
-                .args(["--period-ms", "30", "--scan-ms", "100", "--print-ready"])
-                .arg("--state-dir")
-                .arg(disk.dir())
+            daemon(&disk, 'f')
                 .stdout(Stdio::piped())
                 .stderr(fs::File::create(&log).unwrap())
                 .spawn()
@@ -158,7 +198,7 @@ fn a_full_state_directory_ends_nothing_and_everything_is_put_back() {
         let mut others = Vec::new();
         while !is_said() {
             assert!(others.len() < MOST_VMS, "there is room for all of them");
-            let vm = start_vm();
+            let vm = start_vm('f');
             let begin = Instant::now();
             while places(&*controller, &vm)
                 .iter()
@@ -171,7 +211,7 @@ fn a_full_state_directory_ends_nothing_and_everything_is_put_back() {
             others.push(vm);
         }
         // One that cannot be journaled is left as it is.
-        let last = start_vm();
+        let last = start_vm('f');
         let untouched = places(&*controller, &last);
         std::thread::sleep(Duration::from_millis(1500));
         assert!(daemon.0.try_wait().unwrap().is_none(), "it goes on");

@@ -15,6 +15,7 @@ use tandem_linux::settings::SettingsError;
 use tandem_linux::settings::check_metrics_file;
 use tandem_linux::settings::check_metrics_listen;
 use tandem_linux::settings::check_real;
+use tandem_linux::settings::check_state_dir;
 use tandem_linux::settings::check_whole;
 use tandem_policy::Nanos;
 use tandem_policy::gleaner::ControllerConfig;
@@ -175,6 +176,7 @@ pub struct GuestConfig {
     /// Directory of journal, lock and status.
     pub state_dir: PathBuf,
     /// Serve metrics on this loopback address.
+    #[serde(deserialize_with = "settings::address")]
     pub metrics_listen: Option<SocketAddr>,
     /// Write metrics to this file.
     pub metrics_file: Option<PathBuf>,
@@ -236,6 +238,7 @@ impl GuestConfig {
     /// Checks every value's range.
     pub fn check(&self) -> Result<(), SettingsError> {
         check_whole("period_ms", self.period_ms, 20, 2000, "milliseconds")?;
+        check_state_dir(&self.state_dir)?;
         check_metrics_listen(self.metrics_listen, 9465)?;
         check_metrics_file(self.metrics_file.as_deref())?;
         if self.per_thread && self.vcpus != Vcpus::Auto && self.vcpus != Vcpus::All {

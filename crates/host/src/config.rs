@@ -27,21 +27,21 @@
 //! Every key has a flag of the same name. An unknown key, a value out of range or an unreadable file
 //! is an error that names the file, the key and what would be right.
 
+mod rule;
+
 use std::net::SocketAddr;
 use std::path::Path;
 use std::path::PathBuf;
 
 use serde::Deserialize;
-use serde::Deserializer;
 use serde::Serialize;
-use serde::Serializer;
-use serde::de::Error;
 use tandem_linux::branch_counters::CounterChoice;
 use tandem_linux::settings;
 use tandem_linux::settings::SettingsError;
 use tandem_linux::settings::check_metrics_file;
 use tandem_linux::settings::check_metrics_listen;
 use tandem_linux::settings::check_real;
+use tandem_linux::settings::check_state_dir;
 use tandem_linux::settings::check_whole;
 use tandem_policy::FlexWConfig;
 use tandem_policy::Nanos;
@@ -55,11 +55,10 @@ use tandem_policy::host::registry;
 use tandem_policy::turns::TurnsConfig;
 
 use crate::discovery::DiscoveryOptions;
-use crate::discovery::Vm;
 use crate::discovery::check_named;
-use crate::glob;
-use crate::glob::name_matches;
-use crate::origin::Origin;
+
+pub use rule::Policies;
+pub use rule::VmRule;
 
 /// Where the journal, the lock and the status live unless told otherwise. It must survive the
 /// daemon and should not survive a reboot, because cgroups do not.
@@ -110,183 +109,6 @@ impl Select {
     }
 }
 
-/// What counts for the VMs that match. For weight, what it is the weight of, and policies each, the first rule that says something counts.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct VmRule {
-    /// VM name, as a glob. Alone it is for VMs of who runs this host: root's, and those in `/machine.slice` (`crate::origin`).
-    pub name: Option<String>,
-    /// VM by process id.
-    pub pid: Option<u32>,
-    /// VMs whose vCPU threads are in these cgroups or below, as a glob.
-    pub cgroup: Option<String>,
-    /// VMs whose process is this user's.
-    pub uid: Option<u32>,
-    /// The weight w_i relative to the kernel's default (1024 on v1, 100 on v2), 0.01 … 100.
-    pub weight: Option<f64>,
-    /// Whether the weight (of this rule, another one, or the VM's own cgroup) is that of each vCPU, not that of the VM.
-    pub weight_per_vcpu: Option<bool>,
-    /// The policies that may act on the VM; none of them: it is measured and left as it is.
-    #[serde(serialize_with = "some_names")]
-    pub policies: Option<PolicySet>,
-}
-
-fn names<S: Serializer>(policies: PolicySet, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(registry::entries(policies).map(|(_, policy)| policy.name))
-}
-
-fn some_names<S: Serializer>(
-    policies: &Option<PolicySet>,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    match policies {
-        Some(policies) => names(*policies, serializer),
-        None => serializer.serialize_none(),
-    }
-}
-
-impl VmRule {
-    /// Checks every value; errors call the rule `key`.
-    pub fn check(&self, key: &str) -> Result<(), SettingsError> {
-        let weight = self.weight.unwrap_or(1.0);
-        if !(0.01..=100.0).contains(&weight) {
-            return Err(SettingsError::value(
-                &format!("{key}.weight"),
-                weight,
-                "0.01 … 100, where 1 is the kernel's default weight",
-            ));
-        }
-        if self.weight_per_vcpu == Some(true) && self.policies == Some(PolicySet::NONE) {
-            return Err(SettingsError::value(
-                &format!("{key}.weight_per_vcpu"),
-                true,
-                "nothing where policies = []: a VM that is left as it is has no weight of ours; leave one of them out",
-            ));
-        }
-        let glob =
-            |field: &str, glob: &Option<String>, compile: fn(&str) -> Result<_, String>| match glob
-            {
-                Some(glob) => match compile(glob) {
-                    Ok(_) => Ok(()),
-                    Err(expected) => Err(SettingsError::value(
-                        &format!("{key}.{field}"),
-                        glob,
-                        expected,
-                    )),
-                },
-                None => Ok(()),
-            };
-        glob("name", &self.name, glob::for_names)?;
-        glob("cgroup", &self.cgroup, glob::for_cgroups)?;
-        match (&self.name, self.pid) {
-            (None, None) if self.cgroup.is_none() && self.uid.is_none() => {
-                Err(SettingsError::value(
-                    key,
-                    "for no VM",
-                    "say whose it is: name = \"…\", cgroup = \"/…\", uid = … or pid = …",
-                ))
-            }
-            (Some(name), Some(pid)) => Err(SettingsError::value(
-                key,
-                format!("name {name} and pid {pid}"),
-                "give either name or pid, not both",
-            )),
-            _ => Ok(()),
-        }
-    }
-
-    /// Whose VMs it is for, as an option has it: `4711`, `/machine.slice/*`, `uid:1000`, or a name. It says nothing of them yet.
-    pub fn whose(text: &str) -> VmRule {
-        let mut rule = VmRule::default();
-        if let Ok(pid) = text.parse() {
-            rule.pid = Some(pid);
-        } else if let Some(Ok(uid)) = text.strip_prefix("uid:").map(str::parse) {
-            rule.uid = Some(uid);
-        } else if text.starts_with('/') {
-            rule.cgroup = Some(text.to_owned());
-        } else {
-            rule.name = Some(text.to_owned());
-        }
-        rule
-    }
-
-    /// Whether it is for this VM; where that comes from is found out when it is asked for.
-    pub(crate) fn is_for<'a>(&self, vm: &Vm, origin: impl FnOnce() -> &'a Origin) -> bool {
-        let is_it = self.pid.is_none_or(|pid| pid == vm.process.pid.0)
-            && self
-                .name
-                .as_ref()
-                .is_none_or(|name| name_matches(name, &vm.name));
-        if !is_it || (self.name.is_none() && self.cgroup.is_none() && self.uid.is_none()) {
-            return is_it;
-        }
-        let origin = origin();
-        let is_named_alone = self.name.is_some() && self.cgroup.is_none() && self.uid.is_none();
-        let is_there = |glob: &String| match (glob::for_cgroups(glob), &origin.cgroup) {
-            (Ok(glob), Some(cgroup)) => glob::is_within(&[glob], cgroup),
-            _ => false,
-        };
-        (!is_named_alone || origin.is_operators)
-            && self.uid.is_none_or(|uid| origin.user == Some(uid))
-            && self.cgroup.as_ref().is_none_or(is_there)
-    }
-}
-
-/// A rule as it stands in the file.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct WrittenRule {
-    name: Option<String>,
-    pid: Option<u32>,
-    cgroup: Option<String>,
-    uid: Option<u32>,
-    weight: Option<f64>,
-    weight_per_vcpu: Option<bool>,
-    policies: Option<Policies>,
-}
-
-impl<'de> Deserialize<'de> for VmRule {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<VmRule, D::Error> {
-        let rule = WrittenRule::deserialize(deserializer)?;
-        if rule.weight.is_none() && rule.weight_per_vcpu.is_none() && rule.policies.is_none() {
-            return Err(D::Error::custom(
-                "a rule needs weight = 2.0, weight_per_vcpu = true, policies = [\"fair\"], or several of them",
-            ));
-        }
-        Ok(VmRule {
-            name: rule.name,
-            pid: rule.pid,
-            cgroup: rule.cgroup,
-            uid: rule.uid,
-            weight: rule.weight,
-            weight_per_vcpu: rule.weight_per_vcpu,
-            policies: rule.policies.map(|policies| policies.0),
-        })
-    }
-}
-
-/// A list of policies by their names.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Policies(pub PolicySet);
-
-impl Serialize for Policies {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        names(self.0, serializer)
-    }
-}
-
-impl<'de> Deserialize<'de> for Policies {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Policies, D::Error> {
-        let names: Vec<String> = Vec::deserialize(deserializer)?;
-        if names.iter().any(|name| name == "none") {
-            return Err(D::Error::custom(
-                "\"none\" is no policy: write policies = [] where none is to act",
-            ));
-        }
-        let set = registry::set(names.iter().map(String::as_str));
-        set.map(Policies).map_err(D::Error::custom)
-    }
-}
-
 /// The `[host]` section.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -324,6 +146,7 @@ pub struct HostConfig {
     /// Directory of journal, lock and status.
     pub state_dir: PathBuf,
     /// Serve metrics in OpenMetrics text on this loopback address.
+    #[serde(deserialize_with = "settings::address")]
     pub metrics_listen: Option<SocketAddr>,
     /// Write metrics in OpenMetrics text to this file, at every look for VMs.
     pub metrics_file: Option<PathBuf>,
@@ -440,11 +263,15 @@ impl HostConfig {
             FlexWConfig::IDLE_TOLERANCES,
         )?;
         in_range("spread", self.spread, FlexWConfig::SPREADS)?;
+        check_state_dir(&self.state_dir)?;
         check_metrics_listen(self.metrics_listen, 9464)?;
         check_metrics_file(self.metrics_file.as_deref())?;
         for text in &self.without_kvm {
             check_named(text)
                 .map_err(|error| SettingsError::value("without_kvm", text, error.why))?;
+        }
+        if self.select.pids.contains(&0) {
+            return Err(rule::no_process("select.pids").into());
         }
         for (position, rule) in self.rule.iter().enumerate() {
             rule.check(&format!("rule[{position}]"))?;
@@ -521,6 +348,7 @@ mod tests {
     use tandem_linux::cgroup::CgroupPath;
 
     use crate::fixtures::vm;
+    use crate::origin::Origin;
 
     use super::*;
 
@@ -590,6 +418,7 @@ mod tests {
         assert!(error("[host]\nperiodms = 1").contains("line 2"));
         assert!(error("[host]\nperiodms = 1").contains("period_ms"));
         assert!(error("[host]\nperiod_ms = \"x\"").contains("line 2"));
+        assert!(error("[host]\nperiod_ms = -1").contains("expected a whole number"));
         assert!(error("[host\n").contains("tandem.toml"));
         assert!(error("[host]\nplacement = \"move\"").contains("rebalance"));
         assert!(error("[hots]\n").contains("unknown field `hots`"));
@@ -611,7 +440,12 @@ mod tests {
         assert!(
             error("[[host.weight]]\nname = \"a\"\nweight = -1").contains("rule[0].weight = -1")
         );
+        assert!(error("[host]\nmetrics_listen = \"127.0.0.1\"").contains("127.0.0.1:9464"));
+        assert!(error("[host]\nstate_dir = \"\"").starts_with("state_dir ="));
+        assert!(error("[host]\nselect.pids = [0]").starts_with("select.pids = 0"));
         assert!(error("[[host.weight]]\nweight = 1").contains("say whose"));
+        assert!(error("[[host.weight]]\npid = 0\nweight = 1").contains("1 or more"));
+        assert!(error("[[host.weight]]\nname = \"\"\nweight = 1").contains("a name"));
         let glob = error("[[host.weight]]\nname = \"[\"\nweight = 1");
         assert!(glob.starts_with("rule[0].name = [ is not possible: a glob such as"));
         let rule = "[[host.rule]]\nname = \"a\"\nweight_per_vcpu = ";
@@ -659,12 +493,14 @@ mod tests {
 
     #[test]
     fn options_say_whose_vms_a_rule_is_for() {
-        let whose = VmRule::whose;
+        let whose = |text| VmRule::whose(text).unwrap();
         assert_eq!(whose("4711").pid, Some(4711));
         assert_eq!(whose("uid:1000").uid, Some(1000));
         assert_eq!(whose("/vms/*").cgroup.as_deref(), Some("/vms/*"));
         assert_eq!(whose("db-*").name.as_deref(), Some("db-*"));
-        assert_eq!(whose("uid:me").name.as_deref(), Some("uid:me"));
+        let wrong = |text| VmRule::whose(text).unwrap_err();
+        assert!(wrong("uid:me").contains("such as uid:1000"));
+        assert!(wrong("cgroup:/vms").contains("such as /vms"));
         assert!(error("[[host.rule]]\ncgroup = \"x\"\nweight = 1").contains("rule[0].cgroup"));
         assert!(error("[host]\nwithout_kvm = [\"x\"]").contains("uid:1000"));
     }

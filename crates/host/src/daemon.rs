@@ -30,6 +30,8 @@ use crate::apply::Applied;
 use crate::apply::Refused;
 use crate::config::ConfigError;
 use crate::config::HostConfig;
+use crate::daemon::deeds::Deeds;
+pub use crate::daemon::deeds::InVain;
 use crate::demands::SaidDemands;
 use crate::discovery::Discovery;
 use crate::discovery::DiscoveryError;
@@ -72,6 +74,7 @@ use tandem_linux::service::report_restore;
 use tandem_linux::signals::Signals;
 use tandem_linux::signals::Wake;
 
+mod deeds;
 mod words;
 
 /// Why the daemon cannot start or go on.
@@ -101,11 +104,9 @@ pub enum DaemonError {
     /// VMs are not looked for any more.
     #[error("the thread that looks for VMs has ended: please report what it said before")]
     ScannerEnded,
-    /// Nothing was done, and others did it.
-    #[error(
-        "every VM that is selected was another Tandem daemon's: this one looked after none; see the warnings above"
-    )]
-    AllTaken,
+    /// It was all in vain.
+    #[error(transparent)]
+    InVain(#[from] InVain),
 }
 
 /// Looking for VMs for longer than that is worth a line.
@@ -141,9 +142,7 @@ pub struct Daemon {
     left_out: LeftOutOfTurns,
     /// What is asked for and not seen.
     unseen: Unseen,
-    /// Whether any VM was taken into care, and whether one was another daemon's.
-    took: bool,
-    was_refused: bool,
+    deeds: Deeds,
 }
 
 impl Daemon {
@@ -227,8 +226,7 @@ impl Daemon {
             hinted: false,
             left_out: LeftOutOfTurns::default(),
             unseen: Unseen::default(),
-            took: false,
-            was_refused: false,
+            deeds: Deeds::default(),
             config,
         })
     }
@@ -250,10 +248,7 @@ impl Daemon {
         if !self.config.dry_run {
             status::remove(&self.config.state_dir);
         }
-        match self.was_refused && !self.took {
-            true => outcome.and(Err(DaemonError::AllTaken)),
-            false => outcome,
-        }
+        outcome.and_then(|()| Ok(self.deeds.end()?))
     }
 
     fn periods(
@@ -329,6 +324,7 @@ impl Daemon {
             self.say_demands(period, reporter);
             return;
         };
+        self.deeds.did(applied);
         self.metrics.weights_written.inc_by(applied.weights);
         self.metrics.vcpus_moved.inc_by(applied.moved.len() as u64);
         self.refused(&applied.refused, reporter);
@@ -385,7 +381,13 @@ impl Daemon {
         if let Some(line) = self.left_out.news(&left_out) {
             reporter.info(&line);
         }
-        let now: BTreeSet<VmId> = rotation.members.iter().map(|member| member.vm).collect();
+        // One that could not be made ready takes none.
+        let takes_turns = |vm: &VmId| {
+            let managed = self.fleet.vm(*vm);
+            self.config.dry_run || managed.is_some_and(|managed| managed.in_force.rotating)
+        };
+        let members = rotation.members.iter().map(|member| member.vm);
+        let now: BTreeSet<VmId> = members.filter(takes_turns).collect();
         if now == self.rotation {
             return;
         }
@@ -403,7 +405,10 @@ impl Daemon {
         };
         match self.config.dry_run {
             true => reporter.would(&line.replace("they take turns", "they would take turns")),
-            false => reporter.info(&line),
+            false => {
+                self.deeds.changed_something();
+                reporter.info(&line);
+            }
         }
         self.rotation = now;
     }
@@ -442,8 +447,10 @@ impl Daemon {
             reporter.info(&line);
         }
         let (notes, refused) = self.fleet.update(&selected, &scan.vms);
-        self.took |= self.fleet.vms().next().is_some();
-        self.was_refused |= refused.iter().any(|refused| refused.is_others);
+        self.deeds.took |= self.fleet.vms().next().is_some();
+        if self.fleet.vms().any(|managed| managed.made) {
+            self.deeds.changed_something();
+        }
         for note in notes {
             match self.config.dry_run && note.0.starts_with("would") {
                 true => reporter.would(&note.0),
@@ -492,6 +499,7 @@ impl Daemon {
     }
 
     fn refused(&mut self, refused: &[Refused], reporter: &mut dyn Reporter) {
+        self.deeds.could_not(refused);
         for refused in refused {
             self.metrics.errors.inc();
             match refused.is_others {

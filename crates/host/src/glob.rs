@@ -11,6 +11,9 @@ const LONGEST: usize = 1_000;
 
 /// A glob for names of VMs. The error says what is wrong, and what a glob looks like.
 pub fn for_names(glob: &str) -> Result<GlobMatcher, String> {
+    if glob.is_empty() {
+        return Err("a name, or a glob such as web-*".to_owned());
+    }
     compile(glob, false).map_err(|error| format!("a glob such as web-* ({error})"))
 }
 
@@ -21,6 +24,9 @@ pub fn for_cgroups(glob: &str) -> Result<GlobMatcher, String> {
             "a path within the cgroup hierarchy, which begins with '/', such as /machine.slice"
                 .to_owned(),
         );
+    }
+    if glob.split('/').any(|part| part == "." || part == "..") {
+        return Err("a path without '.' and '..', such as /machine.slice".to_owned());
     }
     compile(glob, true).map_err(|error| format!("a glob such as /machine.slice/* ({error})"))
 }
@@ -65,6 +71,9 @@ mod tests {
         assert!(error.starts_with("a glob such as web-*"), "{error}");
         assert!(for_cgroups("vms").unwrap_err().contains("begins with '/'"));
         assert!(for_cgroups("/vms/[").unwrap_err().contains("a glob"));
+        assert!(for_cgroups("/../x").unwrap_err().contains("without"));
+        assert!(for_cgroups("/vms/..x").is_ok());
+        assert!(for_names("").unwrap_err().contains("a name"));
         let error = for_names(&"{".repeat(100_000)).unwrap_err();
         assert!(error.contains("at most 1000"), "{error}");
         assert!(!name_matches(&"{".repeat(100_000), "web"));

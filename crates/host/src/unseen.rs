@@ -137,7 +137,9 @@ mod tests {
     fn names_that_no_vm_has_are_said_and_again_only_when_they_are_others() {
         let mut config = all();
         config.select.names = vec!["db-*".to_owned(), "web".to_owned()];
-        config.rule = vec![VmRule::whose("build-*"), VmRule::whose("web")];
+        config.rule = ["build-*", "web"]
+            .map(|name| VmRule::whose(name).unwrap())
+            .to_vec();
         let mut unseen = Unseen::default();
         let said = unseen.news(&scan(&["web"], 0), &config, true);
         assert_eq!(

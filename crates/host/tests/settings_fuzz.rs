@@ -129,12 +129,15 @@ fn any_bytes_are_settings_or_an_error_that_names_file_or_key() {
 fn any_text_of_an_option_says_whose_vms_a_rule_is_for_or_is_refused() {
     let mutator = Mutator::new(
         ["4711", "uid:1000", "/machine.slice/*", "db-*"],
-        &["*", "[", "{a,b}"],
+        &["*", "[", "{a,b}", "..", "cgroup:", "uid:"],
     );
     each_input("options of rules", 3_000, 64 << 20, |random| {
         let text = mutator.input(random);
         let text = String::from_utf8_lossy(&text);
-        let mut rule = VmRule::whose(&text);
+        let mut rule = match VmRule::whose(&text) {
+            Ok(rule) => rule,
+            Err(said) => return assert!(said.contains("such as"), "{said}"),
+        };
         rule.weight = Some(2.0);
         if let Err(error) = rule.check("--weight") {
             let said = error.to_string();

@@ -57,6 +57,7 @@ use rustix::fs::flock;
 
 pub use crate::journal::error::JournalError;
 pub use crate::journal::lines::Stamp;
+pub use crate::journal::lock::hold;
 pub use crate::journal::lock::is_abandoned;
 pub use crate::journal::pending::is_pending;
 pub use crate::journal::record::Entry;

@@ -32,8 +32,14 @@ pub fn replace(path: &Path, text: &str) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    File::create_new(&fresh)?.write_all(text.as_bytes())?;
-    fs::rename(&fresh, path)
+    let written = File::create_new(&fresh)
+        .and_then(|mut file| file.write_all(text.as_bytes()))
+        .and_then(|()| fs::rename(&fresh, path));
+    if written.is_err() {
+        // A full disk has no room for a part of it.
+        let _ = fs::remove_file(&fresh);
+    }
+    written
 }
 
 #[cfg(test)]

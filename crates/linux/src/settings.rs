@@ -10,6 +10,9 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::path::PathBuf;
 
+use serde::Deserialize;
+use serde::Deserializer;
+use serde::de::Error as _;
 use thiserror::Error;
 
 use crate::printable::printable;
@@ -85,8 +88,57 @@ pub fn read<T, E: Display>(
     }
     parse(&text).map_err(|error| SettingsError::Parse {
         path: path.to_owned(),
-        message: error.to_string().trim_end().to_owned(),
+        message: in_words(error.to_string().trim_end()),
     })
+}
+
+/// What is expected, in an operator's words and not in the language's.
+fn in_words(message: &str) -> String {
+    const TYPES: [(&str, &str); 6] = [
+        ("u16", "a whole number, 0 … 65535"),
+        ("u32", "a whole number, 0 or more"),
+        ("u64", "a whole number, 0 or more"),
+        ("usize", "a whole number, 0 or more"),
+        ("i64", "a whole number"),
+        ("f64", "a number"),
+    ];
+    let in_words = |message: String, (name, words): &(&str, &str)| {
+        message.replace(
+            &format!("expected {name}\n"),
+            &format!("expected {words}\n"),
+        )
+    };
+    let message = TYPES.iter().fold(format!("{message}\n"), in_words);
+    message.trim_end().to_owned()
+}
+
+/// An address with a port, or none; errors say what one looks like.
+pub fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAddr>, D::Error> {
+    let text: Option<String> = Option::deserialize(deserializer)?;
+    text.map(|text| parse_address(&text).map_err(D::Error::custom))
+        .transpose()
+}
+
+/// The same of an option.
+pub fn parse_address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        format!(
+            "'{}' is no address and port, such as 127.0.0.1:9464 or [::1]:9464",
+            printable(text)
+        )
+    })
+}
+
+/// A state directory has a name.
+pub fn check_state_dir(dir: &Path) -> Result<(), SettingsError> {
+    match dir.as_os_str().is_empty() {
+        true => Err(SettingsError::value(
+            "state_dir",
+            "\"\"",
+            "a directory, such as /run/tandem",
+        )),
+        false => Ok(()),
+    }
 }
 
 /// A whole number within these limits.

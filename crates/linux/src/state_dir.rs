@@ -83,16 +83,13 @@ fn parts(path: &Path) -> Vec<OsString> {
 
 /// The same of a file that is open.
 pub(crate) fn check_file(path: &Path, metadata: &Metadata) -> Result<(), JournalError> {
-    let what = match metadata.is_file() {
-        true => distrust(metadata, false),
-        false => Some("it is no file".to_owned()),
-    };
-    match what {
+    let path = path.to_owned();
+    if !metadata.is_file() {
+        return Err(JournalError::NoFile { path });
+    }
+    match distrust(metadata, false) {
         None => Ok(()),
-        Some(what) => Err(JournalError::Untrusted {
-            path: path.to_owned(),
-            what,
-        }),
+        Some(what) => Err(JournalError::Untrusted { path, what }),
     }
 }
 

@@ -95,3 +95,27 @@ fn a_request_for_which_nobody_was_there_in_time_came_when_its_period_began() {
     let mean = times.mean().unwrap().0;
     assert!((32_000_000..33_000_000).contains(&mean), "{mean}");
 }
+
+#[test]
+fn who_wakes_within_credits_rate_limit_waits_for_its_timer_and_no_tick() {
+    // After the sleep the other VM has run for 0.3 ms: the limit is 1 ms, and counts from the wake-up.
+    let text = format!(
+        "duration = \"2s\"\n[machine]\npcpus = 1\n{FREE}
+        [host]\nscheduler = \"credit\"\nhalt_poll = 0\n[host.pause_loop]\npolicy = \"off\"
+        [[workload]]\nname = \"timer\"
+        [[workload.role]]\nname = \"t\"\nprogram = [ {{ forever = [ {{ every = \"20ms\" }}, {{ compute = \"100us\" }}, {{ sleep = \"300us\" }}, {{ compute = \"100us\" }}, \"work\" ] }} ]
+        [[workload]]\nname = \"hog\"
+        [[workload.role]]\nname = \"h\"\nprogram = [ {{ forever = [ {{ compute = \"1ms\" }}, \"work\" ] }} ]
+        [[vm]]\nname = \"a\"\nvcpus = 1\nworkload = \"timer\"\n[[vm]]\nname = \"b\"\nvcpus = 1\nworkload = \"hog\"\n"
+    );
+    let waits = |limit: &str| {
+        let setting = format!("host.credit.ratelimit={limit}");
+        let latency = run(&text, &[&setting]).vms.remove(0).wake_latency;
+        assert!(latency.count >= 190, "{}", latency.count);
+        (latency.sum.0 / latency.count, latency.max.0)
+    };
+    let (mean, most) = waits("1ms");
+    assert!((490_000..=510_000).contains(&mean), "{mean} ns");
+    assert!((1_000_000..=1_010_000).contains(&most), "{most} ns");
+    assert_eq!(waits("0s"), (0, 0));
+}

@@ -20,7 +20,7 @@ pub struct ScenarioArgs {
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub settings: Vec<String>,
     /// Seed of all randomness [default: the scenario's]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub seed: Option<u64>,
     /// How long to simulate, such as 200ms [default: the scenario's]
     #[arg(long, value_name = "TIME")]

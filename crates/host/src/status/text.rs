@@ -1,5 +1,6 @@
 //! [`HostStatus`] as text: one line for each VM, or each vCPU too.
 
+use std::ops::Add;
 use std::path::Path;
 
 use crate::columns::Columns;
@@ -103,7 +104,8 @@ fn table(status: &HostStatus, with_vcpus: bool, style: Style) -> String {
 }
 
 fn of_vm(vm: &VmStatus) -> [Field; 12] {
-    let sum = |of: fn(&crate::status::VcpuStatus) -> f64| vm.vcpus.iter().map(of).sum::<f64>();
+    let sum =
+        |of: fn(&crate::status::VcpuStatus) -> f64| vm.vcpus.iter().map(of).fold(0.0, Add::add);
     let weight = match (vm.weight, vm.configured) {
         (Some(weight), Some(configured)) if weight != configured => {
             format!("{weight:.0} ({configured:.0})")
@@ -265,6 +267,15 @@ mod tests {
         assert!(lines[0].contains("looks after 1 of these VMs"), "{text}");
         let words: Vec<&str> = lines[2].split_whitespace().collect();
         assert_eq!(words[6..10], ["idle", "–", "1.000", "–"], "{text}");
+    }
+
+    #[test]
+    fn a_vm_without_vcpus_uses_nothing() {
+        let mut status = status();
+        status.vms[0].vcpus.clear();
+        let text = shown(&status, false);
+        let words: Vec<&str> = text.lines().nth(1).unwrap().split_whitespace().collect();
+        assert_eq!(words[2..5], ["0", "0.0", "0.0"], "{text}");
     }
 
     #[test]

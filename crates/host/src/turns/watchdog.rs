@@ -10,12 +10,17 @@
 //! thread that keeps the rhythm panics. The list of a thousand VMs is longer than a pipe: what there is no room for waits until there is, and no turn
 //! begins before all of it is in the pipe.
 //!
+//! Where the daemon was killed, somebody may be putting back at the same moment what its journal lists. So the watchdog then holds the state directory
+//! while it acts, and leaves everything to whoever holds it. A daemon that hangs or ends its watchdog holds the directory itself: then the
+//! watchdog acts without.
+//!
 //! When beats come again (the daemon was stopped and goes on), the daemon itself writes everything anew.
 
 use std::io;
 use std::io::Read;
 use std::io::Write;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Child;
 use std::process::ChildStdin;
 use std::process::Command;
@@ -33,6 +38,7 @@ use serde::Deserialize;
 use serde::Serialize;
 use tandem_linux::cgroup::CgroupPath;
 use tandem_linux::cgroup::CpuController;
+use tandem_linux::journal::hold;
 use tandem_policy::Weight;
 use tandem_policy::turns::TurnsConfig;
 
@@ -50,6 +56,12 @@ const BEAT_EVERY: Duration = Duration::from_millis(50);
 pub(super) const MAY_HAVE_ACTED: Duration = PATIENCE
     .saturating_sub(BEAT_EVERY.saturating_mul(2))
     .saturating_sub(Duration::from_nanos(TurnsConfig::TURNS.1.0));
+
+/// Whoever holds the state directory of a killed daemon for longer than that puts back what its journal lists.
+const OTHERS_PATIENCE: Duration = Duration::from_secs(1);
+
+/// A daemon that is killed holds its state directory for a moment more than the pipe.
+const DYING: Duration = Duration::from_millis(50);
 
 /// The watchdog reads so much at once: what fits into a pipe (PIPE_DEF_BUFFERS of include/linux/pipe_fs_i.h).
 const AT_ONCE: usize = 1 << 16;
@@ -224,11 +236,13 @@ impl Drop for Watchdog {
     }
 }
 
-/// The watchdog itself: until stdin ends.
+/// The watchdog itself: until stdin ends. `state_dir` is that of the daemon which started this process.
 pub fn watch(
     stdin: impl Read + std::os::fd::AsFd,
     controller: &dyn CpuController,
+    state_dir: &Path,
 ) -> io::Result<()> {
+    let daemon = rustix::process::getppid();
     let mut guarded: Vec<Guarded> = Vec::new();
     let mut heard = Vec::new();
     let mut buffer = vec![0; AT_ONCE];
@@ -252,7 +266,10 @@ pub fn watch(
         }
         let read = stdin.read(&mut buffer)?;
         if read == 0 {
-            put_back(&guarded, controller);
+            let is_alive = || rustix::process::getppid() == daemon;
+            if !guarded.is_empty() {
+                put_back_alone(&guarded, controller, state_dir, &is_alive);
+            }
             return Ok(());
         }
         has_acted = false;
@@ -265,6 +282,25 @@ pub fn watch(
             }
         }
     }
+}
+
+/// The same while nobody restores, once the daemon has gone or ends this process.
+fn put_back_alone(
+    guarded: &[Guarded],
+    controller: &dyn CpuController,
+    state_dir: &Path,
+    is_alive: &dyn Fn() -> bool,
+) {
+    let mut held = hold(state_dir, DYING);
+    if held.is_none() && !is_alive() {
+        held = hold(state_dir, OTHERS_PATIENCE);
+        // Without a directory nobody has a journal to restore from.
+        if held.is_none() && state_dir.is_dir() {
+            return;
+        }
+    }
+    put_back(guarded, controller);
+    drop(held);
 }
 
 /// Takes them out of the idle class. What is gone needs nothing; what fails is left to the journal.
@@ -375,7 +411,8 @@ mod tests {
         command.stdout(Stdio::piped());
         let mut watchdog = Watchdog::start(&mut command).unwrap();
         let heard = watchdog.child.stdout.take().unwrap();
-        let watching = thread::spawn(move || watch(heard, controller.as_ref()));
+        let watching =
+            thread::spawn(move || watch(heard, controller.as_ref(), Path::new("/nowhere")));
         watchdog
             .guard(players.iter())
             .expect("a full pipe is no end");
@@ -395,6 +432,30 @@ mod tests {
             let now = (file("cpu.idle"), file("cpu.weight"));
             assert_eq!(now, ("0".to_owned(), "333".to_owned()), "{}", player.cgroup);
         }
+    }
+
+    #[test]
+    fn who_holds_the_directory_of_a_killed_daemon_puts_back_what_it_left() {
+        let players = [libvirts(1)];
+        let (root, controller) = all_idle(&players);
+        let guarded = [Guarded {
+            cgroup: players[0].cgroup.clone(),
+            weight: players[0].weight,
+        }];
+        let idle = || controller.is_idle(&players[0].cgroup).unwrap();
+        let put_back = |is_alive: bool| {
+            put_back_alone(&guarded, &*controller, root.path(), &|| is_alive);
+        };
+        let restores = hold(root.path(), Duration::ZERO).expect("nobody has it yet");
+        put_back(false);
+        assert_eq!(idle(), Some(true), "somebody else does it");
+        put_back(true);
+        assert_eq!(idle(), Some(false), "a daemon that hangs holds it itself");
+        controller.set_idle(&players[0].cgroup, true).unwrap();
+        drop(restores);
+        put_back(false);
+        assert_eq!(idle(), Some(false));
+        assert!(hold(root.path(), Duration::ZERO).is_some(), "it is let go");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::panic::resume_unwind;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
+use std::time::Instant;
 
 use rand_core::Rng;
 use rand_core::SeedableRng;
@@ -252,14 +253,20 @@ fn kills() -> Result<(), Skip> {
     let state_dir = StateDir::new();
     let mut random = Pcg32::seed_from_u64(5);
     let mut narrowed = 0;
+    // Twice so long as one takes to give the first seat, which on an emulated pCPU is more than all turns together.
+    let mut window = Duration::ZERO;
     let kills = crate::helper::kills(30);
     for kill in 0..kills {
         let pids = [&live_host.shared, &live_host.owner].map(|vm| vm.pid().to_string());
         let state = state_dir.0.to_str().expect("a path in UTF-8");
         let daemon = Helper::start(DAEMON, &[state, &pids[0], &pids[1]]);
-        std::thread::sleep(Duration::from_micros(u64::from(
-            random.next_u32() % 100_000,
-        )));
+        if kill == 0 {
+            let begin = Instant::now();
+            wait_until("it has a seat", || now(thread) != pcpus);
+            window = (begin.elapsed() * 2).max(Duration::from_millis(100));
+        } else {
+            std::thread::sleep(window.mul_f64(f64::from(random.next_u32()) / f64::from(u32::MAX)));
+        }
         daemon.kill();
         narrowed += u32::from(now(thread) != pcpus);
         let (actuator, report) = Actuator::open(controller()?, &state_dir.0).expect("it opens");

@@ -34,10 +34,10 @@ use tandem_policy::host::Host;
 use crate::harness::Skip;
 use crate::helper::Helper;
 use crate::helper::StateDir;
-use crate::helper::command;
 use crate::helper::vcpu_threads;
 use crate::host::LiveHost;
 use crate::host::controller;
+use crate::turns_daemon::watchdog;
 
 /// The VM whose group the fleet makes: vCPUs 0, 1 and 2.
 pub const SHARED: VmId = VmId(1);
@@ -107,7 +107,8 @@ impl Subject {
         let dir = StateDir::new();
         let (actuator, _) = Actuator::open(controller, &dir.0).expect("it opens");
         let fleet = Subject::fleet(Backend::Live(Box::new(actuator)));
-        Subject::with(live_host, dir, fleet.with_watchdog(command("watchdog")))
+        let fleet = fleet.with_watchdog(watchdog(&dir.0));
+        Subject::with(live_host, dir, fleet)
     }
 
     /// A fleet that acts by a rule: all VMs have this weight, in parts of the kernel's default.

@@ -136,7 +136,7 @@ fn spoof_weight() -> Result<(), Skip> {
         weight: Some(100.0),
         ..whose
     };
-    let name = VmRule::whose("db-*");
+    let name = VmRule::whose("db-*").expect("a name");
     assert_eq!(weight_under(vec![rule(name.clone())], &vm)?, 1.0);
     let user = |uid| VmRule {
         uid: Some(uid),
@@ -144,7 +144,7 @@ fn spoof_weight() -> Result<(), Skip> {
     };
     assert_eq!(weight_under(vec![rule(user(TENANT))], &vm)?, 100.0);
     assert_eq!(weight_under(vec![rule(user(0))], &vm)?, 1.0);
-    let anybody = VmRule::whose(&format!("uid:{TENANT}"));
+    let anybody = VmRule::whose(&format!("uid:{TENANT}")).expect("a user");
     assert_eq!(weight_under(vec![rule(anybody)], &vm)?, 100.0);
     Ok(())
 }

@@ -6,6 +6,7 @@ use std::io::Write;
 use std::io::stdin;
 use std::io::stdout;
 use std::path::Path;
+use std::process::Command;
 use std::process::ExitCode;
 use std::thread::sleep;
 use std::time::Duration;
@@ -85,7 +86,7 @@ pub fn be_a_daemon() -> ExitCode {
         Vec::new(),
         PolicySet::ALL,
     );
-    let mut fleet = fleet.with_watchdog(command("watchdog"));
+    let mut fleet = fleet.with_watchdog(watchdog(Path::new(state_dir)));
     let vms = [(SHARED, shared), (OWNER, owner)].into_iter();
     let vms: Vec<Vm> = vms
         .chain(third.iter().map(|pid| (THIRD, pid)))
@@ -130,9 +131,17 @@ pub fn be_a_daemon() -> ExitCode {
     }
 }
 
+/// Starts the watchdog of a daemon with this state directory.
+pub fn watchdog(state_dir: &Path) -> Command {
+    let mut command = command("watchdog");
+    command.arg(state_dir);
+    command
+}
+
 /// Is the watchdog.
 pub fn be_a_watchdog() -> ExitCode {
+    let state_dir = env::args_os().nth(1).expect("the state directory");
     let controller = cgroup::open(&ProcFs::host()).expect("a controller");
-    watch(stdin(), &*controller).expect("it watches");
+    watch(stdin(), &*controller, Path::new(&state_dir)).expect("it watches");
     ExitCode::SUCCESS
 }

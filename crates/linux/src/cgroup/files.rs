@@ -259,7 +259,9 @@ impl Hierarchy {
                 Err(CgroupError::Busy {
                     cgroup: cgroup.clone(),
                     held: match child {
-                        Some(child) => format!("{threads} threads, and cgroups such as {child}"),
+                        Some(child) => format!(
+                            "{threads} threads, and cgroups such as {child}; once those are removed, it can be, too"
+                        ),
                         None => format!("{threads} threads"),
                     },
                 })

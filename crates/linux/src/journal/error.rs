@@ -33,6 +33,14 @@ pub enum JournalError {
         /// Who owns it, or who may write to it.
         what: String,
     },
+    /// Something else stands in its place.
+    #[error(
+        "{path} is no file (a folder, a pipe or a device); nothing was put back. Move it away, or name another --state-dir"
+    )]
+    NoFile {
+        /// What is no file.
+        path: PathBuf,
+    },
     /// A file operation failed.
     #[error("cannot {action} {path}: {source}")]
     File {
@@ -53,6 +61,19 @@ pub enum JournalError {
         path: PathBuf,
         /// The line's number, from 1.
         line: usize,
+        /// What is wrong with it.
+        what: String,
+        /// The command that puts back what the journal lists.
+        restore: &'static str,
+    },
+    /// The first line is not what Tandem writes.
+    #[error(
+        "{path} does not begin as this Tandem's journals do: {what}. Nothing was put back. If another Tandem wrote it, run its \
+         '{restore}'; if it is damaged, put back by hand what its other lines name (what was changed, and its original value). Then move it away"
+    )]
+    NoHead {
+        /// The journal.
+        path: PathBuf,
         /// What is wrong with it.
         what: String,
         /// The command that puts back what the journal lists.

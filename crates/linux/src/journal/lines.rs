@@ -85,15 +85,19 @@ pub(crate) fn parse<R: Entry>(
     let Some((first, _)) = lines.next() else {
         return Ok(Vec::new());
     };
+    let no_head = |what: String| JournalError::NoHead {
+        path: path.to_owned(),
+        what: shown(&what),
+        restore: R::RESTORE,
+    };
     let stamp: Stamp = serde_json::from_slice(first)
-        .map_err(|error| malformed(1, format!("not the head of a Tandem journal ({error})")))?;
+        .map_err(|error| no_head(format!("not the head of a Tandem journal ({error})")))?;
     if stamp.tandem_journal > FORMAT {
         let what = format!(
-            "the journal has format {}, this Tandem reads formats up to {FORMAT}; restore with the \
-             Tandem that wrote it",
+            "it has format {}, this Tandem reads formats up to {FORMAT}",
             stamp.tandem_journal
         );
-        return Err(malformed(1, what));
+        return Err(no_head(what));
     }
     let mut records: Vec<R> = Vec::new();
     for (text, number) in lines {

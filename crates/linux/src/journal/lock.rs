@@ -29,6 +29,28 @@ pub fn is_abandoned(dir: &Path) -> bool {
             .is_ok_and(is_free)
 }
 
+/// A state directory that nobody else holds for as long as this lives: nobody restores meanwhile, and no daemon begins. `None`: somebody has held it
+/// for as long as `patience`, or it cannot be told, for nothing there can be opened.
+pub fn hold(dir: &Path, patience: Duration) -> Option<File> {
+    let open = |path: &Path| HostDisk.open(path, How::Read);
+    let file = open(&dir.join("lock")).or_else(|_| open(dir)).ok()?;
+    locked(&HostDisk, &file, patience).ok()?;
+    Some(file)
+}
+
+/// Locks a file that somebody may hold for a moment.
+fn locked(disk: &dyn Disk, file: &File, patience: Duration) -> io::Result<()> {
+    let end = Instant::now() + patience;
+    loop {
+        match disk.lock(file) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < end => {
+                thread::sleep(Duration::from_millis(5));
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
 /// Takes it.
 pub(crate) fn lock(disk: &dyn Disk, dir: &Path) -> Result<File, JournalError> {
     let path = dir.join("lock");
@@ -55,17 +77,8 @@ pub(crate) fn lock(disk: &dyn Disk, dir: &Path) -> Result<File, JournalError> {
     if !metadata.is_dir() {
         check_file(&path, &metadata)?;
     }
-    // A process that its killed owner was just starting holds it for a moment more, until it runs its own program.
-    let end = Instant::now() + PATIENCE;
-    let locked = loop {
-        match disk.lock(&file) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < end => {
-                thread::sleep(Duration::from_millis(5));
-            }
-            outcome => break outcome,
-        }
-    };
-    match locked {
+    // A process that its killed owner was just starting holds it for a moment more, until it runs its own program; its watchdog does until it has acted.
+    match locked(disk, &file, PATIENCE) {
         Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
             let text = disk.read(&file).ok();

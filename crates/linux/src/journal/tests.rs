@@ -107,7 +107,7 @@ fn any_torn_end_is_ignored_and_taken_away() {
 }
 
 #[test]
-fn malformed_lines_name_the_file_and_the_line() {
+fn malformed_lines_name_the_file_and_where_in_it() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("journal");
     filled(dir.path());
@@ -115,8 +115,8 @@ fn malformed_lines_name_the_file_and_the_line() {
     let mut lines: Vec<&str> = good.lines().collect();
     lines.insert(3, "{\"change\":\"created\"}");
     let cases = [
-        ("garbage\n".to_owned(), "line 1"),
-        ("\n".to_owned(), "line 1"),
+        ("garbage\n".to_owned(), "does not begin"),
+        ("\n".to_owned(), "does not begin"),
         (format!("{}\n", lines.join("\n")), "line 4"),
         (good.replace("created", "invented"), "line 3"),
         (
@@ -659,6 +659,8 @@ fn a_journal_whose_writer_is_gone_is_abandoned() {
     fs::remove_file(&lock).unwrap();
     rustix::fs::mkfifoat(rustix::fs::CWD, &lock, rustix::fs::Mode::RUSR).unwrap();
     is_abandoned(dir.path());
+    let said = Journal::<Record>::open(dir.path(), stamp()).unwrap_err();
+    assert!(said.to_string().contains("Move it away"), "{said}");
     fs::write(dir.path().join("journal"), "").unwrap();
     assert!(!is_abandoned(dir.path()));
 }

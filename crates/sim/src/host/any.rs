@@ -71,6 +71,14 @@ impl Scheduler for AnyScheduler {
         dispatch!(self, s => s.preempts(woken, pcpu, now))
     }
 
+    fn looks_again_after(&self, pcpu: u32) -> Option<u64> {
+        dispatch!(self, s => s.looks_again_after(pcpu))
+    }
+
+    fn looks_again(&mut self, pcpu: u32) -> bool {
+        dispatch!(self, s => s.looks_again(pcpu))
+    }
+
     fn select(&mut self, vcpu: u32, last: u32, idle: &PcpuSet, now: u64) -> u32 {
         dispatch!(self, s => s.select(vcpu, last, idle, now))
     }

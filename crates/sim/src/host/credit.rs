@@ -93,7 +93,7 @@ struct CreditPcpu {
     /// When the current one was picked, what it ran since, and the next tick.
     ran: u64,
     tick_due: u64,
-    /// A better one woke within the rate limit, and takes over when that has passed.
+    /// A better one woke within the rate limit, and takes over once that has passed.
     tickled: bool,
     /// It has chosen and not yet looked whether other pCPUs have better ones waiting.
     looks: bool,
@@ -361,10 +361,19 @@ impl Scheduler for CreditHost {
             return true;
         };
         let is_better = self.vcpus[woken as usize].class < self.vcpus[current as usize].class;
-        // csched_schedule lets the current one run out the rate limit and then chooses again; here
-        // that is at the host's tick.
         pcpu.tickled |= is_better;
         is_better && pcpu.ran >= self.config.ratelimit.0
+    }
+
+    /// csched_schedule of Xen 4.2 lets a vCPU go on that has not run as long as the rate limit, and sets its timer to the whole of that.
+    fn looks_again_after(&self, p: u32) -> Option<u64> {
+        let is_due = self.pcpus[p as usize].tickled && self.config.ratelimit.0 > 0;
+        is_due.then_some(self.config.ratelimit.0)
+    }
+
+    fn looks_again(&mut self, p: u32) -> bool {
+        let pcpu = &self.pcpus[p as usize];
+        pcpu.tickled && pcpu.waiting() > 0 && pcpu.ran >= self.config.ratelimit.0
     }
 
     fn select(&mut self, v: u32, last: u32, idle: &PcpuSet, _now: u64) -> u32 {

@@ -303,6 +303,16 @@ pub trait Scheduler {
     /// Whether a vCPU that was just enqueued takes the pCPU from the current one.
     fn preempts(&mut self, woken: u32, pcpu: u32, now: u64) -> bool;
 
+    /// The vCPU that was just enqueued waits: so many ns later the scheduler's own timer has it look again, if it has one.
+    fn looks_again_after(&self, _pcpu: u32) -> Option<u64> {
+        None
+    }
+
+    /// That timer fires; true if the current vCPU should be switched out.
+    fn looks_again(&mut self, _pcpu: u32) -> bool {
+        false
+    }
+
     /// Where a vCPU that wakes (or starts) should go. `idle` tells which pCPUs have no vCPU,
     /// `last` is where it ran last.
     fn select(&mut self, vcpu: u32, last: u32, idle: &PcpuSet, now: u64) -> u32;

@@ -293,6 +293,9 @@ fn the_rate_limit_delays_a_boosted_vcpu_and_no_more() {
     assert_eq!(host.current[0].map(|v| v > 0), Some(true));
     host.host.enqueue(0, 0, Arrival::Wakeup, host.now);
     assert!(!host.host.preempts(0, 0, host.now), "within the rate limit");
+    let limit = CreditConfig::default().ratelimit.0;
+    assert_eq!(host.host.looks_again_after(0), Some(limit));
+    assert!(!host.host.looks_again(0), "nothing ran yet");
     host.run(3);
     assert!(
         host.received[0] >= MS,

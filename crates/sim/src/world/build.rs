@@ -262,6 +262,7 @@ fn slots(parts: &Parts, pcpus: usize) -> Slots {
         agents: take(parts.vms.len()),
         rescheds: take(pcpus),
         delays: take(parts.vcpus.len()),
+        second_looks: take(pcpus),
         messages: take(0),
     }
 }

@@ -91,9 +91,24 @@ impl World {
         let current = self.pcpus[p as usize].current;
         if current == NONE || self.vcpus[current as usize].state == VcpuState::HaltPolling {
             self.work.push(Work::Pcpu(p));
-        } else if self.now >= self.pcpus[p as usize].protected_until
-            && self.host.preempts(v, p, self.now)
-        {
+        } else if self.now >= self.pcpus[p as usize].protected_until {
+            if self.host.preempts(v, p, self.now) {
+                self.reschedule(p);
+            } else if let Some(rest) = self.host.looks_again_after(p) {
+                let slot = Slot(self.slots.second_looks + p);
+                self.queue.set(slot, self.now + rest);
+            }
+        }
+    }
+
+    /// The scheduler's own timer fires after a vCPU woke that had to wait: it chooses again, if the current one has run long enough by now.
+    pub(crate) fn second_look(&mut self, p: u32) {
+        let current = self.pcpus[p as usize].current;
+        if current == NONE {
+            return;
+        }
+        self.host_account(current);
+        if self.host.looks_again(p) {
             self.reschedule(p);
         }
     }

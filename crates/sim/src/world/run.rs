@@ -126,8 +126,10 @@ impl World {
             self.agent(slot - s.agents);
         } else if slot < s.delays {
             self.told_to_reschedule(slot - s.rescheds);
-        } else if slot < s.messages {
+        } else if slot < s.second_looks {
             self.delay_over(slot - s.delays);
+        } else if slot < s.messages {
+            self.second_look(slot - s.second_looks);
         } else {
             self.message(slot - s.messages);
         }

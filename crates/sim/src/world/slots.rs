@@ -21,5 +21,6 @@ pub(super) struct Slots {
     pub agents: u32,
     pub rescheds: u32,
     pub delays: u32,
+    pub second_looks: u32,
     pub messages: u32,
 }
