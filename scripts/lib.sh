@@ -11,6 +11,17 @@ say() {
     echo "$*" >&2
 }
 
+# Copies the libraries that programs load at their start into a file system, where they are here. A static program has none.
+add_libraries() {
+    local root=$1 program file
+    shift
+    for program in "$@"; do
+        while read -r file; do
+            [[ -e $root$file ]] || install -D "$file" "$root$file"
+        done < <(ldd "$program" 2>/dev/null | grep -o '/[^ ]*')
+    done
+}
+
 # A test that this machine cannot run. The summary counts these lines, so that what was not tested
 # is never mistaken for what passed.
 skip() {
