@@ -65,7 +65,7 @@ fn configuration_files() {
         ),
         (
             "[host]\nmetrics_listen = \"9464\"\n",
-            ["line 2", "socket address"],
+            ["line 2", "such as 127.0.0.1:9464"],
         ),
         (
             "[host.select]\nname = \"db\"\n",
