@@ -426,6 +426,14 @@ mod tests {
     }
 
     #[test]
+    fn what_nests_too_deep_is_refused_before_it_is_read() {
+        // A reader that counts what closes wrongly would overflow its stack here.
+        let closed = ["{}"; 30_000].join(", ");
+        let deep = format!("a = {{ {closed}, b = {}\n", "{a=".repeat(30_000));
+        assert!(error(&deep).ends_with("line 1: tables and lists may nest 100 deep at most"));
+    }
+
+    #[test]
     fn values_out_of_range_name_key_value_and_range() {
         assert_eq!(
             error("[host]\nperiod_ms = 5"),

@@ -110,7 +110,8 @@ fn command_lines_and_names_of_threads_name_vms_in_a_line_and_cost_little() {
     );
     let comms = Mutator::new(COMMS, &["/", "/vcpu", "CPU ", "vcpu", "-"]);
     let mut named = 0;
-    each_input("command lines", 2_500, 1 << 20, |random| {
+    // What looks at a line may hold a megabyte; what checks it here, more.
+    each_input("command lines", 2_500, 4 << 20, |random| {
         let line = lines.input(random);
         fs::write(host.process().join("cmdline"), &line).unwrap();
         for tid in 100..103 {
@@ -130,7 +131,10 @@ fn command_lines_and_names_of_threads_name_vms_in_a_line_and_cost_little() {
         }
         let procfs = ProcFs::at(host.root.path());
         let mut discovery = Discovery::new(DiscoveryOptions::default(), procfs).unwrap();
-        let scan = discovery.scan().unwrap();
+        let mut scan = None;
+        let held = most_held(|| scan = Some(discovery.scan().unwrap()));
+        assert!(held <= 1 << 20, "a look held {held} bytes");
+        let scan = scan.unwrap();
         assert!(!scan.vms.is_empty(), "it holds KVM vCPUs");
         for vm in &scan.vms {
             assert_eq!(vm.process.pid, Pid(100));
@@ -274,11 +278,15 @@ fn qmp_replies_are_read_or_refused_and_cost_little() {
     let path = listener.folder.path().join("qmp");
     let socket = OpenSocket::found(&path).unwrap();
     let (mut answers, mut refused, mut compared) = (0, 0, 0);
-    each_input("QMP replies", 2_000, 1 << 20, |random| {
+    // What reads a reply may hold a megabyte; the tree that it is compared with, more.
+    each_input("QMP replies", 2_000, 64 << 20, |random| {
         let reply = mutator.input(random);
         listener.replies.send(reply.clone()).unwrap();
         // Longer than any machine needs: what there is to read is there at once.
-        match query_vcpus(&socket, Duration::from_secs(60)) {
+        let mut asked = None;
+        let held = most_held(|| asked = Some(query_vcpus(&socket, Duration::from_secs(60))));
+        assert!(held <= 1 << 20, "a reply held {held} bytes");
+        match asked.unwrap() {
             Ok(answer) => {
                 answers += 1;
                 assert_eq!(answer.peer.pid, Pid(std::process::id()));

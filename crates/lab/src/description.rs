@@ -7,6 +7,9 @@ use std::path::Path;
 use std::path::PathBuf;
 
 use serde::de::DeserializeOwned;
+use serde::de::Error as _;
+use tandem_policy::nesting::TOO_DEEP;
+use tandem_policy::nesting::too_deep;
 use thiserror::Error;
 
 use crate::file::FileError;
@@ -68,7 +71,11 @@ pub fn read<T: DeserializeOwned>(
         }
         Err(error) => return Err(FileError::of("read", path)(error).into()),
     };
-    toml::from_str(&text).map_err(|source| DescriptionError::Toml {
+    let parsed = match too_deep(&text) {
+        Some(_) => Err(toml::de::Error::custom(TOO_DEEP)),
+        None => toml::from_str(&text),
+    };
+    parsed.map_err(|source| DescriptionError::Toml {
         path: path.to_owned(),
         source: Box::new(source),
     })

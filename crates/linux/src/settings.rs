@@ -13,6 +13,8 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use serde::Deserializer;
 use serde::de::Error as _;
+use tandem_policy::nesting::TOO_DEEP;
+use tandem_policy::nesting::too_deep;
 use thiserror::Error;
 
 use crate::printable::printable;
@@ -24,6 +26,9 @@ const MOST_BYTES: u64 = 1 << 20;
 
 /// So many characters of a value that is not possible are said.
 const LONGEST_VALUE: usize = 200;
+
+/// So many of what would be right, which may name a path.
+const LONGEST_EXPECTED: usize = 600;
 
 /// Why settings cannot be used.
 #[derive(Debug, Error)]
@@ -63,7 +68,10 @@ impl SettingsError {
         SettingsError::Value {
             key: key.to_owned(),
             value: printable(&value).chars().take(LONGEST_VALUE).collect(),
-            expected: printable(&expected.to_string()).into_owned(),
+            expected: printable(&expected.to_string())
+                .chars()
+                .take(LONGEST_EXPECTED)
+                .collect(),
         }
     }
 }
@@ -86,10 +94,15 @@ pub fn read<T, E: Display>(
         let too_long = format!("it is longer than {MOST_BYTES} bytes; no settings are");
         return Err(failed(io::Error::other(too_long)));
     }
-    parse(&text).map_err(|error| SettingsError::Parse {
+    let wrong = |message: String| SettingsError::Parse {
         path: path.to_owned(),
-        message: in_words(error.to_string().trim_end()),
-    })
+        message,
+    };
+    if let Some(at) = too_deep(&text) {
+        let line = text[..at].lines().count().max(1);
+        return Err(wrong(format!("line {line}: {TOO_DEEP}")));
+    }
+    parse(&text).map_err(|error| wrong(in_words(error.to_string().trim_end())))
 }
 
 /// What is expected, in an operator's words and not in the language's.
@@ -231,6 +244,8 @@ mod tests {
             said.starts_with("a = \\x1bxxx") && said.len() < 300,
             "{said}"
         );
+        let error = SettingsError::value("a", 1, "x".repeat(1 << 20));
+        assert!(error.to_string().len() < 700);
         let endless = read(Path::new("/dev/zero"), |_| Err::<(), _>("read")).unwrap_err();
         assert!(endless.to_string().contains("longer than"), "{endless}");
     }
@@ -279,5 +294,8 @@ mod tests {
             wrong,
             format!("configuration {}: no such key", path.display())
         );
+        std::fs::write(&path, format!("a = 1\nb = {}", "{".repeat(10_000))).unwrap();
+        let deep = read(&path, parse).unwrap_err().to_string();
+        assert!(deep.ends_with(&format!("line 2: {TOO_DEEP}")), "{deep}");
     }
 }

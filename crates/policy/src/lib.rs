@@ -13,6 +13,7 @@ pub mod flexs;
 pub mod flexw;
 pub mod gleaner;
 pub mod host;
+pub mod nesting;
 pub mod observation;
 pub mod pcpu_set;
 pub mod per_thread;

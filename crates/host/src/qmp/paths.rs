@@ -32,6 +32,9 @@ pub const MOST_OF_FOLDER: usize = 1024;
 /// Of so many folders that hold more it is known where to go on.
 const MOST_POSITIONS: usize = 1024;
 
+/// The longest pattern, in bytes: no path is longer (PATH_MAX of include/uapi/linux/limits.h).
+const LONGEST: usize = 4096;
+
 /// Where QMP sockets may be: a path whose parts may be globs, as `/var/lib/libvirt/qemu/*/mon.sock`.
 #[derive(Clone, Debug)]
 pub struct SocketPattern {
@@ -51,6 +54,13 @@ impl SocketPattern {
             pattern: pattern.chars().take(200).collect(),
             why,
         };
+        // Each of its parts may be a glob of its own.
+        if pattern.len() > LONGEST {
+            let length = pattern.len();
+            return Err(wrong(format!(
+                "{length} bytes are too many: at most {LONGEST}, as of a path"
+            )));
+        }
         let Some(path) = pattern.strip_prefix('/') else {
             return Err(wrong("it must be an absolute path".to_owned()));
         };

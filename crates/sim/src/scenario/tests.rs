@@ -265,3 +265,15 @@ fn workloads_of_the_repository_are_built_in() {
         "{error}"
     );
 }
+
+#[test]
+fn what_nests_too_deep_is_refused_before_it_is_read() {
+    // A reader that counts what closes wrongly would overflow its stack here.
+    let closed = ["{}"; 30_000].join(", ");
+    let deep = format!("{{ {closed}, b = {}", "{a=".repeat(30_000));
+    let error = Source::from_text("s.toml", &format!("\na = {deep}\n")).unwrap_err();
+    let wanted = "s.toml:2: tables and lists may nest 100 deep at most";
+    assert_eq!(error.to_string(), wanted);
+    // What is no TOML on the command line is a text, also there.
+    assert!(with(&[&format!("host.scheduler={deep}")]).is_err());
+}

@@ -9,6 +9,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use tandem_policy::nesting::TOO_DEEP;
+use tandem_policy::nesting::too_deep;
 use toml::Spanned;
 use toml::de::DeTable;
 use toml::de::DeValue;
@@ -57,6 +59,9 @@ impl Node {
     /// Reads a document; `file` is what errors call it.
     pub fn parse(file: &str, text: &str) -> Result<Node, LoadError> {
         let lines = Lines::new(file, text);
+        if let Some(at) = too_deep(text) {
+            return Err(LoadError::at(&lines.place(at), TOO_DEEP));
+        }
         let table = DeTable::parse(text).map_err(|error| {
             let at = error.span().map_or(0, |span| span.start);
             LoadError::at(&lines.place(at), error.message().replace('\n', "; "))
@@ -70,11 +75,15 @@ impl Node {
     /// Reads a value as it is given on the command line: TOML if it is that, otherwise a string.
     pub fn given(place: Place, text: &str) -> Node {
         let quoted = |text: &str| Value::Text(text.to_owned());
-        let value = match DeValue::parse(text) {
-            Ok(value) => Lines::new("", text)
+        let parsed = match too_deep(text) {
+            Some(_) => None,
+            None => DeValue::parse(text).ok(),
+        };
+        let value = match parsed {
+            Some(value) => Lines::new("", text)
                 .value(value)
                 .map_or_else(|_| quoted(text), |node| node.value),
-            Err(_) => quoted(text),
+            None => quoted(text),
         };
         Node { place, value }.at_place()
     }
