@@ -168,5 +168,7 @@ pub enum TraceEvent {
         woken: u64,
         /// When it ran, ns.
         ran: u64,
+        /// So long its vCPU then still has to do what waking and switching cost before the thread's next instruction, ns.
+        owed: u64,
     },
 }

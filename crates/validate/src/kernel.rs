@@ -7,18 +7,25 @@
 //! threads that only compute. Real runs are interleaved, the reference with them, and medians of the
 //! ratios are taken, so that a machine that is slower for a while matters little.
 //!
+//! Programs may also run in cgroups beside each other (`groups`), which needs root. Of their roles that sleep it is also compared how long they take to run
+//! afterwards.
+//!
 //! It needs a quiet machine: whatever else runs takes time from the real programs only. The load
 //! before the measurement is part of the report.
 
 mod costs;
 mod cpus;
+mod groups;
 mod objects;
+mod places;
 mod real;
 mod report;
 mod simulated;
 mod workloads;
 
 use std::io;
+use std::path::Path;
+use std::time::Duration;
 
 use tandem_experiment::averages;
 use tandem_sim::scenario::load::LoadError;
@@ -30,11 +37,17 @@ pub use costs::CostError;
 pub use costs::Found;
 pub use cpus::CPUS;
 pub use cpus::CpuError;
+pub use groups::Case;
+pub use groups::Group;
+pub use groups::GroupsError;
+pub use places::PlaceError;
 pub use real::RealError;
 pub use report::Comparison;
 pub use report::Program;
 pub use report::RoleRatio;
 pub use report::TOLERANCE;
+pub use report::WAKE_TOLERANCE;
+pub use report::WakeRatio;
 pub use report::text;
 pub use simulated::SimulatedError;
 pub use workloads::WorkloadsError;
@@ -44,6 +57,7 @@ use crate::event::Event;
 use crate::event::Tell;
 use crate::this_kernel;
 use cpus::Speed;
+use places::Places;
 use simulated::Machine;
 
 /// The program that others are set against.
@@ -74,10 +88,19 @@ pub enum CompareError {
     /// A program did not run in the simulator.
     #[error(transparent)]
     Simulated(#[from] SimulatedError),
+    /// Cgroups could not be made or taken away.
+    #[error(transparent)]
+    Place(#[from] PlaceError),
 }
 
-/// Compares workloads that [`read`] accepted, by so many real runs of each.
-pub fn compare(workloads: &[Workload], runs: u32, tell: Tell) -> Result<Comparison, CompareError> {
+/// Compares what [`read`] accepted, by so many real runs of each. Cgroups are journaled in `state_dir`; where they cannot be made, the cases that
+/// need them are left out, and why is part of the comparison.
+pub fn compare(
+    cases: &[Case],
+    runs: u32,
+    state_dir: &Path,
+    tell: Tell,
+) -> Result<Comparison, CompareError> {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     if cpus < CPUS as usize {
         return Err(CompareError::Cpus(cpus));
@@ -87,34 +110,38 @@ pub fn compare(workloads: &[Workload], runs: u32, tell: Tell) -> Result<Comparis
         .trim()
         .to_owned();
     let load_average = this_kernel::load_average();
+    let (mut places, left_out) = places(cases, state_dir);
+    let cases: Vec<&Case> = cases
+        .iter()
+        .filter(|case| places.is_some() || matches!(case, Case::Threads(_)))
+        .collect();
     let mut machine = Machine::new(&release)?;
     tell(Event::Costs);
     let calibration = costs::find(&mut machine)?;
     let reference = parse::from_text("reference", REFERENCE)?;
-    let rounds = measure(workloads, &reference, runs, tell)?;
+    let rounds = measure(&cases, &reference, runs, &mut places, tell);
+    let left = places.map_or(Ok(()), Places::leave);
+    let rounds = rounds?;
+    left?;
     let reference_simulated = last(&simulated_ends(&machine, &reference)?);
-    let mut programs = Vec::new();
-    for (w, workload) in workloads.iter().enumerate() {
-        let simulated = simulated_ends(&machine, workload)?;
-        let roles = workload.roles.iter().enumerate().map(|(r, role)| {
-            let ratios = rounds.iter().map(|x| x.times[w][r] / x.reference);
-            let real_ratio = median(ratios.clone());
-            let simulated_ratio = simulated[r] / reference_simulated;
-            RoleRatio {
-                role: role.name.clone(),
-                real_ns: median(rounds.iter().map(|x| x.times[w][r])),
-                real_ratio,
-                real_range: (
-                    ratios.clone().fold(f64::INFINITY, f64::min),
-                    ratios.fold(0.0, f64::max),
-                ),
-                simulated_ratio,
-                difference: simulated_ratio / real_ratio - 1.0,
-            }
-        });
-        let roles: Vec<RoleRatio> = roles.collect();
+    let (mut programs, mut wakes) = (Vec::new(), Vec::new());
+    for (number, case) in cases.iter().enumerate() {
+        let real: Vec<(&[RoleRun], f64)> = rounds
+            .iter()
+            .map(|round| (round.roles[number].as_slice(), round.reference))
+            .collect();
+        let simulated = simulated_roles(&machine, case)?;
+        let mut roles = Vec::new();
+        for (r, (role, simulated)) in names(case).into_iter().zip(&simulated).enumerate() {
+            let woken: Vec<Vec<u64>> = real
+                .iter()
+                .map(|(roles, _)| roles[r].wakes.clone())
+                .collect();
+            wakes.extend(WakeRatio::of(name(case), &role, &woken, &simulated.wakes));
+            roles.push(ratio(role, r, &real, simulated, reference_simulated));
+        }
         programs.push(Program {
-            name: workload.name.clone(),
+            name: name(case).to_owned(),
             within: roles.iter().all(|r| r.difference.abs() <= TOLERANCE),
             roles,
         });
@@ -129,47 +156,169 @@ pub fn compare(workloads: &[Workload], runs: u32, tell: Tell) -> Result<Comparis
         calibration,
         within: programs.iter().filter(|p| p.within).count(),
         programs,
+        wakes,
+        left_out,
     })
+}
+
+/// Where cgroups are made, if a case needs any, and why they cannot be.
+fn places(cases: &[Case], state_dir: &Path) -> (Option<Places>, Option<String>) {
+    let needs = |case: &&Case| matches!(case, Case::Groups { .. });
+    let needing = cases.iter().filter(needs).count();
+    if needing == 0 {
+        return (None, None);
+    }
+    match Places::open(state_dir) {
+        Ok(places) => (Some(places), None),
+        Err(error) => (
+            None,
+            Some(format!(
+                "{needing} cases with cgroups are not measured: {error}"
+            )),
+        ),
+    }
+}
+
+fn name(case: &Case) -> &str {
+    match case {
+        Case::Threads(workload) => &workload.name,
+        Case::Groups { name, .. } => name,
+    }
+}
+
+/// The names of a case's roles, with those of their groups.
+fn names(case: &Case) -> Vec<String> {
+    match case {
+        Case::Threads(workload) => workload.roles.iter().map(|r| r.name.clone()).collect(),
+        Case::Groups { groups, .. } => groups
+            .iter()
+            .map(|group| &group.workload)
+            .flat_map(|workload| {
+                workload
+                    .roles
+                    .iter()
+                    .map(|r| format!("{}/{}", workload.name, r.name))
+            })
+            .collect(),
+    }
+}
+
+/// What a role did in one run.
+#[derive(Clone, Debug, Default)]
+struct RoleRun {
+    /// When its last thread ended, ns.
+    finished: f64,
+    /// How long its threads took to run after their sleeps, ns.
+    wakes: Vec<u64>,
+}
+
+/// One role's real figures, of all runs, beside the simulated ones.
+fn ratio(
+    role: String,
+    number: usize,
+    real: &[(&[RoleRun], f64)],
+    simulated: &RoleRun,
+    reference_simulated: f64,
+) -> RoleRatio {
+    let ratios = real
+        .iter()
+        .map(|(roles, reference)| roles[number].finished / reference);
+    let real_ratio = median(ratios.clone());
+    let simulated_ratio = simulated.finished / reference_simulated;
+    RoleRatio {
+        role,
+        real_ns: median(real.iter().map(|(roles, _)| roles[number].finished)),
+        real_ratio,
+        real_range: (
+            ratios.clone().fold(f64::INFINITY, f64::min),
+            ratios.fold(0.0, f64::max),
+        ),
+        simulated_ratio,
+        difference: simulated_ratio / real_ratio - 1.0,
+    }
 }
 
 /// One real run of everything.
 struct Round {
     reference: f64,
-    /// For each workload and role when it ended, ns.
-    times: Vec<Vec<f64>>,
+    /// For each case what its roles did.
+    roles: Vec<Vec<RoleRun>>,
 }
 
 fn measure(
-    workloads: &[Workload],
+    cases: &[&Case],
     reference: &Workload,
     runs: u32,
+    places: &mut Option<Places>,
     tell: Tell,
 ) -> Result<Vec<Round>, CompareError> {
     let mut rounds = Vec::new();
     for run in 1..=runs {
         tell(Event::RealRun { run, runs });
-        let mut times = Vec::new();
+        let mut roles = Vec::new();
         let mut references = Vec::new();
-        for workload in workloads {
+        for (number, case) in cases.iter().enumerate() {
             let speed = Speed::measure(reference)?;
             references.push(last(&nanos(&real::run(reference, speed)?)));
-            let speed = Speed::measure(workload)?;
-            times.push(nanos(&real::run(workload, speed)?));
+            roles.push(match (case, &mut *places) {
+                (Case::Groups { groups, .. }, Some(places)) => {
+                    let mut inside = places.of(number, groups)?;
+                    let ran = real::run_together(&case.workloads(), speed, &mut inside, true)?;
+                    let roles = ran.into_iter().flatten();
+                    roles
+                        .map(|role| RoleRun {
+                            finished: role.finished.as_nanos() as f64,
+                            wakes: role.wakes,
+                        })
+                        .collect()
+                }
+                (case, _) => {
+                    let mut ends = Vec::new();
+                    for workload in case.workloads() {
+                        let speed = Speed::measure(workload)?;
+                        ends.extend(nanos(&real::run(workload, speed)?));
+                    }
+                    alone(ends)
+                }
+            });
         }
         rounds.push(Round {
             reference: median(references),
-            times,
+            roles,
         });
     }
     Ok(rounds)
 }
 
-fn nanos(finished: &[std::time::Duration]) -> Vec<f64> {
+/// Of threads that are in no group it is compared when they end.
+fn alone(ends: Vec<f64>) -> Vec<RoleRun> {
+    let run = |finished| RoleRun {
+        finished,
+        wakes: Vec::new(),
+    };
+    ends.into_iter().map(run).collect()
+}
+
+fn nanos(finished: &[Duration]) -> Vec<f64> {
     finished.iter().map(|t| t.as_nanos() as f64).collect()
 }
 
 fn last(times: &[f64]) -> f64 {
     times.iter().copied().fold(0.0, f64::max)
+}
+
+fn simulated_roles(machine: &Machine, case: &Case) -> Result<Vec<RoleRun>, SimulatedError> {
+    match case {
+        Case::Threads(workload) => Ok(alone(simulated_ends(machine, workload)?)),
+        Case::Groups { name, groups } => {
+            let roles = machine.run_groups(name, groups)?.into_iter().flatten();
+            let run = |role: simulated::RoleRun| RoleRun {
+                finished: role.finished.0 as f64,
+                wakes: role.wakes,
+            };
+            Ok(roles.map(run).collect())
+        }
+    }
 }
 
 fn simulated_ends(machine: &Machine, workload: &Workload) -> Result<Vec<f64>, SimulatedError> {

@@ -13,12 +13,22 @@ pub struct UnknownRelease(String);
 
 /// The scheduler of a kernel of this release: EEVDF since 6.6, CFS before.
 pub fn scheduler(release: &str) -> Result<&'static str, UnknownRelease> {
+    let is_eevdf = version(release)? >= (6, 6);
+    Ok(if is_eevdf { "eevdf" } else { "cfs" })
+}
+
+/// What becomes of lag when a group's weight changes, as a scenario's `eevdf.reweight` has it: inflated since 6.13.
+pub fn reweight(release: &str) -> Result<&'static str, UnknownRelease> {
+    let is_inflated = version(release)? >= (6, 13);
+    Ok(if is_inflated { "6.13" } else { "reverted" })
+}
+
+fn version(release: &str) -> Result<(u32, u32), UnknownRelease> {
     let mut numbers = release.split(['.', '-']).map(str::parse::<u32>);
-    let version = match (numbers.next(), numbers.next()) {
-        (Some(Ok(major)), Some(Ok(minor))) => (major, minor),
-        _ => return Err(UnknownRelease(release.to_owned())),
-    };
-    Ok(if version >= (6, 6) { "eevdf" } else { "cfs" })
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) => Ok((major, minor)),
+        _ => Err(UnknownRelease(release.to_owned())),
+    }
 }
 
 /// The kernel's clock tick: what its coarse clocks resolve.
@@ -43,6 +53,8 @@ mod tests {
         assert_eq!(scheduler("6.12.3-cloud-amd64"), Ok("eevdf"));
         assert_eq!(scheduler("6.6-rc1"), Ok("eevdf"));
         assert_eq!(scheduler("6.1.0"), Ok("cfs"));
+        assert_eq!(reweight("6.12.3"), Ok("reverted"));
+        assert_eq!(reweight("6.18.5"), Ok("6.13"));
         let error = scheduler("sixth").unwrap_err().to_string();
         assert!(error.contains("\"sixth\": expected one like"), "{error}");
     }

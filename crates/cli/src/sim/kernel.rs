@@ -7,13 +7,14 @@ use clap::Args;
 use tandem_validate::kernel;
 
 use crate::console::print;
+use crate::live;
 use crate::output;
 
 /// `tandem sim kernel`
 #[derive(Debug, Args)]
 pub struct KernelArgs {
     /// Workload files, or folders of them, whose programs end
-    #[arg(value_name = "WORKLOAD", default_value = "scenarios/kernel")]
+    #[arg(value_name = "WORKLOAD", default_values = ["scenarios/kernel", "scenarios/kernel/groups"])]
     workloads: Vec<PathBuf>,
     /// Real runs of each program; medians count
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -27,7 +28,9 @@ pub struct KernelArgs {
 pub fn main(args: &KernelArgs) -> anyhow::Result<()> {
     output::check_json(args.json.as_deref())?;
     let workloads = kernel::read(&args.workloads)?;
-    let comparison = kernel::compare(&workloads, args.runs, &|event| note!("{event}"))?;
+    let state_dir = live::state_dir(None).join("groups");
+    let tell = |event| note!("{event}");
+    let comparison = kernel::compare(&workloads, args.runs, &state_dir, &tell)?;
     if !output::is_stdout(args.json.as_deref()) {
         print(&kernel::text(&comparison))?;
     }

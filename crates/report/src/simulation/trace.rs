@@ -138,6 +138,7 @@ impl<'a> Mapping<'a> {
                 to,
                 woken,
                 ran,
+                owed: _,
             } => {
                 let target = self.threads[to as usize];
                 match from {

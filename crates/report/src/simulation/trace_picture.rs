@@ -107,6 +107,7 @@ pub fn draw(tracks: &Tracks, events: &[TraceEvent], from: Nanos, to: Nanos) -> T
                 to,
                 woken,
                 ran,
+                owed: _,
             } => {
                 let from = vcpu_at(&threads[waker as usize], woken);
                 let to = vcpu_at(&threads[to as usize], ran);

@@ -229,12 +229,14 @@ impl World {
             let woken = std::mem::replace(&mut thread.woken_at, u64::MAX);
             let (vm, waker) = (thread.vm, thread.woken_by);
             self.vms[vm as usize].wake_latency.add(self.now - woken);
+            let owed = self.owed(v);
             if let Some(trace) = &mut self.trace {
                 trace.add(TraceEvent::Wakeup {
                     from: (waker != NONE).then_some(waker),
                     to: t,
                     woken,
                     ran: self.now,
+                    owed,
                 });
             }
         }

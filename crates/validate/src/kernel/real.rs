@@ -10,11 +10,21 @@
 //! locks, kernel work, TLB flushes, devices), are refused before anything runs.
 
 use std::io;
+use std::num::NonZeroU64;
 use std::sync::Barrier as Gate;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use std::time::Instant;
 
 use rustix::process::setpriority_process;
+use rustix::thread::gettid;
+use rustix::thread::set_current_timer_slack;
+use tandem_linux::actuator::ActuatorError;
+use tandem_linux::thread::ThreadError;
+use tandem_linux::thread::Tid;
 use tandem_sim::random::Dist;
 use tandem_sim::random::Stream;
 use tandem_sim::workload;
@@ -126,10 +136,40 @@ pub enum RealError {
     /// A pipe failed.
     #[error(transparent)]
     Io(#[from] io::Error),
+    /// Threads could not be put into their cgroups.
+    #[error(transparent)]
+    Place(#[from] ActuatorError),
+    /// A thread cannot be read.
+    #[error(transparent)]
+    Thread(#[from] ThreadError),
 }
 
 /// When the last thread of each role ended.
 pub type Finished = Vec<Duration>;
+
+/// What one role did.
+#[derive(Clone, Debug, Default)]
+pub struct RoleRun {
+    /// When its last thread ended.
+    pub finished: Duration,
+    /// From the end of each sleep to the thread's next instruction, ns.
+    pub wakes: Vec<u64>,
+}
+
+/// Threads that run together, and what becomes of them before the clock starts.
+pub trait Settled {
+    /// All threads are where they should be, by workload.
+    fn settled(&mut self, threads: &[Vec<Tid>]) -> Result<(), RealError>;
+}
+
+/// Nothing becomes of them.
+struct Nothing;
+
+impl Settled for Nothing {
+    fn settled(&mut self, _: &[Vec<Tid>]) -> Result<(), RealError> {
+        Ok(())
+    }
+}
 
 /// Refuses what cannot run here.
 pub fn check(workload: &Workload) -> Result<(), RealError> {
@@ -233,37 +273,81 @@ fn objects(workload: &Workload) -> Result<Vec<Object>, RealError> {
 
 /// Runs a workload to its end.
 pub fn run(workload: &Workload, speed: Speed) -> Result<Finished, RealError> {
-    let objects = objects(workload)?;
-    let all: u32 = workload.roles.iter().map(|r| r.threads.count(CPUS)).sum();
+    let ran = run_together(&[workload], speed, &mut Nothing, false)?;
+    let roles = ran.into_iter().flatten();
+    Ok(roles.map(|role| role.finished).collect())
+}
+
+/// Runs workloads beside each other until all have ended; for each its roles. `on_time`: sleeps end when they are due, and not up to
+/// 50 µs later, as the kernel may have it to spare itself an interrupt.
+pub fn run_together(
+    workloads: &[&Workload],
+    speed: Speed,
+    settled: &mut dyn Settled,
+    on_time: bool,
+) -> Result<Vec<Vec<RoleRun>>, RealError> {
+    let objects: Vec<Vec<Object>> = workloads
+        .iter()
+        .map(|workload| objects(workload))
+        .collect::<Result<_, _>>()?;
+    let roles = workloads.iter().flat_map(|workload| &workload.roles);
+    let all: u32 = roles.map(|role| role.threads.count(CPUS)).sum();
     let gate = Gate::new(all as usize + 1);
+    let tids = Mutex::new(vec![Vec::new(); workloads.len()]);
+    let is_off = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let mut threads = Vec::new();
         let mut number = 0;
-        for (r, role) in workload.roles.iter().enumerate() {
-            for own in 0..role.threads.count(CPUS) {
-                let thread = Thread {
-                    role,
-                    own,
-                    objects: &objects,
-                    speed,
-                    stream: Stream::new(1, "kernel comparison", number),
-                    held: Vec::new(),
-                };
-                number += 1;
-                let gate = &gate;
-                threads.push((r, scope.spawn(move || thread.main(gate))));
+        for (w, (workload, objects)) in workloads.iter().zip(&objects).enumerate() {
+            for (r, role) in workload.roles.iter().enumerate() {
+                for own in 0..role.threads.count(CPUS) {
+                    let thread = Thread {
+                        role,
+                        own,
+                        objects,
+                        speed,
+                        stream: Stream::new(1, "kernel comparison", number),
+                        held: Vec::new(),
+                        wakes: Vec::new(),
+                    };
+                    number += 1;
+                    let (gate, tids, is_off) = (&gate, &tids, &is_off);
+                    let main = move || {
+                        let ready = thread.settle(on_time);
+                        let tid = Tid(gettid().as_raw_nonzero().get().unsigned_abs());
+                        let known = tids.lock();
+                        known.unwrap_or_else(PoisonError::into_inner)[w].push(tid);
+                        gate.wait();
+                        gate.wait();
+                        ready?;
+                        match is_off.load(Ordering::SeqCst) {
+                            true => Ok((Instant::now(), Vec::new())),
+                            false => thread.main(),
+                        }
+                    };
+                    threads.push((w, r, scope.spawn(main)));
+                }
             }
         }
-        // All threads have been made and have reached the gate, or are on the way to it.
+        gate.wait();
+        let known = tids.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let outcome = settled.settled(&known);
+        is_off.store(outcome.is_err(), Ordering::SeqCst);
+        // All threads have reached the gate, or are on the way to it.
         std::thread::sleep(Duration::from_millis(5));
         let begin = Instant::now();
         gate.wait();
-        let mut finished = vec![Duration::ZERO; workload.roles.len()];
-        for (r, thread) in threads {
-            let end = thread.join().map_err(|_| CpuError::Panicked)??;
-            finished[r] = finished[r].max(end.saturating_duration_since(begin));
+        let mut ran: Vec<Vec<RoleRun>> = workloads
+            .iter()
+            .map(|workload| vec![RoleRun::default(); workload.roles.len()])
+            .collect();
+        for (w, r, thread) in threads {
+            let (end, wakes) = thread.join().map_err(|_| CpuError::Panicked)??;
+            let role = &mut ran[w][r];
+            role.finished = role.finished.max(end.saturating_duration_since(begin));
+            role.wakes.extend(wakes);
         }
-        Ok(finished)
+        outcome.map(|()| ran)
     })
 }
 
@@ -277,19 +361,21 @@ struct Thread<'a> {
     stream: Stream,
     /// Locks held, newest last.
     held: Vec<usize>,
+    /// How late it ran after each sleep, ns.
+    wakes: Vec<u64>,
 }
 
 impl Thread<'_> {
-    fn main(mut self, gate: &Gate) -> Result<Instant, RealError> {
-        let ready = self.settle();
-        gate.wait();
-        ready?;
+    fn main(mut self) -> Result<(Instant, Vec<u64>), RealError> {
         self.interpret()?;
-        Ok(Instant::now())
+        Ok((Instant::now(), self.wakes))
     }
 
     /// Goes where the role says, with its weight.
-    fn settle(&self) -> Result<(), RealError> {
+    fn settle(&self, on_time: bool) -> Result<(), RealError> {
+        if on_time {
+            set_current_timer_slack(NonZeroU64::new(1)).map_err(io::Error::from)?;
+        }
         match self.role.pins.as_slice() {
             [] => bind(0..CPUS)?,
             pins => bind([pins[self.own as usize % pins.len()]])?,
@@ -334,7 +420,14 @@ impl Thread<'_> {
                 let time = self.draw(dist);
                 self.speed.compute(time);
             }
-            Op::Sleep(dist) => std::thread::sleep(Duration::from_nanos(self.draw(dist))),
+            Op::Sleep(dist) => {
+                let time = Duration::from_nanos(self.draw(dist));
+                let begin = Instant::now();
+                std::thread::sleep(time);
+                let late = begin.elapsed().saturating_sub(time);
+                self.wakes
+                    .push(u64::try_from(late.as_nanos()).unwrap_or(u64::MAX));
+            }
             Op::Yield => std::thread::yield_now(),
             Op::Lock(family) => {
                 let object = self.pick(family);

@@ -1,12 +1,16 @@
 //! The figures of a comparison, and their tables.
 
 use serde::Serialize;
+use tandem_experiment::averages;
 use tandem_report::Table;
 
 use super::costs::Found;
 
 /// A ratio may be off by so much.
 pub const TOLERANCE: f64 = 0.10;
+
+/// A quantile of how long waking up takes may be off by so much.
+pub const WAKE_TOLERANCE: f64 = 0.25;
 
 /// Everything measured.
 #[derive(Clone, Debug, Serialize)]
@@ -29,6 +33,10 @@ pub struct Comparison {
     pub programs: Vec<Program>,
     /// How many of them are within the tolerance.
     pub within: usize,
+    /// How long threads took to run after their sleeps, where that was measured.
+    pub wakes: Vec<WakeRatio>,
+    /// Why cases were left out.
+    pub left_out: Option<String>,
 }
 
 /// One program.
@@ -57,6 +65,62 @@ pub struct RoleRatio {
     pub simulated_ratio: f64,
     /// Simulated over real, less one.
     pub difference: f64,
+}
+
+/// From when a sleep was over to the thread's next instruction.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct WakeRatio {
+    /// Which program.
+    pub program: String,
+    /// Which of its roles.
+    pub role: String,
+    /// The median in the real runs, ns: that of each, and of these the median.
+    pub real_p50_ns: f64,
+    /// And in the simulator.
+    pub simulated_p50_ns: f64,
+    /// The 99th percentile in the real runs, ns.
+    pub real_p99_ns: f64,
+    /// And in the simulator.
+    pub simulated_p99_ns: f64,
+    /// Whether both are within the tolerance.
+    pub within: bool,
+}
+
+impl WakeRatio {
+    /// Of the real runs and the simulated one; none where either woke nobody.
+    pub(super) fn of(
+        program: &str,
+        role: &str,
+        real: &[Vec<u64>],
+        simulated: &[u64],
+    ) -> Option<WakeRatio> {
+        let real_of = |part: f64| -> Option<f64> {
+            let each: Option<Vec<f64>> = real.iter().map(|run| quantile(run, part)).collect();
+            averages::median(each?)
+        };
+        let (real_p50_ns, real_p99_ns) = (real_of(0.5)?, real_of(0.99)?);
+        let simulated_p50_ns = quantile(simulated, 0.5)?;
+        let simulated_p99_ns = quantile(simulated, 0.99)?;
+        let is_near = |simulated: f64, real: f64| (simulated / real - 1.0).abs() <= WAKE_TOLERANCE;
+        Some(WakeRatio {
+            program: program.to_owned(),
+            role: role.to_owned(),
+            real_p50_ns,
+            simulated_p50_ns,
+            real_p99_ns,
+            simulated_p99_ns,
+            within: is_near(simulated_p50_ns, real_p50_ns)
+                && is_near(simulated_p99_ns, real_p99_ns),
+        })
+    }
+}
+
+/// The smallest of them that so large a part does not exceed.
+fn quantile(times: &[u64], part: f64) -> Option<f64> {
+    let mut sorted = times.to_vec();
+    sorted.sort_unstable();
+    let place = (sorted.len() as f64 * part).ceil() as usize;
+    sorted.get(place.max(1) - 1).map(|&time| time as f64)
 }
 
 /// The report for a terminal.
@@ -94,10 +158,13 @@ pub fn text(comparison: &Comparison) -> String {
             ]);
         }
     }
+    let wakes = wakes(comparison);
+    let left_out = comparison.left_out.iter();
+    let left_out: String = left_out.map(|why| format!("\n\n{why}")).collect();
     format!(
         "Linux {}, tick {} ms, load average before: {}\n\n{costs}\n\nReference: two threads \
          computing, {:.1} ms real, {:.1} ms simulated; medians of {} runs.\n\n{ratios}\n\n{} of {} \
-         programs are within {} % in every role.",
+         programs are within {} % in every role.{wakes}{left_out}",
         comparison.kernel,
         comparison.tick_ns as f64 / 1e6,
         comparison.load_average,
@@ -108,4 +175,65 @@ pub fn text(comparison: &Comparison) -> String {
         comparison.programs.len(),
         TOLERANCE * 100.0,
     )
+}
+
+/// How long waking up takes, where that was measured.
+fn wakes(comparison: &Comparison) -> String {
+    let mut table = Table::new(&[
+        "program",
+        "role",
+        "p50, µs",
+        "simulated",
+        "p99, µs",
+        "simulated",
+        "within 25 %",
+    ]);
+    for wake in &comparison.wakes {
+        let us = |ns: f64| format!("{:.1}", ns / 1e3);
+        table.row([
+            wake.program.clone(),
+            wake.role.clone(),
+            us(wake.real_p50_ns),
+            us(wake.simulated_p50_ns),
+            us(wake.real_p99_ns),
+            us(wake.simulated_p99_ns),
+            if wake.within { "yes" } else { "NO" }.to_owned(),
+        ]);
+    }
+    match comparison.wakes.is_empty() {
+        true => String::new(),
+        false => {
+            format!("\n\nFrom the end of a sleep to the thread's next instruction:\n\n{table}")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_of_what_was_measured() {
+        let hundred: Vec<u64> = (1..=100).rev().collect();
+        assert_eq!(quantile(&hundred, 0.5), Some(50.0));
+        assert_eq!(quantile(&hundred, 0.99), Some(99.0));
+        assert_eq!(quantile(&[7], 0.5), Some(7.0));
+        assert_eq!(quantile(&[], 0.5), None);
+    }
+
+    #[test]
+    fn both_quantiles_have_to_be_near() {
+        let real = [
+            vec![100, 100, 1000],
+            vec![120, 120, 1000],
+            vec![110, 110, 1000],
+        ];
+        let of = |simulated: &[u64]| WakeRatio::of("a", "b", &real, simulated);
+        let near = of(&[100, 100, 1200]).unwrap();
+        assert_eq!((near.real_p50_ns, near.real_p99_ns), (110.0, 1000.0));
+        assert!(near.within);
+        assert!(!of(&[100, 100, 1300]).unwrap().within);
+        assert!(!of(&[50, 50, 1000]).unwrap().within);
+        assert_eq!(of(&[]), None);
+    }
 }

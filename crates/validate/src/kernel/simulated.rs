@@ -1,4 +1,9 @@
 //! The same workloads in the simulator, as one operating system on two CPUs without a hypervisor.
+//!
+//! Cgroups are VMs there, whose weight is the group's, with a vCPU for each thread and nothing that exits or has to be emulated: so the
+//! host's scheduler has the same entities in the same groups.
+
+use std::fmt::Write;
 
 use tandem_policy::Nanos;
 use tandem_sim::Scenario;
@@ -6,11 +11,16 @@ use tandem_sim::World;
 use tandem_sim::machine::Costs;
 use tandem_sim::scenario::load;
 use tandem_sim::scenario::load::LoadError;
+use tandem_sim::trace::TraceEvent;
+use tandem_sim::workload::Role;
+use tandem_sim::workload::Threads;
 use tandem_sim::workload::Workload;
 use thiserror::Error;
 
 use super::cpus::CPUS;
+use super::groups::Group;
 use crate::this_kernel::UnknownRelease;
+use crate::this_kernel::reweight;
 use crate::this_kernel::scheduler;
 use crate::this_kernel::tick;
 
@@ -34,10 +44,24 @@ pub enum SimulatedError {
 /// Longer than any of the programs.
 const MOST: Nanos = Nanos::from_secs(120);
 
+/// So many events of a run are looked at.
+const MOST_EVENTS: usize = 10_000_000;
+
 /// The machine as the simulator is told of it.
 #[derive(Clone, Debug)]
 pub struct Machine {
     base: Scenario,
+    /// Its scheduler and the like, as a scenario's `[host]` has it.
+    host: String,
+}
+
+/// What a role did: when its last thread ended, and how long each took to run after a sleep, ns.
+#[derive(Clone, Debug)]
+pub struct RoleRun {
+    /// When its last thread ended.
+    pub finished: Nanos,
+    /// From when each sleep was over to the thread's next instruction.
+    pub wakes: Vec<u64>,
 }
 
 impl Machine {
@@ -54,7 +78,16 @@ impl Machine {
             tick().0,
         );
         let base = load::from_text("kernel comparison", &text)?;
-        Ok(Machine { base })
+        let eevdf = match scheduler {
+            "eevdf" => format!("eevdf = {{ reweight = \"{}\" }}\n", reweight(release)?),
+            _ => String::new(),
+        };
+        let host = format!(
+            "[host]\nscheduler = \"{scheduler}\"\ntick = \"{}ns\"\nhalt_poll = \"0ns\"\n\
+             pause_loop = {{ policy = \"off\" }}\n{eevdf}",
+            tick().0,
+        );
+        Ok(Machine { base, host })
     }
 
     /// The costs now in use.
@@ -75,5 +108,168 @@ impl Machine {
                 workload: workload.name.clone(),
             }),
         }
+    }
+
+    /// Runs the workloads of cgroups beside each other; what the roles of each did.
+    pub fn run_groups(
+        &self,
+        case: &str,
+        groups: &[Group],
+    ) -> Result<Vec<Vec<RoleRun>>, SimulatedError> {
+        let mut scenario = load::from_text("kernel comparison", &self.groups_text(groups))?;
+        scenario.machine.costs = self.group_costs();
+        for (vm, group) in scenario.vms.iter_mut().zip(groups) {
+            vm.workload = on_own_vcpus(&group.workload);
+        }
+        let mut world = World::new(&scenario);
+        world.record_trace(MOST_EVENTS);
+        let results = world.run();
+        let mut runs: Vec<Vec<RoleRun>> = Vec::new();
+        // Threads are numbered through, role by role.
+        let mut of_thread = Vec::new();
+        for (g, vm) in results.vms.iter().enumerate() {
+            let mut roles = Vec::new();
+            for (r, role) in vm.roles.iter().enumerate() {
+                let Some(finished) = role.finished else {
+                    return Err(SimulatedError::Endless {
+                        workload: case.to_owned(),
+                    });
+                };
+                roles.push(RoleRun {
+                    finished,
+                    wakes: Vec::new(),
+                });
+                of_thread.extend((0..role.threads).map(|_| (g, r)));
+            }
+            runs.push(roles);
+        }
+        for event in world.take_trace().1 {
+            if let TraceEvent::Wakeup {
+                from: None,
+                to,
+                woken,
+                ran,
+                owed,
+            } = event
+                && let Some(&(g, r)) = of_thread.get(to as usize)
+            {
+                runs[g][r].wakes.push(ran + owed - woken);
+            }
+        }
+        Ok(runs)
+    }
+
+    /// Switching between vCPUs costs what switching between threads does, and so does waking an idle pCPU; all else is as without a
+    /// hypervisor. Sleeps end on time.
+    fn group_costs(&self) -> Costs {
+        let costs = self.base.machine.costs;
+        Costs {
+            vcpu_switch: costs.thread_switch,
+            idle_pcpu_wake: costs.native_idle_wake,
+            thread_switch: 0,
+            tick_work: 0,
+            timer_slack: 0,
+            ..costs.native()
+        }
+    }
+
+    fn groups_text(&self, groups: &[Group]) -> String {
+        let mut out = format!(
+            "duration = \"{}s\"\n[machine]\npcpus = {CPUS}\n{}[[workload]]\nname = \"none\"\n\
+             [[workload.role]]\nprogram = [{{ compute = \"1ns\" }}]\n",
+            MOST.0 / 1_000_000_000,
+            self.host,
+        );
+        for (g, group) in groups.iter().enumerate() {
+            let roles = &group.workload.roles;
+            let pins = roles.iter().flat_map(pins);
+            let pins: Vec<String> = pins.map(|pin| format!("\"{pin}\"")).collect();
+            // On writing to a text: it cannot fail.
+            let _ = write!(
+                out,
+                "[[vm]]\nname = \"group{g}\"\nvcpus = {}\nweight = {}\npins = [{}]\n\
+                 workload = \"none\"\ntick = \"100ms\"\nbalance = false\n",
+                pins.len(),
+                group.weight,
+                pins.join(", "),
+            );
+        }
+        out
+    }
+}
+
+/// The numbers of a role's threads.
+fn threads(role: &Role) -> std::ops::Range<u32> {
+    0..role.threads.count(CPUS)
+}
+
+/// Where each of a role's threads may run.
+fn pins(role: &Role) -> impl Iterator<Item = String> + '_ {
+    threads(role).map(|thread| match role.pins.as_slice() {
+        [] => format!("0-{}", CPUS - 1),
+        pins => pins[thread as usize % pins.len()].to_string(),
+    })
+}
+
+/// The same workload with a vCPU for each thread.
+fn on_own_vcpus(workload: &Workload) -> Workload {
+    let mut workload = workload.clone();
+    let mut first = 0;
+    for role in &mut workload.roles {
+        let count = role.threads.count(CPUS);
+        role.threads = Threads::Count(count);
+        role.pins = (first..first + count).collect();
+        first += count;
+    }
+    workload
+}
+
+#[cfg(test)]
+mod tests {
+    use tandem_sim::workload::parse;
+
+    use super::*;
+
+    fn group(weight: u32, program: &str) -> Group {
+        let text = format!("[[role]]\npins = [0]\nprogram = [{program}]");
+        Group {
+            weight,
+            workload: parse::from_text("group", &text).unwrap(),
+        }
+    }
+
+    #[test]
+    fn groups_share_a_cpu_by_their_weights() {
+        let machine = Machine::new("6.12.0").unwrap();
+        let work = "{ repeat = 60, do = [{ compute = \"5ms\" }] }";
+        let runs = machine
+            .run_groups("weights", &[group(2048, work), group(1024, work)])
+            .unwrap();
+        let ends: Vec<u64> = runs.iter().map(|roles| roles[0].finished.0).collect();
+        // The heavy one has its 300 ms when the light one has 150.
+        assert!((440_000_000..465_000_000).contains(&ends[0]), "{ends:?}");
+        assert!((600_000_000..605_000_000).contains(&ends[1]), "{ends:?}");
+    }
+
+    #[test]
+    fn who_sleeps_is_woken_for_what_that_costs() {
+        let mut machine = Machine::new("6.12.0").unwrap();
+        machine.costs().native_idle_wake = 7_000;
+        let naps = "{ repeat = 20, do = [{ compute = \"100us\" }, { sleep = \"1ms\" }] }";
+        let runs = machine.run_groups("naps", &[group(1024, naps)]).unwrap();
+        let wakes = &runs[0][0].wakes;
+        assert_eq!(wakes.len(), 20);
+        assert!(
+            wakes.iter().all(|wake| (7_000..20_000).contains(wake)),
+            "{wakes:?}"
+        );
+    }
+
+    #[test]
+    fn what_never_ends_is_said() {
+        let machine = Machine::new("6.1.0").unwrap();
+        let long = "{ repeat = 1000, do = [{ compute = \"1s\" }] }";
+        let error = machine.run_groups("long", &[group(1024, long)]);
+        assert!(matches!(error, Err(SimulatedError::Endless { .. })));
     }
 }

@@ -4,12 +4,13 @@ use std::io;
 use std::path::Path;
 use std::path::PathBuf;
 
-use tandem_sim::scenario::load::LoadError;
-use tandem_sim::workload::Workload;
 use tandem_sim::workload::parse;
 use thiserror::Error;
 
 use super::cpus::CPUS;
+use super::groups;
+use super::groups::Case;
+use super::groups::GroupsError;
 use super::real;
 use super::real::RealError;
 
@@ -27,9 +28,9 @@ pub enum WorkloadsError {
     /// There is none.
     #[error("there are no workloads (*.toml) in {0:?}")]
     None(Vec<PathBuf>),
-    /// A file is no workload.
+    /// A file has no workload, or none in one of its groups.
     #[error(transparent)]
-    Load(#[from] LoadError),
+    Groups(#[from] GroupsError),
     /// A workload is not for so few CPUs.
     #[error("{path}: {message}")]
     Size {
@@ -49,7 +50,7 @@ pub enum WorkloadsError {
 }
 
 /// Reads workload files, and all those in folders in the order of their names.
-pub fn read(paths: &[PathBuf]) -> Result<Vec<Workload>, WorkloadsError> {
+pub fn read(paths: &[PathBuf]) -> Result<Vec<Case>, WorkloadsError> {
     let mut files: Vec<PathBuf> = Vec::new();
     for path in paths {
         if !path.is_dir() {
@@ -82,16 +83,18 @@ fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> WorkloadsError {
     }
 }
 
-fn one(file: &Path) -> Result<Workload, WorkloadsError> {
+fn one(file: &Path) -> Result<Case, WorkloadsError> {
     let text = std::fs::read_to_string(file).map_err(unreadable(file))?;
-    let workload = parse::from_text(&file.to_string_lossy(), &text)?;
-    parse::fits(&workload, CPUS, CPUS).map_err(|message| WorkloadsError::Size {
-        path: file.to_owned(),
-        message,
-    })?;
-    real::check(&workload).map_err(|source| WorkloadsError::Refused {
-        path: file.to_owned(),
-        source,
-    })?;
-    Ok(workload)
+    let case = groups::from_text(&file.to_string_lossy(), &text)?;
+    for workload in case.workloads() {
+        parse::fits(workload, CPUS, CPUS).map_err(|message| WorkloadsError::Size {
+            path: file.to_owned(),
+            message,
+        })?;
+        real::check(workload).map_err(|source| WorkloadsError::Refused {
+            path: file.to_owned(),
+            source,
+        })?;
+    }
+    Ok(case)
 }
