@@ -248,7 +248,7 @@ impl Daemon {
         if !self.config.dry_run {
             status::remove(&self.config.state_dir);
         }
-        outcome.and_then(|()| Ok(self.deeds.end()?))
+        outcome.and_then(|()| Ok(self.deeds.end(self.config.dry_run)?))
     }
 
     fn periods(

@@ -57,8 +57,8 @@ impl Deeds {
         self.was_refused |= refused.iter().any(|refused| !refused.is_others);
     }
 
-    /// How a daemon ends that ran until it was told to stop.
-    pub fn end(&self) -> Result<(), InVain> {
+    /// How a daemon ends that ran until it was told to stop. In a dry run nothing is to be changed.
+    pub fn end(&self, is_dry: bool) -> Result<(), InVain> {
         match self {
             Deeds {
                 was_others: true,
@@ -69,7 +69,7 @@ impl Deeds {
                 was_refused: true,
                 changed: false,
                 ..
-            } => Err(InVain::NothingChanged),
+            } if !is_dry => Err(InVain::NothingChanged),
             _ => Ok(()),
         }
     }
@@ -91,26 +91,30 @@ mod tests {
     #[test]
     fn a_daemon_that_could_change_nothing_fails() {
         let mut deeds = Deeds::default();
-        assert!(deeds.end().is_ok(), "it had nothing to do");
+        assert!(deeds.end(false).is_ok(), "it had nothing to do");
         deeds.took = true;
         deeds.did(&Applied::default());
         deeds.could_not(&[refused(true)]);
-        assert!(deeds.end().is_ok(), "of its own VMs nothing was refused");
+        assert!(
+            deeds.end(false).is_ok(),
+            "of its own VMs nothing was refused"
+        );
         deeds.could_not(&[refused(false)]);
-        assert!(matches!(deeds.end(), Err(InVain::NothingChanged)));
+        assert!(matches!(deeds.end(false), Err(InVain::NothingChanged)));
+        assert!(deeds.end(true).is_ok(), "nothing was to be changed");
         deeds.did(&Applied {
             weights: 1,
             ..Applied::default()
         });
-        assert!(deeds.end().is_ok(), "some of it went");
+        assert!(deeds.end(false).is_ok(), "some of it went");
     }
 
     #[test]
     fn a_daemon_whose_vms_are_all_others_fails() {
         let mut deeds = Deeds::default();
         deeds.could_not(&[refused(true)]);
-        assert!(matches!(deeds.end(), Err(InVain::AllTaken)));
+        assert!(matches!(deeds.end(false), Err(InVain::AllTaken)));
         deeds.took = true;
-        assert!(deeds.end().is_ok());
+        assert!(deeds.end(false).is_ok());
     }
 }
