@@ -28,6 +28,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use tandem_experiment::averages;
+use tandem_policy::Nanos;
 use tandem_sim::scenario::load::LoadError;
 use tandem_sim::workload::Workload;
 use tandem_sim::workload::parse;
@@ -57,6 +58,7 @@ use crate::event::Event;
 use crate::event::Tell;
 use crate::this_kernel;
 use cpus::Speed;
+use groups::RoleRun;
 use places::Places;
 use simulated::Machine;
 
@@ -203,15 +205,6 @@ fn names(case: &Case) -> Vec<String> {
     }
 }
 
-/// What a role did in one run.
-#[derive(Clone, Debug, Default)]
-struct RoleRun {
-    /// When its last thread ended, ns.
-    finished: f64,
-    /// How long its threads took to run after their sleeps, ns.
-    wakes: Vec<u64>,
-}
-
 /// One role's real figures, of all runs, beside the simulated ones.
 fn ratio(
     role: String,
@@ -222,12 +215,15 @@ fn ratio(
 ) -> RoleRatio {
     let ratios = real
         .iter()
-        .map(|(roles, reference)| roles[number].finished / reference);
+        .map(|(roles, reference)| roles[number].finished.0 as f64 / reference);
     let real_ratio = median(ratios.clone());
-    let simulated_ratio = simulated.finished / reference_simulated;
+    let simulated_ratio = simulated.finished.0 as f64 / reference_simulated;
     RoleRatio {
         role,
-        real_ns: median(real.iter().map(|(roles, _)| roles[number].finished)),
+        real_ns: median(
+            real.iter()
+                .map(|(roles, _)| roles[number].finished.0 as f64),
+        ),
         real_ratio,
         real_range: (
             ratios.clone().fold(f64::INFINITY, f64::min),
@@ -264,22 +260,14 @@ fn measure(
                 (Case::Groups { groups, .. }, Some(places)) => {
                     let mut inside = places.of(number, groups)?;
                     let ran = real::run_together(&case.workloads(), speed, &mut inside, true)?;
-                    let roles = ran.into_iter().flatten();
-                    roles
-                        .map(|role| RoleRun {
-                            finished: role.finished.as_nanos() as f64,
-                            wakes: role.wakes,
-                        })
-                        .collect()
+                    ran.into_iter().flatten().collect()
                 }
-                (case, _) => {
-                    let mut ends = Vec::new();
-                    for workload in case.workloads() {
-                        let speed = Speed::measure(workload)?;
-                        ends.extend(nanos(&real::run(workload, speed)?));
-                    }
-                    alone(ends)
+                (Case::Threads(workload), _) => {
+                    let speed = Speed::measure(workload)?;
+                    alone(nanos(&real::run(workload, speed)?))
                 }
+                // Without places there are no such cases.
+                (Case::Groups { .. }, None) => Vec::new(),
             });
         }
         rounds.push(Round {
@@ -292,8 +280,8 @@ fn measure(
 
 /// Of threads that are in no group it is compared when they end.
 fn alone(ends: Vec<f64>) -> Vec<RoleRun> {
-    let run = |finished| RoleRun {
-        finished,
+    let run = |finished: f64| RoleRun {
+        finished: Nanos(finished as u64),
         wakes: Vec::new(),
     };
     ends.into_iter().map(run).collect()
@@ -311,12 +299,8 @@ fn simulated_roles(machine: &Machine, case: &Case) -> Result<Vec<RoleRun>, Simul
     match case {
         Case::Threads(workload) => Ok(alone(simulated_ends(machine, workload)?)),
         Case::Groups { name, groups } => {
-            let roles = machine.run_groups(name, groups)?.into_iter().flatten();
-            let run = |role: simulated::RoleRun| RoleRun {
-                finished: role.finished.0 as f64,
-                wakes: role.wakes,
-            };
-            Ok(roles.map(run).collect())
+            let roles = machine.run_groups(name, groups)?;
+            Ok(roles.into_iter().flatten().collect())
         }
     }
 }

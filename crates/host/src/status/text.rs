@@ -104,6 +104,7 @@ fn table(status: &HostStatus, with_vcpus: bool, style: Style) -> String {
 }
 
 fn of_vm(vm: &VmStatus) -> [Field; 12] {
+    // Not `sum`, which is -0.0 of none.
     let sum =
         |of: fn(&crate::status::VcpuStatus) -> f64| vm.vcpus.iter().map(of).fold(0.0, Add::add);
     let weight = match (vm.weight, vm.configured) {

@@ -11,6 +11,7 @@
 
 use std::path::Path;
 
+use tandem_policy::Nanos;
 use tandem_policy::nesting::too_deep;
 use tandem_sim::scenario::load::LoadError;
 use tandem_sim::workload::Workload;
@@ -22,7 +23,7 @@ use toml::Value;
 /// The weight of a cgroup whose weight nobody has set.
 pub const USUAL_WEIGHT: u32 = 1024;
 
-/// Weights that a cgroup may have, in shares of v1 (include/linux/sched.h, MIN_SHARES; the kernel takes more than the upper one).
+/// Weights that a cgroup may have, in shares of v1 (MIN_SHARES and MAX_SHARES of kernel/sched/sched.h).
 const WEIGHTS: std::ops::RangeInclusive<i64> = 2..=262_144;
 
 /// Why a file has no groups that can run.
@@ -50,6 +51,15 @@ pub struct Group {
     pub weight: u32,
     /// What its threads do.
     pub workload: Workload,
+}
+
+/// What a role did, here or in the simulator.
+#[derive(Clone, Debug, Default)]
+pub struct RoleRun {
+    /// When its last thread ended.
+    pub finished: Nanos,
+    /// From the end of each sleep to the thread's next instruction, ns.
+    pub wakes: Vec<u64>,
 }
 
 /// What is compared: a workload, or several in cgroups of their own.

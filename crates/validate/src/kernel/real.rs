@@ -25,6 +25,7 @@ use rustix::thread::set_current_timer_slack;
 use tandem_linux::actuator::ActuatorError;
 use tandem_linux::thread::ThreadError;
 use tandem_linux::thread::Tid;
+use tandem_policy::Nanos;
 use tandem_sim::random::Dist;
 use tandem_sim::random::Stream;
 use tandem_sim::workload;
@@ -44,6 +45,7 @@ use super::cpus::CPUS;
 use super::cpus::CpuError;
 use super::cpus::Speed;
 use super::cpus::bind;
+use super::groups::RoleRun;
 use super::objects;
 use super::objects::Barrier;
 use super::objects::Object;
@@ -146,15 +148,6 @@ pub enum RealError {
 
 /// When the last thread of each role ended.
 pub type Finished = Vec<Duration>;
-
-/// What one role did.
-#[derive(Clone, Debug, Default)]
-pub struct RoleRun {
-    /// When its last thread ended.
-    pub finished: Duration,
-    /// From the end of each sleep to the thread's next instruction, ns.
-    pub wakes: Vec<u64>,
-}
 
 /// Threads that run together, and what becomes of them before the clock starts.
 pub trait Settled {
@@ -275,7 +268,9 @@ fn objects(workload: &Workload) -> Result<Vec<Object>, RealError> {
 pub fn run(workload: &Workload, speed: Speed) -> Result<Finished, RealError> {
     let ran = run_together(&[workload], speed, &mut Nothing, false)?;
     let roles = ran.into_iter().flatten();
-    Ok(roles.map(|role| role.finished).collect())
+    Ok(roles
+        .map(|role| Duration::from_nanos(role.finished.0))
+        .collect())
 }
 
 /// Runs workloads beside each other until all have ended; for each its roles. `on_time`: sleeps end when they are due, and not up to
@@ -344,11 +339,16 @@ pub fn run_together(
         for (w, r, thread) in threads {
             let (end, wakes) = thread.join().map_err(|_| CpuError::Panicked)??;
             let role = &mut ran[w][r];
-            role.finished = role.finished.max(end.saturating_duration_since(begin));
+            let took = nanos(end.saturating_duration_since(begin));
+            role.finished = role.finished.max(Nanos(took));
             role.wakes.extend(wakes);
         }
         outcome.map(|()| ran)
     })
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// One thread.
@@ -425,8 +425,7 @@ impl Thread<'_> {
                 let begin = Instant::now();
                 std::thread::sleep(time);
                 let late = begin.elapsed().saturating_sub(time);
-                self.wakes
-                    .push(u64::try_from(late.as_nanos()).unwrap_or(u64::MAX));
+                self.wakes.push(nanos(late));
             }
             Op::Yield => std::thread::yield_now(),
             Op::Lock(family) => {

@@ -19,6 +19,7 @@ use thiserror::Error;
 
 use super::cpus::CPUS;
 use super::groups::Group;
+use super::groups::RoleRun;
 use crate::this_kernel::UnknownRelease;
 use crate::this_kernel::reweight;
 use crate::this_kernel::scheduler;
@@ -53,15 +54,6 @@ pub struct Machine {
     base: Scenario,
     /// Its scheduler and the like, as a scenario's `[host]` has it.
     host: String,
-}
-
-/// What a role did: when its last thread ended, and how long each took to run after a sleep, ns.
-#[derive(Clone, Debug)]
-pub struct RoleRun {
-    /// When its last thread ended.
-    pub finished: Nanos,
-    /// From when each sleep was over to the thread's next instruction.
-    pub wakes: Vec<u64>,
 }
 
 impl Machine {
