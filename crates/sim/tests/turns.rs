@@ -119,7 +119,7 @@ fn a_spinning_barrier_beside_a_computing_vm_does_almost_half_of_what_it_does_alo
 fn beside_more_vms_it_does_nine_tenths_of_what_its_share_deserves() {
     let two = [(2, "hog", 1024), (2, "hog", 1024)];
     let (turns, stock) = (work(TURNS, EEVDF, &two), work(STOCK, EEVDF, &two));
-    assert!(turns >= 0.29 && stock < 0.10, "{turns}, {stock}");
+    assert!(turns >= 0.29 && stock < 0.15, "{turns}, {stock}");
     let other = [(2, "spin", 1024)];
     let (turns, stock) = (work(TURNS, EEVDF, &other), work(STOCK, EEVDF, &other));
     assert!(turns >= 0.42 && stock < 0.30, "{turns}, {stock}");

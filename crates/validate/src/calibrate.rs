@@ -10,6 +10,9 @@
 //! of the program. Workloads that no probe consists of were kept out of the fit and are judged by
 //! themselves (`figures`).
 //!
+//! Each real run of a setup is simulated from where its vCPUs were when counting began: where two vCPUs of a VM share a pCPU, no scheduler may move
+//! them for seconds. What else runs on the machine is measured beside VMs that compute alone, and simulated as a VM (`simulated`).
+//!
 //! Real runs are interleaved, every other round in the reverse order, so that a machine that becomes
 //! slower harms both sides of a ratio alike. It needs a quiet machine all the same: what else runs takes
 //! its share of the pCPUs. The load before, and how steady the machine was, are part of the report.
@@ -48,13 +51,12 @@ use crate::this_kernel::UnknownRelease;
 use real::Machine;
 use rounds::Rounds;
 use setup::Comparison;
+use setup::Places;
 use simulated::Host;
+use simulated::Kernel;
 
-/// Seeds of each simulated setup.
+/// Seeds of each simulated setup, for each real round of it.
 const SEEDS: u64 = 3;
-
-/// KVM's default of `halt_poll_ns`, for kernels that do not say.
-const HALT_POLL_NS: u64 = 200_000;
 
 /// What is to be measured, and what its report says of where.
 #[derive(Clone, Debug)]
@@ -150,12 +152,8 @@ impl Measurement {
         let load_average = this_kernel::load_average();
         let comparisons = setup::comparisons(&options.workloads);
         let mut machine = Machine::prepare(state_dir, interrupt)?;
-        let host = Host::new(
-            this_kernel::scheduler(&options.kernel)?,
-            this_kernel::tick().0,
-            halt_poll(),
-            machine.calibration,
-        );
+        let kernel = Kernel::here(&options.kernel)?;
+        let host = Host::new(kernel, machine.weight_range(), machine.calibration);
         let rounds = Rounds::take(
             &mut machine,
             &comparisons,
@@ -184,16 +182,20 @@ impl Measurement {
             mut host,
             ..
         } = self;
+        // The probes' fastest rounds count, so nothing else runs there.
         let costs = fit::fit(&mut host, &probes(&rounds)?)?;
+        host.rest = rounds.rest();
         let ratios = ratios(&self.comparisons, &rounds, &host, options.seconds)?;
         Ok(Calibrated {
             command: options.command,
             kernel: options.kernel,
             cpu: options.cpu,
             kvm: module(),
-            scheduler: host.scheduler,
-            tick_ns: host.tick_ns,
-            halt_poll_ns: host.halt_poll_ns,
+            scheduler: host.kernel.scheduler,
+            reweight: host.kernel.reweight,
+            tick_ns: host.kernel.tick_ns,
+            halt_poll_ns: host.kernel.halt_poll_ns,
+            rest: host.rest,
             tsc_khz: host.calibration.tsc_khz,
             load_average: self.load_average,
             steadiness: rounds.steadiness(),
@@ -237,9 +239,21 @@ fn ratios(
             under,
         } = comparison;
         let real: Vec<(f64, f64)> = rounds.of(over).into_iter().zip(rounds.of(under)).collect();
-        let simulate = |quantity| simulated::mean_rate(host, quantity, seconds, SEEDS);
-        let simulated = (simulate(over)?, simulate(under)?);
-        let figures = Ratio::figures(&real, simulated);
+        let places = rounds.places(&over.setup);
+        let stacked = places
+            .iter()
+            .filter(|places| is_stacked(places, over.guest));
+        let stacked = stacked.count();
+        let both = places.iter().zip(rounds.places(&under.setup)).zip(0u64..);
+        let both = both.map(|((of_over, of_under), round)| {
+            let seeds = round * SEEDS + 1..(round + 1) * SEEDS + 1;
+            let simulate = |quantity, places| {
+                simulated::mean_rate(host, quantity, Some(places), seconds, seeds.clone())
+            };
+            Ok((simulate(over, of_over)?, simulate(under, of_under)?))
+        });
+        let simulated: Vec<(f64, f64)> = both.collect::<Result<_, CalibrateError>>()?;
+        let figures = Ratio::figures(&real, &simulated);
         let (real, simulated, error) = figures.ok_or(CalibrateError::Ratio {
             workload: *workload,
             what,
@@ -252,18 +266,12 @@ fn ratios(
             used: comparison.kept(),
             real,
             simulated,
+            stacked,
             error,
             within: error.abs() <= TOLERANCE,
         })
     };
     comparisons.iter().map(ratio).collect()
-}
-
-/// How long KVM polls at most, as its module says.
-fn halt_poll() -> u64 {
-    let text = std::fs::read_to_string("/sys/module/kvm/parameters/halt_poll_ns");
-    let value = text.ok().and_then(|text| text.trim().parse().ok());
-    value.unwrap_or(HALT_POLL_NS)
 }
 
 /// The kernel modules of KVM, or that it is part of the kernel.
@@ -285,6 +293,12 @@ fn module() -> String {
         true => "kvm built in".to_owned(),
         false => names.join(" "),
     }
+}
+
+/// Whether two vCPUs of a VM are on one pCPU.
+fn is_stacked(places: &Places, vm: usize) -> bool {
+    let places = places.get(vm).map_or(&[][..], Vec::as_slice);
+    (1..places.len()).any(|at| places[..at].contains(&places[at]))
 }
 
 /// What differs from the table of costs, as a scenario has it.

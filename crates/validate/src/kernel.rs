@@ -56,10 +56,13 @@ pub use workloads::read;
 
 use crate::event::Event;
 use crate::event::Tell;
+use crate::rest::Rest;
+use crate::rest::Waits;
 use crate::this_kernel;
 use cpus::Speed;
 use groups::RoleRun;
 use places::Places;
+use real::Nothing;
 use simulated::Machine;
 
 /// The program that others are set against.
@@ -119,12 +122,21 @@ pub fn compare(
         .collect();
     let mut machine = Machine::new(&release)?;
     tell(Event::Costs);
-    let calibration = costs::find(&mut machine)?;
+    let mut calibration = costs::find(&mut machine)?;
+    if places.is_some() {
+        calibration.push(costs::timer_late(&mut machine)?);
+    }
     let reference = parse::from_text("reference", REFERENCE)?;
     let rounds = measure(&cases, &reference, runs, &mut places, tell);
     let left = places.map_or(Ok(()), Places::leave);
     let rounds = rounds?;
     left?;
+    machine.rest = Rest::of(
+        rounds
+            .iter()
+            .map(|r| r.waits)
+            .fold(Waits::default(), Waits::and),
+    );
     let reference_simulated = last(&simulated_ends(&machine, &reference)?);
     let (mut programs, mut wakes) = (Vec::new(), Vec::new());
     for (number, case) in cases.iter().enumerate() {
@@ -237,6 +249,8 @@ fn ratio(
 /// One real run of everything.
 struct Round {
     reference: f64,
+    /// What the reference's threads waited for their CPUs: for the rest of the machine.
+    waits: Waits,
     /// For each case what its roles did.
     roles: Vec<Vec<RoleRun>>,
 }
@@ -253,9 +267,18 @@ fn measure(
         tell(Event::RealRun { run, runs });
         let mut roles = Vec::new();
         let mut references = Vec::new();
+        let mut waits = Waits::default();
         for (number, case) in cases.iter().enumerate() {
             let speed = Speed::measure(reference)?;
-            references.push(last(&nanos(&real::run(reference, speed)?)));
+            let ran = real::run_together(&[reference], speed, &mut Nothing, false)?;
+            let ran = ran.into_iter().flatten().reduce(|all, role| RoleRun {
+                finished: all.finished.max(role.finished),
+                waits: all.waits.and(role.waits),
+                ..all
+            });
+            let ran = ran.unwrap_or_default();
+            references.push(ran.finished.0 as f64);
+            waits = waits.and(ran.waits);
             roles.push(match (case, &mut *places) {
                 (Case::Groups { groups, .. }, Some(places)) => {
                     let mut inside = places.of(number, groups)?;
@@ -272,6 +295,7 @@ fn measure(
         }
         rounds.push(Round {
             reference: median(references),
+            waits,
             roles,
         });
     }
@@ -282,7 +306,7 @@ fn measure(
 fn alone(ends: Vec<f64>) -> Vec<RoleRun> {
     let run = |finished: f64| RoleRun {
         finished: Nanos(finished as u64),
-        wakes: Vec::new(),
+        ..RoleRun::default()
     };
     ends.into_iter().map(run).collect()
 }

@@ -4,6 +4,7 @@
 //!   kernel`).
 //! - [`calibrate`]: microVMs on this machine's KVM and in the simulator (`tandem sim calibrate`);
 //!   [`calibrate::edges`]: who makes whom wait there (`cargo run --example edges`).
+//! - [`rest`]: what else runs on this machine, measured and simulated.
 //! - [`this_kernel`]: what both must know of the kernel: its scheduler, its tick.
 //!
 //! Compared are ratios, never absolute times: how fast a machine computes is none of the simulator's
@@ -12,4 +13,5 @@
 pub mod calibrate;
 pub mod event;
 pub mod kernel;
+pub mod rest;
 pub mod this_kernel;

@@ -38,6 +38,16 @@ pub fn tick() -> Nanos {
     Nanos(nanos.clamp(100_000, 100_000_000))
 }
 
+/// KVM's default of `halt_poll_ns`, for kernels that do not say.
+const HALT_POLL_NS: u64 = 200_000;
+
+/// How long KVM polls at most for a halted vCPU, as its module says, ns.
+pub fn halt_poll() -> u64 {
+    let text = std::fs::read_to_string("/sys/module/kvm/parameters/halt_poll_ns");
+    let value = text.ok().and_then(|text| text.trim().parse().ok());
+    value.unwrap_or(HALT_POLL_NS)
+}
+
 /// What the kernel says of the load; empty if it says nothing.
 pub fn load_average() -> String {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();

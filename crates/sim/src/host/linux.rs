@@ -59,6 +59,8 @@ struct Group {
     vcpus: FairQueue,
     /// Of the load of the vCPUs that were here last.
     average: Average,
+    /// What is taken to be on the other pCPUs, in whole units of weight (EEVDF).
+    elsewhere: u64,
 }
 
 /// What is remembered of a vCPU's load.
@@ -104,7 +106,14 @@ pub struct LinuxHost {
     own_families: BTreeMap<u32, u32>,
     /// Whether any vCPU was ever given a slice of its own.
     has_slices: bool,
+    /// For each vCPU: when it came into a queue or was picked last, in the order of all.
+    stirred: Vec<u64>,
+    /// So many have.
+    stirs: u64,
 }
+
+/// What a group's load is on one pCPU is told to the others only once it is another by more than one part in so many (update_tg_load_avg).
+const COARSE: u64 = 64;
 
 /// WEIGHT_IDLEPRIO of kernel/sched/sched.h.
 const IDLE_WEIGHT: f64 = 3.0;
@@ -146,6 +155,8 @@ impl LinuxHost {
             idle_families: vec![false; shape.weights.len()],
             own_families: BTreeMap::new(),
             has_slices: false,
+            stirred: vec![0; shape.vm_of.len()],
+            stirs: 0,
             discipline,
             shape,
         }
@@ -164,6 +175,7 @@ impl LinuxHost {
             self.groups.push(Group {
                 vcpus: FairQueue::new(self.discipline, number),
                 average: Average::ZERO,
+                elsewhere: 0,
             });
             let mut entity = Entity::new(1024);
             entity.set_idle(self.idle_families[family as usize]);
@@ -185,11 +197,18 @@ impl LinuxHost {
         let group = &mut self.groups[group as usize];
         let load = group.vcpus.load();
         let was_here = group.average.advance(&self.decay, load, now);
-        let here = match self.discipline {
-            Discipline::Cfs { .. } => load as f64,
-            Discipline::Eevdf { .. } => was_here.max(load as f64),
-        };
         let elsewhere = (all - was_here).max(0.0);
+        let (here, elsewhere) = match self.discipline {
+            Discipline::Cfs { .. } => (load as f64, elsewhere),
+            Discipline::Eevdf { .. } => {
+                let elsewhere = (elsewhere / FINE as f64) as u64;
+                if group.elsewhere.abs_diff(elsewhere) > group.elsewhere / COARSE {
+                    group.elsewhere = elsewhere;
+                }
+                let here = was_here.max(load as f64) / FINE as f64;
+                (here.floor(), group.elsewhere as f64)
+            }
+        };
         let part = here / (here + elsewhere).max(1.0);
         let weight = match self.idle_families[family as usize] {
             true => IDLE_WEIGHT,
@@ -273,6 +292,12 @@ impl LinuxHost {
         set_bit(&mut self.overloaded, p, *queued > 1);
     }
 
+    /// It is the last that came or was picked.
+    fn stir(&mut self, v: u32) {
+        self.stirs += 1;
+        self.stirred[v as usize] = self.stirs;
+    }
+
     fn llc(&self, p: u32) -> u32 {
         p / self.shape.pcpus_per_llc.max(1)
     }
@@ -315,6 +340,7 @@ impl Scheduler for LinuxHost {
             Arrival::Migrated => Enqueue::Migrated,
         };
         self.settle(v, group, family, arrival, now);
+        self.stir(v);
         let queue = &mut self.groups[group as usize].vcpus;
         let was_empty = queue.is_empty();
         queue.enqueue(&mut self.vcpu_entities, v, how);
@@ -367,6 +393,9 @@ impl Scheduler for LinuxHost {
             .vcpus
             .pick(&mut self.vcpu_entities);
         debug_assert!(v.is_some(), "a queued group has a vCPU");
+        if let Some(v) = v {
+            self.stir(v);
+        }
         self.current[p as usize] = v.unwrap_or(NONE);
         v
     }

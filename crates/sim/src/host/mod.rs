@@ -237,6 +237,9 @@ pub struct HostConfig {
     pub scheduler: HostScheduler,
     /// The clock tick: 4 ms at HZ=250.
     pub tick: Nanos,
+    /// How the ticks of pCPUs lie to each other.
+    #[serde(skip_serializing_if = "Ticks::is_spread")]
+    pub ticks: Ticks,
     /// Placement.
     pub placement: Placement,
     /// Between two comparisons of loads by a busy pCPU: so many ms for each pCPU of the domain.
@@ -261,6 +264,24 @@ pub struct HostConfig {
     /// Whether a vCPU that a rescheduling IPI wakes runs next on its pCPU.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub fast_reactivation: bool,
+}
+
+/// How the clock ticks of a host's pCPUs lie to each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ticks {
+    /// Evenly over the tick's period, so that pCPUs are as much in step as if nobody knew how their ticks lie.
+    #[default]
+    Spread,
+    /// All at once, as Linux has them unless it is booted with `skew_tick=1` (tick_setup_sched_timer, kernel/time/tick-sched.c).
+    InStep,
+}
+
+impl Ticks {
+    /// Whether they are spread.
+    fn is_spread(&self) -> bool {
+        *self == Ticks::Spread
+    }
 }
 
 /// A vCPU to be moved.

@@ -23,16 +23,18 @@ use crate::host::PauseLoop;
 use crate::host::Placement;
 use crate::host::Ranking;
 use crate::host::Starts;
+use crate::host::Ticks;
 use crate::scenario::units;
 use crate::sched::fair::Discipline;
 use crate::sched::fair::Reweight;
 
-pub(super) const KEYS: [&str; 14] = [
+pub(super) const KEYS: [&str; 15] = [
     "scheduler",
     "cfs",
     "eevdf",
     "credit",
     "tick",
+    "ticks",
     "placement",
     "busy_factor",
     "together",
@@ -104,6 +106,9 @@ fn settings(table: &Table<'_>, pcpus: u32) -> Result<HostConfig, LoadError> {
             SchedulerName::Cfs | SchedulerName::Eevdf => HostScheduler::Linux(fair),
         },
         tick: table.or("tick", Nanos::from_millis(4), tick)?,
+        ticks: table.or("ticks", Ticks::Spread, |field| {
+            field.choice(&[("spread", Ticks::Spread), ("in-step", Ticks::InStep)])
+        })?,
         placement: table.or("placement", Placement::LoadBalancing, |field| {
             field.choice(&[
                 ("load-balancing", Placement::LoadBalancing),

@@ -129,6 +129,9 @@ pub struct Vm {
     /// The host's policies that may act on it, if not those that act on every VM.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policies: Option<PolicySet>,
+    /// The pCPU of each vCPU when it starts; empty: spread over those where they may run.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub begins_on: Vec<u32>,
     /// When it starts.
     pub starts: Nanos,
     /// When it gets or loses vCPUs, and how many it has from then on: the first ones. In order of time.

@@ -123,6 +123,9 @@ fn what_is_replaced_wrongly_names_the_replacement() {
         ("vm.a.pins=\"0-4\"", "pCPUs 0 … 3"),
         ("vm.a.pins=\"\"", "at least one"),
         ("vm.a.pins=\"3-1\"", "backwards"),
+        ("vm.a.begins_on=[0]", "1 pCPUs for the 2 vCPUs of `a`"),
+        ("vm.a.begins_on=[0, 4]", "0 … 3"),
+        ("host.ticks=together", "\"spread\", \"in-step\""),
         ("vm.a.weight=0", "1 … 262144"),
         ("vm.a.workload=v", "add a [[workload]]"),
         ("vm.a.idle=sleep", "haltpoll(200us)"),
@@ -170,6 +173,13 @@ fn what_is_replaced_wrongly_names_the_replacement() {
     }
     let error = with(&["host.placement=pin", "vm.a.pins=\"0\""]).unwrap_err();
     assert!(error.contains("leave pins out"), "{error}");
+    let error = with(&["host.placement=pin", "vm.a.begins_on=[0, 0]"]).unwrap_err();
+    assert!(error.contains("pins every vCPU itself"), "{error}");
+    let error = with(&["vm.a.pins=0-1", "vm.a.begins_on=[0, 3]"]).unwrap_err();
+    assert!(
+        error.contains("vCPU 1 may run on the pCPUs 0-1 only"),
+        "{error}"
+    );
     let error = with(&["host.placement=no-stacking", "vm.a.vcpus=5"]).unwrap_err();
     assert!(error.contains("5 vCPUs, the machine 4"), "{error}");
 }

@@ -7,6 +7,7 @@ use std::collections::HashSet;
 
 use tandem_kpolicy::MOST_VCPUS as MOST_RANKED;
 use tandem_policy::Nanos;
+use tandem_policy::PcpuId;
 use tandem_policy::PcpuSet;
 use tandem_policy::Weight;
 
@@ -52,13 +53,14 @@ const MOST_STEPS: u64 = 4_000_000;
 /// Changes of a VM's number of vCPUs.
 const MOST_CHANGES: usize = 1_000;
 
-pub(super) const KEYS: [&str; 27] = [
+pub(super) const KEYS: [&str; 28] = [
     "name",
     "count",
     "vcpus",
     "weight",
     "vcpu_weights",
     "pins",
+    "begins_on",
     "policies",
     "starts",
     "hotplug",
@@ -191,13 +193,15 @@ fn one(field: &Field<'_>, context: &VmContext<'_>) -> Result<(Vm, u32), LoadErro
         )
     })?;
     let guest = guest(&table, vcpus)?;
+    let pins = pins(&table, &name, vcpus, context)?;
     let vm = Vm {
         vcpus,
         weight: Weight::saturating(
             table.or("weight", 1024.0, |field| field.number(1.0, 262_144.0))?,
         ),
         vcpu_weights: vcpu_weights(&table, &name, vcpus, context)?,
-        pins: pins(&table, &name, vcpus, context)?,
+        begins_on: begins_on(&table, &name, &pins, vcpus, context)?,
+        pins,
         policies: match table.get("policies") {
             None => None,
             Some(field) => Some(policies::list(&field)?),
@@ -314,6 +318,42 @@ fn pins(
     sets.iter()
         .map(|field| set(field, field.text()?, context))
         .collect()
+}
+
+/// The pCPU of each vCPU when the VM starts.
+fn begins_on(
+    table: &Table<'_>,
+    name: &str,
+    pins: &[PcpuSet],
+    vcpus: u32,
+    context: &VmContext<'_>,
+) -> Result<Vec<u32>, LoadError> {
+    let Some(field) = table.get("begins_on") else {
+        return Ok(Vec::new());
+    };
+    if context.machine.mode == Mode::Native {
+        return Err(field.wrong("there are no vCPUs in native mode: leave it out"));
+    }
+    if context.host.placement == Placement::Pin {
+        return Err(field.wrong("placement = \"pin\" pins every vCPU itself: leave it out"));
+    }
+    let list = field.list()?;
+    if list.len() != vcpus as usize {
+        return Err(field.wrong(format!(
+            "there are {} pCPUs for the {vcpus} vCPUs of `{name}`: write one for each",
+            list.len()
+        )));
+    }
+    let one = |(at, field): (usize, &Field<'_>)| {
+        let pcpu = field.small(0, context.machine.pcpus - 1)?;
+        match pins.get(at) {
+            Some(pins) if !pins.contains(PcpuId(pcpu)) => {
+                Err(field.wrong(format!("vCPU {at} may run on the pCPUs {pins} only")))
+            }
+            _ => Ok(pcpu),
+        }
+    };
+    list.iter().enumerate().map(one).collect()
 }
 
 fn set(field: &Field<'_>, text: &str, context: &VmContext<'_>) -> Result<PcpuSet, LoadError> {

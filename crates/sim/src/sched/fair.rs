@@ -136,6 +136,8 @@ pub struct FairQueue {
     skip: u32,
     /// The next one whether or not that is fair (co-scheduling).
     first: u32,
+    /// The one that took the CPU from the current one by waking, before it is picked (EEVDF).
+    woken: u32,
     /// What the current one ran since it was picked, ns.
     ran: u64,
     /// The current one has used up its slice (EEVDF).
@@ -159,6 +161,7 @@ impl FairQueue {
             next: NIL,
             skip: NIL,
             first: NIL,
+            woken: NIL,
             ran: 0,
             slice_over: false,
             protected: false,
@@ -356,7 +359,12 @@ impl FairQueue {
         } else {
             self.unlink(entities, id);
         }
-        for buddy in [&mut self.next, &mut self.skip, &mut self.first] {
+        for buddy in [
+            &mut self.next,
+            &mut self.skip,
+            &mut self.first,
+            &mut self.woken,
+        ] {
             if *buddy == id {
                 *buddy = NIL;
             }
@@ -381,6 +389,7 @@ impl FairQueue {
         self.unlink(entities, id);
         self.current = id;
         (self.next, self.skip, self.first) = (NIL, NIL, NIL);
+        self.woken = NIL;
         self.ran = 0;
         self.slice_over = false;
         self.protected = true;
@@ -431,9 +440,15 @@ impl FairQueue {
         if self.next != NIL && is_eligible(entities[self.next as usize].vruntime) {
             return Some(self.next);
         }
-        self.order
-            .earliest(entities, is_eligible)
-            .or_else(|| self.order.first(entities))
+        let earliest = self.order.earliest(entities, is_eligible);
+        let best = earliest.or_else(|| self.order.first(entities))?;
+        if self.woken != NIL {
+            let (best, woken) = (&entities[best as usize], &entities[self.woken as usize]);
+            if woken.deadline == best.deadline && is_eligible(woken.vruntime) {
+                return Some(self.woken);
+            }
+        }
+        Some(best)
     }
 
     /// The current entity goes back to the queue, runnable.
@@ -521,7 +536,11 @@ impl FairQueue {
             return false;
         }
         match self.order.earliest(entities, is_eligible) {
-            Some(best) if best == woken => !current_stays || pse.deadline < se.deadline,
+            // The current one has to be before the woken one to go on (entity_before in pick_eevdf).
+            Some(best) if best == woken && (!current_stays || pse.deadline <= se.deadline) => {
+                self.woken = woken;
+                true
+            }
             _ => false,
         }
     }

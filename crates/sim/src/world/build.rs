@@ -386,6 +386,7 @@ impl Parts {
             ready: vec![0; words],
             overloaded: vec![0; words],
             alive: threads,
+            is_placed: !vm.begins_on.is_empty(),
             started: u64::MAX,
             finished: None,
             last_boosted: 0,
@@ -435,6 +436,7 @@ impl Parts {
         let spread = place as u32 % pcpus;
         let pcpu = match native {
             true => index,
+            false if !vm.begins_on.is_empty() => vm.begins_on[index as usize],
             false if allowed.contains(PcpuId(spread)) => spread,
             false => {
                 let nth = allowed.iter().nth(place % allowed.len().max(1));

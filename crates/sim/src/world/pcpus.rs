@@ -12,6 +12,7 @@ use crate::host::Arrival;
 use crate::host::Move;
 use crate::host::PauseLoop;
 use crate::host::Scheduler;
+use crate::host::Ticks;
 use crate::queue::Slot;
 use crate::sched::fair::Enqueue;
 use crate::trace::VcpuState;
@@ -74,7 +75,10 @@ impl World {
             return;
         }
         let last = vcpu.pcpu;
-        let p = self.host.select(v, last, &self.idle_pcpus, self.now);
+        let p = match vcpu.ran_on == NONE && self.vms[vcpu.vm as usize].is_placed {
+            true => last,
+            false => self.host.select(v, last, &self.idle_pcpus, self.now),
+        };
         self.vcpus[v as usize].pcpu = p;
         self.vcpus[v as usize].queued = true;
         self.waits_for_pcpu(v, p);
@@ -306,9 +310,11 @@ impl World {
         }
         let slot = self.host_tick_slot(p);
         if !self.queue.is_set(slot) {
-            // Every pCPU's ticks are at times of their own, as on real machines.
             let tick = self.config.tick.0;
-            let phase = tick * u64::from(p) / self.pcpus.len() as u64;
+            let phase = match self.config.ticks {
+                Ticks::Spread => tick * u64::from(p) / self.pcpus.len() as u64,
+                Ticks::InStep => 0,
+            };
             let next = (self.now + tick - phase) / tick * tick + phase;
             self.queue.set(slot, next.max(self.now + 1));
         }

@@ -88,6 +88,8 @@ pub(crate) struct SimulatedVm {
     pub overloaded: Vec<u64>,
     /// Threads that have not ended.
     pub alive: u32,
+    /// Its vCPUs begin where the scenario says.
+    pub is_placed: bool,
     pub started: u64,
     pub finished: Option<u64>,
     /// Start of KVM's circle.

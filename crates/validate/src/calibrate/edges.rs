@@ -38,22 +38,23 @@ use thiserror::Error;
 use compared::Compared;
 use compared::TOLERANCE;
 
-use super::halt_poll;
 use super::real::Machine;
 use super::real::MachineError;
 use super::setup::Guest;
 use super::setup::Pinning;
+use super::setup::Places;
 use super::setup::Setup;
+use super::setup::reference;
 use super::simulated;
 use super::simulated::Host;
+use super::simulated::Kernel;
 use super::simulated::SimulatedError;
 use crate::event::Event;
 use crate::event::Tell;
+use crate::rest::Rest;
+use crate::rest::Waits;
 use crate::this_kernel;
 use crate::this_kernel::UnknownRelease;
-
-/// Seeds of each simulated mix.
-const SEEDS: u64 = 3;
 
 /// What is to be measured, and what its report says of where.
 #[derive(Clone, Debug)]
@@ -102,16 +103,18 @@ pub struct ComparedEdges {
     pub source: SourceName,
     /// The scheduler of the kernel, and so of the simulated host.
     pub scheduler: &'static str,
+    /// What becomes of lag when a group's weight changes, as simulated.
+    pub reweight: &'static str,
     /// Its tick, ns.
     pub tick_ns: u64,
+    /// What else ran on the host. `None`: nothing was seen.
+    pub rest: Option<Rest>,
     /// The load of the machine before.
     pub load_average: String,
-    /// Real runs of each mix.
+    /// Real runs of each mix, and simulated ones.
     pub runs: u32,
     /// Their length, s.
     pub seconds: f64,
-    /// Simulated runs of each mix.
-    pub seeds: u64,
     /// By how much a simulated part may be off its real one, as a part of that.
     pub tolerance: f64,
     /// How many VMs' RDY is compared.
@@ -290,10 +293,18 @@ fn count<'a>(all: impl Iterator<Item = &'a Compared>) -> (usize, usize) {
     (compared.len(), within.count())
 }
 
-/// A mix in the simulator.
-fn simulate(host: &Host, setup: &Setup, seconds: f64) -> Result<Vec<Vec<Waited>>, SimulatedError> {
-    let of_seed = |seed| {
-        let mut scenario = simulated::scenario(host, setup, seconds)?;
+/// What was seen of a mix: where its vCPUs began, and what its VMs waited for.
+type Seen = (Places, Vec<Waited>);
+
+/// A mix in the simulator, once for each real run of it, from where its vCPUs began.
+fn simulate(
+    host: &Host,
+    setup: &Setup,
+    real: &[Seen],
+    seconds: f64,
+) -> Result<Vec<Vec<Waited>>, SimulatedError> {
+    let of_run = |(places, seed): (&Places, u64)| {
+        let mut scenario = simulated::scenario(host, setup, Some(places), seconds)?;
         scenario.seed = seed;
         let mut world = World::new(&scenario);
         world.record_waits();
@@ -305,13 +316,15 @@ fn simulate(host: &Host, setup: &Setup, seconds: f64) -> Result<Vec<Vec<Waited>>
             |interval| waits(&interval, vms),
         ))
     };
-    // Each seed by itself: what comes out does not depend on how many run at once.
+    // Each run by itself: what comes out does not depend on how many go on at once.
     std::thread::scope(|scope| {
-        let of_seed = &of_seed;
-        let seeds: Vec<_> = (1..=SEEDS)
-            .map(|seed| scope.spawn(move || of_seed(seed)))
+        let of_run = &of_run;
+        let places = real.iter().map(|(places, _)| places);
+        let runs: Vec<_> = places
+            .zip(1..)
+            .map(|run| scope.spawn(move || of_run(run)))
             .collect();
-        let ended = seeds.into_iter().map(|seed| seed.join());
+        let ended = runs.into_iter().map(|run| run.join());
         ended
             .map(|one| one.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
             .collect()
@@ -327,25 +340,22 @@ pub fn measure(
     tell: Tell,
 ) -> Result<ComparedEdges, EdgesError> {
     let load_average = this_kernel::load_average();
-    let scheduler = this_kernel::scheduler(&options.kernel)?;
+    let kernel = Kernel::here(&options.kernel)?;
     let mut source = options.source.open()?;
     let mixes = mixes();
     let mut machine = Machine::prepare(state_dir, interrupt)?;
-    let host = Host::new(
-        scheduler,
-        this_kernel::tick().0,
-        halt_poll(),
-        machine.calibration,
-    );
+    let mut host = Host::new(kernel, machine.weight_range(), machine.calibration);
     let real = rounds(&mut machine, &mixes, source.as_mut(), &options, tell);
     let left = machine.leave();
-    let real = real?;
+    let (real, rest) = real?;
     left?;
+    host.rest = rest;
     tell(Event::Simulating);
     let mixes = mixes.iter().enumerate().map(|(at, setup)| {
-        let of_runs: Vec<Vec<Waited>> = real.iter().map(|round| round[at].clone()).collect();
-        let simulated = simulate(&host, setup, options.seconds)?;
-        Ok(compare(setup, &of_runs, &simulated))
+        let of_runs: Vec<Seen> = real.iter().map(|round| round[at].clone()).collect();
+        let simulated = simulate(&host, setup, &of_runs, options.seconds)?;
+        let real: Vec<Vec<Waited>> = of_runs.into_iter().map(|(_, waited)| waited).collect();
+        Ok(compare(setup, &real, &simulated))
     });
     let mixes: Vec<Mix> = mixes.collect::<Result<_, SimulatedError>>()?;
     let rdy = mixes.iter().flat_map(|mix| &mix.waits);
@@ -363,44 +373,48 @@ pub fn measure(
         kernel: options.kernel,
         cpu: options.cpu,
         source: source.name(),
-        scheduler,
-        tick_ns: host.tick_ns,
+        scheduler: host.kernel.scheduler,
+        reweight: host.kernel.reweight,
+        tick_ns: host.kernel.tick_ns,
+        rest: host.rest,
         load_average,
         runs: options.runs,
         seconds: options.seconds,
-        seeds: SEEDS,
     })
 }
 
-/// What was seen in each round of each mix; every other round in the reverse order.
+/// What was seen in each round of each mix, every other round in the reverse order; and what else ran on the host meanwhile, by what it took from VMs
+/// that compute alone, which run once in each round, too.
 fn rounds(
     machine: &mut Machine,
     mixes: &[Setup],
     source: &mut dyn Source,
     options: &Options,
     tell: Tell,
-) -> Result<Vec<Vec<Vec<Waited>>>, MachineError> {
+) -> Result<(Vec<Vec<Seen>>, Option<Rest>), MachineError> {
     let time = Duration::from_secs_f64(options.seconds);
     let mut rounds = Vec::new();
+    let mut alone = Waits::default();
     for round in 0..options.runs {
         tell(Event::Round {
             round: round + 1,
             rounds: options.runs,
-            setups: mixes.len(),
-            seconds: mixes.len() as f64 * (options.seconds + 0.15),
+            setups: mixes.len() + 1,
+            seconds: (mixes.len() + 1) as f64 * (options.seconds + 0.15),
         });
-        let mut seen = vec![Vec::new(); mixes.len()];
+        alone = alone.and(machine.run(&reference().setup, time)?.waits);
+        let mut seen = vec![Seen::default(); mixes.len()];
         let mut order: Vec<usize> = (0..mixes.len()).collect();
         if round % 2 == 1 {
             order.reverse();
         }
         for at in order {
-            let interval = machine.observe(&mixes[at], time, source)?;
-            seen[at] = waits(&interval, mixes[at].guests.len());
+            let (began, interval) = machine.observe(&mixes[at], time, source)?;
+            seen[at] = (began, waits(&interval, mixes[at].guests.len()));
         }
         rounds.push(seen);
     }
-    Ok(rounds)
+    Ok((rounds, Rest::of(alone)))
 }
 
 impl fmt::Display for ComparedEdges {
@@ -479,6 +493,7 @@ mod tests {
 
     use super::super::real::testing::machine as machine_for_tests;
     use super::super::real::testing::unless_not_root;
+    use super::super::simulated::testing::KERNEL;
     use super::*;
 
     fn host() -> Host {
@@ -486,7 +501,17 @@ mod tests {
             tsc_khz: 2_000_000,
             steps_per_mebicycle: 300_000,
         };
-        Host::new("eevdf", 4_000_000, 200_000, calibration)
+        Host::new(KERNEL, 256.0, calibration)
+    }
+
+    /// A real run whose vCPUs began one to a pCPU, or where they are pinned.
+    fn spread(setup: &Setup) -> Vec<Seen> {
+        let of_guest = |guest: &Guest| {
+            let place = |vcpu| setup.pinning.pcpu(vcpu).unwrap_or(vcpu % 2);
+            (0..guest.vcpus).map(place).collect()
+        };
+        let places = setup.guests.iter().map(of_guest).collect();
+        vec![(places, Vec::new())]
     }
 
     /// A second of two VMs of one vCPU on one pCPU; VM 0 waited so long for these, in ms.
@@ -602,8 +627,8 @@ mod tests {
         assert!((3..=5).contains(&all.len()));
         for setup in &all {
             assert!(setup.guests.len() >= 3, "{setup}");
-            let simulated = simulate(&host(), setup, 0.3).unwrap();
-            assert_eq!(simulated.len(), SEEDS as usize, "{setup}");
+            let simulated = simulate(&host(), setup, &spread(setup), 0.3).unwrap();
+            assert_eq!(simulated.len(), 1, "{setup}");
             for run in &simulated {
                 let mut most = 0;
                 for (victim, waited) in run.iter().enumerate() {
@@ -620,7 +645,8 @@ mod tests {
             }
         }
         // The lightest of 1, 2 and 4 waits a third for the second and two thirds for the heaviest.
-        let simulated = simulate(&host(), all.last().unwrap(), 5.0).unwrap();
+        let last = all.last().unwrap();
+        let simulated = simulate(&host(), last, &spread(last), 5.0).unwrap();
         let shares = simulated[0][0].shares.as_ref().unwrap();
         assert!((shares[1] - 1.0 / 3.0).abs() < 0.02, "{shares:?}");
         assert!((shares[2] - 2.0 / 3.0).abs() < 0.02, "{shares:?}");
@@ -637,10 +663,11 @@ mod tests {
         let weights = mixes().pop().unwrap();
         let time = Duration::from_millis(600);
         let observed = machine.observe(&weights, time, source.as_mut());
-        let Some(interval) = unless_not_root(observed) else {
+        let Some((began, interval)) = unless_not_root(observed) else {
             return;
         };
         machine.leave().unwrap();
+        assert_eq!(began, [[0], [0], [0]], "all on one pCPU");
         let waited = waits(&interval, 3);
         let shares = waited[0].shares.as_ref().expect("three share a pCPU");
         assert!(waited[0].rdy > Some(0.3), "{waited:?}");

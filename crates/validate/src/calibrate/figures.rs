@@ -10,6 +10,7 @@ use tandem_report::Table;
 
 use super::fit::Found;
 use super::setup::Use;
+use crate::rest::Rest;
 
 /// A ratio may be off by so much.
 pub const TOLERANCE: f64 = 0.15;
@@ -27,10 +28,14 @@ pub struct Calibrated {
     pub kvm: String,
     /// The host's scheduler as simulated.
     pub scheduler: &'static str,
+    /// What becomes of lag when a group's weight changes, as simulated.
+    pub reweight: &'static str,
     /// The clock tick, ns.
     pub tick_ns: u64,
     /// The longest halt polling, ns.
     pub halt_poll_ns: u64,
+    /// What else ran on the host. `None`: nothing was seen.
+    pub rest: Option<Rest>,
     /// Frequency of the TSC, kHz.
     pub tsc_khz: u64,
     /// What the kernel said of the load before the measurement.
@@ -69,8 +74,10 @@ pub struct Ratio {
     pub used: Use,
     /// Mean of the real ratios.
     pub real: Mean,
-    /// The simulated ratio.
+    /// Mean of the simulated ratios.
     pub simulated: f64,
+    /// In how many rounds the numerator's VM had two vCPUs on one pCPU when counting began.
+    pub stacked: usize,
     /// Simulated over real, less one.
     pub error: f64,
     /// Whether it is within the tolerance.
@@ -78,14 +85,17 @@ pub struct Ratio {
 }
 
 impl Ratio {
-    /// Of pairs of real speeds and two simulated ones; `None` where a VM got nothing done, whose ratio
-    /// would mean nothing.
-    pub fn figures(real: &[(f64, f64)], simulated: (f64, f64)) -> Option<(Mean, f64, f64)> {
-        let ratio = |(over, under): (f64, f64)| (over > 0.0 && under > 0.0).then(|| over / under);
-        let real: Option<Vec<f64>> = real.iter().copied().map(ratio).collect();
-        let real = Mean::of(&real?)?;
-        let simulated = ratio(simulated)?;
-        Some((real, simulated, simulated / real.mean - 1.0))
+    /// Of pairs of real speeds and pairs of simulated ones; `None` where a VM that others are set against got nothing done, or all real ones:
+    /// their ratio would mean nothing.
+    pub fn figures(real: &[(f64, f64)], simulated: &[(f64, f64)]) -> Option<(Mean, f64, f64)> {
+        let ratio = |&(over, under): &(f64, f64)| (under > 0.0).then(|| over / under);
+        let mean = |pairs: &[(f64, f64)]| {
+            let ratios: Option<Vec<f64>> = pairs.iter().map(ratio).collect();
+            Mean::of(&ratios?)
+        };
+        let (real, simulated) = (mean(real)?, mean(simulated)?.mean);
+        let error = (real.mean > 0.0).then(|| simulated / real.mean - 1.0)?;
+        Some((real, simulated, error))
     }
 }
 
@@ -193,7 +203,7 @@ mod tests {
     fn a_ratio_is_taken_round_by_round() {
         // Half as fast in every round, however fast the machine was.
         let real = [(50.0, 100.0), (20.0, 40.0), (35.0, 70.0)];
-        let (mean, simulated, error) = Ratio::figures(&real, (6.0, 10.0)).unwrap();
+        let (mean, simulated, error) = Ratio::figures(&real, &[(6.0, 10.0), (3.0, 5.0)]).unwrap();
         assert_eq!((mean.mean, mean.ci95), (0.5, Some(0.0)));
         assert!((simulated - 0.6).abs() < 1e-12);
         assert!((error - 0.2).abs() < 1e-12, "{error}");
@@ -201,9 +211,12 @@ mod tests {
 
     #[test]
     fn a_vm_that_got_nothing_done_has_no_ratio() {
-        assert_eq!(Ratio::figures(&[(0.0, 1.0)], (1.0, 1.0)), None);
-        assert_eq!(Ratio::figures(&[(1.0, 1.0)], (1.0, 0.0)), None);
-        assert_eq!(Ratio::figures(&[], (1.0, 1.0)), None);
+        assert_eq!(Ratio::figures(&[(0.0, 1.0)], &[(1.0, 1.0)]), None);
+        assert_eq!(Ratio::figures(&[(1.0, 1.0)], &[(1.0, 0.0)]), None);
+        assert_eq!(Ratio::figures(&[], &[(1.0, 1.0)]), None);
+        // In one round of two it stood still: that is a measurement.
+        let (mean, _, _) = Ratio::figures(&[(0.0, 1.0), (1.0, 1.0)], &[(1.0, 1.0)]).unwrap();
+        assert_eq!(mean.mean, 0.5);
     }
 
     #[test]
@@ -219,6 +232,7 @@ mod tests {
                 ci95: None,
             },
             simulated: 1.0,
+            stacked: 0,
             error: 0.0,
             within,
         };

@@ -139,9 +139,9 @@ pub struct Found {
 pub fn fit(host: &mut Host, real: &[f64]) -> Result<Vec<Found>, SimulatedError> {
     let probes = probes();
     let table = Costs::default();
-    let reference = simulated::mean_rate(host, &reference(), SECONDS, 1)?;
+    let reference = simulated::mean_rate(host, &reference(), None, SECONDS, 1..2)?;
     let speed = |host: &Host, probe: &Probe| -> Result<f64, SimulatedError> {
-        Ok(simulated::mean_rate(host, &probe.quantity, SECONDS, 1)? / reference)
+        Ok(simulated::mean_rate(host, &probe.quantity, None, SECONDS, 1..2)? / reference)
     };
     for _ in 0..PASSES {
         for (probe, &wanted) in probes.iter().zip(real) {
@@ -193,6 +193,7 @@ fn seek<E>(wanted: f64, mut speed: impl FnMut(u64) -> Result<f64, E>) -> Result<
 mod tests {
     use tandem_microvm::Calibration;
 
+    use super::super::simulated::testing::KERNEL;
     use super::*;
 
     #[test]
@@ -221,17 +222,17 @@ mod tests {
             tsc_khz: 2_000_000,
             steps_per_mebicycle: 300_000,
         };
-        let unknown = Host::new("eevdf", 4_000_000, 200_000, calibration);
+        let unknown = Host::new(KERNEL, 256.0, calibration);
         let mut known = unknown.clone();
         known.costs.lock_handoff = 150;
         known.costs.posted_interrupt = 9_000;
         known.costs.ipi_send_exit = 6_000;
         known.costs.halt_poll_wake = 4_000;
         known.costs.halt_wake = 15_000;
-        let base = simulated::mean_rate(&known, &reference(), SECONDS, 1).unwrap();
+        let base = simulated::mean_rate(&known, &reference(), None, SECONDS, 1..2).unwrap();
         let real: Vec<f64> = probes()
             .iter()
-            .map(|p| simulated::mean_rate(&known, &p.quantity, SECONDS, 1).unwrap() / base)
+            .map(|p| simulated::mean_rate(&known, &p.quantity, None, SECONDS, 1..2).unwrap() / base)
             .collect();
         let mut host = unknown;
         let found = fit(&mut host, &real).unwrap();

@@ -48,8 +48,10 @@ use super::setup;
 use super::setup::Count;
 use super::setup::Guest;
 use super::setup::PCPUS;
+use super::setup::Places;
 use super::setup::Quantity;
 use super::setup::Setup;
+use crate::rest::Waits;
 
 /// Why this machine cannot be prepared, or a setup not run on it.
 #[derive(Debug, Error)]
@@ -119,6 +121,14 @@ pub enum SetupError {
     /// Its cgroup cannot be made, weighed or filled.
     #[error(transparent)]
     Actuator(#[from] ActuatorError),
+    /// Where a vCPU is, or how long it waited, cannot be read.
+    #[error("{path}: {source}")]
+    Account {
+        /// The file.
+        path: String,
+        /// What is wrong.
+        source: io::Error,
+    },
     /// Its vCPUs cannot be observed.
     #[error(transparent)]
     Observe(#[from] ObserveError),
@@ -161,6 +171,17 @@ impl Rates {
     }
 }
 
+/// What a setup did here.
+#[derive(Clone, Debug, Default)]
+pub struct Ran {
+    /// What its VMs got done.
+    pub rates: Rates,
+    /// Where their vCPUs were when counting began.
+    pub began: Places,
+    /// What its vCPUs waited for their pCPUs.
+    pub waits: Waits,
+}
+
 /// This machine, prepared.
 pub struct Machine {
     actuator: Actuator,
@@ -196,28 +217,59 @@ impl Machine {
     }
 
     /// Runs a setup for some time.
-    pub fn run(&mut self, setup: &Setup, time: Duration) -> Result<Rates, MachineError> {
+    pub fn run(&mut self, setup: &Setup, time: Duration) -> Result<Ran, MachineError> {
         self.within(setup, |machine, vms| {
+            let began = machine.places(vms)?;
+            let waits = waits(vms)?;
             let before: Vec<Snapshot> = vms.iter().map(Microvm::snapshot).collect();
             machine.interrupt.sleep(time)?;
             let after: Vec<Snapshot> = vms.iter().map(Microvm::snapshot).collect();
+            let waited = self::waits(vms)?;
             let rates = before.iter().zip(&after).map(|(a, b)| rates(a, b));
-            Ok(Rates(rates.collect::<Result<_, _>>()?))
+            let wall = |(a, b): (&Snapshot, &Snapshot)| {
+                b.t_ns.saturating_sub(a.t_ns) * b.vcpus.len() as u64
+            };
+            Ok(Ran {
+                rates: Rates(rates.collect::<Result<_, _>>()?),
+                began,
+                waits: waited.since(waits, before.iter().zip(&after).map(wall).sum()),
+            })
         })
     }
 
-    /// Runs a setup and observes it for some time. Its VMs are numbered from 0.
+    /// How many times as large as the host's usual weight its largest one is.
+    pub fn weight_range(&self) -> f64 {
+        let controller = self.actuator.controller();
+        controller.weight_range().1.value() / controller.default_weight().value()
+    }
+
+    /// The pCPU on which each vCPU is, or was last.
+    fn places(&self, vms: &[Microvm]) -> Result<Places, SetupError> {
+        let place = |tid: i32| {
+            let path = format!("/proc/self/task/{tid}/stat");
+            let pcpu: u32 = std::fs::read_to_string(&path)
+                .and_then(|text| on_pcpu(&text).ok_or_else(|| io::Error::other(text)))
+                .map_err(|source| SetupError::Account { path, source })?;
+            let place = self.pcpus.iter().position(|&known| known == pcpu);
+            Ok(place.unwrap_or(0) as u32)
+        };
+        let of_vm = |vm: &Microvm| vm.tids().into_iter().map(place).collect();
+        vms.iter().map(of_vm).collect()
+    }
+
+    /// Runs a setup and observes it for some time; where its vCPUs were when that began, too. Its VMs are numbered from 0.
     pub fn observe(
         &mut self,
         setup: &Setup,
         time: Duration,
         source: &mut dyn Source,
-    ) -> Result<Interval, MachineError> {
+    ) -> Result<(Places, Interval), MachineError> {
         self.within(setup, |machine, vms| {
             let watched = watched(vms)?;
+            let began = machine.places(vms)?;
             source.begin(&watched)?;
             machine.interrupt.sleep(time)?;
-            Ok(source.interval(&watched)?)
+            Ok((began, source.interval(&watched)?))
         })
     }
 
@@ -284,13 +336,10 @@ impl Machine {
         let procfs = ProcFs::host();
         // The group of this process itself, not of a vCPU: those will have moved.
         let own = ThreadRef::read(&procfs, pid, Tid(pid.0))?;
+        let times = setup::times(self.weight_range(), heaviest);
         let controller = self.actuator.controller();
         let parent = controller.cgroup_of(&own)?;
         let usual = controller.default_weight().value();
-        let (_, most) = controller.weight_range();
-        let times = (most.value() / usual / f64::from(heaviest))
-            .floor()
-            .max(1.0);
         let weight = Weight::saturating(usual * times * f64::from(guest.weight));
         let name = format!("tandem-calibrate-{i}-{pid}");
         let group = self.actuator.create_group(&parent, &name)?;
@@ -314,6 +363,26 @@ impl Machine {
             }),
         }
     }
+}
+
+/// The pCPU of a thread whose `stat` this is: its 39th field; the second is in parentheses and may contain anything (proc_pid_stat(5)).
+fn on_pcpu(stat: &str) -> Option<u32> {
+    let (_, fields) = stat.rsplit_once(')')?;
+    fields.split_ascii_whitespace().nth(36)?.parse().ok()
+}
+
+/// What the vCPUs have waited for their pCPUs.
+fn waits(vms: &[Microvm]) -> Result<Waits, SetupError> {
+    let mut sum = Waits::default();
+    for tid in vms.iter().flat_map(Microvm::tids) {
+        let folder = format!("/proc/self/task/{tid}");
+        let waits = Waits::of_task(&folder).map_err(|source| SetupError::Account {
+            path: folder,
+            source,
+        })?;
+        sum = sum.and(waits);
+    }
+    Ok(sum)
 }
 
 /// VMs of this process as a source of observation knows them, numbered from 0.
@@ -418,11 +487,13 @@ mod tests {
             return;
         };
         let quantity = reference();
-        let rates = machine.run(&quantity.setup, Duration::from_millis(100));
-        let Some(rates) = testing::unless_not_root(rates) else {
+        let ran = machine.run(&quantity.setup, Duration::from_millis(100));
+        let Some(ran) = testing::unless_not_root(ran) else {
             return;
         };
-        assert!(rates.of(&quantity) > 0.0);
+        assert!(ran.rates.of(&quantity) > 0.0);
+        assert_eq!(ran.began, [[0, 1]], "pinned");
+        assert!(ran.waits.wall_ns >= 200_000_000, "{:?}", ran.waits);
         machine.leave().unwrap();
         let own = format!("tandem-calibrate-0-{}", std::process::id());
         for root in ["/sys/fs/cgroup", "/sys/fs/cgroup/cpu"] {

@@ -5,20 +5,23 @@ use std::time::Duration;
 use super::fit;
 use super::real::Machine;
 use super::real::MachineError;
-use super::real::Rates;
+use super::real::Ran;
 use super::setup;
 use super::setup::Comparison;
+use super::setup::Places;
 use super::setup::Quantity;
 use super::setup::Setup;
 use crate::event::Event;
 use crate::event::Tell;
+use crate::rest::Rest;
+use crate::rest::Waits;
 
-/// The rates of every setup in every round.
+/// What every setup did in every round.
 #[derive(Debug)]
 pub struct Rounds {
     setups: Vec<Setup>,
     /// For each round and setup.
-    rounds: Vec<Vec<Rates>>,
+    rounds: Vec<Vec<Ran>>,
 }
 
 impl Rounds {
@@ -44,26 +47,41 @@ impl Rounds {
                 setups: setups.len(),
                 seconds: setups.len() as f64 * (seconds + 0.15),
             });
-            let mut rates = vec![Rates::default(); setups.len()];
+            let mut ran = vec![Ran::default(); setups.len()];
             let mut order: Vec<usize> = (0..setups.len()).collect();
             if round % 2 == 1 {
                 order.reverse();
             }
             for at in order {
-                rates[at] = machine.run(&setups[at], time)?;
+                ran[at] = machine.run(&setups[at], time)?;
             }
-            rounds.push(rates);
+            rounds.push(ran);
         }
         Ok(Rounds { setups, rounds })
     }
 
     /// A quantity in each round.
     pub fn of(&self, quantity: &Quantity) -> Vec<f64> {
-        let at = self.setups.iter().position(|s| *s == quantity.setup);
+        let of_setup = self.of_setup(&quantity.setup);
+        of_setup.map(|ran| ran.rates.of(quantity)).collect()
+    }
+
+    /// Where the vCPUs of a setup were when counting began, in each round.
+    pub fn places(&self, setup: &Setup) -> Vec<&Places> {
+        self.of_setup(setup).map(|ran| &ran.began).collect()
+    }
+
+    /// What else ran on the host, by what kept vCPUs from their pCPUs that compute alone; `None`: nothing did.
+    pub fn rest(&self) -> Option<Rest> {
+        let reference = setup::reference().setup;
+        let waits = self.of_setup(&reference).map(|ran| ran.waits);
+        Rest::of(waits.fold(Waits::default(), Waits::and))
+    }
+
+    fn of_setup(&self, setup: &Setup) -> impl Iterator<Item = &Ran> {
+        let at = self.setups.iter().position(|known| known == setup);
         let rounds = self.rounds.iter();
-        rounds
-            .filter_map(|rates| Some(rates.get(at?)?.of(quantity)))
-            .collect()
+        rounds.filter_map(move |ran| ran.get(at?))
     }
 
     /// A quantity in the round where it was largest.

@@ -25,6 +25,15 @@ pub const FOR_EVER: &str = "1000G";
 /// The largest weight of a VM.
 pub const HEAVIEST: u32 = 3;
 
+/// How many times the host's usual weight a VM of weight 1 has beside VMs of which none is heavier than `heaviest`, where the host's largest
+/// weight is `range` times its usual one.
+pub fn times(range: f64, heaviest: u32) -> f64 {
+    (range / f64::from(heaviest.max(HEAVIEST))).floor().max(1.0)
+}
+
+/// The pCPU of each vCPU of each VM, counted from 0.
+pub type Places = Vec<Vec<u32>>;
+
 /// A microVM of a setup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Guest {
@@ -335,6 +344,13 @@ pub fn reference() -> Quantity {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn weights_stay_within_what_the_host_has_and_are_as_large_as_they_can_be() {
+        assert_eq!(times(256.0, 1), 85.0);
+        assert_eq!(times(256.0, 4), 64.0);
+        assert_eq!(times(2.0, 3), 1.0);
+    }
 
     #[test]
     fn every_workload_is_compared_in_three_ways_at_least_and_its_settings_are_known() {

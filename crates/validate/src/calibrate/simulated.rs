@@ -6,7 +6,7 @@
 //! nothing ([`Host::new`]).
 //!
 //! Sizes are TSC cycles in the microVM and times here; the calibration that the VMs got says how many
-//! make a ns. What a workload does not have here: periods on the clock. A bursty vCPU's timer is a
+//! make a ns. What else runs on the host is a VM, too ([`Rest`]). What a workload does not have here: periods on the clock. A bursty vCPU's timer is a
 //! thread that sleeps from one period to the next, so that what it is late adds up instead of being
 //! caught up with.
 
@@ -23,12 +23,17 @@ use tandem_sim::scenario::load;
 use tandem_sim::scenario::load::LoadError;
 use thiserror::Error;
 
+use super::setup;
 use super::setup::Count;
 use super::setup::FOR_EVER;
 use super::setup::Guest;
 use super::setup::PCPUS;
+use super::setup::Places;
 use super::setup::Quantity;
 use super::setup::Setup;
+use crate::rest::Rest;
+use crate::this_kernel;
+use crate::this_kernel::UnknownRelease;
 
 /// Not counted at the beginning, in ms.
 const WARM_UP_MS: u64 = 100;
@@ -79,15 +84,40 @@ pub enum SimulatedError {
     },
 }
 
-/// The machine as the simulator is told of it.
-#[derive(Clone, Debug)]
-pub struct Host {
+/// A kernel as the simulator is told of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Kernel {
     /// `eevdf` or `cfs`.
     pub scheduler: &'static str,
+    /// What becomes of lag when a group's weight changes, as a scenario's `eevdf.reweight` has it.
+    pub reweight: &'static str,
     /// Its clock tick, ns.
     pub tick_ns: u64,
     /// How long KVM polls for a halted vCPU at most, ns.
     pub halt_poll_ns: u64,
+}
+
+impl Kernel {
+    /// The one that runs here, whose release this is.
+    pub fn here(release: &str) -> Result<Kernel, UnknownRelease> {
+        Ok(Kernel {
+            scheduler: this_kernel::scheduler(release)?,
+            reweight: this_kernel::reweight(release)?,
+            tick_ns: this_kernel::tick().0,
+            halt_poll_ns: this_kernel::halt_poll(),
+        })
+    }
+}
+
+/// The machine as the simulator is told of it.
+#[derive(Clone, Debug)]
+pub struct Host {
+    /// Its kernel.
+    pub kernel: Kernel,
+    /// How many times as large as the usual weight the largest one is.
+    pub weight_range: f64,
+    /// What else runs there. `None`: nothing.
+    pub rest: Option<Rest>,
     /// How many cycles the sizes of the work mean.
     pub calibration: Calibration,
     /// What things cost.
@@ -97,13 +127,8 @@ pub struct Host {
 impl Host {
     /// A machine with the table's costs, but for those of a guest's operating system: there is none.
     /// An interrupt's cost is `posted_interrupt` alone, which the fit finds; the probes cannot tell it
-    /// from others.
-    pub fn new(
-        scheduler: &'static str,
-        tick_ns: u64,
-        halt_poll_ns: u64,
-        calibration: Calibration,
-    ) -> Host {
+    /// from others. Nothing else runs there yet.
+    pub fn new(kernel: Kernel, weight_range: f64, calibration: Calibration) -> Host {
         let costs = Costs {
             timer_exit: 0,
             interrupt_handler: 0,
@@ -119,9 +144,9 @@ impl Host {
             ..Costs::default()
         };
         Host {
-            scheduler,
-            tick_ns,
-            halt_poll_ns,
+            kernel,
+            weight_range,
+            rest: None,
             calibration,
             costs,
         }
@@ -144,14 +169,27 @@ impl Host {
     }
 }
 
-/// A setup as a scenario of some seconds.
-pub fn text(host: &Host, setup: &Setup, seconds: f64) -> Result<String, SimulatedError> {
+/// A setup as a scenario of some seconds, whose vCPUs begin where these are; `None`: spread.
+pub fn text(
+    host: &Host,
+    setup: &Setup,
+    places: Option<&Places>,
+    seconds: f64,
+) -> Result<String, SimulatedError> {
+    let kernel = &host.kernel;
+    let eevdf = match kernel.scheduler {
+        "eevdf" => format!("eevdf = {{ reweight = \"{}\" }}\n", kernel.reweight),
+        _ => String::new(),
+    };
+    let heaviest = setup.guests.iter().map(|guest| guest.weight).max();
+    let times = setup::times(host.weight_range, heaviest.unwrap_or(1));
     let duration_ms = WARM_UP_MS + (seconds * 1000.0).round().max(1.0) as u64;
     let mut out = format!(
         "about = \"calibration: {setup}\"\nduration = \"{duration_ms}ms\"\nwarmup = \
          \"{WARM_UP_MS}ms\"\n\n[machine]\npcpus = {PCPUS}\n\n[host]\nscheduler = \"{}\"\n\
-         tick = \"{}ns\"\nhalt_poll = \"{}ns\"\npause_loop = {{ policy = \"off\" }}\n",
-        host.scheduler, host.tick_ns, host.halt_poll_ns,
+         tick = \"{}ns\"\nticks = \"in-step\"\nhalt_poll = \"{}ns\"\n\
+         pause_loop = {{ policy = \"off\" }}\n{eevdf}",
+        kernel.scheduler, kernel.tick_ns, kernel.halt_poll_ns,
     );
     for (i, guest) in setup.guests.iter().enumerate() {
         let pins: Vec<String> = (0..guest.vcpus)
@@ -164,12 +202,19 @@ pub fn text(host: &Host, setup: &Setup, seconds: f64) -> Result<String, Simulate
             "\n[[vm]]\nname = \"vm{i}\"\nvcpus = {}\nweight = {}\nworkload = \"work{i}\"\n\
              tick = \"100ms\"\nbalance = false\n",
             guest.vcpus,
-            1024 * guest.weight,
+            1024.0 * times * f64::from(guest.weight),
         );
         if !pins.is_empty() {
             let _ = writeln!(out, "pins = [{}]", pins.join(", "));
         }
+        if let Some(places) = places.and_then(|places| places.get(i)) {
+            let places: Vec<String> = places.iter().map(u32::to_string).collect();
+            let _ = writeln!(out, "begins_on = [{}]", places.join(", "));
+        }
         out.push_str(&workload(host, guest, &format!("work{i}"))?);
+    }
+    if let Some(rest) = host.rest {
+        out.push_str(&rest.vm(PCPUS));
     }
     Ok(out)
 }
@@ -342,8 +387,13 @@ fn pipeline(work: &str, capacity: u64, n: u32) -> (String, String) {
 }
 
 /// A setup as a scenario with this host's costs.
-pub fn scenario(host: &Host, setup: &Setup, seconds: f64) -> Result<Scenario, SimulatedError> {
-    let text = text(host, setup, seconds)?;
+pub fn scenario(
+    host: &Host,
+    setup: &Setup,
+    places: Option<&Places>,
+    seconds: f64,
+) -> Result<Scenario, SimulatedError> {
+    let text = text(host, setup, places, seconds)?;
     let read = load::from_text("calibration", &text);
     let mut scenario = read.map_err(|source| SimulatedError::Load {
         setup: setup.to_string(),
@@ -354,8 +404,14 @@ pub fn scenario(host: &Host, setup: &Setup, seconds: f64) -> Result<Scenario, Si
 }
 
 /// What the vCPUs of each VM of a setup got done per second, and what they all computed.
-pub fn run(host: &Host, setup: &Setup, seconds: f64, seed: u64) -> Result<Results, SimulatedError> {
-    let mut scenario = scenario(host, setup, seconds)?;
+pub fn run(
+    host: &Host,
+    setup: &Setup,
+    places: Option<&Places>,
+    seconds: f64,
+    seed: u64,
+) -> Result<Results, SimulatedError> {
+    let mut scenario = scenario(host, setup, places, seconds)?;
     scenario.seed = seed;
     Ok(World::new(&scenario).run())
 }
@@ -375,18 +431,36 @@ pub fn rate(quantity: &Quantity, results: &Results) -> f64 {
     work as f64 / seconds.max(1e-9)
 }
 
-/// The mean of a quantity over some seeds.
+/// The mean of a quantity over some seeds, whose vCPUs begin where these are; `None`: spread.
 pub fn mean_rate(
     host: &Host,
     quantity: &Quantity,
+    places: Option<&Places>,
     seconds: f64,
-    seeds: u64,
+    seeds: std::ops::Range<u64>,
 ) -> Result<f64, SimulatedError> {
-    let mut sum = 0.0;
-    for seed in 1..=seeds {
-        sum += rate(quantity, &run(host, &quantity.setup, seconds, seed)?);
+    let (mut sum, count) = (0.0, seeds.end.saturating_sub(seeds.start));
+    for seed in seeds {
+        sum += rate(
+            quantity,
+            &run(host, &quantity.setup, places, seconds, seed)?,
+        );
     }
-    Ok(sum / seeds.max(1) as f64)
+    Ok(sum / count.max(1) as f64)
+}
+
+/// What tests simulate on.
+#[cfg(test)]
+pub mod testing {
+    use super::Kernel;
+
+    /// A kernel before lag was inflated.
+    pub const KERNEL: Kernel = Kernel {
+        scheduler: "eevdf",
+        reweight: "reverted",
+        tick_ns: 4_000_000,
+        halt_poll_ns: 200_000,
+    };
 }
 
 #[cfg(test)]
@@ -399,7 +473,7 @@ mod tests {
             tsc_khz: 2_000_000,
             steps_per_mebicycle: 300_000,
         };
-        Host::new("eevdf", 4_000_000, 200_000, calibration)
+        Host::new(testing::KERNEL, 256.0, calibration)
     }
 
     #[test]
@@ -410,7 +484,7 @@ mod tests {
             .flat_map(|c| [&c.over, &c.under])
             .collect();
         for quantity in quantities {
-            let results = run(&host(), &quantity.setup, 0.1, 1).unwrap();
+            let results = run(&host(), &quantity.setup, None, 0.1, 1).unwrap();
             assert!(rate(quantity, &results) > 0.0, "{}", quantity.setup);
         }
     }
@@ -418,7 +492,7 @@ mod tests {
     #[test]
     fn a_vm_alone_computes_as_many_items_as_its_cycles_say() {
         // 100 000 cycles are 50 µs at 2 GHz: 20 000 items a second on each of two pCPUs.
-        let rate = mean_rate(&host(), &setup::reference(), 0.2, 1).unwrap();
+        let rate = mean_rate(&host(), &setup::reference(), None, 0.2, 1..2).unwrap();
         assert!((rate / 40_000.0 - 1.0).abs() < 0.001, "{rate}");
     }
 

@@ -20,6 +20,9 @@ use thiserror::Error;
 
 use super::cpus::CpuError;
 use super::cpus::Speed;
+use super::groups::Group;
+use super::groups::RoleRun;
+use super::groups::USUAL_WEIGHT;
 use super::real;
 use super::real::RealError;
 use super::simulated::Machine;
@@ -159,6 +162,43 @@ pub fn find(machine: &mut Machine) -> Result<Vec<Found>, CostError> {
         measured,
     });
     Ok(found.collect())
+}
+
+/// A thread that sleeps beside one that computes, on one CPU.
+const NAPS: &str = "[[role]]\nname = \"sleeper\"\npins = [0]\nprogram = [{ repeat = 300, do = [{ compute = \"20us\" }, { sleep = \"700us\" }] }]\n\
+                    [[role]]\nname = \"hog\"\npins = [0]\nprogram = [{ repeat = 55, do = [{ compute = \"4ms\" }] }]";
+
+/// How much later than it is due a timer wakes a thread on a busy CPU that wants to be woken on time, beyond what waking and switching cost;
+/// put into the simulated machine.
+pub fn timer_late(machine: &mut Machine) -> Result<Found, CostError> {
+    let cost = "timer_late";
+    let workload =
+        parse::from_text(cost, NAPS).map_err(|source| CostError::Load { cost, source })?;
+    let mut medians = Vec::new();
+    for _ in 0..RUNS {
+        let speed = Speed::measure(&workload)?;
+        let ran = real::run_together(&[&workload], speed, &mut real::Nothing, true)?;
+        medians.extend(median_wake(&ran));
+    }
+    machine.timer_late = 0;
+    let group = Group {
+        weight: USUAL_WEIGHT,
+        workload,
+    };
+    let simulated = machine.run_groups(cost, &[group])?;
+    let late = averages::median(medians).unwrap_or(0.0) - median_wake(&simulated).unwrap_or(0.0);
+    machine.timer_late = late.max(0.0).round() as u64;
+    Ok(Found {
+        cost,
+        table: 0,
+        measured: Some(machine.timer_late),
+    })
+}
+
+/// The median of what the first role waited after its sleeps, ns.
+fn median_wake(ran: &[Vec<RoleRun>]) -> Option<f64> {
+    let wakes = &ran.first()?.first()?.wakes;
+    averages::median(wakes.iter().map(|&wake| wake as f64))
 }
 
 /// When the last role ended, ns.

@@ -20,6 +20,8 @@ use thiserror::Error;
 use toml::Table;
 use toml::Value;
 
+use crate::rest::Waits;
+
 /// The weight of a cgroup whose weight nobody has set.
 pub const USUAL_WEIGHT: u32 = 1024;
 
@@ -60,6 +62,8 @@ pub struct RoleRun {
     pub finished: Nanos,
     /// From the end of each sleep to the thread's next instruction, ns.
     pub wakes: Vec<u64>,
+    /// What its threads waited for their CPUs; nothing in the simulator.
+    pub waits: Waits,
 }
 
 /// What is compared: a workload, or several in cgroups of their own.

@@ -51,6 +51,7 @@ use super::objects::Barrier;
 use super::objects::Object;
 use super::objects::Queue;
 use super::objects::Semaphore;
+use crate::rest::Waits;
 
 /// Weights of the nice values −20 … 19, as sched(7) and the kernel's scheduler define them.
 const NICE_WEIGHTS: [u32; 40] = [
@@ -156,7 +157,7 @@ pub trait Settled {
 }
 
 /// Nothing becomes of them.
-struct Nothing;
+pub struct Nothing;
 
 impl Settled for Nothing {
     fn settled(&mut self, _: &[Vec<Tid>]) -> Result<(), RealError> {
@@ -316,7 +317,7 @@ pub fn run_together(
                         gate.wait();
                         ready?;
                         match is_off.load(Ordering::SeqCst) {
-                            true => Ok((Instant::now(), Vec::new())),
+                            true => Ok(Ended::default()),
                             false => thread.main(),
                         }
                     };
@@ -337,11 +338,14 @@ pub fn run_together(
             .map(|workload| vec![RoleRun::default(); workload.roles.len()])
             .collect();
         for (w, r, thread) in threads {
-            let (end, wakes) = thread.join().map_err(|_| CpuError::Panicked)??;
+            let ended = thread.join().map_err(|_| CpuError::Panicked)??;
             let role = &mut ran[w][r];
-            let took = nanos(end.saturating_duration_since(begin));
-            role.finished = role.finished.max(Nanos(took));
-            role.wakes.extend(wakes);
+            if let Some(at) = ended.at {
+                let took = nanos(at.saturating_duration_since(begin));
+                role.finished = role.finished.max(Nanos(took));
+            }
+            role.wakes.extend(ended.wakes);
+            role.waits = role.waits.and(ended.waits);
         }
         outcome.map(|()| ran)
     })
@@ -349,6 +353,17 @@ pub fn run_together(
 
 fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// What a thread did.
+#[derive(Default)]
+struct Ended {
+    /// When it ended. `None`: it never began.
+    at: Option<Instant>,
+    /// How late it ran after each sleep, ns.
+    wakes: Vec<u64>,
+    /// What it waited for its CPUs.
+    waits: Waits,
 }
 
 /// One thread.
@@ -366,9 +381,16 @@ struct Thread<'a> {
 }
 
 impl Thread<'_> {
-    fn main(mut self) -> Result<(Instant, Vec<u64>), RealError> {
+    fn main(mut self) -> Result<Ended, RealError> {
+        const OWN: &str = "/proc/thread-self";
+        let (begin, before) = (Instant::now(), Waits::of_task(OWN)?);
         self.interpret()?;
-        Ok((Instant::now(), self.wakes))
+        let end = Instant::now();
+        Ok(Ended {
+            at: Some(end),
+            wakes: self.wakes,
+            waits: Waits::of_task(OWN)?.since(before, nanos(end.saturating_duration_since(begin))),
+        })
     }
 
     /// Goes where the role says, with its weight.

@@ -20,6 +20,7 @@ use thiserror::Error;
 use super::cpus::CPUS;
 use super::groups::Group;
 use super::groups::RoleRun;
+use crate::rest::Rest;
 use crate::this_kernel::UnknownRelease;
 use crate::this_kernel::reweight;
 use crate::this_kernel::scheduler;
@@ -54,6 +55,10 @@ pub struct Machine {
     base: Scenario,
     /// Its scheduler and the like, as a scenario's `[host]` has it.
     host: String,
+    /// So much later than it is due does a timer wake a thread that wants to be woken on time, ns.
+    pub timer_late: u64,
+    /// What else runs beside groups. `None`: nothing.
+    pub rest: Option<Rest>,
 }
 
 impl Machine {
@@ -75,11 +80,16 @@ impl Machine {
             _ => String::new(),
         };
         let host = format!(
-            "[host]\nscheduler = \"{scheduler}\"\ntick = \"{}ns\"\nhalt_poll = \"0ns\"\n\
+            "[host]\nscheduler = \"{scheduler}\"\ntick = \"{}ns\"\nticks = \"in-step\"\nhalt_poll = \"0ns\"\n\
              pause_loop = {{ policy = \"off\" }}\n{eevdf}",
             tick().0,
         );
-        Ok(Machine { base, host })
+        Ok(Machine {
+            base,
+            host,
+            timer_late: 0,
+            rest: None,
+        })
     }
 
     /// The costs now in use.
@@ -119,7 +129,8 @@ impl Machine {
         let mut runs: Vec<Vec<RoleRun>> = Vec::new();
         // Threads are numbered through, role by role.
         let mut of_thread = Vec::new();
-        for (g, vm) in results.vms.iter().enumerate() {
+        // What else runs there comes after the groups, and never ends.
+        for (g, vm) in results.vms.iter().take(groups.len()).enumerate() {
             let mut roles = Vec::new();
             for (r, role) in vm.roles.iter().enumerate() {
                 let Some(finished) = role.finished else {
@@ -129,7 +140,7 @@ impl Machine {
                 };
                 roles.push(RoleRun {
                     finished,
-                    wakes: Vec::new(),
+                    ..RoleRun::default()
                 });
                 of_thread.extend((0..role.threads).map(|_| (g, r)));
             }
@@ -145,14 +156,14 @@ impl Machine {
             } = event
                 && let Some(&(g, r)) = of_thread.get(to as usize)
             {
-                runs[g][r].wakes.push(ran + owed - woken);
+                runs[g][r].wakes.push(ran + owed - woken + self.timer_late);
             }
         }
         Ok(runs)
     }
 
     /// Switching between vCPUs costs what switching between threads does, and so does waking an idle pCPU; all else is as without a
-    /// hypervisor. Sleeps end on time.
+    /// hypervisor. Sleeps end as late as on-time ones do here.
     fn group_costs(&self) -> Costs {
         let costs = self.base.machine.costs;
         Costs {
@@ -160,7 +171,7 @@ impl Machine {
             idle_pcpu_wake: costs.native_idle_wake,
             thread_switch: 0,
             tick_work: 0,
-            timer_slack: 0,
+            timer_slack: self.timer_late,
             ..costs.native()
         }
     }
@@ -185,6 +196,9 @@ impl Machine {
                 group.weight,
                 pins.join(", "),
             );
+        }
+        if let Some(rest) = self.rest {
+            out.push_str(&rest.vm(CPUS));
         }
         out
     }

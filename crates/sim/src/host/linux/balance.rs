@@ -7,14 +7,30 @@ use super::LinuxHost;
 use super::domain::Domain;
 use crate::bits::next_bit;
 use crate::host::Move;
+use crate::sched::fair::Discipline;
 
 impl LinuxHost {
-    /// A queued vCPU on `from` that may be moved to `to`.
+    /// A queued vCPU on `from` that may be moved to `to`: with EEVDF the one that has not run for the longest time (detach_tasks takes the tail of a list
+    /// on which who comes or runs is put at the head, since 4.16), with CFS one of the first group.
     pub(super) fn movable(&self, from: u32, to: u32, least: u64, most: u64) -> Option<u32> {
         let entities = &self.group_entities;
         let root = &self.roots[from as usize];
         // The current vCPU's group may have others waiting; it is out of the tree.
         let groups = root.queued(entities).chain(root.current());
+        if matches!(self.discipline, Discipline::Eevdf { .. }) {
+            let fits = |group: &u32| {
+                let queue = &self.groups[*group as usize].vcpus;
+                let weight = entities[*group as usize].weight() / u64::from(queue.len().max(1));
+                (least..=most).contains(&weight)
+            };
+            let vcpus = groups.filter(fits).flat_map(|group| {
+                let queue = &self.groups[group as usize].vcpus;
+                queue.queued(&self.vcpu_entities)
+            });
+            return vcpus
+                .filter(|&v| self.may_be_on(v, to))
+                .min_by_key(|&v| self.stirred[v as usize]);
+        }
         for group in groups {
             let queue = &self.groups[group as usize].vcpus;
             let weight = entities[group as usize].weight() / u64::from(queue.len().max(1));

@@ -256,6 +256,69 @@ fn uneven(pcpus: u32, pcpus_per_llc: u32, busy_factor: u32, crowded: u32) -> Lin
     host
 }
 
+#[test]
+fn a_group_whose_vcpus_always_run_keeps_its_weight_to_the_last_digit() {
+    let mut host = host(Discipline::eevdf(2));
+    let before =
+        [0, 1].map(|p| host.group_entities[host.group_at(p, p).unwrap() as usize].weight());
+    for ms in (1..4000).step_by(3) {
+        let now = ms * 1_000_003;
+        host.tick((ms % 2) as u32, now);
+        let after =
+            [0, 1].map(|p| host.group_entities[host.group_at(p, p).unwrap() as usize].weight());
+        assert_eq!(after, before, "at {now} ns");
+    }
+}
+
+#[test]
+fn what_is_elsewhere_is_known_to_a_sixty_fourth() {
+    let mut host = host(Discipline::eevdf(2));
+    host.put_back(1, 1, 0);
+    host.dequeue(1, 1, true, 0);
+    let mut weights = Vec::new();
+    for now in (0..HALF_LIFE).step_by(100_000) {
+        host.tick(0, now);
+        weights.push(weight(&host, 0));
+    }
+    weights.dedup();
+    // From all of it to half of it in steps of a 64th: 44, and not one for each of the 335 looks.
+    assert!((35..=50).contains(&weights.len()), "{}", weights.len());
+    assert!(weights.is_sorted(), "it is forgotten");
+    assert!((weights.last().unwrap() - 1024.0 / 1.5).abs() < 8.0);
+}
+
+#[test]
+fn of_those_that_wait_the_one_that_has_not_run_for_longest_is_moved() {
+    let pcpus: PcpuSet = "0-1".parse().unwrap();
+    for (discipline, wanted) in [(Discipline::eevdf(2), 2), (Discipline::cfs(2), 0)] {
+        // Two vCPUs of one VM and one of another on pCPU 0, which runs two of them.
+        let mut host = LinuxHost::new(
+            discipline,
+            Shape {
+                pcpus: 2,
+                pcpus_per_llc: 2,
+                vm_of: vec![0, 0, 1],
+                weights: vec![1024.0; 2],
+                vcpu_weights: vec![1024; 3],
+                allowed: vec![pcpus.clone(); 3],
+                placement: Placement::LoadBalancing,
+                busy_factor: BUSY_FACTOR,
+            },
+        );
+        for v in [0, 1, 2] {
+            host.enqueue(v, 0, Arrival::New, 0);
+        }
+        // As if vCPU 0 had run after 2, and 1 after both.
+        host.stirred = vec![2, 3, 1];
+        host.stirs = 3;
+        assert_eq!(
+            host.movable(0, 1, 0, u64::MAX),
+            Some(wanted),
+            "{discipline:?}"
+        );
+    }
+}
+
 /// When pCPU 0 first takes a vCPU, ms, if it asks at each ms of two seconds.
 fn first_taken_at(mut host: LinuxHost) -> Option<u64> {
     (1..=2000).find(|ms| host.balance(0, ms * 1_000_000).is_some())
