@@ -15,22 +15,22 @@ const MS: u64 = 1_000_000;
 fn who_wakes_wins_a_tie_of_deadlines_with_the_current_one_and_loses_to_an_earlier_one() {
     let slice = 1_500_000;
     for (ran, preempts) in [(slice, true), (slice / 2, false)] {
-        // Number 1 runs, so that numbers do not decide.
+        // Number 0 runs: of two that are alike the queue's order has it first.
         let mut cpu = Cpu::new(Discipline::eevdf(2), &[1024; 2]);
-        cpu.start(1, Enqueue::New);
+        cpu.start(0, Enqueue::New);
         cpu.queue.pick(&mut cpu.entities);
         // A new one begins in the middle of a slice: that is over, and the next begins.
         cpu.queue.account(&mut cpu.entities, slice);
         cpu.queue.account(&mut cpu.entities, ran);
-        cpu.queue.enqueue(&mut cpu.entities, 0, Enqueue::Wakeup);
+        cpu.queue.enqueue(&mut cpu.entities, 1, Enqueue::Wakeup);
         assert_eq!(
-            cpu.queue.wakeup_preempts(&cpu.entities, 0),
+            cpu.queue.wakeup_preempts(&cpu.entities, 1),
             preempts,
             "{ran}"
         );
         cpu.queue.put_back(&mut cpu.entities);
         let next = cpu.queue.pick(&mut cpu.entities);
-        assert_eq!(next, Some(if preempts { 0 } else { 1 }), "{ran}");
+        assert_eq!(next, Some(if preempts { 1 } else { 0 }), "{ran}");
     }
 }
 

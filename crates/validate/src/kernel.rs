@@ -171,6 +171,7 @@ pub fn compare(
         within: programs.iter().filter(|p| p.within).count(),
         programs,
         wakes,
+        rest: machine.rest,
         left_out,
     })
 }

@@ -32,7 +32,8 @@ impl Waits {
     /// Up to now, of a thread whose folder in /proc this is; its time is not in it.
     pub fn of_task(folder: &str) -> io::Result<Waits> {
         let path = format!("{folder}/schedstat");
-        let text = std::fs::read_to_string(&path)?;
+        let text = std::fs::read_to_string(&path)
+            .map_err(|error| io::Error::new(error.kind(), format!("{path}: {error}")))?;
         let fields: Option<Vec<u64>> = text
             .split_ascii_whitespace()
             .map(|field| field.parse().ok())
@@ -90,7 +91,7 @@ impl Rest {
              pins = [{}]\nprogram = [{{ forever = [{{ sleep = \"exp({}ns)\" }}, {{ compute = \"exp({}ns)\" }}] }}]\n",
             pins.join(", "),
             vcpus.join(", "),
-            self.every_ns,
+            self.every_ns.saturating_sub(self.for_ns).max(1),
             self.for_ns
         )
     }

@@ -6,7 +6,9 @@
 //! EEVDF its average, if that is more), of the load elsewhere its average (see `load_average`). So four
 //! vCPUs of an equal-weight VM that always run, each on a pCPU of its own, weigh 256 each; and one of
 //! them whose siblings fell asleep gains their weight only as they are forgotten. As in the kernel a
-//! group's weight is brought up to date on a pCPU when something changes there, and at the tick.
+//! group's weight is brought up to date on a pCPU when something changes there, and at the tick. With EEVDF
+//! loads are whole numbers, and what is elsewhere is known to one part in 64 only, so that a group whose vCPUs always run
+//! keeps its weight.
 //!
 //! Placement: a woken vCPU goes where it was if that is idle, else to an idle pCPU of the same
 //! last-level cache, else to any idle one, else where it was (select_idle_sibling). A pCPU that
@@ -112,7 +114,9 @@ pub struct LinuxHost {
     stirs: u64,
 }
 
-/// What a group's load is on one pCPU is told to the others only once it is another by more than one part in so many (update_tg_load_avg).
+/// What a group has on other pCPUs is taken as it was until it is another by more than one part in so many. In the kernel each pCPU tells the
+/// others what is on it by that rule (update_tg_load_avg); here it is the sum of all others, which for two pCPUs is the same, and coarser for
+/// VMs on many.
 const COARSE: u64 = 64;
 
 /// WEIGHT_IDLEPRIO of kernel/sched/sched.h.

@@ -175,6 +175,15 @@ fn what_is_replaced_wrongly_names_the_replacement() {
     assert!(error.contains("leave pins out"), "{error}");
     let error = with(&["host.placement=pin", "vm.a.begins_on=[0, 0]"]).unwrap_err();
     assert!(error.contains("pins every vCPU itself"), "{error}");
+    let error = with(&["host.placement=no-stacking", "vm.a.begins_on=[0, 0]"]).unwrap_err();
+    assert!(error.contains("name each once"), "{error}");
+    let picked = [
+        "host.scheduler=credit",
+        "host.credit.starts=picked",
+        "vm.a.begins_on=[0, 1]",
+    ];
+    let error = with(&picked).unwrap_err();
+    assert!(error.contains("has Xen pick them"), "{error}");
     let error = with(&["vm.a.pins=0-1", "vm.a.begins_on=[0, 3]"]).unwrap_err();
     assert!(
         error.contains("vCPU 1 may run on the pCPUs 0-1 only"),

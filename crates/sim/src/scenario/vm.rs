@@ -31,6 +31,7 @@ use crate::host::Candidate;
 use crate::host::HostConfig;
 use crate::host::HostScheduler;
 use crate::host::Placement;
+use crate::host::Starts;
 use crate::workload::SpinKind;
 use crate::workload::Workload;
 use crate::workload::parse;
@@ -337,6 +338,10 @@ fn begins_on(
     if context.host.placement == Placement::Pin {
         return Err(field.wrong("placement = \"pin\" pins every vCPU itself: leave it out"));
     }
+    if matches!(&context.host.scheduler, HostScheduler::Credit(credit) if credit.starts == Starts::Picked)
+    {
+        return Err(field.wrong("credit.starts = \"picked\" has Xen pick them: leave it out"));
+    }
     let list = field.list()?;
     if list.len() != vcpus as usize {
         return Err(field.wrong(format!(
@@ -353,7 +358,14 @@ fn begins_on(
             _ => Ok(pcpu),
         }
     };
-    list.iter().enumerate().map(one).collect()
+    let pcpus: Vec<u32> = list.iter().enumerate().map(one).collect::<Result<_, _>>()?;
+    let is_twice = |(at, pcpu): (usize, &u32)| pcpus[..at].contains(pcpu);
+    if context.host.placement == Placement::NoStacking && pcpus.iter().enumerate().any(is_twice) {
+        return Err(field.wrong(
+            "placement = \"no-stacking\" has no two vCPUs of a VM on a pCPU: name each once",
+        ));
+    }
+    Ok(pcpus)
 }
 
 fn set(field: &Field<'_>, text: &str, context: &VmContext<'_>) -> Result<PcpuSet, LoadError> {

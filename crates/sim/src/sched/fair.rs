@@ -352,8 +352,11 @@ impl FairQueue {
 
     /// An entity, queued or current, is no longer runnable here: it sleeps or moves away.
     pub fn dequeue(&mut self, entities: &mut [Entity], id: u32, sleeps: bool) {
-        let average = self.average(entities);
-        let limit = self.most_lag(&entities[id as usize]);
+        // CFS keeps no lag, and finding it takes two long divisions.
+        let lag = self.is_eevdf().then(|| {
+            let limit = self.most_lag(&entities[id as usize]);
+            self.lag(entities, id).clamp(-limit, limit)
+        });
         if self.current == id {
             self.current = NIL;
         } else {
@@ -371,7 +374,7 @@ impl FairQueue {
         }
         let entity = &mut entities[id as usize];
         self.load -= entity.weight;
-        entity.lag = (average - entity.vruntime).clamp(-limit, limit);
+        entity.lag = lag.unwrap_or(0);
         entity.offset = entity.vruntime - self.min_vruntime;
         entity.distance = entity.deadline - entity.vruntime;
         entity.delayed = sleeps && entity.lag < 0;
@@ -580,8 +583,13 @@ impl FairQueue {
         if before == weight {
             return;
         }
-        let average = self.average(entities);
-        let limit = self.most_lag(&entities[id as usize]);
+        let (average, limit) = match self.is_eevdf() {
+            true => (
+                self.average(entities),
+                self.most_lag(&entities[id as usize]),
+            ),
+            false => (0, 0),
+        };
         let queued = runnable && self.current != id;
         if queued {
             self.unlink(entities, id);

@@ -75,7 +75,8 @@ impl World {
             return;
         }
         let last = vcpu.pcpu;
-        let p = match vcpu.ran_on == NONE && self.vms[vcpu.vm as usize].is_placed {
+        let vm = &self.vms[vcpu.vm as usize];
+        let p = match vm.is_placed && vm.started == self.now && vcpu.ran_on == NONE {
             true => last,
             false => self.host.select(v, last, &self.idle_pcpus, self.now),
         };

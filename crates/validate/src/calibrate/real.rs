@@ -249,9 +249,19 @@ impl Machine {
             let path = format!("/proc/self/task/{tid}/stat");
             let pcpu: u32 = std::fs::read_to_string(&path)
                 .and_then(|text| on_pcpu(&text).ok_or_else(|| io::Error::other(text)))
-                .map_err(|source| SetupError::Account { path, source })?;
+                .map_err(|source| SetupError::Account {
+                    path: path.clone(),
+                    source,
+                })?;
             let place = self.pcpus.iter().position(|&known| known == pcpu);
-            Ok(place.unwrap_or(0) as u32)
+            let place = place.ok_or_else(|| SetupError::Account {
+                path,
+                source: io::Error::other(format!(
+                    "the vCPU is on CPU {pcpu}, which is none of {:?}: something has moved it",
+                    self.pcpus
+                )),
+            })?;
+            Ok(place as u32)
         };
         let of_vm = |vm: &Microvm| vm.tids().into_iter().map(place).collect();
         vms.iter().map(of_vm).collect()
@@ -463,6 +473,14 @@ mod tests {
     use super::super::setup::first_of;
     use super::super::setup::reference;
     use super::*;
+
+    #[test]
+    fn where_a_thread_is_stands_in_its_39th_field() {
+        let fields: Vec<String> = (3..=52).map(|field| field.to_string()).collect();
+        let stat = format!("17 (a) b (c) {}", fields.join(" "));
+        assert_eq!(on_pcpu(&stat), Some(39));
+        assert_eq!(on_pcpu("17 (a) R 1 2"), None);
+    }
 
     #[test]
     fn a_quantity_counts_the_vcpus_it_names() {

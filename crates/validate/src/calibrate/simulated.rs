@@ -490,6 +490,51 @@ mod tests {
     }
 
     #[test]
+    fn what_else_runs_is_a_vm_after_the_others_that_takes_what_was_measured() {
+        let quantity = setup::reference();
+        let mut host = host();
+        // Of VMs of large weights it would not get so much.
+        host.weight_range = 1.0;
+        host.rest = Some(Rest {
+            every_ns: 10_000_000,
+            for_ns: 1_000_000,
+        });
+        let results = run(&host, &quantity.setup, None, 4.0, 1).unwrap();
+        let names: Vec<&str> = results.vms.iter().map(|vm| vm.name.as_str()).collect();
+        assert_eq!(names, ["vm0", "rest"]);
+        let part = results.vms[1].received.0 as f64 / (2 * results.measured.0) as f64;
+        assert!((0.08..0.13).contains(&part), "{part} of a tenth");
+    }
+
+    #[test]
+    fn spinning_vms_that_begin_stacked_stay_so_and_do_next_to_nothing() {
+        let two = setup::comparisons_of(Workload::Spinlock).remove(1).over;
+        assert!(two.setup.to_string().ends_with("not pinned"));
+        let rate = |places: [[u32; 2]; 2]| {
+            let places: Places = places.iter().map(|of| of.to_vec()).collect();
+            mean_rate(&host(), &two, Some(&places), 0.5, 1..2).unwrap()
+        };
+        let (stacked, spread) = (rate([[0, 0], [1, 1]]), rate([[0, 1], [0, 1]]));
+        assert!(stacked < spread / 50.0, "{stacked}, {spread}");
+    }
+
+    #[test]
+    fn pcpus_whose_ticks_are_in_step_switch_together() {
+        let shootdowns = setup::comparisons_of(Workload::Shootdown).remove(0).over;
+        assert!(shootdowns.setup.to_string().ends_with(", pinned"));
+        let rate = |ticks: &str| {
+            let text = text(&host(), &shootdowns.setup, None, 0.5).unwrap();
+            let text = text.replace("\"in-step\"", ticks);
+            let mut scenario = load::from_text("ticks", &text).unwrap();
+            scenario.machine.costs = host().costs;
+            super::rate(&shootdowns, &World::new(&scenario).run())
+        };
+        // Who interrupts its sibling needs both at once: half of the time, or a quarter of it.
+        let (in_step, spread) = (rate("\"in-step\""), rate("\"spread\""));
+        assert!(in_step > 1.6 * spread, "{in_step}, {spread}");
+    }
+
+    #[test]
     fn a_vm_alone_computes_as_many_items_as_its_cycles_say() {
         // 100 000 cycles are 50 µs at 2 GHz: 20 000 items a second on each of two pCPUs.
         let rate = mean_rate(&host(), &setup::reference(), None, 0.2, 1..2).unwrap();

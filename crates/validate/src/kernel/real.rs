@@ -383,13 +383,19 @@ struct Thread<'a> {
 impl Thread<'_> {
     fn main(mut self) -> Result<Ended, RealError> {
         const OWN: &str = "/proc/thread-self";
-        let (begin, before) = (Instant::now(), Waits::of_task(OWN)?);
+        // A kernel without such accounts, or a thread that ended here while others wait for it, is worse than not knowing.
+        let (begin, before) = (Instant::now(), Waits::of_task(OWN).ok());
         self.interpret()?;
         let end = Instant::now();
+        let took = nanos(end.saturating_duration_since(begin));
+        let after = Waits::of_task(OWN).ok();
+        let waits = before
+            .zip(after)
+            .map(|(before, after)| after.since(before, took));
         Ok(Ended {
             at: Some(end),
             wakes: self.wakes,
-            waits: Waits::of_task(OWN)?.since(before, nanos(end.saturating_duration_since(begin))),
+            waits: waits.unwrap_or_default(),
         })
     }
 

@@ -5,6 +5,7 @@ use tandem_experiment::averages;
 use tandem_report::Table;
 
 use super::costs::Found;
+use crate::rest::Rest;
 
 /// A ratio may be off by so much.
 pub const TOLERANCE: f64 = 0.10;
@@ -35,6 +36,8 @@ pub struct Comparison {
     pub within: usize,
     /// How long threads took to run after their sleeps, where that was measured.
     pub wakes: Vec<WakeRatio>,
+    /// What else ran on the machine, as simulated beside cgroups. `None`: nothing was seen, or the kernel keeps no account of it.
+    pub rest: Option<Rest>,
     /// Why cases were left out.
     pub left_out: Option<String>,
 }
