@@ -164,6 +164,8 @@ pub struct ThreadStat {
     pub threads: u32,
     /// When it started.
     pub start: StartTime,
+    /// The pCPU that it is on, or was on last; none where the line ends before that.
+    pub pcpu: Option<u32>,
 }
 
 impl ThreadStat {
@@ -180,6 +182,7 @@ impl ThreadStat {
         let flags: u64 = fields.nth(3)?.parse().ok()?;
         let threads = fields.nth(10)?.parse().ok()?;
         let start = StartTime(fields.nth(1)?.parse().ok()?);
+        let pcpu = fields.nth(16).and_then(|field| field.parse().ok());
         Some(ThreadStat {
             comm,
             state,
@@ -188,6 +191,7 @@ impl ThreadStat {
             kernel_thread: flags & PF_KTHREAD != 0,
             threads,
             start,
+            pcpu,
         })
     }
 
@@ -260,6 +264,7 @@ mod tests {
             assert_eq!(stat.group, Some(Pid(8930)));
             assert_eq!(stat.threads, 7);
             assert_eq!(stat.start, StartTime(191_178));
+            assert_eq!(stat.pcpu, Some(1));
             assert!(!stat.kernel_thread);
         }
     }

@@ -25,6 +25,7 @@ use tandem_linux::interrupt::Interrupted;
 use tandem_linux::thread::Pid;
 use tandem_linux::thread::ThreadError;
 use tandem_linux::thread::ThreadRef;
+use tandem_linux::thread::ThreadStat;
 use tandem_linux::thread::Tid;
 use tandem_microvm::Calibration;
 use tandem_microvm::ConfigError;
@@ -121,13 +122,16 @@ pub enum SetupError {
     /// Its cgroup cannot be made, weighed or filled.
     #[error(transparent)]
     Actuator(#[from] ActuatorError),
-    /// Where a vCPU is, or how long it waited, cannot be read.
-    #[error("{path}: {source}")]
-    Account {
-        /// The file.
-        path: String,
-        /// What is wrong.
-        source: io::Error,
+    /// How long a vCPU waited cannot be read.
+    #[error("cannot tell how long a vCPU waited: {0}")]
+    Account(#[source] io::Error),
+    /// A vCPU is not on the pCPUs that this process was bound to.
+    #[error("a vCPU is on pCPU {}, which is none of {pcpus:?}: something has moved it", pcpu.map_or("?".to_owned(), |pcpu| pcpu.to_string()))]
+    Moved {
+        /// Where it is.
+        pcpu: Option<u32>,
+        /// Where it should be.
+        pcpus: Vec<u32>,
     },
     /// Its vCPUs cannot be observed.
     #[error(transparent)]
@@ -220,11 +224,11 @@ impl Machine {
     pub fn run(&mut self, setup: &Setup, time: Duration) -> Result<Ran, MachineError> {
         self.within(setup, |machine, vms| {
             let began = machine.places(vms)?;
-            let waits = waits(vms)?;
+            let waited = waits(vms)?;
             let before: Vec<Snapshot> = vms.iter().map(Microvm::snapshot).collect();
             machine.interrupt.sleep(time)?;
             let after: Vec<Snapshot> = vms.iter().map(Microvm::snapshot).collect();
-            let waited = self::waits(vms)?;
+            let after_waiting = waits(vms)?;
             let rates = before.iter().zip(&after).map(|(a, b)| rates(a, b));
             let wall = |(a, b): (&Snapshot, &Snapshot)| {
                 b.t_ns.saturating_sub(a.t_ns) * b.vcpus.len() as u64
@@ -232,7 +236,7 @@ impl Machine {
             Ok(Ran {
                 rates: Rates(rates.collect::<Result<_, _>>()?),
                 began,
-                waits: waited.since(waits, before.iter().zip(&after).map(wall).sum()),
+                waits: after_waiting.since(waited, before.iter().zip(&after).map(wall).sum()),
             })
         })
     }
@@ -246,22 +250,15 @@ impl Machine {
     /// The pCPU on which each vCPU is, or was last.
     fn places(&self, vms: &[Microvm]) -> Result<Places, SetupError> {
         let place = |tid: i32| {
-            let path = format!("/proc/self/task/{tid}/stat");
-            let pcpu: u32 = std::fs::read_to_string(&path)
-                .and_then(|text| on_pcpu(&text).ok_or_else(|| io::Error::other(text)))
-                .map_err(|source| SetupError::Account {
-                    path: path.clone(),
-                    source,
-                })?;
-            let place = self.pcpus.iter().position(|&known| known == pcpu);
-            let place = place.ok_or_else(|| SetupError::Account {
-                path,
-                source: io::Error::other(format!(
-                    "the vCPU is on CPU {pcpu}, which is none of {:?}: something has moved it",
-                    self.pcpus
-                )),
-            })?;
-            Ok(place as u32)
+            let folder = format!("/proc/self/task/{tid}");
+            let pcpu = ThreadStat::read(Path::new(&folder))?.pcpu;
+            let place = self.pcpus.iter().position(|&known| Some(known) == pcpu);
+            place
+                .map(|place| place as u32)
+                .ok_or_else(|| SetupError::Moved {
+                    pcpu,
+                    pcpus: self.pcpus.clone(),
+                })
         };
         let of_vm = |vm: &Microvm| vm.tids().into_iter().map(place).collect();
         vms.iter().map(of_vm).collect()
@@ -375,22 +372,12 @@ impl Machine {
     }
 }
 
-/// The pCPU of a thread whose `stat` this is: its 39th field; the second is in parentheses and may contain anything (proc_pid_stat(5)).
-fn on_pcpu(stat: &str) -> Option<u32> {
-    let (_, fields) = stat.rsplit_once(')')?;
-    fields.split_ascii_whitespace().nth(36)?.parse().ok()
-}
-
 /// What the vCPUs have waited for their pCPUs.
 fn waits(vms: &[Microvm]) -> Result<Waits, SetupError> {
     let mut sum = Waits::default();
     for tid in vms.iter().flat_map(Microvm::tids) {
         let folder = format!("/proc/self/task/{tid}");
-        let waits = Waits::of_task(&folder).map_err(|source| SetupError::Account {
-            path: folder,
-            source,
-        })?;
-        sum = sum.and(waits);
+        sum = sum.and(Waits::of_task(&folder).map_err(SetupError::Account)?);
     }
     Ok(sum)
 }
@@ -473,14 +460,6 @@ mod tests {
     use super::super::setup::first_of;
     use super::super::setup::reference;
     use super::*;
-
-    #[test]
-    fn where_a_thread_is_stands_in_its_39th_field() {
-        let fields: Vec<String> = (3..=52).map(|field| field.to_string()).collect();
-        let stat = format!("17 (a) b (c) {}", fields.join(" "));
-        assert_eq!(on_pcpu(&stat), Some(39));
-        assert_eq!(on_pcpu("17 (a) R 1 2"), None);
-    }
 
     #[test]
     fn a_quantity_counts_the_vcpus_it_names() {

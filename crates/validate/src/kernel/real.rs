@@ -383,7 +383,7 @@ struct Thread<'a> {
 impl Thread<'_> {
     fn main(mut self) -> Result<Ended, RealError> {
         const OWN: &str = "/proc/thread-self";
-        // A kernel without such accounts, or a thread that ended here while others wait for it, is worse than not knowing.
+        // What cannot be read stays unknown: others may wait for this thread, and would for ever if it ended here.
         let (begin, before) = (Instant::now(), Waits::of_task(OWN).ok());
         self.interpret()?;
         let end = Instant::now();

@@ -17,34 +17,22 @@ impl LinuxHost {
         let root = &self.roots[from as usize];
         // The current vCPU's group may have others waiting; it is out of the tree.
         let groups = root.queued(entities).chain(root.current());
-        if matches!(self.discipline, Discipline::Eevdf { .. }) {
-            let fits = |group: &u32| {
-                let queue = &self.groups[*group as usize].vcpus;
-                let weight = entities[*group as usize].weight() / u64::from(queue.len().max(1));
-                (least..=most).contains(&weight)
-            };
-            let vcpus = groups.filter(fits).flat_map(|group| {
+        let fits = |group: &u32| {
+            let queue = &self.groups[*group as usize].vcpus;
+            let weight = entities[*group as usize].weight() / u64::from(queue.len().max(1));
+            (least..=most).contains(&weight)
+        };
+        let mut vcpus = groups
+            .filter(fits)
+            .flat_map(|group| {
                 let queue = &self.groups[group as usize].vcpus;
                 queue.queued(&self.vcpu_entities)
-            });
-            return vcpus
-                .filter(|&v| self.may_be_on(v, to))
-                .min_by_key(|&v| self.stirred[v as usize]);
+            })
+            .filter(|&v| self.may_be_on(v, to));
+        match self.discipline {
+            Discipline::Eevdf { .. } => vcpus.min_by_key(|&v| self.stirred[v as usize]),
+            Discipline::Cfs { .. } => vcpus.next(),
         }
-        for group in groups {
-            let queue = &self.groups[group as usize].vcpus;
-            let weight = entities[group as usize].weight() / u64::from(queue.len().max(1));
-            if weight < least || weight > most {
-                continue;
-            }
-            let found = queue
-                .queued(&self.vcpu_entities)
-                .find(|&v| self.may_be_on(v, to));
-            if found.is_some() {
-                return found;
-            }
-        }
-        None
     }
 
     /// The pCPU with the largest load among those with more than one vCPU, except `p`.
