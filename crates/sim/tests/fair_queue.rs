@@ -178,6 +178,84 @@ fn a_sleeper_preempts_under_cfs_and_waits_for_the_slice_under_eevdf() {
     assert!(!woken(Discipline::eevdf(1)), "run to parity");
 }
 
+/// Number 0 runs and sleeps, then number 1 runs for 3 ms, with a tick after so long or without one, and number 0 wakes. How many are runnable while it
+/// sleeps, and what it lags by then.
+fn after_a_sleep_ahead(ran_first: u64, ticks_after: Option<u64>) -> (u32, i64) {
+    let slice = 100 * MS;
+    let discipline = Discipline::Eevdf {
+        base_slice: Nanos(slice),
+        reweight: Reweight::Kept,
+    };
+    let mut cpu = Cpu::new(discipline, &[1024, 1024]);
+    cpu.start(0, Enqueue::New);
+    cpu.start(1, Enqueue::New);
+    cpu.queue.pick(&mut cpu.entities);
+    cpu.queue.account(&mut cpu.entities, ran_first);
+    cpu.sleep(0);
+    let runnable = cpu.queue.len();
+    assert_eq!(cpu.queue.pick(&mut cpu.entities), Some(1));
+    let before = ticks_after.unwrap_or(0);
+    cpu.queue.account(&mut cpu.entities, before);
+    if ticks_after.is_some() {
+        assert!(!cpu.queue.tick_preempts(&cpu.entities));
+    }
+    cpu.queue.account(&mut cpu.entities, 3 * MS - before);
+    cpu.queue.enqueue(&mut cpu.entities, 0, Enqueue::Wakeup);
+    (runnable, cpu.queue.lag(&cpu.entities, 0))
+}
+
+#[test]
+fn who_sleeps_ahead_and_wakes_queued_is_placed_where_the_current_one_was_seen_last() {
+    let ms = MS as i64;
+    // Ahead, and still so: it stays where it is.
+    assert_eq!(after_a_sleep_ahead(5 * MS, None), (1, -ms));
+    assert_eq!(after_a_sleep_ahead(4 * MS, Some(2 * MS)), (1, -ms / 2));
+    // Not ahead any more, and nothing has counted what number 1 has run since: it stays as well.
+    assert_eq!(after_a_sleep_ahead(MS, None), (1, ms));
+    // Not ahead any more when that was counted: placed where number 1 was then.
+    assert_eq!(after_a_sleep_ahead(MS, Some(2 * MS)), (1, ms / 2));
+    assert_eq!(after_a_sleep_ahead(MS, Some(3 * MS)), (1, 0));
+}
+
+#[test]
+fn who_sleeps_ahead_leaves_without_lag_when_it_would_be_next() {
+    let mut cpu = Cpu::new(Discipline::eevdf(1), &[1024, 1024]);
+    cpu.start(0, Enqueue::New);
+    cpu.start(1, Enqueue::New);
+    cpu.queue.pick(&mut cpu.entities);
+    cpu.queue.account(&mut cpu.entities, MS / 2);
+    cpu.sleep(0);
+    assert!(cpu.entities[0].is_delayed());
+    let queued: Vec<u32> = cpu.queue.queued(&cpu.entities).collect();
+    assert_eq!((queued, cpu.queue.load()), (vec![1], 1024 * FINE));
+    cpu.queue.pick(&mut cpu.entities);
+    cpu.queue.account(&mut cpu.entities, 20 * MS);
+    assert!(
+        cpu.queue.tick_preempts(&cpu.entities),
+        "one is queued still"
+    );
+    cpu.queue.put_back(&mut cpu.entities);
+    assert_eq!(cpu.queue.pick(&mut cpu.entities), Some(1));
+    assert!(!cpu.entities[0].is_delayed());
+    cpu.queue.account(&mut cpu.entities, MS);
+    cpu.queue.enqueue(&mut cpu.entities, 0, Enqueue::Wakeup);
+    assert_eq!(cpu.queue.lag(&cpu.entities, 0), 0, "not late by 20 ms");
+}
+
+#[test]
+fn a_queue_of_none_but_sleepers_is_empty() {
+    let mut cpu = Cpu::new(Discipline::eevdf(1), &[1024, 1024]);
+    cpu.start(0, Enqueue::New);
+    cpu.start(1, Enqueue::New);
+    cpu.queue.pick(&mut cpu.entities);
+    cpu.queue.account(&mut cpu.entities, MS);
+    cpu.sleep(0);
+    cpu.sleep(1);
+    assert!(cpu.queue.is_empty());
+    assert_eq!(cpu.queue.pick(&mut cpu.entities), None);
+    assert!(!cpu.entities[0].is_delayed());
+}
+
 #[test]
 fn a_shorter_slice_preempts_under_eevdf() {
     let mut cpu = Cpu::new(

@@ -123,8 +123,8 @@ pub fn compare(
     let mut machine = Machine::new(&release)?;
     tell(Event::Costs);
     let mut calibration = costs::find(&mut machine)?;
-    if places.is_some() {
-        calibration.push(costs::timer_late(&mut machine)?);
+    if let Some(places) = &mut places {
+        calibration.push(costs::timer_late(&mut machine, places, cases.len())?);
     }
     let reference = parse::from_text("reference", REFERENCE)?;
     let rounds = measure(&cases, &reference, runs, &mut places, tell);
@@ -144,15 +144,15 @@ pub fn compare(
             .iter()
             .map(|round| (round.roles[number].as_slice(), round.reference))
             .collect();
-        let simulated = simulated_roles(&machine, case)?;
+        let simulated = simulated_roles(&machine, case, runs)?;
         let mut roles = Vec::new();
-        for (r, (role, simulated)) in names(case).into_iter().zip(&simulated).enumerate() {
-            let woken: Vec<Vec<u64>> = real
-                .iter()
-                .map(|(roles, _)| roles[r].wakes.clone())
-                .collect();
-            wakes.extend(WakeRatio::of(name(case), &role, &woken, &simulated.wakes));
-            roles.push(ratio(role, r, &real, simulated, reference_simulated));
+        for (r, role) in names(case).into_iter().enumerate() {
+            let woken: Vec<&[u64]> = real.iter().map(|(roles, _)| &*roles[r].wakes).collect();
+            let in_simulator: Vec<&[u64]> = simulated.iter().map(|run| &*run[r].wakes).collect();
+            wakes.extend(WakeRatio::of(name(case), &role, &woken, &in_simulator));
+            let ends = simulated.iter().map(|run| run[r].finished.0 as f64);
+            let simulated_ratio = median(ends) / reference_simulated;
+            roles.push(ratio(role, r, &real, simulated_ratio));
         }
         programs.push(Program {
             name: name(case).to_owned(),
@@ -223,14 +223,12 @@ fn ratio(
     role: String,
     number: usize,
     real: &[(&[RoleRun], f64)],
-    simulated: &RoleRun,
-    reference_simulated: f64,
+    simulated_ratio: f64,
 ) -> RoleRatio {
     let ratios = real
         .iter()
         .map(|(roles, reference)| roles[number].finished.0 as f64 / reference);
     let real_ratio = median(ratios.clone());
-    let simulated_ratio = simulated.finished.0 as f64 / reference_simulated;
     RoleRatio {
         role,
         real_ns: median(
@@ -320,12 +318,19 @@ fn last(times: &[f64]) -> f64 {
     times.iter().copied().fold(0.0, f64::max)
 }
 
-fn simulated_roles(machine: &Machine, case: &Case) -> Result<Vec<RoleRun>, SimulatedError> {
+/// What a case's roles did in the simulator, run by run: threads that are in no group once, groups as often as in reality.
+fn simulated_roles(
+    machine: &Machine,
+    case: &Case,
+    runs: u32,
+) -> Result<Vec<Vec<RoleRun>>, SimulatedError> {
     match case {
-        Case::Threads(workload) => Ok(alone(simulated_ends(machine, workload)?)),
+        Case::Threads(workload) => Ok(vec![alone(simulated_ends(machine, workload)?)]),
         Case::Groups { name, groups } => {
-            let roles = machine.run_groups(name, groups)?;
-            Ok(roles.into_iter().flatten().collect())
+            let runs = machine.run_groups(name, groups, runs)?.into_iter();
+            Ok(runs
+                .map(|groups| groups.into_iter().flatten().collect())
+                .collect())
         }
     }
 }

@@ -81,6 +81,18 @@ impl Rest {
         })
     }
 
+    /// What there is of it, for a report.
+    pub fn say(rest: Option<Rest>) -> String {
+        match rest {
+            None => "what else runs on the machine took no pCPU".to_owned(),
+            Some(rest) => format!(
+                "what else runs on the machine takes a pCPU for {:.0} µs every {:.1} ms",
+                rest.for_ns as f64 / 1e3,
+                rest.every_ns as f64 / 1e6
+            ),
+        }
+    }
+
     /// As a VM of a scenario whose machine has so many pCPUs.
     pub fn vm(self, pcpus: u32) -> String {
         let pins: Vec<String> = (0..pcpus).map(|pcpu| format!("\"{pcpu}\"")).collect();
@@ -118,6 +130,10 @@ mod tests {
         let one = after.since(before, 1_000_000_000);
         let rest = Rest::of(one.and(one)).unwrap();
         assert_eq!((rest.every_ns, rest.for_ns), (50_000_000, 50_000));
+        assert_eq!(
+            Rest::say(Some(rest)),
+            "what else runs on the machine takes a pCPU for 50 µs every 50.0 ms"
+        );
         assert_eq!(Rest::of(Waits::default()), None);
     }
 

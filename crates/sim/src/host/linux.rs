@@ -290,6 +290,16 @@ impl LinuxHost {
         self.roots[p as usize].set_weight(&mut self.group_entities, group, weight, true);
     }
 
+    /// A vCPU that sleeps and is still queued in another group than this one is not any more.
+    fn forget(&mut self, v: u32, group: u32) {
+        let entity = &self.vcpu_entities[v as usize];
+        if let Some(home) = entity.home().filter(|&home| home != group) {
+            self.groups[home as usize]
+                .vcpus
+                .forget(&mut self.vcpu_entities, v);
+        }
+    }
+
     fn count(&mut self, p: u32, more: i32) {
         let queued = &mut self.queued[p as usize];
         *queued = queued.wrapping_add_signed(more);
@@ -345,6 +355,7 @@ impl Scheduler for LinuxHost {
         };
         self.settle(v, group, family, arrival, now);
         self.stir(v);
+        self.forget(v, group);
         let queue = &mut self.groups[group as usize].vcpus;
         let was_empty = queue.is_empty();
         queue.enqueue(&mut self.vcpu_entities, v, how);
@@ -353,8 +364,13 @@ impl Scheduler for LinuxHost {
         let weight = self.group_weight(group, family, now);
         self.hand_up_slice(v, group);
         let root = &mut self.roots[p as usize];
-        root.set_weight(&mut self.group_entities, group, weight, !was_empty);
-        if was_empty {
+        let is_delayed = self.group_entities[group as usize].is_delayed();
+        if is_delayed {
+            root.enqueue(&mut self.group_entities, group, Enqueue::Wakeup);
+        }
+        let is_there = !was_empty || is_delayed;
+        root.set_weight(&mut self.group_entities, group, weight, is_there);
+        if !is_there {
             let how = match how {
                 Enqueue::Migrated => Enqueue::Wakeup,
                 other => other,
@@ -458,6 +474,10 @@ impl Scheduler for LinuxHost {
     }
 
     fn select(&mut self, v: u32, last: u32, idle: &PcpuSet, _now: u64) -> u32 {
+        if self.vcpu_entities[v as usize].is_delayed() && self.may_be_on(v, last) {
+            // It is still queued there, and wakes there (ttwu_runnable).
+            return last;
+        }
         let with_idle_class;
         let idle = match self.idle_families.contains(&true) {
             false => idle,

@@ -81,6 +81,8 @@ pub struct Costs {
     pub branch_counters: u64,
     /// A sleep ends this much later.
     pub timer_slack: u64,
+    /// The host's work for a timer that wakes a vCPU.
+    pub timer_steal: u64,
     /// Programming a timer and its interrupt's work.
     pub timer_work: u64,
     /// An atomic instruction on a lock in the own cache.

@@ -47,7 +47,7 @@ pub struct Entity {
     pub(super) distance: i64,
     /// The queue that it was in last.
     pub(super) home: u32,
-    /// It sleeps with negative lag.
+    /// It sleeps with negative lag, and is still queued.
     pub(super) delayed: bool,
     /// It is in the idle class (SCHED_IDLE, `cpu.idle`).
     idle: bool,

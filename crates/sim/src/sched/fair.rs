@@ -19,10 +19,10 @@
 //! used up (RUN_TO_PARITY) unless the woken one's slice is shorter (PREEMPT_SHORT). The next buddy is
 //! taken if eligible (PICK_BUDDY, in the stable series of 6.12).
 //!
-//! Delayed dequeue is simplified: in the kernel an entity that sleeps with negative lag stays queued
-//! until V has caught up with it. Here it leaves at once, and when it wakes on the same queue it has
-//! the lag that is left by then, none if V has caught up. What differs: its weight does not slow V
-//! meanwhile.
+//! Who sleeps with negative lag stays queued until V has caught up with it (see `delayed`).
+
+mod delayed;
+mod reweight;
 
 use serde::Serialize;
 use tandem_policy::Nanos;
@@ -106,6 +106,9 @@ fn scaling(cpus: u32) -> u64 {
     1 + u64::from(cpus.clamp(1, 8).ilog2())
 }
 
+/// TICK_NSEC at 250 Hz.
+const TICK: u64 = 4_000_000;
+
 /// How an entity comes into a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Enqueue {
@@ -117,6 +120,15 @@ pub enum Enqueue {
     Migrated,
 }
 
+/// Who sleeps and is queued.
+#[derive(Clone, Copy, Debug, Default)]
+struct Delayed {
+    /// So many.
+    count: u32,
+    /// The sum of their weights.
+    load: u64,
+}
+
 /// A run queue.
 #[derive(Clone, Debug)]
 pub struct FairQueue {
@@ -125,8 +137,9 @@ pub struct FairQueue {
     number: u32,
     order: Order,
     current: u32,
-    /// Sum of the weights of all runnable entities, the current one included.
+    /// Sum of the weights of all entities that are queued, the current one and those that sleep included.
     load: u64,
+    delayed: Delayed,
     /// Sum of weight × virtual time of the queued ones, the current one not included.
     moment: i128,
     queued_load: u64,
@@ -144,6 +157,12 @@ pub struct FairQueue {
     slice_over: bool,
     /// The current one keeps the CPU until its slice is over (RUN_TO_PARITY).
     protected: bool,
+    /// The current one's virtual time as of the last update_curr (EEVDF).
+    seen: i64,
+    /// Its deadline has passed since (EEVDF).
+    passed: bool,
+    /// It is to be chosen anew, whoever has just woken (EEVDF).
+    resched: bool,
 }
 
 impl FairQueue {
@@ -155,6 +174,7 @@ impl FairQueue {
             order: Order::EMPTY,
             current: NIL,
             load: 0,
+            delayed: Delayed::default(),
             moment: 0,
             queued_load: 0,
             min_vruntime: 0,
@@ -165,13 +185,16 @@ impl FairQueue {
             ran: 0,
             slice_over: false,
             protected: false,
+            seen: 0,
+            passed: false,
+            resched: false,
         }
     }
 
     /// Runnable entities, the current one included.
     #[inline]
     pub fn len(&self) -> u32 {
-        self.order.len() + u32::from(self.current != NIL)
+        self.order.len() - self.delayed.count + u32::from(self.current != NIL)
     }
 
     /// Whether nothing is runnable.
@@ -182,7 +205,7 @@ impl FairQueue {
     /// Sum of the weights of the runnable entities, the current one included, in parts of
     /// 1 ÷ [`FINE`].
     pub fn load(&self) -> u64 {
-        self.load
+        self.load - self.delayed.load
     }
 
     /// The current entity.
@@ -190,9 +213,10 @@ impl FairQueue {
         (self.current != NIL).then_some(self.current)
     }
 
-    /// The queued entities without the current one, in order.
+    /// The queued entities without the current one and those that sleep, in order.
     pub fn queued<'a>(&'a self, entities: &'a [Entity]) -> impl Iterator<Item = u32> + 'a {
-        self.order.iter(entities)
+        let queued = self.order.iter(entities);
+        queued.filter(|&id| !entities[id as usize].delayed)
     }
 
     fn is_eevdf(&self) -> bool {
@@ -271,6 +295,12 @@ impl FairQueue {
 
     /// An entity becomes runnable here.
     pub fn enqueue(&mut self, entities: &mut [Entity], id: u32, how: Enqueue) {
+        let entity = &entities[id as usize];
+        if entity.delayed {
+            debug_assert_eq!(entity.home, self.number, "sleeps in another queue");
+            return self.requeue(entities, id);
+        }
+        self.update(entities);
         match self.discipline {
             Discipline::Cfs { latency, .. } => {
                 self.place_cfs(&mut entities[id as usize], how, latency.0)
@@ -279,7 +309,6 @@ impl FairQueue {
         }
         let entity = &mut entities[id as usize];
         entity.home = self.number;
-        entity.delayed = false;
         self.load += entity.weight;
         self.link(entities, id);
         self.advance_min(entities);
@@ -320,9 +349,6 @@ impl FairQueue {
         let entity = &entities[id as usize];
         let mut lag = match how {
             Enqueue::New => 0,
-            Enqueue::Wakeup if entity.delayed && entity.home == self.number => {
-                (average - entity.vruntime).clamp(entity.lag, 0)
-            }
             Enqueue::Wakeup | Enqueue::Migrated => entity.lag,
         };
         if self.load > 0 {
@@ -344,24 +370,26 @@ impl FairQueue {
         entity.deadline = entity.vruntime + distance;
     }
 
-    /// The most lag that an entity keeps, either way, scaled by its weight (update_entity_lag).
+    /// The most lag that an entity keeps, either way, scaled by its weight (update_entity_lag): two slices or a tick in 6.12, a slice and a tick in
+    /// 6.18.44, where it was read with BPF (5.4 ms on two CPUs).
     fn most_lag(&self, entity: &Entity) -> i64 {
-        // The clock tick, 4 ms, as TICK_NSEC.
-        entity.scaled((2 * self.slice_of(entity)).max(4_000_000))
+        let slice = self.slice_of(entity);
+        let is_later = matches!(
+            self.discipline,
+            Discipline::Eevdf {
+                reweight: Reweight::Placed,
+                ..
+            }
+        );
+        entity.scaled(match is_later {
+            true => slice + TICK,
+            false => (2 * slice).max(TICK),
+        })
     }
 
-    /// An entity, queued or current, is no longer runnable here: it sleeps or moves away.
+    /// An entity, queued or current, is no longer runnable here: it sleeps or moves away. With EEVDF it may stay queued while it sleeps.
     pub fn dequeue(&mut self, entities: &mut [Entity], id: u32, sleeps: bool) {
-        // CFS keeps no lag, and finding it takes two long divisions.
-        let lag = self.is_eevdf().then(|| {
-            let limit = self.most_lag(&entities[id as usize]);
-            self.lag(entities, id).clamp(-limit, limit)
-        });
-        if self.current == id {
-            self.current = NIL;
-        } else {
-            self.unlink(entities, id);
-        }
+        self.update(entities);
         for buddy in [
             &mut self.next,
             &mut self.skip,
@@ -372,23 +400,41 @@ impl FairQueue {
                 *buddy = NIL;
             }
         }
+        if sleeps && self.is_eevdf() && !self.is_eligible(entities, id) {
+            return self.delay(entities, id);
+        }
+        // CFS keeps no lag, and finding it takes two long divisions.
+        let lag = self.is_eevdf().then(|| {
+            let limit = self.most_lag(&entities[id as usize]);
+            self.lag(entities, id).clamp(-limit, limit)
+        });
+        if self.current == id {
+            self.current = NIL;
+        } else {
+            self.unlink(entities, id);
+        }
         let entity = &mut entities[id as usize];
         self.load -= entity.weight;
         entity.lag = lag.unwrap_or(0);
         entity.offset = entity.vruntime - self.min_vruntime;
         entity.distance = entity.deadline - entity.vruntime;
-        entity.delayed = sleeps && entity.lag < 0;
         self.advance_min(entities);
     }
 
     /// Chooses the next entity and makes it the current one. There must be none.
     pub fn pick(&mut self, entities: &mut [Entity]) -> Option<u32> {
         debug_assert_eq!(self.current, NIL, "there is a current entity");
-        let id = match self.discipline {
-            _ if self.first != NIL => Some(self.first),
-            Discipline::Cfs { .. } => self.pick_cfs(entities),
-            Discipline::Eevdf { .. } => self.pick_eevdf(entities),
-        }?;
+        let id = loop {
+            let id = match self.discipline {
+                _ if self.first != NIL => Some(self.first),
+                Discipline::Cfs { .. } => self.pick_cfs(entities),
+                Discipline::Eevdf { .. } => self.pick_eevdf(entities),
+            }?;
+            if !entities[id as usize].delayed {
+                break id;
+            }
+            self.forget(entities, id);
+        };
         self.unlink(entities, id);
         self.current = id;
         (self.next, self.skip, self.first) = (NIL, NIL, NIL);
@@ -396,6 +442,8 @@ impl FairQueue {
         self.ran = 0;
         self.slice_over = false;
         self.protected = true;
+        self.seen = entities[id as usize].vruntime;
+        (self.passed, self.resched) = (false, false);
         Some(id)
     }
 
@@ -480,12 +528,14 @@ impl FairQueue {
             entity.deadline = entity.vruntime + entity.scaled(slice);
             self.slice_over = true;
             self.protected = false;
+            self.passed = true;
         }
         self.advance_min(entities);
     }
 
     /// At a clock tick: whether the current entity is to give way.
     pub fn tick_preempts(&mut self, entities: &[Entity]) -> bool {
+        self.update(entities);
         if self.order.len() == 0 || self.current == NIL {
             return false;
         }
@@ -525,6 +575,10 @@ impl FairQueue {
             }
             return preempts;
         }
+        self.update(entities);
+        if self.resched {
+            return true;
+        }
         let (moment, load) = self.sums(entities);
         let is_eligible = |vruntime: i64| i128::from(vruntime) * load <= moment;
         let (pse, se) = (&entities[woken as usize], &entities[self.current as usize]);
@@ -553,6 +607,7 @@ impl FairQueue {
         if self.current == NIL {
             return;
         }
+        self.update(entities);
         if self.is_eevdf() {
             let slice = self.slice_of(&entities[self.current as usize]);
             let entity = &mut entities[self.current as usize];
@@ -571,71 +626,5 @@ impl FairQueue {
     /// A queued entity is the next one, fair or not; what it runs counts as ever.
     pub fn set_first(&mut self, id: u32) {
         self.first = id;
-    }
-
-    /// Another weight in parts of 1 ÷ [`FINE`], for an entity that is current or queued here, or not runnable at all.
-    ///
-    /// Lag is kept: what it is owed in time does not change with what a unit of it is worth
-    /// (reweight_entity; for CFS the virtual time stays). With [`Reweight::Placed`] it is inflated.
-    pub fn set_weight(&mut self, entities: &mut [Entity], id: u32, weight: u64, runnable: bool) {
-        let weight = weight.max(2 * FINE);
-        let before = entities[id as usize].weight;
-        if before == weight {
-            return;
-        }
-        let (average, limit) = match self.is_eevdf() {
-            true => (
-                self.average(entities),
-                self.most_lag(&entities[id as usize]),
-            ),
-            false => (0, 0),
-        };
-        let queued = runnable && self.current != id;
-        if queued {
-            self.unlink(entities, id);
-        }
-        if runnable {
-            self.load = self.load - before + weight;
-        }
-        let rescaled =
-            |time: i64| (i128::from(time) * i128::from(before) / i128::from(weight)) as i64;
-        let entity = &mut entities[id as usize];
-        entity.weight = weight;
-        if let Discipline::Eevdf { reweight, .. } = self.discipline {
-            entity.lag = rescaled(entity.lag);
-            entity.distance = rescaled(entity.distance);
-            if runnable {
-                let distance = rescaled(entity.deadline - entity.vruntime);
-                let lag = average - entity.vruntime;
-                let vruntime = match reweight {
-                    Reweight::Kept => average - rescaled(lag),
-                    Reweight::Placed => {
-                        self.placed_anew(entities, weight, rescaled(lag.clamp(-limit, limit)))
-                    }
-                };
-                let entity = &mut entities[id as usize];
-                entity.vruntime = vruntime;
-                entity.deadline = vruntime + distance;
-            }
-        }
-        if queued {
-            self.link(entities, id);
-        }
-    }
-
-    /// Where place_entity of 6.13 puts an entity with another weight and this lag, which is out of the order by now.
-    ///
-    /// Its inflation by (W + w) ÷ W makes up for what V moves by when the entity comes to the others, who weigh W. One that waits
-    /// is out of V here, so that is right. The current one is in it, with its new weight: it comes nobody, V and W count it
-    /// twice, and its lag grows by w ÷ W each time.
-    fn placed_anew(&self, entities: &[Entity], weight: u64, lag: i64) -> i64 {
-        // Alone, the current one included: nobody to lag behind.
-        let is_alone = self.load <= weight;
-        let (moment, load) = self.sums(entities);
-        if is_alone || load == 0 {
-            return self.average(entities);
-        }
-        let lag = i128::from(lag) * (load + i128::from(weight)) / load;
-        moment.div_euclid(load) as i64 - lag as i64
     }
 }

@@ -259,7 +259,28 @@ impl World {
                 self.work.push(Work::Guest(v));
             }
             VcpuState::Ready => {}
-            VcpuState::Halted | VcpuState::HaltPolling => self.wake_vcpu(v),
+            VcpuState::Halted | VcpuState::HaltPolling => {
+                self.wake_vcpu(v);
+                self.timer_interrupts(v);
+            }
+        }
+    }
+
+    /// The host has handled the interrupt of a timer that wakes `v`: `v` begins so much later if it runs at once, and else who runs on its pCPU
+    /// has lost that time.
+    fn timer_interrupts(&mut self, v: u32) {
+        let steal = self.costs.timer_steal;
+        if steal == 0 {
+            return;
+        }
+        let pcpu = &self.pcpus[self.vcpus[v as usize].pcpu as usize];
+        let current = pcpu.current;
+        if current == NONE || pcpu.resched {
+            self.vcpus[v as usize].owed[KERNEL] += steal;
+        } else if self.vcpus[current as usize].state == VcpuState::Running {
+            self.sync(current);
+            self.owe(current, KERNEL, steal);
+            self.plan(current);
         }
     }
 

@@ -161,8 +161,12 @@ impl World {
     /// Looks again when the VM could have used up its quota at the earliest.
     fn watch_cap(&mut self, vm: u32) {
         let state = &self.vms[vm as usize];
+        let running = (state.first_vcpu..state.first_vcpu + state.vcpus)
+            .filter(|&v| self.is_on_pcpu(v))
+            .map(|v| self.now - self.vcpus[v as usize].host_told);
+        let left = state.quota.saturating_sub(running.sum());
         let most = u64::from(state.vcpus).min(self.pcpus.len() as u64).max(1);
-        let at = self.now + (state.quota / most).max(CAP_STEP);
+        let at = self.now + (left / most).max(CAP_STEP);
         self.queue.set(Slot(self.slots.caps + vm), at);
     }
 
@@ -187,11 +191,12 @@ impl World {
             match self.vcpus[v as usize].state {
                 VcpuState::Running => {
                     self.switch_out(v, p, true);
-                    self.leave_host(v, p, true);
+                    // Not asleep: throttling leaves nothing queued (DEQUEUE_THROTTLE).
+                    self.leave_host(v, p, false);
                     self.work.push(Work::Pcpu(p));
                 }
                 VcpuState::Ready if self.vcpus[v as usize].queued => {
-                    self.host.dequeue(v, p, true, self.now);
+                    self.host.dequeue(v, p, false, self.now);
                     self.vcpus[v as usize].queued = false;
                     self.waits_no_more(v);
                 }

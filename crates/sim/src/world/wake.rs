@@ -95,13 +95,30 @@ impl World {
         (thread.woken_at, thread.woken_by) = (self.now, waker);
         thread.ready_at = self.now;
         let before = thread.vcpu;
-        let target = self.choose_vcpu(t, before, by);
+        let target = match self.is_queued_still(t) {
+            true => before,
+            false => self.choose_vcpu(t, before, by),
+        };
         if target != before {
             self.counts(by).thread_migrations += 1;
             self.threads[t as usize].vcpu = target;
         }
         self.enter_queue(t, Enqueue::Wakeup);
         self.arrived(t, target, by);
+    }
+
+    /// Whether a thread that sleeps is still queued on its vCPU, and wakes there (ttwu_runnable). On one that is out of use it is not any more.
+    fn is_queued_still(&mut self, t: u32) -> bool {
+        if !self.entities[t as usize].is_delayed() {
+            return false;
+        }
+        let thread = &self.threads[t as usize];
+        let (v, vm) = (thread.vcpu, &self.vms[thread.vm as usize]);
+        let may_stay = v - vm.first_vcpu < vm.active && (thread.pin == NONE || thread.pin == v);
+        if !may_stay {
+            self.vcpus[v as usize].queue.forget(&mut self.entities, t);
+        }
+        may_stay
     }
 
     /// Where a woken thread goes.

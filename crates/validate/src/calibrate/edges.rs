@@ -461,7 +461,7 @@ impl fmt::Display for ComparedEdges {
         }
         write!(
             f,
-            "Linux {}, {}, source {}, load before {}; {} runs of {} s\n\n{waits}\n\n{edges}\n\n\
+            "Linux {}, {}, source {}, load before {}; {} runs of {} s; {}\n\n{waits}\n\n{edges}\n\n\
              within {:.0} %: RDY of {} of {} VMs, {} of {} edges",
             self.kernel,
             self.scheduler,
@@ -469,6 +469,7 @@ impl fmt::Display for ComparedEdges {
             self.load_average,
             self.runs,
             self.seconds,
+            Rest::say(self.rest),
             self.tolerance * 100.0,
             self.waits_within,
             self.waits,

@@ -147,6 +147,7 @@ pub fn text(calibrated: &Calibrated) -> String {
         "± 95 %",
         "simulated",
         "error",
+        "stacked",
         "within 15 %",
     ]);
     for ratio in &calibrated.ratios {
@@ -161,6 +162,7 @@ pub fn text(calibrated: &Calibrated) -> String {
                 .map_or("—".to_owned(), |ci| format!("{ci:.3}")),
             format!("{:.3}", ratio.simulated),
             format!("{:+.1} %", ratio.error * 100.0),
+            format!("{} of {}", ratio.stacked, calibrated.runs),
             if ratio.within { "yes" } else { "NO" }.to_owned(),
         ]);
     }
@@ -171,9 +173,9 @@ pub fn text(calibrated: &Calibrated) -> String {
     } = calibrated.within;
     format!(
         "Linux {}, {}, {}; {}, tick {} ms, halt polling up to {} µs\nload average before: {}; \
-         slowest round of computing alone: {:.0} % of the fastest\n\nWhat virtualization costs here, \
+         slowest round of computing alone: {:.0} % of the fastest; {}\n\nWhat virtualization costs here, \
          by the speed of probes relative to computing:\n\n{costs}\n\n{} runs of {} s of each setup, \
-         interleaved.\n\n{ratios}\n\nWithin {:.0} %: {} of {}; of workloads that served to find the \
+         interleaved; stacked: how often two vCPUs began on one pCPU.\n\n{ratios}\n\nWithin {:.0} %: {} of {}; of workloads that served to find the \
          costs {} of {}, of those kept out {} of {}.",
         calibrated.kernel,
         calibrated.cpu,
@@ -183,6 +185,7 @@ pub fn text(calibrated: &Calibrated) -> String {
         calibrated.halt_poll_ns as f64 / 1e3,
         calibrated.load_average,
         calibrated.steadiness * 100.0,
+        Rest::say(calibrated.rest),
         calibrated.runs,
         calibrated.seconds,
         calibrated.tolerance * 100.0,

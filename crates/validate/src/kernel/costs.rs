@@ -23,6 +23,8 @@ use super::cpus::Speed;
 use super::groups::Group;
 use super::groups::RoleRun;
 use super::groups::USUAL_WEIGHT;
+use super::places::PlaceError;
+use super::places::Places;
 use super::real;
 use super::real::RealError;
 use super::simulated::Machine;
@@ -48,6 +50,9 @@ pub enum CostError {
     /// Its program did not run in the simulator.
     #[error(transparent)]
     Simulated(#[from] SimulatedError),
+    /// Its cgroups could not be made.
+    #[error(transparent)]
+    Place(#[from] PlaceError),
 }
 
 /// The upper of the two values that the line goes through, ns.
@@ -164,29 +169,41 @@ pub fn find(machine: &mut Machine) -> Result<Vec<Found>, CostError> {
     Ok(found.collect())
 }
 
-/// A thread that sleeps beside one that computes, on one CPU.
-const NAPS: &str = "[[role]]\nname = \"sleeper\"\npins = [0]\nprogram = [{ repeat = 300, do = [{ compute = \"20us\" }, { sleep = \"700us\" }] }]\n\
-                    [[role]]\nname = \"hog\"\npins = [0]\nprogram = [{ repeat = 55, do = [{ compute = \"4ms\" }] }]";
+/// A thread that sleeps, on one CPU with a thread of another cgroup that computes.
+const NAPS: [&str; 2] = [
+    "[[role]]\nname = \"sleeper\"\npins = [0]\nprogram = [{ repeat = 300, do = [{ compute = \"20us\" }, { sleep = \"700us\" }] }]",
+    "[[role]]\nname = \"hog\"\npins = [0]\nprogram = [{ repeat = 55, do = [{ compute = \"4ms\" }] }]",
+];
 
 /// How much later than it is due a timer wakes a thread on a busy CPU that wants to be woken on time, beyond what waking and switching cost;
-/// put into the simulated machine.
-pub fn timer_late(machine: &mut Machine) -> Result<Found, CostError> {
+/// put into the simulated machine. Its cgroups are made as those of a case of this number.
+pub fn timer_late(
+    machine: &mut Machine,
+    places: &mut Places,
+    number: usize,
+) -> Result<Found, CostError> {
     let cost = "timer_late";
-    let workload =
-        parse::from_text(cost, NAPS).map_err(|source| CostError::Load { cost, source })?;
+    let group = |text: &str| -> Result<Group, CostError> {
+        let workload = parse::from_text(cost, text);
+        Ok(Group {
+            weight: USUAL_WEIGHT,
+            workload: workload.map_err(|source| CostError::Load { cost, source })?,
+        })
+    };
+    let [sleeper, hog] = NAPS;
+    let groups = [group(sleeper)?, group(hog)?];
+    let workloads: Vec<&Workload> = groups.iter().map(|group| &group.workload).collect();
     let mut medians = Vec::new();
     for _ in 0..RUNS {
-        let speed = Speed::measure(&workload)?;
-        let ran = real::run_together(&[&workload], speed, &mut real::Nothing, true)?;
+        let speed = Speed::measure(&groups[1].workload)?;
+        let mut inside = places.of(number, &groups)?;
+        let ran = real::run_together(&workloads, speed, &mut inside, true)?;
         medians.extend(median_wake(&ran));
     }
     machine.timer_late = 0;
-    let group = Group {
-        weight: USUAL_WEIGHT,
-        workload,
-    };
-    let simulated = machine.run_groups(cost, &[group])?;
-    let late = averages::median(medians).unwrap_or(0.0) - median_wake(&simulated).unwrap_or(0.0);
+    let simulated = machine.run_groups(cost, &groups, 1)?;
+    let simulated = simulated.first().and_then(|run| median_wake(run));
+    let late = averages::median(medians).unwrap_or(0.0) - simulated.unwrap_or(0.0);
     machine.timer_late = late.max(0.0).round() as u64;
     Ok(Found {
         cost,

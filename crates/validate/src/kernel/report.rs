@@ -85,25 +85,39 @@ pub struct WakeRatio {
     pub real_p99_ns: f64,
     /// And in the simulator.
     pub simulated_p99_ns: f64,
+    /// How many took longer than [`LATE`] in a real run, the mean: who waits for another's slice or the tick.
+    pub real_late: f64,
+    /// And in the simulator.
+    pub simulated_late: f64,
+    /// Of so many in a real run, the mean.
+    pub of: f64,
     /// Whether both are within the tolerance.
     pub within: bool,
 }
 
+/// No wake-up takes so long where nobody is waited for, ns.
+const LATE: u64 = 200_000;
+
 impl WakeRatio {
-    /// Of the real runs and the simulated one; none where either woke nobody.
+    /// Of the real runs and the simulated ones; none where one of them woke nobody.
     pub(super) fn of(
         program: &str,
         role: &str,
-        real: &[Vec<u64>],
-        simulated: &[u64],
+        real: &[&[u64]],
+        simulated: &[&[u64]],
     ) -> Option<WakeRatio> {
-        let real_of = |part: f64| -> Option<f64> {
-            let each: Option<Vec<f64>> = real.iter().map(|run| quantile(run, part)).collect();
+        let of = |runs: &[&[u64]], part: f64| -> Option<f64> {
+            let each: Option<Vec<f64>> = runs.iter().map(|run| quantile(run, part)).collect();
             averages::median(each?)
         };
-        let (real_p50_ns, real_p99_ns) = (real_of(0.5)?, real_of(0.99)?);
-        let simulated_p50_ns = quantile(simulated, 0.5)?;
-        let simulated_p99_ns = quantile(simulated, 0.99)?;
+        let (real_p50_ns, real_p99_ns) = (of(real, 0.5)?, of(real, 0.99)?);
+        let (simulated_p50_ns, simulated_p99_ns) = (of(simulated, 0.5)?, of(simulated, 0.99)?);
+        let mean = |runs: &[&[u64]], least: u64| {
+            let counts = runs
+                .iter()
+                .map(|run| run.iter().filter(|&&wake| wake >= least).count());
+            counts.sum::<usize>() as f64 / runs.len().max(1) as f64
+        };
         let is_near = |simulated: f64, real: f64| (simulated / real - 1.0).abs() <= WAKE_TOLERANCE;
         Some(WakeRatio {
             program: program.to_owned(),
@@ -112,6 +126,9 @@ impl WakeRatio {
             simulated_p50_ns,
             real_p99_ns,
             simulated_p99_ns,
+            real_late: mean(real, LATE),
+            simulated_late: mean(simulated, LATE),
+            of: mean(real, 0),
             within: is_near(simulated_p50_ns, real_p50_ns)
                 && is_near(simulated_p99_ns, real_p99_ns),
         })
@@ -166,7 +183,7 @@ pub fn text(comparison: &Comparison) -> String {
     let left_out: String = left_out.map(|why| format!("\n\n{why}")).collect();
     format!(
         "Linux {}, tick {} ms, load average before: {}\n\n{costs}\n\nReference: two threads \
-         computing, {:.1} ms real, {:.1} ms simulated; medians of {} runs.\n\n{ratios}\n\n{} of {} \
+         computing, {:.1} ms real, {:.1} ms simulated; medians of {} runs; {}.\n\n{ratios}\n\n{} of {} \
          programs are within {} % in every role.{wakes}{left_out}",
         comparison.kernel,
         comparison.tick_ns as f64 / 1e6,
@@ -174,6 +191,7 @@ pub fn text(comparison: &Comparison) -> String {
         comparison.reference_real_ns / 1e6,
         comparison.reference_simulated_ns / 1e6,
         comparison.runs,
+        Rest::say(comparison.rest),
         comparison.within,
         comparison.programs.len(),
         TOLERANCE * 100.0,
@@ -189,6 +207,8 @@ fn wakes(comparison: &Comparison) -> String {
         "simulated",
         "p99, µs",
         "simulated",
+        "over 0.2 ms",
+        "simulated",
         "within 25 %",
     ]);
     for wake in &comparison.wakes {
@@ -200,6 +220,8 @@ fn wakes(comparison: &Comparison) -> String {
             us(wake.simulated_p50_ns),
             us(wake.real_p99_ns),
             us(wake.simulated_p99_ns),
+            format!("{:.1} of {:.0}", wake.real_late, wake.of),
+            format!("{:.1}", wake.simulated_late),
             if wake.within { "yes" } else { "NO" }.to_owned(),
         ]);
     }
@@ -231,10 +253,17 @@ mod tests {
             vec![120, 120, 1000],
             vec![110, 110, 1000],
         ];
-        let of = |simulated: &[u64]| WakeRatio::of("a", "b", &real, simulated);
+        let real: Vec<&[u64]> = real.iter().map(|run| &**run).collect();
+        let of = |simulated: &[u64]| WakeRatio::of("a", "b", &real, &[simulated]);
         let near = of(&[100, 100, 1200]).unwrap();
         assert_eq!((near.real_p50_ns, near.real_p99_ns), (110.0, 1000.0));
         assert!(near.within);
+        assert_eq!(
+            (near.real_late, near.simulated_late, near.of),
+            (0.0, 0.0, 3.0)
+        );
+        let late = of(&[100, 200_000, 300_000]).unwrap();
+        assert_eq!((late.real_late, late.simulated_late), (0.0, 2.0));
         assert!(!of(&[100, 100, 1300]).unwrap().within);
         assert!(!of(&[50, 50, 1000]).unwrap().within);
         assert_eq!(of(&[]), None);

@@ -112,13 +112,28 @@ impl Machine {
         }
     }
 
-    /// Runs the workloads of cgroups beside each other; what the roles of each did.
+    /// Runs the workloads of cgroups beside each other, as often as given: from one run to the next they begin so much later after a tick that they
+    /// begin at all times between two. What the roles of each did, run by run.
     pub fn run_groups(
         &self,
         case: &str,
         groups: &[Group],
+        runs: u32,
+    ) -> Result<Vec<Vec<Vec<RoleRun>>>, SimulatedError> {
+        let begins = |run| tick().0 * u64::from(run) / u64::from(runs.max(1));
+        (0..runs.max(1))
+            .map(|run| self.run_groups_once(case, groups, Nanos(begins(run))))
+            .collect()
+    }
+
+    fn run_groups_once(
+        &self,
+        case: &str,
+        groups: &[Group],
+        begin: Nanos,
     ) -> Result<Vec<Vec<RoleRun>>, SimulatedError> {
-        let mut scenario = load::from_text("kernel comparison", &self.groups_text(groups))?;
+        let text = self.groups_text(groups, begin);
+        let mut scenario = load::from_text("kernel comparison", &text)?;
         scenario.machine.costs = self.group_costs();
         for (vm, group) in scenario.vms.iter_mut().zip(groups) {
             vm.workload = on_own_vcpus(&group.workload);
@@ -139,7 +154,7 @@ impl Machine {
                     });
                 };
                 roles.push(RoleRun {
-                    finished,
+                    finished: finished.saturating_sub(begin),
                     ..RoleRun::default()
                 });
                 of_thread.extend((0..role.threads).map(|_| (g, r)));
@@ -156,14 +171,14 @@ impl Machine {
             } = event
                 && let Some(&(g, r)) = of_thread.get(to as usize)
             {
-                runs[g][r].wakes.push(ran + owed - woken + self.timer_late);
+                runs[g][r].wakes.push(ran + owed - woken);
             }
         }
         Ok(runs)
     }
 
     /// Switching between vCPUs costs what switching between threads does, and so does waking an idle pCPU; all else is as without a
-    /// hypervisor. Sleeps end as late as on-time ones do here.
+    /// hypervisor. What makes a timer late is its interrupt's work.
     fn group_costs(&self) -> Costs {
         let costs = self.base.machine.costs;
         Costs {
@@ -171,12 +186,13 @@ impl Machine {
             idle_pcpu_wake: costs.native_idle_wake,
             thread_switch: 0,
             tick_work: 0,
-            timer_slack: self.timer_late,
+            timer_slack: 0,
+            timer_steal: self.timer_late,
             ..costs.native()
         }
     }
 
-    fn groups_text(&self, groups: &[Group]) -> String {
+    fn groups_text(&self, groups: &[Group], begin: Nanos) -> String {
         let mut out = format!(
             "duration = \"{}s\"\n[machine]\npcpus = {CPUS}\n{}[[workload]]\nname = \"none\"\n\
              [[workload.role]]\nprogram = [{{ compute = \"1ns\" }}]\n",
@@ -191,10 +207,11 @@ impl Machine {
             let _ = write!(
                 out,
                 "[[vm]]\nname = \"group{g}\"\nvcpus = {}\nweight = {}\npins = [{}]\n\
-                 workload = \"none\"\ntick = \"100ms\"\nbalance = false\n",
+                 workload = \"none\"\ntick = \"100ms\"\nbalance = false\nstarts = \"{}ns\"\n",
                 pins.len(),
                 group.weight,
                 pins.join(", "),
+                begin.0,
             );
         }
         if let Some(rest) = self.rest {
@@ -249,9 +266,9 @@ mod tests {
         let machine = Machine::new("6.12.0").unwrap();
         let work = "{ repeat = 60, do = [{ compute = \"5ms\" }] }";
         let runs = machine
-            .run_groups("weights", &[group(2048, work), group(1024, work)])
+            .run_groups("weights", &[group(2048, work), group(1024, work)], 1)
             .unwrap();
-        let ends: Vec<u64> = runs.iter().map(|roles| roles[0].finished.0).collect();
+        let ends: Vec<u64> = runs[0].iter().map(|roles| roles[0].finished.0).collect();
         // The heavy one has its 300 ms when the light one has 150.
         assert!((440_000_000..465_000_000).contains(&ends[0]), "{ends:?}");
         assert!((600_000_000..605_000_000).contains(&ends[1]), "{ends:?}");
@@ -262,8 +279,8 @@ mod tests {
         let mut machine = Machine::new("6.12.0").unwrap();
         machine.costs().native_idle_wake = 7_000;
         let naps = "{ repeat = 20, do = [{ compute = \"100us\" }, { sleep = \"1ms\" }] }";
-        let runs = machine.run_groups("naps", &[group(1024, naps)]).unwrap();
-        let wakes = &runs[0][0].wakes;
+        let runs = machine.run_groups("naps", &[group(1024, naps)], 1).unwrap();
+        let wakes = &runs[0][0][0].wakes;
         assert_eq!(wakes.len(), 20);
         assert!(
             wakes.iter().all(|wake| (7_000..20_000).contains(wake)),
@@ -275,7 +292,7 @@ mod tests {
     fn what_never_ends_is_said() {
         let machine = Machine::new("6.1.0").unwrap();
         let long = "{ repeat = 1000, do = [{ compute = \"1s\" }] }";
-        let error = machine.run_groups("long", &[group(1024, long)]);
+        let error = machine.run_groups("long", &[group(1024, long)], 1);
         assert!(matches!(error, Err(SimulatedError::Endless { .. })));
     }
 }
