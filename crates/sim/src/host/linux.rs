@@ -234,7 +234,7 @@ impl LinuxHost {
     fn reweigh_family(&mut self, family: u32, now: u64) {
         for p in 0..self.shape.pcpus {
             let group = self.group_of[self.place(p, family)];
-            if group != NONE && !self.groups[group as usize].vcpus.is_empty() {
+            if group != NONE && self.groups[group as usize].vcpus.has_queued() {
                 self.reweigh(p, group, family, now);
             }
         }
@@ -290,13 +290,29 @@ impl LinuxHost {
         self.roots[p as usize].set_weight(&mut self.group_entities, group, weight, true);
     }
 
-    /// A vCPU that sleeps and is still queued in another group than this one is not any more.
-    fn forget(&mut self, v: u32, group: u32) {
+    /// A vCPU that sleeps and is still queued in a group is not any more; nothing happens to any other.
+    fn forget(&mut self, v: u32, now: u64) {
         let entity = &self.vcpu_entities[v as usize];
-        if let Some(home) = entity.home().filter(|&home| home != group) {
-            self.groups[home as usize]
-                .vcpus
-                .forget(&mut self.vcpu_entities, v);
+        let (Some(group), true) = (entity.home(), entity.is_delayed()) else {
+            return;
+        };
+        let family = self.family_of[v as usize];
+        let home = (0..self.shape.pcpus).find(|&p| self.group_of[self.place(p, family)] == group);
+        if let Some(p) = home {
+            self.leave(v, p, group, family, now);
+        }
+    }
+
+    /// A queued vCPU that sleeps leaves its group, and the group its pCPU if nothing else is queued in it.
+    fn leave(&mut self, v: u32, p: u32, group: u32, family: u32, now: u64) {
+        self.advance(v, group, family, now);
+        self.vcpu_loads[v as usize].queued = false;
+        let queue = &mut self.groups[group as usize].vcpus;
+        queue.forget(&mut self.vcpu_entities, v);
+        self.loads[family as usize].0 -= self.vcpu_entities[v as usize].weight();
+        match queue.has_queued() {
+            true => self.reweigh(p, group, family, now),
+            false => self.roots[p as usize].dequeue(&mut self.group_entities, group, true),
         }
     }
 
@@ -353,11 +369,20 @@ impl Scheduler for LinuxHost {
             Arrival::Wakeup => Enqueue::Wakeup,
             Arrival::Migrated => Enqueue::Migrated,
         };
-        self.settle(v, group, family, arrival, now);
         self.stir(v);
-        self.forget(v, group);
+        let entity = &self.vcpu_entities[v as usize];
+        if entity.is_delayed() && entity.home() == Some(group) {
+            // It counted all the time (enqueue_task_fair with ENQUEUE_DELAYED).
+            let queue = &mut self.groups[group as usize].vcpus;
+            queue.enqueue(&mut self.vcpu_entities, v, how);
+            self.count(p, 1);
+            self.hand_up_slice(v, group);
+            return;
+        }
+        self.forget(v, now);
+        self.settle(v, group, family, arrival, now);
         let queue = &mut self.groups[group as usize].vcpus;
-        let was_empty = queue.is_empty();
+        let was_empty = !queue.has_queued();
         queue.enqueue(&mut self.vcpu_entities, v, how);
         self.loads[family as usize].0 += self.vcpu_entities[v as usize].weight();
         self.count(p, 1);
@@ -385,10 +410,19 @@ impl Scheduler for LinuxHost {
             return;
         };
         self.advance(v, group, family, now);
-        self.vcpu_loads[v as usize].queued = false;
         let queue = &mut self.groups[group as usize].vcpus;
         queue.dequeue(&mut self.vcpu_entities, v, sleeps);
-        let is_empty = queue.is_empty();
+        if self.vcpu_entities[v as usize].is_delayed() {
+            // To its group nothing changes.
+            self.count(p, -1);
+            if self.current[p as usize] == v {
+                self.roots[p as usize].put_back(&mut self.group_entities);
+                self.current[p as usize] = NONE;
+            }
+            return;
+        }
+        let is_empty = !queue.has_queued();
+        self.vcpu_loads[v as usize].queued = false;
         self.loads[family as usize].0 -= self.vcpu_entities[v as usize].weight();
         self.count(p, -1);
         self.hand_up_slice(v, group);
@@ -398,7 +432,8 @@ impl Scheduler for LinuxHost {
         }
         let root = &mut self.roots[p as usize];
         if is_empty {
-            root.dequeue(&mut self.group_entities, group, sleeps);
+            // A group sleeps even if its last vCPU moves (dequeue_entities).
+            root.dequeue(&mut self.group_entities, group, true);
         } else if self.current[p as usize] == v {
             root.put_back(&mut self.group_entities);
         }
@@ -407,8 +442,18 @@ impl Scheduler for LinuxHost {
         }
     }
 
-    fn pick(&mut self, p: u32, _now: u64) -> Option<u32> {
-        let group = self.roots[p as usize].pick(&mut self.group_entities)?;
+    fn pick(&mut self, p: u32, now: u64) -> Option<u32> {
+        let group = loop {
+            let group = self.roots[p as usize].pick(&mut self.group_entities)?;
+            let queue = &self.groups[group as usize].vcpus;
+            let Some(sleeper) = queue.next_sleeper(&self.vcpu_entities) else {
+                break group;
+            };
+            // It is found asleep, and all is chosen anew (pick_task_fair).
+            self.roots[p as usize].put_back(&mut self.group_entities);
+            let family = self.family_of[sleeper as usize];
+            self.leave(sleeper, p, group, family, now);
+        };
         let v = self.groups[group as usize]
             .vcpus
             .pick(&mut self.vcpu_entities);
@@ -465,6 +510,9 @@ impl Scheduler for LinuxHost {
             return false;
         };
         if of_woken == of_current {
+            if self.roots[p as usize].is_to_choose_anew() {
+                return true;
+            }
             self.groups[of_woken as usize]
                 .vcpus
                 .wakeup_preempts(&self.vcpu_entities, woken)

@@ -120,15 +120,6 @@ pub enum Enqueue {
     Migrated,
 }
 
-/// Who sleeps and is queued.
-#[derive(Clone, Copy, Debug, Default)]
-struct Delayed {
-    /// So many.
-    count: u32,
-    /// The sum of their weights.
-    load: u64,
-}
-
 /// A run queue.
 #[derive(Clone, Debug)]
 pub struct FairQueue {
@@ -139,7 +130,8 @@ pub struct FairQueue {
     current: u32,
     /// Sum of the weights of all entities that are queued, the current one and those that sleep included.
     load: u64,
-    delayed: Delayed,
+    /// How many of them sleep.
+    delayed: u32,
     /// Sum of weight × virtual time of the queued ones, the current one not included.
     moment: i128,
     queued_load: u64,
@@ -174,7 +166,7 @@ impl FairQueue {
             order: Order::EMPTY,
             current: NIL,
             load: 0,
-            delayed: Delayed::default(),
+            delayed: 0,
             moment: 0,
             queued_load: 0,
             min_vruntime: 0,
@@ -194,7 +186,7 @@ impl FairQueue {
     /// Runnable entities, the current one included.
     #[inline]
     pub fn len(&self) -> u32 {
-        self.order.len() - self.delayed.count + u32::from(self.current != NIL)
+        self.order.len() - self.delayed + u32::from(self.current != NIL)
     }
 
     /// Whether nothing is runnable.
@@ -202,10 +194,15 @@ impl FairQueue {
         self.len() == 0
     }
 
-    /// Sum of the weights of the runnable entities, the current one included, in parts of
+    /// Sum of the weights of all that are queued, the current one and those that sleep included, in parts of
     /// 1 ÷ [`FINE`].
     pub fn load(&self) -> u64 {
-        self.load - self.delayed.load
+        self.load
+    }
+
+    /// Whether anything is queued or current, asleep or not.
+    pub fn has_queued(&self) -> bool {
+        self.order.len() > 0 || self.current != NIL
     }
 
     /// The current entity.
@@ -564,6 +561,12 @@ impl FairQueue {
         if self.current == NIL {
             return true;
         }
+        if self.is_eevdf() {
+            self.update(entities);
+            if self.resched {
+                return true;
+            }
+        }
         let of_current = entities[self.current as usize].is_idle();
         if of_current != entities[woken as usize].is_idle() {
             return of_current;
@@ -574,10 +577,6 @@ impl FairQueue {
                 self.next = woken;
             }
             return preempts;
-        }
-        self.update(entities);
-        if self.resched {
-            return true;
         }
         let (moment, load) = self.sums(entities);
         let is_eligible = |vruntime: i64| i128::from(vruntime) * load <= moment;

@@ -260,24 +260,29 @@ impl World {
             }
             VcpuState::Ready => {}
             VcpuState::Halted | VcpuState::HaltPolling => {
+                let p = self.vcpus[v as usize].pcpu;
                 self.wake_vcpu(v);
-                self.timer_interrupts(v);
+                self.timer_interrupts(v, p);
             }
         }
     }
 
-    /// The host has handled the interrupt of a timer that wakes `v`: `v` begins so much later if it runs at once, and else who runs on its pCPU
+    /// The host has handled the interrupt of a timer that wakes `v` on `p`: `v` begins so much later if it runs at once, and else who runs on `p`
     /// has lost that time.
-    fn timer_interrupts(&mut self, v: u32) {
+    fn timer_interrupts(&mut self, v: u32, p: u32) {
         let steal = self.costs.timer_steal;
         if steal == 0 {
             return;
         }
-        let pcpu = &self.pcpus[self.vcpus[v as usize].pcpu as usize];
-        let current = pcpu.current;
-        if current == NONE || pcpu.resched {
+        let is_running = |world: &World, p: u32| {
+            let current = world.pcpus[p as usize].current;
+            let runs = current != NONE && world.vcpus[current as usize].state == VcpuState::Running;
+            runs.then_some(current)
+        };
+        let target = self.vcpus[v as usize].pcpu;
+        if is_running(self, target).is_none() || self.pcpus[target as usize].resched {
             self.vcpus[v as usize].owed[KERNEL] += steal;
-        } else if self.vcpus[current as usize].state == VcpuState::Running {
+        } else if let Some(current) = is_running(self, p) {
             self.sync(current);
             self.owe(current, KERNEL, steal);
             self.plan(current);

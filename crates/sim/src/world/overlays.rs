@@ -204,7 +204,7 @@ impl World {
                     let slot = self.poll_slot(p);
                     self.queue.cancel(slot);
                     self.vcpu_state(v, VcpuState::Halted);
-                    self.leave_host(v, p, true);
+                    self.leave_host(v, p, false);
                     self.work.push(Work::Pcpu(p));
                 }
                 VcpuState::Ready | VcpuState::Halted => {}

@@ -174,7 +174,8 @@ impl World {
         self.guest_account(v);
         self.threads[t as usize].doing = Doing::Ended;
         self.threads[t as usize].ended = Some(self.now);
-        self.leave_queue(t, v, true);
+        // Not asleep: nothing of it stays queued (DEQUEUE_SPECIAL).
+        self.leave_queue(t, v, false);
         let vm = &mut self.vms[self.threads[t as usize].vm as usize];
         vm.alive -= 1;
         if vm.alive == 0 {

@@ -85,7 +85,7 @@ pub struct WakeRatio {
     pub real_p99_ns: f64,
     /// And in the simulator.
     pub simulated_p99_ns: f64,
-    /// How many took longer than [`LATE`] in a real run, the mean: who waits for another's slice or the tick.
+    /// How many took 0.2 ms and more in a real run, the mean: who waits for another's slice or the tick.
     pub real_late: f64,
     /// And in the simulator.
     pub simulated_late: f64,
@@ -95,7 +95,7 @@ pub struct WakeRatio {
     pub within: bool,
 }
 
-/// No wake-up takes so long where nobody is waited for, ns.
+/// Wake-ups that take so long count as late: none does where nobody is waited for, ns.
 const LATE: u64 = 200_000;
 
 impl WakeRatio {

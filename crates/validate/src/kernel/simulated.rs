@@ -112,8 +112,8 @@ impl Machine {
         }
     }
 
-    /// Runs the workloads of cgroups beside each other, as often as given: from one run to the next they begin so much later after a tick that they
-    /// begin at all times between two. What the roles of each did, run by run.
+    /// Runs the workloads of cgroups beside each other, as often as given: they begin at as many evenly
+    /// spaced times between two ticks. What the roles of each did, run by run.
     pub fn run_groups(
         &self,
         case: &str,

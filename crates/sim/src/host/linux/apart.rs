@@ -60,7 +60,7 @@ impl LinuxHost {
             self.family_of[v as usize] = family;
             return;
         };
-        self.forget(v, NONE);
+        self.forget(v, now);
         let is_queued = self.vcpu_loads[v as usize].queued;
         let is_current = self.current[p as usize] == v;
         if is_queued {

@@ -353,3 +353,86 @@ fn loads_are_compared_every_busy_factor_ms_for_each_pcpu_of_the_domain() {
     }
     assert_eq!(first_taken_at(host), None);
 }
+
+/// VM 0 has vCPUs 0 and 1 on one pCPU, where vCPU 0 has run ahead and sleeps; VM 1 has vCPU 2 there. There is a second pCPU.
+fn ahead_and_asleep() -> LinuxHost {
+    let shape = Shape {
+        pcpus: 2,
+        pcpus_per_llc: 2,
+        vm_of: vec![0, 0, 1],
+        weights: vec![1024.0; 2],
+        vcpu_weights: vec![1024; 3],
+        allowed: vec!["0-1".parse().unwrap(); 3],
+        placement: Placement::LoadBalancing,
+        busy_factor: BUSY_FACTOR,
+    };
+    let mut host = LinuxHost::new(Discipline::eevdf(2), shape);
+    for v in 0..2 {
+        host.enqueue(v, 0, Arrival::New, 0);
+    }
+    assert_eq!(host.pick(0, 0), Some(0));
+    host.account(0, 0, 1_000_000, 1_000_000);
+    host.dequeue(0, 0, true, 1_000_000);
+    host.enqueue(2, 0, Arrival::New, 1_000_000);
+    host
+}
+
+#[test]
+fn a_group_keeps_the_weight_of_a_vcpu_that_sleeps_ahead_and_that_wakes_where_it_is() {
+    let mut host = ahead_and_asleep();
+    let idle: PcpuSet = "1".parse().unwrap();
+    assert!(host.vcpu_entities[0].is_delayed());
+    assert_eq!((host.queued(0), host.loads[0].0), (2, 2048 * FINE));
+    assert_eq!(host.select(0, 0, &idle, 1_100_000), 0, "queued still");
+    host.enqueue(0, 0, Arrival::Wakeup, 1_100_000);
+    assert_eq!((host.queued(0), host.loads[0].0), (3, 2048 * FINE));
+}
+
+#[test]
+fn a_group_of_sleepers_alone_leaves_when_it_is_found_asleep() {
+    let mut host = ahead_and_asleep();
+    let group = host.group_at(0, 0).unwrap();
+    let mut now = 1_000_000;
+    assert_eq!(host.pick(0, now), Some(2), "the other VM is behind");
+    now += 4_000_000;
+    host.account(2, 0, 4_000_000, now);
+    host.put_back(2, 0, now);
+    // vCPU 1 runs less than vCPU 0 did, and sleeps.
+    assert_eq!(host.pick(0, now), Some(1));
+    now += 500_000;
+    host.account(1, 0, 500_000, now);
+    host.dequeue(1, 0, true, now);
+    assert!(!host.vcpu_entities[1].is_delayed() && host.vcpu_entities[0].is_delayed());
+    assert!(host.groups[group as usize].vcpus.is_empty());
+    assert_eq!(host.roots[0].len(), 2, "the group is queued as ever");
+    for _ in 0..4 {
+        assert_eq!(host.pick(0, now), Some(2));
+        now += 4_000_000;
+        host.account(2, 0, 4_000_000, now);
+        host.put_back(2, 0, now);
+    }
+    assert!(!host.vcpu_entities[0].is_delayed());
+    assert_eq!((host.roots[0].len(), host.loads[0].0), (1, 0));
+    let idle: PcpuSet = "1".parse().unwrap();
+    assert_eq!(
+        host.select(0, 0, &idle, now),
+        1,
+        "it goes where one is idle"
+    );
+}
+
+#[test]
+fn who_sleeps_queued_and_is_put_apart_or_may_not_be_there_is_not_queued_any_more() {
+    let mut host = ahead_and_asleep();
+    let before = host.group_at(0, 0).unwrap();
+    host.set_own_group(0, Some(512.0), 1_000_000);
+    assert!(!host.vcpu_entities[0].is_delayed());
+    assert_eq!(host.groups[before as usize].vcpus.load(), 1024 * FINE);
+    let mut host = ahead_and_asleep();
+    host.set_affinity(0, &"1".parse().unwrap());
+    assert_eq!(host.select(0, 0, &"1".parse().unwrap(), 1_100_000), 1);
+    host.enqueue(0, 1, Arrival::Wakeup, 1_100_000);
+    assert!(!host.vcpu_entities[0].is_delayed());
+    assert_eq!((host.queued(0), host.queued(1)), (2, 1));
+    assert_eq!(host.loads[0].0, 2048 * FINE);
+}

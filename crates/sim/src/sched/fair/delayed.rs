@@ -31,12 +31,25 @@ impl FairQueue {
         i128::from(entities[id as usize].vruntime) * load <= moment
     }
 
+    /// The one that would be picked now, if it sleeps.
+    pub fn next_sleeper(&self, entities: &[Entity]) -> Option<u32> {
+        if self.delayed == 0 || self.first != NIL {
+            return None;
+        }
+        let next = self.pick_eevdf(entities)?;
+        entities[next as usize].delayed.then_some(next)
+    }
+
+    /// Whether the current one is to give way whoever has woken: its deadline had passed when its time was counted.
+    pub fn is_to_choose_anew(&self) -> bool {
+        self.resched
+    }
+
     /// An entity that goes to sleep stays queued.
     pub(super) fn delay(&mut self, entities: &mut [Entity], id: u32) {
         let entity = &mut entities[id as usize];
         entity.delayed = true;
-        self.delayed.count += 1;
-        self.delayed.load += entity.weight;
+        self.delayed += 1;
         if self.current == id {
             self.current = NIL;
             self.link(entities, id);
@@ -55,8 +68,7 @@ impl FairQueue {
         let entity = &mut entities[id as usize];
         entity.delayed = false;
         entity.lag = lag;
-        self.delayed.count -= 1;
-        self.delayed.load -= entity.weight;
+        self.delayed -= 1;
         self.load -= entity.weight;
         self.advance_min(entities);
     }
@@ -65,8 +77,7 @@ impl FairQueue {
     pub(super) fn requeue(&mut self, entities: &mut [Entity], id: u32) {
         let entity = &mut entities[id as usize];
         entity.delayed = false;
-        self.delayed.count -= 1;
-        self.delayed.load -= entity.weight;
+        self.delayed -= 1;
         let (vruntime, weight) = (entity.vruntime, i128::from(entity.weight));
         let (mut moment, mut load) = self.sums(entities);
         if self.current != NIL {

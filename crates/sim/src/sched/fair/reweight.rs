@@ -18,9 +18,6 @@ impl FairQueue {
             return;
         }
         let is_delayed = entities[id as usize].delayed;
-        if is_delayed {
-            self.delayed.load = self.delayed.load - before + weight;
-        }
         let runnable = runnable || is_delayed;
         if runnable {
             self.update(entities);
