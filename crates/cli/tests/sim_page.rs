@@ -243,7 +243,12 @@ fn a_run_shows_its_charts() {
         Err(reason) => return println!("skipped: {reason}"),
     };
     let scenario = scenario("shootdown-ipi.toml");
-    let rest = ["--duration", "300ms", "--set", "host.pause_loop.policy=aple"];
+    let rest = [
+        "--duration",
+        "300ms",
+        "--set",
+        "host.pause_loop.policy=aple",
+    ];
     let path = page("run.html", &[&["run", &scenario][..], &rest].concat());
     let opened = check(browser, &path);
     assert!(opened.number("charts") >= 3 + 1 + 2, "{}", opened.probe);

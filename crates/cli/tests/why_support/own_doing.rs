@@ -69,6 +69,11 @@ fn a_vm_that_naps_is_polled_for_and_one_that_sleeps_is_not() -> Result<(), Skip>
     };
     let naps = bursty("20000", "500000");
     let findings = look(&[&name], None)?;
+    if findings.is_empty() && vms_take_a_pcpu() {
+        return skip(
+            "exits cost so much here that a VM that naps for half a millisecond runs all the time",
+        );
+    }
     assert_eq!(kinds(&findings), ["halt-polling"], "{findings:#?}");
     let burned = findings[0]["burned_per_second"].as_f64().unwrap();
     assert!((0.1e9..1e9).contains(&burned), "{burned}");
@@ -82,6 +87,16 @@ fn a_vm_that_naps_is_polled_for_and_one_that_sleeps_is_not() -> Result<(), Skip>
     let findings = look(&[&name], None)?;
     assert!(findings.is_empty(), "{findings:#?}");
     Ok(())
+}
+
+/// Whether the VMs that there are take all of a pCPU; one that naps and is polled for takes half of it.
+fn vms_take_a_pcpu() -> bool {
+    let interval = SECONDS.to_string();
+    let output = tandem(&["host", "why", "--json", "--interval", &interval]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let vcpus = found["host"]["vcpus"].as_f64().unwrap();
+    vcpus > 0.95e9 * found["seconds"].as_f64().unwrap()
 }
 
 /// Writes lines to a VM's stdin, and reads what it answers, on one pCPU, until told to stop. For each line the VM's main thread makes a
