@@ -123,11 +123,9 @@ pub fn compare(
     let mut machine = Machine::new(&release)?;
     tell(Event::Costs);
     let mut calibration = costs::find(&mut machine)?;
-    if let Some(places) = &mut places {
-        calibration.push(costs::timer_late(&mut machine, places, cases.len())?);
-    }
+    let naps = costs::Naps::new()?;
     let reference = parse::from_text("reference", REFERENCE)?;
-    let rounds = measure(&cases, &reference, runs, &mut places, tell);
+    let rounds = measure(&cases, &reference, &naps, runs, &mut places, tell);
     let left = places.map_or(Ok(()), Places::leave);
     let rounds = rounds?;
     left?;
@@ -137,6 +135,9 @@ pub fn compare(
             .map(|r| r.waits)
             .fold(Waits::default(), Waits::and),
     );
+    if let Some(real) = averages::median(rounds.iter().flat_map(|round| round.naps.clone())) {
+        calibration.push(naps.timer_late(&mut machine, real)?);
+    }
     let reference_simulated = last(&simulated_ends(&machine, &reference)?);
     let (mut programs, mut wakes) = (Vec::new(), Vec::new());
     for (number, case) in cases.iter().enumerate() {
@@ -250,6 +251,8 @@ struct Round {
     reference: f64,
     /// What the reference's threads waited for their CPUs: for the rest of the machine.
     waits: Waits,
+    /// The median wake-up of a thread that naps beside another, ns, before each case with cgroups: for what timers take.
+    naps: Vec<f64>,
     /// For each case what its roles did.
     roles: Vec<Vec<RoleRun>>,
 }
@@ -257,6 +260,7 @@ struct Round {
 fn measure(
     cases: &[&Case],
     reference: &Workload,
+    naps: &costs::Naps,
     runs: u32,
     places: &mut Option<Places>,
     tell: Tell,
@@ -266,6 +270,7 @@ fn measure(
         tell(Event::RealRun { run, runs });
         let mut roles = Vec::new();
         let mut references = Vec::new();
+        let mut napped = Vec::new();
         let mut waits = Waits::default();
         for (number, case) in cases.iter().enumerate() {
             let speed = Speed::measure(reference)?;
@@ -280,6 +285,7 @@ fn measure(
             waits = waits.and(ran.waits);
             roles.push(match (case, &mut *places) {
                 (Case::Groups { groups, .. }, Some(places)) => {
+                    napped.extend(naps.run(places, cases.len())?);
                     let mut inside = places.of(number, groups)?;
                     let ran = real::run_together(&case.workloads(), speed, &mut inside, true)?;
                     ran.into_iter().flatten().collect()
@@ -295,6 +301,7 @@ fn measure(
         rounds.push(Round {
             reference: median(references),
             waits,
+            naps: napped,
             roles,
         });
     }

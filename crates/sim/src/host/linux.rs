@@ -311,7 +311,7 @@ impl LinuxHost {
         queue.forget(&mut self.vcpu_entities, v);
         self.loads[family as usize].0 -= self.vcpu_entities[v as usize].weight();
         match queue.has_queued() {
-            true => self.reweigh(p, group, family, now),
+            true => self.stay(v, p, group, family, true, now),
             false => self.roots[p as usize].dequeue(&mut self.group_entities, group, true),
         }
     }
@@ -425,10 +425,9 @@ impl Scheduler for LinuxHost {
         self.vcpu_loads[v as usize].queued = false;
         self.loads[family as usize].0 -= self.vcpu_entities[v as usize].weight();
         self.count(p, -1);
-        self.hand_up_slice(v, group);
         if !is_empty {
             // Before the group is put back: to the kernel it is the current one until another is picked.
-            self.reweigh(p, group, family, now);
+            self.stay(v, p, group, family, sleeps, now);
         }
         let root = &mut self.roots[p as usize];
         if is_empty {
@@ -444,13 +443,13 @@ impl Scheduler for LinuxHost {
 
     fn pick(&mut self, p: u32, now: u64) -> Option<u32> {
         let group = loop {
-            let group = self.roots[p as usize].pick(&mut self.group_entities)?;
+            let group = self.roots[p as usize].choose(&mut self.group_entities)?;
             let queue = &self.groups[group as usize].vcpus;
             let Some(sleeper) = queue.next_sleeper(&self.vcpu_entities) else {
+                self.roots[p as usize].take(&mut self.group_entities, group);
                 break group;
             };
             // It is found asleep, and all is chosen anew (pick_task_fair).
-            self.roots[p as usize].put_back(&mut self.group_entities);
             let family = self.family_of[sleeper as usize];
             self.leave(sleeper, p, group, family, now);
         };

@@ -145,10 +145,10 @@ pub struct FairQueue {
     woken: u32,
     /// What the current one ran since it was picked, ns.
     ran: u64,
-    /// The current one has used up its slice (EEVDF).
-    slice_over: bool,
     /// The current one keeps the CPU until its slice is over (RUN_TO_PARITY).
     protected: bool,
+    /// The one that was put back and, to the kernel, is the current one until another is picked (EEVDF).
+    kept: u32,
     /// The current one's virtual time as of the last update_curr (EEVDF).
     seen: i64,
     /// Its deadline has passed since (EEVDF).
@@ -175,8 +175,8 @@ impl FairQueue {
             first: NIL,
             woken: NIL,
             ran: 0,
-            slice_over: false,
             protected: false,
+            kept: NIL,
             seen: 0,
             passed: false,
             resched: false,
@@ -210,6 +210,16 @@ impl FairQueue {
         (self.current != NIL).then_some(self.current)
     }
 
+    /// How many are queued and sleep.
+    pub fn sleepers(&self) -> u32 {
+        self.delayed
+    }
+
+    /// All entities that are queued, the current one and those that sleep included.
+    pub fn members<'a>(&'a self, entities: &'a [Entity]) -> impl Iterator<Item = u32> + 'a {
+        self.order.iter(entities).chain(self.current())
+    }
+
     /// The queued entities without the current one and those that sleep, in order.
     pub fn queued<'a>(&'a self, entities: &'a [Entity]) -> impl Iterator<Item = u32> + 'a {
         let queued = self.order.iter(entities);
@@ -218,6 +228,17 @@ impl FairQueue {
 
     fn is_eevdf(&self) -> bool {
         matches!(self.discipline, Discipline::Eevdf { .. })
+    }
+
+    /// EEVDF as of 6.13 … 6.18.
+    fn is_placed_anew(&self) -> bool {
+        matches!(
+            self.discipline,
+            Discipline::Eevdf {
+                reweight: Reweight::Placed,
+                ..
+            }
+        )
     }
 
     fn slice_of(&self, entity: &Entity) -> u64 {
@@ -276,7 +297,11 @@ impl FairQueue {
         self.queued_load -= entity.weight;
     }
 
+    /// With EEVDF nobody asks for it but where nothing else is queued, and then any time will do.
     fn advance_min(&mut self, entities: &[Entity]) {
+        if self.is_eevdf() {
+            return;
+        }
         let first = self
             .order
             .first(entities)
@@ -371,14 +396,7 @@ impl FairQueue {
     /// 6.18.44, where it was read with BPF (5.4 ms on two CPUs).
     fn most_lag(&self, entity: &Entity) -> i64 {
         let slice = self.slice_of(entity);
-        let is_later = matches!(
-            self.discipline,
-            Discipline::Eevdf {
-                reweight: Reweight::Placed,
-                ..
-            }
-        );
-        entity.scaled(match is_later {
+        entity.scaled(match self.is_placed_anew() {
             true => slice + TICK,
             false => (2 * slice).max(TICK),
         })
@@ -392,16 +410,19 @@ impl FairQueue {
             &mut self.skip,
             &mut self.first,
             &mut self.woken,
+            &mut self.kept,
         ] {
             if *buddy == id {
                 *buddy = NIL;
             }
         }
-        if sleeps && self.is_eevdf() && !self.is_eligible(entities, id) {
+        // CFS keeps no lag, who is alone has none, and finding it takes two long divisions.
+        let is_alone = self.current == id && self.order.len() == 0;
+        let has_lag = self.is_eevdf() && !is_alone;
+        if sleeps && has_lag && !self.is_eligible(entities, id) {
             return self.delay(entities, id);
         }
-        // CFS keeps no lag, and finding it takes two long divisions.
-        let lag = self.is_eevdf().then(|| {
+        let lag = has_lag.then(|| {
             let limit = self.most_lag(&entities[id as usize]);
             self.lag(entities, id).clamp(-limit, limit)
         });
@@ -420,28 +441,41 @@ impl FairQueue {
 
     /// Chooses the next entity and makes it the current one. There must be none.
     pub fn pick(&mut self, entities: &mut [Entity]) -> Option<u32> {
+        let id = self.choose(entities)?;
+        self.take(entities, id);
+        Some(id)
+    }
+
+    /// Who is next; whoever would be and sleeps leaves. There must be no current entity.
+    pub fn choose(&mut self, entities: &mut [Entity]) -> Option<u32> {
         debug_assert_eq!(self.current, NIL, "there is a current entity");
-        let id = loop {
+        loop {
             let id = match self.discipline {
                 _ if self.first != NIL => Some(self.first),
                 Discipline::Cfs { .. } => self.pick_cfs(entities),
                 Discipline::Eevdf { .. } => self.pick_eevdf(entities),
             }?;
             if !entities[id as usize].delayed {
-                break id;
+                return Some(id);
             }
             self.forget(entities, id);
-        };
+        }
+    }
+
+    /// Makes one that is queued the current one.
+    pub fn take(&mut self, entities: &mut [Entity], id: u32) {
         self.unlink(entities, id);
         self.current = id;
-        (self.next, self.skip, self.first) = (NIL, NIL, NIL);
-        self.woken = NIL;
+        if !self.is_eevdf() || self.next == id {
+            self.next = NIL;
+        }
+        (self.skip, self.first, self.woken) = (NIL, NIL, NIL);
         self.ran = 0;
-        self.slice_over = false;
-        self.protected = true;
+        // Whoever goes on is not set anew (pick_next_task_fair), so it is no safer than it was.
+        self.protected |= self.kept != id;
+        self.kept = NIL;
         self.seen = entities[id as usize].vruntime;
         (self.passed, self.resched) = (false, false);
-        Some(id)
     }
 
     fn pick_cfs(&self, entities: &[Entity]) -> Option<u32> {
@@ -488,6 +522,10 @@ impl FairQueue {
         if self.next != NIL && is_eligible(entities[self.next as usize].vruntime) {
             return Some(self.next);
         }
+        if self.kept != NIL && self.protected && is_eligible(entities[self.kept as usize].vruntime)
+        {
+            return Some(self.kept);
+        }
         let earliest = self.order.earliest(entities, is_eligible);
         let best = earliest.or_else(|| self.order.first(entities))?;
         if self.woken != NIL {
@@ -505,6 +543,9 @@ impl FairQueue {
             let id = self.current;
             self.current = NIL;
             self.link(entities, id);
+            if self.is_eevdf() {
+                self.kept = id;
+            }
         }
     }
 
@@ -523,7 +564,6 @@ impl FairQueue {
         entity.vruntime += entity.scaled(ran);
         if slice > 0 && entity.vruntime >= entity.deadline {
             entity.deadline = entity.vruntime + entity.scaled(slice);
-            self.slice_over = true;
             self.protected = false;
             self.passed = true;
         }
@@ -540,7 +580,7 @@ impl FairQueue {
             min_granularity, ..
         } = self.discipline
         else {
-            return self.slice_over;
+            return self.resched;
         };
         let current = &entities[self.current as usize];
         let ideal = self.slice_of(current);
@@ -561,15 +601,18 @@ impl FairQueue {
         if self.current == NIL {
             return true;
         }
+        if self.resched {
+            return true;
+        }
+        let of_current = entities[self.current as usize].is_idle();
+        if of_current != entities[woken as usize].is_idle() {
+            return of_current;
+        }
         if self.is_eevdf() {
             self.update(entities);
             if self.resched {
                 return true;
             }
-        }
-        let of_current = entities[self.current as usize].is_idle();
-        if of_current != entities[woken as usize].is_idle() {
-            return of_current;
         }
         if !self.is_eevdf() {
             let preempts = self.is_behind(entities, woken, self.current);

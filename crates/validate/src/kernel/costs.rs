@@ -169,47 +169,61 @@ pub fn find(machine: &mut Machine) -> Result<Vec<Found>, CostError> {
     Ok(found.collect())
 }
 
-/// A thread that sleeps, on one CPU with a thread of another cgroup that computes.
+/// A thread that sleeps, on one CPU with a thread of another cgroup that computes. It sleeps for as long as programs do of which wake-ups are compared:
+/// the longer, the colder are its caches and the kernel's.
 const NAPS: [&str; 2] = [
-    "[[role]]\nname = \"sleeper\"\npins = [0]\nprogram = [{ repeat = 300, do = [{ compute = \"20us\" }, { sleep = \"700us\" }] }]",
-    "[[role]]\nname = \"hog\"\npins = [0]\nprogram = [{ repeat = 55, do = [{ compute = \"4ms\" }] }]",
+    "[[role]]\nname = \"sleeper\"\npins = [0]\nprogram = [{ repeat = 100, do = [{ compute = \"20us\" }, { sleep = \"3ms\" }] }]",
+    "[[role]]\nname = \"hog\"\npins = [0]\nprogram = [{ repeat = 85, do = [{ compute = \"4ms\" }] }]",
 ];
 
-/// How much later than it is due a timer wakes a thread on a busy CPU that wants to be woken on time, beyond what waking and switching cost;
-/// put into the simulated machine. Its cgroups are made as those of a case of this number.
-pub fn timer_late(
-    machine: &mut Machine,
-    places: &mut Places,
-    number: usize,
-) -> Result<Found, CostError> {
-    let cost = "timer_late";
-    let group = |text: &str| -> Result<Group, CostError> {
-        let workload = parse::from_text(cost, text);
-        Ok(Group {
-            weight: USUAL_WEIGHT,
-            workload: workload.map_err(|source| CostError::Load { cost, source })?,
+/// Groups that show how much later than it is due a timer wakes a thread on a busy CPU that wants to be woken on time.
+pub struct Naps {
+    groups: [Group; 2],
+}
+
+impl Naps {
+    const COST: &str = "timer_late";
+
+    /// The groups, each with the usual weight.
+    pub fn new() -> Result<Naps, CostError> {
+        let group = |text: &str| -> Result<Group, CostError> {
+            let workload = parse::from_text(Naps::COST, text);
+            Ok(Group {
+                weight: USUAL_WEIGHT,
+                workload: workload.map_err(|source| CostError::Load {
+                    cost: Naps::COST,
+                    source,
+                })?,
+            })
+        };
+        let [sleeper, hog] = NAPS;
+        Ok(Naps {
+            groups: [group(sleeper)?, group(hog)?],
         })
-    };
-    let [sleeper, hog] = NAPS;
-    let groups = [group(sleeper)?, group(hog)?];
-    let workloads: Vec<&Workload> = groups.iter().map(|group| &group.workload).collect();
-    let mut medians = Vec::new();
-    for _ in 0..RUNS {
-        let speed = Speed::measure(&groups[1].workload)?;
-        let mut inside = places.of(number, &groups)?;
-        let ran = real::run_together(&workloads, speed, &mut inside, true)?;
-        medians.extend(median_wake(&ran));
     }
-    machine.timer_late = 0;
-    let simulated = machine.run_groups(cost, &groups, 1)?;
-    let simulated = simulated.first().and_then(|run| median_wake(run));
-    let late = averages::median(medians).unwrap_or(0.0) - simulated.unwrap_or(0.0);
-    machine.timer_late = late.max(0.0).round() as u64;
-    Ok(Found {
-        cost,
-        table: 0,
-        measured: Some(machine.timer_late),
-    })
+
+    /// What a wake-up takes here, ns: the median of one run. Its cgroups are made as those of a case of this number.
+    pub fn run(&self, places: &mut Places, number: usize) -> Result<Option<f64>, CostError> {
+        let workloads: Vec<&Workload> = self.groups.iter().map(|group| &group.workload).collect();
+        let speed = Speed::measure(&self.groups[1].workload)?;
+        let mut inside = places.of(number, &self.groups)?;
+        let ran = real::run_together(&workloads, speed, &mut inside, true)?;
+        Ok(median_wake(&ran))
+    }
+
+    /// What that is beyond what waking and switching cost, put into the simulated machine.
+    pub fn timer_late(&self, machine: &mut Machine, real: f64) -> Result<Found, CostError> {
+        machine.timer_late = 0;
+        let simulated = machine.run_groups(Naps::COST, &self.groups, 1)?;
+        let simulated = simulated.first().and_then(|run| median_wake(run));
+        let late = real - simulated.unwrap_or(0.0);
+        machine.timer_late = late.max(0.0).round() as u64;
+        Ok(Found {
+            cost: Naps::COST,
+            table: 0,
+            measured: Some(machine.timer_late),
+        })
+    }
 }
 
 /// The median of what the first role waited after its sleeps, ns.

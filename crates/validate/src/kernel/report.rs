@@ -10,6 +10,9 @@ use crate::rest::Rest;
 /// A ratio may be off by so much.
 pub const TOLERANCE: f64 = 0.10;
 
+/// A reference that takes so many times as long as alone had not both CPUs to itself.
+const BUSY: f64 = 1.15;
+
 /// A quantile of how long waking up takes may be off by so much.
 pub const WAKE_TOLERANCE: f64 = 0.25;
 
@@ -179,11 +182,18 @@ pub fn text(comparison: &Comparison) -> String {
         }
     }
     let wakes = wakes(comparison);
+    let busy = match comparison.reference_real_ns / comparison.reference_simulated_ns {
+        longer if longer > BUSY => format!(
+            " **The machine was busy: the reference took {longer:.1} times what it takes with both CPUs to itself. What follows says little; \
+             stop what else runs, and run this again.**"
+        ),
+        _ => String::new(),
+    };
     let left_out = comparison.left_out.iter();
     let left_out: String = left_out.map(|why| format!("\n\n{why}")).collect();
     format!(
         "Linux {}, tick {} ms, load average before: {}\n\n{costs}\n\nReference: two threads \
-         computing, {:.1} ms real, {:.1} ms simulated; medians of {} runs; {}.\n\n{ratios}\n\n{} of {} \
+         computing, {:.1} ms real, {:.1} ms simulated; medians of {} runs; {}.{busy}\n\n{ratios}\n\n{} of {} \
          programs are within {} % in every role.{wakes}{left_out}",
         comparison.kernel,
         comparison.tick_ns as f64 / 1e6,

@@ -19,7 +19,8 @@ impl LinuxHost {
         let groups = root.queued(entities).chain(root.current());
         let fits = |group: &u32| {
             let queue = &self.groups[*group as usize].vcpus;
-            let weight = entities[*group as usize].weight() / u64::from(queue.len().max(1));
+            let weight = entities[*group as usize].weight()
+                / u64::from((queue.len() + queue.sleepers()).max(1));
             (least..=most).contains(&weight)
         };
         let mut vcpus = groups

@@ -4,7 +4,18 @@ use super::Discipline;
 use super::LinuxHost;
 
 impl LinuxHost {
-    /// A group has the shortest slice of its runnable vCPUs (enqueue_task_fair and dequeue_entities of 6.12), in a prototype of
+    /// A group from which a vCPU has gone stays queued: its slice and weight change, and if the vCPU sleeps, the group is to be next as
+    /// far as that is fair, since who sleeps has not used up its slice (set_next_buddy in dequeue_entities of 6.12).
+    pub(super) fn stay(&mut self, v: u32, p: u32, group: u32, family: u32, sleeps: bool, now: u64) {
+        self.hand_up_slice(v, group);
+        self.reweigh(p, group, family, now);
+        let is_idle = self.group_entities[group as usize].is_idle();
+        if sleeps && !is_idle && matches!(self.discipline, Discipline::Eevdf { .. }) {
+            self.roots[p as usize].set_next(group);
+        }
+    }
+
+    /// A group has the shortest slice of its vCPUs that are queued, asleep or not (enqueue_task_fair and dequeue_entities of 6.12), in a prototype of
     /// wake-up granularities that of the vCPU that has just come.
     pub(super) fn hand_up_slice(&mut self, v: u32, group: u32) {
         if !self.has_slices {
@@ -14,8 +25,8 @@ impl LinuxHost {
             Discipline::Cfs { .. } => self.vcpu_entities[v as usize].slice(),
             Discipline::Eevdf { base_slice, .. } => {
                 let queue = &self.groups[group as usize].vcpus;
-                let runnable = queue.queued(&self.vcpu_entities).chain(queue.current());
-                let slices = runnable.map(|v| match self.vcpu_entities[v as usize].slice() {
+                let members = queue.members(&self.vcpu_entities);
+                let slices = members.map(|v| match self.vcpu_entities[v as usize].slice() {
                     0 => base_slice.0,
                     own => own,
                 });

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::host::BUSY_FACTOR;
+use crate::sched::fair::Reweight;
 
 /// What is forgotten to a half.
 const HALF_LIFE: u64 = 1 << 25;
@@ -386,6 +387,43 @@ fn a_group_keeps_the_weight_of_a_vcpu_that_sleeps_ahead_and_that_wakes_where_it_
     assert_eq!(host.select(0, 0, &idle, 1_100_000), 0, "queued still");
     host.enqueue(0, 0, Arrival::Wakeup, 1_100_000);
     assert_eq!((host.queued(0), host.loads[0].0), (3, 2048 * FINE));
+}
+
+/// VM 0 has vCPUs 0 and 1 on one pCPU, VM 1 vCPU 2 and VM 2 vCPU 3, which has run for so long that both others are behind; of these VM 1 has the
+/// earlier deadline. Who is next once vCPU 1 has gone, to sleep or not.
+fn next_once_one_has_gone(sleeps: bool) -> Option<u32> {
+    let shape = Shape {
+        pcpus: 1,
+        pcpus_per_llc: 1,
+        vm_of: vec![0, 0, 1, 2],
+        weights: vec![1024.0; 3],
+        vcpu_weights: vec![1024; 4],
+        allowed: vec!["0".parse().unwrap(); 4],
+        placement: Placement::LoadBalancing,
+        busy_factor: BUSY_FACTOR,
+    };
+    let discipline = Discipline::Eevdf {
+        base_slice: tandem_policy::Nanos(1_500_000),
+        reweight: Reweight::Kept,
+    };
+    let mut host = LinuxHost::new(discipline, shape);
+    for v in 0..4 {
+        host.enqueue(v, 0, Arrival::New, 0);
+    }
+    // Deadlines are those of new ones first, half a slice from the beginning, and then a slice after what each has run.
+    for (v, ran) in [(0, 800_000), (2, 760_000), (3, 12_000_000)] {
+        assert_eq!(host.pick(0, 0), Some(v));
+        host.account(v, 0, ran, 0);
+        host.put_back(v, 0, 0);
+    }
+    host.dequeue(1, 0, sleeps, 0);
+    host.pick(0, 0)
+}
+
+#[test]
+fn a_group_that_one_has_left_to_sleep_is_next_whatever_its_deadline() {
+    assert_eq!(next_once_one_has_gone(false), Some(2));
+    assert_eq!(next_once_one_has_gone(true), Some(0));
 }
 
 #[test]

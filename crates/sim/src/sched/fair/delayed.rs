@@ -65,6 +65,9 @@ impl FairQueue {
         let limit = self.most_lag(entity);
         let lag = self.lag(entities, id).clamp(-limit, 0);
         self.unlink(entities, id);
+        if self.kept == id {
+            self.kept = NIL;
+        }
         let entity = &mut entities[id as usize];
         entity.delayed = false;
         entity.lag = lag;
@@ -104,13 +107,15 @@ impl FairQueue {
         self.link(entities, id);
     }
 
-    /// What update_curr does once the current one's time is accounted: the others see its virtual time, and if its deadline has passed and
-    /// somebody is queued, it is to be chosen anew.
+    /// What update_curr does once the current one's time is accounted: the others see its virtual time, and if somebody is queued and its
+    /// deadline has passed, it is to be chosen anew; in 6.18 also if it is no longer protected (protect_slice).
     pub(super) fn update(&mut self, entities: &[Entity]) {
-        if self.current != NIL {
-            self.seen = entities[self.current as usize].vruntime;
+        if self.current == NIL {
+            return;
         }
-        if std::mem::take(&mut self.passed) && self.order.len() > 0 {
+        self.seen = entities[self.current as usize].vruntime;
+        let has_passed = std::mem::take(&mut self.passed);
+        if self.order.len() > 0 && (has_passed || !self.protected && self.is_placed_anew()) {
             self.resched = true;
         }
     }

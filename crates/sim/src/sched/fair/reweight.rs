@@ -49,7 +49,7 @@ impl FairQueue {
                 let vruntime = match reweight {
                     Reweight::Kept => average - rescaled(lag),
                     Reweight::Placed => {
-                        self.placed_anew(entities, weight, rescaled(lag.clamp(-limit, limit)))
+                        self.placed_anew(entities, id, rescaled(lag.clamp(-limit, limit)))
                     }
                 };
                 let entity = &mut entities[id as usize];
@@ -69,14 +69,23 @@ impl FairQueue {
     /// Its inflation by (W + w) ÷ W makes up for what V moves by when the entity comes to the others, who weigh W. One that waits
     /// is out of V here, so that is right. The current one is in it, with its new weight: it comes nobody, V and W count it
     /// twice, and its lag grows by w ÷ W each time.
-    fn placed_anew(&self, entities: &[Entity], weight: u64, lag: i64) -> i64 {
+    fn placed_anew(&self, entities: &[Entity], id: u32, lag: i64) -> i64 {
+        let Entity {
+            weight, vruntime, ..
+        } = entities[id as usize];
         // Alone, the current one included: nobody to lag behind.
         let is_alone = self.load <= weight;
-        let (moment, load) = self.sums(entities);
+        let (mut moment, mut load) = self.sums(entities);
+        let weight = i128::from(weight);
+        if self.kept == id {
+            // The current one to the kernel.
+            moment += weight * i128::from(vruntime);
+            load += weight;
+        }
         if is_alone || load == 0 {
             return self.average(entities);
         }
-        let lag = i128::from(lag) * (load + i128::from(weight)) / load;
+        let lag = i128::from(lag) * (load + weight) / load;
         moment.div_euclid(load) as i64 - lag as i64
     }
 }
