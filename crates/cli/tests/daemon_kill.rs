@@ -5,6 +5,9 @@
 //! own. After each kill either `tandem host restore` or the next start of the daemon puts things
 //! back, in turn; in between, the status says that the daemon is gone. What is compared is every thread's cgroup and affinity, and every cgroup's weight.
 
+#[path = "../../linux/tests/live/kills.rs"]
+mod kills;
+
 use std::collections::BTreeMap;
 use std::io::BufRead;
 use std::io::BufReader;
@@ -226,12 +229,7 @@ fn kill_9_at_fifty_random_moments_leaves_nothing_changed() {
     let before = snapshot(controller, &vms);
     let mut moments = Pcg32::seed_from_u64(9);
     let mut changed = 0;
-    let kills = match std::env::var("TANDEM_KILLS") {
-        Ok(text) => text
-            .parse()
-            .expect("TANDEM_KILLS is a number, such as 1000"),
-        Err(_) => KILLS,
-    };
+    let kills = kills::kills(KILLS);
     for kill in 0..kills {
         let mut daemon = start_daemon(state.path());
         let moment = moments.next_u32() % WITHIN_MS;

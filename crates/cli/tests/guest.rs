@@ -5,6 +5,9 @@
 //! the test VM (`make test-vm`), where cgroup v2 holds the controller and `tandem` is in `PATH`. None of them
 //! depends on how fast anything is.
 
+#[path = "../../linux/tests/live/kills.rs"]
+mod kills;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
@@ -479,12 +482,7 @@ fn after_kill_9_at_any_moment_everything_is_put_back() {
     let Some(vm) = Vm::find() else { return };
     let before = vm.knob_values();
     let mut random = 20_261_121_u64;
-    let kills = match std::env::var("TANDEM_KILLS") {
-        Ok(text) => text
-            .parse()
-            .expect("TANDEM_KILLS is a number, such as 1000"),
-        Err(_) => 50,
-    };
+    let kills = kills::kills(50);
     for round in 0..kills {
         let arguments = ["run", "-q", "--period-ms", "20", "--vcpus", "1"];
         let held = ["--retention", "100us", "--", "sleep", "10"];

@@ -6,6 +6,8 @@
 
 #[path = "../../linux/tests/live/harness.rs"]
 mod harness;
+#[path = "../../linux/tests/live/kills.rs"]
+mod kills;
 
 use std::collections::BTreeMap;
 use std::env;
@@ -310,22 +312,13 @@ fn stop(mut daemon: Guard) {
     assert!(daemon.0.wait().expect("it ends").success());
 }
 
-fn kills() -> u32 {
-    match env::var("TANDEM_KILLS") {
-        Ok(text) => text
-            .parse()
-            .expect("TANDEM_KILLS is a number, such as 1000"),
-        Err(_) => KILLS,
-    }
-}
-
 fn after_kill_9_everything_is_put_back() -> Result<(), Skip> {
     let vms = vms()?;
     let before = snapshot(&vms);
     let dir = tempfile::tempdir().expect("a folder");
     let mut random = Pcg32::seed_from_u64(21);
     let mut changed = 0;
-    let kills = kills();
+    let kills = kills::kills(KILLS);
     for kill in 0..kills {
         let daemon = daemon(dir.path(), &vms);
         sleep(Duration::from_millis(u64::from(

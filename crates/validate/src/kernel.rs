@@ -135,7 +135,8 @@ pub fn compare(
             .map(|r| r.waits)
             .fold(Waits::default(), Waits::and),
     );
-    if let Some(real) = averages::median(rounds.iter().flat_map(|round| round.naps.clone())) {
+    if let Some(real) = averages::median(rounds.iter().flat_map(|round| round.naps.iter().copied()))
+    {
         calibration.push(naps.timer_late(&mut machine, real)?);
     }
     let reference_simulated = last(&simulated_ends(&machine, &reference)?);

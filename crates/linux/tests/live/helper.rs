@@ -6,6 +6,10 @@
 //!
 //! A test program is its own helpers: it starts itself again with a variable that says which one to be.
 
+#[allow(dead_code, reason = "some tests kill nobody")]
+#[path = "kills.rs"]
+mod kills;
+
 use std::env;
 use std::fs;
 use std::io::BufRead;
@@ -38,6 +42,9 @@ use tandem_linux::thread::ThreadRef;
 use tandem_linux::thread::ThreadStat;
 use tandem_linux::thread::Tid;
 
+#[allow(unused_imports, reason = "some tests kill nobody")]
+pub use kills::kills;
+
 /// The variable that makes this program a helper.
 const ROLE: &str = "TANDEM_LIVE_ROLE";
 
@@ -51,17 +58,6 @@ pub fn command(role: &str) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.env(ROLE, role);
     command
-}
-
-/// How often a daemon is killed: so often as TANDEM_KILLS says, or `usual`ly.
-#[allow(dead_code, reason = "some tests kill nobody")]
-pub fn kills(usual: u32) -> u32 {
-    match env::var("TANDEM_KILLS") {
-        Ok(text) => text
-            .parse()
-            .expect("TANDEM_KILLS is a number, such as 1000"),
-        Err(_) => usual,
-    }
 }
 
 /// A number among a helper's arguments.

@@ -65,9 +65,6 @@ impl FairQueue {
         let limit = self.most_lag(entity);
         let lag = self.lag(entities, id).clamp(-limit, 0);
         self.unlink(entities, id);
-        if self.kept == id {
-            self.kept = NIL;
-        }
         let entity = &mut entities[id as usize];
         entity.delayed = false;
         entity.lag = lag;
