@@ -339,6 +339,92 @@ fn a_buddy_that_is_not_eligible_stays_the_buddy() {
     assert_eq!(cpu.queue.pick(&mut cpu.entities), Some(0));
 }
 
+/// Under CFS, 1 ms of wake-up granularity: number 0 has run 3 ms, the others nothing.
+fn one_ahead() -> Cpu {
+    let mut cpu = Cpu::new(Discipline::cfs(1), &[1024, 1024, 1024]);
+    for id in 0..3 {
+        cpu.start(id, Enqueue::Wakeup);
+    }
+    assert_eq!(cpu.queue.pick(&mut cpu.entities), Some(0));
+    cpu.queue.account(&mut cpu.entities, 3 * MS);
+    cpu
+}
+
+#[test]
+fn a_buddy_that_would_not_be_fair_is_next_once_it_is() {
+    let mut cpu = one_ahead();
+    cpu.queue.put_back(&mut cpu.entities);
+    cpu.queue.set_next(0);
+    let picked = [3, 2, 0].map(|ms| {
+        let picked = cpu.queue.pick(&mut cpu.entities);
+        cpu.queue.account(&mut cpu.entities, ms * MS);
+        cpu.queue.put_back(&mut cpu.entities);
+        picked
+    });
+    // Then the least virtual time is 2 ms, and 3 ms are not too much more.
+    assert_eq!(picked, [Some(1), Some(2), Some(0)]);
+    assert_eq!(
+        cpu.queue.pick(&mut cpu.entities),
+        Some(2),
+        "it was next once"
+    );
+}
+
+#[test]
+fn who_yields_is_passed_over_until_that_is_unfair() {
+    let mut cpu = one_ahead();
+    cpu.queue.put_back(&mut cpu.entities);
+    assert_eq!(cpu.queue.pick(&mut cpu.entities), Some(1));
+    cpu.queue.yield_current(&mut cpu.entities);
+    let picked = [(); 3].map(|()| {
+        cpu.queue.put_back(&mut cpu.entities);
+        let picked = cpu.queue.pick(&mut cpu.entities);
+        cpu.queue.account(&mut cpu.entities, MS);
+        picked
+    });
+    // Number 2 is more than the granularity behind number 1 only after 2 ms.
+    assert_eq!(picked, [Some(2), Some(2), Some(1)]);
+}
+
+#[test]
+fn who_has_run_its_slice_is_not_picked_again_for_being_the_buddy() {
+    // Each of three has 2 ms.
+    for (ran, is_over) in [(1_900_000, false), (2_100_000, true)] {
+        let mut cpu = one_ahead();
+        for (picked, ran) in [(1, 1_500_000), (2, ran)] {
+            cpu.queue.put_back(&mut cpu.entities);
+            assert_eq!(cpu.queue.pick(&mut cpu.entities), Some(picked));
+            cpu.queue.account(&mut cpu.entities, ran);
+        }
+        cpu.queue.set_next(2);
+        assert_eq!(cpu.queue.tick_preempts(&cpu.entities), is_over);
+        cpu.queue.put_back(&mut cpu.entities);
+        let next = if is_over { 1 } else { 2 };
+        assert_eq!(cpu.queue.pick(&mut cpu.entities), Some(next), "{ran}");
+    }
+}
+
+#[test]
+fn the_last_one_that_preempts_is_next_and_none_does_while_another_is_to_be_picked() {
+    let mut cpu = Cpu::new(Discipline::cfs(1), &[1024; 4]);
+    for id in 0..4 {
+        cpu.start(id, Enqueue::Wakeup);
+    }
+    cpu.queue.pick(&mut cpu.entities);
+    for id in 1..4 {
+        cpu.sleep(id);
+    }
+    cpu.queue.account(&mut cpu.entities, 20 * MS);
+    cpu.queue.enqueue(&mut cpu.entities, 1, Enqueue::Wakeup);
+    cpu.queue.set_next(1);
+    for id in [2, 3] {
+        cpu.queue.enqueue(&mut cpu.entities, id, Enqueue::Wakeup);
+        assert!(cpu.queue.wakeup_preempts(&cpu.entities, id));
+    }
+    cpu.queue.put_back(&mut cpu.entities);
+    assert_eq!(cpu.queue.pick(&mut cpu.entities), Some(2));
+}
+
 #[test]
 fn a_queue_of_none_but_sleepers_is_empty() {
     let mut cpu = Cpu::new(Discipline::eevdf(1), &[1024, 1024]);

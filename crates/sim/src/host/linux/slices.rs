@@ -5,12 +5,13 @@ use super::LinuxHost;
 
 impl LinuxHost {
     /// A group from which a vCPU has gone stays queued: its slice and weight change, and if the vCPU sleeps, the group is to be next as
-    /// far as that is fair, since who sleeps has not used up its slice (set_next_buddy in dequeue_entities of 6.12).
+    /// far as that is fair, since who sleeps has not used up its slice ("bias pick_next": set_next_buddy in dequeue_task_fair since 2.6.39, in
+    /// dequeue_entities of 6.12).
     pub(super) fn stay(&mut self, v: u32, p: u32, group: u32, family: u32, sleeps: bool, now: u64) {
         self.hand_up_slice(v, group);
         self.reweigh(p, group, family, now);
         let is_idle = self.group_entities[group as usize].is_idle();
-        if sleeps && !is_idle && matches!(self.discipline, Discipline::Eevdf { .. }) {
+        if sleeps && !is_idle {
             self.roots[p as usize].set_next(group);
         }
     }

@@ -426,6 +426,44 @@ fn a_group_that_one_has_left_to_sleep_is_next_whatever_its_deadline() {
     assert_eq!(next_once_one_has_gone(true), Some(0));
 }
 
+/// Under CFS: VM 0 has vCPUs 0 and 1 on one pCPU and VM 1 vCPU 2. They take turns of half a millisecond until one of VM 0 has run 0.9 ms, so that
+/// VM 1 is behind by less than the granularity. Who is next once that vCPU has gone, to sleep or not, and its sibling.
+fn next_of_cfs_once_one_has_gone(sleeps: bool) -> (Option<u32>, u32) {
+    let shape = Shape {
+        pcpus: 1,
+        pcpus_per_llc: 1,
+        vm_of: vec![0, 0, 1],
+        weights: vec![1024.0; 2],
+        vcpu_weights: vec![1024; 3],
+        allowed: vec!["0".parse().unwrap(); 3],
+        placement: Placement::LoadBalancing,
+        busy_factor: BUSY_FACTOR,
+    };
+    let mut host = LinuxHost::new(Discipline::cfs(1), shape);
+    for v in 0..3 {
+        host.enqueue(v, 0, Arrival::New, 0);
+    }
+    let mut turns = 0;
+    loop {
+        let v = host.pick(0, 0).unwrap();
+        turns += 1;
+        if v < 2 && turns > 20 {
+            host.account(v, 0, 900_000, 0);
+            host.dequeue(v, 0, sleeps, 0);
+            return (host.pick(0, 0), 1 - v);
+        }
+        host.account(v, 0, 500_000, 0);
+        host.put_back(v, 0, 0);
+    }
+}
+
+#[test]
+fn under_cfs_a_group_that_one_has_left_to_sleep_is_next_as_far_as_that_is_fair() {
+    let (next, sibling) = next_of_cfs_once_one_has_gone(true);
+    assert_eq!(next, Some(sibling));
+    assert_eq!(next_of_cfs_once_one_has_gone(false).0, Some(2));
+}
+
 #[test]
 fn a_group_of_sleepers_alone_leaves_when_it_is_found_asleep() {
     let mut host = ahead_and_asleep();
