@@ -344,8 +344,9 @@ fn two_daemons() -> Result<(), Skip> {
     assert!(error.contains(&format!("process {holder}")), "{error}");
     // The daemon also puts back all itself now and then, and with an empty journal there is nothing to refuse.
     let controller: Arc<dyn CpuController> = Arc::from(controller()?);
-    wait_until("nobody else may restore what the daemon has changed", || {
-        match restore_all(controller.clone(), &dir.0) {
+    wait_until(
+        "nobody else may restore what the daemon has changed",
+        || match restore_all(controller.clone(), &dir.0) {
             Ok(report) => {
                 assert_eq!(report, RestoreReport::default(), "of a daemon that lives");
                 false
@@ -355,8 +356,8 @@ fn two_daemons() -> Result<(), Skip> {
                 assert!(error.contains(&format!("process {holder}")), "{error}");
                 true
             }
-        }
-    });
+        },
+    );
     daemon.kill();
     drop(open(&dir)?);
     Ok(())
