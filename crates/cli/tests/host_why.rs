@@ -113,6 +113,14 @@ fn pcpus() -> Result<[String; 2], Skip> {
     }
 }
 
+/// What a look finds.
+fn why() -> Value {
+    let interval = SECONDS.to_string();
+    let output = tandem(&["host", "why", "--json", "--interval", &interval]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
 fn pcpus_used(time: &Value) -> f64 {
     time.as_f64().unwrap_or_default() / (SECONDS * 1e9)
 }
@@ -163,10 +171,7 @@ fn look(vms: &[&str], burner: Option<u32>) -> Result<Vec<Value>, Skip> {
 /// The findings of the first of these VMs in a calm look.
 fn look_allowing(vms: &[&str], allowed: &Allowed) -> Result<Vec<Value>, Skip> {
     for _ in 0..LOOKS {
-        let interval = SECONDS.to_string();
-        let output = tandem(&["host", "why", "--json", "--interval", &interval]);
-        assert!(output.status.success(), "{}", text(&output.stderr));
-        let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let found = why();
         assert_eq!(found["schema"], 1);
         if is_calm(&found, vms, allowed) {
             let findings = found["findings"].as_array().unwrap();

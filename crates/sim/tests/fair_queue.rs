@@ -382,7 +382,7 @@ fn who_yields_is_passed_over_until_that_is_unfair() {
         cpu.queue.account(&mut cpu.entities, MS);
         picked
     });
-    // Number 2 is more than the granularity behind number 1 only after 2 ms.
+    // Number 2 is ahead of number 1 by more than the granularity only after 2 ms.
     assert_eq!(picked, [Some(2), Some(2), Some(1)]);
 }
 
@@ -405,7 +405,7 @@ fn who_has_run_its_slice_is_not_picked_again_for_being_the_buddy() {
 }
 
 #[test]
-fn the_last_one_that_preempts_is_next_and_none_does_while_another_is_to_be_picked() {
+fn who_preempts_is_next_and_nobody_is_nominated_while_the_current_one_is_to_give_way() {
     let mut cpu = Cpu::new(Discipline::cfs(1), &[1024; 4]);
     for id in 0..4 {
         cpu.start(id, Enqueue::Wakeup);

@@ -14,6 +14,11 @@ fn woken(hogs: u32, settings: &[&str]) -> VmResults {
 
 /// The same that computes for so long.
 fn served(hogs: u32, compute: &str, settings: &[&str]) -> VmResults {
+    all_served(hogs, compute, settings).remove(0)
+}
+
+/// And all VMs.
+fn all_served(hogs: u32, compute: &str, settings: &[&str]) -> Vec<VmResults> {
     let beside = match hogs {
         0 => String::new(),
         hogs => format!("[[vm]]\nname = \"b\"\ncount = {hogs}\nvcpus = 1\nworkload = \"hog\"\n"),
@@ -27,7 +32,21 @@ fn served(hogs: u32, compute: &str, settings: &[&str]) -> VmResults {
         [[workload.role]]\nname = \"h\"\nprogram = [ {{ forever = [ {{ compute = \"1ms\" }}, \"work\" ] }} ]
         [[vm]]\nname = \"a\"\nvcpus = 1\nworkload = \"timer\"\n{beside}"
     );
-    run(&text, settings).vms.remove(0)
+    run(&text, settings).vms
+}
+
+#[test]
+fn a_timers_interrupt_delays_who_wakes_at_once_and_else_takes_from_who_runs() {
+    let steal = "machine.costs.timer_steal=50000";
+    let alone = woken(0, &[steal]);
+    assert_eq!(alone.wake_latency.max, Nanos(50_000));
+    // Some hundred wake-ups, and the hog works for a millisecond at a time.
+    let hog = |costs: &[&str]| {
+        let settings = [&["vm.a.weight=128"], costs].concat();
+        all_served(1, "1ms", &settings)[1].work
+    };
+    let lost = hog(&[]) - hog(&[steal]);
+    assert!((4..=6).contains(&lost), "{lost} ms");
 }
 
 #[test]

@@ -28,6 +28,7 @@ use super::tandem;
 use super::text;
 use super::vm_support::Guard;
 use super::vm_support::start_vm;
+use super::why;
 
 /// All that is here.
 pub const ALL: &[(&str, Test)] = &[
@@ -91,10 +92,7 @@ fn a_vm_that_naps_is_polled_for_and_one_that_sleeps_is_not() -> Result<(), Skip>
 
 /// Whether the VMs that there are take all of a pCPU; one that naps and is polled for takes half of it.
 fn vms_take_a_pcpu() -> bool {
-    let interval = SECONDS.to_string();
-    let output = tandem(&["host", "why", "--json", "--interval", &interval]);
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let found = why();
     let vcpus = found["host"]["vcpus"].as_f64().unwrap();
     vcpus > 0.95e9 * found["seconds"].as_f64().unwrap()
 }

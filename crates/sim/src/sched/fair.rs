@@ -10,7 +10,7 @@
 //! come back at most half a latency behind (GENTLE_FAIR_SLEEPERS), new ones a slice ahead
 //! (START_DEBIT). The next buddy (yield_to, wake-up preemption, a group that one has left to sleep) is
 //! preferred and the skip buddy (sched_yield) avoided as long as that is fair to the granularity; until
-//! then they stay buddies. The last buddy is left out: it takes eight that run in one queue.
+//! then they stay buddies. The last buddy is missing; it takes eight that run in one queue.
 //!
 //! EEVDF: V is the average virtual time, weighted; whoever is not ahead of it is eligible, and of the
 //! eligible the earliest virtual deadline is next. Lag is kept over sleeps and moves (PLACE_LAG, with

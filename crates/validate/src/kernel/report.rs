@@ -256,6 +256,31 @@ mod tests {
         assert_eq!(quantile(&[], 0.5), None);
     }
 
+    /// Whether a machine on which the reference took so many times as long as alone is called busy.
+    fn is_called_busy(times: f64) -> bool {
+        let comparison = Comparison {
+            kernel: "6.12".to_owned(),
+            tick_ns: 4_000_000,
+            load_average: "0.00".to_owned(),
+            runs: 3,
+            reference_real_ns: 1e8 * times,
+            reference_simulated_ns: 1e8,
+            calibration: Vec::new(),
+            programs: Vec::new(),
+            within: 0,
+            wakes: Vec::new(),
+            rest: None,
+            left_out: None,
+        };
+        text(&comparison).contains(&format!("busy: the reference took {times:.1} times"))
+    }
+
+    #[test]
+    fn a_busy_machine_is_called_so() {
+        assert!(!is_called_busy(0.9) && !is_called_busy(1.1));
+        assert!(is_called_busy(1.2) && is_called_busy(3.0));
+    }
+
     #[test]
     fn both_quantiles_have_to_be_near() {
         let real = [

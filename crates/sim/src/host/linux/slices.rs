@@ -5,7 +5,7 @@ use super::LinuxHost;
 
 impl LinuxHost {
     /// A group from which a vCPU has gone stays queued: its slice and weight change, and if the vCPU sleeps, the group is to be next as
-    /// far as that is fair, since who sleeps has not used up its slice ("bias pick_next": set_next_buddy in dequeue_task_fair since 2.6.39, in
+    /// far as that is fair, since who sleeps has not used up its slice ("bias pick_next": set_next_buddy in dequeue_task_fair since 3.0, in
     /// dequeue_entities of 6.12).
     pub(super) fn stay(&mut self, v: u32, p: u32, group: u32, family: u32, sleeps: bool, now: u64) {
         self.hand_up_slice(v, group);
