@@ -16,8 +16,6 @@ use tandem_sim::World;
 use thiserror::Error;
 
 use self::order::Order;
-use self::order::running;
-use self::order::vcpu_time;
 use crate::metrics;
 use crate::metrics::Metric;
 use crate::progress::Progress;
@@ -88,31 +86,6 @@ pub fn all(
     )
 }
 
-/// Tells the simulated time of a run once for each vCPU that can run at a time: the more there are, the longer it takes.
-struct VcpuTime<'a> {
-    progress: &'a dyn Progress,
-    vcpus: u32,
-}
-
-impl Progress for VcpuTime<'_> {
-    fn begin(&self, total: Nanos) {
-        self.progress.begin(total);
-    }
-
-    fn say(&self, what: &str) {
-        self.progress.say(what);
-    }
-
-    fn add(&self, time: Nanos) {
-        let time = time.0.saturating_mul(u64::from(self.vcpus));
-        self.progress.add(Nanos(time));
-    }
-
-    fn is_cancelled(&self) -> bool {
-        self.progress.is_cancelled()
-    }
-}
-
 /// The same with more to say: `watch` gets each job's world before it runs and may switch on what is
 /// recorded, `keep` says what is kept of its results. Both get the job's number.
 pub fn each<T: Send>(
@@ -122,8 +95,7 @@ pub fn each<T: Send>(
     watch: impl Fn(usize, &mut World) + Sync,
     keep: impl Fn(usize, &Scenario, Results) -> T + Sync,
 ) -> Result<Vec<T>, ExecuteError> {
-    let total: u128 = jobs.iter().map(|job| vcpu_time(job.scenario)).sum();
-    progress.begin(Nanos(u64::try_from(total).unwrap_or(u64::MAX)));
+    progress.begin(jobs.iter().map(|job| job.scenario.duration).sum());
     progress.say(&format!("{} runs", jobs.len()));
     let done: Vec<Mutex<Option<T>>> = jobs.iter().map(|_| Mutex::new(None)).collect();
     let order = Mutex::new(Order::new(jobs.iter().map(|job| job.scenario)));
@@ -142,11 +114,7 @@ pub fn each<T: Send>(
                     };
                     let mut world = World::new(&scenario);
                     watch(at, &mut world);
-                    let counted = VcpuTime {
-                        progress,
-                        vcpus: running(&scenario),
-                    };
-                    let Ok(results) = run(&mut world, scenario.duration, &counted) else {
+                    let Ok(results) = run(&mut world, scenario.duration, progress) else {
                         return;
                     };
                     if let Ok(mut place) = place.lock() {
@@ -230,16 +198,15 @@ mod tests {
     }
 
     #[test]
-    fn progress_adds_up_to_the_time_of_vcpus_that_can_run() {
-        let (small, counter) = (scenario(), Counter::until(u64::MAX));
-        let mut large = scenario();
-        large.machine.pcpus = 2;
-        large.vms[0].vcpus = 3;
-        let jobs =
-            [(1, &small), (2, &large), (3, &small)].map(|(seed, scenario)| Job { scenario, seed });
+    fn progress_adds_up_to_the_time_simulated() {
+        let (scenario, counter) = (scenario(), Counter::until(u64::MAX));
+        let jobs = [1, 2, 3].map(|seed| Job {
+            scenario: &scenario,
+            seed,
+        });
         let two = all(&jobs, 2, &counter).unwrap();
-        assert_eq!(counter.total.into_inner(), 20_000_000);
-        assert_eq!(counter.counted.into_inner(), 20_000_000);
+        assert_eq!(counter.total.into_inner(), 15_000_000);
+        assert_eq!(counter.counted.into_inner(), 15_000_000);
         assert_eq!(two, all(&jobs, 1, &Silent).unwrap());
     }
 

@@ -1,14 +1,13 @@
 //! What a caller hears while simulations run, and how it ends them early.
 //!
 //! The library draws nothing: whoever has a terminal, a notebook or a window implements [`Progress`].
-//! Amounts are simulated time, where there are many runs that of each vCPU that can run at a time. Calls come from several
-//! worker threads at once.
+//! Amounts are simulated time. Calls come from several worker threads at once.
 
 use tandem_policy::Nanos;
 
 /// Told how far simulations are.
 pub trait Progress: Sync {
-    /// Work begins; `total` is what all its runs together add.
+    /// Work begins; `total` is the simulated time of all its runs together.
     fn begin(&self, total: Nanos);
 
     /// What is being done from now on.

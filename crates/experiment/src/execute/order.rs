@@ -96,15 +96,10 @@ impl Order {
     }
 }
 
-/// So many vCPUs can run at a time.
-pub(super) fn running(scenario: &Scenario) -> u32 {
-    let vcpus: u32 = scenario.vms.iter().map(|vm| vm.vcpus).sum();
-    vcpus.min(scenario.machine.pcpus)
-}
-
 /// The time that all vCPUs may have together, ns.
-pub(super) fn vcpu_time(scenario: &Scenario) -> u128 {
-    u128::from(scenario.duration.0) * u128::from(running(scenario))
+fn vcpu_time(scenario: &Scenario) -> u128 {
+    let vcpus: u32 = scenario.vms.iter().map(|vm| vm.vcpus).sum();
+    u128::from(scenario.duration.0) * u128::from(vcpus.min(scenario.machine.pcpus))
 }
 
 #[cfg(test)]
