@@ -7,6 +7,22 @@ use crate::sched::fair::Reweight;
 /// What is forgotten to a half.
 const HALF_LIFE: u64 = 1 << 25;
 
+/// VMs of weight 1024 with these vCPUs, which may run everywhere.
+fn shape(pcpus: u32, vm_of: &[u32]) -> Shape {
+    let all: PcpuSet = (0..pcpus).map(PcpuId).collect();
+    let vms = vm_of.iter().max().map_or(0, |&vm| vm as usize + 1);
+    Shape {
+        pcpus,
+        pcpus_per_llc: pcpus,
+        vm_of: vm_of.to_vec(),
+        weights: vec![1024.0; vms],
+        vcpu_weights: vec![1024; vm_of.len()],
+        allowed: vec![all; vm_of.len()],
+        placement: Placement::LoadBalancing,
+        busy_factor: BUSY_FACTOR,
+    }
+}
+
 /// One VM of weight 1024 with two vCPUs on two pCPUs, both always there before.
 fn host(discipline: Discipline) -> LinuxHost {
     let pcpus: PcpuSet = "0-1".parse().unwrap();
@@ -357,17 +373,7 @@ fn loads_are_compared_every_busy_factor_ms_for_each_pcpu_of_the_domain() {
 
 /// VM 0 has vCPUs 0 and 1 on one pCPU, where vCPU 0 has run ahead and sleeps; VM 1 has vCPU 2 there. There is a second pCPU.
 fn ahead_and_asleep() -> LinuxHost {
-    let shape = Shape {
-        pcpus: 2,
-        pcpus_per_llc: 2,
-        vm_of: vec![0, 0, 1],
-        weights: vec![1024.0; 2],
-        vcpu_weights: vec![1024; 3],
-        allowed: vec!["0-1".parse().unwrap(); 3],
-        placement: Placement::LoadBalancing,
-        busy_factor: BUSY_FACTOR,
-    };
-    let mut host = LinuxHost::new(Discipline::eevdf(2), shape);
+    let mut host = LinuxHost::new(Discipline::eevdf(2), shape(2, &[0, 0, 1]));
     for v in 0..2 {
         host.enqueue(v, 0, Arrival::New, 0);
     }
@@ -392,21 +398,11 @@ fn a_group_keeps_the_weight_of_a_vcpu_that_sleeps_ahead_and_that_wakes_where_it_
 /// VM 0 has vCPUs 0 and 1 on one pCPU, VM 1 vCPU 2 and VM 2 vCPU 3, which has run for so long that both others are behind; of these VM 1 has the
 /// earlier deadline. Who is next once vCPU 1 has gone, to sleep or not.
 fn next_once_one_has_gone(sleeps: bool) -> Option<u32> {
-    let shape = Shape {
-        pcpus: 1,
-        pcpus_per_llc: 1,
-        vm_of: vec![0, 0, 1, 2],
-        weights: vec![1024.0; 3],
-        vcpu_weights: vec![1024; 4],
-        allowed: vec!["0".parse().unwrap(); 4],
-        placement: Placement::LoadBalancing,
-        busy_factor: BUSY_FACTOR,
-    };
     let discipline = Discipline::Eevdf {
         base_slice: tandem_policy::Nanos(1_500_000),
         reweight: Reweight::Kept,
     };
-    let mut host = LinuxHost::new(discipline, shape);
+    let mut host = LinuxHost::new(discipline, shape(1, &[0, 0, 1, 2]));
     for v in 0..4 {
         host.enqueue(v, 0, Arrival::New, 0);
     }
@@ -429,17 +425,7 @@ fn a_group_that_one_has_left_to_sleep_is_next_whatever_its_deadline() {
 /// Under CFS: VM 0 has vCPUs 0 and 1 on one pCPU and VM 1 vCPU 2. They take turns of half a millisecond until one of VM 0 has run 0.9 ms, so that
 /// VM 1 is behind by less than the granularity. Who is next once that vCPU has gone, to sleep or not, and its sibling.
 fn next_of_cfs_once_one_has_gone(sleeps: bool) -> (Option<u32>, u32) {
-    let shape = Shape {
-        pcpus: 1,
-        pcpus_per_llc: 1,
-        vm_of: vec![0, 0, 1],
-        weights: vec![1024.0; 2],
-        vcpu_weights: vec![1024; 3],
-        allowed: vec!["0".parse().unwrap(); 3],
-        placement: Placement::LoadBalancing,
-        busy_factor: BUSY_FACTOR,
-    };
-    let mut host = LinuxHost::new(Discipline::cfs(1), shape);
+    let mut host = LinuxHost::new(Discipline::cfs(1), shape(1, &[0, 0, 1]));
     for v in 0..3 {
         host.enqueue(v, 0, Arrival::New, 0);
     }

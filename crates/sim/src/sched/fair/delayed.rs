@@ -40,7 +40,7 @@ impl FairQueue {
         entities[next as usize].delayed.then_some(next)
     }
 
-    /// Whether the current one is to give way whoever has woken: its deadline had passed when its time was counted.
+    /// Whether the current one is to give way whoever wakes: its slice is over, or somebody has preempted it.
     pub fn is_to_choose_anew(&self) -> bool {
         self.resched
     }
