@@ -462,6 +462,10 @@ fn crowd() -> Result<(), Skip> {
     Ok(())
 }
 
+/// Why a VM that hardly halts shows nothing: a timer that it sets has come before it can halt.
+const RUNS_ALL_THE_TIME: &str =
+    "exits cost so much here that a VM that halts for a third of a millisecond runs all the time";
+
 fn halting_microvm() -> Result<Microvm, Skip> {
     let mut config = MicrovmConfig::new("bpfpoll".parse().expect("a name"), Workload::Bursty);
     config.vcpus = 2;
@@ -509,6 +513,9 @@ fn polling() -> Result<(), Skip> {
             return Err(bpf_cases::excuse(&bpf, &["kvm_vcpu_wakeup"]));
         };
         // Exits of emulated pCPUs take so long that few remain.
+        if halts <= 10 && vcpu.times.run.0 > vcpu.wall.0 / 2 {
+            return Err(Skip(RUNS_ALL_THE_TIME.to_owned()));
+        }
         assert!(halts > 10, "{vcpu:?}");
     }
     let (Ok(before), Ok(after)) = (before, after) else {
