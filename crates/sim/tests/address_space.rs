@@ -108,7 +108,7 @@ fn writers_that_spin_have_the_lock_at_once_and_woken_ones_when_they_are_up() {
 #[test]
 fn whoever_waits_gets_on_in_overcommitted_vms_too() {
     for lock in LOCKS {
-        let text = "duration = \"600ms\"\n[machine]\npcpus = 3\n[host]\nhalt_poll = 0
+        let text = "duration = \"1200ms\"\n[machine]\npcpus = 3\n[host]\nhalt_poll = 0
             [[workload]]\nname = \"maps\"
             [[workload.role]]\nname = \"reads\"\nthreads = 5\nprogram = [ { forever = [
                 { compute = \"exp(20us)\" }, { fault = \"exp(5us)\" }, { discard = \"exp(3us)\" }, \"work\" ] } ]
@@ -129,7 +129,7 @@ fn whoever_waits_gets_on_in_overcommitted_vms_too() {
             let roles = vms.iter().flat_map(|vm| &vm.roles);
             roles.map(|role| role.work).collect()
         };
-        let (half, whole) = (works("300ms"), works("600ms"));
+        let (half, whole) = (works("600ms"), works("1200ms"));
         for (half, whole) in half.iter().zip(&whole) {
             assert!(*half > 50, "{lock}: {half}");
             assert!(

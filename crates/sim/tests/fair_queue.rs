@@ -404,6 +404,61 @@ fn who_has_run_its_slice_is_not_picked_again_for_being_the_buddy() {
     }
 }
 
+/// Number 0 of three runs for so long, is put back and picked again, perhaps after another, and runs for so long again. Whether its slice of 2 ms is
+/// over then.
+fn slice_is_over(ran: [u64; 2], another: bool) -> bool {
+    let mut cpu = Cpu::new(Discipline::cfs(1), &[1024; 3]);
+    for id in 0..3 {
+        cpu.start(id, Enqueue::Wakeup);
+    }
+    assert_eq!(cpu.queue.pick(&mut cpu.entities), Some(0));
+    cpu.queue.account(&mut cpu.entities, ran[0]);
+    cpu.queue.put_back(&mut cpu.entities);
+    if another {
+        assert_eq!(cpu.queue.pick(&mut cpu.entities), Some(1));
+        cpu.queue.put_back(&mut cpu.entities);
+    }
+    cpu.queue.set_first(0);
+    assert_eq!(cpu.queue.pick(&mut cpu.entities), Some(0));
+    cpu.queue.account(&mut cpu.entities, ran[1]);
+    cpu.queue.tick_preempts(&cpu.entities)
+}
+
+#[test]
+fn who_is_picked_again_goes_on_with_its_slice() {
+    assert!(slice_is_over([1_500_000, 600_000], false));
+    assert!(!slice_is_over([1_300_000, 600_000], false));
+    assert!(!slice_is_over([1_500_000, 600_000], true));
+}
+
+#[test]
+fn within_a_group_the_groups_part_of_a_slice_is_divided() {
+    for (ran, is_over) in [(900_000, false), (1_100_000, true)] {
+        let mut cpu = Cpu::new(Discipline::cfs(1), &[1024; 3]);
+        for id in 0..3 {
+            cpu.start(id, Enqueue::Wakeup);
+        }
+        cpu.queue.pick(&mut cpu.entities);
+        cpu.queue.account(&mut cpu.entities, ran);
+        // Half of the 2 ms that each of three would have alone.
+        assert_eq!(
+            cpu.queue.tick_preempts_within(&cpu.entities, 1024, 2048),
+            is_over
+        );
+    }
+}
+
+#[test]
+fn a_pick_ends_that_the_current_one_is_to_give_way() {
+    let mut cpu = one_ahead();
+    assert!(cpu.queue.tick_preempts(&cpu.entities));
+    cpu.queue.put_back(&mut cpu.entities);
+    cpu.queue.pick(&mut cpu.entities);
+    assert!(!cpu.queue.tick_preempts(&cpu.entities));
+    cpu.queue.set_resched();
+    assert!(cpu.queue.tick_preempts(&cpu.entities));
+}
+
 #[test]
 fn who_preempts_is_next_and_nobody_is_nominated_while_the_current_one_is_to_give_way() {
     let mut cpu = Cpu::new(Discipline::cfs(1), &[1024; 4]);

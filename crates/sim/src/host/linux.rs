@@ -27,6 +27,7 @@
 
 mod apart;
 mod balance;
+mod buddies;
 mod domain;
 mod load_average;
 mod slices;
@@ -411,6 +412,10 @@ impl Scheduler for LinuxHost {
         };
         self.advance(v, group, family, now);
         let queue = &mut self.groups[group as usize].vcpus;
+        // Buddies are forgotten level by level (__clear_buddies_next).
+        if queue.is_next(v) && self.roots[p as usize].is_next(group) {
+            self.roots[p as usize].forget_next();
+        }
         queue.dequeue(&mut self.vcpu_entities, v, sleeps);
         if self.vcpu_entities[v as usize].is_delayed() {
             // To its group nothing changes.
@@ -492,32 +497,15 @@ impl Scheduler for LinuxHost {
             return false;
         };
         self.reweigh(p, group, self.family_of[v as usize], now);
-        let within = self.groups[group as usize]
-            .vcpus
-            .tick_preempts(&self.vcpu_entities);
+        let weight = self.group_entities[group as usize].weight();
+        let load = self.roots[p as usize].load();
+        let queue = &mut self.groups[group as usize].vcpus;
+        let within = queue.tick_preempts_within(&self.vcpu_entities, weight, load);
         self.roots[p as usize].tick_preempts(&self.group_entities) || within
     }
 
     fn preempts(&mut self, woken: u32, p: u32, _now: u64) -> bool {
-        let current = self.current[p as usize];
-        if current == NONE {
-            return true;
-        }
-        let (Some(of_woken), Some(of_current)) =
-            (self.group_at(p, woken), self.group_at(p, current))
-        else {
-            return false;
-        };
-        if of_woken == of_current {
-            if self.roots[p as usize].is_to_choose_anew() {
-                return true;
-            }
-            self.groups[of_woken as usize]
-                .vcpus
-                .wakeup_preempts(&self.vcpu_entities, woken)
-        } else {
-            self.roots[p as usize].wakeup_preempts(&self.group_entities, of_woken)
-        }
+        self.wakeup_preempts(woken, p)
     }
 
     fn select(&mut self, v: u32, last: u32, idle: &PcpuSet, _now: u64) -> u32 {
@@ -565,43 +553,15 @@ impl Scheduler for LinuxHost {
     }
 
     fn yield_to(&mut self, from: u32, p: u32, to: u32, q: u32, _now: u64) -> bool {
-        if self.current[q as usize] == to || self.current[p as usize] != from {
-            return false;
-        }
-        let (Some(of_to), Some(of_from)) = (self.group_at(q, to), self.group_at(p, from)) else {
-            return false;
-        };
-        self.roots[q as usize].set_next(of_to);
-        self.groups[of_to as usize].vcpus.set_next(to);
-        self.groups[of_from as usize]
-            .vcpus
-            .yield_current(&mut self.vcpu_entities);
-        // CFS skips at every level; EEVDF delays the deadline of the vCPU alone.
-        if of_to != of_from && matches!(self.discipline, Discipline::Cfs { .. }) {
-            self.roots[p as usize].yield_current(&mut self.group_entities);
-        }
-        true
+        self.directed_yield(from, p, to, q)
     }
 
     fn boost(&mut self, v: u32, p: u32, _now: u64) {
-        if self.current[p as usize] == v {
-            return;
-        }
-        if let Some(group) = self.group_at(p, v) {
-            // Also if it is the current one: once it is put back another might be picked.
-            self.roots[p as usize].set_first(group);
-            self.groups[group as usize].vcpus.set_first(v);
-        }
+        self.set_first(v, p);
     }
 
     fn prefer(&mut self, v: u32, p: u32) {
-        if self.current[p as usize] == v {
-            return;
-        }
-        if let Some(group) = self.group_at(p, v) {
-            self.roots[p as usize].set_next(group);
-            self.groups[group as usize].vcpus.set_next(v);
-        }
+        self.set_next(v, p);
     }
 
     fn set_weight(&mut self, vm: u32, weight: f64, now: u64) {

@@ -147,7 +147,7 @@ pub struct FairQueue {
     ran: u64,
     /// The current one keeps the CPU until its slice is over (RUN_TO_PARITY).
     protected: bool,
-    /// The one that was put back and, to the kernel, is the current one until another is picked (EEVDF).
+    /// The one that was put back and, to the kernel, is the current one until another is picked.
     kept: u32,
     /// The current one's virtual time as of the last update_curr (EEVDF).
     seen: i64,
@@ -473,9 +473,10 @@ impl FairQueue {
             }
         }
         (self.first, self.woken) = (NIL, NIL);
-        self.ran = 0;
-        // Whoever goes on is not set anew (pick_next_task_fair), so it is no safer than it was.
-        self.protected |= self.kept != id;
+        // Whoever goes on is not set anew (pick_next_task_fair since 3.15): its slice goes on, and it is no safer than it was.
+        if self.kept != id {
+            (self.ran, self.protected) = (0, true);
+        }
         self.kept = NIL;
         self.seen = entities[id as usize].vruntime;
         (self.passed, self.resched) = (false, false);
@@ -546,9 +547,7 @@ impl FairQueue {
             let id = self.current;
             self.current = NIL;
             self.link(entities, id);
-            if self.is_eevdf() {
-                self.kept = id;
-            }
+            self.kept = id;
         }
     }
 
@@ -575,6 +574,11 @@ impl FairQueue {
 
     /// At a clock tick: whether the current entity is to give way.
     pub fn tick_preempts(&mut self, entities: &[Entity]) -> bool {
+        self.tick_preempts_within(entities, 1, 1)
+    }
+
+    /// The same in a group that has this weight among all that weigh `load`: under CFS it is so much of a slice that is divided (sched_slice).
+    pub fn tick_preempts_within(&mut self, entities: &[Entity], weight: u64, load: u64) -> bool {
         self.update(entities);
         if self.order.len() == 0 || self.current == NIL {
             return false;
@@ -586,7 +590,8 @@ impl FairQueue {
             return self.resched;
         };
         let current = &entities[self.current as usize];
-        let ideal = self.slice_of(current);
+        let slice = u128::from(self.slice_of(current)) * u128::from(weight);
+        let ideal = (slice / u128::from(load.max(1))) as u64;
         if self.ran > ideal {
             // So that it is not picked again for being the buddy (check_preempt_tick).
             if self.next == self.current {
@@ -611,6 +616,7 @@ impl FairQueue {
         }
         let of_current = entities[self.current as usize].is_idle();
         if of_current != entities[woken as usize].is_idle() {
+            self.resched |= of_current;
             return of_current;
         }
         if self.is_eevdf() {
@@ -668,6 +674,21 @@ impl FairQueue {
     /// A queued entity is to be the next one, as far as that is fair (yield_to).
     pub fn set_next(&mut self, id: u32) {
         self.next = id;
+    }
+
+    /// Whether it is.
+    pub fn is_next(&self, id: u32) -> bool {
+        self.next == id
+    }
+
+    /// Nobody is to be the next one any more.
+    pub fn forget_next(&mut self) {
+        self.next = NIL;
+    }
+
+    /// The current entity is to give way, whoever wakes until then.
+    pub fn set_resched(&mut self) {
+        self.resched = self.current != NIL;
     }
 
     /// A queued entity is the next one, fair or not; what it runs counts as ever.

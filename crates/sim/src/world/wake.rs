@@ -169,7 +169,8 @@ impl World {
             }
             return;
         }
-        if vcpu.queue.wakeup_preempts(&self.entities, t) {
+        // It is to choose anyway: nobody is nominated, nor does it need another interrupt (test_tsk_need_resched).
+        if !vcpu.need_resched && vcpu.queue.wakeup_preempts(&self.entities, t) {
             vcpu.need_resched = true;
             match v == by {
                 true => self.work.push(Work::Guest(v)),

@@ -10,9 +10,8 @@ impl LinuxHost {
     pub(super) fn stay(&mut self, v: u32, p: u32, group: u32, family: u32, sleeps: bool, now: u64) {
         self.hand_up_slice(v, group);
         self.reweigh(p, group, family, now);
-        let is_idle = self.group_entities[group as usize].is_idle();
-        if sleeps && !is_idle {
-            self.roots[p as usize].set_next(group);
+        if sleeps {
+            self.nominate(p, group);
         }
     }
 

@@ -48,6 +48,14 @@ fn host(discipline: Discipline) -> LinuxHost {
     host
 }
 
+impl LinuxHost {
+    /// This vCPU is the one that runs on the first pCPU.
+    fn move_to_run(&mut self, v: u32) {
+        self.boost(v, 0, 0);
+        assert_eq!(self.pick(0, 0), Some(v));
+    }
+}
+
 fn weight(host: &LinuxHost, p: u32) -> f64 {
     let group = host.group_at(p, p).unwrap();
     host.group_entities[group as usize].weight() as f64 / FINE as f64
@@ -422,32 +430,98 @@ fn a_group_that_one_has_left_to_sleep_is_next_whatever_its_deadline() {
     assert_eq!(next_once_one_has_gone(true), Some(0));
 }
 
-/// Under CFS: VM 0 has vCPUs 0 and 1 on one pCPU and VM 1 vCPU 2. They take turns of half a millisecond until one of VM 0 has run 0.9 ms, so that
-/// VM 1 is behind by less than the granularity. Who is next once that vCPU has gone, to sleep or not, and its sibling.
-fn next_of_cfs_once_one_has_gone(sleeps: bool) -> (Option<u32>, u32) {
-    let mut host = LinuxHost::new(Discipline::cfs(1), shape(1, &[0, 0, 1]));
+/// Under CFS: VM 0 has vCPUs 0 and 1 on the first of so many pCPUs, and VM 1 has vCPU 2 there.
+fn siblings_beside_another(pcpus: u32) -> LinuxHost {
+    let mut host = LinuxHost::new(Discipline::cfs(1), shape(pcpus, &[0, 0, 1]));
     for v in 0..3 {
         host.enqueue(v, 0, Arrival::New, 0);
     }
-    let mut turns = 0;
-    loop {
+    host
+}
+
+/// They take turns of half a millisecond until one of VM 0 runs for so long that VM 1 is behind. Who that is.
+fn run_ahead(host: &mut LinuxHost, ran: u64) -> u32 {
+    for turn in 1.. {
         let v = host.pick(0, 0).unwrap();
-        turns += 1;
-        if v < 2 && turns > 20 {
-            host.account(v, 0, 900_000, 0);
-            host.dequeue(v, 0, sleeps, 0);
-            return (host.pick(0, 0), 1 - v);
+        if v < 2 && turn > 20 {
+            host.account(v, 0, ran, 0);
+            return v;
         }
         host.account(v, 0, 500_000, 0);
         host.put_back(v, 0, 0);
     }
+    unreachable!("one of VM 0 has its turn")
 }
 
 #[test]
 fn under_cfs_a_group_that_one_has_left_to_sleep_is_next_as_far_as_that_is_fair() {
-    let (next, sibling) = next_of_cfs_once_one_has_gone(true);
-    assert_eq!(next, Some(sibling));
-    assert_eq!(next_of_cfs_once_one_has_gone(false).0, Some(2));
+    // A turn is half a millisecond, the wake-up granularity one.
+    for (ran, sleeps, goes_on) in [
+        (900_000, true, true),
+        (900_000, false, false),
+        (2_000_000, true, false),
+    ] {
+        let mut host = siblings_beside_another(1);
+        let v = run_ahead(&mut host, ran);
+        host.dequeue(v, 0, sleeps, 0);
+        let next = if goes_on { 1 - v } else { 2 };
+        assert_eq!(host.pick(0, 0), Some(next), "{ran} {sleeps}");
+    }
+}
+
+#[test]
+fn under_cfs_the_group_of_a_vcpu_that_preempts_its_sibling_is_next_too() {
+    let mut host = siblings_beside_another(1);
+    let v = run_ahead(&mut host, 500_000);
+    // The sibling sleeps for long.
+    host.dequeue(1 - v, 0, true, 0);
+    host.account(v, 0, 20_000_000, 0);
+    host.account(v, 0, 0, 0);
+    let group = host.group_at(0, v).unwrap();
+    host.enqueue(1 - v, 0, Arrival::Wakeup, 0);
+    assert!(host.preempts(1 - v, 0, 0));
+    assert!(host.roots[0].is_next(group));
+    // Nobody else is nominated before the pCPU has chosen.
+    assert!(host.preempts(2, 0, 0));
+    assert!(host.roots[0].is_next(group));
+}
+
+#[test]
+fn a_group_is_not_next_any_more_once_the_vcpu_that_was_has_left() {
+    for leaves in [false, true] {
+        let mut host = siblings_beside_another(2);
+        host.move_to_run(2);
+        let group = host.group_at(0, 0).unwrap();
+        host.prefer(0, 0);
+        assert!(host.roots[0].is_next(group));
+        if leaves {
+            host.dequeue(0, 0, false, 0);
+        }
+        assert_eq!(host.roots[0].is_next(group), !leaves);
+    }
+}
+
+#[test]
+fn who_wakes_after_a_directed_yield_to_another_pcpu_does_not_take_its_place() {
+    let mut host = siblings_beside_another(2);
+    host.move_to_run(2);
+    let group = host.group_at(0, 0).unwrap();
+    // vCPU 1 goes to the other pCPU, and yields to its sibling.
+    host.dequeue(1, 0, false, 0);
+    host.enqueue(1, 1, Arrival::Migrated, 0);
+    assert_eq!(host.pick(1, 0), Some(1));
+    assert!(host.yield_to(1, 1, 0, 0, 0));
+    assert!(host.roots[0].is_to_choose_anew() && host.roots[0].is_next(group));
+}
+
+#[test]
+fn a_group_of_the_idle_class_is_no_buddy() {
+    let mut host = siblings_beside_another(1);
+    host.move_to_run(2);
+    host.set_idle(0, true, 0);
+    host.prefer(0, 0);
+    let group = host.group_at(0, 0).unwrap();
+    assert!(!host.roots[0].is_next(group));
 }
 
 #[test]
