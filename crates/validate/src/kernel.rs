@@ -16,6 +16,7 @@
 mod costs;
 mod cpus;
 mod groups;
+mod naps;
 mod objects;
 mod places;
 mod real;
@@ -29,6 +30,7 @@ use std::time::Duration;
 
 use tandem_experiment::averages;
 use tandem_policy::Nanos;
+use tandem_sim::machine::TimerSteals;
 use tandem_sim::scenario::load::LoadError;
 use tandem_sim::workload::Workload;
 use tandem_sim::workload::parse;
@@ -61,6 +63,8 @@ use crate::rest::Waits;
 use crate::this_kernel;
 use cpus::Speed;
 use groups::RoleRun;
+use naps::Napped;
+use naps::Naps;
 use places::Places;
 use real::Nothing;
 use simulated::Machine;
@@ -123,7 +127,11 @@ pub fn compare(
     let mut machine = Machine::new(&release)?;
     tell(Event::Costs);
     let mut calibration = costs::find(&mut machine)?;
-    let naps = costs::Naps::new()?;
+    let naps = cases.iter().map(|case| match case {
+        Case::Threads(_) => Ok(None),
+        Case::Groups { groups, .. } => Naps::like(groups),
+    });
+    let naps = naps.collect::<Result<Vec<Option<Naps>>, _>>()?;
     let reference = parse::from_text("reference", REFERENCE)?;
     let rounds = measure(&cases, &reference, &naps, runs, &mut places, tell);
     let left = places.map_or(Ok(()), Places::leave);
@@ -135,10 +143,15 @@ pub fn compare(
             .map(|r| r.waits)
             .fold(Waits::default(), Waits::and),
     );
-    if let Some(real) = averages::median(rounds.iter().flat_map(|round| round.naps.iter().copied()))
-    {
-        calibration.push(naps.timer_late(&mut machine, real)?);
+    let mut steals: Vec<Vec<TimerSteals>> = Vec::new();
+    for (number, naps) in naps.iter().enumerate() {
+        let napped = rounds.iter().map(|round| &round.naps[number]);
+        let of_rounds = naps
+            .iter()
+            .flat_map(|naps| napped.clone().map(|napped| naps.steals(&machine, napped)));
+        steals.push(of_rounds.collect::<Result<_, _>>()?);
     }
+    calibration.extend(naps::found(steals.iter().flatten()));
     let reference_simulated = last(&simulated_ends(&machine, &reference)?);
     let (mut programs, mut wakes) = (Vec::new(), Vec::new());
     for (number, case) in cases.iter().enumerate() {
@@ -146,6 +159,7 @@ pub fn compare(
             .iter()
             .map(|round| (round.roles[number].as_slice(), round.reference))
             .collect();
+        machine.steals = steals[number].clone();
         let simulated = simulated_roles(&machine, case, runs)?;
         let mut roles = Vec::new();
         for (r, role) in names(case).into_iter().enumerate() {
@@ -252,8 +266,8 @@ struct Round {
     reference: f64,
     /// What the reference's threads waited for their CPUs: for the rest of the machine.
     waits: Waits,
-    /// The median wake-up of a thread that naps beside another, ns, before each case with cgroups: for what timers take.
-    naps: Vec<f64>,
+    /// For each case what wake-ups of a thread took that naps as long as its threads do, just before it; nothing where nobody sleeps.
+    naps: Vec<Napped>,
     /// For each case what its roles did.
     roles: Vec<Vec<RoleRun>>,
 }
@@ -261,7 +275,7 @@ struct Round {
 fn measure(
     cases: &[&Case],
     reference: &Workload,
-    naps: &costs::Naps,
+    naps: &[Option<Naps>],
     runs: u32,
     places: &mut Option<Places>,
     tell: Tell,
@@ -284,9 +298,12 @@ fn measure(
             let ran = ran.unwrap_or_default();
             references.push(ran.finished.0 as f64);
             waits = waits.and(ran.waits);
+            napped.push(match (&naps[number], &mut *places) {
+                (Some(naps), Some(places)) => naps.run(places, cases.len())?,
+                _ => Napped::default(),
+            });
             roles.push(match (case, &mut *places) {
                 (Case::Groups { groups, .. }, Some(places)) => {
-                    napped.extend(naps.run(places, cases.len())?);
                     let mut inside = places.of(number, groups)?;
                     let ran = real::run_together(&case.workloads(), speed, &mut inside, true)?;
                     ran.into_iter().flatten().collect()

@@ -4,6 +4,7 @@
 use rustix::time::ClockId;
 use rustix::time::clock_getres;
 use tandem_policy::Nanos;
+use tandem_policy::PcpuSet;
 use thiserror::Error;
 
 /// The release is not written as kernels' are.
@@ -21,6 +22,46 @@ pub fn scheduler(release: &str) -> Result<&'static str, UnknownRelease> {
 pub fn reweight(release: &str) -> Result<&'static str, UnknownRelease> {
     let is_inflated = version(release)? >= (6, 13);
     Ok(if is_inflated { "6.13" } else { "reverted" })
+}
+
+/// The fair scheduler's settings, as a scenario's `[host]` and VMs have them. They grow with the machine's CPUs, however few of them are used
+/// (get_update_sysctl_factor).
+pub fn fair(release: &str) -> Result<String, UnknownRelease> {
+    fair_on(release, online_cpus())
+}
+
+fn fair_on(release: &str, cpus: u32) -> Result<String, UnknownRelease> {
+    let factor = 1 + u64::from(cpus.clamp(1, 8).ilog2());
+    let scaled = |time: u64| time * factor;
+    if scheduler(release)? == "cfs" {
+        let [latency, least, granularity] = [6_000_000, 750_000, 1_000_000].map(scaled);
+        return Ok(format!(
+            "cfs = {{ latency = \"{latency}ns\", min_granularity = \"{least}ns\", wakeup_granularity = \"{granularity}ns\" }}\n"
+        ));
+    }
+    // Since 2ae891b82695, "sched: Reduce the default slice to avoid tasks getting an extra tick".
+    let slice = if version(release)? >= (6, 15) {
+        700_000
+    } else {
+        750_000
+    };
+    let (slice, reweight) = (scaled(slice), reweight(release)?);
+    Ok(format!(
+        "eevdf = {{ base_slice = \"{slice}ns\", reweight = \"{reweight}\" }}\n"
+    ))
+}
+
+/// As the kernel says, or those that this process may use.
+fn online_cpus() -> u32 {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/online");
+    let online = text
+        .ok()
+        .and_then(|text| text.trim().parse::<PcpuSet>().ok());
+    let count = online.map_or(0, |set| set.iter().count());
+    match u32::try_from(count) {
+        Ok(0) | Err(_) => std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
+        Ok(count) => count,
+    }
 }
 
 fn version(release: &str) -> Result<(u32, u32), UnknownRelease> {
@@ -65,6 +106,16 @@ mod tests {
         assert_eq!(scheduler("6.1.0"), Ok("cfs"));
         assert_eq!(reweight("6.12.3"), Ok("reverted"));
         assert_eq!(reweight("6.18.5"), Ok("6.13"));
+        assert_eq!(
+            fair_on("6.18.5", 2),
+            Ok("eevdf = { base_slice = \"1400000ns\", reweight = \"6.13\" }\n".to_owned())
+        );
+        assert_eq!(
+            fair_on("6.12.3", 16),
+            Ok("eevdf = { base_slice = \"3000000ns\", reweight = \"reverted\" }\n".to_owned())
+        );
+        let cfs = fair_on("6.1.0", 4).unwrap();
+        assert!(cfs.contains("latency = \"18000000ns\""), "{cfs}");
         let error = scheduler("sixth").unwrap_err().to_string();
         assert!(error.contains("\"sixth\": expected one like"), "{error}");
     }

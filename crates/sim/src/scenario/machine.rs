@@ -11,6 +11,7 @@ use super::place::LoadError;
 use super::read::Field;
 use super::read::Table;
 use crate::machine::Costs;
+use crate::machine::TimerSteals;
 use crate::machine::costs::TABLE;
 
 /// As many pCPUs as a scenario may have.
@@ -32,6 +33,7 @@ pub fn read(document: &Table<'_>) -> Result<Machine, LoadError> {
             field.choice(&[("virtual", Mode::Virtual), ("native", Mode::Native)])
         })?,
         costs: table.or("costs", Costs::default(), costs)?,
+        timer_steals: TimerSteals::default(),
     })
 }
 

@@ -28,6 +28,7 @@ use tandem_policy::host::WeightKnob;
 
 use crate::host::HostConfig;
 use crate::machine::Costs;
+use crate::machine::TimerSteals;
 use crate::sched::fair::Discipline;
 use crate::workload::SpinKind;
 use crate::workload::Workload;
@@ -70,6 +71,9 @@ pub struct Machine {
     pub mode: Mode,
     /// What things cost.
     pub costs: Costs,
+    /// What the host's work for timers takes, as it was measured, in place of [`Costs::timer_steal`]. Files of scenarios have no key for it.
+    #[serde(skip_serializing_if = "TimerSteals::is_empty")]
+    pub timer_steals: TimerSteals,
 }
 
 /// With or without a hypervisor.

@@ -174,6 +174,8 @@ impl World {
                 true => machine.costs.native(),
                 false => machine.costs,
             },
+            timer_steals: machine.timer_steals.clone(),
+            steal_random: Stream::new(scenario.seed, "timer steals", 0),
             config: scenario.host.clone(),
             window_cache: (0, None),
             queue,

@@ -261,16 +261,18 @@ impl World {
             VcpuState::Ready => {}
             VcpuState::Halted | VcpuState::HaltPolling => {
                 let p = self.vcpus[v as usize].pcpu;
+                let is_idle = self.pcpus[p as usize].current == NONE;
                 self.wake_vcpu(v);
-                self.timer_interrupts(v, p);
+                self.timer_interrupts(v, p, is_idle);
             }
         }
     }
 
     /// The host has handled the interrupt of a timer that wakes `v` on `p`: `v` begins so much later if it runs at once, and else who runs on `p`
     /// has lost that time.
-    fn timer_interrupts(&mut self, v: u32, p: u32) {
-        let steal = self.costs.timer_steal;
+    fn timer_interrupts(&mut self, v: u32, p: u32, was_idle: bool) {
+        let random = &mut self.steal_random;
+        let steal = self.timer_steals.draw(was_idle, &self.costs, random);
         if steal == 0 {
             return;
         }

@@ -9,7 +9,9 @@ use tandem_policy::PcpuSet;
 use crate::host::AnyScheduler;
 use crate::host::HostConfig;
 use crate::machine::Costs;
+use crate::machine::TimerSteals;
 use crate::queue::EventQueue;
+use crate::random::Stream;
 use crate::sched::entity::Entity;
 
 use super::agent::SimulatedAgent;
@@ -41,6 +43,8 @@ pub struct World {
     pub(super) native: bool,
     pub(super) pcpus_per_llc: u32,
     pub(super) costs: Costs,
+    pub(super) timer_steals: TimerSteals,
+    pub(super) steal_random: Stream,
     pub(super) config: HostConfig,
     /// The loop's window in ns for each window in cycles, last one asked for.
     pub(super) window_cache: (u32, Option<u64>),

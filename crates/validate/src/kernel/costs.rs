@@ -20,11 +20,7 @@ use thiserror::Error;
 
 use super::cpus::CpuError;
 use super::cpus::Speed;
-use super::groups::Group;
-use super::groups::RoleRun;
-use super::groups::USUAL_WEIGHT;
 use super::places::PlaceError;
-use super::places::Places;
 use super::real;
 use super::real::RealError;
 use super::simulated::Machine;
@@ -167,69 +163,6 @@ pub fn find(machine: &mut Machine) -> Result<Vec<Found>, CostError> {
         measured,
     });
     Ok(found.collect())
-}
-
-/// A thread that sleeps, on one CPU with a thread of another cgroup that computes. It sleeps for as long as programs do of which wake-ups are compared:
-/// the longer, the colder are its caches and the kernel's.
-const NAPS: [&str; 2] = [
-    "[[role]]\nname = \"sleeper\"\npins = [0]\nprogram = [{ repeat = 100, do = [{ compute = \"20us\" }, { sleep = \"3ms\" }] }]",
-    "[[role]]\nname = \"hog\"\npins = [0]\nprogram = [{ repeat = 85, do = [{ compute = \"4ms\" }] }]",
-];
-
-/// Groups that show how much later than it is due a timer wakes a thread on a busy CPU that wants to be woken on time.
-pub struct Naps {
-    groups: [Group; 2],
-}
-
-impl Naps {
-    const COST: &str = "timer_late";
-
-    /// The groups, each with the usual weight.
-    pub fn new() -> Result<Naps, CostError> {
-        let group = |text: &str| -> Result<Group, CostError> {
-            let workload = parse::from_text(Naps::COST, text);
-            Ok(Group {
-                weight: USUAL_WEIGHT,
-                workload: workload.map_err(|source| CostError::Load {
-                    cost: Naps::COST,
-                    source,
-                })?,
-            })
-        };
-        let [sleeper, hog] = NAPS;
-        Ok(Naps {
-            groups: [group(sleeper)?, group(hog)?],
-        })
-    }
-
-    /// What a wake-up takes here, ns: the median of one run. Its cgroups are made as those of a case of this number.
-    pub fn run(&self, places: &mut Places, number: usize) -> Result<Option<f64>, CostError> {
-        let workloads: Vec<&Workload> = self.groups.iter().map(|group| &group.workload).collect();
-        let speed = Speed::measure(&self.groups[1].workload)?;
-        let mut inside = places.of(number, &self.groups)?;
-        let ran = real::run_together(&workloads, speed, &mut inside, true)?;
-        Ok(median_wake(&ran))
-    }
-
-    /// What that is beyond what waking and switching cost, put into the simulated machine.
-    pub fn timer_late(&self, machine: &mut Machine, real: f64) -> Result<Found, CostError> {
-        machine.timer_late = 0;
-        let simulated = machine.run_groups(Naps::COST, &self.groups, 1)?;
-        let simulated = simulated.first().and_then(|run| median_wake(run));
-        let late = real - simulated.unwrap_or(0.0);
-        machine.timer_late = late.max(0.0).round() as u64;
-        Ok(Found {
-            cost: Naps::COST,
-            table: 0,
-            measured: Some(machine.timer_late),
-        })
-    }
-}
-
-/// The median of what the first role waited after its sleeps, ns.
-fn median_wake(ran: &[Vec<RoleRun>]) -> Option<f64> {
-    let wakes = &ran.first()?.first()?.wakes;
-    averages::median(wakes.iter().map(|&wake| wake as f64))
 }
 
 /// When the last role ended, ns.

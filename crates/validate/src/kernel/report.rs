@@ -99,7 +99,7 @@ pub struct WakeRatio {
 }
 
 /// Wake-ups that take so long count as late: none does where nobody is waited for, ns.
-const LATE: u64 = 200_000;
+pub(super) const LATE: u64 = 200_000;
 
 impl WakeRatio {
     /// Of the real runs and the simulated ones; none where one of them woke nobody.

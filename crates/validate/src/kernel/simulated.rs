@@ -9,6 +9,7 @@ use tandem_policy::Nanos;
 use tandem_sim::Scenario;
 use tandem_sim::World;
 use tandem_sim::machine::Costs;
+use tandem_sim::machine::TimerSteals;
 use tandem_sim::scenario::load;
 use tandem_sim::scenario::load::LoadError;
 use tandem_sim::trace::TraceEvent;
@@ -22,7 +23,7 @@ use super::groups::Group;
 use super::groups::RoleRun;
 use crate::rest::Rest;
 use crate::this_kernel::UnknownRelease;
-use crate::this_kernel::reweight;
+use crate::this_kernel::fair;
 use crate::this_kernel::scheduler;
 use crate::this_kernel::tick;
 
@@ -55,8 +56,8 @@ pub struct Machine {
     base: Scenario,
     /// Its scheduler and the like, as a scenario's `[host]` has it.
     host: String,
-    /// So much later than it is due does a timer wake a thread that wants to be woken on time, ns.
-    pub timer_late: u64,
+    /// What the kernel's work for timers takes in cgroups, run by run. None: nothing.
+    pub steals: Vec<TimerSteals>,
     /// What else runs beside groups. `None`: nothing.
     pub rest: Option<Rest>,
 }
@@ -64,30 +65,26 @@ pub struct Machine {
 impl Machine {
     /// Two CPUs under the scheduler of a kernel of this release (EEVDF since 6.6), with its tick.
     pub fn new(release: &str) -> Result<Machine, SimulatedError> {
-        let scheduler = scheduler(release)?;
+        let (scheduler, fair) = (scheduler(release)?, fair(release)?);
         let text = format!(
             "duration = \"{}s\"\n[machine]\npcpus = {}\nmode = \"native\"\n[[vm]]\n\
              name = \"machine\"\nworkload = \"none\"\nscheduler = \"{scheduler}\"\n\
-             tick = \"{}ns\"\n[[workload]]\nname = \"none\"\n[[workload.role]]\n\
+             tick = \"{}ns\"\n{fair}[[workload]]\nname = \"none\"\n[[workload.role]]\n\
              program = [{{ compute = \"1ns\" }}]\n",
             MOST.0 / 1_000_000_000,
             CPUS,
             tick().0,
         );
         let base = load::from_text("kernel comparison", &text)?;
-        let eevdf = match scheduler {
-            "eevdf" => format!("eevdf = {{ reweight = \"{}\" }}\n", reweight(release)?),
-            _ => String::new(),
-        };
         let host = format!(
             "[host]\nscheduler = \"{scheduler}\"\ntick = \"{}ns\"\nticks = \"in-step\"\nhalt_poll = \"0ns\"\n\
-             pause_loop = {{ policy = \"off\" }}\n{eevdf}",
+             pause_loop = {{ policy = \"off\" }}\n{fair}",
             tick().0,
         );
         Ok(Machine {
             base,
             host,
-            timer_late: 0,
+            steals: Vec::new(),
             rest: None,
         })
     }
@@ -122,7 +119,7 @@ impl Machine {
     ) -> Result<Vec<Vec<Vec<RoleRun>>>, SimulatedError> {
         let begins = |run| tick().0 * u64::from(run) / u64::from(runs.max(1));
         (0..runs.max(1))
-            .map(|run| self.run_groups_once(case, groups, Nanos(begins(run))))
+            .map(|run| self.run_groups_once(case, groups, run, Nanos(begins(run))))
             .collect()
     }
 
@@ -130,11 +127,15 @@ impl Machine {
         &self,
         case: &str,
         groups: &[Group],
+        run: u32,
         begin: Nanos,
     ) -> Result<Vec<Vec<RoleRun>>, SimulatedError> {
         let text = self.groups_text(groups, begin);
         let mut scenario = load::from_text("kernel comparison", &text)?;
+        scenario.seed = u64::from(run);
         scenario.machine.costs = self.group_costs();
+        let steals = self.steals.iter().cycle().nth(run as usize);
+        scenario.machine.timer_steals = steals.cloned().unwrap_or_default();
         for (vm, group) in scenario.vms.iter_mut().zip(groups) {
             vm.workload = on_own_vcpus(&group.workload);
         }
@@ -178,7 +179,7 @@ impl Machine {
     }
 
     /// Switching between vCPUs costs what switching between threads does, and so does waking an idle pCPU; all else is as without a
-    /// hypervisor. What makes a timer late is its interrupt's work.
+    /// hypervisor. What makes a timer late is its interrupt's work, as measured.
     fn group_costs(&self) -> Costs {
         let costs = self.base.machine.costs;
         Costs {
@@ -187,7 +188,7 @@ impl Machine {
             thread_switch: 0,
             tick_work: 0,
             timer_slack: 0,
-            timer_steal: self.timer_late,
+            timer_steal: 0,
             ..costs.native()
         }
     }
@@ -286,6 +287,20 @@ mod tests {
             wakes.iter().all(|wake| (7_000..20_000).contains(wake)),
             "{wakes:?}"
         );
+    }
+
+    #[test]
+    fn a_run_has_the_times_of_its_round() {
+        let mut machine = Machine::new("6.12.0").unwrap();
+        let naps = "{ repeat = 20, do = [{ compute = \"100us\" }, { sleep = \"1ms\" }] }";
+        let late = |idle: u64| TimerSteals {
+            busy: Vec::new(),
+            idle: vec![idle],
+        };
+        machine.steals = vec![late(10_000), late(60_000)];
+        let runs = machine.run_groups("naps", &[group(1024, naps)], 2).unwrap();
+        let [first, second] = [0, 1].map(|run: usize| runs[run][0][0].wakes[0]);
+        assert_eq!(second - first, 50_000);
     }
 
     #[test]
