@@ -139,8 +139,10 @@ fn accounts() -> Result<(), Skip> {
                 "waited {waited} of {} at least",
                 least(1)
             );
+            // Its beginning and its end are of two CPUs' clocks if the thread was moved meanwhile (sched_info_dequeue), and it may even shrink.
+            let clocks_apart = 2_000_000;
             assert!(
-                waited <= most(1) || vcpu.runs == 0,
+                waited <= most(1) + clocks_apart || vcpu.runs == 0,
                 "waited {waited} of {} at most",
                 most(1)
             );

@@ -261,18 +261,20 @@ impl World {
             VcpuState::Ready => {}
             VcpuState::Halted | VcpuState::HaltPolling => {
                 let p = self.vcpus[v as usize].pcpu;
-                let is_idle = self.pcpus[p as usize].current == NONE;
                 self.wake_vcpu(v);
-                self.timer_interrupts(v, p, is_idle);
+                self.timer_interrupts(v, p);
             }
         }
     }
 
     /// The host has handled the interrupt of a timer that wakes `v` on `p`: `v` begins so much later if it runs at once, and else who runs on `p`
     /// has lost that time.
-    fn timer_interrupts(&mut self, v: u32, p: u32, was_idle: bool) {
+    fn timer_interrupts(&mut self, v: u32, p: u32) {
+        let target = self.vcpus[v as usize].pcpu;
+        // It has not been chosen yet.
+        let is_idle = self.pcpus[target as usize].current == NONE;
         let random = &mut self.steal_random;
-        let steal = self.timer_steals.draw(was_idle, &self.costs, random);
+        let steal = self.timer_steals.draw(is_idle, &self.costs, random);
         if steal == 0 {
             return;
         }
@@ -281,7 +283,6 @@ impl World {
             let runs = current != NONE && world.vcpus[current as usize].state == VcpuState::Running;
             runs.then_some(current)
         };
-        let target = self.vcpus[v as usize].pcpu;
         if is_running(self, target).is_none() || self.pcpus[target as usize].resched {
             self.vcpus[v as usize].owed[KERNEL] += steal;
         } else if let Some(current) = is_running(self, p) {

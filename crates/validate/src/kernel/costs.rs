@@ -5,7 +5,7 @@
 //! two gives the cost at which the simulated time is the real one. Costs are found in an order in
 //! which each program needs only those before it, twice over, since a few depend on each other.
 //!
-//! This is calibration: the programs here are not among those that are compared. It finds what a
+//! This is calibration: the programs here are not among those that are compared, though naps are much like some. It finds what a
 //! machine costs, not how its scheduler decides.
 
 use std::time::Duration;

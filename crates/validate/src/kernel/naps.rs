@@ -23,8 +23,11 @@ use super::real;
 use super::report::LATE;
 use super::simulated::Machine;
 
-/// So often does the thread nap in one run.
+/// So often does the thread nap in one run, if that does not take longer than [`LONGEST`].
 const NAPS: u64 = 100;
+
+/// Longer naps are fewer, down to one.
+const LONGEST: Nanos = Nanos::from_secs(2);
 
 /// What it computes in between, ns.
 const WORK: u64 = 20_000;
@@ -79,13 +82,14 @@ impl Naps {
             "{{ compute = \"{WORK}ns\" }}, {{ sleep = \"{}ns\" }}",
             sleep.0
         );
-        // Some naps end only when the other one's slice does.
-        let turns = (NAPS * (sleep.0 + 4 * WORK) / HOG) * 5 / 4;
+        let naps = (LONGEST.0 / sleep.0.max(1)).clamp(1, NAPS);
+        // Of four naps one may end only when the other one's slice does.
+        let turns = naps * (sleep.0 + 4 * WORK) / HOG * 5 / 4 + naps.div_ceil(4);
         let turn = format!("{{ compute = \"{HOG}ns\" }}");
         let beside = |cpu: u32| -> Result<[Group; 2], CostError> {
             Ok([
-                group("sleeper", cpu, NAPS, &nap)?,
-                group("hog", 0, turns.max(1), &turn)?,
+                group("sleeper", cpu, naps, &nap)?,
+                group("hog", 0, turns, &turn)?,
             ])
         };
         Ok(Naps {
@@ -113,7 +117,7 @@ impl Naps {
             let simulated = simulated.first().map(|run| wakes(run)).unwrap_or_default();
             let simulated = averages::median(simulated.iter().map(|&wake| wake as f64));
             let simulated = simulated.unwrap_or(0.0) as u64;
-            // Who waits for another's slice does not wait for the timer; on an idle CPU there is nobody to wait for.
+            // Who waits for another's slice does not wait for the timer. On an idle CPU nobody of the two is in the way.
             let real = napped.0[cpu]
                 .iter()
                 .filter(|&&wake| cpu == 1 || wake < LATE);
@@ -177,6 +181,23 @@ mod tests {
             _ => None,
         });
         assert_eq!(sleeps.collect::<Vec<f64>>(), [4e6]);
+    }
+
+    #[test]
+    fn long_naps_are_few_and_the_other_thread_computes_for_longer_than_naps_last() {
+        let machine = Machine::new("6.12.0").unwrap();
+        for sleep in [Nanos(100_000), Nanos::from_millis(3), Nanos::from_secs(30)] {
+            let naps = Naps::of(sleep).unwrap();
+            for groups in &naps.groups {
+                let runs = machine.run_groups("naps", groups, 1).unwrap();
+                let [sleeper, hog] = [0, 1].map(|group: usize| runs[0][group][0].finished);
+                assert!(sleeper < hog, "{sleep}: {sleeper} {hog}");
+                assert!(
+                    sleeper <= LONGEST.max(sleep) + Nanos::from_secs(1),
+                    "{sleep}: {sleeper}"
+                );
+            }
+        }
     }
 
     #[test]

@@ -98,7 +98,7 @@ pub struct WakeRatio {
     pub within: bool,
 }
 
-/// Wake-ups that take so long count as late: none does where nobody is waited for, ns.
+/// Wake-ups that take so long count as late, ns: hardly any does where nobody is waited for.
 pub(super) const LATE: u64 = 200_000;
 
 impl WakeRatio {

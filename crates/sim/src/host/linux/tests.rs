@@ -473,11 +473,12 @@ fn under_cfs_a_group_that_one_has_left_to_sleep_is_next_as_far_as_that_is_fair()
 fn under_cfs_the_group_of_a_vcpu_that_preempts_its_sibling_is_next_too() {
     let mut host = siblings_beside_another(1);
     let v = run_ahead(&mut host, 500_000);
-    // The sibling sleeps for long.
-    host.dequeue(1 - v, 0, true, 0);
+    // The sibling is away for long, and its leaving nominates nobody.
+    host.dequeue(1 - v, 0, false, 0);
+    let group = host.group_at(0, v).unwrap();
+    assert!(!host.roots[0].is_next(group));
     host.account(v, 0, 20_000_000, 0);
     host.account(v, 0, 0, 0);
-    let group = host.group_at(0, v).unwrap();
     host.enqueue(1 - v, 0, Arrival::Wakeup, 0);
     assert!(host.preempts(1 - v, 0, 0));
     assert!(host.roots[0].is_next(group));
