@@ -139,7 +139,7 @@ fn accounts() -> Result<(), Skip> {
                 "waited {waited} of {} at least",
                 least(1)
             );
-            // Its beginning and its end are of two CPUs' clocks if the thread was moved meanwhile (sched_info_dequeue), and it may even shrink.
+            // If a thread is moved while it waits, the wait begins by one CPU's clock and ends by another's, and what was counted may even shrink.
             let clocks_apart = 2_000_000;
             assert!(
                 waited <= most(1) + clocks_apart || vcpu.runs == 0,

@@ -35,7 +35,8 @@ const WORK: u64 = 20_000;
 /// What the other thread computes at a time, ns.
 const HOG: u64 = 4_000_000;
 
-const CPU_IS: [&str; 2] = ["timer_late", "timer_late_idle"];
+/// What the costs are called: on a busy CPU and on an idle one.
+const COSTS: [&str; 2] = ["timer_late", "timer_late_idle"];
 
 /// Groups that show how much later than it is due a timer wakes a thread.
 pub struct Naps {
@@ -70,7 +71,7 @@ impl Naps {
                 "[[role]]\nname = \"{name}\"\npins = [{cpu}]\nprogram = [{{ repeat = {turns}, do = [{turn}] }}]"
             );
             let load = |source| CostError::Load {
-                cost: CPU_IS[0],
+                cost: COSTS[0],
                 source,
             };
             Ok(Group {
@@ -113,7 +114,7 @@ impl Naps {
     /// What that is beyond what waking and switching cost in this machine, which has to have no times of its own.
     pub fn steals(&self, machine: &Machine, napped: &Napped) -> Result<TimerSteals, CostError> {
         let beyond = |cpu: usize| -> Result<Vec<u64>, CostError> {
-            let simulated = machine.run_groups(CPU_IS[cpu], &self.groups[cpu], 1)?;
+            let simulated = machine.run_groups(COSTS[cpu], &self.groups[cpu], 1)?;
             let simulated = simulated.first().map(|run| wakes(run)).unwrap_or_default();
             let simulated = averages::median(simulated.iter().map(|&wake| wake as f64));
             let simulated = simulated.unwrap_or(0.0) as u64;
@@ -137,7 +138,7 @@ pub fn found<'a>(all: impl Iterator<Item = &'a TimerSteals> + Clone) -> Vec<Foun
         averages::median(times).map(|median| median.round() as u64)
     };
     let busy_and_idle = [median(|steals| &steals.busy), median(|steals| &steals.idle)];
-    let measured = CPU_IS.into_iter().zip(busy_and_idle);
+    let measured = COSTS.into_iter().zip(busy_and_idle);
     measured
         .filter(|(_, measured)| measured.is_some())
         .map(|(cost, measured)| Found {
