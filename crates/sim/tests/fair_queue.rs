@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use tandem_policy::Nanos;
 use tandem_sim::sched::entity::Entity;
 use tandem_sim::sched::entity::FINE;
+use tandem_sim::sched::fair::Above;
 use tandem_sim::sched::fair::Discipline;
 use tandem_sim::sched::fair::Enqueue;
 use tandem_sim::sched::fair::FairQueue;
@@ -331,7 +332,7 @@ fn a_buddy_that_is_not_eligible_stays_the_buddy() {
     assert_eq!(cpu.queue.pick(&mut cpu.entities), Some(0));
     cpu.queue.account(&mut cpu.entities, 3 * MS);
     cpu.queue.put_back(&mut cpu.entities);
-    cpu.queue.set_next(0);
+    cpu.queue.set_next(&cpu.entities, 0);
     assert_eq!(cpu.queue.pick(&mut cpu.entities), Some(1), "ahead");
     // V is past it then, and its deadline is the latest of all.
     cpu.queue.account(&mut cpu.entities, 9 * MS);
@@ -354,7 +355,7 @@ fn one_ahead() -> Cpu {
 fn a_buddy_that_would_not_be_fair_is_next_once_it_is() {
     let mut cpu = one_ahead();
     cpu.queue.put_back(&mut cpu.entities);
-    cpu.queue.set_next(0);
+    cpu.queue.set_next(&cpu.entities, 0);
     let picked = [3, 2, 0].map(|ms| {
         let picked = cpu.queue.pick(&mut cpu.entities);
         cpu.queue.account(&mut cpu.entities, ms * MS);
@@ -396,7 +397,7 @@ fn who_has_run_its_slice_is_not_picked_again_for_being_the_buddy() {
             assert_eq!(cpu.queue.pick(&mut cpu.entities), Some(picked));
             cpu.queue.account(&mut cpu.entities, ran);
         }
-        cpu.queue.set_next(2);
+        cpu.queue.set_next(&cpu.entities, 2);
         assert_eq!(cpu.queue.tick_preempts(&cpu.entities), is_over);
         cpu.queue.put_back(&mut cpu.entities);
         let next = if is_over { 1 } else { 2 };
@@ -441,10 +442,12 @@ fn within_a_group_the_groups_part_of_a_slice_is_divided() {
         cpu.queue.pick(&mut cpu.entities);
         cpu.queue.account(&mut cpu.entities, ran);
         // Half of the 2 ms that each of three would have alone.
-        assert_eq!(
-            cpu.queue.tick_preempts_within(&cpu.entities, 1024, 2048),
-            is_over
-        );
+        let half = Above {
+            running: 6,
+            weight: 1024,
+            load: 2048,
+        };
+        assert_eq!(cpu.queue.tick_preempts_within(&cpu.entities, half), is_over);
     }
 }
 
@@ -471,7 +474,7 @@ fn who_preempts_is_next_and_nobody_is_nominated_while_the_current_one_is_to_give
     }
     cpu.queue.account(&mut cpu.entities, 20 * MS);
     cpu.queue.enqueue(&mut cpu.entities, 1, Enqueue::Wakeup);
-    cpu.queue.set_next(1);
+    cpu.queue.set_next(&cpu.entities, 1);
     for id in [2, 3] {
         cpu.queue.enqueue(&mut cpu.entities, id, Enqueue::Wakeup);
         assert!(cpu.queue.wakeup_preempts(&cpu.entities, id));
@@ -525,7 +528,7 @@ fn the_next_buddy_comes_first_and_the_one_that_yields_later() {
         let current = cpu.queue.pick(&mut cpu.entities).unwrap();
         cpu.queue.account(&mut cpu.entities, 100_000);
         let wanted = (current + 2) % 4;
-        cpu.queue.set_next(wanted);
+        cpu.queue.set_next(&cpu.entities, wanted);
         cpu.queue.yield_current(&mut cpu.entities);
         cpu.queue.put_back(&mut cpu.entities);
         assert_eq!(

@@ -145,11 +145,11 @@ pub fn compare(
     );
     let mut steals: Vec<Vec<TimerSteals>> = Vec::new();
     for (number, naps) in naps.iter().enumerate() {
-        let napped = rounds.iter().map(|round| &round.naps[number]);
-        let of_rounds = naps
-            .iter()
-            .flat_map(|naps| napped.clone().map(|napped| naps.steals(&machine, napped)));
-        steals.push(of_rounds.collect::<Result<_, _>>()?);
+        let napped: Vec<&Napped> = rounds.iter().map(|round| &round.naps[number]).collect();
+        steals.push(match naps {
+            Some(naps) => naps.steals(&machine, &napped)?,
+            None => Vec::new(),
+        });
     }
     calibration.extend(naps::found(steals.iter().flatten()));
     let reference_simulated = last(&simulated_ends(&machine, &reference)?);

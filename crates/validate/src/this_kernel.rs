@@ -5,6 +5,7 @@ use rustix::time::ClockId;
 use rustix::time::clock_getres;
 use tandem_policy::Nanos;
 use tandem_policy::PcpuSet;
+use tandem_sim::sched::fair::Discipline;
 use thiserror::Error;
 
 /// The release is not written as kernels' are.
@@ -31,24 +32,39 @@ pub fn fair(release: &str) -> Result<String, UnknownRelease> {
 }
 
 fn fair_on(release: &str, cpus: u32) -> Result<String, UnknownRelease> {
-    let factor = 1 + u64::from(cpus.clamp(1, 8).ilog2());
-    let scaled = |time: u64| time * factor;
-    if scheduler(release)? == "cfs" {
-        let [latency, least, granularity] = [6_000_000, 750_000, 1_000_000].map(scaled);
-        return Ok(format!(
-            "cfs = {{ latency = \"{latency}ns\", min_granularity = \"{least}ns\", wakeup_granularity = \"{granularity}ns\" }}\n"
-        ));
-    }
-    // Since 2ae891b82695, "sched: Reduce the default slice to avoid tasks getting an extra tick".
-    let slice = if version(release)? >= (6, 15) {
-        700_000
-    } else {
-        750_000
+    let release_is = version(release)?;
+    let discipline = match scheduler(release)? {
+        "cfs" => Discipline::cfs(cpus),
+        _ => Discipline::eevdf(cpus),
     };
-    let (slice, reweight) = (scaled(slice), reweight(release)?);
-    Ok(format!(
-        "eevdf = {{ base_slice = \"{slice}ns\", reweight = \"{reweight}\" }}\n"
-    ))
+    Ok(match discipline {
+        Discipline::Cfs {
+            latency,
+            min_granularity,
+            wakeup_granularity,
+            ..
+        } => {
+            let as_of = match release_is {
+                (..=4, _) | (5, ..=12) => "3.15",
+                (5, 13) => "5.13",
+                _ => "5.14",
+            };
+            let times = [latency, min_granularity, wakeup_granularity].map(|time| time.0);
+            let [latency, least, granularity] = times;
+            format!(
+                "cfs = {{ as_of = \"{as_of}\", latency = \"{latency}ns\", min_granularity = \"{least}ns\", wakeup_granularity = \"{granularity}ns\" }}\n"
+            )
+        }
+        Discipline::Eevdf { base_slice, .. } => {
+            let slice = match release_is >= (6, 15) {
+                // Since 2ae891b82695, "sched: Reduce the default slice to avoid tasks getting an extra tick".
+                true => 700_000 * Discipline::scaling(cpus),
+                false => base_slice.0,
+            };
+            let reweight = reweight(release)?;
+            format!("eevdf = {{ base_slice = \"{slice}ns\", reweight = \"{reweight}\" }}\n")
+        }
+    })
 }
 
 /// As the kernel says, or those that this process may use.
@@ -115,7 +131,15 @@ mod tests {
             Ok("eevdf = { base_slice = \"3000000ns\", reweight = \"reverted\" }\n".to_owned())
         );
         let cfs = fair_on("6.1.0", 4).unwrap();
-        assert!(cfs.contains("latency = \"18000000ns\""), "{cfs}");
+        assert_eq!(
+            cfs,
+            "cfs = { as_of = \"5.14\", latency = \"18000000ns\", min_granularity = \"2250000ns\", \
+             wakeup_granularity = \"3000000ns\" }\n"
+        );
+        for (release, as_of) in [("3.19.8", "3.15"), ("5.12.0", "3.15"), ("5.13.1", "5.13")] {
+            let cfs = fair_on(release, 1).unwrap();
+            assert!(cfs.contains(&format!("as_of = \"{as_of}\"")), "{cfs}");
+        }
         let error = scheduler("sixth").unwrap_err().to_string();
         assert!(error.contains("\"sixth\": expected one like"), "{error}");
     }

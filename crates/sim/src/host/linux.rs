@@ -49,6 +49,7 @@ use super::Shape;
 use crate::bits::set_bit;
 use crate::sched::entity::Entity;
 use crate::sched::entity::FINE;
+use crate::sched::fair::Above;
 use crate::sched::fair::Discipline;
 use crate::sched::fair::Enqueue;
 use crate::sched::fair::FairQueue;
@@ -138,7 +139,7 @@ impl LinuxHost {
         let pcpus = shape.pcpus as usize;
         LinuxHost {
             roots: (0..shape.pcpus)
-                .map(|p| FairQueue::new(discipline, p))
+                .map(|p| FairQueue::new(discipline, p).of_groups())
                 .collect(),
             family_of: shape.vm_of.clone(),
             group_of: vec![NONE; pcpus * shape.weights.len()],
@@ -382,9 +383,10 @@ impl Scheduler for LinuxHost {
         }
         self.forget(v, now);
         self.settle(v, group, family, arrival, now);
+        let above = self.above(p, group);
         let queue = &mut self.groups[group as usize].vcpus;
         let was_empty = !queue.has_queued();
-        queue.enqueue(&mut self.vcpu_entities, v, how);
+        queue.enqueue_within(&mut self.vcpu_entities, v, how, above);
         self.loads[family as usize].0 += self.vcpu_entities[v as usize].weight();
         self.count(p, 1);
         let weight = self.group_weight(group, family, now);
@@ -397,11 +399,8 @@ impl Scheduler for LinuxHost {
         let is_there = !was_empty || is_delayed;
         root.set_weight(&mut self.group_entities, group, weight, is_there);
         if !is_there {
-            let how = match how {
-                Enqueue::Migrated => Enqueue::Wakeup,
-                other => other,
-            };
-            root.enqueue(&mut self.group_entities, group, how);
+            // A group wakes, however its vCPU comes (enqueue_task_fair).
+            root.enqueue(&mut self.group_entities, group, Enqueue::Wakeup);
         }
     }
 
@@ -412,11 +411,10 @@ impl Scheduler for LinuxHost {
         };
         self.advance(v, group, family, now);
         let queue = &mut self.groups[group as usize].vcpus;
-        // Buddies are forgotten level by level (__clear_buddies_next).
-        if queue.is_next(v) && self.roots[p as usize].is_next(group) {
-            self.roots[p as usize].forget_next();
-        }
+        let before = queue.buddies();
         queue.dequeue(&mut self.vcpu_entities, v, sleeps);
+        self.forget_above(v, p, group, before);
+        let queue = &self.groups[group as usize].vcpus;
         if self.vcpu_entities[v as usize].is_delayed() {
             // To its group nothing changes.
             self.count(p, -1);
@@ -451,18 +449,24 @@ impl Scheduler for LinuxHost {
             let group = self.roots[p as usize].choose(&mut self.group_entities)?;
             let queue = &self.groups[group as usize].vcpus;
             let Some(sleeper) = queue.next_sleeper(&self.vcpu_entities) else {
-                self.roots[p as usize].take(&mut self.group_entities, group);
                 break group;
             };
             // It is found asleep, and all is chosen anew (pick_task_fair).
             let family = self.family_of[sleeper as usize];
             self.leave(sleeper, p, group, family, now);
         };
-        let v = self.groups[group as usize]
-            .vcpus
-            .pick(&mut self.vcpu_entities);
+        let root = &mut self.roots[p as usize];
+        if let Some(left) = root.kept().filter(|&kept| kept != group) {
+            // Whoever ran there is not the current one there any more, either (put_prev_entity).
+            self.groups[left as usize].vcpus.forget_kept();
+        }
+        root.take(&mut self.group_entities, group);
+        let queue = &mut self.groups[group as usize].vcpus;
+        let before = queue.buddies();
+        let v = queue.pick(&mut self.vcpu_entities);
         debug_assert!(v.is_some(), "a queued group has a vCPU");
         if let Some(v) = v {
+            self.forget_above(v, p, group, before);
             self.stir(v);
         }
         self.current[p as usize] = v.unwrap_or(NONE);
@@ -497,11 +501,13 @@ impl Scheduler for LinuxHost {
             return false;
         };
         self.reweigh(p, group, self.family_of[v as usize], now);
-        let weight = self.group_entities[group as usize].weight();
-        let load = self.roots[p as usize].load();
+        let above = self.above(p, group);
         let queue = &mut self.groups[group as usize].vcpus;
-        let within = queue.tick_preempts_within(&self.vcpu_entities, weight, load);
-        self.roots[p as usize].tick_preempts(&self.group_entities) || within
+        let before = queue.buddies();
+        let within = queue.tick_preempts_within(&self.vcpu_entities, above);
+        self.forget_above(v, p, group, before);
+        let root = &mut self.roots[p as usize];
+        root.tick_preempts_within(&self.group_entities, Above::none(above.running)) || within
     }
 
     fn preempts(&mut self, woken: u32, p: u32, _now: u64) -> bool {

@@ -25,6 +25,7 @@ use crate::host::Ranking;
 use crate::host::Starts;
 use crate::host::Ticks;
 use crate::scenario::units;
+use crate::sched::fair::CfsAge;
 use crate::sched::fair::Discipline;
 use crate::sched::fair::Reweight;
 
@@ -56,13 +57,6 @@ const MOST_BUSY_FACTOR: u32 = 1024;
 
 /// The longest.
 const LONGEST: Nanos = Nanos::from_secs(10);
-
-/// CFS' sysctl_sched_latency, sysctl_sched_min_granularity and sysctl_sched_wakeup_granularity for
-/// one CPU (kernel/sched/fair.c, 3.19).
-const CFS: [Nanos; 3] = [Nanos(6_000_000), Nanos(750_000), Nanos(1_000_000)];
-
-/// EEVDF's sysctl_sched_base_slice for one CPU (kernel/sched/fair.c, 6.12).
-const EEVDF_SLICE: Nanos = Nanos(750_000);
 
 /// Window, growth and shrinking of arch/x86/kvm/vmx (6.12): `ple_window`, `ple_window_grow`,
 /// `ple_window_shrink`, `ple_window_max`.
@@ -146,54 +140,69 @@ pub fn tick(field: &Field<'_>) -> Result<Nanos, LoadError> {
     field.time(Nanos(100_000), Nanos::from_millis(100))
 }
 
+pub(super) const CFS_KEYS: [&str; 5] = [
+    "as_of",
+    "latency",
+    "min_granularity",
+    "wakeup_granularity",
+    "own_granularity",
+];
+
 /// The fair scheduler of a given name with the settings in `[….cfs]` and `[….eevdf]`, on so many CPUs.
 pub fn fair(table: &Table<'_>, name: SchedulerName, cpus: u32) -> Result<Discipline, LoadError> {
-    let factor = u64::from(1 + cpus.clamp(1, 8).ilog2());
-    let scaled = |time: Nanos| Nanos(time.0 * factor);
     let time = |field: &Field<'_>| field.time(SHORTEST, LONGEST);
-    let [mut latency, mut min_granularity, mut wakeup_granularity] = CFS.map(scaled);
-    let mut own_granularity = false;
-    let cfs_keys = [
-        "latency",
-        "min_granularity",
-        "wakeup_granularity",
-        "own_granularity",
-    ];
-    if let Some(cfs) = table.table("cfs", &cfs_keys)? {
-        latency = cfs.or("latency", latency, time)?;
-        min_granularity = cfs.or("min_granularity", min_granularity, time)?;
-        wakeup_granularity = cfs.or("wakeup_granularity", wakeup_granularity, |field| {
-            field.time(Nanos::ZERO, LONGEST)
-        })?;
-        own_granularity = cfs.or("own_granularity", own_granularity, Field::flag)?;
-        if min_granularity > latency {
-            return Err(cfs.wrong(format!(
-                "cfs: min_granularity {} is longer than latency {}: give latency at least as much",
-                units::short(min_granularity),
-                units::short(latency)
-            )));
-        }
-    }
-    let (mut base_slice, mut reweight) = (scaled(EEVDF_SLICE), Reweight::default());
-    if let Some(eevdf) = table.table("eevdf", &EEVDF_KEYS)? {
-        base_slice = eevdf.or("base_slice", base_slice, |field| {
-            field.time(Nanos(100_000), Nanos::from_millis(100))
-        })?;
-        reweight = eevdf.or("reweight", reweight, |field| {
-            field.choice(&[("6.13", Reweight::Placed), ("reverted", Reweight::Kept)])
-        })?;
-    }
-    Ok(match name {
-        SchedulerName::Cfs => Discipline::Cfs {
+    let mut cfs = Discipline::cfs(cpus);
+    if let (
+        Some(table),
+        Discipline::Cfs {
+            as_of,
             latency,
             min_granularity,
             wakeup_granularity,
             own_granularity,
         },
-        SchedulerName::Eevdf | SchedulerName::Credit => Discipline::Eevdf {
+    ) = (table.table("cfs", &CFS_KEYS)?, &mut cfs)
+    {
+        *as_of = table.or("as_of", *as_of, |field| {
+            field.choice(&[
+                ("3.15", CfsAge::Linux3),
+                ("5.13", CfsAge::AltPeriod),
+                ("5.14", CfsAge::KeptBuddies),
+            ])
+        })?;
+        *latency = table.or("latency", *latency, time)?;
+        *min_granularity = table.or("min_granularity", *min_granularity, time)?;
+        *wakeup_granularity = table.or("wakeup_granularity", *wakeup_granularity, |field| {
+            field.time(Nanos::ZERO, LONGEST)
+        })?;
+        *own_granularity = table.or("own_granularity", *own_granularity, Field::flag)?;
+        if min_granularity > latency {
+            return Err(table.wrong(format!(
+                "cfs: min_granularity {} is longer than latency {}: give latency at least as much",
+                units::short(*min_granularity),
+                units::short(*latency)
+            )));
+        }
+    }
+    let mut eevdf = Discipline::eevdf(cpus);
+    if let (
+        Some(table),
+        Discipline::Eevdf {
             base_slice,
             reweight,
         },
+    ) = (table.table("eevdf", &EEVDF_KEYS)?, &mut eevdf)
+    {
+        *base_slice = table.or("base_slice", *base_slice, |field| {
+            field.time(Nanos(100_000), Nanos::from_millis(100))
+        })?;
+        *reweight = table.or("reweight", *reweight, |field| {
+            field.choice(&[("6.13", Reweight::Placed), ("reverted", Reweight::Kept)])
+        })?;
+    }
+    Ok(match name {
+        SchedulerName::Cfs => cfs,
+        SchedulerName::Eevdf | SchedulerName::Credit => eevdf,
     })
 }
 

@@ -12,6 +12,7 @@ use super::load::Source;
 use crate::host::HostScheduler;
 use crate::host::PauseLoop;
 use crate::machine::Costs;
+use crate::sched::fair::CfsAge;
 use crate::sched::fair::Discipline;
 
 const SMALL: &str = "duration = \"1s\"\n\
@@ -71,6 +72,7 @@ fn values_are_replaced_before_they_are_read() {
     let scenario = with(&[
         "host.scheduler=cfs",
         "host.cfs.latency=12ms",
+        "host.cfs.as_of='5.13'",
         "host.pause_loop.policy=fixed",
         "host.pause_loop.window=8192",
         "machine.costs.vm_exit=900",
@@ -84,6 +86,7 @@ fn values_are_replaced_before_they_are_read() {
     assert_eq!(
         scenario.host.scheduler,
         HostScheduler::Linux(Discipline::Cfs {
+            as_of: CfsAge::AltPeriod,
             latency: Nanos::from_millis(12),
             min_granularity: Nanos(2_250_000),
             wakeup_granularity: Nanos::from_millis(3),
@@ -135,6 +138,7 @@ fn what_is_replaced_wrongly_names_the_replacement() {
         ("vm=[]", "at least one VM"),
         ("workload.w.role.0.pins=[2]", "this VM has the vCPUs 0 … 1"),
         ("host.cfs.latency=1ms", "longer than latency"),
+        ("host.cfs.as_of='6.1'", "\"3.15\", \"5.13\", \"5.14\""),
         ("host.credit.tick=50ms", "longer than timeslice"),
         ("host.pause_loop.most=1", "below window"),
         (
@@ -198,11 +202,12 @@ fn every_key_is_documented() {
     use crate::workload::parse;
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/scenarios.md");
     let text = std::fs::read_to_string(path).unwrap();
-    let lists: [&[&str]; 15] = [
+    let lists: [&[&str]; 16] = [
         &load::KEYS,
         &super::machine::KEYS,
         &super::host::KEYS,
         &super::host::PAUSE_LOOP_KEYS,
+        &super::host::CFS_KEYS,
         &super::host::EEVDF_KEYS,
         &super::policies::FAIR_KEYS,
         &super::policies::TURNS_KEYS,
@@ -219,6 +224,7 @@ fn every_key_is_documented() {
         let written = [
             format!("`{key}`"),
             format!("`{key}."),
+            format!("`cfs.{key}`"),
             format!("`eevdf.{key}`"),
             format!("[host.{key}]"),
             format!("[{key}]"),

@@ -1,4 +1,4 @@
-//! One CPU's fair run queue: CFS as of Linux 3.19 or EEVDF as of 6.12, used by the host for VMs and
+//! One CPU's fair run queue: CFS as of Linux 3.15 … 6.5 (see [`CfsAge`]) or EEVDF as of 6.12, used by the host for VMs and
 //! vCPUs and by the guest for threads.
 //!
 //! Source: kernel/sched/fair.c of those versions. Virtual time is ns of run time scaled by
@@ -10,7 +10,7 @@
 //! come back at most half a latency behind (GENTLE_FAIR_SLEEPERS), new ones a slice ahead
 //! (START_DEBIT). The next buddy (yield_to, wake-up preemption, a group that one has left to sleep) is
 //! preferred and the skip buddy (sched_yield) avoided as long as that is fair to the granularity; until
-//! then they stay buddies. The last buddy is missing; it takes eight that run in one queue.
+//! then they stay buddies. So is whom another of eight or more has preempted (LAST_BUDDY).
 //!
 //! EEVDF: V is the average virtual time, weighted; whoever is not ahead of it is eligible, and of the
 //! eligible the earliest virtual deadline is next. Lag is kept over sleeps and moves (PLACE_LAG, with
@@ -21,90 +21,21 @@
 //!
 //! Who sleeps with negative lag stays queued until V has caught up with it (see `delayed`).
 
+mod above;
+mod buddies;
 mod delayed;
+mod discipline;
 mod reweight;
-
-use serde::Serialize;
-use tandem_policy::Nanos;
+mod slices;
 
 use super::entity::Entity;
 use super::entity::FINE;
 use super::entity::NIL;
 use super::order::Order;
-
-/// Which fair scheduler, with its settings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Discipline {
-    /// Completely Fair Scheduler, kernel/sched/fair.c of 3.19.
-    Cfs {
-        /// Every runnable entity runs once in this time, with few of them.
-        latency: Nanos,
-        /// The least time each then gets.
-        min_granularity: Nanos,
-        /// A woken entity preempts when it is behind by this much.
-        wakeup_granularity: Nanos,
-        /// Whether a custom slice is an entity's own wake-up granularity, as in the prototype of asymmetric vCPUs (Shan,
-        /// NJIT 2018, chapter 5). No released kernel has that.
-        #[serde(skip_serializing_if = "std::ops::Not::not")]
-        own_granularity: bool,
-    },
-    /// Earliest eligible virtual deadline first, kernel/sched/fair.c of 6.12.
-    Eevdf {
-        /// The slice of an entity without one of its own.
-        base_slice: Nanos,
-        /// What becomes of the lag of a runnable entity whose weight changes.
-        #[serde(skip_serializing_if = "Reweight::is_kept")]
-        reweight: Reweight,
-    },
-}
-
-/// What becomes of a runnable entity's lag when its weight changes (reweight_entity): a group of several pCPUs is given
-/// another weight whenever one of its vCPUs sleeps or wakes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub enum Reweight {
-    /// It stays what it is in time, as in Linux 6.7 … 6.12 and again since the revert (101f3498b4bd, 2026).
-    #[default]
-    #[serde(rename = "reverted")]
-    Kept,
-    /// The entity is placed anew, as in Linux 6.13 and after (6d71a9c61604, "sched/fair: Fix EEVDF entity placement bug causing
-    /// scheduling lag"): its lag is inflated as if it were not counted in V, which the current one always is.
-    #[serde(rename = "6.13")]
-    Placed,
-}
-
-impl Reweight {
-    /// Whether lag is kept.
-    fn is_kept(&self) -> bool {
-        *self == Reweight::Kept
-    }
-}
-
-impl Discipline {
-    /// CFS with the kernel's settings for a machine of so many CPUs.
-    pub fn cfs(cpus: u32) -> Discipline {
-        let factor = scaling(cpus);
-        Discipline::Cfs {
-            latency: Nanos(6_000_000 * factor),
-            min_granularity: Nanos(750_000 * factor),
-            wakeup_granularity: Nanos(1_000_000 * factor),
-            own_granularity: false,
-        }
-    }
-
-    /// EEVDF with the kernel's settings for a machine of so many CPUs.
-    pub fn eevdf(cpus: u32) -> Discipline {
-        Discipline::Eevdf {
-            base_slice: Nanos(750_000 * scaling(cpus)),
-            reweight: Reweight::default(),
-        }
-    }
-}
-
-/// get_update_sysctl_factor: 1 + log₂ of the CPUs, of at most 8.
-fn scaling(cpus: u32) -> u64 {
-    1 + u64::from(cpus.clamp(1, 8).ilog2())
-}
+pub use above::Above;
+pub use discipline::CfsAge;
+pub use discipline::Discipline;
+pub use discipline::Reweight;
 
 /// TICK_NSEC at 250 Hz.
 const TICK: u64 = 4_000_000;
@@ -139,6 +70,7 @@ pub struct FairQueue {
     min_vruntime: i64,
     next: u32,
     skip: u32,
+    last: u32,
     /// The next one whether or not that is fair (co-scheduling).
     first: u32,
     /// The one that took the CPU from the current one by waking, before it is picked (EEVDF).
@@ -155,6 +87,8 @@ pub struct FairQueue {
     passed: bool,
     /// It is to be chosen anew, whoever wakes until then.
     resched: bool,
+    /// Entities are groups of a host.
+    of_groups: bool,
 }
 
 impl FairQueue {
@@ -172,6 +106,7 @@ impl FairQueue {
             min_vruntime: 0,
             next: NIL,
             skip: NIL,
+            last: NIL,
             first: NIL,
             woken: NIL,
             ran: 0,
@@ -180,6 +115,15 @@ impl FairQueue {
             seen: 0,
             passed: false,
             resched: false,
+            of_groups: false,
+        }
+    }
+
+    /// Its entities are groups, none of which is preempted by a sibling of its own queue.
+    pub fn of_groups(self) -> FairQueue {
+        FairQueue {
+            of_groups: true,
+            ..self
         }
     }
 
@@ -198,6 +142,11 @@ impl FairQueue {
     /// 1 ÷ [`FINE`].
     pub fn load(&self) -> u64 {
         self.load
+    }
+
+    /// Whether nothing but the current one is queued, not even one that sleeps.
+    pub fn is_alone(&self) -> bool {
+        self.current != NIL && self.order.len() == 0
     }
 
     /// Whether anything is queued or current, asleep or not.
@@ -239,23 +188,6 @@ impl FairQueue {
                 ..
             }
         )
-    }
-
-    fn slice_of(&self, entity: &Entity) -> u64 {
-        match self.discipline {
-            Discipline::Eevdf { .. } if entity.slice > 0 => entity.slice,
-            Discipline::Eevdf { base_slice, .. } => base_slice.0,
-            Discipline::Cfs {
-                latency,
-                min_granularity,
-                ..
-            } => {
-                let running = u64::from(self.len()).max(1);
-                let period = latency.0.max(running * min_granularity.0);
-                let load = self.load.max(entity.weight);
-                (u128::from(period) * u128::from(entity.weight) / u128::from(load)) as u64
-            }
-        }
     }
 
     /// Weighted sum of virtual times and of weights, the current one included.
@@ -315,8 +247,13 @@ impl FairQueue {
         self.min_vruntime = self.min_vruntime.max(least);
     }
 
-    /// An entity becomes runnable here.
+    /// An entity becomes runnable here, where all are that run on the CPU.
     pub fn enqueue(&mut self, entities: &mut [Entity], id: u32, how: Enqueue) {
+        self.enqueue_within(entities, id, how, Above::none(self.len()));
+    }
+
+    /// The same in a group: under CFS one that is new is placed by the slice that it has there.
+    pub fn enqueue_within(&mut self, entities: &mut [Entity], id: u32, how: Enqueue, above: Above) {
         let entity = &entities[id as usize];
         if entity.delayed {
             debug_assert_eq!(entity.home, self.number, "sleeps in another queue");
@@ -325,7 +262,8 @@ impl FairQueue {
         self.update(entities);
         match self.discipline {
             Discipline::Cfs { latency, .. } => {
-                self.place_cfs(&mut entities[id as usize], how, latency.0)
+                let entity = &mut entities[id as usize];
+                self.place_cfs(entity, how, latency.0, above)
             }
             Discipline::Eevdf { .. } => self.place_eevdf(entities, id, how),
         }
@@ -337,22 +275,12 @@ impl FairQueue {
     }
 
     /// place_entity of 3.19.
-    fn place_cfs(&mut self, entity: &mut Entity, how: Enqueue, latency: u64) {
+    fn place_cfs(&self, entity: &mut Entity, how: Enqueue, latency: u64, above: Above) {
         let mut place = self.min_vruntime;
         match how {
             Enqueue::New => {
-                // As if it were queued already.
-                let running = u64::from(self.len()) + 1;
-                let load = self.load + entity.weight;
-                let Discipline::Cfs {
-                    min_granularity, ..
-                } = self.discipline
-                else {
-                    return;
-                };
-                let period = latency.max(running * min_granularity.0);
-                let slice = u128::from(period) * u128::from(entity.weight) / u128::from(load);
-                entity.vruntime = place + entity.scaled(slice as u64);
+                let slice = self.cfs_slice(entity, false, above);
+                entity.vruntime = place + entity.scaled(slice);
             }
             Enqueue::Wakeup => {
                 if entity.home != self.number {
@@ -408,6 +336,7 @@ impl FairQueue {
         for buddy in [
             &mut self.next,
             &mut self.skip,
+            &mut self.last,
             &mut self.first,
             &mut self.woken,
             &mut self.kept,
@@ -417,8 +346,7 @@ impl FairQueue {
             }
         }
         // CFS keeps no lag, who is alone has none, and finding it takes two long divisions.
-        let is_alone = self.current == id && self.order.len() == 0;
-        let has_lag = self.is_eevdf() && !is_alone;
+        let has_lag = self.is_eevdf() && !(self.current == id && self.is_alone());
         if sleeps && has_lag && !self.is_eligible(entities, id) {
             return self.delay(entities, id);
         }
@@ -467,10 +395,8 @@ impl FairQueue {
         self.unlink(entities, id);
         self.current = id;
         // Whoever is not picked stays the buddy (clear_buddies).
-        for buddy in [&mut self.next, &mut self.skip] {
-            if *buddy == id {
-                *buddy = NIL;
-            }
+        if self.kept != id || !self.discipline.keeps_buddies() {
+            self.forget_buddies(id);
         }
         (self.first, self.woken) = (NIL, NIL);
         // Whoever goes on is not set anew (pick_next_task_fair since 3.15): its slice goes on, and it is no safer than it was.
@@ -491,8 +417,10 @@ impl FairQueue {
         {
             chosen = second;
         }
-        if self.next != NIL && !self.is_behind(entities, first, self.next) {
-            chosen = self.next;
+        for buddy in [self.last, self.next] {
+            if buddy != NIL && !self.is_behind(entities, first, buddy) {
+                chosen = buddy;
+            }
         }
         Some(chosen)
     }
@@ -551,6 +479,16 @@ impl FairQueue {
         }
     }
 
+    /// The one that was put back and goes on if it is picked before any other.
+    pub fn kept(&self) -> Option<u32> {
+        (self.kept != NIL).then_some(self.kept)
+    }
+
+    /// It does not go on if it is picked: the CPU has gone to another group meanwhile.
+    pub fn forget_kept(&mut self) {
+        self.kept = NIL;
+    }
+
     /// The current entity ran for so many ns.
     #[inline]
     pub fn account(&mut self, entities: &mut [Entity], ran: u64) {
@@ -572,13 +510,13 @@ impl FairQueue {
         self.advance_min(entities);
     }
 
-    /// At a clock tick: whether the current entity is to give way.
+    /// At a clock tick: whether the current entity is to give way, where all are that run on the CPU.
     pub fn tick_preempts(&mut self, entities: &[Entity]) -> bool {
-        self.tick_preempts_within(entities, 1, 1)
+        self.tick_preempts_within(entities, Above::none(self.len()))
     }
 
-    /// The same in a group that has this weight among all that weigh `load`: under CFS it is so much of a slice that is divided (sched_slice).
-    pub fn tick_preempts_within(&mut self, entities: &[Entity], weight: u64, load: u64) -> bool {
+    /// The same in a group: under CFS it is what the group has of a slice that is divided.
+    pub fn tick_preempts_within(&mut self, entities: &[Entity], above: Above) -> bool {
         self.update(entities);
         if self.order.len() == 0 || self.current == NIL {
             return false;
@@ -590,13 +528,10 @@ impl FairQueue {
             return self.resched;
         };
         let current = &entities[self.current as usize];
-        let slice = u128::from(self.slice_of(current)) * u128::from(weight);
-        let ideal = (slice / u128::from(load.max(1))) as u64;
+        let ideal = self.cfs_slice(current, true, above);
         if self.ran > ideal {
             // So that it is not picked again for being the buddy (check_preempt_tick).
-            if self.next == self.current {
-                self.next = NIL;
-            }
+            self.forget_buddies(self.current);
             self.resched = true;
         } else if self.ran >= min_granularity.0
             && let Some(first) = self.order.first(entities)
@@ -628,7 +563,7 @@ impl FairQueue {
         if !self.is_eevdf() {
             self.resched = self.is_behind(entities, woken, self.current);
             if self.resched {
-                self.next = woken;
+                self.nominate(entities, woken);
             }
             return self.resched;
         }
@@ -660,6 +595,7 @@ impl FairQueue {
         if self.current == NIL {
             return;
         }
+        self.forget_buddies(self.current);
         self.update(entities);
         if self.is_eevdf() {
             let slice = self.slice_of(&entities[self.current as usize]);
@@ -669,21 +605,6 @@ impl FairQueue {
         } else {
             self.skip = self.current;
         }
-    }
-
-    /// A queued entity is to be the next one, as far as that is fair (yield_to).
-    pub fn set_next(&mut self, id: u32) {
-        self.next = id;
-    }
-
-    /// Whether it is.
-    pub fn is_next(&self, id: u32) -> bool {
-        self.next == id
-    }
-
-    /// Nobody is to be the next one any more.
-    pub fn forget_next(&mut self) {
-        self.next = NIL;
     }
 
     /// The current entity is to give way, whoever wakes until then.
@@ -696,3 +617,6 @@ impl FairQueue {
         self.first = id;
     }
 }
+
+#[cfg(test)]
+mod tests;

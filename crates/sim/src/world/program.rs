@@ -152,9 +152,11 @@ impl World {
                     self.threads[t as usize].phase = Phase::Done;
                     self.threads[t as usize].doing = Doing::Go;
                     self.guest_account(v);
-                    self.vcpus[v as usize]
-                        .queue
-                        .yield_current(&mut self.entities);
+                    let queue = &mut self.vcpus[v as usize].queue;
+                    // Alone it loses nothing (yield_task_fair).
+                    if !queue.is_alone() {
+                        queue.yield_current(&mut self.entities);
+                    }
                     self.vms[self.threads[t as usize].vm as usize]
                         .counts
                         .voluntary_switches += 1;

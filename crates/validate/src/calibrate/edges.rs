@@ -494,7 +494,7 @@ mod tests {
 
     use super::super::real::testing::machine as machine_for_tests;
     use super::super::real::testing::unless_not_root;
-    use super::super::simulated::testing::KERNEL;
+    use super::super::simulated::testing::kernel;
     use super::*;
 
     fn host() -> Host {
@@ -502,7 +502,7 @@ mod tests {
             tsc_khz: 2_000_000,
             steps_per_mebicycle: 300_000,
         };
-        Host::new(KERNEL, 256.0, calibration)
+        Host::new(kernel(), 256.0, calibration)
     }
 
     /// A real run whose vCPUs began one to a pCPU, or where they are pinned.

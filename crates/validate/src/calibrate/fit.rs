@@ -193,7 +193,7 @@ fn seek<E>(wanted: f64, mut speed: impl FnMut(u64) -> Result<f64, E>) -> Result<
 mod tests {
     use tandem_microvm::Calibration;
 
-    use super::super::simulated::testing::KERNEL;
+    use super::super::simulated::testing::kernel;
     use super::*;
 
     #[test]
@@ -222,7 +222,7 @@ mod tests {
             tsc_khz: 2_000_000,
             steps_per_mebicycle: 300_000,
         };
-        let unknown = Host::new(KERNEL, 256.0, calibration);
+        let unknown = Host::new(kernel(), 256.0, calibration);
         let mut known = unknown.clone();
         known.costs.lock_handoff = 150;
         known.costs.posted_interrupt = 9_000;

@@ -85,12 +85,14 @@ pub enum SimulatedError {
 }
 
 /// A kernel as the simulator is told of it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Kernel {
     /// `eevdf` or `cfs`.
     pub scheduler: &'static str,
     /// What becomes of lag when a group's weight changes, as a scenario's `eevdf.reweight` has it.
     pub reweight: &'static str,
+    /// Its scheduler's settings, as a scenario's `[host]` has them.
+    pub fair: String,
     /// Its clock tick, ns.
     pub tick_ns: u64,
     /// How long KVM polls for a halted vCPU at most, ns.
@@ -103,6 +105,7 @@ impl Kernel {
         Ok(Kernel {
             scheduler: this_kernel::scheduler(release)?,
             reweight: this_kernel::reweight(release)?,
+            fair: this_kernel::fair(release)?,
             tick_ns: this_kernel::tick().0,
             halt_poll_ns: this_kernel::halt_poll(),
         })
@@ -177,10 +180,6 @@ pub fn text(
     seconds: f64,
 ) -> Result<String, SimulatedError> {
     let kernel = &host.kernel;
-    let eevdf = match kernel.scheduler {
-        "eevdf" => format!("eevdf = {{ reweight = \"{}\" }}\n", kernel.reweight),
-        _ => String::new(),
-    };
     let heaviest = setup.guests.iter().map(|guest| guest.weight).max();
     let times = setup::times(host.weight_range, heaviest.unwrap_or(1));
     let duration_ms = WARM_UP_MS + (seconds * 1000.0).round().max(1.0) as u64;
@@ -188,8 +187,8 @@ pub fn text(
         "about = \"calibration: {setup}\"\nduration = \"{duration_ms}ms\"\nwarmup = \
          \"{WARM_UP_MS}ms\"\n\n[machine]\npcpus = {PCPUS}\n\n[host]\nscheduler = \"{}\"\n\
          tick = \"{}ns\"\nticks = \"in-step\"\nhalt_poll = \"{}ns\"\n\
-         pause_loop = {{ policy = \"off\" }}\n{eevdf}",
-        kernel.scheduler, kernel.tick_ns, kernel.halt_poll_ns,
+         pause_loop = {{ policy = \"off\" }}\n{}",
+        kernel.scheduler, kernel.tick_ns, kernel.halt_poll_ns, kernel.fair,
     );
     for (i, guest) in setup.guests.iter().enumerate() {
         let pins: Vec<String> = (0..guest.vcpus)
@@ -455,12 +454,15 @@ pub mod testing {
     use super::Kernel;
 
     /// A kernel before lag was inflated.
-    pub const KERNEL: Kernel = Kernel {
-        scheduler: "eevdf",
-        reweight: "reverted",
-        tick_ns: 4_000_000,
-        halt_poll_ns: 200_000,
-    };
+    pub fn kernel() -> Kernel {
+        Kernel {
+            scheduler: "eevdf",
+            reweight: "reverted",
+            fair: "eevdf = { base_slice = \"1500us\", reweight = \"reverted\" }\n".to_owned(),
+            tick_ns: 4_000_000,
+            halt_poll_ns: 200_000,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -473,7 +475,7 @@ mod tests {
             tsc_khz: 2_000_000,
             steps_per_mebicycle: 300_000,
         };
-        Host::new(testing::KERNEL, 256.0, calibration)
+        Host::new(testing::kernel(), 256.0, calibration)
     }
 
     #[test]

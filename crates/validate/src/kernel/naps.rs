@@ -111,23 +111,32 @@ impl Naps {
         Ok(napped)
     }
 
-    /// What that is beyond what waking and switching cost in this machine, which has to have no times of its own.
-    pub fn steals(&self, machine: &Machine, napped: &Napped) -> Result<TimerSteals, CostError> {
-        let beyond = |cpu: usize| -> Result<Vec<u64>, CostError> {
+    /// What that is in each of some runs beyond what waking and switching cost in this machine, which has to have no times of its own.
+    pub fn steals(
+        &self,
+        machine: &Machine,
+        runs: &[&Napped],
+    ) -> Result<Vec<TimerSteals>, CostError> {
+        let simulated = |cpu: usize| -> Result<u64, CostError> {
             let simulated = machine.run_groups(COSTS[cpu], &self.groups[cpu], 1)?;
             let simulated = simulated.first().map(|run| wakes(run)).unwrap_or_default();
             let simulated = averages::median(simulated.iter().map(|&wake| wake as f64));
-            let simulated = simulated.unwrap_or(0.0) as u64;
+            Ok(simulated.unwrap_or(0.0) as u64)
+        };
+        let simulated = [simulated(0)?, simulated(1)?];
+        let beyond = |napped: &Napped, cpu: usize| -> Vec<u64> {
             // Who waits for another's slice does not wait for the timer. On an idle CPU nobody of the two is in the way.
             let real = napped.0[cpu]
                 .iter()
                 .filter(|&&wake| cpu == 1 || wake < LATE);
-            Ok(real.map(|wake| wake.saturating_sub(simulated)).collect())
+            real.map(|wake| wake.saturating_sub(simulated[cpu]))
+                .collect()
         };
-        Ok(TimerSteals {
-            busy: beyond(0)?,
-            idle: beyond(1)?,
-        })
+        let steals = runs.iter().map(|napped| TimerSteals {
+            busy: beyond(napped, 0),
+            idle: beyond(napped, 1),
+        });
+        Ok(steals.collect())
     }
 }
 
@@ -215,10 +224,12 @@ mod tests {
             vec![bases[0] + 5_000, bases[0] + 5_000, 4_000_000],
             vec![bases[1] + 30_000, bases[1] + 30_000, 300_000],
         ]);
-        let steals = naps.steals(&machine, &napped).unwrap();
-        assert_eq!(steals.busy, [5_000; 2]);
-        assert_eq!(steals.idle, [30_000, 30_000, 300_000 - bases[1]]);
-        machine.steals = vec![steals];
+        let nothing = Napped::default();
+        let steals = naps.steals(&machine, &[&napped, &nothing]).unwrap();
+        assert_eq!(steals[0].busy, [5_000; 2]);
+        assert_eq!(steals[0].idle, [30_000, 30_000, 300_000 - bases[1]]);
+        assert!(steals[1].is_empty());
+        machine.steals = vec![steals[0].clone()];
         assert_eq!(base(&machine, 0), bases[0] + 5_000);
         assert_eq!(base(&machine, 1), bases[1] + 30_000);
     }

@@ -1,5 +1,6 @@
 //! Who is next or to give way, at both levels: buddies of vCPUs and of their groups.
 
+use super::Above;
 use super::Discipline;
 use super::LinuxHost;
 use super::NONE;
@@ -7,8 +8,39 @@ use super::NONE;
 impl LinuxHost {
     /// A group is to be the next one as far as that is fair, unless it is of the idle class (set_next_buddy since 5.15).
     pub(super) fn nominate(&mut self, p: u32, group: u32) {
-        if !self.group_entities[group as usize].is_idle() {
-            self.roots[p as usize].set_next(group);
+        self.roots[p as usize].set_next(&self.group_entities, group);
+    }
+
+    /// So is a vCPU, and its group with it; of the idle class neither.
+    fn nominate_vcpu(&mut self, v: u32, p: u32, group: u32) {
+        if !self.vcpu_entities[v as usize].is_idle() {
+            let queue = &mut self.groups[group as usize].vcpus;
+            queue.set_next(&self.vcpu_entities, v);
+            self.nominate(p, group);
+        }
+    }
+
+    /// A vCPU's group is no buddy any more of what the vCPU has ceased to be (__clear_buddies_next, _skip and _last go up).
+    pub(super) fn forget_above(&mut self, v: u32, p: u32, group: u32, before: [u32; 3]) {
+        let now = self.groups[group as usize].vcpus.buddies();
+        for which in 0..3 {
+            if before[which] == v && now[which] != v {
+                self.roots[p as usize].forget_buddy(group, which);
+            }
+        }
+    }
+
+    /// Where a group's queue is on its pCPU.
+    pub(super) fn above(&self, p: u32, group: u32) -> Above {
+        let root = &self.roots[p as usize];
+        let entity = &self.group_entities[group as usize];
+        let weight = entity.weight();
+        let is_there = self.groups[group as usize].vcpus.has_queued() || entity.is_delayed();
+        let more = if is_there { 0 } else { weight };
+        Above {
+            running: self.queued[p as usize],
+            weight,
+            load: root.load() + more,
         }
     }
 
@@ -32,9 +64,15 @@ impl LinuxHost {
             return self.roots[p as usize].wakeup_preempts(&self.group_entities, of_woken);
         }
         let preempts = queue.wakeup_preempts(&self.vcpu_entities, woken);
-        if preempts && queue.is_next(woken) {
-            // Its parents are the next buddies as well (set_next_buddy).
-            self.nominate(p, of_woken);
+        if preempts {
+            // Its parents are buddies as well (set_next_buddy, set_last_buddy).
+            let [next, _, last] = queue.buddies();
+            if next == woken {
+                self.nominate(p, of_woken);
+            }
+            if last == current {
+                self.roots[p as usize].set_last(&self.group_entities);
+            }
         }
         preempts
     }
@@ -47,15 +85,25 @@ impl LinuxHost {
         let (Some(of_to), Some(of_from)) = (self.group_at(q, to), self.group_at(p, from)) else {
             return false;
         };
-        self.nominate(q, of_to);
-        self.groups[of_to as usize].vcpus.set_next(to);
+        let queue = &self.groups[of_from as usize].vcpus;
+        let is_alone = self.roots[p as usize].is_alone() && queue.is_alone();
+        if is_alone && self.queued[q as usize] == 1 {
+            // There is no point in it (yield_to).
+            return false;
+        }
+        self.nominate_vcpu(to, q, of_to);
         if p != q {
             // Who wakes there until it gives way is not looked at (resched_curr in yield_to).
             self.roots[q as usize].set_resched();
         }
-        self.groups[of_from as usize]
-            .vcpus
-            .yield_current(&mut self.vcpu_entities);
+        if is_alone {
+            // It loses nothing (yield_task_fair).
+            return true;
+        }
+        let queue = &mut self.groups[of_from as usize].vcpus;
+        let before = queue.buddies();
+        queue.yield_current(&mut self.vcpu_entities);
+        self.forget_above(from, p, of_from, before);
         // CFS skips at every level; EEVDF delays the deadline of the vCPU alone.
         if matches!(self.discipline, Discipline::Cfs { .. }) {
             self.roots[p as usize].yield_current(&mut self.group_entities);
@@ -81,8 +129,10 @@ impl LinuxHost {
             return;
         }
         if let Some(group) = self.group_at(p, v) {
-            self.nominate(p, group);
-            self.groups[group as usize].vcpus.set_next(v);
+            self.nominate_vcpu(v, p, group);
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

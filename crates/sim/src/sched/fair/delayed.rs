@@ -113,6 +113,8 @@ impl FairQueue {
         self.seen = entities[self.current as usize].vruntime;
         let has_passed = std::mem::take(&mut self.passed);
         if self.order.len() > 0 && (has_passed || !self.protected && self.is_placed_anew()) {
+            // So that it is not picked again for being the buddy (clear_buddies in update_curr).
+            self.forget_buddies(self.current);
             self.resched = true;
         }
     }

@@ -1,0 +1,65 @@
+//! Buddies: who is to be next, or not, as far as that is fair.
+
+use super::Discipline;
+use super::Entity;
+use super::FairQueue;
+use super::NIL;
+
+impl FairQueue {
+    /// A queued entity is to be the next one, as far as that is fair (set_next_buddy), unless it is of the idle class.
+    pub fn set_next(&mut self, entities: &[Entity], id: u32) {
+        if !entities[id as usize].is_idle() {
+            self.next = id;
+        }
+    }
+
+    /// Whether it is.
+    pub fn is_next(&self, id: u32) -> bool {
+        self.next == id
+    }
+
+    /// The current one is to come back before others do, if whoever preempted it leaves soon (set_last_buddy), unless it is of the idle class.
+    pub fn set_last(&mut self, entities: &[Entity]) {
+        if self.current != NIL && !entities[self.current as usize].is_idle() {
+            self.last = self.current;
+        }
+    }
+
+    /// Who is the next buddy, who the skip buddy and who the last one.
+    pub fn buddies(&self) -> [u32; 3] {
+        [self.next, self.skip, self.last]
+    }
+
+    /// An entity is no such buddy any more.
+    pub fn forget_buddy(&mut self, id: u32, which: usize) {
+        let buddies = [&mut self.next, &mut self.skip, &mut self.last];
+        if *buddies[which] == id {
+            *buddies[which] = NIL;
+        }
+    }
+
+    /// It is no buddy at all (clear_buddies).
+    pub(super) fn forget_buddies(&mut self, id: u32) {
+        for which in 0..3 {
+            self.forget_buddy(id, which);
+        }
+    }
+
+    /// One that has woken preempts the current one under CFS: it is the next buddy and, among many that run, the other one the last
+    /// (check_preempt_wakeup; many are as many as have the least granularity each in the latency, sched_nr_latency).
+    pub(super) fn nominate(&mut self, entities: &[Entity], woken: u32) {
+        let Discipline::Cfs {
+            latency,
+            min_granularity,
+            ..
+        } = self.discipline
+        else {
+            return;
+        };
+        self.set_next(entities, woken);
+        let many = latency.0.div_ceil(min_granularity.0.max(1));
+        if u64::from(self.len()) >= many && !self.of_groups {
+            self.set_last(entities);
+        }
+    }
+}

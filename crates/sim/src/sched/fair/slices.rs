@@ -1,0 +1,45 @@
+//! How long an entity runs at a time (sched_slice): its part of a period in which all run once.
+
+use super::Above;
+use super::CfsAge;
+use super::Discipline;
+use super::Entity;
+use super::FairQueue;
+
+impl FairQueue {
+    /// What an entity may ask for at a time under EEVDF.
+    pub(super) fn slice_of(&self, entity: &Entity) -> u64 {
+        match self.discipline {
+            Discipline::Eevdf { .. } if entity.slice > 0 => entity.slice,
+            Discipline::Eevdf { base_slice, .. } => base_slice.0,
+            Discipline::Cfs { .. } => 0,
+        }
+    }
+
+    /// The slice of an entity under CFS, which is queued here, or is about to be: then it counts besides all others.
+    pub(super) fn cfs_slice(&self, entity: &Entity, is_queued: bool, above: Above) -> u64 {
+        let Discipline::Cfs {
+            as_of,
+            latency,
+            min_granularity,
+            ..
+        } = self.discipline
+        else {
+            return 0;
+        };
+        let has_base = as_of >= CfsAge::AltPeriod;
+        let (comes, more) = match is_queued {
+            true => (0, 0),
+            false => (1, entity.weight),
+        };
+        let running = comes + u64::from(if has_base { above.running } else { self.len() });
+        let period = latency.0.max(running.max(1) * min_granularity.0);
+        let load = (self.load + more).max(entity.weight);
+        let part = u128::from(period) * u128::from(entity.weight) / u128::from(load);
+        let part = part * u128::from(above.weight) / u128::from(above.load.max(1));
+        match has_base {
+            true => (part as u64).max(min_granularity.0),
+            false => part as u64,
+        }
+    }
+}
