@@ -283,7 +283,8 @@ impl FairQueue {
                 entity.vruntime = place + entity.scaled(slice);
             }
             Enqueue::Wakeup => {
-                if entity.home != self.number {
+                // One that was nowhere yet, a group, has no virtual time to be placed by.
+                if entity.home != self.number && entity.home != NIL {
                     entity.vruntime = self.min_vruntime + entity.offset;
                 }
                 place -= (latency / 2) as i64;
@@ -473,6 +474,7 @@ impl FairQueue {
     pub fn put_back(&mut self, entities: &mut [Entity]) {
         if self.current != NIL {
             let id = self.current;
+            self.update(entities);
             self.current = NIL;
             self.link(entities, id);
             self.kept = id;

@@ -21,13 +21,22 @@ impl LinuxHost {
     }
 
     /// A vCPU's group is no buddy any more of what the vCPU has ceased to be (__clear_buddies_next, _skip and _last go up).
-    pub(super) fn forget_above(&mut self, v: u32, p: u32, group: u32, before: [u32; 3]) {
+    pub(super) fn forget_above(&mut self, v: u32, p: u32, group: u32, before: [u32; 4]) {
         let now = self.groups[group as usize].vcpus.buddies();
-        for which in 0..3 {
+        for which in 0..4 {
             if before[which] == v && now[which] != v {
                 self.roots[p as usize].forget_buddy(group, which);
             }
         }
+    }
+
+    /// How many vCPUs run, wait or sleep in a pCPU's queues (rq->nr_running of 6.12, which counts those that sleep there).
+    fn running(&self, p: u32) -> u32 {
+        let groups = self.roots[p as usize].members(&self.group_entities);
+        let sleepers: u32 = groups
+            .map(|group| self.groups[group as usize].vcpus.sleepers())
+            .sum();
+        self.queued[p as usize] + sleepers
     }
 
     /// Where a group's queue is on its pCPU.
@@ -66,7 +75,7 @@ impl LinuxHost {
         let preempts = queue.wakeup_preempts(&self.vcpu_entities, woken);
         if preempts {
             // Its parents are buddies as well (set_next_buddy, set_last_buddy).
-            let [next, _, last] = queue.buddies();
+            let [next, _, last, _] = queue.buddies();
             if next == woken {
                 self.nominate(p, of_woken);
             }
@@ -85,9 +94,8 @@ impl LinuxHost {
         let (Some(of_to), Some(of_from)) = (self.group_at(q, to), self.group_at(p, from)) else {
             return false;
         };
-        let queue = &self.groups[of_from as usize].vcpus;
-        let is_alone = self.roots[p as usize].is_alone() && queue.is_alone();
-        if is_alone && self.queued[q as usize] == 1 {
+        let is_alone = self.running(p) == 1;
+        if is_alone && self.running(q) == 1 {
             // There is no point in it (yield_to).
             return false;
         }
@@ -106,7 +114,7 @@ impl LinuxHost {
         self.forget_above(from, p, of_from, before);
         // CFS skips at every level; EEVDF delays the deadline of the vCPU alone.
         if matches!(self.discipline, Discipline::Cfs { .. }) {
-            self.roots[p as usize].yield_current(&mut self.group_entities);
+            self.roots[p as usize].skip_current();
         }
         true
     }
@@ -117,6 +125,12 @@ impl LinuxHost {
             return;
         }
         if let Some(group) = self.group_at(p, v) {
+            let [.., before] = self.roots[p as usize].buddies();
+            if before != NONE && before != group {
+                let queue = &mut self.groups[before as usize].vcpus;
+                let [.., first] = queue.buddies();
+                queue.forget_buddy(first, 3);
+            }
             // Also if it is the current one: once it is put back another might be picked.
             self.roots[p as usize].set_first(group);
             self.groups[group as usize].vcpus.set_first(v);

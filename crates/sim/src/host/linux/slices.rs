@@ -9,10 +9,10 @@ impl LinuxHost {
     /// dequeue_entities of 6.12).
     pub(super) fn stay(&mut self, v: u32, p: u32, group: u32, family: u32, sleeps: bool, now: u64) {
         self.hand_up_slice(v, group);
-        self.reweigh(p, group, family, now);
         if sleeps {
             self.nominate(p, group);
         }
+        self.reweigh(p, group, family, now);
     }
 
     /// A group has the shortest slice of its vCPUs that are queued, asleep or not (enqueue_task_fair and dequeue_entities of 6.12), in a prototype of

@@ -25,14 +25,24 @@ impl FairQueue {
         }
     }
 
-    /// Who is the next buddy, who the skip buddy and who the last one.
-    pub fn buddies(&self) -> [u32; 3] {
-        [self.next, self.skip, self.last]
+    /// Who is the next buddy, who the skip buddy, who the last one, and who is next whether or not that is fair.
+    pub fn buddies(&self) -> [u32; 4] {
+        [self.next, self.skip, self.last, self.first]
+    }
+
+    /// The current one is to be passed over, as far as that is fair, and stays what else it is (set_skip_buddy).
+    pub fn skip_current(&mut self) {
+        self.skip = self.current;
     }
 
     /// An entity is no such buddy any more.
     pub fn forget_buddy(&mut self, id: u32, which: usize) {
-        let buddies = [&mut self.next, &mut self.skip, &mut self.last];
+        let buddies = [
+            &mut self.next,
+            &mut self.skip,
+            &mut self.last,
+            &mut self.first,
+        ];
         if *buddies[which] == id {
             *buddies[which] = NIL;
         }
@@ -57,7 +67,7 @@ impl FairQueue {
             return;
         };
         self.set_next(entities, woken);
-        let many = latency.0.div_ceil(min_granularity.0.max(1));
+        let many = Discipline::many(latency, min_granularity);
         if u64::from(self.len()) >= many && !self.of_groups {
             self.set_last(entities);
         }

@@ -105,14 +105,20 @@ impl FairQueue {
     }
 
     /// What update_curr does once the current one's time is accounted: the others see its virtual time, and if somebody is queued and its
-    /// deadline has passed, it is to be chosen anew; in 6.18 also if it is no longer protected (protect_slice).
+    /// deadline has passed, it is to be chosen anew; so it is if it is no longer protected and, before 6.13 (did_preempt_short), not eligible.
     pub(super) fn update(&mut self, entities: &[Entity]) {
         if self.current == NIL {
             return;
         }
         self.seen = entities[self.current as usize].vruntime;
         let has_passed = std::mem::take(&mut self.passed);
-        if self.order.len() > 0 && (has_passed || !self.protected && self.is_placed_anew()) {
+        if self.order.len() == 0 || !self.is_eevdf() {
+            return;
+        }
+        let gives_way = || {
+            !self.protected && (self.is_placed_anew() || !self.is_eligible(entities, self.current))
+        };
+        if has_passed || gives_way() {
             // So that it is not picked again for being the buddy (clear_buddies in update_curr).
             self.forget_buddies(self.current);
             self.resched = true;

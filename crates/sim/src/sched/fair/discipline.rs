@@ -44,7 +44,7 @@ pub enum CfsAge {
     /// the least granularity (BASE_SLICE of the same).
     #[serde(rename = "5.13")]
     AltPeriod,
-    /// Linux 5.14 … 6.5: who goes on over a pick stays the buddy that it was, too (set_next_entity of 21f56ffe4482 forgets it).
+    /// Linux 5.14 … 6.1: who goes on over a pick stays the buddy that it was, too (set_next_entity of 21f56ffe4482 forgets it).
     #[serde(rename = "5.14")]
     KeptBuddies,
 }
@@ -108,6 +108,11 @@ impl Discipline {
     /// What times of the kernel's settings are multiplied by on a machine of so many CPUs (get_update_sysctl_factor): 1 + log₂ of them, of at most 8.
     pub fn scaling(cpus: u32) -> u64 {
         1 + u64::from(cpus.clamp(1, 8).ilog2())
+    }
+
+    /// So many have the least granularity each in the latency, at least (sched_nr_latency).
+    pub(super) fn many(latency: Nanos, min_granularity: Nanos) -> u64 {
+        latency.0.div_ceil(min_granularity.0.max(1))
     }
 
     /// Whether who goes on over a pick stays the buddy that it was.

@@ -33,7 +33,10 @@ impl FairQueue {
             false => (1, entity.weight),
         };
         let running = comes + u64::from(if has_base { above.running } else { self.len() });
-        let period = latency.0.max(running.max(1) * min_granularity.0);
+        let period = match running > Discipline::many(latency, min_granularity) {
+            true => running * min_granularity.0,
+            false => latency.0,
+        };
         let load = (self.load + more).max(entity.weight);
         let part = u128::from(period) * u128::from(entity.weight) / u128::from(load);
         let part = part * u128::from(above.weight) / u128::from(above.load.max(1));

@@ -130,7 +130,7 @@ fn groups_have_no_last_buddy_of_their_own() {
     queue.pick(&mut entities);
     queue.account(&mut entities, 20 * MS);
     assert!(queue.wakeup_preempts(&entities, 7));
-    assert_eq!(queue.buddies(), [7, NIL, NIL]);
+    assert_eq!(queue.buddies(), [7, NIL, NIL, NIL]);
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn nobody_of_the_idle_class_is_a_buddy() {
     queue.set_next(&entities, 1);
     entities[0].set_idle(true);
     queue.set_last(&entities);
-    assert_eq!(queue.buddies(), [NIL; 3]);
+    assert_eq!(queue.buddies(), [NIL; 4]);
 }
 
 #[test]

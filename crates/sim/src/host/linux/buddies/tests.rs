@@ -61,16 +61,22 @@ fn a_vcpu_goes_on_with_its_slice_only_if_no_other_group_had_the_pcpu() {
 
 #[test]
 fn under_eevdf_a_vcpu_is_not_the_current_one_once_another_group_had_the_pcpu() {
-    let mut host = two_groups(Discipline::eevdf(1));
-    run(&mut host, 0, 100, false);
-    let group = host.group_at(0, 0).unwrap() as usize;
-    assert_eq!(host.groups[group].vcpus.kept(), Some(0));
-    run(&mut host, 2, 100, true);
-    assert_eq!(host.groups[group].vcpus.kept(), None);
-    // Its sibling is behind it, and next of the two.
-    host.put_back(2, 0, 0);
-    host.roots[0].set_first(group as u32);
-    assert_eq!(host.pick(0, 0), Some(1));
+    for (another, next) in [(false, 0), (true, 1)] {
+        let mut host = LinuxHost::new(Discipline::eevdf(1), shape(1, &[0, 0, 1]));
+        // Both may run, and the first is protected; the other one's deadline is earlier.
+        host.set_slice(1, 400_000);
+        for v in 0..3 {
+            host.enqueue(v, 0, Arrival::Wakeup, 0);
+        }
+        run(&mut host, 1, 50, false);
+        run(&mut host, 0, 50, false);
+        let group = host.group_at(0, 0).unwrap();
+        if another {
+            run(&mut host, 2, 100, false);
+        }
+        host.roots[0].set_first(group);
+        assert_eq!(host.pick(0, 0), Some(next), "{another}");
+    }
 }
 
 /// Two pCPUs: on the first VM 0 has vCPUs 0 and 3 and VM 1 vCPU 2, on the second VM 0 has vCPU 1. vCPU 0 runs, and VM 1 has run a little more.
@@ -154,7 +160,7 @@ fn a_vcpu_of_the_idle_class_is_no_buddy_and_its_group_neither() {
 #[test]
 fn who_wakes_after_a_directed_yield_from_another_pcpu_does_not_take_its_place() {
     for (yields, next) in [(false, 3), (true, 0)] {
-        // On the first pCPU VM 0 has vCPU 0, which weighs half there, VM 1 vCPU 2 and VM 2 vCPU 3; vCPU 1 runs on the other one.
+        // On the first pCPU VM 0 has vCPU 0, VM 1 vCPU 2 and VM 2 vCPU 3; vCPU 1 runs on the other one.
         let mut host = LinuxHost::new(Discipline::cfs(1), shape(2, &[0, 0, 1, 2]));
         for (v, p) in [(0, 0), (1, 1), (2, 0), (3, 0)] {
             host.enqueue(v, p, Arrival::Wakeup, 0);
@@ -167,10 +173,67 @@ fn who_wakes_after_a_directed_yield_from_another_pcpu_does_not_take_its_place() 
         if yields {
             assert!(host.yield_to(1, 1, 0, 0, 0));
         }
-        // It is half a millisecond behind VM 0, and more than the granularity behind who runs.
+        // It has run as much as VM 0, and is behind who runs by more than the granularity.
         host.enqueue(3, 0, Arrival::Wakeup, 0);
         assert!(host.preempts(3, 0, 0));
         host.put_back(2, 0, 0);
         assert_eq!(host.pick(0, 0), Some(next), "{yields}");
+    }
+}
+
+#[test]
+fn who_yields_to_a_sibling_on_the_same_pcpu_is_followed_by_that_one() {
+    for (yields, next) in [(false, 2), (true, 1)] {
+        let mut host = two_groups(Discipline::cfs(1));
+        run(&mut host, 0, 800, true);
+        if yields {
+            assert!(host.yield_to(0, 0, 1, 0, 0));
+        }
+        host.put_back(0, 0, 0);
+        // VM 0 is ahead, by less than the granularity.
+        assert_eq!(host.pick(0, 0), Some(next));
+    }
+}
+
+#[test]
+fn a_group_whose_slice_is_over_is_not_next_for_having_been_left_under_eevdf() {
+    for (micros, is_next) in [(1_000, true), (4_000, false)] {
+        let mut host = two_groups(Discipline::eevdf(4));
+        // So that vCPU 0 is behind its sibling, and leaves when it sleeps.
+        run(&mut host, 1, 5_000, false);
+        run(&mut host, 2, 5_000, false);
+        host.boost(0, 0, 0);
+        assert_eq!(host.pick(0, 0), Some(0));
+        host.account(0, 0, micros * 1000, 0);
+        host.dequeue(0, 0, true, 0);
+        let group = host.group_at(0, 0).unwrap();
+        assert_eq!(host.roots[0].is_next(group), is_next, "{micros}");
+    }
+}
+
+#[test]
+fn a_group_that_comes_to_a_pcpu_is_half_a_latency_behind_under_cfs() {
+    let mut host = LinuxHost::new(Discipline::cfs(1), shape(1, &[0, 1]));
+    host.enqueue(0, 0, Arrival::Wakeup, 0);
+    host.pick(0, 0);
+    host.account(0, 0, 50_000_000, 0);
+    host.enqueue(1, 0, Arrival::New, 0);
+    let [before, new] = [0, 1].map(|v| host.group_at(0, v).unwrap() as usize);
+    let behind = host.group_entities[before].vruntime - host.group_entities[new].vruntime;
+    assert_eq!(behind, 3_000_000);
+}
+
+#[test]
+fn a_group_is_not_first_any_more_once_the_vcpu_that_was_has_left_or_another_is() {
+    for leaves in [false, true] {
+        let mut host = two_groups(Discipline::cfs(1));
+        host.boost(0, 0, 0);
+        match leaves {
+            true => host.dequeue(0, 0, false, 0),
+            false => host.boost(2, 0, 0),
+        }
+        let group = host.group_at(0, 0).unwrap();
+        assert_eq!(host.groups[group as usize].vcpus.buddies()[3], NONE);
+        assert_ne!(host.roots[0].buddies()[3], group);
     }
 }
