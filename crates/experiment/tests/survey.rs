@@ -34,7 +34,7 @@ fn turns_gain_where_threads_spin_at_16_and_64_pcpus_and_take_from_nobody_what_is
 #[test]
 fn a_loss_of_what_was_beyond_the_due_is_no_hurt_by_due() {
     // Threads that meet at passive barriers sleep, so stock gives the VM that computes more than half of the host.
-    let entries = entries(&["eevdf+fair+turns"], "npb-lu-passive", 16, 2);
+    let entries = entries(&["eevdf+fair+turns"], "npb-ft-passive", 16, 2);
     let with = entries.last().unwrap();
     assert_eq!(with.victim.as_deref(), Some("matmul"));
     assert!(with.worst.unwrap() < 0.8, "{with:?}");
