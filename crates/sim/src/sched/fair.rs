@@ -1,4 +1,4 @@
-//! One CPU's fair run queue: CFS as of Linux 3.15 … 6.5 (see [`CfsAge`]) or EEVDF as of 6.12, used by the host for VMs and
+//! One CPU's fair run queue: CFS as of Linux 3.15 … 6.1 (see [`CfsAge`]) or EEVDF as of 6.12, used by the host for VMs and
 //! vCPUs and by the guest for threads.
 //!
 //! Source: kernel/sched/fair.c of those versions. Virtual time is ns of run time scaled by
@@ -612,6 +612,11 @@ impl FairQueue {
     /// The current entity is to give way, whoever wakes until then.
     pub fn set_resched(&mut self) {
         self.resched = self.current != NIL;
+    }
+
+    /// Nobody is the next one whether or not that is fair.
+    pub fn forget_first(&mut self) {
+        self.first = NIL;
     }
 
     /// A queued entity is the next one, fair or not; what it runs counts as ever.

@@ -127,9 +127,7 @@ impl LinuxHost {
         if let Some(group) = self.group_at(p, v) {
             let [.., before] = self.roots[p as usize].buddies();
             if before != NONE && before != group {
-                let queue = &mut self.groups[before as usize].vcpus;
-                let [.., first] = queue.buddies();
-                queue.forget_buddy(first, 3);
+                self.groups[before as usize].vcpus.forget_first();
             }
             // Also if it is the current one: once it is put back another might be picked.
             self.roots[p as usize].set_first(group);

@@ -35,7 +35,7 @@ impl FairQueue {
         self.skip = self.current;
     }
 
-    /// An entity is no such buddy any more.
+    /// An entity is no buddy of this kind any more, by its place among [`FairQueue::buddies`].
     pub fn forget_buddy(&mut self, id: u32, which: usize) {
         let buddies = [
             &mut self.next,

@@ -105,7 +105,7 @@ impl FairQueue {
     }
 
     /// What update_curr does once the current one's time is accounted: the others see its virtual time, and if somebody is queued and its
-    /// deadline has passed, it is to be chosen anew; so it is if it is no longer protected and, before 6.13 (did_preempt_short), not eligible.
+    /// deadline has passed, it is to be chosen anew; so it is if it is no longer protected and, as of 6.12 (did_preempt_short), not eligible.
     pub(super) fn update(&mut self, entities: &[Entity]) {
         if self.current == NIL {
             return;

@@ -7,7 +7,7 @@ use tandem_policy::Nanos;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Discipline {
-    /// Completely Fair Scheduler, kernel/sched/fair.c of 3.15 … 6.5.
+    /// Completely Fair Scheduler, kernel/sched/fair.c of 3.15 … 6.1.
     Cfs {
         /// Whose rules it has.
         #[serde(skip_serializing_if = "CfsAge::is_first")]
